@@ -1,0 +1,58 @@
+"""The exceptions of the library, and the checks that raise them."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class JaxdynError(Exception):
+    """Base of every exception that the library raises on purpose."""
+
+
+class ModelError(JaxdynError, ValueError):
+    """A model cannot be built from what was given."""
+
+
+class RobotFileError(ModelError):
+    """A robot's file is missing, malformed, or says something that no model can mean."""
+
+
+class ShapeError(JaxdynError, ValueError):
+    """An array has the wrong shape or dtype."""
+
+
+class UnknownNameError(JaxdynError, KeyError):
+    """A name that the model does not have."""
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of its argument, which would escape quotes and newlines.
+        return str(self.args[0]) if self.args else ""
+
+
+class DataError(JaxdynError, ValueError):
+    """A recording or a configuration file cannot be used as given."""
+
+
+class PhysicalityWarning(UserWarning):
+    """An inertia that no distribution of mass has."""
+
+
+def look_up(name: str, names: Iterable[str], kind: str) -> int:
+    """The index of `name` in `names`; raises `UnknownNameError` with the nearest names."""
+    names = tuple(names)
+    if name in names:
+        return names.index(name)
+    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
+    if near:
+        hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
+    else:
+        shown = ", ".join(repr(n) for n in names[:20])
+        hint = f"known: {shown}{', ...' if len(names) > 20 else ''}" if names else f"the model has no {kind}"
+    raise UnknownNameError(f"no {kind} named {name!r}: {hint}")
+
+
+def require_last_axes(array, shape: tuple[int, ...], what: str, meaning: str) -> None:
+    """Raise `ShapeError` unless `array` ends with the axes `shape`; shapes are known while tracing."""
+    got = tuple(array.shape)
+    if len(got) < len(shape) or got[len(got) - len(shape) :] != shape:
+        axes = ", ".join(str(n) for n in shape)
+        raise ShapeError(f"{what} has shape {got}, but [..., {axes}] is needed: {meaning}")

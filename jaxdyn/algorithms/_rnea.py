@@ -1,0 +1,79 @@
+"""Inverse dynamics by the recursive Newton-Euler algorithm."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from jaxdyn._types import Configuration, Velocity, Wrenches
+from jaxdyn.algorithms._boundary import compiled, full, rows, with_wrenches
+from jaxdyn.algorithms._terms import Terms, friction_torque, node_sums, terms
+from jaxdyn.model import Model, Topology
+from jaxdyn.model._layout import to_leading
+from jaxdyn.model._traversal import from_slots, sum_down, sum_up, take_rows, to_slots
+from jaxdyn.spatial import Motion
+
+
+def inverse(topology: Topology, terms: Terms, a):
+    """`[dof slots]`: the generalized forces for the accelerations `a` (Featherstone 2008, table 5.1, world axes)."""
+    S, inertia, c, p, gravity, armature = terms
+    # a_i = a_parent + S_i qdd_i + c_i, with -gravity for the acceleration of the world.
+    acceleration = sum_down(topology.nodes, node_sums(topology, S * a) + c)
+    acceleration = Motion(acceleration.angular, acceleration.linear - gravity)
+    # f_i = I_i a_i + v_i x* I_i v_i - f_ext_i; the force across joint i is the sum over its subtree.
+    force = sum_up(topology.nodes, inertia.apply(acceleration) + p)
+    return S.dot(take_rows(force, topology.node_slot_of_dof_slot)) + armature * a
+
+
+@compiled("joint_friction")
+def rnea(
+    model: Model,
+    q: Configuration,
+    v: Velocity,
+    a: Velocity,
+    f_ext: Wrenches | None = None,
+    *,
+    joint_friction: bool = True,
+) -> Velocity:
+    """Inverse dynamics: the actuator torques for which the accelerations are `a`.
+
+    `tau = M(q) a + C(q, v) v + g(q) + friction(v) - J^T f_ext`, by the recursive Newton-Euler algorithm (Featherstone,
+    Rigid Body Dynamics Algorithms, 2008, section 5.3), in O(n).
+
+    **Arguments**
+
+    - `q` `[*batch, nq]`, `v` and `a` `[*batch, nv]`: rad, m and their rates; batch axes broadcast.
+    - `f_ext` `[*batch, nb, 6]`: external wrenches `[force, moment]` on the bodies in N and N m, in world axes, acting
+      at the origin of each body's frame.
+    - `joint_friction`: whether `Model.damping` and `Model.friction` act. The armature always counts.
+
+    **Returns** `tau` `[*batch, nv]` in N m or N; for a free joint the wrench `[force, moment]` in body axes.
+
+    **Raises** `ShapeError`, while tracing, where a shape does not fit.
+    """
+    (q, v, a), batch, rank = rows(model, q=q, v=v, a=a)
+    f_ext, batch, rank, (q, v, a) = with_wrenches(model, f_ext, batch, q, v, a)
+    topology = model.topology
+    tau = from_slots(topology.dofs, inverse(topology, terms(model, q, v, f_ext, rank), to_slots(topology.dofs, a)))
+    if joint_friction:
+        tau = tau + friction_torque(model, v, rank)
+    return to_leading(full(tau, batch))
+
+
+@compiled()
+def nonlinear_effects(model: Model, q: Configuration, v: Velocity) -> Velocity:
+    """`C(q, v) v + g(q)` `[*batch, nv]`, N m or N: the torques at zero acceleration, without friction."""
+    (q, v), batch, rank = rows(model, q=q, v=v)
+    topology = model.topology
+    still = jnp.zeros((len(topology.dofs.node_of_slot),) + (1,) * rank, q.dtype)
+    tau = from_slots(topology.dofs, inverse(topology, terms(model, q, v, None, rank), still))
+    return to_leading(full(tau, batch))
+
+
+@compiled()
+def generalized_gravity(model: Model, q: Configuration) -> Velocity:
+    """`g(q)` `[*batch, nv]`, N m or N: the torques that hold the robot at rest against gravity."""
+    (q,), batch, rank = rows(model, q=q)
+    topology = model.topology
+    still = jnp.zeros((len(topology.dofs.node_of_slot),) + (1,) * rank, q.dtype)
+    tau = from_slots(topology.dofs, inverse(topology, terms(model, q, None, None, rank), still))
+    return to_leading(full(tau, batch))

@@ -1,0 +1,387 @@
+"""`ModelBuilder`: a model body by body."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import ModelError, PhysicalityWarning, ShapeError, UnknownNameError, look_up, require_last_axes
+from jaxdyn._types import ArrayLike
+from jaxdyn.model._inertia import BodyInertia, moved_parameters, unphysical_reason
+from jaxdyn.model._model import FRICTION_VELOCITY, Model
+from jaxdyn.model._topology import PRIMITIVES, Topology, joint_nq, joint_nv
+from jaxdyn.spatial import SE3, Pose, rotation_to_quaternion
+
+STANDARD_GRAVITY = (0.0, 0.0, -9.81)
+_IDENTITY = np.array([0.0, 0, 0, 1, 0, 0, 0])
+
+# What `Joint.axes` has for each type: how many axes, and which.
+_AXES = {"cylindrical": 1, "planar": 1, "universal": 2, "ball": 0, "free": 0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Joint:
+    """A joint: its type, its axis, and what acts in it.
+
+    | type | coordinates `q` | velocities `v` |
+    |---|---|---|
+    | `revolute`, `continuous` | angle about `axis` (a continuous joint has no limits) | its rate |
+    | `prismatic` | shift along `axis` | its rate |
+    | `helical` | angle about `axis`; advances by `pitch` m/rad along it | its rate |
+    | `cylindrical` | shift along, then angle about `axis` | their rates |
+    | `universal` | angle about `axis`, then about `axis2` (which turns with the first) | their rates |
+    | `planar` | shifts in the plane with normal `axis`, then angle about it; for the normal z the plane's axes are \
+      x and y, otherwise these are turned with it by the smallest rotation | their rates |
+    | `ball` | quaternion `w x y z` | angular velocity in child axes |
+    | `free` | position, quaternion | linear and angular velocity of the body, in its axes |
+
+    Angles in rad, lengths in m. `lower`, `upper`: limits of `q`; `velocity_limit`, `effort_limit`: of `v` and `tau`;
+    `armature`, `damping`, `friction` and `friction_velocity`: as in `Model`. Each is one number for all coordinates of
+    the joint, or an array of one for each.
+    """
+
+    type: str = "revolute"
+    axis: ArrayLike = (0.0, 0.0, 1.0)
+    axis2: ArrayLike | None = None
+    pitch: float | None = None
+    name: str | None = None
+    lower: ArrayLike = -math.inf
+    upper: ArrayLike = math.inf
+    velocity_limit: ArrayLike = math.inf
+    effort_limit: ArrayLike = math.inf
+    armature: ArrayLike = 0.0
+    damping: ArrayLike = 0.0
+    friction: ArrayLike = 0.0
+    friction_velocity: ArrayLike = FRICTION_VELOCITY
+
+
+class ModelBuilder:
+    """Collects bodies and builds a `Model`.
+
+    ```python
+    builder = ModelBuilder()
+    builder.add_body("upper", "world", Joint("revolute", axis=(0, 1, 0)), inertia=BodyInertia.rod(1, (0, 0, 0), (0, 0, -1)))
+    builder.add_body("lower", "upper", Joint("revolute", axis=(0, 1, 0)), placement=(0, 0, -1), inertia=...)
+    model = builder.build()
+    ```
+
+    Bodies are kept in depth-first order, children in the order in which they were added. A placement is an `SE3`, a
+    vector of position and quaternion `w x y z`, or a position alone. A parent may be a body, a link added with
+    `add_fixed_body`, a frame, or `"world"`.
+    """
+
+    def __init__(self):
+        self._bodies: dict[str, _Body] = {}
+        self._fixed: dict[str, _Fixed] = {}
+
+    def add_body(
+        self,
+        name: str,
+        parent: str = "world",
+        joint: Joint | None = None,
+        placement: SE3 | ArrayLike | None = None,
+        inertia: BodyInertia | ArrayLike | None = None,
+    ) -> ModelBuilder:
+        """Add a body moved by a joint; `placement` is the joint's pose in the frame of `parent`, `inertia` a
+        `BodyInertia` or the ten inertial parameters (None: massless).
+
+        **Raises** `ModelError`, `ShapeError` or `UnknownNameError`, each of which names the body.
+        """
+        joint = joint or Joint()
+        joint = dataclasses.replace(joint, name=joint.name or f"{name}_joint")
+        self._check_new(name, parent)
+        if any(joint.name == b.joint.name for b in self._bodies.values()):
+            raise ModelError(f"body {name!r}: there is already a joint named {joint.name!r}; names must be unique")
+        where = f"joint {joint.name!r} of body {name!r}"
+        axes, pitch = _joint_geometry(joint, where)
+        self._bodies[name] = _Body(
+            parent=parent,
+            joint=joint,
+            axes=axes,
+            pitch=pitch,
+            placement=pose_vector(placement, f"placement of body {name!r}"),
+            parameters=_parameters(inertia, f"inertia of body {name!r}"),
+        )
+        return self
+
+    def add_fixed_body(
+        self,
+        name: str,
+        parent: str = "world",
+        placement: SE3 | ArrayLike | None = None,
+        inertia: BodyInertia | ArrayLike | None = None,
+    ) -> ModelBuilder:
+        """Add a body fixed to `parent`: its inertia is merged, its name stays as a frame and as a link."""
+        self._check_new(name, parent)
+        placement = pose_vector(placement, f"placement of body {name!r}")
+        self._fixed[name] = _Fixed(parent, placement, _parameters(inertia, f"inertia of body {name!r}"))
+        return self
+
+    def add_frame(self, name: str, parent: str, placement: SE3 | ArrayLike | None = None) -> ModelBuilder:
+        """Add a named frame fixed in `parent`."""
+        self._check_new(name, parent)
+        self._fixed[name] = _Fixed(parent, pose_vector(placement, f"placement of frame {name!r}"), None)
+        return self
+
+    def build(self, gravity: ArrayLike = STANDARD_GRAVITY) -> Model:
+        """The model, in JAX's default floating-point type.
+
+        **Raises** `ModelError` if there is no body, or if a body with nothing behind it has no inertia against the
+        motion of its joint. **Warns** (`PhysicalityWarning`) of inertias that no distribution of mass has.
+        """
+        if not self._bodies:
+            raise ModelError("the model has no moving body: every link is fixed to the world; add a body with a joint")
+        gravity = np.asarray(gravity, dtype=np.float64)
+        require_last_axes(gravity, (3,), "gravity", "an acceleration in m/s^2, world axes")
+        order = self._depth_first()
+        index = {name: i for i, name in enumerate(order)} | {"world": -1}
+        bodies = [self._bodies[name] for name in order]
+        anchors = {name: self._anchor(name) for name in self._fixed}
+
+        placements, parents = [], []
+        for body in bodies:
+            anchor, pose = self._resolve(body.parent, anchors)
+            parents.append(index[anchor])
+            placements.append(compose(pose, body.placement))
+        parameters = np.array([body.parameters for body in bodies])
+        links = [name for name, fixed in self._fixed.items() if fixed.parameters is not None]
+        attached = [moved_parameters(self._fixed[name].parameters, anchors[name][1]) for name in links]
+        attached_bodies = [index[anchors[name][0]] for name in links]
+        for name, own in [(n, b.parameters) for n, b in self._bodies.items()] + [
+            (n, self._fixed[n].parameters) for n in links
+        ]:
+            reason = unphysical_reason(np.asarray(own))
+            if reason:
+                warnings.warn(f"link {name!r}: {reason}", PhysicalityWarning, stacklevel=2)
+        for body, extra in zip(attached_bodies, attached, strict=True):
+            if body >= 0:
+                parameters[body] += extra
+
+        topology = Topology(
+            body_names=tuple(order),
+            joint_names=tuple(str(b.joint.name) for b in bodies),
+            joint_types=tuple(b.joint.type for b in bodies),
+            parents=tuple(parents),
+            frame_names=(*order, *self._fixed),
+            frame_bodies=(*range(len(order)), *(index[anchors[n][0]] for n in self._fixed)),
+            attached_links=tuple(links),
+            attached_bodies=tuple(attached_bodies),
+        )
+        axes = [axis for b in bodies for axis in b.axes]
+
+        def per_coordinate(field: str, size) -> np.ndarray:
+            parts = [_spread(b.joint, field, size(b.joint.type), n) for n, b in zip(order, bodies, strict=True)]
+            return np.concatenate(parts)
+
+        armature = per_coordinate("armature", joint_nv)
+        self._check_leaves(topology, bodies, parameters, armature)
+        return Model(
+            topology=topology,
+            joint_placement=jnp.asarray(np.array(placements)),
+            joint_axis=jnp.asarray(np.array(axes).reshape(-1, 3)),
+            joint_pitch=jnp.asarray(np.array([p for b in bodies for p in b.pitch], dtype=np.float64)),
+            inertial_parameters=jnp.asarray(parameters),
+            armature=jnp.asarray(armature),
+            damping=jnp.asarray(per_coordinate("damping", joint_nv)),
+            friction=jnp.asarray(per_coordinate("friction", joint_nv)),
+            friction_velocity=jnp.asarray(per_coordinate("friction_velocity", joint_nv)),
+            gravity=jnp.asarray(gravity),
+            frame_placement=jnp.asarray(np.array([_IDENTITY] * len(order) + [anchors[n][1] for n in self._fixed])),
+            attached_parameters=jnp.asarray(np.array(attached, dtype=np.float64).reshape(-1, 10)),
+            position_lower=jnp.asarray(per_coordinate("lower", joint_nq)),
+            position_upper=jnp.asarray(per_coordinate("upper", joint_nq)),
+            velocity_limit=jnp.asarray(per_coordinate("velocity_limit", joint_nv)),
+            effort_limit=jnp.asarray(per_coordinate("effort_limit", joint_nv)),
+        )
+
+    def _check_new(self, name: str, parent: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise ModelError(f"a body or frame needs a name that is a non-empty string, not {name!r}")
+        if name == "world" or name in self._bodies or name in self._fixed:
+            raise ModelError(f"there is already a body or frame named {name!r}; names must be unique")
+        if parent not in ("world", *self._bodies, *self._fixed):
+            try:
+                look_up(parent, ("world", *self._bodies, *self._fixed), "parent")
+            except UnknownNameError as error:
+                raise UnknownNameError(f"body {name!r}: {error}; a parent must be added before its children") from None
+
+    def _resolve(self, name: str, anchors: dict) -> tuple[str, np.ndarray]:
+        return anchors[name] if name in anchors else (name, _IDENTITY)
+
+    def _anchor(self, name: str) -> tuple[str, np.ndarray]:
+        """The moving body (or the world) that a fixed body belongs to, and its pose in it."""
+        pose = _IDENTITY
+        while name in self._fixed:
+            pose = compose(self._fixed[name].placement, pose)
+            name = self._fixed[name].parent
+        return name, pose
+
+    def _depth_first(self) -> list[str]:
+        children: dict[str, list[str]] = {}
+        for name, body in self._bodies.items():
+            anchor = self._anchor(body.parent)[0]
+            children.setdefault(anchor, []).append(name)
+        order, stack = [], children.get("world", [])[::-1]
+        while stack:
+            name = stack.pop()
+            order.append(name)
+            stack.extend(children.get(name, [])[::-1])
+        return order
+
+    @staticmethod
+    def _check_leaves(topology: Topology, bodies: list[_Body], parameters: np.ndarray, armature: np.ndarray) -> None:
+        """A joint that moves nothing has no acceleration: `S^T I S + armature` must be positive definite at leaves."""
+        for i in sorted(set(range(topology.nb)) - set(topology.parents)):
+            own = armature[topology.v_starts[i] : topology.v_starts[i + 1]]
+            D = _columns(bodies[i]).T @ _matrix6(parameters[i]) @ _columns(bodies[i]) + np.diag(own)
+            if np.linalg.eigvalsh(D)[0] <= 1e-12 * np.abs(D).max():
+                what = "no mass" if parameters[i, 0] == 0 else "no inertia against the motion of its joint"
+                raise ModelError(
+                    f"body {topology.body_names[i]!r}, moved by joint {topology.joint_names[i]!r}, has {what}, and "
+                    "nothing is attached to it: its acceleration would be undefined. Give it an inertia, give the joint "
+                    "an armature, or fix the joint"
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Body:
+    parent: str
+    joint: Joint
+    axes: list[np.ndarray]
+    pitch: list[float]
+    placement: np.ndarray
+    parameters: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fixed:
+    parent: str
+    placement: np.ndarray
+    parameters: np.ndarray | None
+
+
+def _joint_geometry(joint: Joint, where: str) -> tuple[list[np.ndarray], list[float]]:
+    """The unit axis of every degree of freedom (none for ball and free), and the pitch of a helical one."""
+    if joint.type not in PRIMITIVES:
+        known = ", ".join(PRIMITIVES)
+        raise ModelError(f"{where}: unknown joint type {joint.type!r}; known: {known} (a fixed body is no joint)")
+    count = _AXES.get(joint.type, 1)
+    axes = [_unit(joint.axis, "axis", where)] if count else []
+    if (joint.axis2 is not None) != (count == 2):
+        raise ModelError(f"{where}: axis2 belongs to universal joints, which need it; the type is {joint.type!r}")
+    if (joint.pitch is not None) != (joint.type == "helical"):
+        raise ModelError(f"{where}: pitch (m/rad) belongs to helical joints, which need it; the type is {joint.type!r}")
+    if joint.axis2 is not None:
+        axes.append(_unit(joint.axis2, "axis2", where))
+        if np.linalg.norm(np.cross(*axes)) < 1e-6:
+            raise ModelError(f"{where}: the two axes of a universal joint are parallel: {joint.axis}, {joint.axis2}")
+    if joint.type == "cylindrical":
+        axes = axes * 2
+    if joint.type == "planar":
+        axes = [*_plane(axes[0]), axes[0]]
+    return axes, [] if joint.pitch is None else [float(joint.pitch)]
+
+
+def _unit(axis: ArrayLike, label: str, where: str) -> np.ndarray:
+    axis = np.asarray(axis, dtype=np.float64)
+    if axis.shape != (3,):
+        raise ShapeError(f"{where}: {label} has shape {axis.shape}, but [3] is needed")
+    norm = np.linalg.norm(axis)
+    if not np.isfinite(norm) or norm < 1e-9:
+        raise ModelError(f"{where}: {label} is {axis.tolist()}, which has no direction; give a vector that is not zero")
+    return axis / norm
+
+
+def _plane(normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """x and y turned by the smallest rotation that takes z to `normal` (about x by half a turn for -z)."""
+    c = normal[2]
+    if c < -1 + 1e-12:
+        return np.array([1.0, 0, 0]), np.array([0, -1.0, 0])
+    k = 1 / (1 + c)
+    nx, ny = normal[0], normal[1]
+    return np.array([1 - k * nx * nx, -k * nx * ny, -nx]), np.array([-k * nx * ny, 1 - k * ny * ny, -ny])
+
+
+def _spread(joint: Joint, field: str, size: int, body: str) -> np.ndarray:
+    value = np.asarray(getattr(joint, field), dtype=np.float64)
+    where = f"{field} of joint {joint.name!r} of body {body!r}"
+    if value.shape not in ((), (size,)):
+        raise ShapeError(f"{where} has shape {value.shape}; a number or [{size}] is needed")
+    if np.isnan(value).any():
+        raise ModelError(f"{where} is NaN")
+    if field in ("armature", "damping", "friction") and (value < 0).any():
+        raise ModelError(f"{where} is negative: {value}")
+    if field == "friction_velocity" and (value <= 0).any():
+        raise ModelError(f"{where} must be positive: {value}")
+    return np.broadcast_to(value, (size,)).copy()
+
+
+def _parameters(inertia: BodyInertia | ArrayLike | None, what: str) -> np.ndarray:
+    if inertia is None:
+        return np.zeros(10)
+    if isinstance(inertia, BodyInertia):
+        return inertia.parameters()
+    out = np.asarray(inertia, dtype=np.float64)
+    if out.shape != (10,):
+        raise ShapeError(f"{what} has shape {out.shape}; a BodyInertia or ten inertial parameters are needed")
+    if not np.isfinite(out).all():
+        raise ModelError(f"{what} is not finite: {out.tolist()}")
+    if out[0] < 0:
+        raise ModelError(f"{what}: negative mass {out[0]} kg")
+    return out
+
+
+def pose_vector(placement: SE3 | ArrayLike | None, what: str = "placement") -> np.ndarray:
+    """`[7]`, position and unit quaternion, of whatever a placement may be given as."""
+    if placement is None:
+        return _IDENTITY
+    if isinstance(placement, SE3):
+        p, R = np.asarray(placement.translation, np.float64), np.asarray(placement.rotation)
+        return np.concatenate([p, rotation_to_quaternion(R)])
+    out = np.asarray(placement, dtype=np.float64)
+    if out.shape == (3,):
+        out = np.concatenate([out, _IDENTITY[3:]])
+    if out.shape != (7,):
+        raise ShapeError(
+            f"{what} has shape {out.shape}; an SE3, position and quaternion [7], or position [3] is needed"
+        )
+    norm = np.linalg.norm(out[3:])
+    if not np.isfinite(out).all() or abs(norm - 1) > 1e-3:
+        raise ModelError(f"{what}: {out.tolist()} is no pose; its last four numbers must be a unit quaternion w x y z")
+    return np.concatenate([out[:3], out[3:] / norm])
+
+
+def compose(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The pose `a b`, all as `[7]`."""
+    X, Y = Pose.from_vector(a), Pose.from_vector(b)
+    p = X.apply(Y.translation)
+    (aw, *av), (bw, *bv) = a[3:], b[3:]
+    av, bv = np.array(av), np.array(bv)
+    return np.array([p.x, p.y, p.z, aw * bw - av @ bv, *(aw * bv + bw * av + np.cross(av, bv))])
+
+
+def _columns(body: _Body) -> np.ndarray:
+    """`[6, nv]`, angular first: the joint's motion subspace at `q = 0` in the body's frame."""
+    zero = np.zeros(3)
+    kinds = PRIMITIVES[body.joint.type]
+    if kinds == "B":
+        return np.eye(6)[:, :3]
+    if kinds == "F":
+        return np.eye(6)
+    columns = []
+    for kind, axis in zip(kinds, body.axes, strict=True):
+        angular = zero if kind == "P" else axis
+        advance = {"P": 1.0, "R": 0.0, "H": body.pitch[0] if body.pitch else 0.0}[kind]
+        columns.append(np.concatenate([angular, advance * axis]))
+    return np.array(columns).T
+
+
+def _matrix6(parameters: np.ndarray) -> np.ndarray:
+    m, h = parameters[0], parameters[1:4]
+    xx, xy, yy, xz, yz, zz = parameters[4:]
+    H = np.array([[0, -h[2], h[1]], [h[2], 0, -h[0]], [-h[1], h[0], 0]])
+    return np.block([[np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]), H], [H.T, m * np.eye(3)]])

@@ -1,0 +1,101 @@
+"""Inertias as people give them: mass, centre of mass, rotational inertia about it. NumPy, for building models."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from jaxdyn._errors import ModelError, require_last_axes
+from jaxdyn._types import ArrayLike
+from jaxdyn.spatial import Inertia, Pose
+
+
+@dataclasses.dataclass(frozen=True)
+class BodyInertia:
+    """The inertia of a rigid body in some frame.
+
+    Mass in kg; centre of mass `[3]` in m; rotational inertia `[3, 3]` (or its three diagonal elements) in kg m^2 about
+    the centre of mass, in the axes of the frame. **Raises** `ModelError` for a negative or non-finite mass, an
+    asymmetric or non-finite inertia; `ShapeError` for wrong shapes.
+    """
+
+    mass: float
+    center_of_mass: ArrayLike = (0.0, 0.0, 0.0)
+    rotational: ArrayLike = (0.0, 0.0, 0.0)
+
+    def __post_init__(self):
+        com, I = _array(self.center_of_mass), _array(self.rotational)
+        I = np.diag(I) if I.shape == (3,) else I
+        require_last_axes(com, (3,), "center_of_mass", "a position in m")
+        require_last_axes(I, (3, 3), "rotational", "the inertia about the centre of mass, kg m^2")
+        if not np.isfinite(self.mass) or not np.isfinite(com).all() or not np.isfinite(I).all():
+            raise ModelError(f"an inertia is not finite: mass {self.mass}, center_of_mass {com}, rotational {I}")
+        if self.mass < 0:
+            raise ModelError(f"negative mass: {self.mass} kg")
+        if not np.allclose(I, I.T, rtol=1e-6, atol=1e-12 * (1 + np.abs(I).max())):
+            raise ModelError(f"the rotational inertia is not symmetric: {I.tolist()}")
+        object.__setattr__(self, "mass", float(self.mass))
+        object.__setattr__(self, "center_of_mass", com)
+        object.__setattr__(self, "rotational", 0.5 * (I + I.T))
+
+    @staticmethod
+    def box(mass: float, size: ArrayLike, center_of_mass: ArrayLike = (0.0, 0.0, 0.0)) -> BodyInertia:
+        """A uniform box with edges `size` (m) along the axes."""
+        x, y, z = _array(size) ** 2
+        return BodyInertia(mass, center_of_mass, np.array([y + z, x + z, x + y]) * (mass / 12))
+
+    @staticmethod
+    def sphere(mass: float, radius: float, center_of_mass: ArrayLike = (0.0, 0.0, 0.0)) -> BodyInertia:
+        """A uniform ball."""
+        return BodyInertia(mass, center_of_mass, np.full(3, 0.4 * mass * radius**2))
+
+    @staticmethod
+    def rod(mass: float, start: ArrayLike, end: ArrayLike) -> BodyInertia:
+        """A thin uniform rod between two points."""
+        a, b = _array(start), _array(end)
+        d = b - a
+        return BodyInertia(mass, 0.5 * (a + b), (d @ d * np.eye(3) - np.outer(d, d)) * (mass / 12))
+
+    def parameters(self) -> np.ndarray:
+        """`[10]`: `m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz` about the origin of the frame."""
+        c, m = np.asarray(self.center_of_mass), self.mass
+        I = np.asarray(self.rotational) + m * (c @ c * np.eye(3) - np.outer(c, c))
+        return np.array([m, *(m * c), I[0, 0], I[0, 1], I[1, 1], I[0, 2], I[1, 2], I[2, 2]])
+
+
+def _array(x) -> np.ndarray:
+    return np.asarray(x, dtype=np.float64)
+
+
+def moved_parameters(parameters: np.ndarray, pose: np.ndarray) -> np.ndarray:
+    """Ten parameters given in a frame, seen from the frame in which `pose` (`[7]`) places it."""
+    moved = Inertia.from_parameters(parameters).moved(Pose.from_vector(pose))
+    h, J = moved.first_moment, moved.rotational
+    return np.array([moved.mass, h.x, h.y, h.z, J.xx, J.xy, J.yy, J.xz, J.yz, J.zz], dtype=np.float64)
+
+
+def rotational_about_center(parameters: np.ndarray) -> np.ndarray:
+    """`[3, 3]`: the rotational inertia about the centre of mass, of ten parameters with a mass that is not zero."""
+    m, h = parameters[0], parameters[1:4]
+    xx, xy, yy, xz, yz, zz = parameters[4:]
+    return np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]) - (h @ h * np.eye(3) - np.outer(h, h)) / m
+
+
+def unphysical_reason(parameters: np.ndarray) -> str | None:
+    """Why no distribution of mass has these ten parameters, or None.
+
+    The principal moments must be nonnegative and each at most the sum of the others (Traversaro, Brossette, Escande &
+    Nori 2016, eq. 10); up to rounding of the file's digits.
+    """
+    m = parameters[0]
+    if m == 0:
+        return "zero mass with an inertia or a first moment" if np.any(parameters[1:]) else None
+    moments = np.linalg.eigvalsh(rotational_about_center(parameters))
+    shown = ", ".join(f"{x:.6g}" for x in moments)
+    slack = 1e-6 * abs(moments).max() + 1e-15
+    if moments[0] < -slack:
+        return f"principal moments of inertia {shown} kg m^2: not all are nonnegative"
+    if moments[2] > moments[0] + moments[1] + slack:
+        return f"principal moments of inertia {shown} kg m^2: the largest exceeds the sum of the others"
+    return None

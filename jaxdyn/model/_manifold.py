@@ -1,0 +1,96 @@
+"""The configuration manifold: integrate and difference on rows `[nq, *batch]` and `[nv, *batch]`, neutral, random."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn.model._topology import Topology
+from jaxdyn.model._traversal import take_rows
+from jaxdyn.spatial import Quaternion, Vec3, so3_left_jacobian_apply, so3_left_jacobian_solve
+
+
+def _split(topology: Topology):
+    """The first rows in `q` and `v` of vector coordinates, of ball nodes and of free nodes."""
+    kinds = np.array(list(topology.node_kinds))
+    q, v = topology.node_q[:-1], topology.node_v[:-1]
+    return [(q[mask], v[mask]) for mask in (np.isin(kinds, list("RPH")), kinds == "B", kinds == "F")]
+
+
+def _rows(x, starts: np.ndarray, offset: int, count: int) -> list:
+    return [take_rows(x, starts + offset + k) for k in range(count)]
+
+
+def _assemble(parts: list[tuple[np.ndarray, jax.Array]], size: int):
+    """Rows `[size, *batch]` from pairs of row numbers and rows."""
+    parts = [(index, rows) for index, rows in parts if len(index)]
+    order = np.argsort(np.concatenate([index for index, _ in parts]))
+    assert len(order) == size
+    return take_rows(jnp.concatenate([rows for _, rows in parts]), order)
+
+
+def integrate(topology: Topology, q, dv):
+    """`q (+) dv`: displacement by the body twist `dv` over unit time (the exponential of each joint's group)."""
+    (sq, sv), (bq, bv), (fq, fv) = _split(topology)
+    parts = [(sq, take_rows(q, sq) + take_rows(dv, sv))]
+    for start_q, start_v in ((bq, bv), (fq + 3, fv + 3)):
+        if len(start_q):
+            q0 = Quaternion(*_rows(q, start_q, 0, 4))
+            q1 = q0.multiply(Quaternion.exp(Vec3(*_rows(dv, start_v, 0, 3)))).normalized()
+            parts += [(start_q + k, c) for k, c in enumerate((q1.w, q1.x, q1.y, q1.z))]
+    if len(fq):
+        R = Quaternion(*_rows(q, fq, 3, 4)).to_rotation()
+        shift = so3_left_jacobian_apply(Vec3(*_rows(dv, fv, 3, 3)), Vec3(*_rows(dv, fv, 0, 3)))
+        p = Vec3(*_rows(q, fq, 0, 3)) + R.apply(shift)
+        parts += [(fq + k, c) for k, c in enumerate((p.x, p.y, p.z))]
+    return _assemble(parts, topology.nq)
+
+
+def difference(topology: Topology, q0, q1):
+    """The `dv`, with rotations of at most half a turn, for which `integrate(q0, dv)` is `q1`."""
+    (sq, sv), (bq, bv), (fq, fv) = _split(topology)
+    parts = [(sv, take_rows(q1, sq) - take_rows(q0, sq))]
+    for start_q, start_v, free in ((bq, bv, False), (fq + 3, fv + 3, True)):
+        if not len(start_q):
+            continue
+        a, b = Quaternion(*_rows(q0, start_q, 0, 4)), Quaternion(*_rows(q1, start_q, 0, 4))
+        w = a.conjugate().multiply(b).log()
+        parts += [(start_v + k, c) for k, c in enumerate((w.x, w.y, w.z))]
+        if free:
+            shift = Vec3(*_rows(q1, fq, 0, 3)) - Vec3(*_rows(q0, fq, 0, 3))
+            u = so3_left_jacobian_solve(w, a.to_rotation().apply_transpose(shift))
+            parts += [(fv + k, c) for k, c in enumerate((u.x, u.y, u.z))]
+    return _assemble(parts, topology.nv)
+
+
+def quaternion_starts(topology: Topology) -> np.ndarray:
+    """The first rows in `q` of all quaternions."""
+    _, (bq, _), (fq, _) = _split(topology)
+    return np.sort(np.concatenate([bq, fq + 3]))
+
+
+def neutral(topology: Topology) -> np.ndarray:
+    q = np.zeros(topology.nq)
+    q[quaternion_starts(topology)] = 1.0
+    return q
+
+
+def random_configuration(topology: Topology, key, lower, upper, shape: tuple[int, ...]):
+    """`[*shape, nq]`: uniform between finite limits; else angles in [-pi, pi], shifts in [-1, 1] m; uniform rotations."""
+    kinds = np.array(list(topology.node_kinds))
+    reach = np.ones(topology.nq)
+    angular = topology.node_q[:-1][np.isin(kinds, ["R", "H"])]
+    reach[angular] = np.pi
+    bounded = jnp.isfinite(lower) & jnp.isfinite(upper)
+    low, high = jnp.where(bounded, lower, -reach), jnp.where(bounded, upper, reach)
+    key_vector, key_quaternion = jax.random.split(key)
+    u = jax.random.uniform(key_vector, (*shape, topology.nq), lower.dtype)
+    q = low + (high - low) * u
+    starts = quaternion_starts(topology)
+    if len(starts):
+        # Normalised Gaussian vectors are uniform on the sphere.
+        raw = jax.random.normal(key_quaternion, (*shape, len(starts), 4), lower.dtype)
+        unit = raw / jnp.linalg.norm(raw, axis=-1, keepdims=True)
+        q = q.at[..., (starts[:, None] + np.arange(4)).reshape(-1)].set(unit.reshape((*shape, -1)))
+    return q

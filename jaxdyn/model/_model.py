@@ -1,0 +1,203 @@
+"""`Model`: a tree of rigid bodies as a pytree whose every physical quantity is an array leaf."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import require_last_axes
+from jaxdyn._types import Array, Float
+from jaxdyn.model import _manifold
+from jaxdyn.model._layout import rows_of, to_leading
+from jaxdyn.model._topology import Topology
+from jaxdyn.spatial import Inertia, Pose
+
+FRICTION_VELOCITY = 0.01
+"""Default transition velocity of the smooth Coulomb friction, rad/s or m/s."""
+
+
+class Frame(NamedTuple):
+    """A frame fixed in a body, or in the world."""
+
+    name: str
+    body: str
+    placement: Float[Array, "7"]
+
+
+class Model(eqx.Module):
+    """A rigid-body model: a static `topology`, and arrays.
+
+    Every array may carry leading batch axes (as under `jax.vmap` over models), which broadcast with those of the
+    states. Replace leaves with `equinox.tree_at`: new values never recompile what was compiled for the structure.
+    """
+
+    topology: Topology = eqx.field(static=True)
+    joint_placement: Float[Array, "*batch nb 7"]
+    """Pose of each joint (of the body, at `q = 0`) in the parent body's frame: position (m), quaternion `w x y z`."""
+    joint_axis: Float[Array, "*batch na 3"]
+    """Axis of each degree of freedom of every joint but ball and free, in the joint's frame; its direction counts."""
+    joint_pitch: Float[Array, "*batch nh"]
+    """Advance of each helical joint along its axis, m/rad."""
+    inertial_parameters: Float[Array, "*batch nb 10"]
+    """`m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz` of each body: mass (kg), first moment (kg m) and rotational
+    inertia (kg m^2) about the origin of the body's frame, in its axes. The dynamics are linear in them."""
+    armature: Float[Array, "*batch nv"]
+    """Rotor inertia reflected to the joint; adds to the diagonal of the mass matrix. kg m^2 or kg."""
+    damping: Float[Array, "*batch nv"]
+    """Viscous friction, N m s/rad or N s/m."""
+    friction: Float[Array, "*batch nv"]
+    """Coulomb friction, N m or N: the torque `friction * tanh(v / friction_velocity)`."""
+    friction_velocity: Float[Array, "*batch nv"]
+    """Velocity over which Coulomb friction changes its sign, rad/s or m/s."""
+    gravity: Float[Array, "*batch 3"]
+    """Acceleration of gravity in world axes, m/s^2."""
+    frame_placement: Float[Array, "*batch nf 7"]
+    """Pose of each frame in its body's frame."""
+    attached_parameters: Float[Array, "*batch nl 10"]
+    """Inertial parameters, in the body's frame, of each link that was merged into a body (counted in
+    `inertial_parameters`; kept to tell the links apart)."""
+    position_lower: Float[Array, "*batch nq"]
+    position_upper: Float[Array, "*batch nq"]
+    velocity_limit: Float[Array, "*batch nv"]
+    effort_limit: Float[Array, "*batch nv"]
+
+    @property
+    def nq(self) -> int:
+        """Length of a configuration `q`."""
+        return self.topology.nq
+
+    @property
+    def nv(self) -> int:
+        """Number of degrees of freedom, the length of `v`, `a` and `tau`."""
+        return self.topology.nv
+
+    @property
+    def nb(self) -> int:
+        """Number of moving bodies, which is the number of joints."""
+        return self.topology.nb
+
+    @property
+    def joint_names(self) -> tuple[str, ...]:
+        return self.topology.joint_names
+
+    @property
+    def body_names(self) -> tuple[str, ...]:
+        return self.topology.body_names
+
+    @property
+    def frames(self) -> dict[str, Frame]:
+        """Every frame by name: bodies, links that were merged into bodies, and fixed joints."""
+        bodies = (*self.body_names, "world")
+        return {
+            name: Frame(name, bodies[body], self.frame_placement[..., i, :])
+            for i, (name, body) in enumerate(zip(self.topology.frame_names, self.topology.frame_bodies, strict=True))
+        }
+
+    @property
+    def dtype(self):
+        """The common dtype of the physical arrays."""
+        return jnp.result_type(self.inertial_parameters, self.joint_placement, self.gravity)
+
+    def q_index(self, joint: str) -> slice:
+        """Where a joint's coordinates stand in `q`. **Raises** `UnknownNameError`."""
+        i = self.topology.joint(joint)
+        return slice(self.topology.q_starts[i], self.topology.q_starts[i + 1])
+
+    def v_index(self, joint: str) -> slice:
+        """Where a joint's velocities stand in `v`. **Raises** `UnknownNameError`."""
+        i = self.topology.joint(joint)
+        return slice(self.topology.v_starts[i], self.topology.v_starts[i + 1])
+
+    def neutral(self) -> Float[Array, "nq"]:
+        """The configuration of zeros and identity rotations."""
+        return jnp.asarray(_manifold.neutral(self.topology), self.dtype)
+
+    def random_configuration(self, key: jax.Array, shape: tuple[int, ...] = ()) -> Float[Array, "*shape nq"]:
+        """Random configurations: uniform between limits where they are finite, otherwise angles in [-pi, pi], shifts
+        in [-1, 1] m, and rotations uniform over SO(3)."""
+        return _manifold.random_configuration(self.topology, key, self.position_lower, self.position_upper, shape)
+
+    def integrate(self, q: Float[Array, "*batch nq"], dv: Float[Array, "*batch nv"]) -> Float[Array, "*batch nq"]:
+        """`q` displaced by `dv`, a velocity times a time: the sum for vector coordinates, the exponential of the body
+        twist for ball and free joints (Pinocchio's `integrate`). Quaternions stay unit."""
+        q, dv = self._check(q, "q", self.nq), self._check(dv, "dv", self.nv)
+        rank = max(q.ndim, dv.ndim) - 1
+        q, dv = rows_of(q, rank), rows_of(dv, rank)
+        batch = jnp.broadcast_shapes(q.shape[1:], dv.shape[1:])
+        q, dv = (jnp.broadcast_to(x, (x.shape[0], *batch)) for x in (q, dv))
+        return to_leading(_manifold.integrate(self.topology, q, dv))
+
+    def difference(self, q0: Float[Array, "*batch nq"], q1: Float[Array, "*batch nq"]) -> Float[Array, "*batch nv"]:
+        """The `dv` for which `integrate(q0, dv)` is `q1`, with rotations of at most half a turn."""
+        q0, q1 = self._check(q0, "q0", self.nq), self._check(q1, "q1", self.nq)
+        rank = max(q0.ndim, q1.ndim) - 1
+        q0, q1 = rows_of(q0, rank), rows_of(q1, rank)
+        batch = jnp.broadcast_shapes(q0.shape[1:], q1.shape[1:])
+        q0, q1 = (jnp.broadcast_to(x, (x.shape[0], *batch)) for x in (q0, q1))
+        return to_leading(_manifold.difference(self.topology, q0, q1))
+
+    def checked(self, q: Float[Array, "*batch nq"]) -> Float[Array, "*batch nq"]:
+        """`q`, with a run-time error where it has NaN or a quaternion that is not unit (to 1e-3).
+
+        Functions of the library do not look at values by themselves (a quaternion stands for its direction); call this
+        where they come from outside. Works under `jit` and `vmap`.
+        """
+        q = self._check(q, "q", self.nq)
+        q = eqx.error_if(q, jnp.isnan(q), f"q has NaN; its coordinates belong to the joints {self.joint_names}")
+        for joint, kind in zip(self.joint_names, self.topology.joint_types, strict=True):
+            if kind in ("ball", "free"):
+                stop = self.q_index(joint).stop
+                norm = jnp.linalg.norm(q[..., stop - 4 : stop], axis=-1)
+                q = eqx.error_if(
+                    q,
+                    jnp.abs(norm - 1) > 1e-3,
+                    f"the quaternion of joint {joint!r}, q[{stop - 4}:{stop}], is not unit; normalise it, "
+                    "or start from model.neutral()",
+                )
+        return q
+
+    @property
+    def mass(self) -> Float[Array, "*batch nb"]:
+        """Mass of each body, kg."""
+        return self.inertial_parameters[..., 0]
+
+    @property
+    def center_of_mass(self) -> Float[Array, "*batch nb 3"]:
+        """Centre of mass of each body in its frame, m (NaN for a massless body)."""
+        return self.inertial_parameters[..., 1:4] / self.inertial_parameters[..., :1]
+
+    def link_parameters(self, link: str) -> Float[Array, "*batch 10"]:
+        """Inertial parameters of one link of the robot's file about the origin of the link's own frame, in its axes,
+        also where it was merged into a body. **Raises** `UnknownNameError` if no link with that name moves."""
+        topology = self.topology
+        if link in topology.attached_links:
+            k = topology.attached_links.index(link)
+            inertia = self.attached_parameters[..., k, :]
+        else:
+            i = topology.body(link)
+            others = [k for k, b in enumerate(topology.attached_bodies) if b == i]
+            inertia = self.inertial_parameters[..., i, :]
+            if others:
+                inertia = inertia - self.attached_parameters[..., np.array(others), :].sum(axis=-2)
+        placement = Pose.from_vector(self.frame_placement[..., topology.frame(link), :])
+        return parameters_of(Inertia.from_parameters(inertia).moved(placement.inverse()))
+
+    def astype(self, dtype) -> Self:
+        """The same model with every array in `dtype`."""
+        return jax.tree.map(lambda x: x.astype(dtype), self)
+
+    def _check(self, x, name: str, size: int):
+        x = jnp.asarray(x)
+        require_last_axes(x, (size,), name, f"the model has {'nq' if size == self.nq else 'nv'} = {size}")
+        return x
+
+
+def parameters_of(inertia: Inertia) -> Float[Array, "*batch 10"]:
+    """The ten inertial parameters of an inertia, in the order of `Model.inertial_parameters`."""
+    h, J = inertia.first_moment, inertia.rotational
+    parts = (inertia.mass, h.x, h.y, h.z, J.xx, J.xy, J.yy, J.xz, J.yz, J.zz)
+    return jnp.stack(jnp.broadcast_arrays(*parts), axis=-1)

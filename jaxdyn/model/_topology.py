@@ -1,0 +1,216 @@
+"""The static structure of a model: names, parents, joint types, and the index maps that follow from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Literal, get_args
+
+import numpy as np
+
+from jaxdyn._errors import look_up
+from jaxdyn.model._schedule import Tree
+
+type JointType = Literal[
+    "revolute", "continuous", "prismatic", "helical", "cylindrical", "universal", "planar", "ball", "free"
+]
+
+# A joint is a chain of primitive motions with massless bodies between them; each primitive is one node of the tree.
+# R: rotation about an axis, P: translation along it, H: both by a pitch; B: ball, F: free (quaternions).
+PRIMITIVES: dict[str, str] = {
+    "revolute": "R",
+    "continuous": "R",
+    "prismatic": "P",
+    "helical": "H",
+    "cylindrical": "PR",
+    "universal": "RR",
+    "planar": "PPR",
+    "ball": "B",
+    "free": "F",
+}
+assert tuple(PRIMITIVES) == get_args(JointType.__value__)
+NQ = {"R": 1, "P": 1, "H": 1, "B": 4, "F": 7}
+NV = {"R": 1, "P": 1, "H": 1, "B": 3, "F": 6}
+
+
+def joint_nq(kind: str) -> int:
+    return sum(NQ[p] for p in PRIMITIVES[kind])
+
+
+def joint_nv(kind: str) -> int:
+    return sum(NV[p] for p in PRIMITIVES[kind])
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """What two models must share to run the same compiled program. Hashable; holds no physical quantity.
+
+    Bodies are in topological order, body `i` is moved by joint `i`; parent -1 is the world. A frame is fixed in a body
+    (or in the world); the first `nb` frames are the bodies' own. `attached_links[k]`, fixed in body
+    `attached_bodies[k]`, is a link whose inertia was merged into that body.
+    """
+
+    body_names: tuple[str, ...]
+    joint_names: tuple[str, ...]
+    joint_types: tuple[str, ...]
+    parents: tuple[int, ...]
+    frame_names: tuple[str, ...]
+    frame_bodies: tuple[int, ...]
+    attached_links: tuple[str, ...] = ()
+    attached_bodies: tuple[int, ...] = ()
+
+    def __hash__(self) -> int:
+        # Hashed at every call of a compiled function.
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, f.name) for f in dataclasses.fields(self)))
+
+    @property
+    def nb(self) -> int:
+        return len(self.parents)
+
+    @functools.cached_property
+    def q_starts(self) -> tuple[int, ...]:
+        """First index in `q` of every joint, and `nq` last."""
+        return tuple(int(n) for n in np.cumsum([0] + [joint_nq(t) for t in self.joint_types]))
+
+    @functools.cached_property
+    def v_starts(self) -> tuple[int, ...]:
+        """First index in `v` of every joint, and `nv` last."""
+        return tuple(int(n) for n in np.cumsum([0] + [joint_nv(t) for t in self.joint_types]))
+
+    @property
+    def nq(self) -> int:
+        return self.q_starts[-1]
+
+    @property
+    def nv(self) -> int:
+        return self.v_starts[-1]
+
+    def body(self, name: str) -> int:
+        return look_up(name, self.body_names, "body")
+
+    def joint(self, name: str) -> int:
+        return look_up(name, self.joint_names, "joint")
+
+    def frame(self, name: str) -> int:
+        return look_up(name, self.frame_names, "frame")
+
+    # Nodes: one for each primitive motion.
+
+    @functools.cached_property
+    def node_kinds(self) -> str:
+        """One letter a node."""
+        return "".join(PRIMITIVES[t] for t in self.joint_types)
+
+    @functools.cached_property
+    def body_nodes(self) -> np.ndarray:
+        """`[nb]`: the node that carries each body, the last of its joint."""
+        return np.cumsum([len(PRIMITIVES[t]) for t in self.joint_types], dtype=int) - 1
+
+    @functools.cached_property
+    def joint_nodes(self) -> np.ndarray:
+        """`[nb]`: the first node of each joint, which carries its placement."""
+        return self.body_nodes + 1 - np.array([len(PRIMITIVES[t]) for t in self.joint_types], dtype=int)
+
+    @functools.cached_property
+    def nodes(self) -> Tree:
+        """The tree of primitive motions."""
+        parents = []
+        for body, parent in enumerate(self.parents):
+            parents.append(-1 if parent < 0 else int(self.body_nodes[parent]))
+            parents.extend(range(int(self.joint_nodes[body]), int(self.body_nodes[body])))
+        return Tree(tuple(parents))
+
+    @functools.cached_property
+    def body_of_node(self) -> np.ndarray:
+        """`[nodes]`: the body that a node carries, -1 for the massless nodes inside a joint."""
+        out = np.full(self.nodes.size, -1)
+        out[self.body_nodes] = np.arange(self.nb)
+        return out
+
+    @functools.cached_property
+    def placed_body_of_node(self) -> np.ndarray:
+        """`[nodes]`: the body whose joint placement stands before a node, -1 where there is none."""
+        out = np.full(self.nodes.size, -1)
+        out[self.joint_nodes] = np.arange(self.nb)
+        return out
+
+    @functools.cached_property
+    def node_q(self) -> np.ndarray:
+        """`[nodes + 1]`: first index in `q` of every node."""
+        return np.cumsum([0] + [NQ[k] for k in self.node_kinds])
+
+    @functools.cached_property
+    def node_v(self) -> np.ndarray:
+        """`[nodes + 1]`: first index in `v` of every node."""
+        return np.cumsum([0] + [NV[k] for k in self.node_kinds])
+
+    @functools.cached_property
+    def is_root_joint(self) -> np.ndarray:
+        """`[nodes]`: whether a node belongs to the joint of a tree's root body."""
+        out = np.zeros(self.nodes.size, dtype=bool)
+        for body, parent in enumerate(self.parents):
+            if parent < 0:
+                out[self.joint_nodes[body] : self.body_nodes[body] + 1] = True
+        return out
+
+    # Degrees of freedom: a node with several is a chain of as many, of which the last carries the body.
+
+    @functools.cached_property
+    def node_of_dof(self) -> np.ndarray:
+        """`[nv]`."""
+        return np.repeat(np.arange(self.nodes.size), np.diff(self.node_v))
+
+    @functools.cached_property
+    def dofs(self) -> Tree:
+        """The tree of degrees of freedom; the tree of nodes itself where every node has just one."""
+        if self.nv == self.nodes.size:
+            return self.nodes
+        parents = []
+        for node, parent in enumerate(self.nodes.parents):
+            parents.append(-1 if parent < 0 else int(self.node_v[parent + 1]) - 1)
+            parents.extend(range(int(self.node_v[node]), int(self.node_v[node + 1]) - 1))
+        return Tree(tuple(parents))
+
+    @functools.cached_property
+    def dof_ancestors(self) -> np.ndarray:
+        """`[nv, nv]`: whether dof `j` moves what dof `i` moves, every dof of one node moving all of the node."""
+        return self.nodes.ancestors[np.ix_(self.node_of_dof, self.node_of_dof)]
+
+    @functools.cached_property
+    def body_dofs(self) -> np.ndarray:
+        """`[nb, nv]`: whether a dof moves a body."""
+        return self.nodes.ancestors[np.ix_(self.body_nodes, self.node_of_dof)]
+
+    # Static maps between the slots of the two trees (`_traversal.py` has what is done with them).
+
+    @functools.cached_property
+    def node_slot_of_dof_slot(self) -> np.ndarray:
+        """`[dof slots]`: the slot of a dof's node, -1 in the padding."""
+        if self.dofs is self.nodes:
+            return np.arange(len(self.nodes.node_of_slot))
+        dof = self.dofs.node_of_slot
+        return np.where(dof >= 0, self.nodes.slot_of_node[self.node_of_dof[dof]], -1)
+
+    @functools.cached_property
+    def node_slot_carried_by_dof_slot(self) -> np.ndarray:
+        """`[dof slots]`: the slot of a dof's node where the dof is the node's last, else -1."""
+        dof = self.dofs.node_of_slot
+        last = np.append(np.diff(self.node_of_dof) > 0, True)
+        return np.where((dof >= 0) & last[dof], self.node_slot_of_dof_slot, -1)
+
+    # Which rows of the parameter tables belong to which node or dof.
+
+    @functools.cached_property
+    def axis_dofs(self) -> np.ndarray:
+        """The dofs that move about or along an axis of their own, in the order of `Model.joint_axis`."""
+        kinds = np.array(list(self.node_kinds))[self.node_of_dof]
+        return np.flatnonzero(np.isin(kinds, list("RPH")))
+
+    @functools.cached_property
+    def helical_dofs(self) -> np.ndarray:
+        """The dofs that have a pitch, in the order of `Model.joint_pitch`."""
+        return np.flatnonzero(np.array(list(self.node_kinds))[self.node_of_dof] == "H")

@@ -1,0 +1,109 @@
+"""Unit quaternions `w x y z` by components (Sola, Deray & Atchuthan, A micro Lie theory, 2018, example 7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxdyn.spatial._pytree import pytree
+from jaxdyn.spatial._series import cosc, sinc
+from jaxdyn.spatial._vectors import Mat3, Vec3
+
+
+@pytree
+class Quaternion:
+    """A quaternion; as a rotation it stands for its direction, whatever its length (only zero means nothing)."""
+
+    w: Any
+    x: Any
+    y: Any
+    z: Any
+
+    @staticmethod
+    def from_array(array) -> Quaternion:
+        """From `[..., 4]`."""
+        return Quaternion(array[..., 0], array[..., 1], array[..., 2], array[..., 3])
+
+    def to_array(self, axis: int = -1):
+        return jnp.stack(jnp.broadcast_arrays(self.w, self.x, self.y, self.z), axis=axis)
+
+    @property
+    def vector(self) -> Vec3:
+        return Vec3(self.x, self.y, self.z)
+
+    def conjugate(self) -> Quaternion:
+        return Quaternion(self.w, -self.x, -self.y, -self.z)
+
+    def multiply(self, other: Quaternion) -> Quaternion:
+        a, b = self.vector, other.vector
+        v = other.vector * self.w + self.vector * other.w + a.cross(b)
+        return Quaternion(self.w * other.w - a.dot(b), v.x, v.y, v.z)
+
+    def squared_norm(self):
+        return self.w * self.w + self.vector.squared_norm()
+
+    def normalized(self) -> Quaternion:
+        k = 1 / jnp.sqrt(self.squared_norm())
+        return Quaternion(self.w * k, self.x * k, self.y * k, self.z * k)
+
+    def to_rotation(self) -> Mat3:
+        """The rotation matrix of the quaternion's direction: no square root, smooth everywhere but at zero."""
+        w, x, y, z = self.w, self.x, self.y, self.z
+        s = 2 / self.squared_norm()
+        xs, ys, zs = x * s, y * s, z * s
+        wx, wy, wz = w * xs, w * ys, w * zs
+        xx, xy, xz = x * xs, x * ys, x * zs
+        yy, yz, zz = y * ys, y * zs, z * zs
+        return Mat3(
+            Vec3(1 - (yy + zz), xy + wz, xz - wy),
+            Vec3(xy - wz, 1 - (xx + zz), yz + wx),
+            Vec3(xz + wy, yz - wx, 1 - (xx + yy)),
+        )
+
+    @staticmethod
+    def exp(rotation_vector: Vec3) -> Quaternion:
+        """The rotation by `|rotation_vector|` about its direction."""
+        quarter = rotation_vector.squared_norm() / 4
+        v = rotation_vector * (0.5 * sinc(quarter))
+        # cos(t/2) = 1 - (t/2)^2 cosc: finite derivatives at zero.
+        return Quaternion(1 - quarter * cosc(quarter), v.x, v.y, v.z)
+
+    def log(self) -> Vec3:
+        """The rotation vector, of length at most pi, of the quaternion's direction (the inverse of `exp`)."""
+        # q and -q are the same rotation; the one with w >= 0 has the shorter rotation vector.
+        sign = jnp.where(self.w < 0, -1.0, 1.0).astype(jnp.result_type(self.w))
+        w, v = self.w * sign, self.vector * sign
+        n2 = v.squared_norm()
+        # Near the identity 2 atan(n/w)/n by its series in (n/w)^2, where n itself has no derivative.
+        small = n2 < 1e-4 * w * w
+        ratio2 = jnp.where(small, n2 / jnp.where(small, w * w, 1), 0)
+        series = 1 + ratio2 * (-1 / 3 + ratio2 * (1 / 5 + ratio2 * (-1 / 7 + ratio2 * (1 / 9 - ratio2 / 11))))
+        near = 2 * series / jnp.where(small, w, 1)
+        n = jnp.sqrt(jnp.where(small, 1, n2))
+        far = 2 * jnp.arctan2(n, jnp.where(small, 1, w)) / n
+        return v * jnp.where(small, near, far)
+
+    @staticmethod
+    def from_rotation(R: Mat3) -> Quaternion:
+        """The unit quaternion, `w >= 0` where it is not zero, of a rotation matrix.
+
+        Of the four forms (Shepperd 1978) the one with the largest denominator is taken, so every derivative is
+        finite, at half turns too.
+        """
+        xx, yy, zz = R.x.x, R.y.y, R.z.z
+        squares = (1 + xx + yy + zz, 1 + xx - yy - zz, 1 - xx + yy - zz, 1 - xx - yy + zz)
+        wx, wy, wz = R.y.z - R.z.y, R.z.x - R.x.z, R.x.y - R.y.x
+        xy, xz, yz = R.x.y + R.y.x, R.x.z + R.z.x, R.y.z + R.z.y
+        forms = (
+            (squares[0], wx, wy, wz),
+            (wx, squares[1], xy, xz),
+            (wy, xy, squares[2], yz),
+            (wz, xz, yz, squares[3]),
+        )
+        largest = jnp.argmax(jnp.stack(jnp.broadcast_arrays(*squares)), axis=0)
+        w, x, y, z = forms[0]
+        for k in range(1, 4):
+            w, x, y, z = (jnp.where(largest == k, b, a) for a, b in zip((w, x, y, z), forms[k], strict=True))
+        sign = jnp.where(w < 0, -1.0, 1.0).astype(jnp.result_type(w))
+        return Quaternion(w * sign, x * sign, y * sign, z * sign).normalized()

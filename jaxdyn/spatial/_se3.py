@@ -1,0 +1,123 @@
+"""`SE3`, the rigid motion as arrays with leading batch axes: what functions of the library hand out and take."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import ShapeError, require_last_axes
+from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn.spatial._motion import Motion
+from jaxdyn.spatial._pose import Pose, se3_exp, se3_log
+from jaxdyn.spatial._quaternion import Quaternion
+from jaxdyn.spatial._vectors import Mat3, Vec3
+
+
+class SE3(eqx.Module):
+    """A rigid motion, or the pose of a frame: `x_parent = rotation x_frame + translation`.
+
+    Leading axes are batch axes and broadcast. Lengths in m. The compositions `X @ Y` and `X.apply(points)` are
+    elementwise over the batch.
+    """
+
+    rotation: Float[Array, "*batch 3 3"]
+    translation: Float[Array, "*batch 3"]
+
+    def __check_init__(self):
+        # Tree transformations put placeholders into the fields, which have no shape.
+        if hasattr(self.rotation, "shape") and hasattr(self.translation, "shape"):
+            require_last_axes(self.rotation, (3, 3), "rotation", "a rotation matrix")
+            require_last_axes(self.translation, (3,), "translation", "a position in m")
+
+    @staticmethod
+    def identity() -> SE3:
+        return SE3(jnp.eye(3), jnp.zeros(3))
+
+    @staticmethod
+    def from_translation(translation: ArrayLike) -> SE3:
+        translation = jnp.asarray(translation)
+        return SE3(jnp.broadcast_to(jnp.eye(3, dtype=translation.dtype), (*translation.shape, 3)), translation)
+
+    @staticmethod
+    def from_rpy(rpy: ArrayLike, translation: ArrayLike = (0.0, 0.0, 0.0)) -> SE3:
+        """Roll, pitch, yaw about the fixed axes x, y, z, in this order, as URDF has them (rad)."""
+        r = jnp.asarray(rpy)
+        require_last_axes(r, (3,), "rpy", "roll, pitch, yaw in rad")
+        sr, sp, sy = (jnp.sin(r[..., i]) for i in range(3))
+        cr, cp, cy = (jnp.cos(r[..., i]) for i in range(3))
+        x = Vec3(cy * cp, sy * cp, -sp)
+        y = Vec3(cy * sp * sr - sy * cr, sy * sp * sr + cy * cr, cp * sr)
+        z = Vec3(cy * sp * cr + sy * sr, sy * sp * cr - cy * sr, cp * cr)
+        return SE3(Mat3(x, y, z).to_array(), jnp.asarray(translation, r.dtype))
+
+    @staticmethod
+    def from_vector(vector: Float[Array, "*batch 7"]) -> SE3:
+        """From position and quaternion `w x y z`, the configuration of a free joint."""
+        vector = jnp.asarray(vector)
+        require_last_axes(vector, (7,), "vector", "position (3) and quaternion w x y z (4)")
+        return SE3(Pose.from_vector(vector).rotation.to_array(), vector[..., :3])
+
+    def to_vector(self) -> Float[Array, "*batch 7"]:
+        """Position and unit quaternion `w x y z` with `w >= 0`."""
+        quaternion = Quaternion.from_rotation(Mat3.from_array(self.rotation)).to_array()
+        return jnp.concatenate([jnp.broadcast_to(self.translation, (*quaternion.shape[:-1], 3)), quaternion], axis=-1)
+
+    @staticmethod
+    def exp(twist: Float[Array, "*batch 6"]) -> SE3:
+        """The displacement of a constant body twist `[linear, angular]` over unit time."""
+        twist = jnp.asarray(twist)
+        require_last_axes(twist, (6,), "twist", "linear (3) and angular (3)")
+        pose = se3_exp(Motion(linear=Vec3.from_array(twist), angular=Vec3.from_array(twist[..., 3:])))
+        return SE3(pose.rotation.to_array(), pose.translation.to_array())
+
+    def log(self) -> Float[Array, "*batch 6"]:
+        """The body twist `[linear, angular]`, of angle at most pi, whose exponential this is."""
+        twist = se3_log(self._pose())
+        return jnp.concatenate([twist.linear.to_array(), twist.angular.to_array()], axis=-1)
+
+    def inverse(self) -> SE3:
+        pose = self._pose().inverse()
+        return SE3(pose.rotation.to_array(), pose.translation.to_array())
+
+    def __matmul__(self, other: SE3) -> SE3:
+        pose = self._pose().compose(other._pose())
+        return SE3(pose.rotation.to_array(), pose.translation.to_array())
+
+    def apply(self, points: Float[Array, "*batch 3"]) -> Float[Array, "*batch 3"]:
+        """Points of the frame, in the axes of its parent; batch axes broadcast."""
+        return self._pose().apply(Vec3.from_array(jnp.asarray(points))).to_array()
+
+    def as_matrix(self) -> Float[Array, "*batch 4 4"]:
+        """The homogeneous matrix."""
+        batch = jnp.broadcast_shapes(self.rotation.shape[:-2], self.translation.shape[:-1])
+        R = jnp.broadcast_to(self.rotation, (*batch, 3, 3))
+        p = jnp.broadcast_to(self.translation, (*batch, 3))[..., None]
+        last = jnp.broadcast_to(jnp.array([0, 0, 0, 1], R.dtype), (*batch, 1, 4))
+        return jnp.concatenate([jnp.concatenate([R, p], axis=-1), last], axis=-2)
+
+    def _pose(self) -> Pose:
+        return Pose(Mat3.from_array(self.rotation), Vec3.from_array(self.translation))
+
+
+def rotation_to_quaternion(rotation: np.ndarray) -> np.ndarray:
+    """The unit quaternion `w x y z` of a rotation matrix, in NumPy and double precision, for building models.
+
+    The dominant eigenvector of a symmetric 4x4 matrix (Bar-Itzhack 2000), which also is the nearest rotation.
+
+    **Raises** `ShapeError` if the matrix is not a rotation to 1e-4.
+    """
+    R = np.asarray(rotation, dtype=np.float64)
+    if R.shape != (3, 3) or not np.allclose(R @ R.T, np.eye(3), atol=1e-4) or np.linalg.det(R) < 0:
+        raise ShapeError(f"not a rotation matrix: {rotation!r}; its rows are to be orthonormal and right-handed")
+    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = R
+    K = np.array(
+        [
+            [xx + yy + zz, zy - yz, xz - zx, yx - xy],
+            [zy - yz, xx - yy - zz, xy + yx, xz + zx],
+            [xz - zx, xy + yx, yy - xx - zz, yz + zy],
+            [yx - xy, xz + zx, yz + zy, zz - xx - yy],
+        ]
+    )
+    q = np.linalg.eigh(K)[1][:, -1]
+    return -q if q[0] < 0 else q

@@ -1,0 +1,68 @@
+"""Functions of a squared angle that are entire, with every derivative finite at zero.
+
+Each is written in `x = angle^2`, so that no square root meets zero: below a threshold the power series, above it the
+closed form on an argument kept away from zero (both branches of a `where` are differentiated).
+"""
+
+import jax.numpy as jnp
+
+# Below this squared angle eight terms of the series are exact to double precision; above it the closed forms lose
+# at most two digits to cancellation.
+_SERIES_BELOW = 0.25
+
+
+def _branch(x, coefficients: list[float], closed_form):
+    x = jnp.asarray(x)
+    small = x < _SERIES_BELOW
+    near = jnp.where(small, x, 0)
+    series = jnp.full_like(near, coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        series = series * near + c
+    far = jnp.where(small, 1, x)
+    return jnp.where(small, series, closed_form(far, jnp.sqrt(far)))
+
+
+def _alternating(first_factorial: int) -> list[float]:
+    """Coefficients of sum_k (-x)^k / (2k + first_factorial)!."""
+    out, value = [], 1.0
+    for n in range(1, first_factorial + 1):
+        value /= n
+    for k in range(9):
+        out.append(value)
+        n = 2 * k + first_factorial
+        value = -value / ((n + 1) * (n + 2))
+    return out
+
+
+def sinc(x):
+    """`sin(t) / t` at `t^2 = x`."""
+    return _branch(x, _alternating(1), lambda s, t: jnp.sin(t) / t)
+
+
+def cosc(x):
+    """`(1 - cos t) / t^2` at `t^2 = x`."""
+    return _branch(x, _alternating(2), lambda s, t: (1 - jnp.cos(t)) / s)
+
+
+def sincc(x):
+    """`(t - sin t) / t^3` at `t^2 = x`."""
+    return _branch(x, _alternating(3), lambda s, t: (t - jnp.sin(t)) / (s * t))
+
+
+# (1 - (t/2) cot(t/2)) / t^2 = sum_k |B_2k| x^(k-1) / (2k)!, with the Bernoulli numbers B_2k.
+_COTANGENT = [
+    1 / 12,
+    1 / 720,
+    1 / 30240,
+    1 / 1209600,
+    1 / 47900160,
+    691 / 1307674368000,
+    1 / 74724249600,
+    3617 / 10670622842880000,
+    43867 / 5109094217170944000,
+]
+
+
+def cotangent_deficit(x):
+    """`(1 - (t/2) cot(t/2)) / t^2` at `t^2 = x`, for `0 <= t < 2 pi`; it stands in the inverses of left Jacobians."""
+    return _branch(x, _COTANGENT, lambda s, t: (1 - 0.5 * t * jnp.cos(0.5 * t) / jnp.sin(0.5 * t)) / s)
