@@ -1,7 +1,22 @@
 """Differentiable rigid-body dynamics, system identification and trajectory optimization in JAX."""
 
-from jaxdyn.algorithms import aba, crba, generalized_gravity, nonlinear_effects, rnea
-from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
+from jaxdyn.algorithms import (
+    aba,
+    center_of_mass,
+    crba,
+    forward_kinematics,
+    frame_jacobian,
+    frame_pose,
+    frame_velocity,
+    generalized_gravity,
+    kinetic_energy,
+    nonlinear_effects,
+    potential_energy,
+    rnea,
+    torque_regressor,
+)
+from jaxdyn import samples
+from jaxdyn.model import BodyInertia, Frame, Joint, Model, ModelBuilder
 from jaxdyn.spatial import SE3
 
 forward_dynamics = aba
@@ -11,15 +26,25 @@ mass_matrix = crba
 __all__ = [
     "SE3",
     "BodyInertia",
+    "Frame",
     "Joint",
     "Model",
     "ModelBuilder",
     "aba",
+    "center_of_mass",
     "crba",
     "forward_dynamics",
+    "forward_kinematics",
+    "frame_jacobian",
+    "frame_pose",
+    "frame_velocity",
     "generalized_gravity",
     "inverse_dynamics",
+    "kinetic_energy",
     "mass_matrix",
     "nonlinear_effects",
+    "potential_energy",
     "rnea",
+    "samples",
+    "torque_regressor",
 ]

@@ -2,6 +2,23 @@
 
 from jaxdyn.algorithms._aba import aba
 from jaxdyn.algorithms._crba import crba
+from jaxdyn.algorithms._energy import center_of_mass, kinetic_energy, potential_energy
+from jaxdyn.algorithms._kinematics import forward_kinematics, frame_jacobian, frame_pose, frame_velocity
+from jaxdyn.algorithms._regressor import torque_regressor
 from jaxdyn.algorithms._rnea import generalized_gravity, nonlinear_effects, rnea
 
-__all__ = ["aba", "crba", "generalized_gravity", "nonlinear_effects", "rnea"]
+__all__ = [
+    "aba",
+    "center_of_mass",
+    "crba",
+    "forward_kinematics",
+    "frame_jacobian",
+    "frame_pose",
+    "frame_velocity",
+    "generalized_gravity",
+    "kinetic_energy",
+    "nonlinear_effects",
+    "potential_energy",
+    "rnea",
+    "torque_regressor",
+]

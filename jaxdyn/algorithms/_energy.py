@@ -1,0 +1,52 @@
+"""Energies and the centre of mass."""
+
+from __future__ import annotations
+
+from jaxdyn._types import Array, Configuration, Float, Velocity
+from jaxdyn.algorithms._boundary import compiled, full, rows
+from jaxdyn.algorithms._terms import (
+    absolute_poses,
+    armature_slots,
+    gravity_rows,
+    kinematics,
+    node_inertias,
+    velocities,
+)
+from jaxdyn.model import Model
+from jaxdyn.model._traversal import to_slots
+
+
+@compiled()
+def kinetic_energy(model: Model, q: Configuration, v: Velocity) -> Float[Array, "*batch"]:
+    """`v^T M(q) v / 2` in J, with the rotors' energy `armature v^2 / 2`."""
+    (q, v), batch, rank = rows(model, q=q, v=v)
+    topology = model.topology
+    poses, S = kinematics(model, q, rank)
+    v = to_slots(topology.dofs, v)
+    _, velocity = velocities(topology, S, v)
+    bodies = velocity.dot(node_inertias(model, poses, rank).apply(velocity)).sum(axis=0)
+    return full(0.5 * (bodies + (armature_slots(model, rank) * v * v).sum(axis=0)), batch)
+
+
+@compiled()
+def potential_energy(model: Model, q: Configuration) -> Float[Array, "*batch"]:
+    """`-sum(m_i g . c_i)` in J: zero for a mass at the world's origin."""
+    (q,), batch, rank = rows(model, q=q)
+    return full(-_first_moment(model, q, rank)[1].dot(gravity_rows(model, rank))[0], batch)
+
+
+@compiled()
+def center_of_mass(model: Model, q: Configuration) -> Float[Array, "*batch 3"]:
+    """The centre of mass of all moving bodies, m, world axes."""
+    (q,), batch, rank = rows(model, q=q)
+    mass, moment = _first_moment(model, q, rank)
+    com = moment * (1 / mass)
+    return type(com)(*(full(c[0], batch) for c in (com.x, com.y, com.z))).to_array()
+
+
+def _first_moment(model: Model, q, rank: int):
+    """`[1, *batch]`: total mass, and first moment about the world's origin."""
+    inertia = node_inertias(model, absolute_poses(model, q, rank), rank)
+    h = inertia.first_moment
+    total = type(h)(*(c.sum(axis=0, keepdims=True) for c in (h.x, h.y, h.z)))
+    return inertia.mass.sum(axis=0, keepdims=True), total

@@ -1,0 +1,73 @@
+"""`to_mjcf`: a model as MuJoCo's MJCF text."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import numpy as np
+
+from jaxdyn._errors import ModelError
+from jaxdyn.model import Model
+from jaxdyn.model._inertia import rotational_about_center
+
+_TYPES = {"R": "hinge", "P": "slide", "B": "ball", "F": "free"}
+
+
+def to_mjcf(model: Model, timestep: float = 0.001) -> str:
+    """The model as MJCF: bodies, joints, inertias, armature, damping, friction loss, gravity; no shapes, no actuators.
+
+    Joint `j` of `d` degrees of freedom becomes `d` joints (`j_0`, `j_1`, ...) of one MuJoCo body where it is
+    cylindrical, universal or planar. The order of coordinates is kept. MuJoCo's Coulomb friction (`frictionloss`) is a
+    constraint, not a smooth function. Contacts and limits are left out.
+
+    **Raises** `ModelError` for a helical joint, for a body without mass, and for a model with batch axes.
+    """
+    if model.inertial_parameters.ndim != 2:
+        raise ModelError(
+            f"the model has batch axes {model.inertial_parameters.shape[:-2]}: take one element first, "
+            "for instance jax.tree.map(lambda x: x[0], model)"
+        )
+    topology = model.topology
+    root = ET.Element("mujoco")
+    ET.SubElement(root, "compiler", angle="radian", autolimits="false", balanceinertia="false")
+    ET.SubElement(root, "option", timestep=repr(timestep), gravity=_text(model.gravity), integrator="Euler")
+    elements = {-1: ET.SubElement(root, "worldbody")}
+    axes = np.zeros((model.nv, 3))
+    axes[topology.axis_dofs] = np.asarray(model.joint_axis)
+    parameters = np.asarray(model.inertial_parameters, np.float64)
+    for i, name in enumerate(topology.body_names):
+        placement = np.asarray(model.joint_placement[i], np.float64)
+        element = ET.SubElement(
+            elements[topology.parents[i]], "body", name=name, pos=_text(placement[:3]), quat=_text(placement[3:])
+        )
+        elements[i] = element
+        nodes = range(int(topology.joint_nodes[i]), int(topology.body_nodes[i]) + 1)
+        for k, node in enumerate(nodes):
+            kind, dof = topology.node_kinds[node], int(topology.node_v[node])
+            joint = topology.joint_names[i]
+            if kind == "H":
+                raise ModelError(f"joint {joint!r} is helical, which MuJoCo does not have")
+            attributes = {"name": joint if len(nodes) == 1 else f"{joint}_{k}", "type": _TYPES[kind]}
+            if kind in "RP":
+                attributes["axis"] = _text(axes[dof])
+            for field, attribute in (("armature", "armature"), ("damping", "damping"), ("friction", "frictionloss")):
+                values = np.asarray(getattr(model, field)[dof : int(topology.node_v[node + 1])], np.float64)
+                if np.ptp(values) > 0:
+                    raise ModelError(f"joint {joint!r}: {field} {values} differs by axis, MuJoCo has one for the joint")
+                attributes[attribute] = repr(float(values[0]))
+            ET.SubElement(element, "joint", attributes)
+        _inertial(element, parameters[i], name)
+    return ET.tostring(root, encoding="unicode")
+
+
+def _inertial(element: ET.Element, parameters: np.ndarray, name: str) -> None:
+    m, h = parameters[0], parameters[1:4]
+    if m <= 0:
+        raise ModelError(f"body {name!r} has no mass, which MuJoCo does not allow for a moving body")
+    c, I = h / m, rotational_about_center(parameters)
+    full = (I[0, 0], I[1, 1], I[2, 2], I[0, 1], I[0, 2], I[1, 2])
+    ET.SubElement(element, "inertial", pos=_text(c), mass=repr(float(m)), fullinertia=_text(full))
+
+
+def _text(values) -> str:
+    return " ".join(repr(float(x)) for x in np.asarray(values, np.float64))
