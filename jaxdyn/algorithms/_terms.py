@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.model import Model, Topology
-from jaxdyn.model._joints import joint_table, local_poses, motion_columns
-from jaxdyn.model._layout import rows_of, static_column
+from jaxdyn.model._joints import local_poses, motion_columns
+from jaxdyn.model._layout import columns_of, packed_rows, rows_of, static_column
 from jaxdyn.model._traversal import compose_down, sum_down, sum_rows, take_rows, to_slots
-from jaxdyn.spatial import Force, Inertia, Motion, Pose, Vec3
+from jaxdyn.spatial import Force, Inertia, Motion, Pose, Sym3, Vec3
 
 
 class Kinematics(NamedTuple):
@@ -48,23 +48,22 @@ class Terms(NamedTuple):
 
 def absolute_poses(model: Model, q, rank: int) -> Pose:
     """`[node slots]`: the poses of the nodes in the world."""
-    return compose_down(model.topology.nodes, _local(model, q, rank)[0])
+    return compose_down(model.topology.nodes, _local(model, q, rank))
 
 
-def _local(model: Model, q, rank: int):
-    table = joint_table(model.topology, model.joint_axis, model.joint_pitch, rank)
-    return local_poses(model.topology, table, model.joint_placement, q, rank), table
+def _local(model: Model, q, rank: int) -> Pose:
+    return local_poses(model.topology, model.joint_placement, model.joint_axis, model.joint_pitch, q, rank)
 
 
 def kinematics(model: Model, q, rank: int) -> Kinematics:
     topology = model.topology
-    local, table = _local(model, q, rank)
+    local = _local(model, q, rank)
     node = topology.nodes.node_of_slot
     moves = static_column(np.where((node >= 0) & topology.is_root_joint[node], 0.0, 1.0), q.dtype, rank)
     poses = compose_down(topology.nodes, Pose(local.rotation, local.translation * moves))
     # S in the world: the column turned into world axes, and moved from the node's origin to the point of reference.
     at = take_rows(poses, topology.node_slot_of_dof_slot)
-    column = motion_columns(topology, table, rank)
+    column = motion_columns(topology, model.joint_axis, model.joint_pitch, rank)
     angular = at.rotation.apply(column.angular)
     linear = at.translation.cross(angular)
     if not isinstance(column.linear.x, float):
@@ -77,18 +76,8 @@ def node_inertias(model: Model, poses: Pose, rank: int) -> Inertia:
     topology = model.topology
     node = topology.nodes.node_of_slot
     body = np.where(node >= 0, topology.body_of_node[node], -1)
-    parameters = (take_rows(rows_of(model.inertial_parameters[..., k], rank), body) for k in range(10))
-    return Inertia.from_parameters(_Columns(parameters)).moved(poses)
-
-
-class _Columns:
-    """Component arrays that are read like the last axis of one array."""
-
-    def __init__(self, columns):
-        self._columns = tuple(columns)
-
-    def __getitem__(self, index):
-        return self._columns[index[-1]]
+    m, x, y, z, *moments = columns_of(take_rows(packed_rows(model.inertial_parameters, rank), body))
+    return Inertia(m, Vec3(x, y, z), Sym3(*moments)).moved(poses)
 
 
 def node_sums(topology: Topology, x):
@@ -107,7 +96,7 @@ def external_forces(model: Model, poses: Pose, f_ext, rank: int) -> Force:
     topology = model.topology
     node = topology.nodes.node_of_slot
     body = np.where(node >= 0, topology.body_of_node[node], -1)
-    fx, fy, fz, nx, ny, nz = (take_rows(rows_of(f_ext[..., k], rank), body) for k in range(6))
+    fx, fy, fz, nx, ny, nz = columns_of(take_rows(packed_rows(f_ext, rank), body))
     return Force(moment=Vec3(nx, ny, nz), force=Vec3(fx, fy, fz)).moved_from(poses.translation)
 
 

@@ -20,7 +20,8 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
     cylindrical, universal or planar. The order of coordinates is kept. MuJoCo's Coulomb friction (`frictionloss`) is a
     constraint, not a smooth function. Contacts and limits are left out.
 
-    **Raises** `ModelError` for a helical joint, for a body without mass, and for a model with batch axes.
+    **Raises** `ModelError` for a helical joint, for a free joint that is not placed at the world's origin, for a body
+    without mass, and for a model with batch axes.
     """
     if model.inertial_parameters.ndim != 2:
         raise ModelError(
@@ -37,6 +38,11 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
     parameters = np.asarray(model.inertial_parameters, np.float64)
     for i, name in enumerate(topology.body_names):
         placement = np.asarray(model.joint_placement[i], np.float64)
+        if topology.joint_types[i] == "free" and not np.allclose(placement, [0, 0, 0, 1, 0, 0, 0], atol=1e-12):
+            raise ModelError(
+                f"free joint {topology.joint_names[i]!r} is placed at {placement}: MuJoCo has the coordinates of a free "
+                "joint in the world; make its placement the identity"
+            )
         element = ET.SubElement(
             elements[topology.parents[i]], "body", name=name, pos=_text(placement[:3]), quat=_text(placement[3:])
         )

@@ -5,50 +5,34 @@ Both are computed for all nodes at once, outside any recursion.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.model._layout import rows_of, static_column
+from jaxdyn.model._layout import columns_of, packed_rows, rows_of, static_column
 from jaxdyn.model._topology import Topology
-from jaxdyn.model._traversal import take_rows, to_slots
+from jaxdyn.model._traversal import take_rows
 from jaxdyn.spatial import Mat3, Motion, Pose, Quaternion, Vec3
 
 
-class JointTable(NamedTuple):
-    """Of every dof, rows `[nv, *batch]`: its unit axis in its node's frame, and the shift along it for a unit of its
-    coordinate (None where no dof shifts)."""
-
-    axes: Vec3
-    advance: jax.Array | None
-
-
-def joint_table(topology: Topology, joint_axis, joint_pitch, rank: int) -> JointTable:
-    """From the leaves of a model; ball and free joints have unit vectors for their axes.
+def _unit_axes(topology: Topology, joint_axis, dofs: np.ndarray, rank: int) -> Vec3:
+    """`[len(dofs), *batch]`: the unit axes of dofs in their nodes' frames; unit vectors for ball and free joints, z
+    where the number is -1.
 
     The direction of `joint_axis` is what counts: normalised here, a gradient step on it stays a joint.
     """
-    raw = Vec3(*(rows_of(joint_axis[..., k], rank) for k in range(3)))
-    axes = _all_axes(topology, raw * (1 / jnp.sqrt(raw.squared_norm())))
-    return JointTable(axes, _advance(topology, joint_pitch, axes.x.dtype, rank))
-
-
-def _all_axes(topology: Topology, axis_rows: Vec3) -> Vec3:
-    if len(topology.axis_dofs) == topology.nv:
-        return axis_rows
     # Rows of the table: the model's axes, then the three unit vectors.
-    index = np.empty(topology.nv, dtype=int)
-    index[topology.axis_dofs] = np.arange(len(topology.axis_dofs))
+    own = len(topology.axis_dofs)
+    index = np.full(topology.nv + 1, own + 2)
+    index[topology.axis_dofs] = np.arange(own)
     others = np.setdiff1d(np.arange(topology.nv), topology.axis_dofs)
-    index[others] = len(topology.axis_dofs) + (others - topology.node_v[topology.node_of_dof[others]]) % 3
-
-    def table(component, k):
-        unit = jnp.zeros((3, *component.shape[1:]), component.dtype).at[k].set(1)
-        return take_rows(jnp.concatenate([component, unit]), index)
-
-    return Vec3(table(axis_rows.x, 0), table(axis_rows.y, 1), table(axis_rows.z, 2))
+    index[others] = own + (others - topology.node_v[topology.node_of_dof[others]]) % 3
+    table = packed_rows(joint_axis, rank)
+    if len(others) or (dofs < 0).any():
+        unit = jnp.eye(3, dtype=table.dtype).reshape((3, 3) + (1,) * rank)
+        table = jnp.concatenate([table, jnp.broadcast_to(unit, (3, *table.shape[1:]))])
+    axes = Vec3(*columns_of(take_rows(table, index[dofs])))
+    return axes * (1 / jnp.sqrt(axes.squared_norm()))
 
 
 def _flags(topology: Topology) -> tuple[np.ndarray, np.ndarray]:
@@ -60,65 +44,54 @@ def _flags(topology: Topology) -> tuple[np.ndarray, np.ndarray]:
     return rotates.astype(float), translates.astype(float)
 
 
-def _advance(topology: Topology, joint_pitch, dtype, rank: int):
-    """`[nv, *batch]`: the shift along its axis for a unit of each dof's coordinate, or None where no dof shifts."""
+def _advance(topology: Topology, joint_pitch, dofs: np.ndarray, dtype, rank: int):
+    """`[len(dofs), *batch]`: the shift along its axis for a unit of each dof's coordinate, or None where none shifts."""
     translates = _flags(topology)[1]
     if not translates.any() and not len(topology.helical_dofs):
         return None
-    advance = static_column(translates, dtype, rank)
+    advance = static_column(np.append(translates, 0.0)[dofs], dtype, rank)
     if len(topology.helical_dofs):
-        pitch_row = np.full(topology.nv, -1)
+        pitch_row = np.full(topology.nv + 1, -1)
         pitch_row[topology.helical_dofs] = np.arange(len(topology.helical_dofs))
-        advance = advance + take_rows(rows_of(joint_pitch, rank), pitch_row)
+        advance = advance + take_rows(rows_of(joint_pitch, rank), pitch_row[dofs])
     return advance
 
 
-def motion_columns(topology: Topology, table: JointTable, rank: int) -> Motion:
-    """`[dof slots, *batch]`: the columns of the motion subspaces in the axes and at the origin of their nodes."""
-    axes, advance = table
-    rotates = _flags(topology)[0]
+def motion_columns(topology: Topology, joint_axis, joint_pitch, rank: int) -> Motion:
+    """`[dof slots, *batch]`: the columns of the motion subspaces in the axes and at the origin of their nodes; zero in
+    the padding."""
+    dofs = topology.dofs.node_of_slot
+    axes = _unit_axes(topology, joint_axis, dofs, rank)
+    rotates = np.append(_flags(topology)[0], 0.0)[dofs]
     turning = axes if rotates.all() else axes * static_column(rotates, axes.x.dtype, rank)
-    linear = Vec3.zero() if advance is None else to_slots(topology.dofs, axes * advance)
-    return Motion(to_slots(topology.dofs, turning), linear)
+    advance = _advance(topology, joint_pitch, dofs, axes.x.dtype, rank)
+    return Motion(turning, Vec3.zero() if advance is None else axes * advance)
 
 
-def local_poses(topology: Topology, table: JointTable, placement, q, rank: int) -> Pose:
+def local_poses(topology: Topology, placement, joint_axis, joint_pitch, q, rank: int) -> Pose:
     """`[node slots, *batch]`: the pose of every node in its parent node.
 
-    `q` is `[nq, *batch]`; `placement` `[..., nb, 7]`. For an axis `a` and an angle `q`, Rodrigues' formula gives
-    `R = R0 + sin(q) R0 [a x] + (1 - cos(q)) R0 [a x]^2`, where everything but sine and cosine is free of the batch.
+    `q` is `[nq, *batch]`; the others are leaves of a model.
     """
     nodes = topology.nodes
-    placed = topology.placed_body_of_node[nodes.node_of_slot]
-    placed = np.where(nodes.node_of_slot >= 0, placed, -1)
-    pose0 = Pose.from_vector(placement)
-    # Nodes inside a joint, and padding, have the identity for their placement.
-    pose0 = Pose(
-        Mat3(
-            *(
-                _slots_or(v, placed, unit, rank)
-                for v, unit in zip((pose0.rotation.x, pose0.rotation.y, pose0.rotation.z), np.eye(3), strict=True)
-            )
-        ),
-        _slots_or(pose0.translation, placed, np.zeros(3), rank),
-    )
-    kinds = topology.node_kinds
-    screw = np.array([i for i, k in enumerate(kinds) if k in "RPH"], dtype=int)
-    quaternion = np.array([i for i, k in enumerate(kinds) if k in "BF"], dtype=int)
-    R0, p0 = pose0.rotation, pose0.translation
-    if len(screw):
-        pose = _screw_poses(topology, R0, p0, table, q, rank)
-        if not len(quaternion):
-            return pose
-    else:
-        pose = None
-    jointed = _quaternion_poses(topology, quaternion, q)
+    # Nodes inside a joint, and padding, have the identity for their placement: the last row of the table.
+    placed = np.where(nodes.node_of_slot >= 0, topology.placed_body_of_node[nodes.node_of_slot], -1)
+    table = packed_rows(placement, rank)
+    if (placed < 0).any():
+        identity = jnp.array([0, 0, 0, 1, 0, 0, 0], table.dtype).reshape((1, 7) + (1,) * rank)
+        table = jnp.concatenate([table, jnp.broadcast_to(identity, (1, *table.shape[1:]))])
+        placed = np.where(placed < 0, topology.nb, placed)
+    x, y, z, *quaternion0 = columns_of(take_rows(table, placed))
+    pose0 = Pose(Quaternion(*quaternion0).to_rotation(), Vec3(x, y, z))
+    kinds = np.array(list(topology.node_kinds))
+    quaternion = np.flatnonzero(np.isin(kinds, ["B", "F"]))
+    pose = _screw_poses(topology, pose0, joint_axis, joint_pitch, q, rank) if len(quaternion) < len(kinds) else pose0
+    if not len(quaternion):
+        return pose
     slots = nodes.slot_of_node[quaternion]
-    before = Pose(R0, p0) if pose is None else pose
-    at = take_rows(Pose(R0, p0), slots)
-    placed_joint = at.compose(jointed)
-    batch = jnp.broadcast_shapes(*(leaf.shape[1:] for leaf in (placed_joint.rotation.x.x, before.rotation.x.x)))
-    # Rows of the table: the screw nodes' slots, then the quaternion nodes.
+    placed_joint = take_rows(pose0, slots).compose(_quaternion_poses(topology, quaternion, q))
+    batch = jnp.broadcast_shapes(*(leaf.shape[1:] for leaf in jax.tree.leaves((placed_joint, pose))))
+    # Rows of the table: the other nodes' slots, then the quaternion nodes.
     index = np.arange(len(nodes.node_of_slot))
     index[slots] = len(index) + np.arange(len(slots))
 
@@ -126,41 +99,28 @@ def local_poses(topology: Topology, table: JointTable, placement, q, rank: int) 
         a, b = (jnp.broadcast_to(x, (x.shape[0], *batch)) for x in (a, b))
         return take_rows(jnp.concatenate([a, b]), index)
 
-    return jax.tree.map(merge, before, placed_joint)
+    return jax.tree.map(merge, pose, placed_joint)
 
 
-def _slots_or(v: Vec3, rows: np.ndarray, default, rank: int) -> Vec3:
-    """Rows of the components `[..., n]` in slot order, with a constant where there is none."""
-    missing = static_column((rows < 0).astype(float), v.x.dtype, rank)
-    parts = []
-    for component, constant in zip((v.x, v.y, v.z), default, strict=True):
-        taken = take_rows(rows_of(component, rank), rows)
-        parts.append(taken + missing * constant if constant and (rows < 0).any() else taken)
-    return Vec3(*parts)
-
-
-def _screw_poses(topology: Topology, R0: Mat3, p0: Vec3, table: JointTable, q, rank: int) -> Pose:
-    nodes = topology.nodes
-    kinds = np.array(list(topology.node_kinds))
-    is_screw = np.isin(kinds, list("RPH"))
-    node = nodes.node_of_slot
+def _screw_poses(topology: Topology, pose0: Pose, joint_axis, joint_pitch, q, rank: int) -> Pose:
+    """For an axis `a` and an angle `q`, Rodrigues' formula gives `R = R0 + sin(q) R0 [a x] + (1 - cos(q)) R0 [a x]^2`,
+    where everything but sine and cosine is free of the batch."""
+    node = topology.nodes.node_of_slot
+    is_screw = (node >= 0) & np.isin(list(topology.node_kinds), list("RPH"))[node]
     # The coordinate and the dof of every screw node; other slots get zero.
-    q_row = np.where((node >= 0) & is_screw[node], topology.node_q[node], -1)
-    dof_row = np.where((node >= 0) & is_screw[node], topology.node_v[node], -1)
-    axes, advance = table
-    a = take_rows(axes, dof_row)
-    angle = take_rows(q, q_row)
-    rotates, _ = _flags(topology)
+    angle = take_rows(q, np.where(is_screw, topology.node_q[node], -1))
+    dofs = np.where(is_screw, topology.node_v[node], -1)
+    a = _unit_axes(topology, joint_axis, dofs, rank)
+    R0, p0 = pose0.rotation, pose0.translation
     R1 = R0.compose(Mat3.skew(a))
     R2 = R1.compose(Mat3.skew(a))
-    turns = np.where(dof_row >= 0, rotates[np.maximum(dof_row, 0)], 0.0)
+    turns = np.append(_flags(topology)[0], 0.0)[dofs]
     turned = angle if turns.all() else angle * static_column(turns, angle.dtype, rank)
     # 1 - cos(q) = 2 sin(q/2)^2 keeps its digits at small angles.
     half = jnp.sin(0.5 * turned)
     R = R0 + R1 * jnp.sin(turned) + R2 * (2 * half * half)
-    if advance is None:
-        return Pose(R, p0)
-    return Pose(R, p0 + R0.apply(a) * (take_rows(advance, dof_row) * angle))
+    advance = _advance(topology, joint_pitch, dofs, angle.dtype, rank)
+    return Pose(R, p0 if advance is None else p0 + R0.apply(a) * (advance * angle))
 
 
 def _quaternion_poses(topology: Topology, nodes: np.ndarray, q) -> Pose:

@@ -16,6 +16,20 @@ def column(x, rank: int):
     return x.reshape((x.shape[0],) + (1,) * (rank - (x.ndim - 1)) + x.shape[1:])
 
 
+def packed_rows(x, rank: int):
+    """From `[*batch, n, k]` to `[n, k, 1, ..., *batch]` with `rank` axes after the first two.
+
+    Rows are selected from such a table in one operation, and only then taken apart by `columns_of`.
+    """
+    x = jnp.moveaxis(x, (-2, -1), (0, 1))
+    return x.reshape(x.shape[:2] + (1,) * (rank - (x.ndim - 2)) + x.shape[2:])
+
+
+def columns_of(table) -> list:
+    """The `k` components, `[n, *batch]` each, of a packed table."""
+    return [table[:, i] for i in range(table.shape[1])]
+
+
 def static_column(values: np.ndarray, dtype, rank: int):
     """Constants `[n]` as `[n, 1, ..., 1]`."""
     return jnp.asarray(values, dtype).reshape((len(values),) + (1,) * rank)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,10 @@ import numpy as np
 from jaxdyn.model._topology import Topology
 from jaxdyn.model._traversal import take_rows
 from jaxdyn.spatial import Quaternion, Vec3, so3_left_jacobian_apply, so3_left_jacobian_solve
+
+
+# Compiled by themselves, for eager use; inside a user's `jit` they are inlined.
+_compiled = functools.partial(jax.jit, static_argnums=0, inline=True)
 
 
 def _split(topology: Topology):
@@ -30,15 +36,12 @@ def _assemble(parts: list[tuple[np.ndarray, jax.Array]], size: int):
     return take_rows(jnp.concatenate([rows for _, rows in parts]), order)
 
 
+@_compiled
 def integrate(topology: Topology, q, dv):
     """`q (+) dv`: displacement by the body twist `dv` over unit time (the exponential of each joint's group)."""
     (sq, sv), (bq, bv), (fq, fv) = _split(topology)
     parts = [(sq, take_rows(q, sq) + take_rows(dv, sv))]
-    for start_q, start_v in ((bq, bv), (fq + 3, fv + 3)):
-        if len(start_q):
-            q0 = Quaternion(*_rows(q, start_q, 0, 4))
-            q1 = q0.multiply(Quaternion.exp(Vec3(*_rows(dv, start_v, 0, 3)))).normalized()
-            parts += [(start_q + k, c) for k, c in enumerate((q1.w, q1.x, q1.y, q1.z))]
+    parts += _turned(q, dv, bq, bv) + _turned(q, dv, fq + 3, fv + 3)
     if len(fq):
         R = Quaternion(*_rows(q, fq, 3, 4)).to_rotation()
         shift = so3_left_jacobian_apply(Vec3(*_rows(dv, fv, 3, 3)), Vec3(*_rows(dv, fv, 0, 3)))
@@ -47,6 +50,7 @@ def integrate(topology: Topology, q, dv):
     return _assemble(parts, topology.nq)
 
 
+@_compiled
 def difference(topology: Topology, q0, q1):
     """The `dv`, with rotations of at most half a turn, for which `integrate(q0, dv)` is `q1`."""
     (sq, sv), (bq, bv), (fq, fv) = _split(topology)
@@ -64,6 +68,46 @@ def difference(topology: Topology, q0, q1):
     return _assemble(parts, topology.nv)
 
 
+@_compiled
+def chart_point(topology: Topology, q0, x):
+    """The configuration with the coordinates `x` (rows `[nv]`) of the chart around `q0`: sums for vector coordinates
+    and positions (in the axes of the parent), `exp` for rotations. Its origin is `q0`."""
+    (sq, sv), (bq, bv), (fq, fv) = _split(topology)
+    parts = [(sq, take_rows(q0, sq) + take_rows(x, sv))]
+    parts += [(fq + k, take_rows(q0, fq + k) + take_rows(x, fv + k)) for k in range(3)]
+    parts += _turned(q0, x, bq, bv) + _turned(q0, x, fq + 3, fv + 3)
+    return _assemble(parts, topology.nq)
+
+
+@_compiled
+def chart_rate(topology: Topology, q, x, v):
+    """The rate of the chart coordinates `x` of `q` under the velocity `v`: `v` for vector coordinates, `R v` for
+    positions, and for rotations the inverse of the right Jacobian of SO(3) at `x` times the body's angular velocity
+    (Munthe-Kaas 1999)."""
+    (_, sv), (_, bv), (fq, fv) = _split(topology)
+    parts = [(sv, take_rows(v, sv))]
+    for start in (bv, fv + 3):
+        if len(start):
+            # The right Jacobian at x is the left one at -x.
+            theta, w = Vec3(*_rows(x, start, 0, 3)), Vec3(*_rows(v, start, 0, 3))
+            rate = so3_left_jacobian_solve(-theta, w)
+            parts += [(start + k, c) for k, c in enumerate((rate.x, rate.y, rate.z))]
+    if len(fq):
+        R = Quaternion(*_rows(q, fq, 3, 4)).to_rotation()
+        u = R.apply(Vec3(*_rows(v, fv, 0, 3)))
+        parts += [(fv + k, c) for k, c in enumerate((u.x, u.y, u.z))]
+    return _assemble(parts, topology.nv)
+
+
+def _turned(q, dv, start_q: np.ndarray, start_v: np.ndarray) -> list[tuple[np.ndarray, jax.Array]]:
+    """The quaternions at `start_q` times the exponentials of the rotation vectors at `start_v`."""
+    if not len(start_q):
+        return []
+    q0 = Quaternion(*_rows(q, start_q, 0, 4))
+    q1 = q0.multiply(Quaternion.exp(Vec3(*_rows(dv, start_v, 0, 3)))).normalized()
+    return [(start_q + k, c) for k, c in enumerate((q1.w, q1.x, q1.y, q1.z))]
+
+
 def quaternion_starts(topology: Topology) -> np.ndarray:
     """The first rows in `q` of all quaternions."""
     _, (bq, _), (fq, _) = _split(topology)
@@ -77,7 +121,7 @@ def neutral(topology: Topology) -> np.ndarray:
 
 
 def random_configuration(topology: Topology, key, lower, upper, shape: tuple[int, ...]):
-    """`[*shape, nq]`: uniform between finite limits; else angles in [-pi, pi], shifts in [-1, 1] m; uniform rotations."""
+    """`[*shape, nq]`: uniform between finite limits, else angles in [-pi, pi] and shifts in [-1, 1] m; uniform rotations."""
     kinds = np.array(list(topology.node_kinds))
     reach = np.ones(topology.nq)
     angular = topology.node_q[:-1][np.isin(kinds, ["R", "H"])]

@@ -124,21 +124,22 @@ class Model(eqx.Module):
     def integrate(self, q: Float[Array, "*batch nq"], dv: Float[Array, "*batch nv"]) -> Float[Array, "*batch nq"]:
         """`q` displaced by `dv`, a velocity times a time: the sum for vector coordinates, the exponential of the body
         twist for ball and free joints (Pinocchio's `integrate`). Quaternions stay unit."""
-        q, dv = self._check(q, "q", self.nq), self._check(dv, "dv", self.nv)
-        rank = max(q.ndim, dv.ndim) - 1
-        q, dv = rows_of(q, rank), rows_of(dv, rank)
-        batch = jnp.broadcast_shapes(q.shape[1:], dv.shape[1:])
-        q, dv = (jnp.broadcast_to(x, (x.shape[0], *batch)) for x in (q, dv))
-        return to_leading(_manifold.integrate(self.topology, q, dv))
+        return self._on_manifold(_manifold.integrate, q=q, dv=dv)
 
     def difference(self, q0: Float[Array, "*batch nq"], q1: Float[Array, "*batch nq"]) -> Float[Array, "*batch nv"]:
         """The `dv` for which `integrate(q0, dv)` is `q1`, with rotations of at most half a turn."""
-        q0, q1 = self._check(q0, "q0", self.nq), self._check(q1, "q1", self.nq)
-        rank = max(q0.ndim, q1.ndim) - 1
-        q0, q1 = rows_of(q0, rank), rows_of(q1, rank)
-        batch = jnp.broadcast_shapes(q0.shape[1:], q1.shape[1:])
-        q0, q1 = (jnp.broadcast_to(x, (x.shape[0], *batch)) for x in (q0, q1))
-        return to_leading(_manifold.difference(self.topology, q0, q1))
+        return self._on_manifold(_manifold.difference, q0=q0, q1=q1)
+
+    def chart_point(self, q0: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"]) -> Float[Array, "*batch nq"]:
+        """The configuration with coordinates `x` in the chart around `q0`: sums for vector coordinates and the
+        positions of free joints (parent axes), exponentials for rotations. Integrators step in this chart."""
+        return self._on_manifold(_manifold.chart_point, q0=q0, x=x)
+
+    def chart_rate(
+        self, q: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"], v: Float[Array, "*batch nv"]
+    ) -> Float[Array, "*batch nv"]:
+        """The rate of the coordinates `x` of `q = chart_point(q0, x)` under the velocity `v`."""
+        return self._on_manifold(_manifold.chart_rate, q=q, x=x, v=v)
 
     def checked(self, q: Float[Array, "*batch nq"]) -> Float[Array, "*batch nq"]:
         """`q`, with a run-time error where it has NaN or a quaternion that is not unit (to 1e-3).
@@ -146,7 +147,7 @@ class Model(eqx.Module):
         Functions of the library do not look at values by themselves (a quaternion stands for its direction); call this
         where they come from outside. Works under `jit` and `vmap`.
         """
-        q = self._check(q, "q", self.nq)
+        q = self._check(q, "q", "nq")
         q = eqx.error_if(q, jnp.isnan(q), f"q has NaN; its coordinates belong to the joints {self.joint_names}")
         for joint, kind in zip(self.joint_names, self.topology.joint_types, strict=True):
             if kind in ("ball", "free"):
@@ -190,9 +191,18 @@ class Model(eqx.Module):
         """The same model with every array in `dtype`."""
         return jax.tree.map(lambda x: x.astype(dtype), self)
 
-    def _check(self, x, name: str, size: int):
+    def _on_manifold(self, function, **arrays):
+        """Apply a function of rows to arrays with leading batch axes; names that begin with q are configurations."""
+        given = [self._check(x, name, "nq" if name.startswith("q") else "nv") for name, x in arrays.items()]
+        rank = max(x.ndim for x in given) - 1
+        given = [rows_of(x, rank) for x in given]
+        batch = jnp.broadcast_shapes(*(x.shape[1:] for x in given))
+        return to_leading(function(self.topology, *(jnp.broadcast_to(x, (x.shape[0], *batch)) for x in given)))
+
+    def _check(self, x, name: str, size: str):
         x = jnp.asarray(x)
-        require_last_axes(x, (size,), name, f"the model has {'nq' if size == self.nq else 'nv'} = {size}")
+        n = getattr(self, size)
+        require_last_axes(x, (n,), name, f"{size} = {n} for this model")
         return x
 
 

@@ -35,6 +35,8 @@ def take_rows(x, rows: np.ndarray):
 def _take_rows(a: jax.Array, rows: np.ndarray) -> jax.Array:
     if len(rows) == a.shape[0] and (rows == np.arange(len(rows))).all():
         return a
+    if not len(rows):
+        return a[:0]
     pieces = _pieces(rows)
     if len(pieces) > MAX_PIECES:
         taken = a[np.maximum(rows, 0)]
@@ -85,9 +87,7 @@ def _sum_rows(a: jax.Array, targets: np.ndarray, size: int) -> jax.Array:
     # Stretches of rows that are copied, groups that are summed, and gaps.
     groups: list[list[int]] = []
     for c in counts:
-        if groups and c == 1 and groups[-1][0] == 1:
-            groups[-1][1] += 1
-        elif groups and c == 0 and groups[-1][0] == 0:
+        if groups and c < 2 and groups[-1][0] == c:
             groups[-1][1] += 1
         else:
             groups.append([int(c), 1])

@@ -1,0 +1,165 @@
+"""Dynamics, Jacobians and energies against Pinocchio, on robots from files and on random trees of all joint types."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pinocchio as pin
+import pytest
+from oracles import PinocchioOracle, relative_error, to_pinocchio
+from robots import robot_path
+
+import jaxdyn
+from jaxdyn.io import load_urdf
+
+STATES = 20
+TOLERANCE = 1e-10
+ROBOTS = {
+    "panda": False,
+    "ur5": False,
+    "kinova": False,
+    "solo12": True,
+    "anymal": True,
+    "talos_reduced": True,
+}
+TREES = {"tree of all joints": (0, 14, 3), "chain of all joints": (1, 9, 1), "wide tree": (2, 20, 12)}
+REFERENCES = {
+    "local": pin.LOCAL,
+    "world": pin.WORLD,
+    "local_world_aligned": pin.LOCAL_WORLD_ALIGNED,
+}
+
+
+@functools.cache
+def case(name: str):
+    """A model, Pinocchio's, and random states."""
+    if name in ROBOTS:
+        path, free = str(robot_path(name)), ROBOTS[name]
+        model = load_urdf(path, free_base=free)
+        pin_model = pin.buildModelFromUrdf(path, pin.JointModelFreeFlyer()) if free else pin.buildModelFromUrdf(path)
+    else:
+        seed, n, branching = TREES[name]
+        model = jaxdyn.samples.random_tree(jax.random.key(seed), n, branching=branching)
+        pin_model = to_pinocchio(model)
+    q = model.random_configuration(jax.random.key(7), (STATES,))
+    v, x = jax.random.normal(jax.random.key(8), (2, STATES, model.nv))
+    return model, PinocchioOracle(model, pin_model), np.asarray(q), np.asarray(v), np.asarray(x)
+
+
+@pytest.fixture(params=[*ROBOTS, *TREES], scope="module")
+def robot(request):
+    return case(request.param)
+
+
+def test_rnea(robot):
+    model, oracle, q, v, a = robot
+    tau = jaxdyn.rnea(model, q, v, a, joint_friction=False)
+    assert relative_error(tau, [oracle.rnea(*s) for s in zip(q, v, a, strict=True)]) < TOLERANCE
+
+
+def test_aba(robot):
+    model, oracle, q, v, tau = robot
+    a = jaxdyn.aba(model, q, v, 10 * tau, joint_friction=False)
+    assert relative_error(a, [oracle.aba(*s) for s in zip(q, v, 10 * tau, strict=True)]) < TOLERANCE
+
+
+def test_crba(robot):
+    model, oracle, q, _, _ = robot
+    M = np.asarray(jaxdyn.crba(model, q))
+    assert relative_error(M, [oracle.crba(x) for x in q]) < TOLERANCE
+    assert (M == np.swapaxes(M, -1, -2)).all()
+
+
+def test_nonlinear_effects_and_gravity(robot):
+    model, oracle, q, v, _ = robot
+    h = jaxdyn.nonlinear_effects(model, q, v)
+    assert relative_error(h, [oracle.nonlinear_effects(*s) for s in zip(q, v, strict=True)]) < TOLERANCE
+    g = jaxdyn.generalized_gravity(model, q)
+    assert relative_error(g, [oracle.nonlinear_effects(x, 0 * v[0]) for x in q]) < TOLERANCE
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_frame_jacobian_and_pose(robot, reference):
+    model, oracle, q, v, _ = robot
+    frame = model.topology.frame_names[-1]
+    J = jaxdyn.frame_jacobian(model, q, frame, reference)
+    expected = np.array([oracle.frame_jacobian(x, frame, REFERENCES[reference]) for x in q])
+    assert relative_error(J, expected) < TOLERANCE
+    velocity = jaxdyn.frame_velocity(model, q, v, frame, reference)
+    assert relative_error(velocity, np.einsum("bij,bj->bi", expected, v)) < TOLERANCE
+    pose = jaxdyn.frame_pose(model, q, frame)
+    assert relative_error(pose.as_matrix(), [oracle.frame_placement(x, frame).homogeneous for x in q]) < TOLERANCE
+
+
+def test_center_of_mass_and_energies(robot):
+    model, oracle, q, v, _ = robot
+    moving = model.body_names[-1]
+    poses = jaxdyn.forward_kinematics(model, q)
+    expected = [oracle.frame_placement(x, moving).translation for x in q]
+    assert relative_error(poses.translation[:, -1], expected) < TOLERANCE
+    mass = float(model.mass.sum())
+    com = np.asarray(jaxdyn.center_of_mass(model, q))
+    if mass == pytest.approx(pin.computeTotalMass(oracle.pin_model)):
+        # Pinocchio counts the links that are fixed to the world, where it has them, with the joint "universe".
+        fixed = oracle.pin_model.inertias[0]
+        total = mass + fixed.mass
+        expected = np.array([oracle.center_of_mass(x) for x in q])
+        expected = (total * expected - fixed.mass * fixed.lever) / mass if fixed.mass else expected
+        assert relative_error(com, expected) < TOLERANCE
+    potential = jaxdyn.potential_energy(model, q)
+    expected = np.array([oracle.potential_energy(x) for x in q])
+    assert relative_error(np.asarray(potential)[:, None], expected[:, None]) < 1e-9
+    kinetic = jaxdyn.kinetic_energy(model, q, v)
+    # Pinocchio 4.1 leaves the armature of unaligned joints out of its kinetic energy.
+    expected = [0.5 * x @ oracle.crba(y) @ x for x, y in zip(v, q, strict=True)]
+    assert relative_error(kinetic, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["solo12", "tree of all joints"])
+def test_external_wrenches(name):
+    model, oracle, q, v, a = case(name)
+    f_ext = np.asarray(jax.random.normal(jax.random.key(3), (STATES, model.nb, 6)))
+    difference = jaxdyn.rnea(model, q, v, a) - jaxdyn.rnea(model, q, v, a, f_ext)
+    expected = np.zeros((STATES, model.nv))
+    for i, body in enumerate(model.body_names):
+        J = jaxdyn.frame_jacobian(model, q, body)
+        expected += np.einsum("bij,bi->bj", J, f_ext[:, i])
+    assert relative_error(difference, expected) < TOLERANCE
+    tau = jaxdyn.rnea(model, q, v, a, f_ext)
+    assert relative_error(jaxdyn.aba(model, q, v, tau, f_ext), a) < 1e-9
+
+
+class TestSinglePrecision:
+    """Against our own double precision; the tolerances are those of the project, not of an algorithm."""
+
+    @pytest.mark.parametrize("far", [0.0, 1000.0], ids=["near", "1 km from the origin"])
+    def test_dynamics(self, robot, far):
+        model, _, q, v, x = robot
+        q, model = q.copy(), model
+        if far:
+            model, q = moved(model, q, far)
+        v, x = v.astype(np.float32), x.astype(np.float32)
+        # The same numbers in both precisions: what is compared is the arithmetic, not the rounding of the input.
+        q = q.astype(np.float32)
+        single = model.astype(jnp.float32)
+        double = single.astype(jnp.float64)
+        wide = [y.astype(np.float64) for y in (q, v, x)]
+        tau = jaxdyn.rnea(single, q, v, x)
+        assert tau.dtype == jnp.float32
+        assert relative_error(tau, jaxdyn.rnea(double, *wide)) < 1e-5
+        a = jaxdyn.aba(single, q, v, x)
+        assert a.dtype == jnp.float32
+        assert relative_error(a, jaxdyn.aba(double, *wide)) < 1e-4
+
+
+def moved(model, q, distance: float):
+    """The robot with its base `distance` away along (1, -1, 1)."""
+    import equinox as eqx
+
+    shift = distance * np.array([1.0, -1.0, 1.0]) / np.sqrt(3)
+    if model.topology.joint_types[0] == "free":
+        q[:, :3] += shift
+        return model, q
+    roots = np.array([i for i, p in enumerate(model.topology.parents) if p < 0])
+    return eqx.tree_at(lambda m: m.joint_placement, model, model.joint_placement.at[roots, :3].add(shift)), q
