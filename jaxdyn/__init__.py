@@ -1,5 +1,6 @@
 """Differentiable rigid-body dynamics, system identification and trajectory optimization in JAX."""
 
+from jaxdyn import samples
 from jaxdyn.algorithms import (
     aba,
     center_of_mass,
@@ -15,8 +16,8 @@ from jaxdyn.algorithms import (
     rnea,
     torque_regressor,
 )
-from jaxdyn import samples
 from jaxdyn.model import BodyInertia, Frame, Joint, Model, ModelBuilder
+from jaxdyn.simulate import State, Trajectory, rollout, step
 from jaxdyn.spatial import SE3
 
 forward_dynamics = aba
@@ -30,6 +31,8 @@ __all__ = [
     "Joint",
     "Model",
     "ModelBuilder",
+    "State",
+    "Trajectory",
     "aba",
     "center_of_mass",
     "crba",
@@ -45,6 +48,8 @@ __all__ = [
     "nonlinear_effects",
     "potential_energy",
     "rnea",
+    "rollout",
     "samples",
+    "step",
     "torque_regressor",
 ]

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+from jaxdyn._compile import compiled
 from jaxdyn._types import Configuration, Velocity, Wrenches
-from jaxdyn.algorithms._boundary import compiled, full, rows, with_wrenches
+from jaxdyn.algorithms._boundary import full, rows, with_wrenches
 from jaxdyn.algorithms._rnea import inverse
 from jaxdyn.algorithms._terms import Terms, friction_torque, terms
 from jaxdyn.model import Model, Topology

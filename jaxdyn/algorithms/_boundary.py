@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from jaxdyn._errors import ShapeError, require_last_axes
@@ -14,19 +12,6 @@ from jaxdyn.model._layout import column, rows_of
 
 # How many axes each leaf of a model has without batch axes.
 _LEAF_AXES = {"gravity": 1, "joint_placement": 2, "joint_axis": 2, "inertial_parameters": 2, "frame_placement": 2}
-
-
-def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """`jax.jit` with static arguments by name, keeping the signature for type checkers and editors.
-
-    The public functions are compiled by themselves, because a recursion run operation by operation is a thousand times
-    slower; inside a user's own `jit` they are inlined.
-    """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        return jax.jit(function, static_argnames=static, inline=True)  # type: ignore[return-value]
-
-    return decorate
 
 
 class Rows(NamedTuple):

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn._compile import compiled
 from jaxdyn._types import Array, Configuration, Float
-from jaxdyn.algorithms._boundary import compiled, full, rows
+from jaxdyn.algorithms._boundary import full, rows
 from jaxdyn.algorithms._terms import kinematics, node_inertias
 from jaxdyn.model import Model
 from jaxdyn.model._layout import matrix_to_leading, rows_of
@@ -32,7 +33,8 @@ def crba(model: Model, q: Configuration) -> Float[Array, "*batch nv nv"]:
     # All pairs at once; those that are not ancestor and descendant are dropped.
     lower = jax.tree.map(lambda x: x[None, :], S).dot(jax.tree.map(lambda x: x[:, None], force))
     extend = (1,) * rank
-    ancestors = topology.dof_ancestors
+    # Each pair once, so that M is symmetric to the last digit within a joint of several degrees of freedom too.
+    ancestors = np.tril(topology.dof_ancestors)
     below, above = (jnp.asarray(m.reshape((*m.shape, *extend))) for m in (ancestors, ancestors.T))
     zero = jnp.zeros((), lower.dtype)
     M = jnp.where(below, lower, jnp.where(above, jnp.swapaxes(lower, 0, 1), zero))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from jaxdyn._compile import compiled
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms._boundary import compiled, full, rows
+from jaxdyn.algorithms._boundary import full, rows
 from jaxdyn.algorithms._terms import (
     absolute_poses,
     armature_slots,

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms._boundary import compiled, full, rows
+from jaxdyn.algorithms._boundary import full, rows
 from jaxdyn.algorithms._terms import absolute_poses, kinematics
 from jaxdyn.model import Model
 from jaxdyn.model._layout import matrix_to_leading, rows_of, static_column

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from jaxdyn._compile import compiled
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms._boundary import compiled, full, rows
+from jaxdyn.algorithms._boundary import full, rows
 from jaxdyn.algorithms._terms import gravity_rows, kinematics, node_sums, velocities
 from jaxdyn.model import Model
 from jaxdyn.model._traversal import from_slots, sum_down, take_rows, to_slots

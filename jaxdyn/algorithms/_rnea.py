@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from jaxdyn._compile import compiled
 from jaxdyn._types import Configuration, Velocity, Wrenches
-from jaxdyn.algorithms._boundary import compiled, full, rows, with_wrenches
+from jaxdyn.algorithms._boundary import full, rows, with_wrenches
 from jaxdyn.algorithms._terms import Terms, friction_torque, node_sums, terms
 from jaxdyn.model import Model, Topology
 from jaxdyn.model._layout import to_leading

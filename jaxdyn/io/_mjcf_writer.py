@@ -40,8 +40,8 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
         placement = np.asarray(model.joint_placement[i], np.float64)
         if topology.joint_types[i] == "free" and not np.allclose(placement, [0, 0, 0, 1, 0, 0, 0], atol=1e-12):
             raise ModelError(
-                f"free joint {topology.joint_names[i]!r} is placed at {placement}: MuJoCo has the coordinates of a free "
-                "joint in the world; make its placement the identity"
+                f"free joint {topology.joint_names[i]!r} is placed at {placement}: MuJoCo has the coordinates of a "
+                "free joint in the world; make its placement the identity"
             )
         element = ET.SubElement(
             elements[topology.parents[i]], "body", name=name, pos=_text(placement[:3]), quat=_text(placement[3:])

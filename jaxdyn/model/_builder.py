@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pathlib
 import warnings
 
 import jax.numpy as jnp
@@ -64,8 +65,9 @@ class ModelBuilder:
 
     ```python
     builder = ModelBuilder()
-    builder.add_body("upper", "world", Joint("revolute", axis=(0, 1, 0)), inertia=BodyInertia.rod(1, (0, 0, 0), (0, 0, -1)))
-    builder.add_body("lower", "upper", Joint("revolute", axis=(0, 1, 0)), placement=(0, 0, -1), inertia=...)
+    rod = BodyInertia.rod(1.0, (0, 0, 0), (0, 0, -1))
+    builder.add_body("upper", "world", Joint("revolute", axis=(0, 1, 0)), inertia=rod)
+    builder.add_body("lower", "upper", Joint("revolute", axis=(0, 1, 0)), placement=(0, 0, -1), inertia=rod)
     model = builder.build()
     ```
 
@@ -77,6 +79,7 @@ class ModelBuilder:
     def __init__(self):
         self._bodies: dict[str, _Body] = {}
         self._fixed: dict[str, _Fixed] = {}
+        self._joint_names: set[str] = set()
 
     def add_body(
         self,
@@ -94,10 +97,11 @@ class ModelBuilder:
         joint = joint or Joint()
         joint = dataclasses.replace(joint, name=joint.name or f"{name}_joint")
         self._check_new(name, parent)
-        if any(joint.name == b.joint.name for b in self._bodies.values()):
+        if joint.name in self._joint_names:
             raise ModelError(f"body {name!r}: there is already a joint named {joint.name!r}; names must be unique")
         where = f"joint {joint.name!r} of body {name!r}"
         axes, pitch = _joint_geometry(joint, where)
+        self._joint_names.add(str(joint.name))
         self._bodies[name] = _Body(
             parent=parent,
             joint=joint,
@@ -156,7 +160,8 @@ class ModelBuilder:
         ]:
             reason = unphysical_reason(np.asarray(own))
             if reason:
-                warnings.warn(f"link {name!r}: {reason}", PhysicalityWarning, stacklevel=2)
+                package = str(pathlib.Path(__file__).parents[1])
+                warnings.warn(f"link {name!r}: {reason}", PhysicalityWarning, skip_file_prefixes=(package,))
         for body, extra in zip(attached_bodies, attached, strict=True):
             if body >= 0:
                 parameters[body] += extra
@@ -203,14 +208,14 @@ class ModelBuilder:
             raise ModelError(f"a body or frame needs a name that is a non-empty string, not {name!r}")
         if name == "world" or name in self._bodies or name in self._fixed:
             raise ModelError(f"there is already a body or frame named {name!r}; names must be unique")
-        if parent not in ("world", *self._bodies, *self._fixed):
+        if parent != "world" and parent not in self._bodies and parent not in self._fixed:
             try:
                 look_up(parent, ("world", *self._bodies, *self._fixed), "parent")
             except UnknownNameError as error:
                 raise UnknownNameError(f"body {name!r}: {error}; a parent must be added before its children") from None
 
     def _resolve(self, name: str, anchors: dict) -> tuple[str, np.ndarray]:
-        return anchors[name] if name in anchors else (name, _IDENTITY)
+        return anchors.get(name, (name, _IDENTITY))
 
     def _anchor(self, name: str) -> tuple[str, np.ndarray]:
         """The moving body (or the world) that a fixed body belongs to, and its pose in it."""
@@ -242,8 +247,8 @@ class ModelBuilder:
                 what = "no mass" if parameters[i, 0] == 0 else "no inertia against the motion of its joint"
                 raise ModelError(
                     f"body {topology.body_names[i]!r}, moved by joint {topology.joint_names[i]!r}, has {what}, and "
-                    "nothing is attached to it: its acceleration would be undefined. Give it an inertia, give the joint "
-                    "an armature, or fix the joint"
+                    "nothing is attached to it: its acceleration would be undefined. Give it an inertia, give the "
+                    "joint an armature, or fix the joint"
                 )
 
 

@@ -45,7 +45,7 @@ def _flags(topology: Topology) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _advance(topology: Topology, joint_pitch, dofs: np.ndarray, dtype, rank: int):
-    """`[len(dofs), *batch]`: the shift along its axis for a unit of each dof's coordinate, or None where none shifts."""
+    """`[len(dofs), *batch]`: each dof's shift along its axis for a unit of its coordinate; None where none shifts."""
     translates = _flags(topology)[1]
     if not translates.any() and not len(topology.helical_dofs):
         return None

@@ -12,7 +12,6 @@ from jaxdyn.model._topology import Topology
 from jaxdyn.model._traversal import take_rows
 from jaxdyn.spatial import Quaternion, Vec3, so3_left_jacobian_apply, so3_left_jacobian_solve
 
-
 # Compiled by themselves, for eager use; inside a user's `jit` they are inlined.
 _compiled = functools.partial(jax.jit, static_argnums=0, inline=True)
 
@@ -121,7 +120,8 @@ def neutral(topology: Topology) -> np.ndarray:
 
 
 def random_configuration(topology: Topology, key, lower, upper, shape: tuple[int, ...]):
-    """`[*shape, nq]`: uniform between finite limits, else angles in [-pi, pi] and shifts in [-1, 1] m; uniform rotations."""
+    """`[*shape, nq]`: uniform between finite limits, else angles in [-pi, pi] and shifts in [-1, 1] m; rotations are
+    uniform over the sphere of quaternions."""
     kinds = np.array(list(topology.node_kinds))
     reach = np.ones(topology.nq)
     angular = topology.node_q[:-1][np.isin(kinds, ["R", "H"])]

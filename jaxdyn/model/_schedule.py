@@ -16,7 +16,7 @@ import functools
 import numpy as np
 
 # What one more run costs, and what a branching level inside a run costs for each of its slots, both in slots.
-RUN_COST = 4
+RUN_COST = 8
 BRANCH_COST = 3
 # Every run is traced and compiled apart, so their number is bounded.
 MAX_RUNS = 8

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, ShapeError, require_last_axes
 from jaxdyn._types import Array, Float, Velocity
 from jaxdyn.model import Model
@@ -20,6 +21,7 @@ type Integrator = Literal["semi_implicit_euler", "rk4"]
 _STEPS = {"semi_implicit_euler": semi_implicit_euler_step, "rk4": rk4_step}
 
 
+@compiled("integrator")
 def step(
     model: Model, state: State, tau: Velocity, dt: float, *, integrator: Integrator = "semi_implicit_euler"
 ) -> State:
@@ -33,6 +35,7 @@ def step(
     return _STEPS[integrator](model, state, tau, dt)
 
 
+@compiled("integrator")
 def rollout(
     model: Model,
     state: State,

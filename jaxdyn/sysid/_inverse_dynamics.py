@@ -74,19 +74,18 @@ def ordinary_least_squares(
     # hardly excites lies far above.
     cutoff = float(jnp.finfo(jnp.result_type(model.dtype, jnp.zeros(()))).eps) ** 0.6
     sigma, parameters, settled = _torque_size(data), np.zeros(data.factors.shape[-1] - 1), False
-    sigma_used, number = sigma, 0
-    for number in range(1, rounds + 1):
+    sigma_used, solves = sigma, 0
+    while solves < rounds and not settled:
+        solves += 1
         R = data.weighted(sigma)
         length = np.linalg.norm(R[:, :-1], axis=0)
         length = np.where(length > 0, length, 1.0)
         parameters = np.linalg.lstsq(R[:, :-1] / length, R[:, -1], rcond=cutoff)[0] / length
         sigma_used, sigma = sigma, _noise(data, parameters)
         settled = bool(np.all(np.abs(sigma / sigma_used - 1) < _SIGMA_TOLERANCE))
-        if settled:
-            break
     cost = 0.5 * data.samples * float(np.sum((data.residual_rms(parameters) / sigma_used) ** 2))
     status = "converged" if settled else f"stopped after {rounds} rounds of re-weighting, noise not settled"
-    return _result(model, data, parameters, friction_velocity, cost, number, number, status)
+    return _result(model, data, parameters, friction_velocity, cost, solves, solves, status)
 
 
 def fit_inverse_dynamics(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn._types import Array, ArrayLike, Float
@@ -88,9 +89,10 @@ def log_cholesky_from_inertial_parameters(parameters: ArrayLike) -> Float[Array,
     where values are not known, their coordinates are NaN instead.
     """
     p = _ten(parameters)
-    if not isinstance(p, jax.core.Tracer):
-        bad = np.argwhere(~np.asarray(is_physical(p)))
-        if bad.size:
+    if not isinstance(p, Tracer):
+        physical = np.asarray(is_physical(p))
+        if not physical.all():
+            bad = np.argwhere(~physical)
             where = "" if p.ndim == 1 else f" at {', '.join(str(tuple(i.tolist())) for i in bad[:5])}"
             raise ModelError(
                 f"inertial parameters{where}: no body has them (the pseudo-inertia is not positive definite), so they "

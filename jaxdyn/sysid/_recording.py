@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.interpolate import CubicSpline
@@ -49,11 +49,12 @@ class Recording:
         if self.t.ndim != 1 or len(self.t) < 2:
             raise DataError(f"recording: t has shape {self.t.shape}; at least two times [n] in s are needed")
         for name, x in self._arrays().items():
-            if x.ndim != 2 or len(x) != len(self.t):
+            if x.ndim != 2 or len(x) != len(self.t) or x.shape[1] == 0:
                 raise DataError(
                     f"recording: {name} has shape {x.shape}, but [{len(self.t)}, joints] is needed: one row for each "
                     "time in t"
                 )
+        for name, x in self._arrays().items():
             if name != "q" and x.shape[1] != self.tau.shape[1]:
                 raise DataError(
                     f"recording: {name} has {x.shape[1]} columns, but tau has {self.tau.shape[1]}; both are [n, nv]"
@@ -117,7 +118,7 @@ class Recording:
         if gap.max() > max_gap:
             k = int(np.argmax(gap))
             raise DataError(
-                f"recording: {gap[k]:.4g} s without samples after t = {self.t[k]:g} s; interpolation would invent them. "
+                f"recording: {gap[k]:.4g} s without samples after t = {self.t[k]:g} s; do not interpolate them. "
                 f"Use between() on each side, or allow it with max_gap (now {max_gap:g} s)"
             )
         # The last grid time may exceed the last sample by rounding only.
@@ -232,7 +233,7 @@ def load_npz(
             raise DataError(f"{path}: no array {name!r} ({meaning}); it has {_shown(arrays)}. Name it in load_npz()")
         return arrays[name]
 
-    values = {"t": pick(t, "time, s"), "q": pick(q, "positions"), "tau": pick(tau, "torques")}
+    values: dict[str, Any] = {"t": pick(t, "time, s"), "q": pick(q, "positions"), "tau": pick(tau, "torques")}
     for key, name, meaning in (("v", v, "velocities"), ("a", a, "accelerations")):
         values[key] = arrays.get(key) if name is None else pick(name, meaning)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -38,18 +39,17 @@ class TorqueData(NamedTuple):
         return np.sqrt(np.sum(residual**2, axis=-1) / self.samples)
 
 
-def columns(model: Model, q, v, a, friction_velocity):
+@eqx.filter_jit
+def _columns(model: Model, motion: tuple[jax.Array, jax.Array, jax.Array], friction_velocity):
     """`[*batch, nv, P]`: the torque's derivative by the parameters
     `[inertial (10 nb), armature, damping, friction, offset (nv each)]`, in which it is linear:
 
     `tau = Y(q, v, a) p + armature a + damping v + friction tanh(v / friction_velocity) + offset`.
     """
+    q, v, a = motion
     eye = jnp.eye(model.nv, dtype=v.dtype)
     joint_terms = (a, v, jnp.tanh(v / friction_velocity), jnp.ones_like(v))
     return jnp.concatenate([torque_regressor(model, q, v, a), *(x[..., None] * eye for x in joint_terms)], axis=-1)
-
-
-_columns = eqx.filter_jit(columns)
 
 
 def compress(model: Model, recording: Recording, friction_velocity: np.ndarray) -> TorqueData:
@@ -63,7 +63,8 @@ def compress(model: Model, recording: Recording, friction_velocity: np.ndarray) 
     for start in range(0, n, size):
         rows = np.minimum(np.arange(start, start + size), n - 1)
         kept = slice(0, min(size, n - start))
-        Y = np.asarray(_columns(model, *(jnp.asarray(x[rows]) for x in (q, v, a)), friction_velocity), np.float64)[kept]
+        chunk = jnp.asarray(q[rows]), jnp.asarray(v[rows]), jnp.asarray(a[rows])
+        Y = np.asarray(_columns(model, chunk, friction_velocity), np.float64)[kept]
         block = np.concatenate([Y, tau[rows][kept, :, None]], axis=-1).swapaxes(0, 1)
         factors = np.linalg.qr(np.concatenate([factors, block], axis=1), mode="r")
     scales = (np.sqrt(np.mean(x**2, axis=0)) for x in (tau, v, a))

@@ -1,0 +1,209 @@
+"""Derivatives with respect to every argument and every physical array: forward, reverse, central differences, higher
+orders, composed with vmap, at singular points."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdyn
+from jaxdyn import BodyInertia, Joint, ModelBuilder
+
+LEAVES = {
+    "gravity": lambda m: m.gravity,
+    "inertial_parameters": lambda m: m.inertial_parameters,
+    "armature": lambda m: m.armature,
+    "damping": lambda m: m.damping,
+    "friction": lambda m: m.friction,
+    "joint_placement": lambda m: m.joint_placement,
+    "joint_axis": lambda m: m.joint_axis,
+    "joint_pitch": lambda m: m.joint_pitch,
+}
+MODELS = {
+    "tree": lambda: jaxdyn.samples.random_tree(
+        jax.random.key(1), 6, ("free", "helical", "universal", "ball", "planar", "revolute"), branching=2
+    ),
+    "arm": jaxdyn.samples.arm,
+}
+FUNCTIONS = {
+    "rnea": lambda m, q, v, x, f: jaxdyn.rnea(m, q, v, x, f),
+    "aba": lambda m, q, v, x, f: jaxdyn.aba(m, q, v, x, f),
+    "crba": lambda m, q, v, x, f: jaxdyn.crba(m, q),
+}
+
+
+@functools.cache
+def state(name: str):
+    model = MODELS[name]()
+    q = model.random_configuration(jax.random.key(2))
+    v, x = jax.random.normal(jax.random.key(3), (2, model.nv))
+    return model, q, v, x, jax.random.normal(jax.random.key(4), (model.nb, 6))
+
+
+def arguments(model, q, v, x, f_ext) -> dict:
+    """What a function is differentiated by: every state, wrench and physical array, by name."""
+    return {"q": q, "v": v, "x": x, "f_ext": f_ext} | {name: get(model) for name, get in LEAVES.items()}
+
+
+def scalar(function, model, weights, values: dict):
+    """A smooth scalar of a function's value, so that one gradient sees every output."""
+    model = eqx.tree_at(lambda m: [get(m) for get in LEAVES.values()], model, [values[name] for name in LEAVES])
+    y = FUNCTIONS[function](model, *(values[name] for name in ("q", "v", "x", "f_ext")))
+    return jnp.vdot(weights, jnp.sin(0.1 * y))
+
+
+@functools.cache
+def compiled(function: str, name: str):
+    """The gradient, and the value and its derivative along a direction: two programs for all arguments."""
+    model, *rest = state(name)
+    size = jax.eval_shape(lambda: FUNCTIONS[function](model, *rest))
+    weights = jax.random.normal(jax.random.key(5), size.shape)
+    f = functools.partial(scalar, function, model, weights)
+    return jax.jit(jax.grad(f)), jax.jit(lambda values, dots: jax.jvp(f, (values,), (dots,)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_forward_reverse_and_central_differences(function, name):
+    values = arguments(*state(name))
+    gradient, along = compiled(function, name)
+    reverse = gradient(values)
+    zeros = jax.tree.map(jnp.zeros_like, values)
+    rng = np.random.default_rng(0)
+    for argument, value in values.items():
+        if not value.size:
+            continue
+        direction = jnp.asarray(rng.normal(size=value.shape))
+        _, forward = along(values, zeros | {argument: direction})
+        assert np.isfinite(forward)
+        expected = jnp.vdot(reverse[argument], direction)
+        scale = max(abs(float(expected)), float(jnp.abs(reverse[argument]).max()), 1e-3)
+        assert abs(forward - expected) <= 1e-8 * scale, argument
+        step = 1e-6
+        up, down = (along(values | {argument: value + s * step * direction}, zeros)[0] for s in (1, -1))
+        assert abs((up - down) / (2 * step) - forward) <= 1e-6 * scale, argument
+        # What is differentiated matters to the value, so that a gradient of zeros cannot pass.
+        depends = function != "crba" or argument in (
+            "q",
+            "inertial_parameters",
+            "armature",
+            "joint_axis",
+            "joint_pitch",
+        )
+        if depends and argument != "joint_placement":
+            assert float(jnp.abs(reverse[argument]).max()) > 1e-6, argument
+
+
+def test_gradient_at_mass_first_moment_and_rotational_inertia():
+    """Linear in the parameters: the derivative of inverse dynamics is the regressor."""
+    model, q, v, a, _ = state("tree")
+    jacobian = jax.jit(jax.jacfwd(lambda p: jaxdyn.rnea(with_parameters(model, p), q, v, a)))(model.inertial_parameters)
+    Y = jaxdyn.torque_regressor(model, q, v, a)
+    np.testing.assert_allclose(jacobian.reshape(Y.shape), Y, rtol=1e-9, atol=1e-9)
+    torque = Y @ model.inertial_parameters.reshape(-1) + model.armature * a
+    np.testing.assert_allclose(torque, jaxdyn.rnea(model, q, v, a, joint_friction=False), rtol=1e-10, atol=1e-10)
+
+
+def with_parameters(model, parameters):
+    return eqx.tree_at(lambda m: m.inertial_parameters, model, parameters)
+
+
+def test_compositions_of_vmap_and_grad():
+    model = state("arm")[0]
+    batch = 5
+    qs = model.random_configuration(jax.random.key(9), (batch,))
+    vs, taus = jax.random.normal(jax.random.key(10), (2, batch, model.nv))
+
+    def loss(q, v, tau):
+        return jnp.sum(jnp.sin(jaxdyn.aba(model, q, v, tau)))
+
+    one_by_one = jnp.stack([jax.jit(jax.grad(loss))(*s) for s in zip(qs, vs, taus, strict=True)])
+    mapped = jax.jit(jax.vmap(jax.grad(loss)))(qs, vs, taus)
+    summed = jax.jit(jax.grad(lambda q, v, tau: jax.vmap(loss)(q, v, tau).sum()))(qs, vs, taus)
+    native = jax.jit(jax.grad(loss))(qs, vs, taus)
+    for value in (mapped, summed, native):
+        np.testing.assert_allclose(value, one_by_one, rtol=1e-9, atol=1e-9)
+    # A batch of models as well as of states.
+    scales = jnp.linspace(0.5, 2, batch)
+    models = jax.vmap(lambda s: with_parameters(model, model.inertial_parameters * s))(scales)
+    by_vmap = jax.jit(jax.vmap(lambda m, *s: jaxdyn.aba(m, *s)))(models, qs, vs, taus)
+    singly = [
+        jaxdyn.aba(with_parameters(model, p), *s)
+        for p, s in zip(models.inertial_parameters, zip(qs, vs, taus, strict=True), strict=True)
+    ]
+    np.testing.assert_allclose(by_vmap, singly, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(jaxdyn.aba(models, qs, vs, taus), singly, rtol=1e-9, atol=1e-9)
+
+
+def test_second_order():
+    model, q, v, tau, _ = state("arm")
+
+    def f(z):
+        return jnp.sum(jnp.sin(jaxdyn.aba(model, z[0], z[1], tau)))
+
+    z = jnp.stack([q, v])
+    forward_over_reverse = jax.jit(jax.jacfwd(jax.jacrev(f)))(z).reshape(z.size, z.size)
+    reverse_over_forward = jax.jit(jax.jacrev(jax.jacfwd(f)))(z).reshape(z.size, z.size)
+    scale = np.abs(forward_over_reverse).max()
+    np.testing.assert_allclose(forward_over_reverse, reverse_over_forward, atol=1e-9 * scale)
+    np.testing.assert_allclose(forward_over_reverse, forward_over_reverse.T, atol=1e-9 * scale)
+    direction = np.random.default_rng(1).normal(size=z.shape)
+    gradient, step = jax.jit(jax.grad(f)), 1e-5
+    expected = (gradient(z + step * direction) - gradient(z - step * direction)) / (2 * step)
+    np.testing.assert_allclose(forward_over_reverse @ direction.ravel(), expected.ravel(), atol=1e-6 * scale)
+
+
+def test_implicit_derivative_is_that_of_the_recursion():
+    """`M da/dtau = 1`, and `da = -M^-1 dtau` for everything else."""
+    model, q, v, tau, _ = state("arm")
+    a = jaxdyn.aba(model, q, v, tau)
+    M = jaxdyn.crba(model, q)
+    da_dq, da_dv, da_dtau = jax.jit(jax.jacfwd(lambda *s: jaxdyn.aba(model, *s), argnums=(0, 1, 2)))(q, v, tau)
+    dtau_dq, dtau_dv = jax.jit(jax.jacrev(lambda q, v: jaxdyn.rnea(model, q, v, a), argnums=(0, 1)))(q, v)
+    np.testing.assert_allclose(M @ da_dtau, np.eye(model.nv), atol=1e-10)
+    for M_da, minus_dtau in ((M @ da_dq, -dtau_dq), (M @ da_dv, -dtau_dv)):
+        np.testing.assert_allclose(M_da, minus_dtau, atol=1e-9 * np.abs(minus_dtau).max())
+
+
+def singular_model():
+    """Free and ball joints and a universal one, with massless bodies in between."""
+    builder = ModelBuilder().add_body("base", joint=Joint("free"), inertia=BodyInertia.box(2.0, (0.3, 0.2, 0.1)))
+    builder.add_body("hub", "base", Joint("ball"), (0.1, 0, 0))
+    builder.add_body("arm", "hub", Joint("universal", axis=(1, 0, 0), axis2=(0, 1, 0)), (0, 0, 0.1))
+    builder.add_body(
+        "tip", "arm", Joint("prismatic", axis=(0, 0, 1)), inertia=BodyInertia.sphere(0.5, 0.1, (0, 0, 0.2))
+    )
+    return builder.build()
+
+
+SINGULAR = {
+    "identity": (1.0, 0, 0, 0),
+    "half turn about x": (0.0, 1, 0, 0),
+    "half turn about y": (0.0, 0, 1, 0),
+    "half turn about z": (0.0, 0, 0, 1),
+    "full turn": (-1.0, 0, 0, 0),
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_finite_at_singular_points(dtype):
+    model = singular_model().astype(dtype)
+    at_base, at_ball = model.q_index("base_joint").stop - 4, model.q_index("hub_joint").start
+
+    def f(model, q, v, tau):
+        a = jaxdyn.aba(model, q, v, tau)
+        after = model.integrate(q, 0.01 * v)
+        return jnp.sum(a) + jnp.sum(model.difference(q, after)) + jnp.sum(jaxdyn.rnea(model, q, v, a))
+
+    gradient = jax.jit(jax.grad(f, argnums=(0, 1, 2, 3)))
+    hessian = jax.jit(jax.jacfwd(jax.grad(f, argnums=1), argnums=1))
+    rest = jnp.zeros(model.nv, dtype)
+    for quaternion in SINGULAR.values():
+        value = jnp.array(quaternion, dtype)
+        q = model.neutral().at[at_base : at_base + 4].set(value).at[at_ball : at_ball + 4].set(value)
+        # At rest Coulomb friction, rotations and the rates of quaternions are all at their singular points.
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient(model, q, rest, rest)) if x.size)
+        assert np.isfinite(hessian(model, q, rest, rest)).all()

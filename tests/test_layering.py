@@ -1,0 +1,65 @@
+"""The floors of the house: a package imports only from floors below its own."""
+
+import ast
+import pathlib
+
+import jaxdyn
+
+PACKAGE = pathlib.Path(jaxdyn.__file__).parent
+FLOORS = {
+    "_types": 0,
+    "_errors": 0,
+    "_compile": 0,
+    "spatial": 1,
+    "model": 2,
+    "io": 3,
+    "algorithms": 3,
+    "simulate": 4,
+    "sysid": 5,
+    "trajopt": 5,
+    "viz": 5,
+    # The public names, re-exported.
+    "samples": 6,
+    "__init__": 7,
+}
+
+
+def imported(file: pathlib.Path) -> set[str]:
+    """What a file imports from the package, by room."""
+    rooms = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: imports are absolute"
+            parts = (node.module or "").split(".")
+            if parts[0] == "jaxdyn":
+                rooms |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            rooms |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("jaxdyn.")}
+            assert all(alias.name != "jaxdyn" for alias in node.names), f"{file}: imports the whole package"
+    return rooms
+
+
+def test_imports_point_down():
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert len(files) > 20
+    for file in files:
+        room = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        assert room in FLOORS, f"{file}: on no floor"
+        for other in imported(file) - {room}:
+            assert other in FLOORS, f"{file} imports {other}"
+            assert FLOORS[other] < FLOORS[room], (
+                f"{file} (floor {FLOORS[room]}) imports {other} (floor {FLOORS[other]})"
+            )
+
+
+def test_modules_are_private_and_names_public():
+    for file in PACKAGE.rglob("*.py"):
+        inside = len(file.relative_to(PACKAGE).parts) > 1
+        assert not inside or file.name.startswith("_"), f"{file}: modules inside a room begin with an underscore"
+    for name in jaxdyn.__all__:
+        assert hasattr(jaxdyn, name)
+
+
+def test_no_global_configuration_on_import():
+    for file in PACKAGE.rglob("*.py"):
+        assert "jax.config.update" not in file.read_text(), file

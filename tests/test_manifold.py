@@ -1,0 +1,482 @@
+"""The configuration manifold: integrate, difference, neutral, random configurations, indices and checks."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pinocchio as pin
+import pytest
+from scipy.spatial.transform import Rotation
+
+from jaxdyn import BodyInertia, Joint, Model, ModelBuilder
+from jaxdyn._errors import ShapeError, UnknownNameError
+
+BALL = BodyInertia.sphere(1.0, 0.1)
+OTHERS = {
+    "revolute": Joint("revolute", lower=-0.5, upper=1.5),
+    "continuous": Joint("continuous"),
+    "prismatic": Joint("prismatic", axis=(1, 0, 0), lower=2.0, upper=3.0),
+    "helical": Joint("helical", pitch=0.1),
+    "cylindrical": Joint("cylindrical", lower=(-np.inf, -0.1), upper=(np.inf, 0.2)),
+    "universal": Joint("universal", axis=(1, 0, 0), axis2=(0, 1, 0)),
+    "planar": Joint("planar"),
+    "ball": Joint("ball"),
+    "free": Joint("free"),
+}
+
+
+def chain(*types: str) -> Model:
+    builder, parent = ModelBuilder(), "world"
+    for k, kind in enumerate(types):
+        builder.add_body(f"{kind}_{k}", parent, OTHERS[kind], inertia=BALL)
+        parent = f"{kind}_{k}"
+    return builder.build()
+
+
+MODELS = {
+    "all": chain("revolute", "free", "prismatic", "helical", "ball", "cylindrical", "universal", "planar", "ball"),
+    "free": chain("free"),
+    "ball": chain("ball"),
+    "revolute": chain("revolute"),
+    "two free": chain("free", "free", "continuous"),
+}
+# One batch size, to compile little.
+N = 40
+# Positions of the quaternions in `q`, and of the rotation vectors in `v`.
+QUATERNIONS = {"all": [4, 10, 21], "free": [3], "ball": [0], "revolute": [], "two free": [3, 10]}
+ANGULAR = {"all": [4, 9, 19], "free": [3], "ball": [0], "revolute": [], "two free": [3, 9]}
+
+models = pytest.mark.parametrize("name", list(MODELS))
+
+
+def states(name: str, n: int, seed: int, angle: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
+    """Configurations, and displacements with rotations up to `angle`."""
+    model, rng = MODELS[name], np.random.default_rng(seed)
+    q, dv = rng.normal(size=(n, model.nq)), rng.normal(size=(n, model.nv))
+    for k in QUATERNIONS[name]:
+        q[:, k : k + 4] /= np.linalg.norm(q[:, k : k + 4], axis=-1, keepdims=True)
+    for k in ANGULAR[name]:
+        w = dv[:, k : k + 3]
+        dv[:, k : k + 3] = w / np.linalg.norm(w, axis=-1, keepdims=True) * rng.uniform(0, angle, (n, 1))
+    return q, dv
+
+
+def assert_same_configuration(name: str, a, b, atol: float) -> None:
+    a, b = np.array(a), np.array(b)
+    for k in QUATERNIONS[name]:
+        a[..., k : k + 4] *= np.sign((a[..., k : k + 4] * b[..., k : k + 4]).sum(axis=-1, keepdims=True))
+    np.testing.assert_allclose(a, b, rtol=0, atol=atol)
+
+
+# Integrate and difference
+
+
+@models
+def test_difference_undoes_integrate(name):
+    model = MODELS[name]
+    q, dv = states(name, N, 0)
+    q1 = model.integrate(q, dv)
+    np.testing.assert_allclose(model.difference(q, q1), dv, rtol=0, atol=1e-12)
+    for k in QUATERNIONS[name]:
+        np.testing.assert_allclose(np.linalg.norm(q1[:, k : k + 4], axis=-1), 1, rtol=0, atol=1e-15)
+
+
+@models
+def test_integrate_undoes_difference(name):
+    model = MODELS[name]
+    (q0, _), (q1, _) = states(name, N, 1), states(name, N, 2)
+    dv = model.difference(q0, q1)
+    assert_same_configuration(name, model.integrate(q0, dv), q1, atol=1e-13)
+    for k in ANGULAR[name]:
+        assert np.linalg.norm(dv[:, k : k + 3], axis=-1).max() <= np.pi + 1e-14
+
+
+@models
+def test_zero_displacement(name):
+    model = MODELS[name]
+    q, dv = states(name, N, 3)
+    np.testing.assert_allclose(model.integrate(q, 0 * dv), q, rtol=0, atol=5e-16)
+    np.testing.assert_allclose(model.difference(q, q), 0 * dv, rtol=0, atol=2e-16)
+
+
+@pytest.mark.parametrize("name", ["all", "free"])
+def test_displacements_along_one_twist_add_up(name):
+    model = MODELS[name]
+    q, dv = states(name, N, 4)
+    half = model.integrate(model.integrate(q, 0.3 * dv), 0.7 * dv)
+    assert_same_configuration(name, half, model.integrate(q, dv), atol=1e-13)
+
+
+def test_vector_coordinates_add():
+    model = MODELS["all"]
+    q, dv = states("all", N, 5)
+    difference = np.asarray(model.integrate(q, dv) - q)
+    for joint in ("revolute_0", "prismatic_2", "helical_3", "cylindrical_5", "universal_6", "planar_7"):
+        joint += "_joint"
+        np.testing.assert_allclose(difference[:, model.q_index(joint)], dv[:, model.v_index(joint)], rtol=1e-12)
+
+
+def test_the_sign_of_a_quaternion_does_not_matter():
+    model = MODELS["ball"]
+    (q0, dv), (q1, _) = states("ball", N, 6), states("ball", N, 7)
+    np.testing.assert_allclose(model.difference(-q0, q1), model.difference(q0, q1), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(model.integrate(-q0, dv), -model.integrate(q0, dv), rtol=0, atol=1e-15)
+
+
+def pinocchio_chain(*types: str) -> pin.Model:
+    joints = {
+        "revolute": lambda: pin.JointModelRZ(),
+        "prismatic": lambda: pin.JointModelPX(),
+        "ball": lambda: pin.JointModelSpherical(),
+        "free": lambda: pin.JointModelFreeFlyer(),
+    }
+    model, parent = pin.Model(), 0
+    for k, kind in enumerate(types):
+        parent = model.addJoint(parent, joints[kind](), pin.SE3.Identity(), f"{kind}_{k}")
+    return model
+
+
+def test_integrate_and_difference_match_pinocchio():
+    types = ("free", "ball", "revolute", "prismatic", "free")
+    ours, theirs = chain(*types), pinocchio_chain(*types)
+    assert (ours.nq, ours.nv) == (theirs.nq, theirs.nv)
+    # Our coordinates in their order: w x y z to x y z w.
+    order, quaternions = np.arange(ours.nq), [3, 7, 16]
+    for k in quaternions:
+        order[k : k + 4] = np.roll(order[k : k + 4], -1)
+    back = np.argsort(order)
+    rng = np.random.default_rng(8)
+    q0, q1 = rng.normal(size=(2, N, ours.nq))
+    for q in (q0, q1):
+        for k in quaternions:
+            q[:, k : k + 4] /= np.linalg.norm(q[:, k : k + 4], axis=-1, keepdims=True)
+    dv = rng.normal(size=(N, ours.nv))
+    expected = np.array([pin.integrate(theirs, a, d)[back] for a, d in zip(q0[:, order], dv, strict=True)])
+    actual = np.array(ours.integrate(q0, dv))
+    for k in quaternions:
+        sign = np.sign((actual[:, k : k + 4] * expected[:, k : k + 4]).sum(-1, keepdims=True))
+        actual[:, k : k + 4] *= sign
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-13)
+    expected = [pin.difference(theirs, a, b) for a, b in zip(q0[:, order], q1[:, order], strict=True)]
+    np.testing.assert_allclose(ours.difference(q0, q1), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("a", "b"), [((), (4,)), ((4,), ()), ((3, 1), (4,)), ((1, 4), (3, 4)), ((2, 1, 1), (3, 4))])
+def test_batch_axes_broadcast(a, b):
+    model = MODELS["free"]
+    q, dv = states("free", 24, 9)
+    q, dv = (x[: int(np.prod(s))].reshape(*s, -1) for x, s in ((q, a), (dv, b)))
+    batch = np.broadcast_shapes(a, b)
+    Q, DV = np.broadcast_to(q, (*batch, 7)), np.broadcast_to(dv, (*batch, 6))
+    q1 = model.integrate(q, dv)
+    assert q1.shape == (*batch, 7)
+    expected = model.integrate(Q.reshape(-1, 7), DV.reshape(-1, 6))
+    np.testing.assert_allclose(q1.reshape(-1, 7), expected, rtol=0, atol=1e-15)
+    assert model.difference(q, q1).shape == (*batch, 6)
+    np.testing.assert_allclose(model.difference(q, q1), DV, rtol=0, atol=1e-12)
+
+
+def test_vmap_is_the_batch_axis():
+    model = MODELS["all"]
+    q, dv = states("all", N, 10)
+    np.testing.assert_allclose(jax.vmap(model.integrate)(q, dv), model.integrate(q, dv), rtol=0, atol=1e-15)
+
+
+def test_single_precision():
+    model = MODELS["all"].astype(jnp.float32)
+    q, dv = (x.astype(np.float32) for x in states("all", N, 11))
+    q1 = model.integrate(q, dv)
+    assert q1.dtype == jnp.float32
+    back = model.difference(q, q1)
+    assert back.dtype == jnp.float32
+    np.testing.assert_allclose(back, dv, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m: m.integrate(jnp.zeros(6), jnp.zeros(6)), r"q has shape \(6,\).*nq = 7"),
+        (lambda m: m.integrate(jnp.zeros(7), jnp.zeros(7)), r"dv has shape \(7,\).*nv = 6"),
+        (lambda m: m.difference(jnp.zeros(7), jnp.zeros((7, 1))), r"q1 has shape \(7, 1\).*nq = 7"),
+        (lambda m: m.checked(jnp.zeros(())), r"q has shape \(\).*nq = 7"),
+    ],
+)
+def test_wrong_shapes(call, words):
+    with pytest.raises(ShapeError, match=words):
+        call(MODELS["free"])
+
+
+# The chart in which integrators step
+
+
+@pytest.mark.parametrize("name", ["all", "free"])
+def test_chart_point_has_exponentials_and_parent_axes(name):
+    model = MODELS[name]
+    q, x = states(name, N, 30)
+    at = np.asarray(model.chart_point(q, x))
+    expected = np.array(model.integrate(q, x))
+    if name == "all":
+        expected[:, 1:4] = q[:, 1:4] + x[:, 1:4]
+    else:
+        expected[:, :3] = q[:, :3] + x[:, :3]
+    np.testing.assert_allclose(at, expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(model.chart_point(q, 0 * x), q, rtol=0, atol=5e-16)
+
+
+@pytest.mark.parametrize("name", ["all", "free"])
+def test_chart_rate_is_the_velocity_in_the_chart(name):
+    """Moving the coordinates at their rate moves the configuration at its velocity."""
+    model = MODELS[name]
+    (q0, x), (_, v) = states(name, N, 31), states(name, N, 32)
+    x[0] = 0
+    q, h = model.chart_point(q0, x), 1e-5
+    rate = np.asarray(model.chart_rate(q, x, v))
+    ahead, behind = (model.difference(q, model.chart_point(q0, x + s * h * rate)) for s in (1, -1))
+    np.testing.assert_allclose((ahead - behind) / (2 * h), v, rtol=0, atol=1e-8)
+
+
+# Derivatives, of a model with one of each kind of coordinates
+
+SMALL = chain("free", "ball", "prismatic")
+NQ, NV = SMALL.nq, SMALL.nv
+
+
+def small_states(n: int, seed: int):
+    rng = np.random.default_rng(seed)
+    q = rng.normal(size=(n, NQ))
+    for k in (3, 7):
+        q[:, k : k + 4] /= np.linalg.norm(q[:, k : k + 4], axis=-1, keepdims=True)
+    q[0] = SMALL.neutral()
+    return q, rng.normal(size=(n, NV))
+
+
+def first_derivatives(f, x, y):
+    """Forward and reverse, by both arguments, `[n, out, in]`."""
+
+    def both(x, y):
+        joined = jnp.concatenate([x, y])
+
+        def g(joined):
+            return f(joined[: len(x)], joined[len(x) :])
+
+        return jax.jacfwd(g)(joined), jax.jacrev(g)(joined)
+
+    fast = jax.jit(jax.vmap(both), compiler_options={"xla_backend_optimization_level": 0})
+    return map(np.asarray, fast(x, y))
+
+
+def central(f, x, y, step: float = 1e-5) -> np.ndarray:
+    columns = []
+    for a, b in ((step, 0), (0, step)):
+        size = (x if a else y).shape[-1]
+        for unit in np.eye(size):
+            plus = f(x + a * unit, y) if a else f(x, y + b * unit)
+            minus = f(x - a * unit, y) if a else f(x, y - b * unit)
+            columns.append((np.asarray(plus) - np.asarray(minus)) / (2 * step))
+    return np.stack(columns, axis=-1)
+
+
+def test_derivatives_of_integrate():
+    """At zero displacement, at tiny, half and whole turns, and from the neutral configuration."""
+    q, dv = small_states(10, 12)
+    dv[0] = dv[1] = 0
+    dv[2] *= 1e-9
+    dv[3, 3:6], dv[3, 6:9] = (0, 0, np.pi), (0, -np.pi, 0)
+    dv[4, 3:6] = 2 * np.pi, 0, 0
+    forward, reverse = first_derivatives(SMALL.integrate, q, dv)
+    assert np.isfinite(forward).all()
+    np.testing.assert_allclose(forward, reverse, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(forward, central(SMALL.integrate, q, dv), rtol=0, atol=1e-8)
+
+
+def test_derivatives_of_difference():
+    """Where both are the same, where they are nearly so, and between random configurations."""
+    (q0, dv), (q1, _) = small_states(10, 13), small_states(10, 14)
+    q1[:2] = q0[:2]
+    q1[2] = SMALL.integrate(q0[2], 1e-9 * dv[2])
+    forward, reverse = first_derivatives(SMALL.difference, q0, q1)
+    assert np.isfinite(forward).all()
+    np.testing.assert_allclose(forward, reverse, rtol=0, atol=1e-11)
+    scale = np.abs(forward).max()
+    np.testing.assert_allclose(forward, central(SMALL.difference, q0, q1, 1e-6), rtol=0, atol=1e-8 * scale)
+
+
+def gradients_and_hessians(f, x, *rest):
+    """Of functions of rows, summed over the batch; evaluated operation by operation, for there is much to compile."""
+    n, k = x.shape
+    tiled = [jnp.asarray(np.repeat(y, k, axis=0)) for y in (x, *rest)]
+    units = jnp.asarray(np.tile(np.eye(k, dtype=x.dtype), (n, 1)))
+    with jax.disable_jit():
+        gradient = jax.grad(lambda x: jnp.sum(f(x, *tiled[1:])))
+        gradients, hessians = jax.jvp(gradient, (tiled[0],), (units,))
+    assert gradients.dtype == hessians.dtype == x.dtype
+    return np.asarray(gradients)[::k], np.asarray(hessians).reshape(n, k, k)
+
+
+def test_second_derivatives_are_right_at_zero():
+    """`difference(q, integrate(q, x)) = x`: the identity, and no curvature."""
+    model, q = MODELS["free"], states("free", 5, 15)[0]
+    q[0] = model.neutral()
+    weights = np.random.default_rng(20).normal(size=6)
+
+    def weighted(x, q):
+        return model.difference(q, model.integrate(q, x)) @ weights
+
+    gradients, hessians = gradients_and_hessians(weighted, np.zeros((5, 6)), q)
+    np.testing.assert_allclose(gradients, np.broadcast_to(weights, (5, 6)), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(hessians, np.zeros((5, 6, 6)), rtol=0, atol=1e-12)
+
+
+def test_derivatives_of_difference_are_finite_at_half_a_turn():
+    model = MODELS["ball"]
+    q0 = np.array([[1.0, 0, 0, 0]] * 3)
+    q1 = np.concatenate([np.zeros((3, 1)), np.eye(3)], axis=-1)
+    weights = np.array([1.0, 2, 3])
+    gradients, hessians = gradients_and_hessians(lambda q1, q0: model.difference(q0, q1) @ weights, q1, q0)
+    # d log / dw = -2 v at a half turn, and log grows by pi with the direction of v, across v.
+    expected = np.concatenate([-2 * weights[:, None], np.pi * (1 - np.eye(3)) * weights], axis=-1)
+    np.testing.assert_allclose(gradients, expected, rtol=0, atol=1e-13)
+    assert np.isfinite(hessians).all()
+
+
+# Neutral and random configurations
+
+
+@models
+def test_neutral(name):
+    model = MODELS[name]
+    expected = np.zeros(model.nq)
+    expected[QUATERNIONS[name]] = 1
+    np.testing.assert_array_equal(model.neutral(), expected)
+
+
+@models
+def test_random_configurations(name):
+    model = MODELS[name]
+    q = np.asarray(model.random_configuration(jax.random.key(0), (20, 30)))
+    assert q.shape == (20, 30, model.nq)
+    assert model.random_configuration(jax.random.key(0)).shape == (model.nq,)
+    assert ((q >= model.position_lower) & (q <= model.position_upper)).all()
+    for k in QUATERNIONS[name]:
+        np.testing.assert_allclose(np.linalg.norm(q[..., k : k + 4], axis=-1), 1, rtol=1e-6)
+    # No two coordinates are drawn from the same numbers.
+    flat = q.reshape(-1, model.nq)
+    correlation = np.atleast_2d(np.corrcoef(flat.T)) - np.eye(model.nq)
+    assert np.abs(correlation).max() < 0.2
+    other = model.random_configuration(jax.random.key(1), (20, 30))
+    assert not np.isclose(q, other).any(axis=(0, 1)).all()
+
+
+def test_random_configurations_fill_their_ranges():
+    model = MODELS["all"]
+    q = np.asarray(model.random_configuration(jax.random.key(2), (2000,)))
+    reach = {
+        "revolute_0": [(-0.5, 1.5)],
+        "prismatic_2": [(2, 3)],
+        "helical_3": [(-np.pi, np.pi)],
+        "cylindrical_5": [(-1, 1), (-0.1, 0.2)],
+        "universal_6": [(-np.pi, np.pi)] * 2,
+        "planar_7": [(-1, 1), (-1, 1), (-np.pi, np.pi)],
+    }
+    for joint, ranges in reach.items():
+        columns = q[:, model.q_index(f"{joint}_joint")].T
+        for x, (low, high) in zip(columns, ranges, strict=True):
+            u = (x - low) / (high - low)
+            assert ((u >= 0) & (u <= 1)).all()
+            # Mean and second moment of a uniform distribution, within four standard errors.
+            np.testing.assert_allclose(u.mean(), 1 / 2, atol=4 * np.sqrt(1 / 12 / len(u)))
+            np.testing.assert_allclose((u * u).mean(), 1 / 3, atol=4 * np.sqrt(4 / 45 / len(u)))
+
+
+def test_random_configuration_respects_one_limit_alone():
+    builder = ModelBuilder()
+    builder.add_body("a", joint=Joint(lower=4.0), inertia=BALL)
+    builder.add_body("b", joint=Joint("prismatic", upper=-3.0), inertia=BALL)
+    q = builder.build().random_configuration(jax.random.key(0), (100,))
+    assert (q[:, 0] >= 4).all()
+    assert (q[:, 1] <= -3).all()
+
+
+def test_random_rotations_are_uniform():
+    """The angle of a uniform rotation has the density (1 - cos t) / pi; its axis and images of vectors are uniform."""
+    q = np.asarray(MODELS["ball"].random_configuration(jax.random.key(3), (5000,)))
+    rotations = Rotation.from_quat(np.roll(q, -1, axis=-1))
+    t = np.sort(rotations.magnitude())
+    distribution = (t - np.sin(t)) / np.pi
+    # Kolmogorov-Smirnov, at a significance of 1e-3.
+    assert np.abs(distribution - (np.arange(5000) + 0.5) / 5000).max() < 1.95 / np.sqrt(5000)
+    # By Archimedes each coordinate of a uniform direction is uniform in [-1, 1].
+    for image in rotations.as_matrix().transpose(1, 2, 0).reshape(9, -1):
+        u = np.sort(0.5 * (image + 1))
+        assert np.abs(u - (np.arange(5000) + 0.5) / 5000).max() < 1.95 / np.sqrt(5000)
+
+
+def test_random_configuration_traces_and_maps():
+    model = MODELS["all"]
+    keys = jax.random.split(jax.random.key(4), 3)
+    q = jax.jit(jax.vmap(model.random_configuration))(keys)
+    np.testing.assert_allclose(q[1], model.random_configuration(keys[1]), rtol=1e-12)
+
+
+# Indices and names
+
+
+def test_indices():
+    model = MODELS["all"]
+    starts = [(0, 1), (1, 8), (8, 9), (9, 10), (10, 14), (14, 16), (16, 18), (18, 21), (21, 25)]
+    speeds = [(0, 1), (1, 7), (7, 8), (8, 9), (9, 12), (12, 14), (14, 16), (16, 19), (19, 22)]
+    for name, q, v in zip(model.joint_names, starts, speeds, strict=True):
+        assert model.q_index(name) == slice(*q)
+        assert model.v_index(name) == slice(*v)
+    assert (model.nq, model.nv) == (25, 22)
+
+
+@pytest.mark.parametrize("method", ["q_index", "v_index"])
+def test_unknown_joints_suggest_the_nearest(method):
+    with pytest.raises(UnknownNameError, match="no joint named 'planr_7_joint': did you mean 'planar_7_joint'"):
+        getattr(MODELS["all"], method)("planr_7_joint")
+    with pytest.raises(UnknownNameError, match="no joint named 'xyz': known: 'revolute_0_joint'"):
+        getattr(MODELS["revolute"], method)("xyz")
+    with pytest.raises(KeyError):
+        getattr(MODELS["revolute"], method)("")
+
+
+# Checked
+
+check_all = eqx.filter_jit(MODELS["all"].checked)
+
+
+def test_checked_passes_what_is_good():
+    q, _ = states("all", 6, 16)
+    np.testing.assert_array_equal(check_all(q), q)
+    # A quaternion as a controller rounds it is good enough.
+    np.testing.assert_array_equal(check_all(q * 1.0005), q * 1.0005)
+    np.testing.assert_array_equal(MODELS["revolute"].checked(jnp.array([100.0])), [100.0])
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "words"),
+    [
+        (0, np.nan, "q has NaN"),
+        (5, np.nan, "q has NaN"),
+        (4, 3.0, r"joint 'free_1_joint', q\[4:8\], is not unit"),
+        (13, 3.0, r"joint 'ball_4_joint', q\[10:14\], is not unit"),
+        (21, -3.0, r"joint 'ball_8_joint', q\[21:25\], is not unit"),
+        (21, np.inf, r"joint 'ball_8_joint', q\[21:25\], is not unit"),
+    ],
+)
+def test_checked_raises_at_run_time(index, value, words):
+    q, _ = states("all", 6, 16)
+    q[4, index] = value
+    with pytest.raises(eqx.EquinoxRuntimeError, match=words):
+        jax.block_until_ready(check_all(q))
+
+
+def test_checked_under_vmap_and_for_zero_quaternions():
+    model = MODELS["free"]
+    checked = eqx.filter_jit(jax.vmap(model.checked))
+    q = np.tile(np.asarray(model.neutral()), (3, 1))
+    np.testing.assert_array_equal(checked(q), q)
+    q[1] = 0
+    with pytest.raises(eqx.EquinoxRuntimeError, match="not unit"):
+        jax.block_until_ready(checked(q))

@@ -1,0 +1,108 @@
+"""How often functions are traced: new values and new models of one structure never compile again."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdyn
+from jaxdyn import ModelBuilder, State
+from jaxdyn._errors import ModelError, ShapeError, UnknownNameError
+
+
+def test_one_trace_serves_two_models_of_one_structure():
+    first = jaxdyn.samples.arm()
+    second = jax.tree.map(lambda x: x * 1.01, jaxdyn.samples.arm())
+    assert first.topology == second.topology
+    assert hash(first.topology) == hash(second.topology)
+    traces = 0
+
+    @jax.jit
+    def accelerate(model, q, v, tau):
+        nonlocal traces
+        traces += 1
+        return jaxdyn.aba(model, q, v, tau)
+
+    x = jnp.full(7, 0.3)
+    results = [accelerate(m, x, x, x) for m in (first, second, eqx.tree_at(lambda m: m.gravity, first, jnp.ones(3)))]
+    assert traces == 1
+    assert not np.allclose(results[0], results[1])
+    assert not np.allclose(results[0], results[2])
+
+
+def test_public_functions_compile_once_for_a_structure():
+    model, x = jaxdyn.samples.double_pendulum(), jnp.ones(2)
+    jaxdyn.rnea(model, x, x, x)
+    size = jaxdyn.rnea._cache_size()
+    jaxdyn.rnea(jax.tree.map(lambda y: y * 1.1, jaxdyn.samples.double_pendulum()), 2 * x, x, x)
+    assert jaxdyn.rnea._cache_size() == size
+
+
+def test_no_unrolling_over_bodies():
+    """The size of the traced program does not grow with the number of joints."""
+
+    def size(n):
+        model, x = jaxdyn.samples.chain(n), jnp.zeros(n)
+        functions = (jaxdyn.aba, jaxdyn.rnea, lambda m, q, *_: jaxdyn.crba(m, q))
+        return [len(str(jax.make_jaxpr(f)(model, x, x, x)).splitlines()) for f in functions]
+
+    assert size(5) == size(40)
+
+
+def test_batches_broadcast():
+    model = jaxdyn.samples.arm()
+    q = model.random_configuration(jax.random.key(0), (3, 1))
+    v, tau = jnp.ones((4, 7)), jnp.ones(7)
+    a = jaxdyn.aba(model, q, v, tau)
+    assert a.shape == (3, 4, 7)
+    np.testing.assert_allclose(a[2, 1], jaxdyn.aba(model, q[2, 0], v[1], tau), rtol=1e-10)
+    # A function whose value does not depend on every argument still has all batch axes.
+    assert jaxdyn.rnea(model, q[0, 0], v, tau).shape == (4, 7)
+    assert jaxdyn.generalized_gravity(model, q).shape == (3, 1, 7)
+
+
+def test_rollout_matches_steps_and_broadcasts():
+    model = jaxdyn.samples.cartpole()
+    start = State(jnp.array([0.0, 0.1]), jnp.zeros(2))
+    controls = jax.random.normal(jax.random.key(0), (3, 5, 2))
+    trajectory = jaxdyn.rollout(model, start, controls, 0.01)
+    assert trajectory.q.shape == (3, 6, 2)
+    state = start
+    for k in range(5):
+        state = jaxdyn.step(model, state, controls[1, k], 0.01)
+    np.testing.assert_allclose(trajectory.final.q[1], state.q, rtol=1e-12)
+    np.testing.assert_allclose(trajectory.t, 0.01 * np.arange(6))
+    # The gradient through a roll-out against central differences.
+
+    def reach(u):
+        return jaxdyn.rollout(model, start, u, 0.01).final.q.sum()
+
+    gradient, step = jax.jit(jax.grad(reach))(controls[0]), 1e-5
+    direction = np.random.default_rng(0).normal(size=(5, 2))
+    up, down = (reach(controls[0] + s * step * direction) for s in (1, -1))
+    assert float(jnp.vdot(gradient, direction)) == pytest.approx(float(up - down) / (2 * step), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda m, x: jaxdyn.rnea(m, x[:6], x, x), ShapeError, ["q", "(6,)", "nq = 7"]),
+        (lambda m, x: jaxdyn.aba(m, x, x, x[None, :3]), ShapeError, ["tau", "(1, 3)", "nv = 7"]),
+        (lambda m, x: jaxdyn.rnea(m, x, x, x, jnp.zeros((7, 3))), ShapeError, ["f_ext", "(7, 3)"]),
+        (lambda m, x: jaxdyn.rnea(m, jnp.zeros((2, 7)), jnp.zeros((3, 7)), x), ShapeError, ["broadcast", "q", "v"]),
+        (lambda m, x: jaxdyn.crba(m, x.astype(complex)), ShapeError, ["complex"]),
+        (lambda m, x: jaxdyn.frame_pose(m, x, "flnge"), UnknownNameError, ["flnge", "'flange'"]),
+        (lambda m, x: jaxdyn.frame_jacobian(m, x, "flange", "global"), ModelError, ["global", "'world'"]),
+        (lambda m, x: m.q_index("joint9"), UnknownNameError, ["joint9", "'joint"]),
+        (lambda m, x: jaxdyn.crba(x, x), ShapeError, ["Model"]),
+        (lambda m, x: jaxdyn.step(m, State(x, x), x, 0.1, integrator="rk5"), ModelError, ["rk5", "rk4"]),
+        (lambda m, x: jaxdyn.rollout(m, State(x, x), x, 0.1), ShapeError, ["controls", "steps"]),
+        (lambda m, x: ModelBuilder().build(), ModelError, ["no moving body"]),
+    ],
+)
+def test_errors_name_the_thing(call, error, words):
+    with pytest.raises(error) as caught:
+        call(jaxdyn.samples.arm(), jnp.zeros(7))
+    for word in words:
+        assert word in str(caught.value)
