@@ -12,7 +12,7 @@ from typing import Any
 
 import tyro
 
-from jaxdyn._errors import DataError
+from jaxdyn import DataError
 
 
 def read_config[T](kind: type[T], path: Path) -> T:

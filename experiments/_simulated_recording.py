@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn import Model, aba, crba, rnea
-from jaxdyn._errors import DataError
+from jaxdyn import DataError, Model, aba, crba, rnea
 from jaxdyn.io import to_mjcf
 from jaxdyn.sysid import (
     Recording,

@@ -27,8 +27,7 @@ from tqdm import tqdm
 import jaxdyn
 from experiments._config import parse_arguments
 from experiments._simulated_recording import Simulated, Simulation, simulate
-from jaxdyn import Model
-from jaxdyn._errors import DataError, JaxdynError
+from jaxdyn import DataError, JaxdynError, Model
 from jaxdyn.io import load_urdf
 from jaxdyn.sysid import (
     InverseDynamicsFit,

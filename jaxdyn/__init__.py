@@ -1,6 +1,15 @@
 """Differentiable rigid-body dynamics, system identification and trajectory optimization in JAX."""
 
 from jaxdyn import samples
+from jaxdyn._errors import (
+    DataError,
+    JaxdynError,
+    ModelError,
+    PhysicalityWarning,
+    RobotFileError,
+    ShapeError,
+    UnknownNameError,
+)
 from jaxdyn.algorithms import (
     aba,
     center_of_mass,
@@ -16,6 +25,7 @@ from jaxdyn.algorithms import (
     rnea,
     torque_regressor,
 )
+from jaxdyn.io import RobotFileWarning, load_urdf, to_mjcf
 from jaxdyn.model import BodyInertia, Frame, Joint, Model, ModelBuilder
 from jaxdyn.simulate import State, Trajectory, rollout, step
 from jaxdyn.spatial import SE3
@@ -27,12 +37,20 @@ mass_matrix = crba
 __all__ = [
     "SE3",
     "BodyInertia",
+    "DataError",
     "Frame",
+    "JaxdynError",
     "Joint",
     "Model",
     "ModelBuilder",
+    "ModelError",
+    "PhysicalityWarning",
+    "RobotFileError",
+    "RobotFileWarning",
+    "ShapeError",
     "State",
     "Trajectory",
+    "UnknownNameError",
     "aba",
     "center_of_mass",
     "crba",
@@ -44,6 +62,7 @@ __all__ = [
     "generalized_gravity",
     "inverse_dynamics",
     "kinetic_energy",
+    "load_urdf",
     "mass_matrix",
     "nonlinear_effects",
     "potential_energy",
@@ -51,5 +70,6 @@ __all__ = [
     "rollout",
     "samples",
     "step",
+    "to_mjcf",
     "torque_regressor",
 ]

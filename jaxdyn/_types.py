@@ -12,8 +12,9 @@ from jaxtyping import Array, Float
 type ArrayLike = jax.Array | np.ndarray | float | Sequence
 """What functions that build models accept where numbers are meant."""
 
-type Configuration = Float[Array, "*batch nq"]
-type Velocity = Float[Array, "*batch nv"]
-type Wrenches = Float[Array, "*batch nb 6"]
+# What functions take: JAX or NumPy arrays. What they return is spelt out as `Float[Array, ...]`.
+type Configuration = Float[jax.typing.ArrayLike, "*batch nq"]
+type Velocity = Float[jax.typing.ArrayLike, "*batch nv"]
+type Wrenches = Float[jax.typing.ArrayLike, "*batch nb 6"]
 
 __all__ = ["Array", "ArrayLike", "Configuration", "Float", "Velocity", "Wrenches"]

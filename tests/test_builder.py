@@ -1,14 +1,25 @@
 """ModelBuilder: order, merging, errors that name the thing, warnings of inertias that no body has."""
 
 import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdyn import SE3, BodyInertia, Joint, Model, ModelBuilder
-from jaxdyn._errors import JaxdynError, ModelError, PhysicalityWarning, ShapeError, UnknownNameError
+from jaxdyn import (
+    SE3,
+    BodyInertia,
+    JaxdynError,
+    Joint,
+    Model,
+    ModelBuilder,
+    ModelError,
+    PhysicalityWarning,
+    ShapeError,
+    UnknownNameError,
+)
 from jaxdyn.model import FRICTION_VELOCITY, STANDARD_GRAVITY
 
 BALL = BodyInertia.sphere(2.0, 0.1)
@@ -236,7 +247,7 @@ def test_link_parameters_of_unknown_links(merged):
 # Errors
 
 
-def one(joint: Joint | None = None, **arguments) -> Model:
+def one(joint: Joint | None = None, **arguments: Any) -> Model:
     arguments = {"inertia": BALL} | arguments
     return ModelBuilder().add_body("forearm", joint=joint, **arguments).build()
 

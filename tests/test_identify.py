@@ -16,8 +16,7 @@ import jaxdyn
 from experiments import identify
 from experiments._config import read_config
 from experiments._simulated_recording import Simulation, simulate
-from jaxdyn import Model, rnea
-from jaxdyn._errors import DataError, ModelError
+from jaxdyn import DataError, Model, ModelError, rnea
 from jaxdyn.sysid import Recording, fit_inverse_dynamics, ordinary_least_squares
 
 V_SCALE = 0.05

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import BodyInertia
-from jaxdyn._errors import ModelError, ShapeError
+from jaxdyn import BodyInertia, ModelError, ShapeError
 from jaxdyn.sysid import (
     inertial_parameters_from_log_cholesky,
     inertial_parameters_from_pseudo_inertia,

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from jaxdyn._errors import DataError
+from jaxdyn import DataError
 from jaxdyn.sysid import Recording, load_npz
 
 

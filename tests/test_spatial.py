@@ -1,5 +1,7 @@
 """The component types against plain 3x3 and 6x6 matrices (angular part first, as in Featherstone 2008)."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from jaxdyn.spatial import ArticulatedInertia, Force, Inertia, Mat3, Motion, Pose, Sym3, Vec3
 
 BATCH = (5,)
-TIGHT = {"rtol": 1e-13, "atol": 1e-13}
+TIGHT: dict[str, Any] = {"rtol": 1e-13, "atol": 1e-13}
 
 
 @pytest.fixture
@@ -286,12 +288,11 @@ def test_elimination_of_a_joint(rng):
     """`IA - U U^T / D` with `U = IA S`, `D = S^T U` annihilates `S` and stays symmetric."""
     root = rng.normal(size=(*BATCH, 6, 6))
     M = root @ np.swapaxes(root, -1, -2)
-    M3 = [[M[:, i : i + 3, j : j + 3] for j in (0, 3)] for i in (0, 3)]
 
-    def upper(B):
+    def upper(B: np.ndarray) -> Sym3:
         return Sym3(*(B[:, i, j] for i, j in ((0, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 2))))
 
-    A = ArticulatedInertia(upper(M3[0][0]), Mat3.from_array(M3[0][1]), upper(M3[1][1]))
+    A = ArticulatedInertia(upper(M[:, :3, :3]), Mat3.from_array(M[:, :3, 3:]), upper(M[:, 3:, 3:]))
     np.testing.assert_allclose(articulated6(A), M, **TIGHT)
     S = random_motion(rng)
     U = A.apply(S)

@@ -71,6 +71,11 @@ trees = pytest.mark.parametrize("tree", list(TREES.values()), ids=list(TREES))
 BATCHES = [(), (3,), (20,), (2, 20)]
 
 
+def compiled(f):
+    """Quickly, for it runs once."""
+    return jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
+
+
 # The schedule
 
 
@@ -171,44 +176,34 @@ ROWS = {
     "scattered with padding": [5, 0, -1, 3, 3, 1, -1, 4, 0, 2, 5, -1, 1, 3, 0],
     "two steps": [0, 2, 4],
 }
-rows_cases = pytest.mark.parametrize("rows", list(ROWS.values()), ids=list(ROWS))
 
 
-@rows_cases
 @pytest.mark.parametrize("max_pieces", [0, 8, 100])
-def test_take_rows(rows, max_pieces, monkeypatch):
+def test_take_rows(max_pieces, monkeypatch):
     """By slices and by gather, for any number of batch axes."""
     monkeypatch.setattr(_traversal, "MAX_PIECES", max_pieces)
     rng = np.random.default_rng(0)
     x = {"a": rng.normal(size=(6,)), "b": rng.normal(size=(6, 2, 3))}
-    out = take_rows(x, np.array(rows, dtype=int))
-    for key, value in x.items():
-        expected = np.array([value[r] if r >= 0 else 0 * value[0] for r in rows]).reshape(-1, *value.shape[1:])
-        np.testing.assert_array_equal(out[key], expected)
+    out = compiled(lambda x: {name: take_rows(x, np.array(rows, dtype=int)) for name, rows in ROWS.items()})(x)
+    for name, rows in ROWS.items():
+        for key, value in x.items():
+            expected = np.array([value[r] if r >= 0 else 0 * value[0] for r in rows]).reshape(-1, *value.shape[1:])
+            np.testing.assert_array_equal(out[name][key], expected, err_msg=name)
 
 
-@rows_cases
 @pytest.mark.parametrize("max_pieces", [0, 8, 100])
-def test_sum_rows_is_the_transpose(rows, max_pieces, monkeypatch):
+def test_sum_rows_is_the_transpose(max_pieces, monkeypatch):
     monkeypatch.setattr(_traversal, "MAX_PIECES", max_pieces)
     rng = np.random.default_rng(0)
-    for shape in ((), (2, 3)):
-        x = rng.normal(size=(len(rows), *shape))
-        expected = np.zeros((6, *shape))
-        for row, value in zip(rows, x, strict=True):
-            if row >= 0:
-                expected[row] += value
-        np.testing.assert_allclose(sum_rows(x, np.array(rows, dtype=int), 6), expected, rtol=1e-14, atol=1e-14)
-
-
-@trees
-def test_slots_and_back(tree):
-    x = np.random.default_rng(0).normal(size=(tree.size, 3))
-    slots = np.asarray(to_slots(tree, x))
-    assert slots.shape == (len(tree.node_of_slot), 3)
-    np.testing.assert_array_equal(slots[tree.node_of_slot < 0], 0)
-    np.testing.assert_array_equal(slots[tree.slot_of_node], x)
-    np.testing.assert_array_equal(from_slots(tree, slots), x)
+    x = {name: {"a": rng.normal(size=len(r)), "b": rng.normal(size=(len(r), 2, 3))} for name, r in ROWS.items()}
+    out = compiled(lambda x: {name: sum_rows(x[name], np.array(rows, dtype=int), 6) for name, rows in ROWS.items()})(x)
+    for name, rows in ROWS.items():
+        for key, value in x[name].items():
+            expected = np.zeros((6, *value.shape[1:]))
+            for row, line in zip(rows, value, strict=True):
+                if row >= 0:
+                    expected[row] += line
+            np.testing.assert_allclose(out[name][key], expected, rtol=1e-14, atol=1e-14, err_msg=name)
 
 
 # Walks
@@ -233,15 +228,12 @@ def walks(tree: Tree, x, angles, root):
     one, zero = jnp.ones_like(angles), jnp.zeros_like(angles)
     c, s = jnp.cos(angles), jnp.sin(angles)
     local = Pose(Mat3(Vec3(c, s, zero), Vec3(-s, c, zero), Vec3(zero, zero, one)), Vec3(x["a"], x["b"], angles))
-    # A leaf with a batch of one beside full ones broadcasts.
-    mixed = {"a": slots["a"], "b": slots["b"][(...,) + (slice(0, 1),) * (slots["b"].ndim - 1)]}
     out = {
         "sum_down": sum_down(tree, slots),
         "sum_up": sum_up(tree, slots),
         "scan_down": scan_down(tree, down, root, slots),
         "scan_up": scan_up(tree, up, 0.0, slots),
-        "mixed_down": scan_down(tree, down, root, mixed),
-        "mixed_up": scan_up(tree, up, 0.0, mixed),
+        "slots": slots,
         "compose": compose_down(tree, to_slots(tree, local)),
     }
     return from_slots(tree, out)
@@ -250,14 +242,12 @@ def walks(tree: Tree, x, angles, root):
 def expected_walks(tree: Tree, x, angles, root):
     """The same by recursion, node by node."""
     a, b = x["a"], x["b"]
-    first = b[(slice(None),) + (slice(0, 1),) * (b.ndim - 1)]
     return {
         "sum_down": {key: tree.ancestors.astype(float) @ v.reshape(tree.size, -1) for key, v in x.items()},
         "sum_up": {key: tree.ancestors.T.astype(float) @ v.reshape(tree.size, -1) for key, v in x.items()},
         "scan_down": expected_down(tree, a, b, root),
         "scan_up": expected_up(tree, a, b),
-        "mixed_down": expected_down(tree, a, np.broadcast_to(first, b.shape), root),
-        "mixed_up": expected_up(tree, a, np.broadcast_to(first, b.shape)),
+        "slots": x,
         "compose": expected_poses(tree, a, b, angles),
     }
 
@@ -293,11 +283,6 @@ def expected_poses(tree: Tree, a, b, angles) -> Pose:
     return Pose(Mat3(Vec3(c, s, zero), Vec3(-s, c, zero), Vec3(zero, zero, zero + 1)), Vec3(*r))
 
 
-def compiled(f):
-    """Quickly, for it runs once."""
-    return jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
-
-
 def check_walks(tree: Tree, batch: tuple[int, ...]) -> None:
     rng = np.random.default_rng(tree.size)
     x = {"a": rng.normal(size=(tree.size, *batch)), "b": rng.normal(size=(tree.size, *batch))}
@@ -323,6 +308,23 @@ BRANCHED = ["spine with twigs", "straight and branched runs"]
 @pytest.mark.parametrize("name", BRANCHED)
 def test_walks_in_batches(name, batch):
     check_walks(TREES[name], batch)
+
+
+def test_a_batch_of_one_broadcasts():
+    """Leaves of one call may have batch axes of length one."""
+    tree = TREES["spine with twigs"]
+    rng = np.random.default_rng(6)
+    a, b, root = rng.normal(size=(tree.size, 3)), rng.normal(size=(tree.size, 1)), (0.3, rng.normal(size=3))
+
+    @compiled
+    def walk(a, b):
+        x = to_slots(tree, {"a": a, "b": b})
+        return from_slots(tree, (scan_down(tree, down, root, x), scan_up(tree, up, 0.0, x)))
+
+    actual, b_full = walk(a, b), np.broadcast_to(b, a.shape)
+    expected = (expected_down(tree, a, b_full, root), expected_up(tree, a, b_full))
+    for got, want in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("limit", [0, 10**9])

@@ -12,8 +12,7 @@ import pinocchio as pin
 import pytest
 from robots import NAMES, robot_path
 
-from jaxdyn import Model
-from jaxdyn._errors import JaxdynError, ModelError, PhysicalityWarning, RobotFileError
+from jaxdyn import JaxdynError, Model, ModelError, PhysicalityWarning, RobotFileError
 from jaxdyn.io import RobotFileWarning, load_urdf
 
 RELATIVE = 1e-12

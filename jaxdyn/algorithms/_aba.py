@@ -11,7 +11,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from jaxdyn._compile import compiled
-from jaxdyn._types import Configuration, Velocity, Wrenches
+from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
 from jaxdyn.algorithms._boundary import full, rows, with_wrenches
 from jaxdyn.algorithms._rnea import inverse
 from jaxdyn.algorithms._terms import Terms, friction_torque, terms
@@ -142,7 +142,7 @@ def aba(
     f_ext: Wrenches | None = None,
     *,
     joint_friction: bool = True,
-) -> Velocity:
+) -> Float[Array, "*batch nv"]:
     """Forward dynamics: the accelerations under the actuator torques `tau`.
 
     `a = M(q)^-1 (tau - friction(v) + J^T f_ext - C(q, v) v - g(q))`, by the articulated-body algorithm (Featherstone,

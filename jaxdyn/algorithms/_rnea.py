@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from jaxdyn._compile import compiled
-from jaxdyn._types import Configuration, Velocity, Wrenches
+from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
 from jaxdyn.algorithms._boundary import full, rows, with_wrenches
 from jaxdyn.algorithms._terms import Terms, friction_torque, node_sums, terms
 from jaxdyn.model import Model, Topology
@@ -34,7 +34,7 @@ def rnea(
     f_ext: Wrenches | None = None,
     *,
     joint_friction: bool = True,
-) -> Velocity:
+) -> Float[Array, "*batch nv"]:
     """Inverse dynamics: the actuator torques for which the accelerations are `a`.
 
     `tau = M(q) a + C(q, v) v + g(q) + friction(v) - J^T f_ext`, by the recursive Newton-Euler algorithm (Featherstone,
@@ -61,7 +61,7 @@ def rnea(
 
 
 @compiled()
-def nonlinear_effects(model: Model, q: Configuration, v: Velocity) -> Velocity:
+def nonlinear_effects(model: Model, q: Configuration, v: Velocity) -> Float[Array, "*batch nv"]:
     """`C(q, v) v + g(q)` `[*batch, nv]`, N m or N: the torques at zero acceleration, without friction."""
     (q, v), batch, rank = rows(model, q=q, v=v)
     topology = model.topology
@@ -71,7 +71,7 @@ def nonlinear_effects(model: Model, q: Configuration, v: Velocity) -> Velocity:
 
 
 @compiled()
-def generalized_gravity(model: Model, q: Configuration) -> Velocity:
+def generalized_gravity(model: Model, q: Configuration) -> Float[Array, "*batch nv"]:
     """`g(q)` `[*batch, nv]`, N m or N: the torques that hold the robot at rest against gravity."""
     (q,), batch, rank = rows(model, q=q)
     topology = model.topology
