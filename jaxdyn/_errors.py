@@ -56,3 +56,9 @@ def require_last_axes(array, shape: tuple[int, ...], what: str, meaning: str) ->
     if len(got) < len(shape) or got[len(got) - len(shape) :] != shape:
         axes = ", ".join(str(n) for n in shape)
         raise ShapeError(f"{what} has shape {got}, but [..., {axes}] is needed: {meaning}")
+
+
+def require_shape(array, shape: tuple[int, ...], what: str, meaning: str) -> None:
+    """Raise `ShapeError` unless `array` has just this shape: where a single thing is meant, not a batch."""
+    if tuple(array.shape) != shape:
+        raise ShapeError(f"{what} has shape {tuple(array.shape)}, but {list(shape)} is needed: {meaning}")

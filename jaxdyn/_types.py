@@ -13,8 +13,8 @@ type ArrayLike = jax.Array | np.ndarray | float | Sequence
 """What functions that build models accept where numbers are meant."""
 
 # What functions take: JAX or NumPy arrays. What they return is spelt out as `Float[Array, ...]`.
-type Configuration = Float[jax.typing.ArrayLike, "*batch nq"]
-type Velocity = Float[jax.typing.ArrayLike, "*batch nv"]
-type Wrenches = Float[jax.typing.ArrayLike, "*batch nb 6"]
+type Configuration = Float[Array | np.ndarray, "*batch nq"]
+type Velocity = Float[Array | np.ndarray, "*batch nv"]
+type Wrenches = Float[Array | np.ndarray, "*batch nb 6"]
 
 __all__ = ["Array", "ArrayLike", "Configuration", "Float", "Velocity", "Wrenches"]

@@ -290,7 +290,7 @@ def test_elimination_of_a_joint(rng):
     M = root @ np.swapaxes(root, -1, -2)
 
     def upper(B: np.ndarray) -> Sym3:
-        return Sym3(*(B[:, i, j] for i, j in ((0, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 2))))
+        return Sym3(*(B[:, i, j] for i, j in [(0, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 2)]))
 
     A = ArticulatedInertia(upper(M[:, :3, :3]), Mat3.from_array(M[:, :3, 3:]), upper(M[:, 3:, 3:]))
     np.testing.assert_allclose(articulated6(A), M, **TIGHT)

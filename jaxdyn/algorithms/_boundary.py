@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdyn._errors import ShapeError, require_last_axes
 from jaxdyn.model import Model
@@ -46,7 +47,7 @@ def rows(model: Model, **arrays) -> Rows:
 def broadcast_batches(batches: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
     """The common batch axes. **Raises** `ShapeError` with all of them where they do not broadcast."""
     try:
-        return jnp.broadcast_shapes(*batches.values())
+        return np.broadcast_shapes(*batches.values())
     except ValueError:
         shown = ", ".join(f"{name} {list(shape)}" for name, shape in batches.items())
         raise ShapeError(f"the leading batch axes do not broadcast: {shown}") from None
@@ -56,7 +57,7 @@ def model_batch(model: Model) -> tuple[int, ...]:
     """The batch axes that the leaves of a model carry."""
     shapes = [getattr(model, name).shape[:-axes] for name, axes in _LEAF_AXES.items()]
     shapes += [leaf.shape[:-1] for leaf in (model.armature, model.damping, model.friction, model.joint_pitch)]
-    return jnp.broadcast_shapes(*shapes)
+    return tuple(int(n) for n in np.broadcast_shapes(*shapes))
 
 
 def _shown(names: tuple[str, ...]) -> str:

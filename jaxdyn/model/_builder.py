@@ -10,7 +10,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError, PhysicalityWarning, ShapeError, UnknownNameError, look_up, require_last_axes
+from jaxdyn._errors import ModelError, PhysicalityWarning, ShapeError, UnknownNameError, look_up, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.model._inertia import BodyInertia, moved_parameters, unphysical_reason
 from jaxdyn.model._model import FRICTION_VELOCITY, Model
@@ -140,7 +140,9 @@ class ModelBuilder:
         if not self._bodies:
             raise ModelError("the model has no moving body: every link is fixed to the world; add a body with a joint")
         gravity = np.asarray(gravity, dtype=np.float64)
-        require_last_axes(gravity, (3,), "gravity", "an acceleration in m/s^2, world axes")
+        require_shape(gravity, (3,), "gravity", "an acceleration in m/s^2, world axes")
+        if not np.isfinite(gravity).all():
+            raise ModelError(f"gravity is not finite: {gravity.tolist()}")
         order = self._depth_first()
         index = {name: i for i, name in enumerate(order)} | {"world": -1}
         bodies = [self._bodies[name] for name in order]
@@ -152,13 +154,13 @@ class ModelBuilder:
             parents.append(index[anchor])
             placements.append(compose(pose, body.placement))
         parameters = np.array([body.parameters for body in bodies])
-        links = [name for name, fixed in self._fixed.items() if fixed.parameters is not None]
-        attached = [moved_parameters(self._fixed[name].parameters, anchors[name][1]) for name in links]
+        own_parameters = {name: f.parameters for name, f in self._fixed.items() if f.parameters is not None}
+        links = list(own_parameters)
+        attached = [moved_parameters(own_parameters[name], anchors[name][1]) for name in links]
         attached_bodies = [index[anchors[name][0]] for name in links]
-        for name, own in [(n, b.parameters) for n, b in self._bodies.items()] + [
-            (n, self._fixed[n].parameters) for n in links
-        ]:
-            reason = unphysical_reason(np.asarray(own))
+        own_parameters |= {name: body.parameters for name, body in self._bodies.items()}
+        for name, own in own_parameters.items():
+            reason = unphysical_reason(own)
             if reason:
                 package = str(pathlib.Path(__file__).parents[1])
                 warnings.warn(f"link {name!r}: {reason}", PhysicalityWarning, skip_file_prefixes=(package,))
@@ -212,7 +214,7 @@ class ModelBuilder:
             try:
                 look_up(parent, ("world", *self._bodies, *self._fixed), "parent")
             except UnknownNameError as error:
-                raise UnknownNameError(f"body {name!r}: {error}; a parent must be added before its children") from None
+                raise UnknownNameError(f"{name!r}: {error}; a parent must be added before its children") from None
 
     def _resolve(self, name: str, anchors: dict) -> tuple[str, np.ndarray]:
         return anchors.get(name, (name, _IDENTITY))
@@ -239,15 +241,23 @@ class ModelBuilder:
 
     @staticmethod
     def _check_leaves(topology: Topology, bodies: list[_Body], parameters: np.ndarray, armature: np.ndarray) -> None:
-        """A joint that moves nothing has no acceleration: `S^T I S + armature` must be positive definite at leaves."""
-        for i in sorted(set(range(topology.nb)) - set(topology.parents)):
+        """A joint that moves nothing has no acceleration: where nothing behind it has mass, and at leaves, `S^T I S +
+        armature` must be positive definite."""
+        # Whether anything behind a joint has mass, and whether the joint is the last.
+        massive, leaf = parameters[:, 0] > 0, np.ones(topology.nb, dtype=bool)
+        for i in reversed(range(topology.nb)):
+            parent = topology.parents[i]
+            if parent >= 0:
+                massive[parent] |= massive[i]
+                leaf[parent] = False
+        for i in np.flatnonzero(leaf | ~massive):
             own = armature[topology.v_starts[i] : topology.v_starts[i + 1]]
             D = _columns(bodies[i]).T @ _matrix6(parameters[i]) @ _columns(bodies[i]) + np.diag(own)
             if np.linalg.eigvalsh(D)[0] <= 1e-12 * np.abs(D).max():
                 what = "no mass" if parameters[i, 0] == 0 else "no inertia against the motion of its joint"
                 raise ModelError(
                     f"body {topology.body_names[i]!r}, moved by joint {topology.joint_names[i]!r}, has {what}, and "
-                    "nothing is attached to it: its acceleration would be undefined. Give it an inertia, give the "
+                    "nothing with mass is attached to it: its acceleration would be undefined. Give it an inertia, give the "
                     "joint an armature, or fix the joint"
                 )
 
@@ -280,9 +290,11 @@ def _joint_geometry(joint: Joint, where: str) -> tuple[list[np.ndarray], list[fl
         raise ModelError(f"{where}: axis2 belongs to universal joints, which need it; the type is {joint.type!r}")
     if (joint.pitch is not None) != (joint.type == "helical"):
         raise ModelError(f"{where}: pitch (m/rad) belongs to helical joints, which need it; the type is {joint.type!r}")
+    if joint.pitch is not None and not np.isfinite(joint.pitch):
+        raise ModelError(f"{where}: pitch is {joint.pitch}; a finite number of m/rad is needed")
     if joint.axis2 is not None:
         axes.append(_unit(joint.axis2, "axis2", where))
-        if np.linalg.norm(np.cross(*axes)) < 1e-6:
+        if np.linalg.norm(np.cross(axes[0], axes[1])) < 1e-6:
             raise ModelError(f"{where}: the two axes of a universal joint are parallel: {joint.axis}, {joint.axis2}")
     if joint.type == "cylindrical":
         axes = axes * 2
@@ -318,10 +330,16 @@ def _spread(joint: Joint, field: str, size: int, body: str) -> np.ndarray:
         raise ShapeError(f"{where} has shape {value.shape}; a number or [{size}] is needed")
     if np.isnan(value).any():
         raise ModelError(f"{where} is NaN")
-    if field in ("armature", "damping", "friction") and (value < 0).any():
+    if field not in ("lower", "upper") and (value < 0).any():
         raise ModelError(f"{where} is negative: {value}")
-    if field == "friction_velocity" and (value <= 0).any():
+    if field in ("armature", "damping", "friction", "friction_velocity") and not np.isfinite(value).all():
+        raise ModelError(f"{where} is not finite: {value}")
+    if field == "friction_velocity" and (value == 0).any():
         raise ModelError(f"{where} must be positive: {value}")
+    if field == "upper" and (value < np.asarray(joint.lower, dtype=np.float64)).any():
+        raise ModelError(f"{where} is {value}, below lower {joint.lower}; swap or correct them")
+    if joint.type == "continuous" and field in ("lower", "upper") and np.isfinite(value).any():
+        raise ModelError(f"{where} is {value}, but a continuous joint has no limits; make it a revolute one")
     return np.broadcast_to(value, (size,)).copy()
 
 
@@ -345,8 +363,12 @@ def pose_vector(placement: SE3 | ArrayLike | None, what: str = "placement") -> n
     if placement is None:
         return _IDENTITY
     if isinstance(placement, SE3):
-        p, R = np.asarray(placement.translation, np.float64), np.asarray(placement.rotation)
-        return np.concatenate([p, rotation_to_quaternion(R)])
+        p, R = np.asarray(placement.translation, np.float64), np.asarray(placement.rotation, np.float64)
+        require_shape(p, (3,), f"translation of the {what}", "one position in m")
+        try:
+            placement = np.concatenate([p, rotation_to_quaternion(R)])
+        except ShapeError as error:
+            raise ShapeError(f"{what}: {error}") from None
     out = np.asarray(placement, dtype=np.float64)
     if out.shape == (3,):
         out = np.concatenate([out, _IDENTITY[3:]])

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from jaxdyn._errors import ModelError, require_last_axes
+from jaxdyn._errors import ModelError, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.spatial import Inertia, Pose
 
@@ -27,8 +27,8 @@ class BodyInertia:
     def __post_init__(self):
         com, I = _array(self.center_of_mass), _array(self.rotational)
         I = np.diag(I) if I.shape == (3,) else I
-        require_last_axes(com, (3,), "center_of_mass", "a position in m")
-        require_last_axes(I, (3, 3), "rotational", "the inertia about the centre of mass, kg m^2")
+        require_shape(com, (3,), "center_of_mass", "a position in m")
+        require_shape(I, (3, 3), "rotational", "the inertia about the centre of mass, kg m^2")
         if not np.isfinite(self.mass) or not np.isfinite(com).all() or not np.isfinite(I).all():
             raise ModelError(f"an inertia is not finite: mass {self.mass}, center_of_mass {com}, rotational {I}")
         if self.mass < 0:
@@ -42,7 +42,9 @@ class BodyInertia:
     @staticmethod
     def box(mass: float, size: ArrayLike, center_of_mass: ArrayLike = (0.0, 0.0, 0.0)) -> BodyInertia:
         """A uniform box with edges `size` (m) along the axes."""
-        x, y, z = _array(size) ** 2
+        size = _array(size)
+        require_shape(size, (3,), "size", "the lengths of a box's edges in m")
+        x, y, z = size**2
         return BodyInertia(mass, center_of_mass, np.array([y + z, x + z, x + y]) * (mass / 12))
 
     @staticmethod
@@ -54,6 +56,8 @@ class BodyInertia:
     def rod(mass: float, start: ArrayLike, end: ArrayLike) -> BodyInertia:
         """A thin uniform rod between two points."""
         a, b = _array(start), _array(end)
+        for name, point in (("start", a), ("end", b)):
+            require_shape(point, (3,), name, "a point in m")
         d = b - a
         return BodyInertia(mass, 0.5 * (a + b), (d @ d * np.eye(3) - np.outer(d, d)) * (mass / 12))
 

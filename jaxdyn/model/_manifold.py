@@ -126,8 +126,10 @@ def random_configuration(topology: Topology, key, lower, upper, shape: tuple[int
     reach = np.ones(topology.nq)
     angular = topology.node_q[:-1][np.isin(kinds, ["R", "H"])]
     reach[angular] = np.pi
-    bounded = jnp.isfinite(lower) & jnp.isfinite(upper)
-    low, high = jnp.where(bounded, lower, -reach), jnp.where(bounded, upper, reach)
+    below, above = jnp.isfinite(lower), jnp.isfinite(upper)
+    # One limit alone keeps the length of the range: it starts, or ends, there.
+    low = jnp.where(below, lower, jnp.where(above, upper - 2 * reach, -reach))
+    high = jnp.where(above, upper, jnp.where(below, lower + 2 * reach, reach))
     key_vector, key_quaternion = jax.random.split(key)
     u = jax.random.uniform(key_vector, (*shape, topology.nq), lower.dtype)
     q = low + (high - low) * u

@@ -142,13 +142,14 @@ class Model(eqx.Module):
         return self._on_manifold(_manifold.chart_rate, q=q, x=x, v=v)
 
     def checked(self, q: Float[Array, "*batch nq"]) -> Float[Array, "*batch nq"]:
-        """`q`, with a run-time error where it has NaN or a quaternion that is not unit (to 1e-3).
+        """`q`, with a run-time error where it has NaN, an infinite value, or a quaternion that is not unit (to 1e-3).
 
         Functions of the library do not look at values by themselves (a quaternion stands for its direction); call this
         where they come from outside. Works under `jit` and `vmap`.
         """
         q = self._check(q, "q", "nq")
-        q = eqx.error_if(q, jnp.isnan(q), f"q has NaN; its coordinates belong to the joints {self.joint_names}")
+        names = ", ".join(self.joint_names)
+        q = eqx.error_if(q, ~jnp.isfinite(q), f"q has NaN or infinite values; its coordinates are those of {names}")
         for joint, kind in zip(self.joint_names, self.topology.joint_types, strict=True):
             if kind in ("ball", "free"):
                 stop = self.q_index(joint).stop

@@ -36,13 +36,14 @@ class SE3(eqx.Module):
 
     @staticmethod
     def from_translation(translation: ArrayLike) -> SE3:
-        translation = jnp.asarray(translation)
+        translation = _real(translation)
+        require_last_axes(translation, (3,), "translation", "a position in m")
         return SE3(jnp.broadcast_to(jnp.eye(3, dtype=translation.dtype), (*translation.shape, 3)), translation)
 
     @staticmethod
     def from_rpy(rpy: ArrayLike, translation: ArrayLike = (0.0, 0.0, 0.0)) -> SE3:
         """Roll, pitch, yaw about the fixed axes x, y, z, in this order, as URDF has them (rad)."""
-        r = jnp.asarray(rpy)
+        r = _real(rpy)
         require_last_axes(r, (3,), "rpy", "roll, pitch, yaw in rad")
         sr, sp, sy = (jnp.sin(r[..., i]) for i in range(3))
         cr, cp, cy = (jnp.cos(r[..., i]) for i in range(3))
@@ -54,19 +55,19 @@ class SE3(eqx.Module):
     @staticmethod
     def from_vector(vector: Float[Array, "*batch 7"]) -> SE3:
         """From position and quaternion `w x y z`, the configuration of a free joint."""
-        vector = jnp.asarray(vector)
+        vector = _real(vector)
         require_last_axes(vector, (7,), "vector", "position (3) and quaternion w x y z (4)")
         return SE3(Pose.from_vector(vector).rotation.to_array(), vector[..., :3])
 
     def to_vector(self) -> Float[Array, "*batch 7"]:
         """Position and unit quaternion `w x y z` with `w >= 0`."""
         quaternion = Quaternion.from_rotation(Mat3.from_array(self.rotation)).to_array()
-        return jnp.concatenate([jnp.broadcast_to(self.translation, (*quaternion.shape[:-1], 3)), quaternion], axis=-1)
+        return _joined(self.translation, quaternion)
 
     @staticmethod
     def exp(twist: Float[Array, "*batch 6"]) -> SE3:
         """The displacement of a constant body twist `[linear, angular]` over unit time."""
-        twist = jnp.asarray(twist)
+        twist = _real(twist)
         require_last_axes(twist, (6,), "twist", "linear (3) and angular (3)")
         pose = se3_exp(Motion(linear=Vec3.from_array(twist), angular=Vec3.from_array(twist[..., 3:])))
         return SE3(pose.rotation.to_array(), pose.translation.to_array())
@@ -74,7 +75,7 @@ class SE3(eqx.Module):
     def log(self) -> Float[Array, "*batch 6"]:
         """The body twist `[linear, angular]`, of angle at most pi, whose exponential this is."""
         twist = se3_log(self._pose())
-        return jnp.concatenate([twist.linear.to_array(), twist.angular.to_array()], axis=-1)
+        return _joined(twist.linear.to_array(), twist.angular.to_array())
 
     def inverse(self) -> SE3:
         pose = self._pose().inverse()
@@ -86,7 +87,9 @@ class SE3(eqx.Module):
 
     def apply(self, points: Float[Array, "*batch 3"]) -> Float[Array, "*batch 3"]:
         """Points of the frame, in the axes of its parent; batch axes broadcast."""
-        return self._pose().apply(Vec3.from_array(jnp.asarray(points))).to_array()
+        points = jnp.asarray(points)
+        require_last_axes(points, (3,), "points", "positions in m")
+        return self._pose().apply(Vec3.from_array(points)).to_array()
 
     def as_matrix(self) -> Float[Array, "*batch 4 4"]:
         """The homogeneous matrix."""
@@ -98,6 +101,18 @@ class SE3(eqx.Module):
 
     def _pose(self) -> Pose:
         return Pose(Mat3.from_array(self.rotation), Vec3.from_array(self.translation))
+
+
+def _real(x) -> Array:
+    """As an array of real numbers: whole ones become the default floating-point type."""
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
+
+
+def _joined(a, b) -> Array:
+    """Along the last axis, after broadcasting the batch axes."""
+    batch = jnp.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+    return jnp.concatenate([jnp.broadcast_to(x, (*batch, x.shape[-1])) for x in (a, b)], axis=-1)
 
 
 def rotation_to_quaternion(rotation: np.ndarray) -> np.ndarray:
