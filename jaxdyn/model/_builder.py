@@ -257,8 +257,8 @@ class ModelBuilder:
                 what = "no mass" if parameters[i, 0] == 0 else "no inertia against the motion of its joint"
                 raise ModelError(
                     f"body {topology.body_names[i]!r}, moved by joint {topology.joint_names[i]!r}, has {what}, and "
-                    "nothing with mass is attached to it: its acceleration would be undefined. Give it an inertia, give the "
-                    "joint an armature, or fix the joint"
+                    "nothing with mass is attached to it: its acceleration would be undefined. Give it an inertia, "
+                    "give the joint an armature, or fix the joint"
                 )
 
 

@@ -157,6 +157,25 @@ class Topology:
                 out[self.joint_nodes[body] : self.body_nodes[body] + 1] = True
         return out
 
+    @functools.cached_property
+    def reference_slot(self) -> np.ndarray:
+        """The node slot whose origin a slot's tree is referred to: `[1]` for one tree, else `[node slots]`.
+
+        The node with the least sum of squared distances, in joints, to the others of its tree.
+        """
+        ancestors = self.nodes.ancestors
+        # The lowest common ancestor of two nodes is at the depth that their paths share.
+        depth = ancestors.sum(axis=1)
+        shared = ancestors.astype(int) @ ancestors.T.astype(int)
+        distance = depth[:, None] + depth[None, :] - 2 * shared
+        same_tree = shared > 0
+        spread = np.where(same_tree, distance**2, 0).sum(axis=1)
+        middle = np.array([min(np.flatnonzero(row), key=lambda i: spread[i]) for row in same_tree], dtype=int)
+        if len(set(middle)) == 1:
+            return self.nodes.slot_of_node[middle[:1]]
+        node = self.nodes.node_of_slot
+        return np.where(node >= 0, self.nodes.slot_of_node[middle[node]], -1)
+
     # Degrees of freedom: a node with several is a chain of as many, of which the last carries the body.
 
     @functools.cached_property

@@ -155,8 +155,7 @@ def _barrier_metric(point: Physical) -> np.ndarray:
     L = np.linalg.cholesky(symmetric.T @ symmetric)
     nb, nv = point.U.shape[0], point.offset.shape[0]
     out = np.eye(10 * nb + 4 * nv)
-    for i in range(nb):
-        out[10 * i : 10 * i + 10, 10 * i : 10 * i + 10] = L
+    out[: 10 * nb, : 10 * nb] = np.kron(np.eye(nb), L)
     return out
 
 
