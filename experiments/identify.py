@@ -12,7 +12,6 @@ import dataclasses
 import json
 import os
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -281,13 +280,12 @@ def summary(config: Config, model: Model, predictions, errors, times) -> dict:
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Whoever reads the file finds the old one or the new one, never half of one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
-    os.close(handle)
+    temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
-        write(Path(temporary))
+        write(temporary)
         os.replace(temporary, path)
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def draw(path: Path, config: Config, model: Model, test: Part, torques: dict[str, np.ndarray]) -> None:
