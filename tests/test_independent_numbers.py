@@ -233,6 +233,21 @@ def test_pendulum_released_from_rest():
         np.testing.assert_allclose([final.q[0], final.v[0]], expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("amplitude", [0.1, np.pi / 2, 3.0])
+def test_pendulum_period(amplitude):
+    period = {0.1: 1.638970889418406, np.pi / 2: 1.933334854373246, 3.0: 4.211543869056686}[amplitude]
+    model, state = jaxdyn.samples.pendulum(), State(jnp.array([amplitude]), jnp.zeros(1))
+    final = jaxdyn.rollout(model, state, jnp.zeros((2000, 1)), period / 2000, integrator="rk4").final
+    np.testing.assert_allclose([final.q[0], final.v[0]], [amplitude, 0.0], atol=1e-8)
+
+
+def test_pendulum_small_period():
+    model, zero = jaxdyn.samples.pendulum(), jnp.zeros(1)
+    stiffness = jax.jacfwd(lambda q: jaxdyn.generalized_gravity(model, q))(zero)[0, 0]
+    period = 2 * np.pi * np.sqrt(jaxdyn.crba(model, zero)[0, 0] / stiffness)
+    assert float(period) == pytest.approx(1.637946585913276, rel=1e-14)
+
+
 def test_free_body():
     for t, expected in (
         (1.0, (0.7239782145763153, 0.6898228358201044, 0.6938166076567855)),
