@@ -72,6 +72,21 @@ def test_batches_broadcast():
     assert jaxdyn.generalized_gravity(model, q).shape == (3, 1, 7)
 
 
+@pytest.mark.parametrize(
+    "leaf", ["gravity", "armature", "damping", "friction", "friction_velocity", "inertial_parameters", "joint_axis"]
+)
+def test_each_physical_array_may_have_batch_axes(leaf):
+    model, x = jaxdyn.samples.double_pendulum(), jnp.array([0.3, 0.002])
+    value = getattr(model, leaf)
+    batch = jnp.stack([value, 1.5 * value])
+    models = eqx.tree_at(lambda m: getattr(m, leaf), model, batch)
+    tau = jaxdyn.rnea(models, x, x, x)
+    assert tau.shape == (2, 2)
+    np.testing.assert_allclose(tau[0], jaxdyn.rnea(model, x, x, x), rtol=1e-12)
+    # Of an axis the direction counts; everything else changes the torques.
+    assert np.allclose(tau[0], tau[1], rtol=1e-12) == (leaf == "joint_axis")
+
+
 def test_rollout_matches_steps_and_broadcasts():
     model = jaxdyn.samples.cartpole()
     start = State(jnp.array([0.0, 0.1]), jnp.zeros(2))

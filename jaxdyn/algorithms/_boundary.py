@@ -24,13 +24,13 @@ class Rows(NamedTuple):
 
 
 def rows(model: Model, **arrays) -> Rows:
-    """The rows of `q`, `v`, `a`, `tau` (each `[*batch, nq]` or `[*batch, nv]`; None stays None) in one dtype.
+    """The rows of `q`, `v`, `a`, `tau` (each `[*batch, nq]` or `[*batch, nv]`) in one dtype.
 
     **Raises** `ShapeError`, which names the argument, where the last axis or the batch axes do not fit.
     """
     if not isinstance(model, Model):
         raise ShapeError(f"the first argument must be a jaxdyn.Model, not {type(model).__name__}")
-    given = {name: jnp.asarray(x) for name, x in arrays.items() if x is not None}
+    given = {name: jnp.asarray(x) for name, x in arrays.items()}
     for name, x in given.items():
         size, label = (model.nq, "nq") if name == "q" else (model.nv, "nv")
         require_last_axes(x, (size,), name, f"{label} = {size} for this model, joints {_shown(model.joint_names)}")
@@ -40,8 +40,7 @@ def rows(model: Model, **arrays) -> Rows:
     batch = broadcast_batches(batches)
     dtype = jnp.result_type(model.dtype, *given.values())
     rank = len(batch)
-    out = tuple(rows_of(given[name].astype(dtype), rank) if name in given else None for name in arrays)
-    return Rows(out, batch, rank)
+    return Rows(tuple(rows_of(x.astype(dtype), rank) for x in given.values()), batch, rank)
 
 
 def broadcast_batches(batches: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
@@ -56,7 +55,8 @@ def broadcast_batches(batches: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
 def model_batch(model: Model) -> tuple[int, ...]:
     """The batch axes that the leaves of a model carry."""
     shapes = [getattr(model, name).shape[:-axes] for name, axes in _LEAF_AXES.items()]
-    shapes += [leaf.shape[:-1] for leaf in (model.armature, model.damping, model.friction, model.joint_pitch)]
+    joint_arrays = (model.armature, model.damping, model.friction, model.friction_velocity, model.joint_pitch)
+    shapes += [leaf.shape[:-1] for leaf in joint_arrays]
     return tuple(int(n) for n in np.broadcast_shapes(*shapes))
 
 
