@@ -10,6 +10,7 @@ FLOORS = {
     "_types": 0,
     "_errors": 0,
     "_compile": 0,
+    "_batching": 0,
     "spatial": 1,
     "model": 2,
     "io": 3,

@@ -10,19 +10,19 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from jaxdyn._compile import compiled
+from jaxdyn._compile import once
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
-from jaxdyn.algorithms._boundary import full, rows, with_wrenches
+from jaxdyn.algorithms._boundary import batched, full, rows, with_wrenches
 from jaxdyn.algorithms._rnea import inverse
 from jaxdyn.algorithms._terms import Terms, friction_torque, terms
 from jaxdyn.model import Model, Topology
-from jaxdyn.model._layout import static_column, to_leading
-from jaxdyn.model._traversal import from_slots, scan_down, scan_up, take_rows, to_slots
+from jaxdyn.model._layout import to_leading
+from jaxdyn.model._traversal import scan_down, scan_up
 from jaxdyn.spatial import ArticulatedInertia, Force, Mat3, Motion, Sym3, Vec3
 
 
 class Factors(NamedTuple):
-    """What the elimination leaves: the factors of the mass matrix, `[dof slots]`."""
+    """What the elimination leaves: the factors of the mass matrix, `[nv]`."""
 
     U: Force
     """`I^A S`"""
@@ -31,32 +31,29 @@ class Factors(NamedTuple):
 
 
 def eliminate_and_substitute(topology: Topology, terms: Terms, tau) -> tuple[Any, Factors]:
-    """`[dof slots]`: accelerations, and the factors (Featherstone 2008, table 7.1, in world axes).
+    """`[nv]`: accelerations, and the factors (Featherstone 2008, table 7.1, in world axes).
 
     A joint of k degrees of freedom is k nodes of one, with massless bodies between them: exact, and every division is
     by a scalar.
     """
     S, inertia, c, p, gravity, armature = terms
     dofs = topology.dofs
-    carried = topology.node_slot_carried_by_dof_slot
-    inertia, c, p = take_rows((inertia, c, p), carried)
-    # Slots of padding have S = 0; a one in their place keeps D from being zero.
-    pad = static_column(dofs.padding, tau.dtype, tau.ndim - 1)
 
     def up(children, x):
-        (IA_children, pA_children), (S, inertia, c, p, tau, extra) = children, x
+        (IA_children, pA_children), (S, inertia, c, p, tau, armature) = children, x
         IA = inertia.articulated() + IA_children
         pA = p + pA_children
         U = IA.apply(S)
-        Dinv = 1 / (S.dot(U) + extra)
+        Dinv = 1 / (S.dot(U) + armature)
         u = tau - S.dot(pA)
+        U, Dinv, u = once((U, Dinv, u))
         # Ia = IA - U D^-1 U^T,  pa = pA + Ia c + U D^-1 u
         Ia = IA.minus_outer(U, U * Dinv)
         pa = pA + Ia.apply(c) + U * (Dinv * u)
         return (Ia, pa), (U, Dinv, u)
 
     none = ArticulatedInertia(Sym3.zero(), Mat3.zero(), Sym3.zero())
-    xs = (S, inertia, c, p, tau, armature + pad)
+    xs = (S, inertia, c, p, tau, armature)
     U, Dinv, u = scan_up(dofs, up, (none, Force.zero()), xs)
 
     def down(parent, x):
@@ -71,7 +68,7 @@ def eliminate_and_substitute(topology: Topology, terms: Terms, tau) -> tuple[Any
 
 
 def solve_mass_matrix(topology: Topology, S: Motion, factors: Factors, tau):
-    """`[dof slots]`: `M^-1 tau` from the factors, by one sweep up and one down."""
+    """`[nv]`: `M^-1 tau` from the factors, by one sweep up and one down."""
 
     def up(p, x):
         S, U, Dinv, tau = x
@@ -88,7 +85,7 @@ def solve_mass_matrix(topology: Topology, S: Motion, factors: Factors, tau):
 
 
 def mass_matrix_product(topology: Topology, terms: Terms, x):
-    """`[dof slots]`: `M x`."""
+    """`[nv]`: `M x`."""
     still = terms._replace(
         c=jax.tree.map(jnp.zeros_like, terms.c),
         p=jax.tree.map(jnp.zeros_like, terms.p),
@@ -133,7 +130,7 @@ def _forward_jvp(topology: Topology, primals, tangents):
     return (a, factors), (a_dot, jax.tree.map(jnp.zeros_like, factors))
 
 
-@compiled("joint_friction")
+@batched(lambda model: (model.nv,), "joint_friction")
 def aba(
     model: Model,
     q: Configuration,
@@ -167,6 +164,5 @@ def aba(
     topology = model.topology
     if joint_friction:
         tau = tau - friction_torque(model, v, rank)
-    tau = to_slots(topology.dofs, tau)
     a, _ = _forward(topology, terms(model, q, v, f_ext, rank), tau)
-    return to_leading(full(from_slots(topology.dofs, a), batch))
+    return to_leading(full(a, batch))

@@ -6,16 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._compile import compiled
 from jaxdyn._types import Array, Configuration, Float
-from jaxdyn.algorithms._boundary import full, rows
+from jaxdyn.algorithms._boundary import batched, full, rows
 from jaxdyn.algorithms._terms import kinematics, node_inertias
 from jaxdyn.model import Model
 from jaxdyn.model._layout import matrix_to_leading, rows_of
-from jaxdyn.model._traversal import from_slots, sum_up, take_rows
+from jaxdyn.model._traversal import sum_up
 
 
-@compiled()
+@batched(lambda model: (model.nv, model.nv))
 def crba(model: Model, q: Configuration) -> Float[Array, "*batch nv nv"]:
     """The joint-space mass matrix `M(q)` `[*batch, nv, nv]`, symmetric, armature included.
 
@@ -27,9 +26,7 @@ def crba(model: Model, q: Configuration) -> Float[Array, "*batch nv nv"]:
     (q,), batch, rank = rows(model, q=q)
     topology = model.topology
     poses, S = kinematics(model, q, rank)
-    composite = sum_up(topology.nodes, node_inertias(model, poses, rank))
-    force = take_rows(composite, topology.node_slot_of_dof_slot).apply(S)
-    S, force = from_slots(topology.dofs, (S, force))
+    force = sum_up(topology.dofs, node_inertias(model, poses, rank)).apply(S)
     # All pairs at once; those that are not ancestor and descendant are dropped.
     lower = jax.tree.map(lambda x: x[None, :], S).dot(jax.tree.map(lambda x: x[:, None], force))
     extend = (1,) * rank

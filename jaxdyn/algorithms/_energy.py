@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-from jaxdyn._compile import compiled
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms._boundary import full, rows
+from jaxdyn.algorithms._boundary import batched, full, rows
 from jaxdyn.algorithms._terms import (
     absolute_poses,
-    armature_slots,
     gravity_rows,
     kinematics,
     node_inertias,
     velocities,
 )
 from jaxdyn.model import Model
-from jaxdyn.model._traversal import to_slots
+from jaxdyn.model._layout import rows_of
 
 
-@compiled()
+@batched(lambda _: ())
 def kinetic_energy(model: Model, q: Configuration, v: Velocity) -> Float[Array, "*batch"]:
     """`v^T M(q) v / 2` in J, with the rotors' energy `armature v^2 / 2`."""
     (q, v), batch, rank = rows(model, q=q, v=v)
-    topology = model.topology
     poses, S = kinematics(model, q, rank)
-    v = to_slots(topology.dofs, v)
-    _, velocity = velocities(topology, S, v)
+    _, velocity = velocities(model.topology, S, v)
     bodies = velocity.dot(node_inertias(model, poses, rank).apply(velocity)).sum(axis=0)
-    return full(0.5 * (bodies + (armature_slots(model, rank) * v * v).sum(axis=0)), batch)
+    return full(0.5 * (bodies + (rows_of(model.armature, rank) * v * v).sum(axis=0)), batch)
 
 
-@compiled()
+@batched(lambda _: ())
 def potential_energy(model: Model, q: Configuration) -> Float[Array, "*batch"]:
     """`-sum(m_i g . c_i)` in J: zero for a mass at the world's origin."""
     (q,), batch, rank = rows(model, q=q)
     return full(-_first_moment(model, q, rank)[1].dot(gravity_rows(model, rank))[0], batch)
 
 
-@compiled()
+@batched(lambda _: (3,))
 def center_of_mass(model: Model, q: Configuration) -> Float[Array, "*batch 3"]:
     """The centre of mass of all moving bodies, m, world axes."""
     (q,), batch, rank = rows(model, q=q)

@@ -6,16 +6,15 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms._boundary import full, rows
+from jaxdyn.algorithms._boundary import batched, full, rows
 from jaxdyn.algorithms._terms import absolute_poses, kinematics
 from jaxdyn.model import Model
 from jaxdyn.model._layout import matrix_to_leading, rows_of, static_column
-from jaxdyn.model._traversal import from_slots, take_rows
+from jaxdyn.model._traversal import take_rows
 from jaxdyn.spatial import SE3, Motion, Pose
 
 type Reference = Literal["local", "world", "local_world_aligned"]
@@ -23,18 +22,18 @@ type Reference = Literal["local", "world", "local_world_aligned"]
 _REFERENCES = ("local", "world", "local_world_aligned")
 
 
-@compiled()
+@batched(lambda model: SE3((model.nb, 3, 3), (model.nb, 3)))
 def forward_kinematics(model: Model, q: Configuration) -> SE3:
     """The poses of all bodies in the world: `rotation` `[*batch, nb, 3, 3]`, `translation` `[*batch, nb, 3]` in m.
 
     A body's frame is its joint's moving frame. For the frames of merged links and for named frames see `frame_pose`.
     """
     (q,), batch, rank = rows(model, q=q)
-    poses = take_rows(from_slots(model.topology.nodes, absolute_poses(model, q, rank)), model.topology.body_nodes)
+    poses = take_rows(absolute_poses(model, q, rank), model.topology.body_dofs)
     return _to_se3(poses, batch, jnp.moveaxis)
 
 
-@compiled("frame")
+@batched(lambda _: SE3((3, 3), (3,)), "frame")
 def frame_pose(model: Model, q: Configuration, frame: str) -> SE3:
     """The pose of a frame (a body, a merged link, or a named frame) in the world; batch axes as `q`.
 
@@ -49,7 +48,7 @@ def frame_pose(model: Model, q: Configuration, frame: str) -> SE3:
     return _to_se3(pose, batch, lambda x, *_: x[0])
 
 
-@compiled("frame", "reference")
+@batched(lambda model: (6, model.nv), "frame", "reference")
 def frame_jacobian(
     model: Model, q: Configuration, frame: str, reference: Reference = "local_world_aligned"
 ) -> Float[Array, "*batch 6 nv"]:
@@ -69,9 +68,9 @@ def frame_jacobian(
     if body < 0:
         return jnp.zeros((*batch, 6, model.nv), q.dtype)
     poses, S = kinematics(model, q, rank)
-    moves = static_column(topology.body_dofs[body].astype(float), q.dtype, rank)
+    moves = static_column(topology.moves_body[body].astype(float), q.dtype, rank)
     # Columns of the degrees of freedom that do not move the body are zero.
-    J = from_slots(topology.dofs, S) * moves
+    J = S * moves
     if reference == "world":
         root = _root(topology.parents, body)
         origin = _body_pose(model, absolute_poses(model, q, rank), root).translation
@@ -102,9 +101,8 @@ def _root(parents: tuple[int, ...], body: int) -> int:
 
 
 def _body_pose(model: Model, poses: Pose, body: int) -> Pose:
-    """`[1, *batch]`: one body's of the poses in node slots."""
-    slot = model.topology.nodes.slot_of_node[model.topology.body_nodes[body]]
-    return take_rows(poses, np.array([slot]))
+    """`[1, *batch]`: one body's."""
+    return take_rows(poses, model.topology.body_dofs[body : body + 1])
 
 
 def _frame_placement(model: Model, number: int, rank: int) -> Pose:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from jaxdyn._compile import compiled
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms._boundary import full, rows
-from jaxdyn.algorithms._terms import gravity_rows, kinematics, node_sums, velocities
+from jaxdyn.algorithms._boundary import batched, full, rows
+from jaxdyn.algorithms._terms import gravity_rows, kinematics, velocities, velocity_accelerations
 from jaxdyn.model import Model
-from jaxdyn.model._traversal import from_slots, sum_down, take_rows, to_slots
+from jaxdyn.model._traversal import sum_down, take_rows
 from jaxdyn.spatial import Force, Inertia, Mat3, Motion, Sym3, Vec3
 
 
-@compiled()
+@batched(lambda model: (model.nv, 10 * model.nb))
 def torque_regressor(model: Model, q: Configuration, v: Velocity, a: Velocity) -> Float[Array, "*batch nv ten_nb"]:
     """`Y(q, v, a)` `[*batch, nv, 10 nb]` with `rnea = Y p` for the inertial parameters `p` of all bodies in order.
 
@@ -24,13 +23,10 @@ def torque_regressor(model: Model, q: Configuration, v: Velocity, a: Velocity) -
     (q, v, a), batch, rank = rows(model, q=q, v=v, a=a)
     topology = model.topology
     poses, S = kinematics(model, q, rank)
-    joint, velocity = velocities(topology, S, to_slots(topology.dofs, v))
-    acceleration = sum_down(topology.nodes, node_sums(topology, S * to_slots(topology.dofs, a)) + velocity.cross(joint))
+    joint, velocity = velocities(topology, S, v)
+    acceleration = sum_down(topology.dofs, S * a + velocity_accelerations(topology, joint, velocity))
     acceleration = Motion(acceleration.angular, acceleration.linear - gravity_rows(model, rank))
-    bodies = topology.body_nodes
-    poses, velocity, acceleration = (
-        take_rows(from_slots(topology.nodes, x), bodies) for x in (poses, velocity, acceleration)
-    )
+    poses, velocity, acceleration = take_rows((poses, velocity, acceleration), topology.body_dofs)
     R = poses.rotation
 
     def local(motion: Motion) -> Motion:
@@ -38,8 +34,7 @@ def torque_regressor(model: Model, q: Configuration, v: Velocity, a: Velocity) -
         return Motion(R.apply_transpose(moved.angular), R.apply_transpose(moved.linear))
 
     velocity, acceleration = local(velocity), local(acceleration)
-    S = from_slots(topology.dofs, S)
-    mask = jnp.asarray(topology.body_dofs.T.reshape((model.nv, model.nb) + (1,) * rank), q.dtype)
+    mask = jnp.asarray(topology.moves_body.T.reshape((model.nv, model.nb) + (1,) * rank), q.dtype)
 
     # Every pair of a degree of freedom (first axis) and a body (second axis): S in the body's axes at its origin.
     def over_bodies(x: Vec3) -> Vec3:

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from jaxdyn._compile import compiled
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
-from jaxdyn.algorithms._boundary import full, rows, with_wrenches
-from jaxdyn.algorithms._terms import Terms, friction_torque, node_sums, terms
+from jaxdyn.algorithms._boundary import batched, full, rows, with_wrenches
+from jaxdyn.algorithms._terms import Terms, friction_torque, terms
 from jaxdyn.model import Model, Topology
 from jaxdyn.model._layout import to_leading
-from jaxdyn.model._traversal import from_slots, sum_down, sum_up, take_rows, to_slots
+from jaxdyn.model._traversal import sum_down, sum_up
 from jaxdyn.spatial import Motion
 
 
 def inverse(topology: Topology, terms: Terms, a):
-    """`[dof slots]`: the generalized forces for the accelerations `a` (Featherstone 2008, table 5.1, world axes)."""
+    """`[nv]`: the generalized forces for the accelerations `a` (Featherstone 2008, table 5.1, world axes)."""
     S, inertia, c, p, gravity, armature = terms
     # a_i = a_parent + S_i qdd_i + c_i, with -gravity for the acceleration of the world.
-    acceleration = sum_down(topology.nodes, node_sums(topology, S * a) + c)
+    acceleration = sum_down(topology.dofs, S * a + c)
     acceleration = Motion(acceleration.angular, acceleration.linear - gravity)
     # f_i = I_i a_i + v_i x* I_i v_i - f_ext_i; the force across joint i is the sum over its subtree.
-    force = sum_up(topology.nodes, inertia.apply(acceleration) + p)
-    return S.dot(take_rows(force, topology.node_slot_of_dof_slot)) + armature * a
+    force = sum_up(topology.dofs, inertia.apply(acceleration) + p)
+    return S.dot(force) + armature * a
 
 
-@compiled("joint_friction")
+@batched(lambda model: (model.nv,), "joint_friction")
 def rnea(
     model: Model,
     q: Configuration,
@@ -53,28 +52,25 @@ def rnea(
     """
     (q, v, a), batch, rank = rows(model, q=q, v=v, a=a)
     f_ext, batch, rank, (q, v, a) = with_wrenches(model, f_ext, batch, q, v, a)
-    topology = model.topology
-    tau = from_slots(topology.dofs, inverse(topology, terms(model, q, v, f_ext, rank), to_slots(topology.dofs, a)))
+    tau = inverse(model.topology, terms(model, q, v, f_ext, rank), a)
     if joint_friction:
         tau = tau + friction_torque(model, v, rank)
     return to_leading(full(tau, batch))
 
 
-@compiled()
+@batched(lambda model: (model.nv,))
 def nonlinear_effects(model: Model, q: Configuration, v: Velocity) -> Float[Array, "*batch nv"]:
     """`C(q, v) v + g(q)` `[*batch, nv]`, N m or N: the torques at zero acceleration, without friction."""
     (q, v), batch, rank = rows(model, q=q, v=v)
-    topology = model.topology
-    still = jnp.zeros((len(topology.dofs.node_of_slot),) + (1,) * rank, q.dtype)
-    tau = from_slots(topology.dofs, inverse(topology, terms(model, q, v, None, rank), still))
+    still = jnp.zeros((model.nv,) + (1,) * rank, q.dtype)
+    tau = inverse(model.topology, terms(model, q, v, None, rank), still)
     return to_leading(full(tau, batch))
 
 
-@compiled()
+@batched(lambda model: (model.nv,))
 def generalized_gravity(model: Model, q: Configuration) -> Float[Array, "*batch nv"]:
     """`g(q)` `[*batch, nv]`, N m or N: the torques that hold the robot at rest against gravity."""
     (q,), batch, rank = rows(model, q=q)
-    topology = model.topology
-    still = jnp.zeros((len(topology.dofs.node_of_slot),) + (1,) * rank, q.dtype)
-    tau = from_slots(topology.dofs, inverse(topology, terms(model, q, None, None, rank), still))
+    still = jnp.zeros((model.nv,) + (1,) * rank, q.dtype)
+    tau = inverse(model.topology, terms(model, q, None, None, rank), still)
     return to_leading(full(tau, batch))

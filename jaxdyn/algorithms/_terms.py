@@ -1,4 +1,4 @@
-"""The quantities in which the equations of motion are written, for all nodes at once: poses, subspaces, inertias, bias.
+"""The quantities in which the equations of motion are written, for all at once: poses, subspaces, inertias, bias.
 
 Everything is in world axes and, for each tree, referred to one point: the origin of the body in the tree's middle. Then
 no recursion transforms anything: velocities add up on the way down, forces and inertias on the way up. The point moves
@@ -14,43 +14,41 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdyn._compile import once
 from jaxdyn.model import Model, Topology
 from jaxdyn.model._joints import local_poses, motion_columns
 from jaxdyn.model._layout import columns_of, packed_rows, rows_of, static_column
-from jaxdyn.model._traversal import compose_down, sum_down, sum_rows, take_rows, to_slots
+from jaxdyn.model._traversal import compose_down, sum_down, take_rows
 from jaxdyn.spatial import Force, Inertia, Motion, Pose, Sym3, Vec3
 
 
 class Kinematics(NamedTuple):
-    """Poses of the nodes and columns of the joints' motion subspaces, at one configuration."""
+    """At one configuration, a row for every degree of freedom: `[nv, *batch]`."""
 
     poses: Pose
-    """`[node slots]`, translations from the tree's point of reference."""
+    """Of the frames behind the dofs; translations from the tree's point of reference."""
     S: Motion
-    """`[dof slots]`"""
+    """The columns of the joints' motion subspaces."""
 
 
 class Terms(NamedTuple):
     """The equations of motion at one state: `tau = S^T sum_up(I a + p) + armature qdd`, with `a` from `qdd` by
-    `a_i = a_parent + S_i qdd_i + c_i` and `a_world = -gravity`."""
+    `a_i = a_parent + S_i qdd_i + c_i` and `a_world = -gravity`. Rows `[nv, *batch]`, one a degree of freedom."""
 
     S: Motion
-    """`[dof slots]`"""
     inertia: Inertia
-    """`[node slots]`"""
     c: Motion
-    """`[node slots]`, the part of each node's acceleration that is due to velocities"""
+    """The part of the acceleration across each joint that is due to velocities."""
     p: Force
-    """`[node slots]`, `v x* I v` less the external force"""
+    """`v x* I v` less the external force."""
     gravity: Vec3
-    """`[1]`"""
+    """`[1, *batch]`"""
     armature: Any
-    """`[dof slots]`"""
 
 
 def absolute_poses(model: Model, q, rank: int) -> Pose:
-    """`[node slots]`: the poses of the nodes in the world."""
-    return compose_down(model.topology.nodes, _local(model, q, rank))
+    """`[nv, *batch]`: the poses in the world of the frames behind the dofs."""
+    return compose_down(model.topology.dofs, _local(model, q, rank))
 
 
 def _local(model: Model, q, rank: int) -> Pose:
@@ -60,48 +58,50 @@ def _local(model: Model, q, rank: int) -> Pose:
 def kinematics(model: Model, q, rank: int) -> Kinematics:
     topology = model.topology
     local = _local(model, q, rank)
-    node = topology.nodes.node_of_slot
-    moves = static_column(np.where((node >= 0) & topology.is_root_joint[node], 0.0, 1.0), q.dtype, rank)
-    poses = compose_down(topology.nodes, Pose(local.rotation, local.translation * moves))
+    held = static_column(np.where(topology.is_root_joint, 0.0, 1.0), q.dtype, rank)
+    poses = compose_down(topology.dofs, Pose(local.rotation, local.translation * held))
     # Nothing depends on where the point of reference is, so nothing is differentiated by it either.
-    reference = lax.stop_gradient(take_rows(poses.translation, topology.reference_slot))
+    reference = lax.stop_gradient(take_rows(poses.translation, topology.reference_dof))
     poses = Pose(poses.rotation, poses.translation - reference)
-    # S in the world: the column turned into world axes, and moved from the node's origin to the point of reference.
-    at = take_rows(poses, topology.node_slot_of_dof_slot)
+    # S in the world: the column turned into world axes, and moved from the frame's origin to the point of reference.
     column = motion_columns(topology, model.joint_axis, model.joint_pitch, rank)
-    angular = at.rotation.apply(column.angular)
-    linear = at.translation.cross(angular)
+    angular = poses.rotation.apply(column.angular)
+    linear = poses.translation.cross(angular)
     if not isinstance(column.linear.x, float):
-        linear = linear + at.rotation.apply(column.linear)
-    return Kinematics(poses, Motion(angular, linear))
+        linear = linear + poses.rotation.apply(column.linear)
+    return Kinematics(*once((poses, Motion(angular, linear))))
 
 
 def node_inertias(model: Model, poses: Pose, rank: int) -> Inertia:
-    """`[node slots]`: the inertias in world axes about the point of reference, zero for nodes without a body."""
-    topology = model.topology
-    node = topology.nodes.node_of_slot
-    body = np.where(node >= 0, topology.body_of_node[node], -1)
-    m, x, y, z, *moments = columns_of(take_rows(packed_rows(model.inertial_parameters, rank), body))
+    """`[nv, *batch]`: the inertias in world axes about the point of reference, zero for dofs that carry no body."""
+    table = take_rows(packed_rows(model.inertial_parameters, rank), model.topology.body_of_dof)
+    m, x, y, z, *moments = columns_of(table)
     return Inertia(m, Vec3(x, y, z), Sym3(*moments)).moved(poses)
 
 
-def node_sums(topology: Topology, x):
-    """From `[dof slots]` to `[node slots]`: sums over the dofs of each node."""
-    return sum_rows(x, topology.node_slot_of_dof_slot, len(topology.nodes.node_of_slot))
-
-
 def velocities(topology: Topology, S: Motion, v) -> tuple[Motion, Motion]:
-    """`[node slots]` twice: the velocity across each node's joint, and of each node."""
-    joint = node_sums(topology, S * v)
-    return joint, sum_down(topology.nodes, joint)
+    """`[nv, *batch]` twice: the velocity across each dof, and of the frame behind it."""
+    joint = S * v
+    return joint, sum_down(topology.dofs, joint)
+
+
+def velocity_accelerations(topology: Topology, joint: Motion, velocity: Motion) -> Motion:
+    """`[nv, *batch]`: `v x S qd`. A column is fixed in its moving body, so its rate is `v x S`, with the velocity
+    behind the last dof of the joint."""
+    several = topology.mover != np.arange(topology.nv)
+    if not several.any():
+        return velocity.cross(joint)
+    if topology.is_root_joint[several].all():
+        # All of a root's motion is across its joint, and `v x v = 0`.
+        own = np.where(np.isin(topology.mover, topology.mover[several]), 0.0, 1.0)
+        rate = joint.angular.x
+        return velocity.cross(joint) * static_column(own, rate.dtype, rate.ndim - 1)
+    return take_rows(velocity, topology.mover).cross(joint)
 
 
 def external_forces(model: Model, poses: Pose, f_ext, rank: int) -> Force:
-    """`[node slots]`, about the point of reference, of wrenches `[*batch, nb, 6]` at the bodies' origins."""
-    topology = model.topology
-    node = topology.nodes.node_of_slot
-    body = np.where(node >= 0, topology.body_of_node[node], -1)
-    fx, fy, fz, nx, ny, nz = columns_of(take_rows(packed_rows(f_ext, rank), body))
+    """`[nv, *batch]`, about the point of reference, of wrenches `[*batch, nb, 6]` at the bodies' origins."""
+    fx, fy, fz, nx, ny, nz = columns_of(take_rows(packed_rows(f_ext, rank), model.topology.body_of_dof))
     return Force(moment=Vec3(nx, ny, nz), force=Vec3(fx, fy, fz)).moved_from(poses.translation)
 
 
@@ -115,22 +115,18 @@ def terms(model: Model, q, v, f_ext, rank: int) -> Terms:
         zeros = Vec3(zero, zero, zero)
         c, p = Motion(zeros, zeros), Force(zeros, zeros)
     else:
-        joint, velocity = velocities(topology, S, to_slots(topology.dofs, v))
-        # S is fixed in the moving node, so its rate is v x S; and d(I v)/dt has the gyroscopic part v x* I v.
-        c = velocity.cross(joint)
+        joint, velocity = velocities(topology, S, v)
+        c = velocity_accelerations(topology, joint, velocity)
+        # d(I v)/dt has the gyroscopic part v x* I v.
         p = velocity.cross_force(inertia.apply(velocity))
     if f_ext is not None:
         p = p - external_forces(model, poses, f_ext, rank)
-    return Terms(S, inertia, c, p, gravity_rows(model, rank), armature_slots(model, rank))
+    return Terms(S, inertia, c, p, gravity_rows(model, rank), rows_of(model.armature, rank))
 
 
 def gravity_rows(model: Model, rank: int) -> Vec3:
     g = rows_of(model.gravity, rank)
     return Vec3(g[0:1], g[1:2], g[2:3])
-
-
-def armature_slots(model: Model, rank: int):
-    return to_slots(model.topology.dofs, rows_of(model.armature, rank))
 
 
 def friction_torque(model: Model, v, rank: int):

@@ -9,14 +9,51 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn._compile import once
 from jaxdyn.model._layout import columns_of, packed_rows, rows_of, static_column
 from jaxdyn.model._topology import Topology
 from jaxdyn.model._traversal import take_rows
 from jaxdyn.spatial import Mat3, Motion, Pose, Quaternion, Vec3
 
+# `R_ij = sum_kl _TURN[i, j, k, l] q_k q_l` for a unit quaternion `w x y z`, and `[a x]_ij = sum_k _SKEW[i, j, k] a_k`.
+_SKEW = np.zeros((3, 3, 3))
+for _i, _j, _k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+    _SKEW[_i, _k, _j], _SKEW[_k, _i, _j] = 1, -1
+_TURN = np.zeros((3, 3, 4, 4))
+_TURN[..., 0, 0] = np.eye(3)
+_TURN[..., 1:, 1:] = -np.eye(3)[:, :, None, None] * np.eye(3)
+_TURN[..., 0, 1:] = 2 * _SKEW
+for _i in range(3):
+    for _j in range(3):
+        _TURN[_i, _j, 1 + _i, 1 + _j] += 2
 
-def _unit_axes(topology: Topology, joint_axis, dofs: np.ndarray, rank: int) -> Vec3:
-    """`[len(dofs), *batch]`: the unit axes of dofs in their nodes' frames; unit vectors for ball and free joints, z
+
+def _rotations(quaternions):
+    """`[n, 3, 3, *batch]`, of the directions of quaternions `[n, 4, *batch]`."""
+    q = quaternions / jnp.sqrt((quaternions * quaternions).sum(axis=1, keepdims=True))
+    turn = (_TURN + _TURN.swapaxes(2, 3)) / (1 + np.eye(4))
+    # Written out: the reduction of a product over two axes goes to a library that takes ten times as long.
+    return sum(
+        jnp.asarray(turn[:, :, k, j], q.dtype).reshape((3, 3) + (1,) * (q.ndim - 2))
+        * (q[:, k] * q[:, j])[:, None, None]
+        for j in range(4)
+        for k in range(j + 1)
+    )
+
+
+def _times_skew(matrices, vectors):
+    """`[n, 3, 3, *batch]`: `A [v x]`."""
+    table = jnp.asarray(_SKEW, vectors.dtype).reshape((3, 3, 3) + (1,) * (vectors.ndim - 2))
+    skew = (table * vectors[:, None, None]).sum(axis=3)
+    return (matrices[:, :, :, None] * skew[:, None]).sum(axis=2)
+
+
+def _mat3(matrices) -> Mat3:
+    return Mat3(*(Vec3(*(matrices[:, i, j] for i in range(3))) for j in range(3)))
+
+
+def _unit_axes(topology: Topology, joint_axis, dofs: np.ndarray, rank: int):
+    """`[len(dofs), 3, *batch]`: the unit axes of dofs in their nodes' frames; unit vectors for ball and free joints, z
     where the number is -1.
 
     The direction of `joint_axis` is what counts: normalised here, a gradient step on it stays a joint.
@@ -31,8 +68,8 @@ def _unit_axes(topology: Topology, joint_axis, dofs: np.ndarray, rank: int) -> V
     if len(others) or (dofs < 0).any():
         unit = jnp.eye(3, dtype=table.dtype).reshape((3, 3) + (1,) * rank)
         table = jnp.concatenate([table, jnp.broadcast_to(unit, (3, *table.shape[1:]))])
-    axes = Vec3(*columns_of(take_rows(table, index[dofs])))
-    return axes * (1 / jnp.sqrt(axes.squared_norm()))
+    axes = take_rows(table, index[dofs])
+    return once(axes / jnp.sqrt((axes * axes).sum(axis=1, keepdims=True)))
 
 
 def _flags(topology: Topology) -> tuple[np.ndarray, np.ndarray]:
@@ -46,11 +83,12 @@ def _flags(topology: Topology) -> tuple[np.ndarray, np.ndarray]:
 
 def _advance(topology: Topology, joint_pitch, dofs: np.ndarray, dtype, rank: int):
     """`[len(dofs), *batch]`: each dof's shift along its axis for a unit of its coordinate; None where none shifts."""
-    translates = _flags(topology)[1]
-    if not translates.any() and not len(topology.helical_dofs):
+    translates = np.append(_flags(topology)[1], 0.0)[dofs]
+    helical = np.isin(dofs, topology.helical_dofs)
+    if not translates.any() and not helical.any():
         return None
-    advance = static_column(np.append(translates, 0.0)[dofs], dtype, rank)
-    if len(topology.helical_dofs):
+    advance = static_column(translates, dtype, rank)
+    if helical.any():
         pitch_row = np.full(topology.nv + 1, -1)
         pitch_row[topology.helical_dofs] = np.arange(len(topology.helical_dofs))
         advance = advance + take_rows(rows_of(joint_pitch, rank), pitch_row[dofs])
@@ -58,69 +96,71 @@ def _advance(topology: Topology, joint_pitch, dofs: np.ndarray, dtype, rank: int
 
 
 def motion_columns(topology: Topology, joint_axis, joint_pitch, rank: int) -> Motion:
-    """`[dof slots, *batch]`: the columns of the motion subspaces in the axes and at the origin of their nodes; zero in
-    the padding."""
-    dofs = topology.dofs.node_of_slot
-    axes = _unit_axes(topology, joint_axis, dofs, rank)
-    rotates = np.append(_flags(topology)[0], 0.0)[dofs]
+    """`[nv, *batch]`: the columns of the motion subspaces in the axes and at the origin of their nodes."""
+    axes = Vec3(*columns_of(_unit_axes(topology, joint_axis, np.arange(topology.nv), rank)))
+    rotates = _flags(topology)[0]
     turning = axes if rotates.all() else axes * static_column(rotates, axes.x.dtype, rank)
-    advance = _advance(topology, joint_pitch, dofs, axes.x.dtype, rank)
+    advance = _advance(topology, joint_pitch, np.arange(topology.nv), axes.x.dtype, rank)
     return Motion(turning, Vec3.zero() if advance is None else axes * advance)
 
 
 def local_poses(topology: Topology, placement, joint_axis, joint_pitch, q, rank: int) -> Pose:
-    """`[node slots, *batch]`: the pose of every node in its parent node.
+    """`[nv, *batch]`: the pose in its parent of the frame behind every dof. The first dof of a ball or free joint has
+    all of the joint's displacement, the others none.
 
     `q` is `[nq, *batch]`; the others are leaves of a model.
     """
-    nodes = topology.nodes
-    # Nodes inside a joint, and padding, have the identity for their placement: the last row of the table.
-    placed = np.where(nodes.node_of_slot >= 0, topology.placed_body_of_node[nodes.node_of_slot], -1)
+    # Dofs inside a joint have the identity for their placement: the last row of the table.
+    placed = topology.placed_body_of_dof
     table = packed_rows(placement, rank)
     if (placed < 0).any():
         identity = jnp.array([0, 0, 0, 1, 0, 0, 0], table.dtype).reshape((1, 7) + (1,) * rank)
         table = jnp.concatenate([table, jnp.broadcast_to(identity, (1, *table.shape[1:]))])
         placed = np.where(placed < 0, topology.nb, placed)
-    x, y, z, *quaternion0 = columns_of(take_rows(table, placed))
-    pose0 = Pose(Quaternion(*quaternion0).to_rotation(), Vec3(x, y, z))
+    table = take_rows(table, placed)
+    # What is free of the batch of states is computed apart, once, in few operations.
+    R0, p0 = once((_rotations(table[:, 3:]), table[:, :3]))
     kinds = np.array(list(topology.node_kinds))
     quaternion = np.flatnonzero(np.isin(kinds, ["B", "F"]))
-    pose = _screw_poses(topology, pose0, joint_axis, joint_pitch, q, rank) if len(quaternion) < len(kinds) else pose0
+    pose = pose0 = Pose(_mat3(R0), Vec3(*columns_of(p0)))
+    if len(quaternion) < len(kinds):
+        pose = _screw_poses(topology, R0, p0, joint_axis, joint_pitch, q, rank)
     if not len(quaternion):
         return pose
-    slots = nodes.slot_of_node[quaternion]
-    placed_joint = take_rows(pose0, slots).compose(_quaternion_poses(topology, quaternion, q))
-    batch = jnp.broadcast_shapes(*(leaf.shape[1:] for leaf in jax.tree.leaves((placed_joint, pose))))
-    # Rows of the table: the other nodes' slots, then the quaternion nodes.
-    index = np.arange(len(nodes.node_of_slot))
-    index[slots] = len(index) + np.arange(len(slots))
-
-    def merge(a, b):
-        a, b = (jnp.broadcast_to(x, (x.shape[0], *batch)) for x in (a, b))
-        return take_rows(jnp.concatenate([a, b]), index)
-
-    return jax.tree.map(merge, pose, placed_joint)
+    first = topology.first_dofs[quaternion]
+    placed_joint = once(take_rows(pose0, first).compose(_quaternion_poses(topology, quaternion, q)))
+    # By `where`: in a loop over a concatenation the compiler branches at every element.
+    row = np.zeros(topology.nv, dtype=int)
+    row[first] = np.arange(len(first))
+    chosen = static_column(np.isin(np.arange(topology.nv), first), bool, rank)
+    return jax.tree.map(lambda a, b: jnp.where(chosen, b if len(b) == 1 else b[row], a), pose, placed_joint)
 
 
-def _screw_poses(topology: Topology, pose0: Pose, joint_axis, joint_pitch, q, rank: int) -> Pose:
+def _screw_poses(topology: Topology, R0, p0, joint_axis, joint_pitch, q, rank: int) -> Pose:
     """For an axis `a` and an angle `q`, Rodrigues' formula gives `R = R0 + sin(q) R0 [a x] + (1 - cos(q)) R0 [a x]^2`,
-    where everything but sine and cosine is free of the batch."""
-    node = topology.nodes.node_of_slot
-    is_screw = (node >= 0) & np.isin(list(topology.node_kinds), list("RPH"))[node]
-    # The coordinate and the dof of every screw node; other slots get zero.
+    where everything but sine and cosine is free of the batch of states.
+
+    `R0` `[nv, 3, 3, *batch]` and `p0` `[nv, 3, *batch]`: the placements.
+    """
+    node = topology.node_of_dof
+    is_screw = np.isin(list(topology.node_kinds), list("RPH"))[node]
+    # The coordinate and the dof of every screw; others get zero.
     angle = take_rows(q, np.where(is_screw, topology.node_q[node], -1))
-    dofs = np.where(is_screw, topology.node_v[node], -1)
+    dofs = np.where(is_screw, np.arange(topology.nv), -1)
     a = _unit_axes(topology, joint_axis, dofs, rank)
-    R0, p0 = pose0.rotation, pose0.translation
-    R1 = R0.compose(Mat3.skew(a))
-    R2 = R1.compose(Mat3.skew(a))
+    R1 = once(_times_skew(R0, a))
+    R2 = once(_times_skew(R1, a))
     turns = np.append(_flags(topology)[0], 0.0)[dofs]
     turned = angle if turns.all() else angle * static_column(turns, angle.dtype, rank)
     # 1 - cos(q) = 2 sin(q/2)^2 keeps its digits at small angles.
     half = jnp.sin(0.5 * turned)
-    R = R0 + R1 * jnp.sin(turned) + R2 * (2 * half * half)
+    sine, versine = once((jnp.sin(turned), 2 * half * half))
+    R = _mat3(R0) + _mat3(R1) * sine + _mat3(R2) * versine
+    p = Vec3(*columns_of(p0))
     advance = _advance(topology, joint_pitch, dofs, angle.dtype, rank)
-    return Pose(R, p0 if advance is None else p0 + R0.apply(a) * (advance * angle))
+    if advance is not None:
+        p = p + Vec3(*columns_of(once((R0 * a[:, None]).sum(axis=2)))) * (advance * angle)
+    return Pose(R, p)
 
 
 def _quaternion_poses(topology: Topology, nodes: np.ndarray, q) -> Pose:

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from jaxdyn._errors import look_up
-from jaxdyn.model._schedule import Tree
+from jaxdyn.model._tree import Tree
 
 type JointType = Literal[
     "revolute", "continuous", "prismatic", "helical", "cylindrical", "universal", "planar", "ball", "free"
@@ -41,7 +41,7 @@ def joint_nv(kind: str) -> int:
     return sum(NV[p] for p in PRIMITIVES[kind])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Topology:
     """What two models must share to run the same compiled program. Hashable; holds no physical quantity.
 
@@ -60,12 +60,23 @@ class Topology:
     attached_bodies: tuple[int, ...] = ()
 
     def __hash__(self) -> int:
-        # Hashed at every call of a compiled function.
+        # Hashed and compared at every call of a compiled function.
         return self._hash
+
+    def __eq__(self, other) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Topology):
+            return NotImplemented
+        return self._hash == other._hash and self._fields == other._fields
+
+    @functools.cached_property
+    def _fields(self) -> tuple:
+        return tuple(getattr(self, f.name) for f in dataclasses.fields(self))
 
     @functools.cached_property
     def _hash(self) -> int:
-        return hash(tuple(getattr(self, f.name) for f in dataclasses.fields(self)))
+        return hash(self._fields)
 
     @property
     def nb(self) -> int:
@@ -125,20 +136,6 @@ class Topology:
         return Tree(tuple(parents))
 
     @functools.cached_property
-    def body_of_node(self) -> np.ndarray:
-        """`[nodes]`: the body that a node carries, -1 for the massless nodes inside a joint."""
-        out = np.full(self.nodes.size, -1)
-        out[self.body_nodes] = np.arange(self.nb)
-        return out
-
-    @functools.cached_property
-    def placed_body_of_node(self) -> np.ndarray:
-        """`[nodes]`: the body whose joint placement stands before a node, -1 where there is none."""
-        out = np.full(self.nodes.size, -1)
-        out[self.joint_nodes] = np.arange(self.nb)
-        return out
-
-    @functools.cached_property
     def node_q(self) -> np.ndarray:
         """`[nodes + 1]`: first index in `q` of every node."""
         return np.cumsum([0] + [NQ[k] for k in self.node_kinds])
@@ -148,20 +145,68 @@ class Topology:
         """`[nodes + 1]`: first index in `v` of every node."""
         return np.cumsum([0] + [NV[k] for k in self.node_kinds])
 
+    # Degrees of freedom: a node with several is a chain of as many, of which the last carries the body. Everything that
+    # recurses does so over this tree, one row a degree of freedom.
+
     @functools.cached_property
-    def is_root_joint(self) -> np.ndarray:
-        """`[nodes]`: whether a node belongs to the joint of a tree's root body."""
-        out = np.zeros(self.nodes.size, dtype=bool)
-        for body, parent in enumerate(self.parents):
-            if parent < 0:
-                out[self.joint_nodes[body] : self.body_nodes[body] + 1] = True
+    def node_of_dof(self) -> np.ndarray:
+        """`[nv]`."""
+        return np.repeat(np.arange(self.nodes.size), np.diff(self.node_v))
+
+    @functools.cached_property
+    def first_dofs(self) -> np.ndarray:
+        """`[nodes]`: the first dof of each node, which carries its whole displacement."""
+        return self.node_v[:-1]
+
+    @functools.cached_property
+    def last_dofs(self) -> np.ndarray:
+        """`[nodes]`"""
+        return self.node_v[1:] - 1
+
+    @functools.cached_property
+    def dofs(self) -> Tree:
+        """The tree of degrees of freedom."""
+        parents = []
+        for node, parent in enumerate(self.nodes.parents):
+            parents.append(-1 if parent < 0 else int(self.last_dofs[parent]))
+            parents.extend(range(int(self.first_dofs[node]), int(self.last_dofs[node])))
+        return Tree(tuple(parents))
+
+    @functools.cached_property
+    def body_dofs(self) -> np.ndarray:
+        """`[nb]`: the dof that carries each body, the last of its joint."""
+        return self.last_dofs[self.body_nodes]
+
+    @functools.cached_property
+    def body_of_dof(self) -> np.ndarray:
+        """`[nv]`: the body that a dof carries, -1 for the massless ones inside a joint."""
+        out = np.full(self.nv, -1)
+        out[self.body_dofs] = np.arange(self.nb)
         return out
 
     @functools.cached_property
-    def reference_slot(self) -> np.ndarray:
-        """The node slot whose origin a slot's tree is referred to: `[1]` for one tree, else `[node slots]`.
+    def placed_body_of_dof(self) -> np.ndarray:
+        """`[nv]`: the body whose joint placement stands before a dof, -1 where there is none."""
+        out = np.full(self.nv, -1)
+        out[self.first_dofs[self.joint_nodes]] = np.arange(self.nb)
+        return out
 
-        The node with the least sum of squared distances, in joints, to the others of its tree.
+    @functools.cached_property
+    def is_root_joint(self) -> np.ndarray:
+        """`[nv]`: whether a dof belongs to the joint that holds its tree in the world."""
+        joints = np.repeat(np.arange(self.nb), np.diff(self.v_starts))
+        return np.array(self.parents, dtype=int)[joints] < 0
+
+    @functools.cached_property
+    def mover(self) -> np.ndarray:
+        """`[nv]`: the last dof of a dof's node, with which its column of the motion subspace moves."""
+        return self.last_dofs[self.node_of_dof]
+
+    @functools.cached_property
+    def reference_dof(self) -> np.ndarray:
+        """The dof whose origin a dof's tree is referred to: `[1]` for one tree, else `[nv]`.
+
+        Of the node with the least sum of squared distances, in joints, to the others of its tree.
         """
         ancestors = self.nodes.ancestors
         # The lowest common ancestor of two nodes is at the depth that their paths share.
@@ -172,27 +217,8 @@ class Topology:
         spread = np.where(same_tree, distance**2, 0).sum(axis=1)
         middle = np.array([min(np.flatnonzero(row), key=lambda i: spread[i]) for row in same_tree], dtype=int)
         if len(set(middle)) == 1:
-            return self.nodes.slot_of_node[middle[:1]]
-        node = self.nodes.node_of_slot
-        return np.where(node >= 0, self.nodes.slot_of_node[middle[node]], -1)
-
-    # Degrees of freedom: a node with several is a chain of as many, of which the last carries the body.
-
-    @functools.cached_property
-    def node_of_dof(self) -> np.ndarray:
-        """`[nv]`."""
-        return np.repeat(np.arange(self.nodes.size), np.diff(self.node_v))
-
-    @functools.cached_property
-    def dofs(self) -> Tree:
-        """The tree of degrees of freedom; the tree of nodes itself where every node has just one."""
-        if self.nv == self.nodes.size:
-            return self.nodes
-        parents = []
-        for node, parent in enumerate(self.nodes.parents):
-            parents.append(-1 if parent < 0 else int(self.node_v[parent + 1]) - 1)
-            parents.extend(range(int(self.node_v[node]), int(self.node_v[node + 1]) - 1))
-        return Tree(tuple(parents))
+            return self.last_dofs[middle[:1]]
+        return self.last_dofs[middle][self.node_of_dof]
 
     @functools.cached_property
     def dof_ancestors(self) -> np.ndarray:
@@ -200,26 +226,9 @@ class Topology:
         return self.nodes.ancestors[np.ix_(self.node_of_dof, self.node_of_dof)]
 
     @functools.cached_property
-    def body_dofs(self) -> np.ndarray:
+    def moves_body(self) -> np.ndarray:
         """`[nb, nv]`: whether a dof moves a body."""
         return self.nodes.ancestors[np.ix_(self.body_nodes, self.node_of_dof)]
-
-    # Static maps between the slots of the two trees (`_traversal.py` has what is done with them).
-
-    @functools.cached_property
-    def node_slot_of_dof_slot(self) -> np.ndarray:
-        """`[dof slots]`: the slot of a dof's node, -1 in the padding."""
-        if self.dofs is self.nodes:
-            return np.arange(len(self.nodes.node_of_slot))
-        dof = self.dofs.node_of_slot
-        return np.where(dof >= 0, self.nodes.slot_of_node[self.node_of_dof[dof]], -1)
-
-    @functools.cached_property
-    def node_slot_carried_by_dof_slot(self) -> np.ndarray:
-        """`[dof slots]`: the slot of a dof's node where the dof is the node's last, else -1."""
-        dof = self.dofs.node_of_slot
-        last = np.append(np.diff(self.node_of_dof) > 0, True)
-        return np.where((dof >= 0) & last[dof], self.node_slot_of_dof_slot, -1)
 
     # Which rows of the parameter tables belong to which node or dof.
 

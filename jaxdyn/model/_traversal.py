@@ -1,27 +1,29 @@
 """How a tree is walked: every recursion of the library is one of the five functions at the end of this file.
 
-Data are pytrees of arrays `[slots, *batch]` in the slot order of a `Tree` (see `_schedule.py`); arrays of one call may
-have batch axes of length 1 that broadcast. Slots of padding hold whatever the caller put there; they are walked like
-the others, pass zero to no one who minds, and are dropped by `from_slots`.
+Data are pytrees of arrays `[size, *batch]`, a row for each node of a `Tree`; arrays of one call may have batch axes of
+length 1 that broadcast. A walk is a scan over the nodes, one a step, in topological order. It carries one array with
+all components in it, of which a step reads a row and writes a row, at indices that are the same for the whole batch:
+nothing is padded and nothing gathered. For sums and poses that array is the result itself; in the scans with a carry of
+their own, what a node leaves for its children, or collects from them, waits in one of a few places (`Tree.places`), and
+a chain needs none.
 """
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
 
-from jaxdyn.model._schedule import Run, Tree
-from jaxdyn.spatial import Pose
+from jaxdyn._compile import once
+from jaxdyn.model._tree import Tree
+from jaxdyn.spatial import Mat3, Motion, Pose, Vec3
 
-# Up to this many elements of the batch, a level inside a scan fetches its parents by `where` over the level's slots,
-# beyond it by gather: inside a scan on a CPU a gather of a few numbers costs ten times a `where`, while in large
-# batches `where` over the slots costs two to three times a gather once it is differentiated.
-SELECT_BATCH_LIMIT = 8
 # A static selection of rows that falls into at most this many contiguous pieces is made by slices.
 MAX_PIECES = 8
 
@@ -70,191 +72,181 @@ def _pieces(rows: np.ndarray) -> list[tuple[int, int, int]]:
     return out
 
 
-def sum_rows(x, targets: np.ndarray, size: int):
-    """Sums rows of every leaf into `size` rows: row `i` goes to `targets[i]`, or nowhere where that is -1."""
-    targets = np.asarray(targets)
-    return jax.tree.map(lambda a: _sum_rows(jnp.asarray(a), targets, size), x)
-
-
-def _sum_rows(a: jax.Array, targets: np.ndarray, size: int) -> jax.Array:
-    if len(targets) == size and (targets == np.arange(size)).all():
-        return a
-    used = np.flatnonzero(targets >= 0)
-    targets = targets[used]
-    a = _take_rows(a, used)
-    counts = np.bincount(targets, minlength=size)
-    ascending = bool((np.diff(targets) >= 0).all())
-    # Stretches of rows that are copied, groups that are summed, and gaps.
-    groups: list[list[int]] = []
-    for c in counts:
-        if groups and c < 2 and groups[-1][0] == c:
-            groups[-1][1] += 1
-        else:
-            groups.append([int(c), 1])
-    if not ascending or len(groups) > MAX_PIECES:
-        return jnp.zeros((size, *a.shape[1:]), a.dtype).at[targets].add(a)
-    parts, at = [], 0
-    for count, rows in groups:
-        if count == 0:
-            parts.append(jnp.zeros((rows, *a.shape[1:]), a.dtype))
-        elif count == 1:
-            parts.append(lax.slice_in_dim(a, at, at + rows))
-            at += rows
-        else:
-            parts.append(lax.slice_in_dim(a, at, at + count).sum(axis=0, keepdims=True))
-            at += count
-    return jnp.concatenate(parts) if len(parts) != 1 else parts[0]
-
-
-def to_slots(tree: Tree, x):
-    """From node order `[size, ...]` to slot order, zero in the padding."""
-    return take_rows(x, tree.node_of_slot)
-
-
-def from_slots(tree: Tree, x):
-    """From slot order to node order."""
-    return take_rows(x, tree.slot_of_node)
-
-
 def scan_down(tree: Tree, f: Callable, root, xs):
     """From the roots to the leaves: `carry, y = f(parent's carry, x)` at every node; returns the stacked `y`.
 
-    `root` is the carry of the world; its leaves broadcast against the batch.
+    `root` is the carry of the world; its leaves broadcast against the batch. Not meant to be differentiated.
     """
-    batch, dtype = _batch_and_dtype((root, xs))
-    outputs, carry = [], root
-    for number, run in enumerate(tree.runs):
-        if number == 0:
-            carry = jax.tree.map(lambda r, run=run: jnp.broadcast_to(jnp.asarray(r, dtype), (run.width, *batch)), root)
-        else:
-            carry = take_rows(carry, run.parents[0])
+    root, unpack, f, unpack_y = _packed(f, root, xs)
+    if tree.is_chain:
+        return unpack_y(lax.scan(lambda carry, x: f(unpack(carry), x), root, xs)[1])
+    parents, places = np.array(tree.parents), tree.places
+    count = int(places.max(initial=-1)) + 1
+    # After the places: the world's own, and one that nobody reads.
+    read = np.where(parents >= 0, places[parents], count)
+    write = np.where(places >= 0, places, count + 1)
 
-        def step(carry, x, run=run):
-            x, parents = x
-            return f(_fetch(carry, parents), x)
+    def step(state, x):
+        x, read, write = x
+        carry, y = f(unpack(_row(state, read)), x)
+        return lax.dynamic_update_index_in_dim(state, carry, write, 0), y
 
-        carry, y = _scan(step, carry, (_rectangle(xs, run), _inner_parents(run)), run)
-        outputs.append(y)
-    return _join(outputs)
+    state = jnp.broadcast_to(root, (count + 2, *root.shape))
+    return unpack_y(lax.scan(step, state, (xs, jnp.asarray(read), jnp.asarray(write)))[1])
 
 
 def scan_up(tree: Tree, f: Callable, zero, xs):
     """From the leaves to the roots: `passed, y = f(sum of what the children passed, x)`; returns the stacked `y`.
 
-    `zero` is the sum over no children; its leaves broadcast against the batch.
+    `zero` is the sum over no children; its leaves broadcast against the batch. Not meant to be differentiated.
     """
-    batch, dtype = _batch_and_dtype((zero, xs))
-    outputs, carry = [], None
-    for number in reversed(range(len(tree.runs))):
-        run = tree.runs[number]
-        if carry is None:
-            carry = jax.tree.map(lambda z, run=run: jnp.broadcast_to(jnp.asarray(z, dtype), (run.width, *batch)), zero)
-        else:
-            carry = sum_rows(carry, tree.runs[number + 1].parents[0], run.width)
+    zero, unpack, f, unpack_y = _packed(f, zero, xs)
+    if tree.is_chain:
+        return unpack_y(lax.scan(lambda carry, x: f(unpack(carry), x), zero, xs, reverse=True)[1])
+    parents, places = np.array(tree.parents), tree.places
+    count = int(places.max(initial=-1)) + 1
+    # After the places: one that stays zero, for the leaves, and one that nobody reads, for the roots.
+    read = np.where(places >= 0, places, count)
+    write = np.where(parents >= 0, places[parents], count + 1)
 
-        def step(carry, x, run=run):
-            x, parents = x
-            passed, y = f(carry, x)
-            return _collect(passed, parents), y
+    def step(state, x):
+        x, read, write, first = x
+        passed, y = f(unpack(_row(state, read)), x)
+        # The first to come, which is the last child, finds what another node left in the place.
+        total = jnp.where(first, passed, passed + _row(state, write))
+        return lax.dynamic_update_index_in_dim(state, total, write, 0), y
 
-        carry, y = _scan(step, carry, (_rectangle(xs, run), _inner_parents(run)), run, reverse=True)
-        outputs.append(y)
-    return _join(outputs[::-1])
+    state = jnp.broadcast_to(zero, (count + 2, *zero.shape))
+    indices = tuple(jnp.asarray(i) for i in (read, write, tree.last_child))
+    return unpack_y(lax.scan(step, state, (xs, *indices), reverse=True)[1])
 
 
-def compose_down(tree: Tree, local: Pose) -> Pose:
-    """The poses of all nodes in the world, from their poses in their parents."""
+def _row(state, index):
+    return lax.dynamic_index_in_dim(state, index, 0, keepdims=False)
 
-    def f(parent: Pose, local: Pose):
-        pose = parent.compose(local)
-        return pose, pose
 
-    return scan_down(tree, f, Pose.identity(), local)
+def _packed(f: Callable, start, xs):
+    """`start` as one array `[leaves, *batch]`, the way back from it, `f` with both of its results so packed, and the
+    way back from its stacked second results."""
+    leaves = jax.tree.leaves(xs)
+    batch = jnp.broadcast_shapes(*(leaf.shape[1:] for leaf in leaves))
+    dtype = jnp.result_type(*leaves)
+    structures = {}
+
+    def pack(name: str, x):
+        leaves, structures[name] = jax.tree.flatten(x)
+        return jnp.stack([jnp.broadcast_to(jnp.asarray(leaf, dtype), batch) for leaf in leaves])
+
+    def packed_f(carry, x):
+        carry, y = f(carry, x)
+        return pack("carry", carry), pack("y", y)
+
+    packed = pack("carry", jax.tree.map(lambda a: jnp.reshape(a, jnp.shape(a)[1:]), start))
+
+    def unpack(x):
+        return jax.tree.unflatten(structures["carry"], list(x))
+
+    def unpack_y(ys):
+        return jax.tree.unflatten(structures["y"], [ys[:, i] for i in range(ys.shape[1])])
+
+    return packed, unpack, packed_f, unpack_y
 
 
 def sum_down(tree: Tree, x):
     """At every node the sum of `x` over the node and its ancestors."""
-
-    def f(parent, x):
-        total = jax.tree.map(jnp.add, parent, x)
-        return total, total
-
-    return scan_down(tree, f, jax.tree.map(lambda _: 0.0, x), x)
+    return _sum(tree, x, up=False)
 
 
 def sum_up(tree: Tree, x):
     """At every node the sum of `x` over its subtree."""
-
-    def f(children, x):
-        total = jax.tree.map(jnp.add, children, x)
-        return total, total
-
-    return scan_up(tree, f, jax.tree.map(lambda _: 0.0, x), x)
+    return _sum(tree, x, up=True)
 
 
-def _batch_and_dtype(x):
-    leaves = jax.tree.leaves(x)
-    shapes = [leaf.shape[1:] for leaf in leaves if jnp.ndim(leaf) > 0]
-    return jnp.broadcast_shapes(*shapes), jnp.result_type(*leaves)
+# The two sums are each other's transposes. As a primitive they are linear to JAX, so that neither direction of
+# differentiation goes through the scans and their places.
+_sum_p = core.Primitive("tree_sum")
 
 
-def _rectangle(x, run: Run):
-    return jax.tree.map(
-        lambda a: lax.slice_in_dim(a, run.start, run.stop).reshape((run.length, run.width, *a.shape[1:])), x
+def _sum(tree: Tree, x, *, up: bool):
+    table, unpack = _table(tree, x)
+    return unpack(_sum_p.bind(table, tree=tree, up=up))
+
+
+def _table(tree: Tree, x):
+    """All leaves of `x` in one array `[size, leaves, *batch]`, and the way back."""
+    leaves, structure = jax.tree.flatten(x)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    batch = jnp.broadcast_shapes(*(leaf.shape[1:] for leaf in leaves))
+    table = jnp.stack([jnp.broadcast_to(leaf, (tree.size, *batch)) for leaf in leaves], axis=1)
+    return table, lambda t: jax.tree.unflatten(structure, [t[:, i] for i in range(t.shape[1])])
+
+
+def _walk(tree: Tree, f: Callable, table, *, up: bool = False):
+    """In place: a row becomes `f(parent's row, row)` on the way down, or a parent's row `f(parent's row, row)` on the
+    way up; node by node, but for the roots."""
+    nodes = np.flatnonzero(np.array(tree.parents) >= 0)
+    parents = np.array(tree.parents)[nodes]
+
+    def step(table, index):
+        node, parent = index
+        row = once(f(_row(table, parent), _row(table, node)))
+        return lax.dynamic_update_index_in_dim(table, row, parent if up else node, 0), None
+
+    return lax.scan(step, table, (jnp.asarray(nodes), jnp.asarray(parents)), reverse=up)[0]
+
+
+@_sum_p.def_impl
+def _sum_by_walk(table, *, tree: Tree, up: bool):
+    return _walk(tree, jnp.add, table, up=up)
+
+
+def _sum_batch(args, dims, **params):
+    # The new axis goes last, where the recursions have their batch.
+    table = jnp.moveaxis(args[0], dims[0], -1)
+    return _sum_p.bind(table, **params), table.ndim - 1
+
+
+_sum_p.def_abstract_eval(lambda table, **_: table)
+ad.deflinear2(_sum_p, lambda cotangent, _, *, tree, up: [_sum_p.bind(cotangent, tree=tree, up=not up)])
+batching.primitive_batchers[_sum_p] = _sum_batch
+mlir.register_lowering(_sum_p, mlir.lower_fun(_sum_by_walk, multiple_results=False))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def compose_down(tree: Tree, local: Pose) -> Pose:
+    """The poses of all nodes in the world, from their poses in their parents."""
+
+    table, unpack = _table(tree, local)
+    structure = jax.tree.structure(local)
+
+    def compose(parent, local):
+        parent, local = (jax.tree.unflatten(structure, list(x)) for x in (parent, local))
+        return jnp.stack(jax.tree.leaves(parent.compose(local)))
+
+    return unpack(_walk(tree, compose, table))
+
+
+@compose_down.defjvp
+def _compose_down_jvp(tree: Tree, primals, tangents):
+    (local,), (local_dot,) = primals, tangents
+    poses = compose_down(tree, local)
+    # A node's own turn and shift as a twist in the world's axes; twists add up down the tree. They are referred to the
+    # origin of the tree's root, so that no digits are lost far from the world's.
+    origin = lax.stop_gradient(take_rows(poses.translation, tree.roots))
+    R, p = poses.rotation, poses.translation - origin
+    turn = R.apply(_vee(local.rotation, local_dot.rotation))
+    shift = R.apply(local.rotation.apply_transpose(local_dot.translation))
+    twist = sum_down(tree, Motion(turn, shift + p.cross(turn)))
+    w = twist.angular
+    rotation_dot = Mat3(w.cross(R.x), w.cross(R.y), w.cross(R.z))
+    return poses, Pose(rotation_dot, twist.linear + w.cross(p))
+
+
+def _vee(R: Mat3, R_dot: Mat3) -> Vec3:
+    """The `w` with `R^T R_dot = [w x]`, of a rotation and its rate."""
+    half = 0.5
+    return Vec3(
+        half * (R.z.dot(R_dot.y) - R.y.dot(R_dot.z)),
+        half * (R.x.dot(R_dot.z) - R.z.dot(R_dot.x)),
+        half * (R.y.dot(R_dot.x) - R.x.dot(R_dot.y)),
     )
-
-
-def _inner_parents(run: Run):
-    """Indices for the scan; the first level's parents were fetched outside."""
-    if run.straight:
-        return None
-    return jnp.asarray(np.concatenate([np.arange(run.width)[None], run.parents[1:]]))
-
-
-def _scan(step, carry, xs, run: Run, reverse: bool = False):
-    if run.length == 1:
-        carry, y = step(carry, jax.tree.map(lambda a: a[0], xs))
-        return carry, y
-    carry, y = lax.scan(step, carry, xs, reverse=reverse)
-    return carry, jax.tree.map(lambda a: a.reshape((run.length * run.width, *a.shape[2:])), y)
-
-
-def _join(outputs):
-    if len(outputs) == 1:
-        return outputs[0]
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
-
-
-def _selects(a) -> bool:
-    return math.prod(a.shape[1:]) <= SELECT_BATCH_LIMIT
-
-
-def _fetch(carry, parents):
-    """Every slot's parent's carry, inside a level scan."""
-    if parents is None:
-        return carry
-
-    def fetch(a):
-        if not _selects(a):
-            return a[parents]
-        index = parents.reshape((-1,) + (1,) * (a.ndim - 1))
-        out = jnp.broadcast_to(a[0], a.shape)
-        for w in range(1, a.shape[0]):
-            out = jnp.where(index == w, a[w], out)
-        return out
-
-    return jax.tree.map(fetch, carry)
-
-
-def _collect(passed, parents):
-    """The sums over the children of every slot of the level above, inside a level scan."""
-    if parents is None:
-        return passed
-
-    def collect(a):
-        if not _selects(a):
-            return jnp.zeros_like(a).at[parents].add(a)
-        slots = jnp.arange(a.shape[0]).reshape((-1,) + (1,) * (a.ndim - 1))
-        return sum(jnp.where(slots == parents[w], a[w], jnp.zeros((), a.dtype)) for w in range(a.shape[0]))
-
-    return jax.tree.map(collect, passed)

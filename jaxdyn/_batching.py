@@ -1,0 +1,345 @@
+"""Functions of arrays with leading batch axes as one JAX primitive.
+
+`jax.vmap` of such a call is the same call with one more leading batch axis, so mapped and native batches reach the same
+code; on a CPU a large batch is processed in chunks that stay in cache. Derivatives are calls too: the primitive's JVP
+rule binds `Jvp` of its function, whose transpose is `Vjp`, and so on to any order. They keep the arguments and nothing
+else between the forward and the backward pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+
+# Elements of the batch that a CPU works on at a time: the arrays of one node then fit its nearest cache, and what a
+# loop costs to begin with is small against its work.
+CHUNK = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """A function of arrays `[*batch, *core]` with any batch axes that broadcast; its results have all of them."""
+
+    function: Callable
+    """Of the operands; hashable, returns a pytree."""
+    cores: tuple[int, ...]
+    """How many axes of each operand are not batch axes."""
+    results: tuple[tuple[int, ...], ...]
+    """The results' shapes without batch axes."""
+    jacobian: Jacobian | None = None
+
+    linear = ()
+
+    @property
+    def like(self) -> tuple[int | None, ...]:
+        """For each result the operand whose batch axes it has, or None for all batch axes."""
+        return (None,) * len(self.results)
+
+    def __call__(self, *operands):
+        return jax.tree.leaves(self.function(*operands))
+
+
+@dataclasses.dataclass(frozen=True)
+class Jacobian:
+    """How derivatives in many directions at one point are had: from the matrices themselves.
+
+    `call`, of the same operands, returns `[*batch, m, n_i]` for each of the `operands`, all of core shape `[n_i]`, of a
+    function with one result `[m]`.
+    """
+
+    call: Plain
+    operands: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Jvp:
+    """The derivative of a function, linear in the tangents of its `perturbed` operands, which follow all operands."""
+
+    of: Call
+    perturbed: tuple[int, ...]
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        return self.of.cores + tuple(self.of.cores[i] for i in self.perturbed)
+
+    @property
+    def results(self):
+        return self.of.results
+
+    @property
+    def like(self):
+        return self.of.like
+
+    @property
+    def linear(self) -> tuple[int, ...]:
+        n = len(self.of.cores)
+        return tuple(range(n, n + len(self.perturbed)))
+
+    def __call__(self, *operands):
+        n = len(self.of.cores)
+        primals = list(operands[:n])
+        tangents = list(operands[n:])
+        for k, i in enumerate(self.perturbed):
+            primals[i], tangents[k] = jnp.broadcast_arrays(primals[i], tangents[k])
+        return jax.jvp(_of(self.of, primals, self.perturbed), [primals[i] for i in self.perturbed], tangents)[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Vjp:
+    """The transposed derivative of a function with respect to the operands `wrt`, linear in the cotangents of its
+    results, which follow all operands; its results have the shapes of the operands `wrt`."""
+
+    of: Call
+    wrt: tuple[int, ...]
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        ranks = (len(r) if i is None else self.of.cores[i] for r, i in zip(self.of.results, self.of.like, strict=True))
+        return self.of.cores + tuple(ranks)
+
+    @property
+    def results(self):
+        return ((),) * len(self.wrt)
+
+    @property
+    def like(self):
+        return self.wrt
+
+    @property
+    def linear(self) -> tuple[int, ...]:
+        n = len(self.of.cores)
+        return tuple(range(n, n + len(self.of.results)))
+
+    def __call__(self, *operands):
+        n = len(self.of.cores)
+        primals, cotangents = list(operands[:n]), operands[n:]
+        out, pullback = jax.vjp(_of(self.of, primals, self.wrt), *(primals[i] for i in self.wrt))
+        return list(pullback([jnp.broadcast_to(c, o.shape) for c, o in zip(cotangents, out, strict=True)]))
+
+
+type Call = Plain | Jvp | Vjp
+
+
+def call(function: Plain, *operands):
+    """The results of `function`, a list."""
+    return _call_p.bind(*operands, function=function)
+
+
+def _of(function: Call, operands: list, wrt: tuple[int, ...]) -> Callable:
+    """`function` of the operands `wrt` alone."""
+
+    def partial(*values):
+        changed = list(operands)
+        for i, value in zip(wrt, values, strict=True):
+            changed[i] = value
+        return function(*changed)
+
+    return partial
+
+
+def _batch(shape: tuple[int, ...], core_axes: int) -> tuple[int, ...]:
+    return shape[: len(shape) - core_axes]
+
+
+def _result_batches(function: Call, batches) -> list[tuple[int, ...]]:
+    """The batch axes of the results from those of the operands."""
+    batches, of = list(batches), function
+    while isinstance(of, Jvp):
+        # A derivative has the batch axes of the operand and of its tangent together.
+        n = len(of.of.cores)
+        for k, i in enumerate(of.perturbed):
+            batches[i] = np.broadcast_shapes(batches[i], batches[n + k])
+        of = of.of
+    everything = np.broadcast_shapes(*batches)
+    return [everything if i is None else batches[i] for i in function.like]
+
+
+_call_p = core.Primitive("jaxdyn_call")
+_call_p.multiple_results = True
+
+
+@functools.cache
+def _compiled(function: Call):
+    return jax.jit(function.__call__)
+
+
+@_call_p.def_impl
+def _impl(*operands, function: Call):
+    return _compiled(function)(*operands)
+
+
+@_call_p.def_abstract_eval
+def _results(*avals, function: Call):
+    batches = [_batch(a.shape, c) for a, c in zip(avals, function.cores, strict=True)]
+    cores = [
+        result if i is None else avals[i].shape[len(batches[i]) :]
+        for result, i in zip(function.results, function.like, strict=True)
+    ]
+    dtype = jnp.result_type(*(a.dtype for a in avals))
+    own = _result_batches(function, batches)
+    return [jax.core.ShapedArray((*batch, *core), dtype) for batch, core in zip(own, cores, strict=True)]
+
+
+def _jvp(primals, tangents, *, function: Call):
+    out = _call_p.bind(*primals, function=function)
+    perturbed = tuple(i for i, t in enumerate(tangents) if type(t) is not ad.Zero)
+    if set(perturbed) <= set(function.linear):
+        pairs = enumerate(zip(primals, tangents, strict=True))
+        changed = [ad.instantiate_zeros(t) if i in function.linear else x for i, (x, t) in pairs]
+        return out, _call_p.bind(*changed, function=function)
+    dots = [tangents[i] for i in perturbed]
+    return out, _call_p.bind(*primals, *dots, function=Jvp(function, perturbed))
+
+
+def _transpose(cotangents, *operands, function: Call):
+    # By the rule above, linear operands that are known here are zeros.
+    n = len(function.of.cores)
+    known, linear = list(operands[:n]), operands[n:]
+    out: list[Any] = [None] * len(operands)
+    if isinstance(function, Jvp):
+        asked = [k for k, x in enumerate(linear) if ad.is_undefined_primal(x)]
+        wrt = tuple(function.perturbed[k] for k in asked)
+        for k, i in zip(asked, wrt, strict=True):
+            # A cotangent has the shape of its operand: what is not mapped must not be summed over the map.
+            known[i] = jnp.broadcast_to(known[i], np.broadcast_shapes(known[i].shape, linear[k].aval.shape))
+        results = _call_p.bind(*known, *map(ad.instantiate_zeros, cotangents), function=Vjp(function.of, wrt))
+        for k, result in zip(asked, results, strict=True):
+            out[n + k] = _summed_to(result, linear[k].aval.shape)
+        return out
+    given = [k for k, c in enumerate(cotangents) if type(c) is not ad.Zero]
+    wrt = tuple(function.wrt[k] for k in given)
+    results = _call_p.bind(*known, *(cotangents[k] for k in given), function=Jvp(function.of, wrt))
+    for k, (result, x) in enumerate(zip(results, linear, strict=True)):
+        if ad.is_undefined_primal(x):
+            out[n + k] = _summed_to(result, x.aval.shape)
+    return out
+
+
+def _summed_to(x, shape: tuple[int, ...]):
+    """Sums over the axes along which `shape` was broadcast to `x`'s."""
+    extra = x.ndim - len(shape)
+    ones = [i for i, n in enumerate(shape) if n == 1 and x.shape[extra + i] != 1]
+    x = x.sum(axis=tuple(range(extra)))
+    return x.sum(axis=tuple(ones), keepdims=True)
+
+
+def _batching(operands, dims, *, function: Call):
+    mapped = [d is not None for d in dims]
+    size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
+    if function.linear and not any(m for i, m in enumerate(mapped) if i not in function.linear):
+        many = _by_jacobian(operands, dims, function, size)
+        if many is not None:
+            return many
+    rank = max(x.ndim - c - m for x, c, m in zip(operands, function.cores, mapped, strict=True))
+    moved = []
+    for i, (x, d, c) in enumerate(zip(operands, dims, function.cores, strict=True)):
+        if d is None and i not in function.like:
+            moved.append(x)
+            continue
+        x = jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        moved.append(x.reshape((size,) + (1,) * (rank - (x.ndim - 1 - c)) + x.shape[1:]))
+    one = [
+        x if d is None else jax.ShapeDtypeStruct(x.shape[:d] + x.shape[d + 1 :], x.dtype)
+        for x, d in zip(operands, dims, strict=True)
+    ]
+    out = _call_p.bind(*moved, function=function)
+    shapes = [(size, *aval.shape) for aval in _results(*one, function=function)]
+    return [x.reshape(shape) for x, shape in zip(out, shapes, strict=True)], [0] * len(out)
+
+
+def _by_jacobian(operands, dims, function, size: int):
+    """Derivatives in many directions at one point, where the function has a Jacobian of its own."""
+    of = function.of
+    jacobian = of.jacobian if isinstance(of, Plain) else None
+    wrt = function.perturbed if isinstance(function, Jvp) else function.wrt
+    if jacobian is None or not set(wrt) <= set(jacobian.operands):
+        return None
+    n = len(of.cores)
+    primals, linear = operands[:n], operands[n:]
+    matrices = dict(zip(jacobian.operands, call(jacobian.call, *primals), strict=True))
+    linear = [
+        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        for x, d in zip(linear, dims[n:], strict=True)
+    ]
+    if isinstance(function, Jvp):
+        return [sum(_product("...ij,...j->...i", matrices[i], x) for i, x in zip(wrt, linear, strict=True))], [0]
+    out = []
+    for i in wrt:
+        x = _product("...ij,...i->...j", matrices[i], linear[0])
+        # An operand with fewer batch axes than the call has the sum over them.
+        out.append(jax.vmap(functools.partial(_summed_to, shape=primals[i].shape))(x))
+    return out, [0] * len(out)
+
+
+def _product(subscripts: str, a, b):
+    return jnp.einsum(subscripts, a, b, precision=lax.Precision.HIGHEST)
+
+
+def _chunked(*operands, function: Call):
+    shapes = [_batch(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
+    batch = np.broadcast_shapes(*shapes)
+    size = math.prod(batch)
+    if size <= CHUNK:
+        return function(*operands)
+    pieces = -(-size // CHUNK)
+    length = -(-size // pieces)
+    if length * pieces != size:
+        # A length that vector registers divide; the last chunk is filled up.
+        length = -(-length // 8) * 8
+    fill = length * pieces - size
+    fixed, mapped = {}, {}
+    for i, (x, shape) in enumerate(zip(operands, shapes, strict=True)):
+        core_shape = x.shape[len(shape) :]
+        if math.prod(shape) == 1:
+            fixed[i] = x.reshape(core_shape)
+            continue
+        x = jnp.broadcast_to(x, (*batch, *core_shape)).reshape((size, *core_shape))
+        if fill:
+            # Zero for what results are linear in, so that the filling adds nothing to a sum over the batch.
+            rest = [(0, fill)] + [(0, 0)] * len(core_shape)
+            x = jnp.pad(x, rest) if i in _zero_filled(function) else jnp.pad(x, rest, mode="edge")
+        mapped[i] = x.reshape((pieces, length, *core_shape))
+    of_chunk = _result_batches(function, [() if i in fixed else (length,) for i in range(len(operands))])
+    results = _results(*operands, function=function)
+    summed = [k for k, shape in enumerate(of_chunk) if not shape]
+
+    def one(total, chunk):
+        out = function(*(chunk[i] if i in chunk else fixed[i] for i in range(len(operands))))
+        return [t + out[k] for t, k in zip(total, summed, strict=True)], [x for k, x in enumerate(out) if of_chunk[k]]
+
+    # A result that follows an operand without a batch is a sum over the batch.
+    zeros = [jnp.zeros(fixed[function.like[k]].shape, results[k].dtype) for k in summed]
+    total, stacked = lax.scan(one, zeros, mapped)
+    total, stacked, out = iter(total), iter(stacked), []
+    for shape, result in zip(of_chunk, results, strict=True):
+        if not shape:
+            out.append(next(total).reshape(result.shape))
+            continue
+        x = next(stacked)
+        x = x.reshape((size + fill, *x.shape[2:]))[:size]
+        # An operand that was broadcast to the batch has the sum of what its copies got.
+        out.append(_summed_to(x.reshape((*batch, *x.shape[1:])), result.shape))
+    return out
+
+
+def _zero_filled(function: Call) -> set[int]:
+    if isinstance(function, Plain):
+        return set()
+    return _zero_filled(function.of) | set(function.linear)
+
+
+ad.primitive_jvps[_call_p] = _jvp
+ad.primitive_transposes[_call_p] = _transpose
+batching.primitive_batchers[_call_p] = _batching
+mlir.register_lowering(_call_p, mlir.lower_fun(lambda *x, function: function(*x), multiple_results=True))
+mlir.register_lowering(_call_p, mlir.lower_fun(_chunked, multiple_results=True), platform="cpu")
