@@ -12,6 +12,7 @@ from jaxdyn._errors import (
 )
 from jaxdyn.algorithms import (
     aba,
+    aba_derivatives,
     center_of_mass,
     crba,
     forward_kinematics,
@@ -23,6 +24,7 @@ from jaxdyn.algorithms import (
     nonlinear_effects,
     potential_energy,
     rnea,
+    rnea_derivatives,
     torque_regressor,
 )
 from jaxdyn.io import RobotFileWarning, load_urdf, to_mjcf
@@ -52,6 +54,7 @@ __all__ = [
     "Trajectory",
     "UnknownNameError",
     "aba",
+    "aba_derivatives",
     "center_of_mass",
     "crba",
     "forward_dynamics",
@@ -67,6 +70,7 @@ __all__ = [
     "nonlinear_effects",
     "potential_energy",
     "rnea",
+    "rnea_derivatives",
     "rollout",
     "samples",
     "step",

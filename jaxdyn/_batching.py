@@ -24,6 +24,9 @@ from jax.interpreters import ad, batching, mlir
 # Elements of the batch that a CPU works on at a time: the arrays of one node then fit its nearest cache, and what a
 # loop costs to begin with is small against its work.
 CHUNK = 128
+# Fewer where the results are matrices, so that those stay in cache, too.
+CHUNK_NUMBERS = 65536
+CHUNK_LEAST = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Plain:
     """How many axes of each operand are not batch axes."""
     results: tuple[tuple[int, ...], ...]
     """The results' shapes without batch axes."""
-    jacobian: Jacobian | None = None
+    derivatives: Derivatives | None = None
 
     linear = ()
 
@@ -50,15 +53,14 @@ class Plain:
 
 
 @dataclasses.dataclass(frozen=True)
-class Jacobian:
-    """How derivatives in many directions at one point are had: from the matrices themselves.
+class Derivatives:
+    """What a function with one result `[m]` knows of its derivatives by the `operands`, all of core shape `[n_i]`."""
 
-    `call`, of the same operands, returns `[*batch, m, n_i]` for each of the `operands`, all of core shape `[n_i]`, of a
-    function with one result `[m]`.
-    """
-
-    call: Plain
     operands: tuple[int, ...]
+    jacobian: Plain
+    """Of the same operands: `[*batch, m, n_i]` for each of `operands`."""
+    pullback: Callable
+    """Of the function's operands and a cotangent: its products `[*batch, n_i]` with the same matrices."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +125,10 @@ class Vjp:
     def __call__(self, *operands):
         n = len(self.of.cores)
         primals, cotangents = list(operands[:n]), operands[n:]
+        own = self.of.derivatives if isinstance(self.of, Plain) else None
+        if own is not None and set(self.wrt) <= set(own.operands):
+            products = dict(zip(own.operands, own.pullback(*operands), strict=True))
+            return [_summed_to(products[i], primals[i].shape) for i in self.wrt]
         out, pullback = jax.vjp(_of(self.of, primals, self.wrt), *(primals[i] for i in self.wrt))
         return list(pullback([jnp.broadcast_to(c, o.shape) for c, o in zip(cotangents, out, strict=True)]))
 
@@ -260,13 +266,13 @@ def _batching(operands, dims, *, function: Call):
 def _by_jacobian(operands, dims, function, size: int):
     """Derivatives in many directions at one point, where the function has a Jacobian of its own."""
     of = function.of
-    jacobian = of.jacobian if isinstance(of, Plain) else None
+    own = of.derivatives if isinstance(of, Plain) else None
     wrt = function.perturbed if isinstance(function, Jvp) else function.wrt
-    if jacobian is None or not set(wrt) <= set(jacobian.operands):
+    if own is None or not set(wrt) <= set(own.operands):
         return None
     n = len(of.cores)
     primals, linear = operands[:n], operands[n:]
-    matrices = dict(zip(jacobian.operands, call(jacobian.call, *primals), strict=True))
+    matrices = dict(zip(own.operands, call(own.jacobian, *primals), strict=True))
     linear = [
         jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
         for x, d in zip(linear, dims[n:], strict=True)
@@ -289,9 +295,10 @@ def _chunked(*operands, function: Call):
     shapes = [_batch(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
     batch = np.broadcast_shapes(*shapes)
     size = math.prod(batch)
-    if size <= CHUNK:
+    limit = max(CHUNK_LEAST, min(CHUNK, CHUNK_NUMBERS // sum(map(math.prod, function.results))))
+    if size <= limit:
         return function(*operands)
-    pieces = -(-size // CHUNK)
+    pieces = -(-size // limit)
     length = -(-size // pieces)
     if length * pieces != size:
         # A length that vector registers divide; the last chunk is filled up.

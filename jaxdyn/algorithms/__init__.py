@@ -2,6 +2,7 @@
 
 from jaxdyn.algorithms._aba import aba
 from jaxdyn.algorithms._crba import crba
+from jaxdyn.algorithms._derivatives import aba_derivatives, rnea_derivatives
 from jaxdyn.algorithms._energy import center_of_mass, kinetic_energy, potential_energy
 from jaxdyn.algorithms._kinematics import forward_kinematics, frame_jacobian, frame_pose, frame_velocity
 from jaxdyn.algorithms._regressor import torque_regressor
@@ -9,6 +10,7 @@ from jaxdyn.algorithms._rnea import generalized_gravity, nonlinear_effects, rnea
 
 __all__ = [
     "aba",
+    "aba_derivatives",
     "center_of_mass",
     "crba",
     "forward_kinematics",
@@ -20,5 +22,6 @@ __all__ = [
     "nonlinear_effects",
     "potential_energy",
     "rnea",
+    "rnea_derivatives",
     "torque_regressor",
 ]

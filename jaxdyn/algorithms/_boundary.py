@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._batching import Jacobian, Plain, call
+from jaxdyn._batching import Derivatives, Plain, call
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ShapeError, require_last_axes
 from jaxdyn.model import Model
@@ -33,14 +33,31 @@ _LEAF_AXES = {
 }
 
 
+class Own(NamedTuple):
+    """Derivatives of a function, with one result `[nv]`, by some of its arguments."""
+
+    wrt: tuple[str, ...]
+    jacobian: Callable
+    """Of the same arguments: a matrix `[*batch, nv, n]` for each of `wrt`."""
+    pullback: Callable
+    """Of the model, a cotangent and the same arguments: the cotangent times each of the matrices."""
+
+    def of(self, on_model: _OnModel, cores: tuple[int, ...], model: Model) -> Derivatives:
+        operands = tuple(len(on_model.kept) + on_model.arrays.index(name) for name in self.wrt)
+        sizes = tuple(model.nq if name == "q" else model.nv for name in self.wrt)
+        jacobian = dataclasses.replace(on_model, function=self.jacobian)
+        matrices = Plain(jacobian, cores, tuple((model.nv, n) for n in sizes))
+        return Derivatives(operands, matrices, dataclasses.replace(on_model, function=self.pullback))
+
+
 def batched[**P, R](
-    results: Callable[[Model], Any], *static: str, jacobian: Callable[..., Jacobian | None] | None = None
+    results: Callable[[Model], Any], *static: str, derivatives: Own | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """The decorator of functions of a model and arrays with leading batch axes: `jax.vmap` of one reaches the same code
     as batch axes do, and large batches on a CPU are processed in chunks (`_batching.py`). Compiled by itself.
 
     `results(model)` gives the shape of the result without batch axes, or a pytree of such shapes; `static` names the
-    arguments that are not arrays; `jacobian(model, arguments)` may offer the function's own derivatives.
+    arguments that are not arrays; `derivatives` are the function's own, used where no external wrenches act.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -59,10 +76,12 @@ def batched[**P, R](
             on_model = _OnModel(function, structure, kept, tuple(arrays), options)
             shapes, result_structure = jax.tree.flatten(results(model), is_leaf=_is_shape)
             cores = tuple(_LEAF_AXES[_LEAF_NAMES[i]] for i in kept) + tuple(_ARRAY_AXES.get(name, 1) for name in arrays)
-            offered = None if jacobian is None else jacobian(model, arrays, dict(options))
+            own = None
+            if derivatives is not None and "f_ext" not in arrays:
+                own = derivatives.of(on_model, cores, model)
             operands = [leaves[i] for i in kept] + list(arrays.values())
             dtype = jnp.result_type(*operands)
-            plain = Plain(on_model, cores, tuple(shapes), offered)
+            plain = Plain(on_model, cores, tuple(shapes), own)
             out = call(plain, *(jnp.asarray(x, dtype) for x in operands))
             return jax.tree.unflatten(result_structure, out)
 
@@ -86,12 +105,14 @@ class _OnModel:
     options: tuple[tuple[str, Any], ...]
 
     def __call__(self, *operands):
+        """Of the operands; or of a cotangent after them, for a pullback."""
         leaves: list[Any] = [None] * len(_LEAF_NAMES)
         for i, x in zip(self.kept, operands, strict=False):
             leaves[i] = x
         model = jax.tree.unflatten(self.structure, leaves)
-        arrays = dict(zip(self.arrays, operands[len(self.kept) :], strict=True))
-        return self.function(model, **arrays, **dict(self.options))
+        values, rest = operands[len(self.kept) :], operands[len(self.kept) + len(self.arrays) :]
+        arrays = dict(zip(self.arrays, values, strict=False))
+        return self.function(model, *rest, **arrays, **dict(self.options))
 
 
 def _is_shape(x) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
+from jaxdyn._compile import once
 from jaxdyn._types import Array, Configuration, Float
-from jaxdyn.algorithms._boundary import batched, full, rows
+from jaxdyn.algorithms._boundary import batched, rows
+from jaxdyn.algorithms._pairs import Pairs
 from jaxdyn.algorithms._terms import kinematics, node_inertias
 from jaxdyn.model import Model
-from jaxdyn.model._layout import matrix_to_leading, rows_of
+from jaxdyn.model._layout import rows_of
 from jaxdyn.model._traversal import sum_up
 
 
@@ -27,14 +25,6 @@ def crba(model: Model, q: Configuration) -> Float[Array, "*batch nv nv"]:
     topology = model.topology
     poses, S = kinematics(model, q, rank)
     force = sum_up(topology.dofs, node_inertias(model, poses, rank)).apply(S)
-    # All pairs at once; those that are not ancestor and descendant are dropped.
-    lower = jax.tree.map(lambda x: x[None, :], S).dot(jax.tree.map(lambda x: x[:, None], force))
-    extend = (1,) * rank
-    # Each pair once, so that M is symmetric to the last digit within a joint of several degrees of freedom too.
-    ancestors = np.tril(topology.dof_ancestors)
-    below, above = (jnp.asarray(m.reshape((*m.shape, *extend))) for m in (ancestors, ancestors.T))
-    zero = jnp.zeros((), lower.dtype)
-    M = jnp.where(below, lower, jnp.where(above, jnp.swapaxes(lower, 0, 1), zero))
-    diagonal = jnp.asarray(np.eye(topology.nv).reshape((topology.nv, topology.nv, *extend)), lower.dtype)
-    M = M + diagonal * rows_of(model.armature, rank)[:, None]
-    return matrix_to_leading(full(M, batch))
+    pairs = Pairs(model, batch)
+    M = pairs.symmetric(once(pairs.products(force, S)))
+    return pairs.result(M + pairs.diagonal(rows_of(model.armature, rank)))

@@ -6,25 +6,14 @@ import jax.numpy as jnp
 
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
 from jaxdyn.algorithms._boundary import batched, full, rows, with_wrenches
-from jaxdyn.algorithms._terms import Terms, friction_torque, terms
-from jaxdyn.model import Model, Topology
+from jaxdyn.algorithms._derivatives import OF_RNEA
+from jaxdyn.algorithms._newton_euler import inverse
+from jaxdyn.algorithms._terms import friction_torque, terms
+from jaxdyn.model import Model
 from jaxdyn.model._layout import to_leading
-from jaxdyn.model._traversal import sum_down, sum_up
-from jaxdyn.spatial import Motion
 
 
-def inverse(topology: Topology, terms: Terms, a):
-    """`[nv]`: the generalized forces for the accelerations `a` (Featherstone 2008, table 5.1, world axes)."""
-    S, inertia, c, p, gravity, armature = terms
-    # a_i = a_parent + S_i qdd_i + c_i, with -gravity for the acceleration of the world.
-    acceleration = sum_down(topology.dofs, S * a + c)
-    acceleration = Motion(acceleration.angular, acceleration.linear - gravity)
-    # f_i = I_i a_i + v_i x* I_i v_i - f_ext_i; the force across joint i is the sum over its subtree.
-    force = sum_up(topology.dofs, inertia.apply(acceleration) + p)
-    return S.dot(force) + armature * a
-
-
-@batched(lambda model: (model.nv,), "joint_friction")
+@batched(lambda model: (model.nv,), "joint_friction", derivatives=OF_RNEA)
 def rnea(
     model: Model,
     q: Configuration,

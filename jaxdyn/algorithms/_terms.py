@@ -99,29 +99,59 @@ def velocity_accelerations(topology: Topology, joint: Motion, velocity: Motion) 
     return take_rows(velocity, topology.mover).cross(joint)
 
 
+def before(topology: Topology, behind: Motion, across: Motion) -> Motion:
+    """`[nv, *batch]`: from a sum down the tree and what each dof adds to it, the sum before the whole joint."""
+    several = topology.mover != np.arange(topology.nv)
+    if not several.any():
+        return behind - across
+    if topology.is_root_joint[several].all():
+        own = np.where(np.isin(topology.mover, topology.mover[several]), 0.0, 1.0)
+        rate = across.angular.x
+        return (behind - across) * static_column(own, rate.dtype, rate.ndim - 1)
+    return take_rows(behind, topology.dof_before_joint)
+
+
 def external_forces(model: Model, poses: Pose, f_ext, rank: int) -> Force:
     """`[nv, *batch]`, about the point of reference, of wrenches `[*batch, nb, 6]` at the bodies' origins."""
     fx, fy, fz, nx, ny, nz = columns_of(take_rows(packed_rows(f_ext, rank), model.topology.body_of_dof))
     return Force(moment=Vec3(nx, ny, nz), force=Vec3(fx, fy, fz)).moved_from(poses.translation)
 
 
+class Moving(NamedTuple):
+    """Rows `[nv, *batch]`, one a degree of freedom."""
+
+    joint: Motion
+    """The velocity across each."""
+    velocity: Motion
+    """The velocity behind each."""
+    momentum: Force
+    """`I v` of the body that each carries."""
+
+
 def terms(model: Model, q, v, f_ext, rank: int) -> Terms:
     """The equations of motion at `q`, `v` (rows; `v` None for a body at rest)."""
-    topology = model.topology
+    if v is not None:
+        return terms_and_motion(model, q, v, f_ext, rank)[0]
+    poses, S = kinematics(model, q, rank)
+    zero = jnp.zeros_like(poses.translation.x)
+    zeros = Vec3(zero, zero, zero)
+    still = Motion(zeros, zeros), Force(zeros, zeros)
+    return Terms(S, node_inertias(model, poses, rank), *still, gravity_rows(model, rank), rows_of(model.armature, rank))
+
+
+def terms_and_motion(model: Model, q, v, f_ext, rank: int) -> tuple[Terms, Moving]:
     poses, S = kinematics(model, q, rank)
     inertia = node_inertias(model, poses, rank)
-    if v is None:
-        zero = jnp.zeros_like(poses.translation.x)
-        zeros = Vec3(zero, zero, zero)
-        c, p = Motion(zeros, zeros), Force(zeros, zeros)
-    else:
-        joint, velocity = velocities(topology, S, v)
-        c = velocity_accelerations(topology, joint, velocity)
-        # d(I v)/dt has the gyroscopic part v x* I v.
-        p = velocity.cross_force(inertia.apply(velocity))
+    joint, velocity = velocities(model.topology, S, v)
+    momentum = inertia.apply(velocity)
+    # d(I v)/dt has the gyroscopic part v x* I v.
+    p = velocity.cross_force(momentum)
     if f_ext is not None:
         p = p - external_forces(model, poses, f_ext, rank)
-    return Terms(S, inertia, c, p, gravity_rows(model, rank), rows_of(model.armature, rank))
+    c = velocity_accelerations(model.topology, joint, velocity)
+    return Terms(S, inertia, c, p, gravity_rows(model, rank), rows_of(model.armature, rank)), Moving(
+        joint, velocity, momentum
+    )
 
 
 def gravity_rows(model: Model, rank: int) -> Vec3:

@@ -98,6 +98,30 @@ def chart_rate(topology: Topology, q, x, v):
     return _assemble(parts, topology.nv)
 
 
+def coordinate_cotangent(topology: Topology, q, g):
+    """Rows `[nq]`: the derivative by the coordinates of `q` from that by the tangent space, `g`, rows `[nv]`.
+
+    A quaternion stands for its direction, and turns by the body's angular velocity `w` at the rate `q (0, w) / 2`.
+    """
+    (_, sv), (bq, bv), (fq, fv) = _split(topology)
+    if not len(bq) and not len(fq):
+        return g
+    parts = [(_split(topology)[0][0], take_rows(g, sv))]
+    for start_q, start_v, free in ((bq, bv, False), (fq + 3, fv + 3, True)):
+        if not len(start_q):
+            continue
+        a = Quaternion(*_rows(q, start_q, 0, 4))
+        norm = a.squared_norm()
+        x, y, z = (row * (2 / norm) for row in _rows(g, start_v, 0, 3))
+        turned = a.multiply(Quaternion(jnp.zeros_like(x), x, y, z))
+        parts += [(start_q + k, c) for k, c in enumerate((turned.w, turned.x, turned.y, turned.z))]
+        if free:
+            shift = a.to_rotation().apply(Vec3(*_rows(g, fv, 0, 3)))
+            parts += [(fq + k, c) for k, c in enumerate((shift.x, shift.y, shift.z))]
+    batch = jnp.broadcast_shapes(*(rows.shape[1:] for _, rows in parts))
+    return _assemble([(i, jnp.broadcast_to(rows, (rows.shape[0], *batch))) for i, rows in parts], topology.nq)
+
+
 def _turned(q, dv, start_q: np.ndarray, start_v: np.ndarray) -> list[tuple[np.ndarray, jax.Array]]:
     """The quaternions at `start_q` times the exponentials of the rotation vectors at `start_v`."""
     if not len(start_q):

@@ -203,6 +203,12 @@ class Topology:
         return self.last_dofs[self.node_of_dof]
 
     @functools.cached_property
+    def dof_before_joint(self) -> np.ndarray:
+        """`[nv]`: the last dof of the parent of a dof's node, -1 for the world."""
+        parents = np.array(self.nodes.parents, dtype=int)
+        return np.where(parents >= 0, self.last_dofs[parents], -1)[self.node_of_dof]
+
+    @functools.cached_property
     def reference_dof(self) -> np.ndarray:
         """The dof whose origin a dof's tree is referred to: `[1]` for one tree, else `[nv]`.
 

@@ -63,6 +63,15 @@ class Tree:
         return out
 
     @functools.cached_property
+    def paths(self) -> np.ndarray:
+        """`[depth, size]`: every node, its parent, its parent's parent and so on; -1 beyond the root."""
+        lines = [np.arange(self.size)]
+        parents = np.array(self.parents, dtype=int)
+        while (above := np.where(lines[-1] >= 0, parents[lines[-1]], -1)).max(initial=-1) >= 0:
+            lines.append(above)
+        return np.stack(lines)
+
+    @functools.cached_property
     def ancestors(self) -> np.ndarray:
         """`[size, size]`: whether node `j` is node `i` or one of its ancestors."""
         out = np.eye(self.size, dtype=bool)

@@ -1,0 +1,164 @@
+"""What the benchmark is to show: figures, what they are compared with, and the limits of their ratios."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+OURS = "jaxdyn"
+ROBOTS = ("panda", "solo12", "talos_reduced")
+JAX_PEERS = ("brax", "frax", "mjx", "jaxsim", "jaxsim_parallel")
+
+type Quantity = Literal["time", "compilation", "error"]
+type Verdict = Literal["reached", "not reached", "not measured"]
+
+
+class Key(NamedTuple):
+    """What one measurement is of."""
+
+    robot: str
+    operation: str
+    batch: int
+    peer: str
+    dtype: str
+
+
+class Line(NamedTuple):
+    """A claim: a quantity of `ours` is at most `limit` (times the best of `against`, where there are any)."""
+
+    claim: str
+    ours: Key
+    limit: float
+    against: tuple[Key, ...] = ()
+    quantity: Quantity = "time"
+
+
+class Judged(NamedTuple):
+    """A line with what was measured."""
+
+    line: Line
+    value: float | None
+    """us an evaluation, s, or a relative error."""
+    reference: float | None
+    best: str
+    """The peer that `reference` is of, or why there is none."""
+    ratio: float | None
+    """What is compared with the limit."""
+    verdict: Verdict
+
+
+def lines() -> list[Line]:
+    """Every claim, on every robot, batch and precision that it is made for."""
+    out: list[Line] = []
+
+    def add(claim: str, key: Key, limit: float, peers: Iterable[tuple[str, str]] = (), **changes) -> None:
+        against = tuple(key._replace(peer=peer, dtype=dtype, **changes) for peer, dtype in peers)
+        out.append(Line(claim, key, limit, against))
+
+    pinocchio = [("pinocchio", "float64"), ("pinocchio_parallel", "float64")]
+    limits = {("aba", "float32"): 0.6, ("aba", "float64"): 1.4, ("rnea", "float32"): 0.7, ("rnea", "float64"): 1.5}
+    for ((operation, dtype), limit), batch, robot in itertools.product(limits.items(), (256, 1024), ROBOTS):
+        key = Key(robot, operation, batch, OURS, dtype)
+        add(f"{operation} against Pinocchio, one thread", key, limit, pinocchio)
+    for batch, robot in itertools.product((256, 1024), ROBOTS):
+        add("crba against Pinocchio", Key(robot, "crba", batch, OURS, "float32"), 1.2, pinocchio[:1])
+    for (dtype, limit), robot in itertools.product((("float32", 1.0), ("float64", 2.0)), ROBOTS):
+        key = Key(robot, "aba_derivatives", 256, OURS, dtype)
+        add("aba_derivatives against Pinocchio's", key, limit, pinocchio[:1])
+    for dtype, robot in itertools.product(("float32", "float64"), ROBOTS):
+        key = Key(robot, "gradient", 1024, OURS, dtype)
+        add("gradient of sum(aba^2) against aba itself", key, 4.0, [(OURS, dtype)], operation="aba")
+    for robot in ROBOTS:
+        key = Key(robot, "gradient", 1024, OURS, "float32")
+        add("gradient of sum(aba^2) against the best JAX peer", key, 1 / 3, [(p, "float32") for p in JAX_PEERS])
+    for operation, robot in itertools.product(("aba", "rnea", "crba"), ROBOTS):
+        key = Key(robot, operation, 1024, OURS, "float32")
+        add(f"{operation} against the best of frax and Brax", key, 0.5, [("frax", "float32"), ("brax", "float32")])
+    for operation, robot in itertools.product(("aba", "rnea"), ROBOTS):
+        key = Key(robot, operation, 1, OURS, "float32")
+        add(f"{operation} of one state against the best JAX peer", key, 1.0, [(p, "float32") for p in JAX_PEERS])
+    for dtype, robot in itertools.product(("float32", "float64"), ROBOTS):
+        key = Key(robot, "rollout", 1, OURS, dtype)
+        limit = 2.0 if robot.startswith("talos") else 1.6
+        add("roll-out against MuJoCo's C", key, limit, [("mujoco", "float64")])
+    for robot in ROBOTS:
+        add("roll-out against Brax", Key(robot, "rollout", 1, OURS, "float32"), 0.6, [("brax", "float32")])
+    for operation, dtype, robot in itertools.product(("aba", "rnea"), ("float32", "float64"), ROBOTS):
+        key = Key(robot, f"vmap_{operation}", 1024, OURS, dtype)
+        add(f"jax.vmap of {operation} against its batch axes", key, 1.2, [(OURS, dtype)], operation=operation)
+    compilation = {("talos_reduced", "aba"): 3.0, ("talos_reduced", "gradient"): 8.0, ("chain512", "aba"): 5.0}
+    for ((robot, operation), limit), dtype in itertools.product(compilation.items(), ("float32", "float64")):
+        key = Key(robot, operation, 256 if robot.startswith("chain") else 1024, OURS, dtype)
+        out.append(Line(f"CPU seconds to trace and compile {operation}", key, limit, (), "compilation"))
+    for operation, dtype in itertools.product(("aba", "rnea"), ("float32", "float64")):
+        key = Key("chain512", operation, 256, OURS, dtype)
+        add(f"{operation} of 512 joints against 128 joints", key, 4.5, [(OURS, dtype)], robot="chain128")
+    for robot, limit in (("chain32", 5e-4), ("chain128", 3e-3)):
+        key = Key(robot, "aba", 256, OURS, "float32")
+        # The measurement in double precision is what the error is taken against.
+        out.append(Line("relative error of aba", key, limit, (key._replace(dtype="float64"),), "error"))
+    return out
+
+
+def needed() -> list[Key]:
+    """What has to be measured for all lines, each once, robots together and operations together."""
+    keys = {key for line in lines() for key in (line.ours, *line.against)}
+    robots = [*ROBOTS, *sorted({k.robot for k in keys} - set(ROBOTS), key=_joints)]
+    operations = list(dict.fromkeys(k.operation for line in lines() for k in (line.ours, *line.against)))
+    return sorted(keys, key=lambda k: (robots.index(k.robot), operations.index(k.operation), k.batch))
+
+
+def _joints(chain: str) -> int:
+    return int(re.sub(r"\D", "", chain) or 0)
+
+
+def judge(measured: Mapping[Key, dict]) -> list[Judged]:
+    return [_judged(line, measured) for line in lines()]
+
+
+def _judged(line: Line, measured: Mapping[Key, dict]) -> Judged:
+    value = _value(line.quantity, measured.get(line.ours))
+    if line.quantity != "time":
+        reason = "" if value is not None else _reason(line.ours, measured)
+        verdict = "not measured" if value is None else "reached" if value <= line.limit else "not reached"
+        return Judged(line, value, None, reason, value, verdict)
+    found = {key: x for key in line.against if (x := _value("time", measured.get(key))) is not None}
+    if value is None:
+        return Judged(line, None, None, _reason(line.ours, measured), None, "not measured")
+    if not found:
+        return Judged(line, value, None, "; ".join(_reason(k, measured) for k in line.against), None, "not measured")
+    best = min(found, key=lambda key: found[key])
+    text = best.peer if best.peer != OURS else best.operation if best.robot == line.ours.robot else best.robot
+    missing = sorted({k.peer for k in line.against} - {k.peer for k in found})
+    # Pinocchio's functions of whole batches do not exist for every operation; that is no gap.
+    missing = [x for x in missing if x != "pinocchio_parallel"]
+    if missing:
+        text += f" (without {', '.join(missing)})"
+    if measured[best].get("run") != measured[line.ours].get("run"):
+        text += " (of another run)"
+    ratio = value / found[best]
+    return Judged(line, value, found[best], text, ratio, "reached" if ratio <= line.limit else "not reached")
+
+
+def _value(quantity: Quantity, record: dict | None) -> float | None:
+    if record is None or record["status"] != "ok":
+        return None
+    if quantity == "compilation":
+        return record["trace_s"] + record["compile_s"]
+    return record.get("error") if quantity == "error" else record["us_per_evaluation"]
+
+
+def _reason(key: Key, measured: Mapping[Key, dict]) -> str:
+    record = measured.get(key)
+    if record is None:
+        return f"{key.peer} {key.operation}: not run"
+    if record["status"] == "ok":
+        return f"{key.peer} {key.operation}: nothing to compare with"
+    return f"{key.peer} {key.operation}: {record['status']}: {record.get('reason', '')}"[:160]
+
+
+def summary(judged: Sequence[Judged]) -> str:
+    counts = {v: sum(j.verdict == v for j in judged) for v in ("reached", "not reached", "not measured")}
+    return ", ".join(f"{n} {verdict}" for verdict, n in counts.items())

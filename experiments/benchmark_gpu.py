@@ -1,0 +1,245 @@
+"""Time the library on a GPU in single precision: throughput, kernels, and the distance to what the device could do.
+
+    python -m experiments.benchmark_gpu [CONFIG] [--key value ...]
+
+Writes `measurements.jsonl` and `report.md`. The floor is what the device would need for the program's operations at
+its peak rate, or for the program's memory traffic at its bandwidth, whichever is longer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+from experiments import _benchmark_models as models
+from experiments._benchmark_hlo import count_kernels
+from experiments._benchmark_jax import Jaxdyn, operation
+from experiments._benchmark_report import conditions, number, table
+from experiments._config import parse_arguments
+from jaxdyn import DataError, JaxdynError
+
+DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "benchmark_gpu.toml"
+OPERATIONS = ("aba", "rnea", "crba", "aba_derivatives", "rnea_derivatives", "gradient", "parameter_gradient")
+_HEADER = (
+    *("robot", "operation", "batch", "evaluations/s", "ns each", "kernels", "launches", "GFLOP", "GB"),
+    *("x operations floor", "x bandwidth floor", "x arguments and results", "temporary MB", "trace + compile, s"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Keys of the configuration file. Lists are names or numbers between commas."""
+
+    name: str
+    """Of the folder below `results` that is written."""
+    peak: float
+    """Rate of single-precision operations of the device, 1e12/s."""
+    bandwidth: float
+    """Of the device's memory, 1e9 B/s."""
+    robots: str = "panda,solo12,talos_reduced,chain128"
+    operations: str = "aba,rnea,crba,aba_derivatives,gradient"
+    batches: str = "4096,16384,65536,262144"
+    memory: float = 40.0
+    """What takes more memory is not run, GiB."""
+    seconds: float = 0.3
+    """Of each repeat, about."""
+    repeats: int = 5
+    time_budget: float = 0.0
+    """No further measurement begins after this time, s; 0: no limit."""
+    device: Literal["gpu", "cpu"] = "gpu"
+    """`cpu` tries the script out where there is no GPU; its figures say nothing."""
+    results: str = "results"
+    """Directory of the results."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the experiment; the exit code is 2, with a message on stderr, for a mistake and where there is no GPU."""
+    try:
+        arguments = sys.argv[1:] if arguments is None else arguments
+        program = "python -m experiments.benchmark_gpu"
+        run(parse_arguments(Config, arguments, DEFAULT_CONFIG, program, (__doc__ or "").splitlines()[0]))
+    except (JaxdynError, models.RobotError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run(config: Config) -> list[dict]:
+    """Measure, print, and write `<results>/<name>/`; returns the measurements."""
+    device = find_device(config.device)
+    robots = _names(config.robots, "robots")
+    operations = _names(config.operations, "operations")
+    for name in robots:
+        if not models.known(name):
+            raise DataError(f"robots has {name!r}; known: {', '.join(models.FILES)}, and chainN with N joints")
+    for name in operations:
+        if name not in OPERATIONS:
+            raise DataError(f"operations has {name!r}; known: {', '.join(OPERATIONS)}")
+    try:
+        batches = [int(x) for x in _names(config.batches, "batches")]
+    except ValueError:
+        raise DataError(f"batches is {config.batches!r}, but whole numbers between commas are needed") from None
+    folder = Path(config.results) / config.name
+    folder.mkdir(parents=True, exist_ok=True)
+    kind = f"{device.device_kind} ({device.platform})"
+    where = {"kind": "conditions", "device": kind, "config": dataclasses.asdict(config), **conditions(-1)}
+    print(f"{kind}; peak {config.peak:g} TFLOP/s, bandwidth {config.bandwidth:g} GB/s, as given")
+    records, began = [], time.monotonic()
+    with (folder / "measurements.jsonl").open("w", encoding="utf-8") as file, jax.default_device(device):
+        file.write(json.dumps(where) + "\n")
+        for robot in robots:
+            library = Jaxdyn(models.load_tree(robot), "float32")
+            for name in operations:
+                for batch in batches:
+                    if config.time_budget and time.monotonic() - began > config.time_budget:
+                        break
+                    case = {"kind": "measurement", "robot": robot, "operation": name, "batch": batch}
+                    records.append({**case, **attempt(library, name, batch, config)})
+                    file.write(json.dumps(records[-1]) + "\n")
+                    file.flush()
+                    print(" | ".join(_row(records[-1])), flush=True)
+    if config.time_budget and time.monotonic() - began > config.time_budget:
+        print(f"the time budget of {config.time_budget:g} s was spent; the rest was not measured")
+    write_report(folder / "report.md", where, records)
+    print(f"wrote {folder / 'measurements.jsonl'} and {folder / 'report.md'}")
+    return records
+
+
+def find_device(kind: str) -> Any:
+    """The first device of a kind. **Raises** `DataError` where there is none, with what there is."""
+    try:
+        return jax.devices(kind)[0]
+    except RuntimeError as error:
+        there = ", ".join(str(d) for d in jax.devices())
+        raise DataError(
+            f"no {kind.upper()} that JAX can use (it has: {there}): {' '.join(str(error).split())[:300]}. This "
+            "benchmark needs an NVIDIA GPU and a JAX for it, for instance pip install 'jax[cuda13]'; --device cpu "
+            "tries the script without one"
+        ) from None
+
+
+def _names(text: str, what: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise DataError(f"{what} is empty")
+    return names
+
+
+def attempt(library: Jaxdyn, name: str, batch: int, config: Config) -> dict:
+    """The measurement of one operation, or why there is none."""
+    try:
+        return measure(library, name, batch, config)
+    except models.UnsupportedError as reason:
+        return {"status": "unsupported", "reason": str(reason)}
+    except Exception as error:
+        return {"status": "failed", "reason": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
+
+
+def measure(library: Jaxdyn, name: str, batch: int, config: Config) -> dict:
+    function, letters = operation(library, name, batch, 1)
+    arrays: dict[str, Any] = dict(zip("qvta", models.states(library.tree, batch), strict=True))
+    arrays = {k: jax.numpy.asarray(x, library.dtype) for k, x in arrays.items()}
+    if "m" in letters:
+        arrays["m"] = library.parameters()[0]
+    arguments = [arrays[letter] for letter in letters]
+    jax.clear_caches()
+    began = time.process_time()
+    compiled = jax.jit(function).lower(*arguments).compile()
+    out: dict[str, Any] = {"status": "ok", "compile_s": time.process_time() - began}
+    memory = compiled.memory_analysis()
+    traffic = None
+    if memory is not None:
+        out["temporary_bytes"] = int(memory.temp_size_in_bytes)
+        traffic = int(memory.argument_size_in_bytes + memory.output_size_in_bytes)
+        needed = (traffic + out["temporary_bytes"]) / 2**30
+        if needed > config.memory:
+            raise MemoryError(f"it would take {needed:.1f} GiB, and the limit is {config.memory:g}")
+    kernels = count_kernels(compiled.as_text() or "")
+    out |= {"kernels": kernels.instructions, "launches": kernels.launches, "unknown_loops": kernels.unknown_loops}
+    seconds = timed(lambda: compiled(*arguments), config.seconds, config.repeats)
+    out |= {
+        "evaluations_per_s": batch / seconds,
+        "seconds": seconds,
+        "finite": all(bool(jax.numpy.isfinite(x).all()) for x in jax.tree.leaves(compiled(*arguments))),
+    }
+    cost = compiled.cost_analysis()
+    cost = (cost[0] if cost else {}) if isinstance(cost, list) else cost or {}
+    # As the compiler counts: every fusion reads its operands and writes its results, caches or not.
+    flops, moved = cost.get("flops"), cost.get("bytes accessed")
+    if flops and flops > 0:
+        out |= {"flops": flops, "times_operations_floor": seconds / (flops / (config.peak * 1e12))}
+    if moved and moved > 0:
+        out |= {"bytes": moved, "times_bandwidth_floor": seconds / (moved / (config.bandwidth * 1e9))}
+    if traffic:
+        out["times_arguments_and_results"] = seconds / (traffic / (config.bandwidth * 1e9))
+    return out
+
+
+def timed(run: Callable[[], Any], seconds: float, repeats: int) -> float:
+    """Wall time of one run, median of repeats in which runs follow each other without a pause."""
+    jax.block_until_ready(run())
+    began = time.perf_counter()
+    jax.block_until_ready(run())
+    inner = max(1, int(seconds / max(time.perf_counter() - began, 1e-6)))
+    out = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        for _ in range(inner - 1):
+            run()
+        jax.block_until_ready(run())
+        out.append((time.perf_counter() - began) / inner)
+    return statistics.median(out)
+
+
+def _row(r: dict) -> list[str]:
+    start = [r["robot"], r["operation"], str(r["batch"])]
+    if r["status"] != "ok":
+        return [*start, f"{r['status']}: {r['reason']}".replace("|", "\\|"), *[""] * (len(_HEADER) - 4)]
+    unknown = "+" if r["unknown_loops"] else ""
+    return [
+        *start,
+        f"{r['evaluations_per_s']:.3g}",
+        number(r["seconds"] / r["batch"] * 1e9),
+        str(r["kernels"]),
+        f"{r['launches']}{unknown}",
+        number(r["flops"] / 1e9 if "flops" in r else None),
+        number(r["bytes"] / 1e9 if "bytes" in r else None),
+        number(r.get("times_operations_floor")),
+        number(r.get("times_bandwidth_floor")),
+        number(r.get("times_arguments_and_results")),
+        number(r["temporary_bytes"] / 2**20 if "temporary_bytes" in r else None),
+        number(r["compile_s"]),
+    ]
+
+
+def write_report(path: Path, where: dict, records: Sequence[dict]) -> None:
+    versions = ", ".join(f"{k} {where['versions'][k]}" for k in ("jaxdyn", "jax", "jaxlib", "numpy"))
+    config = where["config"]
+    out = [
+        "# Benchmark on a GPU",
+        "",
+        f"Measured on {where['date']}: {where['device']}, {where['cpu']}, {where['system']}, Python {where['python']}, "
+        f"{versions}. Single precision; states are random; models are constants of the compiled programs.",
+        "",
+        "Wall time of runs that follow each other, arguments and results on the device. `kernels`: instructions of the "
+        "compiled program that launch one; `launches`: with loops counted as often as they run (`+`: at least). "
+        f"Floors: the operations that the compiler counts at {config['peak']:g} TFLOP/s, the bytes that it counts at "
+        f"{config['bandwidth']:g} GB/s (every fusion's operands and results), and the arguments and results alone at "
+        "the same bandwidth; a column says how many times longer the program took.",
+        "",
+        *table(_HEADER, [_row(r) for r in records]),
+        "",
+    ]
+    path.write_text("\n".join(out), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

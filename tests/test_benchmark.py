@@ -1,0 +1,223 @@
+"""The benchmark's machinery on a small case: what it writes, that libraries agree, and how it judges. No times."""
+
+import importlib.util
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import _benchmark_models as models
+from experiments import benchmark, benchmark_gpu
+from experiments._benchmark_hlo import count_kernels
+from experiments._benchmark_verdicts import Key, judge, lines, needed
+
+NATIVE = [
+    name for name, module in (("pinocchio", "pinocchio"), ("mujoco", "mujoco")) if importlib.util.find_spec(module)
+]
+MEASURED = {"us_per_evaluation", "us_min", "us_max", "repeats", "max_rss_mb", "first_run_s"}
+COMPILED = {"trace_s", "compile_s", "temporary_bytes", "output_bytes", "finite", "max_rss_before_mb"}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The folder of a run on a chain of three joints."""
+    results = tmp_path_factory.mktemp("results")
+    arguments = ["--robots", "chain3", "--scope", "all", "--operations", "aba,rnea", "--batches", "1,4"]
+    arguments += ["--dtypes", "float64", "--peers", ",".join(["jaxdyn", *NATIVE]), "--rounds", "1", "--budget", "0.01"]
+    assert benchmark.main([*arguments, "--results", str(results), "--no-plot"]) == 0
+    return results / "benchmark"
+
+
+def test_every_measurement_is_recorded(small):
+    conditions, *measurements = [json.loads(x) for x in (small / "measurements.jsonl").read_text().splitlines()]
+    assert conditions["kind"] == "conditions"
+    assert conditions["versions"]["jax"] == jax.__version__
+    assert conditions["cpu"]
+    keys = [benchmark.key_of(r) for r in measurements]
+    assert len(set(keys)) == len(keys) == 2 * 2 * (1 + len(NATIVE))
+    for r in measurements:
+        assert r["kind"] == "measurement"
+        assert r["run"] == conditions["run"]
+        if r["status"] == "ok":
+            assert set(r) >= MEASURED | (COMPILED if r["peer"] == "jaxdyn" else set())
+        else:
+            assert (r["status"], r["peer"], r["batch"]) == ("unsupported", "mujoco", 4)
+            assert r["reason"]
+
+
+@pytest.mark.skipif(not NATIVE, reason="neither Pinocchio nor MuJoCo is installed")
+def test_libraries_agree(small):
+    records = [json.loads(x) for x in (small / "measurements.jsonl").read_text().splitlines()[1:]]
+    compared = [r for r in records if "error" in r]
+    assert {r["peer"] for r in compared} == {"jaxdyn", *NATIVE}
+    for r in compared:
+        assert r["error"] < 1e-10, r
+
+
+def test_report_has_claims_and_reasons(small):
+    report = (small / "report.md").read_text()
+    assert "## Claims" in report
+    assert "chain3 | 4" in report
+    if "mujoco" in NATIVE:
+        assert "one state a call" in report
+
+
+def test_resume_measures_only_what_is_missing(small, capsys):
+    before = (small / "measurements.jsonl").read_text()
+    arguments = ["--robots", "chain3", "--scope", "all", "--operations", "aba,rnea", "--batches", "1,4", "--resume"]
+    arguments += ["--dtypes", "float64", "--peers", "jaxdyn", "--results", str(small.parent), "--no-plot"]
+    assert benchmark.main(arguments) == 0
+    assert "0 measurements" in capsys.readouterr().out
+    after = (small / "measurements.jsonl").read_text()
+    assert after.startswith(before)
+    assert len(after.splitlines()) == len(before.splitlines()) + 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--robots", "pandas", "'pandas'"),
+        ("--operations", "abba", "'abba'"),
+        ("--batches", "1,two", "'1,two'"),
+        ("--batches", "0", "begin at 1"),
+        ("--peers", "drake", "'drake'"),
+        ("--core", "100000", "100000"),
+    ],
+)
+def test_mistakes_are_named(option, value, message, tmp_path, capsys):
+    assert benchmark.main([option, value, "--results", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def record(key: Key, us: float = 1.0, **more) -> dict:
+    return {"status": "ok", "us_per_evaluation": us, "trace_s": 1.0, "compile_s": 1.0, "run": "now", **more}
+
+
+def test_verdicts_compare_with_the_best():
+    key = Key("panda", "aba", 1024, "jaxdyn", "float32")
+    measured = {
+        key: record(key, 3.0),
+        key._replace(peer="pinocchio", dtype="float64"): record(key, 10.0),
+        key._replace(peer="pinocchio_parallel", dtype="float64"): record(key, 4.0),
+        key._replace(peer="frax"): record(key, 9.0),
+        key._replace(peer="brax"): {"status": "not installed", "reason": "no module"},
+    }
+    judged = {j.line.claim: j for j in judge(measured) if j.line.ours == key}
+    pinocchio = judged["aba against Pinocchio, one thread"]
+    assert (pinocchio.ratio, pinocchio.verdict, pinocchio.best) == (0.75, "not reached", "pinocchio_parallel")
+    frax = judged["aba against the best of frax and Brax"]
+    assert frax.ratio == pytest.approx(1 / 3)
+    assert frax.verdict == "reached"
+    assert "without brax" in frax.best
+    rest = [j for j in judge(measured) if j.line.ours != key]
+    assert all(j.verdict == "not measured" for j in rest)
+    assert len(rest) == len(lines()) - 2
+
+
+def test_errors_and_compilation_have_limits_of_their_own():
+    chain, talos = (
+        Key("chain32", "aba", 256, "jaxdyn", "float32"),
+        Key("talos_reduced", "aba", 1024, "jaxdyn", "float32"),
+    )
+    judged = {j.line.ours: j for j in judge({chain: record(chain, error=1e-4), talos: record(talos)}) if j.value}
+    assert judged[chain].verdict == "reached"
+    assert judged[chain].value == 1e-4
+    compilation = [j for j in judge({talos: record(talos)}) if j.line.quantity == "compilation" and j.value]
+    assert [(j.value, j.verdict) for j in compilation] == [(2.0, "reached")]
+
+
+def test_what_is_planned_covers_the_claims():
+    keys = benchmark.planned(benchmark.Config("x"))
+    assert set(keys) == set(needed())
+    some = benchmark.planned(benchmark.Config("x", scope="all", robots="chain4", peers="jaxdyn,pinocchio", batches="2"))
+    assert {k.dtype for k in some if k.peer == "pinocchio"} == {"float64"}
+    assert not any(k.operation.startswith("rollout") for k in some)
+
+
+def test_what_took_too_long_is_not_tried_on_more():
+    key = Key("chain8", "gradient", 64, "mjx", "float32")
+    late = [{"kind": "measurement", **key._asdict(), "status": "timeout"}]
+    for other in (key._replace(batch=256), key._replace(robot="chain32")):
+        assert benchmark.hopeless(other, late)
+    for other in (key._replace(batch=1), key._replace(robot="panda"), key._replace(peer="brax")):
+        assert not benchmark.hopeless(other, late)
+
+
+def test_trees_survive_files_and_velocities_conversion(tmp_path):
+    tree = models.load_tree("solo12")
+    models.save(tree, tmp_path / "tree.json")
+    assert models.read(tmp_path / "tree.json") == tree
+    assert (tree.nq, tree.nv) == (19, 18)
+    s = models.states(tree, 5)
+    np.testing.assert_array_equal(models.states(tree, 3).q, s.q[:3])
+    there = models.WorldLinear(tree)
+    w = there.states(s)
+    np.testing.assert_allclose(there.acceleration(s, w.a), s.a, atol=1e-13)
+    np.testing.assert_allclose(there.torque(s, w.tau), s.tau, atol=1e-13)
+    # The power is the same.
+    np.testing.assert_allclose(np.sum(w.v * w.tau, 1), np.sum(s.v * s.tau, 1), atol=1e-12)
+
+
+def test_kernels_are_counted_in_entry_and_loops():
+    text = """HloModule m
+
+%fused (p: f32[4]) -> f32[4] {
+  %p = f32[4]{0} parameter(0)
+  ROOT %a = f32[4]{0} add(%p, %p)
+}
+
+%body (s: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %s = (s32[], f32[4]{0}) parameter(0)
+  %x = f32[4]{0} get-tuple-element(%s), index=1
+  %f = f32[4]{0} fusion(%x), kind=kLoop, calls=%fused
+  %c = f32[4]{0} copy(%f)
+  ROOT %t = (s32[], f32[4]{0}) tuple(%x, %c)
+}
+
+%cond (s: (s32[], f32[4])) -> pred[] {
+  %s = (s32[], f32[4]{0}) parameter(0)
+  ROOT %p = pred[] fusion(%s), kind=kLoop, calls=%fused
+}
+
+ENTRY %main (p: f32[4]) -> f32[4] {
+  %p = f32[4]{0} parameter(0)
+  %f = f32[4]{0} fusion(%p), kind=kLoop, calls=%fused
+  %w = (s32[], f32[4]{0}) while(%t), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"7"}}
+  ROOT %o = f32[4]{0} get-tuple-element(%w), index=1
+}
+"""
+    assert count_kernels(text) == (4, 1 + 7 * 3, 0)
+    assert count_kernels(re.sub(", backend_config=.*", "", text)) == (4, 4, 1)
+    compiled = jax.jit(lambda x: jax.lax.scan(lambda c, y: (c + y, c), 0.0, x)).lower(jnp.ones(5)).compile()
+    assert count_kernels(compiled.as_text()).launches >= 5
+
+
+def test_gpu_benchmark_says_what_is_missing(tmp_path, capsys):
+    if jax.default_backend() == "gpu":
+        pytest.skip("there is a GPU")
+    assert benchmark_gpu.main(["--results", str(tmp_path)]) == 2
+    assert "needs an NVIDIA GPU" in capsys.readouterr().err
+
+
+def test_gpu_benchmark_writes_its_table(tmp_path):
+    arguments = [
+        "--device",
+        "cpu",
+        "--robots",
+        "chain2",
+        "--operations",
+        "rnea",
+        "--batches",
+        "4",
+        "--seconds",
+        "0.001",
+    ]
+    assert benchmark_gpu.main([*arguments, "--repeats", "1", "--results", str(tmp_path)]) == 0
+    _, measured = [json.loads(x) for x in (tmp_path / "benchmark_gpu" / "measurements.jsonl").read_text().splitlines()]
+    assert measured["status"] == "ok"
+    assert measured["finite"]
+    assert measured["launches"] >= measured["kernels"] > 0
+    assert "| chain2 | rnea | 4 |" in (tmp_path / "benchmark_gpu" / "report.md").read_text()
