@@ -62,14 +62,14 @@ def kinematics(model: Model, q, rank: int) -> Kinematics:
     poses = compose_down(topology.dofs, Pose(local.rotation, local.translation * held))
     # Nothing depends on where the point of reference is, so nothing is differentiated by it either.
     reference = lax.stop_gradient(take_rows(poses.translation, topology.reference_dof))
-    poses = Pose(poses.rotation, poses.translation - reference)
+    poses = Pose(poses.rotation, once(poses.translation - reference))
     # S in the world: the column turned into world axes, and moved from the frame's origin to the point of reference.
     column = motion_columns(topology, model.joint_axis, model.joint_pitch, rank)
     angular = poses.rotation.apply(column.angular)
     linear = poses.translation.cross(angular)
     if not isinstance(column.linear.x, float):
         linear = linear + poses.rotation.apply(column.linear)
-    return Kinematics(*once((poses, Motion(angular, linear))))
+    return Kinematics(poses, once(Motion(angular, linear)))
 
 
 def node_inertias(model: Model, poses: Pose, rank: int) -> Inertia:

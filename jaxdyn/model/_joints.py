@@ -5,7 +5,6 @@ Both are computed for all nodes at once, outside any recursion.
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,7 +12,7 @@ from jaxdyn._compile import once
 from jaxdyn.model._layout import columns_of, packed_rows, rows_of, static_column
 from jaxdyn.model._topology import Topology
 from jaxdyn.model._traversal import take_rows
-from jaxdyn.spatial import Mat3, Motion, Pose, Quaternion, Vec3
+from jaxdyn.spatial import Mat3, Motion, Pose, Vec3
 
 # `R_ij = sum_kl _TURN[i, j, k, l] q_k q_l` for a unit quaternion `w x y z`, and `[a x]_ij = sum_k _SKEW[i, j, k] a_k`.
 _SKEW = np.zeros((3, 3, 3))
@@ -28,28 +27,30 @@ for _i in range(3):
         _TURN[_i, _j, 1 + _i, 1 + _j] += 2
 
 
+# Rotations here are arrays `[n, 3, 3, *batch]` of columns: `[:, j, i]` is row `i` of column `j`, the order of `Mat3`.
+# To the compiler they are one operation then, not nine.
+
+
 def _rotations(quaternions):
     """`[n, 3, 3, *batch]`, of the directions of quaternions `[n, 4, *batch]`."""
     q = quaternions / jnp.sqrt((quaternions * quaternions).sum(axis=1, keepdims=True))
     turn = (_TURN + _TURN.swapaxes(2, 3)) / (1 + np.eye(4))
     # Written out: the reduction of a product over two axes goes to a library that takes ten times as long.
-    return sum(
-        jnp.asarray(turn[:, :, k, j], q.dtype).reshape((3, 3) + (1,) * (q.ndim - 2))
-        * (q[:, k] * q[:, j])[:, None, None]
-        for j in range(4)
-        for k in range(j + 1)
-    )
+    table = jnp.asarray(turn.swapaxes(0, 1), q.dtype).reshape((3, 3, 4, 4) + (1,) * (q.ndim - 2))
+    return sum(table[:, :, k, j] * (q[:, k] * q[:, j])[:, None, None] for j in range(4) for k in range(j + 1))
 
 
-def _times_skew(matrices, vectors):
-    """`[n, 3, 3, *batch]`: `A [v x]`."""
-    table = jnp.asarray(_SKEW, vectors.dtype).reshape((3, 3, 3) + (1,) * (vectors.ndim - 2))
-    skew = (table * vectors[:, None, None]).sum(axis=3)
-    return (matrices[:, :, :, None] * skew[:, None]).sum(axis=2)
+def _skew(vectors):
+    """`[n, 3, 3, *batch]`: `[v x]`, as columns."""
+    table = jnp.asarray(_SKEW.swapaxes(0, 1), vectors.dtype).reshape((3, 3, 3) + (1,) * (vectors.ndim - 2))
+    return sum(table[:, :, k] * vectors[:, None, None, k] for k in range(3))
 
 
-def _mat3(matrices) -> Mat3:
-    return Mat3(*(Vec3(*(matrices[:, i, j] for i in range(3))) for j in range(3)))
+def _times(a, b):
+    """`A B` of arrays of columns, or `A b` of columns and vectors `[n, 3, *batch]`."""
+    if b.ndim < a.ndim:
+        return sum(a[:, k] * b[:, k, None] for k in range(3))
+    return sum(a[:, None, k] * b[:, :, k, None] for k in range(3))
 
 
 def _unit_axes(topology: Topology, joint_axis, dofs: np.ndarray, rank: int):
@@ -118,29 +119,35 @@ def local_poses(topology: Topology, placement, joint_axis, joint_pitch, q, rank:
         table = jnp.concatenate([table, jnp.broadcast_to(identity, (1, *table.shape[1:]))])
         placed = np.where(placed < 0, topology.nb, placed)
     table = take_rows(table, placed)
-    # What is free of the batch of states is computed apart, once, in few operations.
+    # What is free of the batch of states is computed apart, once.
     R0, p0 = once((_rotations(table[:, 3:]), table[:, :3]))
     kinds = np.array(list(topology.node_kinds))
     quaternion = np.flatnonzero(np.isin(kinds, ["B", "F"]))
-    pose = pose0 = Pose(_mat3(R0), Vec3(*columns_of(p0)))
+    R, p = R0, p0
     if len(quaternion) < len(kinds):
-        pose = _screw_poses(topology, R0, p0, joint_axis, joint_pitch, q, rank)
-    if not len(quaternion):
-        return pose
-    first = topology.first_dofs[quaternion]
-    placed_joint = once(take_rows(pose0, first).compose(_quaternion_poses(topology, quaternion, q)))
-    # By `where`: in a loop over a concatenation the compiler branches at every element.
-    row = np.zeros(topology.nv, dtype=int)
-    row[first] = np.arange(len(first))
-    chosen = static_column(np.isin(np.arange(topology.nv), first), bool, rank)
-    return jax.tree.map(lambda a, b: jnp.where(chosen, b if len(b) == 1 else b[row], a), pose, placed_joint)
+        R, p = _screws(topology, R0, p0, joint_axis, joint_pitch, q, rank)
+    if len(quaternion):
+        first = topology.first_dofs[quaternion]
+        turn, shift = _displacements(topology, quaternion, q)
+        own = once(_rotations(turn))
+        placement, origin = take_rows((R0, p0), first)
+        placed = once((_times(placement, own), _times(placement, shift) + origin))
+        # By `where`: in a loop over a concatenation the compiler branches at every element.
+        row = np.zeros(topology.nv, dtype=int)
+        row[first] = np.arange(len(first))
+        chosen = static_column(np.isin(np.arange(topology.nv), first), bool, rank)
+        R, p = (
+            jnp.where(chosen.reshape((topology.nv,) + (1,) * (x.ndim - 1)), y if len(y) == 1 else y[row], x)
+            for x, y in zip((R, p), placed, strict=True)
+        )
+    return Pose(Mat3(*(Vec3(*columns_of(R[:, j])) for j in range(3))), Vec3(*columns_of(p)))
 
 
-def _screw_poses(topology: Topology, R0, p0, joint_axis, joint_pitch, q, rank: int) -> Pose:
+def _screws(topology: Topology, R0, p0, joint_axis, joint_pitch, q, rank: int):
     """For an axis `a` and an angle `q`, Rodrigues' formula gives `R = R0 + sin(q) R0 [a x] + (1 - cos(q)) R0 [a x]^2`,
     where everything but sine and cosine is free of the batch of states.
 
-    `R0` `[nv, 3, 3, *batch]` and `p0` `[nv, 3, *batch]`: the placements.
+    `R0` `[nv, 3, 3, *batch]` and `p0` `[nv, 3, *batch]`: the placements. Returns those behind the dofs.
     """
     node = topology.node_of_dof
     is_screw = np.isin(list(topology.node_kinds), list("RPH"))[node]
@@ -148,25 +155,23 @@ def _screw_poses(topology: Topology, R0, p0, joint_axis, joint_pitch, q, rank: i
     angle = take_rows(q, np.where(is_screw, topology.node_q[node], -1))
     dofs = np.where(is_screw, np.arange(topology.nv), -1)
     a = _unit_axes(topology, joint_axis, dofs, rank)
-    R1 = once(_times_skew(R0, a))
-    R2 = once(_times_skew(R1, a))
+    skew = once(_skew(a))
+    R1 = once(_times(R0, skew))
+    R2 = once(_times(R1, skew))
     turns = np.append(_flags(topology)[0], 0.0)[dofs]
     turned = angle if turns.all() else angle * static_column(turns, angle.dtype, rank)
     # 1 - cos(q) = 2 sin(q/2)^2 keeps its digits at small angles.
     half = jnp.sin(0.5 * turned)
     sine, versine = once((jnp.sin(turned), 2 * half * half))
-    R = _mat3(R0) + _mat3(R1) * sine + _mat3(R2) * versine
-    p = Vec3(*columns_of(p0))
+    R = R0 + R1 * sine[:, None, None] + R2 * versine[:, None, None]
     advance = _advance(topology, joint_pitch, dofs, angle.dtype, rank)
-    if advance is not None:
-        p = p + Vec3(*columns_of(once((R0 * a[:, None]).sum(axis=2)))) * (advance * angle)
-    return Pose(R, p)
+    return R, p0 if advance is None else p0 + once(_times(R0, a)) * (advance * angle)[:, None]
 
 
-def _quaternion_poses(topology: Topology, nodes: np.ndarray, q) -> Pose:
-    """`[len(nodes), *batch]`: the displacement of every ball and free node."""
+def _displacements(topology: Topology, nodes: np.ndarray, q):
+    """The quaternion `[len(nodes), 4, *batch]` and the shift `[len(nodes), 3, *batch]` of every ball and free node."""
     free = np.array([topology.node_kinds[i] == "F" for i in nodes])
     start = topology.node_q[nodes]
-    quaternion = Quaternion(*(take_rows(q, start + 3 * free + k) for k in range(4)))
-    shift = Vec3(*(take_rows(q, np.where(free, start + k, -1)) for k in range(3)))
-    return Pose(quaternion.to_rotation(), shift)
+    turn = [take_rows(q, start + 3 * free + k) for k in range(4)]
+    shift = [take_rows(q, np.where(free, start + k, -1)) for k in range(3)]
+    return jnp.stack(turn, axis=1), jnp.stack(shift, axis=1)
