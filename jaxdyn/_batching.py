@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import ShapedArray
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
@@ -193,7 +194,7 @@ def _results(*avals, function: Call):
     ]
     dtype = jnp.result_type(*(a.dtype for a in avals))
     own = _result_batches(function, batches)
-    return [jax.core.ShapedArray((*batch, *core), dtype) for batch, core in zip(own, cores, strict=True)]
+    return [ShapedArray((*batch, *last), dtype) for batch, last in zip(own, cores, strict=True)]
 
 
 def _jvp(primals, tangents, *, function: Call):
@@ -207,7 +208,7 @@ def _jvp(primals, tangents, *, function: Call):
     return out, _call_p.bind(*primals, *dots, function=Jvp(function, perturbed))
 
 
-def _transpose(cotangents, *operands, function: Call):
+def _transpose(cotangents, *operands, function: Jvp | Vjp):
     # By the rule above, linear operands that are known here are zeros.
     n = len(function.of.cores)
     known, linear = list(operands[:n]), operands[n:]

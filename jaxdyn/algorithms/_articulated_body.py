@@ -148,5 +148,5 @@ def _forward_jvp(topology: Topology, primals, tangents):
     if perturbed:
         rhs = rhs - jax.jvp(residual, [leaves[i] for i in perturbed], [dots[i] for i in perturbed])[1]
     a_dot = solve(topology, terms, factors, rhs)
-    # The factors only ever enter the solve above, whose derivative does not ask for theirs.
+    # The factors only ever enter a solve or an inverse, whose derivatives do not ask for theirs.
     return (a, factors), (a_dot, jax.tree.map(jnp.zeros_like, factors))

@@ -71,7 +71,7 @@ def batched[**P, R](
             model = arguments.pop("model")
             options = tuple((name, arguments.pop(name)) for name in static)
             arrays = _checked(model, arguments)
-            leaves, structure = jax.tree.flatten(model)
+            leaves, structure = jax.tree.flatten(model, is_leaf=_is_none)
             kept = tuple(i for i, name in enumerate(_LEAF_NAMES) if name in _LEAF_AXES)
             on_model = _OnModel(function, structure, kept, tuple(arrays), options)
             shapes, result_structure = jax.tree.flatten(results(model), is_leaf=_is_shape)
@@ -115,6 +115,11 @@ class _OnModel:
         return self.function(model, *rest, **arrays, **dict(self.options))
 
 
+def _is_none(x) -> bool:
+    # What a function leaves out of its model, so that every leaf has its place in a model within a function, too.
+    return x is None
+
+
 def _is_shape(x) -> bool:
     return type(x) is tuple and all(isinstance(n, int) for n in x)
 
@@ -125,7 +130,8 @@ def _checked(model: Model, arrays: dict[str, Any]) -> dict[str, Any]:
     _, batch, _ = rows(model, **arrays)
     out = {name: jnp.asarray(x) for name, x in arrays.items()}
     if f_ext is not None:
-        out["f_ext"] = with_wrenches(model, f_ext, batch)[0]
+        with_wrenches(model, f_ext, batch)
+        out["f_ext"] = jnp.asarray(f_ext)
     return out
 
 

@@ -82,12 +82,13 @@ def aba_derivatives(
         tau = tau - friction_torque(model, v, rank)
     a, factors = forward(topology, terms, tau)
     pairs = Pairs(model, batch)
-    dq, dv, _ = _matrices(topology, terms, sensitivities(topology, terms, moving, a), pairs)
+    dq, dv, M = _matrices(topology, terms, sensitivities(topology, terms, moving, a), pairs)
     if joint_friction:
         dv = dv + pairs.diagonal(_friction_slope(model, v, rank))
     W = pairs.of(inverse_root(topology, terms.S, factors))
-    Minv, dq, dv = once((pairs.multiply(pairs.transpose(W), pairs.scale_rows(factors.Dinv, W)), dq, dv))
-    return tuple(pairs.result(x) for x in (-pairs.multiply(Minv, dq), -pairs.multiply(Minv, dv), Minv))
+    Minv = pairs.inverse(M, pairs.multiply(pairs.transpose(W), pairs.scale_rows(factors.Dinv, W)))
+    Minv, dq, dv = once((Minv, dq, dv))
+    return pairs.result(-pairs.multiply(Minv, dq)), pairs.result(-pairs.multiply(Minv, dv)), pairs.result(Minv)
 
 
 def _products(model: Model, terms: Terms, at: Sensitivities, y, q):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,11 @@ type Reference = Literal["local", "world", "local_world_aligned"]
 _REFERENCES = ("local", "world", "local_world_aligned")
 
 
-@batched(lambda model: SE3((model.nb, 3, 3), (model.nb, 3)))
+def _poses_shape(shape: tuple[int, ...]) -> Any:
+    return jax.tree.unflatten(jax.tree.structure(SE3.identity()), [(*shape, 3, 3), (*shape, 3)])
+
+
+@batched(lambda model: _poses_shape((model.nb,)))
 def forward_kinematics(model: Model, q: Configuration) -> SE3:
     """The poses of all bodies in the world: `rotation` `[*batch, nb, 3, 3]`, `translation` `[*batch, nb, 3]` in m.
 
@@ -33,7 +37,7 @@ def forward_kinematics(model: Model, q: Configuration) -> SE3:
     return _to_se3(poses, batch, jnp.moveaxis)
 
 
-@batched(lambda _: SE3((3, 3), (3,)), "frame")
+@batched(lambda _: _poses_shape(()), "frame")
 def frame_pose(model: Model, q: Configuration, frame: str) -> SE3:
     """The pose of a frame (a body, a merged link, or a named frame) in the world; batch axes as `q`.
 

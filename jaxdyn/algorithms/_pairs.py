@@ -7,6 +7,8 @@ instead, and multiplied as matrices with a short inner dimension.
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,14 +42,14 @@ class Pairs:
         """The sum over the components of `left[i] right[j]`; components are rows `[nv, *batch]`."""
         left, right = ([full(x, self.batch) for x in jax.tree.leaves(rows)] for rows in (left, right))
         if self.batch_last:
-            return sum(a[:, None] * b[None] for a, b in zip(left, right, strict=True))
+            return functools.reduce(jnp.add, (a[:, None] * b[None] for a, b in zip(left, right, strict=True)))
         a, b = (once(jnp.moveaxis(jnp.stack(rows, axis=1), (0, 1), (-2, -1))) for rows in (left, right))
         return self.multiply(a, self.transpose(b))
 
     def multiply(self, a, b):
         """The matrix product."""
         if self.batch_last:
-            return sum(a[:, k, None] * b[k] for k in range(a.shape[1]))
+            return functools.reduce(jnp.add, (a[:, k, None] * b[k] for k in range(a.shape[1])))
         return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
     def scale_rows(self, x, a):
@@ -70,6 +72,20 @@ class Pairs:
     def diagonal(self, x):
         """From rows `[nv, *batch]`."""
         return self.scale_rows(x, self._mask(np.eye(len(self.ancestors))).astype(x.dtype))
+
+    def inverse(self, a, value):
+        """`value`, known to be the inverse of `a`, with the derivative that it has as such."""
+
+        @jax.custom_jvp
+        def known(a, value):
+            return value
+
+        @known.defjvp
+        def _(primals, tangents):
+            value = known(*primals)
+            return value, -self.multiply(self.multiply(value, tangents[0]), value)
+
+        return known(a, value)
 
     def of(self, x):
         """From `[nv, nv, *batch]`."""

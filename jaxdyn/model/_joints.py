@@ -5,6 +5,8 @@ Both are computed for all nodes at once, outside any recursion.
 
 from __future__ import annotations
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -37,20 +39,21 @@ def _rotations(quaternions):
     turn = (_TURN + _TURN.swapaxes(2, 3)) / (1 + np.eye(4))
     # Written out: the reduction of a product over two axes goes to a library that takes ten times as long.
     table = jnp.asarray(turn.swapaxes(0, 1), q.dtype).reshape((3, 3, 4, 4) + (1,) * (q.ndim - 2))
-    return sum(table[:, :, k, j] * (q[:, k] * q[:, j])[:, None, None] for j in range(4) for k in range(j + 1))
+    products = (table[:, :, k, j] * (q[:, k] * q[:, j])[:, None, None] for j in range(4) for k in range(j + 1))
+    return functools.reduce(jnp.add, products)
 
 
 def _skew(vectors):
     """`[n, 3, 3, *batch]`: `[v x]`, as columns."""
     table = jnp.asarray(_SKEW.swapaxes(0, 1), vectors.dtype).reshape((3, 3, 3) + (1,) * (vectors.ndim - 2))
-    return sum(table[:, :, k] * vectors[:, None, None, k] for k in range(3))
+    return functools.reduce(jnp.add, (table[:, :, k] * vectors[:, None, None, k] for k in range(3)))
 
 
 def _times(a, b):
     """`A B` of arrays of columns, or `A b` of columns and vectors `[n, 3, *batch]`."""
     if b.ndim < a.ndim:
-        return sum(a[:, k] * b[:, k, None] for k in range(3))
-    return sum(a[:, None, k] * b[:, :, k, None] for k in range(3))
+        return functools.reduce(jnp.add, (a[:, k] * b[:, k, None] for k in range(3)))
+    return functools.reduce(jnp.add, (a[:, None, k] * b[:, :, k, None] for k in range(3)))
 
 
 def _unit_axes(topology: Topology, joint_axis, dofs: np.ndarray, rank: int):
