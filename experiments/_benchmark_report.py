@@ -217,6 +217,7 @@ def _curves(part: Mapping[Key, float], x: Callable[[Key], int]) -> _Curves:
 
 def _plot(path: Path, curves: Mapping[str, _Curves], xlabel: str, title: str) -> None:
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullLocator
 
     curves = {o: c for o, c in curves.items() if any(len(points) > 1 for points in c.values())}
     if not curves:
@@ -240,6 +241,10 @@ def _plot(path: Path, curves: Mapping[str, _Curves], xlabel: str, title: str) ->
             style |= {"ls": "-" if dtype == "float32" else "--", "marker": "o", "ms": 3}
             (handles[name],) = axis.plot(*zip(*by_name[name], strict=True), **style)
         axis.set(xscale="log", yscale="log", xlabel=xlabel, ylabel="us", title=operation)
+        # Only what was measured: between two of them the steps of the logarithm would crowd.
+        measured = sorted({x for points in by_name.values() for x, _ in points})
+        axis.set_xticks(measured, [str(x) for x in measured])
+        axis.xaxis.set_minor_locator(NullLocator())
         axis.grid(alpha=0.3, which="both")
     fig.suptitle(title)
     used = [name for name in names if name in handles]

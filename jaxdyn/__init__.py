@@ -25,10 +25,11 @@ from jaxdyn.algorithms import (
     potential_energy,
     rnea,
     rnea_derivatives,
+    spring_torque,
     torque_regressor,
 )
 from jaxdyn.io import RobotFileWarning, load_urdf, to_mjcf
-from jaxdyn.model import BodyInertia, Frame, Joint, Model, ModelBuilder
+from jaxdyn.model import BodyInertia, Frame, Joint, Mimic, Model, ModelBuilder
 from jaxdyn.simulate import State, Trajectory, rollout, step
 from jaxdyn.spatial import SE3
 
@@ -43,6 +44,7 @@ __all__ = [
     "Frame",
     "JaxdynError",
     "Joint",
+    "Mimic",
     "Model",
     "ModelBuilder",
     "ModelError",
@@ -73,6 +75,7 @@ __all__ = [
     "rnea_derivatives",
     "rollout",
     "samples",
+    "spring_torque",
     "step",
     "to_mjcf",
     "torque_regressor",

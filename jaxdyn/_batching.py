@@ -25,7 +25,11 @@ from jax.interpreters import ad, batching, mlir
 # Elements of the batch that a CPU works on at a time: the arrays of one node then fit its nearest cache, and what a
 # loop costs to begin with is small against its work.
 CHUNK = 128
-# Fewer where the results are matrices, so that those stay in cache, too.
+# Fewer where the results are long, so that a sweep over all nodes stays in the next cache (measured, float64: 25 us an
+# evaluation against 40 for a chain of 128 joints, 136 against 170 for 512), but not so few that loops are short.
+CHUNK_ROWS = 5120
+CHUNK_SHORT = 32
+# Fewer yet where they are matrices.
 CHUNK_NUMBERS = 65536
 CHUNK_LEAST = 16
 
@@ -296,7 +300,7 @@ def _chunked(*operands, function: Call):
     shapes = [_batch(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
     batch = np.broadcast_shapes(*shapes)
     size = math.prod(batch)
-    limit = max(CHUNK_LEAST, min(CHUNK, CHUNK_NUMBERS // sum(map(math.prod, function.results))))
+    limit = _chunk(_plain(function).results)
     if size <= limit:
         return function(*operands)
     pieces = -(-size // limit)
@@ -338,6 +342,17 @@ def _chunked(*operands, function: Call):
         # An operand that was broadcast to the batch has the sum of what its copies got.
         out.append(_summed_to(x.reshape((*batch, *x.shape[1:])), result.shape))
     return out
+
+
+def _plain(function: Call) -> Plain:
+    return function if isinstance(function, Plain) else _plain(function.of)
+
+
+def _chunk(results: tuple[tuple[int, ...], ...]) -> int:
+    """How many elements of the batch a chunk has at most, for a function with results of these shapes."""
+    longest = max((n for shape in results for n in shape), default=1)
+    of_rows = max(CHUNK_SHORT, min(CHUNK, CHUNK_ROWS // max(longest, 1)))
+    return max(CHUNK_LEAST, min(of_rows, CHUNK_NUMBERS // max(1, sum(map(math.prod, results)))))
 
 
 def _zero_filled(function: Call) -> set[int]:

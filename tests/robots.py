@@ -17,5 +17,15 @@ NAMES = tuple(_FILES)
 
 def robot_path(name: str) -> Path:
     """The URDF file of one of `NAMES`."""
+    return _folder() / _FILES[name]
+
+
+def all_urdf_files() -> dict[str, Path]:
+    """Every URDF file of the package, by its path below the folder of robots, in the order of the paths."""
+    folder = _folder()
+    return {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*.urdf"))}
+
+
+def _folder() -> Path:
     distribution = importlib.metadata.distribution("example-robot-data")
-    return Path(str(distribution.locate_file("cmeel.prefix/share/example-robot-data/robots"))) / _FILES[name]
+    return Path(str(distribution.locate_file("cmeel.prefix/share/example-robot-data/robots")))

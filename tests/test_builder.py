@@ -564,7 +564,7 @@ def test_errors_of_inertias(make, error, words):
 def test_every_leaf_is_a_floating_point_array():
     model = small_tree()
     leaves = jax.tree.leaves(model)
-    assert len(leaves) == 15
+    assert len(leaves) == 17
     assert all(isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves)
     assert {leaf.dtype for leaf in leaves} == {jnp.zeros(()).dtype}
 

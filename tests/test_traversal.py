@@ -1,4 +1,6 @@
-"""Schedules and walks of trees against plain recursion in NumPy."""
+"""Trees and their walks against plain recursion in NumPy."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -6,18 +8,8 @@ import numpy as np
 import pytest
 
 from jaxdyn.model import _traversal
-from jaxdyn.model._schedule import MAX_RUNS, Tree
-from jaxdyn.model._traversal import (
-    compose_down,
-    from_slots,
-    scan_down,
-    scan_up,
-    sum_down,
-    sum_rows,
-    sum_up,
-    take_rows,
-    to_slots,
-)
+from jaxdyn.model._traversal import compose_down, scan_down, scan_up, sum_down, sum_up, take_rows
+from jaxdyn.model._tree import Tree
 from jaxdyn.spatial import Mat3, Pose, Vec3
 
 
@@ -40,7 +32,7 @@ def limbs(*lengths: int, trunk: int) -> Tree:
 
 
 def comb(teeth: int, length: int) -> Tree:
-    """A spine of which every node carries a tooth: widths that change at every level."""
+    """A spine of which every node carries a tooth, its first child."""
     parents, spine = [], -1
     for _ in range(teeth):
         parents.append(spine)
@@ -57,6 +49,7 @@ TREES = {
     "chain": Tree(tuple(range(-1, 11))),
     "star": Tree((-1, *[0] * 9)),
     "roots only": Tree((-1,) * 5),
+    "two chains": Tree((-1, 0, 1, -1, 3, 4)),
     "two roots": Tree((-1, 0, 1, 1, -1, 4, 5, 4, 2, 7)),
     "limbs": limbs(3, 3, 7, 7, 1, trunk=4),
     "hand at the end of an arm": limbs(2, 2, 2, 2, trunk=7),
@@ -64,10 +57,12 @@ TREES = {
     "bush": random_forest(20, 0, 20),
     "forest": random_forest(16, 3, 10, roots=0.2),
     "spine with twigs": random_forest(25, 0, 4),
-    "straight and branched runs": random_forest(30, 26, 4),
     "large": random_forest(60, 2, 12),
 }
-trees = pytest.mark.parametrize("tree", list(TREES.values()), ids=list(TREES))
+MANY = [random_forest(size, seed, reach, roots) for seed, (size, reach, roots) in enumerate(
+    (size, reach, roots) for size in (1, 2, 3, 7, 20, 50, 128) for reach in (1, 2, 5, 200) for roots in (0.0, 0.1)
+)]  # fmt: skip
+every_tree = pytest.mark.parametrize("tree", [*TREES.values(), *MANY], ids=lambda t: f"{t.size}")
 
 
 def compiled(f):
@@ -75,80 +70,68 @@ def compiled(f):
     return jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
 
 
-# The schedule
+# The structure
 
 
-def level_of(tree: Tree) -> list[int]:
-    depth: list[int] = []
-    for p in tree.parents:
-        depth.append(0 if p < 0 else depth[p] + 1)
-    return depth
+def path_of(tree: Tree, node: int) -> list[int]:
+    """The node, its parent, and so on to the root."""
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = tree.parents[node]
+    return path
 
 
-MANY = [random_forest(size, seed, reach, roots) for seed, (size, reach, roots) in enumerate(
-    (size, reach, roots) for size in (1, 2, 3, 7, 20, 50, 128) for reach in (1, 2, 5, 200) for roots in (0.0, 0.1)
-)]  # fmt: skip
+def children_of(tree: Tree, node: int) -> list[int]:
+    return [i for i, p in enumerate(tree.parents) if p == node]
 
 
-@pytest.mark.parametrize("tree", [*TREES.values(), *MANY], ids=lambda t: f"{t.size}")
-def test_schedule(tree):
-    """Every node has one slot, and its parent's slot is where its run says."""
-    nodes = tree.node_of_slot
-    assert sorted(nodes[nodes >= 0]) == list(range(tree.size))
-    np.testing.assert_array_equal(nodes[tree.slot_of_node], np.arange(tree.size))
-    np.testing.assert_array_equal(tree.padding, nodes < 0)
-    assert 1 <= len(tree.runs) <= MAX_RUNS
-    assert tree.runs[0].start == 0
-    assert tree.runs[-1].stop == len(nodes)
-
-    depth, level, above = level_of(tree), 0, None
-    for before, run in zip([None, *tree.runs], tree.runs, strict=False):
-        assert before is None or before.stop == run.start
-        assert run.parents.shape == (run.length, run.width)
-        assert run.stop - run.start == run.length * run.width
-        rectangle = nodes[run.start : run.stop].reshape(run.length, run.width)
-        for row in range(run.length):
-            for w, node in enumerate(rectangle[row]):
-                p = run.parents[row, w]
-                if node < 0:
-                    # Padding: dropped between runs, and within the level above inside of one.
-                    assert p == -1 if row == 0 else 0 <= p < run.width
-                    continue
-                assert depth[node] == level
-                if above is None:
-                    assert tree.parents[node] == -1
-                    assert p == 0
-                else:
-                    assert above[p] == tree.parents[node]
-            above = rectangle[row]
-            level += 1
-        if run.straight:
-            np.testing.assert_array_equal(run.parents[1:], np.tile(np.arange(run.width), (run.length - 1, 1)))
-    assert level == max(depth) + 1
-
-
-def test_padding_is_bounded():
-    """Runs of similar width waste less than they hold."""
-    tree = TREES["hand at the end of an arm"]
-    assert len(tree.node_of_slot) == tree.size
-    assert all(len(t.node_of_slot) <= 2 * t.size + 16 for t in [*TREES.values(), *MANY])
-
-
-def test_a_chain_is_one_straight_run():
-    (run,) = TREES["chain"].runs
-    assert run.straight
-    assert (run.length, run.width) == (12, 1)
-
-
-@trees
-def test_ancestors(tree):
+@every_tree
+def test_ancestors_paths_and_roots(tree):
+    every = [path_of(tree, i) for i in range(tree.size)]
     expected = np.zeros((tree.size, tree.size), dtype=bool)
-    for i in range(tree.size):
-        j = i
-        while j >= 0:
-            expected[i, j] = True
-            j = tree.parents[j]
+    for i, path in enumerate(every):
+        expected[i, path] = True
     np.testing.assert_array_equal(tree.ancestors, expected)
+
+    depth = max(map(len, every))
+    padded = np.array([path + [-1] * (depth - len(path)) for path in every]).T
+    np.testing.assert_array_equal(tree.paths, padded)
+
+    ends = [path[-1] for path in every]
+    np.testing.assert_array_equal(tree.roots, ends[:1] if len(set(ends)) == 1 else ends)
+    assert tree.is_chain == (depth == tree.size)
+
+
+@every_tree
+def test_last_children(tree):
+    last = {node: children_of(tree, node)[-1:] for node in range(-1, tree.size)}
+    expected = [[i] == last[p] for i, p in enumerate(tree.parents)]
+    np.testing.assert_array_equal(tree.last_child, expected)
+
+
+@every_tree
+def test_places(tree):
+    """From a node to its last child nobody else takes its place; and there are no more places than open branches."""
+    places, last = tree.places, {}
+    for node in range(tree.size):
+        children = children_of(tree, node)
+        assert (places[node] >= 0) == bool(children)
+        if children:
+            last[node] = children[-1]
+    for node, stop in last.items():
+        # The last child itself may take it over.
+        assert (places[node + 1 : stop] != places[node]).all()
+    most = max((sum(a <= node < b for a, b in last.items()) for node in range(tree.size)), default=0)
+    assert places.max() + 1 == most
+
+
+def test_the_number_of_places_is_small():
+    """It does not grow with the length of a limb, nor with the number of limbs."""
+    counts = {name: TREES[name].places.max() + 1 for name in ("one node", "chain", "star", "limbs", "comb")}
+    assert counts == {"one node": 0, "chain": 1, "star": 1, "limbs": 2, "comb": 2}
+    assert limbs(*[30] * 40, trunk=30).places.max() + 1 == 2
+    assert comb(50, 3).places.max() + 1 == 2
 
 
 @pytest.mark.parametrize("parents", [(0,), (1, -1), (-1, 1), (-1, 0, -2), (-1, 2, 0)])
@@ -179,30 +162,26 @@ ROWS = {
 
 @pytest.mark.parametrize("max_pieces", [0, 8, 100])
 def test_take_rows(max_pieces, monkeypatch):
-    """By slices and by gather, for any number of batch axes."""
+    """By slices and by gather, for any number of batch axes; and its transpose."""
     monkeypatch.setattr(_traversal, "MAX_PIECES", max_pieces)
     rng = np.random.default_rng(0)
     x = {"a": rng.normal(size=(6,)), "b": rng.normal(size=(6, 2, 3))}
-    out = compiled(lambda x: {name: take_rows(x, np.array(rows, dtype=int)) for name, rows in ROWS.items()})(x)
+
+    def take(x):
+        return {name: take_rows(x, np.array(rows, dtype=int)) for name, rows in ROWS.items()}
+
+    weights = jax.tree.map(lambda a: rng.normal(size=a.shape), jax.eval_shape(take, x))
+    out, (transposed,) = compiled(lambda x, w: (take(x), jax.vjp(take, x)[1](w)))(x, weights)
+    total = {key: np.zeros_like(value) for key, value in x.items()}
     for name, rows in ROWS.items():
         for key, value in x.items():
             expected = np.array([value[r] if r >= 0 else 0 * value[0] for r in rows]).reshape(-1, *value.shape[1:])
             np.testing.assert_array_equal(out[name][key], expected, err_msg=name)
-
-
-@pytest.mark.parametrize("max_pieces", [0, 8, 100])
-def test_sum_rows_is_the_transpose(max_pieces, monkeypatch):
-    monkeypatch.setattr(_traversal, "MAX_PIECES", max_pieces)
-    rng = np.random.default_rng(0)
-    x = {name: {"a": rng.normal(size=len(r)), "b": rng.normal(size=(len(r), 2, 3))} for name, r in ROWS.items()}
-    out = compiled(lambda x: {name: sum_rows(x[name], np.array(rows, dtype=int), 6) for name, rows in ROWS.items()})(x)
-    for name, rows in ROWS.items():
-        for key, value in x[name].items():
-            expected = np.zeros((6, *value.shape[1:]))
-            for row, line in zip(rows, value, strict=True):
-                if row >= 0:
-                    expected[row] += line
-            np.testing.assert_allclose(out[name][key], expected, rtol=1e-14, atol=1e-14, err_msg=name)
+            for r, w in zip(rows, weights[name][key], strict=True):
+                if r >= 0:
+                    total[key][r] += w
+    for key in x:
+        np.testing.assert_allclose(transposed[key], total[key], rtol=1e-13, atol=1e-13)
 
 
 # Walks
@@ -216,45 +195,44 @@ def down(parent, x):
 
 
 def up(children, x):
-    """What is passed vanishes with `a`, so padding passes nothing."""
+    """Not linear either."""
     passed = x["a"] * (1 + x["b"] * jnp.cos(children))
     return passed, (children, passed + 1)
 
 
-def walks(tree: Tree, x, angles, root):
-    """Every walk on the same data, in node order."""
-    slots = to_slots(tree, x)
+def about_z(angles) -> Mat3:
     one, zero = jnp.ones_like(angles), jnp.zeros_like(angles)
     c, s = jnp.cos(angles), jnp.sin(angles)
-    local = Pose(Mat3(Vec3(c, s, zero), Vec3(-s, c, zero), Vec3(zero, zero, one)), Vec3(x["a"], x["b"], angles))
-    out = {
-        "sum_down": sum_down(tree, slots),
-        "sum_up": sum_up(tree, slots),
-        "scan_down": scan_down(tree, down, root, slots),
-        "scan_up": scan_up(tree, up, 0.0, slots),
-        "slots": slots,
-        "compose": compose_down(tree, to_slots(tree, local)),
+    return Mat3(Vec3(c, s, zero), Vec3(-s, c, zero), Vec3(zero, zero, one))
+
+
+def walks(tree: Tree, x, angles, root):
+    """Every walk on the same data."""
+    return {
+        "sum_down": sum_down(tree, x),
+        "sum_up": sum_up(tree, x),
+        "scan_down": scan_down(tree, down, root, x),
+        "scan_up": scan_up(tree, up, 0.0, x),
+        "compose": compose_down(tree, Pose(about_z(angles), Vec3(x["a"], x["b"], angles))),
     }
-    return from_slots(tree, out)
 
 
 def expected_walks(tree: Tree, x, angles, root):
     """The same by recursion, node by node."""
-    a, b = x["a"], x["b"]
+    A = tree.ancestors.astype(float)
     return {
-        "sum_down": {key: tree.ancestors.astype(float) @ v.reshape(tree.size, -1) for key, v in x.items()},
-        "sum_up": {key: tree.ancestors.T.astype(float) @ v.reshape(tree.size, -1) for key, v in x.items()},
-        "scan_down": expected_down(tree, a, b, root),
-        "scan_up": expected_up(tree, a, b),
-        "slots": x,
-        "compose": expected_poses(tree, a, b, angles),
+        "sum_down": {key: np.tensordot(A, v, 1) for key, v in x.items()},
+        "sum_up": {key: np.tensordot(A.T, v, 1) for key, v in x.items()},
+        "scan_down": expected_down(tree, x["a"], x["b"], root),
+        "scan_up": expected_up(tree, x["a"], x["b"]),
+        "compose": expected_poses(tree, x["a"], x["b"], angles),
     }
 
 
 def expected_down(tree: Tree, a, b, root):
     carries, ys = [], []
     for i, p in enumerate(tree.parents):
-        s, t = carries[p] if p >= 0 else root
+        s, t = carries[p] if p >= 0 else (root[0], root[1][0])
         carries.append((np.sin(s) + a[i], t * b[i] + s))
         ys.append(carries[-1][0] * carries[-1][1])
     return {"y": np.array(ys)}
@@ -282,103 +260,241 @@ def expected_poses(tree: Tree, a, b, angles) -> Pose:
     return Pose(Mat3(Vec3(c, s, zero), Vec3(-s, c, zero), Vec3(zero, zero, zero + 1)), Vec3(*r))
 
 
-def check_walks(tree: Tree, batch: tuple[int, ...]) -> None:
+def data(tree: Tree, batch: tuple[int, ...]):
+    """Two leaves, angles, and the carry of the world: a number, and a row that has the batch."""
     rng = np.random.default_rng(tree.size)
-    x = {"a": rng.normal(size=(tree.size, *batch)), "b": rng.normal(size=(tree.size, *batch))}
-    angles = rng.normal(size=(tree.size, *batch))
-    root = (0.3, rng.normal(size=batch))
-    actual = compiled(lambda *args: walks(tree, *args))(x, angles, root)
-    expected = expected_walks(tree, x, angles, root)
+    a, b, angles = rng.normal(size=(3, tree.size, *batch))
+    return {"a": a, "b": b}, angles, (0.3, rng.normal(size=(1, *batch)))
+
+
+def check(actual, expected, shape) -> None:
     for key in expected:
         for got, want in zip(jax.tree.leaves(actual[key]), jax.tree.leaves(expected[key]), strict=True):
-            assert got.shape == (tree.size, *batch), key
-            np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-12, atol=1e-12, err_msg=key)
+            assert got.shape == shape, key
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12, err_msg=key)
 
 
-@pytest.mark.parametrize("name", ["one node", "chain", "star", "two roots", "hand at the end of an arm", "large"])
+@pytest.mark.parametrize("name", TREES)
 def test_walks(name):
-    check_walks(TREES[name], (3,))
+    tree, batch = TREES[name], (3,)
+    values = data(tree, batch)
+    actual = compiled(functools.partial(walks, tree))(*values)
+    check(actual, expected_walks(tree, *values), (tree.size, *batch))
 
 
-BRANCHED = ["spine with twigs", "straight and branched runs"]
-
-
-@pytest.mark.parametrize("batch", [(), (3,), (20,), (2, 20)], ids=str)
+@pytest.mark.parametrize("batch", [(), (1,), (20,), (2, 5)], ids=str)
 def test_walks_in_batches(batch):
-    check_walks(TREES["spine with twigs"], batch)
+    tree = TREES["forest"]
+    values = data(tree, batch)
+    actual = compiled(functools.partial(walks, tree))(*values)
+    check(actual, expected_walks(tree, *values), (tree.size, *batch))
+
+
+def test_scans_of_many_forests():
+    """All in one program, small forests of every kind: some places are shared by many nodes."""
+    trees = [tree for tree in MANY if 2 < tree.size < 20]
+    values = [data(tree, (2,)) for tree in trees]
+
+    @compiled
+    def scans(values):
+        pairs = zip(trees, values, strict=True)
+        return [(scan_down(t, down, root, x), scan_up(t, up, 0.0, x)) for t, (x, _, root) in pairs]
+
+    for tree, (x, _, root), (fell, rose) in zip(trees, values, scans(values), strict=True):
+        expected = {"down": expected_down(tree, x["a"], x["b"], root), "up": expected_up(tree, x["a"], x["b"])}
+        check({"down": fell, "up": rose}, expected, (tree.size, 2))
 
 
 def test_a_batch_of_one_broadcasts():
-    """Leaves of one call may have batch axes of length one."""
-    tree = TREES["spine with twigs"]
+    """Leaves of one call may have batch axes of length one; what comes out has them at full length."""
+    tree = TREES["two roots"]
     rng = np.random.default_rng(6)
-    a, b, root = rng.normal(size=(tree.size, 3)), rng.normal(size=(tree.size, 1)), (0.3, rng.normal(size=3))
+    a, b, angles = rng.normal(size=(tree.size, 3, 1)), rng.normal(size=(tree.size, 1, 2)), rng.normal(size=(10, 1, 1))
+    root = (0.3, rng.normal(size=(1, 3, 1)))
+    actual = compiled(functools.partial(walks, tree))({"a": a, "b": b}, angles, root)
+    a, b, angles = (np.broadcast_to(x, (tree.size, 3, 2)) for x in (a, b, angles))
+    check(actual, expected_walks(tree, {"a": a, "b": b}, angles, root), (tree.size, 3, 2))
+
+
+@pytest.mark.parametrize("name", ["chain", "two roots"])
+def test_single_precision_stays_single(name):
+    tree = TREES[name]
+    x, angles, root = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), data(tree, (3,)))
+    out = jax.eval_shape(functools.partial(walks, tree), x, angles, root)
+    assert {leaf.dtype for leaf in jax.tree.leaves(out)} == {np.dtype(np.float32)}
+    # A number for the world's carry has no precision of its own.
+    out = jax.eval_shape(functools.partial(walks, tree), x, angles, (0.3, root[1]))
+    assert {leaf.dtype for leaf in jax.tree.leaves(out)} == {np.dtype(np.float32)}
+
+
+# Derivatives
+
+
+@pytest.mark.parametrize("name", ["one node", "chain", "roots only", "two roots", "forest"])
+def test_sums_are_linear_and_each_others_transposes(name):
+    """As matrices: by forward and reverse differentiation (`vmap` of each), and by transposition twice."""
+    tree = TREES[name]
+    A = tree.ancestors.astype(float)
+    x = np.random.default_rng(0).normal(size=tree.size)
 
     @compiled
-    def walk(a, b):
-        x = to_slots(tree, {"a": a, "b": b})
-        return from_slots(tree, (scan_down(tree, down, root, x), scan_up(tree, up, 0.0, x)))
+    def matrices(x):
+        out = []
+        for f in (functools.partial(sum_down, tree), functools.partial(sum_up, tree)):
+            transposed = jax.linear_transpose(f, x)
+            again = jax.linear_transpose(lambda y, transposed=transposed: transposed(y)[0], x)
+            rows = jax.vmap(lambda y, transposed=transposed: transposed(y)[0])(jnp.eye(tree.size))
+            columns = jax.vmap(lambda y, again=again: again(y)[0], out_axes=1)(jnp.eye(tree.size))
+            out.append((jax.jacfwd(f)(x), jax.jacrev(f)(x), rows, columns))
+        return out
 
-    actual, b_full = walk(a, b), np.broadcast_to(b, a.shape)
-    expected = (expected_down(tree, a, b_full, root), expected_up(tree, a, b_full))
-    for got, want in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("limit", [0, 10**9])
-def test_walks_either_way_of_fetching(limit, monkeypatch):
-    """`where` over the slots and gather with scatter-add, whatever the batch."""
-    monkeypatch.setattr(_traversal, "SELECT_BATCH_LIMIT", limit)
-    monkeypatch.setattr(_traversal, "MAX_PIECES", 0 if limit else 100)
-    check_walks(TREES["straight and branched runs"], (3,))
+    for by_each_way, expected in zip(matrices(x), (A, A.T), strict=True):
+        for matrix in by_each_way:
+            np.testing.assert_array_equal(matrix, expected)
 
 
-def test_some_tree_branches_inside_a_run():
-    """Else the walks above would not have fetched by index at all."""
-    for name in BRANCHED:
-        assert any(not run.straight for run in TREES[name].runs), name
-    assert any(run.straight for run in TREES[BRANCHED[1]].runs)
-
-
-# Gradients
-
-
-@pytest.mark.parametrize("limit", [0, 10**9])
-def test_gradients(limit, monkeypatch):
-    """Of functions of the two sums, against matrices, and of a walk that is not linear, against differences."""
-    monkeypatch.setattr(_traversal, "SELECT_BATCH_LIMIT", limit)
-    tree = TREES["straight and branched runs"]
+def test_gradients_through_the_sums():
+    """Of a function that is not linear, to the second order, in a batch whose leaves broadcast."""
+    tree = TREES["spine with twigs"]
     A = tree.ancestors.astype(float)
     rng = np.random.default_rng(5)
-    x, w = rng.normal(size=(2, tree.size, 3))
+    x, w, step = rng.normal(size=(3, tree.size, 3))
+    y = rng.normal(size=(tree.size, 1))
 
-    def sums(x):
-        slots = to_slots(tree, x)
-        down, up = from_slots(tree, (sum_down(tree, slots), sum_up(tree, slots)))
-        return jnp.sum(w * jnp.sin(down) + w * w * jnp.sin(up))
+    def f(x, y):
+        fallen, risen = sum_down(tree, (x, y)), sum_up(tree, x)
+        return jnp.sum(w * jnp.sin(fallen[0]) * fallen[1] + w * w * jnp.sin(risen))
 
-    def nonlinear(x):
-        children, y = from_slots(tree, scan_up(tree, up, 0.0, to_slots(tree, {"a": x, "b": w})))
-        return jnp.sum(w * y + children)
+    def run(x, y, step):
+        gradient = jax.grad(f, argnums=(0, 1))
+        return gradient(x, y), jax.jvp(lambda x: gradient(x, y)[0], (x,), (step,))[1]
 
-    def plain(x):
-        children, y = expected_up(tree, x, w)
-        return np.sum(w * y + children)
-
-    gradients = compiled(lambda x: (jax.grad(sums)(x), jax.grad(nonlinear)(x)))(x)
-    expected = A.T @ (w * np.cos(A @ x)) + A @ (w * w * np.cos(A.T @ x))
-    np.testing.assert_allclose(gradients[0], expected, rtol=1e-12, atol=1e-12)
-    differences = np.empty_like(x)
-    for index in np.ndindex(*x.shape):
-        unit = np.zeros_like(x)
-        unit[index] = 1e-5
-        differences[index] = (plain(x + unit) - plain(x - unit)) / 2e-5
-    np.testing.assert_allclose(gradients[1], differences, rtol=0, atol=1e-8 * np.abs(differences).max())
+    (by_x, by_y), turned = compiled(run)(x, y, step)
+    fallen, risen, weight = A @ x, A.T @ x, A @ y
+    np.testing.assert_allclose(by_x, A.T @ (w * weight * np.cos(fallen)) + A @ (w * w * np.cos(risen)), atol=1e-12)
+    np.testing.assert_allclose(by_y, (A.T @ (w * np.sin(fallen))).sum(axis=1, keepdims=True), atol=1e-12)
+    second = -A.T @ (w * weight * np.sin(fallen) * (A @ step)) - A @ (w * w * np.sin(risen) * (A.T @ step))
+    np.testing.assert_allclose(turned, second, atol=1e-12)
 
 
-def test_single_precision_stays_single():
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_sums_and_poses_under_vmap(axis):
+    """Whichever axis is mapped, and over two axes one after the other."""
     tree = TREES["two roots"]
-    x = {"a": jnp.ones((tree.size, 3), jnp.float32), "b": jnp.ones((tree.size, 3), jnp.float32)}
-    angles = jnp.ones((tree.size, 3), jnp.float32)
-    out = jax.eval_shape(lambda *args: walks(tree, *args), x, angles, (0.3, jnp.ones(3, jnp.float32)))
-    assert {leaf.dtype for leaf in jax.tree.leaves(out)} == {np.dtype(np.float32)}
+    x = np.random.default_rng(1).normal(size=(tree.size, 3, 4))
+    A = tree.ancestors.astype(float)
+    scales = (1, 2, -1)
+
+    def run(mapped):
+        risen = jax.vmap(lambda x: sum_up(tree, x), axis, 2)(mapped)
+        fallen = jax.vmap(jax.vmap(functools.partial(sum_down, tree), 1, 1), 1, 1)(x)
+        poses = jax.vmap(lambda x: compose_down(tree, Pose(about_z(x), Vec3(x, 2 * x, x))), axis)(mapped)
+        return risen, fallen, poses
+
+    risen, fallen, poses = compiled(run)(np.stack([s * x for s in scales], axis=axis))
+    np.testing.assert_allclose(risen, np.stack([s * np.tensordot(A.T, x, 1) for s in scales], axis=2), atol=1e-12)
+    np.testing.assert_allclose(fallen, np.tensordot(A, x, 1), atol=1e-12)
+    for k, s in enumerate(scales):
+        expected = expected_poses(tree, s * x, 2 * s * x, s * x)
+        for got, want in zip(jax.tree.leaves(poses), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(got[k], want, atol=1e-12)
+
+
+def turning(tree: Tree, rng):
+    """Poses of all nodes as a function of `z` `[size, 4]`: turns about oblique axes, and shifts."""
+    x, y, z = rng.normal(size=(3, tree.size))
+    x, y, z = (c / np.sqrt(x * x + y * y + z * z) for c in (x, y, z))
+
+    def local(values) -> Pose:
+        angle, *shift = values.T
+        c, s = jnp.cos(angle), jnp.sin(angle)
+        k = 1 - c
+        rotation = Mat3(
+            Vec3(c + k * x * x, k * x * y + s * z, k * x * z - s * y),
+            Vec3(k * x * y - s * z, c + k * y * y, k * y * z + s * x),
+            Vec3(k * x * z + s * y, k * y * z - s * x, c + k * z * z),
+        )
+        return Pose(rotation, Vec3(*shift))
+
+    return local
+
+
+@pytest.mark.parametrize("name", ["chain", "forest"])
+def test_derivatives_of_poses(name):
+    """Forward against central differences, reverse against forward."""
+    tree = TREES[name]
+    rng = np.random.default_rng(2)
+    local = turning(tree, rng)
+    z, dot = rng.normal(size=(2, tree.size, 4))
+
+    def poses(z):
+        return jnp.stack(jax.tree.leaves(compose_down(tree, local(z))))
+
+    weights = rng.normal(size=(12, tree.size))
+    step = 1e-6
+
+    @compiled
+    def run(z):
+        value, forward = jax.jvp(poses, (z,), (dot,))
+        # Without the rule, by steps of the walk itself.
+        differences = (poses(z + step * dot) - poses(z - step * dot)) / (2 * step)
+        return value, forward, differences, jax.vjp(poses, z)[1](weights)[0]
+
+    value, forward, differences, reverse = run(z)
+    assert np.abs(value).max() > 1
+    np.testing.assert_allclose(forward, differences, atol=1e-8 * np.abs(forward).max())
+    assert float(np.vdot(weights, forward)) == pytest.approx(float(np.vdot(reverse, dot)), rel=1e-11)
+
+
+def test_second_derivatives_of_poses():
+    tree = TREES["two roots"]
+    rng = np.random.default_rng(3)
+    local = turning(tree, rng)
+    z, dot = rng.normal(size=(2, tree.size, 4))
+    weights = rng.normal(size=(12, tree.size))
+
+    def f(z):
+        return jnp.vdot(weights, jnp.sin(jnp.stack(jax.tree.leaves(compose_down(tree, local(z))))))
+
+    @compiled
+    def run(z):
+        gradient, forward = jax.jvp(jax.grad(f), (z,), (dot,))
+        return gradient, forward, jax.grad(lambda z: jax.jvp(f, (z,), (dot,))[1])(z)
+
+    step = 1e-6
+    differences = (run(z + step * dot)[0] - run(z - step * dot)[0]) / (2 * step)
+    _, forward, reverse = run(z)
+    scale = np.abs(differences).max()
+    np.testing.assert_allclose(forward, differences, atol=1e-7 * scale)
+    np.testing.assert_allclose(reverse, forward, atol=1e-11 * scale)
+
+
+def test_derivatives_of_poses_far_from_the_origin():
+    """In single precision 1 km away: twists are referred to the tree's root, not to the world's origin."""
+    tree = limbs(3, 3, trunk=4)
+    rng = np.random.default_rng(4)
+    # Positions that both precisions have exactly, so that only the derivative is rounded.
+    shift = rng.integers(-64, 64, size=(tree.size, 3)) / 64
+    shift[0] = 1024, -1024, 1024
+    turn_dot, shift_dot = rng.normal(size=(2, tree.size, 3)).astype(np.float32)
+    weights = rng.normal(size=(12, tree.size)).astype(np.float32)
+
+    def poses(turn, shift):
+        # Small turns about each axis, at zero.
+        x, y, z = turn.T
+        one = jnp.ones_like(x)
+        return compose_down(tree, Pose(Mat3(Vec3(one, z, -y), Vec3(-z, one, x), Vec3(y, -x, one)), Vec3(*shift.T)))
+
+    @compiled
+    def run(shift, turn_dot, shift_dot, weights):
+        def values(turn, shift):
+            return jnp.stack(jax.tree.leaves(poses(turn, shift)))
+
+        at = (jnp.zeros_like(shift), shift)
+        return jax.jvp(values, at, (turn_dot, shift_dot))[1], jax.vjp(values, *at)[1](weights)
+
+    single = run(*(np.asarray(x, np.float32) for x in (shift, turn_dot, shift_dot, weights)))
+    double = run(*(np.asarray(x, np.float64) for x in (shift, turn_dot, shift_dot, weights)))
+    for got, want in zip(jax.tree.leaves(single), jax.tree.leaves(double), strict=True):
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, want, atol=2e-6 * np.abs(want).max())

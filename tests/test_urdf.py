@@ -11,11 +11,12 @@ import numpy as np
 import pinocchio as pin
 import pytest
 from robots import NAMES, robot_path
+from urdf_against_pinocchio import check_frames, check_inertias, check_joints, check_limits_and_friction, close
+from urdf_texts import INERTIAL, arm, inertial, joint, link, robot
 
 from jaxdyn import JaxdynError, Model, ModelError, PhysicalityWarning, RobotFileError
 from jaxdyn.io import RobotFileWarning, load_urdf
 
-RELATIVE = 1e-12
 # The root link of ur5 is the world.
 CASES = [case for case in itertools.product(NAMES, (False, True)) if case != ("ur5", True)]
 
@@ -25,66 +26,20 @@ def both(name: str, free_base: bool) -> tuple[Model, pin.Model]:
     path = robot_path(name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = load_urdf(path, free_base=free_base)
+        # As Pinocchio reads them: joints that mimic others are independent there, unless asked otherwise.
+        model = load_urdf(path, free_base=free_base, mimic="independent")
     root = [pin.JointModelFreeFlyer()] if free_base else []
     return model, pin.buildModelFromUrdf(str(path), *root)
 
 
-def joint_pairs(model: Model, other: pin.Model) -> list[tuple[int, int]]:
-    """Our index and Pinocchio's of each joint."""
-    return [(model.topology.joint(name), i) for i, name in enumerate(other.names) if i > 0]
-
-
-def one_axis_pairs(model: Model, other: pin.Model) -> list[tuple[int, int]]:
-    return [(i, j) for i, j in joint_pairs(model, other) if model.topology.joint_types[i] != "free"]
-
-
-def matrix(placement) -> np.ndarray:
-    w, x, y, z = (float(c) for c in placement[3:])
-    return pin.SE3(pin.Quaternion(w, x, y, z).matrix(), np.asarray(placement[:3])).homogeneous
-
-
-def close(got, expected) -> None:
-    np.testing.assert_allclose(got, expected, rtol=RELATIVE, atol=RELATIVE * np.abs(expected).max(initial=1e-6))
-
-
 @pytest.mark.parametrize(("name", "free_base"), CASES)
 def test_joints_are_pinocchios(name, free_base):
-    model, other = both(name, free_base)
-    assert sorted(model.joint_names) == sorted(other.names[1:])
-    parents = {i: "world" if p < 0 else model.joint_names[p] for i, p in enumerate(model.topology.parents)}
-    for i, j in joint_pairs(model, other):
-        assert parents[i] == ("world" if other.parents[j] == 0 else other.names[other.parents[j]])
-        close(matrix(model.joint_placement[i]), other.jointPlacements[j].homogeneous)
-    rows = list(model.topology.axis_dofs)
-    data = other.createData()
-    for i, j in one_axis_pairs(model, other):
-        subspace = np.asarray(data.joints[j].S)
-        prismatic = model.topology.joint_types[i] == "prismatic"
-        close(model.joint_axis[rows.index(model.topology.v_starts[i])], subspace[:3] if prismatic else subspace[3:])
-        assert not np.any(subspace[3:] if prismatic else subspace[:3])
+    check_joints(*both(name, free_base))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_limits_and_friction_are_pinocchios(name):
-    model, other = both(name, False)
-    lower, upper = np.asarray(model.position_lower), np.asarray(model.position_upper)
-    for i, j in one_axis_pairs(model, other):
-        v, w = model.topology.v_starts[i], other.idx_vs[j]
-        for ours, theirs in (
-            (model.damping, other.damping),
-            (model.friction, other.upperDryFrictionLimit),
-            (model.velocity_limit, other.upperVelocityLimit),
-            (model.effort_limit, other.upperEffortLimit),
-        ):
-            np.testing.assert_allclose(ours[v], theirs[w], rtol=RELATIVE)
-        q, r = model.topology.q_starts[i], other.idx_qs[j]
-        if other.nqs[j] == 2:
-            assert model.topology.joint_types[i] == "continuous"
-            assert (lower[q], upper[q]) == (-np.inf, np.inf)
-        else:
-            expected = (other.lowerPositionLimit[r], other.upperPositionLimit[r])
-            np.testing.assert_allclose((lower[q], upper[q]), expected, rtol=RELATIVE)
+    check_limits_and_friction(*both(name, False))
 
 
 def test_continuous_joints_and_friction_occur():
@@ -96,65 +51,15 @@ def test_continuous_joints_and_friction_occur():
 
 @pytest.mark.parametrize(("name", "free_base"), CASES)
 def test_merged_inertias_are_pinocchios(name, free_base):
-    model, other = both(name, free_base)
-    for i, j in joint_pairs(model, other):
-        expected = other.inertias[j].toDynamicParameters()
-        got = np.asarray(model.inertial_parameters[i])
-        for part in (slice(0, 1), slice(1, 4), slice(4, 10)):
-            close(got[part], expected[part])
+    check_inertias(*both(name, free_base))
 
 
 @pytest.mark.parametrize(("name", "free_base"), CASES)
 def test_every_link_and_fixed_joint_is_a_frame(name, free_base):
-    model, other = both(name, free_base)
-    frames = model.frames
-    links = {f.name for f in other.frames if f.type == pin.FrameType.BODY}
-    compared = 0
-    for frame in other.frames:
-        is_fixed_joint = frame.type == pin.FrameType.FIXED_JOINT and frame.name not in ("universe", *links)
-        if frame.name == "world" or (frame.type != pin.FrameType.BODY and not is_fixed_joint):
-            continue
-        ours = frames[frame.name]
-        body = (
-            "world"
-            if frame.parentJoint == 0
-            else model.body_names[model.joint_names.index(other.names[frame.parentJoint])]
-        )
-        assert ours.body == body, frame.name
-        close(matrix(ours.placement), frame.placement.homogeneous)
-        compared += 1
-    assert compared == len(frames)
+    check_frames(*both(name, free_base))
 
 
 # Texts.
-
-INERTIAL = '<inertial><mass value="2"/><inertia ixx="1" ixy="0" ixz="0" iyy="1" iyz="0" izz="1"/></inertial>'
-
-
-def link(name: str, inside: str = INERTIAL) -> str:
-    return f'<link name="{name}">{inside}</link>\n'
-
-
-def joint(name: str, parent: str, child: str, inside: str = "", kind: str = "revolute") -> str:
-    return f'<joint name="{name}" type="{kind}"><parent link="{parent}"/><child link="{child}"/>{inside}</joint>\n'
-
-
-def robot(*elements: str) -> str:
-    return f'<robot name="r">\n{"".join(elements)}</robot>'
-
-
-def arm(inside: str = "", kind: str = "revolute", child_inside: str = INERTIAL) -> str:
-    """A base, and one link: 'hand' moved by 'wrist'. The joint stands in line 4."""
-    return robot(link("base"), link("hand", child_inside), joint("wrist", "base", "hand", inside, kind))
-
-
-def inertial(**changes: str) -> str:
-    values = dict.fromkeys(("ixx", "iyy", "izz"), "1") | dict.fromkeys(("ixy", "ixz", "iyz"), "0") | {"mass": "2"}
-    values |= changes
-    mass = values.pop("mass")
-    attributes = " ".join(f'{key}="{value}"' for key, value in values.items() if value)
-    return f"<inertial><mass {f'value="{mass}"' if mass else ''}/><inertia {attributes}/></inertial>"
-
 
 BAD = {
     "unclosed tag": ("<robot>\n<link name='a'>\n</robot>", ["line 3", "mismatched tag"]),
@@ -475,7 +380,6 @@ def test_long_chains_need_no_recursion():
 
 
 WARNED = {
-    "mimic": (arm('<mimic joint="other"/>'), ["'wrist'", "independent"]),
     "misspelt": (arm('<dynamic damping="1"/>'), ["<dynamic>", "line 4", "'wrist'"]),
     "other friction": (arm('<dynamics spring="1"/>'), ["'spring' in <dynamics>", "line 4", "'wrist'"]),
     "loop joint": (
@@ -517,10 +421,3 @@ def test_what_is_not_about_the_dynamics_is_passed_over():
         warnings.simplefilter("error")
         model = load_urdf(text)
     assert model.joint_names == ("wrist",)
-
-
-def test_mimic_joints_of_a_robot_are_named():
-    with pytest.warns(RobotFileWarning) as caught:
-        model = load_urdf(robot_path("panda"))
-    assert any("independent joints: 'panda_finger_joint2';" in str(warning.message) for warning in caught)
-    assert model.nv == 9

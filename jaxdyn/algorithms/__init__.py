@@ -6,7 +6,7 @@ from jaxdyn.algorithms._derivatives import aba_derivatives, rnea_derivatives
 from jaxdyn.algorithms._energy import center_of_mass, kinetic_energy, potential_energy
 from jaxdyn.algorithms._kinematics import forward_kinematics, frame_jacobian, frame_pose, frame_velocity
 from jaxdyn.algorithms._regressor import torque_regressor
-from jaxdyn.algorithms._rnea import generalized_gravity, nonlinear_effects, rnea
+from jaxdyn.algorithms._rnea import generalized_gravity, nonlinear_effects, rnea, spring_torque
 
 __all__ = [
     "aba",
@@ -23,5 +23,6 @@ __all__ = [
     "potential_energy",
     "rnea",
     "rnea_derivatives",
+    "spring_torque",
     "torque_regressor",
 ]

@@ -6,12 +6,13 @@ from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
 from jaxdyn.algorithms._articulated_body import forward
 from jaxdyn.algorithms._boundary import batched, full, rows, with_wrenches
 from jaxdyn.algorithms._derivatives import OF_ABA
-from jaxdyn.algorithms._terms import friction_torque, terms
+from jaxdyn.algorithms._mimic import constrained_forward
+from jaxdyn.algorithms._terms import passive_torque, terms
 from jaxdyn.model import Model
 from jaxdyn.model._layout import to_leading
 
 
-@batched(lambda model: (model.nv,), "joint_friction", derivatives=OF_ABA)
+@batched(lambda model: (model.nv,), "joint_friction", derivatives=OF_ABA, mimic=constrained_forward)
 def aba(
     model: Model,
     q: Configuration,
@@ -23,10 +24,10 @@ def aba(
 ) -> Float[Array, "*batch nv"]:
     """Forward dynamics: the accelerations under the actuator torques `tau`.
 
-    `a = M(q)^-1 (tau - friction(v) + J^T f_ext - C(q, v) v - g(q))`, by the articulated-body algorithm (Featherstone,
-    Rigid Body Dynamics Algorithms, 2008, section 7.3), in O(n). Derivatives of every order, forward and reverse, with
-    respect to all arguments and every array of the model, are taken through the equation that `a` solves, not through
-    the recursion.
+    `a = M(q)^-1 (tau - friction(v) - springs(q) + J^T f_ext - C(q, v) v - g(q))`, by the articulated-body algorithm
+    (Featherstone, Rigid Body Dynamics Algorithms, 2008, section 7.3), in O(n). Derivatives of every order, forward and
+    reverse, with respect to all arguments and every array of the model, are taken through the equation that `a` solves,
+    not through the recursion. Joints that mimic others are held to them by forces that do no work, one more solve each.
 
     **Arguments**
 
@@ -34,7 +35,7 @@ def aba(
       `[force, moment]` in body axes.
     - `f_ext` `[*batch, nb, 6]`: external wrenches `[force, moment]` on the bodies in N and N m, in world axes, acting
       at the origin of each body's frame.
-    - `joint_friction`: whether `Model.damping` and `Model.friction` act. The armature always counts.
+    - `joint_friction`: whether `Model.damping` and `Model.friction` act. Armature and springs always count.
 
     **Returns** `a` `[*batch, nv]`, rad/s^2 or m/s^2: the rate of `v`.
 
@@ -42,7 +43,6 @@ def aba(
     """
     (q, v, tau), batch, rank = rows(model, q=q, v=v, tau=tau)
     f_ext, batch, rank, (q, v, tau) = with_wrenches(model, f_ext, batch, q, v, tau)
-    if joint_friction:
-        tau = tau - friction_torque(model, v, rank)
+    tau = tau - passive_torque(model, q, v, rank, joint_friction=joint_friction)
     a, _ = forward(model.topology, terms(model, q, v, f_ext, rank), tau)
     return to_leading(full(a, batch))

@@ -17,6 +17,7 @@ from jaxdyn._compile import compiled
 from jaxdyn._errors import ShapeError, require_last_axes
 from jaxdyn.model import Model
 from jaxdyn.model._layout import column, rows_of
+from jaxdyn.model._mimic import independent_forces, spanning_coordinates
 
 # How many axes the leaves of a model that matter to its motion have without batch axes.
 _LEAF_AXES = {
@@ -30,6 +31,8 @@ _LEAF_AXES = {
     "friction_velocity": 1,
     "gravity": 1,
     "frame_placement": 2,
+    "stiffness": 1,
+    "spring_reference": 1,
 }
 
 
@@ -51,13 +54,21 @@ class Own(NamedTuple):
 
 
 def batched[**P, R](
-    results: Callable[[Model], Any], *static: str, derivatives: Own | None = None
+    results: Callable[[Model], Any],
+    *static: str,
+    derivatives: Own | None = None,
+    forces: tuple[int, ...] = (),
+    mimic: Callable | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """The decorator of functions of a model and arrays with leading batch axes: `jax.vmap` of one reaches the same code
     as batch axes do, and large batches on a CPU are processed in chunks (`_batching.py`). Compiled by itself.
 
     `results(model)` gives the shape of the result without batch axes, or a pytree of such shapes; `static` names the
     arguments that are not arrays; `derivatives` are the function's own, used where no external wrenches act.
+
+    The function itself sees trees of independent joints only. For a model with joints that mimic others it is called
+    with the spanning tree, and the axes `forces` of its results, counted from the last, become those of the model's
+    degrees of freedom; or `mimic(function, model, *arrays, *options)` says what to do instead.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -71,8 +82,12 @@ def batched[**P, R](
             model = arguments.pop("model")
             options = tuple((name, arguments.pop(name)) for name in static)
             arrays = _checked(model, arguments)
+            if model.topology.mimics:
+                if mimic is not None:
+                    return mimic(wrapper, model, **arrays, **dict(options))
+                return _over_spanning_tree(wrapper, model, arrays, options, results, forces)
             leaves, structure = jax.tree.flatten(model, is_leaf=_is_none)
-            kept = tuple(i for i, name in enumerate(_LEAF_NAMES) if name in _LEAF_AXES)
+            kept = tuple(i for i, n in enumerate(_LEAF_NAMES) if n in _LEAF_AXES and leaves[i] is not None)
             on_model = _OnModel(function, structure, kept, tuple(arrays), options)
             shapes, result_structure = jax.tree.flatten(results(model), is_leaf=_is_shape)
             cores = tuple(_LEAF_AXES[_LEAF_NAMES[i]] for i in kept) + tuple(_ARRAY_AXES.get(name, 1) for name in arrays)
@@ -88,6 +103,25 @@ def batched[**P, R](
         return compiled(*static)(wrapper)
 
     return decorate
+
+
+def _over_spanning_tree(function: Callable, model: Model, arrays, options, results: Callable, forces: tuple[int, ...]):
+    """A function's result for the spanning tree, with the axes `forces` of all its leaves as the model has them."""
+    tree = model.spanning_tree()
+    out = function(tree, **on_spanning_tree(model, arrays), **dict(options))
+    ranks = jax.tree.map(len, results(tree), is_leaf=_is_shape)
+    for axis in forces:
+        out = jax.tree.map(lambda x, rank, axis=axis: independent_forces(model, x, axis, rank), out, ranks)
+    return out
+
+
+def on_spanning_tree(model: Model, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Coordinates, velocities and accelerations of the spanning tree; what is none of them stays."""
+    out = dict(arrays)
+    for name in ("q", "v", "a"):
+        if name in arrays:
+            out[name] = spanning_coordinates(model, arrays[name], velocity=name != "q")
+    return out
 
 
 _LEAF_NAMES = tuple(f.name for f in dataclasses.fields(Model) if not f.metadata.get("static", False))
@@ -174,7 +208,8 @@ def broadcast_batches(batches: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
 
 def model_batch(model: Model) -> tuple[int, ...]:
     """The batch axes that the leaves of a model carry."""
-    shapes = [getattr(model, name).shape[:-axes] for name, axes in _LEAF_AXES.items()]
+    leaves = [(getattr(model, name), axes) for name, axes in _LEAF_AXES.items()]
+    shapes = [leaf.shape[:-axes] for leaf, axes in leaves if leaf is not None]
     return tuple(int(n) for n in np.broadcast_shapes(*shapes))
 
 

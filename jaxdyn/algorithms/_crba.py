@@ -12,7 +12,7 @@ from jaxdyn.model._layout import rows_of
 from jaxdyn.model._traversal import sum_up
 
 
-@batched(lambda model: (model.nv, model.nv))
+@batched(lambda model: (model.nv, model.nv), forces=(-2, -1))
 def crba(model: Model, q: Configuration) -> Float[Array, "*batch nv nv"]:
     """The joint-space mass matrix `M(q)` `[*batch, nv, nv]`, symmetric, armature included.
 

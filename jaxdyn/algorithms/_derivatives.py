@@ -6,18 +6,23 @@ Singh, Russo & Wensing, RA-L 2022, in world axes; see `_sensitivities.py`. The d
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import jax
 import jax.numpy as jnp
 
 from jaxdyn._compile import once
 from jaxdyn._types import Array, Configuration, Float, Velocity
 from jaxdyn.algorithms._articulated_body import forward, inverse_root, solve
-from jaxdyn.algorithms._boundary import Own, batched, full, rows
+from jaxdyn.algorithms._boundary import Own, batched, full, on_spanning_tree, rows
+from jaxdyn.algorithms._mimic import constraints, multipliers, product
 from jaxdyn.algorithms._pairs import Pairs
 from jaxdyn.algorithms._sensitivities import Sensitivities, sensitivities
-from jaxdyn.algorithms._terms import Terms, before, friction_torque, terms_and_motion
+from jaxdyn.algorithms._terms import Terms, before, passive_torque, spring_torque_rows, terms_and_motion
 from jaxdyn.model import Model, Topology
 from jaxdyn.model._layout import rows_of, to_leading
-from jaxdyn.model._manifold import coordinate_cotangent
+from jaxdyn.model._manifold import coordinate_cotangent, integrate
+from jaxdyn.model._mimic import coordinates, independent_forces, tree_forces
 from jaxdyn.model._traversal import sum_down, sum_up
 
 
@@ -36,13 +41,32 @@ def _matrices(topology: Topology, terms: Terms, at: Sensitivities, pairs: Pairs)
     return dq, dv, pairs.symmetric(once(pairs.products(w, S))) + pairs.diagonal(terms.armature)
 
 
+def _spring_slope(model: Model, q, pairs: Pairs, rank: int):
+    """As `pairs` has them: the derivative by `q` of the springs' torque."""
+
+    def along(direction):
+        def displaced(dv):
+            return spring_torque_rows(model, integrate(model.topology, *_widened(q, dv)), rank)
+
+        zero = jnp.zeros((model.nv,) + (1,) * rank, q.dtype)
+        return full(jax.jvp(displaced, (zero,), (direction,))[1], pairs.batch)
+
+    eye = jnp.eye(model.nv, dtype=q.dtype).reshape((model.nv, model.nv) + (1,) * rank)
+    return pairs.of(jax.vmap(along, out_axes=1)(eye))
+
+
+def _widened(q, dv):
+    batch = jnp.broadcast_shapes(q.shape[1:], dv.shape[1:])
+    return jnp.broadcast_to(q, (len(q), *batch)), jnp.broadcast_to(dv, (len(dv), *batch))
+
+
 def _friction_slope(model: Model, v, rank: int):
     """Rows `[nv]`: `d friction / d v`."""
     damping, friction, scale = (rows_of(x, rank) for x in (model.damping, model.friction, model.friction_velocity))
     return damping + friction * (1 - jnp.tanh(v / scale) ** 2) / scale
 
 
-@batched(lambda model: ((model.nv, model.nv),) * 3, "joint_friction")
+@batched(lambda model: ((model.nv, model.nv),) * 3, "joint_friction", forces=(-2, -1))
 def rnea_derivatives(
     model: Model, q: Configuration, v: Velocity, a: Velocity, *, joint_friction: bool = True
 ) -> tuple[Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"]]:
@@ -58,12 +82,47 @@ def rnea_derivatives(
     terms, moving = terms_and_motion(model, q, v, None, rank)
     pairs = Pairs(model, batch)
     dq, dv, M = _matrices(model.topology, terms, sensitivities(model.topology, terms, moving, a), pairs)
-    if joint_friction:
-        dv = dv + pairs.diagonal(_friction_slope(model, v, rank))
+    dq, dv = _with_passive(model, dq, dv, q, v, pairs, rank, joint_friction)
     return pairs.result(dq), pairs.result(dv), pairs.result(M)
 
 
-@batched(lambda model: ((model.nv, model.nv),) * 3, "joint_friction")
+def _with_passive(model: Model, dq, dv, q, v, pairs: Pairs, rank: int, joint_friction: bool):
+    """The derivatives of inverse dynamics with those of springs and friction in them."""
+    if model.stiffness is not None:
+        dq = dq + _spring_slope(model, q, pairs, rank)
+    if joint_friction:
+        dv = dv + pairs.diagonal(_friction_slope(model, v, rank))
+    return dq, dv
+
+
+def _aba_derivatives_with_mimics(function: Callable, model: Model, q, v, tau, joint_friction: bool):
+    """By those of the spanning tree, under the forces `-C^T l` that hold the constraints: with these fixed, a change
+    of the free tree's acceleration is projected, `P = 1 - M^-1 C^T (C M^-1 C^T)^-1 C`."""
+    tree = model.spanning_tree()
+    on_tree = on_spanning_tree(model, {"q": jnp.asarray(q), "v": jnp.asarray(v)})
+    tau = tree_forces(model, jnp.asarray(tau))
+    a = _free_acceleration(tree, **on_tree, tau=tau, joint_friction=joint_friction)
+    C = constraints(model, a.dtype)
+    W = product("...ki,...ij->...kj", C, function(tree, **on_tree, tau=tau, joint_friction=joint_friction)[2])
+    held = tau - product("...k,...ki->...i", multipliers(C, W, a), C)
+    dq, dv, Minv = function(tree, **on_tree, tau=held, joint_friction=joint_friction)
+    at = coordinates(model.topology, velocity=True)
+
+    def projected(x):
+        l = jax.vmap(lambda column: multipliers(C, W, column), in_axes=-1, out_axes=-1)(x)
+        return (x - product("...ki,...kj->...ij", W, l))[..., at.own, :]
+
+    dq, dv = (independent_forces(model, projected(x), -1, 2) for x in (dq, dv))
+    return dq, dv, projected(Minv)[..., at.own]
+
+
+def _free_acceleration(model: Model, q, v, tau, joint_friction: bool):
+    (q, v, tau), batch, rank = rows(model, q=q, v=v, tau=tau)
+    tau = tau - passive_torque(model, q, v, rank, joint_friction=joint_friction)
+    return to_leading(full(forward(model.topology, terms_and_motion(model, q, v, None, rank)[0], tau)[0], batch))
+
+
+@batched(lambda model: ((model.nv, model.nv),) * 3, "joint_friction", mimic=_aba_derivatives_with_mimics)
 def aba_derivatives(
     model: Model, q: Configuration, v: Velocity, tau: Velocity, *, joint_friction: bool = True
 ) -> tuple[Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"]]:
@@ -78,13 +137,11 @@ def aba_derivatives(
     (q, v, tau), batch, rank = rows(model, q=q, v=v, tau=tau)
     topology = model.topology
     terms, moving = terms_and_motion(model, q, v, None, rank)
-    if joint_friction:
-        tau = tau - friction_torque(model, v, rank)
+    tau = tau - passive_torque(model, q, v, rank, joint_friction=joint_friction)
     a, factors = forward(topology, terms, tau)
     pairs = Pairs(model, batch)
     dq, dv, M = _matrices(topology, terms, sensitivities(topology, terms, moving, a), pairs)
-    if joint_friction:
-        dv = dv + pairs.diagonal(_friction_slope(model, v, rank))
+    dq, dv = _with_passive(model, dq, dv, q, v, pairs, rank, joint_friction)
     W = pairs.of(inverse_root(topology, terms.S, factors))
     Minv = pairs.inverse(M, pairs.multiply(pairs.transpose(W), pairs.scale_rows(factors.Dinv, W)))
     Minv, dq, dv = once((Minv, dq, dv))
@@ -103,8 +160,12 @@ def _products(model: Model, terms: Terms, at: Sensitivities, y, q):
     Y = once(sum_down(topology.dofs, across))
     P, Q, force = sum_up(topology.dofs, (B.apply_transpose(Y), inertia.apply(Y), force))
     dq = P.dot(dS.angular) + ddS.dot(Q) + before(topology, Y, across).dot(S.cross_force(force))
+    dq = coordinate_cotangent(topology, q, dq)
+    if model.stiffness is not None:
+        rank = q.ndim - 1
+        dq = dq + jax.vjp(lambda q: full(spring_torque_rows(model, q, rank), y.shape[1:]), q)[1](y)[0]
     dv = P.dot(S.angular) + rate.dot(Q)
-    return coordinate_cotangent(topology, q, dq), dv, S.dot(Q) + terms.armature * y
+    return dq, dv, S.dot(Q) + terms.armature * y
 
 
 def _rnea_pullback(model: Model, cotangent, q, v, a, joint_friction: bool):
@@ -120,8 +181,7 @@ def _aba_pullback(model: Model, cotangent, q, v, tau, joint_friction: bool):
     (q, v, tau, y), batch, rank = rows(model, q=q, v=v, tau=tau, a=cotangent)
     topology = model.topology
     terms, moving = terms_and_motion(model, q, v, None, rank)
-    if joint_friction:
-        tau = tau - friction_torque(model, v, rank)
+    tau = tau - passive_torque(model, q, v, rank, joint_friction=joint_friction)
     a, factors = forward(topology, terms, tau)
     y = solve(topology, terms, factors, full(y, batch))
     dq, dv, _ = _products(model, terms, sensitivities(topology, terms, moving, a), y, q)

@@ -13,6 +13,7 @@ from jaxdyn.algorithms._terms import (
 )
 from jaxdyn.model import Model
 from jaxdyn.model._layout import rows_of
+from jaxdyn.model._manifold import spring_energy
 
 
 @batched(lambda _: ())
@@ -27,9 +28,13 @@ def kinetic_energy(model: Model, q: Configuration, v: Velocity) -> Float[Array, 
 
 @batched(lambda _: ())
 def potential_energy(model: Model, q: Configuration) -> Float[Array, "*batch"]:
-    """`-sum(m_i g . c_i)` in J: zero for a mass at the world's origin."""
+    """`-sum(m_i g . c_i)` in J, zero for a mass at the world's origin, and the energy of the joints' springs."""
     (q,), batch, rank = rows(model, q=q)
-    return full(-_first_moment(model, q, rank)[1].dot(gravity_rows(model, rank))[0], batch)
+    energy = -_first_moment(model, q, rank)[1].dot(gravity_rows(model, rank))[0]
+    if model.stiffness is not None:
+        stiffness, reference = rows_of(model.stiffness, rank), rows_of(model.spring_reference, rank)
+        energy = energy + spring_energy(model.topology, *(full(x, batch) for x in (stiffness, reference, q)))
+    return full(energy, batch)
 
 
 @batched(lambda _: (3,))

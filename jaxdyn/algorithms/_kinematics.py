@@ -52,7 +52,7 @@ def frame_pose(model: Model, q: Configuration, frame: str) -> SE3:
     return _to_se3(pose, batch, lambda x, *_: x[0])
 
 
-@batched(lambda model: (6, model.nv), "frame", "reference")
+@batched(lambda model: (6, model.nv), "frame", "reference", forces=(-1,))
 def frame_jacobian(
     model: Model, q: Configuration, frame: str, reference: Reference = "local_world_aligned"
 ) -> Float[Array, "*batch 6 nv"]:

@@ -12,13 +12,13 @@ from jaxdyn.model._traversal import sum_down, take_rows
 from jaxdyn.spatial import Force, Inertia, Mat3, Motion, Sym3, Vec3
 
 
-@batched(lambda model: (model.nv, 10 * model.nb))
+@batched(lambda model: (model.nv, 10 * model.nb), forces=(-2,))
 def torque_regressor(model: Model, q: Configuration, v: Velocity, a: Velocity) -> Float[Array, "*batch nv ten_nb"]:
     """`Y(q, v, a)` `[*batch, nv, 10 nb]` with `rnea = Y p` for the inertial parameters `p` of all bodies in order.
 
-    `p` is `model.inertial_parameters` flattened; joint friction and armature are not in it. For body `b` in the subtree
-    of joint `j`, the block is `S_j . (I(p_b) a_b + v_b x* I(p_b) v_b)`, linear in `p_b`, with everything in the body's
-    own axes (Atkeson, An & Hollerbach 1986, section 3).
+    `p` is `model.inertial_parameters` flattened; joint friction, springs and armature are not in it. For body `b` in
+    the subtree of joint `j`, the block is `S_j . (I(p_b) a_b + v_b x* I(p_b) v_b)`, linear in `p_b`, with everything in
+    the body's own axes (Atkeson, An & Hollerbach 1986, section 3).
     """
     (q, v, a), batch, rank = rows(model, q=q, v=v, a=a)
     topology = model.topology

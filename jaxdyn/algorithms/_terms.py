@@ -18,6 +18,7 @@ from jaxdyn._compile import once
 from jaxdyn.model import Model, Topology
 from jaxdyn.model._joints import local_poses, motion_columns
 from jaxdyn.model._layout import columns_of, packed_rows, rows_of, static_column
+from jaxdyn.model._manifold import spring_torque
 from jaxdyn.model._traversal import compose_down, sum_down, take_rows
 from jaxdyn.spatial import Force, Inertia, Motion, Pose, Sym3, Vec3
 
@@ -159,7 +160,23 @@ def gravity_rows(model: Model, rank: int) -> Vec3:
     return Vec3(g[0:1], g[1:2], g[2:3])
 
 
+def passive_torque(model: Model, q, v, rank: int, *, joint_friction: bool):
+    """Rows `[nv]`, or zero: the torque that joint springs and, if so wanted, friction take from the actuators'."""
+    out = spring_torque_rows(model, q, rank)
+    return out + friction_torque(model, v, rank) if joint_friction else out
+
+
 def friction_torque(model: Model, v, rank: int):
     """Rows `[nv]`: `damping v + friction tanh(v / friction_velocity)`, the torque that opposes `v`."""
     damping, friction, scale = (rows_of(x, rank) for x in (model.damping, model.friction, model.friction_velocity))
     return damping * v + friction * jnp.tanh(v / scale)
+
+
+def spring_torque_rows(model: Model, q, rank: int):
+    """Rows `[nv]`: the torque that takes the joints' springs out of their reference; zero where there are none."""
+    if model.stiffness is None:
+        return 0.0
+    stiffness, reference = rows_of(model.stiffness, rank), rows_of(model.spring_reference, rank)
+    batch = jnp.broadcast_shapes(*(x.shape[1:] for x in (stiffness, reference, q)))
+    rows = (jnp.broadcast_to(x, (x.shape[0], *batch)) for x in (stiffness, reference, q))
+    return spring_torque(model.topology, *rows)

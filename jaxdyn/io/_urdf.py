@@ -2,50 +2,64 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-import re
-import string
-import warnings
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import NoReturn
-from xml.parsers import expat
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from jaxdyn._errors import JaxdynError, RobotFileError, UnknownNameError, look_up
+from jaxdyn._errors import JaxdynError, ModelError, PhysicalityWarning
 from jaxdyn._types import ArrayLike
-from jaxdyn.model import STANDARD_GRAVITY, BodyInertia, Joint, Model, ModelBuilder
-from jaxdyn.model._inertia import moved_parameters
+from jaxdyn.io._urdf_extensions import FRAME_ATTRIBUTE, JOINT_TAG, armatures, is_rotor, joint_extensions
+from jaxdyn.io._urdf_tree import ONE_AXIS, ROOT_JOINT, WORLD, UrdfJoint, by_name, read_joints, read_mimics, read_tree
+from jaxdyn.io._urdf_xml import Element, RobotFileWarning, fail, forgive, listed, read, shown, warn
+from jaxdyn.model import STANDARD_GRAVITY, BodyInertia, Joint, Mimic, Model, ModelBuilder
+from jaxdyn.model._builder import compose, pose_vector
+from jaxdyn.model._inertia import moved_parameters, unphysical_reason
+from jaxdyn.spatial import SE3
 
-ROOT_JOINT = "root_joint"
-"""Name of the joint that moves the root link of a robot with a free base."""
+__all__ = ["MimicMode", "RobotFileWarning", "load_urdf"]
 
-_WORLD = "world"
-_JOINT_TYPES = ("revolute", "continuous", "prismatic", "planar", "floating", "fixed")
-_ONE_AXIS = ("revolute", "continuous", "prismatic")
+type MimicMode = Literal["merge", "independent", "error"]
+
+_VERSIONS = ("1.0", "1.1", "1.2")
 
 # What is read, or says nothing about the dynamics. Everything else is warned of: it may be a slip of the pen.
 _UNDERSTOOD = {
-    "robot": {"link", "joint", "material", "gazebo", "transmission", "sensor", "ros2_control"},
+    "robot": {"link", "joint", "material", "gazebo", "transmission", "sensor", "ros2_control", JOINT_TAG},
     "link": {"inertial", "visual", "collision", "contact", "sensor"},
     "joint": {"origin", "parent", "child", "axis", "limit", "dynamics", "mimic", "calibration", "safety_controller"},
     "inertial": {"origin", "mass", "inertia"},
 }
-_DYNAMICS = {"damping", "friction"}
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-
-
-class RobotFileWarning(UserWarning):
-    """Something in a robot's file that the model does not reproduce."""
+_PRODUCTS = ("ixy", "ixz", "iyz")
+_ATTRIBUTES = {
+    "link": {"name", "type"},
+    "joint": {"name", "type"},
+    "inertial": set(),
+    "origin": {"xyz", "rpy", "quat_xyzw"},
+    "mass": {"value"},
+    "inertia": {"ixx", "iyy", "izz", *_PRODUCTS},
+    "parent": {"link"},
+    "child": {"link"},
+    "axis": {"xyz"},
+    "limit": {"lower", "upper", "effort", "velocity", "acceleration", "deceleration", "jerk"},
+    "dynamics": {"damping", "friction"},
+    "mimic": {"joint", "multiplier", "offset"},
+}
 
 
 def load_urdf(
-    path_or_text: str | os.PathLike, *, free_base: bool = False, gravity: ArrayLike = STANDARD_GRAVITY
+    path_or_text: str | os.PathLike,
+    *,
+    free_base: bool = False,
+    root_placement: SE3 | ArrayLike | None = None,
+    mimic: MimicMode = "merge",
+    package_dirs: Sequence[str | os.PathLike] = (),
+    gravity: ArrayLike = STANDARD_GRAVITY,
+    strict: bool = True,
 ) -> Model:
-    """The model that a URDF file, or the text of one, describes (http://wiki.ros.org/urdf/XML).
+    """The model that a URDF file, or the text of one, describes (http://wiki.ros.org/urdf/XML, versions 1.0 to 1.2).
 
     Every link keeps its name as a frame of the model. Links behind fixed joints are merged into the body that carries
     them (into the world, if nothing moves them): their inertia adds to the body's, `Model.link_parameters` tells it
@@ -53,346 +67,320 @@ def load_urdf(
     order, children in the order of the `<joint>` elements. Joint types: `revolute`, `continuous`, `prismatic`,
     `planar`, `floating` (a `free` joint), `fixed`. A link without `<inertial>` has no mass, a joint without `<axis>`
     has (1, 0, 0), a joint without `<limit>` (or without `effort` or `velocity` in it) has no limits; `lower` and
-    `upper` that `<limit>` leaves out are zero. Units in the file are SI and rad. Shapes, materials, transmissions,
-    safety controllers, calibrations and extensions of simulators are not read.
+    `upper` that `<limit>` leaves out are zero (before version 1.2 of the format, which forbids that). The largest
+    double-precision number stands for no limit. Units in the file are SI and rad. Shapes, meshes (their files, too,
+    `package://` or not), materials, safety controllers, calibrations and extensions of simulators are not read.
+
+    Rotor inertia, which the standard leaves out, is read where a transmission of one actuator and one joint has
+    `<drake:rotor_inertia value="J"/>` and `<drake:gear_ratio value="n"/>`, or `<motorInertia>J</motorInertia>` and
+    `<mechanicalReduction>n</mechanicalReduction>`, in its `<actuator>`: the joint's armature is `J n^2`, as the rotor
+    turns `n` times as fast as the joint.
 
     **Arguments**
 
-    - `path_or_text`: a path, or text, which begins with `<`.
+    - `path_or_text`: a path, or text, which begins with `<`, or `package://name/path` (see `package_dirs`).
     - `free_base`: whether the root link moves freely, by a free joint named `root_joint`, the first of the model.
       Otherwise it is fixed to the world; a fixed root link named `world` is the world itself.
-    - `gravity`: `[3]`, m/s^2, world axes.
+    - `root_placement`: pose of the root link in the world: an `SE3`, position and quaternion `w x y z` `[7]`, or a
+      position `[3]`, m. With `free_base` it is the placement of the free joint, from which its coordinates count.
+    - `mimic`: of joints with `<mimic>`, `"merge"` makes them follow, without coordinates of their own (chains of them
+      are resolved); `"independent"` loads them as independent joints, with a warning; `"error"` refuses them.
+    - `package_dirs`: folders that hold ROS packages, in which a file given as `package://name/path` is looked for:
+      as `path` in the folder `name` below one of them, or in one that itself has this name. Nothing else is looked
+      for there.
+    - `gravity`: `[3]`, m/s^2, world axes; a URDF file has none.
+    - `strict`: whether what the standard forbids is an error also where it has one obvious meaning. If not, it is
+      read so, and one warning names each place: numbers with commas between them; an infinite limit (`inf`); a type
+      of joint in capitals; `<axis>` without `xyz` (1, 0, 0); products of inertia left out (0); an element given twice
+      alike; white space before the XML declaration; an unknown `version`; `quat_xyzw` before version 1.1; `lower` or
+      `upper` left out in version 1.2 (no limit). Everything else is an error in any case.
 
     **Raises** `RobotFileError`, with the line, for a file that cannot be read, is no URDF, or has no tree of links; for
-    what is missing, unknown, given twice, or no finite number. `ModelError` for a robot without a moving body, and for
-    one whose joint moves nothing that has inertia.
+    what is missing, unknown, given twice, or no finite number (beyond 1e12 there is no quantity either, but limits);
+    for joints that follow each other, or one that has not one degree of freedom. `ModelError` for a robot without a
+    moving body, and for one whose joint moves nothing that has inertia. A document type declaration is refused, and
+    with it all entities: nothing but the file itself is ever opened.
 
-    **Warns** `RobotFileWarning` of `<mimic>` joints, which are loaded as independent ones, and of all else that would
-    change the motion and is not read; `PhysicalityWarning` of inertias that no distribution of mass has.
+    **Warns** `RobotFileWarning` of what would change the motion and is not read; `PhysicalityWarning` of inertias that
+    no distribution of mass has (for each link, with its principal moments), and, once, of singular ones, which only
+    points and thin rods have.
     """
-    robot, source = _read(path_or_text)
-    links, joints = _by_name(robot, "link"), _joints(robot)
+    if mimic not in get_args(MimicMode.__value__):
+        raise ModelError(f"mimic is {mimic!r}; known: {listed(get_args(MimicMode.__value__))}")
+    placement = None if root_placement is None else pose_vector(root_placement, "root_placement")
+    robot = read(path_or_text, package_dirs, strict)
+    version = _version(robot)
+    links, joints = by_name(robot, "link"), read_joints(robot)
     if not links:
-        _fail(robot, "it has no links; add at least one <link name=...>")
-    root, children = _tree(robot, links, joints)
-    _check_root(root, links, joints, free_base)
-    _warn_of_what_is_not_read(robot, joints, source)
+        fail(robot, "it has no links; add at least one <link name=...>")
+    root, children = read_tree(robot, links, joints)
+    _check_root(root, links, joints, free_base, placement)
+    coupled = [joint for joint in joints if joint.type != "fixed" and joint.element.named("mimic")]
+    names = listed((joint.name for joint in coupled), most=100)
+    if coupled and mimic == "error":
+        fail(coupled[0].element, f"mimic='error' refuses <mimic>, which these joints have: {names}")
+    if coupled and mimic == "independent":
+        reason = f"<mimic> couples joints to others; loaded as independent joints: {names}"
+        warn(f"{robot.source.name}: {reason}; let their coordinates, or a controller, follow")
+    mimics = read_mimics(joints, coupled) if mimic == "merge" else {}
+    loader = _Loader(robot, links, joints, mimics, free_base, version)
+    _warn_of_what_is_not_read(robot, joints, loader.unread)
     try:
         builder = ModelBuilder()
         if free_base:
-            builder.add_body(root, _WORLD, Joint("free", name=ROOT_JOINT), inertia=_inertia(links[root]))
-        elif root != _WORLD:
-            _add_fixed(builder, links[root], _WORLD, None)
+            free = Joint("free", name=ROOT_JOINT, **loader.fields(ROOT_JOINT))
+            builder.add_body(root, WORLD, free, placement, loader.inertia(root))
+        elif root != WORLD:
+            loader.add_fixed(builder, root, WORLD, pose_vector(placement))
         stack = children[root][::-1]
         while stack:
             joint = stack.pop()
-            _add(builder, joint, links)
+            loader.add(builder, joint)
             stack.extend(children[joint.child][::-1])
-        return builder.build(gravity)
+        model = builder.build(gravity)
     except JaxdynError as error:
-        error.add_note(f"(while loading {source})")
+        error.add_note(f"(while loading {robot.source.name})")
         raise
+    _warn_of_singular_inertias(robot.source.name, loader.inertias)
+    if robot.source.forgiven:
+        warn(f"{robot.source.name}: against the URDF standard: {_first(robot.source.forgiven)}")
+    return model
 
 
-@dataclasses.dataclass(frozen=True)
-class _Element:
-    """An XML element that knows where it stands: file and line, and the link or joint (or so) that it describes."""
+class _Loader:
+    """What the elements of a robot say, as arguments of the builder.
 
-    tag: str
-    attributes: dict[str, str]
-    where: str
-    owner: str
-    children: list[_Element] = dataclasses.field(default_factory=list)
+    Links behind fixed joints are placed in the body that carries them here already: one product of poses for each, also
+    in long chains of them.
+    """
 
-    def named(self, tag: str) -> list[_Element]:
-        return [child for child in self.children if child.tag == tag]
+    def __init__(
+        self,
+        robot: Element,
+        links: dict[str, Element],
+        joints: list[UrdfJoint],
+        mimics: dict[str, Mimic],
+        free_base: bool,
+        version: str,
+    ):
+        self.links, self.mimics, self.version = links, mimics, version
+        self.joint_names = {joint.name for joint in joints}
+        self.inertias: dict[str, BodyInertia] = {}
+        self.carriers: dict[str, tuple[str, np.ndarray]] = {}
+        kinds = {joint.name: "free" if joint.type == "floating" else joint.type for joint in joints}
+        self.armatures, self.unread = armatures(robot, kinds)
+        moving = {name: kind for name, kind in kinds.items() if kind != "fixed"}
+        self.extensions = joint_extensions(robot, moving | ({ROOT_JOINT: "free"} if free_base else {}))
+        self.extension_elements = {e.attributes.get("name"): e for e in robot.named(JOINT_TAG)}
 
-    def below(self) -> Iterator[_Element]:
-        for child in self.children:
-            yield child
-            yield from child.below()
+    def add(self, builder: ModelBuilder, joint: UrdfJoint) -> None:
+        placement = _origin(joint.element, self.version)
+        if joint.type == "fixed":
+            self.add_fixed(builder, joint.child, joint.parent, placement)
+            frame = joint.element.attributes.get(FRAME_ATTRIBUTE, "yes")
+            if frame not in ("yes", "no"):
+                fail(joint.element, f"{FRAME_ATTRIBUTE} is {shown(frame)}; known: 'yes', 'no'")
+            if frame == "yes" and joint.name not in self.links and joint.name != WORLD:
+                builder.add_frame(joint.name, *self.carriers[joint.child])
+            return
+        fields = self.fields(joint.name, limits=_limits(joint, self.version), friction=_friction(joint))
+        loaded = Joint(
+            "free" if joint.type == "floating" else joint.type,
+            axis=_axis(joint.element),
+            name=joint.name,
+            mimic=self.mimics.get(joint.name),
+            **fields,
+        )
+        carrier, placement = self.placed(joint.parent, placement)
+        builder.add_body(joint.child, carrier, loaded, placement, self.inertia(joint.child))
 
+    def add_fixed(self, builder: ModelBuilder, link: str, parent: str, placement: np.ndarray) -> None:
+        carrier, placement = self.carriers[link] = self.placed(parent, placement)
+        inertia = self.inertia(link)
+        if inertia is None:
+            builder.add_frame(link, carrier, placement)
+        else:
+            builder.add_fixed_body(link, carrier, placement, inertia)
 
-@dataclasses.dataclass(frozen=True)
-class _Joint:
-    name: str
-    type: str
-    parent: str
-    child: str
-    element: _Element
+    def placed(self, link: str, placement: np.ndarray) -> tuple[str, np.ndarray]:
+        """The body (or the world) that carries a link, and in it what is placed in the link."""
+        if link not in self.carriers:
+            return link, placement
+        carrier, pose = self.carriers[link]
+        return carrier, compose(pose, placement)
 
+    def fields(self, joint: str, **standard: dict[str, float]) -> dict[str, Any]:
+        """Limits, friction and so on, from the standard's elements and from extensions."""
+        out: dict[str, Any] = {name: value for part in standard.values() for name, value in part.items()}
+        if joint in self.armatures:
+            out["armature"] = self.armatures[joint]
+        for name, values in self.extensions.get(joint, {}).items():
+            if name in out:
+                fail(self.extension_elements[joint], f"{name} of this joint is given elsewhere, too; remove one")
+            out[name] = values if len(values) > 1 else values[0]
+        return out
 
-def _read(path_or_text: str | os.PathLike) -> tuple[_Element, str]:
-    """The root element, and what to call the file in messages."""
-    if isinstance(path_or_text, str):
-        text = path_or_text.lstrip("\ufeff" + string.whitespace)
-        if text.startswith("<"):
-            skipped = path_or_text.count("\n", 0, len(path_or_text) - len(text))
-            return _parse(text, "URDF text", skipped), "URDF text"
-    source = str(path_or_text)
-    try:
-        data = Path(path_or_text).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        shown = source if len(source) < 300 else f"{source[:300]}..."
-        advice = "give the path of a URDF file, or its text, which must begin with '<'"
-        raise RobotFileError(f"cannot read the robot's file {shown!r}: {reason}; {advice}") from error
-    return _parse(data, source), source
-
-
-def _parse(data: str | bytes, source: str, skipped: int = 0) -> _Element:
-    parser = expat.ParserCreate()
-    stack = [_Element("", {}, source, "")]
-
-    def here() -> str:
-        return f"{source}, line {parser.CurrentLineNumber + skipped}"
-
-    def start(tag: str, attributes: dict[str, str]) -> None:
-        if tag.startswith("xacro:"):
-            advice = "xacro robot.urdf.xacro > robot.urdf"
-            raise RobotFileError(f"{here()}: <{tag}> belongs to xacro, which writes URDF; expand it first: {advice}")
-        name = attributes.get("name")
-        own = f"{tag} {name!r}" if name else f"a {tag} without a name"
-        element = _Element(tag, attributes, here(), stack[2].owner if len(stack) > 2 else own)
-        stack[-1].children.append(element)
-        stack.append(element)
-
-    def doctype(*_) -> NoReturn:
-        reason = "the entities it may declare can make a small file huge, or read others"
-        raise RobotFileError(f"{here()}: a <!DOCTYPE> is refused: {reason}; URDF needs none: remove it")
-
-    parser.StartElementHandler = start
-    parser.EndElementHandler = lambda _: stack.pop()
-    parser.StartDoctypeDeclHandler = doctype
-    try:
-        parser.Parse(data, True)
-    except RobotFileError:
-        raise
-    except expat.ExpatError as error:
-        at = f"{source}, line {error.lineno + skipped}, column {error.offset + 1}"
-        reason = expat.ErrorString(error.code)
-        raise RobotFileError(f"{at}: malformed XML: {reason}; correct the file there or shortly before") from error
-    except (LookupError, ValueError) as error:
-        raise RobotFileError(f"{here()}: {error}; save the file as UTF-8") from error
-    (root,) = stack[0].children
-    if root.tag != "robot":
-        raise RobotFileError(f"{root.where}: the root element is <{root.tag}>, but that of a URDF file is <robot>")
-    return root
-
-
-def _joints(robot: _Element) -> list[_Joint]:
-    joints = []
-    for name, element in _by_name(robot, "joint").items():
-        kind = _attribute(element, "type")
-        if kind not in _JOINT_TYPES:
-            _fail(element, f"unknown joint type {kind!r}; known: {', '.join(_JOINT_TYPES)}")
-        parent, child = (_attribute(_required(element, tag), "link") for tag in ("parent", "child"))
-        joints.append(_Joint(name, kind, parent, child, element))
-    return joints
+    def inertia(self, link: str) -> np.ndarray | None:
+        """The ten inertial parameters in the link's frame, or None where there is no `<inertial>`."""
+        inertial = self.links[link].child("inertial")
+        if inertial is None:
+            return None
+        mass, inertia = inertial.required("mass").number("value", minimum=0.0), inertial.required("inertia")
+        for product in _PRODUCTS:
+            if product not in inertia.attributes:
+                forgive(inertia, f"<inertia> has no {product}", "zero")
+        given = {
+            a: inertia.number(a) for a in ("ixx", "iyy", "izz", *inertia.attributes) if a in _ATTRIBUTES["inertia"]
+        }
+        xx, xy, xz, yy, yz, zz = (given.get(a, 0.0) for a in ("ixx", "ixy", "ixz", "iyy", "iyz", "izz"))
+        about_center = BodyInertia(mass, (0.0, 0.0, 0.0), np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]))
+        self.inertias[link] = about_center
+        return moved_parameters(about_center.parameters(), _origin(inertial, self.version))
 
 
-def _by_name(robot: _Element, tag: str) -> dict[str, _Element]:
-    found: dict[str, _Element] = {}
-    for element in robot.named(tag):
-        name = _attribute(element, "name")
-        if name in found:
-            _fail(element, f"there is already a {tag} with this name ({found[name].where}); names must be unique")
-        found[name] = element
-    return found
+def _version(robot: Element) -> str:
+    version = robot.attributes.get("version", "1.0")
+    if version not in _VERSIONS:
+        problem = f"version={shown(version)} of <robot>, but {listed(_VERSIONS)} are known"
+        forgive(robot, problem, f"version {_VERSIONS[-1]}")
+        return _VERSIONS[-1]
+    return version
 
 
-def _tree(robot: _Element, links: dict[str, _Element], joints: list[_Joint]) -> tuple[str, dict[str, list[_Joint]]]:
-    """The root link, and the joints whose parent each link is."""
-    above: dict[str, _Joint] = {}
-    children: dict[str, list[_Joint]] = {name: [] for name in links}
-    for joint in joints:
-        for role, link in (("parent", joint.parent), ("child", joint.child)):
-            try:
-                look_up(link, links, "link")
-            except UnknownNameError as error:
-                _fail(joint.element, f"its {role} does not exist: {error}")
-        if joint.child in above:
-            other = above[joint.child]
-            reason = f"link {joint.child!r} is also the child of joint {other.name!r} ({other.element.where}): a loop"
-            _fail(joint.element, f"{reason}. URDF describes trees only; remove one of the two joints")
-        above[joint.child] = joint
-        children[joint.parent].append(joint)
-    roots = [name for name in links if name not in above]
-    if len(roots) > 1:
-        reason = f"it has {len(roots)} root links, {_listed(roots)}, but can have one only"
-        _fail(robot, f"{reason}; connect them, by fixed joints perhaps")
-    loop = dict(above)
-    while leaves := loop.keys() - {joint.parent for joint in loop.values()}:
-        loop = {link: joint for link, joint in loop.items() if link not in leaves}
-    if loop:
-        first, names = next(iter(loop.values())), _listed(joint.name for joint in loop.values())
-        reason = f"a loop of the joints {names} and links {_listed(loop)}"
-        _fail(first.element, f"{reason}; URDF describes trees only: remove one of the joints")
-    return roots[0], children
-
-
-def _check_root(root: str, links: dict[str, _Element], joints: list[_Joint], free_base: bool) -> None:
-    if _WORLD in links and root != _WORLD:
-        _fail(links[_WORLD], "the name stands for the fixed world, but this link is not the root; rename it")
-    if root == _WORLD and free_base:
-        _fail(links[root], "the name stands for the fixed world, which cannot move; rename it, or drop free_base=True")
+def _check_root(
+    root: str, links: dict[str, Element], joints: list[UrdfJoint], free_base: bool, placement: np.ndarray | None
+) -> None:
+    if WORLD in links and root != WORLD:
+        fail(links[WORLD], "the name stands for the fixed world, but this link is not the root; rename it")
+    if root == WORLD and free_base:
+        fail(links[root], "the name stands for the fixed world, which cannot move; rename it, or drop free_base=True")
+    if root == WORLD and placement is not None:
+        fail(links[root], "the name stands for the world, which root_placement cannot place; rename it, or drop that")
     for joint in joints:
         if free_base and joint.name == ROOT_JOINT:
-            _fail(joint.element, "the joint of the free base needs this name; rename this joint")
+            fail(joint.element, "the joint of the free base needs this name; rename this joint")
     if not free_base and all(joint.type == "fixed" for joint in joints):
-        _fail(links[root], "nothing moves, as no joint does; perhaps free_base=True is meant")
+        fail(links[root], "nothing moves, as no joint does; perhaps free_base=True is meant")
 
 
-def _add(builder: ModelBuilder, joint: _Joint, links: dict[str, _Element]) -> None:
-    element, placement = joint.element, _origin(joint.element)
-    if joint.type == "fixed":
-        _add_fixed(builder, links[joint.child], joint.parent, placement)
-        if joint.name not in links and joint.name != _WORLD:
-            builder.add_frame(joint.name, joint.child)
-        return
-    kind = "free" if joint.type == "floating" else joint.type
-    loaded = Joint(kind, axis=_axis(element), name=joint.name, **_limits(joint), **_friction(joint))
-    builder.add_body(joint.child, joint.parent, loaded, placement, _inertia(links[joint.child]))
-
-
-def _add_fixed(builder: ModelBuilder, link: _Element, parent: str, placement: np.ndarray | None) -> None:
-    inertia = _inertia(link)
-    if inertia is None:
-        builder.add_frame(link.attributes["name"], parent, placement)
-    else:
-        builder.add_fixed_body(link.attributes["name"], parent, placement, inertia)
-
-
-def _inertia(link: _Element) -> np.ndarray | None:
-    """The ten inertial parameters in the link's frame, or None where there is no `<inertial>`."""
-    inertial = _child(link, "inertial")
-    if inertial is None:
-        return None
-    mass, inertia = _number(_required(inertial, "mass"), "value", minimum=0.0), _required(inertial, "inertia")
-    xx, xy, xz, yy, yz, zz = (_number(inertia, a) for a in ("ixx", "ixy", "ixz", "iyy", "iyz", "izz"))
-    about_center = BodyInertia(mass, (0.0, 0.0, 0.0), np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]))
-    return moved_parameters(about_center.parameters(), _origin(inertial))
-
-
-def _origin(element: _Element) -> np.ndarray:
+def _origin(element: Element, version: str) -> np.ndarray:
     """`[7]`: position, and the quaternion of roll, pitch, yaw about the fixed axes x, y, z in this order."""
-    origin = _child(element, "origin")
+    origin = element.child("origin")
     if origin is None:
         return np.array([0.0, 0, 0, 1, 0, 0, 0])
-    xyz, rpy = (_numbers(origin, a, 3) if a in origin.attributes else [0.0] * 3 for a in ("xyz", "rpy"))
-    (cr, cp, cy), (sr, sp, sy) = np.cos(np.array(rpy) / 2), np.sin(np.array(rpy) / 2)
+    xyz, rpy = (origin.numbers(a, 3) if a in origin.attributes else [0.0] * 3 for a in ("xyz", "rpy"))
+    if "quat_xyzw" in origin.attributes:
+        if version == "1.0":
+            problem = "quat_xyzw of <origin> needs <robot version='1.1'> or newer"
+            forgive(origin, problem, "the quaternion that it is")
+        if "rpy" in origin.attributes:
+            fail(origin, "<origin> has both rpy and quat_xyzw; remove one")
+        x, y, z, w = origin.numbers("quat_xyzw", 4)
+        norm = math.hypot(x, y, z, w)
+        if abs(norm - 1) > 1e-3:
+            fail(origin, f"quat_xyzw of <origin> has the norm {norm:g}; a unit quaternion is needed")
+        return np.array([*xyz, w / norm, x / norm, y / norm, z / norm])
+    (cr, cp, cy), (sr, sp, sy) = ([f(angle / 2) for angle in rpy] for f in (math.cos, math.sin))
     w, x = cy * cp * cr + sy * sp * sr, cy * cp * sr - sy * sp * cr
     y, z = cy * sp * cr + sy * cp * sr, sy * cp * cr - cy * sp * sr
     return np.array([*xyz, w, x, y, z])
 
 
-def _axis(joint: _Element) -> list[float]:
-    axis = _child(joint, "axis")
+def _axis(joint: Element) -> list[float]:
+    axis = joint.child("axis")
+    if axis is not None and "xyz" not in axis.attributes:
+        forgive(axis, "<axis> has no xyz", "(1, 0, 0)")
+        axis = None
     if axis is None:
         return [1.0, 0.0, 0.0]
-    xyz = _numbers(axis, "xyz", 3)
+    xyz = axis.numbers("xyz", 3)
     if math.hypot(*xyz) < 1e-9:
-        _fail(axis, f"<axis> is {xyz}, which has no direction; give a vector that is not zero")
+        fail(axis, f"<axis> is {xyz}, which has no direction; give a vector that is not zero")
     return xyz
 
 
-def _limits(joint: _Joint) -> dict[str, float]:
-    limit = _child(joint.element, "limit")
-    if limit is None or joint.type not in _ONE_AXIS:
+def _limits(joint: UrdfJoint, version: str) -> dict[str, float]:
+    limit = joint.element.child("limit")
+    if limit is None or joint.type not in ONE_AXIS:
         return {}
-    out = {f"{a}_limit": _number(limit, a, minimum=0.0) for a in ("effort", "velocity") if a in limit.attributes}
+    out = {f"{a}_limit": limit.limit(a, minimum=0.0) for a in ("effort", "velocity") if a in limit.attributes}
     if joint.type == "continuous":
         return out
-    bounds = {a: _number(limit, a) if a in limit.attributes else 0.0 for a in ("lower", "upper")}
-    if not set(bounds) & set(limit.attributes):
+    bounds = {}
+    for name, unlimited in (("lower", -math.inf), ("upper", math.inf)):
+        if name in limit.attributes:
+            bounds[name] = limit.limit(name)
+        elif version == "1.2":
+            forgive(limit, f"<limit> has no {name}, which version 1.2 of URDF requires", "no limit")
+            bounds[name] = unlimited
+        else:
+            bounds[name] = 0.0
+    if not set(bounds) & set(limit.attributes) and version != "1.2":
         reason = "<limit> has neither lower nor upper, which both are zero then by the URDF standard"
-        _warn(f"{limit.where}: {limit.owner}: {reason}; give them, or remove <limit> if there are none")
+        warn(f"{limit.where}: {limit.owner}: {reason}; give them, or remove <limit> if there are none")
     if bounds["lower"] > bounds["upper"]:
-        _fail(limit, f"<limit> has lower {bounds['lower']} > upper {bounds['upper']}; swap or correct them")
+        fail(limit, f"<limit> has lower {bounds['lower']} > upper {bounds['upper']}; swap or correct them")
     return out | bounds
 
 
-def _friction(joint: _Joint) -> dict[str, float]:
-    dynamics = _child(joint.element, "dynamics")
-    if dynamics is None or joint.type not in _ONE_AXIS:
+def _friction(joint: UrdfJoint) -> dict[str, float]:
+    dynamics = joint.element.child("dynamics")
+    if dynamics is None or joint.type not in ONE_AXIS:
         return {}
-    return {a: _number(dynamics, a, minimum=0.0) for a in ("damping", "friction") if a in dynamics.attributes}
+    return {a: dynamics.number(a, minimum=0.0) for a in ("damping", "friction") if a in dynamics.attributes}
 
 
-def _warn_of_what_is_not_read(robot: _Element, joints: list[_Joint], source: str) -> None:
-    moving = [joint for joint in joints if joint.type != "fixed"]
-    mimics = [joint.name for joint in moving if _child(joint.element, "mimic") is not None]
-    if mimics:
-        reason = f"<mimic> couples joints to others; loaded as independent joints: {_listed(mimics)}"
-        _warn(f"{source}: {reason}; let their coordinates, or a controller, follow")
-    unread = [
-        (element, f"<{element.tag}>")
-        for transmission in robot.named("transmission")
-        for element in transmission.below()
-        if re.sub("[^a-z]", "", element.tag.lower()).endswith("rotorinertia")
-    ]
+def _warn_of_what_is_not_read(robot: Element, joints: list[UrdfJoint], rotors: list[Element]) -> None:
+    unread = [(element, f"<{element.tag}>") for element in rotors]
+    for control in robot.named("ros2_control"):
+        unread += [(element, f"<{element.tag}>") for element in control.below() if is_rotor(element)]
     inertials = [inertial for link in robot.named("link") for inertial in link.named("inertial")]
     for parent in (robot, *robot.named("link"), *inertials, *robot.named("joint")):
         unread += [(child, f"<{child.tag}>") for child in parent.children if child.tag not in _UNDERSTOOD[parent.tag]]
-    for joint in moving:
-        for element in (e for e in joint.element.children if e.tag in ("limit", "dynamics")):
-            if joint.type not in _ONE_AXIS:
+        if parent is not robot:
+            for element in (parent, *parent.children):
+                # Those with a prefix are other programs'.
+                unread += [
+                    (element, f"{shown(a)} in <{element.tag}>")
+                    for a in element.attributes
+                    if a not in _ATTRIBUTES.get(element.tag, element.attributes) and ":" not in a
+                ]
+    for joint in joints:
+        for element in joint.element.children:
+            if joint.type == "fixed":
+                ignored = element.tag == "mimic"
+            else:
+                ignored = element.tag in ("limit", "dynamics") and joint.type not in ONE_AXIS
+            if ignored:
                 unread.append((element, f"<{element.tag}> of a {joint.type} joint"))
-            elif element.tag == "dynamics":
-                unread += [(element, f"{a!r} in <dynamics>") for a in element.attributes if a not in _DYNAMICS]
-    first = {what: element for element, what in reversed(unread)}
+            elif element.tag == "limit" and joint.type == "continuous":
+                unread += [
+                    (element, f"{shown(a)} in <limit> of a continuous joint")
+                    for a in ("lower", "upper")
+                    if a in element.attributes
+                ]
+    first: dict[str, Element] = {}
+    for element, what in unread:
+        first.setdefault(what, element)
     if first:
-        shown = "; ".join(
-            f"{what} ({e.where.removeprefix(source + ', ')}, {e.owner})" for what, e in reversed(first.items())
-        )
-        _warn(f"{source}: no part of URDF that is read, each named once: {shown}")
+        found = [f"{what} (line {e.line}, {e.owner})" for what, e in first.items()]
+        warn(f"{robot.source.name}: no part of URDF that is read, each named once: {_first(found)}")
 
 
-def _warn(message: str) -> None:
-    package = os.path.dirname(os.path.dirname(__file__))
-    warnings.warn(message, RobotFileWarning, skip_file_prefixes=(package,))
+def _warn_of_singular_inertias(source: str, inertias: dict[str, BodyInertia]) -> None:
+    found = []
+    for link, inertia in inertias.items():
+        moments = np.linalg.eigvalsh(np.asarray(inertia.rotational))
+        # Of a massless link it is none at all; what no distribution of mass has is named by the builder.
+        singular = inertia.mass > 0 and abs(moments[0]) <= 1e-12 * moments[2]
+        if singular and unphysical_reason(inertia.parameters()) is None:
+            found.append(f"{shown(link)} ({', '.join(f'{x:.6g}' for x in moments)} kg m^2)")
+    if found:
+        reason = "singular inertias, which only points and infinitely thin rods have; principal moments"
+        warn(f"{source}: links with {reason}: {_first(found)}", PhysicalityWarning)
 
 
-def _child(element: _Element, tag: str) -> _Element | None:
-    found = element.named(tag)
-    if len(found) > 1:
-        _fail(found[1], f"<{tag}> is given twice; remove one")
-    return found[0] if found else None
-
-
-def _required(element: _Element, tag: str) -> _Element:
-    found = _child(element, tag)
-    if found is None:
-        _fail(element, f"<{tag}> is missing in <{element.tag}>; add it")
-    return found
-
-
-def _attribute(element: _Element, name: str) -> str:
-    value = element.attributes.get(name)
-    if not value:
-        _fail(element, f"<{element.tag}> has no {name}; add the attribute {name}=...")
-    return value
-
-
-def _number(element: _Element, attribute: str, minimum: float = -math.inf) -> float:
-    (value,) = _numbers(element, attribute, 1)
-    if value < minimum:
-        _fail(element, f"negative {attribute} of <{element.tag}>: {value}; it must be zero or more")
-    return value
-
-
-def _numbers(element: _Element, attribute: str, count: int) -> list[float]:
-    words = _attribute(element, attribute).split()
-    numbers = [float(word) if _NUMBER.fullmatch(word) else math.nan for word in words]
-    if len(numbers) != count or not all(math.isfinite(x) for x in numbers):
-        needed = "a finite number" if count == 1 else f"{count} finite numbers separated by spaces"
-        _fail(element, f"{attribute}={element.attributes.get(attribute)!r} of <{element.tag}>, but {needed} is needed")
-    return numbers
-
-
-def _fail(element: _Element, message: str) -> NoReturn:
-    raise RobotFileError(f"{element.where}: {element.owner}: {message}")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(repr(name) for name in names)
+def _first(items: Iterable[str], count: int = 20) -> str:
+    items = list(items)
+    more = f"; and {len(items) - count} more" if len(items) > count else ""
+    return "; ".join(items[:count]) + more

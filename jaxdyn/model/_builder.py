@@ -25,6 +25,16 @@ _AXES = {"cylindrical": 1, "planar": 1, "universal": 2, "ball": 0, "free": 0}
 
 
 @dataclasses.dataclass(frozen=True)
+class Mimic:
+    """How a joint with one degree of freedom follows another: its coordinate is `multiplier` times that of `joint`,
+    plus `offset` (rad, m)."""
+
+    joint: str
+    multiplier: float = 1.0
+    offset: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
 class Joint:
     """A joint: its type, its axis, and what acts in it.
 
@@ -41,8 +51,12 @@ class Joint:
     | `free` | position, quaternion | linear and angular velocity of the body, in its axes |
 
     Angles in rad, lengths in m. `lower`, `upper`: limits of `q`; `velocity_limit`, `effort_limit`: of `v` and `tau`;
-    `armature`, `damping`, `friction` and `friction_velocity`: as in `Model`. Each is one number for all coordinates of
-    the joint, or an array of one for each.
+    `armature`, `damping`, `friction`, `friction_velocity`, `stiffness` and `spring_reference`: as in `Model`
+    (`spring_reference` None: the joint's coordinates at zero, and the identity for rotations). Each is one number for
+    all coordinates of the joint, or an array of one for each.
+
+    A joint that mimics another has no coordinates of its own. Its armature, damping, Coulomb friction and spring act
+    on the joint that it follows, seen through the multiplier; its limits are not kept.
     """
 
     type: str = "revolute"
@@ -58,6 +72,9 @@ class Joint:
     damping: ArrayLike = 0.0
     friction: ArrayLike = 0.0
     friction_velocity: ArrayLike = FRICTION_VELOCITY
+    stiffness: ArrayLike = 0.0
+    spring_reference: ArrayLike | None = None
+    mimic: Mimic | None = None
 
 
 class ModelBuilder:
@@ -177,6 +194,7 @@ class ModelBuilder:
             frame_bodies=(*range(len(order)), *(index[anchors[n][0]] for n in self._fixed)),
             attached_links=tuple(links),
             attached_bodies=tuple(attached_bodies),
+            mimics=_mimics([b.joint for b in bodies]),
         )
         axes = [axis for b in bodies for axis in b.axes]
 
@@ -185,24 +203,35 @@ class ModelBuilder:
             return np.concatenate(parts)
 
         armature = per_coordinate("armature", joint_nv)
-        self._check_leaves(topology, bodies, parameters, armature)
+        self._check_leaves(topology.spanning, bodies, parameters, armature)
+        per_v = {"armature": armature} | {
+            name: per_coordinate(name, joint_nv)
+            for name in ("damping", "friction", "friction_velocity", "stiffness", "velocity_limit", "effort_limit")
+        }
+        per_q = {
+            "position_lower": per_coordinate("lower", joint_nq),
+            "position_upper": per_coordinate("upper", joint_nq),
+        }
+        per_q["spring_reference"] = np.concatenate(
+            [_spring_reference(b.joint, n) for n, b in zip(order, bodies, strict=True)]
+        )
+        mimics = [bodies[i].joint.mimic for i, _ in topology.mimics]
+        multiplier, offset = (np.array([getattr(m, a) for m in mimics], np.float64) for a in ("multiplier", "offset"))
+        _follow(topology, multiplier, offset, per_v, per_q)
+        if not per_v["stiffness"].any():
+            del per_v["stiffness"], per_q["spring_reference"]
         return Model(
             topology=topology,
             joint_placement=jnp.asarray(np.array(placements)),
             joint_axis=jnp.asarray(np.array(axes).reshape(-1, 3)),
             joint_pitch=jnp.asarray(np.array([p for b in bodies for p in b.pitch], dtype=np.float64)),
             inertial_parameters=jnp.asarray(parameters),
-            armature=jnp.asarray(armature),
-            damping=jnp.asarray(per_coordinate("damping", joint_nv)),
-            friction=jnp.asarray(per_coordinate("friction", joint_nv)),
-            friction_velocity=jnp.asarray(per_coordinate("friction_velocity", joint_nv)),
             gravity=jnp.asarray(gravity),
             frame_placement=jnp.asarray(np.array([_IDENTITY] * len(order) + [anchors[n][1] for n in self._fixed])),
             attached_parameters=jnp.asarray(np.array(attached, dtype=np.float64).reshape(-1, 10)),
-            position_lower=jnp.asarray(per_coordinate("lower", joint_nq)),
-            position_upper=jnp.asarray(per_coordinate("upper", joint_nq)),
-            velocity_limit=jnp.asarray(per_coordinate("velocity_limit", joint_nv)),
-            effort_limit=jnp.asarray(per_coordinate("effort_limit", joint_nv)),
+            mimic_multiplier=jnp.asarray(multiplier),
+            mimic_offset=jnp.asarray(offset),
+            **{name: jnp.asarray(value) for name, value in (per_v | per_q).items()},
         )
 
     def _check_new(self, name: str, parent: str) -> None:
@@ -279,6 +308,66 @@ class _Fixed:
     parameters: np.ndarray | None
 
 
+def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
+    """Pairs of a joint that mimics and the one that it follows."""
+    names = [str(joint.name) for joint in joints]
+    pairs = []
+    for i, joint in enumerate(joints):
+        if joint.mimic is None:
+            continue
+        where = f"joint {joint.name!r}"
+        try:
+            leader = look_up(joint.mimic.joint, names, "joint")
+        except UnknownNameError as error:
+            raise UnknownNameError(f"{where} mimics a joint that does not exist: {error}") from None
+        for one in (joint, joints[leader]):
+            if joint_nv(one.type) != 1:
+                raise ModelError(
+                    f"{where} mimics {names[leader]!r}, but joint {one.name!r} is {one.type}; both must have one "
+                    "degree of freedom"
+                )
+        if joints[leader].mimic is not None or leader == i:
+            raise ModelError(
+                f"{where} mimics {names[leader]!r}, which itself mimics a joint; follow the one at the end of the line"
+            )
+        if not np.isfinite([joint.mimic.multiplier, joint.mimic.offset]).all():
+            raise ModelError(f"{where}: {joint.mimic} is not finite")
+        pairs.append((i, leader))
+    return tuple(pairs)
+
+
+def _follow(topology: Topology, multiplier, offset, per_v: dict, per_q: dict) -> None:
+    """In place: what acts in a joint that mimics acts on the one that it follows; then its entries go.
+
+    With `q' = m q + o`: armature, damping and stiffness times `m^2`, Coulomb friction times `|m|`; two springs on one
+    coordinate are one, at the mean of their references by stiffness.
+    """
+    tree, followers = topology.spanning, [i for i, _ in topology.mimics]
+    for (i, leader), m, o in zip(topology.mimics, multiplier, offset, strict=True):
+        v, to_v, q, to_q = tree.v_starts[i], tree.v_starts[leader], tree.q_starts[i], tree.q_starts[leader]
+        for name in ("armature", "damping"):
+            per_v[name][to_v] += m * m * per_v[name][v]
+        per_v["friction"][to_v] += abs(m) * per_v["friction"][v]
+        stiffness, reference = per_v["stiffness"], per_q["spring_reference"]
+        total = stiffness[to_v] + m * m * stiffness[v]
+        if total > 0:
+            moment = stiffness[to_v] * reference[to_q] + m * stiffness[v] * (reference[q] - o)
+            stiffness[to_v], reference[to_q] = total, moment / total
+    for values, starts in ((per_v, tree.v_starts), (per_q, tree.q_starts)):
+        for name, value in values.items():
+            values[name] = np.delete(value, [starts[i] for i in followers])
+
+
+def _spring_reference(joint: Joint, body: str) -> np.ndarray:
+    nq = joint_nq(joint.type)
+    if joint.spring_reference is not None:
+        return _spread(joint, "spring_reference", nq, body)
+    out = np.zeros(nq)
+    if joint.type in ("ball", "free"):
+        out[nq - 4] = 1.0
+    return out
+
+
 def _joint_geometry(joint: Joint, where: str) -> tuple[list[np.ndarray], list[float]]:
     """The unit axis of every degree of freedom (none for ball and free), and the pitch of a helical one."""
     if joint.type not in PRIMITIVES:
@@ -330,9 +419,10 @@ def _spread(joint: Joint, field: str, size: int, body: str) -> np.ndarray:
         raise ShapeError(f"{where} has shape {value.shape}; a number or [{size}] is needed")
     if np.isnan(value).any():
         raise ModelError(f"{where} is NaN")
-    if field not in ("lower", "upper") and (value < 0).any():
+    if field not in ("lower", "upper", "spring_reference") and (value < 0).any():
         raise ModelError(f"{where} is negative: {value}")
-    if field in ("armature", "damping", "friction", "friction_velocity") and not np.isfinite(value).all():
+    finite = ("armature", "damping", "friction", "friction_velocity", "stiffness", "spring_reference")
+    if field in finite and not np.isfinite(value).all():
         raise ModelError(f"{where} is not finite: {value}")
     if field == "friction_velocity" and (value == 0).any():
         raise ModelError(f"{where} must be positive: {value}")

@@ -94,7 +94,12 @@ def unphysical_reason(parameters: np.ndarray) -> str | None:
     """
     m = parameters[0]
     if m == 0:
-        return "zero mass with an inertia or a first moment" if np.any(parameters[1:]) else None
+        if not np.any(parameters[1:]):
+            return None
+        xx, xy, yy, xz, yz, zz = parameters[4:]
+        moments = np.linalg.eigvalsh(np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]))
+        moments, moment = (", ".join(f"{x:.6g}" for x in values) for values in (moments, parameters[1:4]))
+        return f"zero mass with principal moments of inertia {moments} kg m^2 and first moment {moment} kg m"
     moments = np.linalg.eigvalsh(rotational_about_center(parameters))
     shown = ", ".join(f"{x:.6g}" for x in moments)
     slack = 1e-6 * abs(moments).max() + 1e-15

@@ -18,8 +18,7 @@ _compiled = functools.partial(jax.jit, static_argnums=0, inline=True)
 
 def _split(topology: Topology):
     """The first rows in `q` and `v` of vector coordinates, of ball nodes and of free nodes."""
-    kinds = np.array(list(topology.node_kinds))
-    q, v = topology.node_q[:-1], topology.node_v[:-1]
+    kinds, q, v = topology.blocks
     return [(q[mask], v[mask]) for mask in (np.isin(kinds, list("RPH")), kinds == "B", kinds == "F")]
 
 
@@ -57,12 +56,12 @@ def difference(topology: Topology, q0, q1):
     for start_q, start_v, free in ((bq, bv, False), (fq + 3, fv + 3, True)):
         if not len(start_q):
             continue
-        a, b = Quaternion(*_rows(q0, start_q, 0, 4)), Quaternion(*_rows(q1, start_q, 0, 4))
-        w = a.conjugate().multiply(b).log()
+        w = _rotation_vector(q0, q1, start_q)
         parts += [(start_v + k, c) for k, c in enumerate((w.x, w.y, w.z))]
         if free:
             shift = Vec3(*_rows(q1, fq, 0, 3)) - Vec3(*_rows(q0, fq, 0, 3))
-            u = so3_left_jacobian_solve(w, a.to_rotation().apply_transpose(shift))
+            R = Quaternion(*_rows(q0, fq, 3, 4)).to_rotation()
+            u = so3_left_jacobian_solve(w, R.apply_transpose(shift))
             parts += [(fv + k, c) for k, c in enumerate((u.x, u.y, u.z))]
     return _assemble(parts, topology.nv)
 
@@ -131,6 +130,51 @@ def _turned(q, dv, start_q: np.ndarray, start_v: np.ndarray) -> list[tuple[np.nd
     return [(start_q + k, c) for k, c in enumerate((q1.w, q1.x, q1.y, q1.z))]
 
 
+@_compiled
+def spring_torque(topology: Topology, stiffness, q0, q):
+    """Rows `[nv]`: the gradient, with respect to the motion of `v`, of `spring_energy`.
+
+    `k (q - q0)` for vector coordinates; for a rotation with the vector `x` from `q0` the transposed inverse of its
+    right Jacobian, which is the inverse of the left one, times `k x`; for a free joint's position in body axes.
+    """
+    (sq, sv), (bq, bv), (fq, fv) = _split(topology)
+    parts = [(sv, take_rows(stiffness, sv) * (take_rows(q, sq) - take_rows(q0, sq)))]
+    for start_q, start_v, free in ((bq, bv, False), (fq + 3, fv + 3, True)):
+        if not len(start_q):
+            continue
+        x = _rotation_vector(q0, q, start_q)
+        kx = Vec3(*(k * c for k, c in zip(_rows(stiffness, start_v, 0, 3), (x.x, x.y, x.z), strict=True)))
+        torque = so3_left_jacobian_solve(x, kx)
+        parts += [(start_v + k, c) for k, c in enumerate((torque.x, torque.y, torque.z))]
+        if free:
+            shift = [a - b for a, b in zip(_rows(q, fq, 0, 3), _rows(q0, fq, 0, 3), strict=True)]
+            force = Vec3(*(k * c for k, c in zip(_rows(stiffness, fv, 0, 3), shift, strict=True)))
+            force = Quaternion(*_rows(q, fq, 3, 4)).to_rotation().apply_transpose(force)
+            parts += [(fv + k, c) for k, c in enumerate((force.x, force.y, force.z))]
+    return _assemble(parts, topology.nv)
+
+
+@_compiled
+def spring_energy(topology: Topology, stiffness, q0, q):
+    """`[*batch]`: half of `k` times the square of the displacement from `q0`, over all degrees of freedom; that of a
+    rotation is its rotation vector."""
+    (sq, sv), (bq, bv), (fq, fv) = _split(topology)
+    pairs = [(take_rows(stiffness, sv), take_rows(q, sq) - take_rows(q0, sq))]
+    for k in range(3):
+        pairs.append((take_rows(stiffness, fv + k), take_rows(q, fq + k) - take_rows(q0, fq + k)))
+    for start_q, start_v in ((bq, bv), (fq + 3, fv + 3)):
+        if len(start_q):
+            x = _rotation_vector(q0, q, start_q)
+            pairs += zip(_rows(stiffness, start_v, 0, 3), (x.x, x.y, x.z), strict=True)
+    return functools.reduce(jnp.add, (0.5 * (k * x * x).sum(axis=0) for k, x in pairs))
+
+
+def _rotation_vector(q0, q1, start_q: np.ndarray) -> Vec3:
+    """Of the turn from the quaternions in `q0` to those in `q1`."""
+    a, b = Quaternion(*_rows(q0, start_q, 0, 4)), Quaternion(*_rows(q1, start_q, 0, 4))
+    return a.conjugate().multiply(b).log()
+
+
 def quaternion_starts(topology: Topology) -> np.ndarray:
     """The first rows in `q` of all quaternions."""
     _, (bq, _), (fq, _) = _split(topology)
@@ -146,9 +190,9 @@ def neutral(topology: Topology) -> np.ndarray:
 def random_configuration(topology: Topology, key, lower, upper, shape: tuple[int, ...]):
     """`[*shape, nq]`: uniform between finite limits, else angles in [-pi, pi] and shifts in [-1, 1] m; rotations are
     uniform over the sphere of quaternions."""
-    kinds = np.array(list(topology.node_kinds))
+    kinds, starts_q, _ = topology.blocks
     reach = np.ones(topology.nq)
-    angular = topology.node_q[:-1][np.isin(kinds, ["R", "H"])]
+    angular = starts_q[np.isin(kinds, ["R", "H"])]
     reach[angular] = np.pi
     below, above = jnp.isfinite(lower), jnp.isfinite(upper)
     # One limit alone keeps the length of the range: it starts, or ends, there.

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import require_last_axes
+from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn._types import Array, Float
 from jaxdyn.model import _manifold
 from jaxdyn.model._layout import rows_of, to_leading
+from jaxdyn.model._mimic import spanning_coordinates, spanning_tree
 from jaxdyn.model._topology import Topology
 from jaxdyn.spatial import Inertia, Pose
 
@@ -64,6 +65,14 @@ class Model(eqx.Module):
     position_upper: Float[Array, "*batch nq"]
     velocity_limit: Float[Array, "*batch nv"]
     effort_limit: Float[Array, "*batch nv"]
+    mimic_multiplier: Float[Array, "*batch nm"]
+    """For each joint that mimics another, in the order of `Topology.mimics`: its coordinate is `mimic_multiplier` times
+    that of the joint it follows, plus `mimic_offset`."""
+    mimic_offset: Float[Array, "*batch nm"]
+    stiffness: Float[Array, "*batch nv"] | None = None
+    """Of joint springs, N m/rad or N/m; None where there is none."""
+    spring_reference: Float[Array, "*batch nq"] | None = None
+    """The configuration in which no spring acts; None where there is none."""
 
     @property
     def nq(self) -> int:
@@ -103,14 +112,38 @@ class Model(eqx.Module):
         return jnp.result_type(self.inertial_parameters, self.joint_placement, self.gravity)
 
     def q_index(self, joint: str) -> slice:
-        """Where a joint's coordinates stand in `q`. **Raises** `UnknownNameError`."""
-        i = self.topology.joint(joint)
+        """Where a joint's coordinates stand in `q`. **Raises** `UnknownNameError`; `ModelError` for one that mimics."""
+        i = self._independent(joint)
         return slice(self.topology.q_starts[i], self.topology.q_starts[i + 1])
 
     def v_index(self, joint: str) -> slice:
-        """Where a joint's velocities stand in `v`. **Raises** `UnknownNameError`."""
-        i = self.topology.joint(joint)
+        """Where a joint's velocities stand in `v`. **Raises** `UnknownNameError`; `ModelError` for one that mimics."""
+        i = self._independent(joint)
         return slice(self.topology.v_starts[i], self.topology.v_starts[i + 1])
+
+    def _independent(self, joint: str) -> int:
+        i = self.topology.joint(joint)
+        leader = self.topology.leaders.get(i)
+        if leader is not None:
+            raise ModelError(
+                f"joint {joint!r} mimics {self.joint_names[leader]!r} and has no coordinates of its own; those it "
+                "follows with are in model.spanning_configuration(q) and spanning_velocity(v), at the indices of "
+                "model.spanning_tree()"
+            )
+        return i
+
+    def spanning_tree(self) -> Model:
+        """The model in which joints that mimic others are independent (Featherstone 2008, section 8.3); itself where
+        there are none. Armature, friction and springs stay with the joints that are followed."""
+        return spanning_tree(self)
+
+    def spanning_configuration(self, q: Float[Array, "*batch nq"]) -> Float[Array, "*batch nq_tree"]:
+        """The configuration of `spanning_tree()`: that of every joint, those that mimic others included."""
+        return spanning_coordinates(self, self._check(q, "q", "nq"), velocity=False)
+
+    def spanning_velocity(self, v: Float[Array, "*batch nv"]) -> Float[Array, "*batch nv_tree"]:
+        """The velocity of `spanning_tree()`; also of accelerations, since multipliers are constant."""
+        return spanning_coordinates(self, self._check(v, "v", "nv"), velocity=True)
 
     def neutral(self) -> Float[Array, "nq"]:
         """The configuration of zeros and identity rotations."""

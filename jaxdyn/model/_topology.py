@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
@@ -47,7 +48,11 @@ class Topology:
 
     Bodies are in topological order, body `i` is moved by joint `i`; parent -1 is the world. A frame is fixed in a body
     (or in the world); the first `nb` frames are the bodies' own. `attached_links[k]`, fixed in body
-    `attached_bodies[k]`, is a link whose inertia was merged into that body.
+    `attached_bodies[k]`, is a link whose inertia was merged into that body. `mimics` has pairs of joints: the first of
+    each follows the second, and has no coordinates of its own.
+
+    Everything below that is about nodes and degrees of freedom is of the tree in which all joints are independent:
+    recursions run on `spanning` alone.
     """
 
     body_names: tuple[str, ...]
@@ -58,6 +63,7 @@ class Topology:
     frame_bodies: tuple[int, ...]
     attached_links: tuple[str, ...] = ()
     attached_bodies: tuple[int, ...] = ()
+    mimics: tuple[tuple[int, int], ...] = ()
 
     def __hash__(self) -> int:
         # Hashed and compared at every call of a compiled function.
@@ -83,14 +89,28 @@ class Topology:
         return len(self.parents)
 
     @functools.cached_property
+    def leaders(self) -> dict[int, int]:
+        """By joint that mimics: the joint that it follows."""
+        return dict(self.mimics)
+
+    @functools.cached_property
+    def spanning(self) -> Topology:
+        """The same tree with every joint independent."""
+        return dataclasses.replace(self, mimics=()) if self.mimics else self
+
+    @functools.cached_property
     def q_starts(self) -> tuple[int, ...]:
         """First index in `q` of every joint, and `nq` last."""
-        return tuple(int(n) for n in np.cumsum([0] + [joint_nq(t) for t in self.joint_types]))
+        return self._starts(joint_nq)
 
     @functools.cached_property
     def v_starts(self) -> tuple[int, ...]:
         """First index in `v` of every joint, and `nv` last."""
-        return tuple(int(n) for n in np.cumsum([0] + [joint_nv(t) for t in self.joint_types]))
+        return self._starts(joint_nv)
+
+    def _starts(self, size: Callable[[str], int]) -> tuple[int, ...]:
+        sizes = [0 if i in self.leaders else size(t) for i, t in enumerate(self.joint_types)]
+        return tuple(int(n) for n in np.cumsum([0] + sizes))
 
     @property
     def nq(self) -> int:
@@ -108,6 +128,15 @@ class Topology:
 
     def frame(self, name: str) -> int:
         return look_up(name, self.frame_names, "frame")
+
+    @functools.cached_property
+    def blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The primitive motions that have coordinates: their letters, and their first indices in `q` and in `v`."""
+        own = [t for i, t in enumerate(self.joint_types) if i not in self.leaders]
+        kinds = [kind for t in own for kind in PRIMITIVES[t]]
+        q = np.cumsum([0] + [NQ[k] for k in kinds], dtype=int)[:-1]
+        v = np.cumsum([0] + [NV[k] for k in kinds], dtype=int)[:-1]
+        return np.array(kinds), q, v
 
     # Nodes: one for each primitive motion.
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import DataError, ModelError
-from jaxdyn.algorithms import torque_regressor
+from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.model import Model
 from jaxdyn.sysid._recording import Recording
 
@@ -57,6 +57,9 @@ def compress(model: Model, recording: Recording, friction_velocity: np.ndarray) 
     `|Y_j p - tau_j|^2 = |R_j [p, -1]|^2` exactly for every `p`, and no step of a fit touches the samples again.
     """
     q, v, a, tau = checked(model, recording)
+    if model.stiffness is not None:
+        # Known, as gravity is.
+        tau = tau - np.asarray(spring_torque(model, jnp.asarray(q)), np.float64)
     n, size = len(recording), min(len(recording), _CHUNK)
     factors = np.zeros((model.nv, 0, 10 * model.nb + 4 * model.nv + 1))
     # Chunks bound the memory; the last is filled up with repeats, which are dropped, so that one program serves all.

@@ -1,0 +1,62 @@
+"""The model zoo's own side: random states, and a model's answers, compiled once for all three."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+
+import jaxdyn
+from jaxdyn import Model
+
+ANSWERS = ("mass matrix", "bias", "acceleration")
+
+
+@dataclasses.dataclass(frozen=True)
+class States:
+    """`q [n, nq]`, and `v, tau [n, nv]`."""
+
+    q: np.ndarray
+    v: np.ndarray
+    tau: np.ndarray
+
+
+def random_states(model: Model, count: int, seed: int) -> States:
+    """Uniform between limits where they are finite, otherwise normal; rotations of any angle."""
+    rng = np.random.default_rng(seed)
+    q = rng.normal(size=(count, model.nq))
+    lower, upper = np.asarray(model.position_lower), np.asarray(model.position_upper)
+    limited = np.isfinite(lower) & np.isfinite(upper)
+    q[:, limited] = rng.uniform(lower[limited], upper[limited], (count, limited.sum()))
+    for joint, kind in zip(model.joint_names, model.topology.joint_types, strict=True):
+        if kind in ("ball", "free"):
+            at = slice(model.q_index(joint).stop - 4, model.q_index(joint).stop)
+            q[:, at] = rng.normal(size=(count, 4))
+            q[:, at] /= np.linalg.norm(q[:, at], axis=1, keepdims=True)
+    v, tau = rng.normal(size=(2, count, model.nv))
+    return States(q, v, 10 * tau)
+
+
+def answers(model: Model, states: States) -> dict[str, np.ndarray]:
+    """`mass matrix [n, nv, nv]`, `bias [n, nv]` (Coriolis, gravity, springs), `acceleration [n, nv]`; no friction."""
+
+    def all_of_them(model, q, v, tau):
+        found = (jaxdyn.crba(model, q), jaxdyn.nonlinear_effects(model, q, v))
+        return *found, jaxdyn.aba(model, q, v, tau, joint_friction=False)
+
+    # One compilation for each model is most of the time: the compiler need not try hard for five states.
+    arguments = (model, states.q, states.v, states.tau)
+    compiled = jax.jit(all_of_them).lower(*arguments).compile({"xla_backend_optimization_level": 0})
+    return dict(zip(ANSWERS, map(np.asarray, compiled(*arguments)), strict=True))
+
+
+def largest_errors(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, float]:
+    """Of each answer: the largest difference, relative to the largest number of the state; the worst state."""
+    errors = {}
+    for name, value in found.items():
+        axes = tuple(range(1, value.ndim))
+        difference = np.abs(value - expected[name]).max(axis=axes)
+        worst = (difference / np.maximum(np.abs(expected[name]).max(axis=axes), 1e-12)).max()
+        errors[name] = float(worst) if np.isfinite(worst) else float("inf")
+    return errors

@@ -1,0 +1,324 @@
+"""Models as text: a table for people, and one line for `repr`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from jaxdyn.model._inertia import rotational_about_center, unphysical_reason
+from jaxdyn.model._restructure import ROWS, of_joints, owners
+from jaxdyn.model._topology import PRIMITIVES
+
+if TYPE_CHECKING:
+    # `Model` has these functions as methods.
+    from jaxdyn.model._model import Model
+
+WIDTH = 118
+_UNKNOWN = "?"
+_SHOWN = 40
+"""So many names are listed; of more the number is said."""
+
+
+def short(model: Model) -> str:
+    """One line for `repr`: how many bodies, which are first and last, the lengths of `q` and `v`, dtype and batch axes.
+
+    Only of the structure, and of shapes and dtypes of the leaves, whatever stands in their places: arrays, traced ones,
+    `jax.ShapeDtypeStruct` or nothing.
+    """
+    topology = model.topology
+    names = topology.body_names
+    shown = ", ".join(names) if len(names) < 4 else f"{names[0]}, ..., {names[-1]}"
+    parts = [_count(topology.nb, "body", "bodies") + f": {shown}; nq={topology.nq}, nv={topology.nv}"]
+    kinds = sorted({str(x.dtype) for x in (getattr(model, field) for field in ROWS) if hasattr(x, "dtype")})
+    parts += ["/".join(kinds)] if kinds else []
+    batch = _batch(model)
+    parts += [f"batch {batch}"] if batch else []
+    return f"Model({', '.join(parts)})"
+
+
+def summary(model: Model) -> str:
+    """A table of a model: gravity; bodies and joints with their places in `q` and `v`, limits, masses; what else acts
+    in the joints; joints that mimic others; merged links; frames; and warnings of what is likely to be wrong.
+
+    Units are m, rad, kg, N, N m and s. Numbers that are traced, or have batch axes, are shown as `?`.
+    """
+    parts = [_head(model), _bodies(model), _effects(model), _mimics(model), _links(model), _frames(model)]
+    parts.append(_warnings(model))
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+# Sections: lists of lines
+
+
+def _head(model: Model) -> list[str]:
+    topology = model.topology
+    mass, gravity = _known(model, "inertial_parameters"), _known(model, "gravity")
+    roots = [i for i, parent in enumerate(topology.parents) if parent < 0]
+    trees = "" if len(roots) == 1 else f", {len(roots)} trees"
+    base = "free base" if topology.joint_types[roots[0]] == "free" else "fixed base"
+    total = "" if mass is None else f", {_number(mass[:, 0].sum())} kg in motion"
+    lines = [f"{short(model)}: {base}{trees}{total}"]
+    lines.append(f"gravity {_UNKNOWN if gravity is None else _vector(gravity)} m/s^2")
+    unknown = [f for f in ROWS if getattr(model, f) is not None and _known(model, f) is None]
+    if unknown:
+        every = len(unknown) == sum(getattr(model, f) is not None for f in ROWS)
+        lines += _wrapped(f"{_UNKNOWN} stands for what is traced or has batch axes: ", ["all"] if every else unknown)
+    return lines
+
+
+def _bodies(model: Model) -> list[str]:
+    topology, owner = model.topology, owners(model.topology)
+    mass, axes, pitches = (_known(model, f) for f in ("inertial_parameters", "joint_axis", "joint_pitch"))
+    lower, upper = _known(model, "position_lower"), _known(model, "position_upper")
+    rows = []
+    for i, name in enumerate(topology.body_names):
+        parent, kind = topology.parents[i], topology.joint_types[i]
+        own_axes = None if axes is None else axes[of_joints(owner["axis"], [i])]
+        pitch = None if pitches is None else pitches[of_joints(owner["pitch"], [i])]
+        rows.append(
+            [
+                str(i),
+                name,
+                topology.body_names[parent] if parent >= 0 else "world",
+                topology.joint_names[i],
+                kind,
+                _axis(kind, own_axes, pitch),
+                _span(topology.q_starts, i),
+                _span(topology.v_starts, i),
+                _limits(lower, upper, slice(topology.q_starts[i], topology.q_starts[i + 1])),
+                _UNKNOWN if mass is None else _number(mass[i, 0]),
+            ]
+        )
+    head = ["#", "body", "parent", "joint", "type", "axis", "q", "v", "limits of q", "mass"]
+    return _table(head, rows, right={0, 9})
+
+
+def _effects(model: Model) -> list[str]:
+    """What acts in the joints, and what limits them; a column for each that is somewhere."""
+    topology = model.topology
+    columns: list[tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = [
+        ("armature", "armature", lambda x: x != 0),
+        ("damping", "damping", lambda x: x != 0),
+        ("Coulomb friction", "friction", lambda x: x != 0),
+        ("stiffness", "stiffness", lambda x: x != 0),
+        ("velocity limit", "velocity_limit", np.isfinite),
+        ("effort limit", "effort_limit", np.isfinite),
+    ]
+    # What says more about another column stands beside it.
+    details = {"friction": ("over velocity", "friction_velocity"), "stiffness": ("at rest at", "spring_reference")}
+    present: dict[str, list[str]] = {}
+    for title, field, matters in columns:
+        values = _known(model, field)
+        if values is None or not matters(values).any():
+            continue
+        here = [bool(matters(values[own]).any()) for own in _slices(topology.v_starts)]
+        present[title] = _cells(values, topology.v_starts, here)
+        detail, of = details.get(field, ("", ""))
+        more = _known(model, of) if of else None
+        if more is not None:
+            present[detail] = _cells(more, topology.q_starts if field == "stiffness" else topology.v_starts, here)
+    rows = [list(row) for row in zip(topology.joint_names, *present.values(), strict=True) if any(row[1:])]
+    return _table(["joint", *present], rows, right=set(range(1, len(present) + 1))) if rows else []
+
+
+def _slices(starts: tuple[int, ...]) -> list[slice]:
+    return [slice(a, b) for a, b in pairwise(starts)]
+
+
+def _cells(values: np.ndarray, starts: tuple[int, ...], shown: Sequence[bool]) -> list[str]:
+    """A cell for each joint, empty where it is not shown."""
+    return [_same(values[own]) if show else "" for own, show in zip(_slices(starts), shown, strict=True)]
+
+
+def _mimics(model: Model) -> list[str]:
+    topology = model.topology
+    multiplier, offset = _known(model, "mimic_multiplier"), _known(model, "mimic_offset")
+    lines = []
+    for k, (follower, leader) in enumerate(topology.mimics):
+        m = _UNKNOWN if multiplier is None else _number(multiplier[k])
+        o = _UNKNOWN if offset is None else _number(offset[k])
+        name = topology.joint_names[leader]
+        lines.append(f"joint {topology.joint_names[follower]} mimics {name}: q = {m} q({name}) + {o}")
+    return lines
+
+
+def _links(model: Model) -> list[str]:
+    topology, parameters = model.topology, _known(model, "attached_parameters")
+    names = ("world", *topology.body_names)
+    lines = []
+    for body, name in enumerate(names, start=-1):
+        links = [k for k, b in enumerate(topology.attached_bodies) if b == body]
+        if links:
+            masses = [_UNKNOWN if parameters is None else _number(parameters[k, 0]) for k in links]
+            shown = [f"{topology.attached_links[k]} ({mass} kg)" for k, mass in zip(links, masses, strict=True)]
+            lines += _wrapped(f"links fixed in {name}: ", shown)
+    return lines
+
+
+def _frames(model: Model) -> list[str]:
+    topology = model.topology
+    others = [n for n in topology.frame_names if n not in topology.body_names and n not in topology.attached_links]
+    return _wrapped(f"{_count(len(others), 'frame', 'frames')} besides bodies and links: ", others) if others else []
+
+
+def _warnings(model: Model) -> list[str]:
+    topology = model.topology
+    bodies, links = _known(model, "inertial_parameters"), _known(model, "attached_parameters")
+    if bodies is None or links is None:
+        return []
+    # Of sums and of inertias moved to another frame the last digits are rounding.
+    eps = 64 * np.finfo(np.dtype(model.inertial_parameters.dtype)).eps
+    lines = []
+    for i, name in enumerate(topology.body_names):
+        merged = [k for k, b in enumerate(topology.attached_bodies) if b == i]
+        own, mass = bodies[i] - links[merged].sum(axis=0), bodies[i, 0]
+        if mass <= 0:
+            what = "no mass" if mass == 0 else f"a negative mass, {_number(mass)} kg"
+            lines.append(f"warning: body {name!r} has {what}")
+        rounding = eps * (np.abs(bodies[i]) + np.abs(links[merged]).sum(axis=0))
+        lines += _unphysical(name, own, rounding)
+        for k in merged:
+            lines += _unphysical(topology.attached_links[k], links[k], eps * np.abs(links[k]))
+    for k, body in enumerate(topology.attached_bodies):
+        if body < 0:
+            lines += _unphysical(topology.attached_links[k], links[k], eps * np.abs(links[k]))
+    return lines
+
+
+def _unphysical(link: str, parameters: np.ndarray, rounding: np.ndarray) -> list[str]:
+    """What is wrong with ten parameters by more than their rounding errors."""
+    if not np.isfinite(parameters).all():
+        return [f"warning: link {link!r}: inertial parameters that are not finite"]
+    if (np.abs(parameters) <= rounding).all():
+        return []
+    reason = unphysical_reason(parameters)
+    if reason and parameters[0] > 0:
+        moments = np.linalg.eigvalsh(rotational_about_center(parameters))
+        if max(-moments[0], moments[2] - moments[0] - moments[1]) <= rounding[4:].max():
+            return []
+    return [f"warning: link {link!r}: {reason}"] if reason else []
+
+
+# Cells
+
+
+def _table(head: Sequence[str], rows: list[list[str]], right: set[int]) -> list[str]:
+    """Aligned columns, the longest ones cut until a line fits."""
+    columns = [[title, *(row[k] for row in rows)] for k, title in enumerate(head)]
+    used = [k for k, column in enumerate(columns) if any(column[1:])]
+    columns, right = [columns[k] for k in used], {used.index(k) for k in right if k in used}
+    widths = [max(map(len, column)) for column in columns]
+    while sum(widths) + 2 * (len(widths) - 1) > WIDTH and max(widths) > 8:
+        widths[widths.index(max(widths))] -= 1
+    lines = []
+    for cells in zip(*columns, strict=True):
+        cut = [c if len(c) <= w else c[: w - 3] + "..." for c, w in zip(cells, widths, strict=True)]
+        put = [c.rjust(w) if k in right else c.ljust(w) for k, (c, w) in enumerate(zip(cut, widths, strict=True))]
+        lines.append("  ".join(put).rstrip())
+    return lines
+
+
+def _wrapped(start: str, words: Sequence[str]) -> list[str]:
+    """A line of what is listed, or several, the further ones indented."""
+    shown = [*words[:_SHOWN]]
+    if len(words) > _SHOWN:
+        shown.append(f"and {len(words) - _SHOWN} more")
+    lines = [start]
+    for k, word in enumerate(shown):
+        word += "," if k < len(shown) - 1 else ""
+        if len(lines[-1]) + len(word) > WIDTH:
+            lines.append("  ")
+        lines[-1] += word + " "
+    return [line.rstrip() for line in lines]
+
+
+def _number(x: float) -> str:
+    return f"{float(x):.4g}"
+
+
+def _vector(values: np.ndarray) -> str:
+    return f"({', '.join(_number(x + 0.0) for x in values)})"
+
+
+def _same(values: np.ndarray) -> str:
+    """One number where all are the same."""
+    return _number(values[0]) if (values == values[0]).all() else _vector(values)
+
+
+def _span(starts: tuple[int, ...], i: int) -> str:
+    first, last = starts[i], starts[i + 1]
+    if first == last:
+        return "-"
+    return str(first) if last == first + 1 else f"{first}:{last}"
+
+
+def _axis(kind: str, axes: np.ndarray | None, pitch: np.ndarray | None) -> str:
+    word = PRIMITIVES[kind]
+    if word in ("B", "F"):
+        return ""
+    if axes is None:
+        return _UNKNOWN
+    # A planar joint has its normal last, a cylindrical one its axis twice.
+    shown = {"PPR": axes[2:], "PR": axes[:1]}.get(word, axes)
+    out = ", ".join(_direction(axis) for axis in shown)
+    if word == "PPR":
+        return f"normal {out}"
+    if word == "H":
+        return f"{out}, {_UNKNOWN if pitch is None else _number(pitch[0])} m/rad"
+    return out
+
+
+def _direction(axis: np.ndarray) -> str:
+    norm = math.sqrt(float(axis @ axis))
+    if not norm > 0:
+        return _vector(axis)
+    axis = axis / norm
+    for k, letter in enumerate("xyz"):
+        for sign in (1, -1):
+            if np.abs(axis - sign * np.eye(3)[k]).max() < 1e-6:
+                return letter if sign > 0 else f"-{letter}"
+    return f"({', '.join(f'{x:.3g}' for x in axis)})"
+
+
+def _limits(lower: np.ndarray | None, upper: np.ndarray | None, own: slice) -> str:
+    if own.start == own.stop:
+        return ""
+    if lower is None or upper is None:
+        return _UNKNOWN
+    pairs = list(zip(lower[own], upper[own], strict=True))
+    if not np.isfinite(pairs).any():
+        return ""
+    shown = [f"{_number(a)} to {_number(b)}" if np.isfinite([a, b]).any() else "none" for a, b in pairs]
+    return shown[0] if len(set(shown)) == 1 else ", ".join(shown)
+
+
+def _count(n: int, one: str, many: str) -> str:
+    return f"{n} {one if n == 1 else many}"
+
+
+# Leaves, whatever they are
+
+
+def _known(model: Model, field: str) -> np.ndarray | None:
+    """A leaf's numbers in double precision; None if it has batch axes, is traced, or no array."""
+    leaf = getattr(model, field)
+    if isinstance(leaf, Tracer) or not isinstance(leaf, jax.Array | np.ndarray) or leaf.ndim != ROWS[field][1]:
+        return None
+    return np.asarray(leaf, np.float64)
+
+
+def _batch(model: Model) -> tuple[int, ...]:
+    shapes = []
+    for field, (_, core) in ROWS.items():
+        shape = getattr(getattr(model, field), "shape", ())
+        shapes.append(tuple(shape[: len(shape) - core]) if len(shape) > core else ())
+    try:
+        return np.broadcast_shapes(*shapes)
+    except (TypeError, ValueError):
+        return max(shapes, key=len)

@@ -1,0 +1,717 @@
+"""MJCF files as models, against MuJoCo itself: mass matrix, torques, accelerations and poses at random states."""
+
+import dataclasses
+import importlib.util
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+from oracles import MujocoOracle, relative_error
+
+import jaxdyn
+from jaxdyn.io import load_mjcf, load_mjcf_actuators
+from jaxdyn.model._builder import compose
+from jaxdyn.spatial import rotation_to_quaternion
+
+STATES = 5
+
+
+@pytest.fixture(autouse=True)
+def logs_elsewhere(tmp_path, monkeypatch):
+    """MuJoCo writes warnings of its compiler into a file of the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+# A model compiles once, for all of its answers; and most do for those only from which the others follow.
+
+
+def without(model, *fields):
+    """The model with zeros there."""
+    return dataclasses.replace(model, **{name: jax.tree.map(jnp.zeros_like, getattr(model, name)) for name in fields})
+
+
+def passive(model, q, v):
+    return -jaxdyn.spring_torque(model, q) - model.damping * v
+
+
+@jax.jit
+def answers(model, q, v, tau):
+    # MuJoCo has friction loss as a constraint, which is off here.
+    model = without(model, "friction")
+    bare = without(model, "damping", "stiffness")
+    return {
+        "mass matrix": jaxdyn.crba(model, q),
+        "bias": jaxdyn.rnea(bare, q, v, jnp.zeros_like(v)),
+        "passive": passive(model, q, v),
+        "acceleration": jaxdyn.aba(model, q, v, tau),
+    }, jaxdyn.forward_kinematics(model, q)
+
+
+@jax.jit
+def quick_terms(model, q, v, a):
+    bare = without(model, "friction", "damping", "stiffness")
+    return jaxdyn.rnea(bare, q, v, a), passive(model, q, v), jaxdyn.forward_kinematics(model, q)
+
+
+def quick_answers(model, q, v, tau):
+    """Columns of the mass matrix as the torques that accelerations of one need; accelerations by Gauss."""
+    a = np.vstack([np.zeros(model.nv), np.eye(model.nv)])
+    torques, forces, poses = jax.tree.map(np.asarray, quick_terms(model, q[:, None], v[:, None], a))
+    h, M, forces = torques[:, 0], torques[:, 1:] - torques[:, :1], forces[:, 0]
+    accelerations = np.linalg.solve(M, (tau - h + forces)[..., None])[..., 0]
+    found = {"mass matrix": M, "bias": h, "passive": forces, "acceleration": accelerations}
+    return found, jax.tree.map(lambda x: x[:, 0], poses)
+
+
+class Live(MujocoOracle):
+    """MuJoCo's answers for a file, in the conventions of the model that was loaded from it; friction loss is a
+    constraint there, so it is off."""
+
+    def __init__(self, mj, model):
+        self.model, self.mj = model, mj
+        bits = mujoco.mjtDisableBit
+        mj.opt.disableflags |= bits.mjDSBL_CONTACT | bits.mjDSBL_CONSTRAINT | bits.mjDSBL_ACTUATION
+        # Under this one `qacc` is the difference quotient of a time step.
+        if mj.opt.integrator == getattr(mujoco.mjtIntegrator, "mjINT_DISCRETE", -1):
+            mj.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER
+        self.data = mujoco.MjData(mj)
+        free = np.flatnonzero(mj.jnt_type == mujoco.mjtJoint.mjJNT_FREE)
+        self.free = [(int(mj.jnt_qposadr[j]), int(mj.jnt_dofadr[j])) for j in free]
+
+    def at(self, q, v, tau):
+        J, extra = self._set(q, v)
+        self.data.qfrc_applied[:] = J.T @ tau
+        mujoco.mj_forward(self.mj, self.data)
+        M = np.zeros((self.mj.nv, self.mj.nv))
+        mujoco.mj_fullM(self.mj, self.data, M)
+        M = J @ M @ J.T
+        return {
+            "mass matrix": M,
+            "bias": J @ self.data.qfrc_bias - M @ extra,
+            "passive": J @ self.data.qfrc_passive,
+            "acceleration": J @ self.data.qacc + extra,
+        }
+
+
+def states(model, seed=0):
+    """Numbers of every size that `qpos` and `qvel` may have, not only those between limits."""
+    rng = np.random.default_rng(seed)
+    q, (v, tau) = rng.normal(size=(STATES, model.nq)), rng.normal(size=(2, STATES, model.nv))
+    for joint, kind in zip(model.joint_names, model.topology.joint_types, strict=True):
+        if kind in ("ball", "free"):
+            at = model.q_index(joint).stop
+            q[:, at - 4 : at] /= np.linalg.norm(q[:, at - 4 : at], axis=1, keepdims=True)
+    return q, v, tau
+
+
+def check(mj, model, answer=quick_answers, tolerance=1e-9):
+    """Everything against MuJoCo, whose own order of coordinates is used as it is."""
+    assert (model.nq, model.nv) == (mj.nq, mj.nv)
+    q, v, tau = states(model)
+    live = Live(mj, model)
+    found, poses = jax.tree.map(np.asarray, answer(model, q, v, tau))
+    for k in range(STATES):
+        expected = live.at(q[k], v[k], tau[k])
+        for name, value in found.items():
+            # Some are zero but for rounding: of forces of about 1 N here.
+            scale = np.abs(expected[name]).max() + 1e-5
+            assert np.abs(value[k] - expected[name]).max() < tolerance * scale, name
+        check_frames(live, model, jax.tree.map(lambda x, k=k: x[k], poses))
+
+
+def check_frames(live, model, bodies):
+    """Poses of all bodies and sites of the file, found by name."""
+    mj, data = live.mj, live.data
+    poses = [
+        np.concatenate([p, rotation_to_quaternion(R)]) for R, p in zip(bodies.rotation, bodies.translation, strict=True)
+    ]
+    poses.append(np.array([0.0, 0, 0, 1, 0, 0, 0]))
+    topology, placements = model.topology, np.asarray(model.frame_placement)
+    for i in range(1, mj.nbody):
+        frame = topology.frame(mj.body(i).name or f"body_{i}")
+        position, quaternion = np.split(compose(poses[topology.frame_bodies[frame]], placements[frame]), [3])
+        np.testing.assert_allclose(position, data.xpos[i], atol=1e-10)
+        np.testing.assert_allclose(abs(quaternion @ data.xquat[i]), 1, atol=1e-10)
+    for i in range(mj.nsite):
+        name = mj.site(i).name or f"site_{i}"
+        frame = topology.frame(name if f"{name}:site" not in topology.frame_names else f"{name}:site")
+        position, quaternion = np.split(compose(poses[topology.frame_bodies[frame]], placements[frame]), [3])
+        np.testing.assert_allclose(position, data.site_xpos[i], atol=1e-10)
+        matrix = np.zeros(9)
+        mujoco.mju_quat2Mat(matrix, quaternion)
+        np.testing.assert_allclose(matrix, data.site_xmat[i], atol=1e-10)
+
+
+BAR = "<geom type='box' size='.1 .2 .3' pos='.1 .02 -.3' euler='10 20 30' mass='1.5'/>"
+
+# One world of them compiles no longer than one of them.
+TOGETHER = f"""
+<mujoco>
+<default><joint armature=".1" damping=".3"/><default class="soft"><joint damping=".2" stiffness="3" springref="30"/>
+  <default class="softer"><joint axis="0 1 0" stiffness="1"/></default></default></default>
+<worldbody>
+  <!-- Several joints, anchors, references. -->
+  <body name="a" pos=".1 .2 .3" euler="20 10 5">
+    <joint name="a1" type="slide" axis="1 2 0" ref="1.25" pos="1 1 1"/>
+    <joint name="a2" axis="0 1 1" pos=".1 -.2 .3" ref="40"/>
+    <joint name="a3" axis="1 0 .2" pos="-.3 .1 0" ref="-20"/>{BAR}
+    <body name="b" pos="0 .3 -.2" quat=".6 .5 .4 .3">
+      <joint name="b1" axis="0 0 1" pos="0 .1 .2" ref="10"/>
+      <joint name="b2" type="slide" axis="0 1 1" ref="-.3" stiffness="4" springref=".2"/>{BAR}
+      <body name="c" pos=".2 0 0"><joint name="c1" axis="1 1 1" ref="100"/>{BAR}</body>
+    </body>
+  </body>
+  <!-- A ball, with a spring; springs with references. -->
+  <body name="upper" pos="0 0 1" euler="10 20 30">
+    <joint name="shoulder" type="ball" stiffness="3" damping=".4" armature=".05" pos=".1 .2 .05"/>{BAR}
+    <body name="fore" pos="0 0 -.5">
+      <joint name="elbow" axis="0 1 0" stiffness="2" springref="40" ref="15" damping=".1" pos="0 0 .1"/>{BAR}
+      <body name="wrist"><joint name="slip" type="ball"/><joint name="out" type="slide" axis="0 1 1" stiffness="5"
+        springref=".3"/>{BAR}</body>
+    </body>
+  </body>
+  <!-- A free joint with spring and damping. -->
+  <body name="base" pos="1 2 3" euler="10 20 30"><joint type="free" stiffness="4" armature="0"/>{BAR}
+    <body name="arm" pos=".3 0 0"><joint axis="0 1 0" armature=".1"/>{BAR}</body>
+  </body>
+  <!-- Several trees, fixed bodies with inertia and without, massless ones, a mocap body that carries a tree. -->
+  <body name="table" pos="1 0 0" euler="0 0 30">{BAR}
+    <body name="first" pos="0 .1 .2"><joint/>{BAR}
+      <body name="flange" pos=".1 .2 .3" euler="0 40 0">
+        <inertial pos=".1 0 .2" mass=".7" fullinertia=".02 .03 .04 .001 .002 -.003"/>
+        <body name="tool" pos="0 0 .2">{BAR}<body name="finger"><joint type="slide"/>{BAR}</body></body>
+        <body name="empty" pos="1 1 1"/>
+      </body>
+      <body name="second" pos="0 .2 0"><joint axis="0 1 0"/><body name="weight" pos="0 .1 0">{BAR}</body></body>
+    </body>
+  </body>
+  <body name="ball"><freejoint/>{BAR}<body name="hat" pos="0 0 .4">{BAR}</body></body>
+  <body name="target" mocap="true" pos="3 0 0"><geom size=".1"/>
+    <body name="pendulum" pos="0 0 1"><joint axis="1 0 0" pos="0 0 .2"/>{BAR}</body></body>
+  <body name="cube"><freejoint/>{BAR}</body>
+  <!-- Classes. -->
+  <body name="d" childclass="soft"><joint/>{BAR}
+    <body name="e" pos="0 0 .5"><joint class="softer"/>{BAR}<body name="f" pos="0 0 .5" childclass="softer"><joint/>
+      {BAR}</body></body>
+  </body>
+  <!-- Sites; names, or none. -->
+  <site name="world_site" pos="1 2 3"/>
+  <body><joint pos="0 0 .1"/><joint axis="0 1 0"/>{BAR}<site pos="0 0 1" euler="0 20 0"/>
+    <body name="hand" pos="0 .1 0"><joint axis="1 0 0" name="hand" pos="0 .2 0"/>{BAR}<site name="hand" pos=".1 0 0"/>
+      <body name="joint_0"/></body></body>
+  <!-- What actuators add. -->
+  <body name="g"><joint name="g" armature=".1" damping=".2"/>{BAR}
+    <body name="h" pos="0 .1 0"><joint name="h" type="ball" damping=".3"/>{BAR}</body></body>
+</worldbody>
+<actuator><motor joint="g" gear="3" armature=".02" damping=".1"/><position joint="g" gear="-2" armature=".01" kp="5"/>
+  <motor joint="h" gear="2 1 0" armature=".05" damping=".4"/></actuator>
+</mujoco>"""  # fmt: skip
+
+
+def test_many_features_together():
+    text = TOGETHER
+    if not hasattr(mujoco.MjModel, "actuator_armature"):
+        text = re.sub("<actuator>.*</actuator>", "", text, flags=re.DOTALL)
+    check(mujoco.MjModel.from_xml_string(text), load_mjcf(text), answers)
+
+
+PENDULUM = f"""<mujoco>%s<worldbody>
+  <body name="a" gravcomp="%s"><joint name="a" axis="0 1 0" stiffness="3" %s/>{BAR}</body>
+</worldbody>%s</mujoco>"""
+
+TEXTS = {
+    "degrees, Euler sequence, inertia from shapes": """
+<mujoco><compiler angle="degree" eulerseq="ZYX" inertiafromgeom="true"/>
+<asset><mesh name="wedge" vertex="0 0 0  .4 0 0  0 .3 0  0 0 .5"/></asset><worldbody>
+  <body name="a" euler="20 30 40"><inertial pos="5 5 5" mass="100" diaginertia="1 1 1"/>
+    <joint axis="0 1 1" ref="25" range="-10 60"/><geom type="mesh" mesh="wedge" pos=".1 0 0" euler="10 0 50"/>
+    <body name="b" axisangle="0 1 1 50" pos="0 .2 .2"><joint axis="1 0 0"/><geom type="capsule" fromto="0 0 0 .1 .2 .4"
+      size=".05" density="500"/><geom type="ellipsoid" size=".1 .2 .3" mass=".4"/></body>
+  </body>
+</worldbody></mujoco>""",
+    "radians, frames, replicas, balanced inertias, fused and aligned bodies": f"""
+<mujoco><compiler angle="radian" balanceinertia="true" boundmass=".1" boundinertia=".001" fusestatic="true"
+  alignfree="true"/>
+<worldbody><frame pos="0 0 1" euler="0 .3 0"><body name="a"><joint axis="0 1 0" ref=".2" pos=".1 0 0"/>
+    <inertial pos="0 .1 0" mass="1" diaginertia=".01 .02 .1"/>
+    <replicate count="3" offset="0 0 .2" euler="0 0 .2"><body name="r" pos=".3 0 0"><joint axis="1 1 0"/>{BAR}
+      <site name="s" pos="0 .1 0"/></body></replicate>
+    <body name="plate" pos=".1 0 0">{BAR}<body name="d"><joint type="slide"/>{BAR}</body></body>
+  </body></frame>
+  <body name="lump" euler="0 0 .4"><freejoint/>{BAR}<geom size=".1" pos=".4 0 0"/><site name="p" pos="1 0 0"/></body>
+</worldbody></mujoco>""",
+    "spring from a time constant": PENDULUM % ("", 0, "springdamper='.3 .7'", ""),
+    "no gravity": PENDULUM % ("<option><flag gravity='disable'/></option>", 1, "damping='.3'", ""),
+    "no springs": PENDULUM % ("<option><flag spring='disable'/></option>", 0, "damping='.3'", ""),
+    "no dampers": PENDULUM % ("<option gravity='1 2 -3'><flag damper='disable'/></option>", 0, "damping='1 2 3'", ""),
+    "no passive force": PENDULUM
+    % ("<option density='9'><flag damper='disable' spring='disable'/></option>", 1, "damping='1'", ""),
+    "no constraints": PENDULUM
+    % (
+        "<option><flag constraint='disable'/></option>",
+        0,
+        "frictionloss='4'",
+        "<equality><joint joint1='a'/></equality>",
+    ),
+    "a step that is no acceleration": PENDULUM % ("<option integrator='implicit'/>", 0, "damping='3'", ""),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text(name):
+    check(mujoco.MjModel.from_xml_string(TEXTS[name]), load_mjcf(TEXTS[name]))
+
+
+# Files of other packages.
+
+
+def package_files(package: str, folder: str = "") -> list:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return [pytest.param(None, marks=pytest.mark.skip(reason=f"{package} is not installed"), id=package)]
+    root = Path(spec.submodule_search_locations[0]) / folder
+    return [pytest.param(path, id=str(path.relative_to(root))) for path in sorted(root.rglob("*.xml"))]
+
+
+def check_file(path):
+    try:
+        mj = mujoco.MjModel.from_xml_path(str(path))
+    except ValueError:
+        # Not a complete model, or not for this version of MuJoCo.
+        with pytest.raises(jaxdyn.RobotFileError, match="MuJoCo's compiler refuses it"):
+            load_mjcf(path)
+        return
+    if mj.nv == 0:
+        with pytest.raises(jaxdyn.ModelError):
+            load_mjcf(path)
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = load_mjcf(path, unsupported="warn")
+    left_out = [str(w.message) for w in caught if w.category is jaxdyn.RobotFileWarning]
+    if left_out:
+        with pytest.raises(jaxdyn.RobotFileError, match="no model has them"):
+            load_mjcf(path)
+    # What is left out, and can be switched off in MuJoCo, is.
+    mj.opt.density = mj.opt.viscosity = 0
+    mj.tendon_stiffness[:] = mj.tendon_damping[:] = mj.tendon_armature[:] = 0
+    if any("armature of the translation" in message for message in left_out):
+        for j in np.flatnonzero(mj.jnt_type == mujoco.mjtJoint.mjJNT_FREE):
+            mj.dof_armature[mj.jnt_dofadr[j] : mj.jnt_dofadr[j] + 3] = 0
+        mujoco.mj_setConst(mj, mujoco.MjData(mj))
+    # MuJoCo takes a centre of mass within some 1e-8 m of its body's origin to be there.
+    check(mj, model, tolerance=1e-8 if mj.nmesh else 1e-9)
+
+
+@pytest.mark.parametrize("path", package_files("gymnasium", "envs/mujoco/assets"))
+def test_gymnasium(path):
+    check_file(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", package_files("brax"))
+def test_brax(path):
+    check_file(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", package_files("dm_control"))
+def test_dm_control(path):
+    check_file(path)
+
+
+# What no model has.
+
+JOINT = "<joint name='j' {}/>"
+
+
+def world(joint="", body="", *, options="", tail="", kind="hinge"):
+    """One body that moves, and a second; with more attributes of joint and body, and more elements."""
+    return f"""<mujoco>{options}<worldbody>
+  <body name="a" {body}><joint name="j" type="{kind}" {joint}/>{BAR}<site name="s"/></body>
+  <body name="b" pos="1 0 0"><joint name="k" axis="0 1 0"/>{BAR}<site name="t"/></body>
+</worldbody>{tail}</mujoco>"""
+
+
+TENDON = "<tendon><spatial name='cord' {}><site site='s'/><site site='t'/></spatial></tendon>{}"
+FLEX = """<deformable><flex name='cloth' dim='2' body='a a b b' vertex='0 0 0  .1 0 0  0 .1 0  .1 .1 0'
+  element='0 1 2 1 3 2'/></deformable>"""
+
+# What the message says, and what the file is without it: that is what remains when it is left out.
+UNSUPPORTED = {
+    "equality 'grip'": (world(tail="<equality><weld name='grip' body1='a' body2='b'/></equality>"), world()),
+    "equality 'equality_0'": (world(tail="<equality><joint joint1='j' joint2='k'/></equality>"), world()),
+    "tendon 'cord'; remove its limits": (world(tail=TENDON.format("range='0 1'", "")), world()),
+    "tendon 'cord'; remove its limits, spring": (world(tail=TENDON.format("stiffness='1'", "")), world()),
+    "tendon 'cord'; remove its limits, spring, damping": (world(tail=TENDON.format("damping='1'", "")), world()),
+    "tendon 'cord'; .* friction": (world(tail=TENDON.format("frictionloss='1'", "")), world()),
+    "tendon 'cord'; .* armature": (world(tail=TENDON.format("armature='1'", "")), world()),
+    "tendon 'cord'": (
+        world(tail=TENDON.format("", "<actuator><motor tendon='cord' armature='1'/></actuator>")),
+        world(),
+    ),
+    "density 1.2 kg/m.3 and viscosity 0": (world(options="<option density='1.2'/>"), world()),
+    "viscosity 0.1 Pa s": (world(options="<option viscosity='.1' wind='1 0 0'/>"), world()),
+    r"\(gravcomp\) of body 'a'": (world(body="gravcomp='.5'"), world()),
+    "quadratic and cubic damping of joint 'j'": (world("damping='1 2 0'"), world("damping='1'")),
+    "quadratic and cubic stiffness of joint 'j'": (world("stiffness='1 0 2'"), world("stiffness='1'")),
+    "cubic damping of joint 'k'": (
+        world(tail="<actuator><motor joint='k' damping='0 0 1'/></actuator>"),
+        world(),
+    ),
+    r"\(springyield\) of the spring of joint 'j'": (world("stiffness='1' springyield='3'"), world("stiffness='1'")),
+    "flex 'cloth'": (world(tail=FLEX), world()),
+    "actuator 'biceps'; it is a muscle": (
+        world(tail="<actuator><muscle name='biceps' joint='j' lengthrange='0 1'/></actuator>"),
+        world(),
+    ),
+    "limit of the angle of joint 'j'": (world("range='0 50'", kind="ball"), world(kind="ball")),
+    "asymmetric actuatorfrcrange of joint 'j'": (world("actuatorfrcrange='-1 2'"), world()),
+    "negative damping of joint 'j'": (world("damping='-1'"), world()),
+    "negative armature of joint 'j'": (world("armature='-.01'"), world()),
+    "negative stiffness of joint 'j'": (world("stiffness='-1'"), world()),
+    "negative frictionloss of joint 'j'": (world("frictionloss='-1'"), world()),
+    "armature of the translation .* of joint 'j'": (world("armature='1'", kind="free"), world(kind="free")),
+    "frictionloss .* of joint 'j'": (world("frictionloss='1'", kind="free"), world(kind="free")),
+}
+
+
+@pytest.mark.parametrize("message", UNSUPPORTED)
+def test_what_no_model_has_is_refused_by_name_or_left_out_with_a_warning(message):
+    text, without = UNSUPPORTED[message]
+    with pytest.raises(jaxdyn.RobotFileError, match=message):
+        load_mjcf(text)
+    with pytest.warns(jaxdyn.RobotFileWarning, match=message.split(";")[0]) as caught:
+        model = load_mjcf(text, unsupported="warn")
+    assert len(caught) == 1
+    expected = load_mjcf(without)
+    if "armature of the translation" in message:
+        # That of the rotation is the same in both.
+        expected = eqx.tree_at(lambda m: m.armature, expected, expected.armature.at[3:6].set(1.0))
+    assert eqx.tree_equal(model, expected)
+
+
+def test_all_that_no_model_has_is_listed_at_once():
+    text = world("damping='1 2 0'", body="gravcomp='1'", options="<option density='2'/>")
+    with pytest.raises(jaxdyn.RobotFileError) as caught:
+        load_mjcf(text)
+    message = str(caught.value)
+    assert message.count("\n- ") == 3
+    assert all(part in message for part in ("MJCF text", "joint 'j'", "body 'a'", "density 2", "unsupported='warn'"))
+    with pytest.warns(jaxdyn.RobotFileWarning) as warned:
+        load_mjcf(text, unsupported="warn")
+    assert len(warned) == 3
+    assert all(w.filename == __file__ for w in warned)
+
+
+def test_compiled_models_that_no_file_gives():
+    """Arrays of an `MjModel` can be set to what the compiler does not make."""
+    mj = mujoco.MjModel.from_xml_string(world(kind="free"))
+    mj.dof_damping[:3] = 1, 2, 3
+    with pytest.raises(jaxdyn.RobotFileError, match=r"uneven damping .* of joint 'j'"):
+        load_mjcf(mj)
+    mj.dof_damping[:3] = 2
+    mj.dof_armature[3:6] = 0.1, 0.2, 0.3
+    check(mj, load_mjcf(mj))
+
+
+def test_what_does_not_act_is_no_obstacle():
+    inert = TENDON.format("", "<actuator><motor tendon='cord'/></actuator>")
+    idle = "<equality><weld body1='a' body2='b' active='false'/></equality>"
+    contact = "<contact><exclude body1='a' body2='b'/><pair geom1='g' geom2='g2'/></contact>"
+    geoms = BAR.replace("<geom", "<geom name='g'"), BAR.replace("<geom", "<geom name='g2'")
+    text = world("springyield='3'", options="<option wind='1 2 3' magnetic='1 0 0'/>", tail=inert + idle + contact)
+    text = text.replace(BAR, geoms[0], 1).replace(BAR, geoms[1], 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert eqx.tree_equal(load_mjcf(text), load_mjcf(world()))
+
+
+def test_only_the_two_ways_to_treat_what_is_unsupported():
+    with pytest.raises(jaxdyn.ModelError, match="unsupported='ignore'"):
+        load_mjcf(world(), unsupported="ignore")
+    with pytest.raises(jaxdyn.ModelError, match="unsupported='ignore'"):
+        load_mjcf_actuators(world(), unsupported="ignore")
+
+
+# Reading.
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<mujoco", "MJCF text: MuJoCo's compiler refuses it"),
+        ("<mujoco><worldbody><body><joint/></body></worldbody></mujoco>", "mass and inertia of moving bodies"),
+        ("\n\n<mujoco>\n<worldbody>\n<bodi/></worldbody></mujoco>", "Schema violation.*'bodi', line 5"),
+        ("<other/>", "Unrecognized XML model type"),
+        ("<!-- <mujoco> --><robot name='r'><link name='l'/></robot>", "load_urdf"),
+        ("<?xml version='1.0'?><robot name='r'><link name='l'/></robot>", "load_urdf"),
+        ("<mujoco><include file='nowhere.xml'/></mujoco>", "nowhere.xml"),
+        ("<mujoco>\ud800</mujoco>", "refuses it"),
+        ("<mujoco>\0</mujoco>", "refuses it"),
+        ("nowhere.xml", "cannot read the robot's file 'nowhere.xml': No such file"),
+        ("a\0b", "cannot read the robot's file"),
+        ("x" * 5000, "cannot read the robot's file"),
+        (Path(__file__).parent, "cannot read the robot's file"),
+        (3, "a mujoco.MjModel is needed, not int"),
+        (None, "a mujoco.MjModel is needed, not NoneType"),
+    ],
+)
+def test_what_cannot_be_read(text, message):
+    for load in (load_mjcf, load_mjcf_actuators):
+        with pytest.raises(jaxdyn.RobotFileError, match=message):
+            load(text)
+
+
+def test_nothing_moves():
+    with pytest.raises(jaxdyn.ModelError, match="no moving body") as caught:
+        load_mjcf("<mujoco/>")
+    assert "MJCF text" in caught.value.__notes__[0]
+
+
+def test_mangled_text_raises_nothing_else():
+    text, rng = TEXTS["degrees, Euler sequence, inertia from shapes"], np.random.default_rng(0)
+    read = 0
+    for _ in range(150):
+        mangled = list(text)
+        for _ in range(rng.integers(1, 4)):
+            at = rng.integers(len(mangled))
+            mangled[at : at + rng.integers(0, 8)] = rng.choice(["", "<", "/>", "0", "-1e9", "nan", "'", "&", "é"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                load_mjcf("".join(mangled))
+                read += 1
+            except jaxdyn.JaxdynError:
+                pass
+    assert 0 < read < 150
+
+
+def test_paths_text_and_compiled_models_are_the_same(tmp_path):
+    (tmp_path / "joints.xml").write_text("<mujoco><default><joint armature='.2'/></default></mujoco>")
+    text = world(options="<include file='joints.xml'/>")
+    (tmp_path / "robot.xml").write_text("\ufeff" + text, encoding="utf-8")
+    expected = load_mjcf(world("armature='.2'").replace('name="k"', "name=\"k\" armature='.2'"))
+    assert eqx.tree_equal(load_mjcf(tmp_path / "robot.xml"), expected)
+    assert eqx.tree_equal(load_mjcf(str(tmp_path / "robot.xml")), expected)
+    assert eqx.tree_equal(load_mjcf(mujoco.MjModel.from_xml_path(str(tmp_path / "robot.xml"))), expected)
+    assert eqx.tree_equal(load_mjcf("\n \ufeff" + world()), load_mjcf(world()))
+
+
+def test_without_mujoco(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    with pytest.raises(ImportError, match=re.escape("pip install 'jaxdyn[mjcf]'")):
+        load_mjcf(world())
+
+
+def test_gravity():
+    gravity = "<option gravity='1 2 3'/>"
+    np.testing.assert_array_equal(load_mjcf(world(options=gravity)).gravity, [1, 2, 3])
+    np.testing.assert_array_equal(load_mjcf(world(options=gravity), gravity=(0, 0, -1.62)).gravity, [0, 0, -1.62])
+    # Nothing to compensate.
+    load_mjcf(world(body="gravcomp='1'"), gravity=np.zeros(3))
+    with pytest.raises(jaxdyn.ShapeError, match="gravity"):
+        load_mjcf(world(), gravity=(1, 2))
+
+
+def test_limits_and_friction():
+    text = world("range='-30 60' actuatorfrcrange='-5 5' frictionloss='.7' damping='.2'")
+    model = load_mjcf(text)
+    np.testing.assert_allclose(model.position_lower, [-np.pi / 6, -np.inf])
+    np.testing.assert_allclose(model.position_upper, [np.pi / 3, np.inf])
+    np.testing.assert_array_equal(model.effort_limit, [5, np.inf])
+    np.testing.assert_array_equal(model.friction, [0.7, 0])
+    np.testing.assert_array_equal(model.damping, [0.2, 0])
+    disabled = world("frictionloss='.7'", options="<option><flag frictionloss='disable'/></option>")
+    np.testing.assert_array_equal(load_mjcf(disabled).friction, 0)
+    switched_off = world("range='-30 60' limited='false'", options="<compiler autolimits='false'/>")
+    assert not np.isfinite(load_mjcf(switched_off).position_upper).any()
+
+
+def test_names():
+    model = load_mjcf(TOGETHER)
+    assert {"a:a1", "a:a2", "a:a3", "a"} <= set(model.topology.frame_names)
+    assert model.frames["a"].body == "a:a3"
+    np.testing.assert_allclose(model.frames["a"].placement[:3], [0.3, -0.1, 0])
+    # A body with its joint at its origin moves under its own name, one that is fixed is merged under its own.
+    assert {"b", "c", "first", "finger"} <= set(model.body_names)
+    assert model.frames["tool"].body == "first"
+    assert model.frames["world_site"].body == "world"
+    unnamed = [name for name in model.joint_names if name.startswith("joint_")]
+    assert len(unnamed) == 13
+    assert "hand" in model.joint_names
+    body = next(n for n in model.body_names if re.fullmatch(r"body_\d+", n))
+    assert model.frames["hand:site"].body == "hand:hand"
+    assert model.frames["hand"].body == "hand:hand"
+    assert model.frames["site_1"].body == body
+
+
+def test_links_keep_their_inertia():
+    """The numbers of the file, in its frames, whatever the bodies are here."""
+    model, mj = load_mjcf(TOGETHER), mujoco.MjModel.from_xml_string(TOGETHER)
+    for name in ("a", "c", "upper", "flange", "tool", "cube", "weight"):
+        i = mj.body(name).id
+        R = np.zeros(9)
+        mujoco.mju_quat2Mat(R, mj.body_iquat[i])
+        R = R.reshape(3, 3)
+        inertia = jaxdyn.BodyInertia(mj.body_mass[i], mj.body_ipos[i], R @ np.diag(mj.body_inertia[i]) @ R.T)
+        np.testing.assert_allclose(model.link_parameters(name), inertia.parameters(), atol=1e-12)
+
+
+# Back from the writer.
+
+
+def without_free_joint_effects(model):
+    """MuJoCo has armature and friction of free joints along axes of the world."""
+    free = np.array([t == "free" for t in model.topology.joint_types])
+    mask = np.repeat(~free, np.diff(model.topology.v_starts)).astype(float)
+    placement = np.where(free[:, None], [0.0, 0, 0, 1, 0, 0, 0], model.joint_placement)
+    return eqx.tree_at(
+        lambda m: (m.armature, m.friction, m.joint_placement),
+        model,
+        (model.armature * mask, model.friction * mask, jnp.asarray(placement)),
+    )
+
+
+def thick(model):
+    """MuJoCo has no body that does not resist every rotation."""
+    return eqx.tree_at(lambda m: m.inertial_parameters, model, model.inertial_parameters.at[:, [4, 6, 9]].add(1e-3))
+
+
+KINDS = ("free", "revolute", "prismatic", "universal", "continuous", "cylindrical", "planar", "ball")
+
+SAMPLES = {
+    "pendulum": lambda: thick(jaxdyn.samples.pendulum()),
+    "double_pendulum": lambda: thick(jaxdyn.samples.double_pendulum()),
+    "cartpole": lambda: thick(jaxdyn.samples.cartpole()),
+    "acrobot": lambda: thick(jaxdyn.samples.acrobot()),
+    "arm": jaxdyn.samples.arm,
+    "quadruped": jaxdyn.samples.quadruped,
+    "chain": lambda: jaxdyn.samples.chain(5),
+    "tree": lambda: without_free_joint_effects(jaxdyn.samples.random_tree(jax.random.key(3), 12, KINDS)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::jaxdyn.PhysicalityWarning")
+@pytest.mark.parametrize("name", SAMPLES)
+def test_round_trip(name):
+    """Joints with several axes become chains: of massless bodies, then the body itself."""
+    model = SAMPLES[name]()
+    loaded = load_mjcf(jaxdyn.to_mjcf(model))
+    bodies = [loaded.topology.body(name) for name in model.body_names]
+    first = [0, *(b + 1 for b in bodies[:-1])]
+    own = {"inertial_parameters": bodies, "joint_placement": first}
+    for field in ("joint_placement", "joint_axis", "inertial_parameters", "armature", "damping", "friction", "gravity"):
+        value, expected = np.asarray(getattr(loaded, field)), np.asarray(getattr(model, field))
+        value = value[own[field]] if field in own else value
+        if field == "joint_axis":
+            expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+        if field == "joint_placement":
+            expected = np.where(
+                (expected[:, 3:4] < 0) != (value[:, 3:4] < 0), expected * [1, 1, 1, -1, -1, -1, -1], expected
+            )
+        assert relative_error(value[None], expected[None]) < 1e-12, field
+    chained = np.setdiff1d(np.arange(loaded.nb), bodies)
+    assert not np.asarray(loaded.inertial_parameters)[chained].any()
+    assert (loaded.nq, loaded.nv) == (model.nq, model.nv)
+
+
+# Actuators.
+
+ACTUATED = f"""<mujoco><worldbody>
+  <body name="a"><joint name="j"/>{BAR}<body name="b"><joint name="k" type="slide" ref=".2"/>{BAR}
+    <body name="c"><joint name="l" type="ball"/>{BAR}</body></body></body>
+</worldbody><actuator>
+  <motor name="motor" joint="j" gear="50" ctrlrange="-1 1"/>
+  <position name="position" joint="k" kp="7" kv=".3" gear="2" forcerange="-4 5"/>
+  <velocity name="velocity" joint="j" kv="3"/>
+  <damper name="damper" joint="j" kv="2" ctrlrange="0 1"/>
+  <intvelocity name="intvelocity" joint="k" kp="2" actrange="-1 1"/>
+  <general joint="k" gaintype="affine" gainprm="1 2 3" biastype="affine" biasprm="4 5 6" dyntype="none"/>
+  <motor name="turn" joint="l" gear="1 2 3"/>
+  <position name="filtered" joint="j" kp="3" timeconst=".1"/>
+</actuator></mujoco>"""
+
+
+def test_actuators():
+    actuators = load_mjcf_actuators(ACTUATED)
+    kinds = [(a.name, a.kind, a.joint) for a in actuators]
+    assert kinds == [
+        ("motor", "motor", "j"),
+        ("position", "position", "k"),
+        ("velocity", "velocity", "j"),
+        ("damper", "damper", "j"),
+        ("intvelocity", "intvelocity", "k"),
+        ("actuator_5", "general", "k"),
+        ("turn", "motor", "l"),
+        ("filtered", "position", "j"),
+    ]
+    by_name = {a.name: a for a in actuators}
+    assert by_name["motor"].gear == (50.0,)
+    assert by_name["motor"].control_range == (-1.0, 1.0)
+    assert by_name["position"].control_range == (-np.inf, np.inf)
+    assert by_name["position"].force_range == (-4.0, 5.0)
+    assert by_name["position"].gain[0] == 7
+    assert by_name["position"].bias[:3] == (0, -7, -0.3)
+    assert by_name["turn"].gear == (1.0, 2.0, 3.0)
+    assert by_name["intvelocity"].activation_range == (-1.0, 1.0)
+    assert (by_name["filtered"].dynamics_type, by_name["filtered"].dynamics[0]) == ("filterexact", 0.1)
+    assert load_mjcf_actuators(mujoco.MjModel.from_xml_string(ACTUATED)) == actuators
+
+
+def test_torques_of_actuators_as_documented():
+    actuators, model = load_mjcf_actuators(ACTUATED), load_mjcf(ACTUATED)
+    mj = mujoco.MjModel.from_xml_string(ACTUATED)
+    data = mujoco.MjData(mj)
+    for q, v, _ in zip(*states(model), strict=True):
+        data.qpos[:], data.qvel[:] = q, v
+        data.ctrl[:] = np.random.default_rng(1).normal(size=mj.nu)
+        data.act[:] = 0.3
+        mujoco.mj_forward(mj, data)
+        tau, state = np.zeros(model.nv), iter(data.act)
+        for actuator, control in zip(actuators, data.ctrl, strict=True):
+            g, rows = np.array(actuator.gear), model.v_index(actuator.joint)
+            position = q[model.q_index(actuator.joint)]
+            # Nothing here depends on the length of the ball's actuator.
+            length, speed = g @ position if len(position) == 1 else 0.0, g @ v[rows]
+            w = np.clip(control, *actuator.control_range) if actuator.dynamics_type == "none" else next(state)
+            gain, bias = np.array(actuator.gain[:3]), np.array(actuator.bias[:3])
+            gain[1:] *= actuator.gain_type == "affine"
+            bias *= actuator.bias_type == "affine"
+            terms = 1.0, length, speed
+            tau[rows] += g * np.clip(gain @ terms * w + bias @ terms, *actuator.force_range)
+        np.testing.assert_allclose(tau, data.qfrc_actuator, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("actuator", "message"),
+    [
+        ("<motor name='m' tendon='cord'/>", "'m', which acts on a tendon"),
+        ("<motor site='s'/>", "'actuator_0', which acts on a site"),
+        ("<motor name='m' joint='free'/>", "'m', which acts on a free joint.*f_ext"),
+        ("<motor name='m' jointinparent='ball'/>", "'m', which acts on a ball joint along axes of the parent"),
+        ("<muscle name='m' joint='j' lengthrange='0 1'/>", "'m', which has gain 'muscle'"),
+        ("<general name='m' joint='j' dyntype='user'/>", "'m', which has .* dynamics 'user'"),
+        ("<motor name='m' joint='j' delay='.1' nsample='60'/>", "'m', which has a delay"),
+        ("<motor name='m' joint='j' group='3'/>", "'m', which is disabled"),
+    ],
+)
+def test_actuators_that_are_not_read(actuator, message):
+    text = f"""<mujoco><option actuatorgroupdisable="3"/><worldbody>
+      <body><joint name="j"/>{BAR}<site name="s"/><site name="t" pos="1 0 0"/></body>
+      <body><joint name="ball" type="ball"/>{BAR}</body><body><joint name="free" type="free"/>{BAR}</body>
+    </worldbody><tendon><spatial name="cord"><site site="s"/><site site="t"/></spatial></tendon>
+    <actuator>{actuator}<motor name="plain" joint="j"/></actuator></mujoco>"""
+    with pytest.raises(jaxdyn.RobotFileError, match=message):
+        load_mjcf_actuators(text)
+    with pytest.warns(jaxdyn.RobotFileWarning, match=message) as caught:
+        (found,) = load_mjcf_actuators(text, unsupported="warn")
+    assert found.name == "plain"
+    assert len(caught) == 1

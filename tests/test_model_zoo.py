@@ -1,0 +1,122 @@
+"""The model zoo's machinery on a few small files: what is compared, what is refused, and what the page says."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from urdf_texts import arm, joint, link, robot
+
+from experiments import model_zoo
+from experiments._zoo_models import largest_errors
+from experiments._zoo_pinocchio import followers
+
+LIMIT = '<limit lower="-1" upper="2" effort="1" velocity="1"/>'
+FOLLOWING = robot(
+    link("l0"),
+    *(
+        link(f"l{i}", f"<inertial><origin xyz='0.{i} 0.2 0.3'/>{mass}</inertial>")
+        for i, mass in enumerate(
+            ['<mass value="2"/><inertia ixx="1" ixy="0.1" ixz="0" iyy="1" iyz="0" izz="1"/>'] * 3, start=1
+        )
+    ),
+    joint("j1", "l0", "l1", f'<mimic joint="j2" multiplier="-2" offset="0.3"/><axis xyz="1 1 0"/>{LIMIT}'),
+    joint("j2", "l1", "l2", f'<origin xyz="1 0 0"/><axis xyz="0 1 0"/><mimic joint="j3" multiplier="0.5"/>{LIMIT}'),
+    joint("j3", "l2", "l3", '<origin xyz="0 1 0" rpy="1 2 3"/><axis xyz="0 0 2"/>', "continuous"),
+)
+SWING = """<mujoco><worldbody><body pos="0 0 1"><freejoint/><geom size="0.1"/>
+  <body pos="0.3 0 0"><joint axis="0 1 0" stiffness="2" damping="1" armature="0.1" ref="20"/>
+  <geom type="box" size="0.1 0.2 0.3"/></body></body></worldbody></mujoco>"""
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory):
+    """The folder of a run over files of all outcomes; its exit code."""
+    folder = tmp_path_factory.mktemp("zoo")
+    (folder / "urdf").mkdir()
+    (folder / "mjcf").mkdir()
+    (folder / "urdf" / "following.urdf").write_text(FOLLOWING)
+    (folder / "urdf" / "refused.urdf").write_text(arm(kind="hinge"))
+    # Pinocchio's parser wants limits.
+    (folder / "urdf" / "unlimited.urdf").write_text(arm())
+    (folder / "mjcf" / "swing.xml").write_text(SWING)
+    (folder / "mjcf" / "other.xml").write_text("<sdf/>")
+    return folder, model_zoo.main(options(folder))
+
+
+def options(folder, *more: str) -> list[str]:
+    sources = ["--urdf", str(folder / "urdf"), "--mjcf", f"{folder / 'mjcf'}, nothing-of-this-name:here"]
+    return [*sources, "--states", "2", "--report", str(folder / "page.md"), "--results", str(folder), *more]
+
+
+def test_every_case_has_an_outcome(zoo):
+    folder, status = zoo
+    outcomes = json.loads((folder / "model_zoo" / "outcomes.json").read_text())
+    verdicts = {(x["case"]["name"], x["case"]["free_base"]): x["verdict"] for x in outcomes}
+    assert verdicts == {
+        ("following.urdf", False): "equal",
+        ("following.urdf", True): "equal",
+        ("refused.urdf", False): "refused",
+        ("refused.urdf", True): "refused",
+        ("unlimited.urdf", False): "not compared",
+        ("unlimited.urdf", True): "not compared",
+        ("swing.xml", False): "equal",
+    }
+    assert status == 0
+    assert [x["nv"] for x in outcomes if x["case"]["name"] == "following.urdf"] == [1, 7]
+    for outcome in outcomes:
+        assert set(outcome["errors"]) == (
+            {"mass matrix", "bias", "acceleration"} if outcome["verdict"] == "equal" else set()
+        )
+        assert all(0 <= error < 1e-12 for error in outcome["errors"].values())
+
+
+def test_the_page_says_what_and_why(zoo):
+    folder, _ = zoo
+    page = (folder / "page.md").read_text()
+    assert re.search(r"\| following.urdf \| 1 / 7 \(2 more follow\) \| \de-\d\d \| \de-\d\d \| \d+ / \d+ \|", page)
+    assert "| refused.urdf |  | refused (1) | refused (1) |  |" in page
+    assert "1. line 4: joint 'wrist': unknown joint type 'hinge'" in page
+    assert re.search(r"\| unlimited.urdf \| 1 / 7 \| not compared \(2\) \| not compared \(2\) \|", page)
+    assert re.search(r"\| swing.xml \| 7 \| \de-\d\d \|", page)
+    assert "0 DIFFERENT" in page
+    assert "left out: nothing-of-this-name" in page
+    assert str(folder) not in page
+
+
+def test_a_difference_is_the_exit_status(zoo, monkeypatch, capsys):
+    folder, _ = zoo
+    monkeypatch.setattr(model_zoo, "answers", lambda model, states: {"bias": np.ones((2, 7))})
+    assert model_zoo.main(options(folder, "--only", "swing")) == 1
+    assert "**DIFFERENT** bias" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--only", "nobody"], "no files to compare"),
+        (["--urdf", "/nowhere/at/all"], "/nowhere/at/all is no folder"),
+        (["--processes", "0"], "processes is 0"),
+        (["--states", "0"], "states is 0"),
+    ],
+)
+def test_mistakes_are_named(zoo, more, message, capsys):
+    assert model_zoo.main(options(zoo[0], *more)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_errors_are_relative_and_nothing_is_no_number():
+    value = {"bias": np.array([[1.0, 2.0], [0.1, 0.0]])}
+    assert largest_errors(value, {"bias": np.array([[1.0, 4.0], [0.1, 0.0]])}) == {"bias": 0.5}
+    assert largest_errors(value, {"bias": np.array([[1.0, np.nan], [0.1, 0.0]])}) == {"bias": np.inf}
+
+
+def test_lines_of_followers_are_read_without_the_library(tmp_path):
+    path = tmp_path / "following.urdf"
+    path.write_text(FOLLOWING)
+    assert followers(path) == {"j1": ("j3", -1.0, 0.3), "j2": ("j3", 0.5, 0.0)}
+
+
+@pytest.mark.slow
+def test_no_robot_differs(tmp_path):
+    assert model_zoo.main(["--report", "", "--results", str(tmp_path)]) == 0

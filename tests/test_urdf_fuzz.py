@@ -1,0 +1,464 @@
+"""URDF texts by chance: valid ones against Pinocchio, spoilt ones against the promise that nothing else happens."""
+
+# pyright: reportAttributeAccessIssue=false
+# (Pinocchio is a compiled module without type stubs.)
+
+import contextlib
+import random
+import re
+import signal
+import sys
+import warnings
+
+import numpy as np
+import pinocchio as pin
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from robots import robot_path
+from same_model import assert_same
+from urdf_against_pinocchio import check_frames, check_inertias, check_joints, check_limits_and_friction
+from urdf_texts import INERTIAL, arm, joint, link, robot
+
+import jaxdyn
+from jaxdyn import JaxdynError, Model, PhysicalityWarning, RobotFileError
+from jaxdyn.io import RobotFileWarning, load_urdf, to_urdf
+
+# Valid texts.
+
+# All that Pinocchio's parser reads, too: it knows no white space but blanks between numbers.
+NUMBER_STYLES = ("{!r}", "{:.17e}", "{:.17g}", "{:.17f}", "{:.17E}")
+
+
+@st.composite
+def number(draw, low: float, high: float) -> str:
+    """A number in one of the ways to write it."""
+    value = draw(st.floats(low, high, allow_nan=False, width=32))
+    return draw(st.sampled_from(NUMBER_STYLES)).format(0.0 if abs(value) < 1e-6 else value)
+
+
+@st.composite
+def origin(draw) -> str:
+    said = draw(st.sampled_from(("", "xyz", "rpy", "xyz rpy", "rpy xyz", "none")))
+    if said == "none":
+        return ""
+    reach = {"xyz": 2.0, "rpy": 7.0}
+    parts = [f'{a}="{" ".join(draw(number(-reach[a], reach[a])) for _ in range(3))}"' for a in said.split()]
+    return f"<origin {' '.join(parts)}/>"
+
+
+@st.composite
+def inertial_of(draw) -> str:
+    # The inertia of a random distribution of mass, whose second moments are those of a triangle matrix.
+    L = np.tril(np.array(draw(st.lists(st.floats(0.05, 0.5), min_size=9, max_size=9))).reshape(3, 3))
+    mass = draw(st.floats(0.1, 10))
+    I = mass * (np.trace(L @ L.T) * np.eye(3) - L @ L.T)
+    keys = {"ixx": (0, 0), "ixy": (0, 1), "ixz": (0, 2), "iyy": (1, 1), "iyz": (1, 2), "izz": (2, 2)}
+    moments = " ".join(f'{key}="{float(I[at])!r}"' for key, at in keys.items())
+    return f'<inertial>{draw(origin())}<mass value="{mass!r}"/><inertia {moments}/></inertial>'
+
+
+@st.composite
+def axis(draw) -> str:
+    xyz = draw(st.lists(st.floats(-3, 3, width=16), min_size=3, max_size=3).filter(lambda a: np.linalg.norm(a) > 0.01))
+    return draw(st.sampled_from(("", f'<axis xyz="{" ".join(map(repr, xyz))}"/>')))
+
+
+@st.composite
+def urdf(draw) -> str:
+    """A tree of links in any order, with joints of all types, whatever may be left out left out at times."""
+    count = draw(st.integers(2, 7))
+    alphabet = st.sampled_from("aZ_0é手 .-/&<'")
+    words = draw(st.lists(st.text(alphabet, min_size=1, max_size=6), min_size=count, max_size=count))
+    names = [f"l{i}{word}" for i, word in enumerate(words)]
+    elements = []
+    for i in range(1, count):
+        kind = draw(st.sampled_from(("revolute", "continuous", "prismatic", "fixed", "planar", "floating")))
+        kind = "revolute" if i == 1 else kind
+        inside = draw(origin())
+        if kind in ("revolute", "continuous", "prismatic"):
+            inside += draw(axis())
+            lower, effort, velocity = (draw(st.floats(0, 100, width=32)) for _ in range(3))
+            bounds = "" if kind == "continuous" else f'lower="{-lower!r}" upper="{draw(number(0, 5))}"'
+            inside += f'<limit {bounds} effort="{effort!r}" velocity="{velocity!r}"/>'
+            inside += draw(st.sampled_from(("", '<dynamics damping="0.5"/>', '<dynamics friction="2" damping="1"/>')))
+        elif kind == "planar":
+            # Pinocchio takes every normal for this one.
+            inside += '<axis xyz="0 0 1"/>'
+        parent = names[draw(st.integers(0, i - 1))]
+        # Only a link with no joint that moves it may have no mass.
+        mass = draw(inertial_of()) if kind != "fixed" or draw(st.booleans()) else ""
+        elements += [link(escaped(names[i]), mass)]
+        elements += [joint(escaped(f"j{i}{words[i]}"), escaped(parent), escaped(names[i]), inside, kind)]
+    elements.append(link(escaped(names[0]), draw(st.sampled_from(("", INERTIAL)))))
+    return robot(*draw(st.permutations(elements)))
+
+
+def escaped(name: str) -> str:
+    return name.replace("&", "&amp;").replace("<", "&lt;")
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(urdf())
+def test_valid_texts_are_what_pinocchio_reads(text):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = load_urdf(text)
+    other = pin.buildModelFromXML(text)
+    for check in (check_joints, check_limits_and_friction, check_inertias, check_frames):
+        check(model, other)
+    assert_same(load_urdf(to_urdf(model)), model)
+
+
+def test_the_motion_of_all_joint_types_is_pinocchios():
+    # Pinocchio has the velocity of a planar joint in the moving axes: with v_theirs = R^T v, a_theirs = R^T a - w x v_theirs.
+    kinds = ("continuous", "planar", "floating", "prismatic", "fixed", "revolute", "planar")
+    limits = '<limit lower="-1" upper="1" effort="1" velocity="1"/>'
+    inside = '<origin xyz="0.1 0.2 -0.3" rpy="0.3 -1.2 2"/><axis xyz="{}"/>'
+    inertia = INERTIAL.replace("<mass", '<origin xyz="0.1 -0.2 0.3" rpy="0.4 1 2"/><mass').replace(
+        'ixy="0"', 'ixy="0.3"'
+    )
+    links = [link(f"l{i}", inertia) for i in range(len(kinds) + 1)]
+    joints = [
+        joint(
+            f"j{i}", f"l{i}", f"l{i + 1}", inside.format("0 0 1" if kind == "planar" else f"0.3 -{i} 2") + limits, kind
+        )
+        for i, kind in enumerate(kinds)
+    ]
+    text = robot(*links, *joints).replace(f'"planar">{limits}', '"planar">')
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RobotFileWarning)
+        model = load_urdf(text)
+    other = pin.buildModelFromXML(text)
+    rng = np.random.default_rng(0)
+    q, v, a = rng.normal(size=model.nq), rng.normal(size=model.nv), rng.normal(size=model.nv)
+    theirs, J, c = pin.neutral(other), np.eye(model.nv), np.zeros(model.nv)
+    for i, name in enumerate(model.joint_names):
+        part, at, joint_ = q[model.q_index(name)], model.v_index(name).start, other.joints[other.getJointId(name)]
+        kind = model.topology.joint_types[i]
+        if kind == "free":
+            part[3:] /= np.linalg.norm(part[3:])
+            part = np.concatenate([part[:3], part[4:], part[3:4]])
+        elif joint_.nq > joint_.nv:
+            part = np.concatenate([part[:-1], [np.cos(part[-1]), np.sin(part[-1])]])
+        if kind == "planar":
+            cos, sin = part[-2:]
+            J[at : at + 2, at : at + 2] = [[cos, sin], [-sin, cos]]
+            x, y = J[at : at + 2, at : at + 2] @ v[at : at + 2]
+            c[at : at + 2] = v[at + 2] * np.array([y, -x])
+        theirs[joint_.idx_q : joint_.idx_q + joint_.nq] = part
+        assert (joint_.idx_v, joint_.nv) == (at, model.v_index(name).stop - at)
+    expected = J.T @ pin.rnea(other, other.createData(), theirs, J @ v, J @ a + c)
+    tau = jaxdyn.rnea(model, q, v, a)
+    np.testing.assert_allclose(tau, expected, atol=1e-12 * np.abs(expected).max())
+
+
+# Spoilt texts.
+
+FULL = f"""<?xml version="1.0" encoding="utf-8"?>
+<robot name="r" version="1.1" xmlns:drake="http://drake.mit.edu">
+  <!-- all that is read -->
+  <material name="grey"><color rgba="1 1 1 1"/></material>
+  <link name="base"><visual><geometry><mesh filename="package://a/b.stl"/></geometry></visual>{INERTIAL}</link>
+  <link name="arm"><inertial><origin xyz="0.1 0 0.2" rpy="0 0.5 0"/><mass value="1.5"/>
+    <inertia ixx="0.02" ixy="0.001" ixz="0" iyy="0.03" iyz="0" izz="0.025"/></inertial></link>
+  <link name="hand">{INERTIAL}</link>
+  <link name="finger">{INERTIAL}</link>
+  <link name="thumb">{INERTIAL}</link>
+  <link name="flange"/>
+  <link name="cart">{INERTIAL}</link>
+  <joint name="shoulder" type="revolute">
+    <origin xyz="0 0 1e-1" rpy="0 1.57 -.3"/><parent link="base"/><child link="arm"/><axis xyz="0 0.6 0.8"/>
+    <limit lower="-1.5" upper="2" effort="80" velocity="3"/><dynamics damping="0.1" friction="0.2"/>
+    <safety_controller k_velocity="10"/>
+  </joint>
+  <joint name="bolts" type="fixed"><parent link="arm"/><child link="flange"/><origin quat_xyzw="0 0 0.6 0.8"/></joint>
+  <joint name="wrist" type="continuous"><parent link="flange"/><child link="hand"/><axis xyz="1 0 0"/></joint>
+  <joint name="grip" type="prismatic"><parent link="hand"/><child link="finger"/><limit lower="0" upper="1"/></joint>
+  <joint name="follow" type="prismatic"><parent link="hand"/><child link="thumb"/>
+    <mimic joint="grip" multiplier="-1" offset="0.01"/></joint>
+  <joint name="wheels" type="planar"><parent link="base"/><child link="cart"/><axis xyz="0 0 1"/></joint>
+  <transmission name="t"><type>transmission_interface/SimpleTransmission</type><joint name="shoulder"/>
+    <actuator name="m"><mechanicalReduction>50</mechanicalReduction><motorInertia>1e-4</motorInertia></actuator>
+  </transmission>
+</robot>
+"""
+NASTY = (
+    *(
+        "nan",
+        "inf",
+        "-inf",
+        "1e999",
+        "-1",
+        "0",
+        "1e-320",
+        "1e308",
+        "1e12",
+        "-1e12",
+        "0x10",
+        "1,2",
+        "",
+        " ",
+        "'",
+        "\x00",
+    ),
+    *("<", ">", "&", "&amp;", "&#0;", "&#x10FFFF;", "&x;", "]]>", "<![CDATA[", "<!--", "-->", "<?xml?>", "é", "\ud800"),
+    *("world", "root_joint", "base", "shoulder", "fixed", "floating", "planar", "1 0 0", "0 0 0", '"/>', "</link>"),
+    *(
+        "<!DOCTYPE r>",
+        "xacro:",
+        "jaxdyn:",
+        "drake:",
+        "xmlns",
+        "\ufeff",
+        "𝟙",
+        "１",
+        "1_0",
+        "9" * 400,
+        "</robot>",
+        "<robot>",
+    ),
+)
+PIECES = re.compile(rb"<[^<>]*>|[\w.+-]+=\"[^\"]*\"|[\w.+-]+|\s+|.", re.DOTALL)
+
+
+def spoilt(text: str, rng: random.Random) -> bytes:
+    """A few bytes, words, attributes, tags or elements deleted, doubled, swapped, or replaced."""
+    data = text.encode(rng.choice(("utf-8", "utf-8", "utf-8", "utf-16", "utf-8-sig", "utf-32")), "surrogatepass")
+    for _ in range(rng.choice((1, 1, 1, 2, 5, 20))):
+        way = rng.randrange(9)
+        at, length = rng.randrange(len(data) + 1), min(rng.randrange(1, 200), len(data))
+        if way == 0:
+            data = data[:at]
+        elif way == 1:
+            data = data[:at] + data[at + length :]
+        elif way == 2:
+            data = data[:at] + data[at : at + length] + data[at:]
+        elif way == 3:
+            data = data[:at] + bytes(rng.randrange(256) for _ in range(rng.randrange(1, 4))) + data[at + 1 :]
+        elif way == 4:
+            data = data[:at] + rng.choice(NASTY).encode("utf-8", "surrogatepass") + data[at + rng.randrange(3) :]
+        else:
+            # Pieces that mean something: tags, attributes, words.
+            pieces = PIECES.findall(data) or [b""]
+            i, k = rng.randrange(len(pieces)), rng.randrange(len(pieces))
+            if way == 5:
+                del pieces[i]
+            elif way == 6:
+                pieces.insert(i, pieces[k])
+            elif way == 7:
+                pieces[i], pieces[k] = pieces[k], pieces[i]
+            else:
+                pieces[i] = rng.choice(NASTY).encode("utf-8", "surrogatepass")
+            data = b"".join(pieces)
+        if not data:
+            return b"<"
+    return data
+
+
+@contextlib.contextmanager
+def patience(seconds: int):
+    """An error instead of waiting for ever."""
+
+    def stop(*_):
+        raise TimeoutError(f"longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def attempt(source, **options) -> Model | None:
+    """The model, or None where the library refuses it; anything else is an error, warnings of arithmetic included."""
+    with warnings.catch_warnings(), patience(60):
+        warnings.simplefilter("error")
+        for category in (RobotFileWarning, PhysicalityWarning):
+            warnings.simplefilter("ignore", category)
+        try:
+            return load_urdf(source, **options)
+        except JaxdynError as error:
+            assert 0 < len(str(error)) < 20_000  # noqa: PT017
+            return None
+
+
+TEXTS = {"full": FULL, "double_pendulum": "", "panda": ""}
+
+
+@pytest.mark.parametrize("free_base", [False, True], ids=["fixed", "free"])
+@pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
+@pytest.mark.parametrize(("name", "count"), [("full", 800), ("double_pendulum", 250), ("panda", 100)])
+def test_spoilt_files_raise_nothing_else(name, count, strict, free_base, tmp_path):
+    text = TEXTS[name] or robot_path(name).read_text()
+    rng = random.Random(f"{name} {strict} {free_base}")
+    path = tmp_path / "robot.urdf"
+    read = 0
+    for i in range(count):
+        path.write_bytes(spoilt(text, rng))
+        model = attempt(path, strict=strict, free_base=free_base)
+        if model is None:
+            continue
+        read += 1
+        for array in (
+            model.joint_placement,
+            model.joint_axis,
+            model.inertial_parameters,
+            model.armature,
+            model.damping,
+        ):
+            assert np.isfinite(array).all()
+        if i % 10 == 0:
+            assert_same(attempt(to_urdf(model), free_base=free_base), model)
+    # Some of the spoilt texts are robots still, and most are none.
+    assert 0.02 * count < read < 0.8 * count
+
+
+def test_spoilt_texts_raise_nothing_else():
+    rng = random.Random(1)
+    for _ in range(600):
+        attempt(spoilt(FULL, rng).decode("utf-8", "replace"))
+
+
+def test_truncated_texts_raise_nothing_else():
+    text = FULL.strip()
+    assert attempt(text) is not None
+    for end in range(1, len(text), 7):
+        assert attempt(text[:end]) is None
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    ["utf-7", "utf-32", "zlib_codec", "rot13", "idna", "undefined", "cp1252", "../utf-8", "\n", "x" * 300, "aliases"],
+)
+def test_encodings_that_are_none(encoding, tmp_path):
+    path = tmp_path / "robot.urdf"
+    path.write_bytes(f"<?xml version='1.0' encoding='{encoding}'?>".encode() + arm().encode())
+    attempt(path)
+
+
+# Texts that take long, where one is careless.
+
+
+def test_deep_nesting():
+    depth = 20_000
+    for inside in ("<transmission>{}</transmission>", "<link name='c'>{}</link>", "<gazebo>{}</gazebo>"):
+        nested = inside.format("<a>" * depth + "</a>" * depth)
+        attempt(robot(link("a"), link("b"), joint("j", "a", "b"), nested))
+    attempt("<a>" * depth)
+
+
+def test_long_words():
+    for word in ("1" * 10**6 + "x", "1." * 10**5, "-" * 10**6, "1 " * 10**6, "e" * 10**6):
+        assert attempt(arm(f'<origin xyz="{word}"/>')) is None
+    assert attempt(arm().replace("wrist", "w" * 10**6)) is not None
+    assert attempt(arm(kind="r" * 10**6)) is None
+    # Names that differ at the end alone, whose nearest one is not looked for.
+    name = "ab" * 10**5
+    assert attempt(robot(link(name + "c"), link("d"), joint("j", name, "d"))) is None
+    assert attempt(arm().replace("wrist", name).replace("<child", f'<mimic joint="{name}c"/><child')) is None
+
+
+def test_long_chains_of_fixed_joints():
+    n = 1000
+    links = [link(f"l{i}", "" if i % 2 else INERTIAL) for i in range(n + 1)]
+    joints = [
+        joint(f"j{i}", f"l{i}", f"l{i + 1}", '<origin xyz="1 0 0"/>', "fixed" if i else "revolute") for i in range(n)
+    ]
+    model = attempt(robot(*links, *joints))
+    assert model is not None
+    np.testing.assert_allclose(model.frames[f"l{n}"].placement[:3], [n - 1, 0, 0])
+
+
+def test_long_loops():
+    n = 20_000
+    links = [link(f"l{i}", "") for i in range(n)]
+    joints = [joint(f"j{i}", f"l{max(i - 1, 0)}" if i else "l1", f"l{i}") for i in range(n)]
+    with patience(60), pytest.raises(RobotFileError, match="a loop of the joints 'j0', 'j1' and links 'l0', 'l1'"):
+        load_urdf(robot(link("root", ""), *links, *joints))
+
+
+def test_long_lines_of_mimic_joints():
+    n = 300
+    links = [link(f"l{i}") for i in range(n + 1)]
+    joints = [joint(f"j{i}", "l0", f"l{i + 1}", f'<mimic joint="j{i + 1}"/>' if i < n - 1 else "") for i in range(n)]
+    model = attempt(robot(*links, *joints))
+    assert model is not None
+    assert model.nv == 1
+
+
+# Entities.
+
+OPENED: list[list[str]] = []
+
+
+def audit(event: str, arguments: tuple) -> None:
+    watched = ("open", "socket.", "urllib.", "subprocess.", "os.system", "ftplib.", "http.")
+    if OPENED and event.startswith(watched):
+        OPENED[-1].append(f"{event} {arguments[:1]}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hook():
+    # A hook cannot be taken away again: it does nothing where nobody listens.
+    sys.addaudithook(audit)
+
+
+@contextlib.contextmanager
+def listening():
+    """What is opened, and whom is talked to."""
+    OPENED.append([])
+    try:
+        yield OPENED[-1]
+    finally:
+        OPENED.pop()
+
+
+LAUGHS = "".join(f'<!ENTITY a{i + 1} "{f"&a{i};" * 10}">' for i in range(9))
+DOCTYPES = {
+    "plain": "<!DOCTYPE robot>",
+    "billion laughs": f'<!DOCTYPE robot [<!ENTITY a0 "ha">{LAUGHS}]>',
+    "quadratic blow-up": f'<!DOCTYPE robot [<!ENTITY a9 "{"x" * 100_000}">]>',
+    "a file": '<!DOCTYPE robot [<!ENTITY a9 SYSTEM "SECRET">]>',
+    "a file by URL": '<!DOCTYPE robot [<!ENTITY a9 SYSTEM "file://SECRET">]>',
+    "the network": '<!DOCTYPE robot [<!ENTITY a9 SYSTEM "http://127.0.0.1:9/a">]>',
+    "external subset": '<!DOCTYPE robot SYSTEM "SECRET">',
+    "public subset": '<!DOCTYPE robot PUBLIC "-//W3C//DTD XHTML 1.0//EN" "http://127.0.0.1:9/a">',
+    "parameter entity": '<!DOCTYPE robot [<!ENTITY % p SYSTEM "SECRET"> %p;]>',
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-8-sig"])
+@pytest.mark.parametrize("what", DOCTYPES)
+def test_entities_never_open_a_file_or_reach_the_network(what, encoding, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    text = DOCTYPES[what].replace("SECRET", str(secret)) + "\n" + arm("&a9;" * 1000)
+    path = tmp_path / "robot.urdf"
+    path.write_bytes(text.encode(encoding))
+    for source in (path, text):
+        with (
+            listening() as opened,
+            patience(60),
+            pytest.raises(RobotFileError, match=r"line 1: a <!DOCTYPE> is refused"),
+        ):
+            load_urdf(source)
+        assert opened == ([f"open ({str(path)!r},)"] if source is path else [])
+
+
+@pytest.mark.parametrize("inside", ["&a9;", "&lt;", '<xi:include href="SECRET"/>', '<?xml-stylesheet href="SECRET"?>'])
+def test_other_ways_out_are_closed(inside, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    with listening() as opened:
+        attempt(arm(inside.replace("SECRET", str(secret))))
+    assert opened == []
+
+
+def test_listening_hears(tmp_path):
+    # Otherwise the tests above would hear nothing from deafness.
+    with listening() as opened:
+        (tmp_path / "a").write_text("")
+    assert len(opened) == 1
