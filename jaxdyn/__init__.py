@@ -28,8 +28,32 @@ from jaxdyn.algorithms import (
     spring_torque,
     torque_regressor,
 )
-from jaxdyn.io import RobotFileWarning, load_urdf, to_mjcf
-from jaxdyn.model import BodyInertia, Frame, Joint, Mimic, Model, ModelBuilder
+from jaxdyn.io import (
+    DHRow,
+    MjcfActuator,
+    RobotFileWarning,
+    from_dh,
+    load_mjcf,
+    load_mjcf_actuators,
+    load_urdf,
+    to_mjcf,
+    to_urdf,
+)
+from jaxdyn.model import (
+    BodyInertia,
+    Frame,
+    Joint,
+    Mimic,
+    Model,
+    ModelBuilder,
+    attach,
+    scaled,
+    with_armature,
+    with_joint_friction,
+    with_link_parameters,
+    with_locked_joints,
+    with_payload,
+)
 from jaxdyn.simulate import State, Trajectory, rollout, step
 from jaxdyn.spatial import SE3
 
@@ -40,11 +64,13 @@ mass_matrix = crba
 __all__ = [
     "SE3",
     "BodyInertia",
+    "DHRow",
     "DataError",
     "Frame",
     "JaxdynError",
     "Joint",
     "Mimic",
+    "MjcfActuator",
     "Model",
     "ModelBuilder",
     "ModelError",
@@ -57,6 +83,7 @@ __all__ = [
     "UnknownNameError",
     "aba",
     "aba_derivatives",
+    "attach",
     "center_of_mass",
     "crba",
     "forward_dynamics",
@@ -64,9 +91,12 @@ __all__ = [
     "frame_jacobian",
     "frame_pose",
     "frame_velocity",
+    "from_dh",
     "generalized_gravity",
     "inverse_dynamics",
     "kinetic_energy",
+    "load_mjcf",
+    "load_mjcf_actuators",
     "load_urdf",
     "mass_matrix",
     "nonlinear_effects",
@@ -75,8 +105,15 @@ __all__ = [
     "rnea_derivatives",
     "rollout",
     "samples",
+    "scaled",
     "spring_torque",
     "step",
     "to_mjcf",
+    "to_urdf",
     "torque_regressor",
+    "with_armature",
+    "with_joint_friction",
+    "with_link_parameters",
+    "with_locked_joints",
+    "with_payload",
 ]

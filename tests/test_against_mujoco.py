@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracles import MujocoOracle, relative_error
@@ -20,11 +21,28 @@ def with_plain_free_joint(model):
     return eqx.tree_at(
         lambda m: (m.armature, m.damping, m.friction, m.joint_placement),
         model,
-        (model.armature * mask, model.damping * mask, model.friction * 0, jax.numpy.asarray(placement)),
+        (model.armature * mask, model.damping * mask, model.friction * 0, jnp.asarray(placement)),
     )
 
 
+def with_springs(model):
+    """One stiffness a joint; the references of ball and free joints are their origins, as MuJoCo's are."""
+    topology, rng = model.topology, np.random.default_rng(3)
+    stiffness = np.concatenate([np.full(n, rng.uniform(1, 5)) for n in np.diff(topology.v_starts)])
+    reference = np.array(model.neutral())
+    for i, kind in enumerate(topology.joint_types):
+        if kind not in ("ball", "free"):
+            reference[topology.q_starts[i] : topology.q_starts[i + 1]] = rng.uniform(-1, 1)
+    where, leaves = lambda m: (m.stiffness, m.spring_reference), (jnp.asarray(stiffness), jnp.asarray(reference))
+    return eqx.tree_at(where, model, leaves, is_leaf=lambda x: x is None)
+
+
 MODELS = {
+    "springs": lambda: with_springs(
+        with_plain_free_joint(
+            jaxdyn.samples.random_tree(jax.random.key(6), 4, ("free", "ball", "revolute", "prismatic"))
+        )
+    ),
     "arm": lambda: jaxdyn.samples.arm(),
     "quadruped": lambda: jaxdyn.samples.quadruped(),
     "tree": lambda: with_plain_free_joint(jaxdyn.samples.random_tree(jax.random.key(5), 11, KINDS)),

@@ -1,5 +1,6 @@
-"""Models as text: what the table says, that it fits, and that `repr` survives whatever stands in place of the leaves."""
+"""Models as text: what the table says, that it fits, and that `repr` survives whatever stands for the leaves."""
 
+import re
 import warnings
 
 import equinox as eqx
@@ -41,19 +42,30 @@ def gripper() -> Model:
         return builder.build(gravity=(0, 0, -1.62))
 
 
-def line_with(text: str, *words: str) -> str:
-    """The one line that has all the words."""
+def line_with(text: str, *words: str) -> list[str]:
+    """The cells of the one line that has all the words."""
     (found,) = [line for line in text.splitlines() if all(word in line.split() for word in words)]
-    return found
+    return re.split("  +", found.strip())
 
 
 def test_bodies_and_joints(gripper):
     text = summary(gripper)
-    assert line_with(text, "base", "root").split() == ["0", "base", "world", "root", "free", "0:7", "0:6", "2"]
-    assert line_with(text, "arm", "revolute").split() == "1 arm base elbow revolute -y 7 6 -1.5 to 2.25 1".split()
-    assert line_with(text, "hand", "ball").split() == ["2", "hand", "arm", "wrist", "ball", "8:12", "7:10", "2"]
-    assert line_with(text, "left_finger", "prismatic").split()[5:] == "x 12 10 0 to 0.04 2".split()
-    assert line_with(text, "right_finger", "prismatic").split()[5:] == "(0.707, 0.707, 0) - - 2".split()
+    assert line_with(text, "base", "root") == ["0", "base", "world", "root", "free", "0:7", "0:6", "2"]
+    assert line_with(text, "arm", "revolute") == [
+        "1",
+        "arm",
+        "base",
+        "elbow",
+        "revolute",
+        "-y",
+        "7",
+        "6",
+        "-1.5 to 2.25",
+        "1",
+    ]
+    assert line_with(text, "hand", "ball") == ["2", "hand", "arm", "wrist", "ball", "8:12", "7:10", "2"]
+    assert line_with(text, "left_finger", "prismatic")[5:] == ["x", "12", "10", "0 to 0.04", "2"]
+    assert line_with(text, "right_finger", "prismatic")[5:] == ["(0.707, 0.707, 0)", "-", "-", "2"]
     assert "z, 0.05 m/rad" in line_with(text, "screw", "helical")
 
 
@@ -72,11 +84,11 @@ def test_head(gripper):
 
 def test_what_acts_in_the_joints(gripper):
     text = summary(gripper)
-    head = line_with(text, "joint", "armature")
-    assert head.split() == "joint armature Coulomb friction over velocity stiffness at rest at effort limit".split()
-    assert line_with(text, "elbow", "0.5").split() == ["elbow", "0.5", "0.01", "12"]
-    assert line_with(text, "wrist", "4").split() == "wrist (0.1, 0.2, 0.3) 4 (1, 0, 0, 0)".split()
-    assert line_with(text, "left", "7").split() == ["left", "7", "0.02"]
+    head = ["joint", "armature", "Coulomb friction", "over velocity", "stiffness", "at rest at", "effort limit"]
+    assert line_with(text, "joint", "armature") == head
+    assert line_with(text, "elbow", "0.5") == ["elbow", "0.5", "0.01", "12"]
+    assert line_with(text, "wrist", "4") == ["wrist", "(0.1, 0.2, 0.3)", "4", "(1, 0, 0, 0)"]
+    assert line_with(text, "left", "7") == ["left", "7", "0.02"]
     # Nothing acts in the joint of the screw.
     assert len([line for line in text.splitlines() if "screw_joint" in line]) == 1
     # No column, and no table, for what there is not.
@@ -111,7 +123,7 @@ def test_warnings(gripper):
 def test_rounding_is_no_warning():
     """Links far from the bodies that carry them, in single precision: the last digits of their inertias are noise."""
     chain = samples.chain(12)
-    locked = with_locked_joints(chain, {name: 0.3 for name in chain.joint_names[1:]})
+    locked = with_locked_joints(chain, dict.fromkeys(chain.joint_names[1:], 0.3))
     assert "warning" not in summary(locked)
     assert "warning" not in summary(locked.astype(jnp.float32))
 
@@ -180,11 +192,8 @@ def test_short_of_whatever_stands_for_the_leaves(gripper):
     for stand_in in (shapes, jax.tree.map(lambda x: None, model), jax.tree.map(lambda x: "leaf", model)):
         assert repr(stand_in).startswith("Model(6 bodies")
         assert "hand" in summary(stand_in)
-    assert eqx.tree_equal(model, model)
     leaves, structure = jax.tree.flatten(model)
     assert repr(jax.tree.unflatten(structure, leaves)) == repr(model)
-    assert "Model" in str(structure)
-    assert "Shown" in eqx.tree_pformat(model) or "Model(" in eqx.tree_pformat(model)
 
 
 def test_batched_models_show_what_has_one_value(gripper):
@@ -192,5 +201,5 @@ def test_batched_models_show_what_has_one_value(gripper):
     text = summary(model)
     assert "batch (5,)" in text
     assert "? stands for what is traced or has batch axes: damping" in text
-    assert line_with(text, "arm", "revolute").split()[-1] == "1"
+    assert line_with(text, "arm", "revolute")[-1] == "1"
     assert np.ndim(model.damping) == 2

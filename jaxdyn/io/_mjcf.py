@@ -44,6 +44,7 @@ from jaxdyn.io._mjcf_compiled import (
     compiled,
     disabled,
     dofs,
+    enum_name,
     field,
     gear,
     listed,
@@ -111,7 +112,8 @@ def load_mjcf(
         for i in range(1, m.nbody):
             _add_body(builder, m, i, names, effects)
         for i in range(m.nsite):
-            builder.add_frame(names.sites[i], names.bodies[m.site_bodyid[i]], _pose(m.site_pos[i], m.site_quat[i]))
+            pose = _held(_pose(m.site_pos[i], m.site_quat[i]), m.site_sameframe[i])
+            builder.add_frame(names.sites[i], names.bodies[m.site_bodyid[i]], pose)
         return builder.build(gravity)
     except JaxdynError as error:
         error.add_note(f"(while loading {source})")
@@ -157,14 +159,23 @@ def _pose(position: ArrayLike = (0.0, 0.0, 0.0), quaternion: ArrayLike = (1.0, 0
     return np.concatenate([np.asarray(position, np.float64), np.asarray(quaternion, np.float64)])
 
 
+def _held(pose: np.ndarray, same_frame) -> np.ndarray:
+    """What MuJoCo holds a pose in a body for: it takes one within 1e-6 (m, rad) of the body's for the body's."""
+    same = enum_name("mjtSameFrame", same_frame)
+    if same == "body":
+        return _pose()
+    return _pose(pose[:3]) if same == "bodyrot" else pose
+
+
 def _inertia(m, i: int) -> BodyInertia | None:
     """The inertia of a body in its frame, from principal moments; None where there is neither mass nor inertia."""
     if m.body_mass[i] == 0 and not m.body_inertia[i].any():
         return None
-    w, *v = m.body_iquat[i] / np.linalg.norm(m.body_iquat[i])
+    pose = _held(_pose(m.body_ipos[i], m.body_iquat[i]), m.body_sameframe[i])
+    w, *v = pose[3:] / np.linalg.norm(pose[3:])
     skew = np.array([[0, -v[2], v[1]], [v[2], 0, -v[0]], [-v[1], v[0], 0]])
     R = np.eye(3) + 2 * (w * skew + skew @ skew)
-    return BodyInertia(float(m.body_mass[i]), np.array(m.body_ipos[i]), (R * m.body_inertia[i]) @ R.T)
+    return BodyInertia(float(m.body_mass[i]), pose[:3], (R * m.body_inertia[i]) @ R.T)
 
 
 # What acts in joints.

@@ -9,19 +9,22 @@ import numpy as np
 from jaxdyn._errors import ModelError
 from jaxdyn.model import Model
 from jaxdyn.model._inertia import rotational_about_center
+from jaxdyn.model._topology import NQ, NV
 
 _TYPES = {"R": "hinge", "P": "slide", "B": "ball", "F": "free"}
 
 
 def to_mjcf(model: Model, timestep: float = 0.001) -> str:
-    """The model as MJCF: bodies, joints, inertias, armature, damping, friction loss, gravity; no shapes, no actuators.
+    """The model as MJCF: bodies, joints, inertias, armature, damping, friction loss, springs, gravity; no shapes, no
+    actuators.
 
     Joint `j` of `d` degrees of freedom becomes `d` joints (`j_0`, `j_1`, ...) of one MuJoCo body where it is
     cylindrical, universal or planar. The order of coordinates is kept. MuJoCo's Coulomb friction (`frictionloss`) is a
     constraint, not a smooth function. Contacts and limits are left out.
 
-    **Raises** `ModelError` for a helical joint, for a free joint that is not placed at the world's origin, for a body
-    without mass, and for a model with batch axes.
+    **Raises** `ModelError` for a helical joint, for a free joint that is not placed at the world's origin, for a ball
+    or free joint with a spring whose reference is not the origin, for a body without mass, for joints that mimic
+    others (MuJoCo has them as soft constraints only), and for a model with batch axes.
     """
     if model.inertial_parameters.ndim != 2:
         raise ModelError(
@@ -29,6 +32,12 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
             "for instance jax.tree.map(lambda x: x[0], model)"
         )
     topology = model.topology
+    if topology.mimics:
+        names = ", ".join(repr(topology.joint_names[i]) for i, _ in topology.mimics)
+        raise ModelError(
+            f"joints {names} mimic others, which MuJoCo holds by soft constraints only: their dynamics would differ. "
+            "Write model.spanning_tree(), in which they are independent, and constrain them there"
+        )
     root = ET.Element("mujoco")
     ET.SubElement(root, "compiler", angle="radian", autolimits="false", balanceinertia="false")
     ET.SubElement(root, "option", timestep=repr(timestep), gravity=_text(model.gravity), integrator="Euler")
@@ -56,6 +65,8 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
             attributes = {"name": joint if len(nodes) == 1 else f"{joint}_{k}", "type": _TYPES[kind]}
             if kind in "RP":
                 attributes["axis"] = _text(axes[dof])
+            if model.stiffness is not None:
+                _spring(attributes, model, joint, kind, dof, int(topology.node_q[node]))
             for field, attribute in (("armature", "armature"), ("damping", "damping"), ("friction", "frictionloss")):
                 values = np.asarray(getattr(model, field)[dof : int(topology.node_v[node + 1])], np.float64)
                 if np.ptp(values) > 0:
@@ -64,6 +75,23 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
             ET.SubElement(element, "joint", attributes)
         _inertial(element, parameters[i], name)
     return ET.tostring(root, encoding="unicode")
+
+
+def _spring(attributes: dict[str, str], model: Model, joint: str, kind: str, dof: int, at: int) -> None:
+    stiffness = np.asarray(model.stiffness, np.float64)[dof : dof + NV[kind]]
+    reference = np.asarray(model.spring_reference, np.float64)[at : at + NQ[kind]]
+    if not stiffness.any():
+        return
+    if np.ptp(stiffness) > 0:
+        raise ModelError(f"joint {joint!r}: stiffness {stiffness} differs by axis, MuJoCo has one for the joint")
+    attributes["stiffness"] = repr(float(stiffness[0]))
+    if kind in "RP":
+        attributes["springref"] = repr(float(reference[0]))
+    elif not np.allclose(reference, np.eye(NQ[kind])[-4], atol=1e-12):
+        raise ModelError(
+            f"joint {joint!r}: its spring has the reference {reference}, but MuJoCo's acts from the origin; make it "
+            "the identity, or leave the spring out"
+        )
 
 
 def _inertial(element: ET.Element, parameters: np.ndarray, name: str) -> None:

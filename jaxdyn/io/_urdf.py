@@ -74,7 +74,7 @@ def load_urdf(
     Rotor inertia, which the standard leaves out, is read where a transmission of one actuator and one joint has
     `<drake:rotor_inertia value="J"/>` and `<drake:gear_ratio value="n"/>`, or `<motorInertia>J</motorInertia>` and
     `<mechanicalReduction>n</mechanicalReduction>`, in its `<actuator>`: the joint's armature is `J n^2`, as the rotor
-    turns `n` times as fast as the joint.
+    turns `n` times as fast as the joint. What `to_urdf` writes in `<jaxdyn:joint>` is read again.
 
     **Arguments**
 
@@ -164,7 +164,6 @@ class _Loader:
         version: str,
     ):
         self.links, self.mimics, self.version = links, mimics, version
-        self.joint_names = {joint.name for joint in joints}
         self.inertias: dict[str, BodyInertia] = {}
         self.carriers: dict[str, tuple[str, np.ndarray]] = {}
         kinds = {joint.name: "free" if joint.type == "floating" else joint.type for joint in joints}

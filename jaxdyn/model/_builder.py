@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, PhysicalityWarning, ShapeError, UnknownNameError, look_up, require_shape
 from jaxdyn._types import ArrayLike
+from jaxdyn.model._checks import unresisted_joint
 from jaxdyn.model._inertia import BodyInertia, moved_parameters, unphysical_reason
 from jaxdyn.model._model import FRICTION_VELOCITY, Model
 from jaxdyn.model._topology import PRIMITIVES, Topology, joint_nq, joint_nv
@@ -196,18 +197,13 @@ class ModelBuilder:
             attached_bodies=tuple(attached_bodies),
             mimics=_mimics([b.joint for b in bodies]),
         )
-        axes = [axis for b in bodies for axis in b.axes]
 
         def per_coordinate(field: str, size) -> np.ndarray:
             parts = [_spread(b.joint, field, size(b.joint.type), n) for n, b in zip(order, bodies, strict=True)]
             return np.concatenate(parts)
 
-        armature = per_coordinate("armature", joint_nv)
-        self._check_leaves(topology.spanning, bodies, parameters, armature)
-        per_v = {"armature": armature} | {
-            name: per_coordinate(name, joint_nv)
-            for name in ("damping", "friction", "friction_velocity", "stiffness", "velocity_limit", "effort_limit")
-        }
+        fields = ("armature", "damping", "friction", "friction_velocity", "stiffness", "velocity_limit", "effort_limit")
+        per_v = {name: per_coordinate(name, joint_nv) for name in fields}
         per_q = {
             "position_lower": per_coordinate("lower", joint_nq),
             "position_upper": per_coordinate("upper", joint_nq),
@@ -218,13 +214,16 @@ class ModelBuilder:
         mimics = [bodies[i].joint.mimic for i, _ in topology.mimics]
         multiplier, offset = (np.array([getattr(m, a) for m in mimics], np.float64) for a in ("multiplier", "offset"))
         _follow(topology, multiplier, offset, per_v, per_q)
+        axes = np.array([axis for b in bodies for axis in b.axes]).reshape(-1, 3)
+        pitches = np.array([p for b in bodies for p in b.pitch], dtype=np.float64)
+        _require_resistance(topology, axes, pitches, parameters, per_v["armature"])
         if not per_v["stiffness"].any():
             del per_v["stiffness"], per_q["spring_reference"]
         return Model(
             topology=topology,
             joint_placement=jnp.asarray(np.array(placements)),
-            joint_axis=jnp.asarray(np.array(axes).reshape(-1, 3)),
-            joint_pitch=jnp.asarray(np.array([p for b in bodies for p in b.pitch], dtype=np.float64)),
+            joint_axis=jnp.asarray(axes),
+            joint_pitch=jnp.asarray(pitches),
             inertial_parameters=jnp.asarray(parameters),
             gravity=jnp.asarray(gravity),
             frame_placement=jnp.asarray(np.array([_IDENTITY] * len(order) + [anchors[n][1] for n in self._fixed])),
@@ -268,28 +267,6 @@ class ModelBuilder:
             stack.extend(children.get(name, [])[::-1])
         return order
 
-    @staticmethod
-    def _check_leaves(topology: Topology, bodies: list[_Body], parameters: np.ndarray, armature: np.ndarray) -> None:
-        """A joint that moves nothing has no acceleration: where nothing behind it has mass, and at leaves, `S^T I S +
-        armature` must be positive definite."""
-        # Whether anything behind a joint has mass, and whether the joint is the last.
-        massive, leaf = parameters[:, 0] > 0, np.ones(topology.nb, dtype=bool)
-        for i in reversed(range(topology.nb)):
-            parent = topology.parents[i]
-            if parent >= 0:
-                massive[parent] |= massive[i]
-                leaf[parent] = False
-        for i in np.flatnonzero(leaf | ~massive):
-            own = armature[topology.v_starts[i] : topology.v_starts[i + 1]]
-            D = _columns(bodies[i]).T @ _matrix6(parameters[i]) @ _columns(bodies[i]) + np.diag(own)
-            if np.linalg.eigvalsh(D)[0] <= 1e-12 * np.abs(D).max():
-                what = "no mass" if parameters[i, 0] == 0 else "no inertia against the motion of its joint"
-                raise ModelError(
-                    f"body {topology.body_names[i]!r}, moved by joint {topology.joint_names[i]!r}, has {what}, and "
-                    "nothing with mass is attached to it: its acceleration would be undefined. Give it an inertia, "
-                    "give the joint an armature, or fix the joint"
-                )
-
 
 @dataclasses.dataclass(frozen=True)
 class _Body:
@@ -306,6 +283,21 @@ class _Fixed:
     parent: str
     placement: np.ndarray
     parameters: np.ndarray | None
+
+
+def _require_resistance(topology: Topology, axes, pitches, parameters: np.ndarray, armature: np.ndarray) -> None:
+    """A joint that moves nothing with inertia has no acceleration."""
+    i = unresisted_joint(topology, axes, pitches, parameters, armature)
+    if i is None:
+        return
+    what = "no mass" if parameters[i, 0] == 0 else "no inertia against the motion of its joint"
+    advice = "Give it an inertia, give the joint an armature, or fix the joint"
+    if i in topology.leaders:
+        advice = "Give it an inertia, or fix the joint, which mimics another"
+    raise ModelError(
+        f"body {topology.body_names[i]!r}, moved by joint {topology.joint_names[i]!r}, has {what}, and nothing with "
+        f"mass is attached to it: its acceleration would be undefined. {advice}"
+    )
 
 
 def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
@@ -479,26 +471,3 @@ def compose(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     (aw, *av), (bw, *bv) = a[3:], b[3:]
     av, bv = np.array(av), np.array(bv)
     return np.array([p.x, p.y, p.z, aw * bw - av @ bv, *(aw * bv + bw * av + np.cross(av, bv))])
-
-
-def _columns(body: _Body) -> np.ndarray:
-    """`[6, nv]`, angular first: the joint's motion subspace at `q = 0` in the body's frame."""
-    zero = np.zeros(3)
-    kinds = PRIMITIVES[body.joint.type]
-    if kinds == "B":
-        return np.eye(6)[:, :3]
-    if kinds == "F":
-        return np.eye(6)
-    columns = []
-    for kind, axis in zip(kinds, body.axes, strict=True):
-        angular = zero if kind == "P" else axis
-        advance = {"P": 1.0, "R": 0.0, "H": body.pitch[0] if body.pitch else 0.0}[kind]
-        columns.append(np.concatenate([angular, advance * axis]))
-    return np.array(columns).T
-
-
-def _matrix6(parameters: np.ndarray) -> np.ndarray:
-    m, h = parameters[0], parameters[1:4]
-    xx, xy, yy, xz, yz, zz = parameters[4:]
-    H = np.array([[0, -h[2], h[1]], [h[2], 0, -h[0]], [-h[1], h[0], 0]])
-    return np.block([[np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]), H], [H.T, m * np.eye(3)]])

@@ -19,8 +19,8 @@ from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, PhysicalityWarning, ShapeError, look_up, require_last_axes
 from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.model._inertia import BodyInertia, unphysical_reason
-from jaxdyn.model._resistance import unresisted_joint
+from jaxdyn.model._checks import rounding, unphysical_beyond_rounding, unresisted_joint
+from jaxdyn.model._inertia import BodyInertia
 from jaxdyn.model._restructure import (
     IDENTITY,
     ROWS,
@@ -309,17 +309,21 @@ def _replaced(model: Model, new, frame: int, link: int | None) -> dict[str, Arra
 
 def _inertial_parameters(model: Model, given, what: str) -> Array:
     """`[*batch, 10]`, checked where the values are known."""
-    out = _array(model, given.parameters() if isinstance(given, BodyInertia) else given, what)
+    given = given.parameters() if isinstance(given, BodyInertia) else given
+    out = _array(model, given, what)
     require_last_axes(out, (10,), what, "the ten inertial parameters, or a BodyInertia")
-    known = _known(out)
+    # As they were given, before they are rounded to the precision of the model.
+    known = None if isinstance(out, Tracer) else np.asarray(given, np.float64)
+    dtype = given.dtype if isinstance(given, Array | np.ndarray) and given.dtype.kind == "f" else np.float64
     for parameters in () if known is None else known.reshape(-1, 10):
         if not np.isfinite(parameters).all():
             raise ModelError(f"{what}: inertial parameters that are not finite: {parameters.tolist()}")
         if parameters[0] < 0:
             raise ModelError(f"{what}: negative mass {parameters[0]} kg; with_link_parameters replaces an inertia")
-        reason = unphysical_reason(parameters)
+        reason = unphysical_beyond_rounding(parameters, rounding(parameters, dtype))
         if reason:
-            _warn(f"{what}: {reason}")
+            package = str(Path(__file__).parents[1])
+            warnings.warn(f"{what}: {reason}", PhysicalityWarning, skip_file_prefixes=(package,))
             break
     return out
 
@@ -393,7 +397,7 @@ def _values(model: Model, field: str, given, size: int, where: str) -> Array:
     out = _array(model, given, where)
     if out.ndim == 0:
         out = jnp.broadcast_to(out, (size,))
-    require_last_axes(out, (size,), where, f"a number, or one for each of {size} degrees of freedom")
+    require_last_axes(out, (size,), where, f"a number, or one for each degree of freedom ({size})")
     _check_values(field, out, where)
     _require_batches(model, {where: out.shape[:-1]})
     return out
@@ -477,10 +481,6 @@ def _array(model: Model, value, what: str) -> Array:
 def _known(value) -> np.ndarray | None:
     """In NumPy, double precision; None while tracing."""
     return None if isinstance(value, Tracer) else np.asarray(value, np.float64)
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, PhysicalityWarning, skip_file_prefixes=(str(Path(__file__).parents[1]),))
 
 
 def _require_inertia(model: Model) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 import equinox as eqx
@@ -10,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import ModelError, require_last_axes
-from jaxdyn._types import Array, Float
-from jaxdyn.model import _manifold
+from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn.model import _edit, _manifold, _summary
+from jaxdyn.model._inertia import BodyInertia
 from jaxdyn.model._layout import rows_of, to_leading
 from jaxdyn.model._mimic import spanning_coordinates, spanning_tree
 from jaxdyn.model._topology import Topology
-from jaxdyn.spatial import Inertia, Pose
+from jaxdyn.spatial import SE3, Inertia, Pose
 
 FRICTION_VELOCITY = 0.01
 """Default transition velocity of the smooth Coulomb friction, rad/s or m/s."""
@@ -220,6 +222,43 @@ class Model(eqx.Module):
                 inertia = inertia - self.attached_parameters[..., np.array(others), :].sum(axis=-2)
         placement = Pose.from_vector(self.frame_placement[..., topology.frame(link), :])
         return parameters_of(Inertia.from_parameters(inertia).moved(placement.inverse()))
+
+    # Edits: each returns a new model; the functions say how, what they raise, and what is differentiable.
+
+    def with_locked_joints(self, joints: Mapping[str, ArrayLike]) -> Model:
+        """`jaxdyn.with_locked_joints`: joints fixed at given coordinates, their bodies merged."""
+        return _edit.with_locked_joints(self, joints)
+
+    def with_payload(self, frame: str, inertia: BodyInertia | ArrayLike, name: str | None = None) -> Model:
+        """`jaxdyn.with_payload`: an inertia more, fixed at a frame."""
+        return _edit.with_payload(self, frame, inertia, name)
+
+    def with_link_parameters(self, link: str, parameters: BodyInertia | ArrayLike) -> Model:
+        """`jaxdyn.with_link_parameters`: the inertia of one link replaced, also where it was merged into a body."""
+        return _edit.with_link_parameters(self, link, parameters)
+
+    def with_attached(self, other: Model, frame: str, placement: SE3 | ArrayLike | None = None, prefix: str = ""):
+        """`jaxdyn.attach`: another model's trees, fixed at a frame."""
+        return _edit.attach(self, other, frame, placement, prefix)
+
+    def with_joint_friction(self, damping=None, friction=None, friction_velocity=None) -> Model:
+        """`jaxdyn.with_joint_friction`: friction replaced, in all joints or by name."""
+        return _edit.with_joint_friction(self, damping, friction, friction_velocity)
+
+    def with_armature(self, armature) -> Model:
+        """`jaxdyn.with_armature`: armature replaced, in all joints or by name."""
+        return _edit.with_armature(self, armature)
+
+    def scaled(self, length: ArrayLike = 1.0, mass: ArrayLike = 1.0) -> Model:
+        """`jaxdyn.scaled`: all lengths and masses times a factor."""
+        return _edit.scaled(self, length, mass)
+
+    def summary(self) -> str:
+        """A table of bodies, joints, limits, masses, and of what is likely to be wrong."""
+        return _summary.summary(self)
+
+    def __repr__(self) -> str:
+        return _summary.short(self)
 
     def astype(self, dtype) -> Self:
         """The same model with every array in `dtype`."""

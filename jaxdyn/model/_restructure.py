@@ -211,10 +211,9 @@ def joint_pose(kind: str, axes, pitch, q):
     """`[*batch, 7]`: the pose of a joint's moving frame in its fixed one. `axes` `[*batch, n, 3]` are those of its
     primitive motions but ball and free, `pitch` `[*batch, n]` of the helical ones, `q` `[*batch, nqj]`."""
     word, lib = PRIMITIVES[kind], library(q)
-    if word == "F":
-        return q
-    if word == "B":
-        return _side_by_side(lib.zeros_like(q[..., 1:]), q)
+    if word in ("B", "F"):
+        turn = q[..., -4:] / lib.sqrt(_dot(q[..., -4:], q[..., -4:]))
+        return _side_by_side(q[..., :3] if word == "F" else 0 * turn[..., 1:], turn)
     out = None
     for i, primitive in enumerate(word):
         # The direction of an axis is what counts, as in the algorithms.

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn.model._inertia import rotational_about_center, unphysical_reason
+from jaxdyn.model._checks import rounding, unphysical_beyond_rounding
 from jaxdyn.model._restructure import ROWS, of_joints, owners
 from jaxdyn.model._topology import PRIMITIVES
 
@@ -172,8 +172,7 @@ def _warnings(model: Model) -> list[str]:
     bodies, links = _known(model, "inertial_parameters"), _known(model, "attached_parameters")
     if bodies is None or links is None:
         return []
-    # Of sums and of inertias moved to another frame the last digits are rounding.
-    eps = 64 * np.finfo(np.dtype(model.inertial_parameters.dtype)).eps
+    dtype = model.inertial_parameters.dtype
     lines = []
     for i, name in enumerate(topology.body_names):
         merged = [k for k, b in enumerate(topology.attached_bodies) if b == i]
@@ -181,27 +180,18 @@ def _warnings(model: Model) -> list[str]:
         if mass <= 0:
             what = "no mass" if mass == 0 else f"a negative mass, {_number(mass)} kg"
             lines.append(f"warning: body {name!r} has {what}")
-        rounding = eps * (np.abs(bodies[i]) + np.abs(links[merged]).sum(axis=0))
-        lines += _unphysical(name, own, rounding)
+        # A difference has the errors of its terms.
+        lines += _unphysical(name, own, rounding(np.abs(bodies[i]) + np.abs(links[merged]).sum(axis=0), dtype))
         for k in merged:
-            lines += _unphysical(topology.attached_links[k], links[k], eps * np.abs(links[k]))
+            lines += _unphysical(topology.attached_links[k], links[k], rounding(links[k], dtype))
     for k, body in enumerate(topology.attached_bodies):
         if body < 0:
-            lines += _unphysical(topology.attached_links[k], links[k], eps * np.abs(links[k]))
+            lines += _unphysical(topology.attached_links[k], links[k], rounding(links[k], dtype))
     return lines
 
 
-def _unphysical(link: str, parameters: np.ndarray, rounding: np.ndarray) -> list[str]:
-    """What is wrong with ten parameters by more than their rounding errors."""
-    if not np.isfinite(parameters).all():
-        return [f"warning: link {link!r}: inertial parameters that are not finite"]
-    if (np.abs(parameters) <= rounding).all():
-        return []
-    reason = unphysical_reason(parameters)
-    if reason and parameters[0] > 0:
-        moments = np.linalg.eigvalsh(rotational_about_center(parameters))
-        if max(-moments[0], moments[2] - moments[0] - moments[1]) <= rounding[4:].max():
-            return []
+def _unphysical(link: str, parameters: np.ndarray, error: np.ndarray) -> list[str]:
+    reason = unphysical_beyond_rounding(parameters, error)
     return [f"warning: link {link!r}: {reason}"] if reason else []
 
 

@@ -1,8 +1,51 @@
 """Time stepping and roll-outs."""
 
-from jaxdyn.simulate._rollout import rollout, step
+from jaxdyn.simulate._actuators import (
+    AbstractActuator,
+    AbstractMemorylessActuator,
+    ActuatedPolicy,
+    Actuation,
+)
+from jaxdyn.simulate._actuators_motor import DCMotorLimits, Delay, EffortLimits, FirstOrderLag, Gear, Transmission
+from jaxdyn.simulate._actuators_servo import PositionServo, ServoCommand, VelocityServo
+from jaxdyn.simulate._checks import DivergenceError
+from jaxdyn.simulate._joint_effects import (
+    AbstractJointEffect,
+    CoulombFriction,
+    SoftLimits,
+    StribeckFriction,
+    ViscousFriction,
+)
+from jaxdyn.simulate._rollout import rollout
 from jaxdyn.simulate._runge_kutta import rk4_step
 from jaxdyn.simulate._semi_implicit_euler import semi_implicit_euler_step
 from jaxdyn.simulate._state import State, Trajectory
+from jaxdyn.simulate._step import step
 
-__all__ = ["State", "Trajectory", "rk4_step", "rollout", "semi_implicit_euler_step", "step"]
+__all__ = [
+    "AbstractActuator",
+    "AbstractJointEffect",
+    "AbstractMemorylessActuator",
+    "ActuatedPolicy",
+    "Actuation",
+    "CoulombFriction",
+    "DCMotorLimits",
+    "Delay",
+    "DivergenceError",
+    "EffortLimits",
+    "FirstOrderLag",
+    "Gear",
+    "PositionServo",
+    "ServoCommand",
+    "SoftLimits",
+    "State",
+    "StribeckFriction",
+    "Trajectory",
+    "Transmission",
+    "VelocityServo",
+    "ViscousFriction",
+    "rk4_step",
+    "rollout",
+    "semi_implicit_euler_step",
+    "step",
+]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
 
 from jaxdyn._types import Array, Float
@@ -15,11 +17,18 @@ class State(eqx.Module):
 
 
 class Trajectory(eqx.Module):
-    """Times `t` `[steps + 1]` in s, configurations `q` `[*batch, steps + 1, nq]`, velocities `v`."""
+    """Samples of a motion, the first of them its start."""
 
     t: Float[Array, "samples"]
+    """Times in s."""
     q: Float[Array, "*batch samples nq"]
     v: Float[Array, "*batch samples nv"]
+    tau: Float[Array, "*batch intervals nv"] | None = None
+    """The actuator torques of the step that follows each sample but the last, `intervals = samples - 1`."""
+    policy_state: Any = None
+    """What the policy carries, after the last step."""
+    sensors: Any = None
+    """A pytree of arrays `[*batch, samples, ...]`: what `sensors` gave at each sample."""
 
     @property
     def final(self) -> State:

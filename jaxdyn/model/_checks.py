@@ -1,9 +1,10 @@
-"""Joints that nothing resists, whose acceleration would be undefined. NumPy, for checking models."""
+"""Checks of the numbers of models: joints that nothing resists, and inertias that no body has. NumPy."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from jaxdyn.model._inertia import rotational_about_center, unphysical_reason
 from jaxdyn.model._restructure import of_joints, owners
 from jaxdyn.model._topology import PRIMITIVES, Topology
 
@@ -14,7 +15,7 @@ def unresisted_joint(
     """The first joint that moves nothing with inertia, or None: at leaves, and where nothing behind a joint has mass,
     `S^T I S + armature` must be positive definite. The others are leaves of a model, with any batch axes.
 
-    Joints that follow one another are not looked at: they have their inertia together.
+    Joints that mimic others are looked at as the spanning tree has them, without an armature of their own.
     """
     massive = (inertias[..., 0] > 0).reshape(-1, topology.nb).all(axis=0)
     leaf = np.ones(topology.nb, bool)
@@ -24,17 +25,37 @@ def unresisted_joint(
             massive[parent] |= massive[i]
             leaf[parent] = False
     owner = owners(topology)
-    coupled = {i for pair in topology.mimics for i in pair}
     for i in range(topology.nb):
-        if i in coupled or not (leaf[i] or not massive[i]):
+        if massive[i] and not leaf[i]:
             continue
         own_axes = axes[..., of_joints(owner["axis"], [i]), :]
         S = _columns(topology.joint_types[i], own_axes, pitches[..., of_joints(owner["pitch"], [i])])
-        rotor = armature[..., topology.v_starts[i] : topology.v_starts[i + 1]]
-        D = np.swapaxes(S, -1, -2) @ _matrix6(inertias[..., i, :]) @ S + rotor[..., None] * np.eye(rotor.shape[-1])
+        D = np.swapaxes(S, -1, -2) @ _matrix6(inertias[..., i, :]) @ S
+        if i not in topology.leaders:
+            rotor = armature[..., topology.v_starts[i] : topology.v_starts[i + 1]]
+            D = D + rotor[..., None] * np.eye(rotor.shape[-1])
         if (np.linalg.eigvalsh(D)[..., 0] <= 1e-12 * np.abs(D).max(axis=(-1, -2))).any():
             return i
     return None
+
+
+def unphysical_beyond_rounding(parameters: np.ndarray, rounding: np.ndarray) -> str | None:
+    """Why no distribution of mass has ten parameters, if they are wrong by more than their rounding errors `[10]`."""
+    if not np.isfinite(parameters).all():
+        return "inertial parameters that are not finite"
+    if (np.abs(parameters) <= rounding).all():
+        return None
+    reason = unphysical_reason(parameters)
+    if reason and parameters[0] > 0:
+        moments = np.linalg.eigvalsh(rotational_about_center(parameters))
+        if max(-moments[0], moments[2] - moments[0] - moments[1]) <= rounding[4:].max():
+            return None
+    return reason
+
+
+def rounding(parameters: np.ndarray, dtype) -> np.ndarray:
+    """How far parameters may be off that were computed in a precision, from terms of their own size."""
+    return 64 * np.finfo(np.dtype(dtype)).eps * np.abs(parameters)
 
 
 def _columns(kind: str, axes: np.ndarray, pitch: np.ndarray) -> np.ndarray:

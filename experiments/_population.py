@@ -1,0 +1,233 @@
+"""Random models of one structure, and random motions for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxdyn import DataError, Model, State, crba, rnea
+from jaxdyn.model import with_payload
+from jaxdyn.simulate import ActuatedPolicy, Actuation, EffortLimits, PositionServo, ServoCommand
+from jaxdyn.sysid import inertial_parameters_from_pseudo_inertia, pseudo_inertia
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Drawn uniformly between `low` and `high`."""
+
+    low: float
+    high: float
+
+    def draw(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return jax.random.uniform(key, shape, minval=self.low, maxval=self.high)
+
+
+@dataclasses.dataclass(frozen=True)
+class Population:
+    """From which models are drawn. Inertias stay physical."""
+
+    mass: Range
+    """Factor of every body's density, drawn for each body."""
+    deformation: float
+    """Standard deviation of the entries of `E`, by which the mass of a body moves: `x -> (1 + E) x + e`."""
+    shift: float
+    """Standard deviation of the components of `e`, m."""
+    damping: Range
+    """Added to each joint's, s/rad or s/m times its effort limit."""
+    friction: Range
+    """Coulomb friction added to each joint's, as a part of its effort limit."""
+    friction_velocity: float
+    """Velocity over which Coulomb friction changes its sign, rad/s or m/s."""
+    payload_frame: str
+    """Frame or body that carries a payload; empty: none does."""
+    payload: Range
+    """Mass of the payload, kg."""
+    payload_radius: float
+    """Of the payload, a solid ball, m."""
+    gravity: Range
+    """Magnitude, m/s^2."""
+    gravity_tilt: float
+    """Largest angle between gravity and its direction in the nominal model, rad."""
+
+    def check(self) -> None:
+        """**Raises** `DataError` for ranges from which no model can be drawn."""
+        for name, least in (("mass", 0.0), ("damping", 0.0), ("friction", 0.0), ("payload", 0.0), ("gravity", 0.0)):
+            x: Range = getattr(self, name)
+            if not least <= x.low <= x.high < math.inf or (name == "mass" and x.low == 0):
+                raise DataError(
+                    f"population.{name} is from {x.low:g} to {x.high:g}; 0 {'<' if name == 'mass' else '<='} low <= "
+                    "high is needed"
+                )
+        for name in ("deformation", "shift", "payload_radius", "gravity_tilt"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise DataError(f"population.{name} is {getattr(self, name):g}, but it must be zero or positive")
+        if not self.friction_velocity > 0:
+            raise DataError(f"population.friction_velocity is {self.friction_velocity:g}, but it must be positive")
+
+
+@dataclasses.dataclass(frozen=True)
+class Controls:
+    """How models are moved."""
+
+    kind: Literal["servo", "sines", "noise"]
+    """`servo`: position servos follow random sums of sines, with the nominal model's torques as feed-forward; `sines`:
+    sums of sines of torque; `noise`: torques of low-pass filtered noise."""
+    effort: float = 0.0
+    """Of each joint, N m or N; 0: the limit of the model."""
+    amplitude: float = 0.5
+    """`servo`: as a part of half of each joint's range, or rad or m where that is infinite; otherwise as a part of the
+    effort."""
+    frequency: float = 1.0
+    """Highest of the sines, or corner of the noise's filter, Hz."""
+    harmonics: int = 5
+    """Of each sum of sines."""
+    bandwidth: float = 15.0
+    """Of the servos, rad/s: gains are those of critical damping for the least inertia that a joint can have."""
+
+    def check(self) -> None:
+        """**Raises** `DataError`."""
+        for name in ("effort", "amplitude"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise DataError(f"controls.{name} is {getattr(self, name):g}, but it must be zero or positive")
+        for name in ("frequency", "harmonics", "bandwidth"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise DataError(f"controls.{name} is {getattr(self, name):g}, but it must be positive")
+
+
+def effort_limits(model: Model, controls: Controls) -> jax.Array:
+    """`[nv]`, finite. **Raises** `DataError` with the joint that has none."""
+    limit = jnp.full(model.nv, controls.effort, model.dtype) if controls.effort else model.effort_limit
+    bad = [
+        name
+        for name in model.joint_names
+        if not bool(jnp.isfinite(limit[model.v_index(name)]).all())
+    ]  # fmt: skip
+    if bad:
+        raise DataError(f"joints without an effort limit: {', '.join(bad)}; give controls.effort")
+    return limit
+
+
+def draw_models(
+    key: jax.Array, nominal: Model, population: Population, effort: jax.Array, n: int
+) -> tuple[Model, dict[str, jax.Array]]:
+    """`n` models: the nominal one whose leaves that were drawn have a leading axis; and what was drawn."""
+    keys = iter(jax.random.split(key, 9))
+    dtype, nb, nv = nominal.dtype, nominal.nb, nominal.nv
+    density = population.mass.draw(next(keys), (n, nb))
+    # An affine map of a body's points is a distribution of mass again: J -> A J A^T, which is positive (semi-)definite
+    # as J is. So thin rods, which have no log-Cholesky coordinates, can be changed as well.
+    E = population.deformation * jax.random.normal(next(keys), (n, nb, 3, 3))
+    e = population.shift * jax.random.normal(next(keys), (n, nb, 3))
+    affine = jnp.zeros((n, nb, 4, 4)).at[..., :3, :3].set(jnp.eye(3) + E).at[..., :3, 3].set(e).at[..., 3, 3].set(1.0)
+    J = density[..., None, None] * affine @ pseudo_inertia(nominal.inertial_parameters) @ jnp.swapaxes(affine, -1, -2)
+    damping = nominal.damping + effort * population.damping.draw(next(keys), (n, nv))
+    friction = nominal.friction + effort * population.friction.draw(next(keys), (n, nv))
+    payload = population.payload.draw(next(keys), (n,)) * bool(population.payload_frame)
+    # Uniform on the cap of the sphere around the nominal direction.
+    cosine = jax.random.uniform(next(keys), (n,), minval=math.cos(population.gravity_tilt), maxval=1.0)
+    around = jax.random.uniform(next(keys), (n,), maxval=2 * math.pi)
+    sine = jnp.sqrt(1 - cosine**2)
+    down = nominal.gravity / jnp.maximum(jnp.linalg.norm(nominal.gravity), 1e-9)
+    across = _perpendicular(down)
+    direction = (
+        cosine[:, None] * down
+        + (sine * jnp.cos(around))[:, None] * across
+        + (sine * jnp.sin(around))[:, None] * jnp.cross(down, across)
+    )
+    gravity = population.gravity.draw(next(keys), (n, 1)) * direction
+    models = dataclasses.replace(
+        nominal,
+        inertial_parameters=inertial_parameters_from_pseudo_inertia(J).astype(dtype),
+        damping=damping.astype(dtype),
+        friction=friction.astype(dtype),
+        friction_velocity=jnp.full(nv, population.friction_velocity, dtype),
+        gravity=gravity.astype(dtype),
+    )
+    if population.payload_frame:
+        moment = 0.4 * payload * population.payload_radius**2
+        zero = jnp.zeros_like(payload)
+        ball = jnp.stack([payload, zero, zero, zero, moment, zero, moment, zero, zero, moment], axis=-1)
+        models = with_payload(models, population.payload_frame, ball.astype(dtype))
+    drawn = {
+        "inertial_parameters": models.inertial_parameters,
+        "damping": models.damping,
+        "friction": models.friction,
+        "friction_velocity": models.friction_velocity,
+        "gravity": models.gravity,
+        "payload": payload.astype(dtype),
+    }
+    return models, drawn
+
+
+def draw_motion(
+    key: jax.Array, nominal: Model, controls: Controls, effort: jax.Array, n: int, steps: int, dt: float
+) -> tuple[State, ActuatedPolicy]:
+    """Where `n` roll-outs start, and the policy that moves them."""
+    first, second, third = jax.random.split(key, 3)
+    nv, dtype = nominal.nv, nominal.dtype
+    t = dt * jnp.arange(steps, dtype=dtype)
+    limits = EffortLimits(effort)
+    if controls.kind == "servo":
+        finite = jnp.isfinite(nominal.position_lower) & jnp.isfinite(nominal.position_upper)
+        lower, upper = (jnp.where(finite, x, 0.0) for x in (nominal.position_lower, nominal.position_upper))
+        size = controls.amplitude * jnp.where(finite, 0.5 * (upper - lower), 1.0)
+        q, v, a = _sines(first, second, third, controls, n, nv, t)
+        q, v, a = 0.5 * (lower + upper) + size * q, size * v, size * a
+        feedforward = rnea(nominal, q, v, a, joint_friction=False)
+        inertia = _least_inertia(nominal, lower, upper)
+        servo = PositionServo(nominal, controls.bandwidth**2 * inertia, 2 * controls.bandwidth * inertia)
+        policy = Actuation(servo, limits).driven_by(ServoCommand(q, v, feedforward))
+        return State(q[:, 0], v[:, 0]), policy
+    if controls.kind == "sines":
+        torque = _sines(first, second, third, controls, n, nv, t)[0]
+    else:
+        kept = math.exp(-2 * math.pi * controls.frequency * dt)
+        white = jax.random.normal(first, (steps, n, nv), dtype)
+
+        def advance(x, w):
+            x = kept * x + math.sqrt(1 - kept**2) * w
+            return x, x
+
+        torque = jnp.moveaxis(jax.lax.scan(advance, white[0], white)[1], 0, 1)
+    q = nominal.random_configuration(jax.random.fold_in(key, 1), (n,)).astype(dtype)
+    policy = Actuation(limits).driven_by(controls.amplitude * effort * torque)
+    return State(q, jnp.zeros((n, nv), dtype)), policy
+
+
+def _least_inertia(model: Model, lower: jax.Array, upper: jax.Array) -> jax.Array:
+    """`[nv]`: what each joint moves when the others are free, `1 / (M^-1)_ii`, the least of some configurations.
+
+    The torque of a servo is held over a sample. With the diagonal of `M` instead, an arm whose first and third axes are
+    nearly in line chatters: turning against each other they move next to nothing.
+    """
+    share = jax.random.uniform(jax.random.key(0), (64, model.nq), model.dtype)
+    M = crba(model, lower + share * (upper - lower))
+    return (1 / jnp.diagonal(jnp.linalg.inv(M), axis1=-2, axis2=-1)).min(axis=0)
+
+
+def _sines(first, second, third, controls: Controls, n: int, nv: int, t: jax.Array) -> tuple[jax.Array, ...]:
+    """Sums of sines within [-1, 1], their rates and second rates: `[n, steps, nv]` each."""
+    shape = (n, 1, nv, controls.harmonics)
+    weight = jax.random.uniform(first, shape, t.dtype, minval=0.2)
+    weight = weight / weight.sum(axis=-1, keepdims=True)
+    omega = 2 * math.pi * controls.frequency * jax.random.uniform(second, shape, t.dtype, minval=0.05)
+    phase = omega * t[:, None, None] + jax.random.uniform(third, shape, t.dtype, maxval=2 * math.pi)
+    return tuple(
+        (weight * x).sum(axis=-1) for x in (jnp.sin(phase), omega * jnp.cos(phase), -(omega**2) * jnp.sin(phase))
+    )
+
+
+def _perpendicular(x: jax.Array) -> jax.Array:
+    """A unit vector across a unit vector."""
+    other = jnp.eye(3, dtype=x.dtype)[jnp.argmin(jnp.abs(x))]
+    y = jnp.cross(x, other)
+    return y / jnp.linalg.norm(y)
+
+
+def leaves_by_name(model: Model) -> dict[str, jax.Array]:
+    """The arrays of a model."""
+    return {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(model)}

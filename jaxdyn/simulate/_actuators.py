@@ -1,0 +1,195 @@
+"""Actuators between a policy and the dynamics: the chain of blocks, and the policy that it makes.
+
+A block turns what it is commanded into what leaves it, and may remember: `(carry, command, state, t) -> (carry,
+effort)`. Blocks are equinox modules whose gains are array leaves: gradients reach them, `jax.vmap` maps over them, and
+new values do not recompile. All compute in the precision of the state.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+
+from jaxdyn._errors import ModelError, ShapeError
+from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn.simulate._state import State
+
+
+class AbstractActuator(eqx.Module):
+    """A block between a command and the joints' torques."""
+
+    @abc.abstractmethod
+    def init(self, command: Any, state: State) -> Any:
+        """What the block remembers at the start. `command` is looked at for its shape only: arrays, or
+        `jax.ShapeDtypeStruct`."""
+
+    @abc.abstractmethod
+    def __call__(self, carry: Any, command: Any, state: State, t: Any) -> tuple[Any, Float[Array, "*batch n"]]:
+        """What the block remembers next, and what leaves it, for a `command` in the `state` at the time `t` (s)."""
+
+
+class AbstractMemorylessActuator(AbstractActuator):
+    """A block whose output depends on the present command and state alone."""
+
+    @abc.abstractmethod
+    def apply(self, command: Any, state: State) -> Float[Array, "*batch n"]:
+        """What leaves the block."""
+
+    def init(self, command: Any, state: State) -> None:
+        return None
+
+    def __call__(self, carry: Any, command: Any, state: State, t: Any) -> tuple[Any, Float[Array, "*batch n"]]:
+        return carry, self.apply(command, state)
+
+
+class Actuation(AbstractActuator):
+    """Blocks in a row: the first takes the command, each next one what leaves the one before; itself a block.
+
+        actuation = Actuation(
+            PositionServo(model, kp=100.0, kd=10.0), FirstOrderLag(0.02, dt), EffortLimits(model.effort_limit)
+        )
+        policy = actuation.driven_by(commands)
+        rollout(model, state, policy, dt, steps=n, policy_state=policy.init(state))
+
+    The order is physical: what comes after a limit is not limited by it, so friction and soft limits, which the motor
+    does not produce, stand last.
+    """
+
+    blocks: tuple[AbstractActuator, ...]
+
+    def __init__(self, *blocks: AbstractActuator):
+        for i, block in enumerate(blocks):
+            if not isinstance(block, AbstractActuator):
+                raise ModelError(
+                    f"block {i} of the actuation is {type(block).__name__!r}, but an actuator such as PositionServo or "
+                    "EffortLimits is needed; commands and policies go into Actuation(...).driven_by(...)"
+                )
+        self.blocks = blocks
+
+    def init(self, command: Any, state: State) -> tuple:
+        """What the blocks remember at the start, for commands shaped like `command`. **Raises** `ShapeError` where a
+        command or a gain does not fit, before anything is simulated."""
+        carries, t = [], jax.ShapeDtypeStruct((), state.v.dtype)
+        for block in self.blocks:
+            carries.append(block.init(command, state))
+            _, command = eqx.filter_eval_shape(block, carries[-1], command, state, t)
+        return tuple(carries)
+
+    def __call__(self, carry: tuple, command: Any, state: State, t: Any) -> tuple[tuple, Any]:
+        after = []
+        for block, remembered in zip(self.blocks, carry, strict=True):
+            remembered, command = block(remembered, command, state, t)
+            after.append(remembered)
+        return tuple(after), command
+
+    def driven_by(self, source: Any = None) -> ActuatedPolicy:
+        """The policy, for `rollout` or step by step, in which the blocks follow `source`:
+
+        - commands: an array `[*batch, steps, nu]`, or a pytree of such (`ServoCommand`), one row a step; after the last
+          row the last one is held;
+        - a policy `(carry, state, t) -> (carry, command)`, such as a neural one;
+        - None: no command, so that only passive effects act: zero torque `[*batch, nv]` goes in.
+        """
+        return ActuatedPolicy(source if callable(source) else _Schedule(source), self)
+
+
+class ActuatedPolicy(eqx.Module):
+    """A policy whose commands pass through an actuation: `(carry, state, t) -> (carry, tau)`.
+
+    Built by `Actuation.driven_by`. Step by step:
+
+        carry = policy.init(state)
+        for i in range(n):
+            carry, tau = policy(carry, state, i * dt)
+            state = step(model, state, tau, dt)
+    """
+
+    source: Any
+    actuation: Actuation
+
+    def init(self, state: State, source_state: Any = None) -> tuple:
+        """The carry at the start: `source_state`, for a source that is a policy with a carry of its own, and what the
+        blocks remember. `state` has all batch axes of the roll-out. **Raises** `ShapeError`."""
+        state = State(jnp.asarray(state.q), jnp.asarray(state.v))
+        if isinstance(self.source, _Schedule):
+            source_state = self.source.init()
+        t = jax.ShapeDtypeStruct((), state.v.dtype)
+        _, command = eqx.filter_eval_shape(self.source, source_state, state, t)
+        return source_state, self.actuation.init(command, state)
+
+    def __call__(self, carry: tuple, state: State, t: Any) -> tuple[tuple, Float[Array, "*batch nv"]]:
+        source_carry, carry = carry
+        source_carry, command = self.source(source_carry, state, t)
+        carry, tau = self.actuation(carry, command, state, t)
+        return (source_carry, carry), tau
+
+
+class _Schedule(eqx.Module):
+    """Commands that are known beforehand, one row a step; the carry counts the steps.
+
+    A counter and not `round(t / dt)`: in single precision the quotient is off by a row after some 1e7 steps, and the
+    time step would have to be told.
+    """
+
+    rows: Any
+
+    def __init__(self, rows: Any):
+        self.rows = jax.tree.map(as_leaf, rows)
+        for x in jax.tree.leaves(self.rows):
+            if x.ndim < 2 or not x.shape[-2]:
+                raise ShapeError(
+                    f"commands have shape {x.shape}, but [..., steps, nu] is needed: one row a step, at least one; "
+                    "for a constant command give commands[..., None, :]"
+                )
+
+    def init(self) -> Any:
+        return None if self.rows is None else jnp.zeros((), jnp.int32)
+
+    def __call__(self, step: Any, state: State, t: Any) -> tuple[Any, Any]:
+        if self.rows is None:
+            return step, jnp.zeros_like(state.v)
+        rows = jax.tree.map(
+            lambda x: lax.dynamic_index_in_dim(x, jnp.minimum(step, x.shape[-2] - 1), -2, keepdims=False), self.rows
+        )
+        return step + 1, rows
+
+
+def as_leaf(x: ArrayLike) -> jax.Array:
+    """`x` as an array of floating-point numbers, so that it has a gradient."""
+    x = jnp.asarray(x)
+    # The cast also makes a Python number an array like any other, so that an array in its place does not recompile.
+    return x.astype(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float))
+
+
+def gain(x: jax.Array, n: int, name: str, state: State) -> jax.Array:
+    """`x` in the precision of the state; a single number, or one for each of `n`. **Raises** `ShapeError`."""
+    if x.ndim and x.shape[-1] not in (1, n):
+        raise ShapeError(
+            f"{name} has shape {x.shape}, but [] or [..., {n}] is needed: one number, or one for each of the {n} "
+            "signals or degrees of freedom that the block acts on"
+        )
+    return x.astype(state.v.dtype)
+
+
+def signal(x: Any, n: int | None, block: str, meaning: str, state: State) -> jax.Array:
+    """A command in the precision of the state, with a last axis of `n`. **Raises** `ShapeError`."""
+    x = jnp.asarray(x)
+    if x.ndim < 1 or (n is not None and x.shape[-1] != n):
+        raise ShapeError(
+            f"the command of {block} has shape {x.shape}, but [..., {'n' if n is None else n}] is needed: {meaning}"
+        )
+    return x.astype(state.v.dtype)
+
+
+def require_values(ok: Callable[[np.ndarray], Any], x: Any, name: str, needed: str) -> None:
+    """Raise `ModelError` unless all of `x` is `ok`; under a JAX transformation values are not known, nor checked."""
+    if not isinstance(x, Tracer) and not np.all(ok(np.asarray(x))):
+        raise ModelError(f"{name} is {np.array2string(np.asarray(x), threshold=8)}, but it must be {needed}")

@@ -1,0 +1,429 @@
+"""Actuators and joint effects: closed forms, singular points, precisions, transformations, errors."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdyn
+from jaxdyn import Joint, Model, ModelBuilder, ModelError, ShapeError, State, UnknownNameError
+from jaxdyn.model import BodyInertia
+from jaxdyn.simulate import (
+    Actuation,
+    CoulombFriction,
+    DCMotorLimits,
+    Delay,
+    EffortLimits,
+    FirstOrderLag,
+    Gear,
+    PositionServo,
+    ServoCommand,
+    SoftLimits,
+    StribeckFriction,
+    Transmission,
+    VelocityServo,
+    ViscousFriction,
+    step,
+)
+
+MASS = 2.0
+
+
+@functools.cache
+def slider(lower: float = -np.inf, upper: float = np.inf) -> Model:
+    """A mass on a horizontal rail: `m a = tau`."""
+    joint = Joint("prismatic", axis=(1, 0, 0), name="rail", lower=lower, upper=upper, effort_limit=20.0)
+    return ModelBuilder().add_body("cart", joint=joint, inertia=BodyInertia.box(MASS, (0.1, 0.1, 0.1))).build()
+
+
+@functools.cache
+def satellite() -> Model:
+    """A free body with an arm on a ball joint: quaternions in both."""
+    return jaxdyn.samples.random_tree(jax.random.key(1), 3, ("free", "ball", "revolute"))
+
+
+def at(q: float = 0.0, v: float = 0.0) -> State:
+    return State(jnp.array([q]), jnp.array([v]))
+
+
+def outputs(block, commands, state: State) -> np.ndarray:
+    """What leaves a block for one command a step, in a state that stays."""
+    policy = Actuation(block).driven_by(jnp.asarray(commands))
+    carry, out = policy.init(state), []
+    for i in range(np.shape(commands)[-2]):
+        carry, y = policy(carry, state, 0.1 * i)
+        out.append(y)
+    return np.stack(out, axis=-2)
+
+
+@functools.partial(jax.jit, static_argnames="steps")
+def simulated(model: Model, policy, state: State, dt, steps: int) -> tuple[State, jax.Array]:
+    """States after each step, and torques."""
+
+    def advance(carry, i):
+        memory, state = carry
+        memory, tau = policy(memory, state, i * dt)
+        state = step(model, state, tau, dt)
+        return (memory, state), (state, tau)
+
+    return jax.lax.scan(advance, (policy.init(state), state), jnp.arange(steps))[1]
+
+
+def test_the_step_response_of_a_lag_is_an_exponential():
+    T, dt = 0.05, 0.02
+    y = outputs(FirstOrderLag(T, dt, initial=-1.0), np.full((20, 1), 3.0), at())
+    np.testing.assert_allclose(y[:, 0], 3 - 4 * np.exp(-dt * np.arange(1, 21) / T), rtol=1e-12)
+    # Twice as fine, the same curve: the discretisation is exact.
+    fine = outputs(FirstOrderLag(T, dt / 2, initial=-1.0), np.full((40, 1), 3.0), at())
+    np.testing.assert_allclose(fine[1::2], y, rtol=1e-12)
+
+
+def test_a_lag_of_no_time_is_none_and_its_derivative_is_finite():
+    commands = np.random.default_rng(0).normal(size=(5, 1))
+    np.testing.assert_array_equal(outputs(FirstOrderLag(0.0, 0.01), commands, at()), commands)
+
+    def total(T):
+        lag = FirstOrderLag(T, 0.01)
+        return lag(jnp.zeros(1), jnp.ones(1), at(), 0.0)[1].sum()
+
+    assert jax.grad(total)(0.0) == 0
+    T, h = 0.03, 1e-6
+    assert jax.grad(total)(T) == pytest.approx(float(total(T + h) - total(T - h)) / (2 * h), rel=1e-6)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_a_delay_shifts_by_its_steps(steps):
+    commands = np.random.default_rng(1).normal(size=(2, 10, 1))
+    delayed = outputs(Delay(steps, initial=7.0), commands, State(jnp.zeros((2, 1)), jnp.zeros((2, 1))))
+    np.testing.assert_array_equal(delayed[:, steps:], commands[:, : 10 - steps])
+    np.testing.assert_array_equal(delayed[:, :steps], 7.0)
+
+
+def test_after_the_last_command_it_is_held():
+    policy = Actuation().driven_by(jnp.array([[1.0], [2.0]]))
+    carry, out = policy.init(at()), []
+    for _ in range(4):
+        carry, tau = policy(carry, at(), 0.0)
+        out.append(float(tau[0]))
+    assert out == [1, 2, 2, 2]
+
+
+def test_a_position_servo_on_a_mass_is_a_damped_oscillator():
+    kp, kd, target, x0, dt = 50.0, 8.0, 0.3, -0.2, 1e-4
+    policy = Actuation(PositionServo(slider(), kp, kd)).driven_by(jnp.array([[target]]))
+    states, _ = simulated(slider(), policy, at(x0), dt, 5000)
+    # m e'' + kd e' + kp e = 0 for e = x - target, released at rest.
+    t = dt * np.arange(1, 5001)
+    decay, natural = kd / (2 * MASS), np.sqrt(kp / MASS)
+    omega = np.sqrt(natural**2 - decay**2)
+    expected = target + (x0 - target) * np.exp(-decay * t) * (np.cos(omega * t) + decay / omega * np.sin(omega * t))
+    np.testing.assert_allclose(states.q[:, 0], expected, atol=2e-4)
+
+
+def test_feed_forward_and_a_moving_target():
+    model = satellite()
+    keys = jax.random.split(jax.random.key(0), 6)
+    q, q_d = (model.random_configuration(k, (4,)) for k in keys[:2])
+    v, v_d, effort = (jax.random.normal(k, (4, model.nv)) for k in keys[2:5])
+    kp, kd = jax.random.uniform(keys[5], (2, model.nv))
+    servo = PositionServo(model, kp, kd)
+    tau = servo.apply(ServoCommand(q_d, v_d, effort), State(q, v))
+    # Ball and free joints by the difference on the manifold.
+    np.testing.assert_allclose(tau, effort + kp * model.difference(q, q_d) + kd * (v_d - v), rtol=1e-12)
+    np.testing.assert_allclose(
+        VelocityServo(model, kd).apply(v_d, State(q, v)), kd * (v_d - v), rtol=1e-12
+    )  # fmt: skip
+    gradient = jax.grad(lambda q: servo.apply(q_d, State(q, v)).sum())(q_d)
+    assert jnp.isfinite(gradient).all()
+
+
+def test_servos_of_some_joints_leave_the_others_alone():
+    model = satellite()
+    names = list(reversed(model.joint_names[1:]))  # all but the free one
+    q, q_d = (model.random_configuration(jax.random.key(i)) for i in range(2))
+    v = jnp.ones(model.nv)
+    rows = np.concatenate([np.arange(model.nv)[model.v_index(n)] for n in names])
+    coordinates = np.concatenate([np.arange(model.nq)[model.q_index(n)] for n in names])
+    tau = PositionServo(model, 3.0, 2.0, joints=names).apply(
+        ServoCommand(q_d[coordinates], effort=10 * jnp.arange(len(rows))), State(q, v)
+    )
+    expected = np.zeros(model.nv)
+    expected[rows] = (3 * model.difference(q, q_d) - 2 * v)[rows] + 10 * np.arange(len(rows))
+    np.testing.assert_allclose(tau, expected, rtol=1e-12, atol=1e-12)
+    tau = VelocityServo(model, 2.0, joints=names).apply(jnp.full(len(rows), 5.0), State(q, v))
+    np.testing.assert_allclose(tau[rows], 8.0)
+    assert np.count_nonzero(tau) == len(rows)
+
+
+def test_gears_and_transmissions():
+    model = jaxdyn.samples.acrobot()
+    state = State(jnp.zeros(2), jnp.zeros(2))
+    np.testing.assert_allclose(Gear(50.0, 0.8).apply(jnp.array([1.0, -2.0]), state), [40, -80])
+    elbow = Transmission.to_joints(model, ["elbow"], ratio=10.0)
+    np.testing.assert_array_equal(elbow.apply(jnp.array([3.0]), state), [0, 30])
+    coupled = Transmission(jnp.array([[1.0, 0.0], [-1.0, 1.0]]))
+    np.testing.assert_array_equal(coupled.apply(jnp.array([[2.0, 5.0]]), state), [[2, 3]])
+
+
+@pytest.mark.parametrize(("kind", "width"), [("clip", None), ("tanh", None), ("softclip", 0.05)])
+def test_limits_hold_and_gradients_are_finite(kind, width):
+    upper, lower = jnp.array([2.0, 0.0, jnp.inf]), jnp.array([-3.0, 0.0, -jnp.inf])
+    limits = EffortLimits(upper, lower, kind=kind, width=width)
+    state = State(jnp.zeros(3), jnp.zeros(3))
+    for x in (-1e3, -3.0, 0.0, 2.0, 1e3):
+        y = limits.apply(jnp.full(3, x), state)
+        assert np.all((y <= upper + 1e-12) & (y >= lower - 1e-12))
+        assert float(y[2]) == x
+        gradient = jax.grad(lambda a: a[0].apply(a[1], state).sum(), allow_int=True)((limits, jnp.full(3, x)))
+        assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
+    small = limits.apply(jnp.full(3, 1e-3), state)
+    np.testing.assert_allclose(small, [1e-3, 0, 1e-3], rtol=1e-6)
+
+
+def test_symmetric_limits_and_those_of_a_model():
+    arm = jaxdyn.samples.arm()
+    state = State(arm.neutral(), jnp.zeros(7))
+    limits = EffortLimits(arm.effort_limit)
+    np.testing.assert_array_equal(limits.apply(jnp.full(7, -1e3), state), -arm.effort_limit)
+    np.testing.assert_allclose(
+        EffortLimits(4.0, kind="tanh").apply(jnp.array([2.0]), state), 4 * np.tanh(0.5), rtol=1e-12
+    )
+
+
+def test_the_torque_speed_curve():
+    motor = DCMotorLimits(stall_torque=10.0, no_load_speed=5.0, peak_torque=8.0)
+    speeds = jnp.array([[-6.0], [-2.5], [0.0], [0.5], [2.5], [5.0], [7.0]])
+    state = State(jnp.zeros_like(speeds), speeds)
+    forward, back = (motor.apply(jnp.full((7, 1), x), state)[:, 0] for x in (100.0, -100.0))
+    np.testing.assert_allclose(forward, [8, 8, 8, 8, 5, 0, 0])
+    np.testing.assert_allclose(back, [0, -5, -8, -8, -8, -8, -8])
+    # Stall and peak are the same: the bound has its corner at rest.
+    torque = DCMotorLimits(10.0, 5.0)
+    gradient = jax.grad(lambda v: torque.apply(jnp.array([100.0]), at(0.0, v)).sum())(0.0)
+    assert np.isfinite(gradient)
+
+
+def test_friction_has_its_closed_forms():
+    v = jnp.linspace(-2, 2, 41)[:, None]
+    state = State(jnp.zeros_like(v), v)
+    x = np.asarray(v)
+    np.testing.assert_allclose(ViscousFriction(0.3).torque(state), -0.3 * x)
+    np.testing.assert_allclose(CoulombFriction(2.0, 0.1).torque(state), -2 * np.tanh(x / 0.1))
+    stribeck = StribeckFriction(1.0, 1.5, 0.2, 0.3, 0.01)
+    expected = -(1 + 0.5 * np.exp(-((x / 0.2) ** 2))) * np.tanh(x / 0.01) - 0.3 * x
+    np.testing.assert_allclose(stribeck.torque(state), expected)
+    # Power is taken out at every speed.
+    assert np.all(np.asarray(stribeck.torque(state)) * x <= 0)
+    for effect in (ViscousFriction(0.3), CoulombFriction(2.0, 0.1), stribeck):
+        slope = jax.grad(lambda v, effect=effect: effect.torque(at(0, v)).sum())(0.0)
+        gains = jax.grad(lambda e: e.torque(at()).sum())(effect)
+        assert slope < 0
+        assert all(np.isfinite(g).all() for g in jax.tree.leaves(gains))
+
+
+def test_coulomb_and_viscous_friction_are_the_models_own():
+    model = jaxdyn.samples.double_pendulum()
+    state = State(jnp.array([0.3, -0.8]), jnp.array([0.004, -1.2]))
+    effects = Actuation(ViscousFriction(model.damping), CoulombFriction(model.friction, model.friction_velocity))
+    policy = effects.driven_by()
+    _, friction = policy(policy.init(state), state, 0.0)
+    # The torque for no acceleration, with the model's friction and without.
+    a = jnp.zeros(2)
+    needed, without = (jaxdyn.rnea(model, state.q, state.v, a, joint_friction=x) for x in (True, False))
+    np.testing.assert_allclose(without - needed, friction, rtol=1e-9)
+
+
+def test_soft_limits_push_and_never_pull():
+    k, c, w = 1000.0, 20.0, 0.01
+    limits = SoftLimits(slider(-0.5, 1.0), k, c, w)
+    assert float(limits.torque(at(0.99, 3.0))[0]) == 0
+    assert float(limits.torque(at(-0.49, -3.0))[0]) == 0
+    assert float(limits.torque(at(1.1))[0]) == pytest.approx(-k * (0.1 - w / 2))
+    assert float(limits.torque(at(-0.6))[0]) == pytest.approx(k * (0.1 - w / 2))
+    assert float(limits.torque(at(1.1, 2.0))[0]) == pytest.approx(-k * (0.1 - w / 2) - c * 2)
+    assert float(limits.torque(at(1.1, -1e3))[0]) == 0
+    # Half of the ramp's width deep: a quarter of w / 2.
+    assert float(limits.torque(at(1.0 + w / 2))[0]) == pytest.approx(-k * w / 8)
+
+    def torque(arguments):
+        return arguments[0].torque(arguments[1]).sum()
+
+    for state in (at(1.0), at(1.0, 1.0), at(1.0 + w), at(-0.5), at(0.2), at(1.1, -1e3)):
+        assert all(np.isfinite(g).all() for g in jax.tree.leaves(jax.grad(torque)((limits, state))))
+
+
+def test_soft_limits_stop_a_mass():
+    limits = Actuation(SoftLimits(slider(-0.5, 0.5), 4000.0, 60.0, 0.005))
+    states, tau = simulated(slider(-0.5, 0.5), limits.driven_by(), at(0.4, 1.0), 1e-3, 400)
+    # Kinetic energy against the spring's: v (m / k)^(1/2) is the depth without a damper.
+    assert 0 < float(states.q.max()) - 0.5 < np.sqrt(MASS / 4000) + 0.005
+    assert float(states.v[-1, 0]) < 0
+    assert float(tau.max()) == 0
+
+
+def test_soft_limits_of_ball_and_free_joints_are_none():
+    model = satellite()
+    limits = SoftLimits(model, 100.0, 1.0, lower=jnp.full(model.nq, -jnp.inf), upper=jnp.full(model.nq, jnp.inf))
+    state = State(model.random_configuration(jax.random.key(3), (5,)), jnp.ones(model.nv))
+    np.testing.assert_array_equal(limits.torque(state), 0)
+    hinge = model.q_index(model.joint_names[-1]) if model.topology.joint_types[-1] == "revolute" else None
+    assert hinge is not None
+    upper = jnp.full(model.nq, jnp.inf).at[hinge].set(-4.0)
+    torque = SoftLimits(model, 100.0, 0.0, upper=upper).torque(state)
+    assert np.all(np.asarray(torque[..., model.v_index(model.joint_names[-1])]) < 0)
+    assert np.count_nonzero(torque) == 5
+    with pytest.raises(ModelError, match="ball or free"):
+        SoftLimits(model, 100.0, 1.0, upper=jnp.ones(model.nq))
+
+
+def everything(model: Model, dt: float) -> Actuation:
+    return Actuation(
+        PositionServo(model, 40.0, 4.0),
+        Actuation(Delay(2), FirstOrderLag(0.02, dt)),
+        Gear(2.0, 0.9),
+        EffortLimits(model.effort_limit, kind="tanh"),
+        DCMotorLimits(30.0, 20.0, kind="softclip", width=0.1),
+        StribeckFriction(0.1, 0.2, 0.05, 0.01),
+        SoftLimits(model, 500.0, 5.0),
+    )
+
+
+@pytest.fixture(scope="module")
+def run():
+    """A short roll-out through every block, its compilations counted."""
+    traced = []
+
+    @functools.partial(jax.jit, static_argnames="dtype")
+    def final(model, actuation, commands, state, dtype=jnp.float64):
+        traced.append(dtype)
+        states, _ = simulated(model, actuation.driven_by(commands), state, jnp.asarray(0.01, dtype), 20)
+        return states.q[-1]
+
+    return final, traced
+
+
+def test_gradients_reach_every_gain(run):
+    final, _ = run
+    model = slider(-0.5, 0.5)
+    actuation, commands = everything(model, 0.01), jnp.full((20, 1), 0.8)
+    state = at(0.499, 0.5)
+    value, gradient = jax.jit(jax.value_and_grad(lambda a, u: final(model, a, u, state).sum(), argnums=(0, 1)))(
+        actuation, commands
+    )
+    assert jnp.isfinite(value)
+    named = jax.tree_util.tree_leaves_with_path(gradient)
+    assert len(named) > 20
+    for path, g in named:
+        assert np.isfinite(g).all(), jax.tree_util.keystr(path)
+    direct = gradient[0].blocks
+    assert all(float(jnp.abs(x).sum()) > 0 for x in (direct[0].kp, direct[0].kd, direct[1].blocks[1].time_constant))
+    # The last commands are still under way, the first are not.
+    assert np.count_nonzero(gradient[1]) == 18
+    h = 1e-5
+    up, down = (final(model, eqx.tree_at(lambda a: a.blocks[0].kp, actuation, jnp.asarray(40 + s)), commands, state)
+                for s in (h, -h))  # fmt: skip
+    assert float(direct[0].kp) == pytest.approx(float(up[0] - down[0]) / (2 * h), rel=1e-4)
+
+
+def test_new_gains_do_not_recompile_and_batches_agree(run):
+    final, traced = run
+    model = slider(-0.5, 0.5)
+    commands, state = jnp.full((20, 1), 0.8), at(0.1)
+    final(model, everything(model, 0.01), commands, state)
+    before = len(traced)
+    gains = jnp.linspace(10, 80, 4)
+    one_by_one = []
+    for kp in gains:
+        other = eqx.tree_at(lambda a: a.blocks[0].kp, everything(model, 0.01), kp)
+        one_by_one.append(final(model, other, commands, state))
+    # A number and an array are the same program.
+    final(
+        model, eqx.tree_at(lambda a: a.blocks[0], everything(model, 0.01), PositionServo(model, 3, 1)), commands, state
+    )
+    assert len(traced) == before
+    batched = jax.vmap(
+        lambda kp: final(model, eqx.tree_at(lambda a: a.blocks[0].kp, everything(model, 0.01), kp), commands, state)
+    )(gains)
+    np.testing.assert_allclose(batched, one_by_one, rtol=1e-9)
+    # The same with native batch axes: commands, gains and states broadcast.
+    many = eqx.tree_at(lambda a: a.blocks[0].kp, everything(model, 0.01), gains[:, None])
+    states = State(jnp.full((4, 1), 0.1), jnp.zeros((4, 1)))
+    np.testing.assert_allclose(final(model, many, commands, states), one_by_one, rtol=1e-9)
+
+
+def test_single_precision_follows_the_state(run):
+    final, _ = run
+    model = slider(-0.5, 0.5)
+    single = model.astype(jnp.float32)
+    state = State(jnp.full(1, 0.1, jnp.float32), jnp.zeros(1, jnp.float32))
+    # Gains and commands in double precision do not widen it.
+    q = final(single, everything(model, 0.01), jnp.full((20, 1), 0.8), state, dtype=jnp.float32)
+    assert q.dtype == jnp.float32
+    exact = final(model, everything(model, 0.01), jnp.full((20, 1), 0.8), at(0.1))
+    np.testing.assert_allclose(q, exact, rtol=1e-4)
+
+
+def test_a_policy_with_a_memory_drives_the_blocks():
+    def every_other(count, state, t):
+        return count + 1, jnp.where(count % 2 == 0, 1.0, -1.0) * jnp.ones_like(state.v)
+
+    policy = Actuation(Delay(1), EffortLimits(0.5)).driven_by(every_other)
+    carry, out = policy.init(at(), jnp.zeros((), int)), []
+    for _ in range(4):
+        carry, tau = policy(carry, at(), 0.0)
+        out.append(float(tau[0]))
+    assert out == [0, 0.5, -0.5, 0.5]
+    assert int(carry[0]) == 4
+
+
+MISTAKES = {
+    "kp has shape": lambda: PositionServo(slider(), jnp.ones(3), 1.0).apply(jnp.ones(1), at()),
+    r"command of a servo has shape \(2,\)": lambda: PositionServo(slider(), 1.0, 1.0).apply(jnp.ones(2), at()),
+    r"commands have shape \(1,\)": lambda: Actuation().driven_by(jnp.ones(1)),
+    "at least one": lambda: Actuation().driven_by(jnp.ones((0, 1))),
+    "lower limit has shape": lambda: EffortLimits(jnp.ones(3)).apply(jnp.ones(1), at()),
+    "DCMotorLimits has shape": lambda: DCMotorLimits(1.0, 1.0).apply(jnp.ones(2), at()),
+    "CoulombFriction has shape": lambda: CoulombFriction(1.0).apply(jnp.ones(2), at()),
+    "matrix of a transmission has shape": lambda: Transmission(jnp.ones(1)),
+    "a row for each degree of freedom": lambda: Transmission(jnp.ones((2, 1))).apply(jnp.ones(1), at()),
+    "the ratio has shape": lambda: Transmission.to_joints(slider(), ["rail"], jnp.ones(2)),
+    "the lower limit has shape": lambda: SoftLimits(slider(), 1.0, 1.0, lower=jnp.ones(2)),
+    "command of FirstOrderLag": lambda: Actuation(FirstOrderLag(0.1, 0.1)).init(ServoCommand(jnp.ones(1)), at()),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_shapes_that_do_not_fit_are_named(message):
+    with pytest.raises(ShapeError, match=message):
+        MISTAKES[message]()
+
+
+WRONG = {
+    "time constant is -1": lambda: FirstOrderLag(-1.0, 0.1),
+    "dt is 0": lambda: FirstOrderLag(0.1, 0.0),
+    "delay of 1.5 steps": lambda: Delay(1.5),
+    "delay of -1 steps": lambda: Delay(-1),
+    "no saturation named 'hard'": lambda: EffortLimits(1.0, kind="hard"),
+    "a width belongs": lambda: EffortLimits(1.0, width=1.0),
+    "upper - lower is": lambda: EffortLimits(1.0, 2.0),
+    "lower limit of a tanh": lambda: EffortLimits(2.0, 1.0, kind="tanh"),
+    "no-load speed is": lambda: DCMotorLimits(1.0, 0.0),
+    "Stribeck velocity is": lambda: StribeckFriction(1.0, 1.0, 0.0),
+    "efficiency is": lambda: Gear(1.0, 1.2),
+    "block 0 of the actuation is 'int'": lambda: Actuation(3),
+    "a sequence of names": lambda: PositionServo(slider(), 1.0, 1.0, joints="rail"),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_values_that_mean_nothing_are_named(message):
+    with pytest.raises(ModelError, match=message):
+        WRONG[message]()
+
+
+def test_an_unknown_joint_is_named():
+    with pytest.raises(UnknownNameError, match="did you mean 'rail'"):
+        VelocityServo(slider(), 1.0, joints=["rai"])
