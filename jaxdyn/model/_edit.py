@@ -11,7 +11,6 @@ import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +19,7 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError, PhysicalityWarning, ShapeError, look_up, require_last_axes
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.model._checks import rounding, unphysical_beyond_rounding, unresisted_joint
+from jaxdyn.model._fields import ModelFields
 from jaxdyn.model._inertia import BodyInertia
 from jaxdyn.model._restructure import (
     IDENTITY,
@@ -38,12 +38,8 @@ from jaxdyn.model._restructure import (
 from jaxdyn.model._topology import PRIMITIVES, Topology, joint_nq
 from jaxdyn.spatial import SE3
 
-if TYPE_CHECKING:
-    # `Model` has these functions as methods.
-    from jaxdyn.model._model import Model
 
-
-def with_locked_joints(model: Model, joints: Mapping[str, Float[ArrayLike, "*batch nqj"] | float]) -> Model:
+def with_locked_joints[M: ModelFields](model: M, joints: Mapping[str, Float[ArrayLike, "*batch nqj"] | float]) -> M:
     """The model in which joints are fixed at given coordinates, each body behind one merged into the body before it.
 
     The name of a body that is merged stays as a frame and as a link, whose inertia `Model.link_parameters` tells; the
@@ -88,9 +84,9 @@ def with_locked_joints(model: Model, joints: Mapping[str, Float[ArrayLike, "*bat
     return out
 
 
-def with_payload(
-    model: Model, frame: str, inertia: BodyInertia | Float[ArrayLike, "*batch 10"], name: str | None = None
-) -> Model:
+def with_payload[M: ModelFields](
+    model: M, frame: str, inertia: BodyInertia | Float[ArrayLike, "*batch 10"], name: str | None = None
+) -> M:
     """The model that carries a further rigid body, fixed at a frame.
 
     Without a name the structure of the model stays the same, so nothing is compiled anew, and the payload counts as
@@ -130,7 +126,9 @@ def with_payload(
     return dataclasses.replace(model, topology=topology, **changed)
 
 
-def with_link_parameters(model: Model, link: str, parameters: BodyInertia | Float[ArrayLike, "*batch 10"]) -> Model:
+def with_link_parameters[M: ModelFields](
+    model: M, link: str, parameters: BodyInertia | Float[ArrayLike, "*batch 10"]
+) -> M:
     """The model in which one link has other inertial parameters, also where it was merged into a body.
 
     The inverse of `Model.link_parameters`: a `BodyInertia`, or the ten inertial parameters about the origin, in the
@@ -152,13 +150,13 @@ def with_link_parameters(model: Model, link: str, parameters: BodyInertia | Floa
     return out
 
 
-def attach(
-    model: Model,
-    other: Model,
+def attach[M: ModelFields](
+    model: M,
+    other: ModelFields,
     frame: str,
     placement: SE3 | Float[ArrayLike, "*batch 7"] | None = None,
     prefix: str = "",
-) -> Model:
+) -> M:
     """The model with another one mounted on it: the world of `other` is fixed at a frame of `model`.
 
     The joints of `other` that began at its world begin at the frame, and what was fixed in its world is fixed there:
@@ -197,12 +195,12 @@ def attach(
     return attached(model, other, number, pose)
 
 
-def with_joint_friction(
-    model: Model,
+def with_joint_friction[M: ModelFields](
+    model: M,
     damping: Mapping[str, ArrayLike] | Float[ArrayLike, "*batch nv"] | float | None = None,
     friction: Mapping[str, ArrayLike] | Float[ArrayLike, "*batch nv"] | float | None = None,
     friction_velocity: Mapping[str, ArrayLike] | Float[ArrayLike, "*batch nv"] | float | None = None,
-) -> Model:
+) -> M:
     """The model with other friction in its joints: viscous `damping` (N m s/rad, N s/m), Coulomb `friction` (N m, N),
     and the `friction_velocity` (rad/s, m/s) over which that changes its sign.
 
@@ -217,7 +215,9 @@ def with_joint_friction(
     return dataclasses.replace(model, **changed)
 
 
-def with_armature(model: Model, armature: Mapping[str, ArrayLike] | Float[ArrayLike, "*batch nv"] | float) -> Model:
+def with_armature[M: ModelFields](
+    model: M, armature: Mapping[str, ArrayLike] | Float[ArrayLike, "*batch nv"] | float
+) -> M:
     """The model with other rotor inertias, reflected to the joints (kg m^2, kg): given as in `with_joint_friction`.
 
     **Raises** what `with_joint_friction` does, and `ModelError` if a joint then moves nothing with inertia.
@@ -227,7 +227,9 @@ def with_armature(model: Model, armature: Mapping[str, ArrayLike] | Float[ArrayL
     return out
 
 
-def scaled(model: Model, length: Float[ArrayLike, "*batch"] = 1.0, mass: Float[ArrayLike, "*batch"] = 1.0) -> Model:
+def scaled[M: ModelFields](
+    model: M, length: Float[ArrayLike, "*batch"] = 1.0, mass: Float[ArrayLike, "*batch"] = 1.0
+) -> M:
     """The model with every length times `length` and every mass times `mass`; time stays.
 
     Every leaf but gravity is scaled by its unit in m, kg and s: placements of joints and frames and the pitch of screws
@@ -252,7 +254,7 @@ def scaled(model: Model, length: Float[ArrayLike, "*batch"] = 1.0, mass: Float[A
 # Checks of what is given
 
 
-def _coordinates(model: Model, joint: int, value) -> Array:
+def _coordinates(model: ModelFields, joint: int, value) -> Array:
     """`[*batch, nqj]`, checked where the values are known."""
     topology = model.topology
     name, kind = topology.joint_names[joint], topology.joint_types[joint]
@@ -275,7 +277,7 @@ def _coordinates(model: Model, joint: int, value) -> Array:
 
 
 @in_numpy_if_known("frame", "link", "new")
-def _added(model: Model, added, frame: int, link: int | None, new: bool) -> dict[str, Array]:
+def _added(model: ModelFields, added, frame: int, link: int | None, new: bool) -> dict[str, Array]:
     """The leaves that change where ten parameters, in a frame, are added to its body."""
     body, placement = model.topology.frame_bodies[frame], model.frame_placement[..., frame, :]
     at_body = moved(added, placement)
@@ -289,7 +291,7 @@ def _added(model: Model, added, frame: int, link: int | None, new: bool) -> dict
 
 
 @in_numpy_if_known("frame", "link")
-def _replaced(model: Model, new, frame: int, link: int | None) -> dict[str, Array]:
+def _replaced(model: ModelFields, new, frame: int, link: int | None) -> dict[str, Array]:
     """The leaves that change where a link, with its frame and perhaps its number among the merged ones, has other
     parameters."""
     topology, bodies, links = model.topology, model.inertial_parameters, model.attached_parameters
@@ -307,7 +309,7 @@ def _replaced(model: Model, new, frame: int, link: int | None) -> dict[str, Arra
     return {"inertial_parameters": set_row(bodies, body, at_body)}
 
 
-def _inertial_parameters(model: Model, given, what: str) -> Array:
+def _inertial_parameters(model: ModelFields, given, what: str) -> Array:
     """`[*batch, 10]`, checked where the values are known."""
     given = given.parameters() if isinstance(given, BodyInertia) else given
     out = _array(model, given, what)
@@ -338,12 +340,12 @@ def _require_new_names(names: Sequence[str], taken: Sequence[str], what: str, ad
         raise ModelError(f"{what} would have a name that exists: {shown}; names must be unique: {advice}")
 
 
-def _model_batch(model: Model) -> tuple[int, ...]:
+def _model_batch(model: ModelFields) -> tuple[int, ...]:
     leaves = ((getattr(model, field), core) for field, (_, core) in ROWS.items())
     return np.broadcast_shapes(*(x.shape[: x.ndim - core] for x, core in leaves if x is not None))
 
 
-def _require_batches(model: Model, batches: dict[str, tuple[int, ...]]) -> None:
+def _require_batches(model: ModelFields, batches: dict[str, tuple[int, ...]]) -> None:
     batches = {"model": _model_batch(model)} | batches
     try:
         np.broadcast_shapes(*batches.values())
@@ -352,7 +354,7 @@ def _require_batches(model: Model, batches: dict[str, tuple[int, ...]]) -> None:
         raise ShapeError(f"the leading batch axes do not broadcast: {shown}") from None
 
 
-def _pose(model: Model, placement, what: str) -> Array:
+def _pose(model: ModelFields, placement, what: str) -> Array:
     """`[*batch, 7]`, checked where the values are known."""
     if isinstance(placement, SE3):
         placement = placement.to_vector()
@@ -374,7 +376,7 @@ def _pose(model: Model, placement, what: str) -> Array:
 # Joints' values by name
 
 
-def _per_dof(model: Model, field: str, given) -> Array:
+def _per_dof(model: ModelFields, field: str, given) -> Array:
     """`[*batch, nv]`, checked where the values are known."""
     topology = model.topology
     if not isinstance(given, Mapping):
@@ -392,7 +394,7 @@ def _per_dof(model: Model, field: str, given) -> Array:
     return take(join(parts, 1), rows, 1)
 
 
-def _values(model: Model, field: str, given, size: int, where: str) -> Array:
+def _values(model: ModelFields, field: str, given, size: int, where: str) -> Array:
     """`[*batch, size]` from that or a number."""
     out = _array(model, given, where)
     if out.ndim == 0:
@@ -419,7 +421,7 @@ def _check_values(field: str, value, where: str) -> None:
 
 
 @in_numpy_if_known()
-def _scaled(model: Model, length, mass) -> Model:
+def _scaled[M: ModelFields](model: M, length, mass) -> M:
     topology = model.topology
     # Whether each coordinate is a length: P, and the first three of F.
     of_q: list[bool] = []
@@ -471,7 +473,7 @@ def _scaled(model: Model, length, mass) -> Model:
 # Values that are known
 
 
-def _array(model: Model, value, what: str) -> Array:
+def _array(model: ModelFields, value, what: str) -> Array:
     try:
         return jnp.asarray(value, model.dtype)
     except (TypeError, ValueError) as error:
@@ -483,7 +485,7 @@ def _known(value) -> np.ndarray | None:
     return None if isinstance(value, Tracer) else np.asarray(value, np.float64)
 
 
-def _require_inertia(model: Model) -> None:
+def _require_inertia(model: ModelFields) -> None:
     """As `ModelBuilder` does: a joint that nothing resists has no acceleration."""
     topology = model.topology
     axes, pitches = _known(model.joint_axis), _known(model.joint_pitch)

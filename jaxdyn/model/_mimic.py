@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn.model._fields import ModelFields
 from jaxdyn.model._topology import Topology
-
-if TYPE_CHECKING:
-    from jaxdyn.model._model import Model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +45,7 @@ def coordinates(topology: Topology, *, velocity: bool) -> Coordinates:
     return Coordinates(source, own, follower, leader)
 
 
-def spanning_coordinates(model: Model, x, *, velocity: bool):
+def spanning_coordinates(model: ModelFields, x, *, velocity: bool):
     """`G y + g`, or `G yd` for velocities and accelerations."""
     at = coordinates(model.topology, velocity=velocity)
     if not len(at.follower):
@@ -65,7 +62,7 @@ def spanning_coordinates(model: Model, x, *, velocity: bool):
     return jnp.concatenate(both, axis=-1)[..., place]
 
 
-def independent_forces(model: Model, tau, axis: int = -1, axes: int = 1):
+def independent_forces(model: ModelFields, tau, axis: int = -1, axes: int = 1):
     """`G^T tau` along one axis, counted from the last, of an array with `axes` axes after its batch axes."""
     at = coordinates(model.topology, velocity=True)
     if not len(at.follower):
@@ -79,7 +76,7 @@ def independent_forces(model: Model, tau, axis: int = -1, axes: int = 1):
     return jnp.moveaxis(own.at[..., at.leader].add(added), -1, axis)
 
 
-def tree_forces(model: Model, tau):
+def tree_forces(model: ModelFields, tau):
     """Forces of the spanning tree with `G^T` of them `tau`: all on the joints that are followed."""
     at = coordinates(model.topology, velocity=True)
     return _lifted(tau, at, 0.0)
@@ -90,7 +87,7 @@ def _lifted(x, at: Coordinates, fill: float):
     return out.at[..., at.own].set(x)
 
 
-def spanning_tree(model: Model) -> Model:
+def spanning_tree[M: ModelFields](model: M) -> M:
     topology = model.topology
     if not topology.mimics:
         return model

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,9 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._types import Array
+from jaxdyn.model._fields import ModelFields
 from jaxdyn.model._manifold import neutral
 from jaxdyn.model._topology import PRIMITIVES, Topology
-
-if TYPE_CHECKING:
-    # The methods of `Model` lead here.
-    from jaxdyn.model._model import Model
 
 # Of which thing the rows of every leaf are, and how many axes a leaf has without batch axes.
 ROWS: dict[str, tuple[str | None, int]] = {
@@ -264,7 +261,7 @@ def _side_by_side(*parts):
 
 
 @in_numpy_if_known()
-def locked(model: Model, values: dict[int, Array]) -> Model:
+def locked[M: ModelFields](model: M, values: dict[int, Array]) -> M:
     """The model with joints fixed at coordinates `[*batch, nqj]`; those that mimic one of them follow."""
     topology = model.topology
     values = dict(values)
@@ -344,7 +341,7 @@ def locked(model: Model, values: dict[int, Array]) -> Model:
 
 
 @in_numpy_if_known("frame")
-def attached(model: Model, other: Model, frame: int, placement) -> Model:
+def attached[M: ModelFields](model: M, other: ModelFields, frame: int, placement) -> M:
     """The model with the world of `other` placed in one of its frames (by number; -1: the world)."""
     ours, theirs = model.topology, other.topology
     n, body = ours.nb, -1 if frame < 0 else ours.frame_bodies[frame]
@@ -425,7 +422,7 @@ def _depth_first(parents: Sequence[int], body: int, count: int) -> list[int]:
     return [*range(last + 1), *range(n, n + count), *range(last + 1, n)]
 
 
-def _with_springs(model: Model, field: str):
+def _with_springs(model: ModelFields, field: str):
     """A leaf; for springs that a model does not have: no stiffness, at the neutral configuration."""
     value, topology = getattr(model, field), model.topology
     if value is not None:

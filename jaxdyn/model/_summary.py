@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
 from jaxdyn.model._checks import rounding, unphysical_beyond_rounding
+from jaxdyn.model._fields import ModelFields
 from jaxdyn.model._restructure import ROWS, of_joints, owners
 from jaxdyn.model._topology import PRIMITIVES
-
-if TYPE_CHECKING:
-    # `Model` has these functions as methods.
-    from jaxdyn.model._model import Model
 
 WIDTH = 118
 _UNKNOWN = "?"
@@ -25,7 +21,7 @@ _SHOWN = 40
 """So many names are listed; of more the number is said."""
 
 
-def short(model: Model) -> str:
+def short(model: ModelFields) -> str:
     """One line for `repr`: how many bodies, which are first and last, the lengths of `q` and `v`, dtype and batch axes.
 
     Only of the structure, and of shapes and dtypes of the leaves, whatever stands in their places: arrays, traced ones,
@@ -42,7 +38,7 @@ def short(model: Model) -> str:
     return f"Model({', '.join(parts)})"
 
 
-def summary(model: Model) -> str:
+def summary(model: ModelFields) -> str:
     """A table of a model: gravity; bodies and joints with their places in `q` and `v`, limits, masses; what else acts
     in the joints; joints that mimic others; merged links; frames; and warnings of what is likely to be wrong.
 
@@ -56,7 +52,7 @@ def summary(model: Model) -> str:
 # Sections: lists of lines
 
 
-def _head(model: Model) -> list[str]:
+def _head(model: ModelFields) -> list[str]:
     topology = model.topology
     mass, gravity = _known(model, "inertial_parameters"), _known(model, "gravity")
     roots = [i for i, parent in enumerate(topology.parents) if parent < 0]
@@ -72,7 +68,7 @@ def _head(model: Model) -> list[str]:
     return lines
 
 
-def _bodies(model: Model) -> list[str]:
+def _bodies(model: ModelFields) -> list[str]:
     topology, owner = model.topology, owners(model.topology)
     mass, axes, pitches = (_known(model, f) for f in ("inertial_parameters", "joint_axis", "joint_pitch"))
     lower, upper = _known(model, "position_lower"), _known(model, "position_upper")
@@ -99,7 +95,7 @@ def _bodies(model: Model) -> list[str]:
     return _table(head, rows, right={0, 9})
 
 
-def _effects(model: Model) -> list[str]:
+def _effects(model: ModelFields) -> list[str]:
     """What acts in the joints, and what limits them; a column for each that is somewhere."""
     topology = model.topology
     columns: list[tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = [
@@ -136,7 +132,7 @@ def _cells(values: np.ndarray, starts: tuple[int, ...], shown: Sequence[bool]) -
     return [_same(values[own]) if show else "" for own, show in zip(_slices(starts), shown, strict=True)]
 
 
-def _mimics(model: Model) -> list[str]:
+def _mimics(model: ModelFields) -> list[str]:
     topology = model.topology
     multiplier, offset = _known(model, "mimic_multiplier"), _known(model, "mimic_offset")
     lines = []
@@ -148,7 +144,7 @@ def _mimics(model: Model) -> list[str]:
     return lines
 
 
-def _links(model: Model) -> list[str]:
+def _links(model: ModelFields) -> list[str]:
     topology, parameters = model.topology, _known(model, "attached_parameters")
     names = ("world", *topology.body_names)
     lines = []
@@ -161,13 +157,13 @@ def _links(model: Model) -> list[str]:
     return lines
 
 
-def _frames(model: Model) -> list[str]:
+def _frames(model: ModelFields) -> list[str]:
     topology = model.topology
     others = [n for n in topology.frame_names if n not in topology.body_names and n not in topology.attached_links]
     return _wrapped(f"{_count(len(others), 'frame', 'frames')} besides bodies and links: ", others) if others else []
 
 
-def _warnings(model: Model) -> list[str]:
+def _warnings(model: ModelFields) -> list[str]:
     topology = model.topology
     bodies, links = _known(model, "inertial_parameters"), _known(model, "attached_parameters")
     if bodies is None or links is None:
@@ -295,7 +291,7 @@ def _count(n: int, one: str, many: str) -> str:
 # Leaves, whatever they are
 
 
-def _known(model: Model, field: str) -> np.ndarray | None:
+def _known(model: ModelFields, field: str) -> np.ndarray | None:
     """A leaf's numbers in double precision; None if it has batch axes, is traced, or no array."""
     leaf = getattr(model, field)
     if isinstance(leaf, Tracer) or not isinstance(leaf, jax.Array | np.ndarray) or leaf.ndim != ROWS[field][1]:
@@ -303,7 +299,7 @@ def _known(model: Model, field: str) -> np.ndarray | None:
     return np.asarray(leaf, np.float64)
 
 
-def _batch(model: Model) -> tuple[int, ...]:
+def _batch(model: ModelFields) -> tuple[int, ...]:
     shapes = []
     for field, (_, core) in ROWS.items():
         shape = getattr(getattr(model, field), "shape", ())
