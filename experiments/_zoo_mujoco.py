@@ -18,6 +18,8 @@ def reference(path: Path) -> Any:
     """MuJoCo's model, without what a model here leaves to others: contacts and other constraints, friction, motors."""
     import mujoco
 
+    # It would write its warnings into a file of the working directory.
+    mujoco.set_mju_user_warning(lambda text: None)
     mj = mujoco.MjModel.from_xml_path(str(path))
     bits = mujoco.mjtDisableBit
     mj.opt.disableflags |= bits.mjDSBL_CONTACT | bits.mjDSBL_CONSTRAINT | bits.mjDSBL_ACTUATION

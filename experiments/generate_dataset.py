@@ -9,10 +9,10 @@ the folder, and `SHARD` below for what each shard holds.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -192,36 +192,52 @@ def whole_shards(folder: Path, manifest: dict[str, Any]) -> set[str]:
     return whole
 
 
-def write_shards(
-    folder: Path, config: Config, model: Model, effort: jax.Array, steps: int, manifest: dict[str, Any], missing
-) -> None:
-    dt = 1 / config.rate
+@functools.cache
+def generator(
+    population: Population, controls: Controls, rollouts: int, steps: int, rate: float, substeps: int, integrator: Any
+) -> Callable[[Model, jax.Array, jax.Array, jax.Array], dict[str, jax.Array]]:
+    """The compiled function of the nominal model, effort limits, a key and the number of a shard, that makes a shard.
+
+    All shards are the same program, whose random numbers depend on the number alone.
+    """
 
     @jax.jit
-    def generate(model: Model, effort: jax.Array, shard) -> dict[str, jax.Array]:
-        """Compiled once: all shards are the same program, whose random numbers depend on the shard's number alone."""
-        first, second = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), shard))
-        models, drawn = draw_models(first, model, config.population, effort, config.rollouts)
-        state, policy = draw_motion(second, model, config.controls, effort, config.rollouts, steps, dt)
+    def generate(model: Model, effort: jax.Array, key: jax.Array, shard: jax.Array) -> dict[str, jax.Array]:
+        first, second = jax.random.split(jax.random.fold_in(key, shard))
+        models, drawn = draw_models(first, model, population, effort, rollouts)
+        state, policy = draw_motion(second, model, controls, effort, rollouts, steps, 1 / rate)
         motion = rollout(
             models,
             state,
             policy,
-            dt,
+            1 / rate,
             steps=steps,
             policy_state=policy.init(state),
-            integrator=config.integrator,
-            substeps=config.substeps,
+            integrator=integrator,
+            substeps=substeps,
         )
         assert motion.tau is not None
         return {"t": motion.t, "q": motion.q, "v": motion.v, "tau": motion.tau, **drawn}
 
-    began = time.perf_counter()
-    program = generate.lower(model, effort, jnp.asarray(0, jnp.uint32)).compile()
-    print(f"compiled in {time.perf_counter() - began:.1f} s")
+    return generate
+
+
+def write_shards(
+    folder: Path, config: Config, model: Model, effort: jax.Array, steps: int, manifest: dict[str, Any], missing
+) -> None:
+    generate = generator(
+        config.population,
+        config.controls,
+        config.rollouts,
+        steps,
+        config.rate,
+        config.substeps,
+        config.integrator,
+    )
+    key = jax.random.key(config.seed)
     with tqdm(missing, unit=" shards", mininterval=0.1) as bar:
         for i in bar:
-            arrays: dict[str, Any] = jax.device_get(program(model, effort, jnp.asarray(i, jnp.uint32)))
+            arrays: dict[str, Any] = jax.device_get(generate(model, effort, key, jnp.asarray(i, jnp.uint32)))
             for name in ("q", "v"):
                 finite = np.isfinite(arrays[name]).all(axis=(-2, -1))
                 if not finite.all():

@@ -54,7 +54,7 @@ from jaxdyn.model import (
     with_locked_joints,
     with_payload,
 )
-from jaxdyn.simulate import State, Trajectory, rollout, step
+from jaxdyn.simulate import DivergenceError, State, Trajectory, rollout, step, vector_field
 from jaxdyn.spatial import SE3
 
 forward_dynamics = aba
@@ -66,6 +66,7 @@ __all__ = [
     "BodyInertia",
     "DHRow",
     "DataError",
+    "DivergenceError",
     "Frame",
     "JaxdynError",
     "Joint",
@@ -111,6 +112,7 @@ __all__ = [
     "to_mjcf",
     "to_urdf",
     "torque_regressor",
+    "vector_field",
     "with_armature",
     "with_joint_friction",
     "with_link_parameters",

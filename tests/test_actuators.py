@@ -26,6 +26,7 @@ from jaxdyn.simulate import (
     Transmission,
     VelocityServo,
     ViscousFriction,
+    rollout,
     step,
 )
 
@@ -299,8 +300,9 @@ def run():
     @functools.partial(jax.jit, static_argnames="dtype")
     def final(model, actuation, commands, state, dtype=jnp.float64):
         traced.append(dtype)
-        states, _ = simulated(model, actuation.driven_by(commands), state, jnp.asarray(0.01, dtype), 20)
-        return states.q[-1]
+        policy = actuation.driven_by(commands)
+        motion = rollout(model, state, policy, jnp.asarray(0.01, dtype), steps=20, policy_state=policy.init(state))
+        return motion.final.q
 
     return final, traced
 
@@ -427,3 +429,42 @@ def test_values_that_mean_nothing_are_named(message):
 def test_an_unknown_joint_is_named():
     with pytest.raises(UnknownNameError, match="did you mean 'rail'"):
         VelocityServo(slider(), 1.0, joints=["rai"])
+
+
+def test_step_by_step_is_the_roll_out(run):
+    final, _ = run
+    model, commands = slider(-0.5, 0.5), jnp.full((20, 1), 0.8)
+    states, _ = simulated(model, everything(model, 0.01).driven_by(commands), at(0.1), 0.01, 20)
+    np.testing.assert_allclose(final(model, everything(model, 0.01), commands, at(0.1)), states.q[-1], rtol=1e-12)
+
+
+def test_substeps_do_not_refine_a_block():
+    damper, moving = Actuation(ViscousFriction(40.0)).driven_by(), at(0.0, 1.0)
+    v = rollout(slider(), moving, damper, 0.01, steps=3, policy_state=damper.init(moving), substeps=5).v[:, 0]
+    # As with one substep: v -> v (1 - dt d / m).
+    np.testing.assert_allclose(v, (1 - 0.01 * 40 / MASS) ** np.arange(4), rtol=1e-12)
+
+
+def test_a_lag_a_servo_and_limits_are_those_of_mujoco():
+    mujoco = pytest.importorskip("mujoco")
+    xml = f"""
+    <mujoco><option timestep="0.002" integrator="Euler" gravity="0 0 0"/>
+      <worldbody><body>
+        <joint name="rail" type="slide" axis="1 0 0"/><geom type="sphere" size="0.1" mass="{MASS}"/>
+      </body></worldbody>
+      <actuator><general joint="rail" dyntype="filterexact" dynprm="0.03" gainprm="300" biastype="affine"
+        biasprm="0 -300 -20" forcelimited="true" forcerange="-9 12" actearly="true"/></actuator>
+    </mujoco>"""
+    theirs = mujoco.MjModel.from_xml_string(xml)
+    data = mujoco.MjData(theirs)
+    commands = np.where(np.arange(300) % 100 < 50, 0.3, -0.2)[:, None]
+    q = []
+    for u in commands:
+        data.ctrl[:] = u
+        mujoco.mj_step(theirs, data)
+        q.append(data.qpos.copy())
+    drive = Actuation(FirstOrderLag(0.03, 0.002), PositionServo(slider(), 300.0, 20.0), EffortLimits(12.0, -9.0))
+    states, tau = simulated(slider(), drive.driven_by(commands), at(), 0.002, 300)
+    assert float(tau.max()) == 12
+    assert float(tau.min()) == -9
+    np.testing.assert_allclose(states.q, q, atol=1e-12)

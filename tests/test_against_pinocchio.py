@@ -37,7 +37,8 @@ def case(name: str):
     """A model, Pinocchio's, and random states."""
     if name in ROBOTS:
         path, free = str(robot_path(name)), ROBOTS[name]
-        model = load_urdf(path, free_base=free)
+        # Pinocchio drops <mimic> unless asked.
+        model = load_urdf(path, free_base=free, mimic="independent")
         pin_model = pin.buildModelFromUrdf(path, pin.JointModelFreeFlyer()) if free else pin.buildModelFromUrdf(path)
     else:
         seed, n, branching = TREES[name]

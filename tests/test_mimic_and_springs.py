@@ -199,7 +199,7 @@ def test_errors(joint, error, words):
     model = case(False)[0]
     with pytest.raises(ModelError, match="mimics 'lead_joint'"):
         model.q_index("left_joint")
-    with pytest.raises(ModelError, match="'left_joint'.*soft constraints"):
+    with pytest.raises(ModelError, match=r"'left_joint'.*soft constraints"):
         jaxdyn.to_mjcf(model)
 
 

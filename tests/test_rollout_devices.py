@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 # More than a chunk of the batch on each device; the last chunk is not full.
 SETUP = """
+import dataclasses
 import jax, jax.numpy as jnp, numpy as np
 jax.config.update("jax_enable_x64", True)
 import jaxdyn
@@ -60,15 +61,16 @@ same((out.q, out.v), (lambda t: (t.q, t.v))(jaxdyn.rollout(model, State(q, v), u
 out = jaxdyn.rollout(model, State(put(q), put(v)), put(u), 0.01)
 assert out.q.sharding.is_equivalent_to(split, out.q.ndim)
 
-# Gradients: the state's stays split; the model's is one sum over the devices.
-def loss(m, s, u, sharding):
+# Gradients: the state's stays split; those of the model's arrays are sums over the devices.
+def loss(damping, s, u, sharding):
+    m = dataclasses.replace(model, damping=damping)
     return jnp.sum(jaxdyn.rollout(m, s, u, 0.01, sharding=sharding, checkpoint="sqrt").final.q ** 2)
 
-want = jax.jit(jax.grad(loss, (0, 1)), static_argnums=3)(model, State(q, v), u, None)
+want = jax.jit(jax.grad(loss, (0, 1)), static_argnums=3)(model.damping, State(q, v), u, None)
 gradient = jax.jit(jax.grad(loss, (0, 1)), static_argnums=3)
-program = gradient.lower(model, State(put(q), put(v)), put(u), split).compile()
+program = gradient.lower(model.damping, State(put(q), put(v)), put(u), split).compile()
 assert set(communicates(program)) <= {"all-reduce"}, communicates(program)
-got = program(model, State(put(q), put(v)), put(u))
+got = program(model.damping, State(put(q), put(v)), put(u))
 assert got[1].q.sharding.is_equivalent_to(split, 2)
 same(got, want)
 

@@ -229,7 +229,10 @@ def test_what_a_joint_says():
         '<dynamics damping="0.25" friction="7"/>'
     )
     for kind in ("revolute", "prismatic", "continuous"):
-        model = load_urdf(arm(inside, kind), gravity=(1, 2, 3))
+        with warnings.catch_warnings():
+            # Of limits of the continuous one.
+            warnings.simplefilter("ignore", RobotFileWarning)
+            model = load_urdf(arm(inside, kind), gravity=(1, 2, 3))
         assert model.topology.joint_types == (kind,)
         close(model.joint_axis, [[0, 0.6, 0.8]])
         limits = (-np.inf, np.inf) if kind == "continuous" else (-1, 2.5)

@@ -98,7 +98,8 @@ def load_mjcf(
     **Raises** `RobotFileError` for a file that cannot be read, in the compiler's words for what it refuses, and for
     unsupported parts; `ModelError` for a model without a moving body; `ImportError` without MuJoCo.
 
-    **Warns** `RobotFileWarning` of what is left out; `PhysicalityWarning` of inertias that no distribution of mass has.
+    **Warns** `RobotFileWarning` of what is left out, and of what the compiler warns of; `PhysicalityWarning` of
+    inertias that no distribution of mass has.
     """
     m, source = compiled(path_or_text)
     names = Names.of(m)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
 import string
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def mujoco() -> Any:
 def compiled(path_or_text: Any) -> tuple[Any, str]:
     """The compiled `mjModel` of a path, of text, or given as such; and what to call the file in messages.
 
-    **Raises** `RobotFileError` for what cannot be read, and with the compiler's words for what it refuses.
+    **Raises** `RobotFileError` for what cannot be read, and with the compiler's words for what it refuses. **Warns**
+    `RobotFileWarning` of what the compiler warns of.
     """
     mj_model = mujoco().MjModel
     if isinstance(path_or_text, mj_model):
@@ -64,12 +66,41 @@ def _compile(compiler, argument: str, text: str, source: str) -> Any:
     if root and root[1] == "robot":
         # MuJoCo would read it, with rules of its own.
         raise RobotFileError(f"{source}: its root element is <robot>, so it is a URDF file; read it with load_urdf")
+    said: list[str] = []
     try:
-        return compiler(argument)
+        with _warnings_to(said):
+            found = compiler(argument)
     except Exception as error:
         # Whatever the foreign compiler raises says what is wrong with the file.
-        reason = "; ".join(line.strip() for line in str(error).strip().splitlines())
-        raise RobotFileError(f"{source}: MuJoCo's compiler refuses it: {reason}; correct the file there") from error
+        raise RobotFileError(
+            f"{source}: MuJoCo's compiler refuses it: {_line(error)}; correct the file there"
+        ) from error
+    for text in said:
+        _warn(f"{source}: MuJoCo's compiler warns: {_line(text)}")
+    return found
+
+
+@contextlib.contextmanager
+def _warnings_to(texts: list[str]) -> Iterator[None]:
+    """MuJoCo's warnings, which it would write into a file of the working directory; if nobody else takes them."""
+    module = mujoco()
+    if module.get_mju_user_warning() is not None:
+        yield
+        return
+    module.set_mju_user_warning(texts.append)
+    try:
+        yield
+    finally:
+        module.set_mju_user_warning(None)
+
+
+def _line(text: object) -> str:
+    return "; ".join(line.strip() for line in str(text).strip().splitlines())
+
+
+def _warn(message: str) -> None:
+    package = os.path.dirname(os.path.dirname(__file__))
+    warnings.warn(message, RobotFileWarning, skip_file_prefixes=(package,))
 
 
 def field(m, name: str, *shape: int) -> np.ndarray:
@@ -79,8 +110,10 @@ def field(m, name: str, *shape: int) -> np.ndarray:
 
 def disabled(m, *flags: str) -> bool:
     """Whether one of these standard features is disabled in `<option><flag>`."""
-    bits = mujoco().mjtDisableBit
-    return any(m.opt.disableflags & int(getattr(bits, f"mjDSBL_{flag.upper()}")) for flag in flags)
+    bits = mujoco().mjtDisableBit.__members__
+    # Springs and dampers had one flag in MuJoCo before 3.3.6.
+    given = (bits.get(f"mjDSBL_{flag.upper()}", bits.get("mjDSBL_PASSIVE")) for flag in flags)
+    return any(m.opt.disableflags & int(bit) for bit in given)
 
 
 def enum_name(enum: str, value) -> str:
@@ -156,9 +189,8 @@ def report(gaps: list[Gap], source: str, unsupported: str, title: str) -> None:
     if unsupported == "error" and gaps:
         lines = "\n".join(f"- {gap.what}; {gap.remedy}" for gap in gaps)
         raise RobotFileError(f"{source}: {title}:\n{lines}\nor load it with unsupported='warn', which leaves them out")
-    package = os.path.dirname(os.path.dirname(__file__))
     for gap in gaps:
-        warnings.warn(f"{source}: left out: {gap.what}", RobotFileWarning, skip_file_prefixes=(package,))
+        _warn(f"{source}: left out: {gap.what}")
 
 
 # Actuators: since MuJoCo 4 one may have several of the `nu` controls, and several outputs.

@@ -21,6 +21,7 @@ from jaxdyn.simulate._runge_kutta import rk4_step
 from jaxdyn.simulate._semi_implicit_euler import semi_implicit_euler_step
 from jaxdyn.simulate._state import State, Trajectory
 from jaxdyn.simulate._step import step
+from jaxdyn.simulate._vector_field import coordinate_rate, normalized, vector_field
 
 __all__ = [
     "AbstractActuator",
@@ -44,8 +45,11 @@ __all__ = [
     "Transmission",
     "VelocityServo",
     "ViscousFriction",
+    "coordinate_rate",
+    "normalized",
     "rk4_step",
     "rollout",
     "semi_implicit_euler_step",
     "step",
+    "vector_field",
 ]

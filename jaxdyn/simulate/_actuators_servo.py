@@ -40,8 +40,9 @@ class PositionServo(AbstractMemorylessActuator):
     or N/m and N s/m. The command is a `ServoCommand`, or its `position` alone. Joints that are not named have no servo,
     and get no torque from here.
 
-    The torque is held over a step: for a degree of freedom with the inertia `m` a step must be shorter than about
-    `2 m / kd` and `2 (m / kp)^(1/2)` to be stable.
+    The torque is held over a step: for a degree of freedom that moves alone with the inertia `m`, `1 / (M^-1)_ii`, a
+    step must be shorter than about `2 m / kd` and `2 (m / kp)^(1/2)` to be stable. Larger dampings are for
+    `rollout(..., integrator="implicit_velocity", actuator_damping=servo.kd)`, which takes them at the end of the step.
     """
 
     kp: Float[Array, "*#batch #nv"]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from jaxdyn._errors import JaxdynError
 from jaxdyn.simulate._state import State
@@ -47,7 +48,7 @@ def checked[T](result: T, report: Report, dt) -> T:
     """`result`, with a `DivergenceError` where the report has one: at once in eager mode; under transformations when
     the program runs, as a run-time error of JAX with the same text."""
     values = (report.first, report.torque, dt)
-    if not any(isinstance(x, jax.core.Tracer) for x in values):
+    if not any(isinstance(x, Tracer) for x in values):
         for first, torque, at in _local_parts(report):
             _raise_if_bad(first, torque, dt, at)
         return result
@@ -66,8 +67,8 @@ def checked[T](result: T, report: Report, dt) -> T:
 
 
 def _after(seen, x):
-    # `seen` is always false.
-    return jnp.where(seen, jnp.zeros_like(x), x)
+    # `seen` is always false. Keys of random numbers cannot be selected so.
+    return x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else jnp.where(seen, jnp.zeros_like(x), x)
 
 
 def _on_host(first, torque, dt):
@@ -108,4 +109,4 @@ def _line(index: tuple[int, ...], first: np.ndarray, torque: np.ndarray, dt: flo
     if k == 0:
         return f"{what}: the initial state is not finite"
     why = "; the torques of that step were not finite" if torque[index] else ""
-    return f"{what}: first not finite after step {k - 1} (t = {k * dt:.6g} s){why}"
+    return f"{what}: first not finite after step {k - 1} (from 0), t = {k * dt:.6g} s{why}"

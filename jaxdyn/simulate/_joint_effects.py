@@ -3,9 +3,11 @@
 They see the state at the start of a step, and their torque is held over it, substeps included: an explicit treatment.
 For a degree of freedom with the inertia `m`, friction that changes its torque by `F` within the velocity `w` is stable
 for steps below about `2 m w / F`, a spring of stiffness `k` below `2 (m / k)^(1/2)`, a damper `c` below `2 m / c`;
-beyond, velocities chatter or grow, and shorter substeps do not help, only a shorter `dt`. `Model.damping`,
+beyond, velocities chatter or grow, and shorter substeps do not help, only a shorter `dt`. With substeps a spring whose
+torque is held gains energy at any `dt`, unless it has a damper of at least `k dt / 2`. `Model.damping`,
 `Model.friction` and `Model.stiffness` (joint springs, about `Model.spring_reference`) are evaluated by the dynamics
-themselves, in every substep: prefer them where they say what is meant.
+themselves, in every substep, and the integrator `"implicit_velocity"` takes damping and friction implicitly: prefer
+them where they say what is meant.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from jaxdyn.simulate._state import State
 from jaxdyn.spatial import SE3, Mat3, Motion, Sym3, Vec3
 
 ITERATIONS = 8
-"""Each multiplies the error of the step's velocity by about `dt |v|` (rad): 1e-2 in a millisecond at 10 rad/s."""
+"""Each multiplies the error of the step's velocity by about `dt |v|` (rad) or less. A double pendulum at 10 rad/s is
+solved to 1e-12 rad/s with 5 ms, to 1e-10 with 10 ms and to 3e-8 with 20 ms."""
 
 
 def midpoint_step(model: Model, state: State, tau, dt) -> State:

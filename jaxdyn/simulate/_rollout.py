@@ -69,8 +69,8 @@ def rollout(
     - `sharding`: how devices share the batch: its spec has an entry for each leading batch axis. Every device rolls out
       its part, nothing is exchanged, and what is returned stays where it is. By default as `state.q` is, if it has a
       `NamedSharding` already (not within `jit`, where that is not known). Policy and sensors then see the device's
-      part alone; what a policy carries is split where it begins with all batch axes, and is the same everywhere
-      otherwise.
+      part alone. What the policy carries is split where it begins with all batch axes, and is the same everywhere
+      otherwise, as are the arrays in the policy: what belongs to single elements of the batch must be carried.
 
     **Returns** `steps / save_every + 1` samples, the first of them `state`.
 
@@ -78,7 +78,7 @@ def rollout(
     """
     checked_scheme(integrator, substeps, actuator_damping is not None)
     positive(save_every, "save_every")
-    dt = checked_dt(dt)
+    h = checked_dt(dt)
     model = jax.tree.map(jnp.asarray, model)
     q, v = jnp.asarray(state.q), jnp.asarray(state.v)
     require_last_axes(q, (model.nq,), "state.q", f"nq = {model.nq} for this model")
@@ -120,13 +120,13 @@ def rollout(
         sharding = sharding_of(state.q, q.ndim - 1) if q.shape[:-1] == batch else None
     split = None if sharding is None else Split.of(sharding, batch)
     functions, shape_of_functions = _arrays_of((policy, sensors))
-    given = _Given(model, start, cast(rows), memory, cast(damping), functions, dt.astype(dtype))
+    given = _Given(model, start, cast(rows), memory, cast(damping), functions, h.astype(dtype))
     if split is not None:
         given = split.put(given, _specs(split, given))
     plan = _Plan(steps, integrator, substeps, save_every, segment, check, split, shape_of_functions)
     # Compiled by itself, for eager use; inside a user's `jit` it is inlined.
     trajectory, report = _compiled(given, plan)
-    return checked(trajectory, report, dt) if report is not None else trajectory
+    return checked(trajectory, report, h) if report is not None else trajectory
 
 
 class _Given(NamedTuple):
@@ -190,7 +190,7 @@ def _compiled(given: _Given, plan: _Plan):
     if sensors is not None:
         one = jax.eval_shape(sensors, given.model, given.start, given.dt)
         sensed = split.of_leading(jax.eval_shape(lambda x: jax.tree.map(_with_samples(split.batch, 2), x), one))
-    trajectory = Trajectory(PartitionSpec(), samples, samples, samples, split.of_leading(given.memory), sensed)
+    specs: Any = (PartitionSpec(), samples, samples, samples, split.of_leading(given.memory), sensed)
     report = Report(batch, batch) if plan.check else None
     # The parts are independent: the program of each device is the one for a batch of that size, chunks included, and
     # the compiler has nothing to partition.
@@ -198,7 +198,7 @@ def _compiled(given: _Given, plan: _Plan):
         lambda given: _simulate(given, plan),
         mesh=split.mesh,
         in_specs=(_specs(split, given),),
-        out_specs=(trajectory, report),
+        out_specs=(Trajectory(*specs), report),
         check_vma=False,
     )(given)
 

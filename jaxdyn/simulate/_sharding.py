@@ -7,8 +7,8 @@ import math
 
 import equinox as eqx
 import jax
-import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.core import Tracer
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxdyn._errors import ModelError, ShapeError
 from jaxdyn.model import Model
@@ -21,7 +21,7 @@ _MATRICES = ("joint_placement", "joint_axis", "inertial_parameters", "frame_plac
 class Split:
     """Which axes of the mesh split which axes of the batch."""
 
-    mesh: jax.sharding.Mesh
+    mesh: Mesh | AbstractMesh
     batch: tuple[int, ...]
     entries: tuple
     """One for each axis of the batch."""
@@ -92,7 +92,7 @@ class Split:
         """Concrete arrays on the devices; arrays within a transformation are moved by the compiler."""
 
         def one(x, spec):
-            if isinstance(x, jax.core.Tracer):
+            if isinstance(x, Tracer):
                 return x
             return jax.device_put(x, NamedSharding(self.mesh, spec))
 
@@ -101,9 +101,9 @@ class Split:
 
 def sharding_of(x, axes: int) -> NamedSharding | None:
     """How the leading axes of a concrete array are split, or None where they are not."""
-    if isinstance(x, jax.core.Tracer) or not isinstance(x, jax.Array) or not isinstance(x.sharding, NamedSharding):
+    if isinstance(x, Tracer) or not isinstance(x, jax.Array) or not isinstance(x.sharding, NamedSharding):
         return None
     spec = tuple(x.sharding.spec)[:axes]
-    if all(entry is None for entry in spec) or np.prod(x.sharding.mesh.devices.shape) == 1:
+    if all(entry is None for entry in spec) or x.sharding.mesh.size == 1:
         return None
     return NamedSharding(x.sharding.mesh, PartitionSpec(*spec))

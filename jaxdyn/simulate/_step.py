@@ -57,7 +57,7 @@ def step(
     **Raises** `ModelError` for another integrator or number of substeps, `ShapeError` where a shape does not fit.
     """
     checked_scheme(integrator, substeps, actuator_damping is not None)
-    dt = checked_dt(dt)
+    h = checked_dt(dt)
     q, v, tau = (jnp.asarray(x) for x in (state.q, state.v, tau))
     arrays = [("state.q", q, "nq"), ("state.v", v, "nv"), ("tau", tau, "nv")]
     if actuator_damping is not None:
@@ -68,7 +68,7 @@ def step(
     batch = common_batch(model, **{name: x.shape[:-1] for name, x, _ in arrays})
     dtype = jnp.result_type(model.dtype, q, v, tau)
     start = State(*(jnp.broadcast_to(x, (*batch, x.shape[-1])).astype(dtype) for x in (q, v)))
-    return advance(model, start, tau.astype(dtype), dt.astype(dtype), integrator, substeps, actuator_damping)
+    return advance(model, start, tau.astype(dtype), h.astype(dtype), integrator, substeps, actuator_damping)
 
 
 def advance(model: Model, state: State, tau, dt, integrator: str, substeps: int, actuator_damping: Any) -> State:

@@ -24,7 +24,9 @@ class VectorField(eqx.Module):
     control: Any
 
     def __call__(self, t, state: State, args: Any = None) -> State:
-        tau = self.control(t, state, args) if callable(self.control) else self.control
+        tau: Any = self.control
+        if callable(tau):
+            tau = tau(t, state, args)
         a = aba(self.model, state.q, state.v, tau)
         return State(coordinate_rate(self.model, state.q, state.v), a)
 

@@ -1,0 +1,403 @@
+"""Integrators: orders of convergence, closed forms, conserved quantities, MuJoCo with the same step."""
+
+import dataclasses
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxdyn
+from jaxdyn import BodyInertia, Joint, ModelBuilder, ModelError, ShapeError, State
+from jaxdyn.simulate import coordinate_rate, normalized, vector_field
+from tests.oracles import MujocoOracle
+
+ORDERS = {"euler": 1, "semi_implicit_euler": 1, "implicit_velocity": 1, "midpoint": 2, "rk4": 4}
+
+
+@functools.cache
+def flyer():
+    """A free body that carries a ball joint and a hinge, all with friction and springs."""
+    builder = ModelBuilder()
+    builder.add_body("base", joint=Joint("free"), inertia=BodyInertia(2.0, (0.05, 0.0, 0.02), (0.02, 0.03, 0.04)))
+    arm = BodyInertia(0.7, (0.0, 0.1, 0.2), (0.01, 0.008, 0.006))
+    builder.add_body("arm", "base", Joint("ball", damping=0.02, stiffness=0.5), (0.1, 0.0, 0.1), arm)
+    hand = BodyInertia(0.4, (0.1, 0.0, 0.05), (0.004, 0.003, 0.002))
+    joint = Joint(axis=(0.6, 0.8, 0.0), damping=0.05, friction=0.02, friction_velocity=1.0, armature=0.01)
+    builder.add_body("hand", "arm", joint, (0.0, 0.1, 0.3), hand)
+    return builder.build()
+
+
+def flying() -> State:
+    rng = np.random.default_rng(0)
+    q = np.concatenate([rng.normal(size=3), *(unit(rng.normal(size=4)) for _ in range(2)), [0.3]])
+    return State(jnp.asarray(q), jnp.asarray(rng.normal(size=10)))
+
+
+def unit(x):
+    return x / np.linalg.norm(x)
+
+
+TORQUES = jnp.asarray(0.1 * np.random.default_rng(1).normal(size=10))
+
+
+@functools.cache
+def stepper(integrator: str, optimized: bool = False):
+    """Any number of steps of any length: one program for a structure."""
+
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 3 if optimized else 0})
+    def run(model, state, tau, dt, n):
+        def one(_, state):
+            return jaxdyn.step(model, state, tau, dt, integrator=integrator)
+
+        return lax.fori_loop(0, n, one, state)
+
+    return run
+
+
+def advance(integrator, model, state, duration, n, tau=None):
+    tau = jnp.zeros(model.nv) if tau is None else tau
+    return stepper(integrator)(model, state, tau, duration / n, n)
+
+
+@functools.cache
+def reference() -> State:
+    """Converged: with half as many steps the same to 1e-11."""
+    return advance("rk4", flyer(), flying(), 0.4, 800, TORQUES)
+
+
+@pytest.mark.parametrize("integrator", ORDERS)
+def test_order_of_convergence(integrator):
+    """The slope of the error over the step, free base, ball joint, friction and springs included."""
+    numbers = np.array([20, 40, 80]) if integrator == "rk4" else np.array([64, 128, 256])
+    ends = [advance(integrator, flyer(), flying(), 0.4, int(n), TORQUES) for n in numbers]
+    expected = reference()
+    errors = [max(np.abs(end.q - expected.q).max(), np.abs(end.v - expected.v).max()) for end in ends]
+    order = -np.polyfit(np.log(numbers), np.log(errors), 1)[0]
+    assert order == pytest.approx(ORDERS[integrator], abs=0.15 if integrator != "rk4" else 0.3), errors
+    for part in (slice(3, 7), slice(7, 11)):
+        assert np.linalg.norm(ends[0].q[part]) == pytest.approx(1, abs=1e-12)
+
+
+def test_substeps_are_steps():
+    model, start = flyer(), flying()
+    fine = jaxdyn.step(model, start, TORQUES, 0.03, substeps=3)
+    expected = advance("semi_implicit_euler", model, start, 0.03, 3, TORQUES)
+    np.testing.assert_allclose(fine.q, expected.q, rtol=1e-12)
+    np.testing.assert_allclose(fine.v, expected.v, rtol=1e-12)
+
+
+# Closed forms.
+
+
+@functools.cache
+def rod():
+    """A uniform rod, 1 kg and 1 m long, hinged at its end, hanging at zero."""
+    inertia = BodyInertia(1.0, (0.0, 0.0, -0.5), (1 / 12, 1 / 12, 0.0))
+    return ModelBuilder().add_body("rod", joint=Joint(axis=(0, 1, 0)), inertia=inertia).build()
+
+
+@pytest.mark.parametrize(
+    ("amplitude", "period"),
+    [(0.1, 1.638970889418406), (np.pi / 2, 1.933334854373246), (3.0, 4.211543869056686)],
+)
+def test_pendulum_returns_after_its_period(amplitude, period):
+    start = State(jnp.array([amplitude]), jnp.zeros(1))
+    end = advance("rk4", rod(), start, period, 4000)
+    np.testing.assert_allclose(end.q, [amplitude], atol=1e-8)
+    np.testing.assert_allclose(end.v, [0], atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("t", "expected"),
+    [(0.25, (1.570961602256057, -3.498905163445073)), (1.0, (-1.947590129406683, -1.191089938344319))],
+)
+def test_pendulum_released_from_two_radians(t, expected):
+    end = advance("rk4", rod(), State(jnp.array([2.0]), jnp.zeros(1)), t, 2000)
+    np.testing.assert_allclose([*end.q, *end.v], expected, atol=1e-8)
+
+
+@functools.cache
+def top():
+    """A free body with the inertia diag(1, 2, 3), without gravity."""
+    inertia = BodyInertia(1.0, (0, 0, 0), (1.0, 2.0, 3.0))
+    return ModelBuilder().add_body("top", joint=Joint("free"), inertia=inertia).build(gravity=(0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("t", "expected"),
+    [
+        (1.0, (0.7239782145763153, 0.6898228358201044, 0.6938166076567855)),
+        (5.0, (-0.9678418423883813, -0.2515594723365903, 0.7867057543702382)),
+        (9.360695887026688, (1.0, 0.0, 0.8)),
+    ],
+)
+def test_free_body_turns_as_euler_says(t, expected):
+    start = State(top().neutral(), jnp.array([0, 0, 0, 1.0, 0, 0.8]))
+    end = advance("rk4", top(), start, t, 3000)
+    np.testing.assert_allclose(end.v[3:], expected, atol=1e-8)
+
+
+# What is conserved.
+
+
+def momentum(model, state):
+    """`[force, moment]` in world axes about the world's origin."""
+    free = dataclasses.replace(model, gravity=jnp.zeros(3), stiffness=None, spring_reference=None)
+    rest = jnp.zeros_like(state.v)
+    p = jaxdyn.rnea(free, state.q, rest, state.v, joint_friction=False)[:6]
+    R = jaxdyn.forward_kinematics(model, state.q).rotation[0]
+    linear = R @ p[:3]
+    return jnp.concatenate([linear, R @ p[3:] + jnp.cross(state.q[:3], linear)])
+
+
+def test_momentum_is_kept_and_falls_with_gravity():
+    """Friction and springs within the system do not change it. The variational step keeps it exactly."""
+    model, start = flyer(), flying()
+    weightless = dataclasses.replace(model, gravity=jnp.zeros(3))
+    before = momentum(model, start)
+    for integrator, n, tolerance in (("midpoint", 40, 1e-11), ("rk4", 200, 1e-7)):
+        after = momentum(model, advance(integrator, weightless, start, 0.4, n))
+        np.testing.assert_allclose(after, before, atol=tolerance)
+        falling = momentum(model, advance(integrator, model, start, 0.4, n))
+        fallen = [0, 0, -9.81 * 0.4 * float(model.mass.sum())]
+        np.testing.assert_allclose(falling[:3] - before[:3], fallen, atol=tolerance)
+
+
+def without_friction(model):
+    return dataclasses.replace(model, damping=0 * model.damping, friction=0 * model.friction)
+
+
+def energy(model, state):
+    return jaxdyn.kinetic_energy(model, state.q, state.v) + jaxdyn.potential_energy(model, state.q)
+
+
+def test_energy_does_not_drift_over_long_horizons():
+    """1e5 steps of a double pendulum that goes over the top: the energy oscillates, and its mean stays."""
+    model = without_friction(jaxdyn.samples.double_pendulum())
+    run, start = stepper("midpoint", optimized=True), State(jnp.array([2.0, 1.0]), jnp.array([0.5, -0.3]))
+    ends, state = [], start
+    for _ in range(1000):
+        state = run(model, state, jnp.zeros(2), 2e-3, 100)
+        ends.append(state)
+    energies = jax.jit(energy)(model, jax.tree.map(lambda *x: jnp.stack(x), *ends))
+    scale = float(
+        jaxdyn.potential_energy(model, jnp.array([np.pi, 0.0])) - jaxdyn.potential_energy(model, jnp.zeros(2))
+    )
+    error = np.abs(energies - float(energy(model, start))) / scale
+    assert np.abs(state.q).max() > 4 * np.pi
+    assert error.max() < 2e-3
+    assert error[500:].max() < 2 * error[:500].max()
+    means = energies.reshape(4, -1).mean(axis=1) / scale
+    assert np.ptp(means) < 1e-4, means
+
+
+def test_midpoint_is_reversible_and_differentiable():
+    model = without_friction(jaxdyn.samples.double_pendulum())
+    run = stepper("midpoint", optimized=True)
+    start, tau = State(jnp.array([0.4, 1.0]), jnp.array([0.5, -0.3])), jnp.array([0.1, 0.2])
+    there = run(model, start, tau, 0.01, 1)
+    back = run(model, there, tau, -0.01, 1)
+    np.testing.assert_allclose(back.q, start.q, atol=1e-13)
+    np.testing.assert_allclose(back.v, start.v, atol=1e-11)
+
+    def heavier(mass):
+        return eqx.tree_at(lambda m: m.inertial_parameters, model, mass * model.inertial_parameters)
+
+    def read(end):
+        return jnp.vdot(end.q, jnp.array([1.0, 2.0])) + end.v.sum()
+
+    def after(v, mass):
+        return read(jaxdyn.step(heavier(mass), State(start.q, v), tau, 0.01, integrator="midpoint"))
+
+    reverse = jax.jit(jax.grad(after, (0, 1)))(start.v, 1.0)
+    h = 1e-5
+    for i, e in enumerate(h * jnp.eye(2)):
+        up, down = (read(run(model, State(start.q, start.v + s * e), tau, 0.01, 1)) for s in (1, -1))
+        assert float(reverse[0][i]) == pytest.approx(float(up - down) / (2 * h), rel=1e-7)
+    up, down = (read(run(heavier(1 + s * h), start, tau, 0.01, 1)) for s in (1, -1))
+    assert float(reverse[1]) == pytest.approx(float(up - down) / (2 * h), rel=1e-6)
+
+
+# Implicit damping.
+
+
+def test_implicit_damping_is_stable_and_exact_in_its_equation():
+    model = rod()
+    stiff = dataclasses.replace(model, damping=jnp.array([1e4]))
+    # Without gravity: v1 = v0 / (1 + dt D / M), with dt D / M = 300.
+    stiff = dataclasses.replace(stiff, gravity=jnp.zeros(3))
+    end = jaxdyn.step(stiff, State(jnp.zeros(1), jnp.ones(1)), jnp.zeros(1), 0.01, integrator="implicit_velocity")
+    np.testing.assert_allclose(end.v, [1 / 301], rtol=1e-12)
+    np.testing.assert_allclose(end.q, 0.01 * end.v, rtol=1e-12)
+    far = advance("semi_implicit_euler", stiff, State(jnp.zeros(1), jnp.ones(1)), 0.1, 10)
+    assert abs(far.v[0]) > 1e10
+
+
+def test_coulomb_friction_stops_and_never_turns_the_motion():
+    """From speed to rest, with a step that would carry an explicit one through zero."""
+    sticky = dataclasses.replace(rod(), friction=jnp.array([50.0]), gravity=jnp.zeros(3))
+    v = [1.0]
+    for n in (1, 2, 3, 10):
+        v.append(float(advance("implicit_velocity", sticky, State(jnp.zeros(1), jnp.ones(1)), 0.01 * n, n).v[0]))
+    assert (np.array(v) > 0).all()
+    assert (np.diff(v) < 0).all()
+    assert v[-1] < 1e-2
+
+    def stopped(v):
+        state = State(jnp.zeros(1), v)
+        return jaxdyn.step(sticky, state, jnp.zeros(1), 0.01, integrator="implicit_velocity").v.sum()
+
+    # At rest the secant is the tangent: v1 = v0 / (1 + dt F / (v_c M)).
+    slope = jax.grad(stopped)(jnp.zeros(1))
+    np.testing.assert_allclose(slope, 1 / (1 + 0.01 * 50 / 0.01 / (1 / 3)), rtol=1e-12)
+
+
+def test_damping_of_actuators_counts_as_that_of_joints():
+    model, start = jaxdyn.samples.arm(), State(jnp.full(7, 0.3), jnp.arange(7) / 3.0)
+    d = jnp.linspace(0.5, 2.0, 7)
+    damped = dataclasses.replace(model, damping=model.damping + d)
+    expected = jaxdyn.step(damped, start, jnp.ones(7), 0.01, integrator="implicit_velocity")
+    tau = jnp.ones(7) - d * start.v
+    got = jaxdyn.step(model, start, tau, 0.01, integrator="implicit_velocity", actuator_damping=d)
+    np.testing.assert_allclose(got.v, expected.v, rtol=1e-11)
+
+
+# MuJoCo, an independent implementation.
+
+
+def mujoco_run(model, state, tau, dt, n, integrator, disable=0):
+    oracle = MujocoOracle(model)
+    mj, data = oracle.mj, oracle.data
+    mj.opt.timestep, mj.opt.integrator = dt, integrator
+    mj.opt.disableflags |= disable
+    J, _ = oracle._set(state.q, state.v)
+    for _ in range(n):
+        # Torques are in our conventions all the way: on a free base those of the moment.
+        q = np.array(data.qpos)
+        J, _ = oracle._set(q, _our_velocity(oracle, data))
+        data.qfrc_applied[:] = J.T @ np.asarray(tau)
+        mujoco.mj_step(mj, data)
+    return State(np.array(data.qpos), _our_velocity(oracle, data))
+
+
+def _our_velocity(oracle, data):
+    v = np.array(data.qvel)
+    for at_q, at_v in oracle.free:
+        R = np.zeros(9)
+        mujoco.mju_quat2Mat(R, data.qpos[at_q + 3 : at_q + 7])
+        v[at_v : at_v + 3] = R.reshape(3, 3).T @ v[at_v : at_v + 3]
+    return v
+
+
+def test_arm_moves_as_in_mujoco():
+    """1000 steps of an arm with damping and armature. MuJoCo's Euler is explicit in damping only when told so."""
+    model = jaxdyn.samples.arm()
+    model = dataclasses.replace(
+        model, damping=jnp.linspace(0.5, 0.1, 7), armature=jnp.full(7, 0.1), friction=0 * model.friction
+    )
+    start, tau = State(jnp.linspace(-1, 1, 7), jnp.linspace(0.5, -0.5, 7)), jnp.linspace(3, -1, 7)
+    kinds = mujoco.mjtIntegrator
+    explicit = mujoco.mjtDisableBit.mjDSBL_EULERDAMP
+    for ours, theirs, disable in (
+        ("implicit_velocity", kinds.mjINT_IMPLICITFAST, 0),
+        ("implicit_velocity", kinds.mjINT_EULER, 0),
+        ("semi_implicit_euler", kinds.mjINT_EULER, explicit),
+    ):
+        got = advance(ours, model, start, 1.0, 1000, tau)
+        expected = mujoco_run(model, start, tau, 1e-3, 1000, theirs, disable)
+        np.testing.assert_allclose(got.q, expected.q, atol=1e-8)
+        np.testing.assert_allclose(got.v, expected.v, atol=1e-8)
+
+
+def test_free_base_moves_as_in_mujoco_to_first_order():
+    """MuJoCo moves a free base by its velocity in world axes: steps differ by O(dt^2), motions by O(dt)."""
+    model = dataclasses.replace(flyer(), friction=jnp.zeros(10))
+    start, errors = flying(), []
+    for n in (100, 200, 400):
+        got = advance("implicit_velocity", model, start, 0.2, n)
+        expected = mujoco_run(model, start, np.zeros(10), 0.2 / n, n, mujoco.mjtIntegrator.mjINT_EULER)
+        errors.append(max(np.abs(got.q - expected.q).max(), np.abs(got.v - expected.v).max()))
+    assert errors[0] < 5e-2
+    np.testing.assert_allclose(np.array(errors[:-1]) / errors[1:], 2, atol=0.1)
+
+
+# Solvers of another library.
+
+
+def test_rate_of_coordinates_is_the_derivative_of_integrate():
+    model, state, h = flyer(), flying(), 1e-6
+    slope = (model.integrate(state.q, h * state.v) - model.integrate(state.q, -h * state.v)) / (2 * h)
+    np.testing.assert_allclose(coordinate_rate(model, state.q, state.v), slope, atol=1e-9)
+    batch = coordinate_rate(model, state.q[None], jnp.stack([state.v, 2 * state.v]))
+    np.testing.assert_allclose(batch[1], 2 * batch[0], rtol=1e-12)
+    rough = State(state.q.at[3:7].mul(1.1), state.v)
+    np.testing.assert_allclose(normalized(model, rough).q, state.q, rtol=1e-12)
+
+
+def test_vector_field_in_diffrax():
+    diffrax = pytest.importorskip("diffrax")
+
+    def solve(model, start, control, tolerance, until=0.4):
+        return diffrax.diffeqsolve(
+            diffrax.ODETerm(vector_field(model, control)),
+            diffrax.Dopri5(),
+            0.0,
+            until,
+            0.01,
+            start,
+            stepsize_controller=diffrax.PIDController(rtol=tolerance, atol=tolerance),
+            max_steps=256,
+        ).ys
+
+    model, start = top(), State(top().neutral(), jnp.array([0.2, 0, 0, 1.0, 0, 0.8]))
+    end = jax.jit(lambda s: solve(model, s, None, 1e-9, 1.0))(start)
+    end, expected = normalized(model, State(end.q[-1], end.v[-1])), advance("rk4", model, start, 1.0, 1000)
+    np.testing.assert_allclose(end.q, expected.q, atol=1e-7)
+    np.testing.assert_allclose(end.v, expected.v, atol=1e-7)
+
+    # Its adjoint, in the state, the model and the control, against differences.
+    pendulum, start = jaxdyn.samples.pendulum(), State(jnp.array([0.5]), jnp.array([1.0]))
+
+    @eqx.filter_jit
+    def adaptive(given):
+        model, start, gain = given
+        return solve(model, start, eqx.Partial(braked, gain), 1e-9).q.sum()
+
+    given = (pendulum, start, jnp.array(0.1))
+    gradient = eqx.filter_grad(adaptive)(given)
+    h = 1e-5
+    for place, e in (
+        (lambda a: a[0].gravity, h * jnp.array([0, 0, 1.0])),
+        (lambda a: a[1].v, h * jnp.ones(1)),
+        (lambda a: a[2], h * jnp.ones(())),
+    ):
+        up, down = (adaptive(eqx.tree_at(place, given, place(given) + s * e)) for s in (1, -1))
+        assert float(jnp.vdot(place(gradient), e) / h) == pytest.approx(float(up - down) / (2 * h), rel=1e-5)
+
+
+def braked(gain, t, state, args):
+    return -gain * state.v + jnp.cos(t)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda m, s: jaxdyn.step(m, s, s.v, 0.1, integrator="leapfrog"), ModelError, ["leapfrog", "midpoint"]),
+        (lambda m, s: jaxdyn.step(m, s, s.v, 0.1, substeps=0), ModelError, ["substeps", "0"]),
+        (lambda m, s: jaxdyn.step(m, s, s.v, jnp.ones(2)), ShapeError, ["dt", "(2,)"]),
+        (lambda m, s: jaxdyn.step(m, s, s.q[:0], 0.1), ShapeError, ["tau", "nv = 1"]),
+        (lambda m, s: jaxdyn.step(m, s, s.v, 0.1, actuator_damping=s.v), ModelError, ["implicit_velocity"]),
+        (lambda m, s: jaxdyn.step(m, State(s.q, jnp.ones((2, 1))), jnp.ones((3, 1)), 0.1), ShapeError, ["broadcast"]),
+        (lambda m, s: vector_field(m, jnp.ones(3)), ShapeError, ["control", "nv = 1"]),
+    ],
+)
+def test_errors_name_the_thing(call, error, words):
+    with pytest.raises(error) as caught:
+        call(rod(), State(jnp.zeros(1), jnp.zeros(1)))
+    for word in words:
+        assert word in str(caught.value)
