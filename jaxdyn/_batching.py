@@ -252,9 +252,10 @@ def _batching(operands, dims, *, function: Call):
         if many is not None:
             return many
     rank = max(x.ndim - c - m for x, c, m in zip(operands, function.cores, mapped, strict=True))
+    followed = _followed(function)
     moved = []
     for i, (x, d, c) in enumerate(zip(operands, dims, function.cores, strict=True)):
-        if d is None and i not in function.like:
+        if d is None and i not in followed:
             moved.append(x)
             continue
         x = jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
@@ -268,6 +269,12 @@ def _batching(operands, dims, *, function: Call):
     return [x.reshape(shape) for x, shape in zip(out, shapes, strict=True)], [0] * len(out)
 
 
+def _followed(function: Call) -> set[int]:
+    """The operands whose batch axes results have, or cotangents of results: a map of these is one of those."""
+    own = {i for i in function.like if i is not None}
+    return own if isinstance(function, Plain) else own | _followed(function.of)
+
+
 def _by_jacobian(operands, dims, function, size: int):
     """Derivatives in many directions at one point, where the function has a Jacobian of its own."""
     of = function.of
@@ -278,10 +285,14 @@ def _by_jacobian(operands, dims, function, size: int):
     n = len(of.cores)
     primals, linear = operands[:n], operands[n:]
     matrices = dict(zip(own.operands, call(own.jacobian, *primals), strict=True))
-    linear = [
-        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
-        for x, d in zip(linear, dims[n:], strict=True)
-    ]
+    rank = max(x.ndim - 2 for x in matrices.values())
+
+    def directions(x, d):
+        # Then the batch axes of the call, of which an operand may have fewer.
+        x = jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        return x.reshape((size,) + (1,) * (rank + 2 - x.ndim) + x.shape[1:])
+
+    linear = [directions(x, d) for x, d in zip(linear, dims[n:], strict=True)]
     if isinstance(function, Jvp):
         return [sum(_product("...ij,...j->...i", matrices[i], x) for i, x in zip(wrt, linear, strict=True))], [0]
     out = []

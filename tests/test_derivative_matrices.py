@@ -20,7 +20,8 @@ from jaxdyn.io import load_urdf
 
 STATES = 3
 TOLERANCE = 1e-10
-ROBOTS = {"ur5": False, "solo12": True, "talos_reduced": True}
+ROBOTS = {"ur5": False, "solo12": True, "panda": False, "kinova": False, "anymal": True, "talos_reduced": True}
+QUICK = ("ur5", "solo12")
 JOINTS = ("free", "ball", "planar", "helical", "universal")
 
 
@@ -48,6 +49,8 @@ def case(name: str) -> Case:
     model = eqx.tree_at(lambda m: (m.damping, m.friction, m.friction_velocity), model, values)
     q = model.random_configuration(jax.random.key(7), (STATES,))
     v, a = jax.random.normal(jax.random.key(8), (2, STATES, model.nv))
+    # One type for all, which is not weak, so that one program serves them and what is made from them.
+    model = model.astype(jnp.float64)
     return Case(model, PinocchioOracle(model, pin_model), q, v, a)
 
 
@@ -134,7 +137,7 @@ def check_against_pinocchio(name: str, computed, joint_friction: bool) -> None:
         np.testing.assert_allclose(symmetric, np.swapaxes(symmetric, -1, -2), atol=1e-12 * np.abs(symmetric).max())
 
 
-@pytest.mark.parametrize("name", ROBOTS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in ROBOTS])
 def test_robots_without_friction(name):
     check_against_pinocchio(name, computed(name, False), False)
 
@@ -212,38 +215,55 @@ ARGUMENTS = (0, 1, 2), (0, 1, 3)
 
 
 @functools.cache
-def generic_jacobians():
-    """Of inverse and of forward dynamics by all arguments, `q` by its coordinates."""
-    model, state = one_state()
-    function = inverse_and_forward(model, jnp.zeros((model.nb, 6)))
-    return run(jax.jacrev(function, argnums=(0, 1, 2, 3)), *state)
-
-
-def test_jacobians_are_the_matrices():
-    """Forward and reverse; through the coordinates, and equal to those by generic differentiation."""
+def jacobians():
+    """Those of inverse dynamics forward, those of forward dynamics in reverse: both ways come to the same matrices."""
     model, state = one_state()
 
-    def jacobians(*state):
-        # Which of the two ways is taken makes no difference to the matrices: each function goes one of them.
+    def of(*state):
         inverse, forward = (lambda *s, k=k: inverse_and_forward(model)(*s)[k] for k in range(2))
         every = (0, 1, 2, 3)
         return jax.jacfwd(inverse, argnums=every)(*state), jax.jacrev(forward, argnums=every)(*state)
 
-    actual = run(jacobians, *state)
+    return run(of, *state)
+
+
+def test_jacobians_are_the_matrices():
+    """Through the coordinates."""
+    model, state = one_state()
     # How coordinates change along the tangent space; the lengths of quaternions do not matter.
     along = jax.jacfwd(lambda dv: model.integrate(state[0], dv))(jnp.zeros(model.nv))
     unit = model.integrate(state[0], jnp.zeros(model.nv))
     scale = jnp.where(jnp.abs(unit) > 0, state[0] / unit, 1.0)
     for k, wrt in enumerate(ARGUMENTS):
-        got, generic = ([matrices[k][i] for i in wrt] for matrices in (actual, generic_jacobians()))
-        for x, y in zip(got, generic, strict=True):
-            assert relative_error(x[None], y[None]) < 1e-9
-        by_tangent = (got[0] * scale) @ along
-        for x, y in zip((by_tangent, *got[1:]), computed("tree", True)[k], strict=True):
+        by_q, *rest = (jacobians()[k][i] for i in wrt)
+        for x, y in zip(((by_q * scale) @ along, *rest), computed("tree", True)[k], strict=True):
             assert relative_error(x[None], y[:1]) < 1e-9
     # Nothing of the torque in inverse dynamics, nor of the acceleration in forward dynamics.
-    assert not actual[0][3].any()
-    assert not actual[1][2].any()
+    assert not jacobians()[0][3].any()
+    assert not jacobians()[1][2].any()
+
+
+@pytest.mark.slow
+def test_jacobians_are_the_generic_ones():
+    """With external wrenches among the arguments a function has no derivatives of its own."""
+    model, state = one_state()
+    wrenches = jnp.zeros((model.nb, 6))
+    function = inverse_and_forward(model, wrenches)
+    for generic in (jax.jacfwd, jax.jacrev):
+        value = run(generic(function, argnums=(0, 1, 2, 3)), *state)
+        for k, wrt in enumerate(ARGUMENTS):
+            for i in wrt:
+                assert relative_error(jacobians()[k][i][None], value[k][i][None]) < 1e-9
+
+
+def test_gradients_of_inverse_dynamics_are_the_generic_ones():
+    """By the coordinates, too, of quaternions that are not unit."""
+    model, state = one_state()
+    bar = jax.random.normal(jax.random.key(1), (model.nv,))
+    wrenches = jnp.zeros((model.nb, 6))
+    generic = run(jax.grad(lambda *s: bar @ jaxdyn.rnea(model, *s, wrenches), argnums=(0, 1, 2)), *state[:3])
+    for x, J in zip(generic, jacobians()[0], strict=False):
+        assert relative_error((bar @ J)[None], x[None]) < 1e-9
 
 
 def test_reverse_gradients_by_the_pullback():
@@ -253,19 +273,23 @@ def test_reverse_gradients_by_the_pullback():
 
     def pulled(*state):
         functions = [lambda *s, k=k: bars[k] @ inverse_and_forward(model)(*s)[k] for k in range(2)]
-        alone = jax.grad(functions[1], argnums=1)(*state)
+        alone = jax.grad(functions[0], argnums=1)(*state)
         return [jax.grad(f, argnums=wrt)(*state) for f, wrt in zip(functions, ARGUMENTS, strict=True)], alone
 
     actual, alone = run(pulled, *state)
     for k, wrt in enumerate(ARGUMENTS):
         for x, i in zip(actual[k], wrt, strict=True):
-            assert relative_error(x[None], (bars[k] @ generic_jacobians()[k][i])[None]) < 1e-9
-    np.testing.assert_allclose(alone, actual[1][1], rtol=1e-12)
+            assert relative_error(x[None], (bars[k] @ jacobians()[k][i])[None]) < 1e-9
+    np.testing.assert_allclose(alone, actual[0][1], rtol=1e-12)
 
 
 # Second derivatives of forward dynamics
 
 
+HINGES, BALL = ("revolute", "prismatic"), ("ball", "revolute")
+
+
+@functools.cache
 def differentiated(types: tuple[str, ...]):
     """For two joints with friction, `a` as a function of all of its arguments, at these arguments; and the differences
     of its derivative, which is tested above."""
@@ -283,20 +307,30 @@ def differentiated(types: tuple[str, ...]):
     return accelerate, z, jnp.moveaxis((up - down) / 2e-5, 0, -1)
 
 
-def test_second_derivatives_in_every_order(layout):
-    """By generic derivatives, forward and reverse, of the matrices; two of the orders in each of both layouts."""
-    accelerate, z, expected = differentiated(("revolute", "prismatic"))
-    outer = (jax.jacfwd, jax.jacrev)
-    inner = (jax.jacrev, jax.jacfwd) if layout else (jax.jacfwd, jax.jacrev)
-    for value in run(lambda z: [o(i(accelerate))(z) for o, i in zip(outer, inner, strict=True)], z):
-        assert relative_error(value[None], expected[None]) < 1e-7
-        np.testing.assert_allclose(value, np.swapaxes(value, -1, -2), atol=1e-10 * np.abs(value).max())
+def check_second_derivatives(types, outer, inner) -> None:
+    accelerate, z, expected = differentiated(types)
+    value = run(outer(inner(accelerate)), z)
+    assert relative_error(value[None], expected[None]) < 1e-7
+    np.testing.assert_allclose(value, np.swapaxes(value, -1, -2), atol=1e-10 * np.abs(value).max())
 
 
-def test_second_derivatives_of_the_pullback():
-    """Also by the coordinates of a quaternion."""
-    accelerate, z, expected = differentiated(("ball", "revolute"))
-    bar, dot = jnp.array([1.0, -2, 3, 4]), jax.random.normal(jax.random.key(6), z.shape)
+def test_second_derivatives(layout):
+    """By generic derivatives of the matrices, forward of those with the batch last, reverse of the others."""
+    check_second_derivatives(HINGES, *((jax.jacfwd, jax.jacrev) if layout else (jax.jacrev, jax.jacfwd)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("types", [HINGES, BALL], ids="-".join)
+@pytest.mark.parametrize("inner", [jax.jacfwd, jax.jacrev])
+@pytest.mark.parametrize("outer", [jax.jacfwd, jax.jacrev])
+def test_second_derivatives_in_every_order(outer, inner, types, layout):
+    check_second_derivatives(types, outer, inner)
+
+
+@pytest.mark.parametrize("types", [HINGES, pytest.param(BALL, marks=pytest.mark.slow)], ids="-".join)
+def test_second_derivatives_of_the_pullback(types):
+    accelerate, z, expected = differentiated(types)
+    bar, dot = jnp.arange(1.0, 1 + len(expected)), jax.random.normal(jax.random.key(6), z.shape)
     gradient = jax.grad(lambda z: bar @ accelerate(z))
     value = run(lambda z: jax.jvp(gradient, (z,), (dot,))[1], z)
     assert relative_error(value[None], (bar @ (expected @ dot))[None]) < 1e-7
@@ -306,29 +340,39 @@ def test_second_derivatives_of_the_pullback():
 
 
 def test_batches_of_models_in_single_precision():
-    """By a map over models and by leading axes of their arrays, against double precision one model after the other."""
-    model, *states = [x.astype(jnp.float32) for x in arguments("tree", True)]
+    """By leading axes of their arrays, against double precision one model after the other."""
+    model, q, v, a, tau = (x.astype(jnp.float32) for x in arguments("tree", True))
     leaves = ("inertial_parameters", "armature", "joint_placement", "gravity", "damping")
     many = [jnp.stack([getattr(model, name), 1.25 * getattr(model, name)]) for name in leaves]
 
-    def changed(*values):
-        return eqx.tree_at(lambda m: [getattr(m, name) for name in leaves], model, list(values))
+    def changed(values):
+        return eqx.tree_at(lambda m: [getattr(m, name) for name in leaves], model, values)
 
-    def both(many, q, v, a, tau):
-        wide = changed(*(x[:, None] for x in many))
-        inverse = jaxdyn.rnea_derivatives(wide, q, v, a)
-        return inverse, jax.vmap(lambda *values: jaxdyn.aba_derivatives(changed(*values), q, v, tau))(*many)
-
-    value = run(both, many, *states)
+    value = run(jaxdyn.aba_derivatives, changed([x[:, None] for x in many]), q, v, tau)
     for k in range(2):
         # The same numbers in both precisions: what is compared is the arithmetic, not the rounding of the input.
-        one = changed(*(x[k] for x in many))
-        expected = program(True)(*(x.astype(jnp.float64) for x in (one, *states)))
-        for what, x, y in zip(NAMES, jax.tree.leaves(value), jax.tree.leaves(expected), strict=True):
+        double = [x.astype(jnp.float64) for x in (changed([x[k] for x in many]), q, v, a, tau)]
+        for what, x, y in zip(NAMES[3:], value, program(True)(*double)[1], strict=True):
             assert x.dtype == jnp.float32
             assert x.shape == (2, STATES, model.nv, model.nv)
-            assert relative_error(x[k], y) < (1e-5 if what in NAMES[:3] else 1e-4), what
+            assert relative_error(x[k], y) < 1e-4, what
             assert relative_error(x[1 - k], y) > 1e-3
+
+
+@pytest.mark.slow
+def test_maps_over_models_and_states():
+    """One after the other, along axes that are not the first."""
+    model, q, v, a, _ = arguments("tree", True)
+    masses = jnp.stack([model.inertial_parameters, 1.25 * model.inertial_parameters], axis=1)
+
+    def of(parameters, q, v, a):
+        changed = eqx.tree_at(lambda m: m.inertial_parameters, model, parameters)
+        return jaxdyn.rnea_derivatives(changed, q, v, a)
+
+    mapped = jax.vmap(jax.vmap(of, (None, 1, 0, 0), 1), (1, None, None, None), -1)
+    for x, y in zip(run(mapped, masses, q.T, v, a), computed("tree", True)[0], strict=True):
+        np.testing.assert_allclose(jnp.swapaxes(x[..., 0], 0, 1), y, rtol=1e-10, atol=1e-10 * np.abs(y).max())
+        assert relative_error(jnp.swapaxes(x[..., 1], 0, 1), y) > 1e-3
 
 
 @pytest.mark.parametrize("function", [jaxdyn.rnea_derivatives, jaxdyn.aba_derivatives])
