@@ -85,6 +85,9 @@ def lines() -> list[Line]:
         add("roll-out against MuJoCo's C", key, limit, [("mujoco", "float64")])
     for robot in ROBOTS:
         add("roll-out against Brax", Key(robot, "rollout", 1, OURS, "float32"), 0.6, [("brax", "float32")])
+    plants = (("MuJoCo's C", ("mujoco", "float64")), ("Brax", ("brax", "float32")))
+    for (name, peer), robot in itertools.product(plants, ROBOTS[:2]):
+        add(f"256 roll-outs against {name}", Key(robot, "rollout", 256, OURS, "float32"), 1.0, [peer])
     for operation, dtype, robot in itertools.product(("aba", "rnea"), ("float32", "float64"), ROBOTS):
         key = Key(robot, f"vmap_{operation}", 1024, OURS, dtype)
         add(f"jax.vmap of {operation} against its batch axes", key, 1.2, [(OURS, dtype)], operation=operation)

@@ -61,7 +61,7 @@ class Config:
     """panda, solo12, talos_reduced, and chainN of N revolute joints."""
     operations: str = "all"
     batches: str = "1,64,256,1024,8192"
-    rollout_batches: str = "1,64"
+    rollout_batches: str = "1,64,256"
     """Those of `batches` at which roll-outs run."""
     dtypes: str = "float32,float64"
     peers: str = "all"
