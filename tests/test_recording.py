@@ -2,11 +2,13 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
-from jaxdyn import DataError
-from jaxdyn.sysid import Recording, load_npz
+from jaxdyn import BodyInertia, DataError, Joint, ModelBuilder
+from jaxdyn.sysid import Recording, as_recordings
 
 
 def sines(t: np.ndarray, frequency: float = 1.0) -> Recording:
@@ -151,30 +153,173 @@ def test_differences():
     close(no_velocity.a, -((2 * np.pi) ** 2) * no_velocity.q, 3e-3)
     with pytest.raises(DataError, match="too few"):
         r.between(0, 0.002).differentiated()
-    with pytest.raises(DataError, match="give v"):
+    with pytest.raises(DataError, match="give the model"):
         Recording(np.arange(9.0), np.zeros((9, 4)), None, None, np.zeros((9, 3))).differentiated()
 
 
-def test_load_npz(tmp_path):
-    path = tmp_path / "run.npz"
-    t = np.arange(5.0)
-    np.savez(path, t=t, q=np.zeros((5, 2)), tau_measured=np.ones((5, 2)), v=np.zeros((5, 2)))
-    r = load_npz(path, tau="tau_measured")
-    assert r.v is not None
-    assert r.a is None
-    assert r.tau.sum() == 10
-    with pytest.raises(DataError, match=r"no array 'tau' \(torques\); it has q, t, tau_measured, v"):
-        load_npz(path)
-    with pytest.raises(DataError, match="no array 'acc'"):
-        load_npz(path, tau="tau_measured", a="acc")
-    with pytest.raises(DataError, match=r"no such file.*run\.npz"):
-        load_npz(tmp_path / "walk.npz")
-    with pytest.raises(DataError, match="no such file"):
-        load_npz(tmp_path / "nowhere" / "walk.npz")
-    for content in (b"", b"hello", b"PK\x03\x04broken"):
-        (tmp_path / "bad.npz").write_bytes(content)
-        with pytest.raises(DataError, match=r"bad\.npz"):
-            load_npz(tmp_path / "bad.npz")
-    np.savez(path, t=t[::-1], q=np.zeros((5, 2)), tau=np.ones((5, 2)))
-    with pytest.raises(DataError, match=r"run\.npz: recording: time does not increase"):
-        load_npz(path)
+def smooth(seed: int = 0, n: int = 2000, rate: float = 200.0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Times, and a signal below 1.5 Hz with its two derivatives, each `[n, 2]`."""
+    rng = np.random.default_rng(seed)
+    t, w = np.arange(n) / rate, 2 * np.pi * np.linspace(0.2, 1.5, 6)
+    sine, cosine = rng.standard_normal((2, 6, 2)) / w[:, None]
+    s, c = np.sin(np.outer(t, w)), np.cos(np.outer(t, w))
+    w = w[:, None]
+    return t, s @ sine + c @ cosine, c @ (w * sine) - s @ (w * cosine), -s @ (w**2 * sine) - c @ (w**2 * cosine)
+
+
+def relative(actual: np.ndarray | None, desired: np.ndarray) -> float:
+    assert actual is not None
+    return float(np.sqrt(np.mean((actual - desired) ** 2) / np.mean(desired**2)))
+
+
+@pytest.mark.parametrize(
+    ("options", "of_v", "of_a"),
+    [
+        ({"method": "savitzky_golay", "window": 0.2}, 5e-3, 5e-2),
+        ({"method": "spline"}, 3e-3, 1.5e-2),
+        ({"method": "spline", "noise": [1e-3, 1e-3]}, 3e-3, 1.5e-2),
+    ],
+)
+def test_derivatives_of_noisy_positions(options, of_v, of_a):
+    t, q, v, a = smooth()
+    noisy = q + 1e-3 * np.random.default_rng(1).standard_normal(q.shape)
+    assert relative(np.gradient(noisy, t, axis=0), v) > 0.05
+    out = Recording(t, noisy, tau=q).differentiated(**options)
+    inside = out.trimmed(0.2, 0.2)
+    keep = np.isin(t, inside.t)
+    assert relative(inside.v, v[keep]) < of_v
+    assert relative(inside.a, a[keep]) < of_a
+    # From velocities, which stay as they are.
+    again = Recording(t, q, v + 1e-3 * np.random.default_rng(2).standard_normal(q.shape)).differentiated(**options)
+    close(again.v, v[np.isin(t, again.t)], 1e-2)
+    inside = again.trimmed(0.2, 0.2)
+    assert relative(inside.a, a[np.isin(t, inside.t)]) < of_v
+
+
+def test_a_spline_takes_samples_that_are_not_uniform():
+    t = jittered()
+    r = Recording(t, np.sin(6 * t)[:, None] + 1e-5 * np.random.default_rng(0).standard_normal((len(t), 1)))
+    out = r.differentiated("spline").trimmed(0.1, 0.1)
+    assert relative(out.a, -36 * np.sin(6 * out.t)[:, None]) < 2e-2
+    with pytest.raises(DataError, match=r"a Savitzky-Golay filter needs a uniform one; call resampled"):
+        r.differentiated("savitzky_golay", window=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "fourier"}, "unknown method 'fourier' to differentiate; known: central, savitzky_golay, spline"),
+        ({"method": "savitzky_golay"}, "give the window"),
+        ({"method": "savitzky_golay", "window": 0.01}, "polynomial of degree 4 needs at least 5"),
+        ({"method": "savitzky_golay", "window": 6.0}, "twice as many"),
+        ({"method": "central", "window": 0.1}, "window is no option of 'central'"),
+        ({"method": "spline", "noise": 0.0}, "noise is 0.0, but"),
+        ({"method": "spline", "noise": 1e-9}, "scatter by .* give a larger noise"),
+    ],
+)
+def test_mistakes_in_derivatives_are_named(options, message):
+    t, q, _, _ = smooth()
+    noisy = q + 1e-3 * np.random.default_rng(0).standard_normal(q.shape)
+    with pytest.raises(DataError, match=message):
+        Recording(t, noisy).differentiated(**options)
+
+
+def test_quaternions_are_prepared_with_the_model():
+    """A free body on a known path: sampled with random signs, resampled and differentiated on the manifold."""
+    inertia = BodyInertia(1.0, (0, 0, 0), (1, 1, 1))
+    model = ModelBuilder().add_body("body", joint=Joint("free", name="root"), inertia=inertia).build()
+    t = np.arange(400) / 200
+    # A turn about a fixed axis at a growing rate, along a parabola.
+    axis, rate, growth, p = np.array([1.0, -2.0, 0.7]), 1 + 0.4 * t, 0.4, np.outer(t**2, [0.3, -0.2, 0.5])
+    angle = t + 0.2 * t**2
+    turned = np.asarray(model.integrate(model.neutral(), jnp.asarray(np.pad(np.outer(angle, axis), ((0, 0), (3, 0))))))
+    q = np.concatenate([p, turned[:, 3:]], axis=-1)
+    rotation = np.stack([Rotation.from_quat(x, scalar_first=True).as_matrix() for x in q[:, 3:]])
+    w = np.outer(rate, axis)
+    linear = np.einsum("nji,nj->ni", rotation, np.outer(2 * t, [0.3, -0.2, 0.5]))
+    pull = np.einsum("nji,j->ni", rotation, [0.6, -0.4, 1.0]) - np.cross(w, linear)
+    v = np.concatenate([linear, w], axis=-1)
+    a = np.concatenate([pull, np.tile(growth * axis, (400, 1))], axis=-1)
+    flipped = q.copy()
+    flipped[:, 3:] *= np.random.default_rng(0).choice([-1.0, 1.0], 400)[:, None]
+    r = Recording(t, flipped, tau=np.zeros((400, 6)))
+    for out in (
+        r.differentiated(model=model),
+        r.differentiated("spline", model=model).trimmed(0.1, 0.1),
+        r.resampled(200, model=model).differentiated("savitzky_golay", window=0.1, model=model),
+    ):
+        keep = np.isin(np.round(t * 200), np.round(out.t * 200))
+        assert len(out) == keep.sum() > 350
+        close(out.v, v[keep], 3e-4)
+        close(out.a, a[keep], 3e-3)
+    np.testing.assert_allclose(np.linalg.norm(r.resampled(150, model=model).q[:, 3:], axis=1), 1, atol=1e-12)
+    for prepare in (lambda: r.resampled(100), lambda: r.filtered(10), lambda: r.differentiated()):
+        with pytest.raises(DataError, match="no plain numbers; give the model"):
+            prepare()
+    with pytest.raises(DataError, match="q has 6 columns, but the model needs 7: joints root"):
+        Recording(t, q[:, :6]).resampled(100, model=model)
+
+
+def test_torque_from_currents():
+    t = np.arange(4.0)
+    r = Recording(t, np.zeros((4, 2)), current=np.array([[1.0, 2.0]]) * t[:, None], name="run 7")
+    with pytest.raises(DataError, match=r"run 7: there are no torques tau: .* torque_from_current"):
+        r.require("q", "tau")
+    close(r.torque_from_current([3.0, 0.5]).tau, np.array([[3.0, 1.0]]) * t[:, None], 0)
+    close(r.torque_from_current(2.0).tau, np.array([[2.0, 4.0]]) * t[:, None], 0)
+    coupled = r.torque_from_current([[1.0, 1.0], [0.0, 2.0]])
+    close(coupled.tau, np.array([[3.0, 4.0]]) * t[:, None], 0)
+    assert coupled.name == "run 7"
+    with pytest.raises(DataError, match="there are 2 currents"):
+        r.torque_from_current([1.0, 2.0, 3.0])
+    with pytest.raises(DataError, match="there are no motor currents"):
+        Recording(t, np.zeros((4, 2))).torque_from_current(1.0)
+
+
+def test_a_late_torque_is_put_back():
+    t, q, v, a = smooth()
+    late = smooth_at(t - 0.013)
+    out = Recording(t, q, v, a, late, current=late).aligned(0.013)
+    keep = slice(3, -3)
+    for late in out.require("tau", "current"):
+        close(late[keep], out.q[keep], 1e-6)
+    assert out.t[0] == t[0]
+    assert out.t[-1] <= t[-1] - 0.013 + 1e-12
+    early = Recording(t, q, v, a, smooth_at(t + 0.013)).aligned(-0.013)
+    (tau,) = early.require("tau")
+    close(tau[keep], early.q[keep], 1e-6)
+    with pytest.raises(DataError, match="no part of a recording of"):
+        out.aligned(20)
+
+
+def smooth_at(t: np.ndarray) -> np.ndarray:
+    """The signal of `smooth` at other times."""
+    rng = np.random.default_rng(0)
+    w = 2 * np.pi * np.linspace(0.2, 1.5, 6)
+    sine, cosine = rng.standard_normal((2, 6, 2)) / w[:, None]
+    return np.sin(np.outer(t, w)) @ sine + np.cos(np.outer(t, w)) @ cosine
+
+
+def test_trimming_and_unwrapping():
+    r = sines(np.arange(101) / 100)
+    assert r.trimmed(0.2, 0.3).t[[0, -1]].tolist() == [0.2, 0.7]
+    assert len(r.trimmed()) == 101
+    for cut in ((0.6, 0.6), (-1, 0)):
+        with pytest.raises(DataError, match="trim"):
+            r.trimmed(*cut)
+    t = np.arange(100) / 20
+    angle = np.stack([3 * t, 3 * t], axis=-1)
+    wrapped = Recording(t, (angle + np.pi) % (2 * np.pi) - np.pi)
+    out = wrapped.unwrapped([1])
+    np.testing.assert_allclose(out.q[:, 1], angle[:, 1], atol=1e-12)
+    np.testing.assert_array_equal(out.q[:, 0], wrapped.q[:, 0])
+
+
+def test_one_or_several_recordings():
+    r = sines(np.arange(10) / 10)
+    assert as_recordings(r) == (r,)
+    assert len(as_recordings(x for x in (r, r))) == 2
+    with pytest.raises(DataError, match="there is no recording"):
+        as_recordings([])
+    with pytest.raises(DataError, match="recording 1 is str"):
+        as_recordings([r, "run"])

@@ -5,6 +5,7 @@ from jaxdyn.sysid._inverse_dynamics import (
     fit_inverse_dynamics,
     ordinary_least_squares,
 )
+from jaxdyn.sysid._load import load_csv, load_npz
 from jaxdyn.sysid._log_cholesky import (
     inertial_parameters_from_log_cholesky,
     inertial_parameters_from_pseudo_inertia,
@@ -15,16 +16,18 @@ from jaxdyn.sysid._log_cholesky import (
     pseudo_inertia,
 )
 from jaxdyn.sysid._physical_fit import Step
-from jaxdyn.sysid._recording import Recording, load_npz
+from jaxdyn.sysid._recording import Recording, as_recordings
 
 __all__ = [
     "InverseDynamicsFit",
     "Recording",
     "Step",
+    "as_recordings",
     "fit_inverse_dynamics",
     "inertial_parameters_from_log_cholesky",
     "inertial_parameters_from_pseudo_inertia",
     "is_physical",
+    "load_csv",
     "load_npz",
     "log_cholesky_factor",
     "log_cholesky_from_inertial_parameters",
