@@ -118,7 +118,7 @@ def _over_spanning_tree(function: Callable, model: Model, arrays, options, resul
 def on_spanning_tree(model: Model, arrays: dict[str, Any]) -> dict[str, Any]:
     """Coordinates, velocities and accelerations of the spanning tree; what is none of them stays."""
     out = dict(arrays)
-    for name in ("q", "v", "a"):
+    for name in ("q", "v", "a", "v_r", "a_r"):
         if name in arrays:
             out[name] = spanning_coordinates(model, arrays[name], velocity=name != "q")
     return out

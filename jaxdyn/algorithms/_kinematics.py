@@ -63,8 +63,7 @@ def frame_jacobian(
 
     **Raises** `UnknownNameError` for the frame, `ModelError` for the reference.
     """
-    if reference not in _REFERENCES:
-        raise ModelError(f"reference is {reference!r}; known: {', '.join(map(repr, _REFERENCES))}")
+    known_reference(reference)
     (q,), batch, rank = rows(model, q=q)
     topology = model.topology
     number = topology.frame(frame)
@@ -74,17 +73,11 @@ def frame_jacobian(
     poses, S = kinematics(model, q, rank)
     moves = static_column(topology.moves_body[body].astype(float), q.dtype, rank)
     # Columns of the degrees of freedom that do not move the body are zero.
-    J = S * moves
-    if reference == "world":
-        root = _root(topology.parents, body)
-        origin = _body_pose(model, absolute_poses(model, q, rank), root).translation
-        J = J.at(-(origin - _body_pose(model, poses, root).translation))
-    else:
-        pose = _body_pose(model, poses, body).compose(_frame_placement(model, number, rank))
-        J = J.at(pose.translation)
-        if reference == "local":
-            R = pose.rotation
-            J = Motion(R.apply_transpose(J.angular), R.apply_transpose(J.linear))
+    pose = frame_reference(model, q, poses, number, reference, rank)
+    J = (S * moves).at(pose.translation)
+    if reference == "local":
+        R = pose.rotation
+        J = Motion(R.apply_transpose(J.angular), R.apply_transpose(J.linear))
     parts = jnp.broadcast_arrays(J.linear.x, J.linear.y, J.linear.z, J.angular.x, J.angular.y, J.angular.z)
     return matrix_to_leading(full(jnp.stack(parts), batch))
 
@@ -96,6 +89,24 @@ def frame_velocity(
     """The velocity `[linear(3), angular(3)]` of a frame, m/s and rad/s; `reference` as in `frame_jacobian`."""
     rows(model, q=q, v=v)
     return (frame_jacobian(model, q, frame, reference) * jnp.asarray(v)[..., None, :]).sum(axis=-1)
+
+
+def known_reference(reference: str) -> None:
+    """**Raises** `ModelError` for another."""
+    if reference not in _REFERENCES:
+        raise ModelError(f"reference is {reference!r}; known: {', '.join(map(repr, _REFERENCES))}")
+
+
+def frame_reference(model: Model, q, poses: Pose, number: int, reference: Reference, rank: int) -> Pose:
+    """`[1, *batch]`, from the point of reference of `poses`: the pose of a frame that is fixed in a body; for `"world"`
+    the origin of the world, with the frame's rotation."""
+    body = model.topology.frame_bodies[number]
+    pose = _body_pose(model, poses, body).compose(_frame_placement(model, number, rank))
+    if reference != "world":
+        return pose
+    root = _root(model.topology.parents, body)
+    origin = _body_pose(model, absolute_poses(model, q, rank), root).translation
+    return Pose(pose.rotation, -(origin - _body_pose(model, poses, root).translation))
 
 
 def _root(parents: tuple[int, ...], body: int) -> int:

@@ -57,6 +57,10 @@ class Pairs:
         x = full(x, self.batch)
         return x[:, None] * a if self.batch_last else jnp.moveaxis(x, 0, -1)[..., None] * a
 
+    def where(self, mask: np.ndarray, x):
+        """`x[i, j]` where `mask[i, j]`, else 0."""
+        return jnp.where(self._mask(mask), x, jnp.zeros((), x.dtype))
+
     def triangular(self, behind, before):
         """`behind[i, j]` where dof `j` moves dof `i` (dofs of one joint move each other), else `before[i, j]` where
         `i` moves `j`, else 0."""
