@@ -307,18 +307,19 @@ def _product(subscripts: str, a, b):
     return jnp.einsum(subscripts, a, b, precision=lax.Precision.HIGHEST)
 
 
-def _chunked(*operands, function: Call):
+def _chunked(*operands, function: Call, devices: int):
+    """`function` on one piece of the batch after the other; with several devices, on a piece of each device's part."""
     shapes = [_batch(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
     batch = np.broadcast_shapes(*shapes)
     size = math.prod(batch)
-    limit = _chunk(_plain(function).results)
+    limit = _chunk(_plain(function).results) * devices
     if size <= limit:
         return function(*operands)
     pieces = -(-size // limit)
     length = -(-size // pieces)
-    if length * pieces != size:
+    if length * pieces != size or length % devices:
         # A length that vector registers divide; the last chunk is filled up.
-        length = -(-length // 8) * 8
+        length = -(-length // (8 * devices)) * 8 * devices
     fill = length * pieces - size
     fixed, mapped = {}, {}
     for i, (x, shape) in enumerate(zip(operands, shapes, strict=True)):
@@ -331,7 +332,7 @@ def _chunked(*operands, function: Call):
             # Zero for what results are linear in, so that the filling adds nothing to a sum over the batch.
             rest = [(0, fill)] + [(0, 0)] * len(core_shape)
             x = jnp.pad(x, rest) if i in _zero_filled(function) else jnp.pad(x, rest, mode="edge")
-        mapped[i] = x.reshape((pieces, length, *core_shape))
+        mapped[i] = _pieces(x, pieces, length, devices)
     of_chunk = _result_batches(function, [() if i in fixed else (length,) for i in range(len(operands))])
     results = _results(*operands, function=function)
     summed = [k for k, shape in enumerate(of_chunk) if not shape]
@@ -349,10 +350,24 @@ def _chunked(*operands, function: Call):
             out.append(next(total).reshape(result.shape))
             continue
         x = next(stacked)
-        x = x.reshape((size + fill, *x.shape[2:]))[:size]
+        x = _joined(x, devices)[:size]
         # An operand that was broadcast to the batch has the sum of what its copies got.
         out.append(_summed_to(x.reshape((*batch, *x.shape[1:])), result.shape))
     return out
+
+
+def _pieces(x, pieces: int, length: int, devices: int):
+    """`[pieces, length, ...]`, of which every piece has as much of every device's part of `x`: were the pieces taken
+    from `x` in order, each would lie on a few devices, and be sent to all others."""
+    parts = x.reshape((devices, pieces, length // devices, *x.shape[1:]))
+    return jnp.moveaxis(parts, 0, 1).reshape((pieces, length, *x.shape[1:]))
+
+
+def _joined(x, devices: int):
+    """The inverse of `_pieces`."""
+    pieces, length, *rest = x.shape
+    parts = x.reshape((pieces, devices, length // devices, *rest))
+    return jnp.moveaxis(parts, 1, 0).reshape((pieces * length, *rest))
 
 
 def _plain(function: Call) -> Plain:
@@ -376,4 +391,14 @@ ad.primitive_jvps[_call_p] = _jvp
 ad.primitive_transposes[_call_p] = _transpose
 batching.primitive_batchers[_call_p] = _batching
 mlir.register_lowering(_call_p, mlir.lower_fun(lambda *x, function: function(*x), multiple_results=True))
-mlir.register_lowering(_call_p, mlir.lower_fun(_chunked, multiple_results=True), platform="cpu")
+
+
+def _lowered_in_chunks(context, *operands, function: Call):
+    # Within shard_map the program is that of one device.
+    over = context.module_context.axis_context
+    devices = over.num_devices if isinstance(over, mlir.ShardingContext) else 1
+    rule = mlir.lower_fun(functools.partial(_chunked, devices=devices or 1), multiple_results=True)
+    return rule(context, *operands, function=function)
+
+
+mlir.register_lowering(_call_p, _lowered_in_chunks, platform="cpu")

@@ -61,6 +61,15 @@ same((out.q, out.v), (lambda t: (t.q, t.v))(jaxdyn.rollout(model, State(q, v), u
 out = jaxdyn.rollout(model, State(put(q), put(v)), put(u), 0.01)
 assert out.q.sharding.is_equivalent_to(split, out.q.ndim)
 
+# A plain call under jit, whose batch is more than one piece on every device, is worked on where it lies.
+forward = jax.jit(lambda *x: jaxdyn.aba(model, *x))
+tall = [np.tile(x, (2, 1)) for x in (q, v, u[:, 0])]
+program = forward.lower(*map(put, tall)).compile()
+assert not communicates(program), communicates(program)
+out = program(*map(put, tall))
+assert out.sharding.is_equivalent_to(split, 2)
+same(out, forward(*map(jnp.asarray, tall)))
+
 # Gradients: the state's stays split; those of the model's arrays are sums over the devices.
 def loss(damping, s, u, sharding):
     m = dataclasses.replace(model, damping=damping)
