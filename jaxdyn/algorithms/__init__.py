@@ -1,28 +1,137 @@
 """The algorithms of rigid-body dynamics, one a file."""
 
 from jaxdyn.algorithms._aba import aba
+from jaxdyn.algorithms._articulated_form import ArticulatedBodies, articulated_bodies, articulated_inertias
+from jaxdyn.algorithms._centroidal import (
+    centroidal_inertia,
+    centroidal_momentum,
+    centroidal_momentum_matrix,
+    centroidal_momentum_matrix_time_derivative,
+    centroidal_momentum_time_derivative,
+    com_acceleration,
+    com_bias_acceleration,
+    com_jacobian,
+    com_velocity,
+)
 from jaxdyn.algorithms._crba import crba
+from jaxdyn.algorithms._denoc import DeNOC, denoc, denoc_matrices
 from jaxdyn.algorithms._derivatives import aba_derivatives, rnea_derivatives
 from jaxdyn.algorithms._energy import center_of_mass, kinetic_energy, potential_energy
+from jaxdyn.algorithms._frame_motion import (
+    frame_acceleration,
+    frame_bias_acceleration,
+    frame_jacobian_time_derivative,
+)
+from jaxdyn.algorithms._inverse_kinematics import FrameTarget, IKSolution, IKStatus, inverse_kinematics
 from jaxdyn.algorithms._kinematics import forward_kinematics, frame_jacobian, frame_pose, frame_velocity
-from jaxdyn.algorithms._regressor import torque_regressor
+from jaxdyn.algorithms._lagrangian import (
+    christoffel_symbols,
+    coriolis_centrifugal_matrices,
+    coriolis_matrix,
+    friction_torque,
+    mass_matrix_derivative,
+    mass_matrix_from_jacobians,
+    velocity_products,
+)
+from jaxdyn.algorithms._mass_matrix import (
+    inverse_mass_matrix,
+    inverse_operational_space_inertia,
+    mass_matrix_cholesky,
+    mass_matrix_ltdl,
+    operational_space_inertia,
+    solve_mass_matrix,
+)
+from jaxdyn.algorithms._newton_euler_form import NewtonEuler, base_reaction, joint_reactions, newton_euler
+from jaxdyn.algorithms._power import Power, mechanical_energy, potential_energy_gradient, power
+from jaxdyn.algorithms._regressor import (
+    EnergyRegressors,
+    body_regressor,
+    energy_regressors,
+    momentum_regressor,
+    slotine_li_regressor,
+    torque_regressor,
+)
 from jaxdyn.algorithms._rnea import generalized_gravity, nonlinear_effects, rnea, spring_torque
+from jaxdyn.algorithms._second_derivatives import (
+    AbaSecondDerivatives,
+    HessianProduct,
+    RneaSecondDerivatives,
+    aba_hessian_vector_product,
+    aba_second_derivatives,
+    rnea_hessian_vector_product,
+    rnea_second_derivatives,
+)
 
 __all__ = [
+    "AbaSecondDerivatives",
+    "ArticulatedBodies",
+    "DeNOC",
+    "EnergyRegressors",
+    "FrameTarget",
+    "HessianProduct",
+    "IKSolution",
+    "IKStatus",
+    "NewtonEuler",
+    "Power",
+    "RneaSecondDerivatives",
     "aba",
     "aba_derivatives",
+    "aba_hessian_vector_product",
+    "aba_second_derivatives",
+    "articulated_bodies",
+    "articulated_inertias",
+    "base_reaction",
+    "body_regressor",
     "center_of_mass",
+    "centroidal_inertia",
+    "centroidal_momentum",
+    "centroidal_momentum_matrix",
+    "centroidal_momentum_matrix_time_derivative",
+    "centroidal_momentum_time_derivative",
+    "christoffel_symbols",
+    "com_acceleration",
+    "com_bias_acceleration",
+    "com_jacobian",
+    "com_velocity",
+    "coriolis_centrifugal_matrices",
+    "coriolis_matrix",
     "crba",
+    "denoc",
+    "denoc_matrices",
+    "energy_regressors",
     "forward_kinematics",
+    "frame_acceleration",
+    "frame_bias_acceleration",
     "frame_jacobian",
+    "frame_jacobian_time_derivative",
     "frame_pose",
     "frame_velocity",
+    "friction_torque",
     "generalized_gravity",
+    "inverse_kinematics",
+    "inverse_mass_matrix",
+    "inverse_operational_space_inertia",
+    "joint_reactions",
     "kinetic_energy",
+    "mass_matrix_cholesky",
+    "mass_matrix_derivative",
+    "mass_matrix_from_jacobians",
+    "mass_matrix_ltdl",
+    "mechanical_energy",
+    "momentum_regressor",
+    "newton_euler",
     "nonlinear_effects",
+    "operational_space_inertia",
     "potential_energy",
+    "potential_energy_gradient",
+    "power",
     "rnea",
     "rnea_derivatives",
+    "rnea_hessian_vector_product",
+    "rnea_second_derivatives",
+    "slotine_li_regressor",
+    "solve_mass_matrix",
     "spring_torque",
     "torque_regressor",
+    "velocity_products",
 ]

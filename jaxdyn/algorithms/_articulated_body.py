@@ -34,7 +34,7 @@ def eliminate_and_substitute(topology: Topology, terms: Terms, tau) -> tuple[Any
     A joint of k degrees of freedom is k nodes of one, with massless bodies between them: exact, and every division is
     by a scalar.
     """
-    S, inertia, c, p, gravity, armature = terms
+    S, inertia, c, p, _, armature = terms
     dofs = topology.dofs
 
     def up(children, x):
@@ -53,6 +53,12 @@ def eliminate_and_substitute(topology: Topology, terms: Terms, tau) -> tuple[Any
     none = ArticulatedInertia(Sym3.zero(), Mat3.zero(), Sym3.zero())
     xs = (S, inertia, c, p, tau, armature)
     U, Dinv, u = scan_up(dofs, up, (none, Force.zero()), xs)
+    factors = Factors(U, Dinv)
+    return substitute(topology, terms, factors, u), factors
+
+
+def substitute(topology: Topology, terms: Terms, factors: Factors, u):
+    """`[nv]`: accelerations, from what the elimination leaves."""
 
     def down(parent, x):
         S, U, Dinv, u, c = x
@@ -61,8 +67,8 @@ def eliminate_and_substitute(topology: Topology, terms: Terms, tau) -> tuple[Any
         qdd = Dinv * (u - a.dot(U))
         return a + S * qdd, qdd
 
-    qdd = scan_down(dofs, down, Motion(Vec3.zero(), -gravity), (S, U, Dinv, u, c))
-    return qdd, Factors(U, Dinv)
+    start = Motion(Vec3.zero(), -terms.gravity)
+    return scan_down(topology.dofs, down, start, (terms.S, *factors, u, terms.c))
 
 
 def solve_mass_matrix(topology: Topology, S: Motion, factors: Factors, tau):

@@ -141,7 +141,11 @@ def terms(model: Model, q, v, f_ext, rank: int) -> Terms:
 
 
 def terms_and_motion(model: Model, q, v, f_ext, rank: int) -> tuple[Terms, Moving]:
-    poses, S = kinematics(model, q, rank)
+    return terms_at(model, kinematics(model, q, rank), v, f_ext, rank)
+
+
+def terms_at(model: Model, at: Kinematics, v, f_ext, rank: int) -> tuple[Terms, Moving]:
+    poses, S = at
     inertia = node_inertias(model, poses, rank)
     joint, velocity = velocities(model.topology, S, v)
     momentum = inertia.apply(velocity)
