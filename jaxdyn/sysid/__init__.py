@@ -17,12 +17,21 @@ from jaxdyn.sysid._log_cholesky import (
 )
 from jaxdyn.sysid._physical_fit import Step
 from jaxdyn.sysid._recording import Recording, as_recordings
+from jaxdyn.sysid._recording_checks import Finding, RecordingWarning, check_recording
+from jaxdyn.sysid._registry import Dataset, dataset, dataset_names, fetch_dataset
 
 __all__ = [
+    "Dataset",
+    "Finding",
     "InverseDynamicsFit",
     "Recording",
+    "RecordingWarning",
     "Step",
     "as_recordings",
+    "check_recording",
+    "dataset",
+    "dataset_names",
+    "fetch_dataset",
     "fit_inverse_dynamics",
     "inertial_parameters_from_log_cholesky",
     "inertial_parameters_from_pseudo_inertia",
