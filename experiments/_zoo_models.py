@@ -51,6 +51,19 @@ def answers(model: Model, states: States) -> dict[str, np.ndarray]:
     return dict(zip(ANSWERS, map(np.asarray, compiled(*arguments)), strict=True))
 
 
+def gradient_is_finite(model: Model, states: States) -> bool:
+    """Whether all derivatives of forward dynamics are, by `q`, `v`, `tau` and every array of the model, joint friction
+    included."""
+
+    def total(arguments):
+        return jaxdyn.aba(*arguments).sum()
+
+    arguments = (model, states.q, states.v, states.tau)
+    lowered = jax.jit(jax.grad(total)).lower(arguments)
+    gradient = lowered.compile({"xla_backend_optimization_level": 0})(arguments)
+    return all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
+
+
 def largest_errors(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, float]:
     """Of each answer: the largest difference, relative to the largest number of the state; the worst state.
 

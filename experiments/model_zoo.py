@@ -28,11 +28,17 @@ from tqdm import tqdm
 
 from experiments import _zoo_mujoco, _zoo_pinocchio
 from experiments._config import parse_arguments
-from experiments._zoo_models import answers, largest_errors, random_states
+from experiments._zoo_models import answers, gradient_is_finite, largest_errors, random_states
 from jaxdyn import DataError, JaxdynError
 from jaxdyn.io import load_urdf
 
 DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "model_zoo.toml"
+
+
+GRADIENTS = (
+    "The gradient of forward dynamics, by the state and by every array of the model, is finite wherever a model is",
+    "called equal.",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +58,9 @@ class Config:
     tolerance: float = 1e-9
     """Of the largest error, relative to the largest number of each answer."""
     seed: int = 0
+    gradients: bool = True
+    """Whether the gradient of forward dynamics by the state and by every array of the model must be finite, too: most
+    of the time."""
     processes: int = 1
     report: str = "docs/model-zoo.md"
     """The page that is written; none if empty, or if `only` leaves files out."""
@@ -182,7 +191,7 @@ def is_mjcf(path: Path) -> bool:
 
 
 def results_of(cases: list[Case], config: Config) -> Iterator[Outcome]:
-    arguments = [(case, config.states, config.seed, config.tolerance) for case in cases]
+    arguments = [(case, config.states, config.seed, config.tolerance, config.gradients) for case in cases]
     if config.processes == 1:
         prepare()
         yield from map(outcome_of, arguments)
@@ -200,13 +209,13 @@ def prepare() -> None:
     warnings.simplefilter("ignore")
 
 
-def outcome_of(arguments: tuple[Case, int, int, float]) -> Outcome:
+def outcome_of(arguments: tuple[Case, int, int, float, bool]) -> Outcome:
     began = time.process_time()
     outcome = compared(*arguments)
     return dataclasses.replace(outcome, seconds=time.process_time() - began)
 
 
-def compared(case: Case, count: int, seed: int, tolerance: float) -> Outcome:
+def compared(case: Case, count: int, seed: int, tolerance: float, gradients: bool) -> Outcome:
     path = Path(case.path)
     began = time.process_time()
     try:
@@ -225,6 +234,8 @@ def compared(case: Case, count: int, seed: int, tolerance: float) -> Outcome:
     except (ImportError, ValueError, RuntimeError) as error:
         return Outcome(case, "not compared", without_folder(f"{type(error).__name__}: {error}", case), **said)
     errors = largest_errors(answers(model, states), expected)
+    if gradients:
+        errors["gradient"] = 0.0 if gradient_is_finite(model, states) else float("inf")
     condition = float(np.linalg.cond(expected["mass matrix"]).max())
     # The rounding of the mass matrix alone changes its solutions by so much.
     allowed = {"acceleration": max(tolerance, condition * float(np.finfo(np.float64).eps))}
@@ -260,7 +271,9 @@ def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[st
         f"(Coriolis, gravity, springs) and forward dynamics at {config.states} random states, in double precision,",
         "without friction. A number is the largest of the three errors, each relative to the largest number of the",
         f"answer. Equal is up to {config.tolerance:g}; accelerations up to what rounding times the condition number of",
-        "the mass matrix may do, which is given where it matters. Joints that mimic others follow them; there,",
+        "the mass matrix may do, which is given where it matters.",
+        *(GRADIENTS if config.gradients else ()),
+        "Joints that mimic others follow them; there,",
         "Pinocchio's independent joints are projected on the others, `G^T M G`.",
         "",
         "    python -m experiments.model_zoo",
