@@ -2,6 +2,7 @@
 
 from jaxdyn.trajopt._constraints import Constraint
 from jaxdyn.trajopt._costs import AbstractCost, FunctionCost, Quadratic, QuadraticCost, SmoothAbsCost, TimeVarying
+from jaxdyn.trajopt._ddp import DDPOptions, ddp
 from jaxdyn.trajopt._dynamics import AbstractDynamics, ContinuousDynamics, DiscreteDynamics, ModelDynamics
 from jaxdyn.trajopt._problem import Problem
 from jaxdyn.trajopt._residuals import (
@@ -26,6 +27,7 @@ __all__ = [
     "Constraint",
     "ContinuousDynamics",
     "ControlResidual",
+    "DDPOptions",
     "DiscreteDynamics",
     "FramePoseResidual",
     "FramePositionResidual",
@@ -46,4 +48,5 @@ __all__ = [
     "StateResidual",
     "Status",
     "TimeVarying",
+    "ddp",
 ]

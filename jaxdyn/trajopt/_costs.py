@@ -171,13 +171,11 @@ def expansion(function: Callable, dynamics: AbstractDynamics, x, u) -> Quadratic
         moved = dynamics.integrate(x, z[:n])
         return function(moved, None if u is None else u + z[n:])
 
-    zero = jnp.zeros(n + m, x.dtype)
-
     def both(z):
         value, gradient = jax.value_and_grad(displaced)(z)
         return gradient, (value, gradient)
 
-    hessian, (value, gradient) = jax.jacfwd(both, has_aux=True)(zero)
+    hessian, (value, gradient) = jax.jacfwd(both, has_aux=True)(jnp.zeros(n + m, x.dtype))
     hessian = 0.5 * (hessian + hessian.T)
     return Quadratic(value, gradient[:n], gradient[n:], hessian[:n, :n], hessian[n:, :n], hessian[n:, n:])
 

@@ -79,15 +79,13 @@ class AbstractDynamics(eqx.Module):
         """The time of stage `k`, s."""
         return self.t0 + self.dt * k
 
-    def linearize(self, x, u, k) -> tuple[Float[Array, "nx"], Float[Array, "ndx ndx"], Float[Array, "ndx nu"]]:
-        """The next state, and the derivatives of its displacement by those of `x` and by `u`."""
-        after = self.step(x, u, k)
+    def linearize(self, x, u, k, after) -> tuple[Float[Array, "ndx ndx"], Float[Array, "ndx nu"]]:
+        """The derivatives of the displacement of the next state, `after`, by that of `x` and by `u`."""
 
         def displaced(dx, du):
             return self.difference(after, self.step(self.integrate(x, dx), u + du, k))
 
-        A, B = jax.jacfwd(displaced, (0, 1))(jnp.zeros(self.ndx, x.dtype), jnp.zeros_like(u))
-        return after, A, B
+        return jax.jacfwd(displaced, (0, 1))(jnp.zeros(self.ndx, x.dtype), jnp.zeros_like(u))
 
 
 class ModelDynamics(AbstractDynamics):
@@ -204,13 +202,12 @@ class ModelDynamics(AbstractDynamics):
         state = self.split(x)
         return jnp.concatenate([state.v, aba(self.model, state.q, state.v, self.torque(x, u))])
 
-    def linearize(self, x, u, k):
+    def linearize(self, x, u, k, after):
         if self.integrator not in ("euler", "semi_implicit_euler") or self.substeps != 1:
-            return super().linearize(x, u, k)
+            return super().linearize(x, u, k, after)
         nv, dt, model = self.model.nv, self.dt, self.model
-        state, tau = self.split(x), self.torque(x, u)
-        a = aba(model, state.q, state.v, tau)
-        by_q, by_v, Minv = aba_derivatives(model, state.q, state.v, tau)
+        state, reached = self.split(x), self.split(after)
+        by_q, by_v, Minv = aba_derivatives(model, state.q, state.v, self.torque(x, u))
         if self.actuation is None:
             by_u = Minv
         elif isinstance(self.actuation, AbstractMemorylessActuator):
@@ -220,31 +217,25 @@ class ModelDynamics(AbstractDynamics):
         else:
             by_u = Minv @ self.actuation
         # v1 = v + dt a
-        v = state.v + dt * a
-        dv = jnp.concatenate([dt * by_q, jnp.eye(nv, dtype=x.dtype) + dt * by_v], axis=1)
+        eye = jnp.eye(nv, dtype=x.dtype)
+        dv, dv_u = jnp.concatenate([dt * by_q, eye + dt * by_v], axis=1), dt * by_u
         # q1 = q (+) w, where w is dt v or dt v1
-        old = jnp.concatenate([jnp.zeros((nv, nv), x.dtype), dt * jnp.eye(nv, dtype=x.dtype)], axis=1)
-        w, dw, dw_u = (
-            (dt * state.v, old, jnp.zeros_like(by_u))
-            if self.integrator == "euler"
-            else (dt * v, dt * dv, dt * dt * by_u)
-        )
-        q = model.integrate(state.q, w)
+        if self.integrator == "euler":
+            w = dt * state.v
+            dw, dw_u = jnp.concatenate([jnp.zeros_like(eye), dt * eye], axis=1), jnp.zeros_like(by_u)
+        else:
+            w, dw, dw_u = dt * reached.v, dt * dv, dt * dv_u
         if self.euclidean:
-            dq = dw.at[:, :nv].add(jnp.eye(nv, dtype=x.dtype))
-            dq_u = dw_u
+            dq, dq_u = dw.at[:, :nv].add(eye), dw_u
         else:
 
             def moved(dq, dw):
-                return model.difference(q, model.integrate(model.integrate(state.q, dq), w + dw))
+                return model.difference(reached.q, model.integrate(model.integrate(state.q, dq), w + dw))
 
             zero = jnp.zeros(nv, x.dtype)
             by_start, by_move = jax.jacfwd(moved, (0, 1))(zero, zero)
-            dq = (by_move @ dw).at[:, :nv].add(by_start)
-            dq_u = by_move @ dw_u
-        A = jnp.concatenate([dq, dv])
-        B = jnp.concatenate([dq_u, dt * by_u])
-        return jnp.concatenate([q, v]), A, B
+            dq, dq_u = (by_move @ dw).at[:, :nv].add(by_start), by_move @ dw_u
+        return jnp.concatenate([dq, dv]), jnp.concatenate([dq_u, dv_u])
 
 
 class _FunctionDynamics(AbstractDynamics):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxdyn._errors import ModelError, ShapeError
 from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.algorithms import center_of_mass, frame_pose, frame_velocity
+from jaxdyn.algorithms import center_of_mass, frame_jacobian, frame_pose, frame_velocity
 from jaxdyn.spatial import SE3
 from jaxdyn.trajopt._dynamics import AbstractDynamics, ModelDynamics
 
@@ -110,8 +110,19 @@ class FramePoseResidual(_OfState):
 
     def __call__(self, dynamics, x, u, k):
         model = robot(dynamics, self)
-        target = jax.tree.map(lambda a: a.astype(x.dtype), self.target)
-        return (target.inverse() @ frame_pose(model, x[: model.nq], self.frame)).log()
+        return self._off(frame_pose(model, x[: model.nq], self.frame)).log()
+
+    def linearize(self, dynamics, x, u, k):
+        model = robot(dynamics, self)
+        q = x[: model.nq]
+        pose = self._off(frame_pose(model, q, self.frame))
+        # The twist of the frame in its own axes turns the pose from the right.
+        by_twist = jax.jacfwd(lambda twist: (pose @ SE3.exp(twist)).log())(jnp.zeros(6, x.dtype))
+        J = by_twist @ frame_jacobian(model, q, self.frame, "local")
+        return Linear(pose.log(), _of_configuration(J), None)
+
+    def _off(self, pose: SE3) -> SE3:
+        return jax.tree.map(lambda a: a.astype(pose.translation.dtype), self.target).inverse() @ pose
 
 
 class FramePositionResidual(_OfState):
@@ -127,6 +138,11 @@ class FramePositionResidual(_OfState):
     def __call__(self, dynamics, x, u, k):
         model = robot(dynamics, self)
         return frame_pose(model, x[: model.nq], self.frame).translation - self.target.astype(x.dtype)
+
+    def linearize(self, dynamics, x, u, k):
+        model = robot(dynamics, self)
+        J = frame_jacobian(model, x[: model.nq], self.frame)[:3]
+        return Linear(self(dynamics, x, u, k), _of_configuration(J), None)
 
 
 class FrameVelocityResidual(_OfState):
@@ -208,6 +224,11 @@ class Selected(AbstractResidual):
         if bad:
             raise ShapeError(f"Selected has the indices {bad}, but its residual has {len(rows)} components")
         return rows[jnp.asarray(self.indices, int)]
+
+
+def _of_configuration(J):
+    """A Jacobian by the configuration as one by the state."""
+    return jnp.concatenate([J, jnp.zeros_like(J)], axis=1)
 
 
 def robot(dynamics: AbstractDynamics, residual: AbstractResidual):

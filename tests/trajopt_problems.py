@@ -1,0 +1,124 @@
+"""Problems with outcomes that other solvers have published or found, in float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from robots import robot_path
+
+from jaxdyn import SE3, load_urdf
+from jaxdyn.trajopt import (
+    Constraint,
+    ContinuousDynamics,
+    ControlResidual,
+    FramePoseResidual,
+    FunctionResidual,
+    ModelDynamics,
+    Problem,
+    QuadraticCost,
+    StateResidual,
+)
+
+
+@functools.cache
+def robot(name: str):
+    return load_urdf(robot_path(name))
+
+
+def of_dtype(tree, dtype):
+    """Every array of real numbers in another precision."""
+    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+
+
+def pendulum_residual(x, u, t, params):
+    return jnp.array([jnp.sin(x[0]), jnp.sin(x[1]), 1 - jnp.cos(x[0]), 1 - jnp.cos(x[1]), x[2], x[3]])
+
+
+def double_pendulum() -> Problem:
+    """Crocoddyl's example; from the guess of zeros 54 iterations of its FDDP, cost 2.058751e-2."""
+    dynamics = ModelDynamics(robot("double_pendulum"), 0.01, actuation=np.array([[1.0], [0.0]]))
+    up = FunctionResidual(pendulum_residual, of_state=True)
+    weights = np.array([1, 1, 1, 1, 0.1, 0.1])
+    return Problem(
+        dynamics,
+        np.array([3.14, 0, 0, 0]),
+        100,
+        stage_costs=[QuadraticCost(ControlResidual(), 1e-4), QuadraticCost(up, 1e-5 * weights)],
+        terminal_costs=[QuadraticCost(up, 100.0 * weights)],
+    )
+
+
+def kinova() -> Problem:
+    """Crocoddyl's arm; from the guess of zeros 73 iterations of its FDDP, cost 8.125078."""
+    model = robot("kinova")
+    # The posture `arm_up` of the robot's SRDF.
+    x0 = np.zeros(12)
+    x0[:6] = 1.5707, 2.618, -1.5707, 3.1415, 2.618, 0.0
+    goal = FramePoseResidual("j2s6s200_end_effector", SE3.from_translation(np.array([0.6, 0.2, 0.5])))
+    dt = 0.01
+    running = [
+        QuadraticCost(goal, dt),
+        QuadraticCost(StateResidual(x0), 0.1 * dt),
+        QuadraticCost(ControlResidual(), 0.1 * dt),
+    ]
+    return Problem(ModelDynamics(model, dt), x0, 100, stage_costs=running, terminal_costs=[QuadraticCost(goal, 1e3)])
+
+
+def cartpole_rate(x, u, t, params):
+    """Cart and pole, the angle 0 hanging; `params`: masses of cart and pole (kg), length (m), gravity (m/s^2)."""
+    mc, mp, l, g = params
+    angle, rate = x[1], x[3]
+    s, c = jnp.sin(angle), jnp.cos(angle)
+    # [mc + mp, mp l c; mp l c, mp l^2] a = [u + mp l s rate^2, -mp g l s]
+    f, h = u[0] + mp * l * s * rate**2, -g * s
+    cart = (f - mp * c * h) / (mc + mp - mp * c * c)
+    return jnp.array([x[2], x[3], cart, (h - c * cart) / l])
+
+
+def cartpole() -> Problem:
+    """ALTRO: 44 iterations, 1.539, violation 5.9e-7; IPOPT 1.486187. Guess: 0.01, rolled out."""
+    dt, goal = 0.05, np.array([0, np.pi, 0, 0])
+    params = tuple(jnp.asarray(p) for p in (1.0, 0.2, 0.5, 9.81))
+    return Problem(
+        ContinuousDynamics(cartpole_rate, 4, 1, params, dt=dt),
+        np.zeros(4),
+        100,
+        stage_costs=[QuadraticCost(StateResidual(goal), 1e-2 * dt), QuadraticCost(ControlResidual(), 1e-1 * dt)],
+        terminal_costs=[QuadraticCost(StateResidual(goal), 100.0)],
+        control_lower=-3.0,
+        control_upper=3.0,
+        terminal_constraints=[Constraint(StateResidual(goal))],
+    )
+
+
+def acrobot_rate(x, u, t, params):
+    """Two links with unit lengths, masses, inertias and friction, and a motor at the elbow; the first angle is from
+    the horizontal. As RobotZoo.jl has it."""
+    l, m, J, friction, g = params
+    s2, c1, c2, c12 = jnp.sin(x[1]), jnp.cos(x[0]), jnp.cos(x[1]), jnp.cos(x[0] + x[1])
+    m11 = m * l**2 + J + m * (2 * l**2 + 2 * l**2 * c2) + J
+    m12 = m * (l**2 + l**2 * c2 + J)
+    m22 = m * l**2 + J
+    coupling = m * l**2 * s2
+    v1, v2 = x[2], x[3]
+    f1 = (2 * v1 * v2 + v2**2) * coupling - friction * v1 - (2 * m * l * c1 + m * l * c12) * g
+    f2 = u[0] - coupling * v1**2 - friction * v2 - m * l * c12 * g
+    determinant = m11 * m22 - m12 * m12
+    return jnp.array([v1, v2, (m22 * f1 - m12 * f2) / determinant, (m11 * f2 - m12 * f1) / determinant])
+
+
+def acrobot() -> Problem:
+    """ALTRO: 50 iterations; IPOPT 50.046611. Guess: 0, rolled out."""
+    dt, goal = 0.05, np.array([np.pi / 2, 0, 0, 0])
+    params = tuple(jnp.asarray(p) for p in (1.0, 1.0, 1.0, 1.0, 9.81))
+    return Problem(
+        ContinuousDynamics(acrobot_rate, 4, 1, params, dt=dt),
+        np.array([-np.pi / 2, 0, 0, 0]),
+        100,
+        stage_costs=[QuadraticCost(StateResidual(goal), 1.0 * dt), QuadraticCost(ControlResidual(), 0.01 * dt)],
+        terminal_costs=[QuadraticCost(StateResidual(goal), 100.0)],
+        control_lower=-15.0,
+        control_upper=15.0,
+        terminal_constraints=[Constraint(StateResidual(goal))],
+    )
