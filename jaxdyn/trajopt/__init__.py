@@ -1,9 +1,14 @@
 """Trajectory optimization: problems, solvers, and what they hand back."""
 
+from jaxdyn.trajopt._cem import CEMOptions, cem
+from jaxdyn.trajopt._closed_loop import ClosedLoop, Latency, closed_loop
 from jaxdyn.trajopt._constraints import Constraint
 from jaxdyn.trajopt._costs import AbstractCost, FunctionCost, Quadratic, QuadraticCost, SmoothAbsCost, TimeVarying
 from jaxdyn.trajopt._ddp import DDPOptions, ddp
 from jaxdyn.trajopt._dynamics import AbstractDynamics, ContinuousDynamics, DiscreteDynamics, ModelDynamics
+from jaxdyn.trajopt._mpc import MPC, Plan
+from jaxdyn.trajopt._mppi import MPPIOptions, mppi
+from jaxdyn.trajopt._predictive_sampling import PredictiveSamplingOptions, predictive_sampling
 from jaxdyn.trajopt._problem import Problem
 from jaxdyn.trajopt._residuals import (
     AbstractResidual,
@@ -20,10 +25,13 @@ from jaxdyn.trajopt._residuals import (
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
 
 __all__ = [
+    "MPC",
     "AbstractCost",
     "AbstractDynamics",
     "AbstractResidual",
+    "CEMOptions",
     "CenterOfMassResidual",
+    "ClosedLoop",
     "Constraint",
     "ContinuousDynamics",
     "ControlResidual",
@@ -35,9 +43,13 @@ __all__ = [
     "FunctionCost",
     "FunctionResidual",
     "Gains",
+    "Latency",
     "Linear",
+    "MPPIOptions",
     "ModelDynamics",
     "Multipliers",
+    "Plan",
+    "PredictiveSamplingOptions",
     "Problem",
     "Quadratic",
     "QuadraticCost",
@@ -48,5 +60,9 @@ __all__ = [
     "StateResidual",
     "Status",
     "TimeVarying",
+    "cem",
+    "closed_loop",
     "ddp",
+    "mppi",
+    "predictive_sampling",
 ]

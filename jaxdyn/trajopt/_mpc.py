@@ -46,8 +46,8 @@ class MPC(eqx.Module):
     `jit`, `scan` and `vmap`.
 
     **References that move.** The dynamics' `t0` is the time of the step, so a `FunctionCost` or `FunctionResidual` sees
-    the true time at every stage. Targets that are leaves move by `at_time(problem, t)`, which returns the problem at the
-    time `t`, of the same structure; or give each step its problem.
+    the true time at every stage. Targets that are leaves move by `at_time(problem, t)`, which returns the problem at
+    the time `t`, of the same structure; or give each step its problem.
     """
 
     problem: Problem
@@ -68,7 +68,7 @@ class MPC(eqx.Module):
           `PredictiveSamplingOptions`; `DDPOptions(max_iterations=5)` where none is given. Or any function
           `(problem, us, xs, multipliers, key) -> Solution`, compiled with the rest.
         - `disturbance_gain`: in (0, 1], of the estimate of a constant displacement of each step, by which predictions
-          are corrected (offset-free control: a wrong mass does not leave the goal missed at rest). None for no estimate.
+          are corrected (offset-free control: with a wrong mass the goal is not missed at rest). None for no estimate.
 
         **Raises** `ModelError`.
         """
@@ -77,7 +77,7 @@ class MPC(eqx.Module):
         solver = DDPOptions(max_iterations=5) if solver is None else solver
         if not callable(solver) and not isinstance(solver, DDPOptions | AbstractSamplingOptions):
             raise ModelError(
-                f"the solver is {type(solver).__name__}; give DDPOptions, the options of a sampling solver, or a function"
+                f"the solver is {type(solver).__name__}; give DDPOptions, options of a sampling solver, or a function"
             )
         if disturbance_gain is not None:
             disturbance_gain = jnp.asarray(disturbance_gain, problem.dtype)
