@@ -27,8 +27,9 @@ def motion_to_se3(placement) -> pin.SE3:
     return pin.SE3(pin.Quaternion(w, x, y, z).matrix(), np.asarray(placement[:3], np.float64))
 
 
-def to_pinocchio(model: Model) -> pin.Model:
-    """The same tree in Pinocchio, joint by joint and in the same order; cylindrical and planar joints as chains."""
+def to_pinocchio(model: Model, *, universal_as_chain: bool = False) -> pin.Model:
+    """The same tree in Pinocchio, joint by joint and in the same order; cylindrical and planar joints as chains, and
+    universal ones if so wanted."""
     out, topology = pin.Model(), model.topology
     out.gravity.linear = np.asarray(model.gravity, np.float64)
     axes = np.zeros((model.nv, 3))
@@ -44,7 +45,11 @@ def to_pinocchio(model: Model) -> pin.Model:
             "prismatic": lambda a=a: [pin.JointModelPrismaticUnaligned(a[0])],
             "helical": lambda a=a: [pin.JointModelHelicalUnaligned(*a[0], pitches.pop(0))],
             "cylindrical": lambda a=a: [pin.JointModelPrismaticUnaligned(a[0]), pin.JointModelRevoluteUnaligned(a[1])],
-            "universal": lambda a=a: [pin.JointModelUniversal(a[0], a[1])],
+            "universal": lambda a=a: (
+                [pin.JointModelRevoluteUnaligned(axis) for axis in a]
+                if universal_as_chain
+                else [pin.JointModelUniversal(a[0], a[1])]
+            ),
             "planar": lambda a=a: [
                 pin.JointModelPrismaticUnaligned(a[0]),
                 pin.JointModelPrismaticUnaligned(a[1]),

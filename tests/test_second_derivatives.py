@@ -1,0 +1,76 @@
+"""Second derivatives of inverse and forward dynamics against central differences of the first."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_robots import robot
+
+import jaxdyn
+from jaxdyn import algorithms as alg
+
+STEP = 1e-5
+
+
+@functools.cache
+def case(free: bool):
+    """A free base with ball, universal and mimicking joints; or an arm."""
+    if free:
+        model, q, _ = robot()
+    else:
+        model = jaxdyn.samples.arm()
+        q = model.random_configuration(jax.random.key(1))
+    v, x, weights, *direction = jax.random.normal(jax.random.key(6), (6, model.nv))
+    return model, q, v, x, weights, tuple(direction)
+
+
+def slopes(name: str, model, q, v, x, direction):
+    """Central differences of the first-order matrices along a direction, or several."""
+    dq, dv, dx = direction
+
+    def moved(s):
+        q1 = model.integrate(jnp.broadcast_to(q, (*dq.shape[:-1], model.nq)), s * dq)
+        return jax.jit(getattr(alg, f"{name}_derivatives"))(model, q1, v + s * dv, x + s * dx)
+
+    return [(up - down) / (2 * STEP) for up, down in zip(moved(STEP), moved(-STEP), strict=True)]
+
+
+def close(got, want) -> None:
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-7 * np.abs(want).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "free"),
+    [
+        ("rnea", False),
+        pytest.param("rnea", True, marks=pytest.mark.slow),
+        pytest.param("aba", True, marks=pytest.mark.slow),
+        pytest.param("aba", False, marks=pytest.mark.slow),
+    ],
+)
+def test_hessian_vector_products(name, free):
+    model, q, v, x, weights, direction = case(free)
+    product = getattr(alg, f"{name}_hessian_vector_product")
+    # Batch axes of one argument alone: nothing is summed over them.
+    got = product(model, q, v, x, jnp.stack([weights, 2 * weights]), direction)
+    for value, matrix in zip(got, slopes(name, model, q, v, x, direction), strict=True):
+        close(value, jnp.stack([weights @ matrix, 2 * weights @ matrix]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("free", [True, False])
+@pytest.mark.parametrize("name", ["rnea", "aba"])
+def test_full_tensors(name, free):
+    model, q, v, x, *_ = case(free)
+    got = getattr(alg, f"{name}_second_derivatives")(model, q, v, x)
+    eye, none = jnp.eye(model.nv), jnp.zeros((model.nv, model.nv))
+    by_q = slopes(name, model, q, v, x, (eye, none, none))
+    by_v = slopes(name, model, q, v, x, (none, eye, none))
+    # Differences have the direction first.
+    want = (by_q[0], by_v[0], by_v[1], by_q[2])
+    for value, matrix in zip(got, want, strict=True):
+        close(value, jnp.moveaxis(matrix, 0, -1))
+    # The mixed ones do not depend on the order.
+    close(got[1], jnp.transpose(by_q[1], (1, 0, 2)))
