@@ -27,8 +27,10 @@ from jaxdyn.algorithms._kinematics import frame_jacobian, frame_pose
 from jaxdyn.model import Model
 from jaxdyn.spatial import SE3, Mat3, Vec3, so3_left_jacobian_solve, so3_log
 
-# How much the multiple of the damping shrinks after a step that was taken, and grows after one that was not.
+# The multiple of the damping shrinks after a step that lowered the cost by most of what the linearised errors promised,
+# and grows after one that did not by much, or was not taken.
 _SHRINK, _GROW = 0.2, 4.0
+_MOST, _LITTLE = 0.75, 0.25
 _FIRST_MULTIPLE = 1e-2
 # A search that lowers its cost by less than this fraction, so many times in a row, is taken for one in a local minimum
 # where there is another start to try.
@@ -36,7 +38,7 @@ _SLOW, _PATIENCE = 0.01, 5
 
 
 class IKStatus(enum.IntEnum):
-    """How the search for one element of the batch ended."""
+    """How the search for one element of the batch ended: from its last start, where there were several."""
 
     REACHED = 0
     """Every target is met to the tolerance."""
@@ -44,7 +46,7 @@ class IKStatus(enum.IntEnum):
     """The least cost that steps from the starts lead to: targets that are out of reach, in conflict with each other,
     with limits or the posture, or a local minimum."""
     MAX_STEPS = 2
-    """The steps were used up."""
+    """The steps were used up; also for targets far out of reach, towards which convergence is slow."""
     NOT_FINITE = 3
     """A target or a start has NaN or infinite values."""
 
@@ -142,7 +144,8 @@ def inverse_kinematics(
     - `posture` `[*batch, nq]` (`q0` unless given) and `regularization`, a number or `[*batch]`, 1/rad^2 or 1/m^2: what
       decides among many solutions. With it errors stay that a following search without it, from its result, removes.
     - `tolerance`: the largest error, m and rad, with which a target counts as reached: 1e-8 in double precision and
-      1e-5 in single unless given. A step smaller than it ends a search.
+      1e-5 in single unless given. A search ends with a step smaller than it, or that promises to lower the cost by less
+      than the fraction 3e-13, 3e-6 in single precision.
     - `max_steps` from each start.
 
     **Returns** `IKSolution`; `status` says of each element how its search ended (`IKStatus`). Where no start leads to
@@ -310,7 +313,8 @@ def _free(model: Model, q, gradient):
 
 
 def _step(search: _Search, free):
-    """`[*batch, nv]`: the damped step of Gauss and Newton for the free coordinates."""
+    """The damped step of Gauss and Newton for the free coordinates `[*batch, nv]`, and by how much the cost should
+    fall, `[*batch]`."""
     J = search.jacobian * free[..., None, :]
     H = product("...mi,...mj->...ij", J, J)
     n, trace = H.shape[-1], jnp.trace(H, axis1=-2, axis2=-1)
@@ -319,7 +323,8 @@ def _step(search: _Search, free):
     damping = search.multiple * search.cost + least
     L = jnp.linalg.cholesky(H + damping[..., None, None] * jnp.eye(n, dtype=H.dtype))
     g = product("...mi,...m->...i", J, search.residual)
-    return -jax.scipy.linalg.cho_solve((L, True), g[..., None])[..., 0]
+    step = -jax.scipy.linalg.cho_solve((L, True), g[..., None])[..., 0]
+    return step, 0.5 * (step * (damping[..., None] * step - g)).sum(axis=-1)
 
 
 def _search(problem: _Problem, q0, others, tolerance: float, max_steps: int) -> _Search:
@@ -331,6 +336,7 @@ def _search(problem: _Problem, q0, others, tolerance: float, max_steps: int) -> 
     )
     q0 = jnp.clip(q0, lower, upper)
     # An infinite cost stands for a start that has not been evaluated yet.
+    least = float(jnp.finfo(dtype).eps) ** 0.8
     search = _Search(
         q0, residual, jacobian, infinite, infinite, jnp.full(batch, _FIRST_MULTIPLE, dtype), none - 1, none, none, none,
         none, q0, infinite, infinite,
@@ -342,12 +348,14 @@ def _search(problem: _Problem, q0, others, tolerance: float, max_steps: int) -> 
     def advance(search: _Search) -> _Search:
         fresh = jnp.isinf(search.cost)
         gradient = product("...mi,...m->...i", search.jacobian, search.residual)
-        step = _step(search, _free(model, search.q, gradient))
+        step, promised = _step(search, _free(model, search.q, gradient))
         step = jnp.where((fresh | (search.status >= 0))[..., None], 0, step)
         q = jnp.clip(model.integrate(search.q, step), lower, upper)
         residual, jacobian, error = _errors(problem, q)
         cost = 0.5 * (residual * residual).sum(axis=-1)
         taken = cost < search.cost
+        kept = (search.cost - cost) / promised
+        factor = jnp.where(~taken | (kept < _LITTLE), _GROW, jnp.where(kept > _MOST, _SHRINK, 1.0))
         slow = taken & ~fresh & (cost > (1 - _SLOW) * search.cost)
         tried = search.tried + 1
         now = search._replace(
@@ -356,7 +364,7 @@ def _search(problem: _Problem, q0, others, tolerance: float, max_steps: int) -> 
             jacobian=_where(taken, jacobian, search.jacobian),
             cost=_where(taken, cost, search.cost),
             error=_where(taken, error, search.error),
-            multiple=jnp.where(fresh, search.multiple, search.multiple * jnp.where(taken, _SHRINK, _GROW)),
+            multiple=jnp.where(fresh, search.multiple, search.multiple * factor.astype(dtype)),
             slow=jnp.where(slow, search.slow + 1, jnp.where(taken, 0, search.slow)),
             tried=tried,
             steps=search.steps + 1,
@@ -367,7 +375,8 @@ def _search(problem: _Problem, q0, others, tolerance: float, max_steps: int) -> 
             best_cost=_where(best, now.cost, search.best_cost),
             best_error=_where(best, now.error, search.best_error),
         )
-        small = ~fresh & (jnp.abs(step).max(axis=-1) <= tolerance)
+        small = (jnp.abs(step).max(axis=-1) <= tolerance) | (promised <= least * search.cost)
+        small = small & ~fresh
         status = jnp.select(
             [now.error <= tolerance, fresh & ~jnp.isfinite(cost), small, tried >= max_steps],
             [jnp.full(batch, end) for end in _ENDS],
