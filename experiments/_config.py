@@ -65,6 +65,10 @@ def _value(kind: Any, value: Any, path: str, key: str) -> Any:
         if value in typing.get_args(kind):
             return value
         expected = "one of " + ", ".join(repr(x) for x in typing.get_args(kind))
+    elif kind == tuple[str, ...]:
+        if isinstance(value, list) and all(isinstance(x, str) for x in value):
+            return tuple(value)
+        expected = "a list of strings"
     elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     elif kind in (int, str, bool) and type(value) is kind:

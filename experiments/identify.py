@@ -1,15 +1,15 @@
-"""Identify a robot's inertias, friction and rotor inertias from a recording of its motion and torques.
+"""Identify a robot's inertias, friction and rotor inertias from recordings of its motion and torques.
 
     python -m experiments.identify [CONFIG] [--key value ...]
 
-Compares, on a part of the recording that no fit sees: the parameters of the robot's file, ordinary least squares, and
-the physically consistent fit.
+Compares, on data that no fit sees: the parameters of the robot's file, ordinary least squares, and the physically
+consistent fit. Writes parameters.json, torque.png, report.html and, on request, identified.urdf. What is interrupted
+goes on where it was when the same command is given again.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 import time
@@ -25,18 +25,24 @@ from tqdm import tqdm
 
 import jaxdyn
 from experiments._config import parse_arguments
+from experiments._files import write_durably, write_json
+from experiments._fit_files import Kept
 from experiments._simulated_recording import Simulated, Simulation, simulate
 from jaxdyn import DataError, JaxdynError, Model
-from jaxdyn.io import load_urdf
+from jaxdyn.io import load_urdf, to_urdf
 from jaxdyn.sysid import (
     InverseDynamicsFit,
+    JointEffects,
     Recording,
     Step,
+    check_recording,
     fit_inverse_dynamics,
     is_physical,
     load_npz,
     nearest_physical,
     ordinary_least_squares,
+    quality_table,
+    write_report,
 )
 
 DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "identify_embedded.toml"
@@ -55,9 +61,15 @@ class Config:
     fit_start: float
     """s."""
     fit_stop: float
-    """s; the part that is held out begins here."""
+    """s; the part that is held out begins here, unless there is a `test_recording`."""
     test_stop: float
     """s."""
+    more_recordings: tuple[str, ...] = ()
+    """Further archives, fitted together with the first, each from `fit_start` to `fit_stop`."""
+    test_recording: str = ""
+    """An archive that is held out, from `fit_start` to `test_stop`, instead of the end of `recording`."""
+    robot_without: str = ""
+    """Text that is taken out of the URDF file before it is read, where that is faulty."""
     rate: float = 200.0
     """Samples per second after resampling."""
     cutoff: float = 10.0
@@ -66,6 +78,8 @@ class Config:
     """Velocity over which Coulomb friction changes its sign, rad/s."""
     prior_weight: float = 0.1
     """Pull towards the start."""
+    cross_validate: bool = False
+    """Whether to choose the pull by cross-validation on the data of the fit instead."""
     rounds: int = 15
     """Of re-weighting the joints, at most."""
     max_steps: int = 200
@@ -74,6 +88,10 @@ class Config:
     """Directory of the results."""
     plot: bool = True
     """Whether to draw torque.png."""
+    report: bool = True
+    """Whether to write report.html."""
+    urdf: bool = False
+    """Whether to write identified.urdf."""
     simulation: Simulation = dataclasses.field(default_factory=Simulation)
 
 
@@ -96,88 +114,129 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (JaxdynError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from the last fit that was finished", file=sys.stderr)
+        return 130
     return 0
 
 
 def run(config: Config) -> dict:
     """Identify, print, and write `<results>/<name>/`; returns what `parameters.json` holds."""
-    if not config.fit_start < config.fit_stop < config.test_stop:
+    stop = config.test_stop if not config.test_recording else np.inf
+    if not config.fit_start < config.fit_stop < stop or config.test_stop <= config.fit_start:
         raise DataError(
             f"fit_start {config.fit_start:g} < fit_stop {config.fit_stop:g} < test_stop {config.test_stop:g} is needed"
         )
-    model = load_robot(config.robot)
+    model = load_robot(config.robot, config.robot_without)
     start = physical_start(model)
-    recording, simulated = load_recording(config, start)
+    recordings, simulated = load_recordings(config, start)
     # Split first: the filter and the differences look ahead, and must not see past the boundary.
-    train = prepared(recording, config.fit_start, config.fit_stop, config)
-    test = prepared(recording, config.fit_stop, config.test_stop, config)
+    train = [prepared(x, config.fit_start, config.fit_stop, config) for x in recordings]
+    if config.test_recording:
+        held_out = load_npz(data_path(config.test_recording))
+        test = prepared(held_out, config.fit_start, config.test_stop, config)
+    else:
+        test = prepared(recordings[0], config.fit_stop, config.test_stop, config)
+    fitted = [x.data for x in train]
     print(
-        f"{len(train.data)} samples at {config.rate:g} Hz to fit ({train.data.t[0]:.2f} to {train.data.t[-1]:.2f} s), "
+        f"{sum(map(len, fitted))} samples at {config.rate:g} Hz to fit "
+        f"({', '.join(f'{x.t[0]:.2f} to {x.t[-1]:.2f} s' for x in fitted)}), "
         f"{len(test.data)} held out ({test.data.t[0]:.2f} to {test.data.t[-1]:.2f} s); low-pass {config.cutoff:g} Hz"
     )
+    folder = Path(config.results) / config.name
+    folder.mkdir(parents=True, exist_ok=True)
+    # Where results go, and what is drawn of them, may change between an interruption and going on.
+    own = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("results", "plot", "report", "urdf")}
+    kept = Kept(folder / "unfinished", own, fitted)
+    weight = "cross-validated" if config.cross_validate else config.prior_weight
 
-    def fit(rounds: int, max_steps: int, report: Callable[[Step], None] | None = None) -> InverseDynamicsFit:
+    def fit(rounds: int, max_steps: int, report: Callable[[Step], None] | None = None, **options) -> InverseDynamicsFit:
+        options = {"prior_weight": weight} | options
         return fit_inverse_dynamics(
             start,
-            train.data,
+            fitted,
             friction_velocity=config.friction_velocity,
-            prior_weight=config.prior_weight,
             rounds=rounds,
             max_steps=max_steps,
             report=report,
+            **options,
         )
 
-    # One step compiles all that the fit runs, which sets compilation apart from the work.
-    began = time.perf_counter()
-    fit(rounds=1, max_steps=1)
-    compiling, began = time.perf_counter() - began, time.perf_counter()
-    linear = ordinary_least_squares(model, train.data, friction_velocity=config.friction_velocity)
-    linear_time, began = time.perf_counter() - began, time.perf_counter()
-    with tqdm(desc="physical fit", unit=" steps", mininterval=0.1) as bar:
+    times = {}
+    linear = kept.load("least squares", model, JointEffects())
+    if linear is None:
+        began = time.perf_counter()
+        linear = ordinary_least_squares(model, fitted, friction_velocity=config.friction_velocity)
+        times["least squares"] = time.perf_counter() - began
+        kept.save("least squares", linear)
+    physical = kept.load("physical fit", start, JointEffects())
+    if physical is None:
+        # One step compiles all that the fit runs, which sets compilation apart from the work.
+        began = time.perf_counter()
+        fit(rounds=1, max_steps=1, prior_weight=config.prior_weight)
+        times["compilation"], began = time.perf_counter() - began, time.perf_counter()
+        with tqdm(desc="physical fit", unit=" steps", mininterval=0.1) as bar:
 
-        def report(step: Step) -> None:
-            bar.update()
-            bar.set_postfix(
-                round=step.round, cost=f"{step.cost:.6g}", expected_decrease=f"{step.expected_decrease:.1e}"
-            )
+            def report(step: Step) -> None:
+                bar.update()
+                bar.set_postfix(
+                    round=step.round, cost=f"{step.cost:.6g}", expected_decrease=f"{step.expected_decrease:.1e}"
+                )
 
-        physical = fit(config.rounds, config.max_steps, report)
-    fit_time = time.perf_counter() - began
+            physical = fit(config.rounds, config.max_steps, report)
+        times["physical fit"] = time.perf_counter() - began
+        kept.save("physical fit", physical)
     print(
         f"physical fit: {physical.status}, {physical.iterations} steps in {physical.rounds} rounds; least squares: "
-        f"{linear.status}\nwall time: physical fit {fit_time:.1f} s, least squares {linear_time:.1f} s, compilation "
-        f"before them {compiling:.1f} s"
+        f"{linear.status}\nwall time: "
+        + (", ".join(f"{name} {x:.1f} s" for name, x in times.items()) or "none, all fits were finished before")
     )
-    zero = np.zeros(model.nv)
-    before = InverseDynamicsFit(model, zero, zero, 0.0, 0, 0, "not fitted")
-    predictions = {"before": before, "least squares": linear, "physical fit": physical}
+    predictions = {"before": InverseDynamicsFit.unfitted(model), "least squares": linear, "physical fit": physical}
     torques = {name: x.predict(test.data) for name, x in predictions.items()}
     errors = {
         "raw torque": {name: rms(x - test.raw_tau) for name, x in torques.items()},
-        "filtered torque": {name: rms(x - test.data.tau) for name, x in torques.items()},
+        "filtered torque": {name: rms(x - test.data.require("tau")[0]) for name, x in torques.items()},
     }
     for kind, by_fit in errors.items():
         print_table(f"held-out RMSE against the {kind}, N m", model.joint_names, by_fit)
+    print(quality_table(predictions, fitted, "RMSE on the data of the fit, N m") + "\n")
     if simulated is not None:
         keep = (simulated.exact.t >= config.fit_stop) & (simulated.exact.t < config.test_stop)
         exact = Recording(*(getattr(simulated.exact, x)[keep] for x in ("t", "q", "v", "a", "tau")))
-        errors["noise-free torque"] = {name: rms(x.predict(exact) - exact.tau) for name, x in predictions.items()}
+        errors["noise-free torque"] = {name: x.evaluate(exact).rms_error for name, x in predictions.items()}
         print_table(
             "held-out RMSE against the noise-free torque on the noise-free motion, N m",
             model.joint_names,
             errors["noise-free torque"],
         )
+    relative = {name: x.evaluate(test.data).relative for name, x in predictions.items()}
+    print("held-out error over the torque's norm: " + ", ".join(f"{name} {x:.2%}" for name, x in relative.items()))
     for name, x in (("least squares", linear), ("physical fit", physical)):
         bad = [body for body, ok in zip(model.body_names, x.physical, strict=True) if not ok]
         verdict = f"{len(bad)} of {model.nb} links not physical: {', '.join(bad)}" if bad else "every link is physical"
         print(f"{name}: {verdict}")
-    folder = Path(config.results) / config.name
-    folder.mkdir(parents=True, exist_ok=True)
-    out = summary(config, model, predictions, errors, {"compilation": compiling, "physical fit": fit_time})
-    write_atomically(folder / "parameters.json", lambda path: path.write_text(json.dumps(out, indent=1) + "\n"))
+    out = summary(config, model, predictions, errors, times) | {"held_out_relative": relative}
+    write_json(folder / "parameters.json", out)
     print(f"wrote {folder / 'parameters.json'}")
+    if config.urdf:
+        text = to_urdf(physical.model, config.name)
+        write_durably(folder / "identified.urdf", lambda path: path.write_text(text, encoding="utf-8"))
+        print(f"wrote {folder / 'identified.urdf'}")
+    if config.report:
+        notes = [
+            f"Robot {config.robot}; recordings {', '.join(x.name for x in fitted)}, resampled to {config.rate:g} Hz, "
+            f"low-passed at {config.cutoff:g} Hz; held out {test.data.name}, {test.data.t[0]:.2f} to "
+            f"{test.data.t[-1]:.2f} s."
+        ]
+        title = f"Identification: {config.name}"
+        write_durably(
+            folder / "report.html",
+            lambda path: write_report(path, predictions, fitted, test.data, title=title, notes=notes),
+        )
+        print(f"wrote {folder / 'report.html'}")
     if config.plot:
         draw(folder / "torque.png", config, model, test, torques)
+    kept.remove()
     return out
 
 
@@ -195,9 +254,15 @@ def data_path(name: str) -> Path:
     return Path(root).expanduser() / path
 
 
-def load_robot(name: str) -> Model:
+def load_robot(name: str, without: str = "") -> Model:
     if name.endswith(".urdf"):
-        return load_urdf(data_path(name))
+        path = data_path(name)
+        if not without:
+            return load_urdf(path)
+        text = path.read_text(encoding="utf-8")
+        if text.count(without) != 1:
+            raise DataError(f"{path}: robot_without, {without!r}, is in it {text.count(without)} times; once is needed")
+        return load_urdf(text.replace(without, ""))
     if name == "arm":
         return jaxdyn.samples.arm()
     raise DataError(f"robot is {name!r}; known: 'arm', or a path that ends with .urdf")
@@ -214,22 +279,27 @@ def physical_start(model: Model) -> Model:
     return eqx.tree_at(lambda m: m.inertial_parameters, model, jax.numpy.asarray(projected))
 
 
-def load_recording(config: Config, start: Model) -> tuple[Recording, Simulated | None]:
+def load_recordings(config: Config, start: Model) -> tuple[list[Recording], Simulated | None]:
     if config.recording != "simulated":
-        return load_npz(data_path(config.recording)), None
+        recordings = [load_npz(data_path(x)) for x in (config.recording, *config.more_recordings)]
+        for x in recordings:
+            check_recording(x, start)
+        return recordings, None
+    if config.more_recordings or config.test_recording:
+        raise DataError("more_recordings and test_recording do not go with a simulated recording")
     simulated = simulate(start, config.simulation, config.friction_velocity)
     print(
         f"simulated by {simulated.engine}: {config.simulation.duration:g} s at {config.simulation.timestep:g} s, "
         f"seed {config.simulation.seed}, true masses {np.round(np.asarray(simulated.truth.mass), 2).tolist()} kg"
     )
-    return simulated.measured, simulated
+    return [simulated.measured], simulated
 
 
 def prepared(recording: Recording, start: float, stop: float, config: Config) -> Part:
     part = recording.between(start, stop).resampled(config.rate)
     data = part.filtered(config.cutoff).differentiated()
     first = int(np.argmin(np.abs(part.t - data.t[0])))
-    return Part(data, part.tau[first : first + len(data)])
+    return Part(data, part.require("tau")[0][first : first + len(data)])
 
 
 def rms(x: np.ndarray) -> np.ndarray:
@@ -278,16 +348,6 @@ def summary(config: Config, model: Model, predictions, errors, times) -> dict:
     }
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Whoever reads the file finds the old one or the new one, never half of one."""
-    temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def draw(path: Path, config: Config, model: Model, test: Part, torques: dict[str, np.ndarray]) -> None:
     try:
         import matplotlib as mpl
@@ -300,7 +360,13 @@ def draw(path: Path, config: Config, model: Model, test: Part, torques: dict[str
     fig, axes = plt.subplots(model.nv, 1, figsize=(10, 1.7 * model.nv + 0.8), sharex=True, squeeze=False)
     for i, (axis, joint) in enumerate(zip(axes[:, 0], model.joint_names, strict=True)):
         axis.plot(test.data.t, test.raw_tau[:, i], color="0.75", lw=0.8, label="measured")
-        axis.plot(test.data.t, test.data.tau[:, i], color="black", lw=1.2, label=f"measured, {config.cutoff:g} Hz")
+        axis.plot(
+            test.data.t,
+            test.data.require("tau")[0][:, i],
+            color="black",
+            lw=1.2,
+            label=f"measured, {config.cutoff:g} Hz",
+        )
         for name, color, style in (
             ("before", "tab:orange", ":"),
             ("least squares", "tab:blue", "--"),
@@ -316,7 +382,7 @@ def draw(path: Path, config: Config, model: Model, test: Part, torques: dict[str
     axes[0, 0].legend(ncol=5, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
     fig.suptitle(f"{config.name}: joint torques on the held-out part")
     fig.tight_layout()
-    write_atomically(path, lambda temporary: fig.savefig(temporary, dpi=110))
+    write_durably(path, lambda temporary: fig.savefig(temporary, dpi=110))
     plt.close(fig)
     print(f"wrote {path}")
 

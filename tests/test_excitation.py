@@ -9,9 +9,7 @@ from robots import robot_path
 
 import jaxdyn
 from jaxdyn import DataError, ModelError, rnea
-from jaxdyn.sysid import ordinary_least_squares
-from jaxdyn.sysid._excitation import optimize_excitation
-from jaxdyn.sysid._trajectory import JointTrajectory
+from jaxdyn.sysid import JointTrajectory, optimize_excitation, ordinary_least_squares
 
 
 def limited(n: int = 2):

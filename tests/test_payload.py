@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from jaxdyn import BodyInertia, DataError, JaxdynError, Joint, ModelBuilder, ModelError, rnea
-from jaxdyn.sysid import Recording
-from jaxdyn.sysid._effects import JointEffects
-from jaxdyn.sysid._payload import identify_payload
+from jaxdyn.sysid import JointEffects, Recording, identify_payload
 
 PAYLOAD = BodyInertia(1.3, (0.02, -0.01, 0.06), ((4e-3, 3e-4, -2e-4), (3e-4, 5e-3, 1e-4), (-2e-4, 1e-4, 2e-3)))
 
@@ -67,12 +65,12 @@ def test_exact_torques_give_the_payload():
 
 def test_noisy_torques_give_it_within_its_intervals():
     covered, width = [], []
-    for seed in range(0, 40, 2):
+    for seed in range(0, 24, 2):
         fit, _ = pair(0.02, seed)
         covered.append((fit.intervals.lower <= described(PAYLOAD)) & (described(PAYLOAD) <= fit.intervals.upper))
         width.append(fit.intervals.standard_error)
-    # 20 repetitions of 10 parameters, 95 % intervals.
-    assert 0.88 <= np.mean(covered) <= 0.995
+    # 12 repetitions of 10 parameters, 95 % intervals.
+    assert 0.86 <= np.mean(covered) <= 0.995
     assert np.mean(width, axis=0)[0] < 0.02
     assert np.all(np.mean(width, axis=0)[1:4] < 4e-3)
 
