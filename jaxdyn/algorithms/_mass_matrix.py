@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -139,7 +139,7 @@ def mass_matrix_cholesky(model: Model, q: Configuration) -> Float[Array, "*batch
 def inverse_operational_space_inertia(
     model: Model,
     q: Configuration,
-    frames: str | Sequence[str],
+    frames: str | tuple[str, ...],
     reference: Reference = "local_world_aligned",
     part: Part = "all",
 ) -> Float[Array, "*batch n n"]:
@@ -159,7 +159,7 @@ def inverse_operational_space_inertia(
 def operational_space_inertia(
     model: Model,
     q: Configuration,
-    frames: str | Sequence[str],
+    frames: str | tuple[str, ...],
     reference: Reference = "local_world_aligned",
     part: Part = "all",
 ) -> Float[Array, "*batch n n"]:
@@ -199,8 +199,8 @@ def _stacked_jacobians(model: Model, q, frames, reference: Reference, part: Part
     )
 
 
-def _names(frames: str | Sequence[str]) -> tuple[str, ...]:
-    return (frames,) if isinstance(frames, str) else tuple(frames)
+def _names(frames: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (frames,) if isinstance(frames, str) else frames
 
 
 def _part(part: Part) -> slice:

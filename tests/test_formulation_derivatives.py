@@ -1,0 +1,62 @@
+"""Derivatives of the quantities of all formulations, by states and by every physical array of the model."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from formulation_cases import QUANTITIES, case
+
+LEAVES = {
+    "gravity": lambda m: m.gravity,
+    "inertial_parameters": lambda m: m.inertial_parameters,
+    "armature": lambda m: m.armature,
+    "joint_placement": lambda m: m.joint_placement,
+    "joint_axis": lambda m: m.joint_axis,
+    "joint_pitch": lambda m: m.joint_pitch,
+}
+# Others are made of these; friction is linear in its parameters but for its width.
+QUICK = ("LD",)
+OTHERS = (("Minv", "solved"), ("C", "M of jacobians"), ("newton_euler", "denoc"), ("bodies",))
+
+
+@pytest.mark.parametrize("names", [QUICK, *(pytest.param(x, marks=pytest.mark.slow) for x in OTHERS)])
+def test_forward_reverse_and_central_differences(names):
+    """Of a smooth function of the results, with a massless body."""
+    model, *arrays = case("chain")
+    model = eqx.tree_at(lambda m: m.inertial_parameters, model, model.inertial_parameters.at[0].set(0))
+    q, v, x, f_ext = (y[0] for y in arrays)
+    at = {"q": q, "v": v, "x": x, "f_ext": f_ext} | {name: get(model) for name, get in LEAVES.items()}
+
+    def results(values):
+        changed = eqx.tree_at(lambda m: [get(m) for get in LEAVES.values()], model, [values[n] for n in LEAVES])
+        state = [values[name] for name in ("q", "v", "x", "f_ext")]
+        return [QUANTITIES[name](changed, *state) for name in names]
+
+    rng = np.random.default_rng(0)
+    weights = jax.tree.map(lambda y: rng.normal(size=y.shape), jax.eval_shape(results, at))
+
+    def parts(values):
+        """One number for each result."""
+        pairs = zip(jax.tree.leaves(weights), jax.tree.leaves(results(values)), strict=True)
+        return jnp.stack([jnp.vdot(w, jnp.sin(0.1 * y)) for w, y in pairs])
+
+    reverse = jax.jit(jax.grad(lambda values: parts(values).sum()))(at)
+    along = jax.jit(lambda values, dots: jax.jvp(parts, (values,), (dots,)))
+    zeros = jax.tree.map(jnp.zeros_like, at)
+    for argument, value in at.items():
+        direction = rng.normal(size=value.shape)
+        if argument == "inertial_parameters":
+            # A body without mass has no centre of mass that could change smoothly.
+            direction *= 0.01 * np.arange(len(value))[:, None]
+        forward = along(at, zeros | {argument: jnp.asarray(direction)})[1]
+        expected = jnp.vdot(reverse[argument], direction)
+        scale = max(abs(float(expected)), float(jnp.abs(reverse[argument]).max()))
+        assert abs(float(forward.sum() - expected)) <= 1e-8 * scale, argument
+        step = 1e-6
+        up, down = (along(at | {argument: value + s * step * direction}, zeros)[0] for s in (1, -1))
+        difference = (up - down) / (2 * step)
+        np.testing.assert_allclose(forward, difference, rtol=1e-6, atol=1e-6 * max(scale, 1e-3), err_msg=argument)
+        # What is differentiated matters to the value, so that a gradient of zeros cannot pass.
+        if argument in ("q", "inertial_parameters", "joint_axis", "joint_pitch", "joint_placement"):
+            assert scale > 1e-6, argument
