@@ -37,7 +37,9 @@ def pendulum_residual(x, u, t, params):
 
 def double_pendulum() -> Problem:
     """Crocoddyl's example; from the guess of zeros 54 iterations of its FDDP, cost 2.058751e-2."""
-    dynamics = ModelDynamics(robot("double_pendulum"), 0.01, actuation=np.array([[1.0], [0.0]]))
+    # Crocoddyl's dynamics are without the damping of the robot's file.
+    model = robot("double_pendulum").with_joint_friction(damping=0.0)
+    dynamics = ModelDynamics(model, 0.01, actuation=np.array([[1.0], [0.0]]))
     up = FunctionResidual(pendulum_residual, of_state=True)
     weights = np.array([1, 1, 1, 1, 0.1, 0.1])
     return Problem(

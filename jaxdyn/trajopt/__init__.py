@@ -1,6 +1,7 @@
 """Trajectory optimization: problems, solvers, and what they hand back."""
 
 from jaxdyn.trajopt._cem import CEMOptions, cem
+from jaxdyn.trajopt._clearance import Capsule, ClearanceResidual
 from jaxdyn.trajopt._closed_loop import ClosedLoop, Latency, closed_loop
 from jaxdyn.trajopt._constraints import Constraint
 from jaxdyn.trajopt._costs import AbstractCost, FunctionCost, Quadratic, QuadraticCost, SmoothAbsCost, TimeVarying
@@ -30,7 +31,9 @@ __all__ = [
     "AbstractDynamics",
     "AbstractResidual",
     "CEMOptions",
+    "Capsule",
     "CenterOfMassResidual",
+    "ClearanceResidual",
     "ClosedLoop",
     "Constraint",
     "ContinuousDynamics",

@@ -6,12 +6,12 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import ModelError, ShapeError
+from jaxdyn.trajopt import _mpc
 from jaxdyn.trajopt._mpc import MPC, Plan
 from jaxdyn.trajopt._solution import Status
 
@@ -53,6 +53,8 @@ class ClosedLoop:
     plan: Plan
     """To go on with."""
     latency: Latency
+    compilations: int
+    """Of further programs after the first, while the loop ran."""
 
     @property
     def message(self) -> str:
@@ -74,22 +76,22 @@ def closed_loop(
     """Run `mpc` for `steps` periods on `plant`, a function `(x, u) -> x` that takes and returns the state in the
     problem's coordinates: another simulator, a robot, or this library with other parameters.
 
-    The step is compiled before the first period, once; a step that needed another program would fail. `plan`: from
-    `mpc.start`, by default that of no guess. **Raises** `ModelError` for a number of steps below 1, and where the plant
-    returns a state that is not finite; `ShapeError` where its shape is wrong.
+    The step is compiled before the first period. `plan`: from `mpc.start`, by default that of no guess.
+
+    **Raises** `ModelError` for a number of steps below 1, and where the plant returns a state that is not finite;
+    `ShapeError` where its shape is wrong.
     """
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
         raise ModelError(f"steps is {steps!r}; a positive int is needed")
     dtype = np.dtype(mpc.problem.dtype)
     x = np.asarray(x0, dtype)
     plan = mpc.start(jnp.asarray(x)) if plan is None else plan
-    program = eqx.filter_jit(lambda mpc, plan, x: mpc.step(plan, x)).lower(mpc, plan, x).compile()
-    # The first call of a program is slower: memory is allocated, code is loaded.
-    jax.block_until_ready(program(mpc, plan, x)[0])
+    jax.block_until_ready(mpc.step(plan, x)[0])
+    before = _mpc.traces
     xs, us, status, iterations, seconds = [x], [], [], [], []
     for k in range(steps):
         began = time.perf_counter()
-        u, plan, solution = program(mpc, plan, x)
+        u, plan, solution = mpc.step(plan, x)
         u = np.asarray(u)
         seconds.append(time.perf_counter() - began)
         x = np.asarray(plant(x, u), dtype)
@@ -102,5 +104,11 @@ def closed_loop(
         status.append(int(solution.status))
         iterations.append(int(solution.iterations))
     return ClosedLoop(
-        np.array(xs), np.array(us), np.array(status), np.array(iterations), plan, Latency(np.array(seconds))
+        np.array(xs),
+        np.array(us),
+        np.array(status),
+        np.array(iterations),
+        plan,
+        Latency(np.array(seconds)),
+        _mpc.traces - before,
     )

@@ -14,7 +14,9 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError, ShapeError
 from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._constraints import outside
+from jaxdyn.trajopt._dynamics import ModelDynamics
 from jaxdyn.trajopt._forward import search
+from jaxdyn.trajopt._implicit import Optimum, optimum_tangent
 from jaxdyn.trajopt._lagrangian import (
     Bounds,
     Curvature,
@@ -50,19 +52,19 @@ class DDPOptions(eqx.Module):
     regularisation: Any = 1e-9
     """At the start, and at least."""
     max_regularisation: Any = 1e9
-    intermediate_tolerance: Any = 1e-2
+    intermediate_tolerance: Any = 0.1
     """Of the decrease a step promises before the first updates of the multipliers."""
     least_intermediate_tolerance: Any = 1e-5
     """It falls to a tenth with each update, to this at least."""
-    intermediate_iterations: Any = 20
+    intermediate_iterations: Any = 25
     """At most so many between updates of the multipliers."""
-    second_order_below: Any = 0.1
+    second_order_below: Any = 0.01
     """The decrease that a step promises, relative to `1 + |cost|`, below which `"adaptive"` takes all second
     derivatives."""
-    hessian: Hessian = eqx.field(default="adaptive", static=True)
+    hessian: Hessian | None = eqx.field(default=None, static=True)
     """`"gauss_newton"`: second derivatives of costs' residuals and of the dynamics are left out (iLQR); `"full"`: none
     is (DDP); `"adaptive"`: none is near a solution and where the curvature is positive, which takes fewer iterations
-    and a longer compilation than the first."""
+    and a longer compilation than the first. None: the first for robots, the last for functions."""
     step_lengths: tuple[float, ...] = eqx.field(default=tuple(0.5**i for i in range(10)), static=True)
     step_lengths_at_once: int = eqx.field(default=2, static=True)
     """How many step lengths the line search tries in one batch."""
@@ -83,7 +85,7 @@ class DDPOptions(eqx.Module):
         return eqx.tree_at(lambda o: (o.max_iterations, o.intermediate_iterations), real, whole)
 
     def __check_init__(self):
-        if self.hessian not in ("gauss_newton", "full", "adaptive"):
+        if self.hessian not in (None, "gauss_newton", "full", "adaptive"):
             raise ModelError(f"hessian is {self.hessian!r}; 'gauss_newton', 'full' or 'adaptive' is needed")
         n = self.step_lengths_at_once
         if not self.step_lengths or n < 1 or len(self.step_lengths) % n:
@@ -139,19 +141,54 @@ def ddp(
     - `xs` `[horizon + 1, nx]`: the roll-out of `us` where not given.
     - `multipliers`: of the constraints, from a solution nearby.
 
+    Derivatives of the solution's trajectory, cost and multipliers with respect to all arrays of the problem are those
+    of the implicit function theorem (`_implicit.py`), in both modes: exact at a solution, so converge tightly. Gains,
+    status and residuals have none, nor has the guess.
+
     Compiled as a whole; under `jax.vmap` elements that have ended do not change. **Raises** `ShapeError`; `ModelError`
     where the cost of the guess is NaN though its states are finite (looked at only outside of transformations).
     """
     # As arrays, so that other numbers do not recompile.
     options = jax.tree.map(jnp.asarray, DDPOptions() if options is None else options)
-    solution = _solve(problem, us, xs, multipliers, options)
+    solution = _compiled(problem, us, xs, multipliers, options)
     if not isinstance(solution.status, Tracer):
         _refuse_nan(problem, solution)
     return solution
 
 
 @eqx.filter_jit
-def _solve(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Solution:
+def _compiled(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Solution:
+    return _solve(problem, (us, xs, multipliers), options)
+
+
+@eqx.filter_custom_jvp
+def _solve(problem: Problem, guess, options: DDPOptions) -> Solution:
+    return _iterated(problem, *guess, options)
+
+
+@_solve.def_jvp
+def _solve_jvp(primals, tangents):
+    """By the implicit function theorem; a guess and options have no influence on a solution."""
+    problem, tangent = primals[0], tangents[0]
+    solution = _solve(*primals)
+    multipliers = solution.multipliers
+    assert multipliers is not None
+    at = Optimum(solution.xs, solution.us, multipliers.stage, multipliers.terminal)  # type: ignore[arg-type]
+    moved, costates = optimum_tangent(problem, tangent, at)
+    trajectory = solution.xs, solution.us
+    cost = eqx.filter_jvp(
+        lambda p, xs, us: p.total_cost(xs, us), (problem, *trajectory), (tangent, moved.xs, moved.us)
+    )[1]
+    still = jax.tree.map(lambda _: None, solution)
+
+    def parts(s: Solution):
+        return s.xs, s.us, s.cost, s.multipliers.dynamics, s.multipliers.stage, s.multipliers.terminal  # type: ignore
+
+    given = moved.xs, moved.us, cost, costates, moved.stage, moved.terminal
+    return solution, eqx.tree_at(parts, still, given, is_leaf=lambda x: x is None)
+
+
+def _iterated(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Solution:
     dtype = problem.dtype
     low, high = box = problem.control_box
     feasible = xs is None
@@ -163,7 +200,8 @@ def _solve(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Soluti
     constrained = n_stage + n_terminal > 0
     bounds = Bounds.of(problem)
     alphas = jnp.asarray(options.step_lengths, dtype).reshape(-1, options.step_lengths_at_once)
-    adaptive = options.hessian == "adaptive"
+    hessian = options.hessian or ("gauss_newton" if isinstance(problem.dynamics, ModelDynamics) else "adaptive")
+    adaptive = hessian == "adaptive"
     least, most = options.regularisation, options.max_regularisation
 
     def policy_of(e: Expansion, curvature: Curvature, near, us, regularisation):
@@ -185,9 +223,9 @@ def _solve(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Soluti
 
     def iterate(s: _State) -> _State:
         e, at = expand(problem, s.xs, s.us, s.gaps, s.penalties)
-        near = jnp.asarray(options.hessian == "full")
+        near = jnp.asarray(hessian == "full")
         curvature = Curvature.of(e)
-        if options.hessian != "gauss_newton":
+        if hessian != "gauss_newton":
             if adaptive:
                 near = s.promised < options.second_order_below * (1 + jnp.abs(bounds.value(at, s.penalties)))
             curvature = lax.cond(

@@ -20,6 +20,9 @@ from jaxdyn.trajopt._solution import Multipliers, Solution
 
 type Solver = Callable[[Problem, Any, Any, Multipliers, Any], Solution]
 
+traces = 0
+"""How often a step was traced in this process: what `closed_loop` counts."""
+
 
 class Plan(eqx.Module):
     """What a controller carries from one step to the next: the warm start, and the time."""
@@ -130,6 +133,8 @@ class MPC(eqx.Module):
 
         **Raises** `ShapeError`.
         """
+        global traces
+        traces += 1
         problem = self.problem if problem is None else problem
         problem = problem.starting_at(x)
         problem = eqx.tree_at(lambda p: p.dynamics.t0, problem, plan.t.astype(problem.dynamics.t0.dtype))
