@@ -1,10 +1,13 @@
 """System identification: recordings, physical parametrisations, and fits to measured torques."""
 
+from jaxdyn.sysid._fleet_fit import FleetFit, fit_fleet
+from jaxdyn.sysid._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload
 from jaxdyn.sysid._inverse_dynamics import (
     InverseDynamicsFit,
     fit_inverse_dynamics,
     ordinary_least_squares,
 )
+from jaxdyn.sysid._leaf_blocks import Additive, LinkLength, Placement, Positive
 from jaxdyn.sysid._load import load_csv, load_npz
 from jaxdyn.sysid._log_cholesky import (
     inertial_parameters_from_log_cholesky,
@@ -15,24 +18,45 @@ from jaxdyn.sysid._log_cholesky import (
     nearest_physical,
     pseudo_inertia,
 )
+from jaxdyn.sysid._parametrisation import Parametrisation
 from jaxdyn.sysid._physical_fit import Step
 from jaxdyn.sysid._recording import Recording, as_recordings
 from jaxdyn.sysid._recording_checks import Finding, RecordingWarning, check_recording
 from jaxdyn.sysid._registry import Dataset, dataset, dataset_names, fetch_dataset
+from jaxdyn.sysid._robot import Robot, RolloutErrors, rollout_errors
+from jaxdyn.sysid._rollout_fit import RolloutFit, RolloutStep, fit_rollouts
+from jaxdyn.sysid._symmetric import Symmetric
 
 __all__ = [
+    "Additive",
     "Dataset",
     "Finding",
+    "FixedMass",
+    "FleetFit",
+    "InertiaScale",
     "InverseDynamicsFit",
+    "LinkLength",
+    "LogCholesky",
+    "Parametrisation",
+    "Payload",
+    "Placement",
+    "Positive",
     "Recording",
     "RecordingWarning",
+    "Robot",
+    "RolloutErrors",
+    "RolloutFit",
+    "RolloutStep",
     "Step",
+    "Symmetric",
     "as_recordings",
     "check_recording",
     "dataset",
     "dataset_names",
     "fetch_dataset",
+    "fit_fleet",
     "fit_inverse_dynamics",
+    "fit_rollouts",
     "inertial_parameters_from_log_cholesky",
     "inertial_parameters_from_pseudo_inertia",
     "is_physical",
@@ -43,4 +67,5 @@ __all__ = [
     "nearest_physical",
     "ordinary_least_squares",
     "pseudo_inertia",
+    "rollout_errors",
 ]

@@ -1,0 +1,159 @@
+"""Many robots of one structure identified at once, each from a recording of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import DataError, ModelError
+from jaxdyn._types import Array, Float
+from jaxdyn.simulate._step import Integrator, checked_scheme
+from jaxdyn.sysid._block import model_of
+from jaxdyn.sysid._parametrisation import Parametrisation
+from jaxdyn.sysid._recording import Recording
+from jaxdyn.sysid._shooting import (
+    CONVERGED,
+    RUNNING,
+    ShootingProblem,
+    ShootingState,
+    first_state,
+    levenberg_marquardt,
+    segments_of,
+)
+
+
+class FleetFit(NamedTuple):
+    """Robots identified together."""
+
+    robot: Any
+    """Identified, with a leading axis `[robots]`."""
+    free: np.ndarray
+    """`[robots, P]`"""
+    cost: np.ndarray
+    """`[robots]`: half of the sums of squares."""
+    converged: np.ndarray
+    """`[robots]` of bool."""
+    iterations: np.ndarray
+    """`[robots]`"""
+
+
+def fit_fleet(
+    parametrisation: Parametrisation,
+    q: Float[Array | np.ndarray, "robots samples nq"],
+    v: Float[Array | np.ndarray, "robots samples nv"],
+    tau: Float[Array | np.ndarray, "robots samples nv"],
+    dt: float,
+    *,
+    segment: float,
+    position_noise: float,
+    velocity_noise: float,
+    matching: float = 1.0,
+    prior_weight: float = 0.0,
+    integrator: Integrator = "rk4",
+    substeps: int = 1,
+    max_steps: int = 50,
+    tolerance: float = 1e-6,
+    chunk: int = 128,
+    report: Callable[[int, int], None] | None = None,
+) -> FleetFit:
+    """`fit_rollouts` for many robots of one structure at once, by `jax.vmap` over recordings and models.
+
+    Every robot has its own damping, accepts its own steps, and waits for the others of its chunk when it is done.
+
+    **Arguments**
+
+    - `parametrisation`: one for all, or one for each robot, whose references have a leading axis `[robots]`
+      (`equinox.filter_vmap(lambda model: Parametrisation(model, ...))(models)`).
+    - `q`, `v`, `tau`: measured every `dt` (s); the mean of two torques acts between their samples.
+    - `chunk`: robots at a time, which bounds the memory; one program is compiled for all chunks.
+    - `report`: called after every step with the number of robots that are done with and the number of steps.
+    - the others as in `fit_rollouts`.
+
+    **Raises** `DataError`, `ModelError`.
+    """
+    checked_scheme(integrator, substeps, False)
+    q, v, tau = (np.asarray(x) for x in (q, v, tau))
+    if q.ndim != 3 or v.ndim != 3 or not q.shape[:2] == v.shape[:2] == tau.shape[:2]:
+        raise DataError(f"q, v and tau have shapes {q.shape}, {v.shape}, {tau.shape}; [robots, samples, n] is needed")
+    for name, x in (("position_noise", position_noise), ("velocity_noise", velocity_noise), ("matching", matching)):
+        if not 0 < x < np.inf:
+            raise ModelError(f"{name} is {x}; a positive number is needed")
+    robots, samples = q.shape[:2]
+    reference = model_of(parametrisation.reference)
+    own = reference.inertial_parameters.ndim == 3
+    if own and reference.inertial_parameters.shape[0] != robots:
+        raise ModelError(
+            f"the parametrisation has references for {reference.inertial_parameters.shape[0]} robots, but there are "
+            f"recordings of {robots}"
+        )
+    one = jax.tree.map(lambda x: x[0], parametrisation) if own else parametrisation
+    t = dt * np.arange(samples)
+
+    def segments(i: int):
+        out, *_ = segments_of(model_of(one.reference), (Recording(t, q[i], v[i], None, tau[i]),), segment, "mean")
+        return out
+
+    dtype = model_of(one.reference).dtype
+    static = ("squares", integrator, substeps)
+    numbers = [jnp.asarray(x, dtype) for x in (dt, matching, prior_weight, 1.0)]
+    noise = [jnp.full(reference.nv, x, dtype) for x in (position_noise, velocity_noise)]
+    results: list[ShootingState] = []
+    found = []
+    steps = 0
+    for begin in range(0, robots, chunk):
+        # The last chunk is filled up with repeats, which are dropped, so that one program serves all.
+        rows = np.minimum(np.arange(begin, begin + min(chunk, robots)), robots - 1)
+        data = jax.tree.map(lambda *x: jnp.stack(x), *(segments(int(i)) for i in rows))
+        p = jax.tree.map(lambda x, rows=rows: x[rows], parametrisation) if own else parametrisation
+        state = _first(p, data, numbers, noise, static, own)
+        for _ in range(max_steps):
+            state = _step(p, data, numbers, static, own, state, jnp.asarray(tolerance, dtype))
+            steps += 1
+            done = np.asarray(state.status != RUNNING)
+            if report is not None:
+                report(begin + int(done[: robots - begin].sum()), steps)
+            if done.all():
+                break
+        kept = slice(0, min(len(rows), robots - begin))
+        results.append(jax.tree.map(lambda x, kept=kept: np.asarray(x[kept]), state))
+        found.append(jax.tree.map(lambda x, kept=kept: np.asarray(x[kept]), _robots(p, state, own)))
+    together = [np.concatenate([getattr(s, name) for s in results]) for name in ("free", "cost", "status", "iteration")]
+    robot = jax.tree.map(lambda *x: jnp.asarray(np.concatenate(x)), *found)
+    return FleetFit(robot, together[0], together[1], together[2] == CONVERGED, together[3])
+
+
+def _mapped(function: Callable, own: bool) -> Callable:
+    """Over `(parametrisation, segments, state)`."""
+    return jax.vmap(function, in_axes=(0 if own else None, 0, 0))
+
+
+def _problem(p, segments, numbers, static) -> ShootingProblem:
+    dt, matching, prior_weight, loss_scale = numbers
+    loss, integrator, substeps = static
+    return ShootingProblem(p, segments, dt, matching, prior_weight, loss_scale, loss, integrator, substeps)
+
+
+@eqx.filter_jit
+def _first(p, segments, numbers, noise, static, own: bool) -> ShootingState:
+    def start(p, segments, _):
+        return first_state(_problem(p, segments, numbers, static), jnp.zeros(p.size, numbers[0].dtype), *noise)
+
+    return _mapped(start, own)(p, segments, segments.linked)
+
+
+@eqx.filter_jit
+def _step(p, segments, numbers, static, own: bool, state: ShootingState, tolerance) -> ShootingState:
+    def step(p, segments, state):
+        return levenberg_marquardt(_problem(p, segments, numbers, static), state, tolerance)
+
+    return _mapped(step, own)(p, segments, state)
+
+
+@eqx.filter_jit
+def _robots(p, state: ShootingState, own: bool) -> Any:
+    return jax.vmap(lambda p, free: p.model(free), in_axes=(0 if own else None, 0))(p, state.free)

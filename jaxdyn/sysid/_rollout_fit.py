@@ -1,0 +1,438 @@
+"""Identification from roll-outs, by multiple shooting: for chaotic robots, and for torques too poor to be fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import norm
+
+from jaxdyn._errors import DataError, ModelError
+from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn.simulate._step import Integrator, checked_scheme
+from jaxdyn.sysid._arrow import compressed, eliminated, influence
+from jaxdyn.sysid._block import model_of
+from jaxdyn.sysid._parametrisation import Parametrisation
+from jaxdyn.sysid._recording import Recording
+from jaxdyn.sysid._shooting import (
+    CONVERGED,
+    DIVERGED,
+    LOSSES,
+    RUNNING,
+    STALLED,
+    ShootingProblem,
+    ShootingState,
+    descend,
+    first_state,
+    levenberg_marquardt,
+    linearised,
+    residuals,
+    segments_of,
+    started_anew,
+)
+
+# Of exact matching: the standard deviation of defects in the steps, in units of the noise, and what is left of them.
+_EXACT_SCALE, _EXACT_TOLERANCE = 0.1, 1e-3
+# Rounds of re-weighting end when no noise changes by more than this part.
+_NOISE_TOLERANCE = 1e-2
+
+
+class RolloutStep(NamedTuple):
+    """Progress of a fit, once for every step."""
+
+    iteration: int
+    round: int
+    cost: float
+    """Half of the sum of squares that is minimised."""
+    expected_decrease: float
+    """What a step from here was expected to gain."""
+    state: ShootingState
+    """From which `fit_rollouts(..., state=...)` goes on: a pytree of arrays, to be saved."""
+
+
+class RolloutFit(eqx.Module):
+    """A robot identified from roll-outs."""
+
+    robot: Any
+    """Identified: a `Model` or `Robot`, as the parametrisation's reference is."""
+    before: Any
+    """With the free numbers from which the fit started."""
+    parametrisation: Parametrisation
+    free: np.ndarray
+    """`[P]`: free numbers of `robot`."""
+    covariance: np.ndarray
+    """`[P, P]`: of the free numbers about `robot`, those of `parametrisation.about(robot)`; the segments' states are
+    accounted for. From the Gauss-Newton matrix and the size of the residuals, as if these were independent."""
+    clustered_covariance: np.ndarray
+    """`[P, P]`: the same if residuals depend on each other within a segment, and not between segments (the sandwich
+    estimate). Wider where the model is wrong; it needs many more segments than parameters."""
+    status: str
+    """In words: `"converged"`, or what stopped the fit."""
+    cost: float
+    iterations: int
+    rounds: int
+    position_noise: np.ndarray
+    """`[nv]`: root mean square of the position residuals, rad or m."""
+    velocity_noise: np.ndarray | None
+    """`[nv]`: of the velocity residuals."""
+    segment_residuals: np.ndarray
+    """`[segments]`: root mean square of each segment's residuals, in units of the noise that weighted them."""
+    segment_recordings: np.ndarray
+    """`[segments]`: which recording each is from."""
+    segment_times: np.ndarray
+    """`[segments]`: when each starts, s."""
+    defects: np.ndarray
+    """`[segments, 2 nv]`: by how much each segment misses the start of the next, positions and then velocities; zero
+    for the last of a recording, and where segments are independent."""
+    state: ShootingState
+
+    @property
+    def converged(self) -> bool:
+        return self.status == "converged"
+
+    @property
+    def standard_errors(self) -> np.ndarray:
+        """`[P]`: of the free numbers about `robot`, by `covariance`."""
+        return np.sqrt(np.diagonal(self.covariance))
+
+    def interval(
+        self, function: Callable[[Any], Any], level: float = 0.95, clustered: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A quantity of the robot, and the ends of its confidence interval: `fit.interval(lambda model: model.mass)`.
+
+        By the first derivative of the quantity and the covariance of the free numbers.
+        """
+        here = self.parametrisation.about(self.robot)
+        zero = here.zeros()
+        value = np.asarray(function(self.robot), np.float64)
+        slope = np.asarray(jax.jacfwd(lambda x: jnp.asarray(function(here.model(x))))(zero), np.float64)
+        covariance = self.clustered_covariance if clustered else self.covariance
+        # An infinite variance times no influence is none.
+        with np.errstate(invalid="ignore"):
+            terms = np.einsum("...i,ij,...j->...ij", slope, covariance, slope)
+        variance = np.where(slope[..., :, None] * slope[..., None, :] == 0, 0, terms).sum(axis=(-2, -1))
+        half = norm.ppf(0.5 + 0.5 * level) * np.sqrt(variance)
+        return value, value - half, value + half
+
+
+def fit_rollouts(
+    parametrisation: Parametrisation,
+    recordings: Recording | Sequence[Recording],
+    *,
+    segment: float,
+    position_noise: ArrayLike,
+    velocity_noise: ArrayLike | None = None,
+    matching: float | None = 1.0,
+    prior_weight: float = 0.0,
+    loss: Literal["squares", "pseudo_huber", "cauchy"] = "squares",
+    loss_scale: float = 3.0,
+    hold: Literal["mean", "start"] = "mean",
+    integrator: Integrator = "rk4",
+    substeps: int = 1,
+    start: Float[Array | np.ndarray, "P"] | None = None,
+    rounds: int = 1,
+    max_steps: int = 100,
+    tolerance: float = 1e-6,
+    optimizer: Any = None,
+    report: Callable[[RolloutStep], None] | None = None,
+    state: ShootingState | None = None,
+) -> RolloutFit:
+    """Identify what of a robot is free, so that roll-outs follow recordings.
+
+    Recordings are cut into segments, and the state at the start of each is an unknown as well (multiple shooting: Bock,
+    Recent advances in parameter identification techniques for ODE, 1983): short roll-outs stay near the measurement
+    where a long one of a chaotic robot, or of a robot with wrong parameters, has lost it. What is minimised is half of
+    the sum of squares of
+
+    - the positions' and velocities' residuals at all samples, over their noise;
+    - the defects between the end of a segment and the start of the next, over `matching` times the noise;
+    - the pull towards the parametrisation's reference, `prior_weight` times its `divergence`.
+
+    Steps are those of Gauss and Newton, damped after Levenberg and Marquardt, with derivatives through the integrator.
+    The linear system has the shape of an arrow (a state couples to the next one and to the parameters), and is solved
+    by orthogonal elimination of one state after the other, at a cost linear in the number of segments.
+
+    **Arguments**
+
+    - `recordings`: one or several, uniform in time at the same rate, of any lengths; `q`, `tau`, and `v` if
+      `velocity_noise` is given. What is left over at the end of a recording, less than a segment, is not used.
+    - `segment`: duration, s; for chaotic robots less than the time in which errors grow by a factor of ten or so.
+    - `position_noise`, `velocity_noise`: standard deviations, one number or `[nv]`; rad, m and their rates. Without
+      the latter velocities are not compared.
+    - `matching`: standard deviation of the defects in units of the noise: small values trust the model, larger ones
+      let it err. `0.0`: segments are joined exactly, by the method of multipliers, as if each recording was one
+      roll-out. None: segments are independent. Without velocity noise, that of velocities is the positions' over the
+      duration of a segment.
+    - `loss`: `"squares"`; `"pseudo_huber"` and `"cauchy"` count residuals beyond `loss_scale` times the noise less.
+    - `hold`: what torque acts between two samples: that of the earlier one (a command that is held), or their mean.
+    - `integrator`, `substeps`: as in `rollout`; a step lasts from a sample to the next.
+    - `start`: free numbers to start from; by default the reference.
+    - `rounds`: with more than one, the noise is estimated from the residuals, and the fit repeated with it.
+    - `max_steps`: in all.
+    - `tolerance`: the fit ends where a step is expected to lower the cost by less than this part of it.
+    - `optimizer`: an optax transformation, which then takes its steps down the gradient, instead; `tolerance` is then
+      about the change in a step.
+    - `report`: called after every step; what it raises, such as `KeyboardInterrupt`, ends the fit.
+    - `state`: of an earlier fit with the same arguments (`RolloutStep.state`, `RolloutFit.state`), to go on from.
+
+    **Returns** a `RolloutFit`; look at its `status`. **Raises** `DataError` for recordings that do not fit,
+    `ModelError` for arguments that mean nothing.
+    """
+    reference = model_of(parametrisation.reference)
+    if reference.inertial_parameters.ndim != 2:
+        raise ModelError("the parametrisation's reference has batch axes; see experiments/identify_fleet.py for many")
+    checked_scheme(integrator, substeps, False)
+    if loss not in LOSSES:
+        raise ModelError(f"unknown loss {loss!r}; known: {', '.join(LOSSES)}")
+    for name, x in (("loss_scale", loss_scale), ("max_steps", max_steps), ("rounds", rounds), ("segment", segment)):
+        if not 0 < x < np.inf:
+            raise ModelError(f"{name} is {x}; a positive number is needed")
+    for name, x in (("prior_weight", prior_weight), ("tolerance", tolerance), ("matching", matching or 0.0)):
+        if not 0 <= x < np.inf:
+            raise ModelError(f"{name} is {x}; zero or a positive number is needed")
+    given = (recordings,) if isinstance(recordings, Recording) else tuple(recordings)
+    segments, dt, origin, times = segments_of(reference, given, segment, hold)
+    position = _noise(position_noise, reference.nv, "position_noise")
+    if velocity_noise is None:
+        velocity, segments = position / (dt * segments.tau.shape[1]), segments._replace(v=None)
+    elif segments.v is None:
+        raise DataError("velocity_noise is given, but the recordings have no velocities; leave it out")
+    else:
+        velocity = _noise(velocity_noise, reference.nv, "velocity_noise")
+    exact = matching == 0
+    if matching is None:
+        segments = segments._replace(linked=jnp.zeros_like(segments.linked))
+    dtype = segments.q.dtype
+    problem = ShootingProblem(
+        parametrisation=parametrisation,
+        segments=segments,
+        dt=jnp.asarray(dt, dtype),
+        matching=jnp.asarray(_EXACT_SCALE if exact else matching or 1.0, dtype),
+        prior_weight=jnp.asarray(prior_weight, dtype),
+        loss_scale=jnp.asarray(loss_scale, dtype),
+        loss=loss,
+        integrator=integrator,
+        substeps=substeps,
+    )
+    free = parametrisation.zeros() if start is None else jnp.asarray(start)
+    if free.shape != (parametrisation.size,):
+        raise ModelError(f"start has shape {free.shape}, but the parametrisation has {parametrisation.size} numbers")
+    first = _first(problem, free, position, velocity)
+    if optimizer is not None:
+        memory = optimizer.init((jnp.zeros_like(first.multiplier), jnp.zeros_like(first.free)))
+        first = eqx.tree_at(lambda s: s.optimizer, first, memory, is_leaf=lambda x: x is None)
+    state = first if state is None else _resumed(state, first)
+    status = int(state.status)
+    while True:
+        if status == CONVERGED:
+            # What ends the innermost loop may begin another round: of multipliers, and then of noise.
+            state, status = _next_round(problem, state, exact, rounds, velocity_noise is not None)
+        if status != RUNNING or int(state.iteration) >= max_steps:
+            break
+        if optimizer is None:
+            state = _step(problem, state, jnp.asarray(tolerance, dtype))
+        else:
+            state = _descent(problem, state, jnp.asarray(tolerance, dtype), _Static(optimizer))
+        status = int(state.status)
+        if report is not None:
+            expected = float(state.expected)
+            report(RolloutStep(int(state.iteration), int(state.round), float(state.cost), expected, state))
+    gain = f"{float(state.expected):.2g} in a cost of {float(state.cost):.6g}"
+    words = {
+        CONVERGED: "converged",
+        RUNNING: f"out of steps: {max_steps} were too few",
+        DIVERGED: "diverged: the cost is not finite; take shorter segments, or another start",
+        STALLED: f"stalled with an expected decrease of {gain}",
+    }
+    return _result(problem, state, words[status], free, origin, times, velocity_noise is not None)
+
+
+def _noise(given: ArrayLike, nv: int, name: str) -> np.ndarray:
+    out = np.asarray(given, np.float64)
+    if out.shape not in ((), (nv,)) or not np.all(np.isfinite(out) & (out > 0)):
+        raise ModelError(f"{name} is {given!r}; a positive number or [{nv}] of them are needed")
+    return np.broadcast_to(out, (nv,)).copy()
+
+
+class _Static:
+    """An optimizer, which is functions: part of what a program is compiled for."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Static) and self.value == other.value
+
+
+_first = eqx.filter_jit(first_state)
+_step = eqx.filter_jit(levenberg_marquardt)
+
+
+@eqx.filter_jit
+def _descent(problem, state, tolerance, optimizer: _Static):
+    return descend(problem, state, tolerance, optimizer.value)
+
+
+@eqx.filter_jit
+def _restarted(problem, state):
+    return started_anew(problem, state)
+
+
+def _resumed(state: ShootingState, first: ShootingState) -> ShootingState:
+    """**Raises** `DataError` for a state of another problem."""
+    ours, theirs = (jax.tree.map(lambda x: (jnp.shape(x), jnp.asarray(x).dtype), s) for s in (first, state))
+    if jax.tree.structure(first) != jax.tree.structure(state) or ours != theirs:
+        raise DataError(
+            "the state is of another fit: its arrays have other shapes than these recordings, segments, "
+            "parametrisation and optimizer need. Give the arguments that it was made with, or start anew"
+        )
+    return jax.tree.map(jnp.asarray, state)
+
+
+def _next_round(problem, state: ShootingState, exact: bool, rounds: int, with_v: bool) -> tuple[ShootingState, int]:
+    if exact:
+        r = _residuals(problem, state)
+        gap = (r.match - problem.segments.linked[:, None] * state.multiplier) * problem.matching
+        if float(jnp.abs(gap).max()) > _EXACT_TOLERANCE:
+            # The method of multipliers (Nocedal & Wright, Numerical Optimization, 2006, section 17.3).
+            state = eqx.tree_at(lambda s: s.multiplier, state, r.match)
+            state = _restarted(problem, state)
+            return state, int(state.status)
+    if int(state.round) >= rounds:
+        return state, CONVERGED
+    position, velocity = _rms(problem, state, with_v)
+    old = np.concatenate([state.position_noise, state.velocity_noise])
+    new = np.concatenate([position, np.asarray(state.velocity_noise) if velocity is None else velocity])
+    if np.all(np.abs(new / old - 1) < _NOISE_TOLERANCE):
+        return state, CONVERGED
+    nv = len(position)
+    # The multipliers are forces over the noise: the forces stay.
+    ratio = jnp.asarray(new / old, state.multiplier.dtype)
+    state = eqx.tree_at(
+        lambda s: (s.position_noise, s.velocity_noise, s.multiplier, s.round),
+        state,
+        (*(jnp.asarray(x, state.q.dtype) for x in (new[:nv], new[nv:])), state.multiplier * ratio, state.round + 1),
+    )
+    state = _restarted(problem, state)
+    return state, int(state.status)
+
+
+@eqx.filter_jit
+def _residuals(problem, state):
+    return residuals(problem, state)
+
+
+def _rms(problem: ShootingProblem, state: ShootingState, with_v: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    """Root mean squares of the residuals over the samples that count, in their units. Those of a robust loss count as
+    the loss does."""
+    parts, count = _split(problem, _residuals(problem, state).data)
+    rms = [np.sqrt((x**2).sum(axis=(0, 1)) / count) for x in parts]
+    # No sensor is exact.
+    position = np.maximum(rms[0], 1e-12) * np.asarray(state.position_noise, np.float64)
+    velocity = np.maximum(rms[1], 1e-12) * np.asarray(state.velocity_noise, np.float64) if with_v else None
+    return position, velocity
+
+
+def _split(problem: ShootingProblem, data) -> tuple[list[np.ndarray], float]:
+    """The residuals of positions, and of velocities, `[segments, samples, nv]`; and the number of samples."""
+    S, samples = problem.segments.weight.shape
+    nv = problem.segments.tau.shape[-1]
+    x = np.asarray(data, np.float64).reshape(S, samples, -1)
+    return [x[..., i : i + nv] for i in range(0, x.shape[-1], nv)], float(problem.segments.weight.sum())
+
+
+class _Curvature(NamedTuple):
+    inverse: jax.Array
+    """`[P, P]`"""
+    scores: jax.Array
+    """`[segments, P]`: by how much each segment's residuals move the parameters."""
+    border: jax.Array
+    norms: jax.Array
+
+
+@eqx.filter_jit
+def _curvature(problem: ShootingProblem, state: ShootingState) -> _Curvature:
+    rows = linearised(problem, state)
+    S, n = rows.match.shape[:2]
+    P = rows.border.shape[-1] - 1
+    factor = eliminated(compressed(rows), jnp.zeros((S, n), state.q.dtype), jnp.zeros(P, state.q.dtype))
+    z, inverse = influence(factor)
+    ahead = jnp.roll(z, -1, axis=0)
+    # H^-1 times the gradient of each segment's own residuals.
+    data, match = rows.data, rows.match
+    along = jnp.einsum("smn,snp->smp", data[..., :n], z) + jnp.einsum("smn,np->smp", data[..., n:-1], inverse)
+    scores = jnp.einsum("sm,smp->sp", data[..., -1], along)
+    along = jnp.einsum("smn,snp->smp", match[..., :n], z) + jnp.einsum("smn,snp->smp", match[..., n : 2 * n], ahead)
+    along += jnp.einsum("smn,np->smp", match[..., 2 * n : -1], inverse)
+    scores += jnp.einsum("sm,smp->sp", match[..., -1], along)
+    norms = jnp.sqrt(jnp.sum(factor.border[:, :-1] ** 2, axis=0))
+    return _Curvature(inverse, scores, factor.border[:, :-1], norms)
+
+
+def _covariances(problem: ShootingProblem, state: ShootingState, cost_of_data: float) -> tuple[np.ndarray, np.ndarray]:
+    """**Infinite** variances where the rows say nothing of a parameter."""
+    curvature = _curvature(problem, state)
+    S, n = state.multiplier.shape
+    P = state.free.shape[-1]
+    count = float(problem.segments.weight.sum()) * n / (1 if problem.segments.v is not None else 2)
+    # Every defect is an equation as well, and every state an unknown.
+    freedom = count + float(problem.segments.linked.sum()) * n - S * n - P
+    variance = 2 * cost_of_data / max(freedom, 1.0)
+    border, norms = (np.asarray(x, np.float64) for x in (curvature.border, curvature.norms))
+    used = norms > 0
+    scaled = border / np.where(used, norms, 1.0)
+    _, sizes, directions = np.linalg.svd(scaled)
+    seen = sizes > P * np.finfo(np.dtype(state.q.dtype)).eps * max(sizes.max(initial=0), 1e-300)
+    if seen.all() and used.all():
+        inverse = np.asarray(curvature.inverse, np.float64)
+        scores = np.asarray(curvature.scores, np.float64)
+        correction = S / max(S - 1, 1)
+        return variance * inverse, correction * scores.T @ scores
+    known = (directions[seen].T / sizes[seen] ** 2) @ directions[seen]
+    covariance = variance * known / np.outer(np.where(used, norms, 1.0), np.where(used, norms, 1.0))
+    unseen = ~used | (np.abs(directions[~seen]) > 1e-6).any(axis=0)
+    covariance[unseen, :] = covariance[:, unseen] = 0.0
+    covariance[np.diag_indices(P)] = np.where(unseen, np.inf, np.diagonal(covariance))
+    return covariance, covariance
+
+
+def _result(problem, state: ShootingState, status: str, free, origin, times, with_v: bool) -> RolloutFit:
+    r = _residuals(problem, state)
+    position, velocity = _rms(problem, state, with_v)
+    parts, _ = _split(problem, r.data)
+    weight = np.asarray(problem.segments.weight, np.float64).sum(axis=1)
+    squares = sum((x**2).sum(axis=(1, 2)) for x in parts)
+    per_segment = np.sqrt(squares / (weight * sum(x.shape[-1] for x in parts)))
+    scale = np.concatenate([state.position_noise, state.velocity_noise]) * float(problem.matching)
+    linked = np.asarray(problem.segments.linked)[:, None]
+    gap = np.asarray(r.match, np.float64) - linked * np.asarray(state.multiplier, np.float64)
+    chi2 = 0.5 * (float(jnp.sum(r.data**2)) + float((gap**2).sum()))
+    finite = np.isfinite(chi2)
+    nothing = np.full((len(state.free),) * 2, np.nan)
+    covariance, clustered = _covariances(problem, state, chi2) if finite else (nothing, nothing)
+    return RolloutFit(
+        robot=problem.parametrisation.model(state.free),
+        before=problem.parametrisation.model(free),
+        parametrisation=problem.parametrisation,
+        free=np.asarray(state.free),
+        covariance=covariance,
+        clustered_covariance=clustered,
+        status=status,
+        cost=float(state.cost),
+        iterations=int(state.iteration),
+        rounds=int(state.round),
+        position_noise=position,
+        velocity_noise=velocity,
+        segment_residuals=per_segment,
+        segment_recordings=origin,
+        segment_times=times,
+        defects=gap * scale,
+        state=state,
+    )

@@ -1,0 +1,343 @@
+"""Fits to roll-outs by multiple shooting."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxdyn
+from jaxdyn import DataError, ModelError, State, rollout
+from jaxdyn.simulate import Actuation, FirstOrderLag, Gear
+from jaxdyn.sysid import (
+    Additive,
+    LinkLength,
+    Parametrisation,
+    Positive,
+    Recording,
+    Robot,
+    fit_fleet,
+    fit_rollouts,
+    rollout_errors,
+)
+from jaxdyn.sysid._arrow import Rows, column_norms, compressed, eliminated, influence, solution
+from jaxdyn.sysid._shooting import ShootingProblem, linearised, residuals
+
+DT = 0.01
+POSITION, VELOCITY = 1e-3, 1e-2
+# One program for as many tests as possible: compilation is what they cost.
+OPTIONS = {
+    "segment": 0.1,
+    "position_noise": POSITION,
+    "velocity_noise": VELOCITY,
+    "integrator": "semi_implicit_euler",
+    "max_steps": 30,
+}
+
+
+def truth():
+    return jaxdyn.samples.double_pendulum().with_joint_friction(damping=0.05, friction=0.1, friction_velocity=0.2)
+
+
+def recorded(model, duration: float, seed: int, noise: float = 1.0) -> Recording:
+    rng = np.random.default_rng(seed)
+    t = DT * np.arange(round(duration / DT) + 1)
+    frequency, phase = rng.uniform(2, 8, 2), rng.uniform(0, 6, 2)
+    tau = 2 * np.sin(frequency * t[:, None] + phase)
+    start = State(jnp.asarray(rng.uniform(-1, 1, 2)), jnp.zeros(2))
+    motion = rollout(model, start, 0.5 * (tau[:-1] + tau[1:]), DT)
+    q, v = (np.asarray(x) for x in (motion.q, motion.v))
+    q, v = q + noise * POSITION * rng.standard_normal(q.shape), v + noise * VELOCITY * rng.standard_normal(v.shape)
+    return Recording(t, q, v, None, tau)
+
+
+def wrong(model):
+    """Friction, the second link's length and gravity are wrong by a third to a half."""
+    start = model.with_joint_friction(damping=0.1, friction=0.05)
+    return eqx.tree_at(
+        lambda m: (m.gravity, m.joint_placement),
+        start,
+        (0.7 * start.gravity, start.joint_placement.at[1, :3].multiply(1.4)),
+    )
+
+
+@pytest.fixture(scope="module")
+def parametrisation():
+    start = wrong(truth())
+    return Parametrisation(
+        start,
+        Positive("damping"),
+        Positive("friction", shared=True),
+        Additive("gravity", at=2, scale=10.0),
+        LinkLength(start.joint_names[1:]),
+    )
+
+
+@pytest.fixture(scope="module")
+def recordings():
+    return [recorded(truth(), 2.0, 0), recorded(truth(), 1.04, 1)]
+
+
+@pytest.fixture(scope="module")
+def fit(parametrisation, recordings):
+    steps = []
+    out = fit_rollouts(parametrisation, recordings, report=steps.append, **OPTIONS)
+    return out, steps
+
+
+def test_gravity_length_and_friction_are_recovered(fit, parametrisation):
+    out, _ = fit
+    assert out.converged
+    assert out.iterations < 25
+    exact = truth()
+    np.testing.assert_allclose(out.robot.gravity[2], exact.gravity[2], rtol=0.01)
+    np.testing.assert_allclose(out.robot.joint_placement[1, 2], exact.joint_placement[1, 2], rtol=0.01)
+    np.testing.assert_allclose(out.robot.damping, exact.damping, atol=0.004)
+    np.testing.assert_allclose(out.robot.friction, exact.friction, atol=0.01)
+    # What the data say of the noise, and of how sure the parameters are.
+    np.testing.assert_allclose(out.position_noise, POSITION, rtol=0.15)
+    np.testing.assert_allclose(out.velocity_noise, VELOCITY, rtol=0.15)
+    names = ("gravity", "damping", "joint_placement")
+    for name in names:
+        value, low, high = out.interval(lambda m, name=name: getattr(m, name), level=0.9999)
+        assert np.all((low <= getattr(exact, name) + 1e-12) & (getattr(exact, name) <= high + 1e-12)), name
+        np.testing.assert_array_equal(value, getattr(out.robot, name))
+    ratio = np.sqrt(np.diagonal(out.clustered_covariance)) / out.standard_errors
+    assert np.all((ratio > 0.4) & (ratio < 2.0))
+    assert out.before.gravity[2] == parametrisation.reference.gravity[2]
+
+
+def test_the_result_says_where_each_segment_is_from(fit, recordings):
+    out, _ = fit
+    assert out.segment_recordings.tolist() == [0] * 20 + [1] * 10
+    np.testing.assert_allclose(out.segment_times[[0, 1, 19, 20]], [0, 0.1, 1.9, 0])
+    assert np.all(out.segment_residuals < 2)
+    # The last segment of a recording has no next one.
+    assert np.all(out.defects[[19, 29]] == 0)
+    assert np.all(np.abs(out.defects[:19]).max(axis=0) < 10 * np.array([POSITION, POSITION, VELOCITY, VELOCITY]))
+
+
+def test_the_held_out_error_falls(fit):
+    out, _ = fit
+    held_out = recorded(truth(), 1.5, 9)
+    errors = [
+        rollout_errors(robot, held_out, 0.5, every=0.1, integrator="semi_implicit_euler")
+        for robot in (out.before, out.robot)
+    ]
+    assert errors[0].position.shape == (11, 51, 2)
+    medians = [np.median(e.rmse(0.5)) for e in errors]
+    assert medians[1] < 0.1 * medians[0]
+    assert np.all(errors[1].rmse(0.2) <= errors[1].rmse(0.5) * 3)
+    with pytest.raises(DataError, match="horizon"):
+        errors[0].rmse(0.6)
+    with pytest.raises(DataError, match="does not fit"):
+        rollout_errors(out.robot, held_out, 3.0, every=0.1)
+
+
+def test_an_interrupted_fit_goes_on_to_the_same_end(fit, parametrisation, recordings):
+    out, steps = fit
+
+    def stop(step):
+        if step.iteration == 3:
+            saved.append(jax.tree.map(np.asarray, step.state))
+            raise KeyboardInterrupt
+
+    saved = []
+    with pytest.raises(KeyboardInterrupt):
+        fit_rollouts(parametrisation, recordings, report=stop, **OPTIONS)
+    again = fit_rollouts(parametrisation, recordings, state=saved[0], **OPTIONS)
+    np.testing.assert_array_equal(again.free, out.free)
+    assert again.iterations == out.iterations == len(steps)
+    costs = [step.cost for step in steps]
+    assert all(b <= a for a, b in itertools.pairwise(costs))
+    assert out.cost == costs[-1]
+    with pytest.raises(DataError, match="another fit"):
+        fit_rollouts(parametrisation, recordings[:1], state=saved[0], **OPTIONS)
+
+
+def test_exact_matching_joins_the_segments(fit, parametrisation, recordings):
+    exact = fit_rollouts(parametrisation, recordings, matching=0.0, start=fit[0].free, **{**OPTIONS, "max_steps": 60})
+    assert exact.converged
+    scale = np.array([POSITION, POSITION, VELOCITY, VELOCITY])
+    assert np.all(np.abs(exact.defects) <= 1.1e-3 * scale)
+    # One roll-out over the whole recording has the same end.
+    q, v = (np.asarray(x)[0] for x in (exact.state.q, exact.state.v))
+    tau = np.asarray(recordings[0].tau)
+    motion = rollout(exact.robot, State(q, v), 0.5 * (tau[:-1] + tau[1:]), DT)
+    assert np.abs(np.asarray(motion.q[::10][:20]) - np.asarray(exact.state.q)[:20]).max() < 1e-3
+
+
+def test_independent_segments(fit, parametrisation, recordings):
+    apart = fit_rollouts(parametrisation, recordings, matching=None, start=fit[0].free, **OPTIONS)
+    assert apart.converged
+    assert np.all(apart.defects == 0)
+    np.testing.assert_allclose(apart.robot.gravity[2], -9.81, rtol=0.05)
+    # What joins the segments is information.
+    assert np.all(apart.standard_errors > fit[0].standard_errors)
+
+
+def test_noise_is_estimated_in_rounds(fit, parametrisation, recordings):
+    options = {**OPTIONS, "position_noise": 2 * POSITION, "velocity_noise": 0.5 * VELOCITY}
+    out = fit_rollouts(parametrisation, recordings, start=fit[0].free, rounds=5, **options)
+    assert out.converged
+    assert out.rounds > 1
+    np.testing.assert_allclose(out.state.position_noise, POSITION, rtol=0.2)
+    np.testing.assert_allclose(out.state.velocity_noise, VELOCITY, rtol=0.2)
+
+
+def test_a_pull_keeps_what_the_data_do_not_say(fit, parametrisation, recordings):
+    pulled = fit_rollouts(parametrisation, recordings, prior_weight=1e9, **OPTIONS)
+    np.testing.assert_allclose(pulled.free, 0, atol=1e-3)
+
+
+def test_derivatives_of_the_residuals(fit, parametrisation, recordings):
+    """The tangents against central differences, and the arrow's elimination against a dense solution."""
+    from jaxdyn.sysid._shooting import first_state, moved, segments_of
+
+    segments, dt, *_ = segments_of(truth(), (recordings[1],), 0.2, "mean")
+    one = [jnp.asarray(x) for x in (dt, 1.0, 0.3, 3.0)]
+    problem = ShootingProblem(parametrisation, segments, *one, "squares", "semi_implicit_euler", 1)
+    state = first_state(problem, fit[0].free + 0.1, np.full(2, POSITION), np.full(2, VELOCITY))
+    rows = eqx.filter_jit(linearised)(problem, state)
+    S, n, P = state.q.shape[0], 4, parametrisation.size
+    value = eqx.filter_jit(lambda z, x: residuals(problem, moved(problem, state, z, x)))
+    h = 1e-6
+    for s, k in ((0, 1), (2, 3)):
+        dz = jnp.zeros((S, n)).at[s, k].set(h)
+        up, down = value(dz, jnp.zeros(P)), value(-dz, jnp.zeros(P))
+        np.testing.assert_allclose(rows.data[s, :, k], (up.data - down.data)[s] / (2 * h), rtol=1e-5, atol=1e-2)
+        np.testing.assert_allclose(rows.match[s, :, k], (up.match - down.match)[s] / (2 * h), rtol=1e-5, atol=1e-2)
+        if s:
+            before = (up.match - down.match)[s - 1] / (2 * h)
+            np.testing.assert_allclose(rows.match[s - 1, :, n + k], before, rtol=1e-5, atol=1e-2)
+    for k in range(P):
+        dx = jnp.zeros(P).at[k].set(h)
+        up, down = value(jnp.zeros((S, n)), dx), value(jnp.zeros((S, n)), -dx)
+        np.testing.assert_allclose(rows.data[..., n + k], (up.data - down.data) / (2 * h), rtol=1e-4, atol=1e-2)
+        np.testing.assert_allclose(rows.border[:, k], (up.pull - down.pull) / (2 * h), rtol=1e-5, atol=1e-6)
+
+
+def random_rows(seed: int, S: int, m: int, n: int, P: int, k: int) -> Rows:
+    rng = np.random.default_rng(seed)
+    match = rng.standard_normal((S, n, 2 * n + P + 1))
+    match[[S // 2, S - 1]] = 0.0  # two chains
+    return Rows(
+        *(jnp.asarray(x) for x in (rng.standard_normal((S, m, n + P + 1)), match, rng.standard_normal((k, P + 1))))
+    )
+
+
+@pytest.mark.parametrize("m", [2, 12])
+def test_elimination_is_least_squares(m):
+    S, n, P, k = 6, 3, 4, 5
+    rows = random_rows(m, S, m, n, P, k)
+    damping_z, damping_x = np.full((S, n), 0.3), np.full(P, 0.2)
+    z, x = solution(factor := eliminated(compressed(rows), jnp.asarray(damping_z), jnp.asarray(damping_x)))
+    blocks = []
+    for s in range(S):
+        own = np.zeros((m, S * n + P + 1))
+        own[:, s * n : (s + 1) * n] = rows.data[s, :, :n]
+        own[:, S * n :] = rows.data[s, :, n:]
+        link = np.zeros((n, S * n + P + 1))
+        if s < S - 1:
+            link[:, s * n : (s + 2) * n] = rows.match[s, :, : 2 * n]
+            link[:, S * n :] = rows.match[s, :, 2 * n :]
+        blocks += [own, link]
+    border = np.zeros((k, S * n + P + 1))
+    border[:, S * n :] = rows.border
+    damping = np.column_stack([np.diag(np.concatenate([damping_z.ravel(), damping_x])), np.zeros(S * n + P)])
+    undamped = np.concatenate([*blocks, border])
+    A = np.concatenate([undamped, damping])
+    expected, *_ = np.linalg.lstsq(A[:, :-1], -A[:, -1], rcond=None)
+    np.testing.assert_allclose(np.concatenate([np.ravel(z), x]), expected, atol=1e-10)
+    left = A[:, :-1] @ expected + A[:, -1]
+    assert float(factor.decrease) == pytest.approx(0.5 * (A[:, -1] @ A[:, -1] - left @ left), rel=1e-9)
+    columns = np.linalg.norm(undamped[:, :-1], axis=0)
+    np.testing.assert_allclose(np.concatenate([np.ravel(c) for c in column_norms(rows)]), columns, rtol=1e-12)
+    of_z, of_x = influence(factor)
+    inverse = np.linalg.inv(A[:, :-1].T @ A[:, :-1])[:, S * n :]
+    np.testing.assert_allclose(np.concatenate([np.asarray(of_z).reshape(S * n, P), of_x]), inverse, atol=1e-10)
+
+
+def pendulum_recording(outliers: bool = False) -> Recording:
+    model = jaxdyn.samples.pendulum().with_joint_friction(damping=0.2)
+    t = DT * np.arange(101)
+    tau = 3 * np.sin(5 * t)[:, None]
+    motion = rollout(model, State(jnp.array([0.5]), jnp.array([0.0])), 0.5 * (tau[:-1] + tau[1:]), DT)
+    rng = np.random.default_rng(3)
+    q, v = (np.asarray(x) + s * rng.standard_normal(x.shape) for x, s in ((motion.q, POSITION), (motion.v, VELOCITY)))
+    if outliers:
+        q[::9] += 0.05
+    return Recording(t, q, v, None, tau)
+
+
+@pytest.mark.parametrize("loss", ["squares", "cauchy"])
+def test_a_robust_loss_bears_outliers_and_gains_are_found(loss):
+    model = jaxdyn.samples.pendulum().with_joint_friction(damping=0.1)
+    # The recorded torque is half of what acts.
+    robot = Robot(model, Actuation(Gear(np.array([1.3]))))
+    p = Parametrisation(robot, Positive("damping"), Positive(lambda r: r.actuation.blocks[0].ratio))
+    out = fit_rollouts(p, pendulum_recording(outliers=True), loss=loss, **OPTIONS)
+    assert out.converged
+    error = abs(float(out.robot.actuation.blocks[0].ratio[0]) - 1)
+    assert (error < 0.02) == (loss == "cauchy")
+
+
+def test_an_optimizer_of_optax_descends_to_the_same_minimum():
+    model = jaxdyn.samples.pendulum().with_joint_friction(damping=0.1)
+    p = Parametrisation(model, Positive("damping"))
+    data = pendulum_recording()
+    newton = fit_rollouts(p, data, **OPTIONS)
+    slow = fit_rollouts(p, data, optimizer=optax.adam(0.03), **{**OPTIONS, "max_steps": 400, "tolerance": 0.0})
+    assert slow.status.startswith("out of steps")
+    np.testing.assert_allclose(slow.robot.damping, newton.robot.damping, rtol=0.02)
+    np.testing.assert_allclose(newton.robot.damping, 0.2, rtol=0.05)
+
+
+def test_a_fleet_is_fitted_as_each_alone():
+    model = jaxdyn.samples.pendulum().with_joint_friction(damping=0.1)
+    data = pendulum_recording()
+    scale = np.array([1.0, 1.5, 0.6])
+    models = eqx.filter_vmap(lambda s: eqx.tree_at(lambda m: m.damping, model, s * model.damping))(jnp.asarray(scale))
+    p = eqx.filter_vmap(lambda m: Parametrisation(m, Positive("damping")))(models)
+    q, v, tau = (np.broadcast_to(x, (3, *x.shape)) for x in (data.q, data.v, data.tau))
+    options = {key: OPTIONS[key] for key in ("segment", "position_noise", "velocity_noise", "integrator")}
+    calls = []
+    fleet = fit_fleet(p, q, v, tau, DT, chunk=2, report=lambda *x: calls.append(x), **options)
+    assert fleet.converged.all()
+    assert calls[-1][0] == 3
+    alone = fit_rollouts(Parametrisation(model, Positive("damping")), data, **OPTIONS)
+    np.testing.assert_allclose(fleet.robot.damping, np.full((3, 1), alone.robot.damping[0]), rtol=1e-4)
+    with pytest.raises(ModelError, match="3 robots"):
+        fit_fleet(p, q[:2], v[:2], tau[:2], DT, **options)
+
+
+def test_mistakes_are_named(parametrisation, recordings):
+    def attempt(recordings=recordings, **changes):
+        return fit_rollouts(parametrisation, recordings, **{**OPTIONS, **changes})
+
+    one = recordings[0]
+    jitter = Recording(one.t + 1e-3 * np.sin(np.arange(len(one.t))), one.q, one.v, None, one.tau)
+    slower = Recording(2 * one.t, one.q, one.v, None, one.tau)
+    for wrong_arguments, error, message in (
+        ({"recordings": [jitter]}, DataError, "not uniform"),
+        ({"recordings": [one, slower]}, DataError, "same rate"),
+        ({"recordings": []}, DataError, "no recordings"),
+        ({"segment": 5.0}, DataError, "shorter segments"),
+        ({"segment": 1e-4}, DataError, "shorter than a sample"),
+        ({"recordings": Recording(one.t, one.q, None, None, one.tau)}, DataError, "no velocities"),
+        ({"recordings": Recording(one.t, one.q[:, :1], None, None, one.tau[:, :1])}, DataError, "columns"),
+        ({"position_noise": 0.0}, ModelError, "position_noise"),
+        ({"matching": -1.0}, ModelError, "matching"),
+        ({"loss": "huber"}, ModelError, "pseudo_huber"),
+        ({"integrator": "rk5"}, ModelError, "rk4"),
+        ({"hold": "end"}, DataError, "hold"),
+        ({"start": np.zeros(2)}, ModelError, "start"),
+    ):
+        with pytest.raises(error, match=message):
+            attempt(**wrong_arguments)
+    lagging = Robot(truth(), Actuation(FirstOrderLag(0.1, DT)))
+    with pytest.raises(ModelError, match="remembers"):
+        fit_rollouts(Parametrisation(lagging, Positive("damping")), one, **OPTIONS)
