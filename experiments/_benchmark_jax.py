@@ -61,6 +61,10 @@ class JaxLibrary:
         """Jacobians of `aba` or `rnea`: forward mode, unless the library has its own."""
         return jax.jacfwd(getattr(self, operation), (0, 1, 2))
 
+    def quantity(self, name: str) -> Callable:
+        """A function of `QUANTITIES`."""
+        raise UnsupportedError(f"{name} is compared with Pinocchio's alone")
+
     def step(self, q, v) -> tuple[jax.Array, jax.Array]:
         """A step of semi-implicit Euler without torques."""
         v = v + models.TIMESTEP * self.aba(q, v, jnp.zeros_like(v))
@@ -131,6 +135,12 @@ class Jaxdyn(JaxLibrary):
         if function is None:
             raise UnsupportedError(f"this version of jaxdyn has no {name}")
         return lambda q, v, x: function(self.model, q, v, x)
+
+    def quantity(self, name: str) -> Callable:
+        function = getattr(self.library.algorithms, name, None)
+        if function is None:
+            raise UnsupportedError(f"this version of jaxdyn has no {name}")
+        return lambda *state: function(self.model, *state)
 
     def step(self, q, v):
         state = self.library.step(self.model, self.library.State(q, v), jnp.zeros_like(v), models.TIMESTEP)
@@ -368,6 +378,10 @@ def _file(text: str, suffix: str) -> Iterator[str]:
         Path(path).unlink(missing_ok=True)
 
 
+QUANTITIES = {"inverse_mass_matrix": "q", "coriolis_matrix": "qv"}
+"""Of this library and of Pinocchio, by the letters of their arguments."""
+
+
 def operation(library: JaxLibrary, name: str, batch: int, steps: int) -> tuple[Callable, str]:
     """The function of an operation on a batch (one state without batch axis, if `batch` is 1), and its arguments'
     names: letters of `q`, `v`, `t` (torque), `a`, and `m`, the model or its inertial parameters.
@@ -382,6 +396,8 @@ def operation(library: JaxLibrary, name: str, batch: int, steps: int) -> tuple[C
         return mapped(getattr(library, name)), {"aba": "qvt", "rnea": "qva", "crba": "q"}[name]
     if name in ("aba_derivatives", "rnea_derivatives"):
         return mapped(library.derivatives(name.removesuffix("_derivatives"))), "qvt" if name[0] == "a" else "qva"
+    if name in QUANTITIES:
+        return mapped(library.quantity(name)), QUANTITIES[name]
     if name == "gradient":
         return mapped(jax.grad(lambda q, v, t: jnp.sum(library.aba(q, v, t) ** 2), (0, 1, 2))), "qvt"
     if name == "parameter_gradient":

@@ -51,6 +51,8 @@ class Pinocchio:
             "crba": lambda q, v, tau, a: pin.crba(model, data, q),
             "aba_derivatives": lambda q, v, tau, a: pin.computeABADerivatives(model, data, q, v, tau),
             "rnea_derivatives": lambda q, v, tau, a: pin.computeRNEADerivatives(model, data, q, v, a),
+            "inverse_mass_matrix": lambda q, v, tau, a: pin.computeMinverse(model, data, q),
+            "coriolis_matrix": lambda q, v, tau, a: pin.computeCoriolisMatrix(model, data, q, v),
         }
         if name not in functions:
             raise UnsupportedError(f"Pinocchio has no {name}")
@@ -69,7 +71,7 @@ class Pinocchio:
             out = []
             for row in rows[:n]:
                 x = function(*row)
-                if name == "crba":
+                if name in ("crba", "inverse_mass_matrix"):
                     x = np.triu(x) + np.triu(x, 1).T
                 elif name == "aba_derivatives":
                     upper = np.triu(data.Minv)

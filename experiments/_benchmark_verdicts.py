@@ -67,6 +67,9 @@ def lines() -> list[Line]:
     for (dtype, limit), robot in itertools.product((("float32", 1.0), ("float64", 2.0)), ROBOTS):
         key = Key(robot, "aba_derivatives", 256, OURS, dtype)
         add("aba_derivatives against Pinocchio's", key, limit, pinocchio[:1])
+    for operation, robot in itertools.product(("inverse_mass_matrix", "coriolis_matrix"), ROBOTS):
+        key = Key(robot, operation, 256, OURS, "float32")
+        add(f"{operation} against Pinocchio's", key, 2.0, pinocchio[:1])
     for dtype, robot in itertools.product(("float32", "float64"), ROBOTS):
         key = Key(robot, "gradient", 1024, OURS, dtype)
         add("gradient of sum(aba^2) against aba itself", key, 4.0, [(OURS, dtype)], operation="aba")

@@ -39,6 +39,8 @@ OPERATIONS = {
     "crba": True,
     "aba_derivatives": True,
     "rnea_derivatives": True,
+    "inverse_mass_matrix": True,
+    "coriolis_matrix": True,
     "gradient": True,
     "parameter_gradient": True,
     "rollout": True,
