@@ -28,7 +28,7 @@ from jaxdyn.trajopt._lagrangian import (
     with_curvature,
 )
 from jaxdyn.trajopt._problem import Problem
-from jaxdyn.trajopt._riccati import Policy, backward
+from jaxdyn.trajopt._riccati import Policy, backward, without_bounds
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
 
 type Hessian = Literal["gauss_newton", "full", "adaptive"]
@@ -65,6 +65,9 @@ class DDPOptions(eqx.Module):
     """`"gauss_newton"`: second derivatives of costs' residuals and of the dynamics are left out (iLQR); `"full"`: none
     is (DDP); `"adaptive"`: none is near a solution and where the curvature is positive, which takes fewer iterations
     and a longer compilation than the first. None: the first for robots, the last for functions."""
+    backward: Literal["scan", "associative"] = eqx.field(default="scan", static=True)
+    """`"associative"`: a parallel scan, for problems without bounds on controls, on devices where a short program
+    counts more than few operations; on a CPU it is several times slower."""
     step_lengths: tuple[float, ...] = eqx.field(default=tuple(0.5**i for i in range(10)), static=True)
     step_lengths_at_once: int = eqx.field(default=2, static=True)
     """How many step lengths the line search tries in one batch."""
@@ -87,6 +90,8 @@ class DDPOptions(eqx.Module):
     def __check_init__(self):
         if self.hessian not in (None, "gauss_newton", "full", "adaptive"):
             raise ModelError(f"hessian is {self.hessian!r}; 'gauss_newton', 'full' or 'adaptive' is needed")
+        if self.backward not in ("scan", "associative"):
+            raise ModelError(f"backward is {self.backward!r}; 'scan' or 'associative' is needed")
         n = self.step_lengths_at_once
         if not self.step_lengths or n < 1 or len(self.step_lengths) % n:
             raise ModelError(
@@ -201,6 +206,13 @@ def _iterated(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Sol
     bounds = Bounds.of(problem)
     alphas = jnp.asarray(options.step_lengths, dtype).reshape(-1, options.step_lengths_at_once)
     hessian = options.hessian or ("gauss_newton" if isinstance(problem.dynamics, ModelDynamics) else "adaptive")
+    parallel = options.backward == "associative"
+    if parallel and problem.bounded:
+        raise ModelError(
+            "backward='associative' solves problems without bounds on controls: use backward='scan', or give the "
+            "bounds as a Constraint on a ControlResidual"
+        )
+    riccati = without_bounds if parallel else backward
     adaptive = hessian == "adaptive"
     least, most = options.regularisation, options.max_regularisation
 
@@ -213,7 +225,7 @@ def _iterated(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Sol
         def attempt(state):
             _, r, second = state
             chosen = jax.tree.map(lambda a, b: jnp.where(second, a, b), curvature, rough)
-            policy = backward(with_curvature(e, chosen), r, *of_box)
+            policy = riccati(with_curvature(e, chosen), r, *of_box)
             drop = second & adaptive
             return policy, jnp.where(policy.ok | drop, r, jnp.maximum(10 * r, least)), second & ~drop | policy.ok
 

@@ -1,0 +1,312 @@
+"""Differential dynamic programming: published outcomes, optimality, batches, derivatives, bad input."""
+
+import dataclasses
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+from trajopt_problems import acrobot, cartpole, double_pendulum, kinova, of_dtype
+
+from jaxdyn import ModelError, ShapeError, UnknownNameError, samples
+from jaxdyn.trajopt import (
+    AbstractDynamics,
+    Constraint,
+    ContinuousDynamics,
+    ControlResidual,
+    DDPOptions,
+    DiscreteDynamics,
+    FramePositionResidual,
+    FunctionCost,
+    ModelDynamics,
+    Problem,
+    QuadraticCost,
+    StateResidual,
+    Status,
+    TimeVarying,
+    ddp,
+)
+from jaxdyn.trajopt._costs import Quadratic
+from jaxdyn.trajopt._lagrangian import Expansion
+from jaxdyn.trajopt._riccati import backward, without_bounds
+
+TIGHT = DDPOptions(tolerance=1e-15, constraint_tolerance=1e-11)
+
+
+def pendulum_rate(x, u, t, params):
+    return jnp.array([x[1], u[0] - params * jnp.sin(x[0])])
+
+
+def pendulum() -> Problem:
+    """A short swing with a limited torque, a limited speed, and a goal."""
+    goal = np.array([1.0, 0.0])
+    return Problem(
+        ContinuousDynamics(pendulum_rate, 2, 1, jnp.asarray(3.0), dt=0.1),
+        np.array([0.2, -0.1]),
+        15,
+        stage_costs=[QuadraticCost(ControlResidual(), 0.1), QuadraticCost(StateResidual(), np.array([0.1, 0.01]))],
+        terminal_costs=[QuadraticCost(StateResidual(goal), 1.0)],
+        control_lower=-2.5,
+        control_upper=3.0,
+        stage_constraints=[Constraint(StateResidual(), np.array([-np.inf, -10.0]), np.array([np.inf, 0.9]))],
+        terminal_constraints=[Constraint(StateResidual(goal))],
+    )
+
+
+@functools.cache
+def solved_pendulum():
+    return ddp(pendulum(), options=TIGHT)
+
+
+def test_double_pendulum_as_crocoddyl_solves_it():
+    problem = double_pendulum()
+    s = ddp(problem, np.zeros((100, 1)), np.zeros((101, 4)))
+    assert s.success, s.message
+    np.testing.assert_allclose(s.cost, 2.058751e-2, rtol=1e-6)
+    assert s.iterations <= 1.2 * 54
+    assert s.residuals.gap == 0
+    np.testing.assert_allclose(s.xs, problem.rollout(s.us), atol=1e-9)
+
+
+def test_cartpole_with_limits():
+    problem = cartpole()
+    s = ddp(problem, 0.01)
+    assert s.success, s.message
+    np.testing.assert_allclose(s.cost, 1.486187, rtol=1e-4)
+    assert problem.violation(s.xs, s.us) <= 1e-6
+    assert jnp.abs(s.us).max() <= 3.0
+
+
+@pytest.mark.slow
+def test_acrobot_with_limits():
+    s = ddp(acrobot(), 0.0)
+    assert s.success, s.message
+    np.testing.assert_allclose(s.cost, 50.046611, rtol=1e-4)
+    assert s.residuals.violation <= 1e-6
+
+
+@pytest.mark.slow
+def test_kinova_reaches():
+    s = ddp(kinova(), np.zeros((100, 6)), np.zeros((101, 12)))
+    assert s.success, s.message
+    # Angles of continuous joints are not wrapped here: a better minimum than that of Crocoddyl, 8.125078.
+    assert s.cost <= 8.125078 * (1 + 1e-4)
+    assert s.iterations <= 1.2 * 73
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "best"), [(double_pendulum, 2.058751e-2), (cartpole, 1.486187), (acrobot, 50.046611)])
+def test_single_precision_is_right_or_says_that_it_is_not(make, best):
+    problem = of_dtype(make(), jnp.float32)
+    n = problem.dynamics.nx
+    xs = np.zeros((101, n)) if make is double_pendulum else None
+    s = ddp(problem, {cartpole: 0.01}.get(make, 0.0), xs)
+    assert s.xs.dtype == jnp.float32
+    assert not s.success or abs(s.cost - best) <= 1e-2 * best
+
+
+def test_optimum_is_that_of_a_general_solver():
+    problem, s = pendulum(), solved_pendulum()
+    assert s.success, s.message
+
+    @jax.jit
+    def of_controls(us):
+        xs = problem.rollout(us[:, None])
+        return problem.total_cost(xs, us[:, None]), xs[-1] - jnp.array([1.0, 0.0]), 0.9 - xs[1:-1, 1]
+
+    slopes = jax.jit(jax.jacrev(of_controls))
+    kinds = ("eq", 1), ("ineq", 2)
+    best = scipy.optimize.minimize(
+        lambda us: of_controls(us)[0],
+        np.zeros(15),
+        jac=lambda us: slopes(us)[0],
+        method="SLSQP",
+        bounds=[(-2.5, 3.0)] * 15,
+        constraints=[
+            {"type": k, "fun": lambda us, i=i: of_controls(us)[i], "jac": lambda us, i=i: slopes(us)[i]}
+            for k, i in kinds
+        ],
+        options={"maxiter": 200, "ftol": 1e-14},
+    )
+    np.testing.assert_allclose(s.cost, best.fun, rtol=1e-7)
+    np.testing.assert_allclose(s.us[:, 0], best.x, atol=1e-4)
+    # A bound of the torque and one of the speed hold, and their multipliers push inwards.
+    assert (s.us == 3.0).any()
+    assert (s.multipliers.stage[:, 1] > 0).any()
+    assert (s.multipliers.stage >= 0).all()
+
+
+def test_batches_are_single_solves_and_what_has_ended_stays():
+    problem = pendulum()
+    starts = problem.x0 + jnp.array([[0.0, 0.0], [0.1, 0.2], [-0.3, 0.1]])
+    batch = jax.jit(jax.vmap(lambda x0: ddp(problem.starting_at(x0), options=TIGHT)))(starts)
+    assert batch.success.all(), batch.message
+    # The element with the fewest iterations waits for the others, and is the single solve.
+    for start, xs, n in zip(starts, batch.xs, batch.iterations, strict=True):
+        single = ddp(problem.starting_at(start), options=TIGHT)
+        np.testing.assert_allclose(xs, single.xs, atol=1e-10)
+        assert n == single.iterations
+    assert len(set(batch.iterations.tolist())) > 1
+
+
+WAYS = {
+    "gravity": lambda p, s: eqx.tree_at(lambda p: p.dynamics.params, p, 3.0 + s),
+    "weight": lambda p, s: eqx.tree_at(lambda p: p.stage_costs[0].weight, p, 0.1 + s),
+    "start": lambda p, s: p.starting_at(p.x0 + s * jnp.array([0.5, 1.0])),
+    "box": lambda p, s: eqx.tree_at(lambda p: p.control_upper, p, p.control_upper + s),
+    "speed": lambda p, s: eqx.tree_at(lambda p: p.stage_constraints[0].upper, p, jnp.array([jnp.inf, 0.9 + s])),
+}
+
+
+def moved(parameters):
+    problem = pendulum()
+    for way, s in zip(WAYS.values(), parameters, strict=True):
+        problem = way(problem, s)
+    return problem
+
+
+def test_derivatives_of_a_solution_are_central_differences():
+    us, multipliers = solved_pendulum().us, solved_pendulum().multipliers
+    rng = np.random.default_rng(0)
+    by_x, by_u = rng.normal(size=(16, 2)), rng.normal(size=(15, 1))
+
+    @jax.jit
+    def outcome(parameters):
+        s = ddp(moved(parameters), us, multipliers=multipliers, options=TIGHT)
+        return (by_x * s.xs).sum() + (by_u * s.us).sum(), s.cost
+
+    zero = jnp.zeros(len(WAYS))
+    gradient = jax.jit(jax.grad(lambda p: outcome(p)[0] + outcome(p)[1]))(zero)
+    h = 1e-5
+    for i, name in enumerate(WAYS):
+        plus, minus = (sum(outcome(zero.at[i].set(s))) for s in (h, -h))
+        np.testing.assert_allclose(gradient[i], (plus - minus) / (2 * h), rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_derivatives_by_an_inertia_of_a_robot():
+    model = samples.chain(2)
+    goal = np.array([0.5, -0.3, 0.0, 0.0])
+
+    def problem(mass):
+        changed = dataclasses.replace(model, inertial_parameters=model.inertial_parameters.at[1].multiply(mass))
+        return Problem(
+            ModelDynamics(changed, 0.02),
+            np.zeros(4),
+            20,
+            stage_costs=[QuadraticCost(ControlResidual(), 1e-3), QuadraticCost(StateResidual(goal), 0.1)],
+            terminal_costs=[QuadraticCost(StateResidual(goal), 10.0)],
+            control_lower=-8.0,
+            control_upper=8.0,
+        )
+
+    def outcome(mass):
+        s = ddp(problem(mass), options=DDPOptions(tolerance=1e-16, hessian="adaptive"))
+        return (s.us * jnp.arange(40.0).reshape(20, 2)).sum(), s
+
+    gradient = jax.jit(jax.grad(lambda m: outcome(m)[0]))(1.0)
+    (plus, s), (minus, _) = outcome(1 + 1e-5), outcome(1 - 1e-5)
+    assert (jnp.abs(s.us) == 8.0).any()
+    np.testing.assert_allclose(gradient, (plus - minus) / 2e-5, rtol=1e-5)
+
+
+def test_associative_scan_is_the_recursion():
+    rng = np.random.default_rng(1)
+    T, n, m = 7, 3, 2
+
+    def definite(k, size):
+        a = rng.normal(size=(k, size, size))
+        return a @ np.swapaxes(a, 1, 2) + np.eye(size)
+
+    both = definite(T, n + m)
+    stage = Quadratic(
+        np.zeros(T), rng.normal(size=(T, n)), rng.normal(size=(T, m)), both[:, :n, :n], both[:, n:, :n], both[:, n:, n:]
+    )
+    zero = np.zeros(())
+    end = Quadratic(zero, rng.normal(size=n), np.zeros(0), definite(1, n)[0], np.zeros((0, n)), np.zeros((0, 0)))
+    A, B, gaps = rng.normal(size=(T, n, n)), rng.normal(size=(T, n, m)), rng.normal(size=(T + 1, n))
+    e = jax.tree.map(jnp.asarray, Expansion(A, B, gaps, stage, end))
+    for one, other in zip(jax.jit(backward)(e, 1e-2), jax.jit(without_bounds)(e, 1e-2), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("integrator", ["semi_implicit_euler", "euler"])
+def test_analytic_derivatives_of_steps_are_those_on_the_manifold(integrator):
+    model = samples.random_tree(jax.random.key(3), 2, ("ball", "revolute"))
+    matrix = np.random.default_rng(2).normal(size=(model.nv, 2))
+    dynamics = ModelDynamics(model, 0.05, integrator=integrator, actuation=matrix)
+    assert dynamics.nx > dynamics.ndx
+    x = jnp.concatenate([model.random_configuration(jax.random.key(0)), jnp.linspace(-1, 1, model.nv)])
+    u = jnp.array([0.4, -0.7])
+
+    @jax.jit
+    def both(x, u):
+        after = dynamics.step(x, u, 0)
+        return dynamics.linearize(x, u, 0, after), AbstractDynamics.linearize(dynamics, x, u, 0, after)
+
+    for analytic, general in zip(*both(x, u), strict=True):
+        np.testing.assert_allclose(analytic, general, atol=1e-10)
+
+
+def test_divergence_is_told_and_the_iterate_kept():
+    grows = DiscreteDynamics(lambda x, u, t, p: x + x**3 + u, 1, 1)
+    cost = QuadraticCost(StateResidual(), 1.0)
+    s = ddp(Problem(grows, np.ones(1), 30, stage_costs=[cost]), np.full((30, 1), 10.0))
+    assert s.status == Status.DIVERGED
+    assert "diverged" in s.message
+    np.testing.assert_array_equal(s.us, 10.0)
+
+
+def test_contradicting_constraints_are_told():
+    problem = pendulum()
+    problem = eqx.tree_at(lambda p: p.terminal_constraints[0].residual.target, problem, jnp.array([9.0, 0.0]))
+    s = ddp(problem, options=TIGHT)
+    assert not s.success
+    assert s.residuals.violation > 1
+    assert np.isfinite(s.cost)
+
+
+def test_bad_input():
+    dynamics = ContinuousDynamics(pendulum_rate, 2, 1, jnp.asarray(3.0), dt=0.1)
+    cost = QuadraticCost(StateResidual(), 1.0)
+    x0 = np.zeros(2)
+    make = functools.partial(Problem, dynamics, x0, 5, stage_costs=[cost])
+    with pytest.raises(ModelError, match="horizon is 0"):
+        Problem(dynamics, x0, 0, stage_costs=[cost])
+    with pytest.raises(ModelError, match=r"box of the controls is infeasible.*lower 1, upper -1"):
+        make(control_lower=1.0, control_upper=-1.0)
+    with pytest.raises(ModelError, match="no costs"):
+        Problem(dynamics, x0, 5)
+    with pytest.raises(ModelError, match=r"stage_costs\[0\].weight has NaN"):
+        Problem(dynamics, x0, 5, stage_costs=[QuadraticCost(StateResidual(), np.nan)])
+    with pytest.raises(ModelError, match="infeasible"):
+        Constraint(StateResidual(), 1.0, 0.0)
+    with pytest.raises(ShapeError, match="x0 has shape"):
+        Problem(dynamics, np.zeros(3), 5, stage_costs=[cost])
+    with pytest.raises(ShapeError, match="control_upper has shape"):
+        make(control_upper=np.ones(2))
+    with pytest.raises(ShapeError, match="a weight has shape"):
+        make(terminal_costs=[QuadraticCost(StateResidual(), np.ones(3))])
+    with pytest.raises(ShapeError, match="first axis of length 5"):
+        make(terminal_costs=[], stage_constraints=[TimeVarying(Constraint(StateResidual(np.zeros(2))))])
+    with pytest.raises(ModelError, match="end of the horizon"):
+        make(terminal_costs=[QuadraticCost(ControlResidual())])
+    with pytest.raises(ModelError, match="needs ModelDynamics"):
+        make(terminal_costs=[QuadraticCost(FramePositionResidual("tool", np.zeros(3)))])
+    with pytest.raises(ShapeError, match="return"):
+        ContinuousDynamics(lambda x, u, t, p: x[:1], 2, 1, dt=0.1)
+    model = samples.chain(1)
+    target = QuadraticCost(FramePositionResidual("no such", np.zeros(3)))
+    with pytest.raises(UnknownNameError, match="no frame named 'no such'"):
+        Problem(ModelDynamics(model, 0.1), np.zeros(2), 5, terminal_costs=[target])
+    with pytest.raises(ModelError, match="no integrator named"):
+        ModelDynamics(model, 0.1, integrator="rk5")
+    with pytest.raises(ShapeError, match="us has shape"):
+        ddp(make(), np.zeros((4, 1)))
+    with pytest.raises(ModelError, match="hessian is"):
+        DDPOptions(hessian="exact")
+    with pytest.raises(ModelError, match="not finite at stage 0"):
+        ddp(Problem(dynamics, x0, 5, stage_costs=[FunctionCost(lambda x, u, t, p: jnp.log(x[0] - 1))]))
