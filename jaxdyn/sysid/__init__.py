@@ -1,9 +1,15 @@
 """System identification: recordings, physical parametrisations, and fits to measured torques."""
 
+from jaxdyn.sysid._base_parameters import BaseParameters, base_parameters
+from jaxdyn.sysid._cross_validation import CrossValidation
+from jaxdyn.sysid._effects import JointEffects, JointEffectValues
+from jaxdyn.sysid._excitation import Excitation, optimize_excitation
+from jaxdyn.sysid._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid._fleet_fit import FleetFit, fit_fleet
+from jaxdyn.sysid._identifiability import Bootstrap, Intervals, bootstrap
 from jaxdyn.sysid._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload
 from jaxdyn.sysid._inverse_dynamics import (
-    InverseDynamicsFit,
+    cross_validate,
     fit_inverse_dynamics,
     ordinary_least_squares,
 )
@@ -19,26 +25,39 @@ from jaxdyn.sysid._log_cholesky import (
     pseudo_inertia,
 )
 from jaxdyn.sysid._parametrisation import Parametrisation
+from jaxdyn.sysid._payload import PayloadFit, identify_payload
 from jaxdyn.sysid._physical_fit import Step
 from jaxdyn.sysid._recording import Recording, as_recordings
 from jaxdyn.sysid._recording_checks import Finding, RecordingWarning, check_recording
 from jaxdyn.sysid._registry import Dataset, dataset, dataset_names, fetch_dataset
+from jaxdyn.sysid._report import quality_table, write_report
 from jaxdyn.sysid._robot import Robot, RolloutErrors, rollout_errors
 from jaxdyn.sysid._rollout_fit import RolloutFit, RolloutStep, fit_rollouts
 from jaxdyn.sysid._symmetric import Symmetric
+from jaxdyn.sysid._trajectory import JointTrajectory
 
 __all__ = [
     "Additive",
+    "BaseParameters",
+    "Bootstrap",
+    "CrossValidation",
     "Dataset",
+    "Evaluation",
+    "Excitation",
     "Finding",
     "FixedMass",
     "FleetFit",
     "InertiaScale",
+    "Intervals",
     "InverseDynamicsFit",
+    "JointEffectValues",
+    "JointEffects",
+    "JointTrajectory",
     "LinkLength",
     "LogCholesky",
     "Parametrisation",
     "Payload",
+    "PayloadFit",
     "Placement",
     "Positive",
     "Recording",
@@ -50,13 +69,17 @@ __all__ = [
     "Step",
     "Symmetric",
     "as_recordings",
+    "base_parameters",
+    "bootstrap",
     "check_recording",
+    "cross_validate",
     "dataset",
     "dataset_names",
     "fetch_dataset",
     "fit_fleet",
     "fit_inverse_dynamics",
     "fit_rollouts",
+    "identify_payload",
     "inertial_parameters_from_log_cholesky",
     "inertial_parameters_from_pseudo_inertia",
     "is_physical",
@@ -65,7 +88,10 @@ __all__ = [
     "log_cholesky_factor",
     "log_cholesky_from_inertial_parameters",
     "nearest_physical",
+    "optimize_excitation",
     "ordinary_least_squares",
     "pseudo_inertia",
+    "quality_table",
     "rollout_errors",
+    "write_report",
 ]

@@ -2,144 +2,182 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal
 
-import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from jaxdyn._errors import DataError, ModelError
 from jaxdyn._types import ArrayLike
-from jaxdyn.algorithms import rnea
 from jaxdyn.model import Model
+from jaxdyn.sysid._base_parameters import base_parameters_of
+from jaxdyn.sysid._cross_validation import PRIOR_WEIGHTS, CrossValidation, choose_weight
+from jaxdyn.sysid._effect_search import search_shape
+from jaxdyn.sysid._effects import JointEffects, JointEffectValues, frictionless_torque
+from jaxdyn.sysid._fit_result import InverseDynamicsFit
 from jaxdyn.sysid._log_cholesky import is_physical
-from jaxdyn.sysid._physical_fit import Step, minimise, start_at
+from jaxdyn.sysid._physical_fit import Step, minimise, posterior, start_at
 from jaxdyn.sysid._recording import Recording
-from jaxdyn.sysid._torque_model import TorqueData, checked, compress, split, with_parameters
+from jaxdyn.sysid._torque_model import Layout, Samples, Shape, TorqueData, with_parameters
+
+type Loss = Literal["squared", "huber", "cauchy"]
+type Recordings = Recording | Sequence[Recording]
 
 # No sensor is better than this part of the torque's size; without the floor, weights of exact data would overflow.
 _SIGMA_FLOOR = 1e-6
 # Rounds of re-weighting end when no joint's noise changes by more than this part.
 _SIGMA_TOLERANCE = 1e-3
-
-
-class InverseDynamicsFit(eqx.Module):
-    """A model identified from torques, `tau = rnea(model, q, v, a) + offset`, with joint friction in `rnea`."""
-
-    model: Model
-    """The model with its identified `inertial_parameters`, `armature`, `damping`, `friction`, `friction_velocity`."""
-    offset: np.ndarray
-    """`[nv]`: constant torque of each sensor or drive, N m or N."""
-    sigma: np.ndarray
-    """`[nv]`: root mean square of the torque residual on the data of the fit, N m or N."""
-    cost: float
-    """Half the sum of squares that was minimised, at the last weights: residuals over `sigma`, and the prior's."""
-    iterations: int
-    """Steps of Levenberg-Marquardt, or linear solves, over all rounds of re-weighting."""
-    rounds: int
-    status: str
-    """In words: `"converged"`, or what stopped the fit."""
-
-    @property
-    def converged(self) -> bool:
-        return self.status == "converged"
-
-    @property
-    def physical(self) -> np.ndarray:
-        """`[nb]` of bool: whether some distribution of mass has each body's parameters (`is_physical`)."""
-        return np.asarray(is_physical(self.model.inertial_parameters))
-
-    def predict(self, recording: Recording) -> np.ndarray:
-        """`[n, nv]`: the torques (N m or N) for a recording's `q, v, a`. **Raises** `DataError`, as the fit does."""
-        q, v, a, _ = checked(self.model, recording)
-        return np.asarray(_torques(self.model, *(jnp.asarray(x) for x in (q, v, a))), np.float64) + self.offset
+# Tuning constants of 95 % efficiency for normal noise (Holland & Welsch 1977), and what turns a median into a
+# standard deviation.
+_HUBER, _CAUCHY, _MEDIAN = 1.345, 2.385, 1.4826
 
 
 def ordinary_least_squares(
-    model: Model, recording: Recording, *, friction_velocity: ArrayLike | None = None, rounds: int = 10
+    model: Model,
+    recordings: Recordings,
+    *,
+    joint_effects: JointEffects | None = None,
+    friction_velocity: ArrayLike | None = None,
+    loss: Loss = "squared",
+    rounds: int = 10,
+    threshold: float | None = None,
 ) -> InverseDynamicsFit:
     """The linear baseline: every parameter free, physical or not.
 
-    Weighted least squares on the torque regressor with armature, viscous, Coulomb and offset columns (Atkeson, An &
-    Hollerbach 1986; Swevers et al. 1997), each joint weighted with the inverse of its residual's root mean square, for
-    up to `rounds` rounds. The columns are dependent; the solution of least norm in columns of unit length is taken,
-    for which the torques are the same as for any other.
+    Weighted least squares on the torque regressor with the columns of the joint effects (Atkeson, An & Hollerbach 1986;
+    Swevers et al. 1997), each joint weighted with the inverse of its residual's root mean square, for up to `rounds`
+    rounds. Solved for base parameters (QR with column pivoting, see `base_parameters`), of which the solution of least
+    norm in columns of unit length is given, for which the torques are the same as for any other.
 
-    `friction_velocity` (rad/s or m/s; scalar or `[nv]`) defaults to the model's. **Raises** `DataError`, `ModelError`
-    for a recording that does not fit the model.
+    **Arguments**
+
+    - `joint_effects`: which effects of friction and drive are identified; by default armature, viscous and Coulomb
+      friction, and offsets. Those in which the torque is not linear are searched for first. A drive gain cannot be
+      among them: it is told from inertias by a prior only.
+    - `friction_velocity` (rad/s or m/s; scalar or `[nv]`) defaults to the model's.
+    - `loss`: `"huber"` and `"cauchy"` weigh down outliers (iteratively re-weighted least squares; Holland & Welsch
+      1977), with the noise of each joint from the median of its residuals.
+    - `threshold`: see `base_parameters`.
+
+    **Raises** `DataError`, `ModelError` for a recording that does not fit the model.
     """
-    friction_velocity = _friction_velocity(model, friction_velocity)
-    data = compress(model, recording, friction_velocity)
-    # Structural dependence is exact to rounding, in the precision in which the regressor was computed; what the motion
-    # hardly excites lies far above.
-    cutoff = float(jnp.finfo(jnp.result_type(model.dtype, jnp.zeros(()))).eps) ** 0.6
-    sigma, parameters, settled = _torque_size(data), np.zeros(data.factors.shape[-1] - 1), False
-    sigma_used, solves = sigma, 0
-    while solves < rounds and not settled:
+    effects = joint_effects or JointEffects()
+    shape = _shape(model, recordings, effects, friction_velocity)
+    samples = Samples(model, recordings, effects, shape)
+    layout = samples.layout
+    if layout.gains:
+        raise DataError(
+            "ordinary least squares cannot tell a drive gain from heavier links: use fit_inverse_dynamics, whose "
+            "prior can, or scale the recorded torques"
+        )
+    rounds_of = _Reweighting(samples, loss)
+    parameters, base, solves = np.zeros(layout.size), None, 0
+    sigma_used = rounds_of.sigma
+    while solves < rounds and not rounds_of.settled:
         solves += 1
-        R = data.weighted(sigma)
-        length = np.linalg.norm(R[:, :-1], axis=0)
-        length = np.where(length > 0, length, 1.0)
-        parameters = np.linalg.lstsq(R[:, :-1] / length, R[:, -1], rcond=cutoff)[0] / length
-        sigma_used, sigma = sigma, _noise(data, parameters)
-        settled = bool(np.all(np.abs(sigma / sigma_used - 1) < _SIGMA_TOLERANCE))
-    cost = 0.5 * data.samples * float(np.sum((data.residual_rms(parameters) / sigma_used) ** 2))
-    status = "converged" if settled else f"stopped after {rounds} rounds of re-weighting, noise not settled"
-    return _result(model, data, parameters, friction_velocity, cost, solves, solves, status)
+        data, sigma_used = rounds_of.data, rounds_of.sigma
+        R = data.weighted(sigma_used)
+        base = base_parameters_of(R[:, :-1], layout.names(model), threshold, layout.nb)
+        parameters = _least_norm(R, base)
+        rounds_of.update(parameters, np.ones(layout.nv), _load_model(model, layout, parameters, shape))
+    if base is None:
+        raise DataError(f"rounds is {rounds}; one is the least")
+    data = rounds_of.used
+    cost = 0.5 * float(np.sum(data.samples * (data.residual_rms(parameters) / sigma_used) ** 2))
+    status = "converged" if rounds_of.settled else f"stopped after {rounds} rounds of re-weighting, noise not settled"
+    fitted, values = with_parameters(model, layout, parameters, shape, np.ones(layout.nv))
+    return InverseDynamicsFit(
+        model=fitted,
+        before=model,
+        effects=effects,
+        values=values,
+        parameters=parameters,
+        sigma=rounds_of.sigma_found,
+        cost=cost,
+        iterations=solves,
+        rounds=solves,
+        status=status,
+        message=(
+            f"{base.rank} of {layout.size} parameters are independent in the data (pivots above {base.threshold:.1e} "
+            f"of the largest, gap {base.gap:.1e}), condition number {base.condition_number:.3g}{_said(effects, shape)}"
+        ),
+        samples=round(float(data.samples.sum())),
+        triangle=data.weighted(rounds_of.sigma)[:, :-1],
+    )
 
 
 def fit_inverse_dynamics(
     model: Model,
-    recording: Recording,
+    recordings: Recordings,
     *,
+    joint_effects: JointEffects | None = None,
     friction_velocity: ArrayLike | None = None,
-    prior_weight: float = 0.1,
+    prior_weight: float | Literal["cross-validated"] = 0.1,
+    effects_weight: float = 0.1,
+    prior_weights: Sequence[float] = PRIOR_WEIGHTS,
+    folds: int = 5,
+    loss: Loss = "squared",
     rounds: int = 10,
     max_steps: int = 200,
     report: Callable[[Step], None] | None = None,
 ) -> InverseDynamicsFit:
     """Identify a model whose every body is physical, by gradients, starting from the parameters that `model` has.
 
-    Minimises `1/2 sum_j |tau_j - rnea_j - offset_j|^2 / sigma_j^2 + prior_weight D` by Levenberg-Marquardt steps with
-    exact Jacobians. The unknowns are unconstrained: ten log-Cholesky coordinates of each body's pseudo-inertia (Rucker
-    & Wensing, RA-L 2022), logarithms of each joint's armature, damping and friction, and the offsets. `sigma_j`, each
-    joint's root mean square residual, is estimated anew after each solution, up to `rounds` times.
+    Minimises `1/2 sum_j |tau_j - model_j|^2 / sigma_j^2 + prior_weight D_bodies + effects_weight D_joints` by
+    Levenberg-Marquardt steps with exact Jacobians; the torque model is in `JointEffects`. The unknowns are
+    unconstrained: ten log-Cholesky coordinates of each body's pseudo-inertia (Rucker & Wensing, RA-L 2022), logarithms
+    of each joint's armature and frictions, and the offsets. `sigma_j`, each joint's root mean square residual, is
+    estimated anew after each solution, up to `rounds` times. Where no drive gain is unknown, each round's problem is
+    convex in the parameters.
 
     `D` is the pull towards the start: `tr(J0^-1 J) - log det(J0^-1 J) - 4` for each body, `x/x0 - log(x/x0) - 1` for
-    armature, damping and friction, half the square of an offset over a tenth of the RMS torque (Lee, Wensing & Park,
+    armature, frictions and gains, half the square of an offset over a tenth of the RMS torque (Lee, Wensing & Park,
     T-RO 2020). It does not depend on frames or units, holds what the data do not determine where it started, and keeps
-    the solution off the edge of what is physical, at the price of about `prior_weight (4 nb + 3 nv)` in the sum of
-    squares over `sigma^2`. What the model gives as zero armature, damping or friction starts at 1 % of the torque.
+    the solution off the edge of what is physical. What the model gives as zero armature or friction starts at 1 % of
+    the torque.
 
     **Arguments**
 
-    - `friction_velocity`: rad/s or m/s, scalar or `[nv]`, held fixed; by default the model's.
+    - `recordings`: one or several, of any lengths and rates.
+    - `joint_effects`: which effects of friction and drive are identified; by default armature, viscous and Coulomb
+      friction, and offsets. Those in which the torque is not linear (Stribeck and friction velocity, delays) are found
+      first (`search_shape`), and then held; load friction takes the transmitted torque of the round before.
+    - `friction_velocity`: rad/s or m/s, scalar or `[nv]`; by default the model's.
+    - `prior_weight`: of the inertias' prior; samples count as independent, so that filtered recordings, whose
+      neighbouring samples say the same, want more. `"cross-validated"` takes, of `prior_weights`, the one that predicts
+      best each of `folds` parts of the recordings from the others (`cross_validate`).
+    - `loss`: as in `ordinary_least_squares`.
     - `max_steps`: steps in one round.
     - `report`: called at each step.
 
     **Returns** an `InverseDynamicsFit`; look at its `status`. **Raises** `ModelError` where the start is not physical
     (make it so with `nearest_physical`), `DataError` for a recording that does not fit the model.
     """
-    if not prior_weight > 0:
-        raise DataError(
-            f"prior_weight is {prior_weight}; it must be positive, or some unknowns have no equation at all"
-        )
-    physical = np.asarray(is_physical(model.inertial_parameters))
-    if not physical.all():
-        bad = ", ".join(name for name, ok in zip(model.body_names, physical, strict=True) if not ok)
-        raise ModelError(
-            f"the fit cannot start: no distribution of mass has the inertial parameters of {bad}. Start from "
-            "equinox.tree_at(lambda m: m.inertial_parameters, model, nearest_physical(model.inertial_parameters))"
-        )
-    friction_velocity = _friction_velocity(model, friction_velocity)
-    data = compress(model, recording, friction_velocity)
-    sigma = torque = _torque_size(data)
-    problem = start_at(model, data, torque, prior_weight)
+    effects = joint_effects or JointEffects()
+    _check_start(model)
+    shape = _shape(model, recordings, effects, friction_velocity)
+    samples = Samples(model, recordings, effects, shape)
+    chosen = ""
+    if prior_weight == "cross-validated":
+        result = choose_weight(model, samples, effects_weight, prior_weights, folds, loss_sigma(samples, loss))
+        prior_weight = result.best
+        chosen = f"; prior weight {prior_weight:g} by {folds}-fold cross-validation"
+    for name, x in (("prior_weight", prior_weight), ("effects_weight", effects_weight)):
+        if isinstance(x, str) or not x > 0:
+            raise DataError(
+                f"{name} is {x!r}; it must be positive, or some unknowns have no equation at all"
+                + (", or 'cross-validated'" if name == "prior_weight" else "")
+            )
+    layout = samples.layout
+    problem = start_at(model, samples, float(prior_weight), effects_weight)
     point = problem.prior
-    iterations, number, cost, settled, status = 0, 0, np.inf, False, "no round was allowed"
+    iterations, number, cost, status = 0, 0, np.inf, "no round was allowed"
+    rounds_of = _Reweighting(samples, loss)
+    data, gain = rounds_of.data, np.ones(layout.nv)
     for number in range(1, rounds + 1):
-        # The triangular factor has the samples' sum of squares for every parameter vector, in at most P + 1 rows.
-        problem = problem._replace(R=jnp.asarray(data.weighted(sigma), point.offset.dtype))
+        data = rounds_of.data
+        problem = problem.with_data(data, rounds_of.sigma, layout)
 
         def report_step(step: int, cost: float, expected: float, number: int = number) -> None:
             if report is not None:
@@ -147,50 +185,150 @@ def fit_inverse_dynamics(
 
         point, cost, steps, status = minimise(problem, point, max_steps, report_step)
         iterations += steps
+        gain = np.ones(layout.nv)
+        gain[list(layout.gains)] = 1 / point.scale
         if status == "diverged":
             break
-        previous, sigma = sigma, _noise(data, np.asarray(point.parameters(), np.float64))
-        settled = bool(np.all(np.abs(sigma / previous - 1) < _SIGMA_TOLERANCE))
-        if settled:
+        parameters = point.parameters()
+        rounds_of.update(parameters, gain, _load_model(model, layout, parameters, shape))
+        if rounds_of.settled:
             break
-    if status == "converged" and not settled:
+    if status == "converged" and not rounds_of.settled:
         status = f"stopped after {rounds} rounds of re-weighting, noise not settled"
-    parameters = np.asarray(point.parameters(), np.float64)
-    return _result(model, data, parameters, friction_velocity, cost, iterations, number, status)
-
-
-@eqx.filter_jit
-def _torques(model: Model, q, v, a):
-    return rnea(model, q, v, a)
-
-
-def _torque_size(data: TorqueData) -> np.ndarray:
-    """`[nv]`: RMS torques, with a floor for joints that carry none."""
-    largest = float(data.torque_scale.max())
-    if largest == 0:
-        raise DataError("the recording's torques are all zero: nothing can be identified from them")
-    return np.maximum(data.torque_scale, 1e-3 * largest)
-
-
-def _noise(data: TorqueData, parameters: np.ndarray) -> np.ndarray:
-    return np.maximum(data.residual_rms(parameters), _SIGMA_FLOOR * _torque_size(data))
-
-
-def _friction_velocity(model: Model, given: ArrayLike | None) -> np.ndarray:
-    out = np.asarray(model.friction_velocity if given is None else given, np.float64)
-    if out.shape not in ((), (model.nv,)) or not np.all(np.isfinite(out) & (out > 0)):
-        raise DataError(f"friction_velocity is {out}; a positive number or [{model.nv}] of them are needed, rad/s")
-    return np.broadcast_to(out, (model.nv,)).copy()
-
-
-def _result(model, data, parameters, friction_velocity, cost, iterations, rounds, status) -> InverseDynamicsFit:
-    offset = np.array(split(model, parameters)[4])
+    parameters = point.parameters()
+    tangent, both, prior = posterior(problem, point)
+    fitted, values = with_parameters(model, layout, parameters, shape, gain)
     return InverseDynamicsFit(
-        model=with_parameters(model, parameters, friction_velocity),
-        offset=offset,
-        sigma=data.residual_rms(parameters),
+        model=fitted,
+        before=model,
+        effects=effects,
+        values=values,
+        parameters=parameters,
+        sigma=rounds_of.sigma_found,
         cost=cost,
         iterations=iterations,
-        rounds=rounds,
+        rounds=number,
         status=status,
+        message=f"{layout.size} parameters{chosen}{_said(effects, shape)}",
+        samples=round(float(data.samples.sum())),
+        triangle=data.weighted(rounds_of.sigma * gain)[:, :-1],
+        tangent=tangent,
+        precision_factor=both,
+        prior_factor=prior,
+        prior_weight=float(prior_weight),
     )
+
+
+def cross_validate(
+    model: Model,
+    recordings: Recordings,
+    *,
+    joint_effects: JointEffects | None = None,
+    friction_velocity: ArrayLike | None = None,
+    effects_weight: float = 0.1,
+    prior_weights: Sequence[float] = PRIOR_WEIGHTS,
+    folds: int = 5,
+) -> CrossValidation:
+    """How well fits with each prior weight predict what they have not seen: each of `folds` parts of the recordings,
+    consecutive in time, from all others. Arguments as in `fit_inverse_dynamics`, which see for what is raised."""
+    effects = joint_effects or JointEffects()
+    _check_start(model)
+    shape = _shape(model, recordings, effects, friction_velocity)
+    samples = Samples(model, recordings, effects, shape)
+    return choose_weight(model, samples, effects_weight, prior_weights, folds, loss_sigma(samples, "squared"))
+
+
+class _Reweighting:
+    """The rounds in which noise, outliers' weights and transmitted torques are estimated anew."""
+
+    def __init__(self, samples: Samples, loss: Loss):
+        if loss not in ("squared", "huber", "cauchy"):
+            raise DataError(f"loss is {loss!r}; known: 'squared', 'huber', 'cauchy'")
+        self.samples, self.loss = samples, loss
+        self.by_load = any(k == 4 for k, _ in samples.layout.positive)
+        (self.data,) = samples.compressed()
+        self.used: TorqueData = self.data
+        self.sigma = samples.torque_scale
+        self.sigma_found = self.sigma
+        self.settled = False
+
+    def update(self, parameters: np.ndarray, gain: np.ndarray, load_model: Model) -> None:
+        samples = self.samples
+        floor = _SIGMA_FLOOR * samples.torque_scale
+        self.used = self.data
+        weights = None
+        if self.loss == "squared":
+            sigma = self.sigma_found = self.data.residual_rms(parameters, gain)
+        else:
+            residual = np.abs(samples.residuals(parameters, gain))
+            inside = np.where(samples.valid, residual, np.nan)
+            sigma = self.sigma_found = _MEDIAN * np.nanmedian(inside, axis=0)
+            x = residual / np.maximum(sigma, floor)
+            weights = 1 / np.maximum(1, x / _HUBER) if self.loss == "huber" else 1 / (1 + (x / _CAUCHY) ** 2)
+        sigma = np.maximum(sigma, floor)
+        self.settled = bool(np.all(np.abs(sigma / self.sigma - 1) < _SIGMA_TOLERANCE))
+        self.sigma = sigma
+        if self.by_load:
+            samples.set_load(frictionless_torque(load_model, samples.q, samples.v, samples.a))
+        if not self.settled and (self.by_load or weights is not None):
+            (self.data,) = samples.compressed(weights)
+
+
+def loss_sigma(samples: Samples, loss: Loss) -> np.ndarray:
+    """`[nv]`: a first estimate of the noise, by linear least squares, for what is weighed before there is a fit."""
+    rounds_of = _Reweighting(samples, "squared")
+    layout = samples.layout
+    for _ in range(3):
+        R = rounds_of.data.weighted(rounds_of.sigma)
+        parameters = _least_norm(R, base_parameters_of(R[:, :-1], layout.names(samples.model), None, layout.nb))
+        rounds_of.by_load = False
+        rounds_of.update(parameters, np.ones(layout.nv), samples.model)
+    return rounds_of.sigma
+
+
+def _least_norm(R: np.ndarray, base) -> np.ndarray:
+    """The parameters `[P]` of least norm, in columns of unit length, among those with the best base parameters."""
+    A, b = R[:, :-1], R[:, -1]
+    Q, T = np.linalg.qr(A[:, base.independent])
+    best = solve_triangular(T, Q.T @ b)
+    length = np.linalg.norm(A, axis=0)
+    length = np.where(length > 0, length, 1.0)
+    # matrix @ (x / length) = best, rows scaled to the length of their own column.
+    M = base.matrix / length * length[base.independent][:, None]
+    return np.linalg.lstsq(M, best * length[base.independent], rcond=None)[0] / length
+
+
+def _load_model(model: Model, layout: Layout, parameters: np.ndarray, shape: Shape) -> Model:
+    return with_parameters(model, layout, parameters, shape, np.ones(layout.nv))[0]
+
+
+def _check_start(model: Model) -> None:
+    physical = np.asarray(is_physical(model.inertial_parameters))
+    if not physical.all() and physical.ndim == 1:
+        bad = ", ".join(name for name, ok in zip(model.body_names, physical, strict=True) if not ok)
+        raise ModelError(
+            f"the fit cannot start: no distribution of mass has the inertial parameters of {bad}. Start from "
+            "equinox.tree_at(lambda m: m.inertial_parameters, model, nearest_physical(model.inertial_parameters))"
+        )
+
+
+def _shape(model: Model, recordings: Recordings, effects: JointEffects, given: ArrayLike | None) -> Shape:
+    w = np.asarray(model.friction_velocity if given is None else given, np.float64)
+    if w.shape not in ((), (model.nv,)) or not np.all(np.isfinite(w) & (w > 0)):
+        raise DataError(f"friction_velocity is {w}; a positive number or [{model.nv}] of them are needed, rad/s")
+    one = np.ones(model.nv)
+    values = JointEffectValues.none(model)
+    start = Shape(w * one, values.stribeck_velocity, values.friction_delay, values.torque_delay)
+    return search_shape(model, recordings, effects, start)
+
+
+def _said(effects: JointEffects, shape: Shape) -> str:
+    """What was searched for, in words."""
+    names = ("friction_velocity", "stribeck", "friction_delay", "torque_delay")
+    words = ("friction velocity", "Stribeck velocity", "friction delay, s", "torque delay, s")
+    found = [
+        f"{word} {np.round(x, 4).tolist()}"
+        for name, word, x in zip(names, words, shape, strict=True)
+        if getattr(effects, name)
+    ]
+    return f"; found by search: {', '.join(found)}" if found else ""

@@ -1,0 +1,169 @@
+"""How certain identified parameters are: confidence intervals, bootstrap, and what the prior alone decides."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from jaxdyn._errors import DataError
+from jaxdyn.sysid._base_parameters import BaseParameters
+from jaxdyn.sysid._effects import frictionless_torque
+from jaxdyn.sysid._physical_fit import Physical, factor_of
+from jaxdyn.sysid._torque_model import Samples
+
+if TYPE_CHECKING:
+    from jaxdyn.sysid._fit_result import InverseDynamicsFit
+
+
+class Intervals(NamedTuple):
+    """Parameters, or combinations of them, with their uncertainty; the arrays are `[k]`."""
+
+    names: tuple[str, ...]
+    value: np.ndarray
+    standard_error: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    prior_share: np.ndarray
+    """The variance over that of the prior alone: 1 where the data say nothing, 0 where they say everything (and for
+    linear least squares, which has no prior)."""
+    level: float
+
+    def decided_by_prior(self, share: float = 0.9) -> tuple[str, ...]:
+        """The names of what the prior alone decides: the data take away less than `1 - share` of its variance."""
+        return tuple(name for name, x in zip(self.names, self.prior_share, strict=True) if x > share)
+
+    def table(self) -> str:
+        """In words, a line each."""
+        width = max(len(x) for x in self.names)
+        head = f"{'':{width}} {'value':>12} {'std. error':>12} {f'{100 * self.level:g} % interval':>27} {'prior':>7}"
+        rows = zip(*self[:6], strict=True)
+        return "\n".join(
+            [head, *(f"{n:{width}} {x:12.5g} {s:12.2g} [{a:12.5g}, {b:11.5g}] {p:7.1%}" for n, x, s, a, b, p in rows)]
+        )
+
+
+def intervals_of(fit: InverseDynamicsFit, base: BaseParameters | None, level: float) -> Intervals:
+    """See `InverseDynamicsFit.intervals`."""
+    z = _quantile(level)
+    P = len(fit.parameters)
+    B = np.eye(P) if base is None else base.matrix
+    names = tuple(fit.names) if base is None else tuple(base.describe())
+    if fit.tangent is None:
+        assert base is not None
+        R = np.linalg.qr(fit.triangle[:, base.independent], mode="r")
+        length = np.linalg.norm(R, axis=0)
+        inverse = solve_triangular(R / length, np.eye(len(R))) / length[:, None]
+        variance = np.sum(inverse**2, axis=1)
+        share = np.zeros(len(variance))
+        counted = len(R)
+    else:
+        assert fit.precision_factor is not None
+        assert fit.prior_factor is not None
+        T = B @ fit.tangent
+        variance, prior = (
+            np.sum(solve_triangular(L, T.T, lower=True) ** 2, axis=0) for L in (fit.precision_factor, fit.prior_factor)
+        )
+        share = variance / prior
+        # Degrees of freedom that the data have spent: the trace of the hat matrix.
+        counted = len(fit.precision_factor) - np.sum(
+            solve_triangular(fit.precision_factor, fit.prior_factor, lower=True) ** 2
+        )
+    error = np.sqrt(variance * fit.samples / max(fit.samples - counted, 1.0))
+    value = B @ fit.parameters
+    return Intervals(names, value, error, value - z * error, value + z * error, share, level)
+
+
+class Bootstrap(NamedTuple):
+    """Parameters of data sets drawn from blocks of the recording."""
+
+    parameters: np.ndarray
+    """`[draws, P]`."""
+    blocks: int
+
+    def intervals(
+        self, fit: InverseDynamicsFit, base: BaseParameters | None = None, *, level: float = 0.95
+    ) -> Intervals:
+        """Standard errors over the draws, and intervals between their quantiles."""
+        B = np.eye(self.parameters.shape[1]) if base is None else base.matrix
+        draws = self.parameters @ B.T
+        lower, upper = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        names = tuple(fit.names) if base is None else tuple(base.describe())
+        share = np.full(len(names), np.nan)
+        return Intervals(names, B @ fit.parameters, draws.std(axis=0, ddof=1), lower, upper, share, level)
+
+
+def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 500, blocks: int = 40, seed: int = 0) -> Bootstrap:
+    """Resample the recordings of a fit by blocks in time, and see how the parameters scatter.
+
+    Blocks keep what neighbouring samples have in common (noise that a filter has smeared, friction that the model does
+    not have), so that intervals are honest where residuals are correlated, if a block is longer than that lasts
+    (Kunsch, The jackknife and the bootstrap for general stationary observations, Annals of Statistics 1989). Each draw
+    is solved by one Gauss-Newton step from the fit, at the fit's weights: exact for linear least squares.
+
+    `recordings`: those of the fit. `blocks`: how many, over all recordings. **Raises** `DataError`.
+    """
+    if blocks < 2 or draws < 2:
+        raise DataError(f"bootstrap with {blocks} blocks and {draws} draws; two of each are the least")
+    samples = Samples(fit.before, recordings, fit.effects, fit.shape)
+    samples.set_load(frictionless_torque(fit.model, samples.q, samples.v, samples.a))
+    parts = samples.compressed(groups=samples.blocks(blocks))
+    sigma, p = fit.sigma, fit.parameters
+    scale = 1 / fit.values.gain
+    layout = fit.layout
+    base = fit.base_parameters() if fit.tangent is None else None
+    # The coordinates: those of the physical fit, or the combinations that the data determine.
+    if base is not None:
+        T = np.zeros((len(p), base.rank))
+        T[base.independent] = np.eye(base.rank)
+        prior, slope = 0.0, 0.0
+    else:
+        assert fit.tangent is not None
+        assert fit.prior_factor is not None
+        T = fit.tangent
+        prior, slope = fit.prior_factor @ fit.prior_factor.T, None
+    H, g = [], []
+    for part in parts:
+        Hb, gb = np.zeros((T.shape[1],) * 2), np.zeros(T.shape[1])
+        for j in range(layout.nv):
+            F, s = part.factors[j] / sigma[j], scale[j]
+            jacobian = s * F[:, :-2] @ T
+            if j in layout.gains:
+                jacobian[:, T.shape[1] - len(layout.gains) + layout.gains.index(j)] = s * F[:, :-1] @ np.append(p, 1.0)
+            residual = s * F[:, :-1] @ np.append(p, 1.0) - F[:, -1]
+            Hb += jacobian.T @ jacobian
+            gb += jacobian.T @ residual
+        H.append(Hb)
+        g.append(gb)
+    H, g = np.array(H), np.array(g)
+    # At the solution the prior's slope holds that of the data.
+    slope = -g.sum(axis=0) if slope is None else slope * np.ones(T.shape[1])
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(len(H), np.full(len(H), 1 / len(H)), size=draws).astype(float)
+    matrix = np.tensordot(counts, H, 1) + prior
+    unit = 1 / np.sqrt(np.einsum("kk->k", H.sum(axis=0)) + np.diag(prior * np.eye(T.shape[1])))
+    matrix = matrix * unit[:, None] * unit
+    matrix += 1e-12 * np.eye(len(unit))
+    right = (counts @ g + slope) * unit
+    x = -np.linalg.solve(matrix, right[..., None])[..., 0] * unit
+    return Bootstrap(_moved(fit, x) if base is None else p + x @ T.T, len(H))
+
+
+def _moved(fit: InverseDynamicsFit, x: np.ndarray) -> np.ndarray:
+    """The parameters at the coordinates `x` `[draws, size]` about the fit's: physical, all of them."""
+    layout, p = fit.layout, fit.parameters
+    n, k = 10 * layout.nb, 10 * layout.nb + len(layout.positive)
+    gains = 1 / fit.values.gain[list(layout.gains)]
+    point = Physical(factor_of(p[:n].reshape(layout.nb, 10)), p[n:k], p[k:], gains)
+    assert fit.tangent is not None
+    # The scale of the offsets' coordinates, from the derivative.
+    scale = np.diagonal(fit.tangent[k:, k : k + len(layout.offsets)])
+    return np.array([point.moved(y, scale).parameters() for y in x])
+
+
+def _quantile(level: float) -> float:
+    if not 0 < level < 1:
+        raise DataError(f"the level of an interval is {level}; a number between 0 and 1 is needed")
+    return NormalDist().inv_cdf(0.5 + 0.5 * level)
