@@ -43,8 +43,9 @@ class _Disturbed(AbstractDynamics):
     def difference(self, x0, x1):
         return self.inner.difference(x0, x1)
 
-    def time(self, k):
-        return self.inner.time(k)
+    @property
+    def euclidean(self) -> bool:
+        return self.inner.euclidean
 
     def step(self, x, u, k):
         return self.integrate(self.inner.step(x, u, k), self.disturbance)

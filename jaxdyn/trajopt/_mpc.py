@@ -16,7 +16,7 @@ from jaxdyn.trajopt._disturbance import disturbed
 from jaxdyn.trajopt._problem import Problem, with_leaves
 from jaxdyn.trajopt._residuals import require
 from jaxdyn.trajopt._sampling import AbstractSamplingOptions
-from jaxdyn.trajopt._solution import Multipliers, Solution
+from jaxdyn.trajopt._solution import Multipliers, Solution, Status
 
 type Solver = Callable[[Problem, Any, Any, Multipliers, Any], Solution]
 
@@ -129,7 +129,8 @@ class MPC(eqx.Module):
     ) -> tuple[Float[Array, "nu"], Plan, Solution]:
         """The control to apply at the state `x`, the plan for the next step, and the solution.
 
-        Where the solver's trajectory is not finite, its status says so and the plan before is followed.
+        Where the state or the solver's trajectory is not finite, the status is `DIVERGED` and the plan before is
+        followed.
 
         **Raises** `ShapeError`.
         """
@@ -148,7 +149,9 @@ class MPC(eqx.Module):
             problem = with_leaves(problem, dynamics=disturbed(nominal, disturbance))
         key, own = jax.random.split(plan.key)
         solution = self._solve(problem, plan, own)
-        good = jnp.isfinite(solution.xs).all() & jnp.isfinite(solution.us).all()
+        good = jnp.isfinite(x).all() & jnp.isfinite(solution.xs).all() & jnp.isfinite(solution.us).all()
+        status = jnp.where(good, solution.status, Status.DIVERGED)
+        solution = eqx.tree_at(lambda s: s.status, solution, status)
         xs, us = jnp.where(good, solution.xs, plan.xs), jnp.where(good, solution.us, plan.us)
         last = problem.step(xs[-1], us[-1], problem.horizon - 1)
         found = Multipliers() if solution.multipliers is None else solution.multipliers
