@@ -29,6 +29,7 @@ from experiments._files import write_durably, write_json
 from experiments._fit_files import Kept
 from experiments._simulated_recording import Simulated, Simulation, simulate
 from jaxdyn import DataError, JaxdynError, Model
+from jaxdyn._errors import look_up
 from jaxdyn.io import load_urdf, to_urdf
 from jaxdyn.sysid import (
     InverseDynamicsFit,
@@ -59,7 +60,7 @@ class Config:
     recording: str
     """`simulated`, or a NumPy archive of t, q, tau and perhaps v, absolute or below $JAXDYN_DATA."""
     fit_start: float
-    """s."""
+    """s, from the first sample of the recording; so all times below."""
     fit_stop: float
     """s; the part that is held out begins here, unless there is a `test_recording`."""
     test_stop: float
@@ -76,6 +77,8 @@ class Config:
     """Of the zero-phase low-pass filter, Hz."""
     friction_velocity: float = 0.05
     """Velocity over which Coulomb friction changes its sign, rad/s."""
+    joint_effects: tuple[str, ...] = ("armature", "viscous", "coulomb", "offset")
+    """What is identified at all joints besides inertias: fields of `jaxdyn.sysid.JointEffects`."""
     prior_weight: float = 0.1
     """Pull towards the start."""
     cross_validate: bool = False
@@ -133,8 +136,7 @@ def run(config: Config) -> dict:
     # Split first: the filter and the differences look ahead, and must not see past the boundary.
     train = [prepared(x, config.fit_start, config.fit_stop, config) for x in recordings]
     if config.test_recording:
-        held_out = load_npz(data_path(config.test_recording))
-        test = prepared(held_out, config.fit_start, config.test_stop, config)
+        test = prepared(load_from_zero(config.test_recording), config.fit_start, config.test_stop, config)
     else:
         test = prepared(recordings[0], config.fit_stop, config.test_stop, config)
     fitted = [x.data for x in train]
@@ -148,6 +150,7 @@ def run(config: Config) -> dict:
     # Where results go, and what is drawn of them, may change between an interruption and going on.
     own = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("results", "plot", "report", "urdf")}
     kept = Kept(folder / "unfinished", own, fitted)
+    effects = joint_effects(config)
     weight = "cross-validated" if config.cross_validate else config.prior_weight
 
     def fit(rounds: int, max_steps: int, report: Callable[[Step], None] | None = None, **options) -> InverseDynamicsFit:
@@ -155,6 +158,7 @@ def run(config: Config) -> dict:
         return fit_inverse_dynamics(
             start,
             fitted,
+            joint_effects=effects,
             friction_velocity=config.friction_velocity,
             rounds=rounds,
             max_steps=max_steps,
@@ -163,13 +167,15 @@ def run(config: Config) -> dict:
         )
 
     times = {}
-    linear = kept.load("least squares", model, JointEffects())
+    linear = kept.load("least squares", model, effects)
     if linear is None:
         began = time.perf_counter()
-        linear = ordinary_least_squares(model, fitted, friction_velocity=config.friction_velocity)
+        linear = ordinary_least_squares(
+            model, fitted, joint_effects=effects, friction_velocity=config.friction_velocity
+        )
         times["least squares"] = time.perf_counter() - began
         kept.save("least squares", linear)
-    physical = kept.load("physical fit", start, JointEffects())
+    physical = kept.load("physical fit", start, effects)
     if physical is None:
         # One step compiles all that the fit runs, which sets compilation apart from the work.
         began = time.perf_counter()
@@ -268,6 +274,13 @@ def load_robot(name: str, without: str = "") -> Model:
     raise DataError(f"robot is {name!r}; known: 'arm', or a path that ends with .urdf")
 
 
+def joint_effects(config: Config) -> JointEffects:
+    names = [x.name for x in dataclasses.fields(JointEffects)]
+    for name in config.joint_effects:
+        look_up(name, names, "joint effect")
+    return JointEffects(**{name: name in config.joint_effects for name in names})
+
+
 def physical_start(model: Model) -> Model:
     """The model from which the physical fit starts; links that no mass distribution can have are changed, and named."""
     physical = np.asarray(is_physical(model.inertial_parameters))
@@ -281,7 +294,7 @@ def physical_start(model: Model) -> Model:
 
 def load_recordings(config: Config, start: Model) -> tuple[list[Recording], Simulated | None]:
     if config.recording != "simulated":
-        recordings = [load_npz(data_path(x)) for x in (config.recording, *config.more_recordings)]
+        recordings = [load_from_zero(x) for x in (config.recording, *config.more_recordings)]
         for x in recordings:
             check_recording(x, start)
         return recordings, None
@@ -293,6 +306,11 @@ def load_recordings(config: Config, start: Model) -> tuple[list[Recording], Simu
         f"seed {config.simulation.seed}, true masses {np.round(np.asarray(simulated.truth.mass), 2).tolist()} kg"
     )
     return [simulated.measured], simulated
+
+
+def load_from_zero(name: str) -> Recording:
+    recording = load_npz(data_path(name))
+    return dataclasses.replace(recording, t=recording.t - recording.t[0])
 
 
 def prepared(recording: Recording, start: float, stop: float, config: Config) -> Part:

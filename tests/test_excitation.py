@@ -111,7 +111,8 @@ def test_a_six_joint_arm(criterion):
     if criterion == "log_det":
         assert found.after.log_det > best_det + 0.5
     else:
-        assert found.after.condition < 0.5 * best_condition
+        assert found.after.condition < 0.5 * np.median([x.condition for x in found.random])
+        assert found.after.condition < 0.6 * best_condition
 
 
 @pytest.mark.parametrize(
