@@ -137,7 +137,9 @@ class Jaxdyn(JaxLibrary):
         return lambda q, v, x: function(self.model, q, v, x)
 
     def quantity(self, name: str) -> Callable:
-        function = getattr(self.library.algorithms, name, None)
+        from jaxdyn import algorithms
+
+        function = getattr(algorithms, name, None)
         if function is None:
             raise UnsupportedError(f"this version of jaxdyn has no {name}")
         return lambda *state: function(self.model, *state)

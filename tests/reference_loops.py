@@ -50,7 +50,8 @@ class Node:
     parent: int
     R0: np.ndarray
     p0: np.ndarray
-    axis: np.ndarray | None
+    axis: np.ndarray
+    """Of unit length; zero where the kind has none."""
     pitch: float
     q: slice
     v: slice
@@ -99,7 +100,7 @@ def nodes_of(model) -> list[Node]:
             m, hx, hy, hz, xx, xy, yy, xz, yz, zz = np.asarray(model.inertial_parameters[body], float) * carries
             c = np.array([hx, hy, hz]) / m if m else np.zeros(3)
             about_origin = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
-            axis = axes.pop(0) if letter in "RPH" else None
+            axis = axes.pop(0) if letter in "RPH" else np.zeros(3)
             of_q, of_v = slice(at_q, at_q + NQ[letter]), slice(at_v, at_v + NV[letter])
             out.append(
                 Node(
@@ -107,7 +108,7 @@ def nodes_of(model) -> list[Node]:
                     before,
                     R0,
                     p0,
-                    None if axis is None else axis / np.linalg.norm(axis),
+                    axis / np.linalg.norm(axis) if letter in "RPH" else axis,
                     pitches.pop(0) if letter == "H" else 0.0,
                     of_q,
                     of_v,
