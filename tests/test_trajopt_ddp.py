@@ -50,7 +50,7 @@ def pendulum() -> Problem:
         stage_costs=[QuadraticCost(ControlResidual(), 0.1), QuadraticCost(StateResidual(), np.array([0.1, 0.01]))],
         terminal_costs=[QuadraticCost(StateResidual(goal), 1.0)],
         control_lower=-2.5,
-        control_upper=3.0,
+        control_upper=2.0,
         stage_constraints=[Constraint(StateResidual(), np.array([-np.inf, -10.0]), np.array([np.inf, 0.9]))],
         terminal_constraints=[Constraint(StateResidual(goal))],
     )
@@ -124,7 +124,7 @@ def test_optimum_is_that_of_a_general_solver():
         np.zeros(15),
         jac=lambda us: slopes(us)[0],
         method="SLSQP",
-        bounds=[(-2.5, 3.0)] * 15,
+        bounds=[(-2.5, 2.0)] * 15,
         constraints=[
             {"type": k, "fun": lambda us, i=i: of_controls(us)[i], "jac": lambda us, i=i: slopes(us)[i]}
             for k, i in kinds
@@ -134,9 +134,11 @@ def test_optimum_is_that_of_a_general_solver():
     np.testing.assert_allclose(s.cost, best.fun, rtol=1e-7)
     np.testing.assert_allclose(s.us[:, 0], best.x, atol=1e-4)
     # A bound of the torque and one of the speed hold, and their multipliers push inwards.
-    assert (s.us == 3.0).any()
-    assert (s.multipliers.stage[:, 1] > 0).any()
-    assert (s.multipliers.stage >= 0).all()
+    assert (s.us == 2.0).any()
+    assert s.multipliers is not None
+    of_speed = np.asarray(s.multipliers.stage)[:, 1]
+    assert (of_speed > 0).any()
+    assert (of_speed >= 0).all()
 
 
 def test_batches_are_single_solves_and_what_has_ended_stays():
@@ -173,44 +175,45 @@ def test_derivatives_of_a_solution_are_central_differences():
     rng = np.random.default_rng(0)
     by_x, by_u = rng.normal(size=(16, 2)), rng.normal(size=(15, 1))
 
-    @jax.jit
     def outcome(parameters):
         s = ddp(moved(parameters), us, multipliers=multipliers, options=TIGHT)
-        return (by_x * s.xs).sum() + (by_u * s.us).sum(), s.cost
+        return (by_x * s.xs).sum() + (by_u * s.us).sum() + s.cost
 
-    zero = jnp.zeros(len(WAYS))
-    gradient = jax.jit(jax.grad(lambda p: outcome(p)[0] + outcome(p)[1]))(zero)
-    h = 1e-5
+    both = jax.jit(jax.value_and_grad(outcome))
+    zero, h = jnp.zeros(len(WAYS)), 1e-5
+    gradient = both(zero)[1]
     for i, name in enumerate(WAYS):
-        plus, minus = (sum(outcome(zero.at[i].set(s))) for s in (h, -h))
+        plus, minus = (both(zero.at[i].set(s))[0] for s in (h, -h))
         np.testing.assert_allclose(gradient[i], (plus - minus) / (2 * h), rtol=1e-5, err_msg=name)
 
 
 @pytest.mark.slow
-def test_derivatives_by_an_inertia_of_a_robot():
-    model = samples.chain(2)
-    goal = np.array([0.5, -0.3, 0.0, 0.0])
+def test_derivatives_by_an_inertia_and_a_start_on_a_group():
+    model = samples.random_tree(jax.random.key(3), 1, ("ball",))
+    turned = jnp.concatenate([model.integrate(model.neutral(), jnp.array([0.6, -0.3, 0.4])), jnp.zeros(3)])
+    parts = [QuadraticCost(ControlResidual(), 1e-2), QuadraticCost(StateResidual(turned), 0.1)]
+    rng = np.random.default_rng(0)
+    by_x, by_u = rng.normal(size=(16, 7)), rng.normal(size=(15, 3))
 
-    def problem(mass):
-        changed = dataclasses.replace(model, inertial_parameters=model.inertial_parameters.at[1].multiply(mass))
-        return Problem(
-            ModelDynamics(changed, 0.02),
-            np.zeros(4),
-            20,
-            stage_costs=[QuadraticCost(ControlResidual(), 1e-3), QuadraticCost(StateResidual(goal), 0.1)],
-            terminal_costs=[QuadraticCost(StateResidual(goal), 10.0)],
-            control_lower=-8.0,
-            control_upper=8.0,
+    def outcome(parameters):
+        mass, turn = parameters
+        changed = dataclasses.replace(model, inertial_parameters=model.inertial_parameters * (1 + mass))
+        dynamics = ModelDynamics(changed, 0.05)
+        x0 = dynamics.integrate(dynamics.neutral(), turn * jnp.array([0.1, 0.2, -0.3, 1.0, 0.5, -0.4]))
+        ends = [QuadraticCost(StateResidual(turned), 5.0)]
+        problem = Problem(
+            dynamics, x0, 15, stage_costs=parts, terminal_costs=ends, control_lower=-0.8, control_upper=0.8
         )
+        s = ddp(problem, options=DDPOptions(tolerance=1e-17))
+        return (by_x * s.xs).sum() + (by_u * s.us).sum(), s.us
 
-    def outcome(mass):
-        s = ddp(problem(mass), options=DDPOptions(tolerance=1e-16, hessian="adaptive"))
-        return (s.us * jnp.arange(40.0).reshape(20, 2)).sum(), s
-
-    gradient = jax.jit(jax.grad(lambda m: outcome(m)[0]))(1.0)
-    (plus, s), (minus, _) = outcome(1 + 1e-5), outcome(1 - 1e-5)
-    assert (jnp.abs(s.us) == 8.0).any()
-    np.testing.assert_allclose(gradient, (plus - minus) / 2e-5, rtol=1e-5)
+    both = jax.jit(jax.value_and_grad(outcome, has_aux=True))
+    at, h = jnp.array([0.0, 0.1]), 1e-5
+    (_, us), gradient = both(at)
+    assert (jnp.abs(us) == 0.8).any()
+    for i in range(2):
+        plus, minus = (both(at.at[i].add(s))[0][0] for s in (h, -h))
+        np.testing.assert_allclose(gradient[i], (plus - minus) / (2 * h), rtol=1e-5)
 
 
 def test_associative_scan_is_the_recursion():

@@ -56,7 +56,7 @@ class DDPOptions(eqx.Module):
     """Of the decrease a step promises before the first updates of the multipliers."""
     least_intermediate_tolerance: Any = 1e-5
     """It falls to a tenth with each update, to this at least."""
-    intermediate_iterations: Any = 25
+    intermediate_iterations: Any = 20
     """At most so many between updates of the multipliers."""
     second_order_below: Any = 0.01
     """The decrease that a step promises, relative to `1 + |cost|`, below which `"adaptive"` takes all second
@@ -154,8 +154,9 @@ def ddp(
     where the cost of the guess is NaN though its states are finite (looked at only outside of transformations).
     """
     # As arrays, so that other numbers do not recompile.
-    options = jax.tree.map(jnp.asarray, DDPOptions() if options is None else options)
-    solution = _compiled(problem, us, xs, multipliers, options)
+    numbers: DDPOptions = jax.tree.map(jnp.asarray, DDPOptions() if options is None else options)
+    us, xs = (None if x is None else jnp.asarray(x, problem.dtype) for x in (us, xs))
+    solution = _compiled(problem, us, xs, multipliers, numbers)
     if not isinstance(solution.status, Tracer):
         _refuse_nan(problem, solution)
     return solution
@@ -163,12 +164,13 @@ def ddp(
 
 @eqx.filter_jit
 def _compiled(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Solution:
-    return _solve(problem, (us, xs, multipliers), options)
+    return _solve(problem, (us, xs, multipliers), options)  # type: ignore[call-arg]
 
 
 @eqx.filter_custom_jvp
 def _solve(problem: Problem, guess, options: DDPOptions) -> Solution:
-    return _iterated(problem, *guess, options)
+    us, xs, multipliers = guess
+    return _iterated(problem, us, xs, multipliers, options)
 
 
 @_solve.def_jvp

@@ -76,9 +76,9 @@ class Bounds(NamedTuple):
     def of(problem: Problem) -> Bounds:
         x, u = problem.dynamics.neutral().astype(problem.dtype), jnp.zeros(problem.dynamics.nu, problem.dtype)
         # Bounds depend on the number of the stage alone; the compiler drops the residuals.
-        _, *stage = jax.vmap(lambda k: problem.stage_constraint(x, u, k))(problem.stages)
-        _, *terminal = problem.terminal_constraint(x)
-        return Bounds(tuple(stage), tuple(terminal))
+        _, low, high = jax.vmap(lambda k: problem.stage_constraint(x, u, k))(problem.stages)
+        _, last_low, last_high = problem.terminal_constraint(x)
+        return Bounds((low, high), (last_low, last_high))
 
     def violation(self, at: Evaluation) -> Float[Array, ""]:
         """The largest."""

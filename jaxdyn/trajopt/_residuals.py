@@ -232,9 +232,13 @@ def _of_configuration(J):
 
 
 def robot(dynamics: AbstractDynamics, residual: AbstractResidual):
-    """The robot's model. **Raises** `ModelError` where the dynamics have none."""
+    """The robot's model. **Raises** `ModelError` where the dynamics have none, `UnknownNameError` for a frame."""
     if not isinstance(dynamics, ModelDynamics):
         raise ModelError(f"{type(residual).__name__} needs ModelDynamics, not {type(dynamics).__name__}")
+    frame = getattr(residual, "frame", None)
+    if frame is not None:
+        # Looked up here, while the problem is made: kinematics look when they are compiled.
+        dynamics.model.topology.frame(frame)
     return dynamics.model
 
 
