@@ -1,0 +1,305 @@
+"""Fits to torques: friction and drive, robust losses, certainty, and what is told of all that."""
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_identify import V_SCALE, motion, rms, truth_and_prior
+
+import jaxdyn
+from jaxdyn import DataError, ModelError, aba
+from jaxdyn.simulate import Actuation, State
+from jaxdyn.sysid import (
+    InverseDynamicsFit,
+    JointEffects,
+    JointEffectValues,
+    Recording,
+    base_parameters,
+    bootstrap,
+    cross_validate,
+    fit_inverse_dynamics,
+    ordinary_least_squares,
+    pseudo_inertia,
+)
+
+EFFECTS = JointEffects(stribeck=True, load=["joint1"], spring=["joint2"])
+
+
+def robot_with_effects(**changes):
+    """The robot, and values for every effect, of which `changes` replaces some."""
+    truth, prior, offset = truth_and_prior()
+    stiffness, reference = jnp.array([0.0, 0.0, 0.5]), jnp.zeros(3)
+    truth = eqx.tree_at(
+        lambda m: (m.stiffness, m.spring_reference), truth, (stiffness, reference), is_leaf=lambda x: x is None
+    )
+    values = JointEffectValues(
+        offset=offset,
+        static=np.asarray(truth.friction) * 1.8,
+        stribeck_velocity=np.full(3, 0.25),
+        load=np.array([0.0, 0.08, 0.0]),
+        gain=np.ones(3),
+        friction_delay=np.zeros(3),
+        torque_delay=np.zeros(3),
+    )
+    return truth, prior, dataclasses.replace(values, **changes)
+
+
+def smooth_motion(model, values, seed: int, n: int = 600, rate: float = 100.0) -> Recording:
+    rng = np.random.default_rng(seed)
+    t = np.arange(n) / rate
+    w, phase, size = rng.uniform(0.8, 4, (4, 3)), rng.uniform(0, 6, (4, 3)), rng.uniform(0.3, 0.8, (4, 3))
+    angle = t[:, None, None] * w + phase
+    q, v, a = ((x * size).sum(axis=1) for x in (np.sin(angle), w * np.cos(angle), -(w**2) * np.sin(angle)))
+    return Recording(t, q, v, a, values.torque(model, t, q, v, a))
+
+
+def test_chosen_effects_are_found_and_predict():
+    truth, prior, values = robot_with_effects(friction_delay=np.array([0.03, 0.0, 0.0]))
+    train, test = smooth_motion(truth, values, 1), smooth_motion(truth, values, 2)
+    effects = dataclasses.replace(EFFECTS, friction_delay=["joint0"], friction_velocity=True)
+    fit = fit_inverse_dynamics(prior, train, joint_effects=effects, prior_weight=0.01, effects_weight=0.01)
+    quality = fit.evaluate(test)
+    assert fit.physical.all()
+    assert np.all(quality.rms_error < 0.01 * quality.rms_torque), quality
+    assert np.all(quality.r2 > 0.9995)
+    np.testing.assert_allclose(fit.values.friction_delay, [0.03, 0, 0], atol=0.004)
+    np.testing.assert_allclose(fit.values.load, values.load, atol=0.01)
+    assert float(fit.model.stiffness[2]) == pytest.approx(0.5, rel=0.02)  # pyright: ignore[reportOptionalSubscript]
+    np.testing.assert_allclose(fit.values.static, values.static, rtol=0.25)
+    # Without the effects the same motion is predicted an order of magnitude worse.
+    plain = fit_inverse_dynamics(prior, train, friction_velocity=V_SCALE).evaluate(test)
+    assert plain.total_rms > 10 * quality.total_rms
+
+
+def test_identified_effects_simulate():
+    """What leaves the actuators for the torque that is recorded makes the model accelerate as recorded."""
+    truth, _, values = robot_with_effects(gain=np.array([2.0, 0.5, 1.0]))
+    q, v, a = np.random.default_rng(3).normal(0, 1, (3, 50, 3))
+    tau = values.torque(truth, np.arange(50.0), q, v, a)
+    state = State(jnp.asarray(q), jnp.asarray(v))
+    chain = Actuation(*values.actuators(truth))
+    _, effort = chain(chain.init(jnp.asarray(tau), state), jnp.asarray(tau), state, 0.0)
+    np.testing.assert_allclose(aba(truth, state.q, state.v, effort), a, rtol=1e-8, atol=1e-8)
+    late = dataclasses.replace(values, friction_delay=np.full(3, 0.02))
+    with pytest.raises(ModelError, match="without_delays"):
+        late.actuators(truth)
+    assert len(late.actuators(truth, without_delays=True)) == 4
+
+
+def test_a_torque_that_is_late_and_drives_with_unknown_gains():
+    truth, _, _ = truth_and_prior()
+    values = dataclasses.replace(
+        JointEffectValues.none(truth), gain=np.array([1.0, 1.3, 1.0]), torque_delay=np.array([0.0, 0.0, 0.04])
+    )
+    train = smooth_motion(truth, values, 4)
+    effects = JointEffects(gain=["joint1"], torque_delay=["joint2"])
+    fit = fit_inverse_dynamics(truth, train, joint_effects=effects, friction_velocity=V_SCALE, prior_weight=1.0)
+    np.testing.assert_allclose(fit.values.gain, values.gain, rtol=0.01)
+    np.testing.assert_allclose(fit.values.torque_delay, values.torque_delay, atol=0.003)
+    with pytest.raises(DataError, match="drive gain"):
+        ordinary_least_squares(truth, train, joint_effects=effects)
+
+
+def test_what_is_not_chosen_stays_as_the_model_has_it():
+    truth, prior, _ = truth_and_prior()
+    train = motion(truth, 5)
+    prior = eqx.tree_at(lambda m: (m.armature, m.damping), prior, (truth.armature, truth.damping))
+    effects = JointEffects(armature=False, viscous=["joint1"], offset=False)
+    for fit in (
+        fit_inverse_dynamics(prior, train, joint_effects=effects, friction_velocity=V_SCALE),
+        ordinary_least_squares(prior, train, joint_effects=effects, friction_velocity=V_SCALE),
+    ):
+        np.testing.assert_array_equal(fit.model.armature, truth.armature)
+        np.testing.assert_array_equal(fit.offset, 0)
+        assert np.all(fit.sigma < 1e-4)
+        assert len(fit.parameters) == 30 + 1 + 3 == len(fit.names)
+
+
+def test_several_recordings_are_one_fit():
+    truth, prior, offset = truth_and_prior()
+    long = motion(truth, 6, offset=offset)
+    noisy = dataclasses.replace(long, tau=long.tau + 0.1 * np.random.default_rng(7).normal(size=long.tau.shape))
+    parts = [noisy.between(0, 1), noisy.between(1, 9)]
+    one, two = (ordinary_least_squares(prior, x, friction_velocity=V_SCALE) for x in (noisy, parts))
+    np.testing.assert_allclose(two.parameters, one.parameters, atol=1e-9)
+    assert two.evaluate(parts).total_rms == pytest.approx(one.evaluate(noisy).total_rms, rel=1e-9)
+
+
+def test_robust_losses_do_not_mind_outliers():
+    truth, prior, offset = truth_and_prior()
+    clean, test = motion(truth, 8, offset=offset), motion(truth, 9, offset=offset)
+    rng = np.random.default_rng(10)
+    tau = clean.tau + 0.01 * rng.normal(size=(300, 3)) + np.where(rng.random((300, 3)) < 0.05, 20.0, 0.0)
+    data = dataclasses.replace(clean, tau=tau)
+    fits = {
+        loss: fit_inverse_dynamics(prior, data, friction_velocity=V_SCALE, loss=loss, rounds=30)
+        for loss in ("squared", "huber", "cauchy")
+    }
+    error = {loss: fit.evaluate(test).total_rms for loss, fit in fits.items()}
+    assert error["cauchy"] < 0.005, error
+    assert error["huber"] < 0.005, error
+    assert error["squared"] > 0.5, error
+    linear = ordinary_least_squares(prior, data, friction_velocity=V_SCALE, loss="cauchy", rounds=30)
+    assert linear.evaluate(test).total_rms < 0.01
+    with pytest.raises(DataError, match="loss is 'hubber'"):
+        ordinary_least_squares(prior, data, loss="hubber")  # pyright: ignore[reportArgumentType]
+
+
+def test_base_parameters_in_words():
+    truth, prior, offset = truth_and_prior()
+    base = base_parameters(prior)
+    assert base.rank == 25
+    assert base.gap > 1e6
+    words = base.describe()
+    # The second link hangs 0.2 m below the first; masses move into first moments of what carries them.
+    assert "m*cz(link1) - 0.2 m(link2)" in words
+    assert "m(link0)" in base.unidentifiable
+    # What is added to the parameters without changing a combination changes no torque.
+    p = np.zeros(42)
+    p[base.dependent] = np.random.default_rng(11).normal(size=len(base.dependent))
+    p[base.independent] = -base.relations @ p[base.dependent]
+    assert np.abs(base.matrix @ p).max() < 1e-12
+    data = motion(truth, 12, offset=offset)
+    fit = ordinary_least_squares(prior, data, friction_velocity=V_SCALE)
+    moved = fit.model.inertial_parameters + p[:30].reshape(3, 10)
+    leaves = (moved, fit.model.armature + p[30:33], fit.model.damping + p[33:36], fit.model.friction + p[36:39])
+    model = eqx.tree_at(lambda m: (m.inertial_parameters, m.armature, m.damping, m.friction), fit.model, leaves)
+    tau = fit.values.torque(model, data.t, data.q, data.v, data.a) + p[39:]
+    np.testing.assert_allclose(tau, fit.predict(data), atol=1e-9)
+    # The same combinations are found in the data; a robot at rest excites fewer.
+    assert fit.base_parameters().rank == 25
+    still = dataclasses.replace(data, v=0 * data.q, a=0 * data.q)
+    assert base_parameters(prior, still).rank < 12
+    with pytest.raises(DataError, match="threshold"):
+        base_parameters(prior, threshold=2.0)
+
+
+def test_intervals_cover_the_truth():
+    """200 data sets: 95 % intervals of the base parameters hold the true ones in 90 to 98 % of all cases."""
+    truth, prior, offset = truth_and_prior()
+    clean = motion(truth, 13, n=150, offset=offset)
+    layout = InverseDynamicsFit.unfitted(prior)
+    rng = np.random.default_rng(14)
+    noise = np.array([0.5, 0.2, 0.05])
+    base = base_parameters(prior)
+    true = np.concatenate(
+        [np.asarray(truth.inertial_parameters).ravel(), truth.armature, truth.damping, truth.friction, offset]
+    )
+    assert layout.samples == 0
+    inside = {"physical": [], "linear": []}
+    for _ in range(200):
+        data = dataclasses.replace(clean, tau=clean.tau + noise * rng.normal(size=(150, 3)))
+        for name, fit in (
+            ("physical", fit_inverse_dynamics(prior, data, friction_velocity=V_SCALE, prior_weight=0.1)),
+            ("linear", ordinary_least_squares(prior, data, friction_velocity=V_SCALE)),
+        ):
+            found = fit.intervals(base)
+            inside[name].append((found.lower <= base.matrix @ true) & (base.matrix @ true <= found.upper))
+    for name, x in inside.items():
+        coverage = np.mean(x)
+        assert 0.90 <= coverage <= 0.98, (name, coverage, np.mean(x, axis=0))
+
+
+def test_bootstrap_agrees_where_residuals_are_independent_and_widens_where_not():
+    truth, prior, offset = truth_and_prior()
+    clean = motion(truth, 15, n=2000, offset=offset)
+    rng = np.random.default_rng(16)
+    white = 0.2 * rng.normal(size=(2000, 3))
+    # Constant over 20 samples: 20 times as many samples as independent ones; offsets are 4.5 times less certain.
+    alike = np.repeat(0.2 * rng.normal(size=(100, 3)), 20, axis=0)
+    for noise, ratio in ((white, 1.0), (alike, np.sqrt(20))):
+        data = dataclasses.replace(clean, tau=clean.tau + noise)
+        for fit in (
+            fit_inverse_dynamics(prior, data, friction_velocity=V_SCALE),
+            ordinary_least_squares(prior, data, friction_velocity=V_SCALE),
+        ):
+            base = base_parameters(prior)
+            expected = fit.intervals(base).standard_error[-3:]
+            found = bootstrap(fit, data, blocks=50, draws=400).intervals(fit, base).standard_error[-3:]
+            np.testing.assert_allclose(np.mean(found / expected), ratio, rtol=0.3)
+
+
+def test_what_the_prior_decides_is_told():
+    truth, prior, offset = truth_and_prior()
+    data = motion(truth, 17, offset=offset)
+    fit = fit_inverse_dynamics(
+        prior, dataclasses.replace(data, tau=data.tau + 0.05), friction_velocity=V_SCALE, prior_weight=1.0
+    )
+    told = fit.intervals().decided_by_prior()
+    # The first link turns about a vertical axis: its mass moves no joint.
+    assert "m(link0)" in told
+    assert not any(name in told for name in ("m*cz(link2)", "coulomb(joint1)", "offset(joint2)"))
+    assert "prior" in fit.intervals().table()
+
+
+def test_cross_validation_trusts_a_prior_that_is_right():
+    truth, wrong, offset = truth_and_prior()
+    few = motion(truth, 18, n=40, offset=offset)
+    few = dataclasses.replace(few, tau=few.tau + 2.0 * np.random.default_rng(19).normal(size=(40, 3)))
+    many = motion(truth, 20, offset=offset)
+    many = dataclasses.replace(many, tau=many.tau + 0.02 * np.random.default_rng(24).normal(size=(300, 3)))
+    weights = (0.01, 1.0, 1e5)
+    right = cross_validate(truth, few, friction_velocity=V_SCALE, prior_weights=weights, folds=4)
+    assert right.errors.shape == (4, 3)
+    assert right.best >= 1.0
+    assert right.largest_within_one_standard_error >= right.best
+    assert cross_validate(wrong, many, friction_velocity=V_SCALE, prior_weights=weights).best < 1e5
+    fit = fit_inverse_dynamics(
+        wrong, many, friction_velocity=V_SCALE, prior_weight="cross-validated", prior_weights=weights
+    )
+    assert fit.prior_weight in weights[:2]
+    assert "cross-validation" in fit.message
+
+
+def test_the_fit_is_the_optimum_of_the_semidefinite_program():
+    """Least squares plus the log-det prior is convex in the pseudo-inertias: an interior-point solver agrees."""
+    cp = pytest.importorskip("cvxpy")
+    from jaxdyn.sysid._physical_fit import minimise, start_at
+    from jaxdyn.sysid._torque_model import Samples, Shape
+
+    truth, prior, offset = truth_and_prior()
+    data = motion(truth, 21, n=100, offset=offset)
+    data = dataclasses.replace(data, tau=data.tau + np.random.default_rng(22).normal(size=(100, 3)))
+    one = np.ones(3)
+    samples = Samples(prior, data, JointEffects(), Shape(V_SCALE * one, one, 0 * one, 0 * one))
+    problem = start_at(prior, samples, 0.3, 0.2).with_data(samples.compressed()[0], 0.5 * one, samples.layout)
+    found = minimise(problem, problem.prior, 100, lambda *_: None)
+    assert found.status == "converged"
+    assert found.steps < 100
+
+    bodies = [cp.Variable((4, 4), PSD=True) for _ in range(3)]
+    joints, offsets = cp.Variable(9), cp.Variable(3)
+    # The pseudo-inertia's linear map to the ten parameters, column by column.
+    to_J = np.stack([np.asarray(pseudo_inertia(e)) for e in np.eye(10)]).reshape(10, 16)
+    to_p = np.linalg.pinv(to_J).T
+    p = cp.hstack([*(to_p @ cp.vec(J, order="C") for J in bodies), joints, offsets])
+    x0 = problem.prior
+    cost = 0.5 * cp.sum_squares(problem.R @ p - problem.b)
+    for J, U in zip(bodies, x0.U, strict=True):
+        V = np.linalg.inv(U)
+        W = V @ J @ V.T
+        cost += 0.3 * (cp.trace(W) - cp.log_det(W) - 4)
+    cost += 0.2 * cp.sum(cp.multiply(1 / x0.positive, joints) - cp.log(joints) + np.log(x0.positive) - 1)
+    cost += 0.1 * cp.sum_squares(cp.multiply(1 / problem.offset_scale, offsets))
+    best = cp.Problem(cp.Minimize(cost)).solve(solver=cp.CLARABEL)
+    assert found.cost == pytest.approx(best, rel=1e-6)
+
+
+def test_errors_of_effects():
+    truth, prior, _ = truth_and_prior()
+    data = motion(truth, 23, n=50)
+    with pytest.raises(jaxdyn.UnknownNameError, match="joint9"):
+        fit_inverse_dynamics(prior, data, joint_effects=JointEffects(viscous=["joint9"]))
+    with pytest.raises(DataError, match="stribeck without coulomb"):
+        fit_inverse_dynamics(prior, data, joint_effects=JointEffects(coulomb=False, stribeck=True))
+    with pytest.raises(DataError, match="list of names"):
+        JointEffects(load="joint1")
+    with pytest.raises(DataError, match="prior_weight is 'guess'"):
+        fit_inverse_dynamics(prior, data, prior_weight="guess")  # pyright: ignore[reportArgumentType]
+    linear = ordinary_least_squares(prior, data)
+    with pytest.raises(ModelError, match="base_parameters"):
+        linear.intervals()
+    assert hash(JointEffects(load=["joint1"])) == hash(JointEffects(load=("joint1",)))
+    assert rms(np.ones(3)) == 1
