@@ -1,0 +1,77 @@
+"""Derivatives of momentum, frame motion, regressors and power by arrays of the model: forward, reverse, differences."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdyn
+from jaxdyn import algorithms as alg
+
+LEAVES = ("inertial_parameters", "joint_placement", "joint_axis", "joint_pitch", "gravity", "armature")
+GROUPS = {
+    "momentum": lambda m, q, v, a, f: (
+        alg.centroidal_momentum(m, q, v),
+        alg.centroidal_momentum_time_derivative(m, q, v, a),
+        alg.centroidal_momentum_matrix(m, q),
+        alg.centroidal_momentum_matrix_time_derivative(m, q, v),
+        alg.centroidal_inertia(m, q),
+    ),
+    "center of mass": lambda m, q, v, a, f: (
+        alg.com_jacobian(m, q),
+        alg.com_velocity(m, q, v),
+        alg.com_acceleration(m, q, v, a),
+        alg.com_bias_acceleration(m, q, v),
+    ),
+    "frames": lambda m, q, v, a, f: (
+        alg.frame_acceleration(m, q, v, a, "body2"),
+        alg.frame_acceleration(m, q, v, a, "body2", "local", "spatial"),
+        alg.frame_jacobian_time_derivative(m, q, v, "body2", "local"),
+    ),
+    "regressors": lambda m, q, v, a, f: (
+        alg.slotine_li_regressor(m, q, v, a, v),
+        alg.momentum_regressor(m, q, v),
+        *alg.energy_regressors(m, q, v),
+        alg.body_regressor(m, q, v, a),
+    ),
+    "power": lambda m, q, v, a, f: (
+        *alg.power(m, q, v, a, f),
+        alg.mechanical_energy(m, q, v),
+        alg.potential_energy_gradient(m, q),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", GROUPS)
+def test_forward_reverse_and_central_differences(group):
+    model = jaxdyn.samples.random_tree(jax.random.key(1), 3, ("free", "helical", "universal"), branching=1)
+    q = model.random_configuration(jax.random.key(2))
+    v, a = jax.random.normal(jax.random.key(3), (2, model.nv))
+    f_ext = jax.random.normal(jax.random.key(4), (model.nb, 6))
+    sizes = jax.eval_shape(lambda: GROUPS[group](model, q, v, a, f_ext))
+    weights = [jax.random.normal(jax.random.key(i), x.shape) for i, x in enumerate(sizes)]
+
+    def scalar(leaves, q, v):
+        changed = eqx.tree_at(lambda m: [getattr(m, name) for name in LEAVES], model, leaves)
+        values = GROUPS[group](changed, q, v, a, f_ext)
+        return sum(jnp.vdot(w, jnp.sin(0.1 * x)) for w, x in zip(weights, values, strict=True))
+
+    @jax.jit
+    def all_of(at, direction):
+        value, gradient = jax.value_and_grad(scalar, (0, 1, 2))(*at)
+        return value, gradient, jax.jvp(scalar, at, direction)[1]
+
+    at = ([getattr(model, name) for name in LEAVES], q, v)
+    leaves, structure = jax.tree.flatten(at)
+    rng, step, zeros = np.random.default_rng(0), 1e-6, [jnp.zeros_like(x) for x in leaves]
+    # Every argument by itself.
+    for i, leaf in enumerate(leaves):
+        direction = jnp.asarray(rng.normal(size=leaf.shape)) * (0.01 if i == 0 else 1.0)
+        along = jax.tree.unflatten(structure, [*zeros[:i], direction, *zeros[i + 1 :]])
+        _, gradient, forward = all_of(at, along)
+        reverse = jnp.vdot(jax.tree.leaves(gradient)[i], direction)
+        up, down = (all_of(jax.tree.map(lambda x, d, s=s: x + s * d, at, along), along)[0] for s in (step, -step))
+        assert float(forward) == pytest.approx(float(reverse), rel=1e-8, abs=1e-10), i
+        assert float(forward) == pytest.approx(float(up - down) / (2 * step), rel=1e-5, abs=1e-7), i
