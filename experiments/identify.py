@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -151,19 +151,23 @@ def run(config: Config) -> dict:
     own = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("results", "plot", "report", "urdf")}
     kept = Kept(folder / "unfinished", own, fitted)
     effects = joint_effects(config)
-    weight = "cross-validated" if config.cross_validate else config.prior_weight
+    weight: float | Literal["cross-validated"] = "cross-validated" if config.cross_validate else config.prior_weight
 
-    def fit(rounds: int, max_steps: int, report: Callable[[Step], None] | None = None, **options) -> InverseDynamicsFit:
-        options = {"prior_weight": weight} | options
+    def fit(
+        prior_weight: float | Literal["cross-validated"],
+        rounds: int,
+        max_steps: int,
+        report: Callable[[Step], None] | None = None,
+    ) -> InverseDynamicsFit:
         return fit_inverse_dynamics(
             start,
             fitted,
             joint_effects=effects,
             friction_velocity=config.friction_velocity,
+            prior_weight=prior_weight,
             rounds=rounds,
             max_steps=max_steps,
             report=report,
-            **options,
         )
 
     times = {}
@@ -179,7 +183,7 @@ def run(config: Config) -> dict:
     if physical is None:
         # One step compiles all that the fit runs, which sets compilation apart from the work.
         began = time.perf_counter()
-        fit(rounds=1, max_steps=1, prior_weight=config.prior_weight)
+        fit(config.prior_weight, rounds=1, max_steps=1)
         times["compilation"], began = time.perf_counter() - began, time.perf_counter()
         with tqdm(desc="physical fit", unit=" steps", mininterval=0.1) as bar:
 
@@ -189,7 +193,7 @@ def run(config: Config) -> dict:
                     round=step.round, cost=f"{step.cost:.6g}", expected_decrease=f"{step.expected_decrease:.1e}"
                 )
 
-            physical = fit(config.rounds, config.max_steps, report)
+            physical = fit(weight, config.rounds, config.max_steps, report)
         times["physical fit"] = time.perf_counter() - began
         kept.save("physical fit", physical)
     print(

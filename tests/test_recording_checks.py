@@ -22,7 +22,8 @@ def motion(t: np.ndarray = T) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     w = np.array([[1.0, 2.3, 4.1], [1.4, 3.1, 5.2]])[:, :, None]
     size, phase = np.array([[0.6, 0.3, 0.2], [0.5, 0.4, 0.1]])[:, :, None], np.array([0.3, 1.0, 2.0])[:, None]
     s, c = np.sin(w * t + phase), np.cos(w * t + phase)
-    return tuple(x.sum(axis=1).T for x in (size * s, size * w * c, -size * w**2 * s))
+    q, v, a = (x.sum(axis=1).T for x in (size * s, size * w * c, -size * w**2 * s))
+    return q, v, a
 
 
 def good(noise: float = 1e-3) -> Recording:

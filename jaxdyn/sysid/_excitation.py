@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -30,13 +30,13 @@ _OUTER, _PENALTY, _GROWTH = 8, 20.0, 1.6
 
 
 class Limits(NamedTuple):
-    """Of a motion, each `[nv]`; infinite where there is none."""
+    """Of a motion, each `[nv]`; infinite where there is none. JAX arrays within the optimiser's programs."""
 
-    lower: np.ndarray
-    upper: np.ndarray
-    velocity: np.ndarray
-    acceleration: np.ndarray
-    torque: np.ndarray
+    lower: Any
+    upper: Any
+    velocity: Any
+    acceleration: Any
+    torque: Any
 
 
 class Quality(NamedTuple):
@@ -151,7 +151,7 @@ def optimize_excitation(
 
     # Unknowns in units of half the range of positions.
     unit = jnp.asarray(0.5 * (limits.upper - limits.lower), dtype)
-    x = jnp.asarray(first, dtype) / unit
+    x: Any = jnp.asarray(first, dtype) / unit
     multipliers = jnp.zeros((starts, count, 5, model.nv), dtype)
     optimiser = optax.adam(optax.cosine_decay_schedule(0.03, steps, 0.02))
     state = optimiser.init(x)
@@ -214,8 +214,9 @@ def _motion(task: _Task, coefficients):
 
 def _weighted(task: _Task, motion):
     q, v, a = motion
-    one = jnp.ones_like(task.noise)
-    shape = Shape(task.model.friction_velocity, 0.5 * one, 0 * one, 0 * one)
+    one: Any = jnp.ones_like(task.noise)
+    friction_velocity: Any = task.model.friction_velocity
+    shape = Shape(friction_velocity, 0.5 * one, 0 * one, 0 * one)
     load = jnp.abs(rnea(task.model, q, v, a)) if any(k == 4 for k, _ in task.layout.positive) else jnp.zeros_like(v)
     Y, _ = _columns(task.model, (q, v, a, v, load), shape, task.layout)
     return Y[..., np.array(task.independent)] / (task.noise[:, None] * task.scale)
@@ -291,7 +292,8 @@ class _Feasible:
     """Motions within limits, as seen on a fine grid."""
 
     def __init__(self, model: Model, kind: Kind, limits: Limits, grid: tuple[np.ndarray, ...]):
-        self.model, self.kind, self.limits, self.grid = model, kind, limits, grid
+        self.model, self.limits, self.grid = model, limits, grid
+        self.kind: Kind = kind
         dtype = jnp.result_type(model.dtype, jnp.zeros(()))
         fixed = tuple(jnp.asarray(x, dtype) for x in grid)
 
