@@ -65,7 +65,10 @@ def error(model, trajectory) -> float:
     return float(np.mean(np.log(fit.intervals(fit.base_parameters()).standard_error)))
 
 
-@pytest.mark.parametrize(("kind", "criterion", "size"), [("fourier", "log_det", 3), ("spline", "condition", 6)])
+@pytest.mark.parametrize(
+    ("kind", "criterion", "size"),
+    [("fourier", "log_det", 3), pytest.param("spline", "condition", 6, marks=pytest.mark.slow)],
+)
 def test_the_motion_is_better_than_random_ones_and_keeps_every_limit(kind, criterion, size):
     model, seen = limited(), []
     found = optimize_excitation(

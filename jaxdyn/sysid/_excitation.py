@@ -274,18 +274,18 @@ def _improved(task: _Task, unit, x, state, multipliers, penalty, steps: int, tot
     def lagrangian(x):
         value, g = parts(x)
         active = jnp.maximum(0.0, multipliers + penalty * g)
-        return jnp.sum(value) + jnp.sum(active**2 - multipliers**2) / (2 * penalty), value
+        return jnp.sum(value) + jnp.sum(active**2 - multipliers**2) / (2 * penalty), (value, active)
 
+    # The multipliers are those of the last point at which there was a gradient: nothing is evaluated besides.
     def step(carry, _):
-        x, state = carry
-        gradient, value = jax.grad(lagrangian, has_aux=True)(x)
+        x, state, _, _ = carry
+        gradient, (value, active) = jax.grad(lagrangian, has_aux=True)(x)
         updates, state = optimiser.update(gradient, state)
-        return (optax.apply_updates(x, updates), state), value
+        return (optax.apply_updates(x, updates), state, value, active), None
 
-    (x, state), values = jax.lax.scan(step, (x, state), None, length=steps)
-    _, g = parts(x)
-    last = values[-1] if task.criterion == "log_det" else jnp.exp(values[-1])
-    return x, state, jnp.maximum(0.0, multipliers + penalty * g), last
+    start = (x, state, jnp.zeros(x.shape[0], x.dtype), multipliers)
+    (x, state, value, multipliers), _ = jax.lax.scan(step, start, None, length=steps)
+    return x, state, multipliers, value if task.criterion == "log_det" else jnp.exp(value)
 
 
 class _Feasible:
