@@ -44,14 +44,14 @@ def pendulum() -> Problem:
     """A short swing with a limited torque, a limited speed, and a goal."""
     goal = np.array([1.0, 0.0])
     return Problem(
-        ContinuousDynamics(pendulum_rate, 2, 1, jnp.asarray(3.0), dt=0.1),
+        ContinuousDynamics(pendulum_rate, 2, 1, jnp.asarray(2.0), dt=0.1),
         np.array([0.2, -0.1]),
         15,
         stage_costs=[QuadraticCost(ControlResidual(), 0.1), QuadraticCost(StateResidual(), np.array([0.1, 0.01]))],
         terminal_costs=[QuadraticCost(StateResidual(goal), 1.0)],
         control_lower=-2.5,
         control_upper=2.0,
-        stage_constraints=[Constraint(StateResidual(), np.array([-np.inf, -10.0]), np.array([np.inf, 0.9]))],
+        stage_constraints=[Constraint(StateResidual(), np.array([-np.inf, -10.0]), np.array([np.inf, 0.8]))],
         terminal_constraints=[Constraint(StateResidual(goal))],
     )
 
@@ -115,7 +115,7 @@ def test_optimum_is_that_of_a_general_solver():
     @jax.jit
     def of_controls(us):
         xs = problem.rollout(us[:, None])
-        return problem.total_cost(xs, us[:, None]), xs[-1] - jnp.array([1.0, 0.0]), 0.9 - xs[1:-1, 1]
+        return problem.total_cost(xs, us[:, None]), xs[-1] - jnp.array([1.0, 0.0]), 0.8 - xs[1:-1, 1]
 
     slopes = jax.jit(jax.jacrev(of_controls))
     kinds = ("eq", 1), ("ineq", 2)
@@ -143,7 +143,7 @@ def test_optimum_is_that_of_a_general_solver():
 
 def test_batches_are_single_solves_and_what_has_ended_stays():
     problem = pendulum()
-    starts = problem.x0 + jnp.array([[0.0, 0.0], [0.1, 0.2], [-0.3, 0.1]])
+    starts = problem.x0 + jnp.array([[0.0, 0.0], [0.1, 0.2], [-0.05, 0.1]])
     batch = jax.jit(jax.vmap(lambda x0: ddp(problem.starting_at(x0), options=TIGHT)))(starts)
     assert batch.success.all(), batch.message
     # The element with the fewest iterations waits for the others, and is the single solve.
@@ -155,11 +155,11 @@ def test_batches_are_single_solves_and_what_has_ended_stays():
 
 
 WAYS = {
-    "gravity": lambda p, s: eqx.tree_at(lambda p: p.dynamics.params, p, 3.0 + s),
+    "gravity": lambda p, s: eqx.tree_at(lambda p: p.dynamics.params, p, 2.0 + s),
     "weight": lambda p, s: eqx.tree_at(lambda p: p.stage_costs[0].weight, p, 0.1 + s),
     "start": lambda p, s: p.starting_at(p.x0 + s * jnp.array([0.5, 1.0])),
     "box": lambda p, s: eqx.tree_at(lambda p: p.control_upper, p, p.control_upper + s),
-    "speed": lambda p, s: eqx.tree_at(lambda p: p.stage_constraints[0].upper, p, jnp.array([jnp.inf, 0.9 + s])),
+    "speed": lambda p, s: eqx.tree_at(lambda p: p.stage_constraints[0].upper, p, jnp.array([jnp.inf, 0.8 + s])),
 }
 
 
@@ -236,11 +236,10 @@ def test_associative_scan_is_the_recursion():
         np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("integrator", ["semi_implicit_euler", "euler"])
-def test_analytic_derivatives_of_steps_are_those_on_the_manifold(integrator):
+def test_analytic_derivatives_of_steps_are_those_on_the_manifold():
     model = samples.random_tree(jax.random.key(3), 2, ("ball", "revolute"))
     matrix = np.random.default_rng(2).normal(size=(model.nv, 2))
-    dynamics = ModelDynamics(model, 0.05, integrator=integrator, actuation=matrix)
+    dynamics = ModelDynamics(model, 0.05, actuation=matrix)
     assert dynamics.nx > dynamics.ndx
     x = jnp.concatenate([model.random_configuration(jax.random.key(0)), jnp.linspace(-1, 1, model.nv)])
     u = jnp.array([0.4, -0.7])
