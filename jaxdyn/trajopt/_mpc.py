@@ -105,6 +105,12 @@ class MPC(eqx.Module):
 
         - `t`: the time of the first step, s. `key`: for solvers that draw random numbers; `jax.random.key(0)` if None.
         """
+        us, xs = (None if a is None else jnp.asarray(a, self.problem.dtype) for a in (us, xs))
+        key = jax.random.key(0) if key is None else key
+        return self._start(jnp.asarray(x0), us, xs, multipliers, jnp.asarray(t), key)
+
+    @eqx.filter_jit
+    def _start(self, x0, us, xs, multipliers, t, key) -> Plan:
         problem = self.problem.starting_at(x0)
         xs, us = problem.guess(us, xs)
         n_stage, n_terminal = problem.constraint_sizes
@@ -117,8 +123,8 @@ class MPC(eqx.Module):
             xs=xs,
             us=us,
             multipliers=Multipliers(None, stage.astype(problem.dtype), terminal.astype(problem.dtype)),
-            t=jnp.asarray(t, problem.dtype),
-            key=jax.random.key(0) if key is None else key,
+            t=t.astype(problem.dtype),
+            key=key,
             disturbance=jnp.zeros(problem.dynamics.ndx, problem.dtype),
             nominal=jnp.full(problem.dynamics.nx, jnp.nan, problem.dtype),
         )

@@ -1,0 +1,223 @@
+"""Model predictive control of a simulated robot that is not the controller's model.
+
+    python -m experiments.control [CONFIG] [--key value ...]
+
+Closed loops from random starts, each with a robot whose masses are wrong by a known part: how many succeed, and how
+long a step takes. With a payload that the controller does not know, it is identified first from a recording, and the
+loop is run again with what was found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from experiments._config import parse_arguments
+from experiments._control_tasks import CONTROL_TASKS, ControlTask
+from experiments._files import write_durably, write_json, write_npz
+from experiments._motion_pictures import animate, draw_trajectory, pyplot
+from experiments._payload import identified, loaded
+from experiments._plants import driven, plant_of, wrong_masses
+from jaxdyn import DataError, JaxdynError, Model
+from jaxdyn.trajopt import (
+    MPC,
+    ClosedLoop,
+    DDPOptions,
+    ModelDynamics,
+    MPPIOptions,
+    PredictiveSamplingOptions,
+    closed_loop,
+)
+
+DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "control_cartpole.toml"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Keys of the configuration file."""
+
+    name: str
+    """Of the folder below `results` that is written."""
+    task: Literal["cartpole", "arm", "follow"]
+    duration: float
+    """Of a closed loop, s."""
+    timestep: float
+    """Period of the controller, s."""
+    horizon: int
+    """Periods."""
+    engine: Literal["mujoco", "jaxdyn"] = "mujoco"
+    """What simulates the robot, with finer steps."""
+    solver: Literal["ddp", "mppi", "predictive_sampling"] = "ddp"
+    iterations: int = 5
+    """Budget of a step."""
+    samples: int = 128
+    """Of the solvers by samples, in an iteration."""
+    mass_error: float = 0.3
+    """Every body of the robot is heavier or lighter by this part, at random."""
+    disturbance_gain: float = 0.2
+    """Of the estimate by which predictions are corrected; 0 for none."""
+    payload: float = 0.0
+    """kg at the arm's flange, 5 cm off its axis; the controller identifies it, unless it is zero."""
+    seeds: int = 20
+    """Closed loops."""
+    seed: int = 0
+    """The first."""
+    results: str = "results"
+    """Directory of the results."""
+    plot: bool = True
+    """Whether to draw the plots of the first loop and of the latencies."""
+    animation: bool = True
+    """Whether to draw motion.gif of the first loop."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
+    jax.config.update("jax_enable_x64", True)
+    try:
+        arguments = sys.argv[1:] if arguments is None else arguments
+        program = "python -m experiments.control"
+        run(parse_arguments(Config, arguments, DEFAULT_CONFIG, program, (__doc__ or "").splitlines()[0]))
+    except (JaxdynError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+class Loops:
+    """The closed loops of all seeds with one controller."""
+
+    def __init__(self, config: Config, name: str, known: Model, nominal: Model):
+        """`known`: what the controller believes; `nominal`: what the robot is but for wrong masses."""
+        task_of_model, _ = CONTROL_TASKS[config.task]
+        self.task: ControlTask = task_of_model(known, config.timestep, config.horizon)
+        mpc = MPC(
+            self.task.problem,
+            _solver(config),
+            at_time=self.task.at_time,
+            disturbance_gain=config.disturbance_gain or None,
+        )
+        self.name, self.runs, self.errors = name, [], []
+        steps = round(config.duration / config.timestep)
+        last = round(min(1.0, config.duration) / config.timestep)
+        for seed in tqdm(range(config.seed, config.seed + config.seeds), desc=name, unit=" loops", mininterval=0.1):
+            rng = np.random.default_rng(seed)
+            x0, problem, us = self.task.start(rng)
+            robot = wrong_masses(nominal, config.mass_error, rng) if config.mass_error else nominal
+            plant = driven(plant_of(config.engine, robot, config.timestep), self.task.actuation)
+            own = eqx.tree_at(lambda m: m.problem, mpc, problem)
+            plan = own.start(x0, us, key=jax.random.key(seed))
+            loop = closed_loop(own, plant, x0, steps, plan=plan)
+            self.runs.append(loop)
+            t = config.timestep * np.arange(steps + 1)
+            self.errors.append(self.task.error(problem, loop.xs, t)[-last:])
+
+    @property
+    def success(self) -> np.ndarray:
+        """Of each seed: whether the whole of the last second is within the tolerance."""
+        return np.array([e.max() < self.task.tolerance for e in self.errors])
+
+    def summary(self) -> dict[str, Any]:
+        seconds = np.concatenate([run.latency.seconds for run in self.runs])
+        final = np.array([np.sqrt(np.mean(e**2)) for e in self.errors])
+        return {
+            "success": int(self.success.sum()),
+            "of": len(self.runs),
+            "error_rms_median": float(np.median(final)),
+            "error_rms_largest": float(final.max()),
+            "iterations_mean": float(np.mean([run.iterations.mean() for run in self.runs])),
+            "latency_p50": float(np.percentile(seconds, 50)),
+            "latency_p99": float(np.percentile(seconds, 99)),
+            "compilations": int(sum(run.compilations for run in self.runs)),
+            "diverged_steps": int(sum((run.status == 3).sum() for run in self.runs)),
+        }
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Run the loops, print, and write `<results>/<name>/`; returns what `summary.json` holds."""
+    for name in ("duration", "timestep", "horizon", "iterations", "seeds"):
+        if not getattr(config, name) > 0:
+            raise DataError(f"{name} is {getattr(config, name)}, but it must be positive")
+    if config.payload and config.task == "cartpole":
+        raise DataError("a payload is for the arm: take task arm or follow")
+    nominal = CONTROL_TASKS[config.task][1]()
+    out: dict[str, Any] = {"config": dataclasses.asdict(config)}
+    if config.payload:
+        robot = loaded(nominal, config.payload)
+        found = identified(nominal, robot, config.engine, config.seed)
+        print(found.report)
+        out["payload"] = found.numbers
+        believed = {"without the payload": nominal, "identified": found.model, "true payload": robot}
+    else:
+        robot, believed = nominal, {"nominal": nominal}
+    every = [Loops(config, name, known, robot) for name, known in believed.items()]
+    for loops in every:
+        s = out[loops.name] = loops.summary()
+        unit = loops.task.unit
+        print(
+            f"{loops.name}: {s['success']} of {s['of']} within {loops.task.tolerance:g} {unit} for the last second; "
+            f"error there {s['error_rms_median']:.2e} {unit} (median), {s['error_rms_largest']:.2e} (largest)\n"
+            f"  {s['iterations_mean']:.1f} iterations a step; latency p50 {1e3 * s['latency_p50']:.2f} ms, "
+            f"p99 {1e3 * s['latency_p99']:.2f} ms; {s['compilations']} compilations after the first step"
+        )
+    folder = Path(config.results) / config.name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "summary.json", out)
+    shown = every[min(1, len(every) - 1)]
+    first: ClosedLoop = shown.runs[0]
+    arrays = {"t": config.timestep * np.arange(len(first.xs)), "xs": first.xs, "us": first.us}
+    write_durably(folder / "trajectory.npz", lambda path: write_npz(path, arrays))
+    print(f"wrote {folder / 'summary.json'}")
+    dynamics = shown.task.problem.dynamics
+    assert isinstance(dynamics, ModelDynamics)
+    if config.plot:
+        title = f"{config.name}: the first of {config.seeds} loops, {shown.name}"
+        drawing, dt = shown.task.drawing, config.timestep
+        draw_trajectory(folder / "motion.png", title, dynamics.model, drawing, dt, first.xs, first.us)
+        draw_loops(folder / "loops.png", config, every)
+    if config.animation:
+        animate(folder / "motion.gif", dynamics.model, shown.task.drawing, config.timestep, first.xs)
+    return out
+
+
+def draw_loops(path: Path, config: Config, every: Sequence[Loops]) -> None:
+    """The errors of all seeds in the last second, and the latencies of all steps."""
+    plt = pyplot()
+    if plt is None:
+        return
+    fig, axes = plt.subplots(1, 2, figsize=(11, 4))
+    for loops in every:
+        largest = np.sort([e.max() for e in loops.errors])
+        axes[0].plot(np.arange(1, len(largest) + 1), largest, "o-", ms=3, label=loops.name)
+        seconds = np.sort(np.concatenate([run.latency.seconds for run in loops.runs]))
+        axes[1].plot(1e3 * seconds, np.arange(1, len(seconds) + 1) / len(seconds), label=loops.name)
+    axes[0].axhline(every[0].task.tolerance, color="0.6", ls="--", lw=0.8)
+    axes[0].set(yscale="log", xlabel="loops, sorted", ylabel=f"largest error of the last second, {every[0].task.unit}")
+    axes[1].set(xscale="log", xlabel="latency of a step, ms", ylabel="part of the steps")
+    axes[0].legend(fontsize=8)
+    fig.suptitle(config.name)
+    fig.tight_layout()
+    write_durably(path, lambda temporary: fig.savefig(temporary, dpi=100))
+    plt.close(fig)
+    print(f"wrote {path}")
+
+
+def _solver(config: Config):
+    if config.solver == "mppi":
+        return MPPIOptions(samples=config.samples, iterations=config.iterations, knots=min(10, config.horizon))
+    if config.solver == "predictive_sampling":
+        return PredictiveSamplingOptions(
+            samples=config.samples, iterations=config.iterations, knots=min(10, config.horizon)
+        )
+    return DDPOptions(max_iterations=config.iterations)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""Model predictive control: one compilation, warm starts, moving references, and models that are wrong."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdyn import ModelError, ShapeError
+from jaxdyn.trajopt import (
+    MPC,
+    Constraint,
+    ContinuousDynamics,
+    ControlResidual,
+    DDPOptions,
+    FunctionResidual,
+    Latency,
+    PredictiveSamplingOptions,
+    Problem,
+    QuadraticCost,
+    Selected,
+    StateResidual,
+    Status,
+    closed_loop,
+)
+from jaxdyn.trajopt._disturbance import disturbed
+from jaxdyn.trajopt._dynamics import AbstractDynamics
+
+DT, HORIZON = 0.05, 12
+traces = 0
+
+
+def rate(x, u, t, mass):
+    """A pendulum of 1 m about its hanging position."""
+    return jnp.array([x[1], (u[0] - 9.81 * mass * jnp.sin(x[0])) / mass])
+
+
+def off_reference(x, u, t, amplitude):
+    global traces
+    traces += 1
+    return jnp.array([x[0] - amplitude * jnp.sin(2 * t), 0.1 * (x[1] - 2 * amplitude * jnp.cos(2 * t))])
+
+
+def problem(mass=1.0, amplitude=0.3, effort=1e-4, x0=(0.0, 0.0)) -> Problem:
+    off = FunctionResidual(off_reference, jnp.asarray(amplitude), of_state=True)
+    speed = Constraint(Selected(StateResidual(), [1]), -2.0, 2.0)
+    return Problem(
+        ContinuousDynamics(rate, 2, 1, jnp.asarray(mass), dt=DT),
+        np.array(x0),
+        HORIZON,
+        stage_costs=[QuadraticCost(off, DT), QuadraticCost(ControlResidual(), effort * DT)],
+        terminal_costs=[QuadraticCost(off, 1.0)],
+        control_lower=-20.0,
+        control_upper=20.0,
+        stage_constraints=[speed],
+    )
+
+
+OPTIONS = DDPOptions(max_iterations=4)
+
+
+@pytest.fixture(scope="module")
+def mpc() -> MPC:
+    return MPC(problem(), OPTIONS)
+
+
+def plant(mass):
+    dynamics = problem(mass).dynamics
+    return jax.jit(lambda x, u: dynamics.step(x, u, 0))
+
+
+def test_one_compilation_serves_all_steps_and_other_numbers(mpc):
+    plan = mpc.start(np.array([0.1, 0.0]))
+    _, plan, _ = mpc.step(plan, np.array([0.1, 0.0]))
+    before = traces
+    for k in range(3):
+        u, plan, solution = mpc.step(plan, np.array([0.1 * k, 0.2]))
+        assert u.shape == (1,)
+        assert int(solution.iterations) <= 4
+    assert traces == before
+    other = MPC(problem(1.3, 0.2, 1e-3), DDPOptions(max_iterations=2))
+    plan = other.start(np.zeros(2))
+    # Checks of a new problem trace its costs; its steps do not.
+    before = traces
+    _, _, solution = other.step(plan, np.array([0.5, 0.0]))
+    assert int(solution.iterations) <= 2
+    assert traces == before
+
+
+def test_the_plan_is_the_solution_shifted(mpc):
+    x = np.array([1.0, -1.9])
+    plan = mpc.start(x, 0.5, t=0.2)
+    u, after, solution = mpc.step(plan, x)
+    np.testing.assert_array_equal(u, solution.us[0])
+    np.testing.assert_array_equal(after.us[:-1], solution.us[1:])
+    np.testing.assert_array_equal(after.us[-1], solution.us[-1])
+    np.testing.assert_array_equal(after.xs[:-1], solution.xs[1:])
+    np.testing.assert_allclose(after.xs[-1], problem().step(solution.xs[-1], solution.us[-1], 0), rtol=1e-12)
+    np.testing.assert_array_equal(after.multipliers.stage[:-1], solution.multipliers.stage[1:])
+    assert float(jnp.abs(after.multipliers.stage).max()) > 0
+    assert float(after.t) == pytest.approx(0.2 + DT)
+    np.testing.assert_allclose(after.nominal, problem().step(jnp.asarray(x), u, 0), rtol=1e-12)
+
+
+def test_a_warm_start_needs_fewer_iterations_and_follows_a_moving_reference(mpc):
+    """The reference is a function of time: the stages see the true time, so the error stays small."""
+    loop = closed_loop(mpc, plant(1.0), np.zeros(2), 60)
+    t = DT * np.arange(61)
+    assert np.abs(loop.xs[:, 0] - 0.3 * np.sin(2 * t))[20:].max() < 0.01
+    assert loop.compilations == 0
+    assert loop.iterations[20:].mean() < loop.iterations[0]
+    assert (loop.status[20:] == Status.CONVERGED).mean() > 0.9
+    assert "steps converged" in loop.message
+    assert loop.latency.seconds.shape == (60,)
+    assert 0 < loop.latency.p50 <= loop.latency.p99 <= loop.latency.worst
+    assert "p99" in str(loop.latency)
+
+
+def test_a_state_that_is_not_a_number_leaves_the_plan(mpc):
+    x = np.array([0.1, 0.0])
+    _, plan, _ = mpc.step(mpc.start(x), x)
+    u, after, solution = mpc.step(plan, np.array([np.nan, 0.0]))
+    assert solution.status == Status.DIVERGED
+    np.testing.assert_array_equal(u, plan.us[0])
+    assert np.isfinite(after.us).all()
+    assert np.isfinite(after.xs).all()
+    _, _, solution = mpc.step(after, x)
+    assert solution.status != Status.DIVERGED
+
+
+def at_time(p: Problem, t) -> Problem:
+    """Another amplitude from 1 s on."""
+    return eqx.tree_at(lambda p: p.stage_costs[0].residual.params, p, jnp.where(t < 1.0, 0.3, 0.1))
+
+
+# Samples compile in a fraction of the time.
+SAMPLES = PredictiveSamplingOptions(samples=16, iterations=2, sigma=2.0, knots=4)
+
+
+def test_leaves_move_by_a_function_of_time_or_by_another_problem():
+    x = np.array([0.2, 0.1])
+    moving, fixed = MPC(problem(), SAMPLES, at_time=at_time), MPC(problem(), SAMPLES)
+    u, _, solution = moving.step(moving.start(x, t=1.5), x)
+    other = at_time(problem(), jnp.asarray(1.5))
+    same, _, _ = fixed.step(fixed.start(x, t=1.5), x, other)
+    np.testing.assert_allclose(u, same, rtol=1e-9)
+    _, _, before = fixed.step(fixed.start(x, t=1.5), x, problem())
+    assert abs(float(solution.cost - before.cost)) > 1e-3
+
+
+def test_a_wrong_mass_is_made_up_for(mpc):
+    """The plant is 30 % heavier; with the disturbance estimated the reference is missed by less than half as much."""
+    t = DT * np.arange(81)
+    errors = []
+    for controller in (mpc, MPC(problem(), OPTIONS, disturbance_gain=0.5)):
+        loop = closed_loop(controller, plant(1.3), np.zeros(2), 80)
+        errors.append(np.sqrt(np.mean((loop.xs[:, 0] - 0.3 * np.sin(2 * t))[40:] ** 2)))
+        assert loop.compilations == 0
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_steps_under_scan_and_vmap():
+    """A closed loop as one program, in a batch of plants, is the loop on the host."""
+    masses = jnp.array([0.9, 1.3])
+    controller = MPC(problem(), SAMPLES)
+    dynamics = problem().dynamics
+
+    def loop(mass):
+        own = eqx.tree_at(lambda d: d.params, dynamics, mass)
+
+        def one(carry, k):
+            plan, x = carry
+            u, plan, _ = controller.step(plan, x)
+            return (plan, own.step(x, u, k)), u
+
+        x0 = jnp.zeros(2)
+        return jax.lax.scan(one, (controller.start(x0), x0), jnp.zeros(6))[1]
+
+    us = jax.jit(jax.vmap(loop))(masses)
+    host = closed_loop(controller, plant(1.3), np.zeros(2), 6)
+    np.testing.assert_allclose(us[1], host.us, rtol=1e-6, atol=1e-9)
+    assert not np.allclose(us[0], us[1])
+    assert host.compilations == 0
+
+
+class Positive(AbstractDynamics):
+    """States that are positive numbers, displaced by factors: no plain vectors."""
+
+    dt: jax.Array
+    t0: jax.Array
+    nx, ndx, nu = 2, 2, 1
+    euclidean = False
+
+    def step(self, x, u, k):
+        return jnp.array([x[0] * jnp.exp(0.3 * x[1]), x[1] * jnp.exp(u[0] * x[0])])
+
+    def neutral(self):
+        return jnp.ones(2)
+
+    def integrate(self, x, dx):
+        # Displacements that do not commute with themselves, as those of rotations.
+        first = x[0] * jnp.exp(dx[0])
+        return jnp.stack([first, x[1] * jnp.exp(dx[1] * (1 + first))])
+
+    def difference(self, x0, x1):
+        return jnp.stack([jnp.log(x1[0] / x0[0]), jnp.log(x1[1] / x0[1]) / (1 + x1[0])])
+
+
+@pytest.mark.parametrize("inner", [Positive(jnp.asarray(DT), jnp.asarray(0.0)), problem().dynamics])
+def test_disturbed_dynamics_arrive_displaced(inner):
+    """In the tangent space; derivatives are those of the whole."""
+    off = disturbed(inner, jnp.array([0.1, -0.2]))
+    x, u = jnp.array([0.7, 1.2]), jnp.array([0.4])
+    after = off.step(x, u, 0)
+    np.testing.assert_allclose(inner.difference(inner.step(x, u, 0), after), [0.1, -0.2], atol=1e-12)
+    exact = AbstractDynamics.linearize(off, x, u, 0, after)
+    for ours, other in zip(off.linearize(x, u, 0, after), exact, strict=True):
+        np.testing.assert_allclose(ours, other, atol=1e-10)
+    assert off.euclidean == inner.euclidean
+
+
+def test_latency():
+    latency = Latency(np.arange(1, 101) * 1e-3)
+    assert latency.p50 == pytest.approx(0.0505)
+    assert latency.p99 == pytest.approx(0.09901)
+    assert latency.worst == pytest.approx(0.1)
+    assert str(latency) == "p50 50.50 ms, p99 99.01 ms, worst 100.00 ms"
+
+
+def test_mistakes_are_named(mpc):
+    with pytest.raises(ModelError, match="the solver is str"):
+        MPC(problem(), "ddp")
+    with pytest.raises(ModelError, match="an MPC needs a Problem"):
+        MPC(OPTIONS)
+    with pytest.raises(ModelError, match="disturbance_gain is 2"):
+        MPC(problem(), disturbance_gain=2)
+    with pytest.raises(ShapeError, match="x0 has shape"):
+        mpc.start(np.zeros(3))
+    with pytest.raises(ShapeError, match="x0 has shape"):
+        mpc.step(mpc.start(np.zeros(2)), np.zeros(3))
+    with pytest.raises(ModelError, match="steps is 0"):
+        closed_loop(mpc, plant(1.0), np.zeros(2), 0)
+    with pytest.raises(ShapeError, match="the plant returned the shape"):
+        closed_loop(mpc, lambda x, u: x[:1], np.zeros(2), 1)
+    with pytest.raises(ModelError, match="not finite after step 0"):
+        closed_loop(mpc, lambda x, u: x * np.nan, np.zeros(2), 1)
