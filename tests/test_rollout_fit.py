@@ -24,7 +24,16 @@ from jaxdyn.sysid import (
     rollout_errors,
 )
 from jaxdyn.sysid._arrow import Rows, column_norms, compressed, eliminated, influence, solution
-from jaxdyn.sysid._shooting import ShootingProblem, linearised, residuals
+from jaxdyn.sysid._shooting import (
+    ShootingProblem,
+    ShootingState,
+    _lossy,
+    first_state,
+    linearised,
+    moved,
+    residuals,
+    segments_of,
+)
 
 DT = 0.01
 POSITION, VELOCITY = 1e-3, 1e-2
@@ -142,7 +151,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(fit, parametrisation, record
 
     def stop(step):
         if step.iteration == 3:
-            saved.append(jax.tree.map(np.asarray, step.state))
+            saved.append(ShootingState.from_arrays(step.state.arrays()))
             raise KeyboardInterrupt
 
     saved = []
@@ -156,6 +165,8 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(fit, parametrisation, record
     assert out.cost == costs[-1]
     with pytest.raises(DataError, match="another fit"):
         fit_rollouts(parametrisation, recordings[:1], state=saved[0], **OPTIONS)
+    with pytest.raises(DataError, match="damping"):
+        ShootingState.from_arrays({k: v for k, v in saved[0].arrays().items() if k != "damping"})
 
 
 def test_exact_matching_joins_the_segments(fit, parametrisation, recordings):
@@ -190,13 +201,11 @@ def test_noise_is_estimated_in_rounds(fit, parametrisation, recordings):
 
 def test_a_pull_keeps_what_the_data_do_not_say(fit, parametrisation, recordings):
     pulled = fit_rollouts(parametrisation, recordings, prior_weight=1e9, **OPTIONS)
-    np.testing.assert_allclose(pulled.free, 0, atol=1e-3)
+    assert np.all(np.abs(pulled.free) < 0.05 * np.abs(fit[0].free).max())
 
 
 def test_derivatives_of_the_residuals(fit, parametrisation, recordings):
     """The tangents against central differences, and the arrow's elimination against a dense solution."""
-    from jaxdyn.sysid._shooting import first_state, moved, segments_of
-
     segments, dt, *_ = segments_of(truth(), (recordings[1],), 0.2, "mean")
     one = [jnp.asarray(x) for x in (dt, 1.0, 0.3, 3.0)]
     problem = ShootingProblem(parametrisation, segments, *one, "squares", "semi_implicit_euler", 1)
@@ -269,47 +278,73 @@ def pendulum_recording(outliers: bool = False) -> Recording:
     rng = np.random.default_rng(3)
     q, v = (np.asarray(x) + s * rng.standard_normal(x.shape) for x, s in ((motion.q, POSITION), (motion.v, VELOCITY)))
     if outliers:
-        q[::9] += 0.05
+        q[5::7] += 0.2
     return Recording(t, q, v, None, tau)
 
 
-@pytest.mark.parametrize("loss", ["squares", "cauchy"])
-def test_a_robust_loss_bears_outliers_and_gains_are_found(loss):
-    model = jaxdyn.samples.pendulum().with_joint_friction(damping=0.1)
-    # The recorded torque is half of what acts.
+def driven_pendulum(damping: float = 0.1) -> Parametrisation:
+    model = jaxdyn.samples.pendulum().with_joint_friction(damping=damping)
+    # The gear is wrong: what the recorded torque acts through is 1.
     robot = Robot(model, Actuation(Gear(np.array([1.3]))))
-    p = Parametrisation(robot, Positive("damping"), Positive(lambda r: r.actuation.blocks[0].ratio))
-    out = fit_rollouts(p, pendulum_recording(outliers=True), loss=loss, **OPTIONS)
-    assert out.converged
-    error = abs(float(out.robot.actuation.blocks[0].ratio[0]) - 1)
-    assert (error < 0.02) == (loss == "cauchy")
+    return Parametrisation(robot, Positive("damping"), Positive(lambda r: r.actuation.blocks[0].ratio))
+
+
+def test_a_robust_loss_bears_outliers_and_gains_are_found():
+    data = pendulum_recording(outliers=True)
+    fits = {
+        loss: fit_rollouts(driven_pendulum(), data, loss=loss, **{**OPTIONS, "segment": 0.25})
+        for loss in ("squares", "cauchy")
+    }
+    off = {loss: abs(float(fit.robot.actuation.blocks[0].ratio[0]) - 1) for loss, fit in fits.items()}
+    assert fits["cauchy"].converged
+    assert off["cauchy"] < 0.02
+    assert off["squares"] > 2 * off["cauchy"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("squares", lambda r, c: r**2),
+        ("pseudo_huber", lambda r, c: 2 * c**2 * (np.sqrt(1 + (r / c) ** 2) - 1)),
+        ("cauchy", lambda r, c: c**2 * np.log(1 + (r / c) ** 2)),
+    ],
+)
+def test_losses(loss, expected):
+    class Problem:
+        loss_scale = 2.0
+
+    Problem.loss = loss
+    r = jnp.asarray([-30.0, -1.0, -0.02, -0.019, 1e-9, 0.0, 0.5, 4.0])
+    np.testing.assert_allclose(_lossy(Problem, r) ** 2, expected(np.asarray(r), 2.0), rtol=1e-8, atol=1e-18)
+    slope = jax.vmap(jax.grad(lambda x: _lossy(Problem, x)))(r)
+    assert bool(jnp.all(jnp.isfinite(slope)))
+    np.testing.assert_allclose(slope[jnp.abs(r) < 1e-3], 1, atol=1e-6)
 
 
 def test_an_optimizer_of_optax_descends_to_the_same_minimum():
-    model = jaxdyn.samples.pendulum().with_joint_friction(damping=0.1)
-    p = Parametrisation(model, Positive("damping"))
     data = pendulum_recording()
-    newton = fit_rollouts(p, data, **OPTIONS)
-    slow = fit_rollouts(p, data, optimizer=optax.adam(0.03), **{**OPTIONS, "max_steps": 400, "tolerance": 0.0})
+    newton = fit_rollouts(driven_pendulum(), data, **{**OPTIONS, "segment": 0.25})
+    options = {**OPTIONS, "segment": 0.25, "max_steps": 300, "tolerance": 0.0}
+    slow = fit_rollouts(driven_pendulum(), data, optimizer=optax.adam(0.03), **options)
     assert slow.status.startswith("out of steps")
-    np.testing.assert_allclose(slow.robot.damping, newton.robot.damping, rtol=0.02)
-    np.testing.assert_allclose(newton.robot.damping, 0.2, rtol=0.05)
+    np.testing.assert_allclose(newton.robot.model.damping, 0.2, rtol=0.05)
+    for value in (lambda r: r.model.damping, lambda r: r.actuation.blocks[0].ratio):
+        np.testing.assert_allclose(value(slow.robot), value(newton.robot), rtol=0.02)
 
 
 def test_a_fleet_is_fitted_as_each_alone():
-    model = jaxdyn.samples.pendulum().with_joint_friction(damping=0.1)
     data = pendulum_recording()
-    scale = np.array([1.0, 1.5, 0.6])
-    models = eqx.filter_vmap(lambda s: eqx.tree_at(lambda m: m.damping, model, s * model.damping))(jnp.asarray(scale))
-    p = eqx.filter_vmap(lambda m: Parametrisation(m, Positive("damping")))(models)
+    many = [driven_pendulum(damping) for damping in (0.1, 0.15, 0.06)]
+    p = jax.tree.map(lambda *x: jnp.stack(x), *many)
     q, v, tau = (np.broadcast_to(x, (3, *x.shape)) for x in (data.q, data.v, data.tau))
-    options = {key: OPTIONS[key] for key in ("segment", "position_noise", "velocity_noise", "integrator")}
+    options = {**{key: OPTIONS[key] for key in ("position_noise", "velocity_noise", "integrator")}, "segment": 0.25}
     calls = []
     fleet = fit_fleet(p, q, v, tau, DT, chunk=2, report=lambda *x: calls.append(x), **options)
     assert fleet.converged.all()
     assert calls[-1][0] == 3
-    alone = fit_rollouts(Parametrisation(model, Positive("damping")), data, **OPTIONS)
-    np.testing.assert_allclose(fleet.robot.damping, np.full((3, 1), alone.robot.damping[0]), rtol=1e-4)
+    alone = fit_rollouts(many[0], data, **{**OPTIONS, "segment": 0.25})
+    np.testing.assert_allclose(fleet.robot.model.damping, np.full((3, 1), alone.robot.model.damping[0]), rtol=1e-3)
+    assert fleet.free.shape == (3, 2)
     with pytest.raises(ModelError, match="3 robots"):
         fit_fleet(p, q[:2], v[:2], tau[:2], DT, **options)
 

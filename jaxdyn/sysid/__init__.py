@@ -33,6 +33,7 @@ from jaxdyn.sysid._registry import Dataset, dataset, dataset_names, fetch_datase
 from jaxdyn.sysid._report import quality_table, write_report
 from jaxdyn.sysid._robot import Robot, RolloutErrors, rollout_errors
 from jaxdyn.sysid._rollout_fit import RolloutFit, RolloutStep, fit_rollouts
+from jaxdyn.sysid._shooting import ShootingState
 from jaxdyn.sysid._symmetric import Symmetric
 from jaxdyn.sysid._trajectory import JointTrajectory
 
@@ -66,6 +67,7 @@ __all__ = [
     "RolloutErrors",
     "RolloutFit",
     "RolloutStep",
+    "ShootingState",
     "Step",
     "Symmetric",
     "as_recordings",

@@ -23,6 +23,7 @@ from jaxdyn.sysid._shooting import (
     ShootingState,
     first_state,
     levenberg_marquardt,
+    linearised,
     segments_of,
 )
 
@@ -149,7 +150,8 @@ def _first(p, segments, numbers, noise, static, own: bool) -> ShootingState:
 @eqx.filter_jit
 def _step(p, segments, numbers, static, own: bool, state: ShootingState, tolerance) -> ShootingState:
     def step(p, segments, state):
-        return levenberg_marquardt(_problem(p, segments, numbers, static), state, tolerance)
+        problem = _problem(p, segments, numbers, static)
+        return levenberg_marquardt(problem, state, linearised(problem, state), tolerance)
 
     return _mapped(step, own)(p, segments, state)
 

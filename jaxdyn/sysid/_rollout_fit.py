@@ -14,7 +14,7 @@ from scipy.stats import norm
 from jaxdyn._errors import DataError, ModelError
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.simulate._step import Integrator, checked_scheme
-from jaxdyn.sysid._arrow import compressed, eliminated, influence
+from jaxdyn.sysid._arrow import Rows, compressed, eliminated, influence
 from jaxdyn.sysid._block import model_of
 from jaxdyn.sysid._parametrisation import Parametrisation
 from jaxdyn.sysid._recording import Recording
@@ -234,7 +234,7 @@ def fit_rollouts(
         if status != RUNNING or int(state.iteration) >= max_steps:
             break
         if optimizer is None:
-            state = _step(problem, state, jnp.asarray(tolerance, dtype))
+            state = _step(problem, state, _linearised(problem, state), jnp.asarray(tolerance, dtype))
         else:
             state = _descent(problem, state, jnp.asarray(tolerance, dtype), _Static(optimizer))
         status = int(state.status)
@@ -272,6 +272,8 @@ class _Static:
 
 
 _first = eqx.filter_jit(first_state)
+# Apart from the step, since the covariances need it, too.
+_linearised = eqx.filter_jit(linearised)
 _step = eqx.filter_jit(levenberg_marquardt)
 
 
@@ -358,11 +360,11 @@ class _Curvature(NamedTuple):
 
 
 @eqx.filter_jit
-def _curvature(problem: ShootingProblem, state: ShootingState) -> _Curvature:
-    rows = linearised(problem, state)
+def _curvature(rows: Rows) -> _Curvature:
     S, n = rows.match.shape[:2]
     P = rows.border.shape[-1] - 1
-    factor = eliminated(compressed(rows), jnp.zeros((S, n), state.q.dtype), jnp.zeros(P, state.q.dtype))
+    dtype = rows.match.dtype
+    factor = eliminated(compressed(rows), jnp.zeros((S, n), dtype), jnp.zeros(P, dtype))
     z, inverse = influence(factor)
     ahead = jnp.roll(z, -1, axis=0)
     # H^-1 times the gradient of each segment's own residuals.
@@ -378,7 +380,7 @@ def _curvature(problem: ShootingProblem, state: ShootingState) -> _Curvature:
 
 def _covariances(problem: ShootingProblem, state: ShootingState, cost_of_data: float) -> tuple[np.ndarray, np.ndarray]:
     """**Infinite** variances where the rows say nothing of a parameter."""
-    curvature = _curvature(problem, state)
+    curvature = _curvature(_linearised(problem, state))
     S, n = state.multiplier.shape
     P = state.free.shape[-1]
     count = float(problem.segments.weight.sum()) * n / (1 if problem.segments.v is not None else 2)

@@ -5,6 +5,8 @@ Everything here is a pure function of pytrees: `jax.vmap` fits many robots at on
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -84,6 +86,20 @@ class ShootingState(eqx.Module):
     round: jax.Array
     status: jax.Array
     optimizer: Any = None
+    """What an optax optimizer remembers."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """By name, to be saved; without what an optimizer remembers."""
+        return {f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "optimizer"}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> ShootingState:
+        """**Raises** `DataError` for a missing name."""
+        names = [f.name for f in dataclasses.fields(cls) if f.name != "optimizer"]
+        missing = [name for name in names if name not in arrays]
+        if missing:
+            raise DataError(f"no state of a fit: {', '.join(missing)} is missing")
+        return cls(**{name: jnp.asarray(arrays[name]) for name in names})
 
 
 def segments_of(model: Model, recordings: tuple[Recording, ...], seconds: float, hold: str):
@@ -249,12 +265,12 @@ def linearised(problem: ShootingProblem, state: ShootingState) -> Rows:
     return Rows(data, match, border)
 
 
-def levenberg_marquardt(problem: ShootingProblem, state: ShootingState, tolerance) -> ShootingState:
-    """One linearisation, the best of a few steps with different damping, and whether to go on.
+def levenberg_marquardt(problem: ShootingProblem, state: ShootingState, rows: Rows, tolerance) -> ShootingState:
+    """The best of a few steps with different damping, from `linearised` rows, and whether to go on.
 
     Damping is relative to the norms of the columns (Marquardt 1963), which no choice of units changes.
     """
-    rows = compressed(linearised(problem, state))
+    rows = compressed(rows)
     norm_z, norm_x = column_norms(rows)
     # What no residual depends on is damped like the rest, and so stays.
     norm_x = jnp.maximum(norm_x, 1e-6 * jnp.maximum(norm_x.max(initial=0), jnp.finfo(norm_x.dtype).tiny))
