@@ -380,7 +380,15 @@ def _file(text: str, suffix: str) -> Iterator[str]:
         Path(path).unlink(missing_ok=True)
 
 
-QUANTITIES = {"inverse_mass_matrix": "q", "coriolis_matrix": "qv"}
+QUANTITIES = {
+    "inverse_mass_matrix": "q",
+    "coriolis_matrix": "qv",
+    "torque_regressor": "qva",
+    "centroidal_momentum": "qv",
+    "centroidal_momentum_matrix": "q",
+    "centroidal_momentum_matrix_time_derivative": "qv",
+    "com_jacobian": "q",
+}
 """Of this library and of Pinocchio, by the letters of their arguments."""
 
 

@@ -53,6 +53,11 @@ class Pinocchio:
             "rnea_derivatives": lambda q, v, tau, a: pin.computeRNEADerivatives(model, data, q, v, a),
             "inverse_mass_matrix": lambda q, v, tau, a: pin.computeMinverse(model, data, q),
             "coriolis_matrix": lambda q, v, tau, a: pin.computeCoriolisMatrix(model, data, q, v),
+            "torque_regressor": lambda q, v, tau, a: pin.computeJointTorqueRegressor(model, data, q, v, a),
+            "centroidal_momentum": lambda q, v, tau, a: pin.computeCentroidalMomentum(model, data, q, v),
+            "centroidal_momentum_matrix": lambda q, v, tau, a: pin.computeCentroidalMap(model, data, q),
+            "centroidal_momentum_matrix_time_derivative": lambda q, v, tau, a: pin.dccrba(model, data, q, v),
+            "com_jacobian": lambda q, v, tau, a: pin.jacobianCenterOfMass(model, data, q, False),
         }
         if name not in functions:
             raise UnsupportedError(f"Pinocchio has no {name}")
@@ -80,7 +85,7 @@ class Pinocchio:
                     upper = np.triu(data.M)
                     x = (data.dtau_dq.copy(), data.dtau_dv.copy(), upper + np.triu(upper, 1).T)
                 else:
-                    x = np.array(x)
+                    x = np.array(getattr(x, "vector", x))
                 out.append(x)
             return tuple(np.array(x) for x in zip(*out, strict=True)) if isinstance(out[0], tuple) else np.array(out)
 

@@ -9,6 +9,10 @@ from typing import Literal, NamedTuple
 
 OURS = "jaxdyn"
 ROBOTS = ("panda", "solo12", "talos_reduced")
+QUANTITIES = (
+    *("inverse_mass_matrix", "coriolis_matrix", "torque_regressor", "centroidal_momentum"),
+    *("centroidal_momentum_matrix", "centroidal_momentum_matrix_time_derivative", "com_jacobian"),
+)
 JAX_PEERS = ("brax", "frax", "mjx", "jaxsim", "jaxsim_parallel")
 
 type Quantity = Literal["time", "compilation", "error"]
@@ -67,7 +71,7 @@ def lines() -> list[Line]:
     for (dtype, limit), robot in itertools.product((("float32", 1.0), ("float64", 2.0)), ROBOTS):
         key = Key(robot, "aba_derivatives", 256, OURS, dtype)
         add("aba_derivatives against Pinocchio's", key, limit, pinocchio[:1])
-    for operation, robot in itertools.product(("inverse_mass_matrix", "coriolis_matrix"), ROBOTS):
+    for operation, robot in itertools.product(QUANTITIES, ROBOTS):
         key = Key(robot, operation, 256, OURS, "float32")
         add(f"{operation} against Pinocchio's", key, 2.0, pinocchio[:1])
     for dtype, robot in itertools.product(("float32", "float64"), ROBOTS):

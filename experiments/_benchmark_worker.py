@@ -144,7 +144,7 @@ def _same_result(operation: str) -> str | None:
 
 def _sample_size(tree: Tree, operation: str, batch: int) -> int:
     matrices = {"crba": 1, "inverse_mass_matrix": 1, "coriolis_matrix": 1, "aba_derivatives": 3, "rnea_derivatives": 3}
-    numbers = matrices.get(operation, 0) * tree.nv**2
+    numbers = {**matrices, "torque_regressor": 10}.get(operation, 0) * tree.nv**2
     return min(batch, _SAMPLE_STATES, _SAMPLE_NUMBERS // max(numbers, 1))
 
 

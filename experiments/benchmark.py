@@ -25,7 +25,7 @@ from tqdm import tqdm
 from experiments import _benchmark_models as models
 from experiments._benchmark_pool import Worker, WorkerGoneError
 from experiments._benchmark_report import conditions, draw, print_verdicts, write_report
-from experiments._benchmark_verdicts import JAX_PEERS, OURS, Key, judge, needed
+from experiments._benchmark_verdicts import JAX_PEERS, OURS, QUANTITIES, Key, judge, needed
 from experiments._config import parse_arguments
 from jaxdyn import DataError, JaxdynError
 
@@ -39,8 +39,7 @@ OPERATIONS = {
     "crba": True,
     "aba_derivatives": True,
     "rnea_derivatives": True,
-    "inverse_mass_matrix": True,
-    "coriolis_matrix": True,
+    **dict.fromkeys(QUANTITIES, True),
     "gradient": True,
     "parameter_gradient": True,
     "rollout": True,

@@ -11,7 +11,8 @@ from small_robots import robot
 import jaxdyn
 from jaxdyn import algorithms as alg
 
-STEP = 1e-5
+# Short, as the smooth Coulomb friction turns within a hundredth of a radian per second.
+STEP = 1e-6
 
 
 @functools.cache
