@@ -297,3 +297,16 @@ def test_errors_of_effects():
         linear.intervals()
     assert hash(JointEffects(load=["joint1"])) == hash(JointEffects(load=("joint1",)))
     assert rms(np.ones(3)) == 1
+
+
+def test_the_regressor_with_joint_columns_is_inverse_dynamics():
+    truth, _, offset = truth_and_prior()
+    data = motion(truth, 25, n=20)
+    assert data.v is not None
+    # Batch axes broadcast, one velocity for all configurations as well.
+    v = jnp.asarray(data.v[:1])
+    Y = jaxdyn.torque_regressor(truth, data.q, v, data.a, armature=True, viscous=True, coulomb=True, offset=True)
+    p = jnp.concatenate([truth.inertial_parameters.ravel(), truth.armature, truth.damping, truth.friction, offset])
+    expected = jaxdyn.rnea(truth, jnp.asarray(data.q), v, jnp.asarray(data.a)) + offset
+    np.testing.assert_allclose(Y @ p, expected, atol=1e-10)
+    assert jaxdyn.torque_regressor(truth, data.q, v, data.a, coulomb=True).shape == (20, 3, 33)

@@ -24,14 +24,42 @@ from jaxdyn.model._traversal import sum_down, take_rows
 from jaxdyn.spatial import Motion
 
 
-@batched(lambda model: (model.nv, 10 * model.nb), forces=(-2,))
-def torque_regressor(model: Model, q: Configuration, v: Velocity, a: Velocity) -> Float[Array, "*batch nv ten_nb"]:
+def torque_regressor(
+    model: Model,
+    q: Configuration,
+    v: Velocity,
+    a: Velocity,
+    *,
+    armature: bool = False,
+    viscous: bool = False,
+    coulomb: bool = False,
+    offset: bool = False,
+) -> Float[Array, "*batch nv columns"]:
     """`Y(q, v, a)` `[*batch, nv, 10 nb]` with `rnea = Y p` for the inertial parameters `p` of all bodies in order.
 
     `p` is `model.inertial_parameters` flattened; joint friction, springs and armature are not in it. For body `b` in
     the subtree of joint `j`, the block is `S_j . (I(p_b) a_b + v_b x* I(p_b) v_b)`, linear in `p_b` (Atkeson, An &
     Hollerbach 1986, section 3).
+
+    `armature`, `viscous`, `coulomb`, `offset`: whether `nv` more columns each follow, in this order, diagonal: the
+    torque's derivatives `a`, `v`, `tanh(v / friction_velocity)` and 1 by the model's `armature`, `damping`, `friction`,
+    and by a constant torque of each degree of freedom.
     """
+    Y = _inertial_regressor(model, q, v, a)
+    v, a = jnp.asarray(v), jnp.asarray(a)
+    chosen = (
+        (armature, lambda: a),
+        (viscous, lambda: v),
+        (coulomb, lambda: jnp.tanh(v / model.friction_velocity)),
+        (offset, lambda: jnp.ones_like(v)),
+    )
+    eye = jnp.eye(model.nv, dtype=Y.dtype)
+    columns = [x()[..., None].astype(Y.dtype) * eye for on, x in chosen if on]
+    return jnp.concatenate([Y, *(jnp.broadcast_to(x, (*Y.shape[:-1], model.nv)) for x in columns)], axis=-1)
+
+
+@batched(lambda model: (model.nv, 10 * model.nb), forces=(-2,))
+def _inertial_regressor(model: Model, q: Configuration, v: Velocity, a: Velocity) -> Float[Array, "*batch nv ten_nb"]:
     (q, v, a), batch, rank = rows(model, q=q, v=v, a=a)
     poses, S = kinematics(model, q, rank)
     velocity, acceleration = _accelerations(model, S, v, a, rank)
