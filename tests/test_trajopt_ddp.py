@@ -12,6 +12,7 @@ import scipy.optimize
 from trajopt_problems import acrobot, cartpole, double_pendulum, kinova, of_dtype
 
 from jaxdyn import ModelError, ShapeError, UnknownNameError, samples
+from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.trajopt import (
     AbstractDynamics,
     Constraint,
@@ -187,31 +188,54 @@ def test_derivatives_of_a_solution_are_central_differences():
         np.testing.assert_allclose(gradient[i], (plus - minus) / (2 * h), rtol=1e-5, err_msg=name)
 
 
+class Turning(AbstractDynamics):
+    """A rotation, as a quaternion, turned by a control and a drift."""
+
+    dt: jax.Array
+    t0: jax.Array
+    drift: jax.Array
+
+    nx = property(lambda self: 4)
+    ndx = property(lambda self: 3)
+    nu = property(lambda self: 3)
+
+    def neutral(self):
+        return jnp.array([1.0, 0.0, 0.0, 0.0])
+
+    def integrate(self, x, dx):
+        return Quaternion(*x).multiply(Quaternion.exp(Vec3(*dx))).to_array()
+
+    def difference(self, x0, x1):
+        return Quaternion(*x0).conjugate().multiply(Quaternion(*x1)).log().to_array()
+
+    def step(self, x, u, k):
+        return self.integrate(x, self.dt * (u + self.drift))
+
+
 @pytest.mark.slow
-def test_derivatives_by_an_inertia_and_a_start_on_a_group():
-    model = samples.random_tree(jax.random.key(3), 1, ("ball",))
-    turned = jnp.concatenate([model.integrate(model.neutral(), jnp.array([0.6, -0.3, 0.4])), jnp.zeros(3)])
-    parts = [QuadraticCost(ControlResidual(), 1e-2), QuadraticCost(StateResidual(turned), 0.1)]
+def test_derivatives_on_a_group():
     rng = np.random.default_rng(0)
-    by_x, by_u = rng.normal(size=(16, 7)), rng.normal(size=(15, 3))
+    by_x, by_u = rng.normal(size=(11, 4)), rng.normal(size=(10, 3))
 
     def outcome(parameters):
-        mass, turn = parameters
-        changed = dataclasses.replace(model, inertial_parameters=model.inertial_parameters * (1 + mass))
-        dynamics = ModelDynamics(changed, 0.05)
-        x0 = dynamics.integrate(dynamics.neutral(), turn * jnp.array([0.1, 0.2, -0.3, 1.0, 0.5, -0.4]))
-        ends = [QuadraticCost(StateResidual(turned), 5.0)]
+        drift, weight, turn = parameters
+        dynamics = Turning(jnp.asarray(0.1), jnp.asarray(0.0), drift * jnp.array([0.5, -1.0, 2.0]))
+        target = StateResidual(dynamics.integrate(dynamics.neutral(), jnp.array([0.8, -0.4, 1.2])))
+        x0 = dynamics.integrate(dynamics.neutral(), turn * jnp.array([0.4, 1.0, -0.6]))
+        parts = [QuadraticCost(ControlResidual(), 0.1), QuadraticCost(target, 0.3 * weight)]
+        ends = [QuadraticCost(target, 5.0)]
         problem = Problem(
-            dynamics, x0, 15, stage_costs=parts, terminal_costs=ends, control_lower=-0.8, control_upper=0.8
+            dynamics, x0, 10, stage_costs=parts, terminal_costs=ends, control_lower=-1.2, control_upper=1.2
         )
-        s = ddp(problem, options=DDPOptions(tolerance=1e-17))
-        return (by_x * s.xs).sum() + (by_u * s.us).sum(), s.us
+        s = ddp(problem, options=dataclasses.replace(TIGHT, hessian="adaptive"))
+        return (by_x * s.xs).sum() + (by_u * s.us).sum(), s
 
     both = jax.jit(jax.value_and_grad(outcome, has_aux=True))
-    at, h = jnp.array([0.0, 0.1]), 1e-5
-    (_, us), gradient = both(at)
-    assert (jnp.abs(us) == 0.8).any()
-    for i in range(2):
+    at, h = jnp.array([0.7, 1.0, 0.9]), 1e-5
+    (_, s), gradient = both(at)
+    assert s.success, s.message
+    assert (jnp.abs(s.us) == 1.2).any()
+    for i in range(3):
         plus, minus = (both(at.at[i].add(s))[0][0] for s in (h, -h))
         np.testing.assert_allclose(gradient[i], (plus - minus) / (2 * h), rtol=1e-5)
 
