@@ -132,7 +132,7 @@ def base_parameters_of(
     seen = length > threshold * np.median(length[length > 0])
     scale = np.where(seen, length, np.inf)
     preference = np.where([x.startswith("m(") for x in names], _MASS_LAST, 1.0) * 0.99 ** (np.arange(len(names)) // 10)
-    _, R, order = qr(rows / scale * preference, mode="economic", pivoting=True)
+    _, R, order = qr(rows / scale * preference, mode="economic", pivoting=True)  # pyright: ignore[reportAssignmentType]
     pivots = np.abs(np.diagonal(R))
     pivots = np.concatenate([pivots, np.zeros(len(names) - len(pivots))]) / pivots[0]
     rank = int(np.sum(pivots > threshold))
