@@ -3,6 +3,7 @@
 from jaxdyn.trajopt._cem import CEMOptions, cem
 from jaxdyn.trajopt._clearance import Capsule, ClearanceResidual
 from jaxdyn.trajopt._closed_loop import ClosedLoop, Latency, closed_loop
+from jaxdyn.trajopt._collocation import CollocationOptions, collocation
 from jaxdyn.trajopt._constraints import Constraint
 from jaxdyn.trajopt._costs import AbstractCost, FunctionCost, Quadratic, QuadraticCost, SmoothAbsCost, TimeVarying
 from jaxdyn.trajopt._ddp import DDPOptions, ddp
@@ -35,6 +36,7 @@ __all__ = [
     "CenterOfMassResidual",
     "ClearanceResidual",
     "ClosedLoop",
+    "CollocationOptions",
     "Constraint",
     "ContinuousDynamics",
     "ControlResidual",
@@ -65,6 +67,7 @@ __all__ = [
     "TimeVarying",
     "cem",
     "closed_loop",
+    "collocation",
     "ddp",
     "mppi",
     "predictive_sampling",

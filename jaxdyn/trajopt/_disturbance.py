@@ -51,7 +51,7 @@ class _Disturbed(AbstractDynamics):
         return self.integrate(self.inner.step(x, u, k), self.disturbance)
 
     def linearize(self, x, u, k, after):
-        return _linearized(self, self.inner.linearize, x, u, k, after)
+        return _linearized(self, self.inner.step, self.inner.linearize, x, u, k, after)
 
 
 class _DisturbedModel(ModelDynamics):
@@ -68,7 +68,7 @@ class _DisturbedModel(ModelDynamics):
         return self.integrate(super().step(x, u, k), self.disturbance)
 
     def linearize(self, x, u, k, after):
-        return _linearized(self, super().linearize, x, u, k, after)
+        return _linearized(self, super().step, super().linearize, x, u, k, after)
 
 
 def disturbed(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"]) -> AbstractDynamics:
@@ -79,11 +79,11 @@ def disturbed(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"]) -> A
     return kind(dynamics, disturbance)  # type: ignore[arg-type]
 
 
-def _linearized(dynamics, inner, x, u, k, after):
+def _linearized(dynamics, step, linearize, x, u, k, after):
     if dynamics.euclidean:
-        return inner(x, u, k, after - dynamics.disturbance)
-    before = dynamics.integrate(after, -dynamics.disturbance)
-    A, B = inner(x, u, k, before)
+        return linearize(x, u, k, after - dynamics.disturbance)
+    before = step(x, u, k)
+    A, B = linearize(x, u, k, before)
 
     def displaced(dx):
         return dynamics.difference(after, dynamics.integrate(dynamics.integrate(before, dx), dynamics.disturbance))

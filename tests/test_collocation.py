@@ -1,0 +1,97 @@
+"""Direct collocation: exact derivatives, the same optimum as by shooting, and a status that is true."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdyn import ModelError
+from jaxdyn.trajopt import (
+    CollocationOptions,
+    Constraint,
+    ContinuousDynamics,
+    ControlResidual,
+    DDPOptions,
+    DiscreteDynamics,
+    Problem,
+    QuadraticCost,
+    Selected,
+    StateResidual,
+    Status,
+    collocation,
+    ddp,
+)
+from jaxdyn.trajopt._collocation import _Program, _rows
+
+HORIZON = 20
+
+
+def rate(x, u, t, params):
+    return jnp.array([x[1], u[0] - params * jnp.sin(x[0]) - 0.1 * x[1] ** 3])
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    """A pendulum is brought up by a motor that saturates, with a limit on its speed, to rest."""
+    goal = np.array([np.pi, 0.0])
+    return Problem(
+        ContinuousDynamics(rate, 2, 1, jnp.asarray(4.0), dt=0.1),
+        np.zeros(2),
+        HORIZON,
+        stage_costs=[QuadraticCost(ControlResidual(), 0.1), QuadraticCost(StateResidual(goal), 0.01)],
+        control_lower=-8.0,
+        control_upper=8.0,
+        stage_constraints=[Constraint(Selected(StateResidual(), [1]), -2.0, 2.0)],
+        terminal_constraints=[Constraint(StateResidual(goal))],
+    )
+
+
+def test_derivatives_are_those_of_the_whole(problem):
+    program = _Program(problem)
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal(program.size)
+    v = rng.standard_normal(program.rows)
+
+    def rows(z):
+        # As `_Program.constraints`, in one piece for JAX.
+        stage, end = _rows(problem, *program.split(z))
+        return jnp.concatenate([stage[:, :2].ravel(), stage[:, 2:].ravel(), end])
+
+    cost = lambda z: problem.total_cost(*program.split(z))  # noqa: E731
+    np.testing.assert_allclose(program.constraints(z), rows(jnp.asarray(z)))
+    np.testing.assert_allclose(program.jacobian(z).toarray(), jax.jacfwd(rows)(jnp.asarray(z)), atol=1e-12)
+    np.testing.assert_allclose(program.gradient(z), jax.grad(cost)(jnp.asarray(z)), atol=1e-12)
+    whole = jax.hessian(lambda z: 0.7 * cost(z) + v @ rows(z))(jnp.asarray(z))
+    np.testing.assert_allclose(program.hessian(z, 0.7, v).toarray(), whole, atol=1e-10)
+    assert program.jacobian(z).nnz < 0.2 * program.rows * program.size
+
+
+def test_the_optimum_is_that_of_shooting(problem):
+    """Hermite-Simpson and Runge-Kutta are of the same order, so optima and trajectories agree to about `dt^4`."""
+    found = collocation(problem, 2.0)
+    assert found.status == Status.CONVERGED, found.aux
+    assert float(found.residuals.gap) < 1e-6
+    assert float(found.residuals.violation) < 1e-6
+    assert float(jnp.abs(problem.gaps(found.xs, found.us)).max()) < 1e-3
+    shooting = ddp(problem, 2.0, options=DDPOptions(max_iterations=500))
+    assert float(found.cost) == pytest.approx(float(shooting.cost), rel=1e-3)
+    np.testing.assert_allclose(found.xs, shooting.xs, atol=0.02)
+    # The limit of the speed holds the motion back, and its multiplier says so with its sign.
+    assert float(found.xs[:, 1].max()) == pytest.approx(2.0, abs=1e-4)
+    assert float(found.multipliers.stage.max()) > 1e-3
+    assert float(found.multipliers.stage.min()) > -1e-3
+
+
+def test_statuses_are_true(problem):
+    few = collocation(problem, options=CollocationOptions(max_iterations=3))
+    assert few.status == Status.OUT_OF_ITERATIONS
+    assert few.message.startswith("out of iterations")
+
+
+def test_mistakes_are_named(problem):
+    discrete = DiscreteDynamics(lambda x, u, t, p: x + u, 1, 1)
+    costs = [QuadraticCost(ControlResidual())]
+    with pytest.raises(ModelError, match="no rate of the state"):
+        collocation(Problem(discrete, np.zeros(1), 3, stage_costs=costs))
+    with pytest.raises(ModelError, match="not finite"):
+        collocation(problem, xs=np.full((HORIZON + 1, 2), np.nan))
