@@ -22,6 +22,7 @@ from jaxdyn.sysid._block import (
     chosen_bodies,
     entries,
     inertia_claims,
+    known_entries,
     leaf_number,
     model_field,
     model_of,
@@ -85,9 +86,12 @@ class InertiaScale(AbstractChoice):
     def bind(self, tree: Any) -> AbstractBlock:
         model = model_of(tree)
         bodies = chosen_bodies(model, self.bodies, "InertiaScale")
-        require_physical(model, bodies, "InertiaScale")
         merged = leaf_number(tree, model_field("attached_parameters"), "attached_parameters")
         own = leaf_number(tree, model_field("inertial_parameters"), "inertial_parameters")
+        masses = known_entries(tree, own, 10 * np.array(bodies))
+        if masses is not None and not np.all(masses > 0):
+            bad = [model.body_names[i] for i, m in zip(bodies, masses, strict=True) if not m > 0]
+            raise ModelError(f"InertiaScale: {', '.join(bad)} has no mass to be scaled; leave it out with bodies=[...]")
         # Which number scales each of the entries.
         places: list[tuple[int, int, int]] = []
         for k, body in enumerate(bodies):

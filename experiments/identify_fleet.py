@@ -1,0 +1,177 @@
+"""Identify many robots at once, each from a recording of its own, by one program over all of them.
+
+    python -m experiments.identify_fleet [CONFIG] [--key value ...]
+
+Every robot has links and friction that differ from the drawing; its recording is simulated, with noise. All fits start
+from the drawing. Prints how many robots are identified in a second, and how far off they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+import jaxdyn
+from experiments._config import parse_arguments
+from experiments._files import write_json
+from jaxdyn import DataError, JaxdynError, Model, State, rollout
+from jaxdyn.sysid import InertiaScale, Parametrisation, Positive, fit_fleet
+
+DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "identify_fleet.toml"
+SAMPLES = {
+    name: getattr(jaxdyn.samples, name) for name in ("acrobot", "arm", "cartpole", "double_pendulum", "pendulum")
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Keys of the configuration file."""
+
+    name: str
+    """Of the folder below `results` that is written."""
+    robot: str
+    """A sample robot: acrobot, arm, cartpole, double_pendulum, pendulum."""
+    robots: int
+    duration: float
+    """Of each recording, s."""
+    rate: float
+    """Samples per second."""
+    spread: float
+    """Standard deviation of the logarithms by which inertias and friction differ from the drawing."""
+    damping: float
+    """Of every joint in the drawing, N m s/rad."""
+    friction: float
+    """The same for Coulomb friction, N m."""
+    torque: float
+    """Amplitude of the sines that drive each joint, N m."""
+    position_noise: float
+    """rad."""
+    velocity_noise: float
+    """rad/s."""
+    segment: float
+    """s."""
+    chunk: int = 128
+    """Robots at a time."""
+    max_steps: int = 30
+    seed: int = 0
+    results: str = "results"
+    """Directory of the results."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
+    # An application may choose.
+    jax.config.update("jax_enable_x64", True)
+    try:
+        arguments = sys.argv[1:] if arguments is None else arguments
+        program = "python -m experiments.identify_fleet"
+        run(parse_arguments(Config, arguments, DEFAULT_CONFIG, program, (__doc__ or "").splitlines()[0]))
+    except (JaxdynError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Simulate, fit, print, and write `<results>/<name>/summary.json`; returns what it holds."""
+    for name in ("robots", "duration", "rate", "damping", "friction", "chunk", "max_steps"):
+        if not getattr(config, name) > 0:
+            raise DataError(f"{name} is {getattr(config, name):g}, but it must be positive")
+    if config.robot not in SAMPLES:
+        raise DataError(f"robot is {config.robot!r}; known: {', '.join(SAMPLES)}")
+    drawing = SAMPLES[config.robot]().with_joint_friction(config.damping, config.friction, 0.1)
+    p = Parametrisation(drawing, InertiaScale(), Positive("damping"), Positive("friction"))
+    rng = np.random.default_rng(config.seed)
+    true = jnp.asarray(config.spread * rng.standard_normal((config.robots, p.size)))
+    q, v, tau = simulated(config, p.model(true), rng)
+
+    def fit(robots: int, max_steps: int, report=None):
+        return fit_fleet(
+            p,
+            q[:robots],
+            v[:robots],
+            tau[:robots],
+            1 / config.rate,
+            segment=config.segment,
+            position_noise=config.position_noise,
+            velocity_noise=config.velocity_noise,
+            integrator="semi_implicit_euler",
+            chunk=min(config.chunk, config.robots),
+            max_steps=max_steps,
+            report=report,
+        )
+
+    # One step of one chunk compiles all that the fit runs, which sets compilation apart from the work.
+    began = time.perf_counter()
+    fit(min(config.chunk, config.robots), 1)
+    compiling, began = time.perf_counter() - began, time.perf_counter()
+    with tqdm(total=config.robots, unit=" robots") as bar:
+
+        def report(done: int, steps: int) -> None:
+            bar.n = done
+            bar.set_postfix(steps=steps)
+
+        out = fit(config.robots, config.max_steps, report)
+    seconds = time.perf_counter() - began
+    off = np.abs(out.free - np.asarray(true))
+    summary = {
+        "config": dataclasses.asdict(config),
+        "device": jax.devices()[0].device_kind,
+        "parameters": p.size,
+        "converged": int(out.converged.sum()),
+        "iterations": {"median": float(np.median(out.iterations)), "largest": int(out.iterations.max())},
+        "seconds": {"fit": seconds, "compilation": compiling},
+        "robots_per_second": config.robots / seconds,
+        "median_relative_error": {
+            "before": float(np.median(np.abs(np.asarray(true)))),
+            "after": float(np.median(off)),
+            "after, worst parameter": float(np.median(off, axis=0).max()),
+        },
+    }
+    folder = Path(config.results) / config.name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "summary.json", summary)
+    errors = summary["median_relative_error"]
+    print(
+        f"{config.robots} robots with {p.size} free numbers each, {config.duration:g} s at {config.rate:g} Hz: "
+        f"{summary['converged']} converged, {seconds:.1f} s ({config.robots / seconds:.1f} robots/s), and "
+        f"{compiling:.1f} s of compilation\nmedian relative error of the parameters: {100 * errors['before']:.1f} % "
+        f"before, {100 * errors['after']:.2f} % after ({100 * errors['after, worst parameter']:.2f} % in the worst)\n"
+        f"wrote {folder / 'summary.json'}"
+    )
+    return summary
+
+
+def simulated(config: Config, models: Model, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Measured `q`, `v` and `tau` of all robots, `[robots, samples, n]`."""
+    steps, nv = round(config.duration * config.rate), models.nv
+    t = np.arange(steps + 1) / config.rate
+    frequency = 2 * np.pi * rng.uniform(0.5, 2.0, (config.robots, 1, nv))
+    tau = config.torque * np.sin(frequency * t[:, None] + rng.uniform(0, 2 * np.pi, (config.robots, 1, nv)))
+    start = State(jnp.asarray(rng.uniform(-0.5, 0.5, (config.robots, models.nq))), jnp.zeros((config.robots, nv)))
+    held = jnp.asarray(0.5 * (tau[:, :-1] + tau[:, 1:]))
+
+    @eqx.filter_jit
+    def motion(models, start, held):
+        return rollout(models, start, held, 1 / config.rate)
+
+    exact = motion(models, start, held)
+    q, v = np.asarray(exact.q), np.asarray(exact.v)
+    if not np.isfinite(v).all():
+        raise DataError("a simulated motion is not finite; take a higher rate or a smaller torque")
+    q = q + config.position_noise * rng.standard_normal(q.shape)
+    return q, v + config.velocity_noise * rng.standard_normal(v.shape), tau
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""The experiment with a real double pendulum, on a small simulated one, and on the recordings where they are."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import identify_double_pendulum as experiment
+from experiments._config import read_config
+from jaxdyn import State
+from jaxdyn.sysid._robot import simulated
+
+RECORDINGS = Path(os.environ.get("JAXDYN_DATA", "")) / "double_pendulum"
+SMALL = (
+    "--rate",
+    "100",
+    "--segment",
+    "0.1",
+    "--horizon",
+    "0.4",
+    "--start-every",
+    "0.1",
+    "--max-steps",
+    "12",
+    "--no-plot",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Three runs of a simulated pendulum with the published parameters."""
+    out = tmp_path_factory.mktemp("recordings")
+    config = read_config(experiment.Config, experiment.DEFAULT_CONFIG)
+    robot, rate = experiment.robot(config, 0.0), 100.0
+    t = np.arange(0, 1.2, 1 / rate)
+    for i in range(3):
+        rng = np.random.default_rng(i)
+        tau = np.array([1.5, 1.0]) * np.sin(rng.uniform(3, 9, 2) * t[:, None] + rng.uniform(0, 6, 2))
+        start = State(jnp.asarray(rng.uniform(-1, 1, 2)), jnp.zeros(2))
+        held = jnp.asarray(0.5 * (tau[:-1] + tau[1:]))
+        motion = simulated(robot, start, held, 1 / rate, experiment.INTEGRATOR, experiment.SUBSTEPS)
+        q, v = (np.asarray(x) for x in (motion.q, motion.v))
+        q, v = q + 1e-3 * rng.standard_normal(q.shape), v + 0.02 * rng.standard_normal(v.shape)
+        np.savez(out / f"run_{i}.npz", t=t, q=q, v=v, tau_measured=tau, tau_commanded=tau)
+    return out
+
+
+def arguments(folder: Path, results: Path, *more: str) -> list[str]:
+    noise = ("--position-noise", "0.001", "--velocity-noise", "0.02")
+    return [*SMALL, *noise, "--recordings", str(folder), "--results", str(results), "--held-out", "run_2", *more]
+
+
+def test_a_simulated_pendulum(folder, tmp_path, capsys, monkeypatch):
+    written = []
+
+    def stop_at_the_third(path, write):
+        if path.name.startswith("state"):
+            written.append(path)
+            if len(written) == 3:
+                raise KeyboardInterrupt
+        original(path, write)
+
+    original = experiment.write_durably
+    monkeypatch.setattr(experiment, "write_durably", stop_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.main(arguments(folder, tmp_path))
+    monkeypatch.undo()
+    assert experiment.main(arguments(folder, tmp_path)) == 0
+    printed = capsys.readouterr().out
+    assert "goes on after step 2" in printed
+    out = json.loads((tmp_path / "identify_double_pendulum" / "summary.json").read_text())["runs"]["run_2"]
+    rmse = out["median_rmse"]
+    assert rmse["identified"][0] < 0.3 * rmse["start"][0]
+    assert rmse["identified"][1] < 2 * rmse["published"][1] + 0.005
+    moments = out["identified"]["first moments, kg m"]
+    np.testing.assert_allclose(moments["value"], np.array(experiment.MASS) * experiment.CENTER, rtol=0.05)
+    # Another start in the same folder would be a mixture.
+    assert experiment.main(arguments(folder, tmp_path, "--wrong", "0.1")) == 2
+    assert "config.wrong was 0.3 and is 0.1" in capsys.readouterr().err
+
+
+def test_the_plot(folder, tmp_path):
+    config = read_config(experiment.Config, experiment.DEFAULT_CONFIG)
+
+    config = dataclasses.replace(config, recordings=str(folder), rate=100.0, horizon=0.4, start_every=0.1)
+    runs = experiment.load_runs(config)
+    errors = experiment.errors(config, experiment.robot(config, 0.0), runs["run_0"])
+    judged = {"published": errors, "start": errors, "identified": errors}
+    experiment.draw(tmp_path / "roll-outs.png", config, "run_0", runs["run_0"], judged)
+    assert (tmp_path / "roll-outs.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--held-out", "run_9"), "known: each, run_0"),
+        (("--wrong", "1.5"), "wrong is 1.5"),
+        (("--segment", "0"), "segment is 0"),
+        (("--recordings", "/nowhere"), "no files run_"),
+    ],
+)
+def test_mistakes_are_named(folder, tmp_path, capsys, more, message):
+    assert experiment.main(arguments(folder, tmp_path, *more)) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="the recordings are not here: set JAXDYN_DATA")
+def test_the_real_pendulum(tmp_path):
+    assert experiment.main(["--results", str(tmp_path), "--no-plot"]) == 0
+    out = json.loads((tmp_path / "identify_double_pendulum" / "summary.json").read_text())
+    (run,) = out["runs"].values()
+    assert run["median_rmse"]["identified"][0] <= 0.030
+    assert run["median_rmse"]["identified"][1] <= 0.040
+    assert run["median_rmse"]["start"][1] > 2 * run["median_rmse"]["identified"][1]

@@ -1,0 +1,23 @@
+"""The experiment that identifies many robots at once, on a few."""
+
+import json
+
+from experiments import identify_fleet
+
+
+def test_a_small_fleet(tmp_path, capsys):
+    small = ("--robot", "pendulum", "--robots", "5", "--chunk", "3", "--duration", "1", "--segment", "0.25")
+    assert identify_fleet.main([*small, "--results", str(tmp_path)]) == 0
+    out = json.loads((tmp_path / "identify_fleet" / "summary.json").read_text())
+    assert out["converged"] == 5
+    errors = out["median_relative_error"]
+    assert errors["after"] < 0.4 * errors["before"]
+    assert "robots/s" in capsys.readouterr().out
+
+
+def test_mistakes_are_named(tmp_path, capsys):
+    assert identify_fleet.main(["--robot", "cart", "--results", str(tmp_path)]) == 2
+    assert "known: acrobot" in capsys.readouterr().err
+    assert identify_fleet.main(["--robots", "0", "--results", str(tmp_path)]) == 2
+    assert "robots is 0" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
