@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments._motion_tasks import HOME
 from experiments._plants import plant_of
-from jaxdyn import BodyInertia, Model, generalized_gravity, rnea, torque_regressor, with_payload
+from jaxdyn import BodyInertia, Model, crba, generalized_gravity, rnea, torque_regressor, with_payload
 from jaxdyn.sysid import Recording, nearest_physical
 
 FRAME = "link7"
@@ -51,7 +51,7 @@ def identified(nominal: Model, robot: Model, engine: str, seed: int, seconds: fl
     return Identified(with_payload(nominal, FRAME, jnp.asarray(found)), numbers, report)
 
 
-def _recorded(nominal: Model, robot: Model, engine: str, seed: int, seconds: float, rate: float = 200.0) -> Recording:
+def _recorded(nominal: Model, robot: Model, engine: str, seed: int, seconds: float, rate: float = 500.0) -> Recording:
     """Random waves about `HOME` under torques of the nominal model and feedback, measured with noise."""
     rng = np.random.default_rng(seed)
     dt, steps = 1 / rate, round(seconds * rate)
@@ -65,7 +65,10 @@ def _recorded(nominal: Model, robot: Model, engine: str, seed: int, seconds: flo
     rates = np.gradient(target, dt, axis=0)
     plant = plant_of(engine, robot, dt)
     hold = np.asarray(generalized_gravity(nominal, jnp.asarray(target)))
-    stiff, damp = np.array([600.0, 600, 400, 400, 100, 100, 50]), np.array([60.0, 60, 40, 40, 10, 10, 5])
+    # Feedback as of a unit-mass oscillator of 20 rad/s, critically damped, at every joint with the others free: gains
+    # for the others held would be too much for a held torque.
+    inertia = 1 / np.diagonal(np.linalg.inv(np.asarray(crba(nominal, jnp.asarray(HOME)))))
+    stiff, damp = 400 * inertia, 40 * inertia
     x = np.concatenate([HOME, np.zeros(7)])
     xs, taus = np.empty((steps, 14)), np.empty((steps, 7))
     for k in range(steps):
