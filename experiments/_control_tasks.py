@@ -172,7 +172,7 @@ def follow(model: Model, dt: float, horizon: int) -> ControlTask:
         return np.concatenate([q, np.zeros(7)]), problem, _hold(model, q)
 
     def error(problem, xs, t):
-        return _off_flange(problem, xs, curve(t))
+        return _off_flange(problem, xs, np.asarray(curve(t)))
 
     drawing = task_of("arm", 1).drawing._replace(spheres=())
     return ControlTask(problem, None, drawing, start, on_curve, error, 0.02, "m")

@@ -94,7 +94,9 @@ def animate(path: Path, model: Model, drawing: Drawing, dt: float, xs, frames_pe
         return artists
 
     motion = FuncAnimation(fig, show, frames=len(kept))
-    write_durably(path, lambda temporary: motion.save(temporary, writer=PillowWriter(fps=1 / (dt * stride)), dpi=70))
+    write_durably(
+        path, lambda temporary: motion.save(temporary, writer=PillowWriter(fps=round(1 / (dt * stride))), dpi=70)
+    )
     plt.close(fig)
     print(f"wrote {path}")
 

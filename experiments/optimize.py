@@ -127,7 +127,8 @@ def run(config: Config) -> dict[str, Any]:
 
 
 def solve(config: Config, problem: Problem, us) -> Solution:
-    key, common = jax.random.key(config.seed), {"samples": config.samples, "knots": config.knots}
+    key = jax.random.key(config.seed)
+    common: dict[str, Any] = {"samples": config.samples, "knots": config.knots}
     if config.solver == "mppi":
         return mppi(problem, us, key=key, options=MPPIOptions(iterations=config.iterations, **common))
     if config.solver == "cem":

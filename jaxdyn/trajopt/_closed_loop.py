@@ -86,12 +86,12 @@ def closed_loop(
     dtype = np.dtype(mpc.problem.dtype)
     x = np.asarray(x0, dtype)
     plan = mpc.start(jnp.asarray(x)) if plan is None else plan
-    jax.block_until_ready(mpc.step(plan, x)[0])
+    jax.block_until_ready(mpc.step(plan, jnp.asarray(x))[0])
     before = _mpc.traces
     xs, us, status, iterations, seconds = [x], [], [], [], []
     for k in range(steps):
         began = time.perf_counter()
-        u, plan, solution = mpc.step(plan, x)
+        u, plan, solution = mpc.step(plan, jnp.asarray(x))
         u = np.asarray(u)
         seconds.append(time.perf_counter() - began)
         x = np.asarray(plant(x, u), dtype)
