@@ -15,6 +15,7 @@ from jaxdyn import DataError, Model
 from jaxdyn.sysid import InverseDynamicsFit, JointEffects, JointEffectValues, Recording
 
 _LEAVES = ("inertial_parameters", "armature", "damping", "friction", "friction_velocity")
+_SPRINGS = ("stiffness", "spring_reference")
 _ARRAYS = ("parameters", "sigma", "triangle", "tangent", "precision_factor", "prior_factor")
 _SCALARS = ("cost", "iterations", "rounds", "status", "message", "samples", "prior_weight")
 
@@ -47,10 +48,13 @@ class Kept:
         try:
             with np.load(path, allow_pickle=False) as archive:
                 arrays = {key: archive[key] for key in archive.files}
-            leaves = tuple(jnp.asarray(arrays[f"model.{x}"], before.dtype) for x in _LEAVES)
+            names = (*_LEAVES, *(x for x in _SPRINGS if f"model.{x}" in arrays))
+            leaves = tuple(jnp.asarray(arrays[f"model.{x}"], before.dtype) for x in names)
             fields = [x.name for x in dataclasses.fields(JointEffectValues)]
             return InverseDynamicsFit(
-                model=eqx.tree_at(lambda m: tuple(getattr(m, x) for x in _LEAVES), before, leaves),
+                model=eqx.tree_at(
+                    lambda m: tuple(getattr(m, x) for x in names), before, leaves, is_leaf=lambda x: x is None
+                ),
                 before=before,
                 effects=effects,
                 values=JointEffectValues(**{x: arrays[f"values.{x}"] for x in fields}),
@@ -61,7 +65,8 @@ class Kept:
             raise DataError(f"{path}: cannot be read ({error}); delete {self.folder} to begin anew") from None
 
     def save(self, name: str, fit: InverseDynamicsFit) -> None:
-        arrays = {f"model.{x}": np.asarray(getattr(fit.model, x)) for x in _LEAVES}
+        leaves = {x: getattr(fit.model, x) for x in (*_LEAVES, *_SPRINGS)}
+        arrays = {f"model.{x}": np.asarray(value) for x, value in leaves.items() if value is not None}
         arrays |= {f"values.{x.name}": np.asarray(getattr(fit.values, x.name)) for x in dataclasses.fields(fit.values)}
         arrays |= {x: getattr(fit, x) for x in _ARRAYS if getattr(fit, x) is not None}
         arrays["scalars"] = np.array(json.dumps({x: getattr(fit, x) for x in _SCALARS}))

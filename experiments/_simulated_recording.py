@@ -77,7 +77,7 @@ def simulate(nominal: Model, config: Simulation, friction_velocity: float) -> Si
         q + config.noise_position * rng.standard_normal(q.shape),
         v + config.noise_velocity * rng.standard_normal(v.shape),
         None,
-        exact.tau + noise * rng.standard_normal(q.shape),
+        motor + offset + noise * rng.standard_normal(q.shape),
     )
     return Simulated(measured, exact, truth, offset, engine)
 

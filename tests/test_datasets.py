@@ -100,7 +100,7 @@ def test_files_of_the_user_come_first(server, tmp_path, monkeypatch):
 def test_a_mirror_may_be_named(server, tmp_path):
     pytest.importorskip("pooch")
     address, served = server
-    with pytest.raises(DataError, match="has no address to download .* give the url of a mirror"):
+    with pytest.raises(DataError, match=r"has no address to download .* give the url of a mirror"):
         fetch_dataset(runs(), download=True, cache=tmp_path)
     (served / "run.csv").write_bytes(CONTENT)
     assert (fetch_dataset(runs(), download=True, url=address + "/", cache=tmp_path) / "run.csv").is_file()

@@ -85,14 +85,15 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
     np.testing.assert_allclose(identified.damping, gone_on["fits"]["physical fit"]["damping"], rtol=1e-9)
 
 
-def test_a_kept_fit_is_the_same(tmp_path):
+@pytest.mark.parametrize("effects", [JointEffects(), JointEffects(spring=True)])
+def test_a_kept_fit_is_the_same(effects, tmp_path):
     arrays = recorded(ROBOT, 0)
     recording = Recording(**arrays).differentiated()
-    fit = fit_inverse_dynamics(ROBOT, recording, rounds=2)
+    fit = fit_inverse_dynamics(ROBOT, recording, joint_effects=effects, rounds=2)
     kept = Kept(tmp_path / "kept", {"a": 1}, [recording])
-    assert kept.load("fit", ROBOT, JointEffects()) is None
+    assert kept.load("fit", ROBOT, effects) is None
     kept.save("fit", fit)
-    again = kept.load("fit", ROBOT, JointEffects())
+    again = kept.load("fit", ROBOT, effects)
     assert again is not None
     np.testing.assert_array_equal(again.predict(recording), fit.predict(recording))
     np.testing.assert_array_equal(again.intervals().standard_error, fit.intervals().standard_error)
@@ -102,7 +103,7 @@ def test_a_kept_fit_is_the_same(tmp_path):
         Kept(tmp_path / "kept", {"a": 1}, [changed])
     (tmp_path / "kept" / "fit.npz").write_bytes(b"half")
     with pytest.raises(DataError, match=r"fit\.npz: cannot be read .* to begin anew"):
-        kept.load("fit", ROBOT, JointEffects())
+        kept.load("fit", ROBOT, effects)
     kept.remove()
     assert not (tmp_path / "kept").exists()
 

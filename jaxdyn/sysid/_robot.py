@@ -108,7 +108,7 @@ def rollout_errors(
         raise DataError(f"a horizon of {horizon:g} s does not fit into {recording.duration:g} s of recording")
     first = np.arange(0, len(recording) - steps, stride)
     rows = first[:, None] + np.arange(steps + 1)
-    tau = held_torques(recording.tau, hold)[rows[:, :-1]]
+    tau = held_torques(recording.require("tau")[0], hold)[rows[:, :-1]]
     start = State(*(jnp.asarray(x[first], model.dtype) for x in (recording.q, recording.v)))
     q = _positions(robot, start, jnp.asarray(tau, model.dtype), 1 / rate, integrator, substeps)
     error = model.difference(jnp.asarray(recording.q[rows], model.dtype), q)

@@ -225,30 +225,30 @@ def fit_rollouts(
     if optimizer is not None:
         memory = optimizer.init((jnp.zeros_like(first.multiplier), jnp.zeros_like(first.free)))
         first = eqx.tree_at(lambda s: s.optimizer, first, memory, is_leaf=lambda x: x is None)
-    state = first if state is None else _resumed(state, first)
-    status = int(state.status)
+    now: ShootingState = first if state is None else _resumed(state, first)
+    status = int(now.status)
     while True:
         if status == CONVERGED:
             # What ends the innermost loop may begin another round: of multipliers, and then of noise.
-            state, status = _next_round(problem, state, exact, rounds, velocity_noise is not None)
-        if status != RUNNING or int(state.iteration) >= max_steps:
+            now, status = _next_round(problem, now, exact, rounds, velocity_noise is not None)
+        if status != RUNNING or int(now.iteration) >= max_steps:
             break
         if optimizer is None:
-            state = _step(problem, state, _linearised(problem, state), jnp.asarray(tolerance, dtype))
+            now = _step(problem, now, _linearised(problem, now), jnp.asarray(tolerance, dtype))
         else:
-            state = _descent(problem, state, jnp.asarray(tolerance, dtype), _Static(optimizer))
-        status = int(state.status)
+            now = _descent(problem, now, jnp.asarray(tolerance, dtype), _Static(optimizer))
+        status = int(now.status)
         if report is not None:
-            expected = float(state.expected)
-            report(RolloutStep(int(state.iteration), int(state.round), float(state.cost), expected, state))
-    gain = f"{float(state.expected):.2g} in a cost of {float(state.cost):.6g}"
+            expected = float(now.expected)
+            report(RolloutStep(int(now.iteration), int(now.round), float(now.cost), expected, now))
+    gain = f"{float(now.expected):.2g} in a cost of {float(now.cost):.6g}"
     words = {
         CONVERGED: "converged",
         RUNNING: f"out of steps: {max_steps} were too few",
         DIVERGED: "diverged: the cost is not finite; take shorter segments, or another start",
         STALLED: f"stalled with an expected decrease of {gain}",
     }
-    return _result(problem, state, words[status], free, origin, times, velocity_noise is not None)
+    return _result(problem, now, words[status], free, origin, times, velocity_noise is not None)
 
 
 def _noise(given: ArrayLike, nv: int, name: str) -> np.ndarray:

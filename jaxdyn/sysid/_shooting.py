@@ -129,12 +129,14 @@ def segments_of(model: Model, recordings: tuple[Recording, ...], seconds: float,
         linked = np.ones(count)
         linked[-1] = 0
         v = None if recording.v is None else recording.v[rows]
-        parts.append((held_torques(recording.tau, hold)[rows[:, :-1]], recording.q[rows], v, weight, linked))
+        (tau,) = recording.require("tau")
+        parts.append((held_torques(tau, hold)[rows[:, :-1]], recording.q[rows], v, weight, linked))
         origin += [number] * count
         times.append(recording.t[rows[:, 0]])
     columns = zip(*parts, strict=True)
     arrays = [None if x[0] is None else jnp.asarray(np.concatenate(x), model.dtype) for x in columns]
-    return Segments(*arrays), 1 / rates[0], np.array(origin), np.concatenate(times)
+    segments = Segments(*arrays)  # pyright: ignore[reportArgumentType]  (only `v` may be None)
+    return segments, 1 / rates[0], np.array(origin), np.concatenate(times)
 
 
 def first_state(problem: ShootingProblem, free, position_noise, velocity_noise) -> ShootingState:
@@ -226,7 +228,7 @@ def matching(problem: ShootingProblem, state: ShootingState, end: State, next_st
 
 def cost(problem: ShootingProblem, state: ShootingState) -> jax.Array:
     """Half of the sum of squares."""
-    return 0.5 * sum(jnp.sum(x**2) for x in residuals(problem, state))
+    return 0.5 * jnp.stack([jnp.sum(x**2) for x in residuals(problem, state)]).sum()
 
 
 def linearised(problem: ShootingProblem, state: ShootingState) -> Rows:

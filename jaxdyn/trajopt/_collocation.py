@@ -61,7 +61,8 @@ def collocation(
     z0 = np.concatenate([np.asarray(xs[1:], float).ravel(), np.asarray(us, float).ravel()])
     low, high = (np.asarray(b, float) for b in problem.control_box)
     free = np.full(N * dynamics.nx, np.inf)
-    bounds = Bounds(np.concatenate([-free, low.ravel()]), np.concatenate([free, high.ravel()]))
+    # SciPy is typed for numbers only.
+    bounds = Bounds(np.concatenate([-free, low.ravel()]), np.concatenate([free, high.ravel()]))  # pyright: ignore[reportArgumentType]
     value, constraint = program.value(z0), program.constraints(z0)
     if not (np.isfinite(value) and np.isfinite(constraint).all()):
         raise ModelError("the cost or a constraint of the guess is not finite; start from another guess")
@@ -74,7 +75,7 @@ def collocation(
             NonlinearConstraint(
                 program.constraints,
                 *program.bounds,
-                jac=program.jacobian,
+                jac=program.jacobian,  # pyright: ignore[reportArgumentType]
                 hess=lambda z, v: program.hessian(z, 0.0, v),
             )
         ],

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdyn._errors import ModelError, ShapeError
 from jaxdyn._types import Array, ArrayLike, Float
@@ -110,7 +111,7 @@ class ModelDynamics(AbstractDynamics):
         integrator: Literal["euler", "semi_implicit_euler", "implicit_velocity", "midpoint", "rk4"] = (
             "semi_implicit_euler"
         ),
-        actuation: Float[Array, "nv nu"] | AbstractMemorylessActuator | None = None,
+        actuation: Float[Array | np.ndarray, "nv nu"] | AbstractMemorylessActuator | None = None,
         controls: int | None = None,
         substeps: int = 1,
         t0: ArrayLike = 0.0,
@@ -126,7 +127,7 @@ class ModelDynamics(AbstractDynamics):
             raise ModelError(f"the first argument must be a jaxdyn.Model, not {type(model).__name__}")
         self.model, self.dt, self.t0 = model, _number(dt, "dt", model.dtype), _number(t0, "t0", model.dtype)
         self.integrator, self.substeps = integrator, substeps
-        self.actuation = actuation
+        self.actuation = jnp.asarray(actuation, model.dtype) if isinstance(actuation, np.ndarray) else actuation
         if actuation is None:
             self.controls = model.nv
         elif isinstance(actuation, AbstractMemorylessActuator):

@@ -8,6 +8,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from jaxdyn._errors import ModelError
 from jaxdyn._types import Array, ArrayLike, Float
@@ -84,7 +86,7 @@ class MPC(eqx.Module):
             )
         if disturbance_gain is not None:
             disturbance_gain = jnp.asarray(disturbance_gain, problem.dtype)
-            if not isinstance(disturbance_gain, jax.core.Tracer) and not 0 < float(disturbance_gain) <= 1:
+            if not isinstance(disturbance_gain, Tracer) and not 0 < float(disturbance_gain) <= 1:
                 raise ModelError(f"disturbance_gain is {float(disturbance_gain):g}, but it must be in (0, 1]")
         self.problem, self.at_time, self.disturbance_gain = problem, at_time, disturbance_gain
         # As arrays, so that other numbers do not compile again.
@@ -131,7 +133,7 @@ class MPC(eqx.Module):
 
     @eqx.filter_jit
     def step(
-        self, plan: Plan, x: Float[Array, "nx"], problem: Problem | None = None
+        self, plan: Plan, x: Float[Array | np.ndarray, "nx"], problem: Problem | None = None
     ) -> tuple[Float[Array, "nu"], Plan, Solution]:
         """The control to apply at the state `x`, the plan for the next step, and the solution.
 
@@ -142,40 +144,41 @@ class MPC(eqx.Module):
         """
         global traces
         traces += 1
-        problem = self.problem if problem is None else problem
-        problem = problem.starting_at(x)
-        problem = eqx.tree_at(lambda p: p.dynamics.t0, problem, plan.t.astype(problem.dynamics.t0.dtype))
+        x = jnp.asarray(x)
+        given = (self.problem if problem is None else problem).starting_at(x)
+        now: Problem = eqx.tree_at(lambda p: p.dynamics.t0, given, plan.t.astype(given.dynamics.t0.dtype))
         if self.at_time is not None:
-            problem = self.at_time(problem, plan.t)
-        nominal, disturbance = problem.dynamics, plan.disturbance
+            now = self.at_time(now, plan.t)
+        nominal, disturbance = now.dynamics, plan.disturbance
         if self.disturbance_gain is not None:
             off = nominal.difference(plan.nominal, x) - disturbance
             known = jnp.isfinite(off).all()
             disturbance = disturbance + jnp.where(known, self.disturbance_gain * off, 0)
-            problem = with_leaves(problem, dynamics=disturbed(nominal, disturbance))
+            now = with_leaves(now, dynamics=disturbed(nominal, disturbance))
         key, own = jax.random.split(plan.key)
-        solution = self._solve(problem, plan, own)
+        solution = self._solve(now, plan, own)
         good = jnp.isfinite(x).all() & jnp.isfinite(solution.xs).all() & jnp.isfinite(solution.us).all()
         status = jnp.where(good, solution.status, Status.DIVERGED)
         solution = eqx.tree_at(lambda s: s.status, solution, status)
         xs, us = jnp.where(good, solution.xs, plan.xs), jnp.where(good, solution.us, plan.us)
-        last = problem.step(xs[-1], us[-1], problem.horizon - 1)
+        last = now.step(xs[-1], us[-1], now.horizon - 1)
         found = Multipliers() if solution.multipliers is None else solution.multipliers
 
         def kept(new, old):
             return old if new is None else jnp.where(good & jnp.isfinite(new).all(), new, old)
 
         stage = kept(found.stage, plan.multipliers.stage)
+        assert stage is not None  # A plan has the multipliers of all constraints.
         after = Plan(
             xs=jnp.concatenate([xs[1:], last[None]]),
             us=jnp.concatenate([us[1:], us[-1:]]),
             multipliers=Multipliers(
                 None, jnp.concatenate([stage[1:], stage[-1:]]), kept(found.terminal, plan.multipliers.terminal)
             ),
-            t=plan.t + problem.dynamics.dt.astype(plan.t.dtype),
+            t=plan.t + now.dynamics.dt.astype(plan.t.dtype),
             key=key,
             disturbance=disturbance,
-            nominal=nominal.step(x.astype(problem.dtype), us[0], 0),
+            nominal=nominal.step(x.astype(now.dtype), us[0], 0),
         )
         return us[0], after, solution
 

@@ -47,7 +47,7 @@ class Problem(eqx.Module):
     def __init__(
         self,
         dynamics: AbstractDynamics,
-        x0: Float[Array, "nx"],
+        x0: Float[Array | np.ndarray, "nx"],
         horizon: int,
         *,
         stage_costs: Costs = (),
@@ -120,7 +120,7 @@ class Problem(eqx.Module):
         """The numbers of the stages, `[horizon]`."""
         return jnp.arange(self.horizon)
 
-    def starting_at(self, x0: Float[Array, "nx"]) -> Problem:
+    def starting_at(self, x0: Float[Array | np.ndarray, "nx"]) -> Problem:
         """The same problem from another state."""
         x0 = as_leaf(x0)
         require(x0, (self.dynamics.nx,), "x0", f"nx = {self.dynamics.nx} for these dynamics")

@@ -166,23 +166,25 @@ def sample(problem: Problem, us, key, options: AbstractSamplingOptions) -> Solut
         state = jax.tree.map(lambda new, old: jnp.where(any_finite, new, old), learned, s.state)
         i = jnp.argmin(scores.penalised)
         better = scores.penalised[i] < s.best.penalised
-        now = jax.tree.map(lambda all_, old: jnp.where(better, all_[i], old), (tried, scores), (s.knots, s.best))
+        knots, best = jax.tree.map(
+            lambda all_, old: jnp.where(better, all_[i], old), (tried, scores), (s.knots, s.best)
+        )
         # Infinity less infinity is no improvement.
-        gained = s.best.penalised - now[1].penalised > tolerance * (1 + jnp.abs(now[1].penalised))
+        gained = s.best.penalised - best.penalised > tolerance * (1 + jnp.abs(best.penalised))
         idle = jnp.where(gained, 0, s.idle + 1)
         waited, n = idle >= options.patience, s.iterations + 1
         ended = waited | (n >= options.iterations)
         status = jnp.select(
             [
-                ended & ~jnp.isfinite(now[1].penalised),
-                waited & (now[1].violation <= violation),
+                ended & ~jnp.isfinite(best.penalised),
+                waited & (best.violation <= violation),
                 waited,
                 ended,
             ],
             [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
             Status.RUNNING,
         )
-        return _Loop(state, *now, key, n, idle, status.astype(jnp.int32))
+        return _Loop(state, knots, best, key, n, idle, status.astype(jnp.int32))
 
     whole = jnp.zeros((), jnp.int32)
     begin = score(problem, controls(start), penalty)
