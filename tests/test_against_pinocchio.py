@@ -54,6 +54,12 @@ def robot(request):
     return case(request.param)
 
 
+@pytest.fixture(params=["panda", "talos_reduced", *TREES], scope="module")
+def some(request):
+    """For what is made of the same parts as the rest: a fixed and a free base, and all joint types."""
+    return case(request.param)
+
+
 def test_rnea(robot):
     model, oracle, q, v, a = robot
     tau = jaxdyn.rnea(model, q, v, a, joint_friction=False)
@@ -73,8 +79,8 @@ def test_crba(robot):
     assert (np.swapaxes(M, -1, -2) == M).all()
 
 
-def test_nonlinear_effects_and_gravity(robot):
-    model, oracle, q, v, _ = robot
+def test_nonlinear_effects_and_gravity(some):
+    model, oracle, q, v, _ = some
     h = jaxdyn.nonlinear_effects(model, q, v)
     assert relative_error(h, [oracle.nonlinear_effects(*s) for s in zip(q, v, strict=True)]) < TOLERANCE
     g = jaxdyn.generalized_gravity(model, q)
@@ -99,8 +105,8 @@ def test_frame_pose_and_velocity(robot):
     assert relative_error(velocity, expected) < TOLERANCE
 
 
-def test_center_of_mass_and_energies(robot):
-    model, oracle, q, v, _ = robot
+def test_center_of_mass_and_energies(some):
+    model, oracle, q, v, _ = some
     moving = model.body_names[-1]
     poses = jaxdyn.forward_kinematics(model, q)
     expected = [oracle.frame_placement(x, moving).translation for x in q]

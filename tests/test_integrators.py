@@ -196,6 +196,7 @@ def test_energy_does_not_drift_over_long_horizons():
     assert np.ptp(means) < 1e-4, means
 
 
+@pytest.mark.slow
 def test_midpoint_is_reversible_and_differentiable():
     model = without_friction(jaxdyn.samples.double_pendulum())
     run = stepper("midpoint", optimized=True)

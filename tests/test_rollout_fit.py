@@ -204,6 +204,7 @@ def test_a_pull_keeps_what_the_data_do_not_say(fit, parametrisation, recordings)
     assert np.all(np.abs(pulled.free) < 0.05 * np.abs(fit[0].free).max())
 
 
+@pytest.mark.slow
 def test_derivatives_of_the_residuals(fit, parametrisation, recordings):
     """The tangents against central differences, and the arrow's elimination against a dense solution."""
     segments, dt, *_ = segments_of(truth(), (recordings[1],), 0.2, "mean")
@@ -289,6 +290,7 @@ def driven_pendulum(damping: float = 0.1) -> Parametrisation:
     return Parametrisation(robot, Positive("damping"), Positive(lambda r: r.actuation.blocks[0].ratio))
 
 
+@pytest.mark.slow
 def test_a_robust_loss_bears_outliers_and_gains_are_found():
     data = pendulum_recording(outliers=True)
     fits = {
@@ -321,6 +323,7 @@ def test_losses(loss, expected):
     np.testing.assert_allclose(slope[jnp.abs(r) < 1e-3], 1, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_optimizer_of_optax_descends_to_the_same_minimum():
     data = pendulum_recording()
     newton = fit_rollouts(driven_pendulum(), data, **{**OPTIONS, "segment": 0.25})
