@@ -314,6 +314,7 @@ def check_second_derivatives(types, outer, inner) -> None:
     np.testing.assert_allclose(value, np.swapaxes(value, -1, -2), atol=1e-10 * np.abs(value).max())
 
 
+@pytest.mark.slow
 def test_second_derivatives(layout):
     """By generic derivatives of the matrices, forward of those with the batch last, reverse of the others."""
     check_second_derivatives(HINGES, *((jax.jacfwd, jax.jacrev) if layout else (jax.jacrev, jax.jacfwd)))

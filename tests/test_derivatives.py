@@ -143,6 +143,7 @@ def test_batches_of_models():
     np.testing.assert_allclose(by_vmap, singly, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_second_order():
     model, q, v, tau, _ = state("arm")
 
@@ -194,7 +195,7 @@ SINGULAR = {
 }
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(jnp.float32, marks=pytest.mark.slow), jnp.float64])
 def test_finite_at_singular_points(dtype):
     model = singular_model().astype(dtype)
     at_base, at_ball = model.q_index("base_joint").stop - 4, model.q_index("hub_joint").start

@@ -176,6 +176,7 @@ def energy(model, state):
     return jaxdyn.kinetic_energy(model, state.q, state.v) + jaxdyn.potential_energy(model, state.q)
 
 
+@pytest.mark.slow
 def test_energy_does_not_drift_over_long_horizons():
     """1e5 steps of a double pendulum that goes over the top: the energy oscillates, and its mean stays."""
     model = without_friction(jaxdyn.samples.double_pendulum())

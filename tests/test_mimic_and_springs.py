@@ -234,6 +234,7 @@ def test_spring_torque_is_the_gradient_of_the_energy():
     assert float(energy(model, q)) > float(energy(bare, q))
 
 
+@pytest.mark.slow
 def test_springs_in_the_dynamics_and_their_derivatives():
     model, q, v, x = sprung()
     bare = eqx.tree_at(lambda m: (m.stiffness, m.spring_reference), model, (None, None))

@@ -175,7 +175,8 @@ def test_base_parameters_in_words():
         base_parameters(prior, threshold=2.0)
 
 
-@pytest.mark.parametrize("kind", ["linear", pytest.param("physical", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["linear", "physical"])
 def test_intervals_cover_the_truth(kind):
     """200 data sets: 95 % intervals of the base parameters hold the true ones in 90 to 98 % of all cases."""
     truth, prior, offset = truth_and_prior()
