@@ -46,7 +46,8 @@ def zoo(tmp_path_factory):
 
 def options(folder, *more: str) -> list[str]:
     sources = ["--urdf", str(folder / "urdf"), "--mjcf", f"{folder / 'mjcf'}, nothing-of-this-name:here"]
-    return [*sources, "--states", "2", "--no-gradients", "--report", str(folder / "page.md"), "--results", str(folder), *more]
+    written = ["--report", str(folder / "page.md"), "--results", str(folder)]
+    return [*sources, "--states", "2", "--no-gradients", *written, *more]
 
 
 def test_every_case_has_an_outcome(zoo):
