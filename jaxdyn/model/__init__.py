@@ -3,7 +3,6 @@
 from jaxdyn.model._builder import STANDARD_GRAVITY, Joint, Mimic, ModelBuilder
 from jaxdyn.model._edit import (
     attach,
-    scaled,
     with_armature,
     with_joint_friction,
     with_link_parameters,
@@ -12,6 +11,7 @@ from jaxdyn.model._edit import (
 )
 from jaxdyn.model._inertia import BodyInertia
 from jaxdyn.model._model import FRICTION_VELOCITY, Frame, Model, parameters_of
+from jaxdyn.model._scaling import scaled
 from jaxdyn.model._summary import summary
 from jaxdyn.model._topology import Topology
 

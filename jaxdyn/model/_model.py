@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.model import _edit, _manifold, _summary
+from jaxdyn.model import _edit, _manifold, _scaling, _summary
 from jaxdyn.model._fields import ModelFields
 from jaxdyn.model._inertia import BodyInertia
 from jaxdyn.model._layout import rows_of, to_leading
@@ -175,7 +175,7 @@ class Model(ModelFields):
 
     def scaled(self, length: ArrayLike = 1.0, mass: ArrayLike = 1.0) -> Model:
         """`jaxdyn.scaled`: all lengths and masses times a factor."""
-        return _edit.scaled(self, length, mass)
+        return _scaling.scaled(self, length, mass)
 
     def summary(self) -> str:
         """A table of bodies, joints, limits, masses, and of what is likely to be wrong."""
