@@ -18,10 +18,11 @@ FLOORS = {
     "simulate": 4,
     "sysid": 5,
     "trajopt": 5,
-    "viz": 5,
+    "viz": 4,
     # The public names, re-exported.
     "samples": 6,
     "__init__": 7,
+    "cli": 8,
 }
 
 
@@ -62,5 +63,10 @@ def test_modules_are_private_and_names_public():
 
 
 def test_no_global_configuration_on_import():
+    """Only the command line configures JAX, when it is called: it is a program, and may choose."""
     for file in PACKAGE.rglob("*.py"):
-        assert "jax.config.update" not in file.read_text(), file
+        text = file.read_text()
+        if file.relative_to(PACKAGE).parts[0] != "cli":
+            assert "jax.config.update" not in text, file
+        outside_functions = [x for x in ast.parse(text).body if not isinstance(x, ast.FunctionDef | ast.ClassDef)]
+        assert not any("jax.config.update" in ast.unparse(x) for x in outside_functions), file

@@ -109,7 +109,7 @@ def load_urdf(
         raise ModelError(f"mimic is {mimic!r}; known: {listed(get_args(MimicMode.__value__))}")
     placement = None if root_placement is None else pose_vector(root_placement, "root_placement")
     robot = read(path_or_text, package_dirs, strict)
-    version = _version(robot)
+    version = format_version(robot)
     links, joints = by_name(robot, "link"), read_joints(robot)
     if not links:
         fail(robot, "it has no links; add at least one <link name=...>")
@@ -173,7 +173,7 @@ class _Loader:
         self.extension_elements = {e.attributes.get("name"): e for e in robot.named(JOINT_TAG)}
 
     def add(self, builder: ModelBuilder, joint: UrdfJoint) -> None:
-        placement = _origin(joint.element, self.version)
+        placement = pose_of(joint.element, self.version)
         if joint.type == "fixed":
             self.add_fixed(builder, joint.child, joint.parent, placement)
             frame = joint.element.attributes.get(FRAME_ATTRIBUTE, "yes")
@@ -234,10 +234,10 @@ class _Loader:
         xx, xy, xz, yy, yz, zz = (given.get(a, 0.0) for a in ("ixx", "ixy", "ixz", "iyy", "iyz", "izz"))
         about_center = BodyInertia(mass, (0.0, 0.0, 0.0), np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]))
         self.inertias[link] = about_center
-        return moved_parameters(about_center.parameters(), _origin(inertial, self.version))
+        return moved_parameters(about_center.parameters(), pose_of(inertial, self.version))
 
 
-def _version(robot: Element) -> str:
+def format_version(robot: Element) -> str:
     version = robot.attributes.get("version", "1.0")
     if version not in _VERSIONS:
         problem = f"version={shown(version)} of <robot>, but {listed(_VERSIONS)} are known"
@@ -262,7 +262,7 @@ def _check_root(
         fail(links[root], "nothing moves, as no joint does; perhaps free_base=True is meant")
 
 
-def _origin(element: Element, version: str) -> np.ndarray:
+def pose_of(element: Element, version: str) -> np.ndarray:
     """`[7]`: position, and the quaternion of roll, pitch, yaw about the fixed axes x, y, z in this order."""
     origin = element.child("origin")
     if origin is None:

@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _INFINITY = re.compile(r"([+-]?)inf(inity)?", re.ASCII | re.IGNORECASE)
 
 # They say nothing about the motion; what is inside them need not be kept.
-_PASSED_OVER = {"visual", "collision", "gazebo", "material"}
+PASSED_OVER = frozenset({"visual", "collision", "gazebo", "material"})
 
 
 class RobotFileWarning(UserWarning):
@@ -190,15 +190,20 @@ def shown(text: str) -> str:
     return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
 
 
-def read(path_or_text: str | os.PathLike, package_dirs: Sequence[str | os.PathLike], strict: bool) -> Element:
-    """The root element, `<robot>`."""
+def read(
+    path_or_text: str | os.PathLike,
+    package_dirs: Sequence[str | os.PathLike],
+    strict: bool,
+    passed_over: frozenset[str] = PASSED_OVER,
+) -> Element:
+    """The root element, `<robot>`, without the elements that are passed over."""
     if isinstance(path_or_text, str):
         text = path_or_text.lstrip("\ufeff" + string.whitespace)
         if text.startswith("<"):
             skipped = path_or_text.count("\n", 0, len(path_or_text) - len(text))
-            return _parse(text, Source("URDF text", strict), skipped)
+            return _parse(text, Source("URDF text", strict), skipped, passed_over)
         if path_or_text.startswith("package://"):
-            path_or_text = _in_package(path_or_text, package_dirs)
+            path_or_text = in_package(path_or_text, package_dirs)
     source = Source(str(path_or_text), strict)
     try:
         data = Path(path_or_text).read_bytes()
@@ -215,11 +220,11 @@ def read(path_or_text: str | os.PathLike, package_dirs: Sequence[str | os.PathLi
         if strict:
             raise RobotFileError(f"{source.name}: {problem}; remove it, or have it passed over by strict=False")
         source.forgiven.append(f"{problem}, passed over")
-        return _parse(stripped, source, skipped)
-    return _parse(data, source)
+        return _parse(stripped, source, skipped, passed_over)
+    return _parse(data, source, 0, passed_over)
 
 
-def _in_package(url: str, package_dirs: Sequence[str | os.PathLike]) -> Path:
+def in_package(url: str, package_dirs: Sequence[str | os.PathLike]) -> Path:
     """The file of a URL `package://name/path`: `path` in the folder `name` below one of `package_dirs`, or in one of
     them that itself is called so."""
     name, _, path = url.removeprefix("package://").partition("/")
@@ -237,7 +242,7 @@ def _in_package(url: str, package_dirs: Sequence[str | os.PathLike]) -> Path:
     raise RobotFileError(f"cannot find {shown(url)}: {reason}; {advice}")
 
 
-def _parse(data: str | bytes, source: Source, skipped: int = 0) -> Element:
+def _parse(data: str | bytes, source: Source, skipped: int, passed_over: frozenset[str]) -> Element:
     parser = expat.ParserCreate()
     stack = [Element("", {}, source, 0, "")]
     ignored = 0
@@ -249,7 +254,7 @@ def _parse(data: str | bytes, source: Source, skipped: int = 0) -> Element:
             advice = "xacro robot.urdf.xacro > robot.urdf"
             reason = f"<{tag}> belongs to xacro, which writes URDF; expand it first"
             raise RobotFileError(f"{source.name}, line {line}: {reason}: {advice}")
-        if ignored or tag in _PASSED_OVER:
+        if ignored or tag in passed_over:
             ignored += 1
             return
         name = attributes.get("name")

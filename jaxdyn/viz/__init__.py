@@ -1,0 +1,7 @@
+"""Pictures: robots in the browser, in pages and in images; plots of results. Needs the extra `viz`."""
+
+from jaxdyn.viz._geometry import Visual
+from jaxdyn.viz._viewer import Viewer, save_html, view
+from jaxdyn.viz._visuals import load_visuals
+
+__all__ = ["Viewer", "Visual", "load_visuals", "save_html", "view"]

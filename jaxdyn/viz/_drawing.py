@@ -1,0 +1,277 @@
+"""What a picture of a model consists of, whoever draws it: surfaces in layers, each fixed in a body or in the world."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import ModelError, require_last_axes
+from jaxdyn.algorithms import forward_kinematics
+from jaxdyn.model import Model
+from jaxdyn.model._inertia import rotational_about_center, unphysical_reason
+from jaxdyn.model._topology import PRIMITIVES
+from jaxdyn.viz._geometry import (
+    Solid,
+    Visual,
+    between,
+    box,
+    cone,
+    cylinder,
+    joined,
+    placed,
+    rotation_of,
+    sphere,
+    turned_to,
+)
+from jaxdyn.viz._visuals import load_robot, load_visuals
+
+MESHES, ELLIPSOIDS, SKELETON, FRAMES, AXES = LAYERS = ("meshes", "ellipsoids", "skeleton", "frames", "axes")
+_SEGMENT, _JOINT, _INERTIA, _UNPHYSICAL = "#6b7280", "#334155", "#4c9be8", "#e11d48"
+_TRIAD = ("#e5484d", "#30a46c", "#3e63dd")
+_TURNS, _SLIDES = "#f59e0b", "#a855f7"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Surface:
+    """Triangles in the frame of body `body` (-1: of the world) with one colour `[4]`, of one of `LAYERS`."""
+
+    layer: str
+    body: int
+    solid: Solid
+    color: np.ndarray
+    textured: Any = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Drawing:
+    """The surfaces of a model, and `unit`, the length of a usual segment, m."""
+
+    model: Model
+    surfaces: list[Surface]
+    unit: float
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The layers to show at first: meshes alone if there are any."""
+        if any(x.layer == MESHES for x in self.surfaces):
+            return (MESHES,)
+        return tuple(layer for layer in LAYERS if layer != MESHES)
+
+    def bounds(self, poses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`[3]`, `[3]`: the least box along the axes of the world that holds what is shown (of its boxes in the bodies)
+        with the bodies at `poses` `[*batch, nb, 7]`."""
+        solid = [x for x in self.surfaces if x.layer in self.shown and x.layer not in (FRAMES, AXES)]
+        low, high = np.full(3, np.inf), np.full(3, -np.inf)
+        for x in solid:
+            box = np.stack([x.solid.vertices.min(axis=0), x.solid.vertices.max(axis=0)])
+            corners = np.stack(np.meshgrid(*box.T), axis=-1).reshape(-1, 3)
+            if x.body >= 0:
+                at = poses.reshape(-1, *poses.shape[-2:])[:, x.body]
+                corners = (corners @ np.swapaxes(rotation_of(at[:, 3:]), -1, -2) + at[:, None, :3]).reshape(-1, 3)
+            low, high = np.minimum(low, corners.min(axis=0)), np.maximum(high, corners.max(axis=0))
+        return low, high
+
+
+def drawing_of(
+    model_or_path: Any,
+    visuals: Sequence[Visual] | str | os.PathLike | None,
+    package_dirs: Sequence[str | os.PathLike],
+    skip_missing: bool,
+    options: dict[str, Any],
+) -> Drawing:
+    """See `Viewer` for the arguments."""
+    if isinstance(model_or_path, Model):
+        model = model_or_path
+        if options:
+            raise ModelError(f"{', '.join(options)}: arguments of a file's loader, but a model is given, no file")
+        visuals = () if visuals is None else visuals
+    else:
+        model = load_robot(model_or_path, package_dirs, **options)
+        visuals = model_or_path if visuals is None else visuals
+    if isinstance(visuals, str | os.PathLike) or not isinstance(visuals, Sequence):
+        visuals = load_visuals(visuals, package_dirs=package_dirs, skip_missing=skip_missing)
+    if model.joint_placement.ndim > 2:
+        batch = model.joint_placement.shape[:-2]
+        raise ModelError(f"the model has batch axes {batch}; choose one: jax.tree.map(lambda x: x[0], model)")
+    return _draw(model, visuals)
+
+
+def body_poses(model: Model, q) -> np.ndarray:
+    """`[*batch, nb, 7]`: position and quaternion of all bodies in the world. **Raises** `ShapeError`."""
+    q = jnp.asarray(q, model.dtype)
+    require_last_axes(q, (model.nq,), "q", f"nq = {model.nq} for this model")
+    return np.asarray(_poses(model, q), np.float64)
+
+
+@jax.jit
+def _poses(model: Model, q):
+    return forward_kinematics(model, q).to_vector()
+
+
+def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
+    surfaces = [_fixed(model, visual) for visual in visuals]
+    segments = list(_segments(model))
+    poses = body_poses(model, model.neutral())
+    known = [x.solid.vertices if x.body < 0 else placed(x.solid.vertices, poses[x.body]) for x in surfaces]
+    known += [placed(np.stack([a, b]), poses[i]) if i >= 0 else np.stack([a, b]) for i, a, b in segments]
+    points = np.concatenate([*known, poses[:, :3]])
+    low, high = points.min(axis=0), points.max(axis=0)
+    lengths = [x for _, a, b in segments if (x := float(np.linalg.norm(b - a))) > 1e-6]
+    size = float(np.linalg.norm(high - low)) or 2.0 * _inertial_radius(model) or 1.0
+    unit = float(np.clip(np.median(lengths) if lengths else size / 4, size / 40, size / 4))
+    parameters = np.asarray(model.inertial_parameters, np.float64)
+    surfaces += [x for i in range(model.nb) for x in _ellipsoid(i, parameters[i], 0.06 * unit)]
+    surfaces += _skeleton(model, segments, unit)
+    surfaces += _triads(model, unit)
+    surfaces += [x for i in range(model.nb) for x in _joint_axes(model, i, unit)]
+    return Drawing(model, surfaces, unit)
+
+
+def _fixed(model: Model, visual: Visual) -> Surface:
+    """A visual in the body that carries its frame."""
+    body, pose = -1, np.array([0.0, 0, 0, 1, 0, 0, 0])
+    if visual.frame != "world" or "world" in model.topology.frame_names:
+        k = model.topology.frame(visual.frame)
+        body, pose = model.topology.frame_bodies[k], np.asarray(model.frame_placement[k], np.float64)
+    textured = visual.textured
+    solid = Solid(np.asarray(visual.vertices, np.float64), np.asarray(visual.faces)).moved(pose)
+    if textured is not None:
+        textured = textured.copy()
+        textured.vertices = solid.vertices
+    return Surface(MESHES, body, solid, np.asarray(visual.color, np.float64), textured)
+
+
+# Inertias
+
+
+def _ellipsoid(body: int, parameters: np.ndarray, least: float) -> Iterator[Surface]:
+    """The uniform ellipsoid of the same mass, centre of mass and moments of inertia: its semi-axes are the roots of
+    `5 s / m` for the principal second moments `s_k = tr(I) / 2 - I_k`. A semi-axis is at least `least`, so that points
+    and rods are seen; an inertia that no distribution of mass has is red."""
+    m = parameters[0]
+    if m <= 0:
+        return
+    moments, axes = np.linalg.eigh(rotational_about_center(parameters))
+    second = np.maximum(moments.sum() / 2 - moments, 0.0)
+    axes = axes * np.sign(np.linalg.det(axes))
+    solid = sphere(np.maximum(np.sqrt(5 * second / m), least))
+    color = _INERTIA if unphysical_reason(parameters) is None else _UNPHYSICAL
+    yield Surface(
+        ELLIPSOIDS, body, Solid(solid.vertices @ axes.T + parameters[1:4] / m, solid.faces), _rgba(color, 0.55)
+    )
+
+
+def _inertial_radius(model: Model) -> float:
+    """The largest radius of gyration, m."""
+    parameters = np.asarray(model.inertial_parameters, np.float64)
+    return max((np.sqrt(abs(np.trace(rotational_about_center(p))) / p[0]) for p in parameters if p[0] > 0), default=0.0)
+
+
+# The skeleton
+
+
+def _segments(model: Model) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Body (-1: world) and two points in it: from its origin to the joints that it carries; where it carries none, to
+    its frames and its centre of mass; in the world, to the joints that do not move freely."""
+    topology, zero = model.topology, np.zeros(3)
+    places = np.asarray(model.joint_placement, np.float64)[:, :3]
+    frames = np.asarray(model.frame_placement, np.float64)[:, :3]
+    masses = np.asarray(model.mass)
+    centers = np.asarray(model.inertial_parameters, np.float64)[:, 1:4]
+    for i, parent in enumerate(topology.parents):
+        if parent >= 0 or topology.joint_types[i] != "free":
+            yield parent, zero, places[i]
+    for i in set(range(model.nb)) - set(topology.parents):
+        for k, body in enumerate(topology.frame_bodies):
+            if body == i:
+                yield i, zero, frames[k]
+        if masses[i] > 0:
+            yield i, zero, centers[i] / masses[i]
+
+
+def _skeleton(model: Model, segments, unit: float) -> list[Surface]:
+    out = []
+    for body in range(-1, model.nb):
+        rods = [
+            between(cylinder(0.03 * unit, np.linalg.norm(b - a), 12), a, b)
+            for i, a, b in segments
+            if i == body and np.linalg.norm(b - a) > 1e-3 * unit
+        ]
+        if rods:
+            out.append(Surface(SKELETON, body, joined(rods), _rgba(_SEGMENT)))
+    for i, kind in enumerate(model.topology.joint_types):
+        out.append(Surface(SKELETON, i, _joint_solid(model, i, kind, 0.09 * unit), _rgba(_JOINT)))
+    return out
+
+
+def _joint_solid(model: Model, i: int, kind: str, radius: float) -> Solid:
+    """At the origin of a body: a drum about the axis of a turning joint, a block along that of a sliding one."""
+    if kind in ("ball", "free"):
+        return sphere(radius)
+    axis = _axes_of(model, i)[-1]
+    made = box([1.4 * radius, 1.4 * radius, 3 * radius]) if kind == "prismatic" else cylinder(radius, 2.2 * radius)
+    return Solid(made.vertices @ turned_to(axis).T, made.faces)
+
+
+# Frames and axes
+
+
+def _triads(model: Model, unit: float) -> list[Surface]:
+    """Red, green, blue along x, y, z: of the world, of bodies, and, smaller, of the other frames."""
+    topology = model.topology
+    length = 0.35 * unit
+    found: dict[int, list[tuple[float, np.ndarray]]] = {-1: [(1.5 * length, np.array([0.0, 0, 0, 1, 0, 0, 0]))]}
+    for k, body in enumerate(topology.frame_bodies):
+        place = np.asarray(model.frame_placement[k], np.float64)
+        found.setdefault(body, []).append((length if k < model.nb else 0.6 * length, place))
+    out = []
+    for body, triads in found.items():
+        for axis, color in enumerate(_TRIAD):
+            rods = []
+            for scale, pose in triads:
+                start, end = pose[:3], pose[:3] + scale * rotation_of(pose[3:])[:, axis]
+                rods.append(between(cylinder(0.03 * scale, scale, 8), start, end))
+            out.append(Surface(FRAMES, body, joined(rods), _rgba(color)))
+    return out
+
+
+def _axes_of(model: Model, i: int) -> np.ndarray:
+    """`[n, 3]`: the axes of a joint of one or more primitive motions, in its frame."""
+    node = int(model.topology.joint_nodes[i])
+    dofs = [model.topology.first_dofs[node + k] for k in range(len(PRIMITIVES[model.topology.joint_types[i]]))]
+    rows = [int(np.flatnonzero(model.topology.axis_dofs == dof)[0]) for dof in dofs]
+    return np.asarray(model.joint_axis, np.float64)[rows]
+
+
+def _joint_axes(model: Model, i: int, unit: float) -> Iterator[Surface]:
+    """Arrows along the axes, orange where the joint turns about them, violet where it slides along them.
+
+    The last axis is fixed in the joint's own body; those before it in the body that carries the joint, where they stand
+    before any of them turns.
+    """
+    kind = model.topology.joint_types[i]
+    if kind in ("ball", "free"):
+        return
+    place, letters = np.asarray(model.joint_placement[i], np.float64), PRIMITIVES[kind]
+    for k, (letter, axis) in enumerate(zip(letters, _axes_of(model, i), strict=True)):
+        shaft, head = 0.7 * unit, 0.14 * unit
+        arrow = joined(
+            [
+                cylinder(0.018 * unit, shaft, 12).moved(np.array([0, 0, shaft / 2 - 0.25 * unit, 1, 0, 0, 0])),
+                cone(0.05 * unit, 0.0, head, 16).moved(np.array([0, 0, shaft + head / 2 - 0.25 * unit, 1, 0, 0, 0])),
+            ]
+        )
+        arrow = Solid(arrow.vertices @ turned_to(axis).T, arrow.faces)
+        own = k == len(letters) - 1
+        color = _rgba(_SLIDES if letter == "P" else _TURNS)
+        yield Surface(AXES, i if own else model.topology.parents[i], arrow if own else arrow.moved(place), color)
+
+
+def _rgba(color: str, opacity: float = 1.0) -> np.ndarray:
+    return np.array([*(int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)), opacity])

@@ -1,0 +1,140 @@
+"""Files of meshes, read by trimesh."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxdyn._errors import RobotFileError
+from jaxdyn.viz._geometry import Solid, Visual, without_slivers
+
+# Formats without a shape of their own for each triangle: where neighbours are flatter than this they are shaded as one.
+_CREASE = np.radians(30.0)
+_COLORS = 32
+"""Where a mesh has more colours than this, they are a picture's, and their mean is taken."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MeshPart:
+    """Triangles of a file that have one colour `[4]` (None where the file has none), or an image on them."""
+
+    solid: Solid
+    color: np.ndarray | None
+    textured: Any = None
+
+    def scaled(self, factors) -> MeshPart:
+        return self._with(self.solid.scaled(factors))
+
+    def moved(self, pose: np.ndarray) -> MeshPart:
+        return self._with(self.solid.moved(pose))
+
+    def _with(self, solid: Solid) -> MeshPart:
+        textured = None
+        if self.textured is not None:
+            textured = self.textured.copy()
+            textured.vertices, textured.faces = solid.vertices, solid.faces
+        return MeshPart(solid, self.color, textured)
+
+    def visual(self, frame: str, color: np.ndarray) -> Visual:
+        """Fixed in a frame; in the given colour if it has none of its own."""
+        own = color if self.color is None else self.color
+        return Visual(frame, self.solid.vertices, self.solid.faces, own, self.textured)
+
+
+def trimesh() -> Any:
+    """The module, which is optional. **Raises** `ImportError` that says how to install it."""
+    try:
+        import trimesh
+    except ImportError as error:
+        reason = "meshes are read by trimesh, which is not installed"
+        raise ImportError(f"{reason}: pip install 'jaxdyn[viz]'") from error
+    return trimesh
+
+
+def read_mesh(path: Path) -> list[MeshPart]:
+    """The triangles of a file in m, by colour. Formats: STL, OBJ, COLLADA, PLY, OFF, GLB and glTF.
+
+    **Raises** `RobotFileError` for a file that cannot be read, `ImportError` without trimesh, or without pycollada for
+    COLLADA.
+    """
+    module = trimesh()
+    if path.suffix.lower() == ".dae":
+        _require_collada(path)
+    try:
+        # Shared vertices are kept as the file has them: where it has none, an edge is sharp.
+        scene = module.load_scene(path, process=False)
+    except Exception as error:
+        # Whatever the foreign reader raises says what is wrong with the file.
+        reason = str(error) or type(error).__name__
+        raise RobotFileError(f"cannot read the mesh {str(path)!r}: {reason}; convert it to STL, OBJ or DAE") from error
+    parts: list[MeshPart] = []
+    for node in scene.graph.nodes_geometry:
+        transform, name = scene.graph[node]
+        mesh = scene.geometry[name]
+        if isinstance(mesh, module.Trimesh) and len(mesh.faces):
+            parts += _parts(mesh, np.diag([*[_unit(mesh)] * 3, 1.0]) @ transform)
+    if not parts:
+        raise RobotFileError(f"the mesh {str(path)!r} has no triangles; export its surface")
+    return parts
+
+
+def _require_collada(path: Path) -> None:
+    try:
+        import collada  # noqa: F401
+    except ImportError as error:
+        reason = f"COLLADA files such as {path.name!r} are read by pycollada, which is not installed"
+        raise ImportError(f"{reason}: pip install 'jaxdyn[viz]'") from error
+
+
+def _unit(mesh) -> float:
+    """Of COLLADA, which says so; others are in m in robots' files."""
+    found = re.fullmatch(r"([\d.eE+-]+) \* meters", str(mesh.metadata.get("units", "")))
+    return float(found[1]) if found else 1.0
+
+
+def _parts(mesh, transform: np.ndarray) -> list[MeshPart]:
+    mesh = mesh.copy()
+    mesh.apply_transform(transform)
+    if mesh.visual.kind == "texture" and _has_image(mesh.visual):
+        color = np.asarray(mesh.visual.to_color().vertex_colors, np.float64).mean(axis=0) / 255
+        return [MeshPart(_solid(mesh), color, mesh)]
+    if mesh.visual.kind is None:
+        return [MeshPart(_smoothed(mesh), None)]
+    if mesh.visual.kind == "texture":
+        return [MeshPart(_solid(mesh), np.asarray(mesh.visual.material.main_color, np.float64) / 255)]
+    colors, which = np.unique(mesh.visual.face_colors, axis=0, return_inverse=True)
+    if len(colors) > _COLORS:
+        colors, which = colors.mean(axis=0)[None], np.zeros(len(mesh.faces), int)
+    solid = _solid(mesh)
+    return [
+        MeshPart(_compact(Solid(solid.vertices, solid.faces[which.ravel() == k])), np.asarray(color, np.float64) / 255)
+        for k, color in enumerate(colors)
+    ]
+
+
+def _has_image(visual) -> bool:
+    material = visual.material
+    images = (getattr(material, name, None) for name in ("image", "baseColorTexture"))
+    return visual.uv is not None and any(image is not None for image in images)
+
+
+def _smoothed(mesh) -> Solid:
+    """Of a file without colours, such as STL, whose triangles share no vertices: those of flat neighbours do then."""
+    mesh.merge_vertices()
+    solid = without_slivers(_solid(mesh))
+    mesh = trimesh().Trimesh(solid.vertices, solid.faces, process=False)
+    return _solid(trimesh().graph.smooth_shade(mesh, angle=_CREASE))
+
+
+def _solid(mesh) -> Solid:
+    return Solid(np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64))
+
+
+def _compact(solid: Solid) -> Solid:
+    """Without the vertices that no triangle has."""
+    used, faces = np.unique(solid.faces, return_inverse=True)
+    return Solid(solid.vertices[used], faces.reshape(-1, 3))
