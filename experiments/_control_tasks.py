@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxdyn
-from experiments._motion_tasks import HOME, Drawing, task_of
 from jaxdyn import Model, frame_pose, generalized_gravity
+from jaxdyn.cli._motion_tasks import HOME, Drawing, task_of
 from jaxdyn.trajopt import (
     ControlResidual,
     FramePositionResidual,

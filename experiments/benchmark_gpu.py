@@ -23,10 +23,10 @@ from experiments import _benchmark_models as models
 from experiments._benchmark_hlo import count_kernels
 from experiments._benchmark_jax import Jaxdyn, operation
 from experiments._benchmark_report import conditions, number, table
-from experiments._config import parse_arguments
-from jaxdyn import DataError, JaxdynError
+from experiments._main import CONFIGS, experiment
+from jaxdyn import DataError
 
-DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "benchmark_gpu.toml"
+DEFAULT_CONFIG = CONFIGS / "benchmark_gpu.toml"
 OPERATIONS = ("aba", "rnea", "crba", "aba_derivatives", "rnea_derivatives", "gradient", "parameter_gradient")
 _HEADER = (
     *("robot", "operation", "batch", "evaluations/s", "ns each", "kernels", "launches", "GFLOP", "GB"),
@@ -62,14 +62,9 @@ class Config:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment; the exit code is 2, with a message on stderr, for a mistake and where there is no GPU."""
-    try:
-        arguments = sys.argv[1:] if arguments is None else arguments
-        program = "python -m experiments.benchmark_gpu"
-        run(parse_arguments(Config, arguments, DEFAULT_CONFIG, program, (__doc__ or "").splitlines()[0]))
-    except (JaxdynError, models.RobotError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return experiment(
+        Config, run, arguments, DEFAULT_CONFIG, "benchmark_gpu", __doc__, x64=False, mistakes=(models.RobotError,)
+    )
 
 
 def run(config: Config) -> list[dict]:

@@ -20,13 +20,13 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments._config import parse_arguments
 from experiments._control_tasks import CONTROL_TASKS, ControlTask
-from experiments._files import write_durably, write_json, write_npz
-from experiments._motion_pictures import animate, draw_trajectory, pyplot
+from experiments._main import CONFIGS, experiment
 from experiments._payload import identified, loaded
 from experiments._plants import driven, plant_of, wrong_masses
-from jaxdyn import DataError, JaxdynError, Model
+from jaxdyn import DataError, Model
+from jaxdyn.cli._files import write_durably, write_json, write_npz
+from jaxdyn.cli._motion_pictures import animate, draw_trajectory, pyplot
 from jaxdyn.trajopt import (
     MPC,
     ClosedLoop,
@@ -37,7 +37,7 @@ from jaxdyn.trajopt import (
     closed_loop,
 )
 
-DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "control_cartpole.toml"
+DEFAULT_CONFIG = CONFIGS / "control_cartpole.toml"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,15 +80,7 @@ class Config:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
-    jax.config.update("jax_enable_x64", True)
-    try:
-        arguments = sys.argv[1:] if arguments is None else arguments
-        program = "python -m experiments.control"
-        run(parse_arguments(Config, arguments, DEFAULT_CONFIG, program, (__doc__ or "").splitlines()[0]))
-    except (JaxdynError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return experiment(Config, run, arguments, DEFAULT_CONFIG, "control", __doc__)
 
 
 class Loops:

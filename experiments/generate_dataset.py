@@ -22,9 +22,12 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxdyn
-from experiments._config import parse_arguments
-from experiments._files import (
+from experiments._main import CONFIGS, experiment
+from experiments._population import Controls, Population, draw_models, draw_motion, effort_limits, leaves_by_name
+from jaxdyn import DataError, Model, rollout
+from jaxdyn.cli._files import (
     alone_in,
+    data_path,
     digest,
     digest_of_arrays,
     read_json,
@@ -33,12 +36,9 @@ from experiments._files import (
     write_json,
     write_npz,
 )
-from experiments._population import Controls, Population, draw_models, draw_motion, effort_limits, leaves_by_name
-from experiments.identify import data_path
-from jaxdyn import DataError, JaxdynError, Model, rollout
 from jaxdyn.io import load_urdf
 
-DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "generate_dataset.toml"
+DEFAULT_CONFIG = CONFIGS / "generate_dataset.toml"
 FORMAT = 1
 SHARD = {
     "t": "[steps + 1], s",
@@ -93,15 +93,7 @@ class Config:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
     # An application may choose; which precision is used is said by the configuration.
-    jax.config.update("jax_enable_x64", True)
-    try:
-        arguments = sys.argv[1:] if arguments is None else arguments
-        program = "python -m experiments.generate_dataset"
-        run(parse_arguments(Config, arguments, DEFAULT_CONFIG, program, (__doc__ or "").splitlines()[0]))
-    except (JaxdynError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return experiment(Config, run, arguments, DEFAULT_CONFIG, "generate_dataset", __doc__)
 
 
 def run(config: Config) -> Path:

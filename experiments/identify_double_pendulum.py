@@ -20,14 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments._config import parse_arguments
-from experiments._files import alone_in, read_json, require_same, write_durably, write_json, write_npz
-from experiments.identify import data_path
-from jaxdyn import DataError, JaxdynError, Joint, Model, ModelBuilder
+from experiments._main import CONFIGS, experiment
+from jaxdyn import DataError, Joint, Model, ModelBuilder
+from jaxdyn.cli._files import alone_in, data_path, read_json, require_same, write_durably, write_json, write_npz
 from jaxdyn.sysid import (
     LogCholesky,
     Parametrisation,
@@ -41,7 +39,7 @@ from jaxdyn.sysid import (
     rollout_errors,
 )
 
-DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "identify_double_pendulum.toml"
+DEFAULT_CONFIG = CONFIGS / "identify_double_pendulum.toml"
 INTEGRATOR: Any = "semi_implicit_euler"
 """With as many substeps that the error is far below the noise."""
 SUBSTEPS = 2
@@ -105,15 +103,7 @@ class Config:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
     # An application may choose: derivatives of roll-outs lose digits.
-    jax.config.update("jax_enable_x64", True)
-    try:
-        arguments = sys.argv[1:] if arguments is None else arguments
-        program = "python -m experiments.identify_double_pendulum"
-        run(parse_arguments(Config, arguments, DEFAULT_CONFIG, program, (__doc__ or "").splitlines()[0]))
-    except (JaxdynError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return experiment(Config, run, arguments, DEFAULT_CONFIG, "identify_double_pendulum", __doc__)
 
 
 def run(config: Config) -> dict[str, Any]:

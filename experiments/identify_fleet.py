@@ -22,12 +22,12 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxdyn
-from experiments._config import parse_arguments
-from experiments._files import write_json
-from jaxdyn import DataError, JaxdynError, Model, State, rollout
+from experiments._main import CONFIGS, experiment
+from jaxdyn import DataError, Model, State, rollout
+from jaxdyn.cli._files import write_json
 from jaxdyn.sysid import InertiaScale, Parametrisation, Positive, fit_fleet
 
-DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "identify_fleet.toml"
+DEFAULT_CONFIG = CONFIGS / "identify_fleet.toml"
 SAMPLES = {
     name: getattr(jaxdyn.samples, name) for name in ("acrobot", "arm", "cartpole", "double_pendulum", "pendulum")
 }
@@ -71,15 +71,7 @@ class Config:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
     # An application may choose.
-    jax.config.update("jax_enable_x64", True)
-    try:
-        arguments = sys.argv[1:] if arguments is None else arguments
-        program = "python -m experiments.identify_fleet"
-        run(parse_arguments(Config, arguments, DEFAULT_CONFIG, program, (__doc__ or "").splitlines()[0]))
-    except (JaxdynError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return experiment(Config, run, arguments, DEFAULT_CONFIG, "identify_fleet", __doc__)
 
 
 def run(config: Config) -> dict[str, Any]:

@@ -26,8 +26,9 @@ import optax
 from tqdm import tqdm
 
 import jaxdyn
-from experiments._config import parse_arguments
-from experiments._files import (
+from experiments._main import CONFIGS, experiment
+from jaxdyn import DataError, Model, State, Trajectory, rollout
+from jaxdyn.cli._files import (
     alone_in,
     read_json,
     require_same,
@@ -35,10 +36,9 @@ from experiments._files import (
     write_json,
     write_npz,
 )
-from jaxdyn import DataError, JaxdynError, Model, State, Trajectory, rollout
 from jaxdyn.simulate import ActuatedPolicy, Actuation, EffortLimits
 
-DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "train_policy.toml"
+DEFAULT_CONFIG = CONFIGS / "train_policy.toml"
 FORMAT = 1
 UPRIGHT_ANGLE = 0.1
 """rad: within this of upright for the last second of a test, and slower than `UPRIGHT_SPEED`, is a success."""
@@ -117,14 +117,7 @@ class Training(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
-    try:
-        arguments = sys.argv[1:] if arguments is None else arguments
-        program = "python -m experiments.train_policy"
-        run(parse_arguments(Config, arguments, DEFAULT_CONFIG, program, (__doc__ or "").splitlines()[0]))
-    except (JaxdynError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return experiment(Config, run, arguments, DEFAULT_CONFIG, "train_policy", __doc__, x64=False)
 
 
 def run(config: Config) -> dict[str, Any]:

@@ -13,9 +13,10 @@ import pytest
 
 import jaxdyn
 from experiments import identify
-from experiments._config import read_config
-from experiments._simulated_recording import Simulation, simulate
 from jaxdyn import DataError, Model, ModelError, rnea
+from jaxdyn.cli import _identify
+from jaxdyn.cli._config import read_config
+from jaxdyn.cli._simulated_recording import Simulation, simulate
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares
 
 V_SCALE = 0.05
@@ -307,15 +308,15 @@ def test_the_command_line_overrides_the_file(monkeypatch):
 def test_a_start_that_is_not_physical_is_named(capsys):
     chain = jaxdyn.samples.chain(3)
     bad = eqx.tree_at(lambda m: m.inertial_parameters, chain, chain.inertial_parameters.at[1, 9].set(9.0))
-    start = identify.physical_start(bad)
+    start = _identify.physical_start(bad)
     assert "link1" in capsys.readouterr().out
     np.testing.assert_array_equal(start.inertial_parameters[0], chain.inertial_parameters[0])
-    assert identify.physical_start(chain) is chain
+    assert _identify.physical_start(chain) is chain
 
 
 def test_without_matplotlib_there_is_no_plot_but_advice(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     nothing: Any = None
-    identify.draw(tmp_path / "torque.png", nothing, nothing, nothing, {})
+    _identify.draw(tmp_path / "torque.png", nothing, nothing, nothing, {})
     assert "pip install 'jaxdyn[viz]'" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())

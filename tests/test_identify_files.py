@@ -9,8 +9,9 @@ import pytest
 
 import jaxdyn
 from experiments import identify
-from experiments._fit_files import Kept
 from jaxdyn import DataError, to_urdf
+from jaxdyn.cli import _identify
+from jaxdyn.cli._fit_files import Kept
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics
 
 ROBOT = jaxdyn.samples.chain(2)
@@ -55,7 +56,7 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(identify, "fit_inverse_dynamics", interrupted)
+        patch.setattr(_identify, "fit_inverse_dynamics", interrupted)
         assert identify.main(command(data)) == 130
     assert "the same command goes on" in capsys.readouterr().err
     assert sorted(x.name for x in (folder / "unfinished").iterdir()) == ["begun.json", "least squares.npz"]
@@ -64,7 +65,7 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
     assert "configuration.cutoff was 12.0 and is 10.0" in capsys.readouterr().err
 
     with monkeypatch.context() as patch:
-        patch.setattr(identify, "ordinary_least_squares", interrupted)
+        patch.setattr(_identify, "ordinary_least_squares", interrupted)
         assert identify.main(command(data, "--urdf")) == 0
     assert sorted(x.name for x in folder.iterdir()) == ["identified.urdf", "parameters.json"]
     gone_on = json.loads((folder / "parameters.json").read_text())

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from experiments import optimize
-from experiments._config import read_config
-from experiments._motion_tasks import TASKS, quadrotor_actuation, quadrotor_model, task_of
 from jaxdyn import aba
+from jaxdyn.cli._config import read_config
+from jaxdyn.cli._motion_tasks import TASKS, quadrotor_actuation, quadrotor_model, task_of
 
 CONFIGS = sorted(optimize.DEFAULT_CONFIG.parent.glob("optimize_*.toml"))
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from robots import robot_path
 
-from experiments._simulated_recording import Simulation, simulate
 from jaxdyn import Model
+from jaxdyn.cli._simulated_recording import Simulation, simulate
 from jaxdyn.io import load_urdf
 from jaxdyn.sysid import (
     JointEffects,

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments._files import write_durably
-from experiments._motion_tasks import Drawing
-from jaxdyn import Model, forward_kinematics
+from jaxdyn.algorithms import forward_kinematics
+from jaxdyn.cli._files import write_durably
+from jaxdyn.cli._motion_tasks import Drawing
+from jaxdyn.model import Model
 
 
 def pyplot() -> Any:

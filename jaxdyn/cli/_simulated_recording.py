@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn import DataError, Model, aba, crba, rnea
+from jaxdyn._errors import DataError
+from jaxdyn.algorithms import aba, crba, rnea
 from jaxdyn.io import to_mjcf
+from jaxdyn.model import Model
 from jaxdyn.sysid import (
     Recording,
     inertial_parameters_from_pseudo_inertia,

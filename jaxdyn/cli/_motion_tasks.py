@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-import jaxdyn
-from jaxdyn import BodyInertia, DataError, Joint, Model, ModelBuilder, generalized_gravity
+from jaxdyn import samples
+from jaxdyn._errors import DataError
+from jaxdyn.algorithms import frame_pose, generalized_gravity
+from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
 from jaxdyn.trajopt import (
     Capsule,
     ClearanceResidual,
@@ -81,7 +83,7 @@ def pendulum(horizon: int) -> Task:
     dt, limit = 4.0 / horizon, 2.0
     up = FunctionResidual(_UPRIGHT[1], jnp.array([np.pi]), of_state=True)
     problem = Problem(
-        ModelDynamics(jaxdyn.samples.pendulum(), dt),
+        ModelDynamics(samples.pendulum(), dt),
         np.zeros(2),
         horizon,
         stage_costs=[QuadraticCost(up, dt * np.array([1, 1, 0.05])), QuadraticCost(ControlResidual(), 0.02 * dt)],
@@ -99,7 +101,7 @@ def cartpole(horizon: int) -> Task:
     dt = 3.0 / horizon
     goal, hanging = np.zeros(4), np.array([0, np.pi, 0, 0])
     problem = Problem(
-        ModelDynamics(jaxdyn.samples.cartpole(), dt, actuation=np.array([[1.0], [0.0]])),
+        ModelDynamics(samples.cartpole(), dt, actuation=np.array([[1.0], [0.0]])),
         hanging,
         horizon,
         stage_costs=[
@@ -121,7 +123,7 @@ def acrobot(horizon: int) -> Task:
     up = FunctionResidual(_UPRIGHT[2], jnp.array([np.pi, 0.0]), of_state=True)
     weights = np.array([1.0, 1, 1, 1, 0.1, 0.1])
     problem = Problem(
-        ModelDynamics(jaxdyn.samples.acrobot(), dt, actuation=np.array([[0.0], [1.0]])),
+        ModelDynamics(samples.acrobot(), dt, actuation=np.array([[0.0], [1.0]])),
         np.zeros(4),
         horizon,
         stage_costs=[QuadraticCost(up, 0.1 * dt * weights), QuadraticCost(ControlResidual(), 0.002 * dt)],
@@ -137,7 +139,7 @@ def acrobot(horizon: int) -> Task:
 
 def arm(horizon: int) -> Task:
     """Reaching past a sphere, which the way of least effort would cross; four capsules keep 2 cm away from it."""
-    dt, model = 1.5 / horizon, jaxdyn.samples.arm()
+    dt, model = 1.5 / horizon, samples.arm()
     start = HOME.copy()
     start[0] = -0.8
     target = np.array([0.45, 0.42, 0.35])
@@ -163,7 +165,7 @@ def arm(horizon: int) -> Task:
     hold = np.asarray(generalized_gravity(model, jnp.asarray(start)))
 
     def error(x: np.ndarray) -> float:
-        at = jaxdyn.frame_pose(model, jnp.asarray(x[:7]), "flange").translation
+        at = frame_pose(model, jnp.asarray(x[:7]), "flange").translation
         return float(np.linalg.norm(np.asarray(at) - target))
 
     return Task(problem, hold, Drawing(_ARM_LINES, False, (OBSTACLE,)), error, "m")

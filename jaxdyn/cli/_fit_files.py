@@ -10,8 +10,9 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from experiments._files import digest_of_arrays, require_same, write_durably, write_json, write_npz
-from jaxdyn import DataError, Model
+from jaxdyn._errors import DataError
+from jaxdyn.cli._files import digest_of_arrays, require_same, write_durably, write_json, write_npz
+from jaxdyn.model import Model
 from jaxdyn.sysid import InverseDynamicsFit, JointEffects, JointEffectValues, Recording
 
 _LEAVES = ("inertial_parameters", "armature", "damping", "friction", "friction_velocity")

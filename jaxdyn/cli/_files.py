@@ -13,7 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn import DataError
+from jaxdyn._errors import DataError
+
+
+def data_path(name: str) -> Path:
+    """A path as given, or below $JAXDYN_DATA."""
+    path = Path(name).expanduser()
+    if path.is_absolute():
+        return path
+    root = os.environ.get("JAXDYN_DATA")
+    if not root:
+        raise DataError(
+            f"{name} lies below the directory of recorded data, and the environment variable JAXDYN_DATA, which names "
+            "it, is not set; set it, or give an absolute path"
+        )
+    return Path(root).expanduser() / path
 
 
 def write_durably(path: Path, write: Callable[[Path], object]) -> None:
