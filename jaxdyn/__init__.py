@@ -1,120 +1,128 @@
-"""Differentiable rigid-body dynamics, system identification and trajectory optimization in JAX."""
+"""Differentiable rigid-body dynamics, system identification and trajectory optimization in JAX.
 
-from jaxdyn import samples
-from jaxdyn._errors import (
-    DataError,
-    JaxdynError,
-    ModelError,
-    PhysicalityWarning,
-    RobotFileError,
-    ShapeError,
-    UnknownNameError,
-)
-from jaxdyn.algorithms import (
-    AbaSecondDerivatives,
-    ArticulatedBodies,
-    DeNOC,
-    EnergyRegressors,
-    FrameTarget,
-    HessianProduct,
-    IKSolution,
-    IKStatus,
-    NewtonEuler,
-    Power,
-    RneaSecondDerivatives,
-    aba,
-    aba_derivatives,
-    aba_hessian_vector_product,
-    aba_second_derivatives,
-    articulated_bodies,
-    articulated_inertias,
-    base_reaction,
-    body_regressor,
-    center_of_mass,
-    centroidal_inertia,
-    centroidal_momentum,
-    centroidal_momentum_matrix,
-    centroidal_momentum_matrix_time_derivative,
-    centroidal_momentum_time_derivative,
-    christoffel_symbols,
-    com_acceleration,
-    com_bias_acceleration,
-    com_jacobian,
-    com_velocity,
-    coriolis_centrifugal_matrices,
-    coriolis_matrix,
-    crba,
-    denoc,
-    denoc_matrices,
-    energy_regressors,
-    forward_kinematics,
-    frame_acceleration,
-    frame_bias_acceleration,
-    frame_jacobian,
-    frame_jacobian_time_derivative,
-    frame_pose,
-    frame_velocity,
-    friction_torque,
-    generalized_gravity,
-    inverse_kinematics,
-    inverse_mass_matrix,
-    inverse_operational_space_inertia,
-    joint_reactions,
-    kinetic_energy,
-    mass_matrix_cholesky,
-    mass_matrix_derivative,
-    mass_matrix_from_jacobians,
-    mass_matrix_ltdl,
-    mechanical_energy,
-    momentum_regressor,
-    newton_euler,
-    nonlinear_effects,
-    operational_space_inertia,
-    potential_energy,
-    potential_energy_gradient,
-    power,
-    rnea,
-    rnea_derivatives,
-    rnea_hessian_vector_product,
-    rnea_second_derivatives,
-    slotine_li_regressor,
-    solve_mass_matrix,
-    spring_torque,
-    torque_regressor,
-    velocity_products,
-)
-from jaxdyn.io import (
-    DHRow,
-    MjcfActuator,
-    RobotFileWarning,
-    from_dh,
-    load_mjcf,
-    load_mjcf_actuators,
-    load_urdf,
-    to_mjcf,
-    to_urdf,
-)
-from jaxdyn.model import (
-    BodyInertia,
-    Frame,
-    Joint,
-    Mimic,
-    Model,
-    ModelBuilder,
-    attach,
-    scaled,
-    with_armature,
-    with_joint_friction,
-    with_link_parameters,
-    with_locked_joints,
-    with_payload,
-)
-from jaxdyn.simulate import DivergenceError, State, Trajectory, rollout, step, vector_field
-from jaxdyn.spatial import SE3
+Importing this loads nothing: a name is loaded with its package when it is first used, `jaxdyn.aba` and `from jaxdyn
+import aba` alike, and `jaxdyn.sysid`, `jaxdyn.trajopt` and the other packages are there without being imported.
+"""
 
-forward_dynamics = aba
-inverse_dynamics = rnea
-mass_matrix = crba
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxdyn import algorithms, io, model, samples, simulate, spatial, sysid, trajopt, viz  # noqa: F401
+    from jaxdyn._errors import (
+        DataError,
+        JaxdynError,
+        ModelError,
+        PhysicalityWarning,
+        RobotFileError,
+        ShapeError,
+        UnknownNameError,
+    )
+    from jaxdyn.algorithms import (
+        AbaSecondDerivatives,
+        ArticulatedBodies,
+        DeNOC,
+        EnergyRegressors,
+        FrameTarget,
+        HessianProduct,
+        IKSolution,
+        IKStatus,
+        NewtonEuler,
+        Power,
+        RneaSecondDerivatives,
+        aba,
+        aba_derivatives,
+        aba_hessian_vector_product,
+        aba_second_derivatives,
+        articulated_bodies,
+        articulated_inertias,
+        base_reaction,
+        body_regressor,
+        center_of_mass,
+        centroidal_inertia,
+        centroidal_momentum,
+        centroidal_momentum_matrix,
+        centroidal_momentum_matrix_time_derivative,
+        centroidal_momentum_time_derivative,
+        christoffel_symbols,
+        com_acceleration,
+        com_bias_acceleration,
+        com_jacobian,
+        com_velocity,
+        coriolis_centrifugal_matrices,
+        coriolis_matrix,
+        crba,
+        denoc,
+        denoc_matrices,
+        energy_regressors,
+        forward_kinematics,
+        frame_acceleration,
+        frame_bias_acceleration,
+        frame_jacobian,
+        frame_jacobian_time_derivative,
+        frame_pose,
+        frame_velocity,
+        friction_torque,
+        generalized_gravity,
+        inverse_kinematics,
+        inverse_mass_matrix,
+        inverse_operational_space_inertia,
+        joint_reactions,
+        kinetic_energy,
+        mass_matrix_cholesky,
+        mass_matrix_derivative,
+        mass_matrix_from_jacobians,
+        mass_matrix_ltdl,
+        mechanical_energy,
+        momentum_regressor,
+        newton_euler,
+        nonlinear_effects,
+        operational_space_inertia,
+        potential_energy,
+        potential_energy_gradient,
+        power,
+        rnea,
+        rnea_derivatives,
+        rnea_hessian_vector_product,
+        rnea_second_derivatives,
+        slotine_li_regressor,
+        solve_mass_matrix,
+        spring_torque,
+        torque_regressor,
+        velocity_products,
+    )
+    from jaxdyn.io import (
+        DHRow,
+        MjcfActuator,
+        RobotFileWarning,
+        from_dh,
+        load_mjcf,
+        load_mjcf_actuators,
+        load_urdf,
+        to_mjcf,
+        to_urdf,
+    )
+    from jaxdyn.model import (
+        BodyInertia,
+        Frame,
+        Joint,
+        Mimic,
+        Model,
+        ModelBuilder,
+        attach,
+        scaled,
+        with_armature,
+        with_joint_friction,
+        with_link_parameters,
+        with_locked_joints,
+        with_payload,
+    )
+    from jaxdyn.simulate import DivergenceError, State, Trajectory, rollout, step, vector_field
+    from jaxdyn.spatial import SE3
+
+    forward_dynamics = aba
+    inverse_dynamics = rnea
+    mass_matrix = crba
 
 __all__ = [
     "SE3",
@@ -229,3 +237,25 @@ __all__ = [
     "with_locked_joints",
     "with_payload",
 ]
+
+_PACKAGES = ("algorithms", "io", "model", "samples", "simulate", "spatial", "sysid", "trajopt", "viz")
+# Where the names above are looked for, in this order: floor by floor, so that nothing is loaded in vain.
+_SOURCES = ("_errors", "spatial", "model", "io", "algorithms", "simulate")
+_OTHER_NAMES = {"forward_dynamics": "aba", "inverse_dynamics": "rnea", "mass_matrix": "crba"}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in _PACKAGES:
+            return importlib.import_module(f"jaxdyn.{name}")
+        if name in __all__:
+            for source in _SOURCES:
+                value = getattr(importlib.import_module(f"jaxdyn.{source}"), _OTHER_NAMES.get(name, name), None)
+                if value is not None:
+                    globals()[name] = value
+                    return value
+        raise AttributeError(f"module 'jaxdyn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})

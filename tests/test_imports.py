@@ -1,0 +1,83 @@
+"""What importing the library brings with it: little, and nothing optional."""
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jaxdyn
+
+OPTIONAL = {"mujoco", "matplotlib", "viser", "trimesh", "diffrax", "pooch"}
+"""What the extras install."""
+HEAVY = {"scipy", "optax", "optimistix", "lineax", "tyro", "tqdm", "PIL", "pandas"}
+"""What takes long, and only some functions need."""
+PACKAGES = ("algorithms", "io", "model", "samples", "simulate", "spatial", "sysid", "trajopt", "viz")
+
+
+STAGES = (
+    "import jaxdyn",
+    "for name in jaxdyn.__all__: getattr(jaxdyn, name)",
+    *(f"jaxdyn.{name}.__all__" for name in PACKAGES),
+)
+PROGRAM = """
+import sys, json, jax
+seen = set(sys.modules)
+for stage in json.loads(sys.argv[1]):
+    exec(stage)
+    print(json.dumps(sorted(set(sys.modules) - seen)))
+    seen = set(sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> list[set[str]]:
+    """What a new process that has imported JAX loads in each of the stages."""
+    command = [sys.executable, "-c", PROGRAM, json.dumps(STAGES)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [set(json.loads(line)) for line in out.stdout.splitlines()]
+
+
+def roots(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+def test_importing_the_library_loads_nothing_else(loaded):
+    assert {name for name in loaded[0] if name.startswith("jaxdyn")} == {"jaxdyn"}
+    assert not roots(loaded[0]) & (OPTIONAL | HEAVY | {"equinox", "jaxtyping"})
+
+
+def test_dynamics_need_neither_extras_nor_what_fits_and_plans(loaded):
+    assert {"equinox", "jaxdyn"} <= roots(loaded[1])
+    assert not roots(loaded[1]) & (OPTIONAL | HEAVY)
+    assert not {"jaxdyn.sysid", "jaxdyn.trajopt", "jaxdyn.viz"} & loaded[1]
+
+
+def test_packages_are_there_and_need_no_extra(loaded):
+    """They are attributes of the library without having been imported."""
+    assert {f"jaxdyn.{name}" for name in PACKAGES} <= set().union(*loaded)
+    assert not roots(set().union(*loaded)) & OPTIONAL
+
+
+def test_names_are_those_that_type_checkers_see():
+    """What stands under `TYPE_CHECKING` and what is loaded on first use are the same objects."""
+    seen = {}
+    for node in ast.walk(ast.parse(Path(jaxdyn.__file__).read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module not in ("typing", "jaxdyn"):
+            seen |= {alias.name: getattr(importlib.import_module(str(node.module)), alias.name) for alias in node.names}
+    seen |= {"forward_dynamics": jaxdyn.aba, "inverse_dynamics": jaxdyn.rnea, "mass_matrix": jaxdyn.crba}
+    seen["samples"] = importlib.import_module("jaxdyn.samples")
+    assert set(seen) == set(jaxdyn.__all__)
+    for name, value in seen.items():
+        assert getattr(jaxdyn, name) is value, name
+    assert set(jaxdyn.__all__) | set(PACKAGES) <= set(dir(jaxdyn))
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match="'jaxdyn' has no attribute 'abba'"):
+        jaxdyn.abba  # noqa: B018
+    with pytest.raises(ImportError, match="abba"):
+        from jaxdyn import abba  # noqa: F401
