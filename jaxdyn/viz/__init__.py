@@ -1,7 +1,19 @@
 """Pictures: robots in the browser, in pages and in images; plots of results. Needs the extra `viz`."""
 
 from jaxdyn.viz._geometry import Visual
+from jaxdyn.viz._images import save_png
+from jaxdyn.viz._plots import plot_masses, plot_torques, plot_trajectory
 from jaxdyn.viz._viewer import Viewer, save_html, view
 from jaxdyn.viz._visuals import load_visuals
 
-__all__ = ["Viewer", "Visual", "load_visuals", "save_html", "view"]
+__all__ = [
+    "Viewer",
+    "Visual",
+    "load_visuals",
+    "plot_masses",
+    "plot_torques",
+    "plot_trajectory",
+    "save_html",
+    "save_png",
+    "view",
+]

@@ -55,13 +55,17 @@ class Drawing:
     model: Model
     surfaces: list[Surface]
     unit: float
+    shown: tuple[str, ...]
+    """The layers to show at first."""
 
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """The layers to show at first: meshes alone if there are any."""
-        if any(x.layer == MESHES for x in self.surfaces):
-            return (MESHES,)
-        return tuple(layer for layer in LAYERS if layer != MESHES)
+    def with_layers(self, shown: Sequence[str] | None) -> Drawing:
+        """With these layers shown at first; as it is for None. **Raises** `ModelError` for others than there are."""
+        if shown is None:
+            return self
+        there = [x for x in LAYERS if any(surface.layer == x for surface in self.surfaces)]
+        if not shown or set(shown) - set(there):
+            raise ModelError(f"show is {list(shown)}, but there is {', '.join(map(repr, there))} to show")
+        return dataclasses.replace(self, shown=tuple(shown))
 
     def bounds(self, poses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`[3]`, `[3]`: the least box along the axes of the world that holds what is shown (of its boxes in the bodies)
@@ -124,13 +128,14 @@ def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
     low, high = points.min(axis=0), points.max(axis=0)
     lengths = [x for _, a, b in segments if (x := float(np.linalg.norm(b - a))) > 1e-6]
     size = float(np.linalg.norm(high - low)) or 2.0 * _inertial_radius(model) or 1.0
-    unit = float(np.clip(np.median(lengths) if lengths else size / 4, size / 40, size / 4))
+    unit = float(np.clip(np.quantile(lengths, 0.75) if lengths else size / 4, size / 25, size / 4))
     parameters = np.asarray(model.inertial_parameters, np.float64)
     surfaces += [x for i in range(model.nb) for x in _ellipsoid(i, parameters[i], 0.06 * unit)]
     surfaces += _skeleton(model, segments, unit)
     surfaces += _triads(model, unit)
     surfaces += [x for i in range(model.nb) for x in _joint_axes(model, i, unit)]
-    return Drawing(model, surfaces, unit)
+    shown = (MESHES,) if visuals else (ELLIPSOIDS, SKELETON, FRAMES, AXES)
+    return Drawing(model, surfaces, unit, shown)
 
 
 def _fixed(model: Model, visual: Visual) -> Surface:
@@ -236,7 +241,7 @@ def _triads(model: Model, unit: float) -> list[Surface]:
             rods = []
             for scale, pose in triads:
                 start, end = pose[:3], pose[:3] + scale * rotation_of(pose[3:])[:, axis]
-                rods.append(between(cylinder(0.03 * scale, scale, 8), start, end))
+                rods.append(between(cylinder(0.05 * scale, scale, 10), start, end))
             out.append(Surface(FRAMES, body, joined(rods), _rgba(color)))
     return out
 
@@ -263,8 +268,8 @@ def _joint_axes(model: Model, i: int, unit: float) -> Iterator[Surface]:
         shaft, head = 0.7 * unit, 0.14 * unit
         arrow = joined(
             [
-                cylinder(0.018 * unit, shaft, 12).moved(np.array([0, 0, shaft / 2 - 0.25 * unit, 1, 0, 0, 0])),
-                cone(0.05 * unit, 0.0, head, 16).moved(np.array([0, 0, shaft + head / 2 - 0.25 * unit, 1, 0, 0, 0])),
+                cylinder(0.025 * unit, shaft, 12).moved(np.array([0, 0, shaft / 2 - 0.25 * unit, 1, 0, 0, 0])),
+                cone(0.065 * unit, 0.0, head, 16).moved(np.array([0, 0, shaft + head / 2 - 0.25 * unit, 1, 0, 0, 0])),
             ]
         )
         arrow = Solid(arrow.vertices @ turned_to(axis).T, arrow.faces)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import logging
 import os
 import threading
 import time
@@ -23,7 +24,8 @@ from jaxdyn.viz._geometry import Visual
 
 COMPARED = (240, 120, 40)
 """Colour of the second robot."""
-_COMPARED_OPACITY = 0.45
+COMPARED_OPACITY = 0.45
+FIELD_OF_VIEW = float(np.radians(45.0))
 _FRAMES_PER_SECOND = 30.0
 _TITLES = {
     "meshes": "Meshes",
@@ -118,12 +120,25 @@ class Viewer:
         port: int = 8080,
         **options: Any,
     ):
+        viser()
+        drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options)
+        self._open(drawing, q, host, port)
+
+    @classmethod
+    def of(cls, drawing: Drawing) -> Viewer:
+        """The viewer of what is drawn already, at a port that is free."""
+        viewer = cls.__new__(cls)
+        viewer._open(drawing, None, "localhost", 8080)
+        return viewer
+
+    def _open(self, drawing: Drawing, q: ArrayLike | None, host: str, port: int) -> None:
         module = viser()
-        self._drawing = drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options)
+        logging.getLogger("websockets.server").addFilter(_not_speculative)
+        self._drawing = drawing
         self.model = model = drawing.model
         self._lock = threading.RLock()
         self._lower, self._upper = slider_ranges(model)
-        self._q = self._checked(self._start() if q is None else q)
+        self._q = self._checked(first_configuration(model) if q is None else q)
         poses = body_poses(model, self._q)
         # It would print a table of addresses.
         with contextlib.redirect_stdout(io.StringIO()):
@@ -186,10 +201,7 @@ class Viewer:
         motion = motion_of(self.model, t, qs, compare)
         with self._lock:
             self._motion = motion
-            if motion.compared is not None and self._compared is None:
-                self._compared = _Robot(self._server, self._drawing, "compared", tint=True)
-            if self._compared is not None:
-                self._compared.show_all(self._layers, visible=motion.compared is not None)
+            self._second(motion.compared is not None)
             self._motion_folder.visible = True
             self._time.min, self._time.max = 0.0, float(motion.t[-1] - motion.t[0])
             self._speed.value, self._loop.value = float(speed), bool(loop)
@@ -249,6 +261,26 @@ class Viewer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # For pictures
+
+    def place(self, poses: Sequence[np.ndarray]) -> None:
+        """Show the bodies at poses `[nb, 7]`; if there are two, of a second robot, too. The camera sees all of it."""
+        self._robot.place(poses[0])
+        if len(poses) > 1:
+            self._second(True).place(poses[1])
+        for handle in self._handles.values():
+            handle.visible = False
+        self._stage(*self._drawing.bounds(np.stack(poses)))
+
+    def client(self, patience: float) -> Any:
+        """The first browser that opens the page. **Raises** `DataError` if none does for so many seconds."""
+        until = time.monotonic() + patience
+        while time.monotonic() < until:
+            for client in self._server.get_clients().values():
+                return client
+            time.sleep(0.05)
+        raise DataError(f"no browser opened {self.url} in {patience:g} s")
+
     # What is on the page
 
     def _stage(self, low: np.ndarray, high: np.ndarray) -> None:
@@ -265,13 +297,22 @@ class Viewer:
             cell_color=(225, 228, 232),
             section_color=(190, 196, 204),
             shadow_opacity=0.15,
-            position=(0.0, 0.0, ground),
+            position=(*(10 * cell * np.round((low + high)[:2] / (20 * cell))), ground),
         )
         position, center = camera(low, high)
         self._server.initial_camera.position = tuple(position)
         self._server.initial_camera.look_at = tuple(center)
+        self._server.initial_camera.fov = FIELD_OF_VIEW
         self._server.initial_camera.near = 0.01 * size
         self._server.initial_camera.far = 100 * size
+
+    def _second(self, visible: bool) -> Any:
+        """The robot to compare with, shown or hidden; made where it is first needed."""
+        if visible and self._compared is None:
+            self._compared = _Robot(self._server, self._drawing, "compared", tint=True)
+        if self._compared is not None:
+            self._compared.show_all(self._layers, visible=visible)
+        return self._compared
 
     def _layer_switches(self) -> None:
         gui = self._server.gui
@@ -320,7 +361,7 @@ class Viewer:
         gui, model = self._server.gui, self.model
         with gui.add_folder("Joints"):
             reset = gui.add_button("Reset")
-            reset.on_click(lambda _: self.show(self._start()))
+            reset.on_click(lambda _: self.show(first_configuration(model)))
             topology = model.topology
             for i, (name, kind) in enumerate(zip(topology.joint_names, topology.joint_types, strict=True)):
                 if i in topology.leaders:
@@ -385,9 +426,6 @@ class Viewer:
         require_shape(q, (self.model.nq,), "q", f"nq = {self.model.nq} coordinates")
         return q.copy()
 
-    def _start(self) -> np.ndarray:
-        return np.clip(np.asarray(self.model.neutral(), np.float64), self._lower, self._upper)
-
     def _set(self, where: int | slice, value: ArrayLike) -> None:
         """Coordinates that were changed on the page."""
         with self._lock:
@@ -447,7 +485,6 @@ class _Robot:
         names = drawing.model.body_names
         self._bodies = [server.scene.add_frame(self.node(i), show_axes=False) for i in range(len(names))]
         self._surfaces: dict[str, list[Any]] = {layer: [] for layer in LAYERS}
-        self._colors: dict[int, Surface] = {}
         for k, surface in enumerate(drawing.surfaces):
             node = self._add(f"{self.node(surface.body)}/{surface.layer}_{k}", surface)
             node.visible = surface.layer in drawing.shown
@@ -468,7 +505,7 @@ class _Robot:
             surface.solid.vertices,
             surface.solid.faces,
             color=COMPARED if self._tint else tuple(round(255 * float(x)) for x in color),
-            opacity=_COMPARED_OPACITY if self._tint else None if opacity == 1 else opacity,
+            opacity=COMPARED_OPACITY if self._tint else None if opacity == 1 else opacity,
             # Meshes of files are not always closed, or turned outwards.
             side="double" if surface.layer == MESHES else "front",
         )
@@ -536,6 +573,12 @@ def save_html(
         viewer.save_html(path, frames_per_second=frames_per_second)
 
 
+def first_configuration(model: Model) -> np.ndarray:
+    """`[nq]`: that of zeros and identity rotations, put within the limits."""
+    low, high = slider_ranges(model)
+    return np.clip(np.asarray(model.neutral(), np.float64), low, high)
+
+
 def slider_ranges(model: Model) -> tuple[np.ndarray, np.ndarray]:
     """`[nq]`, `[nq]`: the limits, and where there are none half a turn to both sides, or one metre. A limit on one side
     alone begins, or ends, a range of the same length."""
@@ -564,7 +607,13 @@ def camera(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Where to look from, and at what, to see a box."""
     center = (low + high) / 2
     away = np.array([1.0, -0.85, 0.45])
-    return center + 1.15 * float(np.linalg.norm(high - low)) * away / np.linalg.norm(away), center
+    return center + 1.3 * float(np.linalg.norm(high - low)) * away / np.linalg.norm(away), center
+
+
+def _not_speculative(record: logging.LogRecord) -> bool:
+    """Browsers open connections in advance and close them unused, which is no failure worth a traceback."""
+    cause = getattr(record.exc_info and record.exc_info[1], "__cause__", None)
+    return record.getMessage() != "opening handshake failed" or "EOFError" not in repr(cause)
 
 
 def unit(quaternion: np.ndarray) -> np.ndarray:

@@ -1,0 +1,164 @@
+"""Images of robots: by a browser without a screen, or by matplotlib."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxdyn._errors import DataError, ModelError
+from jaxdyn._types import ArrayLike
+from jaxdyn.model import Model
+from jaxdyn.viz._browser import browser_path, opened
+from jaxdyn.viz._drawing import Drawing, body_poses, drawing_of
+from jaxdyn.viz._geometry import Solid, Visual, without_slivers
+from jaxdyn.viz._plots import figure_class
+from jaxdyn.viz._viewer import COMPARED, COMPARED_OPACITY, Viewer, camera, first_configuration
+
+type Renderer = Literal["auto", "browser", "matplotlib"]
+
+_PATIENCE = 120.0
+"""For a browser to start and to draw, s."""
+_MOST_TRIANGLES = 40_000
+"""That matplotlib is given; meshes are made coarser until there are no more."""
+_LIGHT = np.array([0.45, -0.55, 0.7])
+
+
+def save_png(
+    path: str | os.PathLike,
+    model_or_path: Model | str | os.PathLike | Any,
+    q: ArrayLike | None = None,
+    *,
+    compare: ArrayLike | None = None,
+    renderer: Renderer = "auto",
+    width: int = 1200,
+    height: int = 900,
+    visuals: Sequence[Visual] | str | os.PathLike | None = None,
+    package_dirs: Sequence[str | os.PathLike] = (),
+    skip_missing: bool = False,
+    show: Sequence[str] | None = None,
+    **options: Any,
+) -> None:
+    """Write a picture of a robot as a PNG file; no screen is needed.
+
+    **Arguments**
+
+    - `q`: `[nq]`, the configuration; by default as in `Viewer`, which also says what `model_or_path`, `visuals`,
+      `package_dirs`, `skip_missing` and `options` are.
+    - `compare`: `[nq]`, of a second robot, translucent and orange.
+    - `renderer`: `"browser"`, the page of `Viewer` in Chromium (or Chrome, or Edge) without a screen; `"matplotlib"`,
+      without shadows and images on meshes, and with coarser meshes; `"auto"`, the browser where there is one.
+    - `width`, `height`: in pixels.
+    - `show`: what is drawn, of `"meshes"`, `"ellipsoids"`, `"skeleton"`, `"frames"`, `"axes"`; by default as in
+      `Viewer`.
+
+    **Raises** as `Viewer`; `ModelError` for another `renderer` or something unknown in `show`; `DataError` where the
+    browser is not found or draws nothing; `ImportError` without viser or matplotlib.
+    """
+    if renderer not in ("auto", "browser", "matplotlib"):
+        raise ModelError(f"renderer is {renderer!r}; known: 'auto', 'browser', 'matplotlib'")
+    if renderer == "browser" and browser_path() is None:
+        raise DataError("no browser found on the PATH (chromium or google-chrome); use renderer='matplotlib'")
+    drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options).with_layers(show)
+    model = drawing.model
+    shown = first_configuration(model) if q is None else np.asarray(q, np.float64)
+    poses = [body_poses(model, x) for x in ((shown,) if compare is None else (shown, compare))]
+    if renderer == "matplotlib" or browser_path() is None:
+        _by_matplotlib(Path(path), drawing, poses, width, height)
+    else:
+        _by_browser(Path(path), drawing, poses, width, height)
+
+
+def _by_browser(path: Path, drawing: Drawing, poses: list[np.ndarray], width: int, height: int) -> None:
+    from PIL import Image
+
+    with Viewer.of(drawing) as viewer:
+        viewer.place(poses)
+        with opened(viewer.url, width, height):
+            client = viewer.client(_PATIENCE)
+            try:
+                image = client.get_render(height, width, transport_format="png", timeout=_PATIENCE)
+                # What the page loads by itself (light, images) comes when it comes.
+                for _ in range(20):
+                    time.sleep(0.2)
+                    before, image = image, client.get_render(height, width, transport_format="png", timeout=_PATIENCE)
+                    if np.array_equal(before, image):
+                        break
+            except (TimeoutError, RuntimeError) as error:
+                raise DataError(f"the browser drew nothing: {error}; use renderer='matplotlib'") from error
+    alpha = image[..., 3:].astype(np.float64) / 255
+    Image.fromarray(np.round(image[..., :3] * alpha + 255 * (1 - alpha)).astype(np.uint8)).save(path)
+
+
+def _by_matplotlib(path: Path, drawing: Drawing, poses: list[np.ndarray], width: int, height: int) -> None:
+    figure = figure_class()(figsize=(width / 100, height / 100), dpi=100)
+    from mpl_toolkits.mplot3d.art3d import Line3DCollection, Poly3DCollection
+
+    surfaces = [x for x in drawing.surfaces if x.layer in drawing.shown]
+    solids = _coarse([x.solid for x in surfaces], _MOST_TRIANGLES // len(poses))
+    triangles, colors = [], []
+    for k, robot in enumerate(poses):
+        for surface, solid in zip(surfaces, solids, strict=True):
+            placed = solid if surface.body < 0 else solid.moved(robot[surface.body])
+            corners = placed.vertices[placed.faces]
+            color = surface.color if k == 0 else np.array([*(x / 255 for x in COMPARED), COMPARED_OPACITY])
+            triangles.append(corners)
+            colors.append(_shaded(corners, color))
+    axes = figure.add_axes((0, 0, 1, 1), projection="3d", computed_zorder=False)
+    low, high = drawing.bounds(np.stack(poses))
+    away, center = camera(low, high)
+    x, y, z = away - center
+    half = 0.36 * float(np.linalg.norm(high - low))
+    ground = _ground(low, high)
+    axes.add_collection3d(Line3DCollection(ground, colors="0.88", linewidths=0.6, clip_on=False))
+    axes.add_collection3d(
+        Poly3DCollection(np.concatenate(triangles), facecolors=np.concatenate(colors), linewidths=0, antialiased=False)
+    )
+    axes.set(**{f"{name}lim": (c - half, c + half) for name, c in zip("xyz", center, strict=True)})
+    axes.set_box_aspect((1, 1, 1), zoom=1.5)
+    axes.view_init(elev=np.degrees(np.arctan2(z, np.hypot(x, y))), azim=np.degrees(np.arctan2(y, x)))
+    axes.set_proj_type("persp", focal_length=1.6)
+    axes.set_axis_off()
+    figure.savefig(path, facecolor="white")
+
+
+def _shaded(corners: np.ndarray, color: np.ndarray) -> np.ndarray:
+    """`[n, 4]`: the colour of each triangle by how it stands to the light; both of its sides are lit."""
+    a, b, c = np.moveaxis(corners, 1, 0)
+    normal = np.cross(b - a, c - a)
+    normal /= np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), 1e-300)
+    lit = 0.45 + 0.35 * np.abs(normal @ _LIGHT) / np.linalg.norm(_LIGHT) + 0.2 * np.maximum(normal[:, 2], 0)
+    return np.concatenate([np.clip(lit[:, None] * color[:3], 0, 1), np.full((len(lit), 1), color[3])], axis=1)
+
+
+def _ground(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """`[lines, 2, 3]`: a grid below the robot."""
+    size, (x, y, _) = float(np.linalg.norm(high - low)), (low + high) / 2
+    at, z = np.linspace(-0.6, 0.6, 13) * size, min(0.0, low[2])
+    lines = [[(x + a, y - 0.6 * size, z), (x + a, y + 0.6 * size, z)] for a in at]
+    lines += [[(x - 0.6 * size, y + a, z), (x + 0.6 * size, y + a, z)] for a in at]
+    return np.array(lines)
+
+
+def _coarse(solids: list[Solid], most: int) -> list[Solid]:
+    """With at most so many triangles in all: vertices in one cell of a grid become one, ever larger cells."""
+    if not solids:
+        return solids
+    everything = np.concatenate([x.vertices for x in solids])
+    cell = float(np.linalg.norm(np.ptp(everything, axis=0))) / 500
+    out = solids
+    while sum(len(x.faces) for x in out) > most:
+        out, cell = [_clustered(x, cell) if len(x.faces) > 500 else x for x in solids], 1.3 * cell
+    return out
+
+
+def _clustered(solid: Solid, cell: float) -> Solid:
+    keys = np.floor(solid.vertices / cell).astype(np.int64)
+    _, which, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    which = which.ravel()
+    sums = np.stack([np.bincount(which, weights=solid.vertices[:, k]) for k in range(3)], axis=1)
+    return without_slivers(Solid(sums / counts[:, None], which[solid.faces]))
