@@ -76,7 +76,11 @@ def page(url: str, width: int, height: int) -> Iterator[Page]:
 
         wait_until(target, f"the page {url}")
         with connect(target(), max_size=None, open_timeout=PATIENCE) as socket:
-            yield Page(socket)
+            shown = Page(socket)
+            shown.call(
+                "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+            )
+            yield shown
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from jaxdyn._errors import RobotFileError
 from jaxdyn.viz._geometry import Solid, Visual, without_slivers
 
-# Formats without a shape of their own for each triangle: where neighbours are flatter than this they are shaded as one.
+# Neighbours at less than this angle are shaded as one surface, where the file does not say.
 _CREASE = np.radians(30.0)
 _COLORS = 32
 """Where a mesh has more colours than this, they are a picture's, and their mean is taken."""
@@ -127,7 +129,12 @@ def _smoothed(mesh) -> Solid:
     mesh.merge_vertices()
     solid = without_slivers(_solid(mesh))
     mesh = trimesh().Trimesh(solid.vertices, solid.faces, process=False)
-    return _solid(trimesh().graph.smooth_shade(mesh, angle=_CREASE))
+    one, other = mesh.face_adjacency[mesh.face_adjacency_angles < _CREASE].T
+    n = len(solid.faces)
+    patches, patch = connected_components(coo_array((np.ones(len(one)), (one, other)), shape=(n, n)), directed=False)
+    # A vertex for each patch that has it.
+    used, faces = np.unique(solid.faces * patches + patch[:, None], return_inverse=True)
+    return Solid(solid.vertices[used // patches], faces.reshape(-1, 3))
 
 
 def _solid(mesh) -> Solid:
