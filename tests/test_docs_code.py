@@ -1,0 +1,73 @@
+"""Every piece of Python in README and docs runs: the blocks of a page in order, in one namespace, in an empty folder."""
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SLOW: set[str] = set()
+"""Pages that take minutes."""
+
+
+class Block(NamedTuple):
+    line: int
+    title: str
+    """Of a block that is a program of its own; else empty."""
+    code: str
+
+
+def blocks(page: Path) -> list[Block]:
+    out = []
+    text = page.read_text(encoding="utf-8")
+    for found in re.finditer(r'^```python(?: title="(.*)")?\n(.*?)^```$', text, flags=re.MULTILINE | re.DOTALL):
+        out.append(Block(text[: found.start(2)].count("\n"), found[1] or "", found[2]))
+    # Nothing escapes by another spelling, or by being indented.
+    fences = re.findall(r"^[ \t]*```+[ \t]*py", text, flags=re.MULTILINE | re.IGNORECASE)
+    assert len(fences) == len(out), f"{page}: {len(fences)} fences of Python, of which {len(out)} are understood"
+    return out
+
+
+PAGES = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
+WITH_CODE = [name for name, path in PAGES.items() if blocks(path)]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in WITH_CODE]
+)
+def test_code_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    namespace = {"__name__": "__main__"}
+    try:
+        for block in blocks(PAGES[name]):
+            if block.title:
+                (tmp_path / block.title).write_text(block.code)
+            else:
+                # Empty lines in front, so that an error names the page's own line.
+                exec(compile("\n" * block.line + block.code, str(PAGES[name]), "exec"), namespace)
+    finally:
+        jax.config.update("jax_enable_x64", True)
+
+
+def test_there_is_code_on_the_pages():
+    assert len(WITH_CODE) > 15
+    assert SLOW <= set(WITH_CODE)
+
+
+def test_the_program_for_several_hosts(tmp_path):
+    """Run as by one host of one: `tests/test_rollout_devices.py` has two."""
+    (block,) = (block for block in blocks(ROOT / "docs" / "simulation.md") if block.title)
+    (tmp_path / block.title).write_text(block.code)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, block.title, f"127.0.0.1:{port}", "1", "0"]
+    out = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert out.returncode == 0, out.stderr
+    assert out.stdout.split() == ["0", "(256,", "11,", "2)"]
