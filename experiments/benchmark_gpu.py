@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +24,7 @@ from experiments._benchmark_jax import Jaxdyn, operation
 from experiments._benchmark_report import conditions, number, table
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError
+from jaxdyn.cli._timing import compiled, wall_time
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_gpu.toml"
 OPERATIONS = ("aba", "rnea", "crba", "aba_derivatives", "rnea_derivatives", "gradient", "parameter_gradient")
@@ -145,27 +145,24 @@ def measure(library: Jaxdyn, name: str, batch: int, config: Config) -> dict:
     if "m" in letters:
         arrays["m"] = library.parameters()[0]
     arguments = [arrays[letter] for letter in letters]
-    jax.clear_caches()
-    began = time.process_time()
-    compiled = jax.jit(function).lower(*arguments).compile()
-    out: dict[str, Any] = {"status": "ok", "compile_s": time.process_time() - began}
-    memory = compiled.memory_analysis()
+    program, trace_s, compile_s, temporary, inputs, outputs = compiled(function, arguments, time.process_time)
+    out: dict[str, Any] = {"status": "ok", "compile_s": trace_s + compile_s}
     traffic = None
-    if memory is not None:
-        out["temporary_bytes"] = int(memory.temp_size_in_bytes)
-        traffic = int(memory.argument_size_in_bytes + memory.output_size_in_bytes)
+    if temporary is not None and inputs is not None and outputs is not None:
+        out["temporary_bytes"] = temporary
+        traffic = inputs + outputs
         needed = (traffic + out["temporary_bytes"]) / 2**30
         if needed > config.memory:
             raise MemoryError(f"it would take {needed:.1f} GiB, and the limit is {config.memory:g}")
-    kernels = count_kernels(compiled.as_text() or "")
+    kernels = count_kernels(program.as_text() or "")
     out |= {"kernels": kernels.instructions, "launches": kernels.launches, "unknown_loops": kernels.unknown_loops}
-    seconds = timed(lambda: compiled(*arguments), config.seconds, config.repeats)
+    seconds = wall_time(lambda: program(*arguments), config.seconds, config.repeats)
     out |= {
         "evaluations_per_s": batch / seconds,
         "seconds": seconds,
-        "finite": all(bool(jax.numpy.isfinite(x).all()) for x in jax.tree.leaves(compiled(*arguments))),
+        "finite": all(bool(jax.numpy.isfinite(x).all()) for x in jax.tree.leaves(program(*arguments))),
     }
-    cost = compiled.cost_analysis()
+    cost = program.cost_analysis()
     cost = (cost[0] if cost else {}) if isinstance(cost, list) else cost or {}
     # As the compiler counts: every fusion reads its operands and writes its results, caches or not.
     flops, moved = cost.get("flops"), cost.get("bytes accessed")
@@ -176,22 +173,6 @@ def measure(library: Jaxdyn, name: str, batch: int, config: Config) -> dict:
     if traffic:
         out["times_arguments_and_results"] = seconds / (traffic / (config.bandwidth * 1e9))
     return out
-
-
-def timed(run: Callable[[], Any], seconds: float, repeats: int) -> float:
-    """Wall time of one run, median of repeats in which runs follow each other without a pause."""
-    jax.block_until_ready(run())
-    began = time.perf_counter()
-    jax.block_until_ready(run())
-    inner = max(1, int(seconds / max(time.perf_counter() - began, 1e-6)))
-    out = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        for _ in range(inner - 1):
-            run()
-        jax.block_until_ready(run())
-        out.append((time.perf_counter() - began) / inner)
-    return statistics.median(out)
 
 
 def _row(r: dict) -> list[str]:

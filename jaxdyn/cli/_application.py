@@ -23,6 +23,11 @@ def double_precision() -> None:
     jax.config.update("jax_enable_x64", True)
 
 
+def without_compilation_cache() -> None:
+    """Have all programs compiled anew for the rest of the process, unless one was compiled before."""
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
 def exit_code(work: Callable[[], int | None], mistakes: tuple[type[Exception], ...] = ()) -> int:
     """What `work` returns (nothing is 0); 2, with a message on stderr, for errors of the library, of files, and those
     given as `mistakes`; 130, with the message of the `KeyboardInterrupt`, if it is interrupted. Warnings are printed as

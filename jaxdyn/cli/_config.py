@@ -52,17 +52,26 @@ def parse_command[T](
     """As `parse_arguments`, but without a file there are no defaults other than the dataclass's; and whether there is
     `--json`."""
     arguments = list(arguments)
-    given: dict[str, Any] = {}
-    usage = f"Usage: {program} [CONFIG] [--key value ...]"
+    default, source = None, "CONFIG is a TOML file of the keys below"
     if arguments and not arguments[0].startswith("-"):
         path = Path(arguments.pop(0))
-        given["default"] = _Command(read_config(kind, path))
-        usage += f"; the defaults below are those of {path}"
-    else:
-        usage += ", where CONFIG is a TOML file of the same keys"
-    text = f"{description}\n\n{usage}.\n\nExamples:\n{examples.strip(chr(10))}\n"
-    command = tyro.cli(_Command[kind], args=arguments, prog=program, description=text, **given)
+        default, source = _Command(read_config(kind, path)), f"the defaults below are those of {path}"
+    text = described(f"{description}\n\n{program} [CONFIG] [--key value ...]: {source}.", examples)
+    command = parse_options(_Command[kind], arguments, program, text, default)
     return command.config, command.json
+
+
+def described(text: str, examples: str) -> str:
+    """What `--help` begins with."""
+    return f"{text}\n\nExamples:\n{examples.strip(chr(10))}\n"
+
+
+def parse_options[T](kind: type[T], arguments: Sequence[str], program: str, text: str, default: T | None = None) -> T:
+    """An instance of a dataclass by its options; `text` stands above what `--help` says of them, as it is."""
+    if "--help" in arguments or "-h" in arguments:
+        print(text)
+    given: dict[str, Any] = {} if default is None else {"default": default}
+    return tyro.cli(kind, args=list(arguments), prog=program, description="", **given)
 
 
 def _build(kind: Any, values: dict[str, Any], path: str, prefix: str) -> Any:

@@ -17,15 +17,15 @@ from jaxdyn._errors import DataError
 
 
 def data_path(name: str) -> Path:
-    """A path as given, or below $JAXDYN_DATA."""
+    """A path as given, if there is something, or below $JAXDYN_DATA."""
     path = Path(name).expanduser()
-    if path.is_absolute():
+    if path.is_absolute() or path.exists():
         return path
     root = os.environ.get("JAXDYN_DATA")
     if not root:
         raise DataError(
-            f"{name} lies below the directory of recorded data, and the environment variable JAXDYN_DATA, which names "
-            "it, is not set; set it, or give an absolute path"
+            f"{name}: no such file here, and the environment variable JAXDYN_DATA, which names the directory of "
+            "recorded data to look in, is not set; set it, or give the path of a file"
         )
     return Path(root).expanduser() / path
 

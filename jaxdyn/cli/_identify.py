@@ -35,6 +35,7 @@ from jaxdyn.sysid import (
     check_recording,
     fit_inverse_dynamics,
     is_physical,
+    load_csv,
     load_npz,
     nearest_physical,
     ordinary_least_squares,
@@ -51,10 +52,11 @@ EXAMPLES = """
   A simulated arm, which needs no file:
     jaxdyn identify --name try --robot arm --recording simulated --fit-start 0 --fit-stop 14 --test-stop 20
 
-  A robot: a URDF file, and a NumPy archive of t, q, tau and perhaps v (np.savez). arm.toml:
+  A robot: a URDF file, and a recording with the columns t, q1, ..., tau1, ... (or a NumPy archive of t, q, tau).
+  arm.toml:
     name = "arm"
     robot = "arm.urdf"
-    recording = "run.npz"
+    recording = "run.csv"
     fit_start = 0.0    # s; fitted from here
     fit_stop = 14.0    # to here;
     test_stop = 20.0   # what lies between this and fit_stop is held out
@@ -64,15 +66,26 @@ EXAMPLES = """
 
 
 @dataclasses.dataclass(frozen=True)
+class Columns:
+    """What the columns of CSV files are called, in SI units: names between commas, or one with a * for a number."""
+
+    t: str = "t"
+    q: str = "q*"
+    v: str = ""
+    """Empty for none."""
+    tau: str = "tau*"
+
+
+@dataclasses.dataclass(frozen=True)
 class Config:
     """Keys of the configuration file."""
 
     name: str
     """Of the folder below `results` that is written."""
     robot: str
-    """A sample robot (`arm`), or a URDF file, absolute or below $JAXDYN_DATA."""
+    """A sample robot (`arm`), or a URDF file: a path from here, or below $JAXDYN_DATA."""
     recording: str
-    """`simulated`, or a NumPy archive of t, q, tau and perhaps v, absolute or below $JAXDYN_DATA."""
+    """`simulated`, or a NumPy archive of t, q, tau and perhaps v, or a CSV file, found as the robot is."""
     fit_start: float
     """s, from the first sample of the recording; so all times below."""
     fit_stop: float
@@ -80,9 +93,9 @@ class Config:
     test_stop: float
     """s."""
     more_recordings: tuple[str, ...] = ()
-    """Further archives, fitted together with the first, each from `fit_start` to `fit_stop`."""
+    """Further ones, fitted together with the first, each from `fit_start` to `fit_stop`."""
     test_recording: str = ""
-    """An archive that is held out, from `fit_start` to `test_stop`, instead of the end of `recording`."""
+    """One that is held out, from `fit_start` to `test_stop`, instead of the end of `recording`."""
     robot_without: str = ""
     """Text that is taken out of the URDF file before it is read, where that is faulty."""
     rate: float = 200.0
@@ -109,6 +122,7 @@ class Config:
     """Whether to write report.html."""
     urdf: bool = False
     """Whether to write identified.urdf."""
+    csv: Columns = dataclasses.field(default_factory=Columns)
     simulation: Simulation = dataclasses.field(default_factory=Simulation)
 
 
@@ -166,7 +180,7 @@ def _run(config: Config) -> dict:
     # Split first: the filter and the differences look ahead, and must not see past the boundary.
     train = [prepared(x, config.fit_start, config.fit_stop, config) for x in recordings]
     if config.test_recording:
-        test = prepared(load_from_zero(config.test_recording), config.fit_start, config.test_stop, config)
+        test = prepared(load_from_zero(config.test_recording, config.csv), config.fit_start, config.test_stop, config)
     else:
         test = prepared(recordings[0], config.fit_stop, config.test_stop, config)
     fitted = [x.data for x in train]
@@ -314,7 +328,7 @@ def physical_start(model: Model) -> Model:
 
 def load_recordings(config: Config, start: Model) -> tuple[list[Recording], Simulated | None]:
     if config.recording != "simulated":
-        recordings = [load_from_zero(x) for x in (config.recording, *config.more_recordings)]
+        recordings = [load_from_zero(x, config.csv) for x in (config.recording, *config.more_recordings)]
         for x in recordings:
             check_recording(x, start)
         return recordings, None
@@ -328,8 +342,13 @@ def load_recordings(config: Config, start: Model) -> tuple[list[Recording], Simu
     return [simulated.measured], simulated
 
 
-def load_from_zero(name: str) -> Recording:
-    recording = load_npz(data_path(name))
+def load_from_zero(name: str, columns: Columns) -> Recording:
+    path = data_path(name)
+    if path.suffix.lower() == ".csv":
+        named = {key: names.split(",") for key, names in dataclasses.asdict(columns).items() if names}
+        recording = load_csv(path, {key: names if len(names) > 1 else names[0] for key, names in named.items()})
+    else:
+        recording = load_npz(path)
     return dataclasses.replace(recording, t=recording.t - recording.t[0])
 
 

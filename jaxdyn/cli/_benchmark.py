@@ -1,0 +1,182 @@
+"""`jaxdyn benchmark`: how fast a robot's dynamics are here, and what they cost to compile."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+
+from jaxdyn import samples
+from jaxdyn._errors import DataError
+from jaxdyn.algorithms import aba, crba, rnea
+from jaxdyn.cli import _pinocchio
+from jaxdyn.cli._application import double_precision, print_json, without_compilation_cache
+from jaxdyn.cli._compare import random_states
+from jaxdyn.cli._robot_file import File, FileOptions, Flag, parse
+from jaxdyn.cli._timing import compiled, wall_time
+from jaxdyn.model import Model
+from jaxdyn.simulate import State, rollout
+
+HELP = """How fast a robot's dynamics are on this machine, and what they cost to compile.
+
+Wall times of rnea, aba, crba, of the gradient of aba by q, v and tau, and of a step of a roll-out, for batches of
+random states; the times of tracing and of compiling, which every new structure or batch size takes once; and the memory
+of results and of what is between. Beside Pinocchio for a URDF file, where that is installed: one state a call."""
+EXAMPLES = """
+  jaxdyn benchmark
+  jaxdyn benchmark robot.urdf --free-base
+  jaxdyn benchmark robot.urdf --batches 1 4096 65536 --dtype float64
+  jaxdyn benchmark robot.urdf --operations aba gradient --json"""
+TIMESTEP = 1e-3
+
+Operation = Literal["rnea", "aba", "crba", "gradient", "rollout"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(FileOptions):
+    file: File = ""
+    """A URDF or MJCF file; by default a sample robot, an arm of seven joints."""
+    batches: tuple[int, ...] = (1, 256, 4096)
+    """How many states at once."""
+    operations: tuple[Operation, ...] = get_args(Operation)
+    """What is timed."""
+    dtype: Literal["float32", "float64"] = "float32"
+    steps: int = 100
+    """Of a roll-out, semi-implicit Euler."""
+    seconds: float = 0.2
+    """Of each of three repeats, about; the median counts."""
+    json: Flag = False
+    """The same as JSON on stdout."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The command with its arguments."""
+    options = parse(Options, arguments, "benchmark", HELP, EXAMPLES)
+    for key in ("batches", "operations"):
+        if not getattr(options, key):
+            raise DataError(f"{key} is empty; at least one is needed")
+    for key, values in (("batches", options.batches), ("steps", (options.steps,))):
+        if min(values) < 1:
+            raise DataError(f"{key} is {min(values)}, but it must be positive")
+    if options.seconds <= 0:
+        raise DataError(f"seconds is {options.seconds:g}, but it must be positive")
+    if options.dtype == "float64":
+        double_precision()
+    # Compile times are those of the compiler.
+    without_compilation_cache()
+    if options.json:
+        print_json(lambda: measured(options))
+    else:
+        measured(options)
+
+
+def measured(options: Options) -> dict[str, Any]:
+    """Measure, print each row when it is there, and return all of it."""
+    model = options.load(options.file) if options.file else samples.arm()
+    model = model.astype(options.dtype)
+    device = jax.devices()[0]
+    out: dict[str, Any] = {
+        "robot": options.file or "samples.arm()",
+        "nv": model.nv,
+        "dtype": options.dtype,
+        "device": f"{device.device_kind} ({device.platform})",
+        "cores": os.cpu_count(),
+        "jax": jax.__version__,
+        "rollout_steps": options.steps,
+        "rows": [],
+        "pinocchio": None,
+    }
+    print(
+        f"{out['robot']}: {model.nv} degrees of freedom, {options.dtype}; {out['device']}, {out['cores']} cores, jax "
+        f"{out['jax']}\n\n"
+        + f"{'':10}{'batch':>8}{'us each':>12}{'evaluations/s':>15}{'trace, s':>11}{'compile, s':>12}{'memory, MB':>12}"
+    )
+    for row in rows(model, options):
+        out["rows"].append(row)
+        print(_line(row), flush=True)
+    if "rollout" in options.operations:
+        print(f"\nan evaluation of rollout is one of {options.steps} steps of semi-implicit Euler without torques")
+    out["pinocchio"] = pinocchio_times(model, options)
+    if isinstance(out["pinocchio"], dict):
+        times = ", ".join(f"{name} {us:.3g} us" for name, us in out["pinocchio"]["us"].items())
+        print(f"\n{out['pinocchio']['version']}, float64, one state a call, one thread: {times}")
+    return out
+
+
+def rows(model: Model, options: Options) -> Iterator[dict[str, Any]]:
+    """Of each operation and batch, one after the other."""
+    for name in options.operations:
+        for batch in options.batches:
+            states = random_states(model, batch, seed=0)
+            q, v, tau = (jnp.asarray(x if batch > 1 else x[0], model.dtype) for x in dataclasses.astuple(states))
+            arguments, evaluations = [model, q, v, tau], batch * (options.steps if name == "rollout" else 1)
+            row: dict[str, Any] = {"operation": name, "batch": batch}
+            try:
+                program = compiled(operation(name, options.steps), arguments, perf_counter)
+                seconds = wall_time(lambda call=program.call, x=arguments: call(*x), options.seconds, repeats=3)
+            except jax.errors.JaxRuntimeError as error:
+                # Memory that runs out, above all: a smaller batch may go.
+                yield row | {"failed": str(error).splitlines()[0]}
+                continue
+            sizes = [x for x in (program.temporary_bytes, program.output_bytes) if x is not None]
+            yield row | {
+                "us": seconds / evaluations * 1e6,
+                "evaluations_per_s": evaluations / seconds,
+                "trace_s": program.trace_s,
+                "compile_s": program.compile_s,
+                "memory_bytes": sum(sizes) if sizes else None,
+            }
+
+
+def operation(name: str, steps: int) -> Callable:
+    """A function of model, `q`, `v` and `tau`."""
+
+    def gradient(model, q, v, tau):
+        return jax.grad(lambda q, v, tau: jnp.sum(aba(model, q, v, tau) ** 2), (0, 1, 2))(q, v, tau)
+
+    def rolled(model, q, v, tau):
+        def still(carry, state, t):
+            return carry, jnp.zeros_like(state.v)
+
+        return rollout(model, State(q, 0 * v), still, TIMESTEP, steps=steps, save_every=steps).final
+
+    # Torques serve as accelerations.
+    functions = {
+        "rnea": lambda model, q, v, a: rnea(model, q, v, a),
+        "aba": lambda model, q, v, tau: aba(model, q, v, tau),
+        "crba": lambda model, q, v, tau: crba(model, q),
+        "gradient": gradient,
+        "rollout": rolled,
+    }
+    return functions[name]
+
+
+def pinocchio_times(model: Model, options: Options) -> dict[str, Any] | str:
+    """Its times in us, or why there are none."""
+    if not options.file or options.kind(options.file) != "URDF":
+        return "it is measured for URDF files"
+    try:
+        times = _pinocchio.times(model, Path(options.file), options.free_base)
+    except ImportError:
+        return "not installed"
+    except (ValueError, RuntimeError) as error:
+        return " ".join(str(error).split())
+    return {"version": f"Pinocchio {version('pin')}", "us": times}
+
+
+def _line(row: dict[str, Any]) -> str:
+    start = f"{row['operation']:10}{row['batch']:8}"
+    if "failed" in row:
+        return f"{start}  {row['failed']}"
+    memory = "" if row["memory_bytes"] is None else f"{row['memory_bytes'] / 2**20:.3g}"
+    return (
+        f"{start}{row['us']:12.3g}{row['evaluations_per_s']:15.3g}{row['trace_s']:11.2f}{row['compile_s']:12.2f}"
+        f"{memory:>12}"
+    )

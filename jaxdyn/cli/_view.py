@@ -1,0 +1,72 @@
+"""`jaxdyn view`: a robot in the browser."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxdyn._errors import DataError
+from jaxdyn.cli._robot_file import File, Flag, only_for_urdf, parse
+from jaxdyn.sysid import load_npz
+
+HELP = """A robot in the browser, with sliders for its joints.
+
+Its meshes, or where it has none ellipsoids of its inertias, frames and joint axes. Plays a recorded trajectory, also
+beside another one. Needs the extra viz: pip install 'jaxdyn[viz]'."""
+EXAMPLES = """
+  jaxdyn view robot.urdf
+  jaxdyn view robot.urdf --package-dirs ~/ros/src
+  jaxdyn view robot.urdf --motion measured.npz --compare simulated.npz
+  jaxdyn view robot.urdf --html robot.html"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    file: File
+    """A URDF or MJCF file."""
+    motion: str = ""
+    """A NumPy archive of times t and configurations q to play."""
+    compare: str = ""
+    """Another one, at the same times: shown as a second robot."""
+    html: str = ""
+    """Write the page into this file, which needs no server, instead of serving it."""
+    free_base: Flag = False
+    """URDF: the root link moves freely. (An MJCF file says itself whether it does.)"""
+    package_dirs: tuple[str, ...] = ()
+    """URDF: folders with the packages of names like package://name/path, besides those that hold the file."""
+    skip_missing: Flag = False
+    """Leave out meshes whose files are missing."""
+    host: str = "localhost"
+    """Where the page is served; 0.0.0.0 is for other machines, too."""
+    port: int = 8080
+    """The next free one is taken if this one is not."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The command with its arguments."""
+    options = parse(Options, arguments, "view", HELP, EXAMPLES)
+    from jaxdyn.viz import Viewer
+
+    if options.compare and not options.motion:
+        raise DataError("--compare is shown beside --motion, which is missing")
+    only_for_urdf(options.file, options.free_base, options.package_dirs)
+    loading: dict[str, Any] = {"skip_missing": options.skip_missing, "package_dirs": options.package_dirs}
+    if options.free_base:
+        loading["free_base"] = True
+    motion = load_npz(options.motion, tau=None) if options.motion else None
+    other = load_npz(options.compare, tau=None) if options.compare else None
+    if motion is not None and other is not None and not np.array_equal(motion.t, other.t):
+        raise DataError(f"{options.compare}: its times t are not those of {options.motion}; resample one of them")
+    with Viewer(options.file, host=options.host, port=options.port, **loading) as viewer:
+        if motion is not None:
+            viewer.play(motion.t, motion.q, compare=None if other is None else other.q)
+        if options.html:
+            viewer.save_html(Path(options.html))
+            print(f"wrote {options.html}")
+            return
+        print(f"open {viewer.url} in a browser (Ctrl-C ends it)", flush=True)
+        viewer.wait()
