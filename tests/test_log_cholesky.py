@@ -126,6 +126,12 @@ def test_not_physical_is_nan_under_jit():
     assert np.isnan(jax.jit(log_cholesky_from_inertial_parameters)(parameters)).any()
 
 
+def test_constants_under_jit():
+    parameters = BodyInertia.box(1.0, (0.1, 0.2, 0.3)).parameters()
+    constant = jax.jit(lambda: log_cholesky_from_inertial_parameters(parameters))()
+    np.testing.assert_allclose(constant, log_cholesky_from_inertial_parameters(parameters), rtol=1e-12)
+
+
 def test_the_error_says_which_body():
     both = np.stack([BodyInertia.sphere(1.0, 0.1).parameters(), np.zeros(10)])
     with pytest.raises(ModelError, match=r"\(1,\)"):

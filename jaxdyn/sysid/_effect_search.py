@@ -9,9 +9,11 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn._errors import DataError
+from jaxdyn._types import ArrayLike
 from jaxdyn.algorithms import torque_regressor
 from jaxdyn.model import Model
-from jaxdyn.sysid._effects import JointEffects, delayed, frictionless_torque
+from jaxdyn.sysid._effects import JointEffects, JointEffectValues, delayed, frictionless_torque
 from jaxdyn.sysid._log_cholesky import is_physical, nearest_physical
 from jaxdyn.sysid._physical_fit import minimise, start_at
 from jaxdyn.sysid._recording import as_recordings
@@ -27,6 +29,20 @@ _ROUNDS = 3
 _FITS = 3
 # Rows that are looked at; neighbouring samples of a filtered recording say the same.
 _ROWS = 1500
+
+
+def shape_of(model: Model, recordings, effects: JointEffects, friction_velocity: ArrayLike | None) -> Shape:
+    """What the torque of a fit is not linear in: as given, and where `effects` chooses so as found by `search_shape`.
+
+    **Raises** `DataError` for a friction velocity (by default the model's) that is not positive.
+    """
+    w = np.asarray(model.friction_velocity if friction_velocity is None else friction_velocity, np.float64)
+    if w.shape not in ((), (model.nv,)) or not np.all(np.isfinite(w) & (w > 0)):
+        raise DataError(f"friction_velocity is {w}; a positive number or [{model.nv}] of them are needed, rad/s")
+    one = np.ones(model.nv)
+    values = JointEffectValues.none(model)
+    start = Shape(w * one, values.stribeck_velocity, values.friction_delay, values.torque_delay)
+    return search_shape(model, recordings, effects, start)
 
 
 def search_shape(

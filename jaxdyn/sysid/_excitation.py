@@ -17,7 +17,7 @@ from jaxdyn.algorithms import rnea
 from jaxdyn.model import Model
 from jaxdyn.sysid._base_parameters import base_parameters
 from jaxdyn.sysid._effects import JointEffects
-from jaxdyn.sysid._torque_model import Layout, Shape, _columns
+from jaxdyn.sysid._torque_model import Layout, Shape, torque_columns
 from jaxdyn.sysid._trajectory import JointTrajectory, Kind, basis, least_size, middle
 
 type Criterion = Literal["log_det", "condition"]
@@ -217,8 +217,8 @@ def _weighted(task: _Task, motion):
     one: Any = jnp.ones_like(task.noise)
     friction_velocity: Any = task.model.friction_velocity
     shape = Shape(friction_velocity, 0.5 * one, 0 * one, 0 * one)
-    load = jnp.abs(rnea(task.model, q, v, a)) if any(k == 4 for k, _ in task.layout.positive) else jnp.zeros_like(v)
-    Y, _ = _columns(task.model, (q, v, a, v, load), shape, task.layout)
+    load = jnp.abs(rnea(task.model, q, v, a)) if task.layout.by_load else jnp.zeros_like(v)
+    Y, _ = torque_columns(task.model, (q, v, a, v, load), shape, task.layout)
     return Y[..., np.array(task.independent)] / (task.noise[:, None] * task.scale)
 
 

@@ -13,8 +13,8 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid._base_parameters import base_parameters_of
 from jaxdyn.sysid._cross_validation import PRIOR_WEIGHTS, CrossValidation, choose_weight
-from jaxdyn.sysid._effect_search import search_shape
-from jaxdyn.sysid._effects import JointEffects, JointEffectValues, frictionless_torque
+from jaxdyn.sysid._effect_search import shape_of
+from jaxdyn.sysid._effects import JointEffects, frictionless_torque
 from jaxdyn.sysid._fit_result import InverseDynamicsFit
 from jaxdyn.sysid._log_cholesky import is_physical
 from jaxdyn.sysid._physical_fit import Step, minimise, posterior, start_at
@@ -63,7 +63,7 @@ def ordinary_least_squares(
     **Raises** `DataError`, `ModelError` for a recording that does not fit the model.
     """
     effects = joint_effects or JointEffects()
-    shape = _shape(model, recordings, effects, friction_velocity)
+    shape = shape_of(model, recordings, effects, friction_velocity)
     samples = Samples(model, recordings, effects, shape)
     layout = samples.layout
     if layout.gains:
@@ -156,7 +156,7 @@ def fit_inverse_dynamics(
     """
     effects = joint_effects or JointEffects()
     _check_start(model)
-    shape = _shape(model, recordings, effects, friction_velocity)
+    shape = shape_of(model, recordings, effects, friction_velocity)
     samples = Samples(model, recordings, effects, shape)
     chosen = ""
     if prior_weight == "cross-validated":
@@ -233,7 +233,7 @@ def cross_validate(
     consecutive in time, from all others. Arguments as in `fit_inverse_dynamics`, which see for what is raised."""
     effects = joint_effects or JointEffects()
     _check_start(model)
-    shape = _shape(model, recordings, effects, friction_velocity)
+    shape = shape_of(model, recordings, effects, friction_velocity)
     samples = Samples(model, recordings, effects, shape)
     return choose_weight(model, samples, effects_weight, prior_weights, folds, loss_sigma(samples, "squared"))
 
@@ -245,7 +245,7 @@ class _Reweighting:
         if loss not in ("squared", "huber", "cauchy"):
             raise DataError(f"loss is {loss!r}; known: 'squared', 'huber', 'cauchy'")
         self.samples, self.loss = samples, loss
-        self.by_load = any(k == 4 for k, _ in samples.layout.positive)
+        self.by_load = samples.layout.by_load
         (self.data,) = samples.compressed()
         self.used: TorqueData = self.data
         self.sigma = samples.torque_scale
@@ -310,16 +310,6 @@ def _check_start(model: Model) -> None:
             f"the fit cannot start: no distribution of mass has the inertial parameters of {bad}. Start from "
             "equinox.tree_at(lambda m: m.inertial_parameters, model, nearest_physical(model.inertial_parameters))"
         )
-
-
-def _shape(model: Model, recordings: Recordings, effects: JointEffects, given: ArrayLike | None) -> Shape:
-    w = np.asarray(model.friction_velocity if given is None else given, np.float64)
-    if w.shape not in ((), (model.nv,)) or not np.all(np.isfinite(w) & (w > 0)):
-        raise DataError(f"friction_velocity is {w}; a positive number or [{model.nv}] of them are needed, rad/s")
-    one = np.ones(model.nv)
-    values = JointEffectValues.none(model)
-    start = Shape(w * one, values.stribeck_velocity, values.friction_delay, values.torque_delay)
-    return search_shape(model, recordings, effects, start)
 
 
 def _said(effects: JointEffects, shape: Shape) -> str:

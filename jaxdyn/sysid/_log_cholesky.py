@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,12 +39,17 @@ def inertial_parameters_from_pseudo_inertia(J: ArrayLike) -> Float[Array, "*batc
     """The inertial parameters `[*batch, 10]` of a pseudo-inertia `[*batch, 4, 4]`: `I = tr(Sigma) 1 - Sigma`."""
     J = jnp.asarray(J)
     require_last_axes(J, (4, 4), "J", "a pseudo-inertia [[Sigma, h], [h^T, m]]")
+    return parameters_of(J, jnp)
+
+
+def parameters_of(J: Any, xp: Any) -> Any:
+    """`inertial_parameters_from_pseudo_inertia` by the functions of `xp`: `numpy` or `jax.numpy`."""
     xx, yy, zz = J[..., 0, 0], J[..., 1, 1], J[..., 2, 2]
     parts = (
         *(J[..., 3, 3], J[..., 0, 3], J[..., 1, 3], J[..., 2, 3]),
         *(yy + zz, -J[..., 0, 1], xx + zz, -J[..., 0, 2], -J[..., 1, 2], xx + yy),
     )
-    return jnp.stack(parts, axis=-1)
+    return xp.stack(parts, axis=-1)
 
 
 def log_cholesky_factor(theta: ArrayLike) -> Float[Array, "*batch 4 4"]:
@@ -59,16 +66,21 @@ def log_cholesky_factor(theta: ArrayLike) -> Float[Array, "*batch 4 4"]:
     """
     theta = jnp.asarray(theta)
     require_last_axes(theta, (10,), "theta", "log-Cholesky coordinates alpha, d1, d2, d3, s12, s23, s13, t1, t2, t3")
+    return factor_of_coordinates(theta, jnp)
+
+
+def factor_of_coordinates(theta: Any, xp: Any) -> Any:
+    """`log_cholesky_factor` by the functions of `xp`: `numpy` or `jax.numpy`."""
     alpha, d1, d2, d3, s12, s23, s13, t1, t2, t3 = (theta[..., i] for i in range(10))
-    zero, one = jnp.zeros_like(alpha), jnp.ones_like(alpha)
+    zero, one = xp.zeros_like(alpha), xp.ones_like(alpha)
     rows = (
-        (jnp.exp(d1), s12, s13, t1),
-        (zero, jnp.exp(d2), s23, t2),
-        (zero, zero, jnp.exp(d3), t3),
+        (xp.exp(d1), s12, s13, t1),
+        (zero, xp.exp(d2), s23, t2),
+        (zero, zero, xp.exp(d3), t3),
         (zero, zero, zero, one),
     )
-    U = jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
-    return jnp.exp(alpha)[..., None, None] * U
+    U = xp.stack([xp.stack(row, axis=-1) for row in rows], axis=-2)
+    return xp.exp(alpha)[..., None, None] * U
 
 
 def inertial_parameters_from_log_cholesky(theta: ArrayLike) -> Float[Array, "*batch 10"]:
@@ -89,10 +101,11 @@ def log_cholesky_from_inertial_parameters(parameters: ArrayLike) -> Float[Array,
     where values are not known, their coordinates are NaN instead.
     """
     p = _ten(parameters)
-    if not isinstance(p, Tracer):
-        physical = np.asarray(is_physical(p))
-        if not physical.all():
-            bad = np.argwhere(~physical)
+    physical = is_physical(p)
+    # Within `jax.jit` even what is computed from constants has no values yet.
+    if not isinstance(physical, Tracer):
+        bad = np.argwhere(~np.asarray(physical))
+        if len(bad):
             where = "" if p.ndim == 1 else f" at {', '.join(str(tuple(i.tolist())) for i in bad[:5])}"
             raise ModelError(
                 f"inertial parameters{where}: no body has them (the pseudo-inertia is not positive definite), so they "

@@ -15,9 +15,10 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
 from jaxdyn.model._inertia import moved_parameters
 from jaxdyn.sysid._base_parameters import base_parameters_of
+from jaxdyn.sysid._effect_search import shape_of
 from jaxdyn.sysid._effects import JointEffects
 from jaxdyn.sysid._identifiability import Intervals
-from jaxdyn.sysid._inverse_dynamics import Recordings, _shape
+from jaxdyn.sysid._inverse_dynamics import Recordings
 from jaxdyn.sysid._log_cholesky import (
     inertial_parameters_from_pseudo_inertia,
     is_physical,
@@ -98,10 +99,10 @@ def identify_payload(
     if body < 0:
         raise ModelError(f"frame {frame!r} is fixed in the world: what is there has no effect; give a frame that moves")
     effects = joint_effects or JointEffects()
-    shape = _shape(model, without, effects, friction_velocity)
+    shape = shape_of(model, without, effects, friction_velocity)
     empty, loaded = (Samples(model, x, effects, shape) for x in (without, with_))
     layout = empty.layout
-    if layout.gains or any(k == 4 for k, _ in layout.positive):
+    if layout.gains or layout.by_load:
         raise DataError("a payload is identified without drive gains and load friction: choose other joint_effects")
     if not (prior_weight > 0 and rounds >= 1):
         raise DataError(f"prior_weight is {prior_weight} and rounds {rounds}; positive numbers are needed")

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from jaxdyn.model import Model
-from jaxdyn.sysid._log_cholesky import pseudo_inertia
+from jaxdyn.sysid._log_cholesky import factor_of_coordinates, parameters_of, pseudo_inertia
 from jaxdyn.sysid._torque_model import POSITIVE, Layout, Samples, TorqueData
 
 # A step may change a length by a factor of e at most: farther off, the linearisation says nothing.
@@ -40,7 +40,7 @@ class Physical(NamedTuple):
         nb, k, m = self.U.shape[0], self.positive.shape[0], self.offset.shape[0]
         body, positive, offset, scale = np.split(x, np.cumsum([10 * nb, k, m]))
         return type(self)(
-            U=self.U @ _factor(body.reshape(-1, 10)),
+            U=self.U @ factor_of_coordinates(body.reshape(-1, 10), np),
             positive=self.positive * np.exp(positive),
             offset=self.offset + offset_scale * offset,
             scale=self.scale * np.exp(scale),
@@ -48,7 +48,7 @@ class Physical(NamedTuple):
 
     def parameters(self) -> np.ndarray:
         """`[P]`, as the torque model has them."""
-        inertial = _parameters(self.U @ self.U.swapaxes(-1, -2))
+        inertial = parameters_of(self.U @ self.U.swapaxes(-1, -2), np)
         return np.concatenate([inertial.ravel(), self.positive, self.offset])
 
     def tangent(self, offset_scale: np.ndarray) -> np.ndarray:
@@ -58,7 +58,7 @@ class Physical(NamedTuple):
         out = np.zeros((10 * nb + k + m, self.size))
         for i, U in enumerate(self.U):
             dJ = U @ (_TANGENT + _TANGENT.swapaxes(-1, -2)) @ U.T
-            out[10 * i : 10 * (i + 1), 10 * i : 10 * (i + 1)] = _parameters(dJ).T
+            out[10 * i : 10 * (i + 1), 10 * i : 10 * (i + 1)] = parameters_of(dJ, np).T
         rest = np.arange(10 * nb, 10 * nb + k + m)
         out[rest, rest] = np.concatenate([self.positive, offset_scale])
         return out
@@ -69,31 +69,11 @@ class Physical(NamedTuple):
         return 10 * self.U.shape[0] + self.positive.shape[0] + self.offset.shape[0] + self.scale.shape[0]
 
 
-def _factor(theta: np.ndarray) -> np.ndarray:
-    """`[nb, 4, 4]`: `log_cholesky_factor` of `[nb, 10]`."""
-    alpha, d1, d2, d3, s12, s23, s13, t1, t2, t3 = theta.T
-    U = np.zeros((len(theta), 4, 4))
-    U[:, 0, 0], U[:, 1, 1], U[:, 2, 2], U[:, 3, 3] = np.exp(d1), np.exp(d2), np.exp(d3), 1.0
-    U[:, 0, 1], U[:, 1, 2], U[:, 0, 2] = s12, s23, s13
-    U[:, 0, 3], U[:, 1, 3], U[:, 2, 3] = t1, t2, t3
-    return np.exp(alpha)[:, None, None] * U
-
-
-# The derivative of `_factor` at zero, `[10, 4, 4]`.
+# The derivative of the log-Cholesky factor at zero, `[10, 4, 4]`.
 _TANGENT = np.zeros((10, 4, 4))
 _TANGENT[0] = np.eye(4)
 for _k, _at in enumerate([(0, 0), (1, 1), (2, 2), (0, 1), (1, 2), (0, 2), (0, 3), (1, 3), (2, 3)], 1):
     _TANGENT[(_k, *_at)] = 1.0
-
-
-def _parameters(J: np.ndarray) -> np.ndarray:
-    """`[..., 10]`: `inertial_parameters_from_pseudo_inertia`."""
-    xx, yy, zz = J[..., 0, 0], J[..., 1, 1], J[..., 2, 2]
-    parts = (
-        *(J[..., 3, 3], J[..., 0, 3], J[..., 1, 3], J[..., 2, 3]),
-        *(yy + zz, -J[..., 0, 1], xx + zz, -J[..., 0, 2], -J[..., 1, 2], xx + yy),
-    )
-    return np.stack(parts, axis=-1)
 
 
 def factor_of(inertial: np.ndarray) -> np.ndarray:

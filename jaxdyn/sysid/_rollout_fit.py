@@ -184,7 +184,7 @@ def fit_rollouts(
     """
     reference = model_of(parametrisation.reference)
     if reference.inertial_parameters.ndim != 2:
-        raise ModelError("the parametrisation's reference has batch axes; see experiments/identify_fleet.py for many")
+        raise ModelError("the parametrisation's reference has batch axes; fit_fleet identifies many robots")
     checked_scheme(integrator, substeps, False)
     if loss not in LOSSES:
         raise ModelError(f"unknown loss {loss!r}; known: {', '.join(LOSSES)}")

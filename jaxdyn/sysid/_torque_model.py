@@ -58,6 +58,11 @@ class Layout:
         return cls(model.nb, model.nv, positive, offsets, gains, tuple(springs.tolist()))
 
     @property
+    def by_load(self) -> bool:
+        """Whether some friction grows with the transmitted torque."""
+        return any(POSITIVE[k] == "load" for k, _ in self.positive)
+
+    @property
     def size(self) -> int:
         """`P`."""
         return 10 * self.nb + len(self.positive) + len(self.offsets)
@@ -173,7 +178,7 @@ class Samples:
                 continue
             rows = np.minimum(np.arange(start, start + size), n - 1)
             motion = tuple(jnp.asarray(x[rows]) for x in (self.q, self.v, self.a, self.u, self.load))
-            Y, known = _columns(self.model, motion, self.shape, self.layout)
+            Y, known = torque_columns(self.model, motion, self.shape, self.layout)
             B = np.concatenate([Y, known[..., None], self.tau[rows][..., None]], axis=-1, dtype=np.float64)
             B = (B * self.valid[rows][..., None])[: kept.stop - kept.start]
             if keep:
@@ -216,7 +221,7 @@ class Samples:
 
 
 @eqx.filter_jit
-def _columns(model: Model, motion: tuple[jax.Array, ...], shape: Shape, layout: Layout):
+def torque_columns(model: Model, motion: tuple[jax.Array, ...], shape: Shape, layout: Layout):
     """`[*batch, nv, P]`: the torque's derivative by the parameters, and `[*batch, nv]`: what is known of it (springs,
     and the model's armature and friction where they are not among the parameters)."""
     q, v, a, u, load = motion
