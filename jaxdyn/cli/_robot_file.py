@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, RobotFileError
 from jaxdyn.cli._config import described, parse_options
 from jaxdyn.io import load_mjcf, load_urdf
 from jaxdyn.model import Model
@@ -35,10 +35,16 @@ class FileOptions:
         return "MJCF" if is_mjcf(path) else "URDF"
 
     def load(self, path: str) -> Model:
-        if self.kind(path) == "URDF":
-            return load_urdf(path, free_base=self.free_base, strict=not self.lenient, package_dirs=self.package_dirs)
         only_for_urdf(path, self.free_base, self.package_dirs)
-        return load_mjcf(path, unsupported="warn" if self.lenient else "error")
+        try:
+            if self.kind(path) == "MJCF":
+                return load_mjcf(path, unsupported="warn" if self.lenient else "error")
+            return load_urdf(path, free_base=self.free_base, strict=not self.lenient, package_dirs=self.package_dirs)
+        except RobotFileError as error:
+            for argument in ("strict=False", "unsupported='warn'"):
+                if argument in str(error):
+                    error.add_note(f"({argument} is --lenient on the command line)")
+            raise
 
 
 def only_for_urdf(path: str, free_base: bool, package_dirs: Sequence[str]) -> None:

@@ -1,0 +1,318 @@
+"""The command line: what each command prints and writes, exit codes, JSON, and mistakes as messages."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from urdf_texts import joint, link, robot
+
+import jaxdyn
+from jaxdyn.cli import _benchmark, _check, _info, main
+from jaxdyn.cli._identify import Columns, load_from_zero
+
+SWING = """<mujoco><worldbody><body name="ball" pos="0 0 1"><freejoint name="base"/><geom size="0.1"/>
+  <body name="plate" pos="0.3 0 0"><joint name="hinge" axis="0 1 0" stiffness="2" damping="1" armature="0.1"/>
+  <geom type="box" size="0.1 0.2 0.3"/></body></body></worldbody></mujoco>"""
+
+
+def inertial(moment: float) -> str:
+    inertia = f'<inertia ixx="{moment}" ixy="0" ixz="0" iyy="0.1" iyz="0" izz="0.1"/>'
+    return f'<inertial><origin xyz="0.1 0.2 0.3"/><mass value="2"/>{inertia}</inertial>'
+
+
+def two_links(moment: float = 0.1) -> str:
+    limit = '<limit lower="-1" upper="2" effort="5" velocity="3"/>'
+    return robot(
+        link("ground"),
+        link("upper", inertial(0.1)),
+        link("lower", inertial(moment)),
+        joint("shoulder", "ground", "upper", f'<axis xyz="0 1 0"/>{limit}'),
+        joint("elbow", "upper", "lower", '<origin xyz="0 0 1"/><axis xyz="1 0 0"/>', "continuous"),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """The working directory, with two robots."""
+    (tmp_path / "arm.urdf").write_text(two_links())
+    (tmp_path / "swing.xml").write_text(SWING)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_help_names_the_commands(capsys):
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    for command in ("info", "view", "check", "identify", "optimize", "benchmark"):
+        assert re.search(rf"^  {command} +\w", printed.out, re.MULTILINE)
+    assert main([]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, "usage: jaxdyn COMMAND" in printed.err) == ("", True)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"jaxdyn {version('jaxdyn')}\n"
+
+
+@pytest.mark.parametrize("command", ["info", "view", "check", "identify", "optimize", "benchmark"])
+def test_the_help_of_each_command_has_examples(command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert re.search(rf"Examples:\n(.*\n)*? +jaxdyn {command} ", printed.out)
+    assert f"usage: jaxdyn {command}" in printed.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["inof"], "error: no command 'inof': did you mean info?"),
+        (["info", "nowhere.urdf"], "cannot read the robot's file 'nowhere.urdf'"),
+        (["info", "swing.xml", "--free-base"], "swing.xml: --free-base is for URDF files"),
+        (["check", "arm.urdf", "--states", "0"], "states is 0; at least one is needed"),
+        (["benchmark", "arm.urdf", "--batches", "8", "0"], "batches is 0, but it must be positive"),
+        (["benchmark", "--seconds", "0"], "seconds is 0"),
+        (["identify", "nowhere.toml"], "nowhere.toml: no such file"),
+        (["optimize", "--name", "x", "--task", "walker"], "task is 'walker'; known: pendulum"),
+        (["view", "arm.urdf", "--compare", "run.npz"], "--compare is shown beside --motion"),
+        (["view", "swing.xml", "--package-dirs", "x"], "swing.xml: --package-dirs is for URDF files"),
+    ],
+)
+def test_mistakes_are_messages(folder, arguments, message, capsys):
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.startswith("error: ")
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
+
+
+def test_where_an_error_comes_from_is_said(folder, capsys):
+    (folder / "arm.urdf").write_text(robot(link("l0"), link("l1", ""), joint("massless", "l0", "l1", "", "continuous")))
+    assert main(["info", "arm.urdf"]) == 2
+    assert re.search(r"error: .*massless(.*\n)+\(while loading arm.urdf\)", capsys.readouterr().err)
+
+
+def test_an_unknown_option_and_a_missing_one_end_with_code_2(capsys):
+    for arguments in (["info"], ["info", "arm.urdf", "--jsno"], ["identify", "--name", "x"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == 2
+        assert capsys.readouterr().out == ""
+
+
+def test_an_interruption_is_130(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_info, "main", interrupted)
+    assert main(["info", "arm.urdf"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_info_is_the_summary(folder, capsys):
+    assert main(["info", "arm.urdf", "--free-base"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"arm.urdf (URDF)\n\n{jaxdyn.load_urdf('arm.urdf', free_base=True).summary()}\n"
+    assert printed.err == ""
+
+
+def test_info_as_json(folder, capsys):
+    assert main(["info", "arm.urdf", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert (out["format"], out["nb"], out["nq"], out["nv"], out["mass"]) == ("URDF", 2, 2, 2, 4.0)
+    assert [(x["name"], x["parent"], x["joint"], x["type"]) for x in out["bodies"]] == [
+        ("upper", "world", "shoulder", "revolute"),
+        ("lower", "upper", "elbow", "continuous"),
+    ]
+    assert [x["v"] for x in out["bodies"]] == [[0, 1], [1, 2]]
+    assert out["bodies"][1]["placement"] == [0, 0, 1, 1, 0, 0, 0]
+    # JSON has no infinity.
+    assert (out["position_lower"], out["effort_limit"]) == ([-1, None], [5, None])
+    assert out["merged_links"] == {"ground": "world"}
+    assert out["frames"] == ["upper", "lower", "ground"]
+    assert out["warnings"] == []
+    assert main(["info", "swing.xml", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert (out["format"], out["nq"], out["nv"]) == ("MJCF", 8, 7)
+    assert out["stiffness"][6] == 2
+
+
+def test_info_says_each_warning_once(folder, capsys):
+    (folder / "arm.urdf").write_text(two_links(moment=0.9).replace('xyz="0 0 1"', 'xyz="0, 0, 1"'))
+    assert main(["info", "arm.urdf"]) == 2
+    assert "--lenient" in capsys.readouterr().err
+    assert main(["info", "arm.urdf", "--lenient"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count("link 'lower'") == 1
+    assert printed.out.count("warning: ") == 2
+    assert printed.err == ""
+    assert main(["info", "arm.urdf", "--lenient", "--json"]) == 0
+    warned = json.loads(capsys.readouterr().out)["warnings"]
+    assert len(warned) == 2
+    assert sum("link 'lower'" in text for text in warned) == 1
+
+
+def test_check_of_a_urdf_file(folder, capsys, monkeypatch):
+    pytest.importorskip("pinocchio")
+    arguments = ["check", "arm.urdf", "--states", "3"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert f"against Pinocchio {version('pin')}" in printed
+    assert printed.splitlines()[-1] == "equal"
+
+    def off(model, states):
+        found = real(model, states)
+        return found | {"bias": found["bias"] * (1 + 1e-6)}
+
+    real = _check.answers
+    monkeypatch.setattr(_check, "answers", off)
+    assert main([*arguments, "--json"]) == 1
+    out = json.loads(capsys.readouterr().out)
+    assert set(out["errors"]) == {"mass matrix", "bias", "acceleration", "inverse dynamics"}
+    assert out["errors"]["bias"] == pytest.approx(1e-6, rel=0.9)
+    assert all(error < 1e-12 for name, error in out["errors"].items() if name != "bias")
+    assert out["equal"] is False
+    assert main(arguments) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "DIFFERENT: bias"
+
+    monkeypatch.setitem(sys.modules, "pinocchio", None)
+    assert main(arguments) == 2
+    assert "pip install pin" in capsys.readouterr().err
+
+
+def test_check_of_an_mjcf_file(folder, capsys):
+    pytest.importorskip("mujoco")
+    assert main(["check", "swing.xml", "--states", "2", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert (out["nv"], out["states"], out["equal"]) == (7, 2, True)
+    assert out["against"].startswith("MuJoCo")
+    assert all(0 < error < 1e-12 for error in out["errors"].values())
+
+
+def test_a_benchmark_sets_compilation_apart(folder, capsys, monkeypatch):
+    monkeypatch.setattr(_benchmark, "without_compilation_cache", lambda: None)
+    quick = ["--seconds", "1e-3", "--steps", "3"]
+    assert main(["benchmark", "arm.urdf", *quick, "--batches", "1", "--operations", "rollout", "--json"]) == 0
+    printed = capsys.readouterr()
+    out = json.loads(printed.out)
+    (row,) = out["rows"]
+    assert (row["operation"], row["batch"]) == ("rollout", 1)
+    assert row["us"] * row["evaluations_per_s"] == pytest.approx(1e6)
+    assert min(row["us"], row["trace_s"], row["compile_s"], row["memory_bytes"]) > 0
+    assert (out["dtype"], out["nv"], out["rollout_steps"]) == ("float32", 2, 3)
+    # The table is for people; where JSON is wanted it is out of the way.
+    assert "evaluations/s" in printed.err
+
+    def out_of_memory(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: of memory\nat length")
+
+    monkeypatch.setattr(_benchmark, "compiled", out_of_memory)
+    assert main(["benchmark", "arm.urdf", *quick, "--batches", "1", "4", "--operations", "aba"]) == 0
+    printed = capsys.readouterr().out
+    for batch in (1, 4):
+        assert re.search(rf"^aba +{batch}  RESOURCE_EXHAUSTED: of memory$", printed, re.MULTILINE)
+
+
+def test_what_is_timed_is_what_it_is_called(monkeypatch):
+    """With functions in place of the algorithms that show which they are and what they are given."""
+    monkeypatch.setattr(_benchmark, "rnea", lambda model, q, v, a: ("rnea", model, q, v, a))
+    monkeypatch.setattr(_benchmark, "aba", lambda model, q, v, tau: q + 2 * v + 3 * tau)
+    monkeypatch.setattr(_benchmark, "crba", lambda model, q: ("crba", model, q))
+    given = ("model", *(np.array([1.0, x]) for x in (2, 3, 4)))
+    model, q, v, tau = given
+    assert _benchmark.operation("rnea", 1)(*given) == ("rnea", *given)
+    assert _benchmark.operation("crba", 1)(*given) == ("crba", model, q)
+    a = q + 2 * v + 3 * tau
+    np.testing.assert_array_equal(_benchmark.operation("aba", 1)(*given), a)
+    # The sum of squares.
+    np.testing.assert_allclose(_benchmark.operation("gradient", 1)(*given), [2 * a, 4 * a, 6 * a])
+
+
+def test_pinocchio_is_timed_beside_it(folder):
+    pytest.importorskip("pinocchio")
+    options = _benchmark.Options(file="arm.urdf")
+    found = _benchmark.pinocchio_times(options.load("arm.urdf"), options)
+    assert isinstance(found, dict)
+    assert set(found["us"]) == {"rnea", "aba", "crba"}
+    assert _benchmark.pinocchio_times(jaxdyn.samples.arm(), _benchmark.Options()) == "it is measured for URDF files"
+
+
+def test_identify_from_files_of_the_working_directory(folder, capsys):
+    model = jaxdyn.samples.chain(2).with_joint_friction(damping=0.2, friction=0.1, friction_velocity=0.05)
+    (folder / "chain.urdf").write_text(jaxdyn.to_urdf(jaxdyn.samples.chain(2)))
+    t = np.arange(600) / 100
+    w, phase = np.array([1.0, 2.7, 4.4])[:, None, None], np.random.default_rng(0).uniform(0, 6, (3, 1, 2))
+    angle = w * t[:, None] + phase
+    q, v, a = (x.sum(axis=0) for x in (np.sin(angle), w * np.cos(angle), -(w**2) * np.sin(angle)))
+    tau = np.asarray(jaxdyn.rnea(model, q, v, a))
+    np.savetxt("run.csv", np.c_[t, q, tau], delimiter=",", header="t,q1,q2,tau1,tau2", comments="")
+    recording = load_from_zero("run.csv", Columns(q="q2,q1"))
+    np.testing.assert_allclose(recording.q, q[:, ::-1])
+    np.testing.assert_allclose(recording.tau, tau)
+    (folder / "chain.toml").write_text(
+        'name = "chain"\nrobot = "chain.urdf"\nrecording = "run.csv"\nfit_start = 0.0\nfit_stop = 4.0\n'
+        "test_stop = 6.0\nrate = 100.0\ncutoff = 12.0\nplot = false\nreport = false\n"
+    )
+    assert main(["identify", "chain.toml", "--urdf", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["folder"] == "results/chain"
+    assert out["fits"]["physical fit"] == {"status": "converged", "links_not_physical": []}
+    assert out["held_out_relative"]["physical fit"] < 0.1 * out["held_out_relative"]["before"]
+    assert sorted(x.name for x in Path(out["folder"]).iterdir()) == ["identified.urdf", "parameters.json"]
+
+
+def test_optimize_as_json(folder, capsys):
+    arguments = ["--horizon", "40", "--solver", "predictive_sampling", "--samples", "32", "--iterations", "60"]
+    command = ["optimize", "--name", "up", "--task", "pendulum", *arguments, "--no-plot", "--no-animation", "--json"]
+    assert main(command) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["folder"] == "results/up"
+    written = json.loads((folder / "results" / "up" / "summary.json").read_text())
+    assert out["cost"] == written["cost"]
+    assert out["config"]["horizon"] == 40
+
+
+def test_view_writes_a_page_or_serves_one(folder, capsys, monkeypatch):
+    pytest.importorskip("viser")
+    from jaxdyn.viz import Viewer
+
+    np.savez("run.npz", t=np.arange(3) / 10, q=np.zeros((3, 2)))
+    np.savez("later.npz", t=np.arange(1, 4) / 10, q=np.zeros((3, 2)))
+    assert main(["view", "arm.urdf", "--motion", "run.npz", "--compare", "run.npz", "--html", "arm.html"]) == 0
+    assert capsys.readouterr().out == "wrote arm.html\n"
+    assert "<html" in (folder / "arm.html").read_text()[:2000]
+    assert main(["view", "arm.urdf", "--motion", "run.npz", "--compare", "later.npz"]) == 2
+    assert "later.npz: its times t are not those of run.npz" in capsys.readouterr().err
+    seen = []
+    monkeypatch.setattr(Viewer, "wait", lambda viewer: seen.append(viewer.model.nv))
+    assert main(["view", "arm.urdf", "--free-base", "--port", "8123"]) == 0
+    assert re.search(r"open http://localhost:8\d+ in a browser", capsys.readouterr().out)
+    assert seen == [8]
+
+
+def script() -> str:
+    found = shutil.which("jaxdyn", path=str(Path(sys.executable).parent))
+    if found is None:
+        pytest.skip("the program is not installed beside Python")
+    return found
+
+
+def test_the_installed_program_and_a_reader_that_leaves():
+    done = subprocess.run([script(), "--help"], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: jaxdyn COMMAND")
+    leaving = subprocess.Popen([script(), "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert leaving.stdout is not None
+    assert leaving.stderr is not None
+    leaving.stdout.close()
+    assert leaving.stderr.read() == ""
+    assert leaving.wait(300) == 0
