@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,8 +15,10 @@ import pytest
 from urdf_texts import joint, link, robot
 
 import jaxdyn
-from jaxdyn.cli import _benchmark, _check, _info, main
+from jaxdyn.cli import _benchmark, _check, _identify, _info, _main, _optimize, _view, main
+from jaxdyn.cli._config import parse_command
 from jaxdyn.cli._identify import Columns, load_from_zero
+from jaxdyn.cli._robot_file import parse
 
 SWING = """<mujoco><worldbody><body name="ball" pos="0 0 1"><freejoint name="base"/><geom size="0.1"/>
   <body name="plate" pos="0.3 0 0"><joint name="hinge" axis="0 1 0" stiffness="2" damping="1" armature="0.1"/>
@@ -316,3 +319,27 @@ def test_the_installed_program_and_a_reader_that_leaves():
     leaving.stdout.close()
     assert leaving.stderr.read() == ""
     assert leaving.wait(300) == 0
+
+
+def examples() -> list[str]:
+    """Commands of the help texts and of the page of the documentation."""
+    page = (Path(__file__).parents[1] / "docs" / "command-line.md").read_text()
+    texts = [x.EXAMPLES for x in (_info, _view, _check, _identify, _optimize, _benchmark)]
+    texts += [_main.HELP.partition("examples:")[2], *re.findall(r"```sh\n(.*?)```", page, re.DOTALL)]
+    return re.findall(r"^ *jaxdyn ([a-z].*)$", "\n".join(texts), re.MULTILINE)
+
+
+def test_the_examples_are_understood(folder):
+    (folder / "arm.toml").write_text(
+        'name = "a"\nrobot = "arm"\nrecording = "simulated"\nfit_start = 0.0\nfit_stop = 4.0\ntest_stop = 6.0\n'
+    )
+    (folder / "motion.toml").write_text('name = "a"\ntask = "arm"\n')
+    commands = examples()
+    assert len(commands) > 30
+    for line in commands:
+        command, *rest = shlex.split(line.partition(" > ")[0])
+        module = sys.modules[f"jaxdyn.cli._{command}"]
+        if command in ("identify", "optimize"):
+            parse_command(module.Config, rest, command, "", "")
+        else:
+            parse(module.Options, rest, command, "", "")
