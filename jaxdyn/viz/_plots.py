@@ -21,7 +21,7 @@ def figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        reason = "plots are drawn by matplotlib, which is not installed"
+        reason = "matplotlib is not installed, which draws plots"
         raise ImportError(f"{reason}: pip install 'jaxdyn[viz]'") from error
     return Figure
 

@@ -211,6 +211,13 @@ class Viewer:
                 self._player = threading.Thread(target=self._keep_time, name="jaxdyn-viewer", daemon=True)
                 self._player.start()
 
+    def pause(self, seconds: float | None = None) -> None:
+        """Stop the trajectory where it is, or at a time (s) after its start."""
+        with self._lock:
+            self._playing.value = False
+            if seconds is not None:
+                self._at(float(np.clip(seconds, 0.0, self._time.max)))
+
     def save_html(self, path: str | os.PathLike, *, frames_per_second: float = 30.0) -> None:
         """Write the page as one file that needs no server: what is shown now, and the trajectory, if there is one, with
         a slider of time; turned and zoomed by the mouse, without the controls of joints. `frames_per_second`: of the
