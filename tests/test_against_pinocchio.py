@@ -88,15 +88,15 @@ def test_nonlinear_effects_and_gravity(some):
 
 
 @pytest.mark.parametrize("reference", REFERENCES)
-def test_frame_jacobian(robot, reference):
-    model, oracle, q, _, _ = robot
+def test_frame_jacobian(some, reference):
+    model, oracle, q, _, _ = some
     frame = model.topology.frame_names[-1]
     J = jaxdyn.frame_jacobian(model, q, frame, reference)
     assert relative_error(J, [oracle.frame_jacobian(x, frame, REFERENCES[reference]) for x in q]) < TOLERANCE
 
 
-def test_frame_pose_and_velocity(robot):
-    model, oracle, q, v, _ = robot
+def test_frame_pose_and_velocity(some):
+    model, oracle, q, v, _ = some
     frame = model.topology.frame_names[-1]
     pose = jaxdyn.frame_pose(model, q, frame)
     assert relative_error(pose.as_matrix(), [oracle.frame_placement(x, frame).homogeneous for x in q]) < TOLERANCE
@@ -141,8 +141,8 @@ class TestSinglePrecision:
     """Against our own double precision; the tolerances are those of the project, not of an algorithm."""
 
     @pytest.mark.parametrize("far", [0.0, 1000.0], ids=["near", "1 km from the origin"])
-    def test_dynamics(self, robot, far):
-        model, _, q, v, x = robot
+    def test_dynamics(self, some, far):
+        model, _, q, v, x = some
         if far:
             model, q = moved(model, q.copy(), far)
         v, x = v.astype(np.float32), x.astype(np.float32)

@@ -87,6 +87,7 @@ def test_against_pinocchio():
     assert relative_error(got["force"], force) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_power_balance():
     """The rate of the mechanical energy is the power of actuators, friction and external wrenches."""
     model, q, v, a, *_ = forest()

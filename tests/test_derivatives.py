@@ -65,7 +65,7 @@ def compiled(function: str, name: str):
     return jax.jit(jax.grad(f)), jax.jit(lambda values, dots: jax.jvp(f, (values,), (dots,)))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["tree", pytest.param("arm", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_forward_reverse_and_central_differences(function, name):
     values = arguments(*state(name))

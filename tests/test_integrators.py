@@ -70,7 +70,7 @@ def reference() -> State:
     return advance("rk4", flyer(), flying(), 0.4, 800, TORQUES)
 
 
-@pytest.mark.parametrize("integrator", ORDERS)
+@pytest.mark.parametrize("integrator", [pytest.param("euler", marks=pytest.mark.slow), *list(ORDERS)[1:]])
 def test_order_of_convergence(integrator):
     """The slope of the error over the step, free base, ball joint, friction and springs included."""
     numbers = np.array([20, 40, 80]) if integrator == "rk4" else np.array([64, 128, 256])

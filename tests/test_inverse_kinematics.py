@@ -66,6 +66,7 @@ def test_reached_within_the_limits_and_each_by_itself():
     )
 
 
+@pytest.mark.slow
 def test_several_targets_a_posture_and_joints_that_mimic():
     model, q, v = robot()
     goal = model.integrate(q, 0.1 * v)

@@ -146,6 +146,7 @@ def test_gradient_by_the_multiplier():
             assert float(gradient[which][k]) == pytest.approx(float(difference), rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_models_in_batches():
     model, q, v, x, _ = case(False)
     multipliers = jnp.stack([model.mimic_multiplier, 0.5 * model.mimic_multiplier])

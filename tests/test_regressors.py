@@ -35,6 +35,7 @@ def bodies_alone(oracle, q):
     return oracle.crba(q) - np.diag(oracle.model.armature)
 
 
+@pytest.mark.slow
 def test_adaptive_control():
     """`Y p = M a_r + C v_r + g`, with the matrix for which `dM/dt - 2 C` is skew."""
     (Y, *_), v_r, p = regressors()

@@ -128,7 +128,10 @@ def gradient_without_segments():
     return gradient(1, "none")
 
 
-@pytest.mark.parametrize(("save_every", "checkpoint"), [(1, 5), (12, "sqrt"), (2, 3)])
+@pytest.mark.parametrize(
+    ("save_every", "checkpoint"),
+    [pytest.param(1, 5, marks=pytest.mark.slow), pytest.param(12, "sqrt", marks=pytest.mark.slow), (2, 3)],
+)
 def test_checkpoints_change_no_gradient(save_every, checkpoint, gradient_without_segments):
     """Segments between samples and within the intervals, of equal lengths and not."""
     same(gradient(save_every, checkpoint), gradient_without_segments, rtol=1e-9)

@@ -154,6 +154,7 @@ def test_eight_devices_do_what_one_does_and_exchange_nothing():
     assert out.strip().endswith("passed"), out[-4000:]
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_batch():
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
