@@ -1,0 +1,58 @@
+"""A real Franka Emika Panda from its recorded motion and torques, judged on seconds that the fit has not seen.
+
+    JAXDYN_DATA=... python docs/examples/identify_panda.py
+
+The recording is that of Gaz et al. 2019 (https://github.com/marcocognetti/FrankaEmikaPandaDynModel), in
+`$JAXDYN_DATA/panda_exciting/`. `python -m experiments.identify configs/identify_panda.toml` does more with it.
+"""
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+import jax
+
+jax.config.update("jax_enable_x64", True)  # fits want double precision
+
+import jax.numpy as jnp
+import numpy as np
+
+import jaxdyn
+from jaxdyn import sysid
+
+folder = Path(os.environ.get("JAXDYN_DATA", "")) / "panda_exciting"
+if "JAXDYN_DATA" not in os.environ or not folder.is_dir():
+    print("skipped: set JAXDYN_DATA to the directory with panda_exciting/ in it")
+    sys.exit(0)
+
+# Links in the drawing that no distribution of mass can have are replaced by the nearest that one can.
+drawing = jaxdyn.load_urdf(folder / "panda_no_gripper.urdf")
+possible = sysid.is_physical(drawing.inertial_parameters)
+nearest = sysid.nearest_physical(drawing.inertial_parameters)
+start = dataclasses.replace(
+    drawing, inertial_parameters=jnp.where(possible[:, None], drawing.inertial_parameters, nearest)
+)
+
+# Split first, prepare then: filters look ahead.
+recording = sysid.load_npz(folder / "first_14s.npz")
+recording = dataclasses.replace(recording, t=recording.t - recording.t[0])
+train, test = (
+    recording.between(begin, end).resampled(200.0).filtered(10.0).differentiated()
+    for begin, end in ((0.0, 10.0), (10.0, 14.0))
+)
+print(f"{len(train)} samples for the fit, {len(test)} held out")
+
+fit = sysid.fit_inverse_dynamics(start, train, friction_velocity=0.05, prior_weight=0.1)
+squares = sysid.ordinary_least_squares(start, train, friction_velocity=0.05)
+print(f"{fit.status} after {fit.iterations} steps")
+for name, result in (("drawing", sysid.InverseDynamicsFit.unfitted(start)), ("least squares", squares), ("fit", fit)):
+    error = result.evaluate(test)
+    possible = np.asarray(result.physical)
+    print(f"{name:14} error {error.total_rms:.4f} N m; links that can exist: {possible.sum()} of {len(possible)}")
+held_out = fit.evaluate(test).total_rms
+
+base = fit.base_parameters()
+print(f"{base.rank} combinations of {len(fit.names)} parameters act on these torques; those of the last joint:")
+for line in base.describe()[-4:]:
+    print("  ", line)
