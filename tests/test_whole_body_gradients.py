@@ -1,4 +1,5 @@
-"""Derivatives of momentum, frame motion, regressors and power by arrays of the model: forward, reverse, differences."""
+"""Momentum, frame motion, regressors, power, the Lagrangian terms and reactions: derivatives by arrays of the model
+(forward, reverse, differences), and batches."""
 
 import equinox as eqx
 import jax
@@ -40,6 +41,18 @@ GROUPS = {
         alg.mechanical_energy(m, q, v),
         alg.potential_energy_gradient(m, q),
     ),
+    "Lagrangian": lambda m, q, v, a, f: (
+        alg.christoffel_symbols(m, q),
+        alg.mass_matrix_derivative(m, q),
+        alg.generalized_gravity(m, q),
+        alg.friction_torque(m, v),
+    ),
+    "reactions": lambda m, q, v, a, f: (
+        alg.joint_reactions(m, q, v, a=a, f_ext=f),
+        alg.base_reaction(m, q, v, a=a, f_ext=f),
+        alg.articulated_inertias(m, q),
+        alg.operational_space_inertia(m, q, "body2", part="linear"),
+    ),
 }
 
 
@@ -75,3 +88,25 @@ def test_forward_reverse_and_central_differences(group):
         up, down = (all_of(jax.tree.map(lambda x, d, s=s: x + s * d, at, along), along)[0] for s in (step, -step))
         assert float(forward) == pytest.approx(float(reverse), rel=1e-8, abs=1e-10), i
         assert float(forward) == pytest.approx(float(up - down) / (2 * step), rel=1e-5, abs=1e-7), i
+
+
+@pytest.mark.parametrize(
+    "group", ["reactions", *(pytest.param(x, marks=pytest.mark.slow) for x in GROUPS if x != "reactions")]
+)
+def test_vmap_over_models_and_states_is_what_batch_axes_give(group):
+    model = jaxdyn.samples.random_tree(jax.random.key(1), 3, ("free", "helical", "universal"), branching=1)
+    parameters = jnp.stack([model.inertial_parameters, 1.5 * model.inertial_parameters])
+    q = model.random_configuration(jax.random.key(2), (3,))
+    v, a = jax.random.normal(jax.random.key(3), (2, 3, model.nv))
+    f_ext = jax.random.normal(jax.random.key(4), (3, model.nb, 6))
+
+    def of(parameters, *state):
+        changed = eqx.tree_at(lambda m: m.inertial_parameters, model, parameters)
+        return jax.tree.leaves(GROUPS[group](changed, *state))
+
+    over_states = jax.vmap(of, in_axes=(None, 0, 0, 0, 0))
+    mapped = jax.jit(jax.vmap(over_states, in_axes=(0, None, None, None, None)))(parameters, q, v, a, f_ext)
+    native = jax.jit(of)(parameters[:, None], q, v, a, f_ext)
+    for one, other in zip(mapped, native, strict=True):
+        other = jnp.broadcast_to(other, one.shape)
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-11 * float(jnp.abs(one).max()))
