@@ -26,10 +26,10 @@ from experiments import _benchmark_models as models
 from experiments._benchmark_pool import Worker, WorkerGoneError
 from experiments._benchmark_report import conditions, draw, print_verdicts, write_report
 from experiments._benchmark_verdicts import JAX_PEERS, OURS, QUANTITIES, Key, judge, needed
-from experiments._config import parse_arguments
-from jaxdyn import DataError, JaxdynError
+from experiments._main import CONFIGS, experiment
+from jaxdyn import DataError
 
-DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "benchmark.toml"
+DEFAULT_CONFIG = CONFIGS / "benchmark.toml"
 NATIVE_PEERS = ("pinocchio", "pinocchio_parallel", "mujoco")
 PEERS = (OURS, *NATIVE_PEERS, *JAX_PEERS)
 OPERATIONS = {
@@ -92,14 +92,9 @@ class Config:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
-    try:
-        arguments = sys.argv[1:] if arguments is None else arguments
-        program = "python -m experiments.benchmark"
-        run(parse_arguments(Config, arguments, DEFAULT_CONFIG, program, (__doc__ or "").splitlines()[0]))
-    except (JaxdynError, models.RobotError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    mistakes = (models.RobotError,)
+    # Every library is timed in a process of its own, which sets its precision.
+    return experiment(Config, run, arguments, DEFAULT_CONFIG, "benchmark", __doc__, x64=False, mistakes=mistakes)
 
 
 def run(config: Config) -> list[dict]:

@@ -23,16 +23,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
-import numpy as np
 from tqdm import tqdm
 
-from experiments import _zoo_mujoco, _zoo_pinocchio
-from experiments._config import parse_arguments
-from experiments._zoo_models import answers, gradient_is_finite, largest_errors, random_states
+from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, JaxdynError
+from jaxdyn.cli import _mujoco, _pinocchio
+from jaxdyn.cli._compare import (
+    allowed_errors,
+    answers,
+    condition,
+    gradient_is_finite,
+    largest_errors,
+    random_states,
+)
 from jaxdyn.io import load_urdf
 
-DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "model_zoo.toml"
+DEFAULT_CONFIG = CONFIGS / "model_zoo.toml"
 
 
 GRADIENTS = (
@@ -102,14 +108,11 @@ class Outcome:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment; the exit code is 1 if a model differs, 2 for a mistake in what was given."""
-    try:
-        arguments = sys.argv[1:] if arguments is None else arguments
-        program = "python -m experiments.model_zoo"
-        config = parse_arguments(Config, arguments, DEFAULT_CONFIG, program, (__doc__ or "").splitlines()[0])
-        outcomes = run(config)
-    except (JaxdynError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    # The processes that compare set their precision themselves.
+    return experiment(Config, run, arguments, DEFAULT_CONFIG, "model_zoo", __doc__, x64=False, status=any_different)
+
+
+def any_different(outcomes: list[Outcome]) -> int:
     return int(any(outcome.verdict == "DIFFERENT" for outcome in outcomes))
 
 
@@ -227,20 +230,19 @@ def compared(case: Case, count: int, seed: int, tolerance: float, gradients: boo
     states = random_states(model, count, seed)
     try:
         if case.kind == "urdf":
-            other = _zoo_pinocchio.reference(path, case.free_base)
-            expected = _zoo_pinocchio.expected(model, other, path, states)
+            other = _pinocchio.reference(path, case.free_base)
+            expected = _pinocchio.expected(model, other, path, states)
         else:
-            expected = _zoo_mujoco.expected(model, _zoo_mujoco.reference(path), states)
+            expected = _mujoco.expected(model, _mujoco.reference(path), states)
     except (ImportError, ValueError, RuntimeError) as error:
         return Outcome(case, "not compared", without_folder(f"{type(error).__name__}: {error}", case), **said)
     errors = largest_errors(answers(model, states), expected)
     if gradients:
         errors["gradient"] = 0.0 if gradient_is_finite(model, states) else float("inf")
-    condition = float(np.linalg.cond(expected["mass matrix"]).max())
-    # The rounding of the mass matrix alone changes its solutions by so much.
-    allowed = {"acceleration": max(tolerance, condition * float(np.finfo(np.float64).eps))}
-    equal = all(error <= allowed.get(name, tolerance) for name, error in errors.items())
-    return Outcome(case, "equal" if equal else "DIFFERENT", errors=errors, condition=condition, **said)
+    allowed = allowed_errors(errors, expected["mass matrix"], tolerance)
+    equal = all(error <= allowed[name] for name, error in errors.items())
+    said["condition"] = condition(expected["mass matrix"])
+    return Outcome(case, "equal" if equal else "DIFFERENT", errors=errors, **said)
 
 
 def without_folder(text: str, case: Case) -> str:
