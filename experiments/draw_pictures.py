@@ -23,6 +23,8 @@ import jaxdyn
 from experiments._page import Page, page
 from jaxdyn import BodyInertia, Model, State, load_urdf, rnea, rollout
 from jaxdyn.viz import Viewer, plot_trajectory, save_png
+from jaxdyn.viz._images import settle
+from jaxdyn.viz._viewer import client_of
 
 PANDA, TALOS = "panda_description/urdf/panda.urdf", "talos_data/robots/talos_reduced.urdf"
 PANDA_Q = np.array([0.3, -0.4, 0.1, -1.9, 0.1, 1.6, 0.8, 0.03])
@@ -75,17 +77,12 @@ def shot(viewer: Viewer, width: int = 1280, height: int = 800, act=None) -> Imag
 
 def ready(viewer: Viewer, shown: Page) -> None:
     """Wait until all is drawn and nothing changes any more; without the word on the missing graphics card."""
-    client = viewer.client(120.0)
+    client = client_of(viewer, 120.0)
     shown.until("document.querySelector('canvas') !== null")
-    last = None
-    for _ in range(20):
-        image = client.get_render(120, 160, transport_format="png", timeout=120.0)
-        if last is not None and np.array_equal(last, image):
-            break
-        last = image
+    settle(client)
     shown.evaluate(_CLOSE)
     shown.until("document.querySelector('.mantine-Notification-closeButton') === null")
-    client.get_render(120, 160, transport_format="png", timeout=120.0)
+    settle(client)
 
 
 def viewer_panda(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +15,10 @@ from jaxdyn.model import Model
 from jaxdyn.viz._browser import browser_path, opened
 from jaxdyn.viz._drawing import Drawing, body_poses, drawing_of
 from jaxdyn.viz._geometry import Solid, Visual, without_slivers
+from jaxdyn.viz._motion import camera, first_configuration
+from jaxdyn.viz._nodes import COMPARED, COMPARED_OPACITY
 from jaxdyn.viz._plots import figure_class
-from jaxdyn.viz._viewer import COMPARED, COMPARED_OPACITY, Viewer, camera, first_configuration
+from jaxdyn.viz._viewer import client_of, viewer_of
 
 type Renderer = Literal["auto", "browser", "matplotlib"]
 
@@ -76,22 +77,25 @@ def save_png(
 def _by_browser(path: Path, drawing: Drawing, poses: list[np.ndarray], width: int, height: int) -> None:
     from PIL import Image
 
-    with Viewer.of(drawing) as viewer:
-        viewer.place(poses)
-        with opened(viewer.url, width, height):
-            client = viewer.client(_PATIENCE)
-            try:
-                image = client.get_render(height, width, transport_format="png", timeout=_PATIENCE)
-                # What the page loads by itself (light, images) comes when it comes.
-                for _ in range(20):
-                    time.sleep(0.2)
-                    before, image = image, client.get_render(height, width, transport_format="png", timeout=_PATIENCE)
-                    if np.array_equal(before, image):
-                        break
-            except (TimeoutError, RuntimeError) as error:
-                raise DataError(f"the browser drew nothing: {error}; use renderer='matplotlib'") from error
+    with viewer_of(drawing, poses) as viewer, opened(viewer.url, width, height):
+        client = client_of(viewer, _PATIENCE)
+        try:
+            settle(client)
+            image = client.get_render(height, width, transport_format="png", timeout=_PATIENCE)
+        except (TimeoutError, RuntimeError) as error:
+            raise DataError(f"the browser drew nothing: {error}; use renderer='matplotlib'") from error
     alpha = image[..., 3:].astype(np.float64) / 255
     Image.fromarray(np.round(image[..., :3] * alpha + 255 * (1 - alpha)).astype(np.uint8)).save(path)
+
+
+def settle(client: Any) -> None:
+    """Wait until the page of a client no longer changes: light and images come when they come."""
+    last = None
+    for _ in range(20):
+        image = client.get_render(90, 120, transport_format="png", timeout=_PATIENCE).astype(np.float64)
+        if last is not None and np.abs(image - last).mean() < 0.1:
+            return
+        last = image
 
 
 def _by_matplotlib(path: Path, drawing: Drawing, poses: list[np.ndarray], width: int, height: int) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -19,14 +19,23 @@ from jaxdyn._errors import DataError, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.model._topology import PRIMITIVES
-from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing, Surface, body_poses, drawing_of
+from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing, body_poses, drawing_of
 from jaxdyn.viz._geometry import Visual
+from jaxdyn.viz._motion import (
+    FIELD_OF_VIEW,
+    Motion,
+    camera,
+    first_configuration,
+    frames,
+    motion_of,
+    slider_ranges,
+    unit,
+)
+from jaxdyn.viz._nodes import RobotNodes
 
-COMPARED = (240, 120, 40)
-"""Colour of the second robot."""
-COMPARED_OPACITY = 0.45
-FIELD_OF_VIEW = float(np.radians(45.0))
 _FRAMES_PER_SECOND = 30.0
+_FRAMED = 50
+"""So many samples of a trajectory tell where the camera is at first."""
 _TITLES = {
     "meshes": "Meshes",
     "ellipsoids": "Inertia ellipsoids",
@@ -44,32 +53,6 @@ def viser() -> Any:
         reason = "the viewer's page is served by viser, which is not installed"
         raise ImportError(f"{reason}: pip install 'jaxdyn[viz]'") from error
     return viser
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Motion:
-    """A trajectory: times `[n]`, configurations `[n, nq]` and poses of the bodies `[n, nb, 7]`; of a second robot, too,
-    where there is one."""
-
-    t: np.ndarray
-    q: np.ndarray
-    poses: np.ndarray
-    compared: np.ndarray | None
-
-
-def motion_of(model: Model, t: ArrayLike, qs: ArrayLike, compare: ArrayLike | None) -> Motion:
-    """**Raises** `ShapeError`, `DataError`."""
-    t, q = np.asarray(t, np.float64), np.asarray(qs, np.float64)
-    require_shape(q, (len(q) if q.ndim else 0, model.nq), "qs", f"a row of nq = {model.nq} coordinates for each time")
-    require_shape(t, (len(q),), "t", "a time in s for each row of qs")
-    if len(t) < 2 or not np.all(np.diff(t) > 0):
-        raise DataError("t must have at least two times, in s, that increase; sort them and drop repeated ones")
-    compared = None
-    if compare is not None:
-        second = np.asarray(compare, np.float64)
-        require_shape(second, q.shape, "compare", "configurations at the same times as qs")
-        compared = body_poses(model, second)
-    return Motion(t, q, body_poses(model, q), compared)
 
 
 class Viewer:
@@ -116,20 +99,13 @@ class Viewer:
         package_dirs: Sequence[str | os.PathLike] = (),
         skip_missing: bool = False,
         q: ArrayLike | None = None,
-        host: str = "localhost",
+        host: str = "127.0.0.1",
         port: int = 8080,
         **options: Any,
     ):
         viser()
         drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options)
         self._open(drawing, q, host, port)
-
-    @classmethod
-    def of(cls, drawing: Drawing) -> Viewer:
-        """The viewer of what is drawn already, at a port that is free."""
-        viewer = cls.__new__(cls)
-        viewer._open(drawing, None, "localhost", 8080)
-        return viewer
 
     def _open(self, drawing: Drawing, q: ArrayLike | None, host: str, port: int) -> None:
         module = viser()
@@ -145,9 +121,9 @@ class Viewer:
             self._server = module.ViserServer(host=host, port=port, label="jaxdyn", verbose=False)
         self._closed = threading.Event()
         self._server.gui.configure_theme(show_logo=False, show_share_button=False, control_width="medium")
-        self._robot = _Robot(self._server, drawing, "robot")
+        self._robot = RobotNodes(self._server, drawing, "robot")
         self._robot.place(poses)
-        self._compared: _Robot | None = None
+        self._compared: RobotNodes | None = None
         self._motion: Motion | None = None
         self._player: threading.Thread | None = None
         low, high = drawing.bounds(poses)
@@ -164,7 +140,7 @@ class Viewer:
     def url(self) -> str:
         """The address of the page."""
         host = self._server.get_host()
-        return f"http://{'localhost' if host == '0.0.0.0' else host}:{self._server.get_port()}"
+        return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{self._server.get_port()}"
 
     @property
     def q(self) -> np.ndarray:
@@ -202,6 +178,8 @@ class Viewer:
         with self._lock:
             self._motion = motion
             self._second(motion.compared is not None)
+            both = [x[:: max(1, len(x) // _FRAMED)] for x in (motion.poses, motion.compared) if x is not None]
+            self._stage(*self._drawing.bounds(np.concatenate(both)))
             self._motion_folder.visible = True
             self._time.min, self._time.max = 0.0, float(motion.t[-1] - motion.t[0])
             self._speed.value, self._loop.value = float(speed), bool(loop)
@@ -268,26 +246,6 @@ class Viewer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # For pictures
-
-    def place(self, poses: Sequence[np.ndarray]) -> None:
-        """Show the bodies at poses `[nb, 7]`; if there are two, of a second robot, too. The camera sees all of it."""
-        self._robot.place(poses[0])
-        if len(poses) > 1:
-            self._second(True).place(poses[1])
-        for handle in self._handles.values():
-            handle.visible = False
-        self._stage(*self._drawing.bounds(np.stack(poses)))
-
-    def client(self, patience: float) -> Any:
-        """The first browser that opens the page. **Raises** `DataError` if none does for so many seconds."""
-        until = time.monotonic() + patience
-        while time.monotonic() < until:
-            for client in self._server.get_clients().values():
-                return client
-            time.sleep(0.05)
-        raise DataError(f"no browser opened {self.url} in {patience:g} s")
-
     # What is on the page
 
     def _stage(self, low: np.ndarray, high: np.ndarray) -> None:
@@ -316,7 +274,7 @@ class Viewer:
     def _second(self, visible: bool) -> Any:
         """The robot to compare with, shown or hidden; made where it is first needed."""
         if visible and self._compared is None:
-            self._compared = _Robot(self._server, self._drawing, "compared", tint=True)
+            self._compared = RobotNodes(self._server, self._drawing, "compared", tint=True)
         if self._compared is not None:
             self._compared.show_all(self._layers, visible=visible)
         return self._compared
@@ -448,7 +406,8 @@ class Viewer:
                 self._robot.place(poses)
             for k, slider in self._sliders.items():
                 value = float(q[k])
-                slider.min, slider.max = min(slider.min, value), max(slider.max, value)
+                if not slider.min <= value <= slider.max:
+                    slider.min, slider.max = min(slider.min, value), max(slider.max, value)
                 slider.value = value
             if not from_page:
                 for first, handle in self._handles.items():
@@ -482,59 +441,6 @@ class Viewer:
                     seconds = 0.0 if self._loop.value else self._time.max
                     self._playing.value = self._loop.value
                 self._at(seconds)
-
-
-class _Robot:
-    """A robot in the scene: a node for each body, with surfaces below it."""
-
-    def __init__(self, server: Any, drawing: Drawing, name: str, *, tint: bool = False):
-        self._server, self._drawing, self._name, self._tint = server, drawing, name, tint
-        names = drawing.model.body_names
-        self._bodies = [server.scene.add_frame(self.node(i), show_axes=False) for i in range(len(names))]
-        self._surfaces: dict[str, list[Any]] = {layer: [] for layer in LAYERS}
-        for k, surface in enumerate(drawing.surfaces):
-            node = self._add(f"{self.node(surface.body)}/{surface.layer}_{k}", surface)
-            node.visible = surface.layer in drawing.shown
-            self._surfaces[surface.layer].append(node)
-
-    def node(self, body: int) -> str:
-        """The path of a body's node, -1 for the world's."""
-        name = "world" if body < 0 else f"{body} {self._drawing.model.body_names[body].replace('/', ':')}"
-        return f"/{self._name}/{name}"
-
-    def _add(self, path: str, surface: Surface) -> Any:
-        scene = self._server.scene
-        if surface.textured is not None and not self._tint:
-            return scene.add_mesh_trimesh(path, surface.textured)
-        color, opacity = surface.color[:3], float(surface.color[3])
-        return scene.add_mesh_simple(
-            path,
-            surface.solid.vertices,
-            surface.solid.faces,
-            color=COMPARED if self._tint else tuple(round(255 * float(x)) for x in color),
-            opacity=COMPARED_OPACITY if self._tint else None if opacity == 1 else opacity,
-            # Meshes of files are not always closed, or turned outwards.
-            side="double" if surface.layer == MESHES else "front",
-        )
-
-    def place(self, poses: np.ndarray) -> None:
-        """`[nb, 7]`"""
-        for handle, pose in zip(self._bodies, poses, strict=True):
-            handle.position, handle.wxyz = pose[:3], pose[3:]
-
-    def show(self, layer: str, visible: bool) -> None:
-        for node in self._surfaces[layer]:
-            node.visible = visible
-
-    def show_all(self, layers: set[str], *, visible: bool) -> None:
-        for layer in LAYERS:
-            self.show(layer, visible and layer in layers)
-
-    def fade(self, layer: str, opacity: float) -> None:
-        """Surfaces with images keep theirs."""
-        for node in self._surfaces[layer]:
-            if hasattr(node, "opacity"):
-                node.opacity = None if opacity == 1 else opacity
 
 
 def view(
@@ -580,49 +486,34 @@ def save_html(
         viewer.save_html(path, frames_per_second=frames_per_second)
 
 
-def first_configuration(model: Model) -> np.ndarray:
-    """`[nq]`: that of zeros and identity rotations, put within the limits."""
-    low, high = slider_ranges(model)
-    return np.clip(np.asarray(model.neutral(), np.float64), low, high)
+def viewer_of(drawing: Drawing, poses: Sequence[np.ndarray]) -> Viewer:
+    """The viewer of what is drawn already, with the bodies at poses `[nb, 7]`; if there are two, of a second robot,
+    too. The camera sees all of it, and nothing is there to be dragged."""
+    viewer = Viewer.__new__(Viewer)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    viewer._open(drawing, None, "127.0.0.1", port)
+    viewer._robot.place(poses[0])
+    if len(poses) > 1:
+        viewer._second(True).place(poses[1])
+    for handle in viewer._handles.values():
+        handle.visible = False
+    viewer._stage(*drawing.bounds(np.stack(poses)))
+    return viewer
 
 
-def slider_ranges(model: Model) -> tuple[np.ndarray, np.ndarray]:
-    """`[nq]`, `[nq]`: the limits, and where there are none half a turn to both sides, or one metre. A limit on one side
-    alone begins, or ends, a range of the same length."""
-    kinds, starts, _ = model.topology.blocks
-    reach = np.ones(model.nq)
-    reach[starts[np.isin(kinds, ["R", "H"])]] = np.pi
-    low, high = (np.asarray(x, np.float64) for x in (model.position_lower, model.position_upper))
-    below, above = np.isfinite(low), np.isfinite(high)
-    return (
-        np.where(below, low, np.where(above, high - 2 * reach, -reach)),
-        np.where(above, high, np.where(below, low + 2 * reach, reach)),
-    )
-
-
-def frames(t: np.ndarray, per_second: float) -> list[tuple[float, int]]:
-    """Which samples to keep of times `[n]`: for each the seconds since the one before, and its number."""
-    out, last = [], 0
-    for k in range(1, len(t)):
-        if t[k] - t[last] >= (1 - 1e-6) / per_second or k == len(t) - 1:
-            out.append((float(t[k] - t[last]), k))
-            last = k
-    return out
-
-
-def camera(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where to look from, and at what, to see a box."""
-    center = (low + high) / 2
-    away = np.array([1.0, -0.85, 0.45])
-    return center + 1.3 * float(np.linalg.norm(high - low)) * away / np.linalg.norm(away), center
+def client_of(viewer: Viewer, patience: float) -> Any:
+    """The first browser that opens the page. **Raises** `DataError` if none does for so many seconds."""
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        for client in viewer._server.get_clients().values():
+            return client
+        time.sleep(0.05)
+    raise DataError(f"no browser opened {viewer.url} in {patience:g} s")
 
 
 def _not_speculative(record: logging.LogRecord) -> bool:
     """Browsers open connections in advance and close them unused, which is no failure worth a traceback."""
     cause = getattr(record.exc_info and record.exc_info[1], "__cause__", None)
     return record.getMessage() != "opening handshake failed" or "EOFError" not in repr(cause)
-
-
-def unit(quaternion: np.ndarray) -> np.ndarray:
-    """A quaternion stands for its direction."""
-    return quaternion / np.linalg.norm(quaternion)
