@@ -86,6 +86,7 @@ def test_the_help_of_each_command_has_examples(command, capsys):
         (["identify", "nowhere.toml"], "nowhere.toml: no such file"),
         (["optimize", "--name", "x", "--task", "walker"], "task is 'walker'; known: pendulum"),
         (["view", "arm.urdf", "--compare", "run.npz"], "--compare is shown beside --motion"),
+        (["view", "arm.urdf", "--png", "x.png", "--html", "x.html"], "--png is a picture of the robot alone"),
         (["view", "swing.xml", "--package-dirs", "x"], "swing.xml: --package-dirs is for URDF files"),
     ],
 )
@@ -286,7 +287,8 @@ def test_optimize_as_json(folder, capsys):
 
 def test_view_writes_a_page_or_serves_one(folder, capsys, monkeypatch):
     pytest.importorskip("viser")
-    from jaxdyn.viz import Viewer
+    pytest.importorskip("matplotlib")
+    from jaxdyn.viz import Viewer, _images
 
     np.savez("run.npz", t=np.arange(3) / 10, q=np.zeros((3, 2)))
     np.savez("later.npz", t=np.arange(1, 4) / 10, q=np.zeros((3, 2)))
@@ -295,6 +297,11 @@ def test_view_writes_a_page_or_serves_one(folder, capsys, monkeypatch):
     assert "<html" in (folder / "arm.html").read_text()[:2000]
     assert main(["view", "arm.urdf", "--motion", "run.npz", "--compare", "later.npz"]) == 2
     assert "later.npz: its times t are not those of run.npz" in capsys.readouterr().err
+    # Without a browser matplotlib draws.
+    monkeypatch.setattr(_images, "browser_path", lambda: None)
+    assert main(["view", "arm.urdf", "--png", "arm.png"]) == 0
+    assert capsys.readouterr().out == "wrote arm.png\n"
+    assert (folder / "arm.png").read_bytes().startswith(b"\x89PNG")
     seen = []
     monkeypatch.setattr(Viewer, "wait", lambda viewer: seen.append(viewer.model.nv))
     assert main(["view", "arm.urdf", "--free-base", "--port", "8123"]) == 0

@@ -21,7 +21,8 @@ EXAMPLES = """
   jaxdyn view robot.urdf
   jaxdyn view robot.urdf --package-dirs ~/ros/src
   jaxdyn view robot.urdf --motion measured.npz --compare simulated.npz
-  jaxdyn view robot.urdf --html robot.html"""
+  jaxdyn view robot.urdf --html robot.html
+  jaxdyn view robot.urdf --png robot.png"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Options:
     """Another one, at the same times: shown as a second robot."""
     html: str = ""
     """Write the page into this file, which needs no server, instead of serving it."""
+    png: str = ""
+    """Draw a picture into this file instead, which needs no screen; not of a motion."""
     free_base: Flag = False
     """URDF: the root link moves freely. (An MJCF file says itself whether it does.)"""
     package_dirs: tuple[str, ...] = ()
@@ -49,14 +52,20 @@ class Options:
 def main(arguments: Sequence[str]) -> None:
     """The command with its arguments."""
     options = parse(Options, arguments, "view", HELP, EXAMPLES)
-    from jaxdyn.viz import Viewer
+    from jaxdyn.viz import Viewer, save_png
 
     if options.compare and not options.motion:
         raise DataError("--compare is shown beside --motion, which is missing")
+    if options.png and (options.motion or options.html):
+        raise DataError("--png is a picture of the robot alone; leave --motion and --html out")
     only_for_urdf(options.file, options.free_base, options.package_dirs)
     loading: dict[str, Any] = {"skip_missing": options.skip_missing, "package_dirs": options.package_dirs}
     if options.free_base:
         loading["free_base"] = True
+    if options.png:
+        save_png(options.png, options.file, **loading)
+        print(f"wrote {options.png}")
+        return
     motion = load_npz(options.motion, tau=None) if options.motion else None
     other = load_npz(options.compare, tau=None) if options.compare else None
     if motion is not None and other is not None and not np.array_equal(motion.t, other.t):
