@@ -103,6 +103,8 @@ def centroidal_momentum_matrix(model: Model, q: Configuration) -> Float[Array, "
     """`A_G(q)` `[*batch, 6, nv]` with `centroidal_momentum = A_G v`.
 
     Column `j` is `I_j^c S_j` about the centre of mass, with `I_j^c` the inertia of the subtree of `j`.
+
+    Rows `[linear, angular]`, in kg m/s and kg m^2/s for a unit of velocity (Orin, Goswami & Lee 2013).
     """
     (q,), batch, rank = rows(model, q=q)
     whole = _whole(model, q, rank)
@@ -158,7 +160,7 @@ def centroidal_inertia(model: Model, q: Configuration) -> Float[Array, "*batch 6
 
 @batched(lambda model: (3, model.nv), forces=(-1,))
 def com_jacobian(model: Model, q: Configuration) -> Float[Array, "*batch 3 nv"]:
-    """The Jacobian `[*batch, 3, nv]` of the centre of mass of all bodies: its velocity in world axes is `J v`."""
+    """The Jacobian `[*batch, 3, nv]` of the centre of mass of all bodies: its velocity, m/s, in world axes is `J v`."""
     (q,), batch, rank = rows(model, q=q)
     whole = _whole(model, q, rank)
     momentum = sum_up(model.topology.dofs, whole.inertia).apply(whole.S).force

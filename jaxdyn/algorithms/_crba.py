@@ -20,6 +20,8 @@ def crba(model: Model, q: Configuration) -> Float[Array, "*batch nv nv"]:
     ancestor of `i`, `M_ij = S_j . (I_i^c S_i)`, with `I_i^c` the inertia of the subtree of `i`.
 
     **Raises** `ShapeError`, while tracing, where a shape does not fit.
+
+    In kg m^2, and kg m and kg where degrees of freedom are shifts.
     """
     (q,), batch, rank = rows(model, q=q)
     topology = model.topology

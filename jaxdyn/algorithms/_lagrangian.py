@@ -103,8 +103,9 @@ def coriolis_centrifugal_matrices(
 
     `B` `[*batch, nv, nv (nv - 1) / 2]`, the Coriolis coefficients, belongs to the products `v_j v_k` with `j < k` in
     the order of `velocity_products`; `C` `[*batch, nv, nv]`, the centrifugal ones, to the squares (Craig, Introduction
-    to Robotics, 3rd edition, section 6.8, the configuration-space equation). `B[i, (j, k)] = b[i, j, k] + b[i, k, j]`
-    and `C[i, k] = b[i, k, k]` of `christoffel_symbols`; for ball and free joints they are coefficients of products of
+    to Robotics, 3rd edition, 2005, section 6.8, the configuration-space equation). `B[i, (j, k)] = b[i, j, k] +
+    b[i, k, j]` and `C[i, k] = b[i, k, k]` of `christoffel_symbols`; for ball and free joints they are coefficients
+    of products of
     the velocities in body axes.
     """
     b = christoffel_symbols(model, q)
@@ -114,7 +115,10 @@ def coriolis_centrifugal_matrices(
 
 def velocity_products(v: Velocity) -> Float[Array, "*batch pairs"]:
     """`v_j v_k` for `j < k`, `[*batch, nv (nv - 1) / 2]`: (0, 1), (0, 2), ..., (1, 2), ..., the order of the columns of
-    `B` of `coriolis_centrifugal_matrices`."""
+    `B` of `coriolis_centrifugal_matrices`.
+
+    **Raises** `ShapeError` for a number.
+    """
     v = jnp.asarray(v)
     if v.ndim == 0:
         raise ShapeError("v has shape (), but [..., nv] is needed")
@@ -129,6 +133,8 @@ def mass_matrix_from_jacobians(model: Model, q: Configuration) -> Float[Array, "
     `Jv` is the Jacobian of the body's centre of mass, `Jw` that of its angular velocity, `I` its inertia about the
     centre of mass: the matrix of twice the kinetic energy, as in lectures. In O(nb nv^2); `crba` gives the same matrix
     in O(nv depth). A body without mass must have no first moment either.
+
+    Source: Murray, Li & Sastry, A Mathematical Introduction to Robotic Manipulation, 1994, section 4.3.
     """
     (q,), batch, rank = rows(model, q=q)
     topology = model.topology

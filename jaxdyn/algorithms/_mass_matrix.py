@@ -91,6 +91,9 @@ def solve_mass_matrix(model: Model, q: Configuration, rhs: Velocity) -> Float[Ar
     of the linear equation.
 
     **Raises** `ShapeError` where a shape does not fit.
+
+    Torques in N m or N, accelerations in rad/s^2 or m/s^2. Source: Rodriguez, Jain & Kreutz-Delgado 1991 (see
+    `inverse_mass_matrix`).
     """
     (q, rhs), batch, rank = rows(model, q=q, rhs=rhs)
     at = terms(model, q, None, None, rank)
@@ -150,6 +153,9 @@ def inverse_operational_space_inertia(
     frames `n` is `6 k` or `3 k`. Exists where the frames cannot move in every direction, too.
 
     **Raises** `UnknownNameError` for a frame, `ModelError` for `reference` and `part`.
+
+    Source: Khatib, A unified approach for motion and force control of robot manipulators, IEEE Journal on Robotics and
+    Automation 1987.
     """
     J = _stacked_jacobians(model, q, frames, reference, part)
     return product("...ai,...ij,...bj->...ab", J, inverse_mass_matrix(model, q), J)

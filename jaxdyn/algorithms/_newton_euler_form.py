@@ -73,6 +73,8 @@ def newton_euler(
     """Inverse dynamics with all that the iterations of Newton and Euler compute for every body, as `NewtonEuler`.
 
     **Arguments** and errors as for `rnea`; a body without mass has its centre of mass at the origin of its frame.
+
+    Source: Craig, Introduction to Robotics, 3rd edition, 2005, section 6.5.
     """
     (q, v, a), batch, rank = rows(model, q=q, v=v, a=a)
     f_ext, batch, rank, (q, v, a) = with_wrenches(model, f_ext, batch, q, v, a)

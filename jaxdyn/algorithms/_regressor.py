@@ -110,6 +110,9 @@ def momentum_regressor(model: Model, q: Configuration, v: Velocity) -> Float[Arr
 
     Its rate gives a regressor of torques without accelerations: `tau + C(q, v)^T v - g(q) = d(M v)/dt`, with the `C` of
     `coriolis_matrix`. The rows of a free base are the momentum of all that it carries, in the base's axes.
+
+    In kg m^2/s, or kg m/s, for a unit of each parameter. The rate of the momentum: De Luca, Albu-Schaffer, Haddadin &
+    Hirzinger, Collision detection and safe reaction with the DLR-III lightweight manipulator arm, IROS 2006.
     """
     (q, v), batch, rank = rows(model, q=q, v=v)
     poses, S = kinematics(model, q, rank)

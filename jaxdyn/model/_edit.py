@@ -220,6 +220,8 @@ def with_armature[M: ModelFields](
     """The model with other rotor inertias, reflected to the joints (kg m^2, kg): given as in `with_joint_friction`.
 
     **Raises** what `with_joint_friction` does, and `ModelError` if a joint then moves nothing with inertia.
+
+    An array is `[*batch, nv]`, a number for all.
     """
     out = dataclasses.replace(model, armature=as_per_dof(model, "armature", armature))
     require_inertia(out)

@@ -86,6 +86,7 @@ class Topology:
 
     @property
     def nb(self) -> int:
+        """The number of bodies."""
         return len(self.parents)
 
     @functools.cached_property
@@ -114,19 +115,24 @@ class Topology:
 
     @property
     def nq(self) -> int:
+        """The length of a configuration."""
         return self.q_starts[-1]
 
     @property
     def nv(self) -> int:
+        """The length of a velocity."""
         return self.v_starts[-1]
 
     def body(self, name: str) -> int:
+        """The number of a body. **Raises** `UnknownNameError`."""
         return look_up(name, self.body_names, "body")
 
     def joint(self, name: str) -> int:
+        """The number of a joint. **Raises** `UnknownNameError`."""
         return look_up(name, self.joint_names, "joint")
 
     def frame(self, name: str) -> int:
+        """The number of a frame. **Raises** `UnknownNameError`."""
         return look_up(name, self.frame_names, "frame")
 
     @functools.cached_property

@@ -61,6 +61,8 @@ class Actuation(AbstractActuator):
 
     The order is physical: what comes after a limit is not limited by it, so friction and soft limits, which the motor
     does not produce, stand last.
+
+    **Raises** `ModelError` for what is no block.
     """
 
     blocks: tuple[AbstractActuator, ...]

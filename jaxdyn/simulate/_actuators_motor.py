@@ -53,6 +53,8 @@ class Transmission(AbstractMemorylessActuator):
     """Actuators that drive several degrees of freedom, or not all of them: `tau = B u`.
 
     The mechanical power of both sides is the same where the actuators' velocities are `B^T v`.
+
+    `B` is `[*batch, nv, nu]`. **Raises** `ShapeError` for another shape.
     """
 
     matrix: Float[Array, "*#batch nv nu"]

@@ -15,6 +15,8 @@ def rk4_step(model: Model, state: State, tau, dt) -> State:
     In the chart around `state.q` (positions as they are, rotations by their exponential), where the equations are
     those of a vector space: Munthe-Kaas, High order Runge-Kutta methods on manifolds, 1999. Fourth order on free and
     ball joints too.
+
+    `tau` `[*batch, nv]`, N m or N; `dt` a number, s.
     """
     q0, v0 = state.q, state.v
 

@@ -32,4 +32,5 @@ class Trajectory(eqx.Module):
 
     @property
     def final(self) -> State:
+        """The last sample."""
         return State(self.q[..., -1, :], self.v[..., -1, :])

@@ -69,6 +69,7 @@ class ArticulatedInertia:
         )
 
     def apply(self, motion: Motion) -> Force:
+        """The force that an acceleration takes."""
         w, v = motion.angular, motion.linear
         return Force(
             self.angular.apply(w) + self.coupling.apply(v), self.coupling.apply_transpose(w) + self.linear.apply(v)

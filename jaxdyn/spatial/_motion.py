@@ -15,6 +15,7 @@ class Motion:
 
     @staticmethod
     def zero() -> Motion:
+        """No motion."""
         return Motion(Vec3.zero(), Vec3.zero())
 
     def __add__(self, other: Motion) -> Motion:
@@ -56,6 +57,7 @@ class Force:
 
     @staticmethod
     def zero() -> Force:
+        """No force."""
         return Force(Vec3.zero(), Vec3.zero())
 
     def __add__(self, other: Force) -> Force:

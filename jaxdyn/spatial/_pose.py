@@ -21,6 +21,7 @@ class Pose:
 
     @staticmethod
     def identity() -> Pose:
+        """The pose of the frame itself."""
         return Pose(Mat3.identity(), Vec3.zero())
 
     @staticmethod
@@ -29,12 +30,15 @@ class Pose:
         return Pose(Quaternion.from_array(array[..., 3:]).to_rotation(), Vec3.from_array(array))
 
     def compose(self, other: Pose) -> Pose:
+        """The pose of what `other` is the pose of in this frame."""
         return Pose(self.rotation.compose(other.rotation), self.apply(other.translation))
 
     def inverse(self) -> Pose:
+        """The pose of the parent in this frame."""
         return Pose(self.rotation.T, -self.rotation.apply_transpose(self.translation))
 
     def apply(self, point: Vec3) -> Vec3:
+        """A point of the frame, in the axes of its parent."""
         return self.rotation.apply(point) + self.translation
 
 

@@ -26,24 +26,30 @@ class Quaternion:
         return Quaternion(array[..., 0], array[..., 1], array[..., 2], array[..., 3])
 
     def to_array(self, axis: int = -1):
+        """To `[..., 4]` in the order `w x y z` (or with the components along `axis`)."""
         return jnp.stack(jnp.broadcast_arrays(self.w, self.x, self.y, self.z), axis=axis)
 
     @property
     def vector(self) -> Vec3:
+        """Its vector part `(x, y, z)`."""
         return Vec3(self.x, self.y, self.z)
 
     def conjugate(self) -> Quaternion:
+        """That of the inverse rotation."""
         return Quaternion(self.w, -self.x, -self.y, -self.z)
 
     def multiply(self, other: Quaternion) -> Quaternion:
+        """The product: of rotations, `other` first."""
         a, b = self.vector, other.vector
         v = other.vector * self.w + self.vector * other.w + a.cross(b)
         return Quaternion(self.w * other.w - a.dot(b), v.x, v.y, v.z)
 
     def squared_norm(self):
+        """The sum of the squares of its components."""
         return self.w * self.w + self.vector.squared_norm()
 
     def normalized(self) -> Quaternion:
+        """The unit quaternion of the same direction."""
         k = 1 / jnp.sqrt(self.squared_norm())
         return Quaternion(self.w * k, self.x * k, self.y * k, self.z * k)
 

@@ -32,10 +32,12 @@ class SE3(eqx.Module):
 
     @staticmethod
     def identity() -> SE3:
+        """No motion."""
         return SE3(jnp.eye(3), jnp.zeros(3))
 
     @staticmethod
     def from_translation(translation: ArrayLike) -> SE3:
+        """A shift by `[*batch, 3]` m, without rotation."""
         translation = _real(translation)
         require_last_axes(translation, (3,), "translation", "a position in m")
         return SE3(jnp.broadcast_to(jnp.eye(3, dtype=translation.dtype), (*translation.shape, 3)), translation)
@@ -78,6 +80,7 @@ class SE3(eqx.Module):
         return _joined(twist.linear.to_array(), twist.angular.to_array())
 
     def inverse(self) -> SE3:
+        """The motion back."""
         pose = self._pose().inverse()
         return SE3(pose.rotation.to_array(), pose.translation.to_array())
 
@@ -121,6 +124,8 @@ def rotation_to_quaternion(rotation: np.ndarray) -> np.ndarray:
     The dominant eigenvector of a symmetric 4x4 matrix (Bar-Itzhack 2000), which also is the nearest rotation.
 
     **Raises** `ShapeError` if the matrix is not a rotation to 1e-4.
+
+    `rotation` is `[..., 3, 3]`; returns `[..., 4]`.
     """
     R = np.asarray(rotation, dtype=np.float64)
     if R.shape != (3, 3) or not np.allclose(R @ R.T, np.eye(3), atol=1e-4) or np.linalg.det(R) < 0:

@@ -23,6 +23,7 @@ class Vec3:
 
     @staticmethod
     def zero() -> Vec3:
+        """`(0, 0, 0)`."""
         return Vec3(0.0, 0.0, 0.0)
 
     @staticmethod
@@ -49,9 +50,11 @@ class Vec3:
     __rmul__ = __mul__
 
     def dot(self, other: Vec3):
+        """The scalar product."""
         return self.x * other.x + self.y * other.y + self.z * other.z
 
     def cross(self, other: Vec3) -> Vec3:
+        """The vector product."""
         return Vec3(
             self.y * other.z - self.z * other.y,
             self.z * other.x - self.x * other.z,
@@ -59,6 +62,7 @@ class Vec3:
         )
 
     def squared_norm(self):
+        """The square of its length."""
         return self.dot(self)
 
 
@@ -72,10 +76,12 @@ class Mat3:
 
     @staticmethod
     def identity() -> Mat3:
+        """The identity matrix."""
         return Mat3(Vec3(1.0, 0.0, 0.0), Vec3(0.0, 1.0, 0.0), Vec3(0.0, 0.0, 1.0))
 
     @staticmethod
     def zero() -> Mat3:
+        """The matrix of zeros."""
         return Mat3(Vec3.zero(), Vec3.zero(), Vec3.zero())
 
     @staticmethod
@@ -96,6 +102,7 @@ class Mat3:
 
     @property
     def T(self) -> Mat3:
+        """Its transpose."""
         x, y, z = self.x, self.y, self.z
         return Mat3(Vec3(x.x, y.x, z.x), Vec3(x.y, y.y, z.y), Vec3(x.z, y.z, z.z))
 
@@ -136,6 +143,7 @@ class Sym3:
 
     @staticmethod
     def zero() -> Sym3:
+        """The matrix of zeros."""
         return Sym3(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
     @staticmethod
@@ -201,6 +209,7 @@ class Sym3:
         )
 
     def to_mat3(self) -> Mat3:
+        """The same matrix with all nine elements."""
         return Mat3(Vec3(self.xx, self.xy, self.xz), Vec3(self.xy, self.yy, self.yz), Vec3(self.xz, self.yz, self.zz))
 
     def rotated(self, R: Mat3) -> Sym3:

@@ -45,6 +45,7 @@ class BaseParameters(NamedTuple):
 
     @property
     def rank(self) -> int:
+        """How many combinations there are."""
         return len(self.independent)
 
     @property
@@ -101,6 +102,8 @@ def base_parameters(
     raise it to say from where on excitation is too poor. `effects` are those of a fit.
 
     **Raises** `DataError`, `ModelError`.
+
+    Source: Gautier 1991 (see `BaseParameters`).
     """
     effects = effects or JointEffects()
     if recordings is None:

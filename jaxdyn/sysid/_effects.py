@@ -35,6 +35,8 @@ class JointEffects:
     (Stribeck, and the friction's lag as a pure delay); Hamon, Gautier & Garrec, Dynamic identification of robots with a
     dry friction model depending on load and velocity, IROS 2010 (load); Gautier & Briot, Global identification of joint
     drive gains and dynamic parameters of robots, JDSMC 2014 (gain).
+
+    **Raises** `DataError` for a choice that is neither True, False nor names.
     """
 
     armature: Joints = True

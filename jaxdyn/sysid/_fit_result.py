@@ -92,6 +92,7 @@ class InverseDynamicsFit(eqx.Module):
 
     @property
     def converged(self) -> bool:
+        """Whether `status` says so."""
         return self.status == "converged"
 
     @property
@@ -106,6 +107,7 @@ class InverseDynamicsFit(eqx.Module):
 
     @property
     def layout(self) -> Layout:
+        """Where each parameter stands in `parameters`."""
         return Layout.of(self.before, self.effects)
 
     @property
@@ -115,6 +117,7 @@ class InverseDynamicsFit(eqx.Module):
 
     @property
     def shape(self) -> Shape:
+        """What the torque is not linear in: friction velocities, Stribeck friction, gains and delays."""
         x = self.values
         return Shape(
             np.asarray(self.model.friction_velocity, np.float64),

@@ -104,6 +104,8 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 500, blocks: 
     is solved by one Gauss-Newton step from the fit, at the fit's weights: exact for linear least squares.
 
     `recordings`: those of the fit. `blocks`: how many, over all recordings. **Raises** `DataError`.
+
+    The parameters of the draws are `[draws, P]`.
     """
     if blocks < 2 or draws < 2:
         raise DataError(f"bootstrap with {blocks} blocks and {draws} draws; two of each are the least")

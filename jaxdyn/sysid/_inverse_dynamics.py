@@ -230,7 +230,10 @@ def cross_validate(
     folds: int = 5,
 ) -> CrossValidation:
     """How well fits with each prior weight predict what they have not seen: each of `folds` parts of the recordings,
-    consecutive in time, from all others. Arguments as in `fit_inverse_dynamics`, which see for what is raised."""
+    consecutive in time, from all others. Arguments as in `fit_inverse_dynamics`, which see for what is raised.
+
+    The errors are `[folds, k]`, for `k` weights.
+    """
     effects = joint_effects or JointEffects()
     _check_start(model)
     shape = shape_of(model, recordings, effects, friction_velocity)

@@ -73,6 +73,7 @@ class Parametrisation(eqx.Module):
 
     @property
     def size(self) -> int:
+        """How many numbers are free."""
         return sum(block.size for block in self.blocks)
 
     @property

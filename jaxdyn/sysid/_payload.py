@@ -92,6 +92,8 @@ def identify_payload(
 
     **Raises** `UnknownNameError` for the frame; `ModelError` for one that is fixed in the world and for a prior that is
     not physical; `DataError` for recordings that do not fit the model.
+
+    The inertial parameters of the payload are `[10]`, about the origin of the frame.
     """
     topology = model.topology
     number = topology.frame(frame)

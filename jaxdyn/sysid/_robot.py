@@ -66,7 +66,10 @@ class RolloutErrors(NamedTuple):
 
     def rmse(self, horizon: float | None = None) -> np.ndarray:
         """`[starts]`: of each roll-out the root mean square over all degrees of freedom and all samples after the
-        start up to a horizon (s; None: the whole)."""
+        start up to a horizon (s; None: the whole).
+
+        **Raises** `DataError` for a horizon without samples.
+        """
         last = self.horizon[-1] if horizon is None else horizon
         # A horizon is a whole number of samples but for rounding.
         upto = int(np.searchsorted(self.horizon, last * (1 + 1e-9), side="right"))

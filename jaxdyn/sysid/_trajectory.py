@@ -40,7 +40,10 @@ class JointTrajectory:
         return q, v, a
 
     def sampled(self, rate: float, periods: int = 1) -> Recording:
-        """As a recording without torques, `rate` samples per second; a Fourier series for several periods."""
+        """As a recording without torques, `rate` samples per second; a Fourier series for several periods.
+
+        **Raises** `DataError` for several periods of a spline.
+        """
         if periods < 1 or (periods > 1 and self.kind != "fourier"):
             raise DataError(f"{periods} periods of a {self.kind} trajectory; only a Fourier series can be repeated")
         t = np.arange(round(self.duration * rate) * periods + 1) / rate

@@ -16,7 +16,10 @@ from jaxdyn.trajopt._solution import Solution
 
 
 class CEMOptions(AbstractSamplingOptions):
-    """How `cem` goes about it."""
+    """How `cem` goes about it.
+
+    **Raises** `ModelError` for numbers that mean nothing.
+    """
 
     samples: int = eqx.field(default=256, static=True)
     """Trajectories in each iteration."""

@@ -31,6 +31,7 @@ class Capsule(eqx.Module):
 
     @staticmethod
     def sphere(center: ArrayLike, radius: ArrayLike) -> Capsule:
+        """The points within `radius` (m) of `center` `[3]` (m)."""
         return Capsule(center, center, radius)
 
 

@@ -35,6 +35,7 @@ class Latency:
 
     @property
     def worst(self) -> float:
+        """The longest, s."""
         return float(self.seconds.max())
 
     def __str__(self) -> str:

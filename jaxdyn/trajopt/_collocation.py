@@ -51,6 +51,8 @@ def collocation(
     Runs on the host, in double precision: not under `jit`, `vmap` or `grad`. **Raises** `ModelError` for states that
     are no plain vectors, for dynamics without a rate, and for a cost or constraint of the guess that is not finite;
     `ShapeError`.
+
+    `us` is `[horizon, nu]`, `xs` `[horizon + 1, nx]`.
     """
     options = CollocationOptions() if options is None else options
     dynamics, N = problem.dynamics, problem.horizon

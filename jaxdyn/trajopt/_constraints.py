@@ -33,10 +33,14 @@ class Constraint(eqx.Module):
 
     @property
     def of_state(self) -> bool:
+        """Whether its residual is known not to depend on the control."""
         return self.residual.of_state
 
     def bounds(self, r) -> tuple[Float[Array, "m"], Float[Array, "m"]]:
-        """Lower and upper bounds for the residual `r`."""
+        """Lower and upper bounds for the residual `r`.
+
+        **Raises** `ShapeError`.
+        """
         for bound in (self.lower, self.upper):
             if bound.shape not in ((), r.shape):
                 raise ShapeError(

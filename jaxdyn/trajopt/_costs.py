@@ -28,6 +28,7 @@ class Quadratic(NamedTuple):
 
     @staticmethod
     def zero(ndx: int, nu: int, dtype) -> Quadratic:
+        """The expansion of no cost."""
         return Quadratic(*(jnp.zeros(s, dtype) for s in ((), (ndx,), (nu,), (ndx, ndx), (nu, ndx), (nu, nu))))
 
     def __add__(self, other: Quadratic) -> Quadratic:  # type: ignore[override]
@@ -103,6 +104,8 @@ class SmoothAbsCost(_ResidualCost):
     """`sum_i weight_i (sqrt(r_i^2 + width^2) - width)`: quadratic within about `width` of zero, then linear.
 
     `weight`: a number or `[m]`. `width`: in the units of the residual, positive.
+
+    **Raises** `ShapeError`, when it is evaluated, for a weight or width that does not fit.
     """
 
     residual: AbstractResidual
@@ -126,6 +129,8 @@ class FunctionCost(AbstractCost):
     """`function(x, u, t, params)`, a number, of the user; `t` in s; `u` is None at the end of the horizon.
 
     With no residual to know of, its Gauss-Newton expansion has all second derivatives.
+
+    **Raises** `ShapeError`, when it is evaluated, for what is no number.
     """
 
     params: Any

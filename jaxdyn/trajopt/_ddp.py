@@ -35,7 +35,10 @@ type Hessian = Literal["gauss_newton", "full", "adaptive"]
 
 
 class DDPOptions(eqx.Module):
-    """How `ddp` goes about it. Numbers are leaves: other values do not recompile."""
+    """How `ddp` goes about it. Numbers are leaves: other values do not recompile.
+
+    **Raises** `ModelError` for options that mean nothing.
+    """
 
     max_iterations: Any = 300
     """Backward passes in all, over all updates of the multipliers."""

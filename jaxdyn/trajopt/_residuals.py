@@ -98,7 +98,10 @@ class ControlResidual(AbstractResidual):
 
 
 class FramePoseResidual(_OfState):
-    """The twist `[linear(3), angular(3)]` `log(target^-1 pose)` from the target's pose to the frame's, m and rad."""
+    """The twist `[linear(3), angular(3)]` `log(target^-1 pose)` from the target's pose to the frame's, m and rad.
+
+    **Raises** `ModelError` for a target that is no `SE3`.
+    """
 
     target: SE3
     frame: str = eqx.field(static=True)

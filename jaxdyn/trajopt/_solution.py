@@ -23,6 +23,7 @@ class Status(enum.IntEnum):
 
     @property
     def words(self) -> str:
+        """The status as a sentence."""
         return _WORDS[self]
 
 

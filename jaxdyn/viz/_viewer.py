@@ -477,6 +477,8 @@ def save_html(
 
     `t`, `qs` and `compare` are a trajectory, as in `Viewer.play`; without them the robot stands as in `Viewer`, whose
     arguments the others are (`q` among them). **Raises** as `Viewer` and `Viewer.play`.
+
+    `t` is `[n]` in s, `qs` and `compare` `[n, nq]`. `DataError` where one of `t` and `qs` is missing.
     """
     if (t is None) != (qs is None):
         raise DataError("a trajectory needs both t and qs")
