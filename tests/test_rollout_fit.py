@@ -209,10 +209,13 @@ def test_derivatives_of_the_residuals(fit, parametrisation, recordings):
     """The tangents against central differences, and the arrow's elimination against a dense solution."""
     segments, dt, *_ = segments_of(truth(), (recordings[1],), 0.2, "mean")
     one = [jnp.asarray(x) for x in (dt, 1.0, 0.3, 3.0)]
-    problem = ShootingProblem(parametrisation, segments, *one, "squares", "semi_implicit_euler", 1)
+    # The zeros of the sensors are among the unknowns.
+    zeros = jnp.ones((len(segments.linked), 1)), jnp.asarray(0.05)
+    problem = ShootingProblem(parametrisation, segments, *one, "squares", "semi_implicit_euler", 1, *zeros)
     state = first_state(problem, fit[0].free + 0.1, np.full(2, POSITION), np.full(2, VELOCITY))
     rows = eqx.filter_jit(linearised)(problem, state)
-    S, n, P = state.q.shape[0], 4, parametrisation.size
+    S, n, P = state.q.shape[0], 4, problem.shared
+    assert parametrisation.size + 2 == P
     value = eqx.filter_jit(lambda z, x: residuals(problem, moved(problem, state, z, x)))
     h = 1e-6
     for s, k in ((0, 1), (2, 3)):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from convex_optimum import convex_optimum
 from robots import robot_path
 
 from jaxdyn import Model
@@ -19,6 +20,8 @@ from jaxdyn.sysid import (
     load_npz,
     ordinary_least_squares,
 )
+from jaxdyn.sysid._physical_fit import minimise, start_at
+from jaxdyn.sysid._torque_model import Samples, Shape
 
 DATA = os.environ.get("JAXDYN_DATA")
 recorded = pytest.mark.skipif(not DATA, reason="JAXDYN_DATA does not name the recorded data")
@@ -67,6 +70,25 @@ def test_panda_physical_and_no_worse_than_least_squares():
     assert fit.evaluate(raw).total_rms <= linear.evaluate(raw).total_rms
     assert fit.evaluate(filtered).total_rms <= linear.evaluate(filtered).total_rms
     assert fit.evaluate(filtered).total_rms < 0.1465
+
+
+@recorded
+@pytest.mark.slow
+def test_panda_fit_is_the_optimum_of_the_semidefinite_program():
+    """The weights of the last round, and the prior weight at which `fit_inverse_dynamics` leaves it by default."""
+    folder = Path(str(DATA)) / "panda_exciting"
+    model = load_urdf(folder / "panda_no_gripper.urdf")
+    train, _ = prepared(load_npz(folder / "first_14s.npz").between(0, 10), 10.0)
+    one, zero = np.ones(model.nv), np.zeros(model.nv)
+    samples = Samples(model, train, JointEffects(), Shape(FRICTION_VELOCITY * one, one, zero, zero))
+    (data,) = samples.compressed()
+    start = start_at(model, samples, 0.1, 0.1)
+    first = minimise(start.with_data(data, samples.torque_scale, samples.layout), start.prior, 200, lambda *_: None)
+    problem = start.with_data(data, data.residual_rms(first.point.parameters()), samples.layout)
+    found = minimise(problem, start.prior, 200, lambda *_: None)
+    assert found.status == "converged"
+    assert found.steps < 100
+    assert found.cost == pytest.approx(convex_optimum(problem), rel=1e-6)
 
 
 @recorded

@@ -64,14 +64,16 @@ def fit_fleet(
 ) -> FleetFit:
     """`fit_rollouts` for many robots of one structure at once, by `jax.vmap` over recordings and models.
 
-    Every robot has its own damping, accepts its own steps, and waits for the others of its chunk when it is done.
+    Every robot has its own damping and accepts its own steps. One that is done leaves its place to the next: those that
+    take many steps hold up none but the last.
 
     **Arguments**
 
     - `parametrisation`: one for all, or one for each robot, whose references have a leading axis `[robots]`
       (`equinox.filter_vmap(lambda model: Parametrisation(model, ...))(models)`).
     - `q`, `v`, `tau`: measured every `dt` (s); the mean of two torques acts between their samples.
-    - `chunk`: robots at a time, which bounds the memory; one program is compiled for all chunks.
+    - `chunk`: robots at a time, which bounds the memory of a step.
+    - `max_steps`: of each robot.
     - `report`: called after every step with the number of robots that are done with and the number of steps.
     - the others as in `fit_rollouts`.
 
@@ -103,29 +105,39 @@ def fit_fleet(
     static = ("squares", integrator, substeps)
     numbers = [jnp.asarray(x, dtype) for x in (dt, matching, prior_weight, 1.0)]
     noise = [jnp.full(reference.nv, x, dtype) for x in (position_noise, velocity_noise)]
-    results: list[ShootingState] = []
-    found = []
-    steps = 0
-    for begin in range(0, robots, chunk):
-        # The last chunk is filled up with repeats, which are dropped, so that one program serves all.
-        rows = np.minimum(np.arange(begin, begin + min(chunk, robots)), robots - 1)
-        data = jax.tree.map(lambda *x: jnp.stack(x), *(segments(int(i)) for i in rows))
-        p = jax.tree.map(lambda x, rows=rows: x[rows], parametrisation) if own else parametrisation
-        state = _first(p, data, numbers, noise, static, own)
-        for _ in range(max_steps):
-            state = _step(p, data, numbers, static, own, state, jnp.asarray(tolerance, dtype))
-            steps += 1
-            done = np.asarray(state.status != RUNNING)
-            if report is not None:
-                report(begin + int(done[: robots - begin].sum()), steps)
-            if done.all():
-                break
-        kept = slice(0, min(len(rows), robots - begin))
-        results.append(jax.tree.map(lambda x, kept=kept: np.asarray(x[kept]), state))
-        found.append(jax.tree.map(lambda x, kept=kept: np.asarray(x[kept]), _robots(p, state, own)))
-    together = [np.concatenate([getattr(s, name) for s in results]) for name in ("free", "cost", "status", "iteration")]
-    robot = jax.tree.map(lambda *x: jnp.asarray(np.concatenate(x)), *found)
-    return FleetFit(robot, together[0], together[1], together[2] == CONVERGED, together[3])
+    width = min(chunk, robots)
+    data = jax.tree.map(lambda *x: np.stack([np.asarray(y) for y in x]), *(segments(i) for i in range(robots)))
+
+    def chosen(rows: np.ndarray):
+        return _rows(parametrisation, rows) if own else parametrisation, _rows(data, rows)
+
+    # The last chunk is filled up with repeats, so that one program serves all.
+    chunks = [np.minimum(np.arange(begin, begin + width), robots - 1) for begin in range(0, robots, width)]
+    first = [_first(*chosen(rows), numbers, noise, static, own) for rows in chunks]
+    states = jax.tree.map(lambda *x: np.concatenate(x)[:robots], *first)
+    waiting = np.flatnonzero(states.status == RUNNING)
+    active, waiting = waiting[:width], waiting[width:]
+    steps, rows, now = 0, active[:0], None
+    while len(active):
+        before, rows = rows, np.resize(active, width)
+        if now is None or not np.array_equal(before, rows):
+            now = chosen(rows)
+        found = _step(*now, numbers, static, own, _rows(states, rows), jnp.asarray(tolerance, dtype))
+        steps += 1
+        for all_of_them, x in zip(jax.tree.leaves(states), jax.tree.leaves(found), strict=True):
+            all_of_them[active] = np.asarray(x)[: len(active)]
+        running = (states.status[active] == RUNNING) & (states.iteration[active] < max_steps)
+        more = waiting[: len(active) - int(running.sum())]
+        active, waiting = np.concatenate([active[running], more]), waiting[len(more) :]
+        if report is not None:
+            report(robots - len(active) - len(waiting), steps)
+    models = [_robots(chosen(rows)[0], _rows(states, rows), own) for rows in chunks]
+    robot = jax.tree.map(lambda *x: jnp.concatenate(x)[:robots], *models)
+    return FleetFit(robot, states.free, states.cost, states.status == CONVERGED, states.iteration)
+
+
+def _rows(tree: Any, rows: np.ndarray) -> Any:
+    return jax.tree.map(lambda x: jnp.asarray(x[rows]), tree)
 
 
 def _mapped(function: Callable, own: bool) -> Callable:
@@ -136,7 +148,10 @@ def _mapped(function: Callable, own: bool) -> Callable:
 def _problem(p, segments, numbers, static) -> ShootingProblem:
     dt, matching, prior_weight, loss_scale = numbers
     loss, integrator, substeps = static
-    return ShootingProblem(p, segments, dt, matching, prior_weight, loss_scale, loss, integrator, substeps)
+    none = jnp.zeros((segments.linked.shape[0], 0), dt.dtype)
+    return ShootingProblem(
+        p, segments, dt, matching, prior_weight, loss_scale, loss, integrator, substeps, none, jnp.ones_like(dt)
+    )
 
 
 @eqx.filter_jit

@@ -26,6 +26,7 @@ from jaxdyn.sysid._shooting import (
     STALLED,
     ShootingProblem,
     ShootingState,
+    at_rest,
     descend,
     first_state,
     levenberg_marquardt,
@@ -88,10 +89,14 @@ class RolloutFit(eqx.Module):
     defects: np.ndarray
     """`[segments, 2 nv]`: by how much each segment misses the start of the next, positions and then velocities; zero
     for the last of a recording, and where segments are independent."""
+    zeros: np.ndarray
+    """`[recordings, nv]`: by how much each recording's sensors read more than the positions are, rad or m; zero unless
+    `zero_deviation` was given."""
     state: ShootingState
 
     @property
     def converged(self) -> bool:
+        """Whether `status` says so."""
         return self.status == "converged"
 
     @property
@@ -130,6 +135,7 @@ def fit_rollouts(
     prior_weight: float = 0.0,
     loss: Literal["squares", "pseudo_huber", "cauchy"] = "squares",
     loss_scale: float = 3.0,
+    zero_deviation: float | None = None,
     hold: Literal["mean", "start"] = "mean",
     integrator: Integrator = "rk4",
     substeps: int = 1,
@@ -168,6 +174,9 @@ def fit_rollouts(
       roll-out. None: segments are independent. Without velocity noise, that of velocities is the positions' over the
       duration of a segment.
     - `loss`: `"squares"`; `"pseudo_huber"` and `"cauchy"` count residuals beyond `loss_scale` times the noise less.
+    - `zero_deviation`: if sensors' zeros may be wrong, and otherwise in each recording (encoders that are set to zero
+      where the robot came to rest), the standard deviation of that, rad or m: each recording then has its own, one
+      for each degree of freedom, which are unknowns, too.
     - `hold`: what torque acts between two samples: that of the earlier one (a command that is held), or their mean.
     - `integrator`, `substeps`: as in `rollout`; a step lasts from a sample to the next.
     - `start`: free numbers to start from; by default the reference.
@@ -207,6 +216,9 @@ def fit_rollouts(
     if matching is None:
         segments = segments._replace(linked=jnp.zeros_like(segments.linked))
     dtype = segments.q.dtype
+    if zero_deviation is not None and not 0 < zero_deviation < np.inf:
+        raise ModelError(f"zero_deviation is {zero_deviation}; a positive number or None is needed")
+    owner = origin[:, None] == np.arange(len(given))
     problem = ShootingProblem(
         parametrisation=parametrisation,
         segments=segments,
@@ -217,13 +229,15 @@ def fit_rollouts(
         loss=loss,
         integrator=integrator,
         substeps=substeps,
+        owner=jnp.asarray(owner[:, : 0 if zero_deviation is None else None], dtype),
+        zero_deviation=jnp.asarray(zero_deviation or 1.0, dtype),
     )
     free = parametrisation.zeros() if start is None else jnp.asarray(start)
     if free.shape != (parametrisation.size,):
         raise ModelError(f"start has shape {free.shape}, but the parametrisation has {parametrisation.size} numbers")
     first = _first(problem, free, position, velocity)
     if optimizer is not None:
-        memory = optimizer.init((jnp.zeros_like(first.multiplier), jnp.zeros_like(first.free)))
+        memory = optimizer.init(at_rest(problem, first))
         first = eqx.tree_at(lambda s: s.optimizer, first, memory, is_leaf=lambda x: x is None)
     now: ShootingState = first if state is None else _resumed(state, first)
     status = int(now.status)
@@ -382,7 +396,7 @@ def _covariances(problem: ShootingProblem, state: ShootingState, cost_of_data: f
     """**Infinite** variances where the rows say nothing of a parameter."""
     curvature = _curvature(_linearised(problem, state))
     S, n = state.multiplier.shape
-    P = state.free.shape[-1]
+    P, own = problem.shared, slice(0, state.free.shape[-1])
     count = float(problem.segments.weight.sum()) * n / (1 if problem.segments.v is not None else 2)
     # Every defect is an equation as well, and every state an unknown.
     freedom = count + float(problem.segments.linked.sum()) * n - S * n - P
@@ -396,13 +410,13 @@ def _covariances(problem: ShootingProblem, state: ShootingState, cost_of_data: f
         inverse = np.asarray(curvature.inverse, np.float64)
         scores = np.asarray(curvature.scores, np.float64)
         correction = S / max(S - 1, 1)
-        return variance * inverse, correction * scores.T @ scores
+        return variance * inverse[own, own], correction * (scores.T @ scores)[own, own]
     known = (directions[seen].T / sizes[seen] ** 2) @ directions[seen]
     covariance = variance * known / np.outer(np.where(used, norms, 1.0), np.where(used, norms, 1.0))
     unseen = ~used | (np.abs(directions[~seen]) > 1e-6).any(axis=0)
     covariance[unseen, :] = covariance[:, unseen] = 0.0
     covariance[np.diag_indices(P)] = np.where(unseen, np.inf, np.diagonal(covariance))
-    return covariance, covariance
+    return covariance[own, own], covariance[own, own]
 
 
 def _result(problem, state: ShootingState, status: str, free, origin, times, with_v: bool) -> RolloutFit:
@@ -436,5 +450,6 @@ def _result(problem, state: ShootingState, status: str, free, origin, times, wit
         segment_recordings=origin,
         segment_times=times,
         defects=gap * scale,
+        zeros=np.asarray(state.zeros) if len(state.zeros) else np.zeros((int(origin.max()) + 1, len(position))),
         state=state,
     )

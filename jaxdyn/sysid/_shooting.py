@@ -61,6 +61,15 @@ class ShootingProblem(eqx.Module):
     loss: str = eqx.field(static=True)
     integrator: Integrator = eqx.field(static=True)
     substeps: int = eqx.field(static=True)
+    owner: jax.Array
+    """`[segments, recordings]`: 1 where a segment is of a recording whose sensors' zeros are unknown."""
+    zero_deviation: jax.Array
+    """Prior standard deviation of those zeros, rad or m."""
+
+    @property
+    def shared(self) -> int:
+        """How many unknowns segments share: the free numbers, and the zeros."""
+        return self.parametrisation.size + self.owner.shape[-1] * model_of(self.parametrisation.reference).nv
 
 
 class ShootingState(eqx.Module):
@@ -85,6 +94,8 @@ class ShootingState(eqx.Module):
     iteration: jax.Array
     round: jax.Array
     status: jax.Array
+    zeros: jax.Array
+    """`[recordings, nv]`: what each recording's sensors read more than the positions are."""
     optimizer: Any = None
     """What an optax optimizer remembers."""
 
@@ -164,6 +175,7 @@ def first_state(problem: ShootingProblem, free, position_noise, velocity_noise) 
         iteration=jnp.zeros((), jnp.int32),
         round=jnp.ones((), jnp.int32),
         status=jnp.full((), RUNNING, jnp.int32),
+        zeros=jnp.zeros((problem.owner.shape[-1], model.nv), q.dtype),
     )
     return started_anew(problem, state)
 
@@ -176,16 +188,17 @@ def started_anew(problem: ShootingProblem, state: ShootingState) -> ShootingStat
 
 
 def moved(problem: ShootingProblem, state: ShootingState, z, x) -> ShootingState:
-    """The state displaced by `z` `[segments, 2 nv]`, in the tangent spaces of the segments' states, and by `x` `[P]`,
-    in the units of the present robot."""
+    """The state displaced by `z` `[segments, 2 nv]`, in the tangent spaces of the segments' states, and by `x`
+    `[problem.shared]`, in the units of the present robot and of the zeros' deviation."""
     model = model_of(problem.parametrisation.reference)
-    nv = model.nv
+    nv, P = model.nv, problem.parametrisation.size
     new = (
-        problem.parametrisation.moved(state.free, x),
+        problem.parametrisation.moved(state.free, x[:P]),
         model.integrate(state.q, z[:, :nv]),
         state.v + z[:, nv:],
+        state.zeros + problem.zero_deviation * x[P:].reshape(state.zeros.shape),
     )
-    return eqx.tree_at(lambda s: (s.free, s.q, s.v), state, new)
+    return eqx.tree_at(lambda s: (s.free, s.q, s.v, s.zeros), state, new)
 
 
 class Residuals(NamedTuple):
@@ -194,24 +207,36 @@ class Residuals(NamedTuple):
     match: jax.Array
     """`[segments, 2 nv]`: defects over their standard deviations, plus the multipliers."""
     pull: jax.Array
-    """`[P]`"""
+    """`[problem.shared]`"""
 
 
 def residuals(problem: ShootingProblem, state: ShootingState, next_state: State | None = None) -> Residuals:
     """`next_state`: where each segment should end; by default where the next one starts."""
+    return _residuals_and_motion(problem, state, next_state)[0]
+
+
+def _residuals_and_motion(problem: ShootingProblem, state: ShootingState, next_state: State | None):
     segments = problem.segments
     robot = problem.parametrisation.model(state.free)
     motion = simulated(robot, State(state.q, state.v), segments.tau, problem.dt, problem.integrator, problem.substeps)
-    model = model_of(robot)
-    parts = [model.difference(segments.q, motion.q) / state.position_noise]
-    if segments.v is not None:
-        parts.append((motion.v - segments.v) / state.velocity_noise)
-    data = jnp.concatenate([_lossy(problem, x) * segments.weight[..., None] for x in parts], axis=-1)
     if next_state is None:
         next_state = following(state)
     match = matching(problem, state, motion.final, next_state)
     pull = jnp.sqrt(2 * problem.prior_weight) * problem.parametrisation.pull(state.free)
-    return Residuals(data.reshape(data.shape[0], -1), match, pull)
+    pull = jnp.concatenate([pull, (state.zeros / problem.zero_deviation).ravel()])
+    return Residuals(_misfit(problem, state, motion), match, pull), motion
+
+
+def _misfit(problem: ShootingProblem, state: ShootingState, motion) -> jax.Array:
+    """`[segments, m]`"""
+    segments = problem.segments
+    model = model_of(problem.parametrisation.reference)
+    zeros = (problem.owner @ state.zeros)[:, None]
+    parts = [(model.difference(segments.q, motion.q) + zeros) / state.position_noise]
+    if segments.v is not None:
+        parts.append((motion.v - segments.v) / state.velocity_noise)
+    data = jnp.concatenate([_lossy(problem, x) * segments.weight[..., None] for x in parts], axis=-1)
+    return data.reshape(data.shape[0], -1)
 
 
 def following(state: ShootingState) -> State:
@@ -237,18 +262,26 @@ def linearised(problem: ShootingProblem, state: ShootingState) -> Rows:
     S, n, P = state.q.shape[0], state.multiplier.shape[-1], state.free.shape[-1]
     dtype = state.q.dtype
     ahead = following(state)
+    still = jnp.zeros(problem.shared - P, dtype)
 
     def function(z, x):
-        return residuals(problem, moved(problem, state, z, x), ahead)
+        there = moved(problem, state, z, jnp.concatenate([x, still]))
+        return _residuals_and_motion(problem, there, ahead)
 
     zero = jnp.zeros((S, n), dtype), jnp.zeros(P, dtype)
     of_z = jnp.concatenate([jnp.eye(n, dtype=dtype), jnp.zeros((P, n), dtype)])
     of_x = jnp.concatenate([jnp.zeros((n, P), dtype), jnp.eye(P, dtype=dtype)])
 
     def tangent(dz, dx):
-        return jax.jvp(function, zero, (jnp.broadcast_to(dz, (S, n)), dx))
+        return jax.jvp(function, zero, (jnp.broadcast_to(dz, (S, n)), dx), has_aux=True)
 
-    value, slope = jax.vmap(tangent, out_axes=(None, -1))(of_z, of_x)
+    value, slope, motion = jax.vmap(tangent, out_axes=(None, -1, None))(of_z, of_x)
+
+    def of_zeros(x):
+        # Of the data alone: no motion depends on what sensors read.
+        return _misfit(problem, moved(problem, state, zero[0], jnp.concatenate([zero[1], x])), motion)
+
+    Z = jax.jacfwd(of_zeros)(still)
 
     def of_next(z):
         # Of the match alone: where a segment ends does not depend on where the next one starts. Taken without a gap:
@@ -261,9 +294,11 @@ def linearised(problem: ShootingProblem, state: ShootingState) -> Rows:
     _, E = jax.vmap(lambda dz: jax.jvp(of_next, zero[:1], (jnp.broadcast_to(dz, (S, n)),)), out_axes=(None, -1))(
         jnp.eye(n, dtype=dtype)
     )
-    data = jnp.concatenate([slope.data, value.data[..., None]], axis=-1)
-    match = jnp.concatenate([slope.match[..., :n], E, slope.match[..., n:], value.match[..., None]], axis=-1)
-    border = jnp.concatenate([slope.pull[..., n:], value.pull[..., None]], axis=-1)
+    data = jnp.concatenate([slope.data, Z, value.data[..., None]], axis=-1)
+    none = jnp.zeros((S, n, problem.shared - P), dtype)
+    match = jnp.concatenate([slope.match[..., :n], E, slope.match[..., n:], none, value.match[..., None]], axis=-1)
+    of_pull = jnp.eye(problem.shared, dtype=dtype).at[:, :P].set(slope.pull[..., n:])
+    border = jnp.concatenate([of_pull, value.pull[..., None]], axis=-1)
     return Rows(data, match, border)
 
 
@@ -313,11 +348,16 @@ def levenberg_marquardt(problem: ShootingProblem, state: ShootingState, rows: Ro
     return jax.tree.map(lambda a, b: jnp.where(running, a, b), out, state)
 
 
+def at_rest(problem: ShootingProblem, state: ShootingState) -> tuple[jax.Array, jax.Array]:
+    """The arguments `z, x` of `moved` that move nothing."""
+    return jnp.zeros_like(state.multiplier), jnp.zeros(problem.shared, state.free.dtype)
+
+
 def descend(problem: ShootingProblem, state: ShootingState, tolerance, optimizer: Any) -> ShootingState:
     """One step of an optax optimizer, by the gradient through the roll-outs in reverse mode. The unknowns are in units
     of the noise, and in those of the present robot."""
     scale = jnp.concatenate([state.position_noise, state.velocity_noise])
-    zero = jnp.zeros_like(state.multiplier), jnp.zeros_like(state.free)
+    zero = at_rest(problem, state)
 
     def total(unknown):
         return cost(problem, moved(problem, state, scale * unknown[0], unknown[1]))
