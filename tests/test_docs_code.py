@@ -11,8 +11,13 @@ import jax
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SLOW: set[str] = set()
-"""Pages that take minutes."""
+SLOW = {
+    *("docs/how-to/run-an-mpc-loop.md", "docs/how-to/write-a-cost.md", "docs/how-to/train-a-policy.md"),
+    *("docs/trajectory-optimization.md", "docs/identification.md", "docs/simulation.md"),
+}
+"""Pages whose programs take long to compile."""
+SETTINGS = ("jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+"""What pages set, and the next one must not find set."""
 
 
 class Block(NamedTuple):
@@ -44,6 +49,7 @@ def test_code_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     namespace = {"__name__": "__main__"}
+    kept = {name: getattr(jax.config, name) for name in SETTINGS}
     try:
         for block in blocks(PAGES[name]):
             if block.title:
@@ -52,7 +58,8 @@ def test_code_runs(name, tmp_path, monkeypatch):
                 # Empty lines in front, so that an error names the page's own line.
                 exec(compile("\n" * block.line + block.code, str(PAGES[name]), "exec"), namespace)
     finally:
-        jax.config.update("jax_enable_x64", True)
+        for setting, value in kept.items():
+            jax.config.update(setting, value)
 
 
 def test_there_is_code_on_the_pages():

@@ -2,20 +2,19 @@
 
     python docs/examples/double_pendulum_from_chaos.py
 
-The recordings are simulated, with noise. `python -m experiments.identify_double_pendulum` does it with those of a real one.
+The recordings are simulated, with noise; `python -m experiments.identify_double_pendulum` has those of a real one.
 """
 
 import dataclasses
 
 import jax
-
-jax.config.update("jax_enable_x64", True)  # fits want double precision
-
 import jax.numpy as jnp
 import numpy as np
 
 import jaxdyn
 from jaxdyn import State, sysid
+
+jax.config.update("jax_enable_x64", True)  # fits want double precision
 
 rate, noise = 200.0, 0.002  # Hz, rad
 drawing = jaxdyn.samples.double_pendulum()  # of infinitely thin rods, and fits are for bodies that exist

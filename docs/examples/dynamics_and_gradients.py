@@ -1,6 +1,6 @@
 """Dynamics of a seven-joint arm, and derivatives by everything in it.
 
-    python docs/examples/dynamics_and_gradients.py
+python docs/examples/dynamics_and_gradients.py
 """
 
 import dataclasses
@@ -8,9 +8,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-jax.config.update("jax_enable_x64", True)  # to compare with differences; the library never sets it
-
 import jaxdyn
+
+jax.config.update("jax_enable_x64", True)  # to compare with differences; the library never sets it
 
 model = jaxdyn.samples.arm()  # a Panda without its gripper; or jaxdyn.load_urdf("robot.urdf")
 print(model.summary())

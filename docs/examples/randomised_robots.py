@@ -74,4 +74,6 @@ for _ in range(8):
     history.append(float(value))
 each = (time.perf_counter() - began) / 8
 print(f"mean squared error {history[0]:.4f} -> {history[-1]:.4f} rad^2 with kp, kd = {jnp.exp(gains).round(2)}")
-print(f"{compiling:.1f} s with compilation, then {each:.2f} s for {ROBOTS} roll-outs of {STEPS} steps with their gradient")
+print(
+    f"{compiling:.1f} s with compilation, then {each:.2f} s for {ROBOTS} roll-outs of {STEPS} steps with their gradient"
+)

@@ -7,14 +7,13 @@ out on a plant whose pole and cart are 30 % heavier than the controller believes
 import dataclasses
 
 import jax
-
-jax.config.update("jax_enable_x64", True)
-
 import jax.numpy as jnp
 import numpy as np
 
 import jaxdyn
 from jaxdyn import trajopt
+
+jax.config.update("jax_enable_x64", True)
 
 dt, horizon = 0.04, 50
 model = jaxdyn.samples.cartpole()  # q = position and angle, the pole upright at 0
@@ -61,5 +60,9 @@ mpc = trajopt.MPC(problem, trajopt.DDPOptions(max_iterations=8))
 run = trajopt.closed_loop(mpc, lambda x, u: np.asarray(step(x, u)), hanging, 150, plan=mpc.start(hanging, us=plan.us))
 angle = np.abs(np.arctan2(np.sin(run.xs[:, 1]), np.cos(run.xs[:, 1])))
 print(f"MPC: {run.message}")
-print(f"in the last second at most {np.degrees(angle[-25:].max()):.1f} degrees and {abs(run.xs[-25:, 0]).max():.2f} m off")
-print(f"latency {1e3 * run.latency.p50:.1f} ms (median), {1e3 * run.latency.p99:.1f} ms (99 %), of a period of {1e3 * dt:.0f}")
+print(
+    f"in the last second at most {np.degrees(angle[-25:].max()):.1f} degrees and {abs(run.xs[-25:, 0]).max():.2f} m off"
+)
+print(
+    f"latency {1e3 * run.latency.p50:.1f} ms (median), {1e3 * run.latency.p99:.1f} ms (99 %), of a period of {1e3 * dt:.0f}"
+)
