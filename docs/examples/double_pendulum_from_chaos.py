@@ -34,7 +34,7 @@ def recorded(seed: int, duration: float) -> sysid.Recording:
     return sysid.Recording(t, q, v, tau=tau)
 
 
-train, test = recorded(0, 6.0), recorded(1, 3.0)
+train, test = recorded(0, 4.0), recorded(1, 3.0)
 
 # Every inertia is 25 % too large to begin with, and friction is half of what it is.
 wrong = dataclasses.replace(
@@ -45,7 +45,7 @@ wrong = dataclasses.replace(
 )
 free = sysid.Parametrisation(wrong, sysid.LogCholesky(), sysid.Positive("damping"), sysid.Positive("friction"))
 fit = sysid.fit_rollouts(
-    free, train, segment=0.2, position_noise=noise, velocity_noise=0.02, matching=1.0, prior_weight=1e-3, max_steps=25
+    free, train, segment=0.2, position_noise=noise, velocity_noise=0.02, matching=1.0, prior_weight=1e-3, max_steps=15
 )
 print(f"{fit.status} after {fit.iterations} steps; {free.size} free numbers")
 

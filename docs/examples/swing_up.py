@@ -63,6 +63,5 @@ print(f"MPC: {run.message}")
 print(
     f"in the last second at most {np.degrees(angle[-25:].max()):.1f} degrees and {abs(run.xs[-25:, 0]).max():.2f} m off"
 )
-print(
-    f"latency {1e3 * run.latency.p50:.1f} ms (median), {1e3 * run.latency.p99:.1f} ms (99 %), of a period of {1e3 * dt:.0f}"
-)
+p50, p99 = 1e3 * run.latency.p50, 1e3 * run.latency.p99
+print(f"latency {p50:.1f} ms (median), {p99:.1f} ms (99 %), of a period of {1e3 * dt:.0f} ms")
