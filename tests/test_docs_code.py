@@ -1,4 +1,4 @@
-"""Every piece of Python in README and docs runs: the blocks of a page in order, in one namespace and an empty folder."""
+"""Every piece of Python in README and docs runs: a page's blocks in order, in one namespace and an empty folder."""
 
 import re
 import socket
