@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 
 from jaxdyn.viz._browser import opened
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """s"""
 
 

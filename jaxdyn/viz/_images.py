@@ -22,7 +22,7 @@ from jaxdyn.viz._viewer import client_of, viewer_of
 
 type Renderer = Literal["auto", "browser", "matplotlib"]
 
-_PATIENCE = 120.0
+_PATIENCE = 300.0
 """For a browser to start and to draw, s."""
 _MOST_TRIANGLES = 40_000
 """That matplotlib is given; meshes are made coarser until there are no more."""
