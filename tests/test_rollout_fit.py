@@ -230,6 +230,7 @@ def test_derivatives_of_the_residuals(fit, parametrisation, recordings):
         dx = jnp.zeros(P).at[k].set(h)
         up, down = value(jnp.zeros((S, n)), dx), value(jnp.zeros((S, n)), -dx)
         np.testing.assert_allclose(rows.data[..., n + k], (up.data - down.data) / (2 * h), rtol=1e-4, atol=1e-2)
+        np.testing.assert_allclose(rows.match[..., 2 * n + k], (up.match - down.match) / (2 * h), rtol=1e-4, atol=1e-2)
         np.testing.assert_allclose(rows.border[:, k], (up.pull - down.pull) / (2 * h), rtol=1e-5, atol=1e-6)
 
 

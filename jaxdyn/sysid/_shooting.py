@@ -189,14 +189,16 @@ def started_anew(problem: ShootingProblem, state: ShootingState) -> ShootingStat
 
 def moved(problem: ShootingProblem, state: ShootingState, z, x) -> ShootingState:
     """The state displaced by `z` `[segments, 2 nv]`, in the tangent spaces of the segments' states, and by `x`
-    `[problem.shared]`, in the units of the present robot and of the zeros' deviation."""
+    `[problem.shared]`, in the units of the present robot and of the zeros' deviation. Zeros take the
+    states along, which so stay as they were read: damping of the states' steps would else hold the zeros, too."""
     model = model_of(problem.parametrisation.reference)
     nv, P = model.nv, problem.parametrisation.size
+    zeros = problem.zero_deviation * x[P:].reshape(state.zeros.shape)
     new = (
         problem.parametrisation.moved(state.free, x[:P]),
-        model.integrate(state.q, z[:, :nv]),
+        model.integrate(state.q, z[:, :nv] - problem.owner @ zeros),
         state.v + z[:, nv:],
-        state.zeros + problem.zero_deviation * x[P:].reshape(state.zeros.shape),
+        state.zeros + zeros,
     )
     return eqx.tree_at(lambda s: (s.free, s.q, s.v, s.zeros), state, new)
 
@@ -278,10 +280,8 @@ def linearised(problem: ShootingProblem, state: ShootingState) -> Rows:
     value, slope, motion = jax.vmap(tangent, out_axes=(None, -1, None))(of_z, of_x)
 
     def of_zeros(x):
-        # Of the data alone: no motion depends on what sensors read.
+        # Of the readings alone; that the states move against the zeros is added below.
         return _misfit(problem, moved(problem, state, zero[0], jnp.concatenate([zero[1], x])), motion)
-
-    Z = jax.jacfwd(of_zeros)(still)
 
     def of_next(z):
         # Of the match alone: where a segment ends does not depend on where the next one starts. Taken without a gap:
@@ -294,9 +294,15 @@ def linearised(problem: ShootingProblem, state: ShootingState) -> Rows:
     _, E = jax.vmap(lambda dz: jax.jvp(of_next, zero[:1], (jnp.broadcast_to(dz, (S, n)),)), out_axes=(None, -1))(
         jnp.eye(n, dtype=dtype)
     )
-    data = jnp.concatenate([slope.data, Z, value.data[..., None]], axis=-1)
-    none = jnp.zeros((S, n, problem.shared - P), dtype)
-    match = jnp.concatenate([slope.match[..., :n], E, slope.match[..., n:], none, value.match[..., None]], axis=-1)
+
+    def against(slope):
+        own = problem.owner[:, None, :, None] * slope[..., None, : n // 2]
+        return -problem.zero_deviation * own.reshape(*slope.shape[:2], -1)
+
+    # A segment that another follows shares its zeros with that.
+    of_match = against(slope.match) + against(E)
+    data = jnp.concatenate([slope.data, jax.jacfwd(of_zeros)(still) + against(slope.data), value.data[..., None]], -1)
+    match = jnp.concatenate([slope.match[..., :n], E, slope.match[..., n:], of_match, value.match[..., None]], axis=-1)
     of_pull = jnp.eye(problem.shared, dtype=dtype).at[:, :P].set(slope.pull[..., n:])
     border = jnp.concatenate([of_pull, value.pull[..., None]], axis=-1)
     return Rows(data, match, border)
