@@ -29,9 +29,6 @@ th { border-bottom: 1px solid #999; font-weight: 600; } th:first-child, td:first
 tr.weak td { color: #999; } td.bad { color: #b00020; font-weight: 600; }
 .scroll { overflow-x: auto; } img { max-width: 100%; height: auto; } p.note { color: #555; }
 """
-_COLORS = ("tab:orange", "tab:blue", "tab:red", "tab:green", "tab:purple")
-_DRAWN = 4000
-"""Points of a curve, at most."""
 _WEAK = 0.9
 """Of the prior's variance: where more is left, the prior alone decides."""
 
@@ -191,47 +188,24 @@ def _identifiability(name: str, fit: InverseDynamicsFit, level: float) -> str:
 
 
 def _figures(fits: Mapping[str, InverseDynamicsFit], recording: Recording) -> str:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return "<p class='note'>No plots: matplotlib is not installed (pip install 'jaxdyn[viz]').</p>"
+    # `import jaxdyn` does without pictures.
+    from jaxdyn.viz import plot_masses, plot_torques
+
     (tau,) = recording.require("tau")
     model = next(iter(fits.values())).model
-    names, some = dof_names(model), slice(None, None, max(1, len(recording) // _DRAWN))
-    figure = Figure(figsize=(10, 1.7 * model.nv + 0.8), layout="constrained")
-    axes = np.atleast_1d(figure.subplots(model.nv, 1, sharex=True))
-    predicted = {name: fit.predict(recording) for name, fit in fits.items()}
-    for j, axis in enumerate(axes):
-        axis.plot(recording.t[some], tau[some, j], color="black", lw=1.2, label="measured")
-        for (name, x), color in zip(predicted.items(), _COLORS, strict=False):
-            axis.plot(recording.t[some], x[some, j], color=color, lw=0.9, label=name)
-        # What a file says may be far off; the scale is that of the measurement.
-        low, high = tau[:, j].min(), tau[:, j].max()
-        room = 0.3 * (high - low) or 1.0
-        axis.set_ylim(low - room, high + room)
-        axis.set_ylabel(f"{names[j]}\nN m", fontsize=8)
-        axis.tick_params(labelsize=8)
-    axes[0].legend(ncol=len(fits) + 1, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
-    axes[-1].set_xlabel("time, s")
-    torques = _image(figure, f"measured and predicted torques, {recording.name}")
-    figure = Figure(figsize=(10, 3.2), layout="constrained")
-    axis = figure.subplots()
-    at, width = np.arange(model.nb), 0.8 / len(fits)
-    for k, ((name, fit), color) in enumerate(zip(fits.items(), _COLORS, strict=False)):
-        masses = np.asarray(fit.model.inertial_parameters, np.float64)[:, 0]
-        errors = None
+    masses = {name: fit.model.mass for name, fit in fits.items()}
+    intervals = {}
+    for name, fit in fits.items():
         if fit.tangent is not None:
             x = fit.intervals()
-            errors = np.stack([x.value - x.lower, x.upper - x.value])[:, : 10 * model.nb : 10]
-        axis.bar(
-            at + (k - 0.5 * (len(fits) - 1)) * width, masses, width, yerr=errors, color=color, label=name, capsize=2
-        )
-    axis.set_xticks(at, model.body_names, fontsize=8)
-    axis.axhline(0, color="black", lw=0.6)
-    axis.set_ylabel("mass, kg")
-    axis.legend(fontsize=8, frameon=False)
-    caption = "masses of the links, with 95 % intervals; pale: decided by the prior"
-    return f"<h2>Plots</h2>{torques}{_image(figure, caption)}"
+            intervals[name] = (x.lower[: 10 * model.nb : 10], x.upper[: 10 * model.nb : 10])
+    try:
+        torques = plot_torques(model, recording.t, tau, {name: fit.predict(recording) for name, fit in fits.items()})
+        bars = plot_masses(model, masses, intervals)
+    except ImportError as error:
+        return f"<p class='note'>No plots: {_text(str(error))}.</p>"
+    shown = _image(torques, f"measured and predicted torques, {recording.name}")
+    return f"<h2>Plots</h2>{shown}{_image(bars, 'masses of the links, with 95 % intervals')}"
 
 
 def _image(figure, caption: str) -> str:
