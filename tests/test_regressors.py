@@ -5,6 +5,7 @@ import functools
 import jax
 import numpy as np
 import pinocchio as pin
+import pytest
 from oracles import relative_error
 from small_robots import forest
 

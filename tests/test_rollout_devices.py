@@ -7,6 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 # More than a chunk of the batch on each device; the last chunk is not full.
 SETUP = """
