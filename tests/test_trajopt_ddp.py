@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import time
 
 import equinox as eqx
 import jax
@@ -99,11 +100,14 @@ def test_kinova_reaches():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("make", "best"), [(double_pendulum, 2.058751e-2), (cartpole, 1.486187), (acrobot, 50.046611)])
+@pytest.mark.parametrize(
+    ("make", "best"),
+    [(double_pendulum, 2.058751e-2), (kinova, 6.898820), (cartpole, 1.486187), (acrobot, 50.046611)],
+)
 def test_single_precision_is_right_or_says_that_it_is_not(make, best):
     problem = of_dtype(make(), jnp.float32)
     n = problem.dynamics.nx
-    xs = np.zeros((101, n)) if make is double_pendulum else None
+    xs = np.zeros((101, n)) if make in (double_pendulum, kinova) else None
     s = ddp(problem, {cartpole: 0.01}.get(make, 0.0), xs)
     assert s.xs.dtype == jnp.float32
     assert not s.success or abs(s.cost - best) <= 1e-2 * best
@@ -186,6 +190,53 @@ def test_derivatives_of_a_solution_are_central_differences():
     for i, name in enumerate(WAYS):
         plus, minus = (both(zero.at[i].set(s))[0] for s in (h, -h))
         np.testing.assert_allclose(gradient[i], (plus - minus) / (2 * h), rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_derivative_by_an_inertia_with_a_bound_that_holds():
+    pendulum = samples.pendulum()
+
+    def outcome(heavier):
+        dynamics = ModelDynamics(pendulum.scaled(mass=heavier), 0.1)
+        target = QuadraticCost(StateResidual(np.array([1.2, 0.0])), 5.0)
+        problem = Problem(
+            dynamics,
+            np.array([0.3, -0.2]),
+            12,
+            stage_costs=[QuadraticCost(ControlResidual(), 0.01)],
+            terminal_costs=[target],
+            control_lower=-4.0,
+            control_upper=4.0,
+        )
+        s = ddp(problem, options=TIGHT)
+        return s.cost + (jnp.linspace(0, 1, 13)[:, None] * s.xs).sum() + (s.us**2).sum(), s
+
+    both = jax.jit(jax.value_and_grad(outcome, has_aux=True))
+    (_, s), slope = both(1.1)
+    assert s.success, s.message
+    held = jnp.abs(s.us) == 4.0
+    assert held.any()
+    assert not held.all()
+    plus, minus = (both(1.1 + h)[0][0] for h in (1e-5, -1e-5))
+    np.testing.assert_allclose(slope, (plus - minus) / 2e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_random_acrobots_in_one_batch():
+    """From 256 states about the hanging one; shown with `-s`."""
+    problem = acrobot()
+    spread = 0.3 * np.random.default_rng(0).normal(size=(256, 4)) * np.array([1, 1, 0.5, 0.5])
+    solve = jax.jit(jax.vmap(lambda x0: ddp(problem.starting_at(x0), 0.0)))
+    starts = problem.x0 + spread
+    s = jax.block_until_ready(solve(starts))
+    began = time.process_time(), time.perf_counter()
+    s = jax.block_until_ready(solve(starts))
+    spent = time.process_time() - began[0], time.perf_counter() - began[1]
+    least, median, most = np.sort(s.iterations)[[0, 128, -1]]
+    print(f"\n{s.message}\n{spent[0]:.1f} s of CPU time, {spent[1]:.1f} s; {least}, {median}, {most} iterations")
+    assert s.success.mean() > 0.8
+    violation = jax.vmap(lambda x0, xs, us: problem.starting_at(x0).violation(xs, us))(starts, s.xs, s.us)
+    assert (violation[s.success] <= 1e-6).all()
 
 
 class Turning(AbstractDynamics):
@@ -292,6 +343,7 @@ def test_contradicting_constraints_are_told():
     s = ddp(problem, options=TIGHT)
     assert not s.success
     assert s.residuals.violation > 1
+    assert f"violation of a constraint is {s.residuals.violation:.2g}" in s.message
     assert np.isfinite(s.cost)
 
 

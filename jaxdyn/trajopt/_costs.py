@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxdyn._errors import ShapeError
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.trajopt._dynamics import AbstractDynamics
-from jaxdyn.trajopt._residuals import AbstractResidual, as_leaf
+from jaxdyn.trajopt._residuals import AbstractResidual, Linear, as_leaf
 
 
 class Quadratic(NamedTuple):
@@ -51,7 +51,7 @@ class AbstractCost(eqx.Module):
         return expansion(lambda x, u: self.value(dynamics, x, u, k), dynamics, x, u)
 
 
-class _ResidualCost(AbstractCost):
+class ResidualCost(AbstractCost):
     """A convex function of a residual, component by component but for a matrix of weights."""
 
     residual: eqx.AbstractVar[AbstractResidual]
@@ -64,7 +64,11 @@ class _ResidualCost(AbstractCost):
         return self.penalty(self.residual(dynamics, x, u, k))[0]
 
     def gauss_newton(self, dynamics, x, u, k):
-        r, Jx, Ju = self.residual.linearize(dynamics, x, u, k)
+        return self.expanded(self.residual.linearize(dynamics, x, u, k), dynamics, u)
+
+    def expanded(self, linear: Linear, dynamics: AbstractDynamics, u) -> Quadratic:
+        """The Gauss-Newton expansion from the residual's."""
+        r, Jx, Ju = linear
         value, gradient, curvature = self.penalty(r)
         return of_residual(value, gradient, curvature, Jx, Ju, dynamics.ndx, 0 if u is None else dynamics.nu)
 
@@ -82,7 +86,7 @@ def of_residual(value, gradient, curvature, Jx, Ju, ndx: int, nu: int) -> Quadra
     return Quadratic(value, x, u, xx, ux, uu)
 
 
-class QuadraticCost(_ResidualCost):
+class QuadraticCost(ResidualCost):
     """`weight/2 |r|^2`, `1/2 sum_i weight_i r_i^2`, or `1/2 r^T weight r`: a number, `[m]`, or symmetric `[m, m]`."""
 
     residual: AbstractResidual
@@ -100,7 +104,7 @@ class QuadraticCost(_ResidualCost):
         return 0.5 * r @ (w @ r), w @ r, w
 
 
-class SmoothAbsCost(_ResidualCost):
+class SmoothAbsCost(ResidualCost):
     """`sum_i weight_i (sqrt(r_i^2 + width^2) - width)`: quadratic within about `width` of zero, then linear.
 
     `weight`: a number or `[m]`. `width`: in the units of the residual, positive.

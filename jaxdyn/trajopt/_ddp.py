@@ -58,7 +58,7 @@ class DDPOptions(eqx.Module):
     intermediate_tolerance: Any = 0.1
     """Of the decrease a step promises before the first updates of the multipliers."""
     least_intermediate_tolerance: Any = 1e-5
-    """It falls to a tenth with each update, to this at least."""
+    """It falls to three tenths with each update, to this at least."""
     intermediate_iterations: Any = 20
     """At most so many between updates of the multipliers."""
     second_order_below: Any = 0.01
@@ -339,7 +339,7 @@ def _updated(s: _State, update, bounds: Bounds, options: DDPOptions) -> _State:
     after = s._replace(
         penalties=new._replace(weight=jnp.where(slow, grown, weight)),
         violation=violation,
-        inner_tolerance=jnp.maximum(s.inner_tolerance * 0.1, options.least_intermediate_tolerance),
+        inner_tolerance=jnp.maximum(s.inner_tolerance * 0.3, options.least_intermediate_tolerance),
         inner=jnp.zeros_like(s.inner),
         updates=s.updates + 1,
     )

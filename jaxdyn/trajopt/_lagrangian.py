@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._types import Array, Float
+from jaxdyn.trajopt._both_ends import at_both_ends
 from jaxdyn.trajopt._constraints import outside
 from jaxdyn.trajopt._costs import Quadratic, at_stage, expansion, of_residual
 from jaxdyn.trajopt._problem import Problem
@@ -98,12 +99,26 @@ class Bounds(NamedTuple):
 
 
 def evaluate(problem: Problem, xs, us) -> Evaluation:
-    def one(x, u, k):
-        return problem.stage_cost(x, u, k), problem.stage_constraint(x, u, k)[0]
+    dynamics = problem.dynamics
+    known = at_both_ends(problem, xs, lambda residual, x, k: residual(dynamics, x, None, k))
 
-    costs, residuals = jax.vmap(one)(xs[:-1], us, problem.stages)
-    cost = costs.sum() + problem.terminal_cost(xs[-1])
-    return Evaluation(cost, residuals, problem.terminal_constraint(xs[-1])[0])
+    def one(costs, constraints, x, u, k, of_costs, of_constraints):
+        total, residuals = jnp.zeros((), problem.dtype), [jnp.zeros(0, problem.dtype)]
+        for term, r in zip(costs, of_costs, strict=True):
+            term = at_stage(term, k)
+            total = total + (term.value(dynamics, x, u, k) if r is None else term.penalty(r)[0])
+        for term, r in zip(constraints, of_constraints, strict=True):
+            residuals.append(at_stage(term, k).residual(dynamics, x, u, k) if r is None else r)
+        return total, jnp.concatenate(residuals)
+
+    def of_stage(*at):
+        return one(problem.stage_costs, problem.stage_constraints, *at)
+
+    stages = xs[:-1], us, problem.stages, known.stage_costs, known.stage_constraints
+    costs, residuals = jax.vmap(of_stage)(*stages)
+    end = xs[-1], None, problem.horizon, known.terminal_costs, known.terminal_constraints
+    last, r_last = one(problem.terminal_costs, problem.terminal_constraints, *end)
+    return Evaluation(costs.sum() + last, residuals, r_last)
 
 
 def lagrangian_of_stage(problem: Problem, x, u, k, multiplier, weight):
@@ -117,8 +132,8 @@ def lagrangian_of_end(problem: Problem, x, multiplier, weight):
     return cost + penalty(r, low, high, multiplier, weight), (cost, r)
 
 
-def _of_constraint(problem: Problem, term, x, u, k, multiplier, weight) -> tuple[Quadratic, Array]:
-    r, Jx, Ju = term.residual.linearize(problem.dynamics, x, u, k)
+def _of_constraint(problem: Problem, term, x, u, k, multiplier, weight, known) -> tuple[Quadratic, Array]:
+    r, Jx, Ju = term.residual.linearize(problem.dynamics, x, u, k) if known is None else known
     low, high = term.bounds(r)
     if term.of_state and u is not None:
         low, high = jnp.where(k == 0, -jnp.inf, low), jnp.where(k == 0, jnp.inf, high)
@@ -129,20 +144,22 @@ def _of_constraint(problem: Problem, term, x, u, k, multiplier, weight) -> tuple
     return of_residual(jnp.zeros_like(weight), weight * d, curvature, Jx, Ju, problem.dynamics.ndx, nu), r
 
 
-def _gauss_newton(problem: Problem, costs, constraints, x, u, k, multiplier, weight):
-    """The expansion, whose value is the cost alone, and the residuals of the constraints."""
+def _gauss_newton(problem: Problem, costs, constraints, x, u, k, multiplier, weight, of_costs, of_constraints):
+    """The expansion, whose value is the cost alone, and the residuals of the constraints; from the expansions of the
+    residuals where they are known."""
     dynamics, dtype = problem.dynamics, problem.dtype
     total = Quadratic.zero(dynamics.ndx, 0 if u is None else dynamics.nu, dtype)
-    for term in costs:
-        total = total + at_stage(term, k).gauss_newton(dynamics, x, u, k)
+    for term, known in zip(costs, of_costs, strict=True):
+        term = at_stage(term, k)
+        total = total + (term.gauss_newton(dynamics, x, u, k) if known is None else term.expanded(known, dynamics, u))
     residuals, start = [jnp.zeros(0, dtype)], 0
-    for term in constraints:
+    for term, known in zip(constraints, of_constraints, strict=True):
         at = start
 
         def own(size: int, at: int = at):
             return multiplier[at : at + size]
 
-        quadratic, r = _of_constraint(problem, at_stage(term, k), x, u, k, own, weight)
+        quadratic, r = _of_constraint(problem, at_stage(term, k), x, u, k, own, weight, known)
         total = total + quadratic
         residuals.append(r)
         start += r.shape[0]
@@ -171,13 +188,16 @@ def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expans
     """The Gauss-Newton expansion of the augmented Lagrangian about a trajectory, and the trajectory's evaluation."""
     A, B = linearized(problem, xs, us, gaps)
 
-    def of_stage(x, u, k, multiplier):
-        terms = problem.stage_costs, problem.stage_constraints
-        return _gauss_newton(problem, *terms, x, u, k, multiplier, penalties.weight)
+    known = at_both_ends(problem, xs, lambda residual, x, k: residual.linearize(problem.dynamics, x, None, k))
 
-    stage, r_stage = jax.vmap(of_stage)(xs[:-1], us, problem.stages, penalties.stage)
+    def of_stage(x, u, k, multiplier, *of_terms):
+        terms = problem.stage_costs, problem.stage_constraints
+        return _gauss_newton(problem, *terms, x, u, k, multiplier, penalties.weight, *of_terms)
+
+    stages = xs[:-1], us, problem.stages, penalties.stage, known.stage_costs, known.stage_constraints
+    stage, r_stage = jax.vmap(of_stage)(*stages)
     terms = problem.terminal_costs, problem.terminal_constraints
-    end = problem.horizon, penalties.terminal, penalties.weight
+    end = problem.horizon, penalties.terminal, penalties.weight, known.terminal_costs, known.terminal_constraints
     terminal, r_terminal = _gauss_newton(problem, *terms, xs[-1], None, *end)
     at = Evaluation(stage.value.sum() + terminal.value, r_stage, r_terminal)
     return Expansion(A, B, gaps, stage, terminal), at

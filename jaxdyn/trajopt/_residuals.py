@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxdyn._errors import ModelError, ShapeError
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.algorithms import center_of_mass, frame_jacobian, frame_pose, frame_velocity
-from jaxdyn.spatial import SE3
+from jaxdyn.spatial import SE3, Vec3, so3_left_jacobian_solve
 from jaxdyn.trajopt._dynamics import AbstractDynamics, ModelDynamics
 
 
@@ -119,10 +119,9 @@ class FramePoseResidual(_OfState):
         model = robot(dynamics, self)
         q = x[: model.nq]
         pose = self._off(frame_pose(model, q, self.frame))
-        # The twist of the frame in its own axes turns the pose from the right.
-        by_twist = jax.jacfwd(lambda twist: (pose @ SE3.exp(twist)).log())(jnp.zeros(6, x.dtype))
-        J = by_twist @ frame_jacobian(model, q, self.frame, "local")
-        return Linear(pose.log(), _of_configuration(J), None)
+        off = pose.log()
+        J = _log_by_twist(off[3:], pose.translation) @ frame_jacobian(model, q, self.frame, "local")
+        return Linear(off, _of_configuration(J), None)
 
     def _off(self, pose: SE3) -> SE3:
         return jax.tree.map(lambda a: a.astype(pose.translation.dtype), self.target).inverse() @ pose
@@ -227,6 +226,21 @@ class Selected(AbstractResidual):
         if bad:
             raise ShapeError(f"Selected has the indices {bad}, but its residual has {len(rows)} components")
         return rows[jnp.asarray(self.indices, int)]
+
+
+def _log_by_twist(w, p):
+    """The derivative `[6, 6]` of `log(X exp(twist))` by the twist at zero; `X` has the rotation vector `w` and the
+    translation `p`, so that `log(X)` is `[V(w)^-1 p, w]`."""
+
+    def solve(w, v):
+        return so3_left_jacobian_solve(Vec3(*w), Vec3(*v)).to_array()
+
+    # V(w)^-1 R = V(-w)^-1, for both the translation and the rotation.
+    turned = jax.vmap(lambda v: solve(-w, v), out_axes=1)(jnp.eye(3, dtype=w.dtype))
+    by_w = jax.jacfwd(solve)(w, p) @ turned
+    return jnp.concatenate(
+        [jnp.concatenate([turned, by_w], axis=1), jnp.concatenate([jnp.zeros_like(turned), turned], axis=1)]
+    )
 
 
 def _of_configuration(J):

@@ -30,8 +30,8 @@ class Status(enum.IntEnum):
 _WORDS = {
     Status.RUNNING: "still running",
     Status.CONVERGED: "converged: the tolerances of stationarity, gaps and constraints are met",
-    Status.STALLED: "stalled: no step improves the iterate, but the tolerances are not met (see the residuals; where "
-    "the constraint violation is large they may contradict each other)",
+    Status.STALLED: "stalled: no step improves the iterate, but the tolerances are not met (where the constraints stay "
+    "violated they may contradict each other)",
     Status.DIVERGED: "diverged: costs or states stopped being finite; the iterate is the best until then",
     Status.OUT_OF_ITERATIONS: "out of iterations: the tolerances are not met yet",
 }
@@ -91,11 +91,16 @@ class Solution(eqx.Module):
 
     @property
     def message(self) -> str:
-        """The status in words; for a batch, how many elements ended how. For values, not under transformations."""
+        """The status in words, and how far an iterate that is no solution is from one; for a batch, how many elements
+        ended how. For values, not under transformations."""
         if isinstance(self.status, Tracer):
             return "a status that is being traced"
         status = np.asarray(self.status)
         if status.ndim == 0:
-            return Status(int(status)).words
+            words = Status(int(status)).words
+            if status == Status.CONVERGED:
+                return words
+            violation, gap = float(self.residuals.violation), float(self.residuals.gap)
+            return f"{words}; the largest violation of a constraint is {violation:.2g}, the largest gap {gap:.2g}"
         numbers, counts = np.unique(status, return_counts=True)
         return "\n".join(f"{c} of {status.size} {Status(int(n)).words}" for n, c in zip(numbers, counts, strict=True))
