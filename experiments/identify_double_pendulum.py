@@ -5,6 +5,10 @@
 Its torques are measured as motor currents and are too poor to be fitted, so that its motion is. The fit starts from the
 published parameters made wrong; free is the inertia of both links and the friction of both joints.
 
+The encoders are set to zero where the pendulum came to rest before a run, and friction holds it up to 0.1 rad off the
+vertical: the zeros are another unknown of every run. Those of the held-out run are found from its first `calibrate` s,
+with the robot as it is, and the roll-outs that judge start after these.
+
 It is judged by roll-outs from the measured states `q, v` of the held-out run, every `start_every` s, under that run's
 torques. The error of one is the root mean square of both joints' position errors over all samples after the start, up
 to the horizon; what is printed is the median over all roll-outs. An interrupted fit goes on where it stopped.
@@ -21,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from scipy.optimize import least_squares
 from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
@@ -88,12 +93,18 @@ class Config:
     """Beyond which they count less, in units of the noise."""
     friction_velocity: float
     """Over which Coulomb friction changes its sign, rad/s."""
+    zero_deviation: float
+    """By how much the zeros of a run's encoders are off, a standard deviation, rad; 0: they are not."""
+    calibrate: float
+    """How much of the held-out run, from its beginning, tells its zeros, s."""
     horizon: float
     """Of the roll-outs that judge, s; the error is also told at half of it."""
     start_every: float
     """s from the start of one of them to that of the next."""
     max_steps: int
     """Of each fit."""
+    tolerance: float
+    """A fit ends where a step is expected to lower the cost by less than this part."""
     results: str = "results"
     """Directory of the results."""
     plot: bool = True
@@ -108,11 +119,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(config: Config) -> dict[str, Any]:
     """Fit, test, print, and write `<results>/<name>/`; returns what `summary.json` holds."""
-    for name in ("rate", "segment", "horizon", "start_every", "max_steps"):
+    for name in ("rate", "segment", "horizon", "start_every", "max_steps", "tolerance"):
         if not getattr(config, name) > 0:
             raise DataError(f"{name} is {getattr(config, name):g}, but it must be positive")
     if not 0 <= config.wrong < 1:
         raise DataError(f"wrong is {config.wrong:g}, but it must be in 0 ... 1")
+    if config.zero_deviation < 0 or (config.zero_deviation and config.calibrate <= 0.5 * config.horizon):
+        raise DataError(
+            f"zero_deviation is {config.zero_deviation:g} and calibrate {config.calibrate:g} s: zeros are found from "
+            f"roll-outs of {0.5 * config.horizon:g} s, for which calibrate must be longer"
+        )
     runs = load_runs(config)
     held_out = list(runs) if config.held_out == "each" else [config.held_out]
     if held_out[0] not in runs:
@@ -129,13 +145,19 @@ def run(config: Config) -> dict[str, Any]:
             fit, seconds = fitted(folder, config, runs, name)
             published, start = robot(config, 0.0), fit.before
             robots = {"published": published, "start": start, "identified": fit.robot}
-            judged[name] = {key: errors(config, value, runs[name]) for key, value in robots.items()}
+            zeros = {key: zeros_of(config, value, runs[name]) for key, value in robots.items()}
+            rest = runs[name].trimmed(config.calibrate if config.zero_deviation else 0.0, 0.0)
+            judged[name] = {key: errors(config, value, read(rest, zeros[key])) for key, value in robots.items()}
+            as_read = {key: medians(config, errors(config, value, rest)) for key, value in robots.items()}
             out["runs"][name] = {
                 "status": fit.status,
                 "iterations": fit.iterations,
                 "seconds": seconds,
                 "cost": fit.cost,
+                "zeros": {key: value.tolist() for key, value in zeros.items()},
+                "zeros_of_others": fit.zeros.tolist(),
                 "median_rmse": {key: medians(config, value) for key, value in judged[name].items()},
+                "median_rmse_as_read": as_read,
                 "identified": described(fit),
             }
             show(config, name, out["runs"][name])
@@ -210,9 +232,11 @@ def fitted(folder: Path, config: Config, runs: dict[str, Recording], held_out: s
             prior_weight=config.prior_weight,
             loss=config.loss,
             loss_scale=config.loss_scale,
+            zero_deviation=config.zero_deviation or None,
             integrator=INTEGRATOR,
             substeps=SUBSTEPS,
             max_steps=max_steps,
+            tolerance=config.tolerance,
             state=state,
             report=report,
         )
@@ -248,7 +272,7 @@ def saved_state(path: Path) -> tuple[ShootingState, float]:
 
 def begin(folder: Path, config: Config) -> None:
     """Write down what is fitted. **Raises** `DataError` if something else was begun here."""
-    other = ("name", "results", "plot", "held_out", "horizon", "start_every", "max_steps")
+    other = ("name", "results", "plot", "held_out", "horizon", "start_every", "max_steps", "calibrate")
     manifest = {"config": {k: v for k, v in dataclasses.asdict(config).items() if k not in other}}
     path = folder / "manifest.json"
     if path.exists():
@@ -264,6 +288,30 @@ def errors(config: Config, robot: Model, recording: Recording) -> RolloutErrors:
     )
 
 
+def read(recording: Recording, zeros: np.ndarray) -> Recording:
+    """The recording by encoders with the right zeros."""
+    return dataclasses.replace(recording, q=recording.q - zeros)
+
+
+def zeros_of(config: Config, robot: Model, recording: Recording) -> np.ndarray:
+    """What the encoders of a recording read more than the angles are: with it, roll-outs of this robot from measured
+    states depart least from the first `calibrate` s."""
+    if not config.zero_deviation:
+        return np.zeros(robot.nv)
+    first = recording.between(float(recording.t[0]), float(recording.t[0]) + config.calibrate)
+    horizon = horizons(config)[0]
+
+    def misfit(zeros: np.ndarray) -> np.ndarray:
+        e = rollout_errors(
+            robot, read(first, zeros), horizon, every=0.1 * horizon, integrator=INTEGRATOR, substeps=SUBSTEPS
+        )
+        return np.append(e.position[:, 1:] / config.position_noise, zeros / config.zero_deviation)
+
+    # As in the fit, errors count linearly where they are beyond the noise.
+    found = least_squares(misfit, np.zeros(robot.nv), loss="soft_l1", f_scale=config.loss_scale)
+    return found.x
+
+
 def horizons(config: Config) -> tuple[float, float]:
     return 0.5 * config.horizon, config.horizon
 
@@ -273,10 +321,14 @@ def medians(config: Config, errors: RolloutErrors) -> list[float]:
 
 
 def described(fit: RolloutFit) -> dict[str, Any]:
-    """What is identified, with 95 % intervals, of the combinations that planar motion shows."""
+    """What is identified, with 95 % intervals, of the combinations that planar motion shows: the lower link's mass
+    counts with the upper link, as if it were at the elbow."""
+    at_elbow = np.array([[LENGTH], [LENGTH**2]]) * [1.0, 0.0]
     quantities = {
-        "first moments, kg m": lambda m: -m.inertial_parameters[:, 3],
-        "moments of inertia about the joints, kg m^2": lambda m: m.inertial_parameters[:, 6],
+        "first moments, kg m": lambda m: at_elbow[0] * m.inertial_parameters[1, 0] - m.inertial_parameters[:, 3],
+        "moments of inertia about the joints, kg m^2": lambda m: (
+            at_elbow[1] * m.inertial_parameters[1, 0] + m.inertial_parameters[:, 6]
+        ),
         "viscous friction, N m s": lambda m: m.damping,
         "Coulomb friction, N m": lambda m: m.friction,
     }
@@ -294,6 +346,10 @@ def show(config: Config, name: str, out: dict[str, Any]) -> None:
     )
     for key, (a, b) in out["median_rmse"].items():
         print(f"  {key:55}{a:8.4f}  {b:8.4f}")
+    if any(x != 0 for x in out["zeros"]["identified"]):
+        a, b = out["median_rmse_as_read"]["identified"]
+        print(f"  {'identified, by the angles as they were read':55}{a:8.4f}  {b:8.4f}")
+        print(f"  {'zeros of the angles, rad':46}{', '.join(f'{x:.4f}' for x in out['zeros']['identified'])}")
     for quantity, x in out["identified"].items():
         shown = ", ".join(
             f"{v:.4f} ({a:.4f} ... {b:.4f})" for v, a, b in zip(x["value"], x["lower"], x["upper"], strict=True)
