@@ -43,7 +43,7 @@ class Options:
     """URDF: folders with the packages of names like package://name/path, besides those that hold the file."""
     skip_missing: Flag = False
     """Leave out meshes whose files are missing."""
-    host: str = "localhost"
+    host: str = "127.0.0.1"
     """Where the page is served; 0.0.0.0 is for other machines, too."""
     port: int = 8080
     """The next free one is taken if this one is not."""
