@@ -42,6 +42,7 @@ from jaxdyn.sysid import (
     quality_table,
     write_report,
 )
+from jaxdyn.viz import plot_torques
 
 HELP = """Identify a robot's inertias, friction and rotor inertias from recordings of its motion and torques.
 
@@ -407,38 +408,16 @@ def summary(config: Config, model: Model, predictions, errors, times) -> dict:
 
 def draw(path: Path, config: Config, model: Model, test: Part, torques: dict[str, np.ndarray]) -> None:
     try:
-        import matplotlib as mpl
-
-        mpl.use("Agg")
-        import matplotlib.pyplot as plt
+        figure = plot_torques(
+            model,
+            test.data.t,
+            test.data.require("tau")[0],
+            torques,
+            raw=test.raw_tau,
+            title=f"{config.name}: torques held out, low-passed at {config.cutoff:g} Hz",
+        )
     except ImportError:
         print("no plot: matplotlib is not installed (pip install 'jaxdyn[viz]')")
         return
-    fig, axes = plt.subplots(model.nv, 1, figsize=(10, 1.7 * model.nv + 0.8), sharex=True, squeeze=False)
-    for i, (axis, joint) in enumerate(zip(axes[:, 0], model.joint_names, strict=True)):
-        axis.plot(test.data.t, test.raw_tau[:, i], color="0.75", lw=0.8, label="measured")
-        axis.plot(
-            test.data.t,
-            test.data.require("tau")[0][:, i],
-            color="black",
-            lw=1.2,
-            label=f"measured, {config.cutoff:g} Hz",
-        )
-        for name, color, style in (
-            ("before", "tab:orange", ":"),
-            ("least squares", "tab:blue", "--"),
-            ("physical fit", "tab:red", "-"),
-        ):
-            axis.plot(test.data.t, torques[name][:, i], style, color=color, lw=1.0, label=name)
-        # The parameters of a file may be far off; the scale is that of the measurement.
-        low, high = test.raw_tau[:, i].min(), test.raw_tau[:, i].max()
-        axis.set_ylim(low - 0.3 * (high - low), high + 0.3 * (high - low))
-        axis.set_ylabel(f"{joint}\nN m", fontsize=8)
-        axis.tick_params(labelsize=8)
-    axes[-1, 0].set_xlabel("time, s")
-    axes[0, 0].legend(ncol=5, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
-    fig.suptitle(f"{config.name}: joint torques on the held-out part")
-    fig.tight_layout()
-    write_durably(path, lambda temporary: fig.savefig(temporary, dpi=110))
-    plt.close(fig)
+    write_durably(path, lambda temporary: figure.savefig(temporary, dpi=110))
     print(f"wrote {path}")

@@ -13,6 +13,8 @@ from jaxdyn.model import Model
 
 COLORS = ("tab:orange", "tab:blue", "tab:red", "tab:green", "tab:purple")
 _DRAWN = 4000
+# Predictions may lie upon one another.
+_STYLES = ("-", "--", ":", "-.")
 """Points of a curve, at most."""
 
 
@@ -55,7 +57,8 @@ def plot_torques(
             panel.plot(t[some], known["as measured"][some, j], color="0.75", lw=0.8, label="as measured")
         panel.plot(t[some], known["measured"][some, j], color="black", lw=1.2, label="measured")
         for k, name in enumerate(predicted):
-            panel.plot(t[some], known[name][some, j], color=COLORS[k % len(COLORS)], lw=0.9, label=name)
+            style = _STYLES[k % len(_STYLES)]
+            panel.plot(t[some], known[name][some, j], style, color=COLORS[k % len(COLORS)], lw=1.0, label=name)
         reference = known["measured" if raw is None else "as measured"][:, j]
         low, high = reference.min(), reference.max()
         room = 0.3 * (high - low) or 1.0
