@@ -13,9 +13,9 @@ from jaxdyn.model import Model
 
 COLORS = ("tab:orange", "tab:blue", "tab:red", "tab:green", "tab:purple")
 _DRAWN = 4000
+"""Points of a curve, at most."""
 # Predictions may lie upon one another.
 _STYLES = ("-", "--", ":", "-.")
-"""Points of a curve, at most."""
 
 
 def figure_class() -> Any:
