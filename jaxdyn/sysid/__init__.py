@@ -1,13 +1,14 @@
 """System identification: recordings, physical parametrisations, and fits to measured torques."""
 
 from jaxdyn.sysid._base_parameters import BaseParameters, base_parameters
+from jaxdyn.sysid._bootstrap import Bootstrap, bootstrap
 from jaxdyn.sysid._cross_validation import CrossValidation
 from jaxdyn.sysid._effects import JointEffects, JointEffectValues
 from jaxdyn.sysid._excitation import Excitation, optimize_excitation
 from jaxdyn.sysid._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid._fleet_fit import FleetFit, fit_fleet
-from jaxdyn.sysid._identifiability import Bootstrap, Intervals, bootstrap
 from jaxdyn.sysid._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload
+from jaxdyn.sysid._intervals import Intervals
 from jaxdyn.sysid._inverse_dynamics import (
     cross_validate,
     fit_inverse_dynamics,

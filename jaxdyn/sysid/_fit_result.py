@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 import equinox as eqx
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from jaxdyn._errors import ModelError
 from jaxdyn.model import Model
 from jaxdyn.sysid._base_parameters import BaseParameters, base_parameters_of
 from jaxdyn.sysid._effects import JointEffects, JointEffectValues
-from jaxdyn.sysid._identifiability import Intervals, intervals_of
+from jaxdyn.sysid._intervals import Intervals, quantile
 from jaxdyn.sysid._log_cholesky import is_physical
 from jaxdyn.sysid._recording import Recording, as_recordings
 from jaxdyn.sysid._torque_model import Layout, Shape, checked
@@ -170,4 +171,34 @@ class InverseDynamicsFit(eqx.Module):
                 "linear least squares determines combinations of parameters only: ask for fit.intervals("
                 "fit.base_parameters())"
             )
-        return intervals_of(self, base, level)
+        return _gauss_newton(self, base, level)
+
+
+def _gauss_newton(fit: InverseDynamicsFit, base: BaseParameters | None, level: float) -> Intervals:
+    z = quantile(level)
+    P = len(fit.parameters)
+    B = np.eye(P) if base is None else base.matrix
+    names = tuple(fit.names) if base is None else tuple(base.describe())
+    if fit.tangent is None:
+        assert base is not None
+        R = np.linalg.qr(fit.triangle[:, base.independent], mode="r")
+        length = np.linalg.norm(R, axis=0)
+        inverse = solve_triangular(R / length, np.eye(len(R))) / length[:, None]
+        variance = np.sum(inverse**2, axis=1)
+        share = np.zeros(len(variance))
+        counted = len(R)
+    else:
+        assert fit.precision_factor is not None
+        assert fit.prior_factor is not None
+        T = B @ fit.tangent
+        variance, prior = (
+            np.sum(solve_triangular(L, T.T, lower=True) ** 2, axis=0) for L in (fit.precision_factor, fit.prior_factor)
+        )
+        share = variance / prior
+        # Degrees of freedom that the data have spent: the trace of the hat matrix.
+        counted = len(fit.precision_factor) - np.sum(
+            solve_triangular(fit.precision_factor, fit.prior_factor, lower=True) ** 2
+        )
+    error = np.sqrt(variance * fit.samples / max(fit.samples - counted, 1.0))
+    value = B @ fit.parameters
+    return Intervals(names, value, error, value - z * error, value + z * error, share, level)

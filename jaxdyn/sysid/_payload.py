@@ -17,7 +17,7 @@ from jaxdyn.model._inertia import moved_parameters
 from jaxdyn.sysid._base_parameters import base_parameters_of
 from jaxdyn.sysid._effect_search import shape_of
 from jaxdyn.sysid._effects import JointEffects
-from jaxdyn.sysid._identifiability import Intervals
+from jaxdyn.sysid._intervals import Intervals
 from jaxdyn.sysid._inverse_dynamics import Recordings
 from jaxdyn.sysid._log_cholesky import (
     inertial_parameters_from_pseudo_inertia,

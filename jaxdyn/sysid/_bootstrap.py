@@ -1,79 +1,18 @@
-"""How certain identified parameters are: confidence intervals, bootstrap, and what the prior alone decides."""
+"""How identified parameters scatter where recordings are drawn anew, block by block."""
 
 from __future__ import annotations
 
-from statistics import NormalDist
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from jaxdyn._errors import DataError
 from jaxdyn.sysid._base_parameters import BaseParameters
 from jaxdyn.sysid._effects import frictionless_torque
+from jaxdyn.sysid._fit_result import InverseDynamicsFit
+from jaxdyn.sysid._intervals import Intervals
 from jaxdyn.sysid._physical_fit import Physical, factor_of
 from jaxdyn.sysid._torque_model import Samples
-
-if TYPE_CHECKING:
-    from jaxdyn.sysid._fit_result import InverseDynamicsFit
-
-
-class Intervals(NamedTuple):
-    """Parameters, or combinations of them, with their uncertainty; the arrays are `[k]`."""
-
-    names: tuple[str, ...]
-    value: np.ndarray
-    standard_error: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    prior_share: np.ndarray
-    """The variance over that of the prior alone: 1 where the data say nothing, 0 where they say everything (and for
-    linear least squares, which has no prior)."""
-    level: float
-
-    def decided_by_prior(self, share: float = 0.9) -> tuple[str, ...]:
-        """The names of what the prior alone decides: the data take away less than `1 - share` of its variance."""
-        return tuple(name for name, x in zip(self.names, self.prior_share, strict=True) if x > share)
-
-    def table(self) -> str:
-        """In words, a line each."""
-        width = max(len(x) for x in self.names)
-        head = f"{'':{width}} {'value':>12} {'std. error':>12} {f'{100 * self.level:g} % interval':>27} {'prior':>7}"
-        rows = zip(*self[:6], strict=True)
-        return "\n".join(
-            [head, *(f"{n:{width}} {x:12.5g} {s:12.2g} [{a:12.5g}, {b:11.5g}] {p:7.1%}" for n, x, s, a, b, p in rows)]
-        )
-
-
-def intervals_of(fit: InverseDynamicsFit, base: BaseParameters | None, level: float) -> Intervals:
-    """See `InverseDynamicsFit.intervals`."""
-    z = _quantile(level)
-    P = len(fit.parameters)
-    B = np.eye(P) if base is None else base.matrix
-    names = tuple(fit.names) if base is None else tuple(base.describe())
-    if fit.tangent is None:
-        assert base is not None
-        R = np.linalg.qr(fit.triangle[:, base.independent], mode="r")
-        length = np.linalg.norm(R, axis=0)
-        inverse = solve_triangular(R / length, np.eye(len(R))) / length[:, None]
-        variance = np.sum(inverse**2, axis=1)
-        share = np.zeros(len(variance))
-        counted = len(R)
-    else:
-        assert fit.precision_factor is not None
-        assert fit.prior_factor is not None
-        T = B @ fit.tangent
-        variance, prior = (
-            np.sum(solve_triangular(L, T.T, lower=True) ** 2, axis=0) for L in (fit.precision_factor, fit.prior_factor)
-        )
-        share = variance / prior
-        # Degrees of freedom that the data have spent: the trace of the hat matrix.
-        counted = len(fit.precision_factor) - np.sum(
-            solve_triangular(fit.precision_factor, fit.prior_factor, lower=True) ** 2
-        )
-    error = np.sqrt(variance * fit.samples / max(fit.samples - counted, 1.0))
-    value = B @ fit.parameters
-    return Intervals(names, value, error, value - z * error, value + z * error, share, level)
 
 
 class Bootstrap(NamedTuple):
@@ -163,9 +102,3 @@ def _moved(fit: InverseDynamicsFit, x: np.ndarray) -> np.ndarray:
     # The scale of the offsets' coordinates, from the derivative.
     scale = np.diagonal(fit.tangent[k:, k : k + len(layout.offsets)])
     return np.array([point.moved(y, scale).parameters() for y in x])
-
-
-def _quantile(level: float) -> float:
-    if not 0 < level < 1:
-        raise DataError(f"the level of an interval is {level}; a number between 0 and 1 is needed")
-    return NormalDist().inv_cdf(0.5 + 0.5 * level)
