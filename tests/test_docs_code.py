@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 SLOW = {
     *("docs/how-to/run-an-mpc-loop.md", "docs/how-to/write-a-cost.md", "docs/how-to/train-a-policy.md"),
     *("docs/trajectory-optimization.md", "docs/identification.md", "docs/simulation.md"),
+    "docs/concepts/differentiation.md",
 }
 """Pages whose programs take long to compile."""
 SETTINGS = ("jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")

@@ -341,6 +341,7 @@ def test_rate_of_coordinates_is_the_derivative_of_integrate():
     np.testing.assert_allclose(normalized(model, rough).q, state.q, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_vector_field_in_diffrax():
     diffrax = pytest.importorskip("diffrax")
 

@@ -123,7 +123,8 @@ def matches(name: str, model, q, v, x) -> None:
         np.testing.assert_allclose(got, weights @ matrix, rtol=0, atol=1e-9 * np.abs(matrix).max())
 
 
-@pytest.mark.parametrize("name", ["rnea", pytest.param("aba", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rnea", "aba"])
 def test_derivatives(name):
     model, q, v, x, _ = case(False)
     matches(name, model, q[0], v[0], x[0])

@@ -339,6 +339,7 @@ def test_an_optimizer_of_optax_descends_to_the_same_minimum():
         np.testing.assert_allclose(value(slow.robot), value(newton.robot), rtol=0.02)
 
 
+@pytest.mark.slow
 def test_a_fleet_is_fitted_as_each_alone():
     data = pendulum_recording()
     many = [driven_pendulum(damping) for damping in (0.1, 0.15, 0.06)]
