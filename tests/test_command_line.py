@@ -305,7 +305,7 @@ def test_view_writes_a_page_or_serves_one(folder, capsys, monkeypatch):
     seen = []
     monkeypatch.setattr(Viewer, "wait", lambda viewer: seen.append(viewer.model.nv))
     assert main(["view", "arm.urdf", "--free-base", "--port", "8123"]) == 0
-    assert re.search(r"open http://localhost:8\d+ in a browser", capsys.readouterr().out)
+    assert re.search(r"open http://127.0.0.1:8\d+ in a browser", capsys.readouterr().out)
     assert seen == [8]
 
 
