@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import sys
+import types
 from typing import Any
 
 import equinox as eqx
@@ -316,7 +317,8 @@ def test_a_start_that_is_not_physical_is_named(capsys):
 
 def test_without_matplotlib_there_is_no_plot_but_advice(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    nothing: Any = None
-    _identify.draw(tmp_path / "torque.png", nothing, nothing, nothing, {})
+    data = Recording(np.arange(3.0), np.zeros((3, 1)), tau=np.zeros((3, 1)))
+    config: Any = types.SimpleNamespace(name="", cutoff=10.0)
+    _identify.draw(tmp_path / "torque.png", config, jaxdyn.samples.pendulum(), _identify.Part(data, data.q), {})
     assert "pip install 'jaxdyn[viz]'" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())

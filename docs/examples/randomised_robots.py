@@ -54,7 +54,7 @@ def cost(gains):
         steps=STEPS,
         policy_state=policy.init(start),
         integrator="implicit_velocity",
-        actuator_damping=servo.kd,
+        actuator_damping=jnp.exp(gains[1]) * jnp.ones(nominal.nv),
         save_every=10,
         sharding=split,
     )
