@@ -38,7 +38,7 @@ def case(name: str) -> Case:
     """A model with friction in every joint, Pinocchio's without, and random states."""
     if name in ROBOTS:
         path, free = str(robot_path(name)), ROBOTS[name]
-        model = load_urdf(path, free_base=free)
+        model = load_urdf(path, free_base=free, mimic="independent")
         pin_model = pin.buildModelFromUrdf(path, pin.JointModelFreeFlyer()) if free else pin.buildModelFromUrdf(path)
     else:
         model = jaxdyn.samples.random_tree(jax.random.key(2), len(JOINTS), JOINTS, branching=2)
