@@ -141,8 +141,8 @@ def test_errors():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "frame"), [("panda", "panda_hand"), ("ur5", "ee_link")])
-def test_a_thousand_reachable_targets(name, frame):
+@pytest.mark.parametrize(("name", "frame", "missed"), [("panda", "panda_hand", 0), ("ur5", "ee_link", 1)])
+def test_a_thousand_reachable_targets(name, frame, missed):
     model = load_urdf(robot_path(name), mimic="independent")
     goal = model.random_configuration(jax.random.key(1), (1000,))
     pose = jaxdyn.frame_pose(model, goal, frame)
@@ -151,13 +151,17 @@ def test_a_thousand_reachable_targets(name, frame):
     target = FrameTarget.of_pose(frame, pose)
     restarts = model.random_configuration(jax.random.key(7), (30, 1000))
     found = inverse_kinematics(model, target, start, restarts=restarts)
-    # Local descents may all end elsewhere, and beside a singularity steps are short: one in a thousand may be missed.
+    # Descents are local: for one target of the UR5 all 31 starts end at stationary points elsewhere.
     reached = np.asarray(found.reached)
-    assert reached.mean() >= 0.999
+    assert (~reached).sum() <= missed
+    assert (np.asarray(found.status)[~reached] == IKStatus.STATIONARY).all()
     assert max(error[reached].max() for error in errors(model, found.q, frame, pose)) < 1.1e-8
     assert within_limits(model, found.q)
     # From a start nearby no other is needed.
     near = jnp.clip(goal + 0.05, model.position_lower, model.position_upper)
-    assert inverse_kinematics(model, target, near, max_steps=30).reached.mean() >= 0.999
+    closer = inverse_kinematics(model, target, near, max_steps=30)
+    # One of each robot's needs more steps than these, and says so.
+    assert (closer.status == IKStatus.REACHED).sum() >= 999
+    assert (closer.status[~closer.reached] == IKStatus.MAX_STEPS).all()
     few = inverse_kinematics(model, target, start, max_steps=3)
     assert (few.status == IKStatus.MAX_STEPS).sum() > 500
