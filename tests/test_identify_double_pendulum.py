@@ -122,6 +122,7 @@ def test_the_real_pendulum(tmp_path):
     assert experiment.main(["--results", str(tmp_path), "--no-plot"]) == 0
     out = json.loads((tmp_path / "identify_double_pendulum" / "summary.json").read_text())
     (run,) = out["runs"].values()
+    assert run["status"] == "converged"
     assert run["median_rmse"]["identified"][0] <= 0.030
     assert run["median_rmse"]["identified"][1] <= 0.040
     assert run["median_rmse"]["start"][1] > 2 * run["median_rmse"]["identified"][1]

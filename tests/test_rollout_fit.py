@@ -30,6 +30,8 @@ from jaxdyn.sysid._shooting import (
     _lossy,
     first_state,
     linearised,
+    loss_curvature,
+    loss_weight,
     moved,
     residuals,
     segments_of,
@@ -325,6 +327,11 @@ def test_losses(loss, expected):
     slope = jax.vmap(jax.grad(lambda x: _lossy(Problem, x)))(r)
     assert bool(jnp.all(jnp.isfinite(slope)))
     np.testing.assert_allclose(slope[jnp.abs(r) < 1e-3], 1, atol=1e-6)
+    # Weighted residuals have the loss's slope, and its curvature is known.
+    half = jax.grad(lambda x: 0.5 * _lossy(Problem, x) ** 2)
+    np.testing.assert_allclose(loss_weight(Problem, r) ** 2 * r, jax.vmap(half)(r), rtol=1e-7, atol=1e-18)
+    far = r[jnp.abs(r) > 0.1]
+    np.testing.assert_allclose(loss_curvature(Problem, far), jax.vmap(jax.grad(half))(far), rtol=1e-7, atol=1e-12)
 
 
 @pytest.mark.slow

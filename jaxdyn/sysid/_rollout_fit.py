@@ -31,6 +31,9 @@ from jaxdyn.sysid._shooting import (
     first_state,
     levenberg_marquardt,
     linearised,
+    loss_curvature,
+    loss_weight,
+    plain_residuals,
     residuals,
     segments_of,
     started_anew,
@@ -67,7 +70,8 @@ class RolloutFit(eqx.Module):
     """`[P]`: free numbers of `robot`."""
     covariance: np.ndarray
     """`[P, P]`: of the free numbers about `robot`, those of `parametrisation.about(robot)`; the segments' states are
-    accounted for. From the Gauss-Newton matrix and the size of the residuals, as if these were independent."""
+    accounted for. From the Gauss-Newton matrix, the size of the residuals, as if these were independent, and the prior
+    as it was given."""
     clustered_covariance: np.ndarray
     """`[P, P]`: the same if residuals depend on each other within a segment, and not between segments (the sandwich
     estimate). Wider where the model is wrong; it needs many more segments than parameters."""
@@ -392,27 +396,58 @@ def _curvature(rows: Rows) -> _Curvature:
     return _Curvature(inverse, scores, factor.border[:, :-1], norms)
 
 
-def _covariances(problem: ShootingProblem, state: ShootingState, cost_of_data: float) -> tuple[np.ndarray, np.ndarray]:
-    """**Infinite** variances where the rows say nothing of a parameter."""
-    curvature = _curvature(_linearised(problem, state))
+class _Residuals(NamedTuple):
+    """Sums over the samples that count, and over the defects."""
+
+    count: jax.Array
+    influence: jax.Array
+    """Of the squares of what pulls at the fit: of residuals times the loss's weights."""
+    weight: jax.Array
+    curvature: jax.Array
+    gap: jax.Array
+
+
+@eqx.filter_jit
+def _sums(problem: ShootingProblem, state: ShootingState) -> _Residuals:
+    r = plain_residuals(problem, state)
+    counts = jnp.repeat(problem.segments.weight, r.data.shape[-1] // problem.segments.weight.shape[-1], axis=-1)
+    weight = loss_weight(problem, r.data) ** 2
+    gap = r.match - problem.segments.linked[:, None] * state.multiplier
+    sums = [jnp.sum(counts * x) for x in (1.0, (weight * r.data) ** 2, weight, loss_curvature(problem, r.data))]
+    return _Residuals(*sums, jnp.sum(gap**2))
+
+
+def _covariances(problem: ShootingProblem, state: ShootingState, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Of the free numbers, with residuals as if they were independent, and from segment to segment only. **Infinite**
+    variances where the rows say nothing of a parameter.
+
+    With `H` the Gauss-Newton matrix of data and prior `P` together and `s^2` the size of the residuals,
+    `H^-1 (s^2 (H - P) + P) H^-1`: the prior is what it is, however small the residuals are. A robust loss counts as in
+    Huber, Robust statistics, 1981, section 7.6: by the mean square of the influence over that of the curvature.
+    """
+    curvature = _curvature(rows)
     S, n = state.multiplier.shape
     P, own = problem.shared, slice(0, state.free.shape[-1])
-    count = float(problem.segments.weight.sum()) * n / (1 if problem.segments.v is not None else 2)
+    sums = _Residuals(*(float(x) for x in _sums(problem, state)))
     # Every defect is an equation as well, and every state an unknown.
-    freedom = count + float(problem.segments.linked.sum()) * n - S * n - P
-    variance = 2 * cost_of_data / max(freedom, 1.0)
+    freedom = sums.count + float(problem.segments.linked.sum()) * n - S * n - P
+    # By how much the weights, which the matrix has, are more than the curvature.
+    excess = sums.weight / sums.curvature if sums.curvature > 0 else np.inf
+    variance = excess**2 * (sums.influence / sums.weight * sums.count + sums.gap) / max(freedom, 1.0)
     border, norms = (np.asarray(x, np.float64) for x in (curvature.border, curvature.norms))
+    pull = np.asarray(rows.border, np.float64)[:, :-1]
     used = norms > 0
-    scaled = border / np.where(used, norms, 1.0)
-    _, sizes, directions = np.linalg.svd(scaled)
+    unit = np.where(used, norms, 1.0)
+    _, sizes, directions = np.linalg.svd(border / unit)
     seen = sizes > P * np.finfo(np.dtype(state.q.dtype)).eps * max(sizes.max(initial=0), 1e-300)
     if seen.all() and used.all():
         inverse = np.asarray(curvature.inverse, np.float64)
+        of_prior = inverse @ (pull.T @ pull) @ inverse
         scores = np.asarray(curvature.scores, np.float64)
-        correction = S / max(S - 1, 1)
-        return variance * inverse[own, own], correction * (scores.T @ scores)[own, own]
-    known = (directions[seen].T / sizes[seen] ** 2) @ directions[seen]
-    covariance = variance * known / np.outer(np.where(used, norms, 1.0), np.where(used, norms, 1.0))
+        clustered = excess**2 * S / max(S - 1, 1) * (scores.T @ scores) + of_prior
+        return (variance * inverse + (1 - variance) * of_prior)[own, own], clustered[own, own]
+    known = (directions[seen].T / sizes[seen] ** 2) @ directions[seen] / np.outer(unit, unit)
+    covariance = variance * known + (1 - variance) * known @ (pull.T @ pull) @ known
     unseen = ~used | (np.abs(directions[~seen]) > 1e-6).any(axis=0)
     covariance[unseen, :] = covariance[:, unseen] = 0.0
     covariance[np.diag_indices(P)] = np.where(unseen, np.inf, np.diagonal(covariance))
@@ -429,10 +464,9 @@ def _result(problem, state: ShootingState, status: str, free, origin, times, wit
     scale = np.concatenate([state.position_noise, state.velocity_noise]) * float(problem.matching)
     linked = np.asarray(problem.segments.linked)[:, None]
     gap = np.asarray(r.match, np.float64) - linked * np.asarray(state.multiplier, np.float64)
-    chi2 = 0.5 * (float(jnp.sum(r.data**2)) + float((gap**2).sum()))
-    finite = np.isfinite(chi2)
+    finite = bool(np.isfinite(gap).all() and np.isfinite(per_segment).all())
     nothing = np.full((len(state.free),) * 2, np.nan)
-    covariance, clustered = _covariances(problem, state, chi2) if finite else (nothing, nothing)
+    covariance, clustered = _covariances(problem, state, _linearised(problem, state)) if finite else (nothing, nothing)
     return RolloutFit(
         robot=problem.parametrisation.model(state.free),
         before=problem.parametrisation.model(free),

@@ -205,24 +205,29 @@ def moved(problem: ShootingProblem, state: ShootingState, z, x) -> ShootingState
 
 class Residuals(NamedTuple):
     data: jax.Array
-    """`[segments, m]`: positions, then velocities, over their noise, after the loss."""
+    """`[segments, m]`: positions, then velocities, over their noise."""
     match: jax.Array
     """`[segments, 2 nv]`: defects over their standard deviations, plus the multipliers."""
     pull: jax.Array
     """`[problem.shared]`"""
 
 
-def residuals(problem: ShootingProblem, state: ShootingState, next_state: State | None = None) -> Residuals:
-    """`next_state`: where each segment should end; by default where the next one starts."""
-    return _residuals_and_motion(problem, state, next_state)[0]
+def residuals(problem: ShootingProblem, state: ShootingState) -> Residuals:
+    """Half the sum of their squares is the cost: those of the data are after the loss."""
+    r = plain_residuals(problem, state)
+    return r._replace(data=_lossy(problem, r.data))
 
 
-def _residuals_and_motion(problem: ShootingProblem, state: ShootingState, next_state: State | None):
+def plain_residuals(problem: ShootingProblem, state: ShootingState) -> Residuals:
+    """Those of the data before the loss."""
+    return _residuals_and_motion(problem, state, following(state))[0]
+
+
+def _residuals_and_motion(problem: ShootingProblem, state: ShootingState, next_state: State):
+    """`next_state`: where each segment should end."""
     segments = problem.segments
     robot = problem.parametrisation.model(state.free)
     motion = simulated(robot, State(state.q, state.v), segments.tau, problem.dt, problem.integrator, problem.substeps)
-    if next_state is None:
-        next_state = following(state)
     match = matching(problem, state, motion.final, next_state)
     pull = jnp.sqrt(2 * problem.prior_weight) * problem.parametrisation.pull(state.free)
     pull = jnp.concatenate([pull, (state.zeros / problem.zero_deviation).ravel()])
@@ -237,7 +242,7 @@ def _misfit(problem: ShootingProblem, state: ShootingState, motion) -> jax.Array
     parts = [(model.difference(segments.q, motion.q) + zeros) / state.position_noise]
     if segments.v is not None:
         parts.append((motion.v - segments.v) / state.velocity_noise)
-    data = jnp.concatenate([_lossy(problem, x) * segments.weight[..., None] for x in parts], axis=-1)
+    data = jnp.concatenate([x * segments.weight[..., None] for x in parts], axis=-1)
     return data.reshape(data.shape[0], -1)
 
 
@@ -260,7 +265,12 @@ def cost(problem: ShootingProblem, state: ShootingState) -> jax.Array:
 
 def linearised(problem: ShootingProblem, state: ShootingState) -> Rows:
     """The residuals and their derivatives by the segments' states and the parameters: forward tangents through the
-    integrator, those of the states for all segments at once."""
+    integrator, those of the states for all segments at once.
+
+    A robust loss weighs the rows of the data (`loss_weight`): their squares are the parabola that has the value's slope
+    and lies above the loss everywhere, as in iteratively re-weighted least squares (Holland & Welsch 1977). The
+    derivatives of what `_lossy` gives would have half the curvature far out, and steps twice too long.
+    """
     S, n, P = state.q.shape[0], state.multiplier.shape[-1], state.free.shape[-1]
     dtype = state.q.dtype
     ahead = following(state)
@@ -299,9 +309,11 @@ def linearised(problem: ShootingProblem, state: ShootingState) -> Rows:
         own = problem.owner[:, None, :, None] * slope[..., None, : n // 2]
         return -problem.zero_deviation * own.reshape(*slope.shape[:2], -1)
 
+    weight = loss_weight(problem, value.data)[..., None]
     # A segment that another follows shares its zeros with that.
     of_match = against(slope.match) + against(E)
     data = jnp.concatenate([slope.data, jax.jacfwd(of_zeros)(still) + against(slope.data), value.data[..., None]], -1)
+    data = weight * data
     match = jnp.concatenate([slope.match[..., :n], E, slope.match[..., n:], of_match, value.match[..., None]], axis=-1)
     of_pull = jnp.eye(problem.shared, dtype=dtype).at[:, :P].set(slope.pull[..., n:])
     border = jnp.concatenate([of_pull, value.pull[..., None]], axis=-1)
@@ -384,6 +396,23 @@ def descend(problem: ShootingProblem, state: ShootingState, tolerance, optimizer
         (after, change, state.iteration + 1, status.astype(jnp.int32), memory),
         is_leaf=lambda x: x is None,
     )
+
+
+def loss_weight(problem: ShootingProblem, r: jax.Array) -> jax.Array:
+    """The root of the loss's slope by half of `r^2`, 1 where `r` is small: `w r` has as the slope of half its square,
+    `w` held, that of the loss."""
+    if problem.loss == "squares":
+        return jnp.ones_like(r)
+    power = -0.25 if problem.loss == "pseudo_huber" else -0.5
+    return (1 + (r / problem.loss_scale) ** 2) ** power
+
+
+def loss_curvature(problem: ShootingProblem, r: jax.Array) -> jax.Array:
+    """The second derivative of half of `_lossy(r)^2`."""
+    if problem.loss == "squares":
+        return jnp.ones_like(r)
+    u = (r / problem.loss_scale) ** 2
+    return (1 + u) ** -1.5 if problem.loss == "pseudo_huber" else (1 - u) / (1 + u) ** 2
 
 
 def _lossy(problem: ShootingProblem, r: jax.Array) -> jax.Array:
