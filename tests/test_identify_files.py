@@ -60,6 +60,19 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
         assert identify.main(command(data)) == 130
     assert "the same command goes on" in capsys.readouterr().err
     assert sorted(x.name for x in (folder / "unfinished").iterdir()) == ["begun.json", "least squares.npz"]
+    # Half way through a fit.
+    with monkeypatch.context() as patch:
+
+        def stopping(self, name, state) -> None:
+            save(self, name, state)
+            if state.round == 2:
+                raise KeyboardInterrupt
+
+        save = Kept.save_state
+        patch.setattr(_identify, "SAVE_EVERY", 0.0)
+        patch.setattr(Kept, "save_state", stopping)
+        assert identify.main(command(data)) == 130
+    capsys.readouterr()
     # Something else is refused, not mixed.
     assert identify.main(command(data, "--cutoff", "10")) == 2
     assert "configuration.cutoff was 12.0 and is 10.0" in capsys.readouterr().err
@@ -67,6 +80,7 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(_identify, "ordinary_least_squares", interrupted)
         assert identify.main(command(data, "--urdf")) == 0
+    assert "physical fit: goes on in round 2 at step 1" in capsys.readouterr().out
     assert sorted(x.name for x in folder.iterdir()) == ["identified.urdf", "parameters.json"]
     gone_on = json.loads((folder / "parameters.json").read_text())
     assert identify.main(command(data, "--no-urdf")) == 0

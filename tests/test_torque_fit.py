@@ -16,6 +16,7 @@ from jaxdyn.sysid import (
     JointEffects,
     JointEffectValues,
     Recording,
+    TorqueFitState,
     base_parameters,
     bootstrap,
     cross_validate,
@@ -146,6 +147,52 @@ def test_robust_losses_do_not_mind_outliers():
     assert linear.evaluate(test).total_rms < 0.01
     with pytest.raises(DataError, match="loss is 'hubber'"):
         ordinary_least_squares(prior, data, loss="hubber")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+def test_an_interrupted_fit_goes_on_to_the_same_end(loss):
+    truth, prior, values = robot_with_effects()
+    data = smooth_motion(truth, values, 1)
+    data = dataclasses.replace(data, tau=data.tau + 0.05 * np.random.default_rng(3).standard_t(2, data.tau.shape))
+    effects = dataclasses.replace(EFFECTS, stribeck=False, friction_delay=["joint0"], gain=["joint2"])
+
+    def fit(**more):
+        chosen = {"prior_weights": (0.1, 10.0), "folds": 2, "rounds": 4, "loss": loss}
+        return fit_inverse_dynamics(
+            prior,
+            data,
+            joint_effects=effects,
+            friction_velocity=V_SCALE,
+            prior_weight="cross-validated",
+            **chosen,
+            **more,
+        )
+
+    steps = []
+    whole = fit(report=steps.append)
+    assert whole.rounds > 2
+    taken = []
+    for at in (1, len(steps) // 2, len(steps) - 1):
+
+        def stop(step, at=at):
+            taken.append(step.state.arrays())
+            if len(taken) > at:
+                raise KeyboardInterrupt
+
+        taken.clear()
+        with pytest.raises(KeyboardInterrupt):
+            fit(report=stop)
+        rest = []
+        again = fit(state=TorqueFitState.from_arrays(taken[-1]), report=rest.append)
+        assert len(taken) - 1 + len(rest) == len(steps)
+        np.testing.assert_array_equal(again.parameters, whole.parameters)
+        np.testing.assert_array_equal(again.sigma, whole.sigma)
+        assert (again.iterations, again.rounds, again.message) == (whole.iterations, whole.rounds, whole.message)
+        assert again.status == whole.status
+    with pytest.raises(DataError, match="another fit"):
+        fit_inverse_dynamics(prior, data, state=steps[0].state)
+    with pytest.raises(DataError, match="sigma is missing"):
+        TorqueFitState.from_arrays({k: v for k, v in taken[0].items() if k != "sigma"})
 
 
 def test_base_parameters_in_words():

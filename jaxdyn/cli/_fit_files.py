@@ -1,4 +1,4 @@
-"""Fits kept in files, so that an experiment that was interrupted goes on where it was."""
+"""Fits, finished and unfinished, kept in files, so that an experiment that was interrupted goes on where it was."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from jaxdyn._errors import DataError
 from jaxdyn.cli._files import digest_of_arrays, require_same, write_durably, write_json, write_npz
 from jaxdyn.model import Model
-from jaxdyn.sysid import InverseDynamicsFit, JointEffects, JointEffectValues, Recording
+from jaxdyn.sysid import InverseDynamicsFit, JointEffects, JointEffectValues, Recording, TorqueFitState
 
 _LEAVES = ("inertial_parameters", "armature", "damping", "friction", "friction_velocity")
 _SPRINGS = ("stiffness", "spring_reference")
@@ -22,7 +22,8 @@ _SCALARS = ("cost", "iterations", "rounds", "status", "message", "samples", "pri
 
 
 class Kept:
-    """Finished fits of an experiment in a folder, by name. They count for one configuration and one set of data."""
+    """Fits of an experiment in a folder, by name, and states of unfinished ones. They count for one configuration and
+    one set of data."""
 
     def __init__(self, folder: Path, configuration: dict, recordings: list[Recording]):
         self.folder = folder
@@ -47,8 +48,7 @@ class Kept:
         if not path.is_file():
             return None
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = {key: archive[key] for key in archive.files}
+            arrays = _arrays(path)
             names = (*_LEAVES, *(x for x in _SPRINGS if f"model.{x}" in arrays))
             leaves = tuple(jnp.asarray(arrays[f"model.{x}"], before.dtype) for x in names)
             fields = [x.name for x in dataclasses.fields(JointEffectValues)]
@@ -65,6 +65,22 @@ class Kept:
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise DataError(f"{path}: cannot be read ({error}); delete {self.folder} to begin anew") from None
 
+    def load_state(self, name: str) -> TorqueFitState | None:
+        """Of the unfinished fit that was kept as `name`, or None."""
+        path = self._state(name)
+        if not path.is_file():
+            return None
+        try:
+            return TorqueFitState.from_arrays(_arrays(path))
+        except (OSError, ValueError, EOFError, DataError) as error:
+            raise DataError(f"{path}: cannot be read ({error}); delete {self.folder} to begin anew") from None
+
+    def save_state(self, name: str, state: TorqueFitState) -> None:
+        write_durably(self._state(name), lambda path: write_npz(path, state.arrays()))
+
+    def _state(self, name: str) -> Path:
+        return self.folder / f"{name}, unfinished.npz"
+
     def save(self, name: str, fit: InverseDynamicsFit) -> None:
         leaves = {x: getattr(fit.model, x) for x in (*_LEAVES, *_SPRINGS)}
         arrays = {f"model.{x}": np.asarray(value) for x, value in leaves.items() if value is not None}
@@ -78,3 +94,8 @@ class Kept:
         for path in self.folder.iterdir():
             path.unlink()
         self.folder.rmdir()
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as archive:
+        return {key: archive[key] for key in archive.files}

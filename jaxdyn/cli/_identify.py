@@ -32,6 +32,7 @@ from jaxdyn.sysid import (
     JointEffects,
     Recording,
     Step,
+    TorqueFitState,
     check_recording,
     fit_inverse_dynamics,
     is_physical,
@@ -44,6 +45,8 @@ from jaxdyn.sysid import (
 )
 from jaxdyn.viz import plot_torques
 
+SAVE_EVERY = 1.0
+"""s of work that an interruption may cost: a step takes milliseconds."""
 HELP = """Identify a robot's inertias, friction and rotor inertias from recordings of its motion and torques.
 
 Compares, on a part of the data that no fit sees, the robot's file, ordinary least squares, and a fit whose every link
@@ -165,7 +168,7 @@ def run(config: Config) -> dict:
     try:
         return _run(config)
     except KeyboardInterrupt:
-        message = "interrupted; the same command goes on from the last fit that was finished"
+        message = "interrupted; the same command goes on from where it was"
         raise KeyboardInterrupt(message) from None
 
 
@@ -203,6 +206,7 @@ def _run(config: Config) -> dict:
         rounds: int,
         max_steps: int,
         report: Callable[[Step], None] | None = None,
+        state: TorqueFitState | None = None,
     ) -> InverseDynamicsFit:
         return fit_inverse_dynamics(
             start,
@@ -213,6 +217,7 @@ def _run(config: Config) -> dict:
             rounds=rounds,
             max_steps=max_steps,
             report=report,
+            state=state,
         )
 
     times = {}
@@ -226,19 +231,27 @@ def _run(config: Config) -> dict:
         kept.save("least squares", linear)
     physical = kept.load("physical fit", start, effects)
     if physical is None:
-        # One step compiles all that the fit runs, which sets compilation apart from the work.
-        began = time.perf_counter()
-        fit(config.prior_weight, rounds=1, max_steps=1)
-        times["compilation"], began = time.perf_counter() - began, time.perf_counter()
+        began, state = time.perf_counter(), kept.load_state("physical fit")
+        if state is None:
+            # One step compiles all that the fit runs, which sets compilation apart from the work.
+            fit(config.prior_weight, rounds=1, max_steps=1)
+            times["compilation"], began = time.perf_counter() - began, time.perf_counter()
+        else:
+            print(f"physical fit: goes on in round {state.round} at step {state.step}")
         with tqdm(desc="physical fit", unit=" steps", mininterval=0.1) as bar:
+            saved = -np.inf
 
             def report(step: Step) -> None:
+                nonlocal saved
                 bar.update()
                 bar.set_postfix(
                     round=step.round, cost=f"{step.cost:.6g}", expected_decrease=f"{step.expected_decrease:.1e}"
                 )
+                if time.perf_counter() - saved >= SAVE_EVERY:
+                    kept.save_state("physical fit", step.state)
+                    saved = time.perf_counter()
 
-            physical = fit(weight, config.rounds, config.max_steps, report)
+            physical = fit(weight, config.rounds, config.max_steps, report, state)
         times["physical fit"] = time.perf_counter() - began
         kept.save("physical fit", physical)
     print(

@@ -10,6 +10,7 @@ from jaxdyn.sysid._fleet_fit import FleetFit, fit_fleet
 from jaxdyn.sysid._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload
 from jaxdyn.sysid._intervals import Intervals
 from jaxdyn.sysid._inverse_dynamics import (
+    Step,
     cross_validate,
     fit_inverse_dynamics,
     ordinary_least_squares,
@@ -27,7 +28,6 @@ from jaxdyn.sysid._log_cholesky import (
 )
 from jaxdyn.sysid._parametrisation import Parametrisation
 from jaxdyn.sysid._payload import PayloadFit, identify_payload
-from jaxdyn.sysid._physical_fit import Step
 from jaxdyn.sysid._recording import Recording, as_recordings
 from jaxdyn.sysid._recording_checks import Finding, RecordingWarning, check_recording
 from jaxdyn.sysid._registry import Dataset, dataset, dataset_names, fetch_dataset
@@ -36,6 +36,7 @@ from jaxdyn.sysid._robot import Robot, RolloutErrors, rollout_errors
 from jaxdyn.sysid._rollout_fit import RolloutFit, RolloutStep, fit_rollouts
 from jaxdyn.sysid._shooting import ShootingState
 from jaxdyn.sysid._symmetric import Symmetric
+from jaxdyn.sysid._torque_state import TorqueFitState
 from jaxdyn.sysid._trajectory import JointTrajectory
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "ShootingState",
     "Step",
     "Symmetric",
+    "TorqueFitState",
     "as_recordings",
     "base_parameters",
     "bootstrap",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -17,9 +17,10 @@ from jaxdyn.sysid._effect_search import shape_of
 from jaxdyn.sysid._effects import JointEffects, frictionless_torque
 from jaxdyn.sysid._fit_result import InverseDynamicsFit
 from jaxdyn.sysid._log_cholesky import is_physical
-from jaxdyn.sysid._physical_fit import Step, minimise, posterior, start_at
+from jaxdyn.sysid._physical_fit import Physical, minimise, posterior, start_at
 from jaxdyn.sysid._recording import Recording
 from jaxdyn.sysid._torque_model import Layout, Samples, Shape, TorqueData, with_parameters
+from jaxdyn.sysid._torque_state import TorqueFitState
 
 type Loss = Literal["squared", "huber", "cauchy"]
 type Recordings = Recording | Sequence[Recording]
@@ -31,6 +32,17 @@ _SIGMA_TOLERANCE = 1e-3
 # Tuning constants of 95 % efficiency for normal noise (Holland & Welsch 1977), and what turns a median into a
 # standard deviation.
 _HUBER, _CAUCHY, _MEDIAN = 1.345, 2.385, 1.4826
+
+
+class Step(NamedTuple):
+    """Progress of a fit: the round of re-weighting, the step in it, the cost, the decrease it still expected."""
+
+    round: int
+    step: int
+    cost: float
+    expected_decrease: float
+    state: TorqueFitState
+    """From which `fit_inverse_dynamics(..., state=...)` goes on: arrays, to be saved."""
 
 
 def ordinary_least_squares(
@@ -121,6 +133,7 @@ def fit_inverse_dynamics(
     rounds: int = 10,
     max_steps: int = 200,
     report: Callable[[Step], None] | None = None,
+    state: TorqueFitState | None = None,
 ) -> InverseDynamicsFit:
     """Identify a model whose every body is physical, by gradients, starting from the parameters that `model` has.
 
@@ -149,19 +162,24 @@ def fit_inverse_dynamics(
       best each of `folds` parts of the recordings from the others (`cross_validate`).
     - `loss`: as in `ordinary_least_squares`.
     - `max_steps`: steps in one round.
-    - `report`: called at each step.
+    - `report`: called at each step; what it raises, such as `KeyboardInterrupt`, ends the fit.
+    - `state`: of an earlier fit with the same arguments (`Step.state`), to go on from: what was searched and the prior
+      weight that was chosen are taken from there.
 
     **Returns** an `InverseDynamicsFit`; look at its `status`. **Raises** `ModelError` where the start is not physical
     (make it so with `nearest_physical`), `DataError` for a recording that does not fit the model.
     """
     effects = joint_effects or JointEffects()
     _check_start(model)
-    shape = shape_of(model, recordings, effects, friction_velocity)
+    shape = shape_of(model, recordings, effects, friction_velocity) if state is None else state.shape
     samples = Samples(model, recordings, effects, shape)
     chosen = ""
     if prior_weight == "cross-validated":
-        result = choose_weight(model, samples, effects_weight, prior_weights, folds, loss_sigma(samples, loss))
-        prior_weight = result.best
+        if state is None:
+            result = choose_weight(model, samples, effects_weight, prior_weights, folds, loss_sigma(samples, loss))
+            prior_weight = result.best
+        else:
+            prior_weight = state.prior_weight
         chosen = f"; prior weight {prior_weight:g} by {folds}-fold cross-validation"
     for name, x in (("prior_weight", prior_weight), ("effects_weight", effects_weight)):
         if isinstance(x, str) or not x > 0:
@@ -171,26 +189,39 @@ def fit_inverse_dynamics(
             )
     layout = samples.layout
     problem = start_at(model, samples, float(prior_weight), effects_weight)
-    point = problem.prior
+    point, first, begin, previous = problem.prior, 1, 1, None
     iterations, number, cost, status = 0, 0, np.inf, "no round was allowed"
     rounds_of = _Reweighting(samples, loss)
+    if state is not None:
+        state.require_like(problem.prior, len(samples), layout.nv)
+        point, first, begin, previous = state.point, state.step, state.round, state.previous
+        iterations = state.iterations
+        load_model = None if previous is None else _load_model(model, layout, previous, shape)
+        rounds_of.go_on(state.sigma, state.weights, load_model)
     data, gain = rounds_of.data, np.ones(layout.nv)
-    for number in range(1, rounds + 1):
+    for number in range(begin, rounds + 1):
         data = rounds_of.data
         problem = problem.with_data(data, rounds_of.sigma, layout)
 
-        def report_step(step: int, cost: float, expected: float, number: int = number) -> None:
-            if report is not None:
-                report(Step(number, step, cost, expected))
-
-        point, cost, steps, status = minimise(problem, point, max_steps, report_step)
-        iterations += steps
+        begun = TorqueFitState(
+            shape=shape,
+            prior_weight=problem.weight,
+            round=number,
+            step=first,
+            iterations=iterations,
+            sigma=rounds_of.sigma,
+            weights=rounds_of.weights,
+            previous=previous,
+            point=point,
+        )
+        point, cost, steps, status = minimise(problem, point, max_steps, _reported(report, begun), first)
+        iterations, first = iterations + steps, 1
         gain = np.ones(layout.nv)
         gain[list(layout.gains)] = 1 / point.scale
         if status == "diverged":
             break
-        parameters = point.parameters()
-        rounds_of.update(parameters, gain, _load_model(model, layout, parameters, shape))
+        previous = point.parameters()
+        rounds_of.update(previous, gain, _load_model(model, layout, previous, shape))
         if rounds_of.settled:
             break
     if status == "converged" and not rounds_of.settled:
@@ -217,6 +248,14 @@ def fit_inverse_dynamics(
         prior_factor=prior,
         prior_weight=float(prior_weight),
     )
+
+
+def _reported(report: Callable[[Step], None] | None, begun: TorqueFitState):
+    def step_of_round(step: int, cost: float, expected: float, point: Physical) -> None:
+        if report is not None:
+            report(Step(begun.round, step, cost, expected, begun._replace(step=step, point=point)))
+
+    return step_of_round
 
 
 def cross_validate(
@@ -253,7 +292,18 @@ class _Reweighting:
         self.used: TorqueData = self.data
         self.sigma = samples.torque_scale
         self.sigma_found = self.sigma
+        self.weights: np.ndarray | None = None
         self.settled = False
+
+    def go_on(self, sigma: np.ndarray, weights: np.ndarray | None, load_model: Model | None) -> None:
+        """With what an earlier round has found."""
+        samples = self.samples
+        self.sigma = self.sigma_found = sigma
+        self.weights = weights
+        if self.by_load and load_model is not None:
+            samples.set_load(frictionless_torque(load_model, samples.q, samples.v, samples.a))
+        if (self.by_load and load_model is not None) or weights is not None:
+            (self.data,) = samples.compressed(weights)
 
     def update(self, parameters: np.ndarray, gain: np.ndarray, load_model: Model) -> None:
         samples = self.samples
@@ -273,6 +323,7 @@ class _Reweighting:
         self.sigma = sigma
         if self.by_load:
             samples.set_load(frictionless_torque(load_model, samples.q, samples.v, samples.a))
+        self.weights = weights
         if not self.settled and (self.by_load or weights is not None):
             (self.data,) = samples.compressed(weights)
 

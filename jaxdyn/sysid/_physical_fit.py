@@ -167,15 +167,6 @@ class PhysicalProblem(NamedTuple):
         return out
 
 
-class Step(NamedTuple):
-    """Progress of a fit: the round of re-weighting, the step in it, the cost, the decrease it still expected."""
-
-    round: int
-    step: int
-    cost: float
-    expected_decrease: float
-
-
 class Minimum(NamedTuple):
     point: Physical
     cost: float
@@ -210,9 +201,14 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
 
 
 def minimise(
-    problem: PhysicalProblem, point: Physical, max_steps: int, report: Callable[[int, float, float], None]
+    problem: PhysicalProblem,
+    point: Physical,
+    max_steps: int,
+    report: Callable[[int, float, float, Physical], None],
+    first: int = 1,
 ) -> Minimum:
-    """The minimum of the problem's cost, from `point`.
+    """The minimum of the problem's cost, from `point`, which the step number `first` starts from. `report` gets the
+    number, cost, expected decrease and start of each step.
 
     The cost is convex in `p` (where no gain is unknown), and the coordinates are a smooth one-to-one map onto the
     physical `p`: its only stationary point is the global minimum. Near the edge of what is physical, coordinates about
@@ -221,7 +217,7 @@ def minimise(
     """
     metric = problem.metric()
     cost = problem.cost(point)
-    for step in range(1, max_steps + 1):
+    for step in range(first, max_steps + 1):
         # The linear least-squares problem whose normal equations are the (generalised) Gauss-Newton ones: with
         # H = Jr^T Jr + G, gradient = Jr^T r + slope, and G = L L^T the metric.
         A = np.concatenate([problem.jacobian(point), metric.T])
@@ -232,7 +228,7 @@ def minimise(
         expected = 0.5 * float(np.sum(T[:n, n] ** 2))
         if not (np.isfinite(x).all() and np.isfinite(cost)):
             return Minimum(point, cost, step, "diverged")
-        report(step, cost, expected)
+        report(step, cost, expected, point)
         if expected < _TOLERANCE:
             return Minimum(point, cost, step, "converged")
         fraction = min(1.0, _LONGEST_STEP / float(np.abs(x).max()))

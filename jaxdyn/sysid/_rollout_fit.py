@@ -24,8 +24,10 @@ from jaxdyn.sysid._shooting import (
     LOSSES,
     RUNNING,
     STALLED,
+    Residuals,
     ShootingProblem,
     ShootingState,
+    after_loss,
     at_rest,
     descend,
     first_state,
@@ -34,7 +36,6 @@ from jaxdyn.sysid._shooting import (
     loss_curvature,
     loss_weight,
     plain_residuals,
-    residuals,
     segments_of,
     started_anew,
 )
@@ -318,7 +319,7 @@ def _resumed(state: ShootingState, first: ShootingState) -> ShootingState:
 
 def _next_round(problem, state: ShootingState, exact: bool, rounds: int, with_v: bool) -> tuple[ShootingState, int]:
     if exact:
-        r = _residuals(problem, state)
+        r, _ = _residuals(problem, state)
         gap = (r.match - problem.segments.linked[:, None] * state.multiplier) * problem.matching
         if float(jnp.abs(gap).max()) > _EXACT_TOLERANCE:
             # The method of multipliers (Nocedal & Wright, Numerical Optimization, 2006, section 17.3).
@@ -327,7 +328,7 @@ def _next_round(problem, state: ShootingState, exact: bool, rounds: int, with_v:
             return state, int(state.status)
     if int(state.round) >= rounds:
         return state, CONVERGED
-    position, velocity = _rms(problem, state, with_v)
+    position, velocity = _rms(problem, state, _residuals(problem, state)[1].data, with_v)
     old = np.concatenate([state.position_noise, state.velocity_noise])
     new = np.concatenate([position, np.asarray(state.velocity_noise) if velocity is None else velocity])
     if np.all(np.abs(new / old - 1) < _NOISE_TOLERANCE):
@@ -345,14 +346,15 @@ def _next_round(problem, state: ShootingState, exact: bool, rounds: int, with_v:
 
 
 @eqx.filter_jit
-def _residuals(problem, state):
-    return residuals(problem, state)
+def _residuals(problem, state) -> tuple[Residuals, Residuals]:
+    """Before and after the loss."""
+    r = plain_residuals(problem, state)
+    return r, after_loss(problem, r)
 
 
-def _rms(problem: ShootingProblem, state: ShootingState, with_v: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    """Root mean squares of the residuals over the samples that count, in their units. Those of a robust loss count as
-    the loss does."""
-    parts, count = _split(problem, _residuals(problem, state).data)
+def _rms(problem: ShootingProblem, state: ShootingState, data, with_v: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    """Root mean squares of the residuals `data`, after the loss, over the samples that count, in their units."""
+    parts, count = _split(problem, data)
     rms = [np.sqrt((x**2).sum(axis=(0, 1)) / count) for x in parts]
     # No sensor is exact.
     position = np.maximum(rms[0], 1e-12) * np.asarray(state.position_noise, np.float64)
@@ -396,28 +398,9 @@ def _curvature(rows: Rows) -> _Curvature:
     return _Curvature(inverse, scores, factor.border[:, :-1], norms)
 
 
-class _Residuals(NamedTuple):
-    """Sums over the samples that count, and over the defects."""
-
-    count: jax.Array
-    influence: jax.Array
-    """Of the squares of what pulls at the fit: of residuals times the loss's weights."""
-    weight: jax.Array
-    curvature: jax.Array
-    gap: jax.Array
-
-
-@eqx.filter_jit
-def _sums(problem: ShootingProblem, state: ShootingState) -> _Residuals:
-    r = plain_residuals(problem, state)
-    counts = jnp.repeat(problem.segments.weight, r.data.shape[-1] // problem.segments.weight.shape[-1], axis=-1)
-    weight = loss_weight(problem, r.data) ** 2
-    gap = r.match - problem.segments.linked[:, None] * state.multiplier
-    sums = [jnp.sum(counts * x) for x in (1.0, (weight * r.data) ** 2, weight, loss_curvature(problem, r.data))]
-    return _Residuals(*sums, jnp.sum(gap**2))
-
-
-def _covariances(problem: ShootingProblem, state: ShootingState, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+def _covariances(
+    problem: ShootingProblem, state: ShootingState, plain: Residuals, gap
+) -> tuple[np.ndarray, np.ndarray]:
     """Of the free numbers, with residuals as if they were independent, and from segment to segment only. **Infinite**
     variances where the rows say nothing of a parameter.
 
@@ -425,15 +408,21 @@ def _covariances(problem: ShootingProblem, state: ShootingState, rows: Rows) -> 
     `H^-1 (s^2 (H - P) + P) H^-1`: the prior is what it is, however small the residuals are. A robust loss counts as in
     Huber, Robust statistics, 1981, section 7.6: by the mean square of the influence over that of the curvature.
     """
+    rows = _linearised(problem, state)
     curvature = _curvature(rows)
     S, n = state.multiplier.shape
     P, own = problem.shared, slice(0, state.free.shape[-1])
-    sums = _Residuals(*(float(x) for x in _sums(problem, state)))
+    samples = problem.segments.weight
+    counts = jnp.repeat(samples, plain.data.shape[-1] // samples.shape[-1], axis=-1) > 0
+    r = plain.data[counts]
+    weight = loss_weight(problem, r) ** 2
+    mean_weight, mean_curvature = float(weight.mean()), float(loss_curvature(problem, r).mean())
     # Every defect is an equation as well, and every state an unknown.
-    freedom = sums.count + float(problem.segments.linked.sum()) * n - S * n - P
+    freedom = len(r) + float(problem.segments.linked.sum()) * n - S * n - P
     # By how much the weights, which the matrix has, are more than the curvature.
-    excess = sums.weight / sums.curvature if sums.curvature > 0 else np.inf
-    variance = excess**2 * (sums.influence / sums.weight * sums.count + sums.gap) / max(freedom, 1.0)
+    excess = mean_weight / mean_curvature if mean_curvature > 0 else np.inf
+    squares = float(((weight * r) ** 2).sum()) / mean_weight + float((gap**2).sum())
+    variance = excess**2 * squares / max(freedom, 1.0)
     border, norms = (np.asarray(x, np.float64) for x in (curvature.border, curvature.norms))
     pull = np.asarray(rows.border, np.float64)[:, :-1]
     used = norms > 0
@@ -445,9 +434,10 @@ def _covariances(problem: ShootingProblem, state: ShootingState, rows: Rows) -> 
         of_prior = inverse @ (pull.T @ pull) @ inverse
         scores = np.asarray(curvature.scores, np.float64)
         clustered = excess**2 * S / max(S - 1, 1) * (scores.T @ scores) + of_prior
-        return (variance * inverse + (1 - variance) * of_prior)[own, own], clustered[own, own]
+        covariance = np.asarray(variance * inverse + (1 - variance) * of_prior)
+        return covariance[own, own], np.asarray(clustered)[own, own]
     known = (directions[seen].T / sizes[seen] ** 2) @ directions[seen] / np.outer(unit, unit)
-    covariance = variance * known + (1 - variance) * known @ (pull.T @ pull) @ known
+    covariance = np.asarray(variance * known + (1 - variance) * known @ (pull.T @ pull) @ known)
     unseen = ~used | (np.abs(directions[~seen]) > 1e-6).any(axis=0)
     covariance[unseen, :] = covariance[:, unseen] = 0.0
     covariance[np.diag_indices(P)] = np.where(unseen, np.inf, np.diagonal(covariance))
@@ -455,8 +445,8 @@ def _covariances(problem: ShootingProblem, state: ShootingState, rows: Rows) -> 
 
 
 def _result(problem, state: ShootingState, status: str, free, origin, times, with_v: bool) -> RolloutFit:
-    r = _residuals(problem, state)
-    position, velocity = _rms(problem, state, with_v)
+    plain, r = _residuals(problem, state)
+    position, velocity = _rms(problem, state, r.data, with_v)
     parts, _ = _split(problem, r.data)
     weight = np.asarray(problem.segments.weight, np.float64).sum(axis=1)
     squares = sum((x**2).sum(axis=(1, 2)) for x in parts)
@@ -466,7 +456,7 @@ def _result(problem, state: ShootingState, status: str, free, origin, times, wit
     gap = np.asarray(r.match, np.float64) - linked * np.asarray(state.multiplier, np.float64)
     finite = bool(np.isfinite(gap).all() and np.isfinite(per_segment).all())
     nothing = np.full((len(state.free),) * 2, np.nan)
-    covariance, clustered = _covariances(problem, state, _linearised(problem, state)) if finite else (nothing, nothing)
+    covariance, clustered = _covariances(problem, state, plain, gap) if finite else (nothing, nothing)
     return RolloutFit(
         robot=problem.parametrisation.model(state.free),
         before=problem.parametrisation.model(free),

@@ -214,7 +214,10 @@ class Residuals(NamedTuple):
 
 def residuals(problem: ShootingProblem, state: ShootingState) -> Residuals:
     """Half the sum of their squares is the cost: those of the data are after the loss."""
-    r = plain_residuals(problem, state)
+    return after_loss(problem, plain_residuals(problem, state))
+
+
+def after_loss(problem: ShootingProblem, r: Residuals) -> Residuals:
     return r._replace(data=_lossy(problem, r.data))
 
 
