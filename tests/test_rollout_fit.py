@@ -121,6 +121,33 @@ def test_gravity_length_and_friction_are_recovered(fit, parametrisation):
     assert out.before.gravity[2] == parametrisation.reference.gravity[2]
 
 
+def test_intervals_by_name_and_by_bootstrap(fit, parametrisation):
+    out, _ = fit
+    table = out.intervals()
+    assert "damping(lower_joint)" in table.names
+    assert "gravity[2]" in table.names
+    assert "joint_placement[1, 2]" in table.names
+    assert len(table.names) == len(set(table.names))
+    # There is no prior to decide anything, but for what the free numbers cannot change.
+    assert "gravity[2]" not in table.decided_by_prior()
+    value, low, high = out.interval(lambda m: m.gravity)
+    at = table.names.index("gravity[2]")
+    np.testing.assert_allclose([table.value[at], table.lower[at], table.upper[at]], [x[2] for x in (value, low, high)])
+    quantities = {"g": lambda m: m.gravity[2], "b": lambda m: m.damping, "c": lambda m: m.friction}
+    expected = out.intervals(quantities, clustered=True)
+    assert expected.names == ("g", "b[0]", "b[1]", "c[0]", "c[1]")
+    drawn = out.bootstrap(draws=300, blocks=30)
+    assert drawn.blocks == 30
+    assert drawn.free.shape == (300, parametrisation.size)
+    found = drawn.intervals(quantities)
+    # Noise is independent here, and blocks are segments: the same as by the sandwich.
+    np.testing.assert_allclose(found.standard_error, expected.standard_error, rtol=0.35)
+    np.testing.assert_array_equal(found.value, expected.value)
+    assert np.all((found.lower < found.value) & (found.value < found.upper))
+    with pytest.raises(DataError, match="two of each"):
+        out.bootstrap(blocks=1)
+
+
 def test_the_result_says_where_each_segment_is_from(fit, recordings):
     out, _ = fit
     assert out.segment_recordings.tolist() == [0] * 20 + [1] * 10
@@ -204,6 +231,12 @@ def test_noise_is_estimated_in_rounds(fit, parametrisation, recordings):
 def test_a_pull_keeps_what_the_data_do_not_say(fit, parametrisation, recordings):
     pulled = fit_rollouts(parametrisation, recordings, prior_weight=1e9, **OPTIONS)
     assert np.all(np.abs(pulled.free) < 0.05 * np.abs(fit[0].free).max())
+    # What the prior decides is as uncertain as the prior, whatever the size of the residuals.
+    held = fit_rollouts(parametrisation.about(fit[0].robot), recordings, prior_weight=1e9, **OPTIONS)
+    table = held.intervals({"gravity": lambda m: m.gravity[2], "damping": lambda m: m.damping})
+    assert set(table.decided_by_prior()) == set(table.names)
+    for covariance in (held.covariance, held.clustered_covariance):
+        np.testing.assert_allclose(np.diagonal(covariance), np.diagonal(held.prior_covariance), rtol=0.05)
 
 
 @pytest.mark.slow

@@ -33,7 +33,8 @@ from jaxdyn.sysid._recording_checks import Finding, RecordingWarning, check_reco
 from jaxdyn.sysid._registry import Dataset, dataset, dataset_names, fetch_dataset
 from jaxdyn.sysid._report import quality_table, write_report
 from jaxdyn.sysid._robot import Robot, RolloutErrors, rollout_errors
-from jaxdyn.sysid._rollout_fit import RolloutFit, RolloutStep, fit_rollouts
+from jaxdyn.sysid._rollout_fit import RolloutStep, fit_rollouts
+from jaxdyn.sysid._rollout_result import RolloutBootstrap, RolloutFit
 from jaxdyn.sysid._shooting import ShootingState
 from jaxdyn.sysid._symmetric import Symmetric
 from jaxdyn.sysid._torque_state import TorqueFitState
@@ -66,6 +67,7 @@ __all__ = [
     "Recording",
     "RecordingWarning",
     "Robot",
+    "RolloutBootstrap",
     "RolloutErrors",
     "RolloutFit",
     "RolloutStep",

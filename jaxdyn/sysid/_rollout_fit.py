@@ -9,7 +9,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import norm
 
 from jaxdyn._errors import DataError, ModelError
 from jaxdyn._types import Array, ArrayLike, Float
@@ -18,6 +17,7 @@ from jaxdyn.sysid._arrow import Rows, compressed, eliminated, influence
 from jaxdyn.sysid._block import model_of
 from jaxdyn.sysid._parametrisation import Parametrisation
 from jaxdyn.sysid._recording import Recording
+from jaxdyn.sysid._rollout_result import RolloutFit
 from jaxdyn.sysid._shooting import (
     CONVERGED,
     DIVERGED,
@@ -57,76 +57,6 @@ class RolloutStep(NamedTuple):
     """What a step from here was expected to gain."""
     state: ShootingState
     """From which `fit_rollouts(..., state=...)` goes on: a pytree of arrays, to be saved."""
-
-
-class RolloutFit(eqx.Module):
-    """A robot identified from roll-outs."""
-
-    robot: Any
-    """Identified: a `Model` or `Robot`, as the parametrisation's reference is."""
-    before: Any
-    """With the free numbers from which the fit started."""
-    parametrisation: Parametrisation
-    free: np.ndarray
-    """`[P]`: free numbers of `robot`."""
-    covariance: np.ndarray
-    """`[P, P]`: of the free numbers about `robot`, those of `parametrisation.about(robot)`; the segments' states are
-    accounted for. From the Gauss-Newton matrix, the size of the residuals, as if these were independent, and the prior
-    as it was given."""
-    clustered_covariance: np.ndarray
-    """`[P, P]`: the same if residuals depend on each other within a segment, and not between segments (the sandwich
-    estimate). Wider where the model is wrong; it needs many more segments than parameters."""
-    status: str
-    """In words: `"converged"`, or what stopped the fit."""
-    cost: float
-    iterations: int
-    rounds: int
-    position_noise: np.ndarray
-    """`[nv]`: root mean square of the position residuals, rad or m."""
-    velocity_noise: np.ndarray | None
-    """`[nv]`: of the velocity residuals."""
-    segment_residuals: np.ndarray
-    """`[segments]`: root mean square of each segment's residuals, in units of the noise that weighted them."""
-    segment_recordings: np.ndarray
-    """`[segments]`: which recording each is from."""
-    segment_times: np.ndarray
-    """`[segments]`: when each starts, s."""
-    defects: np.ndarray
-    """`[segments, 2 nv]`: by how much each segment misses the start of the next, positions and then velocities; zero
-    for the last of a recording, and where segments are independent."""
-    zeros: np.ndarray
-    """`[recordings, nv]`: by how much each recording's sensors read more than the positions are, rad or m; zero unless
-    `zero_deviation` was given."""
-    state: ShootingState
-
-    @property
-    def converged(self) -> bool:
-        """Whether `status` says so."""
-        return self.status == "converged"
-
-    @property
-    def standard_errors(self) -> np.ndarray:
-        """`[P]`: of the free numbers about `robot`, by `covariance`."""
-        return np.sqrt(np.diagonal(self.covariance))
-
-    def interval(
-        self, function: Callable[[Any], Any], level: float = 0.95, clustered: bool = False
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A quantity of the robot, and the ends of its confidence interval: `fit.interval(lambda model: model.mass)`.
-
-        By the first derivative of the quantity and the covariance of the free numbers.
-        """
-        here = self.parametrisation.about(self.robot)
-        zero = here.zeros()
-        value = np.asarray(function(self.robot), np.float64)
-        slope = np.asarray(jax.jacfwd(lambda x: jnp.asarray(function(here.model(x))))(zero), np.float64)
-        covariance = self.clustered_covariance if clustered else self.covariance
-        # An infinite variance times no influence is none.
-        with np.errstate(invalid="ignore"):
-            terms = np.einsum("...i,ij,...j->...ij", slope, covariance, slope)
-        variance = np.where(slope[..., :, None] * slope[..., None, :] == 0, 0, terms).sum(axis=(-2, -1))
-        half = norm.ppf(0.5 + 0.5 * level) * np.sqrt(variance)
-        return value, value - half, value + half
 
 
 def fit_rollouts(
@@ -398,50 +328,57 @@ def _curvature(rows: Rows) -> _Curvature:
     return _Curvature(inverse, scores, factor.border[:, :-1], norms)
 
 
-def _covariances(
-    problem: ShootingProblem, state: ShootingState, plain: Residuals, gap
-) -> tuple[np.ndarray, np.ndarray]:
-    """Of the free numbers, with residuals as if they were independent, and from segment to segment only. **Infinite**
-    variances where the rows say nothing of a parameter.
+def _rows_of_result(problem: ShootingProblem, state: ShootingState, plain: Residuals) -> tuple[Rows, float]:
+    """The linear system at the solution, and the size `s^2` of the residuals.
 
-    With `H` the Gauss-Newton matrix of data and prior `P` together and `s^2` the size of the residuals,
-    `H^-1 (s^2 (H - P) + P) H^-1`: the prior is what it is, however small the residuals are. A robust loss counts as in
-    Huber, Robust statistics, 1981, section 7.6: by the mean square of the influence over that of the curvature.
+    A robust loss counts as in Huber, Robust statistics, 1981, section 7.6: with the mean of its curvature, which is
+    less than the weights that the steps take, and the mean square of its slope.
     """
-    rows = _linearised(problem, state)
-    curvature = _curvature(rows)
+    rows = compressed(_linearised(problem, state))
     S, n = state.multiplier.shape
-    P, own = problem.shared, slice(0, state.free.shape[-1])
     samples = problem.segments.weight
     counts = jnp.repeat(samples, plain.data.shape[-1] // samples.shape[-1], axis=-1) > 0
     r = plain.data[counts]
     weight = loss_weight(problem, r) ** 2
-    mean_weight, mean_curvature = float(weight.mean()), float(loss_curvature(problem, r).mean())
+    # Where most residuals are outliers, the curvature is none or less, and nothing is certain.
+    curvature = max(float(loss_curvature(problem, r).mean()), 1e-3 * float(weight.mean()))
+    root = np.sqrt(curvature / float(weight.mean()))
+    rows = rows._replace(data=jnp.concatenate([root * rows.data[..., :-1], rows.data[..., -1:] / root], axis=-1))
     # Every defect is an equation as well, and every state an unknown.
-    freedom = len(r) + float(problem.segments.linked.sum()) * n - S * n - P
-    # By how much the weights, which the matrix has, are more than the curvature.
-    excess = mean_weight / mean_curvature if mean_curvature > 0 else np.inf
-    squares = float(((weight * r) ** 2).sum()) / mean_weight + float((gap**2).sum())
-    variance = excess**2 * squares / max(freedom, 1.0)
+    freedom = len(r) + float(problem.segments.linked.sum()) * n - S * n - problem.shared
+    gap = plain.match - problem.segments.linked[:, None] * state.multiplier
+    squares = float(((weight * r) ** 2).sum()) / curvature + float((gap**2).sum())
+    return rows, squares / max(freedom, 1.0)
+
+
+def _covariances(rows: Rows, variance: float, own: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of the `own` free numbers, with residuals as if they were independent, and from segment to segment only.
+    **Infinite** variances where the rows say nothing of a parameter.
+
+    With `H` the Gauss-Newton matrix of data and prior `K^T K` together, `H^-1 (s^2 (H - K^T K) + K^T K) H^-1`: the
+    prior is what it is, however small the residuals are.
+    """
+    curvature = _curvature(rows)
+    S, P = len(rows.match), rows.border.shape[-1] - 1
     border, norms = (np.asarray(x, np.float64) for x in (curvature.border, curvature.norms))
     pull = np.asarray(rows.border, np.float64)[:, :-1]
     used = norms > 0
     unit = np.where(used, norms, 1.0)
     _, sizes, directions = np.linalg.svd(border / unit)
-    seen = sizes > P * np.finfo(np.dtype(state.q.dtype)).eps * max(sizes.max(initial=0), 1e-300)
+    seen = sizes > P * np.finfo(np.dtype(rows.border.dtype)).eps * max(sizes.max(initial=0), 1e-300)
     if seen.all() and used.all():
         inverse = np.asarray(curvature.inverse, np.float64)
         of_prior = inverse @ (pull.T @ pull) @ inverse
         scores = np.asarray(curvature.scores, np.float64)
-        clustered = excess**2 * S / max(S - 1, 1) * (scores.T @ scores) + of_prior
+        clustered = np.asarray(S / max(S - 1, 1) * (scores.T @ scores) + of_prior)
         covariance = np.asarray(variance * inverse + (1 - variance) * of_prior)
-        return covariance[own, own], np.asarray(clustered)[own, own]
+        return covariance[:own, :own], clustered[:own, :own]
     known = (directions[seen].T / sizes[seen] ** 2) @ directions[seen] / np.outer(unit, unit)
     covariance = np.asarray(variance * known + (1 - variance) * known @ (pull.T @ pull) @ known)
     unseen = ~used | (np.abs(directions[~seen]) > 1e-6).any(axis=0)
     covariance[unseen, :] = covariance[:, unseen] = 0.0
     covariance[np.diag_indices(P)] = np.where(unseen, np.inf, np.diagonal(covariance))
-    return covariance[own, own], covariance[own, own]
+    return covariance[:own, :own], covariance[:own, :own]
 
 
 def _result(problem, state: ShootingState, status: str, free, origin, times, with_v: bool) -> RolloutFit:
@@ -456,7 +393,8 @@ def _result(problem, state: ShootingState, status: str, free, origin, times, wit
     gap = np.asarray(r.match, np.float64) - linked * np.asarray(state.multiplier, np.float64)
     finite = bool(np.isfinite(gap).all() and np.isfinite(per_segment).all())
     nothing = np.full((len(state.free),) * 2, np.nan)
-    covariance, clustered = _covariances(problem, state, plain, gap) if finite else (nothing, nothing)
+    rows, variance = _rows_of_result(problem, state, plain)
+    covariance, clustered = _covariances(rows, variance, len(state.free)) if finite else (nothing, nothing)
     return RolloutFit(
         robot=problem.parametrisation.model(state.free),
         before=problem.parametrisation.model(free),
@@ -475,5 +413,6 @@ def _result(problem, state: ShootingState, status: str, free, origin, times, wit
         segment_times=times,
         defects=gap * scale,
         zeros=np.asarray(state.zeros) if len(state.zeros) else np.zeros((int(origin.max()) + 1, len(position))),
+        rows=rows,
         state=state,
     )

@@ -22,6 +22,7 @@ _CHUNK = 4096
 _KEPT = 2**28
 POSITIVE = ("armature", "viscous", "coulomb", "static", "load", "spring")
 """Kinds of positive parameters, in their order."""
+INERTIAL_NAMES = ("m", "m*cx", "m*cy", "m*cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +70,7 @@ class Layout:
 
     def names(self, model: Model) -> list[str]:
         """`[P]`: what each parameter is called."""
-        inertial = [
-            f"{x}({body})"
-            for body in model.body_names
-            for x in ("m", "m*cx", "m*cy", "m*cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")
-        ]
+        inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
         dofs = dof_names(model)
         effects = [f"{POSITIVE[k]}({dofs[j]})" for k, j in self.positive]
         return [*inertial, *effects, *(f"offset({dofs[j]})" for j in self.offsets)]
