@@ -108,7 +108,7 @@ def known(name: str) -> bool:
 def load_tree(name: str) -> Tree:
     """The tree of a robot of `FILES`, or of `chainN`, N links in a row."""
     if name in FILES:
-        return _from_file(name)
+        return tree_of(name, model_of(name))
     match = _CHAIN.fullmatch(name)
     if match is None:
         raise RobotError(f"robot {name!r} is not known; there are {', '.join(FILES)}, and chainN with N joints")
@@ -130,7 +130,8 @@ def chain(n: int) -> Tree:
     return Tree(f"chain{n}", None, tuple(bodies))
 
 
-def _from_file(name: str) -> Tree:
+def model_of(name: str) -> Any:
+    """One of `FILES` as a `jaxdyn.Model`. **Raises** `RobotError` where the file is not there."""
     import jaxdyn
 
     file, free, fixed = FILES[name]
@@ -147,8 +148,7 @@ def _from_file(name: str) -> Tree:
             joint.set("type", "fixed")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = jaxdyn.load_urdf(ET.tostring(root, encoding="unicode"), free_base=free)
-    return tree_of(name, model)
+        return jaxdyn.load_urdf(ET.tostring(root, encoding="unicode"), free_base=free)
 
 
 def tree_of(name: str, model: Any) -> Tree:

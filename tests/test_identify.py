@@ -246,7 +246,7 @@ def test_panda(tmp_path, capsys):
         (("seed =", "sed ="), "unknown key 'simulation.sed'; did you mean seed"),
         (("rate = 200.0", 'rate = "fast"'), "rate is 'fast', but a value of type float"),
         (("seed = 0", "seed = 1.5"), "simulation.seed is 1.5"),
-        (("rate = 200.0", 'more_recordings = "run.npz"'), "more_recordings is 'run.npz', but a list of strings"),
+        (("rate = 200.0", 'more_recordings = "run.npz"'), "more_recordings is 'run.npz', but a list"),
         (('robot = "arm"', ""), "key 'robot' is missing"),
         (("[simulation]", "[simulation"), "cannot be read as TOML"),
         (("[simulation]", 'simulation.engine = "bullet"\n[x]'), "unknown key 'x'"),

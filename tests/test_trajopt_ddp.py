@@ -31,6 +31,7 @@ from jaxdyn.trajopt import (
     TimeVarying,
     ddp,
 )
+from jaxdyn.trajopt._control_box import backward_in_box
 from jaxdyn.trajopt._costs import Quadratic
 from jaxdyn.trajopt._lagrangian import Expansion
 from jaxdyn.trajopt._riccati import backward, without_bounds
@@ -291,24 +292,67 @@ def test_derivatives_on_a_group():
         np.testing.assert_allclose(gradient[i], (plus - minus) / (2 * h), rtol=1e-5)
 
 
-def test_associative_scan_is_the_recursion():
+T, N, M = 7, 3, 2
+
+
+@functools.cache
+def linear_quadratic() -> Expansion:
+    """Random, convex, with gaps."""
     rng = np.random.default_rng(1)
-    T, n, m = 7, 3, 2
 
     def definite(k, size):
         a = rng.normal(size=(k, size, size))
         return a @ np.swapaxes(a, 1, 2) + np.eye(size)
 
-    both = definite(T, n + m)
+    both = definite(T, N + M)
     stage = Quadratic(
-        np.zeros(T), rng.normal(size=(T, n)), rng.normal(size=(T, m)), both[:, :n, :n], both[:, n:, :n], both[:, n:, n:]
+        np.zeros(T), rng.normal(size=(T, N)), rng.normal(size=(T, M)), both[:, :N, :N], both[:, N:, :N], both[:, N:, N:]
     )
     zero = np.zeros(())
-    end = Quadratic(zero, rng.normal(size=n), np.zeros(0), definite(1, n)[0], np.zeros((0, n)), np.zeros((0, 0)))
-    A, B, gaps = rng.normal(size=(T, n, n)), rng.normal(size=(T, n, m)), rng.normal(size=(T + 1, n))
-    e = jax.tree.map(jnp.asarray, Expansion(A, B, gaps, stage, end))
+    end = Quadratic(zero, rng.normal(size=N), np.zeros(0), definite(1, N)[0], np.zeros((0, N)), np.zeros((0, 0)))
+    A, B, gaps = rng.normal(size=(T, N, N)), rng.normal(size=(T, N, M)), rng.normal(size=(T + 1, N))
+    return jax.tree.map(jnp.asarray, Expansion(A, B, gaps, stage, end))
+
+
+def test_associative_scan_is_the_recursion():
+    e = linear_quadratic()
     for one, other in zip(jax.jit(backward)(e, 1e-2), jax.jit(without_bounds)(e, 1e-2), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
+
+
+def test_step_in_a_box_is_that_of_a_general_solver():
+    e = linear_quadratic()
+    width = np.random.default_rng(2).uniform(0.3, 3.0, size=(2, T, M))
+    width[0, 2], width[:, 4, 0], width[1, 5] = 0.0, 0.0, np.inf
+    lower, upper = -width[0], width[1]
+    policy = jax.jit(backward_in_box)(e, 0.0, lower, upper)
+    dx, found = np.asarray(e.gaps[0]), []
+    for k in range(T):
+        found.append(policy.k[k] + policy.K[k] @ dx)
+        dx = e.A[k] @ dx + e.B[k] @ found[-1] + e.gaps[k + 1]
+
+    @jax.jit
+    def cost(us):
+        total, dx = 0.0, e.gaps[0]
+        for k, u in enumerate(us.reshape(T, M)):
+            l = jax.tree.map(lambda a, k=k: a[k], e.stage)
+            total += l.x @ dx + l.u @ u + 0.5 * (dx @ l.xx @ dx + u @ l.uu @ u) + u @ l.ux @ dx
+            dx = e.A[k] @ dx + e.B[k] @ u + e.gaps[k + 1]
+        return total + e.terminal.x @ dx + 0.5 * dx @ e.terminal.xx @ dx
+
+    slope = jax.jit(jax.grad(cost))
+    best = scipy.optimize.minimize(
+        cost,
+        np.zeros(T * M),
+        jac=slope,
+        method="L-BFGS-B",
+        bounds=list(zip(lower.ravel(), upper.ravel(), strict=True)),
+        options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 2000},
+    )
+    us = np.stack(found)
+    held = (us == lower) | (us == upper)
+    assert 3 < held.sum() < T * M - 3
+    np.testing.assert_allclose(us.ravel(), best.x, atol=1e-6)
 
 
 def test_analytic_derivatives_of_steps_are_those_on_the_manifold():

@@ -100,10 +100,13 @@ def _value(kind: Any, value: Any, path: str, key: str) -> Any:
         if value in typing.get_args(kind):
             return value
         expected = "one of " + ", ".join(repr(x) for x in typing.get_args(kind))
-    elif kind == tuple[str, ...]:
-        if isinstance(value, list) and all(isinstance(x, str) for x in value):
-            return tuple(value)
-        expected = "a list of strings"
+    elif typing.get_origin(kind) is tuple:
+        kinds = typing.get_args(kind)
+        if isinstance(value, list) and kinds[1:] == (...,):
+            kinds = kinds[:1] * len(value)
+        if isinstance(value, list) and len(value) == len(kinds):
+            return tuple(_value(k, x, path, f"{key}[{i}]") for i, (k, x) in enumerate(zip(kinds, value, strict=True)))
+        expected = "a list" if kinds[1:] == (...,) else f"a list of {len(kinds)}"
     elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     elif kind in (int, str, bool) and type(value) is kind:

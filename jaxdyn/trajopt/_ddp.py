@@ -14,6 +14,7 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError, ShapeError
 from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._constraints import outside
+from jaxdyn.trajopt._control_box import backward_in_box
 from jaxdyn.trajopt._dynamics import ModelDynamics
 from jaxdyn.trajopt._forward import search
 from jaxdyn.trajopt._implicit import Optimum, optimum_tangent
@@ -47,19 +48,24 @@ class DDPOptions(eqx.Module):
     default 1e-9 in double and 1e-6 in single precision."""
     constraint_tolerance: Any = None
     """Of the largest violation of a constraint: 1e-7 in double and 1e-4 in single precision by default."""
-    penalty: Any = 1.0
+    penalty: Any = 100.0
     """Of constraints, at the start."""
-    penalty_growth: Any = 10.0
-    """The factor of the penalty where an update of the multipliers has not reduced the violation to a quarter."""
+    penalty_growth: Any = 5.0
+    """The factor of the penalty where an update of the multipliers has not reduced the violation to a half."""
     max_penalty: Any = 1e8
     regularisation: Any = 1e-9
     """At the start, and at least."""
     max_regularisation: Any = 1e9
-    intermediate_tolerance: Any = 0.1
+    regularise_below: Any = None
+    """Regularisation grows tenfold where the step length is no longer than this. None: 0.01, as Crocoddyl has it; for
+    `"adaptive"` and `"full"` 0.2, and then to 1e-4 at least."""
+    sufficient_decrease: Any = 1e-3
+    """The part of the expected decrease that a step has to reach."""
+    intermediate_tolerance: Any = 0.01
     """Of the decrease a step promises before the first updates of the multipliers."""
-    least_intermediate_tolerance: Any = 1e-5
-    """It falls to three tenths with each update, to this at least."""
-    intermediate_iterations: Any = 20
+    least_intermediate_tolerance: Any = 1e-6
+    """It falls to four tenths with each update, to this at least."""
+    intermediate_iterations: Any = 10
     """At most so many between updates of the multipliers."""
     second_order_below: Any = 0.01
     """The decrease that a step promises, relative to `1 + |cost|`, below which `"adaptive"` takes all second
@@ -75,16 +81,17 @@ class DDPOptions(eqx.Module):
     step_lengths_at_once: int = eqx.field(default=2, static=True)
     """How many step lengths the line search tries in one batch."""
 
-    def resolved(self, dtype) -> DDPOptions:
-        """With the defaults of a precision, all numbers in it."""
+    def resolved(self, dtype, second_order: bool) -> DDPOptions:
+        """With the defaults of a precision and of a kind of `hessian`, all numbers in it."""
+        below = (0.2 if second_order else 0.01) if self.regularise_below is None else self.regularise_below
         single = float(jnp.finfo(dtype).eps) > 1e-10
         tolerance = (1e-6 if single else 1e-9) if self.tolerance is None else self.tolerance
         violation = (1e-4 if single else 1e-7) if self.constraint_tolerance is None else self.constraint_tolerance
         whole = jnp.asarray(self.max_iterations), jnp.asarray(self.intermediate_iterations)
         real = eqx.tree_at(
-            lambda o: (o.tolerance, o.constraint_tolerance),
+            lambda o: (o.tolerance, o.constraint_tolerance, o.regularise_below),
             self,
-            (tolerance, violation),
+            (tolerance, violation, below),
             is_leaf=lambda x: x is None,
         )
         real = jax.tree.map(lambda x: jnp.asarray(x, dtype), real)
@@ -138,8 +145,8 @@ def ddp(
     FDDP of Mastalli et al. (Crocoddyl: An efficient and versatile framework for multi-contact optimal control, ICRA
     2020): each iteration expands costs and dynamics about the trajectory, solves the linear-quadratic problem by a
     Riccati recursion, and rolls its policy out with the largest step length that decreases the cost enough. Gaps of a
-    guess `xs` that is no roll-out are closed by and by. Bounds on controls hold in every iterate, by projected Newton
-    steps within the recursion (Tassa, Mansard & Todorov, Control-limited differential dynamic programming, ICRA 2014).
+    guess `xs` that is no roll-out are closed by and by. Bounds on controls hold in every iterate (Mastalli et al., A
+    feasibility-driven approach to control-limited DDP, 2022), by Newton steps on an active set of the whole horizon.
     Other constraints act through an augmented Lagrangian whose multipliers are updated whenever the iterate is
     stationary enough (Howell, Jackson & Manchester, ALTRO, IROS 2019).
 
@@ -200,24 +207,25 @@ def _solve_jvp(primals, tangents):
 
 def _iterated(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Solution:
     dtype = problem.dtype
+    hessian = options.hessian or ("gauss_newton" if isinstance(problem.dynamics, ModelDynamics) else "adaptive")
+    second_order = hessian != "gauss_newton"
+    options = options.resolved(dtype, second_order)
     low, high = box = problem.control_box
     feasible = xs is None
     us = problem.guess(us, rolled_out=False)[1]
     us = jnp.clip(us, low, high) if problem.bounded else us
     xs, us = problem.guess(us, xs)
-    options = options.resolved(dtype)
     n_stage, n_terminal = problem.constraint_sizes
     constrained = n_stage + n_terminal > 0
     bounds = Bounds.of(problem)
     alphas = jnp.asarray(options.step_lengths, dtype).reshape(-1, options.step_lengths_at_once)
-    hessian = options.hessian or ("gauss_newton" if isinstance(problem.dynamics, ModelDynamics) else "adaptive")
     parallel = options.backward == "associative"
     if parallel and problem.bounded:
         raise ModelError(
             "backward='associative' solves problems without bounds on controls: use backward='scan', or give the "
             "bounds as a Constraint on a ControlResidual"
         )
-    riccati = without_bounds if parallel else backward
+    riccati = without_bounds if parallel else backward_in_box if problem.bounded else backward
     adaptive = hessian == "adaptive"
     least, most = options.regularisation, options.max_regularisation
 
@@ -234,7 +242,7 @@ def _iterated(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Sol
             drop = second & adaptive
             return policy, jnp.where(policy.ok | drop, r, jnp.maximum(10 * r, least)), second & ~drop | policy.ok
 
-        none = _zeros_like(jax.eval_shape(backward, e, least, *of_box))
+        none = _zeros_like(jax.eval_shape(riccati, e, least, *of_box))
         state = none, regularisation, near
         return lax.while_loop(lambda s: ~s[0].ok & (s[1] <= most), attempt, state)[:2]
 
@@ -242,7 +250,7 @@ def _iterated(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Sol
         e, at = expand(problem, s.xs, s.us, s.gaps, s.penalties)
         near = jnp.asarray(hessian == "full")
         curvature = Curvature.of(e)
-        if hessian != "gauss_newton":
+        if second_order:
             if adaptive:
                 near = s.promised < options.second_order_below * (1 + jnp.abs(bounds.value(at, s.penalties)))
             curvature = lax.cond(
@@ -253,10 +261,13 @@ def _iterated(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Sol
         # What regularisation hides of the decrease counts, too.
         promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.damped, 1e-12)
         promised = jnp.where(policy.ok, promised, jnp.inf)
-        trial = search(problem, s.xs, s.us, at, policy, e.gaps, bounds, s.penalties, box, alphas)
+        trial = search(
+            problem, s.xs, s.us, at, policy, e.gaps, bounds, s.penalties, box, alphas, options.sufficient_decrease
+        )
         less = jnp.maximum(regularisation / 10, least)
-        more = jnp.maximum(regularisation * 10, least)
-        regularisation = jnp.where(trial.alpha > 0.5, less, jnp.where(trial.alpha <= 0.01, more, regularisation))
+        more = jnp.maximum(regularisation * 10, 1e-4 if second_order else least)
+        short = trial.alpha <= options.regularise_below
+        regularisation = jnp.where(trial.alpha > 0.5, less, jnp.where(short, more, regularisation))
         stuck = ~trial.accepted & (regularisation > most)
         now = s._replace(
             xs=trial.xs,
@@ -334,12 +345,12 @@ def _updated(s: _State, update, bounds: Bounds, options: DDPOptions) -> _State:
     weight = s.penalties.weight
     new = bounds.next_multipliers(s.at, s.penalties)
     violation = bounds.violation(s.at)
-    slow = violation > jnp.maximum(0.25 * s.violation, options.constraint_tolerance)
+    slow = violation > jnp.maximum(0.5 * s.violation, options.constraint_tolerance)
     grown = jnp.minimum(weight * options.penalty_growth, options.max_penalty)
     after = s._replace(
         penalties=new._replace(weight=jnp.where(slow, grown, weight)),
         violation=violation,
-        inner_tolerance=jnp.maximum(s.inner_tolerance * 0.3, options.least_intermediate_tolerance),
+        inner_tolerance=jnp.maximum(s.inner_tolerance * 0.4, options.least_intermediate_tolerance),
         inner=jnp.zeros_like(s.inner),
         updates=s.updates + 1,
     )

@@ -62,13 +62,14 @@ def search(
     penalties: Penalties,
     box,
     alphas: Float[Array, "groups together"],
+    sufficient: Float[Array, ""],
 ) -> Trial:
     """The first of the step lengths `alphas` that is good enough; all of a group are tried at once, the next group
     where none is. Nothing is tried where the policy is none.
 
-    Good enough is a tenth of the expected decrease `alpha (d0 + alpha d1 / 2)`, in which what gaps add depends on the
-    trial; where the expectation is an increase, because gaps close, at most twice that (Mastalli et al., Crocoddyl,
-    ICRA 2020, section III-C).
+    Good enough is the part `sufficient` of the expected decrease `alpha (d0 + alpha d1 / 2)`, in which what gaps add
+    depends on the trial; where the expectation is an increase, because gaps close, at most twice that (Mastalli et al.,
+    Crocoddyl, ICRA 2020, section III-C).
     """
     value = bounds.value(at, penalties)
     noise = 10 * jnp.finfo(value.dtype).eps * jnp.abs(value)
@@ -81,7 +82,7 @@ def search(
         slope, curvature = policy.slope + of_gaps, policy.curvature - 2 * of_gaps
         expected = alpha * (slope + 0.5 * alpha * curvature)
         decrease = value - new_value
-        good = jnp.where(expected >= 0, decrease >= 0.1 * expected - noise, decrease > 2 * expected)
+        good = jnp.where(expected >= 0, decrease >= sufficient * expected - noise, decrease > 2 * expected)
         finite = jnp.isfinite(new_value) & jnp.isfinite(new_xs).all() & jnp.isfinite(new_us).all()
         return Trial(good & finite, alpha, new_xs, new_us, new)
 

@@ -21,9 +21,9 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve
 
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt._box_qp import masked
 from jaxdyn.trajopt._costs import expansion
 from jaxdyn.trajopt._problem import Problem
+from jaxdyn.trajopt._riccati import masked
 
 REFINEMENTS = 12
 """Multiplier updates in the linear problem. Each reduces the error by about the penalty times the curvature that the

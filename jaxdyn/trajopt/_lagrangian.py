@@ -18,6 +18,7 @@ from jaxdyn.trajopt._both_ends import at_both_ends
 from jaxdyn.trajopt._constraints import outside
 from jaxdyn.trajopt._costs import Quadratic, at_stage, expansion, of_residual
 from jaxdyn.trajopt._problem import Problem
+from jaxdyn.trajopt._stages import over_stages
 
 
 class Penalties(NamedTuple):
@@ -169,7 +170,7 @@ def _gauss_newton(problem: Problem, costs, constraints, x, u, k, multiplier, wei
 def linearized(problem: Problem, xs, us, gaps) -> tuple[Array, Array]:
     """`A`, `B` of all stages."""
     reached = jax.vmap(problem.dynamics.integrate)(xs[1:], gaps[1:])
-    return jax.vmap(problem.dynamics.linearize)(xs[:-1], us, problem.stages, reached)
+    return over_stages(problem.dynamics.linearize, xs[:-1], us, problem.stages, reached)
 
 
 def costates(A, stage: Quadratic, terminal: Quadratic):
@@ -195,7 +196,7 @@ def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expans
         return _gauss_newton(problem, *terms, x, u, k, multiplier, penalties.weight, *of_terms)
 
     stages = xs[:-1], us, problem.stages, penalties.stage, known.stage_costs, known.stage_constraints
-    stage, r_stage = jax.vmap(of_stage)(*stages)
+    stage, r_stage = over_stages(of_stage, *stages)
     terms = problem.terminal_costs, problem.terminal_constraints
     end = problem.horizon, penalties.terminal, penalties.weight, known.terminal_costs, known.terminal_constraints
     terminal, r_terminal = _gauss_newton(problem, *terms, xs[-1], None, *end)

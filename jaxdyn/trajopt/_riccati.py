@@ -10,7 +10,6 @@ from jax import lax
 from jax.scipy.linalg import cho_solve
 
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt._box_qp import box_qp
 from jaxdyn.trajopt._lagrangian import Expansion
 
 
@@ -22,13 +21,22 @@ class Policy(NamedTuple):
     Vx: Float[Array, "stages ndx"]
     Vxx: Float[Array, "stages ndx ndx"]
     Qu: Float[Array, "horizon nu"]
+    Qux: Float[Array, "horizon nu ndx"]
+    Quu: Float[Array, "horizon nu nu"]
     slope: Float[Array, ""]
     """The expected decrease is `alpha slope + alpha^2 curvature / 2`, but for what gaps add to it."""
     curvature: Float[Array, ""]
     damped: Float[Array, ""]
-    """The least part of a curvature in the controls that is not regularisation."""
+    """The least part of a curvature in the free controls that is not regularisation."""
     ok: Array
     """Whether every matrix was positive definite."""
+
+
+class Held(NamedTuple):
+    """Controls that are not free: one where they are, and the step of those that are not (zero for the others)."""
+
+    free: Float[Array, "*horizon nu"]
+    step: Float[Array, "*horizon nu"]
 
 
 class Stage(NamedTuple):
@@ -39,53 +47,63 @@ class Stage(NamedTuple):
     Vx: Float[Array, "ndx"]
     Vxx: Float[Array, "ndx ndx"]
     Qu: Float[Array, "nu"]
+    Qux: Float[Array, "nu ndx"]
+    Quu: Float[Array, "nu nu"]
     slope: Float[Array, ""]
     curvature: Float[Array, ""]
     undamped: Float[Array, ""]
 
 
-def stage_policy(A, B, l, Vx, Vxx, regularisation, box=()) -> Stage:
+def masked(H, free):
+    """`H` with the rows and columns of what is not free those of the identity."""
+    both = free[:, None] * free[None, :]
+    return H * both + jnp.diag(1 - free)
+
+
+def stage_policy(A, B, l, Vx, Vxx, regularisation, held: Held | None = None) -> Stage:
     """From the value after the step (Mastalli et al., Crocoddyl, ICRA 2020, equations 12-16)."""
     VA, VB = Vxx @ A, Vxx @ B
     Qx, Qu = l.x + A.T @ Vx, l.u + B.T @ Vx
     Qxx, Qux, Quu = l.xx + A.T @ VA, l.ux + B.T @ VA, l.uu + B.T @ VB
     Quu = 0.5 * (Quu + Quu.T)
     diagonal = jnp.diagonal(Quu)
-    undamped = (diagonal / (diagonal + regularisation)).min()
+    part = diagonal / (diagonal + regularisation)
     Quu = Quu + regularisation * jnp.eye(len(diagonal), dtype=Quu.dtype)
-    if box:
-        k, free, factor = box_qp(Quu, Qu, *box)
-        K = -cho_solve((factor, True), Qux * free[:, None])
-    elif len(diagonal) == 1:
-        inverse = jnp.where(Quu > 0, 1 / Quu, jnp.nan)
-        k, K = -(inverse[0] * Qu), -(inverse * Qux)
+    H, slope, slopes = Quu, Qu, Qux
+    if held is not None:
+        part = jnp.where(held.free > 0, part, 1.0)
+        H, slope, slopes = masked(Quu, held.free), held.free * (Qu + Quu @ held.step), held.free[:, None] * Qux
+    if len(diagonal) == 1:
+        inverse = jnp.where(H > 0, 1 / H, jnp.nan)
+        k, K = -(inverse[0] * slope), -(inverse * slopes)
     else:
-        factor = jnp.linalg.cholesky(Quu)
-        both = -cho_solve((factor, True), jnp.concatenate([Qu[:, None], Qux], axis=1))
+        factor = jnp.linalg.cholesky(H)
+        both = -cho_solve((factor, True), jnp.concatenate([slope[:, None], slopes], axis=1))
         k, K = both[:, 0], both[:, 1:]
-    # K is zero where a bound holds, and the rest of Qu + Quu k is zero: no more terms are left.
+    if held is not None:
+        k = k + held.step
+    # K is zero where a control is held, and the rest of Qu + Quu k is zero: no more terms are left.
     Vxx = Qxx + Qux.T @ K
     Vxx = 0.5 * (Vxx + Vxx.T) + regularisation * jnp.eye(len(Qx), dtype=Vxx.dtype)
-    return Stage(k, K, Qx + Qux.T @ k, Vxx, Qu, -(Qu @ k), -(k @ (Quu @ k)), undamped)
+    return Stage(k, K, Qx + Qux.T @ k, Vxx, Qu, Qux, Quu, -(Qu @ k), -(k @ (Quu @ k)), part.min())
 
 
-def backward(e: Expansion, regularisation, lower=None, upper=None) -> Policy:
+def backward(e: Expansion, regularisation, held: Held | None = None) -> Policy:
     """The Riccati recursion with gaps.
 
-    `regularisation` is added to the diagonals of the value function and of the curvature in the controls; `lower`,
-    `upper` `[horizon, nu]` bound the step of the controls.
+    `regularisation` is added to the diagonals of the value function and of the curvature in the controls.
     """
-    bounds = () if lower is None else (lower, upper)
     Vxx = e.terminal.xx + regularisation * jnp.eye(e.A.shape[-1], dtype=e.A.dtype)
 
     def one(value, at):
         Vx, Vxx = value
-        A, B, l, gap, *box = at
+        A, B, l, gap, *of_stage = at
         # The step ends a gap away from the next state, about which its value is.
-        stage = stage_policy(A, B, l, Vx + Vxx @ gap, Vxx, regularisation, tuple(box))
+        stage = stage_policy(A, B, l, Vx + Vxx @ gap, Vxx, regularisation, *of_stage)
         return (stage.Vx, stage.Vxx), stage
 
-    _, stages = lax.scan(one, (e.terminal.x, Vxx), (e.A, e.B, e.stage, e.gaps[1:], *bounds), reverse=True)
+    of_stages = () if held is None else (held,)
+    _, stages = lax.scan(one, (e.terminal.x, Vxx), (e.A, e.B, e.stage, e.gaps[1:], *of_stages), reverse=True)
     return policy_of(e, stages, Vxx)
 
 
@@ -98,7 +116,8 @@ def policy_of(e: Expansion, stages: Stage, last_Vxx) -> Policy:
     slope = stages.slope.sum() - (Vx * e.gaps).sum()
     curvature = stages.curvature.sum() + (e.gaps * shift).sum()
     ok = jnp.isfinite(stages.K).all() & jnp.isfinite(stages.k).all() & jnp.isfinite(Vx).all()
-    return Policy(stages.k, stages.K, Vx, Vxx, stages.Qu, slope, curvature, stages.undamped.min(), ok)
+    of_controls = stages.Qu, stages.Qux, stages.Quu
+    return Policy(stages.k, stages.K, Vx, Vxx, *of_controls, slope, curvature, stages.undamped.min(), ok)
 
 
 def without_bounds(e: Expansion, regularisation) -> Policy:

@@ -1,0 +1,265 @@
+"""Time trajectory optimization of an arm beside Crocoddyl: iterations, one problem and many, on one core, in one run.
+
+    python -m experiments.benchmark_trajopt [CONFIG] [--key value ...]
+
+The arm reaches for a pose of its last link: a quadratic running cost of pose, state and control, and of the pose at the
+end, as in Crocoddyl's examples of manipulators. Both libraries read the same file, minimise the same cost (which is
+compared at their solutions) from the same guess, and take turns. Without Crocoddyl (`pip install crocoddyl`) this
+library is timed alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments._benchmark_models import RobotError, model_of
+from experiments._benchmark_report import conditions, table
+from experiments._main import CONFIGS, experiment
+from jaxdyn import DataError, Model, load_urdf, to_urdf
+from jaxdyn.cli._files import alone_in, data_path, write_json
+from jaxdyn.spatial import SE3
+from jaxdyn.trajopt import ControlResidual, FramePoseResidual, ModelDynamics, Problem, QuadraticCost, StateResidual, ddp
+
+DEFAULT_CONFIG = CONFIGS / "benchmark_trajopt.toml"
+_POSE, _STATE, _CONTROL, _END = 1.0, 0.1, 0.1, 1e3
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Keys of the configuration file."""
+
+    name: str
+    """Of the folder below `results` that is written."""
+    robot: str = "panda"
+    """panda (of example-robot-data, its fingers fixed), or the path of a URDF file with a fixed base."""
+    frame: str = "panda_link8"
+    """That reaches."""
+    goal: tuple[float, float, float] = (0.4, 0.2, 0.4)
+    """Where to, m, with the axes of the world."""
+    horizon: int = 100
+    dt: float = 0.01
+    """s"""
+    batch: int = 64
+    """How many problems at once, from starts a little apart."""
+    spread: float = 0.1
+    """Standard deviation of their joint positions, rad."""
+    rounds: int = 5
+    """In each, both libraries have their turn; the median counts."""
+    core: int = -1
+    """The processor core of all measurements; -1: the last one that this process may use."""
+    seed: int = 0
+    results: str = "results"
+    """Directory of the results."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
+    return experiment(Config, run, arguments, DEFAULT_CONFIG, "benchmark_trajopt", __doc__, mistakes=(RobotError,))
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Measure, print, and write `<results>/<name>/summary.json`; returns what is in it."""
+    for name in ("horizon", "dt", "batch", "rounds"):
+        if not getattr(config, name) > 0:
+            raise DataError(f"{name} is {getattr(config, name):g}, but it must be positive")
+    may_use = os.sched_getaffinity(0)
+    core = max(may_use) if config.core < 0 else config.core
+    if core not in may_use:
+        raise DataError(f"core is {core}, but this process may use {sorted(may_use)}")
+    model = robot(config)
+    starts = np.zeros((config.batch, 2 * model.nv))
+    starts[:, : model.nv] = middle(model)
+    rng = np.random.default_rng(config.seed)
+    starts[1:, : model.nv] += config.spread * rng.normal(size=(config.batch - 1, model.nv))
+    os.sched_setaffinity(0, {core})
+    try:
+        out = measured(config, model, starts, core)
+    finally:
+        os.sched_setaffinity(0, may_use)
+    folder = Path(config.results) / config.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder):
+        write_json(folder / "summary.json", out)
+    print(f"wrote {folder / 'summary.json'}")
+    return out
+
+
+def robot(config: Config) -> Model:
+    """**Raises** `DataError` for a robot whose states are no plain vectors."""
+    model = model_of("panda") if config.robot == "panda" else load_urdf(data_path(config.robot))
+    if model.nq != model.nv:
+        raise DataError(f"{config.robot} has nq = {model.nq} and nv = {model.nv}; an arm with a fixed base is needed")
+    return model
+
+
+def middle(model: Model) -> np.ndarray:
+    """The middle between the limits of positions, or zero where there are none."""
+    low, high = np.asarray(model.position_lower), np.asarray(model.position_upper)
+    return np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, 0.0)
+
+
+def problem_of(config: Config, model: Model, x0: np.ndarray) -> Problem:
+    goal = FramePoseResidual(config.frame, SE3.from_translation(np.array(config.goal)))
+    dt = config.dt
+    return Problem(
+        ModelDynamics(model, dt),
+        x0,
+        config.horizon,
+        stage_costs=[
+            QuadraticCost(goal, _POSE * dt),
+            QuadraticCost(StateResidual(x0), _STATE * dt),
+            QuadraticCost(ControlResidual(), _CONTROL * dt),
+        ],
+        terminal_costs=[QuadraticCost(goal, _END)],
+    )
+
+
+class Ours:
+    """Compiled for one problem and for all, in one precision."""
+
+    def __init__(self, config: Config, model: Model, starts: np.ndarray, dtype):
+        problem = problem_of(config, model, starts[0])
+        problem = jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, problem)
+
+        def solve(problem: Problem, x0):
+            guess = jnp.broadcast_to(x0, (config.horizon + 1, x0.shape[0]))
+            return ddp(problem.starting_at(x0), jnp.zeros((config.horizon, model.nv), x0.dtype), guess)
+
+        self.arguments = {
+            1: (problem, jnp.asarray(starts[0], dtype)),
+            len(starts): (problem, jnp.asarray(starts, dtype)),
+        }
+        self.compiled, self.seconds = {}, {}
+        for n, arguments in self.arguments.items():
+            function = jax.jit(solve if arguments[1].ndim == 1 else jax.vmap(solve, (None, 0)))
+            began = time.process_time()
+            lowered = function.lower(*arguments)
+            traced = time.process_time()
+            self.compiled[n] = lowered.compile()
+            self.seconds[n] = {"trace_and_lower_s": traced - began, "compile_s": time.process_time() - traced}
+
+    def __call__(self, n: int) -> dict[str, Any]:
+        s = jax.block_until_ready(self.compiled[n](*self.arguments[n]))
+        return {
+            "iterations": int(np.sum(s.iterations)),
+            "cost": np.atleast_1d(np.asarray(s.cost)).tolist(),
+            "solved": int(np.sum(s.success)),
+        }
+
+
+class Crocoddyl:
+    """Its FDDP, one problem after the other."""
+
+    def __init__(self, config: Config, model: Model, starts: np.ndarray):
+        import crocoddyl
+        import pinocchio as pin
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "robot.urdf"
+            path.write_text(to_urdf(model), encoding="utf-8")
+            robot = pin.buildModelFromUrdf(str(path))
+        robot.gravity.linear = np.asarray(model.gravity)
+        state = crocoddyl.StateMultibody(robot)
+        actuation = crocoddyl.ActuationModelFull(state)
+        goal = pin.SE3(np.eye(3), np.array(config.goal))
+        frame = robot.getFrameId(config.frame)
+
+        def costs(end: bool):
+            out = crocoddyl.CostModelSum(state)
+            pose = crocoddyl.ResidualModelFramePlacement(state, frame, goal)
+            out.addCost("pose", crocoddyl.CostModelResidual(state, pose), _END if end else _POSE)
+            if not end:
+                of_state = crocoddyl.ResidualModelState(state, starts[0], robot.nv)
+                out.addCost("state", crocoddyl.CostModelResidual(state, of_state), _STATE)
+                control = crocoddyl.ResidualModelControl(state)
+                out.addCost("control", crocoddyl.CostModelResidual(state, control), _CONTROL)
+            return out
+
+        def action(end: bool, dt: float):
+            free = crocoddyl.DifferentialActionModelFreeFwdDynamics(state, actuation, costs(end))
+            return crocoddyl.IntegratedActionModelEuler(free, dt)
+
+        self.starts, self.horizon, self.nu = starts, config.horizon, robot.nv
+        self.solvers = []
+        running, end = action(False, config.dt), action(True, 0.0)
+        for x0 in starts:
+            shooting = crocoddyl.ShootingProblem(x0, [running] * config.horizon, end)
+            self.solvers.append(crocoddyl.SolverFDDP(shooting))
+
+    def __call__(self, n: int) -> dict[str, Any]:
+        iterations, cost, solved = 0, [], 0
+        for solver, x0 in zip(self.solvers[:n], self.starts[:n], strict=True):
+            guess = [x0] * (self.horizon + 1), [np.zeros(self.nu)] * self.horizon
+            solved += solver.solve(*guess, 300, False)
+            # Counted from zero.
+            iterations += solver.iter + 1
+            cost.append(float(solver.cost))
+        return {"iterations": iterations, "cost": cost, "solved": solved}
+
+
+def measured(config: Config, model: Model, starts: np.ndarray, core: int) -> dict[str, Any]:
+    out: dict[str, Any] = {"config": dataclasses.asdict(config), **conditions(core), "measurements": []}
+    solvers: dict[str, Any] = {}
+    for precision in ("float64", "float32"):
+        print(f"compiling in {precision}")
+        solvers[f"jaxdyn {precision}"] = Ours(config, model, starts, precision)
+    if importlib.util.find_spec("crocoddyl"):
+        solvers["crocoddyl"] = Crocoddyl(config, model, starts)
+    else:
+        print("Crocoddyl is not installed (pip install crocoddyl): this library is timed alone")
+    for n in dict.fromkeys((1, len(starts))):
+        seconds: dict[str, list[float]] = {name: [] for name in solvers}
+        found: dict[str, dict] = {}
+        # The first turn of each is not counted.
+        for i in range(config.rounds + 1):
+            for name, solve in solvers.items():
+                began = time.process_time()
+                found[name] = solve(n)
+                if i:
+                    seconds[name].append(time.process_time() - began)
+        for name, values in seconds.items():
+            median = statistics.median(values)
+            entry = {
+                "solver": name,
+                "problems": n,
+                "seconds": values,
+                "ms_per_iteration": 1e3 * median / found[name]["iterations"],
+                **found[name],
+                **getattr(solvers[name], "seconds", {}).get(n, {}),
+            }
+            out["measurements"].append(entry)
+    show(out["measurements"])
+    return out
+
+
+def show(entries: list[dict[str, Any]]) -> None:
+    peers = {e["problems"]: e for e in entries if e["solver"] == "crocoddyl"}
+    rows = []
+    for e in entries:
+        peer = peers.get(e["problems"])
+        ratio = f"{e['ms_per_iteration'] / peer['ms_per_iteration']:.2f}" if peer else ""
+        compilation = f"{e['trace_and_lower_s']:.1f} + {e['compile_s']:.1f}" if "compile_s" in e else ""
+        mean = f"{np.mean(e['cost']):.6g}"
+        solved = f"{e['solved']} of {e['problems']}"
+        cells = [e["solver"], str(e["problems"]), f"{e['ms_per_iteration']:.3f}", ratio, str(e["iterations"]), solved]
+        rows.append([*cells, mean, compilation])
+    header = "solver", "problems", "ms an iteration", "of Crocoddyl's", "iterations", "solved", "mean cost"
+    print("CPU time of one core")
+    print("\n".join(table((*header, "trace and lower + compile, s"), rows)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
