@@ -20,7 +20,7 @@ import dataclasses
 import sys
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +42,7 @@ from jaxdyn.sysid import (
     fit_rollouts,
     load_npz,
     rollout_errors,
+    write_rollout_report,
 )
 
 DEFAULT_CONFIG = CONFIGS / "identify_double_pendulum.toml"
@@ -109,6 +110,10 @@ class Config:
     """Directory of the results."""
     plot: bool = True
     """Whether to draw roll-outs.png."""
+    report: bool = True
+    """Whether to write report-<held-out run>.html."""
+    bootstrap: int = 200
+    """Draws of the bootstrap whose intervals the report has beside the others; 0: none."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -161,6 +166,9 @@ def run(config: Config) -> dict[str, Any]:
                 "identified": described(fit),
             }
             show(config, name, out["runs"][name])
+            if config.report:
+                page = folder / f"report-{name}.html"
+                write_page(page, config, fit, f"{name}, held out", judged[name])
         if len(held_out) > 1:
             pooled = {
                 key: [
@@ -272,7 +280,18 @@ def saved_state(path: Path) -> tuple[ShootingState, float]:
 
 def begin(folder: Path, config: Config) -> None:
     """Write down what is fitted. **Raises** `DataError` if something else was begun here."""
-    other = ("name", "results", "plot", "held_out", "horizon", "start_every", "max_steps", "calibrate")
+    other = (
+        "name",
+        "results",
+        "plot",
+        "report",
+        "bootstrap",
+        "held_out",
+        "horizon",
+        "start_every",
+        "max_steps",
+        "calibrate",
+    )
     manifest = {"config": {k: v for k, v in dataclasses.asdict(config).items() if k not in other}}
     path = folder / "manifest.json"
     if path.exists():
@@ -320,11 +339,11 @@ def medians(config: Config, errors: RolloutErrors) -> list[float]:
     return [float(np.median(errors.rmse(h))) for h in horizons(config)]
 
 
-def described(fit: RolloutFit) -> dict[str, Any]:
-    """What is identified, with 95 % intervals, of the combinations that planar motion shows: the lower link's mass
-    counts with the upper link, as if it were at the elbow."""
+def combinations() -> dict[str, Callable[[Any], Any]]:
+    """Those of the parameters that planar motion shows: the lower link's mass counts with the upper link, as if it were
+    at the elbow."""
     at_elbow = np.array([[LENGTH], [LENGTH**2]]) * [1.0, 0.0]
-    quantities = {
+    return {
         "first moments, kg m": lambda m: at_elbow[0] * m.inertial_parameters[1, 0] - m.inertial_parameters[:, 3],
         "moments of inertia about the joints, kg m^2": lambda m: (
             at_elbow[1] * m.inertial_parameters[1, 0] + m.inertial_parameters[:, 6]
@@ -332,10 +351,26 @@ def described(fit: RolloutFit) -> dict[str, Any]:
         "viscous friction, N m s": lambda m: m.damping,
         "Coulomb friction, N m": lambda m: m.friction,
     }
+
+
+def described(fit: RolloutFit) -> dict[str, Any]:
+    """What is identified, with 95 % intervals."""
     return {
         name: dict(zip(("value", "lower", "upper"), (x.tolist() for x in fit.interval(f, clustered=True)), strict=True))
-        for name, f in quantities.items()
+        for name, f in combinations().items()
     }
+
+
+def write_page(path: Path, config: Config, fit: RolloutFit, data: str, judged: dict[str, RolloutErrors]) -> None:
+    drawn = fit.bootstrap(draws=config.bootstrap) if config.bootstrap else None
+    title = f"Double pendulum: {data}"
+    write_durably(
+        path,
+        lambda temporary: write_rollout_report(
+            temporary, fit, {data: judged}, quantities=combinations(), bootstrap=drawn, title=title
+        ),
+    )
+    print(f"wrote {path}")
 
 
 def show(config: Config, name: str, out: dict[str, Any]) -> None:

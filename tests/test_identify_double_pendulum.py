@@ -31,6 +31,8 @@ SMALL = (
     "--max-steps",
     "40",
     "--no-plot",
+    "--bootstrap",
+    "20",
 )
 
 
@@ -86,6 +88,19 @@ def test_a_simulated_pendulum(folder, tmp_path, capsys, monkeypatch):
     assert np.all(np.abs(moments["value"] - true) < 2 * half)
     assert np.all(half < 0.02 * true)
     np.testing.assert_allclose(out["zeros"]["identified"], ZEROS[2], atol=0.01)
+    page = (tmp_path / "identify_double_pendulum" / "report-run_2.html").read_text()
+    for seen in (
+        "run_2, held out",
+        "Coulomb friction, N m[1]",
+        "m*cz(lower)",
+        "bootstrap of",
+        f"{rmse['identified'][1]:.4f}",
+    ):
+        assert seen in page
+    # Motion in a plane shows no product of inertia with what lies across it.
+    assert "Ixy(upper)" in page.split("Decided by the prior alone")[1].split("</p>")[0]
+    assert page.count("src='data:image/png;base64") == 2
+    assert "<script" not in page
     # Another start in the same folder would be a mixture.
     assert experiment.main(arguments(folder, tmp_path, "--wrong", "0.1")) == 2
     assert "config.wrong was 0.3 and is 0.1" in capsys.readouterr().err

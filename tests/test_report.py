@@ -16,6 +16,7 @@ from jaxdyn import DataError, rnea
 from jaxdyn.sysid import (
     InverseDynamicsFit,
     Recording,
+    bootstrap,
     fit_inverse_dynamics,
     ordinary_least_squares,
     quality_table,
@@ -69,7 +70,8 @@ def fitted():
 def test_the_page_is_whole_and_alone(fitted, tmp_path):
     fits, train, test = fitted
     path = tmp_path / "report.html"
-    write_report(path, fits, train, test, title="A & B", notes=["Two runs <here>."])
+    drawn = bootstrap(fits["physical fit"], train, draws=50, blocks=8)
+    write_report(path, fits, train, test, title="A & B", notes=["Two runs <here>."], bootstrap=drawn)
     page = path.read_text()
     assert "<title>A &amp; B</title>" in page
     assert "Two runs &lt;here&gt;." in page
@@ -82,6 +84,10 @@ def test_the_page_is_whole_and_alone(fitted, tmp_path):
         assert f"<td>{x:.4f}</td>" in page
     for name in fits["physical fit"].names:
         assert f"<td>{name}</td>" in page
+    assert page.count("<th>lower, 8 blocks</th>") == 2
+    for base in (None, fits["physical fit"].base_parameters()):
+        for x in drawn.intervals(fits["physical fit"], base).lower:
+            assert f"<td>{x:.5g}</td>" in page
     write_report(path, {"least squares": fits["least squares"]}, train)
     assert "determines combinations only" in path.read_text()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -32,7 +32,7 @@ from jaxdyn.sysid import (
     JointEffects,
     Recording,
     Step,
-    TorqueFitState,
+    bootstrap,
     check_recording,
     fit_inverse_dynamics,
     is_physical,
@@ -124,6 +124,8 @@ class Config:
     """Whether to draw torque.png."""
     report: bool = True
     """Whether to write report.html."""
+    bootstrap: int = 200
+    """Draws of the bootstrap whose intervals the report has beside the others; 0: none."""
     urdf: bool = False
     """Whether to write identified.urdf."""
     csv: Columns = dataclasses.field(default_factory=Columns)
@@ -196,29 +198,14 @@ def _run(config: Config) -> dict:
     folder = Path(config.results) / config.name
     folder.mkdir(parents=True, exist_ok=True)
     # Where results go, and what is drawn of them, may change between an interruption and going on.
-    own = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("results", "plot", "report", "urdf")}
+    own = {
+        k: v
+        for k, v in dataclasses.asdict(config).items()
+        if k not in ("results", "plot", "report", "bootstrap", "urdf")
+    }
     kept = Kept(folder / "unfinished", own, fitted)
     effects = joint_effects(config)
     weight: float | Literal["cross-validated"] = "cross-validated" if config.cross_validate else config.prior_weight
-
-    def fit(
-        prior_weight: float | Literal["cross-validated"],
-        rounds: int,
-        max_steps: int,
-        report: Callable[[Step], None] | None = None,
-        state: TorqueFitState | None = None,
-    ) -> InverseDynamicsFit:
-        return fit_inverse_dynamics(
-            start,
-            fitted,
-            joint_effects=effects,
-            friction_velocity=config.friction_velocity,
-            prior_weight=prior_weight,
-            rounds=rounds,
-            max_steps=max_steps,
-            report=report,
-            state=state,
-        )
 
     times = {}
     linear = kept.load("least squares", model, effects)
@@ -232,11 +219,7 @@ def _run(config: Config) -> dict:
     physical = kept.load("physical fit", start, effects)
     if physical is None:
         began, state = time.perf_counter(), kept.load_state("physical fit")
-        if state is None:
-            # One step compiles all that the fit runs, which sets compilation apart from the work.
-            fit(config.prior_weight, rounds=1, max_steps=1)
-            times["compilation"], began = time.perf_counter() - began, time.perf_counter()
-        else:
+        if state is not None:
             print(f"physical fit: goes on in round {state.round} at step {state.step}")
         with tqdm(desc="physical fit", unit=" steps", mininterval=0.1) as bar:
             saved = -np.inf
@@ -251,12 +234,22 @@ def _run(config: Config) -> dict:
                     kept.save_state("physical fit", step.state)
                     saved = time.perf_counter()
 
-            physical = fit(weight, config.rounds, config.max_steps, report, state)
+            physical = fit_inverse_dynamics(
+                start,
+                fitted,
+                joint_effects=effects,
+                friction_velocity=config.friction_velocity,
+                prior_weight=weight,
+                rounds=config.rounds,
+                max_steps=config.max_steps,
+                report=report,
+                state=state,
+            )
         times["physical fit"] = time.perf_counter() - began
         kept.save("physical fit", physical)
     print(
         f"physical fit: {physical.status}, {physical.iterations} steps in {physical.rounds} rounds; least squares: "
-        f"{linear.status}\nwall time: "
+        f"{linear.status}\nwall time, compilation included: "
         + (", ".join(f"{name} {x:.1f} s" for name, x in times.items()) or "none, all fits were finished before")
     )
     predictions = {"before": InverseDynamicsFit.unfitted(model), "least squares": linear, "physical fit": physical}
@@ -297,9 +290,10 @@ def _run(config: Config) -> dict:
             f"{test.data.t[-1]:.2f} s."
         ]
         title = f"Identification: {config.name}"
+        drawn = bootstrap(physical, fitted, draws=config.bootstrap) if config.bootstrap else None
         write_durably(
             folder / "report.html",
-            lambda path: write_report(path, predictions, fitted, test.data, title=title, notes=notes),
+            lambda path: write_report(path, predictions, fitted, test.data, title=title, notes=notes, bootstrap=drawn),
         )
         print(f"wrote {folder / 'report.html'}")
     if config.plot:

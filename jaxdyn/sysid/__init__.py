@@ -34,6 +34,7 @@ from jaxdyn.sysid._registry import Dataset, dataset, dataset_names, fetch_datase
 from jaxdyn.sysid._report import quality_table, write_report
 from jaxdyn.sysid._robot import Robot, RolloutErrors, rollout_errors
 from jaxdyn.sysid._rollout_fit import RolloutStep, fit_rollouts
+from jaxdyn.sysid._rollout_report import write_rollout_report
 from jaxdyn.sysid._rollout_result import RolloutBootstrap, RolloutFit
 from jaxdyn.sysid._shooting import ShootingState
 from jaxdyn.sysid._symmetric import Symmetric
@@ -101,4 +102,5 @@ __all__ = [
     "quality_table",
     "rollout_errors",
     "write_report",
+    "write_rollout_report",
 ]

@@ -13,6 +13,8 @@ import numpy as np
 from jaxdyn._errors import DataError
 from jaxdyn.model import Model
 from jaxdyn.model._inertia import rotational_about_center
+from jaxdyn.sysid._base_parameters import BaseParameters
+from jaxdyn.sysid._bootstrap import Bootstrap
 from jaxdyn.sysid._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid._inverse_dynamics import Recordings
 from jaxdyn.sysid._recording import Recording, as_recordings
@@ -29,7 +31,7 @@ th { border-bottom: 1px solid #999; font-weight: 600; } th:first-child, td:first
 tr.weak td { color: #999; } td.bad { color: #b00020; font-weight: 600; }
 .scroll { overflow-x: auto; } img { max-width: 100%; height: auto; } p.note { color: #555; }
 """
-_WEAK = 0.9
+WEAK = 0.9
 """Of the prior's variance: where more is left, the prior alone decides."""
 
 
@@ -51,6 +53,7 @@ def write_report(
     title: str = "Identification",
     notes: Sequence[str] = (),
     level: float = 0.95,
+    bootstrap: Bootstrap | None = None,
 ) -> None:
     """Write a page about fits of one model: what was identified, how certain it is, how well it predicts.
 
@@ -66,6 +69,7 @@ def write_report(
     - `train`, `test`: recordings, one or several; the plots are of the first of `test`, or of `train` without one.
     - `notes`: sentences at the top.
     - `level`: of the intervals.
+    - `bootstrap`: of the last fit (`bootstrap(fit, train)`), whose intervals stand beside the others.
 
     **Raises** `DataError` for no fits, fits of different models, and recordings that do not fit them.
     """
@@ -74,7 +78,7 @@ def write_report(
     name, fit = list(fits.items())[-1]
     if any(x.model.joint_names != fit.model.joint_names for x in fits.values()):
         raise DataError("the fits are of models with different joints; a report is about one robot")
-    parts = [*(f"<p>{_text(note)}</p>" for note in notes), _summary(name, fit)]
+    parts = [*(f"<p>{escaped(note)}</p>" for note in notes), _summary(name, fit)]
     quality = [("the data of the fit", train)] + ([("held-out data", test)] if test is not None else [])
     parts.append("<h2>Torque errors</h2>")
     for what, recordings in quality:
@@ -83,15 +87,23 @@ def write_report(
         last = evaluations[name]
         r2 = [f"{x:.4f}" for x in last.r2] + [""]
         caption = f"Root mean square error on {what}, N m or N; R² of {name}"
-        parts.append(_table(["joint", *fits, "R²"], [[*row, x] for row, x in zip(rows, r2, strict=True)], caption))
+        parts.append(table(["joint", *fits, "R²"], [[*row, x] for row, x in zip(rows, r2, strict=True)], caption))
     parts.append(_figures(fits, as_recordings(train if test is None else test)[0]))
-    parts += [_links(fits), _parameters(name, fit, level), _identifiability(name, fit, level)]
-    page = (
+    parts += [
+        links_section(fits),
+        _parameters(name, fit, level, bootstrap),
+        _identifiability(name, fit, level, bootstrap),
+    ]
+    Path(path).write_text(page(title, parts), encoding="utf-8")
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """A page of HTML, from parts of it."""
+    return (
         "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
-        f"<meta name='viewport' content='width=device-width'><title>{_text(title)}</title><style>{_STYLE}</style>"
-        f"</head><body><h1>{_text(title)}</h1>\n" + "\n".join(parts) + "\n</body></html>\n"
+        f"<meta name='viewport' content='width=device-width'><title>{escaped(title)}</title><style>{_STYLE}</style>"
+        f"</head><body><h1>{escaped(title)}</h1>\n" + "\n".join(parts) + "\n</body></html>\n"
     )
-    Path(path).write_text(page, encoding="utf-8")
 
 
 def _evaluations(fits: Mapping[str, InverseDynamicsFit], recordings: Recordings) -> dict[str, Evaluation]:
@@ -108,14 +120,14 @@ def _quality_rows(fits: Mapping[str, InverseDynamicsFit], evaluations: Mapping[s
 def _summary(name: str, fit: InverseDynamicsFit) -> str:
     bad = [body for body, ok in zip(fit.model.body_names, fit.physical, strict=True) if not ok]
     links = f"not physical: {', '.join(bad)}" if bad else "every link is physical"
-    message = f" {_text(fit.message[:1].upper() + fit.message[1:])}." if fit.message else ""
+    message = f" {escaped(fit.message[:1].upper() + fit.message[1:])}." if fit.message else ""
     return (
-        f"<p><b>{_text(name)}</b>: {_text(fit.status)}, {fit.iterations} steps in {fit.rounds} rounds of re-weighting, "
-        f"{fit.samples} equations; {_text(links)}.{message}</p>"
+        f"<p><b>{escaped(name)}</b>: {escaped(fit.status)}, {fit.iterations} steps in {fit.rounds} rounds of "
+        f"re-weighting, {fit.samples} equations; {escaped(links)}.{message}</p>"
     )
 
 
-def _links(fits: Mapping[str, InverseDynamicsFit]) -> str:
+def links_section(fits: Mapping[str, InverseDynamicsFit]) -> str:
     rows = []
     for i, body in enumerate(next(iter(fits.values())).model.body_names):
         for name, fit in fits.items():
@@ -128,27 +140,29 @@ def _links(fits: Mapping[str, InverseDynamicsFit]) -> str:
             rows.append([body, name, f"{p[0]:.4f}", com, moments, "yes" if fit.physical[i] else "NO"])
     caption = "Mass, kg; centre of mass, m; principal moments of inertia about it, kg m²"
     head = ["link", "of", "mass", "centre of mass", "principal moments", "physical"]
-    return "<h2>Links</h2>" + _table(head, rows, caption)
+    return "<h2>Links</h2>" + table(head, rows, caption)
 
 
-def _parameters(name: str, fit: InverseDynamicsFit, level: float) -> str:
-    title = f"<h2>Parameters of {_text(name)}</h2>"
+def _parameters(name: str, fit: InverseDynamicsFit, level: float, bootstrap: Bootstrap | None) -> str:
+    title = f"<h2>Parameters of {escaped(name)}</h2>"
     if fit.tangent is None:
         return title + "<p class='note'>Linear least squares determines combinations only; see below.</p>"
     intervals = fit.intervals(level=level)
     before = _before(fit)
+    extra, drawn = _drawn(fit, bootstrap, None, level)
     rows, weak = [], []
     for k, row in enumerate(zip(*intervals[:6], strict=True)):
         label, value, error, lower, upper, share = row
         was = "" if np.isnan(before[k]) else f"{before[k]:.5g}"
-        rows.append([label, was, f"{value:.5g}", f"{error:.2g}", f"{lower:.5g}", f"{upper:.5g}", f"{share:.0%}"])
-        weak.append(share > _WEAK)
+        found = [f"{value:.5g}", f"{error:.2g}", f"{lower:.5g}", f"{upper:.5g}"]
+        rows.append([label, was, *found, *drawn[k], f"{share:.0%}"])
+        weak.append(share > WEAK)
     caption = (
         f"In SI, inertias about the origin of each body's frame; {level:.0%} intervals. Prior: variance over that of "
         "the prior alone; grey where the data say next to nothing"
     )
-    head = ["parameter", "before", "after", "std. error", "lower", "upper", "prior"]
-    return title + _table(head, rows, caption, weak)
+    head = ["parameter", "before", "after", "std. error", "lower", "upper", *extra, "prior"]
+    return title + table(head, rows, caption, weak)
 
 
 def _before(fit: InverseDynamicsFit) -> np.ndarray:
@@ -165,13 +179,14 @@ def _before(fit: InverseDynamicsFit) -> np.ndarray:
     return out
 
 
-def _identifiability(name: str, fit: InverseDynamicsFit, level: float) -> str:
+def _identifiability(name: str, fit: InverseDynamicsFit, level: float, bootstrap: Bootstrap | None) -> str:
     base = fit.base_parameters()
     intervals = fit.intervals(base, level=level)
+    extra, drawn = _drawn(fit, bootstrap, base, level)
     rows, weak = [], []
-    for label, value, error, lower, upper, share in zip(*intervals[:6], strict=True):
-        rows.append([label, f"{value:.5g}", f"{error:.2g}", f"{lower:.5g}", f"{upper:.5g}", f"{share:.0%}"])
-        weak.append(share > _WEAK)
+    for label, value, error, lower, upper, share, more in zip(*intervals[:6], drawn, strict=True):
+        rows.append([label, f"{value:.5g}", f"{error:.2g}", f"{lower:.5g}", f"{upper:.5g}", *more, f"{share:.0%}"])
+        weak.append(share > WEAK)
     lines = [
         f"{base.rank} of {len(base.names)} parameters are independent in the data of {name}; condition number of their "
         f"columns {base.condition_number:.3g}, gap to the rest {base.gap:.2g}."
@@ -179,12 +194,23 @@ def _identifiability(name: str, fit: InverseDynamicsFit, level: float) -> str:
     if base.unidentifiable:
         lines.append(f"No torque depends on {', '.join(base.unidentifiable)}.")
     if fit.tangent is not None:
-        decided = fit.intervals(level=level).decided_by_prior(_WEAK)
+        decided = fit.intervals(level=level).decided_by_prior(WEAK)
         lines.append(f"Decided by the prior alone, one by one: {', '.join(decided) or 'none'}.")
-    head = ["combination", "value", "std. error", "lower", "upper", "prior"]
-    text = "".join(f"<p>{_text(line)}</p>" for line in lines)
+    head = ["combination", "value", "std. error", "lower", "upper", *extra, "prior"]
+    text = "".join(f"<p>{escaped(line)}</p>" for line in lines)
     caption = f"What the data determine, {level:.0%} intervals"
-    return f"<h2>Identifiability</h2>{text}" + _table(head, rows, caption, weak)
+    return f"<h2>Identifiability</h2>{text}" + table(head, rows, caption, weak)
+
+
+def _drawn(
+    fit: InverseDynamicsFit, bootstrap: Bootstrap | None, base: BaseParameters | None, level: float
+) -> tuple[list[str], list[list[str]]]:
+    """Columns of a table: their heads, and the cells of each row."""
+    if bootstrap is None:
+        return [], [[] for _ in (fit.names if base is None else base.independent)]
+    x = bootstrap.intervals(fit, base, level=level)
+    cells = [[f"{a:.5g}", f"{b:.5g}"] for a, b in zip(x.lower, x.upper, strict=True)]
+    return [f"lower, {bootstrap.blocks} blocks", f"upper, {bootstrap.blocks} blocks"], cells
 
 
 def _figures(fits: Mapping[str, InverseDynamicsFit], recording: Recording) -> str:
@@ -203,32 +229,32 @@ def _figures(fits: Mapping[str, InverseDynamicsFit], recording: Recording) -> st
         torques = plot_torques(model, recording.t, tau, {name: fit.predict(recording) for name, fit in fits.items()})
         bars = plot_masses(model, masses, intervals)
     except ImportError as error:
-        return f"<p class='note'>No plots: {_text(str(error))}.</p>"
-    shown = _image(torques, f"measured and predicted torques, {recording.name}")
-    return f"<h2>Plots</h2>{shown}{_image(bars, 'masses of the links, with 95 % intervals')}"
+        return f"<p class='note'>No plots: {escaped(str(error))}.</p>"
+    shown = image(torques, f"measured and predicted torques, {recording.name}")
+    return f"<h2>Plots</h2>{shown}{image(bars, 'masses of the links, with 95 % intervals')}"
 
 
-def _image(figure, caption: str) -> str:
+def image(figure, caption: str) -> str:
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=110)
     encoded = base64.b64encode(data.getvalue()).decode()
-    text = _text(caption[:1].upper() + caption[1:])
+    text = escaped(caption[:1].upper() + caption[1:])
     return f"<figure><img alt='{text}' src='data:image/png;base64,{encoded}'><figcaption>{text}</figcaption></figure>"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, weak: Sequence[bool] | None = None) -> str:
-    cells = "".join(f"<th>{_text(x)}</th>" for x in head)
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, weak: Sequence[bool] | None = None) -> str:
+    cells = "".join(f"<th>{escaped(x)}</th>" for x in head)
     lines = []
     for k, row in enumerate(rows):
         kind = " class='weak'" if weak and weak[k] else ""
-        inner = "".join(f"<td{' class=bad' if x == 'NO' else ''}>{_text(x)}</td>" for x in row)
+        inner = "".join(f"<td{' class=bad' if x == 'NO' else ''}>{escaped(x)}</td>" for x in row)
         lines.append(f"<tr{kind}>{inner}</tr>")
     body = "\n".join(lines)
     return (
-        f"<div class='scroll'><table><caption>{_text(caption)}</caption><thead><tr>{cells}</tr></thead>"
+        f"<div class='scroll'><table><caption>{escaped(caption)}</caption><thead><tr>{cells}</tr></thead>"
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
 
 
-def _text(x: str) -> str:
+def escaped(x: str) -> str:
     return html.escape(str(x), quote=True)

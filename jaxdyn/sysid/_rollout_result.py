@@ -143,7 +143,7 @@ class RolloutFit(eqx.Module):
     def _table(self, quantities: Quantities | None, level: float, variance: Callable, ends=None) -> Intervals:
         z = quantile(level)
         prior = self.prior_covariance
-        given = {"": self._free_entries} if quantities is None else quantities
+        given = {"": self.free_entries} if quantities is None else quantities
         names: list[str] = []
         columns = []
         for name, function in given.items():
@@ -162,7 +162,8 @@ class RolloutFit(eqx.Module):
     def _claims(self) -> list[tuple[int, int]]:
         return sorted(claim for block in self.parametrisation.blocks for claim in block.claims)
 
-    def _free_entries(self, robot: Any) -> jax.Array:
+    def free_entries(self, robot: Any) -> jax.Array:
+        """What of a robot is free, in the order of `intervals().names`."""
         leaves = jax.tree.leaves(robot)
         return jnp.stack([jnp.ravel(leaves[leaf])[place] for leaf, place in self._claims()])
 
