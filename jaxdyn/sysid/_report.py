@@ -161,6 +161,8 @@ def _parameters(name: str, fit: InverseDynamicsFit, level: float, bootstrap: Boo
         f"In SI, inertias about the origin of each body's frame; {level:.0%} intervals. Prior: variance over that of "
         "the prior alone; grey where the data say next to nothing"
     )
+    if bootstrap is not None:
+        caption += ". The bootstrap of blocks in time holds the prior where it is"
     head = ["parameter", "before", "after", "std. error", "lower", "upper", *extra, "prior"]
     return title + table(head, rows, caption, weak)
 

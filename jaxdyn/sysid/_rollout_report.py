@@ -100,6 +100,8 @@ def _intervals(fit: RolloutFit, quantities: Quantities | None, bootstrap: Rollou
         "In SI, inertias about the origin of each body's frame. Prior: variance over that of the prior alone; grey "
         "where the data say next to nothing"
     )
+    if bootstrap is not None:
+        caption += ". The bootstrap holds the prior where it is, so that what this decides hardly scatters"
     weak = [bool(x > WEAK) for x in plain.prior_share]
     return table(["quantity", "before", "after", *columns, "prior"], rows, caption, weak)
 
