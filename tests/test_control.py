@@ -11,6 +11,7 @@ import jaxdyn
 from experiments import control
 from experiments._payload import identified, loaded
 from experiments._plants import jaxdyn_plant, mujoco_plant, wrong_masses
+from jaxdyn.cli._config import parse_arguments
 from jaxdyn.cli._motion_tasks import HOME
 
 CONFIGS = control.DEFAULT_CONFIG.parent
@@ -42,9 +43,7 @@ def test_a_small_case_with_plots(tmp_path, capsys):
 def test_success_with_masses_thirty_percent_wrong(tmp_path, task, engine):
     arguments = [str(CONFIGS / f"control_{task}.toml"), "--engine", engine, "--no-plot", "--no-animation"]
     arguments += ["--results", str(tmp_path)]
-    out = control.run(control.parse_arguments(control.Config, arguments, control.DEFAULT_CONFIG, "control", ""))[
-        "nominal"
-    ]
+    out = control.run(parse_arguments(control.Config, arguments, control.DEFAULT_CONFIG, "control", ""))["nominal"]
     assert out["of"] == 20
     assert out["success"] >= 18
     assert out["compilations"] == 0
@@ -53,7 +52,7 @@ def test_success_with_masses_thirty_percent_wrong(tmp_path, task, engine):
 @pytest.mark.slow
 def test_the_payload_is_identified_and_then_the_path_is_kept(tmp_path):
     arguments = [str(CONFIGS / "control_payload.toml"), "--seeds", "2", "--results", str(tmp_path), "--no-animation"]
-    out = control.run(control.parse_arguments(control.Config, arguments, control.DEFAULT_CONFIG, "control", ""))
+    out = control.run(parse_arguments(control.Config, arguments, control.DEFAULT_CONFIG, "control", ""))
     errors = {name: out[name]["error_rms_median"] for name in ("without the payload", "identified", "true payload")}
     assert errors["without the payload"] > 1.5 * errors["identified"]
     assert errors["identified"] < 1.05 * errors["true payload"]
