@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -12,7 +11,8 @@ from jaxdyn._types import Array, Float
 from jaxdyn.trajopt._lagrangian import Expansion
 from jaxdyn.trajopt._riccati import Held, Policy, backward
 
-_SWEEPS = 20
+SWEEPS = 4
+"""What is not settled after so many is left to the next iteration."""
 
 
 class _State(NamedTuple):
@@ -24,15 +24,19 @@ class _State(NamedTuple):
 
 
 def backward_in_box(
-    e: Expansion, regularisation, lower: Float[Array, "horizon nu"], upper: Float[Array, "horizon nu"]
+    e: Expansion,
+    regularisation,
+    lower: Float[Array, "horizon nu"],
+    upper: Float[Array, "horizon nu"],
+    sweeps: int = SWEEPS,
 ) -> Policy:
     """`backward` with bounds on the step of the controls, at the states that the step reaches.
 
     A semismooth Newton method (Hintermüller, Ito & Kunisch, The primal-dual active set strategy as a semismooth Newton
     method, SIAM J. Optim. 13, 2002) on the whole horizon: controls that are held at a bound make the problem one
     without bounds; in its solution those that leave the box are held next, and those that the cost pulls inwards are
-    let go, until nothing changes. Bounds at each state alone (Tassa, Mansard & Todorov, ICRA 2014) would not count that
-    the states before move, too. Curvatures need be positive in controls that are free only.
+    let go, until nothing changes, or for so many `sweeps`. Bounds at each state alone (Tassa, Mansard & Todorov, ICRA
+    2014) would not count that the states before move, too. Curvatures need be positive in controls that are free only.
     """
     zero = jnp.zeros_like(lower)
     rounding = 10 * jnp.finfo(zero.dtype).eps * (1 + jnp.maximum(jnp.abs(lower), jnp.abs(upper)))
@@ -53,9 +57,9 @@ def backward_in_box(
 
     # Those at a bound are held first; equal bounds leave no choice.
     low, high = lower >= 0, (upper <= 0) & (lower < 0)
-    none = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(lambda: of_sets(low, high)))
+    none = Policy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype)
     start = _State(low, high, none, jnp.array(False), jnp.zeros((), jnp.int32))
-    return lax.while_loop(lambda s: ~s.settled & (s.sweeps < _SWEEPS), sweep, start).policy
+    return lax.while_loop(lambda s: ~s.settled & (s.sweeps < sweeps), sweep, start).policy
 
 
 def _linear_step(e: Expansion, policy: Policy):

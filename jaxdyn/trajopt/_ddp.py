@@ -58,16 +58,16 @@ class DDPOptions(eqx.Module):
     max_regularisation: Any = 1e9
     regularise_below: Any = None
     """Regularisation grows tenfold where the step length is no longer than this. None: 0.01, as Crocoddyl has it; for
-    `"adaptive"` and `"full"` 0.2, and then to 1e-4 at least."""
-    sufficient_decrease: Any = 1e-3
+    `"adaptive"` and `"full"` 0.3."""
+    sufficient_decrease: Any = 1e-4
     """The part of the expected decrease that a step has to reach."""
-    intermediate_tolerance: Any = 0.01
+    intermediate_tolerance: Any = 0.05
     """Of the decrease a step promises before the first updates of the multipliers."""
     least_intermediate_tolerance: Any = 1e-6
-    """It falls to four tenths with each update, to this at least."""
+    """It falls to a quarter with each update, to this at least."""
     intermediate_iterations: Any = 10
     """At most so many between updates of the multipliers."""
-    second_order_below: Any = 0.01
+    second_order_below: Any = 0.2
     """The decrease that a step promises, relative to `1 + |cost|`, below which `"adaptive"` takes all second
     derivatives."""
     hessian: Hessian | None = eqx.field(default=None, static=True)
@@ -83,7 +83,7 @@ class DDPOptions(eqx.Module):
 
     def resolved(self, dtype, second_order: bool) -> DDPOptions:
         """With the defaults of a precision and of a kind of `hessian`, all numbers in it."""
-        below = (0.2 if second_order else 0.01) if self.regularise_below is None else self.regularise_below
+        below = (0.3 if second_order else 0.01) if self.regularise_below is None else self.regularise_below
         single = float(jnp.finfo(dtype).eps) > 1e-10
         tolerance = (1e-6 if single else 1e-9) if self.tolerance is None else self.tolerance
         violation = (1e-4 if single else 1e-7) if self.constraint_tolerance is None else self.constraint_tolerance
@@ -228,6 +228,7 @@ def _iterated(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Sol
     riccati = without_bounds if parallel else backward_in_box if problem.bounded else backward
     adaptive = hessian == "adaptive"
     least, most = options.regularisation, options.max_regularisation
+    none = Policy.zeros(problem.horizon, problem.dynamics.ndx, problem.dynamics.nu, dtype)
 
     def policy_of(e: Expansion, curvature: Curvature, near, us, regularisation):
         """The backward pass, with as much regularisation as it needs; before more of it, without the second derivatives
@@ -242,7 +243,6 @@ def _iterated(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Sol
             drop = second & adaptive
             return policy, jnp.where(policy.ok | drop, r, jnp.maximum(10 * r, least)), second & ~drop | policy.ok
 
-        none = _zeros_like(jax.eval_shape(riccati, e, least, *of_box))
         state = none, regularisation, near
         return lax.while_loop(lambda s: ~s[0].ok & (s[1] <= most), attempt, state)[:2]
 
@@ -265,7 +265,7 @@ def _iterated(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Sol
             problem, s.xs, s.us, at, policy, e.gaps, bounds, s.penalties, box, alphas, options.sufficient_decrease
         )
         less = jnp.maximum(regularisation / 10, least)
-        more = jnp.maximum(regularisation * 10, 1e-4 if second_order else least)
+        more = jnp.maximum(regularisation * 10, least)
         short = trial.alpha <= options.regularise_below
         regularisation = jnp.where(trial.alpha > 0.5, less, jnp.where(short, more, regularisation))
         stuck = ~trial.accepted & (regularisation > most)
@@ -301,12 +301,11 @@ def _iterated(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Sol
 
     penalties = _penalties(problem, multipliers, options, n_stage, n_terminal)
     gaps = jnp.zeros((problem.horizon + 1, problem.dynamics.ndx), dtype) if feasible else problem.gaps(xs, us)
-    shapes = jax.eval_shape(lambda: expand(problem, xs, us, gaps, penalties))
     whole = jnp.zeros((), jnp.int32)
     start = _State(
         xs=xs,
         us=us,
-        at=_zeros_like(shapes[1]),
+        at=jax.tree.map(jnp.zeros_like, Evaluation(options.tolerance, penalties.stage, penalties.terminal)),
         feasible=jnp.asarray(feasible),
         gaps=gaps,
         regularisation=least,
@@ -314,7 +313,7 @@ def _iterated(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Sol
         violation=jnp.asarray(jnp.inf, dtype),
         inner_tolerance=options.intermediate_tolerance,
         inner=whole,
-        policy=_zeros_like(jax.eval_shape(backward, shapes[0], least)),
+        policy=none,
         promised=jnp.asarray(jnp.inf, dtype),
         status=whole,
         iterations=whole,
@@ -336,10 +335,6 @@ def _iterated(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Sol
     )
 
 
-def _zeros_like(shapes):
-    return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-
-
 def _updated(s: _State, update, bounds: Bounds, options: DDPOptions) -> _State:
     """With new multipliers, a new penalty and a new intermediate tolerance, where `update` says so."""
     weight = s.penalties.weight
@@ -350,7 +345,7 @@ def _updated(s: _State, update, bounds: Bounds, options: DDPOptions) -> _State:
     after = s._replace(
         penalties=new._replace(weight=jnp.where(slow, grown, weight)),
         violation=violation,
-        inner_tolerance=jnp.maximum(s.inner_tolerance * 0.4, options.least_intermediate_tolerance),
+        inner_tolerance=jnp.maximum(s.inner_tolerance * 0.25, options.least_intermediate_tolerance),
         inner=jnp.zeros_like(s.inner),
         updates=s.updates + 1,
     )

@@ -31,6 +31,13 @@ class Policy(NamedTuple):
     ok: Array
     """Whether every matrix was positive definite."""
 
+    @staticmethod
+    def zeros(horizon: int, ndx: int, nu: int, dtype) -> Policy:
+        """To begin a loop with; not `ok`."""
+        T, n, m = horizon, ndx, nu
+        shapes = (T, m), (T, m, n), (T + 1, n), (T + 1, n, n), (T, m), (T, m, n), (T, m, m), (), (), ()
+        return Policy(*(jnp.zeros(shape, dtype) for shape in shapes), jnp.array(False))
+
 
 class Held(NamedTuple):
     """Controls that are not free: one where they are, and the step of those that are not (zero for the others)."""
