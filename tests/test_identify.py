@@ -221,6 +221,7 @@ def test_the_embedded_experiment_runs_end_to_end(tmp_path, capsys):
     assert errors["noise-free torque"]["physical fit"]["all"] < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("JAXDYN_DATA"), reason="JAXDYN_DATA does not name the recorded data")
 def test_panda(tmp_path, capsys):
     config = str(identify.DEFAULT_CONFIG.with_name("identify_panda.toml"))
