@@ -24,14 +24,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tqdm import tqdm
 
 from experiments._benchmark_models import RobotError, model_of
 from experiments._benchmark_report import conditions, table
 from experiments._main import CONFIGS, experiment
-from jaxdyn import DataError, Model, load_urdf, to_urdf
+from jaxdyn import DataError, Model, frame_pose, load_urdf, to_urdf
 from jaxdyn.cli._files import alone_in, data_path, write_json
 from jaxdyn.spatial import SE3
-from jaxdyn.trajopt import ControlResidual, FramePoseResidual, ModelDynamics, Problem, QuadraticCost, StateResidual, ddp
+from jaxdyn.trajopt import (
+    ControlResidual,
+    DDPOptions,
+    FramePoseResidual,
+    ModelDynamics,
+    Problem,
+    QuadraticCost,
+    StateResidual,
+    ddp,
+)
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_trajopt.toml"
 _POSE, _STATE, _CONTROL, _END = 1.0, 0.1, 0.1, 1e3
@@ -48,7 +58,7 @@ class Config:
     frame: str = "panda_link8"
     """That reaches."""
     goal: tuple[float, float, float] = (0.4, 0.2, 0.4)
-    """Where to, m, with the axes of the world."""
+    """Where to, m; turned as it is in the middle between the joints' limits."""
     horizon: int = 100
     dt: float = 0.01
     """s"""
@@ -56,6 +66,9 @@ class Config:
     """How many problems at once, from starts a little apart."""
     spread: float = 0.1
     """Standard deviation of their joint positions, rad."""
+    iterations: int = 20
+    """Of each problem, unless it converges before: a budget, as in model predictive control. With many, batches run on
+    until their last problem has ended."""
     rounds: int = 5
     """In each, both libraries have their turn; the median counts."""
     core: int = -1
@@ -72,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(config: Config) -> dict[str, Any]:
     """Measure, print, and write `<results>/<name>/summary.json`; returns what is in it."""
-    for name in ("horizon", "dt", "batch", "rounds"):
+    for name in ("horizon", "dt", "batch", "iterations", "rounds"):
         if not getattr(config, name) > 0:
             raise DataError(f"{name} is {getattr(config, name):g}, but it must be positive")
     may_use = os.sched_getaffinity(0)
@@ -102,7 +115,8 @@ def robot(config: Config) -> Model:
     model = model_of("panda") if config.robot == "panda" else load_urdf(data_path(config.robot))
     if model.nq != model.nv:
         raise DataError(f"{config.robot} has nq = {model.nq} and nv = {model.nv}; an arm with a fixed base is needed")
-    return model
+    # The peer's free forward dynamics know no friction.
+    return model.with_joint_friction(damping=0.0, friction=0.0)
 
 
 def middle(model: Model) -> np.ndarray:
@@ -111,8 +125,13 @@ def middle(model: Model) -> np.ndarray:
     return np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, 0.0)
 
 
+def goal_of(config: Config, model: Model) -> SE3:
+    """At the place asked for, turned as the frame is in the middle posture."""
+    return SE3(frame_pose(model, jnp.asarray(middle(model)), config.frame).rotation, jnp.array(config.goal))
+
+
 def problem_of(config: Config, model: Model, x0: np.ndarray) -> Problem:
-    goal = FramePoseResidual(config.frame, SE3.from_translation(np.array(config.goal)))
+    goal = FramePoseResidual(config.frame, goal_of(config, model))
     dt = config.dt
     return Problem(
         ModelDynamics(model, dt),
@@ -134,9 +153,12 @@ class Ours:
         problem = problem_of(config, model, starts[0])
         problem = jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, problem)
 
+        options = DDPOptions(max_iterations=config.iterations)
+
         def solve(problem: Problem, x0):
             guess = jnp.broadcast_to(x0, (config.horizon + 1, x0.shape[0]))
-            return ddp(problem.starting_at(x0), jnp.zeros((config.horizon, model.nv), x0.dtype), guess)
+            us = jnp.zeros((config.horizon, model.nv), x0.dtype)
+            return ddp(problem.starting_at(x0), us, guess, options=options)
 
         self.arguments = {
             1: (problem, jnp.asarray(starts[0], dtype)),
@@ -174,7 +196,8 @@ class Crocoddyl:
         robot.gravity.linear = np.asarray(model.gravity)
         state = crocoddyl.StateMultibody(robot)
         actuation = crocoddyl.ActuationModelFull(state)
-        goal = pin.SE3(np.eye(3), np.array(config.goal))
+        pose = goal_of(config, model)
+        goal = pin.SE3(np.asarray(pose.rotation), np.array(config.goal))
         frame = robot.getFrameId(config.frame)
 
         def costs(end: bool):
@@ -192,7 +215,7 @@ class Crocoddyl:
             free = crocoddyl.DifferentialActionModelFreeFwdDynamics(state, actuation, costs(end))
             return crocoddyl.IntegratedActionModelEuler(free, dt)
 
-        self.starts, self.horizon, self.nu = starts, config.horizon, robot.nv
+        self.config, self.starts, self.nu = config, starts, robot.nv
         self.solvers = []
         running, end = action(False, config.dt), action(True, 0.0)
         for x0 in starts:
@@ -202,10 +225,11 @@ class Crocoddyl:
     def __call__(self, n: int) -> dict[str, Any]:
         iterations, cost, solved = 0, [], 0
         for solver, x0 in zip(self.solvers[:n], self.starts[:n], strict=True):
-            guess = [x0] * (self.horizon + 1), [np.zeros(self.nu)] * self.horizon
-            solved += solver.solve(*guess, 300, False)
-            # Counted from zero.
-            iterations += solver.iter + 1
+            horizon, most = self.config.horizon, self.config.iterations
+            guess = [x0] * (horizon + 1), [np.zeros(self.nu)] * horizon
+            solved += solver.solve(*guess, most, False)
+            # Counted from zero; beyond the last where it has not converged.
+            iterations += min(solver.iter + 1, most)
             cost.append(float(solver.cost))
         return {"iterations": iterations, "cost": cost, "solved": solved}
 
@@ -224,8 +248,10 @@ def measured(config: Config, model: Model, starts: np.ndarray, core: int) -> dic
         seconds: dict[str, list[float]] = {name: [] for name in solvers}
         found: dict[str, dict] = {}
         # The first turn of each is not counted.
-        for i in range(config.rounds + 1):
-            for name, solve in solvers.items():
+        turns = [(i, name, solve) for i in range(config.rounds + 1) for name, solve in solvers.items()]
+        with tqdm(turns, desc=f"{n} problem{'s' if n > 1 else ''}") as bar:
+            for i, name, solve in bar:
+                bar.set_postfix_str(name)
                 began = time.process_time()
                 found[name] = solve(n)
                 if i:

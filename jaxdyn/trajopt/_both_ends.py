@@ -15,7 +15,6 @@ from jaxdyn.trajopt._constraints import Constraint
 from jaxdyn.trajopt._costs import ResidualCost, TimeVarying
 from jaxdyn.trajopt._problem import Problem
 from jaxdyn.trajopt._residuals import AbstractResidual, StateResidual
-from jaxdyn.trajopt._stages import over_stages
 
 
 class BothEnds(NamedTuple):
@@ -48,7 +47,7 @@ def at_both_ends(problem: Problem, xs, function: Callable[[AbstractResidual, Any
             every = jax.tree.map(
                 lambda a, b, term=term: jnp.concatenate([rows(term, a), b[None]]), _residual(term), _residual(end)
             )
-            out = over_stages(function, every, xs, numbers)
+            out = jax.vmap(function)(every, xs, numbers)
             at_stages[i], at_end[j] = (jax.tree.map(lambda a, s=s: a[s], out) for s in (slice(-1), -1))
             break
     m = len(problem.terminal_costs)

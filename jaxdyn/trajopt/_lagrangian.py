@@ -196,7 +196,7 @@ def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expans
         return _gauss_newton(problem, *terms, x, u, k, multiplier, penalties.weight, *of_terms)
 
     stages = xs[:-1], us, problem.stages, penalties.stage, known.stage_costs, known.stage_constraints
-    stage, r_stage = over_stages(of_stage, *stages)
+    stage, r_stage = jax.vmap(of_stage)(*stages)
     terms = problem.terminal_costs, problem.terminal_constraints
     end = problem.horizon, penalties.terminal, penalties.weight, known.terminal_costs, known.terminal_constraints
     terminal, r_terminal = _gauss_newton(problem, *terms, xs[-1], None, *end)

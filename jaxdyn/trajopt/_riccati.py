@@ -7,10 +7,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.linalg import cho_solve
+from jax.scipy.linalg import cho_solve, solve_triangular
 
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt._lagrangian import Expansion
+from jaxdyn.trajopt._stages import problem_by_problem
 
 
 class Policy(NamedTuple):
@@ -47,18 +48,17 @@ class Held(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """The policy of one stage, and its value before the stage's own gap."""
+    """Of one stage: what the policy is made from, and the value before the stage's own gap."""
 
-    k: Float[Array, "nu"]
-    K: Float[Array, "nu ndx"]
+    root: Float[Array, "nu nu"]
+    """The lower Cholesky factor of the free controls' curvature."""
+    rest: Float[Array, "nu ndx+1"]
+    """Its inverse times the slopes of the free controls by the state, and their slope."""
     Vx: Float[Array, "ndx"]
     Vxx: Float[Array, "ndx ndx"]
     Qu: Float[Array, "nu"]
     Qux: Float[Array, "nu ndx"]
     Quu: Float[Array, "nu nu"]
-    slope: Float[Array, ""]
-    curvature: Float[Array, ""]
-    undamped: Float[Array, ""]
 
 
 def masked(H, free):
@@ -67,34 +67,37 @@ def masked(H, free):
     return H * both + jnp.diag(1 - free)
 
 
-def stage_policy(A, B, l, Vx, Vxx, regularisation, held: Held | None = None) -> Stage:
-    """From the value after the step (Mastalli et al., Crocoddyl, ICRA 2020, equations 12-16)."""
-    VA, VB = Vxx @ A, Vxx @ B
-    Qx, Qu = l.x + A.T @ Vx, l.u + B.T @ Vx
-    Qxx, Qux, Quu = l.xx + A.T @ VA, l.ux + B.T @ VA, l.uu + B.T @ VB
-    Quu = 0.5 * (Quu + Quu.T)
-    diagonal = jnp.diagonal(Quu)
-    part = diagonal / (diagonal + regularisation)
-    Quu = Quu + regularisation * jnp.eye(len(diagonal), dtype=Quu.dtype)
-    H, slope, slopes = Quu, Qu, Qux
-    if held is not None:
-        part = jnp.where(held.free > 0, part, 1.0)
-        H, slope, slopes = masked(Quu, held.free), held.free * (Qu + Quu @ held.step), held.free[:, None] * Qux
-    if len(diagonal) == 1:
-        inverse = jnp.where(H > 0, 1 / H, jnp.nan)
-        k, K = -(inverse[0] * slope), -(inverse * slopes)
-    else:
-        factor = jnp.linalg.cholesky(H)
-        both = -cho_solve((factor, True), jnp.concatenate([slope[:, None], slopes], axis=1))
-        k, K = both[:, 0], both[:, 1:]
-    if held is not None:
-        k = k + held.step
-    # K is zero where a control is held, and the rest of Qu + Quu k is zero: no more terms are left.
-    Vxx = Qxx + Qux.T @ K
-    Vxx = 0.5 * (Vxx + Vxx.T) + regularisation * jnp.eye(len(Qx), dtype=Vxx.dtype)
-    return Stage(k, K, Qx + Qux.T @ k, Vxx, Qu, Qux, Quu, -(Qu @ k), -(k @ (Quu @ k)), part.min())
+def _matrices(e: Expansion):
+    """Of all stages: `[A, B, gap]`, and the derivatives of the cost `[[xx, ux^T, x], [ux, uu, u]]`."""
+    l = e.stage
+    above = jnp.concatenate([l.xx, jnp.swapaxes(l.ux, 1, 2), l.x[..., None]], axis=2)
+    below = jnp.concatenate([l.ux, l.uu, l.u[..., None]], axis=2)
+    return jnp.concatenate([e.A, e.B, e.gaps[1:, :, None]], axis=2), jnp.concatenate([above, below], axis=1)
 
 
+def stage_of(M, Z, Vx, Vxx, regularisation, held: Held | None = None) -> Stage:
+    """From `_matrices` and the value after the step, about the next state, a gap away from where the step ends
+    (Mastalli et al., Crocoddyl, ICRA 2020, equations 12-16). In few and large products: small ones cost their calls."""
+    n = len(Vx)
+    to_next = Vxx @ M
+    to_next = to_next.at[:, -1].add(Vx)
+    Q = Z + M[:, :-1].T @ to_next
+    Qx, Qxx, Qu, Qux, Quu = Q[:n, -1], Q[:n, :n], Q[n:, -1], Q[n:, :n], Q[n:, n:-1]
+    Quu = 0.5 * (Quu + Quu.T) + regularisation * jnp.eye(len(Qu), dtype=Quu.dtype)
+    H, slopes = Quu, jnp.concatenate([Qux, Qu[:, None]], axis=1)
+    if held is not None:
+        H = masked(Quu, held.free)
+        slopes = held.free[:, None] * slopes.at[:, -1].add(Quu @ held.step)
+        Qx = Qx + Qux.T @ held.step
+    root = jnp.linalg.cholesky(H) if len(Qu) > 1 else jnp.sqrt(jnp.where(H > 0, H, jnp.nan))
+    rest = solve_triangular(root, slopes, lower=True) if len(Qu) > 1 else slopes / root
+    less = rest[:, :n].T @ rest
+    Vxx = Qxx - less[:, :n]
+    Vxx = 0.5 * (Vxx + Vxx.T) + regularisation * jnp.eye(n, dtype=Vxx.dtype)
+    return Stage(root, rest, Qx - less[:, n], Vxx, Qu, Qux, Quu)
+
+
+@problem_by_problem
 def backward(e: Expansion, regularisation, held: Held | None = None) -> Policy:
     """The Riccati recursion with gaps.
 
@@ -103,28 +106,33 @@ def backward(e: Expansion, regularisation, held: Held | None = None) -> Policy:
     Vxx = e.terminal.xx + regularisation * jnp.eye(e.A.shape[-1], dtype=e.A.dtype)
 
     def one(value, at):
-        Vx, Vxx = value
-        A, B, l, gap, *of_stage = at
-        # The step ends a gap away from the next state, about which its value is.
-        stage = stage_policy(A, B, l, Vx + Vxx @ gap, Vxx, regularisation, *of_stage)
+        M, Z, *of_stage = at
+        stage = stage_of(M, Z, *value, regularisation, *of_stage)
         return (stage.Vx, stage.Vxx), stage
 
     of_stages = () if held is None else (held,)
-    _, stages = lax.scan(one, (e.terminal.x, Vxx), (e.A, e.B, e.stage, e.gaps[1:], *of_stages), reverse=True)
-    return policy_of(e, stages, Vxx)
+    _, stages = lax.scan(one, (e.terminal.x, Vxx), (*_matrices(e), *of_stages), reverse=True)
+    return policy_of(e, stages, Vxx, regularisation, held)
 
 
-def policy_of(e: Expansion, stages: Stage, last_Vxx) -> Policy:
+def policy_of(e: Expansion, s: Stage, last_Vxx, regularisation, held: Held | None = None) -> Policy:
     """The policy of all stages."""
-    Vxx = jnp.concatenate([stages.Vxx, last_Vxx[None]])
+    n, m = e.A.shape[-1], e.B.shape[-1]
+    both = -(solve_triangular(jnp.swapaxes(s.root, 1, 2), s.rest) if m > 1 else s.rest / s.root)
+    k, K = both[:, :, n], both[:, :, :n]
+    diagonal = jnp.diagonal(s.Quu, axis1=1, axis2=2)
+    undamped = (diagonal - regularisation) / diagonal
+    if held is not None:
+        k = k + held.step
+        undamped = jnp.where(held.free > 0, undamped, 1.0)
+    Vxx = jnp.concatenate([s.Vxx, last_Vxx[None]])
     shift = (Vxx @ e.gaps[..., None])[..., 0]
-    Vx = jnp.concatenate([stages.Vx, e.terminal.x[None]]) + shift
+    Vx = jnp.concatenate([s.Vx, e.terminal.x[None]]) + shift
     # With gaps the value function has slopes and curvatures of theirs.
-    slope = stages.slope.sum() - (Vx * e.gaps).sum()
-    curvature = stages.curvature.sum() + (e.gaps * shift).sum()
-    ok = jnp.isfinite(stages.K).all() & jnp.isfinite(stages.k).all() & jnp.isfinite(Vx).all()
-    of_controls = stages.Qu, stages.Qux, stages.Quu
-    return Policy(stages.k, stages.K, Vx, Vxx, *of_controls, slope, curvature, stages.undamped.min(), ok)
+    slope = -(s.Qu * k).sum() - (Vx * e.gaps).sum()
+    curvature = -(k * (s.Quu @ k[..., None])[..., 0]).sum() + (e.gaps * shift).sum()
+    ok = jnp.isfinite(K).all() & jnp.isfinite(k).all() & jnp.isfinite(Vx).all()
+    return Policy(k, K, Vx, Vxx, s.Qu, s.Qux, s.Quu, slope, curvature, undamped.min(), ok)
 
 
 def without_bounds(e: Expansion, regularisation) -> Policy:
@@ -162,9 +170,5 @@ def without_bounds(e: Expansion, regularisation) -> Policy:
     # In a reversed scan the later part comes first.
     combined = lax.associative_scan(jax.vmap(lambda a, b: combine(b, a)), elements, reverse=True)
     after_Vx, after_Vxx = -combined[3][1:], 0.5 * (combined[4] + jnp.swapaxes(combined[4], 1, 2))[1:]
-    after_Vx = after_Vx + (after_Vxx @ e.gaps[1:][..., None])[..., 0]
-
-    def one(A, B, l, Vx, Vxx):
-        return stage_policy(A, B, l, Vx, Vxx, regularisation)
-
-    return policy_of(e, jax.vmap(one)(e.A, e.B, e.stage, after_Vx, after_Vxx), last_Vxx)
+    stages = jax.vmap(lambda *at: stage_of(*at, regularisation))(*_matrices(e), after_Vx, after_Vxx)
+    return policy_of(e, stages, last_Vxx, regularisation)
