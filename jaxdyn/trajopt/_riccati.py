@@ -14,6 +14,10 @@ from jaxdyn.trajopt._lagrangian import Expansion
 from jaxdyn.trajopt._stages import problem_by_problem
 
 
+# Displacements of this length are worth calls of their own in a batch; shorter ones are quicker side by side.
+_LARGE = 8
+
+
 class Policy(NamedTuple):
     """What the backward pass finds: `du = alpha k + K dx`, and the value function of each stage."""
 
@@ -97,12 +101,16 @@ def stage_of(M, Z, Vx, Vxx, regularisation, held: Held | None = None) -> Stage:
     return Stage(root, rest, Qx - less[:, n], Vxx, Qu, Qux, Quu)
 
 
-@problem_by_problem
 def backward(e: Expansion, regularisation, held: Held | None = None) -> Policy:
     """The Riccati recursion with gaps.
 
     `regularisation` is added to the diagonals of the value function and of the curvature in the controls.
     """
+    large = e.A.shape[-1] >= _LARGE
+    return (problem_by_problem(_backward) if large else _backward)(e, regularisation, held)
+
+
+def _backward(e: Expansion, regularisation, held: Held | None) -> Policy:
     Vxx = e.terminal.xx + regularisation * jnp.eye(e.A.shape[-1], dtype=e.A.dtype)
 
     def one(value, at):
