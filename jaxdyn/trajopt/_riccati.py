@@ -13,7 +13,6 @@ from jaxdyn._types import Array, Float
 from jaxdyn.trajopt._lagrangian import Expansion
 from jaxdyn.trajopt._stages import problem_by_problem
 
-
 # Displacements of this length are worth calls of their own in a batch; shorter ones are quicker side by side.
 _LARGE = 8
 
