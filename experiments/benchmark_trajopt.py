@@ -186,8 +186,10 @@ class Crocoddyl:
     """Its FDDP, one problem after the other."""
 
     def __init__(self, config: Config, model: Model, starts: np.ndarray):
-        import crocoddyl
-        import pinocchio as pin
+        import crocoddyl  # pyright: ignore[reportMissingImports]
+        import pinocchio
+
+        pin: Any = pinocchio
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "robot.urdf"

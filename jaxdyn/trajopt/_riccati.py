@@ -38,9 +38,14 @@ class Policy(NamedTuple):
     @staticmethod
     def zeros(horizon: int, ndx: int, nu: int, dtype) -> Policy:
         """To begin a loop with; not `ok`."""
+
+        def zeros(*shape: int):
+            return jnp.zeros(shape, dtype)
+
         T, n, m = horizon, ndx, nu
-        shapes = (T, m), (T, m, n), (T + 1, n), (T + 1, n, n), (T, m), (T, m, n), (T, m, m), (), (), ()
-        return Policy(*(jnp.zeros(shape, dtype) for shape in shapes), jnp.array(False))
+        value = zeros(T + 1, n), zeros(T + 1, n, n)
+        of_controls = zeros(T, m), zeros(T, m, n), zeros(T, m, m)
+        return Policy(zeros(T, m), zeros(T, m, n), *value, *of_controls, zeros(), zeros(), zeros(), jnp.array(False))
 
 
 class Held(NamedTuple):
@@ -113,12 +118,11 @@ def _backward(e: Expansion, regularisation, held: Held | None) -> Policy:
     Vxx = e.terminal.xx + regularisation * jnp.eye(e.A.shape[-1], dtype=e.A.dtype)
 
     def one(value, at):
-        M, Z, *of_stage = at
-        stage = stage_of(M, Z, *value, regularisation, *of_stage)
+        M, Z, of_stage = at
+        stage = stage_of(M, Z, value[0], value[1], regularisation, of_stage)
         return (stage.Vx, stage.Vxx), stage
 
-    of_stages = () if held is None else (held,)
-    _, stages = lax.scan(one, (e.terminal.x, Vxx), (*_matrices(e), *of_stages), reverse=True)
+    _, stages = lax.scan(one, (e.terminal.x, Vxx), (*_matrices(e), held), reverse=True)
     return policy_of(e, stages, Vxx, regularisation, held)
 
 
@@ -177,5 +181,9 @@ def without_bounds(e: Expansion, regularisation) -> Policy:
     # In a reversed scan the later part comes first.
     combined = lax.associative_scan(jax.vmap(lambda a, b: combine(b, a)), elements, reverse=True)
     after_Vx, after_Vxx = -combined[3][1:], 0.5 * (combined[4] + jnp.swapaxes(combined[4], 1, 2))[1:]
-    stages = jax.vmap(lambda *at: stage_of(*at, regularisation))(*_matrices(e), after_Vx, after_Vxx)
+
+    def one(M, Z, Vx, Vxx):
+        return stage_of(M, Z, Vx, Vxx, regularisation)
+
+    stages = jax.vmap(one)(*_matrices(e), after_Vx, after_Vxx)
     return policy_of(e, stages, last_Vxx, regularisation)
