@@ -14,7 +14,7 @@ from jaxdyn import samples, to_urdf
 def test_both_libraries_find_the_same(tmp_path, capsys):
     path = tmp_path / "arm.urdf"
     path.write_text(to_urdf(samples.arm()))
-    frame = samples.arm().frame_names[-1]
+    frame = samples.arm().topology.frame_names[-1]
     arguments = ["--robot", str(path), "--frame", frame, "--horizon", "8", "--batch", "2", "--rounds", "1"]
     arguments += ["--iterations", "100", "--goal", "0.3", "0.1", "0.4", "--results", str(tmp_path)]
     assert benchmark_trajopt.main(arguments) == 0
