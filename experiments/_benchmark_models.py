@@ -40,7 +40,7 @@ class UnsupportedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Inertial:
-    """Mass, centre of mass in the body's frame, rotational inertia about it (`xx, yy, zz, xy, xz, yz`)."""
+    """Mass, center of mass in the body's frame, rotational inertia about it (`xx, yy, zz, xy, xz, yz`)."""
 
     mass: float
     center: tuple[float, ...]

@@ -13,7 +13,7 @@ import numpy as np
 
 import jaxdyn
 from jaxdyn import Model, frame_pose, generalized_gravity
-from jaxdyn.cli._motion_tasks import HOME, Drawing, task_of
+from jaxdyn.programs._motion_tasks import HOME, Drawing, task_of
 from jaxdyn.trajopt import (
     ControlResidual,
     FramePositionResidual,

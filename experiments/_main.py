@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxdyn.cli._application import double_precision, exit_code
-from jaxdyn.cli._config import parse_arguments
+from jaxdyn.programs._application import double_precision, exit_code
+from jaxdyn.programs._config import parse_arguments
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from experiments._plants import plant_of
 from jaxdyn import BodyInertia, Model, crba, generalized_gravity, rnea, torque_regressor, with_payload
-from jaxdyn.cli._motion_tasks import HOME
+from jaxdyn.programs._motion_tasks import HOME
 from jaxdyn.sysid import Recording, nearest_physical
 
 FRAME = "link7"
 _OFFSET = (0.05, 0.0, 0.157)
-"""Of the payload's centre from the frame's origin, m."""
+"""Of the payload's center from the frame's origin, m."""
 
 
 class Identified(NamedTuple):
@@ -46,7 +46,7 @@ def identified(nominal: Model, robot: Model, engine: str, seed: int, seconds: fl
     numbers = {"identified": found.tolist(), "true": true.tolist()}
     report = (
         f"payload from {recording.t[-1] - recording.t[0]:.1f} s of motion: {found[0]:.4f} kg (true {true[0]:.4f}), "
-        f"centre at {np.round(found[1:4] / found[0], 4).tolist()} m (true {np.round(true[1:4] / true[0], 4).tolist()})"
+        f"center at {np.round(found[1:4] / found[0], 4).tolist()} m (true {np.round(true[1:4] / true[0], 4).tolist()})"
     )
     return Identified(with_payload(nominal, FRAME, jnp.asarray(found)), numbers, report)
 

@@ -24,7 +24,7 @@ from experiments._benchmark_jax import Jaxdyn, operation
 from experiments._benchmark_report import conditions, number, table
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError
-from jaxdyn.cli._timing import compiled, wall_time
+from jaxdyn.programs._timing import compiled, wall_time
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_gpu.toml"
 OPERATIONS = ("aba", "rnea", "crba", "aba_derivatives", "rnea_derivatives", "gradient", "parameter_gradient")

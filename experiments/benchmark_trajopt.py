@@ -3,7 +3,7 @@
     python -m experiments.benchmark_trajopt [CONFIG] [--key value ...]
 
 The arm reaches for a pose of its last link: a quadratic running cost of pose, state and control, and of the pose at the
-end, as in Crocoddyl's examples of manipulators. Both libraries read the same file, minimise the same cost (which is
+end, as in Crocoddyl's examples of manipulators. Both libraries read the same file, minimize the same cost (which is
 compared at their solutions) from the same guess, and take turns. Without Crocoddyl (`pip install crocoddyl`) this
 library is timed alone.
 """
@@ -30,7 +30,7 @@ from experiments._benchmark_models import RobotError, model_of
 from experiments._benchmark_report import conditions, table
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, Model, frame_pose, load_urdf, to_urdf
-from jaxdyn.cli._files import alone_in, data_path, write_json
+from jaxdyn.programs._files import alone_in, data_path, write_json
 from jaxdyn.spatial import SE3
 from jaxdyn.trajopt import (
     ControlResidual,

@@ -25,8 +25,8 @@ from experiments._main import CONFIGS, experiment
 from experiments._payload import identified, loaded
 from experiments._plants import driven, plant_of, wrong_masses
 from jaxdyn import DataError, Model
-from jaxdyn.cli._files import write_durably, write_json, write_npz
-from jaxdyn.cli._motion_pictures import animate, draw_trajectory, pyplot
+from jaxdyn.programs._files import write_durably, write_json, write_npz
+from jaxdyn.programs._motion_pictures import animate, draw_trajectory, pyplot
 from jaxdyn.trajopt import (
     MPC,
     ClosedLoop,

@@ -25,7 +25,8 @@ import jaxdyn
 from experiments._main import CONFIGS, experiment
 from experiments._population import Controls, Population, draw_models, draw_motion, effort_limits, leaves_by_name
 from jaxdyn import DataError, Model, rollout
-from jaxdyn.cli._files import (
+from jaxdyn.io import load_urdf
+from jaxdyn.programs._files import (
     alone_in,
     data_path,
     digest,
@@ -36,7 +37,6 @@ from jaxdyn.cli._files import (
     write_json,
     write_npz,
 )
-from jaxdyn.io import load_urdf
 
 DEFAULT_CONFIG = CONFIGS / "generate_dataset.toml"
 FORMAT = 1

@@ -30,10 +30,10 @@ from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, Joint, Model, ModelBuilder
-from jaxdyn.cli._files import alone_in, data_path, read_json, require_same, write_durably, write_json, write_npz
+from jaxdyn.programs._files import alone_in, data_path, read_json, require_same, write_durably, write_json, write_npz
 from jaxdyn.sysid import (
     LogCholesky,
-    Parametrisation,
+    Parametrization,
     Positive,
     Recording,
     RolloutErrors,
@@ -51,7 +51,7 @@ INTEGRATOR: Any = "semi_implicit_euler"
 SUBSTEPS = 2
 
 # Published for design C.1, model 1.0 (repository dfki-ric-underactuated-lab/double_pendulum): masses (kg), the length
-# of the first link (m), centres of mass (m) and inertias (kg m^2) from the joints, the rotor's inertia (kg m^2), its
+# of the first link (m), centers of mass (m) and inertias (kg m^2) from the joints, the rotor's inertia (kg m^2), its
 # gear ratio, viscous (N m s) and Coulomb friction (N m).
 MASS = (0.52346, 0.62557)
 LENGTH = 0.2
@@ -87,7 +87,7 @@ class Config:
     matching: float
     """Standard deviation of the defects between segments, in units of the noise."""
     prior_weight: float
-    """Of the pull towards the start."""
+    """Of the pull toward the start."""
     loss: Literal["squares", "pseudo_huber", "cauchy"]
     """Of residuals."""
     loss_scale: float
@@ -102,7 +102,7 @@ class Config:
     """Of the roll-outs that judge, s; the error is also told at half of it."""
     start_every: float
     """s from the start of one of them to that of the next."""
-    max_steps: int
+    max_iterations: int
     """Of each fit."""
     tolerance: float
     """A fit ends where a step is expected to lower the cost by less than this part."""
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(config: Config) -> dict[str, Any]:
     """Fit, test, print, and write `<results>/<name>/`; returns what `summary.json` holds."""
-    for name in ("rate", "segment", "horizon", "start_every", "max_steps", "tolerance"):
+    for name in ("rate", "segment", "horizon", "start_every", "max_iterations", "tolerance"):
         if not getattr(config, name) > 0:
             raise DataError(f"{name} is {getattr(config, name):g}, but it must be positive")
     if not 0 <= config.wrong < 1:
@@ -218,18 +218,18 @@ def robot(config: Config, wrong: float) -> Model:
     return builder.build()
 
 
-def parametrisation(config: Config) -> Parametrisation:
+def parametrization(config: Config) -> Parametrization:
     """Both links' inertias, viscous and Coulomb friction of both joints."""
-    return Parametrisation(robot(config, config.wrong), LogCholesky(), Positive("damping"), Positive("friction"))
+    return Parametrization(robot(config, config.wrong), LogCholesky(), Positive("damping"), Positive("friction"))
 
 
 def fitted(folder: Path, config: Config, runs: dict[str, Recording], held_out: str) -> tuple[RolloutFit, float]:
     """The fit to all runs but one, and how long it took in all, compilation included, s."""
     path = folder / f"state-{held_out}.npz"
     used = [recording for name, recording in runs.items() if name != held_out]
-    p = parametrisation(config)
+    p = parametrization(config)
 
-    def fit(max_steps: int, state=None, report=None) -> RolloutFit:
+    def fit(max_iterations: int, state=None, report=None) -> RolloutFit:
         return fit_rollouts(
             p,
             used,
@@ -243,7 +243,7 @@ def fitted(folder: Path, config: Config, runs: dict[str, Recording], held_out: s
             zero_deviation=config.zero_deviation or None,
             integrator=INTEGRATOR,
             substeps=SUBSTEPS,
-            max_steps=max_steps,
+            max_iterations=max_iterations,
             tolerance=config.tolerance,
             state=state,
             report=report,
@@ -264,7 +264,7 @@ def fitted(folder: Path, config: Config, runs: dict[str, Recording], held_out: s
             content = {**step.state.arrays(), "seconds": np.float64(before + time.perf_counter() - began)}
             write_durably(path, lambda temporary: write_npz(temporary, content))
 
-        out = fit(config.max_steps, state, report)
+        out = fit(config.max_iterations, state, report)
     return out, before + time.perf_counter() - began
 
 
@@ -289,7 +289,7 @@ def begin(folder: Path, config: Config) -> None:
         "held_out",
         "horizon",
         "start_every",
-        "max_steps",
+        "max_iterations",
         "calibrate",
     )
     manifest = {"config": {k: v for k, v in dataclasses.asdict(config).items() if k not in other}}

@@ -24,8 +24,8 @@ from tqdm import tqdm
 import jaxdyn
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, Model, State, rollout
-from jaxdyn.cli._files import write_json
-from jaxdyn.sysid import InertiaScale, Parametrisation, Positive, fit_fleet
+from jaxdyn.programs._files import write_json
+from jaxdyn.sysid import InertiaScale, Parametrization, Positive, fit_fleet
 
 DEFAULT_CONFIG = CONFIGS / "identify_fleet.toml"
 SAMPLES = {
@@ -62,7 +62,7 @@ class Config:
     """s."""
     chunk: int = 128
     """Robots at a time."""
-    max_steps: int = 30
+    max_iterations: int = 30
     seed: int = 0
     results: str = "results"
     """Directory of the results."""
@@ -76,18 +76,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(config: Config) -> dict[str, Any]:
     """Simulate, fit, print, and write `<results>/<name>/summary.json`; returns what it holds."""
-    for name in ("robots", "duration", "rate", "damping", "friction", "chunk", "max_steps"):
+    for name in ("robots", "duration", "rate", "damping", "friction", "chunk", "max_iterations"):
         if not getattr(config, name) > 0:
             raise DataError(f"{name} is {getattr(config, name):g}, but it must be positive")
     if config.robot not in SAMPLES:
         raise DataError(f"robot is {config.robot!r}; known: {', '.join(SAMPLES)}")
     drawing = SAMPLES[config.robot]().with_joint_friction(config.damping, config.friction, 0.1)
-    p = Parametrisation(drawing, InertiaScale(), Positive("damping"), Positive("friction"))
+    p = Parametrization(drawing, InertiaScale(), Positive("damping"), Positive("friction"))
     rng = np.random.default_rng(config.seed)
     true = jnp.asarray(config.spread * rng.standard_normal((config.robots, p.size)))
     q, v, tau = simulated(config, p.model(true), rng)
 
-    def fit(robots: int, max_steps: int, report=None):
+    def fit(robots: int, max_iterations: int, report=None):
         return fit_fleet(
             p,
             q[:robots],
@@ -99,7 +99,7 @@ def run(config: Config) -> dict[str, Any]:
             velocity_noise=config.velocity_noise,
             integrator="semi_implicit_euler",
             chunk=min(config.chunk, config.robots),
-            max_steps=max_steps,
+            max_iterations=max_iterations,
             report=report,
         )
 
@@ -113,7 +113,7 @@ def run(config: Config) -> dict[str, Any]:
             bar.n = done
             bar.set_postfix(steps=steps)
 
-        out = fit(config.robots, config.max_steps, report)
+        out = fit(config.robots, config.max_iterations, report)
     seconds = time.perf_counter() - began
     off = np.abs(out.free - np.asarray(true))
     summary = {

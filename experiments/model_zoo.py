@@ -27,8 +27,9 @@ from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, JaxdynError
-from jaxdyn.cli import _mujoco, _pinocchio
-from jaxdyn.cli._compare import (
+from jaxdyn.io import load_urdf
+from jaxdyn.programs import _mujoco, _pinocchio
+from jaxdyn.programs._compare import (
     allowed_errors,
     answers,
     condition,
@@ -36,7 +37,6 @@ from jaxdyn.cli._compare import (
     largest_errors,
     random_states,
 )
-from jaxdyn.io import load_urdf
 
 DEFAULT_CONFIG = CONFIGS / "model_zoo.toml"
 

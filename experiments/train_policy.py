@@ -28,7 +28,7 @@ from tqdm import tqdm
 import jaxdyn
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, Model, State, Trajectory, rollout
-from jaxdyn.cli._files import (
+from jaxdyn.programs._files import (
     alone_in,
     read_json,
     require_same,

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 type ArrayLike = jax.Array | np.ndarray | float | Sequence
 """What functions that build models accept where numbers are meant."""
 
-# What functions take: JAX or NumPy arrays. What they return is spelt out as `Float[Array, ...]`.
+# What functions take: JAX or NumPy arrays. What they return is spelled out as `Float[Array, ...]`.
 type Configuration = Float[Array | np.ndarray, "*batch nq"]
 type Velocity = Float[Array | np.ndarray, "*batch nv"]
 type Wrenches = Float[Array | np.ndarray, "*batch nb 6"]

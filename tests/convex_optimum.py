@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxdyn.sysid import pseudo_inertia
-from jaxdyn.sysid._physical_fit import PhysicalProblem
+from jaxdyn.sysid.torques._physical_fit import PhysicalProblem
 
 
 def convex_optimum(problem: PhysicalProblem) -> float:

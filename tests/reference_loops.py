@@ -3,7 +3,7 @@
 `Featherstone`: the recursions in body axes (Rigid Body Dynamics Algorithms, 2008: tables 5.1, 6.2 and 7.1, section 2.8
 for the transforms), spatial vectors with the angular part first. `bae_haug`: forward dynamics in the notation of Bae &
 Haug (A recursive formulation for constrained mechanical system dynamics, part I, Mechanics of Structures and Machines
-1987), with the velocity of the mass centre and the angular velocity in world axes for the state of a body.
+1987), with the velocity of the mass center and the angular velocity in world axes for the state of a body.
 
 Both see a model as a chain of nodes, one a primitive joint: revolute, prismatic, helical, ball or free. Joints that are
 several of these are as many nodes with massless bodies between them. Joint friction and springs are left out.
@@ -60,7 +60,7 @@ class Node:
     mass: float
     center: np.ndarray
     inertia: np.ndarray
-    """About the centre of mass."""
+    """About the center of mass."""
     armature: np.ndarray
 
     def pose(self, q):
@@ -241,7 +241,7 @@ class Featherstone:
 
 
 def bae_haug(model, q, v, tau, f_ext=None, base=None):
-    """Accelerations `[nv]`. With `Y = [r', omega]` of the mass centre `r`:
+    """Accelerations `[nv]`. With `Y = [r', omega]` of the mass center `r`:
 
         Y_i = B_i Y_j + b_i z'_i,    dY_i/dt = B_i dY_j/dt + b_i z''_i + d_i,    d_i = B'_i Y_j + b'_i z'_i
         M_j <- M_j + B^T (M - M b D^-1 b^T M) B,    D = b^T M b

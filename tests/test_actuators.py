@@ -77,7 +77,7 @@ def test_the_step_response_of_a_lag_is_an_exponential():
     T, dt = 0.05, 0.02
     y = outputs(FirstOrderLag(T, dt, initial=-1.0), np.full((20, 1), 3.0), at())
     np.testing.assert_allclose(y[:, 0], 3 - 4 * np.exp(-dt * np.arange(1, 21) / T), rtol=1e-12)
-    # Twice as fine, the same curve: the discretisation is exact.
+    # Twice as fine, the same curve: the discretization is exact.
     fine = outputs(FirstOrderLag(T, dt / 2, initial=-1.0), np.full((40, 1), 3.0), at())
     np.testing.assert_allclose(fine[1::2], y, rtol=1e-12)
 

@@ -14,8 +14,8 @@ import pytest
 import jaxdyn
 from jaxdyn import _batching
 from jaxdyn._batching import Derivatives, Plain, call
-from jaxdyn.algorithms._boundary import batched, full, rows
-from jaxdyn.model._layout import rows_of, to_leading
+from jaxdyn.algorithms.recursions._algorithm import batched, full, rows
+from jaxdyn.tree._rows import rows_of, to_leading
 
 
 def toy(x, A, s):

@@ -1,4 +1,4 @@
-"""Momentum about the centre of mass, its motion, and the motion of frames, against Pinocchio; the power that changes
+"""Momentum about the center of mass, its motion, and the motion of frames, against Pinocchio; the power that changes
 the energy, along a motion."""
 
 import jax

@@ -21,7 +21,7 @@ from jaxdyn.trajopt import (
     collocation,
     ddp,
 )
-from jaxdyn.trajopt._collocation import _Program, _rows
+from jaxdyn.trajopt.collocation._collocation import _Program, _rows
 
 HORIZON = 20
 

@@ -16,9 +16,9 @@ from urdf_texts import joint, link, robot
 
 import jaxdyn
 from jaxdyn.cli import _benchmark, _check, _identify, _info, _main, _optimize, _view, main
-from jaxdyn.cli._config import parse_command
 from jaxdyn.cli._identify import Columns, load_from_zero
-from jaxdyn.cli._robot_file import parse
+from jaxdyn.programs._config import parse_command
+from jaxdyn.programs._robot_file import parse
 
 SWING = """<mujoco><worldbody><body name="ball" pos="0 0 1"><freejoint name="base"/><geom size="0.1"/>
   <body name="plate" pos="0.3 0 0"><joint name="hinge" axis="0 1 0" stiffness="2" damping="1" armature="0.1"/>

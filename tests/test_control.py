@@ -11,8 +11,8 @@ import jaxdyn
 from experiments import control
 from experiments._payload import identified, loaded
 from experiments._plants import jaxdyn_plant, mujoco_plant, wrong_masses
-from jaxdyn.cli._config import parse_arguments
-from jaxdyn.cli._motion_tasks import HOME
+from jaxdyn.programs._config import parse_arguments
+from jaxdyn.programs._motion_tasks import HOME
 
 CONFIGS = control.DEFAULT_CONFIG.parent
 SMALL = ("--solver", "predictive_sampling", "--samples", "16", "--iterations", "2", "--horizon", "15")

@@ -117,7 +117,7 @@ def test_known_data_sets():
     for name in dataset_names():
         known = dataset(name)
         assert known.name == name
-        assert known.licence
+        assert known.license
         assert known.source
         assert all(len(x) == 64 for x in known.files.values())
     with pytest.raises(JaxdynError, match="did you mean 'kuka_lwr4'"):

@@ -15,7 +15,8 @@ from robots import robot_path
 
 import jaxdyn
 from jaxdyn import ShapeError
-from jaxdyn.algorithms import _derivatives, _pairs
+from jaxdyn.algorithms import _first_derivatives
+from jaxdyn.algorithms.recursions import _dof_matrices
 from jaxdyn.io import load_urdf
 
 STATES = 3
@@ -148,7 +149,7 @@ def test_a_tree_with_friction():
 
 def test_the_robots_have_matrices_of_both_layouts():
     """Else the tests above would not have seen both."""
-    assert case("ur5").model.nv < case("tree").model.nv <= _pairs.BATCH_LAST_LIMIT < case("solo12").model.nv
+    assert case("ur5").model.nv < case("tree").model.nv <= _dof_matrices.BATCH_LAST_LIMIT < case("solo12").model.nv
 
 
 @pytest.fixture(params=[True, False], ids=["batch last", "batch first"])
@@ -156,13 +157,13 @@ def layout(request, monkeypatch):
     """One layout for all robots. What is compiled before is not used again: tests compile functions of their own."""
     used = []
 
-    class Spy(_pairs.Pairs):
+    class Spy(_dof_matrices.Pairs):
         def __init__(self, *args):
             super().__init__(*args)
             used.append(self.batch_last)
 
-    monkeypatch.setattr(_pairs, "BATCH_LAST_LIMIT", 1000 if request.param else 0)
-    monkeypatch.setattr(_derivatives, "Pairs", Spy)
+    monkeypatch.setattr(_dof_matrices, "BATCH_LAST_LIMIT", 1000 if request.param else 0)
+    monkeypatch.setattr(_first_derivatives, "Pairs", Spy)
     yield request.param
     assert set(used) == {request.param}
 

@@ -107,7 +107,7 @@ def random_table(rng, n: int) -> np.ndarray:
 
 
 def lagrange_torques(table, kinds, convention, links, gravity, q, v, a):
-    """`d/dt dL/dv - dL/dq` with velocities of the centres of mass from products of matrices, by JAX's derivatives."""
+    """`d/dt dL/dv - dL/dq` with velocities of the centers of mass from products of matrices, by JAX's derivatives."""
 
     def matrix(row, kind, x):
         length, alpha, d, theta = row
@@ -227,7 +227,7 @@ def test_one_robot_in_both_conventions(seed):
 
 
 def planar(lengths, convention, masses, coms, moments, gravity=(0, -9.81, 0)) -> Model:
-    """Revolute joints about z; `coms`: from each joint along its link; `moments`: about the centres of mass."""
+    """Revolute joints about z; `coms`: from each joint along its link; `moments`: about the centers of mass."""
     n = len(lengths)
     shift = np.array(lengths) if convention == "standard" else np.zeros(n)
     a = np.array(lengths) if convention == "standard" else np.array([0, *lengths[:-1]])
@@ -286,7 +286,7 @@ def test_planar_elbow_manipulator(convention):
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_planar_three_links(convention):
-    """By sums over links of the Jacobians of their centres of mass: Siciliano et al., eq. 7.32 for a planar arm."""
+    """By sums over links of the Jacobians of their centers of mass: Siciliano et al., eq. 7.32 for a planar arm."""
     lengths, coms = np.array([0.8, 0.6, 0.4]), np.array([0.3, 0.35, 0.1])
     masses, moments, g = np.array([3.0, 2.0, 1.0]), np.array([0.2, 0.1, 0.03]), 9.81
     model = planar(lengths, convention, masses, coms, moments)

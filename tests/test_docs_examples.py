@@ -67,8 +67,8 @@ def test_swing_up(tmp_path):
     assert number(r"at most # degrees", text) < 5.0
 
 
-def test_randomised_robots(tmp_path):
-    text = output("randomised_robots", tmp_path, XLA_FLAGS="--xla_force_host_platform_device_count=4")
+def test_randomized_robots(tmp_path):
+    text = output("randomized_robots", tmp_path, XLA_FLAGS="--xla_force_host_platform_device_count=4")
     assert text.startswith("4 devices")
     before, after = (number(pattern, text) for pattern in (r"error # ->", r"-> # rad"))
     assert after < 0.8 * before

@@ -607,7 +607,7 @@ def test_scaled_robots_have_scaled_torques(tree):
     expected = rnea(tree, q, v, a) * M * L ** (2 - linear_v)
     assert relative_error(rnea(model, q * L**linear_q, v * L**linear_v, a * L**linear_v), expected) < 1e-11
     np.testing.assert_allclose(scaled(tree).inertial_parameters, tree.inertial_parameters)
-    np.testing.assert_allclose(scaled(tree, 3.0, 2.0).gravity, tree.gravity)
+    np.testing.assert_allclose(scaled(tree, length=3.0, mass=2.0).gravity, tree.gravity)
 
 
 def test_scaled_springs_limits_and_mimics():
@@ -616,7 +616,7 @@ def test_scaled_springs_limits_and_mimics():
     builder.add_body("nail", "finger", Joint(name="n", mimic=Mimic("rail", 4.0, 0.5)), None, TOOL)
     model = builder.build()
     L, M = 2.0, 3.0
-    big = scaled(model, L, M)
+    big = scaled(model, length=L, mass=M)
     by_name = {model.joint_names[a]: k for k, (a, _) in enumerate(model.topology.mimics)}
     factors = {"jaw_joint": (1, 1), "f": (L, L), "n": (1 / L, 1)}
     for name, (m, o) in factors.items():
@@ -655,7 +655,7 @@ EDITS = {
     "attach": (lambda m, x: attach(m, m, "tool", x, "b_"), MOUNT),
     "friction": (lambda m, x: with_joint_friction(m, {"rail": x[0]}, x[1], {"wrist": x[2]}), np.array([0.1, 0.2, 0.3])),
     "armature": (lambda m, x: with_armature(m, x), np.array([0.1, 0.2, 0.3])),
-    "scale": (lambda m, x: scaled(m, x[0], x[1]), np.array([1.3, 0.8])),
+    "scale": (lambda m, x: scaled(m, length=x[0], mass=x[1]), np.array([1.3, 0.8])),
 }
 
 
@@ -721,13 +721,18 @@ def test_batches(arm, name):
         single = [with_joint_friction(arm, {"rail": y[0]}, y) for y in many]
     elif name == "scale":
         many = x * np.array([1, 2, 3])[:, None]
-        edited, single = scaled(arm, many[:, 0], many[:, 1]), [scaled(arm, *y) for y in many]
+        edited, single = (
+            scaled(arm, length=many[:, 0], mass=many[:, 1]),
+            [scaled(arm, length=y[0], mass=y[1]) for y in many],
+        )
     else:
         many = np.stack([x] * 3)
         if name != "attach":
             many = many * np.array([1, 2, 3])[:, None]
         edited, single = edit(arm, many), [edit(arm, y) for y in many]
-    models = jax.tree.map(lambda *leaves: np.stack(leaves), arm, with_payload(arm, "hand", TOOL), scaled(arm, 1.2))
+    models = jax.tree.map(
+        lambda *leaves: np.stack(leaves), arm, with_payload(arm, "hand", TOOL), scaled(arm, length=1.2)
+    )
     of_models = edit(models, x)
     of_each = [edit(jax.tree.map(lambda leaf, k=k: leaf[k], models), x) for k in range(3)]
     for out, expected in ((edited, single), (of_models, of_each)):

@@ -46,7 +46,7 @@ def test_forward_reverse_and_central_differences(names):
     for argument, value in at.items():
         direction = rng.normal(size=value.shape)
         if argument == "inertial_parameters":
-            # A body without mass has no centre of mass that could change smoothly.
+            # A body without mass has no center of mass that could change smoothly.
             direction *= 0.01 * np.arange(len(value))[:, None]
         expected = float(jnp.vdot(reverse[argument], direction))
         scale = max(abs(expected), float(jnp.abs(reverse[argument]).max()))

@@ -249,7 +249,7 @@ def test_newton_euler():
     (model, _, v, x, f_ext), ours, loops = values()
     form, twist = ours["newton_euler"], ours["denoc"].twist.reshape(LOOPS, model.nb, 6)
     assert relative_error(form.tau + model.armature * x, loops["tau"]) < TOLERANCE
-    # The power of drives and external wrenches is that of the forces at the bodies' centres.
+    # The power of drives and external wrenches is that of the forces at the bodies' centers.
     linear = np.einsum("bkji,bkj->bki", loops["R"], twist[..., :3])
     center = linear + np.cross(form.angular_velocity, model.center_of_mass)
     bodies = (form.force * center + form.moment * form.angular_velocity).sum((-1, -2))

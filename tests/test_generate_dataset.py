@@ -18,8 +18,8 @@ import jaxdyn
 from experiments import generate_dataset
 from experiments._population import Controls, draw_models, draw_motion
 from jaxdyn import DataError, Model, rnea
-from jaxdyn.cli._config import read_config
-from jaxdyn.cli._files import write_durably, write_npz
+from jaxdyn.programs._config import read_config
+from jaxdyn.programs._files import write_durably, write_npz
 from jaxdyn.sysid import is_physical
 
 SMALL = (
@@ -206,8 +206,8 @@ def test_noise_has_its_size_and_its_corner():
     assert torque.shape == (200, 300, 2)
     assert state.q.shape == (200, 2)
     assert torque.std() == pytest.approx(0.2 * 10, rel=0.05)
-    neighbours = np.mean(torque[:, 1:] * torque[:, :-1]) / np.mean(torque**2)
-    assert neighbours == pytest.approx(np.exp(-2 * np.pi * 2.0 * 0.01), rel=0.02)
+    neighbors = np.mean(torque[:, 1:] * torque[:, :-1]) / np.mean(torque**2)
+    assert neighbors == pytest.approx(np.exp(-2 * np.pi * 2.0 * 0.01), rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import jaxdyn
 from experiments import identify
 from jaxdyn import DataError, Model, ModelError, rnea
 from jaxdyn.cli import _identify
-from jaxdyn.cli._config import read_config
-from jaxdyn.cli._simulated_recording import Simulation, simulate
+from jaxdyn.programs._config import read_config
+from jaxdyn.programs._simulated_recording import Simulation, simulate
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares
 
 V_SCALE = 0.05
@@ -47,7 +47,7 @@ def motion(model: Model, seed: int, n: int = 300, offset: np.ndarray | float = 0
 
 
 def shape():
-    from jaxdyn.sysid._torque_model import Shape
+    from jaxdyn.sysid.torques._torque_model import Shape
 
     return Shape(np.full(3, V_SCALE), np.ones(3), np.zeros(3), np.zeros(3))
 
@@ -64,7 +64,7 @@ def test_noise_free_torques_are_recovered_exactly():
     linear = ordinary_least_squares(prior, train, friction_velocity=V_SCALE)
     assert physical.physical.all()
     assert len(seen) == physical.iterations > 0
-    # The pull towards the prior is all that keeps the fit from being exact; noise weights make it vanish.
+    # The pull toward the prior is all that keeps the fit from being exact; noise weights make it vanish.
     assert np.all(rms(physical.predict(test) - test.tau) < 1e-5 * rms(test.tau))
     assert np.all(rms(linear.predict(test) - test.tau) < 1e-9 * rms(test.tau))
     for fit in (physical, linear):
@@ -109,7 +109,7 @@ def test_re_weighting_finds_the_quiet_joints():
 
 
 def test_the_compressed_problem_is_the_full_one():
-    from jaxdyn.sysid._torque_model import Samples
+    from jaxdyn.sysid.torques._torque_model import Samples
 
     truth, prior, offset = truth_and_prior()
     data = motion(truth, 9, n=5000, offset=offset)  # more than one chunk
@@ -131,15 +131,15 @@ def test_the_compressed_problem_is_the_full_one():
 
 def test_the_gradient_vanishes_at_the_solution():
     """The cost written out on the samples, with the model's own inverse dynamics, has its minimum at the fit."""
-    from jaxdyn.sysid._physical_fit import minimise, start_at
-    from jaxdyn.sysid._torque_model import Samples, with_parameters
+    from jaxdyn.sysid.torques._physical_fit import minimize, start_at
+    from jaxdyn.sysid.torques._torque_model import Samples, with_parameters
 
     truth, prior, offset = truth_and_prior()
     data = motion(truth, 10, n=100, offset=offset)
     samples = Samples(prior, data, JointEffects(), shape())
     layout = samples.layout
     problem = start_at(prior, samples, 1.0, 1.0).with_data(samples.compressed()[0], np.ones(3), layout)
-    point = minimise(problem, problem.prior, 200, lambda *_: None).point
+    point = minimize(problem, problem.prior, 200, lambda *_: None).point
 
     def cost(at, x):
         new = at.moved(x, problem.offset_scale)
@@ -179,7 +179,7 @@ def test_errors():
     bad = eqx.tree_at(lambda m: m.inertial_parameters, prior, prior.inertial_parameters.at[1, 9].set(9.0))
     with pytest.raises(ModelError, match=r"link1.*nearest_physical"):
         fit_inverse_dynamics(bad, data)
-    starved = fit_inverse_dynamics(prior, data, max_steps=1, rounds=1)
+    starved = fit_inverse_dynamics(prior, data, max_iterations=1, rounds=1)
     assert "out of steps" in starved.status
     assert starved.physical.all()
 

@@ -11,8 +11,8 @@ import pytest
 
 from experiments import identify_double_pendulum as experiment
 from jaxdyn import State
-from jaxdyn.cli._config import read_config
-from jaxdyn.sysid._robot import simulated
+from jaxdyn.programs._config import read_config
+from jaxdyn.sysid.rollouts._actuated_robot import simulated
 
 RECORDINGS = Path(os.environ.get("JAXDYN_DATA", "")) / "double_pendulum"
 ZEROS = np.array([[0.05, -0.02], [0.0, 0.03], [-0.04, 0.05]])

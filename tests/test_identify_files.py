@@ -11,7 +11,7 @@ import jaxdyn
 from experiments import identify
 from jaxdyn import DataError, to_urdf
 from jaxdyn.cli import _identify
-from jaxdyn.cli._fit_files import Kept
+from jaxdyn.programs._fit_files import Kept
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics
 
 ROBOT = jaxdyn.samples.chain(2)

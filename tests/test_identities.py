@@ -1,4 +1,4 @@
-"""Laws of mechanics that hold whatever the algorithm: centre of mass, energy, momentum."""
+"""Laws of mechanics that hold whatever the algorithm: center of mass, energy, momentum."""
 
 import equinox as eqx
 import jax

@@ -38,7 +38,7 @@ TREE = [
 ]
 
 
-# Source: repository rbdl/rbdl, tests/ (zlib licence).
+# Source: repository rbdl/rbdl, tests/ (zlib license).
 @pytest.mark.parametrize(
     ("links", "q", "expected"),
     [
@@ -115,7 +115,7 @@ IIWA_TAU = {
 }  # fmt: skip
 
 
-# Position, roll-pitch-yaw as multiples of pi/2, mass, centre of mass, principal moments: the URDF there.
+# Position, roll-pitch-yaw as multiples of pi/2, mass, center of mass, principal moments: the URDF there.
 IIWA = (
     ((0, 0, 0.1575), (0, 0, 0), 5.76, (0, -0.03, 0.12), (0.033, 0.0333, 0.0123)),
     ((0, 0, 0.2025), (1, 0, 2), 6.35, (0.0003, 0.059, 0.042), (0.0305, 0.0304, 0.011)),

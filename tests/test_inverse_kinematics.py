@@ -60,7 +60,7 @@ def test_reached_within_the_limits_and_each_by_itself():
     np.testing.assert_array_equal(mixed.q[2], found.q[2])
     assert np.isfinite(mixed.q).all()
     assert within_limits(model, mixed.q)
-    # Out of reach, the arm stretches towards the target.
+    # Out of reach, the arm stretches toward the target.
     assert float(mixed.error[0]) == pytest.approx(
         float(errors(model, mixed.q, "flange", SE3(pose.rotation, far))[0][0])
     )
@@ -130,8 +130,8 @@ def test_errors():
         inverse_kinematics(model, (), start)
     with pytest.raises(ModelError, match="tolerance"):
         inverse_kinematics(model, target, start, tolerance=0.0)
-    with pytest.raises(ModelError, match="max_steps"):
-        inverse_kinematics(model, target, start, max_steps=0)
+    with pytest.raises(ModelError, match="max_iterations"):
+        inverse_kinematics(model, target, start, max_iterations=0)
     with pytest.raises(ShapeError, match="position of 'flange'"):
         inverse_kinematics(model, FrameTarget("flange", jnp.zeros(4)), start)
     with pytest.raises(ShapeError, match=r"do not broadcast.*position of 'flange'"):
@@ -159,9 +159,9 @@ def test_a_thousand_reachable_targets(name, frame, missed):
     assert within_limits(model, found.q)
     # From a start nearby no other is needed.
     near = jnp.clip(goal + 0.05, model.position_lower, model.position_upper)
-    closer = inverse_kinematics(model, target, near, max_steps=30)
+    closer = inverse_kinematics(model, target, near, max_iterations=30)
     # One of each robot's needs more steps than these, and says so.
     assert (closer.status == IKStatus.REACHED).sum() >= 999
     assert (closer.status[~closer.reached] == IKStatus.MAX_STEPS).all()
-    few = inverse_kinematics(model, target, start, max_steps=3)
+    few = inverse_kinematics(model, target, start, max_iterations=3)
     assert (few.status == IKStatus.MAX_STEPS).sum() > 500

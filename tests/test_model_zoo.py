@@ -8,8 +8,8 @@ import pytest
 from urdf_texts import arm, joint, link, robot
 
 from experiments import model_zoo
-from jaxdyn.cli._compare import largest_errors
-from jaxdyn.cli._pinocchio import followers
+from jaxdyn.programs._compare import largest_errors
+from jaxdyn.programs._pinocchio import followers
 
 LIMIT = '<limit lower="-1" upper="2" effort="1" velocity="1"/>'
 FOLLOWING = robot(

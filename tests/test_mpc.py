@@ -23,8 +23,8 @@ from jaxdyn.trajopt import (
     Status,
     closed_loop,
 )
-from jaxdyn.trajopt._disturbance import disturbed
-from jaxdyn.trajopt._dynamics import AbstractDynamics
+from jaxdyn.trajopt.problem._disturbance import disturbed
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 
 DT, HORIZON = 0.05, 12
 traces = 0

@@ -8,8 +8,8 @@ import pytest
 
 from experiments import optimize
 from jaxdyn import aba
-from jaxdyn.cli._config import read_config
-from jaxdyn.cli._motion_tasks import TASKS, quadrotor_actuation, quadrotor_model, task_of
+from jaxdyn.programs._config import read_config
+from jaxdyn.programs._motion_tasks import TASKS, quadrotor_actuation, quadrotor_model, task_of
 
 CONFIGS = sorted(optimize.DEFAULT_CONFIG.parent.glob("optimize_*.toml"))
 

@@ -1,4 +1,4 @@
-"""Parametrisations: bijections between free numbers and robots."""
+"""Parametrizations: bijections between free numbers and robots."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ from jaxdyn.sysid import (
     InertiaScale,
     LinkLength,
     LogCholesky,
-    Parametrisation,
+    Parametrization,
     Payload,
     Placement,
     Positive,
@@ -33,10 +33,10 @@ def arm():
 
 
 def everything():
-    """A parametrisation of each kind, on one arm."""
+    """A parametrization of each kind, on one arm."""
     model = arm()
     names, joints = model.body_names, model.joint_names
-    return Parametrisation(
+    return Parametrization(
         model,
         LogCholesky(names[:1]),
         FixedMass(names[1:2]),
@@ -51,7 +51,7 @@ def everything():
     )
 
 
-def numbers(p: Parametrisation, seed: int = 0, size: float = 0.5) -> jax.Array:
+def numbers(p: Parametrization, seed: int = 0, size: float = 0.5) -> jax.Array:
     return jnp.asarray(size * np.random.default_rng(seed).standard_normal(p.size))
 
 
@@ -61,7 +61,7 @@ def assert_same(a, b, rtol=1e-9):
 
 
 @pytest.fixture(scope="module")
-def p() -> Parametrisation:
+def p() -> Parametrization:
     return everything()
 
 
@@ -89,7 +89,7 @@ def test_steps_are_about_the_present_model(p):
     here = p.model(x)
     # Payloads count from their guess, wherever the reference is.
     keep = jnp.asarray(["payload" not in name for name in p.names])
-    about = Parametrisation(here, *_without_payload(p))
+    about = Parametrization(here, *_without_payload(p))
     assert_same(moved.joint_placement, about.model(step[keep]).joint_placement)
     assert_same(moved.inertial_parameters[:3], about.model(step[keep]).inertial_parameters[:3])
     assert_same(moved.friction, about.model(step[keep]).friction)
@@ -113,7 +113,7 @@ def _without_payload(p):
 
 def test_the_pull_is_the_entropic_divergence():
     model = arm()
-    p = Parametrisation(model, LogCholesky(), Positive("damping"))
+    p = Parametrization(model, LogCholesky(), Positive("damping"))
     x = numbers(p, 4)
     new = p.model(x)
     J0, J = (np.asarray(pseudo_inertia(m.inertial_parameters)) for m in (model, new))
@@ -121,7 +121,7 @@ def test_the_pull_is_the_entropic_divergence():
     W = np.linalg.solve(J0, J)
     expected = np.sum(np.trace(W, axis1=1, axis2=2) - np.log(np.linalg.det(W)) - 4) + np.sum(ratio - np.log(ratio) - 1)
     assert float(p.divergence(x)) == pytest.approx(expected, rel=1e-9)
-    scale = Parametrisation(model, InertiaScale(shared=True))
+    scale = Parametrization(model, InertiaScale(shared=True))
     W = np.exp(0.3) * np.eye(4)
     expected = 4 * (np.trace(W) - np.log(np.linalg.det(W)) - 4)
     assert float(scale.divergence(jnp.array([0.3]))) == pytest.approx(expected, rel=1e-9)
@@ -133,7 +133,7 @@ def test_the_pull_is_smooth_and_of_full_rank_at_the_reference(p):
     assert np.linalg.matrix_rank(J) == p.size
     np.testing.assert_allclose(p.pull(p.zeros()), 0, atol=1e-12)
     # Its series meets its formula.
-    step = jax.vmap(jax.grad(lambda x: Parametrisation(arm(), InertiaScale(shared=True)).pull(x[None])[0]))
+    step = jax.vmap(jax.grad(lambda x: Parametrization(arm(), InertiaScale(shared=True)).pull(x[None])[0]))
     slopes = np.asarray(step(jnp.array([-0.030001, -0.029999, 0.029999, 0.030001])))
     np.testing.assert_allclose(slopes[::2], slopes[1::2], rtol=1e-5)
 
@@ -154,17 +154,17 @@ def test_payload_is_what_with_payload_adds():
     model = arm()
     frame = next(iter(set(model.frames) - set(model.body_names)), model.body_names[-1])
     load = BodyInertia.box(2.0, (0.1, 0.2, 0.3), (0.05, 0, 0.1))
-    p = Parametrisation(model, Payload(frame, BodyInertia.sphere(1.0, 0.05)))
+    p = Parametrization(model, Payload(frame, BodyInertia.sphere(1.0, 0.05)))
     carrying = model.with_payload(frame, load)
     again = p.model(p.free(carrying))
     assert_same(again.inertial_parameters, carrying.inertial_parameters)
     with pytest.raises(ModelError, match="guess"):
-        Parametrisation(model, Payload(frame, np.zeros(10)))
+        Parametrization(model, Payload(frame, np.zeros(10)))
 
 
 def test_gains_of_drives_are_free_too():
     robot = Robot(arm(), Actuation(Gear(np.full(4, 2.0))))
-    p = Parametrisation(robot, Positive(lambda r: r.actuation.blocks[0].ratio, at=slice(3)), Positive("damping"))
+    p = Parametrization(robot, Positive(lambda r: r.actuation.blocks[0].ratio, at=slice(3)), Positive("damping"))
     x = numbers(p, 6)
     new = p.model(x)
     np.testing.assert_allclose(new.actuation.blocks[0].ratio[:3], 2 * np.exp(np.asarray(x[:3])))
@@ -187,7 +187,7 @@ def mirrored_pair():
 
 def test_mirrored_bodies_share_their_numbers():
     model = mirrored_pair()
-    p = Parametrisation(model, Symmetric([("left", "right")], [LogCholesky(), Positive("damping")]))
+    p = Parametrization(model, Symmetric([("left", "right")], [LogCholesky(), Positive("damping")]))
     assert p.size == 11
     new = p.model(numbers(p, 7))
     assert float(new.damping[6]) == float(new.damping[7]) > 0
@@ -203,9 +203,9 @@ def test_mirrored_bodies_share_their_numbers():
     with pytest.raises(ModelError, match=r"inertial_parameters|damping"):
         p.free(model)
     with pytest.raises(ModelError, match="mirror image"):
-        Parametrisation(model, Symmetric([("left", "right")], [LogCholesky()], normal=(1, 0, 0)))
+        Parametrization(model, Symmetric([("left", "right")], [LogCholesky()], normal=(1, 0, 0)))
     with pytest.raises(ModelError, match="both about"):
-        Parametrisation(model, Symmetric([("left", "right")], [LogCholesky()]), LogCholesky(["right"]))
+        Parametrization(model, Symmetric([("left", "right")], [LogCholesky()]), LogCholesky(["right"]))
 
 
 def test_vmap_over_references():
@@ -213,7 +213,7 @@ def test_vmap_over_references():
     models = eqx.filter_vmap(lambda scale: dataclasses.replace(model, damping=scale * model.damping))(
         jnp.array([1.0, 2.0, 3.0])
     )
-    many = eqx.filter_vmap(lambda m: Parametrisation(m, Positive("damping")))(models)
+    many = eqx.filter_vmap(lambda m: Parametrization(m, Positive("damping")))(models)
     x = jnp.full((3, 4), 0.1)
     out = jax.vmap(lambda p, x: p.model(x).damping)(many, x)
     np.testing.assert_allclose(out, np.exp(0.1) * 0.1 * np.array([[1], [2], [3]]) * np.ones(4), rtol=1e-12)
@@ -255,18 +255,18 @@ def test_single_precision():
 def test_mistakes_are_named(choices, error, message):
     model = eqx.tree_at(lambda m: m.joint_placement, arm(), arm().joint_placement.at[0, :3].set(0.0))
     with pytest.raises(error, match=message):
-        Parametrisation(model, *choices)
+        Parametrization(model, *choices)
 
 
-def test_what_a_parametrisation_cannot_give_has_no_free_numbers():
+def test_what_a_parametrization_cannot_give_has_no_free_numbers():
     model = arm()
-    p = Parametrisation(model, Positive("damping"))
+    p = Parametrization(model, Positive("damping"))
     with pytest.raises(ModelError, match="gravity"):
         p.free(eqx.tree_at(lambda m: m.gravity, model, jnp.array([0.0, 0.0, -1.0])))
     with pytest.raises(ShapeError, match="free"):
         p.model(jnp.zeros(3))
     unphysical = eqx.tree_at(lambda m: m.inertial_parameters, model, -model.inertial_parameters)
     with pytest.raises(ModelError, match="link0"):
-        Parametrisation(unphysical, LogCholesky())
+        Parametrization(unphysical, LogCholesky())
     with pytest.raises(ModelError, match="has no logarithm"):
-        Parametrisation(model.with_joint_friction(friction={"joint3": 0.0}), Positive("friction"))
+        Parametrization(model.with_joint_friction(friction={"joint3": 0.0}), Positive("friction"))

@@ -100,7 +100,7 @@ def test_what_a_motion_does_not_excite_the_prior_decides():
     fit = identify_payload(bare, *still, frame="tool", joint_effects=effects)
     assert fit.mass == pytest.approx(1.3, rel=1e-3)
     np.testing.assert_allclose(fit.center_of_mass, PAYLOAD.center_of_mass, atol=1e-3)
-    # At rest only weight and centre of mass count.
+    # At rest only weight and center of mass count.
     assert np.all(fit.intervals.prior_share[4:] > 0.9)
     assert np.all(fit.intervals.prior_share[:4] < 0.1)
     assert fit.intervals.decided_by_prior() == ("Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")

@@ -15,7 +15,7 @@ from jaxdyn.simulate import Actuation, FirstOrderLag, Gear
 from jaxdyn.sysid import (
     Additive,
     LinkLength,
-    Parametrisation,
+    Parametrization,
     Positive,
     Recording,
     Robot,
@@ -23,13 +23,13 @@ from jaxdyn.sysid import (
     fit_rollouts,
     rollout_errors,
 )
-from jaxdyn.sysid._arrow import Rows, column_norms, compressed, eliminated, influence, solution
-from jaxdyn.sysid._shooting import (
+from jaxdyn.sysid.rollouts._arrow import Rows, column_norms, compressed, eliminated, influence, solution
+from jaxdyn.sysid.rollouts._shooting import (
     ShootingProblem,
     ShootingState,
     _lossy,
     first_state,
-    linearised,
+    linearized,
     loss_curvature,
     loss_weight,
     moved,
@@ -45,7 +45,7 @@ OPTIONS = {
     "position_noise": POSITION,
     "velocity_noise": VELOCITY,
     "integrator": "semi_implicit_euler",
-    "max_steps": 30,
+    "max_iterations": 30,
 }
 
 
@@ -76,9 +76,9 @@ def wrong(model):
 
 
 @pytest.fixture(scope="module")
-def parametrisation():
+def parametrization():
     start = wrong(truth())
-    return Parametrisation(
+    return Parametrization(
         start,
         Positive("damping"),
         Positive("friction", shared=True),
@@ -93,13 +93,13 @@ def recordings():
 
 
 @pytest.fixture(scope="module")
-def fit(parametrisation, recordings):
+def fit(parametrization, recordings):
     steps = []
-    out = fit_rollouts(parametrisation, recordings, report=steps.append, **OPTIONS)
+    out = fit_rollouts(parametrization, recordings, report=steps.append, **OPTIONS)
     return out, steps
 
 
-def test_gravity_length_and_friction_are_recovered(fit, parametrisation):
+def test_gravity_length_and_friction_are_recovered(fit, parametrization):
     out, _ = fit
     assert out.converged
     assert out.iterations < 25
@@ -118,10 +118,10 @@ def test_gravity_length_and_friction_are_recovered(fit, parametrisation):
         np.testing.assert_array_equal(value, getattr(out.robot, name))
     ratio = np.sqrt(np.diagonal(out.clustered_covariance)) / out.standard_errors
     assert np.all((ratio > 0.4) & (ratio < 2.0))
-    assert out.before.gravity[2] == parametrisation.reference.gravity[2]
+    assert out.before.gravity[2] == parametrization.reference.gravity[2]
 
 
-def test_intervals_by_name_and_by_bootstrap(fit, parametrisation):
+def test_intervals_by_name_and_by_bootstrap(fit, parametrization):
     out, _ = fit
     table = out.intervals()
     assert "damping(lower_joint)" in table.names
@@ -138,7 +138,7 @@ def test_intervals_by_name_and_by_bootstrap(fit, parametrisation):
     assert expected.names == ("g", "b[0]", "b[1]", "c[0]", "c[1]")
     drawn = out.bootstrap(draws=300, blocks=30)
     assert drawn.blocks == 30
-    assert drawn.free.shape == (300, parametrisation.size)
+    assert drawn.free.shape == (300, parametrization.size)
     found = drawn.intervals(quantities)
     # Noise is independent here, and blocks are segments: the same as by the sandwich.
     np.testing.assert_allclose(found.standard_error, expected.standard_error, rtol=0.35)
@@ -175,7 +175,7 @@ def test_the_held_out_error_falls(fit):
         rollout_errors(out.robot, held_out, 3.0, every=0.1)
 
 
-def test_an_interrupted_fit_goes_on_to_the_same_end(fit, parametrisation, recordings):
+def test_an_interrupted_fit_goes_on_to_the_same_end(fit, parametrization, recordings):
     out, steps = fit
 
     def stop(step):
@@ -185,21 +185,23 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(fit, parametrisation, record
 
     saved = []
     with pytest.raises(KeyboardInterrupt):
-        fit_rollouts(parametrisation, recordings, report=stop, **OPTIONS)
-    again = fit_rollouts(parametrisation, recordings, state=saved[0], **OPTIONS)
+        fit_rollouts(parametrization, recordings, report=stop, **OPTIONS)
+    again = fit_rollouts(parametrization, recordings, state=saved[0], **OPTIONS)
     np.testing.assert_array_equal(again.free, out.free)
     assert again.iterations == out.iterations == len(steps)
     costs = [step.cost for step in steps]
     assert all(b <= a for a, b in itertools.pairwise(costs))
     assert out.cost == costs[-1]
     with pytest.raises(DataError, match="another fit"):
-        fit_rollouts(parametrisation, recordings[:1], state=saved[0], **OPTIONS)
+        fit_rollouts(parametrization, recordings[:1], state=saved[0], **OPTIONS)
     with pytest.raises(DataError, match="damping"):
         ShootingState.from_arrays({k: v for k, v in saved[0].arrays().items() if k != "damping"})
 
 
-def test_exact_matching_joins_the_segments(fit, parametrisation, recordings):
-    exact = fit_rollouts(parametrisation, recordings, matching=0.0, start=fit[0].free, **{**OPTIONS, "max_steps": 60})
+def test_exact_matching_joins_the_segments(fit, parametrization, recordings):
+    exact = fit_rollouts(
+        parametrization, recordings, matching=0.0, start=fit[0].free, **{**OPTIONS, "max_iterations": 60}
+    )
     assert exact.converged
     scale = np.array([POSITION, POSITION, VELOCITY, VELOCITY])
     assert np.all(np.abs(exact.defects) <= 1.1e-3 * scale)
@@ -210,8 +212,8 @@ def test_exact_matching_joins_the_segments(fit, parametrisation, recordings):
     assert np.abs(np.asarray(motion.q[::10][:20]) - np.asarray(exact.state.q)[:20]).max() < 1e-3
 
 
-def test_independent_segments(fit, parametrisation, recordings):
-    apart = fit_rollouts(parametrisation, recordings, matching=None, start=fit[0].free, **OPTIONS)
+def test_independent_segments(fit, parametrization, recordings):
+    apart = fit_rollouts(parametrization, recordings, matching=None, start=fit[0].free, **OPTIONS)
     assert apart.converged
     assert np.all(apart.defects == 0)
     np.testing.assert_allclose(apart.robot.gravity[2], -9.81, rtol=0.05)
@@ -219,20 +221,20 @@ def test_independent_segments(fit, parametrisation, recordings):
     assert np.all(apart.standard_errors > fit[0].standard_errors)
 
 
-def test_noise_is_estimated_in_rounds(fit, parametrisation, recordings):
+def test_noise_is_estimated_in_rounds(fit, parametrization, recordings):
     options = {**OPTIONS, "position_noise": 2 * POSITION, "velocity_noise": 0.5 * VELOCITY}
-    out = fit_rollouts(parametrisation, recordings, start=fit[0].free, rounds=5, **options)
+    out = fit_rollouts(parametrization, recordings, start=fit[0].free, rounds=5, **options)
     assert out.converged
     assert out.rounds > 1
     np.testing.assert_allclose(out.state.position_noise, POSITION, rtol=0.2)
     np.testing.assert_allclose(out.state.velocity_noise, VELOCITY, rtol=0.2)
 
 
-def test_a_pull_keeps_what_the_data_do_not_say(fit, parametrisation, recordings):
-    pulled = fit_rollouts(parametrisation, recordings, prior_weight=1e9, **OPTIONS)
+def test_a_pull_keeps_what_the_data_do_not_say(fit, parametrization, recordings):
+    pulled = fit_rollouts(parametrization, recordings, prior_weight=1e9, **OPTIONS)
     assert np.all(np.abs(pulled.free) < 0.05 * np.abs(fit[0].free).max())
     # What the prior decides is as uncertain as the prior, whatever the size of the residuals.
-    held = fit_rollouts(parametrisation.about(fit[0].robot), recordings, prior_weight=1e9, **OPTIONS)
+    held = fit_rollouts(parametrization.about(fit[0].robot), recordings, prior_weight=1e9, **OPTIONS)
     table = held.intervals({"gravity": lambda m: m.gravity[2], "damping": lambda m: m.damping})
     assert set(table.decided_by_prior()) == set(table.names)
     for covariance in (held.covariance, held.clustered_covariance):
@@ -240,17 +242,17 @@ def test_a_pull_keeps_what_the_data_do_not_say(fit, parametrisation, recordings)
 
 
 @pytest.mark.slow
-def test_derivatives_of_the_residuals(fit, parametrisation, recordings):
+def test_derivatives_of_the_residuals(fit, parametrization, recordings):
     """The tangents against central differences, and the arrow's elimination against a dense solution."""
     segments, dt, *_ = segments_of(truth(), (recordings[1],), 0.2, "mean")
     one = [jnp.asarray(x) for x in (dt, 1.0, 0.3, 3.0)]
     # The zeros of the sensors are among the unknowns.
     zeros = jnp.ones((len(segments.linked), 1)), jnp.asarray(0.05)
-    problem = ShootingProblem(parametrisation, segments, *one, "squares", "semi_implicit_euler", 1, *zeros)
+    problem = ShootingProblem(parametrization, segments, *one, "squares", "semi_implicit_euler", 1, *zeros)
     state = first_state(problem, fit[0].free + 0.1, np.full(2, POSITION), np.full(2, VELOCITY))
-    rows = eqx.filter_jit(linearised)(problem, state)
+    rows = eqx.filter_jit(linearized)(problem, state)
     S, n, P = state.q.shape[0], 4, problem.shared
-    assert parametrisation.size + 2 == P
+    assert parametrization.size + 2 == P
     value = eqx.filter_jit(lambda z, x: residuals(problem, moved(problem, state, z, x)))
     h = 1e-6
     for s, k in ((0, 1), (2, 3)):
@@ -323,11 +325,11 @@ def pendulum_recording(outliers: bool = False, noise: float = 1.0) -> Recording:
     return Recording(t, q, v, None, tau)
 
 
-def driven_pendulum(damping: float = 0.1) -> Parametrisation:
+def driven_pendulum(damping: float = 0.1) -> Parametrization:
     model = jaxdyn.samples.pendulum().with_joint_friction(damping=damping)
     # The gear is wrong: what the recorded torque acts through is 1.
     robot = Robot(model, Actuation(Gear(np.array([1.3]))))
-    return Parametrisation(robot, Positive("damping"), Positive(lambda r: r.actuation.blocks[0].ratio))
+    return Parametrization(robot, Positive("damping"), Positive(lambda r: r.actuation.blocks[0].ratio))
 
 
 @pytest.mark.slow
@@ -379,7 +381,7 @@ def test_intervals_cover_the_truth(loss):
         q, v = (x + s * rng.standard_normal(x.shape) for x, s in ((data.q, POSITION), (data.v, VELOCITY)))
         # The noise that is told is three times too large, which the residuals say; nothing errs between segments.
         options = {**OPTIONS, "segment": 0.25, "position_noise": 3 * POSITION, "velocity_noise": 3 * VELOCITY}
-        options |= {"loss": loss, "loss_scale": 0.6, "matching": 0.02, "max_steps": 100}
+        options |= {"loss": loss, "loss_scale": 0.6, "matching": 0.02, "max_iterations": 100}
         fit = fit_rollouts(driven_pendulum(), Recording(data.t, q, v, None, data.tau), **options)
         assert fit.converged
         table = fit.intervals({"b": lambda r: r.model.damping[0], "gear": lambda r: r.actuation.blocks[0].ratio[0]})
@@ -391,7 +393,7 @@ def test_intervals_cover_the_truth(loss):
 def test_an_optimizer_of_optax_descends_to_the_same_minimum():
     data = pendulum_recording()
     newton = fit_rollouts(driven_pendulum(), data, **{**OPTIONS, "segment": 0.25})
-    options = {**OPTIONS, "segment": 0.25, "max_steps": 300, "tolerance": 0.0}
+    options = {**OPTIONS, "segment": 0.25, "max_iterations": 300, "tolerance": 0.0}
     slow = fit_rollouts(driven_pendulum(), data, optimizer=optax.adam(0.03), **options)
     assert slow.status.startswith("out of steps")
     np.testing.assert_allclose(newton.robot.model.damping, 0.2, rtol=0.05)
@@ -417,9 +419,9 @@ def test_a_fleet_is_fitted_as_each_alone():
         fit_fleet(p, q[:2], v[:2], tau[:2], DT, **options)
 
 
-def test_mistakes_are_named(parametrisation, recordings):
+def test_mistakes_are_named(parametrization, recordings):
     def attempt(recordings=recordings, **changes):
-        return fit_rollouts(parametrisation, recordings, **{**OPTIONS, **changes})
+        return fit_rollouts(parametrization, recordings, **{**OPTIONS, **changes})
 
     one = recordings[0]
     jitter = Recording(one.t + 1e-3 * np.sin(np.arange(len(one.t))), one.q, one.v, None, one.tau)
@@ -443,4 +445,4 @@ def test_mistakes_are_named(parametrisation, recordings):
             attempt(**wrong_arguments)
     lagging = Robot(truth(), Actuation(FirstOrderLag(0.1, DT)))
     with pytest.raises(ModelError, match="remembers"):
-        fit_rollouts(Parametrisation(lagging, Positive("damping")), one, **OPTIONS)
+        fit_rollouts(Parametrization(lagging, Positive("damping")), one, **OPTIONS)

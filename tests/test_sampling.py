@@ -24,7 +24,7 @@ from jaxdyn.trajopt import (
     mppi,
     predictive_sampling,
 )
-from jaxdyn.trajopt._sampling import spline_matrix
+from jaxdyn.trajopt.sampling._sampling import spline_matrix
 
 HORIZON = 12
 SOLVERS = {

@@ -23,8 +23,8 @@ from jaxdyn.sysid import (
     fit_inverse_dynamics,
     ordinary_least_squares,
 )
-from jaxdyn.sysid._physical_fit import minimise, start_at
-from jaxdyn.sysid._torque_model import Samples, Shape
+from jaxdyn.sysid.torques._physical_fit import minimize, start_at
+from jaxdyn.sysid.torques._torque_model import Samples, Shape
 
 EFFECTS = JointEffects(stribeck=True, load=["joint1"], spring=["joint2"])
 
@@ -295,7 +295,7 @@ def test_the_fit_is_the_optimum_of_the_semidefinite_program():
     one = np.ones(3)
     samples = Samples(prior, data, JointEffects(), Shape(V_SCALE * one, one, 0 * one, 0 * one))
     problem = start_at(prior, samples, 0.3, 0.2).with_data(samples.compressed()[0], 0.5 * one, samples.layout)
-    found = minimise(problem, problem.prior, 100, lambda *_: None)
+    found = minimize(problem, problem.prior, 100, lambda *_: None)
     assert found.status == "converged"
     assert found.steps < 100
     assert found.cost == pytest.approx(convex_optimum(problem), rel=1e-6)

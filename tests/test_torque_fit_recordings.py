@@ -10,8 +10,8 @@ from convex_optimum import convex_optimum
 from robots import robot_path
 
 from jaxdyn import Model
-from jaxdyn.cli._simulated_recording import Simulation, simulate
 from jaxdyn.io import load_urdf
+from jaxdyn.programs._simulated_recording import Simulation, simulate
 from jaxdyn.sysid import (
     JointEffects,
     JointEffectValues,
@@ -20,8 +20,8 @@ from jaxdyn.sysid import (
     load_npz,
     ordinary_least_squares,
 )
-from jaxdyn.sysid._physical_fit import minimise, start_at
-from jaxdyn.sysid._torque_model import Samples, Shape
+from jaxdyn.sysid.torques._physical_fit import minimize, start_at
+from jaxdyn.sysid.torques._torque_model import Samples, Shape
 
 DATA = os.environ.get("JAXDYN_DATA")
 recorded = pytest.mark.skipif(not DATA, reason="JAXDYN_DATA does not name the recorded data")
@@ -83,9 +83,9 @@ def test_panda_fit_is_the_optimum_of_the_semidefinite_program():
     samples = Samples(model, train, JointEffects(), Shape(FRICTION_VELOCITY * one, one, zero, zero))
     (data,) = samples.compressed()
     start = start_at(model, samples, 0.1, 0.1)
-    first = minimise(start.with_data(data, samples.torque_scale, samples.layout), start.prior, 200, lambda *_: None)
+    first = minimize(start.with_data(data, samples.torque_scale, samples.layout), start.prior, 200, lambda *_: None)
     problem = start.with_data(data, data.residual_rms(first.point.parameters()), samples.layout)
-    found = minimise(problem, start.prior, 200, lambda *_: None)
+    found = minimize(problem, start.prior, 200, lambda *_: None)
     assert found.status == "converged"
     assert found.steps < 100
     assert found.cost == pytest.approx(convex_optimum(problem), rel=1e-6)

@@ -12,8 +12,8 @@ import pytest
 
 from experiments import train_policy
 from jaxdyn import State
-from jaxdyn.cli._config import read_config
-from jaxdyn.cli._files import write_durably
+from jaxdyn.programs._config import read_config
+from jaxdyn.programs._files import write_durably
 
 # A motor that can lift the rod: half a second of training is enough to see that it learns.
 SMALL = (

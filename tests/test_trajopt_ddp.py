@@ -31,10 +31,10 @@ from jaxdyn.trajopt import (
     TimeVarying,
     ddp,
 )
-from jaxdyn.trajopt._control_box import backward_in_box
-from jaxdyn.trajopt._costs import Quadratic
-from jaxdyn.trajopt._lagrangian import Expansion
-from jaxdyn.trajopt._riccati import backward, without_bounds
+from jaxdyn.trajopt.ddp._augmented_lagrangian import Expansion
+from jaxdyn.trajopt.ddp._control_box import backward_in_box
+from jaxdyn.trajopt.ddp._riccati import backward, without_bounds
+from jaxdyn.trajopt.problem._costs import Quadratic
 
 TIGHT = DDPOptions(tolerance=1e-15, constraint_tolerance=1e-11)
 

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdyn.model import _traversal
-from jaxdyn.model._traversal import compose_down, scan_down, scan_up, sum_down, sum_up, take_rows
-from jaxdyn.model._tree import Tree
 from jaxdyn.spatial import Mat3, Pose, Vec3
+from jaxdyn.tree import _walks
+from jaxdyn.tree._tree import Tree
+from jaxdyn.tree._walks import compose_down, scan_down, scan_up, sum_down, sum_up, take_rows
 
 
 def random_forest(size: int, seed: int, reach: int, roots: float = 0.0) -> Tree:
@@ -163,7 +163,7 @@ ROWS = {
 @pytest.mark.parametrize("max_pieces", [0, 8, 100])
 def test_take_rows(max_pieces, monkeypatch):
     """By slices and by gather, for any number of batch axes; and its transpose."""
-    monkeypatch.setattr(_traversal, "MAX_PIECES", max_pieces)
+    monkeypatch.setattr(_walks, "MAX_PIECES", max_pieces)
     rng = np.random.default_rng(0)
     x = {"a": rng.normal(size=(6,)), "b": rng.normal(size=(6, 2, 3))}
 

@@ -383,7 +383,7 @@ def test_long_chains_need_no_recursion():
 
 
 WARNED = {
-    "misspelt": (arm('<dynamic damping="1"/>'), ["<dynamic>", "line 4", "'wrist'"]),
+    "misspelled": (arm('<dynamic damping="1"/>'), ["<dynamic>", "line 4", "'wrist'"]),
     "other friction": (arm('<dynamics spring="1"/>'), ["'spring' in <dynamics>", "line 4", "'wrist'"]),
     "loop joint": (
         robot(link("a"), link("b"), joint("j", "a", "b"), '<loop_joint name="k"/>'),

@@ -159,7 +159,7 @@ def test_the_motion_of_all_joint_types_is_pinocchios():
 FULL = f"""<?xml version="1.0" encoding="utf-8"?>
 <robot name="r" version="1.1" xmlns:drake="http://drake.mit.edu">
   <!-- all that is read -->
-  <material name="grey"><color rgba="1 1 1 1"/></material>
+  <material name="gray"><color rgba="1 1 1 1"/></material>
   <link name="base"><visual><geometry><mesh filename="package://a/b.stl"/></geometry></visual>{INERTIAL}</link>
   <link name="arm"><inertial><origin xyz="0.1 0 0.2" rpy="0 0.5 0"/><mass value="1.5"/>
     <inertia ixx="0.02" ixy="0.001" ixz="0" iyy="0.03" iyz="0" izz="0.025"/></inertial></link>

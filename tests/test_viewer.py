@@ -22,7 +22,7 @@ from jaxdyn.viz._viewer import client_of
 in_a_browser = pytest.mark.skipif(browser_path() is None, reason="no Chromium or Chrome on the PATH")
 SIZE = (720, 480)
 INERTIA = '<mass value="1"/><inertia ixx="0.01" iyy="0.01" izz="0.01" ixy="0" ixz="0" iyz="0"/>'
-# Of pure colours, so that a link is told from everything else on the page.
+# Of pure colors, so that a link is told from everything else on the page.
 URDF = f"""<robot name="two">
 <link name="base"><visual><geometry><cylinder radius="0.2" length="0.1"/></geometry></visual></link>
 <link name="lower"><inertial>{INERTIA}</inertial><visual><origin xyz="0 0 0.5"/>

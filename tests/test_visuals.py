@@ -17,7 +17,7 @@ from jaxdyn.io import RobotFileWarning, load_mjcf, load_urdf
 from jaxdyn.viz import Visual, load_visuals, plot_masses, plot_torques, plot_trajectory, save_png
 from jaxdyn.viz._drawing import AXES, ELLIPSOIDS, FRAMES, MESHES, SKELETON, body_poses, drawing_of
 from jaxdyn.viz._geometry import box, capsule, cylinder, placed, sphere
-from jaxdyn.viz._motion import frames, slider_ranges
+from jaxdyn.viz._playback import frames, slider_ranges
 
 STL = """solid corner
 facet normal 0 0 -1\nouter loop\nvertex 0 0 0\nvertex 0 1 0\nvertex 1 0 0\nendloop\nendfacet
@@ -75,7 +75,7 @@ def test_shapes_of_urdf():
     np.testing.assert_allclose(arm.vertices.min(axis=0), [-0.5, -2, 0.5], atol=1e-12)
     np.testing.assert_allclose(np.ptp(pill.vertices, axis=0), [1, 1, 2], atol=1e-12)
     np.testing.assert_allclose(base.color, [1, 0, 0, 0.5])
-    # A colour given in one link is used by its name in another.
+    # A color given in one link is used by its name in another.
     np.testing.assert_allclose([arm.color, ball.color], [[0, 0.5, 0, 1]] * 2)
     assert pill.color[3] == 1
 
@@ -135,7 +135,7 @@ def test_missing_meshes_are_all_named(tmp_path):
         load_visuals('<robot name="a"><link name="a"><visual><geometry><blob/></geometry></visual></link></robot>')
 
 
-def test_collada_has_colours():
+def test_collada_has_colors():
     finger = robot_path("panda").parent.parent / "meshes" / "visual" / "finger.dae"
     found = load_visuals(MESH.format(inertial=INERTIAL, visuals=visual_of(f"file://{finger}")))
     colors = {tuple(np.round(x.color, 2)) for x in found}
@@ -211,7 +211,7 @@ def test_ellipsoids_have_the_inertia_of_their_bodies():
     np.testing.assert_allclose(np.abs(local).max(axis=0), axes, rtol=1e-6)
     np.testing.assert_allclose((local**2 / axes**2).sum(axis=1), 1.0, rtol=1e-6)
     assert volume(found[0].solid.vertices, found[0].solid.faces) > 0
-    # No distribution of mass has the second one, which is shown in another colour.
+    # No distribution of mass has the second one, which is shown in another color.
     assert not np.array_equal(found[0].color, found[1].color)
 
 

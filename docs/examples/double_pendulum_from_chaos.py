@@ -43,9 +43,16 @@ wrong = dataclasses.replace(
     damping=0.5 * truth.damping,
     friction=0.5 * truth.friction,
 )
-free = sysid.Parametrisation(wrong, sysid.LogCholesky(), sysid.Positive("damping"), sysid.Positive("friction"))
+free = sysid.Parametrization(wrong, sysid.LogCholesky(), sysid.Positive("damping"), sysid.Positive("friction"))
 fit = sysid.fit_rollouts(
-    free, train, segment=0.2, position_noise=noise, velocity_noise=0.02, matching=1.0, prior_weight=1e-3, max_steps=40
+    free,
+    train,
+    segment=0.2,
+    position_noise=noise,
+    velocity_noise=0.02,
+    matching=1.0,
+    prior_weight=1e-3,
+    max_iterations=40,
 )
 print(f"{fit.status} after {fit.iterations} steps; {free.size} free numbers")
 

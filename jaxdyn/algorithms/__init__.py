@@ -1,7 +1,6 @@
 """The algorithms of rigid-body dynamics, one a file."""
 
 from jaxdyn.algorithms._aba import aba
-from jaxdyn.algorithms._articulated_form import ArticulatedBodies, articulated_bodies, articulated_inertias
 from jaxdyn.algorithms._centroidal import (
     centroidal_inertia,
     centroidal_momentum,
@@ -14,9 +13,8 @@ from jaxdyn.algorithms._centroidal import (
     com_velocity,
 )
 from jaxdyn.algorithms._crba import crba
-from jaxdyn.algorithms._denoc import DeNOC, denoc, denoc_matrices
-from jaxdyn.algorithms._derivatives import aba_derivatives, rnea_derivatives
 from jaxdyn.algorithms._energy import center_of_mass, kinetic_energy, potential_energy
+from jaxdyn.algorithms._first_derivatives import aba_derivatives, rnea_derivatives
 from jaxdyn.algorithms._frame_motion import (
     frame_acceleration,
     frame_bias_acceleration,
@@ -24,15 +22,6 @@ from jaxdyn.algorithms._frame_motion import (
 )
 from jaxdyn.algorithms._inverse_kinematics import FrameTarget, IKSolution, IKStatus, inverse_kinematics
 from jaxdyn.algorithms._kinematics import forward_kinematics, frame_jacobian, frame_pose, frame_velocity
-from jaxdyn.algorithms._lagrangian import (
-    christoffel_symbols,
-    coriolis_centrifugal_matrices,
-    coriolis_matrix,
-    friction_torque,
-    mass_matrix_derivative,
-    mass_matrix_from_jacobians,
-    velocity_products,
-)
 from jaxdyn.algorithms._mass_matrix import (
     inverse_mass_matrix,
     inverse_operational_space_inertia,
@@ -41,7 +30,6 @@ from jaxdyn.algorithms._mass_matrix import (
     operational_space_inertia,
     solve_mass_matrix,
 )
-from jaxdyn.algorithms._newton_euler_form import NewtonEuler, base_reaction, joint_reactions, newton_euler
 from jaxdyn.algorithms._power import Power, mechanical_energy, potential_energy_gradient, power
 from jaxdyn.algorithms._regressor import (
     EnergyRegressors,
@@ -61,6 +49,22 @@ from jaxdyn.algorithms._second_derivatives import (
     rnea_hessian_vector_product,
     rnea_second_derivatives,
 )
+from jaxdyn.algorithms.formulations._articulated_bodies import (
+    ArticulatedBodies,
+    articulated_bodies,
+    articulated_inertias,
+)
+from jaxdyn.algorithms.formulations._denoc import DeNOC, denoc, denoc_matrices
+from jaxdyn.algorithms.formulations._lagrangian import (
+    christoffel_symbols,
+    coriolis_centrifugal_matrices,
+    coriolis_matrix,
+    friction_torque,
+    mass_matrix_derivative,
+    mass_matrix_from_jacobians,
+    velocity_products,
+)
+from jaxdyn.algorithms.formulations._newton_euler import NewtonEuler, base_reaction, joint_reactions, newton_euler
 
 __all__ = [
     "AbaSecondDerivatives",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
-from jaxdyn.algorithms._articulated_body import forward
-from jaxdyn.algorithms._boundary import batched, full, rows, with_wrenches
-from jaxdyn.algorithms._derivatives import OF_ABA
+from jaxdyn.algorithms._first_derivatives import OF_ABA
 from jaxdyn.algorithms._mimic import constrained_forward
-from jaxdyn.algorithms._terms import passive_torque, terms
+from jaxdyn.algorithms.recursions._algorithm import batched, full, rows, with_wrenches
+from jaxdyn.algorithms.recursions._equations_of_motion import passive_torque, terms
+from jaxdyn.algorithms.recursions._forward_dynamics import forward
 from jaxdyn.model import Model
-from jaxdyn.model._layout import to_leading
+from jaxdyn.tree._rows import to_leading
 
 
 @batched(lambda model: (model.nv,), "joint_friction", derivatives=OF_ABA, mimic=constrained_forward)

@@ -1,4 +1,4 @@
-"""The momentum of the whole robot about its centre of mass, and the motion of the centre of mass.
+"""The momentum of the whole robot about its center of mass, and the motion of the center of mass.
 
 Orin, Goswami & Lee, Centroidal dynamics of a humanoid robot, Autonomous Robots 2013. A rotor whose inertia is reflected
 to a joint (armature) has no momentum of its own here: it is no body.
@@ -11,18 +11,24 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms._bodies import components
-from jaxdyn.algorithms._boundary import batched, full, rows
-from jaxdyn.algorithms._sensitivities import operator
-from jaxdyn.algorithms._terms import absolute_poses, kinematics, node_inertias, velocities, velocity_accelerations
+from jaxdyn.algorithms.recursions._algorithm import batched, full, rows
+from jaxdyn.algorithms.recursions._body_frames import components
+from jaxdyn.algorithms.recursions._equations_of_motion import (
+    absolute_poses,
+    kinematics,
+    node_inertias,
+    velocities,
+    velocity_accelerations,
+)
+from jaxdyn.algorithms.recursions._sensitivities import operator
 from jaxdyn.model import Model
-from jaxdyn.model._layout import matrix_to_leading
-from jaxdyn.model._traversal import sum_down, sum_up, take_rows
 from jaxdyn.spatial import Force, Inertia, Motion, Sym3, Vec3
+from jaxdyn.tree._rows import matrix_to_leading
+from jaxdyn.tree._walks import sum_down, sum_up, take_rows
 
 
 class _Whole(NamedTuple):
-    """Rows `[nv, *batch]` in world axes about the points of reference, and the centre of mass from each of them."""
+    """Rows `[nv, *batch]` in world axes about the points of reference, and the center of mass from each of them."""
 
     S: Motion
     inertia: Inertia
@@ -50,7 +56,7 @@ def _total(x: Vec3) -> Vec3:
 
 
 def _momentum(whole: _Whole, forces: Force) -> Force:
-    """`[1, *batch]`: the sum of momenta, or forces, of rows `[nv]`, about the centre of mass."""
+    """`[1, *batch]`: the sum of momenta, or forces, of rows `[nv]`, about the center of mass."""
     forces = forces.moved_from(-whole.center)
     return Force(_total(forces.moment), _total(forces.force))
 
@@ -77,7 +83,7 @@ def _forces(model: Model, whole: _Whole, v, a) -> Force:
 @batched(lambda _: (6,))
 def centroidal_momentum(model: Model, q: Configuration, v: Velocity) -> Float[Array, "*batch 6"]:
     """The momentum `h_G` `[*batch, 6]` of all bodies, `[linear, angular]` in kg m/s and kg m^2/s, in world axes, the
-    angular part about the centre of mass."""
+    angular part about the center of mass."""
     (q, v), batch, rank = rows(model, q=q, v=v)
     whole = _whole(model, q, rank)
     _, velocity = velocities(model.topology, whole.S, v)
@@ -90,7 +96,7 @@ def centroidal_momentum_time_derivative(
 ) -> Float[Array, "*batch 6"]:
     """The rate of `centroidal_momentum` at the acceleration `a`, `A_G a + dA_G/dt v`, `[*batch, 6]`: N and N m.
 
-    It is the sum of all forces on the robot from outside, gravity and the ground's included, about the centre of mass.
+    It is the sum of all forces on the robot from outside, gravity and the ground's included, about the center of mass.
     At `a = 0` it is the bias `dA_G/dt v`.
     """
     (q, v, a), batch, rank = rows(model, q=q, v=v, a=a)
@@ -102,7 +108,7 @@ def centroidal_momentum_time_derivative(
 def centroidal_momentum_matrix(model: Model, q: Configuration) -> Float[Array, "*batch 6 nv"]:
     """`A_G(q)` `[*batch, 6, nv]` with `centroidal_momentum = A_G v`.
 
-    Column `j` is `I_j^c S_j` about the centre of mass, with `I_j^c` the inertia of the subtree of `j`.
+    Column `j` is `I_j^c S_j` about the center of mass, with `I_j^c` the inertia of the subtree of `j`.
 
     Rows `[linear, angular]`, in kg m/s and kg m^2/s for a unit of velocity (Orin, Goswami & Lee 2013).
     """
@@ -119,7 +125,7 @@ def centroidal_momentum_matrix_time_derivative(
     """`dA_G/dt` `[*batch, 6, nv]` along the velocity `v`: the rate of `centroidal_momentum` is `A_G a + dA_G/dt v`.
 
     Analytic: about a fixed point the rate of a column is `dI_j^c/dt S_j + I_j^c dS_j/dt`, with `dS_j/dt = v_j x S_j`
-    and `dI/dt = (v x*) I - I (v x)` of each body. The centre of mass moves with a velocity `u`, so about it the moment
+    and `dI/dt = (v x*) I - I (v x)` of each body. The center of mass moves with a velocity `u`, so about it the moment
     is less by `u x f`, `f` the force part of the column.
     """
     (q, v), batch, rank = rows(model, q=q, v=v)
@@ -141,7 +147,7 @@ def centroidal_momentum_matrix_time_derivative(
 @batched(lambda _: (6, 6))
 def centroidal_inertia(model: Model, q: Configuration) -> Float[Array, "*batch 6 6"]:
     """The inertia `I_G(q)` `[*batch, 6, 6]` of the robot as one rigid body, `[[m 1, 0], [0, J]]`, with `m` the mass in
-    kg and `J` about the centre of mass in world axes, kg m^2.
+    kg and `J` about the center of mass in world axes, kg m^2.
 
     `I_G^-1 centroidal_momentum` is the average spatial velocity (Orin, Goswami & Lee 2013).
     """
@@ -160,7 +166,7 @@ def centroidal_inertia(model: Model, q: Configuration) -> Float[Array, "*batch 6
 
 @batched(lambda model: (3, model.nv), forces=(-1,))
 def com_jacobian(model: Model, q: Configuration) -> Float[Array, "*batch 3 nv"]:
-    """The Jacobian `[*batch, 3, nv]` of the centre of mass of all bodies: its velocity, m/s, in world axes is `J v`."""
+    """The Jacobian `[*batch, 3, nv]` of the center of mass of all bodies: its velocity, m/s, in world axes is `J v`."""
     (q,), batch, rank = rows(model, q=q)
     whole = _whole(model, q, rank)
     momentum = sum_up(model.topology.dofs, whole.inertia).apply(whole.S).force
@@ -169,7 +175,7 @@ def com_jacobian(model: Model, q: Configuration) -> Float[Array, "*batch 3 nv"]:
 
 @batched(lambda _: (3,))
 def com_velocity(model: Model, q: Configuration, v: Velocity) -> Float[Array, "*batch 3"]:
-    """The velocity `[*batch, 3]` of the centre of mass of all bodies, m/s, world axes."""
+    """The velocity `[*batch, 3]` of the center of mass of all bodies, m/s, world axes."""
     (q, v), batch, rank = rows(model, q=q, v=v)
     whole = _whole(model, q, rank)
     _, velocity = velocities(model.topology, whole.S, v)
@@ -178,7 +184,7 @@ def com_velocity(model: Model, q: Configuration, v: Velocity) -> Float[Array, "*
 
 @batched(lambda _: (3,))
 def com_acceleration(model: Model, q: Configuration, v: Velocity, a: Velocity) -> Float[Array, "*batch 3"]:
-    """The acceleration `[*batch, 3]` of the centre of mass of all bodies, m/s^2, world axes; gravity is not added."""
+    """The acceleration `[*batch, 3]` of the center of mass of all bodies, m/s^2, world axes; gravity is not added."""
     (q, v, a), batch, rank = rows(model, q=q, v=v, a=a)
     whole = _whole(model, q, rank)
     return _vector(components(_total(_forces(model, whole, v, a).force) * (1 / whole.mass)), batch)
@@ -186,7 +192,7 @@ def com_acceleration(model: Model, q: Configuration, v: Velocity, a: Velocity) -
 
 @batched(lambda _: (3,))
 def com_bias_acceleration(model: Model, q: Configuration, v: Velocity) -> Float[Array, "*batch 3"]:
-    """`dJ/dt v` `[*batch, 3]` of the centre of mass, m/s^2: its acceleration where `a` is zero."""
+    """`dJ/dt v` `[*batch, 3]` of the center of mass, m/s^2: its acceleration where `a` is zero."""
     (q, v), batch, rank = rows(model, q=q, v=v)
     whole = _whole(model, q, rank)
     return _vector(components(_total(_forces(model, whole, v, None).force) * (1 / whole.mass)), batch)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from jaxdyn._compile import once
 from jaxdyn._types import Array, Configuration, Float
-from jaxdyn.algorithms._boundary import batched, rows
-from jaxdyn.algorithms._pairs import Pairs
-from jaxdyn.algorithms._terms import kinematics, node_inertias
+from jaxdyn.algorithms.recursions._algorithm import batched, rows
+from jaxdyn.algorithms.recursions._dof_matrices import Pairs
+from jaxdyn.algorithms.recursions._equations_of_motion import kinematics, node_inertias
 from jaxdyn.model import Model
-from jaxdyn.model._layout import rows_of
-from jaxdyn.model._traversal import sum_up
+from jaxdyn.tree._rows import rows_of
+from jaxdyn.tree._walks import sum_up
 
 
 @batched(lambda model: (model.nv, model.nv), forces=(-2, -1))

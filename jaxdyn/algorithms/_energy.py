@@ -1,10 +1,10 @@
-"""Energies and the centre of mass."""
+"""Energies and the center of mass."""
 
 from __future__ import annotations
 
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms._boundary import batched, full, rows
-from jaxdyn.algorithms._terms import (
+from jaxdyn.algorithms.recursions._algorithm import batched, full, rows
+from jaxdyn.algorithms.recursions._equations_of_motion import (
     absolute_poses,
     gravity_rows,
     kinematics,
@@ -12,8 +12,8 @@ from jaxdyn.algorithms._terms import (
     velocities,
 )
 from jaxdyn.model import Model
-from jaxdyn.model._layout import rows_of
-from jaxdyn.model._manifold import spring_energy
+from jaxdyn.model._configuration import spring_energy
+from jaxdyn.tree._rows import rows_of
 
 
 @batched(lambda _: ())
@@ -39,7 +39,7 @@ def potential_energy(model: Model, q: Configuration) -> Float[Array, "*batch"]:
 
 @batched(lambda _: (3,))
 def center_of_mass(model: Model, q: Configuration) -> Float[Array, "*batch 3"]:
-    """The centre of mass of all moving bodies, m, world axes."""
+    """The center of mass of all moving bodies, m, world axes."""
     (q,), batch, rank = rows(model, q=q)
     mass, moment = _first_moment(model, q, rank)
     com = moment * (1 / mass)

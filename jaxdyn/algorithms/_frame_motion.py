@@ -9,14 +9,14 @@ import jax.numpy as jnp
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms._bodies import components
-from jaxdyn.algorithms._boundary import batched, full, rows
 from jaxdyn.algorithms._kinematics import Reference, frame_reference, known_reference
-from jaxdyn.algorithms._terms import kinematics, velocities, velocity_accelerations
+from jaxdyn.algorithms.recursions._algorithm import batched, full, rows
+from jaxdyn.algorithms.recursions._body_frames import components
+from jaxdyn.algorithms.recursions._equations_of_motion import kinematics, velocities, velocity_accelerations
 from jaxdyn.model import Model
-from jaxdyn.model._layout import matrix_to_leading, static_column
-from jaxdyn.model._traversal import sum_down, take_rows
 from jaxdyn.spatial import Motion
+from jaxdyn.tree._rows import matrix_to_leading, static_column
+from jaxdyn.tree._walks import sum_down, take_rows
 
 type Acceleration = Literal["classical", "spatial"]
 

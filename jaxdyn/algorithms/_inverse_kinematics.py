@@ -21,13 +21,13 @@ from jax import lax
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, ShapeError, require_last_axes
 from jaxdyn._types import Array, Configuration, Float
-from jaxdyn.algorithms._bodies import product
-from jaxdyn.algorithms._boundary import broadcast_batches, model_batch, rows
 from jaxdyn.algorithms._kinematics import frame_jacobian, frame_pose
+from jaxdyn.algorithms.recursions._algorithm import broadcast_batches, model_batch, rows
+from jaxdyn.algorithms.recursions._body_frames import product
 from jaxdyn.model import Model
 from jaxdyn.spatial import SE3, Mat3, Vec3, so3_left_jacobian_solve, so3_log
 
-# The multiple of the damping shrinks after a step that lowered the cost by most of what the linearised errors promised,
+# The multiple of the damping shrinks after a step that lowered the cost by most of what the linearized errors promised,
 # and grows after one that did not by much, or was not taken.
 _SHRINK, _GROW = 0.2, 4.0
 _MOST, _LITTLE = 0.75, 0.25
@@ -46,7 +46,7 @@ class IKStatus(enum.IntEnum):
     """The least cost that steps from the starts lead to: targets that are out of reach, in conflict with each other,
     with limits or the posture, or a local minimum."""
     MAX_STEPS = 2
-    """The steps were used up; also for targets far out of reach, towards which convergence is slow."""
+    """The steps were used up; also for targets far out of reach, toward which convergence is slow."""
     NOT_FINITE = 3
     """A target or a start has NaN or infinite values."""
 
@@ -58,7 +58,7 @@ _ENDS = (IKStatus.REACHED, IKStatus.NOT_FINITE, IKStatus.STATIONARY, IKStatus.MA
 class FrameTarget(eqx.Module):
     """Where a frame should be: its `position`, its `rotation`, or both. Arrays may carry batch axes.
 
-    The cost has `position_weight^2` for a square metre and `rotation_weight^2` for a square radian.
+    The cost has `position_weight^2` for a square meter and `rotation_weight^2` for a square radian.
     """
 
     frame: str = eqx.field(static=True)
@@ -125,11 +125,11 @@ def inverse_kinematics(
     posture: Configuration | None = None,
     regularization: Any = 0.0,
     tolerance: float | None = None,
-    max_steps: int = 100,
+    max_iterations: int = 100,
 ) -> IKSolution:
     """Configurations within the limits of the joints in which frames are where `targets` say.
 
-    Minimises the sum of squared weighted errors of all targets, plus `regularization` times the squared distance from
+    Minimizes the sum of squared weighted errors of all targets, plus `regularization` times the squared distance from
     `posture`, for each element of the batch by itself: what has converged does not change any more, whatever the others
     do. Limits are those of coordinates (`Model.position_lower`, `position_upper`); a joint that mimics another follows
     it, and its own limits are those of the joint that it follows.
@@ -140,19 +140,19 @@ def inverse_kinematics(
     - `q0` `[*batch, nq]`: where the search starts; coordinates beyond their limits are moved to them.
     - `restarts` `[n, *batch, nq]`: other starts, taken in turn by the elements that have not reached their targets, as
       `model.random_configuration(key, (n, *batch))` gives them. A single search from a distant start ends in a local
-      minimum now and then; one along a trajectory, from its neighbour's solution, rarely does.
+      minimum now and then; one along a trajectory, from its neighbor's solution, rarely does.
     - `posture` `[*batch, nq]` (`q0` unless given) and `regularization`, a number or `[*batch]`, 1/rad^2 or 1/m^2: what
       decides among many solutions. With it errors stay that a following search without it, from its result, removes.
     - `tolerance`: the largest error, m and rad, with which a target counts as reached: 1e-8 in double precision and
       1e-5 in single unless given. A search ends with a step smaller than it, or that promises to lower the cost by less
       than the fraction 3e-13, 3e-6 in single precision.
-    - `max_steps` from each start.
+    - `max_iterations` from each start.
 
     **Returns** `IKSolution`; `status` says of each element how its search ended (`IKStatus`). Where no start leads to
     the targets, `q` is the best of what they led to.
 
     Differentiable, forward and reverse, with respect to the targets, the posture and the arrays of the model, with the
-    start held fixed: by the least change of `q` that keeps the linearised errors as they are, with coordinates at their
+    start held fixed: by the least change of `q` that keeps the linearized errors as they are, with coordinates at their
     limits staying there. Exact where the targets are reached (of the solutions of a redundant robot, the nearest), and
     of Gauss and Newton's approximation elsewhere.
 
@@ -160,15 +160,17 @@ def inverse_kinematics(
     and rotation, or options that have no meaning; `ShapeError` for shapes.
     """
     targets = (targets,) if isinstance(targets, FrameTarget) else tuple(targets)
-    _check(model, targets, tolerance, max_steps)
+    _check(model, targets, tolerance, max_iterations)
     if posture is None:
         posture = q0
     if isinstance(regularization, int | float) and regularization == 0:
         regularization = None
-    return _solve(model, targets, q0, restarts, posture, regularization, tolerance=tolerance, max_steps=max_steps)
+    return _solve(
+        model, targets, q0, restarts, posture, regularization, tolerance=tolerance, max_iterations=max_iterations
+    )
 
 
-def _check(model: Model, targets: tuple[FrameTarget, ...], tolerance: float | None, max_steps: int) -> None:
+def _check(model: Model, targets: tuple[FrameTarget, ...], tolerance: float | None, max_iterations: int) -> None:
     if not targets:
         raise ModelError("no targets are given: pass at least one FrameTarget")
     for target in targets:
@@ -186,18 +188,20 @@ def _check(model: Model, targets: tuple[FrameTarget, ...], tolerance: float | No
             require_last_axes(jnp.asarray(target.rotation), (3, 3), f"rotation of {target.frame!r}", "a matrix")
     if tolerance is not None and not tolerance > 0:
         raise ModelError(f"tolerance is {tolerance}: it is the largest error in m and rad, and must be positive")
-    if max_steps < 1:
-        raise ModelError(f"max_steps is {max_steps}: at least one step is needed")
+    if max_iterations < 1:
+        raise ModelError(f"max_iterations is {max_iterations}: at least one step is needed")
 
 
-@compiled("tolerance", "max_steps")
-def _solve(model: Model, targets, q0, restarts, posture, regularization, *, tolerance, max_steps: int) -> IKSolution:
+@compiled("tolerance", "max_iterations")
+def _solve(
+    model: Model, targets, q0, restarts, posture, regularization, *, tolerance, max_iterations: int
+) -> IKSolution:
     problem, q0, others = _problem(model, targets, q0, restarts, posture, regularization)
     if tolerance is None:
         tolerance = 1e-8 if q0.dtype == jnp.float64 else 1e-5
     # The search is not differentiated, but what it found, by what defines it.
     held = jax.tree.map(lax.stop_gradient, problem)
-    search = _search(held, lax.stop_gradient(q0), others, tolerance, max_steps)
+    search = _search(held, lax.stop_gradient(q0), others, tolerance, max_iterations)
     reached = search.status == IKStatus.REACHED
     q = jnp.where(reached[..., None], search.q, search.best_q)
     residual, jacobian, _ = _errors(held, q)
@@ -327,7 +331,7 @@ def _step(search: _Search, free):
     return step, 0.5 * (step * (damping[..., None] * step - g)).sum(axis=-1)
 
 
-def _search(problem: _Problem, q0, others, tolerance: float, max_steps: int) -> _Search:
+def _search(problem: _Problem, q0, others, tolerance: float, max_iterations: int) -> _Search:
     model, batch, dtype = problem.model, q0.shape[:-1], q0.dtype
     lower, upper = (jnp.asarray(x, dtype) for x in (model.position_lower, model.position_upper))
     infinite, none = jnp.full(batch, jnp.inf, dtype), jnp.zeros(batch, int)
@@ -378,7 +382,7 @@ def _search(problem: _Problem, q0, others, tolerance: float, max_steps: int) -> 
         small = (jnp.abs(step).max(axis=-1) <= tolerance) | (promised <= least * search.cost)
         small = small & ~fresh
         status = jnp.select(
-            [now.error <= tolerance, fresh & ~jnp.isfinite(cost), small, tried >= max_steps],
+            [now.error <= tolerance, fresh & ~jnp.isfinite(cost), small, tried >= max_iterations],
             [jnp.full(batch, end) for end in _ENDS],
             search.status,
         )

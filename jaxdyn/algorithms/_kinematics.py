@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms._boundary import batched, full, rows
-from jaxdyn.algorithms._terms import absolute_poses, kinematics
+from jaxdyn.algorithms.recursions._algorithm import batched, full, rows
+from jaxdyn.algorithms.recursions._equations_of_motion import absolute_poses, kinematics
 from jaxdyn.model import Model
-from jaxdyn.model._layout import matrix_to_leading, rows_of, static_column
-from jaxdyn.model._traversal import take_rows
 from jaxdyn.spatial import SE3, Motion, Pose
+from jaxdyn.tree._rows import matrix_to_leading, rows_of, static_column
+from jaxdyn.tree._walks import take_rows
 
 type Reference = Literal["local", "world", "local_world_aligned"]
 

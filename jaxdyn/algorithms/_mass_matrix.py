@@ -13,18 +13,18 @@ from jax import lax
 from jaxdyn._compile import compiled, once
 from jaxdyn._errors import ModelError
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms._articulated_body import inverse_root, solve
-from jaxdyn.algorithms._articulated_form import Elimination, eliminate, no_mimics
-from jaxdyn.algorithms._bodies import product
-from jaxdyn.algorithms._boundary import batched, full, on_spanning_tree, rows
 from jaxdyn.algorithms._kinematics import Reference, frame_jacobian
 from jaxdyn.algorithms._mimic import constraints, multipliers
-from jaxdyn.algorithms._pairs import Pairs
-from jaxdyn.algorithms._terms import Terms, terms
+from jaxdyn.algorithms.formulations._articulated_bodies import Elimination, eliminate, no_mimics
+from jaxdyn.algorithms.recursions._algorithm import batched, full, on_spanning_tree, rows
+from jaxdyn.algorithms.recursions._body_frames import product
+from jaxdyn.algorithms.recursions._dof_matrices import Pairs
+from jaxdyn.algorithms.recursions._equations_of_motion import Terms, terms
+from jaxdyn.algorithms.recursions._forward_dynamics import inverse_root, solve
 from jaxdyn.model import Model
-from jaxdyn.model._layout import to_leading
-from jaxdyn.model._mimic import coordinates, tree_forces
-from jaxdyn.model._traversal import sum_up
+from jaxdyn.model._spanning_tree import coordinates, tree_forces
+from jaxdyn.tree._rows import to_leading
+from jaxdyn.tree._walks import sum_up
 
 type Part = Literal["all", "linear", "angular"]
 _PARTS = {"all": slice(0, 6), "linear": slice(0, 3), "angular": slice(3, 6)}

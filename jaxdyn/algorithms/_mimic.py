@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdyn.algorithms._boundary import on_spanning_tree
+from jaxdyn.algorithms.recursions._algorithm import on_spanning_tree
 from jaxdyn.model import Model
-from jaxdyn.model._mimic import coordinates, tree_forces
+from jaxdyn.model._spanning_tree import coordinates, tree_forces
 
 
 def constraints(model: Model, dtype):

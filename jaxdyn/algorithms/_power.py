@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from jaxdyn._compile import compiled
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
-from jaxdyn.algorithms._boundary import batched, full, rows, with_wrenches
 from jaxdyn.algorithms._energy import kinetic_energy, potential_energy
 from jaxdyn.algorithms._rnea import generalized_gravity, spring_torque
-from jaxdyn.algorithms._terms import external_forces, friction_torque, kinematics, velocities
+from jaxdyn.algorithms.recursions._algorithm import batched, full, rows, with_wrenches
+from jaxdyn.algorithms.recursions._equations_of_motion import external_forces, friction_torque, kinematics, velocities
 from jaxdyn.model import Model
 
 

@@ -8,9 +8,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms._boundary import batched, full, rows
-from jaxdyn.algorithms._terms import absolute_poses, gravity_rows, kinematics, velocities, velocity_accelerations
-from jaxdyn.algorithms._unit_wrenches import (
+from jaxdyn.algorithms.recursions._algorithm import batched, full, rows
+from jaxdyn.algorithms.recursions._equations_of_motion import (
+    absolute_poses,
+    gravity_rows,
+    kinematics,
+    velocities,
+    velocity_accelerations,
+)
+from jaxdyn.algorithms.recursions._unit_wrenches import (
     by_body,
     in_bodies,
     less_gravity,
@@ -19,9 +25,9 @@ from jaxdyn.algorithms._unit_wrenches import (
     unit_wrenches,
 )
 from jaxdyn.model import Model
-from jaxdyn.model._layout import matrix_to_leading
-from jaxdyn.model._traversal import sum_down, take_rows
 from jaxdyn.spatial import Motion
+from jaxdyn.tree._rows import matrix_to_leading
+from jaxdyn.tree._walks import sum_down, take_rows
 
 
 def torque_regressor(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
-from jaxdyn.algorithms._boundary import batched, full, rows, with_wrenches
-from jaxdyn.algorithms._derivatives import OF_RNEA
-from jaxdyn.algorithms._newton_euler import inverse
-from jaxdyn.algorithms._terms import passive_torque, spring_torque_rows, terms
+from jaxdyn.algorithms._first_derivatives import OF_RNEA
+from jaxdyn.algorithms.recursions._algorithm import batched, full, rows, with_wrenches
+from jaxdyn.algorithms.recursions._equations_of_motion import passive_torque, spring_torque_rows, terms
+from jaxdyn.algorithms.recursions._inverse_dynamics import inverse
 from jaxdyn.model import Model
-from jaxdyn.model._layout import to_leading
+from jaxdyn.tree._rows import to_leading
 
 
 @batched(lambda model: (model.nv,), "joint_friction", derivatives=OF_RNEA, forces=(-1,))

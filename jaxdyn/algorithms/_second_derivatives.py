@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from jaxdyn._compile import compiled
 from jaxdyn._types import Array, Configuration, Float, Velocity
 from jaxdyn.algorithms._aba import aba
-from jaxdyn.algorithms._boundary import rows
-from jaxdyn.algorithms._derivatives import aba_derivatives, rnea_derivatives
+from jaxdyn.algorithms._first_derivatives import aba_derivatives, rnea_derivatives
 from jaxdyn.algorithms._rnea import rnea
+from jaxdyn.algorithms.recursions._algorithm import rows
 from jaxdyn.model import Model
 
 

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 from jaxdyn import samples
 from jaxdyn._errors import DataError
 from jaxdyn.algorithms import aba, crba, rnea
-from jaxdyn.cli import _pinocchio
-from jaxdyn.cli._application import double_precision, print_json, without_compilation_cache
-from jaxdyn.cli._compare import random_states
-from jaxdyn.cli._robot_file import File, FileOptions, Flag, parse
-from jaxdyn.cli._timing import compiled, wall_time
 from jaxdyn.model import Model
+from jaxdyn.programs import _pinocchio
+from jaxdyn.programs._application import double_precision, print_json, without_compilation_cache
+from jaxdyn.programs._compare import random_states
+from jaxdyn.programs._robot_file import File, FileOptions, Flag, parse
+from jaxdyn.programs._timing import compiled, wall_time
 from jaxdyn.simulate import State, rollout
 
 HELP = """How fast a robot's dynamics are on this machine, and what they cost to compile.

@@ -13,11 +13,11 @@ import numpy as np
 
 from jaxdyn._errors import DataError
 from jaxdyn.algorithms import rnea
-from jaxdyn.cli import _mujoco, _pinocchio
-from jaxdyn.cli._application import DIFFERENT, FINE, double_precision, print_json
-from jaxdyn.cli._compare import States, allowed_errors, answers, condition, largest_errors, random_states
-from jaxdyn.cli._robot_file import File, FileOptions, Flag, parse
 from jaxdyn.model import Model
+from jaxdyn.programs import _mujoco, _pinocchio
+from jaxdyn.programs._application import DIFFERENT, FINE, double_precision, print_json
+from jaxdyn.programs._compare import States, allowed_errors, answers, condition, largest_errors, random_states
+from jaxdyn.programs._robot_file import File, FileOptions, Flag, parse
 
 HELP = """Whether the dynamics of a robot are those of Pinocchio (URDF) or MuJoCo (MJCF), which must be installed.
 

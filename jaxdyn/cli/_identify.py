@@ -20,13 +20,13 @@ from tqdm import tqdm
 
 from jaxdyn import samples
 from jaxdyn._errors import DataError, look_up
-from jaxdyn.cli._application import double_precision, print_json
-from jaxdyn.cli._config import parse_command
-from jaxdyn.cli._files import data_path, write_durably, write_json
-from jaxdyn.cli._fit_files import Kept
-from jaxdyn.cli._simulated_recording import Simulated, Simulation, simulate
 from jaxdyn.io import load_urdf, to_urdf
 from jaxdyn.model import Model
+from jaxdyn.programs._application import double_precision, print_json
+from jaxdyn.programs._config import parse_command
+from jaxdyn.programs._files import data_path, write_durably, write_json
+from jaxdyn.programs._fit_files import Kept
+from jaxdyn.programs._simulated_recording import Simulated, Simulation, simulate
 from jaxdyn.sysid import (
     InverseDynamicsFit,
     JointEffects,
@@ -111,12 +111,12 @@ class Config:
     joint_effects: tuple[str, ...] = ("armature", "viscous", "coulomb", "offset")
     """What is identified at all joints besides inertias: fields of `jaxdyn.sysid.JointEffects`."""
     prior_weight: float = 0.1
-    """Pull towards the start."""
+    """Pull toward the start."""
     cross_validate: bool = False
     """Whether to choose the pull by cross-validation on the data of the fit instead."""
     rounds: int = 15
     """Of re-weighting the joints, at most."""
-    max_steps: int = 200
+    max_iterations: int = 200
     """In each round."""
     results: str = "results"
     """Directory of the results."""
@@ -241,7 +241,7 @@ def _run(config: Config) -> dict:
                 friction_velocity=config.friction_velocity,
                 prior_weight=weight,
                 rounds=config.rounds,
-                max_steps=config.max_steps,
+                max_iterations=config.max_iterations,
                 report=report,
                 state=state,
             )

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn.cli._application import double_precision, print_json
-from jaxdyn.cli._robot_file import File, FileOptions, Flag, parse
 from jaxdyn.model import Model
+from jaxdyn.programs._application import double_precision, print_json
+from jaxdyn.programs._robot_file import File, FileOptions, Flag, parse
 
 HELP = """What a robot's file says, and warnings of what is likely to be wrong.
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from jaxdyn._errors import DataError
-from jaxdyn.cli._application import MISTAKE, exit_code
+from jaxdyn.programs._application import MISTAKE, exit_code
 
 COMMANDS = {
     "info": "what a robot's file says: bodies, joints, limits, masses, and what is likely to be wrong",

@@ -15,11 +15,11 @@ import jax
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.cli._application import double_precision, print_json
-from jaxdyn.cli._config import parse_command
-from jaxdyn.cli._files import write_durably, write_json, write_npz
-from jaxdyn.cli._motion_pictures import animate, draw_trajectory
-from jaxdyn.cli._motion_tasks import task_of
+from jaxdyn.programs._application import double_precision, print_json
+from jaxdyn.programs._config import parse_command
+from jaxdyn.programs._files import write_durably, write_json, write_npz
+from jaxdyn.programs._motion_pictures import animate, draw_trajectory
+from jaxdyn.programs._motion_tasks import task_of
 from jaxdyn.trajopt import (
     CEMOptions,
     DDPOptions,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.cli._robot_file import File, Flag, only_for_urdf, parse
+from jaxdyn.programs._robot_file import File, Flag, only_for_urdf, parse
 from jaxdyn.sysid import load_npz
 
 HELP = """A robot in the browser, with sliders for its joints.

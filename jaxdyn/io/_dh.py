@@ -96,7 +96,7 @@ def from_dh(
       or letters such as `"RRP"`.
     - `masses`: `[n]`, kg. `centers_of_mass`: `[n, 3]`, m, in the frames `dhi`; not given, at their origins. `inertias`:
       `[n, 3, 3]`, or `[n, 3]` for the diagonals, kg m^2, in the axes of the frames `dhi`; not given, links are point
-      masses. `inertia_about`: whether they are about the centres of mass, or about the origins of the frames `dhi`.
+      masses. `inertia_about`: whether they are about the centers of mass, or about the origins of the frames `dhi`.
     - `names`, `joint_names`: of links and joints; not given, `link1` and `joint1` and so on.
     - `base`: pose of `dh0` in the world; `tool`: pose of a frame `tool` in `dhn`, which exists if this is given. An
       `SE3`, position and quaternion `w x y z`, or a position.

@@ -9,7 +9,7 @@ is its result, `mjModel`. What becomes of the fields of it that bear on accelera
 | `body_mass, body_inertia, body_ipos, body_iquat` | inertias |
 | `dof_armature, dof_damping, dof_frictionloss, jnt_stiffness`, `qpos_spring` | of joints; conditions for free joints |
 | `actuator_armature, actuator_damping`: act also without control | added to the joint's; refused on tendons |
-| `opt.gravity`; flags of gravity, spring, damper, frictionloss, limit, equality, constraint | honoured |
+| `opt.gravity`; flags of gravity, spring, damper, frictionloss, limit, equality, constraint | honored |
 | `body_gravcomp`, `opt.density, opt.viscosity` (which `wind` and `geom_fluid` act through) | refused where they act |
 | `dof_dampingpoly, jnt_stiffnesspoly, actuator_dampingpoly, jnt_springyield` | refused where they act |
 | active `eq_*`, `tendon_*` that act, `flex_*`, plugins, muscles | refused |

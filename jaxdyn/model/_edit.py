@@ -13,16 +13,6 @@ from collections.abc import Mapping
 from jaxdyn._errors import ModelError, look_up
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.model._fields import ModelFields
-from jaxdyn.model._given import (
-    as_coordinates,
-    as_inertial_parameters,
-    as_per_dof,
-    as_pose,
-    model_batch,
-    require_batches,
-    require_inertia,
-    require_new_names,
-)
 from jaxdyn.model._inertia import BodyInertia
 from jaxdyn.model._restructure import (
     add_rows,
@@ -35,6 +25,16 @@ from jaxdyn.model._restructure import (
     take,
 )
 from jaxdyn.model._topology import Topology
+from jaxdyn.model._validation import (
+    as_coordinates,
+    as_inertial_parameters,
+    as_per_dof,
+    as_pose,
+    model_batch,
+    require_batches,
+    require_inertia,
+    require_new_names,
+)
 from jaxdyn.spatial import SE3
 
 

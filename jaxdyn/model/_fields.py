@@ -88,7 +88,7 @@ class ModelFields(eqx.Module):
 
     @property
     def center_of_mass(self) -> Float[Array, "*batch nb 3"]:
-        """Centre of mass of each body in its frame, m (NaN for a massless body)."""
+        """Center of mass of each body in its frame, m (NaN for a massless body)."""
         return self.inertial_parameters[..., 1:4] / self.inertial_parameters[..., :1]
 
     def astype(self, dtype) -> Self:

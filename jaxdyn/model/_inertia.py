@@ -1,4 +1,4 @@
-"""Inertias as people give them: mass, centre of mass, rotational inertia about it. NumPy, for building models."""
+"""Inertias as people give them: mass, center of mass, rotational inertia about it. NumPy, for building models."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from jaxdyn.spatial import Inertia, Pose
 class BodyInertia:
     """The inertia of a rigid body in some frame.
 
-    Mass in kg; centre of mass `[3]` in m; rotational inertia `[3, 3]` (or its three diagonal elements) in kg m^2 about
-    the centre of mass, in the axes of the frame. **Raises** `ModelError` for a negative or non-finite mass, an
+    Mass in kg; center of mass `[3]` in m; rotational inertia `[3, 3]` (or its three diagonal elements) in kg m^2 about
+    the center of mass, in the axes of the frame. **Raises** `ModelError` for a negative or non-finite mass, an
     asymmetric or non-finite inertia; `ShapeError` for wrong shapes.
     """
 
@@ -28,7 +28,7 @@ class BodyInertia:
         com, I = _array(self.center_of_mass), _array(self.rotational)
         I = np.diag(I) if I.shape == (3,) else I
         require_shape(com, (3,), "center_of_mass", "a position in m")
-        require_shape(I, (3, 3), "rotational", "the inertia about the centre of mass, kg m^2")
+        require_shape(I, (3, 3), "rotational", "the inertia about the center of mass, kg m^2")
         if not np.isfinite(self.mass) or not np.isfinite(com).all() or not np.isfinite(I).all():
             raise ModelError(f"an inertia is not finite: mass {self.mass}, center_of_mass {com}, rotational {I}")
         if self.mass < 0:
@@ -80,7 +80,7 @@ def moved_parameters(parameters: np.ndarray, pose: np.ndarray) -> np.ndarray:
 
 
 def rotational_about_center(parameters: np.ndarray) -> np.ndarray:
-    """`[3, 3]`: the rotational inertia about the centre of mass, of ten parameters with a mass that is not zero."""
+    """`[3, 3]`: the rotational inertia about the center of mass, of ten parameters with a mass that is not zero."""
     m, h = parameters[0], parameters[1:4]
     xx, xy, yy, xz, yz, zz = parameters[4:]
     return np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]) - (h @ h * np.eye(3) - np.outer(h, h)) / m

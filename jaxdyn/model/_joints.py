@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._compile import once
-from jaxdyn.model._layout import columns_of, packed_rows, rows_of, static_column
 from jaxdyn.model._topology import Topology
-from jaxdyn.model._traversal import take_rows
 from jaxdyn.spatial import Mat3, Motion, Pose, Vec3
+from jaxdyn.tree._rows import columns_of, packed_rows, rows_of, static_column
+from jaxdyn.tree._walks import take_rows
 
 # `R_ij = sum_kl _TURN[i, j, k, l] q_k q_l` for a unit quaternion `w x y z`, and `[a x]_ij = sum_k _SKEW[i, j, k] a_k`.
 _SKEW = np.zeros((3, 3, 3))
@@ -60,7 +60,7 @@ def _unit_axes(topology: Topology, joint_axis, dofs: np.ndarray, rank: int):
     """`[len(dofs), 3, *batch]`: the unit axes of dofs in their nodes' frames; unit vectors for ball and free joints, z
     where the number is -1.
 
-    The direction of `joint_axis` is what counts: normalised here, a gradient step on it stays a joint.
+    The direction of `joint_axis` is what counts: normalized here, a gradient step on it stays a joint.
     """
     # Rows of the table: the model's axes, then the three unit vectors.
     own = len(topology.axis_dofs)

@@ -12,12 +12,12 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.model import _edit, _manifold, _scaling, _summary
+from jaxdyn.model import _configuration, _edit, _scaling, _summary
 from jaxdyn.model._fields import ModelFields
 from jaxdyn.model._inertia import BodyInertia
-from jaxdyn.model._layout import rows_of, to_leading
-from jaxdyn.model._mimic import spanning_coordinates, spanning_tree
+from jaxdyn.model._spanning_tree import spanning_coordinates, spanning_tree
 from jaxdyn.spatial import SE3, Inertia, Pose
+from jaxdyn.tree._rows import rows_of, to_leading
 
 FRICTION_VELOCITY = 0.01
 """Default transition velocity of the smooth Coulomb friction, rad/s or m/s."""
@@ -83,32 +83,32 @@ class Model(ModelFields):
 
     def neutral(self) -> Float[Array, "nq"]:
         """The configuration of zeros and identity rotations."""
-        return jnp.asarray(_manifold.neutral(self.topology), self.dtype)
+        return jnp.asarray(_configuration.neutral(self.topology), self.dtype)
 
     def random_configuration(self, key: jax.Array, shape: tuple[int, ...] = ()) -> Float[Array, "*shape nq"]:
         """Random configurations: uniform between limits where they are finite, otherwise angles in [-pi, pi], shifts
         in [-1, 1] m, and rotations uniform over SO(3)."""
-        return _manifold.random_configuration(self.topology, key, self.position_lower, self.position_upper, shape)
+        return _configuration.random_configuration(self.topology, key, self.position_lower, self.position_upper, shape)
 
     def integrate(self, q: Float[Array, "*batch nq"], dv: Float[Array, "*batch nv"]) -> Float[Array, "*batch nq"]:
         """`q` displaced by `dv`, a velocity times a time: the sum for vector coordinates, the exponential of the body
         twist for ball and free joints (Pinocchio's `integrate`). Quaternions stay unit."""
-        return self._on_manifold(_manifold.integrate, q=q, dv=dv)
+        return self._on_manifold(_configuration.integrate, q=q, dv=dv)
 
     def difference(self, q0: Float[Array, "*batch nq"], q1: Float[Array, "*batch nq"]) -> Float[Array, "*batch nv"]:
         """The `dv` for which `integrate(q0, dv)` is `q1`, with rotations of at most half a turn."""
-        return self._on_manifold(_manifold.difference, q0=q0, q1=q1)
+        return self._on_manifold(_configuration.difference, q0=q0, q1=q1)
 
     def chart_point(self, q0: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"]) -> Float[Array, "*batch nq"]:
         """The configuration with coordinates `x` in the chart around `q0`: sums for vector coordinates and the
         positions of free joints (parent axes), exponentials for rotations. Integrators step in this chart."""
-        return self._on_manifold(_manifold.chart_point, q0=q0, x=x)
+        return self._on_manifold(_configuration.chart_point, q0=q0, x=x)
 
     def chart_rate(
         self, q: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"], v: Float[Array, "*batch nv"]
     ) -> Float[Array, "*batch nv"]:
         """The rate of the coordinates `x` of `q = chart_point(q0, x)` under the velocity `v`."""
-        return self._on_manifold(_manifold.chart_rate, q=q, x=x, v=v)
+        return self._on_manifold(_configuration.chart_rate, q=q, x=x, v=v)
 
     def checked(self, q: Float[Array, "*batch nq"]) -> Float[Array, "*batch nq"]:
         """`q`, with a run-time error where it has NaN, an infinite value, or a quaternion that is not unit (to 1e-3).
@@ -126,7 +126,7 @@ class Model(ModelFields):
                 q = eqx.error_if(
                     q,
                     jnp.abs(norm - 1) > 1e-3,
-                    f"the quaternion of joint {joint!r}, q[{stop - 4}:{stop}], is not unit; normalise it, "
+                    f"the quaternion of joint {joint!r}, q[{stop - 4}:{stop}], is not unit; normalize it, "
                     "or start from model.neutral()",
                 )
         return q
@@ -173,9 +173,9 @@ class Model(ModelFields):
         """`jaxdyn.with_armature`: armature replaced, in all joints or by name."""
         return _edit.with_armature(self, armature)
 
-    def scaled(self, length: ArrayLike = 1.0, mass: ArrayLike = 1.0) -> Model:
+    def scaled(self, *, length: ArrayLike = 1.0, mass: ArrayLike = 1.0) -> Model:
         """`jaxdyn.scaled`: all lengths and masses times a factor."""
-        return _scaling.scaled(self, length, mass)
+        return _scaling.scaled(self, length=length, mass=mass)
 
     def summary(self) -> str:
         """A table of bodies, joints, limits, masses, and of what is likely to be wrong."""

@@ -1,7 +1,7 @@
 """Locking and attaching as operations on the rows of a model's leaves.
 
 Every leaf is a table whose rows belong to joints, coordinates, frames and so on; another structure is another selection
-of rows, with placements composed and inertias added where bodies merge. Everything is vectorised over rows and leading
+of rows, with placements composed and inertias added where bodies merge. Everything is vectorized over rows and leading
 batch axes, in few operations.
 """
 
@@ -18,8 +18,8 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._types import Array
+from jaxdyn.model._configuration import neutral
 from jaxdyn.model._fields import ModelFields
-from jaxdyn.model._manifold import neutral
 from jaxdyn.model._topology import PRIMITIVES, Topology
 
 # Of which thing the rows of every leaf are, and how many axes a leaf has without batch axes.

@@ -76,7 +76,7 @@ def cartpole() -> Model:
 def acrobot() -> Model:
     """Two links in a vertical plane, driven at the elbow only; both angles 0 when it hangs down, the second relative.
 
-    Sutton & Barto, Reinforcement Learning, 2nd edition, section 11.3: lengths and masses 1, centres of mass at 0.5,
+    Sutton & Barto, Reinforcement Learning, 2nd edition, section 11.3: lengths and masses 1, centers of mass at 0.5,
     inertias 1 about them, g 9.8. The effort limit of the undriven shoulder is zero.
     """
     link = BodyInertia(1.0, (0, 0, -0.5), (1.0, 1.0, 0.0))
@@ -88,7 +88,7 @@ def acrobot() -> Model:
     return builder.add_frame("tip", "lower", (0, 0, -1.0)).build(gravity=(0.0, 0.0, -9.8))
 
 
-# Placement in the parent: rotation about x in quarter turns, position. Mass, centre of mass, inertia about it as xx,
+# Placement in the parent: rotation about x in quarter turns, position. Mass, center of mass, inertia about it as xx,
 # xy, xz, yy, yz, zz, all in link axes. Limits: lower, upper, velocity, effort.
 _PANDA = (
     (0, (0, 0, 0.333), 4.970684, (0.003875, 0.002081, -0.04762),

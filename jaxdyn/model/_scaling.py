@@ -9,13 +9,13 @@ import numpy as np
 from jaxdyn._errors import ModelError
 from jaxdyn._types import ArrayLike, Float
 from jaxdyn.model._fields import ModelFields
-from jaxdyn.model._given import as_array, in_numpy, require_batches
 from jaxdyn.model._restructure import in_numpy_if_known, library
 from jaxdyn.model._topology import PRIMITIVES
+from jaxdyn.model._validation import as_array, in_numpy, require_batches
 
 
 def scaled[M: ModelFields](
-    model: M, length: Float[ArrayLike, "*batch"] = 1.0, mass: Float[ArrayLike, "*batch"] = 1.0
+    model: M, *, length: Float[ArrayLike, "*batch"] = 1.0, mass: Float[ArrayLike, "*batch"] = 1.0
 ) -> M:
     """The model with every length times `length` and every mass times `mass`; time stays.
 

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from jaxdyn._errors import look_up
-from jaxdyn.model._tree import Tree
+from jaxdyn.tree._tree import Tree
 
 type JointType = Literal[
     "revolute", "continuous", "prismatic", "helical", "cylindrical", "universal", "planar", "ball", "free"

@@ -1,27 +1,27 @@
 """Time stepping and roll-outs."""
 
-from jaxdyn.simulate._actuators import (
+from jaxdyn.simulate._divergence import DivergenceError
+from jaxdyn.simulate._rollout import rollout
+from jaxdyn.simulate._state import State, Trajectory
+from jaxdyn.simulate._vector_field import coordinate_rate, normalized, vector_field
+from jaxdyn.simulate.actuators._actuator import (
     AbstractActuator,
     AbstractMemorylessActuator,
     ActuatedPolicy,
     Actuation,
 )
-from jaxdyn.simulate._actuators_motor import DCMotorLimits, Delay, EffortLimits, FirstOrderLag, Gear, Transmission
-from jaxdyn.simulate._actuators_servo import PositionServo, ServoCommand, VelocityServo
-from jaxdyn.simulate._checks import DivergenceError
-from jaxdyn.simulate._joint_effects import (
+from jaxdyn.simulate.actuators._joint_effects import (
     AbstractJointEffect,
     CoulombFriction,
     SoftLimits,
     StribeckFriction,
     ViscousFriction,
 )
-from jaxdyn.simulate._rollout import rollout
-from jaxdyn.simulate._runge_kutta import rk4_step
-from jaxdyn.simulate._semi_implicit_euler import semi_implicit_euler_step
-from jaxdyn.simulate._state import State, Trajectory
-from jaxdyn.simulate._step import step
-from jaxdyn.simulate._vector_field import coordinate_rate, normalized, vector_field
+from jaxdyn.simulate.actuators._motor import DCMotorLimits, Delay, EffortLimits, FirstOrderLag, Gear, Transmission
+from jaxdyn.simulate.actuators._servo import PositionServo, ServoCommand, VelocityServo
+from jaxdyn.simulate.integrators._runge_kutta import rk4_step
+from jaxdyn.simulate.integrators._semi_implicit_euler import semi_implicit_euler_step
+from jaxdyn.simulate.integrators._step import step
 
 __all__ = [
     "AbstractActuator",

@@ -16,11 +16,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxdyn._errors import ModelError, ShapeError, require_last_axes
 from jaxdyn._types import Array, Float, Velocity
 from jaxdyn.model import Model
-from jaxdyn.simulate._checks import Report, checked
+from jaxdyn.simulate._divergence import Report, checked
 from jaxdyn.simulate._segments import scan_in_segments, segment_length
 from jaxdyn.simulate._sharding import Split, sharding_of
 from jaxdyn.simulate._state import State, Trajectory
-from jaxdyn.simulate._step import Integrator, advance, checked_dt, checked_scheme, common_batch, positive
+from jaxdyn.simulate.integrators._step import Integrator, advance, checked_dt, checked_scheme, common_batch, positive
 
 type Policy = Callable[[Any, State, Any], tuple[Any, Any]]
 """Of what it carries, the state and the time (s): what it carries on, and the torques `[*batch, nv]`."""

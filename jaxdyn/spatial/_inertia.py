@@ -14,8 +14,8 @@ from jaxdyn.spatial._vectors import Mat3, Sym3, Vec3
 class Inertia:
     """A rigid body's spatial inertia about the point of reference, in which the dynamics are linear.
 
-    `mass`; `first_moment`, the mass times the centre of mass; `rotational`, the rotational inertia about the
-    point of reference (not about the centre of mass).
+    `mass`; `first_moment`, the mass times the center of mass; `rotational`, the rotational inertia about the
+    point of reference (not about the center of mass).
     """
 
     mass: Any

@@ -1,18 +1,23 @@
 """Trajectory optimization: problems, solvers, and what they hand back."""
 
-from jaxdyn.trajopt._cem import CEMOptions, cem
-from jaxdyn.trajopt._clearance import Capsule, ClearanceResidual
-from jaxdyn.trajopt._closed_loop import ClosedLoop, Latency, closed_loop
-from jaxdyn.trajopt._collocation import CollocationOptions, collocation
-from jaxdyn.trajopt._constraints import Constraint
-from jaxdyn.trajopt._costs import AbstractCost, FunctionCost, Quadratic, QuadraticCost, SmoothAbsCost, TimeVarying
-from jaxdyn.trajopt._ddp import DDPOptions, ddp
-from jaxdyn.trajopt._dynamics import AbstractDynamics, ContinuousDynamics, DiscreteDynamics, ModelDynamics
-from jaxdyn.trajopt._mpc import MPC, Plan
-from jaxdyn.trajopt._mppi import MPPIOptions, mppi
-from jaxdyn.trajopt._predictive_sampling import PredictiveSamplingOptions, predictive_sampling
-from jaxdyn.trajopt._problem import Problem
-from jaxdyn.trajopt._residuals import (
+from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
+from jaxdyn.trajopt.collocation._collocation import CollocationOptions, collocation
+from jaxdyn.trajopt.ddp._ddp import DDPOptions, ddp
+from jaxdyn.trajopt.mpc._closed_loop import ClosedLoop, Latency, closed_loop
+from jaxdyn.trajopt.mpc._mpc import MPC, Plan
+from jaxdyn.trajopt.problem._clearance import Capsule, ClearanceResidual
+from jaxdyn.trajopt.problem._constraints import Constraint
+from jaxdyn.trajopt.problem._costs import (
+    AbstractCost,
+    FunctionCost,
+    Quadratic,
+    QuadraticCost,
+    SmoothAbsCost,
+    TimeVarying,
+)
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ContinuousDynamics, DiscreteDynamics, ModelDynamics
+from jaxdyn.trajopt.problem._problem import Problem
+from jaxdyn.trajopt.problem._residuals import (
     AbstractResidual,
     CenterOfMassResidual,
     ControlResidual,
@@ -24,7 +29,9 @@ from jaxdyn.trajopt._residuals import (
     Selected,
     StateResidual,
 )
-from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
+from jaxdyn.trajopt.sampling._cem import CEMOptions, cem
+from jaxdyn.trajopt.sampling._mppi import MPPIOptions, mppi
+from jaxdyn.trajopt.sampling._predictive_sampling import PredictiveSamplingOptions, predictive_sampling
 
 __all__ = [
     "MPC",

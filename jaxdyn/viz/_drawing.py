@@ -39,7 +39,7 @@ _TURNS, _SLIDES = "#f59e0b", "#a855f7"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Surface:
-    """Triangles in the frame of body `body` (-1: of the world) with one colour `[4]`, of one of `LAYERS`."""
+    """Triangles in the frame of body `body` (-1: of the world) with one color `[4]`, of one of `LAYERS`."""
 
     layer: str
     body: int
@@ -156,7 +156,7 @@ def _fixed(model: Model, visual: Visual) -> Surface:
 
 
 def _ellipsoid(body: int, parameters: np.ndarray, least: float) -> Iterator[Surface]:
-    """The uniform ellipsoid of the same mass, centre of mass and moments of inertia: its semi-axes are the roots of
+    """The uniform ellipsoid of the same mass, center of mass and moments of inertia: its semi-axes are the roots of
     `5 s / m` for the principal second moments `s_k = tr(I) / 2 - I_k`. A semi-axis is at least `least`, so that points
     and rods are seen; an inertia that no distribution of mass has is red."""
     m = parameters[0]
@@ -183,7 +183,7 @@ def _inertial_radius(model: Model) -> float:
 
 def _segments(model: Model) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Body (-1: world) and two points in it: from its origin to the joints that it carries; where it carries none, to
-    its frames and its centre of mass; in the world, to the joints that do not move freely."""
+    its frames and its center of mass; in the world, to the joints that do not move freely."""
     topology, zero = model.topology, np.zeros(3)
     places = np.asarray(model.joint_placement, np.float64)[:, :3]
     frames = np.asarray(model.frame_placement, np.float64)[:, :3]

@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Visual:
-    """A piece of what a robot looks like: triangles of one colour, fixed in a frame of its model.
+    """A piece of what a robot looks like: triangles of one color, fixed in a frame of its model.
 
     `vertices` `[n, 3]` in the axes of the frame, m; `faces` `[m, 3]`, numbers of vertices, counter-clockwise seen from
     outside; `color` `[4]`: red, green, blue (sRGB) and opacity in [0, 1]. `textured` is the same surface with an image
@@ -26,7 +26,7 @@ class Visual:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solid:
-    """Triangles without a place or a colour: `vertices` `[n, 3]`, `faces` `[m, 3]`."""
+    """Triangles without a place or a color: `vertices` `[n, 3]`, `faces` `[m, 3]`."""
 
     vertices: np.ndarray
     faces: np.ndarray

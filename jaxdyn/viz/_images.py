@@ -15,8 +15,8 @@ from jaxdyn.model import Model
 from jaxdyn.viz._browser import browser_path, opened
 from jaxdyn.viz._drawing import Drawing, body_poses, drawing_of
 from jaxdyn.viz._geometry import Solid, Visual, without_slivers
-from jaxdyn.viz._motion import camera, first_configuration
 from jaxdyn.viz._nodes import COMPARED, COMPARED_OPACITY
+from jaxdyn.viz._playback import camera, first_configuration
 from jaxdyn.viz._plots import figure_class
 from jaxdyn.viz._viewer import client_of, viewer_of
 
@@ -131,7 +131,7 @@ def _by_matplotlib(path: Path, drawing: Drawing, poses: list[np.ndarray], width:
 
 
 def _shaded(corners: np.ndarray, color: np.ndarray) -> np.ndarray:
-    """`[n, 4]`: the colour of each triangle by how it stands to the light; both of its sides are lit."""
+    """`[n, 4]`: the color of each triangle by how it stands to the light; both of its sides are lit."""
     a, b, c = np.moveaxis(corners, 1, 0)
     normal = np.cross(b - a, c - a)
     normal /= np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), 1e-300)

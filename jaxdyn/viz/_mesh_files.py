@@ -14,15 +14,15 @@ from scipy.sparse.csgraph import connected_components
 from jaxdyn._errors import RobotFileError
 from jaxdyn.viz._geometry import Solid, Visual, without_slivers
 
-# Neighbours at less than this angle are shaded as one surface, where the file does not say.
+# Neighbors at less than this angle are shaded as one surface, where the file does not say.
 _CREASE = np.radians(30.0)
 _COLORS = 32
-"""Where a mesh has more colours than this, they are a picture's, and their mean is taken."""
+"""Where a mesh has more colors than this, they are a picture's, and their mean is taken."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeshPart:
-    """Triangles of a file that have one colour `[4]` (None where the file has none), or an image on them."""
+    """Triangles of a file that have one color `[4]` (None where the file has none), or an image on them."""
 
     solid: Solid
     color: np.ndarray | None
@@ -42,7 +42,7 @@ class MeshPart:
         return MeshPart(solid, self.color, textured)
 
     def visual(self, frame: str, color: np.ndarray) -> Visual:
-        """Fixed in a frame; in the given colour if it has none of its own."""
+        """Fixed in a frame; in the given color if it has none of its own."""
         own = color if self.color is None else self.color
         return Visual(frame, self.solid.vertices, self.solid.faces, own, self.textured)
 
@@ -58,7 +58,7 @@ def trimesh() -> Any:
 
 
 def read_mesh(path: Path) -> list[MeshPart]:
-    """The triangles of a file in m, by colour. Formats: STL, OBJ, COLLADA, PLY, OFF, GLB and glTF.
+    """The triangles of a file in m, by color. Formats: STL, OBJ, COLLADA, PLY, OFF, GLB and glTF.
 
     **Raises** `RobotFileError` for a file that cannot be read, `ImportError` without trimesh, or without pycollada for
     COLLADA.
@@ -125,7 +125,7 @@ def _has_image(visual) -> bool:
 
 
 def _smoothed(mesh) -> Solid:
-    """Of a file without colours, such as STL, whose triangles share no vertices: those of flat neighbours do then."""
+    """Of a file without colors, such as STL, whose triangles share no vertices: those of flat neighbors do then."""
     mesh.merge_vertices()
     solid = without_slivers(_solid(mesh))
     mesh = trimesh().Trimesh(solid.vertices, solid.faces, process=False)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing, Surface
 
 COMPARED = (240, 120, 40)
-"""Colour of the second robot."""
+"""Color of the second robot."""
 COMPARED_OPACITY = 0.45
 
 

@@ -39,7 +39,7 @@ def plot_torques(
 ) -> Any:
     """Measured and predicted torques over time, a panel for each degree of freedom: a `matplotlib.figure.Figure`.
 
-    `t` `[n]` in s; `measured`, each of `predicted` (by name) and `raw` (the measurement before a filter, in grey)
+    `t` `[n]` in s; `measured`, each of `predicted` (by name) and `raw` (the measurement before a filter, in gray)
     `[n, nv]` in N m or N. The scale is that of the measurement, as predictions may be far off. At most 4000 points of a
     curve are drawn. **Raises** `ShapeError`; `ImportError` without matplotlib.
     """

@@ -14,8 +14,8 @@ from jaxdyn.io._urdf_xml import Element, fail, in_package, listed, read, shown, 
 from jaxdyn.viz._geometry import Solid, Visual, box, capsule, cylinder, sphere
 from jaxdyn.viz._mesh_files import MeshPart, read_mesh
 
-GREY = np.array([0.73, 0.75, 0.78, 1.0])
-"""Of what has no colour in the file."""
+GRAY = np.array([0.73, 0.75, 0.78, 1.0])
+"""Of what has no color in the file."""
 
 
 def urdf_visuals(
@@ -26,7 +26,7 @@ def urdf_visuals(
     folder = _folder(path_or_text, robot.source.name)
     given = ((m.attributes.get("name"), _color(m)) for m in robot.named("material"))
     colors = {name: color for name, color in given if name and color is not None}
-    # Colours given inside a link may be used by name elsewhere.
+    # Colors given inside a link may be used by name elsewhere.
     for link in robot.named("link"):
         for material in (m for v in link.named("visual") for m in v.named("material")):
             name, color = material.attributes.get("name"), _color(material)
@@ -101,9 +101,9 @@ def _primitive(geometry: Element) -> Solid:
 def _material(visual: Element, colors: dict[str, np.ndarray]) -> np.ndarray:
     material = visual.child("material")
     if material is None:
-        return GREY
+        return GRAY
     own = _color(material)
-    return colors.get(material.attributes.get("name", ""), GREY) if own is None else own
+    return colors.get(material.attributes.get("name", ""), GRAY) if own is None else own
 
 
 def _color(material: Element) -> np.ndarray | None:

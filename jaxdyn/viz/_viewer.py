@@ -21,7 +21,8 @@ from jaxdyn.model import Model
 from jaxdyn.model._topology import PRIMITIVES
 from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing, body_poses, drawing_of
 from jaxdyn.viz._geometry import Visual
-from jaxdyn.viz._motion import (
+from jaxdyn.viz._nodes import RobotNodes
+from jaxdyn.viz._playback import (
     FIELD_OF_VIEW,
     Motion,
     camera,
@@ -31,7 +32,6 @@ from jaxdyn.viz._motion import (
     slider_ranges,
     unit,
 )
-from jaxdyn.viz._nodes import RobotNodes
 
 _FRAMES_PER_SECOND = 30.0
 _FRAMED = 50
@@ -67,7 +67,7 @@ class Viewer:
 
     Visible at first are meshes (the visual geometry of the file) where there are any, and otherwise the ellipsoids of
     the inertias, a skeleton, frames and joint axes; the page has switches for all of them. An ellipsoid is the uniform
-    one with the mass, centre of mass and moments of inertia of the body (with what was merged into it), red where no
+    one with the mass, center of mass and moments of inertia of the body (with what was merged into it), red where no
     distribution of mass has them; the skeleton joins each joint to the next. Axes are orange where a joint turns and
     violet where it slides. Ball and free joints are moved by handles in the scene.
 

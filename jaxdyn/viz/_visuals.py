@@ -24,7 +24,7 @@ def load_visuals(
     """What the links of a robot look like, from its URDF or MJCF file, in the frames that the loaded model has.
 
     Of a URDF file: `<visual>` of every link: meshes (STL, OBJ, COLLADA, PLY, GLB), boxes, cylinders, spheres,
-    capsules. The colours and images of a mesh's file come before the `<material>` of the link. Of an MJCF file: the
+    capsules. The colors and images of a mesh's file come before the `<material>` of the link. Of an MJCF file: the
     geoms of the groups 0 to 2 in MuJoCo's compiled model, which its viewer shows; images on them are not read.
 
     **Arguments**

@@ -1,0 +1,1 @@
+"""The equations of motion in the forms of the books."""

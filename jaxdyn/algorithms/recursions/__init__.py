@@ -1,0 +1,1 @@
+"""The recursions that the algorithms share."""

@@ -1,0 +1,1 @@
+"""What command-line programs are made of: configurations, files, exit codes, and comparisons with other libraries."""

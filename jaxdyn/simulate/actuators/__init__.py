@@ -1,0 +1,1 @@
+"""Actuators between a policy and the joints."""

@@ -1,0 +1,310 @@
+"""What a drive does to the effort that it is asked for: gears, limits, lag, delay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdyn._errors import ModelError, ShapeError
+from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn.model import Model
+from jaxdyn.simulate._state import State
+from jaxdyn.simulate.actuators._actuator import (
+    AbstractActuator,
+    AbstractMemorylessActuator,
+    as_leaf,
+    gain,
+    require_values,
+    signal,
+)
+
+type Saturation = Literal["clip", "tanh", "softclip"]
+_SATURATIONS = ("clip", "tanh", "softclip")
+
+
+class Gear(AbstractMemorylessActuator):
+    """A gear at each joint: `tau = ratio efficiency tau_motor`.
+
+    The efficiency is that of a motor which drives its load; a load that drives the motor back would divide by it. Where
+    that matters, leave it at 1 and give the loss as friction, which opposes both. The rotor's inertia counts at the
+    joint as `ratio^2 J`: that is `Model.armature`.
+    """
+
+    ratio: Float[Array, "*#batch #nu"]
+    efficiency: Float[Array, "*#batch #nu"]
+    """Between 0 and 1."""
+
+    def __init__(self, ratio: ArrayLike, efficiency: ArrayLike = 1.0):
+        self.ratio, self.efficiency = as_leaf(ratio), as_leaf(efficiency)
+        require_values(lambda x: (x > 0) & (x <= 1), self.efficiency, "the efficiency", "between 0 and 1")
+
+    def apply(self, command: Any, state: State) -> Float[Array, "*batch nu"]:
+        u = signal(command, None, "Gear", "motor torques in N m", state)
+        n = u.shape[-1]
+        return gain(self.ratio, n, "the ratio", state) * gain(self.efficiency, n, "the efficiency", state) * u
+
+
+class Transmission(AbstractMemorylessActuator):
+    """Actuators that drive several degrees of freedom, or not all of them: `tau = B u`.
+
+    The mechanical power of both sides is the same where the actuators' velocities are `B^T v`.
+
+    `B` is `[*batch, nv, nu]`. **Raises** `ShapeError` for another shape.
+    """
+
+    matrix: Float[Array, "*#batch nv nu"]
+
+    def __init__(self, matrix: ArrayLike):
+        self.matrix = as_leaf(matrix)
+        if self.matrix.ndim < 2:
+            raise ShapeError(
+                f"the matrix of a transmission has shape {self.matrix.shape}, but [..., nv, nu] is needed: a column "
+                "for each actuator"
+            )
+
+    @classmethod
+    def to_joints(cls, model: Model, joints: Sequence[str], ratio: ArrayLike = 1.0) -> Self:
+        """An actuator for each degree of freedom of the named joints, in their order, with a gear of `ratio` each.
+
+        **Raises** `UnknownNameError`; `ModelError` for a joint that mimics another; `ShapeError` for the ratio.
+        """
+        rows = dof_indices(model, joints)
+        ratio = as_leaf(ratio)
+        if ratio.shape not in ((), (len(rows),)):
+            raise ShapeError(
+                f"the ratio has shape {ratio.shape}, but [] or [{len(rows)}] is needed: one for each of the "
+                f"{len(rows)} degrees of freedom of {', '.join(joints)}"
+            )
+        column = jnp.broadcast_to(ratio, (len(rows),))
+        matrix = jnp.zeros((model.nv, len(rows)), column.dtype)
+        return cls(matrix.at[jnp.asarray(rows, int), jnp.arange(len(rows))].set(column))
+
+    def apply(self, command: Any, state: State) -> Float[Array, "*batch nv"]:
+        nv, nu = self.matrix.shape[-2:]
+        if nv != state.v.shape[-1]:
+            raise ShapeError(
+                f"the matrix of a transmission has shape {self.matrix.shape}, but [..., {state.v.shape[-1]}, nu] is "
+                "needed: a row for each degree of freedom"
+            )
+        u = signal(command, nu, "Transmission", f"efforts of {nu} actuators", state)
+        return (self.matrix.astype(u.dtype) * u[..., None, :]).sum(axis=-1)
+
+
+class EffortLimits(AbstractMemorylessActuator):
+    """Limits of torque or force, in N m or N: `lower <= tau <= upper`.
+
+    `kind`:
+
+    - `"clip"`: exact. Beyond a limit the derivative by the command is zero, so that a gradient has no way back.
+    - `"tanh"`: `limit tanh(u / limit)` on either side of zero, with a slope of 1 there; it deviates by 4 % at a third
+      of the limit and by 24 % at the limit, and a gradient always remains. Needs `lower <= 0 <= upper`.
+    - `"softclip"`: `u - w softplus((u - upper) / w) + w softplus((lower - u) / w)`, which is the clip with its
+      corners rounded over a few `width` (`w`, N m or N).
+
+    Infinite limits limit nothing. `EffortLimits(model.effort_limit)` takes those of the model.
+    """
+
+    upper: Float[Array, "*#batch #nu"]
+    lower: Float[Array, "*#batch #nu"]
+    width: Float[Array, "*#batch #nu"] | None
+    kind: Saturation = eqx.field(static=True)
+
+    def __init__(
+        self,
+        upper: ArrayLike,
+        lower: ArrayLike | None = None,
+        *,
+        kind: Saturation = "clip",
+        width: ArrayLike | None = None,
+    ):
+        """`lower` is `-upper` where it is not given; `width` belongs to `"softclip"`. **Raises** `ModelError`."""
+        self.upper = as_leaf(upper)
+        self.lower = -self.upper if lower is None else as_leaf(lower)
+        self.width = as_leaf(width) if width is not None else None
+        self.kind = _known(kind, self.width)
+        require_values(lambda x: x >= 0, self.upper - self.lower, "upper - lower", "zero or positive")
+        if kind == "tanh":
+            require_values(lambda x: x >= 0, self.upper, "the upper limit of a tanh", "zero or positive")
+            require_values(lambda x: x <= 0, self.lower, "the lower limit of a tanh", "zero or negative")
+
+    def apply(self, command: Any, state: State) -> Float[Array, "*batch nu"]:
+        u = signal(command, None, "EffortLimits", "efforts", state)
+        n = u.shape[-1]
+        lower, upper = gain(self.lower, n, "the lower limit", state), gain(self.upper, n, "the upper limit", state)
+        width = None if self.width is None else gain(self.width, n, "the width", state)
+        return saturate(u, lower, upper, self.kind, width)
+
+
+class DCMotorLimits(AbstractMemorylessActuator):
+    """The torque-speed curve of a DC motor at a limited voltage, with a limited current.
+
+    `-m(-v) <= tau <= m(v)` with `m(v) = clip(stall_torque (1 - v / no_load_speed), 0, peak_torque)`: the torque that a
+    motor can add falls with its speed, to zero at the speed at which it runs without load; braking, it has all of its
+    peak torque. Quantities at the joint, behind the gear: torques times the ratio, speeds by it. (Spong, Hutchinson &
+    Vidyasagar, Robot Modeling and Control, 2006, section 6.1, for the motor's equations.)
+
+    Acts on all degrees of freedom `[*batch, nv]`, so it stands behind a `Transmission`. `kind` as in `EffortLimits`.
+    """
+
+    stall_torque: Float[Array, "*#batch #nv"]
+    """N m or N."""
+    no_load_speed: Float[Array, "*#batch #nv"]
+    """rad/s or m/s; infinite where speed does not matter."""
+    peak_torque: Float[Array, "*#batch #nv"]
+    """What the current allows, N m or N."""
+    width: Float[Array, "*#batch #nv"] | None
+    kind: Saturation = eqx.field(static=True)
+
+    def __init__(
+        self,
+        stall_torque: ArrayLike,
+        no_load_speed: ArrayLike,
+        peak_torque: ArrayLike | None = None,
+        *,
+        kind: Saturation = "clip",
+        width: ArrayLike | None = None,
+    ):
+        """`peak_torque` is `stall_torque` where it is not given. **Raises** `ModelError`."""
+        self.stall_torque, self.no_load_speed = as_leaf(stall_torque), as_leaf(no_load_speed)
+        self.peak_torque = self.stall_torque if peak_torque is None else as_leaf(peak_torque)
+        self.width = as_leaf(width) if width is not None else None
+        self.kind = _known(kind, self.width)
+        require_values(lambda x: x > 0, self.no_load_speed, "the no-load speed", "positive")
+        for x, name in ((self.stall_torque, "stall"), (self.peak_torque, "peak")):
+            require_values(lambda x: x >= 0, x, f"the {name} torque", "zero or positive")
+
+    def apply(self, command: Any, state: State) -> Float[Array, "*batch nv"]:
+        n = state.v.shape[-1]
+        u = signal(command, n, "DCMotorLimits", f"torques at the nv = {n} degrees of freedom", state)
+        stall, peak = (
+            gain(x, n, f"the {name} torque", state)
+            for x, name in ((self.stall_torque, "stall"), (self.peak_torque, "peak"))
+        )
+        ratio = state.v / gain(self.no_load_speed, n, "the no-load speed", state)
+        upper, lower = jnp.clip(stall * (1 - ratio), 0, peak), -jnp.clip(stall * (1 + ratio), 0, peak)
+        width = None if self.width is None else gain(self.width, n, "the width", state)
+        return saturate(u, lower, upper, self.kind, width)
+
+
+class FirstOrderLag(AbstractActuator):
+    """A drive that follows its command with a first-order lag: `T dy/dt = u - y`, solved exactly for a held command:
+
+        y_k = y_(k-1) + (1 - exp(-dt / T)) (u_k - y_(k-1))
+
+    The output in a step is the value at the step's end, so that a time constant of zero is no lag (MuJoCo:
+    `filterexact` with `actearly`). `dt` is the time between evaluations, that of the roll-out.
+    """
+
+    time_constant: Float[Array, "*#batch #nu"]
+    """`T`, s."""
+    dt: Float[Array, ""]
+    """s."""
+    initial: Float[Array, "*#batch #nu"]
+    """`y` before the first step."""
+
+    def __init__(self, time_constant: ArrayLike, dt: ArrayLike, initial: ArrayLike = 0.0):
+        self.time_constant, self.dt, self.initial = as_leaf(time_constant), as_leaf(dt), as_leaf(initial)
+        require_values(lambda x: x >= 0, self.time_constant, "the time constant", "zero or positive")
+        require_values(lambda x: x > 0, self.dt, "dt", "positive")
+
+    def init(self, command: Any, state: State) -> Float[Array, "*batch nu"]:
+        shape = _memory_shape("FirstOrderLag", command, state, self.time_constant, self.initial, self.dt[..., None])
+        return jnp.broadcast_to(gain(self.initial, shape[-1], "the initial output", state), shape)
+
+    def __call__(self, carry: Any, command: Any, state: State, t: Any) -> tuple[Any, Float[Array, "*batch nu"]]:
+        u = signal(command, carry.shape[-1], "FirstOrderLag", "efforts, as many as at the start", state)
+        T = gain(self.time_constant, u.shape[-1], "the time constant", state)
+        dt = self.dt.astype(u.dtype)[..., None]
+        # The derivative of exp(-dt / T) at T = 0 is 0, but its factors are 0 and infinity.
+        kept = jnp.where(T > 0, jnp.exp(-dt / jnp.where(T > 0, T, 1.0)), 0.0)
+        y = u + kept * (carry - u)
+        return y, y
+
+
+class Delay(AbstractActuator):
+    """A dead time of a whole number of steps: `y_k = u_(k - steps)`, and `initial` before the first command arrives.
+
+    `steps` is static: another one is another program.
+    """
+
+    initial: Float[Array, "*#batch #nu"]
+    steps: int = eqx.field(static=True)
+
+    def __init__(self, steps: int, initial: ArrayLike = 0.0):
+        """**Raises** `ModelError` unless `steps` is a whole number, at least 0."""
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+            raise ModelError(
+                f"a delay of {steps!r} steps: a whole number of at least 0 is needed; for a time, round(time / dt)"
+            )
+        self.initial, self.steps = as_leaf(initial), steps
+
+    def init(self, command: Any, state: State) -> Any:
+        """A ring of the last commands `[*batch, steps, nu]`, and where the oldest stands."""
+        if not self.steps:
+            return None
+        shape = _memory_shape("Delay", command, state, self.initial)
+        initial = gain(self.initial, shape[-1], "the initial output", state)
+        ring = jnp.broadcast_to(jnp.broadcast_to(initial, shape)[..., None, :], (*shape[:-1], self.steps, shape[-1]))
+        return ring, jnp.zeros((), jnp.int32)
+
+    def __call__(self, carry: Any, command: Any, state: State, t: Any) -> tuple[Any, Float[Array, "*batch nu"]]:
+        if not self.steps:
+            return carry, signal(command, None, "Delay", "efforts", state)
+        ring, oldest = carry
+        u = signal(command, ring.shape[-1], "Delay", "efforts, as many as at the start", state)
+        y = lax.dynamic_index_in_dim(ring, oldest, -2, keepdims=False)
+        u = jnp.broadcast_to(u, y.shape)
+        ring = lax.dynamic_update_index_in_dim(ring, u, oldest, -2)
+        return (ring, (oldest + 1) % self.steps), y
+
+
+def saturate(u: jax.Array, lower: jax.Array, upper: jax.Array, kind: Saturation, width: jax.Array | None) -> jax.Array:
+    """`u` between `lower` and `upper`; see `EffortLimits`."""
+    if kind == "clip":
+        return jnp.clip(u, lower, upper)
+    if kind == "tanh":
+        limit = jnp.where(u < 0, -lower, upper)
+        # Both a limit of zero and an infinite one would give 0 times infinity, here or in the derivative.
+        usable = (limit > 0) & jnp.isfinite(limit)
+        scale = jnp.where(usable, limit, 1.0)
+        return jnp.where(usable, scale * jnp.tanh(u / scale), jnp.where(limit > 0, u, 0.0))
+    assert width is not None
+
+    def excess(x, limit):
+        """The smooth positive part of `x - limit`."""
+        finite = jnp.isfinite(limit)
+        return jnp.where(finite, width * jax.nn.softplus((x - jnp.where(finite, limit, 0.0)) / width), 0.0)
+
+    return u - excess(u, upper) + excess(-u, -lower)
+
+
+def dof_indices(model: Model, joints: Sequence[str]) -> tuple[int, ...]:
+    """Where the named joints stand in `v`. **Raises** `UnknownNameError`, `ModelError`."""
+    if isinstance(joints, str):
+        raise ModelError(f"joints is the string {joints!r}, but a sequence of names is needed: [{joints!r}]")
+    return tuple(i for name in joints for i in range(model.nv)[model.v_index(name)])
+
+
+def _known(kind: Saturation, width: jax.Array | None) -> Saturation:
+    if kind not in _SATURATIONS:
+        raise ModelError(f"no saturation named {kind!r}; known: {', '.join(_SATURATIONS)}")
+    if (kind == "softclip") != (width is not None):
+        raise ModelError("a width belongs to the saturation 'softclip', and only to it")
+    if width is not None:
+        require_values(lambda x: x > 0, width, "the width of a softclip", "positive")
+    return kind
+
+
+def _memory_shape(block: str, command: Any, state: State, *gains: jax.Array) -> tuple[int, ...]:
+    """Of what a block remembers: the command's, with the batch axes of the state and of the gains."""
+    if not hasattr(command, "shape"):
+        raise ShapeError(f"the command of {block} is {type(command).__name__!r}, but an array [..., nu] is needed")
+    if not command.shape:
+        raise ShapeError(f"the command of {block} is a single number, but [..., nu] is needed")
+    batches = (x.shape[:-1] for x in (state.v, command, *gains))
+    return (*jnp.broadcast_shapes(*batches), command.shape[-1])

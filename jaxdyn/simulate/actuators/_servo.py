@@ -1,0 +1,116 @@
+"""Servos: torques from what a joint should do and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn.model import Model
+from jaxdyn.model._configuration import difference
+from jaxdyn.model._topology import Topology
+from jaxdyn.simulate._state import State
+from jaxdyn.simulate.actuators._actuator import AbstractMemorylessActuator, as_leaf, gain, signal
+from jaxdyn.simulate.actuators._motor import dof_indices
+from jaxdyn.tree._rows import rows_of, to_leading
+
+
+class ServoCommand(eqx.Module):
+    """What a `PositionServo` follows. As commands of a roll-out its arrays have an axis of steps before the last."""
+
+    position: Float[Array, "*batch nq"]
+    """Configuration of the servo's joints."""
+    velocity: Float[Array, "*batch nv"] | None = None
+    """Zero where it is None."""
+    effort: Float[Array, "*batch nv"] | None = None
+    """Feed-forward torque, N m or N; zero where it is None."""
+
+
+class PositionServo(AbstractMemorylessActuator):
+    """Proportional-derivative position servos with feed-forward, one for each degree of freedom:
+
+        tau = effort + kp (q_d (-) q) + kd (v_d - v)
+
+    `(-)` is `Model.difference`, for joints with a quaternion the rotation vector in the moving body's axes from where
+    it is to where it should be, at most half a turn; an angle is not wrapped. The gains are in N m/rad and N m s/rad,
+    or N/m and N s/m. The command is a `ServoCommand`, or its `position` alone. Joints that are not named have no servo,
+    and get no torque from here.
+
+    The torque is held over a step: for a degree of freedom that moves alone with the inertia `m`, `1 / (M^-1)_ii`, a
+    step must be shorter than about `2 m / kd` and `2 (m / kp)^(1/2)` to be stable. Larger dampings are for
+    `rollout(..., integrator="implicit_velocity", actuator_damping=servo.kd)`, which takes them at the end of the step.
+    """
+
+    kp: Float[Array, "*#batch #nv"]
+    kd: Float[Array, "*#batch #nv"]
+    topology: Topology = eqx.field(static=True)
+    q_indices: tuple[int, ...] | None = eqx.field(static=True)
+    v_indices: tuple[int, ...] | None = eqx.field(static=True)
+
+    def __init__(self, model: Model, kp: ArrayLike, kd: ArrayLike, *, joints: Sequence[str] | None = None):
+        """Gains of one number, or of one for each of the model's `nv` degrees of freedom; `joints`: names of those that
+        have a servo, whose order is the order in commands; all where it is None.
+
+        **Raises** `UnknownNameError`; `ModelError` for a joint that mimics another."""
+        self.kp, self.kd, self.topology = as_leaf(kp), as_leaf(kd), model.topology
+        self.q_indices = self.v_indices = None
+        if joints is not None:
+            self.v_indices = dof_indices(model, joints)
+            self.q_indices = tuple(i for name in joints for i in range(model.nq)[model.q_index(name)])
+
+    def apply(self, command: Any, state: State) -> Float[Array, "*batch nv"]:
+        if not isinstance(command, ServoCommand):
+            command = ServoCommand(command)
+        n = self.topology.nv
+        kp, kd = gain(self.kp, n, "kp", state), gain(self.kd, n, "kd", state)
+        q = _filled(state.q, command.position, self.q_indices, "position", state)
+        at_rest = jnp.zeros(n if self.v_indices is None else len(self.v_indices), state.v.dtype)
+        velocity = at_rest if command.velocity is None else command.velocity
+        v = _filled(state.v, velocity, self.v_indices, "velocity", state)
+        tau = kp * _difference(self.topology, state.q, q) + kd * (v - state.v)
+        if command.effort is not None:
+            tau = tau + _filled(jnp.zeros_like(state.v), command.effort, self.v_indices, "effort", state)
+        return tau
+
+
+class VelocityServo(AbstractMemorylessActuator):
+    """Velocity servos, one for each degree of freedom: `tau = kv (v_d - v)`, with `kv` in N m s/rad or N s/m.
+
+    The command is `v_d` `[*batch, nv]`, or its part for the named joints; the others get no torque from here.
+    """
+
+    kv: Float[Array, "*#batch #nv"]
+    v_indices: tuple[int, ...] | None = eqx.field(static=True)
+
+    def __init__(self, model: Model, kv: ArrayLike, *, joints: Sequence[str] | None = None):
+        """As `PositionServo`."""
+        self.kv = as_leaf(kv)
+        self.v_indices = None if joints is None else dof_indices(model, joints)
+
+    def apply(self, command: Any, state: State) -> Float[Array, "*batch nv"]:
+        kv = gain(self.kv, state.v.shape[-1], "kv", state)
+        return kv * (_filled(state.v, command, self.v_indices, "velocity", state) - state.v)
+
+
+def _filled(present: jax.Array, part: Any, indices: tuple[int, ...] | None, name: str, state: State) -> jax.Array:
+    """`present` with `part` at `indices`; None: all of it."""
+    n = present.shape[-1] if indices is None else len(indices)
+    part = signal(part, n, "a servo", f"its {name}, in the order of the model or of the servo's joints", state)
+    if indices is None:
+        return part
+    batch = jnp.broadcast_shapes(present.shape[:-1], part.shape[:-1])
+    return jnp.broadcast_to(present, (*batch, present.shape[-1])).at[..., jnp.asarray(indices, int)].set(part)
+
+
+def _difference(topology: Topology, q0: jax.Array, q1: jax.Array) -> jax.Array:
+    """`Model.difference`, for which the topology is enough: the servo carries no arrays of the model."""
+    if topology.nq == topology.nv:
+        return q1 - q0
+    rank = max(q0.ndim, q1.ndim) - 1
+    rows = [rows_of(x, rank) for x in (q0, q1)]
+    batch = jnp.broadcast_shapes(*(x.shape[1:] for x in rows))
+    return to_leading(difference(topology, *(jnp.broadcast_to(x, (x.shape[0], *batch)) for x in rows)))

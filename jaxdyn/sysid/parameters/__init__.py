@@ -1,0 +1,1 @@
+"""Parametrizations of robots by free numbers."""

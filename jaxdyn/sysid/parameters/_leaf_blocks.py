@@ -1,0 +1,380 @@
+"""Free entries of any arrays of a robot: positive ones by their logarithm, others as they are, lengths, placements."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from jaxdyn._errors import ModelError, UnknownNameError, look_up
+from jaxdyn.model import Model
+from jaxdyn.spatial import Quaternion, Vec3
+from jaxdyn.sysid.parameters._block import (
+    AbstractBlock,
+    AbstractChoice,
+    Claims,
+    entries,
+    known_entries,
+    leaf_name,
+    leaf_number,
+    model_field,
+    model_of,
+    root_of_divergence,
+    with_entries,
+)
+
+type Where = str | Callable[[Any], Any]
+"""The name of a field of the model, or a function that picks one array of the robot, as in `equinox.tree_at`."""
+
+# The rows of a field that belong to a joint, by what the field has a row for.
+_PER_VELOCITY = ("armature", "damping", "friction", "friction_velocity", "stiffness", "velocity_limit", "effort_limit")
+_PER_COORDINATE = ("spring_reference", "position_lower", "position_upper")
+_PER_JOINT = ("joint_placement",)
+_PER_MIMIC = ("mimic_multiplier", "mimic_offset")
+_INERTIAS = ("inertial_parameters", "attached_parameters")
+
+
+@dataclasses.dataclass(frozen=True)
+class Positive(AbstractChoice):
+    """Entries that stay positive: `e^x` times those of the reference. Friction, damping, armature, stiffness, gears.
+
+    The pull toward the reference is `r - log r - 1` for the ratio `r` of each entry. A shared number has that of all
+    of its entries.
+    """
+
+    where: Where
+    joints: Sequence[str] | None = None
+    """Of which joints, by name, for fields of the model that belong to joints; None: of all."""
+    at: Any = None
+    """Which entries: an index into the array, such as `0`, `slice(2)` or a mask; None: all."""
+    shared: bool = False
+    """One number for all of the entries."""
+
+    def bind(self, tree: Any) -> AbstractBlock:
+        leaf, flat, names = _selected(self, tree)
+        values = known_entries(tree, leaf, flat)
+        if values is not None and not np.all(values > 0):
+            bad = [name for name, x in zip(names, values, strict=True) if not x > 0]
+            raise ModelError(
+                f"Positive: {', '.join(bad)} of the reference is not positive and has no logarithm; give the reference "
+                "a positive value of the size that is expected (model.with_joint_friction, with_armature), leave it "
+                "out with joints=[...] or at=..., or take Additive"
+            )
+        return _Leaf(
+            names=(f"log {_joined(names)}",) if self.shared else tuple(f"log {name}" for name in names),
+            claims=frozenset((leaf, int(i)) for i in flat),
+            leaf=leaf,
+            flat=tuple(flat.tolist()),
+            shared=self.shared,
+            scale=None,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Additive(AbstractChoice):
+    """Entries that may have any value: `scale x` more than those of the reference. Gravity, offsets, spring references.
+
+    The pull toward the reference is half of the square of `x`, so `scale`, in the unit of the entries, says how far
+    from the reference they are expected. Inertias and placements have blocks of their own, which keep them what they
+    are; of a joint's axis only the direction counts.
+    """
+
+    where: Where
+    scale: float = 1.0
+    joints: Sequence[str] | None = None
+    """Of which joints, by name, for fields of the model that belong to joints; None: of all."""
+    at: Any = None
+    """Which entries: an index into the array, such as `0`, `slice(2)` or a mask; None: all."""
+
+    def bind(self, tree: Any) -> AbstractBlock:
+        if not 0 < self.scale < np.inf:
+            raise ModelError(f"Additive: scale is {self.scale}; a positive number in the unit of the entries is needed")
+        leaf, flat, names = _selected(self, tree)
+        return _Leaf(
+            names=names,
+            claims=frozenset((leaf, int(i)) for i in flat),
+            leaf=leaf,
+            flat=tuple(flat.tolist()),
+            shared=False,
+            scale=float(self.scale),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkLength(AbstractChoice):
+    """The distance of joints from the joint before them: the positions in `joint_placement` are those of the reference
+    times `e^x`, their directions stay. The pull toward the reference is as in `Positive`, once for each number."""
+
+    joints: Sequence[str] | None = None
+    """By name; None: all."""
+    shared: bool = False
+    """One number for all of them."""
+
+    def bind(self, tree: Any) -> AbstractBlock:
+        model = model_of(tree)
+        joints = _chosen_joints(model, self.joints, "LinkLength")
+        leaf = leaf_number(tree, model_field("joint_placement"), "joint_placement")
+        places = model.joint_placement
+        if not isinstance(places, Tracer):
+            zero = [model.joint_names[i] for i in joints if not np.any(np.asarray(places)[i, :3])]
+            if zero:
+                raise ModelError(
+                    f"LinkLength: {', '.join(zero)} stands where the joint before it does, and no factor changes a "
+                    "distance of zero; leave it out with joints=[...], or take Placement"
+                )
+        names = tuple(f"log length to {model.joint_names[i]}" for i in joints)
+        return _Lengths(
+            names=("log length",) if self.shared else names,
+            claims=frozenset((leaf, 7 * i + k) for i in joints for k in range(3)),
+            leaf=leaf,
+            joints=joints,
+            shared=self.shared,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement(AbstractChoice):
+    """Where joints are in the body before them: shifts of their positions, in its axes, and rotation vectors about
+    those of the reference, in the axes of the joint.
+
+    Rotations by less than half a turn are reached, once each. The pull toward the reference is half of the sum of the
+    squares of the shifts over `length` and of the rotation vectors over `angle`.
+    """
+
+    joints: Sequence[str] | None = None
+    """By name; None: all."""
+    position: bool = True
+    rotation: bool = True
+    length: float = 0.1
+    """m: how far off positions are expected; the unit of their numbers."""
+    angle: float = 0.1
+    """rad: the same of rotations."""
+
+    def bind(self, tree: Any) -> AbstractBlock:
+        model = model_of(tree)
+        joints = _chosen_joints(model, self.joints, "Placement")
+        leaf = leaf_number(tree, model_field("joint_placement"), "joint_placement")
+        if not (self.position or self.rotation):
+            raise ModelError("Placement: neither position nor rotation is free")
+        if not (0 < self.length < np.inf and 0 < self.angle < np.inf):
+            raise ModelError(f"Placement: length {self.length} and angle {self.angle} must be positive")
+        parts = [*(("x", "y", "z") if self.position else ()), *(("rx", "ry", "rz") if self.rotation else ())]
+        places = [*(range(3) if self.position else ()), *(range(3, 7) if self.rotation else ())]
+        return _Placements(
+            names=tuple(f"placement of {model.joint_names[i]}: {part}" for i in joints for part in parts),
+            claims=frozenset((leaf, 7 * i + k) for i in joints for k in places),
+            leaf=leaf,
+            joints=joints,
+            length=float(self.length) if self.position else None,
+            angle=float(self.angle) if self.rotation else None,
+        )
+
+
+class _Leaf(AbstractBlock):
+    names: tuple[str, ...] = eqx.field(static=True)
+    claims: Claims = eqx.field(static=True)
+    leaf: int = eqx.field(static=True)
+    flat: tuple[int, ...] = eqx.field(static=True)
+    shared: bool = eqx.field(static=True)
+    scale: float | None = eqx.field(static=True)
+    """None: by the logarithm."""
+
+    def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
+        flat = np.array(self.flat)
+        before = entries(reference, self.leaf, flat)
+        values = before * jnp.exp(x) if self.scale is None else before + self.scale * x
+        return with_entries(tree, self.leaf, flat, values)
+
+    def coordinates(self, reference: Any, tree: Any) -> jax.Array:
+        flat = np.array(self.flat)[: self.size]
+        before, now = entries(reference, self.leaf, flat), entries(tree, self.leaf, flat)
+        return jnp.log(now / before) if self.scale is None else (now - before) / self.scale
+
+    def pull(self, x: jax.Array) -> jax.Array:
+        if self.scale is not None:
+            return x / np.sqrt(2.0)
+        return root_of_divergence(x) * (np.sqrt(float(len(self.flat))) if self.shared else 1.0)
+
+
+class _Lengths(AbstractBlock):
+    names: tuple[str, ...] = eqx.field(static=True)
+    claims: Claims = eqx.field(static=True)
+    leaf: int = eqx.field(static=True)
+    joints: tuple[int, ...] = eqx.field(static=True)
+    shared: bool = eqx.field(static=True)
+
+    def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
+        flat = _positions(self.joints)
+        before = entries(reference, self.leaf, flat).reshape(-1, 3)
+        return with_entries(tree, self.leaf, flat, (before * jnp.exp(x)[:, None]).reshape(-1))
+
+    def coordinates(self, reference: Any, tree: Any) -> jax.Array:
+        flat = _positions(self.joints[: self.size])
+        before, now = (entries(t, self.leaf, flat).reshape(-1, 3) for t in (reference, tree))
+        return 0.5 * jnp.log((now * before).sum(axis=-1) ** 2 / (before * before).sum(axis=-1) ** 2)
+
+    def pull(self, x: jax.Array) -> jax.Array:
+        return root_of_divergence(x)
+
+
+class _Placements(AbstractBlock):
+    names: tuple[str, ...] = eqx.field(static=True)
+    claims: Claims = eqx.field(static=True)
+    leaf: int = eqx.field(static=True)
+    joints: tuple[int, ...] = eqx.field(static=True)
+    length: float | None = eqx.field(static=True)
+    angle: float | None = eqx.field(static=True)
+
+    def _split(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Shifts and rotation vectors, in their units; what is not free has no columns."""
+        rows = x.reshape(len(self.joints), -1)
+        n = 0 if self.length is None else 3
+        return rows[:, :n], rows[:, n:]
+
+    def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
+        shift, turn = self._split(x)
+        if self.length is not None:
+            flat = _positions(self.joints)
+            values = entries(reference, self.leaf, flat) + self.length * shift.reshape(-1)
+            tree = with_entries(tree, self.leaf, flat, values)
+        if self.angle is not None:
+            flat = _rotations(self.joints)
+            before = Quaternion.from_array(entries(reference, self.leaf, flat).reshape(-1, 4))
+            turned = before.multiply(Quaternion.exp(Vec3.from_array(self.angle * turn)))
+            tree = with_entries(tree, self.leaf, flat, turned.to_array().reshape(-1))
+        return tree
+
+    def coordinates(self, reference: Any, tree: Any) -> jax.Array:
+        parts = []
+        if self.length is not None:
+            flat = _positions(self.joints)
+            shift = entries(tree, self.leaf, flat) - entries(reference, self.leaf, flat)
+            parts.append(shift.reshape(-1, 3) / self.length)
+        if self.angle is not None:
+            flat = _rotations(self.joints)
+            before, now = (Quaternion.from_array(entries(t, self.leaf, flat).reshape(-1, 4)) for t in (reference, tree))
+            turn = before.conjugate().multiply(now).log()
+            parts.append(jnp.stack([turn.x, turn.y, turn.z], axis=-1) / self.angle)
+        return jnp.concatenate(parts, axis=-1).reshape(-1)
+
+    def moved(self, x: jax.Array, step: jax.Array) -> jax.Array:
+        shift, turn = self._split(x)
+        more, turn_more = self._split(step)
+        if self.angle is not None:
+            both = (Quaternion.exp(Vec3.from_array(self.angle * t)) for t in (turn, turn_more))
+            w = next(both).multiply(next(both)).log()
+            turn = jnp.stack([w.x, w.y, w.z], axis=-1) / self.angle
+        return jnp.concatenate([shift + more, turn], axis=-1).reshape(-1)
+
+    def pull(self, x: jax.Array) -> jax.Array:
+        return x / np.sqrt(2.0)
+
+
+def _positions(joints: Sequence[int]) -> np.ndarray:
+    return (7 * np.array(joints)[:, None] + np.arange(3)).reshape(-1)
+
+
+def _rotations(joints: Sequence[int]) -> np.ndarray:
+    return (7 * np.array(joints)[:, None] + np.arange(3, 7)).reshape(-1)
+
+
+def _chosen_joints(model: Model, joints: Sequence[str] | None, what: str) -> tuple[int, ...]:
+    if isinstance(joints, str):
+        raise ModelError(f"{what}: joints is the string {joints!r}, but a sequence of names is needed: [{joints!r}]")
+    names = model.joint_names if joints is None else tuple(joints)
+    if not names or len(set(names)) < len(names):
+        raise ModelError(f"{what}: joints is {names}; different names, at least one, are needed")
+    return tuple(look_up(name, model.joint_names, "joint") for name in names)
+
+
+def _selected(choice: Positive | Additive, tree: Any) -> tuple[int, np.ndarray, tuple[str, ...]]:
+    """The leaf, its entries, and their names. **Raises** `ModelError`, `UnknownNameError`."""
+    what, model = type(choice).__name__, model_of(tree)
+    where = choice.where
+    if isinstance(where, str):
+        fields = [f.name for f in dataclasses.fields(model) if f.name != "topology"]
+        if where not in fields:
+            look_up(where, fields, "array of a model")
+        if getattr(model, where) is None:
+            raise ModelError(f"{what}: the reference has no {where}; give it one, also if it is zero")
+        where = model_field(where)
+    leaf = leaf_number(tree, where, what)
+    name = leaf_name(tree, leaf)
+    field = name.removeprefix("model.")
+    if field in _INERTIAS:
+        raise ModelError(
+            f"{what}: the entries of {field} depend on each other, since no body has just any of them; take "
+            "LogCholesky, FixedMass, InertiaScale or Payload"
+        )
+    if field in ("joint_placement", "frame_placement") and choice.at is None:
+        raise ModelError(
+            f"{what}: {field} has unit quaternions; take Placement or LinkLength, or choose positions with at=..., "
+            "such as (joint, slice(3))"
+        )
+    array = jax.tree.leaves(tree)[leaf]
+    places = np.arange(array.size).reshape(array.shape)
+    if choice.joints is not None:
+        if choice.at is not None:
+            raise ModelError(f"{what}: both joints and at are given; one of them says which entries are free")
+        places = places[_rows_of_joints(model, field, choice.joints, what)]
+    elif choice.at is not None:
+        try:
+            places = places[choice.at]
+        except IndexError as error:
+            raise ModelError(f"{what}: at={choice.at!r} does not fit {name} of shape {array.shape}: {error}") from None
+    flat = np.atleast_1d(places).reshape(-1)
+    if not len(flat) or len(set(flat.tolist())) < len(flat):
+        raise ModelError(
+            f"{what}: of {name} the entries {flat.tolist()} are chosen; at least one, each once, is needed"
+        )
+    return leaf, flat, tuple(_entry_name(model, field, name, int(i), array.shape) for i in flat)
+
+
+def _rows_of_joints(model: Model, field: str, joints: Sequence[str], what: str) -> np.ndarray:
+    topology = model.topology
+    if isinstance(joints, str):
+        raise ModelError(f"{what}: joints is the string {joints!r}, but a sequence of names is needed: [{joints!r}]")
+    if field in _PER_VELOCITY:
+        rows = [i for name in joints for i in range(model.nv)[model.v_index(name)]]
+    elif field in _PER_COORDINATE:
+        rows = [i for name in joints for i in range(model.nq)[model.q_index(name)]]
+    elif field in _PER_JOINT:
+        rows = [topology.joint(name) for name in joints]
+    elif field in _PER_MIMIC:
+        followers = [topology.joint_names[i] for i, _ in topology.mimics]
+        rows = [look_up(name, followers, "joint that mimics another") for name in joints]
+    elif field in ("joint_axis", "joint_pitch"):
+        dofs = topology.axis_dofs if field == "joint_axis" else topology.helical_dofs
+        starts = topology.spanning.v_starts
+        rows = []
+        for name in joints:
+            i = topology.joint(name)
+            own = np.flatnonzero((dofs >= starts[i]) & (dofs < starts[i + 1])).tolist()
+            if not own:
+                raise UnknownNameError(f"{what}: joint {name!r} ({topology.joint_types[i]}) has no {field}")
+            rows += own
+    else:
+        raise ModelError(f"{what}: {field} does not belong to joints; choose its entries with at=...")
+    return np.array(rows, int)
+
+
+def _entry_name(model: Model, field: str, name: str, flat: int, shape: tuple[int, ...]) -> str:
+    topology = model.topology
+    starts = {**dict.fromkeys(_PER_VELOCITY, topology.v_starts), **dict.fromkeys(_PER_COORDINATE, topology.q_starts)}
+    if field in starts:
+        ends = np.array(starts[field])
+        joint = int(np.searchsorted(ends, flat, side="right")) - 1
+        several = ends[joint + 1] - ends[joint] > 1
+        return f"{field} of {model.joint_names[joint]}" + (f"[{flat - ends[joint]}]" if several else "")
+    place = np.unravel_index(flat, shape) if shape else ()
+    return name + (f"[{', '.join(str(int(i)) for i in place)}]" if place else "")
+
+
+def _joined(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

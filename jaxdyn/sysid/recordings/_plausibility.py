@@ -1,0 +1,268 @@
+"""What is likely to be wrong with a recording, found before a fit believes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import DataError
+from jaxdyn.algorithms import torque_regressor
+from jaxdyn.model import Model
+from jaxdyn.sysid.recordings._recording import Recording
+
+# Rates that agree to this part are the same; between them lie noise, filters and delays.
+_SAME_RATE = 0.2
+# A delay is said where it leaves less than this part of the power that stays unexplained without it, and at the ends of
+# the search; and where the motion explains all but this part of most joints' torques, or other causes are as likely.
+_LESS_RESIDUAL, _EXPLAINED = 0.75, 0.1
+# Samples that a search for a delay looks at, at most, and their rate: what moves a robot lies far below.
+_DELAY_SAMPLES, _DELAY_RATE = 4000, 200.0
+_CHUNK = 500
+
+
+class RecordingWarning(UserWarning):
+    """A recording that can be used, but that likely is not what it seems; see `check_recording`."""
+
+
+class Finding(NamedTuple):
+    """Something about a recording that is likely wrong."""
+
+    kind: str
+    """`"gap"`, `"degrees"`, `"limits"`, `"wrapped"`, `"rates"`, `"still"`, `"no torque"` or `"delay"`."""
+    message: str
+    joints: tuple[str, ...] = ()
+    value: float | None = None
+    """The longest gap, s; the factor between two rates; the delay of the torque, s, negative where it is early."""
+
+
+def check_recording(
+    recording: Recording,
+    model: Model | None = None,
+    *,
+    max_gap: float = 0.1,
+    max_delay: float = 0.1,
+    warn: bool = True,
+) -> tuple[Finding, ...]:
+    """Look for what commonly is wrong with a recording. (What makes it unusable a `Recording` refuses by itself.)
+
+    - `"gap"`: more than `max_gap` s, and more than five times the usual spacing, without samples;
+    - `"degrees"`: positions or rates that look like degrees;
+    - `"limits"`: positions beyond the model's;
+    - `"wrapped"`: angles that jump by a turn;
+    - `"rates"`: `v` that is not the derivative of `q`, or `a` not that of `v`, by a factor or a sign;
+    - `"still"`: a joint that never moves, of which hardly more than its gravity torque can be identified;
+    - `"no torque"`: a torque that never changes;
+    - `"delay"`, with a model: torques that fit the motion better when shifted, by up to `max_delay` s. For each shift
+      the torques are projected onto the columns of the torque regressor and of joint friction, so that no parameter
+      needs to be known; the shift that leaves the least, in the median of the joints, is interpolated between samples.
+      How small a delay shows depends on how well a model explains the torques at all: exact ones show a tenth of a
+      sample, those of a real arm about 20 ms.
+
+    Each is warned of as a `RecordingWarning`, unless `warn` is false. Without a model joints are called by their
+    columns.
+
+    **Raises** `DataError` if the recording's columns do not fit the model.
+    """
+    names = _names(recording, model)
+    findings = [*_gaps(recording, max_gap), *_units(recording, model, names), *_rates(recording, model, names)]
+    findings += _still(recording, model, names)
+    if not any(x.kind in ("degrees", "wrapped", "rates", "gap") for x in findings):
+        findings += _delay(recording, model, max_delay)
+    if warn:
+        for finding in findings:
+            warnings.warn(f"{recording.name}: {finding.message}", RecordingWarning, stacklevel=2)
+    return tuple(findings)
+
+
+def _names(recording: Recording, model: Model | None) -> tuple[str, ...]:
+    """Of the degrees of freedom."""
+    nv = next((x.shape[1] for x in (recording.tau, recording.v, recording.a) if x is not None), recording.q.shape[1])
+    if model is None:
+        return tuple(str(k) for k in range(nv))
+    for name, x, size in (("q", recording.q, model.nq), ("v", recording.v, model.nv), ("tau", recording.tau, model.nv)):
+        if x is not None and x.shape[1] != size:
+            raise DataError(
+                f"{recording.name}: {name} has {x.shape[1]} columns, but the model needs {size}: joints "
+                f"{', '.join(model.joint_names)}"
+            )
+    out = [""] * model.nv
+    for i, joint in enumerate(model.joint_names):
+        if i not in model.topology.leaders:
+            where = model.v_index(joint)
+            count = where.stop - where.start
+            out[where] = [joint] if count == 1 else [f"{joint}[{k}]" for k in range(count)]
+    return tuple(out)
+
+
+def _plain(recording: Recording, model: Model | None) -> list[tuple[int, int, bool]]:
+    """Columns in `q` and in `v` of the coordinates that are plain numbers, and whether they are angles."""
+    if model is not None:
+        blocks = zip(*model.topology.blocks, strict=True)
+        return [(i, j, kind != "P") for kind, i, j in blocks if kind not in "BF"]
+    columns = [x.shape[1] for x in (recording.v, recording.a, recording.tau) if x is not None]
+    count = recording.q.shape[1]
+    return [(k, k, True) for k in range(count)] if not columns or columns[0] == count else []
+
+
+def _gaps(recording: Recording, max_gap: float) -> list[Finding]:
+    step = np.diff(recording.t)
+    long = (step > max_gap) & (step > 5 * np.median(step))
+    if not long.any():
+        return []
+    k = int(np.argmax(step))
+    message = (
+        f"{int(long.sum())} gaps of more than {max_gap:g} s without samples, the longest {step[k]:.4g} s after t = "
+        f"{recording.t[k]:g} s; take the parts between them with between()"
+    )
+    return [Finding("gap", message, value=float(step[k]))]
+
+
+def _units(recording: Recording, model: Model | None, names: tuple[str, ...]) -> list[Finding]:
+    out: list[Finding] = []
+    turned, beyond, wrapped = [], [], []
+    for i, j, angle in _plain(recording, model):
+        x = recording.q[:, i]
+        lower, upper = (-np.inf, np.inf)
+        if model is not None:
+            lower, upper = float(model.position_lower[i]), float(model.position_upper[i])
+        # A twentieth of the range for what sensors and controllers overshoot.
+        slack = 0.05 * (upper - lower) if np.isfinite(upper - lower) else 0.05
+        degrees = np.deg2rad(x)
+        if x.min() < lower - slack or x.max() > upper + slack:
+            # Angles that are off by another zero are beyond the limits by a turn at most.
+            fits = degrees.min() >= lower - slack and degrees.max() <= upper + slack and np.abs(x).max() > 10
+            (turned if angle and fits else beyond).append(names[j])
+        elif angle and not np.isfinite(upper - lower) and np.abs(x).max() > 4 * np.pi:
+            turned.append(names[j])
+        jump = np.abs(np.diff(x))
+        if angle and np.any(np.abs(jump - 2 * np.pi) < 0.1 * np.pi):
+            wrapped.append(names[j])
+    if turned:
+        message = f"positions of {', '.join(turned)} look like degrees; radians are needed (numpy.deg2rad)"
+        out.append(Finding("degrees", message, tuple(turned)))
+    if beyond:
+        message = f"positions of {', '.join(beyond)} lie beyond the model's limits: other zeros, or another order?"
+        out.append(Finding("limits", message, tuple(beyond)))
+    if wrapped:
+        message = f"angles of {', '.join(wrapped)} jump by a turn; call unwrapped() with their columns"
+        out.append(Finding("wrapped", message, tuple(wrapped)))
+    return out
+
+
+def _rates(recording: Recording, model: Model | None, names: tuple[str, ...]) -> list[Finding]:
+    out = []
+    pairs = []
+    if recording.v is not None:
+        pairs += [("v", "q", recording.v[:, j], recording.q[:, i], j) for i, j, _ in _plain(recording, model)]
+        if recording.a is not None:
+            pairs += [("a", "v", recording.a[:, j], recording.v[:, j], j) for j in range(recording.v.shape[1])]
+    by_kind: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    for rate, of, x, y, j in pairs:
+        # Integrated rates against differences: neither is noisier than what was recorded.
+        total = np.concatenate([[0.0], np.cumsum(0.5 * (x[1:] + x[:-1]) * np.diff(recording.t))])
+        total, change = total - total.mean(), y - y.mean()
+        if np.sqrt(np.mean(change**2)) < 1e-3:
+            continue
+        factor = float(total @ change / (change @ change))
+        if abs(factor - 1) > _SAME_RATE:
+            by_kind.setdefault((rate, of), []).append((names[j], factor))
+    for (rate, of), bad in by_kind.items():
+        factor = float(np.median([f for _, f in bad]))
+        shown = ", ".join(f"{name} {f:.3g}" for name, f in bad)
+        turned = next((word for word, size in _DEGREES.items() if abs(factor / size - 1) < 0.5 * _SAME_RATE), None)
+        kind = "degrees" if turned else "rates"
+        reason = turned.format(rate=rate, of=of) if turned else "another order, sign, unit or clock?"
+        message = f"{rate} is not the derivative of {of} but that times, by joint: {shown}; {reason}"
+        out.append(Finding(kind, message, tuple(name for name, _ in bad), factor))
+    return out
+
+
+_DEGREES = {"{rate} looks like degrees": 180 / np.pi, "{of} looks like degrees": np.pi / 180}
+
+
+def _still(recording: Recording, model: Model | None, names: tuple[str, ...]) -> list[Finding]:
+    out = []
+    still = [names[j] for i, j, _ in _plain(recording, model) if np.ptp(recording.q[:, i]) < 1e-3]
+    if still:
+        message = f"{', '.join(still)} never moves: its friction, its armature and most of its inertia stay unknown"
+        out.append(Finding("still", message, tuple(still)))
+    if recording.tau is not None:
+        size = np.abs(recording.tau).max()
+        dead = [names[j] for j in range(len(names)) if np.ptp(recording.tau[:, j]) <= 1e-9 * size]
+        if dead:
+            message = f"the torque of {', '.join(dead)} never changes: is it measured?"
+            out.append(Finding("no torque", message, tuple(dead)))
+    return out
+
+
+def _delay(recording: Recording, model: Model | None, max_delay: float) -> list[Finding]:
+    """The shift of the torques at which the motion explains the most of them."""
+    if recording.tau is None or model is None:
+        return []
+    step = float(np.median(np.diff(recording.t)))
+    rate = min(1 / step, _DELAY_RATE)
+    if recording.duration < max(8 * max_delay, 1.0) or rate * max_delay < 2:
+        return []
+    part = recording.between(recording.t[0], recording.t[0] + _DELAY_SAMPLES / rate)
+    part = dataclasses.replace(part, a=None, current=None).resampled(rate, "linear", np.inf, model)
+    # One filter for everything: it delays nothing, and leaves what inertia and gravity do.
+    part = part.filtered(min(10.0, rate / 8), trim=0.1, model=model).differentiated(model=model)
+    reach = int(max_delay * rate)
+    lags = np.arange(-reach, reach + 1)
+    kept = slice(reach + 1, len(part) - reach - 1)
+    count = kept.stop - kept.start
+    (tau,) = part.require("tau")
+    curves = []
+    for j, Y in enumerate(_explanations(part, model)):
+        # The columns depend on each other: an orthonormal basis of what they span.
+        Y = Y[kept] / np.maximum(np.linalg.norm(Y[kept], axis=0), 1e-300)
+        basis, size, _ = np.linalg.svd(Y, full_matrices=False)
+        basis = basis[:, size > 1e-6 * size[0]]
+        shifted = np.stack([tau[kept.start + k : kept.stop + k, j] for k in lags], axis=-1)
+        shifted -= shifted.mean(axis=0)
+        power = np.sum(shifted**2, axis=0)
+        if basis.shape[1] > count // 4 or power.min() == 0:
+            continue
+        left = np.maximum(1 - np.sum((basis.T @ shifted) ** 2, axis=0) / power, 1e-12)
+        if left.min() < _EXPLAINED:
+            curves.append(left / left.min())
+    if 2 * len(curves) <= model.nv:
+        return []
+    # One clock is late for all joints alike; friction and elastic gears bend the curve of one or the other.
+    left = np.median(curves, axis=0)
+    best = int(np.argmin(left))
+    if left[reach] * _LESS_RESIDUAL < left[best] or min(left[0], left[-1]) < left[best] / _LESS_RESIDUAL:
+        return []
+    below, at, above = left[best - 1 : best + 2]
+    delay = float(lags[best] + 0.5 * (below - above) / (below - 2 * at + above)) / rate
+    if abs(delay) < 0.5 / rate:
+        return []
+    message = (
+        f"the torques are about {abs(delay):.4f} s {'late' if delay > 0 else 'early'} against the motion: shifted by "
+        f"it, the motion leaves {left[best] / left[reach]:.2f} times as much of them unexplained, in power; call "
+        f"aligned({delay:.4f})"
+    )
+    return [Finding("delay", message, value=delay)]
+
+
+def _explanations(part: Recording, model: Model) -> list[np.ndarray]:
+    """For each degree of freedom the columns `[n, P]` of which its torque is a combination."""
+    v, a = part.require("v", "a")
+    # In parts of one length, of which the last is filled up with repeats: one program serves all.
+    rows = np.minimum(np.arange(-(-len(part) // _CHUNK) * _CHUNK), len(part) - 1).reshape(-1, _CHUNK)
+    parts = [_regressor(model, *(jnp.asarray(x[k]) for x in (part.q, v, a))) for k in rows]
+    Y = np.concatenate([np.asarray(x, np.float64) for x in parts])[: len(part)]
+    ones = np.ones((len(part), 1))
+    springs = part.q if model.stiffness is not None else ones
+    friction = [np.stack([a[:, j], v[:, j], np.tanh(v[:, j] / 0.05)], axis=-1) for j in range(model.nv)]
+    return [np.concatenate([Y[:, j], friction[j], springs, ones], axis=-1) for j in range(model.nv)]
+
+
+@eqx.filter_jit
+def _regressor(model: Model, q, v, a):
+    return torque_regressor(model, q, v, a)

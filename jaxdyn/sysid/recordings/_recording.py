@@ -1,0 +1,376 @@
+"""Recorded motions: samples of a robot's state and joint torques, checked, and prepared for identification."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from jaxdyn._errors import DataError
+from jaxdyn._types import ArrayLike
+from jaxdyn.model import Model
+from jaxdyn.model._configuration import quaternion_starts
+from jaxdyn.sysid.recordings._rates import rates_on_manifold
+from jaxdyn.sysid.recordings._signals import (
+    interpolated,
+    low_passed,
+    noise_level,
+    padding,
+    savitzky_golay,
+    smoothing_spline,
+)
+
+_OPTIONAL = ("v", "a", "tau", "current")
+_FORCES = ("tau", "current")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """Samples in rows: time, positions, velocities, accelerations, joint torques. NumPy, float64, read-only.
+
+    - `t` `[n]`: s, strictly increasing;
+    - `q` `[n, nq]`: rad or m; `v` `[n, nv]`, rad/s or m/s; `a` `[n, nv]`, rad/s^2 or m/s^2;
+    - `tau` `[n, nv]`: N m or N;
+    - `current` `[n, m]`: of motors, A (see `torque_from_current`);
+    - `name`: put in front of messages.
+
+    All but `t` and `q` may be None. Several recordings are a list of them: each keeps its length and its rate.
+
+    Preparation treats every coordinate as a number. Where a model has ball or free joints, give it: their quaternions
+    are then taken with continuous signs, and normalized afterwards. To judge a fit on data that it has not seen,
+    **split first** with `between` and prepare each part by itself: a zero-phase filter and central differences look
+    ahead, so that preparing first would mix the samples on both sides of the boundary.
+
+    **Raises** `DataError` for fewer than two samples, times that do not increase, lengths that differ, NaN or infinity.
+    """
+
+    t: np.ndarray
+    q: np.ndarray
+    v: np.ndarray | None = None
+    a: np.ndarray | None = None
+    tau: np.ndarray | None = None
+    current: np.ndarray | None = None
+    name: str = "recording"
+
+    def __post_init__(self):
+        for name in ("t", "q", *_OPTIONAL):
+            value = getattr(self, name)
+            if value is None and name in _OPTIONAL:
+                continue
+            try:
+                array = np.array(value, dtype=np.float64)
+            except (TypeError, ValueError):
+                raise self._error(f"{name} is no array of real numbers but {type(value).__name__}") from None
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+        if self.t.ndim != 1 or len(self.t) < 2:
+            raise self._error(f"t has shape {self.t.shape}; at least two times [n] in s are needed")
+        for name, x in self._arrays().items():
+            if x.ndim != 2 or len(x) != len(self.t) or x.shape[1] == 0:
+                raise self._error(
+                    f"{name} has shape {x.shape}, but [{len(self.t)}, joints] is needed: one row for each time in t"
+                )
+        columns = {name: x.shape[1] for name, x in self._arrays().items() if name in ("v", "a", "tau")}
+        for name, count in columns.items():
+            reference = "tau" if "tau" in columns else "v"
+            if count != columns.get(reference, count):
+                raise self._error(
+                    f"{name} has {count} columns, but {reference} has {columns[reference]}; both are [n, nv]"
+                )
+        for name, x in {"t": self.t, **self._arrays()}.items():
+            bad = np.argwhere(~np.isfinite(x))
+            if bad.size:
+                raise self._error(
+                    f"{name} is not finite in {len(bad)} places, the first at row {bad[0][0]}"
+                    f"{f', column {bad[0][1]}' if x.ndim == 2 else ''} (t = {self.t[bad[0][0]]:g} s); "
+                    "drop those rows or fill them in"
+                )
+        step = np.diff(self.t)
+        if (step <= 0).any():
+            k = int(np.argmax(step <= 0))
+            raise self._error(
+                f"time does not increase from row {k} (t = {self.t[k]!r}) to row {k + 1} "
+                f"(t = {self.t[k + 1]!r}), and in {int((step <= 0).sum())} places in all; "
+                "drop repeated samples, or split where the clock was reset"
+            )
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    @property
+    def duration(self) -> float:
+        """From the first sample to the last, s."""
+        return float(self.t[-1] - self.t[0])
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second, or None where the spacing varies by more than one part in 10^6."""
+        step = np.diff(self.t)
+        mean = self.duration / (len(self) - 1)
+        # Times carry rounding themselves: a late start costs digits of the step.
+        slack = 1e-6 * mean + 4 * np.spacing(np.abs(self.t).max())
+        return 1.0 / mean if np.abs(step - mean).max() <= slack else None
+
+    def require(self, *names: str) -> tuple[np.ndarray, ...]:
+        """The named arrays (`"q"`, `"v"`, `"a"`, `"tau"`, `"current"`). **Raises** `DataError` for one that is None."""
+        advice = {
+            "v": "give them, or call differentiated()",
+            "a": "call differentiated()",
+            "tau": "give them, or currents and call torque_from_current()",
+            "current": "give them",
+        }
+        meaning = {"v": "velocities v", "a": "accelerations a", "tau": "torques tau", "current": "motor currents"}
+        for name in names:
+            if getattr(self, name) is None:
+                raise self._error(f"there are no {meaning[name]}: {advice[name]}")
+        return tuple(getattr(self, name) for name in names)
+
+    def between(self, start: float, stop: float) -> Recording:
+        """The samples with `start <= t < stop` (s): neighboring intervals share none.
+
+        **Raises** `DataError` if fewer than two are left.
+        """
+        keep = (self.t >= start) & (self.t < stop)
+        if keep.sum() < 2:
+            raise self._error(
+                f"{int(keep.sum())} samples between {start:g} and {stop:g} s; "
+                f"the recording spans {self.t[0]:g} to {self.t[-1]:g} s"
+            )
+        return self._map(lambda x: x[keep])
+
+    def trimmed(self, start: float = 0.0, stop: float = 0.0) -> Recording:
+        """Without the first `start` and the last `stop` seconds. **Raises** `DataError` if too little is left."""
+        if not (start >= 0 and stop >= 0):
+            raise self._error(f"cannot trim {start:g} and {stop:g} s; give zero or more")
+        keep = (self.t >= self.t[0] + start) & (self.t <= self.t[-1] - stop)
+        if keep.sum() < 2:
+            raise self._error(f"trimming {start:g} and {stop:g} s leaves nothing of {self.duration:g} s")
+        return self._map(lambda x: x[keep])
+
+    def resampled(
+        self,
+        rate: float,
+        kind: Literal["cubic", "linear"] = "cubic",
+        max_gap: float = 0.1,
+        model: Model | None = None,
+    ) -> Recording:
+        """Interpolated onto uniform times, `rate` samples per second from the first sample on.
+
+        No anti-aliasing: where samples are dropped, filter first at the recording's own rate, or accept that noise
+        above half the new rate folds down. **Raises** `DataError` for a gap of more than `max_gap` s.
+        """
+        if not np.isfinite(rate) or rate <= 0:
+            raise self._error(f"cannot resample at {rate} samples per second; give a positive rate")
+        gap = np.diff(self.t)
+        if gap.max() > max_gap:
+            k = int(np.argmax(gap))
+            raise self._error(
+                f"{gap[k]:.4g} s without samples after t = {self.t[k]:g} s; do not interpolate them. "
+                f"Use between() on each side, or allow it with max_gap (now {max_gap:g} s)"
+            )
+        # The last grid time may exceed the last sample by rounding only.
+        count = int(np.floor(self.duration * rate * (1 + 1e-12))) + 1
+        if count < 2:
+            raise self._error(f"{self.duration:g} s hold fewer than two samples at {rate:g} per second")
+        t = np.minimum(self.t[0] + np.arange(count) / rate, self.t[-1])
+        return self._numbers(model)._map(lambda x: interpolated(self.t, x, t, kind), t)._unit(model)
+
+    def filtered(
+        self, cutoff: float, order: int = 4, trim: float | None = None, model: Model | None = None
+    ) -> Recording:
+        """Low-passed without delay: a Butterworth filter of the given order, run forwards and backwards.
+
+        All arrays pass the same filter, so that the torque stays in step with the motion. The two passes leave one
+        quarter of the power at `cutoff` (Hz). At both ends, where the filter had to make up samples, `trim` s are cut
+        off; the default `2 / cutoff` is five time constants of the slowest pole at order 4.
+
+        **Raises** `DataError` where the samples are not uniform (see `resampled`), for a cutoff of half the rate or
+        more, or where too little would be left.
+        """
+        rate = self._uniform_rate("a filter")
+        if not 0 < cutoff < 0.5 * rate:
+            raise self._error(f"a cutoff of {cutoff:g} Hz is not between 0 and half the rate, {rate / 2:g} Hz")
+        trim = 2.0 / cutoff if trim is None else trim
+        if trim < 0:
+            raise self._error(f"cannot trim {trim:g} s; give zero or more")
+        cut, pad = int(np.ceil(trim * rate - 1e-9)), padding(order)
+        if len(self) < 2 * cut + 2 or len(self) <= pad:
+            raise self._error(
+                f"{len(self)} samples ({self.duration:.3g} s) are too few to filter at {cutoff:g} Hz: {cut} "
+                f"are cut off at each end, and more than {pad} are needed; use a longer part, or a higher cutoff"
+            )
+        keep = slice(cut, len(self) - cut)
+        out = self._numbers(model)._map(lambda x: low_passed(x, rate, cutoff, order)[keep], self.t[keep])
+        return out._unit(model)
+
+    def differentiated(
+        self,
+        method: Literal["central", "savitzky_golay", "spline"] = "central",
+        *,
+        window: float | None = None,
+        degree: int | None = None,
+        noise: ArrayLike | None = None,
+        model: Model | None = None,
+    ) -> Recording:
+        """With accelerations from the velocities; with both from the positions if there are no velocities.
+
+        An `a` that was there is replaced; `q`, `tau` and a `v` that was there stay as they are.
+
+        - `"central"`: central differences. Each costs the first and the last sample, where there is none.
+        - `"savitzky_golay"`: derivatives of the polynomial of `degree` (default 4) through the samples within `window`
+          s (which it needs) around each. Half a window is cut off at each end. Uniform samples only.
+        - `"spline"`: those of a smoothing quintic spline, also for samples that are not uniform. `noise` is the
+          standard deviation of the noise in what is differentiated, in its units (a number, or one for each column); by
+          default it is estimated from the samples, as if it were white.
+
+        The last two smooth by themselves. Where noise is small, filter everything alike first and take central
+        differences: then what the filter takes away from the motion it also takes from the torque.
+
+        **Raises** `DataError` for too few samples, for options of another method, and where `q` has other coordinates
+        than `v` and no `model` says which.
+        """
+        given = {"window": window, "degree": degree, "noise": noise}
+        takes = {"central": (), "savitzky_golay": ("window", "degree"), "spline": ("noise",)}
+        if method not in takes:
+            raise self._error(f"unknown method {method!r} to differentiate; known: {', '.join(takes)}")
+        for option, value in given.items():
+            if value is not None and option not in takes[method]:
+                raise self._error(f"{option} is no option of {method!r}, which takes {takes[method] or 'none'}")
+        if method == "central":
+            return self._central(model)
+        source = self._numbers(model) if self.v is None else self
+        x = source.q if self.v is None else self.v
+        if method == "savitzky_golay":
+            rate, cut, degree = self._uniform_rate("a Savitzky-Golay filter"), 0, 4 if degree is None else degree
+            if window is None or not window > 0:
+                raise self._error("give the window of the Savitzky-Golay filter in s, such as 0.1")
+            cut = round(0.5 * window * rate)
+            if not 1 < degree < 2 * cut + 1 or len(self) < 4 * cut + 2:
+                raise self._error(
+                    f"a window of {window:g} s is {2 * cut + 1} samples: a polynomial of degree {degree} needs at "
+                    f"least {degree + 1} and a degree of 2, and the recording ({len(self)} samples) must have twice as "
+                    "many as a window"
+                )
+            first, second = savitzky_golay(x, rate, 2 * cut + 1, degree)
+        else:
+            if len(self) < 12:
+                raise self._error(f"{len(self)} samples are too few for a smoothing spline")
+            scatter = noise_level(self.t, x)
+            sigma = scatter if noise is None else np.broadcast_to(noise, x.shape[1:])
+            if not np.all(sigma > 0.3 * scatter):
+                raise self._error(
+                    f"noise is {noise}, but the samples scatter by {np.round(scatter, 9)} about their neighbors, "
+                    "which a spline so close to them would follow; give a larger noise, or none to have it estimated"
+                )
+            cut, (first, second) = 0, smoothing_spline(self.t, x, sigma)
+        if self.v is None:
+            v, a = rates_on_manifold(model, source.q, first, second)
+            out = dataclasses.replace(self, v=v, a=a)
+        else:
+            out = dataclasses.replace(self, a=first)
+        return out._map(lambda x: x[cut : len(x) - cut]) if cut else out
+
+    def torque_from_current(self, gain: ArrayLike) -> Recording:
+        """With `tau = gain * current`. `gain`, N m/A or N/A with the gear in it: a number, `[nv]`, or a matrix
+        `[nv, m]` where motors act on several joints. **Raises** `DataError` where they do not fit the currents."""
+        (current,) = self.require("current")
+        gain = np.asarray(gain, np.float64)
+        count = current.shape[1]
+        if not np.isfinite(gain).all() or gain.ndim > 2 or (gain.ndim and gain.shape[-1] != count):
+            raise self._error(f"gain has shape {gain.shape} or is not finite; there are {count} currents")
+        return dataclasses.replace(self, tau=current @ gain.T if gain.ndim == 2 else gain * current)
+
+    def aligned(self, delay: float) -> Recording:
+        """With torques and currents that came `delay` s late (early, if negative) put back to the motion they belong
+        to, by cubic interpolation; what has no partner at the end is cut off."""
+        if not abs(delay) < 0.5 * self.duration:
+            raise self._error(f"a delay of {delay:g} s is no part of a recording of {self.duration:g} s")
+        at = self.t + delay
+        keep = (at >= self.t[0]) & (at <= self.t[-1])
+        late = {n: interpolated(self.t, x, at[keep], "cubic") for n, x in self._arrays().items() if n in _FORCES}
+        return dataclasses.replace(self._map(lambda x: x[keep]), **late)
+
+    def unwrapped(self, joints: Sequence[int]) -> Recording:
+        """With the angles in the columns `joints` of `q` continued past pi, where an encoder begins anew."""
+        q = self.q.copy()
+        q[:, list(joints)] = np.unwrap(q[:, list(joints)], axis=0)
+        return dataclasses.replace(self, q=q)
+
+    def _central(self, model: Model | None) -> Recording:
+        if len(self) < (5 if self.v is None else 3):
+            raise self._error(f"{len(self)} samples are too few for central differences")
+        out = self
+        if out.v is None:
+            source = out._numbers(model)
+            rate = np.gradient(source.q, source.t, axis=0)
+            v, _ = rates_on_manifold(model, source.q, rate, np.zeros_like(rate))
+            out = dataclasses.replace(out, v=v)._map(lambda x: x[1:-1])
+        (v,) = out.require("v")
+        return dataclasses.replace(out, a=np.gradient(v, out.t, axis=0))._map(lambda x: x[1:-1])
+
+    def _uniform_rate(self, what: str) -> float:
+        rate = self.rate
+        if rate is None:
+            step = np.diff(self.t)
+            raise self._error(
+                f"the spacing of the samples varies from {step.min():.4g} to {step.max():.4g} s, and {what} needs a "
+                "uniform one; call resampled(rate) first"
+            )
+        return rate
+
+    def _numbers(self, model: Model | None) -> Recording:
+        """Coordinates that may be interpolated and differentiated: quaternions without changes of sign."""
+        if model is None:
+            columns = [x.shape[1] for name, x in self._arrays().items() if name in ("v", "a", "tau")]
+            if columns and columns[0] != self.q.shape[1]:
+                raise self._error(
+                    f"q has {self.q.shape[1]} columns, the others have {columns[0]}: there are coordinates that are no "
+                    "plain numbers; give the model"
+                )
+            return self
+        if self.q.shape[1] != model.nq:
+            raise self._error(
+                f"q has {self.q.shape[1]} columns, but the model needs {model.nq}: joints "
+                f"{', '.join(model.joint_names)}"
+            )
+        starts = quaternion_starts(model.topology)
+        if not len(starts):
+            return self
+        q = self.q.copy()
+        for k in starts:
+            inner = np.sum(q[1:, k : k + 4] * q[:-1, k : k + 4], axis=-1)
+            q[1:, k : k + 4] *= np.cumprod(np.where(inner < 0, -1.0, 1.0))[:, None]
+        return dataclasses.replace(self, q=q)
+
+    def _unit(self, model: Model | None) -> Recording:
+        starts = () if model is None else quaternion_starts(model.topology)
+        if not len(starts):
+            return self
+        q = self.q.copy()
+        for k in starts:
+            q[:, k : k + 4] /= np.linalg.norm(q[:, k : k + 4], axis=-1, keepdims=True)
+        return dataclasses.replace(self, q=q)
+
+    def _error(self, message: str) -> DataError:
+        return DataError(f"{self.name}: {message}")
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        named = {name: getattr(self, name) for name in ("q", *_OPTIONAL)}
+        return {name: x for name, x in named.items() if x is not None}
+
+    def _map(self, function: Callable[[np.ndarray], np.ndarray], t: np.ndarray | None = None) -> Recording:
+        new = {name: function(x) for name, x in self._arrays().items()}
+        return dataclasses.replace(self, t=function(self.t) if t is None else t, **new)
+
+
+def as_recordings(recordings: Recording | Iterable[Recording]) -> tuple[Recording, ...]:
+    """One or several recordings as a tuple. **Raises** `DataError` for none, and for what is no recording."""
+    out = (recordings,) if isinstance(recordings, Recording) else tuple(recordings)
+    if not out:
+        raise DataError("there is no recording; give one or more")
+    for k, x in enumerate(out):
+        if not isinstance(x, Recording):
+            raise DataError(f"recording {k} is {type(x).__name__}; a Recording is needed")
+    return out

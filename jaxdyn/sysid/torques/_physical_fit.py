@@ -1,0 +1,255 @@
+"""Weighted least squares over physical parameters only: Levenberg-Marquardt in re-centered log-Cholesky coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from jaxdyn.model import Model
+from jaxdyn.sysid.parameters._log_cholesky import factor_of_coordinates, parameters_of, pseudo_inertia
+from jaxdyn.sysid.torques._torque_model import POSITIVE, Layout, Samples, TorqueData
+
+# A step may change a length by a factor of e at most: farther off, the linearization says nothing.
+_LONGEST_STEP = 1.0
+# The predicted decrease of the cost, in units of chi^2, below which a step is no news.
+_TOLERANCE = 1e-4
+
+
+class Physical(NamedTuple):
+    """A point among the physical parameters. Not unknowns: those are the coordinates of a step away from it.
+
+    NumPy, double precision: matrices of a hundred rows, and derivatives that are simple in closed form, do not repay
+    compilation.
+    """
+
+    U: np.ndarray
+    """`[nb, 4, 4]`: upper-triangular factors of the pseudo-inertias, `J = U U^T`."""
+    positive: np.ndarray
+    """`[k]`: armatures, frictions, all positive."""
+    offset: np.ndarray
+    """`[m]`."""
+    scale: np.ndarray
+    """`[l]`: inverse drive gains, positive."""
+
+    def moved(self, x: np.ndarray, offset_scale: np.ndarray) -> Self:
+        """The point at the coordinates `x` about this one: ten log-Cholesky coordinates for each body, in the axes and
+        units of its present pseudo-inertia; logarithms of positive numbers; offsets; logarithms of scales."""
+        nb, k, m = self.U.shape[0], self.positive.shape[0], self.offset.shape[0]
+        body, positive, offset, scale = np.split(x, np.cumsum([10 * nb, k, m]))
+        return type(self)(
+            U=self.U @ factor_of_coordinates(body.reshape(-1, 10), np),
+            positive=self.positive * np.exp(positive),
+            offset=self.offset + offset_scale * offset,
+            scale=self.scale * np.exp(scale),
+        )
+
+    def parameters(self) -> np.ndarray:
+        """`[P]`, as the torque model has them."""
+        inertial = parameters_of(self.U @ self.U.swapaxes(-1, -2), np)
+        return np.concatenate([inertial.ravel(), self.positive, self.offset])
+
+    def tangent(self, offset_scale: np.ndarray) -> np.ndarray:
+        """`[P, size]`: the derivative of `parameters` by the coordinates about this point: `dJ = U (E + E^T) U^T`,
+        where `E` is that of the log-Cholesky factor at zero."""
+        nb, k, m = self.U.shape[0], self.positive.shape[0], self.offset.shape[0]
+        out = np.zeros((10 * nb + k + m, self.size))
+        for i, U in enumerate(self.U):
+            dJ = U @ (_TANGENT + _TANGENT.swapaxes(-1, -2)) @ U.T
+            out[10 * i : 10 * (i + 1), 10 * i : 10 * (i + 1)] = parameters_of(dJ, np).T
+        rest = np.arange(10 * nb, 10 * nb + k + m)
+        out[rest, rest] = np.concatenate([self.positive, offset_scale])
+        return out
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates."""
+        return 10 * self.U.shape[0] + self.positive.shape[0] + self.offset.shape[0] + self.scale.shape[0]
+
+
+# The derivative of the log-Cholesky factor at zero, `[10, 4, 4]`.
+_TANGENT = np.zeros((10, 4, 4))
+_TANGENT[0] = np.eye(4)
+for _k, _at in enumerate([(0, 0), (1, 1), (2, 2), (0, 1), (1, 2), (0, 2), (0, 3), (1, 3), (2, 3)], 1):
+    _TANGENT[(_k, *_at)] = 1.0
+
+
+def factor_of(inertial: np.ndarray) -> np.ndarray:
+    """`[nb, 4, 4]`: upper-triangular `U` with the pseudo-inertias `U U^T`, of physical parameters `[nb, 10]`."""
+    J = np.asarray(pseudo_inertia(np.asarray(inertial, np.float64)), np.float64)
+    # An upper factor is the lower one of the matrix with both axes reversed.
+    return np.linalg.cholesky(J[..., ::-1, ::-1])[..., ::-1, ::-1]
+
+
+class PhysicalProblem(NamedTuple):
+    """`1/2 |s (R p + known) - b|^2 + weight D_bodies(p || prior) + effects_weight D_joints(p || prior)`."""
+
+    R: np.ndarray
+    """`[rows, P]`."""
+    known: np.ndarray
+    b: np.ndarray
+    row_scale: np.ndarray
+    """`[rows, l]`: ones where a row belongs to a degree of freedom with an unknown gain."""
+    prior: Physical
+    offset_scale: np.ndarray
+    weight: float
+    effects_weight: float
+
+    def with_data(self, data: TorqueData, sigma: np.ndarray, layout: Layout) -> PhysicalProblem:
+        """The same with the data, each joint weighted with `1 / sigma`."""
+        if layout.gains:
+            rows = data.stacked(sigma)
+            owner = np.repeat(np.arange(len(data.factors)), data.factors.shape[1])
+            R, known, b = rows[:, :-2], rows[:, -2], rows[:, -1]
+            row_scale = (owner[:, None] == np.array(layout.gains)).astype(float)
+        else:
+            # The triangular factor has the samples' sum of squares for every parameter vector, in P + 1 rows.
+            T = data.weighted(sigma)
+            R, b = T[:, :-1], T[:, -1]
+            known, row_scale = np.zeros(len(T)), np.zeros((len(T), 0))
+        return PhysicalProblem(R, known, b, row_scale, *self[4:])
+
+    def residual(self, point: Physical) -> np.ndarray:
+        scale = np.exp(self.row_scale @ np.log(point.scale))
+        return scale * (self.R @ point.parameters() + self.known) - self.b
+
+    def jacobian(self, point: Physical) -> np.ndarray:
+        """`[rows, size]`: the residual's, by the coordinates about `point`."""
+        scale = np.exp(self.row_scale @ np.log(point.scale))
+        out = scale[:, None] * (self.R @ point.tangent(self.offset_scale))
+        if len(point.scale):
+            predicted = scale * (self.R @ point.parameters() + self.known)
+            out[:, -len(point.scale) :] = predicted[:, None] * self.row_scale
+        return out
+
+    def slope(self, point: Physical) -> np.ndarray:
+        """`[size]`: the derivative of `divergence` by the coordinates about `point`: for a body, with `J0 = V V^T` and
+        `W = V^-1 U`, that of `|W + W E|^2 - 2 log det(1 + E)`."""
+        W = np.linalg.solve(self.prior.U, point.U)
+        bodies = 2 * np.einsum("bij,kij->bk", W.swapaxes(-1, -2) @ W, _TANGENT) - 2 * np.trace(
+            _TANGENT, axis1=-2, axis2=-1
+        )
+        ratio, scale = point.positive / self.prior.positive, point.scale / self.prior.scale
+        offset = (point.offset - self.prior.offset) / self.offset_scale
+        joints = np.concatenate([ratio - 1, offset, scale - 1])
+        return np.concatenate([self.weight * bodies.ravel(), self.effects_weight * joints])
+
+    def divergences(self, point: Physical) -> tuple[np.ndarray, np.ndarray]:
+        """For each body `tr(J0^-1 J) - log det(J0^-1 J) - 4` `[nb]`; for each positive number the same in one
+        dimension, for offsets half their square (the Bregman divergence of `-log det`: Lee, Wensing & Park, Geometric
+        robot dynamic identification, T-RO 2020, section IV). Convex in `p`, infinite at the edge of what is physical.
+        """
+        W = np.linalg.solve(self.prior.U, point.U)
+        log_det = 2 * np.log(np.diagonal(W, axis1=-2, axis2=-1)).sum(axis=-1)
+        ratio = np.concatenate([point.positive / self.prior.positive, point.scale / self.prior.scale])
+        offset = (point.offset - self.prior.offset) / self.offset_scale
+        joints = np.concatenate([ratio - np.log(ratio) - 1, 0.5 * offset**2])
+        return np.sum(W**2, axis=(-2, -1)) - log_det - 4, joints
+
+    def divergence(self, point: Physical) -> float:
+        """The weighted pull toward the prior."""
+        bodies, joints = self.divergences(point)
+        return float(self.weight * bodies.sum() + self.effects_weight * joints.sum())
+
+    def cost(self, point: Physical) -> float:
+        return 0.5 * float(np.sum(self.residual(point) ** 2)) + self.divergence(point)
+
+    def metric(self) -> np.ndarray:
+        """`[size, size]`, lower `L` with `L L^T` the second derivative of `divergence` by `p`, seen in the coordinates
+        about any point: `tr(J^-1 dJ J^-1 dJ) = |E + E^T|^2` for `dJ = U (E + E^T) U^T`, the same everywhere."""
+        symmetric = (_TANGENT + _TANGENT.swapaxes(-1, -2)).reshape(10, 16)
+        L = np.linalg.cholesky(symmetric @ symmetric.T)
+        nb, size = self.prior.U.shape[0], self.prior.size
+        out = np.sqrt(self.effects_weight) * np.eye(size)
+        out[: 10 * nb, : 10 * nb] = np.sqrt(self.weight) * np.kron(np.eye(nb), L)
+        return out
+
+
+class Minimum(NamedTuple):
+    point: Physical
+    cost: float
+    steps: int
+    status: str
+
+
+def start_at(model: Model, samples: Samples, weight: float, effects_weight: float) -> PhysicalProblem:
+    """The problem whose prior is the model, still without data."""
+    layout, torque = samples.layout, samples.torque_scale
+    one = np.ones_like(torque)
+    scales = {"armature": samples.acceleration_scale, "viscous": samples.velocity_scale, "load": torque}
+    springs = np.maximum(np.array(layout.springs), 0)
+    scales["spring"] = np.sqrt(np.mean(samples.q[:, springs] ** 2, axis=0))
+    given = {"armature": model.armature, "viscous": model.damping, "coulomb": model.friction, "static": model.friction}
+    if model.stiffness is not None:
+        given["spring"] = model.stiffness
+    start = np.ones(len(layout.positive))
+    for i, (k, j) in enumerate(layout.positive):
+        scale = scales.get(POSITIVE[k], one)
+        scale = np.maximum(scale, 1e-3 * scale.max() or 1.0)
+        # A prior that says "none" cannot be meant as a logarithm: 1 % of the torque is nearly none.
+        start[i] = max(float(given[POSITIVE[k]][j]) if POSITIVE[k] in given else 0.0, 0.01 * torque[j] / scale[j])
+    prior = Physical(
+        U=factor_of(np.asarray(model.inertial_parameters)),
+        positive=start,
+        offset=np.zeros(len(layout.offsets)),
+        scale=np.ones(len(layout.gains)),
+    )
+    empty = np.zeros((0, layout.size)), np.zeros(0), np.zeros(0), np.zeros((0, len(layout.gains)))
+    return PhysicalProblem(*empty, prior, 0.1 * torque[list(layout.offsets)], weight, effects_weight)
+
+
+def minimize(
+    problem: PhysicalProblem,
+    point: Physical,
+    max_iterations: int,
+    report: Callable[[int, float, float, Physical], None],
+    first: int = 1,
+) -> Minimum:
+    """The minimum of the problem's cost, from `point`, which the step number `first` starts from. `report` gets the
+    number, cost, expected decrease and start of each step.
+
+    The cost is convex in `p` (where no gain is unknown), and the coordinates are a smooth one-to-one map onto the
+    physical `p`: its only stationary point is the global minimum. Near the edge of what is physical, coordinates about
+    the *start* become a bent, ever narrower valley (thousands of steps were seen); about the *present* point they are
+    as round as the barrier is, and tens of steps do.
+    """
+    metric = problem.metric()
+    cost = problem.cost(point)
+    for step in range(first, max_iterations + 1):
+        # The linear least-squares problem whose normal equations are the (generalized) Gauss-Newton ones: with
+        # H = Jr^T Jr + G, gradient = Jr^T r + slope, and G = L L^T the metric.
+        A = np.concatenate([problem.jacobian(point), metric.T])
+        b = np.concatenate([problem.residual(point), solve_triangular(metric, problem.slope(point), lower=True)])
+        T = np.linalg.qr(np.column_stack([A, b]), mode="r")
+        n = point.size
+        x = -solve_triangular(T[:n, :n], T[:n, n])
+        expected = 0.5 * float(np.sum(T[:n, n] ** 2))
+        if not (np.isfinite(x).all() and np.isfinite(cost)):
+            return Minimum(point, cost, step, "diverged")
+        report(step, cost, expected, point)
+        if expected < _TOLERANCE:
+            return Minimum(point, cost, step, "converged")
+        fraction = min(1.0, _LONGEST_STEP / float(np.abs(x).max()))
+        while True:
+            trial = point.moved(fraction * x, problem.offset_scale)
+            new = problem.cost(trial)
+            if new <= cost - 1e-4 * fraction * expected:
+                break
+            fraction *= 0.5
+            if fraction < 1e-8:
+                # The direction descends, so that only rounding can have hidden it.
+                rounding = float(np.sqrt(np.finfo(float).eps)) * max(1.0, cost)
+                stalled = f"stalled with an expected decrease of {expected:.2g} in a cost of {cost:.6g}"
+                return Minimum(point, cost, step, "converged" if expected < rounding else stalled)
+        point, cost = trial, new
+    return Minimum(point, cost, max_iterations, f"out of steps: {max_iterations} in one round were too few")
+
+
+def posterior(problem: PhysicalProblem, point: Physical) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """At a solution: the derivative `[P, size]` of the parameters by the coordinates, and lower factors `L` of the
+    inverse covariances `L L^T` of the coordinates, of data and prior together and of the prior alone: Gauss-Newton."""
+    metric = problem.metric()
+    both = np.linalg.qr(np.concatenate([problem.jacobian(point), metric.T]), mode="r").T
+    return point.tangent(problem.offset_scale), both, metric
