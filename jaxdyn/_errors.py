@@ -1,7 +1,9 @@
 """The exceptions of the library, and the checks that raise them."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+
+import numpy as np
 
 
 class JaxdynError(Exception):
@@ -62,3 +64,38 @@ def require_shape(array, shape: tuple[int, ...], what: str, meaning: str) -> Non
     """Raise `ShapeError` unless `array` has just this shape: where a single thing is meant, not a batch."""
     if tuple(array.shape) != shape:
         raise ShapeError(f"{what} has shape {tuple(array.shape)}, but {list(shape)} is needed: {meaning}")
+
+
+def broadcast_batches(batches: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the common batch axes of named arrays. **Raises** `ShapeError` with all of them if they do not broadcast."""
+    try:
+        return np.broadcast_shapes(*batches.values())
+    except ValueError:
+        shown = ", ".join(f"{name} {list(shape)}" for name, shape in batches.items())
+        raise ShapeError(f"the leading batch axes do not broadcast: {shown}") from None
+
+
+def require_positive_integer(value, what: str, *, least: int = 1, error: type[JaxdynError] = ModelError) -> None:
+    """Raise `error` unless `value` is a Python or NumPy integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        needed = "a positive integer" if least == 1 else f"an integer of at least {least}"
+        raise error(f"{what} is {value!r}; {needed} is needed")
+
+
+def require_positive(value, what: str, *, zero: bool = False, error: type[JaxdynError] = ModelError) -> None:
+    """Raise `error` unless every number in `value` is finite and positive, or zero where `zero` allows it."""
+    numbers = np.asarray(value, float)
+    if not (np.isfinite(numbers) & (numbers >= 0 if zero else numbers > 0)).all():
+        raise error(f"{what} is {value}; {'zero or ' if zero else ''}a positive, finite number is needed")
+
+
+def require_finite(value, what: str, *, error: type[JaxdynError] = ModelError) -> None:
+    """Raise `error` unless every number in `value` is finite."""
+    if not np.isfinite(np.asarray(value, float)).all():
+        raise error(f"{what} is not finite: {value}")
+
+
+def require_choice(value, choices: Collection, what: str, *, error: type[JaxdynError] = ModelError) -> None:
+    """Raise `error` unless `value` is one of `choices`."""
+    if value not in choices:
+        raise error(f"{what} is {value!r}; it must be one of {', '.join(map(repr, choices))}")

@@ -9,6 +9,7 @@ PACKAGE = pathlib.Path(jaxdyn.__file__).parent
 FLOORS = {
     "_types": 0,
     "_errors": 0,
+    "_status": 0,
     "_compile": 0,
     "_batching": 0,
     "spatial": 1,

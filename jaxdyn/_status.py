@@ -1,0 +1,24 @@
+"""How an iterative solve ended."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Status(enum.IntEnum):
+    """How an iterative solve ended. An integer, so results under `jit` and `vmap` hold arrays of it; `text` says it in
+    words, as in `Status(int(result.status)).text`."""
+
+    text: str
+
+    def __new__(cls, code: int, text: str) -> Status:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.text = text
+        return member
+
+    RUNNING = 0, "running: the solve has not ended"
+    CONVERGED = 1, "converged: the tolerances are met"
+    STALLED = 2, "stalled: no step improves the iterate, but the tolerances are not met"
+    DIVERGED = 3, "diverged: a value is not finite; the iterate is the last good one"
+    OUT_OF_ITERATIONS = 4, "out of iterations: the tolerances are not met yet"
