@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-# Instructions that launch nothing by themselves: bookkeeping, and control flow, whose insides are counted apart.
+# Instructions that launch no kernel: bookkeeping, and control flow, whose bodies are counted separately.
 _NO_KERNEL = frozenset(
     (
         *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "bitcast-convert", "after-all"),
@@ -45,12 +45,12 @@ def count_kernels(text: str) -> Kernels:
             if opcode == "while":
                 trips = _TRIPS.search(line)
                 unknown += first and trips is None
-                total += (int(trips[1]) if trips else 1) * sum(launches(x) for x in _called(line, "body", "condition"))
+                total += (int(trips[1]) if trips else 1) * sum(launches(x) for x in _callees(line, "body", "condition"))
             elif opcode == "call":
-                total += sum(launches(x) for x in _called(line, "to_apply", "called_computations"))
+                total += sum(launches(x) for x in _callees(line, "to_apply", "called_computations"))
             elif opcode == "conditional":
                 names = ("branch_computations", "true_computation", "false_computation")
-                total += max((launches(x) for x in _called(line, *names)), default=0)
+                total += max((launches(x) for x in _callees(line, *names)), default=0)
             elif opcode not in _NO_KERNEL:
                 total += 1
                 instructions += first
@@ -80,7 +80,7 @@ def _computations(text: str) -> tuple[dict[str, list[tuple[str, str]]], str | No
     return out, entry
 
 
-def _called(line: str, *attributes: str) -> list[str]:
+def _callees(line: str, *attributes: str) -> list[str]:
     names = []
     for attribute in attributes:
         for group in re.findall(rf"\b{attribute}=(\{{[^}}]*\}}|%?[\w.\-]+)", line):

@@ -25,11 +25,15 @@ class JaxLibrary:
     """`aba`, `rnea`, `crba` of one state, and how it is converted. Subclasses load the library."""
 
     batched = False
-    """Whether the functions take batches themselves."""
+    """Whether the functions take batches without `jax.vmap`."""
 
     def __init__(self, tree: Tree, dtype: str):
         self.tree, self.dtype = tree, jnp.dtype(dtype)
         self.conversion = WorldLinear(tree)
+
+    def origin(self) -> dict[str, str]:
+        """Return the record of the library's folder, where there may be several."""
+        return {}
 
     def aba(self, q, v, tau) -> jax.Array:
         raise NotImplementedError
@@ -41,48 +45,48 @@ class JaxLibrary:
         raise NotImplementedError
 
     def states(self, s: States) -> States:
-        """To the library's conventions."""
+        """Convert states to the library's conventions."""
         return self.conversion.states(s)
 
     def back(self, operation: str, s: States, x: np.ndarray) -> np.ndarray:
-        """A result of `aba`, `rnea` or `crba`, to this project's conventions."""
+        """Convert a result of `aba`, `rnea` or `crba` to this project's conventions."""
         c = self.conversion
         return {"aba": c.acceleration, "rnea": c.torque, "crba": c.mass_matrix}[operation](s, x)
 
     def comparable(self, operation: str) -> bool:
-        """Whether results are those of this project, in its order, once `back` has converted them."""
+        """Tell whether results are in this project's order and conventions after `back`."""
         return operation in ("aba", "rnea", "crba") or not self.tree.free
 
     def parameters(self) -> tuple[Any, Callable]:
-        """The inertial parameters, and `aba` as a function of them and the state."""
+        """Return the inertial parameters, and `aba` as a function of them and the state."""
         raise UnsupportedError("inertial parameters are constants of the compiled program")
 
     def derivatives(self, operation: str) -> Callable:
-        """Jacobians of `aba` or `rnea`: forward mode, unless the library has its own."""
+        """Return the Jacobians of `aba` or `rnea`: by forward mode, unless the library has its own function."""
         return jax.jacfwd(getattr(self, operation), (0, 1, 2))
 
     def quantity(self, name: str) -> Callable:
-        """A function of `QUANTITIES`."""
-        raise UnsupportedError(f"{name} is compared with Pinocchio's alone")
+        """Return a function of `QUANTITIES`."""
+        raise UnsupportedError(f"{name} is compared with Pinocchio only")
 
     def step(self, q, v) -> tuple[jax.Array, jax.Array]:
-        """A step of semi-implicit Euler without torques."""
+        """Return the state after a step of semi-implicit Euler without torques."""
         v = v + models.TIMESTEP * self.aba(q, v, jnp.zeros_like(v))
         return self.integrate(q, models.TIMESTEP * v), v
 
     def integrate(self, q, dv) -> jax.Array:
-        """`q` displaced by `dv`, with the linear velocity of a free joint in world axes."""
+        """Return `q` displaced by `dv`, with the linear velocity of a free joint in world axes."""
         if not self.tree.free:
             return q + dv
-        return jnp.concatenate([q[:3] + dv[:3], _turned(q[3:7], dv[3:6]), q[7:] + dv[6:]])
+        return jnp.concatenate([q[:3] + dv[:3], _turn(q[3:7], dv[3:6]), q[7:] + dv[6:]])
 
     def only(self, name: str) -> Callable:
-        """Functions of one library alone: `vmap_aba`, `vmap_rnea`, `aba_model_argument`."""
-        raise UnsupportedError(f"{name} is a measurement of jaxdyn alone")
+        """Return a function of one library only: `vmap_aba`, `vmap_rnea`, `aba_model_argument`."""
+        raise UnsupportedError(f"{name} is a measurement of jaxdyn only")
 
 
-def _turned(quaternion, angle) -> jax.Array:
-    """The quaternion turned by a rotation vector in body axes."""
+def _turn(quaternion, angle) -> jax.Array:
+    """Turn a quaternion by a rotation vector in body axes. The peers' processes do not import this library."""
     square = jnp.sum(angle**2)
     half = 0.5 * jnp.sqrt(jnp.where(square > 0, square, 1.0))
     w2 = jnp.where(square > 0, jnp.cos(half), 1.0)
@@ -101,6 +105,9 @@ class Jaxdyn(JaxLibrary):
 
         self.library = jaxdyn
         self.model = jaxdyn.load_urdf(models.to_urdf(tree), free_base=tree.free).astype(self.dtype)
+
+    def origin(self) -> dict[str, str]:
+        return {"jaxdyn": str(Path(self.library.__file__).parent.parent)}
 
     def aba(self, q, v, tau):
         return self.library.aba(self.model, q, v, tau)
@@ -295,7 +302,7 @@ class JaxSim(JaxLibrary):
             arguments |= {"base_linear_velocity": v[:3], "base_angular_velocity": v[3:6]}
         return self.js.data.JaxSimModelData.build(model, **arguments)
 
-    def _joined(self, base, joints):
+    def _join(self, base, joints):
         return jnp.concatenate([base, joints]) if self.tree.free else joints
 
     def _aba(self, model, q, v, tau):
@@ -305,7 +312,7 @@ class JaxSim(JaxLibrary):
         if self.tree.free:
             forces = jnp.zeros((model.number_of_links(), 6), q.dtype).at[0].set(tau[:6])
         data = self._data(model, q, v)
-        return self._joined(
+        return self._join(
             *self.js.model.forward_dynamics_aba(
                 model, data, joint_forces=joints, link_forces=forces, parallel=self.parallel
             )
@@ -317,7 +324,7 @@ class JaxSim(JaxLibrary):
     def rnea(self, q, v, a):
         arguments = {"base_acceleration": a[:6]} if self.tree.free else {}
         data = self._data(self.model, q, v)
-        return self._joined(
+        return self._join(
             *self.js.model.inverse_dynamics(self.model, data, joint_accelerations=a[self.base_v :], **arguments)
         )
 
@@ -352,6 +359,8 @@ class JaxSimParallel(JaxSim):
 
 LIBRARIES: dict[str, type[JaxLibrary]] = {
     "jaxdyn": Jaxdyn,
+    # The process of the baseline imports `jaxdyn` from another checkout.
+    "baseline": Jaxdyn,
     "brax": Brax,
     "frax": Frax,
     "mjx": Mjx,
@@ -370,7 +379,7 @@ def _cast(tree: Any, dtype) -> Any:
 
 @contextlib.contextmanager
 def _file(text: str, suffix: str) -> Iterator[str]:
-    """The path of a file with a text, for a library that reads files only."""
+    """Write a text into a file, for a library that reads files only."""
     handle, path = tempfile.mkstemp(suffix)
     try:
         with os.fdopen(handle, "w") as file:
@@ -389,11 +398,11 @@ QUANTITIES = {
     "centroidal_momentum_matrix_time_derivative": "qv",
     "com_jacobian": "q",
 }
-"""Of this library and of Pinocchio, by the letters of their arguments."""
+"""Quantities of this library and of Pinocchio, with the letters of their arguments."""
 
 
 def operation(library: JaxLibrary, name: str, batch: int, steps: int) -> tuple[Callable, str]:
-    """The function of an operation on a batch (one state without batch axis, if `batch` is 1), and its arguments'
+    """Return the function of an operation on a batch (one state without batch axis if `batch` is 1), and its arguments'
     names: letters of `q`, `v`, `t` (torque), `a`, and `m`, the model or its inertial parameters.
 
     **Raises** `UnsupportedError`.

@@ -31,11 +31,11 @@ TIMESTEP = 1e-3
 
 
 class RobotError(ValueError):
-    """A robot that the benchmark does not know, or whose file is not there."""
+    """A robot is unknown to the benchmark, or its file is missing."""
 
 
 class UnsupportedError(Exception):
-    """Something that a library does not offer; the text says what."""
+    """A library does not offer an operation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,12 +83,12 @@ class Tree:
         return len(self.bodies) + 6 * self.free
 
 
-# Of a base that does not move; some libraries do not read a link without inertia.
+# The inertia of a fixed base: some libraries do not read a link without inertia.
 _FIXED_BASE = Inertial(1.0, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0, 0.0, 0.0, 0.0))
 
 
 class States(NamedTuple):
-    """`[batch, n]` each, float64 with values that single precision has, too."""
+    """Arrays `[batch, n]`, float64 with values that single precision represents exactly."""
 
     q: np.ndarray
     v: np.ndarray
@@ -97,16 +97,17 @@ class States(NamedTuple):
 
 
 def library(name: str) -> Any:
-    """A module of a library that need not be installed, and that type checkers know little about."""
+    """Import a module that may be absent and whose types checkers cannot see."""
     return importlib.import_module(name)
 
 
 def known(name: str) -> bool:
+    """Tell whether a name is one of `FILES` or a chain."""
     return name in FILES or _CHAIN.fullmatch(name) is not None
 
 
 def load_tree(name: str) -> Tree:
-    """The tree of a robot of `FILES`, or of `chainN`, N links in a row."""
+    """Return the tree of a robot of `FILES`, or of `chainN`, N links in a row."""
     if name in FILES:
         return tree_of(name, model_of(name))
     match = _CHAIN.fullmatch(name)
@@ -226,7 +227,7 @@ def states(tree: Tree, batch: int) -> States:
 
 
 def rollout_states(tree: Tree, batch: int) -> States:
-    """Where roll-outs begin: at small velocities, without torques."""
+    """Return the states at which roll-outs begin: small velocities, no torques."""
     s = states(tree, batch)
     return States(s.q, _single(0.1 * s.v), np.zeros_like(s.tau), s.a)
 
@@ -244,7 +245,10 @@ def rotations(quaternions: np.ndarray) -> np.ndarray:
 
 
 class WorldLinear:
-    """Conversion of batches for libraries in which a free joint's velocity is `[linear, world; angular, body]`."""
+    """Conversion of batches for libraries in which a free joint's velocity is `[linear, world; angular, body]`.
+
+    It computes in NumPy: a process that times another library does not import this one.
+    """
 
     def __init__(self, tree: Tree):
         self.free = tree.free
@@ -288,7 +292,7 @@ class WorldLinear:
 
 
 def unit(free: bool, q: np.ndarray) -> np.ndarray:
-    """Configurations whose quaternions are unit to the last digit of double precision."""
+    """Normalize quaternions to the last digit of double precision."""
     if not free:
         return q
     q = q.copy()

@@ -16,11 +16,11 @@ _MOST_BYTES = 2**30
 
 
 class Call(NamedTuple):
-    """What is timed."""
+    """The calls that are timed."""
 
     run: Callable[[], Any]
     evaluations: int
-    """In one run."""
+    """Number of evaluations in one run."""
     empty: Callable[[], Any] | None
     """The same loop around a function that does nothing, whose cost is subtracted."""
     results: Callable[[int], Any]

@@ -1,4 +1,4 @@
-"""The workers of the benchmark as the script sees them: started, asked with a limit of time, ended."""
+"""The workers of the benchmark: processes that answer requests within a limit of time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STARTING_LIMIT = 300.0
 
 
 class WorkerGoneError(Exception):
-    """A worker that did not answer in time, or ended; the text says which."""
+    """A worker did not answer in time, or ended."""
 
     def __init__(self, status: str, reason: str):
         super().__init__(reason)
@@ -24,9 +24,9 @@ class WorkerGoneError(Exception):
 
 
 class Worker:
-    """A process with one library, one robot and one precision."""
+    """A process with one library, one robot and one precision, which imports `jaxdyn` from the folder `checkout`."""
 
-    def __init__(self, peer: str, dtype: str, core: int, tree: Path):
+    def __init__(self, peer: str, dtype: str, core: int, tree: Path, checkout: Path = ROOT):
         self.peer, self.dtype = peer, dtype
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         environment = os.environ | {
@@ -41,7 +41,7 @@ class Worker:
             flags = "--xla_cpu_multi_thread_eigen=false --xla_cpu_scheduler_type=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
             environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {flags}".strip()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "experiments._benchmark_worker", peer, dtype, str(core), str(tree)],
+            [sys.executable, "-m", "experiments._benchmark_worker", peer, dtype, str(core), str(tree), str(checkout)],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
@@ -50,10 +50,10 @@ class Worker:
         )
         self._buffer = b""
         self.started = self._answer(_STARTING_LIMIT)
-        """`status`, and `reason` unless it is `ok`."""
+        """The first answer: `status`, and `reason` unless that is `ok`."""
 
     def ask(self, request: dict, limit: float) -> dict:
-        """The answer to a request. **Raises** `WorkerGoneError`; the worker is ended then."""
+        """Return the answer to a request. **Raises** `WorkerGoneError` after it has ended the worker."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -85,6 +85,7 @@ class Worker:
         return WorkerGoneError("failed", f"the process ended with code {code}: {last}")
 
     def close(self) -> None:
+        """End the process."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()

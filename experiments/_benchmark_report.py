@@ -17,7 +17,7 @@ _UNITS = {"time": "us", "compilation": "s", "error": ""}
 
 
 def conditions(core: int) -> dict:
-    """Where and with what is measured."""
+    """Return the machine and the versions of the measurements."""
     versions = {}
     for package in PACKAGES:
         try:
@@ -46,7 +46,7 @@ def cpu_model() -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a table in Markdown."""
+    """Return the lines of a table in Markdown."""
     line = "| " + " | ".join(header) + " |"
     return [line, "|" + "---|" * len(header), *("| " + " | ".join(row) + " |" for row in rows)]
 
@@ -74,17 +74,24 @@ _VERDICT_HEADER = ("claim", "robot", "batch", "precision", "measured", "against"
 
 
 def print_verdicts(judged: Sequence[Judged], robots: Iterable[str]) -> None:
-    """Those about some robots; the report has all."""
+    """Print the verdicts on some robots; the report has all."""
     robots = set(robots)
     judged = [j for j in judged if j.line.ours.robot in robots]
     rows = [_row(j) for j in judged]
-    # What stands beside a figure that was not measured may be long.
+    # The reason why a figure was not measured may be long.
     rows = [[x if len(x) < 48 else x[:45] + "..." for x in row] for row in rows]
-    widths = [max(len(row[i]) for row in (_VERDICT_HEADER, *rows)) for i in range(len(_VERDICT_HEADER))]
-    print()
-    for row in (_VERDICT_HEADER, *rows):
-        print("  ".join(f"{x:{width}}" for x, width in zip(row, widths, strict=True)).rstrip())
+    print_columns(_VERDICT_HEADER, rows)
     print(f"\n{summary(judged)}")
+
+
+def print_columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table in columns. A row that is shorter than the header ends with a text that sets no width."""
+    rows = [header, *rows]
+    full = [row for row in rows if len(row) == len(header)]
+    widths = [max(map(len, column)) for column in zip(*full, strict=True)]
+    print()
+    for row in rows:
+        print("  ".join(f"{x:{width}}" for x, width in zip(row, widths, strict=False)).rstrip())
 
 
 def write_report(

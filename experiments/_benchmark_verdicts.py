@@ -1,4 +1,4 @@
-"""What the benchmark is to show: figures, what they are compared with, and the limits of their ratios."""
+"""The claims of the benchmark: figures, their references, and the limits of their ratios."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 OURS = "jaxdyn"
+BASELINE = "baseline"
+"""This library from another checkout."""
 ROBOTS = ("panda", "solo12", "talos_reduced")
 QUANTITIES = (
     *("inverse_mass_matrix", "coriolis_matrix", "torque_regressor", "centroidal_momentum"),
@@ -20,7 +22,7 @@ type Verdict = Literal["reached", "not reached", "not measured"]
 
 
 class Key(NamedTuple):
-    """What one measurement is of."""
+    """The case of one measurement."""
 
     robot: str
     operation: str
@@ -40,21 +42,21 @@ class Line(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A line with what was measured."""
+    """A line with its measurements."""
 
     line: Line
     value: float | None
-    """us an evaluation, s, or a relative error."""
+    """Time of an evaluation in us, time of compilation in s, or a relative error."""
     reference: float | None
     best: str
-    """The peer that `reference` is of, or why there is none."""
+    """The peer of `reference`, or the reason for its absence."""
     ratio: float | None
-    """What is compared with the limit."""
+    """The ratio that is compared with the limit."""
     verdict: Verdict
 
 
 def lines() -> list[Line]:
-    """Every claim, on every robot, batch and precision that it is made for."""
+    """Return every claim for each of its robots, batches and precisions."""
     out: list[Line] = []
 
     def add(claim: str, key: Key, limit: float, peers: Iterable[tuple[str, str]] = (), **changes) -> None:
@@ -107,13 +109,13 @@ def lines() -> list[Line]:
         add(f"{operation} of 512 joints against 128 joints", key, 4.5, [(OURS, dtype)], robot="chain128")
     for robot, limit in (("chain32", 5e-4), ("chain128", 3e-3)):
         key = Key(robot, "aba", 256, OURS, "float32")
-        # The measurement in double precision is what the error is taken against.
+        # The reference of the error is the measurement in double precision.
         out.append(Line("relative error of aba", key, limit, (key._replace(dtype="float64"),), "error"))
     return out
 
 
 def needed() -> list[Key]:
-    """What has to be measured for all lines, each once, robots together and operations together."""
+    """Return the measurements for all lines, each once, sorted by robots and operations."""
     keys = {key for line in lines() for key in (line.ours, *line.against)}
     robots = [*ROBOTS, *sorted({k.robot for k in keys} - set(ROBOTS), key=_joints)]
     operations = list(dict.fromkeys(k.operation for line in lines() for k in (line.ours, *line.against)))
@@ -125,31 +127,32 @@ def _joints(chain: str) -> int:
 
 
 def judge(measured: Mapping[Key, dict]) -> list[Judged]:
-    return [_judged(line, measured) for line in lines()]
+    """Return the verdict on every claim."""
+    return [_judge_line(line, measured) for line in lines()]
 
 
-def _judged(line: Line, measured: Mapping[Key, dict]) -> Judged:
+def _judge_line(line: Line, measured: Mapping[Key, dict]) -> Judged:
     value = _value(line.quantity, measured.get(line.ours))
     if line.quantity != "time":
         reason = "" if value is not None else _reason(line.ours, measured)
         verdict = "not measured" if value is None else "reached" if value <= line.limit else "not reached"
         return Judged(line, value, None, reason, value, verdict)
-    found = {key: x for key in line.against if (x := _value("time", measured.get(key))) is not None}
+    times = {key: x for key in line.against if (x := _value("time", measured.get(key))) is not None}
     if value is None:
         return Judged(line, None, None, _reason(line.ours, measured), None, "not measured")
-    if not found:
+    if not times:
         return Judged(line, value, None, "; ".join(_reason(k, measured) for k in line.against), None, "not measured")
-    best = min(found, key=lambda key: found[key])
+    best = min(times, key=lambda key: times[key])
     text = best.peer if best.peer != OURS else best.operation if best.robot == line.ours.robot else best.robot
-    missing = sorted({k.peer for k in line.against} - {k.peer for k in found})
-    # Pinocchio's functions of whole batches do not exist for every operation; that is no gap.
+    missing = sorted({k.peer for k in line.against} - {k.peer for k in times})
+    # Pinocchio has functions of whole batches for some operations only.
     missing = [x for x in missing if x != "pinocchio_parallel"]
     if missing:
         text += f" (without {', '.join(missing)})"
     if measured[best].get("run") != measured[line.ours].get("run"):
         text += " (of another run)"
-    ratio = value / found[best]
-    return Judged(line, value, found[best], text, ratio, "reached" if ratio <= line.limit else "not reached")
+    ratio = value / times[best]
+    return Judged(line, value, times[best], text, ratio, "reached" if ratio <= line.limit else "not reached")
 
 
 def _value(quantity: Quantity, record: dict | None) -> float | None:
@@ -170,5 +173,6 @@ def _reason(key: Key, measured: Mapping[Key, dict]) -> str:
 
 
 def summary(judged: Sequence[Judged]) -> str:
+    """Return the counts of the verdicts."""
     counts = {v: sum(j.verdict == v for j in judged) for v in ("reached", "not reached", "not measured")}
     return ", ".join(f"{n} {verdict}" for verdict, n in counts.items())

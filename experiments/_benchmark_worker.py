@@ -1,7 +1,7 @@
-"""One library on one robot in a process of its own: prepares what it is asked for, then times it.
+"""A process with one library and one robot, which prepares operations and times them on one core.
 
-Reads requests from standard input, a JSON object a line, and answers each with one line; `_benchmark_pool` is the other
-end. Everything runs on one core.
+It reads requests from standard input, a JSON object a line, and answers each with one line; `_benchmark_pool` is the
+other end.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import numpy as np
 from experiments import _benchmark_models as models
 from experiments._benchmark_models import Tree, UnsupportedError
 
-# The numbers of which results are handed back for comparison, at most.
+# The largest numbers of states and of numbers that are returned for comparison.
 _SAMPLE_STATES, _SAMPLE_NUMBERS = 64, 4_000_000
 
 
 class Prepared:
-    """A run that can be timed."""
+    """A prepared run of an operation."""
 
     def __init__(self, run: Callable[[], Any], evaluations: int, empty: Callable[[], Any] | None = None):
         self.run, self.evaluations, self.empty = run, evaluations, empty
 
     def measure(self, budget: float, repeats: int) -> list[float]:
-        """CPU time of one evaluation in us, `repeats` times, within about `budget` seconds altogether."""
+        """Measure the CPU time of one evaluation in us, `repeats` times within about `budget` seconds."""
         once = _seconds(self.run, 1)
         inner = max(1, int(budget / repeats / max(once, 1e-7)))
         if once > budget:
@@ -78,7 +78,7 @@ class JaxWorker:
 
         self.jax, self.tree = jax, tree
         self.library = LIBRARIES[peer](tree, dtype)
-        # What is set up once in a process does not count as anybody's compilation.
+        # The first compilation in a process sets up the compiler, which must not count.
         x = jax.numpy.ones(3, dtype)
         jax.jit(lambda x: jax.lax.scan(lambda c, y: (c + y, c * y), 0 * x[0], x)).lower(x).compile()(x)
 
@@ -87,8 +87,8 @@ class JaxWorker:
 
         jax, rolled = self.jax, operation.startswith("rollout")
         function, letters = function_of(self.library, operation, batch, steps)
-        given = (models.rollout_states if rolled else models.states)(self.tree, batch)
-        states = self.library.states(given)
+        common = (models.rollout_states if rolled else models.states)(self.tree, batch)
+        states = self.library.states(common)
         arrays: dict[str, Any] = dict(zip("qvta", states, strict=True))
         arrays = {k: jax.numpy.asarray(x if batch > 1 else x[0], self.library.dtype) for k, x in arrays.items()}
         if "m" in letters:
@@ -101,7 +101,7 @@ class JaxWorker:
         traced = time.process_time()
         compiled = lowered.compile()
         done = time.process_time()
-        info: dict[str, Any] = {"trace_s": traced - began, "compile_s": done - traced}
+        info: dict[str, Any] = {**self.library.origin(), "trace_s": traced - began, "compile_s": done - traced}
         analysis = compiled.memory_analysis()
         if analysis is not None:
             info["temporary_bytes"] = int(analysis.temp_size_in_bytes)
@@ -110,7 +110,7 @@ class JaxWorker:
             if needed > memory:
                 raise MemoryError(f"it would take {needed:.1f} GiB, and the limit is {memory:g}; compiled {info}")
 
-        # The library's own function as users call it, whose dispatch of a model is part of what is measured here.
+        # Here the dispatch of a call with a model as argument is measured, too.
         call = jax.jit(function) if operation == "aba_model_argument" else compiled
         jax.block_until_ready(call(*arguments))
 
@@ -122,22 +122,22 @@ class JaxWorker:
         results = run()
         info["first_run_s"] = time.process_time() - began
         info["finite"] = all(bool(jax.numpy.all(jax.numpy.isfinite(x))) for x in jax.tree.leaves(results))
-        sample = self._sample(operation, batch, given, results)
+        sample = self._sample(operation, batch, common, results)
         return Prepared(run, batch * (steps if rolled else 1)), info, sample
 
-    def _sample(self, operation: str, batch: int, given: models.States, results: Any) -> Any:
+    def _sample(self, operation: str, batch: int, common: models.States, results: Any) -> Any:
         n, name = _sample_size(self.tree, operation, batch), _same_result(operation)
         if not n or name is None or not self.library.comparable(name):
             return None
         parts = [np.asarray(x, np.float64) for x in self.jax.tree.leaves(results)]
         parts = [x[:n] if batch > 1 else x[None] for x in parts]
         if name in ("aba", "rnea", "crba"):
-            return self.library.back(name, models.States(*(x[:n] for x in given)), parts[0])
+            return self.library.back(name, models.States(*(x[:n] for x in common)), parts[0])
         return tuple(parts)
 
 
 def _same_result(operation: str) -> str | None:
-    """The operation with which an operation's results are compared."""
+    """Return the operation with whose results those of an operation are compared."""
     same = {"vmap_aba": "aba", "vmap_rnea": "rnea", "aba_model_argument": "aba", "parameter_gradient": None}
     return same.get(operation, operation)
 
@@ -149,11 +149,11 @@ def _sample_size(tree: Tree, operation: str, batch: int) -> int:
 
 
 def answer(worker: Any, prepared: Prepared | None, request: dict) -> tuple[Prepared | None, dict]:
-    """The answer to a request, and what is prepared after it."""
+    """Answer a request; returns the prepared run after it and the answer."""
     if request["do"] == "time":
         assert prepared is not None
         return prepared, {"us": prepared.measure(request["budget"], request["repeats"]), "max_rss_mb": _rss()}
-    prepared = None  # Its memory goes before the next is made.
+    prepared = None  # Frees its memory before the next run is prepared.
     before = _rss()
     try:
         prepared, info, sample = worker.prepare(
@@ -162,7 +162,7 @@ def answer(worker: Any, prepared: Prepared | None, request: dict) -> tuple[Prepa
     except UnsupportedError as reason:
         return None, {"status": "unsupported", "reason": str(reason)}
     except Exception as error:
-        return None, {"status": "failed", "reason": _described(error)}
+        return None, {"status": "failed", "reason": _message(error)}
     if sample is not None:
         parts = sample if isinstance(sample, tuple) else (sample,)
         np.savez(request["sample"], *parts)
@@ -170,21 +170,23 @@ def answer(worker: Any, prepared: Prepared | None, request: dict) -> tuple[Prepa
 
 
 def _rss() -> float:
-    """Largest resident memory of this process so far, MB."""
+    """The largest resident memory of this process so far, MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _described(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 
 def main() -> None:
-    peer, dtype, core, path = sys.argv[1:]
+    peer, dtype, core, path, checkout = sys.argv[1:]
+    # This package stays; `jaxdyn` is imported from the checkout.
+    sys.path.insert(0, checkout)
     os.sched_setaffinity(0, {int(core)})
-    # If memory runs out, the system is to end this process and nothing else.
+    # If memory runs out, the system should end this process first.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    # Libraries print; the answers have a channel of their own.
+    # Libraries print, so the answers have a separate channel.
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     try:
@@ -192,10 +194,10 @@ def main() -> None:
         native = peer in ("pinocchio", "pinocchio_parallel", "mujoco")
         worker = NativeWorker(peer, tree) if native else JaxWorker(peer, tree, dtype)
     except ImportError as error:
-        print(json.dumps({"status": "not installed", "reason": _described(error)}), file=channel)
+        print(json.dumps({"status": "not installed", "reason": _message(error)}), file=channel)
         return
     except Exception as error:
-        print(json.dumps({"status": "failed", "reason": _described(error)}), file=channel)
+        print(json.dumps({"status": "failed", "reason": _message(error)}), file=channel)
         return
     print(json.dumps({"status": "ok", "max_rss_mb": _rss()}), file=channel)
     prepared = None

@@ -1,4 +1,4 @@
-"""Tasks of model predictive control: the problem, starts, and what counts as a success."""
+"""Tasks of model predictive control: problems, starts, and the errors that decide on success."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 import jaxdyn
 from jaxdyn import Model, frame_pose, generalized_gravity
-from jaxdyn.programs._motion_tasks import HOME, Drawing, task_of
+from jaxdyn.programs import HOME, StickFigure, motion_task
 from jaxdyn.trajopt import (
     ControlResidual,
     FramePositionResidual,
@@ -27,23 +27,25 @@ from jaxdyn.trajopt import (
 
 
 class ControlTask(NamedTuple):
+    """A problem of model predictive control with random starts and a measure of success."""
+
     problem: Problem
     actuation: np.ndarray | None
     """`B` of `tau = B u`."""
-    drawing: Drawing
+    figure: StickFigure
     start: Callable[[np.random.Generator], tuple[np.ndarray, Problem, Any]]
-    """A random start: the state, the problem from there, and a guess of controls."""
+    """Draws a start: the state, the problem from there, and a guess of the controls."""
     at_time: Callable[[Problem, Any], Problem] | None
-    """Of a goal that moves."""
+    """Returns the problem at a time, for a goal that moves."""
     error: Callable[[Problem, np.ndarray, np.ndarray], np.ndarray]
-    """From a problem, states and times: how far from the goal."""
+    """Returns the distances from the goal for a problem, states and times."""
     tolerance: float
-    """Within which the last second must be."""
+    """Largest error of the last second of a success."""
     unit: str
 
 
 def cartpole_model() -> Model:
-    """The sample, whose pole is a line, with a pole of 1 cm radius: MuJoCo has no bodies without thickness."""
+    """Return the sample with a pole of 1 cm radius in place of a line: MuJoCo has no bodies without thickness."""
     model = jaxdyn.samples.cartpole()
     pole = model.body_names.index("pole")
     thick = model.inertial_parameters.at[pole, 9].add(0.5 * model.inertial_parameters[pole, 0] * 0.01**2)
@@ -51,12 +53,12 @@ def cartpole_model() -> Model:
 
 
 def _off_upright(x, u, t, params):
-    """Position, the angle counted without turns, and velocities."""
+    """Return the residual of position, angle (up to full turns) and velocities."""
     return jnp.array([x[0], jnp.sin(x[1]), 1 - jnp.cos(x[1]), x[2], x[3]])
 
 
 def cartpole(model: Model, dt: float, horizon: int) -> ControlTask:
-    """Swing-up from anywhere near hanging, and balance in the middle of the track; 10 N."""
+    """Swing-up from near hanging, and balance in the middle of the track; 10 N."""
     off = FunctionResidual(_off_upright, of_state=True)
     problem = Problem(
         ModelDynamics(model, dt, actuation=np.array([[1.0], [0.0]])),
@@ -78,13 +80,13 @@ def cartpole(model: Model, dt: float, horizon: int) -> ControlTask:
     def error(problem, xs, t):
         return np.hypot(xs[:, 0], (xs[:, 1] + np.pi) % (2 * np.pi) - np.pi)
 
-    drawing = task_of("cartpole", 1).drawing
-    return ControlTask(problem, np.array([[1.0], [0.0]]), drawing, start, None, error, 0.1, "rad and m")
+    figure = motion_task("cartpole", 1).figure
+    return ControlTask(problem, np.array([[1.0], [0.0]]), figure, start, None, error, 0.1, "rad and m")
 
 
 def _arm_problem(model: Model, dt: float, horizon: int) -> Problem:
     x0 = np.concatenate([HOME, np.zeros(7)])
-    reach, rest = FramePositionResidual("flange", np.zeros(3)), StateResidual(x0)
+    reach, from_home = FramePositionResidual("flange", np.zeros(3)), StateResidual(x0)
     hold = ControlResidual(generalized_gravity(model, jnp.asarray(HOME)))
     limit = np.asarray(model.effort_limit)
     moving, posture = np.array([0.0] * 7 + [1.0] * 7), np.array([0.02] * 7 + [0.5] * 7)
@@ -94,17 +96,17 @@ def _arm_problem(model: Model, dt: float, horizon: int) -> Problem:
         horizon,
         stage_costs=[
             QuadraticCost(reach, 100 * dt),
-            QuadraticCost(rest, dt * posture),
+            QuadraticCost(from_home, dt * posture),
             QuadraticCost(hold, 1e-5 * dt),
         ],
-        terminal_costs=[QuadraticCost(reach, 100.0), QuadraticCost(rest, moving)],
+        terminal_costs=[QuadraticCost(reach, 100.0), QuadraticCost(from_home, moving)],
         control_lower=-limit,
         control_upper=limit,
     )
 
 
 def with_goal(problem: Problem, goal) -> Problem:
-    """The arm's problem with another position of the flange."""
+    """Return the arm's problem with another goal of the flange."""
     goal = jnp.asarray(goal, problem.dtype)
     return eqx.tree_at(
         lambda p: (p.stage_costs[0].residual.target, p.terminal_costs[0].residual.target), problem, (goal, goal)
@@ -112,8 +114,9 @@ def with_goal(problem: Problem, goal) -> Problem:
 
 
 def _off_flange(problem: Problem, xs: np.ndarray, goals: np.ndarray) -> np.ndarray:
-    at = frame_pose(problem.dynamics.model, jnp.asarray(xs[:, :7]), "flange").translation  # type: ignore[attr-defined]
-    return np.linalg.norm(np.asarray(at) - goals, axis=1)
+    model = problem.dynamics.model  # type: ignore[attr-defined]
+    flange = frame_pose(model, jnp.asarray(xs[:, :7]), "flange").translation
+    return np.linalg.norm(np.asarray(flange) - goals, axis=1)
 
 
 def arm(model: Model, dt: float, horizon: int) -> ControlTask:
@@ -128,18 +131,18 @@ def arm(model: Model, dt: float, horizon: int) -> ControlTask:
     def error(problem, xs, t):
         return _off_flange(problem, xs, np.asarray(problem.stage_costs[0].residual.target))
 
-    return ControlTask(problem, None, task_of("arm", 1).drawing._replace(spheres=()), start, None, error, 0.01, "m")
+    return ControlTask(problem, None, _arm_figure(), start, None, error, 0.01, "m")
 
 
 def curve(t):
-    """A figure of eight `[..., 3]` at the times `t`, m; one turn in 4 s."""
+    """Return points `[..., 3]`, m, of a figure of eight at the times `t`; one turn takes 4 s."""
     xp = np if isinstance(t, np.ndarray) else jnp
     w = 2 * np.pi / 4
     return xp.stack([0.5 + 0.0 * t, 0.2 * xp.sin(w * t), 0.5 + 0.1 * xp.sin(2 * w * t)], axis=-1)
 
 
 def on_curve(problem: Problem, t) -> Problem:
-    """The problem of `follow` at the time `t`, with the goals of all its stages."""
+    """Return the problem of `follow` at the time `t`, with the goals of all its stages."""
     ahead = t + problem.dynamics.dt * jnp.arange(problem.horizon + 1)
     goals = curve(ahead)
     return eqx.tree_at(
@@ -150,7 +153,7 @@ def on_curve(problem: Problem, t) -> Problem:
 
 
 def follow(model: Model, dt: float, horizon: int) -> ControlTask:
-    """The flange follows `curve`, which the controller knows ahead."""
+    """Follow `curve`, which the controller knows in advance, with the flange."""
     fixed = _arm_problem(model, dt, horizon)
     ahead = dt * np.arange(horizon)
 
@@ -174,8 +177,11 @@ def follow(model: Model, dt: float, horizon: int) -> ControlTask:
     def error(problem, xs, t):
         return _off_flange(problem, xs, np.asarray(curve(t)))
 
-    drawing = task_of("arm", 1).drawing._replace(spheres=())
-    return ControlTask(problem, None, drawing, start, on_curve, error, 0.02, "m")
+    return ControlTask(problem, None, _arm_figure(), start, on_curve, error, 0.02, "m")
+
+
+def _arm_figure() -> StickFigure:
+    return motion_task("arm", 1).figure._replace(spheres=())
 
 
 def _hold(model: Model, q: np.ndarray) -> np.ndarray:

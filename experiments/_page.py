@@ -1,4 +1,4 @@
-"""A page of a browser without a screen that is told what to do (https://chromedevtools.github.io/devtools-protocol)."""
+"""A page of a browser without a screen, under remote control (https://chromedevtools.github.io/devtools-protocol)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from websockets.sync.client import connect
 
-from jaxdyn.viz._browser import opened
+from jaxdyn.viz._browser import open_page
 
 PATIENCE = 300.0
 """s"""
@@ -49,7 +49,7 @@ class Page:
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def drag(self, start: tuple[float, float], end: tuple[float, float], steps: int = 4) -> None:
-        """By the left button of the mouse, between points in pixels."""
+        """Drag with the left button of the mouse, between points in pixels."""
         self._mouse("mouseMoved", *start)
         self._mouse("mousePressed", *start)
         for k in range(1, steps + 1):
@@ -64,7 +64,7 @@ class Page:
 
 @contextlib.contextmanager
 def page(url: str, width: int, height: int) -> Iterator[Page]:
-    with opened(url, width, height) as profile:
+    with open_page(url, width, height) as profile:
         found = profile / "DevToolsActivePort"
         wait_until(lambda: found.exists() and found.read_text().count("\n") >= 1, "the browser's port")
         listing = f"http://127.0.0.1:{found.read_text().split()[0]}/json/list"

@@ -1,4 +1,4 @@
-"""Simulators that stand for the real robot in closed loops: MuJoCo, or this library with finer steps."""
+"""Simulators in place of the real robot in closed loops: MuJoCo, or this library with finer steps."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from jaxdyn import DataError, Model, State, step, to_mjcf
 
 type Plant = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""From the state `[q, v]` and the joints' torques, held for one period, to the next state."""
+"""Returns the next state for the state `[q, v]` and the joints' torques, which are held for one period."""
 
 
 def mujoco_plant(model: Model, dt: float, substeps: int = 10) -> Plant:
-    """MuJoCo on `substeps` of a period of `dt` s; for joints whose velocities are the rates of their coordinates.
+    """Return MuJoCo with `substeps` in a period of `dt` s, for joints whose velocities are the rates of coordinates.
 
-    Viscous damping is MuJoCo's own; Coulomb friction is applied as the smooth torque of `model`, since MuJoCo's is a
+    Viscous damping is MuJoCo's; Coulomb friction is applied as the smooth torque of `model`, since MuJoCo's is a
     constraint. **Raises** `DataError` where MuJoCo is not installed.
     """
     try:
@@ -33,37 +33,38 @@ def mujoco_plant(model: Model, dt: float, substeps: int = 10) -> Plant:
     data = mujoco.MjData(engine)  # type: ignore[attr-defined]
     nq = model.nq
 
-    def after(x: np.ndarray, tau: np.ndarray) -> np.ndarray:
+    def advance(x: np.ndarray, tau: np.ndarray) -> np.ndarray:
         data.qpos[:], data.qvel[:] = x[:nq], x[nq:]
         for _ in range(substeps):
             data.qfrc_applied[:] = tau - friction * np.tanh(data.qvel / scale)
             mujoco.mj_step(engine, data)  # type: ignore[attr-defined]
         return np.concatenate([data.qpos, data.qvel])
 
-    return after
+    return advance
 
 
 @jax.jit
-def _advance(model: Model, x, tau, dt):
-    after = step(model, State(x[: model.nq], x[model.nq :]), tau, dt, integrator="rk4", substeps=4)
-    return jnp.concatenate([after.q, after.v])
+def _runge_kutta(model: Model, x, tau, dt):
+    state = step(model, State(x[: model.nq], x[model.nq :]), tau, dt, integrator="rk4", substeps=4)
+    return jnp.concatenate([state.q, state.v])
 
 
 def jaxdyn_plant(model: Model, dt: float) -> Plant:
-    """This library, by the Runge-Kutta method on four parts of the period."""
-    return lambda x, tau: np.asarray(_advance(model, x, tau, dt))
+    """Return this library with four steps of the Runge-Kutta method in a period."""
+    return lambda x, tau: np.asarray(_runge_kutta(model, x, tau, dt))
 
 
 def plant_of(engine: str, model: Model, dt: float) -> Plant:
+    """Return the plant of an engine, `mujoco` or `jaxdyn`."""
     return mujoco_plant(model, dt) if engine == "mujoco" else jaxdyn_plant(model, dt)
 
 
-def driven(plant: Plant, actuation: np.ndarray | None) -> Plant:
-    """The plant under the controls `u` of `tau = B u`."""
+def drive(plant: Plant, actuation: np.ndarray | None) -> Plant:
+    """Return the plant as a function of the controls `u` of `tau = B u`."""
     return plant if actuation is None else lambda x, u: plant(x, actuation @ u)
 
 
 def wrong_masses(model: Model, size: float, rng: np.random.Generator) -> Model:
-    """Every body heavier or lighter by the part `size`, at random, with the inertia that goes with it."""
+    """Return a model whose bodies are heavier or lighter by the part `size`, at random, with their inertias."""
     factor = 1 + size * rng.choice([-1.0, 1.0], (model.nb, 1))
     return dataclasses.replace(model, inertial_parameters=model.inertial_parameters * factor)

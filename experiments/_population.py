@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn import DataError, Model, State, crba, rnea
+from jaxdyn._errors import require_positive
 from jaxdyn.model import with_payload
 from jaxdyn.simulate import ActuatedPolicy, Actuation, EffortLimits, PositionServo, ServoCommand
 from jaxdyn.sysid import inertial_parameters_from_pseudo_inertia, pseudo_inertia
@@ -17,44 +18,45 @@ from jaxdyn.sysid import inertial_parameters_from_pseudo_inertia, pseudo_inertia
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Drawn uniformly between `low` and `high`."""
+    """A uniform distribution between `low` and `high`."""
 
     low: float
     high: float
 
     def draw(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        """Draw an array."""
         return jax.random.uniform(key, shape, minval=self.low, maxval=self.high)
 
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-    """From which models are drawn. Inertias stay physical."""
+    """The distribution of models. Their inertias stay physical."""
 
     mass: Range
-    """Factor of every body's density, drawn for each body."""
+    """Factor of the density of each body."""
     deformation: float
     """Standard deviation of the entries of `E`, by which the mass of a body moves: `x -> (1 + E) x + e`."""
     shift: float
     """Standard deviation of the components of `e`, m."""
     damping: Range
-    """Added to each joint's, s/rad or s/m times its effort limit."""
+    """Viscous friction added to each joint, s/rad or s/m times its effort limit."""
     friction: Range
-    """Coulomb friction added to each joint's, as a part of its effort limit."""
+    """Coulomb friction added to each joint, as a part of its effort limit."""
     friction_velocity: float
     """Velocity over which Coulomb friction changes its sign, rad/s or m/s."""
     payload_frame: str
-    """Frame or body that carries a payload; empty: none does."""
+    """Frame or body that carries a payload; empty for none."""
     payload: Range
     """Mass of the payload, kg."""
     payload_radius: float
-    """Of the payload, a solid ball, m."""
+    """Radius of the payload, a solid ball, m."""
     gravity: Range
     """Magnitude, m/s^2."""
     gravity_tilt: float
     """Largest angle between gravity and its direction in the nominal model, rad."""
 
     def check(self) -> None:
-        """**Raises** `DataError` for ranges from which no model can be drawn."""
+        """Raise `DataError` for ranges from which no model can be drawn."""
         for name, least in (("mass", 0.0), ("damping", 0.0), ("friction", 0.0), ("payload", 0.0), ("gravity", 0.0)):
             x: Range = getattr(self, name)
             if not least <= x.low <= x.high < math.inf or (name == "mass" and x.low == 0):
@@ -63,43 +65,38 @@ class Population:
                     "high is needed"
                 )
         for name in ("deformation", "shift", "payload_radius", "gravity_tilt"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise DataError(f"population.{name} is {getattr(self, name):g}, but it must be zero or positive")
-        if not self.friction_velocity > 0:
-            raise DataError(f"population.friction_velocity is {self.friction_velocity:g}, but it must be positive")
+            require_positive(getattr(self, name), f"population.{name}", zero=True, error=DataError)
+        require_positive(self.friction_velocity, "population.friction_velocity", error=DataError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Controls:
-    """How models are moved."""
+    """The controls of the roll-outs."""
 
     kind: Literal["servo", "sines", "noise"]
     """`servo`: position servos follow random sums of sines, with the nominal model's torques as feed-forward; `sines`:
     sums of sines of torque; `noise`: torques of low-pass filtered noise."""
     effort: float = 0.0
-    """Of each joint, N m or N; 0: the limit of the model."""
+    """Effort limit of each joint, N m or N; 0 for the limit of the model."""
     amplitude: float = 0.5
-    """`servo`: as a part of half of each joint's range, or rad or m where that is infinite; otherwise as a part of the
-    effort."""
+    """Amplitude of a `servo` as part of half the joint's range, in rad or m if that is infinite; otherwise as a part
+    of the effort."""
     frequency: float = 1.0
-    """Highest of the sines, or corner of the noise's filter, Hz."""
+    """Highest frequency of the sines, or corner of the noise's filter, Hz."""
     harmonics: int = 5
-    """Of each sum of sines."""
+    """Number of sines in each sum."""
     bandwidth: float = 15.0
-    """Of the servos, rad/s: gains are those of critical damping for the least inertia that a joint can have."""
+    """Bandwidth of the servos, rad/s; they damp the least inertia of each joint critically."""
 
     def check(self) -> None:
-        """**Raises** `DataError`."""
-        for name in ("effort", "amplitude"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise DataError(f"controls.{name} is {getattr(self, name):g}, but it must be zero or positive")
-        for name in ("frequency", "harmonics", "bandwidth"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise DataError(f"controls.{name} is {getattr(self, name):g}, but it must be positive")
+        """Raise `DataError` for settings without a meaning."""
+        for name in ("effort", "amplitude", "frequency", "harmonics", "bandwidth"):
+            zero = name in ("effort", "amplitude")
+            require_positive(getattr(self, name), f"controls.{name}", zero=zero, error=DataError)
 
 
 def effort_limits(model: Model, controls: Controls) -> jax.Array:
-    """`[nv]`, finite. **Raises** `DataError` with the joint that has none."""
+    """Return the finite effort limits `[nv]`. **Raises** `DataError` with the joints that have none."""
     limit = jnp.full(model.nv, controls.effort, model.dtype) if controls.effort else model.effort_limit
     bad = [
         name
@@ -114,7 +111,7 @@ def effort_limits(model: Model, controls: Controls) -> jax.Array:
 def draw_models(
     key: jax.Array, nominal: Model, population: Population, effort: jax.Array, n: int
 ) -> tuple[Model, dict[str, jax.Array]]:
-    """`n` models: the nominal one whose leaves that were drawn have a leading axis; and what was drawn."""
+    """Draw `n` models. Returns the nominal model with a leading axis of the drawn leaves, and the drawn arrays."""
     keys = iter(jax.random.split(key, 9))
     dtype, nb, nv = nominal.dtype, nominal.nb, nominal.nv
     density = population.mass.draw(next(keys), (n, nb))
@@ -166,7 +163,7 @@ def draw_models(
 def draw_motion(
     key: jax.Array, nominal: Model, controls: Controls, effort: jax.Array, n: int, steps: int, dt: float
 ) -> tuple[State, ActuatedPolicy]:
-    """Where `n` roll-outs start, and the policy that moves them."""
+    """Return the starts of `n` roll-outs, and the policy that drives them."""
     first, second, third = jax.random.split(key, 3)
     nv, dtype = nominal.nv, nominal.dtype
     t = dt * jnp.arange(steps, dtype=dtype)
@@ -185,11 +182,11 @@ def draw_motion(
     if controls.kind == "sines":
         torque = _sines(first, second, third, controls, n, nv, t)[0]
     else:
-        kept = math.exp(-2 * math.pi * controls.frequency * dt)
+        decay = math.exp(-2 * math.pi * controls.frequency * dt)
         white = jax.random.normal(first, (steps, n, nv), dtype)
 
         def advance(x, w):
-            x = kept * x + math.sqrt(1 - kept**2) * w
+            x = decay * x + math.sqrt(1 - decay**2) * w
             return x, x
 
         torque = jnp.moveaxis(jax.lax.scan(advance, white[0], white)[1], 0, 1)
@@ -199,10 +196,10 @@ def draw_motion(
 
 
 def _least_inertia(model: Model, lower: jax.Array, upper: jax.Array) -> jax.Array:
-    """`[nv]`: what each joint moves when the others are free, `1 / (M^-1)_ii`, the least of some configurations.
+    """Return the inertia of each joint with the others free, `1 / (M^-1)_ii [nv]`, the least of some configurations.
 
-    The torque of a servo is held over a sample. With the diagonal of `M` instead, an arm whose first and third axes are
-    nearly in line chatters: turning against each other they move next to nothing.
+    The torque of a servo is held over a sample. With the diagonal of `M`, an arm whose first and third axes are nearly
+    in line would chatter: it has little inertia when they turn against each other.
     """
     share = jax.random.uniform(jax.random.key(0), (64, model.nq), model.dtype)
     M = crba(model, lower + share * (upper - lower))
@@ -210,7 +207,7 @@ def _least_inertia(model: Model, lower: jax.Array, upper: jax.Array) -> jax.Arra
 
 
 def _sines(first, second, third, controls: Controls, n: int, nv: int, t: jax.Array) -> tuple[jax.Array, ...]:
-    """Sums of sines within [-1, 1], their rates and second rates: `[n, steps, nv]` each."""
+    """Return sums of sines within [-1, 1] with their first and second derivatives, `[n, steps, nv]` each."""
     shape = (n, 1, nv, controls.harmonics)
     weight = jax.random.uniform(first, shape, t.dtype, minval=0.2)
     weight = weight / weight.sum(axis=-1, keepdims=True)
@@ -222,12 +219,6 @@ def _sines(first, second, third, controls: Controls, n: int, nv: int, t: jax.Arr
 
 
 def _perpendicular(x: jax.Array) -> jax.Array:
-    """A unit vector across a unit vector."""
-    other = jnp.eye(3, dtype=x.dtype)[jnp.argmin(jnp.abs(x))]
-    y = jnp.cross(x, other)
+    """Return a unit vector perpendicular to a unit vector."""
+    y = jnp.cross(x, jnp.eye(3, dtype=x.dtype)[jnp.argmin(jnp.abs(x))])
     return y / jnp.linalg.norm(y)
-
-
-def leaves_by_name(model: Model) -> dict[str, jax.Array]:
-    """The arrays of a model."""
-    return {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(model)}

@@ -1,21 +1,21 @@
 """Time the library beside others (Pinocchio, MuJoCo, Brax, frax, JaxSim, MJX) on one core, in one run.
 
     python -m experiments.benchmark [CONFIG] [--key value ...]
+    python -m experiments.benchmark --against PATH     # this checkout beside another one, and nothing else
 
-Every library runs in processes of its own; they take turns within each measurement, so that ratios are of the same
-minutes. Results are appended to `measurements.jsonl` as they come; `report.md` and plots are made from that file.
+Every library runs in separate processes, which take turns within each measurement, so that ratios compare times of the
+same minutes. Results are appended to `measurements.jsonl` at once; `report.md` and plots are made from that file.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,17 +23,19 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import _benchmark_models as models
-from experiments._benchmark_pool import Worker, WorkerGoneError
+from experiments._benchmark_comparison import checkout, comparison, print_comparison
+from experiments._benchmark_options import names_in, numbers_in, processor_core, robots_in
+from experiments._benchmark_pool import ROOT, Worker, WorkerGoneError
 from experiments._benchmark_report import conditions, draw, print_verdicts, write_report
-from experiments._benchmark_verdicts import JAX_PEERS, OURS, QUANTITIES, Key, judge, needed
+from experiments._benchmark_verdicts import BASELINE, JAX_PEERS, OURS, QUANTITIES, Key, judge, needed
 from experiments._main import CONFIGS, experiment
-from jaxdyn import DataError
+from jaxdyn.programs import results_folder
 
 DEFAULT_CONFIG = CONFIGS / "benchmark.toml"
 NATIVE_PEERS = ("pinocchio", "pinocchio_parallel", "mujoco")
 PEERS = (OURS, *NATIVE_PEERS, *JAX_PEERS)
 OPERATIONS = {
-    # Of all libraries, and of this one alone.
+    # True where other libraries are measured, too.
     "aba": True,
     "rnea": True,
     "crba": True,
@@ -55,46 +57,43 @@ class Config:
     """Keys of the configuration file. Lists are names or numbers between commas; `all` stands for every one."""
 
     name: str
-    """Of the folder below `results` that is written."""
+    """The folder below `results` that is written."""
     scope: Literal["claims", "all"] = "claims"
-    """`claims`: what the table of claims needs, of the lists below; `all`: every combination of the lists."""
+    """`claims`: the measurements that the table of claims (or a comparison by `against`) needs, from the lists below;
+    `all`: every combination of the lists."""
+    against: str = ""
+    """Folder of another checkout of this library: both are measured in turns and shown side by side, without other
+    libraries and claims. The results go into the folder NAME_against."""
     robots: str = "panda,solo12,talos_reduced,chain8,chain32,chain128,chain512"
     """panda, solo12, talos_reduced, and chainN of N revolute joints."""
     operations: str = "all"
     batches: str = "1,64,256,1024,8192"
     rollout_batches: str = "1,64,256"
-    """Those of `batches` at which roll-outs run."""
+    """The members of `batches` at which roll-outs run."""
     dtypes: str = "float32,float64"
     peers: str = "all"
     steps: int = 1000
-    """Of a roll-out."""
+    """Steps of a roll-out."""
     rounds: int = 7
-    """In each round every library has its turn."""
+    """Number of rounds, in each of which every library has its turn."""
     budget: float = 0.15
-    """CPU time that a library has in one round, about, s."""
+    """Approximate CPU time of a library in one round, s."""
     limit: float = 180.0
-    """For compiling, and for one round, of one library, s; what takes longer is recorded as such."""
+    """Longest time of one library for compiling and for one round, s; longer ones are recorded as timeouts."""
     memory: float = 4.0
-    """What takes more temporary memory is not run, GiB."""
+    """Largest temporary memory of a program that is run, GiB."""
     time_budget: float = 0.0
-    """No further measurement begins after this time, s; 0: no limit."""
+    """Time after which no further measurement begins, s; 0 for no limit."""
     core: int = -1
-    """The processor core of all measurements; -1: the last one that this process may use."""
+    """Processor core of all measurements; -1 for the last one that this process may use."""
     resume: bool = False
-    """Whether what is in measurements.jsonl stays and is not measured again; otherwise that file is begun anew."""
+    """Whether to add the missing measurements to measurements.jsonl; otherwise the file is replaced."""
     quick: bool = False
-    """The first of the robots, the claims, short rounds, without JaxSim and MJX."""
+    """Whether to measure the claims for the first robot only, in short rounds, without JaxSim and MJX."""
     results: str = "results"
     """Directory of the results."""
     plot: bool = True
-    """Whether to draw."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
-    mistakes = (models.RobotError,)
-    # Every library is timed in a process of its own, which sets its precision.
-    return experiment(Config, run, arguments, DEFAULT_CONFIG, "benchmark", __doc__, x64=False, mistakes=mistakes)
+    """Whether to draw the plots."""
 
 
 def run(config: Config) -> list[dict]:
@@ -103,17 +102,16 @@ def run(config: Config) -> list[dict]:
         fast = "jaxdyn,pinocchio,pinocchio_parallel,mujoco,brax,frax"
         peers, robot = fast if config.peers == "all" else config.peers, config.robots.split(",")[0]
         config = dataclasses.replace(config, scope="claims", robots=robot, peers=peers, rounds=3, budget=0.05)
+    if config.against:
+        config = dataclasses.replace(config, name=f"{config.name}_against", against=str(checkout(config.against)))
     keys = planned(config)
-    core = config.core if config.core >= 0 else max(os.sched_getaffinity(0))
-    if core not in os.sched_getaffinity(0):
-        raise DataError(f"core is {core}, but this process may use {sorted(os.sched_getaffinity(0))}")
-    folder = Path(config.results) / config.name
-    folder.mkdir(parents=True, exist_ok=True)
+    core = processor_core(config.core)
+    folder = results_folder(config)
     path = folder / "measurements.jsonl"
     records = read_records(path) if config.resume and path.exists() else []
-    there = {key_of(r) for r in records if r["kind"] == "measurement"}
-    keys = [key for key in keys if key not in there]
-    print(f"{len(keys)} measurements on core {core}" + (f", {len(there)} are there already" if there else ""))
+    earlier = {key_of(r) for r in records if r["kind"] == "measurement"}
+    keys = [key for key in keys if key not in earlier]
+    print(f"{len(keys)} measurements on core {core}" + (f", besides {len(earlier)} earlier ones" if earlier else ""))
     with path.open("a" if config.resume else "w", encoding="utf-8") as file:
         begun = time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
@@ -126,8 +124,12 @@ def run(config: Config) -> list[dict]:
         try:
             measure_all(config, keys, core, records, record)
         except KeyboardInterrupt:
-            print("interrupted; what was measured is kept, and --resume goes on", file=sys.stderr)
+            print("interrupted; the measurements are kept, and --resume continues", file=sys.stderr)
     measured = {key_of(r): r for r in records if r["kind"] == "measurement"}
+    if config.against:
+        print_comparison(measured)
+        print(f"wrote {path}")
+        return [r for r in records if r["kind"] == "measurement"]
     judged = judge(measured)
     print_verdicts(judged, {key.robot for key in measured})
     write_report(folder / "report.md", [r for r in records if r["kind"] == "conditions"], measured, judged)
@@ -137,76 +139,52 @@ def run(config: Config) -> list[dict]:
     return [r for r in records if r["kind"] == "measurement"]
 
 
-def listed(text: str, known: Iterable[str], what: str) -> list[str]:
-    """The names between commas in `text`. **Raises** `DataError` for one that is not known."""
-    known = list(known)
-    if text.strip() == "all":
-        return known
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in known:
-            raise DataError(f"{what} has {name!r}; known: {', '.join(known)}, or all")
-    if not names:
-        raise DataError(f"{what} is empty; known: {', '.join(known)}, or all")
-    return names
-
-
-def numbers(text: str, what: str) -> list[int]:
-    try:
-        out = sorted({int(x) for x in text.split(",")})
-    except ValueError:
-        raise DataError(f"{what} is {text!r}, but whole numbers between commas are needed") from None
-    if out[0] < 1:
-        raise DataError(f"{what} has {out[0]}; batches begin at 1")
-    return out
-
-
 def planned(config: Config) -> list[Key]:
-    """What to measure, in order: robot by robot, operation by operation, batch by batch."""
-    robots = [name.strip() for name in config.robots.split(",") if name.strip()]
-    for name in robots:
-        if not models.known(name):
-            raise DataError(f"robots has {name!r}; known: {', '.join(models.FILES)}, and chainN with N joints")
-    operations = listed(config.operations, OPERATIONS, "operations")
-    peers = listed(config.peers, PEERS, "peers")
-    dtypes = listed(config.dtypes, ("float32", "float64"), "dtypes")
-    batches = numbers(config.batches, "batches")
-    rollout_batches = numbers(config.rollout_batches, "rollout_batches")
+    """Return the measurements in order: robot by robot, operation by operation, batch by batch."""
+    robots = robots_in(config.robots)
+    operations = names_in(config.operations, OPERATIONS, "operations")
+    peers = [OURS, BASELINE] if config.against else names_in(config.peers, PEERS, "peers")
+    dtypes = names_in(config.dtypes, ("float32", "float64"), "dtypes")
+    batches = numbers_in(config.batches, "batches")
+    rollout_batches = batches if config.against else numbers_in(config.rollout_batches, "rollout_batches")
 
-    def wanted(key: Key) -> bool:
+    def is_listed(key: Key) -> bool:
         of_rollouts = not key.operation.startswith("rollout") or key.batch in rollout_batches
         dtype = key.dtype in dtypes or key.peer in NATIVE_PEERS
         return key.robot in robots and key.operation in operations and key.peer in peers and dtype and of_rollouts
 
     if config.scope == "claims":
-        return [key for key in needed() if wanted(key) and key.batch in batches]
+        needs = comparison() if config.against else needed()
+        return [key for key in needs if is_listed(key) and key.batch in batches]
     out = []
     for robot in robots:
         for operation, shared in OPERATIONS.items():
             for batch in batches:
-                for peer in PEERS if shared else (OURS,):
+                for peer in peers if shared or config.against else (OURS,):
                     kinds = ("float64",) if peer in NATIVE_PEERS else ("float32", "float64")
                     out += [Key(robot, operation, batch, peer, dtype) for dtype in kinds]
-    return [key for key in out if wanted(key)]
+    return [key for key in out if is_listed(key)]
 
 
 def read_records(path: Path) -> list[dict]:
+    """Read the lines of a file of measurements; broken ones are left out, with a warning."""
     out = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             out.append(json.loads(line))
         except json.JSONDecodeError:
             # The last line of a run that was killed may be half a line.
-            print(f"warning: {path}:{number} is no JSON and is left out", file=sys.stderr)
+            print(f"warning: {path}:{number} is not JSON and is left out", file=sys.stderr)
     return out
 
 
 def key_of(record: dict) -> Key:
+    """The key of a measurement."""
     return Key(*(record[field] for field in Key._fields))
 
 
 def measure_all(config: Config, keys: Sequence[Key], core: int, records: list[dict], record: Any) -> None:
-    """Every key; `record` keeps an entry for each."""
+    """Measure every key and pass its entry to `record`."""
     began = time.monotonic()
     cases: dict[tuple[str, str, int], list[Key]] = {}
     for key in keys:
@@ -216,12 +194,12 @@ def measure_all(config: Config, keys: Sequence[Key], core: int, records: list[di
         try:
             for (robot, operation, batch), members in cases.items():
                 if config.time_budget and time.monotonic() - began > config.time_budget:
-                    bar.write(f"the time budget of {config.time_budget:g} s is spent; --resume goes on")
+                    bar.write(f"the time budget of {config.time_budget:g} s is spent; --resume continues")
                     break
                 if crew is None or crew.robot != robot:
                     if crew is not None:
                         crew.close()
-                    crew = Crew(robot, core, Path(folder))
+                    crew = Crew(robot, core, Path(folder), Path(config.against or ROOT))
                 bar.set_postfix_str(f"{robot} {operation} {batch}")
                 for entry in measure(config, crew, members, records):
                     record(entry)
@@ -232,22 +210,24 @@ def measure_all(config: Config, keys: Sequence[Key], core: int, records: list[di
 
 
 class Crew:
-    """The workers of one robot, one for each library and precision, started when first asked for."""
+    """The workers of one robot, one for each library and precision, which start when they are first used."""
 
-    def __init__(self, robot: str, core: int, folder: Path):
-        self.robot, self.core, self.folder = robot, core, folder
+    def __init__(self, robot: str, core: int, folder: Path, baseline: Path):
+        self.robot, self.core, self.folder, self.baseline = robot, core, folder, baseline
         self.tree = folder / f"{robot}.json"
         models.save(models.load_tree(robot), self.tree)
         self._workers: dict[tuple[str, str], Worker] = {}
 
     def worker(self, key: Key) -> Worker:
+        """Return the worker of a library and precision."""
         name = (key.peer, key.dtype)
         if name not in self._workers:
-            self._workers[name] = Worker(key.peer, key.dtype, self.core, self.tree)
+            folder = self.baseline if key.peer == BASELINE else ROOT
+            self._workers[name] = Worker(key.peer, key.dtype, self.core, self.tree, folder)
         return self._workers[name]
 
     def ask(self, key: Key, request: dict, limit: float) -> dict:
-        """The answer, or the record of why there is none."""
+        """Return the worker's answer, or a record with the reason for its absence."""
         try:
             worker = self.worker(key)
             if worker.started["status"] != "ok":
@@ -258,6 +238,7 @@ class Crew:
             return {"status": gone.status, "reason": gone.reason}
 
     def close(self) -> None:
+        """End all workers."""
         for worker in self._workers.values():
             worker.close()
         for path in self.folder.glob("*.npz"):
@@ -265,7 +246,7 @@ class Crew:
 
 
 def measure(config: Config, crew: Crew, keys: Sequence[Key], records: Sequence[dict]) -> list[dict]:
-    """The entries of one operation on one batch: all libraries prepare, then take turns."""
+    """Return the entries of one operation on one batch: all libraries prepare, then take turns."""
     answers, times = {}, {}
     for key in keys:
         reason = hopeless(key, records)
@@ -283,7 +264,7 @@ def measure(config: Config, crew: Crew, keys: Sequence[Key], records: Sequence[d
     for turn in range(config.rounds):
         for key in keys:
             answer = answers[key]
-            # One run of something slow is long enough to be a measurement by itself.
+            # One long run is a measurement by itself.
             rounds = config.rounds if answer.get("first_run_s", 0.0) < 4 * config.budget else 2
             if answer["status"] != "ok" or turn >= rounds or (turn and times[key][0] * _runs(key, config) > 5e6):
                 continue
@@ -298,11 +279,12 @@ def measure(config: Config, crew: Crew, keys: Sequence[Key], records: Sequence[d
 
 
 def _runs(key: Key, config: Config) -> int:
-    """Evaluations in one run."""
+    """The number of evaluations in one run."""
     return key.batch * (config.steps if key.operation.startswith("rollout") else 1)
 
 
 def entry(key: Key, answer: dict, times: Sequence[float], error: dict) -> dict:
+    """Return the record of a measurement."""
     out = {"kind": "measurement", **key._asdict(), **answer}
     if answer["status"] == "ok":
         out |= {
@@ -316,7 +298,7 @@ def entry(key: Key, answer: dict, times: Sequence[float], error: dict) -> dict:
 
 
 def hopeless(key: Key, records: Sequence[dict]) -> str:
-    """Why something need not be tried: it took too long on a smaller batch, or on a shorter chain."""
+    """Return the reason to skip a measurement, or "": a smaller batch or a shorter chain took too long."""
     for r in records:
         if r["kind"] != "measurement" or r["status"] != "timeout":
             continue
@@ -331,11 +313,12 @@ def hopeless(key: Key, records: Sequence[dict]) -> str:
 
 
 def sample_path(crew: Crew, key: Key) -> Path:
+    """The file for results of a measurement, which are compared with those of other libraries."""
     return crew.folder / f"{'-'.join(str(x) for x in key)}.npz"
 
 
 def error_of(crew: Crew, key: Key) -> dict:
-    """The largest difference from a reference over the largest magnitude of it, state by state: the worst and the
+    """Return the largest difference from a reference relative to its largest number, for the worst state and as the
     median of the states."""
     operation = key.operation.removeprefix("vmap_").removesuffix("_model_argument")
     candidates = [key._replace(operation=operation, peer=OURS, dtype="float64")]
@@ -358,6 +341,9 @@ def error_of(crew: Crew, key: Key) -> dict:
         return {}
     return {"error": max(worst), "error_median": max(medians), "error_against": f"{reference.peer} float64"}
 
+
+# Every library is timed in a process of its own, which sets its precision.
+main = experiment("benchmark", Config, run, DEFAULT_CONFIG, __doc__, x64=False, mistakes=(models.RobotError,))
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,8 +2,8 @@
 
     python -m experiments.benchmark_gpu [CONFIG] [--key value ...]
 
-Writes `measurements.jsonl` and `report.md`. The floor is what the device would need for the program's operations at
-its peak rate, or for the program's memory traffic at its bandwidth, whichever is longer.
+Writes `measurements.jsonl` and `report.md`. The floor is the time of the device for the program's
+operations at its peak rate, or for the program's memory traffic at its bandwidth, whichever is longer.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ import jax
 from experiments import _benchmark_models as models
 from experiments._benchmark_hlo import count_kernels
 from experiments._benchmark_jax import Jaxdyn, operation
+from experiments._benchmark_options import names_in, numbers_in, robots_in
 from experiments._benchmark_report import conditions, number, table
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError
-from jaxdyn.programs._timing import compiled, wall_time
+from jaxdyn.programs import results_folder, time_compilation, wall_time
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_gpu.toml"
 OPERATIONS = ("aba", "rnea", "crba", "aba_derivatives", "rnea_derivatives", "gradient", "parameter_gradient")
@@ -39,51 +40,33 @@ class Config:
     """Keys of the configuration file. Lists are names or numbers between commas."""
 
     name: str
-    """Of the folder below `results` that is written."""
+    """The folder below `results` that is written."""
     peak: float
     """Rate of single-precision operations of the device, 1e12/s."""
     bandwidth: float
-    """Of the device's memory, 1e9 B/s."""
+    """Bandwidth of the device's memory, 1e9 B/s."""
     robots: str = "panda,solo12,talos_reduced,chain128"
     operations: str = "aba,rnea,crba,aba_derivatives,gradient"
     batches: str = "4096,16384,65536,262144"
     memory: float = 40.0
-    """What takes more memory is not run, GiB."""
+    """Largest memory of a program that is run, GiB."""
     seconds: float = 0.3
-    """Of each repeat, about."""
+    """Approximate length of each repeat, s."""
     repeats: int = 5
     time_budget: float = 0.0
-    """No further measurement begins after this time, s; 0: no limit."""
+    """Time after which no further measurement begins, s; 0 for no limit."""
     device: Literal["gpu", "cpu"] = "gpu"
-    """`cpu` tries the script out where there is no GPU; its figures say nothing."""
+    """`cpu` runs the script without a GPU; its figures have no meaning."""
     results: str = "results"
     """Directory of the results."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment; the exit code is 2, with a message on stderr, for a mistake and where there is no GPU."""
-    return experiment(
-        Config, run, arguments, DEFAULT_CONFIG, "benchmark_gpu", __doc__, x64=False, mistakes=(models.RobotError,)
-    )
 
 
 def run(config: Config) -> list[dict]:
     """Measure, print, and write `<results>/<name>/`; returns the measurements."""
     device = find_device(config.device)
-    robots = _names(config.robots, "robots")
-    operations = _names(config.operations, "operations")
-    for name in robots:
-        if not models.known(name):
-            raise DataError(f"robots has {name!r}; known: {', '.join(models.FILES)}, and chainN with N joints")
-    for name in operations:
-        if name not in OPERATIONS:
-            raise DataError(f"operations has {name!r}; known: {', '.join(OPERATIONS)}")
-    try:
-        batches = [int(x) for x in _names(config.batches, "batches")]
-    except ValueError:
-        raise DataError(f"batches is {config.batches!r}, but whole numbers between commas are needed") from None
-    folder = Path(config.results) / config.name
-    folder.mkdir(parents=True, exist_ok=True)
+    robots, batches = robots_in(config.robots), numbers_in(config.batches, "batches")
+    operations = names_in(config.operations, OPERATIONS, "operations")
+    folder = results_folder(config)
     kind = f"{device.device_kind} ({device.platform})"
     where = {"kind": "conditions", "device": kind, "config": dataclasses.asdict(config), **conditions(-1)}
     print(f"{kind}; peak {config.peak:g} TFLOP/s, bandwidth {config.bandwidth:g} GB/s, as given")
@@ -109,27 +92,20 @@ def run(config: Config) -> list[dict]:
 
 
 def find_device(kind: str) -> Any:
-    """The first device of a kind. **Raises** `DataError` where there is none, with what there is."""
+    """Return the first device of a kind. **Raises** `DataError` with the existing devices if there is none."""
     try:
         return jax.devices(kind)[0]
     except RuntimeError as error:
-        there = ", ".join(str(d) for d in jax.devices())
+        devices = ", ".join(str(d) for d in jax.devices())
         raise DataError(
-            f"no {kind.upper()} that JAX can use (it has: {there}): {' '.join(str(error).split())[:300]}. This "
+            f"no {kind.upper()} that JAX can use (it has: {devices}): {' '.join(str(error).split())[:300]}. This "
             "benchmark needs an NVIDIA GPU and a JAX for it, for instance pip install 'jax[cuda13]'; --device cpu "
-            "tries the script without one"
+            "runs the script without one"
         ) from None
 
 
-def _names(text: str, what: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise DataError(f"{what} is empty")
-    return names
-
-
 def attempt(library: Jaxdyn, name: str, batch: int, config: Config) -> dict:
-    """The measurement of one operation, or why there is none."""
+    """Return the measurement of one operation, or a record with the reason for its absence."""
     try:
         return measure(library, name, batch, config)
     except models.UnsupportedError as reason:
@@ -139,13 +115,14 @@ def attempt(library: Jaxdyn, name: str, batch: int, config: Config) -> dict:
 
 
 def measure(library: Jaxdyn, name: str, batch: int, config: Config) -> dict:
+    """Compile and run one operation, count its kernels, and compare its time with the floors."""
     function, letters = operation(library, name, batch, 1)
     arrays: dict[str, Any] = dict(zip("qvta", models.states(library.tree, batch), strict=True))
     arrays = {k: jax.numpy.asarray(x, library.dtype) for k, x in arrays.items()}
     if "m" in letters:
         arrays["m"] = library.parameters()[0]
     arguments = [arrays[letter] for letter in letters]
-    program, trace_s, compile_s, temporary, inputs, outputs = compiled(function, arguments, time.process_time)
+    program, trace_s, compile_s, temporary, inputs, outputs = time_compilation(function, arguments, time.process_time)
     out: dict[str, Any] = {"status": "ok", "compile_s": trace_s + compile_s}
     traffic = None
     if temporary is not None and inputs is not None and outputs is not None:
@@ -164,7 +141,7 @@ def measure(library: Jaxdyn, name: str, batch: int, config: Config) -> dict:
     }
     cost = program.cost_analysis()
     cost = (cost[0] if cost else {}) if isinstance(cost, list) else cost or {}
-    # As the compiler counts: every fusion reads its operands and writes its results, caches or not.
+    # The compiler counts the operands and results of every fusion as traffic, whether cached or not.
     flops, moved = cost.get("flops"), cost.get("bytes accessed")
     if flops and flops > 0:
         out |= {"flops": flops, "times_operations_floor": seconds / (flops / (config.peak * 1e12))}
@@ -197,6 +174,7 @@ def _row(r: dict) -> list[str]:
 
 
 def write_report(path: Path, where: dict, records: Sequence[dict]) -> None:
+    """Write the table of all measurements."""
     versions = ", ".join(f"{k} {where['versions'][k]}" for k in ("jaxdyn", "jax", "jaxlib", "numpy"))
     config = where["config"]
     out = [
@@ -216,6 +194,8 @@ def write_report(path: Path, where: dict, records: Sequence[dict]) -> None:
     ]
     path.write_text("\n".join(out), encoding="utf-8")
 
+
+main = experiment("benchmark_gpu", Config, run, DEFAULT_CONFIG, __doc__, x64=False, mistakes=(models.RobotError,))
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,10 +2,10 @@
 
     python -m experiments.benchmark_trajopt [CONFIG] [--key value ...]
 
-The arm reaches for a pose of its last link: a quadratic running cost of pose, state and control, and of the pose at the
-end, as in Crocoddyl's examples of manipulators. Both libraries read the same file, minimize the same cost (which is
-compared at their solutions) from the same guess, and take turns. Without Crocoddyl (`pip install crocoddyl`) this
-library is timed alone.
+The arm reaches for a pose of its last link. The running cost is quadratic in pose, state and control, the terminal cost
+in the pose, as in Crocoddyl's examples of manipulators. Both libraries read the same file, minimize the same cost from
+the same guess (the costs of their solutions are printed), and take turns. Without Crocoddyl (`pip install crocoddyl`)
+only this library is timed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,18 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments._benchmark_models import RobotError, model_of
+from experiments._benchmark_options import processor_core
 from experiments._benchmark_report import conditions, table
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, Model, frame_pose, load_urdf, to_urdf
-from jaxdyn.programs._files import alone_in, data_path, write_json
+from jaxdyn.programs import (
+    alone_in,
+    data_path,
+    require_positive_keys,
+    results_folder,
+    time_compilation,
+    write_json,
+)
 from jaxdyn.spatial import SE3
 from jaxdyn.trajopt import (
     ControlResidual,
@@ -52,46 +59,36 @@ class Config:
     """Keys of the configuration file."""
 
     name: str
-    """Of the folder below `results` that is written."""
+    """The folder below `results` that is written."""
     robot: str = "panda"
     """panda (of example-robot-data, its fingers fixed), or the path of a URDF file with a fixed base."""
     frame: str = "panda_link8"
-    """That reaches."""
+    """The frame that reaches the goal."""
     goal: tuple[float, float, float] = (0.4, 0.2, 0.4)
-    """Where to, m; turned as it is in the middle between the joints' limits."""
+    """Position of the goal, m. Its rotation is that of the frame in the middle between the joints' limits."""
     horizon: int = 100
     dt: float = 0.01
-    """s"""
+    """Time step, s."""
     batch: int = 64
-    """How many problems at once, from starts a little apart."""
+    """Number of problems at once, from slightly different starts."""
     spread: float = 0.1
     """Standard deviation of their joint positions, rad."""
     iterations: int = 20
-    """Of each problem, unless it converges before: a budget, as in model predictive control. With many, batches run on
-    until their last problem has ended."""
+    """Largest number of iterations of a problem, as in model predictive control. A batch runs until its last problem
+    has ended."""
     rounds: int = 5
-    """In each, both libraries have their turn; the median counts."""
+    """Number of rounds, in each of which both libraries have their turn; the median counts."""
     core: int = -1
-    """The processor core of all measurements; -1: the last one that this process may use."""
+    """Processor core of all measurements; -1 for the last one that this process may use."""
     seed: int = 0
     results: str = "results"
     """Directory of the results."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
-    return experiment(Config, run, arguments, DEFAULT_CONFIG, "benchmark_trajopt", __doc__, mistakes=(RobotError,))
-
-
 def run(config: Config) -> dict[str, Any]:
-    """Measure, print, and write `<results>/<name>/summary.json`; returns what is in it."""
-    for name in ("horizon", "dt", "batch", "iterations", "rounds"):
-        if not getattr(config, name) > 0:
-            raise DataError(f"{name} is {getattr(config, name):g}, but it must be positive")
-    may_use = os.sched_getaffinity(0)
-    core = max(may_use) if config.core < 0 else config.core
-    if core not in may_use:
-        raise DataError(f"core is {core}, but this process may use {sorted(may_use)}")
+    """Measure, print, and write `<results>/<name>/summary.json`; returns its content."""
+    require_positive_keys(config, "horizon", "dt", "batch", "iterations", "rounds")
+    core, allowed = processor_core(config.core), os.sched_getaffinity(0)
     model = robot(config)
     starts = np.zeros((config.batch, 2 * model.nv))
     starts[:, : model.nv] = middle(model)
@@ -99,11 +96,10 @@ def run(config: Config) -> dict[str, Any]:
     starts[1:, : model.nv] += config.spread * rng.normal(size=(config.batch - 1, model.nv))
     os.sched_setaffinity(0, {core})
     try:
-        out = measured(config, model, starts, core)
+        out = measure(config, model, starts, core)
     finally:
-        os.sched_setaffinity(0, may_use)
-    folder = Path(config.results) / config.name
-    folder.mkdir(parents=True, exist_ok=True)
+        os.sched_setaffinity(0, allowed)
+    folder = results_folder(config)
     with alone_in(folder):
         write_json(folder / "summary.json", out)
     print(f"wrote {folder / 'summary.json'}")
@@ -111,26 +107,27 @@ def run(config: Config) -> dict[str, Any]:
 
 
 def robot(config: Config) -> Model:
-    """**Raises** `DataError` for a robot whose states are no plain vectors."""
+    """Load the robot. **Raises** `DataError` for a robot whose states are not plain vectors."""
     model = model_of("panda") if config.robot == "panda" else load_urdf(data_path(config.robot))
     if model.nq != model.nv:
         raise DataError(f"{config.robot} has nq = {model.nq} and nv = {model.nv}; an arm with a fixed base is needed")
-    # The peer's free forward dynamics know no friction.
+    # Crocoddyl's free forward dynamics have no friction.
     return model.with_joint_friction(damping=0.0, friction=0.0)
 
 
 def middle(model: Model) -> np.ndarray:
-    """The middle between the limits of positions, or zero where there are none."""
+    """Return the middle between the limits of positions, zero for joints without limits."""
     low, high = np.asarray(model.position_lower), np.asarray(model.position_upper)
     return np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, 0.0)
 
 
 def goal_of(config: Config, model: Model) -> SE3:
-    """At the place asked for, turned as the frame is in the middle posture."""
+    """Return the goal: the configured position with the rotation of the frame in the middle posture."""
     return SE3(frame_pose(model, jnp.asarray(middle(model)), config.frame).rotation, jnp.array(config.goal))
 
 
 def problem_of(config: Config, model: Model, x0: np.ndarray) -> Problem:
+    """Return the problem from the state `x0`."""
     goal = FramePoseResidual(config.frame, goal_of(config, model))
     dt = config.dt
     return Problem(
@@ -147,7 +144,7 @@ def problem_of(config: Config, model: Model, x0: np.ndarray) -> Problem:
 
 
 class Ours:
-    """Compiled for one problem and for all, in one precision."""
+    """This library's solver, compiled for one problem and for all of them, in one precision."""
 
     def __init__(self, config: Config, model: Model, starts: np.ndarray, dtype):
         problem = problem_of(config, model, starts[0])
@@ -164,17 +161,14 @@ class Ours:
             1: (problem, jnp.asarray(starts[0], dtype)),
             len(starts): (problem, jnp.asarray(starts, dtype)),
         }
-        self.compiled, self.seconds = {}, {}
-        for n, arguments in self.arguments.items():
-            function = jax.jit(solve if arguments[1].ndim == 1 else jax.vmap(solve, (None, 0)))
-            began = time.process_time()
-            lowered = function.lower(*arguments)
-            traced = time.process_time()
-            self.compiled[n] = lowered.compile()
-            self.seconds[n] = {"trace_and_lower_s": traced - began, "compile_s": time.process_time() - traced}
+        self.compiled = {
+            n: time_compilation(solve if x0.ndim == 1 else jax.vmap(solve, (None, 0)), (p, x0), time.process_time)
+            for n, (p, x0) in self.arguments.items()
+        }
+        self.seconds = {n: {"trace_and_lower_s": x.trace_s, "compile_s": x.compile_s} for n, x in self.compiled.items()}
 
     def __call__(self, n: int) -> dict[str, Any]:
-        s = jax.block_until_ready(self.compiled[n](*self.arguments[n]))
+        s = jax.block_until_ready(self.compiled[n].call(*self.arguments[n]))
         return {
             "iterations": int(np.sum(s.iterations)),
             "cost": np.atleast_1d(np.asarray(s.cost)).tolist(),
@@ -183,7 +177,7 @@ class Ours:
 
 
 class Crocoddyl:
-    """Its FDDP, one problem after the other."""
+    """Crocoddyl's FDDP on one problem after the other."""
 
     def __init__(self, config: Config, model: Model, starts: np.ndarray):
         import crocoddyl  # pyright: ignore[reportMissingImports]
@@ -230,13 +224,14 @@ class Crocoddyl:
             horizon, most = self.config.horizon, self.config.iterations
             guess = [x0] * (horizon + 1), [np.zeros(self.nu)] * horizon
             solved += solver.solve(*guess, most, False)
-            # Counted from zero; beyond the last where it has not converged.
+            # `iter` counts from zero, and is beyond the last where the solver has not converged.
             iterations += min(solver.iter + 1, most)
             cost.append(float(solver.cost))
         return {"iterations": iterations, "cost": cost, "solved": solved}
 
 
-def measured(config: Config, model: Model, starts: np.ndarray, core: int) -> dict[str, Any]:
+def measure(config: Config, model: Model, starts: np.ndarray, core: int) -> dict[str, Any]:
+    """Time all solvers in turns, print the table, and return the conditions and measurements."""
     out: dict[str, Any] = {"config": dataclasses.asdict(config), **conditions(core), "measurements": []}
     solvers: dict[str, Any] = {}
     for precision in ("float64", "float32"):
@@ -245,17 +240,17 @@ def measured(config: Config, model: Model, starts: np.ndarray, core: int) -> dic
     if importlib.util.find_spec("crocoddyl"):
         solvers["crocoddyl"] = Crocoddyl(config, model, starts)
     else:
-        print("Crocoddyl is not installed (pip install crocoddyl): this library is timed alone")
+        print("Crocoddyl is not installed (pip install crocoddyl): only this library is timed")
     for n in dict.fromkeys((1, len(starts))):
         seconds: dict[str, list[float]] = {name: [] for name in solvers}
-        found: dict[str, dict] = {}
+        results: dict[str, dict] = {}
         # The first turn of each is not counted.
         turns = [(i, name, solve) for i in range(config.rounds + 1) for name, solve in solvers.items()]
         with tqdm(turns, desc=f"{n} problem{'s' if n > 1 else ''}") as bar:
             for i, name, solve in bar:
                 bar.set_postfix_str(name)
                 began = time.process_time()
-                found[name] = solve(n)
+                results[name] = solve(n)
                 if i:
                     seconds[name].append(time.process_time() - began)
         for name, values in seconds.items():
@@ -264,8 +259,8 @@ def measured(config: Config, model: Model, starts: np.ndarray, core: int) -> dic
                 "solver": name,
                 "problems": n,
                 "seconds": values,
-                "ms_per_iteration": 1e3 * median / found[name]["iterations"],
-                **found[name],
+                "ms_per_iteration": 1e3 * median / results[name]["iterations"],
+                **results[name],
                 **getattr(solvers[name], "seconds", {}).get(n, {}),
             }
             out["measurements"].append(entry)
@@ -274,6 +269,7 @@ def measured(config: Config, model: Model, starts: np.ndarray, core: int) -> dic
 
 
 def show(entries: list[dict[str, Any]]) -> None:
+    """Print the measurements as a table."""
     peers = {e["problems"]: e for e in entries if e["solver"] == "crocoddyl"}
     rows = []
     for e in entries:
@@ -288,6 +284,8 @@ def show(entries: list[dict[str, Any]]) -> None:
     print("CPU time of one core")
     print("\n".join(table((*header, "trace and lower + compile, s"), rows)))
 
+
+main = experiment("benchmark_trajopt", Config, run, DEFAULT_CONFIG, __doc__, mistakes=(RobotError,))
 
 if __name__ == "__main__":
     sys.exit(main())

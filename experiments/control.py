@@ -2,9 +2,9 @@
 
     python -m experiments.control [CONFIG] [--key value ...]
 
-Closed loops from random starts, each with a robot whose masses are wrong by a known part: how many succeed, and how
-long a step takes. With a payload that the controller does not know, it is identified first from a recording, and the
-loop is run again with what was found.
+Runs closed loops from random starts, each with a robot whose masses are wrong by a given part, and reports how many
+succeed and how long a step takes. A payload that the controller does not know is identified from a recording, and the
+loops run again with the identified model.
 """
 
 from __future__ import annotations
@@ -22,11 +22,20 @@ from tqdm import tqdm
 
 from experiments._control_tasks import CONTROL_TASKS, ControlTask
 from experiments._main import CONFIGS, experiment
-from experiments._payload import identified, loaded
-from experiments._plants import driven, plant_of, wrong_masses
+from experiments._payload import identify_payload, with_cube
+from experiments._plants import drive, plant_of, wrong_masses
 from jaxdyn import DataError, Model
-from jaxdyn.programs._files import write_durably, write_json, write_npz
-from jaxdyn.programs._motion_pictures import animate, draw_trajectory, pyplot
+from jaxdyn.programs import (
+    animate,
+    draw_trajectory,
+    pyplot,
+    require_positive_keys,
+    results_folder,
+    save_figure,
+    write_durably,
+    write_json,
+    write_npz,
+)
 from jaxdyn.trajopt import (
     MPC,
     ClosedLoop,
@@ -45,31 +54,31 @@ class Config:
     """Keys of the configuration file."""
 
     name: str
-    """Of the folder below `results` that is written."""
+    """The folder below `results` that is written."""
     task: Literal["cartpole", "arm", "follow"]
     duration: float
-    """Of a closed loop, s."""
+    """Duration of a closed loop, s."""
     timestep: float
     """Period of the controller, s."""
     horizon: int
-    """Periods."""
+    """Number of periods that the controller looks ahead."""
     engine: Literal["mujoco", "jaxdyn"] = "mujoco"
-    """What simulates the robot, with finer steps."""
+    """Simulator of the robot, with finer steps than the controller."""
     solver: Literal["ddp", "mppi", "predictive_sampling"] = "ddp"
     iterations: int = 5
-    """Budget of a step."""
+    """Largest number of iterations in a step."""
     samples: int = 128
-    """Of the solvers by samples, in an iteration."""
+    """Trajectories in an iteration of a sampling solver."""
     mass_error: float = 0.3
     """Every body of the robot is heavier or lighter by this part, at random."""
     disturbance_gain: float = 0.2
-    """Of the estimate by which predictions are corrected; 0 for none."""
+    """Gain of the disturbance estimate that corrects predictions; 0 for none."""
     payload: float = 0.0
-    """kg at the arm's flange, 5 cm off its axis; the controller identifies it, unless it is zero."""
+    """Mass at the arm's flange, 5 cm off its axis, kg; the controller identifies it unless it is zero."""
     seeds: int = 20
-    """Closed loops."""
+    """Number of closed loops."""
     seed: int = 0
-    """The first."""
+    """Seed of the first."""
     results: str = "results"
     """Directory of the results."""
     plot: bool = True
@@ -78,18 +87,13 @@ class Config:
     """Whether to draw motion.gif of the first loop."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
-    return experiment(Config, run, arguments, DEFAULT_CONFIG, "control", __doc__)
-
-
 class Loops:
     """The closed loops of all seeds with one controller."""
 
-    def __init__(self, config: Config, name: str, known: Model, nominal: Model):
-        """`known`: what the controller believes; `nominal`: what the robot is but for wrong masses."""
+    def __init__(self, config: Config, name: str, believed: Model, nominal: Model):
+        """`believed`: the controller's model; `nominal`: the robot before its masses are changed."""
         task_of_model, _ = CONTROL_TASKS[config.task]
-        self.task: ControlTask = task_of_model(known, config.timestep, config.horizon)
+        self.task: ControlTask = task_of_model(believed, config.timestep, config.horizon)
         mpc = MPC(
             self.task.problem,
             _solver(config),
@@ -103,20 +107,21 @@ class Loops:
             rng = np.random.default_rng(seed)
             x0, problem, us = self.task.start(rng)
             robot = wrong_masses(nominal, config.mass_error, rng) if config.mass_error else nominal
-            plant = driven(plant_of(config.engine, robot, config.timestep), self.task.actuation)
-            own = eqx.tree_at(lambda m: m.problem, mpc, problem)
-            plan = own.start(x0, us, key=jax.random.key(seed))
-            loop = closed_loop(own, plant, x0, steps, plan=plan)
+            plant = drive(plant_of(config.engine, robot, config.timestep), self.task.actuation)
+            controller = eqx.tree_at(lambda m: m.problem, mpc, problem)
+            plan = controller.start(x0, us, key=jax.random.key(seed))
+            loop = closed_loop(controller, plant, x0, steps, plan=plan)
             self.runs.append(loop)
             t = config.timestep * np.arange(steps + 1)
             self.errors.append(self.task.error(problem, loop.xs, t)[-last:])
 
     @property
     def success(self) -> np.ndarray:
-        """Of each seed: whether the whole of the last second is within the tolerance."""
+        """For each seed: whether the whole last second is within the tolerance."""
         return np.array([e.max() < self.task.tolerance for e in self.errors])
 
     def summary(self) -> dict[str, Any]:
+        """Return the success, errors and latencies over all loops."""
         seconds = np.concatenate([run.latency.seconds for run in self.runs])
         final = np.array([np.sqrt(np.mean(e**2)) for e in self.errors])
         return {
@@ -133,23 +138,21 @@ class Loops:
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Run the loops, print, and write `<results>/<name>/`; returns what `summary.json` holds."""
-    for name in ("duration", "timestep", "horizon", "iterations", "seeds"):
-        if not getattr(config, name) > 0:
-            raise DataError(f"{name} is {getattr(config, name)}, but it must be positive")
+    """Run the loops, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
+    require_positive_keys(config, "duration", "timestep", "horizon", "iterations", "seeds")
     if config.payload and config.task == "cartpole":
         raise DataError("a payload is for the arm: take task arm or follow")
     nominal = CONTROL_TASKS[config.task][1]()
     out: dict[str, Any] = {"config": dataclasses.asdict(config)}
     if config.payload:
-        robot = loaded(nominal, config.payload)
-        found = identified(nominal, robot, config.engine, config.seed)
-        print(found.report)
-        out["payload"] = found.numbers
-        believed = {"without the payload": nominal, "identified": found.model, "true payload": robot}
+        robot = with_cube(nominal, config.payload)
+        payload = identify_payload(nominal, robot, config.engine, config.seed)
+        print(payload.report)
+        out["payload"] = payload.numbers
+        models = {"without the payload": nominal, "identified": payload.model, "true payload": robot}
     else:
-        robot, believed = nominal, {"nominal": nominal}
-    every = [Loops(config, name, known, robot) for name, known in believed.items()]
+        robot, models = nominal, {"nominal": nominal}
+    every = [Loops(config, name, model, robot) for name, model in models.items()]
     for loops in every:
         s = out[loops.name] = loops.summary()
         unit = loops.task.unit
@@ -159,8 +162,7 @@ def run(config: Config) -> dict[str, Any]:
             f"  {s['iterations_mean']:.1f} iterations a step; latency p50 {1e3 * s['latency_p50']:.2f} ms, "
             f"p99 {1e3 * s['latency_p99']:.2f} ms; {s['compilations']} compilations after the first step"
         )
-    folder = Path(config.results) / config.name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = results_folder(config)
     write_json(folder / "summary.json", out)
     shown = every[min(1, len(every) - 1)]
     first: ClosedLoop = shown.runs[0]
@@ -169,18 +171,18 @@ def run(config: Config) -> dict[str, Any]:
     print(f"wrote {folder / 'summary.json'}")
     dynamics = shown.task.problem.dynamics
     assert isinstance(dynamics, ModelDynamics)
+    model, figure, dt = dynamics.model, shown.task.figure, config.timestep
     if config.plot:
         title = f"{config.name}: the first of {config.seeds} loops, {shown.name}"
-        drawing, dt = shown.task.drawing, config.timestep
-        draw_trajectory(folder / "motion.png", title, dynamics.model, drawing, dt, first.xs, first.us)
+        draw_trajectory(folder / "motion.png", title, model, figure, dt, first.xs, first.us)
         draw_loops(folder / "loops.png", config, every)
     if config.animation:
-        animate(folder / "motion.gif", dynamics.model, shown.task.drawing, config.timestep, first.xs)
+        animate(folder / "motion.gif", model, figure, dt, first.xs)
     return out
 
 
 def draw_loops(path: Path, config: Config, every: Sequence[Loops]) -> None:
-    """The errors of all seeds in the last second, and the latencies of all steps."""
+    """Draw the errors of all seeds in the last second, and the latencies of all steps."""
     plt = pyplot()
     if plt is None:
         return
@@ -196,20 +198,17 @@ def draw_loops(path: Path, config: Config, every: Sequence[Loops]) -> None:
     axes[0].legend(fontsize=8)
     fig.suptitle(config.name)
     fig.tight_layout()
-    write_durably(path, lambda temporary: fig.savefig(temporary, dpi=100))
-    plt.close(fig)
-    print(f"wrote {path}")
+    save_figure(path, fig)
 
 
 def _solver(config: Config):
-    if config.solver == "mppi":
-        return MPPIOptions(samples=config.samples, iterations=config.iterations, knots=min(10, config.horizon))
-    if config.solver == "predictive_sampling":
-        return PredictiveSamplingOptions(
-            samples=config.samples, iterations=config.iterations, knots=min(10, config.horizon)
-        )
-    return DDPOptions(max_iterations=config.iterations)
+    if config.solver == "ddp":
+        return DDPOptions(max_iterations=config.iterations)
+    options = MPPIOptions if config.solver == "mppi" else PredictiveSamplingOptions
+    return options(samples=config.samples, max_iterations=config.iterations, knots=min(10, config.horizon))
 
+
+main = experiment("control", Config, run, DEFAULT_CONFIG, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,17 +1,18 @@
-"""Identify a real double pendulum from roll-outs, by multiple shooting, and test it on a run that the fit has not seen.
+"""Identify a real double pendulum from roll-outs, by multiple shooting, and test the result on a held-out run.
 
     python -m experiments.identify_double_pendulum [CONFIG] [--key value ...]
 
-Its torques are measured as motor currents and are too poor to be fitted, so that its motion is. The fit starts from the
-published parameters made wrong; free is the inertia of both links and the friction of both joints.
+The torques are measured as motor currents and are too inaccurate for a fit to them, so the motion is fitted. The fit
+starts from the published parameters, changed by a given part; the inertia of both links and the friction of both joints
+are free.
 
-The encoders are set to zero where the pendulum came to rest before a run, and friction holds it up to 0.1 rad off the
-vertical: the zeros are another unknown of every run. Those of the held-out run are found from its first `calibrate` s,
-with the robot as it is, and the roll-outs that judge start after these.
+The encoders are set to zero where the pendulum came to rest before a run, and friction can hold it 0.1 rad off the
+vertical, so the zeros are unknowns of every run. The zeros of the held-out run are estimated from its first `calibrate`
+s with the model fixed; the roll-outs of the test start after that time.
 
-It is judged by roll-outs from the measured states `q, v` of the held-out run, every `start_every` s, under that run's
-torques. The error of one is the root mean square of both joints' position errors over all samples after the start, up
-to the horizon; what is printed is the median over all roll-outs. An interrupted fit goes on where it stopped.
+The test rolls out from the measured states `q, v` of the held-out run, every `start_every` s, under that run's torques.
+The error of a roll-out is the root mean square of both joints' position errors over all samples after the start, up to
+the horizon; the printed figure is the median over all roll-outs. An interrupted fit continues where it stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import dataclasses
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,19 @@ from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, Joint, Model, ModelBuilder
-from jaxdyn.programs._files import alone_in, data_path, read_json, require_same, write_durably, write_json, write_npz
+from jaxdyn.programs import (
+    alone_in,
+    begin,
+    data_path,
+    pyplot,
+    read_npz,
+    require_positive_keys,
+    results_folder,
+    save_figure,
+    write_durably,
+    write_json,
+    write_npz,
+)
 from jaxdyn.sysid import (
     LogCholesky,
     Parametrization,
@@ -38,6 +51,7 @@ from jaxdyn.sysid import (
     Recording,
     RolloutErrors,
     RolloutFit,
+    RolloutFitOptions,
     ShootingState,
     fit_rollouts,
     load_npz,
@@ -47,7 +61,7 @@ from jaxdyn.sysid import (
 
 DEFAULT_CONFIG = CONFIGS / "identify_double_pendulum.toml"
 INTEGRATOR: Any = "semi_implicit_euler"
-"""With as many substeps that the error is far below the noise."""
+"""With `SUBSTEPS`, its error is far below the noise."""
 SUBSTEPS = 2
 
 # Published for design C.1, model 1.0 (repository dfki-ric-underactuated-lab/double_pendulum): masses (kg), the length
@@ -67,45 +81,45 @@ class Config:
     """Keys of the configuration file."""
 
     name: str
-    """Of the folder below `results` that is written."""
+    """The folder below `results` that is written."""
     recordings: str
     """A folder with NumPy archives run_*.npz of t, q, v and torques, absolute or below $JAXDYN_DATA."""
     held_out: str
-    """The run that no fit sees, without its ending; or `each`, for as many fits as there are runs."""
+    """The held-out run, a file name without its ending; or `each`, which holds every run out in turn."""
     torque: Literal["tau_measured", "tau_commanded"]
     """The array that drives the roll-outs."""
     wrong: float
-    """Part by which the published parameters are changed at the start, up for one link and down for the other."""
+    """Part by which the start differs from the published parameters, up for one link and down for the other."""
     rate: float
     """Samples per second after resampling."""
     segment: float
-    """s."""
+    """Duration of a segment of multiple shooting, s."""
     position_noise: float
-    """rad."""
+    """Standard deviation of the noise of positions, rad."""
     velocity_noise: float
-    """rad/s."""
+    """The same for velocities, rad/s."""
     matching: float
     """Standard deviation of the defects between segments, in units of the noise."""
     prior_weight: float
-    """Of the pull toward the start."""
-    loss: Literal["squares", "pseudo_huber", "cauchy"]
-    """Of residuals."""
+    """Weight of the pull toward the start."""
+    loss: Literal["squared", "huber", "cauchy"]
+    """Loss of the residuals."""
     loss_scale: float
-    """Beyond which they count less, in units of the noise."""
+    """Residual beyond which the loss grows more slowly, in units of the noise."""
     friction_velocity: float
-    """Over which Coulomb friction changes its sign, rad/s."""
+    """Velocity over which Coulomb friction changes its sign, rad/s."""
     zero_deviation: float
-    """By how much the zeros of a run's encoders are off, a standard deviation, rad; 0: they are not."""
+    """Standard deviation of the zeros of a run's encoders, rad; 0 for exact zeros."""
     calibrate: float
-    """How much of the held-out run, from its beginning, tells its zeros, s."""
+    """Length of the beginning of the held-out run from which its zeros are estimated, s."""
     horizon: float
-    """Of the roll-outs that judge, s; the error is also told at half of it."""
+    """Duration of the test's roll-outs, s; the error is also reported at half of it."""
     start_every: float
-    """s from the start of one of them to that of the next."""
+    """Time from the start of a roll-out to that of the next, s."""
     max_iterations: int
-    """Of each fit."""
+    """Largest number of steps of each fit."""
     tolerance: float
-    """A fit ends where a step is expected to lower the cost by less than this part."""
+    """Relative decrease of the cost below which a fit ends, as expected of a step."""
     results: str = "results"
     """Directory of the results."""
     plot: bool = True
@@ -113,66 +127,33 @@ class Config:
     report: bool = True
     """Whether to write report-<held-out run>.html."""
     bootstrap: int = 200
-    """Draws of the bootstrap whose intervals the report has beside the others; 0: none."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
-    # An application may choose: derivatives of roll-outs lose digits.
-    return experiment(Config, run, arguments, DEFAULT_CONFIG, "identify_double_pendulum", __doc__)
+    """Draws of the bootstrap, whose intervals the report shows beside the others; 0 for none."""
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Fit, test, print, and write `<results>/<name>/`; returns what `summary.json` holds."""
-    for name in ("rate", "segment", "horizon", "start_every", "max_iterations", "tolerance"):
-        if not getattr(config, name) > 0:
-            raise DataError(f"{name} is {getattr(config, name):g}, but it must be positive")
-    if not 0 <= config.wrong < 1:
-        raise DataError(f"wrong is {config.wrong:g}, but it must be in 0 ... 1")
-    if config.zero_deviation < 0 or (config.zero_deviation and config.calibrate <= 0.5 * config.horizon):
-        raise DataError(
-            f"zero_deviation is {config.zero_deviation:g} and calibrate {config.calibrate:g} s: zeros are found from "
-            f"roll-outs of {0.5 * config.horizon:g} s, for which calibrate must be longer"
-        )
+    """Fit, test, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
+    check(config)
     runs = load_runs(config)
     held_out = list(runs) if config.held_out == "each" else [config.held_out]
     if held_out[0] not in runs:
         raise DataError(f"held_out is {config.held_out!r}; known: each, {', '.join(runs)}")
     if len(runs) < 2:
         raise DataError(f"{config.recordings} has one run only, and one is held out: give two at least")
-    folder = Path(config.results) / config.name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = results_folder(config)
     with alone_in(folder):
-        begin(folder, config)
+        begin_fits(folder, config)
         out: dict[str, Any] = {"config": dataclasses.asdict(config), "runs": {}}
-        judged: dict[str, dict[str, RolloutErrors]] = {}
+        tested: dict[str, dict[str, RolloutErrors]] = {}
         for name in held_out:
-            fit, seconds = fitted(folder, config, runs, name)
-            published, start = robot(config, 0.0), fit.before
-            robots = {"published": published, "start": start, "identified": fit.robot}
-            zeros = {key: zeros_of(config, value, runs[name]) for key, value in robots.items()}
-            rest = runs[name].trimmed(config.calibrate if config.zero_deviation else 0.0, 0.0)
-            judged[name] = {key: errors(config, value, read(rest, zeros[key])) for key, value in robots.items()}
-            as_read = {key: medians(config, errors(config, value, rest)) for key, value in robots.items()}
-            out["runs"][name] = {
-                "status": fit.status,
-                "iterations": fit.iterations,
-                "seconds": seconds,
-                "cost": fit.cost,
-                "zeros": {key: value.tolist() for key, value in zeros.items()},
-                "zeros_of_others": fit.zeros.tolist(),
-                "median_rmse": {key: medians(config, value) for key, value in judged[name].items()},
-                "median_rmse_as_read": as_read,
-                "identified": described(fit),
-            }
+            fit, seconds = fit_others(folder, config, runs, name)
+            out["runs"][name], tested[name] = test(config, fit, seconds, runs[name])
             show(config, name, out["runs"][name])
             if config.report:
-                page = folder / f"report-{name}.html"
-                write_page(page, config, fit, f"{name}, held out", judged[name])
+                write_page(folder / f"report-{name}.html", config, fit, f"{name}, held out", tested[name])
         if len(held_out) > 1:
             pooled = {
                 key: [
-                    float(np.median(np.concatenate([judged[name][key].rmse(h) for name in held_out])))
+                    float(np.median(np.concatenate([x[key].rmse(h) for x in tested.values()])))
                     for h in horizons(config)
                 ]
                 for key in ("published", "start", "identified")
@@ -183,11 +164,47 @@ def run(config: Config) -> dict[str, Any]:
         write_json(folder / "summary.json", out)
         print(f"wrote {folder / 'summary.json'}")
         if config.plot:
-            draw(folder / "roll-outs.png", config, held_out[0], runs[held_out[0]], judged[held_out[0]])
+            draw(folder / "roll-outs.png", config, held_out[0], runs[held_out[0]], tested[held_out[0]])
     return out
 
 
+def check(config: Config) -> None:
+    """Raise `DataError` for settings without a meaning."""
+    require_positive_keys(config, "rate", "segment", "horizon", "start_every", "max_iterations", "tolerance")
+    if not 0 <= config.wrong < 1:
+        raise DataError(f"wrong is {config.wrong:g}, but it must be in 0 ... 1")
+    if config.zero_deviation < 0 or (config.zero_deviation and config.calibrate <= 0.5 * config.horizon):
+        raise DataError(
+            f"zero_deviation is {config.zero_deviation:g} and calibrate {config.calibrate:g} s: zeros are estimated "
+            f"from roll-outs of {0.5 * config.horizon:g} s, for which calibrate must be longer"
+        )
+
+
+def test(
+    config: Config, fit: RolloutFit, seconds: float, recording: Recording
+) -> tuple[dict[str, Any], dict[str, RolloutErrors]]:
+    """Return the entry of a held-out run in `summary.json`, and the errors of roll-outs of each robot."""
+    robots = {"published": robot(config, 0.0), "start": fit.before, "identified": fit.robot}
+    zeros = {key: zeros_of(config, value, recording) for key, value in robots.items()}
+    later = recording.trimmed(config.calibrate if config.zero_deviation else 0.0, 0.0)
+    tested = {key: errors(config, value, with_zeros(later, zeros[key])) for key, value in robots.items()}
+    entry = {
+        "status": fit.status.name.lower(),
+        "message": fit.message,
+        "iterations": fit.iterations,
+        "seconds": seconds,
+        "cost": fit.cost,
+        "zeros": {key: value.tolist() for key, value in zeros.items()},
+        "zeros_of_others": fit.zeros.tolist(),
+        "median_rmse": {key: medians(config, value) for key, value in tested.items()},
+        "median_rmse_as_read": {key: medians(config, errors(config, value, later)) for key, value in robots.items()},
+        "identified": intervals(fit),
+    }
+    return entry, tested
+
+
 def load_runs(config: Config) -> dict[str, Recording]:
+    """Return the runs of the folder, resampled, by name."""
     folder = data_path(config.recordings)
     files = sorted(folder.glob("run_*.npz"))
     if not files:
@@ -196,8 +213,8 @@ def load_runs(config: Config) -> dict[str, Recording]:
 
 
 def robot(config: Config, wrong: float) -> Model:
-    """The pendulum with the published parameters, those of the first link `wrong` too large and of the second too
-    small; friction the other way round. It hangs along -z at `q = 0` and turns about y."""
+    """Return the pendulum with the published parameters, changed by the part `wrong`: the first link too heavy and the
+    second too light; friction the other way round. It hangs along -z at `q = 0` and turns about y."""
     up, down = 1 + wrong, 1 - wrong
     builder, parent = ModelBuilder(), "world"
     for i, (name, factor) in enumerate((("upper", up), ("lower", down))):
@@ -219,41 +236,32 @@ def robot(config: Config, wrong: float) -> Model:
 
 
 def parametrization(config: Config) -> Parametrization:
-    """Both links' inertias, viscous and Coulomb friction of both joints."""
+    """The free parameters: inertias of both links, viscous and Coulomb friction of both joints."""
     return Parametrization(robot(config, config.wrong), LogCholesky(), Positive("damping"), Positive("friction"))
 
 
-def fitted(folder: Path, config: Config, runs: dict[str, Recording], held_out: str) -> tuple[RolloutFit, float]:
-    """The fit to all runs but one, and how long it took in all, compilation included, s."""
+def fit_others(folder: Path, config: Config, runs: dict[str, Recording], held_out: str) -> tuple[RolloutFit, float]:
+    """Fit all runs but one. Returns the fit and the time of all its parts, compilation included, s."""
     path = folder / f"state-{held_out}.npz"
     used = [recording for name, recording in runs.items() if name != held_out]
     p = parametrization(config)
 
-    def fit(max_iterations: int, state=None, report=None) -> RolloutFit:
-        return fit_rollouts(
-            p,
-            used,
-            segment=config.segment,
-            position_noise=config.position_noise,
-            velocity_noise=config.velocity_noise,
-            matching=config.matching,
-            prior_weight=config.prior_weight,
-            loss=config.loss,
-            loss_scale=config.loss_scale,
-            zero_deviation=config.zero_deviation or None,
-            integrator=INTEGRATOR,
-            substeps=SUBSTEPS,
-            max_iterations=max_iterations,
-            tolerance=config.tolerance,
-            state=state,
-            report=report,
-        )
-
+    options = RolloutFitOptions(
+        matching=config.matching,
+        prior_weight=config.prior_weight,
+        loss=config.loss,
+        loss_scale=config.loss_scale,
+        zero_deviation=config.zero_deviation or None,
+        integrator=INTEGRATOR,
+        substeps=SUBSTEPS,
+        max_iterations=config.max_iterations,
+        tolerance=config.tolerance,
+    )
     began, before = time.perf_counter(), 0.0
     state = None
     if path.exists():
-        state, before = saved_state(path)
-        print(f"{held_out}: goes on after step {int(state.iteration)}")
+        state, before = load_state(path)
+        print(f"{held_out}: continues after step {int(state.iteration)}")
     with tqdm(
         desc=f"fit without {held_out}", unit=" steps", initial=0 if state is None else int(state.iteration)
     ) as bar:
@@ -264,57 +272,51 @@ def fitted(folder: Path, config: Config, runs: dict[str, Recording], held_out: s
             content = {**step.state.arrays(), "seconds": np.float64(before + time.perf_counter() - began)}
             write_durably(path, lambda temporary: write_npz(temporary, content))
 
-        out = fit(config.max_iterations, state, report)
+        out = fit_rollouts(
+            p,
+            used,
+            segment=config.segment,
+            position_noise=config.position_noise,
+            velocity_noise=config.velocity_noise,
+            options=options,
+            state=state,
+            report=report,
+        )
     return out, before + time.perf_counter() - began
 
 
-def saved_state(path: Path) -> tuple[ShootingState, float]:
-    """**Raises** `DataError` for a file that is no state of a fit."""
+def load_state(path: Path) -> tuple[ShootingState, float]:
+    """Load the state of an unfinished fit and its time, s. **Raises** `DataError` for a file that is not one."""
     try:
-        with np.load(path) as file:
-            content = {name: file[name] for name in file.files}
+        content = read_npz(path)
         return ShootingState.from_arrays(content), float(content["seconds"])
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: no state of a fit ({error}); delete it to start anew") from None
+        raise DataError(f"{path}: not the state of a fit ({error}); delete it to start again") from None
 
 
-def begin(folder: Path, config: Config) -> None:
-    """Write down what is fitted. **Raises** `DataError` if something else was begun here."""
-    other = (
-        "name",
-        "results",
-        "plot",
-        "report",
-        "bootstrap",
-        "held_out",
-        "horizon",
-        "start_every",
-        "max_iterations",
-        "calibrate",
-    )
+def begin_fits(folder: Path, config: Config) -> None:
+    """Write the manifest. **Raises** `DataError` if other fits were begun in the folder."""
+    other = {"name", "results", "plot", "report", "bootstrap", "held_out", "horizon", "start_every"}
+    other |= {"max_iterations", "calibrate"}
     manifest = {"config": {k: v for k, v in dataclasses.asdict(config).items() if k not in other}}
-    path = folder / "manifest.json"
-    if path.exists():
-        allowed = "Give what it was begun with, another name, or delete the folder"
-        require_same(path, read_json(path), manifest, "a fit that goes on would be that of neither", allowed)
-    else:
-        write_json(path, manifest)
+    begin(folder / "manifest.json", manifest, "a fit that continues would be a mixture of both")
 
 
 def errors(config: Config, robot: Model, recording: Recording) -> RolloutErrors:
+    """Roll out from the measured states of a recording."""
     return rollout_errors(
         robot, recording, config.horizon, every=config.start_every, integrator=INTEGRATOR, substeps=SUBSTEPS
     )
 
 
-def read(recording: Recording, zeros: np.ndarray) -> Recording:
-    """The recording by encoders with the right zeros."""
+def with_zeros(recording: Recording, zeros: np.ndarray) -> Recording:
+    """Return the recording corrected by the zeros of the encoders, `[nv]`."""
     return dataclasses.replace(recording, q=recording.q - zeros)
 
 
 def zeros_of(config: Config, robot: Model, recording: Recording) -> np.ndarray:
-    """What the encoders of a recording read more than the angles are: with it, roll-outs of this robot from measured
-    states depart least from the first `calibrate` s."""
+    """Estimate the readings of the encoders at angle zero, `[nv]`: with them, roll-outs of this robot from measured
+    states differ least from the first `calibrate` s of the recording."""
     if not config.zero_deviation:
         return np.zeros(robot.nv)
     first = recording.between(float(recording.t[0]), float(recording.t[0]) + config.calibrate)
@@ -322,26 +324,27 @@ def zeros_of(config: Config, robot: Model, recording: Recording) -> np.ndarray:
 
     def misfit(zeros: np.ndarray) -> np.ndarray:
         e = rollout_errors(
-            robot, read(first, zeros), horizon, every=0.1 * horizon, integrator=INTEGRATOR, substeps=SUBSTEPS
+            robot, with_zeros(first, zeros), horizon, every=0.1 * horizon, integrator=INTEGRATOR, substeps=SUBSTEPS
         )
         return np.append(e.position[:, 1:] / config.position_noise, zeros / config.zero_deviation)
 
-    # As in the fit, errors count linearly where they are beyond the noise.
-    found = least_squares(misfit, np.zeros(robot.nv), loss="soft_l1", f_scale=config.loss_scale)
-    return found.x
+    # As in the fit, errors beyond the noise count linearly.
+    return least_squares(misfit, np.zeros(robot.nv), loss="soft_l1", f_scale=config.loss_scale).x
 
 
 def horizons(config: Config) -> tuple[float, float]:
+    """The times at which errors are reported, s."""
     return 0.5 * config.horizon, config.horizon
 
 
 def medians(config: Config, errors: RolloutErrors) -> list[float]:
+    """Return the median error of the roll-outs at each of the horizons, rad."""
     return [float(np.median(errors.rmse(h))) for h in horizons(config)]
 
 
 def combinations() -> dict[str, Callable[[Any], Any]]:
-    """Those of the parameters that planar motion shows: the lower link's mass counts with the upper link, as if it were
-    at the elbow."""
+    """Return the combinations of parameters that planar motion determines: the lower link's mass counts with the upper
+    link, as if it were at the elbow."""
     at_elbow = np.array([[LENGTH], [LENGTH**2]]) * [1.0, 0.0]
     return {
         "first moments, kg m": lambda m: at_elbow[0] * m.inertial_parameters[1, 0] - m.inertial_parameters[:, 3],
@@ -353,37 +356,39 @@ def combinations() -> dict[str, Callable[[Any], Any]]:
     }
 
 
-def described(fit: RolloutFit) -> dict[str, Any]:
-    """What is identified, with 95 % intervals."""
+def intervals(fit: RolloutFit) -> dict[str, Any]:
+    """Return the identified combinations with 95 % intervals."""
     return {
         name: dict(zip(("value", "lower", "upper"), (x.tolist() for x in fit.interval(f, clustered=True)), strict=True))
         for name, f in combinations().items()
     }
 
 
-def write_page(path: Path, config: Config, fit: RolloutFit, data: str, judged: dict[str, RolloutErrors]) -> None:
-    drawn = fit.bootstrap(draws=config.bootstrap) if config.bootstrap else None
+def write_page(path: Path, config: Config, fit: RolloutFit, data: str, tested: dict[str, RolloutErrors]) -> None:
+    """Write the report of a fit."""
+    draws = fit.bootstrap(draws=config.bootstrap) if config.bootstrap else None
     title = f"Double pendulum: {data}"
     write_durably(
         path,
         lambda temporary: write_rollout_report(
-            temporary, fit, {data: judged}, quantities=combinations(), bootstrap=drawn, title=title
+            temporary, fit, {data: tested}, quantities=combinations(), bootstrap=draws, title=title
         ),
     )
     print(f"wrote {path}")
 
 
 def show(config: Config, name: str, out: dict[str, Any]) -> None:
+    """Print the errors and the identified parameters of a held-out run."""
     first, second = horizons(config)
     print(
-        f"\n{name} held out: {out['status']} after {out['iterations']} steps in {out['seconds']:.0f} s (compilation "
+        f"\n{name} held out: {out['message']} after {out['iterations']} steps in {out['seconds']:.0f} s (compilation "
         f"included)\nmedian RMSE of roll-outs from measured states, rad{'':14}{first:g} s{'':6}{second:g} s"
     )
     for key, (a, b) in out["median_rmse"].items():
         print(f"  {key:55}{a:8.4f}  {b:8.4f}")
     if any(x != 0 for x in out["zeros"]["identified"]):
         a, b = out["median_rmse_as_read"]["identified"]
-        print(f"  {'identified, by the angles as they were read':55}{a:8.4f}  {b:8.4f}")
+        print(f"  {'identified, without correcting the zeros':55}{a:8.4f}  {b:8.4f}")
         print(f"  {'zeros of the angles, rad':46}{', '.join(f'{x:.4f}' for x in out['zeros']['identified'])}")
     for quantity, x in out["identified"].items():
         shown = ", ".join(
@@ -392,20 +397,16 @@ def show(config: Config, name: str, out: dict[str, Any]) -> None:
         print(f"  {quantity:46}{shown}")
 
 
-def draw(path: Path, config: Config, name: str, recording: Recording, judged: dict[str, RolloutErrors]) -> None:
-    try:
-        import matplotlib as mpl
-
-        mpl.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
-        print("no plot: matplotlib is not installed (pip install 'jaxdyn[viz]')")
+def draw(path: Path, config: Config, name: str, recording: Recording, tested: dict[str, RolloutErrors]) -> None:
+    """Draw the roll-outs over the measured motion, and their errors over the horizon."""
+    plt = pyplot()
+    if plt is None:
         return
     colors = {"published": "tab:blue", "start": "tab:orange", "identified": "tab:red"}
     fig, axes = plt.subplots(3, 1, figsize=(11, 9))
     for joint, axis in enumerate(axes[:2]):
         axis.plot(recording.t, recording.q[:, joint], color="black", lw=1.2, label="measured")
-        for key, e in judged.items():
+        for key, e in tested.items():
             # Roll-outs that do not overlap.
             step = max(1, round(config.horizon / config.start_every))
             for i in range(0, len(e.start), step):
@@ -417,7 +418,7 @@ def draw(path: Path, config: Config, name: str, recording: Recording, judged: di
         axis.set_ylabel(f"{('shoulder', 'elbow')[joint]}, rad")
     axes[0].legend(ncol=4, fontsize=8, loc="upper right")
     axes[1].set_xlabel("time, s")
-    for key, e in judged.items():
+    for key, e in tested.items():
         upto = e.horizon[1:]
         curves = np.sqrt(np.cumsum((e.position[:, 1:] ** 2).mean(axis=2), axis=1) / np.arange(1, len(upto) + 1))
         low, middle, high = np.percentile(curves, [25, 50, 75], axis=0)
@@ -427,10 +428,10 @@ def draw(path: Path, config: Config, name: str, recording: Recording, judged: di
     axes[2].legend(fontsize=8)
     fig.suptitle(f"{name}, held out: roll-outs of {config.horizon:g} s from measured states")
     fig.tight_layout()
-    write_durably(path, lambda temporary: fig.savefig(temporary, dpi=110))
-    plt.close(fig)
-    print(f"wrote {path}")
+    save_figure(path, fig, dpi=110)
 
+
+main = experiment("identify_double_pendulum", Config, run, DEFAULT_CONFIG, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,9 +1,9 @@
-"""Identify many robots at once, each from a recording of its own, by one program over all of them.
+"""Identify many robots at once, each from its recording, by one program over all of them.
 
     python -m experiments.identify_fleet [CONFIG] [--key value ...]
 
-Every robot has links and friction that differ from the drawing; its recording is simulated, with noise. All fits start
-from the drawing. Prints how many robots are identified in a second, and how far off they are.
+The links and the friction of every robot differ from the drawing; its recording is simulated, with noise. All fits
+start from the drawing. Prints how many robots are identified in a second, and the errors of their parameters.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -21,16 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-import jaxdyn
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, Model, State, rollout
-from jaxdyn.programs._files import write_json
-from jaxdyn.sysid import InertiaScale, Parametrization, Positive, fit_fleet
+from jaxdyn._errors import require_choice
+from jaxdyn.programs import SAMPLES, load_robot, require_positive_keys, results_folder, write_json
+from jaxdyn.sysid import InertiaScale, Parametrization, Positive, RolloutFitOptions, fit_fleet
 
 DEFAULT_CONFIG = CONFIGS / "identify_fleet.toml"
-SAMPLES = {
-    name: getattr(jaxdyn.samples, name) for name in ("acrobot", "arm", "cartpole", "double_pendulum", "pendulum")
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,54 +33,45 @@ class Config:
     """Keys of the configuration file."""
 
     name: str
-    """Of the folder below `results` that is written."""
+    """The folder below `results` that is written."""
     robot: str
     """A sample robot: acrobot, arm, cartpole, double_pendulum, pendulum."""
     robots: int
     duration: float
-    """Of each recording, s."""
+    """Duration of each recording, s."""
     rate: float
     """Samples per second."""
     spread: float
-    """Standard deviation of the logarithms by which inertias and friction differ from the drawing."""
+    """Standard deviation of the logarithms of inertias and friction relative to the drawing."""
     damping: float
-    """Of every joint in the drawing, N m s/rad."""
+    """Viscous friction of every joint in the drawing, N m s/rad."""
     friction: float
-    """The same for Coulomb friction, N m."""
+    """Coulomb friction of every joint in the drawing, N m."""
     torque: float
     """Amplitude of the sines that drive each joint, N m."""
     position_noise: float
-    """rad."""
+    """Standard deviation of the noise of positions, rad."""
     velocity_noise: float
-    """rad/s."""
+    """The same for velocities, rad/s."""
     segment: float
-    """s."""
+    """Duration of a segment of multiple shooting, s."""
     chunk: int = 128
-    """Robots at a time."""
+    """Robots that are fitted at a time."""
     max_iterations: int = 30
     seed: int = 0
     results: str = "results"
     """Directory of the results."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment; the exit code is 2 for a mistake in what was given, with a message on stderr."""
-    # An application may choose.
-    return experiment(Config, run, arguments, DEFAULT_CONFIG, "identify_fleet", __doc__)
-
-
 def run(config: Config) -> dict[str, Any]:
-    """Simulate, fit, print, and write `<results>/<name>/summary.json`; returns what it holds."""
-    for name in ("robots", "duration", "rate", "damping", "friction", "chunk", "max_iterations"):
-        if not getattr(config, name) > 0:
-            raise DataError(f"{name} is {getattr(config, name):g}, but it must be positive")
-    if config.robot not in SAMPLES:
-        raise DataError(f"robot is {config.robot!r}; known: {', '.join(SAMPLES)}")
-    drawing = SAMPLES[config.robot]().with_joint_friction(config.damping, config.friction, 0.1)
+    """Simulate, fit, print, and write `<results>/<name>/summary.json`; returns its content."""
+    require_positive_keys(config, "robots", "duration", "rate", "damping", "friction", "chunk", "max_iterations")
+    require_choice(config.robot, SAMPLES, "robot", error=DataError)
+    drawing = load_robot(config.robot).with_joint_friction(config.damping, config.friction, 0.1)
     p = Parametrization(drawing, InertiaScale(), Positive("damping"), Positive("friction"))
     rng = np.random.default_rng(config.seed)
     true = jnp.asarray(config.spread * rng.standard_normal((config.robots, p.size)))
-    q, v, tau = simulated(config, p.model(true), rng)
+    q, v, tau = simulate_fleet(config, p.model(true), rng)
 
     def fit(robots: int, max_iterations: int, report=None):
         return fit_fleet(
@@ -97,13 +83,12 @@ def run(config: Config) -> dict[str, Any]:
             segment=config.segment,
             position_noise=config.position_noise,
             velocity_noise=config.velocity_noise,
-            integrator="semi_implicit_euler",
+            options=RolloutFitOptions(integrator="semi_implicit_euler", max_iterations=max_iterations),
             chunk=min(config.chunk, config.robots),
-            max_iterations=max_iterations,
             report=report,
         )
 
-    # One step of one chunk compiles all that the fit runs, which sets compilation apart from the work.
+    # One step of one chunk compiles all programs of the fit, which separates compilation from the work.
     began = time.perf_counter()
     fit(min(config.chunk, config.robots), 1)
     compiling, began = time.perf_counter() - began, time.perf_counter()
@@ -130,8 +115,7 @@ def run(config: Config) -> dict[str, Any]:
             "after, worst parameter": float(np.median(off, axis=0).max()),
         },
     }
-    folder = Path(config.results) / config.name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = results_folder(config)
     write_json(folder / "summary.json", summary)
     errors = summary["median_relative_error"]
     print(
@@ -144,26 +128,25 @@ def run(config: Config) -> dict[str, Any]:
     return summary
 
 
-def simulated(config: Config, models: Model, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Measured `q`, `v` and `tau` of all robots, `[robots, samples, n]`."""
+def simulate_fleet(
+    config: Config, models: Model, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the measured `q`, `v` and `tau` of all robots, `[robots, samples, n]`."""
     steps, nv = round(config.duration * config.rate), models.nv
     t = np.arange(steps + 1) / config.rate
     frequency = 2 * np.pi * rng.uniform(0.5, 2.0, (config.robots, 1, nv))
     tau = config.torque * np.sin(frequency * t[:, None] + rng.uniform(0, 2 * np.pi, (config.robots, 1, nv)))
     start = State(jnp.asarray(rng.uniform(-0.5, 0.5, (config.robots, models.nq))), jnp.zeros((config.robots, nv)))
-    held = jnp.asarray(0.5 * (tau[:, :-1] + tau[:, 1:]))
-
-    @eqx.filter_jit
-    def motion(models, start, held):
-        return rollout(models, start, held, 1 / config.rate)
-
-    exact = motion(models, start, held)
+    means = jnp.asarray(0.5 * (tau[:, :-1] + tau[:, 1:]))
+    exact = eqx.filter_jit(rollout)(models, start, means, 1 / config.rate)
     q, v = np.asarray(exact.q), np.asarray(exact.v)
     if not np.isfinite(v).all():
         raise DataError("a simulated motion is not finite; take a higher rate or a smaller torque")
     q = q + config.position_noise * rng.standard_normal(q.shape)
     return q, v + config.velocity_noise * rng.standard_normal(v.shape), tau
 
+
+main = experiment("identify_fleet", Config, run, DEFAULT_CONFIG, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,9 +1,10 @@
-"""Load every robot file of the packages at hand, and compare the dynamics with Pinocchio's and MuJoCo's.
+"""Load every robot file of some packages, and compare the dynamics with Pinocchio and MuJoCo.
 
     python -m experiments.model_zoo [CONFIG] [--key value ...]
 
-URDF files against Pinocchio, with fixed and with free base; MJCF files against MuJoCo: mass matrix, bias (Coriolis,
-gravity, springs) and forward dynamics at random states. Prints a table, and writes it as a page of the documentation.
+URDF files are compared with Pinocchio, with fixed and with free base, and MJCF files with MuJoCo: mass matrix, bias
+(Coriolis, gravity, springs) and forward dynamics at random states. Prints a table, and writes it as a page of the
+documentation.
 """
 
 from __future__ import annotations
@@ -11,31 +12,36 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import importlib.metadata
-import json
 import multiprocessing
 import os
 import re
 import sys
 import time
 import warnings
-import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, JaxdynError
-from jaxdyn.io import load_urdf
-from jaxdyn.programs import _mujoco, _pinocchio
-from jaxdyn.programs._compare import (
+from jaxdyn.io import is_mjcf, load_mjcf, load_urdf
+from jaxdyn.programs import (
     allowed_errors,
-    answers,
-    condition,
+    dynamics,
     gradient_is_finite,
+    largest_condition,
     largest_errors,
+    mujoco_answers,
+    mujoco_model,
+    pinocchio_answers,
+    pinocchio_model,
     random_states,
+    require_positive_keys,
+    results_folder,
+    write_json,
 )
 
 DEFAULT_CONFIG = CONFIGS / "model_zoo.toml"
@@ -52,24 +58,24 @@ class Config:
     """Keys of the configuration file."""
 
     name: str
-    """Of the folder below `results` that is written."""
+    """The folder below `results` that is written."""
     urdf: str
     """Folders with URDF files, separated by commas: paths, or `distribution:path` of an installed distribution."""
     mjcf: str
     """The same with MJCF files."""
     only: str = ""
-    """Files whose paths contain this."""
+    """Text in the paths of the files that are compared."""
     states: int = 5
     """Random states of each model."""
     tolerance: float = 1e-9
-    """Of the largest error, relative to the largest number of each answer."""
+    """Largest relative error of equal answers."""
     seed: int = 0
     gradients: bool = True
-    """Whether the gradient of forward dynamics by the state and by every array of the model must be finite, too: most
-    of the time."""
+    """Whether the gradient of forward dynamics with respect to the state and every array of the model must be finite,
+    too. It takes most of the time."""
     processes: int = 1
     report: str = "docs/model-zoo.md"
-    """The page that is written; none if empty, or if `only` leaves files out."""
+    """The page that is written; none if empty or if `only` leaves files out."""
     results: str = "results"
     """Directory of the results."""
 
@@ -87,29 +93,23 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of a case: `equal`, `DIFFERENT`, `refused` (by this library), or `not compared` (no reference)."""
+    """The outcome of a case: `equal`, `DIFFERENT`, `refused` (by this library), or `not compared` (no reference)."""
 
     case: Case
     verdict: str
     reason: str = ""
     errors: dict[str, float] = dataclasses.field(default_factory=dict)
     condition: float = 0.0
-    """Of the mass matrix, the largest of the states."""
+    """The largest condition number of the mass matrix over the states."""
     nv: int = 0
     followers: int = 0
     load_seconds: float = 0.0
     seconds: float = 0.0
-    """Of CPU time, for all of it; most is compilation."""
+    """CPU time of the whole case, s; most of it is compilation."""
 
     @property
     def worst(self) -> float:
         return max(self.errors.values())
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment; the exit code is 1 if a model differs, 2 for a mistake in what was given."""
-    # The processes that compare set their precision themselves.
-    return experiment(Config, run, arguments, DEFAULT_CONFIG, "model_zoo", __doc__, x64=False, status=any_different)
 
 
 def any_different(outcomes: list[Outcome]) -> int:
@@ -118,9 +118,7 @@ def any_different(outcomes: list[Outcome]) -> int:
 
 def run(config: Config) -> list[Outcome]:
     """Compare, print, and write the page and `<results>/<name>/outcomes.json`."""
-    for key in ("processes", "states"):
-        if getattr(config, key) < 1:
-            raise DataError(f"{key} is {getattr(config, key)}; at least one is needed")
+    require_positive_keys(config, "processes", "states")
     cases, missing = all_cases(config)
     for package in missing:
         print(f"{package} is not installed: its files are left out")
@@ -129,10 +127,8 @@ def run(config: Config) -> list[Outcome]:
     outcomes = list(tqdm(results_of(cases, config), total=len(cases), desc="models", mininterval=1.0))
     lines = page(outcomes, config, missing)
     print("\n".join(lines))
-    folder = Path(config.results) / config.name
-    folder.mkdir(parents=True, exist_ok=True)
-    record = [dataclasses.asdict(outcome) for outcome in outcomes]
-    (folder / "outcomes.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    folder = results_folder(config)
+    write_json(folder / "outcomes.json", [dataclasses.asdict(outcome) for outcome in outcomes])
     print(f"wrote {folder / 'outcomes.json'}")
     if config.report and not config.only:
         Path(config.report).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -140,15 +136,15 @@ def run(config: Config) -> list[Outcome]:
     return outcomes
 
 
-# Which files.
+# The files.
 
 
 def all_cases(config: Config) -> tuple[list[Case], list[str]]:
-    """Every case, and the packages that are not installed."""
+    """Return every case, and the packages that are not installed."""
     cases, missing = [], []
     for kind, sources in (("urdf", config.urdf), ("mjcf", config.mjcf)):
         for source in filter(None, map(str.strip, sources.split(","))):
-            package, folder = located(source)
+            package, folder = locate(source)
             if folder is None:
                 missing.append(package)
                 continue
@@ -161,13 +157,13 @@ def all_cases(config: Config) -> tuple[list[Case], list[str]]:
     return cases, missing
 
 
-def located(source: str) -> tuple[str, Path | None]:
-    """What to call a source, and its folder; None if its distribution is not installed."""
+def locate(source: str) -> tuple[str, Path | None]:
+    """Return the title of a source, and its folder, which is None if its distribution is not installed."""
     package, colon, inside = source.partition(":")
     if not colon or Path(source).is_dir():
         folder = Path(source).expanduser()
         if not folder.is_dir():
-            raise DataError(f"{source} is no folder; give a path, or distribution:path")
+            raise DataError(f"{source} is not a folder; give a path, or distribution:path")
         return folder.name, folder
     try:
         distribution = importlib.metadata.distribution(package)
@@ -177,23 +173,17 @@ def located(source: str) -> tuple[str, Path | None]:
 
 
 def files(folder: Path, kind: str) -> list[Path]:
+    """Return the robot files of a kind below a folder."""
     if kind == "urdf":
         return sorted(folder.rglob("*.urdf"))
     return [path for path in sorted(folder.rglob("*.xml")) if is_mjcf(path)]
-
-
-def is_mjcf(path: Path) -> bool:
-    """Whether the root element is `<mujoco>`."""
-    try:
-        return next(ET.iterparse(path, ["start"]))[1].tag == "mujoco"
-    except (ET.ParseError, StopIteration, OSError):
-        return False
 
 
 # One case.
 
 
 def results_of(cases: list[Case], config: Config) -> Iterator[Outcome]:
+    """Yield the outcome of each case, in order."""
     arguments = [(case, config.states, config.seed, config.tolerance, config.gradients) for case in cases]
     if config.processes == 1:
         prepare()
@@ -206,62 +196,56 @@ def results_of(cases: list[Case], config: Config) -> Iterator[Outcome]:
 
 
 def prepare() -> None:
-    # An application may choose: equal means equal in double precision.
+    """Set up a process that compares."""
+    # Equal means equal in double precision.
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_platforms", "cpu")
     warnings.simplefilter("ignore")
 
 
 def outcome_of(arguments: tuple[Case, int, int, float, bool]) -> Outcome:
+    """Compare a case and measure the time."""
     began = time.process_time()
-    outcome = compared(*arguments)
+    outcome = compare_case(*arguments)
     return dataclasses.replace(outcome, seconds=time.process_time() - began)
 
 
-def compared(case: Case, count: int, seed: int, tolerance: float, gradients: bool) -> Outcome:
+def compare_case(case: Case, count: int, seed: int, tolerance: float, gradients: bool) -> Outcome:
     path = Path(case.path)
     began = time.process_time()
     try:
-        model = load_urdf(path, free_base=case.free_base) if case.kind == "urdf" else load_mjcf_file(path)
+        model = load_urdf(path, free_base=case.free_base) if case.kind == "urdf" else load_mjcf(path)
     except JaxdynError as error:
         return Outcome(case, "refused", without_folder(str(error), case))
     seconds = time.process_time() - began
-    said = {"nv": model.nv, "followers": len(model.topology.mimics), "load_seconds": seconds}
+    facts: dict[str, Any] = {"nv": model.nv, "followers": len(model.topology.mimics), "load_seconds": seconds}
     states = random_states(model, count, seed)
     try:
         if case.kind == "urdf":
-            other = _pinocchio.reference(path, case.free_base)
-            expected = _pinocchio.expected(model, other, path, states)
+            expected = pinocchio_answers(model, pinocchio_model(path, case.free_base), path, states)
         else:
-            expected = _mujoco.expected(model, _mujoco.reference(path), states)
+            expected = mujoco_answers(model, mujoco_model(path), states)
     except (ImportError, ValueError, RuntimeError) as error:
-        return Outcome(case, "not compared", without_folder(f"{type(error).__name__}: {error}", case), **said)
-    errors = largest_errors(answers(model, states), expected)
+        return Outcome(case, "not compared", without_folder(f"{type(error).__name__}: {error}", case), **facts)
+    errors = largest_errors(dynamics(model, states), expected)
     if gradients:
         errors["gradient"] = 0.0 if gradient_is_finite(model, states) else float("inf")
     allowed = allowed_errors(errors, expected["mass matrix"], tolerance)
     equal = all(error <= allowed[name] for name, error in errors.items())
-    said["condition"] = condition(expected["mass matrix"])
-    return Outcome(case, "equal" if equal else "DIFFERENT", errors=errors, **said)
+    facts["condition"] = largest_condition(expected["mass matrix"])
+    return Outcome(case, "equal" if equal else "DIFFERENT", errors=errors, **facts)
 
 
 def without_folder(text: str, case: Case) -> str:
-    """Where packages are installed is no matter."""
+    """Return a text without the folder in which the package is installed."""
     return text.replace(case.path.removesuffix(case.name), "")
-
-
-def load_mjcf_file(path: Path):
-    # It needs MuJoCo; URDF files do not.
-    from jaxdyn.io import load_mjcf
-
-    return load_mjcf(path)
 
 
 # The page.
 
 
 def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[str]:
-    """The lines of the page, which are those on the terminal, too."""
+    """Return the lines of the page and of the output on the terminal."""
     counts = {verdict: sum(o.verdict == verdict for o in outcomes) for verdict in ("equal", "DIFFERENT", "refused")}
     counts["not compared"] = len(outcomes) - sum(counts.values())
     versions = {name: version_of(name) for name in ("jax", "pin", "mujoco")}
@@ -306,22 +290,24 @@ def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[st
 
 
 class Notes:
-    """Reasons, numbered in the order in which they come, each once."""
+    """Different reasons, numbered in the order of their appearance."""
 
     def __init__(self):
         self.texts: dict[str, int] = {}
 
     def number(self, text: str) -> int:
+        """Return the number of a reason."""
         return self.texts.setdefault(text, len(self.texts) + 1)
 
 
 def cell(outcome: Outcome, tolerance: float, notes: Notes) -> str:
+    """Return the cell of an outcome in the table."""
     if outcome.verdict == "equal":
         conditioned = f" (condition {outcome.condition:.0e})" if outcome.worst > tolerance else ""
         return f"{outcome.worst:.0e}{conditioned}"
     if outcome.verdict == "DIFFERENT":
         return "**DIFFERENT** " + ", ".join(f"{name} {error:.0e}" for name, error in outcome.errors.items())
-    # The name stands in the row, the line in the record; the rest may be the same for many.
+    # Without the name, which is in the row, and the line, many cases may have the same reason.
     reason = " ".join(
         outcome.reason.replace(f"{outcome.case.name}, ", "").replace(f"{outcome.case.name}: ", "").split()
     )
@@ -330,13 +316,17 @@ def cell(outcome: Outcome, tolerance: float, notes: Notes) -> str:
 
 
 def version_of(distribution: str) -> str:
+    """Return the version of a distribution, empty if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return ""
 
 
+# The processes that compare set their precision themselves.
+main = experiment("model_zoo", Config, run, DEFAULT_CONFIG, __doc__, x64=False, status=any_different)
+
 if __name__ == "__main__":
-    # The processes are as many as were asked for, not as many threads more.
+    # One thread in each of the processes.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main())

@@ -67,7 +67,7 @@ def require_shape(array, shape: tuple[int, ...], what: str, meaning: str) -> Non
 
 
 def broadcast_batches(batches: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the common batch axes of named arrays. **Raises** `ShapeError` with all of them if they do not broadcast."""
+    """Return the common batch axes of named arrays. **Raises** `ShapeError` where they do not broadcast."""
     try:
         return np.broadcast_shapes(*batches.values())
     except ValueError:

@@ -9,6 +9,8 @@ import pytest
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax
+import shape_checks
+from cost_table import CostTable
 
 # The library never does this by itself; tests compare with double-precision oracles. Single precision is tested with
 # `model.astype(float32)`.
@@ -17,8 +19,13 @@ jax.config.update("jax_platforms", "cpu")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compiled programs are shared by the processes of a run, the programs that tests start, and later runs (a warm
-    cache takes away two thirds of the time); `--cache-clear` begins anew."""
+    """Check the shapes of annotations, end the run with a table of costs, and keep a cache of compiled programs.
+
+    The processes of a run, the programs that tests start, and later runs share the cache; a warm one takes away two
+    thirds of the time, and `--cache-clear` begins anew.
+    """
+    shape_checks.install()
+    config.pluginmanager.register(CostTable())
     if "JAX_COMPILATION_CACHE_DIR" in os.environ or config.cache is None:
         return
     folder = str(config.cache.mkdir("compiled"))

@@ -66,6 +66,10 @@ def to_pinocchio(model: Model, *, universal_as_chain: bool = False) -> pin.Model
         p = np.asarray(model.inertial_parameters[i], np.float64)
         out.appendBodyToJoint(parent, pin.Inertia.FromDynamicParameters(p), pin.SE3.Identity())
         out.addFrame(pin.Frame(topology.body_names[i], parent, pin.SE3.Identity(), pin.FrameType.BODY))
+    carried = zip(topology.frame_names, topology.frame_bodies, model.frame_placement, strict=True)
+    for name, body, placement in carried:
+        if not out.existFrame(name):
+            out.addFrame(pin.Frame(name, ids[body], motion_to_se3(placement), pin.FrameType.OP_FRAME))
     out.armature = np.asarray(model.armature, np.float64)
     return out
 

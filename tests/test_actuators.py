@@ -382,11 +382,11 @@ def test_a_policy_with_a_memory_drives_the_blocks():
 
 
 MISTAKES = {
-    "kp has shape": lambda: PositionServo(slider(), jnp.ones(3), 1.0).apply(jnp.ones(1), at()),
+    "kp of PositionServo has shape": lambda: PositionServo(slider(), jnp.ones(3), 1.0).apply(jnp.ones(1), at()),
     r"command of a servo has shape \(2,\)": lambda: PositionServo(slider(), 1.0, 1.0).apply(jnp.ones(2), at()),
     r"commands have shape \(1,\)": lambda: Actuation().driven_by(jnp.ones(1)),
     "at least one": lambda: Actuation().driven_by(jnp.ones((0, 1))),
-    "lower limit has shape": lambda: EffortLimits(jnp.ones(3)).apply(jnp.ones(1), at()),
+    "lower of EffortLimits has shape": lambda: EffortLimits(jnp.ones(3)).apply(jnp.ones(1), at()),
     "DCMotorLimits has shape": lambda: DCMotorLimits(1.0, 1.0).apply(jnp.ones(2), at()),
     "CoulombFriction has shape": lambda: CoulombFriction(1.0).apply(jnp.ones(2), at()),
     "matrix of a transmission has shape": lambda: Transmission(jnp.ones(1)),
@@ -406,9 +406,9 @@ def test_shapes_that_do_not_fit_are_named(message):
 WRONG = {
     "time constant is -1": lambda: FirstOrderLag(-1.0, 0.1),
     "dt is 0": lambda: FirstOrderLag(0.1, 0.0),
-    "delay of 1.5 steps": lambda: Delay(1.5),
-    "delay of -1 steps": lambda: Delay(-1),
-    "no saturation named 'hard'": lambda: EffortLimits(1.0, kind="hard"),
+    "steps of a delay is 1.5": lambda: Delay(1.5),
+    "steps of a delay is -1": lambda: Delay(-1),
+    "kind of saturation is 'hard'": lambda: EffortLimits(1.0, kind="hard"),
     "a width belongs": lambda: EffortLimits(1.0, width=1.0),
     "upper - lower is": lambda: EffortLimits(1.0, 2.0),
     "lower limit of a tanh": lambda: EffortLimits(2.0, 1.0, kind="tanh"),

@@ -4,12 +4,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import programs
 import pytest
 from oracles import MujocoOracle, relative_error
 
 import jaxdyn
 
-STATES = 20
 KINDS = ("free", "revolute", "prismatic", "universal", "continuous", "cylindrical", "planar", "ball")
 
 
@@ -38,37 +38,31 @@ def with_springs(model):
 
 
 MODELS = {
-    "springs": lambda: with_springs(
-        with_plain_free_joint(
-            jaxdyn.samples.random_tree(jax.random.key(6), 4, ("free", "ball", "revolute", "prismatic"))
-        )
-    ),
-    "arm": lambda: jaxdyn.samples.arm(),
-    "quadruped": lambda: jaxdyn.samples.quadruped(),
-    "tree": lambda: with_plain_free_joint(jaxdyn.samples.random_tree(jax.random.key(5), 11, KINDS)),
+    "tree": lambda: with_springs(with_plain_free_joint(jaxdyn.samples.random_tree(jax.random.key(5), 11, KINDS))),
+    "quadruped": lambda: programs.model_named("quadruped"),
+    "arm": lambda: programs.model_named("arm"),
 }
 
 
 @pytest.fixture(params=MODELS, scope="module")
 def robot(request):
-    model = MODELS[request.param]()
-    q = model.random_configuration(jax.random.key(1), (STATES,))
-    v, x = jax.random.normal(jax.random.key(2), (2, STATES, model.nv))
-    return model, MujocoOracle(model), np.asarray(q), np.asarray(v), np.asarray(x)
+    model = MODELS[request.param]().astype(jnp.float64)
+    states = programs.states_of(model)
+    return MujocoOracle(model), states, programs.evaluated(model, states)
 
 
 def test_mass_matrix(robot):
-    model, oracle, q, _, _ = robot
-    assert relative_error(jaxdyn.crba(model, q), [oracle.crba(x) for x in q]) < 1e-10
+    oracle, states, ours = robot
+    assert relative_error(ours["crba"], [oracle.crba(q) for q in states.q]) < 1e-10
 
 
 def test_forward_dynamics_with_damping(robot):
-    model, oracle, q, v, tau = robot
+    oracle, (q, v, tau, _), ours = robot
     expected = [oracle.aba(*s) for s in zip(q, v, tau, strict=True)]
-    assert relative_error(jaxdyn.aba(model, q, v, tau), expected) < 1e-10
+    assert relative_error(ours["aba with friction"], expected) < 1e-10
 
 
 def test_inverse_dynamics_with_damping(robot):
-    model, oracle, q, v, a = robot
+    oracle, (q, v, a, _), ours = robot
     expected = [oracle.rnea(*s) for s in zip(q, v, a, strict=True)]
-    assert relative_error(jaxdyn.rnea(model, q, v, a), expected) < 1e-10
+    assert relative_error(ours["rnea with friction"], expected) < 1e-10

@@ -4,6 +4,7 @@ Most tests use functions that compile quickly, and compare the primitive with th
 """
 
 import functools
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,8 +15,8 @@ import pytest
 import jaxdyn
 from jaxdyn import _batching
 from jaxdyn._batching import Derivatives, Plain, call
-from jaxdyn.algorithms.recursions._algorithm import batched, full, rows
-from jaxdyn.tree._rows import rows_of, to_leading
+from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
+from jaxdyn.algorithms.recursions import Robot, algorithm
 
 
 def toy(x, A, s):
@@ -273,6 +274,7 @@ def test_second_derivatives(chunks):
     as_without(*((second(outer), *args) for outer in JACOBIANS.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outer", JACOBIANS.values(), ids=JACOBIANS)
 def test_mixed_second_derivatives(outer):
     """By one argument, then by another that has more, or fewer, batch axes."""
@@ -284,6 +286,7 @@ def test_mixed_second_derivatives(outer):
     as_without(*((mixed(*pair), *args) for pair in ((0, 1), (1, 2), (2, 0))))
 
 
+@pytest.mark.slow
 def test_third_derivatives(chunks):
     args = states((9,), (), (9,))
 
@@ -347,6 +350,7 @@ def test_linear_maps_and_their_transposes(chunks):
     same(run(maps(primitive)[2], *dots), jax.jvp(toy, args, dots)[1])
 
 
+@pytest.mark.slow
 def test_derivatives_of_linear_maps(chunks):
     """By the point and by the direction at the same time."""
     args = tuple(states((11,), (), (11,)))
@@ -511,6 +515,7 @@ def test_as_many_directions_as_states(size):
     as_without((jax.jacfwd, x, A, u), (jax.jacrev, x, A, u), of=(own, smooth))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", JACOBIANS.values(), ids=JACOBIANS)
 def test_second_derivatives_of_own(inner):
     """Of the matrices, and of the pullback; by what they are of, and by the rest."""
@@ -525,6 +530,7 @@ def test_second_derivatives_of_own(inner):
     as_without(*((t, *args) for t in (*map(of_matrices, JACOBIANS.values()), of_pullback)), of=(own, smooth))
 
 
+@pytest.mark.slow
 def test_maps_of_own_jacobians(chunks):
     """Over points with many directions each, and over what is not differentiated."""
     x, A, u = smooth_states((11,), (), (11,))
@@ -626,18 +632,21 @@ def test_other_platforms_take_the_whole_batch(platform):
 # The decorator, on a function that is quick to compile
 
 
-@batched(lambda model: {"energy": (), "torque": (model.nv,), "each": ((model.nb,), (3, model.nb))}, "power")
-def quick(model, q, v, f_ext=None, *, power: int = 2):
+class Quick(NamedTuple):
+    energy: Float[Array, "*batch"]
+    torque: Float[Array, "*batch nv"]
+    each: tuple[Float[Array, "*batch nb"], Float[Array, "*batch 3 nb"]]
+
+
+@algorithm()
+def quick(robot: Robot, q: Configuration, v: Velocity, f_ext: Wrenches | None = None, *, power: int = 2) -> Quick:
     """Smooth in every argument, and in many arrays of the model."""
-    (q, v), batch, rank = rows(model, q=q, v=v)
-    damping, armature, mass = (rows_of(x, rank) for x in (model.damping, model.armature, model.mass))
-    torque = damping * v**power + armature * jnp.sin(q).sum(axis=0)
+    mass = robot.inertial_parameters[:, 0]
+    torque = robot.damping * v**power + robot.armature * jnp.sin(q).sum(axis=0)
     if f_ext is not None:
-        batch = jnp.broadcast_shapes(batch, f_ext.shape[:-2])
-        torque = torque + jnp.sin(f_ext).sum(axis=(-2, -1))
-    torque, energy, each = (full(x, batch) for x in (torque, mass.sum(axis=0) * (v * v).sum(axis=0), mass * q[:1]))
-    each = to_leading(each)
-    return {"energy": energy, "torque": to_leading(torque), "each": (each, jnp.stack([each, each**2, -each], axis=-2))}
+        torque = torque + jnp.sin(f_ext).sum(axis=(0, 1))
+    each = mass * q[:1]
+    return Quick(mass.sum(axis=0) * (v * v).sum(axis=0), torque, (each, jnp.stack([each, each**2, -each])))
 
 
 def expected(model, q, v, f_ext=None, power: int = 2):
@@ -647,7 +656,7 @@ def expected(model, q, v, f_ext=None, power: int = 2):
         torque = torque + jnp.sin(f_ext).sum()
     each = model.inertial_parameters[:, 0] * q[0]
     energy = model.inertial_parameters[:, 0].sum() * (v @ v)
-    return {"energy": energy, "torque": torque, "each": (each, jnp.stack([each, each**2, -each]))}
+    return Quick(energy, torque, (each, jnp.stack([each, each**2, -each])))
 
 
 LEAVES = ("damping", "armature", "inertial_parameters")
@@ -717,12 +726,13 @@ def test_gradients_by_everything_over_a_batch(chunks):
     assert all(float(jnp.abs(x).max()) > 1e-3 for x in jax.tree.leaves(actual))
 
 
+@pytest.mark.slow
 def test_second_derivatives_by_the_model():
     model, _, q, v, _ = robot()
 
     def both(function):
         def total(damping, v):
-            return jnp.sum(jnp.sin(function(with_leaves(model, {"damping": damping}), q[0], v)["torque"]))
+            return jnp.sum(jnp.sin(function(with_leaves(model, {"damping": damping}), q[0], v).torque))
 
         def run(*args):
             again = jax.jacrev(jax.jacrev(total, argnums=(0, 1)), argnums=(0, 1))
@@ -738,7 +748,7 @@ def test_derivatives_without_jit():
     model, _, q, v, _ = robot()
 
     def of(function):
-        return lambda model, v: function(model, q[0], v)["torque"]
+        return lambda model, v: function(model, q[0], v).torque
 
     args = (model, v[0])
     dots = jax.tree.map(jnp.cos, args)
@@ -758,20 +768,18 @@ def test_options_and_keywords():
     same(jax.tree.map(lambda x: x[0], mapped), wanted)
 
 
-@batched(lambda model: (model.nv,))
 def nested(model, q, v):
-    """Another function of a model, within one, and of a changed one."""
+    """Two calls, one with a changed model."""
     changed = eqx.tree_at(lambda m: m.damping, model, 3 * model.damping)
-    return quick(model, q, v)["torque"] + quick(changed, q, v, power=1)["torque"]
+    return quick(model, q, v).torque + quick(changed, q, v, power=1).torque
 
 
-def test_functions_within_functions(chunks):
-    """Within a function a model has only the arrays that matter, and each in its place."""
+def test_functions_of_functions(chunks):
     model, many, q, v, _ = robot()
 
     def wanted(model, q, v):
         changed = with_leaves(model, {"damping": 3 * model.damping})
-        return expected(model, q, v)["torque"] + expected(changed, q, v, power=1)["torque"]
+        return expected(model, q, v).torque + expected(changed, q, v, power=1).torque
 
     def both(function):
         def of(values, q, v):
@@ -868,6 +876,7 @@ def test_dynamics_in_batches(chunks):
     same(mapped, jnp.stack(one_by_one, axis=1))
 
 
+@pytest.mark.slow
 def test_gradients_of_energy_over_a_batch(monkeypatch):
     """Chunked, by the model and by what is not in the batch: the sum of those of one state each."""
     model, _, q, v, _ = robot()

@@ -12,6 +12,7 @@ import pytest
 from experiments import _benchmark_models as models
 from experiments import benchmark, benchmark_gpu
 from experiments._benchmark_hlo import count_kernels
+from experiments._benchmark_pool import ROOT
 from experiments._benchmark_verdicts import Key, judge, lines, needed
 
 NATIVE = [
@@ -31,6 +32,7 @@ def small(tmp_path_factory):
     return results / "benchmark"
 
 
+@pytest.mark.experiments
 def test_every_measurement_is_recorded(small):
     conditions, *measurements = [json.loads(x) for x in (small / "measurements.jsonl").read_text().splitlines()]
     assert conditions["kind"] == "conditions"
@@ -48,6 +50,7 @@ def test_every_measurement_is_recorded(small):
             assert r["reason"]
 
 
+@pytest.mark.experiments
 @pytest.mark.skipif(not NATIVE, reason="neither Pinocchio nor MuJoCo is installed")
 def test_libraries_agree(small):
     records = [json.loads(x) for x in (small / "measurements.jsonl").read_text().splitlines()[1:]]
@@ -57,6 +60,7 @@ def test_libraries_agree(small):
         assert r["error"] < 1e-10, r
 
 
+@pytest.mark.experiments
 def test_report_has_claims_and_reasons(small):
     report = (small / "report.md").read_text()
     assert "## Claims" in report
@@ -65,6 +69,7 @@ def test_report_has_claims_and_reasons(small):
         assert "one state a call" in report
 
 
+@pytest.mark.experiments
 def test_resume_measures_only_what_is_missing(small, capsys):
     before = (small / "measurements.jsonl").read_text()
     arguments = ["--robots", "chain3", "--scope", "all", "--operations", "aba,rnea", "--batches", "1,4", "--resume"]
@@ -76,6 +81,21 @@ def test_resume_measures_only_what_is_missing(small, capsys):
     assert len(after.splitlines()) == len(before.splitlines()) + 1
 
 
+def test_two_checkouts_side_by_side(tmp_path, capsys):
+    """The other one is a folder with a link to this package, so its process must import `jaxdyn` from there."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "jaxdyn").symlink_to(ROOT / "jaxdyn")
+    arguments = ["--against", str(other), "--scope", "all", "--robots", "chain2", "--operations", "rnea"]
+    arguments += ["--batches", "2", "--dtypes", "float64", "--rounds", "1", "--budget", "0.001"]
+    assert benchmark.main([*arguments, "--results", str(tmp_path)]) == 0
+    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("chain2"))
+    assert line.split()[:4] == ["chain2", "rnea", "2", "float64"]
+    assert float(line.split()[-1]) == 0
+    _, here, there = map(json.loads, (tmp_path / "benchmark_against" / "measurements.jsonl").read_text().splitlines())
+    assert [here["jaxdyn"], there["jaxdyn"]] == [str(ROOT), str(other)]
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
@@ -85,6 +105,7 @@ def test_resume_measures_only_what_is_missing(small, capsys):
         ("--batches", "0", "begin at 1"),
         ("--peers", "drake", "'drake'"),
         ("--core", "100000", "100000"),
+        ("--against", "/", "no package jaxdyn"),
     ],
 )
 def test_mistakes_are_named(option, value, message, tmp_path, capsys):
@@ -202,6 +223,7 @@ def test_gpu_benchmark_says_what_is_missing(tmp_path, capsys):
     assert "needs an NVIDIA GPU" in capsys.readouterr().err
 
 
+@pytest.mark.experiments
 def test_gpu_benchmark_writes_its_table(tmp_path):
     arguments = [
         "--device",

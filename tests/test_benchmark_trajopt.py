@@ -33,6 +33,6 @@ def test_both_libraries_find_the_same(tmp_path, capsys):
 
 def test_mistakes_are_told(tmp_path, capsys):
     assert benchmark_trajopt.main(["--batch", "0", "--results", str(tmp_path)]) == 2
-    assert "batch is 0, but it must be positive" in capsys.readouterr().err
+    assert "batch is 0; a positive, finite number is needed" in capsys.readouterr().err
     assert benchmark_trajopt.main(["--robot", "nowhere.urdf", "--results", str(tmp_path)]) == 2
     assert "nowhere.urdf" in capsys.readouterr().err

@@ -8,9 +8,8 @@ import pytest
 
 import jaxdyn
 from jaxdyn import ModelError, ShapeError
-from jaxdyn.trajopt import Capsule, ClearanceResidual, ModelDynamics
-from jaxdyn.trajopt.problem._clearance import closest_points
-from jaxdyn.trajopt.problem._residuals import AbstractResidual
+from jaxdyn.trajopt import AbstractResidual, Capsule, ClearanceResidual, ModelDynamics
+from jaxdyn.trajopt.problem import closest_points
 
 CAPSULES = (
     ("lower", Capsule((0, 0, 0), (-0.01, 0.02, -0.2), 0.03)),

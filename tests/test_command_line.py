@@ -16,9 +16,8 @@ from urdf_texts import joint, link, robot
 
 import jaxdyn
 from jaxdyn.cli import _benchmark, _check, _identify, _info, _main, _optimize, _view, main
-from jaxdyn.cli._identify import Columns, load_from_zero
-from jaxdyn.programs._config import parse_command
-from jaxdyn.programs._robot_file import parse
+from jaxdyn.cli._robot_file import parse
+from jaxdyn.programs import Columns, IdentifyConfig, OptimizeConfig, load_from_zero, parse_command
 
 SWING = """<mujoco><worldbody><body name="ball" pos="0 0 1"><freejoint name="base"/><geom size="0.1"/>
   <body name="plate" pos="0.3 0 0"><joint name="hinge" axis="0 1 0" stiffness="2" damping="1" armature="0.1"/>
@@ -80,11 +79,11 @@ def test_the_help_of_each_command_has_examples(command, capsys):
         (["inof"], "error: no command 'inof': did you mean info?"),
         (["info", "nowhere.urdf"], "cannot read the robot's file 'nowhere.urdf'"),
         (["info", "swing.xml", "--free-base"], "swing.xml: --free-base is for URDF files"),
-        (["check", "arm.urdf", "--states", "0"], "states is 0; at least one is needed"),
-        (["benchmark", "arm.urdf", "--batches", "8", "0"], "batches is 0, but it must be positive"),
+        (["check", "arm.urdf", "--states", "0"], "states is 0; a positive, finite number is needed"),
+        (["benchmark", "arm.urdf", "--batches", "8", "0"], "batches is (8, 0); a positive, finite number is needed"),
         (["benchmark", "--seconds", "0"], "seconds is 0"),
         (["identify", "nowhere.toml"], "nowhere.toml: no such file"),
-        (["optimize", "--name", "x", "--task", "walker"], "task is 'walker'; known: pendulum"),
+        (["optimize", "--name", "x", "--task", "walker"], "task is 'walker'; it must be one of 'pendulum'"),
         (["view", "arm.urdf", "--compare", "run.npz"], "--compare is shown beside --motion"),
         (["view", "arm.urdf", "--png", "x.png", "--html", "x.html"], "--png is a picture of the robot alone"),
         (["view", "swing.xml", "--package-dirs", "x"], "swing.xml: --package-dirs is for URDF files"),
@@ -174,11 +173,11 @@ def test_check_of_a_urdf_file(folder, capsys, monkeypatch):
     assert printed.splitlines()[-1] == "equal"
 
     def off(model, states):
-        found = real(model, states)
-        return found | {"bias": found["bias"] * (1 + 1e-6)}
+        values = real(model, states)
+        return values | {"bias": values["bias"] * (1 + 1e-6)}
 
-    real = _check.answers
-    monkeypatch.setattr(_check, "answers", off)
+    real = _check.dynamics
+    monkeypatch.setattr(_check, "dynamics", off)
     assert main([*arguments, "--json"]) == 1
     out = json.loads(capsys.readouterr().out)
     assert set(out["errors"]) == {"mass matrix", "bias", "acceleration", "inverse dynamics"}
@@ -219,7 +218,7 @@ def test_a_benchmark_sets_compilation_apart(folder, capsys, monkeypatch):
     def out_of_memory(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: of memory\nat length")
 
-    monkeypatch.setattr(_benchmark, "compiled", out_of_memory)
+    monkeypatch.setattr(_benchmark, "time_compilation", out_of_memory)
     assert main(["benchmark", "arm.urdf", *quick, "--batches", "1", "4", "--operations", "aba"]) == 0
     printed = capsys.readouterr().out
     for batch in (1, 4):
@@ -244,10 +243,10 @@ def test_what_is_timed_is_what_it_is_called(monkeypatch):
 def test_pinocchio_is_timed_beside_it(folder):
     pytest.importorskip("pinocchio")
     options = _benchmark.Options(file="arm.urdf")
-    found = _benchmark.pinocchio_times(options.load("arm.urdf"), options)
-    assert isinstance(found, dict)
-    assert set(found["us"]) == {"rnea", "aba", "crba"}
-    assert _benchmark.pinocchio_times(jaxdyn.samples.arm(), _benchmark.Options()) == "it is measured for URDF files"
+    entry = _benchmark.pinocchio_entry(options.load("arm.urdf"), options)
+    assert isinstance(entry, dict)
+    assert set(entry["us"]) == {"rnea", "aba", "crba"}
+    assert _benchmark.pinocchio_entry(jaxdyn.samples.arm(), _benchmark.Options()) == "it is measured for URDF files"
 
 
 def test_identify_from_files_of_the_working_directory(folder, capsys):
@@ -347,6 +346,6 @@ def test_the_examples_are_understood(folder):
         command, *rest = shlex.split(line.partition(" > ")[0])
         module = sys.modules[f"jaxdyn.cli._{command}"]
         if command in ("identify", "optimize"):
-            parse_command(module.Config, rest, command, "", "")
+            parse_command({"identify": IdentifyConfig, "optimize": OptimizeConfig}[command], rest, command, "", "")
         else:
             parse(module.Options, rest, command, "", "")

@@ -9,15 +9,15 @@ import pytest
 
 import jaxdyn
 from experiments import control
-from experiments._payload import identified, loaded
+from experiments._payload import identify_payload, with_cube
 from experiments._plants import jaxdyn_plant, mujoco_plant, wrong_masses
-from jaxdyn.programs._config import parse_arguments
-from jaxdyn.programs._motion_tasks import HOME
+from jaxdyn.programs import HOME, parse_arguments
 
 CONFIGS = control.DEFAULT_CONFIG.parent
 SMALL = ("--solver", "predictive_sampling", "--samples", "16", "--iterations", "2", "--horizon", "15")
 
 
+@pytest.mark.experiments
 def test_a_small_case_with_plots(tmp_path, capsys):
     small = (*SMALL, "--seeds", "2", "--duration", "0.6", "--results", str(tmp_path))
     assert control.main([str(CONFIGS / "control_cartpole.toml"), *small]) == 0
@@ -58,9 +58,10 @@ def test_the_payload_is_identified_and_then_the_path_is_kept(tmp_path):
     assert errors["identified"] < 1.05 * errors["true payload"]
 
 
+@pytest.mark.experiments
 def test_a_payload_is_found_from_a_recorded_motion():
     nominal = jaxdyn.samples.arm()
-    found = identified(nominal, loaded(nominal, 2.0), "mujoco", seed=0)
+    found = identify_payload(nominal, with_cube(nominal, 2.0), "mujoco", seed=0)
     error = np.array(found.numbers["identified"]) - np.array(found.numbers["true"])
     assert abs(error[0]) < 0.02
     assert np.abs(error[1:4]).max() < 0.01
@@ -96,7 +97,7 @@ def test_wrong_masses_are_wrong_by_as_much():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--seeds", "0"], "seeds is 0, but it must be positive"),
+        (["--seeds", "0"], "seeds is 0; a positive, finite number is needed"),
         (["--payload", "1"], "a payload is for the arm"),
         (["nowhere.toml"], "no such file"),
     ],

@@ -157,17 +157,18 @@ def layout(request, monkeypatch):
     """One layout for all robots. What is compiled before is not used again: tests compile functions of their own."""
     used = []
 
-    class Spy(_dof_matrices.Pairs):
+    class Spy(_dof_matrices.DofMatrices):
         def __init__(self, *args):
             super().__init__(*args)
             used.append(self.batch_last)
 
     monkeypatch.setattr(_dof_matrices, "BATCH_LAST_LIMIT", 1000 if request.param else 0)
-    monkeypatch.setattr(_first_derivatives, "Pairs", Spy)
+    monkeypatch.setattr(_first_derivatives, "DofMatrices", Spy)
     yield request.param
     assert set(used) == {request.param}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [False], ids=["batch first"], indirect=True)
 def test_the_other_layout(layout):
     """On a robot that has its batch last by itself."""
@@ -257,6 +258,7 @@ def test_jacobians_are_the_generic_ones():
                 assert relative_error(jacobians()[k][i][None], value[k][i][None]) < 1e-9
 
 
+@pytest.mark.slow
 def test_gradients_of_inverse_dynamics_are_the_generic_ones():
     """By the coordinates, too, of quaternions that are not unit."""
     model, state = one_state()
@@ -342,6 +344,7 @@ def test_second_derivatives_of_the_pullback(types):
 # Batches, precision, errors
 
 
+@pytest.mark.slow
 def test_batches_of_models_in_single_precision():
     """By leading axes of their arrays, against double precision one model after the other."""
     model, q, v, a, tau = (x.astype(jnp.float32) for x in arguments("tree", True))

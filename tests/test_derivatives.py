@@ -57,21 +57,21 @@ def scalar(function, model, weights, values: dict):
 
 @functools.cache
 def compiled(function: str, name: str):
-    """The gradient, and the value and its derivative along a direction: two programs for all arguments."""
+    """The gradient, the value, and its derivative along a direction: one program for all arguments."""
     model, *rest = state(name)
     size = jax.eval_shape(lambda: FUNCTIONS[function](model, *rest))
     weights = jax.random.normal(jax.random.key(5), size.shape)
     f = functools.partial(scalar, function, model, weights)
-    return jax.jit(jax.grad(f)), jax.jit(lambda values, dots: jax.jvp(f, (values,), (dots,)))
+    return jax.jit(lambda values, dots: (jax.grad(f)(values), *jax.jvp(f, (values,), (dots,))))
 
 
 @pytest.mark.parametrize("name", ["tree", pytest.param("arm", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_forward_reverse_and_central_differences(function, name):
     values = arguments(*state(name))
-    gradient, along = compiled(function, name)
-    reverse = gradient(values)
+    derivatives = compiled(function, name)
     zeros = jax.tree.map(jnp.zeros_like, values)
+    reverse = derivatives(values, zeros)[0]
     rng = np.random.default_rng(0)
     for argument, value in values.items():
         if not value.size:
@@ -79,13 +79,13 @@ def test_forward_reverse_and_central_differences(function, name):
         # The inertias of light links are small, and so are steps that leave them nearly what they are.
         size = 0.01 if argument == "inertial_parameters" else 1.0
         direction = jnp.asarray(size * rng.normal(size=value.shape))
-        _, forward = along(values, zeros | {argument: direction})
+        forward = derivatives(values, zeros | {argument: direction})[2]
         assert np.isfinite(forward)
         expected = jnp.vdot(reverse[argument], direction)
         scale = max(abs(float(expected)), float(jnp.abs(reverse[argument]).max()), 1e-3)
         assert abs(forward - expected) <= 1e-8 * scale, argument
         step = 1e-6
-        up, down = (along(values | {argument: value + s * step * direction}, zeros)[0] for s in (1, -1))
+        up, down = (derivatives(values | {argument: value + s * step * direction}, zeros)[1] for s in (1, -1))
         assert abs((up - down) / (2 * step) - forward) <= 1e-6 * scale, argument
         # What is differentiated matters to the value, so that a gradient of zeros cannot pass.
         depends = function != "crba" or argument in (
@@ -195,8 +195,11 @@ SINGULAR = {
 }
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(jnp.float32, marks=pytest.mark.slow), jnp.float64])
-def test_finite_at_singular_points(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "order"),
+    [(jnp.float64, 1), *(pytest.param(x, 2, marks=pytest.mark.slow) for x in (jnp.float32, jnp.float64))],
+)
+def test_finite_at_singular_points(dtype, order):
     model = singular_model().astype(dtype)
     at_base, at_ball = model.q_index("base_joint").stop - 4, model.q_index("hub_joint").start
 
@@ -210,7 +213,9 @@ def test_finite_at_singular_points(dtype):
 
     @jax.jit
     def derivatives(model, q):
-        """The gradient, and its derivative along one direction of `q` and `v`."""
+        """The gradient; for the second order also its derivative along one direction of `q` and `v`."""
+        if order == 1:
+            return gradient(model, q, rest, rest)
         return jax.jvp(lambda q, v: gradient(model, q, v, rest), (q, rest), (along, along[: model.nv]))
 
     for quaternion in SINGULAR.values():

@@ -11,14 +11,10 @@ import jax
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SLOW = {
-    *("docs/how-to/run-an-mpc-loop.md", "docs/how-to/write-a-cost.md", "docs/how-to/train-a-policy.md"),
-    *("docs/trajectory-optimization.md", "docs/identification.md", "docs/simulation.md"),
-    "docs/concepts/differentiation.md",
-}
-"""Pages whose programs take long to compile."""
+QUICK = {"README.md", "docs/how-to/load-your-robot.md"}
+"""Pages whose code is run by default; that of the others by `pytest -m docs`."""
 SETTINGS = ("jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-"""What pages set, and the next one must not find set."""
+"""What a page sets and the next one must not see."""
 
 
 class Block(NamedTuple):
@@ -44,7 +40,7 @@ WITH_CODE = [name for name, path in PAGES.items() if blocks(path)]
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in WITH_CODE]
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.docs]) for name in WITH_CODE]
 )
 def test_code_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -65,9 +61,10 @@ def test_code_runs(name, tmp_path, monkeypatch):
 
 def test_there_is_code_on_the_pages():
     assert len(WITH_CODE) > 15
-    assert set(WITH_CODE) >= SLOW
+    assert set(WITH_CODE) >= QUICK
 
 
+@pytest.mark.docs
 def test_the_program_for_several_hosts(tmp_path):
     """Run as by one host of one: `tests/test_rollout_devices.py` has two."""
     (block,) = (block for block in blocks(ROOT / "docs" / "simulation.md") if block.title)

@@ -10,7 +10,6 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 DATA = Path(os.environ.get("JAXDYN_DATA", "")) / "panda_exciting"
-pytestmark = pytest.mark.slow
 
 
 def output(name: str, folder: Path, **environment: str) -> str:
@@ -33,6 +32,7 @@ def test_every_example_has_a_test():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
 
 
+@pytest.mark.docs
 def test_dynamics_and_gradients(tmp_path):
     text = output("dynamics_and_gradients", tmp_path)
     assert number(r"torques of # N m where there are none", text) < 1e-9
@@ -40,6 +40,7 @@ def test_dynamics_and_gradients(tmp_path):
     assert number(r"inverse mass matrix, to #", text) < 1e-8
 
 
+@pytest.mark.docs
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the recording of the Panda below the directory in JAXDYN_DATA")
 def test_identify_panda(tmp_path):
     text = output("identify_panda", tmp_path)
@@ -52,6 +53,7 @@ def test_identify_panda_says_what_it_needs(tmp_path):
     assert output("identify_panda", tmp_path, JAXDYN_DATA=str(tmp_path)).startswith("skipped: set JAXDYN_DATA")
 
 
+@pytest.mark.docs
 def test_double_pendulum_from_chaos(tmp_path):
     text = output("double_pendulum_from_chaos", tmp_path)
     wrong, identified, true = (
@@ -61,12 +63,14 @@ def test_double_pendulum_from_chaos(tmp_path):
     assert identified < 1.5 * true
 
 
+@pytest.mark.docs
 def test_swing_up(tmp_path):
     text = output("swing_up", tmp_path)
     assert "plan: converged" in text
     assert number(r"at most # degrees", text) < 5.0
 
 
+@pytest.mark.docs
 def test_randomized_robots(tmp_path):
     text = output("randomized_robots", tmp_path, XLA_FLAGS="--xla_force_host_platform_device_count=4")
     assert text.startswith("4 devices")

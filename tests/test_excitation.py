@@ -9,7 +9,7 @@ from robots import robot_path
 
 import jaxdyn
 from jaxdyn import DataError, ModelError, rnea
-from jaxdyn.sysid import JointTrajectory, optimize_excitation, ordinary_least_squares
+from jaxdyn.sysid import JointTrajectory, MotionLimits, optimize_excitation, ordinary_least_squares
 
 
 def limited(n: int = 2):
@@ -77,7 +77,7 @@ def test_the_motion_is_better_than_random_ones_and_keeps_every_limit(kind, crite
         kind=kind,
         size=size,
         criterion=criterion,
-        acceleration_limit=15.0,
+        limits=MotionLimits(acceleration=15.0),
         starts=3,
         steps=120,
         report=lambda *x: seen.append(x),
@@ -103,11 +103,11 @@ def test_the_motion_is_better_than_random_ones_and_keeps_every_limit(kind, crite
 @pytest.mark.parametrize("criterion", ["log_det", "condition"])
 def test_a_six_joint_arm(criterion):
     model = jaxdyn.load_urdf(robot_path("ur5"))
-    found = optimize_excitation(model, criterion=criterion, acceleration_limit=12.0)
+    found = optimize_excitation(model, criterion=criterion, limits=MotionLimits(acceleration=12.0))
     best_det, best_condition = max(x.log_det for x in found.random), min(x.condition for x in found.random)
     print(
         f"{criterion}: {found.parameters} base parameters; log det {best_det:.3f} to {found.after.log_det:.3f}, "
-        f"condition {best_condition:.1f} to {found.after.condition:.1f}; {found.status}; "
+        f"condition {best_condition:.1f} to {found.after.condition:.1f}; {found.message}; "
         f"margins { {k: round(float(x.min()), 4) for k, x in found.margins.items()} }"
     )
     assert violations(model, found.trajectory, 12.0).max() < 1e-4
@@ -124,13 +124,13 @@ def test_a_six_joint_arm(criterion):
         ({"kind": "steps"}, "kind is 'steps'"),
         ({"criterion": "e"}, "criterion is 'e'"),
         ({"size": 1}, "needs at least 2"),
-        ({"steps": 0}, "must be positive"),
-        ({"position_limits": (-np.inf, np.inf)}, r"joints joint0, joint1: no range of positions"),
-        ({"velocity_limit": [1.0, 2.0, 3.0]}, r"velocity_limit has shape \(3,\)"),
-        ({"velocity_limit": [1.0, 0.0]}, "joints joint1: a velocity limit that is not positive"),
+        ({"steps": 0}, "steps is 0; a positive integer"),
+        ({"limits": MotionLimits(position=(-np.inf, np.inf))}, r"joints joint0, joint1: no range of positions"),
+        ({"limits": MotionLimits(velocity=[1.0, 2.0, 3.0])}, r"limits.velocity has shape \(3,\)"),
+        ({"limits": MotionLimits(velocity=[1.0, 0.0])}, "joints joint1: a velocity limit that is not positive"),
         ({"torque_noise": -1.0}, "torque_noise is -1.0"),
-        ({"torque_limit": 1e-3}, "random postures at rest"),
-        ({"velocity_limit": np.inf, "torque_limit": np.inf}, "no limit but of its positions"),
+        ({"limits": MotionLimits(torque=1e-3)}, "random postures at rest"),
+        ({"limits": MotionLimits(velocity=np.inf, torque=np.inf)}, "no limit but of its positions"),
     ],
 )
 def test_mistakes_are_named(change, message):

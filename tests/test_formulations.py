@@ -423,6 +423,7 @@ def test_two_links_in_closed_form():
 # Joints that mimic others
 
 
+@pytest.mark.slow
 def test_mimic_joints():
     builder = ModelBuilder().add_body("a", joint=Joint(damping=0.3, armature=0.1), inertia=BodyInertia.sphere(2.0, 0.2))
     follow = Joint(axis=(1, 0, 0), mimic=Mimic("a_joint", -0.7, 0.2))
@@ -475,6 +476,7 @@ def test_mimic_joints():
             refused(model, q)
 
 
+@pytest.mark.slow
 def test_batches_of_models_in_single_precision():
     """Mapped over two models, with a batch of states, against the loops."""
     model, q, v, *_ = case("chain")

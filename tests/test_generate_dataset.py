@@ -18,8 +18,7 @@ import jaxdyn
 from experiments import generate_dataset
 from experiments._population import Controls, draw_models, draw_motion
 from jaxdyn import DataError, Model, rnea
-from jaxdyn.programs._config import read_config
-from jaxdyn.programs._files import write_durably, write_npz
+from jaxdyn.programs import read_config, write_durably, write_npz
 from jaxdyn.sysid import is_physical
 
 SMALL = (
@@ -117,6 +116,7 @@ def test_what_stopped_between_shards_goes_on_to_the_same_bytes(whole, tmp_path, 
     assert content(tmp_path) == content(whole)
 
 
+@pytest.mark.experiments
 def test_what_was_killed_goes_on_to_the_same_bytes(tmp_path):
     """SIGKILL in the middle of many shards, at a moment that nothing chose."""
     command = [sys.executable, "-m", "experiments.generate_dataset", *SMALL, "--results"]
@@ -168,7 +168,7 @@ def test_a_damaged_shard_is_made_again(whole, damage, capsys):
         path.write_bytes(data[: len(data) // 2] if damage == "cut" else data)
     assert made(whole) == 0
     state = "missing" if damage == "gone" else "damaged"
-    assert f"shard-000001.npz is {state}, and made again" in capsys.readouterr().out
+    assert f"shard-000001.npz is {state} and is made again" in capsys.readouterr().out
 
     assert content(whole) == before
 
@@ -188,6 +188,7 @@ def test_two_processes_do_not_write_one_folder(whole, capsys):
     assert "another process" in capsys.readouterr().err
 
 
+@pytest.mark.experiments
 def test_sines_in_single_precision_and_the_plot(tmp_path):
     arguments = [x for x in SMALL if x != "--no-plot"]
     arguments += ["--precision", "float32", "--results", str(tmp_path), "--shards", "1"]
@@ -219,7 +220,7 @@ def test_noise_has_its_size_and_its_corner():
         (["--population.mass.low", "2"], "population.mass is from 2 to 1.25"),
         (["--population.friction-velocity", "0"], "friction_velocity is 0"),
         (["--controls.harmonics", "0"], "controls.harmonics is 0"),
-        (["--rate", "0"], "rate is 0, but it must be positive"),
+        (["--rate", "0"], "rate is 0.0; a positive, finite number"),
         (["--duration", "0.001"], "shorter than a sample"),
         (["--seed", "-1"], "seed is -1"),
     ],

@@ -14,10 +14,17 @@ import pytest
 
 import jaxdyn
 from experiments import identify
-from jaxdyn import DataError, Model, ModelError, rnea
-from jaxdyn.cli import _identify
-from jaxdyn.programs._config import read_config
-from jaxdyn.programs._simulated_recording import Simulation, simulate
+from jaxdyn import DataError, Model, ModelError, Status, rnea
+from jaxdyn.programs import (
+    IdentifyConfig,
+    Simulation,
+    nearest_physical_model,
+    parse_arguments,
+    read_config,
+    simulate_recording,
+)
+from jaxdyn.programs._identification import draw_torques
+from jaxdyn.programs._identification_data import PreparedRecording
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares
 
 V_SCALE = 0.05
@@ -47,9 +54,9 @@ def motion(model: Model, seed: int, n: int = 300, offset: np.ndarray | float = 0
 
 
 def shape():
-    from jaxdyn.sysid.torques._torque_model import Shape
+    from jaxdyn.sysid.torques._torque_model import EffectShape
 
-    return Shape(np.full(3, V_SCALE), np.ones(3), np.zeros(3), np.zeros(3))
+    return EffectShape.default(np.full(3, V_SCALE), stribeck_velocity=1.0)
 
 
 def rms(x) -> np.ndarray:
@@ -82,7 +89,7 @@ def test_noisy_torques_are_recovered_far_below_the_noise():
     noise = np.array([0.5, 0.2, 0.05])
     noisy = dataclasses.replace(clean, tau=clean.tau + noise * np.random.default_rng(5).standard_normal((300, 3)))
     fit = fit_inverse_dynamics(prior, noisy, friction_velocity=V_SCALE)
-    assert fit.converged, fit.status
+    assert fit.converged, fit.message
     np.testing.assert_allclose(fit.sigma, noise, rtol=0.15)
     # 900 equations, at most 42 parameters: 42 / 900 of the noise's power remain on average.
     assert np.all(rms(fit.predict(test) - test.tau) < 0.4 * noise)
@@ -143,7 +150,7 @@ def test_the_gradient_vanishes_at_the_solution():
 
     def cost(at, x):
         new = at.moved(x, problem.offset_scale)
-        model, values = with_parameters(prior, layout, new.parameters(), shape(), np.ones(3))
+        model, values = with_parameters(samples, new.parameters(), np.ones(3))
         tau = values.torque(model, data.t, data.q, data.v, data.a)
         return 0.5 * np.sum((tau - data.tau) ** 2) + problem.divergence(new)
 
@@ -180,7 +187,8 @@ def test_errors():
     with pytest.raises(ModelError, match=r"link1.*nearest_physical"):
         fit_inverse_dynamics(bad, data)
     starved = fit_inverse_dynamics(prior, data, max_iterations=1, rounds=1)
-    assert "out of steps" in starved.status
+    assert starved.status == Status.OUT_OF_ITERATIONS
+    assert "max_iterations was too few in round 1" in starved.message
     assert starved.physical.all()
 
 
@@ -189,7 +197,7 @@ def test_both_engines_simulate_the_same_motion():
     arm = jaxdyn.samples.arm()
     config = Simulation(duration=0.3, harmonics=2)
     ours, mujoco = (
-        simulate(arm, dataclasses.replace(config, engine=engine), V_SCALE) for engine in ("jaxdyn", "mujoco")
+        simulate_recording(arm, dataclasses.replace(config, engine=engine), V_SCALE) for engine in ("jaxdyn", "mujoco")
     )
     assert (ours.engine, mujoco.engine) == ("jaxdyn", "MuJoCo")
     np.testing.assert_allclose(ours.exact.q, mujoco.exact.q, atol=1e-8)
@@ -202,6 +210,7 @@ SHORT = (
 )
 
 
+@pytest.mark.experiments
 def test_the_embedded_experiment_runs_end_to_end(tmp_path, capsys):
     assert identify.main([*SHORT, "--results", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
@@ -267,7 +276,7 @@ def test_a_choice_that_is_none_is_named(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(identify.DEFAULT_CONFIG.read_text().replace("seed = 0", 'engine = "bullet"'))
     with pytest.raises(DataError, match=r"simulation\.engine is 'bullet', but one of 'auto', 'mujoco', 'jaxdyn'"):
-        read_config(identify.Config, path)
+        read_config(IdentifyConfig, path)
 
 
 @pytest.mark.parametrize(
@@ -299,27 +308,25 @@ def test_data_without_its_directory(monkeypatch, capsys):
     assert "JAXDYN_DATA" in capsys.readouterr().err
 
 
-def test_the_command_line_overrides_the_file(monkeypatch):
-    seen = []
-    monkeypatch.setattr(identify, "run", seen.append)
-    assert identify.main(["--cutoff", "12.5", "--simulation.seed", "7", "--no-plot"]) == 0
-    (config,) = seen
+def test_the_command_line_overrides_the_file():
+    arguments = ["--cutoff", "12.5", "--simulation.seed", "7", "--no-plot"]
+    config = parse_arguments(IdentifyConfig, arguments, identify.DEFAULT_CONFIG, "identify", "")
     assert (config.cutoff, config.simulation.seed, config.plot, config.rate) == (12.5, 7, False, 200.0)
 
 
 def test_a_start_that_is_not_physical_is_named(capsys):
     chain = jaxdyn.samples.chain(3)
     bad = eqx.tree_at(lambda m: m.inertial_parameters, chain, chain.inertial_parameters.at[1, 9].set(9.0))
-    start = _identify.physical_start(bad)
+    start = nearest_physical_model(bad)
     assert "link1" in capsys.readouterr().out
     np.testing.assert_array_equal(start.inertial_parameters[0], chain.inertial_parameters[0])
-    assert _identify.physical_start(chain) is chain
+    assert nearest_physical_model(chain) is chain
 
 
 def test_without_matplotlib_there_is_no_plot_but_advice(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     data = Recording(np.arange(3.0), np.zeros((3, 1)), tau=np.zeros((3, 1)))
     config: Any = types.SimpleNamespace(name="", cutoff=10.0)
-    _identify.draw(tmp_path / "torque.png", config, jaxdyn.samples.pendulum(), _identify.Part(data, data.q), {})
+    draw_torques(tmp_path / "torque.png", config, jaxdyn.samples.pendulum(), PreparedRecording(data, data.q), {})
     assert "pip install 'jaxdyn[viz]'" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())

@@ -11,8 +11,8 @@ import pytest
 
 from experiments import identify_double_pendulum as experiment
 from jaxdyn import State
-from jaxdyn.programs._config import read_config
-from jaxdyn.sysid.rollouts._actuated_robot import simulated
+from jaxdyn.programs import read_config
+from jaxdyn.sysid.rollouts._actuated_robot import simulate_robot
 
 RECORDINGS = Path(os.environ.get("JAXDYN_DATA", "")) / "double_pendulum"
 ZEROS = np.array([[0.05, -0.02], [0.0, 0.03], [-0.04, 0.05]])
@@ -28,7 +28,7 @@ SMALL = (
     "0.1",
     "--calibrate",
     "0.6",
-    "--max-steps",
+    "--max-iterations",
     "40",
     "--no-plot",
     "--bootstrap",
@@ -48,7 +48,7 @@ def folder(tmp_path_factory) -> Path:
         tau = np.array([1.5, 1.0]) * np.sin(rng.uniform(3, 9, 2) * t[:, None] + rng.uniform(0, 6, 2))
         start = State(jnp.asarray(rng.uniform(-1, 1, 2)), jnp.zeros(2))
         held = jnp.asarray(0.5 * (tau[:-1] + tau[1:]))
-        motion = simulated(robot, start, held, 1 / rate, experiment.INTEGRATOR, experiment.SUBSTEPS)
+        motion = simulate_robot(robot, start, held, 1 / rate, experiment.INTEGRATOR, experiment.SUBSTEPS)
         q, v = (np.asarray(x) for x in (motion.q, motion.v))
         q, v = q + ZEROS[i] + 1e-3 * rng.standard_normal(q.shape), v + 0.02 * rng.standard_normal(v.shape)
         np.savez(out / f"run_{i}.npz", t=t, q=q, v=v, tau_measured=tau, tau_commanded=tau)
@@ -60,6 +60,7 @@ def arguments(folder: Path, results: Path, *more: str) -> list[str]:
     return [*SMALL, *noise, "--recordings", str(folder), "--results", str(results), "--held-out", "run_2", *more]
 
 
+@pytest.mark.experiments
 def test_a_simulated_pendulum(folder, tmp_path, capsys, monkeypatch):
     written = []
 
@@ -76,7 +77,7 @@ def test_a_simulated_pendulum(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.undo()
     assert experiment.main(arguments(folder, tmp_path)) == 0
     printed = capsys.readouterr().out
-    assert "goes on after step 2" in printed
+    assert "continues after step 2" in printed
     out = json.loads((tmp_path / "identify_double_pendulum" / "summary.json").read_text())["runs"]["run_2"]
     rmse = out["median_rmse"]
     assert rmse["identified"][0] < 0.3 * rmse["start"][0]
@@ -106,6 +107,7 @@ def test_a_simulated_pendulum(folder, tmp_path, capsys, monkeypatch):
     assert "config.wrong was 0.3 and is 0.1" in capsys.readouterr().err
 
 
+@pytest.mark.experiments
 def test_the_plot(folder, tmp_path):
     config = read_config(experiment.Config, experiment.DEFAULT_CONFIG)
 

@@ -10,8 +10,7 @@ import pytest
 import jaxdyn
 from experiments import identify
 from jaxdyn import DataError, to_urdf
-from jaxdyn.cli import _identify
-from jaxdyn.programs._fit_files import Kept
+from jaxdyn.programs import FitFiles, _identification
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics
 
 ROBOT = jaxdyn.samples.chain(2)
@@ -49,6 +48,7 @@ def command(data: Path, *more: str) -> list[str]:
     return [str(config), "--results", str(data / "results"), *more]
 
 
+@pytest.mark.experiments
 def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
     folder = data / "results" / "small"
 
@@ -56,9 +56,9 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_identify, "fit_inverse_dynamics", interrupted)
+        patch.setattr(_identification, "fit_inverse_dynamics", interrupted)
         assert identify.main(command(data)) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command continues" in capsys.readouterr().err
     assert sorted(x.name for x in (folder / "unfinished").iterdir()) == ["begun.json", "least squares.npz"]
     # Half way through a fit.
     with monkeypatch.context() as patch:
@@ -68,9 +68,9 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
             if state.round == 2:
                 raise KeyboardInterrupt
 
-        save = Kept.save_state
-        patch.setattr(_identify, "SAVE_EVERY", 0.0)
-        patch.setattr(Kept, "save_state", stopping)
+        save = FitFiles.save_state
+        patch.setattr(_identification, "SAVE_EVERY", 0.0)
+        patch.setattr(FitFiles, "save_state", stopping)
         assert identify.main(command(data)) == 130
     capsys.readouterr()
     # Something else is refused, not mixed.
@@ -78,9 +78,9 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
     assert "configuration.cutoff was 12.0 and is 10.0" in capsys.readouterr().err
 
     with monkeypatch.context() as patch:
-        patch.setattr(_identify, "ordinary_least_squares", interrupted)
+        patch.setattr(_identification, "ordinary_least_squares", interrupted)
         assert identify.main(command(data, "--urdf")) == 0
-    assert "physical fit: goes on in round 2 at step 1" in capsys.readouterr().out
+    assert "physical fit: continues in round 2 at step 1" in capsys.readouterr().out
     assert sorted(x.name for x in folder.iterdir()) == ["identified.urdf", "parameters.json"]
     gone_on = json.loads((folder / "parameters.json").read_text())
     assert identify.main(command(data, "--no-urdf")) == 0
@@ -105,7 +105,7 @@ def test_a_kept_fit_is_the_same(effects, tmp_path):
     arrays = recorded(ROBOT, 0)
     recording = Recording(**arrays).differentiated()
     fit = fit_inverse_dynamics(ROBOT, recording, joint_effects=effects, rounds=2)
-    kept = Kept(tmp_path / "kept", {"a": 1}, [recording])
+    kept = FitFiles(tmp_path / "kept", {"a": 1}, [recording])
     assert kept.load("fit", ROBOT, effects) is None
     kept.save("fit", fit)
     again = kept.load("fit", ROBOT, effects)
@@ -115,9 +115,9 @@ def test_a_kept_fit_is_the_same(effects, tmp_path):
     assert (again.status, again.message, again.samples) == (fit.status, fit.message, fit.samples)
     changed = Recording(**(arrays | {"tau": arrays["tau"] + 1})).differentiated()
     with pytest.raises(DataError, match=r"data was .*Delete"):
-        Kept(tmp_path / "kept", {"a": 1}, [changed])
+        FitFiles(tmp_path / "kept", {"a": 1}, [changed])
     (tmp_path / "kept" / "fit.npz").write_bytes(b"half")
-    with pytest.raises(DataError, match=r"fit\.npz: cannot be read .* to begin anew"):
+    with pytest.raises(DataError, match=r"fit\.npz: cannot be read .* to start again"):
         kept.load("fit", ROBOT, effects)
     kept.remove()
     assert not (tmp_path / "kept").exists()

@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from experiments import identify_fleet
 
 
+@pytest.mark.experiments
 def test_a_small_fleet(tmp_path, capsys):
     small = ("--robot", "pendulum", "--robots", "5", "--chunk", "3", "--duration", "1", "--segment", "0.25")
 
@@ -25,7 +28,7 @@ def test_a_small_fleet(tmp_path, capsys):
 
 def test_mistakes_are_named(tmp_path, capsys):
     assert identify_fleet.main(["--robot", "cart", "--results", str(tmp_path)]) == 2
-    assert "known: acrobot" in capsys.readouterr().err
+    assert "one of 'acrobot'" in capsys.readouterr().err
     assert identify_fleet.main(["--robots", "0", "--results", str(tmp_path)]) == 2
     assert "robots is 0" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -130,6 +130,7 @@ def test_derivatives(name):
     matches(name, model, q[0], v[0], x[0])
 
 
+@pytest.mark.slow
 def test_gradient_by_the_multiplier():
     model, q, v, x, _ = case(False)
 

@@ -17,7 +17,7 @@ from oracles import MujocoOracle, relative_error
 
 import jaxdyn
 from jaxdyn.io import load_mjcf, load_mjcf_actuators
-from jaxdyn.model._builder import compose
+from jaxdyn.spatial import compose_poses as compose
 from jaxdyn.spatial import rotation_to_quaternion
 
 STATES = 5
@@ -456,9 +456,9 @@ def test_plugins_that_exert_no_passive_force():
 
 
 def test_only_the_two_ways_to_treat_what_is_unsupported():
-    with pytest.raises(jaxdyn.ModelError, match="unsupported='ignore'"):
+    with pytest.raises(jaxdyn.ModelError, match="unsupported is 'ignore'"):
         load_mjcf(world(), unsupported="ignore")
-    with pytest.raises(jaxdyn.ModelError, match="unsupported='ignore'"):
+    with pytest.raises(jaxdyn.ModelError, match="unsupported is 'ignore'"):
         load_mjcf_actuators(world(), unsupported="ignore")
 
 

@@ -8,8 +8,7 @@ import pytest
 from urdf_texts import arm, joint, link, robot
 
 from experiments import model_zoo
-from jaxdyn.programs._compare import largest_errors
-from jaxdyn.programs._pinocchio import followers
+from jaxdyn.programs import largest_errors, mimic_leaders
 
 LIMIT = '<limit lower="-1" upper="2" effort="1" velocity="1"/>'
 FOLLOWING = robot(
@@ -50,6 +49,7 @@ def options(folder, *more: str) -> list[str]:
     return [*sources, "--states", "2", "--no-gradients", *written, *more]
 
 
+@pytest.mark.experiments
 def test_every_case_has_an_outcome(zoo):
     folder, status = zoo
     outcomes = json.loads((folder / "model_zoo" / "outcomes.json").read_text())
@@ -73,6 +73,7 @@ def test_every_case_has_an_outcome(zoo):
         assert all(0 <= error < 1e-12 for error in outcome["errors"].values())
 
 
+@pytest.mark.experiments
 def test_the_page_says_what_and_why(zoo):
     folder, _ = zoo
     page = (folder / "page.md").read_text()
@@ -86,13 +87,15 @@ def test_the_page_says_what_and_why(zoo):
     assert str(folder) not in page
 
 
+@pytest.mark.experiments
 def test_a_difference_is_the_exit_status(zoo, monkeypatch, capsys):
     folder, _ = zoo
-    monkeypatch.setattr(model_zoo, "answers", lambda model, states: {"bias": np.ones((2, 7))})
+    monkeypatch.setattr(model_zoo, "dynamics", lambda model, states: {"bias": np.ones((2, 7))})
     assert model_zoo.main(options(folder, "--only", "swing")) == 1
     assert "**DIFFERENT** bias" in capsys.readouterr().out
 
 
+@pytest.mark.experiments
 def test_a_gradient_that_is_not_finite_is_a_difference(zoo, monkeypatch, capsys):
     folder, _ = zoo
     monkeypatch.setattr(model_zoo, "gradient_is_finite", lambda model, states: False)
@@ -104,7 +107,7 @@ def test_a_gradient_that_is_not_finite_is_a_difference(zoo, monkeypatch, capsys)
     ("more", "message"),
     [
         (["--only", "nobody"], "no files to compare"),
-        (["--urdf", "/nowhere/at/all"], "/nowhere/at/all is no folder"),
+        (["--urdf", "/nowhere/at/all"], "/nowhere/at/all is not a folder"),
         (["--processes", "0"], "processes is 0"),
         (["--states", "0"], "states is 0"),
     ],
@@ -129,7 +132,7 @@ def test_a_bias_may_be_but_rounding():
 def test_lines_of_followers_are_read_without_the_library(tmp_path):
     path = tmp_path / "following.urdf"
     path.write_text(FOLLOWING)
-    assert followers(path) == {"j1": ("j3", -1.0, 0.3), "j2": ("j3", 0.5, 0.0)}
+    assert mimic_leaders(path) == {"j1": ("j3", -1.0, 0.3), "j2": ("j3", 0.5, 0.0)}
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 from jaxdyn import ModelError, ShapeError
 from jaxdyn.trajopt import (
     MPC,
+    AbstractDynamics,
     Constraint,
     ContinuousDynamics,
     ControlResidual,
@@ -23,8 +24,7 @@ from jaxdyn.trajopt import (
     Status,
     closed_loop,
 )
-from jaxdyn.trajopt.problem._disturbance import disturbed
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
+from jaxdyn.trajopt.problem import with_disturbance
 
 DT, HORIZON = 0.05, 12
 traces = 0
@@ -134,7 +134,7 @@ def at_time(p: Problem, t) -> Problem:
 
 
 # Samples compile in a fraction of the time.
-SAMPLES = PredictiveSamplingOptions(samples=16, iterations=2, sigma=2.0, knots=4)
+SAMPLES = PredictiveSamplingOptions(samples=16, max_iterations=2, sigma=2.0, knots=4)
 
 
 def test_leaves_move_by_a_function_of_time_or_by_another_problem():
@@ -209,7 +209,7 @@ class Positive(AbstractDynamics):
 @pytest.mark.parametrize("inner", [Positive(jnp.asarray(DT), jnp.asarray(0.0)), problem().dynamics])
 def test_disturbed_dynamics_arrive_displaced(inner):
     """In the tangent space; derivatives are those of the whole."""
-    off = disturbed(inner, jnp.array([0.1, -0.2]))
+    off = with_disturbance(inner, jnp.array([0.1, -0.2]))
     x, u = jnp.array([0.7, 1.2]), jnp.array([0.4])
     after = off.step(x, u, 0)
     np.testing.assert_allclose(inner.difference(inner.step(x, u, 0), after), [0.1, -0.2], atol=1e-12)

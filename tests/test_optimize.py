@@ -8,18 +8,18 @@ import pytest
 
 from experiments import optimize
 from jaxdyn import aba
-from jaxdyn.programs._config import read_config
-from jaxdyn.programs._motion_tasks import TASKS, quadrotor_actuation, quadrotor_model, task_of
+from jaxdyn.programs import TASKS, OptimizeConfig, motion_task, quadrotor_actuation, quadrotor_model, read_config
 
 CONFIGS = sorted(optimize.DEFAULT_CONFIG.parent.glob("optimize_*.toml"))
 
 
+@pytest.mark.experiments
 def test_a_small_case(tmp_path, capsys):
     arguments = ["--horizon", "40", "--solver", "predictive_sampling", "--samples", "32", "--iterations", "60"]
     assert optimize.main([*arguments, "--results", str(tmp_path)]) == 0
     folder = tmp_path / "optimize_pendulum"
     out = json.loads((folder / "summary.json").read_text())
-    task = task_of("pendulum", 40)
+    task = motion_task("pendulum", 40)
     guess = float(task.problem.total_cost(task.problem.rollout(jnp.asarray(task.us)), jnp.asarray(task.us)))
     assert out["cost"] < 0.7 * guess
     with np.load(folder / "trajectory.npz") as file:
@@ -32,7 +32,7 @@ def test_a_small_case(tmp_path, capsys):
 
 
 def test_every_configuration_names_a_task():
-    tasks = {read_config(optimize.Config, path).task for path in CONFIGS}
+    tasks = {read_config(OptimizeConfig, path).task for path in CONFIGS}
     assert tasks == set(TASKS)
 
 

@@ -10,11 +10,12 @@ import pytest
 
 import jaxdyn
 from jaxdyn import ModelError, ShapeError, State
-from jaxdyn.simulate import DivergenceError
-from jaxdyn.simulate._rollout import _compiled
-from jaxdyn.simulate._segments import scan_in_segments, segment_length
+from jaxdyn.simulate import DivergenceError, RolloutOptions
+from jaxdyn.simulate._checkpointed_scan import scan_in_segments, segment_length
+from jaxdyn.simulate._loop import run
 
 MODEL = jaxdyn.samples.cartpole()
+CHECK = RolloutOptions(check=True)
 START = State(jnp.array([0.0, 0.1]), jnp.array([[0.1, 0.0], [0.0, 0.2], [0.3, 0.0]]))
 CONTROLS = jnp.asarray(np.random.default_rng(0).normal(size=(3, 12, 2)))
 
@@ -70,6 +71,7 @@ class Network(eqx.Module):
         return carry, self.scale * jax.vmap(self.mlp)(observed)
 
 
+@pytest.mark.slow
 def test_network_learns_without_compiling_again():
     start = State(jnp.broadcast_to(START.q, (3, 2)), START.v)
     network = Network(eqx.nn.MLP(4, 2, 8, 1, key=jax.random.key(0)))
@@ -77,11 +79,11 @@ def test_network_learns_without_compiling_again():
     def loss(network):
         return jnp.sum(jaxdyn.rollout(MODEL, start, network, 0.02, steps=12).final.q ** 2)
 
-    before = _compiled._cache_size()
+    before = run._cache_size()
     value = loss(network)
     changed = jax.tree.map(lambda x: x * 1.1 if eqx.is_array(x) else x, network)
     assert not np.allclose(loss(changed), value)
-    assert _compiled._cache_size() == before + 1
+    assert run._cache_size() == before + 1
 
     gradient = eqx.filter_jit(eqx.filter_grad(loss))(network)
     direction = jax.tree.map(lambda g: jnp.cos(jnp.arange(g.size)).reshape(g.shape), gradient)
@@ -115,8 +117,9 @@ def gradient(save_every, checkpoint):
     """Of a function of the last sample, by the start and the torques."""
 
     def loss(start, u):
+        options = RolloutOptions(checkpoint=checkpoint)
         trajectory = jaxdyn.rollout(
-            MODEL, start, u, 0.02, save_every=save_every, checkpoint=checkpoint, sensors=lambda m, s, t: t * s.q * s.v
+            MODEL, start, u, 0.02, save_every=save_every, sensors=lambda m, s, t: t * s.q * s.v, options=options
         )
         return jnp.sum(trajectory.final.q**2) + jnp.sum(trajectory.sensors[:, -1])
 
@@ -137,6 +140,7 @@ def test_checkpoints_change_no_gradient(save_every, checkpoint, gradient_without
     same(gradient(save_every, checkpoint), gradient_without_segments, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_checkpoints_bound_the_memory():
     start = State(jnp.zeros((64, 2)), jnp.zeros((64, 2)))
 
@@ -145,8 +149,9 @@ def test_checkpoints_bound_the_memory():
 
     def temporary(checkpoint):
         def loss(start):
-            options = {"steps": 900, "save_every": 900, "checkpoint": checkpoint}
-            return jnp.sum(jaxdyn.rollout(MODEL, start, push, 0.01, **options).final.q ** 2)
+            options = RolloutOptions(checkpoint=checkpoint)
+            final = jaxdyn.rollout(MODEL, start, push, 0.01, steps=900, save_every=900, options=options).final
+            return jnp.sum(final.q**2)
 
         analysis = jax.jit(jax.grad(loss)).lower(start).compile().memory_analysis()
         assert analysis is not None
@@ -176,18 +181,18 @@ def test_scan_in_segments_is_scan():
 def test_divergence_names_the_element_and_the_step():
     bad_start = dataclasses.replace(START, v=START.v.at[2, 0].set(jnp.nan))
     with pytest.raises(DivergenceError) as caught:
-        jaxdyn.rollout(MODEL, bad_start, CONTROLS, 0.01, check=True)
+        jaxdyn.rollout(MODEL, bad_start, CONTROLS, 0.01, options=CHECK)
     for word in ("1 of 3", "batch element 2", "initial state"):
         assert word in str(caught.value)
 
     bad_torques = CONTROLS.at[1, 7, 0].set(jnp.inf)
     with pytest.raises(DivergenceError) as caught:
-        jaxdyn.rollout(MODEL, START, bad_torques, 0.01, check=True)
+        jaxdyn.rollout(MODEL, START, bad_torques, 0.01, options=CHECK)
     for word in ("batch element 1", "step 7", "t = 0.08", "torques"):
         assert word in str(caught.value)
     # Two batch axes, and numbers that grow until they are none.
     with pytest.raises(DivergenceError) as caught:
-        jaxdyn.rollout(MODEL, START, lambda c, s, t: (c, 1e30 * s.v**3), 0.01, steps=9, check=True)
+        jaxdyn.rollout(MODEL, START, lambda c, s, t: (c, 1e30 * s.v**3), 0.01, steps=9, options=CHECK)
     assert "3 of 3" in str(caught.value)
     assert "initial" not in str(caught.value)
     # Without a check, what was asked for.
@@ -196,7 +201,7 @@ def test_divergence_names_the_element_and_the_step():
 
 def test_divergence_is_reported_from_within_transformations():
     def last(u):
-        return jaxdyn.rollout(MODEL, START, u, 0.01, check=True).final.q
+        return jaxdyn.rollout(MODEL, START, u, 0.01, options=CHECK).final.q
 
     good, bad = CONTROLS, CONTROLS.at[1, 7, 0].set(jnp.nan)
     program = jax.jit(last)
@@ -218,6 +223,7 @@ def test_single_precision_stays_single():
 
 
 CONSTANT = jnp.zeros((4, 2))
+WRONG = RolloutOptions("all"), RolloutOptions(sharding=jax.devices()[0])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +232,11 @@ CONSTANT = jnp.zeros((4, 2))
         (lambda s: jaxdyn.rollout(MODEL, s, CONSTANT[:, :1], 0.1), ShapeError, ["controls", "(4, 1)", "nv = 2"]),
         (lambda s: jaxdyn.rollout(MODEL, s, CONSTANT, 0.1, steps=5), ShapeError, ["5", "4 rows"]),
         (lambda s: jaxdyn.rollout(MODEL, s, CONSTANT, 0.1, save_every=3), ModelError, ["save_every", "3", "4 steps"]),
-        (lambda s: jaxdyn.rollout(MODEL, s, CONSTANT, 0.1, checkpoint="all"), ModelError, ["'all'", "'sqrt'"]),
+        (
+            lambda s: jaxdyn.rollout(MODEL, s, CONSTANT, 0.1, options=RolloutOptions("all")),
+            ModelError,
+            ["'all'", "'sqrt'"],
+        ),
         (lambda s: jaxdyn.rollout(MODEL, s, CONSTANT, 0.1, policy_state=0), ModelError, ["policy_state", "array"]),
         (lambda s: jaxdyn.rollout(MODEL, s, lambda c, s, t: (c, s.v), 0.1), ModelError, ["steps"]),
         (lambda s: jaxdyn.rollout(MODEL, s, lambda c, s, t: s.v, 0.1, steps=2), ShapeError, ["pair"]),
@@ -237,7 +247,11 @@ CONSTANT = jnp.zeros((4, 2))
             ["policy_state", "float", "int"],
         ),
         (lambda s: jaxdyn.rollout(MODEL, State(s.q[:1], s.v), CONSTANT, 0.1), ShapeError, ["state.q", "nq = 2"]),
-        (lambda s: jaxdyn.rollout(MODEL, s, CONSTANT, 0.1, sharding=jax.devices()[0]), ModelError, ["NamedSharding"]),
+        (
+            lambda s: jaxdyn.rollout(MODEL, s, CONSTANT, 0.1, options=RolloutOptions(sharding=jax.devices()[0])),
+            ModelError,
+            ["NamedSharding"],
+        ),
         (
             lambda s: jaxdyn.rollout(MODEL, State(s.q, s.v[None]), CONSTANT, 0.1, sensors=lambda m, s, t: jnp.zeros(7)),
             ShapeError,

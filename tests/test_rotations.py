@@ -11,15 +11,30 @@ from scipy.spatial.transform import Rotation
 
 from jaxdyn import ShapeError
 from jaxdyn.spatial import (
+    IDENTITY_POSE,
     SE3,
+    Inertia,
     Mat3,
+    Pose,
     Quaternion,
     Vec3,
+    axis_angle_to_quaternion,
+    compose_poses,
+    inertia_elements,
+    inertia_matrix,
+    invert_pose,
+    multiply_quaternions,
+    pose_array,
+    quaternion_to_rotation,
+    quaternion_to_rpy,
     rotation_to_quaternion,
+    rpy_to_quaternion,
     so3_exp,
     so3_left_jacobian_apply,
     so3_left_jacobian_solve,
     so3_log,
+    transform_inertial_parameters,
+    transform_points,
 )
 
 # The series for exp end at an angle of 1/2 (at 1 for a half angle), the series for log at 2 atan(1/100).
@@ -172,10 +187,13 @@ def test_quaternion_of_a_rotation():
 
 def test_rotation_to_quaternion_in_numpy():
     R = np.concatenate([random_rotations(30), Rotation.from_rotvec(VECTORS[::5]).as_matrix(), half_turn(AXES)])
-    q = np.array([rotation_to_quaternion(r) for r in R])
+    q = rotation_to_quaternion(R)
+    assert isinstance(q, np.ndarray)
     assert q.dtype == np.float64
     assert (q[:, 0] >= 0).all()
     same_up_to_sign(q, np.roll(Rotation.from_matrix(R).as_quat(), 1, axis=-1), atol=5e-15)
+    np.testing.assert_allclose(rotation_to_quaternion(R[0]), q[0], rtol=0, atol=1e-15)
+    same_up_to_sign(rotation_to_quaternion(jnp.asarray(R)), q, atol=5e-15)
 
 
 def test_rotation_to_quaternion_takes_the_nearest_rotation():
@@ -188,12 +206,96 @@ def test_rotation_to_quaternion_takes_the_nearest_rotation():
 
 @pytest.mark.parametrize(
     "bad",
-    [np.eye(4), np.zeros((3, 3)), 1.01 * np.eye(3), np.diag([1.0, 1, -1]), np.full((3, 3), np.nan), np.eye(3)[None]],
-    ids=["4x4", "zero", "scaled", "mirror", "nan", "batched"],
+    [np.eye(4), np.zeros((3, 3)), 1.01 * np.eye(3), np.diag([1.0, 1, -1]), np.full((3, 3), np.nan), np.eye(3)[0]],
+    ids=["4x4", "zero", "scaled", "mirror", "nan", "row"],
 )
 def test_rotation_to_quaternion_refuses_what_is_no_rotation(bad):
     with pytest.raises(ShapeError, match="not a rotation matrix"):
         rotation_to_quaternion(bad)
+
+
+# Arrays with trailing axes, in NumPy and in JAX
+
+
+def in_both(function, *arrays):
+    """Return the result for NumPy arrays, after comparing that for JAX arrays with it."""
+    result = function(*arrays)
+    assert isinstance(result, np.ndarray)
+    assert result.dtype == np.float64
+    compiled = jax.jit(function)(*arrays)
+    assert isinstance(compiled, jax.Array)
+    np.testing.assert_allclose(compiled, result, rtol=0, atol=1e-14)
+    return result
+
+
+def homogeneous(poses) -> np.ndarray:
+    out = np.zeros((*poses.shape[:-1], 4, 4))
+    out[..., :3, :3] = (
+        Rotation.from_quat(np.roll(poses[..., 3:], -1, axis=-1).reshape(-1, 4))
+        .as_matrix()
+        .reshape(*poses.shape[:-1], 3, 3)
+    )
+    out[..., :3, 3], out[..., 3, 3] = poses[..., :3], 1
+    return out
+
+
+def test_poses_as_arrays_compose_like_homogeneous_matrices():
+    a, b = random_poses(20, 1), random_poses(20, 2)
+    composed = in_both(compose_poses, a, b)
+    np.testing.assert_allclose(homogeneous(composed), homogeneous(a) @ homogeneous(b), rtol=0, atol=1e-14)
+    inverse = in_both(invert_pose, a)
+    np.testing.assert_allclose(homogeneous(inverse), np.linalg.inv(homogeneous(a)), rtol=0, atol=1e-14)
+    product = in_both(multiply_quaternions, a[:, 3:], b[:, 3:])
+    np.testing.assert_allclose(composed, pose_array(composed[:, :3], product), rtol=0, atol=0)
+    points = in_both(transform_points, a[:, None], b[:5, :3])
+    expected = homogeneous(a)[:, None] @ np.append(b[:5, :3], np.ones((5, 1)), axis=1)[..., None]
+    np.testing.assert_allclose(points, expected[..., :3, 0], rtol=0, atol=1e-14)
+
+
+def test_composition_with_the_identity_is_exact():
+    a = random_poses(5, 3)
+    np.testing.assert_array_equal(compose_poses(IDENTITY_POSE, a), a)
+    np.testing.assert_array_equal(compose_poses(a, IDENTITY_POSE), a)
+
+
+def test_quaternions_as_arrays_are_rotations():
+    q = np.random.default_rng(4).normal(size=(3, 6, 4))
+    R = in_both(quaternion_to_rotation, q)
+    np.testing.assert_allclose(R, np.asarray(rotation_of(q)), rtol=0, atol=2e-15)
+    single = quaternion_to_rotation(jnp.asarray(q, jnp.float32))
+    assert single.dtype == jnp.float32
+    np.testing.assert_allclose(single, R, rtol=0, atol=2e-6)
+    whole = quaternion_to_rotation([1, 0, 0, 1])
+    np.testing.assert_allclose(whole, [[0, -1, 0], [1, 0, 0], [0, 0, 1]], rtol=0, atol=1e-15)
+
+
+def test_roll_pitch_yaw_as_arrays():
+    rpy = np.random.default_rng(5).uniform(-4, 4, size=(20, 3))
+    q = in_both(rpy_to_quaternion, rpy)
+    same_up_to_sign(q, np.roll(Rotation.from_euler("xyz", rpy).as_quat(), 1, axis=-1), atol=2e-15)
+    same_up_to_sign(rpy_to_quaternion(in_both(quaternion_to_rpy, q)), q, atol=2e-15)
+    # No yaw is distinguished here.
+    for pitch in (0.5 * np.pi, -0.5 * np.pi):
+        q = rpy_to_quaternion([0.3, pitch, -0.8])
+        same_up_to_sign(rpy_to_quaternion(quaternion_to_rpy(q)), q, atol=2e-15)
+
+
+def test_axis_and_angle_as_arrays():
+    angles = np.linspace(-4, 4, len(AXES))
+    q = in_both(axis_angle_to_quaternion, 3.0 * AXES, angles)
+    expected = Rotation.from_rotvec(angles[:, None] * AXES).as_matrix()
+    np.testing.assert_allclose(quaternion_to_rotation(q), expected, rtol=0, atol=2e-15)
+
+
+def test_inertial_parameters_as_arrays():
+    rng = np.random.default_rng(6)
+    parameters, poses = rng.normal(size=(7, 10)), random_poses(7, 8)
+    moved = in_both(transform_inertial_parameters, parameters, poses)
+    expected = Inertia.from_parameters(parameters).moved(Pose.from_vector(poses))
+    np.testing.assert_allclose(moved[:, 1:4], expected.first_moment.to_array(), rtol=0, atol=1e-14)
+    J = expected.rotational.to_mat3().to_array()
+    np.testing.assert_allclose(inertia_matrix(moved), J, rtol=0, atol=3e-14)
+    np.testing.assert_array_equal(inertia_elements(inertia_matrix(parameters)), parameters[:, 4:])
 
 
 # SE(3)

@@ -1,6 +1,5 @@
 """Solvers by samples: near the optimum where it is known, within bounds, and with a status that is true."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,12 +23,12 @@ from jaxdyn.trajopt import (
     mppi,
     predictive_sampling,
 )
-from jaxdyn.trajopt.sampling._sampling import spline_matrix
+from jaxdyn.trajopt.sampling import spline_matrix
 
 HORIZON = 12
 SOLVERS = {
-    "mppi": (mppi, MPPIOptions(samples=128, iterations=100, sigma=0.3, patience=10)),
-    "cem": (cem, CEMOptions(samples=128, elites=16, iterations=100, patience=10)),
+    "mppi": (mppi, MPPIOptions(samples=128, max_iterations=100, sigma=0.3, patience=10)),
+    "cem": (cem, CEMOptions(samples=128, elites=16, max_iterations=100, patience=10)),
     "predictive_sampling": (predictive_sampling, PredictiveSamplingOptions(samples=64, sigma=0.2, knots=8)),
 }
 
@@ -102,11 +101,11 @@ def test_batches_are_the_single_solves(name):
 
 
 def test_statuses_are_true():
-    options = MPPIOptions(samples=32, iterations=3)
+    options = MPPIOptions(samples=32, max_iterations=3)
     assert mppi(problem(), options=options).status == Status.OUT_OF_ITERATIONS
     # The time is too short to be 50 m away.
     far = [Constraint(Selected(StateResidual(), [0]), 50.0, np.inf)]
-    stalled = mppi(problem(constraints=far), options=MPPIOptions(samples=32, iterations=200, patience=5))
+    stalled = mppi(problem(constraints=far), options=MPPIOptions(samples=32, max_iterations=200, patience=5))
     assert stalled.status == Status.STALLED
     assert float(stalled.residuals.violation) > 40
     nothing = FunctionCost(lambda x, u, t, params: jnp.sqrt(-1 - u[0] ** 2))
@@ -136,7 +135,7 @@ def test_numbers_do_not_compile_again():
     for k, sigma in enumerate((0.3, 0.2)):
         p = problem(limit=1.0 + k, costs=[FunctionCost(counted, jnp.asarray(0.1 + k))])
         before = traces
-        mppi(p, options=MPPIOptions(samples=8, iterations=2 + k, sigma=sigma), key=jax.random.key(k))
+        mppi(p, options=MPPIOptions(samples=8, max_iterations=2 + k, sigma=sigma), key=jax.random.key(k))
         # The problem's own checks trace the cost; the solver only the first time.
         if k == 1:
             assert traces == before
@@ -176,4 +175,3 @@ def test_mistakes_are_named():
         mppi(problem(), options=MPPIOptions(samples=4, sigma=np.ones(3)))
     with pytest.raises(ShapeError, match="us has shape"):
         mppi(problem(), np.ones((3, 1)))
-    assert eqx.is_array(MPPIOptions().as_arrays().temperature)

@@ -11,8 +11,10 @@ from test_identify import V_SCALE, motion, rms, truth_and_prior
 
 import jaxdyn
 from jaxdyn import DataError, ModelError, aba
+from jaxdyn._status import Status
 from jaxdyn.simulate import Actuation, State
 from jaxdyn.sysid import (
+    CandidateWeights,
     JointEffects,
     JointEffectValues,
     Recording,
@@ -24,7 +26,7 @@ from jaxdyn.sysid import (
     ordinary_least_squares,
 )
 from jaxdyn.sysid.torques._physical_fit import minimize, start_at
-from jaxdyn.sysid.torques._torque_model import Samples, Shape
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 
 EFFECTS = JointEffects(stribeck=True, load=["joint1"], spring=["joint2"])
 
@@ -157,13 +159,12 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(loss):
     effects = dataclasses.replace(EFFECTS, stribeck=False, friction_delay=["joint0"], gain=["joint2"])
 
     def fit(**more):
-        chosen = {"prior_weights": (0.1, 10.0), "folds": 2, "rounds": 4, "loss": loss}
+        chosen = {"prior_weight": CandidateWeights((0.1, 10.0), folds=2), "rounds": 4, "loss": loss}
         return fit_inverse_dynamics(
             prior,
             data,
             joint_effects=effects,
             friction_velocity=V_SCALE,
-            prior_weight="cross-validated",
             **chosen,
             **more,
         )
@@ -280,9 +281,7 @@ def test_cross_validation_trusts_a_prior_that_is_right():
     assert right.best >= 1.0
     assert right.largest_within_one_standard_error >= right.best
     assert cross_validate(wrong, many, friction_velocity=V_SCALE, prior_weights=weights).best < 1e5
-    fit = fit_inverse_dynamics(
-        wrong, many, friction_velocity=V_SCALE, prior_weight="cross-validated", prior_weights=weights
-    )
+    fit = fit_inverse_dynamics(wrong, many, friction_velocity=V_SCALE, prior_weight=CandidateWeights(weights))
     assert fit.prior_weight in weights[:2]
     assert "cross-validation" in fit.message
 
@@ -292,11 +291,10 @@ def test_the_fit_is_the_optimum_of_the_semidefinite_program():
     truth, prior, offset = truth_and_prior()
     data = motion(truth, 21, n=100, offset=offset)
     data = dataclasses.replace(data, tau=data.tau + np.random.default_rng(22).normal(size=(100, 3)))
-    one = np.ones(3)
-    samples = Samples(prior, data, JointEffects(), Shape(V_SCALE * one, one, 0 * one, 0 * one))
-    problem = start_at(prior, samples, 0.3, 0.2).with_data(samples.compressed()[0], 0.5 * one, samples.layout)
+    samples = Samples(prior, data, JointEffects(), EffectShape.default(np.full(3, V_SCALE)))
+    problem = start_at(prior, samples, 0.3, 0.2).with_data(samples.compressed()[0], np.full(3, 0.5), samples.layout)
     found = minimize(problem, problem.prior, 100, lambda *_: None)
-    assert found.status == "converged"
+    assert found.status == Status.CONVERGED
     assert found.steps < 100
     assert found.cost == pytest.approx(convex_optimum(problem), rel=1e-6)
 

@@ -10,8 +10,9 @@ from convex_optimum import convex_optimum
 from robots import robot_path
 
 from jaxdyn import Model
+from jaxdyn._status import Status
 from jaxdyn.io import load_urdf
-from jaxdyn.programs._simulated_recording import Simulation, simulate
+from jaxdyn.programs import Simulation, simulate_recording
 from jaxdyn.sysid import (
     JointEffects,
     JointEffectValues,
@@ -21,7 +22,7 @@ from jaxdyn.sysid import (
     ordinary_least_squares,
 )
 from jaxdyn.sysid.torques._physical_fit import minimize, start_at
-from jaxdyn.sysid.torques._torque_model import Samples, Shape
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 
 DATA = os.environ.get("JAXDYN_DATA")
 recorded = pytest.mark.skipif(not DATA, reason="JAXDYN_DATA does not name the recorded data")
@@ -79,14 +80,13 @@ def test_panda_fit_is_the_optimum_of_the_semidefinite_program():
     folder = Path(str(DATA)) / "panda_exciting"
     model = load_urdf(folder / "panda_no_gripper.urdf")
     train, _ = prepared(load_npz(folder / "first_14s.npz").between(0, 10), 10.0)
-    one, zero = np.ones(model.nv), np.zeros(model.nv)
-    samples = Samples(model, train, JointEffects(), Shape(FRICTION_VELOCITY * one, one, zero, zero))
+    samples = Samples(model, train, JointEffects(), EffectShape.default(np.full(model.nv, FRICTION_VELOCITY)))
     (data,) = samples.compressed()
     start = start_at(model, samples, 0.1, 0.1)
     first = minimize(start.with_data(data, samples.torque_scale, samples.layout), start.prior, 200, lambda *_: None)
     problem = start.with_data(data, data.residual_rms(first.point.parameters()), samples.layout)
     found = minimize(problem, start.prior, 200, lambda *_: None)
-    assert found.status == "converged"
+    assert found.status == Status.CONVERGED
     assert found.steps < 100
     assert found.cost == pytest.approx(convex_optimum(problem), rel=1e-6)
 
@@ -129,11 +129,11 @@ def test_parameters_of_an_arm_simulated_by_another_engine_come_back():
     pytest.importorskip("mujoco")
     nominal = load_urdf(robot_path("ur5"))
     config = Simulation(duration=20.0, timestep=0.001, engine="mujoco", seed=1)
-    made = simulate(nominal, config, FRICTION_VELOCITY)
+    made = simulate_recording(nominal, config, FRICTION_VELOCITY)
     exact = made.exact
     assert exact.tau is not None
     # Another robot's motion, on which no fit has seen this one.
-    other = simulate(nominal, dataclasses.replace(config, seed=2), FRICTION_VELOCITY).exact
+    other = simulate_recording(nominal, dataclasses.replace(config, seed=2), FRICTION_VELOCITY).exact
     values = dataclasses.replace(JointEffectValues.none(made.truth), offset=made.offset)
     other = dataclasses.replace(other, tau=values.torque(made.truth, other.t, other.q, other.v, other.a))
     rng = np.random.default_rng(3)

@@ -12,8 +12,7 @@ import pytest
 
 from experiments import train_policy
 from jaxdyn import State
-from jaxdyn.programs._config import read_config
-from jaxdyn.programs._files import write_durably
+from jaxdyn.programs import read_config, write_durably
 
 # A motor that can lift the rod: half a second of training is enough to see that it learns.
 SMALL = (
@@ -39,6 +38,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {x.name: x.read_bytes() for x in folder.iterdir() if x.suffix == ".npz"}
 
 
+@pytest.mark.experiments
 def test_training_lowers_the_cost_and_saves_the_policy(whole):
     out = json.loads((whole / "summary.json").read_text())
     assert out["cost"]["final"] < 0.6 * out["cost"]["initial"]
@@ -49,6 +49,7 @@ def test_training_lowers_the_cost_and_saves_the_policy(whole):
         assert file["costs"][-10:].mean() < 0.8 * file["costs"][:10].mean()
 
 
+@pytest.mark.experiments
 def test_a_saved_policy_is_the_one_that_was_trained(whole):
     model, policy = train_policy.load_policy(whole)
     out = json.loads((whole / "summary.json").read_text())
@@ -63,6 +64,7 @@ def test_a_saved_policy_is_the_one_that_was_trained(whole):
     assert torque.dtype == jnp.float32
 
 
+@pytest.mark.experiments
 def test_an_interrupted_training_ends_with_the_same_bytes(whole, tmp_path, monkeypatch, capsys):
     written = []
 
@@ -78,24 +80,27 @@ def test_an_interrupted_training_ends_with_the_same_bytes(whole, tmp_path, monke
     monkeypatch.undo()
     assert not (tmp_path / "train_policy" / "policy.npz").exists()
     assert trained(tmp_path) == 0
-    assert "goes on after iteration 20" in capsys.readouterr().out
+    assert "continues after iteration 20" in capsys.readouterr().out
     assert content(tmp_path / "train_policy") == content(whole)
 
 
+@pytest.mark.experiments
 def test_a_finished_training_is_not_repeated(whole, capsys):
     before = content(whole)
     assert trained(whole.parent) == 0
     printed = capsys.readouterr().out
-    assert "goes on after iteration 60" in printed
+    assert "continues after iteration 60" in printed
     assert "% of 50 random starts" in printed
     assert content(whole) == before
 
 
+@pytest.mark.experiments
 def test_another_configuration_is_refused(whole, capsys):
     assert trained(whole.parent, "--learning-rate", "0.1") == 2
     assert "config.learning_rate was 0.01 and is 0.1" in capsys.readouterr().err
 
 
+@pytest.mark.experiments
 @pytest.mark.parametrize("damage", ["cut", "bit", "other"])
 def test_a_damaged_checkpoint_is_refused(whole, tmp_path, damage, capsys):
     folder = tmp_path / "train_policy"
@@ -115,23 +120,25 @@ def test_a_damaged_checkpoint_is_refused(whole, tmp_path, damage, capsys):
     assert "checkpoint.npz: not a checkpoint" in capsys.readouterr().err
 
 
+@pytest.mark.experiments
 def test_the_plot(whole, tmp_path):
     model, policy = train_policy.load_policy(whole)
     config = train_policy.Config(**json.loads((whole / "summary.json").read_text())["config"])
     motion = train_policy.evaluate(config, model, policy).motion
-    training = train_policy.beginning(config)._replace(costs=np.ones(5))
+    training = train_policy.initial_training(config)._replace(costs=np.ones(5))
     train_policy.draw(tmp_path / "swing-up.png", config, training, motion)
     assert (tmp_path / "swing-up.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_success_is_upright_and_still():
     angle, speed = np.array([0.0, 0.05, 0.2, 0.05]), np.array([0.0, 0.05, 0.0, 0.5])
-    nothing = train_policy.beginning(read_config(train_policy.Config, train_policy.DEFAULT_CONFIG))
+    nothing = train_policy.initial_training(read_config(train_policy.Config, train_policy.DEFAULT_CONFIG))
     test = train_policy.Test(0.0, nothing, angle, speed)
     np.testing.assert_array_equal(test.success, [True, True, False, False])
     assert test.success_rate == pytest.approx(1 / 3)
 
 
+@pytest.mark.experiments
 def test_the_gradient_of_the_roll_out_is_that_of_differences(whole):
     model, policy = train_policy.load_policy(whole)
     config = train_policy.Config(**json.loads((whole / "summary.json").read_text())["config"])
@@ -143,7 +150,7 @@ def test_the_gradient_of_the_roll_out_is_that_of_differences(whole):
     def value(bias):
         changed = eqx.tree_at(lambda p: p.network.layers[-1].bias, policy, bias)
         changed = jax.tree.map(lambda x: x.astype(jnp.float64) if eqx.is_array(x) else x, changed)
-        motor = train_policy.driven(changed, model)
+        motor = train_policy.actuate(changed, model)
         motion = train_policy.rollout(model, start, motor, 0.05, steps=20, policy_state=motor.init(start))
         return train_policy.cost(config, motion)
 
@@ -155,7 +162,7 @@ def test_the_gradient_of_the_roll_out_is_that_of_differences(whole):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--torque-limit", "0"], "torque_limit is 0, but it must be positive"),
+        (["--torque-limit", "0"], "torque_limit is 0.0; a positive, finite number"),
         (["--duration", "0.01"], "shorter than a step"),
         (["--test-duration", "0.5"], "its last second is judged"),
         (["--seed", "-1"], "seed is -1"),
@@ -168,6 +175,7 @@ def test_mistakes_are_named(tmp_path, capsys, arguments, message):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.experiments
 def test_a_cost_that_is_not_finite_ends_the_training(tmp_path, monkeypatch, capsys):
     model = train_policy.pendulum
     monkeypatch.setattr(

@@ -31,10 +31,8 @@ from jaxdyn.trajopt import (
     TimeVarying,
     ddp,
 )
-from jaxdyn.trajopt.ddp._augmented_lagrangian import Expansion
-from jaxdyn.trajopt.ddp._control_box import backward_in_box
-from jaxdyn.trajopt.ddp._riccati import backward, without_bounds
-from jaxdyn.trajopt.problem._costs import Quadratic
+from jaxdyn.trajopt.ddp import Expansion, backward, backward_associative, backward_in_box
+from jaxdyn.trajopt.problem import Quadratic
 
 TIGHT = DDPOptions(tolerance=1e-15, constraint_tolerance=1e-11)
 
@@ -318,7 +316,7 @@ def linear_quadratic() -> Expansion:
 
 def test_associative_scan_is_the_recursion():
     e = linear_quadratic()
-    for one, other in zip(jax.jit(backward)(e, 1e-2), jax.jit(without_bounds)(e, 1e-2), strict=True):
+    for one, other in zip(jax.jit(backward)(e, 1e-2), jax.jit(backward_associative)(e, 1e-2), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
 
 
@@ -426,7 +424,7 @@ def test_bad_input():
     target = QuadraticCost(FramePositionResidual("no such", np.zeros(3)))
     with pytest.raises(UnknownNameError, match="no frame named 'no such'"):
         Problem(ModelDynamics(model, 0.1), np.zeros(2), 5, terminal_costs=[target])
-    with pytest.raises(ModelError, match="no integrator named"):
+    with pytest.raises(ModelError, match="integrator is 'rk5'"):
         ModelDynamics(model, 0.1, integrator="rk5")
     with pytest.raises(ShapeError, match="us has shape"):
         ddp(make(), np.zeros((4, 1)))
@@ -434,3 +432,55 @@ def test_bad_input():
         DDPOptions(hessian="exact")
     with pytest.raises(ModelError, match="not finite at stage 0"):
         ddp(Problem(dynamics, x0, 5, stage_costs=[FunctionCost(lambda x, u, t, p: jnp.log(x[0] - 1))]))
+
+
+def pushed_pendulum(f_ext) -> Problem:
+    """A short swing of a double pendulum under external wrenches."""
+    up = QuadraticCost(StateResidual(np.array([0.4, -0.2, 0.0, 0.0])), 2.0)
+    dynamics = ModelDynamics(samples.double_pendulum(), 0.05, f_ext=f_ext)
+    effort = QuadraticCost(ControlResidual(), 0.1)
+    return Problem(dynamics, np.array([0.1, 0.2, 0.0, 0.3]), 4, stage_costs=[effort], terminal_costs=[up])
+
+
+def test_external_wrenches_act_on_the_robot():
+    """Zero wrenches change nothing, rows are those of their stages, and gradients are finite differences."""
+    rng = np.random.default_rng(0)
+    x, u = jnp.array([0.1, 0.2, -0.3, 0.3]), jnp.array([0.5, -0.2])
+    nb = samples.double_pendulum().nb
+    plain, zero = pushed_pendulum(None).dynamics, pushed_pendulum(np.zeros((nb, 6))).dynamics
+    np.testing.assert_allclose(zero.step(x, u, 0), plain.step(x, u, 0), atol=1e-14)
+    for ours, other in zip(zero.linearize(x, u, 0, x), plain.linearize(x, u, 0, x), strict=True):
+        np.testing.assert_allclose(ours, other, atol=1e-12)
+    wrenches, us = rng.normal(size=(4, nb, 6)), jnp.asarray(rng.normal(size=(4, 2)))
+    varying = pushed_pendulum(wrenches)
+    constant = pushed_pendulum(wrenches[2]).dynamics
+    np.testing.assert_allclose(varying.dynamics.step(x, u, 2), constant.step(x, u, 0), atol=1e-14)
+    assert np.abs(varying.dynamics.step(x, u, 2) - plain.step(x, u, 2)).max() > 1e-3
+
+    def cost(f_ext):
+        problem = eqx.tree_at(lambda p: p.dynamics.f_ext, varying, f_ext)
+        return problem.total_cost(problem.rollout(us), us)
+
+    value, gradient = jax.jit(cost), jax.jit(jax.grad(cost))(jnp.asarray(wrenches))
+    direction, h = rng.normal(size=wrenches.shape), 1e-6
+    difference = (value(wrenches + h * direction) - value(wrenches - h * direction)) / (2 * h)
+    np.testing.assert_allclose((gradient * direction).sum(), difference, rtol=1e-7)
+    with pytest.raises(ShapeError, match="f_ext has shape"):
+        pushed_pendulum(np.zeros((nb + 1, 6)))
+    with pytest.raises(ShapeError, match="f_ext has 3 rows, but the horizon has 4 stages"):
+        pushed_pendulum(wrenches[:3])
+    with pytest.raises(ModelError, match="the same at all stages"):
+        varying.dynamics.rate(x, u, 0.0)
+
+
+@pytest.mark.slow
+def test_derivative_of_a_solution_by_external_wrenches():
+    wrenches = jnp.asarray(np.random.default_rng(1).normal(size=(samples.double_pendulum().nb, 6)))
+
+    def outcome(s):
+        solution = ddp(pushed_pendulum(s * wrenches), options=TIGHT)
+        return solution.cost + solution.us.sum()
+
+    both = jax.jit(jax.value_and_grad(outcome))
+    plus, minus = (both(1.0 + h)[0] for h in (1e-5, -1e-5))
+    np.testing.assert_allclose(both(1.0)[1], (plus - minus) / 2e-5, rtol=1e-5)

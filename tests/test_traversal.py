@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from jaxdyn.spatial import Mat3, Pose, Vec3
-from jaxdyn.tree import _walks
-from jaxdyn.tree._tree import Tree
-from jaxdyn.tree._walks import compose_down, scan_down, scan_up, sum_down, sum_up, take_rows
+from jaxdyn.tree import Tree, _walks, compose_down, scan_down, scan_up, sum_down, sum_up, take_rows
 
 
 def random_forest(size: int, seed: int, reach: int, roots: float = 0.0) -> Tree:
@@ -419,7 +417,7 @@ def turning(tree: Tree, rng):
     return local
 
 
-@pytest.mark.parametrize("name", ["chain", "forest"])
+@pytest.mark.parametrize("name", [pytest.param("chain", marks=pytest.mark.slow), "forest"])
 def test_derivatives_of_poses(name):
     """Forward against central differences, reverse against forward."""
     tree = TREES[name]
@@ -446,6 +444,7 @@ def test_derivatives_of_poses(name):
     assert float(np.vdot(weights, forward)) == pytest.approx(float(np.vdot(reverse, dot)), rel=1e-11)
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_poses():
     tree = TREES["two roots"]
     rng = np.random.default_rng(3)
@@ -469,6 +468,7 @@ def test_second_derivatives_of_poses():
     np.testing.assert_allclose(reverse, forward, atol=1e-11 * scale)
 
 
+@pytest.mark.slow
 def test_derivatives_of_poses_far_from_the_origin():
     """In single precision 1 km away: twists are referred to the tree's root, not to the world's origin."""
     tree = limbs(3, 3, trunk=4)

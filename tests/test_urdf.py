@@ -165,7 +165,7 @@ def test_errors_of_the_builder_name_the_file_too():
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"), [("nowhere.urdf", "'nowhere.urdf'"), ("", "''"), ("a\0b", r"'a\x00b'"), ("x" * 5000, "xxx...'")]
+    ("name", "shown"), [("nowhere.urdf", "'nowhere.urdf'"), ("", "''"), ("a\0b", r"'a\x00b'"), ("x" * 5000, "xxx'...")]
 )
 def test_a_missing_file_is_named(name, shown):
     with pytest.raises(RobotFileError, match="cannot read the robot's file") as error:

@@ -98,9 +98,7 @@ def escaped(name: str) -> str:
     return name.replace("&", "&amp;").replace("<", "&lt;")
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
-@given(urdf())
-def test_valid_texts_are_what_pinocchio_reads(text):
+def check_against_pinocchio(text):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = load_urdf(text)
@@ -108,6 +106,19 @@ def test_valid_texts_are_what_pinocchio_reads(text):
     for check in (check_joints, check_limits_and_friction, check_inertias, check_frames):
         check(model, other)
     assert_same(load_urdf(to_urdf(model)), model)
+
+
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(urdf())
+def test_valid_texts_are_what_pinocchio_reads(text):
+    check_against_pinocchio(text)
+
+
+@pytest.mark.slow
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(urdf())
+def test_many_valid_texts_are_what_pinocchio_reads(text):
+    check_against_pinocchio(text)
 
 
 def test_the_motion_of_all_joint_types_is_pinocchios():
@@ -291,7 +302,14 @@ TEXTS = {"full": FULL, "double_pendulum": "", "panda": ""}
 
 @pytest.mark.parametrize("free_base", [False, True], ids=["fixed", "free"])
 @pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
-@pytest.mark.parametrize(("name", "count"), [("full", 800), ("double_pendulum", 150), ("panda", 50)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("full", 200),
+        ("panda", 20),
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in (("full", 800), ("double_pendulum", 150), ("panda", 50))),
+    ],
+)
 def test_spoilt_files_raise_nothing_else(name, count, strict, free_base, tmp_path):
     text = TEXTS[name] or robot_path(name).read_text()
     rng = random.Random(f"{name} {strict} {free_base}")

@@ -209,7 +209,7 @@ def test_mimic_joints_may_be_refused():
     with pytest.raises(RobotFileError, match=r"line 6: joint 'j0': mimic='error' refuses.*'j0'"):
         load_urdf(chain('<mimic joint="j1"/>', "").replace("line", ""), mimic="error")
     assert quietly(chain("", ""), mimic="error").nv == 2
-    with pytest.raises(ModelError, match="mimic is 'merged'; known: 'merge', 'independent', 'error'"):
+    with pytest.raises(ModelError, match="mimic is 'merged'; it must be one of 'merge', 'independent', 'error'"):
         load_urdf(chain("", ""), mimic="merged")
 
 

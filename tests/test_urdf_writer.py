@@ -21,7 +21,7 @@ from urdf_texts import INERTIAL, arm, inertial, joint, link, robot
 import jaxdyn
 from jaxdyn import BodyInertia, JaxdynError, Joint, Mimic, Model, ModelBuilder, ModelError
 from jaxdyn.io import RobotFileWarning, load_urdf, to_urdf
-from jaxdyn.io._urdf_writer import roll_pitch_yaw
+from jaxdyn.spatial import quaternion_to_rpy
 
 BALL = BodyInertia.sphere(2.0, 0.3, (0.1, 0.2, 0.3))
 FILES = all_urdf_files()
@@ -271,7 +271,7 @@ def test_roll_pitch_and_yaw_give_the_rotation_again(pitch):
             text = arm(f'<origin rpy="{float(roll)!r} {float(pitch)!r} {float(yaw)!r}"/>', "continuous")
             model = load_urdf(text)
             given = np.asarray(model.joint_placement[0, 3:])
-            angles = " ".join(repr(float(x)) for x in roll_pitch_yaw(given))
+            angles = " ".join(repr(float(x)) for x in quaternion_to_rpy(given))
             back = load_urdf(arm(f'<origin rpy="{angles}"/>', "continuous")).joint_placement[0, 3:]
             np.testing.assert_allclose(rotation(np.asarray(back)), rotation(given), atol=2e-15)
 

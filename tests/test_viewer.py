@@ -93,11 +93,11 @@ def test_the_page_shows_the_robot_and_moves_it(tmp_path):
         t = np.linspace(2.0, 6.0, 41)
         motion = np.stack([0.5 * np.sin(t), 0 * t], axis=1)
         viewer.play(t, motion, compare=-motion)
-        wait_until(lambda: viewer._time.value > 0.1, "the trajectory to play")
+        wait_until(lambda: viewer._player.time.value > 0.1, "the trajectory to play")
         click(shown, "Play")
-        wait_until(lambda: not viewer._playing.value, "the trajectory to pause")
+        wait_until(lambda: not viewer._player.playing.value, "the trajectory to pause")
         assert orange(pixels(viewer)) > before + 50
-        k = round((viewer._time.value) / 0.1 - 0.5)
+        k = round((viewer._player.time.value) / 0.1 - 0.5)
         assert np.abs(motion[max(k - 1, 0) : k + 2] - viewer.q).max(axis=1).min() < 1e-12
         viewer.show([0.0, 0.5])
         assert viewer.q.tolist() == [0.0, 0.5]
@@ -140,10 +140,10 @@ def test_ball_and_free_joints_have_handles(tmp_path):
     model = jaxdyn.samples.quadruped()
     q = np.array(model.random_configuration(jax.random.key(0)))
     with Viewer(model, q=q) as viewer:
-        (handle,) = viewer._handles.values()
+        (handle,) = viewer._joints.handles.values()
         np.testing.assert_allclose(handle.position, q[:3], atol=1e-6)
         np.testing.assert_allclose(handle.wxyz, q[3:7], atol=1e-6)
-        assert len(viewer._sliders) == model.nq - 7
+        assert len(viewer._joints.sliders) == model.nq - 7
         # As if it was dragged.
         handle.position, handle.wxyz = (1.0, 2.0, 3.0), (0.6, 0.8, 0.0, 0.0)
         (dragged,) = handle._impl_aux.update_cb
@@ -168,7 +168,7 @@ def test_what_a_viewer_refuses():
             viewer.play(t, q, compare=q[:2])
         with pytest.raises(DataError, match="increase"):
             viewer.play(t[::-1], q)
-        assert not viewer._playing.value
+        assert not viewer._player.playing.value
         viewer.close()
         viewer.close()
     with pytest.raises(DataError, match="both t and qs"):
@@ -183,12 +183,12 @@ def test_a_trajectory_ends_or_begins_again():
     q = np.array([[0.0, 1.0], [0.1, 1.1], [0.2, 1.2]])
     with Viewer(model) as viewer:
         viewer.play(t, q, loop=False, speed=4.0)
-        wait_until(lambda: not viewer._playing.value, "the end")
+        wait_until(lambda: not viewer._player.playing.value, "the end")
         np.testing.assert_allclose(viewer.q, q[-1])
-        assert viewer._time.value == pytest.approx(0.2)
+        assert viewer._player.time.value == pytest.approx(0.2)
         viewer.pause(0.15)
         np.testing.assert_allclose(viewer.q, q[1])
         # Beyond what the sliders showed, which have grown.
         viewer.show([9.0, -9.0])
-        assert viewer._sliders[0].max == 9.0
-        assert viewer._sliders[1].min == -9.0
+        assert viewer._joints.sliders[0].max == 9.0
+        assert viewer._joints.sliders[1].min == -9.0

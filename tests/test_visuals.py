@@ -16,8 +16,8 @@ from jaxdyn import BodyInertia, DataError, Joint, ModelBuilder, ModelError, Robo
 from jaxdyn.io import RobotFileWarning, load_mjcf, load_urdf
 from jaxdyn.viz import Visual, load_visuals, plot_masses, plot_torques, plot_trajectory, save_png
 from jaxdyn.viz._drawing import AXES, ELLIPSOIDS, FRAMES, MESHES, SKELETON, body_poses, drawing_of
-from jaxdyn.viz._geometry import box, capsule, cylinder, placed, sphere
-from jaxdyn.viz._playback import frames, slider_ranges
+from jaxdyn.viz._geometry import box, capsule, cylinder, sphere
+from jaxdyn.viz._playback import frame_samples, slider_ranges
 
 STL = """solid corner
 facet normal 0 0 -1\nouter loop\nvertex 0 0 0\nvertex 0 1 0\nvertex 1 0 0\nendloop\nendfacet
@@ -61,7 +61,7 @@ def test_solids_look_outwards():
         (sphere((1, 2, 3), rings=48), 8 * np.pi),
         (cylinder(0.5, 4, around=200), np.pi),
         (capsule(0.5, 1, rings=96), np.pi / 4 + np.pi / 6),
-        (box((1, 2, 3)).scaled((-1, 1, 1)), 6.0),
+        (box((1, 2, 3)).scale((-1, 1, 1)), 6.0),
     ):
         assert volume(solid.vertices, solid.faces) == pytest.approx(exact, rel=5e-3)
 
@@ -88,7 +88,7 @@ def test_links_behind_fixed_joints_are_where_they_belong():
     meshes = [x for x in drawing.surfaces if x.layer == MESHES]
     # The root is fixed to the world, the tool to the arm.
     assert [x.body for x in meshes] == [-1, 0, 0, 0]
-    ball = placed(meshes[2].solid.vertices, body_poses(model, q)[0])
+    ball = meshes[2].solid.transform(body_poses(model, q)[0]).vertices
     np.testing.assert_allclose(ball.mean(axis=0), jaxdyn.frame_pose(model, q, "tool").translation, atol=1e-6)
     low, high = drawing.bounds(body_poses(model, q))
     assert (low <= ball.min(axis=0)).all()
@@ -184,7 +184,7 @@ def test_geoms_of_mjcf_are_where_mujoco_has_them():
     assert len(meshes) == len(shown) == compiled.ngeom - 2
     poses = body_poses(model, q)
     for surface, g in zip(meshes, shown, strict=True):
-        points = surface.solid.vertices if surface.body < 0 else placed(surface.solid.vertices, poses[surface.body])
+        points = (surface.solid if surface.body < 0 else surface.solid.transform(poses[surface.body])).vertices
         local = (points - data.geom_xpos[g]) @ data.geom_xmat[g].reshape(3, 3)
         if compiled.geom_type[g] == mujoco.mjtGeom.mjGEOM_PLANE:
             continue
@@ -237,7 +237,7 @@ def test_axes_are_those_about_which_joints_turn():
     poses = body_poses(model, q)
     arrows = []
     for x in (x for x in drawing.surfaces if x.layer == AXES):
-        points = x.solid.vertices if x.body < 0 else placed(x.solid.vertices, poses[x.body])
+        points = (x.solid if x.body < 0 else x.solid.transform(poses[x.body])).vertices
         # An arrow is long: its direction is that in which its points are spread most.
         arrows.append(np.linalg.svd(points - points.mean(axis=0))[2][0])
     # The columns of the last body of the chain are the motions of all joints.
@@ -279,10 +279,10 @@ def test_sliders_stop_at_limits():
 
 def test_frames_of_a_page_keep_the_time():
     t = 5.0 + np.arange(101) / 100
-    kept = frames(t, 25.0)
+    kept = frame_samples(t, 25.0)
     assert [k for _, k in kept] == list(range(4, 101, 4))
     assert sum(seconds for seconds, _ in kept) == pytest.approx(1.0)
-    assert [k for _, k in frames(t, 1000.0)] == list(range(1, 101))
+    assert [k for _, k in frame_samples(t, 1000.0)] == list(range(1, 101))
 
 
 def test_matplotlib_draws_the_robot(tmp_path):

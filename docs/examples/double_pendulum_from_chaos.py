@@ -50,11 +50,9 @@ fit = sysid.fit_rollouts(
     segment=0.2,
     position_noise=noise,
     velocity_noise=0.02,
-    matching=1.0,
-    prior_weight=1e-3,
-    max_iterations=40,
+    options=sysid.RolloutFitOptions(matching=1.0, prior_weight=1e-3, max_iterations=40),
 )
-print(f"{fit.status} after {fit.iterations} steps; {free.size} free numbers")
+print(f"{fit.message} after {fit.iterations} steps; {free.size} free numbers")
 
 # Roll-outs of half a second from measured states of a motion that no fit has seen.
 medians = {}

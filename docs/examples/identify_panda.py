@@ -46,7 +46,7 @@ print(f"{len(train)} samples for the fit, {len(test)} held out")
 effects = sysid.JointEffects(friction_velocity=True, friction_delay=True)
 fit = sysid.fit_inverse_dynamics(start, train, joint_effects=effects, friction_velocity=0.05, prior_weight=0.1)
 squares = sysid.ordinary_least_squares(start, train, friction_velocity=0.05)
-print(f"{fit.status} after {fit.iterations} steps")
+print(f"{fit.message}; {fit.iterations} steps")
 for name, result in (("drawing", sysid.InverseDynamicsFit.unfitted(start)), ("least squares", squares), ("fit", fit)):
     error = result.evaluate(test)
     possible = np.asarray(result.physical)

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxdyn
 from jaxdyn import State, sysid
-from jaxdyn.simulate import Actuation, EffortLimits, PositionServo
+from jaxdyn.simulate import Actuation, EffortLimits, PositionServo, RolloutOptions
 
 ROBOTS, STEPS, DT = 1024, 100, 2e-3
 print(f"{jax.device_count()} devices: {jax.devices()[0].device_kind}")
@@ -54,9 +54,8 @@ def cost(gains):
         steps=STEPS,
         policy_state=policy.init(start),
         integrator="implicit_velocity",
-        actuator_damping=jnp.exp(gains[1]) * jnp.ones(nominal.nv),
         save_every=10,
-        sharding=split,
+        options=RolloutOptions(sharding=split, actuator_damping=jnp.exp(gains[1]) * jnp.ones(nominal.nv)),
     )
     return jnp.mean((motion.q - goal) ** 2)
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
+from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, Wrenches
 from jaxdyn.algorithms._first_derivatives import OF_ABA
-from jaxdyn.algorithms._mimic import constrained_forward
-from jaxdyn.algorithms.recursions._algorithm import batched, full, rows, with_wrenches
-from jaxdyn.algorithms.recursions._equations_of_motion import passive_torque, terms
-from jaxdyn.algorithms.recursions._forward_dynamics import forward
-from jaxdyn.model import Model
-from jaxdyn.tree._rows import to_leading
+from jaxdyn.algorithms.recursions import Robot, algorithm, equations_of_motion, forward, passive_torque
 
 
-@batched(lambda model: (model.nv,), "joint_friction", derivatives=OF_ABA, mimic=constrained_forward)
+@algorithm(derivatives=OF_ABA, motion_axes=((-1,),))
 def aba(
-    model: Model,
+    robot: Robot,
     q: Configuration,
     v: Velocity,
-    tau: Velocity,
+    tau: Torque,
     f_ext: Wrenches | None = None,
     *,
     joint_friction: bool = True,
@@ -27,7 +22,7 @@ def aba(
     `a = M(q)^-1 (tau - friction(v) - springs(q) + J^T f_ext - C(q, v) v - g(q))`, by the articulated-body algorithm
     (Featherstone, Rigid Body Dynamics Algorithms, 2008, section 7.3), in O(n). Derivatives of every order, forward and
     reverse, with respect to all arguments and every array of the model, are taken through the equation that `a` solves,
-    not through the recursion. Joints that mimic others are held to them by forces that do no work, one more solve each.
+    not through the recursion. Forces that do no work hold joints that mimic others, at the cost of one more solve each.
 
     **Arguments**
 
@@ -41,8 +36,5 @@ def aba(
 
     **Raises** `ShapeError`, while tracing, where a shape does not fit.
     """
-    (q, v, tau), batch, rank = rows(model, q=q, v=v, tau=tau)
-    f_ext, batch, rank, (q, v, tau) = with_wrenches(model, f_ext, batch, q, v, tau)
-    tau = tau - passive_torque(model, q, v, rank, joint_friction=joint_friction)
-    a, _ = forward(model.topology, terms(model, q, v, f_ext, rank), tau)
-    return to_leading(full(a, batch))
+    tau = tau - passive_torque(robot, q, v, joint_friction)
+    return forward(robot, equations_of_motion(robot, q, v, f_ext), tau).a

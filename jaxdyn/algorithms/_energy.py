@@ -3,52 +3,45 @@
 from __future__ import annotations
 
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms.recursions._algorithm import batched, full, rows
-from jaxdyn.algorithms.recursions._equations_of_motion import (
+from jaxdyn.algorithms.recursions import (
+    Robot,
     absolute_poses,
-    gravity_rows,
+    algorithm,
     kinematics,
     node_inertias,
+    single_vector,
+    spring_energy,
     velocities,
 )
-from jaxdyn.model import Model
-from jaxdyn.model._configuration import spring_energy
-from jaxdyn.tree._rows import rows_of
+from jaxdyn.spatial import Vec3
 
 
-@batched(lambda _: ())
-def kinetic_energy(model: Model, q: Configuration, v: Velocity) -> Float[Array, "*batch"]:
-    """`v^T M(q) v / 2` in J, with the rotors' energy `armature v^2 / 2`."""
-    (q, v), batch, rank = rows(model, q=q, v=v)
-    poses, S = kinematics(model, q, rank)
-    _, velocity = velocities(model.topology, S, v)
-    bodies = velocity.dot(node_inertias(model, poses, rank).apply(velocity)).sum(axis=0)
-    return full(0.5 * (bodies + (rows_of(model.armature, rank) * v * v).sum(axis=0)), batch)
+@algorithm()
+def kinetic_energy(robot: Robot, q: Configuration, v: Velocity) -> Float[Array, "*batch"]:
+    """The kinetic energy `v^T M(q) v / 2` in J, the rotors' energy `armature v^2 / 2` included."""
+    poses, S = kinematics(robot, q)
+    _, velocity = velocities(robot, S, v)
+    bodies = velocity.dot(node_inertias(robot, poses).apply(velocity)).sum(axis=0)
+    return 0.5 * (bodies + (robot.armature * v * v).sum(axis=0))
 
 
-@batched(lambda _: ())
-def potential_energy(model: Model, q: Configuration) -> Float[Array, "*batch"]:
-    """`-sum(m_i g . c_i)` in J, zero for a mass at the world's origin, and the energy of the joints' springs."""
-    (q,), batch, rank = rows(model, q=q)
-    energy = -_first_moment(model, q, rank)[1].dot(gravity_rows(model, rank))[0]
-    if model.stiffness is not None:
-        stiffness, reference = rows_of(model.stiffness, rank), rows_of(model.spring_reference, rank)
-        energy = energy + spring_energy(model.topology, *(full(x, batch) for x in (stiffness, reference, q)))
-    return full(energy, batch)
+@algorithm()
+def potential_energy(robot: Robot, q: Configuration) -> Float[Array, "*batch"]:
+    """The potential energy `-sum(m_i g . c_i)` in J, zero for a mass at the world's origin, the energy of the
+    joints' springs included."""
+    return spring_energy(robot, q) - _first_moment(robot, q)[1].dot(robot.gravity_vector)[0]
 
 
-@batched(lambda _: (3,))
-def center_of_mass(model: Model, q: Configuration) -> Float[Array, "*batch 3"]:
+@algorithm()
+def center_of_mass(robot: Robot, q: Configuration) -> Float[Array, "*batch 3"]:
     """The center of mass of all moving bodies, m, world axes."""
-    (q,), batch, rank = rows(model, q=q)
-    mass, moment = _first_moment(model, q, rank)
-    com = moment * (1 / mass)
-    return type(com)(*(full(c[0], batch) for c in (com.x, com.y, com.z))).to_array()
+    mass, moment = _first_moment(robot, q)
+    return single_vector(robot, moment * (1 / mass))
 
 
-def _first_moment(model: Model, q, rank: int):
-    """`[1, *batch]`: total mass, and first moment about the world's origin."""
-    inertia = node_inertias(model, absolute_poses(model, q, rank), rank)
+def _first_moment(robot: Robot, q):
+    """Return the total mass, and the first moment about the world's origin, rows `[1]`."""
+    inertia = node_inertias(robot, absolute_poses(robot, q))
     h = inertia.first_moment
-    total = type(h)(*(c.sum(axis=0, keepdims=True) for c in (h.x, h.y, h.z)))
+    total = Vec3(*(c.sum(axis=0, keepdims=True) for c in (h.x, h.y, h.z)))
     return inertia.mass.sum(axis=0, keepdims=True), total

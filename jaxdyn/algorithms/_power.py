@@ -7,17 +7,16 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from jaxdyn._compile import compiled
-from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
+from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, Wrenches
 from jaxdyn.algorithms._energy import kinetic_energy, potential_energy
 from jaxdyn.algorithms._rnea import generalized_gravity, spring_torque
-from jaxdyn.algorithms.recursions._algorithm import batched, full, rows, with_wrenches
-from jaxdyn.algorithms.recursions._equations_of_motion import external_forces, friction_torque, kinematics, velocities
+from jaxdyn.algorithms.recursions import Robot, algorithm, external_forces, joint_friction_law, kinematics, velocities
 from jaxdyn.model import Model
 
 
 @compiled()
 def mechanical_energy(model: Model, q: Configuration, v: Velocity) -> Float[Array, "*batch"]:
-    """`kinetic_energy + potential_energy` `[*batch]`, J; its rate is `power(...).total`."""
+    """The energy `kinetic_energy + potential_energy` `[*batch]`, J; its rate is `power(...).total`."""
     return kinetic_energy(model, q, v) + potential_energy(model, q)
 
 
@@ -29,14 +28,14 @@ def potential_energy_gradient(model: Model, q: Configuration) -> Float[Array, "*
 
 
 class Power(NamedTuple):
-    """Each `[*batch]`, W: what flows into the robot."""
+    """The power that flows into the robot, each part `[*batch]`, W."""
 
     actuators: Float[Array, "*batch"]
     """`tau . v`"""
     friction: Float[Array, "*batch"]
     """`-friction(v) . v`, never positive."""
     external: Float[Array, "*batch"]
-    """Of the external wrenches on the bodies."""
+    """The power of the external wrenches on the bodies."""
 
     @property
     def total(self) -> Float[Array, "*batch"]:
@@ -44,12 +43,12 @@ class Power(NamedTuple):
         return self.actuators + self.friction + self.external
 
 
-@compiled("joint_friction")
+@algorithm()
 def power(
-    model: Model,
+    robot: Robot,
     q: Configuration,
     v: Velocity,
-    tau: Velocity,
+    tau: Torque,
     f_ext: Wrenches | None = None,
     *,
     joint_friction: bool = True,
@@ -59,22 +58,11 @@ def power(
     Their sum is the rate of `mechanical_energy` where `v` changes at the rate `aba(model, q, v, tau, f_ext)`. Arguments
     and errors as for `aba`.
     """
-    rows(model, q=q, v=v, tau=tau)
-    friction, external = _losses(model, q, v, f_ext, joint_friction=joint_friction)
-    actuators = jnp.broadcast_to((jnp.asarray(tau) * jnp.asarray(v)).sum(axis=-1), friction.shape)
-    return Power(actuators, friction, external)
-
-
-@batched(lambda _: ((), ()), "joint_friction")
-def _losses(model: Model, q: Configuration, v: Velocity, f_ext: Wrenches | None = None, *, joint_friction: bool = True):
-    """`[*batch]` twice: the power of friction and of the external wrenches."""
-    (q, v), batch, rank = rows(model, q=q, v=v)
-    f_ext, batch, rank, (q, v) = with_wrenches(model, f_ext, batch, q, v)
-    friction = external = jnp.zeros((1,) * rank, q.dtype)
+    friction = external = robot.zeros().sum(axis=0)
     if joint_friction:
-        friction = -(friction_torque(model, v, rank) * v).sum(axis=0)
+        friction = -(joint_friction_law(robot).torque(v) * v).sum(axis=0)
     if f_ext is not None:
-        poses, S = kinematics(model, q, rank)
-        _, velocity = velocities(model.topology, S, v)
-        external = velocity.dot(external_forces(model, poses, f_ext, rank)).sum(axis=0)
-    return full(friction, batch), full(external, batch)
+        poses, S = kinematics(robot, q)
+        _, velocity = velocities(robot, S, v)
+        external = velocity.dot(external_forces(robot, poses, f_ext)).sum(axis=0)
+    return Power(jnp.sum(tau * v, axis=0), friction, external)

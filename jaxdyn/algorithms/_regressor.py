@@ -1,33 +1,29 @@
-"""Regressors: what is linear in the inertial parameters of the bodies, as a matrix times the parameters."""
+"""Regressors: matrices whose products with the inertial parameters of the bodies are torques, momenta or energies."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms.recursions._algorithm import batched, full, rows
-from jaxdyn.algorithms.recursions._equations_of_motion import (
+from jaxdyn.algorithms.recursions import (
+    Robot,
     absolute_poses,
-    gravity_rows,
+    algorithm,
+    bodies_axes,
     kinematics,
-    velocities,
-    velocity_accelerations,
-)
-from jaxdyn.algorithms.recursions._unit_wrenches import (
-    by_body,
-    in_bodies,
-    less_gravity,
-    on_dofs,
+    project_on_dofs,
     unit_momenta,
     unit_wrenches,
+    velocities,
+    velocity_accelerations,
+    wrenches_by_body,
 )
+from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
 from jaxdyn.spatial import Motion
-from jaxdyn.tree._rows import matrix_to_leading
-from jaxdyn.tree._walks import sum_down, take_rows
+from jaxdyn.tree import sum_down, take_rows
 
 
 def torque_regressor(
@@ -53,29 +49,24 @@ def torque_regressor(
     """
     Y = _inertial_regressor(model, q, v, a)
     v, a = jnp.asarray(v), jnp.asarray(a)
-    chosen = (
-        (armature, lambda: a),
-        (viscous, lambda: v),
-        (coulomb, lambda: jnp.tanh(v / model.friction_velocity)),
-        (offset, lambda: jnp.ones_like(v)),
-    )
+    friction = JointFriction(model.damping, model.friction, model.friction_velocity).columns(v)
+    chosen = zip((armature, viscous, coulomb, offset), (a, *friction, jnp.ones_like(v)), strict=True)
     eye = jnp.eye(model.nv, dtype=Y.dtype)
-    columns = [x()[..., None].astype(Y.dtype) * eye for on, x in chosen if on]
+    columns = [x[..., None].astype(Y.dtype) * eye for included, x in chosen if included]
     return jnp.concatenate([Y, *(jnp.broadcast_to(x, (*Y.shape[:-1], model.nv)) for x in columns)], axis=-1)
 
 
-@batched(lambda model: (model.nv, 10 * model.nb), forces=(-2,))
-def _inertial_regressor(model: Model, q: Configuration, v: Velocity, a: Velocity) -> Float[Array, "*batch nv ten_nb"]:
-    (q, v, a), batch, rank = rows(model, q=q, v=v, a=a)
-    poses, S = kinematics(model, q, rank)
-    velocity, acceleration = _accelerations(model, S, v, a, rank)
-    poses, velocity, acceleration = in_bodies(model, poses, velocity, acceleration)
-    return on_dofs(model, S, poses, unit_wrenches(velocity, velocity, acceleration), batch)
+@algorithm()
+def _inertial_regressor(robot: Robot, q: Configuration, v: Velocity, a: Velocity) -> Float[Array, "*batch nv ten_nb"]:
+    poses, S = kinematics(robot, q)
+    velocity, acceleration = _accelerations(robot, S, v, a)
+    poses, velocity, acceleration = bodies_axes(robot, poses, velocity, acceleration)
+    return project_on_dofs(robot, S, poses, unit_wrenches(velocity, velocity, acceleration))
 
 
-@batched(lambda model: (model.nv, 10 * model.nb), forces=(-2,))
+@algorithm()
 def slotine_li_regressor(
-    model: Model, q: Configuration, v: Velocity, v_r: Velocity, a_r: Velocity
+    robot: Robot, q: Configuration, v: Velocity, v_r: Velocity, a_r: Velocity
 ) -> Float[Array, "*batch nv ten_nb"]:
     """`Y(q, v, v_r, a_r)` `[*batch, nv, 10 nb]` with `M(q) a_r + C(q, v) v_r + g(q) = Y p`, for adaptive control.
 
@@ -84,33 +75,30 @@ def slotine_li_regressor(
     Li, On the adaptive control of robot manipulators, 1987; by recursion: Niemeyer & Slotine 1991). Joint friction,
     springs and armature are not in it. With `v_r = v` and `a_r = a` it is `torque_regressor`.
     """
-    (q, v, v_r, a_r), batch, rank = rows(model, q=q, v=v, v_r=v_r, a_r=a_r)
-    poses, S = kinematics(model, q, rank)
-    topology = model.topology
-    _, velocity = velocities(topology, S, v)
-    across, reference = velocities(topology, S, v_r)
+    poses, S = kinematics(robot, q)
+    _, velocity = velocities(robot, S, v)
+    across, reference = velocities(robot, S, v_r)
     # The reference velocity's rate, with the columns S moving as the robot does: S a_r + dS/dt v_r.
-    acceleration = sum_down(topology.dofs, S * a_r + take_rows(velocity, topology.mover).cross(across))
-    poses, *motions = in_bodies(model, poses, velocity, reference, less_gravity(model, acceleration, rank))
-    return on_dofs(model, S, poses, unit_wrenches(*motions), batch)
+    acceleration = sum_down(robot.tree, S * a_r + take_rows(velocity, robot.topology.mover).cross(across))
+    poses, *motions = bodies_axes(robot, poses, velocity, reference, _less_gravity(robot, acceleration))
+    return project_on_dofs(robot, S, poses, unit_wrenches(*motions))
 
 
-@batched(lambda model: (model.nb, 6, 10))
-def body_regressor(model: Model, q: Configuration, v: Velocity, a: Velocity) -> Float[Array, "*batch nb 6 10"]:
+@algorithm()
+def body_regressor(robot: Robot, q: Configuration, v: Velocity, a: Velocity) -> Float[Array, "*batch nb 6 10"]:
     """`Y` `[*batch, nb, 6, 10]`: for each body, `Y p` is the wrench `[force, moment]` that its motion takes against
     gravity, `I a + v x* I v - I g`, in its axes about its frame's origin, N and N m, for its ten inertial parameters.
 
     The sum over a subtree is what the joint before it transmits (Atkeson, An & Hollerbach 1986, section 3).
     """
-    (q, v, a), batch, rank = rows(model, q=q, v=v, a=a)
-    poses, S = kinematics(model, q, rank)
-    velocity, acceleration = _accelerations(model, S, v, a, rank)
-    _, velocity, acceleration = in_bodies(model, poses, velocity, acceleration)
-    return by_body(unit_wrenches(velocity, velocity, acceleration), batch)
+    poses, S = kinematics(robot, q)
+    velocity, acceleration = _accelerations(robot, S, v, a)
+    _, velocity, acceleration = bodies_axes(robot, poses, velocity, acceleration)
+    return wrenches_by_body(robot, unit_wrenches(velocity, velocity, acceleration))
 
 
-@batched(lambda model: (model.nv, 10 * model.nb), forces=(-2,))
-def momentum_regressor(model: Model, q: Configuration, v: Velocity) -> Float[Array, "*batch nv ten_nb"]:
+@algorithm()
+def momentum_regressor(robot: Robot, q: Configuration, v: Velocity) -> Float[Array, "*batch nv ten_nb"]:
     """`Y(q, v)` `[*batch, nv, 10 nb]` with the generalized momentum `M(q) v = Y p + armature v`, for
     `model.inertial_parameters` flattened, `p`.
 
@@ -120,33 +108,31 @@ def momentum_regressor(model: Model, q: Configuration, v: Velocity) -> Float[Arr
     In kg m^2/s, or kg m/s, for a unit of each parameter. The rate of the momentum: De Luca, Albu-Schaffer, Haddadin &
     Hirzinger, Collision detection and safe reaction with the DLR-III lightweight manipulator arm, IROS 2006.
     """
-    (q, v), batch, rank = rows(model, q=q, v=v)
-    poses, S = kinematics(model, q, rank)
-    poses, velocity = in_bodies(model, poses, velocities(model.topology, S, v)[1])
-    return on_dofs(model, S, poses, unit_momenta(velocity), batch)
+    poses, S = kinematics(robot, q)
+    poses, velocity = bodies_axes(robot, poses, velocities(robot, S, v)[1])
+    return project_on_dofs(robot, S, poses, unit_momenta(velocity))
 
 
-def _accelerations(model: Model, S: Motion, v, a, rank: int) -> tuple[Motion, Motion]:
-    """Rows `[nv]`: velocities, and accelerations relative to free fall."""
-    topology = model.topology
-    joint, velocity = velocities(topology, S, v)
-    acceleration = sum_down(topology.dofs, S * a + velocity_accelerations(topology, joint, velocity))
-    return velocity, less_gravity(model, acceleration, rank)
+def _accelerations(robot: Robot, S: Motion, v, a) -> tuple[Motion, Motion]:
+    """Return velocities, and accelerations relative to free fall, rows `[nv]`."""
+    joint, velocity = velocities(robot, S, v)
+    acceleration = sum_down(robot.tree, S * a + velocity_accelerations(robot, joint, velocity))
+    return velocity, _less_gravity(robot, acceleration)
+
+
+def _less_gravity(robot: Robot, acceleration: Motion) -> Motion:
+    return Motion(acceleration.angular, acceleration.linear - robot.gravity_vector)
 
 
 class EnergyRegressors(NamedTuple):
-    """Each `[*batch, 10 nb]`."""
+    """The regressors of the energies, each `[*batch, 10 nb]`."""
 
     kinetic: Float[Array, "*batch ten_nb"]
     potential: Float[Array, "*batch ten_nb"]
 
 
-def _energy_shapes(model: Model) -> Any:
-    return jax.tree.map(lambda _: (10 * model.nb,), EnergyRegressors(*jnp.zeros(2)))
-
-
-@batched(_energy_shapes)
-def energy_regressors(model: Model, q: Configuration, v: Velocity) -> EnergyRegressors:
+@algorithm()
+def energy_regressors(robot: Robot, q: Configuration, v: Velocity) -> EnergyRegressors:
     """The regressors `kinetic` and `potential`, each `[*batch, 10 nb]`, whose products with the inertial parameters of
     all bodies are the energies in J, without those of rotors (armature) and springs.
 
@@ -154,19 +140,18 @@ def energy_regressors(model: Model, q: Configuration, v: Velocity) -> EnergyRegr
     (Gautier & Khalil, On the identification of the inertial parameters of robots, 1988). With `tau . v` for their rate
     they identify a robot without accelerations.
     """
-    (q, v), batch, rank = rows(model, q=q, v=v)
-    poses, S = kinematics(model, q, rank)
-    _, velocity = in_bodies(model, poses, velocities(model.topology, S, v)[1])
+    poses, S = kinematics(robot, q)
+    _, velocity = bodies_axes(robot, poses, velocities(robot, S, v)[1])
     kinetic = [0.5 * velocity.dot(momentum) for momentum in unit_momenta(velocity)]
     # The mass raised at the origin, and the first moment along gravity in the body's axes.
-    at = take_rows(absolute_poses(model, q, rank), model.topology.body_dofs)
-    g = gravity_rows(model, rank)
-    local = at.rotation.apply_transpose(g)
+    pose = take_rows(absolute_poses(robot, q), robot.topology.body_dofs)
+    g = robot.gravity_vector
+    local = pose.rotation.apply_transpose(g)
     zero = jnp.zeros_like(local.x)
-    potential = [-at.translation.dot(g), -local.x, -local.y, -local.z, *[zero] * 6]
+    potential = [-pose.translation.dot(g), -local.x, -local.y, -local.z, *[zero] * 6]
 
-    def flat(parts):
-        table = matrix_to_leading(jnp.stack([full(x, batch) for x in parts], axis=1))
-        return table.reshape((*batch, 10 * model.nb))
+    def by_parameter(parts):
+        table = jnp.stack(jnp.broadcast_arrays(*parts), axis=1)
+        return table.reshape((-1, *table.shape[2:]))
 
-    return EnergyRegressors(flat(kinetic), flat(potential))
+    return EnergyRegressors(by_parameter(kinetic), by_parameter(potential))

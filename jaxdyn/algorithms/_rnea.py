@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
 from jaxdyn.algorithms._first_derivatives import OF_RNEA
-from jaxdyn.algorithms.recursions._algorithm import batched, full, rows, with_wrenches
-from jaxdyn.algorithms.recursions._equations_of_motion import passive_torque, spring_torque_rows, terms
-from jaxdyn.algorithms.recursions._inverse_dynamics import inverse
-from jaxdyn.model import Model
-from jaxdyn.tree._rows import to_leading
+from jaxdyn.algorithms.recursions import Robot, algorithm, equations_of_motion, inverse, passive_torque, spring_rows
 
 
-@batched(lambda model: (model.nv,), "joint_friction", derivatives=OF_RNEA, forces=(-1,))
+@algorithm(derivatives=OF_RNEA)
 def rnea(
-    model: Model,
+    robot: Robot,
     q: Configuration,
     v: Velocity,
     a: Velocity,
@@ -39,39 +33,28 @@ def rnea(
 
     **Raises** `ShapeError`, while tracing, where a shape does not fit.
     """
-    (q, v, a), batch, rank = rows(model, q=q, v=v, a=a)
-    f_ext, batch, rank, (q, v, a) = with_wrenches(model, f_ext, batch, q, v, a)
-    tau = inverse(model.topology, terms(model, q, v, f_ext, rank), a)
-    tau = tau + passive_torque(model, q, v, rank, joint_friction=joint_friction)
-    return to_leading(full(tau, batch))
+    tau = inverse(robot.tree, equations_of_motion(robot, q, v, f_ext), a)
+    return tau + passive_torque(robot, q, v, joint_friction)
 
 
-@batched(lambda model: (model.nv,), forces=(-1,))
-def nonlinear_effects(model: Model, q: Configuration, v: Velocity) -> Float[Array, "*batch nv"]:
-    """`C(q, v) v + g(q) + springs(q)` `[*batch, nv]`, N m or N: the torques at zero acceleration, without friction."""
-    (q, v), batch, rank = rows(model, q=q, v=v)
-    still = jnp.zeros((model.nv,) + (1,) * rank, q.dtype)
-    tau = inverse(model.topology, terms(model, q, v, None, rank), still) + spring_torque_rows(model, q, rank)
-    return to_leading(full(tau, batch))
+@algorithm()
+def nonlinear_effects(robot: Robot, q: Configuration, v: Velocity) -> Float[Array, "*batch nv"]:
+    """The torques at zero acceleration without friction, `C(q, v) v + g(q) + springs(q)`, `[*batch, nv]`, N m or N."""
+    return inverse(robot.tree, equations_of_motion(robot, q, v), robot.zeros()) + spring_rows(robot, q)
 
 
-@batched(lambda model: (model.nv,), forces=(-1,))
-def generalized_gravity(model: Model, q: Configuration) -> Float[Array, "*batch nv"]:
-    """`g(q)` `[*batch, nv]`, N m or N: the torques that hold the robot at rest against gravity."""
-    (q,), batch, rank = rows(model, q=q)
-    still = jnp.zeros((model.nv,) + (1,) * rank, q.dtype)
-    tau = inverse(model.topology, terms(model, q, None, None, rank), still)
-    return to_leading(full(tau, batch))
+@algorithm()
+def generalized_gravity(robot: Robot, q: Configuration) -> Float[Array, "*batch nv"]:
+    """The torques `g(q)` `[*batch, nv]`, N m or N, that hold the robot at rest against gravity."""
+    return inverse(robot.tree, equations_of_motion(robot, q), robot.zeros())
 
 
-@batched(lambda model: (model.nv,), forces=(-1,))
-def spring_torque(model: Model, q: Configuration) -> Float[Array, "*batch nv"]:
+@algorithm()
+def spring_torque(robot: Robot, q: Configuration) -> Float[Array, "*batch nv"]:
     """The torques `[*batch, nv]`, N m or N, that hold the joints' springs at `q`, the gradient of their energy; zero
     for a model without springs.
 
-    `stiffness (q - spring_reference)`; for a ball joint, and the rotation of a free one, the displacement is the
+    `stiffness (q - spring_reference)`. For a ball joint, and the rotation of a free one, the displacement is the
     rotation vector from the reference, and for a free joint's position it is in the parent's axes.
     """
-    (q,), batch, rank = rows(model, q=q)
-    zero = jnp.zeros((model.nv,) + (1,) * rank, q.dtype)
-    return to_leading(full(zero + spring_torque_rows(model, q, rank), batch))
+    return robot.zeros() + spring_rows(robot, q)

@@ -17,25 +17,31 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn._compile import compiled
-from jaxdyn._types import Array, Configuration, Float, Velocity
+from jaxdyn._types import Array, Configuration, Float, Torque, Velocity
 from jaxdyn.algorithms._aba import aba
 from jaxdyn.algorithms._first_derivatives import aba_derivatives, rnea_derivatives
 from jaxdyn.algorithms._rnea import rnea
-from jaxdyn.algorithms.recursions._algorithm import rows
+from jaxdyn.algorithms.recursions import check_arrays
 from jaxdyn.model import Model
 
 
 class HessianProduct(NamedTuple):
-    """Each `[*batch, nv]`: by the configuration, the velocity, and the third argument: `a` of rnea, `tau` of aba."""
+    """The product of a Hessian with a direction, each part `[*batch, nv]`."""
 
     dq: Float[Array, "*batch nv"]
+    """The part of the configuration."""
     dv: Float[Array, "*batch nv"]
+    """The part of the velocity."""
     dx: Float[Array, "*batch nv"]
+    """The part of the third argument, `a` of `rnea` or `tau` of `aba`."""
 
 
 class RneaSecondDerivatives(NamedTuple):
-    """Each `[*batch, nv, nv, nv]`: `[i, j, k]` is the derivative of `tau_i` by component `j` of the variable named
-    first, then by component `k` of the second. Those by `v, a` and `a, a` are zero."""
+    """The second derivatives of inverse dynamics, each `[*batch, nv, nv, nv]`.
+
+    `[i, j, k]` is the derivative of `tau_i` by component `j` of the variable named first, then by component `k` of the
+    second. Those by `v, a` and `a, a` are zero.
+    """
 
     dq_dq: Float[Array, "*batch nv nv nv"]
     dq_dv: Float[Array, "*batch nv nv nv"]
@@ -45,8 +51,11 @@ class RneaSecondDerivatives(NamedTuple):
 
 
 class AbaSecondDerivatives(NamedTuple):
-    """Each `[*batch, nv, nv, nv]`: `[i, j, k]` is the derivative of `a_i` by component `j` of the variable named first,
-    then by component `k` of the second. Those by `v, tau` and `tau, tau` are zero."""
+    """The second derivatives of forward dynamics, each `[*batch, nv, nv, nv]`.
+
+    `[i, j, k]` is the derivative of `a_i` by component `j` of the variable named first, then by component `k` of the
+    second. Those by `v, tau` and `tau, tau` are zero.
+    """
 
     dq_dq: Float[Array, "*batch nv nv nv"]
     dq_dv: Float[Array, "*batch nv nv nv"]
@@ -83,7 +92,7 @@ def aba_hessian_vector_product(
     model: Model,
     q: Configuration,
     v: Velocity,
-    tau: Velocity,
+    tau: Torque,
     weights: Velocity,
     direction: tuple[Velocity, Velocity, Velocity],
     *,
@@ -110,7 +119,7 @@ def _hessian_vector_product(function: Callable, model: Model, q, v, x, weights, 
 
 
 def _rate(model: Model, q, dq):
-    """The rate of the coordinates `q` under the velocity `dq`."""
+    """Return the rate of the coordinates `q` under the velocity `dq`."""
     return jax.jvp(lambda x: model.integrate(q, x), (jnp.zeros_like(dq),), (dq,))[1]
 
 
@@ -135,7 +144,7 @@ def rnea_second_derivatives(
 
 @compiled("joint_friction")
 def aba_second_derivatives(
-    model: Model, q: Configuration, v: Velocity, tau: Velocity, *, joint_friction: bool = True
+    model: Model, q: Configuration, v: Velocity, tau: Torque, *, joint_friction: bool = True
 ) -> AbaSecondDerivatives:
     """The second derivatives of forward dynamics, `[*batch, nv, nv, nv]` each. Derivatives of `aba_derivatives` along
     the unit directions; otherwise as `rnea_second_derivatives`."""
@@ -149,15 +158,16 @@ def aba_second_derivatives(
     return AbaSecondDerivatives(by_q[0], by_v[0], by_v[1], by_q[2])
 
 
-def _alike(model: Model, **arrays) -> tuple:
-    """The arrays in one dtype with the same batch axes."""
-    _, batch, _ = rows(model, **arrays)
+def _alike(model: Model, q, **velocities) -> tuple:
+    """Return the arrays in one dtype with the same batch axes."""
+    arrays = {"q": q, **velocities}
+    batch = check_arrays(model, {n: (Configuration if n == "q" else Velocity, x) for n, x in arrays.items()})
     dtype = jnp.result_type(model.dtype, *arrays.values())
     return tuple(jnp.broadcast_to(jnp.asarray(x, dtype), (*batch, jnp.shape(x)[-1])) for x in arrays.values())
 
 
 def _along(matrices: Callable, x, rate: Callable, n: int):
-    """The derivatives of matrices by `x`, with the directions, the unit vectors of the velocities, last."""
+    """Return the derivatives of matrices by `x` along the unit vectors of the velocities, which are the last axis."""
 
     def one(direction):
         return jax.jvp(matrices, (x,), (rate(jnp.broadcast_to(direction, (*x.shape[:-1], n))),))[1]

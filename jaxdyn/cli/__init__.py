@@ -1,4 +1,4 @@
-"""The command line, `jaxdyn`, and what it shares with the experiments: configurations, files, exit codes."""
+"""The command line, `jaxdyn`."""
 
 from jaxdyn.cli._main import main
 

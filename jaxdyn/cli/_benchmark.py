@@ -1,4 +1,4 @@
-"""`jaxdyn benchmark`: how fast a robot's dynamics are here, and what they cost to compile."""
+"""`jaxdyn benchmark`: measure how fast a robot's dynamics run and compile."""
 
 from __future__ import annotations
 
@@ -14,21 +14,27 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn import samples
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, require_positive
 from jaxdyn.algorithms import aba, crba, rnea
+from jaxdyn.cli._robot_file import File, FileOptions, Flag, parse
 from jaxdyn.model import Model
-from jaxdyn.programs import _pinocchio
-from jaxdyn.programs._application import double_precision, print_json, without_compilation_cache
-from jaxdyn.programs._compare import random_states
-from jaxdyn.programs._robot_file import File, FileOptions, Flag, parse
-from jaxdyn.programs._timing import compiled, wall_time
+from jaxdyn.programs import (
+    double_precision,
+    pinocchio_times,
+    print_json,
+    random_states,
+    time_compilation,
+    wall_time,
+    without_compilation_cache,
+)
 from jaxdyn.simulate import State, rollout
 
-HELP = """How fast a robot's dynamics are on this machine, and what they cost to compile.
+HELP = """Measure how fast a robot's dynamics run and compile on this machine.
 
-Wall times of rnea, aba, crba, of the gradient of aba by q, v and tau, and of a step of a roll-out, for batches of
-random states; the times of tracing and of compiling, which every new structure or batch size takes once; and the memory
-of results and of what is between. Beside Pinocchio for a URDF file, where that is installed: one state a call."""
+Measures the wall times of rnea, aba, crba, the gradient of aba with respect to q, v and tau, and a step of a roll-out,
+for batches of random states; the times of tracing and compiling, which every new structure or batch size takes once;
+and the memory of results and intermediate values. For a URDF file it also times Pinocchio, where that is installed, at
+one state a call."""
 EXAMPLES = """
   jaxdyn benchmark
   jaxdyn benchmark robot.urdf --free-base
@@ -44,41 +50,38 @@ class Options(FileOptions):
     file: File = ""
     """A URDF or MJCF file; by default a sample robot, an arm of seven joints."""
     batches: tuple[int, ...] = (1, 256, 4096)
-    """How many states at once."""
+    """Numbers of states in a call."""
     operations: tuple[Operation, ...] = get_args(Operation)
-    """What is timed."""
+    """The operations to time."""
     dtype: Literal["float32", "float64"] = "float32"
     steps: int = 100
-    """Of a roll-out, semi-implicit Euler."""
+    """Steps of a roll-out with semi-implicit Euler."""
     seconds: float = 0.2
-    """Of each of three repeats, about; the median counts."""
+    """Approximate length of each of three repeats, s; the median counts."""
     json: Flag = False
-    """The same as JSON on stdout."""
+    """Print JSON on stdout."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The command with its arguments."""
+    """Run the command with its arguments."""
     options = parse(Options, arguments, "benchmark", HELP, EXAMPLES)
     for key in ("batches", "operations"):
         if not getattr(options, key):
             raise DataError(f"{key} is empty; at least one is needed")
-    for key, values in (("batches", options.batches), ("steps", (options.steps,))):
-        if min(values) < 1:
-            raise DataError(f"{key} is {min(values)}, but it must be positive")
-    if options.seconds <= 0:
-        raise DataError(f"seconds is {options.seconds:g}, but it must be positive")
+    for key in ("batches", "steps", "seconds"):
+        require_positive(getattr(options, key), key, error=DataError)
     if options.dtype == "float64":
         double_precision()
-    # Compile times are those of the compiler.
+    # The times of compiling would otherwise be those of reading files.
     without_compilation_cache()
     if options.json:
-        print_json(lambda: measured(options))
+        print_json(lambda: measure(options))
     else:
-        measured(options)
+        measure(options)
 
 
-def measured(options: Options) -> dict[str, Any]:
-    """Measure, print each row when it is there, and return all of it."""
+def measure(options: Options) -> dict[str, Any]:
+    """Measure, print each row as soon as it is measured, and return all results."""
     model = options.load(options.file) if options.file else samples.arm()
     model = model.astype(options.dtype)
     device = jax.devices()[0]
@@ -103,7 +106,7 @@ def measured(options: Options) -> dict[str, Any]:
         print(_line(row), flush=True)
     if "rollout" in options.operations:
         print(f"\nan evaluation of rollout is one of {options.steps} steps of semi-implicit Euler without torques")
-    out["pinocchio"] = pinocchio_times(model, options)
+    out["pinocchio"] = pinocchio_entry(model, options)
     if isinstance(out["pinocchio"], dict):
         times = ", ".join(f"{name} {us:.3g} us" for name, us in out["pinocchio"]["us"].items())
         print(f"\n{out['pinocchio']['version']}, float64, one state a call, one thread: {times}")
@@ -111,7 +114,7 @@ def measured(options: Options) -> dict[str, Any]:
 
 
 def rows(model: Model, options: Options) -> Iterator[dict[str, Any]]:
-    """Of each operation and batch, one after the other."""
+    """Yield the measurement of each operation and batch."""
     for name in options.operations:
         for batch in options.batches:
             states = random_states(model, batch, seed=0)
@@ -119,10 +122,10 @@ def rows(model: Model, options: Options) -> Iterator[dict[str, Any]]:
             arguments, evaluations = [model, q, v, tau], batch * (options.steps if name == "rollout" else 1)
             row: dict[str, Any] = {"operation": name, "batch": batch}
             try:
-                program = compiled(operation(name, options.steps), arguments, perf_counter)
+                program = time_compilation(operation(name, options.steps), arguments, perf_counter)
                 seconds = wall_time(lambda call=program.call, x=arguments: call(*x), options.seconds, repeats=3)
             except jax.errors.JaxRuntimeError as error:
-                # Memory that runs out, above all: a smaller batch may go.
+                # Most often memory runs out, and a smaller batch may work.
                 yield row | {"failed": str(error).splitlines()[0]}
                 continue
             sizes = [x for x in (program.temporary_bytes, program.output_bytes) if x is not None]
@@ -136,34 +139,34 @@ def rows(model: Model, options: Options) -> Iterator[dict[str, Any]]:
 
 
 def operation(name: str, steps: int) -> Callable:
-    """A function of model, `q`, `v` and `tau`."""
+    """Return a function of model, `q`, `v` and `tau`; rnea takes the torques as accelerations."""
 
     def gradient(model, q, v, tau):
         return jax.grad(lambda q, v, tau: jnp.sum(aba(model, q, v, tau) ** 2), (0, 1, 2))(q, v, tau)
 
-    def rolled(model, q, v, tau):
-        def still(carry, state, t):
-            return carry, jnp.zeros_like(state.v)
+    def roll_out(model, q, v, tau):
+        return rollout(model, State(q, 0 * v), _no_torque, TIMESTEP, steps=steps, save_every=steps).final
 
-        return rollout(model, State(q, 0 * v), still, TIMESTEP, steps=steps, save_every=steps).final
-
-    # Torques serve as accelerations.
     functions = {
         "rnea": lambda model, q, v, a: rnea(model, q, v, a),
         "aba": lambda model, q, v, tau: aba(model, q, v, tau),
         "crba": lambda model, q, v, tau: crba(model, q),
         "gradient": gradient,
-        "rollout": rolled,
+        "rollout": roll_out,
     }
     return functions[name]
 
 
-def pinocchio_times(model: Model, options: Options) -> dict[str, Any] | str:
-    """Its times in us, or why there are none."""
+def _no_torque(carry: None, state: State, t: Any) -> tuple[None, jax.Array]:
+    return carry, jnp.zeros_like(state.v)
+
+
+def pinocchio_entry(model: Model, options: Options) -> dict[str, Any] | str:
+    """Return Pinocchio's version and times in us, or the reason why it was not measured."""
     if not options.file or options.kind(options.file) != "URDF":
         return "it is measured for URDF files"
     try:
-        times = _pinocchio.times(model, Path(options.file), options.free_base)
+        times = pinocchio_times(model, Path(options.file), options.free_base)
     except ImportError:
         return "not installed"
     except (ValueError, RuntimeError) as error:

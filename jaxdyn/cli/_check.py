@@ -1,4 +1,4 @@
-"""`jaxdyn check`: the dynamics of a robot's file against those of another library."""
+"""`jaxdyn check`: compare the dynamics of a robot's file with another library."""
 
 from __future__ import annotations
 
@@ -11,19 +11,32 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, require_positive
 from jaxdyn.algorithms import rnea
+from jaxdyn.cli._robot_file import File, FileOptions, Flag, parse
 from jaxdyn.model import Model
-from jaxdyn.programs import _mujoco, _pinocchio
-from jaxdyn.programs._application import DIFFERENT, FINE, double_precision, print_json
-from jaxdyn.programs._compare import States, allowed_errors, answers, condition, largest_errors, random_states
-from jaxdyn.programs._robot_file import File, FileOptions, Flag, parse
+from jaxdyn.programs import (
+    DIFFERENT,
+    FINE,
+    States,
+    allowed_errors,
+    double_precision,
+    dynamics,
+    largest_condition,
+    largest_errors,
+    mujoco_answers,
+    mujoco_model,
+    pinocchio_answers,
+    pinocchio_model,
+    print_json,
+    random_states,
+)
 
-HELP = """Whether the dynamics of a robot are those of Pinocchio (URDF) or MuJoCo (MJCF), which must be installed.
+HELP = """Compare the dynamics of a robot with Pinocchio (URDF) or MuJoCo (MJCF), which must be installed.
 
-Compared are the mass matrix (crba), bias and inverse dynamics (rnea) and forward dynamics (aba) at random states, in
-double precision, without friction. An error is the largest difference relative to the largest number of the answer, at
-the worst state. The exit code is 1 if an answer differs."""
+Compares the mass matrix (crba), bias and inverse dynamics (rnea) and forward dynamics (aba) at random states, in double
+precision, without friction. An error is the largest difference relative to the largest number of the answer, at the
+worst state. The exit code is 1 if an answer differs."""
 EXAMPLES = """
   jaxdyn check robot.urdf
   jaxdyn check robot.urdf --free-base --states 100
@@ -35,80 +48,81 @@ class Options(FileOptions):
     file: File = dataclasses.field(kw_only=True)
     """A URDF or MJCF file."""
     states: int = 20
-    """How many."""
+    """Number of random states."""
     tolerance: float = 1e-9
-    """Relative error up to which answers are equal. To accelerations more is allowed where the mass matrix is so badly
-    conditioned that its rounding alone does more."""
+    """Largest relative error of equal answers. It is larger for accelerations where the mass matrix is so badly
+    conditioned that its rounding alone causes more."""
     seed: int = 0
-    """Of the random states."""
+    """Seed of the random states."""
     json: Flag = False
-    """The same as JSON on stdout."""
+    """Print JSON on stdout."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command with its arguments."""
+    """Run the command with its arguments."""
     options = parse(Options, arguments, "check", HELP, EXAMPLES)
-    if options.states < 1:
-        raise DataError(f"states is {options.states}; at least one is needed")
+    require_positive(options.states, "states", error=DataError)
     # Equal means equal in double precision.
     double_precision()
-    found = compared(options)
+    comparison = compare(options)
     if options.json:
-        print_json(lambda: found)
+        print_json(lambda: comparison)
     else:
-        print_table(found)
-    return FINE if found["equal"] else DIFFERENT
+        print_table(comparison)
+    return FINE if comparison["equal"] else DIFFERENT
 
 
-def compared(options: Options) -> dict[str, Any]:
-    """The errors of all answers, what is allowed, and the verdict."""
+def compare(options: Options) -> dict[str, Any]:
+    """Return the errors of all answers, the allowed errors, and the verdict."""
     model = options.load(options.file)
     states = random_states(model, options.states, options.seed)
     a = np.random.default_rng((options.seed, 1)).normal(size=states.v.shape)
-    other, expected = expected_answers(model, options, states)
+    library, expected = expected_answers(model, options, states)
     expected["inverse dynamics"] = np.einsum("nij,nj->ni", expected["mass matrix"], a) + expected["bias"]
     torque = jax.jit(lambda q, v, a: rnea(model, q, v, a, joint_friction=False))(states.q, states.v, a)
-    found = answers(model, states) | {"inverse dynamics": np.asarray(torque)}
-    errors = largest_errors(found, expected)
+    values = dynamics(model, states) | {"inverse dynamics": np.asarray(torque)}
+    errors = largest_errors(values, expected)
     allowed = allowed_errors(errors, expected["mass matrix"], options.tolerance)
     return {
         "file": options.file,
-        "against": other,
+        "against": library,
         "nv": model.nv,
         "states": options.states,
         "device": str(jax.devices()[0]),
         "errors": errors,
         "allowed": allowed,
-        "condition_of_mass_matrix": condition(expected["mass matrix"]),
+        "condition_of_mass_matrix": largest_condition(expected["mass matrix"]),
         "equal": all(errors[name] <= allowed[name] for name in errors),
     }
 
 
 def expected_answers(model: Model, options: Options, states: States) -> tuple[str, dict[str, np.ndarray]]:
-    """The other library's name and answers. **Raises** `ImportError` where it is not installed, and `DataError` where
-    it cannot read the file."""
+    """Return the other library's name and answers. **Raises** `ImportError` where it is not installed, and `DataError`
+    where it cannot read the file."""
     path = Path(options.file)
     if options.kind(options.file) == "MJCF":
-        # The loader has needed MuJoCo before.
-        return f"MuJoCo {version('mujoco')}", _mujoco.expected(model, _mujoco.reference(path), states)
+        # The loader has imported MuJoCo before.
+        return f"MuJoCo {version('mujoco')}", mujoco_answers(model, mujoco_model(path), states)
     try:
-        other = _pinocchio.reference(path, options.free_base)
+        reference = pinocchio_model(path, options.free_base)
     except ImportError:
         raise ImportError("URDF files are compared with Pinocchio, which is not installed: pip install pin") from None
     except (ValueError, RuntimeError) as error:
         raise DataError(f"{path}: Pinocchio cannot read it: {' '.join(str(error).split())}") from None
-    return f"Pinocchio {version('pin')}", _pinocchio.expected(model, other, path, states)
+    return f"Pinocchio {version('pin')}", pinocchio_answers(model, reference, path, states)
 
 
-def print_table(found: dict[str, Any]) -> None:
-    freedom = f"{found['nv']} degree{'s' if found['nv'] != 1 else ''} of freedom"
+def print_table(comparison: dict[str, Any]) -> None:
+    """Print the errors, a line for each answer."""
+    states, device = comparison["states"], comparison["device"]
+    freedom = f"{comparison['nv']} degree{'s' if comparison['nv'] != 1 else ''} of freedom"
     print(
-        f"{found['file']}: {freedom}, {found['states']} random states, float64 on {found['device']}, against "
-        f"{found['against']}\n\n{'':18}{'relative error':>14}{'allowed':>12}"
+        f"{comparison['file']}: {freedom}, {states} random states, float64 on {device}, against "
+        f"{comparison['against']}\n\n{'':18}{'relative error':>14}{'allowed':>12}"
     )
-    for name, error in found["errors"].items():
-        verdict = "" if error <= found["allowed"][name] else "   DIFFERENT"
-        print(f"{name:18}{error:14.1e}{found['allowed'][name]:12.1e}{verdict}")
-    print(f"\ncondition number of the mass matrix, at most: {found['condition_of_mass_matrix']:.1e}")
-    different = [name for name, error in found["errors"].items() if not error <= found["allowed"][name]]
+    for name, error in comparison["errors"].items():
+        verdict = "" if error <= comparison["allowed"][name] else "   DIFFERENT"
+        print(f"{name:18}{error:14.1e}{comparison['allowed'][name]:12.1e}{verdict}")
+    print(f"\ncondition number of the mass matrix, at most: {comparison['condition_of_mass_matrix']:.1e}")
+    different = [name for name, error in comparison["errors"].items() if not error <= comparison["allowed"][name]]
     print(f"DIFFERENT: {', '.join(different)}" if different else "equal")

@@ -1,29 +1,32 @@
-"""`jaxdyn info`: what a robot's file says."""
+"""`jaxdyn info`: the content of a robot's file."""
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from jaxdyn.cli._robot_file import File, FileOptions, Flag, parse
 from jaxdyn.model import Model
-from jaxdyn.programs._application import double_precision, print_json
-from jaxdyn.programs._robot_file import File, FileOptions, Flag, parse
+from jaxdyn.programs import double_precision, print_json
 
-HELP = """What a robot's file says, and warnings of what is likely to be wrong.
+HELP = """Show the content of a robot's file, with warnings of likely mistakes.
 
-A table of bodies and joints with their places in q and v, limits and masses; friction and springs; joints that follow
-others; links that were merged; frames. Units are SI and rad."""
+Prints a table of bodies and joints with their indices in q and v, limits and masses; friction and springs; joints that
+mimic others; links that were merged; frames. Units are SI and rad."""
 EXAMPLES = """
   jaxdyn info robot.urdf
   jaxdyn info robot.urdf --free-base
   jaxdyn info scene.xml --lenient
   jaxdyn info robot.urdf --json > robot.json"""
 _WARNING = "warning: "
+_JOINT_LEAVES = (
+    *("position_lower", "position_upper", "velocity_limit", "effort_limit", "armature", "damping", "friction"),
+    *("stiffness", "spring_reference"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,53 +34,51 @@ class Options(FileOptions):
     file: File = dataclasses.field(kw_only=True)
     """A URDF or MJCF file."""
     json: Flag = False
-    """The same as JSON on stdout, every number included."""
+    """Print JSON on stdout, with every number."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The command with its arguments."""
+    """Run the command with its arguments."""
     options = parse(Options, arguments, "info", HELP, EXAMPLES)
-    # The numbers of the file, as they are.
+    # The numbers of the file, unrounded.
     double_precision()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = options.load(options.file)
     summary = model.summary()
-    # The summary says some of what loading said.
-    said = [line.removeprefix(_WARNING) for line in summary.splitlines() if line.startswith(_WARNING)]
-    more = [text for text in dict.fromkeys(str(w.message) for w in caught) if text not in said]
+    # The summary has some of the warnings of the loader.
+    summarized = [line.removeprefix(_WARNING) for line in summary.splitlines() if line.startswith(_WARNING)]
+    more = [text for text in dict.fromkeys(str(w.message) for w in caught) if text not in summarized]
     if options.json:
-        print_json(lambda: described(model, options) | {"warnings": more + said})
+        print_json(lambda: description(model, options) | {"warnings": more + summarized})
         return
     print(f"{options.file} ({options.kind(options.file)})\n")
     print(summary)
     if more:
-        print()
-    for text in more:
-        print(_WARNING + text)
+        print("\n" + "\n".join(_WARNING + text for text in more))
 
 
-def described(model: Model, options: Options) -> dict[str, Any]:
-    """A model as JSON has it."""
+def description(model: Model, options: Options) -> dict[str, Any]:
+    """Return the content of a model for JSON."""
     topology = model.topology
-    bodies = []
-    for i, name in enumerate(topology.body_names):
-        parent = topology.parents[i]
-        bodies.append(
-            {
-                "name": name,
-                "parent": topology.body_names[parent] if parent >= 0 else "world",
-                "joint": topology.joint_names[i],
-                "type": topology.joint_types[i],
-                "mass": float(model.mass[i]),
-                "inertial_parameters": _numbers(model.inertial_parameters[i]),
-                "placement": _numbers(model.joint_placement[i]),
-            }
-        )
-    coordinates = {"q": topology.q_starts, "v": topology.v_starts}
-    for key, starts in coordinates.items():
-        for body, (start, stop) in zip(bodies, pairwise(starts), strict=True):
-            body[key] = [start, stop]
+
+    def body_name(i: int) -> str:
+        return topology.body_names[i] if i >= 0 else "world"
+
+    bodies = [
+        {
+            "name": name,
+            "parent": body_name(topology.parents[i]),
+            "joint": topology.joint_names[i],
+            "type": topology.joint_types[i],
+            "mass": float(model.mass[i]),
+            "inertial_parameters": _numbers(model.inertial_parameters[i]),
+            "placement": _numbers(model.joint_placement[i]),
+            "q": list(topology.q_starts[i : i + 2]),
+            "v": list(topology.v_starts[i : i + 2]),
+        }
+        for i, name in enumerate(topology.body_names)
+    ]
     return {
         "file": options.file,
         "format": options.kind(options.file),
@@ -87,16 +88,7 @@ def described(model: Model, options: Options) -> dict[str, Any]:
         "mass": float(model.mass.sum()),
         "gravity": _numbers(model.gravity),
         "bodies": bodies,
-        **{
-            key: _numbers(getattr(model, key))
-            for key in ("position_lower", "position_upper", "velocity_limit", "effort_limit")
-        },
-        **{key: _numbers(getattr(model, key)) for key in ("armature", "damping", "friction")},
-        **{
-            key: _numbers(getattr(model, key))
-            for key in ("stiffness", "spring_reference")
-            if getattr(model, key) is not None
-        },
+        **{key: _numbers(getattr(model, key)) for key in _JOINT_LEAVES if getattr(model, key) is not None},
         "mimics": [
             {
                 "joint": topology.joint_names[joint],
@@ -106,10 +98,7 @@ def described(model: Model, options: Options) -> dict[str, Any]:
             }
             for k, (joint, leader) in enumerate(topology.mimics)
         ],
-        "merged_links": {
-            link: topology.body_names[body] if body >= 0 else "world"
-            for link, body in zip(topology.attached_links, topology.attached_bodies, strict=True)
-        },
+        "merged_links": dict(zip(topology.attached_links, map(body_name, topology.attached_bodies), strict=True)),
         "frames": list(topology.frame_names),
     }
 

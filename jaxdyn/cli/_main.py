@@ -1,4 +1,4 @@
-"""`jaxdyn COMMAND`: which commands there are. Their modules, and all they need, are imported when they are called."""
+"""`jaxdyn COMMAND`: the list of commands. Their modules are imported when they are called."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import sys
 from collections.abc import Sequence
 
 from jaxdyn._errors import DataError
-from jaxdyn.programs._application import MISTAKE, exit_code
+from jaxdyn.programs import MISTAKE, exit_code
 
 COMMANDS = {
-    "info": "what a robot's file says: bodies, joints, limits, masses, and what is likely to be wrong",
-    "view": "a robot in the browser",
-    "check": "whether the dynamics are those of Pinocchio (URDF) or MuJoCo (MJCF)",
-    "identify": "inertias, friction and rotor inertias from recordings of motion and torques",
-    "optimize": "motions: swing-ups, an arm that reaches past an obstacle, a quadrotor",
-    "benchmark": "how fast a robot's dynamics are on this machine, and what they cost to compile",
+    "info": "the content of a robot's file: bodies, joints, limits, masses, and likely mistakes",
+    "view": "show a robot in the browser",
+    "check": "compare the dynamics with Pinocchio (URDF) or MuJoCo (MJCF)",
+    "identify": "identify inertias, friction and rotor inertias from recordings of motion and torques",
+    "optimize": "find motions: swing-ups, an arm that reaches past an obstacle, a quadrotor",
+    "benchmark": "measure how fast a robot's dynamics run and compile on this machine",
 }
 HELP = f"""usage: jaxdyn COMMAND [...]
 
@@ -32,23 +32,24 @@ examples:
   jaxdyn identify --name try --robot arm --recording simulated --fit-start 0 --fit-stop 14 --test-stop 20
   jaxdyn optimize --name swing-up --task pendulum
 
-`jaxdyn COMMAND --help` says more of each, `jaxdyn --version` which version this is.
-Exit codes: 0 all is well, 1 a check that differs, 2 a mistake in what was given, 130 interrupted."""
+`jaxdyn COMMAND --help` explains each command, `jaxdyn --version` prints the version.
+Exit codes: 0 success, 1 a check found a difference, 2 a mistake in the arguments or files, 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program `jaxdyn`. **Arguments**: `arguments`, those of the command line without the program's name, or
-    `sys.argv`'s. Returns the exit code; like all programs it ends by `SystemExit` after a command's `--help` (0), and
-    for options that are none (2)."""
+    """Run the program `jaxdyn` and return its exit code.
+
+    `arguments` are those of the command line without the program's name; None takes them from `sys.argv`. Raises
+    `SystemExit` after the `--help` of a command (0) and for an unknown or missing option (2).
+    """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments:
         print(HELP, file=sys.stderr)
         return MISTAKE
-    command, *rest = arguments
-    return exit_code(lambda: _run(command, rest), (ImportError,))
+    return exit_code(lambda: _run(*arguments), (ImportError,))
 
 
-def _run(command: str, rest: list[str]) -> int | None:
+def _run(command: str, *arguments: str) -> int | None:
     if command in ("-h", "--help", "help"):
         print(HELP)
         return None
@@ -57,6 +58,6 @@ def _run(command: str, rest: list[str]) -> int | None:
         return None
     if command not in COMMANDS:
         near = difflib.get_close_matches(command, COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
+        hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
         raise DataError(f"no command {command!r}: {hint}")
-    return importlib.import_module(f"jaxdyn.cli._{command}").main(rest)
+    return importlib.import_module(f"jaxdyn.cli._{command}").main(list(arguments))

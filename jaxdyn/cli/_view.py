@@ -1,4 +1,4 @@
-"""`jaxdyn view`: a robot in the browser."""
+"""`jaxdyn view`: show a robot in the browser."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.programs._robot_file import File, Flag, only_for_urdf, parse
+from jaxdyn.cli._robot_file import File, Flag, only_for_urdf, parse
 from jaxdyn.sysid import load_npz
 
-HELP = """A robot in the browser, with sliders for its joints.
+HELP = """Show a robot in the browser, with sliders for its joints.
 
-Its meshes, or where it has none ellipsoids of its inertias, frames and joint axes. Plays a recorded trajectory, also
-beside another one. Needs the extra viz: pip install 'jaxdyn[viz]'."""
+Shows the meshes of the robot; without meshes, ellipsoids of its inertias, frames and joint axes. Plays a recorded
+trajectory, also beside another one. Needs the extra viz: pip install 'jaxdyn[viz]'."""
 EXAMPLES = """
   jaxdyn view robot.urdf
   jaxdyn view robot.urdf --package-dirs ~/ros/src
@@ -27,16 +27,18 @@ EXAMPLES = """
 
 @dataclasses.dataclass(frozen=True)
 class Options:
+    """The options of the command."""
+
     file: File
     """A URDF or MJCF file."""
     motion: str = ""
-    """A NumPy archive of times t and configurations q to play."""
+    """NumPy archive of times t and configurations q to play."""
     compare: str = ""
-    """Another one, at the same times: shown as a second robot."""
+    """Archive of another motion at the same times, which a second robot plays."""
     html: str = ""
-    """Write the page into this file, which needs no server, instead of serving it."""
+    """Write the page into this file instead of serving it; the file works without a server."""
     png: str = ""
-    """Draw a picture into this file instead, which needs no screen; not of a motion."""
+    """Draw a picture of the robot (without a motion) into this file instead; a screen is not needed."""
     free_base: Flag = False
     """URDF: the root link moves freely. (An MJCF file says itself whether it does.)"""
     package_dirs: tuple[str, ...] = ()
@@ -44,13 +46,13 @@ class Options:
     skip_missing: Flag = False
     """Leave out meshes whose files are missing."""
     host: str = "127.0.0.1"
-    """Where the page is served; 0.0.0.0 is for other machines, too."""
+    """Address at which the page is served; 0.0.0.0 makes it visible to other machines."""
     port: int = 8080
-    """The next free one is taken if this one is not."""
+    """Port of the page; if it is taken, the next free one."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The command with its arguments."""
+    """Run the command with its arguments."""
     options = parse(Options, arguments, "view", HELP, EXAMPLES)
     from jaxdyn.viz import Viewer, save_png
 
@@ -67,12 +69,12 @@ def main(arguments: Sequence[str]) -> None:
         print(f"wrote {options.png}")
         return
     motion = load_npz(options.motion, tau=None) if options.motion else None
-    other = load_npz(options.compare, tau=None) if options.compare else None
-    if motion is not None and other is not None and not np.array_equal(motion.t, other.t):
+    second = load_npz(options.compare, tau=None) if options.compare else None
+    if motion is not None and second is not None and not np.array_equal(motion.t, second.t):
         raise DataError(f"{options.compare}: its times t are not those of {options.motion}; resample one of them")
     with Viewer(options.file, host=options.host, port=options.port, **loading) as viewer:
         if motion is not None:
-            viewer.play(motion.t, motion.q, compare=None if other is None else other.q)
+            viewer.play(motion.t, motion.q, compare=None if second is None else second.q)
         if options.html:
             viewer.save_html(Path(options.html))
             print(f"wrote {options.html}")

@@ -1,17 +1,16 @@
 """Robots' files: reading them as models, and writing models."""
 
-from jaxdyn.io._dh import DHRow, from_dh
-from jaxdyn.io._mjcf import load_mjcf
-from jaxdyn.io._mjcf_actuators import MjcfActuator, load_mjcf_actuators
-from jaxdyn.io._mjcf_writer import to_mjcf
-from jaxdyn.io._urdf import RobotFileWarning, load_urdf
-from jaxdyn.io._urdf_writer import to_urdf
+from jaxdyn.io._denavit_hartenberg import DHRow, from_dh
+from jaxdyn.io.mjcf import MjcfActuator, is_mjcf, load_mjcf, load_mjcf_actuators, to_mjcf
+from jaxdyn.io.robot_files import RobotFileWarning
+from jaxdyn.io.urdf import load_urdf, to_urdf
 
 __all__ = [
     "DHRow",
     "MjcfActuator",
     "RobotFileWarning",
     "from_dh",
+    "is_mjcf",
     "load_mjcf",
     "load_mjcf_actuators",
     "load_urdf",

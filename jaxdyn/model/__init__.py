@@ -1,37 +1,14 @@
-"""Robots: the static tree, joints, models as pytrees, a builder, and sample robots."""
+"""Models of robots as pytrees, a builder, edits, and sample robots."""
 
-from jaxdyn.model._builder import STANDARD_GRAVITY, Joint, Mimic, ModelBuilder
-from jaxdyn.model._edit import (
-    attach,
-    with_armature,
-    with_joint_friction,
-    with_link_parameters,
-    with_locked_joints,
-    with_payload,
-)
-from jaxdyn.model._inertia import BodyInertia
-from jaxdyn.model._model import FRICTION_VELOCITY, Frame, Model, parameters_of
+from jaxdyn.joints import Topology
+from jaxdyn.model._attaching import attach
+from jaxdyn.model._builder import STANDARD_GRAVITY, Joint, Mimic, ModelBuilder, plane_axes, pose_vector
+from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
+from jaxdyn.model._inertia import BodyInertia, rotational_about_center, unphysical_reason
+from jaxdyn.model._leaf import Leaf
+from jaxdyn.model._locking import with_locked_joints
+from jaxdyn.model._model import Frame, Model, parameters_of
+from jaxdyn.model._parameter_edits import with_armature, with_joint_friction, with_link_parameters, with_payload
 from jaxdyn.model._scaling import scaled
+from jaxdyn.model._spanning_tree import independent_forces, mimic_coordinates, spanning_coordinates, tree_forces
 from jaxdyn.model._summary import summary
-from jaxdyn.model._topology import Topology
-
-__all__ = [
-    "FRICTION_VELOCITY",
-    "STANDARD_GRAVITY",
-    "BodyInertia",
-    "Frame",
-    "Joint",
-    "Mimic",
-    "Model",
-    "ModelBuilder",
-    "Topology",
-    "attach",
-    "parameters_of",
-    "scaled",
-    "summary",
-    "with_armature",
-    "with_joint_friction",
-    "with_link_parameters",
-    "with_locked_joints",
-    "with_payload",
-]

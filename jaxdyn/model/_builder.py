@@ -6,23 +6,36 @@ import dataclasses
 import math
 import pathlib
 import warnings
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError, PhysicalityWarning, ShapeError, UnknownNameError, look_up, require_shape
+from jaxdyn._errors import (
+    ModelError,
+    PhysicalityWarning,
+    ShapeError,
+    UnknownNameError,
+    look_up,
+    require_finite,
+    require_shape,
+)
 from jaxdyn._types import ArrayLike
-from jaxdyn.model._checks import unresisted_joint
-from jaxdyn.model._inertia import BodyInertia, moved_parameters, unphysical_reason
-from jaxdyn.model._model import FRICTION_VELOCITY, Model
-from jaxdyn.model._topology import PRIMITIVES, Topology, joint_nq, joint_nv
-from jaxdyn.spatial import SE3, Pose, rotation_to_quaternion
+from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq, joint_nv
+from jaxdyn.model._edit_arguments import require_values
+from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
+from jaxdyn.model._inertia import BodyInertia, unphysical_reason
+from jaxdyn.model._model import Model
+from jaxdyn.model._resistance import require_resistance
+from jaxdyn.spatial import (
+    IDENTITY_POSE,
+    SE3,
+    compose_poses,
+    rotation_to_quaternion,
+    transform_inertial_parameters,
+)
 
 STANDARD_GRAVITY = (0.0, 0.0, -9.81)
-_IDENTITY = np.array([0.0, 0, 0, 1, 0, 0, 0])
-
-# What `Joint.axes` has for each type: how many axes, and which.
-_AXES = {"cylindrical": 1, "planar": 1, "universal": 2, "ball": 0, "free": 0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,79 +172,61 @@ class ModelBuilder:
             raise ModelError("the model has no moving body: every link is fixed to the world; add a body with a joint")
         gravity = np.asarray(gravity, dtype=np.float64)
         require_shape(gravity, (3,), "gravity", "an acceleration in m/s^2, world axes")
-        if not np.isfinite(gravity).all():
-            raise ModelError(f"gravity is not finite: {gravity.tolist()}")
+        require_finite(gravity, "gravity")
         order = self._depth_first()
         index = {name: i for i, name in enumerate(order)} | {"world": -1}
         bodies = [self._bodies[name] for name in order]
+        carriers = [self._anchor(body.parent) for body in bodies]
         anchors = {name: self._anchor(name) for name in self._fixed}
-
-        placements, parents = [], []
-        for body in bodies:
-            anchor, pose = self._resolve(body.parent, anchors)
-            parents.append(index[anchor])
-            placements.append(compose(pose, body.placement))
-        parameters = np.array([body.parameters for body in bodies])
-        own_parameters = {name: f.parameters for name, f in self._fixed.items() if f.parameters is not None}
-        links = list(own_parameters)
-        attached = [moved_parameters(own_parameters[name], anchors[name][1]) for name in links]
-        attached_bodies = [index[anchors[name][0]] for name in links]
-        own_parameters |= {name: body.parameters for name, body in self._bodies.items()}
-        for name, own in own_parameters.items():
-            reason = unphysical_reason(own)
-            if reason:
-                package = str(pathlib.Path(__file__).parents[1])
-                warnings.warn(f"link {name!r}: {reason}", PhysicalityWarning, skip_file_prefixes=(package,))
-        for body, extra in zip(attached_bodies, attached, strict=True):
-            if body >= 0:
-                parameters[body] += extra
-
+        links = [name for name, fixed in self._fixed.items() if fixed.parameters is not None]
         topology = Topology(
             body_names=tuple(order),
             joint_names=tuple(str(b.joint.name) for b in bodies),
             joint_types=tuple(b.joint.type for b in bodies),
-            parents=tuple(parents),
+            parents=tuple(index[carrier] for carrier, _ in carriers),
             frame_names=(*order, *self._fixed),
-            frame_bodies=(*range(len(order)), *(index[anchors[n][0]] for n in self._fixed)),
+            frame_bodies=(*range(len(order)), *(index[body] for body, _ in anchors.values())),
             attached_links=tuple(links),
-            attached_bodies=tuple(attached_bodies),
+            attached_bodies=tuple(index[anchors[name][0]] for name in links),
             mimics=_mimics([b.joint for b in bodies]),
         )
-
-        def per_coordinate(field: str, size) -> np.ndarray:
-            parts = [_spread(b.joint, field, size(b.joint.type), n) for n, b in zip(order, bodies, strict=True)]
-            return np.concatenate(parts)
-
-        fields = ("armature", "damping", "friction", "friction_velocity", "stiffness", "velocity_limit", "effort_limit")
-        per_v = {name: per_coordinate(name, joint_nv) for name in fields}
-        per_q = {
-            "position_lower": per_coordinate("lower", joint_nq),
-            "position_upper": per_coordinate("upper", joint_nq),
-        }
-        per_q["spring_reference"] = np.concatenate(
-            [_spring_reference(b.joint, n) for n, b in zip(order, bodies, strict=True)]
-        )
+        parameters, attached = self._inertias(topology, [anchors[name][1] for name in links])
         mimics = [bodies[i].joint.mimic for i, _ in topology.mimics]
-        multiplier, offset = (np.array([getattr(m, a) for m in mimics], np.float64) for a in ("multiplier", "offset"))
-        _follow(topology, multiplier, offset, per_v, per_q)
-        axes = np.array([axis for b in bodies for axis in b.axes]).reshape(-1, 3)
-        pitches = np.array([p for b in bodies for p in b.pitch], dtype=np.float64)
-        _require_resistance(topology, axes, pitches, parameters, per_v["armature"])
-        if not per_v["stiffness"].any():
-            del per_v["stiffness"], per_q["spring_reference"]
-        return Model(
-            topology=topology,
-            joint_placement=jnp.asarray(np.array(placements)),
-            joint_axis=jnp.asarray(axes),
-            joint_pitch=jnp.asarray(pitches),
-            inertial_parameters=jnp.asarray(parameters),
-            gravity=jnp.asarray(gravity),
-            frame_placement=jnp.asarray(np.array([_IDENTITY] * len(order) + [anchors[n][1] for n in self._fixed])),
-            attached_parameters=jnp.asarray(np.array(attached, dtype=np.float64).reshape(-1, 10)),
-            mimic_multiplier=jnp.asarray(multiplier),
-            mimic_offset=jnp.asarray(offset),
-            **{name: jnp.asarray(value) for name, value in (per_v | per_q).items()},
-        )
+        leaves = {
+            "joint_placement": [compose_poses(p, b.placement) for (_, p), b in zip(carriers, bodies, strict=True)],
+            "joint_axis": [axis for b in bodies for axis in b.axes],
+            "joint_pitch": [p for b in bodies for p in b.pitch],
+            "inertial_parameters": parameters,
+            "gravity": gravity,
+            "frame_placement": [*[IDENTITY_POSE] * len(order), *(pose for _, pose in anchors.values())],
+            "attached_parameters": attached,
+            "mimic_multiplier": [m.multiplier for m in mimics if m],
+            "mimic_offset": [m.offset for m in mimics if m],
+        }
+        for field, name in JOINT_FIELDS.items():
+            leaves[name] = np.concatenate([_spread(b.joint, field, n) for n, b in zip(order, bodies, strict=True)])
+        _merge_followers(topology, leaves)
+        arrays = {name: np.reshape(x, LEAVES[name].shape(topology)).astype(np.float64) for name, x in leaves.items()}
+        require_resistance(topology, arrays)
+        if not arrays["stiffness"].any():
+            del arrays["stiffness"], arrays["spring_reference"]
+        return Model(topology=topology, **{name: jnp.asarray(x) for name, x in arrays.items()})
+
+    def _inertias(self, topology: Topology, poses: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """`[nb, 10]` and `[nl, 10]`: the inertial parameters of bodies, with the merged links in them, and of these
+        links at `poses` in their bodies. Warns of inertias that no distribution of mass has."""
+        links = {name: x for name in topology.attached_links if (x := self._fixed[name].parameters) is not None}
+        bodies = {name: self._bodies[name].parameters for name in topology.body_names}
+        for name, parameters in (links | bodies).items():
+            if reason := unphysical_reason(parameters):
+                package = str(pathlib.Path(__file__).parents[1])
+                warnings.warn(f"link {name!r}: {reason}", PhysicalityWarning, skip_file_prefixes=(package,))
+        attached = [transform_inertial_parameters(x, pose) for x, pose in zip(links.values(), poses, strict=True)]
+        total = np.array(list(bodies.values()))
+        for body, extra in zip(topology.attached_bodies, attached, strict=True):
+            if body >= 0:
+                total[body] += extra
+        return total, attached
 
     def _check_new(self, name: str, parent: str) -> None:
         if not isinstance(name, str) or not name:
@@ -244,14 +239,11 @@ class ModelBuilder:
             except UnknownNameError as error:
                 raise UnknownNameError(f"{name!r}: {error}; a parent must be added before its children") from None
 
-    def _resolve(self, name: str, anchors: dict) -> tuple[str, np.ndarray]:
-        return anchors.get(name, (name, _IDENTITY))
-
     def _anchor(self, name: str) -> tuple[str, np.ndarray]:
         """The moving body (or the world) that a fixed body belongs to, and its pose in it."""
-        pose = _IDENTITY
+        pose = IDENTITY_POSE
         while name in self._fixed:
-            pose = compose(self._fixed[name].placement, pose)
+            pose = compose_poses(self._fixed[name].placement, pose)
             name = self._fixed[name].parent
         return name, pose
 
@@ -285,21 +277,6 @@ class _Fixed:
     parameters: np.ndarray | None
 
 
-def _require_resistance(topology: Topology, axes, pitches, parameters: np.ndarray, armature: np.ndarray) -> None:
-    """A joint that moves nothing with inertia has no acceleration."""
-    i = unresisted_joint(topology, axes, pitches, parameters, armature)
-    if i is None:
-        return
-    what = "no mass" if parameters[i, 0] == 0 else "no inertia against the motion of its joint"
-    advice = "Give it an inertia, give the joint an armature, or fix the joint"
-    if i in topology.leaders:
-        advice = "Give it an inertia, or fix the joint, which mimics another"
-    raise ModelError(
-        f"body {topology.body_names[i]!r}, moved by joint {topology.joint_names[i]!r}, has {what}, and nothing with "
-        f"mass is attached to it: its acceleration would be undefined. {advice}"
-    )
-
-
 def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
     """Pairs of a joint that mimics and the one that it follows."""
     names = [str(joint.name) for joint in joints]
@@ -312,10 +289,10 @@ def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
             leader = look_up(joint.mimic.joint, names, "joint")
         except UnknownNameError as error:
             raise UnknownNameError(f"{where} mimics a joint that does not exist: {error}") from None
-        for one in (joint, joints[leader]):
-            if joint_nv(one.type) != 1:
+        for each in (joint, joints[leader]):
+            if joint_nv(each.type) != 1:
                 raise ModelError(
-                    f"{where} mimics {names[leader]!r}, but joint {one.name!r} is {one.type}; both must have one "
+                    f"{where} mimics {names[leader]!r}, but joint {each.name!r} is {each.type}; both must have one "
                     "degree of freedom"
                 )
         if joints[leader].mimic is not None or leader == i:
@@ -328,48 +305,38 @@ def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def _follow(topology: Topology, multiplier, offset, per_v: dict, per_q: dict) -> None:
-    """In place: what acts in a joint that mimics acts on the one that it follows; then its entries go.
+def _merge_followers(topology: Topology, leaves: dict[str, Any]) -> None:
+    """Add, in place, what acts in a joint that mimics to the joint that it follows, and remove its entries.
 
-    With `q' = m q + o`: armature, damping and stiffness times `m^2`, Coulomb friction times `|m|`; two springs on one
-    coordinate are one, at the mean of their references by stiffness.
+    With `q' = m q + o`: armature, damping and stiffness are multiplied by `m^2`, Coulomb friction by `|m|`. Two springs
+    on one coordinate are one spring, at the mean of their references weighted by stiffness.
     """
-    tree, followers = topology.spanning, [i for i, _ in topology.mimics]
-    for (i, leader), m, o in zip(topology.mimics, multiplier, offset, strict=True):
+    tree, stiffness, reference = topology.spanning, leaves["stiffness"], leaves["spring_reference"]
+    multipliers, offsets = leaves["mimic_multiplier"], leaves["mimic_offset"]
+    for (i, leader), m, o in zip(topology.mimics, multipliers, offsets, strict=True):
         v, to_v, q, to_q = tree.v_starts[i], tree.v_starts[leader], tree.q_starts[i], tree.q_starts[leader]
         for name in ("armature", "damping"):
-            per_v[name][to_v] += m * m * per_v[name][v]
-        per_v["friction"][to_v] += abs(m) * per_v["friction"][v]
-        stiffness, reference = per_v["stiffness"], per_q["spring_reference"]
+            leaves[name][to_v] += m * m * leaves[name][v]
+        leaves["friction"][to_v] += abs(m) * leaves["friction"][v]
         total = stiffness[to_v] + m * m * stiffness[v]
         if total > 0:
             moment = stiffness[to_v] * reference[to_q] + m * stiffness[v] * (reference[q] - o)
             stiffness[to_v], reference[to_q] = total, moment / total
-    for values, starts in ((per_v, tree.v_starts), (per_q, tree.q_starts)):
-        for name, value in values.items():
-            values[name] = np.delete(value, [starts[i] for i in followers])
-
-
-def _spring_reference(joint: Joint, body: str) -> np.ndarray:
-    nq = joint_nq(joint.type)
-    if joint.spring_reference is not None:
-        return _spread(joint, "spring_reference", nq, body)
-    out = np.zeros(nq)
-    if joint.type in ("ball", "free"):
-        out[nq - 4] = 1.0
-    return out
+    starts = {"v": tree.v_starts, "q": tree.q_starts}
+    for name in JOINT_FIELDS.values():
+        rows = starts[str(LEAVES[name].rows)]
+        leaves[name] = np.delete(leaves[name], [rows[i] for i, _ in topology.mimics])
 
 
 def _joint_geometry(joint: Joint, where: str) -> tuple[list[np.ndarray], list[float]]:
     """The unit axis of every degree of freedom (none for ball and free), and the pitch of a helical one."""
-    if joint.type not in PRIMITIVES:
-        known = ", ".join(PRIMITIVES)
-        raise ModelError(f"{where}: unknown joint type {joint.type!r}; known: {known} (a fixed body is no joint)")
-    count = _AXES.get(joint.type, 1)
-    axes = [_unit(joint.axis, "axis", where)] if count else []
-    if (joint.axis2 is not None) != (count == 2):
+    if joint.type not in JOINT_TYPES:
+        types = ", ".join(JOINT_TYPES)
+        raise ModelError(f"{where}: unknown joint type {joint.type!r}; known: {types} (a fixed body needs no joint)")
+    axes = [_unit(joint.axis, "axis", where)] if JOINT_TYPES[joint.type][0].has_axis else []
+    if (joint.axis2 is not None) != (joint.type == "universal"):
         raise ModelError(f"{where}: axis2 belongs to universal joints, which need it; the type is {joint.type!r}")
-    if (joint.pitch is not None) != (joint.type == "helical"):
+    if (joint.pitch is not None) != JOINT_TYPES[joint.type][0].has_pitch:
         raise ModelError(f"{where}: pitch (m/rad) belongs to helical joints, which need it; the type is {joint.type!r}")
     if joint.pitch is not None and not np.isfinite(joint.pitch):
         raise ModelError(f"{where}: pitch is {joint.pitch}; a finite number of m/rad is needed")
@@ -380,7 +347,7 @@ def _joint_geometry(joint: Joint, where: str) -> tuple[list[np.ndarray], list[fl
     if joint.type == "cylindrical":
         axes = axes * 2
     if joint.type == "planar":
-        axes = [*_plane(axes[0]), axes[0]]
+        axes = [*plane_axes(axes[0]), axes[0]]
     return axes, [] if joint.pitch is None else [float(joint.pitch)]
 
 
@@ -394,8 +361,11 @@ def _unit(axis: ArrayLike, label: str, where: str) -> np.ndarray:
     return axis / norm
 
 
-def _plane(normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """x and y turned by the smallest rotation that takes z to `normal` (about x by half a turn for -z)."""
+def plane_axes(normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return x and y after the smallest rotation that takes z to the unit vector `normal` `[3]`.
+
+    These are the directions in which a planar joint shifts. For -z the rotation is half a turn about x.
+    """
     c = normal[2]
     if c < -1 + 1e-12:
         return np.array([1.0, 0, 0]), np.array([0, -1.0, 0])
@@ -404,20 +374,17 @@ def _plane(normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.array([1 - k * nx * nx, -k * nx * ny, -nx]), np.array([-k * nx * ny, 1 - k * ny * ny, -ny])
 
 
-def _spread(joint: Joint, field: str, size: int, body: str) -> np.ndarray:
-    value = np.asarray(getattr(joint, field), dtype=np.float64)
+def _spread(joint: Joint, field: str, body: str) -> np.ndarray:
+    """A field of a joint with one number for each of its coordinates or degrees of freedom."""
+    leaf, value = LEAVES[JOINT_FIELDS[field]], getattr(joint, field)
+    size = (joint_nq if leaf.rows == "q" else joint_nv)(joint.type)
+    if value is None:
+        value = np.concatenate([primitive.neutral for primitive in JOINT_TYPES[joint.type]])
+    value = np.asarray(value, dtype=np.float64)
     where = f"{field} of joint {joint.name!r} of body {body!r}"
     if value.shape not in ((), (size,)):
         raise ShapeError(f"{where} has shape {value.shape}; a number or [{size}] is needed")
-    if np.isnan(value).any():
-        raise ModelError(f"{where} is NaN")
-    if field not in ("lower", "upper", "spring_reference") and (value < 0).any():
-        raise ModelError(f"{where} is negative: {value}")
-    finite = ("armature", "damping", "friction", "friction_velocity", "stiffness", "spring_reference")
-    if field in finite and not np.isfinite(value).all():
-        raise ModelError(f"{where} is not finite: {value}")
-    if field == "friction_velocity" and (value == 0).any():
-        raise ModelError(f"{where} must be positive: {value}")
+    require_values(LEAVES[JOINT_FIELDS[field]], value, where)
     if field == "upper" and (value < np.asarray(joint.lower, dtype=np.float64)).any():
         raise ModelError(f"{where} is {value}, below lower {joint.lower}; swap or correct them")
     if joint.type == "continuous" and field in ("lower", "upper") and np.isfinite(value).any():
@@ -433,41 +400,37 @@ def _parameters(inertia: BodyInertia | ArrayLike | None, what: str) -> np.ndarra
     out = np.asarray(inertia, dtype=np.float64)
     if out.shape != (10,):
         raise ShapeError(f"{what} has shape {out.shape}; a BodyInertia or ten inertial parameters are needed")
-    if not np.isfinite(out).all():
-        raise ModelError(f"{what} is not finite: {out.tolist()}")
+    require_finite(out.tolist(), what)
     if out[0] < 0:
         raise ModelError(f"{what}: negative mass {out[0]} kg")
     return out
 
 
 def pose_vector(placement: SE3 | ArrayLike | None, what: str = "placement") -> np.ndarray:
-    """`[7]`, position and unit quaternion, of whatever a placement may be given as."""
+    """The pose `[7]`, position (m) and unit quaternion `w x y z`, of an `SE3`, a vector `[7]`, or a position `[3]`.
+
+    **Raises** `ShapeError`; `ModelError` for numbers that are not finite or a quaternion that is not unit (to 1e-3).
+    """
     if placement is None:
-        return _IDENTITY
+        return IDENTITY_POSE
     if isinstance(placement, SE3):
         p, R = np.asarray(placement.translation, np.float64), np.asarray(placement.rotation, np.float64)
         require_shape(p, (3,), f"translation of the {what}", "one position in m")
+        require_shape(R, (3, 3), f"rotation of the {what}", "one rotation matrix")
         try:
             placement = np.concatenate([p, rotation_to_quaternion(R)])
         except ShapeError as error:
             raise ShapeError(f"{what}: {error}") from None
     out = np.asarray(placement, dtype=np.float64)
     if out.shape == (3,):
-        out = np.concatenate([out, _IDENTITY[3:]])
+        out = np.concatenate([out, IDENTITY_POSE[3:]])
     if out.shape != (7,):
         raise ShapeError(
             f"{what} has shape {out.shape}; an SE3, position and quaternion [7], or position [3] is needed"
         )
     norm = np.linalg.norm(out[3:])
     if not np.isfinite(out).all() or abs(norm - 1) > 1e-3:
-        raise ModelError(f"{what}: {out.tolist()} is no pose; its last four numbers must be a unit quaternion w x y z")
+        raise ModelError(
+            f"{what}: {out.tolist()} is not a pose; its last four numbers must be a unit quaternion w x y z"
+        )
     return np.concatenate([out[:3], out[3:] / norm])
-
-
-def compose(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The pose `a b`, all as `[7]`."""
-    X, Y = Pose.from_vector(a), Pose.from_vector(b)
-    p = X.apply(Y.translation)
-    (aw, *av), (bw, *bv) = a[3:], b[3:]
-    av, bv = np.array(av), np.array(bv)
-    return np.array([p.x, p.y, p.z, aw * bw - av @ bv, *(aw * bv + bw * av + np.cross(av, bv))])

@@ -1,57 +1,82 @@
-"""The fields of a model, and what can be read off them: all that functions of models need to know of the class."""
+"""The fields of a model, each declared with the facts about its array, and the properties that follow from them."""
 
 from __future__ import annotations
 
-from typing import Self
+import dataclasses
+import math
+from typing import Any, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from jaxdyn._types import Array, Float
-from jaxdyn.model._topology import Topology
+from jaxdyn.joints import Topology
+from jaxdyn.model._leaf import Leaf, leaf
+
+FRICTION_VELOCITY = 0.01
+"""Default transition velocity of the smooth Coulomb friction, rad/s or m/s."""
+
+# Facts that several arrays share.
+_PLACEMENT: dict[str, Any] = {"columns": 7, "unit": "m, 1", "length": (1, 1, 1, 0, 0, 0, 0), "dynamics": True}
+_INERTIA: dict[str, Any] = {"columns": 10, "unit": "kg, kg m, kg m^2", "mass": 1, "length": (0, *(1,) * 3, *(2,) * 6)}
+_COORDINATE: dict[str, Any] = {"rows": "q", "unit": "rad or m", "coordinate": 1}
+_VELOCITY: dict[str, Any] = {"rows": "v", "unit": "rad/s or m/s", "coordinate": 1}
+_FORCE: dict[str, Any] = {"rows": "v", "unit": "N m or N", "mass": 1, "length": 2, "coordinate": -1}
+_GAIN: dict[str, Any] = {"rows": "v", "mass": 1, "length": 2, "coordinate": -2, "sign": "nonnegative"}
+_ESTIMATED: dict[str, Any] = {"dynamics": True, "identified": True}
 
 
 class ModelFields(eqx.Module):
     """The static `topology`, and arrays, of a `Model`."""
 
     topology: Topology = eqx.field(static=True)
-    joint_placement: Float[Array, "*batch nb 7"]
+    joint_placement: Float[Array, "*batch nb 7"] = leaf(rows="joint", **_PLACEMENT)
     """Pose of each joint (of the body, at `q = 0`) in the parent body's frame: position (m), quaternion `w x y z`."""
-    joint_axis: Float[Array, "*batch na 3"]
+    joint_axis: Float[Array, "*batch na 3"] = leaf(rows="axis", columns=3, dynamics=True)
     """Axis of each degree of freedom of every joint but ball and free, in the joint's frame; its direction counts."""
-    joint_pitch: Float[Array, "*batch nh"]
+    joint_pitch: Float[Array, "*batch nh"] = leaf(rows="pitch", unit="m/rad", length=1, dynamics=True)
     """Advance of each helical joint along its axis, m/rad."""
-    inertial_parameters: Float[Array, "*batch nb 10"]
+    inertial_parameters: Float[Array, "*batch nb 10"] = leaf(rows="joint", **_INERTIA, **_ESTIMATED)
     """`m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz` of each body: mass (kg), first moment (kg m) and rotational
     inertia (kg m^2) about the origin of the body's frame, in its axes. The dynamics are linear in them."""
-    armature: Float[Array, "*batch nv"]
+    armature: Float[Array, "*batch nv"] = leaf(unit="kg m^2 or kg", column="armature", **_GAIN, **_ESTIMATED)
     """Rotor inertia reflected to the joint; adds to the diagonal of the mass matrix. kg m^2 or kg."""
-    damping: Float[Array, "*batch nv"]
+    damping: Float[Array, "*batch nv"] = leaf(unit="N m s/rad or N s/m", column="damping", **_GAIN, **_ESTIMATED)
     """Viscous friction, N m s/rad or N s/m."""
-    friction: Float[Array, "*batch nv"]
+    friction: Float[Array, "*batch nv"] = leaf(sign="nonnegative", column="Coulomb friction", **_FORCE, **_ESTIMATED)
     """Coulomb friction, N m or N: the torque `friction * tanh(v / friction_velocity)`."""
-    friction_velocity: Float[Array, "*batch nv"]
+    friction_velocity: Float[Array, "*batch nv"] = leaf(
+        default=FRICTION_VELOCITY, sign="positive", column="over velocity", beside="friction", **_VELOCITY, **_ESTIMATED
+    )
     """Velocity over which Coulomb friction changes its sign, rad/s or m/s."""
-    gravity: Float[Array, "*batch 3"]
+    gravity: Float[Array, "*batch 3"] = leaf(columns=3, unit="m/s^2", dynamics=True)
     """Acceleration of gravity in world axes, m/s^2."""
-    frame_placement: Float[Array, "*batch nf 7"]
+    frame_placement: Float[Array, "*batch nf 7"] = leaf(rows="frame", **_PLACEMENT)
     """Pose of each frame in its body's frame."""
-    attached_parameters: Float[Array, "*batch nl 10"]
+    attached_parameters: Float[Array, "*batch nl 10"] = leaf(rows="link", **_INERTIA)
     """Inertial parameters, in the body's frame, of each link that was merged into a body (counted in
     `inertial_parameters`; kept to tell the links apart)."""
-    position_lower: Float[Array, "*batch nq"]
-    position_upper: Float[Array, "*batch nq"]
-    velocity_limit: Float[Array, "*batch nv"]
-    effort_limit: Float[Array, "*batch nv"]
-    mimic_multiplier: Float[Array, "*batch nm"]
+    position_lower: Float[Array, "*batch nq"] = leaf(default=-math.inf, **_COORDINATE)
+    position_upper: Float[Array, "*batch nq"] = leaf(default=math.inf, **_COORDINATE)
+    velocity_limit: Float[Array, "*batch nv"] = leaf(
+        default=math.inf, sign="nonnegative", column="velocity limit", **_VELOCITY
+    )
+    effort_limit: Float[Array, "*batch nv"] = leaf(
+        default=math.inf, sign="nonnegative", column="effort limit", **_FORCE
+    )
+    mimic_multiplier: Float[Array, "*batch nm"] = leaf(rows="mimic", coordinate=1, leader=-1, default=1.0)
     """For each joint that mimics another, in the order of `Topology.mimics`: its coordinate is `mimic_multiplier` times
     that of the joint it follows, plus `mimic_offset`."""
-    mimic_offset: Float[Array, "*batch nm"]
-    stiffness: Float[Array, "*batch nv"] | None = None
-    """Of joint springs, N m/rad or N/m; None where there is none."""
-    spring_reference: Float[Array, "*batch nq"] | None = None
-    """The configuration in which no spring acts; None where there is none."""
+    mimic_offset: Float[Array, "*batch nm"] = leaf(rows="mimic", unit="rad or m", coordinate=1)
+    stiffness: Float[Array, "*batch nv"] | None = leaf(
+        optional=True, unit="N m/rad or N/m", column="stiffness", **_GAIN, **_ESTIMATED
+    )
+    """Stiffness of the joints' springs, N m/rad or N/m; None for a model without springs."""
+    spring_reference: Float[Array, "*batch nq"] | None = leaf(
+        optional=True, column="at rest at", beside="stiffness", **_COORDINATE, **_ESTIMATED
+    )
+    """The configuration in which no spring acts; None for a model without springs."""
 
     @property
     def nq(self) -> int:
@@ -94,3 +119,12 @@ class ModelFields(eqx.Module):
     def astype(self, dtype) -> Self:
         """The same model with every array in `dtype`."""
         return jax.tree.map(lambda x: x.astype(dtype), self)
+
+
+LEAVES: dict[str, Leaf] = {f.name: f.metadata["leaf"] for f in dataclasses.fields(ModelFields) if "leaf" in f.metadata}
+"""The arrays of a model by name, in the order of their fields."""
+
+JOINT_FIELDS: dict[str, str] = {
+    name.removeprefix("position_"): name for name, leaf in LEAVES.items() if leaf.rows in ("q", "v")
+}
+"""For each field of `Joint` with a number for every coordinate or degree of freedom, the name of the model's array."""

@@ -8,7 +8,6 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, require_shape
 from jaxdyn._types import ArrayLike
-from jaxdyn.spatial import Inertia, Pose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,22 +71,16 @@ def _array(x) -> np.ndarray:
     return np.asarray(x, dtype=np.float64)
 
 
-def moved_parameters(parameters: np.ndarray, pose: np.ndarray) -> np.ndarray:
-    """Ten parameters given in a frame, seen from the frame in which `pose` (`[7]`) places it."""
-    moved = Inertia.from_parameters(parameters).moved(Pose.from_vector(pose))
-    h, J = moved.first_moment, moved.rotational
-    return np.array([moved.mass, h.x, h.y, h.z, J.xx, J.xy, J.yy, J.xz, J.yz, J.zz], dtype=np.float64)
-
-
 def rotational_about_center(parameters: np.ndarray) -> np.ndarray:
-    """`[3, 3]`: the rotational inertia about the center of mass, of ten parameters with a mass that is not zero."""
+    """The rotational inertia about the center of mass, `[3, 3]` in kg m^2, of inertial parameters `[10]` with a mass
+    that is not zero."""
     m, h = parameters[0], parameters[1:4]
     xx, xy, yy, xz, yz, zz = parameters[4:]
     return np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]) - (h @ h * np.eye(3) - np.outer(h, h)) / m
 
 
 def unphysical_reason(parameters: np.ndarray) -> str | None:
-    """Why no distribution of mass has these ten parameters, or None.
+    """Return why no distribution of mass has ten inertial parameters `[10]` (kg, kg m, kg m^2), or None.
 
     The principal moments must be nonnegative and each at most the sum of the others (Traversaro, Brossette, Escande &
     Nori 2016, eq. 10); up to rounding of the file's digits.
@@ -108,3 +101,22 @@ def unphysical_reason(parameters: np.ndarray) -> str | None:
     if moments[2] > moments[0] + moments[1] + slack:
         return f"principal moments of inertia {shown} kg m^2: the largest exceeds the sum of the others"
     return None
+
+
+def unphysical_beyond_rounding(parameters: np.ndarray, rounding: np.ndarray) -> str | None:
+    """Return why no distribution of mass has parameters `[10]`, or None where rounding errors `[10]` explain it."""
+    if not np.isfinite(parameters).all():
+        return "inertial parameters that are not finite"
+    if (np.abs(parameters) <= rounding).all():
+        return None
+    reason = unphysical_reason(parameters)
+    if reason and parameters[0] > 0:
+        moments = np.linalg.eigvalsh(rotational_about_center(parameters))
+        if max(-moments[0], moments[2] - moments[0] - moments[1]) <= rounding[4:].max():
+            return None
+    return reason
+
+
+def rounding(parameters: np.ndarray, dtype) -> np.ndarray:
+    """The rounding errors of parameters that were computed with a dtype from terms of their size."""
+    return 64 * np.finfo(np.dtype(dtype)).eps * np.abs(parameters)

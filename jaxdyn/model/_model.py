@@ -10,17 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn import joints
 from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.model import _configuration, _edit, _scaling, _summary
+from jaxdyn.model import _attaching, _locking, _parameter_edits, _scaling, _summary
 from jaxdyn.model._fields import ModelFields
 from jaxdyn.model._inertia import BodyInertia
 from jaxdyn.model._spanning_tree import spanning_coordinates, spanning_tree
-from jaxdyn.spatial import SE3, Inertia, Pose
-from jaxdyn.tree._rows import rows_of, to_leading
-
-FRICTION_VELOCITY = 0.01
-"""Default transition velocity of the smooth Coulomb friction, rad/s or m/s."""
+from jaxdyn.spatial import SE3, Inertia, invert_pose, transform_inertial_parameters
+from jaxdyn.tree import rows_of, to_leading
 
 
 class Frame(NamedTuple):
@@ -48,12 +46,12 @@ class Model(ModelFields):
         }
 
     def q_index(self, joint: str) -> slice:
-        """Where a joint's coordinates stand in `q`. **Raises** `UnknownNameError`; `ModelError` for one that mimics."""
+        """The slice of a joint in `q`. **Raises** `UnknownNameError`; `ModelError` for one that mimics."""
         i = self._independent(joint)
         return slice(self.topology.q_starts[i], self.topology.q_starts[i + 1])
 
     def v_index(self, joint: str) -> slice:
-        """Where a joint's velocities stand in `v`. **Raises** `UnknownNameError`; `ModelError` for one that mimics."""
+        """The slice of a joint in `v`. **Raises** `UnknownNameError`; `ModelError` for one that mimics."""
         i = self._independent(joint)
         return slice(self.topology.v_starts[i], self.topology.v_starts[i + 1])
 
@@ -83,32 +81,32 @@ class Model(ModelFields):
 
     def neutral(self) -> Float[Array, "nq"]:
         """The configuration of zeros and identity rotations."""
-        return jnp.asarray(_configuration.neutral(self.topology), self.dtype)
+        return jnp.asarray(joints.neutral(self.topology), self.dtype)
 
     def random_configuration(self, key: jax.Array, shape: tuple[int, ...] = ()) -> Float[Array, "*shape nq"]:
         """Random configurations: uniform between limits where they are finite, otherwise angles in [-pi, pi], shifts
         in [-1, 1] m, and rotations uniform over SO(3)."""
-        return _configuration.random_configuration(self.topology, key, self.position_lower, self.position_upper, shape)
+        return joints.random_configuration(self.topology, key, self.position_lower, self.position_upper, shape)
 
     def integrate(self, q: Float[Array, "*batch nq"], dv: Float[Array, "*batch nv"]) -> Float[Array, "*batch nq"]:
         """`q` displaced by `dv`, a velocity times a time: the sum for vector coordinates, the exponential of the body
         twist for ball and free joints (Pinocchio's `integrate`). Quaternions stay unit."""
-        return self._on_manifold(_configuration.integrate, q=q, dv=dv)
+        return self._on_manifold(joints.integrate, q=q, dv=dv)
 
     def difference(self, q0: Float[Array, "*batch nq"], q1: Float[Array, "*batch nq"]) -> Float[Array, "*batch nv"]:
         """The `dv` for which `integrate(q0, dv)` is `q1`, with rotations of at most half a turn."""
-        return self._on_manifold(_configuration.difference, q0=q0, q1=q1)
+        return self._on_manifold(joints.difference, q0=q0, q1=q1)
 
     def chart_point(self, q0: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"]) -> Float[Array, "*batch nq"]:
         """The configuration with coordinates `x` in the chart around `q0`: sums for vector coordinates and the
         positions of free joints (parent axes), exponentials for rotations. Integrators step in this chart."""
-        return self._on_manifold(_configuration.chart_point, q0=q0, x=x)
+        return self._on_manifold(joints.chart_point, q0=q0, x=x)
 
     def chart_rate(
         self, q: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"], v: Float[Array, "*batch nv"]
     ) -> Float[Array, "*batch nv"]:
         """The rate of the coordinates `x` of `q = chart_point(q0, x)` under the velocity `v`."""
-        return self._on_manifold(_configuration.chart_rate, q=q, x=x, v=v)
+        return self._on_manifold(joints.chart_rate, q=q, x=x, v=v)
 
     def checked(self, q: Float[Array, "*batch nq"]) -> Float[Array, "*batch nq"]:
         """`q`, with a run-time error where it has NaN, an infinite value, or a quaternion that is not unit (to 1e-3).
@@ -119,16 +117,15 @@ class Model(ModelFields):
         q = self._check(q, "q", "nq")
         names = ", ".join(self.joint_names)
         q = eqx.error_if(q, ~jnp.isfinite(q), f"q has NaN or infinite values; its coordinates are those of {names}")
-        for joint, kind in zip(self.joint_names, self.topology.joint_types, strict=True):
-            if kind in ("ball", "free"):
-                stop = self.q_index(joint).stop
-                norm = jnp.linalg.norm(q[..., stop - 4 : stop], axis=-1)
-                q = eqx.error_if(
-                    q,
-                    jnp.abs(norm - 1) > 1e-3,
-                    f"the quaternion of joint {joint!r}, q[{stop - 4}:{stop}], is not unit; normalize it, "
-                    "or start from model.neutral()",
-                )
+        for start in self.topology.quaternion_starts.tolist():
+            joint = self.joint_names[np.searchsorted(self.topology.q_starts, start, side="right") - 1]
+            norm = jnp.linalg.norm(q[..., start : start + 4], axis=-1)
+            q = eqx.error_if(
+                q,
+                jnp.abs(norm - 1) > 1e-3,
+                f"the quaternion of joint {joint!r}, q[{start}:{start + 4}], is not unit; normalize it, "
+                "or start from model.neutral()",
+            )
         return q
 
     def link_parameters(self, link: str) -> Float[Array, "*batch 10"]:
@@ -144,34 +141,33 @@ class Model(ModelFields):
             inertia = self.inertial_parameters[..., i, :]
             if others:
                 inertia = inertia - self.attached_parameters[..., np.array(others), :].sum(axis=-2)
-        placement = Pose.from_vector(self.frame_placement[..., topology.frame(link), :])
-        return parameters_of(Inertia.from_parameters(inertia).moved(placement.inverse()))
+        return transform_inertial_parameters(inertia, invert_pose(self.frame_placement[..., topology.frame(link), :]))
 
     # Edits: each returns a new model; the functions say how, what they raise, and what is differentiable.
 
     def with_locked_joints(self, joints: Mapping[str, ArrayLike]) -> Model:
         """`jaxdyn.with_locked_joints`: joints fixed at given coordinates, their bodies merged."""
-        return _edit.with_locked_joints(self, joints)
+        return _locking.with_locked_joints(self, joints)
 
     def with_payload(self, frame: str, inertia: BodyInertia | ArrayLike, name: str | None = None) -> Model:
         """`jaxdyn.with_payload`: an inertia more, fixed at a frame."""
-        return _edit.with_payload(self, frame, inertia, name)
+        return _parameter_edits.with_payload(self, frame, inertia, name)
 
     def with_link_parameters(self, link: str, parameters: BodyInertia | ArrayLike) -> Model:
         """`jaxdyn.with_link_parameters`: the inertia of one link replaced, also where it was merged into a body."""
-        return _edit.with_link_parameters(self, link, parameters)
+        return _parameter_edits.with_link_parameters(self, link, parameters)
 
     def with_attached(self, other: Model, frame: str, placement: SE3 | ArrayLike | None = None, prefix: str = ""):
         """`jaxdyn.attach`: another model's trees, fixed at a frame."""
-        return _edit.attach(self, other, frame, placement, prefix)
+        return _attaching.attach(self, other, frame, placement, prefix)
 
     def with_joint_friction(self, damping=None, friction=None, friction_velocity=None) -> Model:
         """`jaxdyn.with_joint_friction`: friction replaced, in all joints or by name."""
-        return _edit.with_joint_friction(self, damping, friction, friction_velocity)
+        return _parameter_edits.with_joint_friction(self, damping, friction, friction_velocity)
 
     def with_armature(self, armature) -> Model:
         """`jaxdyn.with_armature`: armature replaced, in all joints or by name."""
-        return _edit.with_armature(self, armature)
+        return _parameter_edits.with_armature(self, armature)
 
     def scaled(self, *, length: ArrayLike = 1.0, mass: ArrayLike = 1.0) -> Model:
         """`jaxdyn.scaled`: all lengths and masses times a factor."""

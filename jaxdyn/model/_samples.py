@@ -6,10 +6,10 @@ import jax
 import numpy as np
 
 from jaxdyn._errors import ModelError
+from jaxdyn.joints import JOINT_TYPES
 from jaxdyn.model._builder import Joint, ModelBuilder
 from jaxdyn.model._inertia import BodyInertia
 from jaxdyn.model._model import Model
-from jaxdyn.model._topology import PRIMITIVES
 from jaxdyn.spatial import rotation_to_quaternion
 
 
@@ -189,7 +189,7 @@ def chain(n: int, length: float = 0.2) -> Model:
     return builder.build()
 
 
-def random_tree(key: jax.Array, n: int, joint_types: tuple[str, ...] = tuple(PRIMITIVES), branching: int = 3) -> Model:
+def random_tree(key: jax.Array, n: int, joint_types: tuple[str, ...] = tuple(JOINT_TYPES), branching: int = 3) -> Model:
     """A random tree of `n` bodies: random placements, oblique axes, physical inertias, armature, damping and friction.
 
     Joint types are taken in turn from `joint_types`, so that each occurs; the parent of a body is one of the

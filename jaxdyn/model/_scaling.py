@@ -6,12 +6,12 @@ import dataclasses
 
 import numpy as np
 
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import require_positive
 from jaxdyn._types import ArrayLike, Float
-from jaxdyn.model._fields import ModelFields
-from jaxdyn.model._restructure import in_numpy_if_known, library
-from jaxdyn.model._topology import PRIMITIVES
-from jaxdyn.model._validation import as_array, in_numpy, require_batches
+from jaxdyn.joints import JOINT_TYPES
+from jaxdyn.model._edit_arguments import as_array, in_numpy, require_batches
+from jaxdyn.model._fields import LEAVES, ModelFields
+from jaxdyn.model._row_tables import library, numpy_unless_tracing
 
 
 def scaled[M: ModelFields](
@@ -31,9 +31,9 @@ def scaled[M: ModelFields](
     factors = []
     for what, factor in (("length", length), ("mass", mass)):
         factors.append(as_array(model, factor, what))
-        known = in_numpy(factors[-1])
-        if known is not None and not (np.isfinite(known) & (known > 0)).all():
-            raise ModelError(f"{what} is {known}; a positive, finite factor is needed")
+        numbers = in_numpy(factors[-1])
+        if numbers is not None:
+            require_positive(numbers, what)
     require_batches(model, {"length": factors[0].shape, "mass": factors[1].shape})
     return _scaled(model, *factors)
 
@@ -41,50 +41,25 @@ def scaled[M: ModelFields](
 # Scaling
 
 
-@in_numpy_if_known()
+@numpy_unless_tracing()
 def _scaled[M: ModelFields](model: M, length, mass) -> M:
     topology = model.topology
-    # Whether each coordinate is a length: P, and the first three of F.
-    of_q: list[bool] = []
-    of_v: list[bool] = []
-    for i, kind in enumerate(topology.joint_types):
-        word = PRIMITIVES[kind]
-        if i in topology.leaders:
-            continue
-        of_q += {"F": [True] * 3 + [False] * 4, "B": [False] * 4}.get(word, [p == "P" for p in word])
-        of_v += {"F": [True] * 3 + [False] * 3, "B": [False] * 3}.get(word, [p == "P" for p in word])
-    linear_v = np.array(of_v, int)
-    linear = [PRIMITIVES[kind] == "P" for kind in topology.joint_types]
-    # A multiplier is in the unit of the follower over that of the leader.
+    # Joints that mimic others, and the joints that they follow, have one coordinate.
+    linear = [JOINT_TYPES[t][0].units[0] == "m" for t in topology.joint_types]
     follower, leader = (np.array([linear[pair[k]] for pair in topology.mimics], int) for k in (0, 1))
+    units = {"q": topology.coordinate_units, "v": topology.dof_units}
+    is_length = {space: (unit == "m").astype(int) for space, unit in units.items()} | {"mimic": follower}
     L, M, lib = length[..., None], mass[..., None], library(length, mass)
-    by_length = (L ** np.array([1] * 3 + [0] * 4))[..., None, :]
-    inertia = (M * L ** np.array([0] + [1] * 3 + [2] * 6))[..., None, :]
-    coordinate_q, coordinate_v = L ** np.array(of_q, int), L**linear_v
-    per_rate, force = M * L ** (2 - 2 * linear_v), M * L ** (2 - linear_v)
-    factors = {
-        "joint_placement": by_length,
-        "frame_placement": by_length,
-        "joint_pitch": L,
-        "inertial_parameters": inertia,
-        "attached_parameters": inertia,
-        "armature": per_rate,
-        "damping": per_rate,
-        "stiffness": per_rate,
-        "friction": force,
-        "effort_limit": force,
-        "friction_velocity": coordinate_v,
-        "velocity_limit": coordinate_v,
-        "position_lower": coordinate_q,
-        "position_upper": coordinate_q,
-        "spring_reference": coordinate_q,
-        "mimic_multiplier": L ** (follower - leader),
-        "mimic_offset": L**follower,
-    }
     changed = {}
-    for field, factor in factors.items():
-        value = getattr(model, field)
-        if value is not None:
+    for field, leaf in LEAVES.items():
+        value, powers = getattr(model, field), np.array(leaf.length)
+        if leaf.coordinate:
+            powers = powers + leaf.coordinate * is_length[str(leaf.rows)]
+        if leaf.leader:
+            powers = powers + leaf.leader * leader
+        if value is not None and (leaf.mass or powers.any()):
+            factor = M**leaf.mass * L**powers
+            factor = factor[..., None, :] if leaf.axes == 2 else factor
             # Infinite limits stay, and out of the product: its derivative would be infinite times zero.
             finite = lib.isfinite(value)
             changed[field] = lib.where(finite, lib.where(finite, value, 0) * factor, value)

@@ -13,8 +13,8 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.model._fields import ModelFields
-from jaxdyn.model._topology import Topology
+from jaxdyn.joints import Topology
+from jaxdyn.model._fields import LEAVES, ModelFields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,17 +22,17 @@ class Coordinates:
     """Index maps between the coordinates of a model and those of its spanning tree, of `q` or of `v`."""
 
     source: np.ndarray
-    """For each coordinate of the tree the one of the model that it is, or follows."""
+    """For each coordinate of the tree, the coordinate of the model that it is, or follows."""
     own: np.ndarray
-    """Those of the tree that are the model's, in the order of the model."""
+    """The coordinates of the tree that the model has, in the order of the model."""
     follower: np.ndarray
-    """In the tree, by joint that mimics."""
+    """For each joint that mimics another, its coordinate in the tree."""
     leader: np.ndarray
-    """In the model, by joint that mimics: the coordinate that it follows."""
+    """For each joint that mimics another, the coordinate of the model that it follows."""
 
 
 @functools.cache
-def coordinates(topology: Topology, *, velocity: bool) -> Coordinates:
+def mimic_coordinates(topology: Topology, *, velocity: bool) -> Coordinates:
     tree = topology.spanning
     starts, tree_starts = (t.v_starts if velocity else t.q_starts for t in (topology, tree))
     leaders = topology.leaders
@@ -47,7 +47,7 @@ def coordinates(topology: Topology, *, velocity: bool) -> Coordinates:
 
 def spanning_coordinates(model: ModelFields, x, *, velocity: bool):
     """`G y + g`, or `G yd` for velocities and accelerations."""
-    at = coordinates(model.topology, velocity=velocity)
+    at = mimic_coordinates(model.topology, velocity=velocity)
     if not len(at.follower):
         return x
     x = jnp.asarray(x)
@@ -64,7 +64,7 @@ def spanning_coordinates(model: ModelFields, x, *, velocity: bool):
 
 def independent_forces(model: ModelFields, tau, axis: int = -1, axes: int = 1):
     """`G^T tau` along one axis, counted from the last, of an array with `axes` axes after its batch axes."""
-    at = coordinates(model.topology, velocity=True)
+    at = mimic_coordinates(model.topology, velocity=True)
     if not len(at.follower):
         return tau
     tau = jnp.moveaxis(tau, axis, -1)
@@ -78,7 +78,7 @@ def independent_forces(model: ModelFields, tau, axis: int = -1, axes: int = 1):
 
 def tree_forces(model: ModelFields, tau):
     """Forces of the spanning tree with `G^T` of them `tau`: all on the joints that are followed."""
-    at = coordinates(model.topology, velocity=True)
+    at = mimic_coordinates(model.topology, velocity=True)
     return _lifted(tau, at, 0.0)
 
 
@@ -91,23 +91,12 @@ def spanning_tree[M: ModelFields](model: M) -> M:
     topology = model.topology
     if not topology.mimics:
         return model
-    of_v, of_q = coordinates(topology, velocity=True), coordinates(topology, velocity=False)
-    fills = {
-        "armature": (of_v, 0.0),
-        "damping": (of_v, 0.0),
-        "friction": (of_v, 0.0),
-        "friction_velocity": (of_v, 1.0),
-        "position_lower": (of_q, -np.inf),
-        "position_upper": (of_q, np.inf),
-        "velocity_limit": (of_v, np.inf),
-        "effort_limit": (of_v, np.inf),
-        "stiffness": (of_v, 0.0),
-        "spring_reference": (of_q, 0.0),
-    }
+    maps = {"v": mimic_coordinates(topology, velocity=True), "q": mimic_coordinates(topology, velocity=False)}
     changed = {}
-    for name, (at, fill) in fills.items():
+    for name, leaf in LEAVES.items():
         value = getattr(model, name)
-        # Within compiled functions what does not matter to the motion is left out.
-        changed[name] = None if value is None else _lifted(value, at, fill)
+        # Within compiled functions the model has only the arrays that matter to the motion.
+        if leaf.rows in maps and value is not None:
+            changed[name] = _lifted(value, maps[leaf.rows], leaf.default)
     none = None if model.mimic_multiplier is None else model.mimic_multiplier[..., :0]
     return dataclasses.replace(model, topology=topology.spanning, mimic_multiplier=none, mimic_offset=none, **changed)

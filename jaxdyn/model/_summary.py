@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn.model._checks import rounding, unphysical_beyond_rounding
-from jaxdyn.model._fields import ModelFields
-from jaxdyn.model._restructure import ROWS, of_joints, owners
-from jaxdyn.model._topology import PRIMITIVES
+from jaxdyn.joints import JOINT_TYPES
+from jaxdyn.model._fields import LEAVES, ModelFields
+from jaxdyn.model._inertia import rounding, unphysical_beyond_rounding
+from jaxdyn.model._row_tables import row_joints, rows_of_joints
 
 WIDTH = 118
 _UNKNOWN = "?"
@@ -31,7 +31,7 @@ def short(model: ModelFields) -> str:
     names = topology.body_names
     shown = ", ".join(names) if len(names) < 4 else f"{names[0]}, ..., {names[-1]}"
     parts = [_count(topology.nb, "body", "bodies") + f": {shown}; nq={topology.nq}, nv={topology.nv}"]
-    kinds = sorted({str(x.dtype) for x in (getattr(model, field) for field in ROWS) if hasattr(x, "dtype")})
+    kinds = sorted({str(x.dtype) for x in (getattr(model, field) for field in LEAVES) if hasattr(x, "dtype")})
     parts += ["/".join(kinds)] if kinds else []
     batch = _batch(model)
     parts += [f"batch {batch}"] if batch else []
@@ -54,29 +54,29 @@ def summary(model: ModelFields) -> str:
 
 def _head(model: ModelFields) -> list[str]:
     topology = model.topology
-    mass, gravity = _known(model, "inertial_parameters"), _known(model, "gravity")
+    mass, gravity = _numbers(model, "inertial_parameters"), _numbers(model, "gravity")
     roots = [i for i, parent in enumerate(topology.parents) if parent < 0]
     trees = "" if len(roots) == 1 else f", {len(roots)} trees"
     base = "free base" if topology.joint_types[roots[0]] == "free" else "fixed base"
     total = "" if mass is None else f", {_number(mass[:, 0].sum())} kg in motion"
     lines = [f"{short(model)}: {base}{trees}{total}"]
     lines.append(f"gravity {_UNKNOWN if gravity is None else _vector(gravity)} m/s^2")
-    unknown = [f for f in ROWS if getattr(model, f) is not None and _known(model, f) is None]
+    unknown = [f for f in LEAVES if getattr(model, f) is not None and _numbers(model, f) is None]
     if unknown:
-        every = len(unknown) == sum(getattr(model, f) is not None for f in ROWS)
-        lines += _wrapped(f"{_UNKNOWN} stands for what is traced or has batch axes: ", ["all"] if every else unknown)
+        every = len(unknown) == sum(getattr(model, f) is not None for f in LEAVES)
+        lines += _lines(f"{_UNKNOWN} stands for what is traced or has batch axes: ", ["all"] if every else unknown)
     return lines
 
 
 def _bodies(model: ModelFields) -> list[str]:
-    topology, owner = model.topology, owners(model.topology)
-    mass, axes, pitches = (_known(model, f) for f in ("inertial_parameters", "joint_axis", "joint_pitch"))
-    lower, upper = _known(model, "position_lower"), _known(model, "position_upper")
+    topology, owner = model.topology, row_joints(model.topology)
+    mass, axes, pitches = (_numbers(model, f) for f in ("inertial_parameters", "joint_axis", "joint_pitch"))
+    lower, upper = _numbers(model, "position_lower"), _numbers(model, "position_upper")
     rows = []
     for i, name in enumerate(topology.body_names):
         parent, kind = topology.parents[i], topology.joint_types[i]
-        own_axes = None if axes is None else axes[of_joints(owner["axis"], [i])]
-        pitch = None if pitches is None else pitches[of_joints(owner["pitch"], [i])]
+        own_axes = None if axes is None else axes[rows_of_joints(owner["axis"], [i])]
+        pitch = None if pitches is None else pitches[rows_of_joints(owner["pitch"], [i])]
         rows.append(
             [
                 str(i),
@@ -96,29 +96,21 @@ def _bodies(model: ModelFields) -> list[str]:
 
 
 def _effects(model: ModelFields) -> list[str]:
-    """What acts in the joints, and what limits them; a column for each that is somewhere."""
+    """A table of friction, springs and limits of the joints, with a column for each that some joint has."""
     topology = model.topology
-    columns: list[tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = [
-        ("armature", "armature", lambda x: x != 0),
-        ("damping", "damping", lambda x: x != 0),
-        ("Coulomb friction", "friction", lambda x: x != 0),
-        ("stiffness", "stiffness", lambda x: x != 0),
-        ("velocity limit", "velocity_limit", np.isfinite),
-        ("effort limit", "effort_limit", np.isfinite),
-    ]
-    # What says more about another column stands beside it.
-    details = {"friction": ("over velocity", "friction_velocity"), "stiffness": ("at rest at", "spring_reference")}
+    starts = {"q": topology.q_starts, "v": topology.v_starts}
     present: dict[str, list[str]] = {}
-    for title, field, matters in columns:
-        values = _known(model, field)
-        if values is None or not matters(values).any():
+    # Limits stand last.
+    for field in sorted(LEAVES, key=lambda field: not LEAVES[field].finite):
+        values, leaf = _numbers(model, field), LEAVES[field]
+        if not leaf.column or leaf.beside or values is None or (values == leaf.default).all():
             continue
-        here = [bool(matters(values[own]).any()) for own in _slices(topology.v_starts)]
-        present[title] = _cells(values, topology.v_starts, here)
-        detail, of = details.get(field, ("", ""))
-        more = _known(model, of) if of else None
-        if more is not None:
-            present[detail] = _cells(more, topology.q_starts if field == "stiffness" else topology.v_starts, here)
+        here = [bool((values[own] != leaf.default).any()) for own in _slices(topology.v_starts)]
+        present[leaf.column] = _cells(values, topology.v_starts, here)
+        for other, detail in LEAVES.items():
+            more = _numbers(model, other)
+            if detail.beside == field and more is not None:
+                present[detail.column] = _cells(more, starts[str(detail.rows)], here)
     rows = [list(row) for row in zip(topology.joint_names, *present.values(), strict=True) if any(row[1:])]
     return _table(["joint", *present], rows, right=set(range(1, len(present) + 1))) if rows else []
 
@@ -134,7 +126,7 @@ def _cells(values: np.ndarray, starts: tuple[int, ...], shown: Sequence[bool]) -
 
 def _mimics(model: ModelFields) -> list[str]:
     topology = model.topology
-    multiplier, offset = _known(model, "mimic_multiplier"), _known(model, "mimic_offset")
+    multiplier, offset = _numbers(model, "mimic_multiplier"), _numbers(model, "mimic_offset")
     lines = []
     for k, (follower, leader) in enumerate(topology.mimics):
         m = _UNKNOWN if multiplier is None else _number(multiplier[k])
@@ -145,7 +137,7 @@ def _mimics(model: ModelFields) -> list[str]:
 
 
 def _links(model: ModelFields) -> list[str]:
-    topology, parameters = model.topology, _known(model, "attached_parameters")
+    topology, parameters = model.topology, _numbers(model, "attached_parameters")
     names = ("world", *topology.body_names)
     lines = []
     for body, name in enumerate(names, start=-1):
@@ -153,19 +145,19 @@ def _links(model: ModelFields) -> list[str]:
         if links:
             masses = [_UNKNOWN if parameters is None else _number(parameters[k, 0]) for k in links]
             shown = [f"{topology.attached_links[k]} ({mass} kg)" for k, mass in zip(links, masses, strict=True)]
-            lines += _wrapped(f"links fixed in {name}: ", shown)
+            lines += _lines(f"links fixed in {name}: ", shown)
     return lines
 
 
 def _frames(model: ModelFields) -> list[str]:
     topology = model.topology
     others = [n for n in topology.frame_names if n not in topology.body_names and n not in topology.attached_links]
-    return _wrapped(f"{_count(len(others), 'frame', 'frames')} besides bodies and links: ", others) if others else []
+    return _lines(f"{_count(len(others), 'frame', 'frames')} besides bodies and links: ", others) if others else []
 
 
 def _warnings(model: ModelFields) -> list[str]:
     topology = model.topology
-    bodies, links = _known(model, "inertial_parameters"), _known(model, "attached_parameters")
+    bodies, links = _numbers(model, "inertial_parameters"), _numbers(model, "attached_parameters")
     if bodies is None or links is None:
         return []
     dtype = model.inertial_parameters.dtype
@@ -210,7 +202,7 @@ def _table(head: Sequence[str], rows: list[list[str]], right: set[int]) -> list[
     return lines
 
 
-def _wrapped(start: str, words: Sequence[str]) -> list[str]:
+def _lines(start: str, words: Sequence[str]) -> list[str]:
     """A line of what is listed, or several, the further ones indented."""
     shown = [*words[:_SHOWN]]
     if len(words) > _SHOWN:
@@ -245,17 +237,17 @@ def _span(starts: tuple[int, ...], i: int) -> str:
 
 
 def _axis(kind: str, axes: np.ndarray | None, pitch: np.ndarray | None) -> str:
-    word = PRIMITIVES[kind]
-    if word in ("B", "F"):
+    chain = JOINT_TYPES[kind]
+    if not chain[0].has_axis:
         return ""
     if axes is None:
         return _UNKNOWN
     # A planar joint has its normal last, a cylindrical one its axis twice.
-    shown = {"PPR": axes[2:], "PR": axes[:1]}.get(word, axes)
+    shown = {"planar": axes[2:], "cylindrical": axes[:1]}.get(kind, axes)
     out = ", ".join(_direction(axis) for axis in shown)
-    if word == "PPR":
+    if kind == "planar":
         return f"normal {out}"
-    if word == "H":
+    if chain[0].has_pitch:
         return f"{out}, {_UNKNOWN if pitch is None else _number(pitch[0])} m/rad"
     return out
 
@@ -291,19 +283,19 @@ def _count(n: int, one: str, many: str) -> str:
 # Leaves, whatever they are
 
 
-def _known(model: ModelFields, field: str) -> np.ndarray | None:
+def _numbers(model: ModelFields, field: str) -> np.ndarray | None:
     """A leaf's numbers in double precision; None if it has batch axes, is traced, or no array."""
     leaf = getattr(model, field)
-    if isinstance(leaf, Tracer) or not isinstance(leaf, jax.Array | np.ndarray) or leaf.ndim != ROWS[field][1]:
+    if isinstance(leaf, Tracer) or not isinstance(leaf, jax.Array | np.ndarray) or leaf.ndim != LEAVES[field].axes:
         return None
     return np.asarray(leaf, np.float64)
 
 
 def _batch(model: ModelFields) -> tuple[int, ...]:
     shapes = []
-    for field, (_, core) in ROWS.items():
+    for field, leaf in LEAVES.items():
         shape = getattr(getattr(model, field), "shape", ())
-        shapes.append(tuple(shape[: len(shape) - core]) if len(shape) > core else ())
+        shapes.append(tuple(shape[: max(0, len(shape) - leaf.axes)]))
     try:
         return np.broadcast_shapes(*shapes)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What every program does around its work: precision, mistakes and warnings as messages, exit codes, JSON."""
+"""The frame around a program's work: precision, mistakes and warnings as messages, exit codes, JSON."""
 
 from __future__ import annotations
 
@@ -13,32 +13,46 @@ from typing import Any
 
 import jax
 
-from jaxdyn._errors import JaxdynError
+from jaxdyn._errors import DataError, JaxdynError, require_positive
 
 FINE, DIFFERENT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
 
 def double_precision() -> None:
-    """Set JAX to double precision for the rest of the process: the choice of a program, which no module makes."""
+    """Set JAX to double precision for the rest of the process. Only programs do so, no module of the library."""
     jax.config.update("jax_enable_x64", True)
 
 
 def without_compilation_cache() -> None:
-    """Have all programs compiled anew for the rest of the process, unless one was compiled before."""
+    """Compile all programs for the rest of the process, except those that the process has compiled before."""
     jax.config.update("jax_compilation_cache_dir", None)
 
 
+def require_positive_keys(config: Any, *names: str) -> None:
+    """Raise `DataError` unless these keys of a configuration are positive, finite numbers."""
+    for name in names:
+        require_positive(getattr(config, name), name, error=DataError)
+
+
+def require_seed(seed: int) -> None:
+    """Raise `DataError` unless a seed is one that JAX takes."""
+    if not 0 <= seed < 2**32:
+        raise DataError(f"seed is {seed}, but it must be in 0 ... {2**32 - 1}")
+
+
 def exit_code(work: Callable[[], int | None], mistakes: tuple[type[Exception], ...] = ()) -> int:
-    """What `work` returns (nothing is 0); 2, with a message on stderr, for errors of the library, of files, and those
-    given as `mistakes`; 130, with the message of the `KeyboardInterrupt`, if it is interrupted. Warnings are printed as
-    messages, too."""
+    """Run `work` and return its exit code (0 for None).
+
+    The code is 2, with a message on stderr, for errors of the library, of files, and those in `mistakes`; it is 130,
+    with the message of the `KeyboardInterrupt`, after an interruption. Warnings are printed as messages.
+    """
     try:
         with _plain_warnings():
             code = work() or FINE
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever read the output has seen enough. Python would complain when it flushes at its end.
+        # The reader of the output has seen enough. Python would complain when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
     except (JaxdynError, OSError, *mistakes) as error:
@@ -57,9 +71,9 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def print_json(work: Callable[[], Any]) -> None:
-    """Print what `work` returns, and nothing else, as JSON on stdout; what it prints itself goes to stderr.
+    """Print the result of `work` as JSON on stdout; everything that `work` prints goes to stderr.
 
-    Numbers that JSON does not have, infinite ones and those that are none, are `null`.
+    Infinite numbers and NaN, which JSON does not have, become `null`.
     """
     with contextlib.redirect_stdout(sys.stderr):
         out = work()

@@ -16,7 +16,7 @@ from jaxdyn._errors import DataError
 
 
 def read_config[T](kind: type[T], path: Path) -> T:
-    """The dataclass `kind` from a TOML file; tables are nested dataclasses.
+    """Read the dataclass `kind` from a TOML file; tables are nested dataclasses.
 
     **Raises** `DataError` for a file that cannot be read, an unknown key, a missing one, or a value of a wrong type.
     """
@@ -31,47 +31,56 @@ def read_config[T](kind: type[T], path: Path) -> T:
 
 
 def parse_arguments[T](kind: type[T], arguments: Sequence[str], default: Path, program: str, description: str) -> T:
-    """The configuration of a command line `[CONFIG] [--key value ...]`: keys override what the file says."""
-    arguments = list(arguments)
-    path = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("-") else default
+    """Return the configuration of a command line `[CONFIG] [--key value ...]`; keys override the file CONFIG, which is
+    `default` where none is given."""
+    path, arguments = _split_file(arguments)
+    path = path or default
     config = read_config(kind, path)
     usage = f"{description}\n\nUsage: {program} [CONFIG] [--key value ...]; the defaults below are those of {path}."
     return tyro.cli(kind, args=arguments, default=config, prog=program, description=usage)
+
+
+def _split_file(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """Return the file at the beginning of a command line, if there is one, and the other arguments."""
+    arguments = list(arguments)
+    path = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("-") else None
+    return path, arguments
 
 
 @dataclasses.dataclass(frozen=True)
 class _Command[T]:
     config: Annotated[T, tyro.conf.arg(name="")]
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """A summary as JSON on stdout; everything else goes to stderr."""
+    """Print a summary as JSON on stdout; everything else goes to stderr."""
 
 
 def parse_command[T](
     kind: type[T], arguments: Sequence[str], program: str, description: str, examples: str
 ) -> tuple[T, bool]:
-    """As `parse_arguments`, but without a file there are no defaults other than the dataclass's; and whether there is
-    `--json`."""
-    arguments = list(arguments)
+    """Return the configuration of a command line `[CONFIG] [--key value ...] [--json]`, and whether it has `--json`.
+
+    Without a file the defaults are those of the dataclass, and keys without a default must be given.
+    """
+    path, arguments = _split_file(arguments)
     default, source = None, "CONFIG is a TOML file of the keys below"
-    if arguments and not arguments[0].startswith("-"):
-        path = Path(arguments.pop(0))
+    if path is not None:
         default, source = _Command(read_config(kind, path)), f"the defaults below are those of {path}"
-    text = described(f"{description}\n\n{program} [CONFIG] [--key value ...]: {source}.", examples)
+    text = help_text(f"{description}\n\n{program} [CONFIG] [--key value ...]: {source}.", examples)
     command = parse_options(_Command[kind], arguments, program, text, default)
     return command.config, command.json
 
 
-def described(text: str, examples: str) -> str:
-    """What `--help` begins with."""
+def help_text(text: str, examples: str) -> str:
+    """The text that `--help` begins with."""
     return f"{text}\n\nExamples:\n{examples.strip(chr(10))}\n"
 
 
 def parse_options[T](kind: type[T], arguments: Sequence[str], program: str, text: str, default: T | None = None) -> T:
-    """An instance of a dataclass by its options; `text` stands above what `--help` says of them, as it is."""
+    """Return an instance of a dataclass from its options; `--help` prints `text` above the list of options."""
     if "--help" in arguments or "-h" in arguments:
         print(text)
-    given: dict[str, Any] = {} if default is None else {"default": default}
-    return tyro.cli(kind, args=list(arguments), prog=program, description="", **given)
+    defaults: dict[str, Any] = {} if default is None else {"default": default}
+    return tyro.cli(kind, args=list(arguments), prog=program, description="", **defaults)
 
 
 def _build(kind: Any, values: dict[str, Any], path: str, prefix: str) -> Any:

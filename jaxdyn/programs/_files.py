@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and that hold the same bytes whenever they hold the same content."""
+"""Files that are either whole or absent, and whose bytes depend on their content alone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
+import jax
 import numpy as np
 
 from jaxdyn._errors import DataError
 
 
 def data_path(name: str) -> Path:
-    """A path as given, if there is something, or below $JAXDYN_DATA."""
+    """Return the path as given if it exists, otherwise the path below $JAXDYN_DATA."""
     path = Path(name).expanduser()
     if path.is_absolute() or path.exists():
         return path
@@ -30,11 +32,18 @@ def data_path(name: str) -> Path:
     return Path(root).expanduser() / path
 
 
-def write_durably(path: Path, write: Callable[[Path], object]) -> None:
-    """Whoever reads the file finds the old one or the new one, never half of one, also after a crash of the machine.
+def results_folder(config: Any) -> Path:
+    """Make and return the folder `<results>/<name>` of a configuration."""
+    folder = Path(config.results) / config.name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
-    `write` writes a temporary file in the same folder, whose name begins with a dot; it is the same one each time, so
-    what a killed process left is overwritten.
+
+def write_durably(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file so that readers see the old or the new one, never half of one, even after a crash of the machine.
+
+    `write` is called with a temporary file in the same folder, whose name begins with a dot. Its name is always the
+    same, so the next call overwrites the remains of a process that was killed.
     """
     temporary = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
@@ -54,36 +63,51 @@ def write_durably(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
-    """As `numpy.savez`, but without the time of writing, which NumPy puts into the archive."""
+    """Write an archive as `numpy.savez` does, but without the time of writing."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
 
 
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Read all arrays of an archive."""
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def arrays_by_path(tree: Any) -> dict[str, np.ndarray]:
+    """Return the arrays of a pytree by their places in it, as names in an archive."""
+    named = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_array))
+    # Slashes would make folders in an archive.
+    return {jax.tree_util.keystr(path).replace("/", "|"): np.asarray(x) for path, x in named}
+
+
 def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file, as `write_durably` does."""
     write_durably(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8"))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """**Raises** `DataError` for a file that is no JSON object."""
+    """Read a JSON object. **Raises** `DataError` for a file that is not one."""
+    advice = "delete it and the files beside it to start again"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); delete it and what lies beside it to start anew") from None
+        raise DataError(f"{path}: cannot be read ({error}); {advice}") from None
     if not isinstance(content, dict):
-        raise DataError(f"{path}: not a JSON object; delete it and what lies beside it to start anew")
+        raise DataError(f"{path}: not a JSON object; {advice}")
     return content
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest_of_arrays(arrays: Mapping[str, Any]) -> str:
-    """SHA-256 of arrays by name."""
+    """The SHA-256 of arrays with their names."""
     state = hashlib.sha256()
     for name, array in arrays.items():
         x = np.asarray(array)
@@ -92,24 +116,34 @@ def digest_of_arrays(arrays: Mapping[str, Any]) -> str:
     return state.hexdigest()
 
 
-def require_same(path: Path, kept: Any, now: Any, why: str, allowed: str) -> None:
-    """Raise `DataError` with the entries that differ between what `path` was begun with and what is given now."""
-    kept, now = _flat(json.loads(json.dumps(kept))), _flat(json.loads(json.dumps(now)))
+def begin(path: Path, content: dict[str, Any], why: str, advice: str = "") -> dict[str, Any]:
+    """Write down how something was begun, or compare `content` with the file of an earlier run, and return the file's
+    content.
+
+    **Raises** `DataError` with the entries that differ, `why` they must be the same, and an advice.
+    """
+    if not path.is_file():
+        write_json(path, content)
+        return content
+    earlier = read_json(path)
+    before, now = _flat({key: earlier.get(key) for key in content}), _flat(json.loads(json.dumps(content)))
     missing = "nothing"
     differences = [
-        f"{key} was {kept.get(key, missing)!r} and is {now.get(key, missing)!r}"
-        for key in dict.fromkeys((*kept, *now))
-        if kept.get(key, missing) != now.get(key, missing)
+        f"{key} was {before.get(key, missing)!r} and is {now.get(key, missing)!r}"
+        for key in dict.fromkeys((*before, *now))
+        if before.get(key, missing) != now.get(key, missing)
     ]
     if differences:
-        raise DataError(f"{path} was begun otherwise, and {why}: {'; '.join(differences)}. {allowed}")
+        advice = advice or "Give the same configuration as before, another name, or delete the folder"
+        raise DataError(f"{path} was begun otherwise, and {why}: {'; '.join(differences)}. {advice}")
+    return earlier
 
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process. **Raises** `DataError` if another one holds it.
+    """Hold the folder for this process. **Raises** `DataError` if another process holds it.
 
-    A lock of the operating system, which goes with the process however that ends; where there is none, nothing is held.
+    The lock is one of the operating system and ends with the process; systems without such locks hold nothing.
     """
     try:
         import fcntl

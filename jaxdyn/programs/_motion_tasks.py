@@ -1,4 +1,4 @@
-"""Tasks of trajectory optimization: problems, guesses, and how the robots are drawn."""
+"""Tasks of trajectory optimization: problems, guesses, and the lines as which robots are drawn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import samples
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, require_choice
 from jaxdyn.algorithms import frame_pose, generalized_gravity
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
 from jaxdyn.trajopt import (
@@ -29,8 +29,8 @@ type Point = tuple[str | None, tuple[float, float, float]]
 """A body, or None for the world, and a point in its axes, m."""
 
 
-class Drawing(NamedTuple):
-    """Lines through points of bodies, and spheres that stand in the way."""
+class StickFigure(NamedTuple):
+    """Lines through points of bodies, and spheres that are obstacles."""
 
     lines: tuple[tuple[Point, ...], ...]
     flat: bool
@@ -38,21 +38,23 @@ class Drawing(NamedTuple):
     spheres: tuple[tuple[tuple[float, float, float], float], ...] = ()
 
 
-class Task(NamedTuple):
+class MotionTask(NamedTuple):
+    """A problem with a guess of its controls and the distance of a state from its goal."""
+
     problem: Problem
     us: Any
-    """The guess."""
-    drawing: Drawing
+    """The guess of the controls."""
+    figure: StickFigure
     error: Callable[[np.ndarray], float]
-    """Of a state: how far from the goal."""
+    """Returns the distance of a state from the goal."""
     unit: str
-    """Of the error."""
+    """The unit of `error`."""
 
 
 HOME = np.array([0.0, -0.6, 0.0, -2.2, 0.0, 1.6, 0.8])
 """A posture of the arm, rad."""
 OBSTACLE = ((0.55, 0.0, 0.45), 0.12)
-"""Center and radius of the sphere in the arm's way, m."""
+"""Center and radius of the sphere that the arm avoids, m."""
 ARM_CAPSULES = (
     ("link3", Capsule((0, 0, -0.2), (0, 0, 0), 0.08)),
     ("link4", Capsule((0, 0, 0), (-0.0825, 0.2, 0), 0.08)),
@@ -67,7 +69,7 @@ _ARM_LINES = ((
 
 
 def upright(angles: int) -> Callable[..., Any]:
-    """The residual of joints that are upright at pi for the first and 0 for the others, which counts no turns."""
+    """Return the residual of joints that are upright at pi (the first) and 0 (the others), up to full turns."""
 
     def residual(x, u, t, params):
         return jnp.concatenate([jnp.sin(x[:angles]), 1 - jnp.cos(x[:angles] - params), x[angles:]])
@@ -78,8 +80,8 @@ def upright(angles: int) -> Callable[..., Any]:
 _UPRIGHT = {1: upright(1), 2: upright(2)}
 
 
-def pendulum(horizon: int) -> Task:
-    """Swing-up of a rod with a motor that cannot lift it: 2 N m, where its weight needs 4.9."""
+def pendulum(horizon: int) -> MotionTask:
+    """Swing-up of a rod with a motor of 2 N m, which cannot lift it: its weight needs 4.9 N m."""
     dt, limit = 4.0 / horizon, 2.0
     up = FunctionResidual(_UPRIGHT[1], jnp.array([np.pi]), of_state=True)
     problem = Problem(
@@ -93,11 +95,11 @@ def pendulum(horizon: int) -> Task:
     )
     guess = 0.1 * np.sin(np.linspace(0, 8, horizon))[:, None]
     lines = (((None, (0.0, 0.0, 0.0)), ("rod", (0.0, 0.0, -1.0))),)
-    return Task(problem, guess, Drawing(lines, True), lambda x: _off(x[0], np.pi), "rad")
+    return MotionTask(problem, guess, StickFigure(lines, True), lambda x: _off(x[0], np.pi), "rad")
 
 
-def cartpole(horizon: int) -> Task:
-    """Swing-up of a pole by a cart with 10 N, which comes to rest in the middle of the track."""
+def cartpole(horizon: int) -> MotionTask:
+    """Swing-up of a pole by a cart with 10 N that comes to rest in the middle of the track."""
     dt = 3.0 / horizon
     goal, hanging = np.zeros(4), np.array([0, np.pi, 0, 0])
     problem = Problem(
@@ -114,10 +116,10 @@ def cartpole(horizon: int) -> Task:
     )
     ends: tuple[Point, ...] = (("cart", (-0.2, 0.0, 0.0)), ("cart", (0.2, 0.0, 0.0)))
     lines = (ends, (("cart", (0.0, 0.0, 0.0)), ("pole", (0.0, 0.0, 1.0))))
-    return Task(problem, 0.01, Drawing(lines, True), lambda x: float(np.hypot(x[0], x[1])), "rad and m")
+    return MotionTask(problem, 0.01, StickFigure(lines, True), lambda x: float(np.hypot(x[0], x[1])), "rad and m")
 
 
-def acrobot(horizon: int) -> Task:
+def acrobot(horizon: int) -> MotionTask:
     """Swing-up of two links by a motor at the elbow, 10 N m."""
     dt = 4.0 / horizon
     up = FunctionResidual(_UPRIGHT[2], jnp.array([np.pi, 0.0]), of_state=True)
@@ -133,19 +135,19 @@ def acrobot(horizon: int) -> Task:
     )
     lines = (((None, (0.0, 0.0, 0.0)), ("lower", (0.0, 0.0, 0.0)), ("lower", (0.0, 0.0, -1.0))),)
     guess = 0.5 * np.sin(np.linspace(0, 12, horizon))[:, None]
-    drawing = Drawing(lines, True)
-    return Task(problem, guess, drawing, lambda x: float(np.hypot(_off(x[0], np.pi), _off(x[1], 0.0))), "rad")
+    figure = StickFigure(lines, True)
+    return MotionTask(problem, guess, figure, lambda x: float(np.hypot(_off(x[0], np.pi), _off(x[1], 0.0))), "rad")
 
 
-def arm(horizon: int) -> Task:
-    """Reaching past a sphere, which the way of least effort would cross; four capsules keep 2 cm away from it."""
+def arm(horizon: int) -> MotionTask:
+    """Reaching past a sphere on the path of least effort; four capsules keep 2 cm away from it."""
     dt, model = 1.5 / horizon, samples.arm()
     start = HOME.copy()
     start[0] = -0.8
     target = np.array([0.45, 0.42, 0.35])
     x0 = np.concatenate([start, np.zeros(7)])
     clearance = Constraint(ClearanceResidual(ARM_CAPSULES, [Capsule.sphere(*OBSTACLE)]), 0.02, np.inf)
-    reach, rest = FramePositionResidual("flange", target), StateResidual(x0)
+    reach, from_start = FramePositionResidual("flange", target), StateResidual(x0)
     posture, limit = np.array([0.1] * 7 + [1.0] * 7), np.asarray(model.effort_limit)
     problem = Problem(
         ModelDynamics(model, dt),
@@ -153,10 +155,10 @@ def arm(horizon: int) -> Task:
         horizon,
         stage_costs=[
             QuadraticCost(reach, dt),
-            QuadraticCost(rest, 0.1 * dt * posture),
+            QuadraticCost(from_start, 0.1 * dt * posture),
             QuadraticCost(ControlResidual(), 1e-3 * dt),
         ],
-        terminal_costs=[QuadraticCost(reach, 1e4), QuadraticCost(rest, np.array([0.0] * 7 + [10.0] * 7))],
+        terminal_costs=[QuadraticCost(reach, 1e4), QuadraticCost(from_start, np.array([0.0] * 7 + [10.0] * 7))],
         control_lower=-limit,
         control_upper=limit,
         stage_constraints=[clearance],
@@ -165,25 +167,25 @@ def arm(horizon: int) -> Task:
     hold = np.asarray(generalized_gravity(model, jnp.asarray(start)))
 
     def error(x: np.ndarray) -> float:
-        at = frame_pose(model, jnp.asarray(x[:7]), "flange").translation
-        return float(np.linalg.norm(np.asarray(at) - target))
+        position = frame_pose(model, jnp.asarray(x[:7]), "flange").translation
+        return float(np.linalg.norm(np.asarray(position) - target))
 
-    return Task(problem, hold, Drawing(_ARM_LINES, False, (OBSTACLE,)), error, "m")
+    return MotionTask(problem, hold, StickFigure(_ARM_LINES, False, (OBSTACLE,)), error, "m")
 
 
 QUADROTOR_ARM = 0.17
-"""From the center to a rotor, m."""
+"""Distance from the center to a rotor, m."""
 
 
 def quadrotor_model() -> Model:
-    """A body of 1 kg with four rotors on the x and y axes; not a vehicle that exists."""
+    """An invented vehicle of 1 kg with four rotors on the x and y axes."""
     body = BodyInertia(1.0, (0, 0, 0), (0.01, 0.01, 0.02))
     return ModelBuilder().add_body("body", joint=Joint("free", name="base"), inertia=body).build()
 
 
 def quadrotor_actuation() -> np.ndarray:
-    """`[6, 4]`: the wrench in body axes of four thrusts along the body's z axis; the drag of rotors on the x axis turns
-    one way, of those on the y axis the other."""
+    """Return the matrix `[6, 4]` from four thrusts along the body's z axis to the wrench in body axes. The drag of the
+    rotors on the x axis turns the body one way, that of the rotors on the y axis the other way."""
     l, drag = QUADROTOR_ARM, 0.02
     B = np.zeros((6, 4))
     B[2] = 1.0
@@ -191,8 +193,8 @@ def quadrotor_actuation() -> np.ndarray:
     return B
 
 
-def quadrotor(horizon: int) -> Task:
-    """A flight to a point 2 m ahead and 1 m up that begins upside down."""
+def quadrotor(horizon: int) -> MotionTask:
+    """A flight from upside down to a point 2 m ahead, 1 m to the left and 1 m up."""
     dt, model = 2.0 / horizon, quadrotor_model()
     goal = np.array([2.0, 1.0, 1.0, 1, 0, 0, 0] + [0.0] * 6)
     x0 = np.array([0.0, 0, 0, 0, 1, 0, 0] + [0.0] * 6)
@@ -213,12 +215,12 @@ def quadrotor(horizon: int) -> Task:
         (("body", (0.0, -l, 0.0)), ("body", (0.0, l, 0.0))),
         (("body", (0.0, 0.0, 0.0)), ("body", (0.0, 0.0, 0.1))),
     )
-    # Thrusts that turn it a little: at half a turn all directions are as good.
+    # Thrusts that turn it a little: at half a turn all directions are equally good.
     guess = hover + np.array([0.0, 0.01, 0.0, -0.01])
-    return Task(problem, guess, Drawing(lines, False), lambda x: float(np.linalg.norm(x[:3] - goal[:3])), "m")
+    return MotionTask(problem, guess, StickFigure(lines, False), lambda x: float(np.linalg.norm(x[:3] - goal[:3])), "m")
 
 
-TASKS: dict[str, Callable[[int], Task]] = {
+TASKS: dict[str, Callable[[int], MotionTask]] = {
     "pendulum": pendulum,
     "cartpole": cartpole,
     "acrobot": acrobot,
@@ -227,12 +229,12 @@ TASKS: dict[str, Callable[[int], Task]] = {
 }
 
 
-def task_of(name: str, horizon: int) -> Task:
-    """**Raises** `DataError`."""
-    if name not in TASKS:
-        raise DataError(f"task is {name!r}; known: {', '.join(TASKS)}")
+def motion_task(name: str, horizon: int) -> MotionTask:
+    """Return a task of `TASKS`. **Raises** `DataError` for an unknown name."""
+    require_choice(name, TASKS, "task", error=DataError)
     return TASKS[name](horizon)
 
 
 def _off(angle: float, goal: float) -> float:
+    """The distance between two angles, up to full turns."""
     return float(abs((angle - goal + np.pi) % (2 * np.pi) - np.pi))

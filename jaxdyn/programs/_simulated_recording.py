@@ -1,16 +1,16 @@
-"""A recording of a robot that does not exist: a model with changed parameters, excited, simulated, and measured."""
+"""A simulated recording: a model with changed parameters is excited, simulated, and measured with noise."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from typing import Literal, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, require_positive
 from jaxdyn.algorithms import aba, crba, rnea
 from jaxdyn.io import to_mjcf
 from jaxdyn.model import Model
@@ -24,51 +24,55 @@ from jaxdyn.sysid import (
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
-    """How the recording is made."""
+    """Settings of the simulated recording."""
 
     seed: int = 0
-    """Of the changed parameters, the excitation and the noise."""
+    """Seed of the changed parameters, the excitation and the noise."""
     duration: float = 20.0
     """Length in s, one period of the excitation."""
     timestep: float = 0.001
-    """Of the simulation and of the samples, s."""
+    """Time between steps of the simulation and between samples, s."""
     engine: Literal["auto", "mujoco", "jaxdyn"] = "auto"
-    """`auto`: MuJoCo where it is installed, otherwise this library."""
+    """Simulator; `auto` is MuJoCo where it is installed, otherwise this library."""
     change: float = 0.25
     """Size of the random changes of masses, centers of mass and inertias: 0.25 is about 25 %."""
     harmonics: int = 8
-    """Of the Fourier series of every joint."""
+    """Number of harmonics in the Fourier series of every joint."""
     noise_position: float = 1e-5
-    """Standard deviation, rad."""
+    """Standard deviation of the noise of positions, rad."""
     noise_velocity: float = 1e-3
-    """rad/s."""
+    """The same for velocities, rad/s."""
     noise_torque: float = 1e-3
-    """As a part of the joint's effort limit."""
+    """The same for torques, as a part of the joint's effort limit."""
 
 
-class Simulated(NamedTuple):
+class SimulatedRecording(NamedTuple):
+    """A simulated recording and its truth."""
+
     measured: Recording
     """With noise, without accelerations."""
     exact: Recording
     """The same without noise."""
     truth: Model
+    """The model that was simulated."""
     offset: np.ndarray
+    """Constant torques that were added to the measured ones, `[nv]`."""
     engine: str
 
 
-def simulate(nominal: Model, config: Simulation, friction_velocity: float) -> Simulated:
+def simulate_recording(nominal: Model, config: Simulation, friction_velocity: float) -> SimulatedRecording:
     """Track a random band-limited motion with computed torques of the nominal model and feedback, and record it."""
-    if config.duration <= 0 or config.timestep <= 0 or config.harmonics < 1:
-        raise DataError("simulation: duration, timestep and harmonics must be positive")
+    for name in ("duration", "timestep", "harmonics"):
+        require_positive(getattr(config, name), f"simulation.{name}", error=DataError)
     rng = np.random.default_rng(config.seed)
-    truth, offset = _changed(nominal, config.change, friction_velocity, rng)
+    truth, offset = _change_parameters(nominal, config.change, friction_velocity, rng)
     q, v, a = _excitation(nominal, config, rng)
     feedforward = np.asarray(rnea(nominal, jnp.asarray(q), jnp.asarray(v), jnp.asarray(a)))
-    # Feedback as of a unit-mass oscillator of 20 rad/s, critically damped, at every joint.
+    # At every joint, feedback like that of a critically damped oscillator of 20 rad/s.
     inertia = np.diagonal(np.asarray(crba(truth, jnp.asarray(q[0]))))
     plan = _Plan(q, v, feedforward, 400 * inertia, 40 * inertia, config.timestep)
-    engine = _engine(config.engine)
-    motion = _in_mujoco(truth, plan) if engine == "MuJoCo" else _in_jaxdyn(truth, plan)
+    engine = _installed_engine(config.engine)
+    motion = _simulate_in_mujoco(truth, plan) if engine == "MuJoCo" else _simulate_in_jaxdyn(truth, plan)
     q, v, a, motor = (np.asarray(x, np.float64) for x in motion)
     if not np.isfinite(q).all():
         raise DataError("simulation: the motion diverged; take a smaller timestep or change")
@@ -81,10 +85,12 @@ def simulate(nominal: Model, config: Simulation, friction_velocity: float) -> Si
         None,
         motor + offset + noise * rng.standard_normal(q.shape),
     )
-    return Simulated(measured, exact, truth, offset, engine)
+    return SimulatedRecording(measured, exact, truth, offset, engine)
 
 
 class _Plan(NamedTuple):
+    """The motion to track, the torques for it, and the gains of the feedback."""
+
     q: np.ndarray
     v: np.ndarray
     feedforward: np.ndarray
@@ -93,9 +99,9 @@ class _Plan(NamedTuple):
     timestep: float
 
 
-def _changed(nominal: Model, change: float, friction_velocity: float, rng) -> tuple[Model, np.ndarray]:
-    # A random log-Cholesky factor about the body's own pseudo-inertia: half the change in alpha, since the mass is
-    # exp(2 alpha). Whatever is drawn is physical.
+def _change_parameters(nominal: Model, change: float, friction_velocity: float, rng) -> tuple[Model, np.ndarray]:
+    # A random log-Cholesky factor about the body's pseudo-inertia, so every draw is physical; half the change in alpha,
+    # since the mass is exp(2 alpha).
     x = 0.5 * change * rng.uniform(-1, 1, (nominal.nb, 10))
     x[:, 1:] *= 2
     U0 = log_cholesky_factor(log_cholesky_from_inertial_parameters(nominal.inertial_parameters))
@@ -105,14 +111,15 @@ def _changed(nominal: Model, change: float, friction_velocity: float, rng) -> tu
     armature, damping, friction = (
         size * rng.uniform(low, high, nominal.nv) for low, high in ((0.1, 0.4), (0.5, 2), (1, 4))
     )
-    leaves = (inertial, *(jnp.asarray(x, nominal.dtype) for x in (armature, damping, friction)))
-    truth = eqx.tree_at(lambda m: (m.inertial_parameters, m.armature, m.damping, m.friction), nominal, leaves)
-    truth = eqx.tree_at(lambda m: m.friction_velocity, truth, jnp.full_like(truth.friction_velocity, friction_velocity))
+    joints = {"armature": armature, "damping": damping, "friction": friction}
+    joints["friction_velocity"] = np.full(nominal.nv, friction_velocity)
+    leaves = {name: jnp.asarray(x, nominal.dtype) for name, x in joints.items()}
+    truth = dataclasses.replace(nominal, inertial_parameters=inertial, **leaves)
     return truth, size * rng.uniform(-1, 1, nominal.nv)
 
 
 def _excitation(model: Model, config: Simulation, rng) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A Fourier series for each joint (Swevers et al. 1997), scaled into 70 % of its range and half its top speed."""
+    """Draw a Fourier series for each joint (Swevers et al. 1997), within 70 % of its range and half its top speed."""
     lower, upper = np.asarray(model.position_lower), np.asarray(model.position_upper)
     speed = np.asarray(model.velocity_limit)
     t = np.arange(round(config.duration / config.timestep)) * config.timestep
@@ -126,31 +133,21 @@ def _excitation(model: Model, config: Simulation, rng) -> tuple[np.ndarray, np.n
     return 0.5 * (lower + upper) + scale * q, scale * v, scale * a
 
 
-def _engine(wanted: str) -> str:
-    if wanted == "jaxdyn":
-        return "jaxdyn"
-    try:
-        import mujoco  # noqa: F401
-    except ImportError:
-        if wanted == "mujoco":
-            raise DataError(
-                "simulation.engine is 'mujoco', which is not installed: pip install 'jaxdyn[mjcf]'"
-            ) from None
-        return "jaxdyn"
-    return "MuJoCo"
+def _installed_engine(engine: str) -> str:
+    installed = importlib.util.find_spec("mujoco") is not None
+    if engine == "mujoco" and not installed:
+        raise DataError("simulation.engine is 'mujoco', which is not installed: pip install 'jaxdyn[mjcf]'")
+    return "MuJoCo" if installed and engine != "jaxdyn" else "jaxdyn"
 
 
-def _frictionless(model: Model) -> Model:
-    """Friction is applied as a torque, as identification models it: MuJoCo's Coulomb friction is a constraint, and its
-    viscous one is integrated implicitly."""
-    zero = jnp.zeros_like(model.damping)
-    return eqx.tree_at(lambda m: (m.damping, m.friction), model, (zero, zero))
-
-
-def _in_mujoco(truth: Model, plan: _Plan):
+def _simulate_in_mujoco(truth: Model, plan: _Plan):
     import mujoco
 
-    engine = mujoco.MjModel.from_xml_string(to_mjcf(_frictionless(truth), plan.timestep))  # type: ignore[attr-defined]
+    # Friction is applied as a torque, as identification models it: MuJoCo's Coulomb friction is a constraint, and its
+    # viscous friction is integrated implicitly.
+    zero = jnp.zeros_like(truth.damping)
+    frictionless = dataclasses.replace(truth, damping=zero, friction=zero)
+    engine = mujoco.MjModel.from_xml_string(to_mjcf(frictionless, plan.timestep))  # type: ignore[attr-defined]
     data = mujoco.MjData(engine)  # type: ignore[attr-defined]
     damping, friction, scale = (np.asarray(x) for x in (truth.damping, truth.friction, truth.friction_velocity))
     data.qpos[:], data.qvel[:] = plan.q[0], plan.v[0]
@@ -164,7 +161,7 @@ def _in_mujoco(truth: Model, plan: _Plan):
     return q, v, a, tau
 
 
-def _in_jaxdyn(truth: Model, plan: _Plan):
+def _simulate_in_jaxdyn(truth: Model, plan: _Plan):
     def step(state, reference):
         q, v = state
         q_ref, v_ref, feedforward = reference

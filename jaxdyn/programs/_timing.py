@@ -1,4 +1,4 @@
-"""Compile time, run time and memory of a function, apart."""
+"""Compile time, run time and memory of a function, each by itself."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ import jax
 
 
 class Compiled(NamedTuple):
-    """A compiled program and what it took, s, in the clock that was given."""
+    """A compiled program with its times, s, in the clock that was used, and its memory.
+
+    Sizes are None where the backend does not report them.
+    """
 
     call: Any
     trace_s: float
     compile_s: float
     temporary_bytes: int | None
-    """While it runs; None where the backend does not say. So the others."""
+    """Memory that the program takes while it runs, besides arguments and results."""
     argument_bytes: int | None
     output_bytes: int | None
 
 
-def compiled(function: Callable, arguments: tuple | list, clock: Callable[[], float]) -> Compiled:
-    """Trace and compile, anew whatever was compiled before; a cache on the disk would still be read."""
+def time_compilation(function: Callable, arguments: tuple | list, clock: Callable[[], float]) -> Compiled:
+    """Trace and compile a function; earlier compilations of this process are not used, a cache on the disk is."""
     jax.clear_caches()
     began = clock()
     lowered = jax.jit(function).lower(*arguments)
@@ -31,15 +34,14 @@ def compiled(function: Callable, arguments: tuple | list, clock: Callable[[], fl
     program = lowered.compile()
     done = clock()
     memory = program.memory_analysis()
-    sizes = (None, None, None)
-    if memory is not None:
-        sizes = (memory.temp_size_in_bytes, memory.argument_size_in_bytes, memory.output_size_in_bytes)
-    return Compiled(program, traced - began, done - traced, *(None if x is None else int(x) for x in sizes))
+    names = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
+    sizes = [None if memory is None else int(getattr(memory, name)) for name in names]
+    return Compiled(program, traced - began, done - traced, *sizes)
 
 
 def wall_time(run: Callable[[], Any], seconds: float, repeats: int) -> float:
-    """Wall time of one run, s: the median of repeats of about `seconds`, in which runs follow each other without a
-    pause."""
+    """Measure the wall time of one run, s: the median of repeats that take about `seconds` each, in which runs follow
+    each other without a pause."""
     jax.block_until_ready(run())
     began = time.perf_counter()
     jax.block_until_ready(run())

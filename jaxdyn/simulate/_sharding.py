@@ -1,4 +1,4 @@
-"""The batch over several devices: every device rolls out its own part, and they exchange nothing."""
+"""The batch over several devices: every device rolls out its own part without communication."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from jaxdyn._errors import ModelError, ShapeError
 from jaxdyn.model import Model
 
 _MATRICES = ("joint_placement", "joint_axis", "inertial_parameters", "frame_placement", "attached_parameters")
-"""The arrays of a model with two axes that are not batch axes; the others have one."""
+"""The arrays of a model with two axes that are not batch axes; all other arrays have one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Which axes of the mesh split which axes of the batch."""
+    """The axes of the mesh that split each axis of the batch."""
 
     mesh: Mesh | AbstractMesh
     batch: tuple[int, ...]
     entries: tuple
-    """One for each axis of the batch."""
+    """The mesh axes of each batch axis, or None."""
 
     @staticmethod
     def of(sharding: NamedSharding, batch: tuple[int, ...]) -> Split:
-        """**Raises** `ModelError` for what is no named sharding, `ShapeError` where the batch cannot be split so."""
+        """**Raises** `ModelError` unless `sharding` is a named sharding, `ShapeError` if it cannot split the batch."""
         if not isinstance(sharding, NamedSharding):
             raise ModelError(
-                f"sharding is a {type(sharding).__name__}; a jax.sharding.NamedSharding is needed, whose spec says "
-                "which mesh axes split the leading batch axes"
+                f"sharding is a {type(sharding).__name__}; a jax.sharding.NamedSharding is needed, whose spec has the "
+                "mesh axes that split each leading batch axis"
             )
         spec = tuple(sharding.spec)
         while spec and spec[-1] is None:
@@ -54,53 +54,40 @@ class Split:
         return Split(sharding.mesh, batch, entries)
 
     def spec(self, shape: tuple[int, ...], core: int) -> PartitionSpec:
-        """Of an array `[*own, *core]` with `core` axes after its batch axes, which broadcast to the batch."""
-        own = shape[: len(shape) - core]
-        skipped = len(self.batch) - len(own)
-        entries = [self.entries[skipped + i] if n == self.batch[skipped + i] else None for i, n in enumerate(own)]
+        """The spec of an array with `core` axes after its batch axes, which broadcast to the batch."""
+        axes = shape[: len(shape) - core]
+        skipped = len(self.batch) - len(axes)
+        entries = [self.entries[skipped + i] if n == self.batch[skipped + i] else None for i, n in enumerate(axes)]
         return PartitionSpec(*entries, *(None,) * core)
 
     def specs(self, tree, core: int):
-        """Of arrays that all have as many axes after their batch axes."""
+        """The specs of arrays with `core` axes after their batch axes."""
         return jax.tree.map(lambda x: self.spec(x.shape, core), tree)
 
     def of_model(self, model: Model) -> Model:
         """The specs of a model's arrays."""
         names = [f.name for f in dataclasses.fields(model) if not f.metadata.get("static", False)]
-        specs = {
-            name: self.spec(x.shape, 2 if name in _MATRICES else 1)
-            for name in names
-            if (x := getattr(model, name)) is not None
-        }
-        return eqx.tree_at(lambda m: [getattr(m, name) for name in specs], model, list(specs.values()))
+        arrays = {name: x for name in names if (x := getattr(model, name)) is not None}
+        specs = [self.spec(x.shape, 2 if name in _MATRICES else 1) for name, x in arrays.items()]
+        return eqx.tree_at(lambda m: [getattr(m, name) for name in arrays], model, specs)
 
     def of_leading(self, tree):
-        """Of arrays that are split where they begin with all batch axes, and whole on every device otherwise."""
+        """The specs of arrays that are split if they begin with all batch axes, otherwise whole on every device."""
         n = len(self.batch)
-
-        def one(x):
-            begins = x.shape[:n] == self.batch
-            return PartitionSpec(*self.entries, *(None,) * (x.ndim - n)) if begins else PartitionSpec()
-
-        return jax.tree.map(one, tree)
-
-    def whole(self, tree):
-        """Of arrays that are whole on every device."""
-        return jax.tree.map(lambda _: PartitionSpec(), tree)
+        split = lambda x: PartitionSpec(*self.entries, *(None,) * (x.ndim - n))  # noqa: E731
+        return jax.tree.map(lambda x: split(x) if x.shape[:n] == self.batch else PartitionSpec(), tree)
 
     def put(self, tree, specs):
-        """Concrete arrays on the devices; arrays within a transformation are moved by the compiler."""
+        """`tree` with its concrete arrays on the devices; the compiler moves arrays within a transformation."""
 
-        def one(x, spec):
-            if isinstance(x, Tracer):
-                return x
-            return jax.device_put(x, NamedSharding(self.mesh, spec))
+        def place(x, spec):
+            return x if isinstance(x, Tracer) else jax.device_put(x, NamedSharding(self.mesh, spec))
 
-        return jax.tree.map(one, tree, specs)
+        return jax.tree.map(place, tree, specs)
 
 
 def sharding_of(x, axes: int) -> NamedSharding | None:
-    """How the leading axes of a concrete array are split, or None where they are not."""
+    """The sharding of the leading axes of a concrete array, or None if they are not split."""
     if isinstance(x, Tracer) or not isinstance(x, jax.Array) or not isinstance(x.sharding, NamedSharding):
         return None
     spec = tuple(x.sharding.spec)[:axes]

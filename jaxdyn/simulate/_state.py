@@ -1,7 +1,5 @@
 """States and trajectories."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import equinox as eqx
@@ -12,8 +10,8 @@ from jaxdyn._types import Array, Float
 class State(eqx.Module):
     """Configuration `q` `[*batch, nq]` and velocity `v` `[*batch, nv]`."""
 
-    q: Float[Array, "*batch nq"]
-    v: Float[Array, "*batch nv"]
+    q: Float[Array, "*#batch nq"]
+    v: Float[Array, "*#batch nv"]
 
 
 class Trajectory(eqx.Module):
@@ -21,14 +19,14 @@ class Trajectory(eqx.Module):
 
     t: Float[Array, "samples"]
     """Times in s."""
-    q: Float[Array, "*batch samples nq"]
-    v: Float[Array, "*batch samples nv"]
-    tau: Float[Array, "*batch intervals nv"] | None = None
+    q: Float[Array, "*#batch samples nq"]
+    v: Float[Array, "*#batch samples nv"]
+    tau: Float[Array, "*#batch intervals nv"] | None = None
     """The actuator torques of the step that follows each sample but the last, `intervals = samples - 1`."""
     policy_state: Any = None
-    """What the policy carries, after the last step."""
+    """The carry of the policy after the last step."""
     sensors: Any = None
-    """A pytree of arrays `[*batch, samples, ...]`: what `sensors` gave at each sample."""
+    """The sensors' pytree of arrays `[*batch, samples, ...]`."""
 
     @property
     def final(self) -> State:

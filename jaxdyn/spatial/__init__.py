@@ -1,4 +1,8 @@
-"""Spatial algebra on component arrays, rotations and rigid motions; nothing about robots."""
+"""Rotations, rigid motions and inertias; nothing about robots.
+
+Component classes (`Vec3`, `Pose`, `Motion`, ...) serve inside recursions; functions on arrays with trailing axes
+(poses `[..., 7]`, quaternions `[..., 4]`, inertial parameters `[..., 10]`), in NumPy and JAX alike, everywhere else.
+"""
 
 from jaxdyn.spatial._inertia import ArticulatedInertia, Inertia
 from jaxdyn.spatial._motion import Force, Motion
@@ -11,12 +15,33 @@ from jaxdyn.spatial._pose import (
     so3_left_jacobian_solve,
     so3_log,
 )
+from jaxdyn.spatial._pose_arrays import (
+    IDENTITY_POSE,
+    ROTATION,
+    SKEW,
+    axis_angle_to_quaternion,
+    compose_poses,
+    inertia_elements,
+    inertia_matrix,
+    invert_pose,
+    multiply_quaternions,
+    pose_array,
+    quaternion_to_rotation,
+    quaternion_to_rpy,
+    rotation_to_quaternion,
+    rpy_to_quaternion,
+    transform_inertial_parameters,
+    transform_points,
+)
 from jaxdyn.spatial._quaternion import Quaternion
-from jaxdyn.spatial._se3 import SE3, rotation_to_quaternion
+from jaxdyn.spatial._se3 import SE3
 from jaxdyn.spatial._vectors import Mat3, Sym3, Vec3
 
 __all__ = [
+    "IDENTITY_POSE",
+    "ROTATION",
     "SE3",
+    "SKEW",
     "ArticulatedInertia",
     "Force",
     "Inertia",
@@ -26,11 +51,23 @@ __all__ = [
     "Quaternion",
     "Sym3",
     "Vec3",
+    "axis_angle_to_quaternion",
+    "compose_poses",
+    "inertia_elements",
+    "inertia_matrix",
+    "invert_pose",
+    "multiply_quaternions",
+    "pose_array",
+    "quaternion_to_rotation",
+    "quaternion_to_rpy",
     "rotation_to_quaternion",
+    "rpy_to_quaternion",
     "se3_exp",
     "se3_log",
     "so3_exp",
     "so3_left_jacobian_apply",
     "so3_left_jacobian_solve",
     "so3_log",
+    "transform_inertial_parameters",
+    "transform_points",
 ]

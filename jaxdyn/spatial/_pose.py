@@ -30,7 +30,7 @@ class Pose:
         return Pose(Quaternion.from_array(array[..., 3:]).to_rotation(), Vec3.from_array(array))
 
     def compose(self, other: Pose) -> Pose:
-        """The pose of what `other` is the pose of in this frame."""
+        """The pose, in the parent of this frame, of a frame at `other` in this frame."""
         return Pose(self.rotation.compose(other.rotation), self.apply(other.translation))
 
     def inverse(self) -> Pose:

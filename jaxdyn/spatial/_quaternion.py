@@ -13,7 +13,7 @@ from jaxdyn.spatial._vectors import Mat3, Vec3
 
 @pytree
 class Quaternion:
-    """A quaternion; as a rotation it stands for its direction, whatever its length (only zero means nothing)."""
+    """A quaternion. The rotation that it stands for depends on its direction only; its length must not be zero."""
 
     w: Any
     x: Any
@@ -35,11 +35,11 @@ class Quaternion:
         return Vec3(self.x, self.y, self.z)
 
     def conjugate(self) -> Quaternion:
-        """That of the inverse rotation."""
+        """The quaternion of the inverse rotation."""
         return Quaternion(self.w, -self.x, -self.y, -self.z)
 
     def multiply(self, other: Quaternion) -> Quaternion:
-        """The product: of rotations, `other` first."""
+        """The product, which is the rotation by `other` followed by this one."""
         a, b = self.vector, other.vector
         v = other.vector * self.w + self.vector * other.w + a.cross(b)
         return Quaternion(self.w * other.w - a.dot(b), v.x, v.y, v.z)

@@ -1,4 +1,4 @@
-"""`SE3`, the rigid motion as arrays with leading batch axes: what functions of the library hand out and take."""
+"""`SE3`, the rigid motion as arrays with leading batch axes, which functions of the library take and return."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ShapeError, require_last_axes
-from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn._errors import require_last_axes
+from jaxdyn._types import Array, ArrayLike, Float, Real
 from jaxdyn.spatial._motion import Motion
 from jaxdyn.spatial._pose import Pose, se3_exp, se3_log
-from jaxdyn.spatial._quaternion import Quaternion
+from jaxdyn.spatial._pose_arrays import (
+    concatenate,
+    pose_array,
+    quaternion_to_rotation,
+    rotation_to_quaternion,
+    rpy_to_quaternion,
+)
 from jaxdyn.spatial._vectors import Mat3, Vec3
 
 
@@ -47,27 +53,21 @@ class SE3(eqx.Module):
         """Roll, pitch, yaw about the fixed axes x, y, z, in this order, as URDF has them (rad)."""
         r = _real(rpy)
         require_last_axes(r, (3,), "rpy", "roll, pitch, yaw in rad")
-        sr, sp, sy = (jnp.sin(r[..., i]) for i in range(3))
-        cr, cp, cy = (jnp.cos(r[..., i]) for i in range(3))
-        x = Vec3(cy * cp, sy * cp, -sp)
-        y = Vec3(cy * sp * sr - sy * cr, sy * sp * sr + cy * cr, cp * sr)
-        z = Vec3(cy * sp * cr + sy * sr, sy * sp * cr - cy * sr, cp * cr)
-        return SE3(Mat3(x, y, z).to_array(), jnp.asarray(translation, r.dtype))
+        return SE3(quaternion_to_rotation(rpy_to_quaternion(r)), jnp.asarray(translation, r.dtype))
 
     @staticmethod
-    def from_vector(vector: Float[Array, "*batch 7"]) -> SE3:
+    def from_vector(vector: Real[Array | np.ndarray, "*batch 7"]) -> SE3:
         """From position and quaternion `w x y z`, the configuration of a free joint."""
         vector = _real(vector)
         require_last_axes(vector, (7,), "vector", "position (3) and quaternion w x y z (4)")
-        return SE3(Pose.from_vector(vector).rotation.to_array(), vector[..., :3])
+        return SE3(quaternion_to_rotation(vector[..., 3:]), vector[..., :3])
 
     def to_vector(self) -> Float[Array, "*batch 7"]:
         """Position and unit quaternion `w x y z` with `w >= 0`."""
-        quaternion = Quaternion.from_rotation(Mat3.from_array(self.rotation)).to_array()
-        return _joined(self.translation, quaternion)
+        return pose_array(self.translation, rotation_to_quaternion(jnp.asarray(self.rotation)))
 
     @staticmethod
-    def exp(twist: Float[Array, "*batch 6"]) -> SE3:
+    def exp(twist: Real[Array | np.ndarray, "*batch 6"]) -> SE3:
         """The displacement of a constant body twist `[linear, angular]` over unit time."""
         twist = _real(twist)
         require_last_axes(twist, (6,), "twist", "linear (3) and angular (3)")
@@ -77,7 +77,7 @@ class SE3(eqx.Module):
     def log(self) -> Float[Array, "*batch 6"]:
         """The body twist `[linear, angular]`, of angle at most pi, whose exponential this is."""
         twist = se3_log(self._pose())
-        return _joined(twist.linear.to_array(), twist.angular.to_array())
+        return concatenate(twist.linear.to_array(), twist.angular.to_array())
 
     def inverse(self) -> SE3:
         """The motion back."""
@@ -88,7 +88,7 @@ class SE3(eqx.Module):
         pose = self._pose().compose(other._pose())
         return SE3(pose.rotation.to_array(), pose.translation.to_array())
 
-    def apply(self, points: Float[Array, "*batch 3"]) -> Float[Array, "*batch 3"]:
+    def apply(self, points: Float[Array | np.ndarray, "*#batch 3"]) -> Float[Array, "*#batch 3"]:
         """Points of the frame, in the axes of its parent; batch axes broadcast."""
         points = jnp.asarray(points)
         require_last_axes(points, (3,), "points", "positions in m")
@@ -107,37 +107,6 @@ class SE3(eqx.Module):
 
 
 def _real(x) -> Array:
-    """As an array of real numbers: whole ones become the default floating-point type."""
+    """Return an array of real numbers; integers become the default floating-point type."""
     x = jnp.asarray(x)
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
-
-
-def _joined(a, b) -> Array:
-    """Along the last axis, after broadcasting the batch axes."""
-    batch = jnp.broadcast_shapes(a.shape[:-1], b.shape[:-1])
-    return jnp.concatenate([jnp.broadcast_to(x, (*batch, x.shape[-1])) for x in (a, b)], axis=-1)
-
-
-def rotation_to_quaternion(rotation: np.ndarray) -> np.ndarray:
-    """The unit quaternion `w x y z` of a rotation matrix, in NumPy and double precision, for building models.
-
-    The dominant eigenvector of a symmetric 4x4 matrix (Bar-Itzhack 2000), which also is the nearest rotation.
-
-    **Raises** `ShapeError` if the matrix is not a rotation to 1e-4.
-
-    `rotation` is `[..., 3, 3]`; returns `[..., 4]`.
-    """
-    R = np.asarray(rotation, dtype=np.float64)
-    if R.shape != (3, 3) or not np.allclose(R @ R.T, np.eye(3), atol=1e-4) or np.linalg.det(R) < 0:
-        raise ShapeError(f"not a rotation matrix: {rotation!r}; its rows are to be orthonormal and right-handed")
-    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = R
-    K = np.array(
-        [
-            [xx + yy + zz, zy - yz, xz - zx, yx - xy],
-            [zy - yz, xx - yy - zz, xy + yx, xz + zx],
-            [xz - zx, xy + yx, yy - xx - zz, yz + zy],
-            [yx - xy, xz + zx, yz + zy, zz - xx - yy],
-        ]
-    )
-    q = np.linalg.eigh(K)[1][:, -1]
-    return -q if q[0] < 0 else q

@@ -1,11 +1,17 @@
 """System identification: recordings, physical parametrizations, and fits to measured torques."""
 
-from jaxdyn.sysid.excitation._excitation import Excitation, optimize_excitation
-from jaxdyn.sysid.excitation._joint_motions import JointTrajectory
-from jaxdyn.sysid.parameters._base_parameters import BaseParameters, base_parameters
-from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload
-from jaxdyn.sysid.parameters._leaf_blocks import Additive, LinkLength, Placement, Positive
-from jaxdyn.sysid.parameters._log_cholesky import (
+from jaxdyn.sysid.excitation import Excitation, ExcitationOptions, JointTrajectory, MotionLimits, optimize_excitation
+from jaxdyn.sysid.parameters import (
+    Additive,
+    FixedMass,
+    InertiaScale,
+    LinkLength,
+    LogCholesky,
+    Parametrization,
+    Payload,
+    Placement,
+    Positive,
+    Symmetric,
     inertial_parameters_from_log_cholesky,
     inertial_parameters_from_pseudo_inertia,
     is_physical,
@@ -14,41 +20,64 @@ from jaxdyn.sysid.parameters._log_cholesky import (
     nearest_physical,
     pseudo_inertia,
 )
-from jaxdyn.sysid.parameters._parametrization import Parametrization
-from jaxdyn.sysid.parameters._symmetric import Symmetric
-from jaxdyn.sysid.recordings._datasets import Dataset, dataset, dataset_names, fetch_dataset
-from jaxdyn.sysid.recordings._files import load_csv, load_npz
-from jaxdyn.sysid.recordings._plausibility import Finding, RecordingWarning, check_recording
-from jaxdyn.sysid.recordings._recording import Recording, as_recordings
-from jaxdyn.sysid.reports._report import quality_table, write_report
-from jaxdyn.sysid.reports._rollout_report import write_rollout_report
-from jaxdyn.sysid.rollouts._actuated_robot import Robot, RolloutErrors, rollout_errors
-from jaxdyn.sysid.rollouts._rollout_fit import RolloutStep, fit_rollouts
-from jaxdyn.sysid.rollouts._rollout_result import RolloutBootstrap, RolloutFit
-from jaxdyn.sysid.rollouts._shooting import ShootingState
-from jaxdyn.sysid.torques._bootstrap import Bootstrap, bootstrap
-from jaxdyn.sysid.torques._cross_validation import CrossValidation
-from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
-from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
-from jaxdyn.sysid.torques._fleet_fit import FleetFit, fit_fleet
-from jaxdyn.sysid.torques._intervals import Intervals
-from jaxdyn.sysid.torques._payload import PayloadFit, identify_payload
-from jaxdyn.sysid.torques._torque_fit import (
+from jaxdyn.sysid.recordings import (
+    Dataset,
+    Finding,
+    Recording,
+    RecordingWarning,
+    as_recordings,
+    check_recording,
+    dataset,
+    dataset_names,
+    fetch_dataset,
+    load_csv,
+    load_npz,
+)
+from jaxdyn.sysid.reports import quality_table, write_report, write_rollout_report
+from jaxdyn.sysid.rollouts import (
+    FleetFit,
+    Robot,
+    RolloutBootstrap,
+    RolloutErrors,
+    RolloutFit,
+    RolloutFitOptions,
+    RolloutStep,
+    ShootingState,
+    fit_fleet,
+    fit_rollouts,
+    rollout_errors,
+)
+from jaxdyn.sysid.torques import (
+    BaseParameters,
+    Bootstrap,
+    CandidateWeights,
+    CrossValidation,
+    Evaluation,
+    Intervals,
+    InverseDynamicsFit,
+    JointEffects,
+    JointEffectValues,
+    PayloadFit,
     Step,
+    TorqueFitState,
+    base_parameters,
+    bootstrap,
     cross_validate,
     fit_inverse_dynamics,
+    identify_payload,
     ordinary_least_squares,
 )
-from jaxdyn.sysid.torques._torque_state import TorqueFitState
 
 __all__ = [
     "Additive",
     "BaseParameters",
     "Bootstrap",
+    "CandidateWeights",
     "CrossValidation",
     "Dataset",
     "Evaluation",
     "Excitation",
+    "ExcitationOptions",
     "Finding",
     "FixedMass",
     "FleetFit",
@@ -60,6 +89,7 @@ __all__ = [
     "JointTrajectory",
     "LinkLength",
     "LogCholesky",
+    "MotionLimits",
     "Parametrization",
     "Payload",
     "PayloadFit",
@@ -71,6 +101,7 @@ __all__ = [
     "RolloutBootstrap",
     "RolloutErrors",
     "RolloutFit",
+    "RolloutFitOptions",
     "RolloutStep",
     "ShootingState",
     "Step",

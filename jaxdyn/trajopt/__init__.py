@@ -1,81 +1,49 @@
-"""Trajectory optimization: problems, solvers, and what they hand back."""
+"""Trajectory optimization: problems, solvers and their solutions."""
 
-from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
-from jaxdyn.trajopt.collocation._collocation import CollocationOptions, collocation
-from jaxdyn.trajopt.ddp._ddp import DDPOptions, ddp
-from jaxdyn.trajopt.mpc._closed_loop import ClosedLoop, Latency, closed_loop
-from jaxdyn.trajopt.mpc._mpc import MPC, Plan
-from jaxdyn.trajopt.problem._clearance import Capsule, ClearanceResidual
-from jaxdyn.trajopt.problem._constraints import Constraint
-from jaxdyn.trajopt.problem._costs import (
+import inspect as _inspect
+
+from jaxdyn._status import Status
+from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution
+from jaxdyn.trajopt.collocation import CollocationOptions, collocation
+from jaxdyn.trajopt.ddp import DDPOptions, ddp
+from jaxdyn.trajopt.mpc import MPC, ClosedLoop, Latency, Plan, closed_loop
+from jaxdyn.trajopt.problem import (
     AbstractCost,
-    FunctionCost,
-    Quadratic,
-    QuadraticCost,
-    SmoothAbsCost,
-    TimeVarying,
-)
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ContinuousDynamics, DiscreteDynamics, ModelDynamics
-from jaxdyn.trajopt.problem._problem import Problem
-from jaxdyn.trajopt.problem._residuals import (
+    AbstractDynamics,
     AbstractResidual,
+    Capsule,
     CenterOfMassResidual,
+    ClearanceResidual,
+    Constraint,
+    ContinuousDynamics,
     ControlResidual,
+    DiscreteDynamics,
     FramePoseResidual,
     FramePositionResidual,
     FrameVelocityResidual,
+    FunctionCost,
     FunctionResidual,
     Linear,
+    ModelDynamics,
+    Problem,
+    Quadratic,
+    QuadraticCost,
     Selected,
+    SmoothAbsCost,
     StateResidual,
+    TimeVarying,
 )
-from jaxdyn.trajopt.sampling._cem import CEMOptions, cem
-from jaxdyn.trajopt.sampling._mppi import MPPIOptions, mppi
-from jaxdyn.trajopt.sampling._predictive_sampling import PredictiveSamplingOptions, predictive_sampling
+from jaxdyn.trajopt.sampling import (
+    CEMOptions,
+    MPPIOptions,
+    PredictiveSamplingOptions,
+    SamplingOptions,
+    cem,
+    mppi,
+    predictive_sampling,
+)
 
-__all__ = [
-    "MPC",
-    "AbstractCost",
-    "AbstractDynamics",
-    "AbstractResidual",
-    "CEMOptions",
-    "Capsule",
-    "CenterOfMassResidual",
-    "ClearanceResidual",
-    "ClosedLoop",
-    "CollocationOptions",
-    "Constraint",
-    "ContinuousDynamics",
-    "ControlResidual",
-    "DDPOptions",
-    "DiscreteDynamics",
-    "FramePoseResidual",
-    "FramePositionResidual",
-    "FrameVelocityResidual",
-    "FunctionCost",
-    "FunctionResidual",
-    "Gains",
-    "Latency",
-    "Linear",
-    "MPPIOptions",
-    "ModelDynamics",
-    "Multipliers",
-    "Plan",
-    "PredictiveSamplingOptions",
-    "Problem",
-    "Quadratic",
-    "QuadraticCost",
-    "Residuals",
-    "Selected",
-    "SmoothAbsCost",
-    "Solution",
-    "StateResidual",
-    "Status",
-    "TimeVarying",
-    "cem",
-    "closed_loop",
-    "collocation",
-    "ddp",
-    "mppi",
-    "predictive_sampling",
+# The names that are imported above, without the modules that Python sets beside them.
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
+    name for name, value in list(globals().items()) if name[0] != "_" and not _inspect.ismodule(value)
 ]

@@ -2,6 +2,8 @@
 
 from jaxdyn.viz._geometry import Visual
 from jaxdyn.viz._images import save_png
+from jaxdyn.viz._plots import COLORS as COLORS
+from jaxdyn.viz._plots import figure_class as figure_class
 from jaxdyn.viz._plots import plot_masses, plot_torques, plot_trajectory
 from jaxdyn.viz._viewer import Viewer, save_html, view
 from jaxdyn.viz._visuals import load_visuals

@@ -14,14 +14,14 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable
 
 
 def browser_path() -> str | None:
-    """The program of a browser of the family of Chromium, or None."""
+    """Return the program of a browser of the family of Chromium, or None."""
     return next((x for x in map(shutil.which, _NAMES) if x), None)
 
 
 @contextlib.contextmanager
-def opened(url: str, width: int, height: int) -> Iterator[Path]:
-    """A page, open in a browser of its own as long as the context lasts; a graphics card is not needed. Yields the
-    folder of its profile, where the file `DevToolsActivePort` has the port that it can be told what to do at."""
+def open_page(url: str, width: int, height: int) -> Iterator[Path]:
+    """Open a page in a new browser as long as the context lasts; a graphics card is not needed. Yields the folder of
+    its profile, where the file `DevToolsActivePort` has the port at which it takes commands."""
     program = browser_path()
     assert program is not None
     with tempfile.TemporaryDirectory(prefix="jaxdyn-browser-", ignore_cleanup_errors=True) as folder:

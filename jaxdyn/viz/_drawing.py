@@ -1,4 +1,4 @@
-"""What a picture of a model consists of, whoever draws it: surfaces in layers, each fixed in a body or in the world."""
+"""The surfaces of a picture of a model: in layers, each fixed in a body or in the world."""
 
 from __future__ import annotations
 
@@ -13,22 +13,10 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn.algorithms import forward_kinematics
-from jaxdyn.model import Model
-from jaxdyn.model._inertia import rotational_about_center, unphysical_reason
-from jaxdyn.model._topology import PRIMITIVES
-from jaxdyn.viz._geometry import (
-    Solid,
-    Visual,
-    between,
-    box,
-    cone,
-    cylinder,
-    joined,
-    placed,
-    rotation_of,
-    sphere,
-    turned_to,
-)
+from jaxdyn.joints import JOINT_TYPES
+from jaxdyn.model import Model, rotational_about_center, unphysical_reason
+from jaxdyn.spatial import IDENTITY_POSE, quaternion_to_rotation, transform_points
+from jaxdyn.viz._geometry import Solid, Visual, between, box, cone, cylinder, merge, sphere
 from jaxdyn.viz._visuals import load_robot, load_visuals
 
 MESHES, ELLIPSOIDS, SKELETON, FRAMES, AXES = LAYERS = ("meshes", "ellipsoids", "skeleton", "frames", "axes")
@@ -59,26 +47,25 @@ class Drawing:
     """The layers to show at first."""
 
     def with_layers(self, shown: Sequence[str] | None) -> Drawing:
-        """With these layers shown at first; as it is for None. **Raises** `ModelError` for others than there are."""
+        """Return the drawing with these layers visible at first (None: unchanged). **Raises** `ModelError` for layers
+        that the drawing does not have."""
         if shown is None:
             return self
-        there = [x for x in LAYERS if any(surface.layer == x for surface in self.surfaces)]
-        if not shown or set(shown) - set(there):
-            raise ModelError(f"show is {list(shown)}, but there is {', '.join(map(repr, there))} to show")
+        layers = [x for x in LAYERS if any(surface.layer == x for surface in self.surfaces)]
+        if not shown or set(shown) - set(layers):
+            raise ModelError(f"show is {list(shown)}, but there is {', '.join(map(repr, layers))} to show")
         return dataclasses.replace(self, shown=tuple(shown))
 
     def bounds(self, poses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`[3]`, `[3]`: the least box along the axes of the world that holds what is shown (of its boxes in the bodies)
-        with the bodies at `poses` `[*batch, nb, 7]`."""
+        """Return the corners `[3]`, `[3]` of a box along the axes of the world around all visible surfaces, with the
+        bodies at `poses` `[*batch, nb, 7]`. It holds the surfaces' boxes in the bodies' axes."""
+        poses = _with_world(poses.reshape(-1, *poses.shape[-2:]))
         solid = [x for x in self.surfaces if x.layer in self.shown and x.layer not in (FRAMES, AXES)]
         low, high = np.full(3, np.inf), np.full(3, -np.inf)
         for x in solid:
             box = np.stack([x.solid.vertices.min(axis=0), x.solid.vertices.max(axis=0)])
-            corners = np.stack(np.meshgrid(*box.T), axis=-1).reshape(-1, 3)
-            if x.body >= 0:
-                at = poses.reshape(-1, *poses.shape[-2:])[:, x.body]
-                corners = (corners @ np.swapaxes(rotation_of(at[:, 3:]), -1, -2) + at[:, None, :3]).reshape(-1, 3)
-            low, high = np.minimum(low, corners.min(axis=0)), np.maximum(high, corners.max(axis=0))
+            corners = transform_points(poses[:, None, x.body], np.stack(np.meshgrid(*box.T), axis=-1).reshape(-1, 3))
+            low, high = np.minimum(low, corners.min(axis=(0, 1))), np.maximum(high, corners.max(axis=(0, 1)))
         return low, high
 
 
@@ -89,7 +76,7 @@ def drawing_of(
     skip_missing: bool,
     options: dict[str, Any],
 ) -> Drawing:
-    """See `Viewer` for the arguments."""
+    """Return the drawing of a model or a robot's file. See `Viewer` for the arguments."""
     if isinstance(model_or_path, Model):
         model = model_or_path
         if options:
@@ -107,7 +94,7 @@ def drawing_of(
 
 
 def body_poses(model: Model, q) -> np.ndarray:
-    """`[*batch, nb, 7]`: position and quaternion of all bodies in the world. **Raises** `ShapeError`."""
+    """Return position and quaternion `[*batch, nb, 7]` of all bodies in the world. **Raises** `ShapeError`."""
     q = jnp.asarray(q, model.dtype)
     require_last_axes(q, (model.nq,), "q", f"nq = {model.nq} for this model")
     return np.asarray(_poses(model, q), np.float64)
@@ -118,13 +105,17 @@ def _poses(model: Model, q):
     return forward_kinematics(model, q).to_vector()
 
 
+def _with_world(poses: np.ndarray) -> np.ndarray:
+    """Return poses `[*batch, nb + 1, 7]` whose last one, for the body number -1, is that of the world."""
+    return np.concatenate([poses, np.broadcast_to(IDENTITY_POSE, (*poses.shape[:-2], 1, 7))], axis=-2)
+
+
 def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
-    surfaces = [_fixed(model, visual) for visual in visuals]
+    surfaces = [_surface(model, visual) for visual in visuals]
     segments = list(_segments(model))
-    poses = body_poses(model, model.neutral())
-    known = [x.solid.vertices if x.body < 0 else placed(x.solid.vertices, poses[x.body]) for x in surfaces]
-    known += [placed(np.stack([a, b]), poses[i]) if i >= 0 else np.stack([a, b]) for i, a, b in segments]
-    points = np.concatenate([*known, poses[:, :3]])
+    poses = _with_world(body_poses(model, model.neutral()))
+    clouds = [(x.body, x.solid.vertices) for x in surfaces] + [(i, np.stack([a, b])) for i, a, b in segments]
+    points = np.concatenate([*(transform_points(poses[i], cloud) for i, cloud in clouds), poses[:-1, :3]])
     low, high = points.min(axis=0), points.max(axis=0)
     lengths = [x for _, a, b in segments if (x := float(np.linalg.norm(b - a))) > 1e-6]
     size = float(np.linalg.norm(high - low)) or 2.0 * _inertial_radius(model) or 1.0
@@ -138,14 +129,14 @@ def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
     return Drawing(model, surfaces, unit, shown)
 
 
-def _fixed(model: Model, visual: Visual) -> Surface:
-    """A visual in the body that carries its frame."""
-    body, pose = -1, np.array([0.0, 0, 0, 1, 0, 0, 0])
+def _surface(model: Model, visual: Visual) -> Surface:
+    """Return a visual in the body that carries its frame."""
+    body, pose = -1, IDENTITY_POSE
     if visual.frame != "world" or "world" in model.topology.frame_names:
         k = model.topology.frame(visual.frame)
         body, pose = model.topology.frame_bodies[k], np.asarray(model.frame_placement[k], np.float64)
     textured = visual.textured
-    solid = Solid(np.asarray(visual.vertices, np.float64), np.asarray(visual.faces)).moved(pose)
+    solid = Solid(np.asarray(visual.vertices, np.float64), np.asarray(visual.faces)).transform(pose)
     if textured is not None:
         textured = textured.copy()
         textured.vertices = solid.vertices
@@ -156,9 +147,9 @@ def _fixed(model: Model, visual: Visual) -> Surface:
 
 
 def _ellipsoid(body: int, parameters: np.ndarray, least: float) -> Iterator[Surface]:
-    """The uniform ellipsoid of the same mass, center of mass and moments of inertia: its semi-axes are the roots of
-    `5 s / m` for the principal second moments `s_k = tr(I) / 2 - I_k`. A semi-axis is at least `least`, so that points
-    and rods are seen; an inertia that no distribution of mass has is red."""
+    """Yield the uniform ellipsoid of the same mass, center of mass and moments of inertia: its semi-axes are the roots
+    of `5 s / m` for the principal second moments `s_k = tr(I) / 2 - I_k`. A semi-axis is at least `least`, so that
+    points and rods are seen. An inertia that no mass distribution has is red."""
     m = parameters[0]
     if m <= 0:
         return
@@ -173,7 +164,7 @@ def _ellipsoid(body: int, parameters: np.ndarray, least: float) -> Iterator[Surf
 
 
 def _inertial_radius(model: Model) -> float:
-    """The largest radius of gyration, m."""
+    """Return the largest radius of gyration, m."""
     parameters = np.asarray(model.inertial_parameters, np.float64)
     return max((np.sqrt(abs(np.trace(rotational_about_center(p))) / p[0]) for p in parameters if p[0] > 0), default=0.0)
 
@@ -182,8 +173,8 @@ def _inertial_radius(model: Model) -> float:
 
 
 def _segments(model: Model) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Body (-1: world) and two points in it: from its origin to the joints that it carries; where it carries none, to
-    its frames and its center of mass; in the world, to the joints that do not move freely."""
+    """Yield a body (-1: the world) and two points in it: from its origin to the joints that it carries; if it carries
+    none, to its frames and its center of mass; in the world, to the joints that do not move freely."""
     topology, zero = model.topology, np.zeros(3)
     places = np.asarray(model.joint_placement, np.float64)[:, :3]
     frames = np.asarray(model.frame_placement, np.float64)[:, :3]
@@ -209,73 +200,73 @@ def _skeleton(model: Model, segments, unit: float) -> list[Surface]:
             if i == body and np.linalg.norm(b - a) > 1e-3 * unit
         ]
         if rods:
-            out.append(Surface(SKELETON, body, joined(rods), _rgba(_SEGMENT)))
-    for i, kind in enumerate(model.topology.joint_types):
-        out.append(Surface(SKELETON, i, _joint_solid(model, i, kind, 0.09 * unit), _rgba(_JOINT)))
+            out.append(Surface(SKELETON, body, merge(rods), _rgba(_SEGMENT)))
+    out += [Surface(SKELETON, i, _joint_solid(model, i, 0.09 * unit), _rgba(_JOINT)) for i in range(model.nb)]
     return out
 
 
-def _joint_solid(model: Model, i: int, kind: str, radius: float) -> Solid:
-    """At the origin of a body: a drum about the axis of a turning joint, a block along that of a sliding one."""
-    if kind in ("ball", "free"):
+def _joint_solid(model: Model, i: int, radius: float) -> Solid:
+    """Return a solid at a body's origin: a drum about the axis of a turning joint, a block along a sliding one's."""
+    chain = JOINT_TYPES[model.topology.joint_types[i]]
+    if not chain[-1].has_axis:
         return sphere(radius)
-    axis = _axes_of(model, i)[-1]
-    made = box([1.4 * radius, 1.4 * radius, 3 * radius]) if kind == "prismatic" else cylinder(radius, 2.2 * radius)
-    return Solid(made.vertices @ turned_to(axis).T, made.faces)
+    made = cylinder(radius, 2.2 * radius) if chain[-1].rotates[0] else box([1.4 * radius, 1.4 * radius, 3 * radius])
+    return made.point_z_along(_axes_of(model, i)[-1])
 
 
 # Frames and axes
 
 
 def _triads(model: Model, unit: float) -> list[Surface]:
-    """Red, green, blue along x, y, z: of the world, of bodies, and, smaller, of the other frames."""
-    topology = model.topology
-    length = 0.35 * unit
-    found: dict[int, list[tuple[float, np.ndarray]]] = {-1: [(1.5 * length, np.array([0.0, 0, 0, 1, 0, 0, 0]))]}
-    for k, body in enumerate(topology.frame_bodies):
-        place = np.asarray(model.frame_placement[k], np.float64)
-        found.setdefault(body, []).append((length if k < model.nb else 0.6 * length, place))
+    """Return the axes of frames in red, green, blue for x, y, z: of the world, of bodies, and, smaller, of others."""
+    length, placements = 0.35 * unit, np.asarray(model.frame_placement, np.float64)
+    triads: dict[int, list[tuple[float, np.ndarray]]] = {-1: [(1.5 * length, IDENTITY_POSE)]}
+    for k, body in enumerate(model.topology.frame_bodies):
+        triads.setdefault(body, []).append((length if k < model.nb else 0.6 * length, placements[k]))
     out = []
-    for body, triads in found.items():
+    for body, frames in triads.items():
         for axis, color in enumerate(_TRIAD):
             rods = []
-            for scale, pose in triads:
-                start, end = pose[:3], pose[:3] + scale * rotation_of(pose[3:])[:, axis]
+            for scale, pose in frames:
+                start, end = pose[:3], pose[:3] + scale * quaternion_to_rotation(pose[3:])[:, axis]
                 rods.append(between(cylinder(0.05 * scale, scale, 10), start, end))
-            out.append(Surface(FRAMES, body, joined(rods), _rgba(color)))
+            out.append(Surface(FRAMES, body, merge(rods), _rgba(color)))
     return out
 
 
 def _axes_of(model: Model, i: int) -> np.ndarray:
-    """`[n, 3]`: the axes of a joint of one or more primitive motions, in its frame."""
-    node = int(model.topology.joint_nodes[i])
-    dofs = [model.topology.first_dofs[node + k] for k in range(len(PRIMITIVES[model.topology.joint_types[i]]))]
-    rows = [int(np.flatnonzero(model.topology.axis_dofs == dof)[0]) for dof in dofs]
+    """Return the axes `[n, 3]` of a joint of one or more primitive motions, in its frame."""
+    tree = model.topology.spanning
+    rows = np.isin(model.topology.axis_dofs, np.arange(tree.v_starts[i], tree.v_starts[i + 1]))
     return np.asarray(model.joint_axis, np.float64)[rows]
 
 
 def _joint_axes(model: Model, i: int, unit: float) -> Iterator[Surface]:
-    """Arrows along the axes, orange where the joint turns about them, violet where it slides along them.
+    """Yield arrows along the axes, orange where the joint turns about them, violet where it slides along them.
 
     The last axis is fixed in the joint's own body; those before it in the body that carries the joint, where they stand
     before any of them turns.
     """
-    kind = model.topology.joint_types[i]
-    if kind in ("ball", "free"):
+    chain = JOINT_TYPES[model.topology.joint_types[i]]
+    if not chain[-1].has_axis:
         return
-    place, letters = np.asarray(model.joint_placement[i], np.float64), PRIMITIVES[kind]
-    for k, (letter, axis) in enumerate(zip(letters, _axes_of(model, i), strict=True)):
+    place = np.asarray(model.joint_placement[i], np.float64)
+    for k, (joint, axis) in enumerate(zip(chain, _axes_of(model, i), strict=True)):
         shaft, head = 0.7 * unit, 0.14 * unit
-        arrow = joined(
+        arrow = merge(
             [
-                cylinder(0.025 * unit, shaft, 12).moved(np.array([0, 0, shaft / 2 - 0.25 * unit, 1, 0, 0, 0])),
-                cone(0.065 * unit, 0.0, head, 16).moved(np.array([0, 0, shaft + head / 2 - 0.25 * unit, 1, 0, 0, 0])),
+                cylinder(0.025 * unit, shaft, 12).transform(_shift_z(shaft / 2 - 0.25 * unit)),
+                cone(0.065 * unit, 0.0, head, 16).transform(_shift_z(shaft + head / 2 - 0.25 * unit)),
             ]
         )
-        arrow = Solid(arrow.vertices @ turned_to(axis).T, arrow.faces)
-        own = k == len(letters) - 1
-        color = _rgba(_SLIDES if letter == "P" else _TURNS)
-        yield Surface(AXES, i if own else model.topology.parents[i], arrow if own else arrow.moved(place), color)
+        arrow = arrow.point_z_along(axis)
+        last = k == len(chain) - 1
+        color = _rgba(_TURNS if joint.rotates[0] else _SLIDES)
+        yield Surface(AXES, i if last else model.topology.parents[i], arrow if last else arrow.transform(place), color)
+
+
+def _shift_z(distance: float) -> np.ndarray:
+    return np.array([0.0, 0, distance, 1, 0, 0, 0])
 
 
 def _rgba(color: str, opacity: float = 1.0) -> np.ndarray:

@@ -5,27 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError
+from jaxdyn._errors import DataError, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
-from jaxdyn.viz._browser import browser_path, opened
+from jaxdyn.viz._browser import browser_path, open_page
 from jaxdyn.viz._drawing import Drawing, body_poses, drawing_of
 from jaxdyn.viz._geometry import Solid, Visual, without_slivers
 from jaxdyn.viz._nodes import COMPARED, COMPARED_OPACITY
-from jaxdyn.viz._playback import camera, first_configuration
+from jaxdyn.viz._playback import camera_pose, first_configuration
 from jaxdyn.viz._plots import figure_class
 from jaxdyn.viz._viewer import client_of, viewer_of
 
 type Renderer = Literal["auto", "browser", "matplotlib"]
 
 _PATIENCE = 300.0
-"""For a browser to start and to draw, s."""
+"""The time for a browser to start and to draw, s."""
 _MOST_TRIANGLES = 40_000
-"""That matplotlib is given; meshes are made coarser until there are no more."""
+"""The most triangles that matplotlib draws; meshes are made coarser until they have fewer."""
 _LIGHT = np.array([0.45, -0.55, 0.7])
 
 
@@ -60,8 +60,7 @@ def save_png(
     **Raises** as `Viewer`; `ModelError` for another `renderer` or something unknown in `show`; `DataError` where the
     browser is not found or draws nothing; `ImportError` without viser or matplotlib.
     """
-    if renderer not in ("auto", "browser", "matplotlib"):
-        raise ModelError(f"renderer is {renderer!r}; known: 'auto', 'browser', 'matplotlib'")
+    require_choice(renderer, get_args(Renderer.__value__), "renderer")
     if renderer == "browser" and browser_path() is None:
         raise DataError("no browser found on the PATH (chromium or google-chrome); use renderer='matplotlib'")
     drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options).with_layers(show)
@@ -77,7 +76,7 @@ def save_png(
 def _by_browser(path: Path, drawing: Drawing, poses: list[np.ndarray], width: int, height: int) -> None:
     from PIL import Image
 
-    with viewer_of(drawing, poses) as viewer, opened(viewer.url, width, height):
+    with viewer_of(drawing, poses) as viewer, open_page(viewer.url, width, height):
         client = client_of(viewer, _PATIENCE)
         try:
             settle(client)
@@ -89,7 +88,7 @@ def _by_browser(path: Path, drawing: Drawing, poses: list[np.ndarray], width: in
 
 
 def settle(client: Any) -> None:
-    """Wait until the page of a client no longer changes: light and images come when they come."""
+    """Wait until the page of a client no longer changes: light and images arrive late."""
     last = None
     for _ in range(20):
         image = client.get_render(90, 120, transport_format="png", timeout=_PATIENCE).astype(np.float64)
@@ -107,14 +106,14 @@ def _by_matplotlib(path: Path, drawing: Drawing, poses: list[np.ndarray], width:
     triangles, colors = [], []
     for k, robot in enumerate(poses):
         for surface, solid in zip(surfaces, solids, strict=True):
-            placed = solid if surface.body < 0 else solid.moved(robot[surface.body])
-            corners = placed.vertices[placed.faces]
+            posed = solid if surface.body < 0 else solid.transform(robot[surface.body])
+            corners = posed.vertices[posed.faces]
             color = surface.color if k == 0 else np.array([*(x / 255 for x in COMPARED), COMPARED_OPACITY])
             triangles.append(corners)
-            colors.append(_shaded(corners, color))
+            colors.append(_shade(corners, color))
     axes = figure.add_axes((0, 0, 1, 1), projection="3d", computed_zorder=False)
     low, high = drawing.bounds(np.stack(poses))
-    away, center = camera(low, high)
+    away, center = camera_pose(low, high)
     x, y, z = away - center
     half = 0.36 * float(np.linalg.norm(high - low))
     ground = _ground(low, high)
@@ -130,8 +129,8 @@ def _by_matplotlib(path: Path, drawing: Drawing, poses: list[np.ndarray], width:
     figure.savefig(path, facecolor="white")
 
 
-def _shaded(corners: np.ndarray, color: np.ndarray) -> np.ndarray:
-    """`[n, 4]`: the color of each triangle by how it stands to the light; both of its sides are lit."""
+def _shade(corners: np.ndarray, color: np.ndarray) -> np.ndarray:
+    """Return the color `[n, 4]` of each triangle by its angle to the light; both of its sides are lit."""
     a, b, c = np.moveaxis(corners, 1, 0)
     normal = np.cross(b - a, c - a)
     normal /= np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), 1e-300)
@@ -140,27 +139,27 @@ def _shaded(corners: np.ndarray, color: np.ndarray) -> np.ndarray:
 
 
 def _ground(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """`[lines, 2, 3]`: a grid below the robot."""
+    """Return the lines `[lines, 2, 3]` of a grid below the robot."""
     size, (x, y, _) = float(np.linalg.norm(high - low)), (low + high) / 2
-    at, z = np.linspace(-0.6, 0.6, 13) * size, min(0.0, low[2])
-    lines = [[(x + a, y - 0.6 * size, z), (x + a, y + 0.6 * size, z)] for a in at]
-    lines += [[(x - 0.6 * size, y + a, z), (x + 0.6 * size, y + a, z)] for a in at]
+    offsets, z = np.linspace(-0.6, 0.6, 13) * size, min(0.0, low[2])
+    lines = [[(x + a, y - 0.6 * size, z), (x + a, y + 0.6 * size, z)] for a in offsets]
+    lines += [[(x - 0.6 * size, y + a, z), (x + 0.6 * size, y + a, z)] for a in offsets]
     return np.array(lines)
 
 
 def _coarse(solids: list[Solid], most: int) -> list[Solid]:
-    """With at most so many triangles in all: vertices in one cell of a grid become one, ever larger cells."""
+    """Return solids with at most `most` triangles in all: vertices in one cell of a grid become one, and cells grow."""
     if not solids:
         return solids
     everything = np.concatenate([x.vertices for x in solids])
     cell = float(np.linalg.norm(np.ptp(everything, axis=0))) / 500
     out = solids
     while sum(len(x.faces) for x in out) > most:
-        out, cell = [_clustered(x, cell) if len(x.faces) > 500 else x for x in solids], 1.3 * cell
+        out, cell = [_cluster(x, cell) if len(x.faces) > 500 else x for x in solids], 1.3 * cell
     return out
 
 
-def _clustered(solid: Solid, cell: float) -> Solid:
+def _cluster(solid: Solid, cell: float) -> Solid:
     keys = np.floor(solid.vertices / cell).astype(np.int64)
     _, which, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
     which = which.ravel()

@@ -17,22 +17,22 @@ from jaxdyn.viz._geometry import Solid, Visual, without_slivers
 # Neighbors at less than this angle are shaded as one surface, where the file does not say.
 _CREASE = np.radians(30.0)
 _COLORS = 32
-"""Where a mesh has more colors than this, they are a picture's, and their mean is taken."""
+"""The most colors of a mesh; more of them come from a picture, and are replaced by their mean."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeshPart:
-    """Triangles of a file that have one color `[4]` (None where the file has none), or an image on them."""
+    """Triangles of a file with one color `[4]` (None if the file does not say), or with an image on them."""
 
     solid: Solid
     color: np.ndarray | None
     textured: Any = None
 
-    def scaled(self, factors) -> MeshPart:
-        return self._with(self.solid.scaled(factors))
+    def scale(self, factors) -> MeshPart:
+        return self._with(self.solid.scale(factors))
 
-    def moved(self, pose: np.ndarray) -> MeshPart:
-        return self._with(self.solid.moved(pose))
+    def transform(self, pose: np.ndarray) -> MeshPart:
+        return self._with(self.solid.transform(pose))
 
     def _with(self, solid: Solid) -> MeshPart:
         textured = None
@@ -42,13 +42,13 @@ class MeshPart:
         return MeshPart(solid, self.color, textured)
 
     def visual(self, frame: str, color: np.ndarray) -> Visual:
-        """Fixed in a frame; in the given color if it has none of its own."""
-        own = color if self.color is None else self.color
-        return Visual(frame, self.solid.vertices, self.solid.faces, own, self.textured)
+        """Return the part as a visual in a frame; `color` is for parts whose color the file does not say."""
+        color = color if self.color is None else self.color
+        return Visual(frame, self.solid.vertices, self.solid.faces, color, self.textured)
 
 
 def trimesh() -> Any:
-    """The module, which is optional. **Raises** `ImportError` that says how to install it."""
+    """Return the module, which is optional. **Raises** `ImportError` that says how to install it."""
     try:
         import trimesh
     except ImportError as error:
@@ -58,7 +58,7 @@ def trimesh() -> Any:
 
 
 def read_mesh(path: Path) -> list[MeshPart]:
-    """The triangles of a file in m, by color. Formats: STL, OBJ, COLLADA, PLY, OFF, GLB and glTF.
+    """Return the triangles of a file in m, by color. Formats: STL, OBJ, COLLADA, PLY, OFF, GLB and glTF.
 
     **Raises** `RobotFileError` for a file that cannot be read, `ImportError` without trimesh, or without pycollada for
     COLLADA.
@@ -67,7 +67,7 @@ def read_mesh(path: Path) -> list[MeshPart]:
     if path.suffix.lower() == ".dae":
         _require_collada(path)
     try:
-        # Shared vertices are kept as the file has them: where it has none, an edge is sharp.
+        # Shared vertices stay as in the file: edges at which triangles share none are sharp.
         scene = module.load_scene(path, process=False)
     except Exception as error:
         # Whatever the foreign reader raises says what is wrong with the file.
@@ -93,9 +93,9 @@ def _require_collada(path: Path) -> None:
 
 
 def _unit(mesh) -> float:
-    """Of COLLADA, which says so; others are in m in robots' files."""
-    found = re.fullmatch(r"([\d.eE+-]+) \* meters", str(mesh.metadata.get("units", "")))
-    return float(found[1]) if found else 1.0
+    """Return the unit of length in m, which COLLADA files have; others are in m in robots' files."""
+    unit = re.fullmatch(r"([\d.eE+-]+) \* meters", str(mesh.metadata.get("units", "")))
+    return float(unit[1]) if unit else 1.0
 
 
 def _parts(mesh, transform: np.ndarray) -> list[MeshPart]:
@@ -105,7 +105,7 @@ def _parts(mesh, transform: np.ndarray) -> list[MeshPart]:
         color = np.asarray(mesh.visual.to_color().vertex_colors, np.float64).mean(axis=0) / 255
         return [MeshPart(_solid(mesh), color, mesh)]
     if mesh.visual.kind is None:
-        return [MeshPart(_smoothed(mesh), None)]
+        return [MeshPart(_smooth(mesh), None)]
     if mesh.visual.kind == "texture":
         return [MeshPart(_solid(mesh), np.asarray(mesh.visual.material.main_color, np.float64) / 255)]
     colors, which = np.unique(mesh.visual.face_colors, axis=0, return_inverse=True)
@@ -124,14 +124,14 @@ def _has_image(visual) -> bool:
     return visual.uv is not None and any(image is not None for image in images)
 
 
-def _smoothed(mesh) -> Solid:
-    """Of a file without colors, such as STL, whose triangles share no vertices: those of flat neighbors do then."""
+def _smooth(mesh) -> Solid:
+    """Return a mesh of a file like STL, whose triangles share no vertices, in which flat neighbors share them."""
     mesh.merge_vertices()
     solid = without_slivers(_solid(mesh))
     mesh = trimesh().Trimesh(solid.vertices, solid.faces, process=False)
-    one, other = mesh.face_adjacency[mesh.face_adjacency_angles < _CREASE].T
+    a, b = mesh.face_adjacency[mesh.face_adjacency_angles < _CREASE].T
     n = len(solid.faces)
-    patches, patch = connected_components(coo_array((np.ones(len(one)), (one, other)), shape=(n, n)), directed=False)
+    patches, patch = connected_components(coo_array((np.ones(len(a)), (a, b)), shape=(n, n)), directed=False)
     # A vertex for each patch that has it.
     used, faces = np.unique(solid.faces * patches + patch[:, None], return_inverse=True)
     return Solid(solid.vertices[used // patches], faces.reshape(-1, 3))
@@ -142,6 +142,6 @@ def _solid(mesh) -> Solid:
 
 
 def _compact(solid: Solid) -> Solid:
-    """Without the vertices that no triangle has."""
+    """Return the solid without the vertices that no triangle has."""
     used, faces = np.unique(solid.faces, return_inverse=True)
     return Solid(solid.vertices[used], faces.reshape(-1, 3))

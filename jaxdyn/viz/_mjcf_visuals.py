@@ -1,4 +1,4 @@
-"""What an MJCF file says about the looks of a robot: the geoms of MuJoCo's compiled model."""
+"""The visual geometry in an MJCF file: the geoms of MuJoCo's compiled model."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn.io._mjcf_compiled import Names, compiled, enum_name, listed, object_name
-from jaxdyn.io._urdf_xml import warn
+from jaxdyn.io.mjcf import Names, compile_mjcf, enum_name, object_name
+from jaxdyn.io.robot_files import enumerate_names, warn
+from jaxdyn.spatial import pose_array
 from jaxdyn.viz._geometry import Solid, Visual, box, capsule, cylinder, sphere
 
 _SHOWN_GROUPS = 3
-"""MuJoCo's viewer shows the geoms of the groups below this; others are for collisions by custom."""
+"""MuJoCo's viewer shows the geoms of the groups below this number; the others are usually for collisions."""
 _PLANE = 2.0
-"""Half the edge of what is shown of a plane without end, m."""
+"""Half the edge of the square that is shown of an infinite plane, m."""
 
 
 def mjcf_visuals(path_or_text: Any) -> list[Visual]:
-    """See `load_visuals`."""
-    m, source = compiled(path_or_text)
+    """Return the visuals of an MJCF file. See `load_visuals`."""
+    m, source = compile_mjcf(path_or_text)
     names = Names.of(m)
     out: list[Visual] = []
     left_out: list[str] = []
@@ -30,11 +31,10 @@ def mjcf_visuals(path_or_text: Any) -> list[Visual]:
         if solid is None:
             left_out.append(object_name(m, "geom", g))
             continue
-        pose = np.concatenate([m.geom_pos[g], m.geom_quat[g]]).astype(np.float64)
-        solid = solid.moved(pose)
+        solid = solid.transform(pose_array(m.geom_pos[g], m.geom_quat[g]))
         out.append(Visual(names.bodies[m.geom_bodyid[g]], solid.vertices, solid.faces, np.clip(color, 0, 1)))
     if left_out:
-        warn(f"{source}: shown without height fields and signed distance fields: {listed(left_out)}")
+        warn(f"{source}: shown without height fields and signed distance fields: {enumerate_names(left_out)}")
     return out
 
 
@@ -43,7 +43,7 @@ def _solid(m, g: int) -> Solid | None:
     match enum_name("mjtGeom", m.geom_type[g]):
         case "plane":
             half = np.where(size[:2] > 0, size[:2], _PLANE)
-            return box([*(2 * half), 0.002]).moved(np.array([0, 0, -0.001, 1, 0, 0, 0]))
+            return box([*(2 * half), 0.002]).transform(np.array([0, 0, -0.001, 1, 0, 0, 0]))
         case "sphere":
             return sphere(size[0])
         case "ellipsoid":

@@ -27,7 +27,7 @@ class RobotNodes:
             self._surfaces[surface.layer].append(node)
 
     def node(self, body: int) -> str:
-        """The path of a body's node, -1 for the world's."""
+        """Return the path of a body's node (-1: the world's)."""
         name = "world" if body < 0 else f"{body} {self._drawing.model.body_names[body].replace('/', ':')}"
         return f"/{self._name}/{name}"
 
@@ -47,7 +47,7 @@ class RobotNodes:
         )
 
     def place(self, poses: np.ndarray) -> None:
-        """`[nb, 7]`"""
+        """Move the bodies to poses `[nb, 7]`."""
         for handle, pose in zip(self._bodies, poses, strict=True):
             handle.position, handle.wxyz = pose[:3], pose[3:]
 
@@ -59,9 +59,9 @@ class RobotNodes:
         for layer in LAYERS:
             self.show(layer, visible and layer in layers)
 
-    def fade(self, layer: str, opacity: float) -> None:
-        """To a part of the opacity that they have; surfaces with images keep theirs."""
-        own = [float(x.color[3]) for x in self._drawing.surfaces if x.layer == layer]
-        for node, full in zip(self._surfaces[layer], own, strict=True):
+    def set_opacity(self, layer: str, opacity: float) -> None:
+        """Multiply the opacity of a layer; surfaces with images keep theirs."""
+        original = [float(x.color[3]) for x in self._drawing.surfaces if x.layer == layer]
+        for node, full in zip(self._surfaces[layer], original, strict=True):
             if hasattr(node, "opacity"):
                 node.opacity = None if opacity * full == 1 else opacity * full

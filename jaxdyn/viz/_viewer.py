@@ -18,24 +18,15 @@ import numpy as np
 from jaxdyn._errors import DataError, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
-from jaxdyn.model._topology import PRIMITIVES
 from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing, body_poses, drawing_of
 from jaxdyn.viz._geometry import Visual
+from jaxdyn.viz._joint_controls import JointControls
 from jaxdyn.viz._nodes import RobotNodes
-from jaxdyn.viz._playback import (
-    FIELD_OF_VIEW,
-    Motion,
-    camera,
-    first_configuration,
-    frames,
-    motion_of,
-    slider_ranges,
-    unit,
-)
+from jaxdyn.viz._playback import FIELD_OF_VIEW, Clip, camera_pose, clip_of, first_configuration, frame_samples
+from jaxdyn.viz._player import Player
 
-_FRAMES_PER_SECOND = 30.0
 _FRAMED = 50
-"""So many samples of a trajectory tell where the camera is at first."""
+"""The number of samples of a trajectory that the camera has to see at first."""
 _TITLES = {
     "meshes": "Meshes",
     "ellipsoids": "Inertia ellipsoids",
@@ -46,7 +37,7 @@ _TITLES = {
 
 
 def viser() -> Any:
-    """The module, which is optional. **Raises** `ImportError` that says how to install it."""
+    """Return the module, which is optional. **Raises** `ImportError` that says how to install it."""
     try:
         import viser
     except ImportError as error:
@@ -74,15 +65,15 @@ class Viewer:
     **Arguments**
 
     - `model_or_path`: a model; or a URDF or MJCF file, its text, or a `mujoco.MjModel`, which is loaded.
-    - `visuals`: what is shown as meshes: a list of `load_visuals`, or a file, to show a model that is no longer that of
-      its file (identified, say); its frames must be frames of the model. By default those of the file, and none for a
-      model; `()` for none.
+    - `visuals`: the meshes to show: a list of `load_visuals`, or a file, for a model that differs from its file
+      (identified, say); its frames must be frames of the model. By default those of the file; a model has none
+      without a file. `()` shows none.
     - `package_dirs`, `skip_missing`: as in `load_visuals`.
     - `q`: `[nq]`, the configuration at first; by default `model.neutral()`, put within the limits.
     - `host`, `port`: where the page is served; only to this machine by default (`"0.0.0.0"`: to all). The next free
       port is taken if this one is not.
-    - `options`: more arguments of `load_urdf` (`free_base=True`, say) or `load_mjcf`. Unless they say otherwise, slips
-      of the pen and parts that no model has only warn here.
+    - `options`: more arguments of `load_urdf` (`free_base=True`, say) or `load_mjcf`. Unless they say otherwise, faults
+      of the file and parts that models do not have only warn here.
 
     **Raises** what the loaders raise; `UnknownNameError` for visuals in frames that the model does not have;
     `ModelError` for a model with batch axes; `ImportError` without viser.
@@ -113,27 +104,21 @@ class Viewer:
         self._drawing = drawing
         self.model = model = drawing.model
         self._lock = threading.RLock()
-        self._lower, self._upper = slider_ranges(model)
-        self._q = self._checked(first_configuration(model) if q is None else q)
+        self._q = self._configuration(first_configuration(model) if q is None else q)
         poses = body_poses(model, self._q)
         # It would print a table of addresses.
         with contextlib.redirect_stdout(io.StringIO()):
             self._server = module.ViserServer(host=host, port=port, label="jaxdyn", verbose=False)
-        self._closed = threading.Event()
         self._server.gui.configure_theme(show_logo=False, show_share_button=False, control_width="medium")
         self._robot = RobotNodes(self._server, drawing, "robot")
         self._robot.place(poses)
         self._compared: RobotNodes | None = None
-        self._motion: Motion | None = None
-        self._player: threading.Thread | None = None
-        low, high = drawing.bounds(poses)
-        self._stage(low, high)
+        self._stage(*drawing.bounds(poses))
         self._layer_switches()
-        self._motion_folder = self._server.gui.add_folder("Motion", visible=False)
-        self._motion_controls()
-        self._sliders: dict[int, Any] = {}
-        self._handles: dict[int, Any] = {}
-        self._joint_controls()
+        self._player = Player(self._server, self._lock, self._show_sample)
+        reset = first_configuration(model)
+        self._joints = JointControls(self._server, drawing, self._robot, self._change, lambda: self.show(reset))
+        self._joints.update(self._q)
         self._server.flush()
 
     @property
@@ -149,8 +134,8 @@ class Viewer:
 
     def show(self, q: ArrayLike) -> None:
         """Show a configuration `[nq]`; a trajectory that is playing pauses. **Raises** `ShapeError`."""
-        q = self._checked(q)
-        self._playing.value = False
+        q = self._configuration(q)
+        self._player.playing.value = False
         self._move(q, body_poses(self.model, q))
 
     def play(
@@ -174,69 +159,57 @@ class Viewer:
 
         **Raises** `ShapeError`, and `DataError` for times that do not increase.
         """
-        motion = motion_of(self.model, t, qs, compare)
+        clip = clip_of(self.model, t, qs, compare)
         with self._lock:
-            self._motion = motion
-            self._second(motion.compared is not None)
-            both = [x[:: max(1, len(x) // _FRAMED)] for x in (motion.poses, motion.compared) if x is not None]
+            self._second(clip.compared is not None)
+            both = [x[:: max(1, len(x) // _FRAMED)] for x in (clip.poses, clip.compared) if x is not None]
             self._stage(*self._drawing.bounds(np.concatenate(both)))
-            self._motion_folder.visible = True
-            self._time.min, self._time.max = 0.0, float(motion.t[-1] - motion.t[0])
-            self._speed.value, self._loop.value = float(speed), bool(loop)
-            self._at(0.0)
-            self._playing.value = True
-            if self._player is None:
-                self._player = threading.Thread(target=self._keep_time, name="jaxdyn-viewer", daemon=True)
-                self._player.start()
+            self._player.start(clip, speed, loop)
 
     def pause(self, seconds: float | None = None) -> None:
         """Stop the trajectory where it is, or at a time (s) after its start."""
         with self._lock:
-            self._playing.value = False
+            self._player.playing.value = False
             if seconds is not None:
-                self._at(float(np.clip(seconds, 0.0, self._time.max)))
+                self._player.seek(float(seconds))
 
     def save_html(self, path: str | os.PathLike, *, frames_per_second: float = 30.0) -> None:
-        """Write the page as one file that needs no server: what is shown now, and the trajectory, if there is one, with
-        a slider of time; turned and zoomed by the mouse, without the controls of joints. `frames_per_second`: of the
-        trajectory's own time, at most."""
+        """Write the page as one file that needs no server.
+
+        It shows the robot as it is now, or the trajectory with a slider of time; it turns and zooms by the mouse, and
+        does not have the controls of joints. `frames_per_second` (1/s) limits the samples of the trajectory.
+        """
+        player = self._player
         with self._lock:
-            playing, self._playing.value = self._playing.value, False
-            q, now = self._q, self._time.value
-            for handle in self._handles.values():
-                handle.visible = False
-            motion = self._motion
-            if motion is not None:
-                self._at(0.0)
+            playing, player.playing.value = player.playing.value, False
+            q, now = self._q, player.time.value
+            self._joints.show_handles(False)
+            player.seek(0.0)
             recording = self._server.get_scene_serializer()
-            if motion is not None:
-                for seconds, k in frames(motion.t, frames_per_second):
+            if player.clip is not None:
+                for seconds, k in frame_samples(player.clip.t, frames_per_second):
                     recording.insert_sleep(seconds)
-                    self._place(motion, k)
+                    self._show_sample(player.clip, k)
             page = recording.as_html()
-            for handle in self._handles.values():
-                handle.visible = True
-            if motion is not None:
-                self._at(now)
-            else:
+            self._joints.show_handles(True)
+            player.seek(now)
+            if player.clip is None:
                 self._move(q, body_poses(self.model, q))
-            self._playing.value = playing
+            player.playing.value = playing
         Path(path).write_text(page, encoding="utf-8")
 
     def wait(self) -> None:
         """Wait until `close` is called from another thread, or the program is interrupted (Ctrl-C)."""
         try:
-            while not self._closed.wait(0.5):
+            while not self._player.closed.wait(0.5):
                 pass
         except KeyboardInterrupt:
             self.close()
 
     def close(self) -> None:
         """Stop serving the page."""
-        if not self._closed.is_set():
-            self._closed.set()
-            if self._player is not None:
-                self._player.join()
+        if not self._player.closed.is_set():
+            self._player.close()
             with contextlib.redirect_stdout(io.StringIO()):
                 self._server.stop()
 
@@ -246,10 +219,10 @@ class Viewer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What is on the page
+    # The page
 
     def _stage(self, low: np.ndarray, high: np.ndarray) -> None:
-        """The ground, and where the camera is at first."""
+        """Set the ground, and the first view of the camera, for a box in the world."""
         size = float(np.linalg.norm(high - low))
         cell = 10.0 ** np.round(np.log10(size / 10))
         ground = min(0.0, float(low[2]))
@@ -264,7 +237,7 @@ class Viewer:
             shadow_opacity=0.15,
             position=(*(10 * cell * np.round((low + high)[:2] / (20 * cell))), ground),
         )
-        position, center = camera(low, high)
+        position, center = camera_pose(low, high)
         self._server.initial_camera.position = tuple(position)
         self._server.initial_camera.look_at = tuple(center)
         self._server.initial_camera.fov = FIELD_OF_VIEW
@@ -272,7 +245,7 @@ class Viewer:
         self._server.initial_camera.far = 100 * size
 
     def _second(self, visible: bool) -> Any:
-        """The robot to compare with, shown or hidden; made where it is first needed."""
+        """Show or hide the robot to compare with, which is made when it is first needed."""
         if visible and self._compared is None:
             self._compared = RobotNodes(self._server, self._drawing, "compared", tint=True)
         if self._compared is not None:
@@ -293,154 +266,41 @@ class Viewer:
                     with self._lock:
                         (self._layers.add if event.target.value else self._layers.discard)(layer)
                         self._robot.show(layer, event.target.value)
-                        if self._compared is not None and self._motion is not None:
-                            self._compared.show(layer, event.target.value and self._motion.compared is not None)
+                        clip = self._player.clip
+                        if self._compared is not None and clip is not None:
+                            self._compared.show(layer, event.target.value and clip.compared is not None)
 
             if any(x.layer == MESHES for x in self._drawing.surfaces):
                 opacity = gui.add_slider("Opacity of meshes", 0.05, 1.0, 0.05, 1.0)
-                opacity.on_update(lambda event: self._robot.fade(MESHES, event.target.value))
+                opacity.on_update(lambda event: self._robot.set_opacity(MESHES, event.target.value))
 
-    def _motion_controls(self) -> None:
-        gui = self._server.gui
-        with self._motion_folder:
-            self._playing = gui.add_checkbox("Play", False)
-            self._time = gui.add_slider("Time, s", 0.0, 1.0, 0.001, 0.0)
-            self._speed = gui.add_slider("Speed", 0.05, 4.0, 0.05, 1.0)
-            self._loop = gui.add_checkbox("Repeat", True)
+    # The configuration
 
-        @self._time.on_update
-        def _(event) -> None:
-            # What the player sets has no client.
-            if event.client is not None:
-                with self._lock:
-                    self._playing.value = False
-                    self._at(event.target.value)
-
-        @self._playing.on_update
-        def _(event) -> None:
-            with self._lock:
-                if event.client is not None and event.target.value and self._time.value >= self._time.max:
-                    self._at(0.0)
-
-    def _joint_controls(self) -> None:
-        gui, model = self._server.gui, self.model
-        with gui.add_folder("Joints"):
-            reset = gui.add_button("Reset")
-            reset.on_click(lambda _: self.show(first_configuration(model)))
-            topology = model.topology
-            for i, (name, kind) in enumerate(zip(topology.joint_names, topology.joint_types, strict=True)):
-                if i in topology.leaders:
-                    continue
-                first, letters = topology.q_starts[i], PRIMITIVES[kind]
-                if letters in ("B", "F"):
-                    self._add_handle(i, name, first, translates=letters == "F")
-                    continue
-                for k, letter in enumerate(letters):
-                    label = name if len(letters) == 1 else f"{name}[{k}]"
-                    self._add_slider(label, first + k, "m" if letter == "P" else "rad")
-
-    def _add_slider(self, label: str, k: int, unit: str) -> None:
-        low, high, value = float(self._lower[k]), float(self._upper[k]), float(self._q[k])
-        low, high = min(low, value), max(high, value)
-        slider = self._server.gui.add_slider(
-            label, low, high, (high - low) / 1000 or 1e-3, value, hint=f"{low:.4g} to {high:.4g} {unit}"
-        )
-        self._sliders[k] = slider
-
-        @slider.on_update
-        def _(event) -> None:
-            if event.client is not None:
-                self._set(k, event.target.value)
-
-    def _add_handle(self, i: int, name: str, first: int, *, translates: bool) -> None:
-        """Of a ball or free joint: it stands in the frame of the joint, so that its pose is the coordinates."""
-        place = np.asarray(self.model.joint_placement[i], np.float64)
-        parent = self._robot.node(self.model.topology.parents[i])
-        base = f"{parent}/handle of {name.replace('/', ':')}"
-        self._server.scene.add_frame(base, show_axes=False, position=place[:3], wxyz=unit(place[3:]))
-        count = 7 if translates else 4
-        handle = self._server.scene.add_transform_controls(
-            f"{base}/pose",
-            scale=0.8 * self._drawing.unit,
-            disable_axes=not translates,
-            disable_sliders=True,
-            depth_test=False,
-            opacity=0.7,
-        )
-        self._handles[first] = handle
-        self._put_handle(first, handle)
-
-        @handle.on_update
-        def _(event) -> None:
-            pose = np.concatenate([event.target.position, event.target.wxyz])
-            self._set(slice(first, first + count), pose[7 - count :])
-
-    def _put_handle(self, first: int, handle: Any) -> None:
-        if self._is_free(first):
-            handle.position, first = self._q[first : first + 3], first + 3
-        handle.wxyz = unit(self._q[first : first + 4])
-
-    def _is_free(self, first: int) -> bool:
-        kinds, starts, _ = self.model.topology.blocks
-        return kinds[np.flatnonzero(starts == first)[0]] == "F"
-
-    # How it moves
-
-    def _checked(self, q: ArrayLike) -> np.ndarray:
+    def _configuration(self, q: ArrayLike) -> np.ndarray:
         q = np.asarray(q, np.float64)
         require_shape(q, (self.model.nq,), "q", f"nq = {self.model.nq} coordinates")
         return q.copy()
 
-    def _set(self, where: int | slice, value: ArrayLike) -> None:
-        """Coordinates that were changed on the page."""
+    def _change(self, rows: int | slice, values: ArrayLike) -> None:
+        """Show coordinates that were changed on the page."""
         with self._lock:
-            self._playing.value = False
+            self._player.playing.value = False
             q = self._q.copy()
-            q[where] = value
-            self._move(q, body_poses(self.model, q), from_page=True)
+            q[rows] = values
+            self._move(q, body_poses(self.model, q), handles=False)
 
-    def _move(self, q: np.ndarray, poses: np.ndarray, *, from_page: bool = False) -> None:
+    def _move(self, q: np.ndarray, poses: np.ndarray, *, handles: bool = True) -> None:
         with self._lock:
             self._q = q
             with self._server.atomic():
                 self._robot.place(poses)
-            for k, slider in self._sliders.items():
-                value = float(q[k])
-                if not slider.min <= value <= slider.max:
-                    slider.min, slider.max = min(slider.min, value), max(slider.max, value)
-                slider.value = value
-            if not from_page:
-                for first, handle in self._handles.items():
-                    self._put_handle(first, handle)
+            self._joints.update(q, handles=handles)
 
-    def _at(self, seconds: float) -> None:
-        """Show the trajectory at a time after its start."""
-        if self._motion is None:
-            return
-        t = self._motion.t
-        self._time.value = float(seconds)
-        k = int(np.clip(np.searchsorted(t - t[0], seconds + 1e-9, side="right") - 1, 0, len(t) - 1))
-        self._place(self._motion, k)
-
-    def _place(self, motion: Motion, k: int) -> None:
-        self._move(motion.q[k], motion.poses[k])
-        if motion.compared is not None and self._compared is not None:
+    def _show_sample(self, clip: Clip, k: int) -> None:
+        self._move(clip.q[k], clip.poses[k])
+        if clip.compared is not None and self._compared is not None:
             with self._server.atomic():
-                self._compared.place(motion.compared[k])
-
-    def _keep_time(self) -> None:
-        last = time.monotonic()
-        while not self._closed.wait(1 / _FRAMES_PER_SECOND):
-            now = time.monotonic()
-            passed, last = now - last, now
-            with self._lock:
-                if not self._playing.value:
-                    continue
-                seconds = self._time.value + passed * self._speed.value
-                if seconds > self._time.max:
-                    seconds = 0.0 if self._loop.value else self._time.max
-                    self._playing.value = self._loop.value
-                self._at(seconds)
+                self._compared.place(clip.compared[k])
 
 
 def view(
@@ -489,8 +349,10 @@ def save_html(
 
 
 def viewer_of(drawing: Drawing, poses: Sequence[np.ndarray]) -> Viewer:
-    """The viewer of what is drawn already, with the bodies at poses `[nb, 7]`; if there are two, of a second robot,
-    too. The camera sees all of it, and nothing is there to be dragged."""
+    """Return a viewer of a drawing, with the bodies at poses `[nb, 7]`, and with a second robot if there are two.
+
+    The camera sees all of it, and there are no handles.
+    """
     viewer = Viewer.__new__(Viewer)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -499,14 +361,13 @@ def viewer_of(drawing: Drawing, poses: Sequence[np.ndarray]) -> Viewer:
     viewer._robot.place(poses[0])
     if len(poses) > 1:
         viewer._second(True).place(poses[1])
-    for handle in viewer._handles.values():
-        handle.visible = False
+    viewer._joints.show_handles(False)
     viewer._stage(*drawing.bounds(np.stack(poses)))
     return viewer
 
 
 def client_of(viewer: Viewer, patience: float) -> Any:
-    """The first browser that opens the page. **Raises** `DataError` if none does for so many seconds."""
+    """Return the first browser that opens the page. **Raises** `DataError` if none does within `patience` seconds."""
     until = time.monotonic() + patience
     while time.monotonic() < until:
         for client in viewer._server.get_clients().values():
@@ -516,6 +377,6 @@ def client_of(viewer: Viewer, patience: float) -> Any:
 
 
 def _not_speculative(record: logging.LogRecord) -> bool:
-    """Browsers open connections in advance and close them unused, which is no failure worth a traceback."""
+    """Return whether a record is a failure: browsers open connections in advance and close them unused."""
     cause = getattr(record.exc_info and record.exc_info[1], "__cause__", None)
     return record.getMessage() != "opening handshake failed" or "EOFError" not in repr(cause)

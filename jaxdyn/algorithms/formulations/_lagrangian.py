@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._compile import compiled, once
-from jaxdyn._errors import ModelError, ShapeError
+from jaxdyn._errors import ShapeError, require_choice
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms.recursions import _equations_of_motion
-from jaxdyn.algorithms.recursions._algorithm import batched, full, rows
-from jaxdyn.algorithms.recursions._body_frames import centers, product
-from jaxdyn.algorithms.recursions._dof_matrices import Pairs
-from jaxdyn.algorithms.recursions._equations_of_motion import kinematics, node_inertias, velocities
-from jaxdyn.algorithms.recursions._sensitivities import operator
+from jaxdyn.algorithms.recursions import (
+    DofMatrices,
+    Robot,
+    algorithm,
+    centers,
+    components,
+    joint_friction_law,
+    kinematics,
+    node_inertias,
+    operator,
+    product,
+    velocities,
+)
+from jaxdyn.friction import ExactCoulomb, FrictionSum, Viscous
 from jaxdyn.model import Model
-from jaxdyn.spatial import Mat3, Vec3
-from jaxdyn.tree._rows import matrix_to_leading, rows_of, to_leading
-from jaxdyn.tree._walks import sum_up, take_rows
+from jaxdyn.tree import sum_up, take_rows
 
 type Sign = Literal["smooth", "exact"]
 
 
-@batched(lambda model: (model.nv, model.nv), forces=(-2, -1))
-def coriolis_matrix(model: Model, q: Configuration, v: Velocity) -> Float[Array, "*batch nv nv"]:
+@algorithm()
+def coriolis_matrix(robot: Robot, q: Configuration, v: Velocity) -> Float[Array, "*batch nv nv"]:
     """The Coriolis matrix `C(q, v)` `[*batch, nv, nv]`: `C v` are the velocity terms of inverse dynamics.
 
     Of the matrices with that product it is the one of the Christoffel symbols, `C_ij = sum_k b[i, j, k] v_k` (see
@@ -39,20 +46,18 @@ def coriolis_matrix(model: Model, q: Configuration, v: Velocity) -> Float[Array,
 
     **Arguments**: `q` `[*batch, nq]`, `v` `[*batch, nv]`. **Raises** `ShapeError` where a shape does not fit.
     """
-    (q, v), batch, rank = rows(model, q=q, v=v)
-    pairs = Pairs(model, batch)
-    return pairs.result(_coriolis(model, q, v, pairs, rank))
+    pairs = DofMatrices(robot)
+    return pairs.result(_coriolis(robot, pairs, q, v))
 
 
-def _coriolis(model: Model, q, v, pairs: Pairs, rank: int):
-    """As `pairs` has it."""
-    topology = model.topology
-    poses, S = kinematics(model, q, rank)
-    inertia = node_inertias(model, poses, rank)
-    _, velocity = velocities(topology, S, v)
+def _coriolis(robot: Robot, pairs: DofMatrices, q, v):
+    """Return the Coriolis matrix as `pairs` holds it."""
+    poses, S = kinematics(robot, q)
+    inertia = node_inertias(robot, poses)
+    _, velocity = velocities(robot, S, v)
     # A column turns with the body behind its whole joint: 2 dS/dt, to go with the operator, which is 2 B.
-    rate = take_rows(velocity, topology.mover).cross(S) * 2
-    inertia, B = sum_up(topology.dofs, (inertia, operator(inertia, velocity, inertia.apply(velocity))))
+    rate = take_rows(velocity, robot.topology.mover).cross(S) * 2
+    inertia, B = sum_up(robot.tree, (inertia, operator(inertia, velocity, inertia.apply(velocity))))
     w, u = inertia.apply(S), B.apply_transpose(S)
     force = B.apply(S.angular) + inertia.apply(rate)
     S, rate, w, u, force = once((S, rate, w, u, force))
@@ -60,8 +65,8 @@ def _coriolis(model: Model, q, v, pairs: Pairs, rank: int):
     return 0.5 * C
 
 
-@batched(lambda model: (model.nv,) * 3, forces=(-3, -2, -1))
-def christoffel_symbols(model: Model, q: Configuration) -> Float[Array, "*batch nv nv nv"]:
+@algorithm()
+def christoffel_symbols(robot: Robot, q: Configuration) -> Float[Array, "*batch nv nv nv"]:
     """The Christoffel symbols of the first kind `b[i, j, k]` `[*batch, nv, nv, nv]` of the mass matrix.
 
     `sum_jk b[i, j, k] v_j v_k` are the velocity terms of inverse dynamics, `sum_k b[i, j, k] v_k` is `coriolis_matrix`,
@@ -78,16 +83,14 @@ def christoffel_symbols(model: Model, q: Configuration) -> Float[Array, "*batch 
 
     Computed as the Coriolis matrices at unit velocities (Echeandia & Wensing 2021, section 4), in O(nv^2 depth).
     """
-    (q,), batch, rank = rows(model, q=q)
-    n = model.nv
-    unit = jnp.eye(n, dtype=q.dtype).reshape((n, n) + (1,) * rank)
-    pairs = Pairs(model, (n, *batch))
     # The unit velocities are the first batch axis.
-    C = pairs.result(_coriolis(model, q[:, None], unit, pairs, rank + 1))
-    return jnp.moveaxis(C, 0, -1)
+    many = robot.with_batch_axis(robot.nv)
+    unit = robot.constant(np.eye(robot.nv))
+    pairs = DofMatrices(many)
+    return pairs.to_rows(_coriolis(many, pairs, q[:, None], unit))
 
 
-@batched(lambda model: (model.nv,) * 3, forces=(-3, -2, -1))
+@compiled()
 def mass_matrix_derivative(model: Model, q: Configuration) -> Float[Array, "*batch nv nv nv"]:
     """`dM[i, j, k]` `[*batch, nv, nv, nv]`: the rate of `M_ij(q)` along degree of freedom `k`, the derivative by `s` of
     `crba(model, model.integrate(q, s e_k))`. Analytic: `b[i, j, k] + b[j, i, k]` of `christoffel_symbols`."""
@@ -126,8 +129,8 @@ def velocity_products(v: Velocity) -> Float[Array, "*batch pairs"]:
     return v[..., j] * v[..., k]
 
 
-@batched(lambda model: (model.nv, model.nv), forces=(-2, -1))
-def mass_matrix_from_jacobians(model: Model, q: Configuration) -> Float[Array, "*batch nv nv"]:
+@algorithm()
+def mass_matrix_from_jacobians(robot: Robot, q: Configuration) -> Float[Array, "*batch nv nv"]:
     """The mass matrix `[*batch, nv, nv]` as the sum over the bodies of `m Jv^T Jv + Jw^T I Jw`, armature included.
 
     `Jv` is the Jacobian of the body's center of mass, `Jw` that of its angular velocity, `I` its inertia about the
@@ -136,38 +139,22 @@ def mass_matrix_from_jacobians(model: Model, q: Configuration) -> Float[Array, "
 
     Source: Murray, Li & Sastry, A Mathematical Introduction to Robotic Manipulation, 1994, section 4.3.
     """
-    (q,), batch, rank = rows(model, q=q)
-    topology = model.topology
-    poses, S = kinematics(model, q, rank)
-    poses = take_rows(poses, topology.body_dofs)
-    m, center, inertia = centers(model, rank)
-    center = poses.apply(center)
-    moves = jnp.asarray(topology.moves_body.reshape((model.nb, model.nv) + (1,) * rank), q.dtype)
-
+    poses, S = kinematics(robot, q)
+    poses = take_rows(poses, robot.topology.body_dofs)
+    mass, center, inertia = centers(robot)
     # Every pair of a body (first axis) and a degree of freedom (second axis).
-    def by_body(x: Vec3) -> Vec3:
-        return Vec3(x.x[:, None], x.y[:, None], x.z[:, None])
-
-    angular = Vec3(S.angular.x[None], S.angular.y[None], S.angular.z[None]) * moves
-    linear = Vec3(S.linear.x[None], S.linear.y[None], S.linear.z[None]) * moves
-    R = poses.rotation
-    Jv = linear + angular.cross(by_body(center))
-    Jw = Mat3(by_body(R.x), by_body(R.y), by_body(R.z)).apply_transpose(angular)
-    weighted = type(inertia)(*(x[:, None] for x in _components(inertia))).apply(Jw)
-    left = [c for part in (Jv, Jw) for c in (part.x, part.y, part.z)]
-    right = [c for part in (Jv * m[:, None], weighted) for c in (part.x, part.y, part.z)]
-    left, right = (jnp.concatenate([full(x, batch) for x in parts]) for parts in (left, right))
-    M = product("bi...,bj...->ij...", left, right)
-    eye = jnp.eye(model.nv, dtype=M.dtype).reshape((model.nv, model.nv) + (1,) * rank)
-    return matrix_to_leading(full(M + eye * rows_of(model.armature, rank), batch))
+    S = jax.tree.map(lambda x: x[None], S) * robot.constant(robot.topology.moves_body.astype(float))
+    R, center, inertia = jax.tree.map(lambda x: x[:, None], (poses.rotation, poses.apply(center), inertia))
+    Jv = S.linear + S.angular.cross(center)
+    Jw = R.apply_transpose(S.angular)
+    left = components(Jv) + components(Jw)
+    right = components(Jv * mass[:, None]) + components(inertia.apply(Jw))
+    M = sum(product("bi...,bj...->ij...", *jnp.broadcast_arrays(x, y)) for x, y in zip(left, right, strict=True))
+    return M + robot.constant(np.eye(robot.nv)) * robot.armature
 
 
-def _components(x) -> tuple:
-    return x.xx, x.xy, x.yy, x.xz, x.yz, x.zz
-
-
-@batched(lambda model: (model.nv,), "sign", forces=(-1,))
-def friction_torque(model: Model, v: Velocity, *, sign: Sign = "smooth") -> Float[Array, "*batch nv"]:
+@algorithm()
+def friction_torque(robot: Robot, v: Velocity, *, sign: Sign = "smooth") -> Float[Array, "*batch nv"]:
     """Viscous and Coulomb friction `[*batch, nv]`, N m or N, the torques that the actuators lose at the velocity `v`.
 
     `damping v + friction sign(v)`, with `sign(v)` smooth, `tanh(v / friction_velocity)`, which is what `rnea` and `aba`
@@ -175,10 +162,6 @@ def friction_torque(model: Model, v: Velocity, *, sign: Sign = "smooth") -> Floa
 
     **Raises** `ModelError` for another `sign`.
     """
-    if sign not in ("smooth", "exact"):
-        raise ModelError(f"sign is {sign!r}; known: 'smooth', 'exact'")
-    (v,), batch, rank = rows(model, v=v)
-    if sign == "smooth":
-        return to_leading(full(_equations_of_motion.friction_torque(model, v, rank), batch))
-    damping, friction = (rows_of(x, rank) for x in (model.damping, model.friction))
-    return to_leading(full(damping * v + friction * jnp.sign(v), batch))
+    require_choice(sign, ("smooth", "exact"), "sign")
+    exact = FrictionSum(Viscous(robot.damping), ExactCoulomb(robot.friction))
+    return (exact if sign == "exact" else joint_friction_law(robot)).torque(v)

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError
-from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
+from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, Wrenches
 from jaxdyn.algorithms._aba import aba
 from jaxdyn.algorithms._kinematics import forward_kinematics
-from jaxdyn.algorithms.recursions._algorithm import batched, full, on_spanning_tree, rows, with_wrenches
-from jaxdyn.algorithms.recursions._body_frames import centers, force_from, force_in, motion_in, product, vectors
-from jaxdyn.algorithms.recursions._equations_of_motion import (
+from jaxdyn.algorithms.recursions import (
+    Robot,
+    algorithm,
+    centers,
     external_forces,
-    gravity_rows,
+    force_from,
+    force_in,
     kinematics,
+    motion_in,
+    product,
+    row_vectors,
     velocities,
     velocity_accelerations,
 )
 from jaxdyn.model import Model
-from jaxdyn.model._spanning_tree import independent_forces
 from jaxdyn.spatial import Force, Motion
-from jaxdyn.tree._rows import to_leading
-from jaxdyn.tree._walks import sum_down, sum_up, take_rows
+from jaxdyn.tree import sum_down, sum_up, take_rows
 
 
 class NewtonEuler(NamedTuple):
@@ -56,19 +58,9 @@ class NewtonEuler(NamedTuple):
     """The parts of `f` and `n` along the degrees of freedom: `rnea` without armature, friction and springs."""
 
 
-def _shapes(model: Model) -> NewtonEuler:
-    return NewtonEuler(*((model.nb, 3),) * 8, (model.nv,))  # type: ignore[arg-type]
-
-
-def _with_mimics(function: Callable, model: Model, **arrays) -> NewtonEuler:
-    """All joints' from the spanning tree, whose motion is the same."""
-    out = function(model.spanning_tree(), **on_spanning_tree(model, arrays))
-    return out._replace(tau=independent_forces(model, out.tau))
-
-
-@batched(_shapes, mimic=_with_mimics)
+@algorithm()
 def newton_euler(
-    model: Model, q: Configuration, v: Velocity, a: Velocity, f_ext: Wrenches | None = None
+    robot: Robot, q: Configuration, v: Velocity, a: Velocity, f_ext: Wrenches | None = None
 ) -> NewtonEuler:
     """Inverse dynamics with all that the iterations of Newton and Euler compute for every body, as `NewtonEuler`.
 
@@ -76,19 +68,17 @@ def newton_euler(
 
     Source: Craig, Introduction to Robotics, 3rd edition, 2005, section 6.5.
     """
-    (q, v, a), batch, rank = rows(model, q=q, v=v, a=a)
-    f_ext, batch, rank, (q, v, a) = with_wrenches(model, f_ext, batch, q, v, a)
-    topology = model.topology
-    poses, S = kinematics(model, q, rank)
-    joint, velocity = velocities(topology, S, v)
-    acceleration = sum_down(topology.dofs, S * a + velocity_accelerations(topology, joint, velocity))
-    acceleration = Motion(acceleration.angular, acceleration.linear - gravity_rows(model, rank))
+    topology = robot.topology
+    poses, S = kinematics(robot, q)
+    joint, velocity = velocities(robot, S, v)
+    acceleration = sum_down(robot.tree, S * a + velocity_accelerations(robot, joint, velocity))
+    acceleration = Motion(acceleration.angular, acceleration.linear - robot.gravity_vector)
     placed, velocity, acceleration = take_rows((poses, velocity, acceleration), topology.body_dofs)
     velocity, acceleration = motion_in(placed, velocity), motion_in(placed, acceleration)
-    # From the spatial acceleration that of the origin, v' = a + omega x v.
+    # The acceleration of the origin, v' = a + omega x v, from the spatial one.
     w, dw = velocity.angular, acceleration.angular
     dv = acceleration.linear + w.cross(velocity.linear)
-    m, c, I = centers(model, rank)
+    m, c, I = centers(robot)
     dv_c = dv + dw.cross(c) + w.cross(w.cross(c))
     F = dv_c * m
     N = I.apply(dw) + w.cross(I.apply(w))
@@ -96,11 +86,11 @@ def newton_euler(
     inertial = force_from(placed, Force(N + c.cross(F), F))
     total = take_rows(inertial, topology.body_of_dof)
     if f_ext is not None:
-        total = total - external_forces(model, poses, f_ext, rank)
-    total = sum_up(topology.dofs, total)
+        total = total - external_forces(robot, poses, f_ext)
+    total = sum_up(robot.tree, total)
     across = force_in(placed, take_rows(total, topology.body_dofs))
-    fields = (vectors(x, batch) for x in (w, dw, dv, dv_c, F, N, across.force, across.moment))
-    return NewtonEuler(*fields, tau=to_leading(full(S.dot(total), batch)))
+    fields = (row_vectors(robot, x) for x in (w, dw, dv, dv_c, F, N, across.force, across.moment))
+    return NewtonEuler(*fields, tau=S.dot(total))
 
 
 @compiled("joint_friction")
@@ -110,7 +100,7 @@ def joint_reactions(
     v: Velocity,
     *,
     a: Velocity | None = None,
-    tau: Velocity | None = None,
+    tau: Torque | None = None,
     f_ext: Wrenches | None = None,
     joint_friction: bool = True,
 ) -> Float[Array, "*batch nb 6"]:
@@ -123,7 +113,7 @@ def joint_reactions(
 
     **Raises** `ModelError` unless just one of `a` and `tau` is given; `ShapeError` where a shape does not fit.
     """
-    form = newton_euler(model, q, v, _accelerations(model, q, v, a, tau, f_ext, joint_friction), f_ext)
+    form = newton_euler(model, q, v, _accelerations_of(model, q, v, a, tau, f_ext, joint_friction), f_ext)
     return jnp.concatenate([form.joint_force, form.joint_moment], axis=-1)
 
 
@@ -134,7 +124,7 @@ def base_reaction(
     v: Velocity,
     *,
     a: Velocity | None = None,
-    tau: Velocity | None = None,
+    tau: Torque | None = None,
     f_ext: Wrenches | None = None,
     joint_friction: bool = True,
 ) -> Float[Array, "*batch 6"]:
@@ -152,8 +142,8 @@ def base_reaction(
     return jnp.concatenate([force.sum(axis=-2), moment.sum(axis=-2)], axis=-1)
 
 
-def _accelerations(model: Model, q, v, a, tau, f_ext, joint_friction: bool):
+def _accelerations_of(model: Model, q, v, a, tau, f_ext, joint_friction: bool):
     if (a is None) == (tau is None):
-        given = "both" if tau is not None else "none"
-        raise ModelError(f"either a, accelerations, or tau, actuator torques, is needed; {given} of them is given")
+        count = "both" if tau is not None else "none"
+        raise ModelError(f"either a, accelerations, or tau, actuator torques, is needed; {count} of them given")
     return a if tau is None else aba(model, q, v, tau, f_ext, joint_friction=joint_friction)

@@ -1,1 +1,52 @@
-"""The recursions that the algorithms share."""
+"""The recursions that the algorithms share, and the decorator that keeps batches out of their equations."""
+
+from jaxdyn.algorithms.recursions._algorithm import AnalyticDerivatives, algorithm, check_arrays, model_batch
+from jaxdyn.algorithms.recursions._articulated_bodies import Elimination, eliminate, eliminate_forces
+from jaxdyn.algorithms.recursions._body_frames import (
+    centers,
+    column_vectors,
+    components,
+    force_from,
+    force_in,
+    motion_from,
+    motion_in,
+    pose_arrays,
+    product,
+    row_vectors,
+    single_vector,
+)
+from jaxdyn.algorithms.recursions._dof_matrices import DofMatrices
+from jaxdyn.algorithms.recursions._equations_of_motion import (
+    EquationsOfMotion,
+    absolute_poses,
+    equations_and_velocities,
+    equations_of_motion,
+    external_forces,
+    joint_friction_law,
+    kinematics,
+    node_inertias,
+    passive_torque,
+    spring_energy,
+    spring_rows,
+    velocities,
+    velocity_accelerations,
+)
+from jaxdyn.algorithms.recursions._forward_dynamics import (
+    Factors,
+    constrained_inverse,
+    forward,
+    inverse_root,
+    solve,
+    substitute,
+)
+from jaxdyn.algorithms.recursions._frames import Reference, absolute_frame_pose, frame_reference
+from jaxdyn.algorithms.recursions._inverse_dynamics import inverse
+from jaxdyn.algorithms.recursions._robot import Robot
+from jaxdyn.algorithms.recursions._sensitivities import inverse_matrices, inverse_products, operator, sensitivities
+from jaxdyn.algorithms.recursions._unit_wrenches import (
+    bodies_axes,
+    project_on_dofs,
+    unit_momenta,
+    unit_wrenches,
+    wrenches_by_body,
+)

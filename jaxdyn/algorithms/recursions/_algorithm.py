@@ -1,12 +1,14 @@
-"""Between the public functions and the recursions: checks of shapes, and the change to batch-last rows."""
+"""The decorator of the public algorithms, which keeps all bookkeeping of batches and axes out of their equations."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
+import re
+import typing
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,65 +16,94 @@ import numpy as np
 
 from jaxdyn._batching import Derivatives, Plain, call
 from jaxdyn._compile import compiled
-from jaxdyn._errors import ShapeError, require_last_axes
-from jaxdyn.model import Model
-from jaxdyn.model._spanning_tree import independent_forces, spanning_coordinates
-from jaxdyn.tree._rows import column, rows_of
+from jaxdyn._errors import ModelError, ShapeError, broadcast_batches, require_last_axes
+from jaxdyn._types import Configuration, Torque, Velocity, Wrenches
+from jaxdyn.algorithms.recursions._robot import BatchFirst, Robot
+from jaxdyn.model import (
+    LEAVES,
+    Model,
+    Topology,
+    independent_forces,
+    mimic_coordinates,
+    spanning_coordinates,
+    tree_forces,
+)
+from jaxdyn.spatial import SE3
+from jaxdyn.tree import packed_rows, rows_of
 
-# How many axes the leaves of a model that matter to its motion have without batch axes.
-_LEAF_AXES = {
-    "joint_placement": 2,
-    "joint_axis": 2,
-    "joint_pitch": 1,
-    "inertial_parameters": 2,
-    "armature": 1,
-    "damping": 1,
-    "friction": 1,
-    "friction_velocity": 1,
-    "gravity": 1,
-    "frame_placement": 2,
-    "stiffness": 1,
-    "spring_reference": 1,
+
+class Kind(NamedTuple):
+    """A kind of array argument, named by the annotation that an algorithm gives to it."""
+
+    axes: Callable[[Topology], tuple[int, ...]]
+    """The axes without batch axes."""
+    meaning: Callable[[Topology], str]
+    """The meaning of these axes, for errors."""
+    to_tree: Callable[[Model, Any], Any]
+    """The same quantity for the tree in which all joints are independent."""
+
+
+def _of_joints(size: str) -> Callable[[Topology], str]:
+    def meaning(topology: Topology) -> str:
+        names = topology.joint_names
+        shown = ", ".join(names[:12]) + (f", ... ({len(names)})" if len(names) > 12 else "")
+        return f"{size} = {getattr(topology, size)} for this model, joints {shown}"
+
+    return meaning
+
+
+KINDS: dict[Any, Kind] = {
+    Configuration: Kind(lambda t: (t.nq,), _of_joints("nq"), functools.partial(spanning_coordinates, velocity=False)),
+    Velocity: Kind(lambda t: (t.nv,), _of_joints("nv"), functools.partial(spanning_coordinates, velocity=True)),
+    Torque: Kind(lambda t: (t.nv,), _of_joints("nv"), lambda m, x: tree_forces(m, x) if m.topology.mimics else x),
+    Wrenches: Kind(
+        lambda t: (t.nb, 6), lambda t: f"a wrench [force, moment] on each of the {t.nb} bodies", lambda _, x: x
+    ),
 }
 
 
-class Own(NamedTuple):
-    """Derivatives of a function, with one result `[nv]`, by some of its arguments."""
+class AnalyticDerivatives(NamedTuple):
+    """Derivatives of an algorithm, whose one result is `[nv]`, by some of its arguments. Both functions are called as
+    the algorithm is, with rows."""
 
-    wrt: tuple[str, ...]
+    arguments: tuple[str, ...]
+    """The arguments by which the derivatives are taken."""
     jacobian: Callable
-    """Of the same arguments: a matrix `[*batch, nv, n]` for each of `wrt`."""
+    """Returns for each of the arguments the matrix `[nv, n, *batch]`."""
     pullback: Callable
-    """Of the model, a cotangent and the same arguments: the cotangent times each of the matrices."""
-
-    def of(self, on_model: _OnModel, cores: tuple[int, ...], model: Model) -> Derivatives:
-        operands = tuple(len(on_model.kept) + on_model.arrays.index(name) for name in self.wrt)
-        sizes = tuple(model.nq if name == "q" else model.nv for name in self.wrt)
-        jacobian = dataclasses.replace(on_model, function=self.jacobian)
-        matrices = Plain(jacobian, cores, tuple((model.nv, n) for n in sizes))
-        return Derivatives(operands, matrices, dataclasses.replace(on_model, function=self.pullback))
+    """Called with a cotangent, rows `[nv]`, after the robot; returns its products `[n, *batch]` with the matrices."""
 
 
-def batched[**P, R](
-    results: Callable[[Model], Any],
-    *static: str,
-    derivatives: Own | None = None,
-    forces: tuple[int, ...] = (),
-    mimic: Callable | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """The decorator of functions of a model and arrays with leading batch axes: `jax.vmap` of one reaches the same code
-    as batch axes do, and large batches on a CPU are processed in chunks (`_batching.py`). Compiled by itself.
+def algorithm[**P, R](
+    *,
+    derivatives: AnalyticDerivatives | None = None,
+    motion_axes: tuple[tuple[int, ...], ...] = (),
+    independent_joints: bool = False,
+) -> Callable[[Callable[Concatenate[Robot, P], R]], Callable[Concatenate[Model, P], R]]:
+    """Return the decorator of a function of a robot's rows, which makes it a function of a `Model` and arrays with
+    leading batch axes.
 
-    `results(model)` gives the shape of the result without batch axes, or a pytree of such shapes; `static` names the
-    arguments that are not arrays; `derivatives` are the function's own, used where no external wrenches act.
+    The annotations say what the arguments are: `Configuration`, `Velocity`, `Torque` and `Wrenches` are arrays, all
+    others are static options. They are checked, their batch axes are broadcast, and the function is called with rows
+    (see `Robot`), once, inside one JAX primitive (`_batching.py`). Its results are rows too, arrays
+    `[*axes, *batch]` in the structure that the annotation of the result has; `nq`, `nv` and `nb` in it, and numbers,
+    are the axes (`Annotated[SE3, "nb"]` is an `SE3` whose arrays have one axis more).
 
-    The function itself sees trees of independent joints only. For a model with joints that mimic others it is called
-    with the spanning tree, and the axes `forces` of its results, counted from the last, become those of the model's
-    degrees of freedom; or `mimic(function, model, *arrays, *options)` says what to do instead.
+    The function sees a tree of independent joints. Where the model has joints that mimic others, the axes `nv` of the
+    results are projected on the independent coordinates as forces are; `motion_axes` names for each result the axes,
+    counted from the last, that are accelerations, along which coordinates are selected. With `independent_joints` such
+    a model is an error.
+
+    `derivatives` are used where no external wrenches act.
+
+    **Raises**, when called, `ShapeError` where an argument does not fit, and `ModelError` (see `independent_joints`).
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[Concatenate[Robot, P], R]) -> Callable[Concatenate[Model, P], R]:
         signature = inspect.signature(function)
+        kinds, results = _read_annotations(function)
+        first, *parameters = signature.parameters.values()
+        signature = signature.replace(parameters=[first.replace(name="model", annotation=Model), *parameters])
 
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
@@ -80,152 +111,157 @@ def batched[**P, R](
             bound.apply_defaults()
             arguments = dict(bound.arguments)
             model = arguments.pop("model")
-            options = tuple((name, arguments.pop(name)) for name in static)
-            arrays = _checked(model, arguments)
-            if model.topology.mimics:
-                if mimic is not None:
-                    return mimic(wrapper, model, **arrays, **dict(options))
-                return _over_spanning_tree(wrapper, model, arrays, options, results, forces)
-            leaves, structure = jax.tree.flatten(model, is_leaf=_is_none)
-            kept = tuple(i for i, n in enumerate(_LEAF_NAMES) if n in _LEAF_AXES and leaves[i] is not None)
-            on_model = _OnModel(function, structure, kept, tuple(arrays), options)
-            shapes, result_structure = jax.tree.flatten(results(model), is_leaf=_is_shape)
-            cores = tuple(_LEAF_AXES[_LEAF_NAMES[i]] for i in kept) + tuple(_ARRAY_AXES.get(name, 1) for name in arrays)
-            own = None
-            if derivatives is not None and "f_ext" not in arrays:
-                own = derivatives.of(on_model, cores, model)
-            operands = [leaves[i] for i in kept] + list(arrays.values())
+            arrays = {n: arguments.pop(n) for n in kinds if arguments[n] is not None}
+            arguments = {n: x for n, x in arguments.items() if n not in kinds}
+            check_arrays(model, {n: (kinds[n], x) for n, x in arrays.items()})
+            if independent_joints:
+                _require_independent_joints(model, function.__name__)
+            topology = model.topology
+            leaves = _leaves(model.spanning_tree())
+            if topology.mimics:
+                leaves["mimic_multiplier"] = model.mimic_multiplier
+            arrays = {n: KINDS[kinds[n]].to_tree(model, jnp.asarray(x)) for n, x in arrays.items()}
+            options = tuple(arguments.items())
+            on_rows = _OnRows(function, topology, tuple(leaves), tuple((n, kinds[n]) for n in arrays), options)
+            cores = (*(LEAVES[n].axes for n in leaves), *(len(KINDS[kinds[n]].axes(topology)) for n in arrays))
+            shapes = tuple(_sizes(topology.spanning, dimensions) for dimensions in jax.tree.leaves(results))
+            analytic = None
+            if derivatives is not None and Wrenches not in (kinds[n] for n in arrays):
+                analytic = _analytic(derivatives, on_rows, cores)
+            operands = [*leaves.values(), *arrays.values()]
             dtype = jnp.result_type(*operands)
-            plain = Plain(on_model, cores, tuple(shapes), own)
-            out = call(plain, *(jnp.asarray(x, dtype) for x in operands))
-            return jax.tree.unflatten(result_structure, out)
+            out = call(Plain(on_rows, cores, shapes, analytic), *(jnp.asarray(x, dtype) for x in operands))
+            axes = motion_axes or ((),) * len(out)
+            out = [_independent(model, *x) for x in zip(out, jax.tree.leaves(results), axes, strict=True)]
+            return jax.tree.unflatten(jax.tree.structure(results), out)
 
-        return compiled(*static)(wrapper)
+        # Read by `jax.jit`, editors and `help`.
+        wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        static = [p.name for p in parameters if p.name not in kinds]
+        return compiled(*static)(wrapper)  # type: ignore[return-value]
 
     return decorate
 
 
-def _over_spanning_tree(function: Callable, model: Model, arrays, options, results: Callable, forces: tuple[int, ...]):
-    """A function's result for the spanning tree, with the axes `forces` of all its leaves as the model has them."""
-    tree = model.spanning_tree()
-    out = function(tree, **on_spanning_tree(model, arrays), **dict(options))
-    ranks = jax.tree.map(len, results(tree), is_leaf=_is_shape)
-    for axis in forces:
-        out = jax.tree.map(lambda x, rank, axis=axis: independent_forces(model, x, axis, rank), out, ranks)
-    return out
+def check_arrays(model: Model, arrays: dict[str, tuple[Any, Any]]) -> tuple[int, ...]:
+    """Return the common batch axes of a model and named arrays, each given with its annotation.
 
-
-def on_spanning_tree(model: Model, arrays: dict[str, Any]) -> dict[str, Any]:
-    """Coordinates, velocities and accelerations of the spanning tree; what is none of them stays."""
-    out = dict(arrays)
-    for name in ("q", "v", "a", "v_r", "a_r"):
-        if name in arrays:
-            out[name] = spanning_coordinates(model, arrays[name], velocity=name != "q")
-    return out
-
-
-_LEAF_NAMES = tuple(f.name for f in dataclasses.fields(Model) if not f.metadata.get("static", False))
-_ARRAY_AXES = {"f_ext": 2}
-
-
-@dataclasses.dataclass(frozen=True)
-class _OnModel:
-    """A function of a model and arrays, as one of the leaves of the model that matter and the arrays."""
-
-    function: Callable
-    structure: Any
-    kept: tuple[int, ...]
-    arrays: tuple[str, ...]
-    options: tuple[tuple[str, Any], ...]
-
-    def __call__(self, *operands):
-        """Of the operands; or of a cotangent after them, for a pullback."""
-        leaves: list[Any] = [None] * len(_LEAF_NAMES)
-        for i, x in zip(self.kept, operands, strict=False):
-            leaves[i] = x
-        model = jax.tree.unflatten(self.structure, leaves)
-        values, rest = operands[len(self.kept) :], operands[len(self.kept) + len(self.arrays) :]
-        arrays = dict(zip(self.arrays, values, strict=False))
-        return self.function(model, *rest, **arrays, **dict(self.options))
-
-
-def _is_none(x) -> bool:
-    # What a function leaves out of its model, so that every leaf has its place in a model within a function, too.
-    return x is None
-
-
-def _is_shape(x) -> bool:
-    return type(x) is tuple and all(isinstance(n, int) for n in x)
-
-
-def _checked(model: Model, arrays: dict[str, Any]) -> dict[str, Any]:
-    """The arrays that are given, checked with their batch axes."""
-    f_ext = arrays.pop("f_ext", None)
-    _, batch, _ = rows(model, **arrays)
-    out = {name: jnp.asarray(x) for name, x in arrays.items()}
-    if f_ext is not None:
-        with_wrenches(model, f_ext, batch)
-        out["f_ext"] = jnp.asarray(f_ext)
-    return out
-
-
-class Rows(NamedTuple):
-    """Arguments as rows `[n, *batch]`: `rank` batch axes each, some of length 1."""
-
-    arrays: tuple[Any, ...]
-    batch: tuple[int, ...]
-    rank: int
-
-
-def rows(model: Model, **arrays) -> Rows:
-    """The rows of `q`, `v`, `a`, `tau` (each `[*batch, nq]` or `[*batch, nv]`) in one dtype.
-
-    **Raises** `ShapeError`, which names the argument, where the last axis or the batch axes do not fit.
+    **Raises** `ShapeError`, which names the argument, where an axis, a dtype or the batch axes do not fit.
     """
     if not isinstance(model, Model):
         raise ShapeError(f"the first argument must be a jaxdyn.Model, not {type(model).__name__}")
-    given = {name: jnp.asarray(x) for name, x in arrays.items()}
-    for name, x in given.items():
-        size, label = (model.nq, "nq") if name == "q" else (model.nv, "nv")
-        require_last_axes(x, (size,), name, f"{label} = {size} for this model, joints {_shown(model.joint_names)}")
+    batches = {"model": model_batch(model)}
+    for name, (annotation, x) in arrays.items():
+        kind, x = KINDS[annotation], jnp.asarray(x)
+        axes = kind.axes(model.topology)
+        require_last_axes(x, axes, name, kind.meaning(model.topology))
         if not jnp.issubdtype(x.dtype, jnp.floating) and not jnp.issubdtype(x.dtype, jnp.integer):
             raise ShapeError(f"{name} has dtype {x.dtype}; real numbers are needed")
-    batches = {name: x.shape[:-1] for name, x in given.items()} | {"model": model_batch(model)}
-    batch = broadcast_batches(batches)
-    dtype = jnp.result_type(model.dtype, *given.values())
-    rank = len(batch)
-    return Rows(tuple(rows_of(x.astype(dtype), rank) for x in given.values()), batch, rank)
-
-
-def broadcast_batches(batches: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """The common batch axes. **Raises** `ShapeError` with all of them where they do not broadcast."""
-    try:
-        return np.broadcast_shapes(*batches.values())
-    except ValueError:
-        shown = ", ".join(f"{name} {list(shape)}" for name, shape in batches.items())
-        raise ShapeError(f"the leading batch axes do not broadcast: {shown}") from None
+        batches[name] = x.shape[: x.ndim - len(axes)]
+    return broadcast_batches(batches)
 
 
 def model_batch(model: Model) -> tuple[int, ...]:
-    """The batch axes that the leaves of a model carry."""
-    leaves = [(getattr(model, name), axes) for name, axes in _LEAF_AXES.items()]
-    shapes = [leaf.shape[:-axes] for leaf, axes in leaves if leaf is not None]
-    return tuple(int(n) for n in np.broadcast_shapes(*shapes))
+    """Return the batch axes that the arrays of a model have."""
+    return np.broadcast_shapes(*(x.shape[: x.ndim - LEAVES[n].axes] for n, x in _leaves(model).items()))
 
 
-def _shown(names: tuple[str, ...]) -> str:
-    return ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + f", ... ({len(names)})"
+def _leaves(model: Model) -> dict[str, Any]:
+    """Return the arrays of the model that the algorithms depend on."""
+    arrays = {name: getattr(model, name) for name, leaf in LEAVES.items() if leaf.dynamics}
+    return {name: x for name, x in arrays.items() if x is not None}
 
 
-def full(rows, batch: tuple[int, ...]):
-    """Rows with every batch axis at its full length."""
-    return jnp.broadcast_to(rows, (*rows.shape[: rows.ndim - len(batch)], *batch))
+def _read_annotations(function: Callable) -> tuple[dict[str, Any], Any]:
+    """Return the annotations of the arguments that are arrays, by name, and the results' dimensions, such as `"nv 6"`,
+    in the structure of the results."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    result = hints.pop("return")
+    kinds = {}
+    for name, hint in hints.items():
+        for option in (hint, *typing.get_args(hint)):
+            if option in KINDS:
+                kinds[name] = option
+    return kinds, _dimensions(result)
 
 
-def with_wrenches(model: Model, f_ext, batch: tuple[int, ...], *states):
-    """`f_ext` checked, with the batch, its rank and the rows of the states widened to its batch axes."""
-    if f_ext is not None:
-        f_ext = jnp.asarray(f_ext)
-        require_last_axes(f_ext, (model.nb, 6), "f_ext", f"a wrench [force, moment] on each of the {model.nb} bodies")
-        batch = broadcast_batches({"states and model": batch, "f_ext": f_ext.shape[:-2]})
-    return f_ext, batch, len(batch), tuple(column(x, len(batch)) for x in states)
+def _dimensions(annotation) -> Any:
+    if typing.get_origin(annotation) is typing.Annotated:
+        inner, axes = typing.get_args(annotation)
+        return jax.tree.map(lambda dimensions: f"{axes} {dimensions}", _dimensions(inner))
+    if hasattr(annotation, "dim_str"):
+        return re.sub(r"^\*#?batch ?", "", annotation.dim_str)
+    if typing.get_origin(annotation) is tuple:
+        return tuple(map(_dimensions, typing.get_args(annotation)))
+    fields = {name: _dimensions(hint) for name, hint in typing.get_type_hints(annotation).items()}
+    if annotation is SE3:
+        return jax.tree.unflatten(jax.tree.structure(SE3.identity()), fields.values())
+    return annotation(**fields)
+
+
+def _sizes(topology: Topology, dimensions: str) -> tuple[int, ...]:
+    sizes = {"nq": topology.nq, "nv": topology.nv, "nb": topology.nb}
+    sizes |= {"six_nb": 6 * topology.nb, "ten_nb": 10 * topology.nb}
+    return tuple(sizes[d] if d in sizes else int(d) for d in dimensions.split())
+
+
+def _independent(model: Model, x, dimensions: str, motion_axes: tuple[int, ...]):
+    """Return a result of the tree of independent joints with the axes `nv` of the model."""
+    names = dimensions.split()
+    for axis, name in enumerate(names, -len(names)):
+        if name == "nv" and axis in motion_axes:
+            x = jnp.take(x, mimic_coordinates(model.topology, velocity=True).own, axis) if model.topology.mimics else x
+        elif name == "nv":
+            x = independent_forces(model, x, axis, len(names))
+    return x
+
+
+def _require_independent_joints(model: Model, name: str) -> None:
+    followers = ", ".join(repr(model.joint_names[i]) for i, _ in model.topology.mimics)
+    if followers:
+        raise ModelError(
+            f"{name} needs a tree of independent joints, and {followers} mimic others; call it with "
+            "model.spanning_tree() at model.spanning_configuration(q) for the tree in which they are independent"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnRows:
+    """A function of a robot's rows as a function of arrays with leading batch axes: first the leaves of the model,
+    then the arguments, then, for a pullback, a cotangent."""
+
+    function: Callable
+    topology: Topology
+    leaves: tuple[str, ...]
+    arrays: tuple[tuple[str, Any], ...]
+    options: tuple[tuple[str, Any], ...]
+
+    def __call__(self, *operands):
+        cores = [LEAVES[n].axes for n in self.leaves] + [len(KINDS[k].axes(self.topology)) for _, k in self.arrays]
+        cores += [1] * (len(operands) - len(cores))
+        batch = np.broadcast_shapes(*(x.shape[: x.ndim - c] for x, c in zip(operands, cores, strict=True)))
+        n = len(self.leaves)
+        robot = Robot(self.topology, dict(zip(self.leaves, operands, strict=False)), batch)
+        rows = [
+            (packed_rows if c == 2 else rows_of)(x, len(batch)) for x, c in zip(operands[n:], cores[n:], strict=True)
+        ]
+        arguments = {name: x for (name, _), x in zip(self.arrays, rows, strict=False)}
+        out = self.function(robot, *rows[len(arguments) :], **arguments, **dict(self.options))
+        return [_batch_first(robot, x) for x in jax.tree.leaves(out, is_leaf=lambda x: isinstance(x, BatchFirst))]
+
+
+def _batch_first(robot: Robot, x):
+    if isinstance(x, BatchFirst):
+        return jnp.broadcast_to(x.array, (*robot.batch, *x.array.shape[-2:]))
+    axes = x.ndim - robot.rank
+    return jnp.moveaxis(robot.broadcast(x), range(axes), range(-axes, 0))
+
+
+def _analytic(derivatives: AnalyticDerivatives, on_rows: _OnRows, cores: tuple[int, ...]) -> Derivatives:
+    tree = on_rows.topology.spanning
+    names = [name for name, _ in on_rows.arrays]
+    operands = tuple(len(on_rows.leaves) + names.index(name) for name in derivatives.arguments)
+    sizes = [KINDS[dict(on_rows.arrays)[name]].axes(tree)[0] for name in derivatives.arguments]
+    jacobian = dataclasses.replace(on_rows, function=derivatives.jacobian)
+    matrices = Plain(jacobian, cores, tuple((tree.nv, n) for n in sizes))
+    return Derivatives(operands, matrices, dataclasses.replace(on_rows, function=derivatives.pullback))

@@ -12,15 +12,17 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from jaxdyn._compile import once
-from jaxdyn.algorithms.recursions._equations_of_motion import Terms
+from jaxdyn.algorithms.recursions._dof_matrices import DofMatrices
+from jaxdyn.algorithms.recursions._equations_of_motion import EquationsOfMotion
 from jaxdyn.algorithms.recursions._inverse_dynamics import inverse, mass_matrix_product
-from jaxdyn.model import Topology
+from jaxdyn.algorithms.recursions._robot import Robot
+from jaxdyn.constraints import mimic_rows, project_accelerations
 from jaxdyn.spatial import ArticulatedInertia, Force, Mat3, Motion, Sym3, Vec3
-from jaxdyn.tree._walks import scan_down, scan_up, take_rows
+from jaxdyn.tree import Tree, scan_down, scan_up, take_rows
 
 
 class Factors(NamedTuple):
-    """What the elimination leaves: the factors of the mass matrix, `[nv]`."""
+    """The factors of the mass matrix that the elimination computes, rows `[nv]`."""
 
     U: Force
     """`I^A S`"""
@@ -28,14 +30,13 @@ class Factors(NamedTuple):
     """`1 / (S^T I^A S + armature)`"""
 
 
-def eliminate_and_substitute(topology: Topology, terms: Terms, tau) -> tuple[Any, Factors]:
-    """`[nv]`: accelerations, and the factors (Featherstone 2008, table 7.1, in world axes).
+def eliminate_and_substitute(tree: Tree, equations: EquationsOfMotion, tau) -> tuple[Any, Factors]:
+    """Return the accelerations, rows `[nv]`, and the factors (Featherstone 2008, table 7.1, in world axes).
 
     A joint of k degrees of freedom is k nodes of one, with massless bodies between them: exact, and every division is
     by a scalar.
     """
-    S, inertia, c, p, _, armature = terms
-    dofs = topology.dofs
+    S, inertia, c, p, _, armature = equations
 
     def up(children, x):
         (IA_children, pA_children), (S, inertia, c, p, tau, armature) = children, x
@@ -50,15 +51,14 @@ def eliminate_and_substitute(topology: Topology, terms: Terms, tau) -> tuple[Any
         pa = pA + Ia.apply(c) + U * (Dinv * u)
         return (Ia, pa), (U, Dinv, u)
 
-    none = ArticulatedInertia(Sym3.zero(), Mat3.zero(), Sym3.zero())
-    xs = (S, inertia, c, p, tau, armature)
-    U, Dinv, u = scan_up(dofs, up, (none, Force.zero()), xs)
+    leaf = ArticulatedInertia(Sym3.zero(), Mat3.zero(), Sym3.zero()), Force.zero()
+    U, Dinv, u = scan_up(tree, up, leaf, (S, inertia, c, p, tau, armature))
     factors = Factors(U, Dinv)
-    return substitute(topology, terms, factors, u), factors
+    return substitute(tree, equations, factors, u), factors
 
 
-def substitute(topology: Topology, terms: Terms, factors: Factors, u):
-    """`[nv]`: accelerations, from what the elimination leaves."""
+def substitute(tree: Tree, equations: EquationsOfMotion, factors: Factors, u):
+    """Return the accelerations, rows `[nv]`, from the results of the elimination."""
 
     def down(parent, x):
         S, U, Dinv, u, c = x
@@ -67,12 +67,12 @@ def substitute(topology: Topology, terms: Terms, factors: Factors, u):
         qdd = Dinv * (u - a.dot(U))
         return a + S * qdd, qdd
 
-    start = Motion(Vec3.zero(), -terms.gravity)
-    return scan_down(topology.dofs, down, start, (terms.S, *factors, u, terms.c))
+    world = Motion(Vec3.zero(), -equations.gravity)
+    return scan_down(tree, down, world, (equations.S, *factors, u, equations.c))
 
 
-def solve_mass_matrix(topology: Topology, S: Motion, factors: Factors, tau):
-    """`[nv]`: `M^-1 tau` from the factors, by one sweep up and one down."""
+def substitute_forces(tree: Tree, S: Motion, factors: Factors, tau):
+    """Return `M^-1 tau`, rows `[nv]`, by one sweep up and one down."""
 
     def up(p, x):
         S, U, Dinv, tau = x
@@ -84,25 +84,25 @@ def solve_mass_matrix(topology: Topology, S: Motion, factors: Factors, tau):
         qdd = Dinv * (u - a.dot(U))
         return a + S * qdd, qdd
 
-    u = scan_up(topology.dofs, up, Force.zero(), (S, *factors, tau))
-    return scan_down(topology.dofs, down, Motion.zero(), (S, *factors, u))
+    u = scan_up(tree, up, Force.zero(), (S, *factors, tau))
+    return scan_down(tree, down, Motion.zero(), (S, *factors, u))
 
 
-def inverse_root(topology: Topology, S: Motion, factors: Factors):
-    """`[nv, nv, *batch]`: `W` with `M^-1 = W^T D^-1 W` (Rodriguez, Jain & Kreutz-Delgado 1991, the innovations form).
+def inverse_root(tree: Tree, S: Motion, factors: Factors):
+    """Return `W` `[nv, nv, *batch]` with `M^-1 = W^T D^-1 W` (Rodriguez, Jain & Kreutz-Delgado 1991, the innovations
+    form).
 
-    Column `k` has what a unit torque at `k` leaves to itself and to each of its ancestors on the way up. All columns
+    Column `k` holds what a unit torque at `k` leaves to itself and to each of its ancestors on the way up. All columns
     climb at once, a level a step.
     """
-    nv = topology.nv
-    path = topology.dofs.paths
+    nv, path = tree.size, tree.paths
     U, Dinv = factors
 
     def up(p, step):
-        at, inside = step
-        S_at, U_at, Dinv_at = jax.tree.map(lambda x: x[at], (S, U, Dinv))
-        u = jnp.where(inside.reshape((nv,) + (1,) * (Dinv.ndim - 1)), -S_at.dot(p), 0)
-        return p + U_at * (Dinv_at * u), u
+        ancestor, inside = step
+        S_k, U_k, Dinv_k = jax.tree.map(lambda x: x[ancestor], (S, U, Dinv))
+        u = jnp.where(inside.reshape((nv,) + (1,) * (Dinv.ndim - 1)), -S_k.dot(p), 0)
+        return p + U_k * (Dinv_k * u), u
 
     ancestors = jnp.asarray(np.maximum(path[1:], 0)), jnp.asarray(path[1:] >= 0)
     climbed = lax.scan(up, U * Dinv, ancestors)[1]
@@ -117,30 +117,33 @@ def inverse_root(topology: Topology, S: Motion, factors: Factors):
     return take_rows(rows, where.ravel()).reshape((nv, nv, *batch))
 
 
-def solve(topology: Topology, terms: Terms, factors: Factors, b):
-    """`[nv]`: `M^-1 b`, with the derivatives of the equation that it solves."""
+def solve_tree(tree: Tree, equations: EquationsOfMotion, factors: Factors, b):
+    """Return `M^-1 b`, rows `[nv]`, for the tree without constraints, with the derivatives of that equation."""
+    # The derivative of a solve does not depend on how the factors change, and JAX fails at their tangent of zero.
+    factors = lax.stop_gradient(factors)
     return lax.custom_linear_solve(
-        functools.partial(mass_matrix_product, topology, terms),
+        functools.partial(mass_matrix_product, tree, equations),
         b,
-        lambda _, b: solve_mass_matrix(topology, terms.S, factors, b),
+        lambda _, b: substitute_forces(tree, equations.S, factors, b),
         symmetric=True,
     )
 
 
-# Not differentiated through the recursion: forward dynamics solves inverse(terms, a) = tau for a, so its derivative is
-# M^-1 (dtau - dinverse), with the derivative of inverse dynamics at the solution and one more sweep with the factors
+# Not differentiated through the recursion: forward dynamics solves inverse(equations, a) = tau for a, so its derivative
+# is M^-1 (dtau - dinverse), with the derivative of inverse dynamics at the solution and one more sweep with the factors
 # at hand. Half the time of the derivative of the recursion, and it serves jvp, vjp and every higher order.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def forward(topology: Topology, terms: Terms, tau) -> tuple[Any, Factors]:
-    return eliminate_and_substitute(topology, terms, tau)
+def forward_tree(tree: Tree, equations: EquationsOfMotion, tau) -> tuple[Any, Factors]:
+    """Return the accelerations, rows `[nv]`, of the tree without constraints, and the factors."""
+    return eliminate_and_substitute(tree, equations, tau)
 
 
-@functools.partial(forward.defjvp, symbolic_zeros=True)
-def _forward_jvp(topology: Topology, primals, tangents):
-    (terms, tau), (terms_dot, tau_dot) = primals, tangents
-    a, factors = forward(topology, terms, tau)
-    leaves, structure = jax.tree.flatten(terms)
-    dots = jax.tree.flatten(terms_dot, is_leaf=lambda x: isinstance(x, SymbolicZero))[0]
+@functools.partial(forward_tree.defjvp, symbolic_zeros=True)
+def _forward_jvp(tree: Tree, primals, tangents):
+    (equations, tau), (equations_dot, tau_dot) = primals, tangents
+    a, factors = forward_tree(tree, equations, tau)
+    leaves, structure = jax.tree.flatten(equations)
+    dots = jax.tree.flatten(equations_dot, is_leaf=lambda x: isinstance(x, SymbolicZero))[0]
     # Only what is perturbed is differentiated; a zero tangent made explicit would be computed with.
     perturbed = [i for i, dot in enumerate(dots) if not isinstance(dot, SymbolicZero)]
 
@@ -148,11 +151,59 @@ def _forward_jvp(topology: Topology, primals, tangents):
         changed = list(leaves)
         for i, value in zip(perturbed, values, strict=True):
             changed[i] = value
-        return inverse(topology, jax.tree.unflatten(structure, changed), a)
+        return inverse(tree, jax.tree.unflatten(structure, changed), a)
 
     rhs = jnp.zeros_like(a) if isinstance(tau_dot, SymbolicZero) else jnp.broadcast_to(tau_dot, a.shape)
     if perturbed:
         rhs = rhs - jax.jvp(residual, [leaves[i] for i in perturbed], [dots[i] for i in perturbed])[1]
-    a_dot = solve(topology, terms, factors, rhs)
-    # The factors only ever enter a solve or an inverse, whose derivatives do not ask for theirs.
+    a_dot = solve_tree(tree, equations, factors, rhs)
+    # The factors only enter solves and inverses, whose derivatives do not depend on how they change.
     return (a, factors), (a_dot, jax.tree.map(jnp.zeros_like, factors))
+
+
+class Forward(NamedTuple):
+    """The solution of forward dynamics."""
+
+    a: Any
+    """The accelerations, rows `[nv]`."""
+    factors: Factors
+    """The factors of the mass matrix of the tree."""
+
+
+def forward(robot: Robot, equations: EquationsOfMotion, tau) -> Forward:
+    """Solve the equations of motion, and the constraints that couple joints, for the accelerations."""
+    a, factors = forward_tree(robot.tree, equations, tau)
+    return Forward(hold_constraints(robot, equations, factors, a), factors)
+
+
+def solve(robot: Robot, equations: EquationsOfMotion, factors: Factors, b):
+    """Return the accelerations, rows `[nv]`, that the generalized forces `b` add: `M^-1 b` less the part of it that the
+    constraints take away."""
+    a = solve_tree(robot.tree, equations, factors, robot.broadcast(b))
+    return hold_constraints(robot, equations, factors, a)
+
+
+def constrained_inverse(robot: Robot, pairs: DofMatrices, equations: EquationsOfMotion, factors: Factors, M):
+    """Return `M^-1` less the part that the constraints take away, from the mass matrix `M`; both as `pairs` holds
+    them. Times a generalized force, it is the acceleration that the force adds."""
+    W = pairs.from_rows(inverse_root(robot.tree, equations.S, factors))
+    Minv = pairs.inverse(M, pairs.multiply(pairs.transpose(W), pairs.scale_rows(factors.Dinv, W)))
+    if robot.mimics is None:
+        return Minv
+    C = mimic_rows(robot.mimics, robot.mimic_multiplier)
+    C, Minv = (jnp.moveaxis(robot.broadcast(x), (0, 1), (-2, -1)) for x in (C, pairs.to_rows(Minv)))
+    Y = jnp.matmul(Minv, jnp.swapaxes(C, -1, -2), precision=lax.Precision.HIGHEST)
+    return pairs.from_rows(jnp.moveaxis(project_accelerations(C, Y, Minv), (-2, -1), (0, 1)))
+
+
+def hold_constraints(robot: Robot, equations: EquationsOfMotion, factors: Factors, a):
+    """Return the accelerations `a - M^-1 C^T (C M^-1 C^T)^-1 C a`, rows `[nv]`, that satisfy the constraints `C a = 0`
+    (Featherstone 2008, section 8.2). The constraint forces do no work, and `C` is constant."""
+    if robot.mimics is None:
+        return a
+    C = mimic_rows(robot.mimics, robot.mimic_multiplier)
+    # The rows of C are the first batch axis of one solve.
+    many, factors = jax.tree.map(lambda x: x[:, None], (equations, factors))
+    Y = solve_tree(robot.tree, many, factors, robot.with_batch_axis(len(C)).broadcast(jnp.swapaxes(C, 0, 1)))
+    C, Y, a = (jnp.moveaxis(robot.broadcast(x), (0, 1), (-2, -1)) for x in (C, Y, a[:, None]))
+    return jnp.moveaxis(project_accelerations(C, Y, a)[..., 0], -1, 0)

@@ -1,4 +1,4 @@
-"""How inverse dynamics changes with the configuration and the velocity: the vectors of which every derivative is made.
+"""How inverse dynamics changes with the configuration and the velocity: the vectors that every derivative consists of.
 
 In world axes (Singh, Russo & Wensing, Efficient analytical derivatives of rigid-body dynamics using spatial vector
 algebra, RA-L 2022; see also Carpentier & Mansard, RSS 2018). A small motion `S_k` of a joint moves everything behind
@@ -15,16 +15,29 @@ does not enter. All columns of a joint with several are fixed in the moving body
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from jaxdyn.algorithms.recursions._equations_of_motion import Moving, Terms, before
-from jaxdyn.model import Topology
+import jax
+import jax.numpy as jnp
+
+from jaxdyn._compile import once
+from jaxdyn.algorithms.recursions._dof_matrices import DofMatrices
+from jaxdyn.algorithms.recursions._equations_of_motion import (
+    EquationsOfMotion,
+    Velocities,
+    joint_friction_law,
+    spring_rows,
+    sum_before_joint,
+)
+from jaxdyn.algorithms.recursions._robot import Robot
+from jaxdyn.joints import coordinate_cotangent, integrate
 from jaxdyn.spatial import Force, Inertia, Mat3, Motion, Sym3, Vec3
-from jaxdyn.tree._walks import sum_down, take_rows
+from jaxdyn.tree import sum_down, sum_up, take_rows
 
 
 class Operator(NamedTuple):
-    """`2 B`: angular part `x` to the moment `K x - n x x` and the force `-2 p x x`. Sums over bodies are sums of it."""
+    """The operator `2 B`, from an angular part `x` to the moment `K x - n x x` and the force `-2 p x x`. Sums over
+    bodies are sums of its fields."""
 
     K: Sym3
     n: Vec3
@@ -34,12 +47,12 @@ class Operator(NamedTuple):
         return Force(self.K.apply(x) - self.n.cross(x), self.p.cross(x) * -2)
 
     def apply_transpose(self, y: Motion) -> Vec3:
-        """The angular part, for the linear one is zero: `y . (2 B x) = apply_transpose(y) . x`."""
+        """Return the angular part, for the linear one is zero: `y . (2 B x) = apply_transpose(y) . x`."""
         return self.K.apply(y.angular) + self.n.cross(y.angular) + self.p.cross(y.linear) * 2
 
 
 class Sensitivities(NamedTuple):
-    """Rows `[nv, *batch]`, one a degree of freedom."""
+    """The vectors of the module's docstring, rows `[nv, *batch]`, one a degree of freedom."""
 
     S: Motion
     dS: Motion  # noqa: N815
@@ -50,32 +63,103 @@ class Sensitivities(NamedTuple):
     B: Operator
     """`2 B`"""
     force: Force
-    """Of each body: `I a + v x* I v`."""
+    """The force on each body, `I a + v x* I v`."""
 
 
-def sensitivities(topology: Topology, terms: Terms, moving: Moving, a) -> Sensitivities:
-    """At the accelerations `a`, rows `[nv, *batch]`."""
-    S, inertia, c, p, gravity, _ = terms
+def sensitivities(robot: Robot, equations: EquationsOfMotion, moving: Velocities, a) -> Sensitivities:
+    """Return the sensitivities at the accelerations `a`."""
+    S, inertia, c, p, gravity, _ = equations
     joint, velocity, momentum = moving
     across = S * a + c
-    behind = sum_down(topology.dofs, across)
+    behind = sum_down(robot.tree, across)
     acceleration = Motion(behind.angular, behind.linear - gravity)
-    a_p = before(topology, behind, across)
+    a_p = sum_before_joint(robot, behind, across)
     a_p = Motion(a_p.angular, a_p.linear - gravity)
-    v_p = before(topology, velocity, joint)
+    v_p = sum_before_joint(robot, velocity, joint)
     dS = v_p.cross(S)
     ddS = a_p.cross(S) + v_p.cross(dS)
     # The velocity behind the whole joint.
-    v = take_rows(velocity, topology.mover)
+    v = take_rows(velocity, robot.topology.mover)
     force = inertia.apply(acceleration) + p
     return Sensitivities(S, dS, ddS, dS + v.cross(S), inertia, operator(inertia, velocity, momentum), force)
 
 
 def operator(inertia: Inertia, velocity: Motion, momentum: Force) -> Operator:
-    """`2 B` of each body: with `I = (m, h, J)`, `v = (w, u)`, `K = [w x] J - J [w x] - u h^T - h u^T + 2 (u.h) 1`."""
+    """Return `2 B` of each body: with `I = (m, h, J)` and `v = (w, u)`,
+    `K = [w x] J - J [w x] - u h^T - h u^T + 2 (u.h) 1`."""
     w, u, h = velocity.angular, velocity.linear, inertia.first_moment
     J = inertia.rotational.to_mat3()
     T = Mat3(w.cross(J.x), w.cross(J.y), w.cross(J.z))
     turning = Sym3(2 * T.x.x, T.x.y + T.y.x, 2 * T.y.y, T.x.z + T.z.x, T.y.z + T.z.y, 2 * T.z.z)
     K = turning - Sym3.outer_pair(u, h) + Sym3.isotropic(2 * u.dot(h))
     return Operator(K, momentum.moment, momentum.force)
+
+
+class InverseMatrices(NamedTuple):
+    """The derivatives of inverse dynamics, as `DofMatrices` holds them."""
+
+    dq: Any
+    """The derivative by the tangent space of `q`."""
+    dv: Any
+    M: Any
+    """The mass matrix, the derivative by the accelerations."""
+
+
+def inverse_matrices(
+    robot: Robot, pairs: DofMatrices, equations: EquationsOfMotion, x: Sensitivities, q, v, joint_friction: bool
+) -> InverseMatrices:
+    """Return the derivatives of inverse dynamics, springs and, with `joint_friction`, friction included."""
+    S, dS, ddS, rate, *_ = x
+    inertia, B, force = sum_up(robot.tree, (x.inertia, x.B, x.force))
+    # A joint behind j, or j itself, moved by j: its S turns with what it carries.
+    w, u = inertia.apply(S), B.apply_transpose(S)
+    # A joint before j.
+    by_q = B.apply(dS.angular) + inertia.apply(ddS) + S.cross_force(force)
+    by_v = B.apply(S.angular) + inertia.apply(rate)
+    S, dS, ddS, rate, w, u, by_q, by_v = once((S, dS, ddS, rate, w, u, by_q, by_v))
+    dq = pairs.triangular(pairs.products((u, w), (dS.angular, ddS)), pairs.products(S, by_q))
+    dv = pairs.triangular(pairs.products((u, w), (S.angular, rate)), pairs.products(S, by_v))
+    M = pairs.symmetric(once(pairs.products(w, S))) + pairs.diagonal(equations.armature)
+    if robot.stiffness is not None:
+        dq = dq + _spring_slope(robot, q, pairs)
+    if joint_friction:
+        dv = dv + pairs.diagonal(joint_friction_law(robot).slope(v))
+    return InverseMatrices(dq, dv, M)
+
+
+def _spring_slope(robot: Robot, q, pairs: DofMatrices):
+    """Return the derivative of the springs' torque by `q`, as `pairs` holds it."""
+
+    def displaced(dv):
+        batch = jnp.broadcast_shapes(q.shape[1:], dv.shape[1:])
+        q_full, dv = (jnp.broadcast_to(x, (len(x), *batch)) for x in (q, dv))
+        return spring_rows(robot, integrate(robot.topology, q_full, dv))
+
+    def along(direction):
+        return robot.broadcast(jax.jvp(displaced, (robot.zeros(),), (direction,))[1])
+
+    eye = jnp.eye(robot.nv, dtype=q.dtype).reshape((robot.nv, robot.nv) + (1,) * robot.rank)
+    return pairs.from_rows(jax.vmap(along, out_axes=1)(eye))
+
+
+def inverse_products(robot: Robot, equations: EquationsOfMotion, x: Sensitivities, y, q, v, joint_friction: bool):
+    """Return `y`, rows `[nv]`, times the derivatives of inverse dynamics by the coordinates of `q`, by `v` and by `a`,
+    rows each; springs and, with `joint_friction`, friction are included.
+
+    With `Y` the sum of `S y` down the tree, every body adds `Y . (2 B x + I z)` for the `x`, `z` of each degree of
+    freedom that moves it: two sums up the tree, and no matrix.
+    """
+    S, dS, ddS, rate, inertia, B, force = x
+    across = S * y
+    Y = once(sum_down(robot.tree, across))
+    P, Q, force = sum_up(robot.tree, (B.apply_transpose(Y), inertia.apply(Y), force))
+    dq = P.dot(dS.angular) + ddS.dot(Q) + sum_before_joint(robot, Y, across).dot(S.cross_force(force))
+    dq = coordinate_cotangent(robot.topology, q, dq)
+    if robot.stiffness is not None:
+        batch = y.shape[1:]
+        springs = jax.vjp(lambda q: jnp.broadcast_to(spring_rows(robot, q), (robot.nv, *batch)), q)[1]
+        dq = dq + springs(y)[0]
+    dv = P.dot(S.angular) + rate.dot(Q)
+    if joint_friction:
+        dv = dv + joint_friction_law(robot).slope(v) * y
+    return dq, dv, S.dot(Q) + equations.armature * y

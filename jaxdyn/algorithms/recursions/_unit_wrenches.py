@@ -1,5 +1,4 @@
-"""Momenta and wrenches of bodies for each of the inertial parameters, in which they are linear, and what they are on
-the degrees of freedom: the columns of the regressors.
+"""Momenta and wrenches of bodies for a unit of each inertial parameter: the columns of the regressors.
 
 With `I(p)` the inertia of the ten parameters `p` of a body, about its origin in its axes, momentum and inertial force
 are linear in `p` (Atkeson, An & Hollerbach, Estimation of inertial parameters of manipulator loads and links, 1986,
@@ -12,28 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._compile import once
-from jaxdyn.algorithms.recursions._algorithm import full
-from jaxdyn.algorithms.recursions._body_frames import components, force_from, motion_in
-from jaxdyn.algorithms.recursions._dof_matrices import Pairs
-from jaxdyn.algorithms.recursions._equations_of_motion import gravity_rows
-from jaxdyn.model import Model
+from jaxdyn.algorithms.recursions._body_frames import components, force_from, motion_in, row_vectors
+from jaxdyn.algorithms.recursions._dof_matrices import DofMatrices
+from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.spatial import Force, Motion, Pose, Vec3
-from jaxdyn.tree._walks import take_rows
+from jaxdyn.tree import take_rows
 
 
-def less_gravity(model: Model, acceleration: Motion, rank: int) -> Motion:
-    """Accelerations relative to free fall."""
-    return Motion(acceleration.angular, acceleration.linear - gravity_rows(model, rank))
-
-
-def in_bodies(model: Model, poses: Pose, *motions: Motion) -> tuple:
-    """Of rows `[nv]`: the poses of the bodies, then the motions in the bodies' axes at their origins; rows `[nb]`."""
-    poses, rest = take_rows((poses, motions), model.topology.body_dofs)
-    return poses, *(motion_in(poses, x) for x in rest)
+def bodies_axes(robot: Robot, poses: Pose, *motions: Motion) -> tuple:
+    """Return the poses of the bodies, then the motions in the bodies' axes at their origins, rows `[nb]`, from rows
+    `[nv]`."""
+    poses, motions = take_rows((poses, motions), robot.topology.body_dofs)
+    return poses, *(motion_in(poses, x) for x in motions)
 
 
 def unit_momenta(v: Motion) -> list[Force]:
-    """`I(e_k) v` for the ten unit vectors `e_k`: the force is `m u - h x w`, the moment `h x u + J w`."""
+    """Return `I(e_k) v` for the ten unit vectors `e_k`: the force is `m u - h x w`, the moment `h x u + J w`."""
     w, u = v.angular, v.linear
     zero = _zero(w.x)
     first = zip(_cross_columns(-u), _cross_columns(w), strict=True)
@@ -41,8 +34,8 @@ def unit_momenta(v: Motion) -> list[Force]:
 
 
 def unit_wrenches(v: Motion, v_r: Motion, a_r: Motion) -> list[Force]:
-    """`I(e_k) a_r + B(e_k, v) v_r` for the ten unit vectors `e_k`, with `B = 1/2 [(v x*) I - I (v x) + (I v) xbar*]` of
-    `coriolis_matrix`, so that `B v = v x* I v`.
+    """Return `I(e_k) a_r + B(e_k, v) v_r` for the ten unit vectors `e_k`, with `B v = v x* I v` and, as in
+    `coriolis_matrix`, `B = 1/2 [(v x*) I - I (v x) + (I v) xbar*]`.
 
     Written out, with `v = (w, u)`, `v_r = (w_r, u_r)`, `a_r = (dw, du)` and `c = du + w_r x u`:
 
@@ -65,13 +58,13 @@ def _zero(like) -> Vec3:
 
 
 def _cross_columns(w: Vec3) -> tuple[Vec3, Vec3, Vec3]:
-    """The columns of `[w x]`."""
+    """Return the columns of `[w x]`."""
     zero = jnp.zeros_like(w.x)
     return Vec3(zero, w.z, -w.y), Vec3(-w.z, zero, w.x), Vec3(w.y, -w.x, zero)
 
 
 def _inertia_columns(w: Vec3) -> tuple[Vec3, ...]:
-    """`J w` for the units of `Jxx, Jxy, Jyy, Jxz, Jyz, Jzz`."""
+    """Return `J w` for the units of `Jxx, Jxy, Jyy, Jxz, Jyz, Jzz`."""
     zero = jnp.zeros_like(w.x)
     return (
         Vec3(w.x, zero, zero),
@@ -83,8 +76,8 @@ def _inertia_columns(w: Vec3) -> tuple[Vec3, ...]:
     )
 
 
-def on_dofs(model: Model, S: Motion, poses: Pose, wrenches: list[Force], batch: tuple[int, ...]):
-    """`[*batch, nv, 10 nb]`: the generalized forces of the ten wrenches on each body, which are in its axes."""
+def project_on_dofs(robot: Robot, S: Motion, poses: Pose, wrenches: list[Force]):
+    """Return the generalized forces `[nv, 10 nb]` of the ten wrenches on each body, which are in its axes."""
 
     def side_by_side(*rows):
         rows = jnp.stack(jnp.broadcast_arrays(*rows), axis=1)
@@ -93,12 +86,11 @@ def on_dofs(model: Model, S: Motion, poses: Pose, wrenches: list[Force], batch: 
     wrenches = [force_from(poses, wrench) for wrench in wrenches]
     fx, fy, fz, nx, ny, nz = (side_by_side(*rows) for rows in zip(*map(components, wrenches), strict=True))
     columns = once(Force(Vec3(nx, ny, nz), Vec3(fx, fy, fz)))
-    pairs = Pairs(model, batch)
-    moves = np.repeat(model.topology.moves_body.T, 10, axis=1)
+    pairs = DofMatrices(robot)
+    moves = np.repeat(robot.topology.moves_body.T, 10, axis=1)
     return pairs.result(pairs.where(moves, pairs.products(S, columns)))
 
 
-def by_body(wrenches: list[Force], batch: tuple[int, ...]):
-    """`[*batch, nb, 6, 10]`: `[force, moment]` by parameter, from ten of rows `[nb]`."""
-    table = jnp.stack([jnp.stack([full(x, batch) for x in components(wrench)]) for wrench in wrenches])
-    return jnp.moveaxis(table, (2, 1, 0), (-3, -2, -1))
+def wrenches_by_body(robot: Robot, wrenches: list[Force]):
+    """Return `[nb, 6, 10, *batch]`, `[force, moment]` by parameter, from ten wrenches of rows `[nb]`."""
+    return jnp.stack([row_vectors(robot, wrench) for wrench in wrenches], axis=2)

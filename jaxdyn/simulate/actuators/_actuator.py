@@ -1,8 +1,8 @@
-"""Actuators between a policy and the dynamics: the chain of blocks, and the policy that it makes.
+"""Actuators between a policy and the dynamics: the interface of blocks, chains of blocks, and the policy they make.
 
-A block turns what it is commanded into what leaves it, and may remember: `(carry, command, state, t) -> (carry,
-effort)`. Blocks are equinox modules whose gains are array leaves: gradients reach them, `jax.vmap` maps over them, and
-new values do not recompile. All compute in the precision of the state.
+A block turns a command into an effort, and may have a memory: `(carry, command, state, t) -> (carry, effort)`. Blocks
+are equinox modules whose gains are array leaves: gradients reach them, `jax.vmap` maps over them, and new values do not
+recompile. All compute in the precision of the state.
 """
 
 from __future__ import annotations
@@ -28,12 +28,26 @@ class AbstractActuator(eqx.Module):
 
     @abc.abstractmethod
     def init(self, command: Any, state: State) -> Any:
-        """What the block remembers at the start. `command` is looked at for its shape only: arrays, or
+        """The memory of the block at the start. Only the shape of `command` counts: arrays, or
         `jax.ShapeDtypeStruct`."""
 
     @abc.abstractmethod
     def __call__(self, carry: Any, command: Any, state: State, t: Any) -> tuple[Any, Float[Array, "*batch n"]]:
-        """What the block remembers next, and what leaves it, for a `command` in the `state` at the time `t` (s)."""
+        """The next memory of the block and its output, for a `command` in the `state` at the time `t` (s)."""
+
+    def gains(self, n: int, state: State, *names: str) -> list[jax.Array]:
+        """The named fields in the precision of the state. **Raises** `ShapeError` unless each has one number, or one
+        for each of `n`."""
+        out = []
+        for name in names:
+            x = getattr(self, name)
+            if x.ndim and x.shape[-1] not in (1, n):
+                raise ShapeError(
+                    f"{name} of {type(self).__name__} has shape {x.shape}, but [] or [..., {n}] is needed: one number, "
+                    f"or one for each of the {n} signals or degrees of freedom of the block"
+                )
+            out.append(x.astype(state.v.dtype))
+        return out
 
 
 class AbstractMemorylessActuator(AbstractActuator):
@@ -41,7 +55,7 @@ class AbstractMemorylessActuator(AbstractActuator):
 
     @abc.abstractmethod
     def apply(self, command: Any, state: State) -> Float[Array, "*batch n"]:
-        """What leaves the block."""
+        """The output of the block."""
 
     def init(self, command: Any, state: State) -> None:
         return None
@@ -51,7 +65,7 @@ class AbstractMemorylessActuator(AbstractActuator):
 
 
 class Actuation(AbstractActuator):
-    """Blocks in a row: the first takes the command, each next one what leaves the one before; itself a block.
+    """Blocks in a row, each of which takes the output of the one before as its command; itself a block.
 
         actuation = Actuation(
             PositionServo(model, kp=100.0, kd=10.0), FirstOrderLag(0.02, dt), EffortLimits(model.effort_limit)
@@ -59,10 +73,10 @@ class Actuation(AbstractActuator):
         policy = actuation.driven_by(commands)
         rollout(model, state, policy, dt, steps=n, policy_state=policy.init(state))
 
-    The order is physical: what comes after a limit is not limited by it, so friction and soft limits, which the motor
+    The order is physical: a limit does not apply to the blocks behind it, so friction and soft limits, which the motor
     does not produce, stand last.
 
-    **Raises** `ModelError` for what is no block.
+    **Raises** `ModelError` if a block is not an actuator.
     """
 
     blocks: tuple[AbstractActuator, ...]
@@ -77,7 +91,7 @@ class Actuation(AbstractActuator):
         self.blocks = blocks
 
     def init(self, command: Any, state: State) -> tuple:
-        """What the blocks remember at the start, for commands shaped like `command`. **Raises** `ShapeError` where a
+        """The memories of the blocks at the start, for commands shaped like `command`. **Raises** `ShapeError` where a
         command or a gain does not fit, before anything is simulated."""
         carries, t = [], jax.ShapeDtypeStruct((), state.v.dtype)
         for block in self.blocks:
@@ -87,9 +101,9 @@ class Actuation(AbstractActuator):
 
     def __call__(self, carry: tuple, command: Any, state: State, t: Any) -> tuple[tuple, Any]:
         after = []
-        for block, remembered in zip(self.blocks, carry, strict=True):
-            remembered, command = block(remembered, command, state, t)
-            after.append(remembered)
+        for block, memory in zip(self.blocks, carry, strict=True):
+            memory, command = block(memory, command, state, t)
+            after.append(memory)
         return tuple(after), command
 
     def driven_by(self, source: Any = None) -> ActuatedPolicy:
@@ -118,8 +132,8 @@ class ActuatedPolicy(eqx.Module):
     actuation: Actuation
 
     def init(self, state: State, source_state: Any = None) -> tuple:
-        """The carry at the start: `source_state`, for a source that is a policy with a carry of its own, and what the
-        blocks remember. `state` has all batch axes of the roll-out. **Raises** `ShapeError`."""
+        """The carry at the start: `source_state`, the carry of a source that is a policy, and the memories of the
+        blocks. `state` has all batch axes of the roll-out. **Raises** `ShapeError`."""
         state = State(jnp.asarray(state.q), jnp.asarray(state.v))
         if isinstance(self.source, _Schedule):
             source_state = self.source.init()
@@ -135,10 +149,9 @@ class ActuatedPolicy(eqx.Module):
 
 
 class _Schedule(eqx.Module):
-    """Commands that are known beforehand, one row a step; the carry counts the steps.
+    """Commands from an array, one row a step; the carry counts the steps.
 
-    A counter and not `round(t / dt)`: in single precision the quotient is off by a row after some 1e7 steps, and the
-    time step would have to be told.
+    In single precision `round(t / dt)` would be off by a row after some 1e7 steps, and needs the time step.
     """
 
     rows: Any
@@ -171,16 +184,6 @@ def as_leaf(x: ArrayLike) -> jax.Array:
     return x.astype(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float))
 
 
-def gain(x: jax.Array, n: int, name: str, state: State) -> jax.Array:
-    """`x` in the precision of the state; a single number, or one for each of `n`. **Raises** `ShapeError`."""
-    if x.ndim and x.shape[-1] not in (1, n):
-        raise ShapeError(
-            f"{name} has shape {x.shape}, but [] or [..., {n}] is needed: one number, or one for each of the {n} "
-            "signals or degrees of freedom that the block acts on"
-        )
-    return x.astype(state.v.dtype)
-
-
 def signal(x: Any, n: int | None, block: str, meaning: str, state: State) -> jax.Array:
     """A command in the precision of the state, with a last axis of `n`. **Raises** `ShapeError`."""
     x = jnp.asarray(x)
@@ -192,6 +195,6 @@ def signal(x: Any, n: int | None, block: str, meaning: str, state: State) -> jax
 
 
 def require_values(ok: Callable[[np.ndarray], Any], x: Any, name: str, needed: str) -> None:
-    """Raise `ModelError` unless all of `x` is `ok`; under a JAX transformation values are not known, nor checked."""
+    """Raise `ModelError` unless all of `x` is `ok`. Under a JAX transformation values are unknown and not checked."""
     if not isinstance(x, Tracer) and not np.all(ok(np.asarray(x))):
         raise ModelError(f"{name} is {np.array2string(np.asarray(x), threshold=8)}, but it must be {needed}")

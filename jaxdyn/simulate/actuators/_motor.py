@@ -1,6 +1,4 @@
-"""What a drive does to the effort that it is asked for: gears, limits, lag, delay."""
-
-from __future__ import annotations
+"""The parts of a drive: gears, transmissions, limits, lag, delay."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, Self
@@ -10,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdyn._errors import ModelError, ShapeError
+from jaxdyn._errors import ModelError, ShapeError, require_choice, require_positive_integer
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
@@ -18,7 +16,6 @@ from jaxdyn.simulate.actuators._actuator import (
     AbstractActuator,
     AbstractMemorylessActuator,
     as_leaf,
-    gain,
     require_values,
     signal,
 )
@@ -30,23 +27,22 @@ _SATURATIONS = ("clip", "tanh", "softclip")
 class Gear(AbstractMemorylessActuator):
     """A gear at each joint: `tau = ratio efficiency tau_motor`.
 
-    The efficiency is that of a motor which drives its load; a load that drives the motor back would divide by it. Where
+    The efficiency is that of a motor that drives its load; a load that drives the motor back would divide by it. Where
     that matters, leave it at 1 and give the loss as friction, which opposes both. The rotor's inertia counts at the
-    joint as `ratio^2 J`: that is `Model.armature`.
+    joint as `ratio^2 J`, which is `Model.armature`.
     """
 
-    ratio: Float[Array, "*#batch #nu"]
-    efficiency: Float[Array, "*#batch #nu"]
+    ratio: Float[Array, "*#batch #nu"] = eqx.field(converter=as_leaf)
+    efficiency: Float[Array, "*#batch #nu"] = eqx.field(converter=as_leaf, default=1.0)
     """Between 0 and 1."""
 
-    def __init__(self, ratio: ArrayLike, efficiency: ArrayLike = 1.0):
-        self.ratio, self.efficiency = as_leaf(ratio), as_leaf(efficiency)
+    def __check_init__(self):
         require_values(lambda x: (x > 0) & (x <= 1), self.efficiency, "the efficiency", "between 0 and 1")
 
     def apply(self, command: Any, state: State) -> Float[Array, "*batch nu"]:
         u = signal(command, None, "Gear", "motor torques in N m", state)
-        n = u.shape[-1]
-        return gain(self.ratio, n, "the ratio", state) * gain(self.efficiency, n, "the efficiency", state) * u
+        ratio, efficiency = self.gains(u.shape[-1], state, "ratio", "efficiency")
+        return ratio * efficiency * u
 
 
 class Transmission(AbstractMemorylessActuator):
@@ -57,10 +53,9 @@ class Transmission(AbstractMemorylessActuator):
     `B` is `[*batch, nv, nu]`. **Raises** `ShapeError` for another shape.
     """
 
-    matrix: Float[Array, "*#batch nv nu"]
+    matrix: Float[Array, "*#batch nv nu"] = eqx.field(converter=as_leaf)
 
-    def __init__(self, matrix: ArrayLike):
-        self.matrix = as_leaf(matrix)
+    def __check_init__(self):
         if self.matrix.ndim < 2:
             raise ShapeError(
                 f"the matrix of a transmission has shape {self.matrix.shape}, but [..., nv, nu] is needed: a column "
@@ -100,13 +95,13 @@ class EffortLimits(AbstractMemorylessActuator):
 
     `kind`:
 
-    - `"clip"`: exact. Beyond a limit the derivative by the command is zero, so that a gradient has no way back.
+    - `"clip"`: exact. Beyond a limit the derivative by the command is zero, so no gradient leads back.
     - `"tanh"`: `limit tanh(u / limit)` on either side of zero, with a slope of 1 there; it deviates by 4 % at a third
       of the limit and by 24 % at the limit, and a gradient always remains. Needs `lower <= 0 <= upper`.
     - `"softclip"`: `u - w softplus((u - upper) / w) + w softplus((lower - u) / w)`, which is the clip with its
       corners rounded over a few `width` (`w`, N m or N).
 
-    Infinite limits limit nothing. `EffortLimits(model.effort_limit)` takes those of the model.
+    Infinite limits have no effect. `EffortLimits(model.effort_limit)` has the limits of the model.
     """
 
     upper: Float[Array, "*#batch #nu"]
@@ -125,19 +120,19 @@ class EffortLimits(AbstractMemorylessActuator):
         """`lower` is `-upper` where it is not given; `width` belongs to `"softclip"`. **Raises** `ModelError`."""
         self.upper = as_leaf(upper)
         self.lower = -self.upper if lower is None else as_leaf(lower)
-        self.width = as_leaf(width) if width is not None else None
-        self.kind = _known(kind, self.width)
+        self.width, self.kind = None if width is None else as_leaf(width), kind
+
+    def __check_init__(self):
+        _require_saturation(self.kind, self.width)
         require_values(lambda x: x >= 0, self.upper - self.lower, "upper - lower", "zero or positive")
-        if kind == "tanh":
+        if self.kind == "tanh":
             require_values(lambda x: x >= 0, self.upper, "the upper limit of a tanh", "zero or positive")
             require_values(lambda x: x <= 0, self.lower, "the lower limit of a tanh", "zero or negative")
 
     def apply(self, command: Any, state: State) -> Float[Array, "*batch nu"]:
         u = signal(command, None, "EffortLimits", "efforts", state)
-        n = u.shape[-1]
-        lower, upper = gain(self.lower, n, "the lower limit", state), gain(self.upper, n, "the upper limit", state)
-        width = None if self.width is None else gain(self.width, n, "the width", state)
-        return saturate(u, lower, upper, self.kind, width)
+        width = () if self.width is None else ("width",)
+        return saturate(u, self.kind, *self.gains(u.shape[-1], state, "lower", "upper", *width))
 
 
 class DCMotorLimits(AbstractMemorylessActuator):
@@ -156,7 +151,7 @@ class DCMotorLimits(AbstractMemorylessActuator):
     no_load_speed: Float[Array, "*#batch #nv"]
     """rad/s or m/s; infinite where speed does not matter."""
     peak_torque: Float[Array, "*#batch #nv"]
-    """What the current allows, N m or N."""
+    """The torque at the largest current, N m or N."""
     width: Float[Array, "*#batch #nv"] | None
     kind: Saturation = eqx.field(static=True)
 
@@ -172,8 +167,10 @@ class DCMotorLimits(AbstractMemorylessActuator):
         """`peak_torque` is `stall_torque` where it is not given. **Raises** `ModelError`."""
         self.stall_torque, self.no_load_speed = as_leaf(stall_torque), as_leaf(no_load_speed)
         self.peak_torque = self.stall_torque if peak_torque is None else as_leaf(peak_torque)
-        self.width = as_leaf(width) if width is not None else None
-        self.kind = _known(kind, self.width)
+        self.width, self.kind = None if width is None else as_leaf(width), kind
+
+    def __check_init__(self):
+        _require_saturation(self.kind, self.width)
         require_values(lambda x: x > 0, self.no_load_speed, "the no-load speed", "positive")
         for x, name in ((self.stall_torque, "stall"), (self.peak_torque, "peak")):
             require_values(lambda x: x >= 0, x, f"the {name} torque", "zero or positive")
@@ -181,14 +178,11 @@ class DCMotorLimits(AbstractMemorylessActuator):
     def apply(self, command: Any, state: State) -> Float[Array, "*batch nv"]:
         n = state.v.shape[-1]
         u = signal(command, n, "DCMotorLimits", f"torques at the nv = {n} degrees of freedom", state)
-        stall, peak = (
-            gain(x, n, f"the {name} torque", state)
-            for x, name in ((self.stall_torque, "stall"), (self.peak_torque, "peak"))
-        )
-        ratio = state.v / gain(self.no_load_speed, n, "the no-load speed", state)
+        stall, peak, speed = self.gains(n, state, "stall_torque", "peak_torque", "no_load_speed")
+        ratio = state.v / speed
         upper, lower = jnp.clip(stall * (1 - ratio), 0, peak), -jnp.clip(stall * (1 + ratio), 0, peak)
-        width = None if self.width is None else gain(self.width, n, "the width", state)
-        return saturate(u, lower, upper, self.kind, width)
+        width = [] if self.width is None else self.gains(n, state, "width")
+        return saturate(u, self.kind, lower, upper, *width)
 
 
 class FirstOrderLag(AbstractActuator):
@@ -196,29 +190,28 @@ class FirstOrderLag(AbstractActuator):
 
         y_k = y_(k-1) + (1 - exp(-dt / T)) (u_k - y_(k-1))
 
-    The output in a step is the value at the step's end, so that a time constant of zero is no lag (MuJoCo:
-    `filterexact` with `actearly`). `dt` is the time between evaluations, that of the roll-out.
+    The output in a step is the value at the step's end, so a time constant of zero has no effect (MuJoCo: `filterexact`
+    with `actearly`).
     """
 
-    time_constant: Float[Array, "*#batch #nu"]
+    time_constant: Float[Array, "*#batch #nu"] = eqx.field(converter=as_leaf)
     """`T`, s."""
-    dt: Float[Array, ""]
-    """s."""
-    initial: Float[Array, "*#batch #nu"]
+    dt: Float[Array, ""] = eqx.field(converter=as_leaf)
+    """The time between evaluations, the time step of the roll-out, s."""
+    initial: Float[Array, "*#batch #nu"] = eqx.field(converter=as_leaf, default=0.0)
     """`y` before the first step."""
 
-    def __init__(self, time_constant: ArrayLike, dt: ArrayLike, initial: ArrayLike = 0.0):
-        self.time_constant, self.dt, self.initial = as_leaf(time_constant), as_leaf(dt), as_leaf(initial)
+    def __check_init__(self):
         require_values(lambda x: x >= 0, self.time_constant, "the time constant", "zero or positive")
         require_values(lambda x: x > 0, self.dt, "dt", "positive")
 
     def init(self, command: Any, state: State) -> Float[Array, "*batch nu"]:
         shape = _memory_shape("FirstOrderLag", command, state, self.time_constant, self.initial, self.dt[..., None])
-        return jnp.broadcast_to(gain(self.initial, shape[-1], "the initial output", state), shape)
+        return jnp.broadcast_to(self.gains(shape[-1], state, "initial")[0], shape)
 
     def __call__(self, carry: Any, command: Any, state: State, t: Any) -> tuple[Any, Float[Array, "*batch nu"]]:
         u = signal(command, carry.shape[-1], "FirstOrderLag", "efforts, as many as at the start", state)
-        T = gain(self.time_constant, u.shape[-1], "the time constant", state)
+        (T,) = self.gains(u.shape[-1], state, "time_constant")
         dt = self.dt.astype(u.dtype)[..., None]
         # The derivative of exp(-dt / T) at T = 0 is 0, but its factors are 0 and infinity.
         kept = jnp.where(T > 0, jnp.exp(-dt / jnp.where(T > 0, T, 1.0)), 0.0)
@@ -229,26 +222,22 @@ class FirstOrderLag(AbstractActuator):
 class Delay(AbstractActuator):
     """A dead time of a whole number of steps: `y_k = u_(k - steps)`, and `initial` before the first command arrives.
 
-    `steps` is static: another one is another program.
+    `steps` is static: another number compiles another program. **Raises** `ModelError` unless it is an integer of at
+    least 0; for a time use `round(time / dt)`.
     """
 
-    initial: Float[Array, "*#batch #nu"]
     steps: int = eqx.field(static=True)
+    initial: Float[Array, "*#batch #nu"] = eqx.field(converter=as_leaf, default=0.0)
 
-    def __init__(self, steps: int, initial: ArrayLike = 0.0):
-        """**Raises** `ModelError` unless `steps` is a whole number, at least 0."""
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-            raise ModelError(
-                f"a delay of {steps!r} steps: a whole number of at least 0 is needed; for a time, round(time / dt)"
-            )
-        self.initial, self.steps = as_leaf(initial), steps
+    def __check_init__(self):
+        require_positive_integer(self.steps, "the number of steps of a delay", least=0)
 
     def init(self, command: Any, state: State) -> Any:
-        """A ring of the last commands `[*batch, steps, nu]`, and where the oldest stands."""
+        """A ring of the last commands `[*batch, steps, nu]`, and the index of the oldest."""
         if not self.steps:
             return None
         shape = _memory_shape("Delay", command, state, self.initial)
-        initial = gain(self.initial, shape[-1], "the initial output", state)
+        (initial,) = self.gains(shape[-1], state, "initial")
         ring = jnp.broadcast_to(jnp.broadcast_to(initial, shape)[..., None, :], (*shape[:-1], self.steps, shape[-1]))
         return ring, jnp.zeros((), jnp.int32)
 
@@ -263,7 +252,9 @@ class Delay(AbstractActuator):
         return (ring, (oldest + 1) % self.steps), y
 
 
-def saturate(u: jax.Array, lower: jax.Array, upper: jax.Array, kind: Saturation, width: jax.Array | None) -> jax.Array:
+def saturate(
+    u: jax.Array, kind: Saturation, lower: jax.Array, upper: jax.Array, width: jax.Array | None = None
+) -> jax.Array:
     """`u` between `lower` and `upper`; see `EffortLimits`."""
     if kind == "clip":
         return jnp.clip(u, lower, upper)
@@ -284,24 +275,22 @@ def saturate(u: jax.Array, lower: jax.Array, upper: jax.Array, kind: Saturation,
 
 
 def dof_indices(model: Model, joints: Sequence[str]) -> tuple[int, ...]:
-    """Where the named joints stand in `v`. **Raises** `UnknownNameError`, `ModelError`."""
+    """The indices of the named joints in `v`. **Raises** `UnknownNameError`, `ModelError`."""
     if isinstance(joints, str):
         raise ModelError(f"joints is the string {joints!r}, but a sequence of names is needed: [{joints!r}]")
     return tuple(i for name in joints for i in range(model.nv)[model.v_index(name)])
 
 
-def _known(kind: Saturation, width: jax.Array | None) -> Saturation:
-    if kind not in _SATURATIONS:
-        raise ModelError(f"no saturation named {kind!r}; known: {', '.join(_SATURATIONS)}")
+def _require_saturation(kind: Saturation, width: jax.Array | None) -> None:
+    require_choice(kind, _SATURATIONS, "the kind of saturation")
     if (kind == "softclip") != (width is not None):
         raise ModelError("a width belongs to the saturation 'softclip', and only to it")
     if width is not None:
         require_values(lambda x: x > 0, width, "the width of a softclip", "positive")
-    return kind
 
 
 def _memory_shape(block: str, command: Any, state: State, *gains: jax.Array) -> tuple[int, ...]:
-    """Of what a block remembers: the command's, with the batch axes of the state and of the gains."""
+    """The shape of a block's memory: the command's, with the batch axes of the state and of the gains."""
     if not hasattr(command, "shape"):
         raise ShapeError(f"the command of {block} is {type(command).__name__!r}, but an array [..., nu] is needed")
     if not command.shape:

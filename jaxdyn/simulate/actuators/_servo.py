@@ -1,6 +1,4 @@
-"""Servos: torques from what a joint should do and what it does."""
-
-from __future__ import annotations
+"""Servos: torques in proportion to the errors of positions and velocities."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,23 +8,22 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn.joints import Topology, difference
 from jaxdyn.model import Model
-from jaxdyn.model._configuration import difference
-from jaxdyn.model._topology import Topology
 from jaxdyn.simulate._state import State
-from jaxdyn.simulate.actuators._actuator import AbstractMemorylessActuator, as_leaf, gain, signal
+from jaxdyn.simulate.actuators._actuator import AbstractMemorylessActuator, as_leaf, signal
 from jaxdyn.simulate.actuators._motor import dof_indices
-from jaxdyn.tree._rows import rows_of, to_leading
+from jaxdyn.tree import rows_of, to_leading
 
 
 class ServoCommand(eqx.Module):
-    """What a `PositionServo` follows. As commands of a roll-out its arrays have an axis of steps before the last."""
+    """The command of a `PositionServo`. In a roll-out its arrays have an axis of steps before the last."""
 
-    position: Float[Array, "*batch nq"]
+    position: Float[Array, "*#batch nq"]
     """Configuration of the servo's joints."""
-    velocity: Float[Array, "*batch nv"] | None = None
+    velocity: Float[Array, "*#batch nv"] | None = None
     """Zero where it is None."""
-    effort: Float[Array, "*batch nv"] | None = None
+    effort: Float[Array, "*#batch nv"] | None = None
     """Feed-forward torque, N m or N; zero where it is None."""
 
 
@@ -37,12 +34,13 @@ class PositionServo(AbstractMemorylessActuator):
 
     `(-)` is `Model.difference`, for joints with a quaternion the rotation vector in the moving body's axes from where
     it is to where it should be, at most half a turn; an angle is not wrapped. The gains are in N m/rad and N m s/rad,
-    or N/m and N s/m. The command is a `ServoCommand`, or its `position` alone. Joints that are not named have no servo,
-    and get no torque from here.
+    or N/m and N s/m. The command is a `ServoCommand`, or its `position` alone. Joints that are not named get no torque
+    from the servo.
 
     The torque is held over a step: for a degree of freedom that moves alone with the inertia `m`, `1 / (M^-1)_ii`, a
-    step must be shorter than about `2 m / kd` and `2 (m / kp)^(1/2)` to be stable. Larger dampings are for
-    `rollout(..., integrator="implicit_velocity", actuator_damping=servo.kd)`, which takes them at the end of the step.
+    step must be shorter than about `2 m / kd` and `2 (m / kp)^(1/2)` to be stable. For larger dampings use
+    `rollout(..., integrator="implicit_velocity", options=RolloutOptions(actuator_damping=servo.kd))`, which takes them
+    at the end of the step.
     """
 
     kp: Float[Array, "*#batch #nv"]
@@ -66,38 +64,38 @@ class PositionServo(AbstractMemorylessActuator):
         if not isinstance(command, ServoCommand):
             command = ServoCommand(command)
         n = self.topology.nv
-        kp, kd = gain(self.kp, n, "kp", state), gain(self.kd, n, "kd", state)
-        q = _filled(state.q, command.position, self.q_indices, "position", state)
+        kp, kd = self.gains(n, state, "kp", "kd")
+        q = _with_part(state.q, command.position, self.q_indices, "position", state)
         at_rest = jnp.zeros(n if self.v_indices is None else len(self.v_indices), state.v.dtype)
         velocity = at_rest if command.velocity is None else command.velocity
-        v = _filled(state.v, velocity, self.v_indices, "velocity", state)
+        v = _with_part(state.v, velocity, self.v_indices, "velocity", state)
         tau = kp * _difference(self.topology, state.q, q) + kd * (v - state.v)
         if command.effort is not None:
-            tau = tau + _filled(jnp.zeros_like(state.v), command.effort, self.v_indices, "effort", state)
+            tau = tau + _with_part(jnp.zeros_like(state.v), command.effort, self.v_indices, "effort", state)
         return tau
 
 
 class VelocityServo(AbstractMemorylessActuator):
     """Velocity servos, one for each degree of freedom: `tau = kv (v_d - v)`, with `kv` in N m s/rad or N s/m.
 
-    The command is `v_d` `[*batch, nv]`, or its part for the named joints; the others get no torque from here.
+    The command is `v_d` `[*batch, nv]`, or its part for the named joints; the others get no torque.
     """
 
     kv: Float[Array, "*#batch #nv"]
     v_indices: tuple[int, ...] | None = eqx.field(static=True)
 
     def __init__(self, model: Model, kv: ArrayLike, *, joints: Sequence[str] | None = None):
-        """As `PositionServo`."""
+        """`joints`: names of those that have a servo, as for `PositionServo`."""
         self.kv = as_leaf(kv)
         self.v_indices = None if joints is None else dof_indices(model, joints)
 
     def apply(self, command: Any, state: State) -> Float[Array, "*batch nv"]:
-        kv = gain(self.kv, state.v.shape[-1], "kv", state)
-        return kv * (_filled(state.v, command, self.v_indices, "velocity", state) - state.v)
+        (kv,) = self.gains(state.v.shape[-1], state, "kv")
+        return kv * (_with_part(state.v, command, self.v_indices, "velocity", state) - state.v)
 
 
-def _filled(present: jax.Array, part: Any, indices: tuple[int, ...] | None, name: str, state: State) -> jax.Array:
-    """`present` with `part` at `indices`; None: all of it."""
+def _with_part(present: jax.Array, part: Any, indices: tuple[int, ...] | None, name: str, state: State) -> jax.Array:
+    """`present` with `part` at `indices`, or just `part` if `indices` is None."""
     n = present.shape[-1] if indices is None else len(indices)
     part = signal(part, n, "a servo", f"its {name}, in the order of the model or of the servo's joints", state)
     if indices is None:

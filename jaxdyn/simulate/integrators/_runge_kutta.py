@@ -1,7 +1,5 @@
 """The classical Runge-Kutta step on the configuration manifold."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 
 from jaxdyn.algorithms import aba
@@ -9,20 +7,20 @@ from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
 
 
-def rk4_step(model: Model, state: State, tau, dt) -> State:
+def rk4_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
     """The classical fourth-order Runge-Kutta step with `tau` held constant, four evaluations of the dynamics.
 
-    In the chart around `state.q` (positions as they are, rotations by their exponential), where the equations are
-    those of a vector space: Munthe-Kaas, High order Runge-Kutta methods on manifolds, 1999. Fourth order on free and
-    ball joints too.
+    It works in the chart around `state.q` (positions as they are, rotations by their exponential), where the equations
+    are those of a vector space, and is of fourth order on free and ball joints too: Munthe-Kaas, High order Runge-Kutta
+    methods on manifolds, 1999.
 
-    `tau` `[*batch, nv]`, N m or N; `dt` a number, s.
+    `tau` `[*batch, nv]`, N m or N; `dt` a number, s; `f_ext` `[*batch, nb, 6]` as in `step`.
     """
     q0, v0 = state.q, state.v
 
     def rate(x, v):
         q = model.chart_point(q0, x)
-        return model.chart_rate(q, x, v), aba(model, q, v, tau)
+        return model.chart_rate(q, x, v), aba(model, q, v, tau, f_ext)
 
     x0 = jnp.zeros_like(v0)
     dx1, dv1 = rate(x0, v0)

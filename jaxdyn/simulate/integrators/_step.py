@@ -1,34 +1,17 @@
-"""The integrators by name, and single steps."""
+"""Single steps, and the checks that steps and roll-outs share."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._compile import compiled
-from jaxdyn._errors import ModelError, ShapeError, require_last_axes
-from jaxdyn._types import Velocity
-from jaxdyn.algorithms.recursions._algorithm import model_batch
+from jaxdyn._errors import ShapeError, broadcast_batches, require_last_axes
+from jaxdyn._types import Velocity, Wrenches
+from jaxdyn.algorithms.recursions import model_batch
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
-from jaxdyn.simulate.integrators._explicit_euler import euler_step
-from jaxdyn.simulate.integrators._implicit_velocity import implicit_velocity_step
-from jaxdyn.simulate.integrators._runge_kutta import rk4_step
-from jaxdyn.simulate.integrators._semi_implicit_euler import semi_implicit_euler_step
-from jaxdyn.simulate.integrators._variational_midpoint import midpoint_step
-
-type Integrator = Literal["euler", "semi_implicit_euler", "implicit_velocity", "midpoint", "rk4"]
-
-STEPS: dict[str, Callable[..., State]] = {
-    "euler": euler_step,
-    "semi_implicit_euler": semi_implicit_euler_step,
-    "implicit_velocity": implicit_velocity_step,
-    "midpoint": midpoint_step,
-    "rk4": rk4_step,
-}
+from jaxdyn.simulate.integrators._table import INTEGRATORS, Integrator, require_integrator
 
 
 @compiled("integrator", "substeps")
@@ -41,6 +24,7 @@ def step(
     integrator: Integrator = "semi_implicit_euler",
     substeps: int = 1,
     actuator_damping: Velocity | None = None,
+    f_ext: Wrenches | None = None,
 ) -> State:
     """The state after a time `dt` (s) under constant actuator torques `tau` `[*batch, nv]`.
 
@@ -48,71 +32,58 @@ def step(
 
     - `state`: `q` `[*batch, nq]`, `v` `[*batch, nv]`; batch axes broadcast.
     - `integrator`: `"euler"`, explicit; `"semi_implicit_euler"`; `"implicit_velocity"`, Euler, implicit in damping;
-      `"midpoint"`, variational; `"rk4"`, Runge-Kutta. Of orders 1, 1, 1, 2 and 4; all stay on the manifold.
+      `"midpoint"`, variational; `"rk4"`, Runge-Kutta. Their orders are 1, 1, 1, 2 and 4; all stay on the manifold.
     - `substeps`: equal steps of the integrator in `dt`.
-    - `actuator_damping` `[*batch, nv]`, N m s/rad or N s/m: by how much the actuators' torques fall with the velocity;
-      `tau` is what they are at `state`, and `"implicit_velocity"`, which alone takes it, corrects them to the end of
-      the step.
+    - `actuator_damping` `[*batch, nv]`, N m s/rad or N s/m: the rate at which the actuators' torques fall with the
+      velocity. `tau` is their value at `state`, and `"implicit_velocity"`, the only integrator that takes it, corrects
+      them to the end of the step.
+    - `f_ext` `[*batch, nb, 6]`: external wrenches `[force, moment]` on the bodies in N and N m, in world axes, acting
+      at the origin of each body's frame; constant over the step while the origins move.
 
     **Raises** `ModelError` for another integrator or number of substeps, `ShapeError` where a shape does not fit.
     """
-    checked_scheme(integrator, substeps, actuator_damping is not None)
-    h = checked_dt(dt)
-    q, v, tau = (jnp.asarray(x) for x in (state.q, state.v, tau))
-    arrays = [("state.q", q, "nq"), ("state.v", v, "nv"), ("tau", tau, "nv")]
-    if actuator_damping is not None:
-        actuator_damping = jnp.asarray(actuator_damping)
-        arrays.append(("actuator_damping", actuator_damping, "nv"))
-    for name, x, size in arrays:
-        require_last_axes(x, (getattr(model, size),), name, f"{size} = {getattr(model, size)} for this model")
-    batch = common_batch(model, **{name: x.shape[:-1] for name, x, _ in arrays})
-    dtype = jnp.result_type(model.dtype, q, v, tau)
-    start = State(*(jnp.broadcast_to(x, (*batch, x.shape[-1])).astype(dtype) for x in (q, v)))
-    return advance(model, start, tau.astype(dtype), h.astype(dtype), integrator, substeps, actuator_damping)
+    require_integrator(integrator, substeps, actuator_damping=actuator_damping is not None)
+    nv = (model.nv,)
+    inputs = {"tau": (tau, nv), "actuator_damping": (actuator_damping, nv), "f_ext": (f_ext, (model.nb, 6))}
+    start, (tau, actuator_damping, f_ext) = common_form(model, state, inputs)
+    return advance(model, start, tau, time_step(dt, start), f_ext, integrator, substeps, actuator_damping)
 
 
-def advance(model: Model, state: State, tau, dt, integrator: str, substeps: int, actuator_damping: Any) -> State:
-    """`step` without checks, for states that have all batch axes."""
-    options = () if actuator_damping is None else (actuator_damping,)
-    one = STEPS[integrator]
-    if substeps == 1:
-        return one(model, state, tau, dt, *options)
+def advance(
+    model: Model, state: State, tau, dt, f_ext, integrator: str, substeps: int = 1, actuator_damping: Any = None
+) -> State:
+    """`step` without checks, for a state that has all batch axes."""
+    options = {} if actuator_damping is None else {"actuator_damping": actuator_damping}
 
-    def sub(state: State, _):
-        return one(model, state, tau, dt / substeps, *options), None
+    def substep(state: State, _):
+        return INTEGRATORS[integrator](model, state, tau, dt / substeps, f_ext, **options), None
 
-    return lax.scan(sub, state, length=substeps)[0]
-
-
-def checked_scheme(integrator: str, substeps: int, actuator_damping: bool) -> None:
-    """**Raises** `ModelError` for what is no scheme."""
-    if integrator not in STEPS:
-        raise ModelError(f"no integrator named {integrator!r}; known: {', '.join(STEPS)}")
-    positive(substeps, "substeps")
-    if actuator_damping and integrator != "implicit_velocity":
-        raise ModelError(f"{integrator!r} takes no actuator_damping; use integrator='implicit_velocity'")
+    return substep(state, None)[0] if substeps == 1 else lax.scan(substep, state, length=substeps)[0]
 
 
-def positive(number, name: str) -> int:
-    """**Raises** `ModelError` unless it is a positive whole number, known while tracing."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ModelError(f"{name} is {number!r}; a positive int is needed, known while tracing")
-    return number
+def common_form(model: Model, state: State, inputs: dict[str, tuple[Any, tuple[int, ...]]]) -> tuple[State, list[Any]]:
+    """The state with all batch axes, and the inputs, as arrays in the precision of the dynamics.
+
+    `inputs` has for each name an array, or None, and the shape of its axes that are not batch axes. **Raises**
+    `ShapeError` if an array has other axes, or if the batch axes do not broadcast.
+    """
+    arguments = {"state.q": (state.q, (model.nq,)), "state.v": (state.v, (model.nv,)), **inputs}
+    sizes = f"nq = {model.nq}, nv = {model.nv}, nb = {model.nb} for this model"
+    arrays, batches = {}, {"model": model_batch(model)}
+    for name, (value, axes) in arguments.items():
+        if value is not None:
+            arrays[name] = x = jnp.asarray(value)
+            require_last_axes(x, axes, name, sizes)
+            batches[name] = x.shape[: x.ndim - len(axes)]
+    batch, dtype = broadcast_batches(batches), jnp.result_type(model.dtype, *arrays.values())
+    arrays = {name: x.astype(dtype) for name, x in arrays.items()}
+    start = State(*(jnp.broadcast_to(x, (*batch, x.shape[-1])) for x in (arrays["state.q"], arrays["state.v"])))
+    return start, [arrays.get(name) for name in inputs]
 
 
-def checked_dt(dt):
-    """As an array. **Raises** `ShapeError` unless it is one number."""
+def time_step(dt, state: State):
+    """`dt` as an array in the precision of `state`. **Raises** `ShapeError` unless it is one number."""
     dt = jnp.asarray(dt)
     if dt.shape != ():
         raise ShapeError(f"dt has shape {dt.shape}, but all elements of a batch share one step: give a number (s)")
-    return dt if jnp.issubdtype(dt.dtype, jnp.floating) else dt.astype(jnp.result_type(float))
-
-
-def common_batch(model: Model, **batches: tuple[int, ...]) -> tuple[int, ...]:
-    """The batch axes of everything. **Raises** `ShapeError`, which names all of them, where they do not broadcast."""
-    every: dict[str, tuple[int, ...]] = {**batches, "model": model_batch(model)}
-    try:
-        return jnp.broadcast_shapes(*every.values())
-    except ValueError:
-        shown = ", ".join(f"{name} {list(shape)}" for name, shape in every.items())
-        raise ShapeError(f"the leading batch axes do not broadcast: {shown}") from None
+    return dt.astype(state.v.dtype)

@@ -10,7 +10,7 @@ from scipy.interpolate import BSpline
 from scipy.linalg import null_space
 
 from jaxdyn._errors import DataError
-from jaxdyn.sysid.recordings._recording import Recording
+from jaxdyn.sysid.recordings import Recording
 
 type Kind = Literal["fourier", "spline"]
 
@@ -23,14 +23,14 @@ class JointTrajectory:
 
     - `"fourier"`: a constant and `size` harmonics of `1 / duration` (Swevers et al., Optimal robot excitation and
       identification, IEEE T-RA 1997), periodic, so that it may be repeated to average measurements;
-    - `"spline"`: a quintic spline of `size` equal pieces, at rest at its end, too.
+    - `"spline"`: a quintic spline of `size` equal pieces, which also ends at rest.
     """
 
     kind: Kind
     duration: float
     """s."""
     size: int
-    """Harmonics, or pieces."""
+    """The number of harmonics or pieces."""
     coefficients: np.ndarray
     """`[K, nv]`, rad or m."""
 
@@ -40,7 +40,7 @@ class JointTrajectory:
         return q, v, a
 
     def sampled(self, rate: float, periods: int = 1) -> Recording:
-        """As a recording without torques, `rate` samples per second; a Fourier series for several periods.
+        """A recording without torques, with `rate` samples per second, of one period or, for a Fourier series, several.
 
         **Raises** `DataError` for several periods of a spline.
         """
@@ -51,15 +51,15 @@ class JointTrajectory:
 
 
 def basis(kind: Kind, duration: float, size: int, t: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`[n, K]`: what multiplies the coefficients in position, velocity and acceleration."""
+    """The matrices `[n, K]` that take coefficients to positions, velocities and accelerations at times `t` `[n]`."""
     t = np.asarray(t, np.float64)
     if kind == "fourier":
-        # Scaled so that coefficients of a size are velocities of a size.
+        # The scale makes equal coefficients equal velocities.
         k = np.arange(1, size + 1)
         w = 2 * np.pi / duration * k
         s, c = np.sin(np.outer(t, w)), np.cos(np.outer(t, w))
         parts = ((s / k, c / k), (w * c / k, -w * s / k), (-(w**2) * s / k, -(w**2) * c / k))
-        # From rest: the sines' velocities and the cosines' accelerations vanish at t = 0.
+        # The motion starts at rest: the sines' velocities and the cosines' accelerations vanish at t = 0.
         sines, cosines = null_space(np.ones((1, size))), null_space(1.0 * k[None])
         moving = [np.concatenate([x @ sines, y @ cosines], axis=-1) for x, y in parts]
         constant = np.zeros((len(t), 1))
@@ -69,24 +69,23 @@ def basis(kind: Kind, duration: float, size: int, t: np.ndarray) -> tuple[np.nda
         raise DataError(f"the spline trajectory lasts from 0 to {duration:g} s; asked for {t.min():g} to {t.max():g} s")
     knots = np.concatenate([np.zeros(_DEGREE), np.linspace(0, duration, size + 1), np.full(_DEGREE, duration)])
     spline = BSpline(knots, np.eye(size + _DEGREE), _DEGREE)
-    at = np.clip(t, 0.0, duration)
     out = []
     for order in range(3):
-        B = spline(at, order)
-        # At rest where three control points coincide.
+        B = spline(np.clip(t, 0.0, duration), order)
+        # The motion is at rest where three control points coincide.
         out.append(np.concatenate([B[:, :3].sum(axis=1)[:, None], B[:, 3:-3], B[:, -3:].sum(axis=1)[:, None]], axis=-1))
     return out[0], out[1], out[2]
 
 
 def least_size(kind: Kind) -> int:
-    """The smallest `size` that leaves something to choose."""
+    """The smallest `size` for which motions differ."""
     return 2 if kind == "fourier" else 3
 
 
-def middle(kind: Kind, coefficients: np.ndarray) -> np.ndarray:
-    """The coefficients `[..., K, nv]` of a robot that stays where the given trajectory has its middle."""
+def stationary(kind: Kind, coefficients: np.ndarray) -> np.ndarray:
+    """The coefficients `[..., K, nv]` of the posture in the middle of a trajectory."""
+    if kind == "spline":
+        return np.broadcast_to(coefficients.mean(axis=-2, keepdims=True), coefficients.shape).copy()
     out = np.zeros_like(coefficients)
-    if kind == "fourier":
-        out[..., 0, :] = coefficients[..., 0, :]
-        return out
-    return out + coefficients.mean(axis=-2, keepdims=True)
+    out[..., 0, :] = coefficients[..., 0, :]
+    return out

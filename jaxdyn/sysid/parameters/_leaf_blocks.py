@@ -13,51 +13,45 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, UnknownNameError, look_up
-from jaxdyn.model import Model
+from jaxdyn.model import LEAVES, Model
 from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.sysid.parameters._block import (
     AbstractBlock,
     AbstractChoice,
     Claims,
+    ScaledEntries,
+    chosen_names,
     entries,
     known_entries,
     leaf_name,
     leaf_number,
     model_field,
     model_of,
-    root_of_divergence,
     with_entries,
 )
 
 type Where = str | Callable[[Any], Any]
 """The name of a field of the model, or a function that picks one array of the robot, as in `equinox.tree_at`."""
 
-# The rows of a field that belong to a joint, by what the field has a row for.
-_PER_VELOCITY = ("armature", "damping", "friction", "friction_velocity", "stiffness", "velocity_limit", "effort_limit")
-_PER_COORDINATE = ("spring_reference", "position_lower", "position_upper")
-_PER_JOINT = ("joint_placement",)
-_PER_MIMIC = ("mimic_multiplier", "mimic_offset")
-_INERTIAS = ("inertial_parameters", "attached_parameters")
-
 
 @dataclasses.dataclass(frozen=True)
 class Positive(AbstractChoice):
-    """Entries that stay positive: `e^x` times those of the reference. Friction, damping, armature, stiffness, gears.
+    """Entries that stay positive are free: friction, damping, armature, stiffness, gears. The reference's entries are
+    multiplied by `e^x`.
 
-    The pull toward the reference is `r - log r - 1` for the ratio `r` of each entry. A shared number has that of all
-    of its entries.
+    The pull toward the reference is `r - log r - 1` for the ratio `r` of each entry.
     """
 
     where: Where
     joints: Sequence[str] | None = None
-    """Of which joints, by name, for fields of the model that belong to joints; None: of all."""
+    """Names of joints, for fields of the model that belong to joints; None: all."""
     at: Any = None
-    """Which entries: an index into the array, such as `0`, `slice(2)` or a mask; None: all."""
+    """An index of entries of the array, such as `0`, `slice(2)` or a mask; None: all."""
     shared: bool = False
     """One number for all of the entries."""
 
     def bind(self, tree: Any) -> AbstractBlock:
-        leaf, flat, names = _selected(self, tree)
+        leaf, flat, names = _select(self, tree)
         values = known_entries(tree, leaf, flat)
         if values is not None and not np.all(values > 0):
             bad = [name for name, x in zip(names, values, strict=True) if not x > 0]
@@ -66,59 +60,50 @@ class Positive(AbstractChoice):
                 "a positive value of the size that is expected (model.with_joint_friction, with_armature), leave it "
                 "out with joints=[...] or at=..., or take Additive"
             )
-        return _Leaf(
-            names=(f"log {_joined(names)}",) if self.shared else tuple(f"log {name}" for name in names),
-            claims=frozenset((leaf, int(i)) for i in flat),
-            leaf=leaf,
-            flat=tuple(flat.tolist()),
-            shared=self.shared,
-            scale=None,
-        )
+        shared = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        places = [(leaf, int(i), 0 if self.shared else k) for k, i in enumerate(flat)]
+        if self.shared:
+            return ScaledEntries((f"log {shared}",), places, float(len(flat)))
+        return ScaledEntries(tuple(f"log {name}" for name in names), places)
 
 
 @dataclasses.dataclass(frozen=True)
 class Additive(AbstractChoice):
-    """Entries that may have any value: `scale x` more than those of the reference. Gravity, offsets, spring references.
+    """Entries that may have any value are free: gravity, offsets, spring references. The reference's entries have
+    `scale x` added.
 
     The pull toward the reference is half of the square of `x`, so `scale`, in the unit of the entries, says how far
-    from the reference they are expected. Inertias and placements have blocks of their own, which keep them what they
-    are; of a joint's axis only the direction counts.
+    from the reference they are expected. Inertias and placements have choices of their own, which keep them valid; only
+    the direction of a joint's axis counts.
     """
 
     where: Where
     scale: float = 1.0
     joints: Sequence[str] | None = None
-    """Of which joints, by name, for fields of the model that belong to joints; None: of all."""
+    """Names of joints, for fields of the model that belong to joints; None: all."""
     at: Any = None
-    """Which entries: an index into the array, such as `0`, `slice(2)` or a mask; None: all."""
+    """An index of entries of the array, such as `0`, `slice(2)` or a mask; None: all."""
 
     def bind(self, tree: Any) -> AbstractBlock:
         if not 0 < self.scale < np.inf:
             raise ModelError(f"Additive: scale is {self.scale}; a positive number in the unit of the entries is needed")
-        leaf, flat, names = _selected(self, tree)
-        return _Leaf(
-            names=names,
-            claims=frozenset((leaf, int(i)) for i in flat),
-            leaf=leaf,
-            flat=tuple(flat.tolist()),
-            shared=False,
-            scale=float(self.scale),
-        )
+        leaf, flat, names = _select(self, tree)
+        return _ShiftedEntries(names, frozenset((leaf, int(i)) for i in flat), leaf, tuple(flat.tolist()), self.scale)
 
 
 @dataclasses.dataclass(frozen=True)
 class LinkLength(AbstractChoice):
-    """The distance of joints from the joint before them: the positions in `joint_placement` are those of the reference
-    times `e^x`, their directions stay. The pull toward the reference is as in `Positive`, once for each number."""
+    """The distance of joints from the joint before them is free: the reference's positions in `joint_placement` are
+    multiplied by `e^x`. The pull toward the reference is as in `Positive`, once for each number."""
 
     joints: Sequence[str] | None = None
-    """By name; None: all."""
+    """Names of the joints; None: all."""
     shared: bool = False
     """One number for all of them."""
 
     def bind(self, tree: Any) -> AbstractBlock:
         model = model_of(tree)
-        joints = _chosen_joints(model, self.joints, "LinkLength")
+        joints = chosen_names(self.joints, model.joint_names, "joint", "LinkLength")
         leaf = leaf_number(tree, model_field("joint_placement"), "joint_placement")
         places = model.joint_placement
         if not isinstance(places, Tracer):
@@ -129,39 +114,34 @@ class LinkLength(AbstractChoice):
                     "distance of zero; leave it out with joints=[...], or take Placement"
                 )
         names = tuple(f"log length to {model.joint_names[i]}" for i in joints)
-        return _Lengths(
-            names=("log length",) if self.shared else names,
-            claims=frozenset((leaf, 7 * i + k) for i in joints for k in range(3)),
-            leaf=leaf,
-            joints=joints,
-            shared=self.shared,
-        )
+        places = [(leaf, 7 * i + c, 0 if self.shared else k) for k, i in enumerate(joints) for c in range(3)]
+        return ScaledEntries(("log length",) if self.shared else names, places)
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement(AbstractChoice):
-    """Where joints are in the body before them: shifts of their positions, in its axes, and rotation vectors about
-    those of the reference, in the axes of the joint.
+    """The placement of joints in the body before them is free: shifts of their positions, in its axes, and rotation
+    vectors of less than half a turn from the reference's rotations, in the axes of the joint.
 
-    Rotations by less than half a turn are reached, once each. The pull toward the reference is half of the sum of the
-    squares of the shifts over `length` and of the rotation vectors over `angle`.
+    The pull toward the reference is half of the sum of the squares of the shifts over `length` and of the rotation
+    vectors over `angle`.
     """
 
     joints: Sequence[str] | None = None
-    """By name; None: all."""
+    """Names of the joints; None: all."""
     position: bool = True
     rotation: bool = True
     length: float = 0.1
-    """m: how far off positions are expected; the unit of their numbers."""
+    """Expected error of positions, m; the unit of their numbers."""
     angle: float = 0.1
-    """rad: the same of rotations."""
+    """Expected error of rotations, rad; the unit of their numbers."""
 
     def bind(self, tree: Any) -> AbstractBlock:
         model = model_of(tree)
-        joints = _chosen_joints(model, self.joints, "Placement")
+        joints = chosen_names(self.joints, model.joint_names, "joint", "Placement")
         leaf = leaf_number(tree, model_field("joint_placement"), "joint_placement")
         if not (self.position or self.rotation):
-            raise ModelError("Placement: neither position nor rotation is free")
+            raise ModelError("Placement: neither position nor rotation is free; choose one of them")
         if not (0 < self.length < np.inf and 0 < self.angle < np.inf):
             raise ModelError(f"Placement: length {self.length} and angle {self.angle} must be positive")
         parts = [*(("x", "y", "z") if self.position else ()), *(("rx", "ry", "rz") if self.rotation else ())]
@@ -176,51 +156,23 @@ class Placement(AbstractChoice):
         )
 
 
-class _Leaf(AbstractBlock):
+class _ShiftedEntries(AbstractBlock):
     names: tuple[str, ...] = eqx.field(static=True)
     claims: Claims = eqx.field(static=True)
     leaf: int = eqx.field(static=True)
     flat: tuple[int, ...] = eqx.field(static=True)
-    shared: bool = eqx.field(static=True)
-    scale: float | None = eqx.field(static=True)
-    """None: by the logarithm."""
+    scale: float = eqx.field(static=True)
 
     def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
         flat = np.array(self.flat)
-        before = entries(reference, self.leaf, flat)
-        values = before * jnp.exp(x) if self.scale is None else before + self.scale * x
-        return with_entries(tree, self.leaf, flat, values)
+        return with_entries(tree, self.leaf, flat, entries(reference, self.leaf, flat) + self.scale * x)
 
     def coordinates(self, reference: Any, tree: Any) -> jax.Array:
-        flat = np.array(self.flat)[: self.size]
-        before, now = entries(reference, self.leaf, flat), entries(tree, self.leaf, flat)
-        return jnp.log(now / before) if self.scale is None else (now - before) / self.scale
+        before, now = (entries(t, self.leaf, np.array(self.flat)) for t in (reference, tree))
+        return (now - before) / self.scale
 
     def pull(self, x: jax.Array) -> jax.Array:
-        if self.scale is not None:
-            return x / np.sqrt(2.0)
-        return root_of_divergence(x) * (np.sqrt(float(len(self.flat))) if self.shared else 1.0)
-
-
-class _Lengths(AbstractBlock):
-    names: tuple[str, ...] = eqx.field(static=True)
-    claims: Claims = eqx.field(static=True)
-    leaf: int = eqx.field(static=True)
-    joints: tuple[int, ...] = eqx.field(static=True)
-    shared: bool = eqx.field(static=True)
-
-    def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
-        flat = _positions(self.joints)
-        before = entries(reference, self.leaf, flat).reshape(-1, 3)
-        return with_entries(tree, self.leaf, flat, (before * jnp.exp(x)[:, None]).reshape(-1))
-
-    def coordinates(self, reference: Any, tree: Any) -> jax.Array:
-        flat = _positions(self.joints[: self.size])
-        before, now = (entries(t, self.leaf, flat).reshape(-1, 3) for t in (reference, tree))
-        return 0.5 * jnp.log((now * before).sum(axis=-1) ** 2 / (before * before).sum(axis=-1) ** 2)
-
-    def pull(self, x: jax.Array) -> jax.Array:
-        return root_of_divergence(x)
+        return x / np.sqrt(2.0)
 
 
 class _Placements(AbstractBlock):
@@ -232,7 +184,7 @@ class _Placements(AbstractBlock):
     angle: float | None = eqx.field(static=True)
 
     def _split(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Shifts and rotation vectors, in their units; what is not free has no columns."""
+        """Return shifts and rotation vectors, in their units; those that are not free have no columns."""
         rows = x.reshape(len(self.joints), -1)
         n = 0 if self.length is None else 3
         return rows[:, :n], rows[:, n:]
@@ -284,35 +236,24 @@ def _rotations(joints: Sequence[int]) -> np.ndarray:
     return (7 * np.array(joints)[:, None] + np.arange(3, 7)).reshape(-1)
 
 
-def _chosen_joints(model: Model, joints: Sequence[str] | None, what: str) -> tuple[int, ...]:
-    if isinstance(joints, str):
-        raise ModelError(f"{what}: joints is the string {joints!r}, but a sequence of names is needed: [{joints!r}]")
-    names = model.joint_names if joints is None else tuple(joints)
-    if not names or len(set(names)) < len(names):
-        raise ModelError(f"{what}: joints is {names}; different names, at least one, are needed")
-    return tuple(look_up(name, model.joint_names, "joint") for name in names)
-
-
-def _selected(choice: Positive | Additive, tree: Any) -> tuple[int, np.ndarray, tuple[str, ...]]:
-    """The leaf, its entries, and their names. **Raises** `ModelError`, `UnknownNameError`."""
-    what, model = type(choice).__name__, model_of(tree)
-    where = choice.where
+def _select(choice: Positive | Additive, tree: Any) -> tuple[int, np.ndarray, tuple[str, ...]]:
+    """Return the leaf, its chosen entries, and their names. **Raises** `ModelError`, `UnknownNameError`."""
+    what, model, where = type(choice).__name__, model_of(tree), choice.where
     if isinstance(where, str):
-        fields = [f.name for f in dataclasses.fields(model) if f.name != "topology"]
-        if where not in fields:
-            look_up(where, fields, "array of a model")
+        look_up(where, LEAVES, "array of a model")
         if getattr(model, where) is None:
             raise ModelError(f"{what}: the reference has no {where}; give it one, also if it is zero")
         where = model_field(where)
     leaf = leaf_number(tree, where, what)
     name = leaf_name(tree, leaf)
     field = name.removeprefix("model.")
-    if field in _INERTIAS:
+    columns = LEAVES[field].columns if field in LEAVES else None
+    if columns == 10:
         raise ModelError(
             f"{what}: the entries of {field} depend on each other, since no body has just any of them; take "
             "LogCholesky, FixedMass, InertiaScale or Payload"
         )
-    if field in ("joint_placement", "frame_placement") and choice.at is None:
+    if columns == 7 and choice.at is None:
         raise ModelError(
             f"{what}: {field} has unit quaternions; take Placement or LinkLength, or choose positions with at=..., "
             "such as (joint, slice(3))"
@@ -337,44 +278,39 @@ def _selected(choice: Positive | Additive, tree: Any) -> tuple[int, np.ndarray, 
 
 
 def _rows_of_joints(model: Model, field: str, joints: Sequence[str], what: str) -> np.ndarray:
+    """Return the rows of a field that belong to joints. **Raises** `ModelError`, `UnknownNameError`."""
     topology = model.topology
+    rows = LEAVES[field].rows if field in LEAVES else None
     if isinstance(joints, str):
         raise ModelError(f"{what}: joints is the string {joints!r}, but a sequence of names is needed: [{joints!r}]")
-    if field in _PER_VELOCITY:
-        rows = [i for name in joints for i in range(model.nv)[model.v_index(name)]]
-    elif field in _PER_COORDINATE:
-        rows = [i for name in joints for i in range(model.nq)[model.q_index(name)]]
-    elif field in _PER_JOINT:
-        rows = [topology.joint(name) for name in joints]
-    elif field in _PER_MIMIC:
+    if rows == "v":
+        return np.concatenate([np.arange(model.nv)[model.v_index(name)] for name in joints])
+    if rows == "q":
+        return np.concatenate([np.arange(model.nq)[model.q_index(name)] for name in joints])
+    if rows == "joint":
+        return np.array([topology.joint(name) for name in joints], int)
+    if rows == "mimic":
         followers = [topology.joint_names[i] for i, _ in topology.mimics]
-        rows = [look_up(name, followers, "joint that mimics another") for name in joints]
-    elif field in ("joint_axis", "joint_pitch"):
-        dofs = topology.axis_dofs if field == "joint_axis" else topology.helical_dofs
-        starts = topology.spanning.v_starts
-        rows = []
-        for name in joints:
-            i = topology.joint(name)
-            own = np.flatnonzero((dofs >= starts[i]) & (dofs < starts[i + 1])).tolist()
-            if not own:
-                raise UnknownNameError(f"{what}: joint {name!r} ({topology.joint_types[i]}) has no {field}")
-            rows += own
-    else:
+        return np.array([look_up(name, followers, "joint that mimics another") for name in joints], int)
+    if rows not in ("axis", "pitch"):
         raise ModelError(f"{what}: {field} does not belong to joints; choose its entries with at=...")
-    return np.array(rows, int)
+    dofs, starts = topology.axis_dofs if rows == "axis" else topology.helical_dofs, topology.spanning.v_starts
+    out: list[int] = []
+    for name in joints:
+        i = topology.joint(name)
+        of_joint = np.flatnonzero((dofs >= starts[i]) & (dofs < starts[i + 1])).tolist()
+        if not of_joint:
+            raise UnknownNameError(f"{what}: joint {name!r} ({topology.joint_types[i]}) has no {field}")
+        out += of_joint
+    return np.array(out, int)
 
 
 def _entry_name(model: Model, field: str, name: str, flat: int, shape: tuple[int, ...]) -> str:
-    topology = model.topology
-    starts = {**dict.fromkeys(_PER_VELOCITY, topology.v_starts), **dict.fromkeys(_PER_COORDINATE, topology.q_starts)}
-    if field in starts:
-        ends = np.array(starts[field])
-        joint = int(np.searchsorted(ends, flat, side="right")) - 1
-        several = ends[joint + 1] - ends[joint] > 1
-        return f"{field} of {model.joint_names[joint]}" + (f"[{flat - ends[joint]}]" if several else "")
+    rows = LEAVES[field].rows if field in LEAVES else None
+    if rows in ("q", "v"):
+        starts = np.array(model.topology.q_starts if rows == "q" else model.topology.v_starts)
+        joint = int(np.searchsorted(starts, flat, side="right")) - 1
+        several = starts[joint + 1] - starts[joint] > 1
+        return f"{field} of {model.joint_names[joint]}" + (f"[{flat - starts[joint]}]" if several else "")
     place = np.unravel_index(flat, shape) if shape else ()
     return name + (f"[{', '.join(str(int(i)) for i in place)}]" if place else "")
-
-
-def _joined(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, require_last_axes
-from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn._types import Array, ArrayLike, Bool, Float
 
 _MEANING = "m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz of a body about the origin of its frame"
 
@@ -23,7 +23,10 @@ def pseudo_inertia(parameters: ArrayLike) -> Float[Array, "*batch 4 4"]:
     `J` is positive definite (Wensing, Kim & Slotine, Linear matrix inequalities for physically consistent inertial
     parameter identification, RA-L 2018, section III). **Raises** `ShapeError` unless the last axis has length 10.
     """
-    p = _ten(parameters)
+    return _pseudo_inertia(_ten(parameters))
+
+
+def _pseudo_inertia(p: Any) -> Any:
     m, hx, hy, hz, xx, xy, yy, xz, yz, zz = (p[..., i] for i in range(10))
     half_trace = 0.5 * (xx + yy + zz)
     rows = (
@@ -32,24 +35,14 @@ def pseudo_inertia(parameters: ArrayLike) -> Float[Array, "*batch 4 4"]:
         (-xz, -yz, half_trace - zz, hz),
         (hx, hy, hz, m),
     )
-    return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
+    return _stack([_stack(row) for row in rows], axis=-2)
 
 
 def inertial_parameters_from_pseudo_inertia(J: ArrayLike) -> Float[Array, "*batch 10"]:
     """The inertial parameters `[*batch, 10]` of a pseudo-inertia `[*batch, 4, 4]`: `I = tr(Sigma) 1 - Sigma`."""
     J = jnp.asarray(J)
     require_last_axes(J, (4, 4), "J", "a pseudo-inertia [[Sigma, h], [h^T, m]]")
-    return parameters_of(J, jnp)
-
-
-def parameters_of(J: Any, xp: Any) -> Any:
-    """`inertial_parameters_from_pseudo_inertia` by the functions of `xp`: `numpy` or `jax.numpy`."""
-    xx, yy, zz = J[..., 0, 0], J[..., 1, 1], J[..., 2, 2]
-    parts = (
-        *(J[..., 3, 3], J[..., 0, 3], J[..., 1, 3], J[..., 2, 3]),
-        *(yy + zz, -J[..., 0, 1], xx + zz, -J[..., 0, 2], -J[..., 1, 2], xx + yy),
-    )
-    return xp.stack(parts, axis=-1)
+    return parameters_from_pseudo_inertia(J)
 
 
 def log_cholesky_factor(theta: ArrayLike) -> Float[Array, "*batch 4 4"]:
@@ -66,21 +59,7 @@ def log_cholesky_factor(theta: ArrayLike) -> Float[Array, "*batch 4 4"]:
     """
     theta = jnp.asarray(theta)
     require_last_axes(theta, (10,), "theta", "log-Cholesky coordinates alpha, d1, d2, d3, s12, s23, s13, t1, t2, t3")
-    return factor_of_coordinates(theta, jnp)
-
-
-def factor_of_coordinates(theta: Any, xp: Any) -> Any:
-    """`log_cholesky_factor` by the functions of `xp`: `numpy` or `jax.numpy`."""
-    alpha, d1, d2, d3, s12, s23, s13, t1, t2, t3 = (theta[..., i] for i in range(10))
-    zero, one = xp.zeros_like(alpha), xp.ones_like(alpha)
-    rows = (
-        (xp.exp(d1), s12, s13, t1),
-        (zero, xp.exp(d2), s23, t2),
-        (zero, zero, xp.exp(d3), t3),
-        (zero, zero, zero, one),
-    )
-    U = xp.stack([xp.stack(row, axis=-1) for row in rows], axis=-2)
-    return xp.exp(alpha)[..., None, None] * U
+    return factor_from_coordinates(theta)
 
 
 def inertial_parameters_from_log_cholesky(theta: ArrayLike) -> Float[Array, "*batch 10"]:
@@ -111,18 +90,10 @@ def log_cholesky_from_inertial_parameters(parameters: ArrayLike) -> Float[Array,
                 f"inertial parameters{where}: no body has them (the pseudo-inertia is not positive definite), so they "
                 "have no log-Cholesky coordinates; take nearest_physical(parameters) if an approximation will do"
             )
-    J = pseudo_inertia(p)
-    m, t = J[..., 3, 3], J[..., :3, 3] / J[..., 3, 3, None]
-    covariance = J[..., :3, :3] / m[..., None, None] - t[..., :, None] * t[..., None, :]
-    # An upper factor is the lower one of the matrix with both axes reversed.
-    L = jnp.linalg.cholesky(covariance[..., ::-1, ::-1])
-    U = L[..., ::-1, ::-1]
-    diagonal = (jnp.log(U[..., i, i]) for i in range(3))
-    parts = (0.5 * jnp.log(m), *diagonal, U[..., 0, 1], U[..., 1, 2], U[..., 0, 2], *(t[..., i] for i in range(3)))
-    return jnp.stack(parts, axis=-1)
+    return coordinates_from_factor(pseudo_factor(p))
 
 
-def is_physical(parameters: ArrayLike) -> Float[Array, "*batch"]:
+def is_physical(parameters: ArrayLike) -> Bool[Array, "*batch"]:
     """Whether a body (not confined to a plane) can have inertial parameters `[*batch, 10]`: `[*batch]` of bool.
 
     All eigenvalues of the `pseudo_inertia` are positive: a positive mass, positive principal moments, and each less
@@ -158,13 +129,8 @@ def nearest_physical(parameters: ArrayLike, margin: float = 0.01, minimum_mass: 
     floor = mass[..., None] * margin**2
     raised = jnp.maximum(values, floor)
     Sigma = (vectors * raised[..., None, :]) @ jnp.swapaxes(vectors, -1, -2) + mcc
-    J = jnp.concatenate(
-        [
-            jnp.concatenate([Sigma, (mass[..., None] * c)[..., :, None]], axis=-1),
-            jnp.concatenate([mass[..., None] * c, mass[..., None]], axis=-1)[..., None, :],
-        ],
-        axis=-2,
-    )
+    h = (mass[..., None] * c)[..., :, None]
+    J = jnp.block([[Sigma, h], [jnp.swapaxes(h, -1, -2), mass[..., None, None]]])
     within = (m >= minimum_mass) & jnp.all(values >= floor, axis=-1)
     return jnp.where(within[..., None], p, inertial_parameters_from_pseudo_inertia(J))
 
@@ -173,3 +139,96 @@ def _ten(parameters: ArrayLike) -> jax.Array:
     p = jnp.asarray(parameters)
     require_last_axes(p, (10,), "parameters", _MEANING)
     return p if jnp.issubdtype(p.dtype, jnp.floating) else p.astype(jnp.result_type(float))
+
+
+# The same on NumPy or JAX arrays, without checks. About a reference with the factor `U0`, the coordinates `theta` stand
+# for the pseudo-inertia `U0 U(theta) U(theta)^T U0^T`: upper-triangular matrices with a positive diagonal are a group.
+
+FACTOR_TANGENT = np.zeros((10, 4, 4))
+"""The derivative of `log_cholesky_factor` at zero."""
+FACTOR_TANGENT[0] = np.eye(4)
+for _k, _entry in enumerate([(0, 0), (1, 1), (2, 2), (0, 1), (1, 2), (0, 2), (0, 3), (1, 3), (2, 3)], 1):
+    FACTOR_TANGENT[(_k, *_entry)] = 1.0
+
+
+def _stack(parts: Any, axis: int = -1) -> Any:
+    return (np if isinstance(parts[0], np.ndarray) else jnp).stack(parts, axis=axis)
+
+
+def parameters_from_pseudo_inertia(J: Any) -> Any:
+    """The inertial parameters of `J` `[*batch, 4, 4]`, linear in it, `[*batch, 10]`."""
+    xx, yy, zz = J[..., 0, 0], J[..., 1, 1], J[..., 2, 2]
+    parts = (
+        *(J[..., 3, 3], J[..., 0, 3], J[..., 1, 3], J[..., 2, 3]),
+        *(yy + zz, -J[..., 0, 1], xx + zz, -J[..., 0, 2], -J[..., 1, 2], xx + yy),
+    )
+    return _stack(parts)
+
+
+def factor_from_coordinates(theta: Any) -> Any:
+    """`log_cholesky_factor`."""
+    xp = np if isinstance(theta, np.ndarray) else jnp
+    alpha, d1, d2, d3, s12, s23, s13, t1, t2, t3 = (theta[..., i] for i in range(10))
+    zero, one = xp.zeros_like(alpha), xp.ones_like(alpha)
+    rows = (
+        (xp.exp(d1), s12, s13, t1),
+        (zero, xp.exp(d2), s23, t2),
+        (zero, zero, xp.exp(d3), t3),
+        (zero, zero, zero, one),
+    )
+    return xp.exp(alpha)[..., None, None] * _stack([_stack(row) for row in rows], axis=-2)
+
+
+def coordinates_from_factor(U: Any) -> Any:
+    """The inverse of `log_cholesky_factor`, for upper-triangular `[*batch, 4, 4]` with a positive diagonal."""
+    scale = U[..., 3, 3]
+    V = U / scale[..., None, None]
+    parts = [jnp.log(scale), *(jnp.log(V[..., i, i]) for i in range(3))]
+    return jnp.stack([*parts, *(V[..., i, j] for i, j in ((0, 1), (1, 2), (0, 2), (0, 3), (1, 3), (2, 3)))], axis=-1)
+
+
+def pseudo_factor(parameters: Any) -> Any:
+    """The upper-triangular `U` `[*batch, 4, 4]` of the pseudo-inertia `U U^T`; NaN or an error if it has none."""
+    xp = np if isinstance(parameters, np.ndarray) else jnp
+    # An upper factor is the lower one of the matrix with both axes reversed.
+    return xp.linalg.cholesky(_pseudo_inertia(parameters)[..., ::-1, ::-1])[..., ::-1, ::-1]
+
+
+def divergence_of_factor(W: np.ndarray) -> np.ndarray:
+    """The divergence `tr(W W^T) - log det(W W^T) - 4` of the pseudo-inertia with the factor `U0 W` from the one with
+    `U0`, `[*batch]` (the Bregman divergence of `-log det`: Lee, Wensing & Park, Geometric robot dynamic identification,
+    T-RO 2020, section IV)."""
+    log_det = 2 * np.log(np.diagonal(W, axis1=-2, axis2=-1)).sum(axis=-1)
+    return np.sum(W**2, axis=(-2, -1)) - log_det - 4
+
+
+def divergence_slope(W: np.ndarray) -> np.ndarray:
+    """The derivative of `divergence_of_factor(W U(theta))` with respect to `theta` at zero, `[*batch, 10]`."""
+    log_det = 2 * np.trace(FACTOR_TANGENT, axis1=-2, axis2=-1)
+    return 2 * np.einsum("...ij,kij->...k", W.swapaxes(-1, -2) @ W, FACTOR_TANGENT) - log_det
+
+
+def divergence_metric() -> np.ndarray:
+    """The second derivative of the divergence with respect to the pseudo-inertia, in the coordinates about any point,
+    `[10, 10]`: `tr(J^-1 dJ J^-1 dJ) = |E + E^T|^2` for `dJ = U (E + E^T) U^T`, the same everywhere."""
+    symmetric = (FACTOR_TANGENT + FACTOR_TANGENT.swapaxes(-1, -2)).reshape(10, 16)
+    return symmetric @ symmetric.T
+
+
+def root_of_divergence(x: jax.Array) -> jax.Array:
+    """Return `r` with `r^2 = e^x - x - 1`, the divergence of the positive number `e^x` from 1, and the sign of `x`."""
+    small = jnp.abs(x) < 0.03
+    y = jnp.where(small, 1.0, x)
+    # (e^x - x - 1) / x^2 by its series near zero, where the difference has no digits.
+    series = 1 / 2 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720 + x * (1 / 5040 + x / 40320)))))
+    return x * jnp.sqrt(jnp.where(small, series, (jnp.expm1(y) - y) / y**2))
+
+
+def pull_of_coordinates(theta: jax.Array) -> jax.Array:
+    """Return terms whose squares sum to `divergence_of_factor(log_cholesky_factor(theta))`, `[*batch, 10]`.
+
+    Each element `e^z` of the factor's diagonal has the term `e^(2z) - 2z - 1`, those above it have their squares.
+    """
+    alpha = theta[..., :1]
+    diagonal = jnp.concatenate([alpha, alpha + theta[..., 1:4]], axis=-1)
+    return jnp.concatenate([root_of_divergence(2 * diagonal), jnp.exp(alpha) * theta[..., 4:]], axis=-1)

@@ -12,11 +12,11 @@ from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn._types import Array, Float
-from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, leaf_name, model_of
+from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, leaf_name, model_of, split_by_block
 
 
 class Parametrization(eqx.Module):
-    """What of a robot is free, as a smooth bijection from `size` unconstrained numbers.
+    """A smooth bijection from `size` unconstrained numbers, the free numbers, to robots.
 
     ```python
     p = Parametrization(model, LogCholesky(), Positive("damping"), Additive("gravity", at=2))
@@ -24,19 +24,19 @@ class Parametrization(eqx.Module):
     free = p.free(better)
     ```
 
-    The robot is a `Model`, or a pytree that has one as its attribute `model`, such as `Robot`. All zeros are the
-    reference, the robot that is given here; numbers are without units and of about the size of relative changes. A
-    pytree: `jax.vmap` maps over free numbers, and over parametrizations whose references differ
+    The robot is a `Model`, or a pytree that has one as its attribute `model`, such as `Robot`. All zeros stand for the
+    reference; numbers have no units and about the size of relative changes. A pytree: `jax.vmap` maps over free
+    numbers, and over parametrizations whose references differ
     (`equinox.filter_vmap(lambda model: Parametrization(model, ...))(models)`).
 
     **Arguments**
 
-    - `reference`: the robot, without batch axes, from which what is not free is taken.
+    - `reference`: the robot, without batch axes, which has the values of all entries that are not free.
     - `choices`: `LogCholesky`, `FixedMass`, `InertiaScale`, `Payload`, `Positive`, `Additive`, `LinkLength`,
       `Placement`, `Symmetric`.
 
-    **Raises** `ModelError` where two choices are about the same entry, where a reference has no coordinates (a body
-    that no distribution of mass is, friction of zero), and for batch axes; `UnknownNameError` for names.
+    **Raises** `ModelError` where two choices free the same entry, where a reference has no coordinates (an inertia that
+    no distribution of mass has, friction of zero), and for batch axes; `UnknownNameError` for names.
     """
 
     reference: Any
@@ -54,7 +54,7 @@ class Parametrization(eqx.Module):
         for choice in choices:
             if not isinstance(choice, AbstractChoice):
                 raise ModelError(
-                    f"{choice!r} says not what is free; give choices such as LogCholesky() or Positive('damping')"
+                    f"{choice!r} is not a choice of free entries; give LogCholesky() or Positive('damping')"
                 )
         reference = jax.tree.map(jnp.asarray, reference)
         blocks = tuple(choice.bind(reference) for choice in choices)
@@ -73,12 +73,12 @@ class Parametrization(eqx.Module):
 
     @property
     def size(self) -> int:
-        """How many numbers are free."""
+        """The number of free numbers."""
         return sum(block.size for block in self.blocks)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each of the free numbers is."""
+        """The names of the free numbers."""
         return tuple(name for block in self.blocks for name in block.names)
 
     def zeros(self) -> Float[Array, "size"]:
@@ -92,8 +92,8 @@ class Parametrization(eqx.Module):
     def free(self, model: Any) -> Float[Array, "size"]:
         """The free numbers of a robot: the inverse of `model`.
 
-        **Raises** `ModelError`, where values are known, for a robot that `model` cannot give: one that differs from the
-        reference in what is not free.
+        **Raises** `ModelError`, unless tracing, for a robot that differs from the reference in entries that are not
+        free.
         """
         if jax.tree.structure(model) != jax.tree.structure(self.reference):
             raise ModelError("the robot has another structure than the reference of the parametrization")
@@ -106,14 +106,14 @@ class Parametrization(eqx.Module):
             scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
             if a.shape != b.shape or not np.allclose(a, b, rtol=1e3 * eps, atol=1e3 * eps * scale, equal_nan=True):
                 raise ModelError(
-                    f"no free numbers give this robot: its {leaf_name(self.reference, i)} is other than the "
-                    "parametrization can make it. What is not free must be as in the reference"
+                    f"no free numbers give this robot: its {leaf_name(self.reference, i)} differs from the "
+                    "reference in entries that are not free"
                 )
         return x
 
     def moved(self, free: Float[Array, "size"], step: Float[Array, "size"]) -> Float[Array, "size"]:
-        """The free numbers of what has `step` for its numbers about the robot at `free`, as `about(...)` counts them:
-        steps in the units that the present robot has."""
+        """The free numbers of the robot that has the numbers `step` in the parametrization `about` the one at `free`:
+        steps in the units of the present robot."""
         return _moved(self, free, step)
 
     def about(self, model: Any) -> Parametrization:
@@ -122,20 +122,16 @@ class Parametrization(eqx.Module):
         new = jax.tree.map(jnp.asarray, model), jax.tree.map(lambda x: x.astype(dtype), self.blocks)
         return eqx.tree_at(lambda p: (p.reference, p.blocks), self, new)
 
-    def pull(self, free: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
-        """Residuals whose sum of squares is `divergence(free)`: regularization for least squares. Smooth, with a
-        derivative of full rank, so that with any weight no free number is left without an equation."""
+    def pull(self, free: Float[Array, "*batch size"]) -> Float[Array, "*batch terms"]:
+        """Residuals whose sum of squares is `divergence(free)`, to regularize least squares. Smooth, with a derivative
+        of full rank: with any weight every free number has an equation."""
         return self._batched(_pull, free)
 
     def divergence(self, free: Float[Array, "*batch size"]) -> Float[Array, "*batch"]:
-        """How far a robot is from the reference: the sum over the choices, each of which says what its part is. For
-        inertias it is the entropic divergence of pseudo-inertias, which depends on neither frames nor units (Lee,
-        Wensing & Park, Geometric robot dynamic identification, T-RO 2020), infinite at the edge of what is physical."""
+        """The divergence of a robot from the reference, summed over the choices. For inertias it is the entropic
+        divergence of pseudo-inertias, which does not depend on frames and units (Lee, Wensing & Park, Geometric robot
+        dynamic identification, T-RO 2020), and is infinite at the edge of the physical ones."""
         return jnp.sum(self.pull(free) ** 2, axis=-1)
-
-    def _parts(self, free: jax.Array) -> list[jax.Array]:
-        ends = np.cumsum([block.size for block in self.blocks])
-        return [free[end - block.size : end] for block, end in zip(self.blocks, ends, strict=True)]
 
     def _batched(self, function, free):
         free = jnp.asarray(free)
@@ -145,13 +141,13 @@ class Parametrization(eqx.Module):
         return function(self, free)
 
 
-# Compiled by themselves, for eager use; inside a user's `jit` they are parts of its program.
+# Compiled for eager use; inside a user's `jit` they are parts of its program.
 
 
 @eqx.filter_jit
 def _model(p: Parametrization, free: jax.Array) -> Any:
     tree = p.reference
-    for block, x in zip(p.blocks, p._parts(free), strict=True):
+    for block, x in zip(p.blocks, split_by_block(p.blocks, free), strict=True):
         tree = block.apply(p.reference, tree, x)
     return tree
 
@@ -165,11 +161,11 @@ def _free(p: Parametrization, model: Any) -> tuple[jax.Array, Any]:
 
 @eqx.filter_jit
 def _moved(p: Parametrization, free: jax.Array, step: jax.Array) -> jax.Array:
-    parts = zip(p.blocks, p._parts(free), p._parts(step), strict=True)
+    parts = zip(p.blocks, split_by_block(p.blocks, free), split_by_block(p.blocks, step), strict=True)
     return jnp.concatenate([block.moved(x, dx) for block, x, dx in parts])
 
 
 @eqx.filter_jit
 def _pull(p: Parametrization, free: jax.Array) -> jax.Array:
-    parts = zip(p.blocks, p._parts(free), strict=True)
+    parts = zip(p.blocks, split_by_block(p.blocks, free), strict=True)
     return jnp.concatenate([block.pull(x) for block, x in parts])

@@ -26,6 +26,7 @@ from jaxdyn.sysid.parameters._block import (
     leaf_number,
     model_field,
     model_of,
+    split_by_block,
     with_entries,
     with_model,
 )
@@ -36,25 +37,24 @@ from jaxdyn.sysid.parameters._log_cholesky import inertial_parameters_from_pseud
 
 @dataclasses.dataclass(frozen=True)
 class Symmetric(AbstractChoice):
-    """Bodies in pairs of mirror images, such as left and right legs: what is free is that of the first of each pair,
-    and the second has the mirror image of its inertia, and the same in its joint.
+    """Bodies in pairs of mirror images, such as left and right legs: entries of the first of each pair are free, and
+    the second has the mirror image of its inertia and the same joint.
 
-    A point of the first body, mirrored in the robot's plane of symmetry, is a point of the second when the robot stands
-    symmetrically. With `G = X2^-1 M X1` for the poses of both bodies then and the reflection `M`, pseudo-inertias are
-    mirrored by `J2 = G J1 G^T`, whatever the axes of the frames are.
+    With the poses `X1` and `X2` of both bodies when the robot stands symmetrically, the reflection `M` in the plane of
+    symmetry, and `G = X2^-1 M X1`, pseudo-inertias are mirrored by `J2 = G J1 G^T`, whatever the axes of the frames.
     """
 
     pairs: Sequence[tuple[str, str]]
-    """Names of bodies: of each pair the first is free."""
+    """Names of bodies; the first of each pair is free."""
     choices: Sequence[LogCholesky | FixedMass | Positive]
-    """What is free: `LogCholesky()` or `FixedMass()` for the bodies, `Positive("damping")` and the like for their
-    joints; without names they are for the first of all pairs."""
+    """Choices for the first bodies of the pairs: `LogCholesky()` or `FixedMass()` for the bodies, `Positive("damping")`
+    and the like for their joints."""
     normal: ArrayLike = (0.0, 1.0, 0.0)
-    """Of the plane of symmetry, through the world's origin."""
+    """Normal of the plane of symmetry, which goes through the world's origin."""
     q: ArrayLike | None = None
     """A configuration `[nq]` in which the robot stands symmetrically; None: the neutral one."""
     tolerance: float = 1e-3
-    """By how far the joints of a pair may miss each other's mirror image, m."""
+    """Largest distance of a joint from the mirror image of its partner, m."""
 
     def bind(self, tree: Any) -> AbstractBlock:
         model = model_of(tree)
@@ -78,9 +78,9 @@ class Symmetric(AbstractChoice):
                 copies += copied
             else:
                 bodies = [names[i] for i in firsts] if choice.bodies is None else choice.bodies
-                others = [name for name in bodies if look_up(name, names, "body") not in firsts]
-                if others:
-                    raise ModelError(f"Symmetric: {', '.join(others)} is not the first body of a pair")
+                bad = [name for name in bodies if look_up(name, names, "body") not in firsts]
+                if bad:
+                    raise ModelError(f"Symmetric: {', '.join(bad)} is not the first body of a pair")
                 block = dataclasses.replace(choice, bodies=tuple(bodies)).bind(tree)
                 mirrored += [k for k, first in enumerate(firsts) if (number, 10 * first) in block.claims]
             blocks.append(block)
@@ -103,18 +103,14 @@ class _Mirrored(AbstractBlock):
     claims: Claims = eqx.field(static=True)
     blocks: tuple[AbstractBlock, ...]
     pairs: tuple[tuple[int, int], ...] = eqx.field(static=True)
-    """Of the bodies whose inertias are mirrored."""
+    """The bodies whose inertias are mirrored."""
     mirror: jax.Array
     """`[pairs, 4, 4]`: `G`."""
     copies: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
-    """A leaf, the entry that is copied, and where to."""
-
-    def _parts(self, x: jax.Array) -> list[jax.Array]:
-        ends = np.cumsum([block.size for block in self.blocks])
-        return [x[end - block.size : end] for block, end in zip(self.blocks, ends, strict=True)]
+    """Leaf, entry, and the entry to which it is copied."""
 
     def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
-        for block, part in zip(self.blocks, self._parts(x), strict=True):
+        for block, part in zip(self.blocks, split_by_block(self.blocks, x), strict=True):
             tree = block.apply(reference, tree, part)
         if self.pairs:
             model = model_of(tree)
@@ -132,25 +128,25 @@ class _Mirrored(AbstractBlock):
         return jnp.concatenate([block.coordinates(reference, tree) for block in self.blocks])
 
     def moved(self, x: jax.Array, step: jax.Array) -> jax.Array:
-        parts = zip(self.blocks, self._parts(x), self._parts(step), strict=True)
+        parts = zip(self.blocks, split_by_block(self.blocks, x), split_by_block(self.blocks, step), strict=True)
         return jnp.concatenate([block.moved(a, b) for block, a, b in parts])
 
     def pull(self, x: jax.Array) -> jax.Array:
         # Both of a pair are as far from the reference.
-        pulls = [block.pull(part) for block, part in zip(self.blocks, self._parts(x), strict=True)]
+        pulls = [block.pull(part) for block, part in zip(self.blocks, split_by_block(self.blocks, x), strict=True)]
         return np.sqrt(2.0) * jnp.concatenate(pulls)
 
 
 def _joint_block(choice: Positive, tree: Any, model: Model, pairs: Sequence[tuple[int, ...]]):
-    """The block for the joints of the first bodies, and what it copies to those of the second."""
+    """Return the block for the joints of the first bodies, and the entries to copy to the second bodies' joints."""
     joints = model.joint_names
     partner = {joints[first]: joints[second] for first, second in pairs}
     if choice.at is not None:
         raise ModelError("Symmetric: Positive(..., at=...) cannot be mirrored; choose joints")
     chosen = tuple(partner) if choice.joints is None else tuple(choice.joints)
-    others = [name for name in chosen if name not in partner]
-    if others:
-        raise ModelError(f"Symmetric: {', '.join(others)} does not move the first body of a pair")
+    bad = [name for name in chosen if name not in partner]
+    if bad:
+        raise ModelError(f"Symmetric: {', '.join(bad)} does not move the first body of a pair")
     block = dataclasses.replace(choice, joints=chosen).bind(tree)
     leaf = next(iter(block.claims))[0]
     field = leaf_name(tree, leaf).removeprefix("model.")
@@ -167,7 +163,7 @@ def _joint_block(choice: Positive, tree: Any, model: Model, pairs: Sequence[tupl
 
 
 def _mirrors(model: Model, pairs: Sequence[tuple[int, ...]], choice: Symmetric) -> jax.Array:
-    """`G` `[pairs, 4, 4]`. **Raises** `ModelError` where the joints are no mirror images."""
+    """Return `G` `[pairs, 4, 4]`. **Raises** `ModelError` where the joints are not mirror images."""
     n = np.asarray(choice.normal, float)
     if n.shape != (3,) or not np.isfinite(n).all() or not np.any(n):
         raise ModelError(f"Symmetric: normal is {choice.normal!r}; a vector of length 3 that is not zero is needed")

@@ -16,22 +16,17 @@ class Dataset:
     """Files with known content."""
 
     name: str
-    """Also of the folder that holds them."""
+    """Name, also that of the folder with the files."""
     files: Mapping[str, str]
-    """The SHA-256, in hexadecimal, of each file by its path in the folder."""
+    """SHA-256, in hexadecimal, of each file by its path in the folder."""
     description: str
     source: str
-    """Where the data come from."""
     license: str
     url: str | None = None
-    """Of the folder, without the file's path; None where the source has the data in another form only."""
+    """Address of the folder; None if the source has the data in another form only."""
 
 
-def _known(*datasets: Dataset) -> dict[str, Dataset]:
-    return {x.name: x for x in datasets}
-
-
-_DATASETS = _known(
+_ALL = (
     Dataset(
         "panda_exciting",
         {
@@ -72,15 +67,16 @@ _DATASETS = _known(
         "BSD-3-Clause",
     ),
 )
+_DATASETS = {data.name: data for data in _ALL}
 
 
 def dataset_names() -> tuple[str, ...]:
-    """The names of the data sets that `fetch_dataset` knows."""
+    """Return the names of the data sets that `fetch_dataset` knows."""
     return tuple(_DATASETS)
 
 
 def dataset(name: str) -> Dataset:
-    """The description of a known data set, its source and license with it. **Raises** `UnknownNameError`."""
+    """Return the description of a data set, with its source and license. **Raises** `UnknownNameError`."""
     look_up(name, _DATASETS, "data set")
     return _DATASETS[name]
 
@@ -88,51 +84,43 @@ def dataset(name: str) -> Dataset:
 def fetch_dataset(
     data: Dataset | str, *, download: bool = False, url: str | None = None, cache: str | os.PathLike | None = None
 ) -> Path:
-    """The folder that holds the files of a data set, each checked against its SHA-256.
+    """Return the folder with the files of a data set, each checked against its SHA-256.
 
-    They are looked for in `$JAXDYN_DATA/<name>`, then in the cache, the folder `cache` or `$JAXDYN_CACHE` or that of
-    the operating system. With `download`, files that are in neither are fetched into the cache from the data set's
-    address, or from `url`, that of a mirror's folder, by `pooch`. Nothing is ever fetched otherwise.
+    Looks in `$JAXDYN_DATA/<name>`, then in the cache: the folder `cache`, or `$JAXDYN_CACHE`, or that of the operating
+    system. With `download`, `pooch` fetches missing files into the cache from the data set's address, or from `url`,
+    the address of a mirror's folder. Otherwise nothing is fetched.
 
-    **Raises** `UnknownNameError`; `DataError` for files that are missing, or cannot be fetched, or are other ones.
+    **Raises** `UnknownNameError`; `DataError` for files that are missing, cannot be fetched, or have another checksum.
     """
     data = dataset(data) if isinstance(data, str) else data
-    looked_in = []
     root = os.environ.get("JAXDYN_DATA")
+    folder, looked_in = Path(root or "").expanduser() / data.name, ""
+    if root and folder.is_dir():
+        missing = [name for name in data.files if not (folder / name).is_file()]
+        if missing:
+            raise DataError(f"{folder} lacks {', '.join(missing)} of the data set {data.name!r}")
+        return _require_checksums(folder, data, "it is another version, or damaged")
     if root:
-        folder = Path(root).expanduser() / data.name
-        if folder.is_dir():
-            missing = [name for name in data.files if not (folder / name).is_file()]
-            if missing:
-                raise DataError(f"{folder} lacks {', '.join(missing)} of the data set {data.name!r}")
-            for name in data.files:
-                _require_checksum(folder / name, data.files[name], "it is another version, or damaged")
-            return folder
-        looked_in.append(str(folder))
+        looked_in = f"{folder} or "
     folder = _cache(cache) / data.name
     missing = [name for name in data.files if not (folder / name).is_file()]
-    looked_in.append(str(folder))
     address = url or data.url
     if missing and not download:
         how = "give download=True" if address else f"its source is {data.source}"
         set_up = "" if root else "JAXDYN_DATA, which may name the folder above it, is not set; "
-        raise DataError(
-            f"the data set {data.name!r} ({data.license}) is not in {' nor in '.join(looked_in)}; {set_up}{how}"
-        )
+        raise DataError(f"the data set {data.name!r} ({data.license}) is not in {looked_in}{folder}; {set_up}{how}")
     if missing and address is None:
         raise DataError(
-            f"the data set {data.name!r} has no address to download these files from; its source, {data.source}, has "
-            f"the data in another form. Put {', '.join(missing)} into {folder}, or give the url of a mirror"
+            f"the data set {data.name!r} has no address to download from; its source, {data.source}, has the data in "
+            f"another form. Put {', '.join(missing)} into {folder}, or give the url of a mirror"
         )
     for name in missing:
         _download(f"{str(address).rstrip('/')}/{name}", data.files[name], folder / name)
-    for name, checksum in data.files.items():
-        _require_checksum(folder / name, checksum, "delete it to have it fetched again")
-    return folder
+    return _require_checksums(folder, data, "delete it to have it fetched again")
 
 
-def _cache(given: str | os.PathLike | None) -> Path:
-    chosen = given or os.environ.get("JAXDYN_CACHE")
+def _cache(folder: str | os.PathLike | None) -> Path:
+    chosen = folder or os.environ.get("JAXDYN_CACHE")
     return Path(chosen).expanduser() if chosen else Path(_pooch().os_cache("jaxdyn"))
 
 
@@ -152,7 +140,7 @@ def _download(address: str, checksum: str, path: Path) -> None:
     try:
         pooch.retrieve(address, f"sha256:{checksum}", fname=path.name, path=path.parent)
     except ValueError as error:
-        # Pooch has already deleted what it got.
+        # Pooch has already deleted the file.
         raise DataError(f"{address}: refused, the file is not the one that is known: {error}") from None
     except Exception as error:  # each protocol has its own
         raise DataError(
@@ -160,8 +148,11 @@ def _download(address: str, checksum: str, path: Path) -> None:
         ) from None
 
 
-def _require_checksum(path: Path, expected: str, advice: str) -> None:
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != expected:
-        raise DataError(f"{path}: SHA-256 {found} instead of {expected}; {advice}")
+def _require_checksums(folder: Path, data: Dataset, advice: str) -> Path:
+    """Return the folder. **Raises** `DataError` for a file with other content."""
+    for name, expected in data.files.items():
+        with (folder / name).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != expected:
+            raise DataError(f"{folder / name}: SHA-256 {digest} instead of {expected}; {advice}")
+    return folder

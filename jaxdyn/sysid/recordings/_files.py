@@ -35,11 +35,11 @@ def load_npz(
     tau: str | None = "tau",
     current: str | None = None,
 ) -> Recording:
-    """A `Recording` from a NumPy archive; the arguments name its arrays.
+    """Return a `Recording` from a NumPy archive; the arguments name its arrays.
 
-    With `v` or `a` as None, arrays called `"v"` and `"a"` are taken if they are there; a name that is given must be.
-    `tau` may be None for a recording without torques. **Raises** `DataError` for a file that is missing or no archive,
-    for a missing array (it lists those there), and for data that is no recording.
+    If `v` or `a` is None, arrays named `"v"` and `"a"` are optional. `tau` may be None for a recording without torques.
+    **Raises** `DataError` for a file that is missing or not an archive, for a missing array (it lists the others), and
+    for arrays that do not make a recording.
     """
     path = _existing(path)
     try:
@@ -48,7 +48,7 @@ def load_npz(
                 raise ValueError("one array, not an archive")
             arrays = {name: archive[name] for name in archive.files}
     except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{path}: no NumPy archive (.npz) of plain arrays: {error}") from None
+        raise DataError(f"{path}: not a NumPy archive (.npz) of plain arrays: {error}") from None
     except Exception as error:  # zipfile.BadZipFile and zlib.error are not subclasses of anything above
         raise DataError(f"{path}: damaged archive: {error}") from None
 
@@ -71,20 +71,19 @@ def load_csv(
     scale: Mapping[str, ArrayLike] | None = None,
     delimiter: str = ",",
 ) -> Recording:
-    """A `Recording` from a table of text with one line for each sample, and one of column names above them or none.
+    """Return a `Recording` from a table of text, one line for each sample, below an optional line of column names.
 
     **Arguments**
 
-    - `columns`: which columns hold `t`, `q`, `v`, `a`, `tau` and `current`, such as
+    - `columns`: the columns of `t`, `q`, `v`, `a`, `tau` and `current`, such as
       `{"t": "time", "q": ["shoulder", "elbow"], "tau": "torque_*"}`. Names, or numbers from 0; a name with one `*`
-      stands for all columns that have a number in its place, by that number. `t` and `q` are needed.
+      stands for all columns with a number in its place, in the order of the numbers. `t` and `q` are needed.
     - `scale`: factors to SI, such as `{"t": 1e-3, "q": np.pi / 180}`: a number, or one for each column.
     - `delimiter`: between columns; `" "` for any white space.
 
-    Empty lines and those that begin with `#` are passed over, but the last such line above the numbers gives the names
-    if it has one for each column and no other line does.
-    **Raises** `DataError` for a missing file or column, a line of another length, what is no number, and data that is
-    no recording.
+    Empty lines and comments (`#`) are skipped; without a line of names, the last comment above the numbers gives the
+    names if it has one for each column. **Raises** `DataError` for a missing file or column, a line of another length,
+    a cell that is not a number, and columns that do not make a recording.
     """
     path = _existing(path)
     try:
@@ -100,11 +99,11 @@ def load_csv(
         )
     count = len(rows[0])
     values: dict[str, Any] = {}
-    for key, wanted in columns.items():
-        found = _indices(path, key, wanted, names, count, delimiter)
-        array = np.empty((len(rows), len(found)))
+    for key, chosen in columns.items():
+        indices = _indices(path, key, chosen, names, count, delimiter)
+        array = np.empty((len(rows), len(indices)))
         for i, (row, number) in enumerate(zip(rows, numbers, strict=True)):
-            for k, column in enumerate(found):
+            for k, column in enumerate(indices):
                 try:
                     array[i, k] = float(row[column])
                 except ValueError:
@@ -115,7 +114,7 @@ def load_csv(
         try:
             array = array * np.asarray((scale or {}).get(key, 1.0), np.float64)
         except ValueError:
-            raise DataError(f"{path}: the scale of {key} does not fit its {len(found)} columns") from None
+            raise DataError(f"{path}: the scale of {key} does not fit its {len(indices)} columns") from None
         values[key] = array[:, 0] if key == "t" else array
     return _recording(path, values)
 
@@ -132,7 +131,7 @@ def _existing(path: str | Path) -> Path:
 
 
 def _table(path: Path, lines: list[str], delimiter: str) -> tuple[list[str], list[list[str]], list[int]]:
-    """Names of columns (none if there are none), the cells of each row, and the number of its line."""
+    """Return the names of columns, if there are any, the cells of each row, and the number of its line."""
     names: list[str] = []
     comment: list[str] = []
     rows: list[list[str]] = []
@@ -151,7 +150,6 @@ def _table(path: Path, lines: list[str], delimiter: str) -> tuple[list[str], lis
                 if not any(_is_number(cell) for cell in cells):
                     names = cells
                     continue
-                # What a program wrote as a comment above the numbers are their names if there is one for each.
                 names = comment if len(comment) == len(cells) else []
             expected = len(rows[0]) if rows else len(names) or len(cells)
             if len(cells) != expected:
@@ -171,24 +169,21 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _indices(path: Path, key: str, wanted, names: list[str], count: int, delimiter: str) -> list[int]:
+def _indices(path: Path, key: str, chosen, names: list[str], count: int, delimiter: str) -> list[int]:
     out: list[int] = []
-    for column in [wanted] if isinstance(wanted, str | int) else list(wanted):
+    for column in [chosen] if isinstance(chosen, str | int) else list(chosen):
         if isinstance(column, str) and column.count("*") == 1:
             head, tail = (re.escape(part) for part in column.split("*"))
             matches = [(re.fullmatch(f"{head}([0-9]+){tail}", name), i) for i, name in enumerate(names)]
             numbered = sorted((int(match[1]), i) for match, i in matches if match)
-            if not numbered:
-                raise _no_column(path, key, column, names, count, delimiter)
-            out += [i for _, i in numbered]
+            matching = [i for _, i in numbered]
         elif isinstance(column, str):
-            if names.count(column) != 1:
-                raise _no_column(path, key, column, names, count, delimiter)
-            out.append(names.index(column))
-        elif 0 <= column < count:
-            out.append(column)
+            matching = [names.index(column)] if names.count(column) == 1 else []
         else:
+            matching = [column] if 0 <= column < count else []
+        if not matching:
             raise _no_column(path, key, column, names, count, delimiter)
+        out += matching
     if not out or (key == "t" and len(out) != 1):
         raise DataError(f"{path}: {key} ({_MEANING[key]}) is {len(out)} columns")
     return out

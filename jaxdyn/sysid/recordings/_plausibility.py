@@ -1,4 +1,4 @@
-"""What is likely to be wrong with a recording, found before a fit believes it."""
+"""Checks for likely mistakes in a recording."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError
 from jaxdyn.algorithms import torque_regressor
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings._recording import Recording
 
 # Rates that agree to this part are the same; between them lie noise, filters and delays.
 _SAME_RATE = 0.2
-# A delay is said where it leaves less than this part of the power that stays unexplained without it, and at the ends of
-# the search; and where the motion explains all but this part of most joints' torques, or other causes are as likely.
+# A delay is reported if it leaves less than this part of the power that is unexplained without it and at the ends of
+# the search, and if the motion explains all but this part of most joints' torques.
 _LESS_RESIDUAL, _EXPLAINED = 0.75, 0.1
 # Samples that a search for a delay looks at, at most, and their rate: what moves a robot lies far below.
 _DELAY_SAMPLES, _DELAY_RATE = 4000, 200.0
@@ -26,18 +25,18 @@ _CHUNK = 500
 
 
 class RecordingWarning(UserWarning):
-    """A recording that can be used, but that likely is not what it seems; see `check_recording`."""
+    """A recording that can be used, but likely has a mistake; see `check_recording`."""
 
 
 class Finding(NamedTuple):
-    """Something about a recording that is likely wrong."""
+    """A likely mistake in a recording."""
 
     kind: str
     """`"gap"`, `"degrees"`, `"limits"`, `"wrapped"`, `"rates"`, `"still"`, `"no torque"` or `"delay"`."""
     message: str
     joints: tuple[str, ...] = ()
     value: float | None = None
-    """The longest gap, s; the factor between two rates; the delay of the torque, s, negative where it is early."""
+    """The longest gap, s; the factor between two rates; or the delay of the torque, s, negative if it is early."""
 
 
 def check_recording(
@@ -48,23 +47,21 @@ def check_recording(
     max_delay: float = 0.1,
     warn: bool = True,
 ) -> tuple[Finding, ...]:
-    """Look for what commonly is wrong with a recording. (What makes it unusable a `Recording` refuses by itself.)
+    """Look for common mistakes in a recording, and warn of each as a `RecordingWarning` unless `warn` is false.
 
     - `"gap"`: more than `max_gap` s, and more than five times the usual spacing, without samples;
     - `"degrees"`: positions or rates that look like degrees;
     - `"limits"`: positions beyond the model's;
     - `"wrapped"`: angles that jump by a turn;
-    - `"rates"`: `v` that is not the derivative of `q`, or `a` not that of `v`, by a factor or a sign;
+    - `"rates"`: `v` that differs from the derivative of `q`, or `a` from that of `v`, by a factor or a sign;
     - `"still"`: a joint that never moves, of which hardly more than its gravity torque can be identified;
     - `"no torque"`: a torque that never changes;
     - `"delay"`, with a model: torques that fit the motion better when shifted, by up to `max_delay` s. For each shift
-      the torques are projected onto the columns of the torque regressor and of joint friction, so that no parameter
-      needs to be known; the shift that leaves the least, in the median of the joints, is interpolated between samples.
-      How small a delay shows depends on how well a model explains the torques at all: exact ones show a tenth of a
-      sample, those of a real arm about 20 ms.
+      the torques are projected onto the columns of the torque regressor and of joint friction, which needs no
+      parameters; the shift with the smallest rest, in the median of the joints, is interpolated between samples. Exact
+      torques show a delay of a tenth of a sample, those of a real arm one of about 20 ms.
 
-    Each is warned of as a `RecordingWarning`, unless `warn` is false. Without a model joints are called by their
-    columns.
+    Without a model, joints are named by their columns.
 
     **Raises** `DataError` if the recording's columns do not fit the model.
     """
@@ -80,16 +77,10 @@ def check_recording(
 
 
 def _names(recording: Recording, model: Model | None) -> tuple[str, ...]:
-    """Of the degrees of freedom."""
-    nv = next((x.shape[1] for x in (recording.tau, recording.v, recording.a) if x is not None), recording.q.shape[1])
+    """Return the names of the degrees of freedom."""
     if model is None:
-        return tuple(str(k) for k in range(nv))
-    for name, x, size in (("q", recording.q, model.nq), ("v", recording.v, model.nv), ("tau", recording.tau, model.nv)):
-        if x is not None and x.shape[1] != size:
-            raise DataError(
-                f"{recording.name}: {name} has {x.shape[1]} columns, but the model needs {size}: joints "
-                f"{', '.join(model.joint_names)}"
-            )
+        return tuple(str(k) for k in range(recording.dofs or recording.q.shape[1]))
+    recording.require_columns(model)
     out = [""] * model.nv
     for i, joint in enumerate(model.joint_names):
         if i not in model.topology.leaders:
@@ -100,13 +91,11 @@ def _names(recording: Recording, model: Model | None) -> tuple[str, ...]:
 
 
 def _plain(recording: Recording, model: Model | None) -> list[tuple[int, int, bool]]:
-    """Columns in `q` and in `v` of the coordinates that are plain numbers, and whether they are angles."""
+    """Return the columns in `q` and in `v` of the coordinates that are plain numbers, and whether they are angles."""
     if model is not None:
-        blocks = zip(*model.topology.blocks, strict=True)
-        return [(i, j, kind != "P") for kind, i, j in blocks if kind not in "BF"]
-    columns = [x.shape[1] for x in (recording.v, recording.a, recording.tau) if x is not None]
+        return [(i, j, joint.units == ("rad",)) for joint, i, j in model.topology.blocks if joint.nq == 1]
     count = recording.q.shape[1]
-    return [(k, k, True) for k in range(count)] if not columns or columns[0] == count else []
+    return [(k, k, True) for k in range(count)] if recording.dofs in (None, count) else []
 
 
 def _gaps(recording: Recording, max_gap: float) -> list[Finding]:
@@ -130,11 +119,11 @@ def _units(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
         lower, upper = (-np.inf, np.inf)
         if model is not None:
             lower, upper = float(model.position_lower[i]), float(model.position_upper[i])
-        # A twentieth of the range for what sensors and controllers overshoot.
+        # A twentieth of the range for overshoot.
         slack = 0.05 * (upper - lower) if np.isfinite(upper - lower) else 0.05
         degrees = np.deg2rad(x)
         if x.min() < lower - slack or x.max() > upper + slack:
-            # Angles that are off by another zero are beyond the limits by a turn at most.
+            # Angles with another zero exceed the limits by a turn at most.
             fits = degrees.min() >= lower - slack and degrees.max() <= upper + slack and np.abs(x).max() > 10
             (turned if angle and fits else beyond).append(names[j])
         elif angle and not np.isfinite(upper - lower) and np.abs(x).max() > 4 * np.pi:
@@ -187,10 +176,10 @@ _DEGREES = {"{rate} looks like degrees": 180 / np.pi, "{of} looks like degrees":
 
 def _still(recording: Recording, model: Model | None, names: tuple[str, ...]) -> list[Finding]:
     out = []
-    still = [names[j] for i, j, _ in _plain(recording, model) if np.ptp(recording.q[:, i]) < 1e-3]
-    if still:
-        message = f"{', '.join(still)} never moves: its friction, its armature and most of its inertia stay unknown"
-        out.append(Finding("still", message, tuple(still)))
+    resting = [names[j] for i, j, _ in _plain(recording, model) if np.ptp(recording.q[:, i]) < 1e-3]
+    if resting:
+        message = f"{', '.join(resting)} never moves: its friction, its armature and most of its inertia stay unknown"
+        out.append(Finding("still", message, tuple(resting)))
     if recording.tau is not None:
         size = np.abs(recording.tau).max()
         dead = [names[j] for j in range(len(names)) if np.ptp(recording.tau[:, j]) <= 1e-9 * size]
@@ -201,7 +190,7 @@ def _still(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
 
 
 def _delay(recording: Recording, model: Model | None, max_delay: float) -> list[Finding]:
-    """The shift of the torques at which the motion explains the most of them."""
+    """Find the shift of the torques at which the motion explains most of them."""
     if recording.tau is None or model is None:
         return []
     step = float(np.median(np.diff(recording.t)))
@@ -210,7 +199,7 @@ def _delay(recording: Recording, model: Model | None, max_delay: float) -> list[
         return []
     part = recording.between(recording.t[0], recording.t[0] + _DELAY_SAMPLES / rate)
     part = dataclasses.replace(part, a=None, current=None).resampled(rate, "linear", np.inf, model)
-    # One filter for everything: it delays nothing, and leaves what inertia and gravity do.
+    # One filter for everything: it has no delay, and keeps the torques of inertia and gravity.
     part = part.filtered(min(10.0, rate / 8), trim=0.1, model=model).differentiated(model=model)
     reach = int(max_delay * rate)
     lags = np.arange(-reach, reach + 1)
@@ -238,8 +227,8 @@ def _delay(recording: Recording, model: Model | None, max_delay: float) -> list[
     best = int(np.argmin(left))
     if left[reach] * _LESS_RESIDUAL < left[best] or min(left[0], left[-1]) < left[best] / _LESS_RESIDUAL:
         return []
-    below, at, above = left[best - 1 : best + 2]
-    delay = float(lags[best] + 0.5 * (below - above) / (below - 2 * at + above)) / rate
+    below, lowest, above = left[best - 1 : best + 2]
+    delay = float(lags[best] + 0.5 * (below - above) / (below - 2 * lowest + above)) / rate
     if abs(delay) < 0.5 / rate:
         return []
     message = (
@@ -251,7 +240,7 @@ def _delay(recording: Recording, model: Model | None, max_delay: float) -> list[
 
 
 def _explanations(part: Recording, model: Model) -> list[np.ndarray]:
-    """For each degree of freedom the columns `[n, P]` of which its torque is a combination."""
+    """Return, for each degree of freedom, the columns `[n, P]` whose combination is its torque."""
     v, a = part.require("v", "a")
     # In parts of one length, of which the last is filled up with repeats: one program serves all.
     rows = np.minimum(np.arange(-(-len(part) // _CHUNK) * _CHUNK), len(part) - 1).reshape(-1, _CHUNK)

@@ -8,14 +8,14 @@ from typing import Literal
 
 import numpy as np
 
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, require_choice
 from jaxdyn._types import ArrayLike
+from jaxdyn.joints import quaternion_starts
 from jaxdyn.model import Model
-from jaxdyn.model._configuration import quaternion_starts
 from jaxdyn.sysid.recordings._rates import rates_on_manifold
 from jaxdyn.sysid.recordings._signals import (
-    interpolated,
-    low_passed,
+    interpolate,
+    low_pass,
     noise_level,
     padding,
     savitzky_golay,
@@ -38,10 +38,10 @@ class Recording:
 
     All but `t` and `q` may be None. Several recordings are a list of them: each keeps its length and its rate.
 
-    Preparation treats every coordinate as a number. Where a model has ball or free joints, give it: their quaternions
-    are then taken with continuous signs, and normalized afterwards. To judge a fit on data that it has not seen,
-    **split first** with `between` and prepare each part by itself: a zero-phase filter and central differences look
-    ahead, so that preparing first would mix the samples on both sides of the boundary.
+    Preparation treats every coordinate as a number; with a `model`, the quaternions of ball and free joints get
+    continuous signs before, and are normalized afterwards. To judge a fit on data that it has not seen, **split first**
+    with `between` and prepare each part separately: zero-phase filters and central differences look ahead, and would
+    mix the samples on both sides of the boundary.
 
     **Raises** `DataError` for fewer than two samples, times that do not increase, lengths that differ, NaN or infinity.
     """
@@ -62,7 +62,7 @@ class Recording:
             try:
                 array = np.array(value, dtype=np.float64)
             except (TypeError, ValueError):
-                raise self._error(f"{name} is no array of real numbers but {type(value).__name__}") from None
+                raise self._error(f"{name} is {type(value).__name__}; an array of real numbers is needed") from None
             array.setflags(write=False)
             object.__setattr__(self, name, array)
         if self.t.ndim != 1 or len(self.t) < 2:
@@ -72,13 +72,10 @@ class Recording:
                 raise self._error(
                     f"{name} has shape {x.shape}, but [{len(self.t)}, joints] is needed: one row for each time in t"
                 )
-        columns = {name: x.shape[1] for name, x in self._arrays().items() if name in ("v", "a", "tau")}
-        for name, count in columns.items():
-            reference = "tau" if "tau" in columns else "v"
-            if count != columns.get(reference, count):
-                raise self._error(
-                    f"{name} has {count} columns, but {reference} has {columns[reference]}; both are [n, nv]"
-                )
+        reference = "v" if self.tau is None else "tau"
+        for name, x in (("v", self.v), ("a", self.a)):
+            if x is not None and x.shape[1] != self.dofs:
+                raise self._error(f"{name} has {x.shape[1]} columns, but {reference} has {self.dofs}; both are [n, nv]")
         for name, x in {"t": self.t, **self._arrays()}.items():
             bad = np.argwhere(~np.isfinite(x))
             if bad.size:
@@ -101,7 +98,7 @@ class Recording:
 
     @property
     def duration(self) -> float:
-        """From the first sample to the last, s."""
+        """Time from the first sample to the last, s."""
         return float(self.t[-1] - self.t[0])
 
     @property
@@ -109,29 +106,38 @@ class Recording:
         """Samples per second, or None where the spacing varies by more than one part in 10^6."""
         step = np.diff(self.t)
         mean = self.duration / (len(self) - 1)
-        # Times carry rounding themselves: a late start costs digits of the step.
+        # A late start costs digits of the step.
         slack = 1e-6 * mean + 4 * np.spacing(np.abs(self.t).max())
         return 1.0 / mean if np.abs(step - mean).max() <= slack else None
 
+    @property
+    def dofs(self) -> int | None:
+        """The number of degrees of freedom, from the columns of `tau`, `v` or `a`; None without them."""
+        return next((x.shape[1] for x in (self.tau, self.v, self.a) if x is not None), None)
+
     def require(self, *names: str) -> tuple[np.ndarray, ...]:
-        """The named arrays (`"q"`, `"v"`, `"a"`, `"tau"`, `"current"`). **Raises** `DataError` for one that is None."""
+        """Return the named arrays: `"q"`, `"v"`, `"a"`, `"tau"`, `"current"`. **Raises** `DataError` for None."""
         advice = {
-            "v": "give them, or call differentiated()",
-            "a": "call differentiated()",
-            "tau": "give them, or currents and call torque_from_current()",
-            "current": "give them",
+            "v": "velocities v: give them, or call differentiated()",
+            "a": "accelerations a: call differentiated()",
+            "tau": "torques tau: give them, or currents and call torque_from_current()",
+            "current": "motor currents: give them",
         }
-        meaning = {"v": "velocities v", "a": "accelerations a", "tau": "torques tau", "current": "motor currents"}
         for name in names:
             if getattr(self, name) is None:
-                raise self._error(f"there are no {meaning[name]}: {advice[name]}")
+                raise self._error(f"there are no {advice[name]}")
         return tuple(getattr(self, name) for name in names)
 
-    def between(self, start: float, stop: float) -> Recording:
-        """The samples with `start <= t < stop` (s): neighboring intervals share none.
+    def require_columns(self, model: Model) -> None:
+        """Raise `DataError` unless positions, velocities and torques have as many columns as the model needs."""
+        for name, size in (("q", model.nq), ("v", model.nv), ("tau", model.nv)):
+            x = getattr(self, name)
+            if x is not None and x.shape[1] != size:
+                joints = ", ".join(model.joint_names)
+                raise self._error(f"{name} has {x.shape[1]} columns, but the model needs {size}: joints {joints}")
 
-        **Raises** `DataError` if fewer than two are left.
-        """
+    def between(self, start: float, stop: float) -> Recording:
+        """Return the samples with `start <= t < stop` (s). **Raises** `DataError` if fewer than two are left."""
         keep = (self.t >= start) & (self.t < stop)
         if keep.sum() < 2:
             raise self._error(
@@ -141,7 +147,7 @@ class Recording:
         return self._map(lambda x: x[keep])
 
     def trimmed(self, start: float = 0.0, stop: float = 0.0) -> Recording:
-        """Without the first `start` and the last `stop` seconds. **Raises** `DataError` if too little is left."""
+        """Cut off the first `start` and the last `stop` seconds. **Raises** `DataError` if too little is left."""
         if not (start >= 0 and stop >= 0):
             raise self._error(f"cannot trim {start:g} and {stop:g} s; give zero or more")
         keep = (self.t >= self.t[0] + start) & (self.t <= self.t[-1] - stop)
@@ -156,10 +162,10 @@ class Recording:
         max_gap: float = 0.1,
         model: Model | None = None,
     ) -> Recording:
-        """Interpolated onto uniform times, `rate` samples per second from the first sample on.
+        """Interpolate at uniform times, `rate` samples per second from the first sample on.
 
-        No anti-aliasing: where samples are dropped, filter first at the recording's own rate, or accept that noise
-        above half the new rate folds down. **Raises** `DataError` for a gap of more than `max_gap` s.
+        Without anti-aliasing: to lower the rate, filter first, or noise above half the new rate folds down. **Raises**
+        `DataError` for a gap of more than `max_gap` s.
         """
         if not np.isfinite(rate) or rate <= 0:
             raise self._error(f"cannot resample at {rate} samples per second; give a positive rate")
@@ -170,24 +176,23 @@ class Recording:
                 f"{gap[k]:.4g} s without samples after t = {self.t[k]:g} s; do not interpolate them. "
                 f"Use between() on each side, or allow it with max_gap (now {max_gap:g} s)"
             )
-        # The last grid time may exceed the last sample by rounding only.
+        # The last time may exceed the last sample by rounding only.
         count = int(np.floor(self.duration * rate * (1 + 1e-12))) + 1
         if count < 2:
             raise self._error(f"{self.duration:g} s hold fewer than two samples at {rate:g} per second")
         t = np.minimum(self.t[0] + np.arange(count) / rate, self.t[-1])
-        return self._numbers(model)._map(lambda x: interpolated(self.t, x, t, kind), t)._unit(model)
+        return self._numbers(model)._map(lambda x: interpolate(self.t, x, t, kind), t)._unit(model)
 
     def filtered(
         self, cutoff: float, order: int = 4, trim: float | None = None, model: Model | None = None
     ) -> Recording:
-        """Low-passed without delay: a Butterworth filter of the given order, run forwards and backwards.
+        """Apply a low pass without delay to all arrays: a Butterworth filter, forwards and backwards.
 
-        All arrays pass the same filter, so that the torque stays in step with the motion. The two passes leave one
-        quarter of the power at `cutoff` (Hz). At both ends, where the filter had to make up samples, `trim` s are cut
-        off; the default `2 / cutoff` is five time constants of the slowest pole at order 4.
+        The two passes leave one quarter of the power at `cutoff` (Hz). At both ends, where the filter extends the
+        samples, `trim` s are cut off; the default `2 / cutoff` is five time constants of the slowest pole at order 4.
 
-        **Raises** `DataError` where the samples are not uniform (see `resampled`), for a cutoff of half the rate or
-        more, or where too little would be left.
+        **Raises** `DataError` if the samples are not uniform (see `resampled`), for a cutoff of half the rate or more,
+        or if too little would be left.
         """
         rate = self._uniform_rate("a filter")
         if not 0 < cutoff < 0.5 * rate:
@@ -202,7 +207,7 @@ class Recording:
                 f"are cut off at each end, and more than {pad} are needed; use a longer part, or a higher cutoff"
             )
         keep = slice(cut, len(self) - cut)
-        out = self._numbers(model)._map(lambda x: low_passed(x, rate, cutoff, order)[keep], self.t[keep])
+        out = self._numbers(model)._map(lambda x: low_pass(x, rate, cutoff, order)[keep], self.t[keep])
         return out._unit(model)
 
     def differentiated(
@@ -214,30 +219,26 @@ class Recording:
         noise: ArrayLike | None = None,
         model: Model | None = None,
     ) -> Recording:
-        """With accelerations from the velocities; with both from the positions if there are no velocities.
+        """Compute accelerations from the velocities, or both from the positions if there are no velocities.
 
-        An `a` that was there is replaced; `q`, `tau` and a `v` that was there stay as they are.
-
-        - `"central"`: central differences. Each costs the first and the last sample, where there is none.
+        - `"central"`: central differences. Each costs the first and the last sample.
         - `"savitzky_golay"`: derivatives of the polynomial of `degree` (default 4) through the samples within `window`
           s (which it needs) around each. Half a window is cut off at each end. Uniform samples only.
-        - `"spline"`: those of a smoothing quintic spline, also for samples that are not uniform. `noise` is the
-          standard deviation of the noise in what is differentiated, in its units (a number, or one for each column); by
-          default it is estimated from the samples, as if it were white.
+        - `"spline"`: derivatives of a smoothing quintic spline, also for samples that are not uniform. `noise` is the
+          standard deviation of the noise in the differentiated array, in its units (a number, or one for each column);
+          by default it is estimated from the samples as white noise.
 
-        The last two smooth by themselves. Where noise is small, filter everything alike first and take central
-        differences: then what the filter takes away from the motion it also takes from the torque.
+        The last two smooth. If noise is small, filter all arrays first and take central differences: then the filter
+        changes motion and torque alike.
 
-        **Raises** `DataError` for too few samples, for options of another method, and where `q` has other coordinates
-        than `v` and no `model` says which.
+        **Raises** `DataError` for too few samples, for options of another method, and without a `model` if `q` has
+        other coordinates than `v`.
         """
-        given = {"window": window, "degree": degree, "noise": noise}
         takes = {"central": (), "savitzky_golay": ("window", "degree"), "spline": ("noise",)}
-        if method not in takes:
-            raise self._error(f"unknown method {method!r} to differentiate; known: {', '.join(takes)}")
-        for option, value in given.items():
+        require_choice(method, takes, f"{self.name}: method", error=DataError)
+        for option, value in {"window": window, "degree": degree, "noise": noise}.items():
             if value is not None and option not in takes[method]:
-                raise self._error(f"{option} is no option of {method!r}, which takes {takes[method] or 'none'}")
+                raise self._error(f"{method!r} does not take the option {option}; it takes {takes[method] or 'none'}")
         if method == "central":
             return self._central(model)
         source = self._numbers(model) if self.v is None else self
@@ -273,8 +274,8 @@ class Recording:
         return out._map(lambda x: x[cut : len(x) - cut]) if cut else out
 
     def torque_from_current(self, gain: ArrayLike) -> Recording:
-        """With `tau = gain * current`. `gain`, N m/A or N/A with the gear in it: a number, `[nv]`, or a matrix
-        `[nv, m]` where motors act on several joints. **Raises** `DataError` where they do not fit the currents."""
+        """Compute `tau = gain * current`. `gain`, N m/A or N/A including the gear, is a number, `[nv]`, or a matrix
+        `[nv, m]` if motors act on several joints. **Raises** `DataError` if it does not fit the currents."""
         (current,) = self.require("current")
         gain = np.asarray(gain, np.float64)
         count = current.shape[1]
@@ -283,17 +284,17 @@ class Recording:
         return dataclasses.replace(self, tau=current @ gain.T if gain.ndim == 2 else gain * current)
 
     def aligned(self, delay: float) -> Recording:
-        """With torques and currents that came `delay` s late (early, if negative) put back to the motion they belong
-        to, by cubic interpolation; what has no partner at the end is cut off."""
+        """Shift torques and currents that are `delay` s late (early, if negative) to the motion that they belong to, by
+        cubic interpolation, and cut off the ends."""
         if not abs(delay) < 0.5 * self.duration:
-            raise self._error(f"a delay of {delay:g} s is no part of a recording of {self.duration:g} s")
-        at = self.t + delay
-        keep = (at >= self.t[0]) & (at <= self.t[-1])
-        late = {n: interpolated(self.t, x, at[keep], "cubic") for n, x in self._arrays().items() if n in _FORCES}
+            raise self._error(f"a delay of {delay:g} s is too long for a recording of {self.duration:g} s")
+        times = self.t + delay
+        keep = (times >= self.t[0]) & (times <= self.t[-1])
+        late = {n: interpolate(self.t, x, times[keep], "cubic") for n, x in self._arrays().items() if n in _FORCES}
         return dataclasses.replace(self._map(lambda x: x[keep]), **late)
 
     def unwrapped(self, joints: Sequence[int]) -> Recording:
-        """With the angles in the columns `joints` of `q` continued past pi, where an encoder begins anew."""
+        """Remove jumps by a turn from the angles in the columns `joints` of `q`."""
         q = self.q.copy()
         q[:, list(joints)] = np.unwrap(q[:, list(joints)], axis=0)
         return dataclasses.replace(self, q=q)
@@ -321,20 +322,15 @@ class Recording:
         return rate
 
     def _numbers(self, model: Model | None) -> Recording:
-        """Coordinates that may be interpolated and differentiated: quaternions without changes of sign."""
+        """Return the recording with coordinates that can be interpolated: quaternions without changes of sign."""
         if model is None:
-            columns = [x.shape[1] for name, x in self._arrays().items() if name in ("v", "a", "tau")]
-            if columns and columns[0] != self.q.shape[1]:
+            if self.dofs not in (None, self.q.shape[1]):
                 raise self._error(
-                    f"q has {self.q.shape[1]} columns, the others have {columns[0]}: there are coordinates that are no "
-                    "plain numbers; give the model"
+                    f"q has {self.q.shape[1]} columns, the others have {self.dofs}: some coordinates are not plain "
+                    "numbers; give the model"
                 )
             return self
-        if self.q.shape[1] != model.nq:
-            raise self._error(
-                f"q has {self.q.shape[1]} columns, but the model needs {model.nq}: joints "
-                f"{', '.join(model.joint_names)}"
-            )
+        self.require_columns(model)
         starts = quaternion_starts(model.topology)
         if not len(starts):
             return self
@@ -366,10 +362,10 @@ class Recording:
 
 
 def as_recordings(recordings: Recording | Iterable[Recording]) -> tuple[Recording, ...]:
-    """One or several recordings as a tuple. **Raises** `DataError` for none, and for what is no recording."""
+    """Return one or several recordings as a tuple. **Raises** `DataError` for none, and for other objects."""
     out = (recordings,) if isinstance(recordings, Recording) else tuple(recordings)
     if not out:
-        raise DataError("there is no recording; give one or more")
+        raise DataError("no recordings are given")
     for k, x in enumerate(out):
         if not isinstance(x, Recording):
             raise DataError(f"recording {k} is {type(x).__name__}; a Recording is needed")

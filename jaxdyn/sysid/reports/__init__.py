@@ -1,1 +1,6 @@
-"""Reports of what a fit found."""
+"""Reports of fits."""
+
+from jaxdyn.sysid.reports._rollout_report import write_rollout_report
+from jaxdyn.sysid.reports._torque_report import quality_table, write_report
+
+__all__ = ["quality_table", "write_report", "write_rollout_report"]

@@ -1,4 +1,4 @@
-"""What a fit to roll-outs found, as a page of HTML that needs no other file."""
+"""Reports of fits to roll-outs, as pages of HTML."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.sysid.parameters._block import model_of
-from jaxdyn.sysid.reports._report import WEAK, escaped, image, links_section, page, table
-from jaxdyn.sysid.rollouts._actuated_robot import RolloutErrors
-from jaxdyn.sysid.rollouts._rollout_result import Quantities, RolloutBootstrap, RolloutFit
-from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
+from jaxdyn.sysid.parameters import model_of
+from jaxdyn.sysid.reports import _html as html
+from jaxdyn.sysid.rollouts import Quantities, RolloutBootstrap, RolloutErrors, RolloutFit
 
 
 def write_rollout_report(
@@ -26,94 +24,85 @@ def write_rollout_report(
     notes: Sequence[str] = (),
     level: float = 0.95,
 ) -> None:
-    """Write a page about a fit to roll-outs: how well it predicts, what was identified, how certain that is.
+    """Write a page about a fit to roll-outs: its errors, the identified quantities, and their uncertainty.
 
-    One file of HTML without links, scripts or other files. It has the errors of roll-outs, what is free before and
-    after with confidence intervals, what the prior alone decides, links with their masses, centers of mass and
-    principal moments, and plots of the errors over time and of the segments' residuals (by matplotlib; without it the
-    page says so).
+    The page is one HTML file without links or scripts. It has the errors of roll-outs, the free quantities before and
+    after with confidence intervals, those that only the prior determines, masses, centers of mass and principal moments
+    of links, and plots of the errors over time and of the segments' residuals (by matplotlib; without it the page says
+    so).
 
     **Arguments**
 
-    - `errors`: by the name of the data and that of the robot, `rollout_errors` of each:
+    - `errors`: `rollout_errors` by the name of the data and the name of the robot:
       `{"held out": {"before": ..., "identified": ...}}`.
-    - `quantities`: of the robot, by name, which have a table of their own, such as combinations that the motion shows.
-    - `bootstrap`: `fit.bootstrap()`, whose intervals stand beside the others.
+    - `quantities`: functions of the robot, by name, for a table of their own, such as combinations that the motion
+      determines.
+    - `bootstrap`: `fit.bootstrap()`; its intervals are shown beside the others.
     - `notes`: sentences at the top.
-    - `level`: of the intervals.
+    - `level`: the level of the intervals.
 
     **Raises** `DataError` for no errors.
     """
     if not errors or not all(errors.values()):
         raise DataError("there is nothing to report: give the roll-out errors of at least one robot on some data")
     zeros = fit.zeros[np.any(fit.zeros != 0, axis=1)]
-    found = f"; zeros of {len(zeros)} recordings were found, too" if len(zeros) else ""
+    offsets = f"; the sensors' zeros of {len(zeros)} recordings were identified too" if len(zeros) else ""
     head = (
-        f"<p><b>{escaped(fit.status[:1].upper() + fit.status[1:])}</b> after {fit.iterations} steps; "
+        f"<p><b>{html.escape(fit.message[:1].upper() + fit.message[1:])}</b> after {fit.iterations} steps; "
         f"{len(fit.free)} free numbers, {len(fit.segment_times)} segments of "
-        f"{len(np.unique(fit.segment_recordings))} recordings{found}.</p>"
+        f"{len(np.unique(fit.segment_recordings))} recordings{offsets}.</p>"
     )
-    parts = [*(f"<p>{escaped(note)}</p>" for note in notes), head, "<h2>Roll-out errors</h2>"]
+    parts = [head, "<h2>Roll-out errors</h2>"]
     for data, by_robot in errors.items():
         longest = next(iter(by_robot.values())).horizon[-1]
-        rows = [
-            [f"{h:g} s", *(" / ".join(f"{x:.4f}" for x in np.percentile(e.rmse(h), [25, 50, 75])) for e in robots)]
-            for h in (0.5 * longest, longest)
-            for robots in (by_robot.values(),)
-        ]
+        rows = []
+        for h in (0.5 * longest, longest):
+            quartiles = (np.percentile(e.rmse(h), [25, 50, 75]) for e in by_robot.values())
+            rows.append([f"{h:g} s", *(" / ".join(f"{x:.4f}" for x in q) for q in quartiles)])
         caption = f"Root mean square error of positions up to a horizon, rad or m, {data}: quartiles over roll-outs"
-        parts.append(table(["horizon", *by_robot], rows, caption))
-    parts.append(_figures(fit, errors))
-    models = {
-        name: InverseDynamicsFit.unfitted(model_of(x))
-        for name, x in (("before", fit.before), ("identified", fit.robot))
-    }
-    parts.append(links_section(models))
+        parts.append(html.table(["horizon", *by_robot], rows, caption))
+    parts.append(_rollout_plots(fit, errors))
+    parts.append(html.links_section({"before": model_of(fit.before), "identified": model_of(fit.robot)}))
     if quantities is not None:
-        parts += ["<h2>Combinations</h2>", _intervals(fit, quantities, bootstrap, level)]
-    decided = fit.intervals(level=level).decided_by_prior(WEAK)
+        parts += ["<h2>Combinations</h2>", _quantity_table(fit, quantities, bootstrap, level)]
+    decided = fit.intervals(level=level).decided_by_prior(html.WEAK)
     parts += [
-        "<h2>What was free</h2>",
-        f"<p>Decided by the prior alone, one by one: {escaped(', '.join(decided) or 'none')}.</p>",
-        _intervals(fit, None, bootstrap, level),
+        "<h2>Free quantities</h2>",
+        f"<p>Decided by the prior alone: {html.escape(', '.join(decided) or 'none')}.</p>",
+        _quantity_table(fit, None, bootstrap, level),
     ]
-    Path(path).write_text(page(title, parts), encoding="utf-8")
+    html.write_page(path, title, notes, parts)
 
 
-def _intervals(fit: RolloutFit, quantities: Quantities | None, bootstrap: RolloutBootstrap | None, level: float) -> str:
+def _quantity_table(
+    fit: RolloutFit, quantities: Quantities | None, bootstrap: RolloutBootstrap | None, level: float
+) -> str:
     plain = fit.intervals(quantities, level=level)
-    columns = {
+    functions = [fit.free_entries] if quantities is None else list(quantities.values())
+    before = np.concatenate([np.ravel(np.asarray(f(fit.before), np.float64)) for f in functions])
+    intervals = {
         f"{level:.0%}, independent samples": plain,
         f"{level:.0%}, independent segments": fit.intervals(quantities, level=level, clustered=True),
     }
+    caption = html.UNITS_CAPTION
     if bootstrap is not None:
-        columns[f"{level:.0%}, bootstrap of {bootstrap.blocks} blocks"] = bootstrap.intervals(quantities, level=level)
-    functions = [fit.free_entries] if quantities is None else list(quantities.values())
-    before = np.concatenate([np.ravel(np.asarray(f(fit.before), np.float64)) for f in functions])
-    rows = [
-        [name, f"{before[k]:.5g}", f"{plain.value[k]:.5g}"]
-        + [f"{x.lower[k]:.5g} … {x.upper[k]:.5g}" for x in columns.values()]
-        + [f"{plain.prior_share[k]:.0%}"]
-        for k, name in enumerate(plain.names)
-    ]
-    caption = (
-        "In SI, inertias about the origin of each body's frame. Prior: variance over that of the prior alone; gray "
-        "where the data say next to nothing"
-    )
-    if bootstrap is not None:
-        caption += ". The bootstrap holds the prior where it is, so that what this decides hardly scatters"
-    weak = [bool(x > WEAK) for x in plain.prior_share]
-    return table(["quantity", "before", "after", *columns, "prior"], rows, caption, weak)
+        drawn = bootstrap.intervals(quantities, level=level)
+        intervals[f"{level:.0%}, bootstrap of {bootstrap.blocks} blocks"] = drawn
+        caption += ". The bootstrap keeps the prior fixed, so values that the prior determines hardly scatter"
+    columns = {"before": html.format_numbers(before), "after": html.format_numbers(plain.value)}
+    for name, x in intervals.items():
+        columns[name] = [f"{a:.5g} … {b:.5g}" for a, b in zip(x.lower, x.upper, strict=True)]
+    return html.interval_table("quantity", plain, columns, caption)
 
 
-def _figures(fit: RolloutFit, errors: Mapping[str, Mapping[str, RolloutErrors]]) -> str:
-    # `import jaxdyn` does without pictures.
-    from jaxdyn.viz._plots import COLORS, figure_class
+def _rollout_plots(fit: RolloutFit, errors: Mapping[str, Mapping[str, RolloutErrors]]) -> str:
+    # The import stands here so that `import jaxdyn` loads no plotting.
+    from jaxdyn.viz import COLORS, figure_class
 
     try:
         figure_type = figure_class()
     except ImportError as error:
-        return f"<p class='note'>No plots: {escaped(str(error))}.</p>"
+        return html.no_plots(error)
     figure = figure_type(figsize=(10, 3.2), layout="constrained")
     for panel, (data, by_robot) in zip(figure.subplots(1, len(errors), squeeze=False)[0], errors.items(), strict=True):
         for k, (name, e) in enumerate(by_robot.items()):
@@ -134,5 +123,5 @@ def _figures(fit: RolloutFit, errors: Mapping[str, Mapping[str, RolloutErrors]])
         )
     panel.set(xlabel="time, s", ylabel="residual / noise")
     panel.legend(title="recording", fontsize=8, ncol=4)
-    shown = image(figure, "errors of roll-outs up to a horizon")
-    return f"<h2>Plots</h2>{shown}{image(segments, 'residuals of the segments of the fit, after the loss')}"
+    shown = html.image(figure, "errors of roll-outs up to a horizon")
+    return f"<h2>Plots</h2>{shown}{html.image(segments, 'residuals of the segments of the fit, after the loss')}"

@@ -1,4 +1,4 @@
-"""A robot as roll-outs see it: the model, and what stands between the recorded torque and the joints."""
+"""The robot that roll-outs simulate, and the errors of roll-outs from measured states."""
 
 from __future__ import annotations
 
@@ -9,53 +9,49 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError
+from jaxdyn._errors import DataError, ModelError, require_choice
 from jaxdyn._types import Array, Float
 from jaxdyn.model import Model
 from jaxdyn.simulate import Actuation, State, Trajectory, rollout
-from jaxdyn.simulate.integrators._step import Integrator
-from jaxdyn.sysid.parameters._block import model_of
-from jaxdyn.sysid.recordings._recording import Recording
+from jaxdyn.simulate.integrators import Integrator
+from jaxdyn.sysid.parameters import model_of
+from jaxdyn.sysid.recordings import Recording
 
 
 class Robot(eqx.Module):
-    """A model and its drives, as what can be identified from roll-outs: `Parametrization(Robot(model, actuation), ...)`
-    reaches the gains of the drives, too: `Positive(lambda robot: robot.actuation.blocks[0].ratio)`."""
+    """A model and its drives, for roll-outs that identify both: `Parametrization(Robot(model, actuation), ...)` with
+    the choice `Positive(lambda robot: robot.actuation.blocks[0].ratio)` identifies a gear."""
 
     model: Model
     actuation: Actuation | None = None
-    """From the recorded torque to that at the joints: gears, friction of other laws, limits. Blocks that remember
-    (lag, delay) do not work here: what they remember at the start of a segment is not known."""
+    """Drives between the recorded torque and the joints: gears, other laws of friction, limits. Blocks with memory
+    (lag, delay) are refused, because their memory at the start of a segment is unknown."""
 
 
-def simulated(robot: Any, start: State, tau, dt, integrator: Integrator, substeps: int) -> Trajectory:
-    """The trajectory of a `Model` or `Robot` from `start` under recorded torques `[*batch, steps, nv]`."""
-    actuation = getattr(robot, "actuation", None)
-    model = model_of(robot)
+def simulate_robot(robot: Any, start: State, tau, dt, integrator: Integrator, substeps: int) -> Trajectory:
+    """Return the trajectory of a `Model` or `Robot` from `start` under recorded torques `[*batch, steps, nv]`."""
+    actuation, model = getattr(robot, "actuation", None), model_of(robot)
     if actuation is None:
         return rollout(model, start, tau, dt, integrator=integrator, substeps=substeps)
     policy = actuation.driven_by(tau)
     memory = policy.init(start)
     if jax.tree.leaves(memory[1]):
         raise ModelError(
-            "the actuation has a block that remembers (a lag or a delay), and what it remembers at the start of a "
-            "segment is not known; shift or filter the recorded torque beforehand"
+            "the actuation has a block that remembers (a lag or a delay), and its memory at the start of a segment is "
+            "unknown; shift or filter the recorded torque beforehand"
         )
     steps = tau.shape[-2]
     return rollout(model, start, policy, dt, steps=steps, policy_state=memory, integrator=integrator, substeps=substeps)
 
 
 def held_torques(tau: np.ndarray, hold: str) -> np.ndarray:
-    """`[n - 1, nv]`: the torques that act from each sample to the next. **Raises** `DataError`."""
-    if hold == "start":
-        return tau[:-1]
-    if hold == "mean":
-        return 0.5 * (tau[:-1] + tau[1:])
-    raise DataError(f"unknown hold {hold!r}; known: 'start', 'mean'")
+    """Return the torques that act from each sample to the next, `[n - 1, nv]`. **Raises** `DataError`."""
+    require_choice(hold, ("mean", "start"), "hold", error=DataError)
+    return tau[:-1] if hold == "start" else 0.5 * (tau[:-1] + tau[1:])
 
 
 class RolloutErrors(NamedTuple):
-    """How roll-outs from measured states depart from the recording."""
+    """Position errors of roll-outs from measured states."""
 
     start: np.ndarray
     """`[starts]`: times at which they begin, s."""
@@ -65,17 +61,17 @@ class RolloutErrors(NamedTuple):
     """`[starts, steps + 1, nv]`: `difference(measured, simulated)`, rad or m."""
 
     def rmse(self, horizon: float | None = None) -> np.ndarray:
-        """`[starts]`: of each roll-out the root mean square over all degrees of freedom and all samples after the
-        start up to a horizon (s; None: the whole).
+        """Return the root mean square of each roll-out's errors, `[starts]`, over all degrees of freedom and all
+        samples after the start up to a horizon (s; None: the whole).
 
         **Raises** `DataError` for a horizon without samples.
         """
         last = self.horizon[-1] if horizon is None else horizon
-        # A horizon is a whole number of samples but for rounding.
+        # A horizon is a whole number of samples, apart from rounding.
         upto = int(np.searchsorted(self.horizon, last * (1 + 1e-9), side="right"))
         if upto < 2 or last > self.horizon[-1] * (1 + 1e-9):
-            raise DataError(f"horizon is {last:g} s; the roll-outs have samples from {self.horizon[1]:g} to "
-                            f"{self.horizon[-1]:g} s")  # fmt: skip
+            first, end = self.horizon[[1, -1]]
+            raise DataError(f"horizon is {last:g} s; the roll-outs have samples from {first:g} to {end:g} s")
         return np.sqrt(np.mean(self.position[:, 1:upto] ** 2, axis=(1, 2)))
 
 
@@ -89,21 +85,21 @@ def rollout_errors(
     integrator: Integrator = "rk4",
     substeps: int = 1,
 ) -> RolloutErrors:
-    """Roll-outs of a `Model` or `Robot` from the measured states `q, v` at many times of a recording, with its torques.
+    """Roll out a `Model` or `Robot` from the measured states `q, v` at many times of a recording, with its torques.
 
-    The honest measure of a fit: on a recording that it has not seen.
+    On a recording that a fit has not seen, the errors say how good the fit is.
 
     **Arguments**
 
     - `recording`: uniform in time, with velocities.
     - `horizon`: duration of each roll-out, s.
-    - `every`: time from one start to the next, s; the last is where a whole horizon still fits.
+    - `every`: time from one start to the next, s.
     - `hold`, `integrator`, `substeps`: as in `fit_rollouts`.
 
     **Raises** `DataError` for a recording that is too short, not uniform, or without velocities.
     """
     model = model_of(robot)
-    rate = checked_rate(model, recording)
+    rate = uniform_rate(model, recording)
     if recording.v is None:
         raise DataError("the recording has no velocities, and roll-outs start from measured ones; differentiate first")
     steps, stride = round(horizon * rate), max(1, round(every * rate))
@@ -120,20 +116,14 @@ def rollout_errors(
 
 @eqx.filter_jit
 def _positions(robot, start, tau, dt, integrator: Integrator, substeps: int) -> Float[Array, "starts samples nq"]:
-    return simulated(robot, start, tau, dt, integrator, substeps).q
+    return simulate_robot(robot, start, tau, dt, integrator, substeps).q
 
 
-def checked_rate(model: Model, recording: Recording) -> float:
-    """Samples per second of a recording that fits the model. **Raises** `DataError`."""
-    for name, x, size in (("q", recording.q, model.nq), ("v", recording.v, model.nv), ("tau", recording.tau, model.nv)):
-        if x is not None and x.shape[1] != size:
-            raise DataError(
-                f"the recording's {name} has {x.shape[1]} columns, but the model needs {size}: joints "
-                f"{', '.join(model.joint_names)}"
-            )
+def uniform_rate(model: Model, recording: Recording) -> float:
+    """Return the samples per second of a recording that fits the model. **Raises** `DataError`."""
+    recording.require_columns(model)
     if recording.tau is None:
         raise DataError("the recording has no torques; give zeros if nothing drove the robot")
-    rate = recording.rate
-    if rate is None:
+    if recording.rate is None:
         raise DataError("the recording's samples are not uniform in time, and roll-outs step evenly; resample first")
-    return rate
+    return recording.rate

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax import lax
 
 
-class Rows(NamedTuple):
-    """`1/2 (sum_s |A_s z_s + B_s x + r_s|^2 + sum_s |C_s z_s + E_s z_(s+1) + D_s x + c_s|^2 + |K x + k|^2)`, in the
-    states `z_s` `[n]` of the segments and the parameters `x` `[P]` that all share."""
+class ArrowSystem(NamedTuple):
+    """A linear least-squares problem in the states `z_s` `[n]` of the segments and the parameters `x` `[P]` that all
+    share: `1/2 (sum_s |A_s z_s + B_s x + r_s|^2 + sum_s |C_s z_s + E_s z_(s+1) + D_s x + c_s|^2 + |K x + k|^2)`."""
 
     data: jax.Array
     """`[S, m, n + P + 1]`: `A, B, r`."""
@@ -21,8 +21,8 @@ class Rows(NamedTuple):
     """`[k, P + 1]`: `K, k`."""
 
 
-class Factor(NamedTuple):
-    """The rows after elimination, triangular: `R_s z_s + Q_s z_(s+1) + T_s x + d_s` and `R x + d`."""
+class ArrowFactor(NamedTuple):
+    """The system after elimination, triangular: `R_s z_s + Q_s z_(s+1) + T_s x + d_s` and `R x + d`."""
 
     R: jax.Array
     """`[S, n, n]`, upper triangular."""
@@ -37,94 +37,89 @@ class Factor(NamedTuple):
 
     @property
     def decrease(self) -> jax.Array:
-        """By how much the cost falls from `z = 0, x = 0` to the minimum."""
+        """Decrease of the cost from `z = 0, x = 0` to the minimum."""
         return 0.5 * (jnp.sum(self.d**2) + jnp.sum(self.border[:, -1] ** 2))
 
 
-def compressed(rows: Rows) -> Rows:
-    """The same problem with at most `n + P + 1` rows of data a segment: `|A z + B x + r|^2` needs no more."""
-    if rows.data.shape[-2] <= rows.data.shape[-1]:
-        return rows
-    return rows._replace(data=_triangle(rows.data))
+def compress(system: ArrowSystem) -> ArrowSystem:
+    """Return the same problem with at most `n + P + 1` rows of data in each segment."""
+    if system.data.shape[-2] <= system.data.shape[-1]:
+        return system
+    return system._replace(data=_triangle(system.data))
 
 
-def column_norms(rows: Rows) -> tuple[jax.Array, jax.Array]:
-    """Of the columns of every `z_s`, `[S, n]`, and of `x`, `[P]`."""
-    S, n = rows.match.shape[:2]
-    P = rows.border.shape[-1] - 1
-    own = jnp.sum(rows.data[..., :n] ** 2, axis=-2) + jnp.sum(rows.match[..., :n] ** 2, axis=-2)
-    from_before = jnp.sum(rows.match[..., n : 2 * n] ** 2, axis=-2)
-    own = own.at[1:].add(from_before[: S - 1])
-    shared = jnp.sum(rows.data[..., n : n + P] ** 2, axis=(0, 1)) + jnp.sum(rows.border[:, :P] ** 2, axis=0)
-    shared += jnp.sum(rows.match[..., 2 * n : 2 * n + P] ** 2, axis=(0, 1))
-    return jnp.sqrt(own), jnp.sqrt(shared)
+def column_norms(system: ArrowSystem) -> tuple[jax.Array, jax.Array]:
+    """Return the norms of the columns of every `z_s`, `[S, n]`, and of `x`, `[P]`."""
+    S, n = system.match.shape[:2]
+    P = system.border.shape[-1] - 1
+    states = jnp.sum(system.data[..., :n] ** 2, axis=-2) + jnp.sum(system.match[..., :n] ** 2, axis=-2)
+    states = states.at[1:].add(jnp.sum(system.match[: S - 1, :, n : 2 * n] ** 2, axis=-2))
+    shared = jnp.sum(system.data[..., n : n + P] ** 2, axis=(0, 1)) + jnp.sum(system.border[:, :P] ** 2, axis=0)
+    shared += jnp.sum(system.match[..., 2 * n : 2 * n + P] ** 2, axis=(0, 1))
+    return jnp.sqrt(states), jnp.sqrt(shared)
 
 
-def eliminated(rows: Rows, damping_z: jax.Array, damping_x: jax.Array) -> Factor:
-    """The triangular factor of the problem with `1/2 |damping_z z|^2 + 1/2 |damping_x x|^2` more.
+def eliminate_states(system: ArrowSystem, damping_z: jax.Array, damping_x: jax.Array) -> ArrowFactor:
+    """Return the triangular factor of the problem with `1/2 |damping_z z|^2 + 1/2 |damping_x x|^2` added.
 
     Orthogonal transformations only (a square-root information filter: Bierman, Factorization methods for discrete
-    sequential estimation, 1977, chapter V): from the first segment on, what is known of `z_s` from all before it, its
-    data and the match with `z_(s+1)` are rows of one small matrix, whose QR factor has the elimination of `z_s` and
-    what is left to be known of `z_(s+1)` and `x`.
+    sequential estimation, 1977, chapter V). From the first segment on, the information about `z_s` from all earlier
+    segments, its data and the match with `z_(s+1)` are rows of one small matrix, whose QR factor eliminates `z_s` and
+    leaves the information about `z_(s+1)` and `x`.
     """
-    n = rows.match.shape[1]
-    P = rows.border.shape[-1] - 1
-    dtype = rows.match.dtype
-    left = n + P + 1
+    n = system.match.shape[1]
+    P = system.border.shape[-1] - 1
 
-    def eliminate(known, segment):
+    def eliminate_state(prior, segment):
         data, match, damping = segment
-        between = ((0, 0), (n, 0))
         # Columns z_s, z_(s+1), x, and the constants.
         blocks = [
-            *(jnp.concatenate([y[:, :n], jnp.pad(y[:, n:], between)], axis=-1) for y in (known, data)),
+            *(jnp.concatenate([y[:, :n], jnp.pad(y[:, n:], ((0, 0), (n, 0)))], axis=-1) for y in (prior, data)),
             match,
             jnp.pad(jnp.diag(damping), ((0, 0), (0, n + P + 1))),
         ]
         T = _triangle(jnp.concatenate(blocks))
         return T[n:, n:], (T[:n, :n], T[:n, n : 2 * n], T[:n, 2 * n : -1], T[:n, -1])
 
-    known = jnp.zeros((left, left), dtype)
-    known, (R, Q, T, d) = lax.scan(eliminate, known, (rows.data, rows.match, damping_z))
+    prior = jnp.zeros((n + P + 1, n + P + 1), system.match.dtype)
+    prior, (R, Q, T, d) = lax.scan(eliminate_state, prior, (system.data, system.match, damping_z))
     # No segment follows the last: its rows of `match` are zero, and so are the columns of z_S.
-    last = jnp.concatenate([known[:, n:], rows.border, jnp.pad(jnp.diag(damping_x), ((0, 0), (0, 1)))])
-    return Factor(R, Q, T, d, _triangle(last)[:P])
+    last = jnp.concatenate([prior[:, n:], system.border, jnp.pad(jnp.diag(damping_x), ((0, 0), (0, 1)))])
+    return ArrowFactor(R, Q, T, d, _triangle(last)[:P])
 
 
-def solution(factor: Factor) -> tuple[jax.Array, jax.Array]:
-    """The minimum: `z` `[S, n]` and `x` `[P]`."""
+def solution(factor: ArrowFactor) -> tuple[jax.Array, jax.Array]:
+    """Return the minimum, `z` `[S, n]` and `x` `[P]`."""
     R, d = factor.border[:, :-1], factor.border[:, -1]
     x = -jax.scipy.linalg.solve_triangular(R, d)
-    return substituted(factor, x, factor.d), x
+    return substitute_back(factor, x, factor.d), x
 
 
-def substituted(factor: Factor, x: jax.Array, d: jax.Array) -> jax.Array:
-    """The `z` `[S, n]` that make `R_s z_s + Q_s z_(s+1) + T_s x + d_s` zero."""
+def substitute_back(factor: ArrowFactor, x: jax.Array, d: jax.Array) -> jax.Array:
+    """Return the `z` `[S, n]` for which `R_s z_s + Q_s z_(s+1) + T_s x + d_s` is zero."""
 
-    def substitute(following, segment):
+    def substitute(next_z, segment):
         R, Q, T, d = segment
-        z = -jax.scipy.linalg.solve_triangular(R, Q @ following + T @ x + d)
+        z = -jax.scipy.linalg.solve_triangular(R, Q @ next_z + T @ x + d)
         return z, z
 
-    none = jnp.zeros_like(d[0])
-    _, z = lax.scan(substitute, none, (factor.R, factor.Q, factor.T, d), reverse=True)
-    return z
+    return lax.scan(substitute, jnp.zeros_like(d[0]), (factor.R, factor.Q, factor.T, d), reverse=True)[1]
 
 
-def influence(factor: Factor) -> tuple[jax.Array, jax.Array]:
-    """The columns of `x` in the inverse of the normal matrix: `[S, n, P]` and `[P, P]`. The latter is the covariance
-    of `x` for rows of unit variance."""
+def influence(factor: ArrowFactor) -> tuple[jax.Array, jax.Array]:
+    """Return the columns of `x` in the inverse of the normal matrix, `[S, n, P]` and `[P, P]`. The latter is the
+    covariance of `x` for rows of unit variance."""
     R = factor.border[:, :-1]
     P = R.shape[0]
     inverse = jax.scipy.linalg.solve_triangular(R, jnp.eye(P, dtype=R.dtype))
     covariance = inverse @ inverse.T
-    z = jax.vmap(lambda x: substituted(factor, x, jnp.zeros_like(factor.d)), in_axes=1, out_axes=2)(covariance)
+    z = jax.vmap(lambda x: substitute_back(factor, x, jnp.zeros_like(factor.d)), in_axes=1, out_axes=2)(covariance)
     return z, covariance
 
 
 def _triangle(A: jax.Array) -> jax.Array:
-    """`[..., k, k]`, upper triangular, with `R^T R = A^T A`, for `A` `[..., m, k]`; zero rows where `m < k`."""
+    """Return the upper-triangular `R` `[..., k, k]` with `R^T R = A^T A` of `A` `[..., m, k]`; it has zero rows where
+    `m < k`."""
     m, k = A.shape[-2:]
     if m < k:
         A = jnp.concatenate([A, jnp.zeros((*A.shape[:-2], k - m, k), A.dtype)], axis=-2)

@@ -1,75 +1,77 @@
-"""The weight of the prior, chosen by how well fits predict parts of the recordings that they have not seen."""
+"""The choice of the prior's weight by cross-validation: how well fits predict held-out parts of the recordings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.model import Model
 from jaxdyn.sysid.torques._physical_fit import minimize, start_at
+from jaxdyn.sysid.torques._reweighting import first_noise
 from jaxdyn.sysid.torques._torque_model import Samples, TorqueData
 
 PRIOR_WEIGHTS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
-"""The candidates where none are given."""
+"""The default candidates."""
 _STEPS = 100
 
 
+@dataclasses.dataclass(frozen=True)
+class CandidateWeights:
+    """Prior weights from which cross-validation chooses. **Raises** `DataError` unless all are positive, and for fewer
+    than two folds."""
+
+    weights: tuple[float, ...] = PRIOR_WEIGHTS
+    folds: int = 5
+    """The number of parts of the recordings, each predicted by a fit to the others."""
+
+    def __post_init__(self):
+        if self.folds < 2 or not len(self.weights) or not np.all(np.asarray(self.weights) > 0):
+            raise DataError(
+                f"cross-validation with {self.folds} folds and the weights {list(self.weights)}: give two folds or "
+                "more, and positive weights"
+            )
+
+
 class CrossValidation(NamedTuple):
-    """Held-out errors of fits with several prior weights."""
+    """The errors of fits with several prior weights on held-out data."""
 
     prior_weights: np.ndarray
     """`[k]`, increasing."""
     errors: np.ndarray
-    """`[folds, k]`: mean square of the held-out residuals over `sigma^2` of each joint."""
+    """`[folds, k]`: mean square of the held-out residuals, each joint's divided by its `sigma^2`."""
     folds: int
 
     @property
     def best(self) -> float:
-        """The weight with the smallest error on average."""
+        """The weight with the smallest mean error."""
         return float(self.prior_weights[np.argmin(self.errors.mean(axis=0))])
 
     @property
     def largest_within_one_standard_error(self) -> float:
         """The largest weight whose error is within one standard error of the best (Breiman et al. 1984): a choice for
-        robots that will move otherwise than in the recordings."""
+        robots whose later motions differ from the recordings."""
         mean = self.errors.mean(axis=0)
         k = int(np.argmin(mean))
-        # Of the differences: what makes a part hard to predict does so for all weights.
+        # The standard error of differences: a part that is hard to predict is so for all weights.
         excess = self.errors - self.errors[:, [k]]
         error = excess.std(axis=0, ddof=1) / np.sqrt(len(self.errors))
         return float(self.prior_weights[np.flatnonzero(excess.mean(axis=0) <= error)[-1]])
 
 
-def choose_weight(
-    model: Model,
-    samples: Samples,
-    effects_weight: float,
-    prior_weights: Sequence[float],
-    folds: int,
-    sigma: np.ndarray,
-) -> CrossValidation:
-    """See `cross_validate`. The parts are compressed once; the joints' weights `1 / sigma` are the same for all."""
-    weights = np.sort(np.asarray(prior_weights, np.float64))
-    if folds < 2 or not weights.size or not np.all(weights > 0):
-        raise DataError(
-            f"cross-validation with {folds} folds and the weights {weights.tolist()}: give two folds or "
-            "more, and positive weights"
-        )
-    parts = samples.compressed(groups=samples.blocks(folds))
+def choose_weight(samples: Samples, effects_weight: float, candidates: CandidateWeights) -> CrossValidation:
+    """See `cross_validate`. The parts are compressed once, and weighted by the same noise in all fits."""
+    weights = np.sort(np.asarray(candidates.weights, np.float64))
+    parts = samples.compressed(groups=samples.blocks(candidates.folds))
     errors = np.zeros((len(parts), len(weights)))
-    layout = samples.layout
+    layout, sigma = samples.layout, first_noise(samples)
     for i, part in enumerate(parts):
-        rest = TorqueData.joined([x for k, x in enumerate(parts) if k != i])
-        point = None
-        # From the stiffest on: each solution is a good start for the next.
+        data, point = TorqueData.join(parts[:i] + parts[i + 1 :]), None
+        # From the largest weight on, each solution is a good start for the next.
         for k in reversed(range(len(weights))):
-            problem = start_at(model, samples, weights[k], effects_weight).with_data(rest, sigma, layout)
+            problem = start_at(samples.model, samples, weights[k], effects_weight).with_data(data, sigma, layout)
             point = minimize(problem, point or problem.prior, _STEPS, lambda *_: None).point
-            gain = np.ones(layout.nv)
-            gain[list(layout.gains)] = 1 / point.scale
-            rms = part.residual_rms(point.parameters(), gain)
+            rms = part.residual_rms(point.parameters(), layout.drive_gains(point.scale))
             errors[i, k] = np.sum(part.samples * (rms / sigma) ** 2) / np.sum(part.samples)
     return CrossValidation(weights, errors, len(parts))

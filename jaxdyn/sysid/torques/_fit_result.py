@@ -1,4 +1,4 @@
-"""What a fit to recorded torques returns."""
+"""The result of a fit to recorded torques."""
 
 from __future__ import annotations
 
@@ -9,71 +9,75 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from jaxdyn._errors import ModelError
+from jaxdyn._status import Status
 from jaxdyn.model import Model
-from jaxdyn.sysid.parameters._base_parameters import BaseParameters, base_parameters_of
-from jaxdyn.sysid.parameters._log_cholesky import is_physical
-from jaxdyn.sysid.recordings._recording import Recording, as_recordings
+from jaxdyn.sysid.parameters import is_physical
+from jaxdyn.sysid.recordings import Recording, as_recordings
+from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters_of
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
-from jaxdyn.sysid.torques._intervals import Intervals, quantile
-from jaxdyn.sysid.torques._torque_model import Layout, Shape, checked
+from jaxdyn.sysid.torques._intervals import Intervals, normal_intervals, posterior_intervals
+from jaxdyn.sysid.torques._torque_model import EffectShape, Layout, motion_arrays
 
 
 class Evaluation(NamedTuple):
-    """How well predicted torques fit recorded ones; the arrays are `[nv]`."""
+    """The errors of predicted torques; the arrays are `[nv]`."""
 
     rms_error: np.ndarray
     """Root mean square of the residual, in the unit of the recording (N m or N)."""
     rms_torque: np.ndarray
-    """Of the recorded torque."""
+    """Root mean square of the recorded torque."""
     r2: np.ndarray
     """1 - (residual's sum of squares) / (torque's, about its mean); NaN for a torque that is constant."""
     total_rms: float
     """Root mean square of the residuals of all joints together."""
     relative: float
-    """Norm of all residuals over the norm of all torques."""
+    """Norm of all residuals divided by the norm of all torques."""
     residual: tuple[np.ndarray, ...]
     """`[n, nv]` for each recording: predicted minus recorded."""
 
 
 class InverseDynamicsFit(eqx.Module):
-    """A model identified from torques. What it predicts is in `JointEffects`, with `values` and leaves of `model`."""
+    """A model identified from torques. It predicts torques by the equation in `JointEffects`."""
 
     model: Model
-    """The model with its identified `inertial_parameters`, `armature`, `damping`, `friction`, `friction_velocity`."""
+    """The model with its identified `inertial_parameters`, `armature`, `damping`, `friction`, `friction_velocity`,
+    and springs."""
     before: Model
-    """The model from which the fit started, its prior."""
+    """The model from which the fit started, which is its prior."""
     effects: JointEffects = eqx.field(static=True)
-    """What was chosen to be identified at the joints."""
+    """The choice of identified effects."""
     values: JointEffectValues
-    """Offsets, and what else was identified besides the model."""
+    """Offsets and other identified values that are not leaves of the model."""
     parameters: np.ndarray
-    """`[P]`: as identified, in the order of `names`."""
+    """`[P]`: the identified parameters, in the order of `names`."""
     sigma: np.ndarray
     """`[nv]`: root mean square of the torque residual on the data of the fit, N m or N; for a robust loss the scale."""
     cost: float
-    """Half the sum of squares that was minimized, at the last weights: residuals over `sigma`, and the prior's."""
+    """Half of the minimized sum of squares with the last weights: residuals divided by `sigma`, and the prior."""
     iterations: int
-    """Steps of Levenberg-Marquardt, or linear solves, over all rounds of re-weighting."""
+    """The number of Levenberg-Marquardt steps, or of linear solves, in all rounds of re-weighting."""
     rounds: int
-    status: str
-    """In words: `"converged"`, or what stopped the fit."""
+    """The number of rounds of re-weighting."""
+    status: Status = eqx.field(converter=Status)
     message: str
-    """What else one should know: the rank, what was searched and chosen."""
+    """How the fit ended, the number of parameters or the rank, and the searched and chosen numbers."""
     samples: int
-    """Equations: samples times degrees of freedom, as far as they count."""
+    """The number of equations: samples times degrees of freedom, or the sum of their weights."""
     triangle: np.ndarray
-    """`[k, P]`: `R`, with `R^T R` the data's information about the parameters (gains taken as known)."""
+    """`[k, P]`: `R` for which `R^T R` is the data's information about the parameters, for the identified gains."""
     tangent: np.ndarray | None = None
-    """`[P, size]`: the parameters' derivative by the coordinates of the physical fit; None for linear least squares."""
+    """`[P, size]`: the parameters' derivative with respect to the coordinates of the physical fit; None for linear
+    least squares."""
     precision_factor: np.ndarray | None = None
-    """`[size, size]`, lower: the coordinates' inverse covariance, of data and prior together, is its square."""
+    """`[size, size]`: the lower factor `L` of the coordinates' inverse covariance `L L^T`, of data and prior."""
     prior_factor: np.ndarray | None = None
-    """`[size, size]`, lower: of the prior alone."""
+    """`[size, size]`: the same for the prior alone."""
     prior_weight: float = 0.0
+    """The weight of the inertias' prior."""
 
     @classmethod
     def unfitted(cls, model: Model) -> InverseDynamicsFit:
-        """A model as it is, for comparison: it predicts and is evaluated as a fit."""
+        """A model that was not fitted, which predicts torques and can be evaluated as a fit, for comparison."""
         effects = JointEffects(armature=False, viscous=False, coulomb=False, offset=False)
         return cls(
             model=model,
@@ -85,58 +89,53 @@ class InverseDynamicsFit(eqx.Module):
             cost=np.nan,
             iterations=0,
             rounds=0,
-            status="not fitted",
-            message="",
+            status=Status.OUT_OF_ITERATIONS,
+            message="not fitted",
             samples=0,
             triangle=np.zeros((0, 10 * model.nb)),
         )
 
     @property
     def converged(self) -> bool:
-        """Whether `status` says so."""
-        return self.status == "converged"
+        """Whether `status` is `Status.CONVERGED`."""
+        return self.status == Status.CONVERGED
 
     @property
     def offset(self) -> np.ndarray:
-        """`[nv]`: constant torque of each sensor or drive, N m or N."""
+        """The constant error of each torque sensor or drive, `[nv]`, N m or N."""
         return self.values.offset
 
     @property
     def physical(self) -> np.ndarray:
-        """`[nb]` of bool: whether some distribution of mass has each body's parameters (`is_physical`)."""
+        """Whether each body's parameters are physical (`is_physical`), `[nb]` of bool."""
         return np.asarray(is_physical(self.model.inertial_parameters))
 
     @property
     def layout(self) -> Layout:
-        """Where each parameter stands in `parameters`."""
+        """The order of `parameters`."""
         return Layout.of(self.before, self.effects)
 
     @property
     def names(self) -> list[str]:
-        """`[P]`: what the `parameters` are called."""
+        """The names of `parameters`, `[P]`."""
         return self.layout.names(self.before)
 
     @property
-    def shape(self) -> Shape:
-        """What the torque is not linear in: friction velocities, Stribeck friction, gains and delays."""
-        x = self.values
-        return Shape(
-            np.asarray(self.model.friction_velocity, np.float64),
-            x.stribeck_velocity,
-            x.friction_delay,
-            x.torque_delay,
-        )
+    def shape(self) -> EffectShape:
+        """The numbers in which the torque is not linear: friction and Stribeck velocities, and delays."""
+        w, x = np.asarray(self.model.friction_velocity, np.float64), self.values
+        return EffectShape(w, x.stribeck_velocity, x.friction_delay, x.torque_delay)
 
     def predict(self, recording: Recording) -> np.ndarray:
-        """`[n, nv]`: the torques (N m or N) for a recording's `q, v, a`, as they would be recorded.
+        """The torques `[n, nv]` (N m or N) that would be recorded for the `q, v, a` of a recording.
 
-        **Raises** `DataError`, as the fit does.
+        **Raises** `DataError` for a recording that does not fit the model.
         """
-        q, v, a = checked(self.model, recording, torques=False)
+        q, v, a = motion_arrays(self.model, recording, torques=False)
         return self.values.torque(self.model, recording.t, q, v, a)
 
     def evaluate(self, recordings) -> Evaluation:
-        """The quality of the fit on one recording or several, best on those that no fit has seen."""
+        """The errors of predicted torques on one recording or several, preferably held-out ones."""
         recordings = as_recordings(recordings)
         tau = [x.require("tau")[0] for x in recordings]
         residual = tuple(self.predict(x) - y for x, y in zip(recordings, tau, strict=True))
@@ -152,53 +151,39 @@ class InverseDynamicsFit(eqx.Module):
         )
 
     def base_parameters(self, *, threshold: float | None = None) -> BaseParameters:
-        """Which combinations of the parameters the data of this fit excite; for those that any motion could, see
-        `jaxdyn.sysid.base_parameters`."""
+        """The combinations of parameters that the data of this fit excite. `jaxdyn.sysid.base_parameters` has those
+        that any motion can excite, and the meaning of `threshold`."""
         return base_parameters_of(self.triangle[:, : len(self.parameters)], self.names, threshold, self.layout.nb)
 
     def intervals(self, base: BaseParameters | None = None, *, level: float = 0.95) -> Intervals:
-        """Values, standard errors and confidence intervals: of the parameters one by one, or of the combinations of
-        `base` (`base_parameters()`).
+        """Values, standard errors and confidence intervals of the parameters, or of the combinations of `base`
+        (`base_parameters()`).
 
-        Gauss-Newton: the inverse of the information, of the residuals at `sigma` and, for the physical fit, of the
-        prior. The residuals are taken for independent; filtered ones are not, and have wider intervals by about the
-        square root of the samples that are alike (`bootstrap` finds out).
+        The covariance is that of Gauss-Newton: the inverse of the information in the residuals, weighted by `sigma`,
+        and for the physical fit in the prior. Residuals count as independent. Filtered residuals are not: their
+        intervals are wider by about the square root of the number of samples that are alike (`bootstrap` finds out).
 
         **Raises** `ModelError` for linear least squares without `base`: single parameters have no interval there.
         """
-        if self.tangent is None and base is None:
+        B = np.eye(len(self.parameters)) if base is None else base.matrix
+        names, value = self.names if base is None else base.describe(), B @ self.parameters
+        if self.tangent is not None and self.precision_factor is not None and self.prior_factor is not None:
+            # The trace of the hat matrix is the number of degrees of freedom that the fit takes from the data.
+            shares = solve_triangular(self.precision_factor, self.prior_factor, lower=True)
+            inflation = self._inflation(len(shares) - np.sum(shares**2))
+            factors = (self.precision_factor, self.prior_factor)
+            return posterior_intervals(names, value, B @ self.tangent, *factors, level, inflation)
+        if base is None:
             raise ModelError(
                 "linear least squares determines combinations of parameters only: ask for fit.intervals("
                 "fit.base_parameters())"
             )
-        return _gauss_newton(self, base, level)
-
-
-def _gauss_newton(fit: InverseDynamicsFit, base: BaseParameters | None, level: float) -> Intervals:
-    z = quantile(level)
-    P = len(fit.parameters)
-    B = np.eye(P) if base is None else base.matrix
-    names = tuple(fit.names) if base is None else tuple(base.describe())
-    if fit.tangent is None:
-        assert base is not None
-        R = np.linalg.qr(fit.triangle[:, base.independent], mode="r")
+        R = np.linalg.qr(self.triangle[:, base.independent], mode="r")
         length = np.linalg.norm(R, axis=0)
         inverse = solve_triangular(R / length, np.eye(len(R))) / length[:, None]
-        variance = np.sum(inverse**2, axis=1)
-        share = np.zeros(len(variance))
-        counted = len(R)
-    else:
-        assert fit.precision_factor is not None
-        assert fit.prior_factor is not None
-        T = B @ fit.tangent
-        variance, prior = (
-            np.sum(solve_triangular(L, T.T, lower=True) ** 2, axis=0) for L in (fit.precision_factor, fit.prior_factor)
-        )
-        share = variance / prior
-        # Degrees of freedom that the data have spent: the trace of the hat matrix.
-        counted = len(fit.precision_factor) - np.sum(
-            solve_triangular(fit.precision_factor, fit.prior_factor, lower=True) ** 2
-        )
-    error = np.sqrt(variance * fit.samples / max(fit.samples - counted, 1.0))
-    value = B @ fit.parameters
-    return Intervals(names, value, error, value - z * error, value + z * error, share, level)
+        error = np.sqrt(self._inflation(len(R)) * np.sum(inverse**2, axis=1))
+        return normal_intervals(names, value, error, np.zeros(len(R)), level)
+
+    def _inflation(self, fitted: float) -> float:
+        """The ratio of the residuals' variance to `sigma^2`, for this number of fitted degrees of freedom."""
+        return self.samples / max(self.samples - fitted, 1.0)

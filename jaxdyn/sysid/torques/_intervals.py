@@ -1,11 +1,13 @@
-"""How certain identified parameters are: confidence intervals, and what the prior alone decides."""
+"""Confidence intervals of identified parameters, and the share of the prior in their variance."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from jaxdyn._errors import DataError
 
@@ -19,16 +21,16 @@ class Intervals(NamedTuple):
     lower: np.ndarray
     upper: np.ndarray
     prior_share: np.ndarray
-    """The variance over that of the prior alone: 1 where the data say nothing, 0 where they say everything (and for
-    linear least squares, which has no prior)."""
+    """The variance divided by that of the prior alone: 1 where only the prior determines the value, 0 where only the
+    data do (as in linear least squares, which has no prior)."""
     level: float
 
     def decided_by_prior(self, share: float = 0.9) -> tuple[str, ...]:
-        """The names of what the prior alone decides: the data take away less than `1 - share` of its variance."""
+        """The names whose `prior_share` exceeds `share`: the data hardly reduce the prior's variance."""
         return tuple(name for name, x in zip(self.names, self.prior_share, strict=True) if x > share)
 
     def table(self) -> str:
-        """In words, a line each."""
+        """The intervals as text, one line each."""
         width = max(len(x) for x in self.names)
         head = f"{'':{width}} {'value':>12} {'std. error':>12} {f'{100 * self.level:g} % interval':>27} {'prior':>7}"
         rows = zip(*self[:6], strict=True)
@@ -38,6 +40,31 @@ class Intervals(NamedTuple):
 
 
 def quantile(level: float) -> float:
+    """The half-width of a normal distribution's interval of this level, in standard deviations. **Raises**
+    `DataError` unless the level is between 0 and 1."""
     if not 0 < level < 1:
         raise DataError(f"the level of an interval is {level}; a number between 0 and 1 is needed")
     return NormalDist().inv_cdf(0.5 + 0.5 * level)
+
+
+def normal_intervals(names: Sequence[str], value: np.ndarray, error: np.ndarray, share, level: float) -> Intervals:
+    """Intervals about values `[k]` with normally distributed errors."""
+    half = quantile(level) * error
+    return Intervals(tuple(names), value, error, value - half, value + half, share, level)
+
+
+def posterior_intervals(
+    names: Sequence[str],
+    value: np.ndarray,
+    slope: np.ndarray,
+    precision_factor: np.ndarray,
+    prior_factor: np.ndarray,
+    level: float,
+    inflation: float = 1.0,
+) -> Intervals:
+    """Intervals of values `[k]` with the derivative `slope` `[k, size]` with respect to coordinates whose inverse
+    covariance is `L L^T`, with lower factors `L` for data and prior together, and for the prior alone."""
+    variance, prior = (
+        np.sum(solve_triangular(L, slope.T, lower=True) ** 2, axis=0) for L in (precision_factor, prior_factor)
+    )
+    return normal_intervals(names, value, np.sqrt(inflation * variance), variance / prior, level)

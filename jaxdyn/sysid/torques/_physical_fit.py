@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from jaxdyn._least_squares import Damping, Iterate, damped_step
+from jaxdyn._status import Status
 from jaxdyn.model import Model
-from jaxdyn.sysid.parameters._log_cholesky import factor_of_coordinates, parameters_of, pseudo_inertia
+from jaxdyn.sysid.parameters import (
+    FACTOR_TANGENT,
+    divergence_metric,
+    divergence_of_factor,
+    divergence_slope,
+    factor_from_coordinates,
+    parameters_from_pseudo_inertia,
+    pseudo_factor,
+)
 from jaxdyn.sysid.torques._torque_model import POSITIVE, Layout, Samples, TorqueData
 
 # A step may change a length by a factor of e at most: farther off, the linearization says nothing.
 _LONGEST_STEP = 1.0
-# The predicted decrease of the cost, in units of chi^2, below which a step is no news.
+# The predicted decrease of the cost, in units of chi^2, below which the fit has converged.
 _TOLERANCE = 1e-4
+# Damping multiplies the whole Gauss-Newton matrix, so it shortens the step and keeps its direction: steps toward the
+# minimum of a logarithmic barrier then do not depend on the coordinates. Each step starts with light damping again, so
+# a saved fit needs none.
+_DAMPING = Damping(most=1e8, trusted=1.0, accepted=1e-4)
 
 
 class Physical(NamedTuple):
@@ -40,7 +56,7 @@ class Physical(NamedTuple):
         nb, k, m = self.U.shape[0], self.positive.shape[0], self.offset.shape[0]
         body, positive, offset, scale = np.split(x, np.cumsum([10 * nb, k, m]))
         return type(self)(
-            U=self.U @ factor_of_coordinates(body.reshape(-1, 10), np),
+            U=self.U @ factor_from_coordinates(body.reshape(-1, 10)),
             positive=self.positive * np.exp(positive),
             offset=self.offset + offset_scale * offset,
             scale=self.scale * np.exp(scale),
@@ -48,7 +64,7 @@ class Physical(NamedTuple):
 
     def parameters(self) -> np.ndarray:
         """`[P]`, as the torque model has them."""
-        inertial = parameters_of(self.U @ self.U.swapaxes(-1, -2), np)
+        inertial = parameters_from_pseudo_inertia(self.U @ self.U.swapaxes(-1, -2))
         return np.concatenate([inertial.ravel(), self.positive, self.offset])
 
     def tangent(self, offset_scale: np.ndarray) -> np.ndarray:
@@ -57,8 +73,8 @@ class Physical(NamedTuple):
         nb, k, m = self.U.shape[0], self.positive.shape[0], self.offset.shape[0]
         out = np.zeros((10 * nb + k + m, self.size))
         for i, U in enumerate(self.U):
-            dJ = U @ (_TANGENT + _TANGENT.swapaxes(-1, -2)) @ U.T
-            out[10 * i : 10 * (i + 1), 10 * i : 10 * (i + 1)] = parameters_of(dJ, np).T
+            dJ = U @ (FACTOR_TANGENT + FACTOR_TANGENT.swapaxes(-1, -2)) @ U.T
+            out[10 * i : 10 * (i + 1), 10 * i : 10 * (i + 1)] = parameters_from_pseudo_inertia(dJ).T
         rest = np.arange(10 * nb, 10 * nb + k + m)
         out[rest, rest] = np.concatenate([self.positive, offset_scale])
         return out
@@ -69,18 +85,9 @@ class Physical(NamedTuple):
         return 10 * self.U.shape[0] + self.positive.shape[0] + self.offset.shape[0] + self.scale.shape[0]
 
 
-# The derivative of the log-Cholesky factor at zero, `[10, 4, 4]`.
-_TANGENT = np.zeros((10, 4, 4))
-_TANGENT[0] = np.eye(4)
-for _k, _at in enumerate([(0, 0), (1, 1), (2, 2), (0, 1), (1, 2), (0, 2), (0, 3), (1, 3), (2, 3)], 1):
-    _TANGENT[(_k, *_at)] = 1.0
-
-
 def factor_of(inertial: np.ndarray) -> np.ndarray:
-    """`[nb, 4, 4]`: upper-triangular `U` with the pseudo-inertias `U U^T`, of physical parameters `[nb, 10]`."""
-    J = np.asarray(pseudo_inertia(np.asarray(inertial, np.float64)), np.float64)
-    # An upper factor is the lower one of the matrix with both axes reversed.
-    return np.linalg.cholesky(J[..., ::-1, ::-1])[..., ::-1, ::-1]
+    """Upper-triangular factors `U` of the pseudo-inertias `U U^T` of physical parameters `[nb, 10]`, `[nb, 4, 4]`."""
+    return pseudo_factor(np.asarray(inertial, np.float64))
 
 
 class PhysicalProblem(NamedTuple):
@@ -127,10 +134,7 @@ class PhysicalProblem(NamedTuple):
     def slope(self, point: Physical) -> np.ndarray:
         """`[size]`: the derivative of `divergence` by the coordinates about `point`: for a body, with `J0 = V V^T` and
         `W = V^-1 U`, that of `|W + W E|^2 - 2 log det(1 + E)`."""
-        W = np.linalg.solve(self.prior.U, point.U)
-        bodies = 2 * np.einsum("bij,kij->bk", W.swapaxes(-1, -2) @ W, _TANGENT) - 2 * np.trace(
-            _TANGENT, axis1=-2, axis2=-1
-        )
+        bodies = divergence_slope(np.linalg.solve(self.prior.U, point.U))
         ratio, scale = point.positive / self.prior.positive, point.scale / self.prior.scale
         offset = (point.offset - self.prior.offset) / self.offset_scale
         joints = np.concatenate([ratio - 1, offset, scale - 1])
@@ -141,12 +145,11 @@ class PhysicalProblem(NamedTuple):
         dimension, for offsets half their square (the Bregman divergence of `-log det`: Lee, Wensing & Park, Geometric
         robot dynamic identification, T-RO 2020, section IV). Convex in `p`, infinite at the edge of what is physical.
         """
-        W = np.linalg.solve(self.prior.U, point.U)
-        log_det = 2 * np.log(np.diagonal(W, axis1=-2, axis2=-1)).sum(axis=-1)
+        bodies = divergence_of_factor(np.linalg.solve(self.prior.U, point.U))
         ratio = np.concatenate([point.positive / self.prior.positive, point.scale / self.prior.scale])
         offset = (point.offset - self.prior.offset) / self.offset_scale
         joints = np.concatenate([ratio - np.log(ratio) - 1, 0.5 * offset**2])
-        return np.sum(W**2, axis=(-2, -1)) - log_det - 4, joints
+        return bodies, joints
 
     def divergence(self, point: Physical) -> float:
         """The weighted pull toward the prior."""
@@ -159,8 +162,7 @@ class PhysicalProblem(NamedTuple):
     def metric(self) -> np.ndarray:
         """`[size, size]`, lower `L` with `L L^T` the second derivative of `divergence` by `p`, seen in the coordinates
         about any point: `tr(J^-1 dJ J^-1 dJ) = |E + E^T|^2` for `dJ = U (E + E^T) U^T`, the same everywhere."""
-        symmetric = (_TANGENT + _TANGENT.swapaxes(-1, -2)).reshape(10, 16)
-        L = np.linalg.cholesky(symmetric @ symmetric.T)
+        L = np.linalg.cholesky(divergence_metric())
         nb, size = self.prior.U.shape[0], self.prior.size
         out = np.sqrt(self.effects_weight) * np.eye(size)
         out[: 10 * nb, : 10 * nb] = np.sqrt(self.weight) * np.kron(np.eye(nb), L)
@@ -171,7 +173,7 @@ class Minimum(NamedTuple):
     point: Physical
     cost: float
     steps: int
-    status: str
+    status: Status
 
 
 def start_at(model: Model, samples: Samples, weight: float, effects_weight: float) -> PhysicalProblem:
@@ -216,35 +218,43 @@ def minimize(
     as round as the barrier is, and tens of steps do.
     """
     metric = problem.metric()
-    cost = problem.cost(point)
+    state = _Descent(np.float64(problem.cost(point)), np.inf, 0.0, np.int64(0), np.int64(Status.RUNNING), point)
     for step in range(first, max_iterations + 1):
-        # The linear least-squares problem whose normal equations are the (generalized) Gauss-Newton ones: with
-        # H = Jr^T Jr + G, gradient = Jr^T r + slope, and G = L L^T the metric.
-        A = np.concatenate([problem.jacobian(point), metric.T])
-        b = np.concatenate([problem.residual(point), solve_triangular(metric, problem.slope(point), lower=True)])
-        T = np.linalg.qr(np.column_stack([A, b]), mode="r")
-        n = point.size
-        x = -solve_triangular(T[:n, :n], T[:n, n])
-        expected = 0.5 * float(np.sum(T[:n, n] ** 2))
-        if not (np.isfinite(x).all() and np.isfinite(cost)):
-            return Minimum(point, cost, step, "diverged")
-        report(step, cost, expected, point)
-        if expected < _TOLERANCE:
-            return Minimum(point, cost, step, "converged")
-        fraction = min(1.0, _LONGEST_STEP / float(np.abs(x).max()))
-        while True:
-            trial = point.moved(fraction * x, problem.offset_scale)
-            new = problem.cost(trial)
-            if new <= cost - 1e-4 * fraction * expected:
-                break
-            fraction *= 0.5
-            if fraction < 1e-8:
-                # The direction descends, so that only rounding can have hidden it.
-                rounding = float(np.sqrt(np.finfo(float).eps)) * max(1.0, cost)
-                stalled = f"stalled with an expected decrease of {expected:.2g} in a cost of {cost:.6g}"
-                return Minimum(point, cost, step, "converged" if expected < rounding else stalled)
-        point, cost = trial, new
-    return Minimum(point, cost, max_iterations, f"out of steps: {max_iterations} in one round were too few")
+        x, expected = _gauss_newton_step(problem, state.point, metric)
+        if not (np.isfinite(x).all() and np.isfinite(state.cost)):
+            return Minimum(state.point, float(state.cost), step, Status.DIVERGED)
+        report(step, float(state.cost), expected, state.point)
+        trial = functools.partial(_trial, problem, state, x, expected)
+        state, start = dataclasses.replace(state, damping=np.float64(_DAMPING.first)), state.cost
+        while state.status == Status.RUNNING and state.cost == start:
+            state = damped_step(state, trial, _DAMPING, absolute=_TOLERANCE)
+        if state.status != Status.RUNNING:
+            return Minimum(state.point, float(state.cost), step, Status(int(state.status)))
+    return Minimum(state.point, float(state.cost), max_iterations, Status.OUT_OF_ITERATIONS)
+
+
+class _Descent(Iterate):
+    point: Physical
+
+
+def _gauss_newton_step(problem: PhysicalProblem, point: Physical, metric: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the undamped step, and the decrease of the cost that it promises.
+
+    The linear least-squares problem `1/2 |A x + b|^2` has the (generalized) Gauss-Newton normal equations: with the
+    metric `G = L L^T`, `H = Jr^T Jr + G` and the gradient `Jr^T r + slope`.
+    """
+    A = np.concatenate([problem.jacobian(point), metric.T])
+    b = np.concatenate([problem.residual(point), solve_triangular(metric, problem.slope(point), lower=True)])
+    T = np.linalg.qr(np.column_stack([A, b]), mode="r")
+    n = point.size
+    return -solve_triangular(T[:n, :n], T[:n, n]), 0.5 * float(np.sum(T[:n, n] ** 2))
+
+
+def _trial(problem: PhysicalProblem, state: _Descent, x: np.ndarray, expected: float, damping: float) -> _Descent:
+    fraction = 1 / max(1 + damping, float(np.abs(x).max()) / _LONGEST_STEP)
+    point = state.point.moved(fraction * x, problem.offset_scale)
+    promised = fraction * (2 - fraction) * expected
+    return dataclasses.replace(state, point=point, cost=np.float64(problem.cost(point)), expected=np.float64(promised))
 
 
 def posterior(problem: PhysicalProblem, point: Physical) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

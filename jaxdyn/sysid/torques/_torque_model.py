@@ -1,10 +1,10 @@
-"""The torque model of identification, linear in its parameters, and its data compressed to triangular factors."""
+"""The torque model of identification, linear in its parameters, and recordings compressed to triangular factors."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -13,12 +13,13 @@ import numpy as np
 
 from jaxdyn._errors import DataError, ModelError
 from jaxdyn.algorithms import spring_torque, torque_regressor
+from jaxdyn.friction import LoadProportional, Stribeck
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings._recording import Recording, as_recordings
-from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues, delayed
+from jaxdyn.sysid.recordings import Recording, as_recordings
+from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues, delay_signal, frictionless_torque
 
 _CHUNK = 4096
-# Bytes of regressor that are kept between passes over the samples; more is computed anew in each.
+# A regressor of at most this many bytes is kept between passes over the samples; a larger one is recomputed.
 _KEPT = 2**28
 POSITIVE = ("armature", "viscous", "coulomb", "static", "load", "spring")
 """Kinds of positive parameters, in their order."""
@@ -27,27 +28,30 @@ INERTIAL_NAMES = ("m", "m*cx", "m*cy", "m*cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz"
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The parameter vector `[P]`: inertial parameters of all bodies, positive numbers of joints, offsets. Hashable."""
+    """The order of the parameter vector `[P]`: inertial parameters of all bodies, positive joint parameters, offsets.
+    Hashable."""
 
     nb: int
     nv: int
     positive: tuple[tuple[int, int], ...]
-    """Kind (index in `POSITIVE`) and degree of freedom."""
+    """Kind (index in `POSITIVE`) and degree of freedom of each."""
     offsets: tuple[int, ...]
-    """Degrees of freedom."""
+    """Degrees of freedom with an offset."""
     gains: tuple[int, ...]
-    """Degrees of freedom with an unknown drive gain; not in the vector, since the torque is not linear in them."""
+    """Degrees of freedom with an unknown drive gain. The gains are not in the vector: the torque is not linear in
+    them."""
     springs: tuple[int, ...]
     """`[nv]`: the coordinate of each degree of freedom with an unknown spring, -1 for the others."""
 
     @classmethod
     def of(cls, model: Model, effects: JointEffects) -> Self:
-        if model.inertial_parameters.ndim != 2:
-            raise ModelError(f"the model has batch axes {model.inertial_parameters.shape[:-2]}: take one element first")
-        names = {"static": "stribeck"}
-        chosen = {kind: effects.dofs(names.get(kind, kind), model) for kind in POSITIVE}
-        springs = effects.q_indices(model)
-        chosen["spring"] = springs >= 0
+        """The layout for a model and the chosen effects. **Raises** `ModelError` for a model with batch axes,
+        `DataError` for Stribeck's effect without Coulomb friction."""
+        require_one_robot(model)
+        springs = effects.spring_coordinates(model)
+        chosen = {x: effects.dofs("stribeck" if x == "static" else x, model) for x in POSITIVE} | {
+            "spring": springs >= 0
+        }
         missing = chosen["static"] & ~chosen["coulomb"]
         if missing.any():
             raise DataError(
@@ -60,132 +64,143 @@ class Layout:
 
     @property
     def by_load(self) -> bool:
-        """Whether some friction grows with the transmitted torque."""
+        """Whether the friction of some joint grows with the transmitted torque."""
         return any(POSITIVE[k] == "load" for k, _ in self.positive)
 
     @property
     def size(self) -> int:
-        """`P`."""
+        """The number of parameters `P`."""
         return 10 * self.nb + len(self.positive) + len(self.offsets)
 
     def names(self, model: Model) -> list[str]:
-        """`[P]`: what each parameter is called."""
+        """The names of the parameters, `[P]`."""
         inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
         dofs = dof_names(model)
         effects = [f"{POSITIVE[k]}({dofs[j]})" for k, j in self.positive]
         return [*inertial, *effects, *(f"offset({dofs[j]})" for j in self.offsets)]
 
     def joint_values(self, parameters: np.ndarray) -> dict[str, np.ndarray]:
-        """By kind and `"offset"`: `[nv]`, NaN where it is not among the parameters."""
+        """The values `[nv]` of each kind in `POSITIVE` and of `"offset"`; NaN where the vector has none."""
         out = {kind: np.full(self.nv, np.nan) for kind in (*POSITIVE, "offset")}
-        rest = np.asarray(parameters)[10 * self.nb :]
-        for (k, j), x in zip(self.positive, rest, strict=False):
+        joints = np.asarray(parameters)[10 * self.nb :]
+        for (k, j), x in zip(self.positive, joints, strict=False):
             out[POSITIVE[k]][j] = x
-        out["offset"][list(self.offsets)] = rest[len(self.positive) :]
+        out["offset"][list(self.offsets)] = joints[len(self.positive) :]
+        return out
+
+    def drive_gains(self, scale: np.ndarray) -> np.ndarray:
+        """The drive gains `[nv]`, 1 where they are known, from the inverses `scale` of the unknown ones."""
+        out = np.ones(self.nv)
+        out[list(self.gains)] = 1 / scale
         return out
 
 
-class Shape(NamedTuple):
-    """What the torque is not linear in, each `[nv]`: friction velocity, Stribeck velocity, delays (s)."""
+class EffectShape(NamedTuple):
+    """The numbers in which the torque is not linear, each `[nv]`: velocities in rad/s or m/s, and delays in s."""
 
     friction_velocity: np.ndarray
     stribeck_velocity: np.ndarray
     friction_delay: np.ndarray
     torque_delay: np.ndarray
 
+    @classmethod
+    def default(cls, friction_velocity, stribeck_velocity: float = 0.5) -> EffectShape:
+        """Friction velocities `[nv]`, equal Stribeck velocities, and no delays."""
+        w = np.asarray(friction_velocity, np.float64)
+        return cls(w, np.full_like(w, stribeck_velocity), np.zeros_like(w), np.zeros_like(w))
+
 
 class TorqueData(NamedTuple):
-    """All that least squares needs to know of recordings."""
+    """Recordings as least squares needs them: triangular factors in place of samples."""
 
     factors: np.ndarray
     """`[nv, k, P + 2]`: triangular `R_j` with `R_j^T R_j = B_j^T B_j`, `B_j = [Y_j, known torque, measured torque]`,
     for each degree of freedom `j`."""
     samples: np.ndarray
-    """`[nv]`: how many (or the sum of their weights)."""
+    """`[nv]`: the number of samples, or the sum of their weights."""
 
     def stacked(self, sigma: np.ndarray) -> np.ndarray:
-        """`[nv k, P + 2]`: all joints' rows, each weighted with `1 / sigma`."""
+        """The rows of all joints, `[nv k, P + 2]`, each weighted with `1 / sigma`."""
         return (self.factors / sigma[:, None, None]).reshape(-1, self.factors.shape[-1])
 
     def weighted(self, sigma: np.ndarray) -> np.ndarray:
-        """`[k, P + 1]`: one triangular factor for all joints, the known torque subtracted."""
+        """One triangular factor for all joints, `[k, P + 1]`, with the known torque subtracted."""
         rows = self.stacked(sigma)
         rows = np.concatenate([rows[:, :-2], rows[:, -1:] - rows[:, -2:-1]], axis=-1)
         return np.linalg.qr(rows, mode="r")
 
     def residual_rms(self, parameters: np.ndarray, gain: np.ndarray | float = 1.0) -> np.ndarray:
-        """`[nv]`: root mean square of `(Y p + known) / g - tau` over the samples, in the unit of the recording."""
+        """The root mean square `[nv]` of `(Y p + known) / g - tau` over the samples, in the unit of the recording."""
         gain = np.broadcast_to(np.asarray(gain, np.float64), self.samples.shape)[:, None]
         residual = self.factors[..., :-1] @ np.append(parameters, 1.0) / gain - self.factors[..., -1]
         return np.sqrt(np.sum(residual**2, axis=-1) / self.samples)
 
     @staticmethod
-    def joined(parts: Sequence[TorqueData]) -> TorqueData:
-        """The data of all parts together."""
+    def join(parts: Sequence[TorqueData]) -> TorqueData:
+        """The data of all parts in one."""
         rows = np.concatenate([x.factors for x in parts], axis=1)
         return TorqueData(np.linalg.qr(rows, mode="r"), np.sum([x.samples for x in parts], axis=0))
 
 
 class Samples:
-    """Recordings with the columns of the torque model, chunk by chunk."""
+    """The samples of recordings, from which the columns of the torque model are computed chunk by chunk."""
 
-    def __init__(self, model: Model, recordings, effects: JointEffects, shape: Shape):
-        self.model, self.layout, self.shape = model, Layout.of(model, effects), shape
+    def __init__(self, model: Model, recordings, effects: JointEffects, shape: EffectShape):
+        self.model, self.effects, self.shape = model, effects, shape
+        self.layout = Layout.of(model, effects)
         self.recordings = as_recordings(recordings)
-        parts = [checked(model, x) for x in self.recordings]
-        self.t = np.concatenate([x.t - x.t[0] for x in self.recordings])
-        self.q, self.v, self.a, self.measured = (np.concatenate([x[k] for x in parts]) for k in range(4))
+        motions = [motion_arrays(model, x) for x in self.recordings]
+        self.q, self.v, self.a, self.measured = (np.concatenate(x) for x in zip(*motions, strict=True))
         self.starts = np.cumsum([0, *(len(x) for x in self.recordings)])
-        lag = shape.friction_delay
-        self.u = np.concatenate(
-            [delayed(x.t, v, a, lag) for x, (_, v, a, _) in zip(self.recordings, parts, strict=True)]
-        )
-        # The torque of the motion at t is recorded at t + delay, where the recording has not ended.
-        lag = shape.torque_delay
-        self.tau = np.concatenate(
-            [delayed(x.t, tau, None, -lag) for x, (*_, tau) in zip(self.recordings, parts, strict=True)]
-        )
-        self.valid = np.concatenate([x.t[:, None] + lag <= x.t[-1] for x in self.recordings])
+        pairs = list(zip((x.t for x in self.recordings), motions, strict=True))
+        self.u = np.concatenate([delay_signal(t, v, a, shape.friction_delay) for t, (_, v, a, _) in pairs])
+        # The torque of the motion at t is recorded at t + delay, unless the recording ends before.
+        delay = shape.torque_delay
+        self.tau = np.concatenate([delay_signal(t, tau, None, -delay) for t, (*_, tau) in pairs])
+        self.valid = np.concatenate([t[:, None] + delay <= t[-1] for t, _ in pairs])
         self.load = np.abs(self.tau)
-        """`[n, nv]`: the transmitted torque, by which friction may grow: at first the measured one."""
+        """`[n, nv]`: the transmitted torque that friction may grow with; at first the measured torque."""
         size = np.sqrt(np.mean(self.tau**2, axis=0))
         if not size.max() > 0:
             raise DataError("the recording's torques are all zero: nothing can be identified from them")
-        # A floor for joints that carry no torque.
+        # Joints that carry no torque get a floor.
         self.torque_scale = np.maximum(size, 1e-3 * size.max())
         self.velocity_scale, self.acceleration_scale = (np.sqrt(np.mean(x**2, axis=0)) for x in (self.v, self.a))
-        self._kept: list[np.ndarray] = []
+        self._chunks: list[np.ndarray] = []
 
     def __len__(self) -> int:
         return len(self.q)
 
-    def set_load(self, load: np.ndarray) -> None:
-        self.load = np.abs(load)
-        self._kept = []
+    def transmit(self, model: Model) -> None:
+        """Let load friction grow with the torques that `model` transmits in these motions."""
+        self.load = np.abs(frictionless_torque(model, self.q, self.v, self.a))
+        self._chunks = []
 
     def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Rows, and `[rows, nv, P + 2]`: the columns `Y`, the known torque, the measured one; zero where not valid."""
+        """Yield rows and their `[rows, nv, P + 2]`: columns `Y`, known torque, measured torque; 0 where not valid."""
         n, size = len(self), min(len(self), _CHUNK)
         keep = n * self.layout.nv * (self.layout.size + 2) * 8 <= _KEPT
-        # Chunks bound the memory; the last is filled up with repeats, which are dropped: one program serves all.
+        # Chunks bound the memory. The last one is filled up with repeated rows, so that one program serves all chunks.
         for k, start in enumerate(range(0, n, size)):
-            kept = slice(start, min(start + size, n))
-            if k < len(self._kept):
-                yield kept, self._kept[k]
+            part = slice(start, min(start + size, n))
+            if k < len(self._chunks):
+                yield part, self._chunks[k]
                 continue
             rows = np.minimum(np.arange(start, start + size), n - 1)
             motion = tuple(jnp.asarray(x[rows]) for x in (self.q, self.v, self.a, self.u, self.load))
-            Y, known = torque_columns(self.model, motion, self.shape, self.layout)
-            B = np.concatenate([Y, known[..., None], self.tau[rows][..., None]], axis=-1, dtype=np.float64)
-            B = (B * self.valid[rows][..., None])[: kept.stop - kept.start]
+            Y, torque = torque_columns(self.model, motion, self.shape, self.layout)
+            B = np.concatenate([Y, torque[..., None], self.tau[rows][..., None]], axis=-1, dtype=np.float64)
+            B = (B * self.valid[rows][..., None])[: part.stop - part.start]
             if keep:
-                self._kept.append(B)
-            yield kept, B
+                self._chunks.append(B)
+            yield part, B
 
     def compressed(self, weights: np.ndarray | None = None, groups: np.ndarray | None = None) -> list[TorqueData]:
-        """The samples as triangular factors: the data part of the problem is linear, so that
-        `|Y_j p + known_j - tau_j|^2 = |R_j [p, 1, -1]|^2` exactly for every `p`, and no step of a fit touches the
-        samples again. `weights` `[n, nv]` of squares; `groups` `[n]` of int: one `TorqueData` for each group."""
+        """The samples as triangular factors, one `TorqueData` for each group.
+
+        `|Y_j p + known_j - tau_j|^2 = |R_j [p, 1, -1]|^2` holds exactly for every `p`, so no step of a fit touches the
+        samples again. `weights` `[n, nv]` multiply the squares; `groups` `[n]` of int number the group of each sample.
+        """
         groups = np.zeros(len(self), int) if groups is None else groups
         width = self.layout.size + 2
         counts = self.valid if weights is None else self.valid * weights
@@ -202,12 +217,13 @@ class Samples:
         return out
 
     def residuals(self, parameters: np.ndarray, gain: np.ndarray | float = 1.0) -> np.ndarray:
-        """`[n, nv]`: `(Y p + known) / g - tau`, zero where not valid."""
+        """The residuals `(Y p + known) / g - tau`, `[n, nv]`, zero where not valid."""
         p = np.append(parameters, 1.0)
         return np.concatenate([B[..., :-1] @ p / gain - B[..., -1] for _, B in self.chunks()])
 
     def blocks(self, count: int) -> np.ndarray:
-        """`[n]` of int: `count` blocks of consecutive samples of about equal length, none across two recordings."""
+        """The block number of each sample, `[n]`: `count` blocks of consecutive samples and about equal length, none
+        across two recordings."""
         lengths = np.diff(self.starts)
         shares = np.maximum(1, np.round(count * lengths / len(self))).astype(int)
         out, first = [], 0
@@ -218,39 +234,82 @@ class Samples:
 
 
 @eqx.filter_jit
-def torque_columns(model: Model, motion: tuple[jax.Array, ...], shape: Shape, layout: Layout):
-    """`[*batch, nv, P]`: the torque's derivative by the parameters, and `[*batch, nv]`: what is known of it (springs,
-    and the model's armature and friction where they are not among the parameters)."""
+def torque_columns(model: Model, motion: tuple[jax.Array, ...], shape: EffectShape, layout: Layout):
+    """The derivative `[*batch, nv, P]` of the torque with respect to the parameters, and the known torque
+    `[*batch, nv]`: springs, and the armature and friction that are not among the parameters."""
     q, v, a, u, load = motion
+    stribeck = np.zeros(model.nv)
+    stribeck[[j for k, j in layout.positive if POSITIVE[k] == "static"]] = 1
     w, v_s = (jnp.asarray(x, u.dtype) for x in shape[:2])
-    s = jnp.tanh(u / w)
-    slow = np.zeros(model.nv)
-    slow[[j for k, j in layout.positive if POSITIVE[k] == "static"]] = 1
-    near_rest = slow * jnp.exp(-((u / v_s) ** 2))
     springs = np.array(layout.springs)
     displacement = q[..., np.maximum(springs, 0)]
     if model.spring_reference is not None:
         displacement = displacement - model.spring_reference[np.maximum(springs, 0)]
-    terms = jnp.stack([a, u, (1 - near_rest) * s, near_rest * s, load * s, displacement])
+    terms = jnp.stack([a, *friction_columns(u, load, w, v_s, stribeck), displacement])
     Y = torque_regressor(model, q, v, a)
     kinds, dofs = np.array(layout.positive, int).reshape(-1, 2).T
     offsets = np.array(layout.offsets, int)
     values = jnp.concatenate([terms[kinds, ..., dofs], jnp.ones((len(offsets), *u.shape[:-1]), u.dtype)])
-    on = np.concatenate([dofs, offsets])
-    effects = jnp.moveaxis(values, 0, -1)[..., None, :] * (on == np.arange(model.nv)[:, None])
+    joints = np.concatenate([dofs, offsets])
+    effects = jnp.moveaxis(values, 0, -1)[..., None, :] * (joints == np.arange(model.nv)[:, None])
     if model.stiffness is not None:
         model = eqx.tree_at(lambda m: m.stiffness, model, jnp.where(jnp.asarray(springs < 0), model.stiffness, 0.0))
-    known = spring_torque(model, q)
+    torque = spring_torque(model, q)
     for k, leaf in enumerate((model.armature, model.damping, model.friction)):
         fixed = np.setdiff1d(np.arange(model.nv), dofs[kinds == k])
-        known = known.at[..., fixed].add((leaf * terms[k])[..., fixed])
-    return jnp.concatenate([Y, effects.astype(Y.dtype)], axis=-1), known
+        torque = torque.at[..., fixed].add((leaf * terms[k])[..., fixed])
+    return jnp.concatenate([Y, effects.astype(Y.dtype)], axis=-1), torque
 
 
-def checked(model: Model, recording: Recording, *, torques: bool = True) -> tuple[np.ndarray, ...]:
-    """`q, v, a` and `tau` of a recording that fits the model. **Raises** `DataError`, `ModelError`."""
+def friction_columns(u, load, friction_velocity, stribeck_velocity, stribeck: Any = 0.0) -> tuple[Any, Any, Any, Any]:
+    """The columns of viscous, Coulomb, static and load friction at velocities `u` and transmitted torques `load`. Where
+    `stribeck` is 1, the Coulomb column is that of fast motion."""
+    law = Stribeck(1.0, 1.0, stribeck_velocity, friction_velocity)
+    fast, near_rest = law.columns(u)
+    (by_load,) = LoadProportional(1.0, load, friction_velocity).columns(u)
+    return u, fast + (1 - stribeck) * near_rest, near_rest, by_load
+
+
+def with_parameters(samples: Samples, parameters: np.ndarray, gain: np.ndarray) -> tuple[Model, JointEffectValues]:
+    """The model of the samples with the leaves that parameters `[P]` name, and the values that no leaf holds."""
+    model, layout, shape = samples.model, samples.layout, samples.shape
+    joints = layout.joint_values(parameters)
+    leaves = {"armature": model.armature, "viscous": model.damping, "coulomb": model.friction}
+    leaves = {k: np.where(np.isnan(joints[k]), np.asarray(x, np.float64), joints[k]) for k, x in leaves.items()}
+    slipping = np.isnan(joints["static"])
+    values = JointEffectValues(
+        offset=np.nan_to_num(joints["offset"]),
+        static=np.where(slipping, leaves["coulomb"], joints["static"]),
+        stribeck_velocity=np.where(slipping, 1.0, shape.stribeck_velocity),
+        load=np.nan_to_num(joints["load"]),
+        gain=gain,
+        friction_delay=shape.friction_delay,
+        torque_delay=shape.torque_delay,
+    )
+    new = {
+        "inertial_parameters": np.asarray(parameters)[: 10 * layout.nb].reshape(layout.nb, 10),
+        "armature": leaves["armature"],
+        "damping": leaves["viscous"],
+        "friction": leaves["coulomb"],
+        "friction_velocity": shape.friction_velocity,
+    }
+    if any(i >= 0 for i in layout.springs):
+        old = np.zeros(layout.nv) if model.stiffness is None else np.asarray(model.stiffness, np.float64)
+        new["stiffness"] = np.where(np.isnan(joints["spring"]), old, joints["spring"])
+        new["spring_reference"] = np.zeros(model.nq) if model.spring_reference is None else model.spring_reference
+    return dataclasses.replace(model, **{name: jnp.asarray(x, model.dtype) for name, x in new.items()}), values
+
+
+def require_one_robot(model: Model) -> None:
+    """Raise `ModelError` for a model with batch axes."""
     if model.inertial_parameters.ndim != 2:
         raise ModelError(f"the model has batch axes {model.inertial_parameters.shape[:-2]}: take one element first")
+
+
+def motion_arrays(model: Model, recording: Recording, *, torques: bool = True) -> tuple[np.ndarray, ...]:
+    """Return `q, v, a` and, with `torques`, `tau` of a recording. **Raises** `DataError` where it does not fit the
+    model, `ModelError` for a model with batch axes."""
+    require_one_robot(model)
     arrays = recording.require("q", "v", "a", *(("tau",) if torques else ()))
     for name, x, size in zip(("q", "v", "a", "tau"), arrays, (model.nq, *(model.nv,) * 3), strict=False):
         if x.shape[1] != size:
@@ -261,45 +320,10 @@ def checked(model: Model, recording: Recording, *, torques: bool = True) -> tupl
     return arrays
 
 
-def with_parameters(model: Model, layout: Layout, parameters: np.ndarray, shape: Shape, gain: np.ndarray):
-    """The model with the leaves that a parameter vector `[P]` names, and the values that have no place in it."""
-    found = layout.joint_values(np.asarray(parameters))
-    own = {"armature": model.armature, "viscous": model.damping, "coulomb": model.friction}
-    leaves = {k: np.where(np.isnan(found[k]), np.asarray(x, np.float64), found[k]) for k, x in own.items()}
-    values = JointEffectValues(
-        offset=np.nan_to_num(found["offset"]),
-        static=np.where(np.isnan(found["static"]), leaves["coulomb"], found["static"]),
-        stribeck_velocity=np.where(np.isnan(found["static"]), 1.0, shape.stribeck_velocity),
-        load=np.nan_to_num(found["load"]),
-        gain=gain,
-        friction_delay=shape.friction_delay,
-        torque_delay=shape.torque_delay,
-    )
-    inertial = np.asarray(parameters)[: 10 * layout.nb].reshape(layout.nb, 10)
-    new = (inertial, *leaves.values(), shape.friction_velocity)
-    model = eqx.tree_at(
-        lambda m: (m.inertial_parameters, m.armature, m.damping, m.friction, m.friction_velocity),
-        model,
-        tuple(jnp.asarray(x, model.dtype) for x in new),
-    )
-    if any(i >= 0 for i in layout.springs):
-        old = np.zeros(layout.nv) if model.stiffness is None else np.asarray(model.stiffness, np.float64)
-        reference = np.zeros(model.nq) if model.spring_reference is None else model.spring_reference
-        springs = np.where(np.isnan(found["spring"]), old, found["spring"])
-        model = eqx.tree_at(
-            lambda m: (m.stiffness, m.spring_reference),
-            model,
-            (jnp.asarray(springs, model.dtype), jnp.asarray(reference, model.dtype)),
-            is_leaf=lambda x: x is None,
-        )
-    return model, values
-
-
 def dof_names(model: Model) -> list[str]:
-    """`[nv]`: the joint's name, with a number where it has several degrees of freedom."""
+    """The names of the degrees of freedom, `[nv]`: the joint's, with a number where it has several."""
     out = []
-    starts = model.topology.v_starts
     for i, joint in enumerate(model.joint_names):
-        n = starts[i + 1] - starts[i]
+        n = model.topology.v_starts[i + 1] - model.topology.v_starts[i]
         out += [joint] if n == 1 else [f"{joint}[{k}]" for k in range(n)]
     return out

@@ -1,69 +1,69 @@
-"""Where a fit to torques is, to be saved and gone on from."""
+"""The state of a fit to torques, from which an interrupted fit resumes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.sysid.torques._physical_fit import Physical
-from jaxdyn.sysid.torques._torque_model import Shape
+from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
+
+_TUPLES: dict[str, Any] = {"shape": EffectShape, "point": Physical}
 
 
 class TorqueFitState(NamedTuple):
-    """All that `fit_inverse_dynamics` needs to go on: what was searched and chosen, the round of re-weighting with its
-    weights, and the point that the steps have come to."""
+    """All that `fit_inverse_dynamics` needs to resume: the choices made before its first round, the round of
+    re-weighting with its weights, and the last point."""
 
-    shape: Shape
+    shape: EffectShape
     prior_weight: float
     round: int
     step: int
-    """The next one of this round."""
+    """The number of the next step in this round."""
     iterations: int
-    """In the rounds before."""
+    """The number of steps in the rounds before."""
     sigma: np.ndarray
-    """`[nv]`: by which this round weighs the joints."""
+    """`[nv]`: the noise by which this round weights the joints."""
     weights: np.ndarray | None
-    """`[n, nv]`: of the samples' squares, for a robust loss from the second round on."""
+    """`[n, nv]`: the weights of the samples' squares for a robust loss, from the second round on."""
     previous: np.ndarray | None
-    """`[P]`: parameters that the round before found, from which transmitted torques are."""
+    """`[P]`: the parameters at the end of the round before, which give the transmitted torques."""
     point: Physical
 
+    @classmethod
+    def first(cls, samples: Samples, problem: PhysicalProblem) -> TorqueFitState:
+        """The state before the first step."""
+        return cls(samples.shape, problem.weight, 1, 1, 0, samples.torque_scale, None, None, problem.prior)
+
     def arrays(self) -> dict[str, np.ndarray]:
-        """By name, to be saved."""
-        out = {f"shape.{name}": np.asarray(x) for name, x in self.shape._asdict().items()}
-        out |= {f"point.{name}": np.asarray(x) for name, x in self.point._asdict().items()}
-        rest = {name: x for name, x in self._asdict().items() if name not in ("shape", "point") and x is not None}
-        return out | {name: np.asarray(x) for name, x in rest.items()}
+        """The state as arrays by name, to be saved."""
+        out = {name: x for name, x in self._asdict().items() if name not in _TUPLES and x is not None}
+        for name in _TUPLES:
+            out |= {f"{name}.{field}": x for field, x in getattr(self, name)._asdict().items()}
+        return {name: np.asarray(x) for name, x in out.items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> TorqueFitState:
-        """**Raises** `DataError` for a missing name."""
+        """The state from its `arrays()`. **Raises** `DataError` for a missing name."""
         try:
-            return cls(
-                shape=Shape(*(arrays[f"shape.{name}"] for name in Shape._fields)),
-                prior_weight=float(arrays["prior_weight"]),
-                round=int(arrays["round"]),
-                step=int(arrays["step"]),
-                iterations=int(arrays["iterations"]),
-                sigma=arrays["sigma"],
-                weights=arrays.get("weights"),
-                previous=arrays.get("previous"),
-                point=Physical(*(arrays[f"point.{name}"] for name in Physical._fields)),
-            )
+            fields: dict[str, Any] = {x: arrays[x] for x in ("prior_weight", "round", "step", "iterations", "sigma")}
+            fields |= {name: t(*(arrays[f"{name}.{x}"] for x in t._fields)) for name, t in _TUPLES.items()}
         except KeyError as error:
-            raise DataError(f"no state of a fit: {error.args[0]} is missing") from None
+            raise DataError(f"these arrays are not the state of a fit: {error.args[0]} is missing") from None
+        fields |= {x: int(fields[x]) for x in ("round", "step", "iterations")}
+        fields["prior_weight"] = float(fields["prior_weight"])
+        return cls(**fields, weights=arrays.get("weights"), previous=arrays.get("previous"))
 
-    def require_like(self, prior: Physical, samples: int, nv: int) -> None:
-        """**Raises** `DataError` for a state of another problem."""
-        same = [(x.shape, y.shape) for x, y in zip(self.point, prior, strict=True)]
-        same += [(np.shape(x), (nv,)) for x in (self.sigma, *self.shape)]
+    def require_like(self, first: TorqueFitState, samples: int) -> None:
+        """Raise `DataError` unless the state fits the problem whose state before its first step is `first`."""
+        shapes, needed = ({name: x.shape for name, x in state.arrays().items()} for state in (self, first))
         if self.weights is not None:
-            same.append((self.weights.shape, (samples, nv)))
-        if any(x != y for x, y in same):
+            needed["weights"] = (samples, len(first.sigma))
+        if any(shapes[name] != shape for name, shape in needed.items()):
             raise DataError(
                 "the state is of another fit: its arrays have other shapes than this model, these joint effects and "
-                "recordings need. Give the arguments that it was made with, or start anew"
+                "recordings need. Give the arguments of that fit, or start without a state"
             )

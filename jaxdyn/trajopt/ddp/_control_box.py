@@ -8,14 +8,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt.ddp._augmented_lagrangian import Expansion
-from jaxdyn.trajopt.ddp._riccati import Held, Policy, backward
+from jaxdyn.trajopt.ddp._expansion import Expansion
+from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward
 
 SWEEPS = 4
-"""What is not settled after so many is left to the next iteration."""
+"""Changes of the active set in one backward pass; the next iteration goes on with a set that still changes."""
 
 
-class _State(NamedTuple):
+class ActiveSetState(NamedTuple):
+    """The state of the search for the controls that are held at a bound."""
+
     low: Array
     high: Array
     policy: Policy
@@ -35,40 +37,37 @@ def backward_in_box(
     A semismooth Newton method (Hintermüller, Ito & Kunisch, The primal-dual active set strategy as a semismooth Newton
     method, SIAM J. Optim. 13, 2002) on the whole horizon: controls that are held at a bound make the problem one
     without bounds; in its solution those that leave the box are held next, and those that the cost pulls inwards are
-    let go, until nothing changes, or for so many `sweeps`. Bounds at each state alone (Tassa, Mansard & Todorov, ICRA
-    2014) would not count that the states before move, too. Curvatures need be positive in controls that are free only.
+    freed, until nothing changes or `sweeps` sweeps are done. Bounds at each state alone (Tassa, Mansard & Todorov, ICRA
+    2014) would ignore that the states before move, too. Only the curvature in free controls must be positive.
     """
     zero = jnp.zeros_like(lower)
     rounding = 10 * jnp.finfo(zero.dtype).eps * (1 + jnp.maximum(jnp.abs(lower), jnp.abs(upper)))
     rounding = jnp.where(jnp.isfinite(rounding), rounding, 0.0)
 
-    def of_sets(low, high) -> Policy:
-        step = jnp.where(low, lower, jnp.where(high, upper, zero))
-        return backward(e, regularization, Held((~(low | high)).astype(zero.dtype), step))
-
-    def sweep(s: _State) -> _State:
-        policy = of_sets(s.low, s.high)
+    def sweep(s: ActiveSetState) -> ActiveSetState:
+        step = jnp.where(s.low, lower, jnp.where(s.high, upper, zero))
+        policy = backward(e, regularization, HeldControls((~(s.low | s.high)).astype(zero.dtype), step))
         dus, slopes = _linear_step(e, policy)
         free = ~(s.low | s.high)
         low = jnp.where(free, dus < lower - rounding, s.low & (slopes >= 0))
         high = jnp.where(free, dus > upper + rounding, s.high & (slopes <= 0))
         settled = ((low == s.low) & (high == s.high)).all() | ~policy.ok
-        return _State(low, high, policy, settled, s.sweeps + 1)
+        return ActiveSetState(low, high, policy, settled, s.sweeps + 1)
 
     # Those at a bound are held first; equal bounds leave no choice.
     low, high = lower >= 0, (upper <= 0) & (lower < 0)
-    none = Policy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype)
-    start = _State(low, high, none, jnp.array(False), jnp.zeros((), jnp.int32))
+    policy = Policy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype)
+    start = ActiveSetState(low, high, policy, jnp.array(False), jnp.zeros((), jnp.int32))
     return lax.while_loop(lambda s: ~s.settled & (s.sweeps < sweeps), sweep, start).policy
 
 
 def _linear_step(e: Expansion, policy: Policy):
     """The step of the controls by the linear model, and the slopes of the cost to go by the controls after it."""
 
-    def one(dx, at):
-        A, B, gap, k, K, Qu, Qux, Quu = at
+    def step(dx, stage):
+        A, B, gap, k, K, Qu, Qux, Quu = stage
         du = k + K @ dx
         return A @ dx + B @ du + gap, (du, Qu + Qux @ dx + Quu @ du)
 
     stages = e.A, e.B, e.gaps[1:], policy.k, policy.K, policy.Qu, policy.Qux, policy.Quu
-    return lax.scan(one, e.gaps[0], stages)[1]
+    return lax.scan(step, e.gaps[0], stages)[1]

@@ -9,9 +9,27 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt.ddp._augmented_lagrangian import Bounds, Evaluation, Penalties, evaluate
+from jaxdyn.trajopt.ddp._augmented_lagrangian import ConstraintBounds, Penalties, TrajectoryEvaluation, evaluate
 from jaxdyn.trajopt.ddp._riccati import Policy
-from jaxdyn.trajopt.problem._problem import Problem
+from jaxdyn.trajopt.problem import Problem
+
+
+class Iterate(NamedTuple):
+    """A trajectory of the solve; its first evaluation is made in the first iteration."""
+
+    xs: Float[Array, "stages nx"]
+    us: Float[Array, "horizon nu"]
+    gaps: Float[Array, "stages ndx"]
+    evaluation: TrajectoryEvaluation
+
+
+class Merit(NamedTuple):
+    """The quantities by which a line search judges a step."""
+
+    bounds: ConstraintBounds
+    penalties: Penalties
+    sufficient_decrease: Float[Array, ""]
+    """Part of the expected decrease that a step has to reach."""
 
 
 class Trial(NamedTuple):
@@ -21,24 +39,25 @@ class Trial(NamedTuple):
     alpha: Float[Array, ""]
     xs: Float[Array, "stages nx"]
     us: Float[Array, "horizon nu"]
-    at: Evaluation
+    evaluation: TrajectoryEvaluation
 
 
-def roll(problem: Problem, xs, us, policy: Policy, gaps, alpha, box):
-    """States, controls, and the displacements of the states, of the policy with the step length `alpha`.
+def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha, box):
+    """States, controls, and the displacements of the states, under the policy with the step length `alpha`.
 
     Gaps shrink by `1 - alpha` (Giftthaler et al., A family of iterative Gauss-Newton shooting methods, IROS 2018).
     """
     dynamics = problem.dynamics
+    xs, us, gaps, _ = iterate
 
-    def displaced(reached, old, gap):
-        # A state stays behind the point that the step before reaches by what is left of the gap.
-        x = dynamics.integrate(reached, (alpha - 1) * gap)
+    def displace(after, old, gap):
+        # A state stays behind the point to which the step before leads by what remains of the gap.
+        x = dynamics.integrate(after, (alpha - 1) * gap)
         return x, dynamics.difference(old, x)
 
-    def stage(reached, at):
-        old, u, k, K, gap, number, *bounds = at
-        x, dx = displaced(reached, old, gap)
+    def step(after, stage):
+        old, u, k, K, gap, number, *bounds = stage
+        x, dx = displace(after, old, gap)
         u = u + alpha * k + K @ dx
         if bounds:
             u = jnp.clip(u, *bounds)
@@ -46,54 +65,46 @@ def roll(problem: Problem, xs, us, policy: Policy, gaps, alpha, box):
 
     bounds = box if problem.bounded else ()
     stages = (xs[:-1], us, policy.k, policy.K, gaps[:-1], problem.stages, *bounds)
-    reached, (new_xs, new_us, dxs) = lax.scan(stage, problem.x0.astype(xs.dtype), stages)
-    x, dx = displaced(reached, xs[-1], gaps[-1])
+    after, (new_xs, new_us, dxs) = lax.scan(step, problem.x0.astype(xs.dtype), stages)
+    x, dx = displace(after, xs[-1], gaps[-1])
     return jnp.concatenate([new_xs, x[None]]), new_us, jnp.concatenate([dxs, dx[None]])
 
 
 def search(
-    problem: Problem,
-    xs,
-    us,
-    at: Evaluation,
-    policy: Policy,
-    gaps,
-    bounds: Bounds,
-    penalties: Penalties,
-    box,
-    alphas: Float[Array, "groups together"],
-    sufficient: Float[Array, ""],
+    problem: Problem, iterate: Iterate, policy: Policy, merit: Merit, box, alphas: Float[Array, "groups together"]
 ) -> Trial:
-    """The first of the step lengths `alphas` that is good enough; all of a group are tried at once, the next group
-    where none is. Nothing is tried where the policy is none.
+    """Search for the first of the step lengths `alphas` that is good enough; a group is tried at once, and the next
+    group where none of it is. Nothing is tried unless the policy is `ok`.
 
-    Good enough is the part `sufficient` of the expected decrease `alpha (d0 + alpha d1 / 2)`, in which what gaps add
-    depends on the trial; where the expectation is an increase, because gaps close, at most twice that (Mastalli et al.,
-    Crocoddyl, ICRA 2020, section III-C).
+    Good enough is the part `sufficient_decrease` of the expected decrease `alpha (d0 + alpha d1 / 2)`, in which what
+    gaps add depends on the trial; where an increase is expected, because gaps close, at most twice that (Mastalli et
+    al., Crocoddyl, ICRA 2020, section III-C).
     """
-    value = bounds.value(at, penalties)
+    value = merit.bounds.value(iterate.evaluation, merit.penalties)
     noise = 10 * jnp.finfo(value.dtype).eps * jnp.abs(value)
+    gaps = iterate.gaps
 
-    def one(alpha):
-        new_xs, new_us, dxs = roll(problem, xs, us, policy, gaps, alpha, box)
-        new = evaluate(problem, new_xs, new_us)
-        new_value = bounds.value(new, penalties)
-        of_gaps = ((policy.Vxx @ gaps[..., None])[..., 0] * dxs).sum()
-        slope, curvature = policy.slope + of_gaps, policy.curvature - 2 * of_gaps
+    def attempt(alpha):
+        xs, us, dxs = roll_out(problem, iterate, policy, alpha, box)
+        evaluation = evaluate(problem, xs, us)
+        new_value = merit.bounds.value(evaluation, merit.penalties)
+        by_gaps = ((policy.Vxx @ gaps[..., None])[..., 0] * dxs).sum()
+        slope, curvature = policy.slope + by_gaps, policy.curvature - 2 * by_gaps
         expected = alpha * (slope + 0.5 * alpha * curvature)
         decrease = value - new_value
-        good = jnp.where(expected >= 0, decrease >= sufficient * expected - noise, decrease > 2 * expected)
-        finite = jnp.isfinite(new_value) & jnp.isfinite(new_xs).all() & jnp.isfinite(new_us).all()
-        return Trial(good & finite, alpha, new_xs, new_us, new)
+        enough = decrease >= merit.sufficient_decrease * expected - noise
+        good = jnp.where(expected >= 0, enough, decrease > 2 * expected)
+        finite = jnp.isfinite(new_value) & jnp.isfinite(xs).all() & jnp.isfinite(us).all()
+        return Trial(good & finite, alpha, xs, us, evaluation)
 
-    def group(state):
+    def attempt_group(state):
         _, g = state
-        trials = jax.vmap(one)(alphas[g])
+        trials = jax.vmap(attempt)(alphas[g])
         best = jnp.argmax(trials.accepted)
         return jax.tree.map(lambda a: a[best], trials), g + 1
 
-    nothing = Trial(~policy.ok, jnp.zeros_like(value), xs, us, at)
-    trial, _ = lax.while_loop(lambda s: ~s[0].accepted & (s[1] < alphas.shape[0]), group, (nothing, 0))
+    no_step = Trial(~policy.ok, jnp.zeros_like(value), iterate.xs, iterate.us, iterate.evaluation)
+    trial, _ = lax.while_loop(lambda s: ~s[0].accepted & (s[1] < alphas.shape[0]), attempt_group, (no_step, 0))
     accepted = trial.accepted & policy.ok
-    nothing = nothing._replace(accepted=accepted)
-    return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), trial, nothing)
+    no_step = no_step._replace(accepted=accepted)
+    return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), trial, no_step)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError, ShapeError
-from jaxdyn.trajopt._solution import Status
-from jaxdyn.trajopt.mpc import _mpc
+from jaxdyn._errors import ModelError, ShapeError, require_positive_integer
+from jaxdyn.trajopt._solution import count_statuses
 from jaxdyn.trajopt.mpc._mpc import MPC, Plan
 
 
 @dataclasses.dataclass(frozen=True)
 class Latency:
-    """Wall time of steps, s, from a measured state on the host to a control on the host."""
+    """The wall time of steps, from a measured state on the host to a control on the host."""
 
     seconds: np.ndarray
-    """Of every step, `[steps]`, without the compilation."""
+    """Time of each step without compilation, `[steps]`, s."""
 
     @property
     def p50(self) -> float:
@@ -30,12 +30,12 @@ class Latency:
 
     @property
     def p99(self) -> float:
-        """99 % of steps were faster, s."""
+        """The time within which 99 % of the steps ended, s."""
         return float(np.percentile(self.seconds, 99))
 
     @property
     def worst(self) -> float:
-        """The longest, s."""
+        """The longest time, s."""
         return float(self.seconds.max())
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Latency:
 
 @dataclasses.dataclass(frozen=True)
 class ClosedLoop:
-    """What happened: `steps` controls and `steps + 1` states."""
+    """The record of a closed loop: `steps` controls and `steps + 1` states."""
 
     xs: np.ndarray
     us: np.ndarray
@@ -52,18 +52,31 @@ class ClosedLoop:
     """A `Status` for each step."""
     iterations: np.ndarray
     plan: Plan
-    """To go on with."""
+    """Plan for the next step, with which the loop can continue."""
     latency: Latency
     compilations: int
-    """Of further programs after the first, while the loop ran."""
+    """Number of programs that steps compiled after the first one."""
 
     @property
     def message(self) -> str:
-        """How many steps ended how, in words."""
-        numbers, counts = np.unique(self.status, return_counts=True)
-        return "\n".join(
-            f"{c} of {self.status.size} steps {Status(int(n)).words}" for n, c in zip(numbers, counts, strict=True)
-        )
+        """The number of steps with each status, in words."""
+        return count_statuses(self.status, "steps ")
+
+
+@contextlib.contextmanager
+def _count_compilations() -> Iterator[list[str]]:
+    """A list that gets an entry whenever JAX compiles a program."""
+    events = []
+
+    def listen(event: str, duration_secs: float, **kwargs):
+        if event == "/jax/core/compile/backend_compile_duration":
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield events
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def closed_loop(
@@ -77,24 +90,24 @@ def closed_loop(
     """Run `mpc` for `steps` periods on `plant`, a function `(x, u) -> x` that takes and returns the state in the
     problem's coordinates: another simulator, a robot, or this library with other parameters.
 
-    The step is compiled before the first period. `plan`: from `mpc.start`, by default that of no guess.
+    The step is compiled before the first period. `plan`: from `mpc.start`, by default without a guess.
 
     **Raises** `ModelError` for a number of steps below 1, and where the plant returns a state that is not finite;
     `ShapeError` where its shape is wrong.
     """
-    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
-        raise ModelError(f"steps is {steps!r}; a positive int is needed")
+    require_positive_integer(steps, "steps")
     dtype = np.dtype(mpc.problem.dtype)
     x = np.asarray(x0, dtype)
     plan = mpc.start(jnp.asarray(x)) if plan is None else plan
     jax.block_until_ready(mpc.step(plan, jnp.asarray(x))[0])
-    before = _mpc.traces
-    xs, us, status, iterations, seconds = [x], [], [], [], []
+    xs, us, status, iterations, seconds, compilations = [x], [], [], [], [], 0
     for k in range(steps):
-        began = time.perf_counter()
-        u, plan, solution = mpc.step(plan, jnp.asarray(x))
-        u = np.asarray(u)
-        seconds.append(time.perf_counter() - began)
+        with _count_compilations() as compiled:
+            began = time.perf_counter()
+            u, plan, solution = mpc.step(plan, jnp.asarray(x))
+            u = np.asarray(u)
+            seconds.append(time.perf_counter() - began)
+        compilations += len(compiled)
         x = np.asarray(plant(x, u), dtype)
         if x.shape != xs[0].shape:
             raise ShapeError(f"the plant returned the shape {x.shape} in step {k}; {xs[0].shape} is needed")
@@ -104,12 +117,6 @@ def closed_loop(
         us.append(u)
         status.append(int(solution.status))
         iterations.append(int(solution.iterations))
-    return ClosedLoop(
-        np.array(xs),
-        np.array(us),
-        np.array(status),
-        np.array(iterations),
-        plan,
-        Latency(np.array(seconds)),
-        _mpc.traces - before,
-    )
+    arrays = {"xs": xs, "us": us, "status": status, "iterations": iterations}
+    records = {name: np.array(rows) for name, rows in arrays.items()}
+    return ClosedLoop(**records, plan=plan, latency=Latency(np.array(seconds)), compilations=compilations)

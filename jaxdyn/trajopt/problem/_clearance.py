@@ -1,4 +1,4 @@
-"""Distances between capsules and spheres that robots carry, and obstacles."""
+"""Distances between a robot's capsules and obstacles."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import ModelError, require_shape
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.algorithms import frame_jacobian, frame_pose
-from jaxdyn.trajopt.problem._residuals import AbstractResidual, Linear, as_leaf, require, robot
+from jaxdyn.trajopt.problem._dynamics import float_leaf
+from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual, robot_model
 
 
 class Capsule(eqx.Module):
     """All points within `radius` of a segment from `start` to `end`, m; a sphere where both are the same point."""
 
-    start: Float[Array, "3"]
-    end: Float[Array, "3"]
-    radius: Float[Array, ""]
+    start: Float[Array, "3"] = eqx.field(converter=float_leaf)
+    end: Float[Array, "3"] = eqx.field(converter=float_leaf)
+    radius: Float[Array, ""] = eqx.field(converter=float_leaf)
 
-    def __init__(self, start: ArrayLike, end: ArrayLike, radius: ArrayLike):
-        """**Raises** `ShapeError`."""
-        self.start, self.end, self.radius = as_leaf(start), as_leaf(end), as_leaf(radius)
+    def __check_init__(self):
         for name in ("start", "end"):
-            require(getattr(self, name), (3,), f"the {name} of a capsule", "a point in m")
-        require(self.radius, (), "the radius of a capsule", "a number in m")
+            require_shape(getattr(self, name), (3,), f"the {name} of a capsule", "a point in m")
+        require_shape(self.radius, (), "the radius of a capsule", "a number in m")
 
     @staticmethod
     def sphere(center: ArrayLike, radius: ArrayLike) -> Capsule:
@@ -35,15 +34,17 @@ class Capsule(eqx.Module):
         return Capsule(center, center, radius)
 
 
-class _Closest(NamedTuple):
+class ClosestPoints(NamedTuple):
+    """The nearest points on the first and on the second segment."""
+
     first: Float[Array, "3"]
     second: Float[Array, "3"]
 
 
-def closest_points(p1, q1, p2, q2) -> _Closest:
+def closest_points(p1, q1, p2, q2) -> ClosestPoints:
     """The points nearest to each other of the segments `p1 q1` and `p2 q2`, which may be points.
 
-    Ericson, Real-Time Collision Detection, 2005, section 5.1.9. Of parallel segments one of the nearest pairs.
+    Ericson, Real-Time Collision Detection, 2005, section 5.1.9. For parallel segments it is one of the nearest pairs.
     """
     d1, d2, r = q1 - p1, q2 - p2, p1 - p2
     a, e, f, c, b = d1 @ d1, d2 @ d2, d2 @ r, d1 @ r, d1 @ d2
@@ -55,15 +56,15 @@ def closest_points(p1, q1, p2, q2) -> _Closest:
     t = jnp.clip((b * s + f) / jnp.where(e > tiny, e, 1.0), 0, 1)
     t = jnp.where(e > tiny, t, 0.0)
     s = jnp.where(a > tiny, jnp.clip((b * t - c) / jnp.where(a > tiny, a, 1.0), 0, 1), 0.0)
-    return _Closest(p1 + s * d1, p2 + t * d2)
+    return ClosestPoints(p1 + s * d1, p2 + t * d2)
 
 
-class ClearanceResidual(AbstractResidual):
+class ClearanceResidual(StateOnlyResidual):
     """The distances `[len(capsules) * len(obstacles)]` (m) between the surfaces of every capsule and every obstacle, in
     the order of the capsules; negative where they overlap.
 
-    `Constraint(ClearanceResidual(...), lower=0.02, upper=jnp.inf)` keeps 2 cm. Smooth but where the nearest point jumps
-    (parallel axes), and where axes cross.
+    `Constraint(ClearanceResidual(...), lower=0.02, upper=jnp.inf)` keeps 2 cm. Smooth except where the nearest point
+    jumps (parallel axes), and where axes cross.
     """
 
     capsules: tuple[Capsule, ...]
@@ -85,37 +86,33 @@ class ClearanceResidual(AbstractResidual):
         pairs = [(o if isinstance(o, tuple) else (None, o)) for o in obstacles]
         if not capsules or not pairs:
             raise ModelError("a ClearanceResidual needs at least one capsule and one obstacle")
-        for what in (*capsules, *pairs):
-            if not isinstance(what, tuple) or len(what) != 2 or not isinstance(what[1], Capsule):
-                raise ModelError("a ClearanceResidual is given pairs of a frame's name and a Capsule")
+        for pair in (*capsules, *pairs):
+            if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Capsule):
+                raise ModelError("a ClearanceResidual needs pairs of a frame's name and a Capsule")
         self.frames, self.capsules = (tuple(x) for x in zip(*capsules, strict=True))
         self.obstacle_frames, self.obstacles = (tuple(x) for x in zip(*pairs, strict=True))
-
-    @property
-    def of_state(self) -> bool:
-        return True
 
     def __call__(self, dynamics, x, u, k):
         return self._distances(dynamics, x)[0]
 
     def linearize(self, dynamics, x, u, k):
         distances, normals, points = self._distances(dynamics, x)
-        model = robot(dynamics, self)
+        model = robot_model(dynamics, self)
         q = x[: model.nq]
         moving = {f for f in (*self.frames, *self.obstacle_frames) if f is not None}
         jacobians = {f: (frame_pose(model, q, f).translation, frame_jacobian(model, q, f)) for f in sorted(moving)}
 
-        def along(frame, point, normal):
-            """The derivative of `normal` times a point that is fixed in the frame."""
+        def slope(frame, point, normal):
+            """The derivative of `normal @ point` by `q`, for a point that is fixed in the frame."""
             if frame is None:
                 return jnp.zeros(model.nv, x.dtype)
             origin, J = jacobians[frame]
             return normal @ J[:3] + jnp.cross(point - origin, normal) @ J[3:]
 
-        # The nearest points lie where moving them along their segments changes nothing, or at an end: the derivative
-        # of the distance is that of points which are fixed in their bodies.
+        # Moving a nearest point along its segment changes the distance in second order only, unless it is an end: so
+        # the distance has the derivative that it has for points fixed in their bodies.
         rows = [
-            along(a, points[i].first, normals[i]) - along(b, points[i].second, normals[i])
+            slope(a, points[i].first, normals[i]) - slope(b, points[i].second, normals[i])
             for i, (a, b) in enumerate(self._pairs_of(self.frames, self.obstacle_frames))
         ]
         by_q = jnp.stack(rows)
@@ -126,22 +123,22 @@ class ClearanceResidual(AbstractResidual):
         return [(a, b) for a in first for b in second]
 
     def _distances(self, dynamics, x):
-        model = robot(dynamics, self)
+        model = robot_model(dynamics, self)
         q = x[: model.nq]
         poses = {f: frame_pose(model, q, f) for f in sorted({*self.frames, *self.obstacle_frames} - {None})}
 
-        def placed(frame, capsule):
+        def in_world(frame, capsule):
             capsule = jax.tree.map(lambda a: a.astype(x.dtype), capsule)
             if frame is None:
                 return capsule.start, capsule.end, capsule.radius
             pose = poses[frame]
-            at = [pose.rotation @ p + pose.translation for p in (capsule.start, capsule.end)]
-            return *at, capsule.radius
+            start, end = (pose.rotation @ p + pose.translation for p in (capsule.start, capsule.end))
+            return start, end, capsule.radius
 
-        ours = [placed(*x) for x in zip(self.frames, self.capsules, strict=True)]
-        others = [placed(*x) for x in zip(self.obstacle_frames, self.obstacles, strict=True)]
+        robot = [in_world(*x) for x in zip(self.frames, self.capsules, strict=True)]
+        obstacles = [in_world(*x) for x in zip(self.obstacle_frames, self.obstacles, strict=True)]
         distances, normals, points = [], [], []
-        for (p1, q1, r1), (p2, q2, r2) in self._pairs_of(ours, others):
+        for (p1, q1, r1), (p2, q2, r2) in self._pairs_of(robot, obstacles):
             nearest = closest_points(p1, q1, p2, q2)
             d = nearest.first - nearest.second
             square = d @ d

@@ -9,14 +9,15 @@ from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, ShapeError
 from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.trajopt.problem._residuals import AbstractResidual, as_leaf
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, float_leaf
+from jaxdyn.trajopt.problem._residuals import AbstractResidual
 
 
 class Constraint(eqx.Module):
-    """`lower <= residual <= upper`, component by component; equal bounds are an equality, infinite ones none.
+    """`lower <= residual <= upper`, component by component, at every stage, or at the end of the horizon as one of
+    `terminal_constraints`. Equal bounds make an equality, infinite bounds none.
 
-    At a stage, or, as one of `terminal_constraints`, at the end. One whose residual is of the state alone does not act
-    on stage 0, where the state is given.
+    A constraint whose residual depends on the state alone does not act on stage 0, whose state is fixed.
     """
 
     residual: AbstractResidual
@@ -25,19 +26,19 @@ class Constraint(eqx.Module):
 
     def __init__(self, residual: AbstractResidual, lower: ArrayLike = 0.0, upper: ArrayLike = 0.0):
         """Bounds are numbers or `[m]`; both are 0 by default, an equality. **Raises** `ModelError` where a lower bound
-        is above the upper, or one is NaN."""
+        is above the upper one, or a bound is NaN."""
         if not isinstance(residual, AbstractResidual):
-            raise ModelError(f"a Constraint is on a residual, not on {type(residual).__name__}")
-        self.residual, self.lower, self.upper = residual, as_leaf(lower), as_leaf(upper)
+            raise ModelError(f"a Constraint bounds a residual, not {type(residual).__name__}")
+        self.residual, self.lower, self.upper = residual, float_leaf(lower), float_leaf(upper)
         require_box(self.lower, self.upper, f"the constraint on {type(residual).__name__}")
 
     @property
     def of_state(self) -> bool:
-        """Whether its residual is known not to depend on the control."""
+        """Whether the residual is known not to depend on the control."""
         return self.residual.of_state
 
-    def bounds(self, r) -> tuple[Float[Array, "m"], Float[Array, "m"]]:
-        """Lower and upper bounds for the residual `r`.
+    def bounds(self, r, stage=None) -> tuple[Float[Array, "m"], Float[Array, "m"]]:
+        """Lower and upper bounds for the residual `r`; for a residual of the state alone infinite at stage 0.
 
         **Raises** `ShapeError`.
         """
@@ -47,11 +48,19 @@ class Constraint(eqx.Module):
                     f"a bound on {type(self.residual).__name__} has shape {bound.shape}, but the residual has "
                     f"{r.shape[0]} components: [] or [{r.shape[0]}] is needed"
                 )
-        return tuple(jnp.broadcast_to(b, r.shape).astype(r.dtype) for b in (self.lower, self.upper))  # type: ignore
+        low, high = (jnp.broadcast_to(b, r.shape).astype(r.dtype) for b in (self.lower, self.upper))
+        if stage is None or not self.of_state:
+            return low, high
+        return jnp.where(stage == 0, -jnp.inf, low), jnp.where(stage == 0, jnp.inf, high)
+
+    def evaluate(self, dynamics: AbstractDynamics, x, u, k):
+        """The residual with its lower and upper bounds, each `[m]`, at stage `k`, or at the end, where `u` is None."""
+        r = self.residual(dynamics, x, u, k)
+        return r, *self.bounds(r, None if u is None else k)
 
 
 def require_box(lower, upper, what: str) -> None:
-    """**Raises** `ModelError` where `lower <= upper` does not hold and both are known."""
+    """Raise `ModelError` unless `lower <= upper`; traced values pass."""
     if isinstance(lower, Tracer) or isinstance(upper, Tracer):
         return
     try:
@@ -61,13 +70,14 @@ def require_box(lower, upper, what: str) -> None:
         raise ShapeError(f"the bounds of {what} have shapes {shapes}, which do not fit together") from None
     bad = np.argwhere(~(low <= high) | (low == np.inf) | (high == -np.inf))
     if len(bad):
-        at = tuple(int(i) for i in bad[0])
+        index = tuple(int(i) for i in bad[0])
+        place = f" at {list(index)}" if index else ""
         raise ModelError(
-            f"{what} is infeasible or NaN: lower {low[at]:g}, upper {high[at]:g}{f' at {list(at)}' if at else ''}; "
+            f"{what} is infeasible or NaN: lower {low[index]:g}, upper {high[index]:g}{place}; "
             "lower <= upper is needed (equal for an equality, infinite for no bound)"
         )
 
 
-def outside(r, lower, upper):
-    """By how much `r` leaves its bounds, with its sign."""
+def bound_excess(r, lower, upper):
+    """The signed distance by which `r` leaves its bounds; zero within them."""
     return r - jnp.clip(r, lower, upper)

@@ -1,4 +1,4 @@
-"""Terms of the cost: functions of residuals with weights as leaves, and functions of the user."""
+"""Terms of the cost: weighted functions of residuals, and functions of the user."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn._errors import ShapeError
-from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
-from jaxdyn.trajopt.problem._residuals import AbstractResidual, Linear, as_leaf
+from jaxdyn._types import Array, Float
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, float_leaf
+from jaxdyn.trajopt.problem._residuals import AbstractResidual, Linear
 
 
 class Quadratic(NamedTuple):
-    """A second-order expansion in the displacements `dx`, `du`; the parts in `du` are zeros `[0]` without a control."""
+    """A second-order expansion in the displacements `dx`, `du`; without a control the parts in `du` have length 0."""
 
     value: Float[Array, ""]
     x: Float[Array, "ndx"]
@@ -28,75 +28,72 @@ class Quadratic(NamedTuple):
 
     @staticmethod
     def zero(ndx: int, nu: int, dtype) -> Quadratic:
-        """The expansion of no cost."""
+        """The expansion of a cost of zero."""
         return Quadratic(*(jnp.zeros(s, dtype) for s in ((), (ndx,), (nu,), (ndx, ndx), (nu, ndx), (nu, nu))))
 
-    def __add__(self, other: Quadratic) -> Quadratic:  # type: ignore[override]
-        return Quadratic(*(a + b for a, b in zip(self, other, strict=True)))
+    def __add__(self, summand: Quadratic) -> Quadratic:  # type: ignore[override]
+        return Quadratic(*(a + b for a, b in zip(self, summand, strict=True)))
 
 
 class AbstractCost(eqx.Module):
-    """A term of the cost at a stage, or at the end, where `u` is None."""
+    """A term of the cost at a stage, or at the end of the horizon, where `u` is None."""
 
     @abc.abstractmethod
     def value(self, dynamics: AbstractDynamics, x, u, k) -> Float[Array, ""]:
-        """The cost."""
+        """The cost at stage `k`."""
 
     @abc.abstractmethod
     def gauss_newton(self, dynamics: AbstractDynamics, x, u, k) -> Quadratic:
-        """Its expansion without the second derivatives of residuals."""
+        """The cost's expansion without the second derivatives of residuals."""
 
     def full(self, dynamics: AbstractDynamics, x, u, k) -> Quadratic:
-        """Its expansion with all second-order terms."""
-        return expansion(lambda x, u: self.value(dynamics, x, u, k), dynamics, x, u)
+        """The cost's expansion with all second derivatives."""
+        return quadratic_expansion(lambda x, u: self.value(dynamics, x, u, k), dynamics, x, u)
 
 
 class ResidualCost(AbstractCost):
-    """A convex function of a residual, component by component but for a matrix of weights."""
+    """A convex function of a residual: a sum over components, or a quadratic form."""
 
     residual: eqx.AbstractVar[AbstractResidual]
 
     @abc.abstractmethod
     def penalty(self, r) -> tuple[Any, Any, Any]:
-        """The value, the gradient `[m]`, and the curvature: its diagonal `[m]`, or a matrix `[m, m]`."""
+        """The value, the gradient `[m]`, and the curvature, as its diagonal `[m]` or as a matrix `[m, m]`."""
 
     def value(self, dynamics, x, u, k):
         return self.penalty(self.residual(dynamics, x, u, k))[0]
 
     def gauss_newton(self, dynamics, x, u, k):
-        return self.expanded(self.residual.linearize(dynamics, x, u, k), dynamics, u)
+        return self.expand(self.residual.linearize(dynamics, x, u, k), dynamics, u)
 
-    def expanded(self, linear: Linear, dynamics: AbstractDynamics, u) -> Quadratic:
-        """The Gauss-Newton expansion from the residual's."""
+    def expand(self, linear: Linear, dynamics: AbstractDynamics, u) -> Quadratic:
+        """The Gauss-Newton expansion, from the residual's."""
         r, Jx, Ju = linear
-        value, gradient, curvature = self.penalty(r)
-        return of_residual(value, gradient, curvature, Jx, Ju, dynamics.ndx, 0 if u is None else dynamics.nu)
+        return gauss_newton_expansion(*self.penalty(r), Jx, Ju, dynamics.ndx, 0 if u is None else dynamics.nu)
 
 
-def of_residual(value, gradient, curvature, Jx, Ju, ndx: int, nu: int) -> Quadratic:
-    """The Gauss-Newton expansion `J^T g`, `J^T C J`."""
+def gauss_newton_expansion(value, gradient, curvature, Jx, Ju, ndx: int, nu: int) -> Quadratic:
+    """The expansion `J^T gradient`, `J^T curvature J` of a function of a residual with the Jacobians `Jx` and `Ju`."""
     zero = Quadratic.zero(ndx, nu, gradient.dtype)
 
-    def curved(J):
+    def weight(J):
         return curvature[:, None] * J if curvature.ndim == 1 else curvature @ J
 
-    x, xx = (zero.x, zero.xx) if Jx is None else (Jx.T @ gradient, Jx.T @ curved(Jx))
-    u, uu = (zero.u, zero.uu) if Ju is None else (Ju.T @ gradient, Ju.T @ curved(Ju))
-    ux = zero.ux if Jx is None or Ju is None else Ju.T @ curved(Jx)
+    x, xx = (zero.x, zero.xx) if Jx is None else (Jx.T @ gradient, Jx.T @ weight(Jx))
+    u, uu = (zero.u, zero.uu) if Ju is None else (Ju.T @ gradient, Ju.T @ weight(Ju))
+    ux = zero.ux if Jx is None or Ju is None else Ju.T @ weight(Jx)
     return Quadratic(value, x, u, xx, ux, uu)
 
 
 class QuadraticCost(ResidualCost):
-    """`weight/2 |r|^2`, `1/2 sum_i weight_i r_i^2`, or `1/2 r^T weight r`: a number, `[m]`, or symmetric `[m, m]`."""
+    """`weight/2 |r|^2`, `1/2 sum_i weight_i r_i^2`, or `1/2 r^T weight r`, for a weight that is a number, `[m]`, or a
+    symmetric `[m, m]`."""
 
     residual: AbstractResidual
-    weight: Float[Array, "..."]
-
-    def __init__(self, residual: AbstractResidual, weight: ArrayLike = 1.0):
-        self.residual, self.weight = residual, as_leaf(weight)
+    weight: Float[Array, "..."] = eqx.field(default=1.0, converter=float_leaf)
 
     def penalty(self, r):
-        w = _weight(self.weight, r, type(self.residual).__name__)
+        w = _cast_weight(self.weight, r, self.residual)
         if w.ndim < 2:
             w = jnp.broadcast_to(w, r.shape)
             return 0.5 * (w * r * r).sum(), w * r, w
@@ -107,34 +104,30 @@ class QuadraticCost(ResidualCost):
 class SmoothAbsCost(ResidualCost):
     """`sum_i weight_i (sqrt(r_i^2 + width^2) - width)`: quadratic within about `width` of zero, then linear.
 
-    `weight`: a number or `[m]`. `width`: in the units of the residual, positive.
+    `weight`: a number or `[m]`. `width`: positive, in the units of the residual.
 
     **Raises** `ShapeError`, when it is evaluated, for a weight or width that does not fit.
     """
 
     residual: AbstractResidual
-    weight: Float[Array, "..."]
-    width: Float[Array, "..."]
-
-    def __init__(self, residual: AbstractResidual, weight: ArrayLike = 1.0, width: ArrayLike = 0.1):
-        self.residual, self.weight, self.width = residual, as_leaf(weight), as_leaf(width)
+    weight: Float[Array, "..."] = eqx.field(default=1.0, converter=float_leaf)
+    width: Float[Array, "..."] = eqx.field(default=0.1, converter=float_leaf)
 
     def penalty(self, r):
-        name = type(self.residual).__name__
         if self.weight.ndim > 1:
             raise ShapeError(f"the weight of a SmoothAbsCost has shape {self.weight.shape}; a number or [m] is needed")
-        w, width = (jnp.broadcast_to(_weight(a, r, name), r.shape) for a in (self.weight, self.width))
+        w, width = (jnp.broadcast_to(_cast_weight(a, r, self.residual), r.shape) for a in (self.weight, self.width))
         root = jnp.sqrt(r * r + width * width)
         # root - width, without the loss of digits near zero.
         return (w * r * r / (root + width)).sum(), w * r / root, w * (width / root) ** 2 / root
 
 
 class FunctionCost(AbstractCost):
-    """`function(x, u, t, params)`, a number, of the user; `t` in s; `u` is None at the end of the horizon.
+    """A user's cost `function(x, u, t, params)`, a number; `t` in s; `u` is None at the end of the horizon.
 
-    With no residual to know of, its Gauss-Newton expansion has all second derivatives.
+    It has no residual, so its Gauss-Newton expansion has all second derivatives.
 
-    **Raises** `ShapeError`, when it is evaluated, for what is no number.
+    **Raises** `ShapeError`, when it is evaluated, unless the function returns a number.
     """
 
     params: Any
@@ -144,17 +137,17 @@ class FunctionCost(AbstractCost):
         self.function, self.params = function, params
 
     def value(self, dynamics, x, u, k):
-        out = jnp.asarray(self.function(x, u, dynamics.time(k), self.params))
-        if out.shape != ():
-            raise ShapeError(f"a FunctionCost returned the shape {out.shape}; a number is needed")
-        return out
+        cost = jnp.asarray(self.function(x, u, dynamics.time(k), self.params))
+        if cost.shape != ():
+            raise ShapeError(f"a FunctionCost returned the shape {cost.shape}; a number is needed")
+        return cost
 
     def gauss_newton(self, dynamics, x, u, k):
         return self.full(dynamics, x, u, k)
 
 
 class TimeVarying[T](eqx.Module):
-    """A cost or constraint that differs from stage to stage: every array leaf of `term` has a leading axis, in which
+    """A cost or constraint with other numbers at each stage: every array leaf of `term` has a leading axis, of which
     stage `k` takes row `k`. For stages, not for the end of the horizon.
 
     `TimeVarying(jax.vmap(make)(rows))` builds one, for a function `make` from a row of `rows` `[horizon, ...]` to a
@@ -168,29 +161,31 @@ class TimeVarying[T](eqx.Module):
         return jax.tree.map(lambda a: a[k], self.term)
 
 
-def at_stage(term, k):
+def term_at_stage(term, k):
+    """The term with its numbers of stage `k`."""
     return term.at(k) if isinstance(term, TimeVarying) else term
 
 
-def expansion(function: Callable, dynamics: AbstractDynamics, x, u) -> Quadratic:
-    """The second-order expansion of `function(x, u)` in displacements."""
+def quadratic_expansion(function: Callable, dynamics: AbstractDynamics, x, u) -> Quadratic:
+    """The second-order expansion of `function(x, u)` in the displacements of `x` and `u`."""
     n, m = dynamics.ndx, 0 if u is None else dynamics.nu
 
-    def displaced(z):
-        moved = dynamics.integrate(x, z[:n])
-        return function(moved, None if u is None else u + z[n:])
+    def displaced_function(z):
+        return function(dynamics.integrate(x, z[:n]), None if u is None else u + z[n:])
 
-    def both(z):
-        value, gradient = jax.value_and_grad(displaced)(z)
+    def gradient_and_value(z):
+        value, gradient = jax.value_and_grad(displaced_function)(z)
         return gradient, (value, gradient)
 
-    hessian, (value, gradient) = jax.jacfwd(both, has_aux=True)(jnp.zeros(n + m, x.dtype))
+    hessian, (value, gradient) = jax.jacfwd(gradient_and_value, has_aux=True)(jnp.zeros(n + m, x.dtype))
     hessian = 0.5 * (hessian + hessian.T)
     return Quadratic(value, gradient[:n], gradient[n:], hessian[:n, :n], hessian[n:, :n], hessian[n:, n:])
 
 
-def _weight(w, r, name: str):
+def _cast_weight(w, r, residual: AbstractResidual):
+    """The weight in the precision of the residual's value `r`. **Raises** `ShapeError` where it does not fit."""
     m = r.shape[0]
     if w.shape not in ((), (m,), (m, m)):
+        name = type(residual).__name__
         raise ShapeError(f"a weight has shape {w.shape}, but {name} has {m} components: [], [{m}] or [{m}, {m}]")
     return w.astype(r.dtype)

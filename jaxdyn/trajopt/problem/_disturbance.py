@@ -1,4 +1,4 @@
-"""Dynamics that are off by a constant, so that a controller with a wrong model still reaches its goal."""
+"""Dynamics with a constant disturbance, with which a controller whose model is wrong still reaches its goal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ModelDynamics
 
 
 class _Disturbed(AbstractDynamics):
-    """Steps of `inner`, each displaced by `disturbance` `[ndx]` where it arrives."""
+    """The dynamics `inner`, whose every step is displaced by `disturbance`."""
 
     inner: AbstractDynamics
     disturbance: Float[Array, "ndx"]
@@ -22,17 +22,10 @@ class _Disturbed(AbstractDynamics):
     def __init__(self, inner: AbstractDynamics, disturbance):
         self.inner, self.disturbance, self.dt, self.t0 = inner, disturbance, inner.dt, inner.t0
 
-    @property
-    def nx(self) -> int:
-        return self.inner.nx
-
-    @property
-    def ndx(self) -> int:
-        return self.inner.ndx
-
-    @property
-    def nu(self) -> int:
-        return self.inner.nu
+    nx = property(lambda self: self.inner.nx)
+    ndx = property(lambda self: self.inner.ndx)
+    nu = property(lambda self: self.inner.nu)
+    euclidean = property(lambda self: self.inner.euclidean)
 
     def neutral(self):
         return self.inner.neutral()
@@ -43,19 +36,15 @@ class _Disturbed(AbstractDynamics):
     def difference(self, x0, x1):
         return self.inner.difference(x0, x1)
 
-    @property
-    def euclidean(self) -> bool:
-        return self.inner.euclidean
-
     def step(self, x, u, k):
         return self.integrate(self.inner.step(x, u, k), self.disturbance)
 
     def linearize(self, x, u, k, after):
-        return _linearized(self, self.inner.step, self.inner.linearize, x, u, k, after)
+        return _linearize(self, self.inner.step, self.inner.linearize, x, u, k, after)
 
 
 class _DisturbedModel(ModelDynamics):
-    """The same for a robot, whose residuals look for its model here."""
+    """The same for a robot: still `ModelDynamics`, so residuals find the model."""
 
     disturbance: Float[Array, "ndx"]
 
@@ -68,25 +57,26 @@ class _DisturbedModel(ModelDynamics):
         return self.integrate(super().step(x, u, k), self.disturbance)
 
     def linearize(self, x, u, k, after):
-        return _linearized(self, super().step, super().linearize, x, u, k, after)
+        return _linearize(self, super().step, super().linearize, x, u, k, after)
 
 
-def disturbed(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"]) -> AbstractDynamics:
-    """`dynamics` whose every step arrives displaced by `disturbance`: a state disturbance that is constant, as
-    offset-free control assumes (Pannocchia & Rawlings, Disturbance models for offset-free model-predictive control,
-    AIChE J. 2003)."""
-    kind = _DisturbedModel if isinstance(dynamics, ModelDynamics) else _Disturbed
-    return kind(dynamics, disturbance)  # type: ignore[arg-type]
+def with_disturbance(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"]) -> AbstractDynamics:
+    """The dynamics with every step displaced by `disturbance`, the constant state disturbance that offset-free control
+    assumes (Pannocchia & Rawlings, Disturbance models for offset-free model-predictive control, AIChE J. 2003)."""
+    if isinstance(dynamics, ModelDynamics):
+        return _DisturbedModel(dynamics, disturbance)
+    return _Disturbed(dynamics, disturbance)
 
 
-def _linearized(dynamics, step, linearize, x, u, k, after):
+def _linearize(dynamics, step, linearize, x, u, k, after):
+    """The derivatives of the disturbed step, from the undisturbed `step` and its `linearize`."""
     if dynamics.euclidean:
         return linearize(x, u, k, after - dynamics.disturbance)
     before = step(x, u, k)
     A, B = linearize(x, u, k, before)
 
-    def displaced(dx):
+    def displacement(dx):
         return dynamics.difference(after, dynamics.integrate(dynamics.integrate(before, dx), dynamics.disturbance))
 
-    by_before = jax.jacfwd(displaced)(jnp.zeros_like(dynamics.disturbance))
+    by_before = jax.jacfwd(displacement)(jnp.zeros_like(dynamics.disturbance))
     return by_before @ A, by_before @ B

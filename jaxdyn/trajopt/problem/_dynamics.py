@@ -1,4 +1,4 @@
-"""What a control does to a state in one step: a robot's model with an integrator, or functions of the user."""
+"""Discrete-time dynamics: a robot's model with an integrator, or functions of the user."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError, ShapeError
+from jaxdyn._errors import ModelError, ShapeError, require_choice, require_positive_integer, require_shape
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.algorithms import aba, aba_derivatives
 from jaxdyn.model import Model
 from jaxdyn.simulate import AbstractMemorylessActuator, State
 from jaxdyn.simulate import step as model_step
 
-type Scheme = Literal["euler", "midpoint", "rk4"]
-
 
 class AbstractDynamics(eqx.Module):
     """The step `x_(k+1) = f(x_k, u_k, k)` of states on a manifold, and that manifold.
 
-    States are arrays `[nx]`; their displacements are arrays `[ndx]` in the tangent space. Methods are for one state;
-    map over more with `jax.vmap`.
+    States are arrays `[nx]`; their displacements are arrays `[ndx]` in the tangent space. Methods take one state; map
+    over more with `jax.vmap`.
     """
 
     dt: eqx.AbstractVar[Float[Array, ""]]
-    """The length of a step, s."""
+    """Length of a step, s."""
     t0: eqx.AbstractVar[Float[Array, ""]]
-    """The time of stage 0, s."""
+    """Time of stage 0, s."""
 
     @property
     @abc.abstractmethod
@@ -54,7 +52,7 @@ class AbstractDynamics(eqx.Module):
 
     @abc.abstractmethod
     def neutral(self) -> Float[Array, "nx"]:
-        """The state of zeros (and identity rotations), which guesses and targets that are not given mean."""
+        """The state of zeros (and identity rotations), the default of guesses and targets."""
 
     def integrate(self, x: Float[Array, "nx"], dx: Float[Array, "ndx"]) -> Float[Array, "nx"]:
         """`x` displaced by `dx`."""
@@ -65,11 +63,14 @@ class AbstractDynamics(eqx.Module):
         return x1 - x0
 
     def rate(self, x: Float[Array, "nx"], u: Float[Array, "nu"], t) -> Float[Array, "ndx"]:
-        """The rate of the state in its tangent space at the time `t` (s), for methods that discretize by themselves.
+        """The rate of the state in its tangent space at time `t` (s), for solvers that discretize it themselves.
 
-        **Raises** `ModelError` where only a step is known.
+        **Raises** `ModelError` for dynamics that define a step only.
         """
-        raise ModelError(f"{type(self).__name__} knows a step, but no rate of the state; give ContinuousDynamics")
+        raise ModelError(f"{type(self).__name__} has a step, but no rate of the state; use ContinuousDynamics")
+
+    def require_horizon(self, horizon: int) -> None:
+        """Raise `ShapeError` if arrays with a row per stage do not have `horizon` rows."""
 
     @property
     def euclidean(self) -> bool:
@@ -81,24 +82,25 @@ class AbstractDynamics(eqx.Module):
         return self.t0 + self.dt * k
 
     def linearize(self, x, u, k, after) -> tuple[Float[Array, "ndx ndx"], Float[Array, "ndx nu"]]:
-        """The derivatives of the displacement of the next state, `after`, by that of `x` and by `u`."""
+        """The derivatives of the next state's displacement from `after`, by the displacement of `x` and by `u`."""
 
-        def displaced(dx, du):
+        def displacement(dx, du):
             return self.difference(after, self.step(self.integrate(x, dx), u + du, k))
 
-        return jax.jacfwd(displaced, (0, 1))(jnp.zeros(self.ndx, x.dtype), jnp.zeros_like(u))
+        return jax.jacfwd(displacement, (0, 1))(jnp.zeros(self.ndx, x.dtype), jnp.zeros_like(u))
 
 
 class ModelDynamics(AbstractDynamics):
     """A robot under torques that are held during each step: `x = [q, v]`, displacements `[dq, dv]` of length `2 nv`.
 
-    Derivatives of the Euler steps are analytic, through `aba_derivatives`.
+    Derivatives of Euler steps without external wrenches are analytic, by `aba_derivatives`.
     """
 
     model: Model
     dt: Float[Array, ""]
     t0: Float[Array, ""]
     actuation: Float[Array, "nv nu"] | AbstractMemorylessActuator | None
+    f_ext: Float[Array, "*horizon nb 6"] | None
     integrator: str = eqx.field(static=True)
     substeps: int = eqx.field(static=True)
     controls: int = eqx.field(static=True)
@@ -115,18 +117,27 @@ class ModelDynamics(AbstractDynamics):
         controls: int | None = None,
         substeps: int = 1,
         t0: ArrayLike = 0.0,
+        f_ext: Float[Array | np.ndarray, "*horizon nb 6"] | None = None,
     ):
         """
         - `dt`: the step, s. `integrator` and `substeps` as in `jaxdyn.step`.
         - `actuation`: the matrix `B` of `tau = B u` (`[nv, nu]`; a `Transmission`'s for named joints), or an actuator
           without memory, of `controls` commands; None where `u` is the torques themselves.
+        - `f_ext`: external wrenches `[force(3), moment(3)]` on the bodies, N and N m, world axes, acting at the body
+          origins: `[nb, 6]`, or `[horizon, nb, 6]` with a row for each stage.
 
         **Raises** `ModelError`, `ShapeError`.
         """
         if not isinstance(model, Model):
             raise ModelError(f"the first argument must be a jaxdyn.Model, not {type(model).__name__}")
-        self.model, self.dt, self.t0 = model, _number(dt, "dt", model.dtype), _number(t0, "t0", model.dtype)
+        self.model, self.dt, self.t0 = model, _seconds(dt, "dt", model.dtype), _seconds(t0, "t0", model.dtype)
         self.integrator, self.substeps = integrator, substeps
+        self.f_ext = None if f_ext is None else jnp.asarray(f_ext, model.dtype)
+        if self.f_ext is not None and (self.f_ext.ndim not in (2, 3) or self.f_ext.shape[-2:] != (model.nb, 6)):
+            raise ShapeError(
+                f"f_ext has shape {self.f_ext.shape}, but [{model.nb}, 6] or [horizon, {model.nb}, 6] is needed: a "
+                f"wrench for each of the bodies {', '.join(model.body_names)}"
+            )
         self.actuation = jnp.asarray(actuation, model.dtype) if isinstance(actuation, np.ndarray) else actuation
         if actuation is None:
             self.controls = model.nv
@@ -145,20 +156,12 @@ class ModelDynamics(AbstractDynamics):
         if controls is not None and controls != self.controls:
             raise ModelError(f"controls is {controls}, but the actuation has {self.controls}")
         x, u = (jax.ShapeDtypeStruct((n,), model.dtype) for n in (self.nx, self.nu))
-        # Errors of the integrator's name, of substeps and of an actuator's shapes show here, not inside a solver.
+        # Raises errors of the integrator's name, of substeps and of an actuator's shapes here, not inside a solver.
         eqx.filter_eval_shape(lambda d, x, u: d.step(x, u, 0), self, x, u)
 
-    @property
-    def nx(self) -> int:
-        return self.model.nq + self.model.nv
-
-    @property
-    def ndx(self) -> int:
-        return 2 * self.model.nv
-
-    @property
-    def nu(self) -> int:
-        return self.controls
+    nx = property(lambda self: self.model.nq + self.model.nv)
+    ndx = property(lambda self: 2 * self.model.nv)
+    nu = property(lambda self: self.controls)
 
     def split(self, x) -> State:
         """`q` and `v` of a state `[..., nx]`."""
@@ -172,7 +175,12 @@ class ModelDynamics(AbstractDynamics):
             return self.actuation.apply(u, self.split(x))
         return (self.actuation * u).sum(axis=-1)
 
+    def require_horizon(self, horizon):
+        if self.f_ext is not None and self.f_ext.ndim == 3 and len(self.f_ext) != horizon:
+            raise ShapeError(f"f_ext has {len(self.f_ext)} rows, but the horizon has {horizon} stages")
+
     def step(self, x, u, k):
+        per_stage = self.f_ext is not None and self.f_ext.ndim == 3
         after = model_step(
             self.model,
             self.split(x),
@@ -180,6 +188,7 @@ class ModelDynamics(AbstractDynamics):
             self.dt,  # type: ignore[arg-type]
             integrator=self.integrator,  # type: ignore[arg-type]
             substeps=self.substeps,
+            f_ext=self.f_ext[k] if per_stage else self.f_ext,  # type: ignore[index]
         )
         return jnp.concatenate([after.q, after.v])
 
@@ -200,23 +209,17 @@ class ModelDynamics(AbstractDynamics):
 
     def rate(self, x, u, t):
         del t
+        if self.f_ext is not None and self.f_ext.ndim == 3:
+            raise ModelError("a rate needs an f_ext that is the same at all stages, [nb, 6]; use ddp for others")
         state = self.split(x)
-        return jnp.concatenate([state.v, aba(self.model, state.q, state.v, self.torque(x, u))])
+        return jnp.concatenate([state.v, aba(self.model, state.q, state.v, self.torque(x, u), self.f_ext)])
 
     def linearize(self, x, u, k, after):
-        if self.integrator not in ("euler", "semi_implicit_euler") or self.substeps != 1:
+        if self.integrator not in ("euler", "semi_implicit_euler") or self.substeps != 1 or self.f_ext is not None:
             return super().linearize(x, u, k, after)
         nv, dt, model = self.model.nv, self.dt, self.model
-        state, reached = self.split(x), self.split(after)
-        by_q, by_v, Minv = aba_derivatives(model, state.q, state.v, self.torque(x, u))
-        if self.actuation is None:
-            by_u = Minv
-        elif isinstance(self.actuation, AbstractMemorylessActuator):
-            at_zero = jnp.zeros(self.ndx, x.dtype), jnp.zeros_like(u)
-            by_x, by_u = jax.jacfwd(lambda dx, du: self.torque(self.integrate(x, dx), u + du), (0, 1))(*at_zero)
-            by_q, by_v, by_u = by_q + Minv @ by_x[:, :nv], by_v + Minv @ by_x[:, nv:], Minv @ by_u
-        else:
-            by_u = Minv @ self.actuation
+        state, state_after = self.split(x), self.split(after)
+        by_q, by_v, by_u = self._acceleration_derivatives(x, u)
         # v1 = v + dt a
         eye = jnp.eye(nv, dtype=x.dtype)
         dv, dv_u = jnp.concatenate([dt * by_q, eye + dt * by_v], axis=1), dt * by_u
@@ -225,58 +228,61 @@ class ModelDynamics(AbstractDynamics):
             w = dt * state.v
             dw, dw_u = jnp.concatenate([jnp.zeros_like(eye), dt * eye], axis=1), jnp.zeros_like(by_u)
         else:
-            w, dw, dw_u = dt * reached.v, dt * dv, dt * dv_u
+            w, dw, dw_u = dt * state_after.v, dt * dv, dt * dv_u
         if self.euclidean:
             dq, dq_u = dw.at[:, :nv].add(eye), dw_u
         else:
 
-            def moved(dq, dw):
-                return model.difference(reached.q, model.integrate(model.integrate(state.q, dq), w + dw))
+            def displacement(dq, dw):
+                return model.difference(state_after.q, model.integrate(model.integrate(state.q, dq), w + dw))
 
             zero = jnp.zeros(nv, x.dtype)
-            by_start, by_move = jax.jacfwd(moved, (0, 1))(zero, zero)
-            dq, dq_u = (by_move @ dw).at[:, :nv].add(by_start), by_move @ dw_u
+            by_start, by_w = jax.jacfwd(displacement, (0, 1))(zero, zero)
+            dq, dq_u = (by_w @ dw).at[:, :nv].add(by_start), by_w @ dw_u
         return jnp.concatenate([dq, dv]), jnp.concatenate([dq_u, dv_u])
+
+    def _acceleration_derivatives(self, x, u):
+        """The derivatives of the joints' accelerations by `q`, `v` and `u`."""
+        nv, state = self.model.nv, self.split(x)
+        by_q, by_v, Minv = aba_derivatives(self.model, state.q, state.v, self.torque(x, u))
+        if self.actuation is None:
+            return by_q, by_v, Minv
+        if not isinstance(self.actuation, AbstractMemorylessActuator):
+            return by_q, by_v, Minv @ self.actuation
+        zeros = jnp.zeros(self.ndx, x.dtype), jnp.zeros_like(u)
+        by_x, by_u = jax.jacfwd(lambda dx, du: self.torque(self.integrate(x, dx), u + du), (0, 1))(*zeros)
+        return by_q + Minv @ by_x[:, :nv], by_v + Minv @ by_x[:, nv:], Minv @ by_u
 
 
 class _FunctionDynamics(AbstractDynamics):
-    """A function `f(x, u, t, params)` of the user on plain vectors."""
+    """Dynamics of plain vectors by a user's function `f(x, u, t, params)`."""
 
     params: Any
     arrays: Any
-    rest: Any = eqx.field(static=True)
+    static: Any = eqx.field(static=True)
     sizes: tuple[int, int] = eqx.field(static=True)
     dt: Float[Array, ""]
     t0: Float[Array, ""]
 
     def _set(self, function, nx: int, nu: int, params, dt, t0) -> None:
-        for n, name in ((nx, "nx"), (nu, "nu")):
-            if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-                raise ModelError(f"{name} is {n!r}; a positive int is needed")
+        require_positive_integer(nx, "nx")
+        require_positive_integer(nu, "nu")
         self.params, self.sizes = params, (nx, nu)
-        # A function may be a module with arrays of its own.
-        self.arrays, self.rest = eqx.partition(function, eqx.is_array)
-        self.dt, self.t0 = _number(dt, "dt"), _number(t0, "t0")
+        # The function may be a module that holds arrays.
+        self.arrays, self.static = eqx.partition(function, eqx.is_array)
+        self.dt, self.t0 = _seconds(dt, "dt"), _seconds(t0, "t0")
         x, u = jax.ShapeDtypeStruct((nx,), self.dt.dtype), jax.ShapeDtypeStruct((nu,), self.dt.dtype)
-        out = eqx.filter_eval_shape(lambda d, x, u: d.call(x, u, d.t0), self, x, u)
-        if getattr(out, "shape", None) != (nx,):
-            shape = getattr(out, "shape", type(out).__name__)
+        value = eqx.filter_eval_shape(lambda d, x, u: d.call(x, u, d.t0), self, x, u)
+        if getattr(value, "shape", None) != (nx,):
+            shape = getattr(value, "shape", type(value).__name__)
             raise ShapeError(f"the dynamics return {shape} for a state [{nx}] and a control [{nu}]; [{nx}] is needed")
 
     def call(self, x, u, t):
-        return eqx.combine(self.arrays, self.rest)(x, u, t, self.params)
+        return eqx.combine(self.arrays, self.static)(x, u, t, self.params)
 
-    @property
-    def nx(self) -> int:
-        return self.sizes[0]
-
-    @property
-    def ndx(self) -> int:
-        return self.sizes[0]
-
-    @property
-    def nu(self) -> int:
-        return self.sizes[1]
+    nx = property(lambda self: self.sizes[0])
+    ndx = property(lambda self: self.sizes[0])
+    nu = property(lambda self: self.sizes[1])
 
     def neutral(self):
         return jnp.zeros(self.nx, self.dt.dtype)
@@ -305,7 +311,7 @@ class DiscreteDynamics(_FunctionDynamics):
 class ContinuousDynamics(_FunctionDynamics):
     """`dx/dt = f(x, u, t, params)` on vectors, with `u` held during each step; `params` is any pytree of arrays."""
 
-    scheme: str = eqx.field(static=True)
+    integrator: str = eqx.field(static=True)
     substeps: int = eqx.field(static=True)
 
     def __init__(
@@ -316,28 +322,27 @@ class ContinuousDynamics(_FunctionDynamics):
         params: Any = None,
         *,
         dt: ArrayLike,
-        integrator: Scheme = "rk4",
+        integrator: Literal["euler", "rk2", "rk4"] = "rk4",
         substeps: int = 1,
         t0: ArrayLike = 0.0,
     ):
-        """`integrator`: `"euler"`, the explicit `"midpoint"` rule, or the classical Runge-Kutta method `"rk4"`, in
-        `substeps` equal parts of the step. **Raises** `ModelError`; `ShapeError` unless the function returns `[nx]`."""
-        if integrator not in _SCHEMES:
-            raise ModelError(f"no integrator named {integrator!r}; known: {', '.join(_SCHEMES)}")
-        if isinstance(substeps, bool) or not isinstance(substeps, int) or substeps < 1:
-            raise ModelError(f"substeps is {substeps!r}; a positive int is needed")
-        self.scheme, self.substeps = integrator, substeps
+        """`integrator`: `"euler"`, or a Runge-Kutta method: `"rk2"` (the explicit midpoint rule) or the classical
+        `"rk4"`, in `substeps` equal parts of the step. **Raises** `ModelError`; `ShapeError` unless the function
+        returns `[nx]`."""
+        require_choice(integrator, RUNGE_KUTTA_STEPS, "integrator")
+        require_positive_integer(substeps, "substeps")
+        self.integrator, self.substeps = integrator, substeps
         self._set(function, nx, nu, params, dt, t0)
 
     def step(self, x, u, k):
-        one, h, t = _SCHEMES[self.scheme], self.dt / self.substeps, self.time(k)
+        advance, h, t = RUNGE_KUTTA_STEPS[self.integrator], self.dt / self.substeps, self.time(k)
 
         def field(x, t):
             return self.call(x, u, t)
 
         if self.substeps == 1:
-            return one(field, x, t, h)
-        return jax.lax.scan(lambda x, i: (one(field, x, t + i * h, h), None), x, jnp.arange(self.substeps))[0]
+            return advance(field, x, t, h)
+        return jax.lax.scan(lambda x, i: (advance(field, x, t + i * h, h), None), x, jnp.arange(self.substeps))[0]
 
     def rate(self, x, u, t):
         return self.call(x, u, t)
@@ -347,7 +352,7 @@ def _euler(f, x, t, h):
     return x + h * f(x, t)
 
 
-def _midpoint(f, x, t, h):
+def _rk2(f, x, t, h):
     return x + h * f(x + 0.5 * h * f(x, t), t + 0.5 * h)
 
 
@@ -359,13 +364,21 @@ def _rk4(f, x, t, h):
     return x + (h / 6) * (k1 + 2 * k2 + 2 * k3 + k4)
 
 
-_SCHEMES = {"euler": _euler, "midpoint": _midpoint, "rk4": _rk4}
+RUNGE_KUTTA_STEPS = {"euler": _euler, "rk2": _rk2, "rk4": _rk4}
 
 
-def _number(x, name: str, dtype=None) -> Array:
+def float_leaf(x) -> Array:
+    """`x` as an array of floating-point numbers, so that it has derivatives."""
     x = jnp.asarray(x)
-    if x.shape != ():
-        raise ShapeError(f"{name} has shape {x.shape}; one number (s) is needed")
-    if dtype is None:
-        dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float)
-    return x.astype(dtype)
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
+
+
+def optional_float_leaf(x) -> Array | None:
+    """`float_leaf`, or None for None."""
+    return None if x is None else float_leaf(x)
+
+
+def _seconds(x, name: str, dtype=None) -> Array:
+    x = float_leaf(x)
+    require_shape(x, (), name, "one number (s)")
+    return x if dtype is None else x.astype(dtype)

@@ -1,4 +1,4 @@
-"""`Problem`: what trajectory optimization is asked, for every solver."""
+"""`Problem`: an optimal control problem, for every solver."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, ShapeError
+from jaxdyn._errors import ModelError, ShapeError, require_finite, require_positive_integer, require_shape
 from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.trajopt.problem._constraints import Constraint, outside, require_box
-from jaxdyn.trajopt.problem._costs import AbstractCost, TimeVarying, at_stage
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
-from jaxdyn.trajopt.problem._residuals import as_leaf, require
+from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess, require_box
+from jaxdyn.trajopt.problem._costs import AbstractCost, TimeVarying, term_at_stage
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, float_leaf
 
 type Costs = Sequence[AbstractCost | TimeVarying[Any]]
 type Constraints = Sequence[Constraint | TimeVarying[Any]]
 
 
 class Problem(eqx.Module):
-    """Minimize `sum_k stage_costs(x_k, u_k) + terminal_costs(x_N)` subject to `x_(k+1) = f(x_k, u_k)`, the given `x_0`,
-    bounds on the controls, and constraints.
+    """Minimize `sum_k stage_costs(x_k, u_k) + terminal_costs(x_N)` subject to `x_(k+1) = f(x_k, u_k)`, the initial
+    state `x_0`, bounds on the controls, and constraints.
 
     A pytree: everything but the structure (horizon, kinds of terms, names of frames, functions) is an array leaf, so
     `jax.vmap` maps over any of it and `jax.grad` of a solution reaches all of it. Costs of stages are summed as they
@@ -63,19 +62,19 @@ class Problem(eqx.Module):
         - `control_lower`, `control_upper`: `[nu]`, or `[horizon, nu]`; a number for all controls; None for no bound.
 
         **Raises** `ShapeError` where a shape does not fit, `ModelError` for a horizon below 1, for bounds that
-        contradict each other, and for values that are not finite where they are known.
+        contradict each other, and for values that are not finite (traced values are not checked).
         """
         if not isinstance(dynamics, AbstractDynamics):
             raise ModelError(
                 f"the dynamics are {type(dynamics).__name__}; give ModelDynamics, ContinuousDynamics or "
                 "DiscreteDynamics"
             )
-        if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
-            raise ModelError(f"the horizon is {horizon!r}; a number of stages of at least 1 is needed")
+        require_positive_integer(horizon, "the horizon")
         self.dynamics, self.horizon = dynamics, int(horizon)
-        self.x0 = as_leaf(x0)
-        require(self.x0, (dynamics.nx,), "x0", f"nx = {dynamics.nx} for these dynamics")
-        _require_finite(self.x0, "x0")
+        dynamics.require_horizon(self.horizon)
+        self.x0 = self._initial_state(x0)
+        if not isinstance(self.x0, Tracer):
+            require_finite(self.x0, "x0")
         self.stage_costs = _terms(stage_costs, AbstractCost, "stage_costs", self.horizon)
         self.terminal_costs = _terms(terminal_costs, AbstractCost, "terminal_costs", None)
         self.stage_constraints = _terms(stage_constraints, Constraint, "stage_constraints", self.horizon)
@@ -88,13 +87,18 @@ class Problem(eqx.Module):
         require_box(self.control_lower, self.control_upper, "the box of the controls")
         u = jax.ShapeDtypeStruct((dynamics.nu,), self.dtype)
         x = jax.ShapeDtypeStruct((dynamics.nx,), self.dtype)
-        # All shapes of costs, residuals, weights and bounds are tried here, not inside a solver.
+        # Shapes of costs, residuals, weights and bounds are checked here, not inside a solver.
         eqx.filter_eval_shape(lambda p, x, u: (p.stage_cost(x, u, 0), p.stage_constraint(x, u, 0)), self, x, u)
         eqx.filter_eval_shape(lambda p, x: (p.terminal_cost(x), p.terminal_constraint(x)), self, x)
 
+    def _initial_state(self, x0):
+        x0 = float_leaf(x0)
+        require_shape(x0, (self.dynamics.nx,), "x0", f"nx = {self.dynamics.nx} for these dynamics")
+        return x0
+
     def _control_bound(self, bound, default, name: str):
         nu = self.dynamics.nu
-        bound = jnp.full(nu, default, self.dtype) if bound is None else as_leaf(bound)
+        bound = jnp.full(nu, default, self.dtype) if bound is None else float_leaf(bound)
         if bound.shape == ():
             bound = jnp.broadcast_to(bound, (nu,))
         if bound.shape not in ((nu,), (self.horizon, nu)):
@@ -122,9 +126,7 @@ class Problem(eqx.Module):
 
     def starting_at(self, x0: Float[Array | np.ndarray, "nx"]) -> Problem:
         """The same problem from another state."""
-        x0 = as_leaf(x0)
-        require(x0, (self.dynamics.nx,), "x0", f"nx = {self.dynamics.nx} for these dynamics")
-        return with_leaves(self, x0=x0)
+        return with_leaves(self, x0=self._initial_state(x0))
 
     def step(self, x, u, k) -> Float[Array, "nx"]:
         """The state after stage `k`."""
@@ -132,12 +134,14 @@ class Problem(eqx.Module):
 
     def stage_cost(self, x, u, k) -> Float[Array, ""]:
         """The cost of stage `k`."""
-        values = [at_stage(term, k).value(self.dynamics, x, u, k) for term in self.stage_costs]
-        return sum(values, jnp.zeros((), self.dtype))
+        return self._sum_costs(self.stage_costs, x, u, k)
 
     def terminal_cost(self, x) -> Float[Array, ""]:
         """The cost of the last state."""
-        values = [term.value(self.dynamics, x, None, self.horizon) for term in self.terminal_costs]
+        return self._sum_costs(self.terminal_costs, x, None, self.horizon)
+
+    def _sum_costs(self, terms, x, u, k):
+        values = [term_at_stage(term, k).value(self.dynamics, x, u, k) for term in terms]
         return sum(values, jnp.zeros((), self.dtype))
 
     def total_cost(self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]) -> Float[Array, ""]:
@@ -147,28 +151,35 @@ class Problem(eqx.Module):
 
     def stage_constraint(self, x, u, k) -> tuple[Float[Array, "m"], Float[Array, "m"], Float[Array, "m"]]:
         """The residuals of all constraints of stage `k`, and their lower and upper bounds, which are infinite where a
-        constraint of the state alone would act on the given `x0`."""
-        parts = []
-        for term in self.stage_constraints:
-            term = at_stage(term, k)
-            r = term.residual(self.dynamics, x, u, k)
-            low, high = term.bounds(r)
-            if term.of_state:
-                low, high = jnp.where(k == 0, -jnp.inf, low), jnp.where(k == 0, jnp.inf, high)
-            parts.append((r, low, high))
-        return _joined(parts, self.dtype)
+        constraint on the state alone would act on the fixed `x0`."""
+        return self._join_constraints(self.stage_constraints, x, u, k)
 
     def terminal_constraint(self, x) -> tuple[Float[Array, "m"], Float[Array, "m"], Float[Array, "m"]]:
         """The residuals of all constraints of the last state, and their bounds."""
-        parts = []
-        for term in self.terminal_constraints:
-            r = term.residual(self.dynamics, x, None, self.horizon)
-            parts.append((r, *term.bounds(r)))
-        return _joined(parts, self.dtype)
+        return self._join_constraints(self.terminal_constraints, x, None, self.horizon)
+
+    def _join_constraints(self, terms, x, u, k):
+        empty = jnp.zeros(0, self.dtype)
+        parts = [term_at_stage(term, k).evaluate(self.dynamics, x, u, k) for term in terms] or [(empty,) * 3]
+        r, low, high = (jnp.concatenate(columns) for columns in zip(*parts, strict=True))
+        return r, low, high
+
+    def constraints(
+        self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]
+    ) -> tuple[Float[Array, "rows"], Float[Array, "rows"], Float[Array, "rows"]]:
+        """The residuals of all constraints of a trajectory, and their bounds: stage by stage, then the end's."""
+        stage = jax.vmap(self.stage_constraint)(xs[:-1], us, self.stages)
+        r, low, high = map(join_rows, stage, self.terminal_constraint(xs[-1]))
+        return r, low, high
+
+    def split_rows(self, rows) -> tuple[Float[Array, "horizon m"], Float[Array, "m_end"]]:
+        """The parts of the stages and of the end, from an array with a row for each of `constraints`."""
+        end = len(rows) - self.constraint_sizes[1]
+        return rows[:end].reshape(self.horizon, -1 if end else 0), rows[end:]
 
     @property
     def constraint_sizes(self) -> tuple[int, int]:
-        """How many components the constraints of a stage, and those of the end, have."""
+        """The numbers of components of the constraints at a stage and at the end."""
         x = jax.ShapeDtypeStruct((self.dynamics.nx,), self.dtype)
         u = jax.ShapeDtypeStruct((self.dynamics.nu,), self.dtype)
         stage = eqx.filter_eval_shape(lambda p, x, u: p.stage_constraint(x, u, 0)[0], self, x, u)
@@ -178,30 +189,29 @@ class Problem(eqx.Module):
     def rollout(self, us: Float[Array, "horizon nu"]) -> Float[Array, "stages nx"]:
         """The states under the controls `us` from `x0`."""
 
-        def one(x, stage):
+        def advance(x, stage):
             after = self.step(x, *stage)
             return after, after
 
         x0 = self.x0.astype(self.dtype)
-        return jnp.concatenate([x0[None], lax.scan(one, x0, (us, self.stages))[1]])
+        return jnp.concatenate([x0[None], lax.scan(advance, x0, (us, self.stages))[1]])
 
     def gaps(self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]) -> Float[Array, "stages ndx"]:
-        """By how much each state must be displaced to be where it should: `x0` for the first, and where the step before
-        leads to for the others."""
-        # One after another: half the compilation of all at once, for what is done once.
+        """The displacements that would move each state where it should be: the first to `x0`, the others to where the
+        step before leads."""
+        # One after another: this runs once, and all at once would take twice as long to compile.
         reached = lax.map(lambda stage: self.step(*stage), (xs[:-1], us, self.stages))
         reached = jnp.concatenate([self.x0.astype(reached.dtype)[None], reached])
         return jax.vmap(self.dynamics.difference)(xs, reached)
 
     def violation(self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]) -> Float[Array, ""]:
         """The largest violation of a constraint or of a control's bounds."""
-        stage = jax.vmap(lambda x, u, k: outside(*self.stage_constraint(x, u, k)))(xs[:-1], us, self.stages)
-        every = (stage, outside(*self.terminal_constraint(xs[-1])), outside(us, *self.control_box))
-        return jnp.concatenate([jnp.abs(part).ravel() for part in every]).max(initial=0.0)
+        excess = bound_excess(*self.constraints(xs, us)), bound_excess(us, *self.control_box).ravel()
+        return jnp.abs(jnp.concatenate(excess)).max(initial=0.0)
 
     def guess(self, us: ArrayLike | None = None, xs: ArrayLike | None = None, *, rolled_out: bool = True):
-        """The pair `(xs, us)` in full that solvers start from: controls of zeros where none are given, a single control
-        `[nu]` or a number repeated; where no states are given, the roll-out, or `x0` repeated. Not clipped to bounds.
+        """The pair `(xs, us)` in full from which solvers start. Controls are zeros by default; a single control `[nu]`
+        or a number is repeated. States are by default the roll-out, or `x0` repeated. Not clipped to bounds.
 
         **Raises** `ShapeError`.
         """
@@ -209,55 +219,44 @@ class Problem(eqx.Module):
         us = jnp.zeros(shape, self.dtype) if us is None else jnp.asarray(us, self.dtype)
         if us.ndim < 2 and us.shape in ((), shape[1:]):
             us = jnp.broadcast_to(us, shape)
-        require(us, shape, "us", "[horizon, nu], a control for each stage")
+        require_shape(us, shape, "us", "[horizon, nu], a control for each stage")
         if xs is None:
             states = self.rollout(us) if rolled_out else jnp.broadcast_to(self.x0, (self.horizon + 1, self.dynamics.nx))
             return states.astype(self.dtype), us
         xs = jnp.asarray(xs, self.dtype)
-        require(xs, (self.horizon + 1, self.dynamics.nx), "xs", "[horizon + 1, nx], a state more than controls")
+        require_shape(xs, (self.horizon + 1, self.dynamics.nx), "xs", "[horizon + 1, nx], a state more than controls")
         return xs, us
 
 
+def join_rows(stage, terminal):
+    """One vector of an array `[horizon, m]` for the stages and an array `[m]` for the end."""
+    return jnp.concatenate([stage.ravel(), terminal])
+
+
 def with_leaves(problem: Problem, **changes) -> Problem:
-    """`problem` with other leaves, without the checks of its constructor."""
+    """The problem with some leaves replaced, without the checks of its constructor."""
     names = tuple(changes)
     return eqx.tree_at(lambda p: [getattr(p, name) for name in names], problem, list(changes.values()))
 
 
 def _terms(terms, kind: type, name: str, horizon: int | None) -> tuple:
+    """The terms as a tuple. **Raises** `ModelError` or `ShapeError` for terms that cannot stand there."""
     if isinstance(terms, kind | TimeVarying):
         raise ModelError(f"{name} is a single {type(terms).__name__}; give a sequence of them")
     terms = tuple(terms)
     for i, term in enumerate(terms):
         varying = isinstance(term, TimeVarying)
         if varying and horizon is None:
-            raise ModelError(f"{name}[{i}] is TimeVarying, but there is one end of the horizon only")
+            raise ModelError(f"{name}[{i}] is TimeVarying, but the end of the horizon is a single stage")
         if not isinstance(term.term if varying else term, kind):
             raise ModelError(f"{name}[{i}] is {type(term).__name__}; {kind.__name__} is needed")
         for path, leaf in jax.tree_util.tree_leaves_with_path(term):
-            where = f"{name}[{i}]{jax.tree_util.keystr(path)}"
+            place = f"{name}[{i}]{jax.tree_util.keystr(path)}"
             if varying and jnp.shape(leaf)[:1] != (horizon,):
                 raise ShapeError(
-                    f"{where} has shape {jnp.shape(leaf)}, but every leaf of a TimeVarying term has a first axis of "
+                    f"{place} has shape {jnp.shape(leaf)}, but every leaf of a TimeVarying term has a first axis of "
                     f"length {horizon}, the horizon"
                 )
-            _require_no_nan(leaf, where)
+            if not isinstance(leaf, Tracer) and np.isnan(np.asarray(leaf)).any():
+                raise ModelError(f"{place} has NaN")
     return terms
-
-
-def _require_finite(x, what: str) -> None:
-    if not isinstance(x, Tracer) and not np.isfinite(np.asarray(x)).all():
-        raise ModelError(f"{what} has values that are not finite: {np.asarray(x)}")
-
-
-def _require_no_nan(x, what: str) -> None:
-    if not isinstance(x, Tracer) and np.isnan(np.asarray(x)).any():
-        raise ModelError(f"{what} has NaN")
-
-
-def _joined(parts, dtype):
-    empty = jnp.zeros(0, dtype)
-    if not parts:
-        return empty, empty, empty
-    r, low, high = (jnp.concatenate(columns) for columns in zip(*parts, strict=True))
-    return r, low, high

@@ -1,20 +1,20 @@
-"""Residuals: what costs make small and constraints bound, as vectors of a stage's state and control."""
+"""Residuals: vectors of a stage's state and control that costs make small and constraints bound."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxdyn._errors import ModelError, ShapeError
-from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn._errors import ModelError, ShapeError, require_shape
+from jaxdyn._types import Array, Float
 from jaxdyn.algorithms import center_of_mass, frame_jacobian, frame_pose, frame_velocity
 from jaxdyn.spatial import SE3, Vec3, so3_left_jacobian_solve
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ModelDynamics
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ModelDynamics, float_leaf, optional_float_leaf
 
 
 class Linear(NamedTuple):
@@ -26,9 +26,9 @@ class Linear(NamedTuple):
 
 
 class AbstractResidual(eqx.Module):
-    """A vector `[m]` of the state `x`, the control `u` (None at the end of the horizon) and the number of the stage.
+    """A vector `[m]` that depends on the state `x`, the control `u` (None at the end of the horizon) and the stage.
 
-    It gets the dynamics, so that a robot's model is in a problem once, and gradients reach it from everywhere.
+    It is called with the dynamics, so a problem holds a robot's model once and gradients reach it from every term.
     """
 
     @abc.abstractmethod
@@ -37,38 +37,33 @@ class AbstractResidual(eqx.Module):
 
     @property
     def of_state(self) -> bool:
-        """Whether it is known not to depend on the control: then no constraint on it acts on the given `x0`."""
+        """Whether it is known not to depend on the control; constraints on it then do not act on the fixed `x0`."""
         return False
 
     def linearize(self, dynamics: AbstractDynamics, x, u, k) -> Linear:
         """The residual and its derivatives by the displacement of the state and by the control."""
         zero = jnp.zeros(dynamics.ndx, x.dtype)
-
-        def along_x(dx):
-            return self(dynamics, dynamics.integrate(x, dx), u, k)
-
-        by_x = jax.jacfwd(along_x)(zero)
+        by_x = jax.jacfwd(lambda dx: self(dynamics, dynamics.integrate(x, dx), u, k))(zero)
         by_u = None if u is None or self.of_state else jax.jacfwd(lambda u: self(dynamics, x, u, k))(u)
         return Linear(self(dynamics, x, u, k), by_x, by_u)
 
 
-class _OfState(AbstractResidual):
+class StateOnlyResidual(AbstractResidual):
+    """A residual that does not depend on the control."""
+
     @property
     def of_state(self) -> bool:
         return True
 
 
-class StateResidual(_OfState):
-    """The displacement `[ndx]` of the state from `target` `[nx]`; from the neutral state where None is given."""
+class StateResidual(StateOnlyResidual):
+    """The displacement `[ndx]` from `target` `[nx]` to the state; the target is the neutral state by default."""
 
-    target: Float[Array, "nx"] | None
-
-    def __init__(self, target: ArrayLike | None = None):
-        self.target = None if target is None else as_leaf(target)
+    target: Float[Array, "nx"] | None = eqx.field(default=None, converter=optional_float_leaf)
 
     def __call__(self, dynamics, x, u, k):
         target = dynamics.neutral() if self.target is None else self.target
-        require(target, (dynamics.nx,), "the target of a StateResidual", f"nx = {dynamics.nx}")
+        require_shape(target, (dynamics.nx,), "the target of a StateResidual", f"nx = {dynamics.nx}")
         return dynamics.difference(target.astype(x.dtype), x)
 
     def linearize(self, dynamics, x, u, k):
@@ -78,116 +73,109 @@ class StateResidual(_OfState):
 
 
 class ControlResidual(AbstractResidual):
-    """`u - target` `[nu]`; `u` where no target is given."""
+    """`u - target` `[nu]`; the target is zero by default."""
 
-    target: Float[Array, "nu"] | None
-
-    def __init__(self, target: ArrayLike | None = None):
-        self.target = None if target is None else as_leaf(target)
+    target: Float[Array, "nu"] | None = eqx.field(default=None, converter=optional_float_leaf)
 
     def __call__(self, dynamics, x, u, k):
         if u is None:
-            raise ModelError("a ControlResidual stands at the end of the horizon, where there is no control")
+            raise ModelError("a ControlResidual cannot stand at the end of the horizon, which has no control")
         if self.target is None:
             return u
-        require(self.target, (dynamics.nu,), "the target of a ControlResidual", f"nu = {dynamics.nu}")
+        require_shape(self.target, (dynamics.nu,), "the target of a ControlResidual", f"nu = {dynamics.nu}")
         return u - self.target.astype(u.dtype)
 
     def linearize(self, dynamics, x, u, k):
         return Linear(self(dynamics, x, u, k), None, jnp.eye(dynamics.nu, dtype=x.dtype))
 
 
-class FramePoseResidual(_OfState):
-    """The twist `[linear(3), angular(3)]` `log(target^-1 pose)` from the target's pose to the frame's, m and rad.
+class FramePoseResidual(StateOnlyResidual):
+    """The twist `log(target^-1 pose)`, `[linear(3), angular(3)]`, from the target's pose to the frame's, m and rad.
 
-    **Raises** `ModelError` for a target that is no `SE3`.
+    **Raises** `ModelError` unless the target is an `SE3`.
     """
 
-    target: SE3
     frame: str = eqx.field(static=True)
+    target: SE3
 
-    def __init__(self, frame: str, target: SE3):
-        if not isinstance(target, SE3):
-            raise ModelError(f"the target of a FramePoseResidual is {type(target).__name__}; an SE3 is needed")
-        self.frame, self.target = frame, target
+    def __check_init__(self):
+        if not isinstance(self.target, SE3):
+            raise ModelError(f"the target of a FramePoseResidual is {type(self.target).__name__}; an SE3 is needed")
 
     def __call__(self, dynamics, x, u, k):
-        model = robot(dynamics, self)
-        return self._off(frame_pose(model, x[: model.nq], self.frame)).log()
+        model = robot_model(dynamics, self)
+        return self._relative_to_target(frame_pose(model, x[: model.nq], self.frame)).log()
 
     def linearize(self, dynamics, x, u, k):
-        model = robot(dynamics, self)
+        model = robot_model(dynamics, self)
         q = x[: model.nq]
-        pose = self._off(frame_pose(model, q, self.frame))
-        off = pose.log()
-        J = _log_by_twist(off[3:], pose.translation) @ frame_jacobian(model, q, self.frame, "local")
-        return Linear(off, _of_configuration(J), None)
+        pose = self._relative_to_target(frame_pose(model, q, self.frame))
+        twist = pose.log()
+        J = _log_by_twist(twist[3:], pose.translation) @ frame_jacobian(model, q, self.frame, "local")
+        return Linear(twist, _jacobian_by_state(J), None)
 
-    def _off(self, pose: SE3) -> SE3:
+    def _relative_to_target(self, pose: SE3) -> SE3:
         return jax.tree.map(lambda a: a.astype(pose.translation.dtype), self.target).inverse() @ pose
 
 
-class FramePositionResidual(_OfState):
-    """The position of a frame's origin less `target` `[3]`, m, world axes."""
+class FramePositionResidual(StateOnlyResidual):
+    """The position of a frame's origin minus `target` `[3]`, m, world axes."""
 
-    target: Float[Array, "3"]
     frame: str = eqx.field(static=True)
+    target: Float[Array, "3"] = eqx.field(converter=float_leaf)
 
-    def __init__(self, frame: str, target: ArrayLike):
-        self.frame, self.target = frame, as_leaf(target)
-        require(self.target, (3,), "the target of a FramePositionResidual", "a position in m")
+    def __check_init__(self):
+        require_shape(self.target, (3,), "the target of a FramePositionResidual", "a position in m")
 
     def __call__(self, dynamics, x, u, k):
-        model = robot(dynamics, self)
+        model = robot_model(dynamics, self)
         return frame_pose(model, x[: model.nq], self.frame).translation - self.target.astype(x.dtype)
 
     def linearize(self, dynamics, x, u, k):
-        model = robot(dynamics, self)
+        model = robot_model(dynamics, self)
         J = frame_jacobian(model, x[: model.nq], self.frame)[:3]
-        return Linear(self(dynamics, x, u, k), _of_configuration(J), None)
+        return Linear(self(dynamics, x, u, k), _jacobian_by_state(J), None)
 
 
-class FrameVelocityResidual(_OfState):
-    """The velocity `[linear(3), angular(3)]` of a frame less `target` `[6]`, m/s and rad/s; `reference` as in
+class FrameVelocityResidual(StateOnlyResidual):
+    """The velocity `[linear(3), angular(3)]` of a frame minus `target` `[6]`, m/s and rad/s; `reference` as in
     `jaxdyn.frame_velocity`."""
 
-    target: Float[Array, "6"]
     frame: str = eqx.field(static=True)
-    reference: str = eqx.field(static=True)
+    target: Float[Array, "6"] = eqx.field(default=(0.0,) * 6, converter=float_leaf)
+    reference: str = eqx.field(default="local_world_aligned", static=True)
 
-    def __init__(self, frame: str, target: ArrayLike = (0.0,) * 6, reference: str = "local_world_aligned"):
-        self.frame, self.target, self.reference = frame, as_leaf(target), reference
-        require(self.target, (6,), "the target of a FrameVelocityResidual", "linear (3) and angular (3)")
+    def __check_init__(self):
+        require_shape(self.target, (6,), "the target of a FrameVelocityResidual", "linear (3) and angular (3)")
 
     def __call__(self, dynamics, x, u, k):
-        model = robot(dynamics, self)
+        model = robot_model(dynamics, self)
         v = frame_velocity(model, x[: model.nq], x[model.nq :], self.frame, self.reference)  # type: ignore[arg-type]
         return v - self.target.astype(x.dtype)
 
 
-class CenterOfMassResidual(_OfState):
-    """The center of mass of all moving bodies less `target` `[3]`, m, world axes."""
+class CenterOfMassResidual(StateOnlyResidual):
+    """The center of mass of all moving bodies minus `target` `[3]`, m, world axes."""
 
-    target: Float[Array, "3"]
+    target: Float[Array, "3"] = eqx.field(converter=float_leaf)
 
-    def __init__(self, target: ArrayLike):
-        self.target = as_leaf(target)
-        require(self.target, (3,), "the target of a CenterOfMassResidual", "a position in m")
+    def __check_init__(self):
+        require_shape(self.target, (3,), "the target of a CenterOfMassResidual", "a position in m")
 
     def __call__(self, dynamics, x, u, k):
-        model = robot(dynamics, self)
+        model = robot_model(dynamics, self)
         return center_of_mass(model, x[: model.nq]) - self.target.astype(x.dtype)
 
 
 class FunctionResidual(AbstractResidual):
-    """`function(x, u, t, params)`, a vector `[m]`, of the user; `t` in s; `u` is None at the end of the horizon."""
+    """A user's residual `function(x, u, t, params)`, `[m]`; `t` in s; `u` is None at the end of the horizon."""
 
     params: Any
     function: Callable = eqx.field(static=True)
     state_only: bool = eqx.field(static=True)
 
     def __init__(self, function: Callable[[Any, Any, Any, Any], Any], params: Any = None, *, of_state: bool = False):
-        """`of_state`: that the function does not look at `u`."""
+        """`of_state`: whether the function ignores `u`."""
         self.function, self.params, self.state_only = function, params, of_state
 
     @property
@@ -195,20 +183,18 @@ class FunctionResidual(AbstractResidual):
         return self.state_only
 
     def __call__(self, dynamics, x, u, k):
-        out = jnp.asarray(self.function(x, u, dynamics.time(k), self.params))
-        if out.ndim != 1:
-            raise ShapeError(f"a FunctionResidual returned the shape {out.shape}; a vector [m] is needed")
-        return out
+        """The residual at stage `k`. **Raises** `ShapeError` unless the function returns a vector."""
+        r = jnp.asarray(self.function(x, u, dynamics.time(k), self.params))
+        if r.ndim != 1:
+            raise ShapeError(f"a FunctionResidual returned the shape {r.shape}; a vector [m] is needed")
+        return r
 
 
 class Selected(AbstractResidual):
     """Some components of another residual."""
 
     residual: AbstractResidual
-    indices: tuple[int, ...] = eqx.field(static=True)
-
-    def __init__(self, residual: AbstractResidual, indices: Sequence[int]):
-        self.residual, self.indices = residual, tuple(int(i) for i in indices)
+    indices: tuple[int, ...] = eqx.field(static=True, converter=lambda indices: tuple(int(i) for i in indices))
 
     @property
     def of_state(self) -> bool:
@@ -236,34 +222,24 @@ def _log_by_twist(w, p):
         return so3_left_jacobian_solve(Vec3(*w), Vec3(*v)).to_array()
 
     # V(w)^-1 R = V(-w)^-1, for both the translation and the rotation.
-    turned = jax.vmap(lambda v: solve(-w, v), out_axes=1)(jnp.eye(3, dtype=w.dtype))
-    by_w = jax.jacfwd(solve)(w, p) @ turned
+    inverse = jax.vmap(lambda v: solve(-w, v), out_axes=1)(jnp.eye(3, dtype=w.dtype))
+    by_w = jax.jacfwd(solve)(w, p) @ inverse
     return jnp.concatenate(
-        [jnp.concatenate([turned, by_w], axis=1), jnp.concatenate([jnp.zeros_like(turned), turned], axis=1)]
+        [jnp.concatenate([inverse, by_w], axis=1), jnp.concatenate([jnp.zeros_like(inverse), inverse], axis=1)]
     )
 
 
-def _of_configuration(J):
-    """A Jacobian by the configuration as one by the state."""
+def _jacobian_by_state(J):
+    """The Jacobian by the state `[q, v]`, from `J` by the configuration."""
     return jnp.concatenate([J, jnp.zeros_like(J)], axis=1)
 
 
-def robot(dynamics: AbstractDynamics, residual: AbstractResidual):
-    """The robot's model. **Raises** `ModelError` where the dynamics have none, `UnknownNameError` for a frame."""
+def robot_model(dynamics: AbstractDynamics, residual: AbstractResidual):
+    """The robot's model. **Raises** `ModelError` for dynamics without one, `UnknownNameError` for an unknown frame."""
     if not isinstance(dynamics, ModelDynamics):
         raise ModelError(f"{type(residual).__name__} needs ModelDynamics, not {type(dynamics).__name__}")
     frame = getattr(residual, "frame", None)
     if frame is not None:
-        # Looked up here, while the problem is made: kinematics look when they are compiled.
+        # While the problem is made: kinematics look names up when they are compiled.
         dynamics.model.topology.frame(frame)
     return dynamics.model
-
-
-def as_leaf(x) -> Array:
-    x = jnp.asarray(x)
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
-
-
-def require(x, shape: tuple[int, ...], what: str, meaning: str) -> None:
-    if tuple(x.shape) != shape:
-        raise ShapeError(f"{what} has shape {tuple(x.shape)}, but {list(shape)} is needed: {meaning}")

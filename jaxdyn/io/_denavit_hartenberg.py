@@ -1,0 +1,309 @@
+"""Serial arms from tables of Denavit-Hartenberg parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal, TypedDict, Unpack, get_args
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxdyn._errors import JaxdynError, ModelError, ShapeError, require_choice, require_finite
+from jaxdyn._types import ArrayLike
+from jaxdyn.model import STANDARD_GRAVITY, BodyInertia, Joint, Model, ModelBuilder, pose_vector
+from jaxdyn.spatial import (
+    SE3,
+    axis_angle_to_quaternion,
+    compose_poses,
+    inertia_elements,
+    pose_array,
+    transform_inertial_parameters,
+)
+
+type Convention = Literal["standard", "modified"]
+type InertiaAbout = Literal["center_of_mass", "frame_origin"]
+
+COLUMNS = ("a", "alpha", "d", "theta")
+"""Order of the columns of a table."""
+
+_TYPES = ("revolute", "continuous", "prismatic")
+_LETTERS = {"R": "revolute", "P": "prismatic"}
+
+
+@dataclasses.dataclass(frozen=True)
+class DHRow:
+    """One row of a table of Denavit-Hartenberg parameters: a link and the joint that moves it.
+
+    Lengths `a` and `d` are in m, angles `alpha` and `theta` in rad. The joint's coordinate adds to `theta` (revolute,
+    continuous) or to `d` (prismatic), which is then an offset. `joint` has its type, limits, friction and so on; its
+    axis must be left at z. `inertia` is given in the row's Denavit-Hartenberg frame, as a `BodyInertia` or as the ten
+    inertial parameters about the frame's origin; None makes a massless link. `name` is the link's name.
+    """
+
+    a: float
+    alpha: float
+    d: float
+    theta: float
+    joint: Joint = dataclasses.field(default_factory=Joint)
+    inertia: BodyInertia | ArrayLike | None = None
+    name: str | None = None
+
+
+class _LinkArguments(TypedDict, total=False):
+    """The arguments of `from_dh` that have a value for every link or joint. A `DHRow` has its own."""
+
+    joint_types: str | Sequence[str] | None
+    masses: ArrayLike | None
+    centers_of_mass: ArrayLike | None
+    inertias: ArrayLike | None
+    names: Sequence[str] | None
+    joint_names: Sequence[str] | None
+    armature: ArrayLike | None
+    damping: ArrayLike | None
+    friction: ArrayLike | None
+    friction_velocity: ArrayLike | None
+    limits: ArrayLike | None
+    velocity_limit: ArrayLike | None
+    effort_limit: ArrayLike | None
+
+
+_JOINT_NUMBERS = ("armature", "damping", "friction", "friction_velocity", "velocity_limit", "effort_limit")
+
+
+def from_dh(
+    table: Float[np.ndarray, "n 4"] | Sequence[Sequence[float]] | Sequence[DHRow],
+    *,
+    convention: Convention,
+    inertia_about: InertiaAbout = "center_of_mass",
+    base: SE3 | ArrayLike | None = None,
+    tool: SE3 | ArrayLike | None = None,
+    gravity: ArrayLike = STANDARD_GRAVITY,
+    columns: Sequence[str] = COLUMNS,
+    **links: Unpack[_LinkArguments],
+) -> Model:
+    """Return a serial arm from its Denavit-Hartenberg parameters and the inertias of its links.
+
+    | convention | from frame i-1 to frame i | where frame i is |
+    |---|---|---|
+    | `"standard"` | `Rz(theta_i) Tz(d_i) Tx(a_i) Rx(alpha_i)` | at the far end of link i: joint i is about z of i-1 |
+    | `"modified"` | `Rx(alpha_{i-1}) Tx(a_{i-1}) Rz(theta_i) Tz(d_i)` | at joint i, which is about its z |
+
+    Standard, or distal: Denavit & Hartenberg 1955; Spong, Hutchinson & Vidyasagar, Robot Modeling and Control, section
+    3.2; Siciliano, Sciavicco, Villani & Oriolo, Robotics, section 2.8.2. Modified, or proximal: Craig, Introduction to
+    Robotics, section 3.4, whose row i holds `alpha_{i-1}` and `a_{i-1}`, as does row i here.
+
+    The frames are `dh0` (fixed in the world) to `dhn` in `Model.frames`, in either convention: frame `dhi` moves with
+    link i. **A body's frame is its joint's moving frame**, as everywhere in the library: for the modified convention it
+    is `dhi`; for the standard one it lies on the joint's axis, at the foot of the common normal, and `dhi` is
+    `Tx(a_i) Rx(alpha_i)` from it. Inertias are given in the frames `dhi`, where books and Corke's Robotics Toolbox have
+    them, and moved; `Model.inertial_parameters` has them in the bodies' frames.
+
+    **Arguments**
+
+    - `table`: `[n, 4]`, lengths in m and angles in rad, the columns `a, alpha, d, theta`, row i for joint i, whose
+      coordinate adds to `theta`, or to `d` if it is prismatic. Or a sequence of `DHRow`, which hold the arguments from
+      `joint_types` on in this list; these may not be given then.
+    - `convention`: `"standard"` or `"modified"`. There is no default, as the same numbers give two robots.
+    - `inertia_about`: whether `inertias` are about the centers of mass, or about the origins of the frames `dhi`.
+    - `base`: pose of `dh0` in the world; `tool`: pose in `dhn` of a frame `tool`, which exists if this is given. An
+      `SE3`, position and quaternion `w x y z`, or a position.
+    - `gravity`: `[3]`, m/s^2, world axes. Many books let it act along -y.
+    - `columns`: the names of the table's columns, in their order, for a table copied from a book with another order.
+    - `joint_types`: `"revolute"` (the default), `"continuous"` or `"prismatic"`, one for all or one for each joint; or
+      letters such as `"RRP"`.
+    - `masses`: `[n]`, kg. `centers_of_mass`: `[n, 3]`, m, in the frames `dhi`, by default at their origins. `inertias`:
+      `[n, 3, 3]`, or `[n, 3]` for the diagonals, kg m^2, in the axes of the frames `dhi`; by default links are point
+      masses.
+    - `names`, `joint_names`: names of links and joints, by default `link1` and `joint1` and so on.
+    - `armature`, `damping`, `friction`, `friction_velocity`, `velocity_limit`, `effort_limit`: as in `Joint`; a number
+      for all, or `[n]`. Armature is reflected through the gear: motor inertia times the gear ratio squared.
+    - `limits`: `[n, 2]`, lower and upper limit of each coordinate, without the offset in the table.
+
+    **Raises** `ShapeError` for arrays of the wrong shape; `ModelError` for an unknown convention, type or column, for
+    numbers that are not finite, for angles beyond one turn (which are likely to be degrees), and for a robot that
+    `ModelBuilder` refuses, one with a massless last link for instance. **Warns** `PhysicalityWarning` of inertias that
+    no mass distribution has.
+    """
+    unexpected = sorted(set(links) - set(_LinkArguments.__annotations__))
+    if unexpected:
+        raise TypeError(f"from_dh() got an unexpected keyword argument {unexpected[0]!r}")
+    if convention not in get_args(Convention.__value__):
+        raise ModelError(
+            f"convention is {convention!r}; known: 'standard' (Denavit & Hartenberg, Spong, Siciliano) and "
+            "'modified' (Craig)"
+        )
+    if isinstance(table, Sequence) and any(isinstance(row, DHRow) for row in table):
+        rows = _check_rows(table, [name for name, value in links.items() if value is not None], columns)
+    else:
+        rows = _rows(_table(table, columns), inertia_about, links)
+    return _build(rows, convention, base, tool, gravity)
+
+
+def _build(rows: list[DHRow], convention: Convention, base, tool, gravity) -> Model:
+    builder = ModelBuilder().add_frame("dh0", "world", pose_vector(base, "base"))
+    for i, row in enumerate(rows, start=1):
+        name = row.name or f"link{i}"
+        joint = dataclasses.replace(row.joint, name=row.joint.name or f"joint{i}")
+        inertia = _inertial_parameters(row.inertia, name)
+        # Both parts are screws, along z and x: rotation and translation commute.
+        along_z, along_x = _screw([0, 0, 1], row.theta, row.d), _screw([1, 0, 0], row.alpha, row.a)
+        if convention == "standard":
+            placement, frame = along_z, along_x
+            if inertia is not None:
+                inertia = transform_inertial_parameters(inertia, along_x)
+        else:
+            placement, frame = compose_poses(along_x, along_z), None
+        builder.add_body(name, f"dh{i - 1}", joint, placement, inertia)
+        builder.add_frame(f"dh{i}", name, frame)
+    if tool is not None:
+        builder.add_frame("tool", f"dh{len(rows)}", pose_vector(tool, "tool"))
+    return builder.build(gravity)
+
+
+def _screw(axis: Sequence[float], angle: float, shift: float) -> np.ndarray:
+    """Return the pose `[7]` after a rotation about an axis and a translation along it."""
+    return pose_array(shift * np.asarray(axis), axis_angle_to_quaternion(axis, angle))
+
+
+def _inertial_parameters(inertia: BodyInertia | ArrayLike | None, link: str) -> np.ndarray | None:
+    """Return the ten inertial parameters about the origin of the Denavit-Hartenberg frame."""
+    if inertia is None:
+        return None
+    if isinstance(inertia, BodyInertia):
+        return inertia.parameters()
+    parameters = np.asarray(inertia, dtype=np.float64)
+    if parameters.shape != (10,):
+        raise ShapeError(
+            f"inertia of link {link!r} has shape {parameters.shape}; a BodyInertia or ten inertial parameters about "
+            "the origin of its Denavit-Hartenberg frame are needed"
+        )
+    return parameters
+
+
+def _table(table, columns: Sequence[str]) -> np.ndarray:
+    """Return the table `[n, 4]` with the columns in the order of `COLUMNS`."""
+    order = tuple(columns)
+    if sorted(map(str, order)) != sorted(COLUMNS):
+        raise ModelError(f"columns is {order}; it must name {', '.join(COLUMNS)}, each once, in the table's order")
+    try:
+        values = np.asarray(table, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ShapeError(
+            f"the table is not an array of numbers ({error}); give [n, 4], columns {', '.join(order)}, or DHRow objects"
+        ) from None
+    if values.ndim != 2 or values.shape[1] != 4 or len(values) == 0:
+        raise ShapeError(
+            f"the table has shape {values.shape}, but [n, 4] is needed: a row a joint, columns {', '.join(order)}"
+        )
+    return values[:, [order.index(c) for c in COLUMNS]]
+
+
+def _check_numbers(row: DHRow, where: str) -> None:
+    for column in COLUMNS:
+        value = getattr(row, column)
+        require_finite(value, f"{where}: {column}")
+        if column in ("alpha", "theta") and abs(value) > 2 * np.pi + 1e-6:
+            raise ModelError(
+                f"{where}: {column} is {value}, more than a turn; angles are in rad: np.deg2rad converts degrees. If "
+                "the columns are in another order than a, alpha, d, theta, say so by columns=..."
+            )
+
+
+def _check_rows(table: Sequence, arguments: list[str], columns: Sequence[str]) -> list[DHRow]:
+    arguments = arguments + ["columns"] * (tuple(columns) != COLUMNS)
+    if arguments:
+        raise ModelError(f"a table of DHRow holds {', '.join(arguments)} in its rows; give it there only")
+    for i, row in enumerate(table, start=1):
+        if not isinstance(row, DHRow):
+            raise ModelError(f"row {i} of the table is {row!r}, while others are DHRow; give one kind only")
+        where = f"row {i} of the table"
+        _check_numbers(row, where)
+        require_choice(row.joint.type, _TYPES, f"{where}: joint type")
+        if tuple(np.asarray(row.joint.axis, dtype=np.float64)) != (0.0, 0.0, 1.0):
+            raise ModelError(f"{where}: the joint's axis is {row.joint.axis}; it is z by the convention: leave it out")
+    return list(table)
+
+
+def _rows(table: np.ndarray, inertia_about: InertiaAbout, links: _LinkArguments) -> list[DHRow]:
+    n = len(table)
+    names = _names(links.get("names"), "names", "link", n)
+    joint_names = _names(links.get("joint_names"), "joint_names", "joint", n)
+    types = _joint_types(links.get("joint_types"), n)
+    limits = _array(links.get("limits"), [(n, 2)], "limits", "lower and upper for each joint")
+    shapes = [(), (n,)]
+    numbers = {k: _array(links.get(k), shapes, k, "one number, or one for each joint") for k in _JOINT_NUMBERS}
+    inertias = _inertias(names, inertia_about, links)
+    rows = []
+    for i, values in enumerate(table):
+        options = {name: np.broadcast_to(x, n)[i] for name, x in numbers.items() if x is not None}
+        if limits is not None:
+            options |= {"lower": limits[i, 0], "upper": limits[i, 1]}
+        joint = Joint(types[i], name=joint_names[i], **options)
+        row = DHRow(*(float(x) for x in values), joint=joint, inertia=inertias[i], name=names[i])
+        _check_numbers(row, f"row {i + 1} of the table")
+        rows.append(row)
+    return rows
+
+
+def _names(names: Sequence[str] | None, what: str, prefix: str, n: int) -> list[str]:
+    if names is None:
+        return [f"{prefix}{i}" for i in range(1, n + 1)]
+    if isinstance(names, str) or len(names) != n:
+        shown = repr(names) if isinstance(names, str) else f"{len(names)} names"
+        raise ShapeError(f"{what} is {shown}; the table has {n} rows: give a sequence of {n} names")
+    return list(names)
+
+
+def _joint_types(types: str | Sequence[str] | None, n: int) -> list[str]:
+    if types is None or (isinstance(types, str) and types in _TYPES):
+        return [types or "revolute"] * n
+    kinds = [_LETTERS.get(kind, kind) for kind in types]
+    choices = f"{', '.join(_TYPES)}, one for all or one for each joint, or letters R and P such as {'RRP'!r}"
+    for i, kind in enumerate(kinds, start=1):
+        if kind not in _TYPES:
+            raise ModelError(f"joint_types is {types!r}, in which number {i}, {kind!r}, is unknown; known: {choices}")
+    if len(kinds) != n:
+        raise ShapeError(f"joint_types has {len(kinds)} entries, {types!r}, but the table has {n} rows")
+    return kinds
+
+
+def _array(value: ArrayLike | None, shapes: list[tuple[int, ...]], what: str, meaning: str) -> np.ndarray | None:
+    if value is None:
+        return None
+    out = np.asarray(value, dtype=np.float64)
+    if out.shape not in shapes:
+        needed = " or ".join(str(list(s)) if s else "a number" for s in shapes)
+        raise ShapeError(f"{what} has shape {out.shape}, but {needed} is needed: {meaning}")
+    return out
+
+
+def _inertias(
+    names: list[str], about: InertiaAbout, links: _LinkArguments
+) -> Sequence[BodyInertia | np.ndarray | None]:
+    """Return the inertia of each link in its Denavit-Hartenberg frame."""
+    n = len(names)
+    require_choice(about, get_args(InertiaAbout.__value__), "inertia_about")
+    mass = _array(links.get("masses"), [(n,)], "masses", "kg, one for each link")
+    frames = "m, in the Denavit-Hartenberg frame of each link"
+    centers = _array(links.get("centers_of_mass"), [(n, 3)], "centers_of_mass", frames)
+    order = "a symmetric matrix, or Ixx, Iyy, Izz, for each link; six numbers have no order that all books share"
+    moments = _array(links.get("inertias"), [(n, 3, 3), (n, 3)], "inertias", f"kg m^2, {order}")
+    if mass is None:
+        if centers is not None or moments is not None:
+            raise ModelError("centers_of_mass or inertias are given, but no masses; give masses [n], too")
+        return [None] * n
+    centers = np.zeros((n, 3)) if centers is None else centers
+    inertias: list[BodyInertia | np.ndarray | None] = []
+    for i, name in enumerate(names):
+        try:
+            inertia = BodyInertia(float(mass[i]), centers[i], np.zeros(3) if moments is None else moments[i])
+        except JaxdynError as error:
+            raise type(error)(f"link {name!r}: {error}") from None
+        if about == "center_of_mass" or moments is None:
+            inertias.append(inertia)
+        else:
+            # The matrix is about the origin already.
+            elements = inertia_elements(inertia.rotational)
+            inertias.append(np.concatenate([[mass[i]], mass[i] * centers[i], elements]))
+    return inertias

@@ -1,0 +1,354 @@
+"""MJCF files as models, by MuJoCo's own compiler. The format: https://mujoco.readthedocs.io/en/stable/XMLreference.html.
+
+The compiler resolves defaults, classes, includes, frames, units of angle, and inertias from shapes; what is read here
+is its result, `mjModel`. This table lists the fields that affect accelerations (MuJoCo 4.0):
+
+| fields | here |
+|---|---|
+| `body_parentid, body_pos, body_quat`, `jnt_type, jnt_pos, jnt_axis`, `qpos0` | tree and placements |
+| `body_mass, body_inertia, body_ipos, body_iquat` | inertias |
+| `dof_armature, dof_damping, dof_frictionloss, jnt_stiffness`, `qpos_spring` | of joints; conditions for free joints |
+| `actuator_armature, actuator_damping`: act also without control | added to the joint's; refused on tendons |
+| `opt.gravity`; flags of gravity, spring, damper, frictionloss, limit, equality, constraint | honored |
+| `body_gravcomp`, `opt.density, opt.viscosity` (which `wind` and `geom_fluid` act through) | refused where they act |
+| `dof_dampingpoly, jnt_stiffnesspoly, actuator_dampingpoly, jnt_springyield` | refused where they act |
+| active `eq_*`, `tendon_*` that act, `flex_*`, plugins, muscles | refused |
+| `jnt_range`, `jnt_actfrcrange` | limits; refused where the model can have none such |
+| `geom_*`, `pair_*`, `exclude_*`, `opt.o_*`: contact, with adhesion and surface velocity | no part of the dynamics |
+| other `actuator_*` | make `tau`, which is given; see `load_mjcf_actuators` |
+| `body_mocapid` | fixed where the file has it |
+| `opt.magnetic`, `sensor_*`, `key_*`, `cam_*`, `light_*`, sleep, solver, integrator, time step | no force |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxdyn._errors import JaxdynError
+from jaxdyn._types import ArrayLike
+from jaxdyn.io.mjcf._compiled import (
+    BALL,
+    FREE,
+    HINGE,
+    NQ,
+    SLIDE,
+    Gap,
+    Names,
+    actuator_count,
+    actuator_types,
+    compile_mjcf,
+    dofs,
+    enum_name,
+    field,
+    gear,
+    is_disabled,
+    object_name,
+    report,
+    transmission,
+)
+from jaxdyn.io.robot_files import enumerate_names
+from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
+from jaxdyn.spatial import (
+    IDENTITY_POSE,
+    axis_angle_to_quaternion,
+    compose_poses,
+    pose_array,
+    quaternion_to_rotation,
+)
+
+_JOINT_TYPES = {FREE: "free", BALL: "ball", SLIDE: "prismatic", HINGE: "revolute"}
+
+
+def load_mjcf(
+    path_or_text: str | os.PathLike | Any,
+    *,
+    unsupported: Literal["error", "warn"] = "error",
+    gravity: ArrayLike | None = None,
+) -> Model:
+    """Return the model that an MJCF file, the text of one, or a compiled `mujoco.MjModel` describes.
+
+    Needs MuJoCo, whose compiler reads the file (`pip install 'jaxdyn[mjcf]'`): classes, includes, meshes, frames,
+    degrees, inertias from shapes mean what they mean there. `q` and `v` have the order of MuJoCo's `qpos` and `qvel`,
+    and **`q` is `qpos` number for number**: references (`ref`) are part of the placements. `v` is `qvel`, but for the
+    linear velocity of free joints, which stands in world axes there and in body axes here.
+
+    **Names.** Every body of the file, fixed ones included, is a frame of the model and a link (`link_parameters`) of
+    its own name. A moving body's frame is that of its joint here: a body with several joints is a chain of massless
+    bodies before it, and a body whose last joint stands off its origin (`pos`) is fixed to a massless one at that
+    joint; these are named `body:joint`. Sites are frames, `name:site` where a body has the name. Without a name, body,
+    joint and site are `body_i`, `joint_i`, `site_i`, with MuJoCo's number (and an underscore where that is taken).
+
+    **What acts.** Gravity, and in joints armature and damping (with what actuators add to them), friction loss as
+    smooth Coulomb friction (a constraint in MuJoCo; see `Model.friction_velocity`), and springs; all unless a flag in
+    `<option>` disables it. Ranges are limits; `actuatorfrcrange` is the effort limit. `tau` is the torque of all
+    actuators, also of servos and dampers, which `load_mjcf_actuators` describes. Contact does not belong to the
+    dynamics. Mocap bodies are fixed where the file has them. Tendons that only measure or transmit, and equality
+    constraints that start inactive, do nothing.
+
+    **Arguments**
+
+    - `path_or_text`: a path; text, which begins with `<`; or a `mujoco.MjModel`.
+    - `unsupported`: `"error"` refuses a file with parts that act and that models do not have, and names all of them;
+      `"warn"` leaves them out, with one warning each. These are: active equality constraints; tendons with limits,
+      spring, damping, friction or armature; fluids; gravity compensation; springs and damping that are not linear or
+      are plastic; flexes; plugins; muscles; limits of ball joints; asymmetric force ranges of joints; negative damping
+      and the like; and, of free joints, armature of the translation and friction loss, which MuJoCo has along axes of
+      the world.
+    - `gravity`: `[3]`, m/s^2, world axes, instead of the file's.
+
+    **Raises** `RobotFileError` for a file that cannot be read, in the compiler's words for what it refuses, and for
+    unsupported parts; `ModelError` for a model without a moving body; `ImportError` without MuJoCo.
+
+    **Warns** `RobotFileWarning` of what is left out, and of what the compiler warns of; `PhysicalityWarning` of
+    inertias that no mass distribution has.
+    """
+    m, source = compile_mjcf(path_or_text)
+    names = Names.of(m)
+    if gravity is None:
+        gravity = np.zeros(3) if is_disabled(m, "gravity") else np.array(m.opt.gravity)
+    effects, gaps = _joint_effects(m, names)
+    gaps += _gaps_elsewhere(m, names, has_gravity=bool(np.any(np.asarray(gravity) != 0)))
+    report(gaps, source, unsupported, "parts of it act, and no model has them")
+    try:
+        builder = ModelBuilder()
+        for i in range(1, m.nbody):
+            _add_body(builder, m, i, names, effects)
+        for i in range(m.nsite):
+            pose = _effective_pose(m.site_pos[i], m.site_quat[i], m.site_sameframe[i])
+            builder.add_frame(names.sites[i], names.bodies[m.site_bodyid[i]], pose)
+        return builder.build(gravity)
+    except JaxdynError as error:
+        error.add_note(f"(while loading {source})")
+        raise
+
+
+# The tree
+
+
+def _add_body(builder: ModelBuilder, m, i: int, names: Names, effects: _Effects) -> None:
+    """Add a body of the file: the chain of its joints, and its inertia."""
+    name, inertia = names.bodies[i], _inertia(m, i)
+    joints = range(m.body_jntadr[i], m.body_jntadr[i] + m.body_jntnum[i])
+    # The pose of the file's body, before the next joint moves it, in the frame that carries the joint.
+    carrier, pose = names.bodies[m.body_parentid[i]], pose_array(m.body_pos[i], m.body_quat[i])
+    for j in joints:
+        # It does not matter where a slide stands; and a free joint's coordinates are in the world.
+        anchor = np.array(m.jnt_pos[j]) if m.jnt_type[j] in (BALL, HINGE) else np.zeros(3)
+        pose = IDENTITY_POSE if m.jnt_type[j] == FREE else compose_poses(pose, _pose_at_zero(m, j, anchor))
+        is_body = j == joints[-1] and not anchor.any()
+        child = name if is_body else names.behind[j]
+        builder.add_body(child, carrier, effects.joint(m, j, names.joints[j]), pose, inertia if is_body else None)
+        carrier, pose = child, pose_array(-anchor, IDENTITY_POSE[3:])
+    if carrier == name:
+        return
+    if inertia is None:
+        builder.add_frame(name, carrier, pose)
+    else:
+        builder.add_fixed_body(name, carrier, pose, inertia)
+
+
+def _pose_at_zero(m, j: int, anchor: np.ndarray) -> np.ndarray:
+    """Return the pose, in its body before it moves, of joint `j` at coordinate 0; MuJoCo moves by `qpos - qpos0`."""
+    reference, axis = float(m.qpos0[m.jnt_qposadr[j]]), np.array(m.jnt_axis[j])
+    if m.jnt_type[j] == SLIDE:
+        return pose_array(-reference * axis, IDENTITY_POSE[3:])
+    if m.jnt_type[j] == HINGE:
+        return pose_array(anchor, axis_angle_to_quaternion(axis, -reference))
+    return pose_array(anchor, IDENTITY_POSE[3:])
+
+
+def _effective_pose(position, quaternion, same_frame) -> np.ndarray:
+    """Return the pose in a body that MuJoCo computes with: the body's own if they agree within 1e-6 (m, rad)."""
+    same = enum_name("mjtSameFrame", same_frame)
+    if same == "body":
+        return IDENTITY_POSE
+    return pose_array(position, IDENTITY_POSE[3:] if same == "bodyrot" else quaternion)
+
+
+def _inertia(m, i: int) -> BodyInertia | None:
+    """Return the inertia of a body in its frame, from principal moments; None for a body without mass and inertia."""
+    if m.body_mass[i] == 0 and not m.body_inertia[i].any():
+        return None
+    pose = _effective_pose(m.body_ipos[i], m.body_iquat[i], m.body_sameframe[i])
+    R = quaternion_to_rotation(pose[3:])
+    return BodyInertia(float(m.body_mass[i]), pose[:3], (R * m.body_inertia[i]) @ R.T)
+
+
+# Effects in joints
+
+
+@dataclasses.dataclass(frozen=True)
+class _Effects:
+    """The forces and limits in joints: stiffness and limits `[njnt]`, the others `[nv]`."""
+
+    armature: np.ndarray
+    damping: np.ndarray
+    friction: np.ndarray
+    stiffness: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    effort: np.ndarray
+
+    def joint(self, m, j: int, name: str) -> Joint:
+        rows, start = dofs(m, j), int(m.jnt_qposadr[j])
+        has_spring = self.stiffness[j] != 0
+        return Joint(
+            _JOINT_TYPES[int(m.jnt_type[j])],
+            axis=np.array(m.jnt_axis[j]),
+            name=name,
+            lower=self.lower[j],
+            upper=self.upper[j],
+            effort_limit=self.effort[j],
+            armature=self.armature[rows],
+            damping=self.damping[rows],
+            friction=self.friction[rows],
+            stiffness=self.stiffness[j],
+            spring_reference=m.qpos_spring[start : start + NQ[m.jnt_type[j]]] if has_spring else None,
+        )
+
+
+def _joint_effects(m, names: Names) -> tuple[_Effects, list[Gap]]:
+    """Return the effects in joints that models have, and those that they do not have."""
+    gaps: list[Gap] = []
+
+    def leave_out(what: str, joints, remedy: str) -> None:
+        """`joints`: a flag for every joint, or their numbers."""
+        joints = np.asarray(joints)
+        joints = np.flatnonzero(joints) if joints.dtype == bool else np.unique(joints)
+        if len(joints):
+            gaps.append(Gap(f"{what} of joint {enumerate_names(names.joints[j] for j in joints)}", remedy))
+
+    armature, damping, polynomial = _with_actuators(m)
+    friction, stiffness = np.array(m.dof_frictionloss), np.array(m.jnt_stiffness)
+    curved = field(m, "jnt_stiffnesspoly", m.njnt, 2).any(axis=1)
+    if is_disabled(m, "damper"):
+        damping[:], polynomial[:] = 0, 0
+    if is_disabled(m, "frictionloss", "constraint"):
+        friction[:] = 0
+    if is_disabled(m, "spring"):
+        stiffness[:], curved[:] = 0, False
+
+    leave_out("quadratic and cubic damping", m.dof_jntid[polynomial.any(axis=1)], "give the first coefficient only")
+    leave_out("quadratic and cubic stiffness", curved, "give the first coefficient only")
+    plastic = (field(m, "jnt_springyield", m.njnt) > 0) & ((stiffness != 0) | curved)
+    leave_out("plastic yield (springyield) of the spring", plastic, "set it to 0")
+    positive = "make it positive or 0"
+    for label, values in (("armature", armature), ("damping", damping), ("frictionloss", friction)):
+        leave_out(f"negative {label}", m.dof_jntid[values < 0], positive)
+        values[values < 0] = 0
+    leave_out("negative stiffness", stiffness < 0, positive)
+    stiffness[stiffness < 0] = 0
+    _leave_out_of_free_joints(m, armature, damping, friction, leave_out)
+
+    lower, upper, effort = np.full(m.njnt, -np.inf), np.full(m.njnt, np.inf), np.full(m.njnt, np.inf)
+    one_axis, limited = np.isin(m.jnt_type, (SLIDE, HINGE)), np.asarray(m.jnt_limited, bool)
+    ranged = one_axis & limited
+    lower[ranged], upper[ranged] = m.jnt_range[ranged].T
+    if not is_disabled(m, "limit", "constraint"):
+        leave_out("limit of the angle", limited & (m.jnt_type == BALL), "set limited='false'")
+    bounded = one_axis & np.asarray(m.jnt_actfrclimited, bool)
+    even = bounded & (m.jnt_actfrcrange[:, 0] == -m.jnt_actfrcrange[:, 1])
+    effort[even] = m.jnt_actfrcrange[even, 1]
+    leave_out("asymmetric actuatorfrcrange", bounded & ~even, "give opposite numbers, or remove it")
+    return _Effects(armature, damping, friction, stiffness, lower, upper, effort), gaps
+
+
+def _leave_out_of_free_joints(m, armature, damping, friction, leave_out) -> None:
+    """Set to zero, in place, what MuJoCo has along axes of the world and the model would have along those of the body.
+
+    A damping that is the same along all axes acts alike in both. An armature does not, even if it is the same along all
+    axes: it acts on the rate of the velocity's components, which depends on whether the axes turn.
+    """
+    joints: dict[str, list[int]] = {"armature of the translation": [], "frictionloss": [], "uneven damping": []}
+    inertial, frictional, uneven = joints.values()
+    for j in map(int, np.flatnonzero(m.jnt_type == FREE)):
+        rows = dofs(m, j)
+        translation = slice(rows.start, rows.start + 3)
+        if armature[translation].any():
+            inertial.append(j)
+            armature[translation] = 0
+        if friction[rows].any():
+            frictional.append(j)
+            friction[rows] = 0
+        if np.ptp(damping[translation]) > 0:
+            uneven.append(j)
+            damping[translation] = 0
+    remedy = "set it to 0 there: it may come from a default class, which <freejoint/> takes nothing from"
+    for what, numbers in joints.items():
+        leave_out(f"{what} (along axes of the world in MuJoCo)", np.array(numbers, int), remedy)
+
+
+def _with_actuators(m) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return armature, damping and higher coefficients of damping of joints, with those that actuators add.
+
+    MuJoCo reflects them by the square of the first gear, to all axes of a joint, also where actuation is disabled.
+    """
+    armature, damping = np.array(m.dof_armature), np.array(m.dof_damping)
+    polynomial, n = np.array(field(m, "dof_dampingpoly", m.nv, 2)), actuator_count(m)
+    for i in range(n):
+        if transmission(m, i) in ("joint", "jointinparent"):
+            rows, square = dofs(m, int(m.actuator_trnid[i, 0])), gear(m, i)[0] ** 2
+            armature[rows] += square * field(m, "actuator_armature", n)[i]
+            damping[rows] += square * field(m, "actuator_damping", n)[i]
+            polynomial[rows] += square * field(m, "actuator_dampingpoly", n, 2)[i]
+    return armature, damping, polynomial
+
+
+# Effects elsewhere
+
+
+def _gaps_elsewhere(m, names: Names, *, has_gravity: bool) -> list[Gap]:
+    """Return what acts outside joints and models do not have."""
+    gaps: list[Gap] = []
+
+    def leave_out(kind: str, numbers, remedy: str) -> None:
+        if len(numbers):
+            gaps.append(Gap(f"{kind} {enumerate_names(object_name(m, kind, i) for i in numbers)}", remedy))
+
+    if not is_disabled(m, "equality", "constraint"):
+        leave_out("equality", np.flatnonzero(m.eq_active0), "remove the constraint, or start it with active='false'")
+    leave_out("tendon", np.flatnonzero(_acting_tendons(m)), "remove its limits, spring, damping, friction and armature")
+    leave_out("flex", range(m.nflex), "remove it")
+    # MuJoCo asks every plugin for passive forces; those of shapes, sensors and actuators have none.
+    idle = {int(i) for owner in ("geom", "sensor", "actuator") for i in getattr(m, f"{owner}_plugin")}
+    idle -= set(m.body_plugin.tolist())
+    leave_out("plugin", [i for i in range(m.nplugin) if i not in idle], "remove it")
+    if not is_disabled(m, "actuation"):
+        muscles = [i for i in range(actuator_count(m)) if "muscle" in actuator_types(m, i)]
+        leave_out("actuator", muscles, "it is a muscle, which pulls also without control: remove it")
+    # Without springs and dampers MuJoCo computes no passive force at all.
+    if is_disabled(m, "spring") and is_disabled(m, "damper"):
+        return gaps
+    if m.opt.density != 0 or m.opt.viscosity != 0:
+        fluid = f"the fluid of density {m.opt.density:g} kg/m^3 and viscosity {m.opt.viscosity:g} Pa s"
+        gaps.append(Gap(fluid, "set both to 0 in <option>"))
+    compensated = (m.body_gravcomp != 0) & (m.body_dofnum[m.body_weldid] > 0)
+    if has_gravity and compensated.any():
+        bodies = enumerate_names(names.bodies[i] for i in np.flatnonzero(compensated))
+        gaps.append(Gap(f"gravity compensation (gravcomp) of body {bodies}", "set it to 0"))
+    return gaps
+
+
+def _acting_tendons(m) -> np.ndarray:
+    """Return, `[ntendon]`, whether a tendon does more than to measure and to pass on an actuator's force."""
+    n, count = m.ntendon, actuator_count(m)
+    acts = field(m, "tendon_armature", n) != 0
+    if not is_disabled(m, "spring"):
+        acts |= (m.tendon_stiffness != 0) | field(m, "tendon_stiffnesspoly", n, 2).any(axis=1)
+    if not is_disabled(m, "damper"):
+        acts |= (m.tendon_damping != 0) | field(m, "tendon_dampingpoly", n, 2).any(axis=1)
+    if not is_disabled(m, "frictionloss", "constraint"):
+        acts |= m.tendon_frictionloss > 0
+    if not is_disabled(m, "limit", "constraint"):
+        acts |= np.asarray(m.tendon_limited, bool)
+    by_actuator = field(m, "actuator_armature", count) != 0
+    by_actuator |= field(m, "actuator_damping", count) != 0
+    by_actuator |= field(m, "actuator_dampingpoly", count, 2).any(axis=1)
+    for i in map(int, np.flatnonzero(by_actuator)):
+        if transmission(m, i) == "tendon":
+            acts[m.actuator_trnid[i, 0]] = True
+    return acts

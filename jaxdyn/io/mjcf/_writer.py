@@ -1,0 +1,108 @@
+"""`to_mjcf`: a model as MuJoCo's MJCF text."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import numpy as np
+
+from jaxdyn._errors import ModelError
+from jaxdyn.joints import Primitive
+from jaxdyn.model import Model, rotational_about_center
+
+_TYPES = {"revolute": "hinge", "prismatic": "slide", "ball": "ball", "free": "free"}
+
+
+def to_mjcf(model: Model, timestep: float = 0.001) -> str:
+    """Return the model as MJCF, without shapes and actuators.
+
+    It has bodies, joints, inertias, armature, damping, friction loss, springs, and gravity. Joint `j` of `d` degrees of
+    freedom becomes `d` joints (`j_0`, `j_1`, ...) of one MuJoCo body where it is cylindrical, universal or planar. The
+    order of coordinates is kept. MuJoCo's Coulomb friction (`frictionloss`) is a constraint, not a smooth function.
+    Contacts and limits are left out.
+
+    **Raises** `ModelError` for a helical joint, for a free joint that is not placed at the world's origin, for a ball
+    or free joint with a spring whose reference is not the origin, for a body without mass, for joints that mimic
+    others (MuJoCo has them as soft constraints only), and for a model with batch axes.
+    """
+    if model.inertial_parameters.ndim != 2:
+        raise ModelError(
+            f"the model has batch axes {model.inertial_parameters.shape[:-2]}: take one element first, "
+            "for instance jax.tree.map(lambda x: x[0], model)"
+        )
+    topology = model.topology
+    if topology.mimics:
+        names = ", ".join(repr(topology.joint_names[i]) for i, _ in topology.mimics)
+        raise ModelError(
+            f"joints {names} mimic others, which MuJoCo holds by soft constraints only: their dynamics would differ. "
+            "Write model.spanning_tree(), in which they are independent, and constrain them there"
+        )
+    root = ET.Element("mujoco")
+    ET.SubElement(root, "compiler", angle="radian", autolimits="false", balanceinertia="false")
+    ET.SubElement(root, "option", timestep=repr(timestep), gravity=_text(model.gravity), integrator="Euler")
+    elements = {-1: ET.SubElement(root, "worldbody")}
+    axes = np.zeros((model.nv, 3))
+    axes[topology.axis_dofs] = np.asarray(model.joint_axis)
+    parameters = np.asarray(model.inertial_parameters, np.float64)
+    for i, name in enumerate(topology.body_names):
+        placement = np.asarray(model.joint_placement[i], np.float64)
+        if topology.joint_types[i] == "free" and not np.allclose(placement, [0, 0, 0, 1, 0, 0, 0], atol=1e-12):
+            raise ModelError(
+                f"free joint {topology.joint_names[i]!r} is placed at {placement}: MuJoCo has the coordinates of a "
+                "free joint in the world; make its placement the identity"
+            )
+        element = ET.SubElement(
+            elements[topology.parents[i]], "body", name=name, pos=_text(placement[:3]), quat=_text(placement[3:])
+        )
+        elements[i] = element
+        nodes = range(int(topology.joint_nodes[i]), int(topology.body_nodes[i]) + 1)
+        for k, node in enumerate(nodes):
+            primitive, dof = topology.node_joints[node], int(topology.node_v[node])
+            joint = topology.joint_names[i]
+            if primitive.name not in _TYPES:
+                raise ModelError(f"joint {joint!r} is {primitive.name}, which MuJoCo does not have")
+            attributes = {"name": joint if len(nodes) == 1 else f"{joint}_{k}", "type": _TYPES[primitive.name]}
+            if primitive.has_axis:
+                attributes["axis"] = _text(axes[dof])
+            if model.stiffness is not None:
+                _spring(attributes, model, joint, primitive, dof, int(topology.node_q[node]))
+            for field, attribute in (("armature", "armature"), ("damping", "damping"), ("friction", "frictionloss")):
+                values = np.asarray(getattr(model, field)[dof : int(topology.node_v[node + 1])], np.float64)
+                if np.ptp(values) > 0:
+                    raise ModelError(f"joint {joint!r}: {field} {values} differs by axis, MuJoCo has one for the joint")
+                attributes[attribute] = repr(float(values[0]))
+            ET.SubElement(element, "joint", attributes)
+        _inertial(element, parameters[i], name)
+    return ET.tostring(root, encoding="unicode")
+
+
+def _spring(
+    attributes: dict[str, str], model: Model, joint: str, primitive: Primitive, dof: int, coordinate: int
+) -> None:
+    stiffness = np.asarray(model.stiffness, np.float64)[dof : dof + primitive.nv]
+    reference = np.asarray(model.spring_reference, np.float64)[coordinate : coordinate + primitive.nq]
+    if not stiffness.any():
+        return
+    if np.ptp(stiffness) > 0:
+        raise ModelError(f"joint {joint!r}: stiffness {stiffness} differs by axis, MuJoCo has one for the joint")
+    attributes["stiffness"] = repr(float(stiffness[0]))
+    if primitive.has_axis:
+        attributes["springref"] = repr(float(reference[0]))
+    elif not np.allclose(reference, primitive.neutral, atol=1e-12):
+        raise ModelError(
+            f"joint {joint!r}: its spring has the reference {reference}, but MuJoCo's acts from the origin; make it "
+            "the identity, or leave the spring out"
+        )
+
+
+def _inertial(element: ET.Element, parameters: np.ndarray, name: str) -> None:
+    m, h = parameters[0], parameters[1:4]
+    if m <= 0:
+        raise ModelError(f"body {name!r} has no mass, which MuJoCo does not allow for a moving body")
+    c, I = h / m, rotational_about_center(parameters)
+    full = (I[0, 0], I[1, 1], I[2, 2], I[0, 1], I[0, 2], I[1, 2])
+    ET.SubElement(element, "inertial", pos=_text(c), mass=repr(float(m)), fullinertia=_text(full))
+
+
+def _text(values) -> str:
+    return " ".join(repr(float(x)) for x in np.asarray(values, np.float64))

@@ -1,0 +1,416 @@
+"""`to_urdf`: a model as URDF text."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+
+from jaxdyn._errors import ModelError
+from jaxdyn.io.robot_files import warn
+from jaxdyn.io.urdf._extensions import FRAME_ATTRIBUTE, JOINT_TAG, NAMESPACE
+from jaxdyn.io.urdf._tree import ROOT_JOINT, WORLD
+from jaxdyn.io.urdf._xml import LARGEST, UNLIMITED
+from jaxdyn.model import JOINT_FIELDS, LEAVES, Model, plane_axes, rotational_about_center
+from jaxdyn.spatial import (
+    IDENTITY_POSE,
+    inertia_elements,
+    invert_pose,
+    quaternion_to_rpy,
+    transform_inertial_parameters,
+)
+
+_TYPES = {
+    "revolute": "revolute",
+    "continuous": "continuous",
+    "prismatic": "prismatic",
+    "planar": "planar",
+    "free": "floating",
+}
+_MANY_AXES = ("planar", "free")
+"""Joints whose limits, friction and armature have no place in the standard."""
+_EXTENDED = ("friction_velocity", "stiffness", "spring_reference")
+"""Fields that have no place in the standard for any joint."""
+
+# The characters that XML 1.0 cannot write.
+_UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
+def to_urdf(model: Model, name: str = "robot") -> str:
+    """Return the model as URDF text, which `load_urdf` reads as the same model, also after identification or edits.
+
+    Numbers have all their digits. Links that were merged into a body are links again, with the inertia that
+    `Model.link_parameters` gives them, fixed to their body; other frames become links without inertia, or, where they
+    coincide with the link before them, as the names of fixed joints do, the name of its fixed joint. Joints keep
+    placement, axis, limits, damping, Coulomb friction, and the joint that they mimic. Some quantities have no place in
+    the URDF standard:
+
+    - armature is written in a transmission, as Drake's `<drake:rotor_inertia>` with the gear ratio 1;
+    - the transition velocity of the Coulomb friction (where it is not the default), springs, and all that acts in or
+      limits planar and floating joints is written in `<jaxdyn:joint name=...>`, which other readers pass over;
+    - an infinite limit is written as the largest double-precision number;
+    - **gravity is left out**: `load_urdf(text, gravity=model.gravity)`.
+
+    A robot with the free base that `load_urdf` makes (its first joint, free, `root_joint`, at the world's origin, the
+    only one in the world) is written without that joint: **load it with `free_base=True`**. All other free joints are
+    floating ones. Where links fixed in the world do not begin with one at its origin, the root link is `world`.
+
+    **Arguments**
+
+    - `name`: the robot's name.
+
+    **Raises** `ModelError` for helical, cylindrical, universal and ball joints, which URDF does not have; for planar
+    joints whose axes do not follow from their normal; for a model with batch axes, with numbers that are not finite
+    (limits may be infinite), with a negative mass, armature or friction, or with names that XML cannot hold.
+
+    **Warns** `RobotFileWarning` where a body has less mass than the links merged into it, as after identification of
+    the sum: their inertia is then written with the body's link, which moves the same but no longer separates them.
+    """
+    if not isinstance(name, str) or not name:
+        raise ModelError(f"the robot's name is {name!r}; a string that is not empty is needed")
+    return _Writer(model, name).text()
+
+
+@dataclasses.dataclass
+class _Link:
+    """A link that is fixed to a body, or to the world."""
+
+    name: str
+    frame: int
+    joint: str | None
+    """Name of its fixed joint, if that is a frame, too."""
+
+
+class _Writer:
+    def __init__(self, model: Model, name: str):
+        self.model, self.topology = model, model.topology
+        self.eps = float(np.finfo(model.inertial_parameters.dtype).eps)
+        self.leaves: dict[str, np.ndarray] = {}
+        for field, leaf in LEAVES.items():
+            value = getattr(model, field)
+            if value is not None and value.ndim > leaf.axes:
+                raise ModelError(
+                    f"{field} of the model has batch axes {value.shape[: value.ndim - leaf.axes]}: take one element "
+                    "first, for instance jax.tree.map(lambda x: x[0], model)"
+                )
+            if value is not None:
+                self.leaves[field] = np.asarray(value, np.float64)
+        self.robot = ET.Element("robot", name=_xml_name(name))
+        self.joint_names = set(self.topology.joint_names)
+        self.inertias = self._inertias()
+        self._check_joints()
+
+    def text(self) -> str:
+        topology = self.topology
+        fixed = self._fixed_links()
+        roots = [i for i, parent in enumerate(topology.parents) if parent < 0]
+        root_joint = topology.joint_names[0] == ROOT_JOINT and topology.joint_types[0] == "free"
+        at_origin = _is_identity(self.leaves["joint_placement"][0])
+        extensions: list[ET.Element] = []
+        transmissions: list[ET.Element] = []
+        children = self._children(fixed)
+        if roots == [0] and root_joint and at_origin and not fixed.get(-1):
+            root: int | _Link = 0
+            root_name = topology.body_names[0]
+            self._link(root_name)
+            extensions += self._extension(0)
+            stack = children[0][::-1]
+        else:
+            first = fixed[-1][0] if fixed.get(-1) else None
+            if first is not None and _is_identity(self.leaves["frame_placement"][first.frame]) and first.joint is None:
+                root, root_name = first, first.name
+                self._link(root_name)
+            else:
+                root, root_name = -1, WORLD
+                ET.SubElement(self.robot, "link", name=WORLD)
+            stack = [item for item in children[-1][::-1] if item is not root]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, _Link):
+                self._fixed_joint(item, root_name)
+                continue
+            self._joint(item, root_name)
+            extensions += self._extension(item)
+            transmissions += self._transmission(item)
+            stack.extend(children[item][::-1])
+        self.robot.extend(transmissions)
+        self.robot.extend(extensions)
+        self._declare_prefixes()
+        ET.indent(self.robot)
+        return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(self.robot, encoding="unicode") + "\n"
+
+    def _check_joints(self) -> None:
+        bad = [
+            f"{joint!r} ({kind})"
+            for joint, kind in zip(self.topology.joint_names, self.topology.joint_types, strict=True)
+            if kind not in _TYPES
+        ]
+        if bad:
+            raise ModelError(
+                f"URDF has no such joints: {', '.join(bad)}. A cylindrical or universal joint can be built as two "
+                "joints with a massless link between them, which is another model; to_mjcf writes all but helical ones"
+            )
+        for i, (joint, kind) in enumerate(zip(self.topology.joint_names, self.topology.joint_types, strict=True)):
+            rows = slice(self.topology.q_starts[i], self.topology.q_starts[i + 1])
+            limits = [self.leaves[f"position_{side}"][rows] for side in ("lower", "upper")]
+            if kind == "continuous" and np.isfinite(limits).any():
+                raise ModelError(f"joint {joint!r} is continuous, but has limits; make it a revolute one")
+            if (limits[0] > limits[1]).any():
+                raise ModelError(f"joint {joint!r} has the limits {limits[0]} > {limits[1]}; swap or correct them")
+            for field, values in self._fields(i).items():
+                if LEAVES[JOINT_FIELDS[field]].sign != "any" and (values < 0).any():
+                    raise ModelError(f"{field} of joint {joint!r} is negative, which cannot be read again: {values}")
+
+    # Structure.
+
+    def _fixed_links(self) -> dict[int, list[_Link]]:
+        """Return, by body (-1: the world), the links that are fixed to it, in the order of the frames."""
+        topology, placements = self.topology, self.leaves["frame_placement"]
+        out: dict[int, list[_Link]] = {}
+        k = len(topology.frame_names) - 1
+        # From behind, a frame without inertia that coincides with the one before it is the name of that one's joint.
+        while k >= topology.nb:
+            name, body = topology.frame_names[k], topology.frame_bodies[k]
+            joint = None
+            if (
+                k - 1 >= topology.nb
+                and name not in topology.attached_links
+                and name not in self.joint_names
+                and topology.frame_bodies[k - 1] == body
+                and np.array_equal(placements[k - 1], placements[k])
+            ):
+                k, joint = k - 1, name
+                self.joint_names.add(joint)
+            out.setdefault(body, []).append(_Link(topology.frame_names[k], k, joint))
+            k -= 1
+        return {body: links[::-1] for body, links in out.items()}
+
+    def _children(self, fixed: dict[int, list[_Link]]) -> dict[int, list[int | _Link]]:
+        """Return what each body carries: the bodies in their order, and fixed links between them, so that a depth-first
+        walk meets the frames in their order, too, where one can."""
+        topology = self.topology
+        first = [math.inf] * topology.nb
+        for body, links in fixed.items():
+            if body >= 0:
+                first[body] = links[0].frame
+        moved: dict[int, list[int]] = {i: [] for i in range(-1, topology.nb)}
+        for body in range(topology.nb):
+            moved[topology.parents[body]].append(body)
+        for body in reversed(range(topology.nb)):
+            if topology.parents[body] >= 0:
+                first[topology.parents[body]] = min(first[topology.parents[body]], first[body])
+        out: dict[int, list[int | _Link]] = {}
+        for body, bodies in moved.items():
+            waiting, items = list(fixed.get(body, [])), []
+            for child in bodies:
+                while waiting and waiting[0].frame < first[child] < math.inf:
+                    items.append(waiting.pop(0))
+                items.append(child)
+            out[body] = items + waiting
+        return out
+
+    # Links.
+
+    def _inertias(self) -> dict[str, np.ndarray]:
+        """Return the ten parameters, in its own frame, of each link with inertia."""
+        topology = self.topology
+        totals, attached = self.leaves["inertial_parameters"], self.leaves["attached_parameters"]
+        inertias: dict[str, np.ndarray] = {}
+        for body, link in enumerate(topology.body_names):
+            merged = [k for k, b in enumerate(topology.attached_bodies) if b == body]
+            remainder = _difference(totals[body], attached[merged], 64 * self.eps)
+            if remainder[0] < 0 <= totals[body, 0]:
+                names = ", ".join(repr(topology.attached_links[k]) for k in merged)
+                warn(
+                    f"link {link!r}: its body has {totals[body, 0]:.6g} kg, the links that are fixed to it "
+                    f"{attached[merged, 0].sum():.6g} kg ({names}); written with all of its body's inertia, and they "
+                    "without"
+                )
+                remainder, merged = totals[body], []
+            inertias[link] = remainder
+            inertias |= {topology.attached_links[k]: self._in_link_frame(k) for k in merged}
+        for k, body in enumerate(topology.attached_bodies):
+            if body < 0:
+                inertias[topology.attached_links[k]] = self._in_link_frame(k)
+        return inertias
+
+    def _in_link_frame(self, attached: int) -> np.ndarray:
+        placement = self.leaves["frame_placement"][self.topology.frame(self.topology.attached_links[attached])]
+        return transform_inertial_parameters(self.leaves["attached_parameters"][attached], invert_pose(placement))
+
+    def _link(self, link: str) -> None:
+        element = ET.SubElement(self.robot, "link", name=_xml_name(link))
+        parameters = self.inertias.get(link)
+        if parameters is None or (link in self.topology.body_names and not parameters.any()):
+            return
+        where = f"link {link!r}"
+        m, h, elements = parameters[0], parameters[1:4], parameters[4:]
+        if m < 0:
+            raise ModelError(f"{where} has the negative mass {m:.6g} kg, which URDF cannot have; see nearest_physical")
+        if m == 0 and h.any():
+            raise ModelError(f"{where} has a first moment {h} kg m without mass, which URDF cannot express")
+        center = np.zeros(3)
+        if m > 0:
+            center, elements = h / m, inertia_elements(rotational_about_center(parameters))
+        inertial = ET.SubElement(element, "inertial")
+        ET.SubElement(inertial, "origin", xyz=_numbers(center, where), rpy="0.0 0.0 0.0")
+        ET.SubElement(inertial, "mass", value=_numbers(m, where))
+        moments = dict(zip(("ixx", "ixy", "iyy", "ixz", "iyz", "izz"), elements, strict=True))
+        ET.SubElement(inertial, "inertia", {key: _numbers(moments[key], where) for key in sorted(moments)})
+
+    # Joints.
+
+    def _frame_of(self, body: int, root: str) -> str:
+        return root if body < 0 else self.topology.body_names[body]
+
+    def _between(self, joint: str, kind: str, parent: str, child: str, placement: np.ndarray) -> ET.Element:
+        element = ET.SubElement(self.robot, "joint", name=_xml_name(joint), type=kind)
+        where = f"placement of joint {joint!r}"
+        rpy = quaternion_to_rpy(placement[3:])
+        ET.SubElement(element, "origin", xyz=_numbers(placement[:3], where), rpy=_numbers(rpy, where))
+        ET.SubElement(element, "parent", link=parent)
+        ET.SubElement(element, "child", link=child)
+        return element
+
+    def _fixed_joint(self, link: _Link, root: str) -> None:
+        parent = self._frame_of(self.topology.frame_bodies[link.frame], root)
+        self._link(link.name)
+        joint, count = link.joint or f"{link.name}_fixed", 1
+        while link.joint is None and (joint in self.joint_names or joint in self.topology.frame_names):
+            count += 1
+            joint = f"{link.name}_fixed{count}"
+        self.joint_names.add(joint)
+        placement = self.leaves["frame_placement"][link.frame]
+        element = self._between(joint, "fixed", parent, link.name, placement)
+        if link.joint is None:
+            element.set(FRAME_ATTRIBUTE, "no")
+
+    def _joint(self, i: int, root: str) -> None:
+        topology = self.topology
+        joint, kind, body = topology.joint_names[i], topology.joint_types[i], topology.body_names[i]
+        self._link(body)
+        parent = self._frame_of(topology.parents[i], root)
+        element = self._between(joint, _TYPES[kind], parent, body, self.leaves["joint_placement"][i])
+        if kind == "free":
+            return
+        ET.SubElement(element, "axis", xyz=_numbers(self._axis(i), f"axis of joint {joint!r}"))
+        if kind == "planar":
+            return
+        fields = {key: values[0] for key, values in self._fields(i).items()}
+        names = {"effort": "effort_limit", "velocity": "velocity_limit"}
+        if kind != "continuous":
+            names = {"lower": "lower", "upper": "upper"} | names
+        limits = {a: fields.get(name, LEAVES[JOINT_FIELDS[name]].default) for a, name in names.items()}
+        if kind != "continuous" or np.isfinite(list(limits.values())).any():
+            ET.SubElement(element, "limit", {a: _limits(x, f"{a} of joint {joint!r}") for a, x in limits.items()})
+        if any(fields.get(a) for a in ("damping", "friction")):
+            written = {a: _numbers(fields[a], f"{a} of joint {joint!r}") for a in ("damping", "friction")}
+            ET.SubElement(element, "dynamics", written)
+        if i in topology.leaders:
+            k = [follower for follower, _ in topology.mimics].index(i)
+            where = f"mimic of joint {joint!r}"
+            ET.SubElement(
+                element,
+                "mimic",
+                joint=topology.joint_names[topology.leaders[i]],
+                multiplier=_numbers(self.leaves["mimic_multiplier"][k], where),
+                offset=_numbers(self.leaves["mimic_offset"][k], where),
+            )
+
+    def _axis(self, i: int) -> np.ndarray:
+        topology = self.topology
+        tree = topology.spanning
+        dofs = range(tree.v_starts[i], tree.v_starts[i + 1])
+        axes = self.leaves["joint_axis"][np.flatnonzero(np.isin(topology.axis_dofs, dofs))]
+        axes = axes / np.linalg.norm(axes, axis=1, keepdims=True)
+        if topology.joint_types[i] == "planar":
+            expected = np.array([*plane_axes(axes[2]), axes[2]])
+            if not np.abs(axes - expected).max() < 64 * self.eps:
+                raise ModelError(
+                    f"planar joint {topology.joint_names[i]!r} has the axes {axes.tolist()}, but URDF has its normal "
+                    f"only, from which {expected[:2].tolist()} follow; set them to these"
+                )
+        return axes[-1]
+
+    def _fields(self, i: int) -> dict[str, np.ndarray]:
+        """Return the numbers of joint `i`, by the names of `Joint`'s fields; none for a joint that mimics another."""
+        topology = self.topology
+        if i in topology.leaders:
+            return {}
+        starts = {"q": topology.q_starts, "v": topology.v_starts}
+        return {
+            field: self.leaves[name][slice(*starts[str(LEAVES[name].rows)][i : i + 2])]
+            for field, name in JOINT_FIELDS.items()
+            if name in self.leaves
+        }
+
+    def _extension(self, i: int) -> list[ET.Element]:
+        joint, kind = self.topology.joint_names[i], self.topology.joint_types[i]
+        written = {}
+        for field, values in self._fields(i).items():
+            leaf = LEAVES[JOINT_FIELDS[field]]
+            default = np.asarray(leaf.default, self.model.dtype).astype(np.float64)
+            if field == "spring_reference" and kind == "free":
+                default = IDENTITY_POSE
+            if (kind in _MANY_AXES or field in _EXTENDED) and (values != default).any():
+                where = f"{field} of joint {joint!r}"
+                written[field] = _numbers(values, where) if leaf.finite else _limits(values, where)
+        return [ET.Element(JOINT_TAG, {"name": joint} | written)] if written else []
+
+    def _transmission(self, i: int) -> list[ET.Element]:
+        topology, joint = self.topology, self.topology.joint_names[i]
+        armature = self._fields(i).get("armature", np.zeros(1))
+        if topology.joint_types[i] in _MANY_AXES or not armature[0]:
+            return []
+        element = ET.Element("transmission", name=f"{joint}_transmission")
+        ET.SubElement(element, "type").text = "transmission_interface/SimpleTransmission"
+        ET.SubElement(ET.SubElement(element, "joint", name=joint), "hardwareInterface").text = "EffortJointInterface"
+        actuator = ET.SubElement(element, "actuator", name=f"{joint}_actuator")
+        ET.SubElement(actuator, "hardwareInterface").text = "EffortJointInterface"
+        ET.SubElement(actuator, "mechanicalReduction").text = "1"
+        value = _numbers(armature[0], f"armature of joint {joint!r}")
+        ET.SubElement(actuator, "drake:rotor_inertia", value=value)
+        ET.SubElement(actuator, "drake:gear_ratio", value="1")
+        return [element]
+
+    def _declare_prefixes(self) -> None:
+        used = {x.split(":")[0] for e in self.robot.iter() for x in (e.tag, *e.attrib) if ":" in x}
+        for prefix, namespace in (("drake", "http://drake.mit.edu"), ("jaxdyn", NAMESPACE)):
+            if prefix in used:
+                self.robot.set(f"xmlns:{prefix}", namespace)
+
+
+def _difference(total: np.ndarray, parts: np.ndarray, tolerance: float) -> np.ndarray:
+    """Return `total` without `parts`, with zeros in place of rounding errors: mass, first moment and inertia each."""
+    out = total - parts.sum(axis=0)
+    if len(parts):
+        for group in (slice(0, 1), slice(1, 4), slice(4, 10)):
+            scale = np.abs(total[group]).max() + np.abs(parts[:, group]).sum(axis=0).max()
+            if np.abs(out[group]).max() <= tolerance * scale:
+                out[group] = 0.0
+    return out
+
+
+def _is_identity(placement: np.ndarray) -> bool:
+    return not placement[:3].any() and not placement[4:].any()
+
+
+def _numbers(values, what: str, largest: float = LARGEST) -> str:
+    values = np.atleast_1d(np.asarray(values, np.float64))
+    if not (np.abs(values) <= largest).all():
+        raise ModelError(f"{what}: {values.tolist()}; finite numbers up to {largest:g} can be written")
+    return " ".join(repr(float(x)) for x in values)
+
+
+def _limits(values, what: str) -> str:
+    return _numbers(np.clip(values, -UNLIMITED, UNLIMITED), what, UNLIMITED)
+
+
+def _xml_name(name: str) -> str:
+    unwritable = _UNWRITABLE.search(name)
+    if unwritable:
+        raise ModelError(f"the name {name!r} has the character {unwritable[0]!r}, which XML cannot hold; rename it")
+    return name

@@ -1,0 +1,160 @@
+"""Poses of all nodes in their parents from `q`, and the columns of all motion subspaces.
+
+Both are computed for all nodes at once, outside any recursion.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._compile import once
+from jaxdyn.joints._topology import Topology
+from jaxdyn.spatial import ROTATION, SKEW, Mat3, Motion, Pose, Vec3
+from jaxdyn.tree import columns_of, packed_rows, rows_of, static_column, take_rows
+
+# Rotations here are arrays `[n, 3, 3, *batch]` of columns: `[:, j, i]` is row `i` of column `j`, the order of `Mat3`.
+# To the compiler they are one operation then, not nine.
+
+
+def _rotations(quaternions):
+    """`[n, 3, 3, *batch]`, of the directions of quaternions `[n, 4, *batch]`."""
+    q = quaternions / jnp.sqrt((quaternions * quaternions).sum(axis=1, keepdims=True))
+    turn = (ROTATION + ROTATION.swapaxes(2, 3)) / (1 + np.eye(4))
+    # Written out: the reduction of a product over two axes goes to a library that takes ten times as long.
+    table = jnp.asarray(turn.swapaxes(0, 1), q.dtype).reshape((3, 3, 4, 4) + (1,) * (q.ndim - 2))
+    products = (table[:, :, k, j] * (q[:, k] * q[:, j])[:, None, None] for j in range(4) for k in range(j + 1))
+    return functools.reduce(jnp.add, products)
+
+
+def _skew(vectors):
+    """`[n, 3, 3, *batch]`: `[v x]`, as columns."""
+    table = jnp.asarray(SKEW.swapaxes(0, 1), vectors.dtype).reshape((3, 3, 3) + (1,) * (vectors.ndim - 2))
+    return functools.reduce(jnp.add, (table[:, :, k] * vectors[:, None, None, k] for k in range(3)))
+
+
+def _times(a, b):
+    """`A B` of arrays of columns, or `A b` of columns and vectors `[n, 3, *batch]`."""
+    if b.ndim < a.ndim:
+        return functools.reduce(jnp.add, (a[:, k] * b[:, k, None] for k in range(3)))
+    return functools.reduce(jnp.add, (a[:, None, k] * b[:, :, k, None] for k in range(3)))
+
+
+def _unit_axes(topology: Topology, joint_axis, dofs: np.ndarray, rank: int):
+    """`[len(dofs), 3, *batch]`: the unit axes of dofs in their nodes' frames; unit vectors for ball and free joints, z
+    where the number is -1.
+
+    The direction of `joint_axis` is what counts: normalized here, a gradient step on it stays a joint.
+    """
+    # Rows of the table: the model's axes, then the three unit vectors.
+    count = len(topology.axis_dofs)
+    index = np.full(topology.nv + 1, count + 2)
+    index[topology.axis_dofs] = np.arange(count)
+    axisless = np.setdiff1d(np.arange(topology.nv), topology.axis_dofs)
+    index[axisless] = count + (axisless - topology.node_v[topology.node_of_dof[axisless]]) % 3
+    table = packed_rows(joint_axis, rank)
+    if len(axisless) or (dofs < 0).any():
+        unit = jnp.eye(3, dtype=table.dtype).reshape((3, 3) + (1,) * rank)
+        table = jnp.concatenate([table, jnp.broadcast_to(unit, (3, *table.shape[1:]))])
+    axes = take_rows(table, index[dofs])
+    return once(axes / jnp.sqrt((axes * axes).sum(axis=1, keepdims=True)))
+
+
+def _advance(topology: Topology, joint_pitch, dofs: np.ndarray, dtype, rank: int):
+    """`[len(dofs), *batch]`: each dof's shift along its axis for a unit of its coordinate; None where none shifts."""
+    translates = np.append(topology.translating_dofs, False)[dofs]
+    helical = np.isin(dofs, topology.helical_dofs)
+    if not translates.any() and not helical.any():
+        return None
+    advance = static_column(translates, dtype, rank)
+    if helical.any():
+        pitch_row = np.full(topology.nv + 1, -1)
+        pitch_row[topology.helical_dofs] = np.arange(len(topology.helical_dofs))
+        advance = advance + take_rows(rows_of(joint_pitch, rank), pitch_row[dofs])
+    return advance
+
+
+def motion_columns(topology: Topology, joint_axis, joint_pitch, rank: int) -> Motion:
+    """`[nv, *batch]`: the columns of the motion subspaces in the axes and at the origin of their nodes."""
+    axes = Vec3(*columns_of(_unit_axes(topology, joint_axis, np.arange(topology.nv), rank)))
+    rotates = topology.rotating_dofs
+    turning = axes if rotates.all() else axes * static_column(rotates, axes.x.dtype, rank)
+    advance = _advance(topology, joint_pitch, np.arange(topology.nv), axes.x.dtype, rank)
+    return Motion(turning, Vec3.zero() if advance is None else axes * advance)
+
+
+def local_poses(topology: Topology, placement, joint_axis, joint_pitch, q, rank: int) -> Pose:
+    """`[nv, *batch]`: the pose in its parent of the frame behind every dof. The first dof of a ball or free joint has
+    all of the joint's displacement, the others none.
+
+    `q` is `[nq, *batch]`; the others are leaves of a model.
+    """
+    # Dofs inside a joint have the identity for their placement: the last row of the table.
+    placed = topology.placed_body_of_dof
+    table = packed_rows(placement, rank)
+    if (placed < 0).any():
+        identity = jnp.array([0, 0, 0, 1, 0, 0, 0], table.dtype).reshape((1, 7) + (1,) * rank)
+        table = jnp.concatenate([table, jnp.broadcast_to(identity, (1, *table.shape[1:]))])
+        placed = np.where(placed < 0, topology.nb, placed)
+    table = take_rows(table, placed)
+    # What is free of the batch of states is computed apart, once.
+    R0, p0 = once((_rotations(table[:, 3:]), table[:, :3]))
+    joints = topology.node_joints
+    quaternion = np.array([i for i, joint in enumerate(joints) if joint.quaternion is not None], int)
+    R, p = R0, p0
+    if len(quaternion) < len(joints):
+        R, p = _screws(topology, R0, p0, joint_axis, joint_pitch, q, rank)
+    if len(quaternion):
+        first = topology.first_dofs[quaternion]
+        turn, shift = _displacements(topology, quaternion, q)
+        rotation = once(_rotations(turn))
+        placement, origin = take_rows((R0, p0), first)
+        placed = once((_times(placement, rotation), _times(placement, shift) + origin))
+        # By `where`: in a loop over a concatenation the compiler branches at every element.
+        row = np.zeros(topology.nv, dtype=int)
+        row[first] = np.arange(len(first))
+        chosen = static_column(np.isin(np.arange(topology.nv), first), bool, rank)
+        R, p = (
+            jnp.where(chosen.reshape((topology.nv,) + (1,) * (x.ndim - 1)), y if len(y) == 1 else y[row], x)
+            for x, y in zip((R, p), placed, strict=True)
+        )
+    return Pose(Mat3(*(Vec3(*columns_of(R[:, j])) for j in range(3))), Vec3(*columns_of(p)))
+
+
+def _screws(topology: Topology, R0, p0, joint_axis, joint_pitch, q, rank: int):
+    """For an axis `a` and an angle `q`, Rodrigues' formula gives `R = R0 + sin(q) R0 [a x] + (1 - cos(q)) R0 [a x]^2`,
+    where everything but sine and cosine is free of the batch of states.
+
+    `R0` `[nv, 3, 3, *batch]` and `p0` `[nv, 3, *batch]`: the placements. Returns those behind the dofs.
+    """
+    node = topology.node_of_dof
+    is_screw = np.isin(np.arange(topology.nv), topology.axis_dofs)
+    # The coordinate and the dof of every screw; others get zero.
+    angle = take_rows(q, np.where(is_screw, topology.node_q[node], -1))
+    dofs = np.where(is_screw, np.arange(topology.nv), -1)
+    a = _unit_axes(topology, joint_axis, dofs, rank)
+    skew = once(_skew(a))
+    R1 = once(_times(R0, skew))
+    R2 = once(_times(R1, skew))
+    turns = np.append(topology.rotating_dofs, False)[dofs]
+    turned = angle if turns.all() else angle * static_column(turns, angle.dtype, rank)
+    # 1 - cos(q) = 2 sin(q/2)^2 keeps its digits at small angles.
+    half = jnp.sin(0.5 * turned)
+    sine, versine = once((jnp.sin(turned), 2 * half * half))
+    R = R0 + R1 * sine[:, None, None] + R2 * versine[:, None, None]
+    advance = _advance(topology, joint_pitch, dofs, angle.dtype, rank)
+    return R, p0 if advance is None else p0 + once(_times(R0, a)) * (advance * angle)[:, None]
+
+
+def _displacements(topology: Topology, nodes: np.ndarray, q):
+    """The quaternion `[len(nodes), 4, *batch]` and the shift `[len(nodes), 3, *batch]` of every ball and free node."""
+    joints = [topology.node_joints[i] for i in nodes]
+    start = topology.node_q[nodes]
+    turn = [take_rows(q, start + [(joint.quaternion or 0) + k for joint in joints]) for k in range(4)]
+    # Rows -1, for joints without a position, are zero.
+    shifts = np.array([joint.position is not None for joint in joints])
+    position = start + [joint.position or 0 for joint in joints]
+    shift = [take_rows(q, np.where(shifts, position + k, -1)) for k in range(3)]
+    return jnp.stack(turn, axis=1), jnp.stack(shift, axis=1)

@@ -1,0 +1,109 @@
+"""`Primitive`, the base of the joints of which all others are chains."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+type Components = Sequence[Any]
+"""The coordinates, or the velocities, of all joints of one class: an array `[n, *batch]` for each component."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Primitive(abc.ABC):
+    """A joint with one kind of motion. Its fields are static facts; its methods compute for many joints at once.
+
+    Joints of one class share their methods, so that rotations, translations and screws are one computation.
+    """
+
+    name: str
+    units: tuple[str, ...]
+    """The unit of each coordinate in `q`: `rad`, `m`, or `1` for elements of a quaternion."""
+    rotates: tuple[bool, ...]
+    """Whether each degree of freedom turns the body."""
+    translates: tuple[bool, ...]
+    """Whether each degree of freedom shifts the body by its coordinate."""
+    has_axis: bool = False
+    """Whether the joint has an axis in `Model.joint_axis`. Without one, its directions are x, y and z."""
+    has_pitch: bool = False
+    """Whether the joint also shifts the body by its angle times a pitch in `Model.joint_pitch`."""
+    position: int | None = None
+    """The index of the first coordinate of its position, if it has one."""
+    quaternion: int | None = None
+    """The index of the first coordinate of its quaternion, if it has one."""
+
+    @property
+    def nq(self) -> int:
+        """The number of coordinates."""
+        return len(self.units)
+
+    @property
+    def nv(self) -> int:
+        """The number of degrees of freedom."""
+        return len(self.rotates)
+
+    @property
+    def neutral(self) -> np.ndarray:
+        """`[nq]`: the coordinates without displacement."""
+        return (np.arange(self.nq) == self.quaternion).astype(float)
+
+    @property
+    def reach(self) -> np.ndarray:
+        """`[nq]`: how far coordinates without limits are drawn from zero: half a turn, or one meter."""
+        return np.array([np.pi if unit == "rad" else 1.0 for unit in self.units])
+
+    def columns(self, axis: np.ndarray, pitch: np.ndarray | np.floating) -> np.ndarray:
+        """`[*batch, 6, nv]`, angular first: the motion subspace in the frame of the body, in NumPy.
+
+        `axis` is `[*batch, 3]` and `pitch` `[*batch]`; joints without them ignore them.
+        """
+        out = []
+        for k, (rotates, translates) in enumerate(zip(self.rotates, self.translates, strict=True)):
+            direction = axis / np.linalg.norm(axis, axis=-1, keepdims=True) if self.has_axis else np.eye(3)[k % 3]
+            advance = np.asarray(pitch)[..., None] if self.has_pitch else np.array([float(translates)])
+            parts = np.broadcast_arrays(rotates * direction, advance * direction)
+            out.append(np.concatenate(parts, axis=-1))
+        return np.stack(out, axis=-1)
+
+    @abc.abstractmethod
+    def pose(self, axis: Any, pitch: Any, q: Any) -> Any:
+        """Return the poses `[*batch, 7]` at coordinates `q` `[*batch, nq]`, in NumPy or JAX.
+
+        `axis` is `[*batch, 3]` and `pitch` `[*batch]`; joints without them ignore them.
+        """
+
+    @abc.abstractmethod
+    def integrate(self, q: Components, dv: Components) -> Components:
+        """Return `q` displaced by the body twist `dv` over unit time."""
+
+    @abc.abstractmethod
+    def difference(self, q0: Components, q1: Components) -> Components:
+        """Return the `dv`, with a rotation of at most half a turn, for which `integrate(q0, dv)` is `q1`."""
+
+    def chart_point(self, q0: Components, x: Components) -> Components:
+        """Return the coordinates of the point `x` in the chart around `q0`."""
+        return self.integrate(q0, x)
+
+    @abc.abstractmethod
+    def chart_rate(self, q: Components, x: Components, v: Components) -> Components:
+        """Return the rate of the chart coordinates `x` of `q` under the velocity `v`."""
+
+    @abc.abstractmethod
+    def coordinate_rate(self, q: Components, v: Components) -> Components:
+        """Return the time derivative of the coordinates `q` under the velocity `v`."""
+
+    @abc.abstractmethod
+    def coordinate_cotangent(self, q: Components, g: Components) -> Components:
+        """Return the derivative by the coordinates `q` from the derivative `g` by the tangent space."""
+
+    def deflection(self, q0: Components, q: Components) -> Components:
+        """Return by how much a spring at rest at `q0` is deflected at `q`, for each degree of freedom."""
+        return self.difference(q0, q)
+
+    @abc.abstractmethod
+    def spring_torque(self, stiffness: Components, q0: Components, q: Components) -> Components:
+        """Return the gradient, by the motion of `v`, of half the sum of `stiffness deflection^2`."""

@@ -1,0 +1,157 @@
+"""Arguments of edits as arrays of the model's precision, checked where their values are known."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from jaxdyn._errors import ModelError, PhysicalityWarning, ShapeError, broadcast_batches, require_last_axes
+from jaxdyn._types import Array
+from jaxdyn.joints import JOINT_TYPES, joint_nq
+from jaxdyn.model._fields import LEAVES, ModelFields
+from jaxdyn.model._inertia import BodyInertia, rounding, unphysical_beyond_rounding
+from jaxdyn.model._leaf import Leaf
+from jaxdyn.model._row_tables import join, take
+from jaxdyn.spatial import IDENTITY_POSE, SE3
+
+
+def as_array(model: ModelFields, value, what: str) -> Array:
+    try:
+        return jnp.asarray(value, model.dtype)
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"{what}: {value!r} is not an array of numbers ({error})") from None
+
+
+def in_numpy(value) -> np.ndarray | None:
+    """In NumPy, double precision; None while tracing."""
+    return None if isinstance(value, Tracer) else np.asarray(value, np.float64)
+
+
+def as_coordinates(model: ModelFields, joint: int, value) -> Array:
+    """`[*batch, nqj]`, checked where the values are known."""
+    topology = model.topology
+    name, kind = topology.joint_names[joint], topology.joint_types[joint]
+    size = joint_nq(kind)
+    what = f"the coordinates of joint {name!r}"
+    given = as_array(model, value, what)
+    if size == 1 and given.ndim == 0:
+        given = given[None]
+    require_last_axes(given, (size,), what, f"{kind} joints have {size}" + (", or a number" if size == 1 else ""))
+    numbers = in_numpy(given)
+    if numbers is not None:
+        if not np.isfinite(numbers).all():
+            raise ModelError(f"{what} are not finite: {numbers.tolist()}")
+        if (
+            JOINT_TYPES[kind][-1].quaternion is not None
+            and (np.abs(np.linalg.norm(numbers[..., -4:], axis=-1) - 1) > 1e-3).any()
+        ):
+            raise ModelError(f"{what} are {numbers.tolist()}, whose last four must be a unit quaternion w x y z")
+    return given
+
+
+def as_inertial_parameters(model: ModelFields, given, what: str) -> Array:
+    """`[*batch, 10]`, checked where the values are known."""
+    given = given.parameters() if isinstance(given, BodyInertia) else given
+    out = as_array(model, given, what)
+    require_last_axes(out, (10,), what, "the ten inertial parameters, or a BodyInertia")
+    # As they were given, before they are rounded to the precision of the model.
+    numbers = None if isinstance(out, Tracer) else np.asarray(given, np.float64)
+    dtype = given.dtype if isinstance(given, Array | np.ndarray) and given.dtype.kind == "f" else np.float64
+    for parameters in () if numbers is None else numbers.reshape(-1, 10):
+        if not np.isfinite(parameters).all():
+            raise ModelError(f"{what}: inertial parameters that are not finite: {parameters.tolist()}")
+        if parameters[0] < 0:
+            raise ModelError(f"{what}: negative mass {parameters[0]} kg; with_link_parameters replaces an inertia")
+        reason = unphysical_beyond_rounding(parameters, rounding(parameters, dtype))
+        if reason:
+            package = str(Path(__file__).parents[1])
+            warnings.warn(f"{what}: {reason}", PhysicalityWarning, skip_file_prefixes=(package,))
+            break
+    return out
+
+
+def require_new_names(names: Sequence[str], taken: Sequence[str], what: str, advice: str) -> None:
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise ModelError(f"{what} is to be named {name!r}; a name must be a string that is not empty")
+    clashes = sorted({*names} & {*taken, "world"})
+    if clashes:
+        shown = ", ".join(repr(n) for n in clashes[:8]) + (", ..." if len(clashes) > 8 else "")
+        raise ModelError(f"{what} would have a name that exists: {shown}; names must be unique: {advice}")
+
+
+def model_batch(model: ModelFields) -> tuple[int, ...]:
+    leaves = ((getattr(model, field), leaf.axes) for field, leaf in LEAVES.items())
+    return np.broadcast_shapes(*(x.shape[: x.ndim - axes] for x, axes in leaves if x is not None))
+
+
+def require_batches(model: ModelFields, batches: dict[str, tuple[int, ...]]) -> None:
+    """Raise `ShapeError` unless the batch axes of a model and of named arrays broadcast."""
+    broadcast_batches({"model": model_batch(model)} | batches)
+
+
+def as_pose(model: ModelFields, placement, what: str) -> Array:
+    """`[*batch, 7]`, checked where the values are known."""
+    if isinstance(placement, SE3):
+        placement = placement.to_vector()
+    out = as_array(model, placement, what)
+    if out.ndim and out.shape[-1] == 3:
+        turn = jnp.broadcast_to(jnp.asarray(IDENTITY_POSE[3:], out.dtype), (*out.shape[:-1], 4))
+        out = jnp.concatenate([out, turn], axis=-1)
+    require_last_axes(out, (7,), what, "an SE3, position and quaternion w x y z [7], or a position [3]")
+    numbers = in_numpy(out)
+    if numbers is not None and (
+        not np.isfinite(numbers).all() or (np.abs(np.linalg.norm(numbers[..., 3:], axis=-1) - 1) > 1e-3).any()
+    ):
+        raise ModelError(
+            f"{what}: {numbers.tolist()} is not a pose; its last four numbers must be a unit quaternion w x y z"
+        )
+    return out
+
+
+def as_per_dof(model: ModelFields, field: str, given) -> Array:
+    """`[*batch, nv]`, checked where the values are known."""
+    topology = model.topology
+    if not isinstance(given, Mapping):
+        return _values(model, field, given, model.nv, field)
+    parts, rows = [getattr(model, field)], np.arange(model.nv)
+    for name, one in given.items():
+        joint = topology.joint(name)
+        if joint in topology.leaders:
+            leader = topology.joint_names[topology.leaders[joint]]
+            raise ModelError(f"joint {name!r} mimics {leader!r}: its {field} acts there; give it for {leader!r}")
+        own = range(topology.v_starts[joint], topology.v_starts[joint + 1])
+        rows[own] = sum(x.shape[-1] for x in parts) + np.arange(len(own))
+        parts.append(_values(model, field, one, len(own), f"{field} of joint {name!r}"))
+    require_batches(model, {name: x.shape[:-1] for name, x in zip(given, parts[1:], strict=True)})
+    return take(join(parts, 1), rows, 1)
+
+
+def _values(model: ModelFields, field: str, given, size: int, where: str) -> Array:
+    """`[*batch, size]` from that or a number."""
+    out = as_array(model, given, where)
+    if out.ndim == 0:
+        out = jnp.broadcast_to(out, (size,))
+    require_last_axes(out, (size,), where, f"a number, or one for each degree of freedom ({size})")
+    numbers = in_numpy(out)
+    if numbers is not None:
+        require_values(LEAVES[field], numbers, where)
+    require_batches(model, {where: out.shape[:-1]})
+    return out
+
+
+def require_values(leaf: Leaf, values: np.ndarray, where: str) -> None:
+    """Raise `ModelError` unless numbers can be those of a leaf."""
+    if np.isnan(values).any():
+        raise ModelError(f"{where} is NaN")
+    if leaf.sign != "any" and (values < 0).any():
+        raise ModelError(f"{where} is negative: {values}")
+    if leaf.finite and not np.isfinite(values).all():
+        raise ModelError(f"{where} is not finite: {values}")
+    if leaf.sign == "positive" and (values == 0).any():
+        raise ModelError(f"{where} must be positive: {values}")

@@ -1,0 +1,129 @@
+"""Arrays of a model as tables of rows: selecting, joining and changing them, in NumPy or JAX.
+
+An edit of a model's structure is a selection of rows, with placements composed and inertias added where bodies merge.
+Everything is vectorized over rows and leading batch axes, in few operations.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from jaxdyn.joints import JOINT_TYPES, Topology
+
+
+def numpy_unless_tracing[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """The decorator of functions of a model, arrays, and static arguments by name, which return arrays or a model.
+
+    An edit happens once, and anew for each structure, so compiling it would take most of the time. Where all numbers
+    are known, NumPy computes it in double precision; while tracing, the same code runs on traced arrays.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        plain: Callable[..., R] = function
+        traced: Callable[..., R] = jax.jit(function, static_argnames=static, inline=True)
+
+        @functools.wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            if any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs))):
+                return traced(*args, **kwargs)
+            dtype = args[0].dtype  # type: ignore[reportAttributeAccessIssue]
+            arrays, options = jax.tree.map(lambda x: np.asarray(x, np.float64) if _is_array(x) else x, (args, kwargs))
+            return jax.tree.map(lambda x: jnp.asarray(x, dtype), plain(*arrays, **options))
+
+        return wrapper
+
+    return decorate
+
+
+def _is_array(x) -> bool:
+    return isinstance(x, jax.Array | np.ndarray | np.generic)
+
+
+def library(*arrays) -> Any:
+    """NumPy for its own arrays, else `jax.numpy`."""
+    return np if all(isinstance(x, np.ndarray | np.generic) for x in arrays) else jnp
+
+
+# Rows, and the joints that they belong to
+
+
+def row_joints(topology: Topology) -> dict[str, np.ndarray]:
+    """For every kind of row that belongs to joints (`Leaf.rows`): the joint of each row."""
+    joints = np.arange(topology.nb)
+    chains = [JOINT_TYPES[t] for t in topology.joint_types]
+    return {
+        "joint": joints,
+        "axis": np.repeat(joints, [sum(joint.has_axis for joint in chain) for chain in chains]),
+        "pitch": np.repeat(joints, [sum(joint.has_pitch for joint in chain) for chain in chains]),
+        "q": np.repeat(joints, np.diff(topology.q_starts)),
+        "v": np.repeat(joints, np.diff(topology.v_starts)),
+    }
+
+
+def rows_of_joints(owner: np.ndarray, joints: Sequence[int]) -> np.ndarray:
+    """The rows of joints, in the order of the joints."""
+    return np.concatenate([np.zeros(0, int), *(np.flatnonzero(owner == j) for j in joints)]).astype(int)
+
+
+def take(x, rows, core: int):
+    """Rows of `[*batch, n]` (core 1) or `[*batch, n, k]` (core 2)."""
+    rows = np.asarray(rows, int)
+    first = int(rows[0]) if len(rows) else 0
+    if np.array_equal(rows, np.arange(first, first + len(rows))):
+        # A selection costs the compiler more than a slice does, most of all its derivative.
+        return x[..., first : first + len(rows)] if core == 1 else x[..., first : first + len(rows), :]
+    return x[..., rows] if core == 1 else x[..., rows, :]
+
+
+def join(parts: Sequence[Any], core: int):
+    """Tables one after the other; batch axes broadcast."""
+    batch = np.broadcast_shapes(*(x.shape[: x.ndim - core] for x in parts))
+    lib = library(*parts)
+    return lib.concatenate([lib.broadcast_to(x, (*batch, *x.shape[x.ndim - core :])) for x in parts], axis=-core)
+
+
+def append(table, row):
+    """`[*batch, n + 1, k]` from `[*batch, n, k]` and `[*batch, k]`."""
+    return join([table, row[..., None, :]], 2)
+
+
+def add_rows(table, index: Sequence[int], rows):
+    """`[*batch, n, k]` with `rows` `[*batch, m, k]` added at `index` `[m]`, but not where that is negative."""
+    used = np.flatnonzero(np.asarray(index, int) >= 0)
+    if not len(used):
+        return table
+    rows, to = take(rows, used, 2), np.asarray(index, int)[used]
+    table = _with_batch(table, rows.shape[:-2])
+    if library(table, rows) is np:
+        out = table.copy()
+        for k, i in enumerate(to):
+            out[..., i, :] += rows[..., k, :]
+        return out
+    return jnp.asarray(table).at[..., to, :].add(rows)
+
+
+def set_row(table, i: int, row):
+    """`[*batch, n, k]` with row `i` replaced by `[*batch, k]`."""
+    table = _with_batch(table, row.shape[:-1])
+    if library(table, row) is np:
+        out = table.copy()
+        out[..., i, :] = row
+        return out
+    return jnp.asarray(table).at[..., i, :].set(row)
+
+
+def _with_batch(table, batch: tuple[int, ...]):
+    batch = np.broadcast_shapes(table.shape[:-2], batch)
+    return library(table).broadcast_to(table, (*batch, *table.shape[-2:]))
+
+
+def constant(value: np.ndarray, like):
+    """A static array, in the library and with the dtype of another one."""
+    return library(like).asarray(value, like.dtype)

@@ -1,0 +1,250 @@
+"""Identification of a robot's inertias, friction and rotor inertias from recordings of its motion and torques.
+
+On held-out data it compares the parameters of the robot's file, ordinary least squares, and the physically consistent
+fit. It writes parameters.json, torque.png, report.html and, on request, identified.urdf. After an interruption the same
+configuration continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from jaxdyn._errors import look_up
+from jaxdyn.io import to_urdf
+from jaxdyn.model import Model
+from jaxdyn.programs._files import results_folder, write_durably, write_json
+from jaxdyn.programs._fit_files import LEAVES, FitFiles
+from jaxdyn.programs._identification_data import (
+    IdentificationData,
+    IdentifyConfig,
+    PreparedRecording,
+    load_data,
+    nearest_physical_model,
+)
+from jaxdyn.programs._pictures import pyplot, save_figure
+from jaxdyn.programs._robots import load_robot
+from jaxdyn.sysid import (
+    InverseDynamicsFit,
+    JointEffects,
+    Recording,
+    Step,
+    bootstrap,
+    fit_inverse_dynamics,
+    ordinary_least_squares,
+    quality_table,
+    write_report,
+)
+from jaxdyn.viz import plot_torques
+
+SAVE_EVERY = 1.0
+"""Seconds of work that an interruption may cost; a step takes milliseconds."""
+BEFORE, LINEAR, PHYSICAL = "before", "least squares", "physical fit"
+# These keys may change between an interruption and the next run: they do not change the fits.
+_KEYS_OF_RESULTS = ("results", "plot", "report", "bootstrap", "urdf")
+
+type Fits = dict[str, InverseDynamicsFit]
+type Errors = dict[str, dict[str, np.ndarray]]
+"""By the torque that is compared with and by the fit: the root mean square error of each joint, N m."""
+
+
+def identify(config: IdentifyConfig) -> dict[str, Any]:
+    """Identify, print, and write `<results>/<name>/`; returns the content of `parameters.json`."""
+    try:
+        model = load_robot(config.robot, ("arm",), without=config.robot_without)
+        start = nearest_physical_model(model)
+        data = load_data(config, start)
+        folder = results_folder(config)
+        kept = {k: v for k, v in dataclasses.asdict(config).items() if k not in _KEYS_OF_RESULTS}
+        files = FitFiles(folder / "unfinished", kept, data.fitted)
+        fits, seconds = _run_fits(config, model, start, data, files)
+        torques = {name: x.predict(data.held_out.data) for name, x in fits.items()}
+        errors = _held_out_errors(config, data, fits, torques)
+        relative = {name: x.evaluate(data.held_out.data).relative for name, x in fits.items()}
+        _print_errors(model, data, fits, errors, relative)
+        out = _summary(config, model, fits, errors, seconds) | {"held_out_relative": relative}
+        _write(folder, config, data, fits, out)
+        if config.plot:
+            draw_torques(folder / "torque.png", config, model, data.held_out, torques)
+        files.remove()
+        return out
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; the same command continues where it stopped") from None
+
+
+def _run_fits(
+    config: IdentifyConfig, model: Model, start: Model, data: IdentificationData, files: FitFiles
+) -> tuple[Fits, dict[str, float]]:
+    """Return the fits, by name, and the wall times of those that were not in the files, s."""
+    effects = _joint_effects(config)
+    common: dict[str, Any] = {"joint_effects": effects, "friction_velocity": config.friction_velocity}
+    seconds: dict[str, float] = {}
+
+    def finish(name: str, before: Model, fit: Callable[[], InverseDynamicsFit]) -> InverseDynamicsFit:
+        out = files.load(name, before, effects)
+        if out is None:
+            began = time.perf_counter()
+            out = fit()
+            seconds[name] = time.perf_counter() - began
+            files.save(name, out)
+        return out
+
+    linear = finish(LINEAR, model, lambda: ordinary_least_squares(model, data.fitted, **common))
+    physical = finish(PHYSICAL, start, lambda: _fit_physical(config, start, data.fitted, common, files))
+    times = ", ".join(f"{name} {x:.1f} s" for name, x in seconds.items())
+    print(
+        f"physical fit: {physical.status.text}; {physical.iterations} steps, {physical.rounds} rounds; least squares: "
+        f"{linear.status.text}\nwall time, compilation included: {times or 'none, all fits were finished before'}"
+    )
+    return {BEFORE: InverseDynamicsFit.unfitted(model), LINEAR: linear, PHYSICAL: physical}, seconds
+
+
+def _fit_physical(
+    config: IdentifyConfig, start: Model, fitted: list[Recording], common: dict[str, Any], files: FitFiles
+) -> InverseDynamicsFit:
+    """Run the physically consistent fit, or continue it, with its state in a file."""
+    state = files.load_state(PHYSICAL)
+    if state is not None:
+        print(f"physical fit: continues in round {state.round} at step {state.step}")
+    saved = -np.inf
+    with tqdm(desc=PHYSICAL, unit=" steps", mininterval=0.1) as bar:
+
+        def report(step: Step) -> None:
+            nonlocal saved
+            bar.update()
+            decrease = f"{step.expected_decrease:.1e}"
+            bar.set_postfix(round=step.round, cost=f"{step.cost:.6g}", expected_decrease=decrease)
+            if time.perf_counter() - saved >= SAVE_EVERY:
+                files.save_state(PHYSICAL, step.state)
+                saved = time.perf_counter()
+
+        return fit_inverse_dynamics(
+            start,
+            fitted,
+            prior_weight="cross-validated" if config.cross_validate else config.prior_weight,
+            rounds=config.rounds,
+            max_iterations=config.max_iterations,
+            report=report,
+            state=state,
+            **common,
+        )
+
+
+def _joint_effects(config: IdentifyConfig) -> JointEffects:
+    names = [x.name for x in dataclasses.fields(JointEffects)]
+    for name in config.joint_effects:
+        look_up(name, names, "joint effect")
+    return JointEffects(**{name: name in config.joint_effects for name in names})
+
+
+def _held_out_errors(
+    config: IdentifyConfig, data: IdentificationData, fits: Fits, torques: dict[str, np.ndarray]
+) -> Errors:
+    held_out = data.held_out
+    errors = {
+        kind: {name: np.sqrt(np.mean((x - measured) ** 2, axis=0)) for name, x in torques.items()}
+        for kind, measured in (
+            ("raw torque", held_out.raw_tau),
+            ("filtered torque", held_out.data.require("tau")[0]),
+        )
+    }
+    if data.simulated is not None:
+        exact = data.simulated.exact
+        keep = (exact.t >= config.fit_stop) & (exact.t < config.test_stop)
+        exact = Recording(*(getattr(exact, x)[keep] for x in ("t", "q", "v", "a", "tau")))
+        errors["noise-free torque"] = {name: x.evaluate(exact).rms_error for name, x in fits.items()}
+    return errors
+
+
+def _print_errors(
+    model: Model, data: IdentificationData, fits: Fits, errors: Errors, relative: dict[str, float]
+) -> None:
+    noise_free = errors.get("noise-free torque")
+    for kind in ("raw torque", "filtered torque"):
+        _print_table(f"held-out RMSE against the {kind}, N m", model.joint_names, errors[kind])
+    print(quality_table(fits, data.fitted, "RMSE on the data of the fit, N m") + "\n")
+    if noise_free is not None:
+        title = "held-out RMSE against the noise-free torque on the noise-free motion, N m"
+        _print_table(title, model.joint_names, noise_free)
+    print("held-out error over the torque's norm: " + ", ".join(f"{name} {x:.2%}" for name, x in relative.items()))
+    for name in (LINEAR, PHYSICAL):
+        bad = [body for body, ok in zip(model.body_names, fits[name].physical, strict=True) if not ok]
+        verdict = f"{len(bad)} of {model.nb} links not physical: {', '.join(bad)}" if bad else "every link is physical"
+        print(f"{name}: {verdict}")
+
+
+def _print_table(title: str, joints: Sequence[str], by_fit: dict[str, np.ndarray]) -> None:
+    width = max(len("all joints"), *(len(name) for name in joints)) + 2
+    print(f"\n{title}\n{'joint':{width}}" + "".join(f"{x:>15}" for x in (*by_fit, "physical / ls")))
+    totals = {name: np.append(values, _over_all(values)) for name, values in by_fit.items()}
+    for i, joint in enumerate((*joints, "all joints")):
+        values = [*(x[i] for x in totals.values())]
+        ratio = totals[PHYSICAL][i] / totals[LINEAR][i]
+        print(f"{joint:{width}}" + "".join(f"{x:15.4f}" for x in values) + f"{ratio:15.3f}")
+    print()
+
+
+def _over_all(by_joint: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(by_joint**2)))
+
+
+def _summary(config: IdentifyConfig, model: Model, fits: Fits, errors: Errors, seconds: dict[str, float]) -> dict:
+    def content(fit: InverseDynamicsFit) -> dict:
+        arrays = {name: getattr(fit.model, name) for name in LEAVES}
+        arrays |= {name: getattr(fit, name) for name in ("offset", "sigma", "physical")}
+        scalars = {"status": fit.status.name.lower()}
+        scalars |= {name: getattr(fit, name) for name in ("message", "cost", "iterations")}
+        return {name: np.asarray(x).tolist() for name, x in arrays.items()} | scalars
+
+    return {
+        "config": dataclasses.asdict(config),
+        "bodies": list(model.body_names),
+        "joints": list(model.joint_names),
+        "order": "m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz about the origin of the body's frame; SI",
+        "fits": {name: content(fit) for name, fit in fits.items()},
+        "held_out_rmse": {
+            kind: {name: {"joints": x.tolist(), "all": _over_all(x)} for name, x in by_fit.items()}
+            for kind, by_fit in errors.items()
+        },
+        "seconds": seconds,
+    }
+
+
+def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits: Fits, out: dict[str, Any]) -> None:
+    write_json(folder / "parameters.json", out)
+    print(f"wrote {folder / 'parameters.json'}")
+    physical, held_out = fits[PHYSICAL], data.held_out.data
+    if config.urdf:
+        text = to_urdf(physical.model, config.name)
+        write_durably(folder / "identified.urdf", lambda path: path.write_text(text, encoding="utf-8"))
+        print(f"wrote {folder / 'identified.urdf'}")
+    if config.report:
+        note = (
+            f"Robot {config.robot}; recordings {', '.join(x.name for x in data.fitted)}, resampled to {config.rate:g} "
+            f"Hz, low-passed at {config.cutoff:g} Hz; held out {held_out.name}, {held_out.t[0]:.2f} to "
+            f"{held_out.t[-1]:.2f} s."
+        )
+        title = f"Identification: {config.name}"
+        draws = bootstrap(physical, data.fitted, draws=config.bootstrap) if config.bootstrap else None
+        write_durably(
+            folder / "report.html",
+            lambda path: write_report(path, fits, data.fitted, held_out, title=title, notes=[note], bootstrap=draws),
+        )
+        print(f"wrote {folder / 'report.html'}")
+
+
+def draw_torques(
+    path: Path, config: IdentifyConfig, model: Model, held_out: PreparedRecording, torques: dict[str, np.ndarray]
+) -> None:
+    """Draw the predicted torques over the measured ones of the held-out data."""
+    if pyplot() is None:
+        return
+    title = f"{config.name}: torques held out, low-passed at {config.cutoff:g} Hz"
+    tau = held_out.data.require("tau")[0]
+    save_figure(path, plot_torques(model, held_out.data.t, tau, torques, raw=held_out.raw_tau, title=title), dpi=110)

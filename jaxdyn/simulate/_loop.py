@@ -1,0 +1,249 @@
+"""The compiled loop of a roll-out."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from jaxdyn._errors import ShapeError, require_last_axes
+from jaxdyn.model import Model
+from jaxdyn.simulate._checkpointed_scan import scan_in_segments
+from jaxdyn.simulate._divergence import Report
+from jaxdyn.simulate._sharding import Split
+from jaxdyn.simulate._state import State, Trajectory
+from jaxdyn.simulate.integrators import advance
+
+
+class RolloutInputs(NamedTuple):
+    """All arrays of a roll-out."""
+
+    model: Model
+    start: State
+    controls: Any
+    """`[*batch, steps, nv]`, or None with a policy."""
+    f_ext: Any
+    """`[*batch, steps, nb, 6]`, `[*batch, 1, nb, 6]` for all steps, or None."""
+    damping: Any
+    dt: Any
+    memory: Any = None
+    """The carry of the policy's first call."""
+    functions: Any = None
+    """The arrays in the policy, the sensors and the function of wrenches."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutPlan:
+    """The static part of a roll-out: hashable, a key of the compiled program."""
+
+    steps: int
+    integrator: str
+    substeps: int
+    save_every: int
+    segment: int | None
+    check: bool
+    split: Split | None
+    functions: Any
+
+
+def strongly_typed(x):
+    """`x` as an array that keeps its dtype in a loop."""
+    x = jnp.asarray(x)
+    return lax.convert_element_type(x, x.dtype)
+
+
+def separate_arrays(tree) -> tuple[list, tuple]:
+    """The arrays in a pytree, and its static part, which is hashable."""
+    leaves, structure = jax.tree.flatten(tree)
+    is_array = tuple(isinstance(x, jax.Array | np.ndarray) for x in leaves)
+    static = tuple(None if a else x for x, a in zip(leaves, is_array, strict=True))
+    return [x for x, a in zip(leaves, is_array, strict=True) if a], (structure, is_array, static)
+
+
+def _join_arrays(arrays: list, static_part: tuple):
+    """The inverse of `separate_arrays`."""
+    structure, is_array, static = static_part
+    remaining = iter(arrays)
+    return jax.tree.unflatten(structure, [next(remaining) if a else x for a, x in zip(is_array, static, strict=True)])
+
+
+# Compiled by itself, for eager use; inside a user's `jit` it is inlined.
+@functools.partial(jax.jit, static_argnums=1, inline=True)
+def run(inputs: RolloutInputs, plan: RolloutPlan) -> tuple[Trajectory, Report | None]:
+    """The trajectory, and with `plan.check` a report of its divergence."""
+    split = plan.split
+    if split is None:
+        return _Simulation.of(inputs, plan).run()
+    _, sensors, _ = _join_arrays(inputs.functions, plan.functions)
+    batch = PartitionSpec(*split.entries)
+    samples = PartitionSpec(*split.entries, None, None)
+    readings = None
+    if sensors is not None:
+        reading = jax.eval_shape(sensors, inputs.model, inputs.start, inputs.dt)
+        readings = split.of_leading(jax.tree.map(functools.partial(_with_samples, batch=split.batch), reading))
+    specs: Any = (PartitionSpec(), samples, samples, samples, split.of_leading(inputs.memory), readings)
+    # The parts are independent: the program of each device is that of a batch of its size, chunks included, and the
+    # compiler has nothing to partition.
+    return jax.shard_map(
+        lambda inputs: _Simulation.of(inputs, plan).run(),
+        mesh=split.mesh,
+        in_specs=(shard_specs(split, inputs),),
+        out_specs=(Trajectory(*specs), Report(batch, batch) if plan.check else None),
+        check_vma=False,
+    )(inputs)
+
+
+def _with_samples(x, batch: tuple[int, ...]):
+    return jax.ShapeDtypeStruct((*batch, 2, *x.shape[len(batch) :]), x.dtype)
+
+
+def shard_specs(split: Split, inputs: RolloutInputs) -> RolloutInputs:
+    return RolloutInputs(
+        model=split.of_model(inputs.model),
+        start=split.specs(inputs.start, 1),
+        controls=split.specs(inputs.controls, 2),
+        f_ext=split.specs(inputs.f_ext, 3),
+        damping=split.specs(inputs.damping, 1),
+        dt=PartitionSpec(),
+        memory=split.of_leading(inputs.memory),
+        functions=jax.tree.map(lambda _: PartitionSpec(), inputs.functions),
+    )
+
+
+class _Loop(NamedTuple):
+    """The carry of the loop over steps."""
+
+    state: State
+    memory: Any
+    report: Report | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Simulation:
+    """A roll-out of one device."""
+
+    inputs: RolloutInputs
+    plan: RolloutPlan
+    policy: Any
+    sensors: Any
+    wrenches: Any
+    """The function of external wrenches, or None."""
+
+    @staticmethod
+    def of(inputs: RolloutInputs, plan: RolloutPlan) -> _Simulation:
+        return _Simulation(inputs, plan, *_join_arrays(inputs.functions, plan.functions))
+
+    def run(self) -> tuple[Trajectory, Report | None]:
+        inputs, plan, start = self.inputs, self.plan, self.inputs.start
+        self.check_functions()
+        every, intervals = plan.save_every, plan.steps // plan.save_every
+        controls = None if inputs.controls is None else jnp.moveaxis(inputs.controls, -2, 0)
+        # The loop does not run over wrenches with one row for all steps.
+        f_ext = None if inputs.f_ext is None or inputs.f_ext.shape[-3] == 1 else jnp.moveaxis(inputs.f_ext, -3, 0)
+        xs = (jnp.arange(plan.steps), controls, f_ext)
+        if every > 1:
+            xs = jax.tree.map(lambda x: x.reshape(intervals, every, *x.shape[1:]), xs)
+        loop = _Loop(start, inputs.memory, Report.of_start(start) if plan.check else None)
+        # Segments are of steps; their ends are at samples where these are close, otherwise within the intervals.
+        outer = None if plan.segment is None or plan.segment < every else plan.segment // every
+        loop, (states, tau) = scan_in_segments(self.interval, loop, xs, intervals, outer)
+        states = jax.tree.map(lambda first, later: jnp.concatenate([first[None], later]), start, states)
+        t = self.time(jnp.arange(0, plan.steps + 1, every))
+        q, v, tau = (jnp.moveaxis(x, 0, -2) for x in (states.q, states.v, tau))
+        return Trajectory(t, q, v, tau, loop.memory, self.readings(states, t)), loop.report
+
+    def time(self, k):
+        return k.astype(self.inputs.dt.dtype) * self.inputs.dt
+
+    def step(self, loop: _Loop, x) -> tuple[_Loop, Any]:
+        """Step number `k`; also returns its torques."""
+        inputs, plan = self.inputs, self.plan
+        k, tau, f_ext = x
+        memory, dtype = loop.memory, inputs.dt.dtype
+        if self.policy is not None:
+            memory, tau = self.policy(memory, loop.state, self.time(k))
+            memory = jax.tree.map(strongly_typed, memory)
+        tau = jnp.broadcast_to(jnp.asarray(tau, dtype), loop.state.v.shape)
+        if self.wrenches is not None:
+            f_ext = jnp.asarray(self.wrenches(inputs.model, loop.state, self.time(k)), dtype)
+        elif f_ext is None and inputs.f_ext is not None:
+            f_ext = inputs.f_ext[..., 0, :, :]
+        scheme = plan.integrator, plan.substeps, inputs.damping
+        state = advance(inputs.model, loop.state, tau, inputs.dt, f_ext, *scheme)
+        report = None if loop.report is None else loop.report.after(state, tau, f_ext, k)
+        return _Loop(state, memory, report), tau
+
+    def interval(self, loop: _Loop, xs):
+        """The steps from one sample to the next; also returns the sample, and the torques of the first step."""
+        every, segment = self.plan.save_every, self.plan.segment
+        if every == 1:
+            loop, tau = self.step(loop, xs)
+            return loop, (loop.state, tau)
+
+        def step(carry, x):
+            loop, held = carry
+            j, *x = x
+            loop, tau = self.step(loop, x)
+            return (loop, jnp.where(j == 0, tau, held)), None
+
+        carry = loop, jnp.zeros_like(loop.state.v)
+        inner = None if segment is None or segment >= every else segment
+        (loop, tau), _ = scan_in_segments(step, carry, (jnp.arange(every), *xs), every, inner)
+        return loop, (loop.state, tau)
+
+    def readings(self, states: State, t):
+        """The sensors' arrays `[*batch, samples, ...]`, or None."""
+        if self.sensors is None:
+            return None
+        batch = states.q.shape[1:-1]
+
+        def read(_, x):
+            return None, self.sensors(self.inputs.model, *x)
+
+        def samples_after_batch(x):
+            n = len(batch)
+            if x.shape[1 : 1 + n] != batch:
+                raise ShapeError(
+                    f"sensors returned an array of shape {x.shape[1:]}, but it must begin with the batch axes of the "
+                    f"state, {list(batch)}"
+                )
+            return jnp.moveaxis(x, 0, n)
+
+        # A segment of one sample: the reverse pass keeps nothing of a sensor's computation.
+        segment = None if self.plan.segment is None else 1
+        return jax.tree.map(samples_after_batch, scan_in_segments(read, None, (states, t), len(t), segment)[1])
+
+    def check_functions(self) -> None:
+        """**Raises** `ShapeError` if the policy or the function of wrenches does not return what the loop needs."""
+        model, start, dt, first = self.inputs.model, self.inputs.start, self.inputs.dt, self.inputs.memory
+        batch = start.q.shape[:-1]
+        if self.wrenches is not None:
+            f_ext = jax.eval_shape(self.wrenches, model, start, dt)
+            _require_axes(f_ext, (model.nb, 6), "the array of f_ext", f"[*batch, nb, 6], nb = {model.nb}", batch)
+        if self.policy is None:
+            return
+        returned = jax.eval_shape(self.policy, first, start, dt)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise ShapeError(f"a policy returns the pair (carry, tau), not {type(returned).__name__}")
+        memory, tau = returned
+        _require_axes(tau, (model.nv,), "the policy's tau", f"[*batch, nv] with nv = {model.nv}", batch)
+        before, after = (jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", x) for x in (first, memory))
+        if before != after:
+            raise ShapeError(
+                f"the policy returns the carry {after}, but policy_state is {before}: structure, shapes and dtypes "
+                "must stay the same"
+            )
+
+
+def _require_axes(x, axes: tuple[int, ...], what: str, meaning: str, batch: tuple[int, ...]) -> None:
+    """Raise `ShapeError` unless `x` ends with `axes` and its batch axes broadcast to `batch`."""
+    x = jax.eval_shape(jnp.asarray, x)
+    require_last_axes(x, axes, what, meaning)
+    if np.broadcast_shapes(x.shape[: x.ndim - len(axes)], batch) != batch:
+        raise ShapeError(f"{what} has shape {x.shape}, but the batch axes are {list(batch)}")

@@ -1,0 +1,166 @@
+"""Reports of fits to torques: a table for the terminal, and a page of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxdyn._errors import DataError
+from jaxdyn.sysid.recordings import Recording, as_recordings
+from jaxdyn.sysid.reports import _html as html
+from jaxdyn.sysid.torques import POSITIVE, BaseParameters, Bootstrap, InverseDynamicsFit, Recordings, dof_names
+
+
+def quality_table(fits: Mapping[str, InverseDynamicsFit], recordings: Recordings, title: str) -> str:
+    """The root mean square torque errors (N m or N) of fits on recordings, each joint's and all, as text."""
+    rows = [row[:-1] for row in _quality_rows(fits, recordings)]
+    width = max(len(row[0]) for row in rows) + 2
+    lines = [title, f"{'joint':{width}}" + "".join(f"{name:>16}" for name in fits)]
+    lines += [f"{row[0]:{width}}" + "".join(f"{cell:>16}" for cell in row[1:]) for row in rows]
+    return "\n".join(lines)
+
+
+def write_report(
+    path: str | Path,
+    fits: Mapping[str, InverseDynamicsFit],
+    train: Recordings,
+    test: Recordings | None = None,
+    *,
+    title: str = "Identification",
+    notes: Sequence[str] = (),
+    level: float = 0.95,
+    bootstrap: Bootstrap | None = None,
+) -> None:
+    """Write a page about fits of one model: the identified parameters, their uncertainty, and the torque errors.
+
+    The page is one HTML file without links or scripts. It has the errors of each joint on the data of the fit and on
+    held-out data, parameters before and after with confidence intervals, masses, centers of mass and principal moments
+    of links, the combinations of parameters that the data determine, the parameters that only the prior determines, and
+    plots of torques and masses (by matplotlib; without it the page says so).
+
+    **Arguments**
+
+    - `fits`: by name, in the order of columns; the page is about the last one. `InverseDynamicsFit.unfitted(model)`
+      as the first compares with the model before the fit.
+    - `train`, `test`: recordings, one or several; the plots show the first of `test`, or else of `train`.
+    - `notes`: sentences at the top.
+    - `level`: the level of the intervals.
+    - `bootstrap`: the last fit's `bootstrap(fit, train)`; its intervals are shown beside the others.
+
+    **Raises** `DataError` for no fits, fits of different models, and recordings that do not fit them.
+    """
+    if not fits:
+        raise DataError("there is nothing to report: give at least one fit")
+    name, fit = list(fits.items())[-1]
+    if any(x.model.joint_names != fit.model.joint_names for x in fits.values()):
+        raise DataError("the fits are of models with different joints; a report is about one robot")
+    parts = [_fit_paragraph(name, fit), "<h2>Torque errors</h2>"]
+    for data, recordings in (("the data of the fit", train), ("held-out data", test)):
+        if recordings is not None:
+            caption = f"Root mean square error on {data}, N m or N; R² of {name}"
+            parts.append(html.table(["joint", *fits, "R²"], _quality_rows(fits, recordings), caption))
+    parts += [
+        _torque_plots(fits, as_recordings(train if test is None else test)[0]),
+        html.links_section({name: x.model for name, x in fits.items()}),
+        _parameters_section(name, fit, level, bootstrap),
+        _identifiability_section(name, fit, level, bootstrap),
+    ]
+    html.write_page(path, title, notes, parts)
+
+
+def _quality_rows(fits: Mapping[str, InverseDynamicsFit], recordings: Recordings) -> list[list[str]]:
+    """Rows of a joint's name, its error with each fit, and its R² with the last."""
+    evaluations = [fit.evaluate(recordings) for fit in fits.values()]
+    columns = [html.format_numbers(np.append(x.rms_error, x.total_rms), ".4f") for x in evaluations]
+    columns.append(html.format_numbers(np.append(evaluations[-1].r2, np.nan), ".4f"))
+    names = (*dof_names(next(iter(fits.values())).model), "all joints")
+    return [list(row) for row in zip(names, *columns, strict=True)]
+
+
+def _fit_paragraph(name: str, fit: InverseDynamicsFit) -> str:
+    bad = [body for body, ok in zip(fit.model.body_names, fit.physical, strict=True) if not ok]
+    links = f"not physical: {', '.join(bad)}" if bad else "every link is physical"
+    return (
+        f"<p><b>{html.escape(name)}</b>: {html.escape(fit.message)}. {fit.iterations} steps in {fit.rounds} rounds "
+        f"of re-weighting, {fit.samples} equations; {html.escape(links)}.</p>"
+    )
+
+
+def _parameters_section(name: str, fit: InverseDynamicsFit, level: float, bootstrap: Bootstrap | None) -> str:
+    title = f"<h2>Parameters of {html.escape(name)}</h2>"
+    if fit.tangent is None:
+        return title + "<p class='note'>Linear least squares determines combinations only; see below.</p>"
+    intervals = fit.intervals(level=level)
+    columns = {"before": html.format_numbers(_prior_values(fit)), "after": html.format_numbers(intervals.value)}
+    caption = f"{html.UNITS_CAPTION}; {level:.0%} intervals"
+    if bootstrap is not None:
+        caption += ". The bootstrap of blocks in time keeps the prior fixed"
+    return title + html.interval_table(
+        "parameter", intervals, columns | _uncertainty_columns(fit, bootstrap, None, level), caption
+    )
+
+
+def _prior_values(fit: InverseDynamicsFit) -> np.ndarray:
+    """The parameters `[P]` with which the fit began, NaN where a model has no such leaf."""
+    model, layout = fit.before, fit.layout
+    leaves = {"armature": model.armature, "viscous": model.damping, "coulomb": model.friction}
+    out = np.full(layout.size, np.nan)
+    out[: 10 * model.nb] = np.asarray(model.inertial_parameters, np.float64).ravel()
+    for k, (kind, j) in enumerate(layout.positive, 10 * model.nb):
+        if POSITIVE[kind] in leaves:
+            out[k] = float(leaves[POSITIVE[kind]][j])
+    return out
+
+
+def _identifiability_section(name: str, fit: InverseDynamicsFit, level: float, bootstrap: Bootstrap | None) -> str:
+    base = fit.base_parameters()
+    intervals = fit.intervals(base, level=level)
+    lines = [
+        f"{base.rank} of {len(base.names)} parameters are independent in the data of {name}; condition number of their "
+        f"columns {base.condition_number:.3g}, gap to the other pivots {base.gap:.2g}."
+    ]
+    if base.unidentifiable:
+        lines.append(f"No torque depends on {', '.join(base.unidentifiable)}.")
+    if fit.tangent is not None:
+        decided = fit.intervals(level=level).decided_by_prior(html.WEAK)
+        lines.append(f"Decided by the prior alone: {', '.join(decided) or 'none'}.")
+    text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+    columns = {"value": html.format_numbers(intervals.value)} | _uncertainty_columns(fit, bootstrap, base, level)
+    caption = f"Combinations that the data determine, {level:.0%} intervals"
+    return f"<h2>Identifiability</h2>{text}" + html.interval_table("combination", intervals, columns, caption)
+
+
+def _uncertainty_columns(
+    fit: InverseDynamicsFit, bootstrap: Bootstrap | None, base: BaseParameters | None, level: float
+) -> dict[str, list[str]]:
+    """Columns with standard errors and intervals, by their heads."""
+    x = fit.intervals(base, level=level)
+    out = {
+        "std. error": html.format_numbers(x.standard_error, ".2g"),
+        "lower": html.format_numbers(x.lower),
+        "upper": html.format_numbers(x.upper),
+    }
+    if bootstrap is not None:
+        x = bootstrap.intervals(fit, base, level=level)
+        out |= {f"{end}, {bootstrap.blocks} blocks": html.format_numbers(getattr(x, end)) for end in ("lower", "upper")}
+    return out
+
+
+def _torque_plots(fits: Mapping[str, InverseDynamicsFit], recording: Recording) -> str:
+    # The import stands here so that `import jaxdyn` loads no plotting.
+    from jaxdyn.viz import plot_masses, plot_torques
+
+    (tau,) = recording.require("tau")
+    model = next(iter(fits.values())).model
+    masses = {name: fit.model.mass for name, fit in fits.items()}
+    intervals = {name: fit.intervals() for name, fit in fits.items() if fit.tangent is not None}
+    ends = slice(0, 10 * model.nb, 10)
+    try:
+        torques = plot_torques(model, recording.t, tau, {name: fit.predict(recording) for name, fit in fits.items()})
+        bars = plot_masses(model, masses, {name: (x.lower[ends], x.upper[ends]) for name, x in intervals.items()})
+    except ImportError as error:
+        return html.no_plots(error)
+    shown = html.image(torques, f"measured and predicted torques, {recording.name}")
+    return f"<h2>Plots</h2>{shown}{html.image(bars, 'masses of the links, with 95 % intervals')}"

@@ -1,0 +1,194 @@
+"""Many robots of one structure identified at once, each from a recording of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import DataError, ModelError, require_positive_integer
+from jaxdyn._status import Status
+from jaxdyn._types import Array, Float
+from jaxdyn.sysid.parameters import Parametrization, model_of
+from jaxdyn.sysid.recordings import Recording
+from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, noise_of_dofs, shooting_problem
+from jaxdyn.sysid.rollouts._segments import Segments, cut_recordings
+from jaxdyn.sysid.rollouts._shooting import (
+    ShootingProblem,
+    ShootingState,
+    first_state,
+    levenberg_marquardt,
+    linearize,
+)
+
+
+class FleetFit(NamedTuple):
+    """Robots identified together."""
+
+    robot: Any
+    """The identified robots, with a leading axis `[robots]`."""
+    free: np.ndarray
+    """`[robots, P]`"""
+    cost: np.ndarray
+    """`[robots]`: half of the sums of squares."""
+    status: np.ndarray
+    """`[robots]` integers of `Status`."""
+    iterations: np.ndarray
+    """`[robots]`"""
+
+    @property
+    def converged(self) -> np.ndarray:
+        """`[robots]` of bool."""
+        return self.status == Status.CONVERGED
+
+
+def fit_fleet(
+    parametrization: Parametrization,
+    q: Float[Array | np.ndarray, "robots samples nq"],
+    v: Float[Array | np.ndarray, "robots samples nv"],
+    tau: Float[Array | np.ndarray, "robots samples nv"],
+    dt: float,
+    *,
+    segment: float,
+    position_noise: float,
+    velocity_noise: float,
+    options: RolloutFitOptions | None = None,
+    chunk: int = 128,
+    report: Callable[[int, int], None] | None = None,
+) -> FleetFit:
+    """`fit_rollouts` for many robots of one structure at once, by `jax.vmap` over recordings and models.
+
+    Every robot has its own damping and accepts its own steps. One that is done makes room for the next, so those that
+    take many steps delay only the last.
+
+    **Arguments**
+
+    - `parametrization`: one for all, or one for each robot, whose references have a leading axis `[robots]`
+      (`equinox.filter_vmap(lambda model: Parametrization(model, ...))(models)`).
+    - `q`, `v`, `tau`: measured every `dt` (s).
+    - `chunk`: robots at a time, which bounds the memory of a step.
+    - `report`: called after every step with the number of robots that are done and the number of steps.
+    - the others as in `fit_rollouts`; `options` without exact matching, `zero_deviation`, `rounds` and `optimizer`.
+
+    **Raises** `DataError`, `ModelError`.
+    """
+    options = options or RolloutFitOptions(max_iterations=50)
+    if (
+        options.matching == 0
+        or options.zero_deviation is not None
+        or options.rounds > 1
+        or options.optimizer is not None
+    ):
+        raise ModelError("fit_fleet has no exact matching, zero_deviation, rounds or optimizer; use fit_rollouts")
+    require_positive_integer(chunk, "chunk")
+    q, v, tau = (np.asarray(x) for x in (q, v, tau))
+    if q.ndim != 3 or v.ndim != 3 or not q.shape[:2] == v.shape[:2] == tau.shape[:2]:
+        raise DataError(f"q, v and tau have shapes {q.shape}, {v.shape}, {tau.shape}; [robots, samples, n] is needed")
+    fleet = _fleet(parametrization, (q, v, tau), dt, segment, options)
+    noise = {"position_noise": position_noise, "velocity_noise": velocity_noise}
+    first = [noise_of_dofs(x, v.shape[-1], name) for name, x in noise.items()]
+    robots, width = len(q), min(chunk, len(q))
+    # The last chunk is filled up with repeats, so that one program serves all.
+    chunks = [np.minimum(np.arange(begin, begin + width), robots - 1) for begin in range(0, robots, width)]
+    parts = [_first(fleet.rows(rows), first) for rows in chunks]
+    states = jax.tree.map(lambda *x: np.concatenate(x)[:robots], *parts)
+    _run(fleet, states, width, options, report)
+    models = [_robots(fleet.rows(rows), _rows(states.free, rows)) for rows in chunks]
+    robot = jax.tree.map(lambda *x: jnp.concatenate(x)[:robots], *models)
+    status = np.where(states.status == Status.RUNNING, int(Status.OUT_OF_ITERATIONS), states.status)
+    return FleetFit(robot, states.free, states.cost, status, states.iteration)
+
+
+class _Fleet(eqx.Module):
+    """The problems of some robots."""
+
+    problem: ShootingProblem
+    """The problem of one robot, whose parametrization and segments the others replace."""
+    parametrization: Parametrization
+    segments: Segments
+    """The segments, with a leading axis `[robots]`."""
+    batched: bool = eqx.field(static=True)
+    """Whether `parametrization` has a leading axis `[robots]`, too."""
+
+    def rows(self, rows: np.ndarray) -> _Fleet:
+        """Return the problems of the robots `rows`."""
+        parametrization = _rows(self.parametrization, rows) if self.batched else self.parametrization
+        return dataclasses.replace(self, parametrization=parametrization, segments=_rows(self.segments, rows))
+
+    def map(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Return `function(problem, *operands)` of each robot."""
+
+        def call(parametrization, segments, *operands):
+            problem = dataclasses.replace(self.problem, parametrization=parametrization, segments=segments)
+            return function(problem, *operands)
+
+        axes = (0 if self.batched else None, 0, *(0 for _ in operands))
+        return jax.vmap(call, in_axes=axes)(self.parametrization, self.segments, *operands)
+
+
+def _fleet(parametrization: Parametrization, data, dt: float, segment: float, options: RolloutFitOptions) -> _Fleet:
+    robots, samples = data[0].shape[:2]
+    inertias = model_of(parametrization.reference).inertial_parameters
+    batched = inertias.ndim == 3
+    if batched and len(inertias) != robots:
+        raise ModelError(
+            f"the parametrization has references for {len(inertias)} robots, but there are recordings of {robots}"
+        )
+    single = jax.tree.map(lambda x: x[0], parametrization) if batched else parametrization
+    model, t = model_of(single.reference), dt * np.arange(samples)
+    cuts = [
+        cut_recordings(model, (Recording(t, q, v, None, tau),), segment, options.hold)[0]
+        for q, v, tau in zip(*data, strict=True)
+    ]
+    problem = shooting_problem(single, cuts[0], dt, np.zeros((len(cuts[0].linked), 0)), options)
+    if options.matching is None:
+        cuts = [cut._replace(linked=jnp.zeros_like(cut.linked)) for cut in cuts]
+    segments = jax.tree.map(lambda *x: np.stack([np.asarray(y) for y in x]), *cuts)
+    return _Fleet(problem, parametrization, segments, batched)
+
+
+def _run(fleet: _Fleet, states: ShootingState, width: int, options: RolloutFitOptions, report) -> None:
+    """Step `width` robots at a time, in place, until all are done."""
+    waiting = np.flatnonzero(states.status == Status.RUNNING)
+    active, waiting = waiting[:width], waiting[width:]
+    steps, rows, chosen = 0, active[:0], fleet
+    while len(active):
+        before, rows = rows, np.resize(active, width)
+        if not np.array_equal(before, rows):
+            chosen = fleet.rows(rows)
+        after = _step(chosen, _rows(states, rows), jnp.asarray(options.tolerance, states.q.dtype))
+        steps += 1
+        for all_robots, x in zip(jax.tree.leaves(states), jax.tree.leaves(after), strict=True):
+            all_robots[active] = np.asarray(x)[: len(active)]
+        running = (states.status[active] == Status.RUNNING) & (states.iteration[active] < options.max_iterations)
+        more = waiting[: len(active) - int(running.sum())]
+        active, waiting = np.concatenate([active[running], more]), waiting[len(more) :]
+        if report is not None:
+            report(len(states.status) - len(active) - len(waiting), steps)
+
+
+def _rows(tree: Any, rows: np.ndarray) -> Any:
+    return jax.tree.map(lambda x: jnp.asarray(x[rows]), tree)
+
+
+@eqx.filter_jit
+def _first(fleet: _Fleet, noise) -> ShootingState:
+    return fleet.map(lambda problem: first_state(problem, problem.parametrization.zeros(), *noise))
+
+
+@eqx.filter_jit
+def _step(fleet: _Fleet, states: ShootingState, tolerance) -> ShootingState:
+    def step(problem, state):
+        return levenberg_marquardt(problem, state, linearize(problem, state), tolerance)
+
+    return fleet.map(step, states)
+
+
+@eqx.filter_jit
+def _robots(fleet: _Fleet, free) -> Any:
+    return fleet.map(lambda problem, free: problem.parametrization.model(free), free)

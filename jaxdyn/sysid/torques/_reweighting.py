@@ -1,0 +1,96 @@
+"""The estimation of the joints' noise, the samples' weights and the transmitted torques between rounds of a fit."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from jaxdyn._errors import DataError, require_choice
+from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters_of
+from jaxdyn.sysid.torques._torque_model import Samples, TorqueData, with_parameters
+from jaxdyn.sysid.torques._torque_state import TorqueFitState
+
+type Loss = Literal["squared", "huber", "cauchy"]
+
+# No sensor is better than this part of the torque's size; without the floor, weights of exact data would overflow.
+_SIGMA_FLOOR = 1e-6
+# Rounds of re-weighting end when the noise of every joint changes by less than this part.
+_SIGMA_TOLERANCE = 1e-3
+# Tuning constants of 95 % efficiency for normal noise (Holland & Welsch 1977), and the ratio of a normal distribution's
+# standard deviation to its median absolute value.
+_HUBER, _CAUCHY, _MEDIAN = 1.345, 2.385, 1.4826
+
+
+class Reweighting:
+    """The weights of joints and samples, estimated from the residuals after each round."""
+
+    def __init__(self, samples: Samples, loss: Loss, state: TorqueFitState | None = None):
+        require_choice(loss, ("squared", "huber", "cauchy"), "loss", error=DataError)
+        self.samples, self.loss = samples, loss
+        self.noise: np.ndarray = samples.torque_scale if state is None else state.sigma
+        """`[nv]`: the noise of each joint as estimated."""
+        self.sigma = self.noise
+        """`[nv]`: the same with a floor, by which the next round weights the joints."""
+        self.weights = None if state is None else state.weights
+        """`[n, nv]`: the weights of the samples' squares for a robust loss, from the second round on."""
+        self.settled = False
+        if state is not None and state.previous is not None:
+            self._transmit(state.previous)
+        self._data: TorqueData | None = None
+
+    @property
+    def data(self) -> TorqueData:
+        """The samples with their present weights."""
+        if self._data is None:
+            (self._data,) = self.samples.compressed(self.weights)
+        return self._data
+
+    def update(self, parameters: np.ndarray, gain: np.ndarray | float = 1.0) -> None:
+        """Estimate all weights from the residuals at the parameters `[P]` and the drive gains `[nv]`."""
+        samples = self.samples
+        floor = _SIGMA_FLOOR * samples.torque_scale
+        if self.loss == "squared":
+            self.noise = self.data.residual_rms(parameters, gain)
+        else:
+            residual = np.abs(samples.residuals(parameters, gain))
+            self.noise = _MEDIAN * np.nanmedian(np.where(samples.valid, residual, np.nan), axis=0)
+            x = residual / np.maximum(self.noise, floor)
+            self.weights = 1 / np.maximum(1, x / _HUBER) if self.loss == "huber" else 1 / (1 + (x / _CAUCHY) ** 2)
+        sigma = np.maximum(self.noise, floor)
+        self.settled = bool(np.all(np.abs(sigma / self.sigma - 1) < _SIGMA_TOLERANCE))
+        self.sigma = sigma
+        self._transmit(parameters)
+        if samples.layout.by_load or self.weights is not None:
+            self._data = None
+
+    def _transmit(self, parameters: np.ndarray) -> None:
+        if self.samples.layout.by_load:
+            self.samples.transmit(with_parameters(self.samples, parameters, np.ones(self.samples.layout.nv))[0])
+
+
+def first_noise(samples: Samples) -> np.ndarray:
+    """A first estimate of the joints' noise `[nv]`, by linear least squares, for weights that no fit has found yet."""
+    (data,) = samples.compressed()
+    sigma = samples.torque_scale
+    for _ in range(3):
+        parameters, _ = least_norm_solution(samples, data.weighted(sigma))
+        sigma = np.maximum(data.residual_rms(parameters), _SIGMA_FLOOR * samples.torque_scale)
+    return sigma
+
+
+def least_norm_solution(
+    samples: Samples, rows: np.ndarray, threshold: float | None = None
+) -> tuple[np.ndarray, BaseParameters]:
+    """Solve weighted rows `[k, P + 1]`: of all parameters `[P]` with the best base parameters, return those of least
+    norm in columns of unit length, and the base parameters."""
+    A, b = rows[:, :-1], rows[:, -1]
+    base = base_parameters_of(A, samples.layout.names(samples.model), threshold, samples.layout.nb)
+    Q, T = np.linalg.qr(A[:, base.independent])
+    best = solve_triangular(T, Q.T @ b)
+    length = np.linalg.norm(A, axis=0)
+    length = np.where(length > 0, length, 1.0)
+    # matrix @ (x / length) = best, with rows scaled to the length of their own column.
+    M = base.matrix / length * length[base.independent][:, None]
+    return np.linalg.lstsq(M, best * length[base.independent], rcond=None)[0] / length, base

@@ -1,0 +1,85 @@
+"""The options of differential dynamic programming."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from jaxdyn._errors import ModelError, require_choice
+
+type Hessian = Literal["gauss_newton", "full", "adaptive"]
+
+
+class DDPOptions(eqx.Module):
+    """The options of `ddp`. Numbers are leaves: other values do not compile again.
+
+    **Raises** `ModelError` for options that contradict each other.
+    """
+
+    max_iterations: Any = 300
+    """Number of backward passes, over all updates of the multipliers."""
+    tolerance: Any = None
+    """Relative to `1 + |cost|`: an iterate is stationary if the next step promises a smaller decrease. By default 1e-9
+    in double and 1e-6 in single precision."""
+    constraint_tolerance: Any = None
+    """Largest violation of a constraint at a solution. By default 1e-7 in double and 1e-4 in single precision."""
+    penalty: Any = 100.0
+    """Penalty of constraints at the start."""
+    penalty_growth: Any = 5.0
+    """Factor of the penalty where an update of the multipliers has not reduced the violation to a half."""
+    max_penalty: Any = 1e8
+    regularization: Any = 1e-9
+    """Regularization at the start, and its lower bound."""
+    max_regularization: Any = 1e9
+    regularize_below: Any = None
+    """Step length up to which regularization grows tenfold. By default 0.01, as in Crocoddyl; for `"adaptive"` and
+    `"full"` 0.3."""
+    sufficient_decrease: Any = None
+    """Part of the expected decrease that a step has to reach. By default 0.1, as in Crocoddyl; for `"adaptive"` and
+    `"full"` 1e-4."""
+    intermediate_tolerance: Any = 0.05
+    """Promised decrease, relative to `1 + |cost|`, below which the multipliers are updated for the first time."""
+    least_intermediate_tolerance: Any = 1e-6
+    """Lower bound of the intermediate tolerance, which falls to a quarter with each update."""
+    intermediate_iterations: Any = 10
+    """Largest number of iterations between updates of the multipliers."""
+    second_order_below: Any = 0.2
+    """Promised decrease, relative to `1 + |cost|`, below which `"adaptive"` takes all second derivatives."""
+    hessian: Hessian | None = eqx.field(default=None, static=True)
+    """`"gauss_newton"` leaves out second derivatives of costs' residuals and of the dynamics (iLQR), `"full"` has them
+    (DDP), and `"adaptive"` has them near a solution and where the curvature is positive, which takes fewer iterations
+    and a longer compilation than the first. By default the first for robots, the last for functions."""
+    backward: Literal["scan", "associative"] = eqx.field(default="scan", static=True)
+    """`"associative"`: a parallel scan, for problems without bounds on controls, on devices where a short program
+    counts more than few operations; on a CPU it is several times slower."""
+    step_lengths: tuple[float, ...] = eqx.field(default=tuple(0.5**i for i in range(10)), static=True)
+    step_lengths_at_once: int = eqx.field(default=1, static=True)
+    """Number of step lengths that the line search tries in one batch: more on devices where a few take as long as one;
+    on a CPU, two take three times as long."""
+
+    def with_defaults(self, dtype, second_order: bool) -> DDPOptions:
+        """The options as arrays, with the defaults for a precision and for a kind of `hessian`."""
+        single = float(jnp.finfo(dtype).eps) > 1e-10
+        defaults = {
+            "tolerance": 1e-6 if single else 1e-9,
+            "constraint_tolerance": 1e-4 if single else 1e-7,
+            "regularize_below": 0.3 if second_order else 0.01,
+            "sufficient_decrease": 1e-4 if second_order else 0.1,
+        }
+        missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}
+        reals = jax.tree.map(lambda x: jnp.asarray(x, dtype), dataclasses.replace(self, **missing))
+        integers = {n: jnp.asarray(getattr(self, n)) for n in ("max_iterations", "intermediate_iterations")}
+        return dataclasses.replace(reals, **integers)
+
+    def __check_init__(self):
+        require_choice(self.hessian, (None, "gauss_newton", "full", "adaptive"), "hessian")
+        require_choice(self.backward, ("scan", "associative"), "backward")
+        n = self.step_lengths_at_once
+        if not self.step_lengths or n < 1 or len(self.step_lengths) % n:
+            raise ModelError(
+                f"step_lengths_at_once is {n}, but it must divide the number of step lengths, {len(self.step_lengths)}"
+            )

@@ -1,0 +1,221 @@
+"""The iterations of differential dynamic programming."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdyn._errors import ModelError
+from jaxdyn._types import Array, Float
+from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
+from jaxdyn.trajopt.ddp._augmented_lagrangian import (
+    ConstraintBounds,
+    Penalties,
+    TrajectoryEvaluation,
+    constraint_multipliers,
+)
+from jaxdyn.trajopt.ddp._control_box import backward_in_box
+from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
+from jaxdyn.trajopt.ddp._expansion import Expansion, expand, full_curvature
+from jaxdyn.trajopt.ddp._line_search import Iterate, Merit, search
+from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative
+from jaxdyn.trajopt.problem import ModelDynamics, Problem, bound_excess, join_rows
+
+
+class SolveConstants(NamedTuple):
+    """The quantities that all iterations of a solve share."""
+
+    problem: Problem
+    options: DDPOptions
+    hessian: str
+    bounds: ConstraintBounds
+    box: tuple[Float[Array, "horizon nu"], Float[Array, "horizon nu"]]
+    alphas: Float[Array, "groups together"]
+
+
+class DDPState(NamedTuple):
+    """The state of a solve between two iterations."""
+
+    iterate: Iterate
+    feasible: Array
+    """Whether the states are the controls' roll-out."""
+    regularization: Array
+    penalties: Penalties
+    violation: Array
+    """Largest violation at the last update of the multipliers."""
+    intermediate_tolerance: Array
+    intermediate_iterations: Array
+    """Iterations since the last update of the multipliers."""
+    policy: Policy
+    promised: Array
+    """Decrease that the last policy expected."""
+    status: Array
+    iterations: Array
+    updates: Array
+    """Number of updates of the multipliers."""
+
+
+def run_iterations(problem: Problem, us, xs, multipliers: Multipliers | None, options: DDPOptions) -> Solution:
+    """Solve the problem from a guess."""
+    hessian = options.hessian or ("gauss_newton" if isinstance(problem.dynamics, ModelDynamics) else "adaptive")
+    if options.backward == "associative" and problem.bounded:
+        raise ModelError(
+            "backward='associative' solves problems without bounds on controls: use backward='scan', or give the "
+            "bounds as a Constraint on a ControlResidual"
+        )
+    options = options.with_defaults(problem.dtype, second_order=hessian != "gauss_newton")
+    alphas = jnp.asarray(options.step_lengths, problem.dtype).reshape(-1, options.step_lengths_at_once)
+    c = SolveConstants(problem, options, hessian, ConstraintBounds.of(problem), problem.control_box, alphas)
+    start = _initial_state(c, us, xs, multipliers)
+    return _solution(c, lax.while_loop(lambda s: s.status == Status.RUNNING, lambda s: _iterate(c, s), start))
+
+
+def _initial_state(c: SolveConstants, us, xs, multipliers: Multipliers | None) -> DDPState:
+    problem, options, dtype = c.problem, c.options, c.problem.dtype
+    feasible = xs is None
+    us = problem.guess(us, rolled_out=False)[1]
+    us = jnp.clip(us, *c.box) if problem.bounded else us
+    xs, us = problem.guess(us, xs)
+    shape = problem.horizon + 1, problem.dynamics.ndx
+    gaps = jnp.zeros(shape, dtype) if feasible else problem.gaps(xs, us)
+    multipliers = constraint_multipliers(problem, multipliers)
+    penalties = Penalties(join_rows(multipliers.stage, multipliers.terminal), options.penalty)
+    evaluation = TrajectoryEvaluation(options.tolerance, penalties.multipliers)
+    zero, infinity = jnp.zeros((), jnp.int32), jnp.asarray(jnp.inf, dtype)
+    return DDPState(
+        iterate=Iterate(xs, us, gaps, jax.tree.map(jnp.zeros_like, evaluation)),
+        feasible=jnp.asarray(feasible),
+        regularization=options.regularization,
+        penalties=penalties,
+        violation=infinity,
+        intermediate_tolerance=options.intermediate_tolerance,
+        intermediate_iterations=zero,
+        policy=Policy.zeros(problem.horizon, problem.dynamics.ndx, problem.dynamics.nu, dtype),
+        promised=infinity,
+        status=zero,
+        iterations=zero,
+        updates=zero,
+    )
+
+
+def _iterate(c: SolveConstants, s: DDPState) -> DDPState:
+    """One backward pass, one line search, and where it is time an update of the multipliers."""
+    options = c.options
+    xs, us, gaps, _ = s.iterate
+    e, evaluation = expand(c.problem, xs, us, gaps, s.penalties)
+    value = c.bounds.value(evaluation, s.penalties)
+    scale = 1 + jnp.abs(value)
+    policy, regularization = _regularized_policy(c, s, e, scale)
+    # Regularization hides a part of the decrease, which counts, too.
+    promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
+    promised = jnp.where(policy.ok, promised, jnp.inf)
+    merit = Merit(c.bounds, s.penalties, options.sufficient_decrease)
+    trial = search(c.problem, s.iterate._replace(evaluation=evaluation), policy, merit, c.box, c.alphas)
+    regularization, stuck = _next_regularization(options, regularization, trial)
+    after = s._replace(
+        iterate=Iterate(trial.xs, trial.us, (1 - trial.alpha) * gaps, trial.evaluation),
+        feasible=s.feasible | (trial.accepted & (trial.alpha == 1)),
+        regularization=regularization,
+        intermediate_iterations=s.intermediate_iterations + 1,
+        policy=policy,
+        promised=promised,
+        iterations=s.iterations + 1,
+    )
+    solved = s.feasible & (promised < options.tolerance * scale)
+    if s.penalties.multipliers.size:
+        stationary = solved
+        due = s.feasible & (promised < s.intermediate_tolerance * scale)
+        late = after.feasible & (after.intermediate_iterations >= options.intermediate_iterations)
+        update = due | stuck | late
+        after = _update_multipliers(c, after, update)
+        solved = stationary & (c.bounds.violation(after.iterate.evaluation) <= options.constraint_tolerance)
+        # Larger penalties may still help.
+        stuck = (stuck | update & stationary) & (s.penalties.weight >= options.max_penalty)
+    diverged = ~jnp.isfinite(value) | ~jnp.isfinite(xs).all() | ~jnp.isfinite(e.A).all()
+    status = jnp.select(
+        [diverged, solved, stuck, after.iterations >= options.max_iterations],
+        [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
+        Status.RUNNING,
+    )
+    return after._replace(status=status.astype(jnp.int32))
+
+
+def _regularized_policy(c: SolveConstants, s: DDPState, e: Expansion, scale) -> tuple[Policy, Array]:
+    """The policy by a backward pass, and the regularization that it took.
+
+    `"adaptive"` first tries all second derivatives, if the last step promised little, and drops those that Gauss-Newton
+    leaves out before it regularizes.
+    """
+    problem, options = c.problem, c.options
+    (low, high), (xs, us, *_) = c.box, s.iterate
+    step_box = low - us, high - us
+    adaptive, second = c.hessian == "adaptive", jnp.asarray(c.hessian == "full")
+    curvature = e.curvature
+    if adaptive:
+        second = s.promised < options.second_order_below * scale
+    if c.hessian != "gauss_newton":
+        curvature = lax.cond(second, lambda: full_curvature(problem, xs, us, s.penalties, e), lambda: e.curvature)
+
+    def attempt(state):
+        _, regularization, second = state
+        chosen = e.with_curvature(jax.tree.map(lambda a, b: jnp.where(second, a, b), curvature, e.curvature))
+        if options.backward == "associative":
+            policy = backward_associative(chosen, regularization)
+        elif problem.bounded:
+            policy = backward_in_box(chosen, regularization, *step_box)
+        else:
+            policy = backward(chosen, regularization)
+        drop = second & adaptive
+        more = jnp.maximum(10 * regularization, options.regularization)
+        return policy, jnp.where(policy.ok | drop, regularization, more), second & ~drop | policy.ok
+
+    none = jax.tree.map(jnp.zeros_like, s.policy)
+    state = none, s.regularization, second
+    return lax.while_loop(lambda s: ~s[0].ok & (s[1] <= options.max_regularization), attempt, state)[:2]
+
+
+def _next_regularization(options: DDPOptions, regularization, trial) -> tuple[Array, Array]:
+    """The regularization of the next iteration, and whether it would have to be above its limit."""
+    less = jnp.maximum(regularization / 10, options.regularization)
+    more = jnp.maximum(regularization * 10, options.regularization)
+    short = trial.alpha <= options.regularize_below
+    regularization = jnp.where(trial.alpha > 0.5, less, jnp.where(short, more, regularization))
+    stuck = ~trial.accepted & (regularization > options.max_regularization)
+    return jnp.minimum(regularization, options.max_regularization), stuck
+
+
+def _update_multipliers(c: SolveConstants, s: DDPState, update) -> DDPState:
+    """The state with new multipliers, penalty and intermediate tolerance, where `update` is true."""
+    options, weight, evaluation = c.options, s.penalties.weight, s.iterate.evaluation
+    violation = c.bounds.violation(evaluation)
+    slow = violation > jnp.maximum(0.5 * s.violation, options.constraint_tolerance)
+    larger = jnp.minimum(weight * options.penalty_growth, options.max_penalty)
+    after = s._replace(
+        penalties=Penalties(c.bounds.next_multipliers(evaluation, s.penalties), jnp.where(slow, larger, weight)),
+        violation=violation,
+        intermediate_tolerance=jnp.maximum(s.intermediate_tolerance * 0.25, options.least_intermediate_tolerance),
+        intermediate_iterations=jnp.zeros_like(s.intermediate_iterations),
+        updates=s.updates + 1,
+    )
+    return jax.tree.map(lambda a, b: jnp.where(update, a, b), after, s)
+
+
+def _solution(c: SolveConstants, s: DDPState) -> Solution:
+    (low, high), (xs, us, gaps, evaluation) = c.box, s.iterate
+    violation = jnp.maximum(c.bounds.violation(evaluation), jnp.abs(bound_excess(us, low, high)).max())
+    free = (us > low) & (us < high)
+    aux: dict[str, Any] = {"updates": s.updates, "penalty": s.penalties.weight, "promised": s.promised}
+    return Solution(
+        xs=xs,
+        us=us,
+        cost=evaluation.cost,
+        status=s.status,
+        iterations=s.iterations,
+        residuals=Residuals(jnp.abs(gaps).max(), jnp.abs(jnp.where(free, s.policy.Qu, 0)).max(), violation),
+        gains=Gains(-s.policy.K, s.policy.k),
+        multipliers=Multipliers(s.policy.Vx, *c.problem.split_rows(s.penalties.multipliers)),
+        aux=aux,
+    )

@@ -1,0 +1,155 @@
+"""The loop of solvers by samples: draw, roll out, update."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdyn._errors import ShapeError
+from jaxdyn._types import Array
+from jaxdyn.trajopt._solution import Residuals, Solution, Status
+from jaxdyn.trajopt.problem import Problem, bound_excess
+from jaxdyn.trajopt.sampling._sampling_options import Gaussian, SamplingOptions
+from jaxdyn.trajopt.sampling._splines import spline_matrix
+
+
+class Score(NamedTuple):
+    """The costs of a roll-out."""
+
+    penalized: Array
+    """Cost with the penalties of constraints, by which samples are compared; infinite where it is not finite."""
+    cost: Array
+    violation: Array
+
+
+def score(problem: Problem, us, penalty) -> Score:
+    """The costs of the roll-out of `us`, in one pass that keeps no trajectory."""
+
+    def penalize(constraint):
+        excess = jnp.abs(bound_excess(*constraint))
+        return 0.5 * penalty * (excess * excess).sum(), excess.max(initial=0.0)
+
+    def stage(carry, inputs):
+        x, cost, penalties, violation = carry
+        u, k = inputs
+        added, excess = penalize(problem.stage_constraint(x, u, k))
+        cost = cost + problem.stage_cost(x, u, k)
+        return (problem.step(x, u, k), cost, penalties + added, jnp.maximum(violation, excess)), None
+
+    zero = jnp.zeros((), problem.dtype)
+    start = (problem.x0.astype(problem.dtype), zero, zero, zero)
+    (x, cost, penalties, violation), _ = lax.scan(stage, start, (us, problem.stages))
+    added, excess = penalize(problem.terminal_constraint(x))
+    cost = cost + problem.terminal_cost(x)
+    total = cost + penalties + added
+    return Score(jnp.where(jnp.isfinite(total), total, jnp.inf), cost, jnp.maximum(violation, excess))
+
+
+class SamplingState(NamedTuple):
+    """The state of the loop."""
+
+    gaussian: Gaussian
+    knots: Array
+    """Knots of the best trajectory so far."""
+    best: Score
+    """Score of the best trajectory so far."""
+    key: Any
+    iterations: Array
+    idle: Array
+    """Iterations since the last improvement that counts."""
+    status: Array
+
+
+def solve_by_samples(problem: Problem, us, key, options: SamplingOptions) -> Solution:
+    """Draw, roll out and update until the options end it; return the best trajectory that was seen."""
+    # As arrays, so that other numbers do not compile again.
+    return _solve(problem, us, jax.random.key(0) if key is None else key, jax.tree.map(jnp.asarray, options))
+
+
+@eqx.filter_jit
+def _solve(problem: Problem, us, key, options: SamplingOptions) -> Solution:
+    dtype = problem.dtype
+    us = problem.guess(us, rolled_out=False)[1]
+    matrix = jnp.asarray(spline_matrix(problem.horizon, options.knots, options.spline), dtype)
+    knots = us if options.knots is None else jnp.linalg.lstsq(matrix, us)[0]
+    sigma = _first_sigma(problem, options)
+    method, box = options.method(sigma), problem.control_box
+
+    def controls(knots):
+        return jnp.clip(matrix @ knots, *box)
+
+    def score_of(knots):
+        return score(problem, controls(knots), options.penalty.astype(dtype))
+
+    def iterate(state: SamplingState) -> SamplingState:
+        key, noise_key = jax.random.split(state.key)
+        mean, sigma = state.gaussian
+        noise = jax.random.normal(noise_key, (options.samples - 1, *knots.shape), dtype)
+        samples = jnp.concatenate([mean[None], mean + sigma * noise])
+        if options.knots is None:
+            # What a bound cuts off must not count in means and spreads.
+            samples = jnp.clip(samples, *box)
+        state = _update(state._replace(key=key), method, samples, jax.vmap(score_of)(samples), options)
+        return state._replace(status=_status(state, options))
+
+    zero = jnp.zeros((), jnp.int32)
+    gaussian = Gaussian(knots, jnp.broadcast_to(sigma, knots.shape))
+    state = SamplingState(gaussian, knots, score_of(knots), key, zero, zero, zero)
+    state = lax.while_loop(lambda state: state.status == Status.RUNNING, iterate, state)
+    us = controls(state.knots)
+    return Solution(
+        xs=problem.rollout(us),
+        us=us,
+        cost=state.best.cost,
+        status=state.status,
+        iterations=state.iterations,
+        residuals=Residuals(jnp.zeros((), dtype), jnp.asarray(jnp.nan, dtype), state.best.violation),
+        aux={"knots": state.knots, "gaussian": state.gaussian},
+    )
+
+
+def _update(state: SamplingState, method, samples, scores: Score, options: SamplingOptions) -> SamplingState:
+    """The state with the best sample and the next distribution, from the scores of the samples."""
+    costs = scores.penalized
+    i = jnp.argmin(costs)
+    better = costs[i] < state.best.penalized
+    knots, best = jax.tree.map(
+        lambda new, old: jnp.where(better, new[i], old), (samples, scores), (state.knots, state.best)
+    )
+    updated = method.update(state.gaussian, samples, costs, knots)
+    any_finite = jnp.isfinite(costs).any()
+    gaussian = jax.tree.map(lambda new, old: jnp.where(any_finite, new, old), updated, state.gaussian)
+    # Infinity minus infinity is NaN, so it is not an improvement.
+    tolerance = options.tolerance.astype(costs.dtype)
+    improved = state.best.penalized - best.penalized > tolerance * (1 + jnp.abs(best.penalized))
+    idle = jnp.where(improved, 0, state.idle + 1)
+    return state._replace(gaussian=gaussian, knots=knots, best=best, idle=idle, iterations=state.iterations + 1)
+
+
+def _status(state: SamplingState, options: SamplingOptions):
+    waited = state.idle >= options.patience
+    ended = waited | (state.iterations >= options.max_iterations)
+    feasible = state.best.violation <= options.constraint_tolerance.astype(state.best.violation.dtype)
+    status = jnp.select(
+        [ended & ~jnp.isfinite(state.best.penalized), waited & feasible, waited, ended],
+        [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
+        Status.RUNNING,
+    )
+    return status.astype(jnp.int32)
+
+
+def _first_sigma(problem: Problem, options: SamplingOptions):
+    """The standard deviation of the first samples, `[nu]`."""
+    nu = problem.dynamics.nu
+    if options.sigma is not None:
+        sigma = jnp.asarray(options.sigma, problem.dtype)
+        if sigma.shape not in ((), (nu,)):
+            raise ShapeError(f"sigma has shape {sigma.shape}; a number or [{nu}] is needed, one for each control")
+        return jnp.broadcast_to(sigma, (nu,))
+    low, high = problem.control_box
+    width = (high - low).max(axis=0)
+    return jnp.where(jnp.isfinite(width), 0.25 * width, 1.0)

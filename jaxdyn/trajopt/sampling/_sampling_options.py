@@ -1,0 +1,75 @@
+"""The options and the strategy of solvers by samples."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+
+from jaxdyn._errors import ModelError, require_choice, require_positive_integer
+from jaxdyn._types import Array, Float
+from jaxdyn.trajopt.sampling._splines import SPLINE_DEGREES, Spline
+
+
+class Gaussian(NamedTuple):
+    """A normal distribution of knots with independent components."""
+
+    mean: Float[Array, "knots nu"]
+    sigma: Float[Array, "*knots nu"]
+    """Standard deviations."""
+
+
+class AbstractSamplingMethod(eqx.Module):
+    """The rule by which the costs of samples change the distribution of the next ones."""
+
+    @abc.abstractmethod
+    def update(
+        self,
+        gaussian: Gaussian,
+        samples: Float[Array, "samples knots nu"],
+        costs: Float[Array, "samples"],
+        best: Float[Array, "knots nu"],
+    ) -> Gaussian:
+        """The distribution of the next iteration's samples.
+
+        A sample whose trajectory is not finite has an infinite cost; at least one cost is finite. `best` are the knots
+        with the lowest cost so far.
+        """
+
+
+class SamplingOptions(eqx.Module):
+    """The options that all solvers by samples share. Numbers are leaves: other values do not compile again.
+
+    **Raises** `ModelError` for options that contradict each other.
+    """
+
+    samples: int = eqx.field(default=256, static=True)
+    """Number of trajectories in each iteration."""
+    max_iterations: Any = 100
+    sigma: Any = None
+    """Standard deviation of the first samples (of the knots where there are some), in the units of the controls: a
+    number, or `[nu]`; by default a quarter of the width of the controls' bounds, 1 where there are none."""
+    penalty: Any = 1e3
+    """Weight of half the squared violations of constraints; bounds on controls always hold."""
+    constraint_tolerance: Any = 1e-3
+    """Largest violation of a constraint with which a solve may converge."""
+    tolerance: Any = 1e-4
+    """An improvement of the cost counts if it is more than this, relative to `1 + |cost|`."""
+    patience: Any = 20
+    """Iterations without an improvement that counts after which the solve ends."""
+    knots: int | None = eqx.field(default=None, static=True)
+    """Number of knots of the splines that are drawn; None draws the control of each stage."""
+    spline: Spline = eqx.field(default="linear", static=True)
+    """`"zero"` (steps), `"linear"` or `"cubic"`, from the first stage to the last."""
+
+    def __check_init__(self):
+        require_positive_integer(self.samples, "samples", least=2)
+        require_choice(self.spline, SPLINE_DEGREES, "spline")
+        degree = SPLINE_DEGREES[self.spline]
+        if self.knots is not None and self.knots <= degree:
+            raise ModelError(f"knots is {self.knots}, but a {self.spline} spline needs {degree + 1}")
+
+    @abc.abstractmethod
+    def method(self, sigma: Float[Array, "nu"]) -> AbstractSamplingMethod:
+        """The method with these options, for samples that begin with the standard deviation `sigma`."""
