@@ -1,1 +1,1 @@
-"""Scripts that read a file of `configs/`, call the library, and print and store what comes out."""
+"""Scripts that read a file of `configs/`, call the library, and print and store the results."""

@@ -1,4 +1,4 @@
-"""Two checkouts of this library side by side: what is measured of both, and the table of their times."""
+"""Comparison of two checkouts of this library: the measurements of both, and the table of their times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEADER = (
 
 
 def checkout(path: str) -> Path:
-    """The folder of another checkout. **Raises** `DataError` for a folder without the package `jaxdyn`."""
+    """Return the folder of another checkout. **Raises** `DataError` for a folder without the package `jaxdyn`."""
     folder = Path(path).expanduser().resolve()
     if not (folder / "jaxdyn" / "__init__.py").is_file():
         raise DataError(f"against is {path!r}, but {folder} has no package jaxdyn; give the root of a checkout")
@@ -27,7 +27,7 @@ def checkout(path: str) -> Path:
 
 
 def comparison() -> list[Key]:
-    """The measurements of a comparison; the two checkouts of each case follow each other."""
+    """Return the measurements of a comparison; the two checkouts of each case follow each other."""
     cases = itertools.product(ROBOTS, OPERATIONS, BATCHES, ("float32", "float64"), (OURS, BASELINE))
     return [Key(robot, operation, batch, peer, dtype) for robot, operation, batch, dtype, peer in cases]
 

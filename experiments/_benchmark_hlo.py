@@ -25,11 +25,11 @@ class Kernels(NamedTuple):
     launches: int
     """The same with loops counted as often as they run, where the compiler knows that."""
     unknown_loops: int
-    """Loops whose number of runs it does not know; they count once."""
+    """Loops whose number of runs the compiler does not know; they count once."""
 
 
 def count_kernels(text: str) -> Kernels:
-    """Kernels of a compiled program's HLO text, in its entry, its loops and its calls; not inside fusions."""
+    """Count the kernels in a compiled program's HLO text, in its entry, its loops and its calls; not inside fusions."""
     computations, entry = _computations(text)
     if entry is None:
         return Kernels(0, 0, 0)
@@ -73,7 +73,7 @@ def _computations(text: str) -> tuple[dict[str, list[tuple[str, str]]], str | No
         match = _INSTRUCTION.match(line)
         if inside is None or match is None:
             continue
-        # The type stands first; it may be a tuple with layouts, so the opcode is the first word before a bracket.
+        # The type comes first; it may be a tuple with layouts, so the opcode is the first word before a bracket.
         opcode = _OPCODE.search(match[1])
         if opcode is not None:
             out[inside].append((opcode[1], line))

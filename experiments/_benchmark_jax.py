@@ -22,7 +22,7 @@ from experiments._benchmark_models import GRAVITY, States, Tree, UnsupportedErro
 
 
 class JaxLibrary:
-    """`aba`, `rnea`, `crba` of one state, and how it is converted. Subclasses load the library."""
+    """`aba`, `rnea` and `crba` of one state, and conversions of states and results. Subclasses load the library."""
 
     batched = False
     """Whether the functions take batches without `jax.vmap`."""
@@ -166,7 +166,7 @@ class Jaxdyn(JaxLibrary):
 
 
 class Brax(JaxLibrary):
-    """Its generalized pipeline: mass matrix, bias forces, Cholesky factors."""
+    """Brax's generalized pipeline: mass matrix, bias forces, Cholesky factors."""
 
     def __init__(self, tree: Tree, dtype: str):
         super().__init__(tree, dtype)
@@ -233,7 +233,7 @@ class Mjx(JaxLibrary):
     def __init__(self, tree: Tree, dtype: str):
         super().__init__(tree, dtype)
         self.mjx = models.library("mujoco.mjx")
-        # The mass matrix alone is not among the public functions.
+        # No public function returns the mass matrix alone.
         self.smooth = models.library("mujoco.mjx._src.smooth")
         self.support = models.library("mujoco.mjx._src.support")
         model = models.to_mujoco(tree)
@@ -262,7 +262,7 @@ class Mjx(JaxLibrary):
 
 
 class JaxSim(JaxLibrary):
-    """`parallel`: its forward dynamics by levels of the tree, otherwise body by body."""
+    """JaxSim. With `parallel` its forward dynamics run by levels of the tree, otherwise body by body."""
 
     parallel = False
 
@@ -306,7 +306,7 @@ class JaxSim(JaxLibrary):
         return jnp.concatenate([base, joints]) if self.tree.free else joints
 
     def _aba(self, model, q, v, tau):
-        # Forces on a free base are zero torque of a joint elsewhere; here they are a wrench on the base link.
+        # Other libraries take forces on a free base as torques of its joint; here they are a wrench on the base link.
         joints = tau[self.base_v :]
         forces = None
         if self.tree.free:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.metadata
-import json
 import re
 import warnings
 import xml.etree.ElementTree as ET
@@ -101,7 +100,7 @@ def library(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def known(name: str) -> bool:
+def is_robot(name: str) -> bool:
     """Tell whether a name is one of `FILES` or a chain."""
     return name in FILES or _CHAIN.fullmatch(name) is not None
 
@@ -117,7 +116,7 @@ def load_tree(name: str) -> Tree:
 
 
 def chain(n: int) -> Tree:
-    """`n` boxes in a row, 0.1 m apart, hinged about z, y, x in turn; masses and sides from a seeded generator."""
+    """Return `n` boxes in a row, 0.1 m apart, hinged about z, y, x in turn, with random masses and sides."""
     rng = np.random.default_rng(1000 + n)
     axes = ((0.0, 0.0, 1.0), (0.0, 1.0, 0.0), (1.0, 0.0, 0.0))
     bodies = []
@@ -132,7 +131,7 @@ def chain(n: int) -> Tree:
 
 
 def model_of(name: str) -> Any:
-    """One of `FILES` as a `jaxdyn.Model`. **Raises** `RobotError` where the file is not there."""
+    """Return one of `FILES` as a `jaxdyn.Model`. **Raises** `RobotError` where the file is not there."""
     import jaxdyn
 
     file, free, fixed = FILES[name]
@@ -153,7 +152,7 @@ def model_of(name: str) -> Any:
 
 
 def tree_of(name: str, model: Any) -> Tree:
-    """The tree of a `jaxdyn.Model` of revolute, continuous and prismatic joints, the first of them perhaps free."""
+    """Return the tree of a `jaxdyn.Model` whose joints are revolute, continuous or prismatic; the first may be free."""
     kinds = list(model.topology.joint_types)
     free = kinds[0] == "free"
     placements = np.asarray(model.joint_placement, np.float64)
@@ -178,7 +177,7 @@ def tree_of(name: str, model: Any) -> Tree:
 
 
 def _inertial(p: np.ndarray) -> Inertial:
-    """From `m, mc, Ixx, Ixy, Iyy, Ixz, Iyz, Izz` about the frame's origin, by the parallel axes."""
+    """Convert `m, mc, Ixx, Ixy, Iyy, Ixz, Iyz, Izz` about the frame's origin by the parallel axes."""
     m, c = p[0], p[1:4] / p[0]
     xx, xy, yy, xz, yz, zz = p[4:]
     I = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]) - m * (c @ c * np.eye(3) - np.outer(c, c))
@@ -189,28 +188,11 @@ def _floats(values) -> tuple[float, ...]:
     return tuple(float(x) for x in values)
 
 
-def save(tree: Tree, path: Path) -> None:
-    path.write_text(json.dumps(dataclasses.asdict(tree)))
-
-
-def read(path: Path) -> Tree:
-    def inertial(d: dict | None) -> Any:
-        return d and Inertial(d["mass"], tuple(d["center"]), tuple(d["inertia"]))
-
-    data = json.loads(path.read_text())
-    bodies = (
-        Body(b["parent"], tuple(b["position"]), tuple(b["quaternion"]), b["joint"], tuple(b["axis"]), inertial(i))
-        for b in data["bodies"]
-        if (i := b["inertial"])
-    )
-    return Tree(data["name"], inertial(data["base"]), tuple(bodies))
-
-
 def states(tree: Tree, batch: int) -> States:
-    """Random states: angles, velocities, torques and accelerations in [-1, 1], rotations uniform; of chains half the
-    angles, so that they do not fold up, and from 60 joints on slow, a twentieth of the rest.
+    """Return random states: angles, velocities, torques and accelerations in [-1, 1], and uniform rotations. Chains
+    have half the angles, so that they do not fold up, and from 60 joints on a twentieth of the other numbers.
 
-    The first ones of a larger batch are those of a smaller one.
+    A larger batch begins with the states of a smaller one.
     """
     is_chain = _CHAIN.fullmatch(tree.name) is not None
     reach = 0.5 if is_chain else 1.0
@@ -237,7 +219,7 @@ def _single(x: np.ndarray) -> np.ndarray:
 
 
 def rotations(quaternions: np.ndarray) -> np.ndarray:
-    """`[n, 3, 3]` of unit quaternions `w x y z` `[n, 4]`."""
+    """Return the rotation matrices `[n, 3, 3]` of unit quaternions `w x y z` `[n, 4]`."""
     w, u = quaternions[:, 0, None, None], quaternions[:, 1:]
     # R = (w^2 - u.u) 1 + 2 u u^T + 2 w [u]x
     cross = np.stack([np.cross(u, e) for e in np.eye(3)], axis=-1)
@@ -305,7 +287,7 @@ def _apply(R: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def link_name(i: int) -> str:
-    """Numbers with leading zeros: some libraries order joints by name."""
+    """Return the name of a link. It has leading zeros, since some libraries order joints by name."""
     return "base" if i < 0 else f"link{i:04d}"
 
 
@@ -371,7 +353,7 @@ def _sdf_link(model: ET.Element, i: int, inertial: Inertial, joint: str | None) 
 
 
 def to_mujoco(tree: Tree) -> Any:
-    """A compiled `mujoco.MjModel` without contacts and constraints; made by calls, since text has a limit of depth."""
+    """Return a compiled `mujoco.MjModel` without contacts and constraints; text would have a limit of depth."""
     mujoco = library("mujoco")
     spec = mujoco.MjSpec()
     spec.option.timestep = TIMESTEP
@@ -401,7 +383,7 @@ def _mujoco_inertial(handle: Any, inertial: Inertial) -> None:
 
 
 def _roll_pitch_yaw(R: np.ndarray) -> tuple[float, float, float]:
-    """Angles of `R = Rz(yaw) Ry(pitch) Rx(roll)`."""
+    """Return the angles of `R = Rz(yaw) Ry(pitch) Rx(roll)`."""
     cosine = float(np.hypot(R[0, 0], R[1, 0]))
     pitch = float(np.arctan2(-R[2, 0], cosine))
     if cosine > 1e-9:

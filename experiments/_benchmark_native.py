@@ -1,4 +1,4 @@
-"""Pinocchio and MuJoCo's C library, as they are called from Python, for the benchmark: double precision, one thread."""
+"""Pinocchio and MuJoCo's C library for the benchmark, called from Python in double precision with one thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from experiments import _benchmark_models as models
 from experiments._benchmark_models import Tree, UnsupportedError, WorldLinear
 
-# A loop over more states than this would measure the same.
+# The largest number of states in a loop; more would give the same time per state.
 _LOOP = 1024
 _MOST_BYTES = 2**30
 
@@ -93,7 +93,7 @@ class Pinocchio:
 
 
 class PinocchioParallel(Pinocchio):
-    """Its functions of whole batches, with one thread."""
+    """Pinocchio's functions of whole batches, with one thread."""
 
     def call(self, name: str, batch: int, steps: int) -> Call:
         if name not in ("aba", "rnea"):
@@ -115,7 +115,7 @@ class PinocchioParallel(Pinocchio):
 
 
 class Mujoco:
-    """One call on one state; `mujoco.rollout` for roll-outs."""
+    """MuJoCo, with one call on one state, and `mujoco.rollout` for roll-outs."""
 
     def __init__(self, tree: Tree):
         mujoco = models.library("mujoco")
@@ -131,19 +131,15 @@ class Mujoco:
             raise UnsupportedError(f"MuJoCo has no {name}")
         if batch != 1:
             raise UnsupportedError("MuJoCo evaluates one state a call; its time at batch 1 holds for any batch")
-        given = models.states(self.tree, 1)
-        s = self.conversion.states(given)
+        state = models.states(self.tree, 1)
+        s = self.conversion.states(state)
 
         def matrix():
             mj.mj_kinematics(model, data)
             mj.mj_comPos(model, data)
             mj.mj_makeM(model, data)
 
-        runs = {
-            "aba": lambda: mj.mj_forward(model, data),
-            "rnea": lambda: mj.mj_inverse(model, data),
-            "crba": matrix,
-        }
+        runs = {"aba": lambda: mj.mj_forward(model, data), "rnea": lambda: mj.mj_inverse(model, data), "crba": matrix}
         data.qpos[:], data.qvel[:], data.qfrc_applied[:] = s.q[0], s.v[0], s.tau[0]
         if name == "rnea":
             data.qfrc_applied[:], data.qacc[:] = 0, s.a[0]
@@ -151,12 +147,12 @@ class Mujoco:
         def results(n: int) -> np.ndarray:
             runs[name]()
             if name == "aba":
-                return self.conversion.acceleration(given, np.array(data.qacc)[None])
+                return self.conversion.acceleration(state, np.array(data.qacc)[None])
             if name == "rnea":
-                return self.conversion.torque(given, np.array(data.qfrc_inverse)[None])
+                return self.conversion.torque(state, np.array(data.qfrc_inverse)[None])
             M = np.zeros((self.tree.nv, self.tree.nv))
             mj.mj_fullM(model, data, M)
-            return self.conversion.mass_matrix(given, M[None])
+            return self.conversion.mass_matrix(state, M[None])
 
         return Call(runs[name], 1, lambda: None, results)
 
@@ -179,15 +175,11 @@ class Mujoco:
 
         def results(n: int) -> tuple[np.ndarray, np.ndarray]:
             run()
-            # Time, configuration, velocity.
+            # The columns are time, configuration and velocity.
             end = 1 + self.tree.nq
             return states[:n, -1, 1:end].copy(), states[:n, -1, end : end + self.tree.nv].copy()
 
         return Call(run, batch * steps, None, results)
 
 
-LIBRARIES: dict[str, Any] = {
-    "pinocchio": Pinocchio,
-    "pinocchio_parallel": PinocchioParallel,
-    "mujoco": Mujoco,
-}
+LIBRARIES: dict[str, Any] = {"pinocchio": Pinocchio, "pinocchio_parallel": PinocchioParallel, "mujoco": Mujoco}

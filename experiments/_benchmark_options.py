@@ -9,17 +9,14 @@ from experiments import _benchmark_models as models
 from jaxdyn import DataError
 
 
-def names_in(text: str, known: Iterable[str], what: str) -> list[str]:
+def names_in(text: str, choices: Iterable[str], what: str) -> list[str]:
     """Return the names between commas in `text`; `all` stands for every one. **Raises** `DataError` for others."""
-    known = list(known)
-    if text.strip() == "all":
-        return known
-    names = _split(text)
-    for name in names:
-        if name not in known:
-            raise DataError(f"{what} has {name!r}; known: {', '.join(known)}, or all")
-    if not names:
-        raise DataError(f"{what} is empty; known: {', '.join(known)}, or all")
+    choices = list(choices)
+    names = choices if text.strip() == "all" else _split(text)
+    wrong = [repr(name) for name in names if name not in choices]
+    if wrong or not names:
+        content = f"has {', '.join(wrong)}" if wrong else "is empty"
+        raise DataError(f"{what} {content}; known: {', '.join(choices)}, or all")
     return names
 
 
@@ -37,7 +34,7 @@ def numbers_in(text: str, what: str) -> list[int]:
 def robots_in(text: str) -> list[str]:
     """Return the robots between commas in `text`. **Raises** `DataError` for unknown ones."""
     for name in (robots := _split(text)):
-        if not models.known(name):
+        if not models.is_robot(name):
             raise DataError(f"robots has {name!r}; known: {', '.join(models.FILES)}, and chainN with N joints")
     return robots
 

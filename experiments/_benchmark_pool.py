@@ -37,7 +37,7 @@ class Worker:
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "PYTHONUNBUFFERED": "1",
         }
-        if peer == "frax":  # As its documentation asks for on CPUs.
+        if peer == "frax":  # Its documentation asks for this on CPUs.
             flags = "--xla_cpu_multi_thread_eigen=false --xla_cpu_scheduler_type=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
             environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {flags}".strip()
         self._process = subprocess.Popen(

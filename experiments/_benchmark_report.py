@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
 import os
 import platform
@@ -11,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from experiments._benchmark_verdicts import OURS, Judged, Key, summary
+from experiments._main import version_of
+from jaxdyn.programs import pyplot, save_figure
 
 PACKAGES = ("jaxdyn", "jax", "jaxlib", "numpy", "pin", "mujoco", "mujoco-mjx", "brax", "frax", "jaxsim")
 _UNITS = {"time": "us", "compilation": "s", "error": ""}
@@ -18,12 +19,6 @@ _UNITS = {"time": "us", "compilation": "s", "error": ""}
 
 def conditions(core: int) -> dict:
     """Return the machine and the versions of the measurements."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
     return {
         "date": time.strftime("%Y-%m-%d %H:%M %Z"),
         "cpu": cpu_model(),
@@ -32,7 +27,7 @@ def conditions(core: int) -> dict:
         "system": platform.platform(),
         "python": platform.python_version(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        "versions": versions,
+        "versions": {package: version_of(package, "not installed") for package in PACKAGES},
     }
 
 
@@ -177,19 +172,14 @@ def _grid(records: Mapping[Key, dict], cell: Callable[[dict], str]) -> list[str]
     columns = sorted({(k.peer, k.dtype) for k in records}, key=lambda x: (x[0] != OURS, x))
     rows = []
     for robot, batch in dict.fromkeys((k.robot, k.batch) for k in records):
-        found = {(k.peer, k.dtype): r for k, r in records.items() if (k.robot, k.batch) == (robot, batch)}
-        rows.append([robot, str(batch), *(_cell(cell(found[c])) if c in found else "" for c in columns)])
+        cells = {(k.peer, k.dtype): r for k, r in records.items() if (k.robot, k.batch) == (robot, batch)}
+        rows.append([robot, str(batch), *(_cell(cell(cells[c])) if c in cells else "" for c in columns)])
     return table(("robot", "batch", *(f"{peer} {dtype}" for peer, dtype in columns)), rows)
 
 
 def draw(folder: Path, measured: Mapping[Key, dict]) -> None:
-    """`batch_<robot>.png` for each robot, and `joints.png` over the chains."""
-    try:
-        import matplotlib as mpl
-
-        mpl.use("Agg")
-    except ImportError:
-        print("no plots: matplotlib is not installed (pip install 'jaxdyn[viz]')")
+    """Draw `batch_<robot>.png` for each robot, and `joints_batch<n>.png` over the chains."""
+    if pyplot() is None:
         return
     ok = {key: r["us_per_evaluation"] for key, r in measured.items() if r["status"] == "ok"}
     operations = list(dict.fromkeys(k.operation for k in ok))
@@ -257,6 +247,4 @@ def _plot(path: Path, curves: Mapping[str, _Curves], xlabel: str, title: str) ->
     used = [name for name in names if name in handles]
     fig.legend([handles[n] for n in used], used, ncol=4, fontsize=8, loc="lower center", frameon=False)
     fig.tight_layout(rect=(0, 0.02 + 0.04 * -(-len(used) // 4) / rows, 1, 1))
-    fig.savefig(path, dpi=110)
-    plt.close(fig)
-    print(f"wrote {path}")
+    save_figure(path, fig, dpi=110)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import resource
 import sys
 import time
@@ -110,7 +111,7 @@ class JaxWorker:
             if needed > memory:
                 raise MemoryError(f"it would take {needed:.1f} GiB, and the limit is {memory:g}; compiled {info}")
 
-        # Here the dispatch of a call with a model as argument is measured, too.
+        # `aba_model_argument` measures the dispatch of a call with a model as argument, too.
         call = jax.jit(function) if operation == "aba_model_argument" else compiled
         jax.block_until_ready(call(*arguments))
 
@@ -190,7 +191,7 @@ def main() -> None:
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     try:
-        tree = models.read(Path(path))
+        tree = pickle.loads(Path(path).read_bytes())
         native = peer in ("pinocchio", "pinocchio_parallel", "mujoco")
         worker = NativeWorker(peer, tree) if native else JaxWorker(peer, tree, dtype)
     except ImportError as error:

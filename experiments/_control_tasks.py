@@ -13,7 +13,7 @@ import numpy as np
 
 import jaxdyn
 from jaxdyn import Model, frame_pose, generalized_gravity
-from jaxdyn.programs import HOME, StickFigure, motion_task
+from jaxdyn.programs import HOME, StickFigure, motion_task, quadratic_problem
 from jaxdyn.trajopt import (
     ControlResidual,
     FramePositionResidual,
@@ -60,18 +60,11 @@ def _off_upright(x, u, t, params):
 def cartpole(model: Model, dt: float, horizon: int) -> ControlTask:
     """Swing-up from near hanging, and balance in the middle of the track; 10 N."""
     off = FunctionResidual(_off_upright, of_state=True)
-    problem = Problem(
-        ModelDynamics(model, dt, actuation=np.array([[1.0], [0.0]])),
-        np.zeros(4),
-        horizon,
-        stage_costs=[
-            QuadraticCost(off, dt * np.array([2.0, 4.0, 4.0, 0.1, 0.1])),
-            QuadraticCost(ControlResidual(), 0.01 * dt),
-        ],
-        terminal_costs=[QuadraticCost(off, np.array([10.0, 50.0, 50.0, 5.0, 5.0]))],
-        control_lower=-10.0,
-        control_upper=10.0,
-    )
+    actuation = np.array([[1.0], [0.0]])
+    dynamics = ModelDynamics(model, dt, actuation=actuation)
+    running = [(off, dt * np.array([2.0, 4.0, 4.0, 0.1, 0.1])), (ControlResidual(), 0.01 * dt)]
+    end = [(off, np.array([10.0, 50.0, 50.0, 5.0, 5.0]))]
+    problem = quadratic_problem(dynamics, np.zeros(4), horizon, running, end, (-10.0, 10.0))
 
     def start(rng):
         hanging = np.array([0.0, np.pi, 0.0, 0.0])
@@ -81,7 +74,7 @@ def cartpole(model: Model, dt: float, horizon: int) -> ControlTask:
         return np.hypot(xs[:, 0], (xs[:, 1] + np.pi) % (2 * np.pi) - np.pi)
 
     figure = motion_task("cartpole", 1).figure
-    return ControlTask(problem, np.array([[1.0], [0.0]]), figure, start, None, error, 0.1, "rad and m")
+    return ControlTask(problem, actuation, figure, start, None, error, 0.1, "rad and m")
 
 
 def _arm_problem(model: Model, dt: float, horizon: int) -> Problem:
@@ -90,19 +83,9 @@ def _arm_problem(model: Model, dt: float, horizon: int) -> Problem:
     hold = ControlResidual(generalized_gravity(model, jnp.asarray(HOME)))
     limit = np.asarray(model.effort_limit)
     moving, posture = np.array([0.0] * 7 + [1.0] * 7), np.array([0.02] * 7 + [0.5] * 7)
-    return Problem(
-        ModelDynamics(model, dt),
-        x0,
-        horizon,
-        stage_costs=[
-            QuadraticCost(reach, 100 * dt),
-            QuadraticCost(from_home, dt * posture),
-            QuadraticCost(hold, 1e-5 * dt),
-        ],
-        terminal_costs=[QuadraticCost(reach, 100.0), QuadraticCost(from_home, moving)],
-        control_lower=-limit,
-        control_upper=limit,
-    )
+    running = [(reach, 100 * dt), (from_home, dt * posture), (hold, 1e-5 * dt)]
+    end = [(reach, 100.0), (from_home, moving)]
+    return quadratic_problem(ModelDynamics(model, dt), x0, horizon, running, end, (-limit, limit))
 
 
 def with_goal(problem: Problem, goal) -> Problem:

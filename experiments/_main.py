@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,14 @@ from typing import Any
 from jaxdyn.programs import double_precision, exit_code, parse_arguments
 
 CONFIGS = Path(__file__).parent.parent / "configs"
+
+
+def version_of(distribution: str, missing: str = "") -> str:
+    """Return the version of a distribution, or `missing` if it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return missing
 
 
 def experiment[T](

@@ -12,13 +12,15 @@ from typing import Any
 
 from websockets.sync.client import connect
 
-from jaxdyn.viz._browser import open_page
+from jaxdyn.viz import open_page
 
 PATIENCE = 300.0
-"""s"""
+"""Time after which a page that does not answer is given up, s."""
 
 
 class Page:
+    """A page that takes commands over a socket."""
+
     def __init__(self, socket: Any):
         self._socket, self._sent = socket, 0
 
@@ -34,7 +36,7 @@ class Page:
                 return answer["result"]
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression of JavaScript."""
+        """Return the value of an expression of JavaScript."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in result:
             raise RuntimeError(f"{expression}: {result['exceptionDetails']}")
@@ -45,7 +47,7 @@ class Page:
         wait_until(lambda: self.evaluate(condition), condition)
 
     def screenshot(self) -> bytes:
-        """PNG."""
+        """Return a picture of the page as the bytes of a PNG file."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def drag(self, start: tuple[float, float], end: tuple[float, float], steps: int = 4) -> None:
@@ -65,9 +67,9 @@ class Page:
 @contextlib.contextmanager
 def page(url: str, width: int, height: int) -> Iterator[Page]:
     with open_page(url, width, height) as profile:
-        found = profile / "DevToolsActivePort"
-        wait_until(lambda: found.exists() and found.read_text().count("\n") >= 1, "the browser's port")
-        listing = f"http://127.0.0.1:{found.read_text().split()[0]}/json/list"
+        port = profile / "DevToolsActivePort"
+        wait_until(lambda: port.exists() and port.read_text().count("\n") >= 1, "the browser's port")
+        listing = f"http://127.0.0.1:{port.read_text().split()[0]}/json/list"
 
         def target() -> str:
             with urllib.request.urlopen(listing, timeout=PATIENCE) as answer:
@@ -84,7 +86,7 @@ def page(url: str, width: int, height: int) -> Iterator[Page]:
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> None:
-    """**Raises** `TimeoutError`."""
+    """Wait until a condition holds. **Raises** `TimeoutError`."""
     until = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > until:

@@ -68,8 +68,8 @@ def _record(nominal: Model, robot: Model, engine: str, seed: int, seconds: float
     rates = np.gradient(target, dt, axis=0)
     plant = plant_of(engine, robot, dt)
     hold = np.asarray(generalized_gravity(nominal, jnp.asarray(target)))
-    # At every joint, feedback like that of a critically damped oscillator of 20 rad/s whose other joints are free: with
-    # the gains for locked joints the loop, which holds each torque for a period, would be unstable.
+    # The feedback makes every joint a critically damped oscillator of 20 rad/s while the other joints are free. With
+    # gains for locked joints the loop, which holds each torque for a period, would be unstable.
     inertia = 1 / np.diagonal(np.linalg.inv(np.asarray(crba(nominal, jnp.asarray(HOME)))))
     stiff, damp = 400 * inertia, 40 * inertia
     x = np.concatenate([HOME, np.zeros(7)])

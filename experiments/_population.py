@@ -115,8 +115,8 @@ def draw_models(
     keys = iter(jax.random.split(key, 9))
     dtype, nb, nv = nominal.dtype, nominal.nb, nominal.nv
     density = population.mass.draw(next(keys), (n, nb))
-    # An affine map of a body's points is a distribution of mass again: J -> A J A^T, which is positive (semi-)definite
-    # as J is. So thin rods, which have no log-Cholesky coordinates, can be changed as well.
+    # An affine map of a body's points gives another distribution of mass: J -> A J A^T is positive (semi-)definite if J
+    # is. This also works for thin rods, which have no log-Cholesky coordinates.
     E = population.deformation * jax.random.normal(next(keys), (n, nb, 3, 3))
     e = population.shift * jax.random.normal(next(keys), (n, nb, 3))
     affine = jnp.zeros((n, nb, 4, 4)).at[..., :3, :3].set(jnp.eye(3) + E).at[..., :3, 3].set(e).at[..., 3, 3].set(1.0)
@@ -124,7 +124,7 @@ def draw_models(
     damping = nominal.damping + effort * population.damping.draw(next(keys), (n, nv))
     friction = nominal.friction + effort * population.friction.draw(next(keys), (n, nv))
     payload = population.payload.draw(next(keys), (n,)) * bool(population.payload_frame)
-    # Uniform on the cap of the sphere around the nominal direction.
+    # The direction is uniform on the cap of the sphere around the nominal direction.
     cosine = jax.random.uniform(next(keys), (n,), minval=math.cos(population.gravity_tilt), maxval=1.0)
     around = jax.random.uniform(next(keys), (n,), maxval=2 * math.pi)
     sine = jnp.sqrt(1 - cosine**2)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import statistics
 import sys
 import tempfile
@@ -29,13 +30,13 @@ from experiments._benchmark_pool import ROOT, Worker, WorkerGoneError
 from experiments._benchmark_report import conditions, draw, print_verdicts, write_report
 from experiments._benchmark_verdicts import BASELINE, JAX_PEERS, OURS, QUANTITIES, Key, judge, needed
 from experiments._main import CONFIGS, experiment
-from jaxdyn.programs import results_folder
+from jaxdyn.programs import ProgramConfig
 
 DEFAULT_CONFIG = CONFIGS / "benchmark.toml"
 NATIVE_PEERS = ("pinocchio", "pinocchio_parallel", "mujoco")
 PEERS = (OURS, *NATIVE_PEERS, *JAX_PEERS)
 OPERATIONS = {
-    # True where other libraries are measured, too.
+    # The value is True if other libraries are measured, too.
     "aba": True,
     "rnea": True,
     "crba": True,
@@ -53,11 +54,9 @@ OPERATIONS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(ProgramConfig):
     """Keys of the configuration file. Lists are names or numbers between commas; `all` stands for every one."""
 
-    name: str
-    """The folder below `results` that is written."""
     scope: Literal["claims", "all"] = "claims"
     """`claims`: the measurements that the table of claims (or a comparison by `against`) needs, from the lists below;
     `all`: every combination of the lists."""
@@ -90,8 +89,6 @@ class Config:
     """Whether to add the missing measurements to measurements.jsonl; otherwise the file is replaced."""
     quick: bool = False
     """Whether to measure the claims for the first robot only, in short rounds, without JaxSim and MJX."""
-    results: str = "results"
-    """Directory of the results."""
     plot: bool = True
     """Whether to draw the plots."""
 
@@ -104,9 +101,9 @@ def run(config: Config) -> list[dict]:
         config = dataclasses.replace(config, scope="claims", robots=robot, peers=peers, rounds=3, budget=0.05)
     if config.against:
         config = dataclasses.replace(config, name=f"{config.name}_against", against=str(checkout(config.against)))
-    keys = planned(config)
+    keys = plan(config)
     core = processor_core(config.core)
-    folder = results_folder(config)
+    folder = config.make_folder()
     path = folder / "measurements.jsonl"
     records = read_records(path) if config.resume and path.exists() else []
     earlier = {key_of(r) for r in records if r["kind"] == "measurement"}
@@ -139,7 +136,7 @@ def run(config: Config) -> list[dict]:
     return [r for r in records if r["kind"] == "measurement"]
 
 
-def planned(config: Config) -> list[Key]:
+def plan(config: Config) -> list[Key]:
     """Return the measurements in order: robot by robot, operation by operation, batch by batch."""
     robots = robots_in(config.robots)
     operations = names_in(config.operations, OPERATIONS, "operations")
@@ -214,8 +211,8 @@ class Crew:
 
     def __init__(self, robot: str, core: int, folder: Path, baseline: Path):
         self.robot, self.core, self.folder, self.baseline = robot, core, folder, baseline
-        self.tree = folder / f"{robot}.json"
-        models.save(models.load_tree(robot), self.tree)
+        self.tree = folder / f"{robot}.pickle"
+        self.tree.write_bytes(pickle.dumps(models.load_tree(robot)))
         self._workers: dict[tuple[str, str], Worker] = {}
 
     def worker(self, key: Key) -> Worker:
@@ -264,7 +261,7 @@ def measure(config: Config, crew: Crew, keys: Sequence[Key], records: Sequence[d
     for turn in range(config.rounds):
         for key in keys:
             answer = answers[key]
-            # One long run is a measurement by itself.
+            # A single long run is enough for a measurement.
             rounds = config.rounds if answer.get("first_run_s", 0.0) < 4 * config.budget else 2
             if answer["status"] != "ok" or turn >= rounds or (turn and times[key][0] * _runs(key, config) > 5e6):
                 continue
@@ -342,7 +339,7 @@ def error_of(crew: Crew, key: Key) -> dict:
     return {"error": max(worst), "error_median": max(medians), "error_against": f"{reference.peer} float64"}
 
 
-# Every library is timed in a process of its own, which sets its precision.
+# Every library is timed in a separate process, which sets its precision.
 main = experiment("benchmark", Config, run, DEFAULT_CONFIG, __doc__, x64=False, mistakes=(models.RobotError,))
 
 if __name__ == "__main__":

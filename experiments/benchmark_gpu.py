@@ -25,7 +25,7 @@ from experiments._benchmark_options import names_in, numbers_in, robots_in
 from experiments._benchmark_report import conditions, number, table
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError
-from jaxdyn.programs import results_folder, time_compilation, wall_time
+from jaxdyn.programs import ProgramConfig, time_compilation, wall_time
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_gpu.toml"
 OPERATIONS = ("aba", "rnea", "crba", "aba_derivatives", "rnea_derivatives", "gradient", "parameter_gradient")
@@ -36,11 +36,9 @@ _HEADER = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(ProgramConfig):
     """Keys of the configuration file. Lists are names or numbers between commas."""
 
-    name: str
-    """The folder below `results` that is written."""
     peak: float
     """Rate of single-precision operations of the device, 1e12/s."""
     bandwidth: float
@@ -57,8 +55,6 @@ class Config:
     """Time after which no further measurement begins, s; 0 for no limit."""
     device: Literal["gpu", "cpu"] = "gpu"
     """`cpu` runs the script without a GPU; its figures have no meaning."""
-    results: str = "results"
-    """Directory of the results."""
 
 
 def run(config: Config) -> list[dict]:
@@ -66,7 +62,7 @@ def run(config: Config) -> list[dict]:
     device = find_device(config.device)
     robots, batches = robots_in(config.robots), numbers_in(config.batches, "batches")
     operations = names_in(config.operations, OPERATIONS, "operations")
-    folder = results_folder(config)
+    folder = config.make_folder()
     kind = f"{device.device_kind} ({device.platform})"
     where = {"kind": "conditions", "device": kind, "config": dataclasses.asdict(config), **conditions(-1)}
     print(f"{kind}; peak {config.peak:g} TFLOP/s, bandwidth {config.bandwidth:g} GB/s, as given")

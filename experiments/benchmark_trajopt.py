@@ -29,15 +29,7 @@ from experiments._benchmark_models import RobotError, model_of
 from experiments._benchmark_options import processor_core
 from experiments._benchmark_report import conditions, table
 from experiments._main import CONFIGS, experiment
-from jaxdyn import DataError, Model, frame_pose, load_urdf, to_urdf
-from jaxdyn.programs import (
-    alone_in,
-    data_path,
-    require_positive_keys,
-    results_folder,
-    time_compilation,
-    write_json,
-)
+from jaxdyn import DataError, Model, frame_pose, load_urdf, programs, to_urdf
 from jaxdyn.spatial import SE3
 from jaxdyn.trajopt import (
     ControlResidual,
@@ -55,17 +47,15 @@ _POSE, _STATE, _CONTROL, _END = 1.0, 0.1, 0.1, 1e3
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(programs.ProgramConfig):
     """Keys of the configuration file."""
 
-    name: str
-    """The folder below `results` that is written."""
     robot: str = "panda"
     """panda (of example-robot-data, its fingers fixed), or the path of a URDF file with a fixed base."""
     frame: str = "panda_link8"
     """The frame that reaches the goal."""
     goal: tuple[float, float, float] = (0.4, 0.2, 0.4)
-    """Position of the goal, m. Its rotation is that of the frame in the middle between the joints' limits."""
+    """Position of the goal, m. The frame has the goal's rotation in the middle between the joints' limits."""
     horizon: int = 100
     dt: float = 0.01
     """Time step, s."""
@@ -81,13 +71,11 @@ class Config:
     core: int = -1
     """Processor core of all measurements; -1 for the last one that this process may use."""
     seed: int = 0
-    results: str = "results"
-    """Directory of the results."""
 
 
 def run(config: Config) -> dict[str, Any]:
     """Measure, print, and write `<results>/<name>/summary.json`; returns its content."""
-    require_positive_keys(config, "horizon", "dt", "batch", "iterations", "rounds")
+    programs.require_positive_keys(config, "horizon", "dt", "batch", "iterations", "rounds")
     core, allowed = processor_core(config.core), os.sched_getaffinity(0)
     model = robot(config)
     starts = np.zeros((config.batch, 2 * model.nv))
@@ -99,16 +87,16 @@ def run(config: Config) -> dict[str, Any]:
         out = measure(config, model, starts, core)
     finally:
         os.sched_setaffinity(0, allowed)
-    folder = results_folder(config)
-    with alone_in(folder):
-        write_json(folder / "summary.json", out)
+    folder = config.make_folder()
+    with programs.alone_in(folder):
+        programs.write_json(folder / "summary.json", out)
     print(f"wrote {folder / 'summary.json'}")
     return out
 
 
 def robot(config: Config) -> Model:
     """Load the robot. **Raises** `DataError` for a robot whose states are not plain vectors."""
-    model = model_of("panda") if config.robot == "panda" else load_urdf(data_path(config.robot))
+    model = model_of("panda") if config.robot == "panda" else load_urdf(programs.data_path(config.robot))
     if model.nq != model.nv:
         raise DataError(f"{config.robot} has nq = {model.nq} and nv = {model.nv}; an arm with a fixed base is needed")
     # Crocoddyl's free forward dynamics have no friction.
@@ -162,7 +150,9 @@ class Ours:
             len(starts): (problem, jnp.asarray(starts, dtype)),
         }
         self.compiled = {
-            n: time_compilation(solve if x0.ndim == 1 else jax.vmap(solve, (None, 0)), (p, x0), time.process_time)
+            n: programs.time_compilation(
+                solve if x0.ndim == 1 else jax.vmap(solve, (None, 0)), (p, x0), time.process_time
+            )
             for n, (p, x0) in self.arguments.items()
         }
         self.seconds = {n: {"trace_and_lower_s": x.trace_s, "compile_s": x.compile_s} for n, x in self.compiled.items()}

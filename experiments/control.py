@@ -24,37 +24,15 @@ from experiments._control_tasks import CONTROL_TASKS, ControlTask
 from experiments._main import CONFIGS, experiment
 from experiments._payload import identify_payload, with_cube
 from experiments._plants import drive, plant_of, wrong_masses
-from jaxdyn import DataError, Model
-from jaxdyn.programs import (
-    animate,
-    draw_trajectory,
-    pyplot,
-    require_positive_keys,
-    results_folder,
-    save_figure,
-    write_durably,
-    write_json,
-    write_npz,
-)
-from jaxdyn.trajopt import (
-    MPC,
-    ClosedLoop,
-    DDPOptions,
-    ModelDynamics,
-    MPPIOptions,
-    PredictiveSamplingOptions,
-    closed_loop,
-)
+from jaxdyn import DataError, Model, programs, trajopt
 
 DEFAULT_CONFIG = CONFIGS / "control_cartpole.toml"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(programs.ProgramConfig):
     """Keys of the configuration file."""
 
-    name: str
-    """The folder below `results` that is written."""
     task: Literal["cartpole", "arm", "follow"]
     duration: float
     """Duration of a closed loop, s."""
@@ -79,8 +57,6 @@ class Config:
     """Number of closed loops."""
     seed: int = 0
     """Seed of the first."""
-    results: str = "results"
-    """Directory of the results."""
     plot: bool = True
     """Whether to draw the plots of the first loop and of the latencies."""
     animation: bool = True
@@ -94,7 +70,7 @@ class Loops:
         """`believed`: the controller's model; `nominal`: the robot before its masses are changed."""
         task_of_model, _ = CONTROL_TASKS[config.task]
         self.task: ControlTask = task_of_model(believed, config.timestep, config.horizon)
-        mpc = MPC(
+        mpc = trajopt.MPC(
             self.task.problem,
             _solver(config),
             at_time=self.task.at_time,
@@ -110,7 +86,7 @@ class Loops:
             plant = drive(plant_of(config.engine, robot, config.timestep), self.task.actuation)
             controller = eqx.tree_at(lambda m: m.problem, mpc, problem)
             plan = controller.start(x0, us, key=jax.random.key(seed))
-            loop = closed_loop(controller, plant, x0, steps, plan=plan)
+            loop = trajopt.closed_loop(controller, plant, x0, steps, plan=plan)
             self.runs.append(loop)
             t = config.timestep * np.arange(steps + 1)
             self.errors.append(self.task.error(problem, loop.xs, t)[-last:])
@@ -139,7 +115,7 @@ class Loops:
 
 def run(config: Config) -> dict[str, Any]:
     """Run the loops, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
-    require_positive_keys(config, "duration", "timestep", "horizon", "iterations", "seeds")
+    programs.require_positive_keys(config, "duration", "timestep", "horizon", "iterations", "seeds")
     if config.payload and config.task == "cartpole":
         raise DataError("a payload is for the arm: take task arm or follow")
     nominal = CONTROL_TASKS[config.task][1]()
@@ -162,28 +138,28 @@ def run(config: Config) -> dict[str, Any]:
             f"  {s['iterations_mean']:.1f} iterations a step; latency p50 {1e3 * s['latency_p50']:.2f} ms, "
             f"p99 {1e3 * s['latency_p99']:.2f} ms; {s['compilations']} compilations after the first step"
         )
-    folder = results_folder(config)
-    write_json(folder / "summary.json", out)
+    folder = config.make_folder()
+    programs.write_json(folder / "summary.json", out)
     shown = every[min(1, len(every) - 1)]
-    first: ClosedLoop = shown.runs[0]
+    first: trajopt.ClosedLoop = shown.runs[0]
     arrays = {"t": config.timestep * np.arange(len(first.xs)), "xs": first.xs, "us": first.us}
-    write_durably(folder / "trajectory.npz", lambda path: write_npz(path, arrays))
+    programs.write_npz(folder / "trajectory.npz", arrays)
     print(f"wrote {folder / 'summary.json'}")
     dynamics = shown.task.problem.dynamics
-    assert isinstance(dynamics, ModelDynamics)
+    assert isinstance(dynamics, trajopt.ModelDynamics)
     model, figure, dt = dynamics.model, shown.task.figure, config.timestep
     if config.plot:
         title = f"{config.name}: the first of {config.seeds} loops, {shown.name}"
-        draw_trajectory(folder / "motion.png", title, model, figure, dt, first.xs, first.us)
+        programs.draw_trajectory(folder / "motion.png", title, model, figure, dt, first.xs, first.us)
         draw_loops(folder / "loops.png", config, every)
     if config.animation:
-        animate(folder / "motion.gif", model, figure, dt, first.xs)
+        programs.animate(folder / "motion.gif", model, figure, dt, first.xs)
     return out
 
 
 def draw_loops(path: Path, config: Config, every: Sequence[Loops]) -> None:
     """Draw the errors of all seeds in the last second, and the latencies of all steps."""
-    plt = pyplot()
+    plt = programs.pyplot()
     if plt is None:
         return
     fig, axes = plt.subplots(1, 2, figsize=(11, 4))
@@ -198,13 +174,13 @@ def draw_loops(path: Path, config: Config, every: Sequence[Loops]) -> None:
     axes[0].legend(fontsize=8)
     fig.suptitle(config.name)
     fig.tight_layout()
-    save_figure(path, fig)
+    programs.save_figure(path, fig)
 
 
 def _solver(config: Config):
     if config.solver == "ddp":
-        return DDPOptions(max_iterations=config.iterations)
-    options = MPPIOptions if config.solver == "mppi" else PredictiveSamplingOptions
+        return trajopt.DDPOptions(max_iterations=config.iterations)
+    options = trajopt.MPPIOptions if config.solver == "mppi" else trajopt.PredictiveSamplingOptions
     return options(samples=config.samples, max_iterations=config.iterations, knots=min(10, config.horizon))
 
 

@@ -2,7 +2,7 @@
 
     python -m experiments.draw_pictures [NAME ...] [--folder docs/images]
 
-Needs Chromium, and the extras `viz` and `test` (the robots' files are those of the package example-robot-data).
+Needs Chromium, and the extras `viz` and `test` (the robots' files are in the package example-robot-data).
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ import numpy as np
 from PIL import Image
 
 import jaxdyn
-from experiments._page import Page, page
+from experiments._page import page
 from jaxdyn import BodyInertia, Model, State, load_urdf, rnea, rollout
-from jaxdyn.viz import Viewer, plot_trajectory, save_png
-from jaxdyn.viz._images import settle
-from jaxdyn.viz._viewer import client_of
+from jaxdyn.viz import Viewer, client_of, plot_trajectory, save_png, settle
 
 PANDA, TALOS = "panda_description/urdf/panda.urdf", "talos_data/robots/talos_reduced.urdf"
 PANDA_Q = np.array([0.3, -0.4, 0.1, -1.9, 0.1, 1.6, 0.8, 0.03])
@@ -32,13 +30,13 @@ _CLOSE = """[...document.querySelectorAll('.mantine-Notification-closeButton')].
 
 
 def robot_file(name: str) -> Path:
-    """A file of the package example-robot-data."""
+    """Return the path of a file in the package example-robot-data."""
     folder = distribution("example-robot-data").locate_file("cmeel.prefix/share/example-robot-data/robots")
     return Path(str(folder)) / name
 
 
 def talos_standing(model: Model) -> np.ndarray:
-    """With bent knees and its arms a little away from the body."""
+    """Return a configuration with bent knees, and with the arms a little away from the body."""
     q = np.array(model.neutral())
     bent = {"leg_{}_3_joint": -0.45, "leg_{}_4_joint": 0.9, "leg_{}_5_joint": -0.45, "arm_{}_4_joint": -1.2}
     for joint, angle in bent.items():
@@ -51,66 +49,59 @@ def talos_standing(model: Model) -> np.ndarray:
 
 
 def arm() -> Model:
-    """The Panda with its fingers held where `PANDA_Q` has them; `PANDA_Q[:7]` is its configuration then."""
+    """Return the Panda with its fingers locked as in `PANDA_Q`; its configuration is then `PANDA_Q[:7]`."""
     return load_urdf(robot_file(PANDA)).with_locked_joints({"panda_finger_joint1": PANDA_Q[7]})
 
 
-def dropped(model: Model, mass: float, dt: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Times `[steps + 1]` and configurations of the arm with friction, which holds a mass (kg) in its hand that the
-    torques that should keep it still know nothing of."""
+def drop(model: Model, mass: float, dt: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return times `[steps + 1]` and configurations of the arm with friction and a mass (kg) in its hand, under torques
+    that would hold the arm without the mass."""
     loaded = model.with_joint_friction(damping=1.0)
     loaded = loaded.with_payload("panda_hand", BodyInertia.sphere(mass, 0.05, (0, 0, 0.1)))
-    q, still = jnp.asarray(PANDA_Q[:7], model.dtype), jnp.zeros(7, model.dtype)
-    tau = np.asarray(rnea(model, q, still, still))
-    found = rollout(loaded, State(q, still), np.tile(tau, (steps, 1)), dt, substeps=20)
-    return dt * np.arange(steps + 1), np.asarray(found.q)
+    q, zero = jnp.asarray(PANDA_Q[:7], model.dtype), jnp.zeros(7, model.dtype)
+    tau = np.asarray(rnea(model, q, zero, zero))
+    motion = rollout(loaded, State(q, zero), np.tile(tau, (steps, 1)), dt, substeps=20)
+    return dt * np.arange(steps + 1), np.asarray(motion.q)
 
 
-def shot(viewer: Viewer, width: int = 1280, height: int = 800, act=None) -> Image.Image:
-    """The page of a viewer, with its controls."""
-    with page(viewer.url, width, height) as shown:
-        ready(viewer, shown)
-        if act is not None:
-            act(shown)
+def screenshot(viewer: Viewer) -> Image.Image:
+    """Return the page of a viewer with its controls, but without the notice of a missing graphics card."""
+    with page(viewer.url, 1280, 800) as shown:
+        client = client_of(viewer, 120.0)
+        shown.until("document.querySelector('canvas') !== null")
+        settle(client)
+        shown.evaluate(_CLOSE)
+        shown.until("document.querySelector('.mantine-Notification-closeButton') === null")
+        settle(client)
         return Image.open(io.BytesIO(shown.screenshot())).convert("RGB")
 
 
-def ready(viewer: Viewer, shown: Page) -> None:
-    """Wait until all is drawn and nothing changes any more; without the word on the missing graphics card."""
-    client = client_of(viewer, 120.0)
-    shown.until("document.querySelector('canvas') !== null")
-    settle(client)
-    shown.evaluate(_CLOSE)
-    shown.until("document.querySelector('.mantine-Notification-closeButton') === null")
-    settle(client)
-
-
 def viewer_panda(path: Path) -> None:
-    """The page with meshes and sliders."""
+    """Draw the page with meshes and sliders."""
     with Viewer(robot_file(PANDA), q=PANDA_Q) as viewer:
-        shot(viewer).save(path)
+        screenshot(viewer).save(path)
 
 
 def viewer_quadruped(path: Path) -> None:
-    """The page of a model without a file."""
+    """Draw the page of a model without a file."""
     with Viewer(jaxdyn.samples.quadruped()) as viewer:
-        shot(viewer).save(path)
+        screenshot(viewer).save(path)
 
 
 def viewer_compare(path: Path) -> None:
-    """The page while it plays two motions."""
+    """Draw the page while it plays two motions."""
     model = arm()
-    t, q = dropped(model, 3.0, 0.01, 60)
+    t, q = drop(model, 3.0, 0.01, 60)
     with Viewer(model, visuals=robot_file(PANDA)) as viewer:
         viewer.play(t, np.tile(PANDA_Q[:7], (len(t), 1)), compare=q)
         viewer.pause(0.45)
-        shot(viewer).save(path)
+        screenshot(viewer).save(path)
 
 
 def trajectory(path: Path) -> None:
-    """The same motion over time."""
+    """Plot the same motion over time."""
     model = arm()
-    t, q = dropped(model, 3.0, 0.01, 60)
+    t, q = drop(model, 3.0, 0.01, 60)
     held = np.tile(PANDA_Q[:7], (len(t), 1))
     joints = ["panda_joint2", "panda_joint4", "panda_joint6"]
     figure = plot_trajectory(model, t, held, compare={"with 3 kg more": (q,)}, joints=joints)
@@ -118,12 +109,12 @@ def trajectory(path: Path) -> None:
 
 
 def readme(path: Path) -> None:
-    """Side by side: a robot with its meshes, its inertias, and two motions."""
+    """Draw a robot with its meshes, its inertias, and two motions, side by side."""
     size = 720
     talos = load_urdf(robot_file(TALOS))
     standing = talos_standing(talos)
     panda = arm()
-    fallen = dropped(panda, 3.0, 0.01, 60)[1][45]
+    fallen = drop(panda, 3.0, 0.01, 60)[1][45]
     with tempfile.TemporaryDirectory() as folder:
         parts = [Path(folder) / f"{k}.png" for k in range(3)]
         common = {"renderer": "browser", "width": size, "height": size}
@@ -141,15 +132,16 @@ PICTURES = {x.__name__: x for x in (readme, viewer_panda, viewer_quadruped, view
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which, of {', '.join(PICTURES)}; default: all")
+    choices = f"the pictures to draw, of {', '.join(PICTURES)}; all by default"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=choices)
     parser.add_argument("--folder", type=Path, default=Path("docs/images"))
-    given = parser.parse_args(arguments)
-    unknown = set(given.names) - set(PICTURES)
+    options = parser.parse_args(arguments)
+    unknown = set(options.names) - set(PICTURES)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    given.folder.mkdir(parents=True, exist_ok=True)
-    for name in given.names or PICTURES:
-        path = given.folder / f"{name}.png"
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for name in options.names or PICTURES:
+        path = options.folder / f"{name}.png"
         PICTURES[name](path)
         print(f"wrote {path}")
     return 0

@@ -22,23 +22,7 @@ from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
 from experiments._population import Controls, Population, draw_models, draw_motion, effort_limits
-from jaxdyn import DataError, Model, rollout
-from jaxdyn.programs import (
-    alone_in,
-    arrays_by_path,
-    begin,
-    digest,
-    digest_of_arrays,
-    load_robot,
-    pyplot,
-    require_positive_keys,
-    require_seed,
-    results_folder,
-    save_figure,
-    write_durably,
-    write_json,
-    write_npz,
-)
+from jaxdyn import DataError, Model, programs, rollout
 
 DEFAULT_CONFIG = CONFIGS / "generate_dataset.toml"
 FORMAT = 1
@@ -59,11 +43,9 @@ SHARD = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(programs.ProgramConfig):
     """Keys of the configuration file."""
 
-    name: str
-    """The folder below `results` that is written."""
     robot: str
     """A sample robot (acrobot, arm, cartpole, double_pendulum, pendulum), or a URDF file, absolute or below
     $JAXDYN_DATA."""
@@ -83,8 +65,6 @@ class Config:
     precision: Literal["float32", "float64"] = "float64"
     """Precision of the simulation and of the files."""
     seed: int = 0
-    results: str = "results"
-    """Directory of the results."""
     plot: bool = True
     """Whether to draw roll-outs.png."""
 
@@ -92,14 +72,14 @@ class Config:
 def run(config: Config) -> Path:
     """Write the missing shards of the data set; returns its folder."""
     steps = check(config)
-    model = load_robot(config.robot).astype(config.precision)
+    model = programs.load_robot(config.robot).astype(config.precision)
     effort = effort_limits(model, config.controls)
     if config.controls.kind == "servo" and model.nq != model.nv:
         raise DataError(f"controls.kind is 'servo', but {config.robot} has ball or free joints; use 'sines' or 'noise'")
     if config.population.payload_frame:
         model.topology.frame(config.population.payload_frame)
-    folder = results_folder(config)
-    with alone_in(folder):
+    folder = config.make_folder()
+    with programs.alone_in(folder):
         manifest = begin_manifest(folder, config, model)
         whole = whole_shards(folder, manifest)
         missing = [i for i in range(config.shards) if shard_name(i) not in whole]
@@ -115,8 +95,8 @@ def run(config: Config) -> Path:
 
 def check(config: Config) -> int:
     """Return the number of steps. **Raises** `DataError` for settings without a meaning."""
-    require_positive_keys(config, "shards", "rollouts", "duration", "rate", "substeps")
-    require_seed(config.seed)
+    programs.require_positive_keys(config, "shards", "rollouts", "duration", "rate", "substeps")
+    programs.require_seed(config.seed)
     steps = round(config.duration * config.rate)
     if steps < 1:
         raise DataError(f"duration {config.duration:g} s is shorter than a sample at {config.rate:g} Hz")
@@ -133,10 +113,10 @@ def begin_manifest(folder: Path, config: Config, model: Model) -> dict[str, Any]
         "jax": jax.__version__,
         "numpy": np.__version__,
         "platform": jax.default_backend(),
-        "robot": digest_of_arrays(arrays_by_path(model)),
+        "robot": programs.digest_of_arrays(programs.arrays_by_path(model)),
     }
     manifest = {"format": FORMAT, "config": content, "made_with": made_with}
-    shards = begin(folder / "manifest.json", manifest, "its shards would not fit together").get("shards", {})
+    shards = programs.begin(folder / "manifest.json", manifest, "its shards would not fit together").get("shards", {})
     return {**manifest, "arrays": SHARD, "shards": shards}
 
 
@@ -147,7 +127,7 @@ def whole_shards(folder: Path, manifest: dict[str, Any]) -> set[str]:
         path = folder / name
         if not path.exists():
             print(f"{name} is missing and is made again")
-        elif digest(path) != expected:
+        elif programs.digest(path) != expected:
             print(f"{name} is damaged and is made again")
         else:
             whole.add(name)
@@ -204,10 +184,10 @@ def write_shards(
             arrays |= {"seed": np.int64(config.seed), "shard": np.int64(i)}
             assert set(arrays) == set(SHARD)
             path = folder / shard_name(i)
-            write_durably(path, lambda temporary, arrays=arrays: write_npz(temporary, arrays))
+            programs.write_npz(path, arrays)
             # The manifest is written after the shard: a shard that is not listed is made again.
-            manifest["shards"] = dict(sorted((manifest["shards"] | {path.name: digest(path)}).items()))
-            write_json(folder / "manifest.json", manifest)
+            manifest["shards"] = dict(sorted((manifest["shards"] | {path.name: programs.digest(path)}).items()))
+            programs.write_json(folder / "manifest.json", manifest)
             bar.set_postfix(fastest=f"{np.abs(arrays['v']).max():.3g}")
 
 
@@ -218,14 +198,14 @@ def shard_name(i: int) -> str:
 
 def draw(folder: Path, config: Config, model: Model) -> None:
     """Draw some roll-outs of the first shard."""
-    plt = pyplot()
+    plt = programs.pyplot()
     if plt is None:
         return
     with np.load(folder / shard_name(0)) as file:
         t, q, v, tau, mass = file["t"], file["q"], file["v"], file["tau"], file["inertial_parameters"][..., 0].sum(-1)
     shown = range(min(4, config.rollouts))
     fig, axes = plt.subplots(model.nv, 3, figsize=(13, 1.6 * model.nv + 0.8), sharex=True, squeeze=False)
-    # The last coordinates: those of a free base, position and quaternion, are more than its velocities.
+    # A free base has more coordinates (position and quaternion) than velocities; only the last coordinates are drawn.
     for row, q_row, v_row in zip(axes, range(model.nq - model.nv, model.nq), range(model.nv), strict=True):
         for i in shown:
             label = f"roll-out {i}, {mass[i]:.2f} kg"
@@ -239,7 +219,7 @@ def draw(folder: Path, config: Config, model: Model) -> None:
         axis.set_xlabel("time, s")
     axes[0, 0].legend(fontsize=7, ncol=4, loc="lower left", bbox_to_anchor=(0.0, 1.0), frameon=False)
     fig.tight_layout()
-    save_figure(folder / "roll-outs.png", fig)
+    programs.save_figure(folder / "roll-outs.png", fig)
 
 
 main = experiment("generate_dataset", Config, run, DEFAULT_CONFIG, __doc__)

@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -30,38 +29,11 @@ from scipy.optimize import least_squares
 from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
-from jaxdyn import DataError, Joint, Model, ModelBuilder
-from jaxdyn.programs import (
-    alone_in,
-    begin,
-    data_path,
-    pyplot,
-    read_npz,
-    require_positive_keys,
-    results_folder,
-    save_figure,
-    write_durably,
-    write_json,
-    write_npz,
-)
-from jaxdyn.sysid import (
-    LogCholesky,
-    Parametrization,
-    Positive,
-    Recording,
-    RolloutErrors,
-    RolloutFit,
-    RolloutFitOptions,
-    ShootingState,
-    fit_rollouts,
-    load_npz,
-    rollout_errors,
-    write_rollout_report,
-)
+from jaxdyn import DataError, Joint, Model, ModelBuilder, programs, sysid
 
 DEFAULT_CONFIG = CONFIGS / "identify_double_pendulum.toml"
 INTEGRATOR: Any = "semi_implicit_euler"
-"""With `SUBSTEPS`, its error is far below the noise."""
+"""The integrator. With `SUBSTEPS` its error is far below the noise."""
 SUBSTEPS = 2
 
 # Published for design C.1, model 1.0 (repository dfki-ric-underactuated-lab/double_pendulum): masses (kg), the length
@@ -77,11 +49,9 @@ FRICTION = (0.16, 0.12)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(programs.ProgramConfig):
     """Keys of the configuration file."""
 
-    name: str
-    """The folder below `results` that is written."""
     recordings: str
     """A folder with NumPy archives run_*.npz of t, q, v and torques, absolute or below $JAXDYN_DATA."""
     held_out: str
@@ -115,13 +85,11 @@ class Config:
     horizon: float
     """Duration of the test's roll-outs, s; the error is also reported at half of it."""
     start_every: float
-    """Time from the start of a roll-out to that of the next, s."""
+    """Time from the start of a roll-out to the next start, s."""
     max_iterations: int
     """Largest number of steps of each fit."""
     tolerance: float
     """Relative decrease of the cost below which a fit ends, as expected of a step."""
-    results: str = "results"
-    """Directory of the results."""
     plot: bool = True
     """Whether to draw roll-outs.png."""
     report: bool = True
@@ -139,11 +107,11 @@ def run(config: Config) -> dict[str, Any]:
         raise DataError(f"held_out is {config.held_out!r}; known: each, {', '.join(runs)}")
     if len(runs) < 2:
         raise DataError(f"{config.recordings} has one run only, and one is held out: give two at least")
-    folder = results_folder(config)
-    with alone_in(folder):
+    folder = config.make_folder()
+    with programs.alone_in(folder):
         begin_fits(folder, config)
         out: dict[str, Any] = {"config": dataclasses.asdict(config), "runs": {}}
-        tested: dict[str, dict[str, RolloutErrors]] = {}
+        tested: dict[str, dict[str, sysid.RolloutErrors]] = {}
         for name in held_out:
             fit, seconds = fit_others(folder, config, runs, name)
             out["runs"][name], tested[name] = test(config, fit, seconds, runs[name])
@@ -161,7 +129,7 @@ def run(config: Config) -> dict[str, Any]:
             out["all_runs"] = {"median_rmse": pooled}
             shown = ", ".join(f"{key} {' / '.join(f'{x:.4f}' for x in pooled[key])}" for key in pooled)
             print(f"all runs, each held out in turn, median RMSE in rad: {shown}")
-        write_json(folder / "summary.json", out)
+        programs.write_json(folder / "summary.json", out)
         print(f"wrote {folder / 'summary.json'}")
         if config.plot:
             draw(folder / "roll-outs.png", config, held_out[0], runs[held_out[0]], tested[held_out[0]])
@@ -170,7 +138,7 @@ def run(config: Config) -> dict[str, Any]:
 
 def check(config: Config) -> None:
     """Raise `DataError` for settings without a meaning."""
-    require_positive_keys(config, "rate", "segment", "horizon", "start_every", "max_iterations", "tolerance")
+    programs.require_positive_keys(config, "rate", "segment", "horizon", "start_every", "max_iterations", "tolerance")
     if not 0 <= config.wrong < 1:
         raise DataError(f"wrong is {config.wrong:g}, but it must be in 0 ... 1")
     if config.zero_deviation < 0 or (config.zero_deviation and config.calibrate <= 0.5 * config.horizon):
@@ -181,8 +149,8 @@ def check(config: Config) -> None:
 
 
 def test(
-    config: Config, fit: RolloutFit, seconds: float, recording: Recording
-) -> tuple[dict[str, Any], dict[str, RolloutErrors]]:
+    config: Config, fit: sysid.RolloutFit, seconds: float, recording: sysid.Recording
+) -> tuple[dict[str, Any], dict[str, sysid.RolloutErrors]]:
     """Return the entry of a held-out run in `summary.json`, and the errors of roll-outs of each robot."""
     robots = {"published": robot(config, 0.0), "start": fit.before, "identified": fit.robot}
     zeros = {key: zeros_of(config, value, recording) for key, value in robots.items()}
@@ -203,13 +171,13 @@ def test(
     return entry, tested
 
 
-def load_runs(config: Config) -> dict[str, Recording]:
+def load_runs(config: Config) -> dict[str, sysid.Recording]:
     """Return the runs of the folder, resampled, by name."""
-    folder = data_path(config.recordings)
+    folder = programs.data_path(config.recordings)
     files = sorted(folder.glob("run_*.npz"))
     if not files:
         raise DataError(f"{folder}: no files run_*.npz")
-    return {x.stem: load_npz(x, tau=config.torque).resampled(config.rate, "linear") for x in files}
+    return {x.stem: sysid.load_npz(x, tau=config.torque).resampled(config.rate, "linear") for x in files}
 
 
 def robot(config: Config, wrong: float) -> Model:
@@ -219,7 +187,7 @@ def robot(config: Config, wrong: float) -> Model:
     builder, parent = ModelBuilder(), "world"
     for i, (name, factor) in enumerate((("upper", up), ("lower", down))):
         m, c, I = MASS[i], CENTER[i], INERTIA[i]
-        # Only the moment about the axis is published, and only that matters; about the link a tenth of it is assumed.
+        # Only the moment about the axis is published, and only it matters. The moment about the link is a tenth of it.
         across = max(0.1 * (I - m * c * c), 1e-4)
         inertia = factor * np.array([m, 0, 0, -m * c, I, 0, I, 0, 0, across])
         joint = Joint(
@@ -235,18 +203,22 @@ def robot(config: Config, wrong: float) -> Model:
     return builder.build()
 
 
-def parametrization(config: Config) -> Parametrization:
+def parametrization(config: Config) -> sysid.Parametrization:
     """The free parameters: inertias of both links, viscous and Coulomb friction of both joints."""
-    return Parametrization(robot(config, config.wrong), LogCholesky(), Positive("damping"), Positive("friction"))
+    return sysid.Parametrization(
+        robot(config, config.wrong), sysid.LogCholesky(), sysid.Positive("damping"), sysid.Positive("friction")
+    )
 
 
-def fit_others(folder: Path, config: Config, runs: dict[str, Recording], held_out: str) -> tuple[RolloutFit, float]:
+def fit_others(
+    folder: Path, config: Config, runs: dict[str, sysid.Recording], held_out: str
+) -> tuple[sysid.RolloutFit, float]:
     """Fit all runs but one. Returns the fit and the time of all its parts, compilation included, s."""
     path = folder / f"state-{held_out}.npz"
     used = [recording for name, recording in runs.items() if name != held_out]
     p = parametrization(config)
 
-    options = RolloutFitOptions(
+    options = sysid.RolloutFitOptions(
         matching=config.matching,
         prior_weight=config.prior_weight,
         loss=config.loss,
@@ -270,9 +242,9 @@ def fit_others(folder: Path, config: Config, runs: dict[str, Recording], held_ou
             bar.update()
             bar.set_postfix(cost=f"{step.cost:.6g}", expected_decrease=f"{step.expected_decrease:.1e}")
             content = {**step.state.arrays(), "seconds": np.float64(before + time.perf_counter() - began)}
-            write_durably(path, lambda temporary: write_npz(temporary, content))
+            programs.write_npz(path, content)
 
-        out = fit_rollouts(
+        out = sysid.fit_rollouts(
             p,
             used,
             segment=config.segment,
@@ -285,36 +257,33 @@ def fit_others(folder: Path, config: Config, runs: dict[str, Recording], held_ou
     return out, before + time.perf_counter() - began
 
 
-def load_state(path: Path) -> tuple[ShootingState, float]:
+def load_state(path: Path) -> tuple[sysid.ShootingState, float]:
     """Load the state of an unfinished fit and its time, s. **Raises** `DataError` for a file that is not one."""
-    try:
-        content = read_npz(path)
-        return ShootingState.from_arrays(content), float(content["seconds"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: not the state of a fit ({error}); delete it to start again") from None
+    return programs.read_npz(path, lambda x: (sysid.ShootingState.from_arrays(x), float(x["seconds"])))
 
 
 def begin_fits(folder: Path, config: Config) -> None:
     """Write the manifest. **Raises** `DataError` if other fits were begun in the folder."""
-    other = {"name", "results", "plot", "report", "bootstrap", "held_out", "horizon", "start_every"}
-    other |= {"max_iterations", "calibrate"}
-    manifest = {"config": {k: v for k, v in dataclasses.asdict(config).items() if k not in other}}
-    begin(folder / "manifest.json", manifest, "a fit that continues would be a mixture of both")
+    # These keys do not change the steps of a fit.
+    free = {"name", "results", "plot", "report", "bootstrap", "held_out", "horizon", "start_every"}
+    free |= {"max_iterations", "calibrate"}
+    manifest = {"config": {k: v for k, v in dataclasses.asdict(config).items() if k not in free}}
+    programs.begin(folder / "manifest.json", manifest, "a fit that continues would be a mixture of both")
 
 
-def errors(config: Config, robot: Model, recording: Recording) -> RolloutErrors:
+def errors(config: Config, robot: Model, recording: sysid.Recording) -> sysid.RolloutErrors:
     """Roll out from the measured states of a recording."""
-    return rollout_errors(
+    return sysid.rollout_errors(
         robot, recording, config.horizon, every=config.start_every, integrator=INTEGRATOR, substeps=SUBSTEPS
     )
 
 
-def with_zeros(recording: Recording, zeros: np.ndarray) -> Recording:
+def with_zeros(recording: sysid.Recording, zeros: np.ndarray) -> sysid.Recording:
     """Return the recording corrected by the zeros of the encoders, `[nv]`."""
     return dataclasses.replace(recording, q=recording.q - zeros)
 
 
-def zeros_of(config: Config, robot: Model, recording: Recording) -> np.ndarray:
+def zeros_of(config: Config, robot: Model, recording: sysid.Recording) -> np.ndarray:
     """Estimate the readings of the encoders at angle zero, `[nv]`: with them, roll-outs of this robot from measured
     states differ least from the first `calibrate` s of the recording."""
     if not config.zero_deviation:
@@ -323,7 +292,7 @@ def zeros_of(config: Config, robot: Model, recording: Recording) -> np.ndarray:
     horizon = horizons(config)[0]
 
     def misfit(zeros: np.ndarray) -> np.ndarray:
-        e = rollout_errors(
+        e = sysid.rollout_errors(
             robot, with_zeros(first, zeros), horizon, every=0.1 * horizon, integrator=INTEGRATOR, substeps=SUBSTEPS
         )
         return np.append(e.position[:, 1:] / config.position_noise, zeros / config.zero_deviation)
@@ -337,7 +306,7 @@ def horizons(config: Config) -> tuple[float, float]:
     return 0.5 * config.horizon, config.horizon
 
 
-def medians(config: Config, errors: RolloutErrors) -> list[float]:
+def medians(config: Config, errors: sysid.RolloutErrors) -> list[float]:
     """Return the median error of the roll-outs at each of the horizons, rad."""
     return [float(np.median(errors.rmse(h))) for h in horizons(config)]
 
@@ -356,7 +325,7 @@ def combinations() -> dict[str, Callable[[Any], Any]]:
     }
 
 
-def intervals(fit: RolloutFit) -> dict[str, Any]:
+def intervals(fit: sysid.RolloutFit) -> dict[str, Any]:
     """Return the identified combinations with 95 % intervals."""
     return {
         name: dict(zip(("value", "lower", "upper"), (x.tolist() for x in fit.interval(f, clustered=True)), strict=True))
@@ -364,13 +333,15 @@ def intervals(fit: RolloutFit) -> dict[str, Any]:
     }
 
 
-def write_page(path: Path, config: Config, fit: RolloutFit, data: str, tested: dict[str, RolloutErrors]) -> None:
+def write_page(
+    path: Path, config: Config, fit: sysid.RolloutFit, data: str, tested: dict[str, sysid.RolloutErrors]
+) -> None:
     """Write the report of a fit."""
     draws = fit.bootstrap(draws=config.bootstrap) if config.bootstrap else None
     title = f"Double pendulum: {data}"
-    write_durably(
+    programs.write_durably(
         path,
-        lambda temporary: write_rollout_report(
+        lambda temporary: sysid.write_rollout_report(
             temporary, fit, {data: tested}, quantities=combinations(), bootstrap=draws, title=title
         ),
     )
@@ -397,9 +368,11 @@ def show(config: Config, name: str, out: dict[str, Any]) -> None:
         print(f"  {quantity:46}{shown}")
 
 
-def draw(path: Path, config: Config, name: str, recording: Recording, tested: dict[str, RolloutErrors]) -> None:
+def draw(
+    path: Path, config: Config, name: str, recording: sysid.Recording, tested: dict[str, sysid.RolloutErrors]
+) -> None:
     """Draw the roll-outs over the measured motion, and their errors over the horizon."""
-    plt = pyplot()
+    plt = programs.pyplot()
     if plt is None:
         return
     colors = {"published": "tab:blue", "start": "tab:orange", "identified": "tab:red"}
@@ -407,7 +380,7 @@ def draw(path: Path, config: Config, name: str, recording: Recording, tested: di
     for joint, axis in enumerate(axes[:2]):
         axis.plot(recording.t, recording.q[:, joint], color="black", lw=1.2, label="measured")
         for key, e in tested.items():
-            # Roll-outs that do not overlap.
+            # These roll-outs do not overlap.
             step = max(1, round(config.horizon / config.start_every))
             for i in range(0, len(e.start), step):
                 t = e.start[i] + e.horizon
@@ -428,7 +401,7 @@ def draw(path: Path, config: Config, name: str, recording: Recording, tested: di
     axes[2].legend(fontsize=8)
     fig.suptitle(f"{name}, held out: roll-outs of {config.horizon:g} s from measured states")
     fig.tight_layout()
-    save_figure(path, fig, dpi=110)
+    programs.save_figure(path, fig, dpi=110)
 
 
 main = experiment("identify_double_pendulum", Config, run, DEFAULT_CONFIG, __doc__)

@@ -22,18 +22,16 @@ from tqdm import tqdm
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, Model, State, rollout
 from jaxdyn._errors import require_choice
-from jaxdyn.programs import SAMPLES, load_robot, require_positive_keys, results_folder, write_json
+from jaxdyn.programs import SAMPLES, ProgramConfig, load_robot, require_positive_keys, write_json
 from jaxdyn.sysid import InertiaScale, Parametrization, Positive, RolloutFitOptions, fit_fleet
 
 DEFAULT_CONFIG = CONFIGS / "identify_fleet.toml"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(ProgramConfig):
     """Keys of the configuration file."""
 
-    name: str
-    """The folder below `results` that is written."""
     robot: str
     """A sample robot: acrobot, arm, cartpole, double_pendulum, pendulum."""
     robots: int
@@ -59,8 +57,6 @@ class Config:
     """Robots that are fitted at a time."""
     max_iterations: int = 30
     seed: int = 0
-    results: str = "results"
-    """Directory of the results."""
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -115,7 +111,7 @@ def run(config: Config) -> dict[str, Any]:
             "after, worst parameter": float(np.median(off, axis=0).max()),
         },
     }
-    folder = results_folder(config)
+    folder = config.make_folder()
     write_json(folder / "summary.json", summary)
     errors = summary["median_relative_error"]
     print(

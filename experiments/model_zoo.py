@@ -25,40 +25,23 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
-from experiments._main import CONFIGS, experiment
-from jaxdyn import DataError, JaxdynError
+from experiments._main import CONFIGS, experiment, version_of
+from jaxdyn import DataError, JaxdynError, programs
 from jaxdyn.io import is_mjcf, load_mjcf, load_urdf
-from jaxdyn.programs import (
-    allowed_errors,
-    dynamics,
-    gradient_is_finite,
-    largest_condition,
-    largest_errors,
-    mujoco_answers,
-    mujoco_model,
-    pinocchio_answers,
-    pinocchio_model,
-    random_states,
-    require_positive_keys,
-    results_folder,
-    write_json,
-)
 
 DEFAULT_CONFIG = CONFIGS / "model_zoo.toml"
 
 
 GRADIENTS = (
-    "The gradient of forward dynamics, by the state and by every array of the model, is finite wherever a model is",
-    "called equal.",
+    "For each model that counts as equal, the gradient of forward dynamics with respect to the state and every array",
+    "of the model is finite.",
 )
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(programs.ProgramConfig):
     """Keys of the configuration file."""
 
-    name: str
-    """The folder below `results` that is written."""
     urdf: str
     """Folders with URDF files, separated by commas: paths, or `distribution:path` of an installed distribution."""
     mjcf: str
@@ -76,8 +59,6 @@ class Config:
     processes: int = 1
     report: str = "docs/model-zoo.md"
     """The page that is written; none if empty or if `only` leaves files out."""
-    results: str = "results"
-    """Directory of the results."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,13 +93,9 @@ class Outcome:
         return max(self.errors.values())
 
 
-def any_different(outcomes: list[Outcome]) -> int:
-    return int(any(outcome.verdict == "DIFFERENT" for outcome in outcomes))
-
-
 def run(config: Config) -> list[Outcome]:
     """Compare, print, and write the page and `<results>/<name>/outcomes.json`."""
-    require_positive_keys(config, "processes", "states")
+    programs.require_positive_keys(config, "processes", "states")
     cases, missing = all_cases(config)
     for package in missing:
         print(f"{package} is not installed: its files are left out")
@@ -127,8 +104,8 @@ def run(config: Config) -> list[Outcome]:
     outcomes = list(tqdm(results_of(cases, config), total=len(cases), desc="models", mininterval=1.0))
     lines = page(outcomes, config, missing)
     print("\n".join(lines))
-    folder = results_folder(config)
-    write_json(folder / "outcomes.json", [dataclasses.asdict(outcome) for outcome in outcomes])
+    folder = config.make_folder()
+    programs.write_json(folder / "outcomes.json", [dataclasses.asdict(outcome) for outcome in outcomes])
     print(f"wrote {folder / 'outcomes.json'}")
     if config.report and not config.only:
         Path(config.report).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -219,20 +196,20 @@ def compare_case(case: Case, count: int, seed: int, tolerance: float, gradients:
         return Outcome(case, "refused", without_folder(str(error), case))
     seconds = time.process_time() - began
     facts: dict[str, Any] = {"nv": model.nv, "followers": len(model.topology.mimics), "load_seconds": seconds}
-    states = random_states(model, count, seed)
+    states = programs.random_states(model, count, seed)
     try:
         if case.kind == "urdf":
-            expected = pinocchio_answers(model, pinocchio_model(path, case.free_base), path, states)
+            expected = programs.pinocchio_answers(model, programs.pinocchio_model(path, case.free_base), path, states)
         else:
-            expected = mujoco_answers(model, mujoco_model(path), states)
+            expected = programs.mujoco_answers(model, programs.mujoco_model(path), states)
     except (ImportError, ValueError, RuntimeError) as error:
         return Outcome(case, "not compared", without_folder(f"{type(error).__name__}: {error}", case), **facts)
-    errors = largest_errors(dynamics(model, states), expected)
+    errors = programs.largest_errors(programs.dynamics(model, states), expected)
     if gradients:
-        errors["gradient"] = 0.0 if gradient_is_finite(model, states) else float("inf")
-    allowed = allowed_errors(errors, expected["mass matrix"], tolerance)
+        errors["gradient"] = 0.0 if programs.gradient_is_finite(model, states) else float("inf")
+    allowed = programs.allowed_errors(errors, expected["mass matrix"], tolerance)
     equal = all(error <= allowed[name] for name, error in errors.items())
-    facts["condition"] = largest_condition(expected["mass matrix"])
+    facts["condition"] = programs.largest_condition(expected["mass matrix"])
     return Outcome(case, "equal" if equal else "DIFFERENT", errors=errors, **facts)
 
 
@@ -249,18 +226,20 @@ def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[st
     counts = {verdict: sum(o.verdict == verdict for o in outcomes) for verdict in ("equal", "DIFFERENT", "refused")}
     counts["not compared"] = len(outcomes) - sum(counts.values())
     versions = {name: version_of(name) for name in ("jax", "pin", "mujoco")}
-    notes = Notes()
+    # Different reasons, numbered in the order of their appearance.
+    notes: dict[str, int] = {}
     lines = [
         "# Model zoo",
         "",
-        "Robot files of other people, loaded and compared with Pinocchio (URDF) and MuJoCo (MJCF): mass matrix, bias",
+        "This page compares robot files of other projects with Pinocchio (URDF) and MuJoCo (MJCF): mass matrix, bias",
         f"(Coriolis, gravity, springs) and forward dynamics at {config.states} random states, in double precision,",
         "without friction. A number is the largest of the three errors, each relative to the largest number of the",
-        f"answer. Equal is up to {config.tolerance:g}; accelerations up to what rounding times the condition number of",
-        "the mass matrix may do, which is given where it matters.",
+        f"answer. Answers are equal if they differ by at most {config.tolerance:g}. Accelerations may differ by more",
+        "if the mass matrix is badly conditioned, up to the effect of rounding; the table then gives its condition",
+        "number.",
         *(GRADIENTS if config.gradients else ()),
-        "Joints that mimic others follow them; there,",
-        "Pinocchio's independent joints are projected on the others, `G^T M G`.",
+        "Joints that mimic others follow their leader. Pinocchio's joints are independent, and are projected on their",
+        "leaders for the comparison, `G^T M G`.",
         "",
         "    python -m experiments.model_zoo",
         "",
@@ -284,24 +263,13 @@ def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[st
             milliseconds = " / ".join(f"{1000 * o.load_seconds:.0f}" for o in loaded)
             cells = [cell(o, config.tolerance, notes) for o in row]
             lines.append(f"| {name} | {nv}{follow} | {' | '.join(cells)} | {milliseconds} |")
-    if notes.texts:
-        lines += ["", "## Notes", ""] + [f"{number}. {text}" for text, number in notes.texts.items()]
+    if notes:
+        lines += ["", "## Notes", ""] + [f"{number}. {text}" for text, number in notes.items()]
     return lines
 
 
-class Notes:
-    """Different reasons, numbered in the order of their appearance."""
-
-    def __init__(self):
-        self.texts: dict[str, int] = {}
-
-    def number(self, text: str) -> int:
-        """Return the number of a reason."""
-        return self.texts.setdefault(text, len(self.texts) + 1)
-
-
-def cell(outcome: Outcome, tolerance: float, notes: Notes) -> str:
-    """Return the cell of an outcome in the table."""
+def cell(outcome: Outcome, tolerance: float, notes: dict[str, int]) -> str:
+    """Return the cell of an outcome in the table; `notes` gets the reason for its absence."""
     if outcome.verdict == "equal":
         conditioned = f" (condition {outcome.condition:.0e})" if outcome.worst > tolerance else ""
         return f"{outcome.worst:.0e}{conditioned}"
@@ -312,19 +280,19 @@ def cell(outcome: Outcome, tolerance: float, notes: Notes) -> str:
         outcome.reason.replace(f"{outcome.case.name}, ", "").replace(f"{outcome.case.name}: ", "").split()
     )
     reason = re.sub(r"^line \d+: ", "", reason)
-    return f"{outcome.verdict} ({notes.number(reason)})"
-
-
-def version_of(distribution: str) -> str:
-    """Return the version of a distribution, empty if it is not installed."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    return f"{outcome.verdict} ({notes.setdefault(reason, len(notes) + 1)})"
 
 
 # The processes that compare set their precision themselves.
-main = experiment("model_zoo", Config, run, DEFAULT_CONFIG, __doc__, x64=False, status=any_different)
+main = experiment(
+    "model_zoo",
+    Config,
+    run,
+    DEFAULT_CONFIG,
+    __doc__,
+    x64=False,
+    status=lambda outcomes: any(x.verdict == "DIFFERENT" for x in outcomes),
+)
 
 if __name__ == "__main__":
     # One thread in each of the processes.

@@ -13,7 +13,6 @@ import json
 import math
 import sys
 import time
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,21 +26,7 @@ from tqdm import tqdm
 
 import jaxdyn
 from experiments._main import CONFIGS, experiment
-from jaxdyn import DataError, Model, State, Trajectory, rollout
-from jaxdyn.programs import (
-    alone_in,
-    arrays_by_path,
-    begin,
-    pyplot,
-    read_npz,
-    require_positive_keys,
-    require_seed,
-    results_folder,
-    save_figure,
-    write_durably,
-    write_json,
-    write_npz,
-)
+from jaxdyn import DataError, Model, State, Trajectory, programs, rollout
 from jaxdyn.simulate import ActuatedPolicy, Actuation, EffortLimits
 
 DEFAULT_CONFIG = CONFIGS / "train_policy.toml"
@@ -53,11 +38,9 @@ UPRIGHT_SPEED = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(programs.ProgramConfig):
     """Keys of the configuration file."""
 
-    name: str
-    """The folder below `results` that is written."""
     torque_limit: float
     """Limit of the motor, N m. The weight of the pendulum's rod needs 4.9 N m when it is horizontal."""
     duration: float
@@ -85,8 +68,6 @@ class Config:
     test_duration: float = 10.0
     """Duration of a test, s."""
     seed: int = 0
-    results: str = "results"
-    """Directory of the results."""
     plot: bool = True
     """Whether to draw swing-up.png."""
 
@@ -124,8 +105,8 @@ class Training(NamedTuple):
 def run(config: Config) -> dict[str, Any]:
     """Train, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
     check(config)
-    folder = results_folder(config)
-    with alone_in(folder):
+    folder = config.make_folder()
+    with programs.alone_in(folder):
         begin_training(folder, config)
         model = pendulum(config)
         first = initial_training(config)
@@ -144,8 +125,8 @@ def run(config: Config) -> dict[str, Any]:
                 "final, from hanging": bool(after.success[0]),
             },
         }
-        write_durably(folder / "policy.npz", lambda path: write_npz(path, arrays_by_path(training.policy)))
-        write_json(folder / "summary.json", out)
+        programs.write_npz(folder / "policy.npz", programs.arrays_by_path(training.policy))
+        programs.write_json(folder / "summary.json", out)
         print(
             f"cost: {before.cost:.4f} before, {after.cost:.4f} after {training.iteration} iterations "
             f"({seconds:.1f} s, and {compiling:.1f} s of compilation)\n"
@@ -162,15 +143,15 @@ def run(config: Config) -> dict[str, Any]:
 
 def check(config: Config) -> None:
     """Raise `DataError` for settings without a meaning."""
-    require_positive_keys(
+    programs.require_positive_keys(
         config, "torque_limit", "duration", "timestep", "iterations", "batch", "learning_rate", "width"
     )
-    require_positive_keys(config, "checkpoint_every", "test_starts")
+    programs.require_positive_keys(config, "checkpoint_every", "test_starts")
     if config.duration < config.timestep:
         raise DataError(f"duration {config.duration:g} s is shorter than a step of {config.timestep:g} s")
     if config.test_duration < 1:
         raise DataError(f"test_duration is {config.test_duration:g} s, but its last second is judged: take more")
-    require_seed(config.seed)
+    programs.require_seed(config.seed)
 
 
 def pendulum(config: Config) -> Model:
@@ -272,20 +253,20 @@ def train(folder: Path, config: Config, model: Model, training: Training) -> tup
 def begin_training(folder: Path, config: Config) -> None:
     """Write the manifest. **Raises** `DataError` if another training was begun in the folder."""
     # Keys of the tests and the results do not change the policy.
-    other = ("name", "results", "plot", "checkpoint_every", "test_starts", "test_duration")
+    free = ("name", "results", "plot", "checkpoint_every", "test_starts", "test_duration")
     manifest = {
         "format": FORMAT,
-        "config": {k: v for k, v in dataclasses.asdict(config).items() if k not in other},
+        "config": {k: v for k, v in dataclasses.asdict(config).items() if k not in free},
         "made_with": {"jax": jax.__version__, "optax": optax.__version__, "platform": jax.default_backend()},
     }
-    begin(folder / "manifest.json", manifest, "the policy would be a mixture of both")
+    programs.begin(folder / "manifest.json", manifest, "the policy would be a mixture of both")
 
 
 def save_checkpoint(path: Path, training: Training) -> None:
     """Write the state of a training."""
-    leaves = arrays_by_path((training.policy, training.optimizer))
+    leaves = programs.arrays_by_path((training.policy, training.optimizer))
     content = {"iteration": np.int64(training.iteration), "costs": training.costs, **leaves}
-    write_durably(path, lambda temporary: write_npz(temporary, content))
+    programs.write_npz(path, content)
 
 
 def load_checkpoint(folder: Path, first: Training) -> Training:
@@ -293,12 +274,12 @@ def load_checkpoint(folder: Path, first: Training) -> Training:
     path = folder / "checkpoint.npz"
     if not path.exists():
         return first
-    try:
-        content = read_npz(path)
+
+    def restored(content: dict[str, np.ndarray]) -> Training:
         policy, state = with_arrays((first.policy, first.optimizer), content)
-        training = Training(policy, state, int(content["iteration"]), content["costs"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: not a checkpoint ({error}); delete it to train from the start") from None
+        return Training(policy, state, int(content["iteration"]), content["costs"])
+
+    training = programs.read_npz(path, restored)
     print(f"continues after iteration {training.iteration}")
     return training
 
@@ -307,7 +288,7 @@ def load_policy(folder: Path) -> tuple[Model, SwingUp]:
     """Load the pendulum and the trained policy from a folder of this experiment."""
     config = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["config"]
     config = Config(**config)
-    return pendulum(config), with_arrays(initial_training(config).policy, read_npz(folder / "policy.npz"))
+    return pendulum(config), with_arrays(initial_training(config).policy, programs.read_npz(folder / "policy.npz"))
 
 
 def with_arrays(tree: Any, content: dict[str, np.ndarray]) -> Any:
@@ -369,7 +350,7 @@ def evaluate(config: Config, model: Model, policy: SwingUp, exact: bool = False)
 
 def draw(path: Path, config: Config, training: Training, motion: Trajectory) -> None:
     """Draw the costs of the training and some roll-outs of the test."""
-    plt = pyplot()
+    plt = programs.pyplot()
     if plt is None:
         return
     t, q, v, tau = (np.asarray(x) for x in (motion.t, motion.q[..., 0], motion.v[..., 0], motion.tau))
@@ -389,7 +370,7 @@ def draw(path: Path, config: Config, training: Training, motion: Trajectory) -> 
     axes[1, 0].set(xlabel="time, s", ylabel=f"torque, N m (limit {config.torque_limit:g})")
     axes[1, 1].set(xlabel="angle, rad", ylabel="velocity, rad/s")
     fig.tight_layout()
-    save_figure(path, fig)
+    programs.save_figure(path, fig)
 
 
 main = experiment("train_policy", Config, run, DEFAULT_CONFIG, __doc__, x64=False)

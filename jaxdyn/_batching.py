@@ -1,9 +1,13 @@
 """Functions of arrays with leading batch axes as one JAX primitive.
 
-`jax.vmap` of such a call is the same call with one more leading batch axis, so mapped and native batches reach the same
-code; on a CPU a large batch is processed in chunks that stay in cache. Derivatives are calls too: the primitive's JVP
-rule binds `Jvp` of its function, whose transpose is `Vjp`, and so on to any order. They keep the arguments and nothing
-else between the forward and the backward pass.
+`jax.vmap` of such a call is the same call with one more leading batch axis, so that `vmap` and batch axes run the same
+code. On a CPU a large batch is processed in chunks that stay in cache. Derivatives are calls too: the primitive's JVP
+rule binds `Jvp` of its function, whose transpose is `Vjp`, and so on to any order. Between the forward and the backward
+pass they keep only the arguments.
+
+This needs a primitive, made with JAX's extension interfaces, because no public transformation does all of this:
+`jax.custom_vjp` has no forward mode, `jax.custom_jvp` keeps the intermediate results of its rule for the backward pass,
+and `jax.custom_batching.custom_vmap` has no reverse mode.
 """
 
 from __future__ import annotations
@@ -22,35 +26,35 @@ from jax.core import ShapedArray
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
-# Elements of the batch that a CPU works on at a time: the arrays of one node then fit its nearest cache, and what a
-# loop costs to begin with is small against its work.
+# The elements of the batch in one chunk: the arrays of one node then fit the nearest cache of a CPU, and a loop's fixed
+# costs are small against its work.
 CHUNK = 128
-# Fewer where the results are long, so that a sweep over all nodes stays in the next cache (measured, float64: 25 us an
+# Long results take fewer elements, so that a sweep over all nodes stays in the next cache (measured, float64: 25 us an
 # evaluation against 40 for a chain of 128 joints, 136 against 170 for 512), but not so few that loops are short.
 CHUNK_ROWS = 5120
 CHUNK_SHORT = 32
-# Fewer yet where they are matrices.
+# Matrices take fewer still.
 CHUNK_NUMBERS = 65536
 CHUNK_LEAST = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Plain:
-    """A function of arrays `[*batch, *core]` with any batch axes that broadcast; its results have all of them."""
+    """A function of arrays `[*batch, *core]` whose batch axes broadcast; its results have all batch axes."""
 
     function: Callable
-    """Of the operands; hashable, returns a pytree."""
+    """Called with the operands. Must be hashable and return a pytree."""
     cores: tuple[int, ...]
-    """How many axes of each operand are not batch axes."""
+    """The number of axes of each operand that are not batch axes."""
     results: tuple[tuple[int, ...], ...]
-    """The results' shapes without batch axes."""
+    """The shapes of the results without batch axes."""
     derivatives: Derivatives | None = None
 
     linear = ()
 
     @property
     def like(self) -> tuple[int | None, ...]:
-        """For each result the operand whose batch axes it has, or None for all batch axes."""
+        """For each result the operand whose batch axes it has, or None if it has all."""
         return (None,) * len(self.results)
 
     def __call__(self, *operands):
@@ -59,18 +63,20 @@ class Plain:
 
 @dataclasses.dataclass(frozen=True)
 class Derivatives:
-    """What a function with one result `[m]` knows of its derivatives by the `operands`, all of core shape `[n_i]`."""
+    """Formulas for the derivatives of a function with one result `[m]` by some operands, all of core shape `[n_i]`."""
 
     operands: tuple[int, ...]
+    """The numbers of these operands."""
     jacobian: Plain
-    """Of the same operands: `[*batch, m, n_i]` for each of `operands`."""
+    """A function of all operands that returns the matrices `[*batch, m, n_i]`, one for each of `operands`."""
     pullback: Callable
-    """Of the function's operands and a cotangent: its products `[*batch, n_i]` with the same matrices."""
+    """Called with all operands and a cotangent. Returns the cotangent's products `[*batch, n_i]` with the matrices."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Jvp:
-    """The derivative of a function, linear in the tangents of its `perturbed` operands, which follow all operands."""
+    """The derivative of a function. Its operands are those of the function, then the tangents of the `perturbed` ones,
+    in which it is linear."""
 
     of: Call
     perturbed: tuple[int, ...]
@@ -103,8 +109,8 @@ class Jvp:
 
 @dataclasses.dataclass(frozen=True)
 class Vjp:
-    """The transposed derivative of a function with respect to the operands `wrt`, linear in the cotangents of its
-    results, which follow all operands; its results have the shapes of the operands `wrt`."""
+    """The transposed derivative of a function by the operands `wrt`. Its operands are those of the function, then the
+    cotangents of the results, in which it is linear; its results have the shapes of the operands `wrt`."""
 
     of: Call
     wrt: tuple[int, ...]
@@ -142,12 +148,12 @@ type Call = Plain | Jvp | Vjp
 
 
 def call(function: Plain, *operands):
-    """The results of `function`, a list."""
+    """Return the list of results of `function`."""
     return _call_p.bind(*operands, function=function)
 
 
 def _of(function: Call, operands: list, wrt: tuple[int, ...]) -> Callable:
-    """`function` of the operands `wrt` alone."""
+    """Return `function` as one of the operands `wrt` only."""
 
     def partial(*values):
         changed = list(operands)
@@ -163,10 +169,10 @@ def _batch(shape: tuple[int, ...], core_axes: int) -> tuple[int, ...]:
 
 
 def _result_batches(function: Call, batches) -> list[tuple[int, ...]]:
-    """The batch axes of the results from those of the operands."""
+    """Return the batch axes of the results from the batch axes of the operands."""
     batches, of = list(batches), function
     while isinstance(of, Jvp):
-        # A derivative has the batch axes of the operand and of its tangent together.
+        # A derivative has the batch axes of the operand and of its tangent.
         n = len(of.of.cores)
         for k, i in enumerate(of.perturbed):
             batches[i] = np.broadcast_shapes(batches[i], batches[n + k])
@@ -213,7 +219,7 @@ def _jvp(primals, tangents, *, function: Call):
 
 
 def _transpose(cotangents, *operands, function: Jvp | Vjp):
-    # By the rule above, linear operands that are known here are zeros.
+    # By the rule above, linear operands that are not to be transposed are zeros.
     n = len(function.of.cores)
     known, linear = list(operands[:n]), operands[n:]
     out: list[Any] = [None] * len(operands)
@@ -221,7 +227,7 @@ def _transpose(cotangents, *operands, function: Jvp | Vjp):
         asked = [k for k, x in enumerate(linear) if ad.is_undefined_primal(x)]
         wrt = tuple(function.perturbed[k] for k in asked)
         for k, i in zip(asked, wrt, strict=True):
-            # A cotangent has the shape of its operand: what is not mapped must not be summed over the map.
+            # A cotangent has the shape of its operand: without this, it would be summed over a map of the tangent.
             known[i] = jnp.broadcast_to(known[i], np.broadcast_shapes(known[i].shape, linear[k].aval.shape))
         results = _call_p.bind(*known, *map(ad.instantiate_zeros, cotangents), function=Vjp(function.of, wrt))
         for k, result in zip(asked, results, strict=True):
@@ -237,7 +243,7 @@ def _transpose(cotangents, *operands, function: Jvp | Vjp):
 
 
 def _summed_to(x, shape: tuple[int, ...]):
-    """Sums over the axes along which `shape` was broadcast to `x`'s."""
+    """Sum over the axes along which `shape` was broadcast to the shape of `x`."""
     extra = x.ndim - len(shape)
     ones = [i for i, n in enumerate(shape) if n == 1 and x.shape[extra + i] != 1]
     x = x.sum(axis=tuple(range(extra)))
@@ -270,13 +276,13 @@ def _batching(operands, dims, *, function: Call):
 
 
 def _followed(function: Call) -> set[int]:
-    """The operands whose batch axes results have, or cotangents of results: a map of these is one of those."""
+    """The operands whose batch axes results, or cotangents of results, have: if one is mapped, so is the other."""
     own = {i for i in function.like if i is not None}
     return own if isinstance(function, Plain) else own | _followed(function.of)
 
 
 def _by_jacobian(operands, dims, function, size: int):
-    """Derivatives in many directions at one point, where the function has a Jacobian of its own."""
+    """Return derivatives in many directions at one point, or None if the function has no formula for its Jacobian."""
     of = function.of
     own = of.derivatives if isinstance(of, Plain) else None
     wrt = function.perturbed if isinstance(function, Jvp) else function.wrt
@@ -288,7 +294,7 @@ def _by_jacobian(operands, dims, function, size: int):
     rank = max(x.ndim - 2 for x in matrices.values())
 
     def directions(x, d):
-        # Then the batch axes of the call, of which an operand may have fewer.
+        # The batch axes of the call come next; an operand may have fewer.
         x = jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
         return x.reshape((size,) + (1,) * (rank + 2 - x.ndim) + x.shape[1:])
 
@@ -308,7 +314,7 @@ def _product(subscripts: str, a, b):
 
 
 def _chunked(*operands, function: Call, devices: int):
-    """`function` on one piece of the batch after the other; with several devices, on a piece of each device's part."""
+    """Call `function` on one piece of the batch after another; on several devices, on a piece of each device's part."""
     shapes = [_batch(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
     batch = np.broadcast_shapes(*shapes)
     size = math.prod(batch)
@@ -318,7 +324,7 @@ def _chunked(*operands, function: Call, devices: int):
     pieces = -(-size // limit)
     length = -(-size // pieces)
     if length * pieces != size or length % devices:
-        # A length that vector registers divide; the last chunk is filled up.
+        # The length is a multiple of a vector register's; the last chunk is filled up.
         length = -(-length // (8 * devices)) * 8 * devices
     fill = length * pieces - size
     fixed, mapped = {}, {}
@@ -329,7 +335,7 @@ def _chunked(*operands, function: Call, devices: int):
             continue
         x = jnp.broadcast_to(x, (*batch, *core_shape)).reshape((size, *core_shape))
         if fill:
-            # Zero for what results are linear in, so that the filling adds nothing to a sum over the batch.
+            # Linear operands are filled with zeros, which add nothing to a sum over the batch.
             rest = [(0, fill)] + [(0, 0)] * len(core_shape)
             x = jnp.pad(x, rest) if i in _zero_filled(function) else jnp.pad(x, rest, mode="edge")
         mapped[i] = _pieces(x, pieces, length, devices)
@@ -341,7 +347,7 @@ def _chunked(*operands, function: Call, devices: int):
         out = function(*(chunk[i] if i in chunk else fixed[i] for i in range(len(operands))))
         return [t + out[k] for t, k in zip(total, summed, strict=True)], [x for k, x in enumerate(out) if of_chunk[k]]
 
-    # A result that follows an operand without a batch is a sum over the batch.
+    # A result with the batch axes of an operand that has none is a sum over the batch.
     zeros = [jnp.zeros(fixed[function.like[k]].shape, results[k].dtype) for k in summed]
     total, stacked = lax.scan(one, zeros, mapped)
     total, stacked, out = iter(total), iter(stacked), []
@@ -351,14 +357,14 @@ def _chunked(*operands, function: Call, devices: int):
             continue
         x = next(stacked)
         x = _joined(x, devices)[:size]
-        # An operand that was broadcast to the batch has the sum of what its copies got.
+        # The result of an operand that was broadcast to the batch is the sum over its copies.
         out.append(_summed_to(x.reshape((*batch, *x.shape[1:])), result.shape))
     return out
 
 
 def _pieces(x, pieces: int, length: int, devices: int):
-    """`[pieces, length, ...]`, of which every piece has as much of every device's part of `x`: were the pieces taken
-    from `x` in order, each would lie on a few devices, and be sent to all others."""
+    """Return `[pieces, length, ...]`, in which each piece has an equal share of every device's part of `x`. Pieces in
+    the order of `x` would each lie on a few devices and be sent to all others."""
     parts = x.reshape((devices, pieces, length // devices, *x.shape[1:]))
     return jnp.moveaxis(parts, 0, 1).reshape((pieces, length, *x.shape[1:]))
 
@@ -375,7 +381,7 @@ def _plain(function: Call) -> Plain:
 
 
 def _chunk(results: tuple[tuple[int, ...], ...]) -> int:
-    """How many elements of the batch a chunk has at most, for a function with results of these shapes."""
+    """The largest number of elements in a chunk for a function with results of these shapes."""
     longest = max((n for shape in results for n in shape), default=1)
     of_rows = max(CHUNK_SHORT, min(CHUNK, CHUNK_ROWS // max(longest, 1)))
     return max(CHUNK_LEAST, min(of_rows, CHUNK_NUMBERS // max(1, sum(map(math.prod, results)))))
@@ -394,7 +400,7 @@ mlir.register_lowering(_call_p, mlir.lower_fun(lambda *x, function: function(*x)
 
 
 def _lowered_in_chunks(context, *operands, function: Call):
-    # Within shard_map the program is that of one device.
+    # Inside shard_map the program runs on one device.
     over = context.module_context.axis_context
     devices = over.num_devices if isinstance(over, mlir.ShardingContext) else 1
     rule = mlir.lower_fun(functools.partial(_chunked, devices=devices or 1), multiple_results=True)

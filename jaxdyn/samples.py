@@ -1,14 +1,205 @@
-"""Sample robots: `jaxdyn.samples.arm()` and others, each with published parameters and their source."""
+"""Sample robots: `jaxdyn.samples.arm()` and others, most with published parameters and their source."""
 
-from jaxdyn.model._samples import (
-    acrobot,
-    arm,
-    cartpole,
-    chain,
-    double_pendulum,
-    pendulum,
-    quadruped,
-    random_tree,
-)
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from jaxdyn._errors import ModelError
+from jaxdyn.joints import JOINT_TYPES
+from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
+from jaxdyn.spatial import rotation_to_quaternion
 
 __all__ = ["acrobot", "arm", "cartpole", "chain", "double_pendulum", "pendulum", "quadruped", "random_tree"]
+
+
+def pendulum() -> Model:
+    """A uniform rod of 1 kg and 1 m, hinged at its end about y; `q = 0` hangs down."""
+    rod = BodyInertia.rod(1.0, (0, 0, 0), (0, 0, -1.0))
+    return ModelBuilder().add_body("rod", joint=Joint(axis=(0, 1, 0), name="hinge"), inertia=rod).build()
+
+
+def double_pendulum() -> Model:
+    """The DFKI double pendulum, design C.1, with its drives; both angles 0 when it hangs down, the second relative.
+
+    Parameters of model 1.0: Wiebe et al., Open source dual-purpose acrobot and pendubot platform, IEEE RAM 2024, and
+    its repository (dfki-ric-underactuated-lab/double_pendulum). The rotors count through the gear of 6 as armature.
+    """
+    rotor = 6.2872e-5 * 6**2
+    builder = ModelBuilder()
+    parent, placement = "world", (0.0, 0.0, 0.0)
+    for name, m, r, inertia_about_joint, coulomb, length in (
+        ("upper", 0.52346, 0.2, 0.031887, 0.16, 0.2),
+        ("lower", 0.62557, 0.25569, 0.050870, 0.12, 0.3),
+    ):
+        # The inertia is published about the joint, perpendicular to the plane of motion.
+        across = inertia_about_joint - m * r**2
+        joint = Joint(axis=(0, 1, 0), armature=rotor, damping=0.001, friction=coulomb, effort_limit=10.0)
+        builder.add_body(name, parent, joint, placement, BodyInertia(m, (0, 0, -r), (across, across, 0.0)))
+        parent, placement = name, (0.0, 0.0, -length)
+    return builder.add_frame("tip", parent, placement).build()
+
+
+def cartpole() -> Model:
+    """A pole hinged on a cart; `q = (position, angle)`, the pole upright at 0.
+
+    Barto, Sutton & Anderson, Neuronlike adaptive elements that can solve difficult learning control problems, IEEE
+    SMC 1983, appendix: cart 1 kg, pole 0.1 kg and half-length 0.5 m, friction of the hinge 2e-6, track of 2.4 m.
+    """
+    builder, pole = ModelBuilder(), BodyInertia.rod(0.1, (0, 0, 0), (0, 0, 1.0))
+    slider = Joint("prismatic", axis=(1, 0, 0), name="slider", lower=-2.4, upper=2.4, effort_limit=10.0)
+    builder.add_body("cart", joint=slider, inertia=BodyInertia.box(1.0, (0.4, 0.2, 0.2)))
+    builder.add_body("pole", "cart", Joint(axis=(0, 1, 0), name="hinge", damping=2e-6), inertia=pole)
+    return builder.build(gravity=(0.0, 0.0, -9.8))
+
+
+def acrobot() -> Model:
+    """Two links in a vertical plane, driven at the elbow only; both angles 0 when it hangs down, the second relative.
+
+    Sutton & Barto, Reinforcement Learning, 2nd edition, section 11.3: lengths and masses 1, centers of mass at 0.5,
+    inertias 1 about them, g 9.8. The effort limit of the undriven shoulder is zero.
+    """
+    link = BodyInertia(1.0, (0, 0, -0.5), (1.0, 1.0, 0.0))
+    builder = ModelBuilder()
+    shoulder, elbow = (Joint(axis=(0, 1, 0), name=n, effort_limit=e) for n, e in (("shoulder", 0.0), ("elbow", 1.0)))
+    builder.add_body("upper", joint=shoulder, inertia=link)
+    builder.add_body("lower", "upper", elbow, (0, 0, -1.0), link)
+    return builder.add_frame("tip", "lower", (0, 0, -1.0)).build(gravity=(0.0, 0.0, -9.8))
+
+
+# Placement in the parent: rotation about x in quarter turns, position. Mass, center of mass, inertia about it as xx,
+# xy, xz, yy, yz, zz, all in link axes. Limits: lower, upper, velocity, effort.
+_PANDA = (
+    (0, (0, 0, 0.333), 4.970684, (0.003875, 0.002081, -0.04762),
+     (0.70337, -0.000139, 0.006772, 0.70661, 0.019169, 0.009117), (-2.8973, 2.8973, 2.175, 87)),
+    (-1, (0, 0, 0), 0.646926, (-0.003141, -0.02872, 0.003495),
+     (0.007962, -0.003925, 0.010254, 0.02811, 0.000704, 0.025995), (-1.7628, 1.7628, 2.175, 87)),
+    (1, (0, -0.316, 0), 3.228604, (0.027518, 0.039252, -0.066502),
+     (0.037242, -0.004761, -0.011396, 0.036155, -0.012805, 0.01083), (-2.8973, 2.8973, 2.175, 87)),
+    (1, (0.0825, 0, 0), 3.587895, (-0.05317, 0.104419, 0.027454),
+     (0.025853, 0.007796, -0.001332, 0.019552, 0.008641, 0.028323), (-3.0718, -0.0698, 2.175, 87)),
+    (-1, (-0.0825, 0.384, 0), 1.225946, (-0.011953, 0.041065, -0.038437),
+     (0.035549, -0.002117, -0.004037, 0.029474, 0.000229, 0.008627), (-2.8973, 2.8973, 2.61, 12)),
+    (1, (0, 0, 0), 1.666555, (0.060149, -0.014117, -0.010517),
+     (0.001964, 0.000109, -0.001158, 0.004354, 0.000341, 0.005433), (-0.0175, 3.7525, 2.61, 12)),
+    (1, (0.088, 0, 0), 0.735522, (0.010517, -0.004252, 0.061597),
+     (0.012516, -0.000428, -0.001196, 0.010027, -0.000741, 0.004815), (-2.8973, 2.8973, 2.61, 12)),
+)  # fmt: skip
+
+
+def arm() -> Model:
+    """A Franka Emika Panda without its gripper: seven revolute joints.
+
+    Kinematics and limits: Franka Control Interface documentation (modified Denavit-Hartenberg parameters). Inertias:
+    Gaz, Cognetti, Oliva, Robuffo Giordano & De Luca, Dynamic identification of the Franka Emika Panda robot with
+    retrieval of feasible parameters, RA-L 2019.
+    """
+    builder, parent = ModelBuilder(), "world"
+    for i, (quarters, position, mass, com, moments, limits) in enumerate(_PANDA, start=1):
+        half = quarters * np.pi / 4
+        xx, xy, xz, yy, yz, zz = moments
+        lower, upper, speed, effort = limits
+        joint = Joint(name=f"joint{i}", lower=lower, upper=upper, velocity_limit=speed, effort_limit=effort)
+        inertia = BodyInertia(mass, com, ((xx, xy, xz), (xy, yy, yz), (xz, yz, zz)))
+        builder.add_body(f"link{i}", parent, joint, (*position, np.cos(half), np.sin(half), 0.0, 0.0), inertia)
+        parent = f"link{i}"
+    return builder.add_frame("flange", parent, (0, 0, 0.107)).build()
+
+
+def quadruped() -> Model:
+    """Solo12: a free base and four legs of three revolute joints.
+
+    Grimminger et al., An open torque-controlled modular robot architecture for legged locomotion research, RA-L 2020;
+    numbers of its open description (open-dynamic-robot-initiative, BSD-3). Legs: front left, front right, hind left,
+    hind right; the foot is merged into the lower leg.
+    """
+    base = BodyInertia(1.16115091, (0, 0, 0), (0.00578574, 0.01938108, 0.02476124))
+    builder = ModelBuilder().add_body("base", joint=Joint("free", name="root_joint"), inertia=base)
+    for leg, front, left in (("FL", 1, 1), ("FR", 1, -1), ("HL", -1, 1), ("HR", -1, -1)):
+        shoulder = BodyInertia(
+            0.14853845,
+            (-0.078707 * front, 0.01 * left, 0.0),
+            ((3.024e-5, 4.671e-5 * front * left, 0), (4.671e-5 * front * left, 41.193e-5, 0), (0, 0, 41.107e-5)),
+        )
+        upper = BodyInertia(
+            0.14853845,
+            (1.377e-5 * left, 0.01935853 * left, -0.078707),
+            ((41.107e-5, 0, 0), (0, 41.193e-5, 4.671e-5 * left), (0, 4.671e-5 * left, 3.024e-5)),
+        )
+        lower = BodyInertia(
+            0.03070001,
+            (0.0, 0.00787644 * left, -0.08928215),
+            ((12.024e-5, 0, 0), (0, 12.029e-5, 0.305e-5 * left), (0, 0.305e-5 * left, 0.216e-5)),
+        )
+        foot = BodyInertia(0.00693606, (0, 0, 0.00035767), (0.057e-5, 0.084e-5, 0.053e-5))
+        parent = "base"
+        for part, joint, axis, placement, inertia in (
+            ("SHOULDER", "HAA", (1, 0, 0), (0.1946 * front, 0.0875 * left, 0), shoulder),
+            ("UPPER_LEG", "HFE", (0, 1, 0), (0, 0.014 * left, 0), upper),
+            ("LOWER_LEG", "KFE", (0, 1, 0), (0, 0.03745 * left, -0.16), lower),
+        ):
+            builder.add_body(f"{leg}_{part}", parent, Joint(axis=axis, name=f"{leg}_{joint}"), placement, inertia)
+            parent = f"{leg}_{part}"
+        builder.add_fixed_body(f"{leg}_FOOT", parent, (0, 0.008 * left, -0.16), foot)
+    return builder.build()
+
+
+def chain(n: int, length: float = 0.2) -> Model:
+    """`n` uniform rods of 1 kg in a row, hinged about z, y, x in turn; hangs along z at `q = 0`.
+
+    **Raises** `ModelError` unless `n` is at least 1.
+    """
+    if n < 1:
+        raise ModelError(f"a chain needs at least one link, not {n}")
+    builder, parent = ModelBuilder(), "world"
+    # A thin rod has no inertia about its own axis, and the joints about z need one: a square rod.
+    link = BodyInertia.box(1.0, (0.2 * length, 0.2 * length, length), (0, 0, -0.5 * length))
+    for i in range(n):
+        axis = np.eye(3)[2 - i % 3]
+        builder.add_body(f"link{i}", parent, Joint(axis=axis, name=f"joint{i}"), (0, 0, -length if i else 0.0), link)
+        parent = f"link{i}"
+    return builder.build()
+
+
+def random_tree(key: jax.Array, n: int, joint_types: tuple[str, ...] = tuple(JOINT_TYPES), branching: int = 3) -> Model:
+    """A random tree of `n` bodies: random placements, oblique axes, physical inertias, armature, damping and friction.
+
+    Joint types are taken in turn from `joint_types`, so that each occurs; the parent of a body is one of the
+    `branching` bodies before it (1: a chain). A free joint only ever comes first, from the world.
+
+    **Raises** `ModelError` for an `n` below 1 or an unknown type.
+    """
+    if n < 1 or branching < 1:
+        raise ModelError(f"a tree needs at least one body and one candidate for a parent, not n={n}, {branching=}")
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).astype(np.uint32))
+    inner = tuple(t for t in joint_types if t != "free")
+    types = [inner[i % len(inner)] if inner else "free" for i in range(n)]
+    if "free" in joint_types:
+        types = ["free", *types[: n - 1]]
+    builder, names = ModelBuilder(), []
+    for i, kind in enumerate(types):
+        parent = names[rng.integers(max(0, i - branching), i)] if i and kind != "free" else "world"
+        first, second = np.linalg.qr(rng.normal(size=(3, 3)))[0][:2]
+        points = rng.normal(size=(6, 3)) * 0.2
+        masses = rng.uniform(0.1, 0.5, 6)
+        # A cloud of point masses is a physical inertia.
+        com = masses @ points / masses.sum()
+        arms = points - com
+        second_moments = np.einsum("k,ki,kj->ij", masses, arms, arms)
+        inertia = np.trace(second_moments) * np.eye(3) - second_moments
+        joint = Joint(
+            kind,
+            name=f"joint{i}",
+            axis=first,
+            axis2=second if kind == "universal" else None,
+            pitch=float(rng.uniform(-0.5, 0.5)) if kind == "helical" else None,
+            armature=float(rng.uniform(0.0, 0.2)),
+            damping=float(rng.uniform(0.0, 0.5)),
+            friction=float(rng.uniform(0.0, 0.5)),
+        )
+        rotation = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+        rotation *= np.linalg.det(rotation)
+        placement = np.concatenate([rng.normal(size=3) * 0.3, rotation_to_quaternion(rotation)])
+        builder.add_body(f"body{i}", parent, joint, placement, BodyInertia(masses.sum(), com, inertia))
+        names.append(f"body{i}")
+    return builder.build()

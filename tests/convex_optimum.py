@@ -1,4 +1,4 @@
-"""The physically consistent fit as a convex program, solved by an interior-point method: what the fit must reach."""
+"""The physically consistent fit as a convex program; an interior-point method finds the cost that it must reach."""
 
 import numpy as np
 import pytest
@@ -9,10 +9,10 @@ from jaxdyn.sysid.torques._physical_fit import PhysicalProblem
 
 def convex_optimum(problem: PhysicalProblem) -> float:
     """The least `1/2 |R p - b|^2 + weight D_bodies + effects_weight D_joints` over semidefinite pseudo-inertias
-    (Wensing, Kim & Slotine 2018) and positive joint parameters, of a problem without unknown gains."""
+    (Wensing, Kim & Slotine 2018) and positive joint parameters, for a problem without unknown gains."""
     cp = pytest.importorskip("cvxpy")
     prior = problem.prior
-    # In the units of the prior, so that the solver's tolerances mean something: J = U W U^T, joints = prior * ratio.
+    # The unknowns are in units of the prior, to suit the solver's tolerances: J = U W U^T, joints = prior * ratio.
     bodies = [cp.Variable((4, 4), PSD=True) for _ in prior.U]
     ratio, offset = cp.Variable(len(prior.positive)), cp.Variable(len(prior.offset))
     # The pseudo-inertia's linear map to the ten parameters, column by column.

@@ -19,11 +19,11 @@ def cpu_seconds() -> float:
 
 
 class CostTable:
-    """Counts the seconds and the compiled programs of every file, also of those that workers of pytest-xdist ran.
+    """Counts the seconds and the compiled programs of every file, also of files that workers of pytest-xdist ran.
 
-    The columns: seconds on the clock and of CPU time (collection and ended subprocesses included), seconds of XLA's
-    compilation, programs that were asked for, those of them that came from the cache, and the seconds of compilation
-    that the cache saved. Without the cache a file takes `wall + saved` seconds.
+    The columns are seconds on the clock, seconds of CPU time (both include collection and ended subprocesses), seconds
+    of XLA's compilation, requested programs, programs that came from the cache, and the seconds of compilation that
+    the cache saved. Without the cache a file takes `wall + saved` seconds.
     """
 
     def __init__(self):
@@ -38,7 +38,7 @@ class CostTable:
             cost["programs"] += 1
         elif event == CACHE_HIT:
             cost["cached"] += 1
-            # Less than nothing where reading a small program took longer than compiling it.
+            # The saving is negative if reading a small program took longer than compiling it.
             cost["saved"] += duration
 
     def _timed(self, file: str):

@@ -1,4 +1,4 @@
-"""The structures of the tests of formulations, each with random states and one compiled program of all quantities."""
+"""The structures for the tests of formulations, each with random states and one compiled program of all quantities."""
 
 import functools
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from jaxdyn import algorithms as alg
 
 STATES = 100
 LOOPS = 3
-"""So many of the states are compared with other implementations."""
+"""The number of states that are compared with other implementations."""
 KINDS = ("free", "ball", "planar", "helical", "universal", "cylindrical", "revolute", "prismatic")
 
 
@@ -40,7 +40,7 @@ def two_links():
 def case(name: str) -> Case:
     if name == "forest":
         model = jaxdyn.samples.random_tree(jax.random.key(0), len(KINDS), KINDS, branching=3)
-        # No rotors in the base, which then falls freely.
+        # The base has no rotors, so it falls freely.
         model = eqx.tree_at(
             lambda m: (m.armature, m.gravity), model, (model.armature.at[:6].set(0), jnp.array([0, -G, 0]))
         )
@@ -51,7 +51,7 @@ def case(name: str) -> Case:
     q = model.random_configuration(jax.random.key(7), (n,))
     v, x = jax.random.normal(jax.random.key(8), (2, n, model.nv))
     f_ext = jax.random.normal(jax.random.key(9), (n, model.nb, 6))
-    # None on the two links, for their closed form.
+    # No external wrenches act on the two links: their closed form has none.
     f_ext = f_ext.at[:, model.nb - 2 :].set(0) if name == "forest" else f_ext
     return Case(model.astype(jnp.float64), q, v, x, f_ext)
 
@@ -74,7 +74,7 @@ def quantities(model, q, v, x, f_ext) -> dict:
 
 
 def quantities_of_chain(model, q, v, x, f_ext) -> dict:
-    """What is made of those above, and the algorithms that compute."""
+    """The quantities that are compared on the small chain only."""
     tau, tip = jaxdyn.rnea(model, q, v, x, f_ext, joint_friction=False), model.body_names[-1]
     return {
         "M": jaxdyn.crba(model, q),

@@ -11,7 +11,7 @@ from jaxdyn.io import to_mjcf
 
 
 def relative_error(value, expected) -> float:
-    """The largest difference over the largest expected magnitude, state by state, the worst of them."""
+    """The largest difference divided by the largest expected magnitude of the same state; the worst of all states."""
     value, expected = np.asarray(value, np.float64), np.asarray(expected, np.float64)
     assert value.shape == expected.shape, (value.shape, expected.shape)
     axes = tuple(range(1, expected.ndim))
@@ -22,14 +22,14 @@ def relative_error(value, expected) -> float:
 
 
 def motion_to_se3(placement) -> pin.SE3:
-    """From position and quaternion `w x y z`."""
+    """Convert a position and a quaternion `w x y z`."""
     w, x, y, z = (float(c) for c in placement[3:])
     return pin.SE3(pin.Quaternion(w, x, y, z).matrix(), np.asarray(placement[:3], np.float64))
 
 
 def to_pinocchio(model: Model, *, universal_as_chain: bool = False) -> pin.Model:
-    """The same tree in Pinocchio, joint by joint and in the same order; cylindrical and planar joints as chains, and
-    universal ones if so wanted."""
+    """Return the same tree in Pinocchio, joint by joint and in the same order. Cylindrical and planar joints become
+    chains; universal joints do with `universal_as_chain`."""
     out, topology = pin.Model(), model.topology
     out.gravity.linear = np.asarray(model.gravity, np.float64)
     axes = np.zeros((model.nv, 3))
@@ -76,7 +76,7 @@ def to_pinocchio(model: Model, *, universal_as_chain: bool = False) -> pin.Model
 
 @dataclasses.dataclass
 class PinocchioOracle:
-    """Pinocchio's answers in the conventions and the order of `model`; joints are found by name."""
+    """Pinocchio's results in the conventions and the order of `model`; joints are matched by name."""
 
     model: Model
     pin_model: pin.Model
@@ -98,9 +98,9 @@ class PinocchioOracle:
         assert len(rows) == self.pin_model.nv
 
     def q(self, q) -> np.ndarray:
-        """`w x y z` to `x y z w`; an angle to cosine and sine where Pinocchio has them."""
+        """Convert `w x y z` to `x y z w`, and an angle to cosine and sine where Pinocchio has them."""
         q = np.asarray(q, np.float64)
-        topology, out, at = self.model.topology, pin.neutral(self.pin_model), 0
+        topology, out, start = self.model.topology, pin.neutral(self.pin_model), 0
         for i, name in enumerate(topology.joint_names):
             part = q[topology.q_starts[i] : topology.q_starts[i + 1]]
             kind = topology.joint_types[i]
@@ -110,11 +110,11 @@ class PinocchioOracle:
                 part = np.concatenate([part[1:], part[:1]])
             if self.by_name:
                 joint = self.pin_model.joints[list(self.pin_model.names).index(name)]
-                at = joint.idx_q
+                start = joint.idx_q
                 if joint.nq == 2 and joint.nv == 1:
                     part = np.array([np.cos(part[0]), np.sin(part[0])])
-            out[at : at + len(part)] = part
-            at += len(part)
+            out[start : start + len(part)] = part
+            start += len(part)
         return out
 
     def v(self, v) -> np.ndarray:
@@ -154,7 +154,7 @@ class PinocchioOracle:
 
 @dataclasses.dataclass
 class MujocoOracle:
-    """MuJoCo's answers in the conventions of `model`, through MJCF written by the library."""
+    """MuJoCo's results in the conventions of `model`; MuJoCo loads MJCF that the library writes."""
 
     model: Model
 
@@ -166,8 +166,8 @@ class MujocoOracle:
         self.free = [(self.model.topology.q_starts[i], self.model.topology.v_starts[i]) for i in free]
 
     def _set(self, q, v):
-        """MuJoCo's free joint has its linear velocity in world axes: `v_ours = J v_theirs`, and so the transpose for
-        forces, and `[-w x R^T v; 0]` more for accelerations."""
+        """Set the state. MuJoCo has the linear velocity of a free joint in world axes: `v_ours = J v_theirs`, so forces
+        change by `J^T`, and accelerations gain `[-w x R^T v; 0]`."""
         q, v = np.asarray(q, np.float64), np.asarray(v, np.float64)
         J, extra = np.eye(self.model.nv), np.zeros(self.model.nv)
         for at_q, at_v in self.free:
@@ -184,7 +184,7 @@ class MujocoOracle:
         mujoco.mj_forward(self.mj, self.data)
         M = np.zeros((self.model.nv, self.model.nv))
         mujoco.mj_fullM(self.mj, self.data, M)
-        # The armature of a free joint stands in world axes there and in body axes here: leave it out of such tests.
+        # MuJoCo has the armature of a free joint in world axes, we in body axes: such tests must leave it out.
         return J @ M @ J.T
 
     def aba(self, q, v, tau):

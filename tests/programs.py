@@ -1,7 +1,7 @@
-"""One compiled program of what a model can compute at a batch of states, shared by the files that compare it.
+"""One compiled program of everything that a model computes at a batch of states, shared by the files that compare it.
 
-A model is an argument of the program: models with the same tree and the same states' shape use the same one. Other
-processes of a run take it from the cache of compiled programs (`conftest.py`).
+The model is an argument, so models with the same tree and the same shape of states share the program. Other processes
+of a run take it from the cache of compiled programs (`conftest.py`).
 """
 
 import functools
@@ -20,7 +20,7 @@ MODELS = {
     "quadruped": jaxdyn.samples.quadruped,
     "arm": jaxdyn.samples.arm,
 }
-"""A tree of all types of joints, a floating robot and a fixed one."""
+"""A tree of all types of joints, a floating robot, and a robot with a fixed base."""
 
 
 class States(NamedTuple):
@@ -34,7 +34,7 @@ class States(NamedTuple):
 
 @functools.cache
 def model_named(name: str) -> jaxdyn.Model:
-    """The model of `MODELS`, all of whose arrays have one type that is not weak."""
+    """The model of `MODELS`, with all arrays of one type that is not weak."""
     return MODELS[name]().astype(jnp.float64)
 
 
@@ -48,7 +48,8 @@ def states_of(model: jaxdyn.Model) -> States:
 
 @jax.jit
 def evaluate(model: jaxdyn.Model, q, v, x, f_ext) -> dict:
-    """Dynamics with and without friction of joints and with wrenches, kinematics of the last frame, energies."""
+    """Compute the dynamics with and without joint friction and with wrenches, the kinematics of the last frame, and the
+    energies."""
     frame = model.topology.frame_names[-1]
     with_wrenches = jaxdyn.rnea(model, q, v, x, f_ext, joint_friction=False)
     return {

@@ -1,12 +1,13 @@
-"""Two classical formulations in NumPy, body by body, written from their equations: oracles, not algorithms.
+"""Two classical formulations in NumPy, body by body, written from their equations as oracles for the tests.
 
 `Featherstone`: the recursions in body axes (Rigid Body Dynamics Algorithms, 2008: tables 5.1, 6.2 and 7.1, section 2.8
 for the transforms), spatial vectors with the angular part first. `bae_haug`: forward dynamics in the notation of Bae &
 Haug (A recursive formulation for constrained mechanical system dynamics, part I, Mechanics of Structures and Machines
-1987), with the velocity of the mass center and the angular velocity in world axes for the state of a body.
+1987), where the state of a body is the velocity of its mass center and its angular velocity, in world axes.
 
-Both see a model as a chain of nodes, one a primitive joint: revolute, prismatic, helical, ball or free. Joints that are
-several of these are as many nodes with massless bodies between them. Joint friction and springs are left out.
+Both treat a model as a tree of nodes, one for each primitive joint: revolute, prismatic, helical, ball or free. A joint
+that combines several of these is a chain of nodes with massless bodies between them. Both leave out joint friction and
+springs.
 """
 
 import dataclasses
@@ -33,14 +34,14 @@ def skew(a):
 
 
 def rotation(quaternion):
-    """Of `w x y z`."""
+    """The rotation matrix of a quaternion `w x y z`."""
     w, *u = np.asarray(quaternion) / np.linalg.norm(quaternion)
     u = np.array(u)
     return np.eye(3) + 2 * w * skew(u) + 2 * skew(u) @ skew(u)
 
 
 def turn(axis, angle):
-    """Rodrigues' formula."""
+    """The rotation matrix of a turn about an axis (Rodrigues' formula)."""
     return np.eye(3) + np.sin(angle) * skew(axis) + (1 - np.cos(angle)) * skew(axis) @ skew(axis)
 
 
@@ -51,20 +52,20 @@ class Node:
     R0: np.ndarray
     p0: np.ndarray
     axis: np.ndarray
-    """Of unit length; zero where the kind has none."""
+    """Unit vector of the axis; zero for kinds without an axis."""
     pitch: float
     q: slice
     v: slice
     body: int
-    """The body that it carries, or -1."""
+    """The body that the node carries, or -1."""
     mass: float
     center: np.ndarray
     inertia: np.ndarray
-    """About the center of mass."""
+    """Rotational inertia about the center of mass."""
     armature: np.ndarray
 
     def pose(self, q):
-        """In the parent: the rotation and the origin."""
+        """The rotation and the origin of the node in its parent."""
         x = q[self.q]
         if self.kind == "F":
             R, p = rotation(x[3:]), x[:3]
@@ -148,7 +149,7 @@ class Featherstone:
         self.X, self.S, self.I, self.world = [], [], [], []
         for node in self.nodes:
             R, p = node.pose(np.asarray(q, float))
-            # Motions of the parent's axes in those of the node: [[E, 0], [-E [p x], E]].
+            # Transform of motions from the parent's axes to the node's axes: [[E, 0], [-E [p x], E]].
             self.X.append(np.block([[R.T, np.zeros((3, 3))], [-R.T @ skew(p), R.T]]))
             self.S.append(np.vstack(node.columns()))
             h, m = skew(node.mass * node.center), node.mass
@@ -165,7 +166,7 @@ class Featherstone:
         return out
 
     def _external(self, i, f_ext):
-        """The wrench on node `i`, of `[nb, 6]` as the library has them."""
+        """The wrench on node `i`, from wrenches `[nb, 6]` in the library's convention."""
         body = self.nodes[i].body
         if f_ext is None or body < 0:
             return np.zeros(6)
@@ -173,7 +174,7 @@ class Featherstone:
         return np.concatenate([R.T @ f_ext[body, 3:], R.T @ f_ext[body, :3]])
 
     def rnea(self, v, a, f_ext=None):
-        """Table 5.1."""
+        """Inverse dynamics by table 5.1."""
         V, A, f = self._velocities(v), [], []
         for i, node in enumerate(self.nodes):
             before = A[node.parent] if node.parent >= 0 else -self.gravity
@@ -188,7 +189,7 @@ class Featherstone:
         return tau
 
     def crba(self):
-        """Table 6.2."""
+        """The mass matrix by table 6.2."""
         composite, M = [x.copy() for x in self.I], np.zeros((self.nv, self.nv))
         for i in reversed(range(len(self.nodes))):
             node = self.nodes[i]
@@ -204,7 +205,7 @@ class Featherstone:
         return M
 
     def aba(self, v, tau, f_ext=None):
-        """Table 7.1: the accelerations, and `I^A` and `p^A` of all nodes."""
+        """Forward dynamics by table 7.1: the accelerations, and `I^A` and `p^A` of all nodes."""
         V = self._velocities(v)
         IA = [x.copy() for x in self.I]
         pA = [cross_force(V[i]) @ self.I[i] @ V[i] - self._external(i, f_ext) for i in range(len(self.nodes))]
@@ -228,7 +229,8 @@ class Featherstone:
         return qdd, IA, pA
 
     def bodies(self, values):
-        """Those of the nodes that carry bodies, in the bodies' order, with the library's order of parts."""
+        """The values of the nodes that carry bodies, in the bodies' order, with the library's order of linear and
+        angular parts."""
         out = [None] * sum(n.body >= 0 for n in self.nodes)
         swap = [3, 4, 5, 0, 1, 2]
         for node, x in zip(self.nodes, values, strict=True):
@@ -247,7 +249,7 @@ def bae_haug(model, q, v, tau, f_ext=None, base=None):
         M_j <- M_j + B^T (M - M b D^-1 b^T M) B,    D = b^T M b
         Q_j <- Q_j + B^T (Q - M d - M b D^-1 (b^T (Q - M d) + drive))
 
-    and at a free base `dY/dt = M^-1 Q`, unless `base`, the accelerations `[6]` of a base that is moved, is given.
+    and `dY/dt = M^-1 Q` at a free base. If `base [6]` is not `None`, the base moves with these accelerations instead.
     """
     q, v, tau = (np.asarray(x, float) for x in (q, v, tau))
     nodes, gravity = nodes_of(model), np.asarray(model.gravity, float)
@@ -285,10 +287,10 @@ def bae_haug(model, q, v, tau, f_ext=None, base=None):
             continue
         D[i] = b[i].T @ M[i] @ b[i] + np.diag(node.armature)
         if node.parent >= 0:
-            rest = Q[i] - M[i] @ d[i]
+            force = Q[i] - M[i] @ d[i]
             Mb = M[i] @ b[i]
             M[node.parent] += B[i].T @ (M[i] - Mb @ np.linalg.solve(D[i], Mb.T)) @ B[i]
-            Q[node.parent] += B[i].T @ (rest - Mb @ np.linalg.solve(D[i], b[i].T @ rest + tau[node.v]))
+            Q[node.parent] += B[i].T @ (force - Mb @ np.linalg.solve(D[i], b[i].T @ force + tau[node.v]))
     rates, out = [], np.zeros(model.nv)
     for i, node in enumerate(nodes):
         if node.kind == "F":

@@ -1,4 +1,4 @@
-"""Where the robots' files that tests read are: in the package `example-robot-data`."""
+"""Paths of the robots' files that the tests read, in the package `example-robot-data`."""
 
 import importlib.metadata
 from pathlib import Path
@@ -21,7 +21,7 @@ def robot_path(name: str) -> Path:
 
 
 def all_urdf_files() -> dict[str, Path]:
-    """Every URDF file of the package, by its path below the folder of robots, in the order of the paths."""
+    """Every URDF file of the package, by its path below the folder of robots, sorted."""
     folder = _folder()
     return {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*.urdf"))}
 

@@ -1,4 +1,4 @@
-"""Whether two models are the same: structure, and every physical array."""
+"""Assertion that two models have the same structure and the same physical arrays."""
 
 import dataclasses
 
@@ -8,7 +8,8 @@ from jaxdyn import Model
 
 
 def assert_same(model: Model, other: Model, tolerance: float = 1e-12) -> None:
-    """Relative to the largest number of each row; directions of axes, rotations of placements."""
+    """Assert that two models agree. The tolerance is relative to the largest number of each row; axes are compared by
+    their directions, quaternions of placements by their rotations."""
     assert model.topology == other.topology
     assert model.dtype == other.dtype
     for field in dataclasses.fields(model):
@@ -36,7 +37,7 @@ def comparable(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def rotation(quaternion: np.ndarray) -> np.ndarray:
-    """`[3, 3]`, of the direction of `w x y z`."""
+    """The rotation matrix `[3, 3]` of the normalized quaternion `w x y z`."""
     w, x, y, z = quaternion / np.linalg.norm(quaternion)
     v, skew = np.array([x, y, z]), np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     return (w * w - v @ v) * np.eye(3) + 2 * np.outer(v, v) + 2 * w * skew

@@ -20,7 +20,7 @@ SHAPED = re.compile(r"\b(Float|Int|Bool|Shaped)\[|\b(Configuration|Velocity|Wren
 
 
 def has_shape(hint) -> bool:
-    """Whether the type of an array with a shape stands anywhere in an annotation, which may be its source text."""
+    """Whether an annotation, or its source text, contains the type of an array with a shape."""
     if isinstance(hint, str):
         return bool(SHAPED.search(hint))
     if isinstance(hint, typing.TypeAliasType):
@@ -31,7 +31,7 @@ def has_shape(hint) -> bool:
 
 
 def of_any_array(hint):
-    """The annotation of a parameter without the type of its numbers, for JAX's and NumPy's arrays alike."""
+    """Return the annotation of a parameter without its dtype, for both JAX's and NumPy's arrays."""
     if isinstance(hint, types.UnionType):
         return functools.reduce(operator.or_, map(of_any_array, hint.__args__))
     if inspect.isclass(hint) and issubclass(hint, jaxtyping.AbstractArray):
@@ -40,9 +40,9 @@ def of_any_array(hint):
 
 
 def checker(function: Callable) -> Callable:
-    """Check the shapes of parameters, and shapes and types of numbers of results; leave other annotations to pyright.
+    """Check the shapes of parameters, and the shapes and dtypes of results; pyright checks other annotations.
 
-    Parameters may be NumPy arrays, or integers, which the library converts.
+    Parameters may be NumPy arrays or integers, which the library converts.
     """
     hints = {name: hint for name, hint in function.__annotations__.items() if has_shape(hint)}
     function.__annotations__ = {name: hint if name == "return" else of_any_array(hint) for name, hint in hints.items()}
@@ -50,10 +50,10 @@ def checker(function: Callable) -> Callable:
 
 
 def install() -> None:
-    """Check the packages, which must not have been imported yet.
+    """Install the checks of the packages, which must not have been imported yet.
 
-    Functions and classes without shapes in their annotations stay as they are, which saves time. Inside of
-    `pytest.raises` nothing is checked: there the library itself has to refuse the arrays.
+    Functions and classes without shapes in their annotations stay as they are, which saves time. Nothing is checked
+    inside `pytest.raises`, where the library itself has to refuse the arrays.
     """
     decorate = jaxtyping.jaxtyped
 

@@ -1,4 +1,4 @@
-"""Robots with few bodies and many kinds of joints, with states, and Pinocchio's answers for them."""
+"""Robots with few bodies and many kinds of joints, with states, and Pinocchio's results for them."""
 
 import functools
 from typing import NamedTuple
@@ -21,17 +21,17 @@ class Forest(NamedTuple):
     v: np.ndarray
     a: np.ndarray
     oracle: PinocchioOracle
-    """Of the spanning tree."""
+    """Pinocchio's model of the spanning tree."""
     on_tree: list
-    """The states of the spanning tree, `(q, v, a)` each."""
+    """The states of the spanning tree, each `(q, v, a)`."""
     G: np.ndarray
-    """From the velocities of the model to those of the spanning tree."""
+    """The matrix that maps velocities of the model to velocities of the spanning tree."""
 
 
 @functools.cache
 def forest() -> Forest:
-    """Three trees: one with a free and one with a fixed base, with all joint types, and one of which a joint mimics the
-    one before it, with springs."""
+    """Three trees: one with a free and one with a fixed base, with all joint types, and one with springs, where a joint
+    mimics the joint before it."""
     free = jaxdyn.samples.random_tree(jax.random.key(1), 4, ("free", "ball", "universal", "helical"), branching=2)
     types = ("cylindrical", "planar", "revolute", "prismatic", "continuous")
     fixed = jaxdyn.samples.random_tree(jax.random.key(2), 5, types, branching=2)
@@ -43,7 +43,7 @@ def forest() -> Forest:
     assert len(model.topology.mimics) == 1
     q = model.random_configuration(jax.random.key(3), (STATES,))
     v, a = jax.random.normal(jax.random.key(4), (2, STATES, model.nv))
-    # Pinocchio leaves out how the axes of its universal joint turn in the moving body: two revolute ones.
+    # Pinocchio neglects that the axes of its universal joint turn in the moving body, so it gets two revolute joints.
     oracle = PinocchioOracle(tree, to_pinocchio(tree, universal_as_chain=True))
     states = (model.spanning_configuration(q), model.spanning_velocity(v), model.spanning_velocity(a))
     on_tree = list(zip(*map(np.asarray, states), strict=True))

@@ -46,12 +46,12 @@ def satellite() -> Model:
     return jaxdyn.samples.random_tree(jax.random.key(1), 3, ("free", "ball", "revolute"))
 
 
-def at(q: float = 0.0, v: float = 0.0) -> State:
+def state_at(q: float = 0.0, v: float = 0.0) -> State:
     return State(jnp.array([q]), jnp.array([v]))
 
 
 def outputs(block, commands, state: State) -> np.ndarray:
-    """What leaves a block for one command a step, in a state that stays."""
+    """The outputs of a block for one command a step, in a constant state."""
     policy = Actuation(block).driven_by(jnp.asarray(commands))
     carry, out = policy.init(state), []
     for i in range(np.shape(commands)[-2]):
@@ -62,7 +62,7 @@ def outputs(block, commands, state: State) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnames="steps")
 def simulated(model: Model, policy, state: State, dt, steps: int) -> tuple[State, jax.Array]:
-    """States after each step, and torques."""
+    """Return the states after each step, and the torques."""
 
     def advance(carry, i):
         memory, state = carry
@@ -75,20 +75,20 @@ def simulated(model: Model, policy, state: State, dt, steps: int) -> tuple[State
 
 def test_the_step_response_of_a_lag_is_an_exponential():
     T, dt = 0.05, 0.02
-    y = outputs(FirstOrderLag(T, dt, initial=-1.0), np.full((20, 1), 3.0), at())
+    y = outputs(FirstOrderLag(T, dt, initial=-1.0), np.full((20, 1), 3.0), state_at())
     np.testing.assert_allclose(y[:, 0], 3 - 4 * np.exp(-dt * np.arange(1, 21) / T), rtol=1e-12)
-    # Twice as fine, the same curve: the discretization is exact.
-    fine = outputs(FirstOrderLag(T, dt / 2, initial=-1.0), np.full((40, 1), 3.0), at())
+    # With half the step the curve is the same: the discretization is exact.
+    fine = outputs(FirstOrderLag(T, dt / 2, initial=-1.0), np.full((40, 1), 3.0), state_at())
     np.testing.assert_allclose(fine[1::2], y, rtol=1e-12)
 
 
 def test_a_lag_of_no_time_is_none_and_its_derivative_is_finite():
     commands = np.random.default_rng(0).normal(size=(5, 1))
-    np.testing.assert_array_equal(outputs(FirstOrderLag(0.0, 0.01), commands, at()), commands)
+    np.testing.assert_array_equal(outputs(FirstOrderLag(0.0, 0.01), commands, state_at()), commands)
 
     def total(T):
         lag = FirstOrderLag(T, 0.01)
-        return lag(jnp.zeros(1), jnp.ones(1), at(), 0.0)[1].sum()
+        return lag(jnp.zeros(1), jnp.ones(1), state_at(), 0.0)[1].sum()
 
     assert jax.grad(total)(0.0) == 0
     T, h = 0.03, 1e-6
@@ -105,9 +105,9 @@ def test_a_delay_shifts_by_its_steps(steps):
 
 def test_after_the_last_command_it_is_held():
     policy = Actuation().driven_by(jnp.array([[1.0], [2.0]]))
-    carry, out = policy.init(at()), []
+    carry, out = policy.init(state_at()), []
     for _ in range(4):
-        carry, tau = policy(carry, at(), 0.0)
+        carry, tau = policy(carry, state_at(), 0.0)
         out.append(float(tau[0]))
     assert out == [1, 2, 2, 2]
 
@@ -115,7 +115,7 @@ def test_after_the_last_command_it_is_held():
 def test_a_position_servo_on_a_mass_is_a_damped_oscillator():
     kp, kd, target, x0, dt = 50.0, 8.0, 0.3, -0.2, 1e-4
     policy = Actuation(PositionServo(slider(), kp, kd)).driven_by(jnp.array([[target]]))
-    states, _ = simulated(slider(), policy, at(x0), dt, 5000)
+    states, _ = simulated(slider(), policy, state_at(x0), dt, 5000)
     # m e'' + kd e' + kp e = 0 for e = x - target, released at rest.
     t = dt * np.arange(1, 5001)
     decay, natural = kd / (2 * MASS), np.sqrt(kp / MASS)
@@ -132,7 +132,7 @@ def test_feed_forward_and_a_moving_target():
     kp, kd = jax.random.uniform(keys[5], (2, model.nv))
     servo = PositionServo(model, kp, kd)
     tau = servo.apply(ServoCommand(q_d, v_d, effort), State(q, v))
-    # Ball and free joints by the difference on the manifold.
+    # The error of ball and free joints is the difference on the manifold.
     np.testing.assert_allclose(tau, effort + kp * model.difference(q, q_d) + kd * (v_d - v), rtol=1e-12)
     np.testing.assert_allclose(
         VelocityServo(model, kd).apply(v_d, State(q, v)), kd * (v_d - v), rtol=1e-12
@@ -201,9 +201,9 @@ def test_the_torque_speed_curve():
     forward, back = (motor.apply(jnp.full((7, 1), x), state)[:, 0] for x in (100.0, -100.0))
     np.testing.assert_allclose(forward, [8, 8, 8, 8, 5, 0, 0])
     np.testing.assert_allclose(back, [0, -5, -8, -8, -8, -8, -8])
-    # Stall and peak are the same: the bound has its corner at rest.
+    # If the stall torque equals the peak torque, the bound has its corner at zero velocity.
     torque = DCMotorLimits(10.0, 5.0)
-    gradient = jax.grad(lambda v: torque.apply(jnp.array([100.0]), at(0.0, v)).sum())(0.0)
+    gradient = jax.grad(lambda v: torque.apply(jnp.array([100.0]), state_at(0.0, v)).sum())(0.0)
     assert np.isfinite(gradient)
 
 
@@ -216,11 +216,11 @@ def test_friction_has_its_closed_forms():
     stribeck = StribeckFriction(1.0, 1.5, 0.2, 0.3, 0.01)
     expected = -(1 + 0.5 * np.exp(-((x / 0.2) ** 2))) * np.tanh(x / 0.01) - 0.3 * x
     np.testing.assert_allclose(stribeck.torque(state), expected)
-    # Power is taken out at every speed.
+    # Friction takes power out at every speed.
     assert np.all(np.asarray(stribeck.torque(state)) * x <= 0)
     for effect in (ViscousFriction(0.3), CoulombFriction(2.0, 0.1), stribeck):
-        slope = jax.grad(lambda v, effect=effect: effect.torque(at(0, v)).sum())(0.0)
-        gains = jax.grad(lambda e: e.torque(at()).sum())(effect)
+        slope = jax.grad(lambda v, effect=effect: effect.torque(state_at(0, v)).sum())(0.0)
+        gains = jax.grad(lambda e: e.torque(state_at()).sum())(effect)
         assert slope < 0
         assert all(np.isfinite(g).all() for g in jax.tree.leaves(gains))
 
@@ -231,7 +231,7 @@ def test_coulomb_and_viscous_friction_are_the_models_own():
     effects = Actuation(ViscousFriction(model.damping), CoulombFriction(model.friction, model.friction_velocity))
     policy = effects.driven_by()
     _, friction = policy(policy.init(state), state, 0.0)
-    # The torque for no acceleration, with the model's friction and without.
+    # Friction is the difference of the torques for zero acceleration with and without the model's friction.
     a = jnp.zeros(2)
     needed, without = (jaxdyn.rnea(model, state.q, state.v, a, joint_friction=x) for x in (True, False))
     np.testing.assert_allclose(without - needed, friction, rtol=1e-9)
@@ -240,26 +240,33 @@ def test_coulomb_and_viscous_friction_are_the_models_own():
 def test_soft_limits_push_and_never_pull():
     k, c, w = 1000.0, 20.0, 0.01
     limits = SoftLimits(slider(-0.5, 1.0), k, c, w)
-    assert float(limits.torque(at(0.99, 3.0))[0]) == 0
-    assert float(limits.torque(at(-0.49, -3.0))[0]) == 0
-    assert float(limits.torque(at(1.1))[0]) == pytest.approx(-k * (0.1 - w / 2))
-    assert float(limits.torque(at(-0.6))[0]) == pytest.approx(k * (0.1 - w / 2))
-    assert float(limits.torque(at(1.1, 2.0))[0]) == pytest.approx(-k * (0.1 - w / 2) - c * 2)
-    assert float(limits.torque(at(1.1, -1e3))[0]) == 0
-    # Half of the ramp's width deep: a quarter of w / 2.
-    assert float(limits.torque(at(1.0 + w / 2))[0]) == pytest.approx(-k * w / 8)
+    assert float(limits.torque(state_at(0.99, 3.0))[0]) == 0
+    assert float(limits.torque(state_at(-0.49, -3.0))[0]) == 0
+    assert float(limits.torque(state_at(1.1))[0]) == pytest.approx(-k * (0.1 - w / 2))
+    assert float(limits.torque(state_at(-0.6))[0]) == pytest.approx(k * (0.1 - w / 2))
+    assert float(limits.torque(state_at(1.1, 2.0))[0]) == pytest.approx(-k * (0.1 - w / 2) - c * 2)
+    assert float(limits.torque(state_at(1.1, -1e3))[0]) == 0
+    # At a depth of w / 2, in the middle of the ramp, the push is a quarter of the linear spring's k w / 2.
+    assert float(limits.torque(state_at(1.0 + w / 2))[0]) == pytest.approx(-k * w / 8)
 
     def torque(arguments):
         return arguments[0].torque(arguments[1]).sum()
 
-    for state in (at(1.0), at(1.0, 1.0), at(1.0 + w), at(-0.5), at(0.2), at(1.1, -1e3)):
+    for state in (
+        state_at(1.0),
+        state_at(1.0, 1.0),
+        state_at(1.0 + w),
+        state_at(-0.5),
+        state_at(0.2),
+        state_at(1.1, -1e3),
+    ):
         assert all(np.isfinite(g).all() for g in jax.tree.leaves(jax.grad(torque)((limits, state))))
 
 
 def test_soft_limits_stop_a_mass():
     limits = Actuation(SoftLimits(slider(-0.5, 0.5), 4000.0, 60.0, 0.005))
-    states, tau = simulated(slider(-0.5, 0.5), limits.driven_by(), at(0.4, 1.0), 1e-3, 400)
-    # Kinetic energy against the spring's: v (m / k)^(1/2) is the depth without a damper.
+    states, tau = simulated(slider(-0.5, 0.5), limits.driven_by(), state_at(0.4, 1.0), 1e-3, 400)
+    # If the spring takes up all kinetic energy, without a damper, the depth is v (m / k)^(1/2).
     assert 0 < float(states.q.max()) - 0.5 < np.sqrt(MASS / 4000) + 0.005
     assert float(states.v[-1, 0]) < 0
     assert float(tau.max()) == 0
@@ -294,7 +301,7 @@ def everything(model: Model, dt: float) -> Actuation:
 
 @pytest.fixture(scope="module")
 def run():
-    """A short roll-out through every block, its compilations counted."""
+    """A short roll-out through every block, which counts its compilations."""
     traced = []
 
     @functools.partial(jax.jit, static_argnames="dtype")
@@ -311,7 +318,7 @@ def test_gradients_reach_every_gain(run):
     final, _ = run
     model = slider(-0.5, 0.5)
     actuation, commands = everything(model, 0.01), jnp.full((20, 1), 0.8)
-    state = at(0.499, 0.5)
+    state = state_at(0.499, 0.5)
     value, gradient = jax.jit(jax.value_and_grad(lambda a, u: final(model, a, u, state).sum(), argnums=(0, 1)))(
         actuation, commands
     )
@@ -322,7 +329,7 @@ def test_gradients_reach_every_gain(run):
         assert np.isfinite(g).all(), jax.tree_util.keystr(path)
     direct = gradient[0].blocks
     assert all(float(jnp.abs(x).sum()) > 0 for x in (direct[0].kp, direct[0].kd, direct[1].blocks[1].time_constant))
-    # The last commands are still under way, the first are not.
+    # The first commands have passed the delay, the last have not.
     assert np.count_nonzero(gradient[1]) == 18
     h = 1e-5
     up, down = (final(model, eqx.tree_at(lambda a: a.blocks[0].kp, actuation, jnp.asarray(40 + s)), commands, state)
@@ -333,7 +340,7 @@ def test_gradients_reach_every_gain(run):
 def test_new_gains_do_not_recompile_and_batches_agree(run):
     final, traced = run
     model = slider(-0.5, 0.5)
-    commands, state = jnp.full((20, 1), 0.8), at(0.1)
+    commands, state = jnp.full((20, 1), 0.8), state_at(0.1)
     final(model, everything(model, 0.01), commands, state)
     before = len(traced)
     gains = jnp.linspace(10, 80, 4)
@@ -341,7 +348,7 @@ def test_new_gains_do_not_recompile_and_batches_agree(run):
     for kp in gains:
         other = eqx.tree_at(lambda a: a.blocks[0].kp, everything(model, 0.01), kp)
         one_by_one.append(final(model, other, commands, state))
-    # A number and an array are the same program.
+    # A gain given as a number and one given as an array use the same program.
     final(
         model, eqx.tree_at(lambda a: a.blocks[0], everything(model, 0.01), PositionServo(model, 3, 1)), commands, state
     )
@@ -350,7 +357,7 @@ def test_new_gains_do_not_recompile_and_batches_agree(run):
         lambda kp: final(model, eqx.tree_at(lambda a: a.blocks[0].kp, everything(model, 0.01), kp), commands, state)
     )(gains)
     np.testing.assert_allclose(batched, one_by_one, rtol=1e-9)
-    # The same with native batch axes: commands, gains and states broadcast.
+    # Native batch axes give the same: commands, gains and states broadcast.
     many = eqx.tree_at(lambda a: a.blocks[0].kp, everything(model, 0.01), gains[:, None])
     states = State(jnp.full((4, 1), 0.1), jnp.zeros((4, 1)))
     np.testing.assert_allclose(final(model, many, commands, states), one_by_one, rtol=1e-9)
@@ -361,10 +368,10 @@ def test_single_precision_follows_the_state(run):
     model = slider(-0.5, 0.5)
     single = model.astype(jnp.float32)
     state = State(jnp.full(1, 0.1, jnp.float32), jnp.zeros(1, jnp.float32))
-    # Gains and commands in double precision do not widen it.
+    # Gains and commands in double precision do not widen the result.
     q = final(single, everything(model, 0.01), jnp.full((20, 1), 0.8), state, dtype=jnp.float32)
     assert q.dtype == jnp.float32
-    exact = final(model, everything(model, 0.01), jnp.full((20, 1), 0.8), at(0.1))
+    exact = final(model, everything(model, 0.01), jnp.full((20, 1), 0.8), state_at(0.1))
     np.testing.assert_allclose(q, exact, rtol=1e-4)
 
 
@@ -373,27 +380,27 @@ def test_a_policy_with_a_memory_drives_the_blocks():
         return count + 1, jnp.where(count % 2 == 0, 1.0, -1.0) * jnp.ones_like(state.v)
 
     policy = Actuation(Delay(1), EffortLimits(0.5)).driven_by(every_other)
-    carry, out = policy.init(at(), jnp.zeros((), int)), []
+    carry, out = policy.init(state_at(), jnp.zeros((), int)), []
     for _ in range(4):
-        carry, tau = policy(carry, at(), 0.0)
+        carry, tau = policy(carry, state_at(), 0.0)
         out.append(float(tau[0]))
     assert out == [0, 0.5, -0.5, 0.5]
     assert int(carry[0]) == 4
 
 
 MISTAKES = {
-    "kp of PositionServo has shape": lambda: PositionServo(slider(), jnp.ones(3), 1.0).apply(jnp.ones(1), at()),
-    r"command of a servo has shape \(2,\)": lambda: PositionServo(slider(), 1.0, 1.0).apply(jnp.ones(2), at()),
+    "kp of PositionServo has shape": lambda: PositionServo(slider(), jnp.ones(3), 1.0).apply(jnp.ones(1), state_at()),
+    r"command of a servo has shape \(2,\)": lambda: PositionServo(slider(), 1.0, 1.0).apply(jnp.ones(2), state_at()),
     r"commands have shape \(1,\)": lambda: Actuation().driven_by(jnp.ones(1)),
     "at least one": lambda: Actuation().driven_by(jnp.ones((0, 1))),
-    "lower of EffortLimits has shape": lambda: EffortLimits(jnp.ones(3)).apply(jnp.ones(1), at()),
-    "DCMotorLimits has shape": lambda: DCMotorLimits(1.0, 1.0).apply(jnp.ones(2), at()),
-    "CoulombFriction has shape": lambda: CoulombFriction(1.0).apply(jnp.ones(2), at()),
+    "lower of EffortLimits has shape": lambda: EffortLimits(jnp.ones(3)).apply(jnp.ones(1), state_at()),
+    "DCMotorLimits has shape": lambda: DCMotorLimits(1.0, 1.0).apply(jnp.ones(2), state_at()),
+    "CoulombFriction has shape": lambda: CoulombFriction(1.0).apply(jnp.ones(2), state_at()),
     "matrix of a transmission has shape": lambda: Transmission(jnp.ones(1)),
-    "a row for each degree of freedom": lambda: Transmission(jnp.ones((2, 1))).apply(jnp.ones(1), at()),
+    "a row for each degree of freedom": lambda: Transmission(jnp.ones((2, 1))).apply(jnp.ones(1), state_at()),
     "the ratio has shape": lambda: Transmission.to_joints(slider(), ["rail"], jnp.ones(2)),
     "the lower limit has shape": lambda: SoftLimits(slider(), 1.0, 1.0, lower=jnp.ones(2)),
-    "command of FirstOrderLag": lambda: Actuation(FirstOrderLag(0.1, 0.1)).init(ServoCommand(jnp.ones(1)), at()),
+    "command of FirstOrderLag": lambda: Actuation(FirstOrderLag(0.1, 0.1)).init(ServoCommand(jnp.ones(1)), state_at()),
 }
 
 
@@ -434,14 +441,14 @@ def test_an_unknown_joint_is_named():
 def test_step_by_step_is_the_roll_out(run):
     final, _ = run
     model, commands = slider(-0.5, 0.5), jnp.full((20, 1), 0.8)
-    states, _ = simulated(model, everything(model, 0.01).driven_by(commands), at(0.1), 0.01, 20)
-    np.testing.assert_allclose(final(model, everything(model, 0.01), commands, at(0.1)), states.q[-1], rtol=1e-12)
+    states, _ = simulated(model, everything(model, 0.01).driven_by(commands), state_at(0.1), 0.01, 20)
+    np.testing.assert_allclose(final(model, everything(model, 0.01), commands, state_at(0.1)), states.q[-1], rtol=1e-12)
 
 
 def test_substeps_do_not_refine_a_block():
-    damper, moving = Actuation(ViscousFriction(40.0)).driven_by(), at(0.0, 1.0)
+    damper, moving = Actuation(ViscousFriction(40.0)).driven_by(), state_at(0.0, 1.0)
     v = rollout(slider(), moving, damper, 0.01, steps=3, policy_state=damper.init(moving), substeps=5).v[:, 0]
-    # As with one substep: v -> v (1 - dt d / m).
+    # The velocity changes as with one substep: v -> v (1 - dt d / m).
     np.testing.assert_allclose(v, (1 - 0.01 * 40 / MASS) ** np.arange(4), rtol=1e-12)
 
 
@@ -464,7 +471,7 @@ def test_a_lag_a_servo_and_limits_are_those_of_mujoco():
         mujoco.mj_step(theirs, data)
         q.append(data.qpos.copy())
     drive = Actuation(FirstOrderLag(0.03, 0.002), PositionServo(slider(), 300.0, 20.0), EffortLimits(12.0, -9.0))
-    states, tau = simulated(slider(), drive.driven_by(commands), at(), 0.002, 300)
+    states, tau = simulated(slider(), drive.driven_by(commands), state_at(), 0.002, 300)
     assert float(tau.max()) == 12
     assert float(tau.min()) == -9
     np.testing.assert_allclose(states.q, q, atol=1e-12)

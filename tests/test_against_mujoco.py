@@ -1,4 +1,4 @@
-"""Dynamics against MuJoCo, on models written as MJCF."""
+"""Dynamics equal MuJoCo's, on models written as MJCF."""
 
 import equinox as eqx
 import jax
@@ -14,7 +14,9 @@ KINDS = ("free", "revolute", "prismatic", "universal", "continuous", "cylindrica
 
 
 def with_plain_free_joint(model):
-    """MuJoCo has a free joint in the world whatever its placement, with its armature and damping in world axes."""
+    """Return the model without friction, and with free joints at the world's origin without armature and damping.
+
+    MuJoCo ignores the placement of a free joint, and has its armature and damping in world axes."""
     free = np.array([t == "free" for t in model.topology.joint_types])
     mask = np.repeat(~free, np.diff(model.topology.v_starts)).astype(float)
     placement = np.where(free[:, None], [0.0, 0, 0, 1, 0, 0, 0], model.joint_placement)
@@ -26,7 +28,8 @@ def with_plain_free_joint(model):
 
 
 def with_springs(model):
-    """One stiffness a joint; the references of ball and free joints are their origins, as MuJoCo's are."""
+    """Return the model with one stiffness a joint; the references of ball and free joints are their origins, as in
+    MuJoCo."""
     topology, rng = model.topology, np.random.default_rng(3)
     stiffness = np.concatenate([np.full(n, rng.uniform(1, 5)) for n in np.diff(topology.v_starts)])
     reference = np.array(model.neutral())

@@ -1,4 +1,4 @@
-"""Dynamics, Jacobians and energies against Pinocchio, on robots from files and on random trees of all joint types."""
+"""Dynamics, Jacobians and energies equal Pinocchio's, on robots from files and on random trees of all joint types."""
 
 import functools
 from typing import NamedTuple
@@ -43,10 +43,10 @@ class Case(NamedTuple):
 
 @functools.cache
 def case(name: str) -> Case:
-    """A model, Pinocchio's, random states, and the values of our algorithms there."""
+    """Return a model, Pinocchio's model, random states, and the values of our algorithms at these states."""
     if name in ROBOTS:
         path, free = str(robot_path(name)), ROBOTS[name]
-        # Pinocchio drops <mimic> unless asked.
+        # Pinocchio ignores <mimic> by default.
         model = load_urdf(path, free_base=free, mimic="independent").astype(jnp.float64)
         pin_model = pin.buildModelFromUrdf(path, pin.JointModelFreeFlyer()) if free else pin.buildModelFromUrdf(path)
     else:
@@ -130,7 +130,7 @@ def dynamics(model, q, v, x):
 
 
 class TestSinglePrecision:
-    """Against our own double precision; the tolerances are those of the project, not of an algorithm."""
+    """Comparison with our double precision, with the project's tolerances for all algorithms."""
 
     @pytest.mark.parametrize("far", [0.0, 1000.0], ids=["near", "1 km from the origin"])
     @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ class TestSinglePrecision:
         if far:
             model, q = moved(model, q.copy(), far)
         v, x = v.astype(np.float32), x.astype(np.float32)
-        # The same numbers in both precisions: what is compared is the arithmetic, not the rounding of the input.
+        # The inputs are the same numbers in both precisions, so the test compares the arithmetic, not input rounding.
         q = q.astype(np.float32)
         single = model.astype(jnp.float32)
         double = single.astype(jnp.float64)

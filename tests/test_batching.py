@@ -1,6 +1,6 @@
 """The primitive behind the public functions, and their decorator: batches, maps, chunks and derivatives of all orders.
 
-Most tests use functions that compile quickly, and compare the primitive with the same function without it.
+Most tests compare the primitive with the plain function that it calls, for functions that compile quickly.
 """
 
 import functools
@@ -20,7 +20,8 @@ from jaxdyn.algorithms.recursions import Robot, algorithm
 
 
 def toy(x, A, s):
-    """Of `[*batch, 3]`, `[*batch, 2, 3]` and `[*batch]`, not linear in any; two results, one of which has no `A`."""
+    """A function of `[*batch, 3]`, `[*batch, 2, 3]` and `[*batch]` that is linear in none of them. One of its results
+    does not depend on `A`."""
     y = jnp.sin(jnp.einsum("...ij,...j->...i", A, x)) * s[..., None]
     z = x[..., :, None] * jnp.cos(x * s[..., None])[..., None, :]
     batch = jnp.broadcast_shapes(x.shape[:-1], A.shape[:-2], s.shape)
@@ -36,7 +37,7 @@ def primitive(x, A, s):
 
 
 def states(*batches: tuple[int, ...]):
-    """`x`, `A` and `s` with these batch axes."""
+    """Return `x`, `A` and `s` with these batch axes."""
     rng = np.random.default_rng(0)
     return [jnp.asarray(rng.normal(size=(*b, *core))) for b, core in zip(batches, CORES, strict=True)]
 
@@ -45,24 +46,24 @@ CHUNKED = 8
 
 
 def set_chunk(monkeypatch, size: int) -> None:
-    """What is compiled before is not used again: the tests compile functions of their own."""
+    """Set the chunk size. No program with the old size is used, because each test compiles new functions."""
     for name in ("CHUNK", "CHUNK_SHORT", "CHUNK_LEAST"):
         monkeypatch.setattr(_batching, name, size)
 
 
 @pytest.fixture
 def chunks(monkeypatch):
-    """Chunks that most batches of the tests do not fill."""
+    """Set a chunk size that most batches of the tests do not fill."""
     set_chunk(monkeypatch, CHUNKED)
 
 
 def run(f, *args):
-    """Compiled anew."""
+    """Compile `f` as a new function, and call it."""
     return jax.jit(lambda *args: f(*args))(*args)
 
 
 def loops(f, *args) -> int:
-    """How many loops the program for the CPU has."""
+    """The number of loops in the program for the CPU."""
     return jax.jit(lambda *args: f(*args)).lower(*args).as_text().count("stablehlo.while")
 
 
@@ -74,7 +75,10 @@ def same(actual, expected, atol=1e-12):
 
 
 def as_without(*transforms, of=None):
-    """Transformations of the primitive give what they give for the plain function: pairs with their arguments."""
+    """Assert that transformations of the primitive give the same values as transformations of the plain function.
+
+    Each of `transforms` is a transformation followed by its arguments.
+    """
     function, plain = of or (primitive, toy)
     arguments = [args for _, *args in transforms]
 
@@ -89,13 +93,13 @@ def gradient(f):
 
 
 def scalar(f):
-    """A smooth scalar in which every element of both results has a weight of its own."""
+    """Return a smooth scalar function in which every element of both results has a different weight."""
 
-    def of(*args):
+    def value(*args):
         out = f(*args)
         return sum(jnp.vdot(jnp.cos(jnp.arange(y.size)).reshape(y.shape), y + y * y) for y in out)
 
-    return of
+    return value
 
 
 # Batch axes
@@ -114,7 +118,7 @@ BATCHES = [
 
 @pytest.mark.parametrize("batches", BATCHES, ids=str)
 def test_batch_axes_broadcast(chunks, batches):
-    """The gradient has the shapes of the arguments: sums over the axes along which they broadcast."""
+    """Gradients have the shapes of the arguments: they are sums over the axes along which the arguments broadcast."""
     args = states(*batches)
     batch = np.broadcast_shapes(*batches)
     assert [y.shape for y in jax.eval_shape(primitive, *args)] == [(*batch, 2), (*batch, 3, 3)]
@@ -129,7 +133,7 @@ def test_only_large_batches_are_chunked(chunks):
 
 
 def test_results_that_are_large_are_chunked_smaller(monkeypatch):
-    """Where they are long, and where they are many numbers; but not without end."""
+    """Chunks are smaller for long results and for results of many numbers, down to a least size."""
     args = states((40,), (40,), (40,))
     assert loops(primitive, *args) == 0
     for name, numbers in (("CHUNK_ROWS", 3), ("CHUNK_NUMBERS", 11)):
@@ -165,7 +169,7 @@ AXES = {
 
 
 def mapped_states(axes, size: int, *batches):
-    """`size` of them along the axes."""
+    """Return `size` states along the mapped axes."""
     stacked = states(*((size, *b) if a is not None else b for a, b in zip(axes, batches, strict=True)))
     return [x if a is None else jnp.moveaxis(x, 0, a) for a, x in zip(axes, stacked, strict=True)]
 
@@ -206,13 +210,13 @@ def test_nested_vmap(chunks, name):
     nested, batches = NESTED[name]
     args = states(*batches)
     if name == "crossed":
-        # The inner map takes the second axis of `x` within the outer one's.
+        # The inner map takes the second of the axes that the outer map leaves of `x`.
         args[0] = jnp.moveaxis(args[0], 1, 2)
     as_without((nested, *args), (lambda f: gradient(nested(f)), *args))
 
 
 def test_native_batches_equal_maps(chunks):
-    """Bit by bit: both come to one chunked loop over all elements."""
+    """The results are bitwise equal: both run one chunked loop over all elements."""
     args = states((3, 7), (3, 7), (3, 7))
     nested = jax.vmap(jax.vmap(primitive))
     for a, b in zip(run(primitive, *args), run(nested, *args), strict=True):
@@ -224,12 +228,12 @@ def test_native_batches_equal_maps(chunks):
 
 
 def test_gradients_of_what_is_not_mapped(chunks):
-    """Sums over a batch that does not fill its chunks: what the chunks are filled up with adds nothing."""
+    """The gradients are sums over a batch that does not fill its chunks; the padding adds nothing to them."""
     args = states((19,), (), ())
     as_without(
         (gradient, *args),
         (lambda f: gradient(jax.vmap(f, (0, None, None))), *args),
-        # Of one result only, so that a part of the cotangents is a symbolic zero.
+        # The gradient of one result only has a symbolic zero among its cotangents.
         (lambda f: jax.grad(lambda *a: jnp.vdot(f(*a)[1], f(*a)[1]), argnums=(1, 2)), *args),
     )
 
@@ -277,7 +281,7 @@ def test_second_derivatives(chunks):
 @pytest.mark.slow
 @pytest.mark.parametrize("outer", JACOBIANS.values(), ids=JACOBIANS)
 def test_mixed_second_derivatives(outer):
-    """By one argument, then by another that has more, or fewer, batch axes."""
+    """The second argument of differentiation has more batch axes than the first, or fewer."""
     args = states((3,), (), (3,))
 
     def mixed(first, second):
@@ -297,7 +301,7 @@ def test_third_derivatives(chunks):
 
 
 def test_directions_that_are_mapped(chunks):
-    """Tangents and cotangents with a batch of their own, at one point and at many."""
+    """Tangents and cotangents have a batch axis, at one point and at many points."""
     args = tuple(states((5,), (), ()))
     dots = states((3, 5), (3,), (3,))
     bars = [jnp.stack([y, -2 * y, y * y]) for y in toy(*args)]
@@ -314,7 +318,7 @@ def test_directions_that_are_mapped(chunks):
 
 
 def test_linear_maps_and_their_transposes(chunks):
-    """The derivative as a linear map, transposed, and transposed again; and each of them mapped."""
+    """The derivative as a linear map, its transpose and the transpose of that are correct, also under `vmap`."""
     args = tuple(states((11,), (1,), ()))
     dots = tuple(2 * x for x in args)
     bars = toy(*args)
@@ -322,20 +326,26 @@ def test_linear_maps_and_their_transposes(chunks):
     def maps(f):
         _, linear = jax.linearize(f, *args)
         transposed = jax.linear_transpose(linear, *dots)
-        again = jax.linear_transpose(transposed, bars)
-        return linear, transposed, lambda *dots: again(tuple(dots))[0]
+        twice_transposed = jax.linear_transpose(transposed, bars)
+        return linear, transposed, lambda *dots: twice_transposed(tuple(dots))[0]
 
     def values(f):
         def run(*dots):
-            linear, transposed, again = maps(f)
+            linear, transposed, twice_transposed = maps(f)
             many = [jnp.stack([x, -x]) for x in dots]
-            out = [linear(*dots), transposed(bars), again(*dots), jax.vmap(linear)(*many), jax.vmap(again)(*many)]
+            out = [
+                linear(*dots),
+                transposed(bars),
+                twice_transposed(*dots),
+                jax.vmap(linear)(*many),
+                jax.vmap(twice_transposed)(*many),
+            ]
             return out, jax.vmap(transposed)(tuple(jnp.stack([y, 3 * y]) for y in bars))
 
         return run
 
     def part(f):
-        """By one argument, of one result."""
+        """The derivative of one result by one argument."""
 
         def run(bar):
             def pushed(x_dot):
@@ -346,13 +356,13 @@ def test_linear_maps_and_their_transposes(chunks):
         return run
 
     as_without((values, *dots), (part, bars[0]))
-    # Twice transposed it is what it was.
+    # The transpose of the transpose is the map itself.
     same(run(maps(primitive)[2], *dots), jax.jvp(toy, args, dots)[1])
 
 
 @pytest.mark.slow
 def test_derivatives_of_linear_maps(chunks):
-    """By the point and by the direction at the same time."""
+    """The derivatives are by the point and by the direction at the same time."""
     args = tuple(states((11,), (), (11,)))
 
     def pushed(f):
@@ -366,7 +376,7 @@ def test_derivatives_of_linear_maps(chunks):
 
 
 def test_without_jit():
-    """Called, mapped and differentiated operation by operation."""
+    """Calls, maps and derivatives that run operation by operation are correct."""
     args = tuple(states((5,), (), (5,)))
     dots, bars = tuple(jnp.cos(x) for x in args), toy(*args)
     same(primitive(*args), toy(*args))
@@ -381,13 +391,13 @@ def test_single_precision_stays_single(chunks):
         assert x.dtype == np.float32
 
 
-# A function with derivatives of its own. They are wrong by known factors, which tell which of them was used.
+# A function with custom derivatives. In `marked` they have factors that show which of them was used.
 
 JACOBIAN, PULLBACK = 1 + 1e-3, 1 + 1e-6
 
 
 def smooth(x, A, u):
-    """`[2]` of `[3]`, `[2, 3]` and `[2]`."""
+    """A smooth function `[2]` of arguments `[3]`, `[2, 3]` and `[2]`."""
     y = jnp.sin(jnp.einsum("...ij,...j->...i", A, x)) * u * u
     return jnp.broadcast_to(y, (*jnp.broadcast_shapes(x.shape[:-1], A.shape[:-2], u.shape[:-1]), 2))
 
@@ -412,18 +422,18 @@ def marked_pullback(*args):
     return tuple(PULLBACK * product for product in pullback(*args))
 
 
-def with_own(jacobian, pullback) -> Plain:
+def with_custom(jacobian, pullback) -> Plain:
     cores = (1, 2, 1)
     matrices_of = Plain(jacobian, cores, ((2, 3), (2, 2)))
     return Plain(smooth, cores, ((2,),), Derivatives((0, 2), matrices_of, pullback))
 
 
-def own(x, A, u):
-    return call(with_own(matrices, pullback), x, A, u)[0]
+def custom(x, A, u):
+    return call(with_custom(matrices, pullback), x, A, u)[0]
 
 
 def marked(x, A, u):
-    return call(with_own(marked_matrices, marked_pullback), x, A, u)[0]
+    return call(with_custom(marked_matrices, marked_pullback), x, A, u)[0]
 
 
 def smooth_states(*batches):
@@ -432,18 +442,18 @@ def smooth_states(*batches):
 
 
 def test_which_derivatives_are_used():
-    """The pullback for one cotangent, the matrices for many directions at one point, and generic ones for the rest."""
+    """One cotangent uses the pullback, many directions at one point use the matrices, all else generic derivatives."""
     args = smooth_states((), (), ())
     bar, dot = jnp.array([1.0, -2]), jnp.ones(3)
 
     def pulled(wrt):
-        def of(f, values):
+        def value_of(f, values):
             changed = list(args)
             for i, value in zip(wrt, values, strict=True):
                 changed[i] = value
             return f(*changed)
 
-        return lambda f: jax.vjp(functools.partial(of, f), [args[i] for i in wrt])[1](bar)[0]
+        return lambda f: jax.vjp(functools.partial(value_of, f), [args[i] for i in wrt])[1](bar)[0]
 
     def pushed(f):
         return jax.jvp(lambda x: f(x, *args[1:]), (args[0],), (dot,))[1]
@@ -454,10 +464,10 @@ def test_which_derivatives_are_used():
     cases = [
         (pulled((0, 2)), PULLBACK),
         (pulled((2,)), PULLBACK),
-        # They say nothing of A.
+        # The custom derivatives do not include A.
         (pulled((0, 1, 2)), 1),
         (pushed, 1),
-        # Directions with points of their own are not many at one point.
+        # Here each direction has its own point, so there is one cotangent at each point.
         (at_many_points, PULLBACK),
     ]
     for jacobian in JACOBIANS.values():
@@ -473,72 +483,72 @@ def test_which_derivatives_are_used():
     )
 
 
-def own_value(f):
+def custom_value(f):
     def value(*args):
         return jnp.vdot(f(*args), jnp.cos(f(*args)))
 
     return value
 
 
-OWN_BATCHES = [((), (), ()), ((11,), (), (11,)), ((11,), (1,), ()), ((3, 1), (), (5,))]
+CUSTOM_BATCHES = [((), (), ()), ((11,), (), (11,)), ((11,), (1,), ()), ((3, 1), (), (5,))]
 
 
-@pytest.mark.parametrize("batches", OWN_BATCHES, ids=str)
+@pytest.mark.parametrize("batches", CUSTOM_BATCHES, ids=str)
 def test_gradients_by_the_pullback(chunks, batches):
-    """Also sums over the batch for what has fewer batch axes than the rest."""
+    """The gradient of an argument with fewer batch axes is a sum over the batch."""
     args = smooth_states(*batches)
     as_without(
-        (lambda f: jax.grad(own_value(f), argnums=(0, 2)), *args),
-        (lambda f: jax.grad(own_value(f)), *args),
-        (lambda f: jax.grad(own_value(f), argnums=(0, 1, 2)), *args),
-        of=(own, smooth),
+        (lambda f: jax.grad(custom_value(f), argnums=(0, 2)), *args),
+        (lambda f: jax.grad(custom_value(f)), *args),
+        (lambda f: jax.grad(custom_value(f), argnums=(0, 1, 2)), *args),
+        of=(custom, smooth),
     )
 
 
 @pytest.mark.parametrize("jacobian", JACOBIANS.values(), ids=JACOBIANS)
-@pytest.mark.parametrize("batches", OWN_BATCHES, ids=str)
+@pytest.mark.parametrize("batches", CUSTOM_BATCHES, ids=str)
 def test_jacobians_by_the_matrices(batches, jacobian):
-    """Also by what has fewer batch axes than the rest."""
+    """The Jacobians are correct also for arguments with fewer batch axes."""
     args = smooth_states(*batches)
     as_without(
         (lambda f: jacobian(f, argnums=(0, 2)), *args),
         (lambda f: jacobian(f, argnums=2), *args),
-        of=(own, smooth),
+        of=(custom, smooth),
     )
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_as_many_directions_as_states(size):
-    """By what has no batch axis: directions and batches are not taken for each other."""
+    """Directions and batches are not confused when an argument without batch axis is differentiated."""
     x, A, _ = smooth_states((), (), ())
     u = jnp.asarray(np.random.default_rng(2).normal(size=(size, 2)))
-    as_without((jax.jacfwd, x, A, u), (jax.jacrev, x, A, u), of=(own, smooth))
+    as_without((jax.jacfwd, x, A, u), (jax.jacrev, x, A, u), of=(custom, smooth))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("inner", JACOBIANS.values(), ids=JACOBIANS)
 def test_second_derivatives_of_own(inner):
-    """Of the matrices, and of the pullback; by what they are of, and by the rest."""
+    """Derivatives of the matrices and of the pullback are correct, by arguments with and without custom derivatives."""
     args = smooth_states((3,), (), (3,))
 
     def of_matrices(outer):
         return lambda f: outer(inner(f, argnums=(0, 2)), argnums=(0, 1))
 
     def of_pullback(f):
-        return inner(jax.grad(own_value(f), argnums=(0, 2)), argnums=(0, 1))
+        return inner(jax.grad(custom_value(f), argnums=(0, 2)), argnums=(0, 1))
 
-    as_without(*((t, *args) for t in (*map(of_matrices, JACOBIANS.values()), of_pullback)), of=(own, smooth))
+    as_without(*((t, *args) for t in (*map(of_matrices, JACOBIANS.values()), of_pullback)), of=(custom, smooth))
 
 
 @pytest.mark.slow
 def test_maps_of_own_jacobians(chunks):
-    """Over points with many directions each, and over what is not differentiated."""
+    """Maps over points with many directions each, and over arguments that are not differentiated, are correct."""
     x, A, u = smooth_states((11,), (), (11,))
     as_without(
         (lambda f: jax.vmap(jax.jacrev(f, argnums=(0, 2)), (0, None, 0), 1), x, A, u),
         (lambda f: jax.vmap(lambda s: jax.jacfwd(f)(x[0], s * A, u[0])), jnp.arange(9.0)),
         (lambda f: jax.vmap(jax.hessian(f), (0, None, 0)), x, A, u),
-        of=(own, smooth),
+        of=(custom, smooth),
     )
 
 
@@ -560,7 +570,7 @@ def test_checkpoint(chunks):
 
 
 def test_control_flow(chunks):
-    """Values and gradients; a loop of unknown length is differentiated forward."""
+    """Values and gradients are correct; a loop of unknown length is differentiated in forward mode."""
     args = states((11,), (), ())
 
     def scanned(f):
@@ -596,14 +606,14 @@ def test_control_flow(chunks):
         (branched, *args),
         (branched, *args[:2], -args[2]),
         (repeated, *args),
-        # A branch that differs over the map becomes a selection.
+        # Under `vmap` a branch that differs between elements becomes a selection.
         (lambda f: jax.vmap(branched(f), (None, None, 0)), *args[:2], jnp.array([0.5, -1.0])),
     )
 
 
 @pytest.mark.parametrize("batches", [((0,), (0,), (0,)), ((0,), (), (1,)), ((3, 1), (0,), ())], ids=str)
 def test_empty_batches(batches):
-    """Give empty results, and zero as the gradient of what is not in the batch."""
+    """Empty batches give empty results, and zero gradients of arguments without batch axes."""
     args = states(*batches)
     batch = np.broadcast_shapes(*batches)
     assert [y.shape for y in run(primitive, *args)] == [(*batch, 2), (*batch, 3, 3)]
@@ -619,7 +629,7 @@ def test_empty_maps():
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_other_platforms_take_the_whole_batch(platform):
-    """The program for a CPU has one loop over chunks for each call, that for an accelerator none."""
+    """The program for a CPU has one loop over chunks for each call; the program for an accelerator has no loop."""
     args = states((1000,), (1000,), (1000,))
     for f, calls in ((primitive, 1), (gradient(primitive), 2)):
         traced = jax.jit(lambda *a, f=f: f(*a)).trace(*args)
@@ -640,7 +650,7 @@ class Quick(NamedTuple):
 
 @algorithm()
 def quick(robot: Robot, q: Configuration, v: Velocity, f_ext: Wrenches | None = None, *, power: int = 2) -> Quick:
-    """Smooth in every argument, and in many arrays of the model."""
+    """A function that is smooth in every argument, and in many arrays of the model."""
     mass = robot.inertial_parameters[:, 0]
     torque = robot.damping * v**power + robot.armature * jnp.sin(q).sum(axis=0)
     if f_ext is not None:
@@ -650,7 +660,7 @@ def quick(robot: Robot, q: Configuration, v: Velocity, f_ext: Wrenches | None = 
 
 
 def expected(model, q, v, f_ext=None, power: int = 2):
-    """The same of one state."""
+    """The same function of one state, without the decorator."""
     torque = model.damping * v**power + model.armature * jnp.sin(q).sum()
     if f_ext is not None:
         torque = torque + jnp.sin(f_ext).sum()
@@ -668,7 +678,7 @@ def with_leaves(model, values: dict):
 
 @functools.cache
 def robot():
-    """A robot, many of its like, and states."""
+    """A robot, arrays of many robots with the same structure, and states."""
     model = jaxdyn.samples.random_tree(jax.random.key(1), 3, ("ball", "revolute", "prismatic"), branching=2)
     rng = np.random.default_rng(0)
     n = 11
@@ -678,17 +688,17 @@ def robot():
 
 
 def test_states_models_and_wrenches_in_batches(chunks):
-    """By native axes, by maps over states, models and both, and one by one."""
+    """Native axes, maps over states, models and both, and single calls give the same values."""
     model, many, q, v, f = robot()
     models = with_leaves(model, many)
-    axes = jax.tree.map(lambda many, one: 0 if many.ndim > one.ndim else None, models, model)
+    axes = jax.tree.map(lambda many, single: 0 if many.ndim > single.ndim else None, models, model)
 
     def every(function, by_values, q, v, f):
         return [
             by_values(function)(many, q, v, f),
             jax.vmap(function, (axes, 0, 0, 0))(models, q, v, f),
             jax.vmap(function, (axes, 1, 1, 2), -1)(models, q.T, v.T, jnp.moveaxis(f, 0, 2)),
-            # Every model at every state.
+            # This evaluates every model at every state.
             jax.vmap(jax.vmap(function, (None, 0, 0)), (axes, None, None))(models, q, v),
         ]
 
@@ -696,17 +706,17 @@ def test_states_models_and_wrenches_in_batches(chunks):
         return lambda values, *states: function(with_leaves(model, values), *states)
 
     actual = run(functools.partial(every, quick, native), q, v, f)
-    wanted = run(functools.partial(every, expected, lambda function: jax.vmap(native(function))), q, v, f)
-    same(actual, wanted)
+    reference = run(functools.partial(every, expected, lambda function: jax.vmap(native(function))), q, v, f)
+    same(actual, reference)
     wide = {name: x[:, None] for name, x in many.items()}
-    same(run(native(quick), wide, q, v), wanted[-1])
+    same(run(native(quick), wide, q, v), reference[-1])
     for k in (0, 10):
-        one = run(native(quick), {name: x[k] for name, x in many.items()}, q[k], v[k], f[k])
-        same(one, jax.tree.map(lambda x, k=k: x[k], actual[0]))
+        single = run(native(quick), {name: x[k] for name, x in many.items()}, q[k], v[k], f[k])
+        same(single, jax.tree.map(lambda x, k=k: x[k], actual[0]))
 
 
 def test_gradients_by_everything_over_a_batch(chunks):
-    """By the model's arrays and by what is not in the batch: an odd batch fills no chunk."""
+    """Gradients by the model and by arguments without batch axes are correct if the batch does not fill its chunks."""
     model, _, q, v, f = robot()
     leaves = {name: getattr(model, name) for name in LEAVES}
 
@@ -718,11 +728,11 @@ def test_gradients_by_everything_over_a_batch(chunks):
         q = jnp.broadcast_to(q, (11, model.nq))
         return jax.vmap(lambda *s: expected(model, *s))(q, v, jnp.broadcast_to(f, (11, model.nb, 6)))
 
-    actual, wanted = (
+    actual, summed = (
         run(jax.grad(functools.partial(total, function), argnums=(0, 1, 2, 3)), leaves, q[0], v, f[0])
         for function in (quick, reference)
     )
-    same(actual, wanted)
+    same(actual, summed)
     assert all(float(jnp.abs(x).max()) > 1e-3 for x in jax.tree.leaves(actual))
 
 
@@ -735,8 +745,8 @@ def test_second_derivatives_by_the_model():
             return jnp.sum(jnp.sin(function(with_leaves(model, {"damping": damping}), q[0], v).torque))
 
         def run(*args):
-            again = jax.jacrev(jax.jacrev(total, argnums=(0, 1)), argnums=(0, 1))
-            return jax.hessian(total, argnums=(0, 1))(*args), again(*args)
+            reverse_twice = jax.jacrev(jax.jacrev(total, argnums=(0, 1)), argnums=(0, 1))
+            return jax.hessian(total, argnums=(0, 1))(*args), reverse_twice(*args)
 
         return run
 
@@ -744,32 +754,34 @@ def test_second_derivatives_by_the_model():
 
 
 def test_derivatives_without_jit():
-    """Differentiated eagerly, as at a prompt."""
+    """Eager derivatives, as at a prompt, are correct."""
     model, _, q, v, _ = robot()
 
-    def of(function):
+    def torque(function):
         return lambda model, v: function(model, q[0], v).torque
 
     args = (model, v[0])
     dots = jax.tree.map(jnp.cos, args)
-    same(jax.jvp(of(quick), args, dots), jax.jvp(of(expected), args, dots))
-    (value, back), (wanted, back_wanted) = (jax.vjp(of(function), *args) for function in (quick, expected))
-    same(value, wanted)
-    same(back(jnp.sin(value)), back_wanted(jnp.sin(value)))
+    same(jax.jvp(torque(quick), args, dots), jax.jvp(torque(expected), args, dots))
+    (value, back), (value_expected, back_expected) = (
+        jax.vjp(torque(function), *args) for function in (quick, expected)
+    )
+    same(value, value_expected)
+    same(back(jnp.sin(value)), back_expected(jnp.sin(value)))
 
 
 def test_options_and_keywords():
     model, _, q, v, f = robot()
-    # By default as the signature says.
+    # The default of `power` is that of the signature.
     same(quick(model, q[0], v[0]), expected(model, q[0], v[0]))
-    wanted = expected(model, q[0], v[0], f[0], 3)
-    same(quick(model=model, f_ext=f[0], v=v[0], q=q[0], power=3), wanted)
+    cubed = expected(model, q[0], v[0], f[0], 3)
+    same(quick(model=model, f_ext=f[0], v=v[0], q=q[0], power=3), cubed)
     mapped = jax.vmap(functools.partial(quick, power=3), (None, 0, 0, 0))(model, q[:1], v[:1], f[:1])
-    same(jax.tree.map(lambda x: x[0], mapped), wanted)
+    same(jax.tree.map(lambda x: x[0], mapped), cubed)
 
 
 def nested(model, q, v):
-    """Two calls, one with a changed model."""
+    """A function that calls `quick` twice, once with a changed model."""
     changed = eqx.tree_at(lambda m: m.damping, model, 3 * model.damping)
     return quick(model, q, v).torque + quick(changed, q, v, power=1).torque
 
@@ -777,19 +789,19 @@ def nested(model, q, v):
 def test_functions_of_functions(chunks):
     model, many, q, v, _ = robot()
 
-    def wanted(model, q, v):
+    def reference(model, q, v):
         changed = with_leaves(model, {"damping": 3 * model.damping})
         return expected(model, q, v).torque + expected(changed, q, v, power=1).torque
 
     def both(function):
-        def of(values, q, v):
+        def total(values, q, v):
             value = jax.vmap(lambda *s: function(with_leaves(model, values), *s))(q, v)
             return jnp.sum(jnp.sin(value)), value
 
-        return jax.value_and_grad(of, argnums=(0, 1, 2), has_aux=True)
+        return jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)
 
     values = {name: x[0] for name, x in many.items()}
-    same(run(both(nested), values, q, v), run(both(wanted), values, q, v))
+    same(run(both(nested), values, q, v), run(both(reference), values, q, v))
 
 
 def test_calls_leave_their_arguments():
@@ -822,13 +834,13 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_shapes_of_batches(name):
-    """Native axes, maps, both, and empty ones give the shape of one result with the batch before it."""
+    """Native axes, maps, both, and empty batches give the shape of a single result with the batch axes before it."""
     model, _, q, v, _ = robot()
     function = functools.partial(FUNCTIONS[name], model)
-    one = jax.eval_shape(function, q[0], v[0], v[0])
+    unbatched = jax.eval_shape(function, q[0], v[0], v[0])
 
     def check(f, batch, *args):
-        for got, single in zip(jax.tree.leaves(jax.eval_shape(f, *args)), jax.tree.leaves(one), strict=True):
+        for got, single in zip(jax.tree.leaves(jax.eval_shape(f, *args)), jax.tree.leaves(unbatched), strict=True):
             assert got.shape == (*batch, *single.shape)
 
     for batch in ((11,), (0,), (2, 0), (3, 11)):
@@ -840,14 +852,14 @@ def test_shapes_of_batches(name):
 
 
 def calls(jaxpr) -> list:
-    """Every use of the primitive, also within functions that are compiled by themselves."""
+    """Every use of the primitive, also within functions that are compiled separately."""
     inner = [calls(e.params["jaxpr"].jaxpr) for e in jaxpr.eqns if e.primitive.name == "jit"]
     return sum(inner, [e for e in jaxpr.eqns if e.primitive.name == "jaxdyn_call"])
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_declared_shapes_are_those_of_the_function(name):
-    """With the batch axes of every argument, whether or not the value depends on it, and of the model."""
+    """The results have the batch axes of every argument and of the model, whether or not the value depends on them."""
     model, many, q, v, _ = robot()
     models = with_leaves(model, {"inertial_parameters": many["inertial_parameters"][:2]})
     q, v = q[:6].reshape(3, 2, -1), v[:5].reshape(5, 1, 1, -1)
@@ -859,18 +871,18 @@ def test_declared_shapes_are_those_of_the_function(name):
 
 
 def test_dynamics_in_batches(chunks):
-    """Inverse dynamics over states, wrenches and models."""
+    """Inverse dynamics over batches of states, wrenches and models equals single calls."""
     model, many, q, v, f = robot()
 
-    def of(values, q, v, f):
+    def torques(values, q, v, f):
         return jaxdyn.rnea(with_leaves(model, values), q, v, jnp.sin(v), f)
 
-    singly = jax.jit(of)
+    singly = jax.jit(torques)
     one_by_one = [singly({name: x[k] for name, x in many.items()}, q[k], v[k], f[k]) for k in range(11)]
     turned = {name: jnp.moveaxis(x, 0, 1) for name, x in many.items()}
-    mapped = jax.vmap(of, (dict.fromkeys(many, 1), 1, 0, 2), 1)
+    mapped = jax.vmap(torques, (dict.fromkeys(many, 1), 1, 0, 2), 1)
     native, mapped = run(
-        lambda *args: (of(*args[:4]), mapped(*args[4:])), many, q, v, f, turned, q.T, v, f.transpose(1, 2, 0)
+        lambda *args: (torques(*args[:4]), mapped(*args[4:])), many, q, v, f, turned, q.T, v, f.transpose(1, 2, 0)
     )
     same(native, jnp.stack(one_by_one))
     same(mapped, jnp.stack(one_by_one, axis=1))
@@ -878,7 +890,7 @@ def test_dynamics_in_batches(chunks):
 
 @pytest.mark.slow
 def test_gradients_of_energy_over_a_batch(monkeypatch):
-    """Chunked, by the model and by what is not in the batch: the sum of those of one state each."""
+    """The chunked gradients by the model and by an argument without batch axes are the sums over single states."""
     model, _, q, v, _ = robot()
 
     def total(parameters, q, v):
@@ -889,10 +901,10 @@ def test_gradients_of_energy_over_a_batch(monkeypatch):
     each = run(jax.vmap(by_all, (None, None, 0)), model.inertial_parameters, q[0], v)
     set_chunk(monkeypatch, CHUNKED)
     actual = run(by_all, model.inertial_parameters, q[0], v)
-    for got, wanted in zip(actual, (each[0].sum(axis=0), each[1].sum(axis=0), each[2]), strict=True):
-        scale = float(jnp.abs(wanted).max())
+    for got, reference in zip(actual, (each[0].sum(axis=0), each[1].sum(axis=0), each[2]), strict=True):
+        scale = float(jnp.abs(reference).max())
         assert scale > 1e-3
-        same(got, wanted, atol=1e-10 * scale)
+        same(got, reference, atol=1e-10 * scale)
 
 
 def test_empty_batches_of_dynamics():
@@ -902,7 +914,7 @@ def test_empty_batches_of_dynamics():
 
 @pytest.mark.parametrize("name", ["value", "gradient"])
 def test_dynamics_on_other_platforms(name):
-    """As many loops for a large batch as for one state; on a CPU one more."""
+    """The program for a large batch has as many loops as that for one state; on a CPU it has one more."""
     model = robot()[0]
 
     def value(q, v):
@@ -915,8 +927,8 @@ def test_dynamics_on_other_platforms(name):
         traced = jax.jit(lambda *states: function(*states)).trace(*states)
         return traced.lower(lowering_platforms=(platform,)).as_text().count("stablehlo.while")
 
-    one = loops((), "cpu")
-    assert one > 0
-    assert loops((1000,), "cuda") == one
-    # The value that is differentiated is not needed, so a gradient is one call as well.
-    assert loops((1000,), "cpu") == one + 1
+    count = loops((), "cpu")
+    assert count > 0
+    assert loops((1000,), "cuda") == count
+    # The gradient does not need the value, so it is one call as well.
+    assert loops((1000,), "cpu") == count + 1

@@ -1,7 +1,8 @@
-"""The benchmark's machinery on a small case: what it writes, that libraries agree, and how it judges. No times."""
+"""The benchmark on a small case writes its files, compares libraries and judges the results. Times are not tested."""
 
 import importlib.util
 import json
+import pickle
 import re
 
 import jax
@@ -24,7 +25,7 @@ COMPILED = {"trace_s", "compile_s", "temporary_bytes", "output_bytes", "finite",
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """The folder of a run on a chain of three joints."""
+    """The folder that a run on a chain of three joints wrote."""
     results = tmp_path_factory.mktemp("results")
     arguments = ["--robots", "chain3", "--scope", "all", "--operations", "aba,rnea", "--batches", "1,4"]
     arguments += ["--dtypes", "float64", "--peers", ",".join(["jaxdyn", *NATIVE]), "--rounds", "1", "--budget", "0.01"]
@@ -82,7 +83,7 @@ def test_resume_measures_only_what_is_missing(small, capsys):
 
 
 def test_two_checkouts_side_by_side(tmp_path, capsys):
-    """The other one is a folder with a link to this package, so its process must import `jaxdyn` from there."""
+    """The other checkout is a folder with a link to this package; its process must import `jaxdyn` from there."""
     other = tmp_path / "other"
     other.mkdir()
     (other / "jaxdyn").symlink_to(ROOT / "jaxdyn")
@@ -133,9 +134,9 @@ def test_verdicts_compare_with_the_best():
     assert frax.ratio == pytest.approx(1 / 3)
     assert frax.verdict == "reached"
     assert "without brax" in frax.best
-    rest = [j for j in judge(measured) if j.line.ours != key]
-    assert all(j.verdict == "not measured" for j in rest)
-    assert len(rest) == len(lines()) - 2
+    others = [j for j in judge(measured) if j.line.ours != key]
+    assert all(j.verdict == "not measured" for j in others)
+    assert len(others) == len(lines()) - 2
 
 
 def test_errors_and_compilation_have_limits_of_their_own():
@@ -151,9 +152,9 @@ def test_errors_and_compilation_have_limits_of_their_own():
 
 
 def test_what_is_planned_covers_the_claims():
-    keys = benchmark.planned(benchmark.Config("x"))
+    keys = benchmark.plan(benchmark.Config("x"))
     assert set(keys) == set(needed())
-    some = benchmark.planned(benchmark.Config("x", scope="all", robots="chain4", peers="jaxdyn,pinocchio", batches="2"))
+    some = benchmark.plan(benchmark.Config("x", scope="all", robots="chain4", peers="jaxdyn,pinocchio", batches="2"))
     assert {k.dtype for k in some if k.peer == "pinocchio"} == {"float64"}
     assert not any(k.operation.startswith("rollout") for k in some)
 
@@ -167,10 +168,9 @@ def test_what_took_too_long_is_not_tried_on_more():
         assert not benchmark.hopeless(other, late)
 
 
-def test_trees_survive_files_and_velocities_conversion(tmp_path):
+def test_trees_survive_pickling_and_velocities_conversion():
     tree = models.load_tree("solo12")
-    models.save(tree, tmp_path / "tree.json")
-    assert models.read(tmp_path / "tree.json") == tree
+    assert pickle.loads(pickle.dumps(tree)) == tree
     assert (tree.nq, tree.nv) == (19, 18)
     s = models.states(tree, 5)
     np.testing.assert_array_equal(models.states(tree, 3).q, s.q[:3])

@@ -1,4 +1,4 @@
-"""The benchmark of trajectory optimization on a small robot: what it writes, and that libraries agree. No times."""
+"""The benchmark of trajectory optimization on a small robot writes its files, and the libraries agree."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""ModelBuilder: order, merging, errors that name the thing, warnings of inertias that no body has."""
+"""ModelBuilder: the order of bodies, merging, errors that name body and joint, warnings of unphysical inertias."""
 
 import warnings
 from typing import Any
@@ -27,7 +27,7 @@ QUARTER = np.sqrt(0.5)
 
 
 def small_tree(scale: float = 1.0) -> Model:
-    """A body with two children, one of which has a child; added out of depth-first order."""
+    """A body with two children, one of which has a child. They are not added in depth-first order."""
     builder = ModelBuilder()
     builder.add_body("base", joint=Joint("free"), inertia=BodyInertia.box(3.0 * scale, (1, 2, 3)))
     builder.add_body("left", "base", Joint("revolute", axis=(0, 2, 0), lower=-1, upper=2), (0, 1, 0), BALL)
@@ -54,7 +54,7 @@ def homogeneous(pose) -> np.ndarray:
 
 
 def pseudo_inertia(parameters) -> np.ndarray:
-    """`[4, 4]`: the second moments `int (x, 1)(x, 1)^T dm`, which a pose moves by congruence."""
+    """The matrix `[4, 4]` of second moments `int (x, 1)(x, 1)^T dm`, which a pose transforms by congruence."""
     m, x, y, z, xx, xy, yy, xz, yz, zz = np.asarray(parameters, np.float64)
     J = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
     out = np.empty((4, 4))
@@ -82,7 +82,7 @@ def test_depth_first_order():
 
 
 def test_children_keep_their_order_through_fixed_bodies():
-    """A fixed body between parent and child leaves no trace in the order."""
+    """A fixed body between parent and child does not change the order."""
     builder = ModelBuilder()
     builder.add_body("a", inertia=BALL)
     builder.add_fixed_body("plate", "a")
@@ -194,10 +194,10 @@ def merged() -> Model:
 
 
 def test_inertias_of_fixed_bodies_are_merged(merged):
-    """Against second moments moved by 4x4 matrices; the pedestal adds to nobody."""
-    own = pseudo_inertia(BALL.parameters())
+    """The merged inertias equal sums of second moments moved by 4x4 matrices; the pedestal adds to no moving body."""
+    ball = pseudo_inertia(BALL.parameters())
     at_tool = homogeneous(AT_PLATE) @ homogeneous(AT_TOOL)
-    total = own + moved(PLATE.parameters(), AT_PLATE) + at_tool @ pseudo_inertia(TOOL.parameters()) @ at_tool.T
+    total = ball + moved(PLATE.parameters(), AT_PLATE) + at_tool @ pseudo_inertia(TOOL.parameters()) @ at_tool.T
     np.testing.assert_allclose(pseudo_inertia(merged.inertial_parameters[0]), total, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(merged.inertial_parameters[1], BALL.parameters(), rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(merged.mass, [2 + 1.5 + 0.7, 2], rtol=1e-6)
@@ -247,7 +247,7 @@ def test_link_parameters_of_unknown_links(merged):
 # Errors
 
 
-def one(joint: Joint | None = None, **arguments: Any) -> Model:
+def model_of_one_body(joint: Joint | None = None, **arguments: Any) -> Model:
     arguments = {"inertia": BALL} | arguments
     return ModelBuilder().add_body("forearm", joint=joint, **arguments).build()
 
@@ -287,7 +287,7 @@ def one(joint: Joint | None = None, **arguments: Any) -> Model:
 )
 def test_errors_of_joints_name_joint_and_body(joint, error, words):
     with pytest.raises(error) as caught:
-        one(joint)
+        model_of_one_body(joint)
     for word in words:
         assert word in str(caught.value)
 
@@ -345,7 +345,7 @@ def test_duplicate_joint_names():
     builder = ModelBuilder().add_body("upper", joint=Joint(name="elbow"), inertia=BALL)
     with pytest.raises(ModelError, match=r"'lower'.*joint named 'elbow'"):
         builder.add_body("lower", "upper", Joint(name="elbow"), inertia=BALL)
-    # An own name may not meet one that was made up.
+    # A given name must not equal a generated name.
     builder.add_body("lower", "upper", inertia=BALL)
     with pytest.raises(ModelError, match=r"'tip'.*joint named 'lower_joint'"):
         builder.add_body("tip", "lower", Joint(name="lower_joint"), inertia=BALL)
@@ -373,7 +373,7 @@ def test_bad_gravity(gravity, error):
         ModelBuilder().add_body("a", inertia=BALL).build(gravity=gravity)
 
 
-# Bodies that nothing resists
+# Bodies without inertia against a motion of their joint
 
 
 POINT_ON_AXIS = BodyInertia(1.0, (0, 0, 0.5))
@@ -393,7 +393,7 @@ POINT_ON_AXIS = BodyInertia(1.0, (0, 0, 0.5))
 )
 def test_a_leaf_that_nothing_resists(joint, inertia, words):
     with pytest.raises(ModelError, match=f"(?s)forearm.*elbow.*{words}.*armature"):
-        one(joint, inertia=inertia)
+        model_of_one_body(joint, inertia=inertia)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ def test_a_leaf_that_nothing_resists(joint, inertia, words):
     ],
 )
 def test_a_leaf_that_something_resists(joint, inertia):
-    assert one(joint, inertia=inertia).nb == 1
+    assert model_of_one_body(joint, inertia=inertia).nb == 1
 
 
 def test_massless_bodies_inside_a_chain_are_fine():
@@ -426,7 +426,7 @@ def test_a_massless_leaf_behind_others_is_named():
         builder.build()
 
 
-# Inertias that no distribution of mass has
+# Unphysical inertias
 
 
 def parameters(moments, mass=1.0, com=(0.0, 0.0, 0.0)) -> np.ndarray:
@@ -492,7 +492,7 @@ def direct(points: np.ndarray, masses: np.ndarray) -> np.ndarray:
 
 
 def gauss(size: float) -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights, of sum one, that are exact for the second moments of an edge of that size."""
+    """Points and weights (of sum 1) of a quadrature that is exact for second moments of an edge of length `size`."""
     x, w = np.polynomial.legendre.leggauss(3)
     return 0.5 * size * x, 0.5 * w
 
@@ -510,13 +510,13 @@ def test_rod_against_its_integral():
     x, w = gauss(1.0)
     points = start + (x + 0.5)[:, None] * (end - start)
     np.testing.assert_allclose(BodyInertia.rod(2.0, start, end).parameters(), direct(points, 2.0 * w), atol=1e-12)
-    # About its end, m l^2 / 3.
+    # The moment of inertia about the rod's end is m l^2 / 3.
     np.testing.assert_allclose(BodyInertia.rod(3.0, (0, 0, 0), (0, 0, 2)).parameters()[[4, 6, 9]], [4, 4, 0])
 
 
 def test_sphere():
     np.testing.assert_allclose(BodyInertia.sphere(5.0, 0.3).parameters(), [5, 0, 0, 0, 0.18, 0, 0.18, 0, 0, 0.18])
-    # Steiner: 2/5 m r^2 + m d^2.
+    # The parallel axis theorem gives 2/5 m r^2 + m d^2.
     shifted = BodyInertia.sphere(5.0, 0.3, (0, 0, 2)).parameters()
     np.testing.assert_allclose(shifted, [5, 0, 0, 10, 20.18, 0, 20.18, 0, 0, 0.18])
 
@@ -527,8 +527,8 @@ def test_parameters_of_a_general_inertia():
     com = masses @ points / masses.sum()
     central = direct(points - com, masses)
     J = np.array([[central[4], central[5], central[7]], [central[5], central[6], central[8]], [*central[7:]]])
-    given = BodyInertia(masses.sum(), com, J)
-    np.testing.assert_allclose(given.parameters(), direct(points, masses), rtol=1e-12, atol=1e-12)
+    inertia = BodyInertia(masses.sum(), com, J)
+    np.testing.assert_allclose(inertia.parameters(), direct(points, masses), rtol=1e-12, atol=1e-12)
 
 
 def test_diagonal_inertia_is_short_for_the_matrix():
@@ -570,9 +570,9 @@ def test_every_leaf_is_a_floating_point_array():
 
 
 def test_structure_is_equal_and_hashable_whatever_the_numbers():
-    one, two = small_tree(1.0), small_tree(2.0)
-    assert one.topology is not two.topology
-    a, b = jax.tree.structure(one), jax.tree.structure(two)
+    first, second = small_tree(1.0), small_tree(2.0)
+    assert first.topology is not second.topology
+    a, b = jax.tree.structure(first), jax.tree.structure(second)
     assert a == b
     assert hash(a) == hash(b)
     assert len({a, b}) == 1

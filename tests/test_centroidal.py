@@ -1,5 +1,5 @@
-"""Momentum about the center of mass, its motion, and the motion of frames, against Pinocchio; the power that changes
-the energy, along a motion."""
+"""Momentum about the center of mass, its motion, and the motion of frames equal Pinocchio's; power equals the rate of
+the energy along a motion."""
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,11 @@ REFERENCES = {
     "world": (pin.WORLD, "spatial"),
     "local_world_aligned": (pin.LOCAL_WORLD_ALIGNED, "classical"),
 }
-"""With the kind of acceleration that is the rate of the frame's velocity."""
+"""Pinocchio's references, each with the kind of acceleration that is the rate of the frame's velocity."""
 
 
 def everything(model, q, v, a, frame):
-    """All at once: one program to compile."""
+    """Compute all quantities in one program."""
     out = {
         "momentum": alg.centroidal_momentum(model, q, v),
         "force": alg.centroidal_momentum_time_derivative(model, q, v, a),
@@ -44,7 +44,7 @@ def everything(model, q, v, a, frame):
 
 
 def expected(oracle, q, v, a, G, frame):
-    """The same by Pinocchio, for one state of the spanning tree."""
+    """The same quantities by Pinocchio, for one state of the spanning tree."""
     model, data = oracle.pin_model, oracle.pin_model.createData()
     state = oracle.q(q), oracle.v(v), oracle.v(a)
     number = model.getFrameId(frame)
@@ -76,13 +76,13 @@ def expected(oracle, q, v, a, G, frame):
 
 def test_against_pinocchio():
     model, q, v, a, oracle, on_tree, G = forest()
-    # Behind free, ball or universal joints; the joints that mimic are in another tree, and in all sums.
+    # The frame comes after free, ball or universal joints. The mimic joints, in another tree, count in all sums.
     frame = "body3"
     got = jax.jit(everything, static_argnames="frame")(model, q, v, a, frame)
     want = [expected(oracle, *state, G, frame) for state in on_tree]
     for name, value in got.items():
         assert relative_error(value, [w[name] for w in want]) < TOLERANCE, name
-    # What the rates are rates of.
+    # The force is the rate of the momentum `matrix @ v`.
     force = np.einsum("bij,bj->bi", got["matrix"], a) + np.einsum("bij,bj->bi", got["matrix_rate"], v)
     assert relative_error(got["force"], force) < TOLERANCE
 
@@ -95,12 +95,12 @@ def test_power_balance():
     f_ext = jax.random.normal(jax.random.key(5), (model.nb, 6))
     tau = jaxdyn.rnea(model, q, v, a, f_ext)
     got = alg.power(model, q, v, tau, f_ext)
-    # Along the motion with that acceleration, and at rest displaced by each degree of freedom.
+    # The energies before and after along this motion, and at rest after a displacement of each degree of freedom.
     n, h = model.nv, 1e-5
     t = h * jnp.array([[1.0], [-1.0]])
-    moved = jnp.concatenate([t * v + 0.5 * t**2 * a, h * jnp.eye(n), -h * jnp.eye(n)])
-    at = model.integrate(jnp.broadcast_to(q, (2 + 2 * n, model.nq)), moved)
-    energy = alg.mechanical_energy(model, at, jnp.concatenate([v + t * a, jnp.zeros((2 * n, n))]))
+    displacements = jnp.concatenate([t * v + 0.5 * t**2 * a, h * jnp.eye(n), -h * jnp.eye(n)])
+    displaced_q = model.integrate(jnp.broadcast_to(q, (2 + 2 * n, model.nq)), displacements)
+    energy = alg.mechanical_energy(model, displaced_q, jnp.concatenate([v + t * a, jnp.zeros((2 * n, n))]))
     assert float(got.total) == pytest.approx(float(energy[0] - energy[1]) / (2 * h), rel=1e-7)
     assert float(got.actuators) == pytest.approx(float(tau @ v), rel=1e-12)
     assert float(got.friction) < 0

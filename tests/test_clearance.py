@@ -1,4 +1,4 @@
-"""Distances between capsules: against MuJoCo, and derivatives against automatic ones."""
+"""Distances between capsules are compared with MuJoCo, their derivatives with automatic ones."""
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +23,11 @@ def dynamics():
 
 
 def test_distances_are_those_of_mujoco():
-    """Capsules and spheres in general position, as MuJoCo's geometry has them."""
+    """Distances between capsules and spheres in general position equal MuJoCo's."""
     rng = np.random.default_rng(0)
     ends = rng.uniform(-1, 1, (20, 4, 3))
     radii = rng.uniform(0.02, 0.08, (20, 2))
-    # Spheres: segments of no length.
+    # Spheres are segments of zero length.
     ends[:4, 1], ends[2:6, 3] = ends[:4, 0], ends[2:6, 2]
     nearest = jax.vmap(closest_points)(*jnp.asarray(np.moveaxis(ends, 1, 0)))
     ours = np.linalg.norm(nearest.first - nearest.second, axis=1) - radii.sum(axis=1)
@@ -47,7 +47,7 @@ def test_distances_are_those_of_mujoco():
 @pytest.mark.parametrize(
     ("first", "second", "distance"),
     [
-        # Parallel, in a row, crossing, a point on a segment.
+        # The segments are parallel, in a row, crossing, or one is a point on the other.
         ([(0, 0, 0), (1, 0, 0)], [(0.2, 1, 0), (3, 1, 0)], 1.0),
         ([(0, 0, 0), (1, 0, 0)], [(3, 0, 0), (2, 0, 0)], 1.0),
         ([(-1, 0, 0), (1, 0, 0)], [(0, -1, 0), (0, 1, 0)], 0.0),
@@ -63,7 +63,7 @@ def test_special_positions(first, second, distance, dtype):
 
 
 def test_derivatives_and_order(dynamics):
-    """Analytic derivatives against those of JAX, to the world's obstacles and to the robot's own parts."""
+    """Analytic derivatives of distances to the world's obstacles and to the robot's own parts equal JAX's."""
     obstacles = [Capsule.sphere((0.3, 0.3, 0.4), 0.1), ("upper", Capsule((0.1, 0, -0.1), (0, 0, 0), 0.02))]
     residual = ClearanceResidual(CAPSULES, obstacles)
     x = jnp.asarray(np.random.default_rng(1).uniform(-1, 1, 4))

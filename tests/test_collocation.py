@@ -1,4 +1,4 @@
-"""Direct collocation: exact derivatives, the same optimum as by shooting, and a status that is true."""
+"""Direct collocation has exact derivatives, the same optimum as shooting, and a true status."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def rate(x, u, t, params):
 
 @pytest.fixture(scope="module")
 def problem() -> Problem:
-    """A pendulum is brought up by a motor that saturates, with a limit on its speed, to rest."""
+    """A motor that saturates brings a pendulum to rest at the top; its speed has a limit."""
     goal = np.array([np.pi, 0.0])
     return Problem(
         ContinuousDynamics(rate, 2, 1, jnp.asarray(4.0), dt=0.1),
@@ -47,7 +47,7 @@ def problem() -> Problem:
 
 
 def simpson_defects(problem, xs, us):
-    """The state's change in a stage less that by Simpson's rule over the cubic between its ends."""
+    """The state's change in a stage minus its change by Simpson's rule, over the cubic between the ends."""
     h, x, after, params = 0.1, xs[:-1], xs[1:], jnp.asarray(4.0)
     f = jax.vmap(lambda x, u: rate(x, u, 0.0, params))
     first, last = f(x, us), f(after, us)
@@ -62,7 +62,7 @@ def test_derivatives_are_those_of_the_whole(problem):
     v = rng.standard_normal(program.rows)
 
     def rows(z):
-        # Defects from the definition, in one piece for JAX.
+        # The defects follow their definition in one function that JAX differentiates.
         xs, us = program.split(z)
         return jnp.concatenate([simpson_defects(problem, xs, us).ravel(), problem.constraints(xs, us)[0]])
 
@@ -77,18 +77,18 @@ def test_derivatives_are_those_of_the_whole(problem):
 
 def test_the_optimum_is_that_of_shooting(problem):
     """Hermite-Simpson and Runge-Kutta are of the same order, so optima and trajectories agree to about `dt^4`."""
-    found = collocation(problem, 2.0)
-    assert found.status == Status.CONVERGED, found.aux
-    assert float(found.residuals.gap) < 1e-6
-    assert float(found.residuals.violation) < 1e-6
-    assert float(jnp.abs(problem.gaps(found.xs, found.us)).max()) < 1e-3
+    solution = collocation(problem, 2.0)
+    assert solution.status == Status.CONVERGED, solution.aux
+    assert float(solution.residuals.gap) < 1e-6
+    assert float(solution.residuals.violation) < 1e-6
+    assert float(jnp.abs(problem.gaps(solution.xs, solution.us)).max()) < 1e-3
     shooting = ddp(problem, 2.0, options=DDPOptions(max_iterations=500))
-    assert float(found.cost) == pytest.approx(float(shooting.cost), rel=1e-3)
-    np.testing.assert_allclose(found.xs, shooting.xs, atol=0.02)
-    # The limit of the speed holds the motion back, and its multiplier says so with its sign.
-    assert float(found.xs[:, 1].max()) == pytest.approx(2.0, abs=1e-4)
-    assert float(found.multipliers.stage.max()) > 1e-3
-    assert float(found.multipliers.stage.min()) > -1e-3
+    assert float(solution.cost) == pytest.approx(float(shooting.cost), rel=1e-3)
+    np.testing.assert_allclose(solution.xs, shooting.xs, atol=0.02)
+    # The limit of the speed is active, and its multipliers have the right sign.
+    assert float(solution.xs[:, 1].max()) == pytest.approx(2.0, abs=1e-4)
+    assert float(solution.multipliers.stage.max()) > 1e-3
+    assert float(solution.multipliers.stage.min()) > -1e-3
 
 
 def test_statuses_are_true(problem):

@@ -1,4 +1,4 @@
-"""The command line: what each command prints and writes, exit codes, JSON, and mistakes as messages."""
+"""The command line: the output and the files of each command, exit codes, JSON, and messages for mistakes."""
 
 import json
 import re
@@ -15,8 +15,8 @@ import pytest
 from urdf_texts import joint, link, robot
 
 import jaxdyn
+from jaxdyn import programs
 from jaxdyn.cli import _benchmark, _check, _identify, _info, _main, _optimize, _view, main
-from jaxdyn.cli._robot_file import parse
 from jaxdyn.programs import Columns, IdentifyConfig, OptimizeConfig, load_from_zero, parse_command
 
 SWING = """<mujoco><worldbody><body name="ball" pos="0 0 1"><freejoint name="base"/><geom size="0.1"/>
@@ -42,7 +42,7 @@ def two_links(moment: float = 0.1) -> str:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """The working directory, with two robots."""
+    """The working directory, which holds two robots."""
     (tmp_path / "arm.urdf").write_text(two_links())
     (tmp_path / "swing.xml").write_text(SWING)
     monkeypatch.chdir(tmp_path)
@@ -176,8 +176,8 @@ def test_check_of_a_urdf_file(folder, capsys, monkeypatch):
         values = real(model, states)
         return values | {"bias": values["bias"] * (1 + 1e-6)}
 
-    real = _check.dynamics
-    monkeypatch.setattr(_check, "dynamics", off)
+    real = programs.dynamics
+    monkeypatch.setattr(programs, "dynamics", off)
     assert main([*arguments, "--json"]) == 1
     out = json.loads(capsys.readouterr().out)
     assert set(out["errors"]) == {"mass matrix", "bias", "acceleration", "inverse dynamics"}
@@ -202,7 +202,7 @@ def test_check_of_an_mjcf_file(folder, capsys):
 
 
 def test_a_benchmark_sets_compilation_apart(folder, capsys, monkeypatch):
-    monkeypatch.setattr(_benchmark, "without_compilation_cache", lambda: None)
+    monkeypatch.setattr(programs, "without_compilation_cache", lambda: None)
     quick = ["--seconds", "1e-3", "--steps", "3"]
     assert main(["benchmark", "arm.urdf", *quick, "--batches", "1", "--operations", "rollout", "--json"]) == 0
     printed = capsys.readouterr()
@@ -212,13 +212,13 @@ def test_a_benchmark_sets_compilation_apart(folder, capsys, monkeypatch):
     assert row["us"] * row["evaluations_per_s"] == pytest.approx(1e6)
     assert min(row["us"], row["trace_s"], row["compile_s"], row["memory_bytes"]) > 0
     assert (out["dtype"], out["nv"], out["rollout_steps"]) == ("float32", 2, 3)
-    # The table is for people; where JSON is wanted it is out of the way.
+    # With JSON on standard output, the table for people goes to standard error.
     assert "evaluations/s" in printed.err
 
     def out_of_memory(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: of memory\nat length")
 
-    monkeypatch.setattr(_benchmark, "time_compilation", out_of_memory)
+    monkeypatch.setattr(programs, "time_compilation", out_of_memory)
     assert main(["benchmark", "arm.urdf", *quick, "--batches", "1", "4", "--operations", "aba"]) == 0
     printed = capsys.readouterr().out
     for batch in (1, 4):
@@ -226,18 +226,18 @@ def test_a_benchmark_sets_compilation_apart(folder, capsys, monkeypatch):
 
 
 def test_what_is_timed_is_what_it_is_called(monkeypatch):
-    """With functions in place of the algorithms that show which they are and what they are given."""
+    """Each operation calls the algorithm of its name with the right arguments: mocks in their place return both."""
     monkeypatch.setattr(_benchmark, "rnea", lambda model, q, v, a: ("rnea", model, q, v, a))
     monkeypatch.setattr(_benchmark, "aba", lambda model, q, v, tau: q + 2 * v + 3 * tau)
     monkeypatch.setattr(_benchmark, "crba", lambda model, q: ("crba", model, q))
-    given = ("model", *(np.array([1.0, x]) for x in (2, 3, 4)))
-    model, q, v, tau = given
-    assert _benchmark.operation("rnea", 1)(*given) == ("rnea", *given)
-    assert _benchmark.operation("crba", 1)(*given) == ("crba", model, q)
+    arguments = ("model", *(np.array([1.0, x]) for x in (2, 3, 4)))
+    model, q, v, tau = arguments
+    assert _benchmark.operation("rnea", 1)(*arguments) == ("rnea", *arguments)
+    assert _benchmark.operation("crba", 1)(*arguments) == ("crba", model, q)
     a = q + 2 * v + 3 * tau
-    np.testing.assert_array_equal(_benchmark.operation("aba", 1)(*given), a)
-    # The sum of squares.
-    np.testing.assert_allclose(_benchmark.operation("gradient", 1)(*given), [2 * a, 4 * a, 6 * a])
+    np.testing.assert_array_equal(_benchmark.operation("aba", 1)(*arguments), a)
+    # The gradient is that of the sum of squares of the accelerations.
+    np.testing.assert_allclose(_benchmark.operation("gradient", 1)(*arguments), [2 * a, 4 * a, 6 * a])
 
 
 def test_pinocchio_is_timed_beside_it(folder):
@@ -296,7 +296,7 @@ def test_view_writes_a_page_or_serves_one(folder, capsys, monkeypatch):
     assert "<html" in (folder / "arm.html").read_text()[:2000]
     assert main(["view", "arm.urdf", "--motion", "run.npz", "--compare", "later.npz"]) == 2
     assert "later.npz: its times t are not those of run.npz" in capsys.readouterr().err
-    # Without a browser matplotlib draws.
+    # Without a browser matplotlib draws the picture.
     monkeypatch.setattr(_images, "browser_path", lambda: None)
     assert main(["view", "arm.urdf", "--png", "arm.png"]) == 0
     assert capsys.readouterr().out == "wrote arm.png\n"
@@ -309,10 +309,10 @@ def test_view_writes_a_page_or_serves_one(folder, capsys, monkeypatch):
 
 
 def script() -> str:
-    found = shutil.which("jaxdyn", path=str(Path(sys.executable).parent))
-    if found is None:
+    path = shutil.which("jaxdyn", path=str(Path(sys.executable).parent))
+    if path is None:
         pytest.skip("the program is not installed beside Python")
-    return found
+    return path
 
 
 def test_the_installed_program_and_a_reader_that_leaves():
@@ -328,7 +328,7 @@ def test_the_installed_program_and_a_reader_that_leaves():
 
 
 def examples() -> list[str]:
-    """Commands of the help texts and of the page of the documentation."""
+    """The commands in the help texts and on the documentation's page."""
     page = (Path(__file__).parents[1] / "docs" / "command-line.md").read_text()
     texts = [x.EXAMPLES for x in (_info, _view, _check, _identify, _optimize, _benchmark)]
     texts += [_main.HELP.partition("examples:")[2], *re.findall(r"```sh\n(.*?)```", page, re.DOTALL)]
@@ -343,9 +343,9 @@ def test_the_examples_are_understood(folder):
     commands = examples()
     assert len(commands) > 30
     for line in commands:
-        command, *rest = shlex.split(line.partition(" > ")[0])
+        command, *options = shlex.split(line.partition(" > ")[0])
         module = sys.modules[f"jaxdyn.cli._{command}"]
         if command in ("identify", "optimize"):
-            parse_command({"identify": IdentifyConfig, "optimize": OptimizeConfig}[command], rest, command, "", "")
+            parse_command({"identify": IdentifyConfig, "optimize": OptimizeConfig}[command], options, command, "", "")
         else:
-            parse(module.Options, rest, command, "", "")
+            programs.parse_options(module.Options, options, f"jaxdyn {command}", "", "")

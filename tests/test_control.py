@@ -1,4 +1,4 @@
-"""Model predictive control of a robot that is not the model: against MuJoCo and against this library."""
+"""Model predictive control of a robot that differs from the model, simulated by MuJoCo and by this library."""
 
 import dataclasses
 import json
@@ -61,29 +61,29 @@ def test_the_payload_is_identified_and_then_the_path_is_kept(tmp_path):
 @pytest.mark.experiments
 def test_a_payload_is_found_from_a_recorded_motion():
     nominal = jaxdyn.samples.arm()
-    found = identify_payload(nominal, with_cube(nominal, 2.0), "mujoco", seed=0)
-    error = np.array(found.numbers["identified"]) - np.array(found.numbers["true"])
+    payload = identify_payload(nominal, with_cube(nominal, 2.0), "mujoco", seed=0)
+    error = np.array(payload.numbers["identified"]) - np.array(payload.numbers["true"])
     assert abs(error[0]) < 0.02
     assert np.abs(error[1:4]).max() < 0.01
-    assert "kg (true 2.0000)" in found.report
+    assert "kg (true 2.0000)" in payload.report
     body = nominal.body_names.index("link7")
     np.testing.assert_allclose(
-        found.model.inertial_parameters[body] - nominal.inertial_parameters[body], found.numbers["identified"]
+        payload.model.inertial_parameters[body] - nominal.inertial_parameters[body], payload.numbers["identified"]
     )
 
 
 def test_the_plants_agree():
-    """Two simulators of one robot, with friction; each holds the torque for a period."""
+    """Two simulators of one robot with friction agree; each holds the torque for a period."""
     model = jaxdyn.samples.arm()
     model = dataclasses.replace(model, friction=jnp.full(7, 0.05), damping=jnp.full(7, 0.02))
     x = np.concatenate([HOME, np.full(7, 0.2)])
     tau = np.asarray(jaxdyn.generalized_gravity(model, jnp.asarray(HOME))) + 0.05
     ours, theirs = jaxdyn_plant(model, 0.02), mujoco_plant(model, 0.02, substeps=400)
-    still = x
+    start = x
     for _ in range(3):
         x, other = ours(x, tau), theirs(x, tau)
         np.testing.assert_allclose(x, other, atol=1e-4)
-    assert np.abs(x - still).max() > 0.02
+    assert np.abs(x - start).max() > 0.02
 
 
 def test_wrong_masses_are_wrong_by_as_much():

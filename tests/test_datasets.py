@@ -1,4 +1,4 @@
-"""Data sets: found, fetched from a server on this machine, checked, refused."""
+"""Data sets are found locally, fetched from a server on this machine, checked, and refused if they differ."""
 
 import functools
 import hashlib
@@ -16,14 +16,14 @@ CHECKSUM = hashlib.sha256(CONTENT).hexdigest()
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_set(monkeypatch):
+def _clear_environment(monkeypatch):
     for name in ("JAXDYN_DATA", "JAXDYN_CACHE", "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
 def server(tmp_path):
-    """The address of a server of the folder `served`, and that folder."""
+    """The address of a server for the folder `served`, and that folder."""
     folder = tmp_path / "served"
     folder.mkdir()
 
@@ -54,7 +54,7 @@ def test_files_are_fetched_once_on_request(server, tmp_path):
     folder = fetch_dataset(runs(address), download=True, cache=cache)
     assert folder == cache / "runs"
     assert (folder / "run.csv").read_bytes() == CONTENT
-    # Now without the server, and without being asked to download.
+    # The cache now serves the files without the server and without `download=True`.
     (served / "run.csv").unlink()
     assert fetch_dataset(runs(address), cache=cache) == folder
     assert fetch_dataset(runs(address), download=True, cache=cache) == folder
@@ -115,10 +115,10 @@ def test_without_pooch_there_is_advice(monkeypatch, tmp_path):
 def test_known_data_sets():
     assert set(dataset_names()) == {"panda_exciting", "kuka_lwr4", "double_pendulum"}
     for name in dataset_names():
-        known = dataset(name)
-        assert known.name == name
-        assert known.license
-        assert known.source
-        assert all(len(x) == 64 for x in known.files.values())
+        data = dataset(name)
+        assert data.name == name
+        assert data.license
+        assert data.source
+        assert all(len(x) == 64 for x in data.files.values())
     with pytest.raises(JaxdynError, match="did you mean 'kuka_lwr4'"):
         fetch_dataset("kuka_lwr")

@@ -1,5 +1,5 @@
-"""Analytic derivatives of inverse and forward dynamics: against Pinocchio, against central differences along the
-manifold, and against generic differentiation of the recursions."""
+"""Analytic derivatives of inverse and forward dynamics equal Pinocchio's, central differences along the manifold, and
+generic derivatives of the recursions."""
 
 import functools
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Case(NamedTuple):
 
 @functools.cache
 def case(name: str) -> Case:
-    """A model with friction in every joint, Pinocchio's without, and random states."""
+    """A model with friction in every joint, Pinocchio's model without friction, and random states."""
     if name in ROBOTS:
         path, free = str(robot_path(name)), ROBOTS[name]
         model = load_urdf(path, free_base=free, mimic="independent")
@@ -45,12 +45,12 @@ def case(name: str) -> Case:
         model = jaxdyn.samples.random_tree(jax.random.key(2), len(JOINTS), JOINTS, branching=2)
         pin_model = to_pinocchio(model)
     damping, friction = np.random.default_rng(0).uniform(0.1, 0.5, (2, model.nv))
-    # Wide enough that Coulomb friction has a slope at the velocities of the tests.
+    # The friction velocity of 2 is so wide that Coulomb friction has a slope at the velocities of the tests.
     values = [jnp.asarray(damping), jnp.asarray(friction), jnp.full(model.nv, 2.0)]
     model = eqx.tree_at(lambda m: (m.damping, m.friction, m.friction_velocity), model, values)
     q = model.random_configuration(jax.random.key(7), (STATES,))
     v, a = jax.random.normal(jax.random.key(8), (2, STATES, model.nv))
-    # One type for all, which is not weak, so that one program serves them and what is made from them.
+    # All arrays get one dtype that is not weak, so that one program serves all models and models derived from them.
     model = model.astype(jnp.float64)
     return Case(model, PinocchioOracle(model, pin_model), q, v, a)
 
@@ -60,25 +60,25 @@ def friction(model, v):
 
 
 def friction_slope(model, v):
-    """As matrices."""
+    """The derivative of `friction` by `v`, as diagonal matrices."""
     slope = model.damping + model.friction / model.friction_velocity / np.cosh(v / model.friction_velocity) ** 2
     return np.asarray(slope)[..., None] * np.eye(model.nv)
 
 
 def arguments(name: str, joint_friction: bool):
-    """With as much torque as makes the same acceleration with and without friction."""
+    """Return the model, `q`, `v`, `a`, and a torque with the same acceleration with and without friction."""
     model, _, q, v, a = case(name)
     return model, q, v, a, 10 * a + (friction(model, v) if joint_friction else 0)
 
 
 def matrices(joint_friction: bool):
-    """Those of inverse dynamics at `a`, and of forward dynamics at `tau`, as one program."""
+    """Return a function of the derivatives of inverse dynamics at `a` and of forward dynamics at `tau`."""
 
-    def of(model, q, v, a, tau):
+    def evaluate(model, q, v, a, tau):
         inverse = jaxdyn.rnea_derivatives(model, q, v, a, joint_friction=joint_friction)
         return inverse, jaxdyn.aba_derivatives(model, q, v, tau, joint_friction=joint_friction)
 
-    return of
+    return evaluate
 
 
 @functools.cache
@@ -92,7 +92,7 @@ def computed(name: str, joint_friction: bool):
 
 
 def run(f, *args):
-    """Compiled anew."""
+    """Compile `f` as a new function, and call it."""
     return jax.jit(lambda *args: f(*args))(*args)
 
 
@@ -105,15 +105,15 @@ def symmetric(upper):
 
 @functools.cache
 def pinocchio_matrices(name: str):
-    """In the order of our model; without friction."""
+    """Pinocchio's derivatives without friction, in the order of our model."""
     _, oracle, q, v, x = case(name)
     rows, pin_model, data = oracle.v_rows, oracle.pin_model, oracle.data
     inverse, forward = [], []
     for state in zip(q, v, x, strict=True):
-        at = oracle.q(state[0]), oracle.v(state[1])
-        pin.computeRNEADerivatives(pin_model, data, *at, oracle.v(state[2]))
+        q_and_v = oracle.q(state[0]), oracle.v(state[1])
+        pin.computeRNEADerivatives(pin_model, data, *q_and_v, oracle.v(state[2]))
         inverse.append([data.dtau_dq.copy(), data.dtau_dv.copy(), symmetric(data.M)])
-        pin.computeABADerivatives(pin_model, data, *at, oracle.v(10 * state[2]))
+        pin.computeABADerivatives(pin_model, data, *q_and_v, oracle.v(10 * state[2]))
         forward.append([data.ddq_dq.copy(), data.ddq_dv.copy(), symmetric(data.Minv)])
     return [[np.array(x)[:, rows][:, :, rows] for x in zip(*y, strict=True)] for y in (inverse, forward)]
 
@@ -128,7 +128,7 @@ def check_against_pinocchio(name: str, computed, joint_friction: bool) -> None:
         slope = friction_slope(model, v)
         dtau_dv = dtau_dv + slope
         da_dv = da_dv - Minv @ slope
-    # Pinocchio 4.1 takes the axes of a universal joint as fixed in what it moves; central differences tell.
+    # Pinocchio 4.1 treats the axes of a universal joint as fixed in the moving body; central differences disagree.
     kinds = np.repeat(model.topology.joint_types, np.diff(model.topology.v_starts))
     compared = np.flatnonzero(kinds != "universal")
     expected = dtau_dq, dtau_dv, M, da_dq, da_dv, Minv
@@ -148,13 +148,13 @@ def test_a_tree_with_friction():
 
 
 def test_the_robots_have_matrices_of_both_layouts():
-    """Else the tests above would not have seen both."""
+    """Some models are small enough for matrices with the batch last, so that the tests above cover both layouts."""
     assert case("ur5").model.nv < case("tree").model.nv <= _dof_matrices.BATCH_LAST_LIMIT < case("solo12").model.nv
 
 
 @pytest.fixture(params=[True, False], ids=["batch last", "batch first"])
 def layout(request, monkeypatch):
-    """One layout for all robots. What is compiled before is not used again: tests compile functions of their own."""
+    """One layout for all robots. No program with the other layout is used, because each test compiles new functions."""
     used = []
 
     class Spy(_dof_matrices.DofMatrices):
@@ -171,7 +171,7 @@ def layout(request, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [False], ids=["batch first"], indirect=True)
 def test_the_other_layout(layout):
-    """On a robot that has its batch last by itself."""
+    """The layout with the batch first is correct for a robot that has its batch last by default."""
     check_against_pinocchio("tree", run(matrices(True), *arguments("tree", True)), True)
 
 
@@ -183,7 +183,7 @@ def test_central_differences_along_the_manifold():
     step, eye = 1e-6, jnp.eye(model.nv)
     signed = jnp.stack([step * eye, -step * eye])[:, :, None]
     none = jnp.zeros_like(signed)
-    # All of one batch: by each argument, up and down, every direction.
+    # One batch holds both displacements along every direction of each argument.
     dq, dv, dx = (jnp.stack([signed if k == i else none for i in range(3)]) for k in range(3))
 
     for function, x, got in zip((jaxdyn.rnea, jaxdyn.aba), (a, tau), computed("tree", True), strict=True):
@@ -193,12 +193,12 @@ def test_central_differences_along_the_manifold():
             assert relative_error(got[k], expected[k]) < 1e-7, (function, k)
 
 
-# Generic differentiation: a function's own derivatives are used only where no external wrenches act.
+# Generic differentiation: the analytic derivatives are used only where no external wrenches act.
 
 
 @functools.cache
 def one_state():
-    """The first of the tree, with quaternions that are not unit: they stand for their direction."""
+    """The first state of the tree, with quaternions that are not of unit length: only their direction counts."""
     model, q, v, a, tau = arguments("tree", True)
     q = q[0]
     for name, kind in zip(model.joint_names, model.topology.joint_types, strict=True):
@@ -213,41 +213,41 @@ def inverse_and_forward(model, *wrenches):
 
 
 ARGUMENTS = (0, 1, 2), (0, 1, 3)
-"""Of inverse and of forward dynamics."""
+"""The positions of the arguments of inverse and of forward dynamics."""
 
 
 @functools.cache
 def jacobians():
-    """Those of inverse dynamics forward, those of forward dynamics in reverse: both ways come to the same matrices."""
+    """The Jacobians of inverse dynamics by forward mode, and those of forward dynamics by reverse mode."""
     model, state = one_state()
 
-    def of(*state):
+    def evaluate(*state):
         inverse, forward = (lambda *s, k=k: inverse_and_forward(model)(*s)[k] for k in range(2))
         every = (0, 1, 2, 3)
         return jax.jacfwd(inverse, argnums=every)(*state), jax.jacrev(forward, argnums=every)(*state)
 
-    return run(of, *state)
+    return run(evaluate, *state)
 
 
 def test_jacobians_are_the_matrices():
-    """Through the coordinates."""
+    """The Jacobians by the coordinates `q`, restricted to the tangent space, are the analytic matrices."""
     model, state = one_state()
-    # How coordinates change along the tangent space; the lengths of quaternions do not matter.
+    # `along` maps the tangent space to changes of unit quaternions; `scale` accounts for the lengths of ours.
     along = jax.jacfwd(lambda dv: model.integrate(state[0], dv))(jnp.zeros(model.nv))
     unit = model.integrate(state[0], jnp.zeros(model.nv))
     scale = jnp.where(jnp.abs(unit) > 0, state[0] / unit, 1.0)
     for k, wrt in enumerate(ARGUMENTS):
-        by_q, *rest = (jacobians()[k][i] for i in wrt)
-        for x, y in zip(((by_q * scale) @ along, *rest), computed("tree", True)[k], strict=True):
+        by_q, *others = (jacobians()[k][i] for i in wrt)
+        for x, y in zip(((by_q * scale) @ along, *others), computed("tree", True)[k], strict=True):
             assert relative_error(x[None], y[:1]) < 1e-9
-    # Nothing of the torque in inverse dynamics, nor of the acceleration in forward dynamics.
+    # Inverse dynamics does not depend on the torque, nor forward dynamics on the acceleration.
     assert not jacobians()[0][3].any()
     assert not jacobians()[1][2].any()
 
 
 @pytest.mark.slow
 def test_jacobians_are_the_generic_ones():
-    """With external wrenches among the arguments a function has no derivatives of its own."""
+    """The Jacobians equal generic ones, which external wrenches among the arguments select."""
     model, state = one_state()
     wrenches = jnp.zeros((model.nb, 6))
     function = inverse_and_forward(model, wrenches)
@@ -260,7 +260,7 @@ def test_jacobians_are_the_generic_ones():
 
 @pytest.mark.slow
 def test_gradients_of_inverse_dynamics_are_the_generic_ones():
-    """By the coordinates, too, of quaternions that are not unit."""
+    """Gradients equal generic ones, also by the coordinates of quaternions that are not of unit length."""
     model, state = one_state()
     bar = jax.random.normal(jax.random.key(1), (model.nv,))
     wrenches = jnp.zeros((model.nb, 6))
@@ -270,20 +270,20 @@ def test_gradients_of_inverse_dynamics_are_the_generic_ones():
 
 
 def test_reverse_gradients_by_the_pullback():
-    """Of each of both functions, and by the velocity alone."""
+    """Reverse gradients of both functions, and one by the velocity alone, equal products with the Jacobians."""
     model, state = one_state()
     bars = jax.random.normal(jax.random.key(1), (2, model.nv))
 
     def pulled(*state):
         functions = [lambda *s, k=k: bars[k] @ inverse_and_forward(model)(*s)[k] for k in range(2)]
-        alone = jax.grad(functions[0], argnums=1)(*state)
-        return [jax.grad(f, argnums=wrt)(*state) for f, wrt in zip(functions, ARGUMENTS, strict=True)], alone
+        by_velocity = jax.grad(functions[0], argnums=1)(*state)
+        return [jax.grad(f, argnums=wrt)(*state) for f, wrt in zip(functions, ARGUMENTS, strict=True)], by_velocity
 
-    actual, alone = run(pulled, *state)
+    actual, by_velocity = run(pulled, *state)
     for k, wrt in enumerate(ARGUMENTS):
         for x, i in zip(actual[k], wrt, strict=True):
             assert relative_error(x[None], (bars[k] @ jacobians()[k][i])[None]) < 1e-9
-    np.testing.assert_allclose(alone, actual[0][1], rtol=1e-12)
+    np.testing.assert_allclose(by_velocity, actual[0][1], rtol=1e-12)
 
 
 # Second derivatives of forward dynamics
@@ -294,8 +294,8 @@ HINGES, BALL = ("revolute", "prismatic"), ("ball", "revolute")
 
 @functools.cache
 def differentiated(types: tuple[str, ...]):
-    """For two joints with friction, `a` as a function of all of its arguments, at these arguments; and the differences
-    of its derivative, which is tested above."""
+    """For two joints with friction, return `a` as a function of all its arguments, these arguments, and central
+    differences of its first derivative, which is tested above."""
     model = jaxdyn.samples.random_tree(jax.random.key(3), 2, types, branching=1)
     model = eqx.tree_at(lambda m: m.friction_velocity, model, jnp.full(model.nv, 2.0))
     q = model.random_configuration(jax.random.key(4))
@@ -319,7 +319,7 @@ def check_second_derivatives(types, outer, inner) -> None:
 
 @pytest.mark.slow
 def test_second_derivatives(layout):
-    """By generic derivatives of the matrices, forward of those with the batch last, reverse of the others."""
+    """Generic derivatives of the matrices are correct: forward mode with the batch last, reverse mode with it first."""
     check_second_derivatives(HINGES, *((jax.jacfwd, jax.jacrev) if layout else (jax.jacrev, jax.jacfwd)))
 
 
@@ -346,7 +346,7 @@ def test_second_derivatives_of_the_pullback(types):
 
 @pytest.mark.slow
 def test_batches_of_models_in_single_precision():
-    """By leading axes of their arrays, against double precision one model after the other."""
+    """Models in a batch give the same as one model after the other in double precision."""
     model, q, v, a, tau = (x.astype(jnp.float32) for x in arguments("tree", True))
     leaves = ("inertial_parameters", "armature", "joint_placement", "gravity", "damping")
     many = [jnp.stack([getattr(model, name), 1.25 * getattr(model, name)]) for name in leaves]
@@ -356,7 +356,7 @@ def test_batches_of_models_in_single_precision():
 
     value = run(jaxdyn.aba_derivatives, changed([x[:, None] for x in many]), q, v, tau)
     for k in range(2):
-        # The same numbers in both precisions: what is compared is the arithmetic, not the rounding of the input.
+        # The inputs are the same numbers in both precisions, so the test compares the arithmetic, not input rounding.
         double = [x.astype(jnp.float64) for x in (changed([x[k] for x in many]), q, v, a, tau)]
         for what, x, y in zip(NAMES[3:], value, program(True)(*double)[1], strict=True):
             assert x.dtype == jnp.float32
@@ -367,15 +367,15 @@ def test_batches_of_models_in_single_precision():
 
 @pytest.mark.slow
 def test_maps_over_models_and_states():
-    """One after the other, along axes that are not the first."""
+    """Nested maps over models and states, along axes that are not the first, give the same matrices."""
     model, q, v, a, _ = arguments("tree", True)
     masses = jnp.stack([model.inertial_parameters, 1.25 * model.inertial_parameters], axis=1)
 
-    def of(parameters, q, v, a):
+    def evaluate(parameters, q, v, a):
         changed = eqx.tree_at(lambda m: m.inertial_parameters, model, parameters)
         return jaxdyn.rnea_derivatives(changed, q, v, a)
 
-    mapped = jax.vmap(jax.vmap(of, (None, 1, 0, 0), 1), (1, None, None, None), -1)
+    mapped = jax.vmap(jax.vmap(evaluate, (None, 1, 0, 0), 1), (1, None, None, None), -1)
     for x, y in zip(run(mapped, masses, q.T, v, a), computed("tree", True)[0], strict=True):
         np.testing.assert_allclose(jnp.swapaxes(x[..., 0], 0, 1), y, rtol=1e-10, atol=1e-10 * np.abs(y).max())
         assert relative_error(jnp.swapaxes(x[..., 1], 0, 1), y) > 1e-3

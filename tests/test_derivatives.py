@@ -1,5 +1,5 @@
-"""Derivatives with respect to every argument and every physical array: forward, reverse, central differences, higher
-orders, composed with vmap, at singular points."""
+"""Derivatives with respect to every argument and every physical array agree: forward and reverse mode, central
+differences, higher orders, under `vmap`, and at singular points."""
 
 import functools
 
@@ -44,12 +44,12 @@ def state(name: str):
 
 
 def arguments(model, q, v, x, f_ext) -> dict:
-    """What a function is differentiated by: every state, wrench and physical array, by name."""
+    """The arguments of differentiation: every state, wrench and physical array, by name."""
     return {"q": q, "v": v, "x": x, "f_ext": f_ext} | {name: get(model) for name, get in LEAVES.items()}
 
 
 def scalar(function, model, weights, values: dict):
-    """A smooth scalar of a function's value, so that one gradient sees every output."""
+    """A smooth scalar of a function's value, so that one gradient depends on every output."""
     model = eqx.tree_at(lambda m: [get(m) for get in LEAVES.values()], model, [values[name] for name in LEAVES])
     y = FUNCTIONS[function](model, *(values[name] for name in ("q", "v", "x", "f_ext")))
     return jnp.vdot(weights, jnp.sin(0.1 * y))
@@ -57,9 +57,9 @@ def scalar(function, model, weights, values: dict):
 
 @functools.cache
 def compiled(function: str, name: str):
-    """The gradient, the value, and its derivative along a direction: one program for all arguments."""
-    model, *rest = state(name)
-    size = jax.eval_shape(lambda: FUNCTIONS[function](model, *rest))
+    """Return one program of the gradient, the value, and its derivative along a direction, for all arguments."""
+    model, *state_and_wrenches = state(name)
+    size = jax.eval_shape(lambda: FUNCTIONS[function](model, *state_and_wrenches))
     weights = jax.random.normal(jax.random.key(5), size.shape)
     f = functools.partial(scalar, function, model, weights)
     return jax.jit(lambda values, dots: (jax.grad(f)(values), *jax.jvp(f, (values,), (dots,))))
@@ -76,7 +76,7 @@ def test_forward_reverse_and_central_differences(function, name):
     for argument, value in values.items():
         if not value.size:
             continue
-        # The inertias of light links are small, and so are steps that leave them nearly what they are.
+        # The inertias of light links are small, so their steps must be small, too.
         size = 0.01 if argument == "inertial_parameters" else 1.0
         direction = jnp.asarray(size * rng.normal(size=value.shape))
         forward = derivatives(values, zeros | {argument: direction})[2]
@@ -87,7 +87,7 @@ def test_forward_reverse_and_central_differences(function, name):
         step = 1e-6
         up, down = (derivatives(values | {argument: value + s * step * direction}, zeros)[1] for s in (1, -1))
         assert abs((up - down) / (2 * step) - forward) <= 1e-6 * scale, argument
-        # What is differentiated matters to the value, so that a gradient of zeros cannot pass.
+        # Where the value depends on the argument, a gradient of zeros must not pass.
         depends = function != "crba" or argument in (
             "q",
             "inertial_parameters",
@@ -100,7 +100,7 @@ def test_forward_reverse_and_central_differences(function, name):
 
 
 def test_gradient_at_mass_first_moment_and_rotational_inertia():
-    """Linear in the parameters: the derivative of inverse dynamics is the regressor."""
+    """Inverse dynamics is linear in the parameters, so its derivative is the regressor."""
     model, q, v, a, _ = state("tree")
     jacobian = jax.jit(jax.jacfwd(lambda p: jaxdyn.rnea(with_parameters(model, p), q, v, a)))(model.inertial_parameters)
     Y = jaxdyn.torque_regressor(model, q, v, a)
@@ -132,7 +132,7 @@ def test_compositions_of_vmap_and_grad():
 
 
 def test_batches_of_models():
-    """By leading axes of the arrays, and by `vmap`; `jax.vmap` of the gradient, too."""
+    """Models in leading axes of the arrays and under `vmap` give the same values and gradients."""
     model, q, v, tau, _ = state("arm")
     scales = jnp.linspace(0.5, 2, 3)
     models = jax.vmap(lambda s: with_parameters(model, model.inertial_parameters * s))(scales)
@@ -158,13 +158,13 @@ def test_second_order():
     gradient, step = jax.jit(jax.grad(f)), 1e-5
     expected = (gradient(z + step * direction) - gradient(z - step * direction)) / (2 * step)
     np.testing.assert_allclose(hessian @ direction.ravel(), expected.ravel(), atol=1e-6 * scale)
-    # The other order, along one direction.
+    # Reverse over forward mode, along one direction, gives the same.
     other = jax.jit(jax.grad(lambda z: jax.jvp(f, (z,), (jnp.asarray(direction),))[1]))(z)
     np.testing.assert_allclose(other.ravel(), hessian @ direction.ravel(), atol=1e-9 * scale)
 
 
 def test_implicit_derivative_is_that_of_the_recursion():
-    """`M da/dtau = 1`, and `da = -M^-1 dtau` for everything else."""
+    """The derivatives satisfy `M da/dtau = 1`, and `da = -M^-1 dtau` for all other arguments."""
     model, q, v, tau, _ = state("arm")
     a = jaxdyn.aba(model, q, v, tau)
     M = jaxdyn.crba(model, q)
@@ -176,7 +176,7 @@ def test_implicit_derivative_is_that_of_the_recursion():
 
 
 def singular_model():
-    """Free and ball joints and a universal one, with massless bodies in between."""
+    """A robot with a free, a ball and a universal joint, and massless bodies between them."""
     builder = ModelBuilder().add_body("base", joint=Joint("free"), inertia=BodyInertia.box(2.0, (0.3, 0.2, 0.1)))
     builder.add_body("hub", "base", Joint("ball"), (0.1, 0, 0))
     builder.add_body("arm", "hub", Joint("universal", axis=(1, 0, 0), axis2=(0, 1, 0)), (0, 0, 0.1))
@@ -209,17 +209,19 @@ def test_finite_at_singular_points(dtype, order):
         return jnp.sum(a) + jnp.sum(model.difference(q, after))
 
     gradient = jax.grad(f, argnums=(0, 1, 2, 3))
-    rest, along = jnp.zeros(model.nv, dtype), jnp.ones(model.nq, dtype)
+    zero_velocity, along = jnp.zeros(model.nv, dtype), jnp.ones(model.nq, dtype)
 
     @jax.jit
     def derivatives(model, q):
-        """The gradient; for the second order also its derivative along one direction of `q` and `v`."""
+        """Return the gradient; for the second order also its derivative along one direction of `q` and `v`."""
         if order == 1:
-            return gradient(model, q, rest, rest)
-        return jax.jvp(lambda q, v: gradient(model, q, v, rest), (q, rest), (along, along[: model.nv]))
+            return gradient(model, q, zero_velocity, zero_velocity)
+        return jax.jvp(
+            lambda q, v: gradient(model, q, v, zero_velocity), (q, zero_velocity), (along, along[: model.nv])
+        )
 
     for quaternion in SINGULAR.values():
         value = jnp.array(quaternion, dtype)
         q = model.neutral().at[at_base : at_base + 4].set(value).at[at_ball : at_ball + 4].set(value)
-        # At rest Coulomb friction, rotations and the rates of quaternions are all at their singular points.
+        # At zero velocity Coulomb friction, rotations and the rates of quaternions are all at their singular points.
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(derivatives(model, q)) if x.size)

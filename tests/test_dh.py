@@ -1,4 +1,5 @@
-"""`from_dh`: arms from Denavit-Hartenberg tables, against products of matrices, Lagrange's equations and textbooks."""
+"""Arms that `from_dh` builds from Denavit-Hartenberg tables agree with products of matrices, Lagrange's equations and
+textbooks."""
 
 import warnings
 
@@ -30,7 +31,7 @@ from jaxdyn.model import Mimic, with_locked_joints
 CONVENTIONS = ("standard", "modified")
 QUARTER = np.pi / 2
 
-# The textbooks' matrices, written out as they stand there
+# The textbooks' matrices, written out as in the books
 
 
 def standard_matrix(a, alpha, d, theta) -> np.ndarray:
@@ -63,7 +64,7 @@ MATRIX = {"standard": standard_matrix, "modified": modified_matrix}
 
 
 def frames_by_matrices(table, kinds, q, convention, base=None) -> list[np.ndarray]:
-    """Frames 0 to n in the world."""
+    """The poses of frames 0 to n in the world."""
     out = [np.eye(4) if base is None else base]
     for (a, alpha, d, theta), kind, x in zip(table, kinds, q, strict=True):
         d, theta = (d + x, theta) if kind == "prismatic" else (d, theta + x)
@@ -76,7 +77,7 @@ def homogeneous(pose) -> np.ndarray:
 
 
 def frames_of(model: Model, q) -> dict[str, np.ndarray]:
-    """Every frame's homogeneous matrix in the world: one compiled function for all."""
+    """Every frame's homogeneous matrix in the world, from one compiled function."""
     bodies = forward_kinematics(model, q).as_matrix()
     number = {name: i for i, name in enumerate(model.body_names)}
     return {
@@ -90,7 +91,7 @@ def frames_of(model: Model, q) -> dict[str, np.ndarray]:
 
 
 def random_links(rng, n: int) -> dict[str, np.ndarray]:
-    """Clouds of point masses, which are physical."""
+    """Inertias of clouds of point masses, so that they are physical."""
     points, masses = rng.normal(size=(n, 6, 3)) * 0.2, rng.uniform(0.1, 0.6, (n, 6))
     total = masses.sum(axis=1)
     com = np.einsum("nk,nki->ni", masses, points) / total[:, None]
@@ -107,7 +108,7 @@ def random_table(rng, n: int) -> np.ndarray:
 
 
 def lagrange_torques(table, kinds, convention, links, gravity, q, v, a):
-    """`d/dt dL/dv - dL/dq` with velocities of the centers of mass from products of matrices, by JAX's derivatives."""
+    """The torques `d/dt dL/dv - dL/dq` by JAX's derivatives, with the centers of mass from products of matrices."""
 
     def matrix(row, kind, x):
         length, alpha, d, theta = row
@@ -159,21 +160,21 @@ def test_frames_are_products_of_the_textbooks_matrices(random_arm, request):
     for seed in range(3):
         q = np.random.default_rng(seed).uniform(-2, 2, 4)
         expected = frames_by_matrices(table, KINDS, q, convention, homogeneous(base))
-        found = frames_of(model, q)
+        frames = frames_of(model, q)
         for i, matrix in enumerate(expected):
-            np.testing.assert_allclose(found[f"dh{i}"], matrix, atol=1e-12)
-        np.testing.assert_allclose(found["tool"], expected[-1] @ homogeneous(tool), atol=1e-12)
+            np.testing.assert_allclose(frames[f"dh{i}"], matrix, atol=1e-12)
+        np.testing.assert_allclose(frames["tool"], expected[-1] @ homogeneous(tool), atol=1e-12)
 
 
 def test_bodies_have_their_frames_on_the_joints_axes(random_arm, request):
-    """Joint i of the standard convention is about z of frame i-1, that of the modified one about z of frame i."""
+    """Joint i turns about z of frame i-1 in the standard convention, and about z of frame i in the modified one."""
     *_, model, _ = random_arm
     convention = request.node.callspec.params["random_arm"]
     q = np.array([0.3, -0.2, 1.2, -0.7])
-    found = frames_of(model, q)
+    frames = frames_of(model, q)
     for i in range(1, 5):
-        axis = found[f"dh{i - 1 if convention == 'standard' else i}"]
-        body = found[f"link{i}"]
+        axis = frames[f"dh{i - 1 if convention == 'standard' else i}"]
+        body = frames[f"link{i}"]
         np.testing.assert_allclose(body[:3, 2], axis[:3, 2], atol=1e-12)
         np.testing.assert_allclose(np.cross(body[:3, 3] - axis[:3, 3], axis[:3, 2]), 0, atol=1e-12)
         if convention == "modified":
@@ -192,7 +193,7 @@ def test_dynamics_are_lagranges(random_arm, request):
 
 
 def moved_links(links: dict, poses: list[np.ndarray]) -> dict:
-    """The links as seen from frames in which theirs have the poses."""
+    """Return the links as seen from frames in which the links' frames have these poses."""
     R, p = np.array([T[:3, :3] for T in poses]), np.array([T[:3, 3] for T in poses])
     com = np.einsum("nij,nj->ni", R, links["centers_of_mass"]) + p
     inertias = np.einsum("nij,njk,nlk->nil", R, links["inertias"], R)
@@ -200,8 +201,8 @@ def moved_links(links: dict, poses: list[np.ndarray]) -> dict:
 
 
 def as_modified(table: np.ndarray, links: dict) -> tuple[np.ndarray, dict, np.ndarray]:
-    """From a standard table: the shift along x and the twist belong to the row before; what is left of the last row is
-    the tool."""
+    """Convert a standard table to the modified convention. The shift along x and the twist move to the next row; those
+    of the last row become the tool's placement."""
     out = table.copy()
     out[1:, :2], out[0, :2] = table[:-1, :2], 0
     ends = [standard_matrix(a, alpha, 0, 0) for a, alpha, _, _ in table]
@@ -227,7 +228,8 @@ def test_one_robot_in_both_conventions(seed):
 
 
 def planar(lengths, convention, masses, coms, moments, gravity=(0, -9.81, 0)) -> Model:
-    """Revolute joints about z; `coms`: from each joint along its link; `moments`: about the centers of mass."""
+    """A planar arm with revolute joints about z. `coms` are the distances of the centers of mass from the joints along
+    the links; `moments` are about the centers of mass."""
     n = len(lengths)
     shift = np.array(lengths) if convention == "standard" else np.zeros(n)
     a = np.array(lengths) if convention == "standard" else np.array([0, *lengths[:-1]])
@@ -246,7 +248,8 @@ def planar(lengths, convention, masses, coms, moments, gravity=(0, -9.81, 0)) ->
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_two_point_masses_of_the_lectures(convention):
-    """Masses at the ends of two links: J. Rosen, UCLA MAE 263B, Newton-Euler lectures; Craig, section 6.7."""
+    """Two links with point masses at their ends follow J. Rosen, UCLA MAE 263B, Newton-Euler lectures, and Craig,
+    section 6.7."""
     l1, l2, m1, m2, g = 0.7, 0.5, 2.0, 1.5, 9.81
     model = planar([l1, l2], convention, [m1, m2], np.array([l1, l2]), np.zeros(2))
     rng = np.random.default_rng(0)
@@ -267,8 +270,8 @@ def test_two_point_masses_of_the_lectures(convention):
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_planar_elbow_manipulator(convention):
-    """Links with inertia: Spong, Hutchinson & Vidyasagar, section 7.3.2; Siciliano et al., section 7.3.2 without
-    motors."""
+    """Two links with inertia follow Spong, Hutchinson & Vidyasagar, section 7.3.2, and Siciliano et al., section 7.3.2,
+    without motors."""
     l1, lc1, lc2, m1, m2, I1, I2, g = 0.9, 0.4, 0.35, 3.0, 2.0, 0.2, 0.15, 9.81
     model = planar([l1, 0.8], convention, [m1, m2], np.array([lc1, lc2]), np.array([I1, I2]))
     zero = np.zeros(2)
@@ -286,7 +289,8 @@ def test_planar_elbow_manipulator(convention):
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_planar_three_links(convention):
-    """By sums over links of the Jacobians of their centers of mass: Siciliano et al., eq. 7.32 for a planar arm."""
+    """The mass matrix and gravity are sums over the links, with Jacobians of their centers of mass (Siciliano et al.,
+    eq. 7.32)."""
     lengths, coms = np.array([0.8, 0.6, 0.4]), np.array([0.3, 0.35, 0.1])
     masses, moments, g = np.array([3.0, 2.0, 1.0]), np.array([0.2, 0.1, 0.03]), 9.81
     model = planar(lengths, convention, masses, coms, moments)
@@ -294,7 +298,7 @@ def test_planar_three_links(convention):
         angle, M, G = np.cumsum(q), np.zeros((3, 3)), np.zeros(3)
         for i in range(3):
             arms = [*lengths[:i], coms[i]]
-            # Column j: what of the arms turns with joint j, across it.
+            # Column j is perpendicular to the vector from joint j to the center of mass.
             Jx = [-sum(r * np.sin(angle[k]) for k, r in enumerate(arms) if k >= j) for j in range(i + 1)]
             Jy = [sum(r * np.cos(angle[k]) for k, r in enumerate(arms) if k >= j) for j in range(i + 1)]
             J = np.zeros((2, 3))
@@ -307,7 +311,7 @@ def test_planar_three_links(convention):
 
 
 def test_scara():
-    """Spong, Hutchinson & Vidyasagar, example 3.6: the closed form of the end's frame."""
+    """The frame of the end has the closed form of Spong, Hutchinson & Vidyasagar, example 3.6."""
     a1, a2, d4 = 0.4, 0.3, 0.1
     table = [[a1, 0, 0, 0], [a2, np.pi, 0, 0], [0, 0, 0, 0], [0, 0, d4, 0]]
     model = from_dh(table, convention="standard", joint_types="RRPR", masses=np.ones(4), inertias=np.ones((4, 3)))
@@ -328,8 +332,9 @@ def test_scara():
 
 @pytest.fixture(scope="module")
 def puma() -> Model:
-    """P. Corke & B. Armstrong-Helouvry, A search for consensus among model parameters reported for the PUMA 560 robot,
-    ICRA 1994, as in Corke's Robotics Toolbox (`mdl_puma560`): columns theta, d, a, alpha; motor inertia and gear."""
+    """The PUMA 560 of P. Corke & B. Armstrong-Helouvry, A search for consensus among model parameters reported for the
+    PUMA 560 robot, ICRA 1994, as in Corke's Robotics Toolbox (`mdl_puma560`). The columns of the table are theta, d, a,
+    alpha; motors have inertias and gears."""
     table = [
         [0, 0, 0, QUARTER],
         [0, 0, 0.4318, 0],
@@ -339,7 +344,7 @@ def puma() -> Model:
         [0, 0, 0, 0],
     ]
     gear = np.array([-62.6111, 107.815, -53.7063, 76.0364, 71.923, 76.686])
-    # The first link has no published mass, and the third principal moments that no body has.
+    # The first link has no published mass, and the principal moments of the third are unphysical.
     with pytest.warns(PhysicalityWarning, match="link1|link3"):
         return from_dh(
             table,
@@ -370,7 +375,8 @@ NOMINAL = np.array([0, np.pi / 4, np.pi, 0, np.pi / 4, 0])
 
 
 def test_puma_560(puma):
-    """Four decimals of Corke's Robotics Toolbox at its nominal pose: its tests of gravload, inertia and coriolis."""
+    """Gravity, mass matrix and Coriolis torques at the nominal pose equal the four decimals in the tests of Corke's
+    Robotics Toolbox (gravload, inertia, coriolis)."""
     zero = np.zeros(6)
     gravity = np.asarray(rnea(puma, NOMINAL, zero, zero))
     np.testing.assert_allclose(gravity, [0, 31.6399, 6.0351, 0, 0.0283, 0], atol=6e-5)
@@ -397,7 +403,7 @@ def test_puma_560(puma):
 
 
 def test_puma_560_jacobian(puma):
-    """The same source's test of `jacob0`, at another pose."""
+    """The Jacobian at another pose equals that in the same toolbox's test of `jacob0`."""
     expected = [
         [0.1501, 0.0144, 0.3197, 0, 0, 0],
         [0.5963, 0, 0, 0, 0, 0],
@@ -410,7 +416,8 @@ def test_puma_560_jacobian(puma):
     np.testing.assert_allclose(frame_jacobian(puma, q, "dh6"), expected, atol=6e-5)
 
 
-# Franka Control Interface documentation: a, alpha, d, theta, modified; the last is the flange.
+# Source: documentation of the Franka Control Interface. Columns a, alpha, d, theta (modified); the last row is the
+# flange.
 PANDA = np.array(
     [
         [0, 0, 0.333, 0],
@@ -449,14 +456,14 @@ def test_panda_from_its_table_is_that_of_the_urdf_file():
     urdf = with_locked_joints(urdf, dict.fromkeys(fingers, 0.02))
     rows = [DHRow(*row, inertia=p) for row, p in zip(PANDA, urdf.inertial_parameters, strict=True)]
     model = from_dh(rows, convention="modified")
-    # Bodies placed alike, moved about like axes, with like inertias.
-    for one, other in zip(model.joint_placement, urdf.joint_placement, strict=True):
-        np.testing.assert_allclose(homogeneous(one), homogeneous(other), atol=1e-9)
+    # Bodies have the same placements, axes and inertias.
+    for placement, expected in zip(model.joint_placement, urdf.joint_placement, strict=True):
+        np.testing.assert_allclose(homogeneous(placement), homogeneous(expected), atol=1e-9)
     np.testing.assert_allclose(model.joint_axis, urdf.joint_axis)
     np.testing.assert_allclose(model.inertial_parameters, urdf.inertial_parameters)
 
 
-# What is given, and how
+# Forms of the arguments
 
 
 def test_rows_and_arrays_are_the_same():
@@ -483,8 +490,8 @@ def test_rows_and_arrays_are_the_same():
     rows = [DHRow(*r, joint=j, inertia=b, name=n) for r, j, b, n in zip(table, joints, bodies, "abc", strict=True)]
     model = from_dh(rows, convention="standard")
     assert model.topology == arrays.topology
-    for one, other in zip(jax.tree.leaves(model), jax.tree.leaves(arrays), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for from_rows, from_arrays in zip(jax.tree.leaves(model), jax.tree.leaves(arrays), strict=True):
+        np.testing.assert_array_equal(from_rows, from_arrays)
     assert set(model.frames) == {"a", "b", "c", "dh0", "dh1", "dh2", "dh3"}
 
 
@@ -494,10 +501,10 @@ def test_inertia_about_the_frames_origin():
     about_origin = links["inertias"] + m[:, None, None] * (
         (c**2).sum(1)[:, None, None] * np.eye(3) - c[:, :, None] * c[:, None, :]
     )
-    one = from_dh(table, convention="standard", **links)
+    central = from_dh(table, convention="standard", **links)
     options = links | {"inertias": about_origin, "inertia_about": "frame_origin"}
-    other = from_dh(table, convention="standard", **options)
-    np.testing.assert_allclose(one.inertial_parameters, other.inertial_parameters, atol=1e-15)
+    converted = from_dh(table, convention="standard", **options)
+    np.testing.assert_allclose(central.inertial_parameters, converted.inertial_parameters, atol=1e-15)
 
 
 def test_mimic_joints_in_rows():

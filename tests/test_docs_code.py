@@ -12,26 +12,26 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 QUICK = {"README.md", "docs/how-to/load-your-robot.md"}
-"""Pages whose code is run by default; that of the others by `pytest -m docs`."""
+"""Pages whose code runs by default; `pytest -m docs` runs the code of the others."""
 SETTINGS = ("jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-"""What a page sets and the next one must not see."""
+"""Settings that a page may change; they are reset before the next page."""
 
 
 class Block(NamedTuple):
     line: int
     title: str
-    """Of a block that is a program of its own; else empty."""
+    """Title of a block that is a separate program; empty for other blocks."""
     code: str
 
 
 def blocks(page: Path) -> list[Block]:
     out = []
     text = page.read_text(encoding="utf-8")
-    for found in re.finditer(r'^```python(?: title="(.*)")?\n(.*?)^```$', text, flags=re.MULTILINE | re.DOTALL):
-        out.append(Block(text[: found.start(2)].count("\n"), found[1] or "", found[2]))
-    # Nothing escapes by another spelling, or by being indented.
+    for match in re.finditer(r'^```python(?: title="(.*)")?\n(.*?)^```$', text, flags=re.MULTILINE | re.DOTALL):
+        out.append(Block(text[: match.start(2)].count("\n"), match[1] or "", match[2]))
+    # A fence with another spelling or an indentation would escape the pattern above.
     fences = re.findall(r"^[ \t]*```+[ \t]*py", text, flags=re.MULTILINE | re.IGNORECASE)
-    assert len(fences) == len(out), f"{page}: {len(fences)} fences of Python, of which {len(out)} are understood"
+    assert len(fences) == len(out), f"{page}: {len(fences)} fences of Python, of which {len(out)} match the pattern"
     return out
 
 
@@ -52,7 +52,7 @@ def test_code_runs(name, tmp_path, monkeypatch):
             if block.title:
                 (tmp_path / block.title).write_text(block.code)
             else:
-                # Empty lines in front, so that an error names the page's own line.
+                # Empty lines in front make an error name the line of the page.
                 exec(compile("\n" * block.line + block.code, str(PAGES[name]), "exec"), namespace)
     finally:
         for setting, value in kept.items():
@@ -66,7 +66,7 @@ def test_there_is_code_on_the_pages():
 
 @pytest.mark.docs
 def test_the_program_for_several_hosts(tmp_path):
-    """Run as by one host of one: `tests/test_rollout_devices.py` has two."""
+    """The program runs with a single host; `tests/test_rollout_devices.py` tests two hosts."""
     (block,) = (block for block in blocks(ROOT / "docs" / "simulation.md") if block.title)
     (tmp_path / block.title).write_text(block.code)
     with socket.socket() as free:

@@ -1,4 +1,4 @@
-"""The scripts in docs/examples run to their end and show what they say."""
+"""The scripts in docs/examples run to their end and print the numbers that they claim."""
 
 import os
 import re
@@ -22,9 +22,9 @@ def output(name: str, folder: Path, **environment: str) -> str:
 
 
 def number(pattern: str, text: str) -> float:
-    found = re.search(pattern.replace("#", r"(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"), text)
-    assert found, text
-    return float(found[1])
+    match = re.search(pattern.replace("#", r"(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"), text)
+    assert match, text
+    return float(match[1])
 
 
 def test_every_example_has_a_test():
@@ -35,7 +35,7 @@ def test_every_example_has_a_test():
 @pytest.mark.docs
 def test_dynamics_and_gradients(tmp_path):
     text = output("dynamics_and_gradients", tmp_path)
-    assert number(r"torques of # N m where there are none", text) < 1e-9
+    assert number(r"torques of # N m instead of zero", text) < 1e-9
     assert number(r"off by # of it", text) < 1e-5
     assert number(r"inverse mass matrix, to #", text) < 1e-8
 
@@ -46,7 +46,7 @@ def test_identify_panda(tmp_path):
     text = output("identify_panda", tmp_path)
     assert number(r"fit +error #", text) < 1.02 * number(r"least squares +error #", text)
     assert number(r"fit +error #", text) < 0.5 * number(r"drawing +error #", text)
-    assert "links that can exist: 7 of 7" in text.split("fit  ")[-1]
+    assert "physically possible links: 7 of 7" in text.split("fit  ")[-1]
 
 
 def test_identify_panda_says_what_it_needs(tmp_path):

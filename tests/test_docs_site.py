@@ -42,21 +42,21 @@ def test_every_page_is_in_the_navigation():
 
 @pytest.mark.docs
 def test_every_public_name_can_be_linked_to(site):
-    """By the name under which it is imported, in the inventory that other sites' links use."""
+    """The inventory, which other sites use for links, lists each name as it is imported."""
     inventory = zlib.decompress((site / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()
     known = {line.split(" ")[0] for line in inventory.splitlines()}
-    for package in PACKAGES:
-        module = importlib.import_module(f"jaxdyn{package}")
+    modules = {f"jaxdyn{package}": importlib.import_module(f"jaxdyn{package}") for package in PACKAGES}
+    for package, module in modules.items():
         for name in module.__all__:
-            # A name of the library itself may be documented with its package.
-            places = [package] if package else PACKAGES
-            listed = any(f"jaxdyn{place}.{name}" in known for place in places)
-            assert listed or inspect.ismodule(getattr(module, name)), f"jaxdyn{package}.{name}"
+            value = getattr(module, name)
+            # An object that several packages offer is documented with one of them.
+            places = [place for place, other in modules.items() if getattr(other, name, None) is value]
+            assert any(f"{p}.{name}" in known for p in places) or inspect.ismodule(value), f"{package}.{name}"
 
 
 @pytest.mark.docs
 def test_nothing_is_fetched_from_elsewhere(site):
-    """No script, style, font or picture of another host, so that the site can be read without a network."""
+    """The site has no script, style, font or picture from another host, so that it works without a network."""
     pattern = r'<(?:script|img)[^>]+src="(https?:[^"]+)"|<link[^>]+rel="stylesheet"[^>]+href="(https?:[^"]+)"'
     for page in site.rglob("*.html"):
         assert not re.findall(pattern, page.read_text()), page

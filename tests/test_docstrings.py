@@ -17,7 +17,7 @@ ERRORS = {name for name in jaxdyn.__all__ if name.endswith("Error")} | {"ImportE
 
 
 def public() -> dict[str, Any]:
-    """Every public object once, by the first name that it has."""
+    """Every public object once, under its first name."""
     out, seen = {}, set()
     for package in PACKAGES:
         module = importlib.import_module(f"jaxdyn.{package}" if package else "jaxdyn")
@@ -43,17 +43,17 @@ def tree_of(value: Any) -> Any:
 
 
 def raised(node: ast.AST) -> set[str]:
-    """The errors of the library that a function raises itself: `raise Name(...)`."""
+    """The errors of the library that a function's body raises by `raise Name(...)`."""
     calls = [x.exc.func for x in ast.walk(node) if isinstance(x, ast.Raise) and isinstance(x.exc, ast.Call)]
     return {call.id for call in calls if isinstance(call, ast.Name) and call.id in ERRORS}
 
 
 def methods(cls: type) -> dict[str, Any]:
-    """The public functions and properties that a class itself defines."""
+    """The public functions and properties that a class defines and does not inherit."""
     out = {}
     for name, value in vars(cls).items():
         value = getattr(value, "__func__", value)
-        value = getattr(value, "method", value)  # equinox wraps those of modules
+        value = getattr(value, "method", value)  # equinox wraps methods of modules
         if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
             out[name] = value
     return out
@@ -64,7 +64,7 @@ def test_every_name_has_a_docstring():
     for name, value in PUBLIC.items():
         if callable(value):
             text = doc_of(value)
-            # A constant's docstring stands beside it in the source; dataclasses make one up: `Name(field, ...)`.
+            # A constant's docstring is beside it in the source; dataclasses generate a docstring `Name(field, ...)`.
             if len(text) < 20 or text.startswith(f"{name.rpartition('.')[2]}("):
                 bad.append(name)
     assert not bad
@@ -76,7 +76,7 @@ def test_every_member_has_a_docstring():
 
 
 def test_errors():
-    """The docstring of a function, a constructor or a method names the errors that it raises itself."""
+    """The docstring of a function, constructor or method names the errors that its body raises."""
     bad = []
     for name, value in PUBLIC.items():
         if not callable(value):
@@ -107,5 +107,5 @@ def test_the_reference_has_every_name_once():
             assert id(value) not in shown, f"{place} is {shown[id(value)]}"
             shown[id(value)] = place
     missing = [name for name, value in PUBLIC.items() if id(value) not in shown]
-    assert not missing, f"nowhere in docs/reference: {missing}"
+    assert not missing, f"docs/reference lacks {missing}"
     assert {"inverse_dynamics", "forward_dynamics", "mass_matrix"} <= set(places)

@@ -1,4 +1,4 @@
-"""Models made from models: against Pinocchio, against the builder, against identities; gradients and traces."""
+"""Edited models agree with Pinocchio, with the builder and with identities; edits have gradients and compile once."""
 
 import dataclasses
 import warnings
@@ -46,7 +46,7 @@ def unit(*q) -> np.ndarray:
 
 
 def homogeneous(placement) -> np.ndarray:
-    """`[..., 4, 4]`"""
+    """The homogeneous matrix `[..., 4, 4]`."""
     x = np.asarray(placement, np.float64)
     w, v = x[..., 3, None, None], x[..., 4:]
     V = np.cross(np.eye(3), v[..., None, :])
@@ -64,17 +64,16 @@ AT_CHILD = np.array([0.0, 0.2, 0.1, *unit(1, 1, 0.2, 0)])
 def add_arm(
     builder: ModelBuilder, prefix: str = "", root: str = "world", placement=None, springs=False
 ) -> ModelBuilder:
-    """An arm with merged links, frames, a branch, and a joint that mimics another; its base link moves nothing if the
-    root is the world."""
+    """Add an arm with merged links, frames, a branch, and a joint that mimics another. Its base is fixed to `root`."""
 
     def named(name: str) -> str:
         return prefix + name if name != "world" else root
 
-    def place(own):
-        given = np.array([0.0, 0, 0, 1, 0, 0, 0]) if own is None else np.asarray(own, float)
+    def place(pose_in_base):
+        pose_in_root = np.array([0.0, 0, 0, 1, 0, 0, 0]) if pose_in_base is None else np.asarray(pose_in_base, float)
         if placement is None:
-            return given
-        pose = homogeneous(placement) @ homogeneous(given)
+            return pose_in_root
+        pose = homogeneous(placement) @ homogeneous(pose_in_root)
         return np.concatenate([pose[:3, 3], rotation_to_quaternion(pose[:3, :3])])
 
     stiff = {"stiffness": 3.0, "spring_reference": 0.2} if springs else {}
@@ -126,20 +125,20 @@ def arm() -> Model:
 
 @pytest.fixture(scope="module")
 def tree() -> Model:
-    """Every type of joint, a free one first."""
+    """A tree with every type of joint, a free joint first."""
     return samples.random_tree(jax.random.key(3), 10)
 
 
-def assert_same(one: Model, other: Model, atol: float = 1e-12) -> None:
-    assert one.topology == other.topology
+def assert_same(model: Model, other: Model, atol: float = 1e-12) -> None:
+    assert model.topology == other.topology
     for field in LEAVES:
-        a, b = getattr(one, field), getattr(other, field)
+        a, b = getattr(model, field), getattr(other, field)
         assert (a is None) == (b is None), field
         if a is None:
             continue
         assert a.dtype == b.dtype, field
         if field.endswith("placement"):
-            # q and -q are the same rotation.
+            # The quaternions q and -q are the same rotation.
             a, b = homogeneous(a), homogeneous(b)
         np.testing.assert_allclose(a, b, atol=atol, err_msg=field)
 
@@ -158,23 +157,23 @@ def columns_by_joint(model: pin.Model) -> dict[str, range]:
     return {name: range(joint.idx_v, joint.idx_v + joint.nv) for name, joint in joints}
 
 
-def compare_pinocchio(one: pin.Model, other: pin.Model, q_one, q_other, rows) -> None:
-    """Mass matrix and torques of two models; `rows` of the second are those of the first."""
-    assert one.nv == other.nv
+def compare_pinocchio(model: pin.Model, other: pin.Model, q_one, q_other, rows) -> None:
+    """Compare mass matrix and torques of two models; the rows of the first are `rows` of the second."""
+    assert model.nv == other.nv
     rng = np.random.default_rng(0)
-    v, a = rng.normal(size=(2, one.nv))
-    data, other_data = one.createData(), other.createData()
-    M, N = pin.crba(one, data, q_one), pin.crba(other, other_data, q_other)
+    v, a = rng.normal(size=(2, model.nv))
+    data, other_data = model.createData(), other.createData()
+    M, N = pin.crba(model, data, q_one), pin.crba(other, other_data, q_other)
     M, N = (np.triu(X) + np.triu(X, 1).T for X in (M, N))
-    w, b = np.empty(one.nv), np.empty(one.nv)
+    w, b = np.empty(model.nv), np.empty(model.nv)
     w[rows], b[rows] = v, a
     assert relative_error(M, N[np.ix_(rows, rows)]) < 1e-11
     tau = pin.rnea(other, other_data, q_other, w, b)[rows]
-    assert relative_error(pin.rnea(one, data, q_one, v, a), tau) < 1e-11
+    assert relative_error(pin.rnea(model, data, q_one, v, a), tau) < 1e-11
 
 
 def with_joint_frames(model: pin.Model) -> pin.Model:
-    """With the frames that `buildReducedModel` looks for."""
+    """Return the model with the frames that `buildReducedModel` needs."""
     out = pin.Model()
     out.gravity = model.gravity
     bodies = {frame.parentJoint: frame.name for frame in model.frames}
@@ -189,7 +188,7 @@ def with_joint_frames(model: pin.Model) -> pin.Model:
 
 
 def test_every_leaf_has_its_rows():
-    """A leaf that the table does not know would be lost."""
+    """Every array of a model is in the table `LEAVES`; an edit would lose others."""
     leaves = {f.name for f in dataclasses.fields(Model) if not f.metadata.get("static", False)}
     assert set(LEAVES) == leaves
     model = add_arm(ModelBuilder(), springs=True).build()
@@ -209,7 +208,7 @@ def test_locked_joints_are_pinocchios_reduced_model(seed):
         chosen.append("joint0")
     locked = with_locked_joints(model, {name: q[model.q_index(name)] for name in chosen})
     oracle = PinocchioOracle(model, with_joint_frames(to_pinocchio(model)))
-    # Our joints are chains of joints there, named after them.
+    # In Pinocchio our joints are chains of joints that are named after them.
     chain = [i for i, name in enumerate(oracle.pin_model.names) if name.rsplit("_", 1)[0] in chosen]
     reduced = pin.buildReducedModel(oracle.pin_model, chain, oracle.q(q))
     reduced.armature = np.delete(
@@ -223,12 +222,14 @@ def test_locked_joints_are_pinocchios_reduced_model(seed):
 
     data = reduced.createData()
     pin.framesForwardKinematics(reduced, data, theirs_q)
-    own = ours.createData()
-    pin.forwardKinematics(ours, own, theirs_q)
+    our_data = ours.createData()
+    pin.forwardKinematics(ours, our_data, theirs_q)
     last = {name.rsplit("_", 1)[0]: i for i, name in enumerate(ours.names)}
     for body in model.body_names:
         frame = locked.frames[body]
-        carrier = own.oMi[0 if frame.body == "world" else last[locked.joint_names[locked.body_names.index(frame.body)]]]
+        carrier = our_data.oMi[
+            0 if frame.body == "world" else last[locked.joint_names[locked.body_names.index(frame.body)]]
+        ]
         pose = carrier * motion_to_se3(frame.placement)
         assert pose.isApprox(data.oMf[reduced.getFrameId(body)], 1e-10), body
 
@@ -238,7 +239,7 @@ def _velocities(model: pin.Model, joint: int) -> range:
 
 
 def test_torques_of_the_joints_that_are_left(tree):
-    """Those of the whole model whose other joints stand still."""
+    """The torques equal those of the whole model with the locked joints at rest."""
     q = random_q(tree, 0)
     chosen = ["joint2", "joint5", "joint8", tree.joint_names[-1]]
     locked = with_locked_joints(tree, {name: q[tree.q_index(name)] for name in chosen})
@@ -262,17 +263,17 @@ def test_names_and_links_of_locked_joints(arm):
     for link in ("base", "upper", "plate", "slide", "jaw", "tool", "hand"):
         np.testing.assert_allclose(locked.link_parameters(link), arm.link_parameters(link), atol=1e-14)
     np.testing.assert_allclose(locked.mass, [2.0 + 0.7, 0.7])
-    # A frame of a body stands in what carries the body where the body does.
+    # A frame of a fixed body keeps its place relative to that body.
     for name, body in (("plate", "upper"), ("base", None)):
-        own = homogeneous(arm.frames[name].placement)
+        placement = homogeneous(arm.frames[name].placement)
         carried = np.eye(4) if body is None else homogeneous(locked.frames[body].placement)
-        np.testing.assert_allclose(homogeneous(locked.frames[name].placement), carried @ own, atol=1e-14)
+        np.testing.assert_allclose(homogeneous(locked.frames[name].placement), carried @ placement, atol=1e-14)
     np.testing.assert_allclose(locked.damping, [0.1])
     assert locked.nv == 1
 
 
 def test_a_locked_joint_is_a_fixed_body_of_the_builder():
-    """Its placement by hand: prismatic, along x."""
+    """The model equals one whose locked prismatic joint is written as a displacement along x."""
     builder = ModelBuilder().add_body("a", joint=Joint(axis=(0, 1, 0)), inertia=BALL)
     builder.add_body("b", "a", Joint("prismatic", axis=(1, 0, 0), name="rail"), (0, 0, 1), PLATE)
     builder.add_body("c", "b", Joint("ball", name="wrist"), (0, 1, 0), TOOL)
@@ -290,7 +291,7 @@ def test_frame_of_a_joint_whose_name_a_frame_has():
 
 
 def test_joints_that_mimic_are_locked_where_they_are(arm):
-    """The spanning tree, both locked by hand, is the same."""
+    """The model equals the spanning tree with the joint and its mimic locked."""
     locked = with_locked_joints(arm, {"wrist": 0.8})
     both = with_locked_joints(arm.spanning_tree(), {"wrist": 0.8, "jaw_joint": -0.5 * 0.8 + 0.3})
     assert_same(locked, both)
@@ -340,7 +341,7 @@ def test_errors_of_locked_rotations(tree):
 
 @pytest.mark.parametrize(("q", "armature", "fine"), [(0.0, 0.0, False), (0.5, 0.0, True), (0.0, 0.1, True)])
 def test_a_joint_that_locking_leaves_without_inertia(q, armature, fine):
-    """A point mass below two hinges: on the first one's axis if the second is straight."""
+    """A point mass hangs below two hinges; it is on the axis of the first hinge if the second is straight."""
     builder = ModelBuilder().add_body("a", joint=Joint(axis=(0, 0, 1), armature=armature))
     builder.add_body("b", "a", Joint(axis=(1, 0, 0), name="knee"), inertia=BodyInertia(1.0, (0, 0, -1)))
     model = builder.build()
@@ -354,18 +355,20 @@ def test_a_joint_that_locking_leaves_without_inertia(q, armature, fine):
 # Payloads
 
 
-@pytest.mark.parametrize("given", [TOOL, TOOL.parameters(), list(TOOL.parameters())], ids=["inertia", "array", "list"])
+@pytest.mark.parametrize(
+    "inertia", [TOOL, TOOL.parameters(), list(TOOL.parameters())], ids=["inertia", "array", "list"]
+)
 @pytest.mark.parametrize("frame", ["upper", "tool", "tip"])
-def test_payload_is_a_fixed_body_of_the_builder(arm, frame, given):
+def test_payload_is_a_fixed_body_of_the_builder(arm, frame, inertia):
     expected = add_arm(ModelBuilder()).add_fixed_body("load", frame, None, TOOL).build()
-    assert_same(with_payload(arm, frame, given, name="load"), expected)
-    unnamed = with_payload(arm, frame, given)
+    assert_same(with_payload(arm, frame, inertia, name="load"), expected)
+    unnamed = with_payload(arm, frame, inertia)
     assert unnamed.topology == arm.topology
     np.testing.assert_allclose(unnamed.inertial_parameters, expected.inertial_parameters, atol=1e-14)
 
 
 def test_payload_counts_to_the_link_of_its_frame(arm):
-    """A link itself, or the body's own link for a frame that is none."""
+    """The payload counts to the frame's link, or to the link of the body for a frame that is not a link."""
     for frame, link, others in (("plate", "plate", ["upper"]), ("upper", "upper", ["plate"]), ("tip", "jaw", ["tool"])):
         loaded = with_payload(arm, frame, TOOL)
         for other in others:
@@ -406,14 +409,14 @@ def test_unphysical_inertias_warn(arm):
 
 
 def test_rounding_is_no_warning(arm):
-    """A thin rod's largest moment is the sum of the others; single precision misses that by its last digits."""
+    """A thin rod's largest moment is the sum of the others; rounding to single precision must not cause a warning."""
     rod = BodyInertia.rod(1.0, (3.0, 2.0, 1.0), (3.5, 2.2, 0.9))
     single = rod.parameters().astype(np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for model in (arm, arm.astype(jnp.float32)):
-            for given in (rod, single, jnp.asarray(single)):
-                with_payload(model, "hand", given)
+            for inertia in (rod, single, jnp.asarray(single)):
+                with_payload(model, "hand", inertia)
         with_link_parameters(arm, "tool", [1, 0, 0, 0, 1, 0, 1, 0, 0, 1])
 
 
@@ -457,11 +460,11 @@ MOUNT = np.array([0.1, 0.2, 0.3, *unit(0.5, -0.5, 0.1, 0.7)])
 @pytest.mark.parametrize("springs", [(False, False), (True, False), (False, True)])
 def test_attached_models_are_those_of_the_builder(frame, springs):
     ours, theirs = springs
-    one = add_arm(ModelBuilder(), springs=ours)
-    other = add_arm(ModelBuilder(), springs=theirs).build(gravity=(0, -9.81, 0))
+    base = add_arm(ModelBuilder(), springs=ours)
+    branch = add_arm(ModelBuilder(), springs=theirs).build(gravity=(0, -9.81, 0))
     expected = add_arm(ModelBuilder(), springs=ours)
     add_arm(expected, "left_", frame, MOUNT, springs=theirs)
-    assert_same(attach(one.build(), other, frame, MOUNT, prefix="left_"), expected.build())
+    assert_same(attach(base.build(), branch, frame, MOUNT, prefix="left_"), expected.build())
 
 
 @pytest.mark.parametrize(
@@ -480,11 +483,11 @@ def test_forms_of_a_placement(arm, placement, pose):
 @pytest.mark.parametrize("seed", range(3))
 def test_attached_models_are_pinocchios(seed):
     types = ("revolute", "ball", "helical", "cylindrical", "prismatic")
-    one = samples.random_tree(jax.random.key(seed), 6, types)
-    two = samples.random_tree(jax.random.key(seed + 5), 4, types[::-1])
-    frame = one.body_names[3]
-    both = attach(one, two, frame, MOUNT, prefix="b_")
-    a, b = to_pinocchio(one), to_pinocchio(two)
+    base = samples.random_tree(jax.random.key(seed), 6, types)
+    branch = samples.random_tree(jax.random.key(seed + 5), 4, types[::-1])
+    frame = base.body_names[3]
+    both = attach(base, branch, frame, MOUNT, prefix="b_")
+    a, b = to_pinocchio(base), to_pinocchio(branch)
     for i, name in enumerate(list(b.names)[1:], start=1):
         b.names[i] = f"b_{name}"
     for frame_b in b.frames:
@@ -493,7 +496,7 @@ def test_attached_models_are_pinocchios(seed):
     ours = to_pinocchio(both)
     theirs = columns_by_joint(expected)
     rows = np.concatenate([theirs[name] for name in ours.names[1:]])
-    # Armature is not carried over by Pinocchio.
+    # Pinocchio does not carry the armature over.
     armature = np.empty(ours.nv)
     armature[rows] = ours.armature
     expected.armature = armature
@@ -508,7 +511,7 @@ def test_attached_models_are_pinocchios(seed):
 
 
 def test_locking_the_joints_of_what_is_attached_leaves_a_payload(arm):
-    """Attach a pendulum, lock it, and it is a link; the rest is the payload's."""
+    """A pendulum that is attached and locked becomes a link; all else equals a payload."""
     both = attach(arm, samples.pendulum(), "tip", MOUNT)
     rod = samples.pendulum().inertial_parameters[0]
     locked = with_locked_joints(both, {"hinge": 0.0})
@@ -593,7 +596,8 @@ def test_armature_that_a_joint_needs():
 
 
 def test_scaled_robots_have_scaled_torques(tree):
-    """In a field of gravity that is scaled, too: `q`, `v`, `a` where they are lengths, `tau` by its unit."""
+    """With gravity scaled by the length as well, torques scale by their unit; `q`, `v` and `a` scale where they are
+    lengths."""
     L, M = 1.7, 0.6
     model = scaled(tree, length=L, mass=M)
     model = dataclasses.replace(model, gravity=model.gravity * L)
@@ -638,7 +642,7 @@ def test_errors_of_scaling(arm, factor):
         scaled(arm, mass=factor)
 
 
-# Transformations: every edit with its numbers as arguments
+# Transformations: every edit as a function of its numbers
 
 
 def weights(model: Model) -> Model:
@@ -661,14 +665,14 @@ EDITS = {
 
 @pytest.mark.parametrize("name", ["lock", "named payload", "link", "attach", "friction", "scale"])
 def test_compiled_and_differentiated(arm, name):
-    """One compiled derivative of each edit, in all that is a number, at a zero angle and with infinite limits, too; the
-    other side is the edit in NumPy."""
+    """The compiled derivatives of each edit by all numbers equal differences of the edit in NumPy, also at a zero angle
+    and with infinite limits."""
     edit, x = EDITS[name]
-    here = edit(arm, x)
-    W = weights(here)
+    edited = edit(arm, x)
+    W = weights(edited)
 
     def total(out: Model, lib=np):
-        """Infinite limits left out."""
+        """Sum all numbers with weights, without infinite limits."""
         terms = jax.tree.map(lambda w, y: lib.sum(w * lib.where(lib.isfinite(y), y, 0)), W, out)
         return sum(jax.tree.leaves(terms))
 
@@ -686,13 +690,13 @@ def test_compiled_and_differentiated(arm, name):
         return out, gradients
 
     out, (by_model, by_x) = result_and_gradients(arm, x)
-    assert_same(out, here, atol=1e-13)
+    assert_same(out, edited, atol=1e-13)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((by_model, by_x)))
     h = 1e-6
     for i in range(len(x)):
         up, down = (total(edit(arm, x + sign * h * np.eye(len(x))[i])) for sign in (1, -1))
         np.testing.assert_allclose(by_x[i], (up - down) / (2 * h), rtol=1e-5, atol=1e-6 * float(np.abs(by_x).max() + 1))
-    # A direction in all leaves of the model.
+    # The derivative along a direction in all leaves of the model.
     rng = np.random.default_rng(1)
     step = jax.tree.map(lambda y: rng.normal(size=y.shape) * np.isfinite(y), arm)
     shifted = [jax.tree.map(lambda y, d, s=s: np.asarray(y) + s * h * d, arm, step) for s in (1, -1)]
@@ -709,7 +713,7 @@ def test_compiled_and_differentiated(arm, name):
 
 @pytest.mark.parametrize("name", EDITS)
 def test_batches(arm, name):
-    """Of numbers, of models, and of both; each element is the edit of the element."""
+    """For batches of numbers, of models, and of both, each element of the edit is the edit of the element."""
     edit, x = EDITS[name]
     if name == "lock":
         many = x + np.linspace(0, 1, 3)[:, None]
@@ -736,13 +740,13 @@ def test_batches(arm, name):
     of_models = edit(models, x)
     of_each = [edit(jax.tree.map(lambda leaf, k=k: leaf[k], models), x) for k in range(3)]
     for out, expected in ((edited, single), (of_models, of_each)):
-        for k, one in enumerate(expected):
-            assert out.topology == one.topology
+        for k, model in enumerate(expected):
+            assert out.topology == model.topology
             for field, described in LEAVES.items():
-                leaf, other = getattr(out, field), getattr(one, field)
+                leaf, values = getattr(out, field), getattr(model, field)
                 if leaf is not None:
                     np.testing.assert_allclose(
-                        leaf[k] if leaf.ndim > described.axes else leaf, other, atol=1e-13, err_msg=field
+                        leaf[k] if leaf.ndim > described.axes else leaf, values, atol=1e-13, err_msg=field
                     )
 
 
@@ -751,9 +755,9 @@ def test_mapped_edits_are_batched_edits(arm):
     mapped = jax.vmap(lambda x: with_locked_joints(arm, {"rail": x, "shoulder": 0.3}))(q)
     batched = with_locked_joints(arm, {"rail": q[:, None], "shoulder": 0.3})
     for field in ("joint_placement", "inertial_parameters", "frame_placement", "attached_parameters"):
-        one, other = getattr(mapped, field), getattr(batched, field)
-        np.testing.assert_allclose(one, np.broadcast_to(other, one.shape), atol=1e-14)
-        assert one.shape[0] == 4
+        from_vmap, from_batch = getattr(mapped, field), getattr(batched, field)
+        np.testing.assert_allclose(from_vmap, np.broadcast_to(from_batch, from_vmap.shape), atol=1e-14)
+        assert from_vmap.shape[0] == 4
 
 
 @pytest.mark.parametrize("name", EDITS)

@@ -1,4 +1,4 @@
-"""Optimal excitation: motions that keep every limit and tell more of the parameters than random ones."""
+"""Optimal excitation: its motions keep every limit and determine the parameters better than random motions."""
 
 import dataclasses
 
@@ -14,14 +14,15 @@ from jaxdyn.sysid import JointTrajectory, MotionLimits, optimize_excitation, ord
 
 def limited(n: int = 2):
     chain = jaxdyn.samples.chain(n)
-    one = jnp.ones(n)
+    ones = jnp.ones(n)
     return dataclasses.replace(
-        chain, position_lower=-2.0 * one, position_upper=2.5 * one, velocity_limit=3 * one, effort_limit=3 * one
+        chain, position_lower=-2.0 * ones, position_upper=2.5 * ones, velocity_limit=3 * ones, effort_limit=3 * ones
     )
 
 
 def violations(model, trajectory, acceleration=np.inf) -> np.ndarray:
-    """The largest position beyond the limits, and speed, acceleration and torque over theirs, on a grid of its own."""
+    """The largest excesses of positions (rad), and of speeds, accelerations and torques relative to their limits, on a
+    fine grid."""
     q, v, a = trajectory(np.linspace(0, trajectory.duration, 3001))
     tau = np.asarray(rnea(model, *(jnp.asarray(x) for x in (q, v, a))))
     return np.array(
@@ -57,7 +58,7 @@ def test_trajectories_begin_at_rest_and_are_their_derivatives(kind):
 
 
 def error(model, trajectory) -> float:
-    """The mean logarithm of the base parameters' standard errors, by least squares from noisy torques."""
+    """The mean logarithm of the standard errors of the base parameters, from least squares with noisy torques."""
     r = trajectory.sampled(25)
     tau = np.asarray(rnea(model, *(jnp.asarray(x) for x in r.require("q", "v", "a"))))
     noisy = dataclasses.replace(r, tau=tau + 0.1 * np.random.default_rng(0).standard_normal(tau.shape))
@@ -71,7 +72,7 @@ def error(model, trajectory) -> float:
 )
 def test_the_motion_is_better_than_random_ones_and_keeps_every_limit(kind, criterion, size):
     model, seen = limited(), []
-    found = optimize_excitation(
+    solution = optimize_excitation(
         model,
         duration=6.0,
         kind=kind,
@@ -82,40 +83,40 @@ def test_the_motion_is_better_than_random_ones_and_keeps_every_limit(kind, crite
         steps=120,
         report=lambda *x: seen.append(x),
     )
-    assert len(found.random) == 3
-    assert seen[-1][0] == found.steps == 120
+    assert len(solution.random) == 3
+    assert seen[-1][0] == solution.steps == 120
     if criterion == "log_det":
-        assert found.after.log_det > max(x.log_det for x in found.random) + 0.2
-        # The information's determinant is that of the inverse covariance: each parameter's standard error falls by half
-        # of that in the mean of its logarithm.
-        assert error(model, found.trajectory) < error(model, found.start) - 0.1
+        assert solution.after.log_det > max(x.log_det for x in solution.random) + 0.2
+        # The information matrix is the inverse covariance, so the mean logarithm of the standard errors falls by half
+        # the rise of log_det per parameter.
+        assert error(model, solution.trajectory) < error(model, solution.start) - 0.1
     else:
-        assert found.after.condition < 0.5 * min(x.condition for x in found.random)
-    for trajectory in (found.start, found.trajectory):
+        assert solution.after.condition < 0.5 * min(x.condition for x in solution.random)
+    for trajectory in (solution.start, solution.trajectory):
         assert violations(model, trajectory, 15.0).max() < 1e-4
-    assert set(found.margins) == {"position", "velocity", "acceleration", "torque"}
-    assert min(x.min() for x in found.margins.values()) >= 0
-    # Limits are used, not only kept.
-    assert min(x.min() for x in found.margins.values()) < 0.1
+    assert set(solution.margins) == {"position", "velocity", "acceleration", "torque"}
+    assert min(x.min() for x in solution.margins.values()) >= 0
+    # The motion comes close to at least one limit.
+    assert min(x.min() for x in solution.margins.values()) < 0.1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("criterion", ["log_det", "condition"])
 def test_a_six_joint_arm(criterion):
     model = jaxdyn.load_urdf(robot_path("ur5"))
-    found = optimize_excitation(model, criterion=criterion, limits=MotionLimits(acceleration=12.0))
-    best_det, best_condition = max(x.log_det for x in found.random), min(x.condition for x in found.random)
+    solution = optimize_excitation(model, criterion=criterion, limits=MotionLimits(acceleration=12.0))
+    best_det, best_condition = max(x.log_det for x in solution.random), min(x.condition for x in solution.random)
     print(
-        f"{criterion}: {found.parameters} base parameters; log det {best_det:.3f} to {found.after.log_det:.3f}, "
-        f"condition {best_condition:.1f} to {found.after.condition:.1f}; {found.message}; "
-        f"margins { {k: round(float(x.min()), 4) for k, x in found.margins.items()} }"
+        f"{criterion}: {solution.parameters} base parameters; log det {best_det:.3f} to {solution.after.log_det:.3f}, "
+        f"condition {best_condition:.1f} to {solution.after.condition:.1f}; {solution.message}; "
+        f"margins { {k: round(float(x.min()), 4) for k, x in solution.margins.items()} }"
     )
-    assert violations(model, found.trajectory, 12.0).max() < 1e-4
+    assert violations(model, solution.trajectory, 12.0).max() < 1e-4
     if criterion == "log_det":
-        assert found.after.log_det > best_det + 0.5
+        assert solution.after.log_det > best_det + 0.5
     else:
-        assert found.after.condition < 0.5 * np.median([x.condition for x in found.random])
-        assert found.after.condition < 0.6 * best_condition
+        assert solution.after.condition < 0.5 * np.median([x.condition for x in solution.random])
+        assert solution.after.condition < 0.6 * best_condition
 
 
 @pytest.mark.parametrize(

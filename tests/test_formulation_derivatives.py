@@ -1,4 +1,4 @@
-"""Derivatives of the quantities of all formulations, by states and by every physical array of the model."""
+"""Derivatives of the formulations' quantities by states and by every physical array of the model are correct."""
 
 import equinox as eqx
 import jax
@@ -15,18 +15,19 @@ LEAVES = {
     "joint_axis": lambda m: m.joint_axis,
     "joint_pitch": lambda m: m.joint_pitch,
 }
-# Others are made of these; friction is linear in its parameters but for its width.
+# The other quantities are computed from these. Friction is left out: it is linear in its parameters except its width.
 QUICK = ("LD",)
 OTHERS = (("Minv", "solved"), ("C", "M of jacobians"), ("newton_euler", "denoc"), ("bodies",))
 
 
 @pytest.mark.parametrize("names", [QUICK, *(pytest.param(x, marks=pytest.mark.slow) for x in OTHERS)])
 def test_forward_reverse_and_central_differences(names):
-    """Of a smooth function of the results, with a massless body; forward mode among the slow tests."""
+    """Derivatives of a smooth function of the results, for a model with a massless body, agree; only the slow tests use
+    forward mode."""
     model, *arrays = case("chain")
     model = eqx.tree_at(lambda m: m.inertial_parameters, model, model.inertial_parameters.at[0].set(0))
     q, v, x, f_ext = (y[0] for y in arrays)
-    at = {"q": q, "v": v, "x": x, "f_ext": f_ext} | {name: get(model) for name, get in LEAVES.items()}
+    arguments = {"q": q, "v": v, "x": x, "f_ext": f_ext} | {name: get(model) for name, get in LEAVES.items()}
 
     def results(values):
         changed = eqx.tree_at(lambda m: [get(m) for get in LEAVES.values()], model, [values[n] for n in LEAVES])
@@ -34,28 +35,28 @@ def test_forward_reverse_and_central_differences(names):
         return [QUANTITIES[name](changed, *state) for name in names]
 
     rng = np.random.default_rng(0)
-    weights = jax.tree.map(lambda y: rng.normal(size=y.shape), jax.eval_shape(results, at))
+    weights = jax.tree.map(lambda y: rng.normal(size=y.shape), jax.eval_shape(results, arguments))
 
     def scalar(values):
         pairs = zip(jax.tree.leaves(weights), jax.tree.leaves(results(values)), strict=True)
         return sum(jnp.vdot(w, jnp.sin(0.1 * y)) for w, y in pairs)
 
-    both = jax.jit(jax.value_and_grad(scalar))
+    value_and_gradient = jax.jit(jax.value_and_grad(scalar))
     along = jax.jit(lambda values, dots: jax.jvp(scalar, (values,), (dots,))[1])
-    reverse, zeros = both(at)[1], jax.tree.map(jnp.zeros_like, at)
-    for argument, value in at.items():
+    reverse, zeros = value_and_gradient(arguments)[1], jax.tree.map(jnp.zeros_like, arguments)
+    for argument, value in arguments.items():
         direction = rng.normal(size=value.shape)
         if argument == "inertial_parameters":
-            # A body without mass has no center of mass that could change smoothly.
+            # The massless body stays massless: its center of mass could not change smoothly.
             direction *= 0.01 * np.arange(len(value))[:, None]
         expected = float(jnp.vdot(reverse[argument], direction))
         scale = max(abs(expected), float(jnp.abs(reverse[argument]).max()))
         step = 1e-6
-        up, down = (float(both(at | {argument: value + s * step * direction})[0]) for s in (1, -1))
+        up, down = (float(value_and_gradient(arguments | {argument: value + s * step * direction})[0]) for s in (1, -1))
         assert abs((up - down) / (2 * step) - expected) <= 1e-6 * max(scale, 1e-3), argument
         if names != QUICK:
-            forward = along(at, zeros | {argument: jnp.asarray(direction)})
+            forward = along(arguments, zeros | {argument: jnp.asarray(direction)})
             assert abs(float(forward) - expected) <= 1e-8 * scale, argument
-        # What is differentiated matters to the value, so that a gradient of zeros cannot pass.
+        # The value depends on these arguments, so a gradient of zeros must not pass.
         if argument in ("q", "inertial_parameters", "joint_axis", "joint_pitch", "joint_placement"):
             assert scale > 1e-6, argument

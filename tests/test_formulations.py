@@ -1,8 +1,8 @@
-"""The formulations of rigid-body dynamics side by side: Lagrange, Newton-Euler, articulated bodies, DeNOC, Bae-Haug.
+"""The formulations of rigid-body dynamics agree: Lagrange, Newton-Euler, articulated bodies, DeNOC, Bae-Haug.
 
-Two structures, each with one compiled program: a forest of a free tree with all types of joints and of two links in a
-vertical plane, and a small chain. They are compared with Pinocchio, with loops in NumPy written from the books
-(`reference_loops.py`), with the closed form of two links, and with each other.
+Two structures, each with one compiled program, are compared with Pinocchio, with loops in NumPy written from the books
+(`reference_loops.py`), with the closed form of two links, and with each other. One structure is a forest of a free tree
+with all types of joints and of two links in a vertical plane; the other is a small chain.
 """
 
 import functools
@@ -25,23 +25,23 @@ TOLERANCE = 1e-10
 
 @functools.cache
 def by_loops(name: str) -> dict[str, np.ndarray]:
-    """Featherstone's recursions and Bae and Haug's."""
+    """The results of Featherstone's recursions and of Bae and Haug's."""
     out, model = [], case(name).model
     for q, v, x, f_ext in zip(*(np.asarray(y)[:LOOPS] for y in case(name)[1:]), strict=True):
         recursion = Featherstone(model, q)
         a, IA, pA = recursion.aba(v, x, f_ext)
-        one = {"a": a, "IA": recursion.bodies(IA), "pA": recursion.bodies(pA), "M": recursion.crba()}
-        one |= {"tau": recursion.rnea(v, x, f_ext), "h": recursion.rnea(v, 0 * x), "g": recursion.rnea(0 * v, 0 * x)}
-        one |= {"Bae-Haug": bae_haug(model, q, v, x, f_ext)}
-        one |= {"Bae-Haug, moving base": bae_haug(model, q, v, x, f_ext, base=a[:6])}
-        one |= {"R": np.array([recursion.world[i][0] for i, n in enumerate(recursion.nodes) if n.body >= 0])}
-        one |= {"p": np.array([recursion.world[i][1] for i, n in enumerate(recursion.nodes) if n.body >= 0])}
-        out.append(one)
-    return {key: np.array([one[key] for one in out]) for key in out[0]}
+        row = {"a": a, "IA": recursion.bodies(IA), "pA": recursion.bodies(pA), "M": recursion.crba()}
+        row |= {"tau": recursion.rnea(v, x, f_ext), "h": recursion.rnea(v, 0 * x), "g": recursion.rnea(0 * v, 0 * x)}
+        row |= {"Bae-Haug": bae_haug(model, q, v, x, f_ext)}
+        row |= {"Bae-Haug, moving base": bae_haug(model, q, v, x, f_ext, base=a[:6])}
+        row |= {"R": np.array([recursion.world[i][0] for i, n in enumerate(recursion.nodes) if n.body >= 0])}
+        row |= {"p": np.array([recursion.world[i][1] for i, n in enumerate(recursion.nodes) if n.body >= 0])}
+        out.append(row)
+    return {key: np.array([row[key] for row in out]) for key in out[0]}
 
 
 def values():
-    """Of the forest: the case and ours, of the states that are compared, and the loops'."""
+    """The case of the forest, our results and those of the loops, all at the states that are compared."""
     model, *arrays = case("forest")
     first = jax.tree.map(lambda x: x[:LOOPS], computed("forest"))
     return (model, *(np.asarray(x)[:LOOPS] for x in arrays)), first, by_loops("forest")
@@ -61,7 +61,8 @@ def times(A, *vectors):
 
 
 def to_pinocchio(model) -> PinocchioOracle:
-    """Node by node: a universal joint as two revolute ones, for Pinocchio 4.1 has no Coriolis matrix of its own."""
+    """Convert node by node. A universal joint becomes two revolute joints, since Pinocchio 4.1 has no Coriolis matrix
+    for it."""
     out = pin.Model()
     out.gravity.linear = np.asarray(model.gravity)
     for i, node in enumerate(nodes_of(model)):
@@ -93,18 +94,18 @@ def pinocchio_values() -> dict[str, np.ndarray]:
     m, data = oracle.pin_model, oracle.data
     body_joints = [1 + next(i for i, n in enumerate(nodes) if n.body == b) for b in range(model.nb)]
     for state in zip(q, v, x, f_ext, strict=True):
-        at, rate, a = oracle.q(state[0]), oracle.v(state[1]), oracle.v(state[2])
-        pin.forwardKinematics(m, data, at)
+        configuration, rate, a = oracle.q(state[0]), oracle.v(state[1]), oracle.v(state[2])
+        pin.forwardKinematics(m, data, configuration)
         wrenches = [pin.Force.Zero() for _ in range(m.njoints)]
         for number, wrench in zip(body_joints, np.asarray(state[3]), strict=True):
             turned = data.oMi[number].rotation.T
             wrenches[number] = pin.Force(turned @ wrench[:3], turned @ wrench[3:])
-        one = {"C": pin.computeCoriolisMatrix(m, data, at, rate).copy()}
-        one["Minv"] = symmetric(pin.computeMinverse(m, data, at))
-        pin.crba(m, data, at)
+        row = {"C": pin.computeCoriolisMatrix(m, data, configuration, rate).copy()}
+        row["Minv"] = symmetric(pin.computeMinverse(m, data, configuration))
+        pin.crba(m, data, configuration)
         pin.cholesky.decompose(m, data)
-        one["L"], one["D"] = data.U.T.copy(), data.D.copy()
-        pin.rnea(m, data, at, rate, a, wrenches)
+        row["L"], row["D"] = data.U.T.copy(), data.D.copy()
+        pin.rnea(m, data, configuration, rate, a, wrenches)
         fields = []
         for number in body_joints:
             w, dw = data.v[number].angular, data.a_gf[number].angular
@@ -115,12 +116,12 @@ def pinocchio_values() -> dict[str, np.ndarray]:
             N = force.angular - np.cross(c, force.linear)
             across = data.f[number]
             fields.append([w, dw, dv, dv_c, force.linear, N, across.linear, across.angular])
-        one["newton_euler"] = np.swapaxes(np.array(fields), 0, 1)
-        # Pinocchio leaves in Yaba what a joint passes to the body before it.
-        pin.aba(m, data, at, rate, a, wrenches, pin.Convention.LOCAL)
-        one["passed"] = np.array([data.Yaba[k] for k in body_joints])
-        out.append(one)
-    return {key: np.array([one[key] for one in out]) for key in out[0]}
+        row["newton_euler"] = np.swapaxes(np.array(fields), 0, 1)
+        # After `aba`, Yaba holds the inertia that a joint passes to its parent.
+        pin.aba(m, data, configuration, rate, a, wrenches, pin.Convention.LOCAL)
+        row["passed"] = np.array([data.Yaba[k] for k in body_joints])
+        out.append(row)
+    return {key: np.array([row[key] for row in out]) for key in out[0]}
 
 
 def test_against_pinocchio():
@@ -133,21 +134,21 @@ def test_against_pinocchio():
 
 
 def test_articulated_inertias_against_pinocchio():
-    """`I^A - U D^-1 U^T` over the degrees of freedom of the node that carries a body is what passes its joint."""
+    """A joint passes `I^A - U D^-1 U^T` to its parent, for the degrees of freedom of the node that carries the body."""
     (model, *_), ours, _ = values()
     IA, _, U, D, *_ = ours["bodies"]
     passed = IA.copy()
     for node in nodes_of(model):
         if node.body >= 0 and node.parent >= 0:
-            at = node.v
-            passed[:, node.body] -= np.einsum("bki,bk,bkj->bij", U[:, at], 1 / D[:, at], U[:, at])
-    # Nothing is passed in the directions in which a joint gives way: the scale is that of I^A.
+            columns = node.v
+            passed[:, node.body] -= np.einsum("bki,bk,bkj->bij", U[:, columns], 1 / D[:, columns], U[:, columns])
+    # The passed inertia vanishes in the directions of the joint's motion, so the scale is that of I^A.
     difference = np.abs(passed - pinocchio_values()["passed"]).max(axis=(-1, -2))
     assert (difference < TOLERANCE * np.abs(IA).max(axis=(-1, -2))).all()
 
 
 def test_loops_of_the_books():
-    """What Featherstone and Bae and Haug wrote, with a free base, one that is moved, and one that is held."""
+    """Our results equal Featherstone's and Bae and Haug's, with a free, a moving and a fixed base."""
     _, ours, loops = values()
     chain, small = computed("chain"), by_loops("chain")
     for key in ("M", "tau", "IA"):
@@ -156,9 +157,9 @@ def test_loops_of_the_books():
     assert relative_error(bodies.a, loops["a"]) < TOLERANCE
     assert relative_error(bodies.IA, loops["IA"]) < TOLERANCE
     assert relative_error(bodies.pA, loops["pA"]) < TOLERANCE
-    for one in (loops, small):
-        assert relative_error(one["Bae-Haug"], one["a"]) < TOLERANCE
-        assert relative_error(one["Bae-Haug, moving base"], one["a"]) < TOLERANCE
+    for results in (loops, small):
+        assert relative_error(results["Bae-Haug"], results["a"]) < TOLERANCE
+        assert relative_error(results["Bae-Haug, moving base"], results["a"]) < TOLERANCE
 
 
 # The Lagrangian form
@@ -176,41 +177,42 @@ def test_coriolis_matrix():
 
 
 def test_christoffel_symbols_are_derivatives():
-    """`b[i, j, k] + b[j, i, k]` by central differences of Featherstone's mass matrix along a motion."""
+    """`b[i, j, k] + b[j, i, k]` equals central differences of Featherstone's mass matrix along a motion."""
     (model, q, v, *_), ours, _ = values()
     step = 1e-5
-    moved = (model.integrate(q[:1], s * step * v[:1])[0] for s in (1, -1))
-    up, down = (Featherstone(model, np.asarray(x)).crba() for x in moved)
+    displaced = (model.integrate(q[:1], s * step * v[:1])[0] for s in (1, -1))
+    up, down = (Featherstone(model, np.asarray(x)).crba() for x in displaced)
     b = ours["b"][:1]
     rate = times(b + np.swapaxes(b, -3, -2), v[:1])
     assert relative_error(rate, ((up - down) / (2 * step))[None]) < 1e-8
 
 
 def test_christoffel_symbols():
-    """In coordinates, the formula of the lectures; in body axes, with the structure constants of the joints' groups."""
+    """The symbols follow the formula of the lectures, plus terms with the structure constants of ball and free joints,
+    whose velocities are in body axes."""
     (model, *_), ours, loops = values()
     n, b, M = model.nv, ours["b"], loops["M"] - np.diag(model.armature)
     dM = b + np.swapaxes(b, -3, -2)
     constants = np.zeros((n, n, n))
-    for kind, at in zip(model.topology.joint_types, model.topology.v_starts, strict=False):
+    for kind, start in zip(model.topology.joint_types, model.topology.v_starts, strict=False):
         if kind in ("ball", "free"):
             size = 3 if kind == "ball" else 6
             for k in range(size):
                 for j in range(size):
-                    constants[at : at + size, at + k, at + j] = bracket(*np.eye(size)[[k, j]])
-    # Of the brackets [e_k, e_j] = sum_l c[l, k, j] e_l along i, where there are any.
+                    constants[start : start + size, start + k, start + j] = bracket(*np.eye(size)[[k, j]])
+    # The torsion holds the components along i of the brackets [e_k, e_j] = sum_l c[l, k, j] e_l.
     torsion = np.einsum("bil,lkj->bijk", M, constants)
     scale = np.abs(b).max()
     assert np.abs(b - np.swapaxes(b, -1, -2) - torsion).max() < TOLERANCE * scale
     assert 0.01 * scale < np.abs(torsion).max()
     lectures = 0.5 * (dM + np.swapaxes(dM, -1, -2) - np.moveaxis(dM, -1, -3))
-    # Koszul's formula has three brackets: of k and j along i, of k and i along j, of j and i along k.
+    # Koszul's formula has three brackets: (k, j) along i, (k, i) along j, (j, i) along k.
     along_j, along_k = np.einsum("bjik->bijk", torsion), np.einsum("bkij->bijk", torsion)
     assert np.abs(b - lectures - 0.5 * (torsion - along_j - along_k)).max() < TOLERANCE * scale
 
 
 def bracket(x, y):
-    """Of body twists `[linear, angular]`, or of angular velocities."""
+    """The Lie bracket of body twists `[linear, angular]`, or of angular velocities."""
     if len(x) == 3:
         return np.cross(x, y)
     return np.concatenate([np.cross(x[3:], y[:3]) + np.cross(x[:3], y[3:]), np.cross(x[3:], y[3:])])
@@ -249,7 +251,7 @@ def test_newton_euler():
     (model, _, v, x, f_ext), ours, loops = values()
     form, twist = ours["newton_euler"], ours["denoc"].twist.reshape(LOOPS, model.nb, 6)
     assert relative_error(form.tau + model.armature * x, loops["tau"]) < TOLERANCE
-    # The power of drives and external wrenches is that of the forces at the bodies' centers.
+    # The power of drives and external wrenches equals that of the forces at the bodies' centers of mass.
     linear = np.einsum("bkji,bkj->bki", loops["R"], twist[..., :3])
     center = linear + np.cross(form.angular_velocity, model.center_of_mass)
     bodies = (form.force * center + form.moment * form.angular_velocity).sum((-1, -2))
@@ -259,11 +261,11 @@ def test_newton_euler():
 def test_reactions():
     model, _, _, x, _ = case("chain")
     ours, loops = computed("chain"), by_loops("chain")
-    # The bodies are in a chain: the first joint's reaction, in world axes, is the base's.
+    # The bodies are in a chain, so the first joint's reaction, in world axes, is the base's reaction.
     R, p = loops["R"][:, 0], loops["p"][:, 0]
     force, moment = (np.einsum("bij,bj->bi", R, ours["reactions"][:, 0, k : k + 3]) for k in (0, 3))
     np.testing.assert_allclose(ours["base"], np.concatenate([force, moment + np.cross(p, force)], -1), rtol=1e-9)
-    # Its joint is a ball at the origin of the body: the moment is the torque less that of rotors.
+    # The first joint is a ball joint at the body's origin, so the moment is the torque minus that of the rotors.
     np.testing.assert_allclose(ours["reactions"][:, 0, 3:], (ours["tau"] - model.armature * x)[:, :3], rtol=1e-9)
     with pytest.raises(ModelError, match="none of them"):
         alg.joint_reactions(*case("chain")[:3])
@@ -290,7 +292,7 @@ def test_inverse_and_factors_of_the_mass_matrix():
     assert relative_error(transposed(L) @ (D[..., None] * L), M) < TOLERANCE
     assert (np.triu(L, 1) == 0).all()
     np.testing.assert_array_equal(np.einsum("bii->bi", L), 1)
-    # The zeros of M are kept: of degrees of freedom on different branches.
+    # The factors keep the zeros of M, which are between degrees of freedom on different branches.
     branches = (M == 0).all(axis=0)
     assert branches.sum() > model.nv
     assert (L[:, branches] == 0).all()
@@ -301,7 +303,7 @@ def test_inverse_and_factors_of_the_mass_matrix():
 
 
 def test_articulated_bodies_by_their_definition():
-    """`U`, `D`, `u` of the last link, from `I^A` and `p^A`: its axis is z."""
+    """`U`, `D` and `u` of the last link, whose axis is z, follow from `I^A` and `p^A` by definition."""
     (model, _, _, x, _), ours, _ = values()
     bodies = ours["bodies"]
     S = np.array([0, 0, 0, 0, 0, 1.0])
@@ -341,13 +343,13 @@ def test_denoc():
     tau = times(form.generalized_inertia, x) + times(form.convective_inertia, v) - form.generalized_force
     assert relative_error(tau, loops["tau"]) < TOLERANCE
     assert relative_error(form.twist, times(N, v)) < TOLERANCE
-    # The bodies' equations apart: M dt/dt + Omega M E t, less w, is what the joints exert, and they do no work on N.
+    # By the equations of the single bodies the joints exert M dt/dt + Omega M E t - w; N^T projects it on the torques.
     rate = times(N, x) + times(form.N_l_dot @ N_d + N_l @ form.N_d_dot, v)
     apart = np.einsum("bkij,bkj->bki", form.M, blocks := rate.reshape(LOOPS, model.nb, 6))
     apart += np.einsum("bkij,bkj->bki", form.OmegaME, form.twist.reshape(LOOPS, model.nb, 6))
     joints = apart.reshape(LOOPS, -1) - form.wrench
     assert relative_error(np.einsum("bki,bk->bi", N, joints), ours["newton_euler"].tau) < TOLERANCE
-    # The rates are the accelerations of Newton and Euler's iterations.
+    # The rates of the twists are the accelerations of the Newton-Euler iterations.
     linear = np.einsum("bkji,bkj->bki", loops["R"], blocks[..., :3] - model.gravity)
     assert relative_error(linear, ours["newton_euler"].linear_acceleration) < TOLERANCE
     angular = np.einsum("bkji,bkj->bki", loops["R"], blocks[..., 3:])
@@ -356,8 +358,8 @@ def test_denoc():
     for i, parent in enumerate(model.topology.parents):
         assert parent < 0 or (blocks[:, i, :3, parent, :3] == np.eye(3)).all()
         assert (blocks[:, i, :, i + 1 :] == 0).all()
-        own = np.flatnonzero(np.abs(N_d[:, 6 * i : 6 * i + 6]).max(axis=(0, 1)))
-        np.testing.assert_array_equal(own, np.arange(*model.topology.v_starts[i : i + 2]))
+        columns = np.flatnonzero(np.abs(N_d[:, 6 * i : 6 * i + 6]).max(axis=(0, 1)))
+        np.testing.assert_array_equal(columns, np.arange(*model.topology.v_starts[i : i + 2]))
 
 
 def test_denoc_matrices_alone():
@@ -391,28 +393,28 @@ def test_two_links_in_closed_form():
     def equal(value, expected, scale=1.0):
         np.testing.assert_allclose(value, expected, rtol=0, atol=1e-12 * scale)
 
-    def own(x):
+    def block(x):
         return x[:, last, last]
 
-    equal(own(ours["M of jacobians"]), M)
-    equal(own(ours["denoc"].generalized_inertia), M)
-    equal(times(own(ours["denoc"].convective_inertia), v), velocity_terms, 10)
+    equal(block(ours["M of jacobians"]), M)
+    equal(block(ours["denoc"].generalized_inertia), M)
+    equal(times(block(ours["denoc"].convective_inertia), v), velocity_terms, 10)
     equal(ours["denoc"].generalized_force[:, last], -g, 10)
-    equal(own(ours["Minv"]) @ M, np.broadcast_to(np.eye(2), M.shape), 10)
-    # The symbols: b[i, j, k] doubled for the product, and of the squares.
+    equal(block(ours["Minv"]) @ M, np.broadcast_to(np.eye(2), M.shape), 10)
+    # Twice the symbols b[i, j, k] belong to the product of the velocities, b[i, j, j] to the squares.
     b = ours["b"][:, last, last, last]
     equal(2 * b[..., 0, 1:2], B)
     equal(np.diagonal(b, axis1=-2, axis2=-1), C)
-    equal(own(ours["C"]), k[:, None, None] * np.moveaxis(np.array([[-d2, -d1 - d2], [d1, 0 * d1]]), -1, 0))
+    equal(block(ours["C"]), k[:, None, None] * np.moveaxis(np.array([[-d2, -d1 - d2], [d1, 0 * d1]]), -1, 0))
     form = jax.tree.map(lambda x: x[:, -2:], ours["newton_euler"])
-    both, turn = a1 + a2, d1 + d2
+    sum_of_a, turn = a1 + a2, d1 + d2
     center = [
         -L2 * turn**2 - L1 * d1**2 * c2 + L1 * a1 * s2 + G * s12,
-        L2 * both + L1 * a1 * c2 + L1 * d1**2 * s2 + G * c12,
+        L2 * sum_of_a + L1 * a1 * c2 + L1 * d1**2 * s2 + G * c12,
         0 * c2,
     ]
     equal(form.angular_velocity[..., 2], np.transpose([d1, turn]))
-    equal(form.angular_acceleration[..., 2], np.transpose([a1, both]))
+    equal(form.angular_acceleration[..., 2], np.transpose([a1, sum_of_a]))
     equal(form.center_acceleration[:, 1], np.transpose(center), 10)
     equal(form.force[:, 1], M2 * np.transpose(center), 10)
     equal(form.moment, 0)
@@ -445,7 +447,7 @@ def test_mimic_joints():
     slopes = [(mass_matrix(q + e) - mass_matrix(q - e)) / 2e-5 for e in step]
 
     @jax.jit
-    def of(model, q, v, x):
+    def evaluate(model, q, v, x):
         return {
             "dM": alg.mass_matrix_derivative(model, q),
             "Cv": alg.coriolis_matrix(model, q, v) @ v,
@@ -456,7 +458,7 @@ def test_mimic_joints():
             "friction": alg.friction_torque(model, v),
         }
 
-    ours = of(model, q, v, x)
+    ours = evaluate(model, q, v, x)
     denoc = ours["denoc"]
     for value, expected in (
         (ours["Cv"], h - g),
@@ -478,11 +480,11 @@ def test_mimic_joints():
 
 @pytest.mark.slow
 def test_batches_of_models_in_single_precision():
-    """Mapped over two models, with a batch of states, against the loops."""
+    """A map over two models with a batch of states gives the results of the loops."""
     model, q, v, *_ = case("chain")
     scales = jnp.array([1.0, 2.5])
 
-    def of(scale, q, v):
+    def evaluate(scale, q, v):
         changed = eqx.tree_at(lambda m: m.inertial_parameters, model, scale * model.inertial_parameters)
         changed, q, v = jax.tree.map(lambda y: y.astype(jnp.float32), (changed, q, v))
         return {
@@ -490,13 +492,13 @@ def test_batches_of_models_in_single_precision():
             "Minv": alg.inverse_mass_matrix(changed, q),
         }
 
-    ours = jax.jit(jax.vmap(of, in_axes=(0, None, None)))(scales, q, v)
+    ours = jax.jit(jax.vmap(evaluate, in_axes=(0, None, None)))(scales, q, v)
     for k, scale in enumerate(scales):
         changed = eqx.tree_at(lambda m: m.inertial_parameters, model, scale * model.inertial_parameters)
         for i in range(LOOPS):
-            recursion, rest = Featherstone(changed, q[i]), np.zeros(model.nv)
-            M, h = recursion.crba(), recursion.rnea(v[i], rest) - recursion.rnea(rest, rest)
-            one = {key: np.asarray(y[k, i]) for key, y in ours.items()}
-            assert all(y.dtype == np.float32 for y in one.values())
-            np.testing.assert_allclose(one["C"] @ np.asarray(v[i]), h, atol=1e-5 * np.abs(h).max())
-            np.testing.assert_allclose(one["Minv"] @ M, np.eye(model.nv), atol=1e-4)
+            recursion, zeros = Featherstone(changed, q[i]), np.zeros(model.nv)
+            M, h = recursion.crba(), recursion.rnea(v[i], zeros) - recursion.rnea(zeros, zeros)
+            results = {key: np.asarray(y[k, i]) for key, y in ours.items()}
+            assert all(y.dtype == np.float32 for y in results.values())
+            np.testing.assert_allclose(results["C"] @ np.asarray(v[i]), h, atol=1e-5 * np.abs(h).max())
+            np.testing.assert_allclose(results["Minv"] @ M, np.eye(model.nv), atol=1e-4)

@@ -1,4 +1,4 @@
-"""Friction laws against their formulas, JAX's derivatives, and NumPy."""
+"""Friction laws agree with their formulas, with JAX's derivatives, and between array modules."""
 
 import equinox as eqx
 import jax

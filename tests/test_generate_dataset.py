@@ -1,4 +1,4 @@
-"""The data set: what is in it, and that an interruption, a change or damage does not get into it unseen."""
+"""The data set has the promised content; interruptions, changed settings and damage cannot corrupt it unnoticed."""
 
 import dataclasses
 import json
@@ -17,8 +17,8 @@ import pytest
 import jaxdyn
 from experiments import generate_dataset
 from experiments._population import Controls, draw_models, draw_motion
-from jaxdyn import DataError, Model, rnea
-from jaxdyn.programs import read_config, write_durably, write_npz
+from jaxdyn import DataError, Model, programs, rnea
+from jaxdyn.programs import read_config, write_npz
 from jaxdyn.sysid import is_physical
 
 SMALL = (
@@ -27,7 +27,7 @@ SMALL = (
 )
 
 
-def made(folder: Path, *more: str) -> int:
+def generate(folder: Path, *more: str) -> int:
     return generate_dataset.main([*SMALL, "--results", str(folder), *more])
 
 
@@ -37,9 +37,9 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """A data set that was made in one go."""
+    """A data set that was generated without an interruption."""
     folder = tmp_path_factory.mktemp("whole")
-    assert made(folder) == 0
+    assert generate(folder) == 0
     return folder
 
 
@@ -71,7 +71,7 @@ def test_shards_obey_the_equations_of_motion(whole):
     model = jaxdyn.samples.double_pendulum()
     leaves = ("inertial_parameters", "damping", "friction", "friction_velocity", "gravity")
     models = dataclasses.replace(model, **{k: jnp.asarray(x[k]) for k in leaves})
-    # One semi-implicit Euler step a sample: the rate of v is the acceleration at the sample.
+    # A sample is one semi-implicit Euler step, so the rate of v is the acceleration at the sample.
     a = np.diff(x["v"], axis=1) * 100
     for k in range(0, 20, 5):
         tau = rnea(models, x["q"][:, k], x["v"][:, k], a[:, k])
@@ -89,7 +89,7 @@ def test_inertias_are_physical_and_ranges_hold():
     tilt = np.arccos(-np.asarray(models.gravity)[:, 2] / np.linalg.norm(models.gravity, axis=-1))
     assert 0.04 < tilt.max() <= 0.05
     assert np.all(drawn["friction"] <= 0.02 * arm.effort_limit)
-    # A thin rod, on the edge of what is physical, stays there, and models may be batched where states are not.
+    # A thin rod, at the limit of physical inertias, stays valid. Models may have a batch axis where states have none.
     rod: Model = jaxdyn.samples.pendulum()
     config = dataclasses.replace(config, payload_frame="")
     rods, _ = draw_models(jax.random.key(1), rod, config, jnp.ones(1), 5)
@@ -100,25 +100,25 @@ def test_inertias_are_physical_and_ranges_hold():
 def test_what_stopped_between_shards_goes_on_to_the_same_bytes(whole, tmp_path, monkeypatch, capsys):
     written = []
 
-    def stop_at_the_second(path, write):
+    def stop_at_the_second(path, arrays):
         written.append(path.name)
         if written.count("shard-000001.npz") == 1:
-            write(path.with_name(f".{path.stem}.partial.npz"))
+            path.with_name(f".{path.stem}.partial.npz").write_bytes(b"half")
             raise KeyboardInterrupt
-        write_durably(path, write)
+        write_npz(path, arrays)
 
-    monkeypatch.setattr(generate_dataset, "write_durably", stop_at_the_second)
-    assert made(tmp_path) == 130
+    monkeypatch.setattr(programs, "write_npz", stop_at_the_second)
+    assert generate(tmp_path) == 130
     assert ".shard-000001.partial.npz" in content(tmp_path)
     monkeypatch.undo()
-    assert made(tmp_path) == 0
+    assert generate(tmp_path) == 0
     assert "1 of 3 shards are there already" in capsys.readouterr().out
     assert content(tmp_path) == content(whole)
 
 
 @pytest.mark.experiments
 def test_what_was_killed_goes_on_to_the_same_bytes(tmp_path):
-    """SIGKILL in the middle of many shards, at a moment that nothing chose."""
+    """A process that SIGKILL ends at any moment within many shards resumes to the same bytes."""
     command = [sys.executable, "-m", "experiments.generate_dataset", *SMALL, "--results"]
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     child = subprocess.Popen(
@@ -136,23 +136,23 @@ def test_what_was_killed_goes_on_to_the_same_bytes(tmp_path):
     before = {x.name: x.read_bytes() for x in folder.glob("shard-*.npz")}
     assert 4 < len(before) < 1000
     more = ("--shards", str(len(before) + 3))
-    assert made(tmp_path, *more) == 0
+    assert generate(tmp_path, *more) == 0
     after = content(tmp_path)
     assert {name: after[name] for name in before} == before
     again = tmp_path / "again"
-    assert made(again, *more) == 0
+    assert generate(again, *more) == 0
     assert content(again) == after
 
 
 def test_another_configuration_is_refused(whole, capsys):
     before = content(whole)
-    assert made(whole, "--duration", "0.3", "--population.mass.high", "1.5") == 2
+    assert generate(whole, "--duration", "0.3", "--population.mass.high", "1.5") == 2
     error = capsys.readouterr().err
     assert "config.duration was 0.2 and is 0.3; config.population.mass.high was 1.25 and is 1.5" in error
     assert "another name" in error
     assert content(whole) == before
-    # Only what is in the shards counts.
-    assert made(whole, "--shards", "2") == 0
+    # Only settings that change the content of the shards count.
+    assert generate(whole, "--shards", "2") == 0
     assert content(whole) == before
 
 
@@ -166,7 +166,7 @@ def test_a_damaged_shard_is_made_again(whole, damage, capsys):
     else:
         data[len(data) // 2] ^= 1
         path.write_bytes(data[: len(data) // 2] if damage == "cut" else data)
-    assert made(whole) == 0
+    assert generate(whole) == 0
     state = "missing" if damage == "gone" else "damaged"
     assert f"shard-000001.npz is {state} and is made again" in capsys.readouterr().out
 
@@ -176,7 +176,7 @@ def test_a_damaged_shard_is_made_again(whole, damage, capsys):
 def test_a_manifest_that_is_not_one_is_refused(tmp_path, capsys):
     (tmp_path / "dataset").mkdir()
     (tmp_path / "dataset" / "manifest.json").write_text("{")
-    assert made(tmp_path) == 2
+    assert generate(tmp_path) == 2
     assert "manifest.json: cannot be read" in capsys.readouterr().err
 
 
@@ -184,7 +184,7 @@ def test_two_processes_do_not_write_one_folder(whole, capsys):
     fcntl = pytest.importorskip("fcntl")
     with (whole / "dataset" / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert made(whole) == 2
+        assert generate(whole) == 2
     assert "another process" in capsys.readouterr().err
 
 
@@ -226,16 +226,16 @@ def test_noise_has_its_size_and_its_corner():
     ],
 )
 def test_mistakes_are_named(tmp_path, capsys, arguments, message):
-    assert made(tmp_path, *arguments) == 2
+    assert generate(tmp_path, *arguments) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 def test_a_motion_that_diverges_is_not_written(tmp_path, monkeypatch, capsys):
-    model = generate_dataset.load_robot("double_pendulum")
+    model = programs.load_robot("double_pendulum")
     broken = dataclasses.replace(model, armature=jnp.array([jnp.nan, 0.0]))
-    monkeypatch.setattr(generate_dataset, "load_robot", lambda name: broken)
-    assert made(tmp_path) == 2
+    monkeypatch.setattr(programs, "load_robot", lambda name: broken)
+    assert generate(tmp_path) == 2
     assert "shard 0: roll-outs [0, 1, 2, 3] diverged; take more substeps" in capsys.readouterr().err
     assert not list(tmp_path.glob("dataset/*.npz"))
 

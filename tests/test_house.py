@@ -1,4 +1,4 @@
-"""The rules of the house that a program can check: sizes, beginnings of docstrings, private modules, bookkeeping."""
+"""The source keeps the rules that a program can check: sizes, docstrings' beginnings, private modules, batching."""
 
 import ast
 import functools
@@ -12,7 +12,7 @@ import jaxdyn
 
 PACKAGE = Path(jaxdyn.__file__).parent
 EVERYBODYS = {name for name in FLOORS if name.startswith("_")}
-"""Private modules beside the packages, which every package above them imports."""
+"""Private modules beside the packages, which every package above them may import."""
 BEGINNING = re.compile(r"(Of|By|That of|Those of|What)\b")
 BOOKKEEPING = {"rank", "full", "rows_of", "packed_rows", "to_leading"}
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
@@ -118,7 +118,7 @@ def test_private_modules_stay_in_their_package():
 
 
 def test_algorithms_keep_no_books():
-    """Rows and batch axes are the decorator's business."""
+    """Algorithms leave rows and batch axes to the decorator."""
     bad = []
     for file, tree in trees().items():
         if not file.startswith("algorithms/") or file.startswith("algorithms/recursions/"):

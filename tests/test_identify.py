@@ -1,4 +1,4 @@
-"""Identification: parameters that were simulated come back, and the experiments run."""
+"""Identification recovers the parameters of simulated robots, and the experiments run."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ V_SCALE = 0.05
 
 
 def truth_and_prior() -> tuple[Model, Model, np.ndarray]:
-    """A small robot, the same with other parameters, and sensor offsets."""
+    """A small robot, the same robot with other parameters as prior, and sensor offsets."""
     prior = jaxdyn.samples.chain(3)
     rng = np.random.default_rng(0)
     leaves = (
@@ -46,7 +46,7 @@ def truth_and_prior() -> tuple[Model, Model, np.ndarray]:
 
 
 def motion(model: Model, seed: int, n: int = 300, offset: np.ndarray | float = 0.0) -> Recording:
-    """Unrelated samples: least squares does not mind."""
+    """Return independent random samples, which suffice for least squares."""
     rng = np.random.default_rng(seed)
     q, v, a = rng.uniform(-2, 2, (n, model.nq)), rng.normal(0, 1, (n, model.nv)), rng.normal(0, 5, (n, model.nv))
     tau = np.asarray(rnea(model, jnp.asarray(q), jnp.asarray(v), jnp.asarray(a))) + offset
@@ -71,14 +71,14 @@ def test_noise_free_torques_are_recovered_exactly():
     linear = ordinary_least_squares(prior, train, friction_velocity=V_SCALE)
     assert physical.physical.all()
     assert len(seen) == physical.iterations > 0
-    # The pull toward the prior is all that keeps the fit from being exact; noise weights make it vanish.
+    # Only the pull toward the prior keeps the fit from being exact, and the weights by the noise make it tiny.
     assert np.all(rms(physical.predict(test) - test.tau) < 1e-5 * rms(test.tau))
     assert np.all(rms(linear.predict(test) - test.tau) < 1e-9 * rms(test.tau))
     for fit in (physical, linear):
         np.testing.assert_allclose(fit.offset, offset, atol=1e-4)
         np.testing.assert_allclose(fit.model.damping, truth.damping, atol=1e-4)
         np.testing.assert_allclose(fit.model.friction, truth.friction, atol=1e-4)
-        # The first joint's rotor cannot be told from its link's inertia about the same axis.
+        # Motion cannot separate the first joint's rotor from its link's inertia about the same axis.
         total = np.asarray(fit.model.armature)[0] + np.asarray(fit.model.inertial_parameters)[0, 9]
         assert total == pytest.approx(float(truth.armature[0] + truth.inertial_parameters[0, 9]), abs=0.5)
 
@@ -91,16 +91,16 @@ def test_noisy_torques_are_recovered_far_below_the_noise():
     fit = fit_inverse_dynamics(prior, noisy, friction_velocity=V_SCALE)
     assert fit.converged, fit.message
     np.testing.assert_allclose(fit.sigma, noise, rtol=0.15)
-    # 900 equations, at most 42 parameters: 42 / 900 of the noise's power remain on average.
+    # With 900 equations and at most 42 parameters, 42 / 900 of the noise's power remains on average.
     assert np.all(rms(fit.predict(test) - test.tau) < 0.4 * noise)
 
 
 def test_what_the_data_do_not_determine_stays_at_the_prior():
     truth, prior, _ = truth_and_prior()
-    still = dataclasses.replace(motion(truth, 6), v=np.zeros((300, 3)), a=np.zeros((300, 3)))
-    tau = rnea(truth, jnp.asarray(still.q), jnp.zeros((300, 3)), jnp.zeros((300, 3)))
+    static = dataclasses.replace(motion(truth, 6), v=np.zeros((300, 3)), a=np.zeros((300, 3)))
+    tau = rnea(truth, jnp.asarray(static.q), jnp.zeros((300, 3)), jnp.zeros((300, 3)))
     prior = eqx.tree_at(lambda m: (m.armature, m.damping, m.friction), prior, (jnp.full(3, 0.2),) * 3)
-    fit = fit_inverse_dynamics(prior, dataclasses.replace(still, tau=np.asarray(tau)), friction_velocity=V_SCALE)
+    fit = fit_inverse_dynamics(prior, dataclasses.replace(static, tau=np.asarray(tau)), friction_velocity=V_SCALE)
     for leaf in ("armature", "damping", "friction"):
         np.testing.assert_allclose(getattr(fit.model, leaf), 0.2, rtol=1e-4)
 
@@ -137,7 +137,7 @@ def test_the_compressed_problem_is_the_full_one():
 
 
 def test_the_gradient_vanishes_at_the_solution():
-    """The cost written out on the samples, with the model's own inverse dynamics, has its minimum at the fit."""
+    """The fit is a minimum of the cost that is summed over the samples with the model's inverse dynamics."""
     from jaxdyn.sysid.torques._physical_fit import minimize, start_at
     from jaxdyn.sysid.torques._torque_model import Samples, with_parameters
 
@@ -148,22 +148,22 @@ def test_the_gradient_vanishes_at_the_solution():
     problem = start_at(prior, samples, 1.0, 1.0).with_data(samples.compressed()[0], np.ones(3), layout)
     point = minimize(problem, problem.prior, 200, lambda *_: None).point
 
-    def cost(at, x):
-        new = at.moved(x, problem.offset_scale)
+    def cost(base, x):
+        new = base.moved(x, problem.offset_scale)
         model, values = with_parameters(samples, new.parameters(), np.ones(3))
         tau = values.torque(model, data.t, data.q, data.v, data.a)
         return 0.5 * np.sum((tau - data.tau) ** 2) + problem.divergence(new)
 
-    def gradient(at):
+    def gradient(base):
         h = 1e-5 * np.eye(42)
-        return np.array([(cost(at, x) - cost(at, -x)) / 2e-5 for x in h])
+        return np.array([(cost(base, x) - cost(base, -x)) / 2e-5 for x in h])
 
     start = gradient(problem.prior)
     assert np.linalg.norm(gradient(point)) < 1e-3 * np.linalg.norm(start)
-    # The derivatives of the fit are those of the cost.
-    at = problem.prior
+    # The fit's derivatives are those of the cost.
+    base = problem.prior
     np.testing.assert_allclose(
-        problem.jacobian(at).T @ problem.residual(at) + problem.slope(at),
+        problem.jacobian(base).T @ problem.residual(base) + problem.slope(base),
         start,
         rtol=1e-5,
         atol=1e-6 * abs(start).max(),
@@ -226,7 +226,7 @@ def test_the_embedded_experiment_runs_end_to_end(tmp_path, capsys):
     assert all(out["fits"]["physical fit"]["physical"])
     errors = out["held_out_rmse"]
     assert errors["raw torque"]["physical fit"]["all"] < 0.1 * errors["raw torque"]["before"]["all"]
-    # The torque sensors' noise is 1e-3 of the limits, 87 and 12 N m: the noise-free torque is met below it.
+    # The torque sensors' noise is 1e-3 of the limits, 87 and 12 N m; errors from noise-free torques are smaller.
     assert errors["noise-free torque"]["physical fit"]["all"] < 0.05
 
 

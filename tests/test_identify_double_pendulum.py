@@ -1,4 +1,4 @@
-"""The experiment with a real double pendulum, on a small simulated one, and on the recordings where they are."""
+"""The experiment with a real double pendulum runs on a small simulated one, and on the recordings where present."""
 
 import dataclasses
 import json
@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from experiments import identify_double_pendulum as experiment
-from jaxdyn import State
+from jaxdyn import State, programs
 from jaxdyn.programs import read_config
 from jaxdyn.sysid.rollouts._actuated_robot import simulate_robot
 
 RECORDINGS = Path(os.environ.get("JAXDYN_DATA", "")) / "double_pendulum"
 ZEROS = np.array([[0.05, -0.02], [0.0, 0.03], [-0.04, 0.05]])
-"""What the encoders of the simulated runs read more than the angles are, rad."""
+"""Offsets of the encoders from the angles in the simulated runs, rad."""
 SMALL = (
     "--rate",
     "100",
@@ -64,15 +64,15 @@ def arguments(folder: Path, results: Path, *more: str) -> list[str]:
 def test_a_simulated_pendulum(folder, tmp_path, capsys, monkeypatch):
     written = []
 
-    def stop_at_the_third(path, write):
+    def stop_at_the_third(path, arrays):
         if path.name.startswith("state"):
             written.append(path)
             if len(written) == 3:
                 raise KeyboardInterrupt
-        original(path, write)
+        original(path, arrays)
 
-    original = experiment.write_durably
-    monkeypatch.setattr(experiment, "write_durably", stop_at_the_third)
+    original = programs.write_npz
+    monkeypatch.setattr(programs, "write_npz", stop_at_the_third)
     assert experiment.main(arguments(folder, tmp_path)) == 130
     monkeypatch.undo()
     assert experiment.main(arguments(folder, tmp_path)) == 0
@@ -83,7 +83,7 @@ def test_a_simulated_pendulum(folder, tmp_path, capsys, monkeypatch):
     assert rmse["identified"][0] < 0.3 * rmse["start"][0]
     assert rmse["identified"][1] < 2 * rmse["published"][1] + 0.005
     moments = out["identified"]["first moments, kg m"]
-    # From 30 % off, by 2.4 s of noisy motion. The published parameters moved it; twice a 95 % interval holds them.
+    # The fit starts 30 % off and has 2.4 s of noisy motion. The true parameters are within twice the 95 % interval.
     true = np.array(experiment.MASS) * experiment.CENTER + [experiment.MASS[1] * experiment.LENGTH, 0]
     half = np.array(moments["upper"]) - moments["value"]
     assert np.all(np.abs(moments["value"] - true) < 2 * half)
@@ -98,11 +98,11 @@ def test_a_simulated_pendulum(folder, tmp_path, capsys, monkeypatch):
         f"{rmse['identified'][1]:.4f}",
     ):
         assert seen in page
-    # Motion in a plane shows no product of inertia with what lies across it.
+    # Motion in a plane does not determine products of inertia with the axis across the plane.
     assert "Ixy(upper)" in page.split("Decided by the prior alone")[1].split("</p>")[0]
     assert page.count("src='data:image/png;base64") == 2
     assert "<script" not in page
-    # Another start in the same folder would be a mixture.
+    # Results from another start must not mix with those in the folder.
     assert experiment.main(arguments(folder, tmp_path, "--wrong", "0.1")) == 2
     assert "config.wrong was 0.3 and is 0.1" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""The identification experiment: interrupted and gone on with, several recordings, what it writes."""
+"""The identification experiment resumes after interruptions, reads several recordings, and writes its files."""
 
 import json
 import os
@@ -18,7 +18,7 @@ ROBOT = jaxdyn.samples.chain(2)
 
 @pytest.fixture
 def data(tmp_path, monkeypatch) -> Path:
-    """A folder with a robot, two runs to fit and one held out."""
+    """A folder with a robot, two runs to fit, and one held-out run."""
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "robot.urdf").write_text(to_urdf(ROBOT).replace("</robot>", "<oops></robot>"))
@@ -56,11 +56,11 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_identification, "fit_inverse_dynamics", interrupted)
+        patch.setattr(_identification.sysid, "fit_inverse_dynamics", interrupted)
         assert identify.main(command(data)) == 130
     assert "the same command continues" in capsys.readouterr().err
     assert sorted(x.name for x in (folder / "unfinished").iterdir()) == ["begun.json", "least squares.npz"]
-    # Half way through a fit.
+    # The next run stops in the middle of a fit.
     with monkeypatch.context() as patch:
 
         def stopping(self, name, state) -> None:
@@ -73,12 +73,12 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
         patch.setattr(FitFiles, "save_state", stopping)
         assert identify.main(command(data)) == 130
     capsys.readouterr()
-    # Something else is refused, not mixed.
+    # Other settings are refused, so that results do not mix.
     assert identify.main(command(data, "--cutoff", "10")) == 2
     assert "configuration.cutoff was 12.0 and is 10.0" in capsys.readouterr().err
 
     with monkeypatch.context() as patch:
-        patch.setattr(_identification, "ordinary_least_squares", interrupted)
+        patch.setattr(_identification.sysid, "ordinary_least_squares", interrupted)
         assert identify.main(command(data, "--urdf")) == 0
     assert "physical fit: continues in round 2 at step 1" in capsys.readouterr().out
     assert sorted(x.name for x in folder.iterdir()) == ["identified.urdf", "parameters.json"]
@@ -87,7 +87,7 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
     whole = json.loads((folder / "parameters.json").read_text())
     assert gone_on["fits"] == whole["fits"]
     assert gone_on["held_out_rmse"] == whole["held_out_rmse"]
-    # Fitted on both runs, judged on the third: the noise of the torques is left.
+    # The fit uses both runs and is tested on the third, where only the noise of the torques remains.
     assert whole["fits"]["physical fit"]["status"] == "converged"
     assert whole["held_out_rmse"]["raw torque"]["physical fit"]["all"] < 0.03
     assert whole["held_out_relative"]["physical fit"] < 0.1 * whole["held_out_relative"]["before"]

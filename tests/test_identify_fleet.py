@@ -1,4 +1,4 @@
-"""The experiment that identifies many robots at once, on a few."""
+"""The experiment that identifies many robots at once runs on a few."""
 
 import json
 
@@ -19,7 +19,7 @@ def test_a_small_fleet(tmp_path, capsys):
     assert out["converged"] == 5
     errors = out["median_relative_error"]
     assert errors["after"] < errors["before"]
-    # A hundredth of the noise: errors that are the noise's own fall with it.
+    # With a hundredth of the noise, errors that come from noise fall with it.
     exact = summary("--position-noise", "1e-5", "--velocity-noise", "1e-4")["median_relative_error"]
     assert exact["before"] == errors["before"]
     assert exact["after"] < 0.05 * errors["after"]

@@ -1,4 +1,4 @@
-"""Laws of mechanics that hold whatever the algorithm: center of mass, energy, momentum."""
+"""Laws of mechanics that hold for every algorithm: center of mass, energy, momentum."""
 
 import equinox as eqx
 import jax
@@ -25,11 +25,11 @@ def state():
 
 def test_center_of_mass_of_a_floating_robot_falls(state):
     model, q, v, tau = state
-    # Joint torques are inner forces; the base itself is not driven.
+    # Joint torques are internal forces, and no force drives the base.
     a = jaxdyn.aba(model, q, v, tau.at[:6].set(0.0))
-    at = motion(model, q, v, a)
-    acceleration = jax.jit(jax.jacfwd(jax.jacfwd(lambda t: jaxdyn.center_of_mass(model, at(t)[0]))))(0.0)
-    # The armature turns no rotor of its own that could react on the base: it is left out of what falls.
+    state_at = motion(model, q, v, a)
+    acceleration = jax.jit(jax.jacfwd(jax.jacfwd(lambda t: jaxdyn.center_of_mass(model, state_at(t)[0]))))(0.0)
+    # The armature has no reaction on the base: subtracted from the torques instead, it gives the same accelerations.
     rotors = model.armature * a
     light = eqx.tree_at(lambda m: m.armature, model, 0 * model.armature)
     np.testing.assert_allclose(jaxdyn.aba(light, q, v, tau.at[:6].set(0.0) - rotors), a, rtol=1e-8, atol=1e-8)
@@ -37,12 +37,12 @@ def test_center_of_mass_of_a_floating_robot_falls(state):
 
 
 def test_power_balance(state):
-    """`d(kinetic + potential)/dt = tau . v` without friction, for a driven base as well."""
+    """`d(kinetic + potential)/dt = tau . v` holds without friction, also for a driven base."""
     model, q, v, tau = state
-    at = motion(model, q, v, jaxdyn.aba(model, q, v, tau))
+    state_at = motion(model, q, v, jaxdyn.aba(model, q, v, tau))
 
     def energy(t):
-        q, v = at(t)
+        q, v = state_at(t)
         return jaxdyn.kinetic_energy(model, q, v) + jaxdyn.potential_energy(model, q)
 
     rate = jax.jit(jax.jacfwd(energy))(0.0)
@@ -52,10 +52,10 @@ def test_power_balance(state):
 def test_friction_dissipates():
     model = jaxdyn.samples.double_pendulum()
     q, v = jnp.array([0.3, -0.8]), jnp.array([1.5, -0.7])
-    at = motion(model, q, v, jaxdyn.aba(model, q, v, jnp.zeros(2)))
+    state_at = motion(model, q, v, jaxdyn.aba(model, q, v, jnp.zeros(2)))
 
     def energy(t):
-        q, v = at(t)
+        q, v = state_at(t)
         return jaxdyn.kinetic_energy(model, q, v) + jaxdyn.potential_energy(model, q)
 
     friction = model.damping * v + model.friction * jnp.tanh(v / model.friction_velocity)
@@ -71,7 +71,7 @@ def test_momentum_of_a_floating_robot_is_constant():
     trajectory = jaxdyn.rollout(model, jaxdyn.State(q, v), jnp.zeros((200, model.nv)), 5e-4, integrator="rk4")
 
     def momentum(q, v):
-        """Of the whole robot in world axes about the world's origin, from the base's rows of `M v`."""
+        """The momentum of the robot in world axes about the world's origin, from the base's rows of `M v`."""
         base = (jaxdyn.crba(model, q) @ v)[:6]
         pose = jaxdyn.frame_pose(model, q, "base")
         force, moment = pose.rotation @ base[:3], pose.rotation @ base[3:]

@@ -1,4 +1,4 @@
-"""What importing the library brings with it: little, and nothing optional."""
+"""Importing the library loads few modules, and no optional ones."""
 
 import ast
 import importlib
@@ -12,9 +12,9 @@ import pytest
 import jaxdyn
 
 OPTIONAL = {"mujoco", "matplotlib", "viser", "trimesh", "diffrax", "pooch"}
-"""What the extras install."""
+"""Modules that the extras install."""
 HEAVY = {"scipy", "optax", "tyro", "tqdm", "PIL", "pandas"}
-"""What takes long, and only some functions need."""
+"""Modules that load slowly and that only some functions need."""
 PACKAGES = ("algorithms", "io", "model", "samples", "simulate", "spatial", "sysid", "trajopt", "viz")
 
 
@@ -35,7 +35,7 @@ for stage in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="module")
 def loaded() -> list[set[str]]:
-    """What a new process that has imported JAX loads in each of the stages."""
+    """The modules that a new process, which has imported JAX, loads in each of the stages."""
     command = [sys.executable, "-c", PROGRAM, json.dumps(STAGES)]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
     return [set(json.loads(line)) for line in out.stdout.splitlines()]
@@ -57,13 +57,13 @@ def test_dynamics_need_neither_extras_nor_what_fits_and_plans(loaded):
 
 
 def test_packages_are_there_and_need_no_extra(loaded):
-    """They are attributes of the library without having been imported."""
+    """The packages are attributes of the library before they have been imported."""
     assert {f"jaxdyn.{name}" for name in PACKAGES} <= set().union(*loaded)
     assert not roots(set().union(*loaded)) & OPTIONAL
 
 
 def test_names_are_those_that_type_checkers_see():
-    """The stub's names are loaded on first use, from where the stub says."""
+    """The names in the stub are loaded on first use, from the modules in the stub."""
     names = {}
     for node in ast.walk(ast.parse(Path(jaxdyn.__file__).with_suffix(".pyi").read_text())):
         if isinstance(node, ast.ImportFrom):

@@ -1,4 +1,4 @@
-"""Numbers that come from no Featherstone code: closed forms, Kane's method, other people's tests."""
+"""Numbers from independent sources: closed forms, Kane's method, and the tests of other libraries."""
 
 import functools
 
@@ -15,7 +15,8 @@ UNIT = (1.0, 1.0, 1.0)
 
 
 def hinges(*links, gravity=(0.0, -9.81, 0.0)):
-    """Links `(name, parent, axis, position, com)` of mass 1 with the identity for their inertia about the com."""
+    """A robot of hinged links `(name, parent, axis, position, com)` of mass 1, with the identity as inertia about the
+    center of mass."""
     builder = ModelBuilder()
     for name, parent, axis, position, com in links:
         inertia = None if com is None else BodyInertia(1.0, com, UNIT)
@@ -77,7 +78,7 @@ def test_rbdl_spatial_inertia():
     ("tau", "expected"), [(0.0, [0, -9.81, 0, 0, 0, 0, 0]), (1.0, [0, -8.81, 0, -1, 0, 0, 2])], ids=["free", "driven"]
 )
 def test_rbdl_floating_double_pendulum(tau, expected):
-    # The driven coordinate is the one with index 6, the child's hinge.
+    # The torque acts on the child's hinge, the coordinate with index 6.
     builder, parent = ModelBuilder(), "world"
     for i, (kind, axis) in enumerate([("prismatic", a) for a in (X, Y, Z)] + [("revolute", a) for a in (Z, Y, X)]):
         inertia = BodyInertia(1.0, (1, 0, 0), UNIT) if i == 5 else None
@@ -90,8 +91,8 @@ def test_rbdl_floating_double_pendulum(tau, expected):
 
 
 def test_rbdl_screw_joint():
-    """About z and along x at once, one to one: a helical joint cannot do that (its shift is along its own axis), so it
-    is a planar one with its coordinates tied."""
+    """RBDL's screw joint turns about z and moves along x by the same number. Our helical joint moves along its axis, so
+    the test ties the coordinates of a planar joint instead."""
     model = ModelBuilder().add_body("a", joint=Joint("planar"), inertia=BodyInertia(1.0, ORIGIN, UNIT)).build()
     q, v = jnp.array([1.0, 0.0, 1.0]), jnp.array([2.0, 0.0, 2.0])
     velocity = jaxdyn.frame_velocity(model, q, v, "a", "local")
@@ -115,7 +116,8 @@ IIWA_TAU = {
 }  # fmt: skip
 
 
-# Position, roll-pitch-yaw as multiples of pi/2, mass, center of mass, principal moments: the URDF there.
+# Columns, from the URDF in that folder: position, roll-pitch-yaw in multiples of pi/2, mass, center of mass, principal
+# moments.
 IIWA = (
     ((0, 0, 0.1575), (0, 0, 0), 5.76, (0, -0.03, 0.12), (0.033, 0.0333, 0.0123)),
     ((0, 0, 0.2025), (1, 0, 2), 6.35, (0.0003, 0.059, 0.042), (0.0305, 0.0304, 0.011)),
@@ -143,8 +145,8 @@ def test_kuka_iiwa_by_kanes_method(case):
 
 @functools.cache
 def modern_robotics_arm():
-    """Source: Lynch & Park, Modern Robotics, chapter 8 (NxRLab/ModernRobotics, MIT). The joint frames are put at the
-    screws' axes with world orientation; the published first screw has norm sqrt(2)."""
+    """The arm of Lynch & Park, Modern Robotics, chapter 8 (NxRLab/ModernRobotics, MIT). The joint frames are on the
+    screws' axes and have the world's orientation; the published first screw has norm sqrt(2)."""
     M01 = SE3.from_translation(jnp.array([0, 0, 0.089159]))
     M12 = SE3(jnp.array([[0.0, 0, 1], [0, 1, 0], [-1, 0, 0]]), jnp.array([0.28, 0.13585, 0]))
     M23 = SE3.from_translation(jnp.array([0, -0.1197, 0.395]))
@@ -157,7 +159,7 @@ def modern_robotics_arm():
     builder, parent, origin = ModelBuilder(), "world", np.zeros(3)
     for i, ((w, v), com, I, m) in enumerate(zip(screws, coms, inertias, masses, strict=True)):
         w, v = np.array(w, float), np.array(v, float)
-        # The point of the axis nearest to the origin, and no pitch: v = -w x p.
+        # p is the point of the axis nearest to the origin. The pitch is zero: v = -w x p.
         p = np.cross(w, v) / (w @ w)
         assert abs(w @ v) < 1e-12
         R, c = np.asarray(com.rotation), np.asarray(com.translation)
@@ -179,7 +181,7 @@ def test_modern_robotics():
     np.testing.assert_allclose(scale * gravity, [28.40331262, -37.64094817, -5.4415892], rtol=1e-8)
     velocity = jaxdyn.nonlinear_effects(model, q, v) - gravity
     np.testing.assert_allclose(scale * velocity, [0.26453118, -0.05505157, -0.00689132], rtol=2e-7)
-    # The wrench exerted by the robot is given as (moment, force) in tip axes.
+    # The source gives the wrench that the robot exerts as (moment, force) in tip axes.
     tip = scale[:, None] * np.asarray(jaxdyn.frame_jacobian(model, q, "tip", "local")).T @ np.ones(6)
     np.testing.assert_allclose(tip, [1.40954608, 1.85771497, 1.392409], rtol=1e-7)
     total = scale * np.asarray(jaxdyn.rnea(model, q, v, a)) + tip
@@ -190,7 +192,7 @@ def test_modern_robotics():
 
 
 def test_newton_euler_lecture_2r_arm():
-    """Closed form: J. Rosen, UCLA MAE 263B; Craig, Introduction to Robotics, chapter 6."""
+    """The torques equal the closed form of J. Rosen, UCLA MAE 263B, and Craig, Introduction to Robotics, chapter 6."""
     m1, m2, l1, l2, g = 1.3, 0.7, 0.9, 0.6, 9.81
     builder = ModelBuilder().add_body("a", joint=Joint(axis=Z), inertia=BodyInertia(m1, (l1, 0, 0)))
     builder.add_body("b", "a", Joint(axis=Z), (l1, 0, 0), BodyInertia(m2, (l2, 0, 0)))
@@ -227,8 +229,8 @@ def rolled(name: str, duration: float, steps: int):
 
 
 def test_pendulum_released_from_rest():
-    quarter, whole = (1.570961602256057, -3.498905163445073), (-1.947590129406683, -1.191089938344319)
-    for t, expected in ((0.25, quarter), (1.0, whole)):
+    quarter, full = (1.570961602256057, -3.498905163445073), (-1.947590129406683, -1.191089938344319)
+    for t, expected in ((0.25, quarter), (1.0, full)):
         final = rolled("pendulum", t, 2000)
         np.testing.assert_allclose([final.q[0], final.v[0]], expected, rtol=1e-9)
 

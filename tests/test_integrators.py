@@ -1,4 +1,4 @@
-"""Integrators: orders of convergence, closed forms, conserved quantities, MuJoCo with the same step."""
+"""Integrators: orders of convergence, closed forms, conserved quantities, and MuJoCo with the same step."""
 
 import dataclasses
 import functools
@@ -47,14 +47,14 @@ TORQUES = jnp.asarray(0.1 * np.random.default_rng(1).normal(size=10))
 
 @functools.cache
 def stepper(integrator: str, optimized: bool = False):
-    """Any number of steps of any length: one program for a structure."""
+    """Return a program of any number of steps of any length; it is compiled once for each structure."""
 
     @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 3 if optimized else 0})
     def run(model, state, tau, dt, n):
-        def one(_, state):
+        def advance_state(_, state):
             return jaxdyn.step(model, state, tau, dt, integrator=integrator)
 
-        return lax.fori_loop(0, n, one, state)
+        return lax.fori_loop(0, n, advance_state, state)
 
     return run
 
@@ -66,13 +66,13 @@ def advance(integrator, model, state, duration, n, tau=None):
 
 @functools.cache
 def reference() -> State:
-    """Converged: with half as many steps the same to 1e-11."""
+    """The converged end of the motion: half as many steps give the same to 1e-11."""
     return advance("rk4", flyer(), flying(), 0.4, 800, TORQUES)
 
 
 @pytest.mark.parametrize("integrator", [pytest.param("euler", marks=pytest.mark.slow), *list(ORDERS)[1:]])
 def test_order_of_convergence(integrator):
-    """The slope of the error over the step, free base, ball joint, friction and springs included."""
+    """The error falls with the integrator's order, for a robot with free base, ball joint, friction and springs."""
     numbers = np.array([20, 40, 80]) if integrator == "rk4" else np.array([64, 128, 256])
     ends = [advance(integrator, flyer(), flying(), 0.4, int(n), TORQUES) for n in numbers]
     expected = reference()
@@ -96,7 +96,7 @@ def test_substeps_are_steps():
 
 @functools.cache
 def rod():
-    """A uniform rod, 1 kg and 1 m long, hinged at its end, hanging at zero."""
+    """A uniform rod of 1 kg and 1 m that is hinged at its end and hangs down at zero."""
     inertia = BodyInertia(1.0, (0.0, 0.0, -0.5), (1 / 12, 1 / 12, 0.0))
     return ModelBuilder().add_body("rod", joint=Joint(axis=(0, 1, 0)), inertia=inertia).build()
 
@@ -123,7 +123,7 @@ def test_pendulum_released_from_two_radians(t, expected):
 
 @functools.cache
 def top():
-    """A free body with the inertia diag(1, 2, 3), without gravity."""
+    """A free body with inertia diag(1, 2, 3) and without gravity."""
     inertia = BodyInertia(1.0, (0, 0, 0), (1.0, 2.0, 3.0))
     return ModelBuilder().add_body("top", joint=Joint("free"), inertia=inertia).build(gravity=(0, 0, 0))
 
@@ -142,21 +142,21 @@ def test_free_body_turns_as_euler_says(t, expected):
     np.testing.assert_allclose(end.v[3:], expected, atol=1e-8)
 
 
-# What is conserved.
+# Conserved quantities.
 
 
 def momentum(model, state):
-    """`[force, moment]` in world axes about the world's origin."""
+    """The momentum `[linear, angular]` in world axes about the world's origin."""
     free = dataclasses.replace(model, gravity=jnp.zeros(3), stiffness=None, spring_reference=None)
-    rest = jnp.zeros_like(state.v)
-    p = jaxdyn.rnea(free, state.q, rest, state.v, joint_friction=False)[:6]
+    zeros = jnp.zeros_like(state.v)
+    p = jaxdyn.rnea(free, state.q, zeros, state.v, joint_friction=False)[:6]
     R = jaxdyn.forward_kinematics(model, state.q).rotation[0]
     linear = R @ p[:3]
     return jnp.concatenate([linear, R @ p[3:] + jnp.cross(state.q[:3], linear)])
 
 
 def test_momentum_is_kept_and_falls_with_gravity():
-    """Friction and springs within the system do not change it. The variational step keeps it exactly."""
+    """Friction and springs within the system do not change the momentum. The variational step keeps it exactly."""
     model, start = flyer(), flying()
     weightless = dataclasses.replace(model, gravity=jnp.zeros(3))
     before = momentum(model, start)
@@ -178,7 +178,7 @@ def energy(model, state):
 
 @pytest.mark.slow
 def test_energy_does_not_drift_over_long_horizons():
-    """1e5 steps of a double pendulum that goes over the top: the energy oscillates, and its mean stays."""
+    """Over 1e5 steps of a double pendulum that goes over the top, the energy oscillates and its mean stays."""
     model = without_friction(jaxdyn.samples.double_pendulum())
     run, start = stepper("midpoint", optimized=True), State(jnp.array([2.0, 1.0]), jnp.array([0.5, -0.3]))
     ends, state = [], start
@@ -202,26 +202,26 @@ def test_midpoint_is_reversible_and_differentiable():
     model = without_friction(jaxdyn.samples.double_pendulum())
     run = stepper("midpoint", optimized=True)
     start, tau = State(jnp.array([0.4, 1.0]), jnp.array([0.5, -0.3])), jnp.array([0.1, 0.2])
-    there = run(model, start, tau, 0.01, 1)
-    back = run(model, there, tau, -0.01, 1)
+    forward = run(model, start, tau, 0.01, 1)
+    back = run(model, forward, tau, -0.01, 1)
     np.testing.assert_allclose(back.q, start.q, atol=1e-13)
     np.testing.assert_allclose(back.v, start.v, atol=1e-11)
 
     def heavier(mass):
         return eqx.tree_at(lambda m: m.inertial_parameters, model, mass * model.inertial_parameters)
 
-    def read(end):
+    def weighted(end):
         return jnp.vdot(end.q, jnp.array([1.0, 2.0])) + end.v.sum()
 
     def after(v, mass):
-        return read(jaxdyn.step(heavier(mass), State(start.q, v), tau, 0.01, integrator="midpoint"))
+        return weighted(jaxdyn.step(heavier(mass), State(start.q, v), tau, 0.01, integrator="midpoint"))
 
     reverse = jax.jit(jax.grad(after, (0, 1)))(start.v, 1.0)
     h = 1e-5
     for i, e in enumerate(h * jnp.eye(2)):
-        up, down = (read(run(model, State(start.q, start.v + s * e), tau, 0.01, 1)) for s in (1, -1))
+        up, down = (weighted(run(model, State(start.q, start.v + s * e), tau, 0.01, 1)) for s in (1, -1))
         assert float(reverse[0][i]) == pytest.approx(float(up - down) / (2 * h), rel=1e-7)
-    up, down = (read(run(heavier(1 + s * h), start, tau, 0.01, 1)) for s in (1, -1))
+    up, down = (weighted(run(heavier(1 + s * h), start, tau, 0.01, 1)) for s in (1, -1))
     assert float(reverse[1]) == pytest.approx(float(up - down) / (2 * h), rel=1e-6)
 
 
@@ -231,7 +231,7 @@ def test_midpoint_is_reversible_and_differentiable():
 def test_implicit_damping_is_stable_and_exact_in_its_equation():
     model = rod()
     stiff = dataclasses.replace(model, damping=jnp.array([1e4]))
-    # Without gravity: v1 = v0 / (1 + dt D / M), with dt D / M = 300.
+    # Without gravity v1 = v0 / (1 + dt D / M), with dt D / M = 300.
     stiff = dataclasses.replace(stiff, gravity=jnp.zeros(3))
     end = jaxdyn.step(stiff, State(jnp.zeros(1), jnp.ones(1)), jnp.zeros(1), 0.01, integrator="implicit_velocity")
     np.testing.assert_allclose(end.v, [1 / 301], rtol=1e-12)
@@ -241,7 +241,7 @@ def test_implicit_damping_is_stable_and_exact_in_its_equation():
 
 
 def test_coulomb_friction_stops_and_never_turns_the_motion():
-    """From speed to rest, with a step that would carry an explicit one through zero."""
+    """Friction brings the motion to rest, with a step with which an explicit integrator would reverse it."""
     sticky = dataclasses.replace(rod(), friction=jnp.array([50.0]), gravity=jnp.zeros(3))
     v = [1.0]
     for n in (1, 2, 3, 10):
@@ -254,7 +254,7 @@ def test_coulomb_friction_stops_and_never_turns_the_motion():
         state = State(jnp.zeros(1), v)
         return jaxdyn.step(sticky, state, jnp.zeros(1), 0.01, integrator="implicit_velocity").v.sum()
 
-    # At rest the secant is the tangent: v1 = v0 / (1 + dt F / (v_c M)).
+    # At zero velocity the secant is the tangent: v1 = v0 / (1 + dt F / (v_c M)).
     slope = jax.grad(stopped)(jnp.zeros(1))
     np.testing.assert_allclose(slope, 1 / (1 + 0.01 * 50 / 0.01 / (1 / 3)), rtol=1e-12)
 
@@ -279,7 +279,7 @@ def mujoco_run(model, state, tau, dt, n, integrator, disable=0):
     mj.opt.disableflags |= disable
     J, _ = oracle._set(state.q, state.v)
     for _ in range(n):
-        # Torques are in our conventions all the way: on a free base those of the moment.
+        # Torques are in our conventions at every step; on a free base they follow its orientation.
         q = np.array(data.qpos)
         J, _ = oracle._set(q, _our_velocity(oracle, data))
         data.qfrc_applied[:] = J.T @ np.asarray(tau)
@@ -297,7 +297,7 @@ def _our_velocity(oracle, data):
 
 
 def test_arm_moves_as_in_mujoco():
-    """1000 steps of an arm with damping and armature. MuJoCo's Euler is explicit in damping only when told so."""
+    """1000 steps of an arm with damping and armature agree. MuJoCo's Euler is explicit in damping only with a flag."""
     model = jaxdyn.samples.arm()
     model = dataclasses.replace(
         model, damping=jnp.linspace(0.5, 0.1, 7), armature=jnp.full(7, 0.1), friction=0 * model.friction
@@ -317,7 +317,7 @@ def test_arm_moves_as_in_mujoco():
 
 
 def test_free_base_moves_as_in_mujoco_to_first_order():
-    """MuJoCo moves a free base by its velocity in world axes: steps differ by O(dt^2), motions by O(dt)."""
+    """MuJoCo moves a free base by its velocity in world axes, so steps differ by O(dt^2) and motions by O(dt)."""
     model = dataclasses.replace(flyer(), friction=jnp.zeros(10))
     start, errors = flying(), []
     for n in (100, 200, 400):
@@ -363,23 +363,23 @@ def test_vector_field_in_diffrax():
     np.testing.assert_allclose(end.q, expected.q, atol=1e-7)
     np.testing.assert_allclose(end.v, expected.v, atol=1e-7)
 
-    # Its adjoint, in the state, the model and the control, against differences.
+    # Diffrax's adjoint by the state, the model and the control equals central differences.
     pendulum, start = jaxdyn.samples.pendulum(), State(jnp.array([0.5]), jnp.array([1.0]))
 
     @eqx.filter_jit
-    def adaptive(given):
-        model, start, gain = given
+    def adaptive(arguments):
+        model, start, gain = arguments
         return solve(model, start, eqx.Partial(braked, gain), 1e-9).q.sum()
 
-    given = (pendulum, start, jnp.array(0.1))
-    gradient = eqx.filter_grad(adaptive)(given)
+    arguments = (pendulum, start, jnp.array(0.1))
+    gradient = eqx.filter_grad(adaptive)(arguments)
     h = 1e-5
     for place, e in (
         (lambda a: a[0].gravity, h * jnp.array([0, 0, 1.0])),
         (lambda a: a[1].v, h * jnp.ones(1)),
         (lambda a: a[2], h * jnp.ones(())),
     ):
-        up, down = (adaptive(eqx.tree_at(place, given, place(given) + s * e)) for s in (1, -1))
+        up, down = (adaptive(eqx.tree_at(place, arguments, place(arguments) + s * e)) for s in (1, -1))
         assert float(jnp.vdot(place(gradient), e) / h) == pytest.approx(float(up - down) / (2 * h), rel=1e-5)
 
 

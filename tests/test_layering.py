@@ -1,4 +1,4 @@
-"""The floors of the house: a package imports only from floors below its own."""
+"""The packages are in layers (floors); each package imports only from floors below its own."""
 
 import ast
 import pathlib
@@ -25,7 +25,7 @@ FLOORS = {
     "sysid": 8,
     "trajopt": 8,
     "viz": 7,
-    # The public names, re-exported.
+    # `__init__` re-exports the public names.
     "samples": 9,
     "__init__": 10,
     "programs": 11,
@@ -34,7 +34,7 @@ FLOORS = {
 
 
 def imported(file: pathlib.Path) -> set[str]:
-    """What a file imports from the package, by room."""
+    """The packages of the library that a file imports from."""
     rooms = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -53,7 +53,7 @@ def test_imports_point_down():
     assert len(files) > 20
     for file in files:
         room = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        assert room in FLOORS, f"{file}: on no floor"
+        assert room in FLOORS, f"{file} is not on any floor"
         for other in imported(file) - {room}:
             assert other in FLOORS, f"{file} imports {other}"
             assert FLOORS[other] < FLOORS[room], (
@@ -70,7 +70,7 @@ def test_modules_are_private_and_names_public():
 
 
 def test_no_global_configuration_on_import():
-    """Only the command line configures JAX, when it is called: it is a program, and may choose."""
+    """Only the command line, which is a program, configures JAX, and only when it is called."""
     for file in PACKAGE.rglob("*.py"):
         text = file.read_text()
         if file.relative_to(PACKAGE).parts[0] not in ("cli", "programs"):

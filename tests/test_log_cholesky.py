@@ -23,7 +23,7 @@ def random_theta(seed: int, n: int, size: float = 1.0) -> np.ndarray:
 
 
 def parameters_of_points(masses: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Ten parameters of point masses, summed one by one from the definition."""
+    """The ten parameters of point masses, summed by definition."""
     out = np.zeros(10)
     for m, r in zip(masses, points, strict=True):
         I = m * (r @ r * np.eye(3) - np.outer(r, r))
@@ -69,7 +69,7 @@ def test_round_trips():
 def test_random_coordinates_are_physical():
     parameters = np.asarray(inertial_parameters_from_log_cholesky(random_theta(4, 2000, 1.5)))
     assert np.all(is_physical(parameters))
-    # By the definition, too: principal moments about the center of mass, and the triangle inequality.
+    # By definition the principal moments about the center of mass obey the triangle inequality.
     for p in parameters[:200]:
         c = p[1:4] / p[0]
         I = np.array([[p[4], p[5], p[7]], [p[5], p[6], p[8]], [p[7], p[8], p[9]]])
@@ -145,7 +145,7 @@ def test_nearest_physical():
     assert np.all(is_physical(good))
     heavy = bad[:, 0] > 1e-3
     np.testing.assert_allclose(good[heavy, :4], bad[heavy, :4], atol=1e-12)
-    # The floor is kept about the center of mass, and doing it again changes nothing.
+    # The lower bound holds about the center of mass, and a second projection changes nothing.
     J = np.asarray(pseudo_inertia(good))
     c = J[:, :3, 3] / J[:, 3, 3, None]
     spread = J[:, :3, :3] / J[:, 3, 3, None, None] - c[:, :, None] * c[:, None, :]

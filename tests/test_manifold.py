@@ -1,4 +1,4 @@
-"""The configuration manifold: integrate, difference, neutral, random configurations, indices and checks."""
+"""Operations on the configuration manifold match their definitions, Pinocchio and central differences."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ MODELS = {
     "ball": chain("ball"),
     "revolute": chain("revolute"),
 }
-# One batch size, to compile little.
+# All tests use one batch size, so that few programs are compiled.
 N = 40
 # Positions of the quaternions in `q`, and of the rotation vectors in `v`.
 QUATERNIONS = {"all": [4, 10, 21], "free": [3], "ball": [0], "revolute": []}
@@ -53,7 +53,7 @@ models = pytest.mark.parametrize("name", ["all", "free"])
 
 
 def states(name: str, n: int, seed: int, angle: float = 3.0) -> tuple[Any, Any]:
-    """Configurations, and displacements with rotations up to `angle`."""
+    """Random configurations, and displacements with rotations up to `angle`."""
     model, rng = MODELS[name], np.random.default_rng(seed)
     q, dv = rng.normal(size=(n, model.nq)), rng.normal(size=(n, model.nv))
     for k in QUATERNIONS[name]:
@@ -143,7 +143,7 @@ def test_integrate_and_difference_match_pinocchio():
     types = ("free", "ball", "revolute", "prismatic", "free")
     ours, theirs = chain(*types), pinocchio_chain(*types)
     assert (ours.nq, ours.nv) == (theirs.nq, theirs.nv)
-    # Our coordinates in their order: w x y z to x y z w.
+    # Pinocchio orders quaternions x y z w; here the order is w x y z.
     order, quaternions = np.arange(ours.nq), [3, 7, 16]
     for k in quaternions:
         order[k : k + 4] = np.roll(order[k : k + 4], -1)
@@ -216,19 +216,19 @@ def test_wrong_shapes(call, words):
 def test_chart_point_has_exponentials_and_parent_axes(name):
     model = MODELS[name]
     q, x = states(name, N, 30)
-    at = np.asarray(model.chart_point(q, x))
+    point = np.asarray(model.chart_point(q, x))
     expected = np.array(model.integrate(q, x))
     if name == "all":
         expected[:, 1:4] = q[:, 1:4] + x[:, 1:4]
     else:
         expected[:, :3] = q[:, :3] + x[:, :3]
-    np.testing.assert_allclose(at, expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(point, expected, rtol=0, atol=1e-14)
     np.testing.assert_allclose(model.chart_point(q, 0 * x), q, rtol=0, atol=5e-16)
 
 
 @pytest.mark.parametrize("name", ["all", "free"])
 def test_chart_rate_is_the_velocity_in_the_chart(name):
-    """Moving the coordinates at their rate moves the configuration at its velocity."""
+    """Coordinates that change at `chart_rate` move the configuration at its velocity."""
     model = MODELS[name]
     (q0, x), (_, v) = states(name, N, 31), states(name, N, 32)
     x[0] = 0
@@ -238,7 +238,7 @@ def test_chart_rate_is_the_velocity_in_the_chart(name):
     np.testing.assert_allclose((ahead - behind) / (2 * h), v, rtol=0, atol=1e-8)
 
 
-# Derivatives, of a model with one of each kind of coordinates
+# Derivatives of a model with one joint of each kind of coordinates
 
 SMALL = chain("prismatic", "free")
 NQ, NV = SMALL.nq, SMALL.nv
@@ -253,7 +253,7 @@ def small_states(n: int, seed: int) -> tuple[Any, Any]:
 
 
 def first_derivatives(f, x, y):
-    """Forward and reverse, by both arguments, `[n, out, in]`."""
+    """Return the forward and reverse Jacobians with respect to both arguments, `[n, out, in]`."""
 
     def both(x, y):
         joined = jnp.concatenate([x, y])
@@ -279,7 +279,7 @@ def central(f, x, y, step: float = 1e-5) -> np.ndarray:
 
 
 def test_derivatives_of_integrate():
-    """At zero displacement, at tiny, half and whole turns, and from the neutral configuration."""
+    """Derivatives are right at zero displacement, at tiny, half and whole turns, and at the neutral configuration."""
     q, dv = small_states(10, 12)
     dv[0] = dv[1] = 0
     dv[2] *= 1e-9
@@ -292,7 +292,7 @@ def test_derivatives_of_integrate():
 
 
 def test_derivatives_of_difference():
-    """Where both are the same, where they are nearly so, and between random configurations."""
+    """The derivatives are right between equal, nearly equal and random configurations."""
     (q0, dv), (q1, _) = small_states(10, 13), small_states(10, 14)
     q1[:2] = q0[:2]
     q1[2] = SMALL.integrate(q0[2], 1e-9 * dv[2])
@@ -303,10 +303,10 @@ def test_derivatives_of_difference():
     np.testing.assert_allclose(forward, central(SMALL.difference, q0, q1, 1e-6), rtol=0, atol=1e-8 * scale)
 
 
-def gradients_and_hessians(f, x, *rest):
-    """Of functions of rows, summed over the batch; evaluated operation by operation, for there is much to compile."""
+def gradients_and_hessians(f, x, *arguments):
+    """Return the derivatives of a function of rows, which runs operation by operation because it compiles slowly."""
     n, k = x.shape
-    tiled = [jnp.asarray(np.repeat(y, k, axis=0)) for y in (x, *rest)]
+    tiled = [jnp.asarray(np.repeat(y, k, axis=0)) for y in (x, *arguments)]
     units = jnp.asarray(np.tile(np.eye(k, dtype=x.dtype), (n, 1)))
     with jax.disable_jit():
         gradient = jax.grad(lambda x: jnp.sum(f(x, *tiled[1:])))
@@ -316,7 +316,7 @@ def gradients_and_hessians(f, x, *rest):
 
 
 def test_second_derivatives_are_right_at_zero():
-    """`difference(q, integrate(q, x)) = x`: the identity, and no curvature."""
+    """`difference(q, integrate(q, x)) = x`, so the gradient is the weights and the Hessian vanishes."""
     model, q = MODELS["free"], states("free", 5, 15)[0]
     q[0] = model.neutral()
     weights = np.random.default_rng(20).normal(size=6)
@@ -335,7 +335,7 @@ def test_derivatives_of_difference_are_finite_at_half_a_turn():
     q1 = np.concatenate([np.zeros((3, 1)), np.eye(3)], axis=-1)
     weights = np.array([1.0, 2, 3])
     gradients, hessians = gradients_and_hessians(lambda q1, q0: model.difference(q0, q1) @ weights, q1, q0)
-    # d log / dw = -2 v at a half turn, and log grows by pi with the direction of v, across v.
+    # At a half turn d log / dw = -2 v, and log changes by pi times a change of v's direction.
     expected = np.concatenate([-2 * weights[:, None], np.pi * (1 - np.eye(3)) * weights], axis=-1)
     np.testing.assert_allclose(gradients, expected, rtol=0, atol=1e-13)
     assert np.isfinite(hessians).all()
@@ -361,12 +361,12 @@ def test_random_configurations(name):
     assert ((q >= model.position_lower) & (q <= model.position_upper)).all()
     for k in QUATERNIONS[name]:
         np.testing.assert_allclose(np.linalg.norm(q[..., k : k + 4], axis=-1), 1, rtol=1e-6)
-    # No two coordinates are drawn from the same numbers.
+    # Each coordinate has its own random numbers.
     flat = q.reshape(-1, model.nq)
     correlation = np.atleast_2d(np.corrcoef(flat.T)) - np.eye(model.nq)
     assert np.abs(correlation).max() < 0.2
-    other = model.random_configuration(jax.random.key(1), (20, 30))
-    assert not np.isclose(q, other).any(axis=(0, 1)).all()
+    redrawn = model.random_configuration(jax.random.key(1), (20, 30))
+    assert not np.isclose(q, redrawn).any(axis=(0, 1)).all()
 
 
 def test_random_configurations_fill_their_ranges():
@@ -385,7 +385,7 @@ def test_random_configurations_fill_their_ranges():
         for x, (low, high) in zip(columns, ranges, strict=True):
             u = (x - low) / (high - low)
             assert ((u >= 0) & (u <= 1)).all()
-            # Mean and second moment of a uniform distribution, within four standard errors.
+            # The mean and second moment are those of a uniform distribution within four standard errors.
             np.testing.assert_allclose(u.mean(), 1 / 2, atol=4 * np.sqrt(1 / 12 / len(u)))
             np.testing.assert_allclose((u * u).mean(), 1 / 3, atol=4 * np.sqrt(4 / 45 / len(u)))
 
@@ -400,14 +400,14 @@ def test_random_configuration_respects_one_limit_alone():
 
 
 def test_random_rotations_are_uniform():
-    """The angle of a uniform rotation has the density (1 - cos t) / pi; its axis and images of vectors are uniform."""
+    """The angle of a uniform rotation has density (1 - cos t) / pi; its axis and its images of vectors are uniform."""
     q = np.asarray(MODELS["ball"].random_configuration(jax.random.key(3), (5000,)))
     rotations = Rotation.from_quat(np.roll(q, -1, axis=-1))
     t = np.sort(rotations.magnitude())
     distribution = (t - np.sin(t)) / np.pi
-    # Kolmogorov-Smirnov, at a significance of 1e-3.
+    # The Kolmogorov-Smirnov test has a significance of 1e-3.
     assert np.abs(distribution - (np.arange(5000) + 0.5) / 5000).max() < 1.95 / np.sqrt(5000)
-    # By Archimedes each coordinate of a uniform direction is uniform in [-1, 1].
+    # Each coordinate of a uniform direction is uniform in [-1, 1] (Archimedes).
     for image in rotations.as_matrix().transpose(1, 2, 0).reshape(9, -1):
         u = np.sort(0.5 * (image + 1))
         assert np.abs(u - (np.arange(5000) + 0.5) / 5000).max() < 1.95 / np.sqrt(5000)
@@ -443,7 +443,7 @@ def test_unknown_joints_suggest_the_nearest(method):
         getattr(MODELS["revolute"], method)("")
 
 
-# Checked
+# Checks at run time
 
 check_all = eqx.filter_jit(MODELS["all"].checked)
 
@@ -451,7 +451,7 @@ check_all = eqx.filter_jit(MODELS["all"].checked)
 def test_checked_passes_what_is_good():
     q, _ = states("all", 6, 16)
     np.testing.assert_array_equal(check_all(q), q)
-    # A quaternion as a controller rounds it is good enough.
+    # A quaternion that a controller has rounded passes.
     np.testing.assert_array_equal(check_all(q * 1.0005), q * 1.0005)
     np.testing.assert_array_equal(MODELS["revolute"].checked(jnp.array([100.0])), [100.0])
 

@@ -1,4 +1,4 @@
-"""Joints that mimic others, against the projection of the free tree by `G`; joint springs, against their energy."""
+"""Joints that mimic others match the projection of the spanning tree by `G`; joint springs match their energy."""
 
 import functools
 
@@ -15,7 +15,7 @@ PAIRS = (("left", 1.0, 0.0), ("right", -0.7, 0.2), ("thumb", 2.0, -0.1))
 
 
 def build(mimic: bool, free_base: bool = False):
-    """An arm with three fingers that follow the joint of a fourth, one of them a joint that comes before it."""
+    """Build an arm with three fingers that follow the joint of a fourth; one follower comes before its leader."""
     rng = np.random.default_rng(0)
 
     def inertia():
@@ -55,7 +55,7 @@ def case(free_base: bool):
 
 
 @functools.cache
-def compiled(name: str):
+def program(name: str):
     return jax.jit(getattr(jaxdyn, name), compiler_options={"xla_backend_optimization_level": 0})
 
 
@@ -83,33 +83,33 @@ def test_dynamics_are_the_projected_ones():
     model, q, v, x, G = case(True)
     tree = model.spanning_tree()
     Q, V = model.spanning_configuration(q), v @ G.T
-    M = G.T @ np.asarray(compiled("crba")(tree, Q)) @ G
+    M = G.T @ np.asarray(program("crba")(tree, Q)) @ G
     f_ext = jax.random.normal(jax.random.key(5), (model.nb, 6))
-    np.testing.assert_allclose(compiled("crba")(model, q), M, rtol=1e-12, atol=1e-12)
-    tau = np.asarray(compiled("rnea")(tree, Q, V, x @ G.T, f_ext)) @ G
-    np.testing.assert_allclose(compiled("rnea")(model, q, v, x, f_ext), tau, rtol=1e-12, atol=1e-12)
-    a = compiled("aba")(model, q, v, tau, f_ext)
+    np.testing.assert_allclose(program("crba")(model, q), M, rtol=1e-12, atol=1e-12)
+    tau = np.asarray(program("rnea")(tree, Q, V, x @ G.T, f_ext)) @ G
+    np.testing.assert_allclose(program("rnea")(model, q, v, x, f_ext), tau, rtol=1e-12, atol=1e-12)
+    a = program("aba")(model, q, v, tau, f_ext)
     np.testing.assert_allclose(a, x, rtol=1e-9, atol=1e-9)
     jacobian = jax.jit(lambda m, q: jaxdyn.frame_jacobian(m, q, "right"))
     np.testing.assert_allclose(jacobian(model, q), np.asarray(jacobian(tree, Q)) @ G, rtol=1e-12, atol=1e-12)
     energy = 0.5 * np.einsum("bi,bij,bj->b", v, M, v)
-    np.testing.assert_allclose(compiled("kinetic_energy")(model, q, v), energy, rtol=1e-12)
-    Y = compiled("torque_regressor")(model, q, v, x)
-    expected = compiled("rnea")(model, q, v, x) - model.armature * x - model.damping * v
+    np.testing.assert_allclose(program("kinetic_energy")(model, q, v), energy, rtol=1e-12)
+    Y = program("torque_regressor")(model, q, v, x)
+    expected = program("rnea")(model, q, v, x) - model.armature * x - model.damping * v
     expected -= model.friction * jnp.tanh(v / model.friction_velocity)
     np.testing.assert_allclose(Y @ model.inertial_parameters.ravel(), expected, rtol=1e-10, atol=1e-10)
 
 
 def matches(name: str, model, q, v, x) -> None:
-    """The matrices against central differences, and the gradient of a scalar against the matrices."""
-    analytic = compiled(f"{name}_derivatives")(model, q, v, x)
+    """Assert that the matrices equal central differences and that they give the gradient of a scalar."""
+    analytic = program(f"{name}_derivatives")(model, q, v, x)
     n, step = model.nv, 1e-6
-    # All displaced states in one batch: in q, in v and in x, forward and backward.
+    # One batch holds the states displaced in q, in v and in x, forward and backward.
     signs = step * jnp.concatenate([jnp.eye(n), -jnp.eye(n)])
     none = jnp.zeros_like(signs)
     dq, dv, dx = (jnp.concatenate([signs if i == k else none for i in range(3)]) for k in range(3))
     moved = model.integrate(jnp.broadcast_to(q, (6 * n, model.nq)), dq)
-    values = compiled(name)(model, moved, v + dv, x + dx).reshape(3, 2, n, n)
+    values = program(name)(model, moved, v + dv, x + dx).reshape(3, 2, n, n)
     for got, (up, down) in zip(analytic, values, strict=True):
         expected = (up - down).T / (2 * step)
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
@@ -138,13 +138,15 @@ def test_gradient_by_the_multiplier():
         changed = eqx.tree_at(lambda m: (m.mimic_multiplier, m.mimic_offset), model, (multiplier, offset))
         return jnp.sum(jnp.sin(jaxdyn.aba(changed, q, v, x)))
 
-    at, step = (model.mimic_multiplier, model.mimic_offset), 1e-6
+    arguments, step = (model.mimic_multiplier, model.mimic_offset), 1e-6
     both = jax.jit(jax.value_and_grad(f, (0, 1)), compiler_options={"xla_backend_optimization_level": 0})
-    gradient = both(*at)[1]
+    gradient = both(*arguments)[1]
     for which in (0, 1):
         for k in range(3):
             e = [step * jnp.eye(3)[k] * (i == which) for i in (0, 1)]
-            difference = (both(at[0] + e[0], at[1] + e[1])[0] - both(at[0] - e[0], at[1] - e[1])[0]) / (2 * step)
+            difference = (
+                both(arguments[0] + e[0], arguments[1] + e[1])[0] - both(arguments[0] - e[0], arguments[1] - e[1])[0]
+            ) / (2 * step)
             assert float(gradient[which][k]) == pytest.approx(float(difference), rel=1e-5, abs=1e-6)
 
 
@@ -154,15 +156,17 @@ def test_models_in_batches():
     multipliers = jnp.stack([model.mimic_multiplier, 0.5 * model.mimic_multiplier])
     models = eqx.tree_at(lambda m: m.mimic_multiplier, model, multipliers)
 
-    def one(m):
+    def with_multipliers(m):
         return eqx.tree_at(lambda n: n.mimic_multiplier, model, m)
 
     options = {"xla_backend_optimization_level": 0}
-    mapped = jax.jit(jax.vmap(lambda m: jaxdyn.aba(one(m), q, v, x)), compiler_options=options)(multipliers)
-    native = compiled("aba")(models, q[:, None], v[:, None], x[:, None])
+    mapped = jax.jit(jax.vmap(lambda m: jaxdyn.aba(with_multipliers(m), q, v, x)), compiler_options=options)(
+        multipliers
+    )
+    native = program("aba")(models, q[:, None], v[:, None], x[:, None])
     np.testing.assert_allclose(native, jnp.swapaxes(mapped, 0, 1), rtol=1e-9)
-    M = compiled("crba")(models, q[:, None])
-    np.testing.assert_allclose(M[:, 1], compiled("crba")(one(multipliers[1]), q), rtol=1e-12, atol=1e-12)
+    M = program("crba")(models, q[:, None])
+    np.testing.assert_allclose(M[:, 1], program("crba")(with_multipliers(multipliers[1]), q), rtol=1e-12, atol=1e-12)
 
 
 def test_what_acts_in_a_follower_acts_on_its_leader():
@@ -173,12 +177,12 @@ def test_what_acts_in_a_follower_acts_on_its_leader():
         return builder.add_body("b", "a", Joint(axis=(0, 1, 0), **acting, **follow), (0, 1, 0), rod).build()
 
     acting = {"armature": 0.3, "damping": 0.2, "stiffness": 1.5, "spring_reference": 0.1}
-    one, two = model(True, **acting), model(False, **acting)
+    coupled, free = model(True, **acting), model(False, **acting)
     q, v, a = jnp.array([0.4]), jnp.array([0.2]), jnp.array([1.1])
     G = np.array([1.0, -2.0])
     Q = jnp.array([0.4, -2 * 0.4 + 0.5])
-    tau = jaxdyn.rnea(two, Q, v * G, a * G)
-    np.testing.assert_allclose(jaxdyn.rnea(one, q, v, a), [tau @ G], rtol=1e-12)
+    tau = jaxdyn.rnea(free, Q, v * G, a * G)
+    np.testing.assert_allclose(jaxdyn.rnea(coupled, q, v, a), [tau @ G], rtol=1e-12)
     coulomb = model(True, friction=0.7)
     assert float(coulomb.friction[0]) == pytest.approx(1.4)
 
@@ -224,12 +228,12 @@ def sprung():
 
 def test_spring_torque_is_the_gradient_of_the_energy():
     model, q, *_ = sprung()
-    energy = compiled("potential_energy")
+    energy = program("potential_energy")
     step = 1e-6
     eye = step * jnp.eye(model.nv)
     many = jnp.broadcast_to(q, (model.nv, model.nq))
     difference = (energy(model, model.integrate(many, eye)) - energy(model, model.integrate(many, -eye))) / (2 * step)
-    expected = compiled("generalized_gravity")(model, q) + compiled("spring_torque")(model, q)
+    expected = program("generalized_gravity")(model, q) + program("spring_torque")(model, q)
     np.testing.assert_allclose(difference, expected, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(jaxdyn.spring_torque(model, model.spring_reference), 0)
     bare = eqx.tree_at(lambda m: (m.stiffness, m.spring_reference), model, (None, None))
@@ -243,9 +247,9 @@ def test_springs_in_the_dynamics_and_their_derivatives():
     bare = eqx.tree_at(lambda m: (m.stiffness, m.spring_reference), model, (None, None))
     spring = jaxdyn.spring_torque(model, q)
     np.testing.assert_allclose(
-        compiled("rnea")(model, q, v, x) - compiled("rnea")(bare, q, v, x), spring, rtol=1e-9, atol=1e-9
+        program("rnea")(model, q, v, x) - program("rnea")(bare, q, v, x), spring, rtol=1e-9, atol=1e-9
     )
     np.testing.assert_allclose(
-        compiled("aba")(model, q, v, x + spring), compiled("aba")(bare, q, v, x), rtol=1e-9, atol=1e-9
+        program("aba")(model, q, v, x + spring), program("aba")(bare, q, v, x), rtol=1e-9, atol=1e-9
     )
     matches("aba", model, q, v, x)

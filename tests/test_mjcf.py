@@ -1,4 +1,4 @@
-"""MJCF files as models, against MuJoCo itself: mass matrix, torques, accelerations and poses at random states."""
+"""Models from MJCF files match MuJoCo in mass matrix, torques, accelerations and poses at random states."""
 
 import dataclasses
 import importlib.util
@@ -25,15 +25,16 @@ STATES = 5
 
 @pytest.fixture(autouse=True)
 def logs_elsewhere(tmp_path, monkeypatch):
-    """MuJoCo writes warnings of its compiler into a file of the working directory."""
+    """Change to a temporary directory, because MuJoCo logs its compiler's warnings in the working directory."""
     monkeypatch.chdir(tmp_path)
 
 
-# A model compiles once, for all of its answers; and most do for those only from which the others follow.
+# `answers` compiles everything that is compared. `quick_answers`, which most tests use, compiles a few functions and
+# derives the other quantities from them.
 
 
 def without(model, *fields):
-    """The model with zeros there."""
+    """Return the model with zeros in the fields."""
     return dataclasses.replace(model, **{name: jax.tree.map(jnp.zeros_like, getattr(model, name)) for name in fields})
 
 
@@ -43,7 +44,7 @@ def passive(model, q, v):
 
 @jax.jit
 def answers(model, q, v, tau):
-    # MuJoCo has friction loss as a constraint, which is off here.
+    # MuJoCo treats friction loss as a constraint, which is off here.
     model = without(model, "friction")
     bare = without(model, "damping", "stiffness")
     return {
@@ -61,24 +62,24 @@ def quick_terms(model, q, v, a):
 
 
 def quick_answers(model, q, v, tau):
-    """Columns of the mass matrix as the torques that accelerations of one need; accelerations by Gauss."""
+    """Return the answers; torques of unit accelerations give the mass matrix, and solving with it the accelerations."""
     a = np.vstack([np.zeros(model.nv), np.eye(model.nv)])
     torques, forces, poses = jax.tree.map(np.asarray, quick_terms(model, q[:, None], v[:, None], a))
     h, M, forces = torques[:, 0], torques[:, 1:] - torques[:, :1], forces[:, 0]
     accelerations = np.linalg.solve(M, (tau - h + forces)[..., None])[..., 0]
-    found = {"mass matrix": M, "bias": h, "passive": forces, "acceleration": accelerations}
-    return found, jax.tree.map(lambda x: x[:, 0], poses)
+    quantities = {"mass matrix": M, "bias": h, "passive": forces, "acceleration": accelerations}
+    return quantities, jax.tree.map(lambda x: x[:, 0], poses)
 
 
 class Live(MujocoOracle):
-    """MuJoCo's answers for a file, in the conventions of the model that was loaded from it; friction loss is a
-    constraint there, so it is off."""
+    """MuJoCo's answers for a file, in the conventions of the model that was loaded from it. Friction loss, a constraint
+    in MuJoCo, is off."""
 
     def __init__(self, mj, model):
         self.model, self.mj = model, mj
         bits = mujoco.mjtDisableBit
         mj.opt.disableflags |= bits.mjDSBL_CONTACT | bits.mjDSBL_CONSTRAINT | bits.mjDSBL_ACTUATION
-        # Under this one `qacc` is the difference quotient of a time step.
+        # With the discrete inverse, `qacc` is the difference quotient of a time step.
         if mj.opt.integrator == getattr(mujoco.mjtIntegrator, "mjINT_DISCRETE", -1):
             mj.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER
         self.data = mujoco.MjData(mj)
@@ -101,35 +102,35 @@ class Live(MujocoOracle):
 
 
 def states(model, seed=0):
-    """Numbers of every size that `qpos` and `qvel` may have, not only those between limits."""
+    """Return random `q`, `v` and torques; they ignore the limits of the joints."""
     rng = np.random.default_rng(seed)
     q, (v, tau) = rng.normal(size=(STATES, model.nq)), rng.normal(size=(2, STATES, model.nv))
     for joint, kind in zip(model.joint_names, model.topology.joint_types, strict=True):
         if kind in ("ball", "free"):
-            at = model.q_index(joint).stop
-            q[:, at - 4 : at] /= np.linalg.norm(q[:, at - 4 : at], axis=1, keepdims=True)
+            stop = model.q_index(joint).stop
+            q[:, stop - 4 : stop] /= np.linalg.norm(q[:, stop - 4 : stop], axis=1, keepdims=True)
     return q, v, tau
 
 
 def check(mj, model, answer=quick_answers, tolerance=1e-9):
-    """Everything against MuJoCo, whose own order of coordinates is used as it is."""
+    """Assert that the model's answers equal MuJoCo's; the coordinates have MuJoCo's order."""
     assert (model.nq, model.nv) == (mj.nq, mj.nv)
     q, v, tau = states(model)
     live = Live(mj, model)
-    found, poses = jax.tree.map(np.asarray, answer(model, q, v, tau))
+    quantities, poses = jax.tree.map(np.asarray, answer(model, q, v, tau))
     for k in range(STATES):
         expected = live.at(q[k], v[k], tau[k])
-        for name, value in found.items():
+        for name, value in quantities.items():
             scale = np.abs(expected[name]).max()
             if name in ("bias", "passive"):
-                # It may be zero but for rounding: relative, then, to the torque that accelerations of one need.
+                # A vector that is zero up to rounding is compared relative to the torques of unit accelerations.
                 scale = max(scale, np.abs(expected["mass matrix"]).max())
             assert np.abs(value[k] - expected[name]).max() < tolerance * scale, name
         check_frames(live, model, jax.tree.map(lambda x, k=k: x[k], poses))
 
 
 def check_frames(live, model, bodies):
-    """Poses of all bodies and sites of the file, found by name."""
+    """Assert that the poses of all bodies and sites of the file are right; names identify them."""
     mj, data = live.mj, live.data
     poses = [
         np.concatenate([p, rotation_to_quaternion(R)]) for R, p in zip(bodies.rotation, bodies.translation, strict=True)
@@ -153,7 +154,7 @@ def check_frames(live, model, bodies):
 
 BAR = "<geom type='box' size='.1 .2 .3' pos='.1 .02 -.3' euler='10 20 30' mass='1.5'/>"
 
-# One world of them compiles no longer than one of them.
+# One world with all of these features compiles as fast as a world with one.
 TOGETHER = f"""
 <mujoco>
 <default><joint armature=".1" damping=".3"/><default class="soft"><joint damping=".2" stiffness="3" springref="30"/>
@@ -278,7 +279,7 @@ def test_text(name):
     check(mujoco.MjModel.from_xml_string(TEXTS[name]), load_mjcf(TEXTS[name]))
 
 
-# Files of other packages.
+# Files of other packages
 
 
 def package_files(package: str, folder: str = "") -> list:
@@ -293,7 +294,7 @@ def check_file(path, answer=quick_answers):
     try:
         mj = mujoco.MjModel.from_xml_path(str(path))
     except ValueError:
-        # Not a complete model, or not for this version of MuJoCo.
+        # The file is not a complete model, or it needs another version of MuJoCo.
         with pytest.raises(jaxdyn.RobotFileError, match="MuJoCo's compiler refuses it"):
             load_mjcf(path)
         return
@@ -308,7 +309,7 @@ def check_file(path, answer=quick_answers):
     if left_out:
         with pytest.raises(jaxdyn.RobotFileError, match="no model has them"):
             load_mjcf(path)
-    # What is left out, and can be switched off in MuJoCo, is.
+    # Switch off in MuJoCo what the loader leaves out, where MuJoCo can.
     mj.opt.density = mj.opt.viscosity = 0
     mj.tendon_stiffness[:] = mj.tendon_damping[:] = mj.tendon_armature[:] = 0
     if any("armature of the translation" in message for message in left_out):
@@ -335,13 +336,13 @@ def test_dm_control(path):
     check_file(path, answers)
 
 
-# What no model has.
+# Features that models do not support
 
 JOINT = "<joint name='j' {}/>"
 
 
 def world(joint="", body="", *, options="", tail="", kind="hinge"):
-    """One body that moves, and a second; with more attributes of joint and body, and more elements."""
+    """Return a file of two moving bodies, with extra attributes of the first body and joint and extra elements."""
     return f"""<mujoco>{options}<worldbody>
   <body name="a" {body}><joint name="j" type="{kind}" {joint}/>{BAR}<site name="s"/></body>
   <body name="b" pos="1 0 0"><joint name="k" axis="0 1 0"/>{BAR}<site name="t"/></body>
@@ -355,7 +356,7 @@ FLEX = """<deformable><flex name='cloth' dim='2' body='a a b b' vertex='0 0 0  .
 EXTENSION = """<extension><plugin plugin='mujoco.sdf.torus'><instance name='p'><config key='radius1' value='.3'/>
   <config key='radius2' value='.1'/></instance></plugin></extension>"""
 
-# What the message says, and what the file is without it: that is what remains when it is left out.
+# Message -> (file with the unsupported feature, file that describes the model that remains without it).
 UNSUPPORTED = {
     "equality 'grip'": (world(tail="<equality><weld name='grip' body1='a' body2='b'/></equality>"), world()),
     "equality 'equality_0'": (world(tail="<equality><joint joint1='j' joint2='k'/></equality>"), world()),
@@ -406,7 +407,7 @@ def test_what_no_model_has_is_refused_by_name_or_left_out_with_a_warning(message
     assert sum("left out: " in str(w.message) for w in caught) == 1
     expected = load_mjcf(without)
     if "armature of the translation" in message:
-        # That of the rotation is the same in both.
+        # The armature of the rotation remains.
         expected = eqx.tree_at(lambda m: m.armature, expected, expected.armature.at[3:6].set(1.0))
     assert eqx.tree_equal(model, expected)
 
@@ -425,7 +426,7 @@ def test_all_that_no_model_has_is_listed_at_once():
 
 
 def test_compiled_models_that_no_file_gives():
-    """Arrays of an `MjModel` can be set to what the compiler does not make."""
+    """A script can set an `MjModel`'s arrays to values that MuJoCo's compiler does not produce."""
     mj = mujoco.MjModel.from_xml_string(world(kind="free"))
     mj.dof_damping[:3] = 1, 2, 3
     with pytest.raises(jaxdyn.RobotFileError, match=r"uneven damping .* of joint 'j'"):
@@ -462,7 +463,7 @@ def test_only_the_two_ways_to_treat_what_is_unsupported():
         load_mjcf_actuators(world(), unsupported="ignore")
 
 
-# Reading.
+# Reading
 
 
 @pytest.mark.parametrize(
@@ -503,8 +504,8 @@ def test_mangled_text_raises_nothing_else():
     for _ in range(150):
         mangled = list(text)
         for _ in range(rng.integers(1, 4)):
-            at = rng.integers(len(mangled))
-            mangled[at : at + rng.integers(0, 8)] = rng.choice(["", "<", "/>", "0", "-1e9", "nan", "'", "&", "é"])
+            place = rng.integers(len(mangled))
+            mangled[place : place + rng.integers(0, 8)] = rng.choice(["", "<", "/>", "0", "-1e9", "nan", "'", "&", "é"])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -552,7 +553,7 @@ def test_gravity():
     gravity = "<option gravity='1 2 3'/>"
     np.testing.assert_array_equal(load_mjcf(world(options=gravity)).gravity, [1, 2, 3])
     np.testing.assert_array_equal(load_mjcf(world(options=gravity), gravity=(0, 0, -1.62)).gravity, [0, 0, -1.62])
-    # Nothing to compensate.
+    # Without gravity, gravity compensation has no effect.
     load_mjcf(world(body="gravcomp='1'"), gravity=np.zeros(3))
     with pytest.raises(jaxdyn.ShapeError, match="gravity"):
         load_mjcf(world(), gravity=(1, 2))
@@ -577,7 +578,7 @@ def test_names():
     assert {"a:a1", "a:a2", "a:a3", "a"} <= set(model.topology.frame_names)
     assert model.frames["a"].body == "a:a3"
     np.testing.assert_allclose(model.frames["a"].placement[:3], [0.3, -0.1, 0])
-    # A body with its joint at its origin moves under its own name, one that is fixed is merged under its own.
+    # A body whose joint lies at its origin keeps its name; a fixed body becomes a frame with its name.
     assert {"b", "c", "first", "finger"} <= set(model.body_names)
     assert model.frames["tool"].body == "first"
     assert model.frames["world_site"].body == "world"
@@ -591,7 +592,7 @@ def test_names():
 
 
 def test_links_keep_their_inertia():
-    """The numbers of the file, in its frames, whatever the bodies are here."""
+    """Link parameters equal the file's inertias in the file's frames, even where the model's bodies differ."""
     model, mj = load_mjcf(TOGETHER), mujoco.MjModel.from_xml_string(TOGETHER)
     for name in ("a", "c", "upper", "flange", "tool", "cube", "weight"):
         i = mj.body(name).id
@@ -602,11 +603,11 @@ def test_links_keep_their_inertia():
         np.testing.assert_allclose(model.link_parameters(name), inertia.parameters(), atol=1e-12)
 
 
-# Back from the writer.
+# Round trips through the writer
 
 
 def without_free_joint_effects(model):
-    """MuJoCo has armature and friction of free joints along axes of the world."""
+    """Remove the free joints' armature, friction and placement, because MuJoCo uses the world's axes for them."""
     free = np.array([t == "free" for t in model.topology.joint_types])
     mask = np.repeat(~free, np.diff(model.topology.v_starts)).astype(float)
     placement = np.where(free[:, None], [0.0, 0, 0, 1, 0, 0, 0], model.joint_placement)
@@ -618,7 +619,7 @@ def without_free_joint_effects(model):
 
 
 def thick(model):
-    """MuJoCo has no body that does not resist every rotation."""
+    """Give every body inertia about all axes, as MuJoCo requires."""
     return eqx.tree_at(lambda m: m.inertial_parameters, model, model.inertial_parameters.at[:, [4, 6, 9]].add(1e-3))
 
 
@@ -639,15 +640,15 @@ SAMPLES = {
 @pytest.mark.filterwarnings("ignore::jaxdyn.PhysicalityWarning")
 @pytest.mark.parametrize("name", SAMPLES)
 def test_round_trip(name):
-    """Joints with several axes become chains: of massless bodies, then the body itself."""
+    """A joint with several axes becomes a chain of massless bodies that ends with the body itself."""
     model = SAMPLES[name]()
     loaded = load_mjcf(jaxdyn.to_mjcf(model))
     bodies = [loaded.topology.body(name) for name in model.body_names]
     first = [0, *(b + 1 for b in bodies[:-1])]
-    own = {"inertial_parameters": bodies, "joint_placement": first}
+    rows = {"inertial_parameters": bodies, "joint_placement": first}
     for field in ("joint_placement", "joint_axis", "inertial_parameters", "armature", "damping", "friction", "gravity"):
         value, expected = np.asarray(getattr(loaded, field)), np.asarray(getattr(model, field))
-        value = value[own[field]] if field in own else value
+        value = value[rows[field]] if field in rows else value
         if field == "joint_axis":
             expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
         if field == "joint_placement":
@@ -660,7 +661,7 @@ def test_round_trip(name):
     assert (loaded.nq, loaded.nv) == (model.nq, model.nv)
 
 
-# Actuators.
+# Actuators
 
 ACTUATED = f"""<mujoco><worldbody>
   <body name="a"><joint name="j"/>{BAR}<body name="b"><joint name="k" type="slide" ref=".2"/>{BAR}
@@ -716,7 +717,7 @@ def test_torques_of_actuators_as_documented():
         for actuator, control in zip(actuators, data.ctrl, strict=True):
             g, rows = np.array(actuator.gear), model.v_index(actuator.joint)
             position = q[model.q_index(actuator.joint)]
-            # Nothing here depends on the length of the ball's actuator.
+            # The ball's actuator does not depend on its length.
             length, speed = g @ position if len(position) == 1 else 0.0, g @ v[rows]
             w = np.clip(control, *actuator.control_range) if actuator.dynamics_type == "none" else next(state)
             gain, bias = np.array(actuator.gain[:3]), np.array(actuator.bias[:3])
@@ -749,6 +750,6 @@ def test_actuators_that_are_not_read(actuator, message):
     with pytest.raises(jaxdyn.RobotFileError, match=message):
         load_mjcf_actuators(text)
     with pytest.warns(jaxdyn.RobotFileWarning, match=message) as caught:
-        (found,) = load_mjcf_actuators(text, unsupported="warn")
-    assert found.name == "plain"
+        (actuator_read,) = load_mjcf_actuators(text, unsupported="warn")
+    assert actuator_read.name == "plain"
     assert len(caught) == 1

@@ -1,4 +1,4 @@
-"""The model zoo's machinery on a few small files: what is compared, what is refused, and what the page says."""
+"""The model zoo compares a few small files, refuses invalid ones, and writes its page."""
 
 import json
 import re
@@ -8,6 +8,7 @@ import pytest
 from urdf_texts import arm, joint, link, robot
 
 from experiments import model_zoo
+from jaxdyn import programs
 from jaxdyn.programs import largest_errors, mimic_leaders
 
 LIMIT = '<limit lower="-1" upper="2" effort="1" velocity="1"/>'
@@ -30,13 +31,13 @@ SWING = """<mujoco><worldbody><body pos="0 0 1"><freejoint/><geom size="0.1"/>
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
-    """The folder of a run over files of all outcomes; its exit code."""
+    """Return the folder and the exit code of a run over files with all outcomes."""
     folder = tmp_path_factory.mktemp("zoo")
     (folder / "urdf").mkdir()
     (folder / "mjcf").mkdir()
     (folder / "urdf" / "following.urdf").write_text(FOLLOWING)
     (folder / "urdf" / "refused.urdf").write_text(arm(kind="hinge"))
-    # Pinocchio's parser wants limits.
+    # Pinocchio's parser requires limits.
     (folder / "urdf" / "unlimited.urdf").write_text(arm())
     (folder / "mjcf" / "swing.xml").write_text(SWING)
     (folder / "mjcf" / "other.xml").write_text("<sdf/>")
@@ -90,7 +91,7 @@ def test_the_page_says_what_and_why(zoo):
 @pytest.mark.experiments
 def test_a_difference_is_the_exit_status(zoo, monkeypatch, capsys):
     folder, _ = zoo
-    monkeypatch.setattr(model_zoo, "dynamics", lambda model, states: {"bias": np.ones((2, 7))})
+    monkeypatch.setattr(programs, "dynamics", lambda model, states: {"bias": np.ones((2, 7))})
     assert model_zoo.main(options(folder, "--only", "swing")) == 1
     assert "**DIFFERENT** bias" in capsys.readouterr().out
 
@@ -98,7 +99,7 @@ def test_a_difference_is_the_exit_status(zoo, monkeypatch, capsys):
 @pytest.mark.experiments
 def test_a_gradient_that_is_not_finite_is_a_difference(zoo, monkeypatch, capsys):
     folder, _ = zoo
-    monkeypatch.setattr(model_zoo, "gradient_is_finite", lambda model, states: False)
+    monkeypatch.setattr(programs, "gradient_is_finite", lambda model, states: False)
     assert model_zoo.main(options(folder, "--only", "swing", "--gradients")) == 1
     assert re.search(r"\*\*DIFFERENT\*\* .*gradient inf", capsys.readouterr().out)
 

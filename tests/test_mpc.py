@@ -1,4 +1,4 @@
-"""Model predictive control: one compilation, warm starts, moving references, and models that are wrong."""
+"""Model predictive control compiles once, starts warm, follows moving references and tolerates wrong models."""
 
 import equinox as eqx
 import jax
@@ -31,7 +31,7 @@ traces = 0
 
 
 def rate(x, u, t, mass):
-    """A pendulum of 1 m about its hanging position."""
+    """Return the rate of a pendulum of 1 m; the angle is zero where it hangs."""
     return jnp.array([x[1], (u[0] - 9.81 * mass * jnp.sin(x[0])) / mass])
 
 
@@ -78,11 +78,11 @@ def test_one_compilation_serves_all_steps_and_other_numbers(mpc):
         assert u.shape == (1,)
         assert int(solution.iterations) <= 4
     assert traces == before
-    other = MPC(problem(1.3, 0.2, 1e-3), DDPOptions(max_iterations=2))
-    plan = other.start(np.zeros(2))
-    # Checks of a new problem trace its costs; its steps do not.
+    controller = MPC(problem(1.3, 0.2, 1e-3), DDPOptions(max_iterations=2))
+    plan = controller.start(np.zeros(2))
+    # The checks of a new problem trace its costs; the steps do not.
     before = traces
-    _, _, solution = other.step(plan, np.array([0.5, 0.0]))
+    _, _, solution = controller.step(plan, np.array([0.5, 0.0]))
     assert int(solution.iterations) <= 2
     assert traces == before
 
@@ -103,7 +103,7 @@ def test_the_plan_is_the_solution_shifted(mpc):
 
 
 def test_a_warm_start_needs_fewer_iterations_and_follows_a_moving_reference(mpc):
-    """The reference is a function of time: the stages see the true time, so the error stays small."""
+    """Stages see the true time, so the error stays small for a reference that is a function of time."""
     loop = closed_loop(mpc, plant(1.0), np.zeros(2), 60)
     t = DT * np.arange(61)
     assert np.abs(loop.xs[:, 0] - 0.3 * np.sin(2 * t))[20:].max() < 0.01
@@ -129,11 +129,11 @@ def test_a_state_that_is_not_a_number_leaves_the_plan(mpc):
 
 
 def at_time(p: Problem, t) -> Problem:
-    """Another amplitude from 1 s on."""
+    """Return the problem with another amplitude from 1 s on."""
     return eqx.tree_at(lambda p: p.stage_costs[0].residual.params, p, jnp.where(t < 1.0, 0.3, 0.1))
 
 
-# Samples compile in a fraction of the time.
+# Predictive sampling compiles in a fraction of the time of DDP.
 SAMPLES = PredictiveSamplingOptions(samples=16, max_iterations=2, sigma=2.0, knots=4)
 
 
@@ -141,15 +141,15 @@ def test_leaves_move_by_a_function_of_time_or_by_another_problem():
     x = np.array([0.2, 0.1])
     moving, fixed = MPC(problem(), SAMPLES, at_time=at_time), MPC(problem(), SAMPLES)
     u, _, solution = moving.step(moving.start(x, t=1.5), x)
-    other = at_time(problem(), jnp.asarray(1.5))
-    same, _, _ = fixed.step(fixed.start(x, t=1.5), x, other)
+    later = at_time(problem(), jnp.asarray(1.5))
+    same, _, _ = fixed.step(fixed.start(x, t=1.5), x, later)
     np.testing.assert_allclose(u, same, rtol=1e-9)
     _, _, before = fixed.step(fixed.start(x, t=1.5), x, problem())
     assert abs(float(solution.cost - before.cost)) > 1e-5
 
 
 def test_a_wrong_mass_is_made_up_for(mpc):
-    """The plant is 30 % heavier; with the disturbance estimated the reference is missed by less than half as much."""
+    """Estimating the disturbance more than halves the error when the plant is 30 % heavier than the model."""
     t = DT * np.arange(81)
     errors = []
     for controller in (mpc, MPC(problem(), OPTIONS, disturbance_gain=0.5)):
@@ -160,21 +160,21 @@ def test_a_wrong_mass_is_made_up_for(mpc):
 
 
 def test_steps_under_scan_and_vmap():
-    """A closed loop as one program, in a batch of plants, is the loop on the host."""
+    """A closed loop that runs as one program for a batch of plants equals the loop on the host."""
     masses = jnp.array([0.9, 1.3])
     controller = MPC(problem(), SAMPLES)
     dynamics = problem().dynamics
 
     def loop(mass):
-        own = eqx.tree_at(lambda d: d.params, dynamics, mass)
+        plant_dynamics = eqx.tree_at(lambda d: d.params, dynamics, mass)
 
-        def one(carry, k):
+        def advance(carry, k):
             plan, x = carry
             u, plan, _ = controller.step(plan, x)
-            return (plan, own.step(x, u, k)), u
+            return (plan, plant_dynamics.step(x, u, k)), u
 
         x0 = jnp.zeros(2)
-        return jax.lax.scan(one, (controller.start(x0), x0), jnp.zeros(6))[1]
+        return jax.lax.scan(advance, (controller.start(x0), x0), jnp.zeros(6))[1]
 
     us = jax.jit(jax.vmap(loop))(masses)
     host = closed_loop(controller, plant(1.3), np.zeros(2), 6)
@@ -184,7 +184,7 @@ def test_steps_under_scan_and_vmap():
 
 
 class Positive(AbstractDynamics):
-    """States that are positive numbers, displaced by factors: no plain vectors."""
+    """Dynamics of positive numbers that factors displace; the states do not form a vector space."""
 
     dt: jax.Array
     t0: jax.Array
@@ -198,7 +198,7 @@ class Positive(AbstractDynamics):
         return jnp.ones(2)
 
     def integrate(self, x, dx):
-        # Displacements that do not commute with themselves, as those of rotations.
+        # These displacements do not commute, like those of rotations.
         first = x[0] * jnp.exp(dx[0])
         return jnp.stack([first, x[1] * jnp.exp(dx[1] * (1 + first))])
 
@@ -208,14 +208,14 @@ class Positive(AbstractDynamics):
 
 @pytest.mark.parametrize("inner", [Positive(jnp.asarray(DT), jnp.asarray(0.0)), problem().dynamics])
 def test_disturbed_dynamics_arrive_displaced(inner):
-    """In the tangent space; derivatives are those of the whole."""
+    """The disturbance displaces the next state in the tangent space, and the derivatives include it."""
     off = with_disturbance(inner, jnp.array([0.1, -0.2]))
     x, u = jnp.array([0.7, 1.2]), jnp.array([0.4])
     after = off.step(x, u, 0)
     np.testing.assert_allclose(inner.difference(inner.step(x, u, 0), after), [0.1, -0.2], atol=1e-12)
     exact = AbstractDynamics.linearize(off, x, u, 0, after)
-    for ours, other in zip(off.linearize(x, u, 0, after), exact, strict=True):
-        np.testing.assert_allclose(ours, other, atol=1e-10)
+    for ours, theirs in zip(off.linearize(x, u, 0, after), exact, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-10)
     assert off.euclidean == inner.euclidean
 
 

@@ -1,4 +1,4 @@
-"""The experiment that finds motions: a small case from the configuration to the pictures, and all tasks' problems."""
+"""The experiment that finds motions runs a small case from its configuration to pictures and solves all tasks."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Parametrizations: bijections between free numbers and robots."""
+"""Parametrizations are bijections between free numbers and robots."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def arm():
 
 
 def everything():
-    """A parametrization of each kind, on one arm."""
+    """Return a parametrization of one arm that has a part of each kind."""
     model = arm()
     names, joints = model.body_names, model.joint_names
     return Parametrization(
@@ -70,7 +70,7 @@ def test_free_numbers_and_models_are_one_to_one(p):
     model = p.model(x)
     np.testing.assert_allclose(p.free(model), x, atol=1e-9)
     assert len(p.names) == p.size == len(set(p.names))
-    # The payload's guess is no part of the reference.
+    # The reference does not include the payload's guess.
     assert_same(p.model(p.zeros()).inertial_parameters[:3], p.reference.inertial_parameters[:3])
 
 
@@ -87,7 +87,7 @@ def test_steps_are_about_the_present_model(p):
     x, step = numbers(p, 2), numbers(p, 3, 0.2)
     moved = eqx.filter_jit(lambda x, step: p.model(p.moved(x, step)))(x, step)
     here = p.model(x)
-    # Payloads count from their guess, wherever the reference is.
+    # A payload's numbers are relative to its guess, not to the reference.
     keep = jnp.asarray(["payload" not in name for name in p.names])
     about = Parametrization(here, *_without_payload(p))
     assert_same(moved.joint_placement, about.model(step[keep]).joint_placement)
@@ -132,7 +132,7 @@ def test_the_pull_is_smooth_and_of_full_rank_at_the_reference(p):
     assert np.isfinite(J).all()
     assert np.linalg.matrix_rank(J) == p.size
     np.testing.assert_allclose(p.pull(p.zeros()), 0, atol=1e-12)
-    # Its series meets its formula.
+    # The series and the closed form agree where they meet.
     step = jax.vmap(jax.grad(lambda x: Parametrization(arm(), InertiaScale(shared=True)).pull(x[None])[0]))
     slopes = np.asarray(step(jnp.array([-0.030001, -0.029999, 0.029999, 0.030001])))
     np.testing.assert_allclose(slopes[::2], slopes[1::2], rtol=1e-5)
@@ -173,7 +173,7 @@ def test_gains_of_drives_are_free_too():
 
 
 def mirrored_pair():
-    """Two arms on both sides of the plane y = 0, with frames that are turned differently."""
+    """Return two arms on both sides of the plane y = 0; their frames have different orientations."""
     builder = jaxdyn.ModelBuilder()
     left = BodyInertia(
         1.2, (0.03, 0.02, -0.1), np.array([[0.02, 0.001, 0.002], [0.001, 0.03, 0.003], [0.002, 0.003, 0.015]])
@@ -191,7 +191,7 @@ def test_mirrored_bodies_share_their_numbers():
     assert p.size == 11
     new = p.model(numbers(p, 7))
     assert float(new.damping[6]) == float(new.damping[7]) > 0
-    # The mirror image, seen in the world: the frame of the right body is turned by half a turn about z.
+    # The right body's frame is turned by half a turn about z, so R.T @ M maps left to right coordinates.
     R = np.diag([-1.0, -1.0, 1.0])
     M = np.diag([1.0, -1.0, 1.0])
     G = np.eye(4)
@@ -199,7 +199,7 @@ def test_mirrored_bodies_share_their_numbers():
     J = np.asarray(pseudo_inertia(new.inertial_parameters))
     np.testing.assert_allclose(J[2], G @ J[1] @ G.T, atol=1e-12)
     np.testing.assert_allclose(p.free(new), numbers(p, 7), atol=1e-9)
-    # An image that is none: a robot which is not symmetric has no free numbers.
+    # A robot that is not symmetric has no free numbers.
     with pytest.raises(ModelError, match=r"inertial_parameters|damping"):
         p.free(model)
     with pytest.raises(ModelError, match="mirror image"):

@@ -1,4 +1,4 @@
-"""What an arm carries is recovered from simulated recordings with it and without it."""
+"""An arm's payload is recovered from simulated recordings with and without it."""
 
 import dataclasses
 
@@ -25,8 +25,9 @@ def arm():
     return builder.add_frame("tool", "lower", (0.15, 0.02, -0.03, 0.6, 0.0, 0.8, 0.0)).build()
 
 
-def recorded(model, seed: int, noise: float = 0.0, n: int = 400, correlated: int = 1) -> Recording:
-    """Unrelated states; sensors with offsets and, as a part of each joint's torque, noise, alike in runs of samples."""
+def record(model, seed: int, noise: float = 0.0, n: int = 400, correlated: int = 1) -> Recording:
+    """Return unrelated states and torques that have offsets and noise; `noise` is its share of each joint's torque, and
+    `correlated` the number of consecutive samples that share it."""
     rng = np.random.default_rng(seed)
     q, v, a = rng.uniform(-2, 2, (n, 3)), rng.normal(0, 1, (n, 3)), rng.normal(0, 5, (n, 3))
     tau = np.asarray(rnea(model, *(jnp.asarray(x) for x in (q, v, a))))
@@ -35,7 +36,7 @@ def recorded(model, seed: int, noise: float = 0.0, n: int = 400, correlated: int
     return Recording(np.arange(n) / 100, q, v, a, tau + noise * tau.std(axis=0) * white)
 
 
-def described(payload: BodyInertia) -> np.ndarray:
+def flatten(payload: BodyInertia) -> np.ndarray:
     I = np.asarray(payload.rotational)
     upper = I[[0, 0, 1, 0, 1, 2], [0, 1, 1, 2, 2, 2]]
     return np.concatenate([[payload.mass], np.asarray(payload.center_of_mass), upper])
@@ -43,9 +44,9 @@ def described(payload: BodyInertia) -> np.ndarray:
 
 def pair(noise: float, seed: int = 0, **options):
     bare = arm()
-    # What is known of the robot is wrong: only its kinematics count.
+    # The inertias of the nominal robot are wrong, because only its kinematics count.
     believed = dataclasses.replace(bare, inertial_parameters=1.5 * bare.inertial_parameters)
-    recordings = recorded(bare, seed, noise), recorded(bare.with_payload("tool", PAYLOAD), seed + 1, noise)
+    recordings = record(bare, seed, noise), record(bare.with_payload("tool", PAYLOAD), seed + 1, noise)
     return identify_payload(believed, *recordings, frame="tool", friction_velocity=0.05, **options), recordings
 
 
@@ -58,7 +59,7 @@ def test_exact_torques_give_the_payload():
     np.testing.assert_allclose(fit.center_of_mass, PAYLOAD.center_of_mass, atol=1e-5)
     np.testing.assert_allclose(fit.inertia, PAYLOAD.rotational, atol=2e-5)
     assert np.all(fit.rms_error[1] < 1e-3 * fit.rms_unexplained)
-    # The model carries it.
+    # The fitted model carries the payload.
     link = fit.model.inertial_parameters - arm().inertial_parameters * 1.5
     expected = arm().with_payload("tool", PAYLOAD).inertial_parameters - arm().inertial_parameters
     np.testing.assert_allclose(link, expected, atol=1e-4)
@@ -69,10 +70,10 @@ def test_noisy_torques_give_it_within_its_intervals():
     covered, width = [], []
     for seed in range(0, 24, 2):
         fit, _ = pair(0.02, seed)
-        covered.append((fit.intervals.lower <= described(PAYLOAD)) & (described(PAYLOAD) <= fit.intervals.upper))
+        covered.append((fit.intervals.lower <= flatten(PAYLOAD)) & (flatten(PAYLOAD) <= fit.intervals.upper))
         width.append(fit.intervals.standard_error)
-    # 12 repetitions of 10 parameters: how many of 120 intervals of 95 % cover, in all but one of 1000 such tests. That
-    # they are not too wide is said by the errors below.
+    # 12 repetitions of 10 parameters give 120 intervals of 95 %; the number of them that cover lies between the bounds
+    # in 99.9 % of such tests. The standard errors below show that the intervals are not too wide.
     low, high = binom.interval(0.999, 120, 0.95)
     assert low <= np.sum(covered) <= high
     assert np.mean(width, axis=0)[0] < 0.02
@@ -83,7 +84,7 @@ def test_residuals_that_are_alike_widen_the_intervals():
     bare, carrying = arm(), arm().with_payload("tool", PAYLOAD)
     errors = []
     for correlated in (1, 8):
-        runs = [recorded(m, k, 0.02, correlated=correlated) for k, m in enumerate((bare, carrying))]
+        runs = [record(m, k, 0.02, correlated=correlated) for k, m in enumerate((bare, carrying))]
         fit = identify_payload(bare, *runs, frame="tool", friction_velocity=0.05)
         errors.append(fit.intervals.standard_error[0])
         assert np.all(fit.correlation < 1.5 * correlated)
@@ -92,16 +93,16 @@ def test_residuals_that_are_alike_widen_the_intervals():
 
 def test_what_a_motion_does_not_excite_the_prior_decides():
     bare, carrying = arm(), arm().with_payload("tool", PAYLOAD)
-    still = []
+    resting = []
     for seed, model in enumerate((bare, carrying)):
-        r = recorded(model, seed)
+        r = record(model, seed)
         q, zero = jnp.asarray(r.q), np.zeros_like(r.q)
-        still.append(dataclasses.replace(r, v=zero, a=zero, tau=np.asarray(rnea(model, q, zero, zero))))
+        resting.append(dataclasses.replace(r, v=zero, a=zero, tau=np.asarray(rnea(model, q, zero, zero))))
     effects = JointEffects(armature=False, viscous=False, coulomb=False, offset=False)
-    fit = identify_payload(bare, *still, frame="tool", joint_effects=effects)
+    fit = identify_payload(bare, *resting, frame="tool", joint_effects=effects)
     assert fit.mass == pytest.approx(1.3, rel=1e-3)
     np.testing.assert_allclose(fit.center_of_mass, PAYLOAD.center_of_mass, atol=1e-3)
-    # At rest only weight and center of mass count.
+    # A robot at rest reveals only the weight and the center of mass.
     assert np.all(fit.intervals.prior_share[4:] > 0.9)
     assert np.all(fit.intervals.prior_share[:4] < 0.1)
     assert fit.intervals.decided_by_prior() == ("Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")
@@ -111,7 +112,7 @@ def test_mistakes_are_named():
     bare = arm()
     post = ModelBuilder().add_fixed_body("post", "world", (0, 0, 0), PAYLOAD)
     on_a_post = post.add_body("x", "post", Joint(name="j"), (0, 0, 0), PAYLOAD).build()
-    r = recorded(bare, 0, n=60)
+    r = record(bare, 0, n=60)
     with pytest.raises(JaxdynError, match="no frame named 'tol': did you mean 'tool'"):
         identify_payload(bare, r, r, frame="tol")
     with pytest.raises(DataError, match="there are no accelerations"):

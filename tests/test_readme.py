@@ -1,4 +1,4 @@
-"""The README's commands are what they are said to be, and its tour is short. Its code is run by `test_docs_code.py`."""
+"""The README's commands are single lines that install, and its tour is short. `test_docs_code.py` runs its code."""
 
 import re
 from pathlib import Path
@@ -27,14 +27,14 @@ def test_each_command_is_one_line_that_installs():
 
 
 def test_figures_are_those_of_the_benchmarks():
-    """Every number of the table beside the peers stands in the benchmarks as measured."""
+    """Every number of the table of other libraries stands in the benchmarks."""
     table = README.read_text().split("## Beside its peers")[1].split("## ")[0]
     measured = (ROOT / "docs" / "benchmarks.md").read_text()
     numbers = set(re.findall(r"(?<= )\d+(?:\.\d+)?|(?<=\*\*)\d+(?:\.\d+)?(?=\*\*)", measured))
     pairs = re.findall(r"(\d+\.\d+) \+ (\d+\.\d+)", measured)
     allowed = numbers | {f"{float(a) + float(b):.1f}" for a, b in pairs}
     rows = [line.split("|")[2:-1] for line in table.splitlines() if line.startswith("|")][2:]
-    cells = [found for row in rows for cell in row for found in re.findall(r"\d+(?:\.\d+)?", cell)]
+    cells = [figure for row in rows for cell in row for figure in re.findall(r"\d+(?:\.\d+)?", cell)]
     assert len(cells) > 40
     rounded = {f"{float(x):.1f}" for x in numbers} | {f"{float(x):.2f}" for x in numbers}
     unknown = [x for x in cells if x not in allowed | rounded | {"0"}]

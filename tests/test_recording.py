@@ -1,4 +1,4 @@
-"""Recordings: what is checked, and what preparation does to signals that are known."""
+"""Recordings are checked, and preparation gives the right result for analytic signals."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ def close(actual: np.ndarray | None, desired: np.ndarray | None, atol: float) ->
     np.testing.assert_allclose(actual, desired, rtol=0, atol=atol)
 
 
-def jittered(n: int = 3000, seed: int = 0) -> np.ndarray:
+def jittered_times(n: int = 3000, seed: int = 0) -> np.ndarray:
     return np.cumsum(np.random.default_rng(seed).uniform(5e-4, 1.5e-3, n))
 
 
@@ -67,7 +67,7 @@ def test_between_shares_no_sample():
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("cubic", 1e-8), ("linear", 2e-5)])
 def test_resampling_jittered_times(kind, tolerance):
-    r = sines(jittered())
+    r = sines(jittered_times())
     assert r.rate is None
     out = r.resampled(200, kind)
     assert out.rate == pytest.approx(200)
@@ -117,7 +117,7 @@ def test_the_filter_passes_half_the_amplitude_at_the_cutoff_and_nothing_far_abov
 
 
 def test_what_the_filter_made_up_at_the_ends_is_cut_off():
-    # A ramp and noise: the extension at the ends is worst there, and must have died out in what is left.
+    # Extending the ends is worst for a ramp with noise; its effect must have decayed in the samples that remain.
     rng = np.random.default_rng(0)
     t = np.arange(4000) / 200
     x = np.cumsum(rng.standard_normal((len(t), 1)), axis=0)
@@ -131,7 +131,7 @@ def test_what_the_filter_made_up_at_the_ends_is_cut_off():
 
 def test_filter_errors():
     with pytest.raises(DataError, match="resampled"):
-        sines(jittered()).filtered(10)
+        sines(jittered_times()).filtered(10)
     r = sines(np.arange(1000) / 200)
     for cutoff in (0, 100, 300):
         with pytest.raises(DataError, match="half the rate"):
@@ -158,7 +158,7 @@ def test_differences():
 
 
 def smooth(seed: int = 0, n: int = 2000, rate: float = 200.0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Times, and a signal below 1.5 Hz with its two derivatives, each `[n, 2]`."""
+    """Return times `[n]`, and a signal below 1.5 Hz with its two derivatives, each `[n, 2]`."""
     rng = np.random.default_rng(seed)
     t, w = np.arange(n) / rate, 2 * np.pi * np.linspace(0.2, 1.5, 6)
     sine, cosine = rng.standard_normal((2, 6, 2)) / w[:, None]
@@ -189,7 +189,7 @@ def test_derivatives_of_noisy_positions(options, of_v, of_a):
     keep = np.isin(t, inside.t)
     assert relative(inside.v, v[keep]) < of_v
     assert relative(inside.a, a[keep]) < of_a
-    # From velocities, which stay as they are.
+    # Accelerations from recorded velocities leave the velocities unchanged.
     again = Recording(t, q, v + 1e-3 * np.random.default_rng(2).standard_normal(q.shape)).differentiated(**options)
     close(again.v, v[np.isin(t, again.t)], 1e-2)
     inside = again.trimmed(0.2, 0.2)
@@ -197,7 +197,7 @@ def test_derivatives_of_noisy_positions(options, of_v, of_a):
 
 
 def test_a_spline_takes_samples_that_are_not_uniform():
-    t = jittered()
+    t = jittered_times()
     r = Recording(t, np.sin(6 * t)[:, None] + 1e-5 * np.random.default_rng(0).standard_normal((len(t), 1)))
     out = r.differentiated("spline").trimmed(0.1, 0.1)
     assert relative(out.a, -36 * np.sin(6 * out.t)[:, None]) < 2e-2
@@ -225,11 +225,11 @@ def test_mistakes_in_derivatives_are_named(options, message):
 
 
 def test_quaternions_are_prepared_with_the_model():
-    """A free body on a known path: sampled with random signs, resampled and differentiated on the manifold."""
+    """Quaternions with random signs of a free body on a known path are resampled and differentiated on the manifold."""
     inertia = BodyInertia(1.0, (0, 0, 0), (1, 1, 1))
     model = ModelBuilder().add_body("body", joint=Joint("free", name="root"), inertia=inertia).build()
     t = np.arange(400) / 200
-    # A turn about a fixed axis at a growing rate, along a parabola.
+    # The body turns about a fixed axis at a growing rate and moves along a parabola.
     axis, rate, growth, p = np.array([1.0, -2.0, 0.7]), 1 + 0.4 * t, 0.4, np.outer(t**2, [0.3, -0.2, 0.5])
     angle = t + 0.2 * t**2
     turned = np.asarray(model.integrate(model.neutral(), jnp.asarray(np.pad(np.outer(angle, axis), ((0, 0), (3, 0))))))
@@ -293,7 +293,7 @@ def test_a_late_torque_is_put_back():
 
 
 def smooth_at(t: np.ndarray) -> np.ndarray:
-    """The signal of `smooth` at other times."""
+    """Return the signal of `smooth` at the times `t`."""
     rng = np.random.default_rng(0)
     w = 2 * np.pi * np.linspace(0.2, 1.5, 6)
     sine, cosine = rng.standard_normal((2, 6, 2)) / w[:, None]

@@ -1,4 +1,4 @@
-"""What is likely wrong with a recording is found, and a good one is left alone."""
+"""Checks find likely errors of a recording and report nothing for a good one."""
 
 import dataclasses
 import os
@@ -66,7 +66,7 @@ def test_a_gap():
 
 
 @pytest.mark.parametrize(
-    ("changes", "found"),
+    ("changes", "pattern"),
     [
         ({"q": 180 / np.pi, "v": 180 / np.pi, "a": 180 / np.pi}, "positions of .* look like degrees"),
         ({"q": 180 / np.pi}, "q looks like degrees"),
@@ -74,12 +74,12 @@ def test_a_gap():
         ({"a": 180 / np.pi}, "a looks like degrees"),
     ],
 )
-def test_degrees(changes, found):
+def test_degrees(changes, pattern):
     r = good()
     r = dataclasses.replace(r, **{name: getattr(r, name) * factor for name, factor in changes.items()})
     findings = [x for x in check_recording(r, MODEL, warn=False) if x.kind == "degrees"]
     assert findings
-    assert any(re.search(found, x.message) for x in findings)
+    assert any(re.search(pattern, x.message) for x in findings)
 
 
 def test_rates_of_another_sign_or_clock():
@@ -108,8 +108,8 @@ def test_positions_beyond_limits_and_wrapped_angles():
 def test_a_joint_that_never_moves_and_a_sensor_that_never_speaks():
     r = good()
     assert r.tau is not None
-    still = dataclasses.replace(r, q=r.q * [1, 0], v=None, a=None, tau=None)
-    (finding,) = check_recording(still, MODEL, warn=False)
+    resting = dataclasses.replace(r, q=r.q * [1, 0], v=None, a=None, tau=None)
+    (finding,) = check_recording(resting, MODEL, warn=False)
     assert (finding.kind, finding.joints) == ("still", ("joint1",))
     assert "no torque" in kinds(dataclasses.replace(r, tau=r.tau * [1, 0]))
 

@@ -1,4 +1,4 @@
-"""Recordings from NumPy archives and tables of text."""
+"""Recordings are read from NumPy archives and from tables of text."""
 
 import numpy as np
 import pytest

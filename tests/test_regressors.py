@@ -1,4 +1,4 @@
-"""Regressors: their products with the inertial parameters are torques, wrenches, momenta and energies."""
+"""Regressors times the inertial parameters are torques, wrenches, momenta and energies."""
 
 import functools
 
@@ -16,7 +16,7 @@ TOLERANCE = 1e-11
 
 @functools.cache
 def regressors():
-    """Of trees with all joint types, and one that mimics, in one program; reference velocities; the parameters."""
+    """Return the regressors of trees with all joint types and a mimic joint, reference velocities and parameters."""
     model, q, v, a, *_ = forest()
     v_r = np.asarray(jax.random.normal(jax.random.key(9), v.shape))
 
@@ -32,13 +32,13 @@ def regressors():
 
 
 def bodies_alone(oracle, q):
-    """The mass matrix of the spanning tree without armature."""
+    """Return the mass matrix of the spanning tree without armature."""
     return oracle.crba(q) - np.diag(oracle.model.armature)
 
 
 @pytest.mark.slow
 def test_adaptive_control():
-    """`Y p = M a_r + C v_r + g`, with the matrix for which `dM/dt - 2 C` is skew."""
+    """`Y p = M a_r + C v_r + g` holds, where `C` is the matrix for which `dM/dt - 2 C` is skew-symmetric."""
     (Y, *_), v_r, p = regressors()
     *_, oracle, on_tree, G = forest()
     want = []
@@ -61,7 +61,7 @@ def test_momentum_and_energies():
 
 
 def test_bodies():
-    """Each block against Pinocchio's; joints that are chains there carry the body at the end."""
+    """Each block equals Pinocchio's; a joint that is a chain in Pinocchio carries the body at the chain's end."""
     (*_, Y), _, _ = regressors()
     *_, oracle, on_tree, _ = forest()
     names = list(oracle.pin_model.names)

@@ -1,4 +1,4 @@
-"""The page of an identification, as a browser shows it."""
+"""A browser shows the page of an identification with all its plots and tables."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from jaxdyn.sysid import (
 )
 
 BROWSER = next((x for x in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if x), None)
-# Written into the page once it is loaded: what of it has a size, and what went wrong.
+# This script writes the sizes of the page's elements and its errors into the page once it is loaded.
 PROBE = """<script>
 const problems = []; window.onerror = (message) => problems.push(message);
 window.onload = () => {
@@ -47,7 +47,7 @@ def fitted():
     prior = jaxdyn.samples.chain(2)
     truth = prior.with_joint_friction(damping=0.2, friction=0.1, friction_velocity=0.05)
 
-    def recorded(seed: int) -> Recording:
+    def record(seed: int) -> Recording:
         t = np.arange(400) / 100
         w, phase = np.array([1.0, 2.7, 4.4]), np.random.default_rng(seed).uniform(0, 6, (3, 2))
         angle = w[:, None] * t[:, None, None] + phase
@@ -58,7 +58,7 @@ def fitted():
         noise = 0.02 * np.random.default_rng(seed + 1).standard_normal(tau.shape)
         return Recording(t, q, v, a, tau + noise, name=f"run <{seed}>")
 
-    train, test = [recorded(0), recorded(5)], recorded(9)
+    train, test = [record(0), record(5)], record(9)
     fits = {
         "before": InverseDynamicsFit.unfitted(prior),
         "least squares": ordinary_least_squares(prior, train, friction_velocity=0.05),
@@ -76,7 +76,7 @@ def test_the_page_is_whole_and_alone(fitted, tmp_path):
     assert "<title>A &amp; B</title>" in page
     assert "Two runs &lt;here&gt;." in page
     assert "run &lt;9&gt;" in page
-    # Nothing is fetched from anywhere.
+    # The page fetches nothing.
     assert set(re.findall(r"(?:src|href)='([^']{0,21})", page)) == {"data:image/png;base64"}
     assert "<script" not in page
     error = fits["physical fit"].evaluate(test).rms_error
@@ -114,9 +114,9 @@ def test_mistakes_are_named(fitted, tmp_path):
     fits, train, _ = fitted
     with pytest.raises(DataError, match="at least one fit"):
         write_report(tmp_path / "report.html", {}, train)
-    other = InverseDynamicsFit.unfitted(jaxdyn.samples.chain(3))
+    unfitted = InverseDynamicsFit.unfitted(jaxdyn.samples.chain(3))
     with pytest.raises(DataError, match="about one robot"):
-        write_report(tmp_path / "report.html", {"x": other} | fits, train)
+        write_report(tmp_path / "report.html", {"x": unfitted} | fits, train)
     assert not list(tmp_path.iterdir())
 
 
@@ -137,9 +137,9 @@ def test_a_browser_shows_plots_and_tables(fitted, tmp_path):
     with open(shot, "rb") as file:
         assert file.read(4) == b"\x89PNG"
     dom = subprocess.run([*read, probed.as_uri()], check=True, capture_output=True, text=True, timeout=240).stdout
-    found = re.search(r'<pre id="seen">(.*?)</pre>', dom, re.DOTALL)
-    assert found, dom[-500:]
-    seen = json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    match = re.search(r'<pre id="seen">(.*?)</pre>', dom, re.DOTALL)
+    assert match, dom[-500:]
+    seen = json.loads(match[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
     assert seen["problems"] == []
     assert seen["title"] == "Two joints"
     assert len(seen["images"]) == 2
@@ -147,7 +147,7 @@ def test_a_browser_shows_plots_and_tables(fitted, tmp_path):
         assert width > 900
         assert height > 300
         assert shown > 600
-    # Train and held-out errors, links, parameters, combinations: with a head and rows, and none is squeezed to nothing.
+    # The tables of errors (train, held-out), links, parameters and combinations have a head, rows and a visible size.
     assert len(seen["tables"]) == 5
     rows = [x[0] for x in seen["tables"]]
     assert rows[:4] == [4, 4, 7, 1 + len(fits["physical fit"].names)]

@@ -1,4 +1,4 @@
-"""Roll-outs: policies, thinned outputs, sensors, checkpoints, reports of what diverges."""
+"""Roll-outs support policies, thinned outputs, sensors and checkpoints, and report divergence."""
 
 import dataclasses
 
@@ -61,7 +61,7 @@ def test_substeps_hold_the_torques():
 
 
 class Network(eqx.Module):
-    """A policy with weights, written for one robot."""
+    """A policy with weights, which is written for one robot."""
 
     mlp: eqx.nn.MLP
     scale: float = eqx.field(static=True, default=0.5)
@@ -105,16 +105,16 @@ def test_keys_are_carried():
 
 def test_batches_of_models_and_maps():
     models = eqx.tree_at(lambda m: m.damping, MODEL, jnp.array([[0.0, 0.0], [0.1, 0.2], [1.0, 0.5]]))
-    one = State(START.q, START.v[0])
-    together = jaxdyn.rollout(models, one, CONTROLS[0], 0.01)
+    state = State(START.q, START.v[0])
+    together = jaxdyn.rollout(models, state, CONTROLS[0], 0.01)
     assert together.q.shape == (3, 13, 2)
     axes = eqx.tree_at(lambda m: m.damping, jax.tree.map(lambda _: None, MODEL), 0, is_leaf=lambda x: x is None)
-    mapped = jax.vmap(lambda m: jaxdyn.rollout(m, one, CONTROLS[0], 0.01).q, in_axes=(axes,))(models)
+    mapped = jax.vmap(lambda m: jaxdyn.rollout(m, state, CONTROLS[0], 0.01).q, in_axes=(axes,))(models)
     same(together.q, mapped)
 
 
 def gradient(save_every, checkpoint):
-    """Of a function of the last sample, by the start and the torques."""
+    """Return the gradient of a function of the last sample with respect to the start and the torques."""
 
     def loss(start, u):
         options = RolloutOptions(checkpoint=checkpoint)
@@ -136,7 +136,7 @@ def gradient_without_segments():
     [pytest.param(1, 5, marks=pytest.mark.slow), pytest.param(12, "sqrt", marks=pytest.mark.slow), (2, 3)],
 )
 def test_checkpoints_change_no_gradient(save_every, checkpoint, gradient_without_segments):
-    """Segments between samples and within the intervals, of equal lengths and not."""
+    """The gradient is the same for segments between samples and within intervals, of equal and unequal lengths."""
     same(gradient(save_every, checkpoint), gradient_without_segments, rtol=1e-9)
 
 
@@ -158,7 +158,7 @@ def test_checkpoints_bound_the_memory():
         return analysis.temp_size_in_bytes
 
     everything, few = temporary("none"), temporary("sqrt")
-    # 900 steps, or 30 segments and 30 steps, and what does not grow with the steps.
+    # Memory holds 900 steps, or 30 segments and the 30 steps of one, and a part that does not grow with the steps.
     assert everything > 900 * 64 * 4 * 8
     assert few < 0.25 * everything
 
@@ -172,7 +172,7 @@ def test_scan_in_segments_is_scan():
     for segment in (1, 3, 5, 13, 20):
         same(scan_in_segments(body, jnp.array(1.0), xs, 13, segment), want)
     assert segment_length("sqrt", 1000) in (25, 40)
-    # No divisor near the root of a prime number.
+    # A prime number of steps has no divisor near its square root.
     assert segment_length("sqrt", 997) == 31
     assert segment_length(4, 10) == 3
     assert segment_length("none", 10) is None
@@ -190,12 +190,12 @@ def test_divergence_names_the_element_and_the_step():
         jaxdyn.rollout(MODEL, START, bad_torques, 0.01, options=CHECK)
     for word in ("batch element 1", "step 7", "t = 0.08", "torques"):
         assert word in str(caught.value)
-    # Two batch axes, and numbers that grow until they are none.
+    # The numbers grow until they overflow.
     with pytest.raises(DivergenceError) as caught:
         jaxdyn.rollout(MODEL, START, lambda c, s, t: (c, 1e30 * s.v**3), 0.01, steps=9, options=CHECK)
     assert "3 of 3" in str(caught.value)
     assert "initial" not in str(caught.value)
-    # Without a check, what was asked for.
+    # Without a check the roll-out returns numbers that are not finite.
     assert not np.isfinite(jaxdyn.rollout(MODEL, START, bad_torques, 0.01).q).all()
 
 

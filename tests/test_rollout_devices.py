@@ -1,4 +1,4 @@
-"""Roll-outs whose batch is split over devices, and over processes: programs of their own, on devices of the CPU."""
+"""Roll-outs split their batch over devices and processes. The programs run in subprocesses on devices of the CPU."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-# More than a chunk of the batch on each device; the last chunk is not full.
+# Each device has more than one chunk of the batch, and the last chunk is not full.
 SETUP = """
 import dataclasses
 import jax, jax.numpy as jnp, numpy as np
@@ -46,7 +46,7 @@ def same(got, want):
 put = lambda x: jax.device_put(x, split)
 """
 ROLLOUTS = """
-# Everything at once: a policy with a state of its own, sensors, checks, external wrenches.
+# One roll-out combines a policy with a state, sensors, checks and external wrenches.
 options = dict(steps=steps, policy_state=u[:, 0], sensors=sense, save_every=2, f_ext=wrenches)
 want = jaxdyn.rollout(model, State(q, v), policy, 0.01, **options, options=RolloutOptions(check=True))
 got = jaxdyn.rollout(model, State(q, v), policy, 0.01, **options, options=RolloutOptions(check=True, sharding=split))
@@ -55,7 +55,7 @@ for x in (got.q, got.v, got.tau, got.policy_state, got.sensors["energy"]):
     assert x.sharding.is_equivalent_to(NamedSharding(mesh, P("batch")), x.ndim), x.sharding
     assert len({s.index for s in x.addressable_shards}) == 8
 
-# Under jit, from arrays that are split: nothing is exchanged, and what comes out is split.
+# Under jit, split arrays give split results, and the devices exchange nothing.
 roll = jax.jit(lambda m, s, u: jaxdyn.rollout(m, s, u, 0.01, options=RolloutOptions(sharding=split)))
 program = roll.lower(model, State(put(q), put(v)), put(u)).compile()
 assert not communicates(program), communicates(program)
@@ -66,11 +66,11 @@ same((out.q, out.v), (lambda t: (t.q, t.v))(jaxdyn.rollout(model, State(q, v), u
 print("passed")
 """
 REST = """
-# Split already, in eager mode: stays so without being told.
+# In eager mode, arrays that are already split stay split without the option `sharding`.
 out = jaxdyn.rollout(model, State(put(q), put(v)), put(u), 0.01)
 assert out.q.sharding.is_equivalent_to(split, out.q.ndim)
 
-# A plain call under jit, whose batch is more than one piece on every device, is worked on where it lies.
+# A plain call under jit works on each device's part in place, although it is more than one chunk.
 forward = jax.jit(lambda *x: jaxdyn.aba(model, *x))
 tall = [np.tile(x, (2, 1)) for x in (q, v, u[:, 0])]
 program = forward.lower(*map(put, tall)).compile()
@@ -79,7 +79,7 @@ out = program(*map(put, tall))
 assert out.sharding.is_equivalent_to(split, 2)
 same(out, forward(*map(jnp.asarray, tall)))
 
-# Gradients: the state's stays split; those of the model's arrays are sums over the devices.
+# The gradient of the state stays split; the gradients of the model's arrays are sums over the devices.
 def loss(damping, s, u, sharding):
     m = dataclasses.replace(model, damping=damping)
     return jnp.sum(jaxdyn.rollout(m, s, u, 0.01, options=RolloutOptions("sqrt", sharding=sharding)).final.q ** 2)
@@ -92,7 +92,7 @@ got = program(model.damping, State(put(q), put(v)), put(u))
 assert got[1].q.sharding.is_equivalent_to(split, 2)
 same(got, want)
 
-# One error is known by the place in the whole batch.
+# The error names the element of the whole batch.
 bad = u.copy(); bad[700, 1] = np.nan
 try:
     jaxdyn.rollout(model, State(q, v), bad, 0.01, options=RolloutOptions(check=True, sharding=split))
@@ -100,7 +100,7 @@ try:
 except jaxdyn.simulate.DivergenceError as error:
     assert "batch element 700" in str(error) and "step 1" in str(error), error
 
-# Two batch axes over a mesh of two axes; what has a batch axis of one is whole.
+# Two batch axes are split over a mesh of two axes; arrays with a batch axis of length one stay whole.
 mesh2 = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 q2, v2 = q[:48].reshape(4, 12, 2), v[:12]
 split2 = NamedSharding(mesh2, P("a", "b"))
@@ -127,7 +127,7 @@ assert out.q.sharding.is_equivalent_to(split, 3)
 want = jaxdyn.rollout(model, State(q[half], v[half]), u[half], 0.01)
 got = np.concatenate([s.data for s in sorted(out.q.addressable_shards, key=lambda s: s.index[0].start)])
 np.testing.assert_allclose(got, want.q, rtol=1e-11, atol=1e-12)
-# Arrays that every process has whole, and a loss over all of them.
+# A loss sums over the elements of all processes, and a roll-out splits arrays that every process has whole.
 shared = RolloutOptions(sharding=split)
 total = jax.jit(lambda s, u: jnp.sum(jaxdyn.rollout(model, s, u, 0.01, options=shared).final.q ** 2))
 everything = float(total(State(mine(q), mine(v)), mine(u)))
@@ -144,9 +144,9 @@ def start(body: str, devices: int, *arguments: str) -> subprocess.Popen:
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     program = textwrap.dedent(SETUP) + textwrap.dedent(body)
     if "jax.distributed" in body:
-        # Before anything is computed.
-        first, rest = body.split("assert", 1)
-        program = "import jax\n" + first + textwrap.dedent(SETUP) + "assert" + rest
+        # `jax.distributed.initialize` must run before any computation.
+        first, remainder = body.split("assert", 1)
+        program = "import jax\n" + first + textwrap.dedent(SETUP) + "assert" + remainder
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -1,4 +1,4 @@
-"""Fits to roll-outs by multiple shooting."""
+"""Multiple shooting fits roll-outs to recordings."""
 
 import itertools
 
@@ -52,7 +52,7 @@ def fit_recordings(
     state=None,
     **options,
 ) -> RolloutFit:
-    """One program for as many tests as possible: compilation is what they cost."""
+    """Call `fit_rollouts` with common settings, so that most tests share one compiled program."""
     position, velocity = noise
     return fit_rollouts(
         parametrization,
@@ -71,7 +71,7 @@ def truth():
     return jaxdyn.samples.double_pendulum().with_joint_friction(damping=0.05, friction=0.1, friction_velocity=0.2)
 
 
-def recorded(model, duration: float, seed: int, noise: float = 1.0) -> Recording:
+def record(model, duration: float, seed: int, noise: float = 1.0) -> Recording:
     rng = np.random.default_rng(seed)
     t = DT * np.arange(round(duration / DT) + 1)
     frequency, phase = rng.uniform(2, 8, 2), rng.uniform(0, 6, 2)
@@ -84,7 +84,7 @@ def recorded(model, duration: float, seed: int, noise: float = 1.0) -> Recording
 
 
 def wrong(model):
-    """Friction, the second link's length and gravity are wrong by a third to a half."""
+    """Return the model with friction, the second link's length and gravity wrong by a third to a half."""
     start = model.with_joint_friction(damping=0.1, friction=0.05)
     return eqx.tree_at(
         lambda m: (m.gravity, m.joint_placement),
@@ -107,7 +107,7 @@ def parametrization():
 
 @pytest.fixture(scope="module")
 def recordings():
-    return [recorded(truth(), 2.0, 0), recorded(truth(), 1.04, 1)]
+    return [record(truth(), 2.0, 0), record(truth(), 1.04, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_gravity_length_and_friction_are_recovered(fit, parametrization):
     np.testing.assert_allclose(out.robot.joint_placement[1, 2], exact.joint_placement[1, 2], rtol=0.01)
     np.testing.assert_allclose(out.robot.damping, exact.damping, atol=0.004)
     np.testing.assert_allclose(out.robot.friction, exact.friction, atol=0.01)
-    # What the data say of the noise, and of how sure the parameters are.
+    # The residuals give the noise and the standard errors of the parameters.
     np.testing.assert_allclose(out.position_noise, POSITION, rtol=0.15)
     np.testing.assert_allclose(out.velocity_noise, VELOCITY, rtol=0.15)
     names = ("gravity", "damping", "joint_placement")
@@ -146,22 +146,22 @@ def test_intervals_by_name_and_by_bootstrap(fit, parametrization):
     assert "gravity[2]" in table.names
     assert "joint_placement[1, 2]" in table.names
     assert len(table.names) == len(set(table.names))
-    # There is no prior to decide anything, but for what the free numbers cannot change.
+    # Without a prior, only quantities that the free numbers cannot change count as decided by the prior.
     assert "gravity[2]" not in table.decided_by_prior()
     value, low, high = out.interval(lambda m: m.gravity)
-    at = table.names.index("gravity[2]")
-    np.testing.assert_allclose([table.value[at], table.lower[at], table.upper[at]], [x[2] for x in (value, low, high)])
+    k = table.names.index("gravity[2]")
+    np.testing.assert_allclose([table.value[k], table.lower[k], table.upper[k]], [x[2] for x in (value, low, high)])
     quantities = {"g": lambda m: m.gravity[2], "b": lambda m: m.damping, "c": lambda m: m.friction}
     expected = out.intervals(quantities, clustered=True)
     assert expected.names == ("g", "b[0]", "b[1]", "c[0]", "c[1]")
     drawn = out.bootstrap(draws=300, blocks=30)
     assert drawn.blocks == 30
     assert drawn.free.shape == (300, parametrization.size)
-    found = drawn.intervals(quantities)
-    # Noise is independent here, and blocks are segments: the same as by the sandwich.
-    np.testing.assert_allclose(found.standard_error, expected.standard_error, rtol=0.35)
-    np.testing.assert_array_equal(found.value, expected.value)
-    assert np.all((found.lower < found.value) & (found.value < found.upper))
+    intervals = drawn.intervals(quantities)
+    # The noise is independent and the blocks are segments, so the bootstrap agrees with the sandwich estimate.
+    np.testing.assert_allclose(intervals.standard_error, expected.standard_error, rtol=0.35)
+    np.testing.assert_array_equal(intervals.value, expected.value)
+    assert np.all((intervals.lower < intervals.value) & (intervals.value < intervals.upper))
     with pytest.raises(DataError, match="blocks is 1; an integer of at least 2"):
         out.bootstrap(blocks=1)
 
@@ -171,14 +171,14 @@ def test_the_result_says_where_each_segment_is_from(fit, recordings):
     assert out.segment_recordings.tolist() == [0] * 20 + [1] * 10
     np.testing.assert_allclose(out.segment_times[[0, 1, 19, 20]], [0, 0.1, 1.9, 0])
     assert np.all(out.segment_residuals < 2)
-    # The last segment of a recording has no next one.
+    # A recording's last segment has no successor, so it has no defect.
     assert np.all(out.defects[[19, 29]] == 0)
     assert np.all(np.abs(out.defects[:19]).max(axis=0) < 10 * np.array([POSITION, POSITION, VELOCITY, VELOCITY]))
 
 
 def test_the_held_out_error_falls(fit):
     out, _ = fit
-    held_out = recorded(truth(), 1.5, 9)
+    held_out = record(truth(), 1.5, 9)
     errors = [
         rollout_errors(robot, held_out, 0.5, every=0.1, integrator="semi_implicit_euler")
         for robot in (out.before, out.robot)
@@ -221,7 +221,7 @@ def test_exact_matching_joins_the_segments(fit, parametrization, recordings):
     assert exact.converged
     scale = np.array([POSITION, POSITION, VELOCITY, VELOCITY])
     assert np.all(np.abs(exact.defects) <= 1.1e-3 * scale)
-    # One roll-out over the whole recording has the same end.
+    # One roll-out over the whole recording ends in the same state.
     q, v = exact.state.q[0], exact.state.v[0]
     tau = np.asarray(recordings[0].tau)
     motion = rollout(exact.robot, State(q, v), 0.5 * (tau[:-1] + tau[1:]), DT)
@@ -233,7 +233,7 @@ def test_independent_segments(fit, parametrization, recordings):
     assert apart.converged
     assert np.all(apart.defects == 0)
     np.testing.assert_allclose(apart.robot.gravity[2], -9.81, rtol=0.05)
-    # What joins the segments is information.
+    # Joining the segments adds information.
     assert np.all(apart.standard_errors > fit[0].standard_errors)
 
 
@@ -249,7 +249,7 @@ def test_noise_is_estimated_in_rounds(fit, parametrization, recordings):
 def test_a_pull_keeps_what_the_data_do_not_say(fit, parametrization, recordings):
     pulled = fit_recordings(parametrization, recordings, prior_weight=1e9)
     assert np.all(np.abs(pulled.free) < 0.05 * np.abs(fit[0].free).max())
-    # What the prior decides is as uncertain as the prior, whatever the size of the residuals.
+    # Quantities that the prior decides are as uncertain as the prior, whatever the size of the residuals.
     held = fit_recordings(parametrization.about(fit[0].robot), recordings, prior_weight=1e9)
     table = held.intervals({"gravity": lambda m: m.gravity[2], "damping": lambda m: m.damping})
     assert set(table.decided_by_prior()) == set(table.names)
@@ -259,11 +259,11 @@ def test_a_pull_keeps_what_the_data_do_not_say(fit, parametrization, recordings)
 
 @pytest.mark.slow
 def test_derivatives_of_the_residuals(fit, parametrization, recordings):
-    """The tangents against central differences, and the arrow's elimination against a dense solution."""
+    """The tangents equal central differences, and the arrow system's elimination equals a dense solution."""
     segments, dt = cut_recordings(truth(), (recordings[1],), 0.2, "mean")
     numbers = [jnp.asarray(x) for x in (dt, 1.0, 0.3)]
     loss = RobustLoss("squared", jnp.asarray(3.0))
-    # The zeros of the sensors are among the unknowns.
+    # The offsets of the sensors are among the unknowns.
     zeros = jnp.ones((len(segments.linked), 1)), jnp.asarray(0.05)
     problem = ShootingProblem(parametrization, segments, *numbers, loss, "semi_implicit_euler", 1, *zeros)
     state = first_state(problem, fit[0].free + 0.1, np.full(2, POSITION), np.full(2, VELOCITY))
@@ -305,14 +305,14 @@ def test_elimination_is_least_squares(m):
     z, x = solution(factor := eliminate_states(compress(rows), jnp.asarray(damping_z), jnp.asarray(damping_x)))
     blocks = []
     for s in range(S):
-        own = np.zeros((m, S * n + P + 1))
-        own[:, s * n : (s + 1) * n] = rows.data[s, :, :n]
-        own[:, S * n :] = rows.data[s, :, n:]
+        block = np.zeros((m, S * n + P + 1))
+        block[:, s * n : (s + 1) * n] = rows.data[s, :, :n]
+        block[:, S * n :] = rows.data[s, :, n:]
         link = np.zeros((n, S * n + P + 1))
         if s < S - 1:
             link[:, s * n : (s + 2) * n] = rows.match[s, :, : 2 * n]
             link[:, S * n :] = rows.match[s, :, 2 * n :]
-        blocks += [own, link]
+        blocks += [block, link]
     border = np.zeros((k, S * n + P + 1))
     border[:, S * n :] = rows.border
     damping = np.column_stack([np.diag(np.concatenate([damping_z.ravel(), damping_x])), np.zeros(S * n + P)])
@@ -344,7 +344,7 @@ def pendulum_recording(outliers: bool = False, noise: float = 1.0) -> Recording:
 
 def driven_pendulum(damping: float = 0.1) -> Parametrization:
     model = jaxdyn.samples.pendulum().with_joint_friction(damping=damping)
-    # The gear is wrong: what the recorded torque acts through is 1.
+    # The gear ratio is wrong; the true one is 1.
     robot = Robot(model, Actuation(Gear(np.array([1.3]))))
     return Parametrization(robot, Positive("damping"), Positive(lambda r: r.actuation.blocks[0].ratio))
 
@@ -374,7 +374,7 @@ def test_losses(loss, expected):
     slope = jax.vmap(jax.grad(robust.residual))(r)
     assert bool(jnp.all(jnp.isfinite(slope)))
     np.testing.assert_allclose(slope[jnp.abs(r) < 1e-3], 1, atol=1e-6)
-    # Weighted residuals have the loss's slope, and its curvature is known.
+    # Weighted residuals have the slope of the loss, and `curvature` is its second derivative.
     half = jax.grad(lambda x: 0.5 * robust.residual(x) ** 2)
     np.testing.assert_allclose(robust.weight(r) ** 2 * r, jax.vmap(half)(r), rtol=1e-7, atol=1e-18)
     far = r[jnp.abs(r) > 0.1]
@@ -384,13 +384,13 @@ def test_losses(loss, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["squared", "huber", "cauchy"])
 def test_intervals_cover_the_truth(loss):
-    """Of 200 (two quantities of 100 recordings) 95 % intervals, 90 to 98.5 %; for robust losses, too."""
+    """90 to 98.5 % of 200 intervals of 95 % (two quantities, 100 recordings) cover the truth, for robust losses too."""
     data = pendulum_recording(noise=0.0)
     inside = []
     for seed in range(100):
         rng = np.random.default_rng(seed)
         q, v = (x + s * rng.standard_normal(x.shape) for x, s in ((data.q, POSITION), (data.v, VELOCITY)))
-        # The given noise is three times too large, which the residuals say; nothing errs between segments.
+        # The assumed noise is three times too large, as the residuals reveal; the dynamics between segments are exact.
         fit = fit_recordings(
             driven_pendulum(),
             Recording(data.t, q, v, None, data.tau),
@@ -444,17 +444,17 @@ def test_mistakes_are_named(parametrization, recordings):
     def attempt(recordings=recordings, **changes):
         return fit_recordings(parametrization, recordings, **changes)
 
-    one = recordings[0]
-    jitter = Recording(one.t + 1e-3 * np.sin(np.arange(len(one.t))), one.q, one.v, None, one.tau)
-    slower = Recording(2 * one.t, one.q, one.v, None, one.tau)
+    run = recordings[0]
+    jitter = Recording(run.t + 1e-3 * np.sin(np.arange(len(run.t))), run.q, run.v, None, run.tau)
+    slower = Recording(2 * run.t, run.q, run.v, None, run.tau)
     for wrong_arguments, error, message in (
         ({"recordings": [jitter]}, DataError, "not uniform"),
-        ({"recordings": [one, slower]}, DataError, "same rate"),
+        ({"recordings": [run, slower]}, DataError, "same rate"),
         ({"recordings": []}, DataError, "no recordings"),
         ({"segment": 5.0}, DataError, "shorter segments"),
         ({"segment": 1e-4}, DataError, "shorter than a sample"),
-        ({"recordings": Recording(one.t, one.q, None, None, one.tau)}, DataError, "no velocities"),
-        ({"recordings": Recording(one.t, one.q[:, :1], None, None, one.tau[:, :1])}, DataError, "columns"),
+        ({"recordings": Recording(run.t, run.q, None, None, run.tau)}, DataError, "no velocities"),
+        ({"recordings": Recording(run.t, run.q[:, :1], None, None, run.tau[:, :1])}, DataError, "columns"),
         ({"noise": (0.0, VELOCITY)}, ModelError, "position_noise"),
         ({"matching": -1.0}, ModelError, "matching"),
         ({"loss": "squares"}, ModelError, "'squared', 'huber', 'cauchy'"),
@@ -466,4 +466,4 @@ def test_mistakes_are_named(parametrization, recordings):
             attempt(**wrong_arguments)
     lagging = Robot(truth(), Actuation(FirstOrderLag(0.1, DT)))
     with pytest.raises(ModelError, match="remembers"):
-        fit_recordings(Parametrization(lagging, Positive("damping")), one)
+        fit_recordings(Parametrization(lagging, Positive("damping")), run)

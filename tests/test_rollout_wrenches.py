@@ -1,4 +1,4 @@
-"""External wrenches in steps, roll-outs and the vector field: closed forms, repeated steps, gradients."""
+"""External wrenches act in steps, roll-outs and the vector field; results match closed forms and repeated steps."""
 
 import functools
 
@@ -21,13 +21,13 @@ F = jnp.asarray(RNG.normal(size=(MODEL.nb, 6)))
 
 
 def ball():
-    """A free body of 2 kg with the inertia 0.5 kg m^2, its center of mass at the origin."""
+    """Return a free body of 2 kg with the inertia 0.5 kg m^2 and its center of mass at the origin."""
     inertia = BodyInertia(2.0, (0.0, 0.0, 0.0), (0.5, 0.5, 0.5))
     return ModelBuilder().add_body("ball", joint=Joint("free"), inertia=inertia).build()
 
 
 def gripper():
-    """Two sliders, the second of which mirrors the first."""
+    """Return a gripper of two sliders, the second of which mirrors the first."""
     finger = BodyInertia(0.3, (0.0, 0.0, 0.0), (0.01, 0.01, 0.01))
     builder = ModelBuilder().add_body("a", joint=Joint("prismatic", axis=(1, 0, 0)), inertia=finger)
     mirrored = Joint("prismatic", axis=(1, 0, 0), mimic=Mimic("a_joint", -1.0))
@@ -36,7 +36,7 @@ def gripper():
 
 @pytest.mark.parametrize("integrator", ["midpoint", "rk4"])
 def test_a_constant_force_on_a_falling_ball(integrator):
-    """The force stays in world axes while the ball turns: `x = t^2 f / 2m + g t^2 / 2`, `angle = t^2 n / 2I`."""
+    """The force keeps its world axes while the ball turns: `x = t^2 f / 2m + g t^2 / 2`, `angle = t^2 n / 2I`."""
     model, t = ball(), 0.2
     f_ext = jnp.array([[3.0, -1.0, 12.0, 0.0, 0.0, 2.0]])
     start = State(model.neutral(), jnp.zeros(6))
@@ -62,7 +62,7 @@ def test_the_euler_step_is_aba():
 
 
 def test_the_midpoint_step_with_joints_that_mimic_others():
-    """Constant force and mass: `v1 = v0 + dt f / m`, `x1 = x0 + dt (v0 + v1) / 2`, with the forces on both fingers."""
+    """For constant force and mass `v1 = v0 + dt f / m`, `x1 = x0 + dt (v0 + v1) / 2`; `f` acts on both fingers."""
     f_ext = jnp.zeros((2, 6)).at[:, 0].set(jnp.array([3.0, -1.5]))
     start = State(jnp.array([0.1]), jnp.array([0.2]))
     end = jaxdyn.step(gripper(), start, jnp.zeros(1), 0.01, integrator="midpoint", f_ext=f_ext)
@@ -112,7 +112,7 @@ def test_gradient_by_the_wrenches(integrator):
     f_ext, h = F[:1], 1e-4
     direction = jnp.cos(jnp.arange(6.0))[None]
 
-    # One program for all.
+    # One program serves all three evaluations.
     @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
     def derivatives(f_ext):
         value, slope = jax.jvp(last, (f_ext,), (direction,))

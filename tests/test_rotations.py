@@ -1,4 +1,4 @@
-"""Rotations and rigid motions against SciPy, at every angle, with derivatives, in both precisions."""
+"""Rotations and rigid motions match SciPy at all angles in both precisions, and their derivatives are right."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ from jaxdyn.spatial import (
     transform_points,
 )
 
-# The series for exp end at an angle of 1/2 (at 1 for a half angle), the series for log at 2 atan(1/100).
+# Series replace exp below an angle of 1/2 (1 for half angles) and log below 2 atan(1/100).
 THRESHOLDS = [0.5, 1.0, 2 * np.arctan(0.01)]
 ANGLES = np.array(
     [0.0, 1e-12, 1e-8, 1e-4, 1e-2, 0.3, 1.5, 2.5, np.pi - 1e-4, np.pi - 1e-9]
@@ -68,7 +68,7 @@ def random_rotations(n: int, seed: int = 0) -> np.ndarray:
 
 
 def half_turn(axis: np.ndarray) -> np.ndarray:
-    """Exact up to one rounding, unlike the exponential at the nearest number to pi."""
+    """Return half turns that are exact up to one rounding, unlike the exponential at the number nearest to pi."""
     return 2 * axis[..., :, None] * axis[..., None, :] - np.eye(3)
 
 
@@ -97,7 +97,7 @@ def unskew(W: np.ndarray) -> np.ndarray:
 
 
 def test_log_of_exp_returns_the_vector():
-    """Relative to its length: a tiny rotation keeps its digits."""
+    """The error is relative to the vector's length, so a tiny rotation keeps its digits."""
     error = np.linalg.norm(np.asarray(log(exp(VECTORS))) - VECTORS, axis=-1)
     assert (error <= 5e-15 * np.maximum(LENGTHS, 1e-300)).all(), np.max(error / np.maximum(LENGTHS, 1e-300))
 
@@ -117,7 +117,7 @@ def test_just_beyond_half_a_turn_comes_back_from_the_other_side():
 
 
 def test_left_jacobian_and_its_inverse():
-    """`V(w)` is the integral of the exponential over unit time; `solve` undoes `apply`."""
+    """The left Jacobian `V(w)` is the integral of the exponential over unit time, and `solve` undoes `apply`."""
     v = np.random.default_rng(1).normal(size=VECTORS.shape)
     apply = jax.jit(lambda w, v: so3_left_jacobian_apply(vec(w), vec(v)).to_array())
     solve = jax.jit(lambda w, v: so3_left_jacobian_solve(vec(w), vec(v)).to_array())
@@ -141,7 +141,7 @@ def test_quaternion_exp_and_log():
     np.testing.assert_allclose(q, scipy_quaternion(VECTORS), rtol=0, atol=1e-15)
     np.testing.assert_allclose(np.linalg.norm(q, axis=-1), 1, rtol=0, atol=1e-15)
     error = np.linalg.norm(np.asarray(quaternion_log(q)) - VECTORS, axis=-1)
-    # Near half a turn w is of the order of rounding, and so is what is left of the angle.
+    # Near half a turn the quaternion's w and the angle's distance from pi are of the order of rounding.
     assert (error <= 2e-15 * np.maximum(LENGTHS, 1e-300)).all(), np.max(error / np.maximum(LENGTHS, 1e-300))
 
 
@@ -176,7 +176,7 @@ def same_up_to_sign(a, b, atol: float) -> None:
 
 
 def test_quaternion_of_a_rotation():
-    """All four forms: random rotations, and turns of nearly and exactly half about each axis."""
+    """All four formulas are right: for random rotations, and for nearly and exactly half a turn about each axis."""
     R = np.concatenate([random_rotations(100), Rotation.from_rotvec(VECTORS).as_matrix(), half_turn(AXES)])
     q = np.asarray(quaternion_of(R))
     assert (q[:, 0] >= 0).all()
@@ -197,7 +197,7 @@ def test_rotation_to_quaternion_in_numpy():
 
 
 def test_rotation_to_quaternion_takes_the_nearest_rotation():
-    """Six printed digits of a matrix still give a unit quaternion close by."""
+    """A matrix of six printed digits gives a unit quaternion close to the exact one."""
     R = random_rotations(1)[0]
     q = rotation_to_quaternion(np.round(R, 6))
     np.testing.assert_allclose(np.linalg.norm(q), 1, rtol=1e-15)
@@ -218,7 +218,7 @@ def test_rotation_to_quaternion_refuses_what_is_no_rotation(bad):
 
 
 def in_both(function, *arrays):
-    """Return the result for NumPy arrays, after comparing that for JAX arrays with it."""
+    """Return the result for NumPy arrays after asserting that JAX arrays give the same."""
     result = function(*arrays)
     assert isinstance(result, np.ndarray)
     assert result.dtype == np.float64
@@ -274,7 +274,7 @@ def test_roll_pitch_yaw_as_arrays():
     q = in_both(rpy_to_quaternion, rpy)
     same_up_to_sign(q, np.roll(Rotation.from_euler("xyz", rpy).as_quat(), 1, axis=-1), atol=2e-15)
     same_up_to_sign(rpy_to_quaternion(in_both(quaternion_to_rpy, q)), q, atol=2e-15)
-    # No yaw is distinguished here.
+    # At this pitch roll and yaw are not unique.
     for pitch in (0.5 * np.pi, -0.5 * np.pi):
         q = rpy_to_quaternion([0.3, pitch, -0.8])
         same_up_to_sign(rpy_to_quaternion(quaternion_to_rpy(q)), q, atol=2e-15)
@@ -309,7 +309,7 @@ se3_round_trip = jax.jit(lambda x: SE3.exp(x).log())
 
 
 def random_poses(n: int, seed: int) -> np.ndarray:
-    """`[n, 7]`."""
+    """Return random poses, `[n, 7]`."""
     rng = np.random.default_rng(seed)
     q = rng.normal(size=(n, 4))
     return np.concatenate([rng.normal(size=(n, 3)), q / np.linalg.norm(q, axis=-1, keepdims=True)], axis=-1)
@@ -335,7 +335,7 @@ def test_se3_log_matches_logm():
 def test_se3_log_of_exp():
     back = np.asarray(se3_round_trip(TWISTS))
     np.testing.assert_allclose(back[SHORT], TWISTS[SHORT], rtol=0, atol=1e-14)
-    # At half a turn the other vector may come back, but never another displacement.
+    # At half a turn the opposite rotation vector may result, which is the same displacement.
     np.testing.assert_allclose(se3_matrix(back), se3_matrix(TWISTS), rtol=0, atol=2e-14)
 
 
@@ -402,8 +402,8 @@ def test_batch_axes_broadcast():
     assert mixed.shape == (4, 3, 4, 4)
     i, j = 2, 1
     single = f(jax.tree.map(lambda a: a[i, 0], X), jax.tree.map(lambda a: a[j], Y))
-    for batch, one in zip((composed, moved, mixed), single, strict=True):
-        np.testing.assert_allclose(batch[i, j], one, atol=1e-15)
+    for batch, expected in zip((composed, moved, mixed), single, strict=True):
+        np.testing.assert_allclose(batch[i, j], expected, atol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -444,42 +444,43 @@ def test_bad_shapes_are_errors_that_name_the_argument(make, what):
 
 
 # Derivatives. The functions are elementwise over the batch, so derivatives in several directions are one evaluation on
-# a longer batch; in chunks of one length, so that no more is compiled than every single operation once.
+# a longer batch. The batch is cut into chunks of one length, so that each operation compiles only once.
 
 CHUNK = 8192
 
 
 def rotation_and_quaternion_exp(w):
-    """`[3] -> [13]`."""
+    """Return the exponential of a rotation vector as a matrix and as a quaternion, `[3] -> [13]`."""
     return [so3_exp(Vec3(*w)), Quaternion.exp(Vec3(*w))]
 
 
 def left_jacobians(wv):
-    """`[6] -> [6]`: the rotation vector, and what the left Jacobian and its inverse are applied to."""
+    """Return `V v` and `V^-1 v` for a rotation vector and a vector `v`, `[6] -> [6]`."""
     w, v = Vec3(*wv[:3]), Vec3(*wv[3:])
     return [so3_left_jacobian_apply(w, v), so3_left_jacobian_solve(w, v)]
 
 
 def log_of_exp(w):
-    """`[3] -> [7]`, with derivatives along rotations only."""
+    """Return the logarithm and the quaternion of `exp(w)`, `[3] -> [7]`; derivatives stay tangent to the rotations."""
     R = so3_exp(Vec3(*w))
     return [so3_log(R), Quaternion.from_rotation(R)]
 
 
 def log_of_matrix(R):
-    """`[9] -> [7]`, of nine free numbers, columns first."""
+    """Return the logarithm and the quaternion of a matrix of nine free numbers, column by column, `[9] -> [7]`."""
     M = Mat3(Vec3(*R[:3]), Vec3(*R[3:6]), Vec3(*R[6:]))
     return [so3_log(M), Quaternion.from_rotation(M)]
 
 
 def quaternion_functions(q):
-    """`[4] -> [16]`, of four free numbers, which only mean their direction."""
+    """Return the logarithm, matrix and normalized quaternion of four free numbers, whose length has no meaning,
+    `[4] -> [16]`."""
     a = Quaternion(*q)
     return [a.log(), a.to_rotation(), a.normalized()]
 
 
 class Derivatives:
-    """First and second derivatives of a function of rows `[k, n]` to components of shape `[n]`, at given points."""
+    """First and second derivatives at `n` points of a function from rows `[k, n]` to components of shape `[n]`."""
 
     def __init__(self, f, x, dtype: Any = np.float64):
         self.f, self.dtype = f, np.dtype(dtype)
@@ -497,10 +498,10 @@ class Derivatives:
         return jax.vjp(self._leaves, x)[1](c)[0]
 
     def _run(self, g, *args) -> np.ndarray:
-        """`g` of lists of components, for arrays `[components, points]`."""
+        """Evaluate `g`, a function of lists of components, for arrays `[components, points]`."""
         length = args[0].shape[1]
         padding = -length % CHUNK
-        # Points that repeat the last one: padding by zeros could hide what is not finite, or make it.
+        # Padding repeats the last point, because zeros could hide or create values that are not finite.
         args = [np.concatenate([a, np.repeat(a[:, -1:], padding, axis=1)], axis=1) for a in args]
         parts = []
         for start in range(0, length, CHUNK):
@@ -509,8 +510,8 @@ class Derivatives:
             parts.append(np.stack(out))
         return np.concatenate(parts, axis=1)[:, :length]
 
-    def _tiled(self, *sizes: int):
-        """The points, repeated, and for every size the unit vectors `[size, n * sizes]` that go with them."""
+    def _tile(self, *sizes: int):
+        """Return the repeated points and, for every size, the matching unit vectors `[size, n * product(sizes)]`."""
         tiles = [np.broadcast_to(self.x.reshape(self.k, self.n, *(1 for _ in sizes)), (self.k, self.n, *sizes))]
         for axis, size in enumerate(sizes):
             shape = [size] + [1] * (1 + len(sizes))
@@ -518,52 +519,53 @@ class Derivatives:
             tiles.append(np.broadcast_to(np.eye(size, dtype=self.dtype).reshape(shape), (size, self.n, *sizes)))
         return [tile.reshape(len(tile), -1) for tile in tiles]
 
-    def _untiled(self, y: np.ndarray, *sizes: int) -> np.ndarray:
+    def _untile(self, y: np.ndarray, *sizes: int) -> np.ndarray:
         return np.moveaxis(y.reshape(len(y), self.n, *sizes), 0, 1)
 
     def values(self) -> np.ndarray:
-        """`[n, m]`."""
+        """Return the values, `[n, m]`."""
         return self._run(self._leaves, self.x).T
 
     def forward(self) -> np.ndarray:
-        """`[n, m, k]`."""
-        return self._untiled(self._run(self._jvp, *self._tiled(self.k)), self.k)
+        """Return the Jacobians by forward mode, `[n, m, k]`."""
+        return self._untile(self._run(self._jvp, *self._tile(self.k)), self.k)
 
     def reverse(self) -> np.ndarray:
-        """`[n, m, k]`."""
-        return np.swapaxes(self._untiled(self._run(self._vjp, *self._tiled(self.m)), self.m), 1, 2)
+        """Return the Jacobians by reverse mode, `[n, m, k]`."""
+        return np.swapaxes(self._untile(self._run(self._vjp, *self._tile(self.m)), self.m), 1, 2)
 
     def forward_over_reverse(self) -> np.ndarray:
-        """`[n, m, k, k]`."""
+        """Return the second derivatives, forward over reverse, `[n, m, k, k]`."""
 
         def second(x, c, b):
             return jax.jvp(lambda x: self._vjp(x, c), (x,), (b,))[1]
 
-        return np.swapaxes(self._untiled(self._run(second, *self._tiled(self.m, self.k)), self.m, self.k), 1, 2)
+        return np.swapaxes(self._untile(self._run(second, *self._tile(self.m, self.k)), self.m, self.k), 1, 2)
 
     def central(self, step: float = 1e-5) -> np.ndarray:
-        """`[n, m, k]`, by central differences."""
-        x, a = self._tiled(self.k)
+        """Return the Jacobians by central differences, `[n, m, k]`."""
+        x, a = self._tile(self.k)
         ends = [self._run(self._leaves, x + h * a) for h in (step, -step)]
-        return self._untiled((ends[0] - ends[1]) / (2 * step), self.k)
+        return self._untile((ends[0] - ends[1]) / (2 * step), self.k)
 
     def central_second(self, step: float = 1e-5) -> np.ndarray:
-        """`[n, m, k, k]`: the central differences, last, of the first derivatives."""
-        x, a, b = self._tiled(self.k, self.k)
+        """Return central differences (last axis) of the first derivatives, `[n, m, k, k]`."""
+        x, a, b = self._tile(self.k, self.k)
         ends = [self._run(self._jvp, x + h * b, a) for h in (step, -step)]
-        return self._untiled((ends[0] - ends[1]) / (2 * step), self.k, self.k)
+        return self._untile((ends[0] - ends[1]) / (2 * step), self.k, self.k)
 
     def check(self, differences: bool = True):
-        """Finite, forward = reverse, symmetric, and equal to differences; returns first and second derivatives."""
+        """Return first and second derivatives after asserting that they are finite and symmetric and that forward mode,
+        reverse mode and central differences agree."""
         first, second = self.forward(), self.forward_over_reverse()
         assert np.isfinite(first).all()
         assert np.isfinite(second).all()
-        one, two = 1 + np.abs(first).max(), 1 + np.abs(second).max()
-        np.testing.assert_allclose(first, self.reverse(), rtol=0, atol=1e-12 * one)
-        np.testing.assert_allclose(second, np.swapaxes(second, -1, -2), rtol=0, atol=1e-11 * two)
+        first_scale, second_scale = 1 + np.abs(first).max(), 1 + np.abs(second).max()
+        np.testing.assert_allclose(first, self.reverse(), rtol=0, atol=1e-12 * first_scale)
+        np.testing.assert_allclose(second, np.swapaxes(second, -1, -2), rtol=0, atol=1e-11 * second_scale)
         if differences:
-            np.testing.assert_allclose(first, self.central(), rtol=0, atol=2e-9 * two)
-            np.testing.assert_allclose(second, self.central_second(), rtol=0, atol=1e-8 * two)
+            np.testing.assert_allclose(first, self.central(), rtol=0, atol=2e-9 * second_scale)
+            np.testing.assert_allclose(second, self.central_second(), rtol=0, atol=1e-8 * second_scale)
         return first, second
 
 
@@ -571,7 +573,7 @@ def columns_first(R: np.ndarray) -> np.ndarray:
     return np.swapaxes(R, -1, -2).reshape(-1, 9)
 
 
-# Some of the axes at all the angles; and those angles around which no difference of 1e-5 meets the cut at half a turn.
+# EVERY has some axes at all angles. SMOOTH leaves out angles where a difference of 1e-5 crosses the cut at half a turn.
 EVERY = (ANGLES[:, None, None] * AXES[[0, 4, 2, 6, 7, 8]]).reshape(-1, 3)
 SMOOTH = (ANGLES[ANGLES < 3.14, None, None] * AXES[[0, 4, 2, 6, 7, 8]]).reshape(-1, 3)
 BEFORE_HALF_TURN = LENGTHS < 3.14
@@ -583,7 +585,7 @@ def test_derivatives_of_exp():
 
 
 def test_second_derivatives_of_exp_at_zero():
-    """`exp(w) = 1 + [w x] + [w x]^2 / 2 + ...`."""
+    """The derivatives are those of `exp(w) = 1 + [w x] + [w x]^2 / 2 + ...`."""
     first, second = Derivatives(rotation_and_quaternion_exp, np.zeros((1, 3))).check()
     generators = np.stack([skew(e) for e in np.eye(3)])
     np.testing.assert_allclose(first[0, :9], columns_first(generators).T, atol=1e-15)
@@ -601,20 +603,20 @@ def test_derivatives_of_left_jacobians():
 
 
 def test_derivatives_of_the_logarithm():
-    """`log(exp(w)) = w`: the first derivative is the identity and the second zero."""
+    """`log(exp(w)) = w`, so the first derivative is the identity and the second is zero."""
     first, second = Derivatives(log_of_exp, np.concatenate([SMOOTH, np.zeros((1, 3))])).check()
     np.testing.assert_allclose(first[:, :3], np.broadcast_to(np.eye(3), (len(first), 3, 3)), rtol=0, atol=1e-12)
     np.testing.assert_allclose(second[:, :3], 0, rtol=0, atol=1e-11)
 
 
 def test_derivatives_of_the_logarithm_at_half_turns():
-    """On the cut itself the derivatives are those of the side that the logarithm takes: of `w`, or `w - 2 pi w/|w|`."""
+    """On the cut the derivatives are those of the branch that the logarithm takes: `w`, or `w - 2 pi w/|w|`."""
     w = np.pi * AXES
     d = Derivatives(log_of_exp, w)
     first, _ = d.check(differences=False)
-    other = ((d.values()[:, :3] * w).sum(axis=-1) < 0)[:, None, None]
+    opposite = ((d.values()[:, :3] * w).sum(axis=-1) < 0)[:, None, None]
     across = np.eye(3) - AXES[:, :, None] * AXES[:, None]
-    np.testing.assert_allclose(first[:, :3], np.eye(3) - 2 * across * other, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(first[:, :3], np.eye(3) - 2 * across * opposite, rtol=0, atol=1e-12)
 
 
 def test_derivatives_of_the_logarithm_by_every_element_of_a_half_turn():
@@ -631,14 +633,14 @@ def test_derivatives_of_the_quaternion_logarithm_at_half_turns():
     q = np.concatenate([np.zeros((len(AXES), 1)), AXES], axis=-1)
     first, _ = Derivatives(quaternion_functions, np.concatenate([q, -q])).check(differences=False)
     first = first[: len(AXES), :3]
-    # d log / dw = -2 v at a half turn, and log grows by pi with the direction of v, across v.
+    # At a half turn d log / dw = -2 v, and log changes by pi times a change of v's direction.
     np.testing.assert_allclose(first[..., 0], -2 * AXES, rtol=0, atol=1e-14)
     across = np.eye(3) - AXES[:, :, None] * AXES[:, None]
     np.testing.assert_allclose(first[..., 1:], np.pi * across, rtol=0, atol=1e-14)
 
 
 def test_derivatives_are_continuous_across_the_thresholds():
-    """The two branches agree there up to second derivatives."""
+    """The two branches agree at the thresholds up to second derivatives."""
     w = np.concatenate([(t + np.array([[-1e-13], [1e-13]])) * AXES[7] for t in [*THRESHOLDS, 2 * THRESHOLDS[1]]])
     v = np.broadcast_to([0.3, -1.0, 0.7], w.shape)
     for f, x in (
@@ -651,7 +653,7 @@ def test_derivatives_are_continuous_across_the_thresholds():
 
 
 def test_gradient_of_the_se3_round_trip():
-    """`log(exp(x)) = x`, so every gradient is the weight itself: at zero and up to half a turn."""
+    """`log(exp(x)) = x`, so every gradient equals the weights, at zero and up to half a turn."""
     weights = np.random.default_rng(12).normal(size=TWISTS.shape)
     gradient = np.asarray(jax.jit(jax.grad(lambda x: jnp.sum(weights * SE3.exp(x).log())))(TWISTS))
     assert np.isfinite(gradient).all()

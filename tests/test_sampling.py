@@ -1,4 +1,4 @@
-"""Solvers by samples: near the optimum where it is known, within bounds, and with a status that is true."""
+"""Sampling solvers come close to a known optimum, stay within bounds and report the right status."""
 
 import jax
 import jax.numpy as jnp
@@ -33,13 +33,13 @@ SOLVERS = {
 }
 
 
-def moved(x, u, t, params):
+def push(x, u, t, params):
     return jnp.array([x[0] + 0.1 * x[1], x[1] + params * u[0]])
 
 
 def problem(limit=1.0, dtype=jnp.float64, constraints=(), costs=()) -> Problem:
-    """A mass that is pushed to the origin."""
-    dynamics = DiscreteDynamics(moved, 2, 1, jnp.asarray(0.5, dtype), dt=jnp.asarray(0.1, dtype))
+    """Return the problem of pushing a mass to the origin."""
+    dynamics = DiscreteDynamics(push, 2, 1, jnp.asarray(0.5, dtype), dt=jnp.asarray(0.1, dtype))
     return Problem(
         dynamics,
         jnp.array([1.0, 0.0], dtype),
@@ -53,18 +53,18 @@ def problem(limit=1.0, dtype=jnp.float64, constraints=(), costs=()) -> Problem:
 
 
 def optimum(p: Problem) -> float:
-    """By projected gradient descent with momentum on the controls, which is none of the solvers."""
+    """Return the optimal cost by projected gradient descent with momentum, a method that differs from the solvers'."""
 
     def cost(us):
         return p.total_cost(p.rollout(us), us)
 
-    def one(carry, k):
+    def descend(carry, k):
         us, before = carry
         ahead = us + k / (k + 3) * (us - before)
         return (jnp.clip(ahead - 0.002 * jax.grad(cost)(ahead), *p.control_box), us), None
 
     us = jnp.zeros((HORIZON, 1))
-    (us, _), _ = jax.jit(lambda us: jax.lax.scan(one, (us, us), jnp.arange(4000.0)))(us)
+    (us, _), _ = jax.jit(lambda us: jax.lax.scan(descend, (us, us), jnp.arange(4000.0)))(us)
     return float(cost(us))
 
 
@@ -74,7 +74,7 @@ def test_near_the_optimum_and_within_bounds(name):
     p = problem()
     solution = solve(p, key=jax.random.key(0), options=options)
     best = optimum(p)
-    # A spline of eight knots is less free than twelve controls.
+    # A spline of eight knots has less freedom than twelve controls.
     assert best * (1 - 1e-9) <= float(solution.cost) <= (1.03 if name == "predictive_sampling" else 1.01) * best
     assert float(jnp.abs(solution.us).max()) == 1.0
     assert solution.status == Status.CONVERGED
@@ -88,22 +88,22 @@ def test_near_the_optimum_and_within_bounds(name):
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_batches_are_the_single_solves(name):
-    """Under `vmap` over starts and keys, an element that has ended does not change."""
+    """Elements of a `vmap` over starts and keys equal single solves: an element that has ended does not change."""
     solve, options = SOLVERS[name]
     p, starts, keys = problem(), jnp.array([[1.0, 0.0], [-0.3, 0.2]]), jax.random.split(jax.random.key(3), 2)
     batch = jax.vmap(lambda x0, key: solve(p.starting_at(x0), key=key, options=options))(starts, keys)
     assert int(batch.iterations[0]) != int(batch.iterations[1])
     for i in range(2):
-        one = solve(p.starting_at(starts[i]), key=keys[i], options=options)
-        assert int(batch.status[i]) == int(one.status)
-        assert int(batch.iterations[i]) == int(one.iterations)
-        np.testing.assert_allclose(batch.us[i], one.us, atol=1e-9)
+        single = solve(p.starting_at(starts[i]), key=keys[i], options=options)
+        assert int(batch.status[i]) == int(single.status)
+        assert int(batch.iterations[i]) == int(single.iterations)
+        np.testing.assert_allclose(batch.us[i], single.us, atol=1e-9)
 
 
 def test_statuses_are_true():
     options = MPPIOptions(samples=32, max_iterations=3)
     assert mppi(problem(), options=options).status == Status.OUT_OF_ITERATIONS
-    # The time is too short to be 50 m away.
+    # The mass cannot get 50 m away in so short a time.
     far = [Constraint(Selected(StateResidual(), [0]), 50.0, np.inf)]
     stalled = mppi(problem(constraints=far), options=MPPIOptions(samples=32, max_iterations=200, patience=5))
     assert stalled.status == Status.STALLED
@@ -127,16 +127,16 @@ def test_a_constraint_that_can_be_met_is():
 def test_numbers_do_not_compile_again():
     traces = 0
 
-    def counted(x, u, t, params):
+    def effort(x, u, t, params):
         nonlocal traces
         traces += 1
         return params * u[0] ** 2
 
     for k, sigma in enumerate((0.3, 0.2)):
-        p = problem(limit=1.0 + k, costs=[FunctionCost(counted, jnp.asarray(0.1 + k))])
+        p = problem(limit=1.0 + k, costs=[FunctionCost(effort, jnp.asarray(0.1 + k))])
         before = traces
         mppi(p, options=MPPIOptions(samples=8, max_iterations=2 + k, sigma=sigma), key=jax.random.key(k))
-        # The problem's own checks trace the cost; the solver only the first time.
+        # The checks of each new problem trace the cost; the solver traces it only the first time.
         if k == 1:
             assert traces == before
 
@@ -150,10 +150,10 @@ def test_single_precision():
 
 def test_splines():
     knots = np.random.default_rng(0).normal(size=(6, 2))
-    at = np.linspace(0, 5, 40)
-    cubic = CubicSpline(np.arange(6), knots, bc_type="natural")(at)
+    times = np.linspace(0, 5, 40)
+    cubic = CubicSpline(np.arange(6), knots, bc_type="natural")(times)
     np.testing.assert_allclose(spline_matrix(40, 6, "cubic") @ knots, cubic, atol=1e-12)
-    linear = np.stack([np.interp(at, np.arange(6), knots[:, i]) for i in range(2)], axis=1)
+    linear = np.stack([np.interp(times, np.arange(6), knots[:, i]) for i in range(2)], axis=1)
     np.testing.assert_allclose(spline_matrix(40, 6, "linear") @ knots, linear, atol=1e-12)
     zero = spline_matrix(9, 3, "zero") @ np.arange(3)
     np.testing.assert_array_equal(zero, [0, 0, 0, 1, 1, 1, 2, 2, 2])

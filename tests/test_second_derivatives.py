@@ -1,4 +1,4 @@
-"""Second derivatives of inverse and forward dynamics against central differences of the first."""
+"""Second derivatives of inverse and forward dynamics equal central differences of the first derivatives."""
 
 import functools
 
@@ -11,13 +11,13 @@ from small_robots import robot
 import jaxdyn
 from jaxdyn import algorithms as alg
 
-# Short, as the smooth Coulomb friction turns within a hundredth of a radian per second.
+# The step is short because the smooth Coulomb friction changes its sign within a hundredth of a radian per second.
 STEP = 1e-6
 
 
 @functools.cache
 def case(free: bool):
-    """A free base with ball, universal and mimicking joints; or an arm."""
+    """Return a model with a free base and ball, universal and mimic joints, or an arm, with states."""
     if free:
         model, q, _ = robot()
     else:
@@ -28,14 +28,14 @@ def case(free: bool):
 
 
 def slopes(name: str, model, q, v, x, direction):
-    """Central differences of the first-order matrices along a direction, or several."""
+    """Return central differences of the first-order matrices along one or several directions."""
     dq, dv, dx = direction
 
-    def moved(s):
+    def matrices_at(s):
         q1 = model.integrate(jnp.broadcast_to(q, (*dq.shape[:-1], model.nq)), s * dq)
         return jax.jit(getattr(alg, f"{name}_derivatives"))(model, q1, v + s * dv, x + s * dx)
 
-    return [(up - down) / (2 * STEP) for up, down in zip(moved(STEP), moved(-STEP), strict=True)]
+    return [(up - down) / (2 * STEP) for up, down in zip(matrices_at(STEP), matrices_at(-STEP), strict=True)]
 
 
 def close(got, want) -> None:
@@ -54,7 +54,7 @@ def close(got, want) -> None:
 def test_hessian_vector_products(name, free):
     model, q, v, x, weights, direction = case(free)
     product = getattr(alg, f"{name}_hessian_vector_product")
-    # Batch axes of one argument alone: nothing is summed over them.
+    # When only one argument has batch axes, the products keep them.
     got = product(model, q, v, x, jnp.stack([weights, 2 * weights]), direction)
     for value, matrix in zip(got, slopes(name, model, q, v, x, direction), strict=True):
         close(value, jnp.stack([weights @ matrix, 2 * weights @ matrix]))
@@ -69,9 +69,9 @@ def test_full_tensors(name, free):
     eye, none = jnp.eye(model.nv), jnp.zeros((model.nv, model.nv))
     by_q = slopes(name, model, q, v, x, (eye, none, none))
     by_v = slopes(name, model, q, v, x, (none, eye, none))
-    # Differences have the direction first.
+    # The differences have the direction as their first axis.
     want = (by_q[0], by_v[0], by_v[1], by_q[2])
     for value, matrix in zip(got, want, strict=True):
         close(value, jnp.moveaxis(matrix, 0, -1))
-    # The mixed ones do not depend on the order.
+    # Mixed derivatives do not depend on their order.
     close(got[1], jnp.transpose(by_q[1], (1, 0, 2)))

@@ -1,4 +1,4 @@
-"""The component types against plain 3x3 and 6x6 matrices (angular part first, as in Featherstone 2008)."""
+"""The component types match plain 3x3 and 6x6 matrices (angular part first, as in Featherstone 2008)."""
 
 from typing import Any
 
@@ -48,12 +48,12 @@ def random_inertia(rng) -> Inertia:
 
 
 def vec(v: Vec3) -> np.ndarray:
-    """`[batch, 3]`."""
+    """Return the vectors as an array, `[batch, 3]`."""
     return np.stack(np.broadcast_arrays(v.x, v.y, v.z, np.zeros(BATCH))[:3], axis=-1)
 
 
 def mat(M: Mat3) -> np.ndarray:
-    """`[batch, 3, 3]`."""
+    """Return the matrices as an array, `[batch, 3, 3]`."""
     return np.stack([vec(M.x), vec(M.y), vec(M.z)], axis=-1)
 
 
@@ -63,7 +63,7 @@ def sym(S: Sym3) -> np.ndarray:
 
 
 def six(x: Motion | Force) -> np.ndarray:
-    """`[batch, 6]`, angular first."""
+    """Return the spatial vectors as an array with the angular part first, `[batch, 6]`."""
     parts = (x.angular, x.linear) if isinstance(x, Motion) else (x.moment, x.force)
     return np.concatenate([vec(p) for p in parts], axis=-1)
 
@@ -93,7 +93,7 @@ def articulated6(A: ArticulatedInertia) -> np.ndarray:
 
 
 def motion_transform(R: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """The 6x6 matrix of motions from a frame to the one in which it stands at `R, p`."""
+    """Return the 6x6 matrix that transforms motions from a frame to the one in which its pose is `R, p`."""
     return blocks(R, np.zeros_like(R), skew(p) @ R, R)
 
 
@@ -116,7 +116,7 @@ def test_vec3_matches_numpy(rng):
 
 @pytest.mark.parametrize("make", [random_vec, random_mat, random_sym, random_motion, random_force])
 def test_scalars_multiply_from_both_sides(rng, make):
-    """A NumPy array on the left must not iterate over the components' class."""
+    """A NumPy array as the left factor does not iterate over the components."""
     x, k = make(rng), rng.normal(size=BATCH)
     left, right = k * x, x * k
     assert type(left) is type(right) is type(x)
@@ -182,7 +182,7 @@ def test_array_round_trips(rng):
     np.testing.assert_array_equal(Mat3.from_array(A).to_array(axis=1), np.moveaxis(A, (-2, -1), (1, 2)))
     np.testing.assert_array_equal(Vec3.from_array(V).to_array(), V)
     np.testing.assert_array_equal(Vec3.from_array(V).to_array(axis=0), np.moveaxis(V, -1, 0))
-    # Components that are not yet broadcast: the zeros of a skew matrix are plain numbers.
+    # Components need not be broadcast: the zeros of a skew matrix are plain numbers.
     np.testing.assert_allclose(Mat3.skew(Vec3.from_array(V)).to_array(), skew(V), **TIGHT)
 
 
@@ -207,7 +207,7 @@ def test_jacobi_identity(rng):
 
 
 def test_changes_of_the_point_of_reference(rng):
-    """The velocity of a displaced point gains `w x p`; power does not depend on the point."""
+    """The velocity of a displaced point gains `w x p`, and the power does not depend on the point."""
     v, f, p = random_motion(rng), random_force(rng), random_vec(rng)
     V, F, P = six(v), six(f), vec(p)
     moved = v.at(p)
@@ -239,7 +239,7 @@ def test_inertia_from_parameters(rng):
 
 
 def test_inertia_moved_is_the_congruence(rng):
-    """`I' = X^-T I X^-1` with the 6x6 transform of motions."""
+    """`moved` is the congruence `I' = X^-T I X^-1` with the 6x6 transform `X` of motions."""
     inertia, pose = random_inertia(rng), Pose(random_rotation(rng), random_vec(rng))
     Xi = np.linalg.inv(motion_transform(mat(pose.rotation), vec(pose.translation)))
     expected = np.swapaxes(Xi, -1, -2) @ inertia6(inertia) @ Xi
@@ -253,7 +253,7 @@ def test_inertia_moved_there_and_back(rng):
 
 
 def test_inertia_of_point_masses(rng):
-    """Moments of a cloud of points, summed directly, before and after it is moved."""
+    """The inertia of a cloud of points equals the directly summed moments before and after a motion of the cloud."""
     r, m = rng.normal(size=(8, 3)), rng.uniform(0.1, 1, 8)
     R, p = mat(random_rotation(rng))[0], rng.normal(size=3)
 
@@ -285,7 +285,7 @@ def test_articulated_inertia_operations(rng):
 
 
 def test_elimination_of_a_joint(rng):
-    """`IA - U U^T / D` with `U = IA S`, `D = S^T U` annihilates `S` and stays symmetric."""
+    """`IA - U U^T / D` with `U = IA S` and `D = S^T U` annihilates `S` and is symmetric."""
     root = rng.normal(size=(*BATCH, 6, 6))
     M = root @ np.swapaxes(root, -1, -2)
 
@@ -296,9 +296,9 @@ def test_elimination_of_a_joint(rng):
     np.testing.assert_allclose(articulated6(A), M, **TIGHT)
     S = random_motion(rng)
     U = A.apply(S)
-    rest = A.minus_outer(U, U * (1 / S.dot(U)))
-    np.testing.assert_allclose(six(rest.apply(S)), 0, atol=1e-11)
-    np.testing.assert_allclose(articulated6(rest), np.swapaxes(articulated6(rest), -1, -2), atol=1e-13)
+    remainder = A.minus_outer(U, U * (1 / S.dot(U)))
+    np.testing.assert_allclose(six(remainder.apply(S)), 0, atol=1e-11)
+    np.testing.assert_allclose(articulated6(remainder), np.swapaxes(articulated6(remainder), -1, -2), atol=1e-13)
 
 
 def test_pose_matches_homogeneous_matrices(rng):
@@ -328,7 +328,7 @@ def test_components_are_a_pytree_that_jit_and_grad_take(rng):
     energy, momentum = jax.jit(jax.value_and_grad(kinetic_energy, argnums=1))(inertia, v)
     V = six(v)
     np.testing.assert_allclose(energy, 0.5 * (V * times(inertia6(inertia), V)).sum(), rtol=1e-12)
-    # The derivative of the energy by the velocity is the momentum.
+    # The gradient of the kinetic energy with respect to the velocity is the momentum.
     np.testing.assert_allclose(six(momentum), six(inertia.apply(v)), rtol=1e-12, atol=1e-12)
 
 

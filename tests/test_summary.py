@@ -1,4 +1,4 @@
-"""Models as text: what the table says, that it fits, and that `repr` survives whatever stands for the leaves."""
+"""A model's table is right and fits its width, and `repr` works whatever stands for the leaves."""
 
 import re
 import warnings
@@ -43,9 +43,9 @@ def gripper() -> Model:
 
 
 def line_with(text: str, *words: str) -> list[str]:
-    """The cells of the one line that has all the words."""
-    (found,) = [line for line in text.splitlines() if all(word in line.split() for word in words)]
-    return re.split("  +", found.strip())
+    """Return the cells of the only line that contains all the words."""
+    (line_found,) = [line for line in text.splitlines() if all(word in line.split() for word in words)]
+    return re.split("  +", line_found.strip())
 
 
 def test_bodies_and_joints(gripper):
@@ -89,9 +89,9 @@ def test_what_acts_in_the_joints(gripper):
     assert line_with(text, "elbow", "0.5") == ["elbow", "0.5", "0.01", "12"]
     assert line_with(text, "wrist", "4") == ["wrist", "(0.1, 0.2, 0.3)", "4", "(1, 0, 0, 0)"]
     assert line_with(text, "left", "7") == ["left", "7", "0.02"]
-    # Nothing acts in the joint of the screw.
+    # The table leaves out the screw's joint, in which nothing acts.
     assert len([line for line in text.splitlines() if "screw_joint" in line]) == 1
-    # No column, and no table, for what there is not.
+    # Columns and tables without entries are left out.
     assert "armature" not in summary(samples.arm())
     assert "velocity limit" in summary(samples.arm())
     assert "limit" not in summary(samples.pendulum())
@@ -121,7 +121,7 @@ def test_warnings(gripper):
 
 
 def test_rounding_is_no_warning():
-    """Links far from the bodies that carry them, in single precision: the last digits of their inertias are noise."""
+    """In single precision, rounding of inertias of links far from their bodies causes no warning."""
     chain = samples.chain(12)
     locked = with_locked_joints(chain, dict.fromkeys(chain.joint_names[1:], 0.3))
     assert "warning" not in summary(locked)
@@ -133,7 +133,7 @@ def lines_fit(text: str) -> bool:
 
 
 def test_large_models_stay_readable():
-    """A line a body; long names are cut, lists are broken and ended."""
+    """Each body has one line, long names are cut, and lists are wrapped and cut."""
     text = summary(samples.chain(100))
     assert len(text.splitlines()) < 110
     assert lines_fit(text)
@@ -154,7 +154,7 @@ def test_large_models_stay_readable():
 
 
 class Shown(Model):
-    """As `Model.__repr__` would be."""
+    """A model whose `repr` is the short text."""
 
     def __repr__(self) -> str:
         return short(self)

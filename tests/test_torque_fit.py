@@ -1,4 +1,4 @@
-"""Fits to torques: friction and drive, robust losses, certainty, and what is told of all that."""
+"""Fits to torques identify joint effects and drives, resist outliers, and report how certain the result is."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ EFFECTS = JointEffects(stribeck=True, load=["joint1"], spring=["joint2"])
 
 
 def robot_with_effects(**changes):
-    """The robot, and values for every effect, of which `changes` replaces some."""
+    """Return the robot and values for every effect; `changes` replaces some of them."""
     truth, prior, offset = truth_and_prior()
     stiffness, reference = jnp.array([0.0, 0.0, 0.5]), jnp.zeros(3)
     truth = eqx.tree_at(
@@ -72,13 +72,13 @@ def test_chosen_effects_are_found_and_predict():
     np.testing.assert_allclose(fit.values.load, values.load, atol=0.01)
     assert float(fit.model.stiffness[2]) == pytest.approx(0.5, rel=0.02)  # pyright: ignore[reportOptionalSubscript]
     np.testing.assert_allclose(fit.values.static, values.static, rtol=0.25)
-    # Without the effects the same motion is predicted an order of magnitude worse.
+    # A fit without the effects predicts the same motion an order of magnitude worse.
     plain = fit_inverse_dynamics(prior, train, friction_velocity=V_SCALE).evaluate(test)
     assert plain.total_rms > 10 * quality.total_rms
 
 
 def test_identified_effects_simulate():
-    """What leaves the actuators for the torque that is recorded makes the model accelerate as recorded."""
+    """The recorded torque, sent through the identified actuators, gives the model the recorded accelerations."""
     truth, _, values = robot_with_effects(gain=np.array([2.0, 0.5, 1.0]))
     q, v, a = np.random.default_rng(3).normal(0, 1, (3, 50, 3))
     tau = values.torque(truth, np.arange(50.0), q, v, a)
@@ -126,9 +126,9 @@ def test_several_recordings_are_one_fit():
     long = motion(truth, 6, offset=offset)
     noisy = dataclasses.replace(long, tau=long.tau + 0.1 * np.random.default_rng(7).normal(size=long.tau.shape))
     parts = [noisy.between(0, 1), noisy.between(1, 9)]
-    one, two = (ordinary_least_squares(prior, x, friction_velocity=V_SCALE) for x in (noisy, parts))
-    np.testing.assert_allclose(two.parameters, one.parameters, atol=1e-9)
-    assert two.evaluate(parts).total_rms == pytest.approx(one.evaluate(noisy).total_rms, rel=1e-9)
+    whole, split = (ordinary_least_squares(prior, x, friction_velocity=V_SCALE) for x in (noisy, parts))
+    np.testing.assert_allclose(split.parameters, whole.parameters, atol=1e-9)
+    assert split.evaluate(parts).total_rms == pytest.approx(whole.evaluate(noisy).total_rms, rel=1e-9)
 
 
 def test_robust_losses_do_not_mind_outliers():
@@ -172,10 +172,10 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(loss):
     steps = []
     whole = fit(report=steps.append)
     assert whole.rounds > 2
-    for at in (0, len(steps) // 2, len(steps) - 1):
-        saved, rest = steps[at].state.arrays(), []
-        again = fit(state=TorqueFitState.from_arrays(saved), report=rest.append)
-        assert at + len(rest) == len(steps)
+    for index in (0, len(steps) // 2, len(steps) - 1):
+        saved, remaining = steps[index].state.arrays(), []
+        again = fit(state=TorqueFitState.from_arrays(saved), report=remaining.append)
+        assert index + len(remaining) == len(steps)
         np.testing.assert_array_equal(again.parameters, whole.parameters)
         np.testing.assert_array_equal(again.sigma, whole.sigma)
         assert (again.iterations, again.rounds, again.message) == (whole.iterations, whole.rounds, whole.message)
@@ -192,10 +192,10 @@ def test_base_parameters_in_words():
     assert base.rank == 25
     assert base.gap > 1e6
     words = base.describe()
-    # The second link hangs 0.2 m below the first; masses move into first moments of what carries them.
+    # The second link hangs 0.2 m below the first, so its mass adds to the first moment of the first link.
     assert "m*cz(link1) - 0.2 m(link2)" in words
     assert "m(link0)" in base.unidentifiable
-    # What is added to the parameters without changing a combination changes no torque.
+    # A change of parameters that changes no base parameter changes no torque.
     p = np.zeros(42)
     p[base.dependent] = np.random.default_rng(11).normal(size=len(base.dependent))
     p[base.independent] = -base.relations @ p[base.dependent]
@@ -207,10 +207,10 @@ def test_base_parameters_in_words():
     model = eqx.tree_at(lambda m: (m.inertial_parameters, m.armature, m.damping, m.friction), fit.model, leaves)
     tau = fit.values.torque(model, data.t, data.q, data.v, data.a) + p[39:]
     np.testing.assert_allclose(tau, fit.predict(data), atol=1e-9)
-    # The same combinations are found in the data; a robot at rest excites fewer.
+    # The data excite the same number of combinations; a robot at rest excites fewer.
     assert fit.base_parameters().rank == 25
-    still = dataclasses.replace(data, v=0 * data.q, a=0 * data.q)
-    assert base_parameters(prior, still).rank < 12
+    resting = dataclasses.replace(data, v=0 * data.q, a=0 * data.q)
+    assert base_parameters(prior, resting).rank < 12
     with pytest.raises(DataError, match="threshold"):
         base_parameters(prior, threshold=2.0)
 
@@ -218,7 +218,7 @@ def test_base_parameters_in_words():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["linear", "physical"])
 def test_intervals_cover_the_truth(kind):
-    """200 data sets: 95 % intervals of the base parameters hold the true ones in 90 to 98 % of all cases."""
+    """In 200 data sets 90 to 98 % of the 95 % intervals of the base parameters contain the true ones."""
     truth, prior, offset = truth_and_prior()
     clean = motion(truth, 13, n=150, offset=offset)
     rng = np.random.default_rng(14)
@@ -232,8 +232,8 @@ def test_intervals_cover_the_truth(kind):
         fit = (fit_inverse_dynamics if kind == "physical" else ordinary_least_squares)(
             prior, data, friction_velocity=V_SCALE
         )
-        found = fit.intervals(base)
-        inside.append((found.lower <= true) & (true <= found.upper))
+        intervals = fit.intervals(base)
+        inside.append((intervals.lower <= true) & (true <= intervals.upper))
     assert 0.90 <= np.mean(inside) <= 0.98, np.mean(inside, axis=0)
 
 
@@ -242,7 +242,7 @@ def test_bootstrap_agrees_where_residuals_are_independent_and_widens_where_not()
     clean = motion(truth, 15, n=2000, offset=offset)
     rng = np.random.default_rng(16)
     white = 0.2 * rng.normal(size=(2000, 3))
-    # Constant over 20 samples: 20 times as many samples as independent ones; offsets are 4.5 times less certain.
+    # Noise that is constant over 20 samples leaves one independent sample in 20, so standard errors grow by sqrt(20).
     alike = np.repeat(0.2 * rng.normal(size=(100, 3)), 20, axis=0)
     for noise, ratio in ((white, 1.0), (alike, np.sqrt(20))):
         data = dataclasses.replace(clean, tau=clean.tau + noise)
@@ -252,8 +252,8 @@ def test_bootstrap_agrees_where_residuals_are_independent_and_widens_where_not()
         ):
             base = base_parameters(prior)
             expected = fit.intervals(base).standard_error[-3:]
-            found = bootstrap(fit, data, blocks=50, draws=400).intervals(fit, base).standard_error[-3:]
-            np.testing.assert_allclose(np.mean(found / expected), ratio, rtol=0.3)
+            errors = bootstrap(fit, data, blocks=50, draws=400).intervals(fit, base).standard_error[-3:]
+            np.testing.assert_allclose(np.mean(errors / expected), ratio, rtol=0.3)
 
 
 def test_what_the_prior_decides_is_told():
@@ -262,10 +262,10 @@ def test_what_the_prior_decides_is_told():
     fit = fit_inverse_dynamics(
         prior, dataclasses.replace(data, tau=data.tau + 0.05), friction_velocity=V_SCALE, prior_weight=1.0
     )
-    told = fit.intervals().decided_by_prior()
-    # The first link turns about a vertical axis: its mass moves no joint.
-    assert "m(link0)" in told
-    assert not any(name in told for name in ("m*cz(link2)", "coulomb(joint1)", "offset(joint2)"))
+    decided = fit.intervals().decided_by_prior()
+    # The first link turns about a vertical axis, so its mass does not affect any torque.
+    assert "m(link0)" in decided
+    assert not any(name in decided for name in ("m*cz(link2)", "coulomb(joint1)", "offset(joint2)"))
     assert "prior" in fit.intervals().table()
 
 
@@ -287,16 +287,16 @@ def test_cross_validation_trusts_a_prior_that_is_right():
 
 
 def test_the_fit_is_the_optimum_of_the_semidefinite_program():
-    """Least squares plus the log-det prior is convex in the pseudo-inertias: an interior-point solver agrees."""
+    """An interior-point solver finds the same optimum: the cost with its log-det prior is convex in pseudo-inertias."""
     truth, prior, offset = truth_and_prior()
     data = motion(truth, 21, n=100, offset=offset)
     data = dataclasses.replace(data, tau=data.tau + np.random.default_rng(22).normal(size=(100, 3)))
     samples = Samples(prior, data, JointEffects(), EffectShape.default(np.full(3, V_SCALE)))
     problem = start_at(prior, samples, 0.3, 0.2).with_data(samples.compressed()[0], np.full(3, 0.5), samples.layout)
-    found = minimize(problem, problem.prior, 100, lambda *_: None)
-    assert found.status == Status.CONVERGED
-    assert found.steps < 100
-    assert found.cost == pytest.approx(convex_optimum(problem), rel=1e-6)
+    optimum = minimize(problem, problem.prior, 100, lambda *_: None)
+    assert optimum.status == Status.CONVERGED
+    assert optimum.steps < 100
+    assert optimum.cost == pytest.approx(convex_optimum(problem), rel=1e-6)
 
 
 def test_errors_of_effects():
@@ -321,7 +321,7 @@ def test_the_regressor_with_joint_columns_is_inverse_dynamics():
     truth, _, offset = truth_and_prior()
     data = motion(truth, 25, n=20)
     assert data.v is not None
-    # Batch axes broadcast, one velocity for all configurations as well.
+    # Batch axes broadcast: here one velocity serves all configurations.
     v = jnp.asarray(data.v[:1])
     Y = jaxdyn.torque_regressor(truth, data.q, v, data.a, armature=True, viscous=True, coulomb=True, offset=True)
     p = jnp.concatenate([truth.inertial_parameters.ravel(), truth.armature, truth.damping, truth.friction, offset])

@@ -1,4 +1,4 @@
-"""Fits to the torques of real robots, and of a simulated one by another engine: what they must reach."""
+"""Fits to recordings of real robots, and of a robot that another engine simulates, reach the required accuracy."""
 
 import dataclasses
 import os
@@ -26,13 +26,13 @@ from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 
 DATA = os.environ.get("JAXDYN_DATA")
 recorded = pytest.mark.skipif(not DATA, reason="JAXDYN_DATA does not name the recorded data")
-# Of the baseline: over which velocity friction changes its sign, rad/s. The smallest residual on the part that is
-# fitted is at this one of 0.01, 0.02, 0.05, 0.1.
+# Velocity over which the baseline's friction changes its sign, rad/s. Among 0.01, 0.02, 0.05 and 0.1 this value has
+# the smallest residual on the fitted part.
 FRICTION_VELOCITY = 0.05
 
 
-def prepared(recording: Recording, cutoff: float) -> tuple[Recording, Recording]:
-    """Resampled, filtered and differentiated; and the same with the torques that were not filtered."""
+def prepare(recording: Recording, cutoff: float) -> tuple[Recording, Recording]:
+    """Return the recording after resampling, filtering and differentiation, and the same with unfiltered torques."""
     uniform = recording.resampled(200.0)
     data = uniform.filtered(cutoff).differentiated()
     assert uniform.tau is not None
@@ -42,25 +42,25 @@ def prepared(recording: Recording, cutoff: float) -> tuple[Recording, Recording]
 
 def kuka() -> tuple[Model, list[Recording]]:
     folder = Path(str(DATA)) / "kuka_lwr4"
-    # The file gives one fixed joint two placements; neither moves the arm's axes against gravity.
+    # The file gives one fixed joint two placements; both give the arm's axes the same directions relative to gravity.
     text = (folder / "kuka_lwr4.urdf").read_text().replace('<origin rpy="0 0 0" xyz="-0.25 0 1"/>', "")
     with pytest.warns(UserWarning, match="rotor_inertia"):
         model = load_urdf(text)
-    runs = [prepared(load_npz(folder / f"run_{k}.npz"), 8.0)[0] for k in (1, 2)]
-    # The robot first leaves its rest and catches up with the trajectory.
+    runs = [prepare(load_npz(folder / f"run_{k}.npz"), 8.0)[0] for k in (1, 2)]
+    # At first the robot leaves rest and catches up with the trajectory.
     return model, [x.trimmed(1.5) for x in runs]
 
 
 @recorded
 @pytest.mark.slow
 def test_panda_physical_and_no_worse_than_least_squares():
-    """What is identified at the joints was chosen on the first 10 s only: fitted to the first 7, friction behind the
-    velocity improves the prediction of the other 3, and the Stribeck effect does not."""
+    """The fit is physical and predicts as well as least squares. The joint effects were chosen on the first 10 s: after
+    a fit to 7 s, friction that lags the velocity improves the prediction of 3 s, and the Stribeck effect does not."""
     folder = Path(str(DATA)) / "panda_exciting"
     model = load_urdf(folder / "panda_no_gripper.urdf")
     whole = load_npz(folder / "first_14s.npz")
-    train, _ = prepared(whole.between(0, 10), 10.0)
-    filtered, raw = prepared(whole.between(10, 14), 10.0)
+    train, _ = prepare(whole.between(0, 10), 10.0)
+    filtered, raw = prepare(whole.between(10, 14), 10.0)
     linear = ordinary_least_squares(model, train, friction_velocity=FRICTION_VELOCITY)
     effects = JointEffects(friction_velocity=True, friction_delay=True)
     fit = fit_inverse_dynamics(model, train, joint_effects=effects, friction_velocity=FRICTION_VELOCITY)
@@ -76,19 +76,19 @@ def test_panda_physical_and_no_worse_than_least_squares():
 @recorded
 @pytest.mark.slow
 def test_panda_fit_is_the_optimum_of_the_semidefinite_program():
-    """The weights of the last round, and the prior weight at which `fit_inverse_dynamics` leaves it by default."""
+    """The optimum agrees for the weights of the last round and the default prior weight of `fit_inverse_dynamics`."""
     folder = Path(str(DATA)) / "panda_exciting"
     model = load_urdf(folder / "panda_no_gripper.urdf")
-    train, _ = prepared(load_npz(folder / "first_14s.npz").between(0, 10), 10.0)
+    train, _ = prepare(load_npz(folder / "first_14s.npz").between(0, 10), 10.0)
     samples = Samples(model, train, JointEffects(), EffectShape.default(np.full(model.nv, FRICTION_VELOCITY)))
     (data,) = samples.compressed()
     start = start_at(model, samples, 0.1, 0.1)
     first = minimize(start.with_data(data, samples.torque_scale, samples.layout), start.prior, 200, lambda *_: None)
     problem = start.with_data(data, data.residual_rms(first.point.parameters()), samples.layout)
-    found = minimize(problem, start.prior, 200, lambda *_: None)
-    assert found.status == Status.CONVERGED
-    assert found.steps < 100
-    assert found.cost == pytest.approx(convex_optimum(problem), rel=1e-6)
+    optimum = minimize(problem, start.prior, 200, lambda *_: None)
+    assert optimum.status == Status.CONVERGED
+    assert optimum.steps < 100
+    assert optimum.cost == pytest.approx(convex_optimum(problem), rel=1e-6)
 
 
 @recorded
@@ -132,10 +132,10 @@ def test_parameters_of_an_arm_simulated_by_another_engine_come_back():
     made = simulate_recording(nominal, config, FRICTION_VELOCITY)
     exact = made.exact
     assert exact.tau is not None
-    # Another robot's motion, on which no fit has seen this one.
-    other = simulate_recording(nominal, dataclasses.replace(config, seed=2), FRICTION_VELOCITY).exact
+    # Simulate another motion, which no fit uses.
+    unseen = simulate_recording(nominal, dataclasses.replace(config, seed=2), FRICTION_VELOCITY).exact
     values = dataclasses.replace(JointEffectValues.none(made.truth), offset=made.offset)
-    other = dataclasses.replace(other, tau=values.torque(made.truth, other.t, other.q, other.v, other.a))
+    unseen = dataclasses.replace(unseen, tau=values.torque(made.truth, unseen.t, unseen.q, unseen.v, unseen.a))
     rng = np.random.default_rng(3)
     size = np.sqrt(np.mean(exact.tau**2, axis=0))
     for part, limit in ((0.01, 0.0045), (0.05, 0.021)):
@@ -145,8 +145,8 @@ def test_parameters_of_an_arm_simulated_by_another_engine_come_back():
         assert fit.converged
         assert fit.physical.all()
         assert error <= limit
-        assert fit.evaluate(other).total_rms <= 2 * error
-        # From positions with 1e-5 rad of noise alone, derivatives estimated: within a factor of 1.5.
+        assert fit.evaluate(unseen).total_rms <= 2 * error
+        # Derivatives estimated from positions with 1e-5 rad of noise increase the error by at most a factor of 1.5.
         q = noisy.q + 1e-5 * rng.normal(size=noisy.q.shape)
         positions = dataclasses.replace(noisy, q=q, v=None, a=None).filtered(20.0).differentiated()
         fit = fit_inverse_dynamics(nominal, positions, friction_velocity=FRICTION_VELOCITY)

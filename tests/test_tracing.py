@@ -1,4 +1,4 @@
-"""How often functions are traced: new values and new models of one structure never compile again."""
+"""New values and new models of the same structure never trace or compile a function again."""
 
 import equinox as eqx
 import jax
@@ -40,7 +40,7 @@ def test_public_functions_compile_once_for_a_structure():
 
 @pytest.mark.parametrize("function", [jaxdyn.aba, jaxdyn.rnea, lambda m, q, *_: jaxdyn.crba(m, q)])
 def test_no_unrolling_over_bodies(function):
-    """The program is the same size for any number of joints."""
+    """The program has the same size for any number of joints."""
 
     def size(n):
         model, x = jaxdyn.samples.chain(n), jnp.zeros(n)
@@ -56,7 +56,7 @@ def test_batches_broadcast():
     a = jaxdyn.aba(model, q, v, tau)
     assert a.shape == (3, 4, 7)
     np.testing.assert_allclose(a[2, 1], jaxdyn.aba(model, q[2, 0], v[1], tau), rtol=1e-10)
-    # A function whose value does not depend on every argument still has all batch axes.
+    # A result that does not depend on every argument still has all batch axes.
     assert jaxdyn.rnea(model, q[0, 0], v, tau).shape == (4, 7)
     assert jaxdyn.generalized_gravity(model, q).shape == (3, 1, 7)
 
@@ -72,7 +72,7 @@ def test_each_physical_array_may_have_batch_axes(leaf):
     tau = jaxdyn.rnea(models, x, x, x)
     assert tau.shape == (2, 2)
     np.testing.assert_allclose(tau[0], jaxdyn.rnea(model, x, x, x), rtol=1e-12)
-    # Of an axis the direction counts; everything else changes the torques.
+    # The length of an axis has no effect; all other changes change the torques.
     assert np.allclose(tau[0], tau[1], rtol=1e-12) == (leaf == "joint_axis")
 
 
@@ -87,7 +87,7 @@ def test_rollout_matches_steps_and_broadcasts():
         state = jaxdyn.step(model, state, controls[1, k], 0.01)
     np.testing.assert_allclose(trajectory.final.q[1], state.q, rtol=1e-12)
     np.testing.assert_allclose(trajectory.t, 0.01 * np.arange(6))
-    # The gradient through a roll-out against central differences.
+    # The gradient through a roll-out equals central differences.
 
     def reach(u):
         return jaxdyn.rollout(model, start, u, 0.01).final.q.sum()

@@ -1,4 +1,4 @@
-"""The training of a policy: it learns, goes on after an interruption, and names mistakes."""
+"""The training of a policy lowers the cost, continues after an interruption and reports mistakes."""
 
 import dataclasses
 import json
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from experiments import train_policy
-from jaxdyn import State
-from jaxdyn.programs import read_config, write_durably
+from jaxdyn import State, programs
+from jaxdyn.programs import read_config, write_npz
 
-# A motor that can lift the rod: half a second of training is enough to see that it learns.
+# The motor can lift the rod, so a training that runs for half a second suffices to show that the policy learns.
 SMALL = (
     *("--torque-limit", "8", "--duration", "2", "--timestep", "0.05", "--iterations", "60", "--batch", "32"),
     *("--width", "16", "--learning-rate", "0.01", "--checkpoint-every", "20"),
@@ -22,15 +22,15 @@ SMALL = (
 )
 
 
-def trained(folder: Path, *more: str) -> int:
+def train(folder: Path, *more: str) -> int:
     return train_policy.main([*SMALL, "--results", str(folder), *more])
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """A training in one go."""
+    """Return the folder of a training that ran without interruption."""
     folder = tmp_path_factory.mktemp("whole")
-    assert trained(folder) == 0
+    assert train(folder) == 0
     return folder / "train_policy"
 
 
@@ -68,18 +68,18 @@ def test_a_saved_policy_is_the_one_that_was_trained(whole):
 def test_an_interrupted_training_ends_with_the_same_bytes(whole, tmp_path, monkeypatch, capsys):
     written = []
 
-    def stop_at_the_second(path, write):
+    def stop_at_the_second(path, arrays):
         written.append(path.name)
         if written.count("checkpoint.npz") == 2:
             path.with_name(f".{path.stem}.partial.npz").write_bytes(b"half")
             raise KeyboardInterrupt
-        write_durably(path, write)
+        write_npz(path, arrays)
 
-    monkeypatch.setattr(train_policy, "write_durably", stop_at_the_second)
-    assert trained(tmp_path) == 130
+    monkeypatch.setattr(programs, "write_npz", stop_at_the_second)
+    assert train(tmp_path) == 130
     monkeypatch.undo()
     assert not (tmp_path / "train_policy" / "policy.npz").exists()
-    assert trained(tmp_path) == 0
+    assert train(tmp_path) == 0
     assert "continues after iteration 20" in capsys.readouterr().out
     assert content(tmp_path / "train_policy") == content(whole)
 
@@ -87,7 +87,7 @@ def test_an_interrupted_training_ends_with_the_same_bytes(whole, tmp_path, monke
 @pytest.mark.experiments
 def test_a_finished_training_is_not_repeated(whole, capsys):
     before = content(whole)
-    assert trained(whole.parent) == 0
+    assert train(whole.parent) == 0
     printed = capsys.readouterr().out
     assert "continues after iteration 60" in printed
     assert "% of 50 random starts" in printed
@@ -96,7 +96,7 @@ def test_a_finished_training_is_not_repeated(whole, capsys):
 
 @pytest.mark.experiments
 def test_another_configuration_is_refused(whole, capsys):
-    assert trained(whole.parent, "--learning-rate", "0.1") == 2
+    assert train(whole.parent, "--learning-rate", "0.1") == 2
     assert "config.learning_rate was 0.01 and is 0.1" in capsys.readouterr().err
 
 
@@ -116,8 +116,8 @@ def test_a_damaged_checkpoint_is_refused(whole, tmp_path, damage, capsys):
     else:
         data[numbers + 5] ^= 1
         checkpoint.write_bytes(data[: len(data) // 2] if damage == "cut" else data)
-    assert trained(tmp_path) == 2
-    assert "checkpoint.npz: not a checkpoint" in capsys.readouterr().err
+    assert train(tmp_path) == 2
+    assert "checkpoint.npz: cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.experiments
@@ -181,6 +181,6 @@ def test_a_cost_that_is_not_finite_ends_the_training(tmp_path, monkeypatch, caps
     monkeypatch.setattr(
         train_policy, "pendulum", lambda c: dataclasses.replace(model(c), armature=jnp.full(1, jnp.nan, jnp.float32))
     )
-    assert trained(tmp_path) == 2
+    assert train(tmp_path) == 2
     assert "the cost is not finite in iteration 0" in capsys.readouterr().err
     assert not (tmp_path / "train_policy" / "checkpoint.npz").exists()

@@ -1,4 +1,4 @@
-"""Differential dynamic programming: published outcomes, optimality, batches, derivatives, bad input."""
+"""Differential dynamic programming reaches published outcomes, solves batches, and has right derivatives."""
 
 import dataclasses
 import functools
@@ -42,7 +42,7 @@ def pendulum_rate(x, u, t, params):
 
 
 def pendulum() -> Problem:
-    """A short swing with a limited torque, a limited speed, and a goal."""
+    """Return a short swing to a goal with limits of torque and speed."""
     goal = np.array([1.0, 0.0])
     return Problem(
         ContinuousDynamics(pendulum_rate, 2, 1, jnp.asarray(2.0), dt=0.1),
@@ -95,7 +95,7 @@ def test_acrobot_with_limits():
 def test_kinova_reaches():
     s = ddp(kinova(), np.zeros((100, 6)), np.zeros((101, 12)))
     assert s.success, s.message
-    # Angles of continuous joints are not wrapped here: a better minimum than that of Crocoddyl, 8.125078.
+    # Angles of continuous joints are not wrapped here, so the minimum is better than Crocoddyl's, 8.125078.
     assert s.cost <= 8.125078 * (1 + 1e-4)
     assert s.iterations <= 1.2 * 73
 
@@ -139,7 +139,7 @@ def test_optimum_is_that_of_a_general_solver():
     )
     np.testing.assert_allclose(s.cost, best.fun, rtol=1e-7)
     np.testing.assert_allclose(s.us[:, 0], best.x, atol=1e-4)
-    # A bound of the torque and one of the speed hold, and their multipliers push inwards.
+    # A bound of the torque and one of the speed are active, and their multipliers push inwards.
     assert (s.us == 2.0).any()
     assert s.multipliers is not None
     of_speed = np.asarray(s.multipliers.stage)[:, 1]
@@ -152,7 +152,7 @@ def test_batches_are_single_solves_and_what_has_ended_stays():
     starts = problem.x0 + jnp.array([[0.0, 0.0], [0.1, 0.2], [-0.05, 0.1]])
     batch = jax.jit(jax.vmap(lambda x0: ddp(problem.starting_at(x0), options=TIGHT)))(starts)
     assert batch.success.all(), batch.message
-    # The element with the fewest iterations waits for the others, and is the single solve.
+    # The element with the fewest iterations waits for the others and equals its single solve.
     for start, xs, n in zip(starts, batch.xs, batch.iterations, strict=True):
         single = ddp(problem.starting_at(start), options=TIGHT)
         np.testing.assert_allclose(xs, single.xs, atol=1e-10)
@@ -169,7 +169,7 @@ WAYS = {
 }
 
 
-def moved(parameters):
+def problem_with(parameters):
     problem = pendulum()
     for way, s in zip(WAYS.values(), parameters, strict=True):
         problem = way(problem, s)
@@ -182,7 +182,7 @@ def test_derivatives_of_a_solution_are_central_differences():
     by_x, by_u = rng.normal(size=(16, 2)), rng.normal(size=(15, 1))
 
     def outcome(parameters):
-        s = ddp(moved(parameters), us, multipliers=multipliers, options=TIGHT)
+        s = ddp(problem_with(parameters), us, multipliers=multipliers, options=TIGHT)
         return (by_x * s.xs).sum() + (by_u * s.us).sum() + s.cost
 
     both = jax.jit(jax.value_and_grad(outcome))
@@ -224,7 +224,7 @@ def test_derivative_by_an_inertia_with_a_bound_that_holds():
 
 @pytest.mark.slow
 def test_random_acrobots_in_one_batch():
-    """From 256 states about the hanging one, within 100 iterations; shown with `-s`."""
+    """More than 80 % of 256 starts near the hanging state succeed within 100 iterations; `-s` shows the counts."""
     problem = acrobot()
     spread = 0.3 * np.random.default_rng(0).normal(size=(256, 4)) * np.array([1, 1, 0.5, 0.5])
     options = DDPOptions(max_iterations=100)
@@ -241,7 +241,7 @@ def test_random_acrobots_in_one_batch():
 
 
 class Turning(AbstractDynamics):
-    """A rotation, as a quaternion, turned by a control and a drift."""
+    """A rotation as a quaternion, which a control and a drift turn."""
 
     dt: jax.Array
     t0: jax.Array
@@ -283,12 +283,12 @@ def test_derivatives_on_a_group():
         return (by_x * s.xs).sum() + (by_u * s.us).sum(), s
 
     both = jax.jit(jax.value_and_grad(outcome, has_aux=True))
-    at, h = jnp.array([0.7, 1.0, 0.9]), 1e-5
-    (_, s), gradient = both(at)
+    parameter_values, h = jnp.array([0.7, 1.0, 0.9]), 1e-5
+    (_, s), gradient = both(parameter_values)
     assert s.success, s.message
     assert (jnp.abs(s.us) == 1.2).any()
     for i in range(3):
-        plus, minus = (both(at.at[i].add(s))[0][0] for s in (h, -h))
+        plus, minus = (both(parameter_values.at[i].add(s))[0][0] for s in (h, -h))
         np.testing.assert_allclose(gradient[i], (plus - minus) / (2 * h), rtol=1e-5)
 
 
@@ -297,7 +297,7 @@ T, N, M = 7, 3, 2
 
 @functools.cache
 def linear_quadratic() -> Expansion:
-    """Random, convex, with gaps."""
+    """Return a random convex problem with gaps."""
     rng = np.random.default_rng(1)
 
     def definite(k, size):
@@ -316,8 +316,8 @@ def linear_quadratic() -> Expansion:
 
 def test_associative_scan_is_the_recursion():
     e = linear_quadratic()
-    for one, other in zip(jax.jit(backward)(e, 1e-2), jax.jit(backward_associative)(e, 1e-2), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
+    for recursive, associative in zip(jax.jit(backward)(e, 1e-2), jax.jit(backward_associative)(e, 1e-2), strict=True):
+        np.testing.assert_allclose(recursive, associative, rtol=1e-8, atol=1e-8)
 
 
 def test_step_in_a_box_is_that_of_a_general_solver():
@@ -326,10 +326,10 @@ def test_step_in_a_box_is_that_of_a_general_solver():
     width[0, 2], width[:, 4, 0], width[1, 5] = 0.0, 0.0, np.inf
     lower, upper = -width[0], width[1]
     policy = jax.jit(backward_in_box, static_argnums=4)(e, 0.0, lower, upper, 20)
-    dx, found = np.asarray(e.gaps[0]), []
+    dx, controls = np.asarray(e.gaps[0]), []
     for k in range(T):
-        found.append(policy.k[k] + policy.K[k] @ dx)
-        dx = e.A[k] @ dx + e.B[k] @ found[-1] + e.gaps[k + 1]
+        controls.append(policy.k[k] + policy.K[k] @ dx)
+        dx = e.A[k] @ dx + e.B[k] @ controls[-1] + e.gaps[k + 1]
 
     @jax.jit
     def cost(us):
@@ -349,7 +349,7 @@ def test_step_in_a_box_is_that_of_a_general_solver():
         bounds=list(zip(lower.ravel(), upper.ravel(), strict=True)),
         options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 2000},
     )
-    us = np.stack(found)
+    us = np.stack(controls)
     held = (us == lower) | (us == upper)
     assert 3 < held.sum() < T * M - 3
     np.testing.assert_allclose(us.ravel(), best.x, atol=1e-6)
@@ -435,7 +435,7 @@ def test_bad_input():
 
 
 def pushed_pendulum(f_ext) -> Problem:
-    """A short swing of a double pendulum under external wrenches."""
+    """Return a short swing of a double pendulum under external wrenches."""
     up = QuadraticCost(StateResidual(np.array([0.4, -0.2, 0.0, 0.0])), 2.0)
     dynamics = ModelDynamics(samples.double_pendulum(), 0.05, f_ext=f_ext)
     effort = QuadraticCost(ControlResidual(), 0.1)
@@ -443,14 +443,14 @@ def pushed_pendulum(f_ext) -> Problem:
 
 
 def test_external_wrenches_act_on_the_robot():
-    """Zero wrenches change nothing, rows are those of their stages, and gradients are finite differences."""
+    """Zero wrenches change nothing, each row acts in its own stage, and gradients equal central differences."""
     rng = np.random.default_rng(0)
     x, u = jnp.array([0.1, 0.2, -0.3, 0.3]), jnp.array([0.5, -0.2])
     nb = samples.double_pendulum().nb
     plain, zero = pushed_pendulum(None).dynamics, pushed_pendulum(np.zeros((nb, 6))).dynamics
     np.testing.assert_allclose(zero.step(x, u, 0), plain.step(x, u, 0), atol=1e-14)
-    for ours, other in zip(zero.linearize(x, u, 0, x), plain.linearize(x, u, 0, x), strict=True):
-        np.testing.assert_allclose(ours, other, atol=1e-12)
+    for ours, theirs in zip(zero.linearize(x, u, 0, x), plain.linearize(x, u, 0, x), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-12)
     wrenches, us = rng.normal(size=(4, nb, 6)), jnp.asarray(rng.normal(size=(4, 2)))
     varying = pushed_pendulum(wrenches)
     constant = pushed_pendulum(wrenches[2]).dynamics

@@ -1,4 +1,4 @@
-"""Trees and their walks against plain recursion in NumPy."""
+"""Trees and their walks match plain recursion in NumPy."""
 
 import functools
 
@@ -12,7 +12,7 @@ from jaxdyn.tree import Tree, _walks, compose_down, scan_down, scan_up, sum_down
 
 
 def random_forest(size: int, seed: int, reach: int, roots: float = 0.0) -> Tree:
-    """Parents drawn from the last `reach` nodes; each node is a root with the probability `roots`."""
+    """Return a forest; a node's parent is one of the last `reach` nodes, or it is a root with probability `roots`."""
     rng = np.random.default_rng(seed)
     parents = [-1]
     for i in range(1, size):
@@ -21,7 +21,7 @@ def random_forest(size: int, seed: int, reach: int, roots: float = 0.0) -> Tree:
 
 
 def limbs(*lengths: int, trunk: int) -> Tree:
-    """A trunk with a serial limb of each length at its end."""
+    """Return a trunk with a serial limb of each length at its end."""
     parents = list(range(-1, trunk - 1))
     for length in lengths:
         first = len(parents)
@@ -30,15 +30,15 @@ def limbs(*lengths: int, trunk: int) -> Tree:
 
 
 def comb(teeth: int, length: int) -> Tree:
-    """A spine of which every node carries a tooth, its first child."""
+    """Return a spine whose nodes each carry a tooth as their first child."""
     parents, spine = [], -1
     for _ in range(teeth):
         parents.append(spine)
         spine = len(parents) - 1
-        at = spine
+        last = spine
         for _ in range(length):
-            parents.append(at)
-            at = len(parents) - 1
+            parents.append(last)
+            last = len(parents) - 1
     return Tree(tuple(parents))
 
 
@@ -63,8 +63,8 @@ MANY = [random_forest(size, seed, reach, roots) for seed, (size, reach, roots) i
 every_tree = pytest.mark.parametrize("tree", [*TREES.values(), *MANY], ids=lambda t: f"{t.size}")
 
 
-def compiled(f):
-    """Quickly, for it runs once."""
+def quick_jit(f):
+    """Compile without optimization, because the program runs only once."""
     return jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
 
 
@@ -72,7 +72,7 @@ def compiled(f):
 
 
 def path_of(tree: Tree, node: int) -> list[int]:
-    """The node, its parent, and so on to the root."""
+    """Return the path from the node to the root, both included."""
     path = []
     while node >= 0:
         path.append(node)
@@ -110,7 +110,7 @@ def test_last_children(tree):
 
 @every_tree
 def test_places(tree):
-    """From a node to its last child nobody else takes its place; and there are no more places than open branches."""
+    """No other node takes a node's place before its last child; there are as many places as branches open at once."""
     places, last = tree.places, {}
     for node in range(tree.size):
         children = children_of(tree, node)
@@ -118,14 +118,14 @@ def test_places(tree):
         if children:
             last[node] = children[-1]
     for node, stop in last.items():
-        # The last child itself may take it over.
+        # The last child itself may reuse the place.
         assert (places[node + 1 : stop] != places[node]).all()
     most = max((sum(a <= node < b for a, b in last.items()) for node in range(tree.size)), default=0)
     assert places.max() + 1 == most
 
 
 def test_the_number_of_places_is_small():
-    """It does not grow with the length of a limb, nor with the number of limbs."""
+    """The number of places grows neither with the length of a limb nor with the number of limbs."""
     counts = {name: TREES[name].places.max() + 1 for name in ("one node", "chain", "star", "limbs", "comb")}
     assert counts == {"one node": 0, "chain": 1, "star": 1, "limbs": 2, "comb": 2}
     assert limbs(*[30] * 40, trunk=30).places.max() + 1 == 2
@@ -160,7 +160,7 @@ ROWS = {
 
 @pytest.mark.parametrize("max_pieces", [0, 8, 100])
 def test_take_rows(max_pieces, monkeypatch):
-    """By slices and by gather, for any number of batch axes; and its transpose."""
+    """Rows taken by slices or by a gather are right for any number of batch axes, and so is the transpose."""
     monkeypatch.setattr(_walks, "MAX_PIECES", max_pieces)
     rng = np.random.default_rng(0)
     x = {"a": rng.normal(size=(6,)), "b": rng.normal(size=(6, 2, 3))}
@@ -169,7 +169,7 @@ def test_take_rows(max_pieces, monkeypatch):
         return {name: take_rows(x, np.array(rows, dtype=int)) for name, rows in ROWS.items()}
 
     weights = jax.tree.map(lambda a: rng.normal(size=a.shape), jax.eval_shape(take, x))
-    out, (transposed,) = compiled(lambda x, w: (take(x), jax.vjp(take, x)[1](w)))(x, weights)
+    out, (transposed,) = quick_jit(lambda x, w: (take(x), jax.vjp(take, x)[1](w)))(x, weights)
     total = {key: np.zeros_like(value) for key, value in x.items()}
     for name, rows in ROWS.items():
         for key, value in x.items():
@@ -186,26 +186,26 @@ def test_take_rows(max_pieces, monkeypatch):
 
 
 def down(parent, x):
-    """A carry of two leaves that is not linear, and an output that is not the carry."""
+    """Return a nonlinear carry of two leaves and an output that differs from the carry."""
     s, t = parent
     carry = (jnp.sin(s) + x["a"], t * x["b"] + s)
     return carry, {"y": carry[0] * carry[1]}
 
 
 def up(children, x):
-    """Not linear either."""
+    """Return a nonlinear carry and an output of two leaves."""
     passed = x["a"] * (1 + x["b"] * jnp.cos(children))
     return passed, (children, passed + 1)
 
 
 def about_z(angles) -> Mat3:
-    one, zero = jnp.ones_like(angles), jnp.zeros_like(angles)
+    ones, zeros = jnp.ones_like(angles), jnp.zeros_like(angles)
     c, s = jnp.cos(angles), jnp.sin(angles)
-    return Mat3(Vec3(c, s, zero), Vec3(-s, c, zero), Vec3(zero, zero, one))
+    return Mat3(Vec3(c, s, zeros), Vec3(-s, c, zeros), Vec3(zeros, zeros, ones))
 
 
 def walks(tree: Tree, x, angles, root):
-    """Every walk on the same data."""
+    """Return the results of every walk on the same data."""
     return {
         "sum_down": sum_down(tree, x),
         "sum_up": sum_up(tree, x),
@@ -216,7 +216,7 @@ def walks(tree: Tree, x, angles, root):
 
 
 def expected_walks(tree: Tree, x, angles, root):
-    """The same by recursion, node by node."""
+    """Return the same results by recursion, node by node."""
     A = tree.ancestors.astype(float)
     return {
         "sum_down": {key: np.tensordot(A, v, 1) for key, v in x.items()},
@@ -248,7 +248,7 @@ def expected_up(tree: Tree, a, b):
 def expected_poses(tree: Tree, a, b, angles) -> Pose:
     turn, position = [], []
     for i, p in enumerate(tree.parents):
-        # All turn about z, so angles add.
+        # All nodes turn about z, so angles add.
         t, r = (turn[p], position[p]) if p >= 0 else (0 * a[i], [0 * a[i]] * 3)
         c, s = np.cos(t), np.sin(t)
         position.append([r[0] + c * a[i] - s * b[i], r[1] + s * a[i] + c * b[i], r[2] + angles[i]])
@@ -259,7 +259,7 @@ def expected_poses(tree: Tree, a, b, angles) -> Pose:
 
 
 def data(tree: Tree, batch: tuple[int, ...]):
-    """Two leaves, angles, and the carry of the world: a number, and a row that has the batch."""
+    """Return two leaves, angles, and the world's carry, which is a number and a row with batch axes."""
     rng = np.random.default_rng(tree.size)
     a, b, angles = rng.normal(size=(3, tree.size, *batch))
     return {"a": a, "b": b}, angles, (0.3, rng.normal(size=(1, *batch)))
@@ -276,7 +276,7 @@ def check(actual, expected, shape) -> None:
 def test_walks(name):
     tree, batch = TREES[name], (3,)
     values = data(tree, batch)
-    actual = compiled(functools.partial(walks, tree))(*values)
+    actual = quick_jit(functools.partial(walks, tree))(*values)
     check(actual, expected_walks(tree, *values), (tree.size, *batch))
 
 
@@ -284,16 +284,16 @@ def test_walks(name):
 def test_walks_in_batches(batch):
     tree = TREES["forest"]
     values = data(tree, batch)
-    actual = compiled(functools.partial(walks, tree))(*values)
+    actual = quick_jit(functools.partial(walks, tree))(*values)
     check(actual, expected_walks(tree, *values), (tree.size, *batch))
 
 
 def test_scans_of_many_forests():
-    """All in one program, small forests of every kind: some places are shared by many nodes."""
+    """Scans are right for many kinds of small forests, in which several nodes share a place; one program runs all."""
     trees = [tree for tree in MANY if 2 < tree.size < 20]
     values = [data(tree, (2,)) for tree in trees]
 
-    @compiled
+    @quick_jit
     def scans(values):
         pairs = zip(trees, values, strict=True)
         return [(scan_down(t, down, root, x), scan_up(t, up, 0.0, x)) for t, (x, _, root) in pairs]
@@ -304,12 +304,12 @@ def test_scans_of_many_forests():
 
 
 def test_a_batch_of_one_broadcasts():
-    """Leaves of one call may have batch axes of length one; what comes out has them at full length."""
+    """Leaves may have batch axes of length one, and the results have these axes at full length."""
     tree = TREES["two roots"]
     rng = np.random.default_rng(6)
     a, b, angles = rng.normal(size=(tree.size, 3, 1)), rng.normal(size=(tree.size, 1, 2)), rng.normal(size=(10, 1, 1))
     root = (0.3, rng.normal(size=(1, 3, 1)))
-    actual = compiled(functools.partial(walks, tree))({"a": a, "b": b}, angles, root)
+    actual = quick_jit(functools.partial(walks, tree))({"a": a, "b": b}, angles, root)
     a, b, angles = (np.broadcast_to(x, (tree.size, 3, 2)) for x in (a, b, angles))
     check(actual, expected_walks(tree, {"a": a, "b": b}, angles, root), (tree.size, 3, 2))
 
@@ -320,7 +320,7 @@ def test_single_precision_stays_single(name):
     x, angles, root = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), data(tree, (3,)))
     out = jax.eval_shape(functools.partial(walks, tree), x, angles, root)
     assert {leaf.dtype for leaf in jax.tree.leaves(out)} == {np.dtype(np.float32)}
-    # A number for the world's carry has no precision of its own.
+    # A Python number as the world's carry does not determine the precision.
     out = jax.eval_shape(functools.partial(walks, tree), x, angles, (0.3, root[1]))
     assert {leaf.dtype for leaf in jax.tree.leaves(out)} == {np.dtype(np.float32)}
 
@@ -330,12 +330,12 @@ def test_single_precision_stays_single(name):
 
 @pytest.mark.parametrize("name", ["one node", "chain", "roots only", "two roots", "forest"])
 def test_sums_are_linear_and_each_others_transposes(name):
-    """As matrices: by forward and reverse differentiation (`vmap` of each), and by transposition twice."""
+    """The matrices of the sums by forward mode, reverse mode, and one and two transpositions are all right."""
     tree = TREES[name]
     A = tree.ancestors.astype(float)
     x = np.random.default_rng(0).normal(size=tree.size)
 
-    @compiled
+    @quick_jit
     def matrices(x):
         out = []
         for f in (functools.partial(sum_down, tree), functools.partial(sum_up, tree)):
@@ -352,7 +352,7 @@ def test_sums_are_linear_and_each_others_transposes(name):
 
 
 def test_gradients_through_the_sums():
-    """Of a function that is not linear, to the second order, in a batch whose leaves broadcast."""
+    """First and second derivatives of a nonlinear function are right in a batch whose leaves broadcast."""
     tree = TREES["spine with twigs"]
     A = tree.ancestors.astype(float)
     rng = np.random.default_rng(5)
@@ -367,7 +367,7 @@ def test_gradients_through_the_sums():
         gradient = jax.grad(f, argnums=(0, 1))
         return gradient(x, y), jax.jvp(lambda x: gradient(x, y)[0], (x,), (step,))[1]
 
-    (by_x, by_y), turned = compiled(run)(x, y, step)
+    (by_x, by_y), turned = quick_jit(run)(x, y, step)
     fallen, risen, weight = A @ x, A.T @ x, A @ y
     np.testing.assert_allclose(by_x, A.T @ (w * weight * np.cos(fallen)) + A @ (w * w * np.cos(risen)), atol=1e-12)
     np.testing.assert_allclose(by_y, (A.T @ (w * np.sin(fallen))).sum(axis=1, keepdims=True), atol=1e-12)
@@ -377,7 +377,7 @@ def test_gradients_through_the_sums():
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_sums_and_poses_under_vmap(axis):
-    """Whichever axis is mapped, and over two axes one after the other."""
+    """`vmap` over any axis, and over two axes one after the other, gives the right results."""
     tree = TREES["two roots"]
     x = np.random.default_rng(1).normal(size=(tree.size, 3, 4))
     A = tree.ancestors.astype(float)
@@ -389,7 +389,7 @@ def test_sums_and_poses_under_vmap(axis):
         poses = jax.vmap(lambda x: compose_down(tree, Pose(about_z(x), Vec3(x, 2 * x, x))), axis)(mapped)
         return risen, fallen, poses
 
-    risen, fallen, poses = compiled(run)(np.stack([s * x for s in scales], axis=axis))
+    risen, fallen, poses = quick_jit(run)(np.stack([s * x for s in scales], axis=axis))
     np.testing.assert_allclose(risen, np.stack([s * np.tensordot(A.T, x, 1) for s in scales], axis=2), atol=1e-12)
     np.testing.assert_allclose(fallen, np.tensordot(A, x, 1), atol=1e-12)
     for k, s in enumerate(scales):
@@ -399,7 +399,7 @@ def test_sums_and_poses_under_vmap(axis):
 
 
 def turning(tree: Tree, rng):
-    """Poses of all nodes as a function of `z` `[size, 4]`: turns about oblique axes, and shifts."""
+    """Return a function from angles and shifts `z`, `[size, 4]`, to poses that turn about oblique axes."""
     x, y, z = rng.normal(size=(3, tree.size))
     x, y, z = (c / np.sqrt(x * x + y * y + z * z) for c in (x, y, z))
 
@@ -419,7 +419,7 @@ def turning(tree: Tree, rng):
 
 @pytest.mark.parametrize("name", [pytest.param("chain", marks=pytest.mark.slow), "forest"])
 def test_derivatives_of_poses(name):
-    """Forward against central differences, reverse against forward."""
+    """Forward derivatives equal central differences, and reverse derivatives equal forward ones."""
     tree = TREES[name]
     rng = np.random.default_rng(2)
     local = turning(tree, rng)
@@ -431,10 +431,10 @@ def test_derivatives_of_poses(name):
     weights = rng.normal(size=(12, tree.size))
     step = 1e-6
 
-    @compiled
+    @quick_jit
     def run(z):
         value, forward = jax.jvp(poses, (z,), (dot,))
-        # Without the rule, by steps of the walk itself.
+        # The differences use the walk itself and not its derivative rule.
         differences = (poses(z + step * dot) - poses(z - step * dot)) / (2 * step)
         return value, forward, differences, jax.vjp(poses, z)[1](weights)[0]
 
@@ -455,7 +455,7 @@ def test_second_derivatives_of_poses():
     def f(z):
         return jnp.vdot(weights, jnp.sin(jnp.stack(jax.tree.leaves(compose_down(tree, local(z))))))
 
-    @compiled
+    @quick_jit
     def run(z):
         gradient, forward = jax.jvp(jax.grad(f), (z,), (dot,))
         return gradient, forward, jax.grad(lambda z: jax.jvp(f, (z,), (dot,))[1])(z)
@@ -470,28 +470,28 @@ def test_second_derivatives_of_poses():
 
 @pytest.mark.slow
 def test_derivatives_of_poses_far_from_the_origin():
-    """In single precision 1 km away: twists are referred to the tree's root, not to the world's origin."""
+    """Derivatives 1 km away are accurate in single precision, because twists refer to the tree's root."""
     tree = limbs(3, 3, trunk=4)
     rng = np.random.default_rng(4)
-    # Positions that both precisions have exactly, so that only the derivative is rounded.
+    # Both precisions represent these positions exactly, so only the derivative has rounding errors.
     shift = rng.integers(-64, 64, size=(tree.size, 3)) / 64
     shift[0] = 1024, -1024, 1024
     turn_dot, shift_dot = rng.normal(size=(2, tree.size, 3)).astype(np.float32)
     weights = rng.normal(size=(12, tree.size)).astype(np.float32)
 
     def poses(turn, shift):
-        # Small turns about each axis, at zero.
+        # The turns about the axes are small, and they are evaluated at zero.
         x, y, z = turn.T
-        one = jnp.ones_like(x)
-        return compose_down(tree, Pose(Mat3(Vec3(one, z, -y), Vec3(-z, one, x), Vec3(y, -x, one)), Vec3(*shift.T)))
+        ones = jnp.ones_like(x)
+        return compose_down(tree, Pose(Mat3(Vec3(ones, z, -y), Vec3(-z, ones, x), Vec3(y, -x, ones)), Vec3(*shift.T)))
 
-    @compiled
+    @quick_jit
     def run(shift, turn_dot, shift_dot, weights):
         def values(turn, shift):
             return jnp.stack(jax.tree.leaves(poses(turn, shift)))
 
-        at = (jnp.zeros_like(shift), shift)
-        return jax.jvp(values, at, (turn_dot, shift_dot))[1], jax.vjp(values, *at)[1](weights)
+        origin = (jnp.zeros_like(shift), shift)
+        return jax.jvp(values, origin, (turn_dot, shift_dot))[1], jax.vjp(values, *origin)[1](weights)
 
     single = run(*(np.asarray(x, np.float32) for x in (shift, turn_dot, shift_dot, weights)))
     double = run(*(np.asarray(x, np.float64) for x in (shift, turn_dot, shift_dot, weights)))

@@ -1,4 +1,4 @@
-"""URDF files: against Pinocchio's reader on robots of other people, and texts written by hand."""
+"""Models from URDF files match Pinocchio's for published robots, and handwritten texts give the expected models."""
 
 # pyright: reportAttributeAccessIssue=false
 # (Pinocchio is a compiled module without type stubs.)
@@ -26,7 +26,7 @@ def both(name: str, free_base: bool) -> tuple[Model, pin.Model]:
     path = robot_path(name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # As Pinocchio reads them: joints that mimic others are independent there, unless asked otherwise.
+        # Pinocchio's parser treats mimic joints as independent by default.
         model = load_urdf(path, free_base=free_base, mimic="independent")
     root = [pin.JointModelFreeFlyer()] if free_base else []
     return model, pin.buildModelFromUrdf(str(path), *root)
@@ -43,7 +43,7 @@ def test_limits_and_friction_are_pinocchios(name):
 
 
 def test_continuous_joints_and_friction_occur():
-    # Otherwise the comparison above would compare zeros.
+    # If the files had none of these, the comparison above would compare only zeros.
     assert "continuous" in both("kinova", False)[0].topology.joint_types
     for field in ("damping", "friction"):
         assert any(np.any(getattr(both(name, False)[0], field)) for name in NAMES)
@@ -59,7 +59,7 @@ def test_every_link_and_fixed_joint_is_a_frame(name, free_base):
     check_frames(*both(name, free_base))
 
 
-# Texts.
+# Handwritten texts
 
 BAD = {
     "unclosed tag": ("<robot>\n<link name='a'>\n</robot>", ["line 3", "mismatched tag"]),
@@ -188,8 +188,8 @@ def test_path_and_text_agree(tmp_path):
     text = arm('<origin xyz="1 2 3"/>')
     path = tmp_path / "robot.urdf"
     path.write_text(text)
-    for given in (path, str(path), text, "\n\t " + text, "\ufeff" + text, "\n\ufeff" + text):
-        model = load_urdf(given)
+    for source in (path, str(path), text, "\n\t " + text, "\ufeff" + text, "\n\ufeff" + text):
+        model = load_urdf(source)
         assert model.topology == load_urdf(text).topology
         close(model.joint_placement[0], [1, 2, 3, 1, 0, 0, 0])
 
@@ -201,7 +201,7 @@ def test_byte_order_marks_and_encodings(tmp_path):
     for data in (text.encode("utf-8-sig"), text.encode("utf-16"), (declared + text).encode("latin-1")):
         path.write_bytes(data)
         assert load_urdf(path).joint_names == ("Händgelenk",)
-    # Text is text already, whatever encoding it once had.
+    # The declared encoding has no effect on decoded text.
     model = load_urdf(declared + arm().replace("wrist", "手首").replace("hand", "手"))
     assert (model.joint_names, model.body_names) == (("手首",), ("手",))
 
@@ -230,7 +230,7 @@ def test_what_a_joint_says():
     )
     for kind in ("revolute", "prismatic", "continuous"):
         with warnings.catch_warnings():
-            # Of limits of the continuous one.
+            # The limits of the continuous joint cause a warning.
             warnings.simplefilter("ignore", RobotFileWarning)
             model = load_urdf(arm(inside, kind), gravity=(1, 2, 3))
         assert model.topology.joint_types == (kind,)
@@ -244,7 +244,7 @@ def test_what_a_joint_says():
 
 def test_roll_pitch_yaw_turn_about_fixed_axes_in_this_order():
     quarter = np.pi / 2
-    # Roll takes y to z and z to -y, yaw takes x to y and -y to x: together x -> y -> z -> x, a third of a turn.
+    # Roll maps y to z and z to -y, yaw maps x to y and -y to x. Together x -> y -> z -> x, a third of a turn.
     model = load_urdf(arm(f'<origin xyz="1 2 3" rpy="{quarter} 0 {quarter}"/>'))
     close(model.joint_placement[0], [1, 2, 3, 0.5, 0.5, 0.5, 0.5])
     model = load_urdf(arm(f'<origin rpy="0 {quarter} 0"/>'))
@@ -306,7 +306,7 @@ def test_fixed_links_are_merged_into_the_body_that_carries_them():
         assert model.frames[name].body == "arm"
         close(model.frames[name].placement[:3], [x, 0, 0])
     close(model.frames["clamp"].placement[3:], np.sqrt([0.5, 0, 0, 0.5]))
-    # Two masses of 2 kg, at 0 and at 110 m on the x axis.
+    # The two masses are 2 kg each, at 0 and at 110 m on the x axis.
     steiner = 2 * 110.0**2
     close(model.inertial_parameters[0], [4, 220, 0, 0, 2, 0, 2 + steiner, 0, 0, 2 + steiner])
     alone = [2, 0, 0, 0, 1, 0, 1, 0, 0, 1]

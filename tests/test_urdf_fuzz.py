@@ -1,4 +1,4 @@
-"""URDF texts by chance: valid ones against Pinocchio, spoilt ones against the promise that nothing else happens."""
+"""Random valid URDF texts give Pinocchio's models; corrupted ones give a model or an error of the library."""
 
 # pyright: reportAttributeAccessIssue=false
 # (Pinocchio is a compiled module without type stubs.)
@@ -24,37 +24,37 @@ import jaxdyn
 from jaxdyn import JaxdynError, Model, PhysicalityWarning, RobotFileError
 from jaxdyn.io import RobotFileWarning, load_urdf, to_urdf
 
-# Valid texts.
+# Valid texts
 
-# All that Pinocchio's parser reads, too: it knows no white space but blanks between numbers.
+# Pinocchio's parser reads these styles too. Between numbers it accepts no white space except blanks.
 NUMBER_STYLES = ("{!r}", "{:.17e}", "{:.17g}", "{:.17f}", "{:.17E}")
 
 
 @st.composite
 def number(draw, low: float, high: float) -> str:
-    """A number in one of the ways to write it."""
+    """Draw a number in one of its notations."""
     value = draw(st.floats(low, high, allow_nan=False, width=32))
     return draw(st.sampled_from(NUMBER_STYLES)).format(0.0 if abs(value) < 1e-6 else value)
 
 
 @st.composite
 def origin(draw) -> str:
-    said = draw(st.sampled_from(("", "xyz", "rpy", "xyz rpy", "rpy xyz", "none")))
-    if said == "none":
+    attributes = draw(st.sampled_from(("", "xyz", "rpy", "xyz rpy", "rpy xyz", "none")))
+    if attributes == "none":
         return ""
     reach = {"xyz": 2.0, "rpy": 7.0}
-    parts = [f'{a}="{" ".join(draw(number(-reach[a], reach[a])) for _ in range(3))}"' for a in said.split()]
+    parts = [f'{a}="{" ".join(draw(number(-reach[a], reach[a])) for _ in range(3))}"' for a in attributes.split()]
     return f"<origin {' '.join(parts)}/>"
 
 
 @st.composite
 def inertial_of(draw) -> str:
-    # The inertia of a random distribution of mass, whose second moments are those of a triangle matrix.
+    # This is the inertia of a random mass distribution with the second moments m L L^T, L lower triangular.
     L = np.tril(np.array(draw(st.lists(st.floats(0.05, 0.5), min_size=9, max_size=9))).reshape(3, 3))
     mass = draw(st.floats(0.1, 10))
     I = mass * (np.trace(L @ L.T) * np.eye(3) - L @ L.T)
     keys = {"ixx": (0, 0), "ixy": (0, 1), "ixz": (0, 2), "iyy": (1, 1), "iyz": (1, 2), "izz": (2, 2)}
-    moments = " ".join(f'{key}="{float(I[at])!r}"' for key, at in keys.items())
+    moments = " ".join(f'{key}="{float(I[index])!r}"' for key, index in keys.items())
     return f'<inertial>{draw(origin())}<mass value="{mass!r}"/><inertia {moments}/></inertial>'
 
 
@@ -66,7 +66,7 @@ def axis(draw) -> str:
 
 @st.composite
 def urdf(draw) -> str:
-    """A tree of links in any order, with joints of all types, whatever may be left out left out at times."""
+    """Draw a tree of links in any order with joints of all types; optional elements are missing at random."""
     count = draw(st.integers(2, 7))
     alphabet = st.sampled_from("aZ_0é手 .-/&<'")
     words = draw(st.lists(st.text(alphabet, min_size=1, max_size=6), min_size=count, max_size=count))
@@ -83,18 +83,18 @@ def urdf(draw) -> str:
             inside += f'<limit {bounds} effort="{effort!r}" velocity="{velocity!r}"/>'
             inside += draw(st.sampled_from(("", '<dynamics damping="0.5"/>', '<dynamics friction="2" damping="1"/>')))
         elif kind == "planar":
-            # Pinocchio takes every normal for this one.
+            # Pinocchio ignores the axis of planar joints and uses this one.
             inside += '<axis xyz="0 0 1"/>'
         parent = names[draw(st.integers(0, i - 1))]
-        # Only a link with no joint that moves it may have no mass.
+        # Only a link on a fixed joint may have no mass.
         mass = draw(inertial_of()) if kind != "fixed" or draw(st.booleans()) else ""
-        elements += [link(escaped(names[i]), mass)]
-        elements += [joint(escaped(f"j{i}{words[i]}"), escaped(parent), escaped(names[i]), inside, kind)]
-    elements.append(link(escaped(names[0]), draw(st.sampled_from(("", INERTIAL)))))
+        elements += [link(escape(names[i]), mass)]
+        elements += [joint(escape(f"j{i}{words[i]}"), escape(parent), escape(names[i]), inside, kind)]
+    elements.append(link(escape(names[0]), draw(st.sampled_from(("", INERTIAL)))))
     return robot(*draw(st.permutations(elements)))
 
 
-def escaped(name: str) -> str:
+def escape(name: str) -> str:
     return name.replace("&", "&amp;").replace("<", "&lt;")
 
 
@@ -102,9 +102,9 @@ def check_against_pinocchio(text):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = load_urdf(text)
-    other = pin.buildModelFromXML(text)
+    parsed = pin.buildModelFromXML(text)
     for check in (check_joints, check_limits_and_friction, check_inertias, check_frames):
-        check(model, other)
+        check(model, parsed)
     assert_same(load_urdf(to_urdf(model)), model)
 
 
@@ -122,7 +122,7 @@ def test_many_valid_texts_are_what_pinocchio_reads(text):
 
 
 def test_the_motion_of_all_joint_types_is_pinocchios():
-    # Pinocchio has the velocity of a planar joint in moving axes: v' = R^T v, so a' = R^T a - w x v'.
+    # Pinocchio expresses the velocity of a planar joint in moving axes: v' = R^T v, so a' = R^T a - w x v'.
     kinds = ("continuous", "planar", "floating", "prismatic", "fixed", "revolute", "planar")
     limits = '<limit lower="-1" upper="1" effort="1" velocity="1"/>'
     inside = '<origin xyz="0.1 0.2 -0.3" rpy="0.3 -1.2 2"/><axis xyz="{}"/>'
@@ -138,15 +138,15 @@ def test_the_motion_of_all_joint_types_is_pinocchios():
     ]
     text = robot(*links, *joints)
     with warnings.catch_warnings():
-        # Of limits of planar and floating joints.
+        # The limits of planar and floating joints cause warnings.
         warnings.simplefilter("ignore", RobotFileWarning)
         model = load_urdf(text)
-    other = pin.buildModelFromXML(text)
+    parsed = pin.buildModelFromXML(text)
     rng = np.random.default_rng(0)
     q, v, a = rng.normal(size=model.nq), rng.normal(size=model.nv), rng.normal(size=model.nv)
-    theirs, J, c = pin.neutral(other), np.eye(model.nv), np.zeros(model.nv)
+    theirs, J, c = pin.neutral(parsed), np.eye(model.nv), np.zeros(model.nv)
     for i, name in enumerate(model.joint_names):
-        part, at, joint_ = q[model.q_index(name)], model.v_index(name).start, other.joints[other.getJointId(name)]
+        part, row, joint_ = q[model.q_index(name)], model.v_index(name).start, parsed.joints[parsed.getJointId(name)]
         kind = model.topology.joint_types[i]
         if kind == "free":
             part[3:] /= np.linalg.norm(part[3:])
@@ -155,17 +155,17 @@ def test_the_motion_of_all_joint_types_is_pinocchios():
             part = np.concatenate([part[:-1], [np.cos(part[-1]), np.sin(part[-1])]])
         if kind == "planar":
             cos, sin = part[-2:]
-            J[at : at + 2, at : at + 2] = [[cos, sin], [-sin, cos]]
-            x, y = J[at : at + 2, at : at + 2] @ v[at : at + 2]
-            c[at : at + 2] = v[at + 2] * np.array([y, -x])
+            J[row : row + 2, row : row + 2] = [[cos, sin], [-sin, cos]]
+            x, y = J[row : row + 2, row : row + 2] @ v[row : row + 2]
+            c[row : row + 2] = v[row + 2] * np.array([y, -x])
         theirs[joint_.idx_q : joint_.idx_q + joint_.nq] = part
-        assert (joint_.idx_v, joint_.nv) == (at, model.v_index(name).stop - at)
-    expected = J.T @ pin.rnea(other, other.createData(), theirs, J @ v, J @ a + c)
+        assert (joint_.idx_v, joint_.nv) == (row, model.v_index(name).stop - row)
+    expected = J.T @ pin.rnea(parsed, parsed.createData(), theirs, J @ v, J @ a + c)
     tau = jaxdyn.rnea(model, q, v, a)
     np.testing.assert_allclose(tau, expected, atol=1e-12 * np.abs(expected).max())
 
 
-# Spoilt texts.
+# Corrupted texts
 
 FULL = f"""<?xml version="1.0" encoding="utf-8"?>
 <robot name="r" version="1.1" xmlns:drake="http://drake.mit.edu">
@@ -234,24 +234,24 @@ NASTY = (
 PIECES = re.compile(rb"<[^<>]*>|[\w.+-]+=\"[^\"]*\"|[\w.+-]+|\s+|.", re.DOTALL)
 
 
-def spoilt(text: str, rng: random.Random) -> bytes:
-    """A few bytes, words, attributes, tags or elements deleted, doubled, swapped, or replaced."""
+def corrupt(text: str, rng: random.Random) -> bytes:
+    """Return the text with some bytes, words, attributes, tags or elements deleted, doubled, swapped or replaced."""
     data = text.encode(rng.choice(("utf-8", "utf-8", "utf-8", "utf-16", "utf-8-sig", "utf-32")), "surrogatepass")
     for _ in range(rng.choice((1, 1, 1, 2, 5, 20))):
         way = rng.randrange(9)
-        at, length = rng.randrange(len(data) + 1), min(rng.randrange(1, 200), len(data))
+        place, length = rng.randrange(len(data) + 1), min(rng.randrange(1, 200), len(data))
         if way == 0:
-            data = data[:at]
+            data = data[:place]
         elif way == 1:
-            data = data[:at] + data[at + length :]
+            data = data[:place] + data[place + length :]
         elif way == 2:
-            data = data[:at] + data[at : at + length] + data[at:]
+            data = data[:place] + data[place : place + length] + data[place:]
         elif way == 3:
-            data = data[:at] + bytes(rng.randrange(256) for _ in range(rng.randrange(1, 4))) + data[at + 1 :]
+            data = data[:place] + bytes(rng.randrange(256) for _ in range(rng.randrange(1, 4))) + data[place + 1 :]
         elif way == 4:
-            data = data[:at] + rng.choice(NASTY).encode("utf-8", "surrogatepass") + data[at + rng.randrange(3) :]
+            data = data[:place] + rng.choice(NASTY).encode("utf-8", "surrogatepass") + data[place + rng.randrange(3) :]
         else:
-            # Pieces that mean something: tags, attributes, words.
+            # These ways change meaningful pieces: tags, attributes and words.
             pieces = PIECES.findall(data) or [b""]
             i, k = rng.randrange(len(pieces)), rng.randrange(len(pieces))
             if way == 5:
@@ -270,7 +270,7 @@ def spoilt(text: str, rng: random.Random) -> bytes:
 
 @contextlib.contextmanager
 def patience(seconds: int):
-    """An error instead of waiting for ever."""
+    """Raise `TimeoutError` if the block takes longer than `seconds`."""
 
     def stop(*_):
         raise TimeoutError(f"longer than {seconds} s")
@@ -285,7 +285,7 @@ def patience(seconds: int):
 
 
 def attempt(source, **options) -> Model | None:
-    """The model, or None where the library refuses it; anything else is an error, warnings of arithmetic included."""
+    """Return the model, or None if the library refuses the text. Anything else, even a NumPy warning, is an error."""
     with warnings.catch_warnings(), patience(60):
         warnings.simplefilter("error")
         for category in (RobotFileWarning, PhysicalityWarning):
@@ -316,7 +316,7 @@ def test_spoilt_files_raise_nothing_else(name, count, strict, free_base, tmp_pat
     path = tmp_path / "robot.urdf"
     read = 0
     for i in range(count):
-        path.write_bytes(spoilt(text, rng))
+        path.write_bytes(corrupt(text, rng))
         model = attempt(path, strict=strict, free_base=free_base)
         if model is None:
             continue
@@ -331,14 +331,14 @@ def test_spoilt_files_raise_nothing_else(name, count, strict, free_base, tmp_pat
             assert np.isfinite(array).all()
         if i % 10 == 0:
             assert_same(attempt(to_urdf(model), free_base=free_base), model)
-    # Some of the spoilt texts are robots still, and most are none.
+    # Some of the corrupted texts still describe robots, but most do not.
     assert 0.02 * count < read < 0.8 * count
 
 
 def test_spoilt_texts_raise_nothing_else():
     rng = random.Random(1)
     for _ in range(600):
-        attempt(spoilt(FULL, rng).decode("utf-8", "replace"))
+        attempt(corrupt(FULL, rng).decode("utf-8", "replace"))
 
 
 def test_truncated_texts_raise_nothing_else():
@@ -358,7 +358,7 @@ def test_encodings_that_are_none(encoding, tmp_path):
     attempt(path)
 
 
-# Texts that take long, where one is careless.
+# Texts that take a careless parser a long time
 
 
 def test_deep_nesting():
@@ -374,7 +374,7 @@ def test_long_words():
         assert attempt(arm(f'<origin xyz="{word}"/>')) is None
     assert attempt(arm().replace("wrist", "w" * 10**6)) is not None
     assert attempt(arm(kind="r" * 10**6)) is None
-    # Names that differ at the end alone, whose nearest one is not looked for.
+    # The library does not look for the most similar name among names this long, which differ only at the end.
     name = "ab" * 10**5
     assert attempt(robot(link(name + "c"), link("d"), joint("j", name, "d"))) is None
     assert attempt(arm().replace("wrist", name).replace("<child", f'<mimic joint="{name}c"/><child')) is None
@@ -408,7 +408,7 @@ def test_long_lines_of_mimic_joints():
     assert model.nv == 1
 
 
-# Entities.
+# Entities
 
 OPENED: list[list[str]] = []
 
@@ -421,13 +421,13 @@ def audit(event: str, arguments: tuple) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def hook():
-    # A hook cannot be taken away again: it does nothing where nobody listens.
+    # An audit hook cannot be removed; it does nothing outside `listening`.
     sys.addaudithook(audit)
 
 
 @contextlib.contextmanager
 def listening():
-    """What is opened, and whom is talked to."""
+    """Yield a list of the files and connections that the block opens."""
     OPENED.append([])
     try:
         yield OPENED[-1]
@@ -477,7 +477,7 @@ def test_other_ways_out_are_closed(inside, tmp_path):
 
 
 def test_listening_hears(tmp_path):
-    # Otherwise the tests above would hear nothing from deafness.
+    # If `listening` recorded nothing, the tests above would always pass.
     with listening() as opened:
         (tmp_path / "a").write_text("")
     assert len(opened) == 1

@@ -1,4 +1,4 @@
-"""URDF files: arguments of the loader, mimic joints, transmissions, versions of the format, strictness."""
+"""The URDF loader's options, mimic joints, transmissions, format versions and strictness work as documented."""
 
 import warnings
 
@@ -22,13 +22,13 @@ def close(got, expected) -> None:
 
 
 def quietly(text, **options):
-    """Loaded without any warning."""
+    """Return the model after asserting that the loader does not warn."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return load_urdf(text, **options)
 
 
-# What the standard forbids, though it has one obvious meaning.
+# Texts that the standard forbids although they have one obvious meaning
 
 FORGIVEN = {
     "commas": (arm('<origin xyz="0, 1,2"/>'), arm('<origin xyz="0 1 2"/>'), "xyz='0, 1,2'", "4"),
@@ -65,7 +65,7 @@ FORGIVEN = {
 
 @pytest.mark.parametrize("what", FORGIVEN)
 def test_what_is_forgiven_where_not_strict(what):
-    text, meant, named, line = FORGIVEN[what]
+    text, corrected, named, line = FORGIVEN[what]
     with pytest.raises(RobotFileError) as error:
         load_urdf(text)
     for fragment in (named, f"line {line}:", "strict=False"):
@@ -76,7 +76,7 @@ def test_what_is_forgiven_where_not_strict(what):
     assert caught[0].filename == __file__
     assert named in str(caught[0].message)
     assert f"line {line}," in str(caught[0].message)
-    assert_same(model, load_urdf(meant))
+    assert_same(model, load_urdf(corrected))
 
 
 def test_white_space_before_the_declaration(tmp_path):
@@ -127,7 +127,7 @@ def test_what_has_no_obvious_meaning_is_an_error_in_any_case(text, fragment, str
     assert len(str(error.value)) < 600
 
 
-# Versions of the format.
+# Versions of the format
 
 
 def test_quaternions_of_version_1_1():
@@ -147,11 +147,11 @@ def test_the_largest_number_is_no_limit():
     assert model.effort_limit[0] == model.velocity_limit[0] == np.inf
 
 
-# Mimic joints.
+# Mimic joints
 
 
 def chain(*mimics: str, kinds: tuple[str, ...] = ()) -> str:
-    """Links in a row, moved by joints `j0`, `j1`, ... with what is given inside; the joints stand in reverse order."""
+    """Return a chain of links with joints `j0`, `j1`, ... that contain `mimics`; the joints are in reverse order."""
     kinds = kinds or ("continuous",) * len(mimics)
     links = [link(f"l{i}") for i in range(len(mimics) + 1)]
     joints = [joint(f"j{i}", f"l{i}", f"l{i + 1}", mimics[i], kinds[i]) for i in range(len(mimics))]
@@ -160,7 +160,7 @@ def chain(*mimics: str, kinds: tuple[str, ...] = ()) -> str:
 
 def panda():
     with warnings.catch_warnings():
-        # Its file has attributes of friction that are not URDF's.
+        # Panda's file has friction attributes that URDF does not define.
         warnings.simplefilter("ignore")
         return load_urdf(robot_path("panda"))
 
@@ -245,14 +245,14 @@ def test_mimic_of_a_fixed_joint_is_warned_of():
     assert model.nv == 1
 
 
-# Where the root stands.
+# Placement of the root
 
 
 def test_root_placement_of_a_fixed_base():
     turned = np.array([1.0, 2, 3, np.sqrt(0.5), 0, 0, np.sqrt(0.5)])
     text = arm('<origin xyz="1 0 0"/>')
-    for given in (turned, tuple(turned), SE3(np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]), turned[:3])):
-        model = quietly(text, root_placement=given)
+    for placement in (turned, tuple(turned), SE3(np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]), turned[:3])):
+        model = quietly(text, root_placement=placement)
         close(model.frames["base"].placement, turned)
         close(model.joint_placement[0], [1, 3, 3, *turned[3:]])
     close(quietly(text, root_placement=(1, 2, 3)).joint_placement[0], [2, 2, 3, 1, 0, 0, 0])
@@ -286,7 +286,7 @@ def test_files_in_packages(tmp_path):
     with pytest.raises(RobotFileError) as error:
         load_urdf("package://hand/urdf/arm.urdf", package_dirs=[tmp_path])
     assert str(tmp_path / "hand" / "urdf" / "arm.urdf") in str(error.value)
-    # A file that lies elsewhere needs none of them.
+    # A file in another folder needs no package.
     assert quietly(folder / "arm.urdf", package_dirs=[tmp_path / "x"]).nv == 1
 
 
@@ -295,7 +295,7 @@ def test_meshes_are_not_looked_for():
     assert quietly(arm(child_inside=INERTIAL + mesh)).nv == 1
 
 
-# Transmissions.
+# Transmissions
 
 
 def transmission(
@@ -324,9 +324,9 @@ MOTOR = "<motorInertia> 2e-4 </motorInertia>"
         ([transmission(MOTOR)], 2e-4),
         ([transmission("<mechanicalReduction>100</mechanicalReduction>" + MOTOR)], 2.0),
         ([transmission("<motorInertia><![CDATA[2e-4]]></motorInertia>")], 2e-4),
-        # Two motors on one joint.
+        # Two motors drive one joint.
         ([transmission(DRAKE), transmission(MOTOR)], 4e-4),
-        # Nothing about a rotor.
+        # The transmission has no rotor.
         ([transmission("<mechanicalReduction>100</mechanicalReduction>")], 0.0),
     ],
 )
@@ -335,7 +335,7 @@ def test_rotor_inertia_is_seen_through_the_gear(transmissions, armature):
     close(model.armature, [armature])
     q = v = np.zeros(1)
     close(jaxdyn.crba(model, q)[0, 0], 1.0 + armature)
-    # The rotor's kinetic energy at one rad/s of the joint.
+    # The kinetic energy at 1 rad/s of the joint includes the rotor's.
     assert float(jaxdyn.kinetic_energy(model, q, v + 1)) == pytest.approx(0.5 + 0.5 * armature, rel=1e-12)
 
 
@@ -382,25 +382,25 @@ def test_rotors_that_cannot_be_read_are_warned_of(text):
     assert not np.any(model.armature)
 
 
-# This library's own element.
+# This library's element
 
 
 def test_what_the_own_element_says():
-    own = '<jaxdyn:joint name="wrist" friction_velocity="0.05" stiffness="3" spring_reference="0.5"/></robot>'
-    model = quietly(arm().replace("</robot>", own))
+    element = '<jaxdyn:joint name="wrist" friction_velocity="0.05" stiffness="3" spring_reference="0.5"/></robot>'
+    model = quietly(arm().replace("</robot>", element))
     close(model.friction_velocity, [0.05])
     close(model.stiffness, [3])
     close(model.spring_reference, [0.5])
-    own = f'<jaxdyn:joint name="wrist" damping="1 2 3" lower="-1 -2 -{NO_LIMIT}" upper="1 2 {NO_LIMIT}"/></robot>'
-    model = quietly(arm(kind="planar").replace("</robot>", own))
+    element = f'<jaxdyn:joint name="wrist" damping="1 2 3" lower="-1 -2 -{NO_LIMIT}" upper="1 2 {NO_LIMIT}"/></robot>'
+    model = quietly(arm(kind="planar").replace("</robot>", element))
     close(model.damping, [1, 2, 3])
     assert list(model.position_lower) == [-1, -2, -np.inf]
-    own = '<jaxdyn:joint name="root_joint" armature="1 2 3 4 5 6"/></robot>'
-    close(quietly(arm().replace("</robot>", own), free_base=True).armature[:6], [1, 2, 3, 4, 5, 6])
+    element = '<jaxdyn:joint name="root_joint" armature="1 2 3 4 5 6"/></robot>'
+    close(quietly(arm().replace("</robot>", element), free_base=True).armature[:6], [1, 2, 3, 4, 5, 6])
 
 
 @pytest.mark.parametrize(
-    ("own", "fragments"),
+    ("element", "fragments"),
     [
         ("<jaxdyn:joint/>", ["<jaxdyn:joint> has no name", "line 5"]),
         ('<jaxdyn:joint name="root_joint"/>', ["no joint named 'root_joint'"]),
@@ -410,8 +410,8 @@ def test_what_the_own_element_says():
         ('<jaxdyn:joint name="wrist"/><jaxdyn:joint name="wrist"/>', ["given twice for this joint"]),
     ],
 )
-def test_bad_own_elements_are_named(own, fragments):
-    text = arm('<dynamics friction="1"/>').replace("</robot>", own + "</robot>")
+def test_bad_own_elements_are_named(element, fragments):
+    text = arm('<dynamics friction="1"/>').replace("</robot>", element + "</robot>")
     with pytest.raises(RobotFileError) as error:
         load_urdf(text)
     for fragment in fragments:
@@ -419,12 +419,12 @@ def test_bad_own_elements_are_named(own, fragments):
 
 
 def test_values_that_the_builder_refuses_name_the_joint():
-    own = '<jaxdyn:joint name="wrist" stiffness="-1"/></robot>'
+    element = '<jaxdyn:joint name="wrist" stiffness="-1"/></robot>'
     with pytest.raises(JaxdynError, match="stiffness of joint 'wrist'"):
-        load_urdf(arm().replace("</robot>", own))
+        load_urdf(arm().replace("</robot>", element))
 
 
-# Slips of the pen, and inertias.
+# Typing errors and inertias
 
 
 @pytest.mark.parametrize(
@@ -472,7 +472,7 @@ def test_impossible_inertias_are_warned_of_with_their_principal_moments(inside, 
         assert fragment in str(warning.message)
 
 
-# Text.
+# Names, white space and character encodings
 
 
 def test_prefixes_are_other_programs():

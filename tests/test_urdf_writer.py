@@ -1,4 +1,4 @@
-"""Models as URDF text: what comes in goes out, and other readers understand it."""
+"""Models written as URDF load again unchanged, and other readers understand the text."""
 
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
 # (Pinocchio is a compiled module without type stubs.)
@@ -42,32 +42,32 @@ KNOWN = {
 }
 
 
-def loaded(text, **options) -> Model:
+def load(text, **options) -> Model:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return load_urdf(text, **options)
 
 
 def again(model: Model, **options) -> Model:
-    return loaded(to_urdf(model), gravity=model.gravity, **options)
+    return load(to_urdf(model), gravity=model.gravity, **options)
 
 
 @pytest.mark.parametrize(("name", "free_base"), [(x, False) for x in FILES] + [(x, True) for x in list(FILES)[::3]])
 def test_every_robot_goes_out_as_it_came_in(name, free_base):
     try:
-        model = loaded(FILES[name], free_base=free_base)
+        model = load(FILES[name], free_base=free_base)
     except JaxdynError as error:
-        # Which are refused is a matter of the model zoo; here, that it is for no other reason.
+        # The model zoo tests which files are refused; this test allows only known reasons.
         assert any(reason in str(error) for reason in REFUSED)  # noqa: PT017
         return
     assert_same(again(model, free_base=free_base), model)
 
 
 def test_enough_robots_are_read():
-    # Otherwise the test above would compare nothing unseen.
+    # If no robot could be read, the test above would pass without any comparison.
     def read(path) -> bool:
         try:
-            return bool(loaded(path))
+            return bool(load(path))
         except JaxdynError:
             return False
 
@@ -75,7 +75,7 @@ def test_enough_robots_are_read():
 
 
 def everything() -> Model:
-    """A robot with all that a model can hold and URDF can say in some way."""
+    """Return a robot with every feature of a model that URDF can express."""
     rng = np.random.default_rng(0)
 
     def placement() -> np.ndarray:
@@ -124,7 +124,7 @@ def everything() -> Model:
 
 def test_everything_that_a_model_can_hold():
     model = everything()
-    # A new array of models needs a place in the file, and here.
+    # A new array of `Model` needs support in the writer and an entry here.
     unset = {f.name for f in dataclasses.fields(model) if f.name != "topology" and not np.size(getattr(model, f.name))}
     assert unset == {"joint_pitch"}
     assert {f.name for f in dataclasses.fields(model)} == KNOWN
@@ -133,26 +133,26 @@ def test_everything_that_a_model_can_hold():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_identified_numbers_survive(seed):
-    # Every physical array changed, as after a fit; structure as it was.
+    # Every physical array changes, as in a fit, and the structure stays.
     rng = np.random.default_rng(seed)
 
-    def changed(x):
+    def perturb(x):
         return x if x is None else jnp.where(jnp.isfinite(x), x * (1 + 0.1 * rng.uniform(size=x.shape)), x)
 
     model = everything()
     fields = [
         f.name for f in dataclasses.fields(model) if f.name not in ("topology", "joint_axis", "attached_parameters")
     ]
-    model = eqx.tree_at(lambda m: [getattr(m, f) for f in fields], model, [changed(getattr(model, f)) for f in fields])
+    model = eqx.tree_at(lambda m: [getattr(m, f) for f in fields], model, [perturb(getattr(model, f)) for f in fields])
     assert_same(again(model), model)
 
 
 def test_single_precision():
     model = everything().astype(jnp.float32)
     with jax.enable_x64(False):
-        other = again(model)
-    assert_same(other, model, tolerance=5e-7)
-    # The numbers of the model, read in double precision, are those of the model: only merged inertias add up anew.
+        reloaded = again(model)
+    assert_same(reloaded, model, tolerance=5e-7)
+    # Reading in double precision gives the model's exact numbers, except that merged inertias are summed again.
     wide = again(model)
     assert_same(wide.astype(jnp.float32), model, tolerance=5e-7)
     np.testing.assert_array_equal(wide.damping, np.asarray(model.damping, np.float64))
@@ -204,13 +204,13 @@ def test_links_and_fixed_joints_keep_their_names():
     }
     masses = {x.get("name"): float(x.find("inertial/mass").get("value")) for x in root.iter("link") if len(x)}
     assert masses == {"base": 2, "arm": 2, "tool": 3}
-    other = load_urdf(to_urdf(model))
+    reloaded = load_urdf(to_urdf(model))
     for name in ("arm", "tool", "base"):
-        np.testing.assert_allclose(other.link_parameters(name), model.link_parameters(name), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(reloaded.link_parameters(name), model.link_parameters(name), rtol=1e-12, atol=1e-12)
 
 
 def test_a_link_without_inertia_of_its_own_stays_so():
-    # What is left of the difference of sums is rounding, and would be a mass, perhaps a negative one.
+    # The body's inertia minus its parts leaves only rounding, which would become a mass, possibly a negative one.
     parts = [link(f"m{i}", inertial(mass=str(0.1 * (i + 1)))) for i in range(7)]
     fixed = [joint(f"f{i}", "b", f"m{i}", f'<origin xyz="0.{i} 0.3 0.7" rpy="0.{i} 1 2"/>', "fixed") for i in range(7)]
     model = load_urdf(robot(link("a", ""), link("b", ""), joint("j", "a", "b", kind="continuous"), *parts, *fixed))
@@ -225,16 +225,17 @@ def test_less_mass_than_its_parts_is_written_together():
     model = eqx.tree_at(lambda m: m.inertial_parameters, model, 0.5 * model.inertial_parameters)
     with pytest.warns(RobotFileWarning, match="link 'b': its body has 3.5 kg, the links that are fixed to it 5 kg"):
         text = to_urdf(model)
-    other = load_urdf(text)
-    np.testing.assert_allclose(other.inertial_parameters, model.inertial_parameters, rtol=1e-12)
-    assert set(other.frames) == set(model.frames)
+    reloaded = load_urdf(text)
+    np.testing.assert_allclose(reloaded.inertial_parameters, model.inertial_parameters, rtol=1e-12)
+    assert set(reloaded.frames) == set(model.frames)
 
 
-# Other readers.
+# Other readers
 
 
 def test_pinocchio_reads_the_same_motion():
-    # Joints that follow are independent to Pinocchio; planar joints have velocities in moving axes there.
+    # Mimic joints are left out because Pinocchio treats them as independent, and planar joints because their velocities
+    # have moving axes in Pinocchio.
     builder = ModelBuilder()
     builder.add_fixed_body("floor", "world", (1, 2, 3), BALL)
     builder.add_body("a", "floor", Joint("revolute", (1, 2, 3), damping=1.0), (0, 0, 1), BALL)
@@ -242,13 +243,13 @@ def test_pinocchio_reads_the_same_motion():
     builder.add_body("c", "b", Joint("prismatic", (0, 1, -1), lower=-1, upper=2), (1, 0, 0, 0.6, 0, 0.8, 0), BALL)
     builder.add_body("d", "c", Joint("revolute", (0, 0, 1), effort_limit=5), (1, 0, 0), BALL)
     model = builder.build()
-    other = pin.buildModelFromXML(to_urdf(model))
-    assert list(other.names)[1:] == list(model.joint_names)
-    np.testing.assert_allclose(other.lowerPositionLimit[1], -1)
-    np.testing.assert_allclose(other.upperEffortLimit[2], 5)
-    np.testing.assert_allclose(other.damping[0], 1)
+    parsed = pin.buildModelFromXML(to_urdf(model))
+    assert list(parsed.names)[1:] == list(model.joint_names)
+    np.testing.assert_allclose(parsed.lowerPositionLimit[1], -1)
+    np.testing.assert_allclose(parsed.upperEffortLimit[2], 5)
+    np.testing.assert_allclose(parsed.damping[0], 1)
     q, v, a = np.random.default_rng(0).normal(size=(3, model.nv))
-    expected = pin.rnea(other, other.createData(), q, v, a)
+    expected = pin.rnea(parsed, parsed.createData(), q, v, a)
     np.testing.assert_allclose(jaxdyn.rnea(model, q, v, a, joint_friction=False), expected, rtol=1e-12)
 
 
@@ -259,7 +260,7 @@ def test_mujoco_reads_the_same_mass():
     np.testing.assert_allclose(sum(spec.body_mass), model.mass.sum(), rtol=1e-9)
 
 
-# Rotations.
+# Rotations
 
 ANGLES = [0.0, 1e-9, -1e-9, 0.3, np.pi / 2, np.nextafter(np.pi / 2, 0), np.pi / 2 + 1e-9, np.pi / 2 - 1e-8, np.pi, 3.0]
 
@@ -270,10 +271,10 @@ def test_roll_pitch_and_yaw_give_the_rotation_again(pitch):
         for yaw in (0.0, -0.4, 1.9, -np.pi):
             text = arm(f'<origin rpy="{float(roll)!r} {float(pitch)!r} {float(yaw)!r}"/>', "continuous")
             model = load_urdf(text)
-            given = np.asarray(model.joint_placement[0, 3:])
-            angles = " ".join(repr(float(x)) for x in quaternion_to_rpy(given))
+            quaternion = np.asarray(model.joint_placement[0, 3:])
+            angles = " ".join(repr(float(x)) for x in quaternion_to_rpy(quaternion))
             back = load_urdf(arm(f'<origin rpy="{angles}"/>', "continuous")).joint_placement[0, 3:]
-            np.testing.assert_allclose(rotation(np.asarray(back)), rotation(given), atol=2e-15)
+            np.testing.assert_allclose(rotation(np.asarray(back)), rotation(quaternion), atol=2e-15)
 
 
 def test_random_rotations_and_quaternions_that_are_not_unit():
@@ -286,7 +287,7 @@ def test_random_rotations_and_quaternions_that_are_not_unit():
         np.testing.assert_allclose(rotation(np.asarray(back)), rotation(q), atol=2e-15)
 
 
-# What cannot be written.
+# Models that cannot be written
 
 
 @pytest.mark.parametrize(
@@ -305,7 +306,7 @@ def test_joints_that_urdf_does_not_have(bad):
         to_urdf(model)
 
 
-def replaced(field: str, value) -> Model:
+def replace_field(field: str, value) -> Model:
     model = load_urdf(arm('<limit lower="-1" upper="1"/>'))
     return eqx.tree_at(lambda m: getattr(m, field), model, jnp.asarray(value))
 
@@ -313,14 +314,14 @@ def replaced(field: str, value) -> Model:
 @pytest.mark.parametrize(
     ("make", "fragments"),
     [
-        (lambda: replaced("armature", [[0.0], [0.0]]), ["armature", r"batch axes \(2,\)", "one element"]),
-        (lambda: replaced("damping", [np.nan]), ["damping of joint 'wrist'", "nan"]),
-        (lambda: replaced("joint_placement", [[np.inf, 0, 0, 1, 0, 0, 0]]), ["joint 'wrist'", "inf"]),
-        (lambda: replaced("friction", [-0.1]), ["friction of joint 'wrist' is negative", "-0.1"]),
-        (lambda: replaced("position_lower", [2.0]), ["joint 'wrist' has the limits", "swap"]),
-        (lambda: replaced("position_lower", [np.nan]), ["lower of joint 'wrist'", "nan"]),
-        (lambda: replaced("inertial_parameters", [[-1.0] + [0] * 9]), ["link 'hand'", "negative mass -1 kg"]),
-        (lambda: replaced("inertial_parameters", [[0.0, 1] + [0] * 8]), ["link 'hand'", "first moment"]),
+        (lambda: replace_field("armature", [[0.0], [0.0]]), ["armature", r"batch axes \(2,\)", "one element"]),
+        (lambda: replace_field("damping", [np.nan]), ["damping of joint 'wrist'", "nan"]),
+        (lambda: replace_field("joint_placement", [[np.inf, 0, 0, 1, 0, 0, 0]]), ["joint 'wrist'", "inf"]),
+        (lambda: replace_field("friction", [-0.1]), ["friction of joint 'wrist' is negative", "-0.1"]),
+        (lambda: replace_field("position_lower", [2.0]), ["joint 'wrist' has the limits", "swap"]),
+        (lambda: replace_field("position_lower", [np.nan]), ["lower of joint 'wrist'", "nan"]),
+        (lambda: replace_field("inertial_parameters", [[-1.0] + [0] * 9]), ["link 'hand'", "negative mass -1 kg"]),
+        (lambda: replace_field("inertial_parameters", [[0.0, 1] + [0] * 8]), ["link 'hand'", "first moment"]),
     ],
 )
 def test_what_cannot_be_written_is_named(make, fragments):

@@ -1,4 +1,4 @@
-"""The viewer's page, and pages that need no server, in a real browser without a screen."""
+"""The viewer's page and pages without a server work in a headless browser."""
 
 import io
 import json
@@ -13,16 +13,13 @@ from PIL import Image
 import jaxdyn
 from experiments._page import PATIENCE, Page, page, wait_until
 from jaxdyn import DataError, ShapeError
-from jaxdyn.viz import Viewer, save_html, save_png
-from jaxdyn.viz._browser import browser_path
+from jaxdyn.viz import Viewer, browser_path, client_of, save_html, save_png, settle
 from jaxdyn.viz._drawing import body_poses
-from jaxdyn.viz._images import settle
-from jaxdyn.viz._viewer import client_of
 
 in_a_browser = pytest.mark.skipif(browser_path() is None, reason="no Chromium or Chrome on the PATH")
 SIZE = (720, 480)
 INERTIA = '<mass value="1"/><inertia ixx="0.01" iyy="0.01" izz="0.01" ixy="0" ixz="0" iyz="0"/>'
-# Of pure colors, so that a link is told from everything else on the page.
+# The links have pure colors, which distinguish them from everything else on the page.
 URDF = f"""<robot name="two">
 <link name="base"><visual><geometry><cylinder radius="0.2" length="0.1"/></geometry></visual></link>
 <link name="lower"><inertial>{INERTIA}</inertial><visual><origin xyz="0 0 0.5"/>
@@ -36,22 +33,22 @@ URDF = f"""<robot name="two">
 
 
 def pixels(viewer: Viewer) -> np.ndarray:
-    """What the browser has drawn, without the controls."""
+    """Return the picture that the browser draws, without the controls."""
     image = client_of(viewer, PATIENCE).get_render(180, 240, transport_format="png", timeout=PATIENCE)
     alpha = image[..., 3:] / 255.0
     return image[..., :3] * alpha + 255 * (1 - alpha)
 
 
 def red(image: np.ndarray) -> np.ndarray:
-    """Where the links are."""
+    """Return the mask of the red pixels, which show the links."""
     return (image[..., 0] > 100) & (image[..., 1] < 0.45 * image[..., 0]) & (image[..., 2] < 0.45 * image[..., 0])
 
 
 def click(shown: Page, label: str) -> None:
-    """The switch with this label."""
-    found = f"[...document.querySelectorAll('label')].find((x) => x.innerText.trim() === {json.dumps(label)})"
-    shown.until(f"{found} !== undefined")
-    shown.evaluate(f"document.getElementById({found}.htmlFor).click()")
+    """Click the switch with this label."""
+    switch = f"[...document.querySelectorAll('label')].find((x) => x.innerText.trim() === {json.dumps(label)})"
+    shown.until(f"{switch} !== undefined")
+    shown.evaluate(f"document.getElementById({switch}.htmlFor).click()")
 
 
 @in_a_browser
@@ -62,13 +59,13 @@ def test_the_page_shows_the_robot_and_moves_it(tmp_path):
         settle(client_of(viewer, PATIENCE))
         first = pixels(viewer)
         Image.fromarray(first.astype(np.uint8)).save(tmp_path / "first.png")
-        # Meshes can be switched off, and on again.
+        # Meshes can be switched off and on again.
         click(shown, "Meshes")
         wait_until(lambda: red(pixels(viewer)).sum() == 0, "the links to disappear")
         click(shown, "Meshes")
         wait_until(lambda: red(pixels(viewer)).sum() > 100, "the links to come back")
 
-        # The slider of the first joint, which is the second one of the page.
+        # The slider of the first joint is the second slider of the page.
         where = "document.querySelectorAll('[role=slider]')[1].getBoundingClientRect()"
         x, y = shown.evaluate(f"[{where}.x + {where}.width / 2, {where}.y + {where}.height / 2]")
         assert viewer.q.tolist() == [0, 0]
@@ -78,13 +75,13 @@ def test_the_page_shows_the_robot_and_moves_it(tmp_path):
         q = viewer.q
         assert q[1] == 0
         assert float(shown.evaluate("document.querySelectorAll('[role=slider]')[1].ariaValueNow")) == q[0]
-        # A turn about y takes the links, which stood upright, to the side of +x: to the right of the picture.
+        # A turn about y moves the upright links towards +x, which is to the right in the picture.
         assert np.nonzero(red(moved))[1].mean() > np.nonzero(red(first))[1].mean() + 5
         poses = body_poses(viewer.model, q)
         np.testing.assert_allclose([x.position for x in viewer._robot._bodies], poses[:, :3], atol=1e-6)
         np.testing.assert_allclose([x.wxyz for x in viewer._robot._bodies], poses[:, 3:], atol=1e-6)
 
-        # Two motions: the second robot is orange, and only there where they are compared.
+        # When two motions are compared, the second robot is orange.
         def orange(image: np.ndarray) -> int:
             r, g, b = np.moveaxis(image, -1, 0)
             return int(((r > 200) & (g > 0.4 * r) & (g < 0.85 * r) & (b < 0.75 * r)).sum())
@@ -119,7 +116,7 @@ def test_a_saved_page_plays_without_a_server(tmp_path):
             return len(places) > 1 and max(places) - min(places) > 20
 
         wait_until(moves, "the links to be drawn, and to move")
-        # Nothing came from anywhere else.
+        # All resources are in the file.
         sources = shown.evaluate("performance.getEntriesByType('resource').map((x) => x.name)")
         assert all(x.startswith(("data:", "blob:", "file:")) for x in sources), sources
 
@@ -131,7 +128,7 @@ def test_an_image_by_the_browser(tmp_path):
     save_png(path, model, [0.5, 0.5], renderer="browser", width=320, height=240)
     image = np.asarray(Image.open(path).convert("RGB"), np.float64)
     assert image.shape == (240, 320, 3)
-    # Blue ellipsoids on white.
+    # The picture shows blue ellipsoids on white.
     assert ((image[..., 2] > image[..., 0] + 30) & (image[..., 2] > 90)).sum() > 200
     assert (image.min(axis=-1) > 250).mean() > 0.3
 
@@ -144,7 +141,7 @@ def test_ball_and_free_joints_have_handles(tmp_path):
         np.testing.assert_allclose(handle.position, q[:3], atol=1e-6)
         np.testing.assert_allclose(handle.wxyz, q[3:7], atol=1e-6)
         assert len(viewer._joints.sliders) == model.nq - 7
-        # As if it was dragged.
+        # This has the effect of dragging the handle.
         handle.position, handle.wxyz = (1.0, 2.0, 3.0), (0.6, 0.8, 0.0, 0.0)
         (dragged,) = handle._impl_aux.update_cb
         dragged(types.SimpleNamespace(target=handle))
@@ -158,8 +155,8 @@ def test_ball_and_free_joints_have_handles(tmp_path):
 def test_what_a_viewer_refuses():
     model = jaxdyn.samples.double_pendulum()
     t, q = np.arange(3.0), np.zeros((3, 2))
-    with Viewer(model, port=8190) as viewer, Viewer(model, port=8190) as other:
-        assert viewer.url != other.url
+    with Viewer(model, port=8190) as viewer, Viewer(model, port=8190) as second:
+        assert viewer.url != second.url
         with pytest.raises(ShapeError, match="nq = 2"):
             viewer.show([1.0])
         with pytest.raises(ShapeError, match="nq = 2"):
@@ -188,7 +185,7 @@ def test_a_trajectory_ends_or_begins_again():
         assert viewer._player.time.value == pytest.approx(0.2)
         viewer.pause(0.15)
         np.testing.assert_allclose(viewer.q, q[1])
-        # Beyond what the sliders showed, which have grown.
+        # Sliders grow for values outside their range.
         viewer.show([9.0, -9.0])
         assert viewer._joints.sliders[0].max == 9.0
         assert viewer._joints.sliders[1].min == -9.0

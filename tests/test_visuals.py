@@ -1,4 +1,4 @@
-"""What pictures consist of: the looks that files give to links, inertias, joint axes; images and plots of them."""
+"""Images and plots show a model's visual shapes, inertias, joint axes and numbers."""
 
 import re
 import sys
@@ -50,7 +50,7 @@ def visual_of(filename: str, scale: str = "1 1 1") -> str:
 
 
 def volume(vertices: np.ndarray, faces: np.ndarray) -> float:
-    """By the divergence theorem: positive where triangles look outwards."""
+    """Return the volume by the divergence theorem; it is positive if the triangles face outwards."""
     a, b, c = np.moveaxis(vertices[faces], 1, 0)
     return float((a * np.cross(b, c)).sum() / 6)
 
@@ -70,12 +70,12 @@ def test_shapes_of_urdf():
     base, arm, ball, pill = load_visuals(URDF)
     assert [x.frame for x in (base, arm, ball, pill)] == ["base", "arm", "tool", "tool"]
     np.testing.assert_allclose(np.ptp(base.vertices, axis=0), [1, 2, 3])
-    # Lying along y, and raised.
+    # The cylinder lies along y and is raised.
     np.testing.assert_allclose(np.ptp(arm.vertices, axis=0), [1, 4, 1], atol=1e-12)
     np.testing.assert_allclose(arm.vertices.min(axis=0), [-0.5, -2, 0.5], atol=1e-12)
     np.testing.assert_allclose(np.ptp(pill.vertices, axis=0), [1, 1, 2], atol=1e-12)
     np.testing.assert_allclose(base.color, [1, 0, 0, 0.5])
-    # A color given in one link is used by its name in another.
+    # A link uses the color that another link defines, by its name.
     np.testing.assert_allclose([arm.color, ball.color], [[0, 0.5, 0, 1]] * 2)
     assert pill.color[3] == 1
 
@@ -86,7 +86,7 @@ def test_links_behind_fixed_joints_are_where_they_belong():
     model = drawing.model
     assert drawing.shown == (MESHES,)
     meshes = [x for x in drawing.surfaces if x.layer == MESHES]
-    # The root is fixed to the world, the tool to the arm.
+    # The root is fixed to the world, and the tool is fixed to the arm.
     assert [x.body for x in meshes] == [-1, 0, 0, 0]
     ball = meshes[2].solid.transform(body_poses(model, q)[0]).vertices
     np.testing.assert_allclose(ball.mean(axis=0), jaxdyn.frame_pose(model, q, "tool").translation, atol=1e-6)
@@ -104,10 +104,10 @@ def test_meshes_in_packages(tmp_path):
     visuals = "".join(map(visual_of, names)) + visual_of(names[0], "-2 1 1")
     path = package / "urdf" / "robot.urdf"
     path.write_text(MESH.format(inertial=INERTIAL, visuals=visuals))
-    found = load_visuals(path)
-    assert [volume(x.vertices, x.faces) for x in found] == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 3])
-    # Edges this sharp are not shaded as if they were round.
-    assert len(found[0].vertices) == 12
+    drawn = load_visuals(path)
+    assert [volume(x.vertices, x.faces) for x in drawn] == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 3])
+    # Faces at sharp edges have separate vertices, so shading does not smooth the edges.
+    assert len(drawn[0].vertices) == 12
     elsewhere = tmp_path / "robot.urdf"
     elsewhere.write_text(MESH.format(inertial=INERTIAL, visuals=visual_of(names[0])))
     assert len(load_visuals(elsewhere, package_dirs=[tmp_path])) == 1
@@ -137,11 +137,11 @@ def test_missing_meshes_are_all_named(tmp_path):
 
 def test_collada_has_colors():
     finger = robot_path("panda").parent.parent / "meshes" / "visual" / "finger.dae"
-    found = load_visuals(MESH.format(inertial=INERTIAL, visuals=visual_of(f"file://{finger}")))
-    colors = {tuple(np.round(x.color, 2)) for x in found}
+    visuals = load_visuals(MESH.format(inertial=INERTIAL, visuals=visual_of(f"file://{finger}")))
+    colors = {tuple(np.round(x.color, 2)) for x in visuals}
     assert len(colors) > 1
-    points = np.concatenate([x.vertices for x in found])
-    # Of the real finger, which is about 2 by 2.6 by 5.4 cm.
+    points = np.concatenate([x.vertices for x in visuals])
+    # The real finger measures about 2 by 2.6 by 5.4 cm.
     assert (np.abs(np.ptp(points, axis=0) - [0.021, 0.026, 0.054]) < 0.004).all(), np.ptp(points, axis=0)
 
 
@@ -188,7 +188,7 @@ def test_geoms_of_mjcf_are_where_mujoco_has_them():
         local = (points - data.geom_xpos[g]) @ data.geom_xmat[g].reshape(3, 3)
         if compiled.geom_type[g] == mujoco.mjtGeom.mjGEOM_PLANE:
             continue
-        # MuJoCo's box around the geom, in the geom's axes.
+        # This is MuJoCo's bounding box of the geom in the geom's axes.
         center, half = compiled.geom_aabb[g][:3], compiled.geom_aabb[g][3:]
         np.testing.assert_allclose((local.max(axis=0) + local.min(axis=0)) / 2, center, atol=1e-6)
         np.testing.assert_allclose(np.ptp(local, axis=0) / 2, half, atol=1e-6)
@@ -206,13 +206,13 @@ def test_ellipsoids_have_the_inertia_of_their_bodies():
     builder.add_body("b", "a", Joint("revolute"), (0, 0, 1.0), inertia=BodyInertia(m, place, (0.01, 0.02, 0.9)))
     with pytest.warns(jaxdyn.PhysicalityWarning):
         model = builder.build()
-    found = [x for x in drawing_of(model, None, (), False, {}).surfaces if x.layer == ELLIPSOIDS]
-    local = (found[0].solid.vertices - place) @ R
+    ellipsoids = [x for x in drawing_of(model, None, (), False, {}).surfaces if x.layer == ELLIPSOIDS]
+    local = (ellipsoids[0].solid.vertices - place) @ R
     np.testing.assert_allclose(np.abs(local).max(axis=0), axes, rtol=1e-6)
     np.testing.assert_allclose((local**2 / axes**2).sum(axis=1), 1.0, rtol=1e-6)
-    assert volume(found[0].solid.vertices, found[0].solid.faces) > 0
-    # No distribution of mass has the second one, which is shown in another color.
-    assert not np.array_equal(found[0].color, found[1].color)
+    assert volume(ellipsoids[0].solid.vertices, ellipsoids[0].solid.faces) > 0
+    # No distribution of mass has the second inertia, so its ellipsoid has another color.
+    assert not np.array_equal(ellipsoids[0].color, ellipsoids[1].color)
 
 
 def test_axes_are_those_about_which_joints_turn():
@@ -220,13 +220,13 @@ def test_axes_are_those_about_which_joints_turn():
     builder = ModelBuilder()
     rng = np.random.default_rng(3)
     for i, kind in enumerate(kinds):
-        given = {} if kind in ("ball", "free") else {"axis": rng.normal(size=3)}
-        given |= {"axis2": (0, 0, 1)} if kind == "universal" else {}
-        given |= {"pitch": 0.1} if kind == "helical" else {}
+        options = {} if kind in ("ball", "free") else {"axis": rng.normal(size=3)}
+        options |= {"axis2": (0, 0, 1)} if kind == "universal" else {}
+        options |= {"pitch": 0.1} if kind == "helical" else {}
         builder.add_body(
             f"b{i}",
             f"b{i - 1}" if i else "world",
-            Joint(kind, **given),
+            Joint(kind, **options),
             jaxdyn.SE3.from_rpy(jnp.asarray(rng.normal(size=3)), rng.normal(size=3)),
             inertia=BodyInertia(1.0, (0.1, 0, 0), (0.01, 0.01, 0.01)),
         )
@@ -238,9 +238,9 @@ def test_axes_are_those_about_which_joints_turn():
     arrows = []
     for x in (x for x in drawing.surfaces if x.layer == AXES):
         points = (x.solid if x.body < 0 else x.solid.transform(poses[x.body])).vertices
-        # An arrow is long: its direction is that in which its points are spread most.
+        # An arrow points along the direction in which its vertices spread most.
         arrows.append(np.linalg.svd(points - points.mean(axis=0))[2][0])
-    # The columns of the last body of the chain are the motions of all joints.
+    # The Jacobian of the chain's last body has the motions of all joints as columns.
     J = np.asarray(jaxdyn.frame_jacobian(model, q, "b8"))
     with_axes = [joint for joint, kind in zip(model.joint_names, kinds, strict=True) if kind not in ("ball", "free")]
     columns = [c for joint in with_axes for c in J[:, model.v_index(joint)].T]
@@ -265,7 +265,7 @@ def test_what_a_picture_can_not_be_of():
         save_png("none.png", model, renderer="pencil")
     with pytest.raises(ShapeError, match="nq = 1"):
         save_png("none.png", model, [0.0, 1.0], renderer="matplotlib")
-    # A model that is no longer that of its file, with the looks of the file.
+    # A changed model is drawn with the meshes of the file.
     heavier = load_urdf(URDF).scaled(mass=2.0)
     assert drawing_of(heavier, URDF, (), False, {}).shown == (MESHES,)
 
@@ -327,7 +327,7 @@ def test_plots_show_the_numbers():
     figure = plot_torques(model, t, measured, {"fit": 100 * measured}, raw=measured)
     assert len(figure.axes) == model.nv
     np.testing.assert_allclose(figure.axes[3].lines[2].get_ydata(), 100 * measured[:, 3])
-    # What is far off does not shrink the measurement.
+    # A prediction that is far off does not shrink the scale of the measurement.
     assert np.ptp(figure.axes[3].get_ylim()) < 2 * np.ptp(measured[:, 3])
     with pytest.raises(ShapeError, match="fit"):
         plot_torques(model, t, measured, {"fit": measured[1:]})

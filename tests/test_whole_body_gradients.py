@@ -1,5 +1,5 @@
-"""Momentum, frame motion, regressors, power, the Lagrangian terms and reactions: derivatives by arrays of the model
-(forward, reverse, differences), and batches."""
+"""Momentum, frame motion, regressors, power, Lagrangian terms and reactions have right derivatives with respect to
+the model's arrays (forward, reverse, central differences) and support batches."""
 
 import equinox as eqx
 import jax
@@ -72,20 +72,20 @@ def test_forward_reverse_and_central_differences(group):
         return sum(jnp.vdot(w, jnp.sin(0.1 * x)) for w, x in zip(weights, values, strict=True))
 
     @jax.jit
-    def all_of(at, direction):
-        value, gradient = jax.value_and_grad(scalar, (0, 1, 2))(*at)
-        return value, gradient, jax.jvp(scalar, at, direction)[1]
+    def all_of(inputs, direction):
+        value, gradient = jax.value_and_grad(scalar, (0, 1, 2))(*inputs)
+        return value, gradient, jax.jvp(scalar, inputs, direction)[1]
 
-    at = ([getattr(model, name) for name in LEAVES], q, v)
-    leaves, structure = jax.tree.flatten(at)
+    inputs = ([getattr(model, name) for name in LEAVES], q, v)
+    leaves, structure = jax.tree.flatten(inputs)
     rng, step, zeros = np.random.default_rng(0), 1e-6, [jnp.zeros_like(x) for x in leaves]
-    # Every argument by itself.
+    # Each direction changes only one argument.
     for i, leaf in enumerate(leaves):
         direction = jnp.asarray(rng.normal(size=leaf.shape)) * (0.01 if i == 0 else 1.0)
         along = jax.tree.unflatten(structure, [*zeros[:i], direction, *zeros[i + 1 :]])
-        _, gradient, forward = all_of(at, along)
+        _, gradient, forward = all_of(inputs, along)
         reverse = jnp.vdot(jax.tree.leaves(gradient)[i], direction)
-        up, down = (all_of(jax.tree.map(lambda x, d, s=s: x + s * d, at, along), along)[0] for s in (step, -step))
+        up, down = (all_of(jax.tree.map(lambda x, d, s=s: x + s * d, inputs, along), along)[0] for s in (step, -step))
         assert float(forward) == pytest.approx(float(reverse), rel=1e-8, abs=1e-10), i
         assert float(forward) == pytest.approx(float(up - down) / (2 * step), rel=1e-5, abs=1e-7), i
 
@@ -107,6 +107,6 @@ def test_vmap_over_models_and_states_is_what_batch_axes_give(group):
     over_states = jax.vmap(of, in_axes=(None, 0, 0, 0, 0))
     mapped = jax.jit(jax.vmap(over_states, in_axes=(0, None, None, None, None)))(parameters, q, v, a, f_ext)
     native = jax.jit(of)(parameters[:, None], q, v, a, f_ext)
-    for one, other in zip(mapped, native, strict=True):
-        other = jnp.broadcast_to(other, one.shape)
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-11 * float(jnp.abs(one).max()))
+    for got, want in zip(mapped, native, strict=True):
+        want = jnp.broadcast_to(want, got.shape)
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-11 * float(jnp.abs(got).max()))

@@ -1,4 +1,4 @@
-"""Problems with outcomes that other solvers have published or found, in float64."""
+"""Problems whose outcomes other solvers have published or found, in float64."""
 
 import functools
 
@@ -27,7 +27,7 @@ def robot(name: str):
 
 
 def of_dtype(tree, dtype):
-    """Every array of real numbers in another precision."""
+    """Return the tree with all arrays of real numbers in another precision."""
     return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 
 
@@ -36,8 +36,8 @@ def pendulum_residual(x, u, t, params):
 
 
 def double_pendulum() -> Problem:
-    """Crocoddyl's example; from the guess of zeros 54 iterations of its FDDP, cost 2.058751e-2."""
-    # Crocoddyl's dynamics are without the damping of the robot's file.
+    """Return Crocoddyl's example. Its FDDP needs 54 iterations from the guess of zeros; the cost is 2.058751e-2."""
+    # Crocoddyl's dynamics leave out the damping of the robot's file.
     model = robot("double_pendulum").with_joint_friction(damping=0.0)
     dynamics = ModelDynamics(model, 0.01, actuation=np.array([[1.0], [0.0]]))
     up = FunctionResidual(pendulum_residual, of_state=True)
@@ -52,9 +52,9 @@ def double_pendulum() -> Problem:
 
 
 def kinova() -> Problem:
-    """Crocoddyl's arm; from the guess of zeros 73 iterations of its FDDP, cost 8.125078."""
+    """Return Crocoddyl's arm problem. Its FDDP needs 73 iterations from the guess of zeros; the cost is 8.125078."""
     model = robot("kinova")
-    # The posture `arm_up` of the robot's SRDF.
+    # This is the posture `arm_up` of the robot's SRDF.
     x0 = np.zeros(12)
     x0[:6] = 1.5707, 2.618, -1.5707, 3.1415, 2.618, 0.0
     goal = FramePoseResidual("j2s6s200_end_effector", SE3.from_translation(np.array([0.6, 0.2, 0.5])))
@@ -68,7 +68,8 @@ def kinova() -> Problem:
 
 
 def cartpole_rate(x, u, t, params):
-    """Cart and pole, the angle 0 hanging; `params`: masses of cart and pole (kg), length (m), gravity (m/s^2)."""
+    """Return the rate of a cart with a pole, which hangs at the angle 0. `params` are the masses of cart and pole (kg),
+    the length (m) and gravity (m/s^2)."""
     mc, mp, l, g = params
     angle, rate = x[1], x[3]
     s, c = jnp.sin(angle), jnp.cos(angle)
@@ -79,7 +80,8 @@ def cartpole_rate(x, u, t, params):
 
 
 def cartpole() -> Problem:
-    """ALTRO: 44 iterations, 1.539, violation 5.9e-7; IPOPT 1.486187. Guess: 0.01, rolled out."""
+    """Return ALTRO's problem. From the roll-out of 0.01, ALTRO needs 44 iterations and ends at the cost 1.539 and the
+    violation 5.9e-7; IPOPT ends at 1.486187."""
     dt, goal = 0.05, np.array([0, np.pi, 0, 0])
     params = tuple(jnp.asarray(p) for p in (1.0, 0.2, 0.5, 9.81))
     return Problem(
@@ -95,8 +97,8 @@ def cartpole() -> Problem:
 
 
 def acrobot_rate(x, u, t, params):
-    """Two links with unit lengths, masses, inertias and friction, and a motor at the elbow; the first angle is from
-    the horizontal. As RobotZoo.jl has it."""
+    """Return the rate of RobotZoo.jl's acrobot: two links with unit lengths, masses, inertias and friction, and a motor
+    at the elbow. The first angle is measured from the horizontal."""
     l, m, J, friction, g = params
     s2, c1, c2, c12 = jnp.sin(x[1]), jnp.cos(x[0]), jnp.cos(x[1]), jnp.cos(x[0] + x[1])
     m11 = m * l**2 + J + m * (2 * l**2 + 2 * l**2 * c2) + J
@@ -111,7 +113,7 @@ def acrobot_rate(x, u, t, params):
 
 
 def acrobot() -> Problem:
-    """ALTRO: 50 iterations; IPOPT 50.046611. Guess: 0, rolled out."""
+    """Return ALTRO's problem. From the roll-out of 0, ALTRO needs 50 iterations; IPOPT ends at the cost 50.046611."""
     dt, goal = 0.05, np.array([np.pi / 2, 0, 0, 0])
     params = tuple(jnp.asarray(p) for p in (1.0, 1.0, 1.0, 1.0, 9.81))
     return Problem(

@@ -1,4 +1,4 @@
-"""URDF texts for tests: robots of a few links, with a hole for what a test is about."""
+"""URDF texts of robots with a few links, into which tests insert elements."""
 
 INERTIAL = '<inertial><mass value="2"/><inertia ixx="1" ixy="0" ixz="0" iyy="1" iyz="0" izz="1"/></inertial>'
 
@@ -16,7 +16,7 @@ def robot(*elements: str) -> str:
 
 
 def arm(inside: str = "", kind: str = "revolute", child_inside: str = INERTIAL) -> str:
-    """A base, and one link: 'hand' moved by 'wrist'. The joint stands in line 4."""
+    """Return a base and the link 'hand', which the joint 'wrist' moves. The joint stands in line 4."""
     return robot(link("base"), link("hand", child_inside), joint("wrist", "base", "hand", inside, kind))
 
 

@@ -1,8 +1,10 @@
-"""A double pendulum from its chaotic motion: where one long roll-out has lost the recording, short ones have not.
+"""Identify a double pendulum from its chaotic motion.
+
+Short roll-outs follow the recording where one long roll-out departs from it.
 
     python docs/examples/double_pendulum_from_chaos.py
 
-The recordings are simulated, with noise; `python -m experiments.identify_double_pendulum` has those of a real one.
+The recordings are simulated with noise; `python -m experiments.identify_double_pendulum` uses recordings of a real one.
 """
 
 import dataclasses
@@ -14,16 +16,16 @@ import numpy as np
 import jaxdyn
 from jaxdyn import State, sysid
 
-jax.config.update("jax_enable_x64", True)  # fits want double precision
+jax.config.update("jax_enable_x64", True)  # fits need double precision
 
 rate, noise = 200.0, 0.002  # Hz, rad
-drawing = jaxdyn.samples.double_pendulum()  # of infinitely thin rods, and fits are for bodies that exist
+drawing = jaxdyn.samples.double_pendulum()  # infinitely thin rods, which are not physically possible
 truth = dataclasses.replace(drawing, inertial_parameters=sysid.nearest_physical(drawing.inertial_parameters))
 truth = truth.with_joint_friction(damping=0.02, friction=0.03, friction_velocity=0.1)
 
 
-def recorded(seed: int, duration: float) -> sysid.Recording:
-    """It goes over the top again and again, driven by known torques (without any, motion tells only ratios)."""
+def simulate_recording(seed: int, duration: float) -> sysid.Recording:
+    """A motion over the top, again and again, under known torques. Without torques it would determine only ratios."""
     rng = np.random.default_rng(seed)
     t = np.arange(0.0, duration, 1 / rate)
     tau = np.stack([2.5 * np.sin(3.1 * t + seed), 1.0 * np.sin(4.7 * t)], axis=1)
@@ -34,9 +36,9 @@ def recorded(seed: int, duration: float) -> sysid.Recording:
     return sysid.Recording(t, q, v, tau=tau)
 
 
-train, test = recorded(0, 4.0), recorded(1, 3.0)
+train, test = simulate_recording(0, 4.0), simulate_recording(1, 3.0)
 
-# Every inertia is 25 % too large to begin with, and friction is half of what it is.
+# At the start of the fit every inertia is 25 % too large, and friction is half of the true value.
 wrong = dataclasses.replace(
     truth,
     inertial_parameters=1.25 * truth.inertial_parameters,
@@ -52,9 +54,9 @@ fit = sysid.fit_rollouts(
     velocity_noise=0.02,
     options=sysid.RolloutFitOptions(matching=1.0, prior_weight=1e-3, max_iterations=40),
 )
-print(f"{fit.message} after {fit.iterations} steps; {free.size} free numbers")
+print(f"{fit.message} after {fit.iterations} steps; {free.size} free parameters")
 
-# Roll-outs of half a second from measured states of a motion that no fit has seen.
+# Roll-outs of half a second from measured states of a motion that was not used in the fit.
 medians = {}
 for name, robot in (("wrong", wrong), ("identified", fit.robot), ("true", truth)):
     errors = sysid.rollout_errors(robot, test, 0.5, every=0.05)

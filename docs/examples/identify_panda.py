@@ -1,8 +1,8 @@
-"""A real Franka Emika Panda from its recorded motion and torques, judged on seconds that the fit has not seen.
+"""Identify a real Franka Emika Panda from recorded motion and torques, and test it on data that the fit has not used.
 
     JAXDYN_DATA=... python docs/examples/identify_panda.py
 
-The recording is that of Gaz et al. 2019 (https://github.com/marcocognetti/FrankaEmikaPandaDynModel), in
+The recording is by Gaz et al. 2019 (https://github.com/marcocognetti/FrankaEmikaPandaDynModel), in
 `$JAXDYN_DATA/panda_exciting/`. `python -m experiments.identify configs/identify_panda.toml` does more with it.
 """
 
@@ -18,14 +18,14 @@ import numpy as np
 import jaxdyn
 from jaxdyn import sysid
 
-jax.config.update("jax_enable_x64", True)  # fits want double precision
+jax.config.update("jax_enable_x64", True)  # fits need double precision
 
 folder = Path(os.environ.get("JAXDYN_DATA", "")) / "panda_exciting"
 if "JAXDYN_DATA" not in os.environ or not folder.is_dir():
     print("skipped: set JAXDYN_DATA to the directory with panda_exciting/ in it")
     sys.exit(0)
 
-# Links in the drawing that no distribution of mass can have are replaced by the nearest that one can.
+# Replace inertias in the drawing that no mass distribution has by the nearest possible ones.
 drawing = jaxdyn.load_urdf(folder / "panda_no_gripper.urdf")
 possible = sysid.is_physical(drawing.inertial_parameters)
 nearest = sysid.nearest_physical(drawing.inertial_parameters)
@@ -33,7 +33,7 @@ start = dataclasses.replace(
     drawing, inertial_parameters=jnp.where(possible[:, None], drawing.inertial_parameters, nearest)
 )
 
-# Split first, prepare then: filters look ahead.
+# Split the recording before filtering it, because filters look ahead.
 recording = sysid.load_npz(folder / "first_14s.npz")
 recording = dataclasses.replace(recording, t=recording.t - recording.t[0])
 train, test = (
@@ -50,10 +50,10 @@ print(f"{fit.message}; {fit.iterations} steps")
 for name, result in (("drawing", sysid.InverseDynamicsFit.unfitted(start)), ("least squares", squares), ("fit", fit)):
     error = result.evaluate(test)
     possible = np.asarray(result.physical)
-    print(f"{name:14} error {error.total_rms:.4f} N m; links that can exist: {possible.sum()} of {len(possible)}")
+    print(f"{name:14} error {error.total_rms:.4f} N m; physically possible links: {possible.sum()} of {len(possible)}")
 held_out = fit.evaluate(test).total_rms
 
 base = fit.base_parameters()
-print(f"{base.rank} combinations of {len(fit.names)} parameters act on these torques, for instance:")
+print(f"{base.rank} combinations of {len(fit.names)} parameters determine these torques, for instance:")
 for line in base.describe()[:3]:
     print("  ", line)

@@ -3,8 +3,8 @@
     python docs/examples/randomized_robots.py
     XLA_FLAGS=--xla_force_host_platform_device_count=4 python docs/examples/randomized_robots.py
 
-Each robot is another Solo12, held in the air by its trunk: masses, friction, rotors and gravity differ. The question is
-which gains of the joints' servos hold a pose best for all of them.
+Each robot is a Solo12 with other masses, friction, rotors and gravity, held in the air by its trunk. The program looks
+for the gains of the joints' servos that hold a pose best for all robots.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ print(f"{jax.device_count()} devices: {jax.devices()[0].device_kind}")
 mesh = jax.make_mesh((jax.device_count(),), ("batch",))
 split = NamedSharding(mesh, PartitionSpec("batch"))
 
-# Any numbers of this parametrization are a robot that can exist: inertias by the logarithms of their Cholesky factors.
+# Any numbers make a physically possible robot: inertias are given by the logarithms of their Cholesky factors.
 nominal = jaxdyn.samples.quadruped()
 nominal = nominal.with_locked_joints({nominal.joint_names[0]: [0, 0, 0.5, 1, 0, 0, 0]})
 free = sysid.Parametrization(nominal, sysid.LogCholesky())

@@ -1,5 +1,6 @@
-"""A cartpole swings up: first a plan by differential dynamic programming, then model predictive control that carries it
-out on a plant whose pole and cart are 30 % heavier than the controller believes.
+"""A cartpole swings up, first in a plan by differential dynamic programming, then under model predictive control.
+
+The controller follows the plan on a plant whose pole and cart are 30 % heavier than in the controller's model.
 
     python docs/examples/swing_up.py
 """
@@ -17,7 +18,7 @@ jax.config.update("jax_enable_x64", True)
 
 dt, horizon = 0.04, 50
 model = jaxdyn.samples.cartpole()  # q = position and angle, the pole upright at 0
-motor = np.array([[1.0], [0.0]])  # it pushes the cart; nothing turns the pole
+motor = np.array([[1.0], [0.0]])  # the motor pushes the cart only
 
 
 def off_upright(x, u, t, params):
@@ -44,17 +45,17 @@ plan = trajopt.ddp(problem, us=0.01 * np.ones((horizon, 1)))
 print(f"plan: {plan.message} after {int(plan.iterations)} iterations, cost {float(plan.cost):.4f}")
 print(f"it ends at {np.asarray(plan.xs[-1]).round(3)}, forces up to {float(jnp.abs(plan.us).max()):.1f} N")
 
-# The plant: another robot, and finer steps.
+# The plant is a heavier robot, simulated with finer steps.
 heavier = dataclasses.replace(model, inertial_parameters=1.3 * model.inertial_parameters)
 true = trajopt.ModelDynamics(heavier, dt, actuation=motor, substeps=4)
 step = jax.jit(lambda x, u: true.step(x, u, 0))
 
-# The plan alone does not carry over.
+# The plan alone does not work on the plant.
 x = hanging
 for u in np.asarray(plan.us):
     x = np.asarray(step(x, u))
 open_loop = abs(np.arctan2(np.sin(x[1]), np.cos(x[1])))
-print(f"the plan played to the heavier plant ends {np.degrees(open_loop):.0f} degrees off upright")
+print(f"the plan on the heavier plant, without feedback, ends {np.degrees(open_loop):.0f} degrees off upright")
 
 mpc = trajopt.MPC(problem, trajopt.DDPOptions(max_iterations=8))
 run = trajopt.closed_loop(mpc, lambda x, u: np.asarray(step(x, u)), hanging, 150, plan=mpc.start(hanging, us=plan.us))

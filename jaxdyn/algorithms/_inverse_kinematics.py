@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdyn._compile import compiled
@@ -46,9 +47,9 @@ class FrameTarget(eqx.Module):
     """
 
     frame: str = eqx.field(static=True)
-    position: Float[Array, "*batch 3"] | None = None
+    position: Float[Array | np.ndarray, "*batch 3"] | None = None
     """Position of the frame's origin in the world, m."""
-    rotation: Float[Array, "*batch 3 3"] | None = None
+    rotation: Float[Array | np.ndarray, "*batch 3 3"] | None = None
     """Rotation matrix from the frame's axes to the world's."""
     position_weight: Float[Array, "*batch"] | float = 1.0
     rotation_weight: Float[Array, "*batch"] | float = 1.0

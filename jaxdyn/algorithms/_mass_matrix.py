@@ -87,22 +87,29 @@ def mass_matrix_ltdl(robot: Robot, q: Configuration) -> tuple[Float[Array, "*bat
     **Raises** `ModelError` for a model with joints that mimic others, whose mass matrix has other zeros; `ShapeError`
     where a shape does not fit.
     """
-    equations = equations_of_motion(robot, q)
-    _, U, D = eliminate(robot.tree, equations.S, equations.inertia, equations.armature)
     pairs = DofMatrices(robot)
-    L = pairs.where(np.tril(robot.tree.ancestors, -1), pairs.products(U * (1 / D), equations.S))
-    return pairs.result(L + pairs.diagonal(robot.constant(np.ones(robot.nv)))), D
+    L, D = _ltdl_factors(robot, pairs, q)
+    return pairs.result(L), D
 
 
-@compiled()
-def mass_matrix_cholesky(model: Model, q: Configuration) -> Float[Array, "*batch nv nv"]:
+@algorithm(independent_joints=True)
+def mass_matrix_cholesky(robot: Robot, q: Configuration) -> Float[Array, "*batch nv nv"]:
     """The lower triangular `L` `[*batch, nv, nv]` with `M = L^T L`, which has the zeros of `M` below its diagonal.
 
     Not the textbook's `M = L L^T`, whose factor is full for a branched tree (Featherstone 2008, section 6.5). It is
     `sqrt(D) L` of `mass_matrix_ltdl`; errors as there.
     """
-    L, D = mass_matrix_ltdl(model, q)
-    return jnp.sqrt(D)[..., None] * L
+    pairs = DofMatrices(robot)
+    L, D = _ltdl_factors(robot, pairs, q)
+    return pairs.result(pairs.scale_rows(jnp.sqrt(D), L))
+
+
+def _ltdl_factors(robot: Robot, pairs: DofMatrices, q):
+    """Return `L` as `pairs` holds it, and `D`, rows `[nv]`."""
+    equations = equations_of_motion(robot, q)
+    _, U, D = eliminate(robot.tree, equations.S, equations.inertia, equations.armature)
+    L = pairs.where(np.tril(robot.tree.ancestors, -1), pairs.products(U * (1 / D), equations.S))
+    return L + pairs.diagonal(robot.constant(np.ones(robot.nv))), D
 
 
 @compiled("frames", "reference", "part")

@@ -13,20 +13,11 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 
-from jaxdyn import samples
+from jaxdyn import programs, samples
 from jaxdyn._errors import DataError, require_positive
 from jaxdyn.algorithms import aba, crba, rnea
-from jaxdyn.cli._robot_file import File, FileOptions, Flag, parse
+from jaxdyn.cli._robot_file import File, FileOptions, Flag
 from jaxdyn.model import Model
-from jaxdyn.programs import (
-    double_precision,
-    pinocchio_times,
-    print_json,
-    random_states,
-    time_compilation,
-    wall_time,
-    without_compilation_cache,
-)
 from jaxdyn.simulate import State, rollout
 
 HELP = """Measure how fast a robot's dynamics run and compile on this machine.
@@ -64,18 +55,18 @@ class Options(FileOptions):
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command with its arguments."""
-    options = parse(Options, arguments, "benchmark", HELP, EXAMPLES)
+    options = programs.parse_options(Options, arguments, "jaxdyn benchmark", HELP, EXAMPLES)
     for key in ("batches", "operations"):
         if not getattr(options, key):
             raise DataError(f"{key} is empty; at least one is needed")
     for key in ("batches", "steps", "seconds"):
         require_positive(getattr(options, key), key, error=DataError)
     if options.dtype == "float64":
-        double_precision()
+        programs.double_precision()
     # The times of compiling would otherwise be those of reading files.
-    without_compilation_cache()
+    programs.without_compilation_cache()
     if options.json:
-        print_json(lambda: measure(options))
+        programs.print_json(lambda: measure(options))
     else:
         measure(options)
 
@@ -117,13 +108,15 @@ def rows(model: Model, options: Options) -> Iterator[dict[str, Any]]:
     """Yield the measurement of each operation and batch."""
     for name in options.operations:
         for batch in options.batches:
-            states = random_states(model, batch, seed=0)
+            states = programs.random_states(model, batch, seed=0)
             q, v, tau = (jnp.asarray(x if batch > 1 else x[0], model.dtype) for x in dataclasses.astuple(states))
             arguments, evaluations = [model, q, v, tau], batch * (options.steps if name == "rollout" else 1)
             row: dict[str, Any] = {"operation": name, "batch": batch}
             try:
-                program = time_compilation(operation(name, options.steps), arguments, perf_counter)
-                seconds = wall_time(lambda call=program.call, x=arguments: call(*x), options.seconds, repeats=3)
+                program = programs.time_compilation(operation(name, options.steps), arguments, perf_counter)
+                seconds = programs.wall_time(
+                    lambda call=program.call, x=arguments: call(*x), options.seconds, repeats=3
+                )
             except jax.errors.JaxRuntimeError as error:
                 # Most often memory runs out, and a smaller batch may work.
                 yield row | {"failed": str(error).splitlines()[0]}
@@ -148,8 +141,8 @@ def operation(name: str, steps: int) -> Callable:
         return rollout(model, State(q, 0 * v), _no_torque, TIMESTEP, steps=steps, save_every=steps).final
 
     functions = {
-        "rnea": lambda model, q, v, a: rnea(model, q, v, a),
-        "aba": lambda model, q, v, tau: aba(model, q, v, tau),
+        "rnea": rnea,
+        "aba": aba,
         "crba": lambda model, q, v, tau: crba(model, q),
         "gradient": gradient,
         "rollout": roll_out,
@@ -166,7 +159,7 @@ def pinocchio_entry(model: Model, options: Options) -> dict[str, Any] | str:
     if not options.file or options.kind(options.file) != "URDF":
         return "it is measured for URDF files"
     try:
-        times = pinocchio_times(model, Path(options.file), options.free_base)
+        times = programs.pinocchio_times(model, Path(options.file), options.free_base)
     except ImportError:
         return "not installed"
     except (ValueError, RuntimeError) as error:

@@ -11,26 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxdyn import programs
 from jaxdyn._errors import DataError, require_positive
 from jaxdyn.algorithms import rnea
-from jaxdyn.cli._robot_file import File, FileOptions, Flag, parse
+from jaxdyn.cli._robot_file import File, FileOptions, Flag
 from jaxdyn.model import Model
-from jaxdyn.programs import (
-    DIFFERENT,
-    FINE,
-    States,
-    allowed_errors,
-    double_precision,
-    dynamics,
-    largest_condition,
-    largest_errors,
-    mujoco_answers,
-    mujoco_model,
-    pinocchio_answers,
-    pinocchio_model,
-    print_json,
-    random_states,
-)
 
 HELP = """Compare the dynamics of a robot with Pinocchio (URDF) or MuJoCo (MJCF), which must be installed.
 
@@ -60,29 +45,29 @@ class Options(FileOptions):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command with its arguments."""
-    options = parse(Options, arguments, "check", HELP, EXAMPLES)
+    options = programs.parse_options(Options, arguments, "jaxdyn check", HELP, EXAMPLES)
     require_positive(options.states, "states", error=DataError)
     # Equal means equal in double precision.
-    double_precision()
+    programs.double_precision()
     comparison = compare(options)
     if options.json:
-        print_json(lambda: comparison)
+        programs.print_json(lambda: comparison)
     else:
         print_table(comparison)
-    return FINE if comparison["equal"] else DIFFERENT
+    return programs.FINE if comparison["equal"] else programs.DIFFERENT
 
 
 def compare(options: Options) -> dict[str, Any]:
     """Return the errors of all answers, the allowed errors, and the verdict."""
     model = options.load(options.file)
-    states = random_states(model, options.states, options.seed)
+    states = programs.random_states(model, options.states, options.seed)
     a = np.random.default_rng((options.seed, 1)).normal(size=states.v.shape)
     library, expected = expected_answers(model, options, states)
     expected["inverse dynamics"] = np.einsum("nij,nj->ni", expected["mass matrix"], a) + expected["bias"]
     torque = jax.jit(lambda q, v, a: rnea(model, q, v, a, joint_friction=False))(states.q, states.v, a)
-    values = dynamics(model, states) | {"inverse dynamics": np.asarray(torque)}
-    errors = largest_errors(values, expected)
-    allowed = allowed_errors(errors, expected["mass matrix"], options.tolerance)
+    values = programs.dynamics(model, states) | {"inverse dynamics": np.asarray(torque)}
+    errors = programs.largest_errors(values, expected)
+    allowed = programs.allowed_errors(errors, expected["mass matrix"], options.tolerance)
     return {
         "file": options.file,
         "against": library,
@@ -91,25 +76,25 @@ def compare(options: Options) -> dict[str, Any]:
         "device": str(jax.devices()[0]),
         "errors": errors,
         "allowed": allowed,
-        "condition_of_mass_matrix": largest_condition(expected["mass matrix"]),
+        "condition_of_mass_matrix": programs.largest_condition(expected["mass matrix"]),
         "equal": all(errors[name] <= allowed[name] for name in errors),
     }
 
 
-def expected_answers(model: Model, options: Options, states: States) -> tuple[str, dict[str, np.ndarray]]:
+def expected_answers(model: Model, options: Options, states: programs.States) -> tuple[str, dict[str, np.ndarray]]:
     """Return the other library's name and answers. **Raises** `ImportError` where it is not installed, and `DataError`
     where it cannot read the file."""
     path = Path(options.file)
     if options.kind(options.file) == "MJCF":
         # The loader has imported MuJoCo before.
-        return f"MuJoCo {version('mujoco')}", mujoco_answers(model, mujoco_model(path), states)
+        return f"MuJoCo {version('mujoco')}", programs.mujoco_answers(model, programs.mujoco_model(path), states)
     try:
-        reference = pinocchio_model(path, options.free_base)
+        reference = programs.pinocchio_model(path, options.free_base)
     except ImportError:
         raise ImportError("URDF files are compared with Pinocchio, which is not installed: pip install pin") from None
     except (ValueError, RuntimeError) as error:
         raise DataError(f"{path}: Pinocchio cannot read it: {' '.join(str(error).split())}") from None
-    return f"Pinocchio {version('pin')}", pinocchio_answers(model, reference, path, states)
+    return f"Pinocchio {version('pin')}", programs.pinocchio_answers(model, reference, path, states)
 
 
 def print_table(comparison: dict[str, Any]) -> None:

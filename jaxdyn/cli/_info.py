@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn.cli._robot_file import File, FileOptions, Flag, parse
+from jaxdyn.cli._robot_file import File, FileOptions, Flag
 from jaxdyn.model import Model
-from jaxdyn.programs import double_precision, print_json
+from jaxdyn.programs import double_precision, parse_options, print_json
 
 HELP = """Show the content of a robot's file, with warnings of likely mistakes.
 
@@ -39,7 +39,7 @@ class Options(FileOptions):
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command with its arguments."""
-    options = parse(Options, arguments, "info", HELP, EXAMPLES)
+    options = parse_options(Options, arguments, "jaxdyn info", HELP, EXAMPLES)
     # The numbers of the file, unrounded.
     double_precision()
     with warnings.catch_warnings(record=True) as caught:

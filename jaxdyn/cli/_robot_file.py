@@ -11,7 +11,6 @@ import tyro
 from jaxdyn._errors import DataError, RobotFileError
 from jaxdyn.io import is_mjcf, load_mjcf, load_urdf
 from jaxdyn.model import Model
-from jaxdyn.programs import help_text, parse_options
 
 File = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
@@ -52,8 +51,3 @@ def only_for_urdf(path: str, free_base: bool, package_dirs: Sequence[str]) -> No
     if (free_base or package_dirs) and is_mjcf(path):
         option = "--free-base" if free_base else "--package-dirs"
         raise DataError(f"{path}: {option} is for URDF files, and this is an MJCF file; leave it out")
-
-
-def parse[T](kind: type[T], arguments: Sequence[str], command: str, description: str, examples: str) -> T:
-    """Return the options of a command from its arguments."""
-    return parse_options(kind, arguments, f"jaxdyn {command}", help_text(description, examples))

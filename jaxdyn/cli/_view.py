@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.cli._robot_file import File, Flag, only_for_urdf, parse
+from jaxdyn.cli._robot_file import File, Flag, only_for_urdf
+from jaxdyn.programs import parse_options
 from jaxdyn.sysid import load_npz
 
 HELP = """Show a robot in the browser, with sliders for its joints.
@@ -53,7 +54,7 @@ class Options:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command with its arguments."""
-    options = parse(Options, arguments, "view", HELP, EXAMPLES)
+    options = parse_options(Options, arguments, "jaxdyn view", HELP, EXAMPLES)
     from jaxdyn.viz import Viewer, save_png
 
     if options.compare and not options.motion:

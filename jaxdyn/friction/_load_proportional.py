@@ -5,11 +5,9 @@ from jaxdyn.friction._law import AbstractFriction, Values
 
 
 class LoadProportional(AbstractFriction):
-    """Friction in proportion to the transmitted torque, `torque = ratio |load| tanh(v / friction_velocity)`.
-
-    Source: Hamon, Gautier & Garrec, Dynamic identification of robots with a dry friction model depending on load and
-    velocity, IROS 2010.
-    """
+    """Friction in proportion to the transmitted torque, `torque = ratio |load| tanh(v / friction_velocity)` (Hamon,
+    Gautier & Garrec, Dynamic identification of robots with a dry friction model depending on load and velocity, IROS
+    2010)."""
 
     ratio: Values
     """Friction per transmitted torque, dimensionless."""

@@ -1,19 +1,13 @@
 """Robots' files: reading them as models, and writing models."""
 
+import inspect as _inspect
+
 from jaxdyn.io._denavit_hartenberg import DHRow, from_dh
 from jaxdyn.io.mjcf import MjcfActuator, is_mjcf, load_mjcf, load_mjcf_actuators, to_mjcf
 from jaxdyn.io.robot_files import RobotFileWarning
 from jaxdyn.io.urdf import load_urdf, to_urdf
 
-__all__ = [
-    "DHRow",
-    "MjcfActuator",
-    "RobotFileWarning",
-    "from_dh",
-    "is_mjcf",
-    "load_mjcf",
-    "load_mjcf_actuators",
-    "load_urdf",
-    "to_mjcf",
-    "to_urdf",
+# The names that are imported above, without the modules that Python sets beside them.
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
+    name for name, value in list(globals().items()) if name[0] != "_" and not _inspect.ismodule(value)
 ]

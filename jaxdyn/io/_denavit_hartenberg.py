@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 from jaxtyping import Float
 
 from jaxdyn._errors import JaxdynError, ModelError, ShapeError, require_choice, require_finite
 from jaxdyn._types import ArrayLike
-from jaxdyn.model import STANDARD_GRAVITY, BodyInertia, Joint, Model, ModelBuilder, pose_vector
+from jaxdyn.model import STANDARD_GRAVITY, BodyInertia, Joint, Model, ModelBuilder, inertial_parameters, pose_vector
 from jaxdyn.spatial import (
     SE3,
     axis_angle_to_quaternion,
@@ -51,7 +51,7 @@ class DHRow:
 
 
 class _LinkArguments(TypedDict, total=False):
-    """The arguments of `from_dh` that have a value for every link or joint. A `DHRow` has its own."""
+    """The arguments of `from_dh` that have a value for every link or joint, which a `DHRow` holds itself."""
 
     joint_types: str | Sequence[str] | None
     masses: ArrayLike | None
@@ -106,8 +106,8 @@ def from_dh(
       `joint_types` on in this list; these may not be given then.
     - `convention`: `"standard"` or `"modified"`. There is no default, as the same numbers give two robots.
     - `inertia_about`: whether `inertias` are about the centers of mass, or about the origins of the frames `dhi`.
-    - `base`: pose of `dh0` in the world; `tool`: pose in `dhn` of a frame `tool`, which exists if this is given. An
-      `SE3`, position and quaternion `w x y z`, or a position.
+    - `base`, `tool`: the pose of `dh0` in the world, and in `dhn` that of a frame `tool`, which exists if this is
+      given: an `SE3`, position and quaternion `w x y z`, or a position.
     - `gravity`: `[3]`, m/s^2, world axes. Many books let it act along -y.
     - `columns`: the names of the table's columns, in their order, for a table copied from a book with another order.
     - `joint_types`: `"revolute"` (the default), `"continuous"` or `"prismatic"`, one for all or one for each joint; or
@@ -137,21 +137,16 @@ def from_dh(
         rows = _check_rows(table, [name for name, value in links.items() if value is not None], columns)
     else:
         rows = _rows(_table(table, columns), inertia_about, links)
-    return _build(rows, convention, base, tool, gravity)
-
-
-def _build(rows: list[DHRow], convention: Convention, base, tool, gravity) -> Model:
     builder = ModelBuilder().add_frame("dh0", "world", pose_vector(base, "base"))
     for i, row in enumerate(rows, start=1):
+        _check_numbers(row, f"row {i} of the table")
         name = row.name or f"link{i}"
         joint = dataclasses.replace(row.joint, name=row.joint.name or f"joint{i}")
-        inertia = _inertial_parameters(row.inertia, name)
+        inertia = inertial_parameters(row.inertia, f"inertia of link {name!r}")
         # Both parts are screws, along z and x: rotation and translation commute.
         along_z, along_x = _screw([0, 0, 1], row.theta, row.d), _screw([1, 0, 0], row.alpha, row.a)
         if convention == "standard":
-            placement, frame = along_z, along_x
-            if inertia is not None:
-                inertia = transform_inertial_parameters(inertia, along_x)
+            placement, frame, inertia = along_z, along_x, transform_inertial_parameters(inertia, along_x)
         else:
             placement, frame = compose_poses(along_x, along_z), None
         builder.add_body(name, f"dh{i - 1}", joint, placement, inertia)
@@ -164,21 +159,6 @@ def _build(rows: list[DHRow], convention: Convention, base, tool, gravity) -> Mo
 def _screw(axis: Sequence[float], angle: float, shift: float) -> np.ndarray:
     """Return the pose `[7]` after a rotation about an axis and a translation along it."""
     return pose_array(shift * np.asarray(axis), axis_angle_to_quaternion(axis, angle))
-
-
-def _inertial_parameters(inertia: BodyInertia | ArrayLike | None, link: str) -> np.ndarray | None:
-    """Return the ten inertial parameters about the origin of the Denavit-Hartenberg frame."""
-    if inertia is None:
-        return None
-    if isinstance(inertia, BodyInertia):
-        return inertia.parameters()
-    parameters = np.asarray(inertia, dtype=np.float64)
-    if parameters.shape != (10,):
-        raise ShapeError(
-            f"inertia of link {link!r} has shape {parameters.shape}; a BodyInertia or ten inertial parameters about "
-            "the origin of its Denavit-Hartenberg frame are needed"
-        )
-    return parameters
 
 
 def _table(table, columns: Sequence[str]) -> np.ndarray:
@@ -215,10 +195,9 @@ def _check_rows(table: Sequence, arguments: list[str], columns: Sequence[str]) -
     if arguments:
         raise ModelError(f"a table of DHRow holds {', '.join(arguments)} in its rows; give it there only")
     for i, row in enumerate(table, start=1):
-        if not isinstance(row, DHRow):
-            raise ModelError(f"row {i} of the table is {row!r}, while others are DHRow; give one kind only")
         where = f"row {i} of the table"
-        _check_numbers(row, where)
+        if not isinstance(row, DHRow):
+            raise ModelError(f"{where} is {row!r}, while others are DHRow; give one kind only")
         require_choice(row.joint.type, _TYPES, f"{where}: joint type")
         if tuple(np.asarray(row.joint.axis, dtype=np.float64)) != (0.0, 0.0, 1.0):
             raise ModelError(f"{where}: the joint's axis is {row.joint.axis}; it is z by the convention: leave it out")
@@ -227,12 +206,10 @@ def _check_rows(table: Sequence, arguments: list[str], columns: Sequence[str]) -
 
 def _rows(table: np.ndarray, inertia_about: InertiaAbout, links: _LinkArguments) -> list[DHRow]:
     n = len(table)
-    names = _names(links.get("names"), "names", "link", n)
-    joint_names = _names(links.get("joint_names"), "joint_names", "joint", n)
+    names, joint_names = _names(links, "names", "link", n), _names(links, "joint_names", "joint", n)
     types = _joint_types(links.get("joint_types"), n)
-    limits = _array(links.get("limits"), [(n, 2)], "limits", "lower and upper for each joint")
-    shapes = [(), (n,)]
-    numbers = {k: _array(links.get(k), shapes, k, "one number, or one for each joint") for k in _JOINT_NUMBERS}
+    limits = _array(links, "limits", [(n, 2)], "lower and upper for each joint")
+    numbers = {k: _array(links, k, [(), (n,)], "one number, or one for each joint") for k in _JOINT_NUMBERS}
     inertias = _inertias(names, inertia_about, links)
     rows = []
     for i, values in enumerate(table):
@@ -240,18 +217,17 @@ def _rows(table: np.ndarray, inertia_about: InertiaAbout, links: _LinkArguments)
         if limits is not None:
             options |= {"lower": limits[i, 0], "upper": limits[i, 1]}
         joint = Joint(types[i], name=joint_names[i], **options)
-        row = DHRow(*(float(x) for x in values), joint=joint, inertia=inertias[i], name=names[i])
-        _check_numbers(row, f"row {i + 1} of the table")
-        rows.append(row)
+        rows.append(DHRow(*map(float, values), joint=joint, inertia=inertias[i], name=names[i]))
     return rows
 
 
-def _names(names: Sequence[str] | None, what: str, prefix: str, n: int) -> list[str]:
+def _names(links: _LinkArguments, argument: str, prefix: str, n: int) -> list[str]:
+    names = links.get(argument)
     if names is None:
         return [f"{prefix}{i}" for i in range(1, n + 1)]
     if isinstance(names, str) or len(names) != n:
         shown = repr(names) if isinstance(names, str) else f"{len(names)} names"
-        raise ShapeError(f"{what} is {shown}; the table has {n} rows: give a sequence of {n} names")
+        raise ShapeError(f"{argument} is {shown}; the table has {n} rows: give a sequence of {n} names")
     return list(names)
 
 
@@ -268,42 +244,38 @@ def _joint_types(types: str | Sequence[str] | None, n: int) -> list[str]:
     return kinds
 
 
-def _array(value: ArrayLike | None, shapes: list[tuple[int, ...]], what: str, meaning: str) -> np.ndarray | None:
-    if value is None:
+def _array(links: _LinkArguments, name: str, shapes: list[tuple[int, ...]], meaning: str) -> np.ndarray | None:
+    if links.get(name) is None:
         return None
-    out = np.asarray(value, dtype=np.float64)
+    out = np.asarray(links[name], dtype=np.float64)
     if out.shape not in shapes:
         needed = " or ".join(str(list(s)) if s else "a number" for s in shapes)
-        raise ShapeError(f"{what} has shape {out.shape}, but {needed} is needed: {meaning}")
+        raise ShapeError(f"{name} has shape {out.shape}, but {needed} is needed: {meaning}")
     return out
 
 
-def _inertias(
-    names: list[str], about: InertiaAbout, links: _LinkArguments
-) -> Sequence[BodyInertia | np.ndarray | None]:
-    """Return the inertia of each link in its Denavit-Hartenberg frame."""
+def _inertias(names: list[str], about: InertiaAbout, links: _LinkArguments) -> list[Any]:
+    """Return the inertia of each link in its Denavit-Hartenberg frame, as a `DHRow` has it."""
     n = len(names)
     require_choice(about, get_args(InertiaAbout.__value__), "inertia_about")
-    mass = _array(links.get("masses"), [(n,)], "masses", "kg, one for each link")
-    frames = "m, in the Denavit-Hartenberg frame of each link"
-    centers = _array(links.get("centers_of_mass"), [(n, 3)], "centers_of_mass", frames)
+    mass = _array(links, "masses", [(n,)], "kg, one for each link")
+    centers = _array(links, "centers_of_mass", [(n, 3)], "m, in the Denavit-Hartenberg frame of each link")
     order = "a symmetric matrix, or Ixx, Iyy, Izz, for each link; six numbers have no order that all books share"
-    moments = _array(links.get("inertias"), [(n, 3, 3), (n, 3)], "inertias", f"kg m^2, {order}")
+    moments = _array(links, "inertias", [(n, 3, 3), (n, 3)], f"kg m^2, {order}")
     if mass is None:
         if centers is not None or moments is not None:
             raise ModelError("centers_of_mass or inertias are given, but no masses; give masses [n], too")
         return [None] * n
+    about_center = about == "center_of_mass" or moments is None
     centers = np.zeros((n, 3)) if centers is None else centers
-    inertias: list[BodyInertia | np.ndarray | None] = []
+    moments = np.zeros((n, 3)) if moments is None else moments
+    inertias = []
     for i, name in enumerate(names):
         try:
-            inertia = BodyInertia(float(mass[i]), centers[i], np.zeros(3) if moments is None else moments[i])
+            inertia = BodyInertia(float(mass[i]), centers[i], moments[i])
         except JaxdynError as error:
             raise type(error)(f"link {name!r}: {error}") from None
-        if about == "center_of_mass" or moments is None:
-            inertias.append(inertia)
-        else:
-            # The matrix is about the origin already.
-            elements = inertia_elements(inertia.rotational)
-            inertias.append(np.concatenate([[mass[i]], mass[i] * centers[i], elements]))
+        # A matrix about the origin is one of the inertial parameters.
+        about_origin = [mass[i], *(mass[i] * centers[i]), *inertia_elements(inertia.rotational)]
+        inertias.append(inertia if about_center else about_origin)
     return inertias

@@ -1,7 +1,4 @@
-"""Poses of all nodes in their parents from `q`, and the columns of all motion subspaces.
-
-Both are computed for all nodes at once, outside any recursion.
-"""
+"""Poses of all nodes in their parents from `q`, and the columns of all motion subspaces, outside any recursion."""
 
 from __future__ import annotations
 
@@ -16,37 +13,35 @@ from jaxdyn.spatial import ROTATION, SKEW, Mat3, Motion, Pose, Vec3
 from jaxdyn.tree import columns_of, packed_rows, rows_of, static_column, take_rows
 
 # Rotations here are arrays `[n, 3, 3, *batch]` of columns: `[:, j, i]` is row `i` of column `j`, the order of `Mat3`.
-# To the compiler they are one operation then, not nine.
+# The compiler then sees one operation instead of nine.
 
 
 def _rotations(quaternions):
-    """`[n, 3, 3, *batch]`, of the directions of quaternions `[n, 4, *batch]`."""
+    """The rotations `[n, 3, 3, *batch]` of quaternions `[n, 4, *batch]` of any length."""
     q = quaternions / jnp.sqrt((quaternions * quaternions).sum(axis=1, keepdims=True))
     turn = (ROTATION + ROTATION.swapaxes(2, 3)) / (1 + np.eye(4))
-    # Written out: the reduction of a product over two axes goes to a library that takes ten times as long.
+    # Written out, because the compiler hands a reduction over two axes to a library that takes ten times as long.
     table = jnp.asarray(turn.swapaxes(0, 1), q.dtype).reshape((3, 3, 4, 4) + (1,) * (q.ndim - 2))
     products = (table[:, :, k, j] * (q[:, k] * q[:, j])[:, None, None] for j in range(4) for k in range(j + 1))
     return functools.reduce(jnp.add, products)
 
 
 def _skew(vectors):
-    """`[n, 3, 3, *batch]`: `[v x]`, as columns."""
+    """The matrices `[v x]`, `[n, 3, 3, *batch]`, of vectors `[n, 3, *batch]`."""
     table = jnp.asarray(SKEW.swapaxes(0, 1), vectors.dtype).reshape((3, 3, 3) + (1,) * (vectors.ndim - 2))
     return functools.reduce(jnp.add, (table[:, :, k] * vectors[:, None, None, k] for k in range(3)))
 
 
 def _times(a, b):
-    """`A B` of arrays of columns, or `A b` of columns and vectors `[n, 3, *batch]`."""
+    """`A B` for rotations, or `A b` for vectors `b` `[n, 3, *batch]`."""
     if b.ndim < a.ndim:
         return functools.reduce(jnp.add, (a[:, k] * b[:, k, None] for k in range(3)))
     return functools.reduce(jnp.add, (a[:, None, k] * b[:, :, k, None] for k in range(3)))
 
 
 def _unit_axes(topology: Topology, joint_axis, dofs: np.ndarray, rank: int):
-    """`[len(dofs), 3, *batch]`: the unit axes of dofs in their nodes' frames; unit vectors for ball and free joints, z
-    where the number is -1.
-
-    The direction of `joint_axis` is what counts: normalized here, a gradient step on it stays a joint.
+    """`[len(dofs), 3, *batch]`: the unit axes of dofs in their nodes' frames; x, y and z for ball and free joints, z
+    where the number is -1. They are normalized here, so that a gradient step on `joint_axis` gives a valid joint.
     """
     # Rows of the table: the model's axes, then the three unit vectors.
     count = len(topology.axis_dofs)
@@ -63,7 +58,7 @@ def _unit_axes(topology: Topology, joint_axis, dofs: np.ndarray, rank: int):
 
 
 def _advance(topology: Topology, joint_pitch, dofs: np.ndarray, dtype, rank: int):
-    """`[len(dofs), *batch]`: each dof's shift along its axis for a unit of its coordinate; None where none shifts."""
+    """`[len(dofs), *batch]`: each dof's shift along its axis for a unit of its coordinate; None if no dof shifts."""
     translates = np.append(topology.translating_dofs, False)[dofs]
     helical = np.isin(dofs, topology.helical_dofs)
     if not translates.any() and not helical.any():
@@ -87,10 +82,7 @@ def motion_columns(topology: Topology, joint_axis, joint_pitch, rank: int) -> Mo
 
 def local_poses(topology: Topology, placement, joint_axis, joint_pitch, q, rank: int) -> Pose:
     """`[nv, *batch]`: the pose in its parent of the frame behind every dof. The first dof of a ball or free joint has
-    all of the joint's displacement, the others none.
-
-    `q` is `[nq, *batch]`; the others are leaves of a model.
-    """
+    all of the joint's displacement. `q` is `[nq, *batch]`; `placement`, `joint_axis` and `joint_pitch` are leaves."""
     # Dofs inside a joint have the identity for their placement: the last row of the table.
     placed = topology.placed_body_of_dof
     table = packed_rows(placement, rank)
@@ -99,7 +91,7 @@ def local_poses(topology: Topology, placement, joint_axis, joint_pitch, q, rank:
         table = jnp.concatenate([table, jnp.broadcast_to(identity, (1, *table.shape[1:]))])
         placed = np.where(placed < 0, topology.nb, placed)
     table = take_rows(table, placed)
-    # What is free of the batch of states is computed apart, once.
+    # The part without the batch of states is computed once.
     R0, p0 = once((_rotations(table[:, 3:]), table[:, :3]))
     joints = topology.node_joints
     quaternion = np.array([i for i, joint in enumerate(joints) if joint.quaternion is not None], int)
@@ -112,7 +104,7 @@ def local_poses(topology: Topology, placement, joint_axis, joint_pitch, q, rank:
         rotation = once(_rotations(turn))
         placement, origin = take_rows((R0, p0), first)
         placed = once((_times(placement, rotation), _times(placement, shift) + origin))
-        # By `where`: in a loop over a concatenation the compiler branches at every element.
+        # In a loop over a concatenation instead of `where`, the compiler branches at every element.
         row = np.zeros(topology.nv, dtype=int)
         row[first] = np.arange(len(first))
         chosen = static_column(np.isin(np.arange(topology.nv), first), bool, rank)
@@ -124,11 +116,9 @@ def local_poses(topology: Topology, placement, joint_axis, joint_pitch, q, rank:
 
 
 def _screws(topology: Topology, R0, p0, joint_axis, joint_pitch, q, rank: int):
-    """For an axis `a` and an angle `q`, Rodrigues' formula gives `R = R0 + sin(q) R0 [a x] + (1 - cos(q)) R0 [a x]^2`,
-    where everything but sine and cosine is free of the batch of states.
-
-    `R0` `[nv, 3, 3, *batch]` and `p0` `[nv, 3, *batch]`: the placements. Returns those behind the dofs.
-    """
+    """The rotations and positions behind dofs with an axis, from the placements `R0` `[nv, 3, 3, *batch]` and `p0`
+    `[nv, 3, *batch]`, by Rodrigues' formula `R = R0 + sin(q) R0 [a x] + (1 - cos(q)) R0 [a x]^2`, in which only sine
+    and cosine have the batch of states."""
     node = topology.node_of_dof
     is_screw = np.isin(np.arange(topology.nv), topology.axis_dofs)
     # The coordinate and the dof of every screw; others get zero.

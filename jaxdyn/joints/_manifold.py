@@ -1,42 +1,42 @@
 """The configuration manifold of a tree of joints: functions of rows `[nq, *batch]` and `[nv, *batch]`.
 
-Each function calls the method of the same name once for every class of primitive joints, with all joints of the class.
+Each calls the method of the same name of `Primitive` once for all joints of a class.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.joints._primitive import Components, Primitive
+from jaxdyn.joints._primitive import Primitive
 from jaxdyn.joints._topology import Topology
 from jaxdyn.tree import take_rows
 
-# Each function is compiled by itself, for eager use; inside a user's `jit` it is inlined.
+# Compiled one by one for eager use; inlined inside a user's `jit`.
 _compiled = functools.partial(jax.jit, static_argnums=0, inline=True)
 
 
 def _by_class(topology: Topology, spaces: str, *arrays) -> Iterator[tuple[Primitive, dict[str, np.ndarray], list]]:
     """For each class of joints: a joint of it, the first rows of all in `q` and in `v`, and the components of each
-    array; `spaces` has a letter for each array, `q` or `v`, which says what its rows are."""
+    array. `spaces` has a letter for each array, `q` or `v`, which says what its rows are."""
+    pairs = list(zip(spaces, arrays, strict=True))
     for joint, starts in topology.joint_classes:
         sizes = {"q": joint.nq, "v": joint.nv}
-        pairs = list(zip(spaces, arrays, strict=True))
         yield joint, starts, [[take_rows(x, starts[s] + k) for k in range(sizes[s])] for s, x in pairs]
 
 
-def _rows(topology: Topology, method: Callable[..., Components], spaces: str, *arrays):
-    """Rows from the components that `method(joint, *components)` returns for each class of joints; `spaces` says what
-    the rows are, as in `qv->q`."""
+def _rows(topology: Topology, method: str, spaces: str, *arrays):
+    """Rows from the components that a method of each class of joints returns; `spaces` says what the rows are, as in
+    `qv->q`."""
     arguments, result = spaces.split("->")
     index, rows = [], []
     for joint, starts, components in _by_class(topology, arguments, *arrays):
-        for k, row in enumerate(method(joint, *components)):
+        for k, row in enumerate(getattr(joint, method)(*components)):
             index.append(starts[result] + k)
             rows.append(row)
     batch = jnp.broadcast_shapes(*(row.shape[1:] for row in rows))
@@ -47,50 +47,46 @@ def _rows(topology: Topology, method: Callable[..., Components], spaces: str, *a
 @_compiled
 def integrate(topology: Topology, q, dv):
     """`q (+) dv`: displacement by the body twist `dv` over unit time (the exponential of each joint's group)."""
-    return _rows(topology, lambda joint, *x: joint.integrate(*x), "qv->q", q, dv)
+    return _rows(topology, "integrate", "qv->q", q, dv)
 
 
 @_compiled
 def difference(topology: Topology, q0, q1):
     """The `dv`, with rotations of at most half a turn, for which `integrate(q0, dv)` is `q1`."""
-    return _rows(topology, lambda joint, *x: joint.difference(*x), "qq->v", q0, q1)
+    return _rows(topology, "difference", "qq->v", q0, q1)
 
 
 @_compiled
 def chart_point(topology: Topology, q0, x):
-    """The configuration with the coordinates `x` (rows `[nv]`) of the chart around `q0`: sums for vector coordinates
-    and positions (in the axes of the parent), `exp` for rotations. Its origin is `q0`."""
-    return _rows(topology, lambda joint, *c: joint.chart_point(*c), "qv->q", q0, x)
+    """The configuration at `x` (rows `[nv]`) in the chart around `q0`: sums for vector coordinates and positions (in
+    the axes of the parent), `exp` for rotations."""
+    return _rows(topology, "chart_point", "qv->q", q0, x)
 
 
 @_compiled
 def chart_rate(topology: Topology, q, x, v):
     """The rate of the chart coordinates `x` of `q` under the velocity `v`: `v` for vector coordinates, `R v` for
-    positions, and for rotations the inverse of the right Jacobian of SO(3) at `x` times the body's angular velocity
-    (Munthe-Kaas 1999)."""
-    return _rows(topology, lambda joint, *c: joint.chart_rate(*c), "qvv->v", q, x, v)
+    positions, and see `Ball.chart_rate` for rotations."""
+    return _rows(topology, "chart_rate", "qvv->v", q, x, v)
 
 
 @_compiled
 def coordinate_rate(topology: Topology, q, v):
     """Rows `[nq]`: the time derivative of the coordinates `q` under the velocity `v`."""
-    return _rows(topology, lambda joint, *x: joint.coordinate_rate(*x), "qv->q", q, v)
+    return _rows(topology, "coordinate_rate", "qv->q", q, v)
 
 
 def coordinate_cotangent(topology: Topology, q, g):
-    """Rows `[nq]`: the derivative by the coordinates of `q` from that by the tangent space, `g`, rows `[nv]`.
-
-    A quaternion stands for its direction, and turns by the body's angular velocity `w` at the rate `q (0, w) / 2`.
-    """
+    """Rows `[nq]`: the derivative by the coordinates of `q` from that by the tangent space, `g`, rows `[nv]`."""
     if not len(topology.quaternion_starts):
         return g
-    return _rows(topology, lambda joint, *x: joint.coordinate_cotangent(*x), "qv->q", q, g)
+    return _rows(topology, "coordinate_cotangent", "qv->q", q, g)
 
 
 @_compiled
 def spring_torque(topology: Topology, stiffness, q0, q):
     """Rows `[nv]`: the gradient, with respect to the motion of `v`, of `spring_energy`."""
-    return _rows(topology, lambda joint, *x: joint.spring_torque(*x), "vqq->v", stiffness, q0, q)
+    return _rows(topology, "spring_torque", "vqq->v", stiffness, q0, q)
 
 
 @_compiled
@@ -102,11 +98,6 @@ def spring_energy(topology: Topology, stiffness, q0, q):
         deflection = joint.deflection(before, now)
         energies += [(0.5 * c * x * x).sum(axis=0) for c, x in zip(k, deflection, strict=True)]
     return functools.reduce(jnp.add, energies)
-
-
-def quaternion_starts(topology: Topology) -> np.ndarray:
-    """The first rows in `q` of all quaternions."""
-    return topology.quaternion_starts
 
 
 def neutral(topology: Topology) -> np.ndarray:
@@ -126,18 +117,17 @@ def random_configuration(topology: Topology, key, lower, upper, shape: tuple[int
         # Normalized Gaussian vectors are uniform on the sphere.
         raw = jax.random.normal(key_quaternion, (*shape, len(starts), 4), lower.dtype)
         unit = raw / jnp.linalg.norm(raw, axis=-1, keepdims=True)
-        q = q.at[..., (starts[:, None] + np.arange(4)).reshape(-1)].set(unit.reshape((*shape, -1)))
+        q = q.at[..., starts[:, None] + np.arange(4)].set(unit)
     return q
 
 
 def coordinate_range(topology: Topology, lower, upper):
     """`[*batch, nq]` twice: the limits where they are finite, else half a turn, or one meter, to both sides of zero.
 
-    With one limit alone the range has the same length, and starts or ends there.
+    With one finite limit, the range has the same length and starts or ends there.
     """
     reach = np.concatenate([joint.reach for joint, _, _ in topology.blocks])
     lib: Any = np if isinstance(lower, np.ndarray) else jnp
     below, above = lib.isfinite(lower), lib.isfinite(upper)
-    # One limit alone keeps the length of the range.
     low = lib.where(below, lower, lib.where(above, upper - 2 * reach, -reach))
     return low, lib.where(above, upper, lib.where(below, lower + 2 * reach, reach))

@@ -15,9 +15,9 @@ type Components = Sequence[Any]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Primitive(abc.ABC):
-    """A joint with one kind of motion. Its fields are static facts; its methods compute for many joints at once.
+    """A joint with one kind of motion. Its fields are static facts; each method computes for many joints at once.
 
-    Joints of one class share their methods, so that rotations, translations and screws are one computation.
+    Joints of one class share their methods: rotations, translations and screws are one computation.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Primitive(abc.ABC):
 
     @property
     def nq(self) -> int:
-        """The number of coordinates."""
+        """The length of `q`."""
         return len(self.units)
 
     @property
     def nv(self) -> int:
-        """The number of degrees of freedom."""
+        """The length of `v`."""
         return len(self.rotates)
 
     @property
@@ -53,10 +53,10 @@ class Primitive(abc.ABC):
 
     @property
     def reach(self) -> np.ndarray:
-        """`[nq]`: how far coordinates without limits are drawn from zero: half a turn, or one meter."""
+        """`[nq]`: how far random coordinates without limits are from zero: half a turn, or one meter."""
         return np.array([np.pi if unit == "rad" else 1.0 for unit in self.units])
 
-    def columns(self, axis: np.ndarray, pitch: np.ndarray | np.floating) -> np.ndarray:
+    def columns(self, axis: np.ndarray, pitch: np.ndarray) -> np.ndarray:
         """`[*batch, 6, nv]`, angular first: the motion subspace in the frame of the body, in NumPy.
 
         `axis` is `[*batch, 3]` and `pitch` `[*batch]`; joints without them ignore them.

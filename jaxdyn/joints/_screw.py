@@ -17,7 +17,7 @@ class Screw(Primitive):
     def pose(self, axis, pitch, q):
         angle = q[..., 0]
         advance = angle * pitch if self.has_pitch else angle * self.translates[0]
-        # The direction of an axis is what counts, as in the algorithms.
+        # Only the direction of an axis counts, as in the algorithms.
         direction = axis / ((axis * axis).sum(axis=-1, keepdims=True)) ** 0.5
         return pose_array(advance[..., None] * direction, axis_angle_to_quaternion(axis, angle * self.rotates[0]))
 

@@ -18,13 +18,13 @@ from jaxdyn.tree import Tree
 class Topology:
     """The structure that two models must share to run the same compiled program. Hashable; holds no physical quantity.
 
-    Bodies are in topological order, body `i` is moved by joint `i`; parent -1 is the world. A frame is fixed in a body
-    (or in the world); the first `nb` frames are the bodies' own. `attached_links[k]`, fixed in body
-    `attached_bodies[k]`, is a link whose inertia was merged into that body. `mimics` has pairs of joints: the first of
-    each follows the second, and has no coordinates of its own.
+    Bodies are in topological order, and joint `i` moves body `i`; parent -1 is the world. A frame is fixed in a body or
+    in the world; the first `nb` frames are the bodies' own. The inertia of the link `attached_links[k]` was merged into
+    body `attached_bodies[k]`, in which it is fixed. `mimics` has pairs of joints: the first follows the second and has
+    no coordinates of its own.
 
-    Everything below that is about nodes and degrees of freedom is of the tree in which all joints are independent:
-    recursions run on `spanning` alone.
+    The maps of nodes and degrees of freedom hold for the tree in which all joints are independent: recursions run on
+    `spanning` alone.
     """
 
     body_names: tuple[str, ...]
@@ -42,11 +42,9 @@ class Topology:
         return self._hash
 
     def __eq__(self, value) -> bool:
-        if self is value:
-            return True
         if not isinstance(value, Topology):
             return NotImplemented
-        return self._hash == value._hash and self._fields == value._fields
+        return self is value or (self._hash == value._hash and self._fields == value._fields)
 
     @functools.cached_property
     def _fields(self) -> tuple:
@@ -73,17 +71,17 @@ class Topology:
 
     @functools.cached_property
     def q_starts(self) -> tuple[int, ...]:
-        """First index in `q` of every joint, and `nq` last."""
+        """The first index in `q` of every joint, then `nq`."""
         return self._starts(joint_nq)
 
     @functools.cached_property
     def v_starts(self) -> tuple[int, ...]:
-        """First index in `v` of every joint, and `nv` last."""
+        """The first index in `v` of every joint, then `nv`."""
         return self._starts(joint_nv)
 
     def _starts(self, size: Callable[[str], int]) -> tuple[int, ...]:
         sizes = [0 if i in self.leaders else size(t) for i, t in enumerate(self.joint_types)]
-        return tuple(int(n) for n in np.cumsum([0] + sizes))
+        return tuple(np.cumsum([0] + sizes).tolist())
 
     @property
     def nq(self) -> int:
@@ -106,8 +104,6 @@ class Topology:
     def frame(self, name: str) -> int:
         """The number of a frame. **Raises** `UnknownNameError`."""
         return look_up(name, self.frame_names, "frame")
-
-    # The coordinates.
 
     @functools.cached_property
     def blocks(self) -> tuple[tuple[Primitive, int, int], ...]:
@@ -164,33 +160,29 @@ class Topology:
     @functools.cached_property
     def joint_nodes(self) -> np.ndarray:
         """`[nb]`: the first node of each joint, which carries its placement."""
-        return self.body_nodes + 1 - np.array([len(JOINT_TYPES[t]) for t in self.joint_types], dtype=int)
+        return np.append(0, self.body_nodes[:-1] + 1)
 
     @functools.cached_property
     def nodes(self) -> Tree:
         """The tree of primitive motions."""
-        parents = []
-        for body, parent in enumerate(self.parents):
-            parents.append(-1 if parent < 0 else int(self.body_nodes[parent]))
-            parents.extend(range(int(self.joint_nodes[body]), int(self.body_nodes[body])))
-        return Tree(tuple(parents))
+        return _tree_of_chains(self.parents, self.joint_nodes, self.body_nodes)
 
     @functools.cached_property
     def node_q(self) -> np.ndarray:
-        """`[nodes + 1]`: first index in `q` of every node."""
+        """`[nodes + 1]`: the first index in `q` of every node, then `nq`."""
         return np.cumsum([0] + [joint.nq for joint in self.node_joints])
 
     @functools.cached_property
     def node_v(self) -> np.ndarray:
-        """`[nodes + 1]`: first index in `v` of every node."""
+        """`[nodes + 1]`: the first index in `v` of every node, then `nv`."""
         return np.cumsum([0] + [joint.nv for joint in self.node_joints])
 
-    # Degrees of freedom: a node with several is a chain of as many, of which the last carries the body. Everything that
-    # recurses does so over this tree, one row a degree of freedom.
+    # Degrees of freedom: a node with several is a chain of as many, of which the last carries the body. All recursions
+    # run over this tree, with one row for each degree of freedom.
 
     @functools.cached_property
     def node_of_dof(self) -> np.ndarray:
-        """`[nv]`."""
+        """`[nv]`: the node that each dof belongs to."""
         return np.repeat(np.arange(self.nodes.size), np.diff(self.node_v))
 
     @functools.cached_property
@@ -200,17 +192,13 @@ class Topology:
 
     @functools.cached_property
     def last_dofs(self) -> np.ndarray:
-        """`[nodes]`"""
+        """`[nodes]`: the last dof of each node."""
         return self.node_v[1:] - 1
 
     @functools.cached_property
     def dofs(self) -> Tree:
         """The tree of degrees of freedom."""
-        parents = []
-        for node, parent in enumerate(self.nodes.parents):
-            parents.append(-1 if parent < 0 else int(self.last_dofs[parent]))
-            parents.extend(range(int(self.first_dofs[node]), int(self.last_dofs[node])))
-        return Tree(tuple(parents))
+        return _tree_of_chains(self.nodes.parents, self.first_dofs, self.last_dofs)
 
     @functools.cached_property
     def body_dofs(self) -> np.ndarray:
@@ -252,7 +240,7 @@ class Topology:
     def reference_dof(self) -> np.ndarray:
         """The dof whose origin a dof's tree is referred to: `[1]` for one tree, else `[nv]`.
 
-        Of the node with the least sum of squared distances, in joints, to the others of its tree.
+        It belongs to the node with the least sum of squared distances, in joints, to the others of its tree.
         """
         ancestors = self.nodes.ancestors
         # The lowest common ancestor of two nodes is at the depth that their paths share.
@@ -261,22 +249,18 @@ class Topology:
         distance = depth[:, None] + depth[None, :] - 2 * shared
         same_tree = shared > 0
         spread = np.where(same_tree, distance**2, 0).sum(axis=1)
-        middle = np.array([min(np.flatnonzero(row), key=lambda i: spread[i]) for row in same_tree], dtype=int)
-        if len(set(middle)) == 1:
-            return self.last_dofs[middle[:1]]
-        return self.last_dofs[middle][self.node_of_dof]
+        middle = np.where(same_tree, spread, spread.max(initial=0) + 1).argmin(axis=1)
+        return self.last_dofs[middle[:1] if len(set(middle)) == 1 else middle[self.node_of_dof]]
 
     @functools.cached_property
     def dof_ancestors(self) -> np.ndarray:
-        """`[nv, nv]`: whether dof `j` moves what dof `i` moves, every dof of one node moving all of the node."""
+        """`[nv, nv]`: whether dof `j` moves the node of dof `i`."""
         return self.nodes.ancestors[np.ix_(self.node_of_dof, self.node_of_dof)]
 
     @functools.cached_property
     def moves_body(self) -> np.ndarray:
         """`[nb, nv]`: whether a dof moves a body."""
         return self.nodes.ancestors[np.ix_(self.body_nodes, self.node_of_dof)]
-
-    # Which rows of the parameter tables belong to which node or dof.
 
     @functools.cached_property
     def axis_dofs(self) -> np.ndarray:
@@ -297,3 +281,11 @@ class Topology:
     def translating_dofs(self) -> np.ndarray:
         """`[nv]`: whether a dof shifts its body by its coordinate."""
         return np.array([translates for joint in self.node_joints for translates in joint.translates], bool)
+
+
+def _tree_of_chains(parents: tuple[int, ...], first: np.ndarray, last: np.ndarray) -> Tree:
+    """The tree in which the chain `first[i], ..., last[i]` takes the place of each node `i`."""
+    out: list[int] = []
+    for start, end, parent in zip(first.tolist(), last.tolist(), parents, strict=True):
+        out += [-1 if parent < 0 else int(last[parent]), *range(start, end)]
+    return Tree(tuple(out))

@@ -2,7 +2,15 @@
 
 from jaxdyn.joints import Topology
 from jaxdyn.model._attaching import attach
-from jaxdyn.model._builder import STANDARD_GRAVITY, Joint, Mimic, ModelBuilder, plane_axes, pose_vector
+from jaxdyn.model._builder import (
+    STANDARD_GRAVITY,
+    Joint,
+    Mimic,
+    ModelBuilder,
+    inertial_parameters,
+    plane_axes,
+    pose_vector,
+)
 from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
 from jaxdyn.model._inertia import BodyInertia, rotational_about_center, unphysical_reason
 from jaxdyn.model._leaf import Leaf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,16 +13,7 @@ from jaxdyn._types import ArrayLike, Float
 from jaxdyn.joints import Topology, neutral
 from jaxdyn.model._edit_arguments import as_pose, model_batch, require_batches, require_new_names
 from jaxdyn.model._fields import LEAVES, ModelFields
-from jaxdyn.model._row_tables import (
-    add_rows,
-    append,
-    constant,
-    join,
-    numpy_unless_tracing,
-    row_joints,
-    rows_of_joints,
-    take,
-)
+from jaxdyn.model._row_tables import Selection, add_rows, append, constant, join, numpy_unless_tracing, take
 from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, transform_inertial_parameters
 
 
@@ -36,18 +26,17 @@ def attach[M: ModelFields](
 ) -> M:
     """The model with another one mounted on it: the world of `other` is fixed at a frame of `model`.
 
-    The joints of `other` that began at its world begin at the frame, and what was fixed in its world is fixed there:
-    a base link that a file leaves unmoved (its inertia had no effect) is carried along now. Names of `other` get
-    `prefix` in front. Gravity is that of `model`. Bodies stand in depth-first order, those of `other` after what the
-    frame's body carries already, just as if `ModelBuilder` had built all; `Model.q_index` and `Model.v_index` tell
-    where the coordinates are. A frame that is fixed in the world, or `"world"`, gives two robots side by side.
+    Joints and links of `other` that were fixed in its world are fixed at the frame, so that the inertia of a fixed base
+    link has an effect now. Gravity is that of `model`. Bodies are in the depth-first order in which `ModelBuilder`
+    would put them, those of `other` after all that the frame's body carries already; `Model.q_index` and
+    `Model.v_index` return where the coordinates are. `"world"`, or a frame fixed in it, gives two robots side by side.
 
     **Arguments**
 
     - `frame`: a body, a merged link, a frame, or `"world"`.
-    - `placement`: of the world of `other` in the frame: an `SE3`, position and quaternion `w x y z`, or a position;
-      None: the same. Differentiable.
-    - `prefix`: for all names of `other`, such as `"left_"`.
+    - `placement`: the pose of the world of `other` in the frame: an `SE3`, position (m) and quaternion `w x y z`, a
+      position, or None for the identity. Differentiable.
+    - `prefix`: text before all names of `other`, such as `"left_"`.
 
     **Raises** `UnknownNameError` for the frame; `ShapeError`; `ModelError` for names that both models have, and for a
     placement that is not a pose.
@@ -76,7 +65,8 @@ def attach[M: ModelFields](
 def _mount[M: ModelFields](model: M, other: ModelFields, frame: int, placement) -> M:
     """Return the model with the world of `other` placed in one of its frames (by number; -1: the world)."""
     ours, theirs = model.topology, other.topology
-    union = _Union(ours, theirs, -1 if frame < 0 else ours.frame_bodies[frame])
+    body = -1 if frame < 0 else ours.frame_bodies[frame]
+    union = _union(ours, theirs, body)
     identity = constant(IDENTITY_POSE, model.joint_placement)
     mount = identity if frame < 0 else model.frame_placement[..., frame, :]
     if placement is not None:
@@ -100,90 +90,41 @@ def _mount[M: ModelFields](model: M, other: ModelFields, frame: int, placement) 
             continue
         both = join([_leaf_or_default(model, name), _leaf_or_default(other, name)], leaf.axes)
         changed[name] = take(both, union.rows(leaf.rows), leaf.axes)
-    # The links that were fixed in their world have an effect now.
-    fixed = [union.place[union.body] if b < 0 else -1 for b in theirs.attached_bodies]
+    # The links that were fixed in their world move with the body now.
+    fixed = [union.places[body] if b < 0 else -1 for b in theirs.attached_bodies]
     changed["inertial_parameters"] = add_rows(changed["inertial_parameters"], fixed, links)
-    return dataclasses.replace(model, topology=union.topology(), **changed)
+    return dataclasses.replace(model, topology=union.structure(), **changed)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Union:
-    """The structure of two models, of which the second is fixed in a body of the first (-1: in the world)."""
+def _union(ours: Topology, theirs: Topology, body: int) -> Selection:
+    """The selection of all rows of two models, the second fixed in a body of the first (-1: in the world).
 
-    ours: Topology
-    theirs: Topology
-    body: int
+    Its structure has theirs after ours. The new order puts their bodies after all that `body` carries.
+    """
+    n, count = ours.nb, len(ours.frame_names)
 
-    @functools.cached_property
-    def order(self) -> list[int]:
-        """The bodies in their new order, theirs counted after ours: theirs come after all that `body` carries."""
-        below = {self.body}
-        for i, parent in enumerate(self.ours.parents):
-            if parent in below:
-                below.add(i)
-        n, last = self.ours.nb, max(below, default=-1)
-        return [*range(last + 1), *range(n, n + self.theirs.nb), *range(last + 1, n)]
+    def joined(field: str) -> tuple[int, ...]:
+        return (*getattr(ours, field), *(b + n if b >= 0 else body for b in getattr(theirs, field)))
 
-    @functools.cached_property
-    def place(self) -> dict[int, int]:
-        """The new number of each body."""
-        return {body: k for k, body in enumerate(self.order)} | {-1: -1}
-
-    def numbers(self, field: str) -> list[int]:
-        """Return new numbers for the bodies in a field of both structures, theirs after ours."""
-        ours, theirs = (np.ravel(getattr(t, field)).astype(int).tolist() for t in (self.ours, self.theirs))
-        return [self.place[b] for b in ours] + [self.place[b + self.ours.nb if b >= 0 else self.body] for b in theirs]
-
-    @functools.cached_property
-    def frames(self) -> list[int]:
-        """The frames in their new order, theirs counted after ours: those of bodies come first."""
-        n, count = self.ours.nb, len(self.ours.frame_names)
-        bodies = [i if i < n else count + i - n for i in self.order]
-        return [*bodies, *range(n, count), *range(count + self.theirs.nb, count + len(self.theirs.frame_names))]
-
-    @functools.cached_property
-    def mimics(self) -> list[tuple[int, int]]:
-        """The pairs of joints with their new numbers, theirs after ours."""
-        numbers = self.numbers("mimics")
-        return list(zip(numbers[::2], numbers[1::2], strict=True))
-
-    @functools.cached_property
-    def mimic_order(self) -> list[int]:
-        """The mimics in the order of the joints that follow."""
-        return sorted(range(len(self.mimics)), key=lambda k: self.mimics[k])
-
-    def rows(self, rows: str) -> list[int]:
-        """Return the rows of one kind in their new order, theirs counted after ours."""
-        ours, theirs = row_joints(self.ours), row_joints(self.theirs)
-        if rows in ours:
-            return rows_of_joints(np.concatenate([ours[rows], self.ours.nb + theirs[rows]]), self.order).tolist()
-        links = len(self.ours.attached_links) + len(self.theirs.attached_links)
-        return {"frame": self.frames, "mimic": self.mimic_order, "link": list(range(links))}[rows]
-
-    def topology(self) -> Topology:
-        """Return the structure of both."""
-
-        def in_order(field: str, rows: Sequence[int]) -> tuple:
-            values = [*getattr(self.ours, field), *getattr(self.theirs, field)]
-            return tuple(values[i] for i in rows)
-
-        parents, frame_bodies = self.numbers("parents"), self.numbers("frame_bodies")
-        return dataclasses.replace(
-            self.ours,
-            body_names=in_order("body_names", self.order),
-            joint_names=in_order("joint_names", self.order),
-            joint_types=in_order("joint_types", self.order),
-            parents=tuple(parents[i] for i in self.order),
-            frame_names=in_order("frame_names", self.frames),
-            frame_bodies=tuple(frame_bodies[i] for i in self.frames),
-            attached_links=(*self.ours.attached_links, *self.theirs.attached_links),
-            attached_bodies=tuple(self.numbers("attached_bodies")),
-            mimics=tuple(self.mimics[k] for k in self.mimic_order),
-        )
+    names = ("body_names", "joint_names", "joint_types", "frame_names", "attached_links")
+    both = dataclasses.replace(
+        ours,
+        **{field: getattr(ours, field) + getattr(theirs, field) for field in names},
+        **{field: joined(field) for field in ("parents", "frame_bodies", "attached_bodies")},
+        mimics=(*ours.mimics, *((i + n, j + n) for i, j in theirs.mimics)),
+    )
+    below = {body}
+    for i, parent in enumerate(ours.parents):
+        if parent in below:
+            below.add(i)
+    last = max(below, default=-1)
+    bodies = [*range(last + 1), *range(n, both.nb), *range(last + 1, n)]
+    frames = [i if i < n else count + i - n for i in bodies]
+    return Selection(both, bodies, [*frames, *range(n, count), *range(count + theirs.nb, len(both.frame_names))])
 
 
 def _leaf_or_default(model: ModelFields, field: str):
-    """A leaf, or, where a model does not have it, the values that have no effect."""
+    """A leaf of a model, or values that have no effect if it has none."""
     value, leaf = getattr(model, field), LEAVES[field]
     if value is not None:
         return value

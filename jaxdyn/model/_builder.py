@@ -4,44 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pathlib
-import warnings
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import (
-    ModelError,
-    PhysicalityWarning,
-    ShapeError,
-    UnknownNameError,
-    look_up,
-    require_finite,
-    require_shape,
-)
+from jaxdyn._errors import ModelError, ShapeError, UnknownNameError, look_up, require_finite, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq, joint_nv
-from jaxdyn.model._edit_arguments import require_values
+from jaxdyn.model._edit_arguments import require_poses, require_values
 from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
-from jaxdyn.model._inertia import BodyInertia, unphysical_reason
+from jaxdyn.model._inertia import BodyInertia, require_mass, unphysical_reason, warn_unphysical
 from jaxdyn.model._model import Model
 from jaxdyn.model._resistance import require_resistance
-from jaxdyn.spatial import (
-    IDENTITY_POSE,
-    SE3,
-    compose_poses,
-    rotation_to_quaternion,
-    transform_inertial_parameters,
-)
+from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, rotation_to_quaternion, transform_inertial_parameters
 
 STANDARD_GRAVITY = (0.0, 0.0, -9.81)
 
 
 @dataclasses.dataclass(frozen=True)
 class Mimic:
-    """How a joint with one degree of freedom follows another: its coordinate is `multiplier` times that of `joint`,
-    plus `offset` (rad, m)."""
+    """The rule by which a joint with one degree of freedom follows another one, `joint`: its coordinate is `multiplier`
+    times that of `joint`, plus `offset` (rad, m)."""
 
     joint: str
     multiplier: float = 1.0
@@ -50,7 +34,7 @@ class Mimic:
 
 @dataclasses.dataclass(frozen=True)
 class Joint:
-    """A joint: its type, its axis, and what acts in it.
+    """A joint: its type, its axes, its limits, friction and springs.
 
     | type | coordinates `q` | velocities `v` |
     |---|---|---|
@@ -64,13 +48,13 @@ class Joint:
     | `ball` | quaternion `w x y z` | angular velocity in child axes |
     | `free` | position, quaternion | linear and angular velocity of the body, in its axes |
 
-    Angles in rad, lengths in m. `lower`, `upper`: limits of `q`; `velocity_limit`, `effort_limit`: of `v` and `tau`;
-    `armature`, `damping`, `friction`, `friction_velocity`, `stiffness` and `spring_reference`: as in `Model`
-    (`spring_reference` None: the joint's coordinates at zero, and the identity for rotations). Each is one number for
-    all coordinates of the joint, or an array of one for each.
+    Angles are in rad, lengths in m. `lower` and `upper` are limits of `q`, `velocity_limit` and `effort_limit` of `v`
+    and `tau`; `armature`, `damping`, `friction`, `friction_velocity`, `stiffness` and `spring_reference` are as in
+    `Model` (`spring_reference` None: zero, and the identity for rotations). Each is one number for all coordinates of
+    the joint, or an array with one for each.
 
     A joint that mimics another has no coordinates of its own. Its armature, damping, Coulomb friction and spring act
-    on the joint that it follows, seen through the multiplier; its limits are not kept.
+    on the joint that it follows, through the multiplier; its limits are dropped.
     """
 
     type: str = "revolute"
@@ -102,8 +86,8 @@ class ModelBuilder:
     model = builder.build()
     ```
 
-    Bodies are kept in depth-first order, children in the order in which they were added. A placement is an `SE3`, a
-    vector of position and quaternion `w x y z`, or a position alone. A parent may be a body, a link added with
+    The model has bodies in depth-first order, children in the order in which they were added. A placement is an `SE3`,
+    a vector of position (m) and quaternion `w x y z`, or a position. A parent is a body, a link added with
     `add_fixed_body`, a frame, or `"world"`.
     """
 
@@ -133,14 +117,9 @@ class ModelBuilder:
         where = f"joint {joint.name!r} of body {name!r}"
         axes, pitch = _joint_geometry(joint, where)
         self._joint_names.add(str(joint.name))
-        self._bodies[name] = _Body(
-            parent=parent,
-            joint=joint,
-            axes=axes,
-            pitch=pitch,
-            placement=pose_vector(placement, f"placement of body {name!r}"),
-            parameters=_parameters(inertia, f"inertia of body {name!r}"),
-        )
+        placement = pose_vector(placement, f"placement of body {name!r}")
+        parameters = inertial_parameters(inertia, f"inertia of body {name!r}")
+        self._bodies[name] = _Body(parent, placement, parameters, joint, axes, pitch)
         return self
 
     def add_fixed_body(
@@ -153,7 +132,7 @@ class ModelBuilder:
         """Add a body fixed to `parent`: its inertia is merged, its name stays as a frame and as a link."""
         self._check_new(name, parent)
         placement = pose_vector(placement, f"placement of body {name!r}")
-        self._fixed[name] = _Fixed(parent, placement, _parameters(inertia, f"inertia of body {name!r}"))
+        self._fixed[name] = _Fixed(parent, placement, inertial_parameters(inertia, f"inertia of body {name!r}"))
         return self
 
     def add_frame(self, name: str, parent: str, placement: SE3 | ArrayLike | None = None) -> ModelBuilder:
@@ -163,10 +142,10 @@ class ModelBuilder:
         return self
 
     def build(self, gravity: ArrayLike = STANDARD_GRAVITY) -> Model:
-        """The model, in JAX's default floating-point type.
+        """The model, in JAX's default floating-point type; `gravity` `[3]` is in m/s^2, in world axes.
 
-        **Raises** `ModelError` if there is no body, or if a body with nothing behind it has no inertia against the
-        motion of its joint. **Warns** (`PhysicalityWarning`) of inertias that no distribution of mass has.
+        **Raises** `ModelError` without a body, or if a joint moves nothing with inertia. **Warns**
+        (`PhysicalityWarning`) of inertias that no distribution of mass has.
         """
         if not self._bodies:
             raise ModelError("the model has no moving body: every link is fixed to the world; add a body with a joint")
@@ -214,13 +193,12 @@ class ModelBuilder:
 
     def _inertias(self, topology: Topology, poses: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         """`[nb, 10]` and `[nl, 10]`: the inertial parameters of bodies, with the merged links in them, and of these
-        links at `poses` in their bodies. Warns of inertias that no distribution of mass has."""
+        links at `poses` in their bodies. Warns of unphysical ones."""
         links = {name: x for name in topology.attached_links if (x := self._fixed[name].parameters) is not None}
         bodies = {name: self._bodies[name].parameters for name in topology.body_names}
         for name, parameters in (links | bodies).items():
             if reason := unphysical_reason(parameters):
-                package = str(pathlib.Path(__file__).parents[1])
-                warnings.warn(f"link {name!r}: {reason}", PhysicalityWarning, skip_file_prefixes=(package,))
+                warn_unphysical(f"link {name!r}", reason)
         attached = [transform_inertial_parameters(x, pose) for x, pose in zip(links.values(), poses, strict=True)]
         total = np.array(list(bodies.values()))
         for body, extra in zip(topology.attached_bodies, attached, strict=True):
@@ -233,14 +211,13 @@ class ModelBuilder:
             raise ModelError(f"a body or frame needs a name that is a non-empty string, not {name!r}")
         if name == "world" or name in self._bodies or name in self._fixed:
             raise ModelError(f"there is already a body or frame named {name!r}; names must be unique")
-        if parent != "world" and parent not in self._bodies and parent not in self._fixed:
-            try:
-                look_up(parent, ("world", *self._bodies, *self._fixed), "parent")
-            except UnknownNameError as error:
-                raise UnknownNameError(f"{name!r}: {error}; a parent must be added before its children") from None
+        try:
+            look_up(parent, ("world", *self._bodies, *self._fixed), "parent")
+        except UnknownNameError as error:
+            raise UnknownNameError(f"{name!r}: {error}; a parent must be added before its children") from None
 
     def _anchor(self, name: str) -> tuple[str, np.ndarray]:
-        """The moving body (or the world) that a fixed body belongs to, and its pose in it."""
+        """The moving body (or the world) that carries a link or frame, and the pose in it."""
         pose = IDENTITY_POSE
         while name in self._fixed:
             pose = compose_poses(self._fixed[name].placement, pose)
@@ -250,8 +227,7 @@ class ModelBuilder:
     def _depth_first(self) -> list[str]:
         children: dict[str, list[str]] = {}
         for name, body in self._bodies.items():
-            anchor = self._anchor(body.parent)[0]
-            children.setdefault(anchor, []).append(name)
+            children.setdefault(self._anchor(body.parent)[0], []).append(name)
         order, stack = [], children.get("world", [])[::-1]
         while stack:
             name = stack.pop()
@@ -263,11 +239,11 @@ class ModelBuilder:
 @dataclasses.dataclass(frozen=True)
 class _Body:
     parent: str
+    placement: np.ndarray
+    parameters: np.ndarray
     joint: Joint
     axes: list[np.ndarray]
     pitch: list[float]
-    placement: np.ndarray
-    parameters: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,7 +254,7 @@ class _Fixed:
 
 
 def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
-    """Pairs of a joint that mimics and the one that it follows."""
+    """Return the pairs of a joint that mimics and the joint that it follows."""
     names = [str(joint.name) for joint in joints]
     pairs = []
     for i, joint in enumerate(joints):
@@ -291,25 +267,21 @@ def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
             raise UnknownNameError(f"{where} mimics a joint that does not exist: {error}") from None
         for each in (joint, joints[leader]):
             if joint_nv(each.type) != 1:
-                raise ModelError(
-                    f"{where} mimics {names[leader]!r}, but joint {each.name!r} is {each.type}; both must have one "
-                    "degree of freedom"
-                )
+                reason = f"joint {each.name!r} is {each.type}; both must have one degree of freedom"
+                raise ModelError(f"{where} mimics {names[leader]!r}, but {reason}")
         if joints[leader].mimic is not None or leader == i:
-            raise ModelError(
-                f"{where} mimics {names[leader]!r}, which itself mimics a joint; follow the one at the end of the line"
-            )
-        if not np.isfinite([joint.mimic.multiplier, joint.mimic.offset]).all():
-            raise ModelError(f"{where}: {joint.mimic} is not finite")
+            raise ModelError(f"{where} mimics {names[leader]!r}, which itself mimics a joint; follow that one's leader")
+        require_finite([joint.mimic.multiplier, joint.mimic.offset], f"{where}: multiplier and offset of a mimic")
         pairs.append((i, leader))
     return tuple(pairs)
 
 
 def _merge_followers(topology: Topology, leaves: dict[str, Any]) -> None:
-    """Add, in place, what acts in a joint that mimics to the joint that it follows, and remove its entries.
+    """Add, in place, the friction, armature and springs of joints that mimic to the joints that they follow, and remove
+    their entries.
 
-    With `q' = m q + o`: armature, damping and stiffness are multiplied by `m^2`, Coulomb friction by `|m|`. Two springs
-    on one coordinate are one spring, at the mean of their references weighted by stiffness.
+    With `q' = m q + o`, armature, damping and stiffness are multiplied by `m^2`, Coulomb friction by `|m|`. Two springs
+    on one coordinate are one, whose reference is the mean of theirs weighted by stiffness.
     """
     tree, stiffness, reference = topology.spanning, leaves["stiffness"], leaves["spring_reference"]
     multipliers, offsets = leaves["mimic_multiplier"], leaves["mimic_offset"]
@@ -329,17 +301,18 @@ def _merge_followers(topology: Topology, leaves: dict[str, Any]) -> None:
 
 
 def _joint_geometry(joint: Joint, where: str) -> tuple[list[np.ndarray], list[float]]:
-    """The unit axis of every degree of freedom (none for ball and free), and the pitch of a helical one."""
+    """The unit axis of every degree of freedom (none for ball and free joints), and the pitch of a helical joint."""
     if joint.type not in JOINT_TYPES:
         types = ", ".join(JOINT_TYPES)
         raise ModelError(f"{where}: unknown joint type {joint.type!r}; known: {types} (a fixed body needs no joint)")
-    axes = [_unit(joint.axis, "axis", where)] if JOINT_TYPES[joint.type][0].has_axis else []
+    first = JOINT_TYPES[joint.type][0]
+    axes = [_unit(joint.axis, "axis", where)] if first.has_axis else []
     if (joint.axis2 is not None) != (joint.type == "universal"):
         raise ModelError(f"{where}: axis2 belongs to universal joints, which need it; the type is {joint.type!r}")
-    if (joint.pitch is not None) != JOINT_TYPES[joint.type][0].has_pitch:
+    if (joint.pitch is not None) != first.has_pitch:
         raise ModelError(f"{where}: pitch (m/rad) belongs to helical joints, which need it; the type is {joint.type!r}")
-    if joint.pitch is not None and not np.isfinite(joint.pitch):
-        raise ModelError(f"{where}: pitch is {joint.pitch}; a finite number of m/rad is needed")
+    if joint.pitch is not None:
+        require_finite(joint.pitch, f"{where}: pitch (m/rad)")
     if joint.axis2 is not None:
         axes.append(_unit(joint.axis2, "axis2", where))
         if np.linalg.norm(np.cross(axes[0], axes[1])) < 1e-6:
@@ -353,8 +326,7 @@ def _joint_geometry(joint: Joint, where: str) -> tuple[list[np.ndarray], list[fl
 
 def _unit(axis: ArrayLike, label: str, where: str) -> np.ndarray:
     axis = np.asarray(axis, dtype=np.float64)
-    if axis.shape != (3,):
-        raise ShapeError(f"{where}: {label} has shape {axis.shape}, but [3] is needed")
+    require_shape(axis, (3,), f"{where}: {label}", "a direction")
     norm = np.linalg.norm(axis)
     if not np.isfinite(norm) or norm < 1e-9:
         raise ModelError(f"{where}: {label} is {axis.tolist()}, which has no direction; give a vector that is not zero")
@@ -375,7 +347,7 @@ def plane_axes(normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spread(joint: Joint, field: str, body: str) -> np.ndarray:
-    """A field of a joint with one number for each of its coordinates or degrees of freedom."""
+    """A field of a joint as `[nq]` or `[nv]`."""
     leaf, value = LEAVES[JOINT_FIELDS[field]], getattr(joint, field)
     size = (joint_nq if leaf.rows == "q" else joint_nv)(joint.type)
     if value is None:
@@ -384,7 +356,7 @@ def _spread(joint: Joint, field: str, body: str) -> np.ndarray:
     where = f"{field} of joint {joint.name!r} of body {body!r}"
     if value.shape not in ((), (size,)):
         raise ShapeError(f"{where} has shape {value.shape}; a number or [{size}] is needed")
-    require_values(LEAVES[JOINT_FIELDS[field]], value, where)
+    require_values(leaf, value, where)
     if field == "upper" and (value < np.asarray(joint.lower, dtype=np.float64)).any():
         raise ModelError(f"{where} is {value}, below lower {joint.lower}; swap or correct them")
     if joint.type == "continuous" and field in ("lower", "upper") and np.isfinite(value).any():
@@ -392,17 +364,15 @@ def _spread(joint: Joint, field: str, body: str) -> np.ndarray:
     return np.broadcast_to(value, (size,)).copy()
 
 
-def _parameters(inertia: BodyInertia | ArrayLike | None, what: str) -> np.ndarray:
+def inertial_parameters(inertia: BodyInertia | ArrayLike | None, what: str) -> np.ndarray:
+    """Return the ten inertial parameters `[10]`, zeros for None. **Raises** `ShapeError`, which names `what`."""
     if inertia is None:
         return np.zeros(10)
     if isinstance(inertia, BodyInertia):
         return inertia.parameters()
     out = np.asarray(inertia, dtype=np.float64)
-    if out.shape != (10,):
-        raise ShapeError(f"{what} has shape {out.shape}; a BodyInertia or ten inertial parameters are needed")
-    require_finite(out.tolist(), what)
-    if out[0] < 0:
-        raise ModelError(f"{what}: negative mass {out[0]} kg")
+    require_shape(out, (10,), what, "a BodyInertia or ten inertial parameters")
+    require_mass(out, what)
     return out
 
 
@@ -428,9 +398,5 @@ def pose_vector(placement: SE3 | ArrayLike | None, what: str = "placement") -> n
         raise ShapeError(
             f"{what} has shape {out.shape}; an SE3, position and quaternion [7], or position [3] is needed"
         )
-    norm = np.linalg.norm(out[3:])
-    if not np.isfinite(out).all() or abs(norm - 1) > 1e-3:
-        raise ModelError(
-            f"{what}: {out.tolist()} is not a pose; its last four numbers must be a unit quaternion w x y z"
-        )
-    return np.concatenate([out[:3], out[3:] / norm])
+    require_poses(out, what)
+    return np.concatenate([out[:3], out[3:] / np.linalg.norm(out[3:])])

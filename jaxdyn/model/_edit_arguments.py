@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, PhysicalityWarning, ShapeError, broadcast_batches, require_last_axes
+from jaxdyn._errors import ModelError, ShapeError, broadcast_batches, require_last_axes
 from jaxdyn._types import Array
-from jaxdyn.joints import JOINT_TYPES, joint_nq
+from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq
 from jaxdyn.model._fields import LEAVES, ModelFields
-from jaxdyn.model._inertia import BodyInertia, rounding, unphysical_beyond_rounding
+from jaxdyn.model._inertia import BodyInertia, require_mass, rounding, unphysical_beyond_rounding, warn_unphysical
 from jaxdyn.model._leaf import Leaf
 from jaxdyn.model._row_tables import join, take
 from jaxdyn.spatial import IDENTITY_POSE, SE3
@@ -28,7 +26,7 @@ def as_array(model: ModelFields, value, what: str) -> Array:
 
 
 def in_numpy(value) -> np.ndarray | None:
-    """In NumPy, double precision; None while tracing."""
+    """Return a value in NumPy, in double precision; None while tracing."""
     return None if isinstance(value, Tracer) else np.asarray(value, np.float64)
 
 
@@ -38,41 +36,55 @@ def as_coordinates(model: ModelFields, joint: int, value) -> Array:
     name, kind = topology.joint_names[joint], topology.joint_types[joint]
     size = joint_nq(kind)
     what = f"the coordinates of joint {name!r}"
-    given = as_array(model, value, what)
-    if size == 1 and given.ndim == 0:
-        given = given[None]
-    require_last_axes(given, (size,), what, f"{kind} joints have {size}" + (", or a number" if size == 1 else ""))
-    numbers = in_numpy(given)
+    out = as_array(model, value, what)
+    if size == 1 and out.ndim == 0:
+        out = out[None]
+    require_last_axes(out, (size,), what, f"{kind} joints have {size}" + (", or a number" if size == 1 else ""))
+    numbers = in_numpy(out)
     if numbers is not None:
         if not np.isfinite(numbers).all():
             raise ModelError(f"{what} are not finite: {numbers.tolist()}")
-        if (
-            JOINT_TYPES[kind][-1].quaternion is not None
-            and (np.abs(np.linalg.norm(numbers[..., -4:], axis=-1) - 1) > 1e-3).any()
-        ):
+        if JOINT_TYPES[kind][-1].quaternion is not None and not _are_unit(numbers[..., -4:]):
             raise ModelError(f"{what} are {numbers.tolist()}, whose last four must be a unit quaternion w x y z")
-    return given
+    return out
 
 
-def as_inertial_parameters(model: ModelFields, given, what: str) -> Array:
+def _are_unit(quaternions: np.ndarray) -> bool:
+    return bool((np.abs(np.linalg.norm(quaternions, axis=-1) - 1) <= 1e-3).all())
+
+
+def require_poses(poses: np.ndarray, what: str) -> None:
+    """Raise `ModelError` unless numbers `[..., 7]` are finite positions and unit quaternions."""
+    if not np.isfinite(poses).all() or not _are_unit(poses[..., 3:]):
+        raise ModelError(
+            f"{what}: {poses.tolist()} is not a pose; its last four numbers must be a unit quaternion w x y z"
+        )
+
+
+def as_inertial_parameters(model: ModelFields, inertia, what: str) -> Array:
     """`[*batch, 10]`, checked where the values are known."""
-    given = given.parameters() if isinstance(given, BodyInertia) else given
-    out = as_array(model, given, what)
+    values = inertia.parameters() if isinstance(inertia, BodyInertia) else inertia
+    out = as_array(model, values, what)
     require_last_axes(out, (10,), what, "the ten inertial parameters, or a BodyInertia")
-    # As they were given, before they are rounded to the precision of the model.
-    numbers = None if isinstance(out, Tracer) else np.asarray(given, np.float64)
-    dtype = given.dtype if isinstance(given, Array | np.ndarray) and given.dtype.kind == "f" else np.float64
-    for parameters in () if numbers is None else numbers.reshape(-1, 10):
-        if not np.isfinite(parameters).all():
-            raise ModelError(f"{what}: inertial parameters that are not finite: {parameters.tolist()}")
-        if parameters[0] < 0:
-            raise ModelError(f"{what}: negative mass {parameters[0]} kg; with_link_parameters replaces an inertia")
-        reason = unphysical_beyond_rounding(parameters, rounding(parameters, dtype))
-        if reason:
-            package = str(Path(__file__).parents[1])
-            warnings.warn(f"{what}: {reason}", PhysicalityWarning, skip_file_prefixes=(package,))
+    if isinstance(out, Tracer):
+        return out
+    # The checks see the values before they are rounded to the precision of the model.
+    dtype = values.dtype if isinstance(values, Array | np.ndarray) and values.dtype.kind == "f" else np.float64
+    for parameters in np.asarray(values, np.float64).reshape(-1, 10):
+        require_mass(parameters, what)
+        if reason := unphysical_beyond_rounding(parameters, rounding(parameters, dtype)):
+            warn_unphysical(what, reason)
             break
     return out
+
+
+def independent_joint(topology: Topology, name: str, advice: str) -> int:
+    """Return the number of a joint. **Raises** `UnknownNameError`; `ModelError` with advice for one that mimics."""
+    joint = topology.joint(name)
+    if joint in topology.leaders:
+        leader = topology.joint_names[topology.leaders[joint]]
+        raise ModelError(f"joint {name!r} mimics {leader!r} and has no coordinates of its own; {advice}")
+    return joint
 
 
 def require_new_names(names: Sequence[str], taken: Sequence[str], what: str, advice: str) -> None:
@@ -105,36 +117,29 @@ def as_pose(model: ModelFields, placement, what: str) -> Array:
         out = jnp.concatenate([out, turn], axis=-1)
     require_last_axes(out, (7,), what, "an SE3, position and quaternion w x y z [7], or a position [3]")
     numbers = in_numpy(out)
-    if numbers is not None and (
-        not np.isfinite(numbers).all() or (np.abs(np.linalg.norm(numbers[..., 3:], axis=-1) - 1) > 1e-3).any()
-    ):
-        raise ModelError(
-            f"{what}: {numbers.tolist()} is not a pose; its last four numbers must be a unit quaternion w x y z"
-        )
+    if numbers is not None:
+        require_poses(numbers, what)
     return out
 
 
-def as_per_dof(model: ModelFields, field: str, given) -> Array:
-    """`[*batch, nv]`, checked where the values are known."""
+def as_per_dof(model: ModelFields, field: str, value) -> Array:
+    """`[*batch, nv]` from that, a number, or a mapping from joints to values, checked where the values are known."""
     topology = model.topology
-    if not isinstance(given, Mapping):
-        return _values(model, field, given, model.nv, field)
+    if not isinstance(value, Mapping):
+        return _values(model, field, value, model.nv, field)
     parts, rows = [getattr(model, field)], np.arange(model.nv)
-    for name, one in given.items():
-        joint = topology.joint(name)
-        if joint in topology.leaders:
-            leader = topology.joint_names[topology.leaders[joint]]
-            raise ModelError(f"joint {name!r} mimics {leader!r}: its {field} acts there; give it for {leader!r}")
-        own = range(topology.v_starts[joint], topology.v_starts[joint + 1])
-        rows[own] = sum(x.shape[-1] for x in parts) + np.arange(len(own))
-        parts.append(_values(model, field, one, len(own), f"{field} of joint {name!r}"))
-    require_batches(model, {name: x.shape[:-1] for name, x in zip(given, parts[1:], strict=True)})
+    for name, number in value.items():
+        joint = independent_joint(topology, name, f"give {field} for that one, where it acts")
+        dofs = range(topology.v_starts[joint], topology.v_starts[joint + 1])
+        rows[dofs] = sum(x.shape[-1] for x in parts) + np.arange(len(dofs))
+        parts.append(_values(model, field, number, len(dofs), f"{field} of joint {name!r}"))
+    require_batches(model, {name: x.shape[:-1] for name, x in zip(value, parts[1:], strict=True)})
     return take(join(parts, 1), rows, 1)
 
 
-def _values(model: ModelFields, field: str, given, size: int, where: str) -> Array:
+def _values(model: ModelFields, field: str, value, size: int, where: str) -> Array:
     """`[*batch, size]` from that or a number."""
-    out = as_array(model, given, where)
+    out = as_array(model, value, where)
     if out.ndim == 0:
         out = jnp.broadcast_to(out, (size,))
     require_last_axes(out, (size,), where, f"a number, or one for each degree of freedom ({size})")
@@ -146,7 +151,7 @@ def _values(model: ModelFields, field: str, given, size: int, where: str) -> Arr
 
 
 def require_values(leaf: Leaf, values: np.ndarray, where: str) -> None:
-    """Raise `ModelError` unless numbers can be those of a leaf."""
+    """Raise `ModelError` unless a leaf may have these values."""
     if np.isnan(values).any():
         raise ModelError(f"{where} is NaN")
     if leaf.sign != "any" and (values < 0).any():

@@ -1,4 +1,4 @@
-"""The fields of a model, each declared with the facts about its array, and the properties that follow from them."""
+"""The fields of a model, each declared with the facts about its array."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from jaxdyn.model._leaf import Leaf, leaf
 FRICTION_VELOCITY = 0.01
 """Default transition velocity of the smooth Coulomb friction, rad/s or m/s."""
 
-# Facts that several arrays share.
+# Facts that arrays share.
 _PLACEMENT: dict[str, Any] = {"columns": 7, "unit": "m, 1", "length": (1, 1, 1, 0, 0, 0, 0), "dynamics": True}
 _INERTIA: dict[str, Any] = {"columns": 10, "unit": "kg, kg m, kg m^2", "mass": 1, "length": (0, *(1,) * 3, *(2,) * 6)}
 _COORDINATE: dict[str, Any] = {"rows": "q", "unit": "rad or m", "coordinate": 1}
 _VELOCITY: dict[str, Any] = {"rows": "v", "unit": "rad/s or m/s", "coordinate": 1}
 _FORCE: dict[str, Any] = {"rows": "v", "unit": "N m or N", "mass": 1, "length": 2, "coordinate": -1}
 _GAIN: dict[str, Any] = {"rows": "v", "mass": 1, "length": 2, "coordinate": -2, "sign": "nonnegative"}
+_LIMIT: dict[str, Any] = {"default": math.inf, "sign": "nonnegative"}
 _ESTIMATED: dict[str, Any] = {"dynamics": True, "identified": True}
 
 
@@ -59,15 +60,11 @@ class ModelFields(eqx.Module):
     `inertial_parameters`; kept to tell the links apart)."""
     position_lower: Float[Array, "*batch nq"] = leaf(default=-math.inf, **_COORDINATE)
     position_upper: Float[Array, "*batch nq"] = leaf(default=math.inf, **_COORDINATE)
-    velocity_limit: Float[Array, "*batch nv"] = leaf(
-        default=math.inf, sign="nonnegative", column="velocity limit", **_VELOCITY
-    )
-    effort_limit: Float[Array, "*batch nv"] = leaf(
-        default=math.inf, sign="nonnegative", column="effort limit", **_FORCE
-    )
+    velocity_limit: Float[Array, "*batch nv"] = leaf(column="velocity limit", **_LIMIT, **_VELOCITY)
+    effort_limit: Float[Array, "*batch nv"] = leaf(column="effort limit", **_LIMIT, **_FORCE)
     mimic_multiplier: Float[Array, "*batch nm"] = leaf(rows="mimic", coordinate=1, leader=-1, default=1.0)
-    """For each joint that mimics another, in the order of `Topology.mimics`: its coordinate is `mimic_multiplier` times
-    that of the joint it follows, plus `mimic_offset`."""
+    """The coordinate of each joint that mimics another, in the order of `Topology.mimics`, is `mimic_multiplier` times
+    the coordinate of the joint that it follows, plus `mimic_offset`."""
     mimic_offset: Float[Array, "*batch nm"] = leaf(rows="mimic", unit="rad or m", coordinate=1)
     stiffness: Float[Array, "*batch nv"] | None = leaf(
         optional=True, unit="N m/rad or N/m", column="stiffness", **_GAIN, **_ESTIMATED
@@ -80,17 +77,17 @@ class ModelFields(eqx.Module):
 
     @property
     def nq(self) -> int:
-        """Length of a configuration `q`."""
+        """The length of a configuration `q`."""
         return self.topology.nq
 
     @property
     def nv(self) -> int:
-        """Number of degrees of freedom, the length of `v`, `a` and `tau`."""
+        """The number of degrees of freedom: the length of `v`, `a` and `tau`."""
         return self.topology.nv
 
     @property
     def nb(self) -> int:
-        """Number of moving bodies, which is the number of joints."""
+        """The number of moving bodies, and of joints."""
         return self.topology.nb
 
     @property

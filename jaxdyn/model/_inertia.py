@@ -1,13 +1,16 @@
-"""Inertias as people give them: mass, center of mass, rotational inertia about it. NumPy, for building models."""
+"""`BodyInertia`: mass, center of mass and rotational inertia about it, and checks of inertias, in NumPy."""
 
 from __future__ import annotations
 
 import dataclasses
+import warnings
+from pathlib import Path
 
 import numpy as np
 
-from jaxdyn._errors import ModelError, require_shape
+from jaxdyn._errors import ModelError, PhysicalityWarning, require_finite, require_shape
 from jaxdyn._types import ArrayLike
+from jaxdyn.spatial import inertia_elements, inertia_matrix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +67,7 @@ class BodyInertia:
         """`[10]`: `m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz` about the origin of the frame."""
         c, m = np.asarray(self.center_of_mass), self.mass
         I = np.asarray(self.rotational) + m * (c @ c * np.eye(3) - np.outer(c, c))
-        return np.array([m, *(m * c), I[0, 0], I[0, 1], I[1, 1], I[0, 2], I[1, 2], I[2, 2]])
+        return np.array([m, *(m * c), *inertia_elements(I)])
 
 
 def _array(x) -> np.ndarray:
@@ -74,9 +77,9 @@ def _array(x) -> np.ndarray:
 def rotational_about_center(parameters: np.ndarray) -> np.ndarray:
     """The rotational inertia about the center of mass, `[3, 3]` in kg m^2, of inertial parameters `[10]` with a mass
     that is not zero."""
+    parameters = _array(parameters)
     m, h = parameters[0], parameters[1:4]
-    xx, xy, yy, xz, yz, zz = parameters[4:]
-    return np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]) - (h @ h * np.eye(3) - np.outer(h, h)) / m
+    return inertia_matrix(parameters) - (h @ h * np.eye(3) - np.outer(h, h)) / m
 
 
 def unphysical_reason(parameters: np.ndarray) -> str | None:
@@ -85,12 +88,10 @@ def unphysical_reason(parameters: np.ndarray) -> str | None:
     The principal moments must be nonnegative and each at most the sum of the others (Traversaro, Brossette, Escande &
     Nori 2016, eq. 10); up to rounding of the file's digits.
     """
-    m = parameters[0]
-    if m == 0:
+    if parameters[0] == 0:
         if not np.any(parameters[1:]):
             return None
-        xx, xy, yy, xz, yz, zz = parameters[4:]
-        moments = np.linalg.eigvalsh(np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]))
+        moments = np.linalg.eigvalsh(inertia_matrix(_array(parameters)))
         moments, moment = (", ".join(f"{x:.6g}" for x in values) for values in (moments, parameters[1:4]))
         return f"zero mass with principal moments of inertia {moments} kg m^2 and first moment {moment} kg m"
     moments = np.linalg.eigvalsh(rotational_about_center(parameters))
@@ -120,3 +121,16 @@ def unphysical_beyond_rounding(parameters: np.ndarray, rounding: np.ndarray) -> 
 def rounding(parameters: np.ndarray, dtype) -> np.ndarray:
     """The rounding errors of parameters that were computed with a dtype from terms of their size."""
     return 64 * np.finfo(np.dtype(dtype)).eps * np.abs(parameters)
+
+
+def require_mass(parameters: np.ndarray, what: str) -> None:
+    """Raise `ModelError` unless inertial parameters `[10]` are finite and the mass is not negative."""
+    require_finite(parameters.tolist(), what)
+    if parameters[0] < 0:
+        raise ModelError(f"{what}: negative mass {parameters[0]} kg")
+
+
+def warn_unphysical(what: str, reason: str) -> None:
+    """Warn the library's caller of an inertia that no distribution of mass has."""
+    package = str(Path(__file__).parents[1])
+    warnings.warn(f"{what}: {reason}", PhysicalityWarning, skip_file_prefixes=(package,))

@@ -1,4 +1,4 @@
-"""`Leaf`, the description of one array of a model, which is declared together with the array's field."""
+"""`Leaf`: the facts about one array of a model, declared together with its field."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ import numpy as np
 from jaxdyn.joints import Topology
 
 type Rows = Literal["joint", "axis", "pitch", "q", "v", "frame", "link", "mimic"]
-"""The things that an array of a model has one row for: joints, the axes of `Topology.axis_dofs`, the pitches of
-`Topology.helical_dofs`, coordinates, degrees of freedom, frames, merged links, or joints that mimic others."""
+"""An array of a model has a row for each joint, axis of `Topology.axis_dofs`, pitch of `Topology.helical_dofs`,
+coordinate, degree of freedom, frame, merged link, or joint that mimics another."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
     """The facts about one array of a model that functions of all arrays need.
 
-    With all lengths times `l` and all masses times `m` (`jaxdyn.scaled`), an entry is multiplied by `m^mass l^length`;
-    where the coordinate that it belongs to is a length, also by `l^coordinate`, and where the coordinate that a joint
-    follows is a length, by `l^leader`.
+    If lengths grow by the factor `l` and masses by `m` (`jaxdyn.scaled`), an entry grows by `m^mass l^length`; also by
+    `l^coordinate` if its coordinate is a length, and by `l^leader` if the coordinate that its joint follows is one.
     """
 
     rows: Rows | None = None
     columns: int | None = None
-    """The length of a row; None if it is one number."""
+    """The length of a row; None for one number."""
     unit: str = "1"
     mass: int = 0
     length: int | tuple[int, ...] = 0
@@ -34,16 +33,16 @@ class Leaf:
     coordinate: int = 0
     leader: int = 0
     default: float = 0.0
-    """The value at which an entry has no effect. For coordinates, zero stands for the neutral configuration."""
+    """The value without effect; zero stands for the neutral configuration."""
     sign: Literal["any", "nonnegative", "positive"] = "any"
     dynamics: bool = False
-    """Whether the motion, or what is computed from it, depends on the array."""
+    """Whether the motion, or a quantity computed from it, depends on the array."""
     identified: bool = False
-    """Whether system identification estimates the array, so that files of fits have it."""
+    """Whether system identification estimates the array, and files of fits contain it."""
     column: str = ""
-    """The title of the array's column in the summary of a model, if it has one."""
+    """The title of the array's column in a model's summary, if it has one."""
     beside: str = ""
-    """The name of the array that the column explains, and next to which it stands."""
+    """The name of the array next to whose column this one stands."""
 
     @property
     def axes(self) -> int:
@@ -67,8 +66,7 @@ class Leaf:
             "link": len(topology.attached_links),
             "mimic": len(topology.mimics),
         }
-        rows = () if self.rows is None else (counts[self.rows],)
-        return rows if self.columns is None else (*rows, self.columns)
+        return tuple(n for n in (counts[self.rows] if self.rows else None, self.columns) if n is not None)
 
 
 def leaf(*, optional: bool = False, **facts: Any) -> Any:

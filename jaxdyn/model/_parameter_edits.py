@@ -1,8 +1,7 @@
 """Models with other parameters: payloads, links, friction and armature.
 
-Each function, like those that lock joints and attach models, returns a new model and works under `jit`, `vmap` and
-`grad` in everything that is a number; names decide on the structure and are static. Numbers take the precision of the
-model and may have leading batch axes, which the leaves of the result then have. Values are not checked while tracing.
+All edits return a new model and work under `jit`, `vmap` and `grad` in all numbers; names are static. Numbers take the
+model's precision and may have leading batch axes. Values are not checked while tracing.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ def with_payload[M: ModelFields](
 ) -> M:
     """The model that carries a further rigid body, fixed at a frame.
 
-    Without a name the structure of the model stays the same, so nothing is compiled anew, and the payload counts as
-    part of the link that `frame` names, or, for a frame that is no link, of the link that has the body's name. With one
-    there is a new link and frame of this name at `frame`, as from `ModelBuilder.add_fixed_body`.
+    Without a name the structure stays the same, so nothing is compiled anew, and the payload counts as part of the link
+    that `frame` names, or else of its body's link. With a name there is a new link and frame at `frame`, as from
+    `ModelBuilder.add_fixed_body`.
 
     **Arguments**
 
-    - `frame`: a body, a merged link, or a frame, which a joint moves.
+    - `frame`: a moving body, merged link, or frame.
     - `inertia`: in the axes of the frame; a `BodyInertia`, or the ten inertial parameters about the frame's origin, kg,
       kg m and kg m^2. Differentiable.
 
-    **Raises** `UnknownNameError` for the frame; `ShapeError`; `ModelError` for a frame that is fixed in the world, for
-    what is not finite, a negative mass, or a name that exists. **Warns** `PhysicalityWarning` of an inertia that no
-    distribution of mass has.
+    **Raises** `UnknownNameError` for the frame; `ShapeError`; `ModelError` for a frame that is fixed in the world,
+    numbers that are not finite, a negative mass, or a name that exists. **Warns** `PhysicalityWarning` of an inertia
+    that no distribution of mass has.
     """
     topology = model.topology
     number = topology.frame(frame)
@@ -65,15 +64,14 @@ def with_payload[M: ModelFields](
 def with_link_parameters[M: ModelFields](
     model: M, link: str, parameters: BodyInertia | Float[ArrayLike, "*batch 10"]
 ) -> M:
-    """The model in which one link has other inertial parameters, also where it was merged into a body.
+    """The model in which one link has other inertial parameters, also if it was merged into a body.
 
-    The inverse of `Model.link_parameters`: a `BodyInertia`, or the ten inertial parameters about the origin, in the
-    frame of the link itself. Differentiable; the structure stays the same. A link that is fixed in the world has them,
-    too, to no effect on the motion.
+    This is the inverse of `Model.link_parameters`: `parameters` is a `BodyInertia`, or the ten inertial parameters
+    about the origin of the link's frame, in its axes. Differentiable; the structure stays the same.
 
-    **Raises** `UnknownNameError` for the link; `ShapeError`; `ModelError` for what is not finite or a negative mass,
-    and if a joint then moves nothing with inertia. **Warns** `PhysicalityWarning` of an inertia that no distribution of
-    mass has.
+    **Raises** `UnknownNameError` for the link; `ShapeError`; `ModelError` for numbers that are not finite, a negative
+    mass, and if a joint then moves nothing with inertia. **Warns** `PhysicalityWarning` of an inertia that no
+    distribution of mass has.
     """
     topology = model.topology
     look_up(link, (*topology.body_names, *topology.attached_links), "link")
@@ -92,40 +90,36 @@ def with_joint_friction[M: ModelFields](
     friction: Mapping[str, ArrayLike] | Float[ArrayLike, "*batch nv"] | float | None = None,
     friction_velocity: Mapping[str, ArrayLike] | Float[ArrayLike, "*batch nv"] | float | None = None,
 ) -> M:
-    """The model with other friction in its joints: viscous `damping` (N m s/rad, N s/m), Coulomb `friction` (N m, N),
-    and the `friction_velocity` (rad/s, m/s) over which that changes its sign.
+    """The model with other viscous `damping` (N m s/rad, N s/m) and Coulomb `friction` (N m, N) in its joints, and
+    another `friction_velocity` (rad/s, m/s) over which the latter changes its sign.
 
     Each is an array `[*batch, nv]`, one number for all degrees of freedom, or a mapping from names of joints to a
-    number or `[*batch, n]` with as many as the joint has in `v`; joints that are not named keep theirs.
+    number or `[*batch, n]` with as many as the joint has in `v`; other joints keep theirs.
 
-    **Raises** `UnknownNameError` for a joint; `ShapeError`; `ModelError` for a joint that mimics another, for what is
-    not finite, negative, or a `friction_velocity` that is not positive.
+    **Raises** `UnknownNameError` for a joint; `ShapeError`; `ModelError` for a joint that mimics another, for numbers
+    that are negative or not finite, and for a `friction_velocity` of zero.
     """
-    given = {"damping": damping, "friction": friction, "friction_velocity": friction_velocity}
-    changed = {field: as_per_dof(model, field, value) for field, value in given.items() if value is not None}
+    values = {"damping": damping, "friction": friction, "friction_velocity": friction_velocity}
+    changed = {field: as_per_dof(model, field, value) for field, value in values.items() if value is not None}
     return dataclasses.replace(model, **changed)
 
 
 def with_armature[M: ModelFields](
     model: M, armature: Mapping[str, ArrayLike] | Float[ArrayLike, "*batch nv"] | float
 ) -> M:
-    """The model with other rotor inertias, reflected to the joints (kg m^2, kg): given as in `with_joint_friction`.
+    """The model with other rotor inertias, reflected to the joints (kg m^2, kg), as arrays `[*batch, nv]`, a number, or
+    a mapping as in `with_joint_friction`.
 
-    **Raises** what `with_joint_friction` does, and `ModelError` if a joint then moves nothing with inertia.
-
-    An array is `[*batch, nv]`, a number for all.
+    **Raises** the errors of `with_joint_friction`, and `ModelError` if a joint then moves nothing with inertia.
     """
     out = dataclasses.replace(model, armature=as_per_dof(model, "armature", armature))
     require_resistance(out.topology, vars(out))
     return out
 
 
-# Inertias
-
-
 @numpy_unless_tracing("frame", "link", "new")
 def _payload_leaves(model: ModelFields, added, frame: int, link: int | None, new: bool) -> dict[str, Array]:
-    """The leaves that change where ten parameters, in a frame, are added to its body."""
+    """The leaves that change if ten parameters in a frame are added to its body."""
     body, placement = model.topology.frame_bodies[frame], model.frame_placement[..., frame, :]
     at_body = transform_inertial_parameters(added, placement)
     changed = {"inertial_parameters": add_rows(model.inertial_parameters, [body], at_body[..., None, :])}
@@ -139,8 +133,7 @@ def _payload_leaves(model: ModelFields, added, frame: int, link: int | None, new
 
 @numpy_unless_tracing("frame", "link")
 def _link_leaves(model: ModelFields, new, frame: int, link: int | None) -> dict[str, Array]:
-    """The leaves that change where a link, with its frame and perhaps its number among the merged ones, has other
-    parameters."""
+    """The leaves that change if the link with a frame, the `link`-th merged one or a body, has other parameters."""
     topology, bodies, links = model.topology, model.inertial_parameters, model.attached_parameters
     body = topology.frame_bodies[frame]
     at_body = transform_inertial_parameters(new, model.frame_placement[..., frame, :])

@@ -11,6 +11,7 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError
 from jaxdyn.joints import JOINT_TYPES, Topology
 from jaxdyn.model._row_tables import row_joints, rows_of_joints
+from jaxdyn.spatial import SKEW, inertia_matrix
 
 
 def require_resistance(topology: Topology, leaves: Mapping[str, Any]) -> None:
@@ -18,15 +19,14 @@ def require_resistance(topology: Topology, leaves: Mapping[str, Any]) -> None:
 
     `leaves` has the arrays of a model by name. Nothing is checked while tracing.
     """
-    names = ("joint_axis", "joint_pitch", "inertial_parameters", "armature")
-    if any(isinstance(leaves[name], Tracer) for name in names):
+    arrays = [leaves[name] for name in ("joint_axis", "joint_pitch", "inertial_parameters", "armature")]
+    if any(isinstance(x, Tracer) for x in arrays):
         return
-    arrays = [np.asarray(leaves[name], np.float64) for name in names]
+    arrays = [np.asarray(x, np.float64) for x in arrays]
     i = _unresisted_joint(topology, *arrays)
     if i is None:
         return
-    massless = (arrays[2][..., i, 0] == 0).any()
-    what = "no mass" if massless else "no inertia against the motion of its joint"
+    what = "no mass" if (arrays[2][..., i, 0] == 0).any() else "no inertia against the motion of its joint"
     advice = "Give it an inertia, give the joint an armature, or fix the joint"
     if i in topology.leaders:
         advice = "Give it an inertia, or fix the joint, which mimics another"
@@ -39,10 +39,10 @@ def require_resistance(topology: Topology, leaves: Mapping[str, Any]) -> None:
 def _unresisted_joint(
     topology: Topology, axes: np.ndarray, pitches: np.ndarray, inertias: np.ndarray, armature: np.ndarray
 ) -> int | None:
-    """The first joint that moves nothing with inertia, or None: at leaves, and where nothing behind a joint has mass,
-    `S^T I S + armature` must be positive definite. The others are leaves of a model, with any batch axes.
+    """The first joint that moves nothing with inertia, or None, from leaves of a model with any batch axes.
 
-    Joints that mimic others are looked at as the spanning tree has them, without an armature of their own.
+    At leaves of the tree, and where nothing behind a joint has mass, `S^T I S + armature` must be positive definite.
+    A joint that mimics another counts as in the spanning tree, without an armature.
     """
     massive = (inertias[..., 0] > 0).reshape(-1, topology.nb).all(axis=0)
     leaf = np.ones(topology.nb, bool)
@@ -52,9 +52,7 @@ def _unresisted_joint(
             massive[parent] |= massive[i]
             leaf[parent] = False
     owner = row_joints(topology)
-    for i in range(topology.nb):
-        if massive[i] and not leaf[i]:
-            continue
+    for i in np.flatnonzero(leaf | ~massive).tolist():
         own_axes = axes[..., rows_of_joints(owner["axis"], [i]), :]
         S = _columns(topology.joint_types[i], own_axes, pitches[..., rows_of_joints(owner["pitch"], [i])])
         D = np.swapaxes(S, -1, -2) @ _matrix6(inertias[..., i, :]) @ S
@@ -76,15 +74,6 @@ def _columns(joint_type: str, axes: np.ndarray, pitch: np.ndarray) -> np.ndarray
 
 
 def _matrix6(parameters: np.ndarray) -> np.ndarray:
-    """`[*batch, 6, 6]`, angular first."""
-    m, x, y, z, xx, xy, yy, xz, yz, zz = np.moveaxis(parameters, -1, 0)
-    o = np.zeros_like(m)
-    rows = [
-        [xx, xy, xz, o, -z, y],
-        [xy, yy, yz, z, o, -x],
-        [xz, yz, zz, -y, x, o],
-        [o, z, -y, m, o, o],
-        [-z, o, x, o, m, o],
-        [y, -x, o, o, o, m],
-    ]
-    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+    """`[*batch, 6, 6]`, angular first: the spatial inertia matrix of inertial parameters `[*batch, 10]`."""
+    skew = np.einsum("ijk,...k->...ij", SKEW, parameters[..., 1:4])
+    return np.block([[inertia_matrix(parameters), skew], [-skew, parameters[..., :1, None] * np.eye(3)]])

@@ -1,13 +1,13 @@
 """Arrays of a model as tables of rows: selecting, joining and changing them, in NumPy or JAX.
 
-An edit of a model's structure is a selection of rows, with placements composed and inertias added where bodies merge.
-Everything is vectorized over rows and leading batch axes, in few operations.
+An edit of a model's structure is a `Selection` of rows, with placements composed and inertias added where bodies merge.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,12 +21,12 @@ from jaxdyn.joints import JOINT_TYPES, Topology
 def numpy_unless_tracing[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """The decorator of functions of a model, arrays, and static arguments by name, which return arrays or a model.
 
-    An edit happens once, and anew for each structure, so compiling it would take most of the time. Where all numbers
-    are known, NumPy computes it in double precision; while tracing, the same code runs on traced arrays.
+    An edit happens once for each structure, so compiling it would take most of the time. NumPy computes it in double
+    precision; while tracing, the same code runs on traced arrays.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        plain: Callable[..., R] = function
+        in_numpy: Callable[..., R] = function
         traced: Callable[..., R] = jax.jit(function, static_argnames=static, inline=True)
 
         @functools.wraps(function)
@@ -35,7 +35,7 @@ def numpy_unless_tracing[**P, R](*static: str) -> Callable[[Callable[P, R]], Cal
                 return traced(*args, **kwargs)
             dtype = args[0].dtype  # type: ignore[reportAttributeAccessIssue]
             arrays, options = jax.tree.map(lambda x: np.asarray(x, np.float64) if _is_array(x) else x, (args, kwargs))
-            return jax.tree.map(lambda x: jnp.asarray(x, dtype), plain(*arrays, **options))
+            return jax.tree.map(lambda x: jnp.asarray(x, dtype), in_numpy(*arrays, **options))
 
         return wrapper
 
@@ -47,15 +47,12 @@ def _is_array(x) -> bool:
 
 
 def library(*arrays) -> Any:
-    """NumPy for its own arrays, else `jax.numpy`."""
+    """NumPy if all arrays are its own, else `jax.numpy`."""
     return np if all(isinstance(x, np.ndarray | np.generic) for x in arrays) else jnp
 
 
-# Rows, and the joints that they belong to
-
-
 def row_joints(topology: Topology) -> dict[str, np.ndarray]:
-    """For every kind of row that belongs to joints (`Leaf.rows`): the joint of each row."""
+    """The joint of each row, for each kind of row that belongs to joints (`Leaf.rows`)."""
     joints = np.arange(topology.nb)
     chains = [JOINT_TYPES[t] for t in topology.joint_types]
     return {
@@ -72,18 +69,66 @@ def rows_of_joints(owner: np.ndarray, joints: Sequence[int]) -> np.ndarray:
     return np.concatenate([np.zeros(0, int), *(np.flatnonzero(owner == j) for j in joints)]).astype(int)
 
 
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """The bodies and frames that an edit keeps, in their new order."""
+
+    topology: Topology
+    bodies: Sequence[int]
+    frames: Sequence[int]
+    carriers: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    """For each body that is not kept, the body that carries it instead, or -1 for the world."""
+
+    @functools.cached_property
+    def places(self) -> dict[int, int]:
+        """The new number of each body, or of the body that carries it."""
+        places = {body: k for k, body in enumerate(self.bodies)} | {-1: -1}
+        return places | {body: places[carrier] for body, carrier in self.carriers.items()}
+
+    @functools.cached_property
+    def mimics(self) -> dict[tuple[int, int], int]:
+        """The row of each mimic that stays, by its pair of joints with their new numbers, in the order of these."""
+        pairs = enumerate(self.topology.mimics)
+        rows = {(self.places[i], self.places[j]): k for k, (i, j) in pairs if i not in self.carriers}
+        return dict(sorted(rows.items()))
+
+    def rows(self, kind: str) -> Sequence[int] | np.ndarray:
+        """Return the rows of one kind (`Leaf.rows`) that stay, in their new order."""
+        if kind in (owners := row_joints(self.topology)):
+            return rows_of_joints(owners[kind], self.bodies)
+        links = range(len(self.topology.attached_links))
+        return {"frame": self.frames, "mimic": [*self.mimics.values()], "link": links}[kind]
+
+    def structure(self) -> Topology:
+        """Return the structure that stays."""
+        topology = self.topology
+
+        def select(field: str, rows: Sequence[int]) -> tuple:
+            return tuple(getattr(topology, field)[i] for i in rows)
+
+        return dataclasses.replace(
+            topology,
+            **{field: select(field, self.bodies) for field in ("body_names", "joint_names", "joint_types")},
+            parents=tuple(self.places[i] for i in select("parents", self.bodies)),
+            frame_names=select("frame_names", self.frames),
+            frame_bodies=tuple(self.places[i] for i in select("frame_bodies", self.frames)),
+            attached_bodies=tuple(self.places[i] for i in topology.attached_bodies),
+            mimics=tuple(self.mimics),
+        )
+
+
 def take(x, rows, core: int):
     """Rows of `[*batch, n]` (core 1) or `[*batch, n, k]` (core 2)."""
     rows = np.asarray(rows, int)
     first = int(rows[0]) if len(rows) else 0
     if np.array_equal(rows, np.arange(first, first + len(rows))):
         # A selection costs the compiler more than a slice does, most of all its derivative.
-        return x[..., first : first + len(rows)] if core == 1 else x[..., first : first + len(rows), :]
+        rows = slice(first, first + len(rows))
     return x[..., rows] if core == 1 else x[..., rows, :]
 
 
 def join(parts: Sequence[Any], core: int):
-    """Tables one after the other; batch axes broadcast."""
+    """Concatenate tables; batch axes broadcast."""
     batch = np.broadcast_shapes(*(x.shape[: x.ndim - core] for x in parts))
     lib = library(*parts)
     return lib.concatenate([lib.broadcast_to(x, (*batch, *x.shape[x.ndim - core :])) for x in parts], axis=-core)
@@ -95,7 +140,7 @@ def append(table, row):
 
 
 def add_rows(table, index: Sequence[int], rows):
-    """`[*batch, n, k]` with `rows` `[*batch, m, k]` added at `index` `[m]`, but not where that is negative."""
+    """`[*batch, n, k]` with `rows` `[*batch, m, k]` added at `index` `[m]` where that is not negative."""
     used = np.flatnonzero(np.asarray(index, int) >= 0)
     if not len(used):
         return table
@@ -125,5 +170,5 @@ def _with_batch(table, batch: tuple[int, ...]):
 
 
 def constant(value: np.ndarray, like):
-    """A static array, in the library and with the dtype of another one."""
+    """A static array in the library and with the dtype of another one."""
     return library(like).asarray(value, like.dtype)

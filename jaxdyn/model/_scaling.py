@@ -1,4 +1,4 @@
-"""The model with other units of length and mass: the same robot, larger or heavier."""
+"""`scaled`: the same robot, larger or heavier."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ def scaled[M: ModelFields](
 ) -> M:
     """The model with every length times `length` and every mass times `mass`; time stays.
 
-    Every leaf but gravity is scaled by its unit in m, kg and s: placements of joints and frames and the pitch of screws
-    by `length`; first moments by `mass length`; rotational inertias by `mass length^2`; and where a coordinate is a
-    length, limits, velocities, mimic offsets and spring references by `length`. Armature, damping and stiffness scale
-    with `mass length^2` at an angle and `mass` at a length; effort limits and Coulomb friction with `mass length^2` and
-    `mass length`. **Gravity is not scaled**: the larger robot stands in the same field. With gravity times `length` the
-    motions of both would be the same, the lengths in them times `length`.
+    Every leaf but gravity is scaled by its unit in m, kg and s: positions and the pitch of screws by `length`; first
+    moments by `mass length`; rotational inertias by `mass length^2`; limits, velocities, mimic offsets and spring
+    references by `length` if the coordinate is a length. Armature, damping and stiffness scale with `mass length^2` for
+    an angle and `mass` for a length; effort limits and Coulomb friction with `mass length^2` and `mass length`.
+    **Gravity is not scaled**; with gravity times `length` too, the motions would be the same with lengths scaled.
 
     **Raises** `ModelError` for a factor that is not positive and finite.
     """
@@ -38,13 +37,10 @@ def scaled[M: ModelFields](
     return _scaled(model, *factors)
 
 
-# Scaling
-
-
 @numpy_unless_tracing()
 def _scaled[M: ModelFields](model: M, length, mass) -> M:
     topology = model.topology
-    # Joints that mimic others, and the joints that they follow, have one coordinate.
+    # Joints that mimic others, and those that they follow, have one coordinate.
     linear = [JOINT_TYPES[t][0].units[0] == "m" for t in topology.joint_types]
     follower, leader = (np.array([linear[pair[k]] for pair in topology.mimics], int) for k in (0, 1))
     units = {"q": topology.coordinate_units, "v": topology.dof_units}
@@ -60,7 +56,7 @@ def _scaled[M: ModelFields](model: M, length, mass) -> M:
         if value is not None and (leaf.mass or powers.any()):
             factor = M**leaf.mass * L**powers
             factor = factor[..., None, :] if leaf.axes == 2 else factor
-            # Infinite limits stay, and out of the product: its derivative would be infinite times zero.
+            # Infinite limits stay out of the product, whose derivative would be infinite times zero.
             finite = lib.isfinite(value)
             changed[field] = lib.where(finite, lib.where(finite, value, 0) * factor, value)
     return dataclasses.replace(model, **changed)

@@ -1,4 +1,4 @@
-"""Models as text: a table for people, and one line for `repr`."""
+"""A model as text: a table, and one line for `repr`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from jaxdyn.model._row_tables import row_joints, rows_of_joints
 WIDTH = 118
 _UNKNOWN = "?"
 _SHOWN = 40
-"""So many names are listed; of more the number is said."""
+"""How many names are listed at most."""
 
 
 def short(model: ModelFields) -> str:
-    """One line for `repr`: how many bodies, which are first and last, the lengths of `q` and `v`, dtype and batch axes.
+    """One line for `repr`: the number of bodies, the first and last, the lengths of `q` and `v`, dtype and batch axes.
 
-    Only of the structure, and of shapes and dtypes of the leaves, whatever stands in their places: arrays, traced ones,
-    `jax.ShapeDtypeStruct` or nothing.
+    Leaves may be arrays, tracers, `jax.ShapeDtypeStruct` or None.
     """
     topology = model.topology
     names = topology.body_names
@@ -39,14 +38,13 @@ def short(model: ModelFields) -> str:
 
 
 def summary(model: ModelFields) -> str:
-    """A table of a model: gravity; bodies and joints with their places in `q` and `v`, limits, masses; what else acts
-    in the joints; joints that mimic others; merged links; frames; and warnings of what is likely to be wrong.
+    """A table of a model: gravity; bodies and joints with their places in `q` and `v`, limits, masses; friction,
+    springs and other limits; joints that mimic others; merged links; frames; and warnings of likely errors.
 
     Units are m, rad, kg, N, N m and s. Numbers that are traced, or have batch axes, are shown as `?`.
     """
-    parts = [_head(model), _bodies(model), _effects(model), _mimics(model), _links(model), _frames(model)]
-    parts.append(_warnings(model))
-    return "\n\n".join("\n".join(part) for part in parts if part)
+    sections = (_head, _bodies, _effects, _mimics, _links, _frames, _warnings)
+    return "\n\n".join("\n".join(lines) for section in sections if (lines := section(model)))
 
 
 # Sections: lists of lines
@@ -77,20 +75,10 @@ def _bodies(model: ModelFields) -> list[str]:
         parent, kind = topology.parents[i], topology.joint_types[i]
         own_axes = None if axes is None else axes[rows_of_joints(owner["axis"], [i])]
         pitch = None if pitches is None else pitches[rows_of_joints(owner["pitch"], [i])]
-        rows.append(
-            [
-                str(i),
-                name,
-                topology.body_names[parent] if parent >= 0 else "world",
-                topology.joint_names[i],
-                kind,
-                _axis(kind, own_axes, pitch),
-                _span(topology.q_starts, i),
-                _span(topology.v_starts, i),
-                _limits(lower, upper, slice(topology.q_starts[i], topology.q_starts[i + 1])),
-                _UNKNOWN if mass is None else _number(mass[i, 0]),
-            ]
-        )
+        names = [name, topology.body_names[parent] if parent >= 0 else "world", topology.joint_names[i], kind]
+        places = [_span(topology.q_starts, i), _span(topology.v_starts, i)]
+        limits = _limits(lower, upper, slice(topology.q_starts[i], topology.q_starts[i + 1]))
+        rows.append([str(i), *names, _axis(kind, own_axes, pitch), *places, limits, _entry(mass, i, 0)])
     head = ["#", "body", "parent", "joint", "type", "axis", "q", "v", "limits of q", "mass"]
     return _table(head, rows, right={0, 9})
 
@@ -105,7 +93,7 @@ def _effects(model: ModelFields) -> list[str]:
         values, leaf = _numbers(model, field), LEAVES[field]
         if not leaf.column or leaf.beside or values is None or (values == leaf.default).all():
             continue
-        here = [bool((values[own] != leaf.default).any()) for own in _slices(topology.v_starts)]
+        here = [bool((values[a:b] != leaf.default).any()) for a, b in pairwise(topology.v_starts)]
         present[leaf.column] = _cells(values, topology.v_starts, here)
         for other, detail in LEAVES.items():
             more = _numbers(model, other)
@@ -115,24 +103,19 @@ def _effects(model: ModelFields) -> list[str]:
     return _table(["joint", *present], rows, right=set(range(1, len(present) + 1))) if rows else []
 
 
-def _slices(starts: tuple[int, ...]) -> list[slice]:
-    return [slice(a, b) for a, b in pairwise(starts)]
-
-
 def _cells(values: np.ndarray, starts: tuple[int, ...], shown: Sequence[bool]) -> list[str]:
-    """A cell for each joint, empty where it is not shown."""
-    return [_same(values[own]) if show else "" for own, show in zip(_slices(starts), shown, strict=True)]
+    """A cell for each joint, empty if it is not shown."""
+    return [_same(values[a:b]) if show else "" for (a, b), show in zip(pairwise(starts), shown, strict=True)]
 
 
 def _mimics(model: ModelFields) -> list[str]:
     topology = model.topology
     multiplier, offset = _numbers(model, "mimic_multiplier"), _numbers(model, "mimic_offset")
     lines = []
-    for k, (follower, leader) in enumerate(topology.mimics):
-        m = _UNKNOWN if multiplier is None else _number(multiplier[k])
-        o = _UNKNOWN if offset is None else _number(offset[k])
-        name = topology.joint_names[leader]
-        lines.append(f"joint {topology.joint_names[follower]} mimics {name}: q = {m} q({name}) + {o}")
+    for k, pair in enumerate(topology.mimics):
+        follower, leader = (topology.joint_names[i] for i in pair)
+        law = f"q = {_entry(multiplier, k)} q({leader}) + {_entry(offset, k)}"
+        lines.append(f"joint {follower} mimics {leader}: {law}")
     return lines
 
 
@@ -141,18 +124,18 @@ def _links(model: ModelFields) -> list[str]:
     names = ("world", *topology.body_names)
     lines = []
     for body, name in enumerate(names, start=-1):
-        links = [k for k, b in enumerate(topology.attached_bodies) if b == body]
+        links = [(k, link) for k, link in enumerate(topology.attached_links) if topology.attached_bodies[k] == body]
         if links:
-            masses = [_UNKNOWN if parameters is None else _number(parameters[k, 0]) for k in links]
-            shown = [f"{topology.attached_links[k]} ({mass} kg)" for k, mass in zip(links, masses, strict=True)]
-            lines += _lines(f"links fixed in {name}: ", shown)
+            lines += _lines(
+                f"links fixed in {name}: ", [f"{link} ({_entry(parameters, k, 0)} kg)" for k, link in links]
+            )
     return lines
 
 
 def _frames(model: ModelFields) -> list[str]:
     topology = model.topology
-    others = [n for n in topology.frame_names if n not in topology.body_names and n not in topology.attached_links]
-    return _lines(f"{_count(len(others), 'frame', 'frames')} besides bodies and links: ", others) if others else []
+    names = [n for n in topology.frame_names if n not in topology.body_names and n not in topology.attached_links]
+    return _lines(f"{_count(len(names), 'frame', 'frames')} besides bodies and links: ", names) if names else []
 
 
 def _warnings(model: ModelFields) -> list[str]:
@@ -161,6 +144,11 @@ def _warnings(model: ModelFields) -> list[str]:
     if bodies is None or links is None:
         return []
     dtype = model.inertial_parameters.dtype
+
+    def merged_links(body: int) -> list[str]:
+        rows = [k for k, b in enumerate(topology.attached_bodies) if b == body]
+        return [x for k in rows for x in _unphysical(topology.attached_links[k], links[k], rounding(links[k], dtype))]
+
     lines = []
     for i, name in enumerate(topology.body_names):
         merged = [k for k, b in enumerate(topology.attached_bodies) if b == i]
@@ -170,12 +158,8 @@ def _warnings(model: ModelFields) -> list[str]:
             lines.append(f"warning: body {name!r} has {what}")
         # A difference has the errors of its terms.
         lines += _unphysical(name, own, rounding(np.abs(bodies[i]) + np.abs(links[merged]).sum(axis=0), dtype))
-        for k in merged:
-            lines += _unphysical(topology.attached_links[k], links[k], rounding(links[k], dtype))
-    for k, body in enumerate(topology.attached_bodies):
-        if body < 0:
-            lines += _unphysical(topology.attached_links[k], links[k], rounding(links[k], dtype))
-    return lines
+        lines += merged_links(i)
+    return lines + merged_links(-1)
 
 
 def _unphysical(link: str, parameters: np.ndarray, error: np.ndarray) -> list[str]:
@@ -203,7 +187,7 @@ def _table(head: Sequence[str], rows: list[list[str]], right: set[int]) -> list[
 
 
 def _lines(start: str, words: Sequence[str]) -> list[str]:
-    """A line of what is listed, or several, the further ones indented."""
+    """A list of words in one line, or in several, the further ones indented."""
     shown = [*words[:_SHOWN]]
     if len(words) > _SHOWN:
         shown.append(f"and {len(words) - _SHOWN} more")
@@ -220,12 +204,16 @@ def _number(x: float) -> str:
     return f"{float(x):.4g}"
 
 
+def _entry(values: np.ndarray | None, *index: int) -> str:
+    return _UNKNOWN if values is None else _number(values[index])
+
+
 def _vector(values: np.ndarray) -> str:
     return f"({', '.join(_number(x + 0.0) for x in values)})"
 
 
 def _same(values: np.ndarray) -> str:
-    """One number where all are the same."""
+    """One number if all are the same, else all."""
     return _number(values[0]) if (values == values[0]).all() else _vector(values)
 
 
@@ -264,12 +252,12 @@ def _direction(axis: np.ndarray) -> str:
     return f"({', '.join(f'{x:.3g}' for x in axis)})"
 
 
-def _limits(lower: np.ndarray | None, upper: np.ndarray | None, own: slice) -> str:
-    if own.start == own.stop:
+def _limits(lower: np.ndarray | None, upper: np.ndarray | None, rows: slice) -> str:
+    if rows.start == rows.stop:
         return ""
     if lower is None or upper is None:
         return _UNKNOWN
-    pairs = list(zip(lower[own], upper[own], strict=True))
+    pairs = list(zip(lower[rows], upper[rows], strict=True))
     if not np.isfinite(pairs).any():
         return ""
     shown = [f"{_number(a)} to {_number(b)}" if np.isfinite([a, b]).any() else "none" for a, b in pairs]
@@ -278,9 +266,6 @@ def _limits(lower: np.ndarray | None, upper: np.ndarray | None, own: slice) -> s
 
 def _count(n: int, one: str, many: str) -> str:
     return f"{n} {one if n == 1 else many}"
-
-
-# Leaves, whatever they are
 
 
 def _numbers(model: ModelFields, field: str) -> np.ndarray | None:

@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -47,7 +47,8 @@ def exit_code(work: Callable[[], int | None], mistakes: tuple[type[Exception], .
     with the message of the `KeyboardInterrupt`, after an interruption. Warnings are printed as messages.
     """
     try:
-        with _plain_warnings():
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
             code = work() or FINE
         sys.stdout.flush()
         return code
@@ -61,13 +62,6 @@ def exit_code(work: Callable[[], int | None], mistakes: tuple[type[Exception], .
     except KeyboardInterrupt as interruption:
         print(str(interruption) or "interrupted", file=sys.stderr)
         return INTERRUPTED
-
-
-@contextlib.contextmanager
-def _plain_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
-        yield
 
 
 def print_json(work: Callable[[], Any]) -> None:

@@ -15,6 +15,22 @@ import tyro
 from jaxdyn._errors import DataError
 
 
+@dataclasses.dataclass(frozen=True)
+class ProgramConfig:
+    """Keys of the configuration files of all programs that write results."""
+
+    name: str
+    """The folder below `results` that is written."""
+    results: str = dataclasses.field(default="results", kw_only=True)
+    """Directory of the results."""
+
+    def make_folder(self) -> Path:
+        """Make and return the folder `<results>/<name>`."""
+        folder = Path(self.results) / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
 def read_config[T](kind: type[T], path: Path) -> T:
     """Read the dataclass `kind` from a TOML file; tables are nested dataclasses.
 
@@ -59,26 +75,23 @@ def parse_command[T](
 ) -> tuple[T, bool]:
     """Return the configuration of a command line `[CONFIG] [--key value ...] [--json]`, and whether it has `--json`.
 
-    Without a file the defaults are those of the dataclass, and keys without a default must be given.
+    Without a file, the defaults come from the dataclass, and keys without a default must be given.
     """
     path, arguments = _split_file(arguments)
     default, source = None, "CONFIG is a TOML file of the keys below"
     if path is not None:
         default, source = _Command(read_config(kind, path)), f"the defaults below are those of {path}"
-    text = help_text(f"{description}\n\n{program} [CONFIG] [--key value ...]: {source}.", examples)
-    command = parse_options(_Command[kind], arguments, program, text, default)
+    description = f"{description}\n\n{program} [CONFIG] [--key value ...]: {source}."
+    command = parse_options(_Command[kind], arguments, program, description, examples, default)
     return command.config, command.json
 
 
-def help_text(text: str, examples: str) -> str:
-    """The text that `--help` begins with."""
-    return f"{text}\n\nExamples:\n{examples.strip(chr(10))}\n"
-
-
-def parse_options[T](kind: type[T], arguments: Sequence[str], program: str, text: str, default: T | None = None) -> T:
-    """Return an instance of a dataclass from its options; `--help` prints `text` above the list of options."""
+def parse_options[T](
+    kind: type[T], arguments: Sequence[str], program: str, description: str, examples: str, default: T | None = None
+) -> T:
+    """Return an instance of a dataclass from its options; `--help` prints the description and the examples first."""
     if "--help" in arguments or "-h" in arguments:
-        print(text)
+        print(f"{description}\n\nExamples:\n{examples.strip(chr(10))}\n")
     defaults: dict[str, Any] = {} if default is None else {"default": default}
     return tyro.cli(kind, args=list(arguments), prog=program, description="", **defaults)
 

@@ -32,13 +32,6 @@ def data_path(name: str) -> Path:
     return Path(root).expanduser() / path
 
 
-def results_folder(config: Any) -> Path:
-    """Make and return the folder `<results>/<name>` of a configuration."""
-    folder = Path(config.results) / config.name
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def write_durably(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file so that readers see the old or the new one, never half of one, even after a crash of the machine.
 
@@ -63,17 +56,24 @@ def write_durably(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write an archive as `numpy.savez` does, but without the time of writing."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+    """Write an archive like `numpy.savez`'s, but without the time of writing, as `write_durably` does."""
+
+    def write(temporary: Path) -> None:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+            for name, array in arrays.items():
+                with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+
+    write_durably(path, write)
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Read all arrays of an archive."""
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+def read_npz(path: Path, build: Callable[[dict[str, np.ndarray]], Any] = dict, advice: str = "") -> Any:
+    """Return `build` of the arrays of an archive. **Raises** `DataError` for a file from which it cannot be built."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return build({name: archive[name] for name in archive.files})
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, DataError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); {advice or 'delete it to start again'}") from None
 
 
 def arrays_by_path(tree: Any) -> dict[str, np.ndarray]:

@@ -11,9 +11,8 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError
 from jaxdyn.model import Model
-from jaxdyn.programs._files import begin, digest_of_arrays, read_npz, write_durably, write_npz
+from jaxdyn.programs._files import begin, digest_of_arrays, read_npz, write_npz
 from jaxdyn.sysid import InverseDynamicsFit, JointEffects, JointEffectValues, Recording, TorqueFitState
 
 LEAVES = ("inertial_parameters", "armature", "damping", "friction", "friction_velocity")
@@ -51,12 +50,7 @@ class FitFiles:
 
     def _read(self, file: str, build: Any) -> Any:
         path = self.folder / file
-        if not path.is_file():
-            return None
-        try:
-            return build(read_npz(path))
-        except (OSError, ValueError, KeyError, EOFError, DataError) as error:
-            raise DataError(f"{path}: cannot be read ({error}); delete {self.folder} to start again") from None
+        return read_npz(path, build, f"delete {self.folder} to start again") if path.is_file() else None
 
     def save(self, name: str, fit: InverseDynamicsFit) -> None:
         """Write a finished fit."""
@@ -65,11 +59,11 @@ class FitFiles:
         arrays |= {f"values.{x.name}": np.asarray(getattr(fit.values, x.name)) for x in dataclasses.fields(fit.values)}
         arrays |= {x: getattr(fit, x) for x in _ARRAYS if getattr(fit, x) is not None}
         arrays["scalars"] = np.array(json.dumps({x: getattr(fit, x) for x in _SCALARS}))
-        write_durably(self.folder / f"{name}.npz", lambda path: write_npz(path, arrays))
+        write_npz(self.folder / f"{name}.npz", arrays)
 
     def save_state(self, name: str, state: TorqueFitState) -> None:
         """Write the state of an unfinished fit."""
-        write_durably(self.folder / f"{name}, unfinished.npz", lambda path: write_npz(path, state.arrays()))
+        write_npz(self.folder / f"{name}, unfinished.npz", state.arrays())
 
     def remove(self) -> None:
         """Delete the folder, after the last fit."""

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from jaxdyn import sysid
 from jaxdyn._errors import look_up
 from jaxdyn.io import to_urdf
 from jaxdyn.model import Model
-from jaxdyn.programs._files import results_folder, write_durably, write_json
+from jaxdyn.programs._files import write_durably, write_json
 from jaxdyn.programs._fit_files import LEAVES, FitFiles
 from jaxdyn.programs._identification_data import (
     IdentificationData,
@@ -30,17 +31,6 @@ from jaxdyn.programs._identification_data import (
 )
 from jaxdyn.programs._pictures import pyplot, save_figure
 from jaxdyn.programs._robots import load_robot
-from jaxdyn.sysid import (
-    InverseDynamicsFit,
-    JointEffects,
-    Recording,
-    Step,
-    bootstrap,
-    fit_inverse_dynamics,
-    ordinary_least_squares,
-    quality_table,
-    write_report,
-)
 from jaxdyn.viz import plot_torques
 
 SAVE_EVERY = 1.0
@@ -49,9 +39,9 @@ BEFORE, LINEAR, PHYSICAL = "before", "least squares", "physical fit"
 # These keys may change between an interruption and the next run: they do not change the fits.
 _KEYS_OF_RESULTS = ("results", "plot", "report", "bootstrap", "urdf")
 
-type Fits = dict[str, InverseDynamicsFit]
+type Fits = dict[str, sysid.InverseDynamicsFit]
 type Errors = dict[str, dict[str, np.ndarray]]
-"""By the torque that is compared with and by the fit: the root mean square error of each joint, N m."""
+"""The root mean square error of each joint, N m, by the torque compared with and by the fit."""
 
 
 def identify(config: IdentifyConfig) -> dict[str, Any]:
@@ -60,7 +50,7 @@ def identify(config: IdentifyConfig) -> dict[str, Any]:
         model = load_robot(config.robot, ("arm",), without=config.robot_without)
         start = nearest_physical_model(model)
         data = load_data(config, start)
-        folder = results_folder(config)
+        folder = config.make_folder()
         kept = {k: v for k, v in dataclasses.asdict(config).items() if k not in _KEYS_OF_RESULTS}
         files = FitFiles(folder / "unfinished", kept, data.fitted)
         fits, seconds = _run_fits(config, model, start, data, files)
@@ -86,7 +76,7 @@ def _run_fits(
     common: dict[str, Any] = {"joint_effects": effects, "friction_velocity": config.friction_velocity}
     seconds: dict[str, float] = {}
 
-    def finish(name: str, before: Model, fit: Callable[[], InverseDynamicsFit]) -> InverseDynamicsFit:
+    def finish(name: str, before: Model, fit: Callable[[], sysid.InverseDynamicsFit]) -> sysid.InverseDynamicsFit:
         out = files.load(name, before, effects)
         if out is None:
             began = time.perf_counter()
@@ -95,19 +85,19 @@ def _run_fits(
             files.save(name, out)
         return out
 
-    linear = finish(LINEAR, model, lambda: ordinary_least_squares(model, data.fitted, **common))
+    linear = finish(LINEAR, model, lambda: sysid.ordinary_least_squares(model, data.fitted, **common))
     physical = finish(PHYSICAL, start, lambda: _fit_physical(config, start, data.fitted, common, files))
     times = ", ".join(f"{name} {x:.1f} s" for name, x in seconds.items())
     print(
         f"physical fit: {physical.status.text}; {physical.iterations} steps, {physical.rounds} rounds; least squares: "
         f"{linear.status.text}\nwall time, compilation included: {times or 'none, all fits were finished before'}"
     )
-    return {BEFORE: InverseDynamicsFit.unfitted(model), LINEAR: linear, PHYSICAL: physical}, seconds
+    return {BEFORE: sysid.InverseDynamicsFit.unfitted(model), LINEAR: linear, PHYSICAL: physical}, seconds
 
 
 def _fit_physical(
-    config: IdentifyConfig, start: Model, fitted: list[Recording], common: dict[str, Any], files: FitFiles
-) -> InverseDynamicsFit:
+    config: IdentifyConfig, start: Model, fitted: list[sysid.Recording], common: dict[str, Any], files: FitFiles
+) -> sysid.InverseDynamicsFit:
     """Run the physically consistent fit, or continue it, with its state in a file."""
     state = files.load_state(PHYSICAL)
     if state is not None:
@@ -115,7 +105,7 @@ def _fit_physical(
     saved = -np.inf
     with tqdm(desc=PHYSICAL, unit=" steps", mininterval=0.1) as bar:
 
-        def report(step: Step) -> None:
+        def report(step: sysid.Step) -> None:
             nonlocal saved
             bar.update()
             decrease = f"{step.expected_decrease:.1e}"
@@ -124,7 +114,7 @@ def _fit_physical(
                 files.save_state(PHYSICAL, step.state)
                 saved = time.perf_counter()
 
-        return fit_inverse_dynamics(
+        return sysid.fit_inverse_dynamics(
             start,
             fitted,
             prior_weight="cross-validated" if config.cross_validate else config.prior_weight,
@@ -136,11 +126,11 @@ def _fit_physical(
         )
 
 
-def _joint_effects(config: IdentifyConfig) -> JointEffects:
-    names = [x.name for x in dataclasses.fields(JointEffects)]
+def _joint_effects(config: IdentifyConfig) -> sysid.JointEffects:
+    names = [x.name for x in dataclasses.fields(sysid.JointEffects)]
     for name in config.joint_effects:
         look_up(name, names, "joint effect")
-    return JointEffects(**{name: name in config.joint_effects for name in names})
+    return sysid.JointEffects(**{name: name in config.joint_effects for name in names})
 
 
 def _held_out_errors(
@@ -149,15 +139,12 @@ def _held_out_errors(
     held_out = data.held_out
     errors = {
         kind: {name: np.sqrt(np.mean((x - measured) ** 2, axis=0)) for name, x in torques.items()}
-        for kind, measured in (
-            ("raw torque", held_out.raw_tau),
-            ("filtered torque", held_out.data.require("tau")[0]),
-        )
+        for kind, measured in (("raw torque", held_out.raw_tau), ("filtered torque", held_out.data.require("tau")[0]))
     }
     if data.simulated is not None:
         exact = data.simulated.exact
         keep = (exact.t >= config.fit_stop) & (exact.t < config.test_stop)
-        exact = Recording(*(getattr(exact, x)[keep] for x in ("t", "q", "v", "a", "tau")))
+        exact = sysid.Recording(*(getattr(exact, x)[keep] for x in ("t", "q", "v", "a", "tau")))
         errors["noise-free torque"] = {name: x.evaluate(exact).rms_error for name, x in fits.items()}
     return errors
 
@@ -168,7 +155,7 @@ def _print_errors(
     noise_free = errors.get("noise-free torque")
     for kind in ("raw torque", "filtered torque"):
         _print_table(f"held-out RMSE against the {kind}, N m", model.joint_names, errors[kind])
-    print(quality_table(fits, data.fitted, "RMSE on the data of the fit, N m") + "\n")
+    print(sysid.quality_table(fits, data.fitted, "RMSE on the data of the fit, N m") + "\n")
     if noise_free is not None:
         title = "held-out RMSE against the noise-free torque on the noise-free motion, N m"
         _print_table(title, model.joint_names, noise_free)
@@ -195,7 +182,7 @@ def _over_all(by_joint: np.ndarray) -> float:
 
 
 def _summary(config: IdentifyConfig, model: Model, fits: Fits, errors: Errors, seconds: dict[str, float]) -> dict:
-    def content(fit: InverseDynamicsFit) -> dict:
+    def content(fit: sysid.InverseDynamicsFit) -> dict:
         arrays = {name: getattr(fit.model, name) for name in LEAVES}
         arrays |= {name: getattr(fit, name) for name in ("offset", "sigma", "physical")}
         scalars = {"status": fit.status.name.lower()}
@@ -231,10 +218,12 @@ def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits:
             f"{held_out.t[-1]:.2f} s."
         )
         title = f"Identification: {config.name}"
-        draws = bootstrap(physical, data.fitted, draws=config.bootstrap) if config.bootstrap else None
+        draws = sysid.bootstrap(physical, data.fitted, draws=config.bootstrap) if config.bootstrap else None
         write_durably(
             folder / "report.html",
-            lambda path: write_report(path, fits, data.fitted, held_out, title=title, notes=[note], bootstrap=draws),
+            lambda path: sysid.write_report(
+                path, fits, data.fitted, held_out, title=title, notes=[note], bootstrap=draws
+            ),
         )
         print(f"wrote {folder / 'report.html'}")
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdyn._errors import DataError
 from jaxdyn.model import Model
+from jaxdyn.programs._config import ProgramConfig
 from jaxdyn.programs._files import data_path
 from jaxdyn.programs._simulated_recording import SimulatedRecording, Simulation, simulate_recording
 from jaxdyn.sysid import Recording, check_recording, is_physical, load_csv, load_npz, nearest_physical
@@ -28,15 +29,13 @@ class Columns:
 
 
 @dataclasses.dataclass(frozen=True)
-class IdentifyConfig:
+class IdentifyConfig(ProgramConfig):
     """Keys of the configuration file."""
 
-    name: str
-    """The folder below `results` that is written."""
     robot: str
     """A sample robot (`arm`), or a URDF file: a path from here, or below $JAXDYN_DATA."""
     recording: str
-    """`simulated`, or a NumPy archive of t, q, tau and perhaps v, or a CSV file: a path like that of the robot."""
+    """`simulated`, or a NumPy archive of t, q, tau and perhaps v, or a CSV file, from here or below $JAXDYN_DATA."""
     fit_start: float
     """Start of the part that is fitted, s after the first sample of the recording, like all times below."""
     fit_stop: float
@@ -65,8 +64,6 @@ class IdentifyConfig:
     """Largest number of rounds that re-weight the joints."""
     max_iterations: int = 200
     """Largest number of steps in each round."""
-    results: str = "results"
-    """Directory of the results."""
     plot: bool = True
     """Whether to draw torque.png."""
     report: bool = True

@@ -9,43 +9,29 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from jaxdyn import trajopt
 from jaxdyn.programs._application import require_positive_keys
-from jaxdyn.programs._files import results_folder, write_durably, write_json, write_npz
+from jaxdyn.programs._config import ProgramConfig
+from jaxdyn.programs._files import write_json, write_npz
 from jaxdyn.programs._motion_pictures import animate, draw_trajectory
 from jaxdyn.programs._motion_tasks import motion_task
-from jaxdyn.trajopt import (
-    CEMOptions,
-    DDPOptions,
-    ModelDynamics,
-    MPPIOptions,
-    PredictiveSamplingOptions,
-    Problem,
-    Solution,
-    Status,
-    cem,
-    ddp,
-    mppi,
-    predictive_sampling,
-)
 
 _SAMPLING: dict[str, tuple[Any, Any]] = {
-    "mppi": (mppi, MPPIOptions),
-    "cem": (cem, CEMOptions),
-    "predictive_sampling": (predictive_sampling, PredictiveSamplingOptions),
+    "mppi": (trajopt.mppi, trajopt.MPPIOptions),
+    "cem": (trajopt.cem, trajopt.CEMOptions),
+    "predictive_sampling": (trajopt.predictive_sampling, trajopt.PredictiveSamplingOptions),
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizeConfig:
+class OptimizeConfig(ProgramConfig):
     """Keys of the configuration file."""
 
-    name: str
-    """The folder below `results` that is written."""
     task: str
     """`pendulum`, `cartpole`, `acrobot`, `arm` or `quadrotor`."""
     solver: Literal["ddp", "mppi", "cem", "predictive_sampling"] = "ddp"
     horizon: int = 100
-    """Number of controls; the duration is that of the task."""
+    """Number of controls in the duration of the task."""
     iterations: int = 300
     """Largest number of iterations."""
     samples: int = 256
@@ -54,8 +40,6 @@ class OptimizeConfig:
     """Knots of the splines of controls that sampling solvers draw."""
     seed: int = 0
     """Seed of their random numbers."""
-    results: str = "results"
-    """Directory of the results."""
     plot: bool = True
     """Whether to draw motion.png."""
     animation: bool = True
@@ -74,11 +58,11 @@ def optimize(config: OptimizeConfig) -> dict[str, Any]:
         seconds.append(time.perf_counter() - began)
     xs, us = np.asarray(solution.xs), np.asarray(solution.us)
     dynamics = task.problem.dynamics
-    assert isinstance(dynamics, ModelDynamics)
+    assert isinstance(dynamics, trajopt.ModelDynamics)
     dt = float(dynamics.dt)
     out = {
         "config": dataclasses.asdict(config),
-        "status": Status(int(solution.status)).name,
+        "status": trajopt.Status(int(solution.status)).name,
         "cost": float(solution.cost),
         "iterations": int(solution.iterations),
         "violation": float(solution.residuals.violation),
@@ -91,9 +75,8 @@ def optimize(config: OptimizeConfig) -> dict[str, Any]:
         f"violation of constraints {out['violation']:.1e}, gaps {out['gap']:.1e}; "
         f"at the end {out['error_at_the_end']:.2e} {task.unit} from the goal"
     )
-    folder = results_folder(config)
-    arrays = {"t": dt * np.arange(len(xs)), "xs": xs, "us": us}
-    write_durably(folder / "trajectory.npz", lambda path: write_npz(path, arrays))
+    folder = config.make_folder()
+    write_npz(folder / "trajectory.npz", {"t": dt * np.arange(len(xs)), "xs": xs, "us": us})
     write_json(folder / "summary.json", out)
     print(f"wrote {folder / 'trajectory.npz'}")
     if config.plot:
@@ -104,9 +87,9 @@ def optimize(config: OptimizeConfig) -> dict[str, Any]:
     return out
 
 
-def _solve(config: OptimizeConfig, problem: Problem, us) -> Solution:
+def _solve(config: OptimizeConfig, problem: trajopt.Problem, us) -> trajopt.Solution:
     if config.solver == "ddp":
-        return ddp(problem, us, options=DDPOptions(max_iterations=config.iterations))
+        return trajopt.ddp(problem, us, options=trajopt.DDPOptions(max_iterations=config.iterations))
     solver, options = _SAMPLING[config.solver]
     options = options(max_iterations=config.iterations, samples=config.samples, knots=config.knots)
     return solver(problem, us, key=jax.random.key(config.seed), options=options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ from jaxdyn.trajopt import (
     StateResidual,
 )
 
+type Costs = list[tuple[Any, Any]]
+"""Residuals and their weights."""
 type Point = tuple[str | None, tuple[float, float, float]]
 """A body, or None for the world, and a point in its axes, m."""
 
@@ -61,14 +64,33 @@ ARM_CAPSULES = (
     ("link5", Capsule((0, 0, -0.2), (0, 0, 0), 0.07)),
     ("link7", Capsule((0, 0, 0), (0, 0, 0.107), 0.06)),
 )
+_ORIGIN = (0.0, 0.0, 0.0)
 _ARM_LINES = ((
-    (None, (0.0, 0.0, 0.0)), ("link1", (0.0, 0.0, 0.0)), ("link3", (0.0, 0.0, 0.0)), ("link4", (0.0, 0.0, 0.0)),
-    ("link4", (-0.0825, 0.0, 0.0)), ("link5", (0.0, 0.0, 0.0)), ("link6", (0.0, 0.0, 0.0)),
-    ("link7", (0.0, 0.0, 0.0)), ("link7", (0.0, 0.0, 0.107)),
+    (None, _ORIGIN), ("link1", _ORIGIN), ("link3", _ORIGIN), ("link4", _ORIGIN), ("link4", (-0.0825, 0.0, 0.0)),
+    ("link5", _ORIGIN), ("link6", _ORIGIN), ("link7", _ORIGIN), ("link7", (0.0, 0.0, 0.107)),
 ),)  # fmt: skip
 
 
-def upright(angles: int) -> Callable[..., Any]:
+def quadratic_problem(
+    dynamics: ModelDynamics, x0, horizon: int, running: Costs, end: Costs, limits: Any, constraints: Any = ()
+) -> Problem:
+    """Return a problem with the weighted squares of residuals on the way and at the end, with the lower and upper
+    limits of the controls, and with constraints of all its states."""
+    return Problem(
+        dynamics,
+        x0,
+        horizon,
+        stage_costs=[QuadraticCost(*cost) for cost in running],
+        terminal_costs=[QuadraticCost(*cost) for cost in end],
+        control_lower=limits[0],
+        control_upper=limits[1],
+        stage_constraints=constraints,
+        terminal_constraints=constraints,
+    )
+
+
+@functools.cache
+def _upright(angles: int) -> Callable[..., Any]:
     """Return the residual of joints that are upright at pi (the first) and 0 (the others), up to full turns."""
 
     def residual(x, u, t, params):
@@ -77,24 +99,15 @@ def upright(angles: int) -> Callable[..., Any]:
     return residual
 
 
-_UPRIGHT = {1: upright(1), 2: upright(2)}
-
-
 def pendulum(horizon: int) -> MotionTask:
     """Swing-up of a rod with a motor of 2 N m, which cannot lift it: its weight needs 4.9 N m."""
-    dt, limit = 4.0 / horizon, 2.0
-    up = FunctionResidual(_UPRIGHT[1], jnp.array([np.pi]), of_state=True)
-    problem = Problem(
-        ModelDynamics(samples.pendulum(), dt),
-        np.zeros(2),
-        horizon,
-        stage_costs=[QuadraticCost(up, dt * np.array([1, 1, 0.05])), QuadraticCost(ControlResidual(), 0.02 * dt)],
-        terminal_costs=[QuadraticCost(up, np.array([200.0, 200, 50]))],
-        control_lower=-limit,
-        control_upper=limit,
-    )
+    dt = 4.0 / horizon
+    up = FunctionResidual(_upright(1), jnp.array([np.pi]), of_state=True)
+    running = [(up, dt * np.array([1, 1, 0.05])), (ControlResidual(), 0.02 * dt)]
+    end = [(up, np.array([200.0, 200, 50]))]
+    problem = quadratic_problem(ModelDynamics(samples.pendulum(), dt), np.zeros(2), horizon, running, end, (-2.0, 2.0))
     guess = 0.1 * np.sin(np.linspace(0, 8, horizon))[:, None]
-    lines = (((None, (0.0, 0.0, 0.0)), ("rod", (0.0, 0.0, -1.0))),)
+    lines = (((None, _ORIGIN), ("rod", (0.0, 0.0, -1.0))),)
     return MotionTask(problem, guess, StickFigure(lines, True), lambda x: _off(x[0], np.pi), "rad")
 
 
@@ -102,41 +115,29 @@ def cartpole(horizon: int) -> MotionTask:
     """Swing-up of a pole by a cart with 10 N that comes to rest in the middle of the track."""
     dt = 3.0 / horizon
     goal, hanging = np.zeros(4), np.array([0, np.pi, 0, 0])
-    problem = Problem(
-        ModelDynamics(samples.cartpole(), dt, actuation=np.array([[1.0], [0.0]])),
-        hanging,
-        horizon,
-        stage_costs=[
-            QuadraticCost(StateResidual(goal), dt * np.array([1, 1, 0.1, 0.1])),
-            QuadraticCost(ControlResidual(), 0.01 * dt),
-        ],
-        terminal_costs=[QuadraticCost(StateResidual(goal), 100.0)],
-        control_lower=-10.0,
-        control_upper=10.0,
-    )
+    dynamics = ModelDynamics(samples.cartpole(), dt, actuation=np.array([[1.0], [0.0]]))
+    running = [(StateResidual(goal), dt * np.array([1, 1, 0.1, 0.1])), (ControlResidual(), 0.01 * dt)]
+    problem = quadratic_problem(dynamics, hanging, horizon, running, [(StateResidual(goal), 100.0)], (-10.0, 10.0))
     ends: tuple[Point, ...] = (("cart", (-0.2, 0.0, 0.0)), ("cart", (0.2, 0.0, 0.0)))
-    lines = (ends, (("cart", (0.0, 0.0, 0.0)), ("pole", (0.0, 0.0, 1.0))))
+    lines = (ends, (("cart", _ORIGIN), ("pole", (0.0, 0.0, 1.0))))
     return MotionTask(problem, 0.01, StickFigure(lines, True), lambda x: float(np.hypot(x[0], x[1])), "rad and m")
 
 
 def acrobot(horizon: int) -> MotionTask:
     """Swing-up of two links by a motor at the elbow, 10 N m."""
     dt = 4.0 / horizon
-    up = FunctionResidual(_UPRIGHT[2], jnp.array([np.pi, 0.0]), of_state=True)
+    up = FunctionResidual(_upright(2), jnp.array([np.pi, 0.0]), of_state=True)
     weights = np.array([1.0, 1, 1, 1, 0.1, 0.1])
-    problem = Problem(
-        ModelDynamics(samples.acrobot(), dt, actuation=np.array([[0.0], [1.0]])),
-        np.zeros(4),
-        horizon,
-        stage_costs=[QuadraticCost(up, 0.1 * dt * weights), QuadraticCost(ControlResidual(), 0.002 * dt)],
-        terminal_costs=[QuadraticCost(up, 200 * weights)],
-        control_lower=-10.0,
-        control_upper=10.0,
-    )
-    lines = (((None, (0.0, 0.0, 0.0)), ("lower", (0.0, 0.0, 0.0)), ("lower", (0.0, 0.0, -1.0))),)
+    dynamics = ModelDynamics(samples.acrobot(), dt, actuation=np.array([[0.0], [1.0]]))
+    running = [(up, 0.1 * dt * weights), (ControlResidual(), 0.002 * dt)]
+    problem = quadratic_problem(dynamics, np.zeros(4), horizon, running, [(up, 200 * weights)], (-10.0, 10.0))
+    lines = (((None, _ORIGIN), ("lower", _ORIGIN), ("lower", (0.0, 0.0, -1.0))),)
     guess = 0.5 * np.sin(np.linspace(0, 12, horizon))[:, None]
-    figure = StickFigure(lines, True)
-    return MotionTask(problem, guess, figure, lambda x: float(np.hypot(_off(x[0], np.pi), _off(x[1], 0.0))), "rad")
+
+    def error(x: np.ndarray) -> float:
+        return float(np.hypot(_off(x[0], np.pi), _off(x[1], 0.0)))
+
+    return MotionTask(problem, guess, StickFigure(lines, True), error, "rad")
 
 
 def arm(horizon: int) -> MotionTask:
@@ -149,21 +150,10 @@ def arm(horizon: int) -> MotionTask:
     clearance = Constraint(ClearanceResidual(ARM_CAPSULES, [Capsule.sphere(*OBSTACLE)]), 0.02, np.inf)
     reach, from_start = FramePositionResidual("flange", target), StateResidual(x0)
     posture, limit = np.array([0.1] * 7 + [1.0] * 7), np.asarray(model.effort_limit)
-    problem = Problem(
-        ModelDynamics(model, dt),
-        x0,
-        horizon,
-        stage_costs=[
-            QuadraticCost(reach, dt),
-            QuadraticCost(from_start, 0.1 * dt * posture),
-            QuadraticCost(ControlResidual(), 1e-3 * dt),
-        ],
-        terminal_costs=[QuadraticCost(reach, 1e4), QuadraticCost(from_start, np.array([0.0] * 7 + [10.0] * 7))],
-        control_lower=-limit,
-        control_upper=limit,
-        stage_constraints=[clearance],
-        terminal_constraints=[clearance],
-    )
+    running = [(reach, dt), (from_start, 0.1 * dt * posture), (ControlResidual(), 1e-3 * dt)]
+    end = [(reach, 1e4), (from_start, np.array([0.0] * 7 + [10.0] * 7))]
+    dynamics = ModelDynamics(model, dt)
+    problem = quadratic_problem(dynamics, x0, horizon, running, end, (-limit, limit), [clearance])
     hold = np.asarray(generalized_gravity(model, jnp.asarray(start)))
 
     def error(x: np.ndarray) -> float:
@@ -185,7 +175,7 @@ def quadrotor_model() -> Model:
 
 def quadrotor_actuation() -> np.ndarray:
     """Return the matrix `[6, 4]` from four thrusts along the body's z axis to the wrench in body axes. The drag of the
-    rotors on the x axis turns the body one way, that of the rotors on the y axis the other way."""
+    rotors on the x axis turns the body one way, and the drag of the rotors on the y axis turns it the other way."""
     l, drag = QUADROTOR_ARM, 0.02
     B = np.zeros((6, 4))
     B[2] = 1.0
@@ -200,33 +190,21 @@ def quadrotor(horizon: int) -> MotionTask:
     x0 = np.array([0.0, 0, 0, 0, 1, 0, 0] + [0.0] * 6)
     off, hover = StateResidual(goal), np.full(4, 9.81 / 4)
     weights = np.array([1.0] * 6 + [0.1] * 6)
-    problem = Problem(
-        ModelDynamics(model, dt, actuation=quadrotor_actuation()),
-        x0,
-        horizon,
-        stage_costs=[QuadraticCost(off, dt * weights), QuadraticCost(ControlResidual(hover), 0.05 * dt)],
-        terminal_costs=[QuadraticCost(off, 100 * weights)],
-        control_lower=0.0,
-        control_upper=6.0,
-    )
+    dynamics = ModelDynamics(model, dt, actuation=quadrotor_actuation())
+    running = [(off, dt * weights), (ControlResidual(hover), 0.05 * dt)]
+    problem = quadratic_problem(dynamics, x0, horizon, running, [(off, 100 * weights)], (0.0, 6.0))
     l = QUADROTOR_ARM
     lines = (
         (("body", (-l, 0.0, 0.0)), ("body", (l, 0.0, 0.0))),
         (("body", (0.0, -l, 0.0)), ("body", (0.0, l, 0.0))),
-        (("body", (0.0, 0.0, 0.0)), ("body", (0.0, 0.0, 0.1))),
+        (("body", _ORIGIN), ("body", (0.0, 0.0, 0.1))),
     )
     # Thrusts that turn it a little: at half a turn all directions are equally good.
     guess = hover + np.array([0.0, 0.01, 0.0, -0.01])
     return MotionTask(problem, guess, StickFigure(lines, False), lambda x: float(np.linalg.norm(x[:3] - goal[:3])), "m")
 
 
-TASKS: dict[str, Callable[[int], MotionTask]] = {
-    "pendulum": pendulum,
-    "cartpole": cartpole,
-    "acrobot": acrobot,
-    "arm": arm,
-    "quadrotor": quadrotor,
-}
+TASKS = {task.__name__: task for task in (pendulum, cartpole, acrobot, arm, quadrotor)}
 
 
 def motion_task(name: str, horizon: int) -> MotionTask:

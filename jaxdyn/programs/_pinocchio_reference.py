@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 
 from jaxdyn.model import Model
 from jaxdyn.programs._comparison import ANSWERS, States, random_states
+from jaxdyn.programs._timing import wall_time
 
 
 def pinocchio_model(path: Path, free_base: bool) -> Any:
@@ -74,13 +73,11 @@ def pinocchio_times(model: Model, path: Path, free_base: bool) -> dict[str, floa
     }
 
     def seconds(call) -> float:
-        repeats = []
-        for _ in range(5):
-            began = time.perf_counter()
+        def run() -> None:
             for row in arguments:
                 call(*row)
-            repeats.append(time.perf_counter() - began)
-        return statistics.median(repeats) / len(arguments)
+
+        return wall_time(run, 0.0, repeats=5) / len(arguments)
 
     empty = seconds(lambda q, v, x: None)
     return {name: 1e6 * (seconds(call) - empty) for name, call in calls.items()}

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdyn._errors import DataError, require_positive
 from jaxdyn.algorithms import aba, crba, rnea
+from jaxdyn.friction import JointFriction
 from jaxdyn.io import to_mjcf
 from jaxdyn.model import Model
 from jaxdyn.sysid import (
@@ -149,13 +150,13 @@ def _simulate_in_mujoco(truth: Model, plan: _Plan):
     frictionless = dataclasses.replace(truth, damping=zero, friction=zero)
     engine = mujoco.MjModel.from_xml_string(to_mjcf(frictionless, plan.timestep))  # type: ignore[attr-defined]
     data = mujoco.MjData(engine)  # type: ignore[attr-defined]
-    damping, friction, scale = (np.asarray(x) for x in (truth.damping, truth.friction, truth.friction_velocity))
+    law = JointFriction(*(np.asarray(x) for x in (truth.damping, truth.friction, truth.friction_velocity)))
     data.qpos[:], data.qvel[:] = plan.q[0], plan.v[0]
     q, v, a, tau = (np.zeros_like(plan.q) for _ in range(4))
     for k in range(len(plan.q)):
         q[k], v[k] = data.qpos, data.qvel
         tau[k] = plan.feedforward[k] + plan.stiffness * (plan.q[k] - q[k]) + plan.damping * (plan.v[k] - v[k])
-        data.qfrc_applied[:] = tau[k] - damping * v[k] - friction * np.tanh(v[k] / scale)
+        data.qfrc_applied[:] = tau[k] - law.torque(v[k])
         mujoco.mj_step(engine, data)  # type: ignore[attr-defined]
         a[k] = data.qacc
     return q, v, a, tau

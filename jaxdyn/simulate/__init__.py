@@ -1,24 +1,15 @@
 """Time steps, roll-outs, and actuators."""
 
-from jaxdyn.simulate import actuators
+import inspect as _inspect
+
 from jaxdyn.simulate._divergence import DivergenceError
 from jaxdyn.simulate._rollout import RolloutOptions, rollout
 from jaxdyn.simulate._state import State, Trajectory
 from jaxdyn.simulate._vector_field import coordinate_rate, normalized, vector_field
-from jaxdyn.simulate.actuators import *  # noqa: F403
+from jaxdyn.simulate.actuators import *
 from jaxdyn.simulate.integrators import rk4_step, semi_implicit_euler_step, step
 
-__all__ = [
-    "DivergenceError",
-    "RolloutOptions",
-    "State",
-    "Trajectory",
-    "coordinate_rate",
-    "normalized",
-    "rk4_step",
-    "rollout",
-    "semi_implicit_euler_step",
-    "step",
-    "vector_field",
+# The names that are imported above, without the modules that Python sets beside them.
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
+    name for name, value in list(globals().items()) if name[0] != "_" and not _inspect.ismodule(value)
 ]
-__all__ += actuators.__all__

@@ -10,14 +10,11 @@ from jaxdyn._errors import ModelError
 
 
 def segment_length(checkpoint: str | int, steps: int) -> int | None:
-    """The number of steps in a segment, or None for no segments. **Raises** `ModelError` for another `checkpoint`.
-
-    For `"sqrt"` this is a divisor of `steps` near its root if there is one: a shorter last segment would be compiled by
-    itself.
-    """
+    """The number of steps in a segment, or None for no segments. **Raises** `ModelError` for another `checkpoint`."""
     if checkpoint == "none":
         return None
     if checkpoint == "sqrt":
+        # A divisor of the steps near their root, if there is one: a shorter last segment would be compiled by itself.
         root = max(1, math.isqrt(steps))
         near = [n for n in range(max(1, (root + 1) // 2), 2 * root + 1) if steps % n == 0]
         return min(near, key=lambda n: abs(math.log(n / root))) if near else root

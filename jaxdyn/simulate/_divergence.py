@@ -1,7 +1,5 @@
 """Roll-outs that stop being finite: the element, the step, and the error that names them."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax
@@ -29,11 +27,11 @@ class Report(NamedTuple):
     """Whether the torques or the external wrenches of that step were not finite."""
 
     @staticmethod
-    def of_start(state: State) -> Report:
-        bad = ~_finite(state)
-        return Report(jnp.where(bad, 0, -1).astype(jnp.int32), jnp.zeros_like(bad))
+    def of_start(state: State) -> "Report":
+        finite = _finite(state)
+        return Report(jnp.where(finite, -1, 0).astype(jnp.int32), jnp.zeros_like(finite))
 
-    def after(self, state: State, tau, f_ext, k) -> Report:
+    def after(self, state: State, tau, f_ext, k) -> "Report":
         """The report after step `k`, under `tau` and `f_ext`, that ended in `state`."""
         bad = ~jnp.isfinite(tau).all(axis=-1)
         if f_ext is not None:
@@ -56,18 +54,16 @@ def raise_divergence[T](result: T, report: Report, dt) -> T:
     report, dt = jax.tree.map(lax.stop_gradient, (report, dt))
 
     def look(*values):
-        return jax.pure_callback(
-            _raise_on_host, jax.ShapeDtypeStruct((), jnp.bool_), *values, vmap_method="broadcast_all"
-        )
+        result = jax.ShapeDtypeStruct((), jnp.bool_)
+        return jax.pure_callback(_raise_on_host, result, *values, vmap_method="broadcast_all")
+
+    def depend(x):
+        # `seen` is always false. Keys of random numbers cannot be selected like this.
+        return x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else jnp.where(seen, jnp.zeros_like(x), x)
 
     # The callback runs only if something diverged. The result depends on its output, so that the compiler keeps it.
     seen = lax.cond((report.first >= 0).any(), look, lambda *_: jnp.zeros((), jnp.bool_), *report, dt)
-    return jax.tree.map(lambda x: _depending_on(seen, x), result)
-
-
-def _depending_on(seen, x):
-    # `seen` is always false. Keys of random numbers cannot be selected like this.
-    return x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else jnp.where(seen, jnp.zeros_like(x), x)
+    return jax.tree.map(depend, result)
 
 
 def _raise_on_host(first, inputs, dt):

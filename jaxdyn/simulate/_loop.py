@@ -1,7 +1,5 @@
 """The compiled loop of a roll-out."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any, NamedTuple
@@ -86,21 +84,24 @@ def run(inputs: RolloutInputs, plan: RolloutPlan) -> tuple[Trajectory, Report | 
     readings = None
     if sensors is not None:
         reading = jax.eval_shape(sensors, inputs.model, inputs.start, inputs.dt)
-        readings = split.of_leading(jax.tree.map(functools.partial(_with_samples, batch=split.batch), reading))
+        n = len(split.batch)
+        readings = jax.tree.map(lambda x: split.spec((*split.batch, 2, *x.shape[n:]), x.ndim + 1 - n), reading)
     specs: Any = (PartitionSpec(), samples, samples, samples, split.of_leading(inputs.memory), readings)
+
+    def simulate_part(inputs: RolloutInputs):
+        trajectory, report = _Simulation.of(inputs, plan).run()
+        return tuple(getattr(trajectory, field.name) for field in dataclasses.fields(trajectory)), report
+
     # The parts are independent: the program of each device is that of a batch of its size, chunks included, and the
     # compiler has nothing to partition.
-    return jax.shard_map(
-        lambda inputs: _Simulation.of(inputs, plan).run(),
+    fields, report = jax.shard_map(
+        simulate_part,
         mesh=split.mesh,
         in_specs=(shard_specs(split, inputs),),
-        out_specs=(Trajectory(*specs), Report(batch, batch) if plan.check else None),
+        out_specs=(specs, Report(batch, batch) if plan.check else None),
         check_vma=False,
     )(inputs)
-
-
-def _with_samples(x, batch: tuple[int, ...]):
-    return jax.ShapeDtypeStruct((*batch, 2, *x.shape[len(batch) :]), x.dtype)
+    return Trajectory(*fields), report
 
 
 def shard_specs(split: Split, inputs: RolloutInputs) -> RolloutInputs:
@@ -136,7 +137,7 @@ class _Simulation:
     """The function of external wrenches, or None."""
 
     @staticmethod
-    def of(inputs: RolloutInputs, plan: RolloutPlan) -> _Simulation:
+    def of(inputs: RolloutInputs, plan: RolloutPlan) -> "_Simulation":
         return _Simulation(inputs, plan, *_join_arrays(inputs.functions, plan.functions))
 
     def run(self) -> tuple[Trajectory, Report | None]:
@@ -162,10 +163,9 @@ class _Simulation:
         return k.astype(self.inputs.dt.dtype) * self.inputs.dt
 
     def step(self, loop: _Loop, x) -> tuple[_Loop, Any]:
-        """Step number `k`; also returns its torques."""
+        """The loop after a step, and the step's torques."""
         inputs, plan = self.inputs, self.plan
-        k, tau, f_ext = x
-        memory, dtype = loop.memory, inputs.dt.dtype
+        (k, tau, f_ext), memory, dtype = x, loop.memory, inputs.dt.dtype
         if self.policy is not None:
             memory, tau = self.policy(memory, loop.state, self.time(k))
             memory = jax.tree.map(strongly_typed, memory)

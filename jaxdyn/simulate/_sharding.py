@@ -1,7 +1,5 @@
 """The batch over several devices: every device rolls out its own part without communication."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -11,10 +9,7 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxdyn._errors import ModelError, ShapeError
-from jaxdyn.model import Model
-
-_MATRICES = ("joint_placement", "joint_axis", "inertial_parameters", "frame_placement", "attached_parameters")
-"""The arrays of a model with two axes that are not batch axes; all other arrays have one."""
+from jaxdyn.model import LEAVES, Model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +22,7 @@ class Split:
     """The mesh axes of each batch axis, or None."""
 
     @staticmethod
-    def of(sharding: NamedSharding, batch: tuple[int, ...]) -> Split:
+    def of(sharding: NamedSharding, batch: tuple[int, ...]) -> "Split":
         """**Raises** `ModelError` unless `sharding` is a named sharding, `ShapeError` if it cannot split the batch."""
         if not isinstance(sharding, NamedSharding):
             raise ModelError(
@@ -66,16 +61,15 @@ class Split:
 
     def of_model(self, model: Model) -> Model:
         """The specs of a model's arrays."""
-        names = [f.name for f in dataclasses.fields(model) if not f.metadata.get("static", False)]
-        arrays = {name: x for name in names if (x := getattr(model, name)) is not None}
-        specs = [self.spec(x.shape, 2 if name in _MATRICES else 1) for name, x in arrays.items()]
+        arrays = {name: x for name in LEAVES if (x := getattr(model, name)) is not None}
+        specs = [self.spec(x.shape, LEAVES[name].axes) for name, x in arrays.items()]
         return eqx.tree_at(lambda m: [getattr(m, name) for name in arrays], model, specs)
 
     def of_leading(self, tree):
         """The specs of arrays that are split if they begin with all batch axes, otherwise whole on every device."""
         n = len(self.batch)
-        split = lambda x: PartitionSpec(*self.entries, *(None,) * (x.ndim - n))  # noqa: E731
-        return jax.tree.map(lambda x: split(x) if x.shape[:n] == self.batch else PartitionSpec(), tree)
+        whole = PartitionSpec()
+        return jax.tree.map(lambda x: self.spec(x.shape, x.ndim - n) if x.shape[:n] == self.batch else whole, tree)
 
     def put(self, tree, specs):
         """`tree` with its concrete arrays on the devices; the compiler moves arrays within a transformation."""

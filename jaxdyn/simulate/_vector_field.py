@@ -60,12 +60,9 @@ def vector_field(
 
 
 def coordinate_rate(model: Model, q, v) -> Float[Array, "*batch nq"]:
-    """The time derivative of the coordinates `q` under the velocity `v`: `v` for vector coordinates, `R v` for a free
-    joint's position, `q (0, w) / 2` for a quaternion `q` and the body's angular velocity `w` (also where `q` is not
-    unit). Batch axes broadcast.
-
-    `q` is `[*batch, nq]`, `v` `[*batch, nv]`.
-    """
+    """The time derivative of the coordinates `q` `[*batch, nq]` under the velocity `v` `[*batch, nv]`: `v` for vector
+    coordinates, `R v` for a free joint's position, `q (0, w) / 2` for a quaternion `q` and the body's angular velocity
+    `w` (also where `q` is not unit). Batch axes broadcast."""
     q, v = jnp.asarray(q), jnp.asarray(v)
     require_last_axes(q, (model.nq,), "q", f"nq = {model.nq} for this model")
     require_last_axes(v, (model.nv,), "v", f"nv = {model.nv} for this model")

@@ -4,6 +4,8 @@ Component classes (`Vec3`, `Pose`, `Motion`, ...) serve inside recursions; funct
 (poses `[..., 7]`, quaternions `[..., 4]`, inertial parameters `[..., 10]`), in NumPy and JAX alike, everywhere else.
 """
 
+import inspect as _inspect
+
 from jaxdyn.spatial._inertia import ArticulatedInertia, Inertia
 from jaxdyn.spatial._motion import Force, Motion
 from jaxdyn.spatial._pose import (
@@ -37,37 +39,7 @@ from jaxdyn.spatial._quaternion import Quaternion
 from jaxdyn.spatial._se3 import SE3
 from jaxdyn.spatial._vectors import Mat3, Sym3, Vec3
 
-__all__ = [
-    "IDENTITY_POSE",
-    "ROTATION",
-    "SE3",
-    "SKEW",
-    "ArticulatedInertia",
-    "Force",
-    "Inertia",
-    "Mat3",
-    "Motion",
-    "Pose",
-    "Quaternion",
-    "Sym3",
-    "Vec3",
-    "axis_angle_to_quaternion",
-    "compose_poses",
-    "inertia_elements",
-    "inertia_matrix",
-    "invert_pose",
-    "multiply_quaternions",
-    "pose_array",
-    "quaternion_to_rotation",
-    "quaternion_to_rpy",
-    "rotation_to_quaternion",
-    "rpy_to_quaternion",
-    "se3_exp",
-    "se3_log",
-    "so3_exp",
-    "so3_left_jacobian_apply",
-    "so3_left_jacobian_solve",
-    "so3_log",
-    "transform_inertial_parameters",
-    "transform_points",
+# The names that are imported above, without the modules that Python sets beside them.
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
+    name for name, value in list(globals().items()) if name[0] != "_" and not _inspect.ismodule(value)
 ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxdyn.spatial._components import Linear, pytree
 from jaxdyn.spatial._motion import Force, Motion
 from jaxdyn.spatial._pose import Pose
-from jaxdyn.spatial._pytree import pytree
 from jaxdyn.spatial._vectors import Mat3, Sym3, Vec3
 
 
 @pytree
-class Inertia:
+class Inertia(Linear):
     """A rigid body's spatial inertia about the point of reference, in which the dynamics are linear.
 
     `mass`; `first_moment`, the mass times the center of mass; `rotational`, the rotational inertia about the
@@ -27,11 +27,6 @@ class Inertia:
         """From `[..., 10]`: `m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz`."""
         m, x, y, z, xx, xy, yy, xz, yz, zz = (parameters[..., k] for k in range(10))
         return Inertia(m, Vec3(x, y, z), Sym3(xx, xy, yy, xz, yz, zz))
-
-    def __add__(self, other: Inertia) -> Inertia:
-        return Inertia(
-            self.mass + other.mass, self.first_moment + other.first_moment, self.rotational + other.rotational
-        )
 
     def apply(self, motion: Motion) -> Force:
         """`I v`: the momentum of a velocity, or the force of an acceleration."""
@@ -56,17 +51,12 @@ class Inertia:
 
 
 @pytree
-class ArticulatedInertia:
+class ArticulatedInertia(Linear):
     """A symmetric 6x6 operator from motion to force, `[[angular, coupling], [coupling^T, linear]]`: 21 numbers."""
 
     angular: Sym3
     coupling: Mat3
     linear: Sym3
-
-    def __add__(self, other: ArticulatedInertia) -> ArticulatedInertia:
-        return ArticulatedInertia(
-            self.angular + other.angular, self.coupling + other.coupling, self.linear + other.linear
-        )
 
     def apply(self, motion: Motion) -> Force:
         """The force that an acceleration takes."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from jaxdyn.spatial._pytree import pytree
+from jaxdyn.spatial._components import Linear, pytree
 from jaxdyn.spatial._vectors import Vec3
 
 
 @pytree
-class Motion:
+class Motion(Linear):
     """A spatial motion vector: angular part, and linear part at the point of reference."""
 
     angular: Vec3
@@ -17,17 +17,6 @@ class Motion:
     def zero() -> Motion:
         """No motion."""
         return Motion(Vec3.zero(), Vec3.zero())
-
-    def __add__(self, other: Motion) -> Motion:
-        return Motion(self.angular + other.angular, self.linear + other.linear)
-
-    def __sub__(self, other: Motion) -> Motion:
-        return Motion(self.angular - other.angular, self.linear - other.linear)
-
-    def __mul__(self, scalar) -> Motion:
-        return Motion(self.angular * scalar, self.linear * scalar)
-
-    __rmul__ = __mul__
 
     def dot(self, force: Force):
         """The power (or work) of a force on this motion."""
@@ -49,7 +38,7 @@ class Motion:
 
 
 @pytree
-class Force:
+class Force(Linear):
     """A spatial force vector: moment about the point of reference, and force."""
 
     moment: Vec3
@@ -59,17 +48,6 @@ class Force:
     def zero() -> Force:
         """No force."""
         return Force(Vec3.zero(), Vec3.zero())
-
-    def __add__(self, other: Force) -> Force:
-        return Force(self.moment + other.moment, self.force + other.force)
-
-    def __sub__(self, other: Force) -> Force:
-        return Force(self.moment - other.moment, self.force - other.force)
-
-    def __mul__(self, scalar) -> Force:
-        return Force(self.moment * scalar, self.force * scalar)
-
-    __rmul__ = __mul__
 
     def moved_from(self, point: Vec3) -> Force:
         """A force whose moment is about `point`, referred to the present point of reference."""

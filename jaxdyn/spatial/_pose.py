@@ -5,10 +5,10 @@ Sola, Deray & Atchuthan, A micro Lie theory for state estimation in robotics, 20
 
 from __future__ import annotations
 
+from jaxdyn.spatial._components import pytree
 from jaxdyn.spatial._motion import Motion
-from jaxdyn.spatial._pytree import pytree
 from jaxdyn.spatial._quaternion import Quaternion
-from jaxdyn.spatial._series import cosc, cotangent_deficit, sinc, sincc
+from jaxdyn.spatial._series import cosc, cotangent_deficit, sincc
 from jaxdyn.spatial._vectors import Mat3, Vec3
 
 
@@ -43,9 +43,8 @@ class Pose:
 
 
 def so3_exp(rotation_vector: Vec3) -> Mat3:
-    """Rodrigues' formula, `1 + sinc [w x] + cosc [w x]^2`."""
-    x = rotation_vector.squared_norm()
-    return _polynomial_in_skew(rotation_vector, sinc(x), cosc(x))
+    """The rotation matrix of a rotation vector."""
+    return Quaternion.exp(rotation_vector).to_rotation()
 
 
 def so3_log(R: Mat3) -> Vec3:
@@ -76,15 +75,3 @@ def so3_left_jacobian_solve(w: Vec3, v: Vec3) -> Vec3:
     """`V(w)^-1 v = v - 1/2 w x v + cotangent_deficit w x (w x v)`."""
     wv = w.cross(v)
     return v - wv * 0.5 + w.cross(wv) * cotangent_deficit(w.squared_norm())
-
-
-def _polynomial_in_skew(w: Vec3, a, b) -> Mat3:
-    """`1 + a [w x] + b [w x]^2`."""
-    u, bw = w * a, w * b
-    d = 1 - w.dot(bw)
-    xy, xz, yz = w.x * bw.y, w.x * bw.z, w.y * bw.z
-    return Mat3(
-        Vec3(d + w.x * bw.x, xy + u.z, xz - u.y),
-        Vec3(xy - u.z, d + w.y * bw.y, yz + u.x),
-        Vec3(xz + u.y, yz - u.x, d + w.z * bw.z),
-    )

@@ -25,24 +25,14 @@ IDENTITY_POSE = np.array([0.0, 0, 0, 1, 0, 0, 0])
 """The pose of a frame in itself."""
 IDENTITY_POSE.flags.writeable = False
 
-SKEW = np.zeros((3, 3, 3))
-"""The matrices of cross products are `[v x]_ij = sum_k SKEW[i, j, k] v_k`."""
-for _i, _j, _k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
-    SKEW[_i, _k, _j], SKEW[_k, _i, _j] = 1, -1
 # The product of quaternions is `(a b)_i = sum_jk _PRODUCT[i, j, k] a_j b_k`.
-_PRODUCT = np.zeros((4, 4, 4))
-_PRODUCT[0] = np.diag([1, -1, -1, -1])
-_PRODUCT[1:, 0, 1:] = _PRODUCT[1:, 1:, 0] = np.eye(3)
-_PRODUCT[1:, 1:, 1:] = SKEW.swapaxes(1, 2)
-ROTATION = np.zeros((3, 3, 4, 4))
-"""The rotation matrix of a unit quaternion, `(w^2 - u.u) 1 + 2 u u^T + 2 w [u x]`, has the elements
+_UNITS = np.eye(4)
+_PRODUCT = np.stack(jax.tree.leaves(Quaternion.from_array(_UNITS[:, None]).multiply(Quaternion.from_array(_UNITS))))
+SKEW = _PRODUCT[1:, 1:, 1:].swapaxes(1, 2)
+"""The matrices of cross products are `[v x]_ij = sum_k SKEW[i, j, k] v_k`."""
+ROTATION = np.einsum("ial,akj,l->ijkl", _PRODUCT[1:], _PRODUCT[:, :, 1:], [1, -1, -1, -1])
+"""The rotation matrix of a unit quaternion, for which `R v = q v q*`, has the elements
 `R_ij = sum_kl ROTATION[i, j, k, l] q_k q_l`."""
-ROTATION[..., 0, 0] = np.eye(3)
-ROTATION[..., 0, 1:] = 2 * SKEW
-ROTATION[..., 1:, 1:] = -np.eye(3)[:, :, None, None] * np.eye(3)
-for _i in range(3):
-    for _j in range(3):
-        ROTATION[_i, _j, 1 + _i, 1 + _j] += 2
 SKEW.flags.writeable = ROTATION.flags.writeable = False
 
 # Where the elements xx, xy, yy, xz, yz, zz of a symmetric matrix stand in it, and their numbers by row and column.
@@ -64,14 +54,14 @@ def compose_poses(outer: ArrayLike, inner: ArrayLike) -> Any:
 def invert_pose(pose: ArrayLike) -> Any:
     """The poses `[..., 7]` of the parent frames in the frames at `pose`."""
     (X,) = _in_one_library(pose)
-    position = -_times(quaternion_to_rotation(X[..., 3:]).swapaxes(-1, -2), X[..., :3])
+    position = -matrix_times_vector(quaternion_to_rotation(X[..., 3:]).swapaxes(-1, -2), X[..., :3])
     return concatenate(position, X[..., 3:4], -X[..., 4:])
 
 
 def transform_points(pose: ArrayLike, points: ArrayLike) -> Any:
     """Points `[..., 3]` of the frames at `pose` `[..., 7]`, in the axes of the parent frames (m)."""
     X, x = _in_one_library(pose, points)
-    return X[..., :3] + _times(quaternion_to_rotation(X[..., 3:]), x)
+    return X[..., :3] + matrix_times_vector(quaternion_to_rotation(X[..., 3:]), x)
 
 
 def multiply_quaternions(a: ArrayLike, b: ArrayLike) -> Any:
@@ -148,16 +138,17 @@ def axis_angle_to_quaternion(axis: ArrayLike, angle: ArrayLike) -> Any:
 def transform_inertial_parameters(parameters: ArrayLike, pose: ArrayLike) -> Any:
     """Inertial parameters `[..., 10]` that are given in the frames at `pose` `[..., 7]`, in the parent frames.
 
-    The ten are `m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz`, the moments about the frame's origin. With `h` the
-    rotated first moment and `p` the position, the rotational inertia grows by `-([p x][h x] + [h x][p x] +
-    m [p x][p x])`: the parallel-axis theorem, as in `Inertia.moved`.
+    Each row is a parameter vector `m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz`, the moments about the frame's
+    origin. The map is linear in it: applied to the rows of the identity matrix, with one pose, it returns the transpose
+    of its matrix. With `h` the rotated first moment and `p` the position, the rotational inertia grows by
+    `-([p x][h x] + [h x][p x] + m [p x][p x])`: the parallel-axis theorem, as in `Inertia.moved`.
     """
     phi, X = _in_one_library(parameters, pose)
     m, p, R = phi[..., :1], X[..., :3], quaternion_to_rotation(X[..., 3:])
-    h = _times(R, phi[..., 1:4])
+    h = matrix_times_vector(R, phi[..., 1:4])
     P, H = (_contract(SKEW, v[..., None, None, :], 1) for v in (p, h))
-    J = _product(_product(R, inertia_matrix(phi)), R.swapaxes(-1, -2))
-    J = J - _product(P, H + m[..., None] * P) - _product(H, P)
+    J = matrix_product(matrix_product(R, inertia_matrix(phi)), R.swapaxes(-1, -2))
+    J = J - matrix_product(P, H + m[..., None] * P) - matrix_product(H, P)
     return concatenate(m, h + m * p, inertia_elements(J))
 
 
@@ -192,15 +183,17 @@ def _library(array) -> Any:
 
 
 def _contract(table: np.ndarray, x, axes: int):
-    """`table`'s last axes with those of `x`."""
+    """Contract the last `axes` axes of `table` with those of `x`."""
     return (_library(x).asarray(table, x.dtype) * x).sum(axis=tuple(range(-axes, 0)))
 
 
-def _product(A, B):
+def matrix_product(A, B):
+    """`A B` of matrices `[..., m, n]` and `[..., n, k]`."""
     return (A[..., :, :, None] * B[..., None, :, :]).sum(axis=-2)
 
 
-def _times(A, b):
+def matrix_times_vector(A, b):
+    """`A b` of matrices `[..., m, n]` and vectors `[..., n]`."""
     return (A * b[..., None, :]).sum(axis=-1)
 
 

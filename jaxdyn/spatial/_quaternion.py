@@ -6,13 +6,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxdyn.spatial._pytree import pytree
+from jaxdyn.spatial._components import Linear, pytree
 from jaxdyn.spatial._series import cosc, sinc
 from jaxdyn.spatial._vectors import Mat3, Vec3
 
 
 @pytree
-class Quaternion:
+class Quaternion(Linear):
     """A quaternion. The rotation that it stands for depends on its direction only; its length must not be zero."""
 
     w: Any
@@ -50,8 +50,7 @@ class Quaternion:
 
     def normalized(self) -> Quaternion:
         """The unit quaternion of the same direction."""
-        k = 1 / jnp.sqrt(self.squared_norm())
-        return Quaternion(self.w * k, self.x * k, self.y * k, self.z * k)
+        return self * (1 / jnp.sqrt(self.squared_norm()))
 
     def to_rotation(self) -> Mat3:
         """The rotation matrix of the quaternion's direction: no square root, smooth everywhere but at zero."""
@@ -94,8 +93,8 @@ class Quaternion:
     def from_rotation(R: Mat3) -> Quaternion:
         """The unit quaternion, `w >= 0` where it is not zero, of a rotation matrix.
 
-        Of the four forms (Shepperd 1978) the one with the largest denominator is taken, so every derivative is
-        finite, at half turns too.
+        It is computed in the one of four forms that has the largest denominator (Shepperd 1978), so every derivative
+        is finite, at half turns too.
         """
         xx, yy, zz = R.x.x, R.y.y, R.z.z
         squares = (1 + xx + yy + zz, 1 + xx - yy - zz, 1 - xx + yy - zz, 1 - xx - yy + zz)
@@ -112,4 +111,4 @@ class Quaternion:
         for k in range(1, 4):
             w, x, y, z = (jnp.where(largest == k, b, a) for a, b in zip((w, x, y, z), forms[k], strict=True))
         sign = jnp.where(w < 0, -1.0, 1.0).astype(jnp.result_type(w))
-        return Quaternion(w * sign, x * sign, y * sign, z * sign).normalized()
+        return (Quaternion(w, x, y, z) * sign).normalized()

@@ -12,6 +12,8 @@ from jaxdyn.spatial._motion import Motion
 from jaxdyn.spatial._pose import Pose, se3_exp, se3_log
 from jaxdyn.spatial._pose_arrays import (
     concatenate,
+    matrix_product,
+    matrix_times_vector,
     pose_array,
     quaternion_to_rotation,
     rotation_to_quaternion,
@@ -23,12 +25,11 @@ from jaxdyn.spatial._vectors import Mat3, Vec3
 class SE3(eqx.Module):
     """A rigid motion, or the pose of a frame: `x_parent = rotation x_frame + translation`.
 
-    Leading axes are batch axes and broadcast. Lengths in m. The compositions `X @ Y` and `X.apply(points)` are
-    elementwise over the batch.
+    Leading axes are batch axes and broadcast, also in `X @ Y` and `X.apply(points)`. Lengths in m.
     """
 
-    rotation: Float[Array, "*batch 3 3"]
-    translation: Float[Array, "*batch 3"]
+    rotation: Float[Array | np.ndarray, "*#batch 3 3"]
+    translation: Float[Array | np.ndarray, "*#batch 3"]
 
     def __check_init__(self):
         # Tree transformations put placeholders into the fields, which have no shape.
@@ -76,34 +77,28 @@ class SE3(eqx.Module):
 
     def log(self) -> Float[Array, "*batch 6"]:
         """The body twist `[linear, angular]`, of angle at most pi, whose exponential this is."""
-        twist = se3_log(self._pose())
+        twist = se3_log(Pose(Mat3.from_array(self.rotation), Vec3.from_array(self.translation)))
         return concatenate(twist.linear.to_array(), twist.angular.to_array())
 
     def inverse(self) -> SE3:
         """The motion back."""
-        pose = self._pose().inverse()
-        return SE3(pose.rotation.to_array(), pose.translation.to_array())
+        R = jnp.asarray(self.rotation).swapaxes(-1, -2)
+        return SE3(R, -matrix_times_vector(R, self.translation))
 
     def __matmul__(self, other: SE3) -> SE3:
-        pose = self._pose().compose(other._pose())
-        return SE3(pose.rotation.to_array(), pose.translation.to_array())
+        return SE3(matrix_product(jnp.asarray(self.rotation), other.rotation), self.apply(other.translation))
 
     def apply(self, points: Float[Array | np.ndarray, "*#batch 3"]) -> Float[Array, "*#batch 3"]:
         """Points of the frame, in the axes of its parent; batch axes broadcast."""
         points = jnp.asarray(points)
         require_last_axes(points, (3,), "points", "positions in m")
-        return self._pose().apply(Vec3.from_array(points)).to_array()
+        return jnp.asarray(self.translation) + matrix_times_vector(self.rotation, points)
 
     def as_matrix(self) -> Float[Array, "*batch 4 4"]:
         """The homogeneous matrix."""
-        batch = jnp.broadcast_shapes(self.rotation.shape[:-2], self.translation.shape[:-1])
-        R = jnp.broadcast_to(self.rotation, (*batch, 3, 3))
-        p = jnp.broadcast_to(self.translation, (*batch, 3))[..., None]
-        last = jnp.broadcast_to(jnp.array([0, 0, 0, 1], R.dtype), (*batch, 1, 4))
-        return jnp.concatenate([jnp.concatenate([R, p], axis=-1), last], axis=-2)
-
-    def _pose(self) -> Pose:
-        return Pose(Mat3.from_array(self.rotation), Vec3.from_array(self.translation))
+        rows = concatenate(jnp.asarray(self.rotation), self.translation[..., None])
+        last = jnp.broadcast_to(jnp.array([0, 0, 0, 1], rows.dtype), (*rows.shape[:-2], 1, 4))
+        return jnp.concatenate([rows, last], axis=-2)
 
 
 def _real(x) -> Array:

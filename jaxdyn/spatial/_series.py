@@ -4,6 +4,8 @@ Each is written in `x = angle^2`, so that no square root meets zero: below a thr
 closed form on an argument kept away from zero (both branches of a `where` are differentiated).
 """
 
+import math
+
 import jax.numpy as jnp
 
 # Below this squared angle eight terms of the series are exact to double precision; above it the closed forms lose
@@ -23,15 +25,8 @@ def _branch(x, coefficients: list[float], closed_form):
 
 
 def _alternating(first_factorial: int) -> list[float]:
-    """Coefficients of sum_k (-x)^k / (2k + first_factorial)!."""
-    out, value = [], 1.0
-    for n in range(1, first_factorial + 1):
-        value /= n
-    for k in range(9):
-        out.append(value)
-        n = 2 * k + first_factorial
-        value = -value / ((n + 1) * (n + 2))
-    return out
+    """The coefficients of `sum_k (-x)^k / (2k + first_factorial)!`."""
+    return [(-1) ** k / math.factorial(2 * k + first_factorial) for k in range(9)]
 
 
 def sinc(x):
@@ -49,18 +44,9 @@ def sincc(x):
     return _branch(x, _alternating(3), lambda s, t: (t - jnp.sin(t)) / (s * t))
 
 
-# (1 - (t/2) cot(t/2)) / t^2 = sum_k |B_2k| x^(k-1) / (2k)!, with the Bernoulli numbers B_2k.
-_COTANGENT = [
-    1 / 12,
-    1 / 720,
-    1 / 30240,
-    1 / 1209600,
-    1 / 47900160,
-    691 / 1307674368000,
-    1 / 74724249600,
-    3617 / 10670622842880000,
-    43867 / 5109094217170944000,
-]
+# (1 - (t/2) cot(t/2)) / t^2 = sum_k |B_2k| x^(k-1) / (2k)!, with these Bernoulli numbers |B_2k|.
+_BERNOULLI = (1 / 6, 1 / 30, 1 / 42, 1 / 30, 5 / 66, 691 / 2730, 7 / 6, 3617 / 510, 43867 / 798)
+_COTANGENT = [number / math.factorial(2 * k) for k, number in enumerate(_BERNOULLI, 1)]
 
 
 def cotangent_deficit(x):

@@ -10,11 +10,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxdyn.spatial._pytree import pytree
+from jaxdyn.spatial._components import Linear, pytree
 
 
 @pytree
-class Vec3:
+class Vec3(Linear):
     """A 3-vector `(x, y, z)`."""
 
     x: Any
@@ -35,20 +35,6 @@ class Vec3:
         """To `[..., 3]` (or with the components along `axis`)."""
         return jnp.stack(jnp.broadcast_arrays(self.x, self.y, self.z), axis=axis)
 
-    def __add__(self, other: Vec3) -> Vec3:
-        return Vec3(self.x + other.x, self.y + other.y, self.z + other.z)
-
-    def __sub__(self, other: Vec3) -> Vec3:
-        return Vec3(self.x - other.x, self.y - other.y, self.z - other.z)
-
-    def __neg__(self) -> Vec3:
-        return Vec3(-self.x, -self.y, -self.z)
-
-    def __mul__(self, scalar) -> Vec3:
-        return Vec3(self.x * scalar, self.y * scalar, self.z * scalar)
-
-    __rmul__ = __mul__
-
     def dot(self, other: Vec3):
         """The scalar product."""
         return self.x * other.x + self.y * other.y + self.z * other.z
@@ -67,7 +53,7 @@ class Vec3:
 
 
 @pytree
-class Mat3:
+class Mat3(Linear):
     """A 3x3 matrix by its columns."""
 
     x: Vec3
@@ -106,17 +92,6 @@ class Mat3:
         x, y, z = self.x, self.y, self.z
         return Mat3(Vec3(x.x, y.x, z.x), Vec3(x.y, y.y, z.y), Vec3(x.z, y.z, z.z))
 
-    def __add__(self, other: Mat3) -> Mat3:
-        return Mat3(self.x + other.x, self.y + other.y, self.z + other.z)
-
-    def __sub__(self, other: Mat3) -> Mat3:
-        return Mat3(self.x - other.x, self.y - other.y, self.z - other.z)
-
-    def __mul__(self, scalar) -> Mat3:
-        return Mat3(self.x * scalar, self.y * scalar, self.z * scalar)
-
-    __rmul__ = __mul__
-
     def apply(self, v: Vec3) -> Vec3:
         """`self v`."""
         return self.x * v.x + self.y * v.y + self.z * v.z
@@ -131,7 +106,7 @@ class Mat3:
 
 
 @pytree
-class Sym3:
+class Sym3(Linear):
     """A symmetric 3x3 matrix by its upper triangle."""
 
     xx: Any
@@ -167,38 +142,6 @@ class Sym3:
             v.y * w.z + v.z * w.y,
             2 * v.z * w.z,
         )
-
-    def __add__(self, other: Sym3) -> Sym3:
-        return Sym3(
-            self.xx + other.xx,
-            self.xy + other.xy,
-            self.yy + other.yy,
-            self.xz + other.xz,
-            self.yz + other.yz,
-            self.zz + other.zz,
-        )
-
-    def __sub__(self, other: Sym3) -> Sym3:
-        return Sym3(
-            self.xx - other.xx,
-            self.xy - other.xy,
-            self.yy - other.yy,
-            self.xz - other.xz,
-            self.yz - other.yz,
-            self.zz - other.zz,
-        )
-
-    def __mul__(self, scalar) -> Sym3:
-        return Sym3(
-            self.xx * scalar,
-            self.xy * scalar,
-            self.yy * scalar,
-            self.xz * scalar,
-            self.yz * scalar,
-            self.zz * scalar,
-        )
-
-    __rmul__ = __mul__
 
     def apply(self, v: Vec3) -> Vec3:
         """`self v`."""

@@ -1,7 +1,5 @@
 """The solution that solvers return: a trajectory, its status, residuals, gains and multipliers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import equinox as eqx

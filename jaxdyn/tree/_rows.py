@@ -8,18 +8,14 @@ import numpy as np
 
 def rows_of(x, rank: int):
     """From `[*batch, n]` to `[n, 1, ..., *batch]` with `rank` axes after the first, so that batches broadcast."""
-    return column(jnp.moveaxis(x, -1, 0), rank)
-
-
-def column(x, rank: int):
-    """From `[n, *batch]` to `[n, 1, ..., *batch]` with `rank` axes after the first."""
-    return x.reshape((x.shape[0],) + (1,) * (rank - (x.ndim - 1)) + x.shape[1:])
+    x = jnp.moveaxis(x, -1, 0)
+    return x.reshape(x.shape[:1] + (1,) * (rank - (x.ndim - 1)) + x.shape[1:])
 
 
 def packed_rows(x, rank: int):
     """From `[*batch, n, k]` to `[n, k, 1, ..., *batch]` with `rank` axes after the first two.
 
-    Rows are selected from such a table in one operation, and only then taken apart by `columns_of`.
+    Rows are selected from such a table in one operation, before `columns_of` takes it apart.
     """
     x = jnp.moveaxis(x, (-2, -1), (0, 1))
     return x.reshape(x.shape[:2] + (1,) * (rank - (x.ndim - 2)) + x.shape[2:])

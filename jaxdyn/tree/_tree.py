@@ -1,4 +1,4 @@
-"""The order in which a tree is walked, and where its values wait meanwhile: plain Python on the static structure."""
+"""The order in which a tree is walked, and where its values wait meanwhile."""
 
 from __future__ import annotations
 
@@ -46,9 +46,8 @@ class Tree:
     def places(self) -> np.ndarray:
         """`[size]`: the place in which a node keeps a value for its children, or collects one from them; -1 for a leaf.
 
-        A place is needed from its node to the node's last child, and then taken over by another node: there are as many
-        as branches open at one time, a few even in a large tree. Two places of one parent and its child are the same
-        only where the child is the last one, so a step of a walk reads before it writes.
+        Another node takes a place over at its node's last child, so there are only as many as branches open at a time.
+        A last child may have its parent's place, so a step of a walk reads before it writes.
         """
         children = np.bincount([p for p in self.parents if p >= 0], minlength=self.size)
         out, vacant, count = np.full(self.size, -1), [], 0

@@ -1,11 +1,14 @@
-"""How a tree is walked: every recursion of the library is one of the five functions at the end of this file.
+"""Walks over a tree: every recursion of the library is `scan_down`, `scan_up`, `sum_down`, `sum_up` or `compose_down`.
 
-Data are pytrees of arrays `[size, *batch]`, a row for each node of a `Tree`; arrays of one call may have batch axes of
-length 1 that broadcast. A walk is a scan over the nodes, one a step, in topological order. It carries one array with
-all components in it, of which a step reads a row and writes a row, at indices that are the same for the whole batch:
-nothing is padded and nothing gathered. For sums and poses that array is the result itself; in the scans with a carry of
-their own, what a node leaves for its children, or collects from them, waits in one of a few places (`Tree.places`), and
-a chain needs none.
+Data are pytrees of arrays `[size, *batch]` with a row for each node of a `Tree`; batch axes of length 1 broadcast. A
+walk is a scan over the nodes in topological order. It carries one array with all components, of which a step reads and
+writes rows at indices that are the same for the whole batch: nothing is padded or gathered. For sums and poses that
+array is the result. In the scans, the value that a node leaves for its children, or collects from them, waits in one of
+a few places (`Tree.places`); a chain needs none.
+
+The two sums are one JAX primitive, by which JAX knows that each is linear and that the other is its transpose. Neither
+direction of differentiation then goes through the scan and its indices: `jax.custom_jvp` would leave the transposition
+to the scan, and `jax.custom_vjp` has no forward mode.
 """
 
 from __future__ import annotations
@@ -24,27 +27,27 @@ from jaxdyn._compile import once
 from jaxdyn.spatial import Mat3, Motion, Pose, Vec3
 from jaxdyn.tree._tree import Tree
 
-# A static selection of rows that falls into at most this many contiguous pieces is made by slices.
 MAX_PIECES = 8
+"""The most contiguous pieces of a static selection of rows for which it is made of slices."""
 
 
 def take_rows(x, rows: np.ndarray):
     """`x[rows]` along the first axis of every leaf, with zero where `rows` is -1; `rows` is static."""
     rows = np.asarray(rows)
-    return jax.tree.map(lambda a: _take_rows(jnp.asarray(a), rows), x)
+    return jax.tree.map(lambda a: _take(jnp.asarray(a), rows), x)
 
 
-def _take_rows(a: jax.Array, rows: np.ndarray) -> jax.Array:
+def _take(a: jax.Array, rows: np.ndarray) -> jax.Array:
     if len(rows) == a.shape[0] and (rows == np.arange(len(rows))).all():
         return a
     if not len(rows):
         return a[:0]
     pieces = _pieces(rows)
     if len(pieces) > MAX_PIECES:
-        taken = a[np.maximum(rows, 0)]
+        selected = a[np.maximum(rows, 0)]
         if (rows >= 0).all():
-            return taken
-        return jnp.where((rows >= 0).reshape((-1,) + (1,) * (a.ndim - 1)), taken, jnp.zeros((), a.dtype))
+            return selected
+        return jnp.where((rows >= 0).reshape((-1,) + (1,) * (a.ndim - 1)), selected, jnp.zeros((), a.dtype))
     parts = []
     for first, count, step in pieces:
         if first < 0:
@@ -73,52 +76,43 @@ def _pieces(rows: np.ndarray) -> list[tuple[int, int, int]]:
 
 
 def scan_down(tree: Tree, f: Callable, root, xs):
-    """From the roots to the leaves: `carry, y = f(parent's carry, x)` at every node; returns the stacked `y`.
+    """Compute `carry, y = f(parent's carry, x)` at every node, roots first, and return the stacked `y`.
 
     `root` is the carry of the world; its leaves broadcast against the batch. Not meant to be differentiated.
     """
-    root, unpack, f, unpack_y = _packed(f, root, xs)
-    if tree.is_chain:
-        return unpack_y(lax.scan(lambda carry, x: f(unpack(carry), x), root, xs)[1])
-    parents, places = np.array(tree.parents), tree.places
-    count = int(places.max(initial=-1)) + 1
-    # After the places: the world's own, and one that nobody reads.
-    read = np.where(parents >= 0, places[parents], count)
-    write = np.where(places >= 0, places, count + 1)
-
-    def step(state, x):
-        x, read, write = x
-        carry, y = f(unpack(_row(state, read)), x)
-        return lax.dynamic_update_index_in_dim(state, carry, write, 0), y
-
-    state = jnp.broadcast_to(root, (count + 2, *root.shape))
-    return unpack_y(lax.scan(step, state, (xs, jnp.asarray(read), jnp.asarray(write)))[1])
+    return _scan(tree, f, root, xs, up=False)
 
 
 def scan_up(tree: Tree, f: Callable, zero, xs):
-    """From the leaves to the roots: `passed, y = f(sum of what the children passed, x)`; returns the stacked `y`.
+    """Compute `value, y = f(sum of the children's values, x)` at every node, leaves first; return the stacked `y`.
 
     `zero` is the sum over no children; its leaves broadcast against the batch. Not meant to be differentiated.
     """
-    zero, unpack, f, unpack_y = _packed(f, zero, xs)
+    return _scan(tree, f, zero, xs, up=True)
+
+
+def _scan(tree: Tree, f: Callable, start, xs, *, up: bool):
+    start, unpack, f, unpack_y = _packed(f, start, xs)
     if tree.is_chain:
-        return unpack_y(lax.scan(lambda carry, x: f(unpack(carry), x), zero, xs, reverse=True)[1])
+        return unpack_y(lax.scan(lambda carry, x: f(unpack(carry), x), start, xs, reverse=up)[1])
     parents, places = np.array(tree.parents), tree.places
     count = int(places.max(initial=-1)) + 1
-    # After the places: one that stays zero, for the leaves, and one that nobody reads, for the roots.
-    read = np.where(places >= 0, places, count)
-    write = np.where(parents >= 0, places[parents], count + 1)
+    places_of_parents = np.where(parents >= 0, places[parents], -1)
+    read, write = (places, places_of_parents) if up else (places_of_parents, places)
+    # Two rows follow the places: one that stays `start`, and one that no step reads.
+    read, write = np.where(read >= 0, read, count), np.where(write >= 0, write, count + 1)
 
     def step(state, x):
-        x, read, write, first = x
-        passed, y = f(unpack(_row(state, read)), x)
-        # The first to come, which is the last child, finds what another node left in the place.
-        total = jnp.where(first, passed, passed + _row(state, write))
-        return lax.dynamic_update_index_in_dim(state, total, write, 0), y
+        x, read, write, *first = x
+        value, y = f(unpack(_row(state, read)), x)
+        if up:
+            # The last child comes first, when the place still holds a value of another node.
+            value = jnp.where(first[0], value, value + _row(state, write))
+        return lax.dynamic_update_index_in_dim(state, value, write, 0), y
 
-    state = jnp.broadcast_to(zero, (count + 2, *zero.shape))
-    indices = tuple(jnp.asarray(i) for i in (read, write, tree.last_child))
-    return unpack_y(lax.scan(step, state, (xs, *indices), reverse=True)[1])
+    state = jnp.broadcast_to(start, (count + 2, *start.shape))
+    indices = tuple(jnp.asarray(i) for i in ((read, write, tree.last_child) if up else (read, write)))
+    return unpack_y(lax.scan(step, state, (xs, *indices), reverse=up)[1])
 
 
 def _row(state, index):
@@ -126,8 +120,8 @@ def _row(state, index):
 
 
 def _packed(f: Callable, start, xs):
-    """`start` as one array `[leaves, *batch]`, the way back from it, `f` with both of its results so packed, and the
-    way back from its stacked second results."""
+    """Return `start` as one array `[leaves, *batch]`, its inverse, `f` with both results packed in the same way, and
+    the inverse for the stacked second results."""
     leaves = jax.tree.leaves(xs)
     batch = jnp.broadcast_shapes(*(leaf.shape[1:] for leaf in leaves))
     dtype = jnp.result_type(*leaves)
@@ -162,8 +156,6 @@ def sum_up(tree: Tree, x):
     return _sum(tree, x, up=True)
 
 
-# The two sums are each other's transposes. As a primitive they are linear to JAX, so that neither direction of
-# differentiation goes through the scans and their places.
 _sum_p = core.Primitive("tree_sum")
 
 
@@ -173,7 +165,7 @@ def _sum(tree: Tree, x, *, up: bool):
 
 
 def _table(tree: Tree, x):
-    """All leaves of `x` in one array `[size, leaves, *batch]`, and the way back."""
+    """Return all leaves of `x` in one array `[size, leaves, *batch]`, and the inverse."""
     leaves, structure = jax.tree.flatten(x)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     batch = jnp.broadcast_shapes(*(leaf.shape[1:] for leaf in leaves))
@@ -182,8 +174,7 @@ def _table(tree: Tree, x):
 
 
 def _walk(tree: Tree, f: Callable, table, *, up: bool = False):
-    """In place: a row becomes `f(parent's row, row)` on the way down, or a parent's row `f(parent's row, row)` on the
-    way up; node by node, but for the roots."""
+    """Replace, node by node but for the roots, the node's row by `f(parent's row, row)`; on the way up the parent's."""
     nodes = np.flatnonzero(np.array(tree.parents) >= 0)
     parents = np.array(tree.parents)[nodes]
 
@@ -215,7 +206,6 @@ mlir.register_lowering(_sum_p, mlir.lower_fun(_sum_by_walk, multiple_results=Fal
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def compose_down(tree: Tree, local: Pose) -> Pose:
     """The poses of all nodes in the world, from their poses in their parents."""
-
     table, unpack = _table(tree, local)
     structure = jax.tree.structure(local)
 
@@ -230,8 +220,8 @@ def compose_down(tree: Tree, local: Pose) -> Pose:
 def _compose_down_jvp(tree: Tree, primals, tangents):
     (local,), (local_dot,) = primals, tangents
     poses = compose_down(tree, local)
-    # A node's own turn and shift as a twist in the world's axes; twists add up down the tree. They are referred to the
-    # origin of the tree's root, so that no digits are lost far from the world's.
+    # The motion of each joint is a twist in the world's axes, and twists add up down the tree. Their reference point is
+    # the origin of the tree's root, so that no digits are lost far from the world's.
     origin = lax.stop_gradient(take_rows(poses.translation, tree.roots))
     R, p = poses.rotation, poses.translation - origin
     turn = R.apply(_vee(local.rotation, local_dot.rotation))
@@ -243,7 +233,7 @@ def _compose_down_jvp(tree: Tree, primals, tangents):
 
 
 def _vee(R: Mat3, R_dot: Mat3) -> Vec3:
-    """The `w` with `R^T R_dot = [w x]`, of a rotation and its rate."""
+    """The `w` with `R^T R_dot = [w x]`."""
     half = 0.5
     return Vec3(
         half * (R.z.dot(R_dot.y) - R.y.dot(R_dot.z)),

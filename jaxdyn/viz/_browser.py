@@ -11,6 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
+_OPTIONS = (
+    *("--headless=new", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist"),
+    *("--hide-scrollbars", "--no-first-run", "--disable-extensions", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-dev-shm-usage", "--remote-debugging-port=0"),
+)
 
 
 def browser_path() -> str | None:
@@ -25,21 +30,7 @@ def open_page(url: str, width: int, height: int) -> Iterator[Path]:
     program = browser_path()
     assert program is not None
     with tempfile.TemporaryDirectory(prefix="jaxdyn-browser-", ignore_cleanup_errors=True) as folder:
-        options = [
-            "--headless=new",
-            "--use-angle=swiftshader",
-            "--enable-unsafe-swiftshader",
-            "--ignore-gpu-blocklist",
-            "--hide-scrollbars",
-            "--no-first-run",
-            "--disable-extensions",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-dev-shm-usage",
-            "--remote-debugging-port=0",
-            f"--user-data-dir={folder}",
-            f"--window-size={width},{height}",
-        ]
+        options = [*_OPTIONS, f"--user-data-dir={folder}", f"--window-size={width},{height}"]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             # The browser refuses to protect itself when it runs as root.
             options.append("--no-sandbox")

@@ -16,7 +16,7 @@ from jaxdyn.algorithms import forward_kinematics
 from jaxdyn.joints import JOINT_TYPES
 from jaxdyn.model import Model, rotational_about_center, unphysical_reason
 from jaxdyn.spatial import IDENTITY_POSE, quaternion_to_rotation, transform_points
-from jaxdyn.viz._geometry import Solid, Visual, between, box, cone, cylinder, merge, sphere
+from jaxdyn.viz._geometry import Solid, Visual, box, cylinder, merge, rod, sphere
 from jaxdyn.viz._visuals import load_robot, load_visuals
 
 MESHES, ELLIPSOIDS, SKELETON, FRAMES, AXES = LAYERS = ("meshes", "ellipsoids", "skeleton", "frames", "axes")
@@ -106,7 +106,7 @@ def _poses(model: Model, q):
 
 
 def _with_world(poses: np.ndarray) -> np.ndarray:
-    """Return poses `[*batch, nb + 1, 7]` whose last one, for the body number -1, is that of the world."""
+    """Append the pose of the world to poses `[*batch, nb, 7]`, as that of body number -1."""
     return np.concatenate([poses, np.broadcast_to(IDENTITY_POSE, (*poses.shape[:-2], 1, 7))], axis=-2)
 
 
@@ -121,7 +121,7 @@ def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
     size = float(np.linalg.norm(high - low)) or 2.0 * _inertial_radius(model) or 1.0
     unit = float(np.clip(np.quantile(lengths, 0.75) if lengths else size / 4, size / 25, size / 4))
     parameters = np.asarray(model.inertial_parameters, np.float64)
-    surfaces += [x for i in range(model.nb) for x in _ellipsoid(i, parameters[i], 0.06 * unit)]
+    surfaces += [_ellipsoid(i, x, 0.06 * unit) for i, x in enumerate(parameters) if x[0] > 0]
     surfaces += _skeleton(model, segments, unit)
     surfaces += _triads(model, unit)
     surfaces += [x for i in range(model.nb) for x in _joint_axes(model, i, unit)]
@@ -146,21 +146,18 @@ def _surface(model: Model, visual: Visual) -> Surface:
 # Inertias
 
 
-def _ellipsoid(body: int, parameters: np.ndarray, least: float) -> Iterator[Surface]:
-    """Yield the uniform ellipsoid of the same mass, center of mass and moments of inertia: its semi-axes are the roots
+def _ellipsoid(body: int, parameters: np.ndarray, least: float) -> Surface:
+    """Return the uniform ellipsoid of the same mass, center of mass and moments of inertia: its semi-axes are the roots
     of `5 s / m` for the principal second moments `s_k = tr(I) / 2 - I_k`. A semi-axis is at least `least`, so that
     points and rods are seen. An inertia that no mass distribution has is red."""
     m = parameters[0]
-    if m <= 0:
-        return
     moments, axes = np.linalg.eigh(rotational_about_center(parameters))
     second = np.maximum(moments.sum() / 2 - moments, 0.0)
     axes = axes * np.sign(np.linalg.det(axes))
     solid = sphere(np.maximum(np.sqrt(5 * second / m), least))
     color = _INERTIA if unphysical_reason(parameters) is None else _UNPHYSICAL
-    yield Surface(
-        ELLIPSOIDS, body, Solid(solid.vertices @ axes.T + parameters[1:4] / m, solid.faces), _rgba(color, 0.55)
-    )
+    solid = Solid(solid.vertices @ axes.T + parameters[1:4] / m, solid.faces)
+    return Surface(ELLIPSOIDS, body, solid, _rgba(color, 0.55))
 
 
 def _inertial_radius(model: Model) -> float:
@@ -194,11 +191,8 @@ def _segments(model: Model) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
 def _skeleton(model: Model, segments, unit: float) -> list[Surface]:
     out = []
     for body in range(-1, model.nb):
-        rods = [
-            between(cylinder(0.03 * unit, np.linalg.norm(b - a), 12), a, b)
-            for i, a, b in segments
-            if i == body and np.linalg.norm(b - a) > 1e-3 * unit
-        ]
+        long = [(a, b) for i, a, b in segments if i == body and np.linalg.norm(b - a) > 1e-3 * unit]
+        rods = [rod(a, b, 0.03 * unit) for a, b in long]
         if rods:
             out.append(Surface(SKELETON, body, merge(rods), _rgba(_SEGMENT)))
     out += [Surface(SKELETON, i, _joint_solid(model, i, 0.09 * unit), _rgba(_JOINT)) for i in range(model.nb)]
@@ -228,8 +222,8 @@ def _triads(model: Model, unit: float) -> list[Surface]:
         for axis, color in enumerate(_TRIAD):
             rods = []
             for scale, pose in frames:
-                start, end = pose[:3], pose[:3] + scale * quaternion_to_rotation(pose[3:])[:, axis]
-                rods.append(between(cylinder(0.05 * scale, scale, 10), start, end))
+                end = pose[:3] + scale * quaternion_to_rotation(pose[3:])[:, axis]
+                rods.append(rod(pose[:3], end, 0.05 * scale, around=10))
             out.append(Surface(FRAMES, body, merge(rods), _rgba(color)))
     return out
 
@@ -252,21 +246,11 @@ def _joint_axes(model: Model, i: int, unit: float) -> Iterator[Surface]:
         return
     place = np.asarray(model.joint_placement[i], np.float64)
     for k, (joint, axis) in enumerate(zip(chain, _axes_of(model, i), strict=True)):
-        shaft, head = 0.7 * unit, 0.14 * unit
-        arrow = merge(
-            [
-                cylinder(0.025 * unit, shaft, 12).transform(_shift_z(shaft / 2 - 0.25 * unit)),
-                cone(0.065 * unit, 0.0, head, 16).transform(_shift_z(shaft + head / 2 - 0.25 * unit)),
-            ]
-        )
-        arrow = arrow.point_z_along(axis)
+        start, neck, tip = (x * unit * axis / np.linalg.norm(axis) for x in (-0.25, 0.45, 0.59))
+        arrow = merge([rod(start, neck, 0.025 * unit), rod(neck, tip, 0.065 * unit, 0.0, around=16)])
         last = k == len(chain) - 1
         color = _rgba(_TURNS if joint.rotates[0] else _SLIDES)
         yield Surface(AXES, i if last else model.topology.parents[i], arrow if last else arrow.transform(place), color)
-
-
-def _shift_z(distance: float) -> np.ndarray:
-    return np.array([0.0, 0, distance, 1, 0, 0, 0])
 
 
 def _rgba(color: str, opacity: float = 1.0) -> np.ndarray:

@@ -80,21 +80,20 @@ def capsule(radius: float, length: float, rings: int = 12) -> Solid:
 
 def cylinder(radius: float, length: float, around: int = 24) -> Solid:
     """Return a cylinder along z about the origin."""
-    return cone(radius, radius, length, around)
+    return _cone(radius, radius, length, around)
 
 
-def cone(bottom: float, top: float, length: float, around: int = 24) -> Solid:
-    """Return a cone along z with the radii `bottom` at `-length / 2` and `top` at `length / 2`. The rims have vertices
-    twice: they are sharp."""
-    half = length / 2
-    r = np.array([0.0, top, top, bottom, bottom, 0.0])
-    return _revolve(r, np.array([half, half, half, -half, -half, -half]), around)
-
-
-def between(solid: Solid, start: np.ndarray, end: np.ndarray) -> Solid:
-    """Return a solid along z, which is as long as two points are apart, between these points."""
+def rod(start: np.ndarray, end: np.ndarray, bottom: float, top: float | None = None, around: int = 12) -> Solid:
+    """Return a cone with the radii `bottom` at `start` and `top` (by default the same) at `end`."""
+    solid = _cone(bottom, bottom if top is None else top, float(np.linalg.norm(end - start)), around)
     solid = solid.point_z_along(end - start)
     return Solid(solid.vertices + (start + end) / 2, solid.faces)
+
+
+def _cone(bottom: float, top: float, length: float, around: int) -> Solid:
+    # The rims have vertices twice: they are sharp.
+    r = np.array([0.0, top, top, bottom, bottom, 0.0])
+    return _revolve(r, 0.5 * length * np.array([1.0, 1, 1, -1, -1, -1]), around)
 
 
 def merge(solids: list[Solid]) -> Solid:

@@ -12,6 +12,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from jaxdyn._errors import RobotFileError
+from jaxdyn.viz._extras import import_extra
 from jaxdyn.viz._geometry import Solid, Visual, without_slivers
 
 # Neighbors at less than this angle are shaded as one surface, where the file does not say.
@@ -47,28 +48,18 @@ class MeshPart:
         return Visual(frame, self.solid.vertices, self.solid.faces, color, self.textured)
 
 
-def trimesh() -> Any:
-    """Return the module, which is optional. **Raises** `ImportError` that says how to install it."""
-    try:
-        import trimesh
-    except ImportError as error:
-        reason = "meshes are read by trimesh, which is not installed"
-        raise ImportError(f"{reason}: pip install 'jaxdyn[viz]'") from error
-    return trimesh
-
-
 def read_mesh(path: Path) -> list[MeshPart]:
     """Return the triangles of a file in m, by color. Formats: STL, OBJ, COLLADA, PLY, OFF, GLB and glTF.
 
     **Raises** `RobotFileError` for a file that cannot be read, `ImportError` without trimesh, or without pycollada for
     COLLADA.
     """
-    module = trimesh()
+    trimesh = _trimesh()
     if path.suffix.lower() == ".dae":
-        _require_collada(path)
+        import_extra("collada", f"read COLLADA files such as {path.name!r}")
     try:
         # Shared vertices stay as in the file: edges at which triangles share none are sharp.
-        scene = module.load_scene(path, process=False)
+        scene = trimesh.load_scene(path, process=False)
     except Exception as error:
         # Whatever the foreign reader raises says what is wrong with the file.
         reason = str(error) or type(error).__name__
@@ -77,19 +68,15 @@ def read_mesh(path: Path) -> list[MeshPart]:
     for node in scene.graph.nodes_geometry:
         transform, name = scene.graph[node]
         mesh = scene.geometry[name]
-        if isinstance(mesh, module.Trimesh) and len(mesh.faces):
+        if isinstance(mesh, trimesh.Trimesh) and len(mesh.faces):
             parts += _parts(mesh, np.diag([*[_unit(mesh)] * 3, 1.0]) @ transform)
     if not parts:
         raise RobotFileError(f"the mesh {str(path)!r} has no triangles; export its surface")
     return parts
 
 
-def _require_collada(path: Path) -> None:
-    try:
-        import collada  # noqa: F401
-    except ImportError as error:
-        reason = f"COLLADA files such as {path.name!r} are read by pycollada, which is not installed"
-        raise ImportError(f"{reason}: pip install 'jaxdyn[viz]'") from error
+def _trimesh() -> Any:
+    return import_extra("trimesh", "read meshes")
 
 
 def _unit(mesh) -> float:
@@ -128,7 +115,7 @@ def _smooth(mesh) -> Solid:
     """Return a mesh of a file like STL, whose triangles share no vertices, in which flat neighbors share them."""
     mesh.merge_vertices()
     solid = without_slivers(_solid(mesh))
-    mesh = trimesh().Trimesh(solid.vertices, solid.faces, process=False)
+    mesh = _trimesh().Trimesh(solid.vertices, solid.faces, process=False)
     a, b = mesh.face_adjacency[mesh.face_adjacency_angles < _CREASE].T
     n = len(solid.faces)
     patches, patch = connected_components(coo_array((np.ones(len(a)), (a, b)), shape=(n, n)), directed=False)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxdyn._errors import DataError, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
+from jaxdyn.viz._extras import import_extra
 
 COLORS = ("tab:orange", "tab:blue", "tab:red", "tab:green", "tab:purple")
 _DRAWN = 4000
@@ -21,12 +22,7 @@ _STYLES = ("-", "--", ":", "-.")
 
 def figure_class() -> Any:
     """Return `matplotlib.figure.Figure`, which needs no screen. **Raises** `ImportError` if it is not installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        reason = "matplotlib is not installed, which draws plots"
-        raise ImportError(f"{reason}: pip install 'jaxdyn[viz]'") from error
-    return Figure
+    return import_extra("matplotlib.figure", "draw plots").Figure
 
 
 def plot_torques(
@@ -38,9 +34,8 @@ def plot_torques(
     raw: ArrayLike | None = None,
     title: str = "",
 ) -> Any:
-    """Plot measured and predicted torques over time, a panel for each degree of freedom.
-
-    Returns a `matplotlib.figure.Figure`.
+    """Plot measured and predicted torques over time, a panel for each degree of freedom. Returns a
+    `matplotlib.figure.Figure`.
 
     `t` `[n]` in s; `measured`, each of `predicted` (by name) and `raw` (the measurement before a filter, in gray)
     `[n, nv]` in N m or N. The measurement sets the scale, as predictions may be far off. At most 4000 points of a
@@ -75,9 +70,7 @@ def plot_torques(
 
 
 def plot_masses(
-    model: Model,
-    masses: Mapping[str, ArrayLike],
-    intervals: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    model: Model, masses: Mapping[str, ArrayLike], intervals: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None
 ) -> Any:
     """Plot masses of the bodies as bars, side by side for several models. Returns a `matplotlib.figure.Figure`.
 

@@ -15,7 +15,7 @@ from jaxdyn.viz._geometry import Solid, Visual, box, capsule, cylinder, sphere
 from jaxdyn.viz._mesh_files import MeshPart, read_mesh
 
 GRAY = np.array([0.73, 0.75, 0.78, 1.0])
-"""The color of surfaces for which the file has none."""
+"""Default color of a surface."""
 
 
 def urdf_visuals(
@@ -86,11 +86,8 @@ def _primitive(geometry: Element) -> Solid:
     for tag, make in (("cylinder", cylinder), ("capsule", capsule)):
         if (shape := geometry.child(tag)) is not None:
             return make(shape.number("radius", minimum=0.0), shape.number("length", minimum=0.0))
-    known = "mesh, box, cylinder, sphere, capsule"
-    fail(
-        geometry,
-        f"<geometry> contains {enumerate_names(e.tag for e in geometry.children) or 'nothing'}; known: {known}",
-    )
+    content = enumerate_names(e.tag for e in geometry.children) or "nothing"
+    fail(geometry, f"<geometry> contains {content}; known: mesh, box, cylinder, sphere, capsule")
 
 
 def _material(visual: Element, colors: dict[str, np.ndarray]) -> np.ndarray:

@@ -19,6 +19,7 @@ from jaxdyn._errors import DataError, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing, body_poses, drawing_of
+from jaxdyn.viz._extras import import_extra
 from jaxdyn.viz._geometry import Visual
 from jaxdyn.viz._joint_controls import JointControls
 from jaxdyn.viz._nodes import RobotNodes
@@ -27,23 +28,7 @@ from jaxdyn.viz._player import Player
 
 _FRAMED = 50
 """The number of samples of a trajectory that the camera has to see at first."""
-_TITLES = {
-    "meshes": "Meshes",
-    "ellipsoids": "Inertia ellipsoids",
-    "skeleton": "Skeleton",
-    "frames": "Frames",
-    "axes": "Joint axes",
-}
-
-
-def viser() -> Any:
-    """Return the module, which is optional. **Raises** `ImportError` that says how to install it."""
-    try:
-        import viser
-    except ImportError as error:
-        reason = "the viewer's page is served by viser, which is not installed"
-        raise ImportError(f"{reason}: pip install 'jaxdyn[viz]'") from error
-    return viser
+_TITLES = dict(zip(LAYERS, ("Meshes", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes"), strict=True))
 
 
 class Viewer:
@@ -66,8 +51,8 @@ class Viewer:
 
     - `model_or_path`: a model; or a URDF or MJCF file, its text, or a `mujoco.MjModel`, which is loaded.
     - `visuals`: the meshes to show: a list of `load_visuals`, or a file, for a model that differs from its file
-      (identified, say); its frames must be frames of the model. By default those of the file; a model has none
-      without a file. `()` shows none.
+      (identified, say); its frames must be frames of the model. By default the file's visuals; a model without a file
+      has none. `()` shows none.
     - `package_dirs`, `skip_missing`: as in `load_visuals`.
     - `q`: `[nq]`, the configuration at first; by default `model.neutral()`, put within the limits.
     - `host`, `port`: where the page is served; only to this machine by default (`"0.0.0.0"`: to all). The next free
@@ -94,12 +79,12 @@ class Viewer:
         port: int = 8080,
         **options: Any,
     ):
-        viser()
+        import_extra("viser", "serve the viewer's page")
         drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options)
         self._open(drawing, q, host, port)
 
     def _open(self, drawing: Drawing, q: ArrayLike | None, host: str, port: int) -> None:
-        module = viser()
+        viser = import_extra("viser", "serve the viewer's page")
         logging.getLogger("websockets.server").addFilter(_not_speculative)
         self._drawing = drawing
         self.model = model = drawing.model
@@ -108,7 +93,7 @@ class Viewer:
         poses = body_poses(model, self._q)
         # It would print a table of addresses.
         with contextlib.redirect_stdout(io.StringIO()):
-            self._server = module.ViserServer(host=host, port=port, label="jaxdyn", verbose=False)
+            self._server = viser.ViserServer(host=host, port=port, label="jaxdyn", verbose=False)
         self._server.gui.configure_theme(show_logo=False, show_share_button=False, control_width="medium")
         self._robot = RobotNodes(self._server, drawing, "robot")
         self._robot.place(poses)
@@ -139,13 +124,7 @@ class Viewer:
         self._move(q, body_poses(self.model, q))
 
     def play(
-        self,
-        t: ArrayLike,
-        qs: ArrayLike,
-        *,
-        compare: ArrayLike | None = None,
-        speed: float = 1.0,
-        loop: bool = True,
+        self, t: ArrayLike, qs: ArrayLike, *, compare: ArrayLike | None = None, speed: float = 1.0, loop: bool = True
     ) -> None:
         """Play a trajectory, without waiting for its end: the page has a switch, a slider of time, and the speed.
 
@@ -238,11 +217,9 @@ class Viewer:
             position=(*(10 * cell * np.round((low + high)[:2] / (20 * cell))), ground),
         )
         position, center = camera_pose(low, high)
-        self._server.initial_camera.position = tuple(position)
-        self._server.initial_camera.look_at = tuple(center)
-        self._server.initial_camera.fov = FIELD_OF_VIEW
-        self._server.initial_camera.near = 0.01 * size
-        self._server.initial_camera.far = 100 * size
+        camera = self._server.initial_camera
+        camera.position, camera.look_at = tuple(position), tuple(center)
+        camera.fov, camera.near, camera.far = FIELD_OF_VIEW, 0.01 * size, 100 * size
 
     def _second(self, visible: bool) -> Any:
         """Show or hide the robot to compare with, which is made when it is first needed."""
@@ -335,10 +312,9 @@ def save_html(
 ) -> None:
     """Write a page that shows a robot, or plays a trajectory, as one file that needs no server and no network.
 
-    `t`, `qs` and `compare` are a trajectory, as in `Viewer.play`; without them the robot stands as in `Viewer`, whose
-    arguments the others are (`q` among them). **Raises** as `Viewer` and `Viewer.play`.
-
-    `t` is `[n]` in s, `qs` and `compare` `[n, nq]`. `DataError` where one of `t` and `qs` is missing.
+    `t` `[n]` in s, `qs` and `compare` `[n, nq]` are a trajectory, as in `Viewer.play`; without them the robot stands
+    as in `Viewer`, whose arguments the others are (`q` among them). **Raises** as `Viewer` and `Viewer.play`, and
+    `DataError` where one of `t` and `qs` is missing.
     """
     if (t is None) != (qs is None):
         raise DataError("a trajectory needs both t and qs")
@@ -351,7 +327,7 @@ def save_html(
 def viewer_of(drawing: Drawing, poses: Sequence[np.ndarray]) -> Viewer:
     """Return a viewer of a drawing, with the bodies at poses `[nb, 7]`, and with a second robot if there are two.
 
-    The camera sees all of it, and there are no handles.
+    The camera sees both robots, and the joints have no handles.
     """
     viewer = Viewer.__new__(Viewer)
     with socket.socket() as free:

@@ -14,10 +14,7 @@ from jaxdyn.viz._urdf_visuals import urdf_visuals
 
 
 def load_visuals(
-    path_or_text: str | os.PathLike | Any,
-    *,
-    package_dirs: Sequence[str | os.PathLike] = (),
-    skip_missing: bool = False,
+    path_or_text: str | os.PathLike | Any, *, package_dirs: Sequence[str | os.PathLike] = (), skip_missing: bool = False
 ) -> list[Visual]:
     """Return the visual geometry of a robot's links, from its URDF or MJCF file, in the frames of the loaded model.
 

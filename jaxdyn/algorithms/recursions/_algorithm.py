@@ -102,6 +102,7 @@ def algorithm[**P, R](
     def decorate(function: Callable[Concatenate[Robot, P], R]) -> Callable[Concatenate[Model, P], R]:
         signature = inspect.signature(function)
         kinds, results = _read_annotations(function)
+        dimensions, structure = jax.tree.flatten(results)
         first, *parameters = signature.parameters.values()
         signature = signature.replace(parameters=[first.replace(name="model", annotation=Model), *parameters])
 
@@ -109,31 +110,24 @@ def algorithm[**P, R](
         def wrapper(*args, **kwargs):
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            arguments = dict(bound.arguments)
-            model = arguments.pop("model")
-            arrays = {n: arguments.pop(n) for n in kinds if arguments[n] is not None}
-            arguments = {n: x for n, x in arguments.items() if n not in kinds}
-            check_arrays(model, {n: (kinds[n], x) for n, x in arrays.items()})
+            model, arguments = bound.arguments["model"], list(bound.arguments.items())[1:]
+            arrays = {n: (kinds[n], x) for n, x in arguments if n in kinds and x is not None}
+            check_arrays(model, arrays)
             if independent_joints:
                 _require_independent_joints(model, function.__name__)
-            topology = model.topology
-            leaves = _leaves(model.spanning_tree())
-            if topology.mimics:
-                leaves["mimic_multiplier"] = model.mimic_multiplier
-            arrays = {n: KINDS[kinds[n]].to_tree(model, jnp.asarray(x)) for n, x in arrays.items()}
-            options = tuple(arguments.items())
-            on_rows = _OnRows(function, topology, tuple(leaves), tuple((n, kinds[n]) for n in arrays), options)
-            cores = (*(LEAVES[n].axes for n in leaves), *(len(KINDS[kinds[n]].axes(topology)) for n in arrays))
-            shapes = tuple(_sizes(topology.spanning, dimensions) for dimensions in jax.tree.leaves(results))
-            analytic = None
-            if derivatives is not None and Wrenches not in (kinds[n] for n in arrays):
-                analytic = _analytic(derivatives, on_rows, cores)
-            operands = [*leaves.values(), *arrays.values()]
+            leaves = _tree_leaves(model)
+            operands = [*leaves.values(), *(KINDS[k].to_tree(model, jnp.asarray(x)) for k, x in arrays.values())]
             dtype = jnp.result_type(*operands)
-            out = call(Plain(on_rows, cores, shapes, analytic), *(jnp.asarray(x, dtype) for x in operands))
-            axes = motion_axes or ((),) * len(out)
-            out = [_independent(model, *x) for x in zip(out, jax.tree.leaves(results), axes, strict=True)]
-            return jax.tree.unflatten(jax.tree.structure(results), out)
+            on_rows = _OnRows(
+                function,
+                model.topology,
+                tuple(leaves),
+                tuple((n, k) for n, (k, _) in arrays.items()),
+                tuple((n, x) for n, x in arguments if n not in kinds),
+            )
+            out = call(on_rows.plain(dimensions, derivatives), *(jnp.asarray(x, dtype) for x in operands))
+            out = map(functools.partial(_independent, model), out, dimensions, motion_axes or ((),) * len(out))
+            return jax.tree.unflatten(structure, out)
 
         # Read by `jax.jit`, editors and `help`.
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
@@ -172,6 +166,12 @@ def _leaves(model: Model) -> dict[str, Any]:
     return {name: x for name, x in arrays.items() if x is not None}
 
 
+def _tree_leaves(model: Model) -> dict[str, Any]:
+    """Return these arrays of the tree of independent joints, and those of the constraints on it."""
+    mimics = {"mimic_multiplier": model.mimic_multiplier} if model.topology.mimics else {}
+    return _leaves(model.spanning_tree()) | mimics
+
+
 def _read_annotations(function: Callable) -> tuple[dict[str, Any], Any]:
     """Return the annotations of the arguments that are arrays, by name, and the results' dimensions, such as `"nv 6"`,
     in the structure of the results."""
@@ -189,6 +189,9 @@ def _dimensions(annotation) -> Any:
     if typing.get_origin(annotation) is typing.Annotated:
         inner, axes = typing.get_args(annotation)
         return jax.tree.map(lambda dimensions: f"{axes} {dimensions}", _dimensions(inner))
+    if typing.get_origin(annotation) is typing.Union:
+        # An array of JAX or of NumPy, of the same shape.
+        return _dimensions(typing.get_args(annotation)[0])
     if hasattr(annotation, "dim_str"):
         return re.sub(r"^\*#?batch ?", "", annotation.dim_str)
     if typing.get_origin(annotation) is tuple:
@@ -236,17 +239,35 @@ class _OnRows:
     arrays: tuple[tuple[str, Any], ...]
     options: tuple[tuple[str, Any], ...]
 
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """The number of axes of each operand without batch axes."""
+        arrays = (len(KINDS[kind].axes(self.topology)) for _, kind in self.arrays)
+        return (*(LEAVES[name].axes for name in self.leaves), *arrays)
+
+    def plain(self, dimensions: list[str], derivatives: AnalyticDerivatives | None) -> Plain:
+        """Return the function with the shapes of its results, and their derivatives where they apply."""
+        shapes = tuple(_sizes(self.topology.spanning, d) for d in dimensions)
+        kinds = dict(self.arrays)
+        if derivatives is None or Wrenches in kinds.values():
+            return Plain(self, self.cores, shapes)
+        names, tree = list(kinds), self.topology.spanning
+        operands = tuple(len(self.leaves) + names.index(name) for name in derivatives.arguments)
+        matrices = tuple((tree.nv, *KINDS[kinds[name]].axes(tree)) for name in derivatives.arguments)
+        jacobian = Plain(dataclasses.replace(self, function=derivatives.jacobian), self.cores, matrices)
+        pullback = dataclasses.replace(self, function=derivatives.pullback)
+        return Plain(self, self.cores, shapes, Derivatives(operands, jacobian, pullback))
+
     def __call__(self, *operands):
-        cores = [LEAVES[n].axes for n in self.leaves] + [len(KINDS[k].axes(self.topology)) for _, k in self.arrays]
-        cores += [1] * (len(operands) - len(cores))
+        # A pullback has a cotangent, rows [nv], as its last operand.
+        cores = [*self.cores, *[1] * (len(operands) - len(self.cores))]
         batch = np.broadcast_shapes(*(x.shape[: x.ndim - c] for x, c in zip(operands, cores, strict=True)))
         n = len(self.leaves)
         robot = Robot(self.topology, dict(zip(self.leaves, operands, strict=False)), batch)
-        rows = [
-            (packed_rows if c == 2 else rows_of)(x, len(batch)) for x, c in zip(operands[n:], cores[n:], strict=True)
-        ]
-        arguments = {name: x for (name, _), x in zip(self.arrays, rows, strict=False)}
-        out = self.function(robot, *rows[len(arguments) :], **arguments, **dict(self.options))
+        tables = zip(operands[n:], cores[n:], strict=True)
+        rows = [(packed_rows if axes == 2 else rows_of)(x, len(batch)) for x, axes in tables]
+        arrays = {name: x for (name, _), x in zip(self.arrays, rows, strict=False)}
+        out = self.function(robot, *rows[len(arrays) :], **arrays, **dict(self.options))
         return [_batch_first(robot, x) for x in jax.tree.leaves(out, is_leaf=lambda x: isinstance(x, BatchFirst))]
 
 
@@ -255,13 +276,3 @@ def _batch_first(robot: Robot, x):
         return jnp.broadcast_to(x.array, (*robot.batch, *x.array.shape[-2:]))
     axes = x.ndim - robot.rank
     return jnp.moveaxis(robot.broadcast(x), range(axes), range(-axes, 0))
-
-
-def _analytic(derivatives: AnalyticDerivatives, on_rows: _OnRows, cores: tuple[int, ...]) -> Derivatives:
-    tree = on_rows.topology.spanning
-    names = [name for name, _ in on_rows.arrays]
-    operands = tuple(len(on_rows.leaves) + names.index(name) for name in derivatives.arguments)
-    sizes = [KINDS[dict(on_rows.arrays)[name]].axes(tree)[0] for name in derivatives.arguments]
-    jacobian = dataclasses.replace(on_rows, function=derivatives.jacobian)
-    matrices = Plain(jacobian, cores, tuple((tree.nv, n) for n in sizes))
-    return Derivatives(operands, matrices, dataclasses.replace(on_rows, function=derivatives.pullback))

@@ -7,22 +7,7 @@ import math
 import os
 from typing import Any, Literal
 
-from jaxdyn.io.mjcf._compiled import (
-    BALL,
-    FREE,
-    NV,
-    Gap,
-    Names,
-    actuator_count,
-    actuator_types,
-    compile_mjcf,
-    field,
-    gear,
-    is_disabled,
-    object_name,
-    report,
-    transmission,
-)
+from jaxdyn.io.mjcf import _compiled as mj
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,15 +62,15 @@ def load_mjcf_actuators(
     **Raises** `RobotFileError` for these and as `load_mjcf` does, `ImportError` without MuJoCo. **Warns**
     `RobotFileWarning`.
     """
-    m, source = compile_mjcf(path_or_text)
-    names = Names.of(m)
-    reasons = [_reason_against(m, i) for i in range(actuator_count(m))]
+    m, source = mj.compile_mjcf(path_or_text)
+    names = mj.Names.of(m)
+    reasons = [_reason_against(m, i) for i in range(mj.actuator_count(m))]
     gaps = [
-        Gap(f"{object_name(m, 'actuator', i)!r}, which {reason}", "take it out of the file")
+        mj.Gap(f"{mj.object_name(m, 'actuator', i)!r}, which {reason}", "take it out of the file")
         for i, reason in enumerate(reasons)
         if reason
     ]
-    report(gaps, source, unsupported, "it has actuators that are not read")
+    mj.report(gaps, source, unsupported, "it has actuators that are not read")
     return tuple(_actuator(m, i, names) for i, reason in enumerate(reasons) if not reason)
 
 
@@ -94,29 +79,29 @@ _READ = ("fixed", "affine"), ("none", "affine"), ("none", "integrator", "filter"
 
 def _reason_against(m, i: int) -> str | None:
     """Return why `MjcfActuator` cannot describe an actuator, or None."""
-    target, group = transmission(m, i), int(m.actuator_group[i])
+    target, group = mj.transmission(m, i), int(m.actuator_group[i])
     if target not in ("joint", "jointinparent"):
         return f"acts on a {target}"
     kind = m.jnt_type[m.actuator_trnid[i, 0]]
-    if kind == FREE:
+    if kind == mj.FREE:
         return "acts on a free joint, along axes of the world; use an external force (f_ext)"
-    if kind == BALL and target == "jointinparent":
+    if kind == mj.BALL and target == "jointinparent":
         return "acts on a ball joint along axes of the parent"
-    gain, bias, dynamics = actuator_types(m, i)
+    gain, bias, dynamics = mj.actuator_types(m, i)
     if any(x not in names for x, names in zip((gain, bias, dynamics), _READ, strict=True)):
         return f"has gain {gain!r}, bias {bias!r} and dynamics {dynamics!r}"
     if m.actuator_plugin[i] >= 0:
         return "is a plugin"
-    if field(m, "actuator_delay", actuator_count(m))[i] != 0:
+    if mj.field(m, "actuator_delay", mj.actuator_count(m))[i] != 0:
         return "has a delay"
-    if is_disabled(m, "actuation") or (0 <= group < 31 and m.opt.disableactuator >> group & 1):
+    if mj.is_disabled(m, "actuation") or (0 <= group < 31 and m.opt.disableactuator >> group & 1):
         return "is disabled in <option>"
     return None
 
 
-def _actuator(m, i: int, names: Names) -> MjcfActuator:
+def _actuator(m, i: int, names: mj.Names) -> MjcfActuator:
     gain, bias, dynamics = (tuple(x[i].tolist()) for x in (m.actuator_gainprm, m.actuator_biasprm, m.actuator_dynprm))
-    gain_type, bias_type, dynamics_type = actuator_types(m, i)
+    gain_type, bias_type, dynamics_type = mj.actuator_types(m, i)
     joint = int(m.actuator_trnid[i, 0])
     control = m.actuator_ctrladr[i] if hasattr(m, "actuator_ctrladr") else i
 
@@ -125,10 +110,10 @@ def _actuator(m, i: int, names: Names) -> MjcfActuator:
         return lower, upper
 
     return MjcfActuator(
-        name=object_name(m, "actuator", i),
+        name=mj.object_name(m, "actuator", i),
         kind=_kind(gain_type, gain, bias_type, bias, dynamics_type),
         joint=names.joints[joint],
-        gear=tuple(gear(m, i)[: NV[m.jnt_type[joint]]].tolist()),
+        gear=tuple(mj.gear(m, i)[: mj.NV[m.jnt_type[joint]]].tolist()),
         control_range=bounds(m.actuator_ctrllimited, m.actuator_ctrlrange, control),
         force_range=bounds(m.actuator_forcelimited, m.actuator_forcerange, i),
         gain_type=gain_type,

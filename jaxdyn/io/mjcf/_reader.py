@@ -30,26 +30,7 @@ import numpy as np
 
 from jaxdyn._errors import JaxdynError
 from jaxdyn._types import ArrayLike
-from jaxdyn.io.mjcf._compiled import (
-    BALL,
-    FREE,
-    HINGE,
-    NQ,
-    SLIDE,
-    Gap,
-    Names,
-    actuator_count,
-    actuator_types,
-    compile_mjcf,
-    dofs,
-    enum_name,
-    field,
-    gear,
-    is_disabled,
-    object_name,
-    report,
-    transmission,
-)
+from jaxdyn.io.mjcf import _compiled as mj
 from jaxdyn.io.robot_files import enumerate_names
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
 from jaxdyn.spatial import (
@@ -60,7 +41,7 @@ from jaxdyn.spatial import (
     quaternion_to_rotation,
 )
 
-_JOINT_TYPES = {FREE: "free", BALL: "ball", SLIDE: "prismatic", HINGE: "revolute"}
+_JOINT_TYPES = {mj.FREE: "free", mj.BALL: "ball", mj.SLIDE: "prismatic", mj.HINGE: "revolute"}
 
 
 def load_mjcf(
@@ -106,13 +87,13 @@ def load_mjcf(
     **Warns** `RobotFileWarning` of what is left out, and of what the compiler warns of; `PhysicalityWarning` of
     inertias that no mass distribution has.
     """
-    m, source = compile_mjcf(path_or_text)
-    names = Names.of(m)
+    m, source = mj.compile_mjcf(path_or_text)
+    names = mj.Names.of(m)
     if gravity is None:
-        gravity = np.zeros(3) if is_disabled(m, "gravity") else np.array(m.opt.gravity)
+        gravity = np.zeros(3) if mj.is_disabled(m, "gravity") else np.array(m.opt.gravity)
     effects, gaps = _joint_effects(m, names)
     gaps += _gaps_elsewhere(m, names, has_gravity=bool(np.any(np.asarray(gravity) != 0)))
-    report(gaps, source, unsupported, "parts of it act, and no model has them")
+    mj.report(gaps, source, unsupported, "parts of it act, and no model has them")
     try:
         builder = ModelBuilder()
         for i in range(1, m.nbody):
@@ -129,7 +110,7 @@ def load_mjcf(
 # The tree
 
 
-def _add_body(builder: ModelBuilder, m, i: int, names: Names, effects: _Effects) -> None:
+def _add_body(builder: ModelBuilder, m, i: int, names: mj.Names, effects: _Effects) -> None:
     """Add a body of the file: the chain of its joints, and its inertia."""
     name, inertia = names.bodies[i], _inertia(m, i)
     joints = range(m.body_jntadr[i], m.body_jntadr[i] + m.body_jntnum[i])
@@ -137,8 +118,8 @@ def _add_body(builder: ModelBuilder, m, i: int, names: Names, effects: _Effects)
     carrier, pose = names.bodies[m.body_parentid[i]], pose_array(m.body_pos[i], m.body_quat[i])
     for j in joints:
         # It does not matter where a slide stands; and a free joint's coordinates are in the world.
-        anchor = np.array(m.jnt_pos[j]) if m.jnt_type[j] in (BALL, HINGE) else np.zeros(3)
-        pose = IDENTITY_POSE if m.jnt_type[j] == FREE else compose_poses(pose, _pose_at_zero(m, j, anchor))
+        anchor = np.array(m.jnt_pos[j]) if m.jnt_type[j] in (mj.BALL, mj.HINGE) else np.zeros(3)
+        pose = IDENTITY_POSE if m.jnt_type[j] == mj.FREE else compose_poses(pose, _pose_at_zero(m, j, anchor))
         is_body = j == joints[-1] and not anchor.any()
         child = name if is_body else names.behind[j]
         builder.add_body(child, carrier, effects.joint(m, j, names.joints[j]), pose, inertia if is_body else None)
@@ -154,16 +135,16 @@ def _add_body(builder: ModelBuilder, m, i: int, names: Names, effects: _Effects)
 def _pose_at_zero(m, j: int, anchor: np.ndarray) -> np.ndarray:
     """Return the pose, in its body before it moves, of joint `j` at coordinate 0; MuJoCo moves by `qpos - qpos0`."""
     reference, axis = float(m.qpos0[m.jnt_qposadr[j]]), np.array(m.jnt_axis[j])
-    if m.jnt_type[j] == SLIDE:
+    if m.jnt_type[j] == mj.SLIDE:
         return pose_array(-reference * axis, IDENTITY_POSE[3:])
-    if m.jnt_type[j] == HINGE:
+    if m.jnt_type[j] == mj.HINGE:
         return pose_array(anchor, axis_angle_to_quaternion(axis, -reference))
     return pose_array(anchor, IDENTITY_POSE[3:])
 
 
 def _effective_pose(position, quaternion, same_frame) -> np.ndarray:
     """Return the pose in a body that MuJoCo computes with: the body's own if they agree within 1e-6 (m, rad)."""
-    same = enum_name("mjtSameFrame", same_frame)
+    same = mj.enum_name("mjtSameFrame", same_frame)
     if same == "body":
         return IDENTITY_POSE
     return pose_array(position, IDENTITY_POSE[3:] if same == "bodyrot" else quaternion)
@@ -194,7 +175,7 @@ class _Effects:
     effort: np.ndarray
 
     def joint(self, m, j: int, name: str) -> Joint:
-        rows, start = dofs(m, j), int(m.jnt_qposadr[j])
+        rows, start = mj.dofs(m, j), int(m.jnt_qposadr[j])
         has_spring = self.stiffness[j] != 0
         return Joint(
             _JOINT_TYPES[int(m.jnt_type[j])],
@@ -207,34 +188,34 @@ class _Effects:
             damping=self.damping[rows],
             friction=self.friction[rows],
             stiffness=self.stiffness[j],
-            spring_reference=m.qpos_spring[start : start + NQ[m.jnt_type[j]]] if has_spring else None,
+            spring_reference=m.qpos_spring[start : start + mj.NQ[m.jnt_type[j]]] if has_spring else None,
         )
 
 
-def _joint_effects(m, names: Names) -> tuple[_Effects, list[Gap]]:
+def _joint_effects(m, names: mj.Names) -> tuple[_Effects, list[mj.Gap]]:
     """Return the effects in joints that models have, and those that they do not have."""
-    gaps: list[Gap] = []
+    gaps: list[mj.Gap] = []
 
     def leave_out(what: str, joints, remedy: str) -> None:
         """`joints`: a flag for every joint, or their numbers."""
         joints = np.asarray(joints)
         joints = np.flatnonzero(joints) if joints.dtype == bool else np.unique(joints)
         if len(joints):
-            gaps.append(Gap(f"{what} of joint {enumerate_names(names.joints[j] for j in joints)}", remedy))
+            gaps.append(mj.Gap(f"{what} of joint {enumerate_names(names.joints[j] for j in joints)}", remedy))
 
     armature, damping, polynomial = _with_actuators(m)
     friction, stiffness = np.array(m.dof_frictionloss), np.array(m.jnt_stiffness)
-    curved = field(m, "jnt_stiffnesspoly", m.njnt, 2).any(axis=1)
-    if is_disabled(m, "damper"):
+    curved = mj.field(m, "jnt_stiffnesspoly", m.njnt, 2).any(axis=1)
+    if mj.is_disabled(m, "damper"):
         damping[:], polynomial[:] = 0, 0
-    if is_disabled(m, "frictionloss", "constraint"):
+    if mj.is_disabled(m, "frictionloss", "constraint"):
         friction[:] = 0
-    if is_disabled(m, "spring"):
+    if mj.is_disabled(m, "spring"):
         stiffness[:], curved[:] = 0, False
 
     leave_out("quadratic and cubic damping", m.dof_jntid[polynomial.any(axis=1)], "give the first coefficient only")
     leave_out("quadratic and cubic stiffness", curved, "give the first coefficient only")
-    plastic = (field(m, "jnt_springyield", m.njnt) > 0) & ((stiffness != 0) | curved)
+    plastic = (mj.field(m, "jnt_springyield", m.njnt) > 0) & ((stiffness != 0) | curved)
     leave_out("plastic yield (springyield) of the spring", plastic, "set it to 0")
     positive = "make it positive or 0"
     for label, values in (("armature", armature), ("damping", damping), ("frictionloss", friction)):
@@ -245,11 +226,11 @@ def _joint_effects(m, names: Names) -> tuple[_Effects, list[Gap]]:
     _leave_out_of_free_joints(m, armature, damping, friction, leave_out)
 
     lower, upper, effort = np.full(m.njnt, -np.inf), np.full(m.njnt, np.inf), np.full(m.njnt, np.inf)
-    one_axis, limited = np.isin(m.jnt_type, (SLIDE, HINGE)), np.asarray(m.jnt_limited, bool)
+    one_axis, limited = np.isin(m.jnt_type, (mj.SLIDE, mj.HINGE)), np.asarray(m.jnt_limited, bool)
     ranged = one_axis & limited
     lower[ranged], upper[ranged] = m.jnt_range[ranged].T
-    if not is_disabled(m, "limit", "constraint"):
-        leave_out("limit of the angle", limited & (m.jnt_type == BALL), "set limited='false'")
+    if not mj.is_disabled(m, "limit", "constraint"):
+        leave_out("limit of the angle", limited & (m.jnt_type == mj.BALL), "set limited='false'")
     bounded = one_axis & np.asarray(m.jnt_actfrclimited, bool)
     even = bounded & (m.jnt_actfrcrange[:, 0] == -m.jnt_actfrcrange[:, 1])
     effort[even] = m.jnt_actfrcrange[even, 1]
@@ -258,28 +239,22 @@ def _joint_effects(m, names: Names) -> tuple[_Effects, list[Gap]]:
 
 
 def _leave_out_of_free_joints(m, armature, damping, friction, leave_out) -> None:
-    """Set to zero, in place, what MuJoCo has along axes of the world and the model would have along those of the body.
+    """Set to zero, in place, the effects that MuJoCo applies along world axes and models would apply along body axes.
 
     A damping that is the same along all axes acts alike in both. An armature does not, even if it is the same along all
     axes: it acts on the rate of the velocity's components, which depends on whether the axes turn.
     """
-    joints: dict[str, list[int]] = {"armature of the translation": [], "frictionloss": [], "uneven damping": []}
-    inertial, frictional, uneven = joints.values()
-    for j in map(int, np.flatnonzero(m.jnt_type == FREE)):
-        rows = dofs(m, j)
-        translation = slice(rows.start, rows.start + 3)
-        if armature[translation].any():
-            inertial.append(j)
-            armature[translation] = 0
-        if friction[rows].any():
-            frictional.append(j)
-            friction[rows] = 0
-        if np.ptp(damping[translation]) > 0:
-            uneven.append(j)
-            damping[translation] = 0
+    free = np.flatnonzero(m.jnt_type == mj.FREE)
+    rows = m.jnt_dofadr[free, None] + np.arange(6)
+    translation = rows[:, :3]
     remedy = "set it to 0 there: it may come from a default class, which <freejoint/> takes nothing from"
-    for what, numbers in joints.items():
-        leave_out(f"{what} (along axes of the world in MuJoCo)", np.array(numbers, int), remedy)
+    for what, values, columns, acts in (
+        ("armature of the translation", armature, translation, armature[translation].any(axis=1)),
+        ("frictionloss", friction, rows, friction[rows].any(axis=1)),
+        ("uneven damping", damping, translation, np.ptp(damping[translation], axis=1) > 0),
+    ):
+        leave_out(f"{what} (along axes of the world in MuJoCo)", free[acts], remedy)
+        values[columns[acts]] = 0
 
 
 def _with_actuators(m) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -288,28 +263,28 @@ def _with_actuators(m) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     MuJoCo reflects them by the square of the first gear, to all axes of a joint, also where actuation is disabled.
     """
     armature, damping = np.array(m.dof_armature), np.array(m.dof_damping)
-    polynomial, n = np.array(field(m, "dof_dampingpoly", m.nv, 2)), actuator_count(m)
+    polynomial, n = np.array(mj.field(m, "dof_dampingpoly", m.nv, 2)), mj.actuator_count(m)
     for i in range(n):
-        if transmission(m, i) in ("joint", "jointinparent"):
-            rows, square = dofs(m, int(m.actuator_trnid[i, 0])), gear(m, i)[0] ** 2
-            armature[rows] += square * field(m, "actuator_armature", n)[i]
-            damping[rows] += square * field(m, "actuator_damping", n)[i]
-            polynomial[rows] += square * field(m, "actuator_dampingpoly", n, 2)[i]
+        if mj.transmission(m, i) in ("joint", "jointinparent"):
+            rows, square = mj.dofs(m, int(m.actuator_trnid[i, 0])), mj.gear(m, i)[0] ** 2
+            armature[rows] += square * mj.field(m, "actuator_armature", n)[i]
+            damping[rows] += square * mj.field(m, "actuator_damping", n)[i]
+            polynomial[rows] += square * mj.field(m, "actuator_dampingpoly", n, 2)[i]
     return armature, damping, polynomial
 
 
 # Effects elsewhere
 
 
-def _gaps_elsewhere(m, names: Names, *, has_gravity: bool) -> list[Gap]:
+def _gaps_elsewhere(m, names: mj.Names, *, has_gravity: bool) -> list[mj.Gap]:
     """Return what acts outside joints and models do not have."""
-    gaps: list[Gap] = []
+    gaps: list[mj.Gap] = []
 
     def leave_out(kind: str, numbers, remedy: str) -> None:
         if len(numbers):
-            gaps.append(Gap(f"{kind} {enumerate_names(object_name(m, kind, i) for i in numbers)}", remedy))
+            gaps.append(mj.Gap(f"{kind} {enumerate_names(mj.object_name(m, kind, i) for i in numbers)}", remedy))
 
-    if not is_disabled(m, "equality", "constraint"):
+    if not mj.is_disabled(m, "equality", "constraint"):
         leave_out("equality", np.flatnonzero(m.eq_active0), "remove the constraint, or start it with active='false'")
     leave_out("tendon", np.flatnonzero(_acting_tendons(m)), "remove its limits, spring, damping, friction and armature")
     leave_out("flex", range(m.nflex), "remove it")
@@ -317,38 +292,38 @@ def _gaps_elsewhere(m, names: Names, *, has_gravity: bool) -> list[Gap]:
     idle = {int(i) for owner in ("geom", "sensor", "actuator") for i in getattr(m, f"{owner}_plugin")}
     idle -= set(m.body_plugin.tolist())
     leave_out("plugin", [i for i in range(m.nplugin) if i not in idle], "remove it")
-    if not is_disabled(m, "actuation"):
-        muscles = [i for i in range(actuator_count(m)) if "muscle" in actuator_types(m, i)]
+    if not mj.is_disabled(m, "actuation"):
+        muscles = [i for i in range(mj.actuator_count(m)) if "muscle" in mj.actuator_types(m, i)]
         leave_out("actuator", muscles, "it is a muscle, which pulls also without control: remove it")
     # Without springs and dampers MuJoCo computes no passive force at all.
-    if is_disabled(m, "spring") and is_disabled(m, "damper"):
+    if mj.is_disabled(m, "spring") and mj.is_disabled(m, "damper"):
         return gaps
     if m.opt.density != 0 or m.opt.viscosity != 0:
         fluid = f"the fluid of density {m.opt.density:g} kg/m^3 and viscosity {m.opt.viscosity:g} Pa s"
-        gaps.append(Gap(fluid, "set both to 0 in <option>"))
+        gaps.append(mj.Gap(fluid, "set both to 0 in <option>"))
     compensated = (m.body_gravcomp != 0) & (m.body_dofnum[m.body_weldid] > 0)
     if has_gravity and compensated.any():
         bodies = enumerate_names(names.bodies[i] for i in np.flatnonzero(compensated))
-        gaps.append(Gap(f"gravity compensation (gravcomp) of body {bodies}", "set it to 0"))
+        gaps.append(mj.Gap(f"gravity compensation (gravcomp) of body {bodies}", "set it to 0"))
     return gaps
 
 
 def _acting_tendons(m) -> np.ndarray:
     """Return, `[ntendon]`, whether a tendon does more than to measure and to pass on an actuator's force."""
-    n, count = m.ntendon, actuator_count(m)
-    acts = field(m, "tendon_armature", n) != 0
-    if not is_disabled(m, "spring"):
-        acts |= (m.tendon_stiffness != 0) | field(m, "tendon_stiffnesspoly", n, 2).any(axis=1)
-    if not is_disabled(m, "damper"):
-        acts |= (m.tendon_damping != 0) | field(m, "tendon_dampingpoly", n, 2).any(axis=1)
-    if not is_disabled(m, "frictionloss", "constraint"):
+    n, count = m.ntendon, mj.actuator_count(m)
+    acts = mj.field(m, "tendon_armature", n) != 0
+    if not mj.is_disabled(m, "spring"):
+        acts |= (m.tendon_stiffness != 0) | mj.field(m, "tendon_stiffnesspoly", n, 2).any(axis=1)
+    if not mj.is_disabled(m, "damper"):
+        acts |= (m.tendon_damping != 0) | mj.field(m, "tendon_dampingpoly", n, 2).any(axis=1)
+    if not mj.is_disabled(m, "frictionloss", "constraint"):
         acts |= m.tendon_frictionloss > 0
-    if not is_disabled(m, "limit", "constraint"):
+    if not mj.is_disabled(m, "limit", "constraint"):
         acts |= np.asarray(m.tendon_limited, bool)
-    by_actuator = field(m, "actuator_armature", count) != 0
-    by_actuator |= field(m, "actuator_damping", count) != 0
-    by_actuator |= field(m, "actuator_dampingpoly", count, 2).any(axis=1)
+    by_actuator = mj.field(m, "actuator_armature", count) != 0
+    by_actuator |= mj.field(m, "actuator_damping", count) != 0
+    by_actuator |= mj.field(m, "actuator_dampingpoly", count, 2).any(axis=1)
     for i in map(int, np.flatnonzero(by_actuator)):
-        if transmission(m, i) == "tendon":
+        if mj.transmission(m, i) == "tendon":
             acts[m.actuator_trnid[i, 0]] = True
     return acts

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 
 from jaxdyn._errors import ModelError
+from jaxdyn.io.robot_files import unbatched_leaves
 from jaxdyn.joints import Primitive
 from jaxdyn.model import Model, rotational_about_center
 
@@ -25,12 +26,7 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
     or free joint with a spring whose reference is not the origin, for a body without mass, for joints that mimic
     others (MuJoCo has them as soft constraints only), and for a model with batch axes.
     """
-    if model.inertial_parameters.ndim != 2:
-        raise ModelError(
-            f"the model has batch axes {model.inertial_parameters.shape[:-2]}: take one element first, "
-            "for instance jax.tree.map(lambda x: x[0], model)"
-        )
-    topology = model.topology
+    leaves, topology = unbatched_leaves(model), model.topology
     if topology.mimics:
         names = ", ".join(repr(topology.joint_names[i]) for i, _ in topology.mimics)
         raise ModelError(
@@ -42,10 +38,9 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
     ET.SubElement(root, "option", timestep=repr(timestep), gravity=_text(model.gravity), integrator="Euler")
     elements = {-1: ET.SubElement(root, "worldbody")}
     axes = np.zeros((model.nv, 3))
-    axes[topology.axis_dofs] = np.asarray(model.joint_axis)
-    parameters = np.asarray(model.inertial_parameters, np.float64)
+    axes[topology.axis_dofs] = leaves["joint_axis"]
     for i, name in enumerate(topology.body_names):
-        placement = np.asarray(model.joint_placement[i], np.float64)
+        placement = leaves["joint_placement"][i]
         if topology.joint_types[i] == "free" and not np.allclose(placement, [0, 0, 0, 1, 0, 0, 0], atol=1e-12):
             raise ModelError(
                 f"free joint {topology.joint_names[i]!r} is placed at {placement}: MuJoCo has the coordinates of a "
@@ -64,35 +59,35 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
             attributes = {"name": joint if len(nodes) == 1 else f"{joint}_{k}", "type": _TYPES[primitive.name]}
             if primitive.has_axis:
                 attributes["axis"] = _text(axes[dof])
-            if model.stiffness is not None:
-                _spring(attributes, model, joint, primitive, dof, int(topology.node_q[node]))
+            if "stiffness" in leaves:
+                attributes |= _spring(leaves, joint, primitive, dof, int(topology.node_q[node]))
             for field, attribute in (("armature", "armature"), ("damping", "damping"), ("friction", "frictionloss")):
-                values = np.asarray(getattr(model, field)[dof : int(topology.node_v[node + 1])], np.float64)
+                values = leaves[field][dof : dof + primitive.nv]
                 if np.ptp(values) > 0:
                     raise ModelError(f"joint {joint!r}: {field} {values} differs by axis, MuJoCo has one for the joint")
                 attributes[attribute] = repr(float(values[0]))
             ET.SubElement(element, "joint", attributes)
-        _inertial(element, parameters[i], name)
+        _inertial(element, leaves["inertial_parameters"][i], name)
     return ET.tostring(root, encoding="unicode")
 
 
 def _spring(
-    attributes: dict[str, str], model: Model, joint: str, primitive: Primitive, dof: int, coordinate: int
-) -> None:
-    stiffness = np.asarray(model.stiffness, np.float64)[dof : dof + primitive.nv]
-    reference = np.asarray(model.spring_reference, np.float64)[coordinate : coordinate + primitive.nq]
+    leaves: dict[str, np.ndarray], joint: str, primitive: Primitive, dof: int, coordinate: int
+) -> dict[str, str]:
+    stiffness = leaves["stiffness"][dof : dof + primitive.nv]
+    reference = leaves["spring_reference"][coordinate : coordinate + primitive.nq]
     if not stiffness.any():
-        return
+        return {}
     if np.ptp(stiffness) > 0:
         raise ModelError(f"joint {joint!r}: stiffness {stiffness} differs by axis, MuJoCo has one for the joint")
-    attributes["stiffness"] = repr(float(stiffness[0]))
     if primitive.has_axis:
-        attributes["springref"] = repr(float(reference[0]))
-    elif not np.allclose(reference, primitive.neutral, atol=1e-12):
+        return {"stiffness": repr(float(stiffness[0])), "springref": repr(float(reference[0]))}
+    if not np.allclose(reference, primitive.neutral, atol=1e-12):
         raise ModelError(
             f"joint {joint!r}: its spring has the reference {reference}, but MuJoCo's acts from the origin; make it "
             "the identity, or leave the spring out"
         )
+    return {"stiffness": repr(float(stiffness[0]))}
 
 
 def _inertial(element: ET.Element, parameters: np.ndarray, name: str) -> None:

@@ -1,12 +1,82 @@
-"""Reading of robots' files in any format: text or path, and the wording of messages and warnings."""
+"""Facts that all formats of robot files share: text or path, the arrays of a model, and the wording of messages."""
 
-from jaxdyn.io.robot_files._sources import (
-    RobotFileWarning,
-    enumerate_items,
-    enumerate_names,
-    quote,
-    read_robot_file,
-    robot_text,
-    root_tag,
-    warn,
-)
+from __future__ import annotations
+
+import os
+import re
+import string
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from jaxdyn._errors import ModelError, PhysicalityWarning, RobotFileError
+from jaxdyn.model import LEAVES, Model
+
+
+class RobotFileWarning(UserWarning):
+    """Something in a robot's file that the model does not reproduce, or that the format forbids."""
+
+
+def warn(message: str, category: type[RobotFileWarning | PhysicalityWarning] = RobotFileWarning) -> None:
+    """Warn at the line of the caller outside the library."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    warnings.warn(message, category, skip_file_prefixes=(package,))
+
+
+def quote(text: str, most: int = 100) -> str:
+    """Return a piece of a file as it appears in messages: in quotes, and cut if it is long."""
+    return repr(text) if len(text) <= most else f"{text[:most]!r}..."
+
+
+def enumerate_names(names: Iterable[str], most: int = 20) -> str:
+    """Return names in quotes, separated by commas; after the first `most` their number."""
+    return enumerate_items(map(quote, names), most, ", ", " and")
+
+
+def enumerate_items(items: Iterable[str], most: int = 20, separator: str = "; ", last: str = "; and") -> str:
+    """Return the items with separators; after the first `most` the number of those left out."""
+    items = list(items)
+    more = f"{last} {len(items) - most} more" if len(items) > most else ""
+    return separator.join(items[:most]) + more
+
+
+def robot_text(path_or_text: object) -> tuple[str, int] | None:
+    """Return the text of a robot's file without white space in front, and the number of lines that this had.
+
+    Text begins with `<`, after white space and a byte order mark. Returns None for anything else, as for paths.
+    """
+    if not isinstance(path_or_text, str):
+        return None
+    text = path_or_text.lstrip("\ufeff" + string.whitespace)
+    return (text, path_or_text.count("\n", 0, len(path_or_text) - len(text))) if text.startswith("<") else None
+
+
+def read_robot_file(path: str | os.PathLike, file_format: str) -> bytes:
+    """Return the contents of a robot's file. **Raises** `RobotFileError` if it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        advice = f"give the path of {file_format} file, or its text, which must begin with '<'"
+        name = quote(str(path), 300)
+        raise RobotFileError(f"cannot read the robot's file {name}: {reason}; {advice}") from error
+
+
+def root_tag(text: str) -> str | None:
+    """Return the tag of the root element of an XML text, or None if there is none."""
+    root = re.search(r"<([A-Za-z_][\w.:-]*)", re.sub(r"<!--.*?-->|<[?!].*?>", "", text, flags=re.DOTALL))
+    return None if root is None else root[1]
+
+
+def unbatched_leaves(model: Model) -> dict[str, np.ndarray]:
+    """Return the arrays that a model has, in double precision. **Raises** `ModelError` if one has batch axes."""
+    arrays = {name: np.asarray(getattr(model, name), np.float64) for name in LEAVES if getattr(model, name) is not None}
+    for name, array in arrays.items():
+        if array.ndim > LEAVES[name].axes:
+            raise ModelError(
+                f"{name} of the model has batch axes {array.shape[: array.ndim - LEAVES[name].axes]}: take one element "
+                "first, for instance jax.tree.map(lambda x: x[0], model)"
+            )
+    return arrays

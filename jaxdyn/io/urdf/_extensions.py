@@ -58,22 +58,16 @@ def armatures(robot: Element, types: dict[str, str]) -> tuple[dict[str, float], 
     unread = []
     for transmission in robot.all("transmission"):
         rotors = [element for element in transmission.below() if is_rotor(element)]
-        if not rotors:
-            continue
-        inertia = _reflected_inertia(transmission, rotors)
+        inertia = _reflected_inertia(transmission, rotors, types) if rotors else None
         if inertia is None:
             unread += rotors
             continue
-        (joint,) = transmission.all("joint")
-        name = joint.attribute("name")
-        if types.get(name) == "fixed" or joint_nv(types[_joint_name(joint, types)]) != 1:
-            unread += rotors
-            continue
-        inertias[name] = inertias.get(name, 0.0) + inertia
+        joint = transmission.require("joint").attribute("name")
+        inertias[joint] = inertias.get(joint, 0.0) + inertia
     return inertias, unread
 
 
-def _reflected_inertia(transmission: Element, rotors: list[Element]) -> float | None:
+def _reflected_inertia(transmission: Element, rotors: list[Element], types: dict[str, str]) -> float | None:
     """Return `J n^2` of a transmission with these elements of rotors; None if it is not one of those that are read."""
     joints, actuators = transmission.all("joint"), transmission.all("actuator")
     kind = transmission.attributes.get("type") or "".join(x.text for x in transmission.all("type"))
@@ -100,7 +94,8 @@ def _reflected_inertia(transmission: Element, rotors: list[Element]) -> float | 
             return None
     if ratio == 0 and gear is not None:
         fail(gear, f"<{gear.tag}> is zero: the rotor would not turn; give how often it turns for one of the joint")
-    return inertia * ratio**2
+    is_fixed = types.get(joints[0].attribute("name")) == "fixed"
+    return None if is_fixed or joint_nv(types[_joint_name(joints[0], types)]) != 1 else inertia * ratio**2
 
 
 def is_rotor(element: Element) -> bool:

@@ -12,19 +12,8 @@ import numpy as np
 from jaxdyn._errors import JaxdynError, PhysicalityWarning, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.io.robot_files import enumerate_items, enumerate_names, quote, warn
+from jaxdyn.io.urdf import _tree as tree
 from jaxdyn.io.urdf._extensions import FRAME_ATTRIBUTE, JOINT_TAG, armatures, is_rotor, joint_extensions
-from jaxdyn.io.urdf._tree import (
-    ONE_AXIS,
-    ROOT_JOINT,
-    WORLD,
-    UrdfJoint,
-    by_name,
-    format_version,
-    pose_of,
-    read_joints,
-    read_mimics,
-    read_tree,
-)
 from jaxdyn.io.urdf._xml import Element, fail, forgive, read_robot
 from jaxdyn.model import (
     STANDARD_GRAVITY,
@@ -48,6 +37,7 @@ _TAGS = {
     "joint": {"origin", "parent", "child", "axis", "limit", "dynamics", "mimic", "calibration", "safety_controller"},
     "inertial": {"origin", "mass", "inertia"},
 }
+_UNREAD_TAGS = {"fixed": ("mimic",), "planar": ("limit", "dynamics"), "floating": ("limit", "dynamics")}
 _PRODUCTS = ("ixy", "ixz", "iyz")
 _ATTRIBUTES = {
     "link": {"name", "type"},
@@ -144,11 +134,11 @@ class _Loader:
 
     def __init__(self, robot: Element, free_base: bool, placement: np.ndarray | None, mimic: MimicMode):
         self.robot, self.source, self.free_base, self.placement = robot, robot.source, free_base, placement
-        self.version = format_version(robot)
-        self.links, self.joints = by_name(robot, "link"), read_joints(robot)
+        self.version = tree.format_version(robot)
+        self.links, self.joints = tree.by_name(robot, "link"), tree.read_joints(robot)
         if not self.links:
             fail(robot, "it has no links; add at least one <link name=...>")
-        self.root, self.children = read_tree(robot, self.links, self.joints)
+        self.root, self.children = tree.read_tree(robot, self.links, self.joints)
         self._check_root()
         self.mimics = self._mimics(mimic)
         self.inertias: dict[str, BodyInertia] = {}
@@ -156,16 +146,16 @@ class _Loader:
         types = {joint.name: "free" if joint.type == "floating" else joint.type for joint in self.joints}
         self.armatures, self.unread = armatures(robot, types)
         moving = {name: kind for name, kind in types.items() if kind != "fixed"}
-        self.extensions = joint_extensions(robot, moving | ({ROOT_JOINT: "free"} if free_base else {}))
+        self.extensions = joint_extensions(robot, moving | ({tree.ROOT_JOINT: "free"} if free_base else {}))
 
     def model(self, gravity: ArrayLike) -> Model:
         builder = ModelBuilder()
         if self.free_base:
-            free = Joint("free", name=ROOT_JOINT, **self.fields(ROOT_JOINT))
-            builder.add_body(self.root, WORLD, free, self.placement, self.inertia(self.root))
-        elif self.root != WORLD:
+            free = Joint("free", name=tree.ROOT_JOINT, **self.fields(tree.ROOT_JOINT))
+            builder.add_body(self.root, tree.WORLD, free, self.placement, self.inertia(self.root))
+        elif self.root != tree.WORLD:
             placement = IDENTITY_POSE if self.placement is None else self.placement
-            self.add_fixed_link(builder, self.root, WORLD, placement)
+            self.add_fixed_link(builder, self.root, tree.WORLD, placement)
         stack = self.children[self.root][::-1]
         while stack:
             joint = stack.pop()
@@ -173,14 +163,14 @@ class _Loader:
             stack.extend(self.children[joint.child][::-1])
         return builder.build(gravity)
 
-    def add(self, builder: ModelBuilder, joint: UrdfJoint) -> None:
-        placement = pose_of(joint.element, self.version)
+    def add(self, builder: ModelBuilder, joint: tree.UrdfJoint) -> None:
+        placement = tree.pose_of(joint.element, self.version)
         if joint.type == "fixed":
             self.add_fixed_link(builder, joint.child, joint.parent, placement)
             frame = joint.element.attributes.get(FRAME_ATTRIBUTE, "yes")
             if frame not in ("yes", "no"):
                 fail(joint.element, f"{FRAME_ATTRIBUTE} is {quote(frame)}; known: 'yes', 'no'")
-            if frame == "yes" and joint.name not in self.links and joint.name != WORLD:
+            if frame == "yes" and joint.name not in self.links and joint.name != tree.WORLD:
                 builder.add_frame(joint.name, *self.carriers[joint.child])
             return
         moving = Joint(
@@ -233,7 +223,7 @@ class _Loader:
         rows = [("ixx", "ixy", "ixz"), ("ixy", "iyy", "iyz"), ("ixz", "iyz", "izz")]
         about_center = BodyInertia(mass, (0, 0, 0), np.array([[elements.get(a, 0.0) for a in row] for row in rows]))
         self.inertias[link] = about_center
-        return transform_inertial_parameters(about_center.parameters(), pose_of(inertial, self.version))
+        return transform_inertial_parameters(about_center.parameters(), tree.pose_of(inertial, self.version))
 
     def _mimics(self, mode: MimicMode) -> dict[str, Mimic]:
         coupled = [joint for joint in self.joints if joint.type != "fixed" and joint.element.all("mimic")]
@@ -243,20 +233,18 @@ class _Loader:
         if coupled and mode == "independent":
             reason = f"<mimic> couples joints to others; loaded as independent joints: {names}"
             warn(f"{self.source.name}: {reason}; let their coordinates, or a controller, follow")
-        return read_mimics(self.joints, coupled) if mode == "merge" else {}
+        return tree.read_mimics(self.joints, coupled) if mode == "merge" else {}
 
     def _check_root(self) -> None:
         links, root = self.links, self.root
-        if WORLD in links and root != WORLD:
-            fail(links[WORLD], "the name stands for the fixed world, but this link is not the root; rename it")
-        if root == WORLD and self.free_base:
-            reason = "the name stands for the fixed world, which cannot move"
-            fail(links[root], f"{reason}; rename it, or drop free_base=True")
-        if root == WORLD and self.placement is not None:
-            reason = "the name stands for the world, which root_placement cannot place"
-            fail(links[root], f"{reason}; rename it, or drop that")
-        for joint in self.joints:
-            if self.free_base and joint.name == ROOT_JOINT:
+        if tree.WORLD in links and root != tree.WORLD:
+            fail(links[tree.WORLD], "the name stands for the fixed world, but this link is not the root; rename it")
+        if root == tree.WORLD and self.free_base:
+            fail(links[root], "this link is the fixed world, which cannot move; rename it, or drop free_base=True")
+        if root == tree.WORLD and self.placement is not None:
+            fail(links[root], "this link is the world, which root_placement cannot place; rename it, or drop that")
+        for joint in self.joints if self.free_base else ():
+            if joint.name == tree.ROOT_JOINT:
                 fail(joint.element, "the joint of the free base needs this name; rename this joint")
         if not self.free_base and all(joint.type == "fixed" for joint in self.joints):
             fail(links[root], "nothing moves, as no joint does; perhaps free_base=True is meant")
@@ -276,13 +264,11 @@ class _Loader:
                     if a not in _ATTRIBUTES.get(element.tag, element.attributes) and ":" not in a
                 ]
         for joint in self.joints:
-            tags = {"mimic"} if joint.type == "fixed" else set() if joint.type in ONE_AXIS else {"limit", "dynamics"}
-            for element in joint.element.children:
-                if element.tag in tags:
-                    unread.append((element, f"<{element.tag}> of a {joint.type} joint"))
-                elif element.tag == "limit" and joint.type == "continuous":
-                    bounds = [a for a in ("lower", "upper") if a in element.attributes]
-                    unread += [(element, f"{quote(a)} in <limit> of a continuous joint") for a in bounds]
+            for tag in _UNREAD_TAGS.get(joint.type, ()):
+                unread += [(element, f"<{tag}> of a {joint.type} joint") for element in joint.element.all(tag)]
+            for limit in joint.element.all("limit") if joint.type == "continuous" else ():
+                bounds = [a for a in ("lower", "upper") if a in limit.attributes]
+                unread += [(limit, f"{quote(a)} in <limit> of a continuous joint") for a in bounds]
         first: dict[str, Element] = {}
         for element, what in unread:
             first.setdefault(what, element)
@@ -317,9 +303,9 @@ def _axis(joint: Element) -> list[float]:
     return xyz
 
 
-def _limits(joint: UrdfJoint, version: str) -> dict[str, float]:
+def _limits(joint: tree.UrdfJoint, version: str) -> dict[str, float]:
     limit = joint.element.child("limit")
-    if limit is None or joint.type not in ONE_AXIS:
+    if limit is None or joint.type not in tree.ONE_AXIS:
         return {}
     out = {f"{a}_limit": limit.limit(a, minimum=0.0) for a in ("effort", "velocity") if a in limit.attributes}
     if joint.type == "continuous":
@@ -341,8 +327,8 @@ def _limits(joint: UrdfJoint, version: str) -> dict[str, float]:
     return out | bounds
 
 
-def _friction(joint: UrdfJoint) -> dict[str, float]:
+def _friction(joint: tree.UrdfJoint) -> dict[str, float]:
     dynamics = joint.element.child("dynamics")
-    if dynamics is None or joint.type not in ONE_AXIS:
+    if dynamics is None or joint.type not in tree.ONE_AXIS:
         return {}
     return {a: dynamics.number(a, minimum=0.0) for a in ("damping", "friction") if a in dynamics.attributes}

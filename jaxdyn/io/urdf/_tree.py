@@ -144,11 +144,8 @@ def read_mimics(joints: list[UrdfJoint], coupled: list[UrdfJoint]) -> dict[str, 
             if x.type not in ONE_AXIS:
                 reason = f"joint {quote(joint.name)} mimics {quote(leader)}, but joint {quote(x.name)} is {x.type}"
                 fail(element, f"{reason}; both must have one degree of freedom; {advice}")
-        multiplier, offset = (
-            element.number(a) if a in element.attributes else default
-            for a, default in (("multiplier", 1.0), ("offset", 0.0))
-        )
-        direct[joint.name] = Mimic(leader, multiplier, offset)
+        numbers = {a: element.number(a) for a in ("multiplier", "offset") if a in element.attributes}
+        direct[joint.name] = Mimic(leader, **numbers)
     resolved: dict[str, Mimic] = {}
     for name in list(direct):
         line: dict[str, None] = {}

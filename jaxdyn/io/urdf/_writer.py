@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 
 from jaxdyn._errors import ModelError
-from jaxdyn.io.robot_files import warn
+from jaxdyn.io.robot_files import unbatched_leaves, warn
 from jaxdyn.io.urdf._extensions import FRAME_ATTRIBUTE, JOINT_TAG, NAMESPACE
 from jaxdyn.io.urdf._tree import ROOT_JOINT, WORLD
 from jaxdyn.io.urdf._xml import LARGEST, UNLIMITED
@@ -23,13 +23,7 @@ from jaxdyn.spatial import (
     transform_inertial_parameters,
 )
 
-_TYPES = {
-    "revolute": "revolute",
-    "continuous": "continuous",
-    "prismatic": "prismatic",
-    "planar": "planar",
-    "free": "floating",
-}
+_TYPES = {kind: kind for kind in ("revolute", "continuous", "prismatic", "planar")} | {"free": "floating"}
 _MANY_AXES = ("planar", "free")
 """Joints whose limits, friction and armature have no place in the standard."""
 _EXTENDED = ("friction_velocity", "stiffness", "spring_reference")
@@ -88,72 +82,54 @@ class _Writer:
     def __init__(self, model: Model, name: str):
         self.model, self.topology = model, model.topology
         self.eps = float(np.finfo(model.inertial_parameters.dtype).eps)
-        self.leaves: dict[str, np.ndarray] = {}
-        for field, leaf in LEAVES.items():
-            value = getattr(model, field)
-            if value is not None and value.ndim > leaf.axes:
-                raise ModelError(
-                    f"{field} of the model has batch axes {value.shape[: value.ndim - leaf.axes]}: take one element "
-                    "first, for instance jax.tree.map(lambda x: x[0], model)"
-                )
-            if value is not None:
-                self.leaves[field] = np.asarray(value, np.float64)
+        self.leaves = unbatched_leaves(model)
         self.robot = ET.Element("robot", name=_xml_name(name))
         self.joint_names = set(self.topology.joint_names)
         self.inertias = self._inertias()
+        self.root = WORLD
+        self.transmissions: list[ET.Element] = []
+        self.extensions: list[ET.Element] = []
         self._check_joints()
 
     def text(self) -> str:
-        topology = self.topology
-        fixed = self._fixed_links()
-        roots = [i for i, parent in enumerate(topology.parents) if parent < 0]
-        root_joint = topology.joint_names[0] == ROOT_JOINT and topology.joint_types[0] == "free"
-        at_origin = _is_identity(self.leaves["joint_placement"][0])
-        extensions: list[ET.Element] = []
-        transmissions: list[ET.Element] = []
+        topology, fixed = self.topology, self._fixed_links()
         children = self._children(fixed)
-        if roots == [0] and root_joint and at_origin and not fixed.get(-1):
-            root: int | _Link = 0
-            root_name = topology.body_names[0]
-            self._link(root_name)
-            extensions += self._extension(0)
-            stack = children[0][::-1]
-        else:
-            first = fixed[-1][0] if fixed.get(-1) else None
-            if first is not None and _is_identity(self.leaves["frame_placement"][first.frame]) and first.joint is None:
-                root, root_name = first, first.name
-                self._link(root_name)
-            else:
-                root, root_name = -1, WORLD
-                ET.SubElement(self.robot, "link", name=WORLD)
-            stack = [item for item in children[-1][::-1] if item is not root]
+        free_base = (
+            (topology.joint_names[0], topology.joint_types[0]) == (ROOT_JOINT, "free")
+            and _is_identity(self.leaves["joint_placement"][0])
+            and children[-1] == [0]
+        )
+        stack = children[-1][::-1]
+        if free_base:
+            self.root, stack = topology.body_names[0], children[0][::-1]
+            self._extension(0)
+        elif fixed.get(-1):
+            first = fixed[-1][0]
+            if _is_identity(self.leaves["frame_placement"][first.frame]) and first.joint is None:
+                self.root = first.name
+                stack.remove(first)
+        self._link(self.root)
         while stack:
             item = stack.pop()
             if isinstance(item, _Link):
-                self._fixed_joint(item, root_name)
-                continue
-            self._joint(item, root_name)
-            extensions += self._extension(item)
-            transmissions += self._transmission(item)
-            stack.extend(children[item][::-1])
-        self.robot.extend(transmissions)
-        self.robot.extend(extensions)
+                self._fixed_joint(item)
+            else:
+                self._joint(item)
+                stack.extend(children[item][::-1])
+        self.robot.extend(self.transmissions + self.extensions)
         self._declare_prefixes()
         ET.indent(self.robot)
         return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(self.robot, encoding="unicode") + "\n"
 
     def _check_joints(self) -> None:
-        bad = [
-            f"{joint!r} ({kind})"
-            for joint, kind in zip(self.topology.joint_names, self.topology.joint_types, strict=True)
-            if kind not in _TYPES
-        ]
+        joints = list(zip(self.topology.joint_names, self.topology.joint_types, strict=True))
+        bad = [f"{joint!r} ({kind})" for joint, kind in joints if kind not in _TYPES]
         if bad:
             raise ModelError(
                 f"URDF has no such joints: {', '.join(bad)}. A cylindrical or universal joint can be built as two "
                 "joints with a massless link between them, which is another model; to_mjcf writes all but helical ones"
             )
-        for i, (joint, kind) in enumerate(zip(self.topology.joint_names, self.topology.joint_types, strict=True)):
+        for i, (joint, kind) in enumerate(joints):
             rows = slice(self.topology.q_starts[i], self.topology.q_starts[i + 1])
             limits = [self.leaves[f"position_{side}"][rows] for side in ("lower", "upper")]
             if kind == "continuous" and np.isfinite(limits).any():
@@ -192,16 +168,14 @@ class _Writer:
         """Return what each body carries: the bodies in their order, and fixed links between them, so that a depth-first
         walk meets the frames in their order, too, where one can."""
         topology = self.topology
-        first = [math.inf] * topology.nb
+        # The first frame behind each body; the last entry is for the world.
+        first = [math.inf] * (topology.nb + 1)
         for body, links in fixed.items():
-            if body >= 0:
-                first[body] = links[0].frame
+            first[body] = links[0].frame
         moved: dict[int, list[int]] = {i: [] for i in range(-1, topology.nb)}
-        for body in range(topology.nb):
-            moved[topology.parents[body]].append(body)
-        for body in reversed(range(topology.nb)):
-            if topology.parents[body] >= 0:
-                first[topology.parents[body]] = min(first[topology.parents[body]], first[body])
+        for body, parent in reversed(list(enumerate(topology.parents))):
+            moved[parent].insert(0, body)
+            first[parent] = min(first[parent], first[body])
         out: dict[int, list[int | _Link]] = {}
         for body, bodies in moved.items():
             waiting, items = list(fixed.get(body, [])), []
@@ -263,37 +237,35 @@ class _Writer:
 
     # Joints.
 
-    def _frame_of(self, body: int, root: str) -> str:
-        return root if body < 0 else self.topology.body_names[body]
-
-    def _between(self, joint: str, kind: str, parent: str, child: str, placement: np.ndarray) -> ET.Element:
+    def _between(self, joint: str, kind: str, parent: int, child: str, placement: np.ndarray) -> ET.Element:
+        """Add a joint between a body (-1: the world) and a link."""
         element = ET.SubElement(self.robot, "joint", name=_xml_name(joint), type=kind)
         where = f"placement of joint {joint!r}"
         rpy = quaternion_to_rpy(placement[3:])
         ET.SubElement(element, "origin", xyz=_numbers(placement[:3], where), rpy=_numbers(rpy, where))
-        ET.SubElement(element, "parent", link=parent)
+        ET.SubElement(element, "parent", link=self.root if parent < 0 else self.topology.body_names[parent])
         ET.SubElement(element, "child", link=child)
         return element
 
-    def _fixed_joint(self, link: _Link, root: str) -> None:
-        parent = self._frame_of(self.topology.frame_bodies[link.frame], root)
+    def _fixed_joint(self, link: _Link) -> None:
         self._link(link.name)
         joint, count = link.joint or f"{link.name}_fixed", 1
         while link.joint is None and (joint in self.joint_names or joint in self.topology.frame_names):
             count += 1
             joint = f"{link.name}_fixed{count}"
         self.joint_names.add(joint)
-        placement = self.leaves["frame_placement"][link.frame]
-        element = self._between(joint, "fixed", parent, link.name, placement)
+        body, placement = self.topology.frame_bodies[link.frame], self.leaves["frame_placement"][link.frame]
+        element = self._between(joint, "fixed", body, link.name, placement)
         if link.joint is None:
             element.set(FRAME_ATTRIBUTE, "no")
 
-    def _joint(self, i: int, root: str) -> None:
+    def _joint(self, i: int) -> None:
         topology = self.topology
         joint, kind, body = topology.joint_names[i], topology.joint_types[i], topology.body_names[i]
         self._link(body)
-        parent = self._frame_of(topology.parents[i], root)
-        element = self._between(joint, _TYPES[kind], parent, body, self.leaves["joint_placement"][i])
+        self._transmission(i)
+        self._extension(i)
+        element = self._between(joint, _TYPES[kind], topology.parents[i], body, self.leaves["joint_placement"][i])
         if kind == "free":
             return
         ET.SubElement(element, "axis", xyz=_numbers(self._axis(i), f"axis of joint {joint!r}"))
@@ -312,18 +284,12 @@ class _Writer:
         if i in topology.leaders:
             k = [follower for follower, _ in topology.mimics].index(i)
             where = f"mimic of joint {joint!r}"
-            ET.SubElement(
-                element,
-                "mimic",
-                joint=topology.joint_names[topology.leaders[i]],
-                multiplier=_numbers(self.leaves["mimic_multiplier"][k], where),
-                offset=_numbers(self.leaves["mimic_offset"][k], where),
-            )
+            numbers = {a: _numbers(self.leaves[f"mimic_{a}"][k], where) for a in ("multiplier", "offset")}
+            ET.SubElement(element, "mimic", {"joint": topology.joint_names[topology.leaders[i]]} | numbers)
 
     def _axis(self, i: int) -> np.ndarray:
         topology = self.topology
-        tree = topology.spanning
-        dofs = range(tree.v_starts[i], tree.v_starts[i + 1])
+        dofs = range(*topology.spanning.v_starts[i : i + 2])
         axes = self.leaves["joint_axis"][np.flatnonzero(np.isin(topology.axis_dofs, dofs))]
         axes = axes / np.linalg.norm(axes, axis=1, keepdims=True)
         if topology.joint_types[i] == "planar":
@@ -347,7 +313,7 @@ class _Writer:
             if name in self.leaves
         }
 
-    def _extension(self, i: int) -> list[ET.Element]:
+    def _extension(self, i: int) -> None:
         joint, kind = self.topology.joint_names[i], self.topology.joint_types[i]
         written = {}
         for field, values in self._fields(i).items():
@@ -358,23 +324,25 @@ class _Writer:
             if (kind in _MANY_AXES or field in _EXTENDED) and (values != default).any():
                 where = f"{field} of joint {joint!r}"
                 written[field] = _numbers(values, where) if leaf.finite else _limits(values, where)
-        return [ET.Element(JOINT_TAG, {"name": joint} | written)] if written else []
+        if written:
+            self.extensions.append(ET.Element(JOINT_TAG, {"name": joint} | written))
 
-    def _transmission(self, i: int) -> list[ET.Element]:
+    def _transmission(self, i: int) -> None:
         topology, joint = self.topology, self.topology.joint_names[i]
         armature = self._fields(i).get("armature", np.zeros(1))
         if topology.joint_types[i] in _MANY_AXES or not armature[0]:
-            return []
+            return
         element = ET.Element("transmission", name=f"{joint}_transmission")
         ET.SubElement(element, "type").text = "transmission_interface/SimpleTransmission"
-        ET.SubElement(ET.SubElement(element, "joint", name=joint), "hardwareInterface").text = "EffortJointInterface"
+        actuated = ET.SubElement(element, "joint", name=joint)
         actuator = ET.SubElement(element, "actuator", name=f"{joint}_actuator")
-        ET.SubElement(actuator, "hardwareInterface").text = "EffortJointInterface"
+        for part in (actuated, actuator):
+            ET.SubElement(part, "hardwareInterface").text = "EffortJointInterface"
         ET.SubElement(actuator, "mechanicalReduction").text = "1"
         value = _numbers(armature[0], f"armature of joint {joint!r}")
         ET.SubElement(actuator, "drake:rotor_inertia", value=value)
         ET.SubElement(actuator, "drake:gear_ratio", value="1")
-        return [element]
+        self.transmissions.append(element)
 
     def _declare_prefixes(self) -> None:
         used = {x.split(":")[0] for e in self.robot.iter() for x in (e.tag, *e.attrib) if ":" in x}

@@ -15,24 +15,3 @@ from jaxdyn.simulate.actuators._joint_effects import (
 )
 from jaxdyn.simulate.actuators._motor import DCMotorLimits, Delay, EffortLimits, FirstOrderLag, Gear, Transmission
 from jaxdyn.simulate.actuators._servo import PositionServo, ServoCommand, VelocityServo
-
-__all__ = [
-    "AbstractActuator",
-    "AbstractJointEffect",
-    "AbstractMemorylessActuator",
-    "ActuatedPolicy",
-    "Actuation",
-    "CoulombFriction",
-    "DCMotorLimits",
-    "Delay",
-    "EffortLimits",
-    "FirstOrderLag",
-    "Gear",
-    "PositionServo",
-    "ServoCommand",
-    "SoftLimits",
-    "StribeckFriction",
-    "Transmission",
-    "VelocityServo",
-    "ViscousFriction",
-]

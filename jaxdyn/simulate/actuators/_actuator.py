@@ -5,8 +5,6 @@ are equinox modules whose gains are array leaves: gradients reach them, `jax.vma
 recompile. All compute in the precision of the state.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable
 from typing import Any
@@ -28,26 +26,22 @@ class AbstractActuator(eqx.Module):
 
     @abc.abstractmethod
     def init(self, command: Any, state: State) -> Any:
-        """The memory of the block at the start. Only the shape of `command` counts: arrays, or
-        `jax.ShapeDtypeStruct`."""
+        """The memory of the block at the start. `command`: arrays or `jax.ShapeDtypeStruct`; only shapes count."""
 
     @abc.abstractmethod
     def __call__(self, carry: Any, command: Any, state: State, t: Any) -> tuple[Any, Float[Array, "*batch n"]]:
         """The next memory of the block and its output, for a `command` in the `state` at the time `t` (s)."""
 
     def gains(self, n: int, state: State, *names: str) -> list[jax.Array]:
-        """The named fields in the precision of the state. **Raises** `ShapeError` unless each has one number, or one
-        for each of `n`."""
-        out = []
-        for name in names:
-            x = getattr(self, name)
+        """The named fields in the precision of the state. **Raises** `ShapeError` unless each has 1 or `n` numbers."""
+        fields = {name: getattr(self, name) for name in names}
+        for name, x in fields.items():
             if x.ndim and x.shape[-1] not in (1, n):
                 raise ShapeError(
                     f"{name} of {type(self).__name__} has shape {x.shape}, but [] or [..., {n}] is needed: one number, "
                     f"or one for each of the {n} signals or degrees of freedom of the block"
                 )
-            out.append(x.astype(state.v.dtype))
-        return out
+        return [x.astype(state.v.dtype) for x in fields.values()]
 
 
 class AbstractMemorylessActuator(AbstractActuator):
@@ -106,7 +100,7 @@ class Actuation(AbstractActuator):
             after.append(memory)
         return tuple(after), command
 
-    def driven_by(self, source: Any = None) -> ActuatedPolicy:
+    def driven_by(self, source: Any = None) -> "ActuatedPolicy":
         """The policy, for `rollout` or step by step, in which the blocks follow `source`:
 
         - commands: an array `[*batch, steps, nu]`, or a pytree of such (`ServoCommand`), one row a step; after the last

@@ -7,7 +7,9 @@ the integrator `"implicit_velocity"` takes damping and friction implicitly: pref
 """
 
 import abc
-from typing import Any
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -36,14 +38,19 @@ class AbstractJointEffect(AbstractMemorylessActuator):
 
 
 class _FrictionEffect(AbstractJointEffect):
-    """A block with a friction law of `jaxdyn.friction`."""
+    """A block with a friction law of `jaxdyn.friction`, whose parameters are the fields of the block."""
 
-    @abc.abstractmethod
-    def law(self, state: State) -> AbstractFriction:
-        """The friction law, in the precision of the state."""
+    law: ClassVar[Callable[..., AbstractFriction]]
+
+    def __check_init__(self):
+        velocities = {"stribeck_velocity": "the Stribeck velocity", "friction_velocity": "the friction velocity"}
+        for name, words in velocities.items():
+            if hasattr(self, name):
+                require_values(lambda x: x > 0, getattr(self, name), words, "positive")
 
     def torque(self, state: State) -> Float[Array, "*batch nv"]:
-        return -self.law(state).torque(state.v)
+        names = [field.name for field in dataclasses.fields(self)]
+        return -self.law(*self.gains(state.v.shape[-1], state, *names)).torque(state.v)
 
 
 class ViscousFriction(_FrictionEffect):
@@ -51,9 +58,7 @@ class ViscousFriction(_FrictionEffect):
 
     damping: Float[Array, "*#batch #nv"] = eqx.field(converter=as_leaf)
     """`d`, N m s/rad or N s/m."""
-
-    def law(self, state: State) -> Viscous:
-        return Viscous(*self.gains(state.v.shape[-1], state, "damping"))
+    law: ClassVar = Viscous
 
 
 class CoulombFriction(_FrictionEffect):
@@ -66,12 +71,7 @@ class CoulombFriction(_FrictionEffect):
     """`F`, N m or N."""
     friction_velocity: Float[Array, "*#batch #nv"] = eqx.field(converter=as_leaf, default=FRICTION_VELOCITY)
     """`w`, rad/s or m/s."""
-
-    def __check_init__(self):
-        require_values(lambda x: x > 0, self.friction_velocity, "the friction velocity", "positive")
-
-    def law(self, state: State) -> Coulomb:
-        return Coulomb(*self.gains(state.v.shape[-1], state, "friction", "friction_velocity"))
+    law: ClassVar = Coulomb
 
 
 class StribeckFriction(_FrictionEffect):
@@ -94,14 +94,10 @@ class StribeckFriction(_FrictionEffect):
     friction_velocity: Float[Array, "*#batch #nv"] = eqx.field(converter=as_leaf, default=FRICTION_VELOCITY)
     """`w`, rad/s or m/s."""
 
-    def __check_init__(self):
-        require_values(lambda x: x > 0, self.stribeck_velocity, "the Stribeck velocity", "positive")
-        require_values(lambda x: x > 0, self.friction_velocity, "the friction velocity", "positive")
-
-    def law(self, state: State) -> FrictionSum:
-        names = "coulomb", "static", "stribeck_velocity", "friction_velocity", "damping"
-        *stribeck, damping = self.gains(state.v.shape[-1], state, *names)
-        return FrictionSum(Stribeck(*stribeck), Viscous(damping))
+    @staticmethod
+    def law(coulomb, static, stribeck_velocity, damping, friction_velocity) -> FrictionSum:
+        """The friction law with these parameters, the fields of the block."""
+        return FrictionSum(Stribeck(coulomb, static, stribeck_velocity, friction_velocity), Viscous(damping))
 
 
 class SoftLimits(AbstractJointEffect):
@@ -110,11 +106,8 @@ class SoftLimits(AbstractJointEffect):
         tau = -max(0, k s(q - upper) + c s'(q - upper) v) + max(0, k s(lower - q) - c s'(lower - q) v)
 
     with the ramp `s(x) = 0` for `x <= 0`, `x^2 / (2 w)` up to the width `w`, `x - w / 2` beyond: the torque is zero
-    inside the limits and continuous, the spring's with its derivative. (MuJoCo softens its limits over a width as well;
-    there they are constraints.)
-
-    Only joints whose coordinates are angles or lengths have such limits, not ball and free joints. Infinite limits have
-    no effect.
+    inside the limits and continuous, the spring's with its derivative. Only joints whose coordinates are angles or
+    lengths have such limits, not ball and free joints. Infinite limits have no effect.
     """
 
     lower: Float[Array, "*#batch nv"]
@@ -137,11 +130,8 @@ class SoftLimits(AbstractJointEffect):
         lower: ArrayLike | None = None,
         upper: ArrayLike | None = None,
     ):
-        """`lower` and `upper` `[*batch, nq]` are the model's where they are not given.
-
-        **Raises** `ShapeError`; `ModelError` for a width that is not positive, and for a finite limit of a coordinate
-        of a ball or free joint.
-        """
+        """`lower` and `upper` `[*batch, nq]` are the model's where they are not given. **Raises** `ShapeError`;
+        `ModelError` for a width that is not positive, and for a finite limit of a ball or free joint's coordinate."""
         scalar_q, scalar_v = model.topology.scalar_coordinates
         # Degrees of freedom without an angle or a length get any coordinate, and infinite limits.
         indices = np.zeros(model.nv, int)

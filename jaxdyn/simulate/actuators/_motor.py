@@ -28,8 +28,7 @@ class Gear(AbstractMemorylessActuator):
     """A gear at each joint: `tau = ratio efficiency tau_motor`.
 
     The efficiency is that of a motor that drives its load; a load that drives the motor back would divide by it. Where
-    that matters, leave it at 1 and give the loss as friction, which opposes both. The rotor's inertia counts at the
-    joint as `ratio^2 J`, which is `Model.armature`.
+    that matters, leave it at 1 and give the loss as friction. The rotor's inertia `ratio^2 J` is `Model.armature`.
     """
 
     ratio: Float[Array, "*#batch #nu"] = eqx.field(converter=as_leaf)
@@ -46,11 +45,9 @@ class Gear(AbstractMemorylessActuator):
 
 
 class Transmission(AbstractMemorylessActuator):
-    """Actuators that drive several degrees of freedom, or not all of them: `tau = B u`.
+    """Actuators that drive several degrees of freedom, or not all of them: `tau = B u`, with `B` `[*batch, nv, nu]`.
 
-    The mechanical power of both sides is the same where the actuators' velocities are `B^T v`.
-
-    `B` is `[*batch, nv, nu]`. **Raises** `ShapeError` for another shape.
+    The mechanical power of both sides is the same where the actuators' velocities are `B^T v`. **Raises** `ShapeError`.
     """
 
     matrix: Float[Array, "*#batch nv nu"] = eqx.field(converter=as_leaf)
@@ -90,7 +87,40 @@ class Transmission(AbstractMemorylessActuator):
         return (self.matrix.astype(u.dtype) * u[..., None, :]).sum(axis=-1)
 
 
-class EffortLimits(AbstractMemorylessActuator):
+class _Saturation(AbstractMemorylessActuator):
+    """A block that keeps its command between limits."""
+
+    width: Float[Array, "*#batch #nu"] | None
+    kind: Saturation = eqx.field(static=True)
+
+    def __check_init__(self):
+        require_choice(self.kind, _SATURATIONS, "the kind of saturation")
+        if (self.kind == "softclip") != (self.width is not None):
+            raise ModelError("a width belongs to the saturation 'softclip', and only to it")
+        if self.width is not None:
+            require_values(lambda x: x > 0, self.width, "the width of a softclip", "positive")
+
+    def saturate(self, u: jax.Array, lower: jax.Array, upper: jax.Array, state: State) -> jax.Array:
+        """`u` between `lower` and `upper`; see `EffortLimits`."""
+        if self.kind == "clip":
+            return jnp.clip(u, lower, upper)
+        if self.kind == "tanh":
+            limit = jnp.where(u < 0, -lower, upper)
+            # Both a limit of zero and an infinite one would give 0 times infinity, here or in the derivative.
+            usable = (limit > 0) & jnp.isfinite(limit)
+            scale = jnp.where(usable, limit, 1.0)
+            return jnp.where(usable, scale * jnp.tanh(u / scale), jnp.where(limit > 0, u, 0.0))
+        (width,) = self.gains(u.shape[-1], state, "width")
+
+        def excess(x, limit):
+            """The smooth positive part of `x - limit`."""
+            finite = jnp.isfinite(limit)
+            return jnp.where(finite, width * jax.nn.softplus((x - jnp.where(finite, limit, 0.0)) / width), 0.0)
+
+        return u - excess(u, upper) + excess(-u, -lower)
+
+
+class EffortLimits(_Saturation):
     """Limits of torque or force, in N m or N: `lower <= tau <= upper`.
 
     `kind`:
@@ -106,8 +136,6 @@ class EffortLimits(AbstractMemorylessActuator):
 
     upper: Float[Array, "*#batch #nu"]
     lower: Float[Array, "*#batch #nu"]
-    width: Float[Array, "*#batch #nu"] | None
-    kind: Saturation = eqx.field(static=True)
 
     def __init__(
         self,
@@ -123,7 +151,6 @@ class EffortLimits(AbstractMemorylessActuator):
         self.width, self.kind = None if width is None else as_leaf(width), kind
 
     def __check_init__(self):
-        _require_saturation(self.kind, self.width)
         require_values(lambda x: x >= 0, self.upper - self.lower, "upper - lower", "zero or positive")
         if self.kind == "tanh":
             require_values(lambda x: x >= 0, self.upper, "the upper limit of a tanh", "zero or positive")
@@ -131,11 +158,11 @@ class EffortLimits(AbstractMemorylessActuator):
 
     def apply(self, command: Any, state: State) -> Float[Array, "*batch nu"]:
         u = signal(command, None, "EffortLimits", "efforts", state)
-        width = () if self.width is None else ("width",)
-        return saturate(u, self.kind, *self.gains(u.shape[-1], state, "lower", "upper", *width))
+        lower, upper = self.gains(u.shape[-1], state, "lower", "upper")
+        return self.saturate(u, lower, upper, state)
 
 
-class DCMotorLimits(AbstractMemorylessActuator):
+class DCMotorLimits(_Saturation):
     """The torque-speed curve of a DC motor at a limited voltage, with a limited current.
 
     `-m(-v) <= tau <= m(v)` with `m(v) = clip(stall_torque (1 - v / no_load_speed), 0, peak_torque)`: the torque that a
@@ -152,8 +179,6 @@ class DCMotorLimits(AbstractMemorylessActuator):
     """rad/s or m/s; infinite where speed does not matter."""
     peak_torque: Float[Array, "*#batch #nv"]
     """The torque at the largest current, N m or N."""
-    width: Float[Array, "*#batch #nv"] | None
-    kind: Saturation = eqx.field(static=True)
 
     def __init__(
         self,
@@ -170,7 +195,6 @@ class DCMotorLimits(AbstractMemorylessActuator):
         self.width, self.kind = None if width is None else as_leaf(width), kind
 
     def __check_init__(self):
-        _require_saturation(self.kind, self.width)
         require_values(lambda x: x > 0, self.no_load_speed, "the no-load speed", "positive")
         for x, name in ((self.stall_torque, "stall"), (self.peak_torque, "peak")):
             require_values(lambda x: x >= 0, x, f"the {name} torque", "zero or positive")
@@ -181,8 +205,7 @@ class DCMotorLimits(AbstractMemorylessActuator):
         stall, peak, speed = self.gains(n, state, "stall_torque", "peak_torque", "no_load_speed")
         ratio = state.v / speed
         upper, lower = jnp.clip(stall * (1 - ratio), 0, peak), -jnp.clip(stall * (1 + ratio), 0, peak)
-        width = [] if self.width is None else self.gains(n, state, "width")
-        return saturate(u, self.kind, lower, upper, *width)
+        return self.saturate(u, lower, upper, state)
 
 
 class FirstOrderLag(AbstractActuator):
@@ -190,9 +213,8 @@ class FirstOrderLag(AbstractActuator):
 
         y_k = y_(k-1) + (1 - exp(-dt / T)) (u_k - y_(k-1))
 
-    The output in a step is the value at the step's end, so a time constant of zero has no effect (MuJoCo: `filterexact`
-    with `actearly`).
-    """
+    The output is the value at the step's end, so a time constant of zero has no effect (MuJoCo: `filterexact` with
+    `actearly`)."""
 
     time_constant: Float[Array, "*#batch #nu"] = eqx.field(converter=as_leaf)
     """`T`, s."""
@@ -222,9 +244,7 @@ class FirstOrderLag(AbstractActuator):
 class Delay(AbstractActuator):
     """A dead time of a whole number of steps: `y_k = u_(k - steps)`, and `initial` before the first command arrives.
 
-    `steps` is static: another number compiles another program. **Raises** `ModelError` unless it is an integer of at
-    least 0; for a time use `round(time / dt)`.
-    """
+    `steps` is static: another number compiles another program. **Raises** `ModelError` unless it is an integer >= 0."""
 
     steps: int = eqx.field(static=True)
     initial: Float[Array, "*#batch #nu"] = eqx.field(converter=as_leaf, default=0.0)
@@ -252,28 +272,6 @@ class Delay(AbstractActuator):
         return (ring, (oldest + 1) % self.steps), y
 
 
-def saturate(
-    u: jax.Array, kind: Saturation, lower: jax.Array, upper: jax.Array, width: jax.Array | None = None
-) -> jax.Array:
-    """`u` between `lower` and `upper`; see `EffortLimits`."""
-    if kind == "clip":
-        return jnp.clip(u, lower, upper)
-    if kind == "tanh":
-        limit = jnp.where(u < 0, -lower, upper)
-        # Both a limit of zero and an infinite one would give 0 times infinity, here or in the derivative.
-        usable = (limit > 0) & jnp.isfinite(limit)
-        scale = jnp.where(usable, limit, 1.0)
-        return jnp.where(usable, scale * jnp.tanh(u / scale), jnp.where(limit > 0, u, 0.0))
-    assert width is not None
-
-    def excess(x, limit):
-        """The smooth positive part of `x - limit`."""
-        finite = jnp.isfinite(limit)
-        return jnp.where(finite, width * jax.nn.softplus((x - jnp.where(finite, limit, 0.0)) / width), 0.0)
-
-    return u - excess(u, upper) + excess(-u, -lower)
-
-
 def dof_indices(model: Model, joints: Sequence[str]) -> tuple[int, ...]:
     """The indices of the named joints in `v`. **Raises** `UnknownNameError`, `ModelError`."""
     if isinstance(joints, str):
@@ -281,19 +279,10 @@ def dof_indices(model: Model, joints: Sequence[str]) -> tuple[int, ...]:
     return tuple(i for name in joints for i in range(model.nv)[model.v_index(name)])
 
 
-def _require_saturation(kind: Saturation, width: jax.Array | None) -> None:
-    require_choice(kind, _SATURATIONS, "the kind of saturation")
-    if (kind == "softclip") != (width is not None):
-        raise ModelError("a width belongs to the saturation 'softclip', and only to it")
-    if width is not None:
-        require_values(lambda x: x > 0, width, "the width of a softclip", "positive")
-
-
 def _memory_shape(block: str, command: Any, state: State, *gains: jax.Array) -> tuple[int, ...]:
     """The shape of a block's memory: the command's, with the batch axes of the state and of the gains."""
-    if not hasattr(command, "shape"):
-        raise ShapeError(f"the command of {block} is {type(command).__name__!r}, but an array [..., nu] is needed")
-    if not command.shape:
-        raise ShapeError(f"the command of {block} is a single number, but [..., nu] is needed")
+    shape = getattr(command, "shape", type(command).__name__)
+    if not shape or isinstance(shape, str):
+        raise ShapeError(f"the command of {block} is {shape or 'a single number'}, but an array [..., nu] is needed")
     batches = (x.shape[:-1] for x in (state.v, command, *gains))
-    return (*jnp.broadcast_shapes(*batches), command.shape[-1])
+    return (*jnp.broadcast_shapes(*batches), shape[-1])

@@ -37,11 +37,9 @@ class PositionServo(AbstractMemorylessActuator):
     or N/m and N s/m. The command is a `ServoCommand`, or its `position` alone. Joints that are not named get no torque
     from the servo.
 
-    The torque is held over a step: for a degree of freedom that moves alone with the inertia `m`, `1 / (M^-1)_ii`, a
-    step must be shorter than about `2 m / kd` and `2 (m / kp)^(1/2)` to be stable. For larger dampings use
-    `rollout(..., integrator="implicit_velocity", options=RolloutOptions(actuator_damping=servo.kd))`, which takes them
-    at the end of the step.
-    """
+    The torque is held over a step, which is stable if it is shorter than about `2 m / kd` and `2 (m / kp)^(1/2)` for
+    the inertia `m = 1 / (M^-1)_ii`. For larger dampings use `rollout(..., integrator="implicit_velocity",
+    options=RolloutOptions(actuator_damping=servo.kd))`, which takes them at the end of the step."""
 
     kp: Float[Array, "*#batch #nv"]
     kd: Float[Array, "*#batch #nv"]

@@ -9,7 +9,7 @@ from jaxdyn.algorithms import aba, forward_kinematics, rnea
 from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
-from jaxdyn.spatial import SE3, Mat3, Motion, Sym3, Vec3
+from jaxdyn.spatial import SE3, Mat3, Sym3, Vec3
 
 ITERATIONS = 8
 """The number of Newton steps, each of which multiplies the error of the step's velocity by about `dt |v|` (rad) or
@@ -28,9 +28,8 @@ def variational_midpoint_step(model: Model, state: State, tau, dt, f_ext=None) -
     drift, and momenta are kept; with friction it is second order, too. Springs are explicit: `dt` times the highest
     frequency must stay below 2.
 
-    `w` solves `D1 L(q0, q1) + p0 = 0` by `ITERATIONS` simplified Newton steps with the mass matrix at `q0`. Their
-    number is fixed, so the step is differentiable in both modes. The momenta cost digits, `eps / dt`: for long horizons
-    use float64.
+    `w` solves `D1 L(q0, q1) + p0 = 0` by `ITERATIONS` simplified Newton steps with the mass matrix at `q0`: a fixed
+    number, so that both modes differentiate them. The momenta cost digits, `eps / dt`: use float64 for long horizons.
     """
     q0, v0 = state.q, state.v
     weightless = _without_potential(model)
@@ -74,8 +73,8 @@ def _without_potential(model: Model) -> Model:
 def _momenta(model: Model, start: SE3, end: SE3, reference: SE3, dt):
     """The momenta `[linear, angular]` of the bodies, `[*batch, nb, 6]`, whose particles move from `start` to `end` in
     `dt`, in world axes about the bodies' origins in `reference`, which is one of the two."""
-    m, x, y, z, xx, xy, yy, xz, yz, zz = jnp.moveaxis(model.inertial_parameters, -1, 0)
-    first = Vec3(x, y, z)
+    m, *first, xx, xy, yy, xz, yz, zz = jnp.moveaxis(model.inertial_parameters, -1, 0)
+    first = Vec3(*first)
     # The second moments of mass are half of the inertia's trace less the inertia.
     half = 0.5 * (xx + yy + zz)
     second = Sym3(half - xx, -xy, half - yy, -xz, -yz, half - zz)
@@ -88,7 +87,4 @@ def _momenta(model: Model, start: SE3, end: SE3, reference: SE3, dt):
     spread = R.compose(second.to_mat3())
     for lever, rate in ((spread.x, turned.x), (spread.y, turned.y), (spread.z, turned.z)):
         angular = angular + lever.cross(rate)
-    momentum = Motion(angular, linear)
-    parts = (momentum.linear.x, momentum.linear.y, momentum.linear.z)
-    parts += (momentum.angular.x, momentum.angular.y, momentum.angular.z)
-    return jnp.stack(jnp.broadcast_arrays(*parts), axis=-1)
+    return jnp.concatenate([linear.to_array(), angular.to_array()], axis=-1)

@@ -3,5 +3,3 @@
 from jaxdyn.sysid.excitation._excitation import Excitation, ExcitationOptions, optimize_excitation
 from jaxdyn.sysid.excitation._joint_motions import JointTrajectory
 from jaxdyn.sysid.excitation._motion_limits import MotionLimits
-
-__all__ = ["Excitation", "ExcitationOptions", "JointTrajectory", "MotionLimits", "optimize_excitation"]

@@ -41,9 +41,7 @@ class JointTrajectory:
 
     def sampled(self, rate: float, periods: int = 1) -> Recording:
         """A recording without torques, with `rate` samples per second, of one period or, for a Fourier series, several.
-
-        **Raises** `DataError` for several periods of a spline.
-        """
+        **Raises** `DataError` for several periods of a spline."""
         if periods < 1 or (periods > 1 and self.kind != "fourier"):
             raise DataError(f"{periods} periods of a {self.kind} trajectory; only a Fourier series can be repeated")
         t = np.arange(round(self.duration * rate) * periods + 1) / rate

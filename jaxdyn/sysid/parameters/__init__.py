@@ -1,8 +1,8 @@
 """Parametrizations of robots by free numbers."""
 
-from jaxdyn.sysid.parameters._block import leaf_name, model_of
-from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload
+from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload, physical_parameters
 from jaxdyn.sysid.parameters._leaf_blocks import Additive, LinkLength, Placement, Positive
+from jaxdyn.sysid.parameters._leaves import leaf_name, model_of, require_physical
 from jaxdyn.sysid.parameters._log_cholesky import (
     FACTOR_TANGENT,
     divergence_metric,

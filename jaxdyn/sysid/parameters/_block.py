@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, look_up
-from jaxdyn.model import Model
-from jaxdyn.sysid.parameters._log_cholesky import is_physical, root_of_divergence
-
-type Claims = frozenset[tuple[int, int]]
-"""Entries of a pytree: the number of a leaf, in the order of `jax.tree.leaves`, and the place in it when flattened."""
+from jaxdyn.sysid.parameters._leaves import Claims, entries, model_of, with_entries
+from jaxdyn.sysid.parameters._log_cholesky import root_of_divergence
 
 
 class AbstractChoice(abc.ABC):
@@ -31,9 +26,9 @@ class AbstractChoice(abc.ABC):
 class AbstractBlock(eqx.Module):
     """A bijection from `size` numbers to the entries `claims` of a robot. All zeros stand for the reference."""
 
-    names: eqx.AbstractVar[tuple[str, ...]]
+    names: tuple[str, ...] = eqx.field(static=True)
     """Names of the numbers."""
-    claims: eqx.AbstractVar[Claims]
+    claims: Claims = eqx.field(static=True)
     """Entries that no other block may change."""
 
     @property
@@ -60,8 +55,6 @@ class AbstractBlock(eqx.Module):
 class ScaledEntries(AbstractBlock):
     """Entries that are those of the reference times `e^x`, one number `x` for each group of entries."""
 
-    names: tuple[str, ...] = eqx.field(static=True)
-    claims: Claims = eqx.field(static=True)
     places: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
     """Leaf, entry, and group."""
     weight: float = eqx.field(static=True)
@@ -93,110 +86,31 @@ class ScaledEntries(AbstractBlock):
         return np.sqrt(self.weight) * root_of_divergence(x)
 
 
-def split_by_block(blocks: Sequence[AbstractBlock], x: jax.Array) -> list[jax.Array]:
-    """Return the numbers of each block."""
-    return jnp.split(x, np.cumsum([block.size for block in blocks])[:-1])
+class JoinedBlocks(AbstractBlock):
+    """Several blocks, one after the other."""
 
+    blocks: tuple[AbstractBlock, ...]
 
-# The robot: a model, or a pytree that has one as its attribute `model`.
+    @classmethod
+    def of(cls, blocks: Sequence[AbstractBlock]) -> JoinedBlocks:
+        names = tuple(name for block in blocks for name in block.names)
+        return JoinedBlocks(names, frozenset().union(*(block.claims for block in blocks)), tuple(blocks))
 
+    def _parts(self, *numbers: jax.Array) -> Iterator[tuple[Any, ...]]:
+        """Yield each block with its numbers."""
+        ends = np.cumsum([block.size for block in self.blocks])[:-1]
+        return zip(self.blocks, *(jnp.split(x, ends) for x in numbers), strict=True)
 
-def model_of(tree: Any) -> Model:
-    """Return the model of a robot. **Raises** `ModelError` for a pytree without one."""
-    model = tree if isinstance(tree, Model) else getattr(tree, "model", None)
-    if not isinstance(model, Model):
-        raise ModelError(
-            f"{type(tree).__name__} is not a Model and has no attribute 'model' that is one; a parametrization needs it"
-        )
-    return model
+    def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
+        for block, part in self._parts(x):
+            tree = block.apply(reference, tree, part)
+        return tree
 
+    def coordinates(self, reference: Any, tree: Any) -> jax.Array:
+        return jnp.concatenate([block.coordinates(reference, tree) for block in self.blocks])
 
-def with_model(tree: Any, model: Model) -> Any:
-    return model if isinstance(tree, Model) else eqx.tree_at(lambda t: t.model, tree, model)
+    def moved(self, x: jax.Array, step: jax.Array) -> jax.Array:
+        return jnp.concatenate([block.moved(part, change) for block, part, change in self._parts(x, step)])
 
-
-def model_field(name: str) -> Callable[[Any], Any]:
-    """Return the function that picks a field of the model from a robot."""
-    return lambda tree: getattr(tree if isinstance(tree, Model) else tree.model, name)
-
-
-def leaf_number(tree: Any, where: Callable[[Any], Any], what: str) -> int:
-    """Return the number of the leaf that `where` picks. **Raises** `ModelError` if it picks none."""
-    leaves, structure = jax.tree.flatten(tree)
-    marks = [_Mark() for _ in leaves]
-    try:
-        picked = where(jax.tree.unflatten(structure, marks))
-    except TypeError:
-        picked = None
-    for i, mark in enumerate(marks):
-        if mark is picked:
-            return i
-    raise ModelError(
-        f"{what}: the function does not pick one array of the robot; give one such as `lambda robot: robot.gravity`, "
-        "and choose entries of the array with `at`"
-    )
-
-
-class _Mark:
-    """A placeholder for a leaf."""
-
-
-def leaf_name(tree: Any, number: int) -> str:
-    path, _ = jax.tree_util.tree_leaves_with_path(tree)[number]
-    return jax.tree_util.keystr(path).removeprefix(".")
-
-
-def entries(tree: Any, number: int, flat: np.ndarray) -> jax.Array:
-    """Return the entries `flat` of a leaf."""
-    return jnp.asarray(jax.tree.leaves(tree)[number]).reshape(-1)[flat]
-
-
-def known_entries(tree: Any, number: int, flat: np.ndarray) -> np.ndarray | None:
-    """Return `entries` in NumPy, or None while tracing."""
-    leaf = jax.tree.leaves(tree)[number]
-    return None if isinstance(leaf, Tracer) else np.asarray(leaf).reshape(-1)[flat]
-
-
-def with_entries(tree: Any, number: int, flat: np.ndarray, values: jax.Array) -> Any:
-    def leaf(t):
-        return jax.tree.leaves(t)[number]
-
-    old = jnp.asarray(leaf(tree))
-    new = old.reshape(-1).at[flat].set(values.astype(old.dtype)).reshape(old.shape)
-    return eqx.tree_at(leaf, tree, new)
-
-
-# Bodies and their inertias
-
-
-def chosen_names(names: Sequence[str] | None, known: Sequence[str], kind: str, what: str) -> tuple[int, ...]:
-    """Return the indices of names in `known`, all if None is given; `kind` is `"body"` or `"joint"`.
-
-    **Raises** `UnknownNameError`, `ModelError`.
-    """
-    plural = {"body": "bodies", "joint": "joints"}[kind]
-    if isinstance(names, str):
-        raise ModelError(f"{what}: {plural} is the string {names!r}, but a sequence of names is needed: [{names!r}]")
-    names = tuple(known if names is None else names)
-    if not names or len(set(names)) < len(names):
-        raise ModelError(f"{what}: {plural} is {names}; different names, at least one, are needed")
-    return tuple(look_up(name, known, kind) for name in names)
-
-
-def require_physical(model: Model, bodies: Sequence[int], what: str) -> None:
-    """Raise `ModelError`, unless tracing, for bodies whose inertial parameters no distribution of mass has."""
-    physical = jax.jit(is_physical)(model.inertial_parameters)
-    if isinstance(physical, Tracer):
-        return
-    physical = np.asarray(physical)[np.array(bodies)]
-    bad = [model.body_names[i] for i, ok in zip(bodies, physical, strict=True) if not ok]
-    if bad:
-        raise ModelError(
-            f"{what}: no distribution of mass has the inertial parameters of {', '.join(bad)}, so they have no "
-            "coordinates; leave these bodies out with bodies=[...], or start from nearest_physical(...)"
-        )
-
-
-def inertia_claims(tree: Any, bodies: Sequence[int]) -> Claims:
-    number = leaf_number(tree, model_field("inertial_parameters"), "inertial_parameters")
-    return frozenset((number, 10 * i + k) for i in bodies for k in range(10))
+    def pull(self, x: jax.Array) -> jax.Array:
+        return jnp.concatenate([block.pull(part) for block, part in self._parts(x)])

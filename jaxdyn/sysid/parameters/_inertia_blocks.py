@@ -15,28 +15,10 @@ from jaxdyn._errors import ModelError, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, parameters_of
 from jaxdyn.spatial import Inertia, Pose
-from jaxdyn.sysid.parameters._block import (
-    AbstractBlock,
-    AbstractChoice,
-    Claims,
-    ScaledEntries,
-    chosen_names,
-    inertia_claims,
-    known_entries,
-    leaf_number,
-    model_field,
-    model_of,
-    require_physical,
-    with_model,
-)
-from jaxdyn.sysid.parameters._log_cholesky import (
-    coordinates_from_factor,
-    inertial_parameters_from_pseudo_inertia,
-    is_physical,
-    log_cholesky_factor,
-    pseudo_factor,
-    pull_of_coordinates,
-)
+from jaxdyn.sysid.parameters import _leaves as leaves
+from jaxdyn.sysid.parameters import _log_cholesky as cholesky
+from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, ScaledEntries
+from jaxdyn.sysid.parameters._leaves import model_of
 
 _NAMES = ("alpha", "d1", "d2", "d3", "s12", "s23", "s13", "t1", "t2", "t3")
 
@@ -84,10 +66,10 @@ class InertiaScale(AbstractChoice):
 
     def bind(self, tree: Any) -> AbstractBlock:
         model = model_of(tree)
-        bodies = chosen_names(self.bodies, model.body_names, "body", "InertiaScale")
-        links = leaf_number(tree, model_field("attached_parameters"), "attached_parameters")
-        inertias = leaf_number(tree, model_field("inertial_parameters"), "inertial_parameters")
-        masses = known_entries(tree, inertias, 10 * np.array(bodies))
+        bodies = leaves.chosen_names(self.bodies, model.body_names, "body", "InertiaScale")
+        links = leaves.number_of(tree, "attached_parameters")
+        inertias = leaves.number_of(tree, "inertial_parameters")
+        masses = leaves.known_entries(tree, inertias, 10 * np.array(bodies))
         if masses is not None and not np.all(masses > 0):
             bad = [model.body_names[i] for i, m in zip(bodies, masses, strict=True) if not m > 0]
             raise ModelError(f"InertiaScale: {', '.join(bad)} has no mass to be scaled; leave it out with bodies=[...]")
@@ -123,13 +105,10 @@ class Payload(AbstractChoice):
         what = f"Payload at {self.frame!r}"
         if body < 0:
             raise ModelError(f"{what}: the frame is fixed in the world, where a payload has no effect")
-        guess = self.guess.parameters() if isinstance(self.guess, BodyInertia) else np.asarray(self.guess, float)
-        require_shape(guess, (10,), f"{what}: the guess", "inertial parameters about the origin of the frame")
-        if not bool(is_physical(guess)):
-            raise ModelError(f"{what}: no distribution of mass has the inertial parameters of the guess {guess}")
-        claims = inertia_claims(tree, [body])
+        guess = physical_parameters(self.guess, f"{what}: the guess")
+        claims = leaves.inertia_claims(tree, [body])
         if self.frame in model.topology.attached_links:
-            merged = leaf_number(tree, model_field("attached_parameters"), "attached_parameters")
+            merged = leaves.number_of(tree, "attached_parameters")
             link = model.topology.attached_links.index(self.frame)
             claims |= {(merged, 10 * link + k) for k in range(10)}
         return _Payload(
@@ -141,22 +120,31 @@ class Payload(AbstractChoice):
         )
 
 
+def physical_parameters(inertia: BodyInertia | ArrayLike, what: str) -> np.ndarray:
+    """Return the ten inertial parameters of one body. **Raises** `ShapeError`; `ModelError` where they are not
+    physical."""
+    out = np.asarray(inertia.parameters() if isinstance(inertia, BodyInertia) else inertia, np.float64)
+    require_shape(out, (10,), what, "inertial parameters about the origin of the frame")
+    if not bool(cholesky.is_physical(out)):
+        raise ModelError(f"{what} is not physical: no distribution of mass has the inertial parameters {out}")
+    return out
+
+
 def _bound(choice: LogCholesky | FixedMass, tree: Any, free: tuple[int, ...]) -> AbstractBlock:
     model = model_of(tree)
     what = type(choice).__name__
-    bodies = chosen_names(choice.bodies, model.body_names, "body", what)
-    require_physical(model, bodies, what)
+    bodies = leaves.chosen_names(choice.bodies, model.body_names, "body", what)
+    advice = "leave these bodies out with bodies=[...], or start from nearest_physical(...)"
+    leaves.require_physical(model, bodies, what, advice)
     return _Inertias(
         names=tuple(f"inertia of {model.body_names[i]}: {_NAMES[k]}" for i in bodies for k in free),
-        claims=inertia_claims(tree, bodies),
+        claims=leaves.inertia_claims(tree, bodies),
         bodies=bodies,
         free=free,
     )
 
 
 class _Inertias(AbstractBlock):
-    names: tuple[str, ...] = eqx.field(static=True)
-    claims: Claims = eqx.field(static=True)
     bodies: tuple[int, ...] = eqx.field(static=True)
     free: tuple[int, ...] = eqx.field(static=True)
     """Indices of the free ones among the ten coordinates; the others are zero."""
@@ -166,49 +154,45 @@ class _Inertias(AbstractBlock):
         return theta.at[:, np.array(self.free)].set(x.reshape(len(self.bodies), len(self.free)))
 
     def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
-        rows, model = np.array(self.bodies), model_of(tree)
-        U = pseudo_factor(model_of(reference).inertial_parameters[rows]) @ log_cholesky_factor(self._theta(x))
-        parameters = inertial_parameters_from_pseudo_inertia(U @ jnp.swapaxes(U, -1, -2))
-        all_bodies = model.inertial_parameters.at[rows].set(parameters.astype(model.inertial_parameters.dtype))
-        return with_model(tree, eqx.tree_at(lambda m: m.inertial_parameters, model, all_bodies))
+        U0 = cholesky.pseudo_factor(model_of(reference).inertial_parameters[np.array(self.bodies)])
+        U = U0 @ cholesky.log_cholesky_factor(self._theta(x))
+        return leaves.with_pseudo_inertias(tree, self.bodies, U @ jnp.swapaxes(U, -1, -2))
 
     def coordinates(self, reference: Any, tree: Any) -> jax.Array:
         rows = np.array(self.bodies)
-        U0, U = (pseudo_factor(model_of(t).inertial_parameters[rows]) for t in (reference, tree))
+        U0, U = (cholesky.pseudo_factor(model_of(t).inertial_parameters[rows]) for t in (reference, tree))
         W = jax.scipy.linalg.solve_triangular(U0, U)
-        return coordinates_from_factor(W)[:, np.array(self.free)].reshape(-1)
+        return cholesky.coordinates_from_factor(W)[:, np.array(self.free)].reshape(-1)
 
     def moved(self, x: jax.Array, step: jax.Array) -> jax.Array:
-        W = log_cholesky_factor(self._theta(x)) @ log_cholesky_factor(self._theta(step))
-        return coordinates_from_factor(W)[:, np.array(self.free)].reshape(-1)
+        W = cholesky.log_cholesky_factor(self._theta(x)) @ cholesky.log_cholesky_factor(self._theta(step))
+        return cholesky.coordinates_from_factor(W)[:, np.array(self.free)].reshape(-1)
 
     def pull(self, x: jax.Array) -> jax.Array:
-        return pull_of_coordinates(self._theta(x)).reshape(-1)
+        return cholesky.pull_of_coordinates(self._theta(x)).reshape(-1)
 
 
 class _Payload(AbstractBlock):
-    names: tuple[str, ...] = eqx.field(static=True)
-    claims: Claims = eqx.field(static=True)
     frame: str = eqx.field(static=True)
     body: int = eqx.field(static=True)
     guess: jax.Array
 
     def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
-        U = pseudo_factor(self.guess) @ log_cholesky_factor(x)
-        parameters = inertial_parameters_from_pseudo_inertia(U @ U.T)
+        U = cholesky.pseudo_factor(self.guess) @ cholesky.log_cholesky_factor(x)
+        parameters = cholesky.inertial_parameters_from_pseudo_inertia(U @ U.T)
         model = model_of(tree)
-        return with_model(tree, model.with_payload(self.frame, parameters.astype(model.dtype)))
+        return leaves.with_model(tree, model.with_payload(self.frame, parameters.astype(model.dtype)))
 
     def coordinates(self, reference: Any, tree: Any) -> jax.Array:
         model = model_of(tree)
         added = model.inertial_parameters[self.body] - model_of(reference).inertial_parameters[self.body]
         placement = Pose.from_vector(model.frame_placement[model.topology.frame(self.frame)])
         payload = parameters_of(Inertia.from_parameters(added).moved(placement.inverse()))
-        W = jax.scipy.linalg.solve_triangular(pseudo_factor(self.guess), pseudo_factor(payload))
-        return coordinates_from_factor(W)
+        W = jax.scipy.linalg.solve_triangular(cholesky.pseudo_factor(self.guess), cholesky.pseudo_factor(payload))
+        return cholesky.coordinates_from_factor(W)
 
     def moved(self, x: jax.Array, step: jax.Array) -> jax.Array:
-        return coordinates_from_factor(log_cholesky_factor(x) @ log_cholesky_factor(step))
+        return cholesky.coordinates_from_factor(cholesky.log_cholesky_factor(x) @ cholesky.log_cholesky_factor(step))
 
     def pull(self, x: jax.Array) -> jax.Array:
-        return pull_of_coordinates(x)
+        return cholesky.pull_of_coordinates(x)

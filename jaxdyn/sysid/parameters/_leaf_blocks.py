@@ -15,20 +15,9 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError, UnknownNameError, look_up
 from jaxdyn.model import LEAVES, Model
 from jaxdyn.spatial import Quaternion, Vec3
-from jaxdyn.sysid.parameters._block import (
-    AbstractBlock,
-    AbstractChoice,
-    Claims,
-    ScaledEntries,
-    chosen_names,
-    entries,
-    known_entries,
-    leaf_name,
-    leaf_number,
-    model_field,
-    model_of,
-    with_entries,
-)
+from jaxdyn.sysid.parameters import _leaves as leaves
+from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, ScaledEntries
+from jaxdyn.sysid.parameters._leaves import leaf_name, model_of
 
 type Where = str | Callable[[Any], Any]
 """The name of a field of the model, or a function that picks one array of the robot, as in `equinox.tree_at`."""
@@ -52,7 +41,7 @@ class Positive(AbstractChoice):
 
     def bind(self, tree: Any) -> AbstractBlock:
         leaf, flat, names = _select(self, tree)
-        values = known_entries(tree, leaf, flat)
+        values = leaves.known_entries(tree, leaf, flat)
         if values is not None and not np.all(values > 0):
             bad = [name for name, x in zip(names, values, strict=True) if not x > 0]
             raise ModelError(
@@ -103,8 +92,8 @@ class LinkLength(AbstractChoice):
 
     def bind(self, tree: Any) -> AbstractBlock:
         model = model_of(tree)
-        joints = chosen_names(self.joints, model.joint_names, "joint", "LinkLength")
-        leaf = leaf_number(tree, model_field("joint_placement"), "joint_placement")
+        joints = leaves.chosen_names(self.joints, model.joint_names, "joint", "LinkLength")
+        leaf = leaves.number_of(tree, "joint_placement")
         places = model.joint_placement
         if not isinstance(places, Tracer):
             zero = [model.joint_names[i] for i in joints if not np.any(np.asarray(places)[i, :3])]
@@ -138,8 +127,8 @@ class Placement(AbstractChoice):
 
     def bind(self, tree: Any) -> AbstractBlock:
         model = model_of(tree)
-        joints = chosen_names(self.joints, model.joint_names, "joint", "Placement")
-        leaf = leaf_number(tree, model_field("joint_placement"), "joint_placement")
+        joints = leaves.chosen_names(self.joints, model.joint_names, "joint", "Placement")
+        leaf = leaves.number_of(tree, "joint_placement")
         if not (self.position or self.rotation):
             raise ModelError("Placement: neither position nor rotation is free; choose one of them")
         if not (0 < self.length < np.inf and 0 < self.angle < np.inf):
@@ -157,18 +146,16 @@ class Placement(AbstractChoice):
 
 
 class _ShiftedEntries(AbstractBlock):
-    names: tuple[str, ...] = eqx.field(static=True)
-    claims: Claims = eqx.field(static=True)
     leaf: int = eqx.field(static=True)
     flat: tuple[int, ...] = eqx.field(static=True)
     scale: float = eqx.field(static=True)
 
     def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
         flat = np.array(self.flat)
-        return with_entries(tree, self.leaf, flat, entries(reference, self.leaf, flat) + self.scale * x)
+        return leaves.with_entries(tree, self.leaf, flat, leaves.entries(reference, self.leaf, flat) + self.scale * x)
 
     def coordinates(self, reference: Any, tree: Any) -> jax.Array:
-        before, now = (entries(t, self.leaf, np.array(self.flat)) for t in (reference, tree))
+        before, now = (leaves.entries(t, self.leaf, np.array(self.flat)) for t in (reference, tree))
         return (now - before) / self.scale
 
     def pull(self, x: jax.Array) -> jax.Array:
@@ -176,12 +163,13 @@ class _ShiftedEntries(AbstractBlock):
 
 
 class _Placements(AbstractBlock):
-    names: tuple[str, ...] = eqx.field(static=True)
-    claims: Claims = eqx.field(static=True)
     leaf: int = eqx.field(static=True)
     joints: tuple[int, ...] = eqx.field(static=True)
     length: float | None = eqx.field(static=True)
     angle: float | None = eqx.field(static=True)
+
+    def _flat(self, columns: range) -> np.ndarray:
+        return (7 * np.array(self.joints)[:, None] + np.array(columns)).reshape(-1)
 
     def _split(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return shifts and rotation vectors, in their units; those that are not free have no columns."""
@@ -192,48 +180,40 @@ class _Placements(AbstractBlock):
     def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
         shift, turn = self._split(x)
         if self.length is not None:
-            flat = _positions(self.joints)
-            values = entries(reference, self.leaf, flat) + self.length * shift.reshape(-1)
-            tree = with_entries(tree, self.leaf, flat, values)
+            flat = self._flat(range(3))
+            values = leaves.entries(reference, self.leaf, flat) + self.length * shift.reshape(-1)
+            tree = leaves.with_entries(tree, self.leaf, flat, values)
         if self.angle is not None:
-            flat = _rotations(self.joints)
-            before = Quaternion.from_array(entries(reference, self.leaf, flat).reshape(-1, 4))
+            flat = self._flat(range(3, 7))
+            before = Quaternion.from_array(leaves.entries(reference, self.leaf, flat).reshape(-1, 4))
             turned = before.multiply(Quaternion.exp(Vec3.from_array(self.angle * turn)))
-            tree = with_entries(tree, self.leaf, flat, turned.to_array().reshape(-1))
+            tree = leaves.with_entries(tree, self.leaf, flat, turned.to_array().reshape(-1))
         return tree
 
     def coordinates(self, reference: Any, tree: Any) -> jax.Array:
         parts = []
         if self.length is not None:
-            flat = _positions(self.joints)
-            shift = entries(tree, self.leaf, flat) - entries(reference, self.leaf, flat)
+            flat = self._flat(range(3))
+            shift = leaves.entries(tree, self.leaf, flat) - leaves.entries(reference, self.leaf, flat)
             parts.append(shift.reshape(-1, 3) / self.length)
         if self.angle is not None:
-            flat = _rotations(self.joints)
-            before, now = (Quaternion.from_array(entries(t, self.leaf, flat).reshape(-1, 4)) for t in (reference, tree))
-            turn = before.conjugate().multiply(now).log()
-            parts.append(jnp.stack([turn.x, turn.y, turn.z], axis=-1) / self.angle)
+            flat = self._flat(range(3, 7))
+            before, now = (
+                Quaternion.from_array(leaves.entries(t, self.leaf, flat).reshape(-1, 4)) for t in (reference, tree)
+            )
+            parts.append(before.conjugate().multiply(now).log().to_array() / self.angle)
         return jnp.concatenate(parts, axis=-1).reshape(-1)
 
     def moved(self, x: jax.Array, step: jax.Array) -> jax.Array:
         shift, turn = self._split(x)
         more, turn_more = self._split(step)
         if self.angle is not None:
-            both = (Quaternion.exp(Vec3.from_array(self.angle * t)) for t in (turn, turn_more))
-            w = next(both).multiply(next(both)).log()
-            turn = jnp.stack([w.x, w.y, w.z], axis=-1) / self.angle
+            first, second = (Quaternion.exp(Vec3.from_array(self.angle * t)) for t in (turn, turn_more))
+            turn = first.multiply(second).log().to_array() / self.angle
         return jnp.concatenate([shift + more, turn], axis=-1).reshape(-1)
 
     def pull(self, x: jax.Array) -> jax.Array:
         return x / np.sqrt(2.0)
-
-
-def _positions(joints: Sequence[int]) -> np.ndarray:
-    return (7 * np.array(joints)[:, None] + np.arange(3)).reshape(-1)
-
-
-def _rotations(joints: Sequence[int]) -> np.ndarray:
-    return (7 * np.array(joints)[:, None] + np.arange(3, 7)).reshape(-1)
 
 
 def _select(choice: Positive | Additive, tree: Any) -> tuple[int, np.ndarray, tuple[str, ...]]:
@@ -243,8 +223,7 @@ def _select(choice: Positive | Additive, tree: Any) -> tuple[int, np.ndarray, tu
         look_up(where, LEAVES, "array of a model")
         if getattr(model, where) is None:
             raise ModelError(f"{what}: the reference has no {where}; give it one, also if it is zero")
-        where = model_field(where)
-    leaf = leaf_number(tree, where, what)
+    leaf = leaves.number_of(tree, where, what)
     name = leaf_name(tree, leaf)
     field = name.removeprefix("model.")
     columns = LEAVES[field].columns if field in LEAVES else None

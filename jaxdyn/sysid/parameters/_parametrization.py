@@ -12,7 +12,8 @@ from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn._types import Array, Float
-from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, leaf_name, model_of, split_by_block
+from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, JoinedBlocks
+from jaxdyn.sysid.parameters._leaves import leaf_name, model_of
 
 
 class Parametrization(eqx.Module):
@@ -90,11 +91,8 @@ class Parametrization(eqx.Module):
         return self._batched(_model, free)
 
     def free(self, model: Any) -> Float[Array, "size"]:
-        """The free numbers of a robot: the inverse of `model`.
-
-        **Raises** `ModelError`, unless tracing, for a robot that differs from the reference in entries that are not
-        free.
-        """
+        """The free numbers of a robot: the inverse of `model`. **Raises** `ModelError`, unless tracing, for a
+        robot that differs from the reference in entries that are not free."""
         if jax.tree.structure(model) != jax.tree.structure(self.reference):
             raise ModelError("the robot has another structure than the reference of the parametrization")
         x, again = _free(self, model)
@@ -146,26 +144,21 @@ class Parametrization(eqx.Module):
 
 @eqx.filter_jit
 def _model(p: Parametrization, free: jax.Array) -> Any:
-    tree = p.reference
-    for block, x in zip(p.blocks, split_by_block(p.blocks, free), strict=True):
-        tree = block.apply(p.reference, tree, x)
-    return tree
+    return JoinedBlocks.of(p.blocks).apply(p.reference, p.reference, free)
 
 
 @eqx.filter_jit
 def _free(p: Parametrization, model: Any) -> tuple[jax.Array, Any]:
     """The free numbers, and the robot that has them."""
-    x = jnp.concatenate([block.coordinates(p.reference, model) for block in p.blocks])
+    x = JoinedBlocks.of(p.blocks).coordinates(p.reference, model)
     return x, _model(p, x)
 
 
 @eqx.filter_jit
 def _moved(p: Parametrization, free: jax.Array, step: jax.Array) -> jax.Array:
-    parts = zip(p.blocks, split_by_block(p.blocks, free), split_by_block(p.blocks, step), strict=True)
-    return jnp.concatenate([block.moved(x, dx) for block, x, dx in parts])
+    return JoinedBlocks.of(p.blocks).moved(free, step)
 
 
 @eqx.filter_jit
 def _pull(p: Parametrization, free: jax.Array) -> jax.Array:
-    parts = zip(p.blocks, split_by_block(p.blocks, free), strict=True)
-    return jnp.concatenate([block.pull(x) for block, x in parts])
+    return JoinedBlocks.of(p.blocks).pull(free)

@@ -16,23 +16,12 @@ from jaxdyn._errors import ModelError, look_up
 from jaxdyn._types import ArrayLike
 from jaxdyn.algorithms import forward_kinematics
 from jaxdyn.model import Model
-from jaxdyn.sysid.parameters._block import (
-    AbstractBlock,
-    AbstractChoice,
-    Claims,
-    entries,
-    inertia_claims,
-    leaf_name,
-    leaf_number,
-    model_field,
-    model_of,
-    split_by_block,
-    with_entries,
-    with_model,
-)
+from jaxdyn.sysid.parameters import _leaves as leaves
+from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, JoinedBlocks
 from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, LogCholesky
 from jaxdyn.sysid.parameters._leaf_blocks import Positive
-from jaxdyn.sysid.parameters._log_cholesky import inertial_parameters_from_pseudo_inertia, pseudo_inertia
+from jaxdyn.sysid.parameters._leaves import Claims, leaf_name, model_of
+from jaxdyn.sysid.parameters._log_cholesky import pseudo_inertia
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +54,7 @@ class Symmetric(AbstractChoice):
             raise ModelError(f"Symmetric: pairs is {self.pairs!r}; pairs of bodies are needed, each body once")
         firsts = [first for first, _ in pairs]
         mirror = _mirrors(model, pairs, self)
-        number = leaf_number(tree, model_field("inertial_parameters"), "inertial_parameters")
+        number = leaves.number_of(tree, "inertial_parameters")
         blocks, mirrored, copies = [], [], []
         for choice in self.choices:
             if not isinstance(choice, LogCholesky | FixedMass | Positive):
@@ -86,22 +75,20 @@ class Symmetric(AbstractChoice):
             blocks.append(block)
         if not blocks:
             raise ModelError("Symmetric: no choices are given, so nothing is free; give LogCholesky(), for instance")
-        claims: Claims = inertia_claims(tree, [pairs[k][1] for k in mirrored])
+        claims: Claims = leaves.inertia_claims(tree, [pairs[k][1] for k in mirrored])
         claims |= {(leaf, second) for leaf, _, second in copies}
+        joined = JoinedBlocks.of(blocks)
         return _Mirrored(
-            names=tuple(name for block in blocks for name in block.names),
-            claims=claims.union(*(block.claims for block in blocks)),
-            blocks=tuple(blocks),
+            names=joined.names,
+            claims=claims | joined.claims,
+            blocks=joined.blocks,
             pairs=tuple((pairs[k][0], pairs[k][1]) for k in mirrored),
             mirror=mirror[np.array(mirrored, int)],
             copies=tuple(copies),
         )
 
 
-class _Mirrored(AbstractBlock):
-    names: tuple[str, ...] = eqx.field(static=True)
-    claims: Claims = eqx.field(static=True)
-    blocks: tuple[AbstractBlock, ...]
+class _Mirrored(JoinedBlocks):
     pairs: tuple[tuple[int, int], ...] = eqx.field(static=True)
     """The bodies whose inertias are mirrored."""
     mirror: jax.Array
@@ -110,31 +97,19 @@ class _Mirrored(AbstractBlock):
     """Leaf, entry, and the entry to which it is copied."""
 
     def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
-        for block, part in zip(self.blocks, split_by_block(self.blocks, x), strict=True):
-            tree = block.apply(reference, tree, part)
+        tree = super().apply(reference, tree, x)
         if self.pairs:
-            model = model_of(tree)
-            firsts, seconds = (np.array(rows) for rows in zip(*self.pairs, strict=True))
-            J = self.mirror @ pseudo_inertia(model.inertial_parameters[firsts]) @ jnp.swapaxes(self.mirror, -1, -2)
-            image = inertial_parameters_from_pseudo_inertia(J).astype(model.inertial_parameters.dtype)
-            inertias = model.inertial_parameters.at[seconds].set(image)
-            tree = with_model(tree, eqx.tree_at(lambda m: m.inertial_parameters, model, inertias))
+            firsts, seconds = zip(*self.pairs, strict=True)
+            J = pseudo_inertia(model_of(tree).inertial_parameters[np.array(firsts)])
+            tree = leaves.with_pseudo_inertias(tree, seconds, self.mirror @ J @ jnp.swapaxes(self.mirror, -1, -2))
         for leaf in sorted({leaf for leaf, _, _ in self.copies}):
             firsts, seconds = (np.array([copy[k] for copy in self.copies if copy[0] == leaf]) for k in (1, 2))
-            tree = with_entries(tree, leaf, seconds, entries(tree, leaf, firsts))
+            tree = leaves.with_entries(tree, leaf, seconds, leaves.entries(tree, leaf, firsts))
         return tree
-
-    def coordinates(self, reference: Any, tree: Any) -> jax.Array:
-        return jnp.concatenate([block.coordinates(reference, tree) for block in self.blocks])
-
-    def moved(self, x: jax.Array, step: jax.Array) -> jax.Array:
-        parts = zip(self.blocks, split_by_block(self.blocks, x), split_by_block(self.blocks, step), strict=True)
-        return jnp.concatenate([block.moved(a, b) for block, a, b in parts])
 
     def pull(self, x: jax.Array) -> jax.Array:
         # Both of a pair are as far from the reference.
-        pulls = [block.pull(part) for block, part in zip(self.blocks, split_by_block(self.blocks, x), strict=True)]
-        return np.sqrt(2.0) * jnp.concatenate(pulls)
+        return np.sqrt(2.0) * super().pull(x)
 
 
 def _joint_block(choice: Positive, tree: Any, model: Model, pairs: Sequence[tuple[int, ...]]):
@@ -173,8 +148,7 @@ def _mirrors(model: Model, pairs: Sequence[tuple[int, ...]], choice: Symmetric) 
     q = model.neutral() if choice.q is None else jnp.asarray(choice.q, model.dtype)
     poses = forward_kinematics(model, q)
     R, p = poses.rotation, poses.translation
-    X = jnp.concatenate([jnp.concatenate([R, p[..., None]], axis=-1), jnp.zeros((model.nb, 1, 4), p.dtype)], axis=-2)
-    X = X.at[:, 3, 3].set(1.0)
+    X = jnp.tile(jnp.eye(4, dtype=p.dtype), (model.nb, 1, 1)).at[:, :3].set(jnp.concatenate([R, p[..., None]], axis=-1))
     firsts, seconds = (np.array(rows) for rows in zip(*pairs, strict=True))
     G = jnp.linalg.solve(X[seconds], jnp.asarray(M, p.dtype) @ X[firsts])
     if not isinstance(G, Tracer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -11,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.algorithms import torque_regressor
+from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings._recording import Recording
+from jaxdyn.sysid.recordings._recording import Recording, dof_names
 
 # Rates that agree to this part are the same; between them lie noise, filters and delays.
 _SAME_RATE = 0.2
@@ -40,12 +42,7 @@ class Finding(NamedTuple):
 
 
 def check_recording(
-    recording: Recording,
-    model: Model | None = None,
-    *,
-    max_gap: float = 0.1,
-    max_delay: float = 0.1,
-    warn: bool = True,
+    recording: Recording, model: Model | None = None, *, max_gap: float = 0.1, max_delay: float = 0.1, warn: bool = True
 ) -> tuple[Finding, ...]:
     """Look for common mistakes in a recording, and warn of each as a `RecordingWarning` unless `warn` is false.
 
@@ -65,7 +62,11 @@ def check_recording(
 
     **Raises** `DataError` if the recording's columns do not fit the model.
     """
-    names = _names(recording, model)
+    if model is None:
+        names = tuple(str(k) for k in range(recording.dofs or recording.q.shape[1]))
+    else:
+        recording.require_columns(model)
+        names = tuple(dof_names(model))
     findings = [*_gaps(recording, max_gap), *_units(recording, model, names), *_rates(recording, model, names)]
     findings += _still(recording, model, names)
     if not any(x.kind in ("degrees", "wrapped", "rates", "gap") for x in findings):
@@ -74,20 +75,6 @@ def check_recording(
         for finding in findings:
             warnings.warn(f"{recording.name}: {finding.message}", RecordingWarning, stacklevel=2)
     return tuple(findings)
-
-
-def _names(recording: Recording, model: Model | None) -> tuple[str, ...]:
-    """Return the names of the degrees of freedom."""
-    if model is None:
-        return tuple(str(k) for k in range(recording.dofs or recording.q.shape[1]))
-    recording.require_columns(model)
-    out = [""] * model.nv
-    for i, joint in enumerate(model.joint_names):
-        if i not in model.topology.leaders:
-            where = model.v_index(joint)
-            count = where.stop - where.start
-            out[where] = [joint] if count == 1 else [f"{joint}[{k}]" for k in range(count)]
-    return tuple(out)
 
 
 def _plain(recording: Recording, model: Model | None) -> list[tuple[int, int, bool]]:
@@ -112,7 +99,6 @@ def _gaps(recording: Recording, max_gap: float) -> list[Finding]:
 
 
 def _units(recording: Recording, model: Model | None, names: tuple[str, ...]) -> list[Finding]:
-    out: list[Finding] = []
     turned, beyond, wrapped = [], [], []
     for i, j, angle in _plain(recording, model):
         x = recording.q[:, i]
@@ -131,16 +117,16 @@ def _units(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
         jump = np.abs(np.diff(x))
         if angle and np.any(np.abs(jump - 2 * np.pi) < 0.1 * np.pi):
             wrapped.append(names[j])
-    if turned:
-        message = f"positions of {', '.join(turned)} look like degrees; radians are needed (numpy.deg2rad)"
-        out.append(Finding("degrees", message, tuple(turned)))
-    if beyond:
-        message = f"positions of {', '.join(beyond)} lie beyond the model's limits: other zeros, or another order?"
-        out.append(Finding("limits", message, tuple(beyond)))
-    if wrapped:
-        message = f"angles of {', '.join(wrapped)} jump by a turn; call unwrapped() with their columns"
-        out.append(Finding("wrapped", message, tuple(wrapped)))
-    return out
+    return [
+        *_of_joints("degrees", turned, "positions of {} look like degrees; radians are needed (numpy.deg2rad)"),
+        *_of_joints("limits", beyond, "positions of {} lie beyond the model's limits: other zeros, or another order?"),
+        *_of_joints("wrapped", wrapped, "angles of {} jump by a turn; call unwrapped() with their columns"),
+    ]
+
+
+def _of_joints(kind: str, joints: Sequence[str], message: str) -> list[Finding]:
+    """Return a finding about joints, or none for no joints."""
+    return [Finding(kind, message.format(", ".join(joints)), tuple(joints))] if joints else []
 
 
 def _rates(recording: Recording, model: Model | None, names: tuple[str, ...]) -> list[Finding]:
@@ -175,17 +161,13 @@ _DEGREES = {"{rate} looks like degrees": 180 / np.pi, "{of} looks like degrees":
 
 
 def _still(recording: Recording, model: Model | None, names: tuple[str, ...]) -> list[Finding]:
-    out = []
     resting = [names[j] for i, j, _ in _plain(recording, model) if np.ptp(recording.q[:, i]) < 1e-3]
-    if resting:
-        message = f"{', '.join(resting)} never moves: its friction, its armature and most of its inertia stay unknown"
-        out.append(Finding("still", message, tuple(resting)))
+    message = "{} never moves: its friction, its armature and most of its inertia stay unknown"
+    out = _of_joints("still", resting, message)
     if recording.tau is not None:
-        size = np.abs(recording.tau).max()
-        dead = [names[j] for j in range(len(names)) if np.ptp(recording.tau[:, j]) <= 1e-9 * size]
-        if dead:
-            message = f"the torque of {', '.join(dead)} never changes: is it measured?"
-            out.append(Finding("no torque", message, tuple(dead)))
+        constant = np.ptp(recording.tau, axis=0) <= 1e-9 * np.abs(recording.tau).max()
+        dead = [names[j] for j in np.flatnonzero(constant)]
+        out += _of_joints("no torque", dead, "the torque of {} never changes: is it measured?")
     return out
 
 
@@ -248,8 +230,9 @@ def _explanations(part: Recording, model: Model) -> list[np.ndarray]:
     Y = np.concatenate([np.asarray(x, np.float64) for x in parts])[: len(part)]
     ones = np.ones((len(part), 1))
     springs = part.q if model.stiffness is not None else ones
-    friction = [np.stack([a[:, j], v[:, j], np.tanh(v[:, j] / 0.05)], axis=-1) for j in range(model.nv)]
-    return [np.concatenate([Y[:, j], friction[j], springs, ones], axis=-1) for j in range(model.nv)]
+    friction = JointFriction(1.0, 1.0, friction_velocity=0.05).columns(v)
+    by_joint = np.moveaxis(np.stack([a, *friction]), -1, 0)
+    return [np.concatenate([Y[:, j], x.T, springs, ones], axis=-1) for j, x in enumerate(by_joint)]
 
 
 @eqx.filter_jit

@@ -10,17 +10,8 @@ import numpy as np
 
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn._types import ArrayLike
-from jaxdyn.joints import quaternion_starts
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings._rates import rates_on_manifold
-from jaxdyn.sysid.recordings._signals import (
-    interpolate,
-    low_pass,
-    noise_level,
-    padding,
-    savitzky_golay,
-    smoothing_spline,
-)
+from jaxdyn.sysid.recordings import _signals as signals
 
 _OPTIONAL = ("v", "a", "tau", "current")
 _FORCES = ("tau", "current")
@@ -138,29 +129,17 @@ class Recording:
 
     def between(self, start: float, stop: float) -> Recording:
         """Return the samples with `start <= t < stop` (s). **Raises** `DataError` if fewer than two are left."""
-        keep = (self.t >= start) & (self.t < stop)
-        if keep.sum() < 2:
-            raise self._error(
-                f"{int(keep.sum())} samples between {start:g} and {stop:g} s; "
-                f"the recording spans {self.t[0]:g} to {self.t[-1]:g} s"
-            )
-        return self._map(lambda x: x[keep])
+        return self._keep((self.t >= start) & (self.t < stop), f"between {start:g} and {stop:g} s")
 
     def trimmed(self, start: float = 0.0, stop: float = 0.0) -> Recording:
         """Cut off the first `start` and the last `stop` seconds. **Raises** `DataError` if too little is left."""
         if not (start >= 0 and stop >= 0):
             raise self._error(f"cannot trim {start:g} and {stop:g} s; give zero or more")
-        keep = (self.t >= self.t[0] + start) & (self.t <= self.t[-1] - stop)
-        if keep.sum() < 2:
-            raise self._error(f"trimming {start:g} and {stop:g} s leaves nothing of {self.duration:g} s")
-        return self._map(lambda x: x[keep])
+        kept = (self.t >= self.t[0] + start) & (self.t <= self.t[-1] - stop)
+        return self._keep(kept, f"after trimming {start:g} and {stop:g} s")
 
     def resampled(
-        self,
-        rate: float,
-        kind: Literal["cubic", "linear"] = "cubic",
-        max_gap: float = 0.1,
-        model: Model | None = None,
+        self, rate: float, kind: Literal["cubic", "linear"] = "cubic", max_gap: float = 0.1, model: Model | None = None
     ) -> Recording:
         """Interpolate at uniform times, `rate` samples per second from the first sample on.
 
@@ -181,7 +160,7 @@ class Recording:
         if count < 2:
             raise self._error(f"{self.duration:g} s hold fewer than two samples at {rate:g} per second")
         t = np.minimum(self.t[0] + np.arange(count) / rate, self.t[-1])
-        return self._numbers(model)._map(lambda x: interpolate(self.t, x, t, kind), t)._unit(model)
+        return self._numbers(model)._map(lambda x: signals.interpolate(self.t, x, t, kind), t)._unit(model)
 
     def filtered(
         self, cutoff: float, order: int = 4, trim: float | None = None, model: Model | None = None
@@ -200,14 +179,14 @@ class Recording:
         trim = 2.0 / cutoff if trim is None else trim
         if trim < 0:
             raise self._error(f"cannot trim {trim:g} s; give zero or more")
-        cut, pad = int(np.ceil(trim * rate - 1e-9)), padding(order)
+        cut, pad = int(np.ceil(trim * rate - 1e-9)), signals.padding(order)
         if len(self) < 2 * cut + 2 or len(self) <= pad:
             raise self._error(
                 f"{len(self)} samples ({self.duration:.3g} s) are too few to filter at {cutoff:g} Hz: {cut} "
                 f"are cut off at each end, and more than {pad} are needed; use a longer part, or a higher cutoff"
             )
         keep = slice(cut, len(self) - cut)
-        out = self._numbers(model)._map(lambda x: low_pass(x, rate, cutoff, order)[keep], self.t[keep])
+        out = self._numbers(model)._map(lambda x: signals.low_pass(x, rate, cutoff, order)[keep], self.t[keep])
         return out._unit(model)
 
     def differentiated(
@@ -254,20 +233,20 @@ class Recording:
                     f"least {degree + 1} and a degree of 2, and the recording ({len(self)} samples) must have twice as "
                     "many as a window"
                 )
-            first, second = savitzky_golay(x, rate, 2 * cut + 1, degree)
+            first, second = signals.savitzky_golay(x, rate, 2 * cut + 1, degree)
         else:
             if len(self) < 12:
                 raise self._error(f"{len(self)} samples are too few for a smoothing spline")
-            scatter = noise_level(self.t, x)
+            scatter = signals.noise_level(self.t, x)
             sigma = scatter if noise is None else np.broadcast_to(noise, x.shape[1:])
             if not np.all(sigma > 0.3 * scatter):
                 raise self._error(
                     f"noise is {noise}, but the samples scatter by {np.round(scatter, 9)} about their neighbors, "
                     "which a spline so close to them would follow; give a larger noise, or none to have it estimated"
                 )
-            cut, (first, second) = 0, smoothing_spline(self.t, x, sigma)
+            cut, (first, second) = 0, signals.smoothing_spline(self.t, x, sigma)
         if self.v is None:
-            v, a = rates_on_manifold(model, source.q, first, second)
+            v, a = signals.rates_on_manifold(model, source.q, first, second)
             out = dataclasses.replace(self, v=v, a=a)
         else:
             out = dataclasses.replace(self, a=first)
@@ -290,7 +269,9 @@ class Recording:
             raise self._error(f"a delay of {delay:g} s is too long for a recording of {self.duration:g} s")
         times = self.t + delay
         keep = (times >= self.t[0]) & (times <= self.t[-1])
-        late = {n: interpolate(self.t, x, times[keep], "cubic") for n, x in self._arrays().items() if n in _FORCES}
+        late = {
+            n: signals.interpolate(self.t, x, times[keep], "cubic") for n, x in self._arrays().items() if n in _FORCES
+        }
         return dataclasses.replace(self._map(lambda x: x[keep]), **late)
 
     def unwrapped(self, joints: Sequence[int]) -> Recording:
@@ -306,7 +287,7 @@ class Recording:
         if out.v is None:
             source = out._numbers(model)
             rate = np.gradient(source.q, source.t, axis=0)
-            v, _ = rates_on_manifold(model, source.q, rate, np.zeros_like(rate))
+            v, _ = signals.rates_on_manifold(model, source.q, rate, np.zeros_like(rate))
             out = dataclasses.replace(out, v=v)._map(lambda x: x[1:-1])
         (v,) = out.require("v")
         return dataclasses.replace(out, a=np.gradient(v, out.t, axis=0))._map(lambda x: x[1:-1])
@@ -331,23 +312,23 @@ class Recording:
                 )
             return self
         self.require_columns(model)
-        starts = quaternion_starts(model.topology)
-        if not len(starts):
-            return self
         q = self.q.copy()
-        for k in starts:
+        for k in model.topology.quaternion_starts:
             inner = np.sum(q[1:, k : k + 4] * q[:-1, k : k + 4], axis=-1)
             q[1:, k : k + 4] *= np.cumprod(np.where(inner < 0, -1.0, 1.0))[:, None]
         return dataclasses.replace(self, q=q)
 
     def _unit(self, model: Model | None) -> Recording:
-        starts = () if model is None else quaternion_starts(model.topology)
-        if not len(starts):
-            return self
         q = self.q.copy()
-        for k in starts:
+        for k in () if model is None else model.topology.quaternion_starts:
             q[:, k : k + 4] /= np.linalg.norm(q[:, k : k + 4], axis=-1, keepdims=True)
         return dataclasses.replace(self, q=q)
+
+    def _keep(self, kept: np.ndarray, where: str) -> Recording:
+        if kept.sum() < 2:
+            span = f"the recording spans {self.t[0]:g} to {self.t[-1]:g} s"
+            raise self._error(f"{int(kept.sum())} samples {where}, and two are needed; {span}")
+        return self._map(lambda x: x[kept])
 
     def _error(self, message: str) -> DataError:
         return DataError(f"{self.name}: {message}")
@@ -369,4 +350,13 @@ def as_recordings(recordings: Recording | Iterable[Recording]) -> tuple[Recordin
     for k, x in enumerate(out):
         if not isinstance(x, Recording):
             raise DataError(f"recording {k} is {type(x).__name__}; a Recording is needed")
+    return out
+
+
+def dof_names(model: Model) -> list[str]:
+    """The names of the degrees of freedom, `[nv]`: the joint's, with a number where it has several."""
+    out = []
+    for i, joint in enumerate(model.joint_names):
+        n = model.topology.v_starts[i + 1] - model.topology.v_starts[i]
+        out += [joint] if n == 1 else [f"{joint}[{k}]" for k in range(n)]
     return out

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.sysid.recordings import Recording, as_recordings
+from jaxdyn.sysid.recordings import Recording, as_recordings, dof_names
 from jaxdyn.sysid.reports import _html as html
-from jaxdyn.sysid.torques import POSITIVE, BaseParameters, Bootstrap, InverseDynamicsFit, Recordings, dof_names
+from jaxdyn.sysid.torques import POSITIVE, BaseParameters, Bootstrap, InverseDynamicsFit, Recordings, effect_leaves
 
 
 def quality_table(fits: Mapping[str, InverseDynamicsFit], recordings: Recordings, title: str) -> str:
@@ -104,14 +104,10 @@ def _parameters_section(name: str, fit: InverseDynamicsFit, level: float, bootst
 
 def _prior_values(fit: InverseDynamicsFit) -> np.ndarray:
     """The parameters `[P]` with which the fit began, NaN where a model has no such leaf."""
-    model, layout = fit.before, fit.layout
-    leaves = {"armature": model.armature, "viscous": model.damping, "coulomb": model.friction}
-    out = np.full(layout.size, np.nan)
-    out[: 10 * model.nb] = np.asarray(model.inertial_parameters, np.float64).ravel()
-    for k, (kind, j) in enumerate(layout.positive, 10 * model.nb):
-        if POSITIVE[kind] in leaves:
-            out[k] = float(leaves[POSITIVE[kind]][j])
-    return out
+    layout, leaves = fit.layout, effect_leaves(fit.before)
+    joints = [leaves[POSITIVE[k]][j] if POSITIVE[k] in leaves else np.nan for k, j in layout.positive]
+    inertial = np.asarray(fit.before.inertial_parameters, np.float64).ravel()
+    return np.concatenate([inertial, joints, np.full(len(layout.offsets), np.nan)])
 
 
 def _identifiability_section(name: str, fit: InverseDynamicsFit, level: float, bootstrap: Bootstrap | None) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,17 +11,10 @@ from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress, eliminate_states
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
 
 
-class _Curvature(NamedTuple):
-    inverse: jax.Array
-    """`[P, P]`"""
-    scores: jax.Array
-    """`[segments, P]`: change of the parameters due to each segment's residuals."""
-    border: jax.Array
-    norms: jax.Array
-
-
 @eqx.filter_jit
-def _curvature(system: ArrowSystem) -> _Curvature:
+def _curvature(system: ArrowSystem) -> tuple[jax.Array, ...]:
+    """Return the inverse of the normal matrix `[P, P]`, the change of the parameters due to each segment's residuals
+    `[segments, P]`, and the triangular factor `[P, P]` of the normal matrix with the norms `[P]` of its columns."""
     S, n = system.match.shape[:2]
     P, dtype = system.border.shape[-1] - 1, system.match.dtype
     factor = eliminate_states(compress(system), jnp.zeros((S, n), dtype), jnp.zeros(P, dtype))
@@ -37,7 +28,7 @@ def _curvature(system: ArrowSystem) -> _Curvature:
     along += jnp.einsum("smn,np->smp", match[..., 2 * n : -1], inverse)
     scores += jnp.einsum("sm,smp->sp", match[..., -1], along)
     norms = jnp.sqrt(jnp.sum(factor.border[:, :-1] ** 2, axis=0))
-    return _Curvature(inverse, scores, factor.border[:, :-1], norms)
+    return inverse, scores, factor.border[:, :-1], norms
 
 
 def system_at_solution(
@@ -74,18 +65,15 @@ def covariances(system: ArrowSystem, variance: float, size: int) -> tuple[np.nda
     With `H` the Gauss-Newton matrix of data and prior `K^T K` together, `H^-1 (s^2 (H - K^T K) + K^T K) H^-1`: the
     prior counts as it was given, however small the residuals are.
     """
-    curvature = _curvature(system)
     S, P = len(system.match), system.border.shape[-1] - 1
-    border, norms = (np.asarray(x, np.float64) for x in (curvature.border, curvature.norms))
+    inverse, scores, border, norms = (np.asarray(x, np.float64) for x in _curvature(system))
     pull = np.asarray(system.border, np.float64)[:, :-1]
     used = norms > 0
     unit = np.where(used, norms, 1.0)
     _, sizes, directions = np.linalg.svd(border / unit)
     seen = sizes > P * np.finfo(np.dtype(system.border.dtype)).eps * max(sizes.max(initial=0), 1e-300)
     if seen.all() and used.all():
-        inverse = np.asarray(curvature.inverse, np.float64)
         by_prior = inverse @ (pull.T @ pull) @ inverse
-        scores = np.asarray(curvature.scores, np.float64)
         clustered = S / max(S - 1, 1) * (scores.T @ scores) + by_prior
         covariance = variance * inverse + (1 - variance) * by_prior
         return covariance[:size, :size], clustered[:size, :size]

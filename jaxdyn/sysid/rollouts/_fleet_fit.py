@@ -16,15 +16,10 @@ from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
 from jaxdyn.sysid.parameters import Parametrization, model_of
 from jaxdyn.sysid.recordings import Recording
+from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, noise_of_dofs, shooting_problem
 from jaxdyn.sysid.rollouts._segments import Segments, cut_recordings
-from jaxdyn.sysid.rollouts._shooting import (
-    ShootingProblem,
-    ShootingState,
-    first_state,
-    levenberg_marquardt,
-    linearize,
-)
+from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingState
 
 
 class FleetFit(NamedTuple):
@@ -141,13 +136,10 @@ def _fleet(parametrization: Parametrization, data, dt: float, segment: float, op
         )
     single = jax.tree.map(lambda x: x[0], parametrization) if batched else parametrization
     model, t = model_of(single.reference), dt * np.arange(samples)
-    cuts = [
-        cut_recordings(model, (Recording(t, q, v, None, tau),), segment, options.hold)[0]
-        for q, v, tau in zip(*data, strict=True)
-    ]
+    recordings = [(Recording(t, q, v, None, tau),) for q, v, tau in zip(*data, strict=True)]
+    link = options.matching is not None
+    cuts = [cut_recordings(model, x, segment, options.hold, link=link)[0] for x in recordings]
     problem = shooting_problem(single, cuts[0], dt, np.zeros((len(cuts[0].linked), 0)), options)
-    if options.matching is None:
-        cuts = [cut._replace(linked=jnp.zeros_like(cut.linked)) for cut in cuts]
     segments = jax.tree.map(lambda *x: np.stack([np.asarray(y) for y in x]), *cuts)
     return _Fleet(problem, parametrization, segments, batched)
 
@@ -178,13 +170,13 @@ def _rows(tree: Any, rows: np.ndarray) -> Any:
 
 @eqx.filter_jit
 def _first(fleet: _Fleet, noise) -> ShootingState:
-    return fleet.map(lambda problem: first_state(problem, problem.parametrization.zeros(), *noise))
+    return fleet.map(lambda problem: shooting.first_state(problem, problem.parametrization.zeros(), *noise))
 
 
 @eqx.filter_jit
 def _step(fleet: _Fleet, states: ShootingState, tolerance) -> ShootingState:
     def step(problem, state):
-        return levenberg_marquardt(problem, state, linearize(problem, state), tolerance)
+        return shooting.levenberg_marquardt(problem, state, shooting.linearize(problem, state), tolerance)
 
     return fleet.map(step, states)
 

@@ -16,23 +16,13 @@ from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.simulate.integrators import Integrator, require_integrator
 from jaxdyn.sysid.parameters import Parametrization, model_of
-from jaxdyn.sysid.recordings import Recording
+from jaxdyn.sysid.recordings import Recording, as_recordings
+from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._covariance import covariances, system_at_solution
 from jaxdyn.sysid.rollouts._robust_loss import LossName, RobustLoss
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit
 from jaxdyn.sysid.rollouts._segments import cut_recordings
-from jaxdyn.sysid.rollouts._shooting import (
-    ShootingProblem,
-    ShootingResiduals,
-    ShootingState,
-    descend,
-    evaluate,
-    first_state,
-    levenberg_marquardt,
-    linearize,
-    residuals,
-    zero_displacement,
-)
+from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
 
 # Exact matching: the standard deviation of defects in the steps, in units of the noise, and their size at the end.
 _EXACT_SCALE, _EXACT_TOLERANCE = 0.1, 1e-3
@@ -153,7 +143,7 @@ def fit_rollouts(
         raise ModelError(f"start has shape {free.shape}, but the parametrization has {parametrization.size} numbers")
     first = _first(problem, free, *noise)
     if options.optimizer is not None:
-        first = dataclasses.replace(first, optimizer=options.optimizer.init(zero_displacement(problem, first)))
+        first = dataclasses.replace(first, optimizer=options.optimizer.init(shooting.zero_displacement(problem, first)))
     now = first if state is None else _require_same_fit(state, first)
     while True:
         if int(now.status) == Status.CONVERGED:
@@ -184,8 +174,8 @@ def _problem(
     if model.inertial_parameters.ndim != 2:
         raise ModelError("the parametrization's reference has batch axes; fit_fleet identifies many robots")
     require_positive(segment, "segment (s)")
-    recordings = (recordings,) if isinstance(recordings, Recording) else tuple(recordings)
-    segments, dt = cut_recordings(model, recordings, segment, options.hold)
+    recordings = as_recordings(recordings)
+    segments, dt = cut_recordings(model, recordings, segment, options.hold, link=options.matching is not None)
     position = noise_of_dofs(position_noise, model.nv, "position_noise")
     if velocity_noise is None:
         velocity, segments = position / (dt * segments.tau.shape[1]), segments._replace(v=None)
@@ -193,8 +183,6 @@ def _problem(
         raise DataError("velocity_noise is given, but the recordings have no velocities; leave it out")
     else:
         velocity = noise_of_dofs(velocity_noise, model.nv, "velocity_noise")
-    if options.matching is None:
-        segments = segments._replace(linked=jnp.zeros_like(segments.linked))
     owner = segments.recording[:, None] == np.arange(len(recordings))
     owner = owner[:, :0] if options.zero_deviation is None else owner
     return shooting_problem(parametrization, segments, dt, owner, options), (position, velocity)
@@ -226,18 +214,18 @@ def noise_of_dofs(noise: ArrayLike, nv: int, name: str) -> np.ndarray:
     return np.broadcast_to(out, (nv,)).copy()
 
 
-_first = eqx.filter_jit(first_state)
+_first = eqx.filter_jit(shooting.first_state)
 # A program of its own, since the covariances need it, too.
-_linearize = eqx.filter_jit(linearize)
-_step = eqx.filter_jit(levenberg_marquardt)
-_evaluate = eqx.filter_jit(evaluate)
-_descend = eqx.filter_jit(descend)
+_linearize = eqx.filter_jit(shooting.linearize)
+_step = eqx.filter_jit(shooting.levenberg_marquardt)
+_evaluate = eqx.filter_jit(shooting.evaluate)
+_descend = eqx.filter_jit(shooting.descend)
 
 
 @eqx.filter_jit
 def _residuals(problem, state) -> tuple[ShootingResiduals, ShootingResiduals]:
     """Return the residuals before and after the loss."""
-    plain = residuals(problem, state)
+    plain = shooting.residuals(problem, state)
     return plain, plain.after(problem.loss)
 
 
@@ -283,18 +271,12 @@ def _next_round(problem: ShootingProblem, state: ShootingState, options: Rollout
 def _noise_of_residuals(problem: ShootingProblem, state: ShootingState, data) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the root mean squares of the residuals `data`, after the loss, of positions and of velocities (None if
     these are not compared), each `[nv]`, over the samples that count, in their units."""
-    parts = _split_by_quantity(problem, data)
+    weight, nv = problem.segments.weight, problem.segments.tau.shape[-1]
+    columns = np.asarray(data, np.float64).reshape(weight.size, -1)
     # No sensor is exact.
-    rms = [np.maximum(np.sqrt((x**2).sum(axis=(0, 1)) / float(problem.segments.weight.sum())), 1e-12) for x in parts]
-    position = rms[0] * np.asarray(state.position_noise, np.float64)
-    return position, rms[1] * np.asarray(state.velocity_noise, np.float64) if len(rms) > 1 else None
-
-
-def _split_by_quantity(problem: ShootingProblem, data) -> list[np.ndarray]:
-    """Return the residuals of positions, and of velocities if they are compared, `[segments, samples, nv]` each."""
-    S, samples = problem.segments.weight.shape
-    x = np.asarray(data, np.float64).reshape(S, samples, -1)
-    return np.split(x, x.shape[-1] // problem.segments.tau.shape[-1], axis=-1)
+    rms = np.maximum(np.sqrt((columns**2).sum(axis=0) / float(weight.sum())), 1e-12)
+    noise = rms * np.concatenate([state.position_noise, state.velocity_noise], dtype=np.float64)[: len(rms)]
+    return noise[:nv], noise[nv:] if len(noise) > nv else None
 
 
 def _message(status: Status, state: ShootingState, max_iterations: int) -> str:
@@ -311,10 +293,9 @@ def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations
     status = Status.OUT_OF_ITERATIONS if status == Status.RUNNING else status
     plain, r = _residuals(problem, state)
     position, velocity = _noise_of_residuals(problem, state, r.data)
-    parts, segments = _split_by_quantity(problem, r.data), problem.segments
-    weight = np.asarray(segments.weight, np.float64).sum(axis=1)
-    squares = sum((x**2).sum(axis=(1, 2)) for x in parts)
-    per_segment = np.sqrt(squares / (weight * sum(x.shape[-1] for x in parts)))
+    segments, data = problem.segments, np.asarray(r.data, np.float64)
+    counts = np.asarray(segments.weight, np.float64).sum(axis=1) * (data.shape[1] // segments.weight.shape[1])
+    per_segment = np.sqrt((data**2).sum(axis=1) / counts)
     scale = np.concatenate([state.position_noise, state.velocity_noise]) * float(problem.matching)
     gap = np.asarray(r.match, np.float64) - np.asarray(segments.linked)[:, None] * np.asarray(state.multiplier)
     system, variance = system_at_solution(problem, state, plain, _linearize(problem, state))

@@ -13,9 +13,10 @@ import numpy as np
 from jaxdyn._errors import DataError, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn.sysid.parameters import Parametrization, leaf_name, model_of
+from jaxdyn.sysid.recordings import dof_names
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, eliminate_states, solution
 from jaxdyn.sysid.rollouts._shooting import ShootingState
-from jaxdyn.sysid.torques import INERTIAL_NAMES, Intervals, dof_names, quantile
+from jaxdyn.sysid.torques import INERTIAL_NAMES, Intervals, consecutive_blocks, quantile
 
 type Quantities = Mapping[str, Callable[[Any], Any]]
 
@@ -86,7 +87,7 @@ class RolloutFit(eqx.Module):
         """Return a quantity of the robot, and the ends of its confidence interval, from the first derivative of the
         quantity and the covariance of the free numbers: `fit.interval(lambda model: model.mass)`."""
         value, slope = self._slope(function)
-        half = quantile(level) * np.sqrt(self._variance(slope, clustered))
+        half = quantile(level) * self._error(slope, clustered)
         return value, value - half, value + half
 
     def intervals(
@@ -97,7 +98,13 @@ class RolloutFit(eqx.Module):
 
         The default is all entries of the robot that are free: a body's inertial parameters, a joint's friction.
         """
-        return self._table(quantities, level, lambda _, slope: self._variance(slope, clustered))
+        z = quantile(level)
+
+        def spread(_, value, slope):
+            error = self._error(slope, clustered)
+            return error, value - z * error, value + z * error
+
+        return self._table(quantities, level, spread)
 
     def bootstrap(self, *, draws: int = 200, blocks: int = 40, seed: int = 0) -> RolloutBootstrap:
         """Return robots identified with random weights of blocks of segments, whose scatter shows the uncertainty.
@@ -117,37 +124,32 @@ class RolloutFit(eqx.Module):
                 "the data do not determine all free numbers, and without a prior there is nothing to resample. Fit "
                 "with a prior_weight, or with fewer free numbers"
             )
-        owner, first = np.zeros(len(self.segment_recordings), int), 0
-        for recording in np.unique(self.segment_recordings):
-            mine = np.flatnonzero(self.segment_recordings == recording)
-            count = max(1, round(blocks * len(mine) / len(owner)))
-            owner[mine] = first + np.arange(len(mine)) * count // len(mine)
-            first = owner[mine].max() + 1
-        rng = np.random.default_rng(seed)
-        weights = first * rng.dirichlet(np.ones(first), size=draws)[:, owner]
+        owner = consecutive_blocks(np.unique(self.segment_recordings, return_counts=True)[1], blocks)
+        count, rng = int(owner[-1]) + 1, np.random.default_rng(seed)
+        weights = count * rng.dirichlet(np.ones(count), size=draws)[:, owner]
         steps = _solve_draws(self.rows, jnp.asarray(np.sqrt(weights), self.rows.match.dtype))[:, : len(self.free)]
         free = jax.vmap(self.parametrization.moved, (None, 0))(jnp.asarray(self.free), steps)
-        return RolloutBootstrap(self, np.asarray(free), first)
+        return RolloutBootstrap(self, np.asarray(free), count)
 
-    def _variance(self, slope: np.ndarray, clustered: bool) -> np.ndarray:
-        return _quadratic_form(slope, self.clustered_covariance if clustered else self.covariance)
+    def _error(self, slope: np.ndarray, clustered: bool) -> np.ndarray:
+        return np.sqrt(_quadratic_form(slope, self.clustered_covariance if clustered else self.covariance))
 
     def _slope(self, function: Callable[[Any], Any]) -> tuple[np.ndarray, np.ndarray]:
         here = self.parametrization.about(self.robot)
         slope = jax.jacfwd(lambda x: jnp.asarray(function(here.model(x))))(here.zeros())
         return np.asarray(function(self.robot), np.float64), np.asarray(slope, np.float64)
 
-    def _table(self, quantities: Quantities | None, level: float, variance: Callable, ends=None) -> Intervals:
-        z = quantile(level)
+    def _table(self, quantities: Quantities | None, level: float, spread: Callable) -> Intervals:
+        """The intervals of quantities; `spread(function, value, slope)` returns the standard error and both ends."""
         prior = self.prior_covariance
         named = {"": self.free_entries} if quantities is None else quantities
         names: list[str] = []
         columns = []
         for name, function in named.items():
             value, slope = self._slope(function)
-            names += self._free_names() if quantities is None else _entry_names(name, value.shape)
-            error = np.sqrt(variance(function, slope))
-            lower, upper = (value - z * error, value + z * error) if ends is None else ends(function)
+            entries = [f"{name}{list(map(int, index)) if index else ''}" for index in np.ndindex(value.shape)]
+            names += self._free_names() if quantities is None else entries
+            error, lower, upper = spread(function, value, slope)
             with np.errstate(invalid="ignore"):
                 share = error**2 / _quadratic_form(slope, prior)
             # A quantity that does not depend on the free numbers is decided by the prior.
@@ -195,15 +197,11 @@ class RolloutBootstrap(NamedTuple):
         """
         robots = self.fit.parametrization.model(self.free)
 
-        def draws(function) -> np.ndarray:
-            return np.asarray(jax.vmap(lambda robot: jnp.asarray(function(robot)))(robots), np.float64)
+        def spread(function, *_):
+            draws = np.asarray(jax.vmap(lambda robot: jnp.asarray(function(robot)))(robots), np.float64)
+            return draws.std(axis=0, ddof=1), *np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
 
-        out = self.fit._table(
-            quantities,
-            level,
-            lambda function, _: draws(function).var(axis=0, ddof=1),
-            lambda function: np.quantile(draws(function), [(1 - level) / 2, (1 + level) / 2], axis=0),
-        )
+        out = self.fit._table(quantities, level, spread)
         return out._replace(prior_share=self.fit.intervals(quantities, level=level).prior_share)
 
 
@@ -212,10 +210,6 @@ def _quadratic_form(slope: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         terms = np.einsum("...i,ij,...j->...ij", slope, covariance, slope)
     return np.where(slope[..., :, None] * slope[..., None, :] == 0, 0, terms).sum(axis=(-2, -1))
-
-
-def _entry_names(name: str, shape: tuple[int, ...]) -> list[str]:
-    return [f"{name}{list(map(int, index)) if index else ''}" for index in np.ndindex(shape)]
 
 
 @eqx.filter_jit

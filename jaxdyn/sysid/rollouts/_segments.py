@@ -33,11 +33,10 @@ class Segments(NamedTuple):
 
 
 def cut_recordings(
-    model: Model, recordings: tuple[Recording, ...], duration: float, hold: str
+    model: Model, recordings: tuple[Recording, ...], duration: float, hold: str, *, link: bool = True
 ) -> tuple[Segments, float]:
-    """Return the segments of `duration` (s), and the time from a sample to the next (s). **Raises** `DataError`."""
-    if not recordings:
-        raise DataError("no recordings are given")
+    """Return the segments of `duration` (s), independent unless `link`, and the time from a sample to the next (s).
+    **Raises** `DataError`."""
     rates = [uniform_rate(model, recording) for recording in recordings]
     if max(rates) > min(rates) * (1 + 1e-6):
         raise DataError(f"the recordings have {rates} samples per second; resample them to the same rate")
@@ -56,7 +55,7 @@ def cut_recordings(
                 "shorter segments"
             )
         rows = steps * np.arange(count)[:, None] + np.arange(steps + 1)
-        weight, linked = np.ones((count, steps + 1)), np.ones(count)
+        weight, linked = np.ones((count, steps + 1)), np.full(count, float(link))
         weight[:-1, -1] = linked[-1] = 0
         v = None if recording.v is None else recording.v[rows]
         (tau,) = recording.require("tau")

@@ -19,7 +19,8 @@ from jaxdyn.sysid.torques._torque_model import (
     POSITIVE,
     EffectShape,
     Layout,
-    dof_names,
+    consecutive_blocks,
+    effect_leaves,
     require_one_robot,
     torque_columns,
 )

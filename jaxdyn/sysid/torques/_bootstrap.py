@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxdyn._errors import DataError
+from jaxdyn.sysid.parameters import pseudo_factor
 from jaxdyn.sysid.torques._base_parameters import BaseParameters
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._intervals import Intervals
-from jaxdyn.sysid.torques._physical_fit import Physical, factor_of, start_at
+from jaxdyn.sysid.torques._physical_fit import Physical, start_at
 from jaxdyn.sysid.torques._torque_model import Samples
 
 
@@ -52,36 +53,29 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 500, blocks: 
     parts = samples.compressed(groups=samples.blocks(blocks))
     layout, p = fit.layout, fit.parameters
     n, k = 10 * layout.nb, 10 * layout.nb + len(layout.positive)
-    H, g = [], []
     if fit.prior_factor is None:
         base = fit.base_parameters()
-        for part in parts:
-            rows = part.weighted(fit.sigma)
-            A = rows[:, base.independent]
-            H.append(A.T @ A)
-            g.append(A.T @ (rows[:, :-1] @ p - rows[:, -1]))
+        factors = [part.weighted(fit.sigma) for part in parts]
+        equations = [(rows[:, base.independent], rows[:, :-1] @ p - rows[:, -1]) for rows in factors]
         x = np.zeros((draws, len(p)))
-        x[:, base.independent] = _solutions(np.array(H), np.array(g), 0.0, 0.0, draws, seed)
+        x[:, base.independent] = _solutions(equations, None, draws, seed)
         return Bootstrap(p + x, len(parts))
     problem = start_at(fit.before, samples, fit.prior_weight, 1.0)
     gains = 1 / fit.values.gain[list(layout.gains)]
-    point = Physical(factor_of(p[:n].reshape(layout.nb, 10)), p[n:k], p[k:], gains)
-    for part in parts:
-        local = problem.with_data(part, fit.sigma, layout)
-        A = local.jacobian(point)
-        H.append(A.T @ A)
-        g.append(A.T @ local.residual(point))
-    # At the solution the prior's slope balances that of the data.
-    prior = fit.prior_factor @ fit.prior_factor.T
-    x = _solutions(np.array(H), np.array(g), prior, -np.sum(g, axis=0), draws, seed)
+    point = Physical(pseudo_factor(p[:n].reshape(layout.nb, 10)), p[n:k], p[k:], gains)
+    problems = [problem.with_data(part, fit.sigma, layout) for part in parts]
+    x = _solutions([(y.jacobian(point), y.residual(point)) for y in problems], fit.prior_factor, draws, seed)
     return Bootstrap(np.array([point.moved(y, problem.offset_scale).parameters() for y in x]), len(parts))
 
 
-def _solutions(H: np.ndarray, g: np.ndarray, prior, slope, draws: int, seed: int) -> np.ndarray:
-    """Gauss-Newton steps `[draws, size]` for random counts of blocks with Hessians `H` and gradients `g`, and for a
-    prior with a Hessian and a gradient."""
-    rng = np.random.default_rng(seed)
-    counts = rng.multinomial(len(H), np.full(len(H), 1 / len(H)), size=draws).astype(float)
+def _solutions(
+    equations: list[tuple[np.ndarray, np.ndarray]], prior_factor: np.ndarray | None, draws: int, seed: int
+) -> np.ndarray:
+    """Gauss-Newton steps `[draws, size]` for random counts of blocks with these Jacobians and residuals, from the
+    solution, where the prior's slope balances that of the data."""
+    H, g = np.array([A.T @ A for A, _ in equations]), np.array([A.T @ r for A, r in equations])
+    prior, slope = (0.0, 0.0) if prior_factor is None else (prior_factor @ prior_factor.T, -g.sum(axis=0))
+    counts = np.random.default_rng(seed).multinomial(len(H), np.full(len(H), 1 / len(H)), size=draws).astype(float)
     total = H.sum(axis=0) + prior
     unit = 1 / np.sqrt(np.diagonal(total))
     matrix = (np.tensordot(counts, H, 1) + prior) * unit[:, None] * unit + 1e-12 * np.eye(len(unit))

@@ -19,14 +19,20 @@ from jaxdyn.sysid.torques._effects import JointEffects, delay_signal, frictionle
 from jaxdyn.sysid.torques._physical_fit import minimize, start_at
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, friction_columns, with_parameters
 
-_SEARCHED = ("friction_velocity", "stribeck", "friction_delay", "torque_delay")
+SEARCHED = {
+    "friction_velocity": "friction velocity",
+    "stribeck": "Stribeck velocity",
+    "friction_delay": "friction delay, s",
+    "torque_delay": "torque delay, s",
+}
+"""The effects in which the torque is not linear, in the order of `EffectShape`, and what they search for."""
 # Velocities of the first grid, as parts of the joint's largest velocity.
 _FRICTION_VELOCITY = np.geomspace(0.01, 0.3, 5)
 _STRIBECK_VELOCITY = np.geomspace(0.03, 0.6, 5)
 _DELAYS = np.array([0.0, 0.015, 0.03, 0.045, 0.06, 0.09])
 _ROUNDS = 3
-# Re-weightings of the fit in a pass.
-_FITS = 3
+# Passes over all joints, re-weightings of the fit in a pass, and the weight of its prior.
+_PASSES, _FITS, _PRIOR_WEIGHT = 2, 3, 0.1
 # The number of samples that a search uses: neighboring samples of a filtered recording say the same.
 _ROWS = 1500
 
@@ -34,56 +40,46 @@ _ROWS = 1500
 def effect_shape(
     model: Model, recordings, effects: JointEffects, friction_velocity: ArrayLike | None = None
 ) -> EffectShape:
-    """Return the numbers in which the torque is not linear: those that `effects` chooses by `search_shape`, the others
-    as given or by default.
+    """Return the numbers in which the torque is not linear: the velocities and delays that `effects` chooses are
+    searched for, the others are as given or by default.
+
+    For every candidate the best linear parameters are eliminated (variable projection: Golub & Pereyra 1973), so each
+    joint has at most four numbers to search for: on a grid, then on finer ones about the best, joint after joint, in
+    several passes. The inertias are free as far as the other joints' torques and the prior allow, by the linearization
+    of a physical fit with the shape so far. Delays are searched up to 90 ms.
 
     **Raises** `DataError` for a friction velocity (by default the model's) that is not positive.
     """
     w = np.asarray(model.friction_velocity if friction_velocity is None else friction_velocity, np.float64)
     if w.shape not in ((), (model.nv,)) or not np.all(np.isfinite(w) & (w > 0)):
         raise DataError(f"friction_velocity is {w}; a positive number or [{model.nv}] of them are needed, rad/s")
-    start = EffectShape.default(w * np.ones(model.nv), stribeck_velocity=1.0)
-    return search_shape(model, recordings, effects, start)
-
-
-def search_shape(
-    model: Model, recordings, effects: JointEffects, start: EffectShape, prior_weight: float = 0.1, passes: int = 2
-) -> EffectShape:
-    """Search for the velocities and delays that `effects` chooses, and keep the others as in `start`.
-
-    For every candidate the best linear parameters are eliminated (variable projection: Golub & Pereyra 1973), so each
-    joint has at most four numbers to search for: on a grid, then on finer ones about the best, joint after joint,
-    `passes` times. The inertias are free as far as the other joints' torques and the prior allow, by the linearization
-    of a physical fit with the shape so far. Delays are searched up to 90 ms.
-    """
+    out = EffectShape.default(w * np.ones(model.nv), stribeck_velocity=1.0)
     recordings = as_recordings(recordings)
-    searched = np.stack([effects.dofs(name, model) for name in _SEARCHED])
+    searched = np.stack([effects.dofs(name, model) for name in SEARCHED])
     if not searched.any():
-        return start
+        return out
     inertial = np.asarray(model.inertial_parameters)
     inertial = np.where(np.asarray(is_physical(inertial))[:, None], inertial, np.asarray(nearest_physical(inertial)))
     model = dataclasses.replace(model, inertial_parameters=jnp.asarray(inertial, model.dtype))
-    for _ in range(passes):
-        linearization = _Linearization(Samples(model, recordings, effects, start), prior_weight)
-        shape = [np.array(x, np.float64) for x in start]
+    for _ in range(_PASSES):
+        linearization = _Linearization(Samples(model, recordings, effects, out))
+        shape = np.array(out, np.float64)
         for j in np.flatnonzero(searched.any(axis=0)).tolist():
             top = float(np.abs(linearization.samples.v[:, j]).max())
             if top > 0:
                 misfit = _JointTorque(linearization, j).misfit
-                best = _grid_search(misfit, searched[:, j], [float(x[j]) for x in shape], top)
-                for x, value in zip(shape, best, strict=True):
-                    x[j] = value
-        start = EffectShape(*shape)
-    return start
+                shape[:, j] = _grid_search(misfit, searched[:, j], shape[:, j].tolist(), top)
+        out = EffectShape(*shape)
+    return out
 
 
 class _Linearization:
     """The physical fit of samples, from which the torque of each joint is predicted by the others."""
 
-    def __init__(self, samples: Samples, prior_weight: float):
+    def __init__(self, samples: Samples):
         self.samples, layout = samples, samples.layout
         (self.data,) = samples.compressed()
-        problem = start_at(samples.model, samples, prior_weight, prior_weight)
+        problem = start_at(samples.model, samples, _PRIOR_WEIGHT, _PRIOR_WEIGHT)
         point, self.sigma = problem.prior, samples.torque_scale
         for _ in range(_FITS):
             problem = problem.with_data(self.data, self.sigma, layout)

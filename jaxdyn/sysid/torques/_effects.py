@@ -91,9 +91,7 @@ class JointEffects:
 
     def spring_coordinates(self, model: Model) -> np.ndarray:
         """The coordinate of each degree of freedom with the effect `spring`, -1 for the others, `[nv]` of int.
-
-        **Raises** `DataError` for a joint that is named and does not have exactly one coordinate.
-        """
+        **Raises** `DataError` for a joint that is named and does not have exactly one coordinate."""
         out, chosen = np.full(model.nv, -1), self.dofs("spring", model)
         for i, joint in enumerate(model.joint_names):
             q, v = model.q_index(joint), model.v_index(joint)

@@ -127,10 +127,8 @@ class InverseDynamicsFit(eqx.Module):
         return EffectShape(w, x.stribeck_velocity, x.friction_delay, x.torque_delay)
 
     def predict(self, recording: Recording) -> np.ndarray:
-        """The torques `[n, nv]` (N m or N) that would be recorded for the `q, v, a` of a recording.
-
-        **Raises** `DataError` for a recording that does not fit the model.
-        """
+        """The torques `[n, nv]` (N m or N) that would be recorded for the `q, v, a` of a recording. **Raises**
+        `DataError` for a recording that does not fit the model."""
         q, v, a = motion_arrays(self.model, recording, torques=False)
         return self.values.torque(self.model, recording.t, q, v, a)
 

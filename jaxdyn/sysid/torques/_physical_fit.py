@@ -8,21 +8,13 @@ from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg import block_diag, solve_triangular
 
 from jaxdyn._least_squares import Damping, Iterate, damped_step
 from jaxdyn._status import Status
 from jaxdyn.model import Model
-from jaxdyn.sysid.parameters import (
-    FACTOR_TANGENT,
-    divergence_metric,
-    divergence_of_factor,
-    divergence_slope,
-    factor_from_coordinates,
-    parameters_from_pseudo_inertia,
-    pseudo_factor,
-)
-from jaxdyn.sysid.torques._torque_model import POSITIVE, Layout, Samples, TorqueData
+from jaxdyn.sysid import parameters
+from jaxdyn.sysid.torques._torque_model import POSITIVE, Layout, Samples, TorqueData, effect_leaves
 
 # A step may change a length by a factor of e at most: farther off, the linearization says nothing.
 _LONGEST_STEP = 1.0
@@ -56,7 +48,7 @@ class Physical(NamedTuple):
         nb, k, m = self.U.shape[0], self.positive.shape[0], self.offset.shape[0]
         body, positive, offset, scale = np.split(x, np.cumsum([10 * nb, k, m]))
         return type(self)(
-            U=self.U @ factor_from_coordinates(body.reshape(-1, 10)),
+            U=self.U @ parameters.factor_from_coordinates(body.reshape(-1, 10)),
             positive=self.positive * np.exp(positive),
             offset=self.offset + offset_scale * offset,
             scale=self.scale * np.exp(scale),
@@ -64,30 +56,21 @@ class Physical(NamedTuple):
 
     def parameters(self) -> np.ndarray:
         """`[P]`, as the torque model has them."""
-        inertial = parameters_from_pseudo_inertia(self.U @ self.U.swapaxes(-1, -2))
+        inertial = parameters.parameters_from_pseudo_inertia(self.U @ self.U.swapaxes(-1, -2))
         return np.concatenate([inertial.ravel(), self.positive, self.offset])
 
     def tangent(self, offset_scale: np.ndarray) -> np.ndarray:
-        """`[P, size]`: the derivative of `parameters` by the coordinates about this point: `dJ = U (E + E^T) U^T`,
-        where `E` is that of the log-Cholesky factor at zero."""
-        nb, k, m = self.U.shape[0], self.positive.shape[0], self.offset.shape[0]
-        out = np.zeros((10 * nb + k + m, self.size))
-        for i, U in enumerate(self.U):
-            dJ = U @ (FACTOR_TANGENT + FACTOR_TANGENT.swapaxes(-1, -2)) @ U.T
-            out[10 * i : 10 * (i + 1), 10 * i : 10 * (i + 1)] = parameters_from_pseudo_inertia(dJ).T
-        rest = np.arange(10 * nb, 10 * nb + k + m)
-        out[rest, rest] = np.concatenate([self.positive, offset_scale])
-        return out
+        """`[P, size]`: the derivative of `parameters` with respect to the coordinates about this point:
+        `dJ = U (E + E^T) U^T` for the derivative `E` of the log-Cholesky factor at zero."""
+        symmetric = parameters.FACTOR_TANGENT + parameters.FACTOR_TANGENT.swapaxes(-1, -2)
+        bodies = [parameters.parameters_from_pseudo_inertia(U @ symmetric @ U.T).T for U in self.U]
+        out = np.asarray(block_diag(*bodies, np.diag(np.concatenate([self.positive, offset_scale]))))
+        return np.pad(out, ((0, 0), (0, len(self.scale))))
 
     @property
     def size(self) -> int:
         """The number of coordinates."""
         return 10 * self.U.shape[0] + self.positive.shape[0] + self.offset.shape[0] + self.scale.shape[0]
-
-
-def factor_of(inertial: np.ndarray) -> np.ndarray:
-    """Upper-triangular factors `U` of the pseudo-inertias `U U^T` of physical parameters `[nb, 10]`, `[nb, 4, 4]`."""
-    return pseudo_factor(np.asarray(inertial, np.float64))
 
 
 class PhysicalProblem(NamedTuple):
@@ -132,41 +115,30 @@ class PhysicalProblem(NamedTuple):
         return out
 
     def slope(self, point: Physical) -> np.ndarray:
-        """`[size]`: the derivative of `divergence` by the coordinates about `point`: for a body, with `J0 = V V^T` and
-        `W = V^-1 U`, that of `|W + W E|^2 - 2 log det(1 + E)`."""
-        bodies = divergence_slope(np.linalg.solve(self.prior.U, point.U))
+        """`[size]`: the derivative of `divergence` with respect to the coordinates about `point`."""
+        bodies = parameters.divergence_slope(np.linalg.solve(self.prior.U, point.U))
         ratio, scale = point.positive / self.prior.positive, point.scale / self.prior.scale
         offset = (point.offset - self.prior.offset) / self.offset_scale
         joints = np.concatenate([ratio - 1, offset, scale - 1])
         return np.concatenate([self.weight * bodies.ravel(), self.effects_weight * joints])
 
-    def divergences(self, point: Physical) -> tuple[np.ndarray, np.ndarray]:
-        """For each body `tr(J0^-1 J) - log det(J0^-1 J) - 4` `[nb]`; for each positive number the same in one
-        dimension, for offsets half their square (the Bregman divergence of `-log det`: Lee, Wensing & Park, Geometric
-        robot dynamic identification, T-RO 2020, section IV). Convex in `p`, infinite at the edge of what is physical.
-        """
-        bodies = divergence_of_factor(np.linalg.solve(self.prior.U, point.U))
+    def divergence(self, point: Physical) -> float:
+        """The weighted pull toward the prior: `divergence_of_factor` for each body; for each positive number the same
+        in one dimension, and for offsets half their square. Convex in `p`, infinite at the edge of what is physical."""
+        bodies = parameters.divergence_of_factor(np.linalg.solve(self.prior.U, point.U))
         ratio = np.concatenate([point.positive / self.prior.positive, point.scale / self.prior.scale])
         offset = (point.offset - self.prior.offset) / self.offset_scale
         joints = np.concatenate([ratio - np.log(ratio) - 1, 0.5 * offset**2])
-        return bodies, joints
-
-    def divergence(self, point: Physical) -> float:
-        """The weighted pull toward the prior."""
-        bodies, joints = self.divergences(point)
         return float(self.weight * bodies.sum() + self.effects_weight * joints.sum())
 
     def cost(self, point: Physical) -> float:
         return 0.5 * float(np.sum(self.residual(point) ** 2)) + self.divergence(point)
 
     def metric(self) -> np.ndarray:
-        """`[size, size]`, lower `L` with `L L^T` the second derivative of `divergence` by `p`, seen in the coordinates
-        about any point: `tr(J^-1 dJ J^-1 dJ) = |E + E^T|^2` for `dJ = U (E + E^T) U^T`, the same everywhere."""
-        L = np.linalg.cholesky(divergence_metric())
-        nb, size = self.prior.U.shape[0], self.prior.size
-        out = np.sqrt(self.effects_weight) * np.eye(size)
-        out[: 10 * nb, : 10 * nb] = np.sqrt(self.weight) * np.kron(np.eye(nb), L)
-        return out
+        """`[size, size]`, lower `L` with `L L^T` the second derivative of `divergence` with respect to `p`, in the
+        coordinates about any point (see `divergence_metric`)."""
+        L, nb = np.sqrt(self.weight) * np.linalg.cholesky(parameters.divergence_metric()), len(self.prior.U)
+        return np.asarray(block_diag(*[L] * nb, np.sqrt(self.effects_weight) * np.eye(self.prior.size - 10 * nb)))
 
 
 class Minimum(NamedTuple):
@@ -179,21 +151,21 @@ class Minimum(NamedTuple):
 def start_at(model: Model, samples: Samples, weight: float, effects_weight: float) -> PhysicalProblem:
     """The problem whose prior is the model, still without data."""
     layout, torque = samples.layout, samples.torque_scale
-    one = np.ones_like(torque)
     scales = {"armature": samples.acceleration_scale, "viscous": samples.velocity_scale, "load": torque}
     springs = np.maximum(np.array(layout.springs), 0)
     scales["spring"] = np.sqrt(np.mean(samples.q[:, springs] ** 2, axis=0))
-    given = {"armature": model.armature, "viscous": model.damping, "coulomb": model.friction, "static": model.friction}
+    leaves = effect_leaves(model)
+    leaves["static"] = leaves["coulomb"]
     if model.stiffness is not None:
-        given["spring"] = model.stiffness
+        leaves["spring"] = np.asarray(model.stiffness, np.float64)
     start = np.ones(len(layout.positive))
     for i, (k, j) in enumerate(layout.positive):
-        scale = scales.get(POSITIVE[k], one)
+        scale = scales.get(POSITIVE[k], np.ones_like(torque))
         scale = np.maximum(scale, 1e-3 * scale.max() or 1.0)
         # A prior that says "none" cannot be meant as a logarithm: 1 % of the torque is nearly none.
-        start[i] = max(float(given[POSITIVE[k]][j]) if POSITIVE[k] in given else 0.0, 0.01 * torque[j] / scale[j])
+        start[i] = max(float(leaves[POSITIVE[k]][j]) if POSITIVE[k] in leaves else 0.0, 0.01 * torque[j] / scale[j])
     prior = Physical(
-        U=factor_of(np.asarray(model.inertial_parameters)),
+        U=parameters.pseudo_factor(np.asarray(model.inertial_parameters, np.float64)),
         positive=start,
         offset=np.zeros(len(layout.offsets)),
         scale=np.ones(len(layout.gains)),

@@ -7,19 +7,19 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError, require_positive, require_positive_integer
+from jaxdyn._errors import DataError, require_positive, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
-from jaxdyn.sysid.parameters import is_physical
+from jaxdyn.sysid.parameters import require_physical
 from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.torques._cross_validation import PRIOR_WEIGHTS, CandidateWeights, CrossValidation, choose_weight
-from jaxdyn.sysid.torques._effect_search import effect_shape
+from jaxdyn.sysid.torques._effect_search import SEARCHED, effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._physical_fit import Minimum, PhysicalProblem, minimize, posterior, start_at
 from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, least_norm_solution
-from jaxdyn.sysid.torques._torque_model import Samples, TorqueData, with_parameters
+from jaxdyn.sysid.torques._torque_model import Samples, TorqueData, require_one_robot, with_parameters
 from jaxdyn.sysid.torques._torque_state import TorqueFitState
 
 type Recordings = Recording | Sequence[Recording]
@@ -68,21 +68,17 @@ def ordinary_least_squares(
     **Raises** `DataError`, `ModelError` for a recording that does not fit the model.
     """
     require_positive_integer(rounds, "rounds", error=DataError)
-    effects = joint_effects or JointEffects()
-    samples = Samples(model, recordings, effects, effect_shape(model, recordings, effects, friction_velocity))
+    samples = _samples(model, recordings, joint_effects, friction_velocity)
     if samples.layout.gains:
         raise DataError(
             "ordinary least squares cannot tell a drive gain from heavier links: use fit_inverse_dynamics, whose "
             "prior can, or scale the recorded torques"
         )
     weighting, solves = Reweighting(samples, loss), 0
-    while True:
-        solves += 1
-        data, sigma = weighting.data, weighting.sigma
+    while solves < rounds and not weighting.settled:
+        data, sigma, solves = weighting.data, weighting.sigma, solves + 1
         parameters, base = least_norm_solution(samples, data.weighted(sigma), threshold)
         weighting.update(parameters)
-        if weighting.settled or solves == rounds:
-            break
     return _fit_result(
         weighting,
         data,
@@ -142,9 +138,7 @@ def fit_inverse_dynamics(
     _require_physical_start(model)
     require_positive_integer(rounds, "rounds", error=DataError)
     require_positive(effects_weight, "effects_weight", error=DataError)
-    effects, chosen = joint_effects or JointEffects(), ""
-    shape = state.shape if state else effect_shape(model, recordings, effects, friction_velocity)
-    samples = Samples(model, recordings, effects, shape)
+    samples, chosen = _samples(model, recordings, joint_effects, friction_velocity, state), ""
     if prior_weight == "cross-validated" or isinstance(prior_weight, CandidateWeights):
         candidates = prior_weight if isinstance(prior_weight, CandidateWeights) else CandidateWeights()
         weight = state.prior_weight if state else choose_weight(samples, effects_weight, candidates).best
@@ -155,10 +149,8 @@ def fit_inverse_dynamics(
         weight = float(prior_weight)
     problem = start_at(model, samples, weight, effects_weight)
     first = TorqueFitState.first(samples, problem)
-    if state is None:
-        state = first
-    else:
-        state.require_like(first, len(samples))
+    state = state or first
+    state.require_like(first, len(samples))
     weighting = Reweighting(samples, loss, state)
     problem, data, minimum, state = _fit_rounds(problem, weighting, state, rounds, max_iterations, report)
     gain = samples.layout.drive_gains(minimum.point.scale)
@@ -196,9 +188,16 @@ def cross_validate(
     Arguments and exceptions are those of `fit_inverse_dynamics`. The errors are `[folds, k]`, for `k` weights.
     """
     _require_physical_start(model)
-    effects = joint_effects or JointEffects()
-    samples = Samples(model, recordings, effects, effect_shape(model, recordings, effects, friction_velocity))
+    samples = _samples(model, recordings, joint_effects, friction_velocity)
     return choose_weight(samples, effects_weight, CandidateWeights(tuple(prior_weights), folds))
+
+
+def _samples(
+    model: Model, recordings, effects: JointEffects | None, friction_velocity, state: TorqueFitState | None = None
+) -> Samples:
+    effects = effects or JointEffects()
+    shape = state.shape if state else effect_shape(model, recordings, effects, friction_velocity)
+    return Samples(model, recordings, effects, shape)
 
 
 def _fit_rounds(
@@ -247,11 +246,9 @@ def _fit_result(
         ending = f"out of iterations: the noise has not settled after {fields['rounds']} rounds of re-weighting"
     elif status == Status.OUT_OF_ITERATIONS:
         ending = f"out of iterations: max_iterations was too few in round {fields['rounds']} of re-weighting"
-    names = ("friction_velocity", "stribeck", "friction_delay", "torque_delay")
-    words = ("friction velocity", "Stribeck velocity", "friction delay, s", "torque delay, s")
     searched = [
-        f"{word} {np.round(x, 4).tolist()}"
-        for name, word, x in zip(names, words, samples.shape, strict=True)
+        f"{words} {np.round(x, 4).tolist()}"
+        for (name, words), x in zip(SEARCHED.items(), samples.shape, strict=True)
         if getattr(samples.effects, name)
     ]
     fitted, values = with_parameters(samples, parameters, gain)
@@ -271,10 +268,6 @@ def _fit_result(
 
 
 def _require_physical_start(model: Model) -> None:
-    physical = np.asarray(is_physical(model.inertial_parameters))
-    if not physical.all() and physical.ndim == 1:
-        bad = ", ".join(name for name, ok in zip(model.body_names, physical, strict=True) if not ok)
-        raise ModelError(
-            f"the fit cannot start: no distribution of mass has the inertial parameters of {bad}. Start from "
-            "equinox.tree_at(lambda m: m.inertial_parameters, model, nearest_physical(model.inertial_parameters))"
-        )
+    require_one_robot(model)
+    advice = "start from dataclasses.replace(model, inertial_parameters=nearest_physical(model.inertial_parameters))"
+    require_physical(model, range(model.nb), "the fit cannot start", advice)

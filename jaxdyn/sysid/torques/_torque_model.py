@@ -15,7 +15,7 @@ from jaxdyn._errors import DataError, ModelError
 from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import LoadProportional, Stribeck
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings import Recording, as_recordings
+from jaxdyn.sysid.recordings import Recording, as_recordings, dof_names
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues, delay_signal, frictionless_torque
 
 _CHUNK = 4096
@@ -222,15 +222,19 @@ class Samples:
         return np.concatenate([B[..., :-1] @ p / gain - B[..., -1] for _, B in self.chunks()])
 
     def blocks(self, count: int) -> np.ndarray:
-        """The block number of each sample, `[n]`: `count` blocks of consecutive samples and about equal length, none
-        across two recordings."""
-        lengths = np.diff(self.starts)
-        shares = np.maximum(1, np.round(count * lengths / len(self))).astype(int)
-        out, first = [], 0
-        for n, k in zip(lengths, shares, strict=True):
-            out.append(first + np.arange(n) * k // n)
-            first += k
-        return np.concatenate(out)
+        """The number of each sample's block; see `consecutive_blocks`."""
+        return consecutive_blocks(np.diff(self.starts), count)
+
+
+def consecutive_blocks(lengths: np.ndarray, count: int) -> np.ndarray:
+    """The block number of each row of recordings with `lengths` rows: about `count` blocks of consecutive rows and
+    about equal length, none across two recordings."""
+    out, first = [], 0
+    for n in lengths:
+        blocks = max(1, round(count * n / lengths.sum()))
+        out.append(first + np.arange(n) * blocks // n)
+        first = out[-1][-1] + 1
+    return np.concatenate(out)
 
 
 @eqx.filter_jit
@@ -274,8 +278,7 @@ def with_parameters(samples: Samples, parameters: np.ndarray, gain: np.ndarray) 
     """The model of the samples with the leaves that parameters `[P]` name, and the values that no leaf holds."""
     model, layout, shape = samples.model, samples.layout, samples.shape
     joints = layout.joint_values(parameters)
-    leaves = {"armature": model.armature, "viscous": model.damping, "coulomb": model.friction}
-    leaves = {k: np.where(np.isnan(joints[k]), np.asarray(x, np.float64), joints[k]) for k, x in leaves.items()}
+    leaves = {k: np.where(np.isnan(joints[k]), x, joints[k]) for k, x in effect_leaves(model).items()}
     slipping = np.isnan(joints["static"])
     values = JointEffectValues(
         offset=np.nan_to_num(joints["offset"]),
@@ -300,6 +303,12 @@ def with_parameters(samples: Samples, parameters: np.ndarray, gain: np.ndarray) 
     return dataclasses.replace(model, **{name: jnp.asarray(x, model.dtype) for name, x in new.items()}), values
 
 
+def effect_leaves(model: Model) -> dict[str, np.ndarray]:
+    """The model's leaves `[nv]` by the kinds of effects that they hold."""
+    leaves = {"armature": model.armature, "viscous": model.damping, "coulomb": model.friction}
+    return {kind: np.asarray(x, np.float64) for kind, x in leaves.items()}
+
+
 def require_one_robot(model: Model) -> None:
     """Raise `ModelError` for a model with batch axes."""
     if model.inertial_parameters.ndim != 2:
@@ -310,20 +319,5 @@ def motion_arrays(model: Model, recording: Recording, *, torques: bool = True) -
     """Return `q, v, a` and, with `torques`, `tau` of a recording. **Raises** `DataError` where it does not fit the
     model, `ModelError` for a model with batch axes."""
     require_one_robot(model)
-    arrays = recording.require("q", "v", "a", *(("tau",) if torques else ()))
-    for name, x, size in zip(("q", "v", "a", "tau"), arrays, (model.nq, *(model.nv,) * 3), strict=False):
-        if x.shape[1] != size:
-            raise DataError(
-                f"{recording.name}: {name} has {x.shape[1]} columns, but the model needs {size}: joints "
-                f"{', '.join(model.joint_names)}"
-            )
-    return arrays
-
-
-def dof_names(model: Model) -> list[str]:
-    """The names of the degrees of freedom, `[nv]`: the joint's, with a number where it has several."""
-    out = []
-    for i, joint in enumerate(model.joint_names):
-        n = model.topology.v_starts[i + 1] - model.topology.v_starts[i]
-        out += [joint] if n == 1 else [f"{joint}[{k}]" for k in range(n)]
-    return out
+    recording.require_columns(model)
+    return recording.require("q", "v", "a", *(("tau",) if torques else ()))

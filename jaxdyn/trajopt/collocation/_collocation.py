@@ -1,7 +1,5 @@
 """Direct collocation: states and controls of all stages as the variables of one sparse nonlinear program."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax.numpy as jnp
@@ -46,9 +44,8 @@ def collocation(
 
     - `us` `[horizon, nu]`, `xs` `[horizon + 1, nx]`: the guess; by default zeros, and the roll-out of `us`.
 
-    Runs on the host, in double precision: not under `jit`, `vmap` or `grad`. **Raises** `ModelError` for states that
-    are not plain vectors, for dynamics without a rate, and for a cost or constraint of the guess that is not finite;
-    `ShapeError`.
+    Runs on the host, in double precision: not under `jit`, `vmap` or `grad`. **Raises** `ShapeError`; `ModelError` for
+    states that are not plain vectors, dynamics without a rate, and a guess whose cost or constraints are not finite.
     """
     options = CollocationOptions() if options is None else options
     if not problem.dynamics.euclidean:

@@ -1,7 +1,5 @@
 """The nonlinear program of direct collocation, with sparse derivatives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import equinox as eqx

@@ -5,8 +5,6 @@ For `lower <= r <= upper` with a multiplier `l` and a penalty `p` the term is ha
 `p` times that distance, signed, is the next multiplier. One formula for equalities and for one and two bounds.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax
@@ -52,20 +50,20 @@ def is_active(r, lower, upper, multiplier, weight):
 
 def penalty_value(r, lower, upper, multiplier, weight):
     """The sum of the augmented Lagrangian's terms for the components `r`."""
-    # Infinite bounds have no distance, and their derivatives are cut off before they are computed.
+    # Infinite bounds have no distance and no derivatives.
     d = shifted_excess(r, lower, upper, multiplier, weight)
     return 0.5 * (weight * d * d - multiplier * multiplier / weight).sum()
 
 
 class TrajectoryEvaluation(NamedTuple):
-    """The cost of a trajectory, and the residuals of all its constraints."""
+    """The cost of a trajectory, and the residuals of all its constraints in the order of `Problem.constraints`."""
 
     cost: Float[Array, ""]
     residuals: Float[Array, "rows"]
 
 
 def evaluate(problem: Problem, xs, us) -> TrajectoryEvaluation:
-    """The cost of a trajectory, and the residuals of all its constraints."""
+    """Compute cost and residuals in one pass."""
     dynamics = problem.dynamics
     shared = map_shared_residuals(problem, xs, lambda residual, x, k: residual(dynamics, x, None, k))
 
@@ -94,9 +92,8 @@ class ConstraintBounds(NamedTuple):
     upper: Float[Array, "rows"]
 
     @staticmethod
-    def of(problem: Problem) -> ConstraintBounds:
-        """The bounds of a problem's constraints."""
-        # They depend on the number of the stage alone; the compiler drops the residuals.
+    def of(problem: Problem) -> "ConstraintBounds":
+        # Bounds depend on the number of the stage alone; the compiler drops the residuals.
         x, u = problem.dynamics.neutral().astype(problem.dtype), jnp.zeros(problem.dynamics.nu, problem.dtype)
         xs, us = (jnp.broadcast_to(a, (problem.horizon + n, *a.shape)) for a, n in ((x, 1), (u, 0)))
         return ConstraintBounds(*problem.constraints(xs, us)[1:])
@@ -105,8 +102,7 @@ class ConstraintBounds(NamedTuple):
         """The largest violation of a constraint."""
         return jnp.abs(bound_excess(evaluation.residuals, *self)).max(initial=0.0)
 
-    def value(self, evaluation: TrajectoryEvaluation, penalties: Penalties) -> Float[Array, ""]:
-        """The augmented Lagrangian of a trajectory."""
+    def augmented_lagrangian(self, evaluation: TrajectoryEvaluation, penalties: Penalties) -> Float[Array, ""]:
         return evaluation.cost + penalty_value(evaluation.residuals, *self, *penalties)
 
     def next_multipliers(self, evaluation: TrajectoryEvaluation, penalties: Penalties) -> Float[Array, "rows"]:

@@ -1,7 +1,5 @@
 """The linear-quadratic problem with bounds on controls, by a primal-dual active set."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -16,7 +14,7 @@ SWEEPS = 4
 
 
 class ActiveSetState(NamedTuple):
-    """The state of the search for the controls that are held at a bound."""
+    """The state of the search for the controls that are held at their lower or upper bound."""
 
     low: Array
     high: Array

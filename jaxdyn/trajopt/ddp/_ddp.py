@@ -1,7 +1,5 @@
 """Differential dynamic programming with multiple shooting, control boxes, and an augmented Lagrangian."""
 
-from __future__ import annotations
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """The options of differential dynamic programming."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, Literal
 
@@ -15,10 +13,8 @@ type Hessian = Literal["gauss_newton", "full", "adaptive"]
 
 
 class DDPOptions(eqx.Module):
-    """The options of `ddp`. Numbers are leaves: other values do not compile again.
-
-    **Raises** `ModelError` for options that contradict each other.
-    """
+    """The options of `ddp`. Numbers are leaves: other values do not compile again. **Raises** `ModelError` for options
+    that contradict each other."""
 
     max_iterations: Any = 300
     """Number of backward passes, over all updates of the multipliers."""
@@ -61,7 +57,7 @@ class DDPOptions(eqx.Module):
     """Number of step lengths that the line search tries in one batch: more on devices where a few take as long as one;
     on a CPU, two take three times as long."""
 
-    def with_defaults(self, dtype, second_order: bool) -> DDPOptions:
+    def with_defaults(self, dtype, second_order: bool) -> "DDPOptions":
         """The options as arrays, with the defaults for a precision and for a kind of `hessian`."""
         single = float(jnp.finfo(dtype).eps) > 1e-10
         defaults = {
@@ -78,8 +74,6 @@ class DDPOptions(eqx.Module):
     def __check_init__(self):
         require_choice(self.hessian, (None, "gauss_newton", "full", "adaptive"), "hessian")
         require_choice(self.backward, ("scan", "associative"), "backward")
-        n = self.step_lengths_at_once
-        if not self.step_lengths or n < 1 or len(self.step_lengths) % n:
-            raise ModelError(
-                f"step_lengths_at_once is {n}, but it must divide the number of step lengths, {len(self.step_lengths)}"
-            )
+        n, total = self.step_lengths_at_once, len(self.step_lengths)
+        if not total or n < 1 or total % n:
+            raise ModelError(f"step_lengths_at_once is {n}, but it must divide the number of step lengths, {total}")

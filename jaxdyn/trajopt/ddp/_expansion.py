@@ -1,7 +1,5 @@
 """Expansions of dynamics, costs and constraints about a trajectory."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax
@@ -9,13 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt.ddp._augmented_lagrangian import (
-    Penalties,
-    TrajectoryEvaluation,
-    is_active,
-    penalty_value,
-    shifted_excess,
-)
+from jaxdyn.trajopt.ddp import _augmented_lagrangian as augmented
+from jaxdyn.trajopt.ddp._augmented_lagrangian import Penalties, TrajectoryEvaluation
 from jaxdyn.trajopt.ddp._loops_over_stages import over_stages
 from jaxdyn.trajopt.problem import (
     Problem,
@@ -30,8 +23,7 @@ from jaxdyn.trajopt.problem import (
 
 
 class Expansion(NamedTuple):
-    """The linear-quadratic model of a problem about a trajectory, in displacements: `dx_(k+1) = A dx_k + B du_k +
-    gap_(k+1)`, and the costs."""
+    """The costs, and the dynamics `dx_(k+1) = A dx_k + B du_k + gap_(k+1)`, in displacements about a trajectory."""
 
     A: Float[Array, "horizon ndx ndx"]
     B: Float[Array, "horizon ndx nu"]
@@ -41,11 +33,11 @@ class Expansion(NamedTuple):
     terminal: Quadratic
 
     @property
-    def curvature(self) -> Curvature:
+    def curvature(self) -> "Curvature":
         """The second derivatives of the costs."""
         return Curvature(self.stage.xx, self.stage.ux, self.stage.uu, self.terminal.xx)
 
-    def with_curvature(self, h: Curvature) -> Expansion:
+    def with_curvature(self, h: "Curvature") -> "Expansion":
         """The expansion with other second derivatives of the costs."""
         stage = self.stage._replace(xx=h.xx, ux=h.ux, uu=h.uu)
         return self._replace(stage=stage, terminal=self.terminal._replace(xx=h.terminal))
@@ -81,8 +73,7 @@ def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expans
 
 
 def _expand_terms(problem: Problem, terms: TermValues, shared: TermValues, x, u, k, multiplier, weight):
-    """The expansion, whose value is the cost alone, and the residuals of the constraints. `shared` holds the expansions
-    of residuals that are computed elsewhere."""
+    """The expansion, with the cost alone as its value, and the constraints' residuals; `shared` has computed ones."""
     dynamics, dtype, nu = problem.dynamics, problem.dtype, 0 if u is None else problem.dynamics.nu
     total = Quadratic.zero(dynamics.ndx, nu, dtype)
     for term, linear in zip(terms.costs, shared.costs, strict=True):
@@ -94,8 +85,8 @@ def _expand_terms(problem: Problem, terms: TermValues, shared: TermValues, x, u,
         r, Jx, Ju = term.residual.linearize(dynamics, x, u, k) if linear is None else linear
         low, high = term.bounds(r, None if u is None else k)
         l = multiplier[start : start + len(r)]
-        slope = weight * shifted_excess(r, low, high, l, weight)
-        curvature = weight * is_active(r, low, high, l, weight).astype(r.dtype)
+        slope = weight * augmented.shifted_excess(r, low, high, l, weight)
+        curvature = weight * augmented.is_active(r, low, high, l, weight).astype(r.dtype)
         total = total + gauss_newton_expansion(jnp.zeros_like(weight), slope, curvature, Jx, Ju, dynamics.ndx, nu)
         residuals.append(r)
         start += len(r)
@@ -121,7 +112,7 @@ def full_curvature(problem: Problem, xs, us, penalties: Penalties, e: Expansion)
 
     def expand_stage(x, u, k, multiplier, costate, after):
         def lagrangian(x, u):
-            penalty = penalty_value(*problem.stage_constraint(x, u, k), multiplier, weight)
+            penalty = augmented.penalty_value(*problem.stage_constraint(x, u, k), multiplier, weight)
             step = dynamics.difference(after, dynamics.step(x, u, k))
             return problem.stage_cost(x, u, k) + penalty + costate @ step
 
@@ -133,7 +124,8 @@ def full_curvature(problem: Problem, xs, us, penalties: Penalties, e: Expansion)
     stage = jax.vmap(expand_stage)(xs[:-1], us, problem.stages, stage_multipliers, after_costates, after)
 
     def terminal_lagrangian(x, _):
-        return problem.terminal_cost(x) + penalty_value(*problem.terminal_constraint(x), terminal_multipliers, weight)
+        penalty = augmented.penalty_value(*problem.terminal_constraint(x), terminal_multipliers, weight)
+        return problem.terminal_cost(x) + penalty
 
     terminal = quadratic_expansion(terminal_lagrangian, dynamics, xs[-1], None)
     return Curvature(stage.xx, stage.ux, stage.uu, terminal.xx)

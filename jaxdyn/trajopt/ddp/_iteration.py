@@ -1,8 +1,6 @@
 """The iterations of differential dynamic programming."""
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +9,14 @@ from jax import lax
 from jaxdyn._errors import ModelError
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
-from jaxdyn.trajopt.ddp._augmented_lagrangian import (
-    ConstraintBounds,
-    Penalties,
-    TrajectoryEvaluation,
-    constraint_multipliers,
-)
+from jaxdyn.trajopt.ddp import _augmented_lagrangian as augmented
+from jaxdyn.trajopt.ddp._augmented_lagrangian import ConstraintBounds, Penalties
 from jaxdyn.trajopt.ddp._control_box import backward_in_box
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._expansion import Expansion, expand, full_curvature
 from jaxdyn.trajopt.ddp._line_search import Iterate, Merit, search
 from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative
-from jaxdyn.trajopt.problem import ModelDynamics, Problem, bound_excess, join_rows
+from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
 
 
 class SolveConstants(NamedTuple):
@@ -60,7 +54,7 @@ class DDPState(NamedTuple):
 
 def run_iterations(problem: Problem, us, xs, multipliers: Multipliers | None, options: DDPOptions) -> Solution:
     """Solve the problem from a guess."""
-    hessian = options.hessian or ("gauss_newton" if isinstance(problem.dynamics, ModelDynamics) else "adaptive")
+    hessian = options.hessian or ("adaptive" if problem.dynamics.robot is None else "gauss_newton")
     if options.backward == "associative" and problem.bounded:
         raise ModelError(
             "backward='associative' solves problems without bounds on controls: use backward='scan', or give the "
@@ -81,12 +75,12 @@ def _initial_state(c: SolveConstants, us, xs, multipliers: Multipliers | None) -
     xs, us = problem.guess(us, xs)
     shape = problem.horizon + 1, problem.dynamics.ndx
     gaps = jnp.zeros(shape, dtype) if feasible else problem.gaps(xs, us)
-    multipliers = constraint_multipliers(problem, multipliers)
+    multipliers = augmented.constraint_multipliers(problem, multipliers)
     penalties = Penalties(join_rows(multipliers.stage, multipliers.terminal), options.penalty)
-    evaluation = TrajectoryEvaluation(options.tolerance, penalties.multipliers)
+    evaluation = augmented.TrajectoryEvaluation(jnp.zeros((), dtype), jnp.zeros_like(penalties.multipliers))
     zero, infinity = jnp.zeros((), jnp.int32), jnp.asarray(jnp.inf, dtype)
     return DDPState(
-        iterate=Iterate(xs, us, gaps, jax.tree.map(jnp.zeros_like, evaluation)),
+        iterate=Iterate(xs, us, gaps, evaluation),
         feasible=jnp.asarray(feasible),
         regularization=options.regularization,
         penalties=penalties,
@@ -106,7 +100,7 @@ def _iterate(c: SolveConstants, s: DDPState) -> DDPState:
     options = c.options
     xs, us, gaps, _ = s.iterate
     e, evaluation = expand(c.problem, xs, us, gaps, s.penalties)
-    value = c.bounds.value(evaluation, s.penalties)
+    value = c.bounds.augmented_lagrangian(evaluation, s.penalties)
     scale = 1 + jnp.abs(value)
     policy, regularization = _regularized_policy(c, s, e, scale)
     # Regularization hides a part of the decrease, which counts, too.
@@ -144,11 +138,8 @@ def _iterate(c: SolveConstants, s: DDPState) -> DDPState:
 
 
 def _regularized_policy(c: SolveConstants, s: DDPState, e: Expansion, scale) -> tuple[Policy, Array]:
-    """The policy by a backward pass, and the regularization that it took.
-
-    `"adaptive"` first tries all second derivatives, if the last step promised little, and drops those that Gauss-Newton
-    leaves out before it regularizes.
-    """
+    """The policy by a backward pass, and the regularization that it took. If the last step promised little,
+    `"adaptive"` tries all second derivatives, and drops those that Gauss-Newton leaves out before it regularizes."""
     problem, options = c.problem, c.options
     (low, high), (xs, us, *_) = c.box, s.iterate
     step_box = low - us, high - us
@@ -172,8 +163,7 @@ def _regularized_policy(c: SolveConstants, s: DDPState, e: Expansion, scale) -> 
         more = jnp.maximum(10 * regularization, options.regularization)
         return policy, jnp.where(policy.ok | drop, regularization, more), second & ~drop | policy.ok
 
-    none = jax.tree.map(jnp.zeros_like, s.policy)
-    state = none, s.regularization, second
+    state = jax.tree.map(jnp.zeros_like, s.policy), s.regularization, second
     return lax.while_loop(lambda s: ~s[0].ok & (s[1] <= options.max_regularization), attempt, state)[:2]
 
 
@@ -207,7 +197,6 @@ def _solution(c: SolveConstants, s: DDPState) -> Solution:
     (low, high), (xs, us, gaps, evaluation) = c.box, s.iterate
     violation = jnp.maximum(c.bounds.violation(evaluation), jnp.abs(bound_excess(us, low, high)).max())
     free = (us > low) & (us < high)
-    aux: dict[str, Any] = {"updates": s.updates, "penalty": s.penalties.weight, "promised": s.promised}
     return Solution(
         xs=xs,
         us=us,
@@ -217,5 +206,5 @@ def _solution(c: SolveConstants, s: DDPState) -> Solution:
         residuals=Residuals(jnp.abs(gaps).max(), jnp.abs(jnp.where(free, s.policy.Qu, 0)).max(), violation),
         gains=Gains(-s.policy.K, s.policy.k),
         multipliers=Multipliers(s.policy.Vx, *c.problem.split_rows(s.penalties.multipliers)),
-        aux=aux,
+        aux={"updates": s.updates, "penalty": s.penalties.weight, "promised": s.promised},
     )

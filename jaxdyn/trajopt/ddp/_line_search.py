@@ -1,7 +1,5 @@
 """The forward pass: a roll-out of the policy that closes gaps by the step length, and the search over step lengths."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax
@@ -59,12 +57,10 @@ def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha, box):
         old, u, k, K, gap, number, *bounds = stage
         x, dx = displace(after, old, gap)
         u = u + alpha * k + K @ dx
-        if bounds:
-            u = jnp.clip(u, *bounds)
+        u = jnp.clip(u, *bounds) if bounds else u
         return problem.step(x, u, number), (x, u, dx)
 
-    bounds = box if problem.bounded else ()
-    stages = (xs[:-1], us, policy.k, policy.K, gaps[:-1], problem.stages, *bounds)
+    stages = (xs[:-1], us, policy.k, policy.K, gaps[:-1], problem.stages, *(box if problem.bounded else ()))
     after, (new_xs, new_us, dxs) = lax.scan(step, problem.x0.astype(xs.dtype), stages)
     x, dx = displace(after, xs[-1], gaps[-1])
     return jnp.concatenate([new_xs, x[None]]), new_us, jnp.concatenate([dxs, dx[None]])
@@ -80,14 +76,14 @@ def search(
     gaps add depends on the trial; where an increase is expected, because gaps close, at most twice that (Mastalli et
     al., Crocoddyl, ICRA 2020, section III-C).
     """
-    value = merit.bounds.value(iterate.evaluation, merit.penalties)
+    value = merit.bounds.augmented_lagrangian(iterate.evaluation, merit.penalties)
     noise = 10 * jnp.finfo(value.dtype).eps * jnp.abs(value)
     gaps = iterate.gaps
 
     def attempt(alpha):
         xs, us, dxs = roll_out(problem, iterate, policy, alpha, box)
         evaluation = evaluate(problem, xs, us)
-        new_value = merit.bounds.value(evaluation, merit.penalties)
+        new_value = merit.bounds.augmented_lagrangian(evaluation, merit.penalties)
         by_gaps = ((policy.Vxx @ gaps[..., None])[..., 0] * dxs).sum()
         slope, curvature = policy.slope + by_gaps, policy.curvature - 2 * by_gaps
         expected = alpha * (slope + 0.5 * alpha * curvature)

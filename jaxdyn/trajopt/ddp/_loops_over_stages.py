@@ -1,7 +1,5 @@
 """Loops over the stages of a horizon and over the problems of a batch, as each kind of device runs them fastest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The backward pass: a Riccati recursion from the last stage to the first."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax
@@ -36,16 +34,13 @@ class Policy(NamedTuple):
     """Whether every matrix was positive definite."""
 
     @staticmethod
-    def zeros(horizon: int, ndx: int, nu: int, dtype) -> Policy:
+    def zeros(horizon: int, ndx: int, nu: int, dtype) -> "Policy":
         """A policy of zeros that is not `ok`, to begin a loop with."""
 
-        def zeros(*shape: int):
-            return jnp.zeros(shape, dtype)
-
         T, n, m = horizon, ndx, nu
-        value = zeros(T + 1, n), zeros(T + 1, n, n)
-        of_controls = zeros(T, m), zeros(T, m, n), zeros(T, m, m)
-        return Policy(zeros(T, m), zeros(T, m, n), *value, *of_controls, zeros(), zeros(), zeros(), jnp.array(False))
+        value, Q = [(T + 1, n), (T + 1, n, n)], [(T, m), (T, m, n), (T, m, m)]
+        shapes = [(T, m), (T, m, n), *value, *Q, (), (), ()]
+        return Policy(*(jnp.zeros(shape, dtype) for shape in shapes), ok=jnp.array(False))
 
 
 class HeldControls(NamedTuple):

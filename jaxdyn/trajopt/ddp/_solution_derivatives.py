@@ -9,8 +9,6 @@ Components at a bound whose multiplier is not zero stay on it; at a bound with a
 exist, and the derivative of the free component is returned.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import equinox as eqx
@@ -57,10 +55,8 @@ class Optimum(NamedTuple):
 
 
 def _distance_from_bound(r, low, high, multiplier, active):
-    """`r` minus its bound where the constraint is active, else zero; infinite bounds never enter.
-
-    The bound is the upper one for a positive multiplier; for equalities they are the same.
-    """
+    """`r` minus its bound where the constraint is active, else zero; infinite bounds never enter."""
+    # The bound is the upper one for a positive multiplier; for equalities they are the same.
     bound = jnp.where(active > 0, jnp.where(multiplier > 0, high, low), 0)
     return jnp.where(active > 0, r - bound, 0)
 
@@ -76,11 +72,8 @@ def _active_set(problem: Problem, optimum: Optimum, slope) -> ActiveSet:
 
 
 def _lagrangian(problem: Problem, optimum: Optimum, active: ActiveSet, w: Point) -> Float[Array, ""]:
-    """The Lagrangian at the displacements and multipliers `w`.
-
-    Controls at a bound are replaced by that bound, so they follow it; a multiplier that is not active has a unit
-    matrix, so it does not move.
-    """
+    """The Lagrangian at the displacements and multipliers `w`. Controls at a bound are replaced by that bound, so they
+    follow it; a multiplier that is not active has a unit matrix, so it does not move."""
     dynamics = problem.dynamics
     low, high = problem.control_box
     bound = jnp.where(active.low > 0, low, jnp.where(active.high > 0, high, 0))
@@ -114,9 +107,8 @@ def _kkt_system(problem: Problem, optimum: Optimum, active: ActiveSet, A, B, cos
     xs, us = optimum.xs, optimum.us
     n = dynamics.ndx
     B = B * active.free[:, None, :]
-    (multipliers, last_multipliers), (holds, last_holds) = map(
-        problem.split_rows, (optimum.multipliers, active.constraints)
-    )
+    multipliers, last_multipliers = problem.split_rows(optimum.multipliers)
+    holds, last_holds = problem.split_rows(active.constraints)
 
     def expand_stage(x, u, k, after, costate, multiplier, holds):
         def lagrangian(x, u):
@@ -141,9 +133,11 @@ def _kkt_system(problem: Problem, optimum: Optimum, active: ActiveSet, A, B, cos
 
     G, H = jax.vmap(constraint_slopes)(xs[:-1], us, problem.stages, holds)
     H = H * active.free[:, None, :]
-    D = jax.jacfwd(lambda dx: last_holds * problem.terminal_constraint(dynamics.integrate(xs[-1], dx))[0])(
-        jnp.zeros(n, dtype)
-    )
+
+    def terminal_residuals(dx):
+        return last_holds * problem.terminal_constraint(dynamics.integrate(xs[-1], dx))[0]
+
+    D = jax.jacfwd(terminal_residuals)(jnp.zeros(n, dtype))
     # Heavy against the cost's own curvatures, and far from the largest number whose last digit still counts.
     scale = 1 + jnp.abs(end.xx).max() + jnp.abs(stage.xx).max() + jnp.abs(stage.uu).max()
     weight = scale * jnp.finfo(dtype).eps ** -0.3

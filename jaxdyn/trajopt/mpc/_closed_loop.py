@@ -1,7 +1,5 @@
 """A controller against a plant that is not its model, timed as it would be on a robot."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import time
@@ -90,23 +88,21 @@ def closed_loop(
     """Run `mpc` for `steps` periods on `plant`, a function `(x, u) -> x` that takes and returns the state in the
     problem's coordinates: another simulator, a robot, or this library with other parameters.
 
-    The step is compiled before the first period. `plan`: from `mpc.start`, by default without a guess.
-
-    **Raises** `ModelError` for a number of steps below 1, and where the plant returns a state that is not finite;
-    `ShapeError` where its shape is wrong.
+    The step is compiled before the first period. `plan`: from `mpc.start`, by default without a guess. **Raises**
+    `ModelError` for a number of steps below 1 or a state that is not finite, `ShapeError` for one of a wrong shape.
     """
     require_positive_integer(steps, "steps")
     dtype = np.dtype(mpc.problem.dtype)
     x = np.asarray(x0, dtype)
     plan = mpc.start(jnp.asarray(x)) if plan is None else plan
     jax.block_until_ready(mpc.step(plan, jnp.asarray(x))[0])
-    xs, us, status, iterations, seconds, compilations = [x], [], [], [], [], 0
+    xs, records, compilations = [x], [], 0
     for k in range(steps):
         with _count_compilations() as compiled:
             began = time.perf_counter()
             u, plan, solution = mpc.step(plan, jnp.asarray(x))
             u = np.asarray(u)
-            seconds.append(time.perf_counter() - began)
+            seconds = time.perf_counter() - began
         compilations += len(compiled)
         x = np.asarray(plant(x, u), dtype)
         if x.shape != xs[0].shape:
@@ -114,9 +110,6 @@ def closed_loop(
         if not np.isfinite(x).all():
             raise ModelError(f"the plant's state is not finite after step {k}: {x}, under the control {u}")
         xs.append(x)
-        us.append(u)
-        status.append(int(solution.status))
-        iterations.append(int(solution.iterations))
-    arrays = {"xs": xs, "us": us, "status": status, "iterations": iterations}
-    records = {name: np.array(rows) for name, rows in arrays.items()}
-    return ClosedLoop(**records, plan=plan, latency=Latency(np.array(seconds)), compilations=compilations)
+        records.append((u, int(solution.status), int(solution.iterations), seconds))
+    us, status, iterations, seconds = map(np.array, zip(*records, strict=True))
+    return ClosedLoop(np.array(xs), us, status, iterations, plan, Latency(seconds), compilations)

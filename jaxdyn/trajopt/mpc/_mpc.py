@@ -1,7 +1,5 @@
 """Model predictive control: a problem solved from each measured state, with the shifted last plan as the guess."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -70,8 +68,7 @@ class MPC(eqx.Module):
         - `disturbance_gain`: gain, in (0, 1], of the estimate of a constant displacement of each step that corrects the
           predictions (offset-free control: a wrong mass does not move the resting point). None for no estimate.
 
-        **Raises** `ModelError`.
-        """
+        **Raises** `ModelError`."""
         if not isinstance(problem, Problem):
             raise ModelError(f"an MPC needs a Problem, not {type(problem).__name__}")
         solver = DDPOptions(max_iterations=5) if solver is None else solver
@@ -124,12 +121,8 @@ class MPC(eqx.Module):
     def step(
         self, plan: Plan, x: Float[Array | np.ndarray, "nx"], problem: Problem | None = None
     ) -> tuple[Float[Array, "nu"], Plan, Solution]:
-        """The control to apply at the state `x`, the plan for the next step, and the solution.
-
-        Where the state or the solver's trajectory is not finite, the status is `DIVERGED` and the step follows `plan`.
-
-        **Raises** `ShapeError`.
-        """
+        """The control to apply at the state `x`, the plan for the next step, and the solution. Where the state or the
+        trajectory is not finite, the status is `DIVERGED` and the step follows `plan`. **Raises** `ShapeError`."""
         x = jnp.asarray(x)
         current = (self.problem if problem is None else problem).starting_at(x)
         current = eqx.tree_at(lambda p: p.dynamics.t0, current, plan.t.astype(current.dynamics.t0.dtype))

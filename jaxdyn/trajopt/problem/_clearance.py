@@ -1,7 +1,6 @@
 """Distances between a robot's capsules and obstacles."""
 
-from __future__ import annotations
-
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from jaxdyn._errors import ModelError, require_shape
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.algorithms import frame_jacobian, frame_pose
 from jaxdyn.trajopt.problem._dynamics import float_leaf
-from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual, robot_model
+from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual, robot_state
 
 
 class Capsule(eqx.Module):
@@ -29,7 +28,7 @@ class Capsule(eqx.Module):
         require_shape(self.radius, (), "the radius of a capsule", "a number in m")
 
     @staticmethod
-    def sphere(center: ArrayLike, radius: ArrayLike) -> Capsule:
+    def sphere(center: ArrayLike, radius: ArrayLike) -> "Capsule":
         """The points within `radius` (m) of `center` `[3]` (m)."""
         return Capsule(center, center, radius)
 
@@ -61,28 +60,17 @@ def closest_points(p1, q1, p2, q2) -> ClosestPoints:
 
 class ClearanceResidual(StateOnlyResidual):
     """The distances `[len(capsules) * len(obstacles)]` (m) between the surfaces of every capsule and every obstacle, in
-    the order of the capsules; negative where they overlap.
-
-    `Constraint(ClearanceResidual(...), lower=0.02, upper=jnp.inf)` keeps 2 cm. Smooth except where the nearest point
-    jumps (parallel axes), and where axes cross.
-    """
+    the order of the capsules; negative where they overlap. Smooth except where the nearest point jumps (parallel axes),
+    and where axes cross. `Constraint(ClearanceResidual(...), lower=0.02, upper=jnp.inf)` keeps 2 cm."""
 
     capsules: tuple[Capsule, ...]
     obstacles: tuple[Capsule, ...]
     frames: tuple[str, ...] = eqx.field(static=True)
     obstacle_frames: tuple[str | None, ...] = eqx.field(static=True)
 
-    def __init__(
-        self,
-        capsules: Sequence[tuple[str, Capsule]],
-        obstacles: Sequence[Capsule | tuple[str, Capsule]],
-    ):
-        """
-        - `capsules`: pairs of a frame's name and a capsule in its axes.
-        - `obstacles`: capsules in the world's axes, or pairs as above, for a robot that must not hit itself.
-
-        **Raises** `ModelError`.
-        """
+    def __init__(self, capsules: Sequence[tuple[str, Capsule]], obstacles: Sequence[Capsule | tuple[str, Capsule]]):
+        """`capsules`: pairs of a frame's name and a capsule in its axes. `obstacles`: capsules in the world's axes, or
+        pairs as above, for a robot that must not hit itself. **Raises** `ModelError`."""
         pairs = [(o if isinstance(o, tuple) else (None, o)) for o in obstacles]
         if not capsules or not pairs:
             raise ModelError("a ClearanceResidual needs at least one capsule and one obstacle")
@@ -96,49 +84,43 @@ class ClearanceResidual(StateOnlyResidual):
         return self._distances(dynamics, x)[0]
 
     def linearize(self, dynamics, x, u, k):
-        distances, normals, points = self._distances(dynamics, x)
-        model = robot_model(dynamics, self)
-        q = x[: model.nq]
-        moving = {f for f in (*self.frames, *self.obstacle_frames) if f is not None}
-        jacobians = {f: (frame_pose(model, q, f).translation, frame_jacobian(model, q, f)) for f in sorted(moving)}
+        distances, normals, points, poses = self._distances(dynamics, x)
+        model, q, _ = robot_state(dynamics, self, x)
+        jacobians = {frame: frame_jacobian(model, q, frame) for frame in poses}
 
         def slope(frame, point, normal):
             """The derivative of `normal @ point` by `q`, for a point that is fixed in the frame."""
             if frame is None:
                 return jnp.zeros(model.nv, x.dtype)
-            origin, J = jacobians[frame]
-            return normal @ J[:3] + jnp.cross(point - origin, normal) @ J[3:]
+            J = jacobians[frame]
+            return normal @ J[:3] + jnp.cross(point - poses[frame].translation, normal) @ J[3:]
 
         # Moving a nearest point along its segment changes the distance in second order only, unless it is an end: so
         # the distance has the derivative that it has for points fixed in their bodies.
+        pairs = itertools.product(self.frames, self.obstacle_frames)
         rows = [
-            slope(a, points[i].first, normals[i]) - slope(b, points[i].second, normals[i])
-            for i, (a, b) in enumerate(self._pairs_of(self.frames, self.obstacle_frames))
+            slope(a, nearest.first, normal) - slope(b, nearest.second, normal)
+            for (a, b), normal, nearest in zip(pairs, normals, points, strict=True)
         ]
         by_q = jnp.stack(rows)
         return Linear(distances, jnp.concatenate([by_q, jnp.zeros_like(by_q)], axis=1), None)
 
-    @staticmethod
-    def _pairs_of(first, second):
-        return [(a, b) for a in first for b in second]
-
     def _distances(self, dynamics, x):
-        model = robot_model(dynamics, self)
-        q = x[: model.nq]
+        """The distances, their gradients by the first point, the closest points, and the poses of the frames."""
+        model, q, _ = robot_state(dynamics, self, x)
         poses = {f: frame_pose(model, q, f) for f in sorted({*self.frames, *self.obstacle_frames} - {None})}
 
         def in_world(frame, capsule):
             capsule = jax.tree.map(lambda a: a.astype(x.dtype), capsule)
             if frame is None:
                 return capsule.start, capsule.end, capsule.radius
-            pose = poses[frame]
-            start, end = (pose.rotation @ p + pose.translation for p in (capsule.start, capsule.end))
-            return start, end, capsule.radius
+            R, p = poses[frame].rotation, poses[frame].translation
+            return R @ capsule.start + p, R @ capsule.end + p, capsule.radius
 
         robot = [in_world(*x) for x in zip(self.frames, self.capsules, strict=True)]
         obstacles = [in_world(*x) for x in zip(self.obstacle_frames, self.obstacles, strict=True)]
         distances, normals, points = [], [], []
-        for (p1, q1, r1), (p2, q2, r2) in self._pairs_of(robot, obstacles):
+        for (p1, q1, r1), (p2, q2, r2) in itertools.product(robot, obstacles):
             nearest = closest_points(p1, q1, p2, q2)
             d = nearest.first - nearest.second
             square = d @ d
@@ -147,4 +129,4 @@ class ClearanceResidual(StateOnlyResidual):
             distances.append(jnp.where(apart, length, 0.0) - r1 - r2)
             normals.append(jnp.where(apart, d / length, 0.0))
             points.append(nearest)
-        return jnp.stack(distances), normals, points
+        return jnp.stack(distances), normals, points, poses

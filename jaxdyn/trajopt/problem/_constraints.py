@@ -1,7 +1,5 @@
 """Constraints: residuals between bounds."""
 
-from __future__ import annotations
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -38,10 +36,8 @@ class Constraint(eqx.Module):
         return self.residual.of_state
 
     def bounds(self, r, stage=None) -> tuple[Float[Array, "m"], Float[Array, "m"]]:
-        """Lower and upper bounds for the residual `r`; for a residual of the state alone infinite at stage 0.
-
-        **Raises** `ShapeError`.
-        """
+        """Lower and upper bounds for the residual `r`, at stage 0 infinite if it depends on the state alone. **Raises**
+        `ShapeError`."""
         for bound in (self.lower, self.upper):
             if bound.shape not in ((), r.shape):
                 raise ShapeError(

@@ -1,7 +1,5 @@
 """Terms of the cost: weighted functions of residuals, and functions of the user."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,11 +25,11 @@ class Quadratic(NamedTuple):
     uu: Float[Array, "nu nu"]
 
     @staticmethod
-    def zero(ndx: int, nu: int, dtype) -> Quadratic:
+    def zero(ndx: int, nu: int, dtype) -> "Quadratic":
         """The expansion of a cost of zero."""
         return Quadratic(*(jnp.zeros(s, dtype) for s in ((), (ndx,), (nu,), (ndx, ndx), (nu, ndx), (nu, nu))))
 
-    def __add__(self, summand: Quadratic) -> Quadratic:  # type: ignore[override]
+    def __add__(self, summand: "Quadratic") -> "Quadratic":  # type: ignore[override]
         return Quadratic(*(a + b for a, b in zip(self, summand, strict=True)))
 
 
@@ -86,8 +84,7 @@ def gauss_newton_expansion(value, gradient, curvature, Jx, Ju, ndx: int, nu: int
 
 
 class QuadraticCost(ResidualCost):
-    """`weight/2 |r|^2`, `1/2 sum_i weight_i r_i^2`, or `1/2 r^T weight r`, for a weight that is a number, `[m]`, or a
-    symmetric `[m, m]`."""
+    """`1/2 r^T weight r`, for a weight that is a number, a diagonal `[m]`, or a symmetric `[m, m]`."""
 
     residual: AbstractResidual
     weight: Float[Array, "..."] = eqx.field(default=1.0, converter=float_leaf)
@@ -104,9 +101,8 @@ class QuadraticCost(ResidualCost):
 class SmoothAbsCost(ResidualCost):
     """`sum_i weight_i (sqrt(r_i^2 + width^2) - width)`: quadratic within about `width` of zero, then linear.
 
-    `weight`: a number or `[m]`. `width`: positive, in the units of the residual.
-
-    **Raises** `ShapeError`, when it is evaluated, for a weight or width that does not fit.
+    `weight`: a number or `[m]`. `width`: positive, in the units of the residual. **Raises** `ShapeError`, when it is
+    evaluated, for a weight or width that does not fit.
     """
 
     residual: AbstractResidual
@@ -125,9 +121,8 @@ class SmoothAbsCost(ResidualCost):
 class FunctionCost(AbstractCost):
     """A user's cost `function(x, u, t, params)`, a number; `t` in s; `u` is None at the end of the horizon.
 
-    It has no residual, so its Gauss-Newton expansion has all second derivatives.
-
-    **Raises** `ShapeError`, when it is evaluated, unless the function returns a number.
+    It has no residual, so its Gauss-Newton expansion has all second derivatives. **Raises** `ShapeError`, when it is
+    evaluated, unless the function returns a number.
     """
 
     params: Any

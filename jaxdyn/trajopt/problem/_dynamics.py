@@ -1,7 +1,5 @@
 """Discrete-time dynamics: a robot's model with an integrator, or functions of the user."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable
 from typing import Any, Literal
@@ -20,11 +18,8 @@ from jaxdyn.simulate import step as model_step
 
 
 class AbstractDynamics(eqx.Module):
-    """The step `x_(k+1) = f(x_k, u_k, k)` of states on a manifold, and that manifold.
-
-    States are arrays `[nx]`; their displacements are arrays `[ndx]` in the tangent space. Methods take one state; map
-    over more with `jax.vmap`.
-    """
+    """The step `x_(k+1) = f(x_k, u_k, k)` of states `[nx]` on a manifold, and that manifold. Displacements are arrays
+    `[ndx]` in the tangent space. Methods take one state; map over more with `jax.vmap`."""
 
     dt: eqx.AbstractVar[Float[Array, ""]]
     """Length of a step, s."""
@@ -64,13 +59,16 @@ class AbstractDynamics(eqx.Module):
 
     def rate(self, x: Float[Array, "nx"], u: Float[Array, "nu"], t) -> Float[Array, "ndx"]:
         """The rate of the state in its tangent space at time `t` (s), for solvers that discretize it themselves.
-
-        **Raises** `ModelError` for dynamics that define a step only.
-        """
+        **Raises** `ModelError` for dynamics that define a step only."""
         raise ModelError(f"{type(self).__name__} has a step, but no rate of the state; use ContinuousDynamics")
 
     def require_horizon(self, horizon: int) -> None:
         """Raise `ShapeError` if arrays with a row per stage do not have `horizon` rows."""
+
+    @property
+    def robot(self) -> Model | None:
+        """The robot's model, if the state is `[q, v]` of a robot."""
+        return None
 
     @property
     def euclidean(self) -> bool:
@@ -138,13 +136,12 @@ class ModelDynamics(AbstractDynamics):
                 f"f_ext has shape {self.f_ext.shape}, but [{model.nb}, 6] or [horizon, {model.nb}, 6] is needed: a "
                 f"wrench for each of the bodies {', '.join(model.body_names)}"
             )
-        self.actuation = jnp.asarray(actuation, model.dtype) if isinstance(actuation, np.ndarray) else actuation
         if actuation is None:
-            self.controls = model.nv
+            self.actuation, self.controls = None, model.nv
         elif isinstance(actuation, AbstractMemorylessActuator):
             if controls is None:
                 raise ModelError("controls, the number of commands of the actuation, is needed beside an actuator")
-            self.controls = controls
+            self.actuation, self.controls = actuation, controls
         else:
             self.actuation = jnp.asarray(actuation, model.dtype)
             if self.actuation.ndim != 2 or self.actuation.shape[0] != model.nv:
@@ -162,6 +159,7 @@ class ModelDynamics(AbstractDynamics):
     nx = property(lambda self: self.model.nq + self.model.nv)
     ndx = property(lambda self: 2 * self.model.nv)
     nu = property(lambda self: self.controls)
+    robot = property(lambda self: self.model)
 
     def split(self, x) -> State:
         """`q` and `v` of a state `[..., nx]`."""
@@ -264,14 +262,24 @@ class _FunctionDynamics(AbstractDynamics):
     dt: Float[Array, ""]
     t0: Float[Array, ""]
 
-    def _set(self, function, nx: int, nu: int, params, dt, t0) -> None:
+    def __init__(
+        self,
+        function: Callable[[Any, Any, Any, Any], Any],
+        nx: int,
+        nu: int,
+        params: Any = None,
+        *,
+        dt: ArrayLike = 1.0,
+        t0: ArrayLike = 0.0,
+    ):
+        """`t_k = t0 + k dt`. **Raises** `ModelError`; `ShapeError` unless the function returns `[nx]`."""
         require_positive_integer(nx, "nx")
         require_positive_integer(nu, "nu")
         self.params, self.sizes = params, (nx, nu)
         # The function may be a module that holds arrays.
         self.arrays, self.static = eqx.partition(function, eqx.is_array)
         self.dt, self.t0 = _seconds(dt, "dt"), _seconds(t0, "t0")
-        x, u = jax.ShapeDtypeStruct((nx,), self.dt.dtype), jax.ShapeDtypeStruct((nu,), self.dt.dtype)
+        x, u = (jax.ShapeDtypeStruct((n,), self.dt.dtype) for n in (nx, nu))
         value = eqx.filter_eval_shape(lambda d, x, u: d.call(x, u, d.t0), self, x, u)
         if getattr(value, "shape", None) != (nx,):
             shape = getattr(value, "shape", type(value).__name__)
@@ -290,19 +298,6 @@ class _FunctionDynamics(AbstractDynamics):
 
 class DiscreteDynamics(_FunctionDynamics):
     """`x_(k+1) = f(x_k, u_k, t_k, params)` for any function on vectors; `params` is any pytree of arrays."""
-
-    def __init__(
-        self,
-        function: Callable[[Any, Any, Any, Any], Any],
-        nx: int,
-        nu: int,
-        params: Any = None,
-        *,
-        dt: ArrayLike = 1.0,
-        t0: ArrayLike = 0.0,
-    ):
-        """`t_k = t0 + k dt`. **Raises** `ModelError`; `ShapeError` unless the function returns `[nx]`."""
-        self._set(function, nx, nu, params, dt, t0)
 
     def step(self, x, u, k):
         return self.call(x, u, self.time(k))
@@ -332,7 +327,7 @@ class ContinuousDynamics(_FunctionDynamics):
         require_choice(integrator, RUNGE_KUTTA_STEPS, "integrator")
         require_positive_integer(substeps, "substeps")
         self.integrator, self.substeps = integrator, substeps
-        self._set(function, nx, nu, params, dt, t0)
+        super().__init__(function, nx, nu, params, dt=dt, t0=t0)
 
     def step(self, x, u, k):
         advance, h, t = RUNGE_KUTTA_STEPS[self.integrator], self.dt / self.substeps, self.time(k)

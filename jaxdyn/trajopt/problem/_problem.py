@@ -1,8 +1,6 @@
 """`Problem`: an optimal control problem, for every solver."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -85,11 +83,14 @@ class Problem(eqx.Module):
         self.control_lower = self._control_bound(control_lower, -jnp.inf, "control_lower")
         self.control_upper = self._control_bound(control_upper, jnp.inf, "control_upper")
         require_box(self.control_lower, self.control_upper, "the box of the controls")
-        u = jax.ShapeDtypeStruct((dynamics.nu,), self.dtype)
-        x = jax.ShapeDtypeStruct((dynamics.nx,), self.dtype)
         # Shapes of costs, residuals, weights and bounds are checked here, not inside a solver.
-        eqx.filter_eval_shape(lambda p, x, u: (p.stage_cost(x, u, 0), p.stage_constraint(x, u, 0)), self, x, u)
-        eqx.filter_eval_shape(lambda p, x: (p.terminal_cost(x), p.terminal_constraint(x)), self, x)
+        self._shapes(lambda p, x, u: (p.stage_cost(x, u, 0), p.terminal_cost(x)))
+        self._shapes(lambda p, x, u: (p.stage_constraint(x, u, 0), p.terminal_constraint(x)))
+
+    def _shapes(self, function: Callable):
+        """The shapes of the results of `function(problem, x, u)`."""
+        x, u = (jax.ShapeDtypeStruct((n,), self.dtype) for n in (self.dynamics.nx, self.dynamics.nu))
+        return eqx.filter_eval_shape(function, self, x, u)
 
     def _initial_state(self, x0):
         x0 = float_leaf(x0)
@@ -99,8 +100,7 @@ class Problem(eqx.Module):
     def _control_bound(self, bound, default, name: str):
         nu = self.dynamics.nu
         bound = jnp.full(nu, default, self.dtype) if bound is None else float_leaf(bound)
-        if bound.shape == ():
-            bound = jnp.broadcast_to(bound, (nu,))
+        bound = jnp.broadcast_to(bound, (nu,)) if bound.shape == () else bound
         if bound.shape not in ((nu,), (self.horizon, nu)):
             raise ShapeError(
                 f"{name} has shape {bound.shape}, but [{nu}] or [{self.horizon}, {nu}] is needed: [nu] or [horizon, nu]"
@@ -121,10 +121,10 @@ class Problem(eqx.Module):
 
     @property
     def stages(self):
-        """The numbers of the stages, `[horizon]`."""
+        """The stages' numbers, `[horizon]`."""
         return jnp.arange(self.horizon)
 
-    def starting_at(self, x0: Float[Array | np.ndarray, "nx"]) -> Problem:
+    def starting_at(self, x0: Float[Array | np.ndarray, "nx"]) -> "Problem":
         """The same problem from another state."""
         return with_leaves(self, x0=self._initial_state(x0))
 
@@ -180,10 +180,7 @@ class Problem(eqx.Module):
     @property
     def constraint_sizes(self) -> tuple[int, int]:
         """The numbers of components of the constraints at a stage and at the end."""
-        x = jax.ShapeDtypeStruct((self.dynamics.nx,), self.dtype)
-        u = jax.ShapeDtypeStruct((self.dynamics.nu,), self.dtype)
-        stage = eqx.filter_eval_shape(lambda p, x, u: p.stage_constraint(x, u, 0)[0], self, x, u)
-        terminal = eqx.filter_eval_shape(lambda p, x: p.terminal_constraint(x)[0], self, x)
+        stage, terminal = self._shapes(lambda p, x, u: (p.stage_constraint(x, u, 0)[0], p.terminal_constraint(x)[0]))
         return stage.shape[0], terminal.shape[0]
 
     def rollout(self, us: Float[Array, "horizon nu"]) -> Float[Array, "stages nx"]:
@@ -197,8 +194,7 @@ class Problem(eqx.Module):
         return jnp.concatenate([x0[None], lax.scan(advance, x0, (us, self.stages))[1]])
 
     def gaps(self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]) -> Float[Array, "stages ndx"]:
-        """The displacements that would move each state where it should be: the first to `x0`, the others to where the
-        step before leads."""
+        """The displacements from each state to where it should be: `x0`, or where the step before leads."""
         # One after another: this runs once, and all at once would take twice as long to compile.
         reached = lax.map(lambda stage: self.step(*stage), (xs[:-1], us, self.stages))
         reached = jnp.concatenate([self.x0.astype(reached.dtype)[None], reached])
@@ -211,10 +207,7 @@ class Problem(eqx.Module):
 
     def guess(self, us: ArrayLike | None = None, xs: ArrayLike | None = None, *, rolled_out: bool = True):
         """The pair `(xs, us)` in full from which solvers start. Controls are zeros by default; a single control `[nu]`
-        or a number is repeated. States are by default the roll-out, or `x0` repeated. Not clipped to bounds.
-
-        **Raises** `ShapeError`.
-        """
+        or a number is repeated. States are by default the roll-out, or `x0` repeated. **Raises** `ShapeError`."""
         shape = (self.horizon, self.dynamics.nu)
         us = jnp.zeros(shape, self.dtype) if us is None else jnp.asarray(us, self.dtype)
         if us.ndim < 2 and us.shape in ((), shape[1:]):

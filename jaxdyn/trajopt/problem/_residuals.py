@@ -1,7 +1,5 @@
 """Residuals: vectors of a stage's state and control that costs make small and constraints bound."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,8 +11,9 @@ import jax.numpy as jnp
 from jaxdyn._errors import ModelError, ShapeError, require_shape
 from jaxdyn._types import Array, Float
 from jaxdyn.algorithms import center_of_mass, frame_jacobian, frame_pose, frame_velocity
+from jaxdyn.model import Model
 from jaxdyn.spatial import SE3, Vec3, so3_left_jacobian_solve
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ModelDynamics, float_leaf, optional_float_leaf
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, float_leaf, optional_float_leaf
 
 
 class Linear(NamedTuple):
@@ -91,9 +90,7 @@ class ControlResidual(AbstractResidual):
 
 class FramePoseResidual(StateOnlyResidual):
     """The twist `log(target^-1 pose)`, `[linear(3), angular(3)]`, from the target's pose to the frame's, m and rad.
-
-    **Raises** `ModelError` unless the target is an `SE3`.
-    """
+    **Raises** `ModelError` unless the target is an `SE3`."""
 
     frame: str = eqx.field(static=True)
     target: SE3
@@ -103,12 +100,11 @@ class FramePoseResidual(StateOnlyResidual):
             raise ModelError(f"the target of a FramePoseResidual is {type(self.target).__name__}; an SE3 is needed")
 
     def __call__(self, dynamics, x, u, k):
-        model = robot_model(dynamics, self)
-        return self._relative_to_target(frame_pose(model, x[: model.nq], self.frame)).log()
+        model, q, _ = robot_state(dynamics, self, x)
+        return self._relative_to_target(frame_pose(model, q, self.frame)).log()
 
     def linearize(self, dynamics, x, u, k):
-        model = robot_model(dynamics, self)
-        q = x[: model.nq]
+        model, q, _ = robot_state(dynamics, self, x)
         pose = self._relative_to_target(frame_pose(model, q, self.frame))
         twist = pose.log()
         J = _log_by_twist(twist[3:], pose.translation) @ frame_jacobian(model, q, self.frame, "local")
@@ -128,12 +124,12 @@ class FramePositionResidual(StateOnlyResidual):
         require_shape(self.target, (3,), "the target of a FramePositionResidual", "a position in m")
 
     def __call__(self, dynamics, x, u, k):
-        model = robot_model(dynamics, self)
-        return frame_pose(model, x[: model.nq], self.frame).translation - self.target.astype(x.dtype)
+        model, q, _ = robot_state(dynamics, self, x)
+        return jnp.asarray(frame_pose(model, q, self.frame).translation) - self.target.astype(x.dtype)
 
     def linearize(self, dynamics, x, u, k):
-        model = robot_model(dynamics, self)
-        J = frame_jacobian(model, x[: model.nq], self.frame)[:3]
+        model, q, _ = robot_state(dynamics, self, x)
+        J = frame_jacobian(model, q, self.frame)[:3]
         return Linear(self(dynamics, x, u, k), _jacobian_by_state(J), None)
 
 
@@ -149,9 +145,8 @@ class FrameVelocityResidual(StateOnlyResidual):
         require_shape(self.target, (6,), "the target of a FrameVelocityResidual", "linear (3) and angular (3)")
 
     def __call__(self, dynamics, x, u, k):
-        model = robot_model(dynamics, self)
-        v = frame_velocity(model, x[: model.nq], x[model.nq :], self.frame, self.reference)  # type: ignore[arg-type]
-        return v - self.target.astype(x.dtype)
+        velocity = frame_velocity(*robot_state(dynamics, self, x), self.frame, self.reference)  # type: ignore[arg-type]
+        return velocity - self.target.astype(x.dtype)
 
 
 class CenterOfMassResidual(StateOnlyResidual):
@@ -163,8 +158,8 @@ class CenterOfMassResidual(StateOnlyResidual):
         require_shape(self.target, (3,), "the target of a CenterOfMassResidual", "a position in m")
 
     def __call__(self, dynamics, x, u, k):
-        model = robot_model(dynamics, self)
-        return center_of_mass(model, x[: model.nq]) - self.target.astype(x.dtype)
+        model, q, _ = robot_state(dynamics, self, x)
+        return center_of_mass(model, q) - self.target.astype(x.dtype)
 
 
 class FunctionResidual(AbstractResidual):
@@ -224,9 +219,7 @@ def _log_by_twist(w, p):
     # V(w)^-1 R = V(-w)^-1, for both the translation and the rotation.
     inverse = jax.vmap(lambda v: solve(-w, v), out_axes=1)(jnp.eye(3, dtype=w.dtype))
     by_w = jax.jacfwd(solve)(w, p) @ inverse
-    return jnp.concatenate(
-        [jnp.concatenate([inverse, by_w], axis=1), jnp.concatenate([jnp.zeros_like(inverse), inverse], axis=1)]
-    )
+    return jnp.block([[inverse, by_w], [jnp.zeros_like(inverse), inverse]])
 
 
 def _jacobian_by_state(J):
@@ -234,12 +227,14 @@ def _jacobian_by_state(J):
     return jnp.concatenate([J, jnp.zeros_like(J)], axis=1)
 
 
-def robot_model(dynamics: AbstractDynamics, residual: AbstractResidual):
-    """The robot's model. **Raises** `ModelError` for dynamics without one, `UnknownNameError` for an unknown frame."""
-    if not isinstance(dynamics, ModelDynamics):
+def robot_state(dynamics: AbstractDynamics, residual: AbstractResidual, x) -> tuple[Model, Array, Array]:
+    """The robot's model, `q` and `v`. **Raises** `ModelError` for dynamics without a robot, `UnknownNameError` for an
+    unknown frame."""
+    model = dynamics.robot
+    if model is None:
         raise ModelError(f"{type(residual).__name__} needs ModelDynamics, not {type(dynamics).__name__}")
     frame = getattr(residual, "frame", None)
     if frame is not None:
         # While the problem is made: kinematics look names up when they are compiled.
-        dynamics.model.topology.frame(frame)
-    return dynamics.model
+        model.topology.frame(frame)
+    return model, x[: model.nq], x[model.nq :]

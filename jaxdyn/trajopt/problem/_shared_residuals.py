@@ -1,9 +1,5 @@
-"""Residuals that stand at stages and again at the end of the horizon, evaluated by one program for both.
-
-A goal is most often both: its kinematics and their derivatives are then compiled once instead of twice.
-"""
-
-from __future__ import annotations
+"""Residuals that stand at stages and again at the end of the horizon, as most goals do: evaluated by one program for
+both, so that their kinematics and derivatives are compiled once instead of twice."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,8 +14,7 @@ from jaxdyn.trajopt.problem._residuals import AbstractResidual, StateResidual
 
 
 class TermValues(NamedTuple):
-    """A value for each cost and each constraint of a stage or of the end, in their order; None for a term whose
-    residual stands at one end only."""
+    """A value for each cost and each constraint of a stage or of the end; None where the residual is not shared."""
 
     costs: tuple[Any, ...]
     constraints: tuple[Any, ...]

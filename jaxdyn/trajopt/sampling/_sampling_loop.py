@@ -1,7 +1,5 @@
 """The loop of solvers by samples: draw, roll out, update."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -120,7 +118,7 @@ def _update(state: SamplingState, method, samples, scores: Score, options: Sampl
     knots, best = jax.tree.map(
         lambda new, old: jnp.where(better, new[i], old), (samples, scores), (state.knots, state.best)
     )
-    updated = method.update(state.gaussian, samples, costs, knots)
+    updated = method(state.gaussian, samples, costs, knots)
     any_finite = jnp.isfinite(costs).any()
     gaussian = jax.tree.map(lambda new, old: jnp.where(any_finite, new, old), updated, state.gaussian)
     # Infinity minus infinity is NaN, so it is not an improvement.

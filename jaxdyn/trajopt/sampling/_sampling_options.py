@@ -1,8 +1,7 @@
-"""The options and the strategy of solvers by samples."""
-
-from __future__ import annotations
+"""The options of solvers by samples, and their methods."""
 
 import abc
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,29 +19,15 @@ class Gaussian(NamedTuple):
     """Standard deviations."""
 
 
-class AbstractSamplingMethod(eqx.Module):
-    """The rule by which the costs of samples change the distribution of the next ones."""
-
-    @abc.abstractmethod
-    def update(
-        self,
-        gaussian: Gaussian,
-        samples: Float[Array, "samples knots nu"],
-        costs: Float[Array, "samples"],
-        best: Float[Array, "knots nu"],
-    ) -> Gaussian:
-        """The distribution of the next iteration's samples.
-
-        A sample whose trajectory is not finite has an infinite cost; at least one cost is finite. `best` are the knots
-        with the lowest cost so far.
-        """
+type SamplingMethod = Callable[[Gaussian, Array, Array, Array], Gaussian]
+"""Called as `method(gaussian, samples, costs, best)` with `samples` `[samples, knots, nu]`, their costs, of which at
+least one is finite, infinite where a trajectory is not, and the `best` knots `[knots, nu]` so far; returns the
+distribution of the next samples."""
 
 
 class SamplingOptions(eqx.Module):
-    """The options that all solvers by samples share. Numbers are leaves: other values do not compile again.
-
-    **Raises** `ModelError` for options that contradict each other.
-    """
+    """The options that all solvers by samples share. Numbers are leaves: other values do not compile again. **Raises**
+    `ModelError` for options that contradict each other."""
 
     samples: int = eqx.field(default=256, static=True)
     """Number of trajectories in each iteration."""
@@ -71,5 +56,5 @@ class SamplingOptions(eqx.Module):
             raise ModelError(f"knots is {self.knots}, but a {self.spline} spline needs {degree + 1}")
 
     @abc.abstractmethod
-    def method(self, sigma: Float[Array, "nu"]) -> AbstractSamplingMethod:
+    def method(self, sigma: Float[Array, "nu"]) -> SamplingMethod:
         """The method with these options, for samples that begin with the standard deviation `sigma`."""

@@ -1,7 +1,5 @@
 """Splines of controls."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The Euler step that is implicit in the forces that resist the velocity."""
+"""Euler steps: explicit, semi-implicit, and implicit in the forces that resist the velocity."""
 
 import equinox as eqx
 
@@ -6,6 +6,25 @@ from jaxdyn.algorithms import aba
 from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
+
+
+def euler_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
+    """`v1 = v0 + dt a(q0, v0, tau)`, `q1 = q0 (+) dt v0`: first order, one evaluation of the dynamics.
+
+    Oscillations gain energy (Hairer, Lubich & Wanner, Geometric Numerical Integration, 2006, section I.1.2). It serves
+    for comparisons, and where a single explicit step should be linearized.
+    """
+    v = state.v + dt * aba(model, state.q, state.v, tau, f_ext)
+    return State(model.integrate(state.q, dt * state.v), v)
+
+
+def semi_implicit_euler_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
+    """`v1 = v0 + dt a(q0, v0, tau)`, `q1 = q0 (+) dt v1`: first order, one evaluation of the dynamics.
+
+    `tau` `[*batch, nv]`, N m or N; `dt` a number, s; `f_ext` `[*batch, nb, 6]` as in `step`.
+    """
+    v = state.v + dt * aba(model, state.q, state.v, tau, f_ext)
+    return State(model.integrate(state.q, dt * v), v)
 
 
 def velocity_implicit_euler_step(model: Model, state: State, tau, dt, f_ext=None, actuator_damping=None) -> State:
@@ -16,10 +35,8 @@ def velocity_implicit_euler_step(model: Model, state: State, tau, dt, f_ext=None
     friction this is the step of MuJoCo's integrators `implicitfast` and `Euler` (MuJoCo's documentation, Computation,
     Numerical integration).
 
-    The tangent of Coulomb friction is flat at speed, so with it a step could carry a joint through zero and back for
-    ever. With the secant the friction at the end of the step is a positive multiple of the velocity there, and always
-    takes energy.
-    """
+    With the tangent of Coulomb friction, flat at speed, a step could carry a joint through zero and back for ever. With
+    the secant the friction is a positive multiple of the velocity at the end of the step, and always takes energy."""
     resistance = JointFriction(model.damping, model.friction, model.friction_velocity).secant(state.v)
     if actuator_damping is not None:
         resistance = resistance + actuator_damping

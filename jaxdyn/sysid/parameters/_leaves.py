@@ -1,0 +1,120 @@
+"""The leaves of a robot, which is a model or a pytree that has one as its attribute `model`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from jaxdyn._errors import ModelError, look_up
+from jaxdyn.model import Model
+from jaxdyn.sysid.parameters._log_cholesky import inertial_parameters_from_pseudo_inertia, is_physical
+
+type Claims = frozenset[tuple[int, int]]
+"""Entries of a pytree: the number of a leaf, in the order of `jax.tree.leaves`, and the place in it when flattened."""
+
+
+def model_of(tree: Any) -> Model:
+    """Return the model of a robot. **Raises** `ModelError` for a pytree without one."""
+    model = tree if isinstance(tree, Model) else getattr(tree, "model", None)
+    if not isinstance(model, Model):
+        raise ModelError(
+            f"{type(tree).__name__} is not a Model and has no attribute 'model' that is one; a parametrization needs it"
+        )
+    return model
+
+
+def with_model(tree: Any, model: Model) -> Any:
+    return model if isinstance(tree, Model) else eqx.tree_at(lambda t: t.model, tree, model)
+
+
+def number_of(tree: Any, where: str | Callable[[Any], Any], what: str = "leaf") -> int:
+    """Return the number of the leaf that is a field of the model, or that a function picks. **Raises** `ModelError` if
+    it picks none."""
+    structure = jax.tree.structure(tree)
+    marks = [_Mark() for _ in range(structure.num_leaves)]
+    marked = jax.tree.unflatten(structure, marks)
+    try:
+        picked = getattr(model_of(marked), where) if isinstance(where, str) else where(marked)
+    except TypeError:
+        picked = None
+    for i, mark in enumerate(marks):
+        if mark is picked:
+            return i
+    raise ModelError(
+        f"{what}: the function does not pick one array of the robot; give one such as `lambda robot: robot.gravity`, "
+        "and choose entries of the array with `at`"
+    )
+
+
+class _Mark:
+    """A placeholder for a leaf."""
+
+
+def leaf_name(tree: Any, number: int) -> str:
+    path, _ = jax.tree_util.tree_leaves_with_path(tree)[number]
+    return jax.tree_util.keystr(path).removeprefix(".")
+
+
+def entries(tree: Any, number: int, flat: np.ndarray) -> jax.Array:
+    """Return the entries `flat` of a leaf."""
+    return jnp.asarray(jax.tree.leaves(tree)[number]).reshape(-1)[flat]
+
+
+def known_entries(tree: Any, number: int, flat: np.ndarray) -> np.ndarray | None:
+    """Return `entries` in NumPy, or None while tracing."""
+    leaf = jax.tree.leaves(tree)[number]
+    return None if isinstance(leaf, Tracer) else np.asarray(leaf).reshape(-1)[flat]
+
+
+def with_entries(tree: Any, number: int, flat: np.ndarray, values: jax.Array) -> Any:
+    def leaf(t):
+        return jax.tree.leaves(t)[number]
+
+    old = jnp.asarray(leaf(tree))
+    new = old.reshape(-1).at[flat].set(values.astype(old.dtype)).reshape(old.shape)
+    return eqx.tree_at(leaf, tree, new)
+
+
+def with_pseudo_inertias(tree: Any, bodies: Sequence[int], J: jax.Array) -> Any:
+    """Return the robot with the pseudo-inertias `J` `[k, 4, 4]` of bodies."""
+    model = model_of(tree)
+    parameters = inertial_parameters_from_pseudo_inertia(J).astype(model.inertial_parameters.dtype)
+    inertias = model.inertial_parameters.at[np.array(bodies)].set(parameters)
+    return with_model(tree, eqx.tree_at(lambda m: m.inertial_parameters, model, inertias))
+
+
+def chosen_names(names: Sequence[str] | None, known: Sequence[str], kind: str, what: str) -> tuple[int, ...]:
+    """Return the indices of names in `known`, all if None is given; `kind` is `"body"` or `"joint"`. **Raises**
+    `UnknownNameError`, `ModelError`."""
+    plural = {"body": "bodies", "joint": "joints"}[kind]
+    if isinstance(names, str):
+        raise ModelError(f"{what}: {plural} is the string {names!r}, but a sequence of names is needed: [{names!r}]")
+    names = tuple(known if names is None else names)
+    if not names or len(set(names)) < len(names):
+        raise ModelError(f"{what}: {plural} is {names}; different names, at least one, are needed")
+    return tuple(look_up(name, known, kind) for name in names)
+
+
+def require_physical(model: Model, bodies: Sequence[int], what: str, advice: str) -> None:
+    """Raise `ModelError`, unless tracing, for bodies whose inertial parameters no distribution of mass has."""
+    physical = jax.jit(is_physical)(model.inertial_parameters)
+    if isinstance(physical, Tracer):
+        return
+    physical = np.asarray(physical)[np.array(bodies)]
+    bad = [model.body_names[i] for i, ok in zip(bodies, physical, strict=True) if not ok]
+    if bad:
+        raise ModelError(
+            f"{what}: no distribution of mass has the inertial parameters of {', '.join(bad)}, so they have no "
+            f"coordinates; {advice}"
+        )
+
+
+def inertia_claims(tree: Any, bodies: Sequence[int]) -> Claims:
+    number = number_of(tree, "inertial_parameters")
+    return frozenset((number, 10 * i + k) for i in bodies for k in range(10))
