@@ -26,6 +26,8 @@ from jax.core import ShapedArray
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
+from jaxdyn import native
+
 # The elements of the batch in one chunk: the arrays of one node then fit the nearest cache of a CPU, and a loop's fixed
 # costs are small against its work.
 CHUNK = 128
@@ -49,6 +51,8 @@ class Plain:
     results: tuple[tuple[int, ...], ...]
     """The shapes of the results without batch axes."""
     derivatives: Derivatives | None = None
+    shared: int = 0
+    """The number of the first operands that mostly have no batch axes, such as a robot's parameters."""
 
     linear = ()
 
@@ -181,6 +185,14 @@ def _result_batches(function: Call, batches) -> list[tuple[int, ...]]:
     return [everything if i is None else batches[i] for i in function.like]
 
 
+def _result_cores(function: Call, operands) -> list[tuple[int, ...]]:
+    """Return the shapes of the results without batch axes."""
+    return [
+        result if i is None else operands[i].shape[operands[i].ndim - function.cores[i] :]
+        for result, i in zip(function.results, function.like, strict=True)
+    ]
+
+
 _call_p = core.Primitive("jaxdyn_call")
 _call_p.multiple_results = True
 
@@ -198,10 +210,7 @@ def _impl(*operands, function: Call):
 @_call_p.def_abstract_eval
 def _results(*avals, function: Call):
     batches = [_batch(a.shape, c) for a, c in zip(avals, function.cores, strict=True)]
-    cores = [
-        result if i is None else avals[i].shape[len(batches[i]) :]
-        for result, i in zip(function.results, function.like, strict=True)
-    ]
+    cores = _result_cores(function, avals)
     dtype = jnp.result_type(*(a.dtype for a in avals))
     own = _result_batches(function, batches)
     return [ShapedArray((*batch, *last), dtype) for batch, last in zip(own, cores, strict=True)]
@@ -399,12 +408,53 @@ batching.primitive_batchers[_call_p] = _batching
 mlir.register_lowering(_call_p, mlir.lower_fun(lambda *x, function: function(*x), multiple_results=True))
 
 
-def _lowered_in_chunks(context, *operands, function: Call):
+def _natively(*operands, function: Call, program: native.Target):
+    """Call a native program of `function`, which takes operands with one batch axis of length 1 or of the batch."""
+    shapes = [_batch(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
+    batch = np.broadcast_shapes(*shapes)
+    flat = []
+    for x, shape, uniform in zip(operands, shapes, program.uniform, strict=True):
+        core_shape = x.shape[len(shape) :]
+        if uniform:
+            flat.append(x.reshape(core_shape))
+            continue
+        if math.prod(shape) != 1:
+            x = jnp.broadcast_to(x, (*batch, *core_shape))
+        flat.append(x.reshape((math.prod(x.shape[: x.ndim - len(core_shape)]), *core_shape)))
+    results = _results(*operands, function=function)
+    cores = _result_cores(function, operands)
+    types = [jax.ShapeDtypeStruct((math.prod(batch), *core_shape), r.dtype) for core_shape, r in zip(cores, results)]
+    out = jax.ffi.ffi_call(program.name, types)(*flat)
+    # The result of an operand that was broadcast to the batch is the sum over its copies.
+    return [
+        _summed_to(x.reshape((*batch, *core_shape)), r.shape)
+        for x, core_shape, r in zip(out, cores, results, strict=True)
+    ]
+
+
+def _native_program(operands, function: Call) -> native.Target | None:
+    cores = [x.shape[x.ndim - c :] for x, c in zip(operands, function.cores, strict=True)]
+    shared = _plain(function).shared
+    uniform = tuple(
+        k < shared and math.prod(_batch(x.shape, c)) == 1
+        for k, (x, c) in enumerate(zip(operands, function.cores, strict=True))
+    )
+    (dtype,) = {x.dtype for x in operands}
+    return native.target(function, tuple(cores), uniform, dtype)
+
+
+def _lowered_on_cpu(context, *operands, function: Call):
     # Inside shard_map the program runs on one device.
     over = context.module_context.axis_context
     devices = over.num_devices if isinstance(over, mlir.ShardingContext) else 1
-    rule = mlir.lower_fun(functools.partial(_chunked, devices=devices or 1), multiple_results=True)
-    return rule(context, *operands, function=function)
+    exported = context.module_context.lowering_parameters.for_export
+    program = None if exported or (devices or 1) > 1 else _native_program(context.avals_in, function)
+    if program is None:
+        rule = functools.partial(_chunked, function=function, devices=devices or 1)
+    else:
+        rule = functools.partial(_natively, function=function, program=program)
+    return mlir.lower_fun(rule, multiple_results=True)(context, *operands)
 
 
-mlir.register_lowering(_call_p, _lowered_in_chunks, platform="cpu")
+mlir.register_lowering(_call_p, _lowered_on_cpu, platform="cpu")
+native.expand(_call_p, lambda *operands, function: function(*operands))

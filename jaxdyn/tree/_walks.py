@@ -24,6 +24,7 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from jaxdyn._compile import once
+from jaxdyn.native import expand
 from jaxdyn.spatial import Mat3, Motion, Pose, Vec3
 from jaxdyn.tree._tree import Tree
 
@@ -201,6 +202,7 @@ _sum_p.def_abstract_eval(lambda table, **_: table)
 ad.deflinear2(_sum_p, lambda cotangent, _, *, tree, up: [_sum_p.bind(cotangent, tree=tree, up=not up)])
 batching.primitive_batchers[_sum_p] = _sum_batch
 mlir.register_lowering(_sum_p, mlir.lower_fun(_sum_by_walk, multiple_results=False))
+expand(_sum_p, _sum_by_walk)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

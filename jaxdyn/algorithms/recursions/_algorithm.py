@@ -116,11 +116,18 @@ def algorithm[**P, R](
             if independent_joints:
                 _require_independent_joints(model, function.__name__)
             leaves = _tree_leaves(model)
-            operands = [*leaves.values(), *(KINDS[k].to_tree(model, jnp.asarray(x)) for k, x in arrays.values())]
-            dtype = jnp.result_type(*operands)
+            states = [KINDS[k].to_tree(model, jnp.asarray(x)) for k, x in arrays.values()]
+            dtype = jnp.result_type(*leaves.values(), *states)
+            constants = {n: Constant.of(x, dtype) for n, x in leaves.items() if _is_constant(x, LEAVES[n].axes)}
+            if len(constants) == len(leaves) and not any(isinstance(x, jax.core.Tracer) for x in states):
+                # Nothing is traced: new values of the model shall not need a new program.
+                constants = {}
+            leaves = {n: x for n, x in leaves.items() if n not in constants}
+            operands = [*leaves.values(), *states]
             on_rows = _OnRows(
                 function,
                 model.topology,
+                tuple(constants.items()),
                 tuple(leaves),
                 tuple((n, k) for n, (k, _) in arrays.items()),
                 tuple((n, x) for n, x in arguments if n not in kinds),
@@ -228,6 +235,29 @@ def _require_independent_joints(model: Model, name: str) -> None:
         )
 
 
+def _is_constant(x, axes: int) -> bool:
+    return not isinstance(x, jax.core.Tracer) and x.ndim == axes
+
+
+class Constant:
+    """An array of numbers that compares and hashes by its values."""
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+        self._key = (array.shape, array.dtype.str, array.tobytes())
+        self._hash = hash(self._key)
+
+    @classmethod
+    def of(cls, x, dtype) -> Constant:
+        return cls(np.asarray(x, dtype))
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Constant) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 @dataclasses.dataclass(frozen=True)
 class _OnRows:
     """A function of a robot's rows as a function of arrays with leading batch axes: first the leaves of the model,
@@ -235,6 +265,8 @@ class _OnRows:
 
     function: Callable
     topology: Topology
+    constants: tuple[tuple[str, Constant], ...]
+    """The leaves of the model that are constants of the user's program."""
     leaves: tuple[str, ...]
     arrays: tuple[tuple[str, Any], ...]
     options: tuple[tuple[str, Any], ...]
@@ -250,20 +282,24 @@ class _OnRows:
         shapes = tuple(_sizes(self.topology.spanning, d) for d in dimensions)
         kinds = dict(self.arrays)
         if derivatives is None or Wrenches in kinds.values():
-            return Plain(self, self.cores, shapes)
+            return Plain(self, self.cores, shapes, shared=len(self.leaves))
         names, tree = list(kinds), self.topology.spanning
         operands = tuple(len(self.leaves) + names.index(name) for name in derivatives.arguments)
         matrices = tuple((tree.nv, *KINDS[kinds[name]].axes(tree)) for name in derivatives.arguments)
-        jacobian = Plain(dataclasses.replace(self, function=derivatives.jacobian), self.cores, matrices)
+        shared = len(self.leaves)
+        on_jacobian = dataclasses.replace(self, function=derivatives.jacobian)
+        jacobian = Plain(on_jacobian, self.cores, matrices, shared=shared)
         pullback = dataclasses.replace(self, function=derivatives.pullback)
-        return Plain(self, self.cores, shapes, Derivatives(operands, jacobian, pullback))
+        return Plain(self, self.cores, shapes, Derivatives(operands, jacobian, pullback), shared)
 
     def __call__(self, *operands):
         # A pullback has a cotangent, rows [nv], as its last operand.
         cores = [*self.cores, *[1] * (len(operands) - len(self.cores))]
         batch = np.broadcast_shapes(*(x.shape[: x.ndim - c] for x, c in zip(operands, cores, strict=True)))
         n = len(self.leaves)
-        robot = Robot(self.topology, dict(zip(self.leaves, operands, strict=False)), batch)
+        leaves = dict(zip(self.leaves, operands, strict=False))
+        leaves |= {name: jnp.asarray(constant.array) for name, constant in self.constants}
+        robot = Robot(self.topology, leaves, batch)
         tables = zip(operands[n:], cores[n:], strict=True)
         rows = [(packed_rows if axes == 2 else rows_of)(x, len(batch)) for x, axes in tables]
         arrays = {name: x for (name, _), x in zip(self.arrays, rows, strict=False)}

@@ -1,0 +1,424 @@
+"""A straight-line program as LLVM text, with one lane of a vector for each element of the batch."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+from jaxdyn.native._graph import CONDITIONS, Node, Scalar
+
+# 50 digits of pi.
+_PI = Fraction(314159265358979323846264338327950288419716939937510, 10**50)
+
+COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
+ARITHMETIC = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+LIBRARY = {
+    "sin": "sin",
+    "cos": "cos",
+    "tan": "tan",
+    "asin": "asin",
+    "acos": "acos",
+    "atan": "atan",
+    "atan2": "atan2",
+    "sinh": "sinh",
+    "cosh": "cosh",
+    "tanh": "tanh",
+    "exp": "exp",
+    "log": "log",
+    "expm1": "expm1",
+    "log1p": "log1p",
+    "pow": "pow",
+}
+"""The functions of the C library, of doubles, that are called for one lane after the other."""
+
+
+class Kind:
+    """The type of a program's values: vectors of floats, or scalars where there is one lane."""
+
+    def __init__(self, bits: int, lanes: int):
+        self.bits, self.lanes = bits, lanes
+        self.scalar = {32: "float", 64: "double"}[bits]
+        self.float = self._of(self.scalar)
+        self.int = self._of(f"i{bits}")
+        self.bool = self._of("i1")
+        self.suffix = f"f{bits}" if lanes == 1 else f"v{lanes}f{bits}"
+        self.bytes = lanes * bits // 8
+
+    def _of(self, scalar: str) -> str:
+        return scalar if self.lanes == 1 else f"<{self.lanes} x {scalar}>"
+
+    def rounded(self, x: float) -> float:
+        """The nearest number of this precision."""
+        if self.bits == 64 or not math.isfinite(x):
+            return x
+        try:
+            return struct.unpack("f", struct.pack("f", x))[0]
+        except OverflowError:
+            return math.copysign(math.inf, x)
+
+    def constant(self, x: float) -> str:
+        """The text of a number."""
+        text = f"0x{struct.unpack('>Q', struct.pack('>d', self.rounded(x)))[0]:016X}"
+        return text if self.lanes == 1 else f"splat ({self.scalar} {text})"
+
+    def integer(self, x: int) -> str:
+        return str(x) if self.lanes == 1 else f"splat (i{self.bits} {x})"
+
+    def truth(self, x: bool) -> str:
+        text = "true" if x else "false"
+        return text if self.lanes == 1 else f"splat (i1 {text})"
+
+    def parts(self, x: Fraction, count: int) -> list[float]:
+        """Numbers of this precision whose sum is nearest to `x`."""
+        out = []
+        for _ in range(count):
+            out.append(self.rounded(float(x)))
+            x -= Fraction(out[-1])
+        return out
+
+
+class Body:
+    """The text of a function's body: its methods append an instruction and return the name of the result."""
+
+    def __init__(self, kind: Kind, declared: set[str]):
+        self.kind = kind
+        self.lines: list[str] = []
+        self.declared = declared
+        self._count = 0
+        self._block = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def value(self, text: str) -> str:
+        self._count += 1
+        name = f"%t{self._count}"
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def block(self) -> str:
+        """Return a new label."""
+        self._block += 1
+        return f"b{self._block}"
+
+    def intrinsic(self, name: str, *args: str) -> str:
+        kind = self.kind
+        self.declared.add(f"declare {kind.float} @llvm.{name}.{kind.suffix}({', '.join([kind.float] * len(args))})")
+        return self.value(f"call {kind.float} @llvm.{name}.{kind.suffix}({', '.join(f'{kind.float} {a}' for a in args)})")
+
+    def binary(self, op: str, a: str, b: str) -> str:
+        return self.value(f"{op} contract {self.kind.float} {a}, {b}")
+
+    def exact(self, op: str, a: str, b: str) -> str:
+        """An operation that is not contracted with others."""
+        return self.value(f"{op} {self.kind.float} {a}, {b}")
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        return self.intrinsic("fma", a, b, c)
+
+    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
+        """Horner's scheme, the highest power first."""
+        out = self.kind.constant(coefficients[0])
+        for c in coefficients[1:]:
+            out = self.fma(x, out, self.kind.constant(c))
+        return out
+
+    def select(self, condition: str, then: str, otherwise: str) -> str:
+        kind = self.kind
+        return self.value(f"select {kind.bool} {condition}, {kind.float} {then}, {kind.float} {otherwise}")
+
+    def compare(self, relation: str, a: str, b: str) -> str:
+        return self.value(f"fcmp {relation} {self.kind.float} {a}, {b}")
+
+    def bits(self, x: str) -> str:
+        return self.value(f"bitcast {self.kind.float} {x} to {self.kind.int}")
+
+    def from_bits(self, x: str) -> str:
+        return self.value(f"bitcast {self.kind.int} {x} to {self.kind.float}")
+
+    def integer(self, op: str, a: str, b: int) -> str:
+        return self.value(f"{op} {self.kind.int} {a}, {self.kind.integer(b)}")
+
+    def flip_sign(self, x: str, bits: str) -> str:
+        """Return `x`, negated where the lowest of the given bits is set."""
+        sign = self.integer("shl", bits, self.kind.bits - 1)
+        return self.from_bits(self.value(f"xor {self.kind.int} {self.bits(x)}, {sign}"))
+
+    def nearest_multiple(self, x: str, unit: Fraction) -> tuple[str, str]:
+        """Return `x` less the nearest multiple of `unit`, and the bits of the multiple's number (Cody & Waite)."""
+        kind = self.kind
+        # 1.5 * 2^23 or 1.5 * 2^52: a sum with it has the number in its lowest bits.
+        shift = kind.constant(1.5 * 2 ** (23 if kind.bits == 32 else 52))
+        shifted = self.fma(x, kind.constant(float(1 / unit)), shift)
+        number = self.exact("fsub", shifted, shift)
+        for part in kind.parts(unit, 3):
+            x = self.fma(number, kind.constant(-part), x)
+        return x, self.bits(shifted)
+
+    def sine(self, x: str) -> str:
+        r, bits = self.nearest_multiple(x, _PI)
+        square = self.exact("fmul", r, r)
+        cube = self.exact("fmul", square, r)
+        return self.flip_sign(self.fma(cube, self.polynomial(square, SINE_OF_HALF_TURN[self.kind.bits]), r), bits)
+
+    def sine_and_cosine(self, x: str) -> tuple[str, str]:
+        kind = self.kind
+        r, bits = self.nearest_multiple(x, _PI / 2)
+        square = self.exact("fmul", r, r)
+        cube = self.exact("fmul", square, r)
+        sine = self.fma(cube, self.polynomial(square, SINE_OF_QUARTER_TURN[kind.bits]), r)
+        fourth = self.exact("fmul", square, square)
+        cosine = self.fma(square, kind.constant(-0.5), kind.constant(1.0))
+        cosine = self.fma(fourth, self.polynomial(square, COSINE_OF_QUARTER_TURN[kind.bits]), cosine)
+        odd = self.value(f"icmp ne {kind.int} {self.integer('and', bits, 1)}, {kind.integer(0)}")
+        half, next_half = self.integer("lshr", bits, 1), self.integer("lshr", self.integer("add", bits, 1), 1)
+        return (
+            self.flip_sign(self.select(odd, cosine, sine), half),
+            self.flip_sign(self.select(odd, sine, cosine), next_half),
+        )
+
+    def exponential(self, x: str) -> str:
+        kind = self.kind
+        low, high, digits = (-104.0, 89.0, 23) if kind.bits == 32 else (-746.0, 710.0, 52)
+        # These propagate NaN.
+        x = self.intrinsic("maximum", self.intrinsic("minimum", x, kind.constant(high)), kind.constant(low))
+        shift = kind.constant(1.5 * 2**digits)
+        shifted = self.fma(x, kind.constant(1 / math.log(2)), shift)
+        number = self.exact("fsub", shifted, shift)
+        for part in LOG_2[kind.bits]:
+            x = self.fma(number, kind.constant(-part), x)
+        out = self.polynomial(x, [1 / math.factorial(n) for n in range(8 if kind.bits == 32 else 13, -1, -1)])
+        # Two factors, because 2^k may be out of range where the result is not.
+        integer = self.value(f"sub {kind.int} {self.bits(shifted)}, {self.bits(shift)}")
+        half = self.integer("ashr", integer, 1)
+        rest = self.value(f"sub {kind.int} {integer}, {half}")
+        for power in (half, rest):
+            biased = self.integer("add", power, 127 if kind.bits == 32 else 1023)
+            out = self.exact("fmul", out, self.from_bits(self.integer("shl", biased, digits)))
+        return out
+
+    def hyperbolic_tangent(self, x: str) -> str:
+        kind = self.kind
+        square = self.exact("fmul", x, x)
+        upper, lower = TANH[kind.bits]
+        small = self.polynomial(square, upper)
+        if lower:
+            small = self.exact("fdiv", small, self.polynomial(square, lower))
+        small = self.fma(self.exact("fmul", x, square), small, x)
+        size = self.intrinsic("fabs", x)
+        power = self.exponential(self.exact("fadd", size, size))
+        quotient = self.exact("fdiv", kind.constant(2.0), self.exact("fadd", power, kind.constant(1.0)))
+        large = self.intrinsic("copysign", self.exact("fsub", kind.constant(1.0), quotient), x)
+        return self.select(self.compare("ogt", size, kind.constant(0.625)), large, small)
+
+    def library(self, name: str, *args: str) -> str:
+        """Call a function of the C library, lane by lane."""
+        kind = self.kind
+        doubles = ", ".join(["double"] * len(args))
+        self.declared.add(f"declare double @{LIBRARY[name]}({doubles})")
+        if kind.lanes > 1:
+            self.declared.add(_lane_by_lane(kind, name, len(args)))
+            return self.value(f"call {kind.float} @each.{name}({', '.join(f'{kind.float} {a}' for a in args)})")
+        if kind.bits == 32:
+            args = tuple(self.value(f"fpext float {a} to double") for a in args)
+        out = self.value(f"call double @{LIBRARY[name]}({', '.join(f'double {a}' for a in args)})")
+        return self.value(f"fptrunc double {out} to float") if kind.bits == 32 else out
+
+
+def _lane_by_lane(kind: Kind, name: str, count: int) -> str:
+    """The definition of a function of vectors that calls one of doubles for each lane."""
+    arguments = ", ".join(f"{kind.float} %a{i}" for i in range(count))
+    lines = [f"define internal {kind.float} @each.{name}({arguments}) noinline {{", "entry:", "  br label %loop", "loop:"]
+    lines.append("  %i = phi i64 [ 0, %entry ], [ %next, %loop ]")
+    lines.append(f"  %out = phi {kind.float} [ zeroinitializer, %entry ], [ %more, %loop ]")
+    one = Body(Kind(kind.bits, 1), set())
+    parts = [one.value(f"extractelement {kind.float} %a{i}, i64 %i") for i in range(count)]
+    result = one.library(name, *parts)
+    lines += one.lines
+    lines.append(f"  %more = insertelement {kind.float} %out, {kind.scalar} {result}, i64 %i")
+    lines += ["  %next = add i64 %i, 1", f"  %again = icmp ult i64 %next, {kind.lanes}"]
+    lines += ["  br i1 %again, label %loop, label %done", "done:", f"  ret {kind.float} %more", "}"]
+    return "\n".join(lines)
+
+
+# sin(r) = r + r^3 P(r^2) on [-pi/2, pi/2]: minimax in the relative error (6e-9 for 32 bits), for 64 bits from SLEEF 3.6.
+SINE_OF_HALF_TURN = {
+    32: [2.605779959920667e-06, -1.9809602578677032e-04, 8.333066241302214e-03, -1.6666659550215382e-01],
+    64: [
+        -7.97255955009037868891952e-18,
+        2.81009972710863200091251e-15,
+        -7.64712219118158833288484e-13,
+        1.60590430605664501629054e-10,
+        -2.50521083763502045810755e-08,
+        2.75573192239198747630416e-06,
+        -0.000198412698412696162806809,
+        0.00833333333333332974823815,
+        -0.166666666666666657414808,
+    ],
+}
+# On [-pi/4, pi/4]; cos(r) = 1 - r^2 / 2 + r^4 P(r^2). From Cephes 2.8 (32 bits) and FDLIBM 5.3 (64 bits).
+SINE_OF_QUARTER_TURN = {
+    32: [-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1],
+    64: [
+        1.58969099521155010221e-10,
+        -2.50507602534068634195e-08,
+        2.75573137070700676789e-06,
+        -1.98412698298579493134e-04,
+        8.33333333332248946124e-03,
+        -1.66666666666666324348e-01,
+    ],
+}
+COSINE_OF_QUARTER_TURN = {
+    32: [2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2],
+    64: [
+        -1.13596475577881948265e-11,
+        2.08757232129817482790e-09,
+        -2.75573143513906633035e-07,
+        2.48015872894767294178e-05,
+        -1.38888888888741095749e-03,
+        4.16666666666666019037e-02,
+    ],
+}
+# tanh(x) = x + x^3 P(x^2) / Q(x^2) up to 0.625, from Cephes 2.8.
+TANH = {
+    32: (
+        [-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1],
+        None,
+    ),
+    64: (
+        [-9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3],
+        [1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3],
+    ),
+}
+# The natural logarithm of 2 in two parts, the first with few digits, so that its products with integers are exact.
+LOG_2 = {32: (0.693359375, -2.12194440e-4), 64: (6.93145751953125e-1, 1.42860682030941723212e-6)}
+
+LARGEST_ANGLE = {32: 1e5, 64: 1e9}
+"""The largest angle for which the reduction by multiples of pi keeps its digits."""
+
+
+class Values:
+    """Emits the nodes of a part of a program and keeps the names of their values."""
+
+    def __init__(self, body: Body, load: Callable[[Node], str], angle: Callable[[Node], str] | None = None):
+        self.body = body
+        self.load = load
+        """Loads an input, or a value that another part has computed."""
+        self.angle = angle
+        """Loads an input reduced to small angles."""
+        self.names: dict[int, str] = {}
+        self._trigonometry: dict[int, dict[str, str]] = {}
+
+    def name(self, x: Scalar) -> str:
+        kind = self.body.kind
+        if type(x) is not Node:
+            return kind.truth(x) if type(x) is bool else kind.constant(x)
+        name = self.names.get(x.number)
+        if name is None:
+            name = self.names[x.number] = self.load(x)
+        return name
+
+    def emit(self, node: Node, both: bool = False) -> None:
+        """Append the instructions of a node; `both` says whether both sine and cosine of its operand are needed."""
+        self.names[node.number] = self._instructions(node, both)
+
+    def _instructions(self, node: Node, both: bool) -> str:
+        body, op = self.body, node.op
+        kind = body.kind
+        if op in ("sin", "cos") and kind.lanes > 1:
+            return self._sine_or_cosine(node, both)
+        args = [self.name(a) for a in node.args]
+        if op in ARITHMETIC:
+            return body.binary(ARITHMETIC[op], *args)
+        if op in COMPARISONS:
+            return body.compare(COMPARISONS[op], *args)
+        if op == "neg":
+            return body.value(f"fneg {kind.float} {args[0]}")
+        if op == "select":
+            condition, otherwise, then = args
+            return body.select(condition, then, otherwise)
+        if op in ("and", "or"):
+            return body.value(f"{op} {kind.bool} {args[0]}, {args[1]}")
+        if op == "not":
+            return body.value(f"xor {kind.bool} {args[0]}, {kind.truth(True)}")
+        if op == "is_finite":
+            return body.compare("olt", body.intrinsic("fabs", args[0]), kind.constant(math.inf))
+        if op in INTRINSICS:
+            return body.intrinsic(INTRINSICS[op], *args)
+        if kind.lanes > 1 and op == "tanh":
+            return body.hyperbolic_tangent(*args)
+        if kind.lanes > 1 and op == "exp":
+            return body.exponential(*args)
+        return body.library(op, *args)
+
+    def _sine_or_cosine(self, node: Node, both: bool) -> str:
+        x = node.args[0]
+        known = self._trigonometry.setdefault(x.number, {})
+        if node.op not in known:
+            angle = self._small_angle(x)
+            if both or node.op == "cos":
+                known["sin"], known["cos"] = self.body.sine_and_cosine(angle)
+            else:
+                known["sin"] = self.body.sine(angle)
+        return known[node.op]
+
+    def _small_angle(self, x: Node) -> str:
+        body = self.body
+        kind = body.kind
+        factor, root = angle_of_input(x)
+        if root is not None and not root.uniform and self.angle is not None:
+            small = self.angle(root)
+            return small if factor == 1 else body.exact("fmul", small, kind.constant(factor))
+        # The reduction by multiples of pi loses its digits at very large angles: the C library then reduces them.
+        name = self.name(x)
+        size = body.intrinsic("fabs", name)
+        large = any_lane(body, body.compare("ogt", size, kind.constant(LARGEST_ANGLE[kind.bits])))
+        here, slow, after = body.block(), body.block(), body.block()
+        body.line(f"br label %{here}")
+        body.lines.append(f"{here}:")
+        body.line(f"br i1 {large}, label %{slow}, label %{after}, !prof !0")
+        body.lines.append(f"{slow}:")
+        reduced = reduced_angle(body, name)
+        body.line(f"br label %{after}")
+        body.lines.append(f"{after}:")
+        return body.value(f"phi {kind.float} [ {name}, %{here} ], [ {reduced}, %{slow} ]")
+
+
+INTRINSICS = {"sqrt": "sqrt", "abs": "fabs", "max": "maximum", "min": "minimum", "floor": "floor", "ceil": "ceil"}
+
+
+def any_lane(body: Body, condition: str) -> str:
+    """Return whether a condition holds in any lane."""
+    lanes = body.kind.lanes
+    if lanes == 1:
+        return condition
+    mask = body.value(f"bitcast {body.kind.bool} {condition} to i{lanes}")
+    return body.value(f"icmp ne i{lanes} {mask}, 0")
+
+
+def reduced_angle(body: Body, x: str) -> str:
+    """Return angles between -2 pi and 2 pi with the same sine and cosine, also of their half."""
+    kind = body.kind
+    inner = Body(kind, body.declared)
+    half = inner.exact("fmul", "%x", kind.constant(0.5))
+    angle = inner.library("atan2", inner.library("sin", half), inner.library("cos", half))
+    out = inner.exact("fadd", angle, angle)
+    lines = [f"define internal {kind.float} @small_angle({kind.float} %x) noinline cold {{"]
+    body.declared.add("\n".join([*lines, *inner.lines, f"  ret {kind.float} {out}", "}"]))
+    return body.value(f"call {kind.float} @small_angle({kind.float} {x})")
+
+
+def angle_of_input(x: Scalar) -> tuple[float, Node | None]:
+    """Return the input that is, times 1 or 1/2, the angle `x`, or None."""
+    if type(x) is Node and x.op == "input":
+        return 1.0, x
+    if type(x) is Node and x.op == "mul" and type(x.args[1]) is float and x.args[1] == 0.5:
+        factor, root = angle_of_input(x.args[0])
+        return (0.5, root) if root is not None and factor == 1.0 else (0.0, None)
+    return 0.0, None
+
+
+def is_condition(node: Node) -> bool:
+    return node.op in CONDITIONS

@@ -1,0 +1,227 @@
+"""Straight-line programs of scalars: a graph of operations in which equal values stand once and constants are folded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+type Scalar = Node | float | bool
+"""A value of a program: the result of an operation, or a constant."""
+
+
+class Node:
+    """An operation on scalars."""
+
+    __slots__ = ("args", "number", "op", "uniform")
+
+    def __init__(self, number: int, op: str, args: tuple, uniform: bool):
+        self.number = number
+        """The place in `Graph.nodes`; operands have smaller numbers."""
+        self.op = op
+        """The name of the operation, or `"input"`."""
+        self.args = args
+        """The operands, nodes or constants; for an input its array and the place in it."""
+        self.uniform = uniform
+        """Whether the value is the same for the whole batch."""
+
+    def __repr__(self):
+        return f"%{self.number}"
+
+
+class Graph:
+    """Builds the nodes of a program. Its methods take nodes or constants and return a node or a constant."""
+
+    def __init__(self):
+        self.nodes: list[Node] = []
+        self._existing: dict[tuple, Node] = {}
+        self.dropped: list[Node] = []
+        """Values whose products with zero were folded: without them, a NaN would not reach the results."""
+
+    def input(self, array: int, place: int, uniform: bool) -> Node:
+        """Return a new input, the element `place` of an array."""
+        node = Node(len(self.nodes), "input", (array, place), uniform)
+        self.nodes.append(node)
+        return node
+
+    def node(self, op: str, *args: Scalar) -> Node:
+        """Return the node of an operation without simplifying it."""
+        key = (op, *args)
+        existing = self._existing.get(key)
+        if existing is not None:
+            return existing
+        uniform = True
+        for a in args:
+            if type(a) is Node and not a.uniform:
+                uniform = False
+        node = Node(len(self.nodes), op, args, uniform)
+        self._existing[key] = node
+        self.nodes.append(node)
+        return node
+
+    def add(self, a: Scalar, b: Scalar) -> Scalar:
+        if type(a) is not Node:
+            if type(b) is not Node:
+                return a + b
+            a, b = b, a
+        if type(b) is not Node:
+            return a if b == 0 else self.node("add", a, b)
+        if b.op == "neg":
+            return self.sub(a, b.args[0])
+        if a.op == "neg":
+            return self.sub(b, a.args[0])
+        return self.node("add", a, b) if a.number < b.number else self.node("add", b, a)
+
+    def sub(self, a: Scalar, b: Scalar) -> Scalar:
+        if type(b) is not Node:
+            return self.add(a, -b)
+        if type(a) is not Node:
+            return self.neg(b) if a == 0 else self.node("sub", a, b)
+        if b.op == "neg":
+            return self.add(a, b.args[0])
+        if a.op == "neg":
+            return self.neg(self.add(a.args[0], b))
+        if a is b:
+            self.dropped.append(a)
+            return 0.0
+        return self.node("sub", a, b)
+
+    def mul(self, a: Scalar, b: Scalar) -> Scalar:
+        if type(a) is not Node:
+            if type(b) is not Node:
+                return a * b
+            a, b = b, a
+        if type(b) is not Node:
+            if b == 0:
+                self.dropped.append(a)
+                return 0.0
+            if b == 1:
+                return a
+            if b == -1:
+                return self.neg(a)
+            return self.node("mul", a.args[0], -b) if a.op == "neg" else self.node("mul", a, b)
+        if a.op == "neg":
+            return self.mul(a.args[0], b.args[0]) if b.op == "neg" else self.neg(self.mul(a.args[0], b))
+        if b.op == "neg":
+            return self.neg(self.mul(a, b.args[0]))
+        return self.node("mul", a, b) if a.number < b.number else self.node("mul", b, a)
+
+    def div(self, a: Scalar, b: Scalar) -> Scalar:
+        if type(b) is not Node:
+            if type(a) is not Node:
+                return _quotient(a, b)
+            return self.mul(a, _quotient(1.0, b))
+        if type(a) is not Node and a == 0:
+            self.dropped.append(b)
+            return 0.0
+        return self.node("div", a, b)
+
+    def neg(self, a: Scalar) -> Scalar:
+        if type(a) is not Node:
+            return -a
+        if a.op == "neg":
+            return a.args[0]
+        if a.op == "sub":
+            return self.sub(a.args[1], a.args[0])
+        return self.node("neg", a)
+
+    def select(self, condition: Scalar, otherwise: Scalar, then: Scalar) -> Scalar:
+        """Return `then` where the condition holds."""
+        if type(condition) is not Node:
+            return then if condition else otherwise
+        if then is otherwise or (type(then) is not Node and type(otherwise) is not Node and then == otherwise):
+            return then
+        if type(then) is bool or type(otherwise) is bool or _is_condition(then) or _is_condition(otherwise):
+            # A choice between conditions.
+            return self.logical_or(
+                self.logical_and(condition, then), self.logical_and(self.logical_not(condition), otherwise)
+            )
+        if condition.op == "not":
+            return self.select(condition.args[0], then, otherwise)
+        return self.node("select", condition, otherwise, then)
+
+    def logical_and(self, a: Scalar, b: Scalar) -> Scalar:
+        if type(a) is not Node:
+            return b if a else False
+        if type(b) is not Node:
+            return a if b else False
+        return a if a is b else self.node("and", a, b)
+
+    def logical_or(self, a: Scalar, b: Scalar) -> Scalar:
+        if type(a) is not Node:
+            return True if a else b
+        if type(b) is not Node:
+            return True if b else a
+        return a if a is b else self.node("or", a, b)
+
+    def logical_not(self, a: Scalar) -> Scalar:
+        if type(a) is not Node:
+            return not a
+        return a.args[0] if a.op == "not" else self.node("not", a)
+
+    def apply(self, op: str, *args: Scalar) -> Scalar:
+        """Return the result of another operation, folded where all operands are constants."""
+        if any(type(a) is Node for a in args):
+            return self.node(op, *args)
+        try:
+            return FOLDED[op](*args)
+        except (ValueError, OverflowError):
+            return math.nan
+
+
+def _quotient(a: float, b: float) -> float:
+    if b == 0:
+        return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1, b)
+    return a / b
+
+
+def _is_condition(a: Scalar) -> bool:
+    return type(a) is Node and a.op in CONDITIONS
+
+
+CONDITIONS = {"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not", "is_finite"}
+"""The operations that return a truth value."""
+
+FOLDED: dict[str, Callable] = {
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "max": lambda a, b: math.nan if math.isnan(a) or math.isnan(b) else max(a, b),
+    "min": lambda a, b: math.nan if math.isnan(a) or math.isnan(b) else min(a, b),
+    "abs": abs,
+    "sqrt": math.sqrt,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
+    "asin": math.asin,
+    "acos": math.acos,
+    "atan": math.atan,
+    "atan2": math.atan2,
+    "sinh": math.sinh,
+    "cosh": math.cosh,
+    "tanh": math.tanh,
+    "exp": math.exp,
+    "log": lambda a: -math.inf if a == 0 else math.log(a),
+    "expm1": math.expm1,
+    "log1p": lambda a: -math.inf if a == -1 else math.log1p(a),
+    "pow": math.pow,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "is_finite": math.isfinite,
+}
+"""The operations on constants, other than those that `Graph` has a method for."""
+
+
+def live(outputs: Iterable[Scalar]) -> set[int]:
+    """Return the numbers of the nodes that some outputs depend on."""
+    found: set[int] = set()
+    stack = [x for x in outputs if type(x) is Node]
+    while stack:
+        node = stack.pop()
+        if node.number not in found:
+            found.add(node.number)
+            if node.op != "input":
+                stack.extend(a for a in node.args if type(a) is Node)
+    return found

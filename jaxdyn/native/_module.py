@@ -1,0 +1,276 @@
+"""The LLVM module of a program: its kernel for as many elements of the batch as a vector has lanes, and the handler that
+XLA calls, which goes over the batch.
+
+The kernel reads rows, a vector for each number of the operands, and writes rows. Users' arrays have the batch first, so
+blocks of them are transposed in registers on the way in and out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jaxdyn.native._emit import (
+    LARGEST_ANGLE,
+    Body,
+    Kind,
+    Values,
+    angle_of_input,
+    any_lane,
+    is_condition,
+    reduced_angle,
+)
+from jaxdyn.native._graph import Node
+from jaxdyn.native._interface import Interface
+from jaxdyn.native._order import late, operands
+from jaxdyn.native._specialize import Program
+from jaxdyn.native._transpose import transpose_text
+
+PART = 6000
+"""The most operations in one function of a kernel: compilers take longer than proportional for longer ones."""
+
+
+class Rows(NamedTuple):
+    """The rows of a kernel's operands and results."""
+
+    inputs: list[int]
+    """The first row of each operand, or -1 for operands that are the same for the whole batch."""
+    input_count: int
+    outputs: list[int]
+    output_count: int
+
+
+def module_text(program: Program, bits: int, lanes: int, interface: Interface) -> str:
+    """Return the module of a program."""
+    kind, one = Kind(bits, lanes), Kind(bits, 1)
+    order = late(program.nodes)
+    common = [n for n in order if n.uniform]
+    each = [n for n in order if not n.uniform]
+    declared: set[str] = set()
+    # A value that is the same for the whole batch and that the kernel uses is computed once a call.
+    wanted = {a.number for n in each for a in operands(n) if a.uniform}
+    wanted |= {x.number for output in program.outputs for x in output if type(x) is Node and x.uniform}
+    shared = {n.number: k for k, n in enumerate(n for n in common if n.number in wanted)}
+    rows = _rows(program)
+    parts = _parts(each)
+    crossing = _crossing(parts)
+    texts = [_prepare(common, shared, one, declared)]
+    texts += [
+        _part(k, part, program, rows, shared, crossing, kind, declared, first=k == 0) for k, part in enumerate(parts)
+    ]
+    texts.append(_angles(_angle_rows(program, rows), kind, declared))
+    texts += _transposes(program, kind, declared)
+    waiting = 1 + max(crossing.values(), default=-1)
+    texts.append(_blocks(program, rows, len(parts), waiting, kind))
+    texts.append(interface.handler(program, len(shared), kind))
+    declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
+    width = f'"min-legal-vector-width"="{8 * kind.bytes}" "prefer-vector-width"="{8 * kind.bytes}"'
+    metadata = "!0 = !{!\"branch_weights\", i32 1, i32 100000}\n!1 = !{}"
+    attributes = f"attributes #0 = {{ nounwind {width} }}"
+    return "\n\n".join([*declarations, *texts, attributes, metadata]) + "\n"
+
+
+def _rows(program: Program) -> Rows:
+    inputs, count = [], 0
+    for shape, uniform in zip(program.inputs, program.uniform, strict=True):
+        inputs.append(-1 if uniform else count)
+        count += 0 if uniform else math.prod(shape)
+    outputs, total = [], 0
+    for output in program.outputs:
+        outputs.append(total)
+        total += len(output)
+    return Rows(inputs, count, outputs, total)
+
+
+def _parts(order: Sequence[Node]) -> list[list[Node]]:
+    count = max(1, -(-len(order) // PART))
+    length = -(-len(order) // count)
+    return [list(order[i * length : (i + 1) * length]) for i in range(count)]
+
+
+def _crossing(parts: Sequence[Sequence[Node]]) -> dict[int, int]:
+    """Return the rows in which values wait that another part computes than uses."""
+    part_of = {n.number: k for k, part in enumerate(parts) for n in part}
+    last: dict[int, int] = {}
+    for k, part in enumerate(parts):
+        for n in part:
+            for a in operands(n):
+                if a.op != "input" and not a.uniform and part_of[a.number] != k:
+                    last[a.number] = k
+    rows: dict[int, int] = {}
+    vacant: list[int] = []
+    ends: dict[int, list[int]] = {}
+    count = 0
+    for k, part in enumerate(parts):
+        vacant += ends.pop(k, [])
+        for n in part:
+            if n.number in last:
+                if not vacant:
+                    vacant.append(count)
+                    count += 1
+                row = vacant.pop()
+                rows[n.number] = row
+                # Another value may take the row after the last part that reads it.
+                ends.setdefault(last[n.number] + 1, []).append(row)
+    return rows
+
+
+def _prepare(common: Sequence[Node], shared: dict[int, int], one: Kind, declared: set[str]) -> str:
+    """The function that computes what is the same for the whole batch."""
+    body = Body(one, declared)
+
+    def load(node: Node) -> str:
+        array, place = node.args
+        slot = body.value(f"getelementptr ptr, ptr %call, i64 {array}")
+        start = body.value(f"load ptr, ptr {slot}")
+        return body.value(f"load {one.float}, ptr {_element(body, one, start, place)}")
+
+    values = Values(body, load)
+    for node in common:
+        if node.op != "input":
+            values.emit(node)
+        if node.number in shared:
+            name = values.name(node)
+            if is_condition(node):
+                name = body.select(name, one.constant(1.0), one.constant(0.0))
+            body.line(f"store {one.float} {name}, ptr {_element(body, one, '%common', shared[node.number])}")
+    text = "define internal void @prepare(ptr noalias %call, ptr noalias %common) noinline #0 {"
+    return "\n".join([text, *body.lines, "  ret void", "}"])
+
+
+def _element(body: Body, kind: Kind, start: str, place: int) -> str:
+    return body.value(f"getelementptr {kind.float}, ptr {start}, i64 {place}") if place else start
+
+
+def _part(number, part, program, rows, shared, crossing, kind, declared, *, first: bool) -> str:
+    body = Body(kind, declared)
+    one = Kind(kind.bits, 1)
+    align = f"align {kind.bytes}"
+
+    def splat(x: str) -> str:
+        if kind.lanes == 1:
+            return x
+        lane = body.value(f"insertelement {kind.float} poison, {one.float} {x}, i64 0")
+        return body.value(
+            f"shufflevector {kind.float} {lane}, {kind.float} poison, <{kind.lanes} x i32> zeroinitializer"
+        )
+
+    def load(node: Node) -> str:
+        if node.uniform:
+            x = body.value(f"load {one.float}, ptr {_element(body, one, '%common', shared[node.number])}, !invariant.load !1")
+            x = splat(x)
+            return body.compare("une", x, kind.constant(0.0)) if is_condition(node) else x
+        if node.op == "input":
+            row = rows.inputs[node.args[0]] + node.args[1]
+            return body.value(f"load {kind.float}, ptr {_element(body, kind, '%in', row)}, {align}")
+        x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%waiting', crossing[node.number])}, {align}")
+        return body.compare("une", x, kind.constant(0.0)) if is_condition(node) else x
+
+    def angle(node: Node) -> str:
+        row = rows.inputs[node.args[0]] + node.args[1]
+        return body.value(f"load {kind.float}, ptr {_element(body, kind, '%angles', row)}, {align}")
+
+    values = Values(body, load, angle)
+    stores: dict[int, list[int]] = {}
+    for start, output in zip(rows.outputs, program.outputs, strict=True):
+        for i, x in enumerate(output):
+            if type(x) is not Node or x.uniform or x.op == "input":
+                if first:
+                    body.line(f"store {kind.float} {values.name(x)}, ptr {_element(body, kind, '%out', start + i)}, {align}")
+            else:
+                stores.setdefault(x.number, []).append(start + i)
+    paired = {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
+    for node in part:
+        if node.op == "input":
+            continue
+        values.emit(node, both=node.op in ("sin", "cos") and node.args[0].number in paired)
+        name = values.names[node.number]
+        for row in stores.get(node.number, ()):
+            body.line(f"store {kind.float} {name}, ptr {_element(body, kind, '%out', row)}, {align}")
+        if node.number in crossing:
+            if is_condition(node):
+                name = body.select(name, kind.constant(1.0), kind.constant(0.0))
+            row = _element(body, kind, "%waiting", crossing[node.number])
+            body.line(f"store {kind.float} {name}, ptr {row}, {align}")
+    arguments = "ptr noalias %in, ptr noalias %out, ptr noalias %common, ptr noalias %waiting, ptr noalias %angles"
+    return "\n".join([f"define internal void @part{number}({arguments}) noinline #0 {{", *body.lines, "  ret void", "}"])
+
+
+def _angle_rows(program: Program, rows: Rows) -> list[int]:
+    """Return the rows of the inputs that are, times 1 or 1/2, arguments of sine and cosine."""
+    roots = (angle_of_input(n.args[0])[1] for n in program.nodes if n.op in ("sin", "cos") and not n.uniform)
+    return sorted({rows.inputs[r.args[0]] + r.args[1] for r in roots if r is not None and not r.uniform})
+
+
+def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
+    """The function that returns the rows in which the kernel reads angles: those of the operands, or where an angle is
+    very large, rows with smaller angles of the same sine and cosine."""
+    body = Body(kind, declared)
+    align = f"align {kind.bytes}"
+    largest = None
+    for row in angle_rows:
+        x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%in', row)}, {align}")
+        size = body.intrinsic("fabs", x)
+        largest = size if largest is None else body.select(body.compare("ogt", size, largest), size, largest)
+    if largest is not None:
+        large = any_lane(body, body.compare("ogt", largest, kind.constant(LARGEST_ANGLE[kind.bits])))
+        body.line(f"br i1 {large}, label %reduce, label %as_they_are, !prof !0")
+        body.lines.append("reduce:")
+        for row in angle_rows:
+            x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%in', row)}, {align}")
+            row = _element(body, kind, "%small", row)
+            body.line(f"store {kind.float} {reduced_angle(body, x)}, ptr {row}, {align}")
+        body.line("ret ptr %small")
+        body.lines.append("as_they_are:")
+    header = "define internal ptr @angles(ptr noalias %in, ptr noalias %small) noinline #0 {"
+    return "\n".join([header, *body.lines, "  ret ptr %in", "}"])
+
+
+def _blocks(program: Program, rows: Rows, parts: int, waiting: int, kind: Kind) -> str:
+    """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes."""
+    one = Kind(kind.bits, 1)
+    body = Body(kind, set())
+    n = len(program.inputs)
+    for name, count in (("in", rows.input_count), ("small", rows.input_count), ("out", rows.output_count)):
+        body.line(f"%{name} = alloca {kind.float}, i64 {max(count, 1)}, align {kind.bytes}")
+    body.line(f"%waiting = alloca {kind.float}, i64 {max(waiting, 1)}, align {kind.bytes}")
+    body.line("br label %loop")
+    body.lines.append("loop:")
+    body.line("%at = phi i64 [ %begin, %entry ], [ %next, %loop ]")
+    body.line("%left = sub i64 %end, %at")
+    body.line(f"%whole = icmp uge i64 %left, {kind.lanes}")
+    body.line(f"%valid = select i1 %whole, i64 {kind.lanes}, i64 %left")
+
+    def entry(place: int, loaded: str) -> str:
+        slot = body.value(f"getelementptr {'ptr' if loaded == 'ptr' else 'i64'}, ptr %call, i64 {place}")
+        return body.value(f"load {loaded}, ptr {slot}")
+
+    def first_element(place: int, stride: str) -> str:
+        offset = body.value(f"mul i64 %at, {stride}")
+        return body.value(f"getelementptr {one.float}, ptr {entry(place, 'ptr')}, i64 {offset}")
+
+    for k, (shape, row) in enumerate(zip(program.inputs, rows.inputs, strict=True)):
+        if row >= 0 and math.prod(shape):
+            stride = entry(n + len(program.outputs) + k, "i64")
+            source, target = first_element(k, stride), _element(body, kind, "%in", row)
+            body.line(f"call void @gather{math.prod(shape)}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")
+    body.line("%angles = call ptr @angles(ptr %in, ptr %small)")
+    for k in range(parts):
+        body.line(f"call void @part{k}(ptr %in, ptr %out, ptr %common, ptr %waiting, ptr %angles)")
+    for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
+        if output:
+            source, target = _element(body, kind, "%out", row), first_element(n + k, str(len(output)))
+            body.line(f"call void @scatter{len(output)}(ptr {source}, ptr {target}, i64 %valid)")
+    body.line(f"%next = add i64 %at, {kind.lanes}")
+    body.line("%again = icmp ult i64 %next, %end")
+    body.line("br i1 %again, label %loop, label %done")
+    header = "define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) noinline #0 {"
+    return "\n".join([header, "entry:", *body.lines, "done:", "  ret void", "}"])
+
+
+def _transposes(program: Program, kind: Kind, declared: set[str]) -> list[str]:
+    """The functions between users' arrays, batch first, and rows: one for each number of columns."""
+    widths = {math.prod(s) for s, same in zip(program.inputs, program.uniform, strict=True) if not same} - {0}
+    out = [transpose_text(kind, n, declared, gather=True) for n in sorted(widths)]
+    return out + [transpose_text(kind, n, declared, gather=False) for n in sorted({len(o) for o in program.outputs} - {0})]

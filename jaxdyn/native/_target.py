@@ -1,0 +1,111 @@
+"""Programs by function, and their registration with XLA."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxdyn.native._interface import interface
+from jaxdyn.native._specialize import Unsupported, specialize
+
+
+class Target(NamedTuple):
+    """A native program that is registered with XLA."""
+
+    name: str
+    uniform: tuple[bool, ...]
+    """Whether an operand is the same for the whole batch and comes without batch axes."""
+
+
+class Status(NamedTuple):
+    """Whether functions run as native code."""
+
+    enabled: bool
+    reason: str
+    """The reason where they do not, else a description of the processor."""
+
+
+_enabled = os.environ.get("JAXDYN_NATIVE", "1") != "0"
+_lock = threading.RLock()
+
+
+def set_enabled(enabled: bool) -> None:
+    """Let functions that are compiled from now on run as native code, or not.
+
+    Functions that are compiled already stay as they are; `jax.clear_caches()` has them compiled again.
+    """
+    global _enabled
+    _enabled = enabled
+
+
+def status() -> Status:
+    """Return whether functions run as native code on this machine's processor, and if not, why."""
+    if not _enabled:
+        return Status(False, "turned off, by JAXDYN_NATIVE=0 or set_enabled(False)")
+    missing = _missing()
+    if missing:
+        return Status(False, missing)
+    from jaxdyn.native._compiler import host
+
+    here = host()
+    return Status(True, f"{here.cpu}, vectors of {here.vector_bits} bits")
+
+
+@functools.cache
+def _missing() -> str:
+    """Return why there is no native code on this machine, or an empty text."""
+    try:
+        from jaxdyn.native._compiler import host
+    except ImportError as error:
+        return f"llvmlite cannot be imported ({error}); pip install llvmlite"
+    version = interface()
+    if not version.known:
+        return f"version {version.major}.{version.minor} of XLA's foreign function interface is not known"
+    if not host().vector_bits:
+        return f"the processor {host().cpu} has no fused multiply-add"
+    return ""
+
+
+def target(function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tuple[bool, ...], dtype) -> Target | None:
+    """Return the native program of a function of arrays, registered with XLA, or None where there is none.
+
+    `shapes` are those of the operands without batch axes, `uniform` says which are the same for the whole batch.
+    """
+    if not status().enabled or np.dtype(dtype) not in (np.float32, np.float64):
+        return None
+    with _lock:
+        return _target(function, shapes, uniform, np.dtype(dtype).itemsize * 8)
+
+
+@functools.cache
+def _target(function: Callable, shapes, uniform, bits: int) -> Target | None:
+    from jaxdyn.native._compiler import compile_module, host
+    from jaxdyn.native._module import module_text
+
+    inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]
+    try:
+        program = specialize(function, inputs, uniform, bits)
+    except Unsupported:
+        return None
+    here = host()
+    text = module_text(program, bits, here.vector_bits // bits, interface())
+    # The name is the program's, so that a compiled XLA program from JAX's cache on disk finds it in another process.
+    name = f"jaxdyn_{hashlib.sha256('|'.join((text, here.cpu, here.features)).encode()).hexdigest()[:32]}"
+    if name not in _registered:
+        capsule = ctypes.pythonapi.PyCapsule_New
+        capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        handler = capsule(compile_module(text), b"xla._CUSTOM_CALL_TARGET", None)
+        jax.ffi.register_ffi_target(name, handler, platform="cpu", api_version=1)
+        _registered.add(name)
+    return Target(name, uniform)
+
+
+_registered: set[str] = set()
