@@ -125,6 +125,12 @@ def _common(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [x.astype(object) if _is_static(x) else x for x in arrays]
 
 
+def _mapped(function: Callable, operands: int) -> Callable[..., np.ndarray]:
+    """Return a function of scalars as one of arrays that broadcast."""
+    over = np.frompyfunc(function, operands, 1)
+    return lambda *xs: np.asarray(over(*xs))
+
+
 class _Interpreter:
     """Evaluates jaxprs on arrays of nodes."""
 
@@ -134,14 +140,11 @@ class _Interpreter:
         unary = {"neg": g.neg, "not": g.logical_not}
         binary = {"add": g.add, "sub": g.sub, "mul": g.mul, "div": g.div, "and": g.logical_and, "or": g.logical_or}
         binary["add_any"] = g.add
-        self.elementwise = {name: np.frompyfunc(f, 1, 1) for name, f in unary.items()}
-        self.elementwise |= {name: np.frompyfunc(f, 2, 1) for name, f in binary.items()}
-        for name, folded in FOLDED.items():
-            count = 2 if name in TWO_OPERANDS else 1
-            del folded
-            self.elementwise[name] = np.frompyfunc(functools.partial(g.apply, name), count, 1)
-        self.select = np.frompyfunc(g.select, 3, 1)
-        self.jaxprs: dict[Any, Any] = {}
+        self.elementwise = {name: _mapped(f, 1) for name, f in unary.items()}
+        self.elementwise |= {name: _mapped(f, 2) for name, f in binary.items()}
+        for name in FOLDED:
+            self.elementwise[name] = _mapped(functools.partial(g.apply, name), 2 if name in TWO_OPERANDS else 1)
+        self.select = _mapped(g.select, 3)
 
     def call(self, function: Callable, arrays: Sequence[np.ndarray], avals: Sequence) -> list[np.ndarray]:
         """Trace a function of arrays and interpret it."""
@@ -330,6 +333,10 @@ class _Interpreter:
     def _stack(self, eqn, xs):
         return np.stack(_common(xs), eqn.params["axis"])
 
+    def _split(self, eqn, xs):
+        ends = np.cumsum(eqn.params["sizes"])[:-1]
+        return [_static_again(x) for x in np.split(xs[0], ends, eqn.params["axis"])]
+
     def _unstack(self, eqn, xs):
         return [_static_again(x) for x in np.moveaxis(xs[0], eqn.params["axis"], 0)]
 
@@ -420,6 +427,13 @@ class _Interpreter:
 
     def _square(self, eqn, xs):
         return self.product(xs[0], xs[0])
+
+    def _one_minus_square(self, eqn, xs):
+        (x,) = xs
+        if _is_static(x):
+            return 1.0 - x * x
+        g = self.elementwise
+        return g["mul"](g["sub"](1.0, x), g["add"](1.0, x))
 
     def _integer_pow(self, eqn, xs):
         return self.power(xs[0], eqn.params["y"])
