@@ -198,13 +198,14 @@ _call_p.multiple_results = True
 
 
 @functools.cache
-def _compiled(function: Call):
-    return jax.jit(function.__call__)
+def _compiled(function: Call, natively: bool):
+    # `natively` only tells apart what is compiled with native code and without.
+    return jax.jit(functools.partial(_call_p.bind, function=function))
 
 
 @_call_p.def_impl
 def _impl(*operands, function: Call):
-    return _compiled(function)(*operands)
+    return _compiled(function, native.enabled())(*operands)
 
 
 @_call_p.def_abstract_eval

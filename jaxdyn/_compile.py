@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdyn import native
+
 
 def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """`jax.jit` with static arguments by name, keeping the signature for type checkers and editors.
@@ -17,19 +19,29 @@ def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        run = jax.jit(function, static_argnames=static, inline=True)
+        # What is compiled with native code is not taken for what is compiled without.
+        natively, otherwise = (jax.jit(_same(function), static_argnames=static, inline=True) for _ in range(2))
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             traced = [isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs))]
             if any(traced) and not all(traced) and _tracing():
                 return function(*args, **kwargs)
-            return run(*args, **kwargs)
+            return (natively if native.enabled() else otherwise)(*args, **kwargs)
 
-        call.lower, call._cache_size = run.lower, run._cache_size  # type: ignore[attr-defined]
         return call
 
     return decorate
+
+
+def _same[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """Return another function that does the same."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(*args, **kwargs)
+
+    return call
 
 
 def _tracing() -> bool:

@@ -6,4 +6,4 @@ operations. Where there is no such program, XLA compiles the function itself.
 """
 
 from jaxdyn.native._specialize import expand
-from jaxdyn.native._target import Status, Target, set_enabled, status, target
+from jaxdyn.native._target import NativeStatus, Target, disabled, enabled, status, target

@@ -27,7 +27,7 @@ from jaxdyn.native._order import late, operands
 from jaxdyn.native._specialize import Program
 from jaxdyn.native._transpose import transpose_text
 
-PART = 6000
+PART = 40000
 """The most operations in one function of a kernel: compilers take longer than proportional for longer ones."""
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import ctypes
 import functools
 import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -25,7 +27,7 @@ class Target(NamedTuple):
     """Whether an operand is the same for the whole batch and comes without batch axes."""
 
 
-class Status(NamedTuple):
+class NativeStatus(NamedTuple):
     """Whether functions run as native code."""
 
     enabled: bool
@@ -33,30 +35,39 @@ class Status(NamedTuple):
     """The reason where they do not, else a description of the processor."""
 
 
-_enabled = os.environ.get("JAXDYN_NATIVE", "1") != "0"
 _lock = threading.RLock()
+_wanted = contextvars.ContextVar("jaxdyn_native", default=os.environ.get("JAXDYN_NATIVE", "1") != "0")
 
 
-def set_enabled(enabled: bool) -> None:
-    """Let functions that are compiled from now on run as native code, or not.
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Run the body without native code: jaxdyn's functions that are called or compiled in it are compiled by XLA.
 
-    Functions that are compiled already stay as they are; `jax.clear_caches()` has them compiled again.
+    A function that the user has compiled with `jax.jit` before stays as it is.
     """
-    global _enabled
-    _enabled = enabled
+    token = _wanted.set(False)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
 
 
-def status() -> Status:
+def enabled() -> bool:
+    """Return whether functions run as native code where they can."""
+    return _wanted.get() and not _missing()
+
+
+def status() -> NativeStatus:
     """Return whether functions run as native code on this machine's processor, and if not, why."""
-    if not _enabled:
-        return Status(False, "turned off, by JAXDYN_NATIVE=0 or set_enabled(False)")
+    if not _wanted.get():
+        return NativeStatus(False, "turned off, by JAXDYN_NATIVE=0 or disabled()")
     missing = _missing()
     if missing:
-        return Status(False, missing)
+        return NativeStatus(False, missing)
     from jaxdyn.native._compiler import host
 
     here = host()
-    return Status(True, f"{here.cpu}, vectors of {here.vector_bits} bits")
+    return NativeStatus(True, f"{here.cpu}, vectors of {here.vector_bits} bits")
 
 
 @functools.cache
@@ -79,7 +90,7 @@ def target(function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tup
 
     `shapes` are those of the operands without batch axes, `uniform` says which are the same for the whole batch.
     """
-    if not status().enabled or np.dtype(dtype) not in (np.float32, np.float64):
+    if not enabled() or np.dtype(dtype) not in (np.float32, np.float64):
         return None
     with _lock:
         return _target(function, shapes, uniform, np.dtype(dtype).itemsize * 8)
