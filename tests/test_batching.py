@@ -272,10 +272,10 @@ def test_jacobians(chunks):
     def mapped(jacobian):
         return lambda f: jax.vmap(jacobian(f, argnums=(1, 2)), (0, None, None), 1)
 
-    def native(jacobian):
+    def unmapped(jacobian):
         return lambda f: jacobian(f, argnums=(0, 1, 2))
 
-    as_without(*((kind(jacobian), *args) for kind in (mapped, native) for jacobian in JACOBIANS.values()))
+    as_without(*((kind(jacobian), *args) for kind in (mapped, unmapped) for jacobian in JACOBIANS.values()))
 
 
 def test_second_derivatives(chunks):
@@ -712,16 +712,16 @@ def test_states_models_and_wrenches_in_batches(chunks):
             jax.vmap(jax.vmap(function, (None, 0, 0)), (axes, None, None))(models, q, v),
         ]
 
-    def native(function):
+    def plainly(function):
         return lambda values, *states: function(with_leaves(model, values), *states)
 
-    actual = run(functools.partial(every, quick, native), q, v, f)
-    reference = run(functools.partial(every, expected, lambda function: jax.vmap(native(function))), q, v, f)
+    actual = run(functools.partial(every, quick, plainly), q, v, f)
+    reference = run(functools.partial(every, expected, lambda function: jax.vmap(plainly(function))), q, v, f)
     same(actual, reference)
     wide = {name: x[:, None] for name, x in many.items()}
-    same(run(native(quick), wide, q, v), reference[-1])
+    same(run(plainly(quick), wide, q, v), reference[-1])
     for k in (0, 10):
-        single = run(native(quick), {name: x[k] for name, x in many.items()}, q[k], v[k], f[k])
+        single = run(plainly(quick), {name: x[k] for name, x in many.items()}, q[k], v[k], f[k])
         same(single, jax.tree.map(lambda x, k=k: x[k], actual[0]))
 
 
@@ -894,7 +894,7 @@ def test_dynamics_in_batches(chunks):
     whole, mapped = run(
         lambda *args: (torques(*args[:4]), mapped(*args[4:])), many, q, v, f, turned, q.T, v, f.transpose(1, 2, 0)
     )
-    same(native, jnp.stack(one_by_one))
+    same(whole, jnp.stack(one_by_one))
     same(mapped, jnp.stack(one_by_one, axis=1))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import equinox as eqx
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import joints
+from jaxdyn._batching import Plain, call
 from jaxdyn._errors import require_last_axes
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.model import _attaching, _locking, _parameter_edits, _scaling, _summary
@@ -175,16 +177,33 @@ class Model(ModelFields):
     def _apply_to_rows(self, function, **arrays):
         """Apply a function of rows to arrays with leading batch axes; names that begin with q are configurations."""
         checked = [self._check(x, name, "nq" if name.startswith("q") else "nv") for name, x in arrays.items()]
-        rank = max(x.ndim for x in checked) - 1
-        rows = [rows_of(x, rank) for x in checked]
-        batch = jnp.broadcast_shapes(*(x.shape[1:] for x in rows))
-        return to_leading(function(self.topology, *(jnp.broadcast_to(x, (x.shape[0], *batch)) for x in rows)))
+        on_rows = _OnRows(function, self.topology)
+        if not len(self.topology.quaternion_starts):
+            # Little more than a sum, which XLA merges with its neighbors.
+            return on_rows(*checked)
+        size = jax.eval_shape(on_rows, *(jax.ShapeDtypeStruct(x.shape[-1:], x.dtype) for x in checked)).shape
+        dtype = jnp.result_type(*checked)
+        return call(Plain(on_rows, (1,) * len(checked), (size,)), *(x.astype(dtype) for x in checked))[0]
 
     def _check(self, x, name: str, size: str):
         x = jnp.asarray(x)
         n = getattr(self, size)
         require_last_axes(x, (n,), name, f"{size} = {n} for this model")
         return x
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnRows:
+    """A function of a topology and rows as one of arrays with leading batch axes."""
+
+    function: Callable
+    topology: Topology
+
+    def __call__(self, *arrays):
+        rank = max(x.ndim for x in arrays) - 1
+        rows = [rows_of(x, rank) for x in arrays]
+        batch = jnp.broadcast_shapes(*(x.shape[1:] for x in rows))
+        return to_leading(self.function(self.topology, *(jnp.broadcast_to(x, (x.shape[0], *batch)) for x in rows)))
 
 
 def parameters_of(inertia: Inertia) -> Float[Array, "*batch 10"]:
