@@ -47,9 +47,10 @@ class AbstractBlock(eqx.Module):
         """Return the numbers, about the reference, of the robot with the numbers `step` about the one at `x`."""
         return x + step
 
-    @abc.abstractmethod
     def pull(self, x: jax.Array) -> jax.Array:
-        """Return terms `[n]` whose squares sum to the divergence from the reference, with a regular slope at zero."""
+        """Return terms `[n]` whose squares sum to the divergence from the reference, with a regular slope at zero; by
+        default the divergence is half of the sum of the squares of `x`."""
+        return x / np.sqrt(2.0)
 
 
 class ScaledEntries(AbstractBlock):

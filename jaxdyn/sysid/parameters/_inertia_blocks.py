@@ -41,18 +41,17 @@ class LogCholesky(AbstractChoice):
     """Names of the bodies; None: all."""
 
     def bind(self, tree: Any) -> AbstractBlock:
-        return _bound(self, tree, tuple(range(10)))
+        model, what = model_of(tree), type(self).__name__
+        bodies = leaves.chosen_names(self.bodies, model.body_names, "body", what)
+        advice = "leave these bodies out with bodies=[...], or start from nearest_physical(...)"
+        leaves.require_physical(model, bodies, what, advice)
+        free = range(1 if isinstance(self, FixedMass) else 0, 10)
+        names = tuple(f"inertia of {model.body_names[i]}: {_NAMES[k]}" for i in bodies for k in free)
+        return _Inertias(names, leaves.inertia_claims(tree, bodies), bodies)
 
 
-@dataclasses.dataclass(frozen=True)
-class FixedMass(AbstractChoice):
+class FixedMass(LogCholesky):
     """All inertial parameters of bodies but the mass are free, as in `LogCholesky`: nine numbers for each body."""
-
-    bodies: Sequence[str] | None = None
-    """Names of the bodies; None: all."""
-
-    def bind(self, tree: Any) -> AbstractBlock:
-        return _bound(self, tree, tuple(range(1, 10)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,13 +110,8 @@ class Payload(AbstractChoice):
             merged = leaves.number_of(tree, "attached_parameters")
             link = model.topology.attached_links.index(self.frame)
             claims |= {(merged, 10 * link + k) for k in range(10)}
-        return _Payload(
-            names=tuple(f"payload at {self.frame}: {name}" for name in _NAMES),
-            claims=claims,
-            frame=self.frame,
-            body=body,
-            guess=jnp.asarray(guess, model.dtype),
-        )
+        names = tuple(f"payload at {self.frame}: {name}" for name in _NAMES)
+        return _Payload(names, claims, (body,), self.frame, jnp.asarray(guess, model.dtype))
 
 
 def physical_parameters(inertia: BodyInertia | ArrayLike, what: str) -> np.ndarray:
@@ -130,69 +124,51 @@ def physical_parameters(inertia: BodyInertia | ArrayLike, what: str) -> np.ndarr
     return out
 
 
-def _bound(choice: LogCholesky | FixedMass, tree: Any, free: tuple[int, ...]) -> AbstractBlock:
-    model = model_of(tree)
-    what = type(choice).__name__
-    bodies = leaves.chosen_names(choice.bodies, model.body_names, "body", what)
-    advice = "leave these bodies out with bodies=[...], or start from nearest_physical(...)"
-    leaves.require_physical(model, bodies, what, advice)
-    return _Inertias(
-        names=tuple(f"inertia of {model.body_names[i]}: {_NAMES[k]}" for i in bodies for k in free),
-        claims=leaves.inertia_claims(tree, bodies),
-        bodies=bodies,
-        free=free,
-    )
-
-
 class _Inertias(AbstractBlock):
     bodies: tuple[int, ...] = eqx.field(static=True)
-    free: tuple[int, ...] = eqx.field(static=True)
-    """Indices of the free ones among the ten coordinates; the others are zero."""
+
+    def _factors(self, x: jax.Array) -> jax.Array:
+        """Return `U(x)` `[bodies, 4, 4]`."""
+        return cholesky.log_cholesky_factor(self._theta(x))
 
     def _theta(self, x: jax.Array) -> jax.Array:
-        theta = jnp.zeros((len(self.bodies), 10), x.dtype)
-        return theta.at[:, np.array(self.free)].set(x.reshape(len(self.bodies), len(self.free)))
+        """Return the coordinates `[bodies, 10]`: the last ones of each body are free, the others are zero."""
+        x = x.reshape(len(self.bodies), -1)
+        return jnp.pad(x, ((0, 0), (10 - x.shape[1], 0)))
+
+    def _numbers(self, W: jax.Array) -> jax.Array:
+        """Return the free numbers of the factors `W = U(x)` `[bodies, 4, 4]`."""
+        return cholesky.coordinates_from_factor(W)[:, -(self.size // len(self.bodies)) :].reshape(-1)
 
     def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
-        U0 = cholesky.pseudo_factor(model_of(reference).inertial_parameters[np.array(self.bodies)])
-        U = U0 @ cholesky.log_cholesky_factor(self._theta(x))
+        U = cholesky.pseudo_factor(model_of(reference).inertial_parameters[np.array(self.bodies)]) @ self._factors(x)
         return leaves.with_pseudo_inertias(tree, self.bodies, U @ jnp.swapaxes(U, -1, -2))
 
     def coordinates(self, reference: Any, tree: Any) -> jax.Array:
         rows = np.array(self.bodies)
         U0, U = (cholesky.pseudo_factor(model_of(t).inertial_parameters[rows]) for t in (reference, tree))
-        W = jax.scipy.linalg.solve_triangular(U0, U)
-        return cholesky.coordinates_from_factor(W)[:, np.array(self.free)].reshape(-1)
+        return self._numbers(jax.scipy.linalg.solve_triangular(U0, U))
 
     def moved(self, x: jax.Array, step: jax.Array) -> jax.Array:
-        W = cholesky.log_cholesky_factor(self._theta(x)) @ cholesky.log_cholesky_factor(self._theta(step))
-        return cholesky.coordinates_from_factor(W)[:, np.array(self.free)].reshape(-1)
+        return self._numbers(self._factors(x) @ self._factors(step))
 
     def pull(self, x: jax.Array) -> jax.Array:
         return cholesky.pull_of_coordinates(self._theta(x)).reshape(-1)
 
 
-class _Payload(AbstractBlock):
+class _Payload(_Inertias):
     frame: str = eqx.field(static=True)
-    body: int = eqx.field(static=True)
     guess: jax.Array
 
     def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
-        U = cholesky.pseudo_factor(self.guess) @ cholesky.log_cholesky_factor(x)
-        parameters = cholesky.inertial_parameters_from_pseudo_inertia(U @ U.T)
-        model = model_of(tree)
+        U = cholesky.pseudo_factor(self.guess) @ self._factors(x)[0]
+        parameters, model = cholesky.inertial_parameters_from_pseudo_inertia(U @ U.T), model_of(tree)
         return leaves.with_model(tree, model.with_payload(self.frame, parameters.astype(model.dtype)))
 
     def coordinates(self, reference: Any, tree: Any) -> jax.Array:
-        model = model_of(tree)
-        added = model.inertial_parameters[self.body] - model_of(reference).inertial_parameters[self.body]
+        model, (body,) = model_of(tree), self.bodies
+        added = model.inertial_parameters[body] - model_of(reference).inertial_parameters[body]
         placement = Pose.from_vector(model.frame_placement[model.topology.frame(self.frame)])
         payload = parameters_of(Inertia.from_parameters(added).moved(placement.inverse()))
-        W = jax.scipy.linalg.solve_triangular(cholesky.pseudo_factor(self.guess), cholesky.pseudo_factor(payload))
-        return cholesky.coordinates_from_factor(W)
-
-    def moved(self, x: jax.Array, step: jax.Array) -> jax.Array:
-        return cholesky.coordinates_from_factor(cholesky.log_cholesky_factor(x) @ cholesky.log_cholesky_factor(step))
-
-    def pull(self, x: jax.Array) -> jax.Array:
-        return cholesky.pull_of_coordinates(x)
+        factors = (cholesky.pseudo_factor(x[None]) for x in (self.guess, payload))
+        return self._numbers(jax.scipy.linalg.solve_triangular(*factors))
