@@ -129,6 +129,20 @@ class Topology:
         return np.array([unit for joint, _, _ in self.blocks for unit in joint.units])
 
     @functools.cached_property
+    def coordinate_names(self) -> tuple[str, ...]:
+        """The name of each coordinate `[nq]`: the joint's, with a number where it has several."""
+        return self._numbered(self.q_starts)
+
+    @functools.cached_property
+    def dof_names(self) -> tuple[str, ...]:
+        """The same of each degree of freedom `[nv]`."""
+        return self._numbered(self.v_starts)
+
+    def _numbered(self, starts: tuple[int, ...]) -> tuple[str, ...]:
+        counts = zip(self.joint_names, np.diff(starts).tolist(), strict=True)
+        return tuple(name if n == 1 else f"{name}[{k}]" for name, n in counts for k in range(n))
+
+    @functools.cached_property
     def dof_units(self) -> np.ndarray:
         """`[nv]`: the unit of the motion in each degree of freedom, `rad` or `m`."""
         turns = [rotates for joint, _, _ in self.blocks for rotates in joint.rotates]

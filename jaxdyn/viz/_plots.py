@@ -50,7 +50,7 @@ def plot_torques(
     some = slice(None, None, max(1, len(t) // _DRAWN))
     figure = figure_type(figsize=(10, 1.7 * model.nv + 0.8), layout="constrained")
     panels = np.atleast_1d(figure.subplots(model.nv, 1, sharex=True))
-    for j, (panel, label) in enumerate(zip(panels, _labels(model, model.topology.v_starts), strict=True)):
+    for j, (panel, label) in enumerate(zip(panels, model.topology.dof_names, strict=True)):
         if raw is not None:
             panel.plot(t[some], torques["as measured"][some, j], color="0.75", lw=0.8, label="as measured")
         panel.plot(t[some], torques["measured"][some, j], color="black", lw=1.2, label="measured")
@@ -162,21 +162,23 @@ class _Column:
     title: str
     rows: list[int]
     """The coordinates (or degrees of freedom) to draw, of all those that the other fields are for."""
-    labels: list[str]
+    labels: tuple[str, ...]
     units: list[str]
     lower: np.ndarray
     upper: np.ndarray
 
 
 def _columns(model: Model, joints: list[int]) -> list[_Column]:
-    starts = (model.topology.q_starts, model.topology.v_starts, model.topology.v_starts)
+    topology = model.topology
+    starts = (topology.q_starts, topology.v_starts, topology.v_starts)
+    labels = (topology.coordinate_names, topology.dof_names, topology.dof_names)
     rows = [[n for i in joints for n in range(s[i], s[i + 1])] for s in starts]
-    units = (model.topology.coordinate_units.tolist(), _units(model, "rad/s", "m/s"), _units(model, "N m", "N"))
+    units = (topology.coordinate_units.tolist(), _units(model, "rad/s", "m/s"), _units(model, "N m", "N"))
     lower = (model.position_lower, -model.velocity_limit, -model.effort_limit)
     upper = (model.position_upper, model.velocity_limit, model.effort_limit)
     limits = [[np.asarray(x, np.float64) for x in pair] for pair in zip(lower, upper, strict=True)]
     titles = ("coordinates", "velocities", "torques")
-    return [_Column(k, titles[k], rows[k], _labels(model, starts[k]), units[k], *limits[k]) for k in range(3)]
+    return [_Column(k, titles[k], rows[k], labels[k], units[k], *limits[k]) for k in range(3)]
 
 
 def _draw(panel, t: np.ndarray, x: ArrayLike, row: int, column: _Column, name: str, k: int) -> None:
@@ -190,15 +192,6 @@ def _draw(panel, t: np.ndarray, x: ArrayLike, row: int, column: _Column, name: s
         panel.step(t, [*x[:, row], x[-1, row]], where="post", label=name or "trajectory", **style)
     else:
         panel.plot(t[some], x[some, row], label=name or "trajectory", **style)
-
-
-def _labels(model: Model, starts: Sequence[int]) -> list[str]:
-    """Return the label of each coordinate (or velocity): the joint's name, with a number if it has several."""
-    out = []
-    for i, joint in enumerate(model.joint_names):
-        n = starts[i + 1] - starts[i]
-        out += [joint] if n == 1 else [f"{joint}[{k}]" for k in range(n)]
-    return out
 
 
 def _units(model: Model, turning: str, sliding: str) -> list[str]:

@@ -19,7 +19,7 @@ from jaxdyn.algorithms import rnea
 from jaxdyn.model import Model
 from jaxdyn.sysid.excitation._joint_motions import JointTrajectory, Kind, basis, least_size
 from jaxdyn.sysid.excitation._motion_limits import FeasibleMotions, LimitArrays, MotionLimits
-from jaxdyn.sysid.torques import EffectShape, JointEffects, Layout, base_parameters, require_one_robot, torque_columns
+from jaxdyn.sysid.torques import JointEffects, base_parameters, torque_model
 
 type Criterion = Literal["log_det", "condition"]
 
@@ -164,7 +164,7 @@ class _Objective(eqx.Module):
     """The criterion and the limits as functions of the coefficients of motions, `[starts, K, nv]`."""
 
     model: Model
-    layout: Layout = eqx.field(static=True)
+    layout: torque_model.Layout = eqx.field(static=True)
     criterion: Criterion = eqx.field(static=True)
     independent: tuple[int, ...] = eqx.field(static=True)
     grid: tuple[jax.Array, ...]
@@ -178,9 +178,9 @@ class _Objective(eqx.Module):
         q, v, a = (B @ coefficients for B in self.grid)
         ones: Any = jnp.ones_like(self.noise)
         friction_velocity: Any = self.model.friction_velocity
-        shape = EffectShape(friction_velocity, 0.5 * ones, 0 * ones, 0 * ones)
+        shape = torque_model.EffectShape(friction_velocity, 0.5 * ones, 0 * ones, 0 * ones)
         load = jnp.abs(rnea(self.model, q, v, a)) if self.layout.by_load else jnp.zeros_like(v)
-        Y, _ = torque_columns(self.model, (q, v, a, v, load), shape, self.layout)
+        Y, _ = torque_model.torque_columns(self.model, (q, v, a, v, load), shape, self.layout)
         return Y[..., np.array(self.independent)] / (self.noise[:, None] * self.scale)
 
     def value_and_excess(self, coefficients):
@@ -218,7 +218,7 @@ def _scaled_objective(
     independent = tuple(base_parameters(model, effects=effects).independent.tolist())
     dtype = jnp.result_type(model.dtype, jnp.zeros(()))
     arrays = jax.tree.map(lambda x: jnp.asarray(x, dtype), (grid, limits, noise, np.ones(len(independent))))
-    out = _Objective(model, Layout.of(model, effects), criterion, independent, *arrays)
+    out = _Objective(model, torque_model.Layout.of(model, effects), criterion, independent, *arrays)
     columns = out.weighted_columns(jnp.asarray(first, dtype))
     return eqx.tree_at(lambda x: x.scale, out, jnp.sqrt(jnp.mean(columns**2, axis=(0, 1, 2))))
 
@@ -285,7 +285,7 @@ def _torque_noise(noise: ArrayLike | None, limit: np.ndarray) -> np.ndarray:
 
 
 def _require_arguments(model: Model, duration: float, kind: Kind, size: int, criterion, margin: float) -> None:
-    require_one_robot(model)
+    torque_model.require_one_robot(model)
     if model.nq != model.nv:
         raise ModelError(
             "the model has free or ball joints, whose motion cannot be commanded: lock them with with_locked_joints, "

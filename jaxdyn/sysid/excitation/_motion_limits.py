@@ -47,7 +47,7 @@ class MotionLimits:
                 raise DataError(f"limits.{name} has shape {x.shape} or is NaN; {needed}")
             arrays.append(np.broadcast_to(x, (model.nv,)))
         out = LimitArrays(*arrays)
-        names = np.array(model.joint_names)[[i not in model.topology.leaders for i in range(model.nb)]]
+        names = np.array(model.topology.dof_names)
         for wrong, what in (
             (~np.isfinite(out.span) | (out.span <= 0), "no range of positions: give limits.position"),
             (out.velocity <= 0, "a velocity limit that is not positive: give limits.velocity"),

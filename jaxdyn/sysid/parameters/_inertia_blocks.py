@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError, require_shape
+from jaxdyn._errors import ModelError
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, parameters_of
 from jaxdyn.spatial import Inertia, Pose
@@ -104,7 +104,7 @@ class Payload(AbstractChoice):
         what = f"Payload at {self.frame!r}"
         if body < 0:
             raise ModelError(f"{what}: the frame is fixed in the world, where a payload has no effect")
-        guess = physical_parameters(self.guess, f"{what}: the guess")
+        guess = leaves.physical_parameters(self.guess, f"{what}: the guess")
         claims = leaves.inertia_claims(tree, [body])
         if self.frame in model.topology.attached_links:
             merged = leaves.number_of(tree, "attached_parameters")
@@ -112,16 +112,6 @@ class Payload(AbstractChoice):
             claims |= {(merged, 10 * link + k) for k in range(10)}
         names = tuple(f"payload at {self.frame}: {name}" for name in _NAMES)
         return _Payload(names, claims, (body,), self.frame, jnp.asarray(guess, model.dtype))
-
-
-def physical_parameters(inertia: BodyInertia | ArrayLike, what: str) -> np.ndarray:
-    """Return the ten inertial parameters of one body. **Raises** `ShapeError`; `ModelError` where they are not
-    physical."""
-    out = np.asarray(inertia.parameters() if isinstance(inertia, BodyInertia) else inertia, np.float64)
-    require_shape(out, (10,), what, "inertial parameters about the origin of the frame")
-    if not bool(cholesky.is_physical(out)):
-        raise ModelError(f"{what} is not physical: no distribution of mass has the inertial parameters {out}")
-    return out
 
 
 class _Inertias(AbstractBlock):

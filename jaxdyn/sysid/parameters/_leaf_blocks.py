@@ -269,9 +269,7 @@ def _rows_of_joints(model: Model, field: str, joints: Sequence[str], what: str) 
 def _entry_name(model: Model, field: str, name: str, flat: int, shape: tuple[int, ...]) -> str:
     rows = LEAVES[field].rows if field in LEAVES else None
     if rows in ("q", "v"):
-        starts = np.array(model.topology.q_starts if rows == "q" else model.topology.v_starts)
-        joint = int(np.searchsorted(starts, flat, side="right")) - 1
-        several = starts[joint + 1] - starts[joint] > 1
-        return f"{field} of {model.joint_names[joint]}" + (f"[{flat - starts[joint]}]" if several else "")
+        names = model.topology.coordinate_names if rows == "q" else model.topology.dof_names
+        return f"{field} of {names[flat]}"
     place = np.unravel_index(flat, shape) if shape else ()
     return name + (f"[{', '.join(str(int(i)) for i in place)}]" if place else "")

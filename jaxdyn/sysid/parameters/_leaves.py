@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, look_up
-from jaxdyn.model import Model
+from jaxdyn._errors import ModelError, look_up, require_shape
+from jaxdyn._types import ArrayLike
+from jaxdyn.model import BodyInertia, Model
 from jaxdyn.sysid.parameters._log_cholesky import inertial_parameters_from_pseudo_inertia, is_physical
 
 type Claims = frozenset[tuple[int, int]]
@@ -113,6 +114,16 @@ def require_physical(model: Model, bodies: Sequence[int], what: str, advice: str
             f"{what}: no distribution of mass has the inertial parameters of {', '.join(bad)}, so they have no "
             f"coordinates; {advice}"
         )
+
+
+def physical_parameters(inertia: BodyInertia | ArrayLike, what: str) -> np.ndarray:
+    """Return the ten inertial parameters of one body. **Raises** `ShapeError`; `ModelError` where they are not
+    physical."""
+    out = np.asarray(inertia.parameters() if isinstance(inertia, BodyInertia) else inertia, np.float64)
+    require_shape(out, (10,), what, "inertial parameters about the origin of the frame")
+    if not bool(is_physical(out)):
+        raise ModelError(f"{what} is not physical: no distribution of mass has the inertial parameters {out}")
+    return out
 
 
 def inertia_claims(tree: Any, bodies: Sequence[int]) -> Claims:

@@ -14,7 +14,7 @@ import numpy as np
 from jaxdyn.algorithms import torque_regressor
 from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings._recording import Recording, dof_names
+from jaxdyn.sysid.recordings._recording import Recording
 
 # Rates that agree to this part are the same; between them lie noise, filters and delays.
 _SAME_RATE = 0.2
@@ -66,7 +66,7 @@ def check_recording(
         names = tuple(str(k) for k in range(recording.dofs or recording.q.shape[1]))
     else:
         recording.require_columns(model)
-        names = tuple(dof_names(model))
+        names = model.topology.dof_names
     findings = [*_gaps(recording, max_gap), *_units(recording, model, names), *_rates(recording, model, names)]
     findings += _still(recording, model, names)
     if not any(x.kind in ("degrees", "wrapped", "rates", "gap") for x in findings):

@@ -13,6 +13,8 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import _signals as signals
 
+type Recordings = Recording | Sequence[Recording]
+
 _OPTIONAL = ("v", "a", "tau", "current")
 _FORCES = ("tau", "current")
 
@@ -350,13 +352,4 @@ def as_recordings(recordings: Recording | Iterable[Recording]) -> tuple[Recordin
     for k, x in enumerate(out):
         if not isinstance(x, Recording):
             raise DataError(f"recording {k} is {type(x).__name__}; a Recording is needed")
-    return out
-
-
-def dof_names(model: Model) -> list[str]:
-    """The names of the degrees of freedom, `[nv]`: the joint's, with a number where it has several."""
-    out = []
-    for i, joint in enumerate(model.joint_names):
-        n = model.topology.v_starts[i + 1] - model.topology.v_starts[i]
-        out += [joint] if n == 1 else [f"{joint}[{k}]" for k in range(n)]
     return out

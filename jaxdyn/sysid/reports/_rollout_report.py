@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.sysid.parameters import model_of
+from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.reports import _html as html
 from jaxdyn.sysid.rollouts import Quantities, RolloutBootstrap, RolloutErrors, RolloutFit
 
@@ -62,7 +62,7 @@ def write_rollout_report(
         caption = f"Root mean square error of positions up to a horizon, rad or m, {data}: quartiles over roll-outs"
         parts.append(html.table(["horizon", *by_robot], rows, caption))
     parts.append(_rollout_plots(fit, errors))
-    parts.append(html.links_section({"before": model_of(fit.before), "identified": model_of(fit.robot)}))
+    parts.append(html.links_section({"before": leaves.model_of(fit.before), "identified": leaves.model_of(fit.robot)}))
     if quantities is not None:
         parts += ["<h2>Combinations</h2>", _quantity_table(fit, quantities, bootstrap, level)]
     decided = fit.intervals(level=level).decided_by_prior(html.WEAK)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.sysid.recordings import Recording, as_recordings, dof_names
+from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings
 from jaxdyn.sysid.reports import _html as html
-from jaxdyn.sysid.torques import POSITIVE, BaseParameters, Bootstrap, InverseDynamicsFit, Recordings, effect_leaves
+from jaxdyn.sysid.torques import BaseParameters, Bootstrap, InverseDynamicsFit, torque_model
 
 
 def quality_table(fits: Mapping[str, InverseDynamicsFit], recordings: Recordings, title: str) -> str:
@@ -75,7 +75,7 @@ def _quality_rows(fits: Mapping[str, InverseDynamicsFit], recordings: Recordings
     evaluations = [fit.evaluate(recordings) for fit in fits.values()]
     columns = [html.format_numbers(np.append(x.rms_error, x.total_rms), ".4f") for x in evaluations]
     columns.append(html.format_numbers(np.append(evaluations[-1].r2, np.nan), ".4f"))
-    names = (*dof_names(next(iter(fits.values())).model), "all joints")
+    names = (*next(iter(fits.values())).model.topology.dof_names, "all joints")
     return [list(row) for row in zip(names, *columns, strict=True)]
 
 
@@ -104,8 +104,9 @@ def _parameters_section(name: str, fit: InverseDynamicsFit, level: float, bootst
 
 def _prior_values(fit: InverseDynamicsFit) -> np.ndarray:
     """The parameters `[P]` with which the fit began, NaN where a model has no such leaf."""
-    layout, leaves = fit.layout, effect_leaves(fit.before)
-    joints = [leaves[POSITIVE[k]][j] if POSITIVE[k] in leaves else np.nan for k, j in layout.positive]
+    layout, leaves = fit.layout, torque_model.effect_leaves(fit.before)
+    missing = np.full(layout.nv, np.nan)
+    joints = [leaves.get(torque_model.POSITIVE[k], missing)[j] for k, j in layout.positive]
     inertial = np.asarray(fit.before.inertial_parameters, np.float64).ravel()
     return np.concatenate([inertial, joints, np.full(len(layout.offsets), np.nan)])
 

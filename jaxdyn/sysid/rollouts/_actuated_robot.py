@@ -14,7 +14,7 @@ from jaxdyn._types import Array, Float
 from jaxdyn.model import Model
 from jaxdyn.simulate import Actuation, State, Trajectory, rollout
 from jaxdyn.simulate.integrators import Integrator
-from jaxdyn.sysid.parameters import model_of
+from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recording
 
 
@@ -30,7 +30,7 @@ class Robot(eqx.Module):
 
 def simulate_robot(robot: Any, start: State, tau, dt, integrator: Integrator, substeps: int) -> Trajectory:
     """Return the trajectory of a `Model` or `Robot` from `start` under recorded torques `[*batch, steps, nv]`."""
-    actuation, model = getattr(robot, "actuation", None), model_of(robot)
+    actuation, model = getattr(robot, "actuation", None), leaves.model_of(robot)
     if actuation is None:
         return rollout(model, start, tau, dt, integrator=integrator, substeps=substeps)
     policy = actuation.driven_by(tau)
@@ -98,7 +98,7 @@ def rollout_errors(
 
     **Raises** `DataError` for a recording that is too short, not uniform, or without velocities.
     """
-    model = model_of(robot)
+    model = leaves.model_of(robot)
     rate = uniform_rate(model, recording)
     if recording.v is None:
         raise DataError("the recording has no velocities, and roll-outs start from measured ones; differentiate first")

@@ -14,7 +14,7 @@ import numpy as np
 from jaxdyn._errors import DataError, ModelError, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
-from jaxdyn.sysid.parameters import Parametrization, model_of
+from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, noise_of_dofs, shooting_problem
@@ -128,14 +128,14 @@ class _Fleet(eqx.Module):
 
 def _fleet(parametrization: Parametrization, data, dt: float, segment: float, options: RolloutFitOptions) -> _Fleet:
     robots, samples = data[0].shape[:2]
-    inertias = model_of(parametrization.reference).inertial_parameters
+    inertias = leaves.model_of(parametrization.reference).inertial_parameters
     batched = inertias.ndim == 3
     if batched and len(inertias) != robots:
         raise ModelError(
             f"the parametrization has references for {len(inertias)} robots, but there are recordings of {robots}"
         )
     single = jax.tree.map(lambda x: x[0], parametrization) if batched else parametrization
-    model, t = model_of(single.reference), dt * np.arange(samples)
+    model, t = leaves.model_of(single.reference), dt * np.arange(samples)
     recordings = [(Recording(t, q, v, None, tau),) for q, v, tau in zip(*data, strict=True)]
     link = options.matching is not None
     cuts = [cut_recordings(model, x, segment, options.hold, link=link)[0] for x in recordings]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -15,8 +15,8 @@ from jaxdyn._errors import DataError, ModelError, require_choice, require_positi
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.simulate.integrators import Integrator, require_integrator
-from jaxdyn.sysid.parameters import Parametrization, model_of
-from jaxdyn.sysid.recordings import Recording, as_recordings
+from jaxdyn.sysid.parameters import Parametrization, leaves
+from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._covariance import covariances, system_at_solution
 from jaxdyn.sysid.rollouts._robust_loss import LossName, RobustLoss
@@ -95,7 +95,7 @@ class RolloutStep(NamedTuple):
 
 def fit_rollouts(
     parametrization: Parametrization,
-    recordings: Recording | Sequence[Recording],
+    recordings: Recordings,
     *,
     segment: float,
     position_noise: ArrayLike,
@@ -163,14 +163,14 @@ def fit_rollouts(
 
 def _problem(
     parametrization: Parametrization,
-    recordings: Recording | Sequence[Recording],
+    recordings: Recordings,
     segment: float,
     position_noise: ArrayLike,
     velocity_noise: ArrayLike | None,
     options: RolloutFitOptions,
 ) -> tuple[ShootingProblem, tuple[np.ndarray, np.ndarray]]:
     """Return the problem, and the noise of positions and velocities, each `[nv]`."""
-    model = model_of(parametrization.reference)
+    model = leaves.model_of(parametrization.reference)
     if model.inertial_parameters.ndim != 2:
         raise ModelError("the parametrization's reference has batch axes; fit_fleet identifies many robots")
     require_positive(segment, "segment (s)")

@@ -12,11 +12,10 @@ import numpy as np
 
 from jaxdyn._errors import DataError, require_positive_integer
 from jaxdyn._status import Status
-from jaxdyn.sysid.parameters import Parametrization, leaf_name, model_of
-from jaxdyn.sysid.recordings import dof_names
+from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, eliminate_states, solution
 from jaxdyn.sysid.rollouts._shooting import ShootingState
-from jaxdyn.sysid.torques import INERTIAL_NAMES, Intervals, consecutive_blocks, quantile
+from jaxdyn.sysid.torques import Intervals, intervals, torque_model
 
 type Quantities = Mapping[str, Callable[[Any], Any]]
 
@@ -87,7 +86,7 @@ class RolloutFit(eqx.Module):
         """Return a quantity of the robot, and the ends of its confidence interval, from the first derivative of the
         quantity and the covariance of the free numbers: `fit.interval(lambda model: model.mass)`."""
         value, slope = self._slope(function)
-        half = quantile(level) * self._error(slope, clustered)
+        half = intervals.quantile(level) * self._error(slope, clustered)
         return value, value - half, value + half
 
     def intervals(
@@ -98,7 +97,7 @@ class RolloutFit(eqx.Module):
 
         The default is all entries of the robot that are free: a body's inertial parameters, a joint's friction.
         """
-        z = quantile(level)
+        z = intervals.quantile(level)
 
         def spread(_, value, slope):
             error = self._error(slope, clustered)
@@ -124,7 +123,7 @@ class RolloutFit(eqx.Module):
                 "the data do not determine all free numbers, and without a prior there is nothing to resample. Fit "
                 "with a prior_weight, or with fewer free numbers"
             )
-        owner = consecutive_blocks(np.unique(self.segment_recordings, return_counts=True)[1], blocks)
+        owner = torque_model.consecutive_blocks(np.unique(self.segment_recordings, return_counts=True)[1], blocks)
         count, rng = int(owner[-1]) + 1, np.random.default_rng(seed)
         weights = count * rng.dirichlet(np.ones(count), size=draws)[:, owner]
         steps = _solve_draws(self.rows, jnp.asarray(np.sqrt(weights), self.rows.match.dtype))[:, : len(self.free)]
@@ -163,19 +162,19 @@ class RolloutFit(eqx.Module):
 
     def free_entries(self, robot: Any) -> jax.Array:
         """Return the free entries of a robot, in the order of `intervals().names`."""
-        leaves = jax.tree.leaves(robot)
-        return jnp.stack([jnp.ravel(leaves[leaf])[place] for leaf, place in self._claims()])
+        arrays = jax.tree.leaves(robot)
+        return jnp.stack([jnp.ravel(arrays[leaf])[place] for leaf, place in self._claims()])
 
     def _free_names(self) -> list[str]:
         reference = self.parametrization.reference
-        model, leaves = model_of(reference), jax.tree.leaves(reference)
+        model, arrays = leaves.model_of(reference), jax.tree.leaves(reference)
         out = []
         for number, place in self._claims():
-            name, shape = leaf_name(reference, number), np.shape(leaves[number])
+            name, shape = leaves.leaf_name(reference, number), np.shape(arrays[number])
             if name.endswith("inertial_parameters"):
-                out.append(f"{INERTIAL_NAMES[place % 10]}({model.body_names[place // 10]})")
+                out.append(f"{torque_model.INERTIAL_NAMES[place % 10]}({model.body_names[place // 10]})")
             elif shape == (model.nv,):
-                out.append(f"{name}({dof_names(model)[place]})")
+                out.append(f"{name}({model.topology.dof_names[place]})")
             else:
                 out.append(f"{name}{[int(k) for k in np.unravel_index(place, shape)]}")
         return out

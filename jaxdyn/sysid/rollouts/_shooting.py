@@ -20,7 +20,7 @@ from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.simulate import State, Trajectory
 from jaxdyn.simulate.integrators import Integrator
-from jaxdyn.sysid.parameters import Parametrization, model_of
+from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.rollouts._actuated_robot import simulate_robot
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, column_norms, compress, eliminate_states, solution
 from jaxdyn.sysid.rollouts._robust_loss import RobustLoss
@@ -55,7 +55,7 @@ class ShootingProblem(eqx.Module):
     @property
     def model(self) -> Model:
         """The model of the parametrization's reference."""
-        return model_of(self.parametrization.reference)
+        return leaves.model_of(self.parametrization.reference)
 
     @property
     def shared(self) -> int:

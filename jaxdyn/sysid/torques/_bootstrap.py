@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.sysid.parameters import pseudo_factor
+from jaxdyn.sysid.parameters import cholesky
 from jaxdyn.sysid.torques._base_parameters import BaseParameters
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._intervals import Intervals
@@ -62,7 +62,7 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 500, blocks: 
         return Bootstrap(p + x, len(parts))
     problem = start_at(fit.before, samples, fit.prior_weight, 1.0)
     gains = 1 / fit.values.gain[list(layout.gains)]
-    point = Physical(pseudo_factor(p[:n].reshape(layout.nb, 10)), p[n:k], p[k:], gains)
+    point = Physical(cholesky.pseudo_factor(p[:n].reshape(layout.nb, 10)), p[n:k], p[k:], gains)
     problems = [problem.with_data(part, fit.sigma, layout) for part in parts]
     x = _solutions([(y.jacobian(point), y.residual(point)) for y in problems], fit.prior_factor, draws, seed)
     return Bootstrap(np.array([point.moved(y, problem.offset_scale).parameters() for y in x]), len(parts))

@@ -13,13 +13,13 @@ from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
 from jaxdyn.spatial import inertia_elements, inertia_matrix, transform_inertial_parameters
-from jaxdyn.sysid.parameters import physical_parameters, pseudo_factor
+from jaxdyn.sysid.parameters import cholesky, leaves
+from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._intervals import Intervals, posterior_intervals
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
-from jaxdyn.sysid.torques._torque_fit import Recordings
 from jaxdyn.sysid.torques._torque_model import Samples, TorqueData
 
 _NAMES = ("mass", "cx", "cy", "cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")
@@ -107,7 +107,7 @@ def identify_payload(
     placement = np.asarray(model.frame_placement[number], np.float64)
     runs = _Runs(samples, body, transform_inertial_parameters(np.eye(10), placement).T)
     robot, linear, correlation, T = runs.solve(rounds)
-    start = Physical(pseudo_factor(_prior(prior, linear, frame)[None]), *np.zeros((3, 0)))
+    start = Physical(cholesky.pseudo_factor(_prior(prior, linear, frame)[None]), *np.zeros((3, 0)))
     none = np.zeros((len(T), 0))
     problem = PhysicalProblem(T[:, :10], np.zeros(len(T)), T[:, 10], none, start, none[0], prior_weight, 1.0)
     minimum = minimize(problem, start, _MAX_ITERATIONS, lambda *_: None)
@@ -197,7 +197,7 @@ def _prior(prior: BodyInertia | ArrayLike | None, linear: np.ndarray, frame: str
     if prior is None:
         m, h = (linear[0], linear[1:4]) if linear[0] > 0 else (0.1, np.zeros(3))
         prior = BodyInertia(m, h / m if np.linalg.norm(h) < m else np.zeros(3), np.full(3, m * 0.1**2))
-    return physical_parameters(prior, f"the prior of the payload at {frame!r}")
+    return leaves.physical_parameters(prior, f"the prior of the payload at {frame!r}")
 
 
 def _mass_properties(phi):

@@ -13,7 +13,7 @@ from scipy.linalg import block_diag, solve_triangular
 from jaxdyn._least_squares import Damping, Iterate, damped_step
 from jaxdyn._status import Status
 from jaxdyn.model import Model
-from jaxdyn.sysid import parameters
+from jaxdyn.sysid.parameters import cholesky
 from jaxdyn.sysid.torques._torque_model import POSITIVE, Layout, Samples, TorqueData, effect_leaves
 
 # A step may change a length by a factor of e at most: farther off, the linearization says nothing.
@@ -48,7 +48,7 @@ class Physical(NamedTuple):
         nb, k, m = self.U.shape[0], self.positive.shape[0], self.offset.shape[0]
         body, positive, offset, scale = np.split(x, np.cumsum([10 * nb, k, m]))
         return type(self)(
-            U=self.U @ parameters.factor_from_coordinates(body.reshape(-1, 10)),
+            U=self.U @ cholesky.factor_from_coordinates(body.reshape(-1, 10)),
             positive=self.positive * np.exp(positive),
             offset=self.offset + offset_scale * offset,
             scale=self.scale * np.exp(scale),
@@ -56,14 +56,14 @@ class Physical(NamedTuple):
 
     def parameters(self) -> np.ndarray:
         """`[P]`, as the torque model has them."""
-        inertial = parameters.parameters_from_pseudo_inertia(self.U @ self.U.swapaxes(-1, -2))
+        inertial = cholesky.parameters_from_pseudo_inertia(self.U @ self.U.swapaxes(-1, -2))
         return np.concatenate([inertial.ravel(), self.positive, self.offset])
 
     def tangent(self, offset_scale: np.ndarray) -> np.ndarray:
         """`[P, size]`: the derivative of `parameters` with respect to the coordinates about this point:
         `dJ = U (E + E^T) U^T` for the derivative `E` of the log-Cholesky factor at zero."""
-        symmetric = parameters.FACTOR_TANGENT + parameters.FACTOR_TANGENT.swapaxes(-1, -2)
-        bodies = [parameters.parameters_from_pseudo_inertia(U @ symmetric @ U.T).T for U in self.U]
+        symmetric = cholesky.FACTOR_TANGENT + cholesky.FACTOR_TANGENT.swapaxes(-1, -2)
+        bodies = [cholesky.parameters_from_pseudo_inertia(U @ symmetric @ U.T).T for U in self.U]
         out = np.asarray(block_diag(*bodies, np.diag(np.concatenate([self.positive, offset_scale]))))
         return np.pad(out, ((0, 0), (0, len(self.scale))))
 
@@ -116,7 +116,7 @@ class PhysicalProblem(NamedTuple):
 
     def slope(self, point: Physical) -> np.ndarray:
         """`[size]`: the derivative of `divergence` with respect to the coordinates about `point`."""
-        bodies = parameters.divergence_slope(np.linalg.solve(self.prior.U, point.U))
+        bodies = cholesky.divergence_slope(np.linalg.solve(self.prior.U, point.U))
         ratio, scale = point.positive / self.prior.positive, point.scale / self.prior.scale
         offset = (point.offset - self.prior.offset) / self.offset_scale
         joints = np.concatenate([ratio - 1, offset, scale - 1])
@@ -125,7 +125,7 @@ class PhysicalProblem(NamedTuple):
     def divergence(self, point: Physical) -> float:
         """The weighted pull toward the prior: `divergence_of_factor` for each body; for each positive number the same
         in one dimension, and for offsets half their square. Convex in `p`, infinite at the edge of what is physical."""
-        bodies = parameters.divergence_of_factor(np.linalg.solve(self.prior.U, point.U))
+        bodies = cholesky.divergence_of_factor(np.linalg.solve(self.prior.U, point.U))
         ratio = np.concatenate([point.positive / self.prior.positive, point.scale / self.prior.scale])
         offset = (point.offset - self.prior.offset) / self.offset_scale
         joints = np.concatenate([ratio - np.log(ratio) - 1, 0.5 * offset**2])
@@ -137,7 +137,7 @@ class PhysicalProblem(NamedTuple):
     def metric(self) -> np.ndarray:
         """`[size, size]`, lower `L` with `L L^T` the second derivative of `divergence` with respect to `p`, in the
         coordinates about any point (see `divergence_metric`)."""
-        L, nb = np.sqrt(self.weight) * np.linalg.cholesky(parameters.divergence_metric()), len(self.prior.U)
+        L, nb = np.sqrt(self.weight) * np.linalg.cholesky(cholesky.divergence_metric()), len(self.prior.U)
         return np.asarray(block_diag(*[L] * nb, np.sqrt(self.effects_weight) * np.eye(self.prior.size - 10 * nb)))
 
 
@@ -165,7 +165,7 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
         # A prior that says "none" cannot be meant as a logarithm: 1 % of the torque is nearly none.
         start[i] = max(float(leaves[POSITIVE[k]][j]) if POSITIVE[k] in leaves else 0.0, 0.01 * torque[j] / scale[j])
     prior = Physical(
-        U=parameters.pseudo_factor(np.asarray(model.inertial_parameters, np.float64)),
+        U=cholesky.pseudo_factor(np.asarray(model.inertial_parameters, np.float64)),
         positive=start,
         offset=np.zeros(len(layout.offsets)),
         scale=np.ones(len(layout.gains)),

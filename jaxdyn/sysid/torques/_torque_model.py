@@ -15,7 +15,7 @@ from jaxdyn._errors import DataError, ModelError
 from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import LoadProportional, Stribeck
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings import Recording, as_recordings, dof_names
+from jaxdyn.sysid.recordings import Recording, as_recordings
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues, delay_signal, frictionless_torque
 
 _CHUNK = 4096
@@ -75,7 +75,7 @@ class Layout:
     def names(self, model: Model) -> list[str]:
         """The names of the parameters, `[P]`."""
         inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
-        dofs = dof_names(model)
+        dofs = model.topology.dof_names
         effects = [f"{POSITIVE[k]}({dofs[j]})" for k, j in self.positive]
         return [*inertial, *effects, *(f"offset({dofs[j]})" for j in self.offsets)]
 
