@@ -53,6 +53,12 @@ def normal_intervals(names: Sequence[str], value: np.ndarray, error: np.ndarray,
     return Intervals(tuple(names), value, error, value - half, value + half, share, level)
 
 
+def with_draws(intervals: Intervals, draws: np.ndarray) -> Intervals:
+    """The same with standard errors over draws `[draws, k]`, and intervals between their quantiles."""
+    lower, upper = np.quantile(draws, [(1 - intervals.level) / 2, (1 + intervals.level) / 2], axis=0)
+    return intervals._replace(standard_error=draws.std(axis=0, ddof=1), lower=lower, upper=upper)
+
+
 def posterior_intervals(
     names: Sequence[str],
     value: np.ndarray,
