@@ -186,14 +186,7 @@ class _Objective(eqx.Module):
     def value_and_excess(self, coefficients):
         """The loss `[starts]`, and the excess `[starts, n, 5, nv]` over each limit, as a part of it."""
         q, v, a = (B @ coefficients for B in self.grid)
-        limits = self.limits
-        excess = (
-            (q - limits.upper) / limits.span,
-            (limits.lower - q) / limits.span,
-            jnp.abs(v) / limits.velocity - 1,
-            jnp.abs(a) / limits.acceleration - 1,
-            jnp.abs(rnea(self.model, q, v, a)) / limits.torque - 1,
-        )
+        excess = self.limits.excess(q, v, a, rnea(self.model, q, v, a))
         W = self.weighted_columns(coefficients)
         flat = W.reshape(*W.shape[:-3], -1, W.shape[-1])
         information = jnp.swapaxes(flat, -1, -2) @ flat

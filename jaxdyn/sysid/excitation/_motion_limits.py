@@ -74,6 +74,11 @@ class LimitArrays(NamedTuple):
         """The range of positions."""
         return self.upper - self.lower
 
+    def excess(self, q: Any, v: Any, a: Any, tau: Any) -> tuple[Any, ...]:
+        """The excess of motions `[..., nv]` over each limit, as a part of it (for positions, of the range)."""
+        rates = zip((v, a, tau), self[2:], strict=True)
+        return (q - self.upper) / self.span, (self.lower - q) / self.span, *(abs(x) / limit - 1 for x, limit in rates)
+
     def tighten(self, margin: float) -> LimitArrays:
         """The limits reduced by a part `margin`."""
         free = margin * self.span
@@ -93,13 +98,10 @@ class FeasibleMotions:
         q, v, a = (B @ c for B in self.grid)
         dtype = jnp.result_type(self.model.dtype, jnp.zeros(()))
         tau = np.asarray(rnea(self.model, *(jnp.asarray(x, dtype) for x in (q, v, a))), np.float64)
-        limits = self.limits
-        room = np.minimum(q.min(axis=-2) - limits.lower, limits.upper - q.max(axis=-2))
-        largest = {"velocity": v, "acceleration": a, "torque": tau}
+        above, below, *rates = (-x.max(axis=-2) for x in self.limits.excess(q, v, a, tau))
         # A division by an infinite limit leaves 1 - 0.
-        parts = {name: 1 - np.abs(x).max(axis=-2) / getattr(limits, name) for name, x in largest.items()}
-        parts = {name: np.where(np.isfinite(getattr(limits, name)), x, np.inf) for name, x in parts.items()}
-        return {"position": room / limits.span, **parts}
+        rates = [np.where(np.isfinite(limit), x, np.inf) for x, limit in zip(rates, self.limits[2:], strict=True)]
+        return {"position": np.minimum(above, below), **dict(zip(self.limits._fields[2:], rates, strict=True))}
 
     def keep_limits(self, c: np.ndarray) -> np.ndarray:
         """Whether each motion keeps all limits, `[starts]` of bool."""

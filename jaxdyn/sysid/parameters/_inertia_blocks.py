@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxdyn._errors import ModelError
 from jaxdyn._types import ArrayLike
-from jaxdyn.model import BodyInertia, parameters_of
-from jaxdyn.spatial import Inertia, Pose
+from jaxdyn.model import BodyInertia
+from jaxdyn.spatial import invert_pose, transform_inertial_parameters
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _log_cholesky as cholesky
 from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, ScaledEntries
@@ -158,7 +158,7 @@ class _Payload(_Inertias):
     def coordinates(self, reference: Any, tree: Any) -> jax.Array:
         model, (body,) = model_of(tree), self.bodies
         added = model.inertial_parameters[body] - model_of(reference).inertial_parameters[body]
-        placement = Pose.from_vector(model.frame_placement[model.topology.frame(self.frame)])
-        payload = parameters_of(Inertia.from_parameters(added).moved(placement.inverse()))
+        placement = model.frame_placement[model.topology.frame(self.frame)]
+        payload = transform_inertial_parameters(added, invert_pose(placement))
         factors = (cholesky.pseudo_factor(x[None]) for x in (self.guess, payload))
         return self._numbers(jax.scipy.linalg.solve_triangular(*factors))

@@ -146,11 +146,9 @@ def _mirrors(model: Model, pairs: Sequence[tuple[int, ...]], choice: Symmetric) 
     M = np.eye(4)
     M[:3, :3] -= 2 * np.outer(n, n)
     q = model.neutral() if choice.q is None else jnp.asarray(choice.q, model.dtype)
-    poses = forward_kinematics(model, q)
-    R, p = poses.rotation, poses.translation
-    X = jnp.tile(jnp.eye(4, dtype=p.dtype), (model.nb, 1, 1)).at[:, :3].set(jnp.concatenate([R, p[..., None]], axis=-1))
+    X = forward_kinematics(model, q).as_matrix()
     firsts, seconds = (np.array(rows) for rows in zip(*pairs, strict=True))
-    G = jnp.linalg.solve(X[seconds], jnp.asarray(M, p.dtype) @ X[firsts])
+    G = jnp.linalg.solve(X[seconds], jnp.asarray(M, X.dtype) @ X[firsts])
     if not isinstance(G, Tracer):
         off = np.linalg.norm(np.asarray(G)[:, :3, 3], axis=-1)
         for (first, second), distance in zip(pairs, off, strict=True):

@@ -12,7 +12,7 @@ from jaxdyn._errors import DataError, ModelError, require_positive, require_posi
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
-from jaxdyn.spatial import inertia_elements, inertia_matrix, transform_inertial_parameters
+from jaxdyn.spatial import inertia_matrix, transform_inertial_parameters
 from jaxdyn.sysid.parameters import cholesky, leaves
 from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
@@ -203,6 +203,6 @@ def _prior(prior: BodyInertia | ArrayLike | None, linear: np.ndarray, frame: str
 def _mass_properties(phi):
     """Mass, center of mass, and inertia about it, `[10]`, from parameters about the origin."""
     phi = jnp.asarray(phi)
-    m, c = phi[0], phi[1:4] / phi[0]
-    shift = m * ((c @ c) * jnp.eye(3) - jnp.outer(c, c))
-    return jnp.concatenate([phi[:1], c, phi[4:] - inertia_elements(shift)])
+    c = phi[1:4] / phi[0]
+    about_center = transform_inertial_parameters(phi, jnp.concatenate([-c, jnp.array([1.0, 0, 0, 0])]))
+    return jnp.concatenate([phi[:1], c, about_center[4:]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxdyn._errors import DataError
@@ -40,10 +41,8 @@ class TorqueFitState(NamedTuple):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The state as arrays by name, to be saved."""
-        out = {name: x for name, x in self._asdict().items() if name not in _TUPLES and x is not None}
-        for name in _TUPLES:
-            out |= {f"{name}.{field}": x for field, x in getattr(self, name)._asdict().items()}
-        return {name: np.asarray(x) for name, x in out.items()}
+        leaves = jax.tree_util.tree_leaves_with_path(self)
+        return {jax.tree_util.keystr(path).removeprefix("."): np.asarray(x) for path, x in leaves}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> TorqueFitState:
