@@ -58,8 +58,7 @@ class Excitation(NamedTuple):
     """The number of base parameters."""
     margins: dict[str, np.ndarray]
     """`[nv]` for each of `"position"`, `"velocity"`, `"acceleration"` and `"torque"`: the smallest distance from the
-    limit, as a part of it (of the range, for positions), on a grid ten times finer than the optimizer's. Never
-    negative, and infinite where there is no limit."""
+    limit, as a part of it (for positions, of the range), on a tenfold finer grid; infinite where there is no limit."""
     steps: int
     """The number of optimizer steps."""
     status: Status
@@ -225,8 +224,7 @@ def _qualities(objective: _Objective, coefficients: np.ndarray) -> list[Quality]
 def _search_from_starts(
     objective: _Objective, first: np.ndarray, unit: np.ndarray, steps: int, report: Callable[[int, float], None] | None
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Minimize from all starts, over coefficients in a `unit` `[nv]`. Returns coefficients, and the criterion of every
-    start after the steps with each penalty."""
+    """Return the coefficients at the minima, in a `unit` `[nv]`, and every start's criterion after each penalty."""
     dtype = objective.noise.dtype
     units = jnp.asarray(unit, dtype)
     x: Any = jnp.asarray(first, dtype) / units

@@ -85,8 +85,7 @@ class InertiaScale(AbstractChoice):
 
 @dataclasses.dataclass(frozen=True)
 class Payload(AbstractChoice):
-    """A rigid body that is fixed at a frame is free, in addition to the reference: ten log-Cholesky coordinates about a
-    guess, as in `LogCholesky`.
+    """A rigid body at a frame is free, added to the reference: ten numbers about a guess, as in `LogCholesky`.
 
     `model_at(0)` is the reference with the guess as payload. To identify a payload from a pair of recordings, identify
     the robot without it first, and make that the reference.

@@ -25,10 +25,9 @@ type Where = str | Callable[[Any], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Positive(AbstractChoice):
-    """Entries that stay positive are free: friction, damping, armature, stiffness, gears. The reference's entries are
-    multiplied by `e^x`.
+    """Entries that stay positive are free: friction, damping, armature, stiffness, gears.
 
-    The pull toward the reference is `r - log r - 1` for the ratio `r` of each entry.
+    The reference's entries are multiplied by `r = e^x`. The pull toward them is `r - log r - 1` for each entry.
     """
 
     where: Where
@@ -58,12 +57,11 @@ class Positive(AbstractChoice):
 
 @dataclasses.dataclass(frozen=True)
 class Additive(AbstractChoice):
-    """Entries that may have any value are free: gravity, offsets, spring references. The reference's entries have
-    `scale x` added.
+    """Entries that may have any value are free: gravity, offsets, spring references.
 
-    The pull toward the reference is half of the square of `x`, so `scale`, in the unit of the entries, says how far
-    from the reference they are expected. Inertias and placements have choices of their own, which keep them valid; only
-    the direction of a joint's axis counts.
+    `scale x` is added to the reference's entries. The pull toward the reference is half of the square of `x`, so
+    `scale`, in the unit of the entries, says how far from it they are expected. Inertias and placements have choices of
+    their own, which keep them valid; only the direction of a joint's axis counts.
     """
 
     where: Where

@@ -35,8 +35,7 @@ def with_model(tree: Any, model: Model) -> Any:
 
 
 def number_of(tree: Any, where: str | Callable[[Any], Any], what: str = "leaf") -> int:
-    """Return the number of the leaf that is a field of the model, or that a function picks. **Raises** `ModelError` if
-    it picks none."""
+    """Return the number of the leaf that is a field of the model, or that a function picks; `ModelError` for none."""
     structure = jax.tree.structure(tree)
     marks = [_Mark() for _ in range(structure.num_leaves)]
     marked = jax.tree.unflatten(structure, marks)
@@ -91,8 +90,7 @@ def with_pseudo_inertias(tree: Any, bodies: Sequence[int], J: jax.Array) -> Any:
 
 
 def chosen_names(names: Sequence[str] | None, known: Sequence[str], kind: str, what: str) -> tuple[int, ...]:
-    """Return the indices of names in `known`, all if None is given; `kind` is `"body"` or `"joint"`. **Raises**
-    `UnknownNameError`, `ModelError`."""
+    """Return the indices of names in `known`, all for None. **Raises** `UnknownNameError`, `ModelError`."""
     plural = {"body": "bodies", "joint": "joints"}[kind]
     if isinstance(names, str):
         raise ModelError(f"{what}: {plural} is the string {names!r}, but a sequence of names is needed: [{names!r}]")
@@ -117,8 +115,7 @@ def require_physical(model: Model, bodies: Sequence[int], what: str, advice: str
 
 
 def physical_parameters(inertia: BodyInertia | ArrayLike, what: str) -> np.ndarray:
-    """Return the ten inertial parameters of one body. **Raises** `ShapeError`; `ModelError` where they are not
-    physical."""
+    """Return ten inertial parameters. **Raises** `ShapeError`; `ModelError` where they are not physical."""
     out = np.asarray(inertia.parameters() if isinstance(inertia, BodyInertia) else inertia, np.float64)
     require_shape(out, (10,), what, "inertial parameters about the origin of the frame")
     if not bool(is_physical(out)):

@@ -110,8 +110,7 @@ class Parametrization(eqx.Module):
         return x
 
     def moved(self, free: Float[Array, "size"], step: Float[Array, "size"]) -> Float[Array, "size"]:
-        """The free numbers of the robot that has the numbers `step` in the parametrization `about` the one at `free`:
-        steps in the units of the present robot."""
+        """The free numbers of the robot with the numbers `step` in the parametrization `about` the one at `free`."""
         return _moved(self, free, step)
 
     def about(self, model: Any) -> Parametrization:

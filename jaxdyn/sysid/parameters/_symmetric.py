@@ -36,8 +36,7 @@ class Symmetric(AbstractChoice):
     pairs: Sequence[tuple[str, str]]
     """Names of bodies; the first of each pair is free."""
     choices: Sequence[LogCholesky | FixedMass | Positive]
-    """Choices for the first bodies of the pairs: `LogCholesky()` or `FixedMass()` for the bodies, `Positive("damping")`
-    and the like for their joints."""
+    """Choices for the first bodies, `LogCholesky()` or `FixedMass()`, and for their joints, `Positive(...)`."""
     normal: ArrayLike = (0.0, 1.0, 0.0)
     """Normal of the plane of symmetry, which goes through the world's origin."""
     q: ArrayLike | None = None

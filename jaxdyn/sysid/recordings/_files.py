@@ -38,8 +38,7 @@ def load_npz(
     """Return a `Recording` from a NumPy archive; the arguments name its arrays.
 
     If `v` or `a` is None, arrays named `"v"` and `"a"` are optional. `tau` may be None for a recording without torques.
-    **Raises** `DataError` for a file that is missing or not an archive, for a missing array (it lists the others), and
-    for arrays that do not make a recording.
+    **Raises** `DataError` for a file that is missing or no archive, missing arrays, and arrays that make no recording.
     """
     path = _existing(path)
     try:

@@ -35,11 +35,9 @@ def write_rollout_report(
 
     - `errors`: `rollout_errors` by the name of the data and the name of the robot:
       `{"held out": {"before": ..., "identified": ...}}`.
-    - `quantities`: functions of the robot, by name, for a table of their own, such as combinations that the motion
-      determines.
+    - `quantities`: functions of the robot, by name, such as what the motion determines, for a table of their own.
     - `bootstrap`: `fit.bootstrap()`; its intervals are shown beside the others.
-    - `notes`: sentences at the top.
-    - `level`: the level of the intervals.
+    - `notes`: sentences at the top. `level`: the level of the intervals.
 
     **Raises** `DataError` for no errors.
     """

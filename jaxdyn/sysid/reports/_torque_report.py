@@ -45,8 +45,7 @@ def write_report(
     - `fits`: by name, in the order of columns; the page is about the last one. `InverseDynamicsFit.unfitted(model)`
       as the first compares with the model before the fit.
     - `train`, `test`: recordings, one or several; the plots show the first of `test`, or else of `train`.
-    - `notes`: sentences at the top.
-    - `level`: the level of the intervals.
+    - `notes`: sentences at the top. `level`: the level of the intervals.
     - `bootstrap`: the last fit's `bootstrap(fit, train)`; its intervals are shown beside the others.
 
     **Raises** `DataError` for no fits, fits of different models, and recordings that do not fit them.

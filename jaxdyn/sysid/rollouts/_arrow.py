@@ -107,8 +107,7 @@ def substitute_back(factor: ArrowFactor, x: jax.Array, d: jax.Array) -> jax.Arra
 
 
 def influence(factor: ArrowFactor) -> tuple[jax.Array, jax.Array]:
-    """Return the columns of `x` in the inverse of the normal matrix, `[S, n, P]` and `[P, P]`. The latter is the
-    covariance of `x` for rows of unit variance."""
+    """Return the columns of `x` in the inverse of the normal matrix, `[S, n, P]` and `[P, P]` (its covariance)."""
     R = factor.border[:, :-1]
     P = R.shape[0]
     inverse = jax.scipy.linalg.solve_triangular(R, jnp.eye(P, dtype=R.dtype))
@@ -118,8 +117,7 @@ def influence(factor: ArrowFactor) -> tuple[jax.Array, jax.Array]:
 
 
 def _triangle(A: jax.Array) -> jax.Array:
-    """Return the upper-triangular `R` `[..., k, k]` with `R^T R = A^T A` of `A` `[..., m, k]`; it has zero rows where
-    `m < k`."""
+    """Return the upper-triangular `R` `[..., k, k]` with `R^T R = A^T A` of `A` `[..., m, k]`, also for `m < k`."""
     m, k = A.shape[-2:]
     if m < k:
         A = jnp.concatenate([A, jnp.zeros((*A.shape[:-2], k - m, k), A.dtype)], axis=-2)

@@ -36,8 +36,7 @@ class RolloutFitOptions:
     matching: float | None = 1.0
     """Standard deviation of the defects between segments, in units of the noise: small values trust the model, larger
     ones let it err. 0: segments are joined exactly, by the method of multipliers, as one roll-out of each recording.
-    None: segments are independent. Without velocity noise, that of velocities is the positions' over the duration of a
-    segment."""
+    None: segments are independent. Without velocity noise, it is the positions' over the duration of a segment."""
     prior_weight: float = 0.0
     """Weight of the parametrization's `divergence` from its reference."""
     loss: LossName = "squared"
@@ -45,9 +44,8 @@ class RolloutFitOptions:
     loss_scale: float = 3.0
     """Scale of the loss, in units of the noise."""
     zero_deviation: float | None = None
-    """Standard deviation of the zeros of the position sensors, rad or m. With it, each recording has unknown zeros of
-    its own, one for each degree of freedom, as encoders have that are set to zero where the robot came to rest. None:
-    the zeros are right."""
+    """Standard deviation of the position sensors' zeros, rad or m, which are then unknown for each recording and degree
+    of freedom, as of encoders that are set to zero where the robot came to rest. None: the zeros are right."""
     hold: Literal["mean", "start"] = "mean"
     """Torque between two samples: their mean, or that of the earlier one (a command that is held)."""
     integrator: Integrator = "rk4"
@@ -61,8 +59,7 @@ class RolloutFitOptions:
     tolerance: float = 1e-6
     """The fit ends where a step promises to lower the cost by less than this part of it."""
     optimizer: Any = None
-    """An optax transformation that takes its steps down the gradient in place of Levenberg and Marquardt's; `tolerance`
-    then bounds the change in a step."""
+    """An optax transformation that steps down the gradient instead; `tolerance` then bounds the change in a step."""
 
     def __post_init__(self):
         require_integrator(self.integrator, self.substeps)
@@ -126,11 +123,9 @@ def fit_rollouts(
     - `segment`: duration, s; for chaotic robots less than the time in which errors grow by a factor of ten or so.
     - `position_noise`, `velocity_noise`: standard deviations, one number or `[nv]`; rad, m and their rates. Without
       the latter velocities are not compared.
-    - `options`: `RolloutFitOptions`.
-    - `start`: free numbers to start from; by default the reference.
+    - `options`: `RolloutFitOptions`. `start`: free numbers to start from; by default the reference.
     - `report`: called after every step; an exception from it, such as `KeyboardInterrupt`, ends the fit.
-    - `state`: state of an earlier fit with the same arguments (`RolloutStep.state`, `RolloutFit.state`), from which
-      this one continues.
+    - `state`: state of an earlier fit with the same arguments to continue (`RolloutStep.state`, `RolloutFit.state`).
 
     **Returns** a `RolloutFit`; look at its `status`. **Raises** `DataError` for recordings that do not fit,
     `ModelError` for arguments out of range.

@@ -57,8 +57,7 @@ class RolloutFit(eqx.Module):
     """`[segments, 2 nv]`: end of each segment minus the start of the next, positions and then velocities; zero for the
     last of a recording, and where segments are independent."""
     zeros: np.ndarray
-    """`[recordings, nv]`: offset of each recording's position sensors, reading minus position, rad or m; zero unless
-    `zero_deviation` was given."""
+    """`[recordings, nv]`: reading minus position of each recording's sensors, rad or m; 0 without `zero_deviation`."""
     rows: ArrowSystem
     """The linear system at the solution, for the covariances and `bootstrap`."""
     state: ShootingState

@@ -248,8 +248,7 @@ def linearize(problem: ShootingProblem, state: ShootingState) -> ArrowSystem:
 def _tangents(
     problem: ShootingProblem, state: ShootingState
 ) -> tuple[ShootingResiduals, ShootingResiduals, Trajectory]:
-    """Return the residuals, their derivatives with respect to each segment's own state and the free numbers, in the
-    last axis `n + P`, and the roll-outs."""
+    """Return residuals, their derivatives `[..., n + P]` by a segment's state and the free numbers, and roll-outs."""
     (S, n), P, dtype = state.multiplier.shape, problem.parametrization.size, state.q.dtype
     target, zeros = _next_starts(state), jnp.zeros(problem.shared - P, dtype)
 

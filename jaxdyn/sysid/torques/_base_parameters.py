@@ -15,9 +15,8 @@ from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 
-# Of two dependent parameters, the one with the larger preference is independent: first moments and moments of inertia
-# before masses, links nearer to the base before the links that they carry. The factors are far from 1, so that rounding
-# changes no pivot.
+# Of two dependent parameters, the one with the larger preference is independent: moments before masses, links nearer to
+# the base before the links that they carry. The factors are far from 1, so that rounding changes no pivot.
 _MASS_LAST = 0.05
 _COEFFICIENT = 1e-8
 

@@ -19,8 +19,7 @@ _STEPS = 100
 
 @dataclasses.dataclass(frozen=True)
 class CandidateWeights:
-    """Prior weights from which cross-validation chooses. **Raises** `DataError` unless all are positive, and for fewer
-    than two folds."""
+    """Positive prior weights from which cross-validation chooses. **Raises** `DataError` for others, or one fold."""
 
     weights: tuple[float, ...] = PRIOR_WEIGHTS
     folds: int = 5

@@ -41,8 +41,7 @@ class InverseDynamicsFit(eqx.Module):
     """A model identified from torques. It predicts torques by the equation in `JointEffects`."""
 
     model: Model
-    """The model with its identified `inertial_parameters`, `armature`, `damping`, `friction`, `friction_velocity`,
-    and springs."""
+    """The model with identified inertias, armature, damping, friction, friction velocity, and springs."""
     before: Model
     """The model from which the fit started, which is its prior."""
     effects: JointEffects = eqx.field(static=True)
@@ -67,8 +66,7 @@ class InverseDynamicsFit(eqx.Module):
     triangle: np.ndarray
     """`[k, P]`: `R` for which `R^T R` is the data's information about the parameters, for the identified gains."""
     tangent: np.ndarray | None = None
-    """`[P, size]`: the parameters' derivative with respect to the coordinates of the physical fit; None for linear
-    least squares."""
+    """`[P, size]`: the parameters' derivative by the coordinates of the physical fit; None for linear least squares."""
     precision_factor: np.ndarray | None = None
     """`[size, size]`: the lower factor `L` of the coordinates' inverse covariance `L L^T`, of data and prior."""
     prior_factor: np.ndarray | None = None
@@ -155,8 +153,7 @@ class InverseDynamicsFit(eqx.Module):
         return base_parameters_of(self.triangle[:, : len(self.parameters)], self.names, threshold, self.layout.nb)
 
     def intervals(self, base: BaseParameters | None = None, *, level: float = 0.95) -> Intervals:
-        """Values, standard errors and confidence intervals of the parameters, or of the combinations of `base`
-        (`base_parameters()`).
+        """Values, standard errors and intervals of the parameters, or of the combinations `base` (`base_parameters()`).
 
         The covariance is that of Gauss-Newton: the inverse of the information in the residuals, weighted by `sigma`,
         and for the physical fit in the prior. Residuals count as independent. Filtered residuals are not: their

@@ -40,8 +40,7 @@ class Intervals(NamedTuple):
 
 
 def quantile(level: float) -> float:
-    """The half-width of a normal distribution's interval of this level, in standard deviations. **Raises**
-    `DataError` unless the level is between 0 and 1."""
+    """The half-width of a normal interval, in standard deviations. **Raises** `DataError` for a level not in 0 to 1."""
     if not 0 < level < 1:
         raise DataError(f"the level of an interval is {level}; a number between 0 and 1 is needed")
     return NormalDist().inv_cdf(0.5 + 0.5 * level)

@@ -20,9 +20,8 @@ from jaxdyn.sysid.torques._torque_model import POSITIVE, Layout, Samples, Torque
 _LONGEST_STEP = 1.0
 # The predicted decrease of the cost, in units of chi^2, below which the fit has converged.
 _TOLERANCE = 1e-4
-# Damping multiplies the whole Gauss-Newton matrix, so it shortens the step and keeps its direction: steps toward the
-# minimum of a logarithmic barrier then do not depend on the coordinates. Each step starts with light damping again, so
-# a saved fit needs none.
+# Damping multiplies the whole Gauss-Newton matrix: it shortens the step and keeps its direction, so steps in a barrier
+# do not depend on the coordinates. Each step starts with light damping again, so a saved fit needs none.
 _DAMPING = Damping(most=1e8, trusted=1.0, accepted=1e-4)
 
 

@@ -28,8 +28,7 @@ INERTIAL_NAMES = ("m", "m*cx", "m*cy", "m*cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz"
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The order of the parameter vector `[P]`: inertial parameters of all bodies, positive joint parameters, offsets.
-    Hashable."""
+    """The order of the parameters `[P]`: all bodies' inertial ones, positive ones of joints, offsets. Hashable."""
 
     nb: int
     nv: int
@@ -38,8 +37,7 @@ class Layout:
     offsets: tuple[int, ...]
     """Degrees of freedom with an offset."""
     gains: tuple[int, ...]
-    """Degrees of freedom with an unknown drive gain. The gains are not in the vector: the torque is not linear in
-    them."""
+    """Degrees of freedom with an unknown drive gain, in which the torque is not linear: they are not in the vector."""
     springs: tuple[int, ...]
     """`[nv]`: the coordinate of each degree of freedom with an unknown spring, -1 for the others."""
 
@@ -227,8 +225,7 @@ class Samples:
 
 
 def consecutive_blocks(lengths: np.ndarray, count: int) -> np.ndarray:
-    """The block number of each row of recordings with `lengths` rows: about `count` blocks of consecutive rows and
-    about equal length, none across two recordings."""
+    """The block number of each row of recordings with `lengths` rows: about `count` blocks of about equal length."""
     out, first = [], 0
     for n in lengths:
         blocks = max(1, round(count * n / lengths.sum()))
