@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Literal
 
@@ -59,15 +60,12 @@ def noise_level(t: np.ndarray, x: np.ndarray) -> np.ndarray:
     """The standard deviation of white noise on smooth signals, `[c]`, from the distance of each sample from the cubic
     through its four neighbors, but at least the size of rounding."""
     # Lagrange's weights of the two neighbors on either side, at each sample's time.
-    near = np.stack([t[k : len(t) - 4 + k] for k in (0, 1, 3, 4)], axis=-1)
-    times = t[2:-2]
+    rows = np.arange(len(t) - 4)[:, None] + np.array([0, 1, 3, 4])
+    near, times = t[rows], t[2:-2]
     weights = np.ones_like(near)
-    for i in range(4):
-        for j in range(4):
-            if i != j:
-                weights[:, i] *= (times - near[:, j]) / (near[:, i] - near[:, j])
-    neighbors = np.stack([x[k : len(t) - 4 + k] for k in (0, 1, 3, 4)], axis=1)
-    residual = x[2:-2] - np.einsum("nk,nkc->nc", weights, neighbors)
+    for i, j in itertools.permutations(range(4), 2):
+        weights[:, i] *= (times - near[:, j]) / (near[:, i] - near[:, j])
+    residual = x[2:-2] - np.einsum("nk,nkc->nc", weights, x[rows])
     scaled = residual / np.sqrt(1 + np.sum(weights**2, axis=1))[:, None]
     return np.maximum(np.sqrt(np.mean(scaled**2, axis=0)), 1e-12 * np.maximum(np.abs(x).max(axis=0), 1e-300))
 
