@@ -17,8 +17,8 @@ from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.algorithms import rnea
 from jaxdyn.model import Model
-from jaxdyn.sysid.excitation._joint_motions import JointTrajectory, Kind, basis, least_size
-from jaxdyn.sysid.excitation._motion_limits import FeasibleMotions, LimitArrays, MotionLimits
+from jaxdyn.sysid.excitation import _motions as motions
+from jaxdyn.sysid.excitation._motions import JointTrajectory, Kind, LimitArrays, MotionLimits
 from jaxdyn.sysid.torques import JointEffects, base_parameters, torque_model
 
 type Criterion = Literal["log_det", "condition"]
@@ -121,10 +121,10 @@ def optimize_excitation(
     arrays = (limits or MotionLimits()).of(model)
     points = options.samples or 12 * size
     grid, fine = (
-        basis(kind, duration, size, np.linspace(0, duration, n, endpoint=kind == "spline"))
+        motions.basis(kind, duration, size, np.linspace(0, duration, n, endpoint=kind == "spline"))
         for n in (points, _FINER * points)
     )
-    feasible = FeasibleMotions(model, kind, arrays, fine)
+    feasible = motions.FeasibleMotions(model, kind, arrays, fine)
     first = feasible.random(starts, np.random.default_rng(options.seed))
     noise = _torque_noise(torque_noise, arrays.torque)
     objective = _scaled_objective(
@@ -285,7 +285,7 @@ def _require_arguments(model: Model, duration: float, kind: Kind, size: int, cri
     require_choice(kind, ("fourier", "spline"), "kind", error=DataError)
     require_choice(criterion, ("log_det", "condition"), "criterion", error=DataError)
     require_positive(duration, "duration", error=DataError)
-    if size < least_size(kind):
-        raise DataError(f"size is {size}; a {kind} trajectory needs at least {least_size(kind)}")
+    if size < motions.least_size(kind):
+        raise DataError(f"size is {size}; a {kind} trajectory needs at least {motions.least_size(kind)}")
     if not 0 <= margin < 0.5:
         raise DataError(f"margin is {margin}; a number from 0 to 0.5 is needed")

@@ -17,8 +17,8 @@ from jaxdyn.model import BodyInertia
 from jaxdyn.spatial import invert_pose, transform_inertial_parameters
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _log_cholesky as cholesky
-from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, ScaledEntries
 from jaxdyn.sysid.parameters._leaves import model_of
+from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, ScaledEntries
 
 _NAMES = ("alpha", "d1", "d2", "d3", "s12", "s23", "s13", "t1", "t2", "t3")
 

@@ -16,8 +16,8 @@ from jaxdyn._errors import ModelError, UnknownNameError, look_up
 from jaxdyn.model import LEAVES, Model
 from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.sysid.parameters import _leaves as leaves
-from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, ScaledEntries
 from jaxdyn.sysid.parameters._leaves import leaf_name, model_of
+from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, ScaledEntries
 
 type Where = str | Callable[[Any], Any]
 """The name of a field of the model, or a function that picks one array of the robot, as in `equinox.tree_at`."""

@@ -37,7 +37,7 @@ def with_model(tree: Any, model: Model) -> Any:
 def number_of(tree: Any, where: str | Callable[[Any], Any], what: str = "leaf") -> int:
     """Return the number of the leaf that is a field of the model, or that a function picks; `ModelError` for none."""
     structure = jax.tree.structure(tree)
-    marks = [_Mark() for _ in range(structure.num_leaves)]
+    marks = [object() for _ in range(structure.num_leaves)]
     marked = jax.tree.unflatten(structure, marks)
     try:
         picked = getattr(model_of(marked), where) if isinstance(where, str) else where(marked)
@@ -50,10 +50,6 @@ def number_of(tree: Any, where: str | Callable[[Any], Any], what: str = "leaf") 
         f"{what}: the function does not pick one array of the robot; give one such as `lambda robot: robot.gravity`, "
         "and choose entries of the array with `at`"
     )
-
-
-class _Mark:
-    """A placeholder for a leaf."""
 
 
 def leaf_name(tree: Any, number: int) -> str:

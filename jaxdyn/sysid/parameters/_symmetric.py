@@ -17,11 +17,11 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.algorithms import forward_kinematics
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import _leaves as leaves
-from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, JoinedBlocks
 from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, LogCholesky
 from jaxdyn.sysid.parameters._leaf_blocks import Positive
 from jaxdyn.sysid.parameters._leaves import Claims, leaf_name, model_of
 from jaxdyn.sysid.parameters._log_cholesky import pseudo_inertia
+from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, JoinedBlocks
 
 
 @dataclasses.dataclass(frozen=True)

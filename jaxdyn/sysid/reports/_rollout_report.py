@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def write_rollout_report(
             rows.append([f"{h:g} s", *(" / ".join(f"{x:.4f}" for x in q) for q in quartiles)])
         caption = f"Root mean square error of positions up to a horizon, rad or m, {data}: quartiles over roll-outs"
         parts.append(html.table(["horizon", *by_robot], rows, caption))
-    parts.append(_rollout_plots(fit, errors))
+    parts.append(html.plots_section(lambda: _rollout_figures(fit, errors)))
     parts.append(html.links_section({"before": leaves.model_of(fit.before), "identified": leaves.model_of(fit.robot)}))
     if quantities is not None:
         parts += ["<h2>Combinations</h2>", _quantity_table(fit, quantities, bootstrap, level)]
@@ -93,14 +94,11 @@ def _quantity_table(
     return html.interval_table("quantity", plain, columns, caption)
 
 
-def _rollout_plots(fit: RolloutFit, errors: Mapping[str, Mapping[str, RolloutErrors]]) -> str:
+def _rollout_figures(fit: RolloutFit, errors: Mapping[str, Mapping[str, RolloutErrors]]) -> dict[str, Any]:
     # The import stands here so that `import jaxdyn` loads no plotting.
     from jaxdyn.viz import COLORS, figure_class
 
-    try:
-        figure_type = figure_class()
-    except ImportError as error:
-        return html.no_plots(error)
+    figure_type = figure_class()
     figure = figure_type(figsize=(10, 3.2), layout="constrained")
     for panel, (data, by_robot) in zip(figure.subplots(1, len(errors), squeeze=False)[0], errors.items(), strict=True):
         for k, (name, e) in enumerate(by_robot.items()):
@@ -121,5 +119,7 @@ def _rollout_plots(fit: RolloutFit, errors: Mapping[str, Mapping[str, RolloutErr
         )
     panel.set(xlabel="time, s", ylabel="residual / noise")
     panel.legend(title="recording", fontsize=8, ncol=4)
-    shown = html.image(figure, "errors of roll-outs up to a horizon")
-    return f"<h2>Plots</h2>{shown}{html.image(segments, 'residuals of the segments of the fit, after the loss')}"
+    return {
+        "errors of roll-outs up to a horizon": figure,
+        "residuals of the segments of the fit, after the loss": segments,
+    }

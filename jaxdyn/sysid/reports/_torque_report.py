@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,7 @@ def write_report(
             caption = f"Root mean square error on {data}, N m or N; R² of {name}"
             parts.append(html.table(["joint", *fits, "R²"], _quality_rows(fits, recordings), caption))
     parts += [
-        _torque_plots(fits, as_recordings(train if test is None else test)[0]),
+        html.plots_section(lambda: _torque_figures(fits, as_recordings(train if test is None else test)[0])),
         html.links_section({name: x.model for name, x in fits.items()}),
         _parameters_section(name, fit, level, bootstrap),
         _identifiability_section(name, fit, level, bootstrap),
@@ -144,7 +145,7 @@ def _uncertainty_columns(
     return out
 
 
-def _torque_plots(fits: Mapping[str, InverseDynamicsFit], recording: Recording) -> str:
+def _torque_figures(fits: Mapping[str, InverseDynamicsFit], recording: Recording) -> dict[str, Any]:
     # The import stands here so that `import jaxdyn` loads no plotting.
     from jaxdyn.viz import plot_masses, plot_torques
 
@@ -153,10 +154,9 @@ def _torque_plots(fits: Mapping[str, InverseDynamicsFit], recording: Recording) 
     masses = {name: fit.model.mass for name, fit in fits.items()}
     intervals = {name: fit.intervals() for name, fit in fits.items() if fit.tangent is not None}
     ends = slice(0, 10 * model.nb, 10)
-    try:
-        torques = plot_torques(model, recording.t, tau, {name: fit.predict(recording) for name, fit in fits.items()})
-        bars = plot_masses(model, masses, {name: (x.lower[ends], x.upper[ends]) for name, x in intervals.items()})
-    except ImportError as error:
-        return html.no_plots(error)
-    shown = html.image(torques, f"measured and predicted torques, {recording.name}")
-    return f"<h2>Plots</h2>{shown}{html.image(bars, 'masses of the links, with 95 % intervals')}"
+    torques = plot_torques(model, recording.t, tau, {name: fit.predict(recording) for name, fit in fits.items()})
+    bars = plot_masses(model, masses, {name: (x.lower[ends], x.upper[ends]) for name, x in intervals.items()})
+    return {
+        f"measured and predicted torques, {recording.name}": torques,
+        "masses of the links, with 95 % intervals": bars,
+    }

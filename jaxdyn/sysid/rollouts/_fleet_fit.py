@@ -17,8 +17,8 @@ from jaxdyn._types import Array, Float
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.rollouts import _shooting as shooting
+from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, cut_recordings
 from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, noise_of_dofs, shooting_problem
-from jaxdyn.sysid.rollouts._segments import Segments, cut_recordings
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingState
 
 

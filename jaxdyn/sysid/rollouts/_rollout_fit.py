@@ -18,9 +18,9 @@ from jaxdyn.simulate.integrators import Integrator, require_integrator
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.rollouts import _shooting as shooting
+from jaxdyn.sysid.rollouts._recorded_rollouts import cut_recordings
 from jaxdyn.sysid.rollouts._robust_loss import LossName, RobustLoss
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances, system_at_solution
-from jaxdyn.sysid.rollouts._segments import cut_recordings
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
 
 # Exact matching: the standard deviation of defects in the steps, in units of the noise, and their size at the end.

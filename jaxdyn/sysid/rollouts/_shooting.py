@@ -21,10 +21,9 @@ from jaxdyn.model import Model
 from jaxdyn.simulate import State, Trajectory
 from jaxdyn.simulate.integrators import Integrator
 from jaxdyn.sysid.parameters import Parametrization, leaves
-from jaxdyn.sysid.rollouts._actuated_robot import simulate_robot
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, column_norms, compress, eliminate_states, solution
+from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, simulate_robot
 from jaxdyn.sysid.rollouts._robust_loss import RobustLoss
-from jaxdyn.sysid.rollouts._segments import Segments
 
 # A linearization costs far more than a trial, so several dampings are tried after each: the best one is the next
 # damping, whatever its gain ratio. Damping is relative to the norms of the columns.
@@ -86,19 +85,16 @@ class ShootingState(Iterate):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays by name, to be saved; without the state of an optimizer."""
-        return {name: np.asarray(getattr(self, name)) for name in _saved_names()}
+        return {name: np.asarray(x) for name, x in vars(self).items() if name != "optimizer"}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> ShootingState:
         """Return the state that has these `arrays()`. **Raises** `DataError` for a missing name."""
-        missing = [name for name in _saved_names() if name not in arrays]
+        names = [field.name for field in dataclasses.fields(cls) if field.name != "optimizer"]
+        missing = [name for name in names if name not in arrays]
         if missing:
             raise DataError(f"the arrays are not the state of a fit: {', '.join(missing)} is missing")
-        return cls(**{name: jnp.asarray(arrays[name]) for name in _saved_names()})
-
-
-def _saved_names() -> list[str]:
-    return [f.name for f in dataclasses.fields(ShootingState) if f.name != "optimizer"]
+        return cls(**{name: jnp.asarray(arrays[name]) for name in names})
 
 
 def first_state(problem: ShootingProblem, free, position_noise, velocity_noise) -> ShootingState:

@@ -8,5 +8,5 @@ from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
 from jaxdyn.sysid.torques._fit_result import Bootstrap, Evaluation, InverseDynamicsFit, bootstrap
 from jaxdyn.sysid.torques._intervals import Intervals
 from jaxdyn.sysid.torques._payload import PayloadFit, identify_payload
+from jaxdyn.sysid.torques._reweighting import TorqueFitState
 from jaxdyn.sysid.torques._torque_fit import Step, cross_validate, fit_inverse_dynamics, ordinary_least_squares
-from jaxdyn.sysid.torques._torque_state import TorqueFitState

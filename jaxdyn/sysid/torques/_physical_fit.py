@@ -109,8 +109,7 @@ class PhysicalProblem(NamedTuple):
         scale = np.exp(self.row_scale @ np.log(point.scale))
         out = scale[:, None] * (self.R @ point.tangent(self.offset_scale))
         if len(point.scale):
-            predicted = scale * (self.R @ point.parameters() + self.known)
-            out[:, -len(point.scale) :] = predicted[:, None] * self.row_scale
+            out[:, -len(point.scale) :] = (self.residual(point) + self.b)[:, None] * self.row_scale
         return out
 
     def slope(self, point: Physical) -> np.ndarray:

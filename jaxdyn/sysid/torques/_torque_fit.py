@@ -18,9 +18,8 @@ from jaxdyn.sysid.torques._effect_search import SEARCHED, effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._physical_fit import Minimum, PhysicalProblem, minimize, posterior, start_at
-from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, least_norm_solution
+from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, TorqueFitState, least_norm_solution
 from jaxdyn.sysid.torques._torque_model import Samples, TorqueData, require_one_robot, with_parameters
-from jaxdyn.sysid.torques._torque_state import TorqueFitState
 
 
 class Step(NamedTuple):
