@@ -120,22 +120,25 @@ def optimize_excitation(
         require_positive_integer(x, name, error=DataError)
     arrays = (limits or MotionLimits()).of(model)
     points = options.samples or 12 * size
-    grid, fine = (
-        motions.basis(kind, duration, size, np.linspace(0, duration, n, endpoint=kind == "spline"))
-        for n in (points, _FINER * points)
-    )
+    times = (np.linspace(0, duration, n, endpoint=kind == "spline") for n in (points, _FINER * points))
+    grid, fine = (motions.basis(kind, duration, size, t) for t in times)
     feasible = motions.FeasibleMotions(model, kind, arrays, fine)
     first = feasible.random(starts, np.random.default_rng(options.seed))
-    noise = _torque_noise(torque_noise, arrays.torque)
-    objective = _scaled_objective(
-        model, joint_effects or JointEffects(), criterion, grid, arrays.tighten(options.margin), noise, first
-    )
+    effects = joint_effects or JointEffects()
+    independent = tuple(base_parameters(model, effects=effects).independent.tolist())
+    dtype = jnp.result_type(model.dtype, jnp.zeros(()))
+    numbers = (grid, arrays.tighten(options.margin), _torque_noise(torque_noise, arrays.torque))
+    numbers = jax.tree.map(lambda x: jnp.asarray(x, dtype), (*numbers, np.ones(len(independent))))
+    objective = _Objective(model, torque_model.Layout.of(model, effects), criterion, independent, *numbers)
+    # Columns have unit size over the starts.
+    columns = objective.weighted_columns(jnp.asarray(first, dtype))
+    objective = eqx.tree_at(lambda x: x.scale, objective, jnp.sqrt(jnp.mean(columns**2, axis=(0, 1, 2))))
     c, values = _search_from_starts(objective, first, 0.5 * arrays.span, steps, report)
     c = feasible.shrink(c)
     before, after = _qualities(objective, first), _qualities(objective, c)
     # A start that shrinking has spoiled, or could not bring within its limits, stays as it was.
-    kept = feasible.keep_limits(c)
-    worse = np.array([a.loss(criterion) > b.loss(criterion) for a, b in zip(after, before, strict=True)]) | ~kept
+    worse = np.array([a.loss(criterion) > b.loss(criterion) for a, b in zip(after, before, strict=True)])
+    worse |= ~feasible.keep_limits(c)
     c = np.where(worse[:, None, None], first, c)
     after = [b if w else a for a, b, w in zip(after, before, worse, strict=True)]
     best = int(np.argmin([a.loss(criterion) for a in after]))
@@ -195,24 +198,6 @@ class _Objective(eqx.Module):
             eigenvalues = jnp.linalg.eigvalsh(information)
             value = 0.5 * jnp.log(eigenvalues[..., -1] / eigenvalues[..., 0])
         return value, jnp.stack(excess, axis=-2)
-
-
-def _scaled_objective(
-    model: Model,
-    effects: JointEffects,
-    criterion: Criterion,
-    grid: tuple[np.ndarray, ...],
-    limits: LimitArrays,
-    noise: np.ndarray,
-    first: np.ndarray,
-) -> _Objective:
-    """The objective whose columns have unit size over the starts `first`."""
-    independent = tuple(base_parameters(model, effects=effects).independent.tolist())
-    dtype = jnp.result_type(model.dtype, jnp.zeros(()))
-    arrays = jax.tree.map(lambda x: jnp.asarray(x, dtype), (grid, limits, noise, np.ones(len(independent))))
-    out = _Objective(model, torque_model.Layout.of(model, effects), criterion, independent, *arrays)
-    columns = out.weighted_columns(jnp.asarray(first, dtype))
-    return eqx.tree_at(lambda x: x.scale, out, jnp.sqrt(jnp.mean(columns**2, axis=(0, 1, 2))))
 
 
 def _qualities(objective: _Objective, coefficients: np.ndarray) -> list[Quality]:

@@ -144,7 +144,6 @@ class LimitArrays(NamedTuple):
 
     @property
     def span(self) -> Any:
-        """The range of positions."""
         return self.upper - self.lower
 
     def excess(self, q: Any, v: Any, a: Any, tau: Any) -> tuple[Any, ...]:

@@ -58,7 +58,6 @@ def leaf_name(tree: Any, number: int) -> str:
 
 
 def entries(tree: Any, number: int, flat: np.ndarray) -> jax.Array:
-    """Return the entries `flat` of a leaf."""
     return jnp.asarray(jax.tree.leaves(tree)[number]).reshape(-1)[flat]
 
 

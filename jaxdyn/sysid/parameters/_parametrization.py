@@ -30,7 +30,6 @@ class AbstractBlock(eqx.Module):
     """A bijection from `size` numbers to the entries `claims` of a robot. All zeros stand for the reference."""
 
     names: tuple[str, ...] = eqx.field(static=True)
-    """Names of the numbers."""
     claims: Claims = eqx.field(static=True)
     """Entries that no other block may change."""
 
@@ -101,7 +100,6 @@ class JoinedBlocks(AbstractBlock):
         return JoinedBlocks(names, frozenset().union(*(block.claims for block in blocks)), tuple(blocks))
 
     def _parts(self, *numbers: jax.Array) -> Iterator[tuple[Any, ...]]:
-        """Yield each block with its numbers."""
         ends = np.cumsum([block.size for block in self.blocks])[:-1]
         return zip(self.blocks, *(jnp.split(x, ends) for x in numbers), strict=True)
 

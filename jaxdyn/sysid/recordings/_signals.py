@@ -93,13 +93,8 @@ def rates_on_manifold(
         v[:, turn] = w
         a[:, turn] = 2 * (multiply_quaternions(inverse, rate2) - multiply_quaternions(u, u))[:, 1:]
         if joint.position is not None:
-            linear, linear2 = (
-                _in_body_axes(quaternion, inverse, x[:, i + joint.position :][:, :3]) for x in (first, second)
-            )
+            # R^T x is the vector in q^-1 x q.
+            parts = (np.pad(x[:, i + joint.position :][:, :3], ((0, 0), (1, 0))) for x in (first, second))
+            linear, linear2 = (multiply_quaternions(multiply_quaternions(inverse, x), quaternion)[:, 1:] for x in parts)
             v[:, j : j + 3], a[:, j : j + 3] = linear, linear2 - np.cross(w, linear)
     return v, a
-
-
-def _in_body_axes(quaternion: np.ndarray, inverse: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return `R^T x`."""
-    return multiply_quaternions(multiply_quaternions(inverse, np.pad(x, ((0, 0), (1, 0)))), quaternion)[:, 1:]

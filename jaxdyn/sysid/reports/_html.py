@@ -89,7 +89,6 @@ def links_section(models: Mapping[str, Model]) -> str:
 
 
 def image(figure, caption: str) -> str:
-    """A matplotlib figure with a caption."""
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=110)
     encoded = base64.b64encode(data.getvalue()).decode()
@@ -107,5 +106,4 @@ def plots_section(draw: Callable[[], Mapping[str, Any]]) -> str:
 
 
 def escape(x: str) -> str:
-    """Text for HTML."""
     return html.escape(str(x), quote=True)

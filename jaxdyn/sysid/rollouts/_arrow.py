@@ -22,18 +22,16 @@ class ArrowSystem(NamedTuple):
 
 
 class ArrowFactor(NamedTuple):
-    """The system after elimination, triangular: `R_s z_s + Q_s z_(s+1) + T_s x + d_s` and `R x + d`."""
+    """The system after elimination, triangular: `R_s z_s + Q_s z_(s+1) + T_s x + d_s` and, in the border, `R x + d`.
+
+    `R`, `Q` `[S, n, n]`, `T` `[S, n, P]`, `d` `[S, n]`, `border` `[P, P + 1]`.
+    """
 
     R: jax.Array
-    """`[S, n, n]`, upper triangular."""
     Q: jax.Array
-    """`[S, n, n]`."""
     T: jax.Array
-    """`[S, n, P]`."""
     d: jax.Array
-    """`[S, n]`."""
     border: jax.Array
-    """`[P, P + 1]`: `R, d`."""
 
     @property
     def decrease(self) -> jax.Array:

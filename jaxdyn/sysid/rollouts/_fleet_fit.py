@@ -73,12 +73,7 @@ def fit_fleet(
     **Raises** `DataError`, `ModelError`.
     """
     options = options or RolloutFitOptions(max_iterations=50)
-    if (
-        options.matching == 0
-        or options.zero_deviation is not None
-        or options.rounds > 1
-        or options.optimizer is not None
-    ):
+    if options.matching == 0 or options.rounds > 1 or (options.zero_deviation, options.optimizer) != (None, None):
         raise ModelError("fit_fleet has no exact matching, zero_deviation, rounds or optimizer; use fit_rollouts")
     require_positive_integer(chunk, "chunk")
     q, v, tau = (np.asarray(x) for x in (q, v, tau))
@@ -111,7 +106,6 @@ class _Fleet(eqx.Module):
     """Whether `parametrization` has a leading axis `[robots]`, too."""
 
     def rows(self, rows: np.ndarray) -> _Fleet:
-        """Return the problems of the robots `rows`."""
         parametrization = _rows(self.parametrization, rows) if self.batched else self.parametrization
         return dataclasses.replace(self, parametrization=parametrization, segments=_rows(self.segments, rows))
 
@@ -139,7 +133,7 @@ def _fleet(parametrization: Parametrization, data, dt: float, segment: float, op
     recordings = [(Recording(t, q, v, None, tau),) for q, v, tau in zip(*data, strict=True)]
     link = options.matching is not None
     cuts = [cut_recordings(model, x, segment, options.hold, link=link)[0] for x in recordings]
-    problem = shooting_problem(single, cuts[0], dt, np.zeros((len(cuts[0].linked), 0)), options)
+    problem = shooting_problem(single, cuts[0], dt, options)
     segments = jax.tree.map(lambda *x: np.stack([np.asarray(y) for y in x]), *cuts)
     return _Fleet(problem, parametrization, segments, batched)
 

@@ -18,7 +18,7 @@ from jaxdyn.simulate.integrators import Integrator, require_integrator
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.rollouts import _shooting as shooting
-from jaxdyn.sysid.rollouts._recorded_rollouts import cut_recordings
+from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, cut_recordings
 from jaxdyn.sysid.rollouts._robust_loss import LossName, RobustLoss
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances, system_at_solution
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
@@ -131,11 +131,23 @@ def fit_rollouts(
     `ModelError` for arguments out of range.
     """
     options = options or RolloutFitOptions()
-    problem, noise = _problem(parametrization, recordings, segment, position_noise, velocity_noise, options)
+    model, recordings = leaves.model_of(parametrization.reference), as_recordings(recordings)
+    if model.inertial_parameters.ndim != 2:
+        raise ModelError("the parametrization's reference has batch axes; fit_fleet identifies many robots")
+    require_positive(segment, "segment (s)")
+    segments, dt = cut_recordings(model, recordings, segment, options.hold, link=options.matching is not None)
+    position = noise_of_dofs(position_noise, model.nv, "position_noise")
+    if velocity_noise is None:
+        velocity, segments = position / (dt * segments.tau.shape[1]), segments._replace(v=None)
+    elif segments.v is None:
+        raise DataError("velocity_noise is given, but the recordings have no velocities; leave it out")
+    else:
+        velocity = noise_of_dofs(velocity_noise, model.nv, "velocity_noise")
+    problem = shooting_problem(parametrization, segments, dt, options)
     free = parametrization.zeros() if start is None else jnp.asarray(start)
     if free.shape != (parametrization.size,):
         raise ModelError(f"start has shape {free.shape}, but the parametrization has {parametrization.size} numbers")
-    first = _first(problem, free, *noise)
+    first = _first(problem, free, position, velocity)
     if options.optimizer is not None:
         first = dataclasses.replace(first, optimizer=options.optimizer.init(shooting.zero_displacement(problem, first)))
     now = first if state is None else _require_same_fit(state, first)
@@ -155,37 +167,11 @@ def fit_rollouts(
     return _result(problem, now, free, options.max_iterations)
 
 
-def _problem(
-    parametrization: Parametrization,
-    recordings: Recordings,
-    segment: float,
-    position_noise: ArrayLike,
-    velocity_noise: ArrayLike | None,
-    options: RolloutFitOptions,
-) -> tuple[ShootingProblem, tuple[np.ndarray, np.ndarray]]:
-    """Return the problem, and the noise of positions and velocities, each `[nv]`."""
-    model = leaves.model_of(parametrization.reference)
-    if model.inertial_parameters.ndim != 2:
-        raise ModelError("the parametrization's reference has batch axes; fit_fleet identifies many robots")
-    require_positive(segment, "segment (s)")
-    recordings = as_recordings(recordings)
-    segments, dt = cut_recordings(model, recordings, segment, options.hold, link=options.matching is not None)
-    position = noise_of_dofs(position_noise, model.nv, "position_noise")
-    if velocity_noise is None:
-        velocity, segments = position / (dt * segments.tau.shape[1]), segments._replace(v=None)
-    elif segments.v is None:
-        raise DataError("velocity_noise is given, but the recordings have no velocities; leave it out")
-    else:
-        velocity = noise_of_dofs(velocity_noise, model.nv, "velocity_noise")
-    owner = segments.recording[:, None] == np.arange(len(recordings))
-    owner = owner[:, :0] if options.zero_deviation is None else owner
-    return shooting_problem(parametrization, segments, dt, owner, options), (position, velocity)
-
-
-def shooting_problem(parametrization, segments, dt, owner, options: RolloutFitOptions) -> ShootingProblem:
+def shooting_problem(parametrization, segments: Segments, dt: float, options: RolloutFitOptions) -> ShootingProblem:
     """Return the problem of some segments with these options."""
     dtype = segments.q.dtype
     matching = _EXACT_SCALE if options.matching == 0 else options.matching or 1.0
+    zeros = 0 if options.zero_deviation is None else segments.recording.max() + 1
     return ShootingProblem(
         parametrization=parametrization,
         segments=segments,
@@ -195,7 +181,7 @@ def shooting_problem(parametrization, segments, dt, owner, options: RolloutFitOp
         loss=RobustLoss(options.loss, jnp.asarray(options.loss_scale, dtype)),
         integrator=options.integrator,
         substeps=options.substeps,
-        owner=jnp.asarray(owner, dtype),
+        owner=jnp.asarray(segments.recording[:, None] == np.arange(zeros), dtype),
         zero_deviation=jnp.asarray(options.zero_deviation or 1.0, dtype),
     )
 
@@ -273,18 +259,14 @@ def _noise_of_residuals(problem: ShootingProblem, state: ShootingState, data) ->
     return noise[:nv], noise[nv:] if len(noise) > nv else None
 
 
-def _message(status: Status, state: ShootingState, max_iterations: int) -> str:
-    return {
-        Status.OUT_OF_ITERATIONS: f"out of iterations: {max_iterations} were too few",
-        Status.DIVERGED: "diverged: the cost is not finite; take shorter segments, or another start",
-        Status.STALLED: f"stalled with an expected decrease of {float(state.expected):.2g} in a cost of "
-        f"{float(state.cost):.6g}",
-    }.get(status, "converged")
-
-
 def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations: int) -> RolloutFit:
     status = Status(int(state.status))
     status = Status.OUT_OF_ITERATIONS if status == Status.RUNNING else status
+    message = {
+        Status.OUT_OF_ITERATIONS: f"out of iterations: {max_iterations} were too few",
+        Status.DIVERGED: "diverged: the cost is not finite; take shorter segments, or another start",
+        Status.STALLED: f"stalled with an expected decrease of {state.expected:.2g} in a cost of {state.cost:.6g}",
+    }.get(status, "converged")
     plain, r = _residuals(problem, state)
     position, velocity = _noise_of_residuals(problem, state, r.data)
     segments, data = problem.segments, np.asarray(r.data, np.float64)
@@ -305,7 +287,7 @@ def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations
         covariance=covariance,
         clustered_covariance=clustered,
         status=status,
-        message=_message(status, state, max_iterations),
+        message=message,
         cost=float(state.cost),
         iterations=int(state.iteration),
         rounds=int(state.round),

@@ -213,21 +213,20 @@ def _solve_draws(system: ArrowSystem, roots: jax.Array) -> jax.Array:
 @eqx.filter_jit
 def _curvature(system: ArrowSystem) -> tuple[jax.Array, ...]:
     """Return the inverse of the normal matrix `[P, P]`, the change of the parameters due to each segment's residuals
-    `[segments, P]`, and the triangular factor `[P, P]` of the normal matrix with the norms `[P]` of its columns."""
+    `[segments, P]`, and the triangular factor `[P, P]` of the normal matrix."""
     S, n = system.match.shape[:2]
     P, dtype = system.border.shape[-1] - 1, system.match.dtype
     factor = eliminate_states(compress(system), jnp.zeros((S, n), dtype), jnp.zeros(P, dtype))
     z, inverse = influence(factor)
-    # H^-1 times the gradient of each segment's own residuals.
-    data, match = system.data, system.match
-    along = jnp.einsum("smn,snp->smp", data[..., :n], z) + jnp.einsum("smn,np->smp", data[..., n:-1], inverse)
-    scores = jnp.einsum("sm,smp->sp", data[..., -1], along)
+
+    def score(rows: jax.Array, z: jax.Array) -> jax.Array:
+        """`H^-1` times the gradient of each segment's own residuals in these rows."""
+        k = z.shape[1]
+        along = jnp.einsum("smn,snp->smp", rows[..., :k], z) + jnp.einsum("smn,np->smp", rows[..., k:-1], inverse)
+        return jnp.einsum("sm,smp->sp", rows[..., -1], along)
+
     both = jnp.concatenate([z, jnp.roll(z, -1, axis=0)], axis=1)
-    along = jnp.einsum("smn,snp->smp", match[..., : 2 * n], both)
-    along += jnp.einsum("smn,np->smp", match[..., 2 * n : -1], inverse)
-    scores += jnp.einsum("sm,smp->sp", match[..., -1], along)
-    norms = jnp.sqrt(jnp.sum(factor.border[:, :-1] ** 2, axis=0))
-    return inverse, scores, factor.border[:, :-1], norms
+    return inverse, score(system.data, z) + score(system.match, both), factor.border[:, :-1]
 
 
 def system_at_solution(
@@ -265,20 +264,19 @@ def covariances(system: ArrowSystem, variance: float, size: int) -> tuple[np.nda
     prior counts as it was given, however small the residuals are.
     """
     S, P = len(system.match), system.border.shape[-1] - 1
-    inverse, scores, border, norms = (np.asarray(x, np.float64) for x in _curvature(system))
-    pull = np.asarray(system.border, np.float64)[:, :-1]
-    used = norms > 0
-    unit = np.where(used, norms, 1.0)
+    inverse, scores, border = (np.asarray(x, np.float64) for x in _curvature(system))
+    pull, norms = np.asarray(system.border, np.float64)[:, :-1], np.linalg.norm(border, axis=0)
+    unit = np.where(norms > 0, norms, 1.0)
     _, sizes, directions = np.linalg.svd(border / unit)
     seen = sizes > P * np.finfo(np.dtype(system.border.dtype)).eps * max(sizes.max(initial=0), 1e-300)
-    if seen.all() and used.all():
-        by_prior = inverse @ (pull.T @ pull) @ inverse
-        clustered = S / max(S - 1, 1) * (scores.T @ scores) + by_prior
-        covariance = variance * inverse + (1 - variance) * by_prior
-        return covariance[:size, :size], clustered[:size, :size]
-    inverse = (directions[seen].T / sizes[seen] ** 2) @ directions[seen] / np.outer(unit, unit)
-    covariance = variance * inverse + (1 - variance) * inverse @ (pull.T @ pull) @ inverse
-    unseen = ~used | (np.abs(directions[~seen]) > 1e-6).any(axis=0)
-    covariance[unseen, :] = covariance[:, unseen] = 0.0
-    covariance[np.diag_indices(P)] = np.where(unseen, np.inf, np.diagonal(covariance))
-    return covariance[:size, :size], covariance[:size, :size]
+    unseen = (norms == 0) | (np.abs(directions[~seen]) > 1e-6).any(axis=0)
+    if not seen.all():
+        inverse = (directions[seen].T / sizes[seen] ** 2) @ directions[seen] / np.outer(unit, unit)
+    by_prior = inverse @ (pull.T @ pull) @ inverse
+    covariance = variance * inverse + (1 - variance) * by_prior
+    if unseen.any():
+        covariance[unseen, :] = covariance[:, unseen] = 0.0
+        covariance[np.diag_indices(P)] = np.where(unseen, np.inf, np.diagonal(covariance))
+        return covariance[:size, :size], covariance[:size, :size]
+    clustered = S / max(S - 1, 1) * (scores.T @ scores) + by_prior
+    return covariance[:size, :size], clustered[:size, :size]

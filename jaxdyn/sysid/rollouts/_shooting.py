@@ -107,22 +107,16 @@ def first_state(problem: ShootingProblem, free, position_noise, velocity_noise) 
         # Only a start: over a few samples, since noise over a time step is large.
         ahead = min(4, segments.q.shape[1] - 1)
         v = model.difference(q, segments.q[:, ahead]) / (ahead * problem.dt)
-    state = ShootingState(
-        cost=jnp.zeros((), q.dtype),
-        expected=jnp.full((), jnp.inf, q.dtype),
-        damping=jnp.asarray(_DAMPING.first, q.dtype),
-        iteration=jnp.zeros((), jnp.int32),
-        status=jnp.full((), Status.RUNNING, jnp.int32),
-        free=jnp.asarray(free, q.dtype),
-        q=q,
-        v=v,
-        position_noise=jnp.asarray(position_noise, q.dtype),
-        velocity_noise=jnp.asarray(velocity_noise, q.dtype),
-        multiplier=jnp.zeros((q.shape[0], 2 * model.nv), q.dtype),
-        round=jnp.ones((), jnp.int32),
-        zeros=jnp.zeros((problem.owner.shape[-1], model.nv), q.dtype),
-    )
-    return evaluate(problem, state)
+    numbers = {
+        **{"cost": 0.0, "expected": np.inf, "damping": _DAMPING.first, "free": free},
+        **{"position_noise": position_noise, "velocity_noise": velocity_noise},
+        "multiplier": np.zeros((q.shape[0], 2 * model.nv)),
+        "zeros": np.zeros((problem.owner.shape[-1], model.nv)),
+    }
+    counts = {"iteration": 0, "status": int(Status.RUNNING), "round": 1}
+    arrays = {name: jnp.asarray(x, q.dtype) for name, x in numbers.items()}
+    arrays |= {name: jnp.asarray(x, jnp.int32) for name, x in counts.items()}
+    return evaluate(problem, ShootingState(q=q, v=v, **arrays))
 
 
 def evaluate(problem: ShootingProblem, state: ShootingState) -> ShootingState:

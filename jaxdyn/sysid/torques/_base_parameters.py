@@ -115,12 +115,10 @@ def base_parameters(
     data = Samples(model, recordings, effects, EffectShape.default(model.friction_velocity))
     (compressed,) = data.compressed()
     rows = compressed.stacked(data.torque_scale)[:, :-2]
-    return base_parameters_of(rows, data.layout.names(model), threshold, model.nb)
+    return base_parameters_of(rows, data.layout.names(model), threshold)
 
 
-def base_parameters_of(
-    rows: np.ndarray, names: Sequence[str], threshold: float | None = None, bodies: int = 0
-) -> BaseParameters:
+def base_parameters_of(rows: np.ndarray, names: Sequence[str], threshold: float | None = None) -> BaseParameters:
     """The base parameters of a regressor `[rows, P]`, or of a triangular factor with the same products of columns."""
     threshold = np.finfo(np.float64).eps ** 0.6 if threshold is None else threshold
     if not 0 < threshold < 1:

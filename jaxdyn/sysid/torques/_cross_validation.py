@@ -62,7 +62,7 @@ class CrossValidation(NamedTuple):
 def choose_weight(samples: Samples, effects_weight: float, candidates: CandidateWeights) -> CrossValidation:
     """See `cross_validate`. The parts are compressed once, and weighted by the same noise in all fits."""
     weights = np.sort(np.asarray(candidates.weights, np.float64))
-    parts = samples.compressed(groups=samples.blocks(candidates.folds))
+    parts = samples.compressed(blocks=candidates.folds)
     errors = np.zeros((len(parts), len(weights)))
     layout, sigma = samples.layout, first_noise(samples)
     for i, part in enumerate(parts):

@@ -150,7 +150,7 @@ class InverseDynamicsFit(eqx.Module):
     def base_parameters(self, *, threshold: float | None = None) -> BaseParameters:
         """The combinations of parameters that the data of this fit excite. `jaxdyn.sysid.base_parameters` has those
         that any motion can excite, and the meaning of `threshold`."""
-        return base_parameters_of(self.triangle[:, : len(self.parameters)], self.names, threshold, self.layout.nb)
+        return base_parameters_of(self.triangle[:, : len(self.parameters)], self.names, threshold)
 
     def intervals(self, base: BaseParameters | None = None, *, level: float = 0.95) -> Intervals:
         """Values, standard errors and intervals of the parameters, or of the combinations `base` (`base_parameters()`).
@@ -218,7 +218,7 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 500, blocks: 
         raise DataError(f"bootstrap with {blocks} blocks and {draws} draws; at least two of each are needed")
     samples = Samples(fit.before, recordings, fit.effects, fit.shape)
     samples.transmit(fit.model)
-    parts = samples.compressed(groups=samples.blocks(blocks))
+    parts = samples.compressed(blocks=blocks)
     layout, p = fit.layout, fit.parameters
     n, k = 10 * layout.nb, 10 * layout.nb + len(layout.positive)
     if fit.prior_factor is None:

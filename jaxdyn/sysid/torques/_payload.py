@@ -151,7 +151,7 @@ class _Runs(NamedTuple):
         floor = 1e-9 * sigma
         for _ in range(rounds):
             R = data.weighted(sigma)
-            independent = base_parameters_of(R[:, :P], layout.names(bare.model), None, layout.nb).independent
+            independent = base_parameters_of(R[:, :P], layout.names(bare.model)).independent
             A = np.concatenate([R[:, independent], R[:, P:-1]], axis=-1)
             length = np.maximum(np.linalg.norm(A, axis=0), 1e-300)
             solution = np.linalg.lstsq(A / length, R[:, -1], rcond=1e-9)[0] / length

@@ -68,7 +68,6 @@ class Physical(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of coordinates."""
         return 10 * self.U.shape[0] + self.positive.shape[0] + self.offset.shape[0] + self.scale.shape[0]
 
 

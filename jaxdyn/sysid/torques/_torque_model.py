@@ -35,7 +35,6 @@ class Layout:
     positive: tuple[tuple[int, int], ...]
     """Kind (index in `POSITIVE`) and degree of freedom of each."""
     offsets: tuple[int, ...]
-    """Degrees of freedom with an offset."""
     gains: tuple[int, ...]
     """Degrees of freedom with an unknown drive gain, in which the torque is not linear: they are not in the vector."""
     springs: tuple[int, ...]
@@ -67,11 +66,9 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """The number of parameters `P`."""
         return 10 * self.nb + len(self.positive) + len(self.offsets)
 
     def names(self, model: Model) -> list[str]:
-        """The names of the parameters, `[P]`."""
         inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
         dofs = model.topology.dof_names
         effects = [f"{POSITIVE[k]}({dofs[j]})" for k, j in self.positive]
@@ -135,7 +132,6 @@ class TorqueData(NamedTuple):
 
     @staticmethod
     def join(parts: Sequence[TorqueData]) -> TorqueData:
-        """The data of all parts in one."""
         rows = np.concatenate([x.factors for x in parts], axis=1)
         return TorqueData(np.linalg.qr(rows, mode="r"), np.sum([x.samples for x in parts], axis=0))
 
@@ -193,24 +189,22 @@ class Samples:
                 self._chunks.append(B)
             yield part, B
 
-    def compressed(self, weights: np.ndarray | None = None, groups: np.ndarray | None = None) -> list[TorqueData]:
-        """The samples as triangular factors, one `TorqueData` for each group.
+    def compressed(self, weights: np.ndarray | None = None, blocks: int | None = None) -> list[TorqueData]:
+        """The samples as triangular factors, one `TorqueData` for each of about `blocks` blocks, or one for all.
 
         `|Y_j p + known_j - tau_j|^2 = |R_j [p, 1, -1]|^2` holds exactly for every `p`, so no step of a fit touches the
-        samples again. `weights` `[n, nv]` multiply the squares; `groups` `[n]` of int number the group of each sample.
+        samples again. `weights` `[n, nv]` multiply the squares.
         """
-        groups = np.zeros(len(self), int) if groups is None else groups
-        width = self.layout.size + 2
-        counts = self.valid if weights is None else self.valid * weights
+        groups = np.zeros(len(self), int) if blocks is None else consecutive_blocks(np.diff(self.starts), blocks)
+        counts = self.valid * (1.0 if weights is None else weights)
         out = []
         for group in range(int(groups.max()) + 1):
-            factors = np.zeros((self.layout.nv, 0, width))
+            factors = np.zeros((self.layout.nv, 0, self.layout.size + 2))
             for rows, B in self.chunks():
                 mine = groups[rows] == group
-                if not mine.any():
-                    continue
-                block = B[mine] if weights is None else B[mine] * np.sqrt(weights[rows][mine])[..., None]
-                factors = np.linalg.qr(np.concatenate([factors, block.swapaxes(0, 1)], axis=1), mode="r")
+                if mine.any():
+                    block = B[mine] * np.sqrt(counts[rows][mine])[..., None]
+                    factors = np.linalg.qr(np.concatenate([factors, block.swapaxes(0, 1)], axis=1), mode="r")
             out.append(TorqueData(factors, np.maximum(counts[groups == group].sum(axis=0), 1.0)))
         return out
 
@@ -218,10 +212,6 @@ class Samples:
         """The residuals `(Y p + known) / g - tau`, `[n, nv]`, zero where not valid."""
         p = np.append(parameters, 1.0)
         return np.concatenate([B[..., :-1] @ p / gain - B[..., -1] for _, B in self.chunks()])
-
-    def blocks(self, count: int) -> np.ndarray:
-        """The number of each sample's block; see `consecutive_blocks`."""
-        return consecutive_blocks(np.diff(self.starts), count)
 
 
 def consecutive_blocks(lengths: np.ndarray, count: int) -> np.ndarray:
