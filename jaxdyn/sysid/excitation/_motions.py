@@ -86,9 +86,7 @@ def stationary(kind: Kind, coefficients: np.ndarray) -> np.ndarray:
     """The coefficients `[..., K, nv]` of the posture in the middle of a trajectory."""
     if kind == "spline":
         return np.broadcast_to(coefficients.mean(axis=-2, keepdims=True), coefficients.shape).copy()
-    out = np.zeros_like(coefficients)
-    out[..., 0, :] = coefficients[..., 0, :]
-    return out
+    return coefficients * (np.arange(coefficients.shape[-2]) == 0)[:, None]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -163,15 +163,13 @@ class Parametrization(eqx.Module):
         blocks = tuple(choice.bind(reference) for choice in choices)
         taken: dict[tuple[int, int], str] = {}
         for choice, block in zip(choices, blocks, strict=True):
-            for claim in block.claims:
-                if claim in taken:
-                    leaf, place = claim
-                    raise ModelError(
-                        f"{taken[claim]} and {type(choice).__name__} are both about entry {place} of "
-                        f"{leaf_name(reference, leaf)}, which can have one value only; divide the bodies or joints "
-                        "among them"
-                    )
-                taken[claim] = type(choice).__name__
+            for leaf, place in sorted(block.claims & taken.keys()):
+                raise ModelError(
+                    f"{taken[leaf, place]} and {type(choice).__name__} are both about entry {place} of "
+                    f"{leaf_name(reference, leaf)}, which can have one value only; divide the bodies or joints "
+                    "among them"
+                )
+            taken |= dict.fromkeys(block.claims, type(choice).__name__)
         self.reference, self.blocks = reference, blocks
 
     @property

@@ -48,12 +48,10 @@ def compress(system: ArrowSystem) -> ArrowSystem:
 
 def column_norms(system: ArrowSystem) -> tuple[jax.Array, jax.Array]:
     """Return the norms of the columns of every `z_s`, `[S, n]`, and of `x`, `[P]`."""
-    S, n = system.match.shape[:2]
-    P = system.border.shape[-1] - 1
-    states = jnp.sum(system.data[..., :n] ** 2, axis=-2) + jnp.sum(system.match[..., :n] ** 2, axis=-2)
-    states = states.at[1:].add(jnp.sum(system.match[: S - 1, :, n : 2 * n] ** 2, axis=-2))
-    shared = jnp.sum(system.data[..., n : n + P] ** 2, axis=(0, 1)) + jnp.sum(system.border[:, :P] ** 2, axis=0)
-    shared += jnp.sum(system.match[..., 2 * n : 2 * n + P] ** 2, axis=(0, 1))
+    n = system.match.shape[1]
+    data, match, border = (jnp.sum(x**2, axis=-2) for x in system)
+    states = (data[:, :n] + match[:, :n]).at[1:].add(match[:-1, n : 2 * n])
+    shared = jnp.sum(data[:, n:-1], axis=0) + jnp.sum(match[:, 2 * n : -1], axis=0) + border[:-1]
     return jnp.sqrt(states), jnp.sqrt(shared)
 
 

@@ -264,11 +264,9 @@ def _match_by_next_start(problem: ShootingProblem, state: ShootingState) -> jax.
         target = State(problem.model.integrate(end.q, z[:, : n // 2]), end.v + z[:, n // 2 :])
         return _match(problem, state, end, target)
 
-    def tangent(direction):
-        zero = jnp.zeros_like(state.multiplier)
-        return jax.jvp(match, (zero,), (jnp.broadcast_to(direction, zero.shape),))[1]
-
-    return jax.vmap(tangent, out_axes=-1)(jnp.eye(n, dtype=state.q.dtype))
+    zero = jnp.zeros_like(state.multiplier)
+    tangent = jax.linearize(match, zero)[1]
+    return jax.vmap(lambda x: tangent(jnp.broadcast_to(x, zero.shape)), out_axes=-1)(jnp.eye(n, dtype=zero.dtype))
 
 
 def _against_zeros(problem: ShootingProblem, slope: jax.Array) -> jax.Array:
