@@ -50,6 +50,7 @@ class LogCholesky(AbstractChoice):
         return _Inertias(names, leaves.inertia_claims(tree, bodies), bodies)
 
 
+@dataclasses.dataclass(frozen=True)
 class FixedMass(LogCholesky):
     """All inertial parameters of bodies but the mass are free, as in `LogCholesky`: nine numbers for each body."""
 

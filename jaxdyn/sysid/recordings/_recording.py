@@ -169,7 +169,7 @@ class Recording:
         The two passes leave one quarter of the power at `cutoff` (Hz). At both ends, where the filter extends the
         samples, `trim` s are cut off; the default `2 / cutoff` is five time constants of the slowest pole at order 4.
 
-        **Raises** `DataError` for too few samples, irregular ones (see `resampled`), or a cutoff of half the rate.
+        **Raises** `DataError` for too few or irregular samples (see `resampled`), or a cutoff of half the rate or more.
         """
         rate = self._uniform_rate("a filter")
         if not 0 < cutoff < 0.5 * rate:
