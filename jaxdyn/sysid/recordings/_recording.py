@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import numpy as np
+from scipy.signal import savgol_filter
 
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn._types import ArrayLike
@@ -231,7 +232,8 @@ class Recording:
                     f"least {degree + 1} and a degree of 2, and the recording ({len(self)} samples) must have twice as "
                     "many as a window"
                 )
-            first, second = signals.savitzky_golay(x, rate, 2 * cut + 1, degree)
+            # Savitzky & Golay 1964. The rows that are extrapolated at both ends are cut off below.
+            first, second = (np.asarray(savgol_filter(x, 2 * cut + 1, degree, k, 1 / rate, axis=0)) for k in (1, 2))
         else:
             if len(self) < 12:
                 raise self._error(f"{len(self)} samples are too few for a smoothing spline")

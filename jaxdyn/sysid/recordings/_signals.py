@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 from scipy.interpolate import CubicSpline, UnivariateSpline
-from scipy.signal import butter, savgol_filter, sosfiltfilt
+from scipy.signal import butter, sosfiltfilt
 
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn.model import Model
@@ -29,13 +29,6 @@ def low_pass(x: np.ndarray, rate: float, cutoff: float, order: int) -> np.ndarra
 def padding(order: int) -> int:
     """The number of samples by which `low_pass` extends each end; it needs more than these."""
     return 3 * (order + 1)
-
-
-def savitzky_golay(x: np.ndarray, rate: float, samples: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return first and second derivatives of the polynomial fitted to the `samples` (odd) around each sample (Savitzky
-    & Golay 1964). The first and last `samples // 2` rows are extrapolated."""
-    first, second = (np.asarray(savgol_filter(x, samples, degree, k, 1 / rate, axis=0)) for k in (1, 2))
-    return first, second
 
 
 def smoothing_spline(t: np.ndarray, x: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -137,6 +137,14 @@ class PhysicalProblem(NamedTuple):
         L, nb = np.sqrt(self.weight) * np.linalg.cholesky(cholesky.divergence_metric()), len(self.prior.U)
         return np.asarray(block_diag(*[L] * nb, np.sqrt(self.effects_weight) * np.eye(self.prior.size - 10 * nb)))
 
+    def linearized(self, point: Physical) -> tuple[np.ndarray, np.ndarray]:
+        """`A` `[rows, size]` and `b` of the linear least-squares problem `1/2 |A x + b|^2` for a step from `point`. It
+        has the (generalized) Gauss-Newton normal equations: with the metric `G = L L^T` of the divergence, `H = Jr^T Jr
+        + G` and the gradient `Jr^T r + slope`."""
+        L = self.metric()
+        b = np.concatenate([self.residual(point), solve_triangular(L, self.slope(point), lower=True)])
+        return np.concatenate([self.jacobian(point), L.T]), b
+
 
 class Minimum(NamedTuple):
     point: Physical
@@ -186,10 +194,11 @@ def minimize(
     the *start* become a bent, ever narrower valley (thousands of steps were seen); about the *present* point they are
     as round as the barrier is, and tens of steps do.
     """
-    metric = problem.metric()
     state = _Descent(np.float64(problem.cost(point)), np.inf, 0.0, np.int64(0), np.int64(Status.RUNNING), point)
     for step in range(first, max_iterations + 1):
-        x, expected = _gauss_newton_step(problem, state.point, metric)
+        R = np.linalg.qr(np.column_stack(problem.linearized(state.point)), mode="r")[: point.size]
+        # The undamped step, and the decrease of the cost that it promises.
+        x, expected = -solve_triangular(R[:, :-1], R[:, -1]), 0.5 * float(np.sum(R[:, -1] ** 2))
         if not (np.isfinite(x).all() and np.isfinite(state.cost)):
             return Minimum(state.point, float(state.cost), step, Status.DIVERGED)
         report(step, float(state.cost), expected, state.point)
@@ -206,19 +215,6 @@ class _Descent(Iterate):
     point: Physical
 
 
-def _gauss_newton_step(problem: PhysicalProblem, point: Physical, metric: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the undamped step, and the decrease of the cost that it promises.
-
-    The linear least-squares problem `1/2 |A x + b|^2` has the (generalized) Gauss-Newton normal equations: with the
-    metric `G = L L^T`, `H = Jr^T Jr + G` and the gradient `Jr^T r + slope`.
-    """
-    A = np.concatenate([problem.jacobian(point), metric.T])
-    b = np.concatenate([problem.residual(point), solve_triangular(metric, problem.slope(point), lower=True)])
-    T = np.linalg.qr(np.column_stack([A, b]), mode="r")
-    n = point.size
-    return -solve_triangular(T[:n, :n], T[:n, n]), 0.5 * float(np.sum(T[:n, n] ** 2))
-
-
 def _trial(problem: PhysicalProblem, state: _Descent, x: np.ndarray, expected: float, damping: float) -> _Descent:
     fraction = 1 / max(1 + damping, float(np.abs(x).max()) / _LONGEST_STEP)
     point = state.point.moved(fraction * x, problem.offset_scale)
@@ -229,6 +225,5 @@ def _trial(problem: PhysicalProblem, state: _Descent, x: np.ndarray, expected: f
 def posterior(problem: PhysicalProblem, point: Physical) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """At a solution: the derivative `[P, size]` of the parameters by the coordinates, and lower factors `L` of the
     inverse covariances `L L^T` of the coordinates, of data and prior together and of the prior alone: Gauss-Newton."""
-    metric = problem.metric()
-    both = np.linalg.qr(np.concatenate([problem.jacobian(point), metric.T]), mode="r").T
-    return point.tangent(problem.offset_scale), both, metric
+    both = np.linalg.qr(problem.linearized(point)[0], mode="r").T
+    return point.tangent(problem.offset_scale), both, problem.metric()
