@@ -19,9 +19,10 @@ from jaxdyn.tree import columns_of, packed_rows, rows_of, static_column, take_ro
 def _rotations(quaternions):
     """The rotations `[n, 3, 3, *batch]` of quaternions `[n, 4, *batch]` of any length."""
     q = quaternions / jnp.sqrt((quaternions * quaternions).sum(axis=1, keepdims=True))
-    turn = (ROTATION + ROTATION.swapaxes(2, 3)) / (1 + np.eye(4))
-    # Written out, because the compiler hands a reduction over two axes to a library that takes ten times as long.
-    table = jnp.asarray(turn.swapaxes(0, 1), q.dtype).reshape((3, 3, 4, 4) + (1,) * (q.ndim - 2))
+    # The table is symmetric in the two elements: each product stands once. They are written out, because the compiler
+    # hands a reduction over two axes to a library that takes ten times as long.
+    table = (2 - np.eye(4)) * ROTATION.swapaxes(0, 1)
+    table = jnp.asarray(table, q.dtype).reshape((3, 3, 4, 4) + (1,) * (q.ndim - 2))
     products = (table[:, :, k, j] * (q[:, k] * q[:, j])[:, None, None] for j in range(4) for k in range(j + 1))
     return functools.reduce(jnp.add, products)
 

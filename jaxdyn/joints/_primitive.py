@@ -56,19 +56,6 @@ class Primitive(abc.ABC):
         """`[nq]`: how far random coordinates without limits are from zero: half a turn, or one meter."""
         return np.array([np.pi if unit == "rad" else 1.0 for unit in self.units])
 
-    def columns(self, axis: np.ndarray, pitch: np.ndarray) -> np.ndarray:
-        """`[*batch, 6, nv]`, angular first: the motion subspace in the frame of the body, in NumPy.
-
-        `axis` is `[*batch, 3]` and `pitch` `[*batch]`; joints without them ignore them.
-        """
-        out = []
-        for k, (rotates, translates) in enumerate(zip(self.rotates, self.translates, strict=True)):
-            direction = axis / np.linalg.norm(axis, axis=-1, keepdims=True) if self.has_axis else np.eye(3)[k % 3]
-            advance = np.asarray(pitch)[..., None] if self.has_pitch else np.array([float(translates)])
-            parts = np.broadcast_arrays(rotates * direction, advance * direction)
-            out.append(np.concatenate(parts, axis=-1))
-        return np.stack(out, axis=-1)
-
     @abc.abstractmethod
     def pose(self, axis: Any, pitch: Any, q: Any) -> Any:
         """Return the poses `[*batch, 7]` at coordinates `q` `[*batch, nq]`, in NumPy or JAX.

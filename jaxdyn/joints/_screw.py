@@ -1,4 +1,4 @@
-"""`Screw`: joints with one coordinate, which turn about an axis, shift along it, or do both."""
+"""The joints with one coordinate, which turn about an axis, shift along it, or do both."""
 
 from __future__ import annotations
 
@@ -38,3 +38,13 @@ class Screw(Primitive):
 
     def spring_torque(self, stiffness: Components, q0: Components, q: Components) -> Components:
         return [stiffness[0] * (q[0] - q0[0])]
+
+
+REVOLUTE = Screw("revolute", units=("rad",), rotates=(True,), translates=(False,))
+"""The coordinate is the angle about the axis."""
+
+PRISMATIC = Screw("prismatic", units=("m",), rotates=(False,), translates=(True,))
+"""The coordinate is the shift along the axis."""
+
+HELICAL = Screw("helical", units=("rad",), rotates=(True,), translates=(False,), has_pitch=True)
+"""The coordinate is the angle about the axis; the joint advances along it by its pitch, m/rad."""

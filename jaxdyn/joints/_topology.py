@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -92,6 +92,22 @@ class Topology:
     def nv(self) -> int:
         """The length of a velocity."""
         return self.v_starts[-1]
+
+    @functools.cached_property
+    def row_joints(self) -> dict[str, np.ndarray]:
+        """The joint of each row of a model's arrays, for each kind of row that belongs to joints (`Leaf.rows`)."""
+        joints = np.arange(self.nb)
+        of_dof = np.repeat(joints, np.diff(self.spanning.v_starts))
+        owners = {"joint": joints, "axis": of_dof[self.axis_dofs], "pitch": of_dof[self.helical_dofs]}
+        return owners | {s: np.repeat(joints, np.diff(x)) for s, x in (("q", self.q_starts), ("v", self.v_starts))}
+
+    def rows(self, kind: str, joints: Sequence[int]) -> np.ndarray:
+        """The rows of one kind (`Leaf.rows`) that belong to joints, in the order of the joints."""
+        return np.concatenate([np.zeros(0, int), *(np.flatnonzero(self.row_joints[kind] == j) for j in joints)])
+
+    def links_of(self, body: int) -> list[int]:
+        """The numbers of the links that were merged into a body (-1: that are fixed in the world)."""
+        return [k for k, b in enumerate(self.attached_bodies) if b == body]
 
     def body(self, name: str) -> int:
         """The number of a body. **Raises** `UnknownNameError`."""
@@ -222,8 +238,7 @@ class Topology:
     @functools.cached_property
     def is_root_joint(self) -> np.ndarray:
         """`[nv]`: whether a dof belongs to the joint that holds its tree in the world."""
-        joints = np.repeat(np.arange(self.nb), np.diff(self.v_starts))
-        return np.array(self.parents, dtype=int)[joints] < 0
+        return np.array(self.parents, dtype=int)[self.row_joints["v"]] < 0
 
     @functools.cached_property
     def mover(self) -> np.ndarray:

@@ -97,9 +97,14 @@ def require_new_names(names: Sequence[str], taken: Sequence[str], what: str, adv
         raise ModelError(f"{what} would have a name that exists: {shown}; names must be unique: {advice}")
 
 
+def batches_of(model: ModelFields) -> list[tuple[int, ...]]:
+    """The batch axes of each leaf, none for what is no array."""
+    shapes = ((getattr(getattr(model, field), "shape", ()), leaf.axes) for field, leaf in LEAVES.items())
+    return [tuple(shape[: max(0, len(shape) - axes)]) for shape, axes in shapes]
+
+
 def model_batch(model: ModelFields) -> tuple[int, ...]:
-    leaves = ((getattr(model, field), leaf.axes) for field, leaf in LEAVES.items())
-    return np.broadcast_shapes(*(x.shape[: x.ndim - axes] for x, axes in leaves if x is not None))
+    return np.broadcast_shapes(*batches_of(model))
 
 
 def require_batches(model: ModelFields, batches: dict[str, tuple[int, ...]]) -> None:

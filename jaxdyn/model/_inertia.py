@@ -61,25 +61,28 @@ class BodyInertia:
         for name, point in (("start", a), ("end", b)):
             require_shape(point, (3,), name, "a point in m")
         d = b - a
-        return BodyInertia(mass, 0.5 * (a + b), (d @ d * np.eye(3) - np.outer(d, d)) * (mass / 12))
+        return BodyInertia(mass, 0.5 * (a + b), _of_point(d) * (mass / 12))
 
     def parameters(self) -> np.ndarray:
         """`[10]`: `m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz` about the origin of the frame."""
         c, m = np.asarray(self.center_of_mass), self.mass
-        I = np.asarray(self.rotational) + m * (c @ c * np.eye(3) - np.outer(c, c))
-        return np.array([m, *(m * c), *inertia_elements(I)])
+        return np.array([m, *(m * c), *inertia_elements(np.asarray(self.rotational) + m * _of_point(c))])
 
 
 def _array(x) -> np.ndarray:
     return np.asarray(x, dtype=np.float64)
 
 
+def _of_point(c: np.ndarray) -> np.ndarray:
+    """The rotational inertia about the origin of a unit of mass at a point `[3]`."""
+    return c @ c * np.eye(3) - np.outer(c, c)
+
+
 def rotational_about_center(parameters: np.ndarray) -> np.ndarray:
     """The rotational inertia about the center of mass, `[3, 3]` in kg m^2, of inertial parameters `[10]` with a mass
     that is not zero."""
     parameters = _array(parameters)
-    m, h = parameters[0], parameters[1:4]
-    return inertia_matrix(parameters) - (h @ h * np.eye(3) - np.outer(h, h)) / m
+    return inertia_matrix(parameters) - _of_point(parameters[1:4]) / parameters[0]
 
 
 def unphysical_reason(parameters: np.ndarray) -> str | None:
@@ -88,20 +91,7 @@ def unphysical_reason(parameters: np.ndarray) -> str | None:
     The principal moments must be nonnegative and each at most the sum of the others (Traversaro, Brossette, Escande &
     Nori 2016, eq. 10); up to rounding of the file's digits.
     """
-    if parameters[0] == 0:
-        if not np.any(parameters[1:]):
-            return None
-        moments = np.linalg.eigvalsh(inertia_matrix(_array(parameters)))
-        moments, moment = (", ".join(f"{x:.6g}" for x in values) for values in (moments, parameters[1:4]))
-        return f"zero mass with principal moments of inertia {moments} kg m^2 and first moment {moment} kg m"
-    moments = np.linalg.eigvalsh(rotational_about_center(parameters))
-    shown = ", ".join(f"{x:.6g}" for x in moments)
-    slack = 1e-6 * abs(moments).max() + 1e-15
-    if moments[0] < -slack:
-        return f"principal moments of inertia {shown} kg m^2: not all are nonnegative"
-    if moments[2] > moments[0] + moments[1] + slack:
-        return f"principal moments of inertia {shown} kg m^2: the largest exceeds the sum of the others"
-    return None
+    return unphysical_beyond_rounding(_array(parameters), np.zeros(10))
 
 
 def unphysical_beyond_rounding(parameters: np.ndarray, rounding: np.ndarray) -> str | None:
@@ -110,12 +100,17 @@ def unphysical_beyond_rounding(parameters: np.ndarray, rounding: np.ndarray) -> 
         return "inertial parameters that are not finite"
     if (np.abs(parameters) <= rounding).all():
         return None
-    reason = unphysical_reason(parameters)
-    if reason and parameters[0] > 0:
-        moments = np.linalg.eigvalsh(rotational_about_center(parameters))
-        if max(-moments[0], moments[2] - moments[0] - moments[1]) <= rounding[4:].max():
-            return None
-    return reason
+    mass = parameters[0]
+    moments = np.linalg.eigvalsh(inertia_matrix(parameters) if mass == 0 else rotational_about_center(parameters))
+    shown, moment = (", ".join(f"{x:.6g}" for x in values) for values in (moments, parameters[1:4]))
+    if mass == 0:
+        return f"zero mass with principal moments of inertia {shown} kg m^2 and first moment {moment} kg m"
+    slack = max(1e-6 * abs(moments).max() + 1e-15, rounding[4:].max() if mass > 0 else 0)
+    if moments[0] < -slack:
+        return f"principal moments of inertia {shown} kg m^2: not all are nonnegative"
+    if moments[2] > moments[0] + moments[1] + slack:
+        return f"principal moments of inertia {shown} kg m^2: the largest exceeds the sum of the others"
+    return None
 
 
 def rounding(parameters: np.ndarray, dtype) -> np.ndarray:

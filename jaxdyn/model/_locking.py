@@ -12,16 +12,7 @@ from jaxdyn.joints import JOINT_TYPES, Topology
 from jaxdyn.model._edit_arguments import as_coordinates, independent_joint, require_batches
 from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._resistance import require_resistance
-from jaxdyn.model._row_tables import (
-    Selection,
-    add_rows,
-    constant,
-    join,
-    numpy_unless_tracing,
-    row_joints,
-    rows_of_joints,
-    take,
-)
+from jaxdyn.model._row_tables import Selection, add_rows, constant, join, numpy_unless_tracing, take
 from jaxdyn.spatial import IDENTITY_POSE, compose_poses, transform_inertial_parameters
 
 
@@ -102,11 +93,11 @@ def _merge(topology: Topology, locked: Sequence[int]) -> Selection:
 
 def _poses_in_carriers(model: ModelFields, values: dict[int, Array]):
     """`[*batch, n + 1, 7]`: the poses of the `n` locked bodies in the bodies that carry them, and the identity."""
-    topology, owner = model.topology, row_joints(model.topology)
+    topology = model.topology
     poses: dict[int, Any] = {}
     for body, q in values.items():
-        axes = take(model.joint_axis, rows_of_joints(owner["axis"], [body]), 2)
-        pitch = take(model.joint_pitch, rows_of_joints(owner["pitch"], [body]), 1)
+        axes = take(model.joint_axis, topology.rows("axis", [body]), 2)
+        pitch = take(model.joint_pitch, topology.rows("pitch", [body]), 1)
         displacement = _joint_pose(topology.joint_types[body], axes, pitch, q)
         pose = compose_poses(model.joint_placement[..., body, :], displacement)
         parent = topology.parents[body]

@@ -143,7 +143,6 @@ def _link_leaves(model: ModelFields, new, frame: int, link: int | None) -> dict[
             "attached_parameters": set_row(links, link, at_body),
             "inertial_parameters": add_rows(bodies, [body], change[..., None, :]),
         }
-    merged = [k for k, b in enumerate(topology.attached_bodies) if b == body]
-    if merged:
+    if merged := topology.links_of(body):
         at_body = at_body + take(links, merged, 2).sum(axis=-2)
     return {"inertial_parameters": set_row(bodies, body, at_body)}

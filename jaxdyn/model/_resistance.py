@@ -9,8 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError
-from jaxdyn.joints import JOINT_TYPES, Topology
-from jaxdyn.model._row_tables import row_joints, rows_of_joints
+from jaxdyn.joints import Topology
 from jaxdyn.spatial import SKEW, inertia_matrix
 
 
@@ -51,11 +50,10 @@ def _unresisted_joint(
         if parent >= 0:
             massive[parent] |= massive[i]
             leaf[parent] = False
-    owner = row_joints(topology)
+    columns = _columns(topology.spanning, axes, pitches)
     for i in np.flatnonzero(leaf | ~massive).tolist():
-        own_axes = axes[..., rows_of_joints(owner["axis"], [i]), :]
-        S = _columns(topology.joint_types[i], own_axes, pitches[..., rows_of_joints(owner["pitch"], [i])])
-        D = np.swapaxes(S, -1, -2) @ _matrix6(inertias[..., i, :]) @ S
+        S = columns[..., slice(*topology.spanning.v_starts[i : i + 2]), :]
+        D = S @ _matrix6(inertias[..., i, :]) @ np.swapaxes(S, -1, -2)
         if i not in topology.leaders:
             rotor = armature[..., topology.v_starts[i] : topology.v_starts[i + 1]]
             D = D + rotor[..., None] * np.eye(rotor.shape[-1])
@@ -64,13 +62,16 @@ def _unresisted_joint(
     return None
 
 
-def _columns(joint_type: str, axes: np.ndarray, pitch: np.ndarray) -> np.ndarray:
-    """`[*batch, 6, nv]`, angular first: a joint's motion subspace at `q = 0` in its body's frame."""
-    columns = []
-    for k, joint in enumerate(JOINT_TYPES[joint_type]):
-        axis = axes[..., k, :] if joint.has_axis else np.ones(3)
-        columns.append(joint.columns(axis, pitch[..., 0] if joint.has_pitch else np.zeros(())))
-    return np.concatenate(columns, axis=-1)
+def _columns(tree: Topology, axes: np.ndarray, pitches: np.ndarray) -> np.ndarray:
+    """`[*batch, nv, 6]`, angular first: the motion of each degree of freedom at `q = 0` in its body's frame."""
+    batch = (*np.broadcast_shapes(axes.shape[:-2], pitches.shape[:-1]), tree.nv)
+    # Without an axis, directions are x, y and z, and again x, y and z.
+    number = np.arange(tree.nv) - tree.first_dofs[tree.node_of_dof]
+    direction, advance = np.empty((*batch, 3)), np.empty((*batch, 1))
+    direction[:], advance[:] = np.eye(3)[number % 3], tree.translating_dofs[:, None]
+    direction[..., tree.axis_dofs, :] = axes / np.linalg.norm(axes, axis=-1, keepdims=True)
+    advance[..., tree.helical_dofs, 0] = pitches
+    return np.concatenate([tree.rotating_dofs[:, None] * direction, advance * direction], axis=-1)
 
 
 def _matrix6(parameters: np.ndarray) -> np.ndarray:
