@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,7 +19,14 @@ from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
 from jaxdyn.model._inertia import BodyInertia, require_mass, unphysical_reason, warn_unphysical
 from jaxdyn.model._model import Model
 from jaxdyn.model._resistance import require_resistance
-from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, rotation_to_quaternion, transform_inertial_parameters
+from jaxdyn.spatial import (
+    IDENTITY_POSE,
+    SE3,
+    compose_poses,
+    pose_array,
+    rotation_to_quaternion,
+    transform_inertial_parameters,
+)
 
 STANDARD_GRAVITY = (0.0, 0.0, -9.81)
 
@@ -152,7 +161,10 @@ class ModelBuilder:
         gravity = np.asarray(gravity, dtype=np.float64)
         require_shape(gravity, (3,), "gravity", "an acceleration in m/s^2, world axes")
         require_finite(gravity, "gravity")
-        order = self._depth_first()
+        children = defaultdict(list)
+        for name, body in self._bodies.items():
+            children[self._anchor(body.parent)[0]].append(name)
+        order = [*depth_first(children["world"], children.__getitem__)]
         index = {name: i for i, name in enumerate(order)} | {"world": -1}
         bodies = [self._bodies[name] for name in order]
         carriers = [self._anchor(body.parent) for body in bodies]
@@ -194,8 +206,8 @@ class ModelBuilder:
     def _inertias(self, topology: Topology, poses: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         """`[nb, 10]` and `[nl, 10]`: the inertial parameters of bodies, with the merged links in them, and of these
         links at `poses` in their bodies. Warns of unphysical ones."""
-        links = {name: x for name in topology.attached_links if (x := self._fixed[name].parameters) is not None}
-        bodies = {name: self._bodies[name].parameters for name in topology.body_names}
+        links = {name: np.asarray(self._fixed[name].parameters) for name in topology.attached_links}
+        bodies = {name: np.asarray(self._bodies[name].parameters) for name in topology.body_names}
         for name, parameters in (links | bodies).items():
             if reason := unphysical_reason(parameters):
                 warn_unphysical(f"link {name!r}", reason)
@@ -224,33 +236,27 @@ class ModelBuilder:
             name = self._fixed[name].parent
         return name, pose
 
-    def _depth_first(self) -> list[str]:
-        children: dict[str, list[str]] = {}
-        for name, body in self._bodies.items():
-            children.setdefault(self._anchor(body.parent)[0], []).append(name)
-        order, stack = [], children.get("world", [])[::-1]
-        while stack:
-            name = stack.pop()
-            order.append(name)
-            stack.extend(children.get(name, [])[::-1])
-        return order
-
-
-@dataclasses.dataclass(frozen=True)
-class _Body:
-    parent: str
-    placement: np.ndarray
-    parameters: np.ndarray
-    joint: Joint
-    axes: list[np.ndarray]
-    pitch: list[float]
-
 
 @dataclasses.dataclass(frozen=True)
 class _Fixed:
     parent: str
     placement: np.ndarray
     parameters: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Body(_Fixed):
+    joint: Joint
+    axes: list[np.ndarray]
+    pitch: list[float]
+
+
+def depth_first[T](roots: Iterable[T], children: Callable[[T], Iterable[T]]) -> Iterator[T]:
+    """Yield the nodes of trees, each before its children. Without recursion: trees may be deep."""
+    stack = [*roots][::-1]
+    while stack:
+        yield (node := stack.pop())
+        stack.extend([*children(node)][::-1])
 
 
 def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
@@ -294,10 +300,8 @@ def _merge_followers(topology: Topology, leaves: dict[str, Any]) -> None:
         if total > 0:
             moment = stiffness[to_v] * reference[to_q] + m * stiffness[v] * (reference[q] - o)
             stiffness[to_v], reference[to_q] = total, moment / total
-    starts = {"v": tree.v_starts, "q": tree.q_starts}
     for name in JOINT_FIELDS.values():
-        rows = starts[str(LEAVES[name].rows)]
-        leaves[name] = np.delete(leaves[name], [rows[i] for i, _ in topology.mimics])
+        leaves[name] = np.delete(leaves[name], tree.rows(str(LEAVES[name].rows), list(topology.leaders)))
 
 
 def _joint_geometry(joint: Joint, where: str) -> tuple[list[np.ndarray], list[float]]:
@@ -388,15 +392,14 @@ def pose_vector(placement: SE3 | ArrayLike | None, what: str = "placement") -> n
         require_shape(p, (3,), f"translation of the {what}", "one position in m")
         require_shape(R, (3, 3), f"rotation of the {what}", "one rotation matrix")
         try:
-            placement = np.concatenate([p, rotation_to_quaternion(R)])
+            placement = pose_array(p, rotation_to_quaternion(R))
         except ShapeError as error:
             raise ShapeError(f"{what}: {error}") from None
     out = np.asarray(placement, dtype=np.float64)
-    if out.shape == (3,):
-        out = np.concatenate([out, IDENTITY_POSE[3:]])
+    out = pose_array(out, IDENTITY_POSE[3:]) if out.shape == (3,) else out
     if out.shape != (7,):
         raise ShapeError(
             f"{what} has shape {out.shape}; an SE3, position and quaternion [7], or position [3] is needed"
         )
     require_poses(out, what)
-    return np.concatenate([out[:3], out[3:] / np.linalg.norm(out[3:])])
+    return pose_array(out[:3], out[3:] / np.linalg.norm(out[3:]))

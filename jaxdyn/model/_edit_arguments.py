@@ -11,11 +11,10 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError, ShapeError, broadcast_batches, require_last_axes
 from jaxdyn._types import Array
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq
-from jaxdyn.model._fields import LEAVES, ModelFields
+from jaxdyn.model._fields import LEAVES, Leaf, ModelFields
 from jaxdyn.model._inertia import BodyInertia, require_mass, rounding, unphysical_beyond_rounding, warn_unphysical
-from jaxdyn.model._leaf import Leaf
 from jaxdyn.model._row_tables import join, take
-from jaxdyn.spatial import IDENTITY_POSE, SE3
+from jaxdyn.spatial import IDENTITY_POSE, SE3, pose_array
 
 
 def as_array(model: ModelFields, value, what: str) -> Array:
@@ -118,8 +117,7 @@ def as_pose(model: ModelFields, placement, what: str) -> Array:
         placement = placement.to_vector()
     out = as_array(model, placement, what)
     if out.ndim and out.shape[-1] == 3:
-        turn = jnp.broadcast_to(jnp.asarray(IDENTITY_POSE[3:], out.dtype), (*out.shape[:-1], 4))
-        out = jnp.concatenate([out, turn], axis=-1)
+        out = pose_array(out, jnp.asarray(IDENTITY_POSE[3:], out.dtype))
     require_last_axes(out, (7,), what, "an SE3, position and quaternion w x y z [7], or a position [3]")
     numbers = in_numpy(out)
     if numbers is not None:

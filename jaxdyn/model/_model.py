@@ -12,7 +12,7 @@ import numpy as np
 from jaxdyn import joints
 from jaxdyn._errors import require_last_axes
 from jaxdyn._types import Array, Float
-from jaxdyn.model import _attaching, _locking, _parameter_edits, _scaling, _summary
+from jaxdyn.model import _attaching, _locking, _parameter_edits, _summary
 from jaxdyn.model._edit_arguments import independent_joint
 from jaxdyn.model._fields import ModelFields
 from jaxdyn.model._spanning_tree import spanning_coordinates, spanning_tree
@@ -140,7 +140,7 @@ class Model(ModelFields):
     with_attached = _attaching.attach
     with_joint_friction = _parameter_edits.with_joint_friction
     with_armature = _parameter_edits.with_armature
-    scaled = _scaling.scaled
+    scaled = _parameter_edits.scaled
     summary = _summary.summary
     __repr__ = _summary.short
 

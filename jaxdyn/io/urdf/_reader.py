@@ -22,6 +22,7 @@ from jaxdyn.model import (
     Mimic,
     Model,
     ModelBuilder,
+    depth_first,
     pose_vector,
     unphysical_reason,
 )
@@ -156,11 +157,8 @@ class _Loader:
         elif self.root != tree.WORLD:
             placement = IDENTITY_POSE if self.placement is None else self.placement
             self.add_fixed_link(builder, self.root, tree.WORLD, placement)
-        stack = self.children[self.root][::-1]
-        while stack:
-            joint = stack.pop()
+        for joint in depth_first(self.children[self.root], lambda joint: self.children[joint.child]):
             self.add(builder, joint)
-            stack.extend(self.children[joint.child][::-1])
         return builder.build(gravity)
 
     def add(self, builder: ModelBuilder, joint: tree.UrdfJoint) -> None:

@@ -14,6 +14,7 @@ from xml.parsers import expat
 
 from jaxdyn._errors import RobotFileError, UnknownNameError, look_up
 from jaxdyn.io.robot_files import enumerate_names, quote, read_robot_file, robot_text
+from jaxdyn.model import depth_first
 
 UNLIMITED = sys.float_info.max
 """The largest number, which stands for an infinite limit: the format has no infinity."""
@@ -64,12 +65,8 @@ class Element:
         return [child for child in self.children if child.tag == tag]
 
     def below(self) -> Iterator[Element]:
-        """Yield all elements inside, in the order of the file. Without recursion: files may be nested deeply."""
-        stack = self.children[::-1]
-        while stack:
-            element = stack.pop()
-            yield element
-            stack.extend(element.children[::-1])
+        """Yield all elements inside, in the order of the file."""
+        return depth_first(self.children, lambda element: element.children)
 
     def child(self, tag: str) -> Element | None:
         """Return the only child with this tag, or None."""
