@@ -145,10 +145,8 @@ def quadruped() -> Model:
 
 
 def chain(n: int, length: float = 0.2) -> Model:
-    """`n` uniform rods of 1 kg in a row, hinged about z, y, x in turn; hangs along z at `q = 0`.
-
-    **Raises** `ModelError` unless `n` is at least 1.
-    """
+    """`n` uniform rods of 1 kg in a row, hinged about z, y, x in turn; hangs along z at `q = 0`. **Raises**
+    `ModelError` unless `n` is at least 1."""
     if n < 1:
         raise ModelError(f"a chain needs at least one link, not {n}")
     builder, parent = ModelBuilder(), "world"

@@ -129,10 +129,8 @@ def from_dh(
     if unexpected:
         raise TypeError(f"from_dh() got an unexpected keyword argument {unexpected[0]!r}")
     if convention not in get_args(Convention.__value__):
-        raise ModelError(
-            f"convention is {convention!r}; known: 'standard' (Denavit & Hartenberg, Spong, Siciliano) and "
-            "'modified' (Craig)"
-        )
+        known = "'standard' (Denavit & Hartenberg, Spong, Siciliano) and 'modified' (Craig)"
+        raise ModelError(f"convention is {convention!r}; known: {known}")
     if isinstance(table, Sequence) and any(isinstance(row, DHRow) for row in table):
         rows = _check_rows(table, [name for name, value in links.items() if value is not None], columns)
     else:
@@ -169,13 +167,11 @@ def _table(table, columns: Sequence[str]) -> np.ndarray:
     try:
         values = np.asarray(table, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ShapeError(
-            f"the table is not an array of numbers ({error}); give [n, 4], columns {', '.join(order)}, or DHRow objects"
-        ) from None
+        advice = f"give [n, 4], columns {', '.join(order)}, or DHRow objects"
+        raise ShapeError(f"the table is not an array of numbers ({error}); {advice}") from None
     if values.ndim != 2 or values.shape[1] != 4 or len(values) == 0:
-        raise ShapeError(
-            f"the table has shape {values.shape}, but [n, 4] is needed: a row a joint, columns {', '.join(order)}"
-        )
+        needed = f"[n, 4] is needed: a row a joint, columns {', '.join(order)}"
+        raise ShapeError(f"the table has shape {values.shape}, but {needed}")
     return values[:, [order.index(c) for c in COLUMNS]]
 
 

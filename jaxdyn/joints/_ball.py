@@ -1,7 +1,5 @@
-"""The ball joint: a quaternion `w x y z`, and the angular velocity in the axes of the body.
-
-Source: Sola, Deray & Atchuthan, A micro Lie theory for state estimation in robotics, 2018, section V.
-"""
+"""The ball joint: a quaternion `w x y z`, and the angular velocity in the axes of the body. Source: Sola, Deray &
+Atchuthan, A micro Lie theory for state estimation in robotics, 2018, section V."""
 
 from __future__ import annotations
 

@@ -42,8 +42,7 @@ def _times(a, b):
 
 def _unit_axes(topology: Topology, joint_axis, dofs: np.ndarray, rank: int):
     """`[len(dofs), 3, *batch]`: the unit axes of dofs in their nodes' frames; x, y and z for ball and free joints, z
-    where the number is -1. They are normalized here, so that a gradient step on `joint_axis` gives a valid joint.
-    """
+    where the number is -1. They are normalized here, so that a gradient step on `joint_axis` gives a valid joint."""
     # Rows of the table: the model's axes, then the three unit vectors.
     count = len(topology.axis_dofs)
     index = np.full(topology.nv + 1, count + 2)

@@ -16,9 +16,7 @@ type Components = Sequence[Any]
 @dataclasses.dataclass(frozen=True, eq=False)
 class Primitive(abc.ABC):
     """A joint with one kind of motion. Its fields are static facts; each method computes for many joints at once.
-
-    Joints of one class share their methods: rotations, translations and screws are one computation.
-    """
+    Joints of one class share their methods: rotations, translations and screws are one computation."""
 
     name: str
     units: tuple[str, ...]
@@ -58,10 +56,8 @@ class Primitive(abc.ABC):
 
     @abc.abstractmethod
     def pose(self, axis: Any, pitch: Any, q: Any) -> Any:
-        """Return the poses `[*batch, 7]` at coordinates `q` `[*batch, nq]`, in NumPy or JAX.
-
-        `axis` is `[*batch, 3]` and `pitch` `[*batch]`; joints without them ignore them.
-        """
+        """Return the poses `[*batch, 7]` at coordinates `q` `[*batch, nq]`, in NumPy or JAX. `axis` is `[*batch, 3]`
+        and `pitch` `[*batch]`; joints without them ignore them."""
 
     @abc.abstractmethod
     def integrate(self, q: Components, dv: Components) -> Components:

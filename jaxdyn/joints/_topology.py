@@ -253,10 +253,8 @@ class Topology:
 
     @functools.cached_property
     def reference_dof(self) -> np.ndarray:
-        """The dof whose origin a dof's tree is referred to: `[1]` for one tree, else `[nv]`.
-
-        It belongs to the node with the least sum of squared distances, in joints, to the others of its tree.
-        """
+        """The dof whose origin a dof's tree is referred to: `[1]` for one tree, else `[nv]`. It belongs to the node
+        with the least sum of squared distances, in joints, to the others of its tree."""
         ancestors = self.nodes.ancestors
         # The lowest common ancestor of two nodes is at the depth that their paths share.
         depth = ancestors.sum(axis=1)

@@ -97,10 +97,8 @@ def _mount[M: ModelFields](model: M, other: ModelFields, frame: int, placement) 
 
 
 def _union(ours: Topology, theirs: Topology, body: int) -> Selection:
-    """The selection of all rows of two models, the second fixed in a body of the first (-1: in the world).
-
-    Its structure has theirs after ours. The new order puts their bodies after all that `body` carries.
-    """
+    """The selection of all rows of two models, the second fixed in a body of the first (-1: in the world). Its
+    structure has theirs after ours. The new order puts their bodies after all that `body` carries."""
     n, count = ours.nb, len(ours.frame_names)
 
     def joined(field: str) -> tuple[int, ...]:

@@ -284,11 +284,8 @@ def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
 
 def _merge_followers(topology: Topology, leaves: dict[str, Any]) -> None:
     """Add, in place, the friction, armature and springs of joints that mimic to the joints that they follow, and remove
-    their entries.
-
-    With `q' = m q + o`, armature, damping and stiffness are multiplied by `m^2`, Coulomb friction by `|m|`. Two springs
-    on one coordinate are one, whose reference is the mean of theirs weighted by stiffness.
-    """
+    their entries. With `q' = m q + o`, armature, damping and stiffness are multiplied by `m^2`, Coulomb friction by
+    `|m|`. Two springs on one coordinate are one, whose reference is the mean of theirs weighted by stiffness."""
     tree, stiffness, reference = topology.spanning, leaves["stiffness"], leaves["spring_reference"]
     multipliers, offsets = leaves["mimic_multiplier"], leaves["mimic_offset"]
     for (i, leader), m, o in zip(topology.mimics, multipliers, offsets, strict=True):
@@ -338,10 +335,8 @@ def _unit(axis: ArrayLike, label: str, where: str) -> np.ndarray:
 
 
 def plane_axes(normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return x and y after the smallest rotation that takes z to the unit vector `normal` `[3]`.
-
-    These are the directions in which a planar joint shifts. For -z the rotation is half a turn about x.
-    """
+    """Return x and y after the smallest rotation that takes z to the unit vector `normal` `[3]`. These are the
+    directions in which a planar joint shifts. For -z the rotation is half a turn about x."""
     c = normal[2]
     if c < -1 + 1e-12:
         return np.array([1.0, 0, 0]), np.array([0, -1.0, 0])
@@ -382,9 +377,7 @@ def inertial_parameters(inertia: BodyInertia | ArrayLike | None, what: str) -> n
 
 def pose_vector(placement: SE3 | ArrayLike | None, what: str = "placement") -> np.ndarray:
     """The pose `[7]`, position (m) and unit quaternion `w x y z`, of an `SE3`, a vector `[7]`, or a position `[3]`.
-
-    **Raises** `ShapeError`; `ModelError` for numbers that are not finite or a quaternion that is not unit (to 1e-3).
-    """
+    **Raises** `ShapeError`; `ModelError` for numbers that are not finite or a quaternion that is not unit (to 1e-3)."""
     if placement is None:
         return IDENTITY_POSE
     if isinstance(placement, SE3):

@@ -68,11 +68,9 @@ def _lock[M: ModelFields](model: M, values: dict[int, Array]) -> M:
 
 
 def _merge(topology: Topology, locked: Sequence[int]) -> Selection:
-    """The selection of the bodies that still move, each locked one carried by the nearest body above it that moves.
-
-    Its frames are those of moving bodies, other frames, those of locked bodies, and then the names of locked joints
-    that no frame has. Locked bodies become links.
-    """
+    """The selection of the bodies that still move, each locked one carried by the nearest body above it that moves. Its
+    frames are those of moving bodies, other frames, those of locked bodies, and then the names of locked joints that no
+    frame has. Locked bodies become links."""
     carriers: dict[int, int] = {}
     for body in locked:
         parent = topology.parents[body]

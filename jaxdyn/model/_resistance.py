@@ -14,10 +14,8 @@ from jaxdyn.spatial import SKEW, inertia_matrix
 
 
 def require_resistance(topology: Topology, leaves: Mapping[str, Any]) -> None:
-    """Raise `ModelError` if a joint moves nothing with inertia, which would have no acceleration.
-
-    `leaves` has the arrays of a model by name. Nothing is checked while tracing.
-    """
+    """Raise `ModelError` if a joint moves nothing with inertia, which would have no acceleration. `leaves` has the
+    arrays of a model by name. Nothing is checked while tracing."""
     arrays = [leaves[name] for name in ("joint_axis", "joint_pitch", "inertial_parameters", "armature")]
     if any(isinstance(x, Tracer) for x in arrays):
         return
@@ -38,11 +36,9 @@ def require_resistance(topology: Topology, leaves: Mapping[str, Any]) -> None:
 def _unresisted_joint(
     topology: Topology, axes: np.ndarray, pitches: np.ndarray, inertias: np.ndarray, armature: np.ndarray
 ) -> int | None:
-    """The first joint that moves nothing with inertia, or None, from leaves of a model with any batch axes.
-
-    At leaves of the tree, and where nothing behind a joint has mass, `S^T I S + armature` must be positive definite.
-    A joint that mimics another counts as in the spanning tree, without an armature.
-    """
+    """The first joint that moves nothing with inertia, or None, from leaves of a model with any batch axes. At leaves
+    of the tree, and where nothing behind a joint has mass, `S^T I S + armature` must be positive definite. A joint that
+    mimics another counts as in the spanning tree, without an armature."""
     massive = (inertias[..., 0] > 0).reshape(-1, topology.nb).all(axis=0)
     leaf = np.ones(topology.nb, bool)
     for i in reversed(range(topology.nb)):

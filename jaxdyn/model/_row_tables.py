@@ -1,7 +1,5 @@
-"""Arrays of a model as tables of rows: selecting, joining and changing them, in NumPy or JAX.
-
-An edit of a model's structure is a `Selection` of rows, with placements composed and inertias added where bodies merge.
-"""
+"""Arrays of a model as tables of rows: selecting, joining and changing them, in NumPy or JAX. An edit of a model's
+structure is a `Selection` of rows, with placements composed and inertias added where bodies merge."""
 
 from __future__ import annotations
 

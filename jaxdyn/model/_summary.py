@@ -23,9 +23,7 @@ _SHOWN = 40
 
 def short(model: ModelFields) -> str:
     """One line for `repr`: the number of bodies, the first and last, the lengths of `q` and `v`, dtype and batch axes.
-
-    Leaves may be arrays, tracers, `jax.ShapeDtypeStruct` or None.
-    """
+    Leaves may be arrays, tracers, `jax.ShapeDtypeStruct` or None."""
     topology = model.topology
     names = topology.body_names
     shown = ", ".join(names) if len(names) < 4 else f"{names[0]}, ..., {names[-1]}"

@@ -23,10 +23,8 @@ from jaxdyn.spatial._vectors import Mat3, Vec3
 
 
 class SE3(eqx.Module):
-    """A rigid motion, or the pose of a frame: `x_parent = rotation x_frame + translation`.
-
-    Leading axes are batch axes and broadcast, also in `X @ Y` and `X.apply(points)`. Lengths in m.
-    """
+    """A rigid motion, or the pose of a frame: `x_parent = rotation x_frame + translation`. Leading axes are batch axes
+    and broadcast, also in `X @ Y` and `X.apply(points)`. Lengths in m."""
 
     rotation: Float[Array | np.ndarray, "*#batch 3 3"]
     translation: Float[Array | np.ndarray, "*#batch 3"]
@@ -45,22 +43,19 @@ class SE3(eqx.Module):
     @staticmethod
     def from_translation(translation: ArrayLike) -> SE3:
         """A shift by `[*batch, 3]` m, without rotation."""
-        translation = _real(translation)
-        require_last_axes(translation, (3,), "translation", "a position in m")
+        translation = _real(translation, 3, "translation", "a position in m")
         return SE3(jnp.broadcast_to(jnp.eye(3, dtype=translation.dtype), (*translation.shape, 3)), translation)
 
     @staticmethod
     def from_rpy(rpy: ArrayLike, translation: ArrayLike = (0.0, 0.0, 0.0)) -> SE3:
         """Roll, pitch, yaw about the fixed axes x, y, z, in this order, as URDF has them (rad)."""
-        r = _real(rpy)
-        require_last_axes(r, (3,), "rpy", "roll, pitch, yaw in rad")
+        r = _real(rpy, 3, "rpy", "roll, pitch, yaw in rad")
         return SE3(quaternion_to_rotation(rpy_to_quaternion(r)), jnp.asarray(translation, r.dtype))
 
     @staticmethod
     def from_vector(vector: Real[Array | np.ndarray, "*batch 7"]) -> SE3:
         """From position and quaternion `w x y z`, the configuration of a free joint."""
-        vector = _real(vector)
-        require_last_axes(vector, (7,), "vector", "position (3) and quaternion w x y z (4)")
+        vector = _real(vector, 7, "vector", "position (3) and quaternion w x y z (4)")
         return SE3(quaternion_to_rotation(vector[..., 3:]), vector[..., :3])
 
     def to_vector(self) -> Float[Array, "*batch 7"]:
@@ -70,8 +65,7 @@ class SE3(eqx.Module):
     @staticmethod
     def exp(twist: Real[Array | np.ndarray, "*batch 6"]) -> SE3:
         """The displacement of a constant body twist `[linear, angular]` over unit time."""
-        twist = _real(twist)
-        require_last_axes(twist, (6,), "twist", "linear (3) and angular (3)")
+        twist = _real(twist, 6, "twist", "linear (3) and angular (3)")
         pose = se3_exp(Motion(linear=Vec3.from_array(twist), angular=Vec3.from_array(twist[..., 3:])))
         return SE3(pose.rotation.to_array(), pose.translation.to_array())
 
@@ -101,7 +95,8 @@ class SE3(eqx.Module):
         return jnp.concatenate([rows, last], axis=-2)
 
 
-def _real(x) -> Array:
-    """Return an array of real numbers; integers become the default floating-point type."""
+def _real(x, n: int, what: str, meaning: str) -> Array:
+    """Return an array `[*batch, n]` of real numbers; integers become the default floating-point type."""
     x = jnp.asarray(x)
+    require_last_axes(x, (n,), what, meaning)
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))

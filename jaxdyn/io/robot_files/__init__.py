@@ -43,10 +43,8 @@ def enumerate_items(items: Iterable[str], most: int = 20, separator: str = "; ",
 
 
 def robot_text(path_or_text: object) -> tuple[str, int] | None:
-    """Return the text of a robot's file without white space in front, and the number of lines that this had.
-
-    Text begins with `<`, after white space and a byte order mark. Returns None for anything else, as for paths.
-    """
+    """Return the text of a robot's file without white space in front, and the number of lines that this had. Text
+    begins with `<`, after white space and a byte order mark. Returns None for anything else, as for paths."""
     if not isinstance(path_or_text, str):
         return None
     text = path_or_text.lstrip("\ufeff" + string.whitespace)

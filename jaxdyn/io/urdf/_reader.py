@@ -127,11 +127,8 @@ def load_urdf(
 
 
 class _Loader:
-    """Turns the elements of a robot into arguments of the builder.
-
-    Links behind fixed joints are placed in the body that carries them here already: one product of poses for each, also
-    in long chains of them.
-    """
+    """Turns the elements of a robot into arguments of the builder. Links behind fixed joints are placed in the body
+    that carries them here already: one product of poses for each, also in long chains of them."""
 
     def __init__(self, robot: Element, free_base: bool, placement: np.ndarray | None, mimic: MimicMode):
         self.robot, self.source, self.free_base, self.placement = robot, robot.source, free_base, placement
