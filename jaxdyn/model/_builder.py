@@ -11,12 +11,21 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError, ShapeError, UnknownNameError, look_up, require_finite, require_shape
+from jaxdyn._errors import (
+    ModelError,
+    PhysicalityWarning,
+    ShapeError,
+    UnknownNameError,
+    look_up,
+    require_finite,
+    require_shape,
+    warn,
+)
 from jaxdyn._types import ArrayLike
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq, joint_nv
 from jaxdyn.model._edit_arguments import require_poses, require_values
 from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
-from jaxdyn.model._inertia import BodyInertia, require_mass, unphysical_reason, warn_unphysical
+from jaxdyn.model._inertia import BodyInertia, require_mass, unphysical_reason
 from jaxdyn.model._model import Model
 from jaxdyn.model._resistance import require_resistance
 from jaxdyn.spatial import (
@@ -126,9 +135,9 @@ class ModelBuilder:
         where = f"joint {joint.name!r} of body {name!r}"
         axes, pitch = _joint_geometry(joint, where)
         self._joint_names.add(str(joint.name))
-        placement = pose_vector(placement, f"placement of body {name!r}")
+        carrier, pose = self._place(parent, placement, f"placement of body {name!r}")
         parameters = inertial_parameters(inertia, f"inertia of body {name!r}")
-        self._bodies[name] = _Body(parent, placement, parameters, joint, axes, pitch)
+        self._bodies[name] = _Body(carrier, pose, parameters, joint, axes, pitch)
         return self
 
     def add_fixed_body(
@@ -140,14 +149,14 @@ class ModelBuilder:
     ) -> ModelBuilder:
         """Add a body fixed to `parent`: its inertia is merged, its name stays as a frame and as a link."""
         self._check_new(name, parent)
-        placement = pose_vector(placement, f"placement of body {name!r}")
-        self._fixed[name] = _Fixed(parent, placement, inertial_parameters(inertia, f"inertia of body {name!r}"))
+        carrier, pose = self._place(parent, placement, f"placement of body {name!r}")
+        self._fixed[name] = _Fixed(carrier, pose, inertial_parameters(inertia, f"inertia of body {name!r}"))
         return self
 
     def add_frame(self, name: str, parent: str, placement: SE3 | ArrayLike | None = None) -> ModelBuilder:
         """Add a named frame fixed in `parent`."""
         self._check_new(name, parent)
-        self._fixed[name] = _Fixed(parent, pose_vector(placement, f"placement of frame {name!r}"), None)
+        self._fixed[name] = _Fixed(*self._place(parent, placement, f"placement of frame {name!r}"), None)
         return self
 
     def build(self, gravity: ArrayLike = STANDARD_GRAVITY) -> Model:
@@ -163,33 +172,31 @@ class ModelBuilder:
         require_finite(gravity, "gravity")
         children = defaultdict(list)
         for name, body in self._bodies.items():
-            children[self._anchor(body.parent)[0]].append(name)
+            children[body.carrier].append(name)
         order = [*depth_first(children["world"], children.__getitem__)]
         index = {name: i for i, name in enumerate(order)} | {"world": -1}
         bodies = [self._bodies[name] for name in order]
-        carriers = [self._anchor(body.parent) for body in bodies]
-        anchors = {name: self._anchor(name) for name in self._fixed}
-        links = [name for name, fixed in self._fixed.items() if fixed.parameters is not None]
+        links = {name: fixed for name, fixed in self._fixed.items() if fixed.parameters is not None}
         topology = Topology(
             body_names=tuple(order),
             joint_names=tuple(str(b.joint.name) for b in bodies),
             joint_types=tuple(b.joint.type for b in bodies),
-            parents=tuple(index[carrier] for carrier, _ in carriers),
+            parents=tuple(index[b.carrier] for b in bodies),
             frame_names=(*order, *self._fixed),
-            frame_bodies=(*range(len(order)), *(index[body] for body, _ in anchors.values())),
+            frame_bodies=(*range(len(order)), *(index[x.carrier] for x in self._fixed.values())),
             attached_links=tuple(links),
-            attached_bodies=tuple(index[anchors[name][0]] for name in links),
+            attached_bodies=tuple(index[x.carrier] for x in links.values()),
             mimics=_mimics([b.joint for b in bodies]),
         )
-        parameters, attached = self._inertias(topology, [anchors[name][1] for name in links])
+        parameters, attached = self._inertias(topology)
         mimics = [bodies[i].joint.mimic for i, _ in topology.mimics]
         leaves = {
-            "joint_placement": [compose_poses(p, b.placement) for (_, p), b in zip(carriers, bodies, strict=True)],
+            "joint_placement": [b.placement for b in bodies],
             "joint_axis": [axis for b in bodies for axis in b.axes],
             "joint_pitch": [p for b in bodies for p in b.pitch],
             "inertial_parameters": parameters,
             "gravity": gravity,
-            "frame_placement": [*[IDENTITY_POSE] * len(order), *(pose for _, pose in anchors.values())],
+            "frame_placement": [*[IDENTITY_POSE] * len(order), *(x.placement for x in self._fixed.values())],
             "attached_parameters": attached,
             "mimic_multiplier": [m.multiplier for m in mimics if m],
             "mimic_offset": [m.offset for m in mimics if m],
@@ -203,16 +210,16 @@ class ModelBuilder:
             del arrays["stiffness"], arrays["spring_reference"]
         return Model(topology=topology, **{name: jnp.asarray(x) for name, x in arrays.items()})
 
-    def _inertias(self, topology: Topology, poses: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    def _inertias(self, topology: Topology) -> tuple[np.ndarray, list[np.ndarray]]:
         """`[nb, 10]` and `[nl, 10]`: the inertial parameters of bodies, with the merged links in them, and of these
-        links at `poses` in their bodies. Warns of unphysical ones."""
-        links = {name: np.asarray(self._fixed[name].parameters) for name in topology.attached_links}
-        bodies = {name: np.asarray(self._bodies[name].parameters) for name in topology.body_names}
-        for name, parameters in (links | bodies).items():
-            if reason := unphysical_reason(parameters):
-                warn_unphysical(f"link {name!r}", reason)
-        attached = [transform_inertial_parameters(x, pose) for x, pose in zip(links.values(), poses, strict=True)]
-        total = np.array(list(bodies.values()))
+        links in the frames of their bodies. Warns of unphysical ones."""
+        links = [self._fixed[name] for name in topology.attached_links]
+        total = np.array([self._bodies[name].parameters for name in topology.body_names])
+        attached = [transform_inertial_parameters(np.asarray(x.parameters), x.placement) for x in links]
+        names = (*topology.attached_links, *topology.body_names)
+        for name, parameters in zip(names, (*(x.parameters for x in links), *total), strict=True):
+            if reason := unphysical_reason(np.asarray(parameters)):
+                warn(f"link {name!r}: {reason}", PhysicalityWarning)
         for body, extra in zip(topology.attached_bodies, attached, strict=True):
             if body >= 0:
                 total[body] += extra
@@ -228,18 +235,16 @@ class ModelBuilder:
         except UnknownNameError as error:
             raise UnknownNameError(f"{name!r}: {error}; a parent must be added before its children") from None
 
-    def _anchor(self, name: str) -> tuple[str, np.ndarray]:
-        """The moving body (or the world) that carries a link or frame, and the pose in it."""
-        pose = IDENTITY_POSE
-        while name in self._fixed:
-            pose = compose_poses(self._fixed[name].placement, pose)
-            name = self._fixed[name].parent
-        return name, pose
+    def _place(self, parent: str, placement: SE3 | ArrayLike | None, what: str) -> tuple[str, np.ndarray]:
+        """The moving body (or the world) that carries what is placed in a parent, and the pose in it."""
+        pose, fixed = pose_vector(placement, what), self._fixed.get(parent)
+        return (parent, pose) if fixed is None else (fixed.carrier, compose_poses(fixed.placement, pose))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Fixed:
-    parent: str
+    carrier: str
+    """The moving body, or `"world"`."""
     placement: np.ndarray
     parameters: np.ndarray | None
 

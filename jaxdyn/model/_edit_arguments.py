@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, ShapeError, broadcast_batches, require_last_axes
+from jaxdyn._errors import ModelError, PhysicalityWarning, ShapeError, broadcast_batches, require_last_axes, warn
 from jaxdyn._types import Array
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq
 from jaxdyn.model._fields import LEAVES, Leaf, ModelFields
-from jaxdyn.model._inertia import BodyInertia, require_mass, rounding, unphysical_beyond_rounding, warn_unphysical
+from jaxdyn.model._inertia import BodyInertia, require_mass, rounding, unphysical_beyond_rounding
 from jaxdyn.model._row_tables import join, take
 from jaxdyn.spatial import IDENTITY_POSE, SE3, pose_array
 
@@ -72,7 +72,7 @@ def as_inertial_parameters(model: ModelFields, inertia, what: str) -> Array:
     for parameters in np.asarray(values, np.float64).reshape(-1, 10):
         require_mass(parameters, what)
         if reason := unphysical_beyond_rounding(parameters, rounding(parameters, dtype)):
-            warn_unphysical(what, reason)
+            warn(f"{what}: {reason}", PhysicalityWarning)
             break
     return out
 

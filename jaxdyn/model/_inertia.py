@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
-from pathlib import Path
 
 import numpy as np
 
-from jaxdyn._errors import ModelError, PhysicalityWarning, require_finite, require_shape
+from jaxdyn._errors import ModelError, require_finite, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.spatial import inertia_elements, inertia_matrix
 
@@ -123,9 +121,3 @@ def require_mass(parameters: np.ndarray, what: str) -> None:
     require_finite(parameters.tolist(), what)
     if parameters[0] < 0:
         raise ModelError(f"{what}: negative mass {parameters[0]} kg")
-
-
-def warn_unphysical(what: str, reason: str) -> None:
-    """Warn the library's caller of an inertia that no distribution of mass has."""
-    package = str(Path(__file__).parents[1])
-    warnings.warn(f"{what}: {reason}", PhysicalityWarning, skip_file_prefixes=(package,))

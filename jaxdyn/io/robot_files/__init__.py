@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import string
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
+from jaxdyn import _errors
 from jaxdyn._errors import ModelError, PhysicalityWarning, RobotFileError
 from jaxdyn.model import LEAVES, Model
 
@@ -21,8 +21,7 @@ class RobotFileWarning(UserWarning):
 
 def warn(message: str, category: type[RobotFileWarning | PhysicalityWarning] = RobotFileWarning) -> None:
     """Warn at the line of the caller outside the library."""
-    package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-    warnings.warn(message, category, skip_file_prefixes=(package,))
+    _errors.warn(message, category)
 
 
 def quote(text: str, most: int = 100) -> str:
