@@ -12,14 +12,7 @@ from jaxtyping import Float
 from jaxdyn._errors import JaxdynError, ModelError, ShapeError, require_choice, require_finite
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import STANDARD_GRAVITY, BodyInertia, Joint, Model, ModelBuilder, inertial_parameters, pose_vector
-from jaxdyn.spatial import (
-    SE3,
-    axis_angle_to_quaternion,
-    compose_poses,
-    inertia_elements,
-    pose_array,
-    transform_inertial_parameters,
-)
+from jaxdyn.spatial import SE3, axis_angle_to_quaternion, compose_poses, pose_array, transform_inertial_parameters
 
 type Convention = Literal["standard", "modified"]
 type InertiaAbout = Literal["center_of_mass", "frame_origin"]
@@ -272,6 +265,7 @@ def _inertias(names: list[str], about: InertiaAbout, links: _LinkArguments) -> l
         except JaxdynError as error:
             raise type(error)(f"link {name!r}: {error}") from None
         # A matrix about the origin is one of the inertial parameters.
-        about_origin = [mass[i], *(mass[i] * centers[i]), *inertia_elements(inertia.rotational)]
+        about_origin = BodyInertia(inertia.mass, rotational=inertia.rotational).parameters()
+        about_origin[1:4] = mass[i] * centers[i]
         inertias.append(inertia if about_center else about_origin)
     return inertias

@@ -13,6 +13,11 @@ def _rotation(q: Components) -> Mat3:
     return Quaternion(*q[3:]).to_rotation()
 
 
+def _in_parent(q: Components, v: Components) -> Components:
+    """The linear part of a velocity or force in the axes of the parent."""
+    return jax.tree.leaves(_rotation(q).apply(Vec3(*v[:3])))
+
+
 def _add(a: Components, b: Components) -> Components:
     return [x + y for x, y in zip(a, b, strict=True)]
 
@@ -36,21 +41,17 @@ class Free(Primitive):
         return [*_add(q0[:3], x[:3]), *BALL.chart_point(q0[3:], x[3:])]
 
     def chart_rate(self, q: Components, x: Components, v: Components) -> Components:
-        rate = _rotation(q).apply(Vec3(*v[:3]))
-        return [*jax.tree.leaves(rate), *BALL.chart_rate(q[3:], x[3:], v[3:])]
+        return [*_in_parent(q, v), *BALL.chart_rate(q[3:], x[3:], v[3:])]
 
     def coordinate_rate(self, q: Components, v: Components) -> Components:
-        rate = _rotation(q).apply(Vec3(*v[:3]))
-        return [*jax.tree.leaves(rate), *BALL.coordinate_rate(q[3:], v[3:])]
+        return [*_in_parent(q, v), *BALL.coordinate_rate(q[3:], v[3:])]
 
     def coordinate_cotangent(self, q: Components, g: Components) -> Components:
-        force = _rotation(q).apply(Vec3(*g[:3]))
-        return [*jax.tree.leaves(force), *BALL.coordinate_cotangent(q[3:], g[3:])]
+        return [*_in_parent(q, g), *BALL.coordinate_cotangent(q[3:], g[3:])]
 
     def deflection(self, q0: Components, q: Components) -> Components:
         """The shift in the axes of the parent, and the rotation vector in the axes of the body at `q0`."""
-        shift = Vec3(*q[:3]) - Vec3(*q0[:3])
-        return [*jax.tree.leaves(shift), *BALL.deflection(q0[3:], q[3:])]
+        return [*(b - a for a, b in zip(q0[:3], q[:3], strict=True)), *BALL.deflection(q0[3:], q[3:])]
 
     def spring_torque(self, stiffness: Components, q0: Components, q: Components) -> Components:
         force = Vec3(*(k * (b - a) for k, a, b in zip(stiffness[:3], q0[:3], q[:3], strict=True)))

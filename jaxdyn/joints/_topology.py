@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -108,6 +108,16 @@ class Topology:
     def links_of(self, body: int) -> list[int]:
         """The numbers of the links that were merged into a body (-1: that are fixed in the world)."""
         return [k for k, b in enumerate(self.attached_bodies) if b == body]
+
+    def extended(self, frames: Mapping[str, int], links: Mapping[str, int]) -> Topology:
+        """The same tree with further frames and merged links, each with its body."""
+        return dataclasses.replace(
+            self,
+            frame_names=(*self.frame_names, *frames),
+            frame_bodies=(*self.frame_bodies, *frames.values()),
+            attached_links=(*self.attached_links, *links),
+            attached_bodies=(*self.attached_bodies, *links.values()),
+        )
 
     def body(self, name: str) -> int:
         """The number of a body. **Raises** `UnknownNameError`."""

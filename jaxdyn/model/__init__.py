@@ -1,7 +1,6 @@
 """Models of robots as pytrees, a builder, edits, and sample robots."""
 
 from jaxdyn.joints import Topology
-from jaxdyn.model._attaching import attach
 from jaxdyn.model._builder import (
     STANDARD_GRAVITY,
     Joint,
@@ -14,7 +13,6 @@ from jaxdyn.model._builder import (
 )
 from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES, Leaf
 from jaxdyn.model._inertia import BodyInertia, rotational_about_center, unphysical_reason
-from jaxdyn.model._locking import with_locked_joints
 from jaxdyn.model._model import Frame, Model, parameters_of
 from jaxdyn.model._parameter_edits import (
     scaled,
@@ -24,4 +22,5 @@ from jaxdyn.model._parameter_edits import (
     with_payload,
 )
 from jaxdyn.model._spanning_tree import independent_forces, mimic_coordinates, spanning_coordinates, tree_forces
+from jaxdyn.model._structure_edits import attach, with_locked_joints
 from jaxdyn.model._summary import summary

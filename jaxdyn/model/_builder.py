@@ -11,31 +11,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import (
-    ModelError,
-    PhysicalityWarning,
-    ShapeError,
-    UnknownNameError,
-    look_up,
-    require_finite,
-    require_shape,
-    warn,
-)
+from jaxdyn._errors import ModelError, ShapeError, UnknownNameError, look_up, require_finite, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq, joint_nv
 from jaxdyn.model._edit_arguments import require_poses, require_values
 from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
-from jaxdyn.model._inertia import BodyInertia, require_mass, unphysical_reason
+from jaxdyn.model._inertia import BodyInertia, require_mass, require_resistance, warn_if_unphysical
 from jaxdyn.model._model import Model
-from jaxdyn.model._resistance import require_resistance
-from jaxdyn.spatial import (
-    IDENTITY_POSE,
-    SE3,
-    compose_poses,
-    pose_array,
-    rotation_to_quaternion,
-    transform_inertial_parameters,
-)
+from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, rotation_to_quaternion, transform_inertial_parameters
 
 STANDARD_GRAVITY = (0.0, 0.0, -9.81)
 
@@ -218,8 +201,7 @@ class ModelBuilder:
         attached = [transform_inertial_parameters(np.asarray(x.parameters), x.placement) for x in links]
         names = (*topology.attached_links, *topology.body_names)
         for name, parameters in zip(names, (*(x.parameters for x in links), *total), strict=True):
-            if reason := unphysical_reason(np.asarray(parameters)):
-                warn(f"link {name!r}: {reason}", PhysicalityWarning)
+            warn_if_unphysical(f"link {name!r}", np.asarray(parameters), np.zeros(10))
         for body, extra in zip(topology.attached_bodies, attached, strict=True):
             if body >= 0:
                 total[body] += extra
@@ -390,14 +372,14 @@ def pose_vector(placement: SE3 | ArrayLike | None, what: str = "placement") -> n
         require_shape(p, (3,), f"translation of the {what}", "one position in m")
         require_shape(R, (3, 3), f"rotation of the {what}", "one rotation matrix")
         try:
-            placement = pose_array(p, rotation_to_quaternion(R))
+            placement = np.concatenate([p, rotation_to_quaternion(R)])
         except ShapeError as error:
             raise ShapeError(f"{what}: {error}") from None
     out = np.asarray(placement, dtype=np.float64)
-    out = pose_array(out, IDENTITY_POSE[3:]) if out.shape == (3,) else out
+    out = np.concatenate([out, IDENTITY_POSE[3:]]) if out.shape == (3,) else out
     if out.shape != (7,):
         raise ShapeError(
             f"{what} has shape {out.shape}; an SE3, position and quaternion [7], or position [3] is needed"
         )
     require_poses(out, what)
-    return pose_array(out[:3], out[3:] / np.linalg.norm(out[3:]))
+    return np.concatenate([out[:3], out[3:] / np.linalg.norm(out[3:])])

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, PhysicalityWarning, ShapeError, broadcast_batches, require_last_axes, warn
+from jaxdyn._errors import ModelError, ShapeError, broadcast_batches, require_last_axes
 from jaxdyn._types import Array
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq
 from jaxdyn.model._fields import LEAVES, Leaf, ModelFields
-from jaxdyn.model._inertia import BodyInertia, require_mass, rounding, unphysical_beyond_rounding
+from jaxdyn.model._inertia import BodyInertia, require_mass, rounding, warn_if_unphysical
 from jaxdyn.model._row_tables import join, take
 from jaxdyn.spatial import IDENTITY_POSE, SE3, pose_array
 
@@ -39,8 +39,7 @@ def as_coordinates(model: ModelFields, joint: int, value) -> Array:
     if size == 1 and out.ndim == 0:
         out = out[None]
     require_last_axes(out, (size,), what, f"{kind} joints have {size}" + (", or a number" if size == 1 else ""))
-    numbers = in_numpy(out)
-    if numbers is not None:
+    if (numbers := in_numpy(out)) is not None:
         if not np.isfinite(numbers).all():
             raise ModelError(f"{what} are not finite: {numbers.tolist()}")
         if JOINT_TYPES[kind][-1].quaternion is not None and not _are_unit(numbers[..., -4:]):
@@ -71,8 +70,7 @@ def as_inertial_parameters(model: ModelFields, inertia, what: str) -> Array:
     dtype = values.dtype if isinstance(values, Array | np.ndarray) and values.dtype.kind == "f" else np.float64
     for parameters in np.asarray(values, np.float64).reshape(-1, 10):
         require_mass(parameters, what)
-        if reason := unphysical_beyond_rounding(parameters, rounding(parameters, dtype)):
-            warn(f"{what}: {reason}", PhysicalityWarning)
+        if warn_if_unphysical(what, parameters, rounding(parameters, dtype)):
             break
     return out
 
@@ -119,8 +117,7 @@ def as_pose(model: ModelFields, placement, what: str) -> Array:
     if out.ndim and out.shape[-1] == 3:
         out = pose_array(out, jnp.asarray(IDENTITY_POSE[3:], out.dtype))
     require_last_axes(out, (7,), what, "an SE3, position and quaternion w x y z [7], or a position [3]")
-    numbers = in_numpy(out)
-    if numbers is not None:
+    if (numbers := in_numpy(out)) is not None:
         require_poses(numbers, what)
     return out
 
@@ -146,8 +143,7 @@ def _values(model: ModelFields, field: str, value, size: int, where: str) -> Arr
     if out.ndim == 0:
         out = jnp.broadcast_to(out, (size,))
     require_last_axes(out, (size,), where, f"a number, or one for each degree of freedom ({size})")
-    numbers = in_numpy(out)
-    if numbers is not None:
+    if (numbers := in_numpy(out)) is not None:
         require_values(LEAVES[field], numbers, where)
     require_batches(model, {where: out.shape[:-1]})
     return out

@@ -12,7 +12,7 @@ import numpy as np
 from jaxdyn import joints
 from jaxdyn._errors import require_last_axes
 from jaxdyn._types import Array, Float
-from jaxdyn.model import _attaching, _locking, _parameter_edits, _summary
+from jaxdyn.model import _parameter_edits, _structure_edits, _summary
 from jaxdyn.model._edit_arguments import independent_joint
 from jaxdyn.model._fields import ModelFields
 from jaxdyn.model._spanning_tree import spanning_coordinates, spanning_tree
@@ -134,10 +134,10 @@ class Model(ModelFields):
                 inertia = inertia - links[..., np.array(merged), :].sum(axis=-2)
         return transform_inertial_parameters(inertia, invert_pose(self.frame_placement[..., topology.frame(link), :]))
 
-    with_locked_joints = _locking.with_locked_joints
+    with_locked_joints = _structure_edits.with_locked_joints
     with_payload = _parameter_edits.with_payload
     with_link_parameters = _parameter_edits.with_link_parameters
-    with_attached = _attaching.attach
+    with_attached = _structure_edits.attach
     with_joint_friction = _parameter_edits.with_joint_friction
     with_armature = _parameter_edits.with_armature
     scaled = _parameter_edits.scaled

@@ -14,17 +14,9 @@ import numpy as np
 from jaxdyn._errors import ModelError, look_up, require_positive
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.joints import JOINT_TYPES
-from jaxdyn.model._edit_arguments import (
-    as_array,
-    as_inertial_parameters,
-    as_per_dof,
-    in_numpy,
-    require_batches,
-    require_new_names,
-)
+from jaxdyn.model import _edit_arguments as arguments
 from jaxdyn.model._fields import LEAVES, ModelFields
-from jaxdyn.model._inertia import BodyInertia
-from jaxdyn.model._resistance import require_resistance
+from jaxdyn.model._inertia import BodyInertia, require_resistance
 from jaxdyn.model._row_tables import add_rows, append, library, numpy_unless_tracing, set_row, take
 from jaxdyn.spatial import transform_inertial_parameters
 
@@ -52,21 +44,14 @@ def with_payload[M: ModelFields](
     number = topology.frame(frame)
     body = topology.frame_bodies[number]
     if body < 0:
-        raise ModelError(
-            f"frame {frame!r} is fixed in the world: a payload there has no effect; give a frame that moves"
-        )
-    added = as_inertial_parameters(model, inertia, f"payload at frame {frame!r}")
-    require_batches(model, {"payload": added.shape[:-1]})
+        reason = "is fixed in the world: a payload there has no effect"
+        raise ModelError(f"frame {frame!r} {reason}; give a frame that moves")
+    added = arguments.as_inertial_parameters(model, inertia, f"payload at frame {frame!r}")
+    arguments.require_batches(model, {"payload": added.shape[:-1]})
     link = topology.attached_links.index(frame) if frame in topology.attached_links else None
     if name is not None:
-        require_new_names([name], topology.frame_names, "a payload", "give another name")
-        topology = dataclasses.replace(
-            topology,
-            frame_names=(*topology.frame_names, name),
-            frame_bodies=(*topology.frame_bodies, body),
-            attached_links=(*topology.attached_links, name),
-            attached_bodies=(*topology.attached_bodies, body),
-        )
+        arguments.require_new_names([name], topology.frame_names, "a payload", "give another name")
+        topology = topology.extended({name: body}, {name: body})
     changed = _payload_leaves(model, added, number, link, name is not None)
     return dataclasses.replace(model, topology=topology, **changed)
 
@@ -85,8 +70,8 @@ def with_link_parameters[M: ModelFields](
     """
     topology = model.topology
     look_up(link, (*topology.body_names, *topology.attached_links), "link")
-    new = as_inertial_parameters(model, parameters, f"link {link!r}")
-    require_batches(model, {"parameters": new.shape[:-1]})
+    new = arguments.as_inertial_parameters(model, parameters, f"link {link!r}")
+    arguments.require_batches(model, {"parameters": new.shape[:-1]})
     number = topology.frame(link)
     k = topology.attached_links.index(link) if link in topology.attached_links else None
     out = dataclasses.replace(model, **_link_leaves(model, new, number, k))
@@ -110,7 +95,7 @@ def with_joint_friction[M: ModelFields](
     that are negative or not finite, and for a `friction_velocity` of zero.
     """
     values = {"damping": damping, "friction": friction, "friction_velocity": friction_velocity}
-    changed = {field: as_per_dof(model, field, value) for field, value in values.items() if value is not None}
+    changed = {field: arguments.as_per_dof(model, field, value) for field, value in values.items() if value is not None}
     return dataclasses.replace(model, **changed)
 
 
@@ -122,7 +107,7 @@ def with_armature[M: ModelFields](
 
     **Raises** the errors of `with_joint_friction`, and `ModelError` if a joint then moves nothing with inertia.
     """
-    out = dataclasses.replace(model, armature=as_per_dof(model, "armature", armature))
+    out = dataclasses.replace(model, armature=arguments.as_per_dof(model, "armature", armature))
     require_resistance(out.topology, vars(out))
     return out
 
@@ -140,11 +125,11 @@ def scaled[M: ModelFields](
 
     **Raises** `ModelError` for a factor that is not positive and finite.
     """
-    factors = {what: as_array(model, factor, what) for what, factor in (("length", length), ("mass", mass))}
+    factors = {what: arguments.as_array(model, factor, what) for what, factor in (("length", length), ("mass", mass))}
     for what, factor in factors.items():
-        if (numbers := in_numpy(factor)) is not None:
+        if (numbers := arguments.in_numpy(factor)) is not None:
             require_positive(numbers, what)
-    require_batches(model, {what: factor.shape for what, factor in factors.items()})
+    arguments.require_batches(model, {what: factor.shape for what, factor in factors.items()})
     return _scaled(model, **factors)
 
 

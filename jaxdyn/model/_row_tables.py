@@ -1,19 +1,15 @@
-"""Arrays of a model as tables of rows: selecting, joining and changing them, in NumPy or JAX. An edit of a model's
-structure is a `Selection` of rows, with placements composed and inertias added where bodies merge."""
+"""Arrays of a model as tables of rows: selecting, joining and changing them, in NumPy or JAX."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-
-from jaxdyn.joints import Topology
 
 
 def numpy_unless_tracing[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -47,54 +43,6 @@ def _in_numpy(x):
 def library(*arrays) -> Any:
     """NumPy if all arrays are its own, else `jax.numpy`."""
     return np if all(isinstance(x, np.ndarray | np.generic) for x in arrays) else jnp
-
-
-@dataclasses.dataclass(frozen=True)
-class Selection:
-    """The bodies and frames that an edit keeps, in their new order."""
-
-    topology: Topology
-    bodies: Sequence[int]
-    frames: Sequence[int]
-    carriers: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    """For each body that is not kept, the body that carries it instead, or -1 for the world."""
-
-    @functools.cached_property
-    def places(self) -> dict[int, int]:
-        """The new number of each body, or of the body that carries it."""
-        places = {body: k for k, body in enumerate(self.bodies)} | {-1: -1}
-        return places | {body: places[carrier] for body, carrier in self.carriers.items()}
-
-    @functools.cached_property
-    def mimics(self) -> dict[tuple[int, int], int]:
-        """The row of each mimic that stays, by its pair of joints with their new numbers, in the order of these."""
-        pairs = enumerate(self.topology.mimics)
-        rows = {(self.places[i], self.places[j]): k for k, (i, j) in pairs if i not in self.carriers}
-        return dict(sorted(rows.items()))
-
-    def rows(self, kind: str) -> Sequence[int] | np.ndarray:
-        """Return the rows of one kind (`Leaf.rows`) that stay, in their new order."""
-        if kind in self.topology.row_joints:
-            return self.topology.rows(kind, self.bodies)
-        links = range(len(self.topology.attached_links))
-        return {"frame": self.frames, "mimic": [*self.mimics.values()], "link": links}[kind]
-
-    def structure(self) -> Topology:
-        """Return the structure that stays."""
-        topology = self.topology
-
-        def select(field: str, rows: Sequence[int]) -> tuple:
-            return tuple(getattr(topology, field)[i] for i in rows)
-
-        return dataclasses.replace(
-            topology,
-            **{field: select(field, self.bodies) for field in ("body_names", "joint_names", "joint_types")},
-            parents=tuple(self.places[i] for i in select("parents", self.bodies)),
-            frame_names=select("frame_names", self.frames),
-            frame_bodies=tuple(self.places[i] for i in select("frame_bodies", self.frames)),
-            attached_bodies=tuple(self.places[i] for i in topology.attached_bodies),
-            mimics=tuple(self.mimics),
-        )
 
 
 def take(x, rows, core: int):

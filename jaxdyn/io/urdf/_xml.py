@@ -92,8 +92,7 @@ class Element:
         return value
 
     def number(self, attribute: str, minimum: float = -math.inf) -> float:
-        (value,) = self.numbers(attribute, 1)
-        return self._at_least(value, minimum, attribute)
+        return self._at_least(self.numbers(attribute, 1)[0], minimum, attribute)
 
     def limit(self, attribute: str, minimum: float = -math.inf) -> float:
         """Return a number that may be infinite: written as the largest there is, or, if not strict, as `inf`."""
@@ -102,7 +101,7 @@ class Element:
             forgive(self, f"{attribute}={quote(self.attributes[attribute])} of <{self.tag}> is not finite", "no limit")
             value = -math.inf if infinite[1] == "-" else math.inf
         else:
-            (value,) = self.limits(attribute, 1)
+            value = self.limits(attribute, 1)[0]
         return self._at_least(value, minimum, attribute)
 
     def limits(self, attribute: str, count: int) -> list[float]:
