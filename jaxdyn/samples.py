@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -129,9 +131,9 @@ def quadruped() -> Model:
              ((12.024e-5, 0, 0), (0, 12.029e-5, 0.305e-5 * left), (0, 0.305e-5 * left, 0.216e-5))),
         )  # fmt: skip
         parent = "base"
-        for part, joint, axis, placement, *inertia in parts:
+        for part, joint, axis, placement, mass, center, moments in parts:
             joint = Joint(axis=axis, name=f"{leg}_{joint}")
-            builder.add_body(f"{leg}_{part}", parent, joint, placement, BodyInertia(*inertia))
+            builder.add_body(f"{leg}_{part}", parent, joint, placement, BodyInertia(mass, center, moments))
             parent = f"{leg}_{part}"
         foot = BodyInertia(0.00693606, (0, 0, 0.00035767), (0.057e-5, 0.084e-5, 0.053e-5))
         builder.add_fixed_body(f"{leg}_FOOT", parent, (0, 0.008 * left, -0.16), foot)
@@ -181,7 +183,7 @@ def random_tree(key: jax.Array, n: int, joint_types: tuple[str, ...] = tuple(JOI
         inertia = np.trace(second_moments) * np.eye(3) - second_moments
         pitch = float(rng.uniform(-0.5, 0.5)) if kind == "helical" else None
         armature, damping, friction = (float(rng.uniform(0.0, most)) for most in (0.2, 0.5, 0.5))
-        effects = {"armature": armature, "damping": damping, "friction": friction}
+        effects: dict[str, Any] = {"armature": armature, "damping": damping, "friction": friction}
         joint = Joint(kind, first, second if kind == "universal" else None, pitch, name=f"joint{i}", **effects)
         rotation = np.linalg.qr(rng.normal(size=(3, 3)))[0]
         rotation *= np.linalg.det(rotation)

@@ -142,7 +142,9 @@ class Model(ModelFields):
     with_armature = _parameter_edits.with_armature
     scaled = _parameter_edits.scaled
     summary = _summary.summary
-    __repr__ = _summary.short
+
+    def __repr__(self) -> str:
+        return _summary.short(self)
 
     def _apply_to_rows(self, function, **arrays):
         # Names that begin with q are configurations.

@@ -75,7 +75,7 @@ def add_rows(table, index: Sequence[int], rows):
     rows, to, lib = take(rows, used, 2), np.asarray(index, int)[used], library(table, rows)
     table = lib.broadcast_to(table, (*np.broadcast_shapes(table.shape[:-2], rows.shape[:-2]), *table.shape[-2:]))
     if lib is np:
-        np.add.at(table := table.copy(), (..., to, slice(None)), rows)
+        np.add.at(table := table.copy(), (..., to, slice(None)), rows)  # type: ignore[reportArgumentType]
         return table
     return table.at[..., to, :].add(rows)
 

@@ -157,7 +157,7 @@ def _inertia(m, i: int) -> BodyInertia | None:
 
 
 def _joint(m, j: int, name: str, effects: dict[str, np.ndarray]) -> Joint:
-    fields = {field: x[mj.dofs(m, j) if field in _OF_DOFS else j] for field, x in effects.items()}
+    fields: dict[str, Any] = {field: x[mj.dofs(m, j) if field in _OF_DOFS else j] for field, x in effects.items()}
     if effects["stiffness"][j] != 0:
         start = int(m.jnt_qposadr[j])
         fields["spring_reference"] = m.qpos_spring[start : start + mj.NQ[m.jnt_type[j]]]

@@ -45,8 +45,8 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
                 f"free joint {joint!r} is placed at {placement}: MuJoCo has the coordinates of a "
                 "free joint in the world; make its placement the identity"
             )
-        pose = {"pos": _text(placement[:3]), "quat": _text(placement[3:])}
-        elements[i] = element = ET.SubElement(elements[topology.parents[i]], "body", name=name, **pose)
+        pose = {"name": name, "pos": _text(placement[:3]), "quat": _text(placement[3:])}
+        elements[i] = element = ET.SubElement(elements[topology.parents[i]], "body", pose)
         chain = JOINT_TYPES[kind]
         for k, (primitive, coordinate, dof) in enumerate(itertools.islice(blocks, len(chain))):
             if primitive.name not in _TYPES:

@@ -201,7 +201,7 @@ class _Writer:
             inertias[link] = remainder
             written += merged
         links = (topology.attached_links[k] for k in written)
-        return inertias | {link: self.model.link_parameters(link) for link in links}
+        return inertias | {link: np.asarray(self.model.link_parameters(link)) for link in links}
 
     def _link(self, link: str) -> None:
         element = ET.SubElement(self.robot, "link", name=_xml_name(link))
