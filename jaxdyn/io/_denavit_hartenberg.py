@@ -153,7 +153,6 @@ def _screw(axis: Sequence[float], angle: float, shift: float) -> np.ndarray:
 
 
 def _table(table, columns: Sequence[str]) -> np.ndarray:
-    """Return the table `[n, 4]` with the columns in the order of `COLUMNS`."""
     order = tuple(columns)
     if sorted(map(str, order)) != sorted(COLUMNS):
         raise ModelError(f"columns is {order}; it must name {', '.join(COLUMNS)}, each once, in the table's order")
@@ -173,10 +172,9 @@ def _check_numbers(row: DHRow, where: str) -> None:
         value = getattr(row, column)
         require_finite(value, f"{where}: {column}")
         if column in ("alpha", "theta") and abs(value) > 2 * np.pi + 1e-6:
-            raise ModelError(
-                f"{where}: {column} is {value}, more than a turn; angles are in rad: np.deg2rad converts degrees. If "
-                "the columns are in another order than a, alpha, d, theta, say so by columns=..."
-            )
+            reason = "more than a turn; angles are in rad: np.deg2rad converts degrees"
+            advice = "If the columns are in another order than a, alpha, d, theta, say so by columns=..."
+            raise ModelError(f"{where}: {column} is {value}, {reason}. {advice}")
 
 
 def _check_rows(table: Sequence, arguments: list[str], columns: Sequence[str]) -> list[DHRow]:

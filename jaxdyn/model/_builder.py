@@ -171,7 +171,13 @@ class ModelBuilder:
             attached_bodies=tuple(index[x.carrier] for x in links.values()),
             mimics=_mimics([b.joint for b in bodies]),
         )
-        parameters, attached = self._inertias(topology)
+        for name, link in (*links.items(), *zip(order, bodies, strict=True)):
+            warn_if_unphysical(f"link {name!r}", np.asarray(link.parameters), np.zeros(10))
+        attached = [transform_inertial_parameters(np.asarray(x.parameters), x.placement) for x in links.values()]
+        parameters = np.array([b.parameters for b in bodies])
+        for body, extra in zip(topology.attached_bodies, attached, strict=True):
+            if body >= 0:
+                parameters[body] += extra
         mimics = [bodies[i].joint.mimic for i, _ in topology.mimics]
         leaves = {
             "joint_placement": [b.placement for b in bodies],
@@ -192,20 +198,6 @@ class ModelBuilder:
         if not arrays["stiffness"].any():
             del arrays["stiffness"], arrays["spring_reference"]
         return Model(topology=topology, **{name: jnp.asarray(x) for name, x in arrays.items()})
-
-    def _inertias(self, topology: Topology) -> tuple[np.ndarray, list[np.ndarray]]:
-        """`[nb, 10]` and `[nl, 10]`: the inertial parameters of bodies, with the merged links in them, and of these
-        links in the frames of their bodies. Warns of unphysical ones."""
-        links = [self._fixed[name] for name in topology.attached_links]
-        total = np.array([self._bodies[name].parameters for name in topology.body_names])
-        attached = [transform_inertial_parameters(np.asarray(x.parameters), x.placement) for x in links]
-        names = (*topology.attached_links, *topology.body_names)
-        for name, parameters in zip(names, (*(x.parameters for x in links), *total), strict=True):
-            warn_if_unphysical(f"link {name!r}", np.asarray(parameters), np.zeros(10))
-        for body, extra in zip(topology.attached_bodies, attached, strict=True):
-            if body >= 0:
-                total[body] += extra
-        return total, attached
 
     def _check_new(self, name: str, parent: str) -> None:
         if not isinstance(name, str) or not name:
@@ -378,8 +370,7 @@ def pose_vector(placement: SE3 | ArrayLike | None, what: str = "placement") -> n
     out = np.asarray(placement, dtype=np.float64)
     out = np.concatenate([out, IDENTITY_POSE[3:]]) if out.shape == (3,) else out
     if out.shape != (7,):
-        raise ShapeError(
-            f"{what} has shape {out.shape}; an SE3, position and quaternion [7], or position [3] is needed"
-        )
+        needed = "an SE3, position and quaternion [7], or position [3] is needed"
+        raise ShapeError(f"{what} has shape {out.shape}; {needed}")
     require_poses(out, what)
     return np.concatenate([out[:3], out[3:] / np.linalg.norm(out[3:])])

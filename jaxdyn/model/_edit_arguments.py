@@ -54,9 +54,8 @@ def _are_unit(quaternions: np.ndarray) -> bool:
 def require_poses(poses: np.ndarray, what: str) -> None:
     """Raise `ModelError` unless numbers `[..., 7]` are finite positions and unit quaternions."""
     if not np.isfinite(poses).all() or not _are_unit(poses[..., 3:]):
-        raise ModelError(
-            f"{what}: {poses.tolist()} is not a pose; its last four numbers must be a unit quaternion w x y z"
-        )
+        needed = "its last four numbers must be a unit quaternion w x y z"
+        raise ModelError(f"{what}: {poses.tolist()} is not a pose; {needed}")
 
 
 def as_inertial_parameters(model: ModelFields, inertia, what: str) -> Array:

@@ -113,12 +113,9 @@ class Model(ModelFields):
         for start in self.topology.quaternion_starts.tolist():
             joint = self.joint_names[np.searchsorted(self.topology.q_starts, start, side="right") - 1]
             norm = jnp.linalg.norm(q[..., start : start + 4], axis=-1)
-            q = eqx.error_if(
-                q,
-                jnp.abs(norm - 1) > 1e-3,
-                f"the quaternion of joint {joint!r}, q[{start}:{start + 4}], is not unit; normalize it, "
-                "or start from model.neutral()",
-            )
+            what = f"the quaternion of joint {joint!r}, q[{start}:{start + 4}]"
+            advice = "normalize it, or start from model.neutral()"
+            q = eqx.error_if(q, jnp.abs(norm - 1) > 1e-3, f"{what}, is not unit; {advice}")
         return q
 
     def link_parameters(self, link: str) -> Float[Array, "*batch 10"]:

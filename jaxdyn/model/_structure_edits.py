@@ -210,26 +210,16 @@ def _poses_in_carriers(model: ModelFields, values: dict[int, Array]):
     for body, q in values.items():
         axes = take(model.joint_axis, topology.rows("axis", [body]), 2)
         pitch = take(model.joint_pitch, topology.rows("pitch", [body]), 1)
-        displacement = _joint_pose(topology.joint_types[body], axes, pitch, q)
-        pose = compose_poses(model.joint_placement[..., body, :], displacement)
+        pose, start = model.joint_placement[..., body, :], 0
+        for k, joint in enumerate(JOINT_TYPES[topology.joint_types[body]]):
+            axis = axes[..., k, :] if joint.has_axis else None
+            advance = pitch[..., 0] if joint.has_pitch else None
+            pose = compose_poses(pose, joint.pose(axis, advance, q[..., start : start + joint.nq]))
+            start += joint.nq
         parent = topology.parents[body]
         poses[body] = compose_poses(poses[parent], pose) if parent in poses else pose
     rows = [*(x[..., None, :] for x in poses.values()), constant(IDENTITY_POSE, model.joint_placement)[None]]
     return join(rows, 2)
-
-
-def _joint_pose(joint_type: str, axes, pitch, q):
-    """`[*batch, 7]`: the pose of a joint's moving frame in its fixed one, from the axes `[*batch, n, 3]` and pitches
-    `[*batch, n]` of its primitive joints and its coordinates `q` `[*batch, nqj]`."""
-    pose: Any = None
-    start = 0
-    for k, joint in enumerate(JOINT_TYPES[joint_type]):
-        axis = axes[..., k, :] if joint.has_axis else None
-        advance = pitch[..., 0] if joint.has_pitch else None
-        displacement = joint.pose(axis, advance, q[..., start : start + joint.nq])
-        pose = displacement if pose is None else compose_poses(pose, displacement)
-        start += joint.nq
-    return pose
 
 
 def _merged_leaves(model: ModelFields, selection: Selection, values: dict[int, Array]) -> dict[str, Any]:

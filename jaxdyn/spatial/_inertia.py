@@ -67,8 +67,5 @@ class ArticulatedInertia(Linear):
     def minus_outer(self, force: Force, scaled: Force) -> ArticulatedInertia:
         """`self - force scaled^T`, where `scaled` is a multiple of `force`."""
         n, f, kn, kf = force.moment, force.force, scaled.moment, scaled.force
-        return ArticulatedInertia(
-            self.angular - Sym3.outer(n, kn),
-            self.coupling - Mat3(n * kf.x, n * kf.y, n * kf.z),
-            self.linear - Sym3.outer(f, kf),
-        )
+        coupling = Mat3(n * kf.x, n * kf.y, n * kf.z)
+        return self - ArticulatedInertia(Sym3.outer(n, kn), coupling, Sym3.outer(f, kf))

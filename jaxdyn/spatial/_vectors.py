@@ -116,22 +116,11 @@ class Sym3(Row):
     @staticmethod
     def outer_pair(v: Vec3, w: Vec3) -> Sym3:
         """`v w^T + w v^T`."""
-        return Sym3(
-            2 * v.x * w.x,
-            v.x * w.y + v.y * w.x,
-            2 * v.y * w.y,
-            v.x * w.z + v.z * w.x,
-            v.y * w.z + v.z * w.y,
-            2 * v.z * w.z,
-        )
+        return Sym3.outer(v, w) + Sym3.outer(w, v)
 
     def apply(self, v: Vec3) -> Vec3:
         """`self v`."""
-        return Vec3(
-            self.xx * v.x + self.xy * v.y + self.xz * v.z,
-            self.xy * v.x + self.yy * v.y + self.yz * v.z,
-            self.xz * v.x + self.yz * v.y + self.zz * v.z,
-        )
+        return self.to_mat3().apply(v)
 
     def to_mat3(self) -> Mat3:
         """The same matrix with all nine elements."""

@@ -190,11 +190,10 @@ def _joint_effects(m, names: mj.Names) -> tuple[dict[str, np.ndarray], list[mj.G
     plastic = (mj.field(m, "jnt_springyield", m.njnt) > 0) & ((stiffness != 0) | curved)
     leave_out("plastic yield (springyield) of the spring", plastic, "set it to 0")
     positive = "make it positive or 0"
-    for label, values in (("armature", armature), ("damping", damping), ("frictionloss", friction)):
-        leave_out(f"negative {label}", m.dof_jntid[values < 0], positive)
+    of_dofs = (("armature", armature), ("damping", damping), ("frictionloss", friction))
+    for label, values in (*of_dofs, ("stiffness", stiffness)):
+        leave_out(f"negative {label}", values < 0 if label == "stiffness" else m.dof_jntid[values < 0], positive)
         values[values < 0] = 0
-    leave_out("negative stiffness", stiffness < 0, positive)
-    stiffness[stiffness < 0] = 0
     _leave_out_of_free_joints(m, armature, damping, friction, leave_out)
 
     lower, upper, effort_limit = (np.full(m.njnt, bound) for bound in (-np.inf, np.inf, np.inf))

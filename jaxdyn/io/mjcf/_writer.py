@@ -41,10 +41,8 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
     for i, name in enumerate(topology.body_names):
         placement, joint, kind = leaves["joint_placement"][i], topology.joint_names[i], topology.joint_types[i]
         if kind == "free" and not np.allclose(placement, [0, 0, 0, 1, 0, 0, 0], atol=1e-12):
-            raise ModelError(
-                f"free joint {joint!r} is placed at {placement}: MuJoCo has the coordinates of a "
-                "free joint in the world; make its placement the identity"
-            )
+            reason = "MuJoCo has the coordinates of a free joint in the world; make its placement the identity"
+            raise ModelError(f"free joint {joint!r} is placed at {placement}: {reason}")
         pose = {"name": name, "pos": _text(placement[:3]), "quat": _text(placement[3:])}
         elements[i] = element = ET.SubElement(elements[topology.parents[i]], "body", pose)
         chain = JOINT_TYPES[kind]
@@ -74,10 +72,8 @@ def _spring(
     if primitive.has_axis:
         return spring | {"springref": repr(float(reference[0]))}
     if not np.allclose(reference, primitive.neutral, atol=1e-12):
-        raise ModelError(
-            f"joint {joint!r}: its spring has the reference {reference}, but MuJoCo's acts from the origin; make it "
-            "the identity, or leave the spring out"
-        )
+        reason = "but MuJoCo's acts from the origin; make it the identity, or leave the spring out"
+        raise ModelError(f"joint {joint!r}: its spring has the reference {reference}, {reason}")
     return spring
 
 

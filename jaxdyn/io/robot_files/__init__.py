@@ -71,9 +71,7 @@ def unbatched_leaves(model: Model) -> dict[str, np.ndarray]:
     """Return the arrays that a model has, in double precision. **Raises** `ModelError` if one has batch axes."""
     arrays = {name: np.asarray(getattr(model, name), np.float64) for name in LEAVES if getattr(model, name) is not None}
     for name, array in arrays.items():
-        if array.ndim > LEAVES[name].axes:
-            raise ModelError(
-                f"{name} of the model has batch axes {array.shape[: array.ndim - LEAVES[name].axes]}: take one element "
-                "first, for instance jax.tree.map(lambda x: x[0], model)"
-            )
+        if batch := array.shape[: array.ndim - LEAVES[name].axes]:
+            advice = "take one element first, for instance jax.tree.map(lambda x: x[0], model)"
+            raise ModelError(f"{name} of the model has batch axes {batch}: {advice}")
     return arrays

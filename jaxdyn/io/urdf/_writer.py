@@ -118,10 +118,9 @@ class _Writer:
         joints = list(zip(self.topology.joint_names, self.topology.joint_types, strict=True))
         bad = [f"{joint!r} ({kind})" for joint, kind in joints if kind not in _TYPES]
         if bad:
-            raise ModelError(
-                f"URDF has no such joints: {', '.join(bad)}. A cylindrical or universal joint can be built as two "
-                "joints with a massless link between them, which is another model; to_mjcf writes all but helical ones"
-            )
+            advice = "A cylindrical or universal joint can be built as two joints with a massless link between them, "
+            advice += "which is another model; to_mjcf writes all but helical ones"
+            raise ModelError(f"URDF has no such joints: {', '.join(bad)}. {advice}")
         for i, (joint, kind) in enumerate(joints):
             rows = self.topology.rows("q", [i])
             limits = [self.leaves[f"position_{side}"][rows] for side in ("lower", "upper")]
@@ -139,22 +138,23 @@ class _Writer:
         """Return, by body (-1: the world), the links that are fixed to it, in the order of the frames."""
         topology, placements = self.topology, self.leaves["frame_placement"]
         out: dict[int, list[_Link]] = {}
-        k = len(topology.frame_names) - 1
+        joint = None
         # From behind, a frame without inertia that coincides with the one before it is the name of that one's joint.
-        while k >= topology.nb:
+        for k in reversed(range(topology.nb, len(topology.frame_names))):
             name, body = topology.frame_names[k], topology.frame_bodies[k]
-            joint = None
             if (
-                k - 1 >= topology.nb
+                joint is None
+                and k > topology.nb
                 and name not in topology.attached_links
                 and name not in self.joint_names
                 and topology.frame_bodies[k - 1] == body
                 and np.array_equal(placements[k - 1], placements[k])
             ):
-                k, joint = k - 1, name
+                joint = name
                 self.joint_names.add(joint)
-            out.setdefault(body, []).append(_Link(topology.frame_names[k], k, joint))
-            k -= 1
+            else:
+                out.setdefault(body, []).append(_Link(name, k, joint))
+                joint = None
         return {body: links[::-1] for body, links in out.items()}
 
     def _children(self, fixed: dict[int, list[_Link]]) -> dict[int, list[int | _Link]]:
@@ -192,11 +192,9 @@ class _Writer:
             remainder = _difference(totals[body], attached[merged], 64 * self.eps)
             if remainder[0] < 0 <= totals[body, 0]:
                 names = ", ".join(repr(topology.attached_links[k]) for k in merged)
-                warn(
-                    f"link {link!r}: its body has {totals[body, 0]:.6g} kg, the links that are fixed to it "
-                    f"{attached[merged, 0].sum():.6g} kg ({names}); written with all of its body's inertia, and they "
-                    "without"
-                )
+                own, fixed = f"{totals[body, 0]:.6g} kg", f"{attached[merged, 0].sum():.6g} kg ({names})"
+                advice = "written with all of its body's inertia, and they without"
+                warn(f"link {link!r}: its body has {own}, the links that are fixed to it {fixed}; {advice}")
                 remainder, merged = totals[body], []
             inertias[link] = remainder
             written += merged
@@ -282,10 +280,9 @@ class _Writer:
         if topology.joint_types[i] == "planar":
             expected = np.array([*plane_axes(axes[2]), axes[2]])
             if not np.abs(axes - expected).max() < 64 * self.eps:
-                raise ModelError(
-                    f"planar joint {topology.joint_names[i]!r} has the axes {axes.tolist()}, but URDF has its normal "
-                    f"only, from which {expected[:2].tolist()} follow; set them to these"
-                )
+                what = f"planar joint {topology.joint_names[i]!r} has the axes {axes.tolist()}"
+                reason = f"but URDF has its normal only, from which {expected[:2].tolist()} follow"
+                raise ModelError(f"{what}, {reason}; set them to these")
         return axes[-1]
 
     def _fields(self, i: int) -> dict[str, np.ndarray]:
