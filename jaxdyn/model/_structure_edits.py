@@ -197,10 +197,9 @@ def _merge(topology: Topology, locked: Sequence[int]) -> Selection:
     joints = [i for i in locked if topology.joint_names[i] not in topology.frame_names]
     count = len(topology.frame_names)
     frames = [*moving, *range(topology.nb, count), *locked, *range(count, count + len(joints))]
-    extended = topology.extended(
-        {topology.joint_names[i]: i for i in joints}, {topology.body_names[i]: i for i in locked}
-    )
-    return Selection(extended, moving, frames, carriers)
+    links = {topology.body_names[i]: i for i in locked}
+    topology = topology.extended({topology.joint_names[i]: i for i in joints}, links)
+    return Selection(topology, moving, frames, carriers)
 
 
 def _poses_in_carriers(model: ModelFields, values: dict[int, Array]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from itertools import pairwise
 
 import jax
 import numpy as np
@@ -84,26 +83,20 @@ def _bodies(model: ModelFields) -> list[str]:
 def _effects(model: ModelFields) -> list[str]:
     """A table of friction, springs and limits of the joints, with a column for each that some joint has."""
     topology = model.topology
-    starts = {"q": topology.q_starts, "v": topology.v_starts}
     present: dict[str, list[str]] = {}
     # Limits stand last.
     for field in sorted(LEAVES, key=lambda field: not LEAVES[field].finite):
         values, leaf = _numbers(model, field), LEAVES[field]
         if not leaf.column or leaf.beside or values is None or (values == leaf.default).all():
             continue
-        here = [bool((values[a:b] != leaf.default).any()) for a, b in pairwise(topology.v_starts)]
-        present[leaf.column] = _cells(values, topology.v_starts, here)
-        for other, detail in LEAVES.items():
-            more = _numbers(model, other)
-            if detail.beside == field and more is not None:
-                present[detail.column] = _cells(more, starts[str(detail.rows)], here)
+        here = [i for i in range(topology.nb) if (values[topology.rows("v", [i])] != leaf.default).any()]
+        for other, detail in {field: leaf, **LEAVES}.items():
+            numbers = _numbers(model, other)
+            if field in (other, detail.beside) and numbers is not None:
+                cells = {i: _same(numbers[topology.rows(str(detail.rows), [i])]) for i in here}
+                present[detail.column] = [cells.get(i, "") for i in range(topology.nb)]
     rows = [list(row) for row in zip(topology.joint_names, *present.values(), strict=True) if any(row[1:])]
     return _table(["joint", *present], rows, right=set(range(1, len(present) + 1))) if rows else []
-
-
-def _cells(values: np.ndarray, starts: tuple[int, ...], shown: Sequence[bool]) -> list[str]:
-    """A cell for each joint, empty if it is not shown."""
-    return [_same(values[a:b]) if show else "" for (a, b), show in zip(pairwise(starts), shown, strict=True)]
 
 
 def _mimics(model: ModelFields) -> list[str]:
