@@ -17,8 +17,7 @@ type Components = Sequence[Any]
 class Primitive(abc.ABC):
     """A joint with one kind of motion. Its fields are static facts; each method computes for many joints at once.
     Joints of one class share their methods: rotations, translations and screws are one computation. The methods here
-    but `pose` are those of coordinates that are numbers, whose rates are the velocities.
-    """
+    but `pose` are those of coordinates that are numbers, whose rates are the velocities."""
 
     name: str
     units: tuple[str, ...]

@@ -134,8 +134,7 @@ class Topology:
     @functools.cached_property
     def blocks(self) -> tuple[tuple[Primitive, int, int], ...]:
         """The primitive joints that have coordinates, with their first indices in `q` and in `v`."""
-        types = [t for i, t in enumerate(self.joint_types) if i not in self.leaders]
-        joints = [joint for t in types for joint in JOINT_TYPES[t]]
+        joints = [x for i, t in enumerate(self.joint_types) if i not in self.leaders for x in JOINT_TYPES[t]]
         q = np.cumsum([0] + [joint.nq for joint in joints]).tolist()
         v = np.cumsum([0] + [joint.nv for joint in joints]).tolist()
         return tuple(zip(joints, q, v, strict=False))

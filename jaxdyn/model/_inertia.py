@@ -137,29 +137,15 @@ def require_mass(parameters: np.ndarray, what: str) -> None:
 
 def require_resistance(topology: Topology, leaves: Mapping[str, Any]) -> None:
     """Raise `ModelError` if a joint moves nothing with inertia, which would have no acceleration. `leaves` has the
-    arrays of a model by name. Nothing is checked while tracing."""
+    arrays of a model by name, with any batch axes. Nothing is checked while tracing.
+
+    At leaves of the tree, and where nothing behind a joint has mass, `S^T I S + armature` must be positive definite.
+    A joint that mimics another counts as in the spanning tree, without an armature.
+    """
     arrays = [leaves[name] for name in ("joint_axis", "joint_pitch", "inertial_parameters", "armature")]
     if any(isinstance(x, Tracer) for x in arrays):
         return
-    arrays = [np.asarray(x, np.float64) for x in arrays]
-    i = _unresisted_joint(topology, *arrays)
-    if i is None:
-        return
-    what = "no mass" if (arrays[2][..., i, 0] == 0).any() else "no inertia against the motion of its joint"
-    advice = "Give it an inertia, give the joint an armature, or fix the joint"
-    if i in topology.leaders:
-        advice = "Give it an inertia, or fix the joint, which mimics another"
-    body = f"body {topology.body_names[i]!r}, moved by joint {topology.joint_names[i]!r},"
-    reason = "and nothing with mass is attached to it: its acceleration would be undefined"
-    raise ModelError(f"{body} has {what}, {reason}. {advice}")
-
-
-def _unresisted_joint(
-    topology: Topology, axes: np.ndarray, pitches: np.ndarray, inertias: np.ndarray, armature: np.ndarray
-) -> int | None:
-    """The first joint that moves nothing with inertia, or None, from leaves of a model with any batch axes. At leaves
-    of the tree, and where nothing behind a joint has mass, `S^T I S + armature` must be positive definite. A joint that
-    mimics another counts as in the spanning tree, without an armature."""
+    axes, pitches, inertias, armature = (_array(x) for x in arrays)
     massive = (inertias[..., 0] > 0).reshape(-1, topology.nb).all(axis=0)
     leaf = np.ones(topology.nb, bool)
     for i in reversed(range(topology.nb)):
@@ -171,12 +157,16 @@ def _unresisted_joint(
     for i in np.flatnonzero(leaf | ~massive).tolist():
         S = columns[..., slice(*topology.spanning.v_starts[i : i + 2]), :]
         D = S @ _matrix6(inertias[..., i, :]) @ np.swapaxes(S, -1, -2)
+        advice = "Give it an inertia, or fix the joint, which mimics another"
         if i not in topology.leaders:
+            advice = "Give it an inertia, give the joint an armature, or fix the joint"
             rotor = armature[..., topology.v_starts[i] : topology.v_starts[i + 1]]
             D = D + rotor[..., None] * np.eye(rotor.shape[-1])
         if (np.linalg.eigvalsh(D)[..., 0] <= 1e-12 * np.abs(D).max(axis=(-1, -2))).any():
-            return i
-    return None
+            body = f"body {topology.body_names[i]!r}, moved by joint {topology.joint_names[i]!r},"
+            what = "no mass" if (inertias[..., i, 0] == 0).any() else "no inertia against the motion of its joint"
+            reason = "and nothing with mass is attached to it: its acceleration would be undefined"
+            raise ModelError(f"{body} has {what}, {reason}. {advice}")
 
 
 def _columns(tree: Topology, axes: np.ndarray, pitches: np.ndarray) -> np.ndarray:
