@@ -1,7 +1,5 @@
-"""The configuration manifold of a tree of joints: functions of rows `[nq, *batch]` and `[nv, *batch]`.
-
-Each calls the method of the same name of `Primitive` once for all joints of a class.
-"""
+"""The configuration manifold of a tree of joints: functions of rows `[nq, *batch]` and `[nv, *batch]`. Each calls the
+method of the same name of `Primitive` once for all joints of a class."""
 
 from __future__ import annotations
 
@@ -123,9 +121,7 @@ def random_configuration(topology: Topology, key, lower, upper, shape: tuple[int
 
 def coordinate_range(topology: Topology, lower, upper):
     """`[*batch, nq]` twice: the limits where they are finite, else half a turn, or one meter, to both sides of zero.
-
-    With one finite limit, the range has the same length and starts or ends there.
-    """
+    With one finite limit, the range has the same length and starts or ends there."""
     reach = np.concatenate([joint.reach for joint, _, _ in topology.blocks])
     lib: Any = np if isinstance(lower, np.ndarray) else jnp
     below, above = lib.isfinite(lower), lib.isfinite(upper)
