@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxdyn import programs, samples
 from jaxdyn._errors import DataError, require_positive
 from jaxdyn.algorithms import aba, crba, rnea
-from jaxdyn.cli._robot_file import File, FileOptions, Flag
+from jaxdyn.cli._robot_file import File, ModelOptions
 from jaxdyn.model import Model
 from jaxdyn.simulate import State, rollout
 
@@ -36,8 +36,8 @@ TIMESTEP = 1e-3
 Operation = Literal["rnea", "aba", "crba", "gradient", "rollout"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(FileOptions):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions):
     file: File = ""
     """A URDF or MJCF file; by default a sample robot, an arm of seven joints."""
     batches: tuple[int, ...] = (1, 256, 4096)
@@ -49,8 +49,6 @@ class Options(FileOptions):
     """Steps of a roll-out with semi-implicit Euler."""
     seconds: float = 0.2
     """Approximate length of each of three repeats, s; the median counts."""
-    json: Flag = False
-    """Print JSON on stdout."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -73,7 +71,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def measure(options: Options) -> dict[str, Any]:
     """Measure, print each row as soon as it is measured, and return all results."""
-    model = options.load(options.file) if options.file else samples.arm()
+    model = options.load() if options.file else samples.arm()
     model = model.astype(options.dtype)
     device = jax.devices()[0]
     out: dict[str, Any] = {
@@ -156,7 +154,7 @@ def _no_torque(carry: None, state: State, t: Any) -> tuple[None, jax.Array]:
 
 def pinocchio_entry(model: Model, options: Options) -> dict[str, Any] | str:
     """Return Pinocchio's version and times in us, or the reason why it was not measured."""
-    if not options.file or options.kind(options.file) != "URDF":
+    if not options.file or options.kind != "URDF":
         return "it is measured for URDF files"
     try:
         times = programs.pinocchio_times(model, Path(options.file), options.free_base)

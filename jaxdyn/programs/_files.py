@@ -72,7 +72,7 @@ def read_npz(path: Path, build: Callable[[dict[str, np.ndarray]], Any] = dict, a
     try:
         with np.load(path, allow_pickle=False) as archive:
             return build({name: archive[name] for name in archive.files})
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, DataError) as error:
+    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, DataError) as error:
         raise DataError(f"{path}: cannot be read ({error}); {advice or 'delete it to start again'}") from None
 
 

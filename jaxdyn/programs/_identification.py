@@ -8,11 +8,13 @@ configuration continues where it stopped.
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
@@ -20,8 +22,7 @@ from jaxdyn import sysid
 from jaxdyn._errors import look_up
 from jaxdyn.io import to_urdf
 from jaxdyn.model import Model
-from jaxdyn.programs._files import write_durably, write_json
-from jaxdyn.programs._fit_files import LEAVES, FitFiles
+from jaxdyn.programs._files import begin, digest_of_arrays, read_npz, write_durably, write_json, write_npz
 from jaxdyn.programs._identification_data import (
     IdentificationData,
     IdentifyConfig,
@@ -39,9 +40,74 @@ BEFORE, LINEAR, PHYSICAL = "before", "least squares", "physical fit"
 # These keys may change between an interruption and the next run: they do not change the fits.
 _KEYS_OF_RESULTS = ("results", "plot", "report", "bootstrap", "urdf")
 
+LEAVES = ("inertial_parameters", "armature", "damping", "friction", "friction_velocity")
+"""The fields of a model that a fit changes; with springs as an effect, it changes `_SPRINGS` too."""
+_SPRINGS = ("stiffness", "spring_reference")
+
 type Fits = dict[str, sysid.InverseDynamicsFit]
 type Errors = dict[str, dict[str, np.ndarray]]
 """The root mean square error of each joint, N m, by the torque compared with and by the fit."""
+
+
+class FitFiles:
+    """The fits of one configuration and one set of data in a folder, by name, and the states of unfinished fits.
+
+    **Raises** `DataError` if the folder was begun with another configuration or other data.
+    """
+
+    def __init__(self, folder: Path, configuration: dict, recordings: list[sysid.Recording]):
+        self.folder = folder
+        arrays = {
+            f"{k}.{name}": x
+            for k, r in enumerate(recordings)
+            for name, x in (("t", r.t), ("q", r.q), ("tau", r.tau))
+            if x is not None
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {"configuration": configuration, "data": digest_of_arrays(arrays)}
+        begin(folder / "begun.json", content, "its fits are of that only", f"Delete {folder} to start again")
+
+    def load(self, name: str, before: Model, effects: sysid.JointEffects) -> sysid.InverseDynamicsFit | None:
+        """Return the finished fit `name`, or None. **Raises** `DataError` for a file that is not one."""
+        return self._read(f"{name}.npz", lambda arrays: _fit_of(arrays, before, effects))
+
+    def load_state(self, name: str) -> sysid.TorqueFitState | None:
+        """Return the state of the unfinished fit `name`, or None. **Raises** `DataError` for a file that is not one."""
+        return self._read(f"{name}, unfinished.npz", sysid.TorqueFitState.from_arrays)
+
+    def _read(self, file: str, build: Any) -> Any:
+        path = self.folder / file
+        return read_npz(path, build, f"delete {self.folder} to start again") if path.is_file() else None
+
+    def save(self, name: str, fit: sysid.InverseDynamicsFit) -> None:
+        """Write a finished fit."""
+        fields = {x: value for x, value in vars(fit).items() if x not in ("model", "before", "effects", "values")}
+        numbers = {x: value for x, value in fields.items() if isinstance(value, np.ndarray)}
+        leaves = {x: getattr(fit.model, x) for x in (*LEAVES, *_SPRINGS) if getattr(fit.model, x) is not None}
+        parts = {"model": leaves, "values": vars(fit.values), "fit": numbers}
+        arrays = {f"{part}.{x}": value for part, content in parts.items() for x, value in content.items()}
+        arrays["others"] = np.array(json.dumps({x: value for x, value in fields.items() if x not in numbers}))
+        write_npz(self.folder / f"{name}.npz", arrays)
+
+    def save_state(self, name: str, state: sysid.TorqueFitState) -> None:
+        """Write the state of an unfinished fit."""
+        write_npz(self.folder / f"{name}, unfinished.npz", state.arrays())
+
+    def remove(self) -> None:
+        """Delete the folder, after the last fit."""
+        for path in self.folder.iterdir():
+            path.unlink()
+        self.folder.rmdir()
+
+
+def _fit_of(arrays: dict[str, np.ndarray], before: Model, effects: sysid.JointEffects) -> sysid.InverseDynamicsFit:
+    others, parts = json.loads(str(arrays.pop("others"))), {}
+    for name, x in arrays.items():
+        part, _, field = name.partition(".")
+        parts.setdefault(part, {})[field] = x
+    leaves = {name: jnp.asarray(x, before.dtype) for name, x in parts["model"].items()}
+    model, values = dataclasses.replace(before, **leaves), sysid.JointEffectValues(**parts["values"])
+    return sysid.InverseDynamicsFit(model, before, effects, values, **parts["fit"], **others)
 
 
 def identify(config: IdentifyConfig) -> dict[str, Any]:

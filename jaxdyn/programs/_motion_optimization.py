@@ -13,8 +13,8 @@ from jaxdyn import trajopt
 from jaxdyn.programs._application import require_positive_keys
 from jaxdyn.programs._config import ProgramConfig
 from jaxdyn.programs._files import write_json, write_npz
-from jaxdyn.programs._motion_pictures import animate, draw_trajectory
 from jaxdyn.programs._motion_tasks import motion_task
+from jaxdyn.programs._pictures import animate, draw_trajectory
 
 _SAMPLING: dict[str, tuple[Any, Any]] = {
     "mppi": (trajopt.mppi, trajopt.MPPIOptions),

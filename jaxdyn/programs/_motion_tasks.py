@@ -13,6 +13,7 @@ from jaxdyn import samples
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn.algorithms import frame_pose, generalized_gravity
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
+from jaxdyn.programs._pictures import Point, StickFigure
 from jaxdyn.trajopt import (
     Capsule,
     ClearanceResidual,
@@ -28,17 +29,6 @@ from jaxdyn.trajopt import (
 
 type Costs = list[tuple[Any, Any]]
 """Residuals and their weights."""
-type Point = tuple[str | None, tuple[float, float, float]]
-"""A body, or None for the world, and a point in its axes, m."""
-
-
-class StickFigure(NamedTuple):
-    """Lines through points of bodies, and spheres that are obstacles."""
-
-    lines: tuple[tuple[Point, ...], ...]
-    flat: bool
-    """Whether the motion is in the x-z plane."""
-    spheres: tuple[tuple[tuple[float, float, float], float], ...] = ()
 
 
 class MotionTask(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn.algorithms import forward_kinematics
-from jaxdyn.joints import JOINT_TYPES
+from jaxdyn.joints import JOINT_TYPES, coordinate_range
 from jaxdyn.model import Model, rotational_about_center, unphysical_reason
 from jaxdyn.spatial import IDENTITY_POSE, quaternion_to_rotation, transform_points
 from jaxdyn.viz._geometry import Solid, Visual, box, cylinder, merge, rod, sphere
@@ -33,7 +33,6 @@ class Surface:
     body: int
     solid: Solid
     color: np.ndarray
-    textured: Any = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,6 +104,25 @@ def _poses(model: Model, q):
     return forward_kinematics(model, q).to_vector()
 
 
+def first_configuration(model: Model) -> np.ndarray:
+    """Return the configuration `[nq]` of zeros and identity rotations, put within the limits."""
+    low, high = slider_ranges(model)
+    return np.clip(np.asarray(model.neutral(), np.float64), low, high)
+
+
+def slider_ranges(model: Model) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lowest and highest values `[nq]` of sliders: the limits, or half a turn or a meter to both sides."""
+    low, high = (np.asarray(x, np.float64) for x in (model.position_lower, model.position_upper))
+    return coordinate_range(model.topology, low, high)
+
+
+def camera_pose(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the position of a camera that sees a box, and the point at which it looks."""
+    center = (low + high) / 2
+    away = np.array([1.0, -0.85, 0.45])
+    return center + 1.3 * float(np.linalg.norm(high - low)) * away / np.linalg.norm(away), center
+
+
 def _with_world(poses: np.ndarray) -> np.ndarray:
     """Append the pose of the world to poses `[*batch, nb, 7]`, as that of body number -1."""
     return np.concatenate([poses, np.broadcast_to(IDENTITY_POSE, (*poses.shape[:-2], 1, 7))], axis=-2)
@@ -135,12 +153,8 @@ def _surface(model: Model, visual: Visual) -> Surface:
     if visual.frame != "world" or "world" in model.topology.frame_names:
         k = model.topology.frame(visual.frame)
         body, pose = model.topology.frame_bodies[k], np.asarray(model.frame_placement[k], np.float64)
-    textured = visual.textured
-    solid = Solid(np.asarray(visual.vertices, np.float64), np.asarray(visual.faces)).transform(pose)
-    if textured is not None:
-        textured = textured.copy()
-        textured.vertices = solid.vertices
-    return Surface(MESHES, body, solid, np.asarray(visual.color, np.float64), textured)
+    solid = Solid(np.asarray(visual.vertices, np.float64), np.asarray(visual.faces), visual.textured)
+    return Surface(MESHES, body, solid.transform(pose), np.asarray(visual.color, np.float64))
 
 
 # Inertias
