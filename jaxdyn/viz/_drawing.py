@@ -45,14 +45,18 @@ class Drawing:
     shown: tuple[str, ...]
     """The layers to show at first."""
 
+    @property
+    def layers(self) -> list[str]:
+        """The layers that have surfaces."""
+        return [x for x in LAYERS if any(surface.layer == x for surface in self.surfaces)]
+
     def with_layers(self, shown: Sequence[str] | None) -> Drawing:
         """Return the drawing with these layers visible at first (None: unchanged). **Raises** `ModelError` for layers
         that the drawing does not have."""
         if shown is None:
             return self
-        layers = [x for x in LAYERS if any(surface.layer == x for surface in self.surfaces)]
-        if not shown or set(shown) - set(layers):
-            raise ModelError(f"show is {list(shown)}, but there is {', '.join(map(repr, layers))} to show")
+        if not shown or set(shown) - set(self.layers):
+            raise ModelError(f"show is {list(shown)}, but there is {', '.join(map(repr, self.layers))} to show")
         return dataclasses.replace(self, shown=tuple(shown))
 
     def bounds(self, poses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

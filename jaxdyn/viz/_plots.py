@@ -43,21 +43,20 @@ def plot_torques(
     """
     figure_type = figure_class()
     t = np.asarray(t, np.float64)
-    curves = {"measured": measured, **predicted} | ({} if raw is None else {"as measured": raw})
-    torques = {name: np.asarray(x, np.float64) for name, x in curves.items()}
+    curves = {"as measured": raw, "measured": measured, **predicted}
+    torques = {name: np.asarray(x, np.float64) for name, x in curves.items() if x is not None}
     for name, x in torques.items():
         require_shape(x, (len(t), model.nv), name, f"nv = {model.nv} torques for each of {len(t)} times")
+    styles: dict[str, Any] = {"as measured": {"color": "0.75", "lw": 0.8}, "measured": {"color": "black", "lw": 1.2}}
+    for k, name in enumerate(predicted):
+        styles[name] = {"color": COLORS[k % len(COLORS)], "ls": _STYLES[k % len(_STYLES)], "lw": 1.0}
     some = slice(None, None, max(1, len(t) // _DRAWN))
     figure = figure_type(figsize=(10, 1.7 * model.nv + 0.8), layout="constrained")
     panels = np.atleast_1d(figure.subplots(model.nv, 1, sharex=True))
     for j, (panel, label) in enumerate(zip(panels, _labels(model, model.topology.v_starts), strict=True)):
-        if raw is not None:
-            panel.plot(t[some], torques["as measured"][some, j], color="0.75", lw=0.8, label="as measured")
-        panel.plot(t[some], torques["measured"][some, j], color="black", lw=1.2, label="measured")
-        for k, name in enumerate(predicted):
-            style = _STYLES[k % len(_STYLES)]
-            panel.plot(t[some], torques[name][some, j], style, color=COLORS[k % len(COLORS)], lw=1.0, label=name)
-        reference = torques["measured" if raw is None else "as measured"][:, j]
+        for name, x in torques.items():
+            panel.plot(t[some], x[some, j], label=name, **styles[name])
+        reference = next(iter(torques.values()))[:, j]
         low, high = reference.min(), reference.max()
         room = 0.3 * (high - low) or 1.0
         panel.set_ylim(low - room, high + room)

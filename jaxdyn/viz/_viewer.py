@@ -93,6 +93,7 @@ class Viewer:
         self._robot = RobotNodes(self._server, drawing, "robot")
         self._robot.place(poses)
         self._compared: RobotNodes | None = None
+        self._comparing = False
         self._stage(*drawing.bounds(poses))
         self._layer_switches()
         self._player = Player(self._server, self._lock, self._show_sample)
@@ -135,7 +136,7 @@ class Viewer:
         """
         clip = clip_of(self.model, t, qs, compare)
         with self._lock:
-            self._show_layers(compared=clip.compared is not None)
+            self._show_layers(comparing=clip.compared is not None)
             both = [x[:: max(1, len(x) // _FRAMED)] for x in (clip.poses, clip.compared) if x is not None]
             self._stage(*self._drawing.bounds(np.concatenate(both)))
             self._player.start(clip, speed, loop)
@@ -216,31 +217,29 @@ class Viewer:
         camera.position, camera.look_at = tuple(position), tuple(center)
         camera.fov, camera.near, camera.far = float(np.radians(45.0)), 0.01 * size, 100 * size
 
-    def _show_layers(self, *, compared: bool) -> None:
+    def _show_layers(self, *, comparing: bool) -> None:
         """Show the chosen layers, also of the robot to compare with, which is made when it is first needed."""
-        if compared and self._compared is None:
+        self._comparing = comparing
+        if comparing and self._compared is None:
             self._compared = RobotNodes(self._server, self._drawing, "compared", tint=True)
         self._robot.show(self._layers)
         if self._compared is not None:
-            self._compared.show(self._layers if compared else ())
+            self._compared.show(self._layers if comparing else ())
 
     def _layer_switches(self) -> None:
         gui = self._server.gui
         self._layers = set(self._drawing.shown)
         with gui.add_folder("Show"):
-            for layer in LAYERS:
-                if not any(x.layer == layer for x in self._drawing.surfaces):
-                    continue
+            for layer in self._drawing.layers:
                 switch = gui.add_checkbox(_TITLES[layer], layer in self._layers)
 
                 @switch.on_update
                 def _(event, layer=layer) -> None:
                     with self._lock:
                         (self._layers.add if event.target.value else self._layers.discard)(layer)
-                        clip = self._player.clip
-                        self._show_layers(compared=clip is not None and clip.compared is not None)
+                        self._show_layers(comparing=self._comparing)
 
-            if any(x.layer == MESHES for x in self._drawing.surfaces):
+            if MESHES in self._drawing.layers:
                 opacity = gui.add_slider("Opacity of meshes", 0.05, 1.0, 0.05, 1.0)
                 opacity.on_update(lambda event: self._robot.set_opacity(MESHES, event.target.value))
 
@@ -259,18 +258,21 @@ class Viewer:
             q[rows] = values
             self._move(q, body_poses(self.model, q), handles=False)
 
-    def _move(self, q: np.ndarray, poses: np.ndarray, *, handles: bool = True) -> None:
+    def _move(self, q: np.ndarray, *poses: np.ndarray, handles: bool = True) -> None:
         with self._lock:
             self._q = q
-            with self._server.atomic():
-                self._robot.place(poses)
+            self._place(*poses)
             self._joints.update(q, handles=handles)
 
+    def _place(self, *poses: np.ndarray) -> None:
+        """Move the bodies of the robot, and of the one to compare with where there are two, to poses `[nb, 7]`."""
+        with self._server.atomic():
+            for robot, bodies in zip((self._robot, self._compared), poses, strict=False):
+                if robot is not None:
+                    robot.place(bodies)
+
     def _show_sample(self, clip: Clip, k: int) -> None:
-        self._move(clip.q[k], clip.poses[k])
-        if clip.compared is not None and self._compared is not None:
-            with self._server.atomic():
-                self._compared.place(clip.compared[k])
+        self._move(clip.q[k], *(x[k] for x in (clip.poses, clip.compared) if x is not None))
 
 
 def view(
@@ -326,9 +328,8 @@ def viewer_of(drawing: Drawing, poses: Sequence[np.ndarray]) -> Viewer:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     viewer = Viewer(drawing, port=port)
-    viewer._show_layers(compared=len(poses) > 1)
-    for nodes, robot in zip((viewer._robot, viewer._compared), poses, strict=False):
-        nodes.place(robot)
+    viewer._show_layers(comparing=len(poses) > 1)
+    viewer._place(*poses)
     viewer._joints.show_handles(False)
     viewer._stage(*drawing.bounds(np.stack(poses)))
     return viewer
