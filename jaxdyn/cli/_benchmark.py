@@ -107,7 +107,7 @@ def rows(model: Model, options: Options) -> Iterator[dict[str, Any]]:
     for name in options.operations:
         for batch in options.batches:
             states = programs.random_states(model, batch, seed=0)
-            q, v, tau = (jnp.asarray(x if batch > 1 else x[0], model.dtype) for x in dataclasses.astuple(states))
+            q, v, tau = (jnp.asarray(x if batch > 1 else x[0], model.dtype) for x in states)
             arguments, evaluations = [model, q, v, tau], batch * (options.steps if name == "rollout" else 1)
             row: dict[str, Any] = {"operation": name, "batch": batch}
             try:
@@ -136,7 +136,10 @@ def operation(name: str, steps: int) -> Callable:
         return jax.grad(lambda q, v, tau: jnp.sum(aba(model, q, v, tau) ** 2), (0, 1, 2))(q, v, tau)
 
     def roll_out(model, q, v, tau):
-        return rollout(model, State(q, 0 * v), _no_torque, TIMESTEP, steps=steps, save_every=steps).final
+        def no_torque(carry: None, state: State, t: Any) -> tuple[None, jax.Array]:
+            return carry, jnp.zeros_like(state.v)
+
+        return rollout(model, State(q, 0 * v), no_torque, TIMESTEP, steps=steps, save_every=steps).final
 
     functions = {
         "rnea": rnea,
@@ -146,10 +149,6 @@ def operation(name: str, steps: int) -> Callable:
         "rollout": roll_out,
     }
     return functions[name]
-
-
-def _no_torque(carry: None, state: State, t: Any) -> tuple[None, jax.Array]:
-    return carry, jnp.zeros_like(state.v)
 
 
 def pinocchio_entry(model: Model, options: Options) -> dict[str, Any] | str:

@@ -101,9 +101,9 @@ def print_table(comparison: dict[str, Any]) -> None:
         f"{comparison['file']}: {freedom}, {states} random states, float64 on {device}, against "
         f"{comparison['against']}\n\n{'':18}{'relative error':>14}{'allowed':>12}"
     )
+    different = [name for name, error in comparison["errors"].items() if not error <= comparison["allowed"][name]]
     for name, error in comparison["errors"].items():
-        verdict = "" if error <= comparison["allowed"][name] else "   DIFFERENT"
+        verdict = "   DIFFERENT" if name in different else ""
         print(f"{name:18}{error:14.1e}{comparison['allowed'][name]:12.1e}{verdict}")
     print(f"\ncondition number of the mass matrix, at most: {comparison['condition_of_mass_matrix']:.1e}")
-    different = [name for name, error in comparison["errors"].items() if not error <= comparison["allowed"][name]]
     print(f"DIFFERENT: {', '.join(different)}" if different else "equal")

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from jaxdyn.programs._files import *
     from jaxdyn.programs._identification import *
     from jaxdyn.programs._identification_data import *
-    from jaxdyn.programs._motion_optimization import *
-    from jaxdyn.programs._motion_tasks import *
+    from jaxdyn.programs._motions import *
     from jaxdyn.programs._pictures import *
     from jaxdyn.programs._robots import *
     from jaxdyn.programs._simulated_recording import *
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
 # Where names are looked for, in this order: the modules that load little come first.
 _SOURCES = (
-    *("application", "config", "files", "timing", "pictures", "robots", "comparison", "motion_tasks"),
-    *("motion_optimization", "simulated_recording", "identification_data", "identification"),
+    *("application", "config", "files", "timing", "pictures", "robots", "comparison"),
+    *("motions", "simulated_recording", "identification_data", "identification"),
 )
 
 if not TYPE_CHECKING:

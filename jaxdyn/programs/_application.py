@@ -41,11 +41,9 @@ def require_seed(seed: int) -> None:
 
 
 def exit_code(work: Callable[[], int | None], mistakes: tuple[type[Exception], ...] = ()) -> int:
-    """Run `work` and return its exit code (0 for None).
-
-    The code is 2, with a message on stderr, for errors of the library, of files, and those in `mistakes`; it is 130,
-    with the message of the `KeyboardInterrupt`, after an interruption. Warnings are printed as messages.
-    """
+    """Run `work` and return its exit code (0 for None), with warnings as messages: 2, with a message on stderr, for
+    errors of the library, of files, and those in `mistakes`; 130, with the message of the `KeyboardInterrupt`, after
+    an interruption."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
@@ -65,10 +63,8 @@ def exit_code(work: Callable[[], int | None], mistakes: tuple[type[Exception], .
 
 
 def print_json(work: Callable[[], Any]) -> None:
-    """Print the result of `work` as JSON on stdout; everything that `work` prints goes to stderr.
-
-    Infinite numbers and NaN, which JSON does not have, become `null`.
-    """
+    """Print the result of `work` as JSON on stdout; everything that `work` prints goes to stderr. Infinite numbers and
+    NaN, which JSON does not have, become `null`."""
     with contextlib.redirect_stdout(sys.stderr):
         out = work()
     print(json.dumps(_finite(out), indent=1, allow_nan=False))

@@ -8,11 +8,10 @@ The answers of the others are in the coordinates of a model that was loaded from
 
 from __future__ import annotations
 
-import dataclasses
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,8 +23,7 @@ from jaxdyn.programs._timing import wall_time
 ANSWERS = ("mass matrix", "bias", "acceleration")
 
 
-@dataclasses.dataclass(frozen=True)
-class States:
+class States(NamedTuple):
     """`q [n, nq]`, and `v, tau [n, nv]`."""
 
     q: np.ndarray
@@ -56,15 +54,14 @@ def dynamics(model: Model, states: States) -> dict[str, np.ndarray]:
     def compute(model, q, v, tau):
         return crba(model, q), nonlinear_effects(model, q, v), aba(model, q, v, tau, joint_friction=False)
 
-    return _answers(_evaluate(compute, model, states.q, states.v, states.tau))
+    return _answers(_evaluate(compute, model, *states))
 
 
 def gradient_is_finite(model: Model, states: States) -> bool:
     """Tell whether the derivatives of forward dynamics with respect to `q`, `v`, `tau` and every array of the model are
     finite, joint friction included."""
-    gradient = jax.grad(lambda arguments: aba(*arguments).sum())
-    slopes = _evaluate(gradient, (model, states.q, states.v, states.tau))
-    return all(np.isfinite(x).all() for x in jax.tree.leaves(slopes))
+    gradient = _evaluate(jax.grad(lambda arguments: aba(*arguments).sum()), (model, *states))
+    return all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
 
 
 def _evaluate(function: Callable, *arguments: Any) -> Any:
@@ -77,10 +74,8 @@ def _answers(columns: Iterable) -> dict[str, np.ndarray]:
 
 
 def largest_errors(values: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, float]:
-    """Return for each answer the largest difference relative to the largest number of the state, at the worst state.
-
-    A bias is compared with at least the torque of unit accelerations: below that it may consist of rounding only.
-    """
+    """Return for each answer the largest difference relative to the largest number of the state, at the worst state. A
+    bias is compared with at least the torque of unit accelerations: below that it may consist of rounding only."""
     errors = {}
     for name, value in values.items():
         axes = tuple(range(1, value.ndim))
@@ -128,21 +123,15 @@ def mujoco_model(path: Path) -> Any:
 
 
 def mujoco_answers(model: Model, mj: Any, states: States) -> dict[str, np.ndarray]:
-    """Compute mass matrix, bias and acceleration by MuJoCo, as `dynamics` returns them.
-
-    `q` is `qpos` number for number. MuJoCo has the linear velocity of a free joint in world axes: with `v = J v_mujoco`
-    and `J = diag(R^T, 1)` for each free joint, forces turn with `J`, and accelerations are `J a_mujoco + c`,
-    `c = [-w x v_linear, 0]`.
-    """
+    """Compute mass matrix, bias and acceleration by MuJoCo, as `dynamics` returns them. `q` is `qpos`, number for
+    number. MuJoCo has the linear velocity of a free joint in world axes: with `v = J v_mujoco` and `J = diag(R^T, 1)`
+    for each free joint, forces turn with `J`, and accelerations are `J a_mujoco + c`, `c = [-w x v_linear, 0]`."""
     import mujoco
 
-    data = mujoco.MjData(mj)
-    topology = model.topology
-    free = [
-        (topology.q_starts[i], topology.v_starts[i]) for i, kind in enumerate(topology.joint_types) if kind == "free"
-    ]
+    data, joints = mujoco.MjData(mj), model.topology
+    free = [(joints.q_starts[i], joints.v_starts[i]) for i, x in enumerate(joints.joint_types) if x == "free"]
     rows = []
-    for q, v, tau in zip(states.q, states.v, states.tau, strict=True):
+    for q, v, tau in zip(*states, strict=True):
         J, c = np.eye(model.nv), np.zeros(model.nv)
         for k, i in free:
             R = np.zeros(9)
@@ -170,11 +159,9 @@ def pinocchio_model(path: Path, free_base: bool) -> Any:
 
 
 def pinocchio_answers(model: Model, reference: Any, path: Path, states: States) -> dict[str, np.ndarray]:
-    """Compute mass matrix, bias and acceleration by Pinocchio, as `dynamics` returns them.
-
-    Where joints mimic others, Pinocchio's independent joints are projected on the leaders: with `v_all = G v` and a
-    constant `G`, the mass matrix is `G^T M G` and the bias `G^T h(q_all, G v)`.
-    """
+    """Compute mass matrix, bias and acceleration by Pinocchio, as `dynamics` returns them. Where joints mimic others,
+    Pinocchio's independent joints are projected on the leaders: with `v_all = G v` and a constant `G`, the mass matrix
+    is `G^T M G` and the bias `G^T h(q_all, G v)`."""
     import pinocchio as pin
 
     leaders = mimic_leaders(path)
@@ -187,7 +174,7 @@ def pinocchio_answers(model: Model, reference: Any, path: Path, states: States) 
         G[joints[name].idx_v] = multiplier * G[joints[leader].idx_v]
     armature = np.diag(np.asarray(model.armature))
     rows = []
-    for q, v, tau in zip(states.q, states.v, states.tau, strict=True):
+    for q, v, tau in zip(*states, strict=True):
         q_all = _configuration(model, reference, leaders, q)
         M = pin.crba(reference, data, q_all)
         M = G.T @ (np.triu(M) + np.triu(M, 1).T) @ G + armature
@@ -246,15 +233,11 @@ def _configuration(model: Model, reference: Any, leaders: dict, q: np.ndarray) -
 
 def mimic_leaders(path: Path) -> dict[str, tuple[str, float, float]]:
     """Read for each joint that mimics another the independent joint at the end of the line, multiplier and offset."""
-    direct = {
-        str(joint.get("name")): (
-            str(mimic.get("joint")),
-            float(mimic.get("multiplier", 1)),
-            float(mimic.get("offset", 0)),
-        )
-        for joint in ET.parse(path).getroot().findall("joint")
-        if (mimic := joint.find("mimic")) is not None and joint.get("type") != "fixed"
-    }
+    direct: dict[str, tuple[str, float, float]] = {}
+    for joint in ET.parse(path).getroot().findall("joint"):
+        if (mimic := joint.find("mimic")) is not None and joint.get("type") != "fixed":
+            line = float(mimic.get("multiplier", 1)), float(mimic.get("offset", 0))
+            direct[str(joint.get("name"))] = str(mimic.get("joint")), *line
     leaders = {}
     for name, (leader, multiplier, offset) in direct.items():
         # A circle, which the loader refuses, must end, too.

@@ -32,10 +32,8 @@ class ProgramConfig:
 
 
 def read_config[T](kind: type[T], path: Path) -> T:
-    """Read the dataclass `kind` from a TOML file; tables are nested dataclasses.
-
-    **Raises** `DataError` for a file that cannot be read, an unknown key, a missing one, or a value of a wrong type.
-    """
+    """Read the dataclass `kind` from a TOML file; tables are nested dataclasses. **Raises** `DataError` for a file that
+    cannot be read, an unknown key, a missing one, or a value of a wrong type."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -74,9 +72,7 @@ def parse_command[T](
     kind: type[T], arguments: Sequence[str], program: str, description: str, examples: str
 ) -> tuple[T, bool]:
     """Return the configuration of a command line `[CONFIG] [--key value ...] [--json]`, and whether it has `--json`.
-
-    Without a file, the defaults come from the dataclass, and keys without a default must be given.
-    """
+    Without a file, the defaults come from the dataclass, and keys without a default must be given."""
     path, arguments = _split_file(arguments)
     default, source = None, "CONFIG is a TOML file of the keys below"
     if path is not None:

@@ -34,10 +34,8 @@ def data_path(name: str) -> Path:
 
 def write_durably(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file so that readers see the old or the new one, never half of one, even after a crash of the machine.
-
     `write` is called with a temporary file in the same folder, whose name begins with a dot. Its name is always the
-    same, so the next call overwrites the remains of a process that was killed.
-    """
+    same, so the next call overwrites the remains of a process that was killed."""
     temporary = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
         write(temporary)
@@ -118,10 +116,7 @@ def digest_of_arrays(arrays: Mapping[str, Any]) -> str:
 
 def begin(path: Path, content: dict[str, Any], why: str, advice: str = "") -> dict[str, Any]:
     """Write down how something was begun, or compare `content` with the file of an earlier run, and return the file's
-    content.
-
-    **Raises** `DataError` with the entries that differ, `why` they must be the same, and an advice.
-    """
+    content. **Raises** `DataError` with the entries that differ, `why` they must be the same, and an advice."""
     if not path.is_file():
         write_json(path, content)
         return content
@@ -141,10 +136,8 @@ def begin(path: Path, content: dict[str, Any], why: str, advice: str = "") -> di
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process. **Raises** `DataError` if another process holds it.
-
-    The lock is one of the operating system and ends with the process; systems without such locks hold nothing.
-    """
+    """Hold the folder for this process. **Raises** `DataError` if another process holds it. The lock is one of the
+    operating system and ends with the process; systems without such locks hold nothing."""
     try:
         import fcntl
     except ImportError:

@@ -51,9 +51,7 @@ type Errors = dict[str, dict[str, np.ndarray]]
 
 class FitFiles:
     """The fits of one configuration and one set of data in a folder, by name, and the states of unfinished fits.
-
-    **Raises** `DataError` if the folder was begun with another configuration or other data.
-    """
+    **Raises** `DataError` if the folder was begun with another configuration or other data."""
 
     def __init__(self, folder: Path, configuration: dict, recordings: list[sysid.Recording]):
         self.folder = folder
@@ -120,13 +118,16 @@ def identify(config: IdentifyConfig) -> dict[str, Any]:
         kept = {k: v for k, v in dataclasses.asdict(config).items() if k not in _KEYS_OF_RESULTS}
         files = FitFiles(folder / "unfinished", kept, data.fitted)
         fits, seconds = _run_fits(config, model, start, data, files)
-        torques = {name: x.predict(data.held_out.data) for name, x in fits.items()}
-        errors = _held_out_errors(config, data, fits, torques)
+        errors = {
+            kind: {name: x.evaluate(recording).rms_error for name, x in fits.items()}
+            for kind, recording in _held_out(config, data).items()
+        }
         relative = {name: x.evaluate(data.held_out.data).relative for name, x in fits.items()}
         _print_errors(model, data, fits, errors, relative)
         out = _summary(config, model, fits, errors, seconds) | {"held_out_relative": relative}
         _write(folder, config, data, fits, out)
         if config.plot:
+            torques = {name: x.predict(data.held_out.data) for name, x in fits.items()}
             draw_torques(folder / "torque.png", config, model, data.held_out, torques)
         files.remove()
         return out
@@ -199,20 +200,13 @@ def _joint_effects(config: IdentifyConfig) -> sysid.JointEffects:
     return sysid.JointEffects(**{name: name in config.joint_effects for name in names})
 
 
-def _held_out_errors(
-    config: IdentifyConfig, data: IdentificationData, fits: Fits, torques: dict[str, np.ndarray]
-) -> Errors:
-    held_out = data.held_out
-    errors = {
-        kind: {name: np.sqrt(np.mean((x - measured) ** 2, axis=0)) for name, x in torques.items()}
-        for kind, measured in (("raw torque", held_out.raw_tau), ("filtered torque", held_out.data.require("tau")[0]))
-    }
+def _held_out(config: IdentifyConfig, data: IdentificationData) -> dict[str, sysid.Recording]:
+    """Return the held-out recordings by the torque in them."""
+    filtered, raw = data.held_out
+    out = {"raw torque": dataclasses.replace(filtered, tau=raw), "filtered torque": filtered}
     if data.simulated is not None:
-        exact = data.simulated.exact
-        keep = (exact.t >= config.fit_stop) & (exact.t < config.test_stop)
-        exact = sysid.Recording(*(getattr(exact, x)[keep] for x in ("t", "q", "v", "a", "tau")))
-        errors["noise-free torque"] = {name: x.evaluate(exact).rms_error for name, x in fits.items()}
-    return errors
+        out["noise-free torque"] = data.simulated.exact.between(config.fit_stop, config.test_stop)
+    return out
 
 
 def _print_errors(
@@ -249,11 +243,11 @@ def _over_all(by_joint: np.ndarray) -> float:
 
 def _summary(config: IdentifyConfig, model: Model, fits: Fits, errors: Errors, seconds: dict[str, float]) -> dict:
     def content(fit: sysid.InverseDynamicsFit) -> dict:
-        arrays = {name: getattr(fit.model, name) for name in LEAVES}
-        arrays |= {name: getattr(fit, name) for name in ("offset", "sigma", "physical")}
-        scalars = {"status": fit.status.name.lower()}
-        scalars |= {name: getattr(fit, name) for name in ("message", "cost", "iterations")}
-        return {name: np.asarray(x).tolist() for name, x in arrays.items()} | scalars
+        values = {name: getattr(fit.model, name) for name in LEAVES}
+        values |= {
+            name: getattr(fit, name) for name in ("offset", "sigma", "physical", "message", "cost", "iterations")
+        }
+        return {name: np.asarray(x).tolist() for name, x in values.items()} | {"status": fit.status.name.lower()}
 
     return {
         "config": dataclasses.asdict(config),
@@ -285,13 +279,10 @@ def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits:
         )
         title = f"Identification: {config.name}"
         draws = sysid.bootstrap(physical, data.fitted, draws=config.bootstrap) if config.bootstrap else None
-        write_durably(
-            folder / "report.html",
-            lambda path: sysid.write_report(
-                path, fits, data.fitted, held_out, title=title, notes=[note], bootstrap=draws
-            ),
-        )
-        print(f"wrote {folder / 'report.html'}")
+        options: dict[str, Any] = {"title": title, "notes": [note], "bootstrap": draws}
+        report = folder / "report.html"
+        write_durably(report, lambda path: sysid.write_report(path, fits, data.fitted, held_out, **options))
+        print(f"wrote {report}")
 
 
 def draw_torques(

@@ -94,11 +94,8 @@ class IdentificationData(NamedTuple):
 
 
 def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
-    """Load or simulate the recordings, and prepare their parts.
-
-    `start` is a physical model of the robot. **Raises** `DataError` for times in the wrong order and for recordings
-    that do not fit the robot.
-    """
+    """Load or simulate the recordings, and prepare their parts. `start` is a physical model of the robot. **Raises**
+    `DataError` for times in the wrong order and for recordings that do not fit the robot."""
     stop = config.test_stop if not config.test_recording else np.inf
     if not config.fit_start < config.fit_stop < stop or config.test_stop <= config.fit_start:
         raise DataError(

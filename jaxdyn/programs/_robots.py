@@ -14,11 +14,9 @@ SAMPLES = ("acrobot", "arm", "cartpole", "double_pendulum", "pendulum")
 
 
 def load_robot(name: str, choices: Sequence[str] = SAMPLES, *, without: str = "") -> Model:
-    """Load one of the sample robots in `choices`, or a URDF file: a path, or a path below $JAXDYN_DATA.
-
-    `without` is a faulty text that is removed from the file before it is parsed; it must stand there once. **Raises**
-    `DataError` for an unknown name.
-    """
+    """Load one of the sample robots in `choices`, or a URDF file: a path, or a path below $JAXDYN_DATA. `without` is a
+    faulty text that is removed from the file before it is parsed; it must stand there once. **Raises** `DataError` for
+    an unknown name."""
     if name in choices:
         return getattr(samples, name)()
     if not name.endswith(".urdf"):

@@ -11,10 +11,8 @@ import jax
 
 
 class Compiled(NamedTuple):
-    """A compiled program with its times, s, in the clock that was used, and its memory.
-
-    Sizes are None where the backend does not report them.
-    """
+    """A compiled program with its times, s, in the clock that was used, and its memory; sizes are None where the
+    backend does not report them."""
 
     call: Any
     trace_s: float

@@ -254,11 +254,9 @@ def _axes_of(model: Model, i: int) -> np.ndarray:
 
 
 def _joint_axes(model: Model, i: int, unit: float) -> Iterator[Surface]:
-    """Yield arrows along the axes, orange where the joint turns about them, violet where it slides along them.
-
-    The last axis is fixed in the joint's own body; those before it in the body that carries the joint, where they stand
-    before any of them turns.
-    """
+    """Yield arrows along the axes, orange where the joint turns about them, violet where it slides along them. The last
+    axis is fixed in the joint's own body; those before it are fixed in the body that carries the joint, where they
+    stand before any of them turns."""
     chain = JOINT_TYPES[model.topology.joint_types[i]]
     if not chain[-1].has_axis:
         return

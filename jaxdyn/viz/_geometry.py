@@ -79,31 +79,25 @@ def capsule(radius: float, length: float, rings: int = 12) -> Solid:
     return _revolve(radius * np.concatenate([r1, r2]), np.array(z), around=2 * rings)
 
 
-def cylinder(radius: float, length: float, around: int = 24) -> Solid:
-    """Return a cylinder along z about the origin."""
-    return _cone(radius, radius, length, around)
+def cylinder(radius: float, length: float, around: int = 24, top: float | None = None) -> Solid:
+    """Return a cylinder along z about the origin, or a cone with the radius `top` at its upper end."""
+    top = radius if top is None else top
+    # The rims have vertices twice: they are sharp.
+    r = np.array([0.0, top, top, radius, radius, 0.0])
+    return _revolve(r, 0.5 * length * np.array([1.0, 1, 1, -1, -1, -1]), around)
 
 
 def rod(start: np.ndarray, end: np.ndarray, bottom: float, top: float | None = None, around: int = 12) -> Solid:
     """Return a cone with the radii `bottom` at `start` and `top` (by default the same) at `end`."""
-    solid = _cone(bottom, bottom if top is None else top, float(np.linalg.norm(end - start)), around)
-    solid = solid.point_z_along(end - start)
+    solid = cylinder(bottom, float(np.linalg.norm(end - start)), around, top).point_z_along(end - start)
     return Solid(solid.vertices + (start + end) / 2, solid.faces)
-
-
-def _cone(bottom: float, top: float, length: float, around: int) -> Solid:
-    # The rims have vertices twice: they are sharp.
-    r = np.array([0.0, top, top, bottom, bottom, 0.0])
-    return _revolve(r, 0.5 * length * np.array([1.0, 1, 1, -1, -1, -1]), around)
 
 
 def merge(solids: list[Solid]) -> Solid:
     """Return several solids as one."""
     starts = np.cumsum([0] + [len(x.vertices) for x in solids])
-    return Solid(
-        np.concatenate([x.vertices for x in solids]),
-        np.concatenate([x.faces + n for x, n in zip(solids, starts[:-1], strict=True)]),
-    )
+    faces = [x.faces + n for x, n in zip(solids, starts[:-1], strict=True)]
+    return Solid(np.concatenate([x.vertices for x in solids]), np.concatenate(faces))
 
 
 def _arc(start: float, end: float, rings: int) -> tuple[np.ndarray, np.ndarray]:

@@ -75,10 +75,8 @@ class RobotNodes:
 
 
 class JointControls:
-    """A slider for each coordinate, and a handle for each ball or free joint.
-
-    `change(rows, values)` is called with the coordinates that a user changed, `reset()` when a user clicks the button.
-    """
+    """A slider for each coordinate, and a handle for each ball or free joint. `change(rows, values)` is called with the
+    coordinates that a user changed, `reset()` when a user clicks the button."""
 
     def __init__(
         self,
@@ -197,10 +195,8 @@ def frame_samples(t: np.ndarray, per_second: float) -> list[tuple[float, int]]:
 
 
 class Player:
-    """A switch, a slider of time and the speed on the page, and a thread that moves through the clip.
-
-    `show(clip, k)` is called to show sample `k`. All that changes the page holds `lock`.
-    """
+    """A switch, a slider of time and the speed on the page, and a thread that moves through the clip. `show(clip, k)`
+    is called to show sample `k`. All that changes the page holds `lock`."""
 
     def __init__(self, server: Any, lock: threading.RLock, show: Callable[[Clip, int], None]):
         self._lock, self._show = lock, show

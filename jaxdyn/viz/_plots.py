@@ -56,7 +56,7 @@ def plot_torques(
     for j, (panel, label) in enumerate(zip(panels, _labels(model, model.topology.v_starts), strict=True)):
         for name, x in torques.items():
             panel.plot(t[some], x[some, j], label=name, **styles[name])
-        reference = next(iter(torques.values()))[:, j]
+        reference = torques["measured" if raw is None else "as measured"][:, j]
         low, high = reference.min(), reference.max()
         room = 0.3 * (high - low) or 1.0
         panel.set_ylim(low - room, high + room)

@@ -320,10 +320,8 @@ def save_html(
 
 
 def viewer_of(drawing: Drawing, poses: Sequence[np.ndarray]) -> Viewer:
-    """Return a viewer of a drawing, with the bodies at poses `[nb, 7]`, and with a second robot if there are two.
-
-    The camera sees both robots, and the joints have no handles.
-    """
+    """Return a viewer of a drawing, with the bodies at poses `[nb, 7]`, and with a second robot if there are two. The
+    camera sees both robots, and the joints have no handles."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

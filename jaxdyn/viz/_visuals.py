@@ -48,8 +48,7 @@ def load_visuals(
     - `skip_missing`: whether missing files of meshes are left out, with one warning that lists them.
 
     **Raises** `RobotFileError` for a file that cannot be read, for missing files of meshes (all of them, with the lines
-    that name them), and for any other geometry; `ImportError` without trimesh, pycollada (for COLLADA)
-    or MuJoCo (for MJCF).
+    that name them), and for any other geometry; `ImportError` without trimesh, pycollada (COLLADA) or MuJoCo (MJCF).
     """
     if is_mjcf(path_or_text):
         return _mjcf_visuals(path_or_text)
@@ -135,7 +134,10 @@ def _urdf_visuals(
         for visual in link.all("visual"):
             geometry = visual.require("geometry")
             place = pose_of(visual, format_version(robot))
-            color = _material(visual, colors)
+            material = visual.child("material")
+            color = None if material is None else _color(material)
+            if color is None:
+                color = colors.get(material.attributes.get("name", "") if material else "", _GRAY)
             mesh = geometry.child("mesh")
             if mesh is None:
                 parts: list[MeshPart] = [(_primitive(geometry), None)]
@@ -153,16 +155,19 @@ def _urdf_visuals(
                 shown = color if own is None else own
                 out.append(Visual(link.attribute("name"), solid.vertices, solid.faces, shown, solid.textured))
     if missing:
-        _report(robot.source.name, missing, skip_missing)
+        files = enumerate_items(f"{quote(url)} (line {e.line}, {e.owner})" for url, e in missing.items())
+        what = f"{robot.source.name}: files of meshes do not exist: {files}"
+        if not skip_missing:
+            advice = "give package_dirs=[...] with the folders of the packages, or skip_missing=True to show it without"
+            raise RobotFileError(f"{what}; {advice} them")
+        warn(f"{what}; shown without them")
     return out
 
 
 def _find_file(url: str, folder: Path | None, package_dirs: Sequence[str | os.PathLike]) -> Path | None:
-    """Return the file of a mesh, or None if there is none.
-
-    It is given by a path from the folder of the robot's file, `file://`, or `package://name/path` (`model://`
-    likewise), in `package_dirs` or in a package in which the robot's file itself lies.
-    """
+    """Return the file of a mesh, or None if there is none. It is given by a path from the folder of the robot's file,
+    `file://`, or `package://name/path` (`model://` likewise), in `package_dirs` or in a package in which the robot's
+    file itself lies."""
     scheme, separator, path = url.partition("://")
     if separator and scheme in ("package", "model"):
         around = [] if folder is None else [folder, *folder.parents]
@@ -190,24 +195,6 @@ def _primitive(geometry: Element) -> Solid:
     fail(geometry, f"<geometry> contains {content}; known: mesh, box, cylinder, sphere, capsule")
 
 
-def _material(visual: Element, colors: dict[str, np.ndarray]) -> np.ndarray:
-    material = visual.child("material")
-    if material is None:
-        return _GRAY
-    color = _color(material)
-    return colors.get(material.attributes.get("name", ""), _GRAY) if color is None else color
-
-
 def _color(material: Element) -> np.ndarray | None:
     color = material.child("color")
     return None if color is None else np.clip(color.numbers("rgba", 4), 0.0, 1.0)
-
-
-def _report(source: str, missing: dict[str, Element], skip: bool) -> None:
-    files = enumerate_items(f"{quote(url)} (line {e.line}, {e.owner})" for url, e in missing.items())
-    what = f"{source}: files of meshes do not exist: {files}"
-    if skip:
-        warn(f"{what}; shown without them")
-        return
-    advice = "give package_dirs=[...] with the folders of the packages, or skip_missing=True to show it without them"
-    raise RobotFileError(f"{what}; {advice}")

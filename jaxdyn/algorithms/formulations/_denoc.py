@@ -126,10 +126,8 @@ def denoc(robot: Robot, q: Configuration, v: Velocity, f_ext: Wrenches | None = 
 
 
 def _propagation(robot: Robot, x: Vec3, *, rate: bool = False):
-    """Return `N_l` `[6 nb, 6 nb, *batch]` from the bodies' origins, rows `[nb]`, or its rate from their velocities.
-
-    The block from `j` to `i`, `j` carrying `i`, is `[[1, -[r x]], [0, 1]]` with `r = o_i - o_j`.
-    """
+    """Return `N_l` `[6 nb, 6 nb, *batch]` from the bodies' origins, rows `[nb]`, or its rate from their velocities. The
+    block from `j` to `i`, `j` carrying `i`, is `[[1, -[r x]], [0, 1]]` with `r = o_i - o_j`."""
 
     def carry(x: Motion, r: Vec3) -> Motion:
         out = Motion(x.angular, x.linear + x.angular.cross(r))
@@ -144,7 +142,8 @@ def _propagation(robot: Robot, x: Vec3, *, rate: bool = False):
 def _joint_columns(robot: Robot, motions: Motion):
     """Return `N_d` `[6 nb, nv, *batch]` from its columns, rows `[nv]`."""
     columns = jnp.swapaxes(row_vectors(robot, motions), 0, 1)
-    return _flat(columns[None] * by_dof(robot, robot.constant(np.eye(robot.nb))).swapaxes(0, 1)[:, None])
+    moves = by_dof(robot, robot.constant(np.eye(robot.nb)))
+    return _flat(columns[None] * jnp.swapaxes(moves, 0, 1)[:, None])
 
 
 def _flat(x):
