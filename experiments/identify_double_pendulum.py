@@ -29,6 +29,7 @@ from scipy.optimize import least_squares
 from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
+from experiments._resuming import alone_in
 from jaxdyn import DataError, Joint, Model, ModelBuilder, programs, sysid
 
 DEFAULT_CONFIG = CONFIGS / "identify_double_pendulum.toml"
@@ -108,7 +109,7 @@ def run(config: Config) -> dict[str, Any]:
     if len(runs) < 2:
         raise DataError(f"{config.recordings} has one run only, and one is held out: give two at least")
     folder = config.make_folder()
-    with programs.alone_in(folder):
+    with alone_in(folder):
         begin_fits(folder, config)
         out: dict[str, Any] = {"config": dataclasses.asdict(config), "runs": {}}
         tested: dict[str, dict[str, sysid.RolloutErrors]] = {}

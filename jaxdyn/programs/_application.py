@@ -34,12 +34,6 @@ def require_positive_keys(config: Any, *names: str) -> None:
         require_positive(getattr(config, name), name, error=DataError)
 
 
-def require_seed(seed: int) -> None:
-    """Raise `DataError` unless a seed is one that JAX takes."""
-    if not 0 <= seed < 2**32:
-        raise DataError(f"seed is {seed}, but it must be in 0 ... {2**32 - 1}")
-
-
 def exit_code(work: Callable[[], int | None], mistakes: tuple[type[Exception], ...] = ()) -> int:
     """Run `work` and return its exit code (0 for None), with warnings as messages: 2, with a message on stderr, for
     errors of the library, of files, and those in `mistakes`; 130, with the message of the `KeyboardInterrupt`, after

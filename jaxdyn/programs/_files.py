@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
 import numpy as np
 
 from jaxdyn._errors import DataError
@@ -74,13 +71,6 @@ def read_npz(path: Path, build: Callable[[dict[str, np.ndarray]], Any] = dict, a
         raise DataError(f"{path}: cannot be read ({error}); {advice or 'delete it to start again'}") from None
 
 
-def arrays_by_path(tree: Any) -> dict[str, np.ndarray]:
-    """Return the arrays of a pytree by their places in it, as names in an archive."""
-    named = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_array))
-    # Slashes would make folders in an archive.
-    return {jax.tree_util.keystr(path).replace("/", "|"): np.asarray(x) for path, x in named}
-
-
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file, as `write_durably` does."""
     write_durably(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8"))
@@ -96,12 +86,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"{path}: not a JSON object; {advice}")
     return content
-
-
-def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest_of_arrays(arrays: Mapping[str, Any]) -> str:
@@ -132,23 +116,6 @@ def begin(path: Path, content: dict[str, Any], why: str, advice: str = "") -> di
         advice = advice or "Give the same configuration as before, another name, or delete the folder"
         raise DataError(f"{path} was begun otherwise, and {why}: {'; '.join(differences)}. {advice}")
     return earlier
-
-
-@contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process. **Raises** `DataError` if another process holds it. The lock is one of the
-    operating system and ends with the process; systems without such locks hold nothing."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"{folder}: another process is writing here; wait for it, or give another name") from None
-        yield
 
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
