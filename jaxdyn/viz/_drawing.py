@@ -63,13 +63,13 @@ class Drawing:
         """Return the corners `[3]`, `[3]` of a box along the axes of the world around all visible surfaces, with the
         bodies at `poses` `[*batch, nb, 7]`. It holds the surfaces' boxes in the bodies' axes."""
         poses = _with_world(poses.reshape(-1, *poses.shape[-2:]))
-        solid = [x for x in self.surfaces if x.layer in self.shown and x.layer not in (FRAMES, AXES)]
-        low, high = np.full(3, np.inf), np.full(3, -np.inf)
-        for x in solid:
+        shown = [x for x in self.surfaces if x.layer in self.shown and x.layer not in (FRAMES, AXES)]
+        corners = []
+        for x in shown or self.surfaces:
             box = np.stack([x.solid.vertices.min(axis=0), x.solid.vertices.max(axis=0)])
-            corners = transform_points(poses[:, None, x.body], np.stack(np.meshgrid(*box.T), axis=-1).reshape(-1, 3))
-            low, high = np.minimum(low, corners.min(axis=(0, 1))), np.maximum(high, corners.max(axis=(0, 1)))
-        return low, high
+            around = np.stack(np.meshgrid(*box.T), axis=-1).reshape(-1, 3)
+            corners.append(transform_points(poses[:, None, x.body], around).reshape(-1, 3))
+        return np.concatenate(corners).min(axis=0), np.concatenate(corners).max(axis=0)
 
 
 def drawing_of(
@@ -136,13 +136,14 @@ def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
     surfaces = [_surface(model, visual) for visual in visuals]
     segments = list(_segments(model))
     poses = _with_world(body_poses(model, model.neutral()))
-    clouds = [(x.body, x.solid.vertices) for x in surfaces] + [(i, np.stack([a, b])) for i, a, b in segments]
+    clouds = [(x.body, x.solid.vertices) for x in surfaces] + [(i, np.stack([0 * end, end])) for i, end in segments]
     points = np.concatenate([*(transform_points(poses[i], cloud) for i, cloud in clouds), poses[:-1, :3]])
-    low, high = points.min(axis=0), points.max(axis=0)
-    lengths = [x for _, a, b in segments if (x := float(np.linalg.norm(b - a))) > 1e-6]
-    size = float(np.linalg.norm(high - low)) or 2.0 * _inertial_radius(model) or 1.0
-    unit = float(np.clip(np.quantile(lengths, 0.75) if lengths else size / 4, size / 25, size / 4))
+    lengths = [x for _, end in segments if (x := float(np.linalg.norm(end))) > 1e-6]
     parameters = np.asarray(model.inertial_parameters, np.float64)
+    # Where everything is at one point, twice the largest radius of gyration.
+    radii = [np.sqrt(abs(np.trace(rotational_about_center(p))) / p[0]) for p in parameters if p[0] > 0]
+    size = float(np.linalg.norm(np.ptp(points, axis=0))) or 2.0 * max(radii, default=0.0) or 1.0
+    unit = float(np.clip(np.quantile(lengths, 0.75) if lengths else size / 4, size / 25, size / 4))
     surfaces += [_ellipsoid(i, x, 0.06 * unit) for i, x in enumerate(parameters) if x[0] > 0]
     surfaces += _skeleton(model, segments, unit)
     surfaces += _triads(model, unit)
@@ -178,40 +179,29 @@ def _ellipsoid(body: int, parameters: np.ndarray, least: float) -> Surface:
     return Surface(ELLIPSOIDS, body, solid, _rgba(color, 0.55))
 
 
-def _inertial_radius(model: Model) -> float:
-    """Return the largest radius of gyration, m."""
-    parameters = np.asarray(model.inertial_parameters, np.float64)
-    return max((np.sqrt(abs(np.trace(rotational_about_center(p))) / p[0]) for p in parameters if p[0] > 0), default=0.0)
-
-
 # The skeleton
 
 
-def _segments(model: Model) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield a body (-1: the world) and two points in it: from its origin to the joints that it carries; if it carries
+def _segments(model: Model) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield a body (-1: the world) and the end of a line from its origin: to the joints that it carries; if it carries
     none, to its frames and its center of mass; in the world, to the joints that do not move freely."""
-    topology, zero = model.topology, np.zeros(3)
-    places = np.asarray(model.joint_placement, np.float64)[:, :3]
-    frames = np.asarray(model.frame_placement, np.float64)[:, :3]
-    masses = np.asarray(model.mass)
-    centers = np.asarray(model.inertial_parameters, np.float64)[:, 1:4]
+    topology, parameters = model.topology, np.asarray(model.inertial_parameters, np.float64)
+    places, frames = (np.asarray(x, np.float64)[:, :3] for x in (model.joint_placement, model.frame_placement))
     for i, parent in enumerate(topology.parents):
         if parent >= 0 or topology.joint_types[i] != "free":
-            yield parent, zero, places[i]
+            yield parent, places[i]
     for i in set(range(model.nb)) - set(topology.parents):
-        for k, body in enumerate(topology.frame_bodies):
-            if body == i:
-                yield i, zero, frames[k]
-        if masses[i] > 0:
-            yield i, zero, centers[i] / masses[i]
+        for k in np.flatnonzero(np.array(topology.frame_bodies) == i):
+            yield i, frames[k]
+        if parameters[i, 0] > 0:
+            yield i, parameters[i, 1:4] / parameters[i, 0]
 
 
 def _skeleton(model: Model, segments, unit: float) -> list[Surface]:
     out = []
     for body in range(-1, model.nb):
-        long = [(a, b) for i, a, b in segments if i == body and np.linalg.norm(b - a) > 1e-3 * unit]
-        rods = [rod(a, b, 0.03 * unit) for a, b in long]
-        if rods:
+        ends = [end for i, end in segments if i == body and np.linalg.norm(end) > 1e-3 * unit]
+        if rods := [rod(np.zeros(3), end, 0.03 * unit) for end in ends]:
             out.append(Surface(SKELETON, body, merge(rods), _rgba(_SEGMENT)))
     out += [Surface(SKELETON, i, _joint_solid(model, i, 0.09 * unit), _rgba(_JOINT)) for i in range(model.nb)]
     return out
@@ -238,10 +228,8 @@ def _triads(model: Model, unit: float) -> list[Surface]:
     out = []
     for body, frames in triads.items():
         for axis, color in enumerate(_TRIAD):
-            rods = []
-            for scale, pose in frames:
-                end = pose[:3] + scale * quaternion_to_rotation(pose[3:])[:, axis]
-                rods.append(rod(pose[:3], end, 0.05 * scale, around=10))
+            ends = [pose[:3] + scale * quaternion_to_rotation(pose[3:])[:, axis] for scale, pose in frames]
+            rods = [rod(x[:3], end, 0.05 * s, around=10) for (s, x), end in zip(frames, ends, strict=True)]
             out.append(Surface(FRAMES, body, merge(rods), _rgba(color)))
     return out
 

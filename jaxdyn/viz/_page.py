@@ -15,6 +15,7 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.joints import JOINT_TYPES, Primitive
 from jaxdyn.model import Model
 from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing, Surface, body_poses, slider_ranges
+from jaxdyn.viz._plots import joint_labels
 
 COMPARED = (240, 120, 40)
 """Color of the second robot."""
@@ -91,19 +92,16 @@ class JointControls:
         self.handles: dict[int, Any] = {}
         self._joints: dict[int, Primitive] = {}
         topology = drawing.model.topology
-        low, high = slider_ranges(drawing.model)
+        labels, (low, high) = joint_labels(drawing.model, topology.q_starts), slider_ranges(drawing.model)
         with server.gui.add_folder("Joints"):
             server.gui.add_button("Reset").on_click(lambda _: reset())
-            for i, (name, kind) in enumerate(zip(topology.joint_names, topology.joint_types, strict=True)):
-                if i in topology.leaders:
+            for i, kind in enumerate(topology.joint_types):
+                first, joint = topology.q_starts[i], JOINT_TYPES[kind][0]
+                if joint.quaternion is not None:
+                    self._add_handle(i, first, joint)
                     continue
-                first, chain = topology.q_starts[i], JOINT_TYPES[kind]
-                if chain[0].quaternion is not None:
-                    self._add_handle(i, first, chain[0])
-                    continue
-                for k, joint in enumerate(chain):
-                    label = name if len(chain) == 1 else f"{name}[{k}]"
-                    self._add_slider(label, first + k, joint.units[0], float(low[first + k]), float(high[first + k]))
+                for k in range(first, topology.q_starts[i + 1]):
+                    self._add_slider(labels[k], k, topology.coordinate_units[k], float(low[k]), float(high[k]))
 
     def update(self, q: np.ndarray, *, handles: bool = True) -> None:
         """Show coordinates `[nq]`; ranges of sliders grow if they have to."""

@@ -53,7 +53,7 @@ def plot_torques(
     some = slice(None, None, max(1, len(t) // _DRAWN))
     figure = figure_type(figsize=(10, 1.7 * model.nv + 0.8), layout="constrained")
     panels = np.atleast_1d(figure.subplots(model.nv, 1, sharex=True))
-    for j, (panel, label) in enumerate(zip(panels, _labels(model, model.topology.v_starts), strict=True)):
+    for j, (panel, label) in enumerate(zip(panels, joint_labels(model, model.topology.v_starts), strict=True)):
         for name, x in torques.items():
             panel.plot(t[some], x[some, j], label=name, **styles[name])
         reference = torques["measured" if raw is None else "as measured"][:, j]
@@ -175,7 +175,7 @@ def _columns(model: Model, joints: list[int]) -> list[_Column]:
     upper = (model.position_upper, model.velocity_limit, model.effort_limit)
     limits = [[np.asarray(x, np.float64) for x in pair] for pair in zip(lower, upper, strict=True)]
     titles = ("coordinates", "velocities", "torques")
-    return [_Column(k, titles[k], rows[k], _labels(model, starts[k]), units[k], *limits[k]) for k in range(3)]
+    return [_Column(k, titles[k], rows[k], joint_labels(model, starts[k]), units[k], *limits[k]) for k in range(3)]
 
 
 def _draw(panel, t: np.ndarray, x: ArrayLike, row: int, column: _Column, name: str, k: int) -> None:
@@ -191,7 +191,7 @@ def _draw(panel, t: np.ndarray, x: ArrayLike, row: int, column: _Column, name: s
         panel.plot(t[some], x[some, row], label=name or "trajectory", **style)
 
 
-def _labels(model: Model, starts: Sequence[int]) -> list[str]:
+def joint_labels(model: Model, starts: Sequence[int]) -> list[str]:
     """Return the label of each coordinate (or velocity): the joint's name, with a number if it has several."""
     out = []
     for i, joint in enumerate(model.joint_names):
