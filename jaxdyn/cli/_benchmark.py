@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
@@ -63,10 +64,7 @@ def main(arguments: Sequence[str]) -> None:
         programs.double_precision()
     # The times of compiling would otherwise be those of reading files.
     programs.without_compilation_cache()
-    if options.json:
-        programs.print_json(lambda: measure(options))
-    else:
-        measure(options)
+    programs.print_json(lambda: measure(options), options.json)
 
 
 def measure(options: Options) -> dict[str, Any]:
@@ -112,9 +110,8 @@ def rows(model: Model, options: Options) -> Iterator[dict[str, Any]]:
             row: dict[str, Any] = {"operation": name, "batch": batch}
             try:
                 program = programs.time_compilation(operation(name, options.steps), arguments, perf_counter)
-                seconds = programs.wall_time(
-                    lambda call=program.call, x=arguments: call(*x), options.seconds, repeats=3
-                )
+                run = functools.partial(program.call, *arguments)
+                seconds = programs.wall_time(run, options.seconds, repeats=3)
             except jax.errors.JaxRuntimeError as error:
                 # Most often memory runs out, and a smaller batch may work.
                 yield row | {"failed": str(error).splitlines()[0]}

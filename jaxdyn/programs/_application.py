@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
 import warnings
@@ -56,17 +55,11 @@ def exit_code(work: Callable[[], int | None], mistakes: tuple[type[Exception], .
         return INTERRUPTED
 
 
-def print_json(work: Callable[[], Any]) -> None:
+def print_json(work: Callable[[], Any], wanted: bool = True) -> None:
     """Print the result of `work` as JSON on stdout; everything that `work` prints goes to stderr. Infinite numbers and
-    NaN, which JSON does not have, become `null`."""
-    with contextlib.redirect_stdout(sys.stderr):
+    NaN, which JSON does not have, become `null`. Where JSON is not wanted, `work` just runs."""
+    with contextlib.redirect_stdout(sys.stderr) if wanted else contextlib.nullcontext():
         out = work()
-    print(json.dumps(_finite(out), indent=1, allow_nan=False))
-
-
-def _finite(x: Any) -> Any:
-    if isinstance(x, dict):
-        return {key: _finite(value) for key, value in x.items()}
-    if isinstance(x, list | tuple):
-        return [_finite(value) for value in x]
-    return None if isinstance(x, float) and not math.isfinite(x) else x
+    if wanted:
+        finite = json.loads(json.dumps(out), parse_constant=lambda _: None)
+        print(json.dumps(finite, indent=1))

@@ -38,11 +38,9 @@ def random_states(model: Model, count: int, seed: int) -> States:
     lower, upper = np.asarray(model.position_lower), np.asarray(model.position_upper)
     limited = np.isfinite(lower) & np.isfinite(upper)
     q[:, limited] = rng.uniform(lower[limited], upper[limited], (count, limited.sum()))
-    for joint, kind in zip(model.joint_names, model.topology.joint_types, strict=True):
-        if kind in ("ball", "free"):
-            quaternion = slice(model.q_index(joint).stop - 4, model.q_index(joint).stop)
-            q[:, quaternion] = rng.normal(size=(count, 4))
-            q[:, quaternion] /= np.linalg.norm(q[:, quaternion], axis=1, keepdims=True)
+    for start in model.topology.quaternion_starts:
+        quaternion = rng.normal(size=(count, 4))
+        q[:, start : start + 4] = quaternion / np.linalg.norm(quaternion, axis=1, keepdims=True)
     v, tau = rng.normal(size=(2, count, model.nv))
     return States(q, v, 10 * tau)
 
@@ -100,9 +98,6 @@ def largest_condition(mass_matrices: np.ndarray) -> float:
     return float(np.linalg.cond(mass_matrices).max())
 
 
-# MuJoCo
-
-
 def mujoco_model(path: Path) -> Any:
     """Load MuJoCo's model without constraints, contacts, friction and motors, which a model here does not have."""
     import mujoco
@@ -147,11 +142,8 @@ def mujoco_answers(model: Model, mj: Any, states: States) -> dict[str, np.ndarra
     return _answers(zip(*rows, strict=True))
 
 
-# Pinocchio, whose joints match by name
-
-
 def pinocchio_model(path: Path, free_base: bool) -> Any:
-    """Load Pinocchio's model, in which joints that mimic others are independent."""
+    """Load Pinocchio's model, whose joints have the same names; those that mimic others are independent."""
     import pinocchio as pin
 
     root = [pin.JointModelFreeFlyer()] if free_base else []
@@ -203,11 +195,7 @@ def pinocchio_times(model: Model, path: Path, free_base: bool) -> dict[str, floa
     }
 
     def seconds(call) -> float:
-        def run() -> None:
-            for row in arguments:
-                call(*row)
-
-        return wall_time(run, 0.0, repeats=5) / len(arguments)
+        return wall_time(lambda: [call(*row) for row in arguments], 0.0, repeats=5) / len(arguments)
 
     empty = seconds(lambda q, v, x: None)
     return {name: 1e6 * (seconds(call) - empty) for name, call in calls.items()}

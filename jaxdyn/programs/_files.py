@@ -76,18 +76,6 @@ def write_json(path: Path, content: Any) -> None:
     write_durably(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8"))
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object. **Raises** `DataError` for a file that is not one."""
-    advice = "delete it and the files beside it to start again"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); {advice}") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: not a JSON object; {advice}")
-    return content
-
-
 def digest_of_arrays(arrays: Mapping[str, Any]) -> str:
     """The SHA-256 of arrays with their names."""
     state = hashlib.sha256()
@@ -104,7 +92,13 @@ def begin(path: Path, content: dict[str, Any], why: str, advice: str = "") -> di
     if not path.is_file():
         write_json(path, content)
         return content
-    earlier = read_json(path)
+    again = "delete it and the files beside it to start again"
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); {again}") from None
+    if not isinstance(earlier, dict):
+        raise DataError(f"{path}: not a JSON object; {again}")
     before, now = _flat({key: earlier.get(key) for key in content}), _flat(json.loads(json.dumps(content)))
     missing = "nothing"
     differences = [

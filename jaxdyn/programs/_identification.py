@@ -28,10 +28,10 @@ from jaxdyn.programs._identification_data import (
     IdentifyConfig,
     PreparedRecording,
     load_data,
+    load_robot,
     nearest_physical_model,
 )
 from jaxdyn.programs._pictures import pyplot, save_figure
-from jaxdyn.programs._robots import load_robot
 from jaxdyn.viz import plot_torques
 
 SAVE_EVERY = 1.0
@@ -55,12 +55,8 @@ class FitFiles:
 
     def __init__(self, folder: Path, configuration: dict, recordings: list[sysid.Recording]):
         self.folder = folder
-        arrays = {
-            f"{k}.{name}": x
-            for k, r in enumerate(recordings)
-            for name, x in (("t", r.t), ("q", r.q), ("tau", r.tau))
-            if x is not None
-        }
+        named = [(f"{k}.{x}", getattr(r, x)) for k, r in enumerate(recordings) for x in ("t", "q", "tau")]
+        arrays = {name: x for name, x in named if x is not None}
         folder.mkdir(parents=True, exist_ok=True)
         content = {"configuration": configuration, "data": digest_of_arrays(arrays)}
         begin(folder / "begun.json", content, "its fits are of that only", f"Delete {folder} to start again")

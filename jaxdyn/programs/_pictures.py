@@ -74,12 +74,8 @@ def draw_trajectory(path: Path, title: str, model: Model, figure: StickFigure, d
         ((xs[:, : model.nq], "q, rad or m"), (xs[:, model.nq :], "v, rad/s or m/s"), (us, "controls, N m or N"))
     ):
         axis = fig.add_subplot(3, 2, 2 * i + 1)
-        if i < 2:
-            axis.plot(t, rows, lw=1)
-        else:
-            axis.step(t[:-1], rows, where="post", lw=1)
-            axis.set_xlabel("time, s")
-        axis.set_ylabel(label)
+        axis.plot(t[: len(rows)], rows, lw=1, drawstyle="steps-post" if i == 2 else "default")
+        axis.set(xlabel="time, s" if i == 2 else "", ylabel=label)
     lines = _line_points(model, figure, xs[:, : model.nq])
     axis = _scene(fig, figure, lines, (1, 2, 2))
     for k in np.unique(np.linspace(0, len(xs) - 1, 12).astype(int)):

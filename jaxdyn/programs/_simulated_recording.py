@@ -66,6 +66,10 @@ def simulate_recording(nominal: Model, config: Simulation, friction_velocity: fl
     """Track a random band-limited motion with computed torques of the nominal model and feedback, and record it."""
     for name in ("duration", "timestep", "harmonics"):
         require_positive(getattr(config, name), f"simulation.{name}", error=DataError)
+    installed = importlib.util.find_spec("mujoco") is not None
+    if config.engine == "mujoco" and not installed:
+        raise DataError("simulation.engine is 'mujoco', which is not installed: pip install 'jaxdyn[mjcf]'")
+    engine = "MuJoCo" if installed and config.engine != "jaxdyn" else "jaxdyn"
     rng = np.random.default_rng(config.seed)
     truth, offset = _change_parameters(nominal, config.change, friction_velocity, rng)
     q, v, a = _excitation(nominal, config, rng)
@@ -77,7 +81,6 @@ def simulate_recording(nominal: Model, config: Simulation, friction_velocity: fl
         q_planned, v_planned, feedforward = planned
         return feedforward + 400 * inertia * (q_planned - q) + 40 * inertia * (v_planned - v)
 
-    engine = _installed_engine(config.engine)
     simulate = _simulate_in_mujoco if engine == "MuJoCo" else _simulate_in_jaxdyn
     q, v, a, motor = (np.asarray(x, np.float64) for x in simulate(truth, plan, control, config.timestep))
     if not np.isfinite(q).all():
@@ -126,13 +129,6 @@ def _excitation(model: Model, config: Simulation, rng) -> tuple[np.ndarray, np.n
     a = -s @ (w[:, None] ** 2 * amplitude[0]) - c @ (w[:, None] ** 2 * amplitude[1])
     scale = np.minimum(0.35 * (upper - lower) / np.abs(q).max(axis=0), 0.5 * speed / np.abs(v).max(axis=0))
     return 0.5 * (lower + upper) + scale * q, scale * v, scale * a
-
-
-def _installed_engine(engine: str) -> str:
-    installed = importlib.util.find_spec("mujoco") is not None
-    if engine == "mujoco" and not installed:
-        raise DataError("simulation.engine is 'mujoco', which is not installed: pip install 'jaxdyn[mjcf]'")
-    return "MuJoCo" if installed and engine != "jaxdyn" else "jaxdyn"
 
 
 def _simulate_in_mujoco(truth: Model, plan: tuple[np.ndarray, ...], control: Callable, timestep: float):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +25,7 @@ _TRIAD = ("#e5484d", "#30a46c", "#3e63dd")
 _TURNS, _SLIDES = "#f59e0b", "#a855f7"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Surface:
+class Surface(NamedTuple):
     """Triangles in the frame of body `body` (-1: of the world) with one color `[4]`, of one of `LAYERS`."""
 
     layer: str
@@ -80,14 +79,12 @@ def drawing_of(
     options: dict[str, Any],
 ) -> Drawing:
     """Return the drawing of a model or a robot's file. See `Viewer` for the arguments."""
-    if isinstance(model_or_path, Model):
-        model = model_or_path
-        if options:
-            raise ModelError(f"{', '.join(options)}: arguments of a file's loader, but a model is given, no file")
-        visuals = () if visuals is None else visuals
-    else:
-        model = load_robot(model_or_path, package_dirs, **options)
-        visuals = model_or_path if visuals is None else visuals
+    given = isinstance(model_or_path, Model)
+    if given and options:
+        raise ModelError(f"{', '.join(options)}: arguments of a file's loader, but a model is given, no file")
+    model = model_or_path if given else load_robot(model_or_path, package_dirs, **options)
+    if visuals is None:
+        visuals = () if given else model_or_path
     if isinstance(visuals, str | os.PathLike) or not isinstance(visuals, Sequence):
         visuals = load_visuals(visuals, package_dirs=package_dirs, skip_missing=skip_missing)
     if model.joint_placement.ndim > 2:

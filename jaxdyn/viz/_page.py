@@ -1,12 +1,11 @@
-"""What is on the viewer's page: robots in the scene, the controls of joints, and the player of trajectories."""
+"""The parts of the viewer's page: robots in the scene, the controls of joints, and the player of trajectories."""
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -156,8 +155,7 @@ class JointControls:
             self._change(slice(first, first + joint.nq), pose[7 - joint.nq :])
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Clip:
+class Clip(NamedTuple):
     """A trajectory to play: times `[n]`, configurations `[n, nq]` and poses of bodies `[n, nb, 7]`; and the poses of a
     second robot, if there is one."""
 

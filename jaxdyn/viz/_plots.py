@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -152,8 +151,7 @@ def plot_trajectory(
     return figure
 
 
-@dataclasses.dataclass(frozen=True)
-class _Column:
+class _Column(NamedTuple):
     """A column of panels: coordinates, velocities or torques."""
 
     part: int

@@ -63,9 +63,6 @@ def load_robot(source: Any, package_dirs: Sequence[str | os.PathLike], **options
     return load_urdf(source, package_dirs=package_dirs, **{"strict": False, **options})
 
 
-# MJCF
-
-
 def _mjcf_visuals(path_or_text: Any) -> list[Visual]:
     """Return the visuals of an MJCF file. See `load_visuals`."""
     m, source = compile_mjcf(path_or_text)
@@ -109,9 +106,6 @@ def _geom_solid(m, g: int) -> Solid | None:
             faces = m.mesh_face[m.mesh_faceadr[k] :][: m.mesh_facenum[k]]
             return Solid(np.array(vertices, np.float64), np.array(faces, np.int64))
     return None
-
-
-# URDF
 
 
 def _urdf_visuals(
