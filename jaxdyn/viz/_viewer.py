@@ -25,7 +25,8 @@ from jaxdyn.viz._page import Clip, JointControls, Player, RobotNodes, clip_of, f
 
 _FRAMED = 50
 """The number of samples of a trajectory that the camera has to see at first."""
-_TITLES: dict[str, str] = dict(zip(LAYERS, ("Meshes", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes"), strict=True))
+_NAMES = ("Meshes", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes")
+_TITLES: dict[str, str] = dict(zip(LAYERS, _NAMES, strict=True))
 
 
 class Viewer:
