@@ -72,7 +72,7 @@ class Loops:
         self.task: ControlTask = task_of_model(believed, config.timestep, config.horizon)
         mpc = trajopt.MPC(
             self.task.problem,
-            _solver(config),
+            programs.solver_options(config.solver, config.iterations, config.samples, min(10, config.horizon)),
             at_time=self.task.at_time,
             disturbance_gain=config.disturbance_gain or None,
         )
@@ -175,13 +175,6 @@ def draw_loops(path: Path, config: Config, every: Sequence[Loops]) -> None:
     fig.suptitle(config.name)
     fig.tight_layout()
     programs.save_figure(path, fig)
-
-
-def _solver(config: Config):
-    if config.solver == "ddp":
-        return trajopt.DDPOptions(max_iterations=config.iterations)
-    options = trajopt.MPPIOptions if config.solver == "mppi" else trajopt.PredictiveSamplingOptions
-    return options(samples=config.samples, max_iterations=config.iterations, knots=min(10, config.horizon))
 
 
 main = experiment("control", Config, run, DEFAULT_CONFIG, __doc__)

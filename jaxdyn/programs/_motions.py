@@ -205,11 +205,13 @@ def _off(angle: float, goal: float) -> float:
     return float(abs((angle - goal + np.pi) % (2 * np.pi) - np.pi))
 
 
-_SAMPLING: dict[str, tuple[Any, Any]] = {
-    "mppi": (trajopt.mppi, trajopt.MPPIOptions),
-    "cem": (trajopt.cem, trajopt.CEMOptions),
-    "predictive_sampling": (trajopt.predictive_sampling, trajopt.PredictiveSamplingOptions),
-}
+def solver_options(solver: str, iterations: int, samples: int, knots: int) -> Any:
+    """Return the options of a solver of `jaxdyn.trajopt`, by its name; `samples` and `knots` are those of samplers."""
+    if solver == "ddp":
+        return trajopt.DDPOptions(max_iterations=iterations)
+    kinds: dict[str, Any] = {"mppi": trajopt.MPPIOptions, "cem": trajopt.CEMOptions}
+    kinds["predictive_sampling"] = trajopt.PredictiveSamplingOptions
+    return kinds[solver](max_iterations=iterations, samples=samples, knots=knots)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,11 +241,16 @@ def optimize(config: OptimizeConfig) -> dict[str, Any]:
     """Solve, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
     require_positive_keys(config, "iterations")
     task = motion_task(config.task, config.horizon)
+    settings: dict[str, Any] = {
+        "options": solver_options(config.solver, config.iterations, config.samples, config.knots)
+    }
+    if config.solver != "ddp":
+        settings["key"] = jax.random.key(config.seed)
     seconds = []
     for _ in range(2):
         # The first solve compiles.
         began = time.perf_counter()
-        solution = jax.block_until_ready(_solve(config, task.problem, task.us))
+        solution = jax.block_until_ready(getattr(trajopt, config.solver)(task.problem, task.us, **settings))
         seconds.append(time.perf_counter() - began)
     xs, us = np.asarray(solution.xs), np.asarray(solution.us)
     dynamics = task.problem.dynamics
@@ -274,11 +281,3 @@ def optimize(config: OptimizeConfig) -> dict[str, Any]:
     if config.animation:
         animate(folder / "motion.gif", dynamics.model, task.figure, dt, xs)
     return out
-
-
-def _solve(config: OptimizeConfig, problem: trajopt.Problem, us) -> trajopt.Solution:
-    if config.solver == "ddp":
-        return trajopt.ddp(problem, us, options=trajopt.DDPOptions(max_iterations=config.iterations))
-    solver, options = _SAMPLING[config.solver]
-    options = options(max_iterations=config.iterations, samples=config.samples, knots=config.knots)
-    return solver(problem, us, key=jax.random.key(config.seed), options=options)

@@ -125,7 +125,7 @@ def plot_trajectory(
     if not chosen:
         raise DataError("there is no joint to draw; name some in joints=[...]")
     curves = {"": (q, v, tau), **({} if compare is None else compare)}
-    columns = [c for k, c in enumerate(_columns(model, chosen)) if (q, v, tau)[k] is not None]
+    columns = [c for c in _columns(model, chosen) if (q, v, tau)[c.part] is not None]
     rows = max(len(column.rows) for column in columns)
     figure = figure_type(figsize=(4.2 * len(columns), 1.25 * rows + 0.9), layout="constrained")
     panels = figure.subplots(rows, len(columns), sharex=True, squeeze=False)
