@@ -90,8 +90,7 @@ def run(config: Config) -> dict[str, Any]:
         os.sched_setaffinity(0, allowed)
     folder = config.make_folder()
     with alone_in(folder):
-        programs.write_json(folder / "summary.json", out)
-    print(f"wrote {folder / 'summary.json'}")
+        programs.write_json(folder / "summary.json", out, announce=True)
     return out
 
 

@@ -139,12 +139,11 @@ def run(config: Config) -> dict[str, Any]:
             f"p99 {1e3 * s['latency_p99']:.2f} ms; {s['compilations']} compilations after the first step"
         )
     folder = config.make_folder()
-    programs.write_json(folder / "summary.json", out)
+    programs.write_json(folder / "summary.json", out, announce=True)
     shown = every[min(1, len(every) - 1)]
     first: trajopt.ClosedLoop = shown.runs[0]
     arrays = {"t": config.timestep * np.arange(len(first.xs)), "xs": first.xs, "us": first.us}
     programs.write_npz(folder / "trajectory.npz", arrays)
-    print(f"wrote {folder / 'summary.json'}")
     dynamics = shown.task.problem.dynamics
     assert isinstance(dynamics, trajopt.ModelDynamics)
     model, figure, dt = dynamics.model, shown.task.figure, config.timestep

@@ -29,10 +29,10 @@ def data_path(name: str) -> Path:
     return Path(root).expanduser() / path
 
 
-def write_durably(path: Path, write: Callable[[Path], object]) -> None:
+def write_durably(path: Path, write: Callable[[Path], object], *, announce: bool = False) -> None:
     """Write a file so that readers see the old or the new one, never half of one, even after a crash of the machine.
     `write` is called with a temporary file in the same folder, whose name begins with a dot. Its name is always the
-    same, so the next call overwrites the remains of a process that was killed."""
+    same, so the next call overwrites the remains of a process that was killed. `announce` prints the path."""
     temporary = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
         write(temporary)
@@ -48,9 +48,11 @@ def write_durably(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+    if announce:
+        print(f"wrote {path}")
 
 
-def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+def write_npz(path: Path, arrays: Mapping[str, Any], *, announce: bool = False) -> None:
     """Write an archive like `numpy.savez`'s, but without the time of writing, as `write_durably` does."""
 
     def write(temporary: Path) -> None:
@@ -59,7 +61,7 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
                 with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
 
-    write_durably(path, write)
+    write_durably(path, write, announce=announce)
 
 
 def read_npz(path: Path, build: Callable[[dict[str, np.ndarray]], Any] = dict, advice: str = "") -> Any:
@@ -71,9 +73,10 @@ def read_npz(path: Path, build: Callable[[dict[str, np.ndarray]], Any] = dict, a
         raise DataError(f"{path}: cannot be read ({error}); {advice or 'delete it to start again'}") from None
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any, *, announce: bool = False) -> None:
     """Write a JSON file, as `write_durably` does."""
-    write_durably(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8"))
+    text = json.dumps(content, indent=1) + "\n"
+    write_durably(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), announce=announce)
 
 
 def digest_of_arrays(arrays: Mapping[str, Any]) -> str:

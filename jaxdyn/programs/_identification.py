@@ -8,6 +8,7 @@ configuration continues where it stopped.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -260,13 +261,11 @@ def _summary(config: IdentifyConfig, model: Model, fits: Fits, errors: Errors, s
 
 
 def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits: Fits, out: dict[str, Any]) -> None:
-    write_json(folder / "parameters.json", out)
-    print(f"wrote {folder / 'parameters.json'}")
+    write_json(folder / "parameters.json", out, announce=True)
     physical, held_out = fits[PHYSICAL], data.held_out.data
     if config.urdf:
         text = to_urdf(physical.model, config.name)
-        write_durably(folder / "identified.urdf", lambda path: path.write_text(text, encoding="utf-8"))
-        print(f"wrote {folder / 'identified.urdf'}")
+        write_durably(folder / "identified.urdf", lambda path: path.write_text(text, encoding="utf-8"), announce=True)
     if config.report:
         note = (
             f"Robot {config.robot}; recordings {', '.join(x.name for x in data.fitted)}, resampled to {config.rate:g} "
@@ -276,9 +275,8 @@ def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits:
         title = f"Identification: {config.name}"
         draws = sysid.bootstrap(physical, data.fitted, draws=config.bootstrap) if config.bootstrap else None
         options: dict[str, Any] = {"title": title, "notes": [note], "bootstrap": draws}
-        report = folder / "report.html"
-        write_durably(report, lambda path: sysid.write_report(path, fits, data.fitted, held_out, **options))
-        print(f"wrote {report}")
+        report = functools.partial(sysid.write_report, fits=fits, train=data.fitted, test=held_out, **options)
+        write_durably(folder / "report.html", report, announce=True)
 
 
 def draw_torques(

@@ -272,9 +272,8 @@ def optimize(config: OptimizeConfig) -> dict[str, Any]:
         f"at the end {out['error_at_the_end']:.2e} {task.unit} from the goal"
     )
     folder = config.make_folder()
-    write_npz(folder / "trajectory.npz", {"t": dt * np.arange(len(xs)), "xs": xs, "us": us})
+    write_npz(folder / "trajectory.npz", {"t": dt * np.arange(len(xs)), "xs": xs, "us": us}, announce=True)
     write_json(folder / "summary.json", out)
-    print(f"wrote {folder / 'trajectory.npz'}")
     if config.plot:
         title = f"{config.name}: cost {out['cost']:.4g}, {out['status'].lower().replace('_', ' ')}"
         draw_trajectory(folder / "motion.png", title, dynamics.model, task.figure, dt, xs, us)

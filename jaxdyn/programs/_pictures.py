@@ -44,9 +44,8 @@ def save_figure(path: Path, figure: Any, dpi: int = 100) -> None:
     """Write a figure into a file, close it, and print the path."""
     import matplotlib.pyplot as plt
 
-    write_durably(path, lambda temporary: figure.savefig(temporary, dpi=dpi))
+    write_durably(path, lambda temporary: figure.savefig(temporary, dpi=dpi), announce=True)
     plt.close(figure)
-    print(f"wrote {path}")
 
 
 def _line_points(model: Model, figure: StickFigure, q: np.ndarray) -> list[np.ndarray]:
@@ -107,9 +106,8 @@ def animate(path: Path, model: Model, figure: StickFigure, dt: float, xs, frames
         return artists
 
     motion, writer = FuncAnimation(fig, show, frames=len(frames)), PillowWriter(fps=round(1 / (dt * stride)))
-    write_durably(path, lambda temporary: motion.save(temporary, writer=writer, dpi=70))
+    write_durably(path, lambda temporary: motion.save(temporary, writer=writer, dpi=70), announce=True)
     plt.close(fig)
-    print(f"wrote {path}")
 
 
 def _scene(fig, figure: StickFigure, lines, place: tuple[int, int, int]):
