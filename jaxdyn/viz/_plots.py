@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,20 +42,19 @@ def plot_torques(
     """
     figure_type = figure_class()
     t = np.asarray(t, np.float64)
-    curves = {"measured": measured, **predicted} | ({} if raw is None else {"as measured": raw})
-    torques = {name: np.asarray(x, np.float64) for name, x in curves.items()}
+    curves = {"as measured": raw, "measured": measured, **predicted}
+    torques = {name: np.asarray(x, np.float64) for name, x in curves.items() if x is not None}
     for name, x in torques.items():
         require_shape(x, (len(t), model.nv), name, f"nv = {model.nv} torques for each of {len(t)} times")
+    styles: dict[str, Any] = {"as measured": {"color": "0.75", "lw": 0.8}, "measured": {"color": "black", "lw": 1.2}}
+    for k, name in enumerate(predicted):
+        styles[name] = {"color": COLORS[k % len(COLORS)], "ls": _STYLES[k % len(_STYLES)], "lw": 1.0}
     some = slice(None, None, max(1, len(t) // _DRAWN))
     figure = figure_type(figsize=(10, 1.7 * model.nv + 0.8), layout="constrained")
     panels = np.atleast_1d(figure.subplots(model.nv, 1, sharex=True))
     for j, (panel, label) in enumerate(zip(panels, model.topology.dof_names, strict=True)):
-        if raw is not None:
-            panel.plot(t[some], torques["as measured"][some, j], color="0.75", lw=0.8, label="as measured")
-        panel.plot(t[some], torques["measured"][some, j], color="black", lw=1.2, label="measured")
-        for k, name in enumerate(predicted):
-            style = _STYLES[k % len(_STYLES)]
-            panel.plot(t[some], torques[name][some, j], style, color=COLORS[k % len(COLORS)], lw=1.0, label=name)
+        for name, x in torques.items():
+            panel.plot(t[some], x[some, j], label=name, **styles[name])
         reference = torques["measured" if raw is None else "as measured"][:, j]
         low, high = reference.min(), reference.max()
         room = 0.3 * (high - low) or 1.0
@@ -127,7 +125,7 @@ def plot_trajectory(
     if not chosen:
         raise DataError("there is no joint to draw; name some in joints=[...]")
     curves = {"": (q, v, tau), **({} if compare is None else compare)}
-    columns = [c for k, c in enumerate(_columns(model, chosen)) if (q, v, tau)[k] is not None]
+    columns = [c for c in _columns(model, chosen) if (q, v, tau)[c.part] is not None]
     rows = max(len(column.rows) for column in columns)
     figure = figure_type(figsize=(4.2 * len(columns), 1.25 * rows + 0.9), layout="constrained")
     panels = figure.subplots(rows, len(columns), sharex=True, squeeze=False)
@@ -153,8 +151,7 @@ def plot_trajectory(
     return figure
 
 
-@dataclasses.dataclass(frozen=True)
-class _Column:
+class _Column(NamedTuple):
     """A column of panels: coordinates, velocities or torques."""
 
     part: int
