@@ -1,5 +1,6 @@
 """Expansions of dynamics, costs and constraints about a trajectory."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -31,25 +32,6 @@ class Expansion(NamedTuple):
     stage: Quadratic
     """With a leading axis of the horizon."""
     terminal: Quadratic
-
-    @property
-    def curvature(self) -> "Curvature":
-        """The second derivatives of the costs."""
-        return Curvature(self.stage.xx, self.stage.ux, self.stage.uu, self.terminal.xx)
-
-    def with_curvature(self, h: "Curvature") -> "Expansion":
-        """The expansion with other second derivatives of the costs."""
-        stage = self.stage._replace(xx=h.xx, ux=h.ux, uu=h.uu)
-        return self._replace(stage=stage, terminal=self.terminal._replace(xx=h.terminal))
-
-
-class Curvature(NamedTuple):
-    """Second derivatives by the states and controls of the stages, and by the last state."""
-
-    xx: Float[Array, "horizon ndx ndx"]
-    ux: Float[Array, "horizon nu ndx"]
-    uu: Float[Array, "horizon nu nu"]
-    terminal: Float[Array, "ndx ndx"]
 
 
 def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expansion, TrajectoryEvaluation]:
@@ -106,26 +88,37 @@ def costates(A, stage_slopes, terminal_slope):
     return jnp.concatenate([before, terminal_slope[None]])
 
 
-def full_curvature(problem: Problem, xs, us, penalties: Penalties, e: Expansion) -> Curvature:
-    """All second derivatives of the Lagrangian, with the costates as the multipliers of the steps."""
-    dynamics, weight = problem.dynamics, penalties.weight
+def lagrangian_expansion(problem: Problem, xs, us, after, costates, penalty: Callable, *rows):
+    """The expansions of the Lagrangian at the stages and at the end, with all second derivatives.
 
-    def expand_stage(x, u, k, multiplier, costate, after):
+    The costates multiply what displaces steps from `after`. Constraints add `penalty(r, lower, upper, *rows)`, with
+    those entries of `rows` that belong to the residuals `r`.
+    """
+    dynamics = problem.dynamics
+    stage_rows, terminal_rows = zip(*map(problem.split_rows, rows), strict=True)
+
+    def expand_stage(x, u, k, after, costate, rows):
         def lagrangian(x, u):
-            penalty = augmented.penalty_value(*problem.stage_constraint(x, u, k), multiplier, weight)
-            step = dynamics.difference(after, dynamics.step(x, u, k))
-            return problem.stage_cost(x, u, k) + penalty + costate @ step
+            step = dynamics.difference(after, problem.step(x, u, k))
+            return problem.stage_cost(x, u, k) + penalty(*problem.stage_constraint(x, u, k), *rows) + costate @ step
 
         return quadratic_expansion(lagrangian, dynamics, x, u)
 
-    after = lax.stop_gradient(jax.vmap(dynamics.integrate)(xs[1:], e.gaps[1:]))
-    after_costates = costates(e.A, e.stage.x, e.terminal.x)[1:]
-    stage_multipliers, terminal_multipliers = problem.split_rows(penalties.multipliers)
-    stage = jax.vmap(expand_stage)(xs[:-1], us, problem.stages, stage_multipliers, after_costates, after)
-
     def terminal_lagrangian(x, _):
-        penalty = augmented.penalty_value(*problem.terminal_constraint(x), terminal_multipliers, weight)
-        return problem.terminal_cost(x) + penalty
+        return problem.terminal_cost(x) + penalty(*problem.terminal_constraint(x), *terminal_rows)
 
-    terminal = quadratic_expansion(terminal_lagrangian, dynamics, xs[-1], None)
-    return Curvature(stage.xx, stage.ux, stage.uu, terminal.xx)
+    stage = jax.vmap(expand_stage)(xs[:-1], us, problem.stages, after, costates[1:], stage_rows)
+    return stage, quadratic_expansion(terminal_lagrangian, dynamics, xs[-1], None)
+
+
+def second_order_costs(problem: Problem, xs, us, penalties: Penalties, e: Expansion) -> tuple[Quadratic, Quadratic]:
+    """The costs of stages and of the end with all second derivatives of the augmented Lagrangian, in which the costates
+    are the multipliers of the steps."""
+
+    def penalty(r, lower, upper, multiplier):
+        return augmented.penalty_value(r, lower, upper, multiplier, penalties.weight)
+
+    after = lax.stop_gradient(jax.vmap(problem.dynamics.integrate)(xs[1:], e.gaps[1:]))
+    slopes = costates(e.A, e.stage.x, e.terminal.x)
+    stage, end = lagrangian_expansion(problem, xs, us, after, slopes, penalty, penalties.multipliers)
+    return e.stage._replace(xx=stage.xx, ux=stage.ux, uu=stage.uu), e.terminal._replace(xx=end.xx)

@@ -7,27 +7,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._errors import ModelError
-from jaxdyn._types import Array, Float
+from jaxdyn._types import Array
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
 from jaxdyn.trajopt.ddp import _augmented_lagrangian as augmented
 from jaxdyn.trajopt.ddp._augmented_lagrangian import ConstraintBounds, Penalties
-from jaxdyn.trajopt.ddp._control_box import backward_in_box
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
-from jaxdyn.trajopt.ddp._expansion import Expansion, expand, full_curvature
-from jaxdyn.trajopt.ddp._line_search import Iterate, Merit, search
-from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative
+from jaxdyn.trajopt.ddp._expansion import Expansion, expand, second_order_costs
+from jaxdyn.trajopt.ddp._line_search import Iterate, SolveConstants, search
+from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative, backward_in_box
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
-
-
-class SolveConstants(NamedTuple):
-    """The quantities that all iterations of a solve share."""
-
-    problem: Problem
-    options: DDPOptions
-    hessian: str
-    bounds: ConstraintBounds
-    box: tuple[Float[Array, "horizon nu"], Float[Array, "horizon nu"]]
-    alphas: Float[Array, "groups together"]
 
 
 class DDPState(NamedTuple):
@@ -62,7 +50,7 @@ def run_iterations(problem: Problem, us, xs, multipliers: Multipliers | None, op
         )
     options = options.with_defaults(problem.dtype, second_order=hessian != "gauss_newton")
     alphas = jnp.asarray(options.step_lengths, problem.dtype).reshape(-1, options.step_lengths_at_once)
-    c = SolveConstants(problem, options, hessian, ConstraintBounds.of(problem), problem.control_box, alphas)
+    c = SolveConstants(problem, options, hessian, ConstraintBounds.of(problem), alphas)
     start = _initial_state(c, us, xs, multipliers)
     return _solution(c, lax.while_loop(lambda s: s.status == Status.RUNNING, lambda s: _iterate(c, s), start))
 
@@ -71,7 +59,7 @@ def _initial_state(c: SolveConstants, us, xs, multipliers: Multipliers | None) -
     problem, options, dtype = c.problem, c.options, c.problem.dtype
     feasible = xs is None
     us = problem.guess(us, rolled_out=False)[1]
-    us = jnp.clip(us, *c.box) if problem.bounded else us
+    us = jnp.clip(us, *problem.control_box) if problem.bounded else us
     xs, us = problem.guess(us, xs)
     shape = problem.horizon + 1, problem.dynamics.ndx
     gaps = jnp.zeros(shape, dtype) if feasible else problem.gaps(xs, us)
@@ -106,11 +94,10 @@ def _iterate(c: SolveConstants, s: DDPState) -> DDPState:
     # Regularization hides a part of the decrease, which counts, too.
     promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
     promised = jnp.where(policy.ok, promised, jnp.inf)
-    merit = Merit(c.bounds, s.penalties, options.sufficient_decrease)
-    trial = search(c.problem, s.iterate._replace(evaluation=evaluation), policy, merit, c.box, c.alphas)
+    trial = search(c, s.iterate._replace(evaluation=evaluation), policy, s.penalties)
     regularization, stuck = _next_regularization(options, regularization, trial)
     after = s._replace(
-        iterate=Iterate(trial.xs, trial.us, (1 - trial.alpha) * gaps, trial.evaluation),
+        iterate=trial.iterate,
         feasible=s.feasible | (trial.accepted & (trial.alpha == 1)),
         regularization=regularization,
         intermediate_iterations=s.intermediate_iterations + 1,
@@ -141,18 +128,19 @@ def _regularized_policy(c: SolveConstants, s: DDPState, e: Expansion, scale) -> 
     """The policy by a backward pass, and the regularization that it took. If the last step promised little,
     `"adaptive"` tries all second derivatives, and drops those that Gauss-Newton leaves out before it regularizes."""
     problem, options = c.problem, c.options
-    (low, high), (xs, us, *_) = c.box, s.iterate
+    (low, high), (xs, us, *_) = problem.control_box, s.iterate
     step_box = low - us, high - us
     adaptive, second = c.hessian == "adaptive", jnp.asarray(c.hessian == "full")
-    curvature = e.curvature
+    costs = full = e.stage, e.terminal
     if adaptive:
         second = s.promised < options.second_order_below * scale
     if c.hessian != "gauss_newton":
-        curvature = lax.cond(second, lambda: full_curvature(problem, xs, us, s.penalties, e), lambda: e.curvature)
+        full = lax.cond(second, lambda: second_order_costs(problem, xs, us, s.penalties, e), lambda: costs)
 
     def attempt(state):
         _, regularization, second = state
-        chosen = e.with_curvature(jax.tree.map(lambda a, b: jnp.where(second, a, b), curvature, e.curvature))
+        stage, terminal = jax.tree.map(lambda a, b: jnp.where(second, a, b), full, costs)
+        chosen = e._replace(stage=stage, terminal=terminal)
         if options.backward == "associative":
             policy = backward_associative(chosen, regularization)
         elif problem.bounded:
@@ -194,7 +182,7 @@ def _update_multipliers(c: SolveConstants, s: DDPState, update) -> DDPState:
 
 
 def _solution(c: SolveConstants, s: DDPState) -> Solution:
-    (low, high), (xs, us, gaps, evaluation) = c.box, s.iterate
+    (low, high), (xs, us, gaps, evaluation) = c.problem.control_box, s.iterate
     violation = jnp.maximum(c.bounds.violation(evaluation), jnp.abs(bound_excess(us, low, high)).max())
     free = (us > low) & (us < high)
     return Solution(

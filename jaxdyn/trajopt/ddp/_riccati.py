@@ -1,4 +1,4 @@
-"""The backward pass: a Riccati recursion from the last stage to the first."""
+"""The backward pass: a Riccati recursion from the last stage to the first, and with bounds on controls several."""
 
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ from jaxdyn.trajopt.ddp._loops_over_stages import problem_by_problem
 
 # From this length of displacements on, the problems of a batch are faster one after the other than side by side.
 _LARGE = 8
+SWEEPS = 4
+"""Changes of the active set in one backward pass; the next iteration goes on with a set that still changes."""
 
 
 class Policy(NamedTuple):
@@ -36,7 +38,6 @@ class Policy(NamedTuple):
     @staticmethod
     def zeros(horizon: int, ndx: int, nu: int, dtype) -> "Policy":
         """A policy of zeros that is not `ok`, to begin a loop with."""
-
         T, n, m = horizon, ndx, nu
         value, Q = [(T + 1, n), (T + 1, n, n)], [(T, m), (T, m, n), (T, m, m)]
         shapes = [(T, m), (T, m, n), *value, *Q, (), (), ()]
@@ -142,6 +143,64 @@ def _policy(e: Expansion, s: StageFactors, last_Vxx, regularization, held: HeldC
     curvature = -(k * (s.Quu @ k[..., None])[..., 0]).sum() + (e.gaps * shift).sum()
     ok = jnp.isfinite(K).all() & jnp.isfinite(k).all() & jnp.isfinite(Vx).all()
     return Policy(k, K, Vx, Vxx, s.Qu, s.Qux, s.Quu, slope, curvature, undamped.min(), ok)
+
+
+class ActiveSetState(NamedTuple):
+    """The state of the search for the controls that are held at their lower or upper bound."""
+
+    low: Array
+    high: Array
+    policy: Policy
+    settled: Array
+    sweeps: Array
+
+
+def backward_in_box(
+    e: Expansion,
+    regularization,
+    lower: Float[Array, "horizon nu"],
+    upper: Float[Array, "horizon nu"],
+    sweeps: int = SWEEPS,
+) -> Policy:
+    """`backward` with bounds on the step of the controls, at the states that the step reaches.
+
+    A semismooth Newton method (Hintermüller, Ito & Kunisch, The primal-dual active set strategy as a semismooth Newton
+    method, SIAM J. Optim. 13, 2002) on the whole horizon: controls that are held at a bound make the problem one
+    without bounds; in its solution those that leave the box are held next, and those that the cost pulls inwards are
+    freed, until nothing changes or `sweeps` sweeps are done. Bounds at each state alone (Tassa, Mansard & Todorov, ICRA
+    2014) would ignore that the states before move, too. Only the curvature in free controls must be positive.
+    """
+    rounding = 10 * jnp.finfo(lower.dtype).eps * (1 + jnp.maximum(jnp.abs(lower), jnp.abs(upper)))
+    rounding = jnp.where(jnp.isfinite(rounding), rounding, 0.0)
+
+    def sweep(s: ActiveSetState) -> ActiveSetState:
+        free = ~(s.low | s.high)
+        step = jnp.where(free, 0, jnp.where(s.low, lower, upper))
+        policy = backward(e, regularization, HeldControls(free.astype(step.dtype), step))
+        dxs, dus = linear_roll_out(e, policy)
+        slopes = policy.Qu + (policy.Qux @ dxs[:-1, :, None] + policy.Quu @ dus[..., None])[..., 0]
+        low = jnp.where(free, dus < lower - rounding, s.low & (slopes >= 0))
+        high = jnp.where(free, dus > upper + rounding, s.high & (slopes <= 0))
+        settled = ((low == s.low) & (high == s.high)).all() | ~policy.ok
+        return ActiveSetState(low, high, policy, settled, s.sweeps + 1)
+
+    # Those at a bound are held first; equal bounds leave no choice.
+    low, high = lower >= 0, (upper <= 0) & (lower < 0)
+    policy = Policy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype)
+    start = ActiveSetState(low, high, policy, jnp.array(False), jnp.zeros((), jnp.int32))
+    return lax.while_loop(lambda s: ~s.settled & (s.sweeps < sweeps), sweep, start).policy
+
+
+def linear_roll_out(e: Expansion, policy: Policy):
+    """The displacements of the states and the controls under the policy, by the linear dynamics."""
+
+    def step(dx, stage):
+        A, B, gap, k, K = stage
+        du = k + K @ dx
+        return A @ dx + B @ du + gap, (dx, du)
+
+    last, (dxs, dus) = lax.scan(step, e.gaps[0], (e.A, e.B, e.gaps[1:], policy.k, policy.K))
+    return jnp.concatenate([dxs, last[None]]), dus
 
 
 def backward_associative(e: Expansion, regularization) -> Policy:
