@@ -1,5 +1,8 @@
-"""The classical Runge-Kutta step on the configuration manifold."""
+"""Runge-Kutta steps: of plain vectors, and the classical one on the configuration manifold."""
 
+from collections.abc import Callable
+
+import jax
 import jax.numpy as jnp
 
 from jaxdyn.algorithms import aba
@@ -18,15 +21,31 @@ def rk4_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
     """
     q0, v0 = state.q, state.v
 
-    def rate(x, v):
+    def rate(state, _):
+        x, v = state
         q = model.chart_point(q0, x)
         return model.chart_rate(q, x, v), aba(model, q, v, tau, f_ext)
 
-    x0 = jnp.zeros_like(v0)
-    dx1, dv1 = rate(x0, v0)
-    dx2, dv2 = rate(x0 + 0.5 * dt * dx1, v0 + 0.5 * dt * dv1)
-    dx3, dv3 = rate(x0 + 0.5 * dt * dx2, v0 + 0.5 * dt * dv2)
-    dx4, dv4 = rate(x0 + dt * dx3, v0 + dt * dv3)
-    x = (dt / 6) * (dx1 + 2 * dx2 + 2 * dx3 + dx4)
-    v = v0 + (dt / 6) * (dv1 + 2 * dv2 + 2 * dv3 + dv4)
+    x, v = rk4(rate, (jnp.zeros_like(v0), v0), 0.0, dt)
     return State(model.chart_point(q0, x), v)
+
+
+def rk4(f, x, t, h):
+    """The classical step from `x`, a pytree, with the rate `f(x, t)`."""
+
+    def displaced(rate, h):
+        return jax.tree.map(lambda x, rate: x + h * rate, x, rate)
+
+    k1 = f(x, t)
+    k2 = f(displaced(k1, 0.5 * h), t + 0.5 * h)
+    k3 = f(displaced(k2, 0.5 * h), t + 0.5 * h)
+    k4 = f(displaced(k3, h), t + h)
+    return jax.tree.map(lambda x, a, b, c, d: x + (h / 6) * (a + 2 * b + 2 * c + d), x, k1, k2, k3, k4)
+
+
+RUNGE_KUTTA_STEPS: dict[str, Callable] = {
+    "euler": lambda f, x, t, h: x + h * f(x, t),
+    "rk2": lambda f, x, t, h: x + h * f(x + 0.5 * h * f(x, t), t + 0.5 * h),
+    "rk4": rk4,
+}
+"""Steps of length `h` from `x` with the rate `f(x, t)`."""

@@ -65,7 +65,7 @@ class TrajectoryEvaluation(NamedTuple):
 def evaluate(problem: Problem, xs, us) -> TrajectoryEvaluation:
     """Compute cost and residuals in one pass."""
     dynamics = problem.dynamics
-    shared = map_shared_residuals(problem, xs, lambda residual, x, k: residual(dynamics, x, None, k))
+    of_stages, of_end = map_shared_residuals(problem, xs, lambda residual, x, k: residual(dynamics, x, None, k))
 
     def evaluate_terms(costs, constraints, x, u, k, shared):
         total, residuals = jnp.zeros((), problem.dtype), [jnp.zeros(0, problem.dtype)]
@@ -79,9 +79,9 @@ def evaluate(problem: Problem, xs, us) -> TrajectoryEvaluation:
     def evaluate_stage(*stage):
         return evaluate_terms(problem.stage_costs, problem.stage_constraints, *stage)
 
-    costs, residuals = jax.vmap(evaluate_stage)(xs[:-1], us, problem.stages, shared.stage)
+    costs, residuals = jax.vmap(evaluate_stage)(xs[:-1], us, problem.stages, of_stages)
     terms = problem.terminal_costs, problem.terminal_constraints
-    last_cost, last_residuals = evaluate_terms(*terms, xs[-1], None, problem.horizon, shared.terminal)
+    last_cost, last_residuals = evaluate_terms(*terms, xs[-1], None, problem.horizon, of_end)
     return TrajectoryEvaluation(costs.sum() + last_cost, join_rows(residuals, last_residuals))
 
 

@@ -39,17 +39,17 @@ def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expans
     dynamics = problem.dynamics
     after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
     A, B = over_stages(dynamics.linearize, xs[:-1], us, problem.stages, after)
-    shared = map_shared_residuals(problem, xs, lambda residual, x, k: residual.linearize(dynamics, x, None, k))
-
-    def expand_stage(x, u, k, multiplier, shared):
-        terms = TermValues(problem.stage_costs, problem.stage_constraints)
-        return _expand_terms(problem, terms, shared, x, u, k, multiplier, penalties.weight)
-
+    of_stages, of_end = map_shared_residuals(problem, xs, lambda r, x, k: r.linearize(dynamics, x, None, k))
     stage_multipliers, terminal_multipliers = problem.split_rows(penalties.multipliers)
-    stage, r_stage = jax.vmap(expand_stage)(xs[:-1], us, problem.stages, stage_multipliers, shared.stage)
+
+    def expand_stage(*stage):
+        terms = TermValues(problem.stage_costs, problem.stage_constraints)
+        return _expand_terms(problem, terms, *stage, penalties.weight)
+
+    stage, r_stage = jax.vmap(expand_stage)(of_stages, xs[:-1], us, problem.stages, stage_multipliers)
     terms = TermValues(problem.terminal_costs, problem.terminal_constraints)
-    inputs = xs[-1], None, problem.horizon, terminal_multipliers, penalties.weight
-    terminal, r_terminal = _expand_terms(problem, terms, shared.terminal, *inputs)
+    end = of_end, xs[-1], None, problem.horizon, terminal_multipliers
+    terminal, r_terminal = _expand_terms(problem, terms, *end, penalties.weight)
     evaluation = TrajectoryEvaluation(stage.value.sum() + terminal.value, join_rows(r_stage, r_terminal))
     return Expansion(A, B, gaps, stage, terminal), evaluation
 

@@ -13,8 +13,13 @@ from jaxdyn.trajopt.problem._costs import (
     quadratic_expansion,
     term_at_stage,
 )
-from jaxdyn.trajopt.problem._disturbance import with_disturbance
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ContinuousDynamics, DiscreteDynamics, ModelDynamics
+from jaxdyn.trajopt.problem._dynamics import (
+    AbstractDynamics,
+    ContinuousDynamics,
+    DiscreteDynamics,
+    ModelDynamics,
+    with_disturbance,
+)
 from jaxdyn.trajopt.problem._problem import Problem, join_rows, with_leaves
 from jaxdyn.trajopt.problem._residuals import (
     AbstractResidual,

@@ -6,8 +6,8 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, ShapeError
-from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, float_leaf
+from jaxdyn._types import Array, Float, float_leaf
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 from jaxdyn.trajopt.problem._residuals import AbstractResidual
 
 
@@ -15,20 +15,19 @@ class Constraint(eqx.Module):
     """`lower <= residual <= upper`, component by component, at every stage, or at the end of the horizon as one of
     `terminal_constraints`. Equal bounds make an equality, infinite bounds none.
 
-    A constraint whose residual depends on the state alone does not act on stage 0, whose state is fixed.
+    Bounds are numbers or `[m]`; both are 0 by default, an equality. A constraint whose residual depends on the state
+    alone does not act on stage 0, whose state is fixed. **Raises** `ModelError` where a lower bound is above the upper
+    one, or a bound is NaN.
     """
 
     residual: AbstractResidual
-    lower: Float[Array, "..."]
-    upper: Float[Array, "..."]
+    lower: Float[Array, "..."] = eqx.field(default=0.0, converter=float_leaf)
+    upper: Float[Array, "..."] = eqx.field(default=0.0, converter=float_leaf)
 
-    def __init__(self, residual: AbstractResidual, lower: ArrayLike = 0.0, upper: ArrayLike = 0.0):
-        """Bounds are numbers or `[m]`; both are 0 by default, an equality. **Raises** `ModelError` where a lower bound
-        is above the upper one, or a bound is NaN."""
-        if not isinstance(residual, AbstractResidual):
-            raise ModelError(f"a Constraint bounds a residual, not {type(residual).__name__}")
-        self.residual, self.lower, self.upper = residual, float_leaf(lower), float_leaf(upper)
-        require_box(self.lower, self.upper, f"the constraint on {type(residual).__name__}")
+    def __check_init__(self):
+        if not isinstance(self.residual, AbstractResidual):
+            raise ModelError(f"a Constraint bounds a residual, not {type(self.residual).__name__}")
+        require_box(self.lower, self.upper, f"the constraint on {type(self.residual).__name__}")
 
     @property
     def of_state(self) -> bool:

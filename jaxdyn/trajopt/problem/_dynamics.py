@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import ModelError, ShapeError, require_choice, require_positive_integer, require_shape
-from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.algorithms import aba, aba_derivatives
 from jaxdyn.model import Model
 from jaxdyn.simulate import AbstractMemorylessActuator, State
 from jaxdyn.simulate import step as model_step
+from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS
 
 
 class AbstractDynamics(eqx.Module):
@@ -343,34 +344,49 @@ class ContinuousDynamics(_FunctionDynamics):
         return self.call(x, u, t)
 
 
-def _euler(f, x, t, h):
-    return x + h * f(x, t)
+class _DisturbedDynamics(AbstractDynamics):
+    """The dynamics `inner`, whose every step is displaced by `disturbance`."""
+
+    inner: AbstractDynamics
+    disturbance: Float[Array, "ndx"]
+    dt: Float[Array, ""]
+    t0: Float[Array, ""]
+
+    nx = property(lambda self: self.inner.nx)
+    ndx = property(lambda self: self.inner.ndx)
+    nu = property(lambda self: self.inner.nu)
+    euclidean = property(lambda self: self.inner.euclidean)
+    robot = property(lambda self: self.inner.robot)
+
+    def neutral(self):
+        return self.inner.neutral()
+
+    def integrate(self, x, dx):
+        return self.inner.integrate(x, dx)
+
+    def difference(self, x0, x1):
+        return self.inner.difference(x0, x1)
+
+    def step(self, x, u, k):
+        return self.integrate(self.inner.step(x, u, k), self.disturbance)
+
+    def linearize(self, x, u, k, after):
+        if self.euclidean:
+            return self.inner.linearize(x, u, k, after - self.disturbance)
+        before = self.inner.step(x, u, k)
+        A, B = self.inner.linearize(x, u, k, before)
+
+        def displacement(dx):
+            return self.difference(after, self.integrate(self.integrate(before, dx), self.disturbance))
+
+        by_before = jax.jacfwd(displacement)(jnp.zeros_like(self.disturbance))
+        return by_before @ A, by_before @ B
 
 
-def _rk2(f, x, t, h):
-    return x + h * f(x + 0.5 * h * f(x, t), t + 0.5 * h)
-
-
-def _rk4(f, x, t, h):
-    k1 = f(x, t)
-    k2 = f(x + 0.5 * h * k1, t + 0.5 * h)
-    k3 = f(x + 0.5 * h * k2, t + 0.5 * h)
-    k4 = f(x + h * k3, t + h)
-    return x + (h / 6) * (k1 + 2 * k2 + 2 * k3 + k4)
-
-
-RUNGE_KUTTA_STEPS = {"euler": _euler, "rk2": _rk2, "rk4": _rk4}
-
-
-def float_leaf(x) -> Array:
-    """`x` as an array of floating-point numbers, so that it has derivatives."""
-    x = jnp.asarray(x)
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
-
-
-def optional_float_leaf(x) -> Array | None:
-    """`float_leaf`, or None for None."""
-    return None if x is None else float_leaf(x)
+def with_disturbance(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"]) -> AbstractDynamics:
+    """The dynamics with every step displaced by `disturbance`, the constant state disturbance that offset-free control
+    assumes (Pannocchia & Rawlings, Disturbance models for offset-free model-predictive control, AIChE J. 2003)."""
+    return _DisturbedDynamics(inner=dynamics, disturbance=disturbance, dt=dynamics.dt, t0=dynamics.t0)
 
 
 def _seconds(x, name: str, dtype=None) -> Array:

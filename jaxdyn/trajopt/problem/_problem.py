@@ -11,10 +11,10 @@ from jax import lax
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, ShapeError, require_finite, require_positive_integer, require_shape
-from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess, require_box
 from jaxdyn.trajopt.problem._costs import AbstractCost, TimeVarying, term_at_stage
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, float_leaf
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 
 type Costs = Sequence[AbstractCost | TimeVarying[Any]]
 type Constraints = Sequence[Constraint | TimeVarying[Any]]

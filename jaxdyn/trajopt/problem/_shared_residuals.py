@@ -20,23 +20,17 @@ class TermValues(NamedTuple):
     constraints: tuple[Any, ...]
 
 
-class SharedResiduals(NamedTuple):
-    """Values of the residuals that stage and terminal terms share."""
-
-    stage: TermValues
-    """With a leading axis of the horizon."""
-    terminal: TermValues
+type ResidualFunction = Callable[[AbstractResidual, Any, Any], Any]
 
 
-def map_shared_residuals(
-    problem: Problem, xs, function: Callable[[AbstractResidual, Any, Any], Any]
-) -> SharedResiduals:
+def map_shared_residuals(problem: Problem, xs, function: ResidualFunction) -> tuple[TermValues, TermValues]:
     """Compute `function(residual, x, k)` for the residuals of the state alone that stage and terminal terms share:
-    residuals of one kind, with arrays of the same shapes, whatever the numbers."""
+    residuals of one kind, with arrays of the same shapes, whatever the numbers. Returns the values of the stages, with
+    a leading axis of the horizon, and those of the end."""
     stage_terms = (*problem.stage_costs, *problem.stage_constraints)
     terminal_terms = (*problem.terminal_costs, *problem.terminal_constraints)
-    at_stages: list[Any] = [None] * len(stage_terms)
-    at_end: list[Any] = [None] * len(terminal_terms)
+    at_stages: Any = [None] * len(stage_terms)
+    at_end: Any = [None] * len(terminal_terms)
     numbers = jnp.arange(problem.horizon + 1)
 
     def rows(term, leaf):
@@ -53,9 +47,8 @@ def map_shared_residuals(
             at_stages[i], at_end[j] = (jax.tree.map(lambda a, s=s: a[s], values) for s in (slice(-1), -1))
             break
     n, m = len(problem.stage_costs), len(problem.terminal_costs)
-    return SharedResiduals(
-        TermValues(tuple(at_stages[:n]), tuple(at_stages[n:])), TermValues(tuple(at_end[:m]), tuple(at_end[m:]))
-    )
+    at_stages, at_end = tuple(at_stages), tuple(at_end)
+    return TermValues(at_stages[:n], at_stages[n:]), TermValues(at_end[:m], at_end[m:])
 
 
 def _residual(term) -> AbstractResidual | None:
