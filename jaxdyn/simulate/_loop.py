@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,19 +57,17 @@ def strongly_typed(x):
     return lax.convert_element_type(x, x.dtype)
 
 
-def separate_arrays(tree) -> tuple[list, tuple]:
+def separate_arrays(tree) -> tuple[Any, tuple]:
     """The arrays in a pytree, and its static part, which is hashable."""
-    leaves, structure = jax.tree.flatten(tree)
-    is_array = tuple(isinstance(x, jax.Array | np.ndarray) for x in leaves)
-    static = tuple(None if a else x for x, a in zip(leaves, is_array, strict=True))
-    return [x for x, a in zip(leaves, is_array, strict=True) if a], (structure, is_array, static)
+    arrays, static = eqx.partition(tree, lambda x: isinstance(x, jax.Array | np.ndarray))
+    leaves, structure = jax.tree.flatten(static)
+    return arrays, (tuple(leaves), structure)
 
 
-def _join_arrays(arrays: list, static_part: tuple):
+def _join_arrays(arrays, static: tuple):
     """The inverse of `separate_arrays`."""
-    structure, is_array, static = static_part
-    remaining = iter(arrays)
-    return jax.tree.unflatten(structure, [next(remaining) if a else x for a, x in zip(is_array, static, strict=True)])
+    leaves, structure = static
+    return eqx.combine(arrays, jax.tree.unflatten(structure, leaves))
 
 
 # Compiled by itself, for eager use; inside a user's `jit` it is inlined.
@@ -77,7 +76,7 @@ def run(inputs: RolloutInputs, plan: RolloutPlan) -> tuple[Trajectory, Report | 
     """The trajectory, and with `plan.check` a report of its divergence."""
     split = plan.split
     if split is None:
-        return _Simulation.of(inputs, plan).run()
+        return _Simulation(inputs, plan).run()
     _, sensors, _ = _join_arrays(inputs.functions, plan.functions)
     batch = PartitionSpec(*split.entries)
     samples = PartitionSpec(*split.entries, None, None)
@@ -89,7 +88,7 @@ def run(inputs: RolloutInputs, plan: RolloutPlan) -> tuple[Trajectory, Report | 
     specs: Any = (PartitionSpec(), samples, samples, samples, split.of_leading(inputs.memory), readings)
 
     def simulate_part(inputs: RolloutInputs):
-        trajectory, report = _Simulation.of(inputs, plan).run()
+        trajectory, report = _Simulation(inputs, plan).run()
         return tuple(getattr(trajectory, field.name) for field in dataclasses.fields(trajectory)), report
 
     # The parts are independent: the program of each device is that of a batch of its size, chunks included, and the
@@ -125,20 +124,12 @@ class _Loop(NamedTuple):
     report: Report | None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class _Simulation:
     """A roll-out of one device."""
 
-    inputs: RolloutInputs
-    plan: RolloutPlan
-    policy: Any
-    sensors: Any
-    wrenches: Any
-    """The function of external wrenches, or None."""
-
-    @staticmethod
-    def of(inputs: RolloutInputs, plan: RolloutPlan) -> "_Simulation":
-        return _Simulation(inputs, plan, *_join_arrays(inputs.functions, plan.functions))
+    def __init__(self, inputs: RolloutInputs, plan: RolloutPlan):
+        self.inputs, self.plan = inputs, plan
+        self.policy, self.sensors, self.wrenches = _join_arrays(inputs.functions, plan.functions)
 
     def run(self) -> tuple[Trajectory, Report | None]:
         inputs, plan, start = self.inputs, self.plan, self.inputs.start

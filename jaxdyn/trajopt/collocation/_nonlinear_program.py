@@ -90,14 +90,8 @@ def _stage_variables(xs, us):
     return jnp.concatenate([xs[:-1], us, xs[1:]], axis=1)
 
 
-@eqx.filter_jit
-def _value(problem: Problem, xs, us):
-    return problem.total_cost(xs, us)
-
-
-@eqx.filter_jit
-def _gradient(problem: Problem, xs, us):
-    return jax.grad(problem.total_cost, (0, 1))(xs, us)
+_value = eqx.filter_jit(Problem.total_cost)
+_gradient = eqx.filter_jit(jax.grad(Problem.total_cost, (1, 2)))
 
 
 @eqx.filter_jit

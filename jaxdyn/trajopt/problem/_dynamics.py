@@ -22,25 +22,16 @@ class AbstractDynamics(eqx.Module):
     """The step `x_(k+1) = f(x_k, u_k, k)` of states `[nx]` on a manifold, and that manifold. Displacements are arrays
     `[ndx]` in the tangent space. Methods take one state; map over more with `jax.vmap`."""
 
+    nx: eqx.AbstractVar[int]
+    """Length of a state."""
+    ndx: eqx.AbstractVar[int]
+    """Length of a displacement of the state."""
+    nu: eqx.AbstractVar[int]
+    """Length of a control."""
     dt: eqx.AbstractVar[Float[Array, ""]]
     """Length of a step, s."""
     t0: eqx.AbstractVar[Float[Array, ""]]
     """Time of stage 0, s."""
-
-    @property
-    @abc.abstractmethod
-    def nx(self) -> int:
-        """Length of a state."""
-
-    @property
-    @abc.abstractmethod
-    def ndx(self) -> int:
-        """Length of a displacement of the state."""
-
-    @property
-    @abc.abstractmethod
-    def nu(self) -> int:
-        """Length of a control."""
 
     @abc.abstractmethod
     def step(self, x: Float[Array, "nx"], u: Float[Array, "nu"], k) -> Float[Array, "nx"]:
@@ -102,7 +93,9 @@ class ModelDynamics(AbstractDynamics):
     f_ext: Float[Array, "*horizon nb 6"] | None
     integrator: str = eqx.field(static=True)
     substeps: int = eqx.field(static=True)
-    controls: int = eqx.field(static=True)
+    nx: int = eqx.field(static=True)
+    ndx: int = eqx.field(static=True)
+    nu: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -131,6 +124,7 @@ class ModelDynamics(AbstractDynamics):
             raise ModelError(f"the first argument must be a jaxdyn.Model, not {type(model).__name__}")
         self.model, self.dt, self.t0 = model, _seconds(dt, "dt", model.dtype), _seconds(t0, "t0", model.dtype)
         self.integrator, self.substeps = integrator, substeps
+        self.nx, self.ndx = model.nq + model.nv, 2 * model.nv
         self.f_ext = None if f_ext is None else jnp.asarray(f_ext, model.dtype)
         if self.f_ext is not None and (self.f_ext.ndim not in (2, 3) or self.f_ext.shape[-2:] != (model.nb, 6)):
             raise ShapeError(
@@ -138,11 +132,11 @@ class ModelDynamics(AbstractDynamics):
                 f"wrench for each of the bodies {', '.join(model.body_names)}"
             )
         if actuation is None:
-            self.actuation, self.controls = None, model.nv
+            self.actuation, self.nu = None, model.nv
         elif isinstance(actuation, AbstractMemorylessActuator):
             if controls is None:
                 raise ModelError("controls, the number of commands of the actuation, is needed beside an actuator")
-            self.actuation, self.controls = actuation, controls
+            self.actuation, self.nu = actuation, controls
         else:
             self.actuation = jnp.asarray(actuation, model.dtype)
             if self.actuation.ndim != 2 or self.actuation.shape[0] != model.nv:
@@ -150,16 +144,13 @@ class ModelDynamics(AbstractDynamics):
                     f"the actuation has shape {self.actuation.shape}, but [{model.nv}, nu] is needed: a row for each "
                     f"degree of freedom of {', '.join(model.joint_names)}"
                 )
-            self.controls = self.actuation.shape[1]
-        if controls is not None and controls != self.controls:
-            raise ModelError(f"controls is {controls}, but the actuation has {self.controls}")
+            self.nu = self.actuation.shape[1]
+        if controls is not None and controls != self.nu:
+            raise ModelError(f"controls is {controls}, but the actuation has {self.nu}")
         x, u = (jax.ShapeDtypeStruct((n,), model.dtype) for n in (self.nx, self.nu))
         # Raises errors of the integrator's name, of substeps and of an actuator's shapes here, not inside a solver.
         eqx.filter_eval_shape(lambda d, x, u: d.step(x, u, 0), self, x, u)
 
-    nx = property(lambda self: self.model.nq + self.model.nv)
-    ndx = property(lambda self: 2 * self.model.nv)
-    nu = property(lambda self: self.controls)
     robot = property(lambda self: self.model)
 
     def split(self, x) -> State:
@@ -259,7 +250,9 @@ class _FunctionDynamics(AbstractDynamics):
     params: Any
     arrays: Any
     static: Any = eqx.field(static=True)
-    sizes: tuple[int, int] = eqx.field(static=True)
+    nx: int = eqx.field(static=True)
+    ndx: int = eqx.field(static=True)
+    nu: int = eqx.field(static=True)
     dt: Float[Array, ""]
     t0: Float[Array, ""]
 
@@ -276,7 +269,7 @@ class _FunctionDynamics(AbstractDynamics):
         """`t_k = t0 + k dt`. **Raises** `ModelError`; `ShapeError` unless the function returns `[nx]`."""
         require_positive_integer(nx, "nx")
         require_positive_integer(nu, "nu")
-        self.params, self.sizes = params, (nx, nu)
+        self.params, self.nx, self.ndx, self.nu = params, nx, nx, nu
         # The function may be a module that holds arrays.
         self.arrays, self.static = eqx.partition(function, eqx.is_array)
         self.dt, self.t0 = _seconds(dt, "dt"), _seconds(t0, "t0")
@@ -288,10 +281,6 @@ class _FunctionDynamics(AbstractDynamics):
 
     def call(self, x, u, t):
         return eqx.combine(self.arrays, self.static)(x, u, t, self.params)
-
-    nx = property(lambda self: self.sizes[0])
-    ndx = property(lambda self: self.sizes[0])
-    nu = property(lambda self: self.sizes[1])
 
     def neutral(self):
         return jnp.zeros(self.nx, self.dt.dtype)
@@ -351,10 +340,10 @@ class _DisturbedDynamics(AbstractDynamics):
     disturbance: Float[Array, "ndx"]
     dt: Float[Array, ""]
     t0: Float[Array, ""]
+    nx: int = eqx.field(static=True)
+    ndx: int = eqx.field(static=True)
+    nu: int = eqx.field(static=True)
 
-    nx = property(lambda self: self.inner.nx)
-    ndx = property(lambda self: self.inner.ndx)
-    nu = property(lambda self: self.inner.nu)
     euclidean = property(lambda self: self.inner.euclidean)
     robot = property(lambda self: self.inner.robot)
 
@@ -386,7 +375,8 @@ class _DisturbedDynamics(AbstractDynamics):
 def with_disturbance(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"]) -> AbstractDynamics:
     """The dynamics with every step displaced by `disturbance`, the constant state disturbance that offset-free control
     assumes (Pannocchia & Rawlings, Disturbance models for offset-free model-predictive control, AIChE J. 2003)."""
-    return _DisturbedDynamics(inner=dynamics, disturbance=disturbance, dt=dynamics.dt, t0=dynamics.t0)
+    same = {name: getattr(dynamics, name) for name in ("dt", "t0", "nx", "ndx", "nu")}
+    return _DisturbedDynamics(dynamics, disturbance, **same)
 
 
 def _seconds(x, name: str, dtype=None) -> Array:

@@ -9,5 +9,4 @@ from jaxdyn.trajopt.sampling._methods import (
     predictive_sampling,
 )
 from jaxdyn.trajopt.sampling._sampling_loop import solve_by_samples
-from jaxdyn.trajopt.sampling._sampling_options import SamplingOptions
-from jaxdyn.trajopt.sampling._splines import spline_matrix
+from jaxdyn.trajopt.sampling._sampling_options import SamplingOptions, spline_matrix

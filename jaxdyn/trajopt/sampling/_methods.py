@@ -10,8 +10,7 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import Solution
 from jaxdyn.trajopt.problem import Problem
 from jaxdyn.trajopt.sampling._sampling_loop import solve_by_samples
-from jaxdyn.trajopt.sampling._sampling_options import Gaussian, SamplingOptions
-from jaxdyn.trajopt.sampling._splines import Spline
+from jaxdyn.trajopt.sampling._sampling_options import Gaussian, SamplingOptions, Spline
 
 
 class MPPIOptions(SamplingOptions):

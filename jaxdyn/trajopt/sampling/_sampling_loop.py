@@ -11,8 +11,7 @@ from jaxdyn._errors import ShapeError
 from jaxdyn._types import Array
 from jaxdyn.trajopt._solution import Residuals, Solution, Status
 from jaxdyn.trajopt.problem import Problem, bound_excess
-from jaxdyn.trajopt.sampling._sampling_options import Gaussian, SamplingOptions
-from jaxdyn.trajopt.sampling._splines import spline_matrix
+from jaxdyn.trajopt.sampling._sampling_options import Gaussian, SamplingOptions, spline_matrix
 
 
 class Score(NamedTuple):

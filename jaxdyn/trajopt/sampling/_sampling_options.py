@@ -1,14 +1,19 @@
-"""The options of solvers by samples, and their methods."""
+"""The options of solvers by samples, their methods, and their splines of controls."""
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
+import numpy as np
+from scipy.interpolate import make_interp_spline
 
 from jaxdyn._errors import ModelError, require_choice, require_positive_integer
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt.sampling._splines import SPLINE_DEGREES, Spline
+
+type Spline = Literal["zero", "linear", "cubic"]
+
+SPLINE_DEGREES = {"zero": 0, "linear": 1, "cubic": 3}
 
 
 class Gaussian(NamedTuple):
@@ -58,3 +63,19 @@ class SamplingOptions(eqx.Module):
     @abc.abstractmethod
     def method(self, sigma: Float[Array, "nu"]) -> SamplingMethod:
         """The method with these options, for samples that begin with the standard deviation `sigma`."""
+
+
+def spline_matrix(horizon: int, knots: int | None, spline: Spline) -> np.ndarray:
+    """The matrix `[horizon, knots]` from values at knots to the controls of all stages; the identity without knots.
+
+    Knots are spread evenly from the first stage to the last. `"cubic"` is the natural spline.
+    """
+    if knots is None:
+        return np.eye(horizon)
+    if knots > horizon:
+        raise ModelError(f"{knots} knots are more than the horizon's {horizon} stages")
+    if spline == "zero":
+        return np.eye(knots)[np.minimum(np.arange(horizon) * knots // horizon, knots - 1)]
+    ends = "natural" if spline == "cubic" else None
+    interpolant = make_interp_spline(np.arange(knots), np.eye(knots), SPLINE_DEGREES[spline], bc_type=ends)
+    return interpolant(np.linspace(0, knots - 1, horizon))
