@@ -9,13 +9,14 @@ from jax import lax
 
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp import _augmented_lagrangian as augmented
-from jaxdyn.trajopt.ddp._augmented_lagrangian import Penalties, TrajectoryEvaluation
+from jaxdyn.trajopt.ddp._augmented_lagrangian import Evaluation, Penalties
 from jaxdyn.trajopt.ddp._loops_over_stages import over_stages
 from jaxdyn.trajopt.problem import (
     Problem,
     Quadratic,
     TermValues,
     gauss_newton_expansion,
+    join_constraints,
     join_rows,
     map_shared_residuals,
     quadratic_expansion,
@@ -34,7 +35,7 @@ class Expansion(NamedTuple):
     terminal: Quadratic
 
 
-def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expansion, TrajectoryEvaluation]:
+def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expansion, Evaluation]:
     """The Gauss-Newton expansion of the augmented Lagrangian about a trajectory, and the trajectory's evaluation."""
     dynamics = problem.dynamics
     after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
@@ -46,22 +47,23 @@ def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expans
         terms = TermValues(problem.stage_costs, problem.stage_constraints)
         return _expand_terms(problem, terms, *stage, penalties.weight)
 
-    stage, r_stage = jax.vmap(expand_stage)(of_stages, xs[:-1], us, problem.stages, stage_multipliers)
+    stage, constraints = jax.vmap(expand_stage)(of_stages, xs[:-1], us, problem.stages, stage_multipliers)
     terms = TermValues(problem.terminal_costs, problem.terminal_constraints)
     end = of_end, xs[-1], None, problem.horizon, terminal_multipliers
-    terminal, r_terminal = _expand_terms(problem, terms, *end, penalties.weight)
-    evaluation = TrajectoryEvaluation(stage.value.sum() + terminal.value, join_rows(r_stage, r_terminal))
+    terminal, last_constraints = _expand_terms(problem, terms, *end, penalties.weight)
+    constraints = list(map(join_rows, constraints, last_constraints))
+    evaluation = Evaluation.of(stage.value.sum() + terminal.value, constraints, penalties)
     return Expansion(A, B, gaps, stage, terminal), evaluation
 
 
 def _expand_terms(problem: Problem, terms: TermValues, shared: TermValues, x, u, k, multiplier, weight):
-    """The expansion, with the cost alone as its value, and the constraints' residuals; `shared` has computed ones."""
+    """The expansion, with the cost alone as its value, and the constraints; `shared` has residuals that are known."""
     dynamics, dtype, nu = problem.dynamics, problem.dtype, 0 if u is None else problem.dynamics.nu
     total = Quadratic.zero(dynamics.ndx, nu, dtype)
     for term, linear in zip(terms.costs, shared.costs, strict=True):
         term = term_at_stage(term, k)
         total = total + (term.gauss_newton(dynamics, x, u, k) if linear is None else term.expand(linear, dynamics, u))
-    residuals, start = [jnp.zeros(0, dtype)], 0
+    parts, start = [], 0
     for term, linear in zip(terms.constraints, shared.constraints, strict=True):
         term = term_at_stage(term, k)
         r, Jx, Ju = term.residual.linearize(dynamics, x, u, k) if linear is None else linear
@@ -70,9 +72,9 @@ def _expand_terms(problem: Problem, terms: TermValues, shared: TermValues, x, u,
         slope = weight * augmented.shifted_excess(r, low, high, l, weight)
         curvature = weight * augmented.is_active(r, low, high, l, weight).astype(r.dtype)
         total = total + gauss_newton_expansion(jnp.zeros_like(weight), slope, curvature, Jx, Ju, dynamics.ndx, nu)
-        residuals.append(r)
+        parts.append((r, low, high))
         start += len(r)
-    return total, jnp.concatenate(residuals)
+    return total, join_constraints(parts, dtype)
 
 
 def costates(A, stage_slopes, terminal_slope):

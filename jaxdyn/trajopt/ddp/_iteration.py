@@ -10,7 +10,7 @@ from jaxdyn._errors import ModelError
 from jaxdyn._types import Array
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
 from jaxdyn.trajopt.ddp import _augmented_lagrangian as augmented
-from jaxdyn.trajopt.ddp._augmented_lagrangian import ConstraintBounds, Penalties
+from jaxdyn.trajopt.ddp._augmented_lagrangian import Evaluation, Penalties
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._expansion import Expansion, expand, second_order_costs
 from jaxdyn.trajopt.ddp._line_search import Iterate, SolveConstants, search
@@ -50,7 +50,7 @@ def run_iterations(problem: Problem, us, xs, multipliers: Multipliers | None, op
         )
     options = options.with_defaults(problem.dtype, second_order=hessian != "gauss_newton")
     alphas = jnp.asarray(options.step_lengths, problem.dtype).reshape(-1, options.step_lengths_at_once)
-    c = SolveConstants(problem, options, hessian, ConstraintBounds.of(problem), alphas)
+    c = SolveConstants(problem, options, hessian, alphas)
     start = _initial_state(c, us, xs, multipliers)
     return _solution(c, lax.while_loop(lambda s: s.status == Status.RUNNING, lambda s: _iterate(c, s), start))
 
@@ -65,8 +65,8 @@ def _initial_state(c: SolveConstants, us, xs, multipliers: Multipliers | None) -
     gaps = jnp.zeros(shape, dtype) if feasible else problem.gaps(xs, us)
     multipliers = augmented.constraint_multipliers(problem, multipliers)
     penalties = Penalties(join_rows(multipliers.stage, multipliers.terminal), options.penalty)
-    evaluation = augmented.TrajectoryEvaluation(jnp.zeros((), dtype), jnp.zeros_like(penalties.multipliers))
     zero, infinity = jnp.zeros((), jnp.int32), jnp.asarray(jnp.inf, dtype)
+    evaluation = Evaluation(infinity, infinity, infinity, penalties.multipliers)
     return DDPState(
         iterate=Iterate(xs, us, gaps, evaluation),
         feasible=jnp.asarray(feasible),
@@ -88,7 +88,7 @@ def _iterate(c: SolveConstants, s: DDPState) -> DDPState:
     options = c.options
     xs, us, gaps, _ = s.iterate
     e, evaluation = expand(c.problem, xs, us, gaps, s.penalties)
-    value = c.bounds.augmented_lagrangian(evaluation, s.penalties)
+    value = evaluation.augmented_lagrangian
     scale = 1 + jnp.abs(value)
     policy, regularization = _regularized_policy(c, s, e, scale)
     # Regularization hides a part of the decrease, which counts, too.
@@ -112,7 +112,7 @@ def _iterate(c: SolveConstants, s: DDPState) -> DDPState:
         late = after.feasible & (after.intermediate_iterations >= options.intermediate_iterations)
         update = due | stuck | late
         after = _update_multipliers(c, after, update)
-        solved = stationary & (c.bounds.violation(after.iterate.evaluation) <= options.constraint_tolerance)
+        solved = stationary & (after.iterate.evaluation.violation <= options.constraint_tolerance)
         # Larger penalties may still help.
         stuck = (stuck | update & stationary) & (s.penalties.weight >= options.max_penalty)
     diverged = ~jnp.isfinite(value) | ~jnp.isfinite(xs).all() | ~jnp.isfinite(e.A).all()
@@ -168,12 +168,11 @@ def _next_regularization(options: DDPOptions, regularization, trial) -> tuple[Ar
 def _update_multipliers(c: SolveConstants, s: DDPState, update) -> DDPState:
     """The state with new multipliers, penalty and intermediate tolerance, where `update` is true."""
     options, weight, evaluation = c.options, s.penalties.weight, s.iterate.evaluation
-    violation = c.bounds.violation(evaluation)
-    slow = violation > jnp.maximum(0.5 * s.violation, options.constraint_tolerance)
+    slow = evaluation.violation > jnp.maximum(0.5 * s.violation, options.constraint_tolerance)
     larger = jnp.minimum(weight * options.penalty_growth, options.max_penalty)
     after = s._replace(
-        penalties=Penalties(c.bounds.next_multipliers(evaluation, s.penalties), jnp.where(slow, larger, weight)),
-        violation=violation,
+        penalties=Penalties(evaluation.next_multipliers, jnp.where(slow, larger, weight)),
+        violation=evaluation.violation,
         intermediate_tolerance=jnp.maximum(s.intermediate_tolerance * 0.25, options.least_intermediate_tolerance),
         intermediate_iterations=jnp.zeros_like(s.intermediate_iterations),
         updates=s.updates + 1,
@@ -183,7 +182,7 @@ def _update_multipliers(c: SolveConstants, s: DDPState, update) -> DDPState:
 
 def _solution(c: SolveConstants, s: DDPState) -> Solution:
     (low, high), (xs, us, gaps, evaluation) = c.problem.control_box, s.iterate
-    violation = jnp.maximum(c.bounds.violation(evaluation), jnp.abs(bound_excess(us, low, high)).max())
+    violation = jnp.maximum(evaluation.violation, jnp.abs(bound_excess(us, low, high)).max())
     free = (us > low) & (us < high)
     return Solution(
         xs=xs,

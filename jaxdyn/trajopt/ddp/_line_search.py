@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt.ddp._augmented_lagrangian import ConstraintBounds, Penalties, TrajectoryEvaluation, evaluate
+from jaxdyn.trajopt.ddp._augmented_lagrangian import Evaluation, Penalties, evaluate
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._riccati import Policy
 from jaxdyn.trajopt.problem import Problem
@@ -19,7 +19,7 @@ class Iterate(NamedTuple):
     xs: Float[Array, "stages nx"]
     us: Float[Array, "horizon nu"]
     gaps: Float[Array, "stages ndx"]
-    evaluation: TrajectoryEvaluation
+    evaluation: Evaluation
 
 
 class SolveConstants(NamedTuple):
@@ -28,7 +28,6 @@ class SolveConstants(NamedTuple):
     problem: Problem
     options: DDPOptions
     hessian: str
-    bounds: ConstraintBounds
     alphas: Float[Array, "groups together"]
 
 
@@ -75,14 +74,14 @@ def search(c: SolveConstants, iterate: Iterate, policy: Policy, penalties: Penal
     gaps add depends on the trial; where an increase is expected, because gaps close, at most twice that (Mastalli et
     al., Crocoddyl, ICRA 2020, section III-C).
     """
-    value = c.bounds.augmented_lagrangian(iterate.evaluation, penalties)
+    value = iterate.evaluation.augmented_lagrangian
     noise = 10 * jnp.finfo(value.dtype).eps * jnp.abs(value)
     gaps = iterate.gaps
 
     def attempt(alpha):
         xs, us, dxs = roll_out(c.problem, iterate, policy, alpha)
-        evaluation = evaluate(c.problem, xs, us)
-        new_value = c.bounds.augmented_lagrangian(evaluation, penalties)
+        evaluation = evaluate(c.problem, xs, us, penalties)
+        new_value = evaluation.augmented_lagrangian
         by_gaps = ((policy.Vxx @ gaps[..., None])[..., 0] * dxs).sum()
         slope, curvature = policy.slope + by_gaps, policy.curvature - 2 * by_gaps
         expected = alpha * (slope + 0.5 * alpha * curvature)

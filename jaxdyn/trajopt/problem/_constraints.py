@@ -1,5 +1,7 @@
 """Constraints: residuals between bounds."""
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -76,3 +78,9 @@ def require_box(lower, upper, what: str) -> None:
 def bound_excess(r, lower, upper):
     """The signed distance by which `r` leaves its bounds; zero within them."""
     return r - jnp.clip(r, lower, upper)
+
+
+def join_constraints(parts: Sequence[tuple[Array, Array, Array]], dtype) -> tuple[Array, Array, Array]:
+    """The residuals and the bounds of several constraints, from those of each."""
+    r, low, high = map(jnp.concatenate, zip(*(parts or [(jnp.zeros(0, dtype),) * 3]), strict=True))
+    return r, low, high
