@@ -19,8 +19,12 @@ from jaxdyn._types import Velocity, Wrenches
 from jaxdyn.algorithms.recursions import model_batch
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
-from jaxdyn.simulate.integrators._euler import euler_step, semi_implicit_euler_step, velocity_implicit_euler_step
-from jaxdyn.simulate.integrators._runge_kutta import rk4_step
+from jaxdyn.simulate.integrators._one_step import (
+    euler_step,
+    rk4_step,
+    semi_implicit_euler_step,
+    velocity_implicit_euler_step,
+)
 from jaxdyn.simulate.integrators._variational_midpoint import variational_midpoint_step
 
 type Integrator = Literal["euler", "semi_implicit_euler", "implicit_velocity", "midpoint", "rk4"]

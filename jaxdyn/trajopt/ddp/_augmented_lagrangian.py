@@ -7,20 +7,12 @@ For `lower <= r <= upper` with a multiplier `l` and a penalty `p` the term is ha
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from jaxdyn._errors import require_shape
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt._solution import Multipliers
-from jaxdyn.trajopt.problem import (
-    Problem,
-    bound_excess,
-    join_constraints,
-    join_rows,
-    map_shared_residuals,
-    term_at_stage,
-)
+from jaxdyn.trajopt.problem import Problem, bound_excess
 
 
 class Penalties(NamedTuple):
@@ -81,25 +73,5 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(problem: Problem, xs, us, penalties: Penalties) -> Evaluation:
-    """Evaluate a trajectory in one pass."""
-    dynamics = problem.dynamics
-    of_stages, of_end = map_shared_residuals(problem, xs, lambda residual, x, k: residual(dynamics, x, None, k))
-
-    def evaluate_terms(costs, constraints, x, u, k, shared):
-        total, parts = jnp.zeros((), problem.dtype), []
-        for term, r in zip(costs, shared.costs, strict=True):
-            term = term_at_stage(term, k)
-            total = total + (term.value(dynamics, x, u, k) if r is None else term.penalty(r)[0])
-        for term, r in zip(constraints, shared.constraints, strict=True):
-            term = term_at_stage(term, k)
-            r = term.residual(dynamics, x, u, k) if r is None else r
-            parts.append((r, *term.bounds(r, None if u is None else k)))
-        return total, join_constraints(parts, problem.dtype)
-
-    def evaluate_stage(*stage):
-        return evaluate_terms(problem.stage_costs, problem.stage_constraints, *stage)
-
-    costs, constraints = jax.vmap(evaluate_stage)(xs[:-1], us, problem.stages, of_stages)
-    terms = problem.terminal_costs, problem.terminal_constraints
-    last_cost, last_constraints = evaluate_terms(*terms, xs[-1], None, problem.horizon, of_end)
-    return Evaluation.of(costs.sum() + last_cost, list(map(join_rows, constraints, last_constraints)), penalties)
+    """The evaluation of a trajectory."""
+    return Evaluation.of(problem.total_cost(xs, us), problem.constraints(xs, us), penalties)

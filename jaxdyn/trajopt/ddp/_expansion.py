@@ -1,7 +1,7 @@
 """Expansions of dynamics, costs and constraints about a trajectory."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +10,17 @@ from jax import lax
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp import _augmented_lagrangian as augmented
 from jaxdyn.trajopt.ddp._augmented_lagrangian import Evaluation, Penalties
-from jaxdyn.trajopt.ddp._loops_over_stages import over_stages
 from jaxdyn.trajopt.problem import (
+    AbstractResidual,
+    Constraint,
     Problem,
     Quadratic,
-    TermValues,
+    ResidualCost,
+    StateResidual,
+    TimeVarying,
     gauss_newton_expansion,
     join_constraints,
     join_rows,
-    map_shared_residuals,
     quadratic_expansion,
     term_at_stage,
 )
@@ -39,33 +41,46 @@ def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expans
     """The Gauss-Newton expansion of the augmented Lagrangian about a trajectory, and the trajectory's evaluation."""
     dynamics = problem.dynamics
     after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
-    A, B = over_stages(dynamics.linearize, xs[:-1], us, problem.stages, after)
-    of_stages, of_end = map_shared_residuals(problem, xs, lambda r, x, k: r.linearize(dynamics, x, None, k))
-    stage_multipliers, terminal_multipliers = problem.split_rows(penalties.multipliers)
+    A, B = _over_stages(dynamics.linearize, xs[:-1], us, problem.stages, after)
+    terms = (*problem.stage_costs, *problem.stage_constraints)
+    ends = (*problem.terminal_costs, *problem.terminal_constraints)
+    of_stages, of_end = _shared_linearizations(problem, terms, ends, xs)
+    multipliers, last_multipliers = problem.split_rows(penalties.multipliers)
 
     def expand_stage(*stage):
-        terms = TermValues(problem.stage_costs, problem.stage_constraints)
         return _expand_terms(problem, terms, *stage, penalties.weight)
 
-    stage, constraints = jax.vmap(expand_stage)(of_stages, xs[:-1], us, problem.stages, stage_multipliers)
-    terms = TermValues(problem.terminal_costs, problem.terminal_constraints)
-    end = of_end, xs[-1], None, problem.horizon, terminal_multipliers
-    terminal, last_constraints = _expand_terms(problem, terms, *end, penalties.weight)
+    stage, constraints = jax.vmap(expand_stage)(of_stages, xs[:-1], us, problem.stages, multipliers)
+    last = of_end, xs[-1], None, problem.horizon, last_multipliers
+    terminal, last_constraints = _expand_terms(problem, ends, *last, penalties.weight)
     constraints = list(map(join_rows, constraints, last_constraints))
     evaluation = Evaluation.of(stage.value.sum() + terminal.value, constraints, penalties)
     return Expansion(A, B, gaps, stage, terminal), evaluation
 
 
-def _expand_terms(problem: Problem, terms: TermValues, shared: TermValues, x, u, k, multiplier, weight):
-    """The expansion, with the cost alone as its value, and the constraints; `shared` has residuals that are known."""
-    dynamics, dtype, nu = problem.dynamics, problem.dtype, 0 if u is None else problem.dynamics.nu
-    total = Quadratic.zero(dynamics.ndx, nu, dtype)
-    for term, linear in zip(terms.costs, shared.costs, strict=True):
+def _over_stages(function: Callable, *arrays: Any) -> Any:
+    """`jax.vmap(function)(*arrays)`.
+
+    On a CPU one stage after the other: a program for one stage compiles in half the time of one for all, and runs about
+    as fast. Elements of a batch of problems stay side by side.
+    """
+
+    def one_by_one(*arrays):
+        return lax.map(lambda stage: function(*stage), arrays)
+
+    return lax.platform_dependent(*arrays, cpu=one_by_one, default=jax.vmap(function))
+
+
+def _expand_terms(problem: Problem, terms, linears, x, u, k, multiplier, weight):
+    """The expansion, with the cost alone as its value, and the constraints; `linears` has known residuals, or None."""
+    dynamics, nu = problem.dynamics, 0 if u is None else problem.dynamics.nu
+    total, parts, start = Quadratic.zero(dynamics.ndx, nu, problem.dtype), [], 0
+    for term, linear in zip(terms, linears, strict=True):
         term = term_at_stage(term, k)
-        total = total + (term.gauss_newton(dynamics, x, u, k) if linear is None else term.expand(linear, dynamics, u))
-    parts, start = [], 0
-    for term, linear in zip(terms.constraints, shared.constraints, strict=True):
-        term = term_at_stage(term, k)
+        if not isinstance(term, Constraint):
+            added = term.gauss_newton(dynamics, x, u, k) if linear is None else term.expand(linear, dynamics, u)
+            total = total + added
+            continue
         r, Jx, Ju = term.residual.linearize(dynamics, x, u, k) if linear is None else linear
         low, high = term.bounds(r, None if u is None else k)
         l = multiplier[start : start + len(r)]
@@ -74,7 +89,55 @@ def _expand_terms(problem: Problem, terms: TermValues, shared: TermValues, x, u,
         total = total + gauss_newton_expansion(jnp.zeros_like(weight), slope, curvature, Jx, Ju, dynamics.ndx, nu)
         parts.append((r, low, high))
         start += len(r)
-    return total, join_constraints(parts, dtype)
+    return total, join_constraints(parts, problem.dtype)
+
+
+def _shared_linearizations(problem: Problem, terms, ends, xs) -> tuple[list, list]:
+    """The linearized residuals of the state that stand at stages, with a leading axis of the horizon, and again at the
+    end, as most goals do; None for other terms. One program for both compiles their kinematics once instead of twice:
+    for residuals of one kind, with arrays of the same shapes, whatever the numbers."""
+    at_stages: list[Any] = [None] * len(terms)
+    at_end: list[Any] = [None] * len(ends)
+    numbers = jnp.arange(problem.horizon + 1)
+
+    def rows(term, leaf):
+        return leaf if isinstance(term, TimeVarying) else jnp.broadcast_to(leaf, (problem.horizon, *leaf.shape))
+
+    def linearize(residual, x, k):
+        return residual.linearize(problem.dynamics, x, None, k)
+
+    for j, end in enumerate(ends):
+        for i, term in enumerate(terms):
+            if at_stages[i] is not None or not _match(problem, term, end):
+                continue
+            residuals = jax.tree.map(
+                lambda a, b, term=term: jnp.concatenate([rows(term, a), b[None]]), _residual(term), _residual(end)
+            )
+            values = jax.vmap(linearize)(residuals, xs, numbers)
+            at_stages[i], at_end[j] = (jax.tree.map(lambda a, s=s: a[s], values) for s in (slice(-1), -1))
+            break
+    return at_stages, at_end
+
+
+def _residual(term) -> AbstractResidual | None:
+    term = term.term if isinstance(term, TimeVarying) else term
+    return term.residual if isinstance(term, ResidualCost | Constraint) else None
+
+
+def _match(problem: Problem, term, end) -> bool:
+    """Whether the residuals of a stage term and a terminal term differ in numbers only."""
+    first, second = _residual(term), _residual(end)
+    if first is None or second is None or not (first.of_state and second.of_state):
+        return False
+    if isinstance(first, StateResidual) and problem.dynamics.euclidean:
+        # A difference of vectors: the compiler knows that its derivative is the identity.
+        return False
+
+    def kind(residual, axes: int):
+        leaves, structure = jax.tree.flatten(residual)
+        return structure, [(a.shape[axes:], a.dtype) for a in leaves]
+
+    return kind(first, 1 if isinstance(term, TimeVarying) else 0) == kind(second, 0)
 
 
 def costates(A, stage_slopes, terminal_slope):

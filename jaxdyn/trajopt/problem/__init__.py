@@ -7,6 +7,7 @@ from jaxdyn.trajopt.problem._costs import (
     FunctionCost,
     Quadratic,
     QuadraticCost,
+    ResidualCost,
     SmoothAbsCost,
     TimeVarying,
     gauss_newton_expansion,
@@ -33,4 +34,3 @@ from jaxdyn.trajopt.problem._residuals import (
     Selected,
     StateResidual,
 )
-from jaxdyn.trajopt.problem._shared_residuals import TermValues, map_shared_residuals
