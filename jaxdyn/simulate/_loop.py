@@ -75,32 +75,18 @@ def _join_arrays(arrays, static: tuple):
 def run(inputs: RolloutInputs, plan: RolloutPlan) -> tuple[Trajectory, Report | None]:
     """The trajectory, and with `plan.check` a report of its divergence."""
     split = plan.split
-    if split is None:
+
+    def simulate(inputs: RolloutInputs):
         return _Simulation(inputs, plan).run()
-    _, sensors, _ = _join_arrays(inputs.functions, plan.functions)
-    batch = PartitionSpec(*split.entries)
-    samples = PartitionSpec(*split.entries, None, None)
-    readings = None
-    if sensors is not None:
-        reading = jax.eval_shape(sensors, inputs.model, inputs.start, inputs.dt)
-        n = len(split.batch)
-        readings = jax.tree.map(lambda x: split.spec((*split.batch, 2, *x.shape[n:]), x.ndim + 1 - n), reading)
-    specs: Any = (PartitionSpec(), samples, samples, samples, split.of_leading(inputs.memory), readings)
 
-    def simulate_part(inputs: RolloutInputs):
-        trajectory, report = _Simulation(inputs, plan).run()
-        return tuple(getattr(trajectory, field.name) for field in dataclasses.fields(trajectory)), report
-
+    if split is None:
+        return simulate(inputs)
+    trajectory, report = split.of_leading(jax.eval_shape(simulate, inputs))
+    specs = eqx.tree_at(lambda x: x.t, trajectory, PartitionSpec()), report
     # The parts are independent: the program of each device is that of a batch of its size, chunks included, and the
     # compiler has nothing to partition.
-    fields, report = jax.shard_map(
-        simulate_part,
-        mesh=split.mesh,
-        in_specs=(shard_specs(split, inputs),),
-        out_specs=(specs, Report(batch, batch) if plan.check else None),
-        check_vma=False,
-    )(inputs)
-    return Trajectory(*fields), report
+    in_specs = (shard_specs(split, inputs),)
+    return jax.shard_map(simulate, mesh=split.mesh, in_specs=in_specs, out_specs=specs, check_vma=False)(inputs)
 
 
 def shard_specs(split: Split, inputs: RolloutInputs) -> RolloutInputs:

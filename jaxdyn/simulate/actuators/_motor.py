@@ -210,8 +210,7 @@ class FirstOrderLag(AbstractActuator):
         require_values(lambda x: x > 0, self.dt, "dt", "positive")
 
     def init(self, command: Any, state: State) -> Float[Array, "*batch nu"]:
-        shape = _memory_shape("FirstOrderLag", command, state, self.time_constant, self.initial, self.dt[..., None])
-        return jnp.broadcast_to(self.gains(shape[-1], state, "initial")[0], shape)
+        return _first_output(self, command, state, self.time_constant, self.dt[..., None])
 
     def __call__(self, carry: Any, command: Any, state: State, t: Any) -> tuple[Any, Float[Array, "*batch nu"]]:
         u = signal(command, carry.shape[-1], "FirstOrderLag", "efforts, as many as at the start", state)
@@ -238,10 +237,8 @@ class Delay(AbstractActuator):
         """A ring of the last commands `[*batch, steps, nu]`, and the index of the oldest."""
         if not self.steps:
             return None
-        shape = _memory_shape("Delay", command, state, self.initial)
-        (initial,) = self.gains(shape[-1], state, "initial")
-        ring = jnp.broadcast_to(jnp.broadcast_to(initial, shape)[..., None, :], (*shape[:-1], self.steps, shape[-1]))
-        return ring, jnp.zeros((), jnp.int32)
+        initial = _first_output(self, command, state)
+        return jnp.repeat(initial[..., None, :], self.steps, axis=-2), jnp.zeros((), jnp.int32)
 
     def __call__(self, carry: Any, command: Any, state: State, t: Any) -> tuple[Any, Float[Array, "*batch nu"]]:
         if not self.steps:
@@ -261,10 +258,12 @@ def dof_indices(model: Model, joints: Sequence[str]) -> tuple[int, ...]:
     return tuple(i for name in joints for i in range(model.nv)[model.v_index(name)])
 
 
-def _memory_shape(block: str, command: Any, state: State, *gains: jax.Array) -> tuple[int, ...]:
-    """The shape of a block's memory: the command's, with the batch axes of the state and of the gains."""
+def _first_output(block: FirstOrderLag | Delay, command: Any, state: State, *gains: jax.Array) -> jax.Array:
+    """The output before the first step, with the batch axes of the command, the state and the gains."""
     shape = getattr(command, "shape", type(command).__name__)
     if not shape or isinstance(shape, str):
-        raise ShapeError(f"the command of {block} is {shape or 'a single number'}, but an array [..., nu] is needed")
-    batches = (x.shape[:-1] for x in (state.v, command, *gains))
-    return (*jnp.broadcast_shapes(*batches), shape[-1])
+        name, got = type(block).__name__, shape or "a single number"
+        raise ShapeError(f"the command of {name} is {got}, but an array [..., nu] is needed")
+    batch = jnp.broadcast_shapes(*(x.shape[:-1] for x in (state.v, command, block.initial, *gains)))
+    (initial,) = block.gains(shape[-1], state, "initial")
+    return jnp.broadcast_to(initial, (*batch, shape[-1]))

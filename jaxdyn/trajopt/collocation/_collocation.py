@@ -61,58 +61,6 @@ def collocation(
     return _solution(problem, program, _minimize(program, z0, options), options)
 
 
-def _minimize(program: NonlinearProgram, z0: np.ndarray, options: CollocationOptions):
-    """SciPy's result, from the guess `z0`."""
-    constraint = NonlinearConstraint(
-        program.constraints,
-        *program.constraint_bounds,
-        jac=program.jacobian,  # pyright: ignore[reportArgumentType]
-        hess=lambda z, v: program.hessian(z, 0.0, v),
-    )
-    return minimize(
-        program.value,
-        z0,
-        jac=program.gradient,
-        hess=lambda z: program.hessian(z, 1.0, np.zeros(program.rows)),
-        constraints=[constraint],
-        # SciPy is typed for numbers only.
-        bounds=Bounds(*program.variable_bounds),  # pyright: ignore[reportArgumentType]
-        method="trust-constr",
-        options={
-            "maxiter": options.max_iterations,
-            "gtol": options.tolerance,
-            "xtol": options.smallest_step,
-            "barrier_tol": options.tolerance,
-        },
-    )
-
-
-def _solution(problem: Problem, program: NonlinearProgram, result, options: CollocationOptions) -> Solution:
-    xs, us = program.split(jnp.asarray(result.x))
-    # An interior point may lie outside of a bound by a rounding error.
-    us = jnp.clip(us, *problem.control_box)
-    defects = program.constraints(np.asarray(program.join(xs, us)))[: program.defects]
-    gap, violation = float(np.abs(defects).max()), float(problem.violation(xs, us))
-    feasible = gap <= options.tolerance and violation <= options.constraint_tolerance
-    if not np.isfinite(result.fun):
-        status = Status.DIVERGED
-    elif feasible and result.optimality <= 10 * options.tolerance:
-        status = Status.CONVERGED
-    else:
-        status = Status.OUT_OF_ITERATIONS if result.status == 0 else Status.STALLED
-    multipliers = problem.split_rows(jnp.asarray(result.v[0][program.defects :]))
-    return Solution(
-        xs=xs,
-        us=us,
-        cost=problem.total_cost(xs, us),
-        status=jnp.asarray(int(status), jnp.int32),
-        iterations=jnp.asarray(result.nit),
-        residuals=Residuals(*(jnp.asarray(r) for r in (gap, float(result.optimality), violation))),
-        multipliers=Multipliers(None, *multipliers),
-        aux={"message": result.message},
-    )
-
-
 class NonlinearProgram:
     """The functions that SciPy minimizes and constrains, of the variables `z = (x_1, ..., x_N, u_0, ..., u_(N-1))`.
 
@@ -244,3 +192,55 @@ def _sparse_matrix(indices, blocks: tuple[Any, Any], shape: tuple[int, int]):
     value = np.concatenate([np.asarray(block).ravel() for block in blocks])
     variable = (i >= 0) & (j >= 0)
     return sparse.csr_matrix((value[variable], (i[variable], j[variable])), shape=shape)
+
+
+def _minimize(program: NonlinearProgram, z0: np.ndarray, options: CollocationOptions):
+    """SciPy's result, from the guess `z0`."""
+    constraint = NonlinearConstraint(
+        program.constraints,
+        *program.constraint_bounds,
+        jac=program.jacobian,  # pyright: ignore[reportArgumentType]
+        hess=lambda z, v: program.hessian(z, 0.0, v),
+    )
+    return minimize(
+        program.value,
+        z0,
+        jac=program.gradient,
+        hess=lambda z: program.hessian(z, 1.0, np.zeros(program.rows)),
+        constraints=[constraint],
+        # SciPy is typed for numbers only.
+        bounds=Bounds(*program.variable_bounds),  # pyright: ignore[reportArgumentType]
+        method="trust-constr",
+        options={
+            "maxiter": options.max_iterations,
+            "gtol": options.tolerance,
+            "xtol": options.smallest_step,
+            "barrier_tol": options.tolerance,
+        },
+    )
+
+
+def _solution(problem: Problem, program: NonlinearProgram, result, options: CollocationOptions) -> Solution:
+    xs, us = program.split(jnp.asarray(result.x))
+    # An interior point may lie outside of a bound by a rounding error.
+    us = jnp.clip(us, *problem.control_box)
+    defects = program.constraints(np.asarray(program.join(xs, us)))[: program.defects]
+    gap, violation = float(np.abs(defects).max()), float(problem.violation(xs, us))
+    feasible = gap <= options.tolerance and violation <= options.constraint_tolerance
+    if not np.isfinite(result.fun):
+        status = Status.DIVERGED
+    elif feasible and result.optimality <= 10 * options.tolerance:
+        status = Status.CONVERGED
+    else:
+        status = Status.OUT_OF_ITERATIONS if result.status == 0 else Status.STALLED
+    multipliers = problem.split_rows(jnp.asarray(result.v[0][program.defects :]))
+    return Solution(
+        xs=xs,
+        us=us,
+        cost=problem.total_cost(xs, us),
+        status=jnp.asarray(int(status), jnp.int32),
+        iterations=jnp.asarray(result.nit),
+        residuals=Residuals(*(jnp.asarray(r) for r in (gap, float(result.optimality), violation))),
+        multipliers=Multipliers(None, *multipliers),
+        aux={"message": result.message},
+    )

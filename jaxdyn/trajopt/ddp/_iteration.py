@@ -58,8 +58,7 @@ def run_iterations(problem: Problem, us, xs, multipliers: Multipliers | None, op
 def _initial_state(c: SolveConstants, us, xs, multipliers: Multipliers | None) -> DDPState:
     problem, options, dtype = c.problem, c.options, c.problem.dtype
     feasible = xs is None
-    us = problem.guess(us, rolled_out=False)[1]
-    us = jnp.clip(us, *problem.control_box) if problem.bounded else us
+    us = jnp.clip(problem.guess(us, rolled_out=False)[1], *problem.control_box)
     xs, us = problem.guess(us, xs)
     shape = problem.horizon + 1, problem.dynamics.ndx
     gaps = jnp.zeros(shape, dtype) if feasible else problem.gaps(xs, us)

@@ -165,16 +165,6 @@ def _policy(e: Expansion, s: StageFactors, last_Vxx, regularization, held: HeldC
     return Policy(k, K, Vx, Vxx, s.Qu, s.Qux, s.Quu, slope, curvature, undamped.min(), ok)
 
 
-class ActiveSetState(NamedTuple):
-    """The state of the search for the controls that are held at their lower or upper bound."""
-
-    low: Array
-    high: Array
-    policy: Policy
-    settled: Array
-    sweeps: Array
-
-
 def backward_in_box(
     e: Expansion,
     regularization,
@@ -193,22 +183,24 @@ def backward_in_box(
     rounding = 10 * jnp.finfo(lower.dtype).eps * (1 + jnp.maximum(jnp.abs(lower), jnp.abs(upper)))
     rounding = jnp.where(jnp.isfinite(rounding), rounding, 0.0)
 
-    def sweep(s: ActiveSetState) -> ActiveSetState:
-        free = ~(s.low | s.high)
-        step = jnp.where(free, 0, jnp.where(s.low, lower, upper))
+    def sweep(state):
+        low, high, _, _, sweeps_done = state
+        free = ~(low | high)
+        step = jnp.where(free, 0, jnp.where(low, lower, upper))
         policy = backward(e, regularization, HeldControls(free.astype(step.dtype), step))
         dxs, dus = linear_roll_out(e, policy)
         slopes = policy.Qu + (policy.Qux @ dxs[:-1, :, None] + policy.Quu @ dus[..., None])[..., 0]
-        low = jnp.where(free, dus < lower - rounding, s.low & (slopes >= 0))
-        high = jnp.where(free, dus > upper + rounding, s.high & (slopes <= 0))
-        settled = ((low == s.low) & (high == s.high)).all() | ~policy.ok
-        return ActiveSetState(low, high, policy, settled, s.sweeps + 1)
+        next_low = jnp.where(free, dus < lower - rounding, low & (slopes >= 0))
+        next_high = jnp.where(free, dus > upper + rounding, high & (slopes <= 0))
+        settled = ((next_low == low) & (next_high == high)).all() | ~policy.ok
+        return next_low, next_high, policy, settled, sweeps_done + 1
 
-    # Those at a bound are held first; equal bounds leave no choice.
+    # Controls at a bound are held first; equal bounds leave no choice.
     low, high = lower >= 0, (upper <= 0) & (lower < 0)
     policy = Policy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype)
-    start = ActiveSetState(low, high, policy, jnp.array(False), jnp.zeros((), jnp.int32))
-    return lax.while_loop(lambda s: ~s.settled & (s.sweeps < sweeps), sweep, start).policy
+    start = low, high, policy, jnp.array(False), jnp.zeros((), jnp.int32)
+    _, _, policy, _, _ = lax.while_loop(lambda s: ~s[3] & (s[4] < sweeps), sweep, start)
+    return policy
 
 
 def linear_roll_out(e: Expansion, policy: Policy):

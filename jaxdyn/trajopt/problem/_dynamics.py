@@ -15,7 +15,7 @@ from jaxdyn.algorithms import aba, aba_derivatives
 from jaxdyn.model import Model
 from jaxdyn.simulate import AbstractMemorylessActuator, State
 from jaxdyn.simulate import step as model_step
-from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS
+from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS, Integrator
 
 
 class AbstractDynamics(eqx.Module):
@@ -91,7 +91,7 @@ class ModelDynamics(AbstractDynamics):
     t0: Float[Array, ""]
     actuation: Float[Array, "nv nu"] | AbstractMemorylessActuator | None
     f_ext: Float[Array, "*horizon nb 6"] | None
-    integrator: str = eqx.field(static=True)
+    integrator: Integrator = eqx.field(static=True)
     substeps: int = eqx.field(static=True)
     nx: int = eqx.field(static=True)
     ndx: int = eqx.field(static=True)
@@ -102,9 +102,7 @@ class ModelDynamics(AbstractDynamics):
         model: Model,
         dt: ArrayLike,
         *,
-        integrator: Literal["euler", "semi_implicit_euler", "implicit_velocity", "midpoint", "rk4"] = (
-            "semi_implicit_euler"
-        ),
+        integrator: Integrator = "semi_implicit_euler",
         actuation: Float[Array | np.ndarray, "nv nu"] | AbstractMemorylessActuator | None = None,
         controls: int | None = None,
         substeps: int = 1,
@@ -176,7 +174,7 @@ class ModelDynamics(AbstractDynamics):
             self.split(x),
             self.torque(x, u),
             self.dt,  # type: ignore[arg-type]
-            integrator=self.integrator,  # type: ignore[arg-type]
+            integrator=self.integrator,
             substeps=self.substeps,
             f_ext=self.f_ext[k] if per_stage else self.f_ext,  # type: ignore[index]
         )

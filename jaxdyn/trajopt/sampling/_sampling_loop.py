@@ -96,11 +96,26 @@ class Score(NamedTuple):
 
 
 def score(problem: Problem, us, penalty) -> Score:
-    """The costs of the roll-out of `us`."""
-    xs = problem.rollout(us)
-    cost, excess = problem.total_cost(xs, us), jnp.abs(bound_excess(*problem.constraints(xs, us)))
-    total = cost + 0.5 * penalty * (excess * excess).sum()
-    return Score(jnp.where(jnp.isfinite(total), total, jnp.inf), cost, excess.max(initial=0.0))
+    """The costs of the roll-out of `us`, in one pass that keeps no trajectory."""
+
+    def penalize(constraint):
+        excess = jnp.abs(bound_excess(*constraint))
+        return 0.5 * penalty * (excess * excess).sum(), excess.max(initial=0.0)
+
+    def stage(carry, inputs):
+        x, cost, penalties, violation = carry
+        u, k = inputs
+        added, excess = penalize(problem.stage_constraint(x, u, k))
+        cost = cost + problem.stage_cost(x, u, k)
+        return (problem.step(x, u, k), cost, penalties + added, jnp.maximum(violation, excess)), None
+
+    zero = jnp.zeros((), problem.dtype)
+    start = (problem.x0.astype(problem.dtype), zero, zero, zero)
+    (x, cost, penalties, violation), _ = lax.scan(stage, start, (us, problem.stages))
+    added, excess = penalize(problem.terminal_constraint(x))
+    cost = cost + problem.terminal_cost(x)
+    total = cost + penalties + added
+    return Score(jnp.where(jnp.isfinite(total), total, jnp.inf), cost, jnp.maximum(violation, excess))
 
 
 class SamplingState(NamedTuple):
