@@ -5,6 +5,7 @@ broadcast among the arguments of a call.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,6 @@ def float_leaf(x: ArrayLike) -> Array:
     return x.astype(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float))
 
 
-def optional_float_leaf(x: ArrayLike | None) -> Array | None:
+def optional_float_leaf(x: ArrayLike | None) -> Any:
     """`float_leaf`, or None for None."""
     return None if x is None else float_leaf(x)

@@ -145,8 +145,7 @@ class ActuatedPolicy(eqx.Module):
 class _Schedule(eqx.Module):
     """Commands from an array, one row a step; the carry counts the steps.
 
-    In single precision `round(t / dt)` would be off by a row after some 1e7 steps, and needs the time step.
-    """
+    In single precision `round(t / dt)` would be off by a row after some 1e7 steps, and needs the time step."""
 
     rows: Any
 

@@ -99,8 +99,7 @@ def common_form(model: Model, state: State, inputs: dict[str, tuple[Any, tuple[i
     """The state with all batch axes, and the inputs, as arrays in the precision of the dynamics.
 
     `inputs` has for each name an array, or None, and the shape of its axes that are not batch axes. **Raises**
-    `ShapeError` if an array has other axes, or if the batch axes do not broadcast.
-    """
+    `ShapeError` if an array has other axes, or if the batch axes do not broadcast."""
     arguments = {"state.q": (state.q, (model.nq,)), "state.v": (state.v, (model.nv,)), **inputs}
     sizes = f"nq = {model.nq}, nv = {model.nv}, nb = {model.nb} for this model"
     arrays, batches = {}, {"model": model_batch(model)}

@@ -64,8 +64,7 @@ def collocation(
 class NonlinearProgram:
     """The functions that SciPy minimizes and constrains, of the variables `z = (x_1, ..., x_N, u_0, ..., u_(N-1))`.
 
-    Its constraint rows are the defects of collocation `[N nx]`, the stage constraints and the terminal ones.
-    """
+    Its constraint rows are the defects of collocation `[N nx]`, the stage constraints and the terminal ones."""
 
     def __init__(self, problem: Problem):
         self.problem = problem

@@ -65,7 +65,7 @@ class Evaluation(NamedTuple):
     """The multipliers after their first-order update."""
 
     @staticmethod
-    def of(cost, constraints, penalties: Penalties) -> "Evaluation":
+    def of(cost, constraints: tuple[Array, Array, Array], penalties: Penalties) -> "Evaluation":
         """The evaluation of a trajectory with the residuals and bounds `constraints`, as of `Problem.constraints`."""
         violation = jnp.abs(bound_excess(*constraints)).max(initial=0.0)
         multipliers = penalties.weight * shifted_excess(*constraints, *penalties)

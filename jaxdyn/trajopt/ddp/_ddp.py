@@ -1,5 +1,7 @@
 """Differential dynamic programming with multiple shooting, control boxes, and an augmented Lagrangian."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -56,7 +58,7 @@ def ddp(
 
 
 @eqx.filter_custom_jvp
-def _differentiable_solve(problem: Problem, guess, options: DDPOptions) -> Solution:
+def _differentiable_solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -> Solution:
     return run_iterations(problem, *guess, options)
 
 

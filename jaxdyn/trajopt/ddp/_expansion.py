@@ -48,13 +48,13 @@ def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expans
     multipliers, last_multipliers = problem.split_rows(penalties.multipliers)
 
     def expand_stage(*stage):
-        return _expand_terms(problem, terms, *stage, penalties.weight)
+        return _expand_terms(problem, terms, penalties.weight, *stage)
 
     stage, constraints = jax.vmap(expand_stage)(of_stages, xs[:-1], us, problem.stages, multipliers)
     last = of_end, xs[-1], None, problem.horizon, last_multipliers
-    terminal, last_constraints = _expand_terms(problem, ends, *last, penalties.weight)
-    constraints = list(map(join_rows, constraints, last_constraints))
-    evaluation = Evaluation.of(stage.value.sum() + terminal.value, constraints, penalties)
+    terminal, last_constraints = _expand_terms(problem, ends, penalties.weight, *last)
+    r, low, high = map(join_rows, constraints, last_constraints)
+    evaluation = Evaluation.of(stage.value.sum() + terminal.value, (r, low, high), penalties)
     return Expansion(A, B, gaps, stage, terminal), evaluation
 
 
@@ -62,8 +62,7 @@ def _over_stages(function: Callable, *arrays: Any) -> Any:
     """`jax.vmap(function)(*arrays)`.
 
     On a CPU one stage after the other: a program for one stage compiles in half the time of one for all, and runs about
-    as fast. Elements of a batch of problems stay side by side.
-    """
+    as fast. Elements of a batch of problems stay side by side."""
 
     def one_by_one(*arrays):
         return lax.map(lambda stage: function(*stage), arrays)
@@ -71,7 +70,7 @@ def _over_stages(function: Callable, *arrays: Any) -> Any:
     return lax.platform_dependent(*arrays, cpu=one_by_one, default=jax.vmap(function))
 
 
-def _expand_terms(problem: Problem, terms, linears, x, u, k, multiplier, weight):
+def _expand_terms(problem: Problem, terms, weight, linears, x, u, k, multiplier):
     """The expansion, with the cost alone as its value, and the constraints; `linears` has known residuals, or None."""
     dynamics, nu = problem.dynamics, 0 if u is None else problem.dynamics.nu
     total, parts, start = Quadratic.zero(dynamics.ndx, nu, problem.dtype), [], 0
@@ -157,8 +156,7 @@ def lagrangian_expansion(problem: Problem, xs, us, after, costates, penalty: Cal
     """The expansions of the Lagrangian at the stages and at the end, with all second derivatives.
 
     The costates multiply what displaces steps from `after`. Constraints add `penalty(r, lower, upper, *rows)`, with
-    those entries of `rows` that belong to the residuals `r`.
-    """
+    those entries of `rows` that belong to the residuals `r`."""
     dynamics = problem.dynamics
     stage_rows, terminal_rows = zip(*map(problem.split_rows, rows), strict=True)
 

@@ -22,15 +22,6 @@ class Iterate(NamedTuple):
     evaluation: Evaluation
 
 
-class SolveConstants(NamedTuple):
-    """The quantities that all iterations of a solve share."""
-
-    problem: Problem
-    options: DDPOptions
-    hessian: str
-    alphas: Float[Array, "groups together"]
-
-
 class Trial(NamedTuple):
     """The outcome of a search."""
 
@@ -42,8 +33,7 @@ class Trial(NamedTuple):
 def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha):
     """States, controls, and the displacements of the states, under the policy with the step length `alpha`.
 
-    Gaps shrink by `1 - alpha` (Giftthaler et al., A family of iterative Gauss-Newton shooting methods, IROS 2018).
-    """
+    Gaps shrink by `1 - alpha` (Giftthaler et al., A family of iterative Gauss-Newton shooting methods, IROS 2018)."""
     dynamics = problem.dynamics
     xs, us, gaps, _ = iterate
 
@@ -66,39 +56,39 @@ def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha):
     return jnp.concatenate([new_xs, x[None]]), new_us, jnp.concatenate([dxs, dx[None]])
 
 
-def search(c: SolveConstants, iterate: Iterate, policy: Policy, penalties: Penalties) -> Trial:
+def search(problem: Problem, options: DDPOptions, iterate: Iterate, policy: Policy, penalties: Penalties) -> Trial:
     """Search for the first of the step lengths that is good enough; a group is tried at once, and the next group where
     none of it is. Nothing is tried unless the policy is `ok`.
 
     Good enough is the part `sufficient_decrease` of the expected decrease `alpha (d0 + alpha d1 / 2)`, in which what
     gaps add depends on the trial; where an increase is expected, because gaps close, at most twice that (Mastalli et
-    al., Crocoddyl, ICRA 2020, section III-C).
-    """
+    al., Crocoddyl, ICRA 2020, section III-C)."""
+    alphas = jnp.asarray(options.step_lengths, problem.dtype).reshape(-1, options.step_lengths_at_once)
     value = iterate.evaluation.augmented_lagrangian
     noise = 10 * jnp.finfo(value.dtype).eps * jnp.abs(value)
     gaps = iterate.gaps
 
     def attempt(alpha):
-        xs, us, dxs = roll_out(c.problem, iterate, policy, alpha)
-        evaluation = evaluate(c.problem, xs, us, penalties)
+        xs, us, dxs = roll_out(problem, iterate, policy, alpha)
+        evaluation = evaluate(problem, xs, us, penalties)
         new_value = evaluation.augmented_lagrangian
         by_gaps = ((policy.Vxx @ gaps[..., None])[..., 0] * dxs).sum()
         slope, curvature = policy.slope + by_gaps, policy.curvature - 2 * by_gaps
         expected = alpha * (slope + 0.5 * alpha * curvature)
         decrease = value - new_value
-        enough = decrease >= c.options.sufficient_decrease * expected - noise
+        enough = decrease >= options.sufficient_decrease * expected - noise
         good = jnp.where(expected >= 0, enough, decrease > 2 * expected)
         finite = jnp.isfinite(new_value) & jnp.isfinite(xs).all() & jnp.isfinite(us).all()
         return Trial(good & finite, alpha, Iterate(xs, us, (1 - alpha) * gaps, evaluation))
 
     def attempt_group(state):
         _, g = state
-        trials = jax.vmap(attempt)(c.alphas[g])
+        trials = jax.vmap(attempt)(alphas[g])
         best = jnp.argmax(trials.accepted)
         return jax.tree.map(lambda a: a[best], trials), g + 1
 
     no_step = Trial(~policy.ok, jnp.zeros_like(value), iterate)
-    trial, _ = lax.while_loop(lambda s: ~s[0].accepted & (s[1] < len(c.alphas)), attempt_group, (no_step, 0))
+    trial, _ = lax.while_loop(lambda s: ~s[0].accepted & (s[1] < len(alphas)), attempt_group, (no_step, 0))
     accepted = trial.accepted & policy.ok
     no_step = no_step._replace(accepted=accepted)
     return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), trial, no_step)

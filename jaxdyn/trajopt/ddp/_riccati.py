@@ -107,8 +107,7 @@ def eliminate_controls(M, Z, Vx, Vxx, regularization, held: HeldControls | None 
 def backward(e: Expansion, regularization, held: HeldControls | None = None) -> Policy:
     """The policy by the Riccati recursion with gaps.
 
-    `regularization` is added to the diagonals of the value function and of the curvature in the controls.
-    """
+    `regularization` is added to the diagonals of the value function and of the curvature in the controls."""
     large = e.A.shape[-1] >= _LARGE
     return (_problem_by_problem(_scan_backward) if large else _scan_backward)(e, regularization, held)
 
@@ -178,8 +177,7 @@ def backward_in_box(
     method, SIAM J. Optim. 13, 2002) on the whole horizon: controls that are held at a bound make the problem one
     without bounds; in its solution those that leave the box are held next, and those that the cost pulls inwards are
     freed, until nothing changes or `sweeps` sweeps are done. Bounds at each state alone (Tassa, Mansard & Todorov, ICRA
-    2014) would ignore that the states before move, too. Only the curvature in free controls must be positive.
-    """
+    2014) would ignore that the states before move, too. Only the curvature in free controls must be positive."""
     rounding = 10 * jnp.finfo(lower.dtype).eps * (1 + jnp.maximum(jnp.abs(lower), jnp.abs(upper)))
     rounding = jnp.where(jnp.isfinite(rounding), rounding, 0.0)
 

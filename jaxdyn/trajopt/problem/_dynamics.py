@@ -373,8 +373,8 @@ class _DisturbedDynamics(AbstractDynamics):
 def with_disturbance(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"]) -> AbstractDynamics:
     """The dynamics with every step displaced by `disturbance`, the constant state disturbance that offset-free control
     assumes (Pannocchia & Rawlings, Disturbance models for offset-free model-predictive control, AIChE J. 2003)."""
-    same = {name: getattr(dynamics, name) for name in ("dt", "t0", "nx", "ndx", "nu")}
-    return _DisturbedDynamics(dynamics, disturbance, **same)
+    same: dict[str, Any] = {name: getattr(dynamics, name) for name in ("dt", "t0", "nx", "ndx", "nu")}
+    return _DisturbedDynamics(inner=dynamics, disturbance=disturbance, **same)
 
 
 def _seconds(x, name: str, dtype=None) -> Array:

@@ -73,8 +73,7 @@ class SamplingOptions(eqx.Module):
 def spline_matrix(horizon: int, knots: int | None, spline: Spline) -> np.ndarray:
     """The matrix `[horizon, knots]` from values at knots to the controls of all stages; the identity without knots.
 
-    Knots are spread evenly from the first stage to the last. `"cubic"` is the natural spline.
-    """
+    Knots are spread evenly from the first stage to the last. `"cubic"` is the natural spline."""
     if knots is None:
         return np.eye(horizon)
     if knots > horizon:
