@@ -4,7 +4,7 @@ method of the same name of `Primitive` once for all joints of a class."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdyn.joints._primitive import Primitive
 from jaxdyn.joints._topology import Topology
-from jaxdyn.tree import take_rows
+from jaxdyn.tree import rows_of, take_rows, to_leading
 
 # Compiled one by one for eager use; inlined inside a user's `jit`.
 _compiled = functools.partial(jax.jit, static_argnums=0, inline=True)
@@ -40,6 +40,14 @@ def _rows(topology: Topology, method: str, spaces: str, *arrays):
     batch = jnp.broadcast_shapes(*(row.shape[1:] for row in rows))
     rows = [jnp.broadcast_to(row, (row.shape[0], *batch)) for row in rows]
     return take_rows(jnp.concatenate(rows), np.argsort(np.concatenate(index)))
+
+
+def apply_to_rows(function: Callable, topology: Topology, *arrays):
+    """The result, with leading batch axes, of one of the functions below for arrays with leading batch axes."""
+    rank = max(x.ndim for x in arrays) - 1
+    rows = [rows_of(x, rank) for x in arrays]
+    batch = jnp.broadcast_shapes(*(x.shape[1:] for x in rows))
+    return to_leading(function(topology, *(jnp.broadcast_to(x, (x.shape[0], *batch)) for x in rows)))
 
 
 @_compiled

@@ -17,7 +17,6 @@ from jaxdyn.model._edit_arguments import independent_joint
 from jaxdyn.model._fields import ModelFields
 from jaxdyn.model._spanning_tree import spanning_coordinates, spanning_tree
 from jaxdyn.spatial import Inertia, invert_pose, transform_inertial_parameters
-from jaxdyn.tree import rows_of, to_leading
 
 
 class Frame(NamedTuple):
@@ -146,10 +145,7 @@ class Model(ModelFields):
     def _apply_to_rows(self, function, **arrays):
         # Names that begin with q are configurations.
         checked = [self._check(x, name, "nq" if name.startswith("q") else "nv") for name, x in arrays.items()]
-        rank = max(x.ndim for x in checked) - 1
-        rows = [rows_of(x, rank) for x in checked]
-        batch = jnp.broadcast_shapes(*(x.shape[1:] for x in rows))
-        return to_leading(function(self.topology, *(jnp.broadcast_to(x, (x.shape[0], *batch)) for x in rows)))
+        return joints.apply_to_rows(function, self.topology, *checked)
 
     def _check(self, x, name: str, size: str):
         x = jnp.asarray(x)
