@@ -69,7 +69,7 @@ KINDS = {Configuration: 0, Velocity: 1, Torque: 1, Wrenches: 3}
 
 
 OTHER_ARGUMENTS = {
-    name: (lambda model, q, v, a, function=getattr(jaxdyn, name): function(model, q, v, a), [0, 1, 1])
+    name: (lambda model, q, v, a, function=getattr(jaxdyn, name): function(model, q, v, a=a), [0, 1, 1])
     for name in ("base_reaction", "joint_reactions")
 }
 
@@ -82,14 +82,15 @@ def algorithms():
         if not inspect.isfunction(function):
             continue
         inner = inspect.unwrap(function)
-        if not inner.__module__.startswith("jaxdyn.algorithms"):
+        parameters = list(inspect.signature(function).parameters.values())
+        if not inner.__module__.startswith("jaxdyn.algorithms") or parameters[0].name != "model":
             continue
         if name in OTHER_ARGUMENTS:
             out[name] = OTHER_ARGUMENTS[name]
             continue
         hints = typing.get_type_hints(inner)
         places = []
-        for parameter in list(inspect.signature(function).parameters.values())[1:]:
+        for parameter in parameters[1:]:
             if hints.get(parameter.name) in KINDS:
                 places.append(KINDS[hints[parameter.name]])
             elif parameter.name == "frame":
