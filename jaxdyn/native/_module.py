@@ -27,9 +27,12 @@ from jaxdyn.native._order import by_results, operands
 from jaxdyn.native._specialize import Program
 from jaxdyn.native._transpose import transpose_text
 
-PART = 12000
+PART = 25000
 """The most operations in one function of a kernel. The compiler's time grows faster than the length of a function, but
 what one function leaves to the next goes through memory."""
+
+BLOCK = 200
+"""The operations in a basic block, within which the compiler orders instructions."""
 
 
 class Rows(NamedTuple):
@@ -182,9 +185,14 @@ def _part(number, part, program, rows, shared, crossing, kind, declared, *, firs
             else:
                 stores.setdefault(x.number, []).append(start + i)
     paired = {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
-    for node in part:
+    labels = []
+    for count, node in enumerate(part):
         if node.op == "input":
             continue
+        if count % BLOCK == BLOCK - 1:
+            labels.append(body.block())
+            body.line(f"br label %{labels[-1]}")
+            body.lines.append(f"{labels[-1]}:")
         values.emit(node, both=node.op in ("sin", "cos") and node.args[0].number in paired)
         name = values.names[node.number]
         for row in stores.get(node.number, ()):
@@ -195,7 +203,12 @@ def _part(number, part, program, rows, shared, crossing, kind, declared, *, firs
             row = _element(body, kind, "%waiting", crossing[node.number])
             body.line(f"store {kind.float} {name}, ptr {row}, {align}")
     arguments = "ptr noalias %in, ptr noalias %out, ptr noalias %common, ptr noalias %waiting, ptr noalias %angles"
-    return "\n".join([f"define internal void @part{number}({arguments}) noinline #0 {{", *body.lines, "  ret void", "}"])
+    text = [f"define internal void @part{number}({arguments}) noinline #0 {{", *body.lines, "  ret void", "}"]
+    if labels:
+        # The compiler joins blocks whose addresses nobody has.
+        addresses = ", ".join(f"ptr blockaddress(@part{number}, %{label})" for label in labels)
+        text.append(f"@blocks{number} = internal constant [{len(labels)} x ptr] [{addresses}]")
+    return "\n".join(text)
 
 
 def _angle_rows(program: Program, rows: Rows) -> list[int]:

@@ -18,7 +18,7 @@ from jax.extend import core
 
 from jaxdyn.native._graph import FOLDED, Graph, Node, Scalar, live
 
-MAX_OPERATIONS = 400_000
+MAX_OPERATIONS = 250_000
 """A function of more operations is not specialized."""
 
 
