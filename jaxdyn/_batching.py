@@ -426,8 +426,11 @@ def _natively(*operands, function: Call, program: native.Target):
         flat.append(x.reshape((math.prod(x.shape[: x.ndim - len(core_shape)]), *core_shape)))
     results = _results(*operands, function=function)
     cores = _result_cores(function, operands)
-    types = [jax.ShapeDtypeStruct((math.prod(batch), *core_shape), r.dtype) for core_shape, r in zip(cores, results)]
-    out = jax.ffi.ffi_call(program.name, types)(*flat)
+    types = [
+        jax.ShapeDtypeStruct((math.prod(batch), *core_shape), r.dtype)
+        for core_shape, r in zip(cores, results, strict=True)
+    ]
+    out = program.call(flat, types)
     # The result of an operand that was broadcast to the batch is the sum over its copies.
     return [
         _summed_to(x.reshape((*batch, *core_shape)), r.shape)

@@ -69,8 +69,8 @@ KINDS = {Configuration: 0, Velocity: 1, Torque: 1, Wrenches: 3}
 
 
 OTHER_ARGUMENTS = {
-    name: (lambda model, q, v, a, function=getattr(jaxdyn, name): function(model, q, v, a=a), [0, 1, 1])
-    for name in ("base_reaction", "joint_reactions")
+    "base_reaction": (lambda model, q, v, a: jaxdyn.base_reaction(model, q, v, a=a), [0, 1, 1]),
+    "joint_reactions": (lambda model, q, v, a: jaxdyn.joint_reactions(model, q, v, a=a), [0, 1, 1]),
 }
 
 
@@ -253,7 +253,7 @@ def test_numbers_that_are_not_finite_show(bad):
 def test_very_large_angles(precision, turn):
     """The sine of a very large angle is as exact as XLA's; all other rows keep their values."""
     model = jaxdyn.samples.arm().astype(precision)
-    q, v, tau, _ = states(model, 35)
+    q, *_ = states(model, 35)
     large = q.at[4:9].multiply(turn).at[30, 2].set(-turn)
     (native_rows,), (expected,) = both(lambda q: jaxdyn.crba(model, q), large)
     np.testing.assert_allclose(native_rows, expected, rtol=0, atol=PRECISIONS[precision])
@@ -310,7 +310,9 @@ np.testing.assert_array_equal(parts, whole)
 def test_results_do_not_depend_on_threads():
     """A large batch is shared between the threads: each element has the value that it has in a small batch."""
     for devices in ("1", "3"):
-        flags = {"XLA_FLAGS": f"--xla_cpu_parallel_codegen_split_count=1 --xla_force_host_platform_device_count={devices}"}
+        flags = {
+            "XLA_FLAGS": f"--xla_cpu_parallel_codegen_split_count=1 --xla_force_host_platform_device_count={devices}"
+        }
         subprocess.run([sys.executable, "-c", THREADS], env=os.environ | flags, check=True)
 
 
@@ -327,15 +329,13 @@ print(repr(np.asarray(jax.jit(lambda q: jaxdyn.aba(model, q, q, q))(q)).tobytes(
 
 def test_programs_are_kept_on_disk(tmp_path):
     """Another process reads JAX's compiled program and the machine code that it calls from the cache."""
-    printed = []
+    printed, kept = [], []
     for _ in range(2):
         run = subprocess.run([sys.executable, "-c", CACHED, str(tmp_path)], capture_output=True, text=True, check=True)
         printed.append(run.stdout)
-        kept = {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("jaxdyn_*.o")}
-        assert kept
-        if len(printed) == 2:
-            assert kept == before
-        before = kept
+        kept.append({file.name: file.stat().st_mtime_ns for file in tmp_path.glob("jaxdyn_*.o")})
+    assert kept[0]
+    assert kept[0] == kept[1]
     assert printed[0] == printed[1]
 
 
@@ -355,7 +355,11 @@ def test_it_can_be_turned_off(programs):
 def test_the_environment_turns_it_off():
     code = "import jaxdyn; assert not jaxdyn.native.enabled(); print(jaxdyn.native.status().reason)"
     run = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"JAXDYN_NATIVE": "0"}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=os.environ | {"JAXDYN_NATIVE": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "JAXDYN_NATIVE=0" in run.stdout
 
@@ -387,7 +391,9 @@ def compare_random_tree(seed: int) -> None:
     """Compare one function of a random tree, or its gradient, for operands with random batch axes."""
     rng = np.random.default_rng(seed)
     types = [t for t in jaxdyn.samples.JOINT_TYPES if t not in ("fixed",) and rng.random() < 0.5] or ["revolute"]
-    model = jaxdyn.samples.random_tree(jax.random.key(seed), int(rng.integers(1, 6)), tuple(types), int(rng.integers(1, 4)))
+    model = jaxdyn.samples.random_tree(
+        jax.random.key(seed), int(rng.integers(1, 6)), tuple(types), int(rng.integers(1, 4))
+    )
     precision = str(rng.choice(list(PRECISIONS)))
     model = model.astype(precision)
     name = str(rng.choice(OPERATIONS))

@@ -6,6 +6,7 @@ import functools
 import os
 import pathlib
 import tempfile
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -35,8 +36,8 @@ def host() -> Host:
     return Host(triple, llvm.get_host_cpu_name(), features.flatten(), vector_bits)
 
 
-def load_handler(name: str, text: str) -> int:
-    """Return the address of the function `handler` of a module, which stays loaded.
+def load_functions(name: str, text: str, functions: Sequence[str]) -> list[int]:
+    """Return the addresses of functions of a module, which stays loaded.
 
     With JAX's cache of compiled programs on disk, the machine code is kept there, too, under a name that stands for
     the text and the processor.
@@ -54,7 +55,7 @@ def load_handler(name: str, text: str) -> int:
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _loaded.append(engine)
-    return engine.get_function_address("handler")
+    return [engine.get_function_address(function) for function in functions]
 
 
 _loaded: list[llvm.ExecutionEngine] = []

@@ -1,4 +1,4 @@
-"""Straight-line programs of scalars: a graph of operations in which equal values stand once and constants are folded."""
+"""A graph of scalar operations, in which equal values stand once and constants are folded."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import math
 import pathlib
 import re
 import sys
+from collections.abc import Iterable
 
 import jax
 
@@ -47,11 +48,44 @@ class Interface:
     def known(self) -> bool:
         return TESTED[0] <= (self.major, self.minor) <= TESTED[1]
 
-    def handler(self, program: Program, common: int, kind: Kind) -> str:
-        """Return the text of the handler: it fills the record of a call, computes what is the same for the whole
-        batch, and goes over the batch."""
-        lines = [
-            "define ptr @handler(ptr %frame) #0 {",
+    def handlers(self, program: Program, common: int, kind: Kind) -> str:
+        """Return the text of the handlers: `prepare_handler` computes what is the same for the whole batch, `handler`
+        takes that first, then the other operands, and goes over the batch."""
+        n, m = len(program.inputs), len(program.outputs)
+        same = [k for k in range(n) if program.uniform[k]]
+        other = [k for k in range(n) if not program.uniform[k]]
+        prepare = [*self._begin("prepare_handler", 2 * n + m), *_pointers("operand", same)]
+        prepare += _pointers("result", [None])
+        prepare += ["  call void @prepare(ptr %call, ptr %result0_data)", "  ret ptr null", "}"]
+        first = [] if common == 0 else [None]
+        lines = [*self._begin("handler", 2 * n + m), *_pointers("operand", [*first, *other])]
+        lines += _pointers("result", range(n, n + m))
+        lines += [f"  %common = getelementptr i8, ptr {'%operand0_data' if first else '%frame'}, i64 0"]
+        lines += _length("result0", "%batch")
+        for place, k in enumerate(other, len(first)):
+            # An operand without the batch has one element, which all read.
+            lines += _length(f"operand{place}", f"%length{k}")
+            lines += [
+                f"  %single{k} = icmp eq i64 %length{k}, 1",
+                f"  %stride{k} = select i1 %single{k}, i64 0, i64 {math.prod(program.inputs[k])}",
+                f"  %stride{k}_slot = getelementptr i64, ptr %call, i64 {n + m + k}",
+                f"  store i64 %stride{k}, ptr %stride{k}_slot",
+            ]
+        lines += [
+            "  %empty = icmp eq i64 %batch, 0",
+            "  br i1 %empty, label %done, label %work",
+            "work:",
+            *self._shared_work(kind, max(1, sum(not n.uniform for n in program.nodes))),
+            "done:",
+            "  ret ptr null",
+            "}",
+        ]
+        return "\n".join([*(prepare if common else []), *lines])
+
+    def _begin(self, name: str, slots: int) -> list[str]:
+        """The head of a handler, which says what it is when asked, and the record of a call."""
+        return [
+            f"define ptr @{name}(ptr %frame) #0 {{",
             f"  %extension_at = getelementptr i8, ptr %frame, i64 {EXTENSION}",
             "  %extension = load ptr, ptr %extension_at",
             "  %called = icmp eq ptr %extension, null",
@@ -65,48 +99,8 @@ class Interface:
             *_stored("%metadata", 32, 0),
             "  ret ptr null",
             "run:",
+            f"  %call = alloca ptr, i64 {slots}",
         ]
-        n, m = len(program.inputs), len(program.outputs)
-        lines.append(f"  %call = alloca ptr, i64 {2 * n + m}")
-        for name, offset, count in (("operand", ARGUMENTS, n), ("result", RESULTS, m)):
-            lines += [
-                f"  %{name}s_at = getelementptr i8, ptr %frame, i64 {offset}",
-                f"  %{name}s = load ptr, ptr %{name}s_at",
-            ]
-            for k in range(count):
-                place = k if name == "operand" else n + k
-                lines += [
-                    f"  %{name}{k}_at = getelementptr ptr, ptr %{name}s, i64 {k}",
-                    f"  %{name}{k} = load ptr, ptr %{name}{k}_at",
-                    f"  %{name}{k}_data_at = getelementptr i8, ptr %{name}{k}, i64 {DATA}",
-                    f"  %{name}{k}_data = load ptr, ptr %{name}{k}_data_at",
-                    f"  %{name}{k}_slot = getelementptr ptr, ptr %call, i64 {place}",
-                    f"  store ptr %{name}{k}_data, ptr %{name}{k}_slot",
-                ]
-        lines += _length("result0", "%batch")
-        for k, (shape, same) in enumerate(zip(program.inputs, program.uniform, strict=True)):
-            if not same:
-                # An operand without the batch has one element, which all read.
-                lines += _length(f"operand{k}", f"%length{k}")
-                lines += [
-                    f"  %single{k} = icmp eq i64 %length{k}, 1",
-                    f"  %stride{k} = select i1 %single{k}, i64 0, i64 {math.prod(shape)}",
-                    f"  %stride{k}_slot = getelementptr i64, ptr %call, i64 {n + m + k}",
-                    f"  store i64 %stride{k}, ptr %stride{k}_slot",
-                ]
-        lines += [
-            "  %empty = icmp eq i64 %batch, 0",
-            "  br i1 %empty, label %done, label %work",
-            "work:",
-            f"  %common = alloca {Kind(kind.bits, 1).float}, i64 {max(common, 1)}",
-            "  call void @prepare(ptr %call, ptr %common)",
-            *self._shared_work(kind, max(1, sum(not n.uniform for n in program.nodes))),
-            "done:",
-            "  ret ptr null",
-            "}",
-        ]
-        return "\n".join(lines)
-
 
     def _shared_work(self, kind: Kind, operations: int) -> list[str]:
         """The part of the handler that goes over the batch, in XLA's threads where that pays.
@@ -267,6 +261,27 @@ destroy:
 done:
   ret void
 }}"""
+
+
+def _pointers(name: str, slots: Iterable[int | None]) -> list[str]:
+    """Put the addresses of the arguments, or of the results, into their slots of the record of a call."""
+    lines = [
+        f"  %{name}s_at = getelementptr i8, ptr %frame, i64 {ARGUMENTS if name == 'operand' else RESULTS}",
+        f"  %{name}s = load ptr, ptr %{name}s_at",
+    ]
+    for k, slot in enumerate(slots):
+        lines += [
+            f"  %{name}{k}_at = getelementptr ptr, ptr %{name}s, i64 {k}",
+            f"  %{name}{k} = load ptr, ptr %{name}{k}_at",
+            f"  %{name}{k}_data_at = getelementptr i8, ptr %{name}{k}, i64 {DATA}",
+            f"  %{name}{k}_data = load ptr, ptr %{name}{k}_data_at",
+        ]
+        if slot is not None:
+            lines += [
+                f"  %{name}{k}_slot = getelementptr ptr, ptr %call, i64 {slot}",
+                f"  store ptr %{name}{k}_data, ptr %{name}{k}_slot",
+            ]
+    return lines
 
 
 def _stored(start: str, offset: int, value: int) -> list[str]:

@@ -1,5 +1,5 @@
-"""The LLVM module of a program: its kernel for as many elements of the batch as a vector has lanes, and the handler that
-XLA calls, which goes over the batch.
+"""The LLVM module of a program: a kernel for as many elements of the batch as a vector has lanes, and the handlers that
+XLA calls.
 
 The kernel reads rows, a vector for each number of the operands, and writes rows. Users' arrays have the batch first, so
 blocks of them are transposed in registers on the way in and out.
@@ -45,7 +45,15 @@ class Rows(NamedTuple):
     output_count: int
 
 
-def module_text(program: Program, bits: int, lanes: int, interface: Interface) -> str:
+class Module(NamedTuple):
+    """The module of a program."""
+
+    text: str
+    common: int
+    """The number of values that are the same for the whole batch, which `prepare_handler` computes."""
+
+
+def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> Module:
     """Return the module of a program."""
     kind, one = Kind(bits, lanes), Kind(bits, 1)
     order = by_results(x for output in program.outputs for x in output)
@@ -59,7 +67,7 @@ def module_text(program: Program, bits: int, lanes: int, interface: Interface) -
     rows = _rows(program)
     parts = _parts(each)
     crossing = _crossing(parts)
-    texts = [_prepare(common, shared, one, declared)]
+    texts = [_prepare(common, shared, one, declared)] if shared else []
     texts += [
         _part(k, part, program, rows, shared, crossing, kind, declared, first=k == 0) for k, part in enumerate(parts)
     ]
@@ -67,12 +75,12 @@ def module_text(program: Program, bits: int, lanes: int, interface: Interface) -
     texts += _transposes(program, kind, declared)
     waiting = 1 + max(crossing.values(), default=-1)
     texts.append(_blocks(program, rows, len(parts), waiting, kind))
-    texts += [interface.worker(program, kind), interface.handler(program, len(shared), kind)]
+    texts += [interface.worker(program, kind), interface.handlers(program, len(shared), kind)]
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
     width = f'"min-legal-vector-width"="{8 * kind.bytes}" "prefer-vector-width"="{8 * kind.bytes}"'
-    metadata = "!0 = !{!\"branch_weights\", i32 1, i32 100000}\n!1 = !{}"
+    metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
     attributes = f"attributes #0 = {{ nounwind {width} }}"
-    return "\n\n".join([*declarations, *texts, attributes, metadata]) + "\n"
+    return Module("\n\n".join([*declarations, *texts, attributes, metadata]) + "\n", len(shared))
 
 
 def _rows(program: Program) -> Rows:
@@ -162,7 +170,9 @@ def _part(number, part, program, rows, shared, crossing, kind, declared, *, firs
 
     def load(node: Node) -> str:
         if node.uniform:
-            x = body.value(f"load {one.float}, ptr {_element(body, one, '%common', shared[node.number])}, !invariant.load !1")
+            x = body.value(
+                f"load {one.float}, ptr {_element(body, one, '%common', shared[node.number])}, !invariant.load !1"
+            )
             x = splat(x)
             return body.compare("une", x, kind.constant(0.0)) if is_condition(node) else x
         if node.op == "input":
@@ -181,7 +191,9 @@ def _part(number, part, program, rows, shared, crossing, kind, declared, *, firs
         for i, x in enumerate(output):
             if type(x) is not Node or x.uniform or x.op == "input":
                 if first:
-                    body.line(f"store {kind.float} {values.name(x)}, ptr {_element(body, kind, '%out', start + i)}, {align}")
+                    body.line(
+                        f"store {kind.float} {values.name(x)}, ptr {_element(body, kind, '%out', start + i)}, {align}"
+                    )
             else:
                 stores.setdefault(x.number, []).append(start + i)
     paired = {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
@@ -287,4 +299,6 @@ def _transposes(program: Program, kind: Kind, declared: set[str]) -> list[str]:
     """The functions between users' arrays, batch first, and rows: one for each number of columns."""
     widths = {math.prod(s) for s, same in zip(program.inputs, program.uniform, strict=True) if not same} - {0}
     out = [transpose_text(kind, n, declared, gather=True) for n in sorted(widths)]
-    return out + [transpose_text(kind, n, declared, gather=False) for n in sorted({len(o) for o in program.outputs} - {0})]
+    return out + [
+        transpose_text(kind, n, declared, gather=False) for n in sorted({len(o) for o in program.outputs} - {0})
+    ]

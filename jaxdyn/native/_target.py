@@ -9,7 +9,7 @@ import functools
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -25,6 +25,23 @@ class Target(NamedTuple):
     name: str
     uniform: tuple[bool, ...]
     """Whether an operand is the same for the whole batch and comes without batch axes."""
+    common: int
+    """The number of values that depend on these operands only. They are computed by a call of their own, which XLA
+    takes out of loops, and which is the first operand of the other."""
+
+    @property
+    def prepare_name(self) -> str:
+        return f"{self.name}_common"
+
+    def call(self, operands: Sequence[jax.Array], results: Sequence[jax.ShapeDtypeStruct]) -> list[jax.Array]:
+        """Return the results of the program, with one batch axis in front, for operands that have one, of length 1 or
+        of the batch, where they are not uniform."""
+        same = [x for x, uniform in zip(operands, self.uniform, strict=True) if uniform]
+        others = [x for x, uniform in zip(operands, self.uniform, strict=True) if not uniform]
+        if self.common:
+            common = jax.ShapeDtypeStruct((self.common,), results[0].dtype)
+            others = [jax.ffi.ffi_call(self.prepare_name, common)(*same), *others]
+        return jax.ffi.ffi_call(self.name, list(results))(*others)
 
 
 class NativeStatus(NamedTuple):
@@ -98,8 +115,8 @@ def target(function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tup
 
 @functools.cache
 def _target(function: Callable, shapes, uniform, bits: int) -> Target | None:
-    from jaxdyn.native._compiler import host, load_handler
-    from jaxdyn.native._module import module_text
+    from jaxdyn.native._compiler import host, load_functions
+    from jaxdyn.native._module import module_of
 
     inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]
     try:
@@ -107,16 +124,21 @@ def _target(function: Callable, shapes, uniform, bits: int) -> Target | None:
     except Unsupported:
         return None
     here = host()
-    text = module_text(program, bits, here.vector_bits // bits, interface())
+    module = module_of(program, bits, here.vector_bits // bits, interface())
     # The name is the program's, so that a compiled XLA program from JAX's cache on disk finds it in another process.
-    name = f"jaxdyn_{hashlib.sha256('|'.join((text, here.cpu, here.features)).encode()).hexdigest()[:32]}"
+    name = f"jaxdyn_{hashlib.sha256('|'.join((module.text, here.cpu, here.features)).encode()).hexdigest()[:32]}"
+    made = Target(name, uniform, module.common)
     if name not in _registered:
+        functions = {"handler": name, "prepare_handler": made.prepare_name} if module.common else {"handler": name}
         capsule = ctypes.pythonapi.PyCapsule_New
         capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        handler = capsule(load_handler(name, text), b"xla._CUSTOM_CALL_TARGET", None)
-        jax.ffi.register_ffi_target(name, handler, platform="cpu", api_version=1)
+        for registered, address in zip(
+            functions.values(), load_functions(name, module.text, list(functions)), strict=True
+        ):
+            handler = capsule(address, b"xla._CUSTOM_CALL_TARGET", None)
+            jax.ffi.register_ffi_target(registered, handler, platform="cpu", api_version=1)
         _registered.add(name)
-    return Target(name, uniform)
+    return made
 
 
 _registered: set[str] = set()

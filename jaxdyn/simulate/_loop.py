@@ -1,7 +1,6 @@
 """The compiled loop of a roll-out."""
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,6 +10,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from jaxdyn._compile import compiled
 from jaxdyn._errors import ShapeError, require_last_axes
 from jaxdyn.model import Model
 from jaxdyn.simulate._checkpointed_scan import scan_in_segments
@@ -70,8 +70,7 @@ def _join_arrays(arrays, static: tuple):
     return eqx.combine(arrays, jax.tree.unflatten(structure, leaves))
 
 
-# Compiled by itself, for eager use; inside a user's `jit` it is inlined.
-@functools.partial(jax.jit, static_argnums=1, inline=True)
+@compiled("plan")
 def run(inputs: RolloutInputs, plan: RolloutPlan) -> tuple[Trajectory, Report | None]:
     """The trajectory, and with `plan.check` a report of its divergence."""
     split = plan.split
