@@ -5,5 +5,6 @@ machine code that computes as many states at once as a vector register has lanes
 operations. Where there is no such program, XLA compiles the function itself.
 """
 
+from jaxdyn.native._ptx import Kernel, kernel
 from jaxdyn.native._specialize import expand
-from jaxdyn.native._target import NativeStatus, Target, disabled, enabled, status, target
+from jaxdyn.native._target import NativeStatus, Target, disabled, enabled, status, target, wanted

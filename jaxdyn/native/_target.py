@@ -9,7 +9,7 @@ import functools
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -25,6 +25,10 @@ class Target(NamedTuple):
     name: str
     uniform: tuple[bool, ...]
     """Whether an operand is the same for the whole batch and comes without batch axes."""
+
+    def __call__(self, types: Sequence[jax.ShapeDtypeStruct], *operands) -> Sequence[jax.Array]:
+        """Call the program; the results have the given types."""
+        return jax.ffi.ffi_call(self.name, types)(*operands)
 
 
 class NativeStatus(NamedTuple):
@@ -52,9 +56,14 @@ def disabled() -> Iterator[None]:
         _wanted.reset(token)
 
 
+def wanted() -> bool:
+    """Return whether native code is not turned off."""
+    return _wanted.get()
+
+
 def enabled() -> bool:
-    """Return whether functions run as native code where they can."""
-    return _wanted.get() and not _missing()
+    """Return whether functions run as native code on this machine's processor where they can."""
+    return wanted() and not _missing()
 
 
 def status() -> NativeStatus:
