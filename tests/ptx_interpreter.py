@@ -77,10 +77,22 @@ _OPERATIONS = {
     "cvt.rn.f32.f64": lambda a: a,
     "cvta.to.global.u64": lambda a: a,
 }
-_OPERATIONS |= {f"{name}{rounding}.f32": f for name, f in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply))
-                for rounding in ("", ".rn")}
-_OPERATIONS |= {f"setp.{name}.f32": f for name, f in (("lt", np.less), ("le", np.less_equal), ("gt", np.greater),
-                ("ge", np.greater_equal), ("eq", np.equal), ("neu", np.not_equal))}
+_OPERATIONS |= {
+    f"{name}{rounding}.f32": f
+    for name, f in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply))
+    for rounding in ("", ".rn")
+}
+_OPERATIONS |= {
+    f"setp.{name}.f32": f
+    for name, f in (
+        ("lt", np.less),
+        ("le", np.less_equal),
+        ("gt", np.greater),
+        ("ge", np.greater_equal),
+        ("eq", np.equal),
+        ("neu", np.not_equal),
+    )
+}
 
 
 class Launch:

@@ -380,7 +380,14 @@ class Kernel(NamedTuple):
         own = [x for x, uniform in zip(operands, self.uniform, strict=True) if not uniform]
         sizes = [batch, *(4 * math.prod(x.shape[1:]) if len(x) > 1 else 0 for x in own)]
         threads = FEW_THREADS if batch <= FEW else THREADS
-        launch = {"grid_x": -(-batch // threads), "grid_y": 1, "grid_z": 1, "block_x": threads, "block_y": 1, "block_z": 1}
+        launch = {
+            "grid_x": -(-batch // threads),
+            "grid_y": 1,
+            "grid_z": 1,
+            "block_x": threads,
+            "block_y": 1,
+            "block_z": 1,
+        }
         return jax.ffi.ffi_call("__gpu$xla.gpu.ptx", types)(
             np.array(sizes, np.int32),
             *operands,
