@@ -106,9 +106,7 @@ class Body:
     def intrinsic(self, name: str, *args: str) -> str:
         kind = self.kind
         self.declared.add(f"declare {kind.float} @llvm.{name}.{kind.suffix}({', '.join([kind.float] * len(args))})")
-        return self.value(
-            f"call {kind.float} @llvm.{name}.{kind.suffix}({', '.join(f'{kind.float} {a}' for a in args)})"
-        )
+        return self.value(f"call {kind.float} @llvm.{name}.{kind.suffix}({', '.join(f'{kind.float} {a}' for a in args)})")
 
     def binary(self, op: str, a: str, b: str) -> str:
         return self.value(f"{op} contract {self.kind.float} {a}, {b}")
@@ -248,12 +246,7 @@ class Body:
 def _lane_by_lane(kind: Kind, name: str, count: int) -> str:
     """The definition of a function of vectors that calls one of doubles for each lane."""
     arguments = ", ".join(f"{kind.float} %a{i}" for i in range(count))
-    lines = [
-        f"define internal {kind.float} @each.{name}({arguments}) noinline {{",
-        "entry:",
-        "  br label %loop",
-        "loop:",
-    ]
+    lines = [f"define internal {kind.float} @each.{name}({arguments}) noinline {{", "entry:", "  br label %loop", "loop:"]
     lines.append("  %i = phi i64 [ 0, %entry ], [ %next, %loop ]")
     lines.append(f"  %out = phi {kind.float} [ zeroinitializer, %entry ], [ %more, %loop ]")
     one = Body(Kind(kind.bits, 1), set())

@@ -66,7 +66,7 @@ def module_text(program: Program, bits: int, lanes: int, interface: Interface) -
     texts.append(interface.handler(program, len(shared), kind))
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
     width = f'"min-legal-vector-width"="{8 * kind.bytes}" "prefer-vector-width"="{8 * kind.bytes}"'
-    metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
+    metadata = "!0 = !{!\"branch_weights\", i32 1, i32 100000}\n!1 = !{}"
     attributes = f"attributes #0 = {{ nounwind {width} }}"
     return "\n\n".join([*declarations, *texts, attributes, metadata]) + "\n"
 
@@ -158,9 +158,7 @@ def _part(number, part, program, rows, shared, crossing, kind, declared, *, firs
 
     def load(node: Node) -> str:
         if node.uniform:
-            x = body.value(
-                f"load {one.float}, ptr {_element(body, one, '%common', shared[node.number])}, !invariant.load !1"
-            )
+            x = body.value(f"load {one.float}, ptr {_element(body, one, '%common', shared[node.number])}, !invariant.load !1")
             x = splat(x)
             return body.compare("une", x, kind.constant(0.0)) if is_condition(node) else x
         if node.op == "input":
@@ -179,9 +177,7 @@ def _part(number, part, program, rows, shared, crossing, kind, declared, *, firs
         for i, x in enumerate(output):
             if type(x) is not Node or x.uniform or x.op == "input":
                 if first:
-                    body.line(
-                        f"store {kind.float} {values.name(x)}, ptr {_element(body, kind, '%out', start + i)}, {align}"
-                    )
+                    body.line(f"store {kind.float} {values.name(x)}, ptr {_element(body, kind, '%out', start + i)}, {align}")
             else:
                 stores.setdefault(x.number, []).append(start + i)
     paired = {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
@@ -198,9 +194,7 @@ def _part(number, part, program, rows, shared, crossing, kind, declared, *, firs
             row = _element(body, kind, "%waiting", crossing[node.number])
             body.line(f"store {kind.float} {name}, ptr {row}, {align}")
     arguments = "ptr noalias %in, ptr noalias %out, ptr noalias %common, ptr noalias %waiting, ptr noalias %angles"
-    return "\n".join(
-        [f"define internal void @part{number}({arguments}) noinline #0 {{", *body.lines, "  ret void", "}"]
-    )
+    return "\n".join([f"define internal void @part{number}({arguments}) noinline #0 {{", *body.lines, "  ret void", "}"])
 
 
 def _angle_rows(program: Program, rows: Rows) -> list[int]:
@@ -279,6 +273,4 @@ def _transposes(program: Program, kind: Kind, declared: set[str]) -> list[str]:
     """The functions between users' arrays, batch first, and rows: one for each number of columns."""
     widths = {math.prod(s) for s, same in zip(program.inputs, program.uniform, strict=True) if not same} - {0}
     out = [transpose_text(kind, n, declared, gather=True) for n in sorted(widths)]
-    return out + [
-        transpose_text(kind, n, declared, gather=False) for n in sorted({len(o) for o in program.outputs} - {0})
-    ]
+    return out + [transpose_text(kind, n, declared, gather=False) for n in sorted({len(o) for o in program.outputs} - {0})]
