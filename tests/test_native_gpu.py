@@ -6,6 +6,7 @@ import importlib.util
 import math
 import re
 import subprocess
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from robots import robot_path
 
 import jaxdyn
 from jaxdyn import native
+from jaxdyn.native._emit import PI
 from jaxdyn.native._graph import Graph
 from jaxdyn.native._ptx import FEW, FEW_THREADS, FUNCTIONS, MAX_OPERATIONS, THREADS, kernel_text
 from jaxdyn.native._specialize import Program, Unsupported
@@ -249,19 +251,24 @@ def test_functions_of_two_numbers(op):
     np.testing.assert_allclose(computed(op, y, x), function(y, x), rtol=3e-7)
 
 
+def sine_and_cosine(x: float) -> tuple[float, float]:
+    """The values for any angle, from its exact distance to the nearest multiple of a quarter turn."""
+    quarter = PI / 2
+    number = round(Fraction(x) / quarter)
+    rest = float(Fraction(x) - number * quarter)
+    s, c = math.sin(rest), math.cos(rest)
+    return ((s, c), (c, -s), (-s, -c), (-c, s))[number % 4]
+
+
 def test_large_angles():
-    # The values in double precision are exact to 1e-9 up to here.
-    x = (10 ** (10 * RANDOM) * np.sign(NORMAL[0])).astype(F32)
-    for op, function in (("sin", np.sin), ("cos", np.cos)):
-        assert units_in_the_last_place(computed(op, x), function(x.astype(np.float64))) <= 2
-    largest = np.array([3e38, -3e38, math.inf, -math.inf, math.nan])
-    sine, cosine = computed("sin", largest), computed("cos", largest)
-    # 3e38 in single precision is 299999995418236550186624943310573961216.
-    np.testing.assert_allclose(sine[:2] ** 2 + cosine[:2] ** 2, 1, rtol=1e-6)
-    assert sine[0] == -sine[1]
-    assert cosine[0] == cosine[1]
-    assert np.isnan(sine[2:]).all()
-    assert np.isnan(cosine[2:]).all()
+    x = (10 ** (4.5 + 34 * RANDOM[:1000]) * np.sign(NORMAL[0, :1000])).astype(F32)
+    # The last one is the number of single precision that is nearest to a multiple of a quarter turn.
+    x = np.array([*x, np.finfo(F32).max, 16367173 * 2.0**72], F32)
+    wanted = np.array([sine_and_cosine(float(a)) for a in x]).T
+    assert np.abs(wanted[:, -1]).min() < 2e-9
+    for op, values in zip(("sin", "cos"), wanted, strict=True):
+        assert units_in_the_last_place(computed(op, x), values) <= 2
+        assert np.isnan(computed(op, np.array([math.inf, -math.inf, math.nan]))).all()
 
 
 def test_what_a_kernel_does_not_have_is_refused():

@@ -9,8 +9,10 @@ from fractions import Fraction
 
 from jaxdyn.native._graph import CONDITIONS, Node, Scalar
 
-# 50 digits of pi.
-PI = Fraction(314159265358979323846264338327950288419716939937510, 10**50)
+# 100 digits of pi: large angles need 224 bits.
+PI = Fraction(
+    31415926535897932384626433832795028841971693993751058209749445923078164062862089986280348253421170679, 10**100
+)
 
 COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 ARITHMETIC = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}

@@ -47,7 +47,7 @@ _REGISTERS = {"f": "f32", "p": "pred", "r": "b32", "d": "b64", "g": "f64"}
 """The types of registers by the letters that their names begin with."""
 
 _RELATIONS = {"olt": "lt", "ole": "le", "ogt": "gt", "oge": "ge", "oeq": "eq", "une": "neu", "uno": "nan"}
-_ARITHMETIC = {"fadd": "add", "fsub": "sub", "fmul": "mul", "fdiv": "div.rn"}
+_ARITHMETIC = {"fadd": "add", "fsub": "sub", "fmul": "mul"}
 _INTEGERS = {"and": "b32", "xor": "b32", "shl": "b32", "add": "s32", "sub": "s32", "lshr": "u32", "ashr": "s32"}
 _INTRINSICS = {"fabs": "abs.f32", "sqrt": "sqrt.rn.f32", "floor": "cvt.rmi.f32.f32", "ceil": "cvt.rpi.f32.f32"}
 
