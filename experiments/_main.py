@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxdyn.programs import double_precision, exit_code, parse_arguments
+import tyro
+
+from jaxdyn.programs import double_precision, exit_code, read_config, split_file
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -19,6 +21,16 @@ def version_of(distribution: str, missing: str = "") -> str:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return missing
+
+
+def parse_arguments[T](kind: type[T], arguments: Sequence[str], default: Path, program: str, description: str) -> T:
+    """Return the configuration of a command line `[CONFIG] [--key value ...]`; keys override the file CONFIG, which is
+    `default` where none is given."""
+    path, arguments = split_file(arguments)
+    path = path or default
+    config = read_config(kind, path)
+    usage = f"{description}\n\nUsage: {program} [CONFIG] [--key value ...]; the defaults below are those of {path}."
+    return tyro.cli(kind, args=arguments, default=config, prog=program, description=usage)
 
 
 def experiment[T](

@@ -72,7 +72,7 @@ class Loops:
         self.task: ControlTask = task_of_model(believed, config.timestep, config.horizon)
         mpc = trajopt.MPC(
             self.task.problem,
-            _solver(config),
+            programs.solver_options(config.solver, config.iterations, config.samples, min(10, config.horizon)),
             at_time=self.task.at_time,
             disturbance_gain=config.disturbance_gain or None,
         )
@@ -139,12 +139,11 @@ def run(config: Config) -> dict[str, Any]:
             f"p99 {1e3 * s['latency_p99']:.2f} ms; {s['compilations']} compilations after the first step"
         )
     folder = config.make_folder()
-    programs.write_json(folder / "summary.json", out)
+    programs.write_json(folder / "summary.json", out, announce=True)
     shown = every[min(1, len(every) - 1)]
     first: trajopt.ClosedLoop = shown.runs[0]
     arrays = {"t": config.timestep * np.arange(len(first.xs)), "xs": first.xs, "us": first.us}
     programs.write_npz(folder / "trajectory.npz", arrays)
-    print(f"wrote {folder / 'summary.json'}")
     dynamics = shown.task.problem.dynamics
     assert isinstance(dynamics, trajopt.ModelDynamics)
     model, figure, dt = dynamics.model, shown.task.figure, config.timestep
@@ -175,13 +174,6 @@ def draw_loops(path: Path, config: Config, every: Sequence[Loops]) -> None:
     fig.suptitle(config.name)
     fig.tight_layout()
     programs.save_figure(path, fig)
-
-
-def _solver(config: Config):
-    if config.solver == "ddp":
-        return trajopt.DDPOptions(max_iterations=config.iterations)
-    options = trajopt.MPPIOptions if config.solver == "mppi" else trajopt.PredictiveSamplingOptions
-    return options(samples=config.samples, max_iterations=config.iterations, knots=min(10, config.horizon))
 
 
 main = experiment("control", Config, run, DEFAULT_CONFIG, __doc__)

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
 from experiments._population import Controls, Population, draw_models, draw_motion, effort_limits
+from experiments._resuming import alone_in, arrays_by_path, digest, require_seed
 from jaxdyn import DataError, Model, programs, rollout
 
 DEFAULT_CONFIG = CONFIGS / "generate_dataset.toml"
@@ -79,7 +80,7 @@ def run(config: Config) -> Path:
     if config.population.payload_frame:
         model.topology.frame(config.population.payload_frame)
     folder = config.make_folder()
-    with programs.alone_in(folder):
+    with alone_in(folder):
         manifest = begin_manifest(folder, config, model)
         whole = whole_shards(folder, manifest)
         missing = [i for i in range(config.shards) if shard_name(i) not in whole]
@@ -96,7 +97,7 @@ def run(config: Config) -> Path:
 def check(config: Config) -> int:
     """Return the number of steps. **Raises** `DataError` for settings without a meaning."""
     programs.require_positive_keys(config, "shards", "rollouts", "duration", "rate", "substeps")
-    programs.require_seed(config.seed)
+    require_seed(config.seed)
     steps = round(config.duration * config.rate)
     if steps < 1:
         raise DataError(f"duration {config.duration:g} s is shorter than a sample at {config.rate:g} Hz")
@@ -113,7 +114,7 @@ def begin_manifest(folder: Path, config: Config, model: Model) -> dict[str, Any]
         "jax": jax.__version__,
         "numpy": np.__version__,
         "platform": jax.default_backend(),
-        "robot": programs.digest_of_arrays(programs.arrays_by_path(model)),
+        "robot": programs.digest_of_arrays(arrays_by_path(model)),
     }
     manifest = {"format": FORMAT, "config": content, "made_with": made_with}
     shards = programs.begin(folder / "manifest.json", manifest, "its shards would not fit together").get("shards", {})
@@ -127,7 +128,7 @@ def whole_shards(folder: Path, manifest: dict[str, Any]) -> set[str]:
         path = folder / name
         if not path.exists():
             print(f"{name} is missing and is made again")
-        elif programs.digest(path) != expected:
+        elif digest(path) != expected:
             print(f"{name} is damaged and is made again")
         else:
             whole.add(name)
@@ -186,7 +187,7 @@ def write_shards(
             path = folder / shard_name(i)
             programs.write_npz(path, arrays)
             # The manifest is written after the shard: a shard that is not listed is made again.
-            manifest["shards"] = dict(sorted((manifest["shards"] | {path.name: programs.digest(path)}).items()))
+            manifest["shards"] = dict(sorted((manifest["shards"] | {path.name: digest(path)}).items()))
             programs.write_json(folder / "manifest.json", manifest)
             bar.set_postfix(fastest=f"{np.abs(arrays['v']).max():.3g}")
 

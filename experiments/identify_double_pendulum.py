@@ -18,6 +18,7 @@ the horizon; the printed figure is the median over all roll-outs. An interrupted
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from scipy.optimize import least_squares
 from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
+from experiments._resuming import alone_in
 from jaxdyn import DataError, Joint, Model, ModelBuilder, programs, sysid
 
 DEFAULT_CONFIG = CONFIGS / "identify_double_pendulum.toml"
@@ -108,7 +110,7 @@ def run(config: Config) -> dict[str, Any]:
     if len(runs) < 2:
         raise DataError(f"{config.recordings} has one run only, and one is held out: give two at least")
     folder = config.make_folder()
-    with programs.alone_in(folder):
+    with alone_in(folder):
         begin_fits(folder, config)
         out: dict[str, Any] = {"config": dataclasses.asdict(config), "runs": {}}
         tested: dict[str, dict[str, sysid.RolloutErrors]] = {}
@@ -129,8 +131,7 @@ def run(config: Config) -> dict[str, Any]:
             out["all_runs"] = {"median_rmse": pooled}
             shown = ", ".join(f"{key} {' / '.join(f'{x:.4f}' for x in pooled[key])}" for key in pooled)
             print(f"all runs, each held out in turn, median RMSE in rad: {shown}")
-        programs.write_json(folder / "summary.json", out)
-        print(f"wrote {folder / 'summary.json'}")
+        programs.write_json(folder / "summary.json", out, announce=True)
         if config.plot:
             draw(folder / "roll-outs.png", config, held_out[0], runs[held_out[0]], tested[held_out[0]])
     return out
@@ -338,14 +339,9 @@ def write_page(
 ) -> None:
     """Write the report of a fit."""
     draws = fit.bootstrap(draws=config.bootstrap) if config.bootstrap else None
-    title = f"Double pendulum: {data}"
-    programs.write_durably(
-        path,
-        lambda temporary: sysid.write_rollout_report(
-            temporary, fit, {data: tested}, quantities=combinations(), bootstrap=draws, title=title
-        ),
-    )
-    print(f"wrote {path}")
+    options: dict[str, Any] = {"quantities": combinations(), "bootstrap": draws, "title": f"Double pendulum: {data}"}
+    report = functools.partial(sysid.write_rollout_report, fit=fit, errors={data: tested}, **options)
+    programs.write_durably(path, report, announce=True)
 
 
 def show(config: Config, name: str, out: dict[str, Any]) -> None:

@@ -105,8 +105,7 @@ def run(config: Config) -> list[Outcome]:
     lines = page(outcomes, config, missing)
     print("\n".join(lines))
     folder = config.make_folder()
-    programs.write_json(folder / "outcomes.json", [dataclasses.asdict(outcome) for outcome in outcomes])
-    print(f"wrote {folder / 'outcomes.json'}")
+    programs.write_json(folder / "outcomes.json", [dataclasses.asdict(x) for x in outcomes], announce=True)
     if config.report and not config.only:
         Path(config.report).write_text("\n".join(lines) + "\n", encoding="utf-8")
         print(f"wrote {config.report}")

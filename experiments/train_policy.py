@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 import jaxdyn
 from experiments._main import CONFIGS, experiment
+from experiments._resuming import alone_in, arrays_by_path, require_seed
 from jaxdyn import DataError, Model, State, Trajectory, programs, rollout
 from jaxdyn.simulate import ActuatedPolicy, Actuation, EffortLimits
 
@@ -106,7 +107,7 @@ def run(config: Config) -> dict[str, Any]:
     """Train, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
     check(config)
     folder = config.make_folder()
-    with programs.alone_in(folder):
+    with alone_in(folder):
         begin_training(folder, config)
         model = pendulum(config)
         first = initial_training(config)
@@ -125,7 +126,7 @@ def run(config: Config) -> dict[str, Any]:
                 "final, from hanging": bool(after.success[0]),
             },
         }
-        programs.write_npz(folder / "policy.npz", programs.arrays_by_path(training.policy))
+        programs.write_npz(folder / "policy.npz", arrays_by_path(training.policy))
         programs.write_json(folder / "summary.json", out)
         print(
             f"cost: {before.cost:.4f} before, {after.cost:.4f} after {training.iteration} iterations "
@@ -151,7 +152,7 @@ def check(config: Config) -> None:
         raise DataError(f"duration {config.duration:g} s is shorter than a step of {config.timestep:g} s")
     if config.test_duration < 1:
         raise DataError(f"test_duration is {config.test_duration:g} s, but its last second is judged: take more")
-    programs.require_seed(config.seed)
+    require_seed(config.seed)
 
 
 def pendulum(config: Config) -> Model:
@@ -264,7 +265,7 @@ def begin_training(folder: Path, config: Config) -> None:
 
 def save_checkpoint(path: Path, training: Training) -> None:
     """Write the state of a training."""
-    leaves = programs.arrays_by_path((training.policy, training.optimizer))
+    leaves = arrays_by_path((training.policy, training.optimizer))
     content = {"iteration": np.int64(training.iteration), "costs": training.costs, **leaves}
     programs.write_npz(path, content)
 

@@ -4,6 +4,7 @@ each name when it is first used: a public name is added here and nowhere else.""
 from . import algorithms as algorithms
 from . import io as io
 from . import model as model
+from . import native as native
 from . import samples as samples
 from . import simulate as simulate
 from . import spatial as spatial

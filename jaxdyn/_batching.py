@@ -205,6 +205,8 @@ def _compiled(function: Call, natively: bool):
 
 @_call_p.def_impl
 def _impl(*operands, function: Call):
+    if jax.config.jax_disable_jit:
+        return function(*operands)
     return _compiled(function, native.wanted())(*operands)
 
 

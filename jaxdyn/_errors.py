@@ -1,6 +1,8 @@
 """The exceptions of the library, and the checks that raise them."""
 
 import difflib
+import os
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
@@ -36,6 +38,11 @@ class DataError(JaxdynError, ValueError):
 
 class PhysicalityWarning(UserWarning):
     """An inertia that no distribution of mass has."""
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the line of the caller outside the library."""
+    warnings.warn(message, category, skip_file_prefixes=(os.path.dirname(__file__),))
 
 
 def look_up(name: str, names: Iterable[str], kind: str) -> int:

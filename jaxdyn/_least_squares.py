@@ -113,19 +113,20 @@ def damped_step[S: Iterate](
     }
     status = xp.select(list(ends.values()), [xp.full_like(state.status, end) for end in ends], state.status)
     after = dataclasses.replace(
-        _where(taken, candidate, state, xp),
+        select(taken, candidate, state),
         expected=promised,
         damping=xp.where(fresh, state.damping, damping).astype(state.cost.dtype),
         iteration=iteration,
         status=status,
     )
-    return _where(state.status == Status.RUNNING, after, state, xp)
+    return select(state.status == Status.RUNNING, after, state)
 
 
-def _where[S](condition: Any, x: S, y: S, xp: Any) -> S:
+def select[S](condition: Any, x: S, y: S) -> S:
     """The leaves of `x` where `condition` `[*batch]` holds, those of `y` elsewhere."""
+    xp: Any = jnp if isinstance(condition, jax.Array) else np
 
     def choose(a, b):
-        return xp.where(condition.reshape(condition.shape + (1,) * (np.ndim(a) - np.ndim(condition))), a, b)
+        return xp.where(condition.reshape(condition.shape + (1,) * (np.ndim(b) - np.ndim(condition))), a, b)
 
     return jax.tree.map(choose, x, y)

@@ -1,12 +1,14 @@
-"""Array types and axis names used in the signatures of the library.
+"""Array types and axis names used in the signatures of the library, and the converters of fields to arrays.
 
 `nq`: length of a configuration, `nv`: of a velocity, `nb`: number of bodies, `*batch`: leading batch axes, which
 broadcast among the arguments of a call.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Real
 
@@ -22,3 +24,15 @@ type Torque = Float[Array | np.ndarray, "*#batch nv"]
 type Wrenches = Float[Array | np.ndarray, "*#batch nb 6"]
 
 __all__ = ["Array", "ArrayLike", "Bool", "Configuration", "Float", "Real", "Torque", "Velocity", "Wrenches"]
+
+
+def float_leaf(x: ArrayLike) -> Array:
+    """`x` as an array of floating-point numbers, so that it has derivatives."""
+    x = jnp.asarray(x)
+    # The cast also makes a Python number an array like any other, so that an array in its place does not recompile.
+    return x.astype(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float))
+
+
+def optional_float_leaf(x: ArrayLike | None) -> Any:
+    """`float_leaf`, or None for None."""
+    return None if x is None else float_leaf(x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -116,39 +118,31 @@ def quadruped() -> Model:
     base = BodyInertia(1.16115091, (0, 0, 0), (0.00578574, 0.01938108, 0.02476124))
     builder = ModelBuilder().add_body("base", joint=Joint("free", name="root_joint"), inertia=base)
     for leg, front, left in (("FL", 1, 1), ("FR", 1, -1), ("HL", -1, 1), ("HR", -1, -1)):
-        shoulder = BodyInertia(
-            0.14853845,
-            (-0.078707 * front, 0.01 * left, 0.0),
-            ((3.024e-5, 4.671e-5 * front * left, 0), (4.671e-5 * front * left, 41.193e-5, 0), (0, 0, 41.107e-5)),
-        )
-        upper = BodyInertia(
-            0.14853845,
-            (1.377e-5 * left, 0.01935853 * left, -0.078707),
-            ((41.107e-5, 0, 0), (0, 41.193e-5, 4.671e-5 * left), (0, 4.671e-5 * left, 3.024e-5)),
-        )
-        lower = BodyInertia(
-            0.03070001,
-            (0.0, 0.00787644 * left, -0.08928215),
-            ((12.024e-5, 0, 0), (0, 12.029e-5, 0.305e-5 * left), (0, 0.305e-5 * left, 0.216e-5)),
-        )
-        foot = BodyInertia(0.00693606, (0, 0, 0.00035767), (0.057e-5, 0.084e-5, 0.053e-5))
+        xy, yz = 4.671e-5 * front * left, 4.671e-5 * left
+        # Name of the link and of its joint, axis, placement; mass, center of mass, inertia about it.
+        parts = (
+            ("SHOULDER", "HAA", (1, 0, 0), (0.1946 * front, 0.0875 * left, 0), 0.14853845,
+             (-0.078707 * front, 0.01 * left, 0.0), ((3.024e-5, xy, 0), (xy, 41.193e-5, 0), (0, 0, 41.107e-5))),
+            ("UPPER_LEG", "HFE", (0, 1, 0), (0, 0.014 * left, 0), 0.14853845,
+             (1.377e-5 * left, 0.01935853 * left, -0.078707),
+             ((41.107e-5, 0, 0), (0, 41.193e-5, yz), (0, yz, 3.024e-5))),
+            ("LOWER_LEG", "KFE", (0, 1, 0), (0, 0.03745 * left, -0.16), 0.03070001,
+             (0.0, 0.00787644 * left, -0.08928215),
+             ((12.024e-5, 0, 0), (0, 12.029e-5, 0.305e-5 * left), (0, 0.305e-5 * left, 0.216e-5))),
+        )  # fmt: skip
         parent = "base"
-        for part, joint, axis, placement, inertia in (
-            ("SHOULDER", "HAA", (1, 0, 0), (0.1946 * front, 0.0875 * left, 0), shoulder),
-            ("UPPER_LEG", "HFE", (0, 1, 0), (0, 0.014 * left, 0), upper),
-            ("LOWER_LEG", "KFE", (0, 1, 0), (0, 0.03745 * left, -0.16), lower),
-        ):
-            builder.add_body(f"{leg}_{part}", parent, Joint(axis=axis, name=f"{leg}_{joint}"), placement, inertia)
+        for part, joint, axis, placement, mass, center, moments in parts:
+            joint = Joint(axis=axis, name=f"{leg}_{joint}")
+            builder.add_body(f"{leg}_{part}", parent, joint, placement, BodyInertia(mass, center, moments))
             parent = f"{leg}_{part}"
+        foot = BodyInertia(0.00693606, (0, 0, 0.00035767), (0.057e-5, 0.084e-5, 0.053e-5))
         builder.add_fixed_body(f"{leg}_FOOT", parent, (0, 0.008 * left, -0.16), foot)
     return builder.build()
 
 
 def chain(n: int, length: float = 0.2) -> Model:
-    """`n` uniform rods of 1 kg in a row, hinged about z, y, x in turn; hangs along z at `q = 0`.
-
-    **Raises** `ModelError` unless `n` is at least 1.
-    """
+    """`n` uniform rods of 1 kg in a row, hinged about z, y, x in turn; hangs along z at `q = 0`. **Raises**
+    `ModelError` unless `n` is at least 1."""
     if n < 1:
         raise ModelError(f"a chain needs at least one link, not {n}")
     builder, parent = ModelBuilder(), "world"
@@ -187,16 +181,10 @@ def random_tree(key: jax.Array, n: int, joint_types: tuple[str, ...] = tuple(JOI
         arms = points - com
         second_moments = np.einsum("k,ki,kj->ij", masses, arms, arms)
         inertia = np.trace(second_moments) * np.eye(3) - second_moments
-        joint = Joint(
-            kind,
-            name=f"joint{i}",
-            axis=first,
-            axis2=second if kind == "universal" else None,
-            pitch=float(rng.uniform(-0.5, 0.5)) if kind == "helical" else None,
-            armature=float(rng.uniform(0.0, 0.2)),
-            damping=float(rng.uniform(0.0, 0.5)),
-            friction=float(rng.uniform(0.0, 0.5)),
-        )
+        pitch = float(rng.uniform(-0.5, 0.5)) if kind == "helical" else None
+        armature, damping, friction = (float(rng.uniform(0.0, most)) for most in (0.2, 0.5, 0.5))
+        effects: dict[str, Any] = {"armature": armature, "damping": damping, "friction": friction}
+        joint = Joint(kind, first, second if kind == "universal" else None, pitch, name=f"joint{i}", **effects)
         rotation = np.linalg.qr(rng.normal(size=(3, 3)))[0]
         rotation *= np.linalg.det(rotation)
         placement = np.concatenate([rng.normal(size=3) * 0.3, rotation_to_quaternion(rotation)])

@@ -3,6 +3,7 @@
 Most tests compare the primitive with the plain function that it calls, for functions that compile quickly.
 """
 
+import contextlib
 import functools
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import _batching
+from jaxdyn import _batching, native
 from jaxdyn._batching import Derivatives, Plain, call
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
 from jaxdyn.algorithms.recursions import Robot, algorithm
@@ -57,14 +58,22 @@ def chunks(monkeypatch):
     set_chunk(monkeypatch, CHUNKED)
 
 
+@pytest.fixture(params=["native", "xla"], autouse=True)
+def lowering(request):
+    """Run a test with native code, and once more with the program that XLA compiles."""
+    with native.disabled() if request.param == "xla" else contextlib.nullcontext():
+        yield request.param
+
+
 def run(f, *args):
     """Compile `f` as a new function, and call it."""
     return jax.jit(lambda *args: f(*args))(*args)
 
 
 def loops(f, *args) -> int:
-    """The number of loops in the program for the CPU."""
-    return jax.jit(lambda *args: f(*args)).lower(*args).as_text().count("stablehlo.while")
+    """The number of loops in XLA's own program for the CPU."""
+    with native.disabled():
+        return jax.jit(lambda *args: f(*args)).lower(*args).as_text().count("stablehlo.while")
 
 
 def same(actual, expected, atol=1e-12):
@@ -150,8 +159,8 @@ def test_one_by_one(chunks):
     args = states((11,), (11,), (11,))
     singly = jax.jit(primitive)
     expected = [jnp.stack(y) for y in zip(*(singly(*a) for a in zip(*args, strict=True)), strict=True)]
-    native, mapped = run(lambda *args: (primitive(*args), jax.vmap(primitive)(*args)), *args)
-    same(native, expected)
+    whole, mapped = run(lambda *args: (primitive(*args), jax.vmap(primitive)(*args)), *args)
+    same(whole, expected)
     same(mapped, expected)
 
 
@@ -185,7 +194,7 @@ def test_vmap_of_any_axis(chunks, axes):
 
 
 @pytest.mark.parametrize("axes", [(0, None, None), (None, 1, 0), (1, 0, None)], ids=str)
-def test_vmap_over_native_batches(chunks, axes):
+def test_vmap_over_batch_axes(chunks, axes):
     args = mapped_states(axes, 3, (5,), (4, 1), ())
     as_without(
         (lambda f: jax.vmap(f, axes, -1), *args),
@@ -215,8 +224,8 @@ def test_nested_vmap(chunks, name):
     as_without((nested, *args), (lambda f: gradient(nested(f)), *args))
 
 
-def test_native_batches_equal_maps(chunks):
-    """The results are bitwise equal: both run one chunked loop over all elements."""
+def test_batch_axes_equal_maps(chunks):
+    """The results are bitwise equal: both run the same program over all elements."""
     args = states((3, 7), (3, 7), (3, 7))
     nested = jax.vmap(jax.vmap(primitive))
     for a, b in zip(run(primitive, *args), run(nested, *args), strict=True):
@@ -249,9 +258,9 @@ def test_grad_of_vmap_is_vmap_of_grad(chunks):
         by_one = jax.grad(single, argnums=(0, 1, 2))
         return of_map(*args), jax.vmap(by_one)(*args), by_one(*args)
 
-    of_map, mapped, native = run(run_all, *args)
+    of_map, mapped, whole = run(run_all, *args)
     same(of_map, mapped)
-    same(native, mapped)
+    same(whole, mapped)
 
 
 JACOBIANS = {"forward": jax.jacfwd, "reverse": jax.jacrev}
@@ -263,10 +272,10 @@ def test_jacobians(chunks):
     def mapped(jacobian):
         return lambda f: jax.vmap(jacobian(f, argnums=(1, 2)), (0, None, None), 1)
 
-    def native(jacobian):
+    def unmapped(jacobian):
         return lambda f: jacobian(f, argnums=(0, 1, 2))
 
-    as_without(*((kind(jacobian), *args) for kind in (mapped, native) for jacobian in JACOBIANS.values()))
+    as_without(*((kind(jacobian), *args) for kind in (mapped, unmapped) for jacobian in JACOBIANS.values()))
 
 
 def test_second_derivatives(chunks):
@@ -627,6 +636,7 @@ def test_empty_maps():
     assert [g.shape for g in gradients] == [(0, 3), (0, 2, 3), (0,)]
 
 
+@pytest.mark.parametrize("lowering", ["xla"], indirect=True)
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_other_platforms_take_the_whole_batch(platform):
     """The program for a CPU has one loop over chunks for each call; the program for an accelerator has no loop."""
@@ -702,16 +712,16 @@ def test_states_models_and_wrenches_in_batches(chunks):
             jax.vmap(jax.vmap(function, (None, 0, 0)), (axes, None, None))(models, q, v),
         ]
 
-    def native(function):
+    def plainly(function):
         return lambda values, *states: function(with_leaves(model, values), *states)
 
-    actual = run(functools.partial(every, quick, native), q, v, f)
-    reference = run(functools.partial(every, expected, lambda function: jax.vmap(native(function))), q, v, f)
+    actual = run(functools.partial(every, quick, plainly), q, v, f)
+    reference = run(functools.partial(every, expected, lambda function: jax.vmap(plainly(function))), q, v, f)
     same(actual, reference)
     wide = {name: x[:, None] for name, x in many.items()}
-    same(run(native(quick), wide, q, v), reference[-1])
+    same(run(plainly(quick), wide, q, v), reference[-1])
     for k in (0, 10):
-        single = run(native(quick), {name: x[k] for name, x in many.items()}, q[k], v[k], f[k])
+        single = run(plainly(quick), {name: x[k] for name, x in many.items()}, q[k], v[k], f[k])
         same(single, jax.tree.map(lambda x, k=k: x[k], actual[0]))
 
 
@@ -881,10 +891,10 @@ def test_dynamics_in_batches(chunks):
     one_by_one = [singly({name: x[k] for name, x in many.items()}, q[k], v[k], f[k]) for k in range(11)]
     turned = {name: jnp.moveaxis(x, 0, 1) for name, x in many.items()}
     mapped = jax.vmap(torques, (dict.fromkeys(many, 1), 1, 0, 2), 1)
-    native, mapped = run(
+    whole, mapped = run(
         lambda *args: (torques(*args[:4]), mapped(*args[4:])), many, q, v, f, turned, q.T, v, f.transpose(1, 2, 0)
     )
-    same(native, jnp.stack(one_by_one))
+    same(whole, jnp.stack(one_by_one))
     same(mapped, jnp.stack(one_by_one, axis=1))
 
 
@@ -912,6 +922,7 @@ def test_empty_batches_of_dynamics():
     assert jaxdyn.rnea(model, q[:0], v[:0], v[:0]).shape == (0, model.nv)
 
 
+@pytest.mark.parametrize("lowering", ["xla"], indirect=True)
 @pytest.mark.parametrize("name", ["value", "gradient"])
 def test_dynamics_on_other_platforms(name):
     """The program for a large batch has as many loops as that for one state; on a CPU it has one more."""

@@ -243,7 +243,7 @@ def test_what_is_timed_is_what_it_is_called(monkeypatch):
 def test_pinocchio_is_timed_beside_it(folder):
     pytest.importorskip("pinocchio")
     options = _benchmark.Options(file="arm.urdf")
-    entry = _benchmark.pinocchio_entry(options.load("arm.urdf"), options)
+    entry = _benchmark.pinocchio_entry(options.load(), options)
     assert isinstance(entry, dict)
     assert set(entry["us"]) == {"rnea", "aba", "crba"}
     assert _benchmark.pinocchio_entry(jaxdyn.samples.arm(), _benchmark.Options()) == "it is measured for URDF files"

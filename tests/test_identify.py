@@ -14,12 +14,12 @@ import pytest
 
 import jaxdyn
 from experiments import identify
+from experiments._main import parse_arguments
 from jaxdyn import DataError, Model, ModelError, Status, rnea
 from jaxdyn.programs import (
     IdentifyConfig,
     Simulation,
     nearest_physical_model,
-    parse_arguments,
     read_config,
     simulate_recording,
 )

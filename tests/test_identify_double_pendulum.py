@@ -12,7 +12,7 @@ import pytest
 from experiments import identify_double_pendulum as experiment
 from jaxdyn import State, programs
 from jaxdyn.programs import read_config
-from jaxdyn.sysid.rollouts._actuated_robot import simulate_robot
+from jaxdyn.sysid.rollouts._recorded_rollouts import simulate_robot
 
 RECORDINGS = Path(os.environ.get("JAXDYN_DATA", "")) / "double_pendulum"
 ZEROS = np.array([[0.05, -0.02], [0.0, 0.03], [-0.04, 0.05]])

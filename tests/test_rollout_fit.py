@@ -26,8 +26,8 @@ from jaxdyn.sysid import (
     rollout_errors,
 )
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, column_norms, compress, eliminate_states, influence, solution
+from jaxdyn.sysid.rollouts._recorded_rollouts import cut_recordings
 from jaxdyn.sysid.rollouts._robust_loss import RobustLoss
-from jaxdyn.sysid.rollouts._segments import cut_recordings
 from jaxdyn.sysid.rollouts._shooting import (
     ShootingProblem,
     ShootingState,

@@ -15,9 +15,9 @@ import jaxdyn
 from jaxdyn import BodyInertia, DataError, Joint, ModelBuilder, ModelError, RobotFileError, ShapeError, UnknownNameError
 from jaxdyn.io import RobotFileWarning, load_mjcf, load_urdf
 from jaxdyn.viz import Visual, load_visuals, plot_masses, plot_torques, plot_trajectory, save_png
-from jaxdyn.viz._drawing import AXES, ELLIPSOIDS, FRAMES, MESHES, SKELETON, body_poses, drawing_of
+from jaxdyn.viz._drawing import AXES, ELLIPSOIDS, FRAMES, MESHES, SKELETON, body_poses, drawing_of, slider_ranges
 from jaxdyn.viz._geometry import box, capsule, cylinder, sphere
-from jaxdyn.viz._playback import frame_samples, slider_ranges
+from jaxdyn.viz._page import frame_samples
 
 STL = """solid corner
 facet normal 0 0 -1\nouter loop\nvertex 0 0 0\nvertex 0 1 0\nvertex 1 0 0\nendloop\nendfacet

@@ -26,7 +26,7 @@ from jaxdyn._errors import (
     require_positive,
     require_positive_integer,
 )
-from jaxdyn._least_squares import Damping, Iterate, damped_step
+from jaxdyn._least_squares import Damping, Iterate, damped_step, select
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Configuration, Float
 from jaxdyn.algorithms._kinematics import frame_jacobian, frame_pose
@@ -131,9 +131,8 @@ def inverse_kinematics(
     if isinstance(regularization, int | float) and regularization == 0:
         regularization = None
     posture = q0 if posture is None else posture
-    return _solve(
-        model, targets, q0, restarts, posture, regularization, tolerance=tolerance, max_iterations=max_iterations
-    )
+    restarts = np.zeros((0, model.nq)) if restarts is None else restarts
+    return _solve(model, targets, q0, restarts, posture, regularization, tolerance, max_iterations)
 
 
 def _require_targets(model: Model, targets: tuple[FrameTarget, ...]) -> None:
@@ -155,7 +154,7 @@ def _require_targets(model: Model, targets: tuple[FrameTarget, ...]) -> None:
 
 @compiled("tolerance", "max_iterations")
 def _solve(
-    model: Model, targets, q0, restarts, posture, regularization, *, tolerance, max_iterations: int
+    model: Model, targets, q0, restarts, posture, regularization, tolerance: float | None, max_iterations: int
 ) -> IKSolution:
     problem, q0, restarts = _problem(model, targets, q0, restarts, posture, regularization)
     if tolerance is None:
@@ -164,17 +163,11 @@ def _solve(
     fixed = jax.tree.map(lax.stop_gradient, problem)
     search = _search(fixed, lax.stop_gradient(q0), restarts, tolerance, max_iterations)
     reached = search.status == Status.CONVERGED
-    q = jnp.where(reached[..., None], search.q, search.best_q)
+    q, cost, error = select(reached, (search.q, search.cost, search.error), search.best)
     residual, jacobian, _ = _errors(fixed, q)
     free = _free(fixed.model, q, product("...mi,...m->...i", jacobian, residual))
     change = _implicit_motion(_errors(problem, q)[0], jacobian * free[..., None, :])
-    return IKSolution(
-        model.integrate(q, change),
-        search.status,
-        jnp.where(reached, search.error, search.best_error),
-        jnp.where(reached, search.cost, search.best_cost),
-        search.steps,
-    )
+    return IKSolution(model.integrate(q, change), search.status, error, cost, search.steps)
 
 
 class _Problem(NamedTuple):
@@ -200,18 +193,16 @@ def _problem(model: Model, targets, q0, restarts, posture, regularization):
                 batches[f"{name} of {target.frame!r}"] = jnp.shape(value)[: jnp.ndim(value) - axes]
     if regularization is not None:
         batches["regularization"] = jnp.shape(regularization)
-    if restarts is not None:
-        restarts = jnp.asarray(restarts)
-        require_last_axes(restarts, (model.nq,), "restarts", "configurations [n, *batch, nq]")
-        if restarts.ndim < 2:
-            raise ShapeError(f"restarts has shape {restarts.shape}, but [n, *batch, {model.nq}] is needed")
-        batches["restarts, but for its first axis,"] = restarts.shape[1:-1]
+    restarts = jnp.asarray(restarts)
+    require_last_axes(restarts, (model.nq,), "restarts", "configurations [n, *batch, nq]")
+    if restarts.ndim < 2:
+        raise ShapeError(f"restarts has shape {restarts.shape}, but [n, *batch, {model.nq}] is needed")
+    batches["restarts, but for its first axis,"] = restarts.shape[1:-1]
     batch = broadcast_batches(batches)
     dtype = jnp.result_type(model.dtype, q0)
-    if restarts is not None:
-        missing = len(batch) - (restarts.ndim - 2)
-        restarts = restarts.astype(dtype).reshape((len(restarts),) + (1,) * missing + restarts.shape[1:])
-        restarts = lax.stop_gradient(jnp.broadcast_to(restarts, (len(restarts), *batch, model.nq)))
+    missing = len(batch) - (restarts.ndim - 2)
+    restarts = restarts.astype(dtype).reshape((len(restarts),) + (1,) * missing + restarts.shape[1:])
+    restarts = lax.stop_gradient(jnp.broadcast_to(restarts, (len(restarts), *batch, model.nq)))
     targets, posture = jax.tree.map(lambda x: jnp.asarray(x, dtype), (targets, posture))
     weight = None
     if regularization is not None:
@@ -223,32 +214,27 @@ def _errors(problem: _Problem, q) -> tuple[Array, Array, Array]:
     """Return the weighted errors at `q` `[*batch, m]`, their Jacobian `[*batch, m, nv]`, and the largest error of a
     target `[*batch]`."""
     model, batch = problem.model, q.shape[:-1]
-    poses, jacobians = {}, {}
-    for name in dict.fromkeys(target.frame for target in problem.targets):
-        poses[name], jacobians[name] = frame_pose(model, q, name), frame_jacobian(model, q, name)
-    residuals, matrices, sizes = [], [], []
-
-    def add(error, jacobian, weight):
-        sizes.append(jnp.sqrt((error * error).sum(axis=-1)))
-        residuals.append(error * weight[..., None])
-        matrices.append(jacobian * weight[..., None, None])
-
+    frames = {x.frame: (frame_pose(model, q, x.frame), frame_jacobian(model, q, x.frame)) for x in problem.targets}
+    # Errors, their Jacobians, and their weights.
+    terms: list[tuple[Any, Any, Any]] = []
     for target in problem.targets:
-        pose, J = poses[target.frame], jacobians[target.frame]
+        pose, J = frames[target.frame]
         if target.position is not None:
-            add(pose.translation - target.position, J[..., :3, :], target.position_weight)
+            terms.append((pose.translation - target.position, J[..., :3, :], target.position_weight))
         if target.rotation is not None:
             # The rotation vector r, in world axes, from the target to the frame; its rate is V(r)^-1 w.
             r = so3_log(Mat3.from_array(pose.rotation).compose(Mat3.from_array(target.rotation).T))
             w = Vec3(J[..., 3, :], J[..., 4, :], J[..., 5, :])
-            rate = so3_left_jacobian_solve(Vec3(*(c[..., None] for c in (r.x, r.y, r.z))), w)
-            add(r.to_array(), rate.to_array(axis=-2), target.rotation_weight)
+            rate = so3_left_jacobian_solve(jax.tree.map(lambda c: c[..., None], r), w)
+            terms.append((r.to_array(), rate.to_array(axis=-2), target.rotation_weight))
+    sizes = [jnp.sqrt((error * error).sum(axis=-1)) for error, _, _ in terms]
     size = jnp.broadcast_to(jnp.stack(jnp.broadcast_arrays(*sizes)).max(axis=0), batch)
     if problem.weight is not None:
-        residuals.append(problem.weight[..., None] * model.difference(problem.posture, q))
-        matrices.append(problem.weight[..., None, None] * _difference_jacobian(model, problem.posture, q))
-    residual = jnp.concatenate([jnp.broadcast_to(x, (*batch, x.shape[-1])) for x in residuals], axis=-1)
-    jacobian = jnp.concatenate([jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in matrices], axis=-2)
+        away = model.difference(problem.posture, q)
+        terms.append((away, _difference_jacobian(model, problem.posture, q), problem.weight))
+    weighted = [(e * weight[..., None], J * weight[..., None, None]) for e, J, weight in terms]
+    residual = jnp.concatenate([jnp.broadcast_to(e, (*batch, e.shape[-1])) for e, _ in weighted], axis=-1)
+    jacobian = jnp.concatenate([jnp.broadcast_to(J, (*batch, *J.shape[-2:])) for _, J in weighted], axis=-2)
     return residual, jacobian, size
 
 
@@ -257,13 +243,9 @@ def _difference_jacobian(model: Model, posture, q):
     eye = jnp.eye(model.nv, dtype=q.dtype)
     if model.nq == model.nv:
         return eye
-
-    def along(direction):
-        zero = jnp.zeros((*q.shape[:-1], model.nv), q.dtype)
-        direction = jnp.broadcast_to(direction, zero.shape)
-        return jax.jvp(lambda d: model.difference(posture, model.integrate(q, d)), (zero,), (direction,))[1]
-
-    return jax.vmap(along, out_axes=-1)(eye)
+    zero = jnp.zeros((*q.shape[:-1], model.nv), q.dtype)
+    _, along = jax.linearize(lambda d: model.difference(posture, model.integrate(q, d)), zero)
+    return jax.vmap(lambda direction: along(jnp.broadcast_to(direction, zero.shape)), out_axes=-1)(eye)
 
 
 def _free(model: Model, q, gradient):
@@ -288,9 +270,8 @@ class _Search(Iterate):
     """Number of the start."""
     steps: Array
     """Evaluations over all starts; `iteration` counts those of this start."""
-    best_q: Array
-    best_cost: Array
-    best_error: Array
+    best: tuple[Array, Array, Array]
+    """The point with the least cost over all starts: `q`, cost, error."""
 
 
 def _step(search: _Search, free, multiple):
@@ -335,17 +316,14 @@ def _search(problem: _Problem, q0, restarts, tolerance: float, max_iterations: i
         status = jnp.where(after.status == Status.CONVERGED, int(Status.STALLED), after.status)
         status = jnp.where(after.error <= tolerance, int(Status.CONVERGED), status)
         slow = ~jnp.isinf(search.cost) & (after.cost > (1 - _SLOW) * search.cost)
-        better = after.cost < search.best_cost
         after = dataclasses.replace(
             after,
             status=status,
             slow=jnp.where(after.cost < search.cost, jnp.where(slow, search.slow + 1, 0), search.slow),
             steps=search.steps + (search.status == Status.RUNNING),
-            best_q=jnp.where(better[..., None], after.q, search.best_q),
-            best_cost=jnp.where(better, after.cost, search.best_cost),
-            best_error=jnp.where(better, after.error, search.best_error),
+            best=select(after.cost < search.best[1], (after.q, after.cost, after.error), search.best),
         )
-        return after if restarts is None or not len(restarts) else _restart(after, restarts, lower, upper)
+        return _restart(after, restarts, lower, upper)
 
     residual, jacobian, _ = jax.eval_shape(lambda q: _errors(problem, q), q0)
     infinite, zero = jnp.full(batch, jnp.inf, dtype), jnp.zeros(batch, int)
@@ -363,29 +341,22 @@ def _search(problem: _Problem, q0, restarts, tolerance: float, max_iterations: i
         slow=zero,
         start=zero,
         steps=zero,
-        best_q=q0,
-        best_cost=infinite,
-        best_error=infinite,
+        best=(q0, infinite, infinite),
     )
     return lax.while_loop(lambda search: (search.status == Status.RUNNING).any(), advance, first)
 
 
 def _restart(search: _Search, restarts, lower, upper) -> _Search:
     """Return the search from the next start, for the elements whose present search ended or slowed down."""
+    if not len(restarts):
+        return search
     again = (search.start < len(restarts)) & (search.status != Status.CONVERGED)
     again &= (search.status != Status.RUNNING) | (search.slow >= _PATIENCE)
     number = jnp.minimum(search.start, len(restarts) - 1)[None, ..., None]
     q = jnp.clip(jnp.take_along_axis(restarts, number, axis=0)[0], lower, upper)
-    return dataclasses.replace(
-        search,
-        q=jnp.where(again[..., None], q, search.q),
-        cost=jnp.where(again, jnp.inf, search.cost),
-        damping=jnp.where(again, _DAMPING.first, search.damping),
-        iteration=jnp.where(again, 0, search.iteration),
-        status=jnp.where(again, int(Status.RUNNING), search.status),
-        slow=jnp.where(again, 0, search.slow),
-        start=search.start + again,
-    )
+    begun = {"q": q, "cost": jnp.inf, "damping": _DAMPING.first, "iteration": 0, "slow": 0, "start": search.start + 1}
+    begun["status"] = int(Status.RUNNING)
+    return dataclasses.replace(search, **select(again, begun, {name: getattr(search, name) for name in begun}))
 
 
 @jax.custom_jvp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 from jaxdyn import programs, samples
 from jaxdyn._errors import DataError, require_positive
 from jaxdyn.algorithms import aba, crba, rnea
-from jaxdyn.cli._robot_file import File, FileOptions, Flag
+from jaxdyn.cli._robot_file import File, ModelOptions
 from jaxdyn.model import Model
 from jaxdyn.simulate import State, rollout
 
@@ -36,8 +37,8 @@ TIMESTEP = 1e-3
 Operation = Literal["rnea", "aba", "crba", "gradient", "rollout"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(FileOptions):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions):
     file: File = ""
     """A URDF or MJCF file; by default a sample robot, an arm of seven joints."""
     batches: tuple[int, ...] = (1, 256, 4096)
@@ -49,8 +50,6 @@ class Options(FileOptions):
     """Steps of a roll-out with semi-implicit Euler."""
     seconds: float = 0.2
     """Approximate length of each of three repeats, s; the median counts."""
-    json: Flag = False
-    """Print JSON on stdout."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -65,15 +64,12 @@ def main(arguments: Sequence[str]) -> None:
         programs.double_precision()
     # The times of compiling would otherwise be those of reading files.
     programs.without_compilation_cache()
-    if options.json:
-        programs.print_json(lambda: measure(options))
-    else:
-        measure(options)
+    programs.print_json(lambda: measure(options), options.json)
 
 
 def measure(options: Options) -> dict[str, Any]:
     """Measure, print each row as soon as it is measured, and return all results."""
-    model = options.load(options.file) if options.file else samples.arm()
+    model = options.load() if options.file else samples.arm()
     model = model.astype(options.dtype)
     device = jax.devices()[0]
     out: dict[str, Any] = {
@@ -109,14 +105,13 @@ def rows(model: Model, options: Options) -> Iterator[dict[str, Any]]:
     for name in options.operations:
         for batch in options.batches:
             states = programs.random_states(model, batch, seed=0)
-            q, v, tau = (jnp.asarray(x if batch > 1 else x[0], model.dtype) for x in dataclasses.astuple(states))
+            q, v, tau = (jnp.asarray(x if batch > 1 else x[0], model.dtype) for x in states)
             arguments, evaluations = [model, q, v, tau], batch * (options.steps if name == "rollout" else 1)
             row: dict[str, Any] = {"operation": name, "batch": batch}
             try:
                 program = programs.time_compilation(operation(name, options.steps), arguments, perf_counter)
-                seconds = programs.wall_time(
-                    lambda call=program.call, x=arguments: call(*x), options.seconds, repeats=3
-                )
+                run = functools.partial(program.call, *arguments)
+                seconds = programs.wall_time(run, options.seconds, repeats=3)
             except jax.errors.JaxRuntimeError as error:
                 # Most often memory runs out, and a smaller batch may work.
                 yield row | {"failed": str(error).splitlines()[0]}
@@ -138,7 +133,10 @@ def operation(name: str, steps: int) -> Callable:
         return jax.grad(lambda q, v, tau: jnp.sum(aba(model, q, v, tau) ** 2), (0, 1, 2))(q, v, tau)
 
     def roll_out(model, q, v, tau):
-        return rollout(model, State(q, 0 * v), _no_torque, TIMESTEP, steps=steps, save_every=steps).final
+        def no_torque(carry: None, state: State, t: Any) -> tuple[None, jax.Array]:
+            return carry, jnp.zeros_like(state.v)
+
+        return rollout(model, State(q, 0 * v), no_torque, TIMESTEP, steps=steps, save_every=steps).final
 
     functions = {
         "rnea": rnea,
@@ -150,13 +148,9 @@ def operation(name: str, steps: int) -> Callable:
     return functions[name]
 
 
-def _no_torque(carry: None, state: State, t: Any) -> tuple[None, jax.Array]:
-    return carry, jnp.zeros_like(state.v)
-
-
 def pinocchio_entry(model: Model, options: Options) -> dict[str, Any] | str:
     """Return Pinocchio's version and times in us, or the reason why it was not measured."""
-    if not options.file or options.kind(options.file) != "URDF":
+    if not options.file or options.kind != "URDF":
         return "it is measured for URDF files"
     try:
         times = programs.pinocchio_times(model, Path(options.file), options.free_base)

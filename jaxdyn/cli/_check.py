@@ -14,7 +14,7 @@ import numpy as np
 from jaxdyn import programs
 from jaxdyn._errors import DataError, require_positive
 from jaxdyn.algorithms import rnea
-from jaxdyn.cli._robot_file import File, FileOptions, Flag
+from jaxdyn.cli._robot_file import ModelOptions
 from jaxdyn.model import Model
 
 HELP = """Compare the dynamics of a robot with Pinocchio (URDF) or MuJoCo (MJCF), which must be installed.
@@ -28,10 +28,8 @@ EXAMPLES = """
   jaxdyn check scene.xml --json"""
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(FileOptions):
-    file: File = dataclasses.field(kw_only=True)
-    """A URDF or MJCF file."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions):
     states: int = 20
     """Number of random states."""
     tolerance: float = 1e-9
@@ -39,8 +37,6 @@ class Options(FileOptions):
     conditioned that its rounding alone causes more."""
     seed: int = 0
     """Seed of the random states."""
-    json: Flag = False
-    """Print JSON on stdout."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -59,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def compare(options: Options) -> dict[str, Any]:
     """Return the errors of all answers, the allowed errors, and the verdict."""
-    model = options.load(options.file)
+    model = options.load()
     states = programs.random_states(model, options.states, options.seed)
     a = np.random.default_rng((options.seed, 1)).normal(size=states.v.shape)
     library, expected = expected_answers(model, options, states)
@@ -85,7 +81,7 @@ def expected_answers(model: Model, options: Options, states: programs.States) ->
     """Return the other library's name and answers. **Raises** `ImportError` where it is not installed, and `DataError`
     where it cannot read the file."""
     path = Path(options.file)
-    if options.kind(options.file) == "MJCF":
+    if options.kind == "MJCF":
         # The loader has imported MuJoCo before.
         return f"MuJoCo {version('mujoco')}", programs.mujoco_answers(model, programs.mujoco_model(path), states)
     try:
@@ -105,9 +101,9 @@ def print_table(comparison: dict[str, Any]) -> None:
         f"{comparison['file']}: {freedom}, {states} random states, float64 on {device}, against "
         f"{comparison['against']}\n\n{'':18}{'relative error':>14}{'allowed':>12}"
     )
+    different = [name for name, error in comparison["errors"].items() if not error <= comparison["allowed"][name]]
     for name, error in comparison["errors"].items():
-        verdict = "" if error <= comparison["allowed"][name] else "   DIFFERENT"
+        verdict = "   DIFFERENT" if name in different else ""
         print(f"{name:18}{error:14.1e}{comparison['allowed'][name]:12.1e}{verdict}")
     print(f"\ncondition number of the mass matrix, at most: {comparison['condition_of_mass_matrix']:.1e}")
-    different = [name for name, error in comparison["errors"].items() if not error <= comparison["allowed"][name]]
     print(f"DIFFERENT: {', '.join(different)}" if different else "equal")

@@ -35,10 +35,7 @@ def main(arguments: Sequence[str]) -> None:
     # Identification subtracts nearly equal sums, and single precision costs digits here.
     double_precision()
     config, as_json = parse_command(IdentifyConfig, arguments, "jaxdyn identify", HELP, EXAMPLES)
-    if as_json:
-        print_json(lambda: _short_summary(identify(config)))
-    else:
-        identify(config)
+    print_json(lambda: _short_summary(identify(config)), as_json)
 
 
 def _short_summary(out: dict[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxdyn.cli._robot_file import File, FileOptions, Flag
+from jaxdyn.cli._robot_file import ModelOptions
 from jaxdyn.model import Model
 from jaxdyn.programs import double_precision, parse_options, print_json
 
@@ -29,12 +28,7 @@ _JOINT_LEAVES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(FileOptions):
-    file: File = dataclasses.field(kw_only=True)
-    """A URDF or MJCF file."""
-    json: Flag = False
-    """Print JSON on stdout, with every number."""
+Options = ModelOptions
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -44,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     double_precision()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model = options.load(options.file)
+        model = options.load()
     summary = model.summary()
     # The summary has some of the warnings of the loader.
     summarized = [line.removeprefix(_WARNING) for line in summary.splitlines() if line.startswith(_WARNING)]
@@ -52,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.json:
         print_json(lambda: description(model, options) | {"warnings": more + summarized})
         return
-    print(f"{options.file} ({options.kind(options.file)})\n")
+    print(f"{options.file} ({options.kind})\n")
     print(summary)
     if more:
         print("\n" + "\n".join(_WARNING + text for text in more))
@@ -81,7 +75,7 @@ def description(model: Model, options: Options) -> dict[str, Any]:
     ]
     return {
         "file": options.file,
-        "format": options.kind(options.file),
+        "format": options.kind,
         "nb": model.nb,
         "nq": model.nq,
         "nv": model.nv,

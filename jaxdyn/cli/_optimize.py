@@ -29,7 +29,4 @@ def main(arguments: Sequence[str]) -> None:
     # Hard constraints and swing-ups need double precision.
     double_precision()
     config, as_json = parse_command(OptimizeConfig, arguments, "jaxdyn optimize", HELP, EXAMPLES)
-    if as_json:
-        print_json(lambda: {"folder": str(Path(config.results) / config.name), **optimize(config)})
-    else:
-        optimize(config)
+    print_json(lambda: {"folder": str(Path(config.results) / config.name), **optimize(config)}, as_json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Annotated
 
 import tyro
@@ -16,38 +15,50 @@ File = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
-@dataclasses.dataclass(frozen=True)
-class FileOptions:
-    """Options for reading a robot's file."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RobotFile:
+    """A robot's file, and the options that are for URDF."""
 
+    file: File
+    """A URDF or MJCF file."""
     free_base: Flag = False
     """URDF: the root link moves freely. (An MJCF file says itself whether it does.)"""
+    package_dirs: tuple[str, ...] = ()
+    """URDF: folders with the packages of names like package://name/path; `view` also looks in those that hold the
+    file."""
+
+    @property
+    def kind(self) -> str:
+        """`MJCF` or `URDF`; the loader of URDF refuses files that cannot be read."""
+        return "MJCF" if is_mjcf(self.file) else "URDF"
+
+    def require_matching_options(self) -> None:
+        """Raise `DataError` if options for URDF are given with an MJCF file."""
+        if (self.free_base or self.package_dirs) and self.kind == "MJCF":
+            option = "--free-base" if self.free_base else "--package-dirs"
+            raise DataError(f"{self.file}: {option} is for URDF files, and this is an MJCF file; leave it out")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelOptions(RobotFile):
+    """The options of the commands that load a model and can print JSON."""
+
     lenient: Flag = False
     """Warn instead of refusing the file: of content that the format forbids but that has one obvious meaning (URDF),
     and of active parts that a model cannot have, which are left out (MJCF)."""
-    package_dirs: tuple[str, ...] = ()
-    """URDF: folders with the packages of names like package://name/path."""
+    json: Flag = False
+    """Print JSON on stdout, with every number."""
 
-    def kind(self, path: str) -> str:
-        """Return `MJCF` or `URDF`; the loader of URDF refuses files that cannot be read."""
-        return "MJCF" if is_mjcf(path) else "URDF"
-
-    def load(self, path: str) -> Model:
+    def load(self) -> Model:
         """Load the file, with hints for the command line in errors."""
-        only_for_urdf(path, self.free_base, self.package_dirs)
+        self.require_matching_options()
         try:
-            if self.kind(path) == "MJCF":
-                return load_mjcf(path, unsupported="warn" if self.lenient else "error")
-            return load_urdf(path, free_base=self.free_base, strict=not self.lenient, package_dirs=self.package_dirs)
+            if self.kind == "MJCF":
+                return load_mjcf(self.file, unsupported="warn" if self.lenient else "error")
+            urdf = {"free_base": self.free_base, "package_dirs": self.package_dirs}
+            return load_urdf(self.file, strict=not self.lenient, **urdf)
         except RobotFileError as error:
             for argument in ("strict=False", "unsupported='warn'"):
                 if argument in str(error):
                     error.add_note(f"({argument} is --lenient on the command line)")
             raise
-
-
-def only_for_urdf(path: str, free_base: bool, package_dirs: Sequence[str]) -> None:
-    """Raise `DataError` if options for URDF are given with an MJCF file."""
-    if (free_base or package_dirs) and is_mjcf(path):
-        option = "--free-base" if free_base else "--package-dirs"
-        raise DataError(f"{path}: {option} is for URDF files, and this is an MJCF file; leave it out")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.cli._robot_file import File, Flag, only_for_urdf
+from jaxdyn.cli._robot_file import Flag, RobotFile
 from jaxdyn.programs import parse_options
 from jaxdyn.sysid import load_npz
 
@@ -26,12 +26,8 @@ EXAMPLES = """
   jaxdyn view robot.urdf --png robot.png"""
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The options of the command."""
-
-    file: File
-    """A URDF or MJCF file."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(RobotFile):
     motion: str = ""
     """NumPy archive of times t and configurations q to play."""
     compare: str = ""
@@ -40,10 +36,6 @@ class Options:
     """Write the page into this file instead of serving it; the file works without a server."""
     png: str = ""
     """Draw a picture of the robot (without a motion) into this file instead; a screen is not needed."""
-    free_base: Flag = False
-    """URDF: the root link moves freely. (An MJCF file says itself whether it does.)"""
-    package_dirs: tuple[str, ...] = ()
-    """URDF: folders with the packages of names like package://name/path, besides those that hold the file."""
     skip_missing: Flag = False
     """Leave out meshes whose files are missing."""
     host: str = "127.0.0.1"
@@ -61,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
         raise DataError("--compare is shown beside --motion, which is missing")
     if options.png and (options.motion or options.html):
         raise DataError("--png is a picture of the robot alone; leave --motion and --html out")
-    only_for_urdf(options.file, options.free_base, options.package_dirs)
+    options.require_matching_options()
     loading: dict[str, Any] = {"skip_missing": options.skip_missing, "package_dirs": options.package_dirs}
     if options.free_base:
         loading["free_base"] = True

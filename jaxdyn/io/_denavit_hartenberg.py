@@ -12,14 +12,7 @@ from jaxtyping import Float
 from jaxdyn._errors import JaxdynError, ModelError, ShapeError, require_choice, require_finite
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import STANDARD_GRAVITY, BodyInertia, Joint, Model, ModelBuilder, inertial_parameters, pose_vector
-from jaxdyn.spatial import (
-    SE3,
-    axis_angle_to_quaternion,
-    compose_poses,
-    inertia_elements,
-    pose_array,
-    transform_inertial_parameters,
-)
+from jaxdyn.spatial import SE3, axis_angle_to_quaternion, compose_poses, pose_array, transform_inertial_parameters
 
 type Convention = Literal["standard", "modified"]
 type InertiaAbout = Literal["center_of_mass", "frame_origin"]
@@ -129,10 +122,8 @@ def from_dh(
     if unexpected:
         raise TypeError(f"from_dh() got an unexpected keyword argument {unexpected[0]!r}")
     if convention not in get_args(Convention.__value__):
-        raise ModelError(
-            f"convention is {convention!r}; known: 'standard' (Denavit & Hartenberg, Spong, Siciliano) and "
-            "'modified' (Craig)"
-        )
+        known = "'standard' (Denavit & Hartenberg, Spong, Siciliano) and 'modified' (Craig)"
+        raise ModelError(f"convention is {convention!r}; known: {known}")
     if isinstance(table, Sequence) and any(isinstance(row, DHRow) for row in table):
         rows = _check_rows(table, [name for name, value in links.items() if value is not None], columns)
     else:
@@ -162,20 +153,17 @@ def _screw(axis: Sequence[float], angle: float, shift: float) -> np.ndarray:
 
 
 def _table(table, columns: Sequence[str]) -> np.ndarray:
-    """Return the table `[n, 4]` with the columns in the order of `COLUMNS`."""
     order = tuple(columns)
     if sorted(map(str, order)) != sorted(COLUMNS):
         raise ModelError(f"columns is {order}; it must name {', '.join(COLUMNS)}, each once, in the table's order")
     try:
         values = np.asarray(table, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ShapeError(
-            f"the table is not an array of numbers ({error}); give [n, 4], columns {', '.join(order)}, or DHRow objects"
-        ) from None
+        advice = f"give [n, 4], columns {', '.join(order)}, or DHRow objects"
+        raise ShapeError(f"the table is not an array of numbers ({error}); {advice}") from None
     if values.ndim != 2 or values.shape[1] != 4 or len(values) == 0:
-        raise ShapeError(
-            f"the table has shape {values.shape}, but [n, 4] is needed: a row a joint, columns {', '.join(order)}"
-        )
+        needed = f"[n, 4] is needed: a row a joint, columns {', '.join(order)}"
+        raise ShapeError(f"the table has shape {values.shape}, but {needed}")
     return values[:, [order.index(c) for c in COLUMNS]]
 
 
@@ -184,10 +172,9 @@ def _check_numbers(row: DHRow, where: str) -> None:
         value = getattr(row, column)
         require_finite(value, f"{where}: {column}")
         if column in ("alpha", "theta") and abs(value) > 2 * np.pi + 1e-6:
-            raise ModelError(
-                f"{where}: {column} is {value}, more than a turn; angles are in rad: np.deg2rad converts degrees. If "
-                "the columns are in another order than a, alpha, d, theta, say so by columns=..."
-            )
+            reason = "more than a turn; angles are in rad: np.deg2rad converts degrees"
+            advice = "If the columns are in another order than a, alpha, d, theta, say so by columns=..."
+            raise ModelError(f"{where}: {column} is {value}, {reason}. {advice}")
 
 
 def _check_rows(table: Sequence, arguments: list[str], columns: Sequence[str]) -> list[DHRow]:
@@ -276,6 +263,7 @@ def _inertias(names: list[str], about: InertiaAbout, links: _LinkArguments) -> l
         except JaxdynError as error:
             raise type(error)(f"link {name!r}: {error}") from None
         # A matrix about the origin is one of the inertial parameters.
-        about_origin = [mass[i], *(mass[i] * centers[i]), *inertia_elements(inertia.rotational)]
+        about_origin = BodyInertia(inertia.mass, rotational=inertia.rotational).parameters()
+        about_origin[1:4] = mass[i] * centers[i]
         inertias.append(inertia if about_center else about_origin)
     return inertias

@@ -1,7 +1,5 @@
-"""The ball joint: a quaternion `w x y z`, and the angular velocity in the axes of the body.
-
-Source: Sola, Deray & Atchuthan, A micro Lie theory for state estimation in robotics, 2018, section V.
-"""
+"""The ball joint: a quaternion `w x y z`, and the angular velocity in the axes of the body. Source: Sola, Deray &
+Atchuthan, A micro Lie theory for state estimation in robotics, 2018, section V."""
 
 from __future__ import annotations
 
@@ -35,10 +33,8 @@ class Ball(Primitive):
         return jax.tree.leaves(Quaternion(*q).multiply(Quaternion(jnp.zeros_like(x), x, y, z)))
 
     def coordinate_cotangent(self, q: Components, g: Components) -> Components:
-        quaternion = Quaternion(*q)
-        norm = quaternion.squared_norm()
-        x, y, z = (row * (2 / norm) for row in g)
-        return jax.tree.leaves(quaternion.multiply(Quaternion(jnp.zeros_like(x), x, y, z)))
+        norm = Quaternion(*q).squared_norm()
+        return self.coordinate_rate(q, [row * (4 / norm) for row in g])
 
     def spring_torque(self, stiffness: Components, q0: Components, q: Components) -> Components:
         """The transposed inverse of the right Jacobian at the deflection `x`, which is the inverse of the left one,

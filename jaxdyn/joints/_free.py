@@ -13,8 +13,9 @@ def _rotation(q: Components) -> Mat3:
     return Quaternion(*q[3:]).to_rotation()
 
 
-def _add(a: Components, b: Components) -> Components:
-    return [x + y for x, y in zip(a, b, strict=True)]
+def _in_parent(q: Components, v: Components) -> Components:
+    """The linear part of a velocity or force in the axes of the parent."""
+    return jax.tree.leaves(_rotation(q).apply(Vec3(*v[:3])))
 
 
 class Free(Primitive):
@@ -25,35 +26,32 @@ class Free(Primitive):
 
     def integrate(self, q: Components, dv: Components) -> Components:
         shift = so3_left_jacobian_apply(Vec3(*dv[3:]), Vec3(*dv[:3]))
-        return [*_add(q[:3], jax.tree.leaves(_rotation(q).apply(shift))), *BALL.integrate(q[3:], dv[3:])]
+        position = super().integrate(q[:3], jax.tree.leaves(_rotation(q).apply(shift)))
+        return [*position, *BALL.integrate(q[3:], dv[3:])]
 
     def difference(self, q0: Components, q1: Components) -> Components:
         turn = BALL.difference(q0[3:], q1[3:])
-        shift = _rotation(q0).apply_transpose(Vec3(*q1[:3]) - Vec3(*q0[:3]))
+        shift = _rotation(q0).apply_transpose(Vec3(*super().difference(q0[:3], q1[:3])))
         return [*jax.tree.leaves(so3_left_jacobian_solve(Vec3(*turn), shift)), *turn]
 
     def chart_point(self, q0: Components, x: Components) -> Components:
-        return [*_add(q0[:3], x[:3]), *BALL.chart_point(q0[3:], x[3:])]
+        return [*super().integrate(q0[:3], x[:3]), *BALL.chart_point(q0[3:], x[3:])]
 
     def chart_rate(self, q: Components, x: Components, v: Components) -> Components:
-        rate = _rotation(q).apply(Vec3(*v[:3]))
-        return [*jax.tree.leaves(rate), *BALL.chart_rate(q[3:], x[3:], v[3:])]
+        return [*_in_parent(q, v), *BALL.chart_rate(q[3:], x[3:], v[3:])]
 
     def coordinate_rate(self, q: Components, v: Components) -> Components:
-        rate = _rotation(q).apply(Vec3(*v[:3]))
-        return [*jax.tree.leaves(rate), *BALL.coordinate_rate(q[3:], v[3:])]
+        return [*_in_parent(q, v), *BALL.coordinate_rate(q[3:], v[3:])]
 
     def coordinate_cotangent(self, q: Components, g: Components) -> Components:
-        force = _rotation(q).apply(Vec3(*g[:3]))
-        return [*jax.tree.leaves(force), *BALL.coordinate_cotangent(q[3:], g[3:])]
+        return [*_in_parent(q, g), *BALL.coordinate_cotangent(q[3:], g[3:])]
 
     def deflection(self, q0: Components, q: Components) -> Components:
         """The shift in the axes of the parent, and the rotation vector in the axes of the body at `q0`."""
-        shift = Vec3(*q[:3]) - Vec3(*q0[:3])
-        return [*jax.tree.leaves(shift), *BALL.deflection(q0[3:], q[3:])]
+        return [*super().difference(q0[:3], q[:3]), *BALL.deflection(q0[3:], q[3:])]
 
     def spring_torque(self, stiffness: Components, q0: Components, q: Components) -> Components:
-        force = Vec3(*(k * (b - a) for k, a, b in zip(stiffness[:3], q0[:3], q[:3], strict=True)))
+        force = Vec3(*(k * x for k, x in zip(stiffness[:3], self.deflection(q0, q)[:3], strict=True)))
         turning = BALL.spring_torque(stiffness[3:], q0[3:], q[3:])
         return [*jax.tree.leaves(_rotation(q).apply_transpose(force)), *turning]
 

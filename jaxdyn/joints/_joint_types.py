@@ -2,10 +2,8 @@
 
 from jaxdyn.joints._ball import BALL
 from jaxdyn.joints._free import FREE
-from jaxdyn.joints._helical import HELICAL
 from jaxdyn.joints._primitive import Primitive
-from jaxdyn.joints._prismatic import PRISMATIC
-from jaxdyn.joints._revolute import REVOLUTE
+from jaxdyn.joints._screw import HELICAL, PRISMATIC, REVOLUTE
 
 JOINT_TYPES: dict[str, tuple[Primitive, ...]] = {
     "revolute": (REVOLUTE,),

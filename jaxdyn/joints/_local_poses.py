@@ -19,9 +19,10 @@ from jaxdyn.tree import columns_of, packed_rows, rows_of, static_column, take_ro
 def _rotations(quaternions):
     """The rotations `[n, 3, 3, *batch]` of quaternions `[n, 4, *batch]` of any length."""
     q = quaternions / jnp.sqrt((quaternions * quaternions).sum(axis=1, keepdims=True))
-    turn = (ROTATION + ROTATION.swapaxes(2, 3)) / (1 + np.eye(4))
-    # Written out, because the compiler hands a reduction over two axes to a library that takes ten times as long.
-    table = jnp.asarray(turn.swapaxes(0, 1), q.dtype).reshape((3, 3, 4, 4) + (1,) * (q.ndim - 2))
+    # The table is symmetric in the two elements: each product stands once. They are written out, because the compiler
+    # hands a reduction over two axes to a library that takes ten times as long.
+    table = (2 - np.eye(4)) * ROTATION.swapaxes(0, 1)
+    table = jnp.asarray(table, q.dtype).reshape((3, 3, 4, 4) + (1,) * (q.ndim - 2))
     products = (table[:, :, k, j] * (q[:, k] * q[:, j])[:, None, None] for j in range(4) for k in range(j + 1))
     return functools.reduce(jnp.add, products)
 
@@ -41,8 +42,7 @@ def _times(a, b):
 
 def _unit_axes(topology: Topology, joint_axis, dofs: np.ndarray, rank: int):
     """`[len(dofs), 3, *batch]`: the unit axes of dofs in their nodes' frames; x, y and z for ball and free joints, z
-    where the number is -1. They are normalized here, so that a gradient step on `joint_axis` gives a valid joint.
-    """
+    where the number is -1. They are normalized here, so that a gradient step on `joint_axis` gives a valid joint."""
     # Rows of the table: the model's axes, then the three unit vectors.
     count = len(topology.axis_dofs)
     index = np.full(topology.nv + 1, count + 2)

@@ -1,21 +1,21 @@
-"""The configuration manifold of a tree of joints: functions of rows `[nq, *batch]` and `[nv, *batch]`.
-
-Each calls the method of the same name of `Primitive` once for all joints of a class.
-"""
+"""The configuration manifold of a tree of joints: functions of rows `[nq, *batch]` and `[nv, *batch]`. Each calls the
+method of the same name of `Primitive` once for all joints of a class."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn._batching import Plain, call
 from jaxdyn.joints._primitive import Primitive
 from jaxdyn.joints._topology import Topology
-from jaxdyn.tree import take_rows
+from jaxdyn.tree import rows_of, take_rows, to_leading
 
 # Compiled one by one for eager use; inlined inside a user's `jit`.
 _compiled = functools.partial(jax.jit, static_argnums=0, inline=True)
@@ -42,6 +42,31 @@ def _rows(topology: Topology, method: str, spaces: str, *arrays):
     batch = jnp.broadcast_shapes(*(row.shape[1:] for row in rows))
     rows = [jnp.broadcast_to(row, (row.shape[0], *batch)) for row in rows]
     return take_rows(jnp.concatenate(rows), np.argsort(np.concatenate(index)))
+
+
+def apply_to_rows(function: Callable, topology: Topology, *arrays):
+    """The result, with leading batch axes, of one of the functions below for arrays with leading batch axes."""
+    on_rows = _OnRows(function, topology)
+    if not len(topology.quaternion_starts):
+        # Little more than a sum, which XLA merges with its neighbors.
+        return on_rows(*arrays)
+    size = jax.eval_shape(on_rows, *(jax.ShapeDtypeStruct(x.shape[-1:], x.dtype) for x in arrays)).shape
+    dtype = jnp.result_type(*arrays)
+    return call(Plain(on_rows, (1,) * len(arrays), (size,)), *(x.astype(dtype) for x in arrays))[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnRows:
+    """A function of a topology and rows as one of arrays with leading batch axes."""
+
+    function: Callable
+    topology: Topology
+
+    def __call__(self, *arrays):
+        rank = max(x.ndim for x in arrays) - 1
+        rows = [rows_of(x, rank) for x in arrays]
+        batch = jnp.broadcast_shapes(*(x.shape[1:] for x in rows))
+        return to_leading(self.function(self.topology, *(jnp.broadcast_to(x, (x.shape[0], *batch)) for x in rows)))
 
 
 @_compiled
@@ -123,9 +148,7 @@ def random_configuration(topology: Topology, key, lower, upper, shape: tuple[int
 
 def coordinate_range(topology: Topology, lower, upper):
     """`[*batch, nq]` twice: the limits where they are finite, else half a turn, or one meter, to both sides of zero.
-
-    With one finite limit, the range has the same length and starts or ends there.
-    """
+    With one finite limit, the range has the same length and starts or ends there."""
     reach = np.concatenate([joint.reach for joint, _, _ in topology.blocks])
     lib: Any = np if isinstance(lower, np.ndarray) else jnp
     below, above = lib.isfinite(lower), lib.isfinite(upper)

@@ -16,9 +16,8 @@ type Components = Sequence[Any]
 @dataclasses.dataclass(frozen=True, eq=False)
 class Primitive(abc.ABC):
     """A joint with one kind of motion. Its fields are static facts; each method computes for many joints at once.
-
-    Joints of one class share their methods: rotations, translations and screws are one computation.
-    """
+    Joints of one class share their methods: rotations, translations and screws are one computation. The methods here
+    but `pose` are those of coordinates that are numbers, whose rates are the velocities."""
 
     name: str
     units: tuple[str, ...]
@@ -56,54 +55,39 @@ class Primitive(abc.ABC):
         """`[nq]`: how far random coordinates without limits are from zero: half a turn, or one meter."""
         return np.array([np.pi if unit == "rad" else 1.0 for unit in self.units])
 
-    def columns(self, axis: np.ndarray, pitch: np.ndarray) -> np.ndarray:
-        """`[*batch, 6, nv]`, angular first: the motion subspace in the frame of the body, in NumPy.
-
-        `axis` is `[*batch, 3]` and `pitch` `[*batch]`; joints without them ignore them.
-        """
-        out = []
-        for k, (rotates, translates) in enumerate(zip(self.rotates, self.translates, strict=True)):
-            direction = axis / np.linalg.norm(axis, axis=-1, keepdims=True) if self.has_axis else np.eye(3)[k % 3]
-            advance = np.asarray(pitch)[..., None] if self.has_pitch else np.array([float(translates)])
-            parts = np.broadcast_arrays(rotates * direction, advance * direction)
-            out.append(np.concatenate(parts, axis=-1))
-        return np.stack(out, axis=-1)
-
     @abc.abstractmethod
     def pose(self, axis: Any, pitch: Any, q: Any) -> Any:
-        """Return the poses `[*batch, 7]` at coordinates `q` `[*batch, nq]`, in NumPy or JAX.
+        """Return the poses `[*batch, 7]` at coordinates `q` `[*batch, nq]`, in NumPy or JAX. `axis` is `[*batch, 3]`
+        and `pitch` `[*batch]`; joints without them ignore them."""
 
-        `axis` is `[*batch, 3]` and `pitch` `[*batch]`; joints without them ignore them.
-        """
-
-    @abc.abstractmethod
     def integrate(self, q: Components, dv: Components) -> Components:
         """Return `q` displaced by the body twist `dv` over unit time."""
+        return [x + dx for x, dx in zip(q, dv, strict=True)]
 
-    @abc.abstractmethod
     def difference(self, q0: Components, q1: Components) -> Components:
         """Return the `dv`, with a rotation of at most half a turn, for which `integrate(q0, dv)` is `q1`."""
+        return [b - a for a, b in zip(q0, q1, strict=True)]
 
     def chart_point(self, q0: Components, x: Components) -> Components:
         """Return the coordinates of the point `x` in the chart around `q0`."""
         return self.integrate(q0, x)
 
-    @abc.abstractmethod
     def chart_rate(self, q: Components, x: Components, v: Components) -> Components:
         """Return the rate of the chart coordinates `x` of `q` under the velocity `v`."""
+        return v
 
-    @abc.abstractmethod
     def coordinate_rate(self, q: Components, v: Components) -> Components:
         """Return the time derivative of the coordinates `q` under the velocity `v`."""
+        return v
 
-    @abc.abstractmethod
     def coordinate_cotangent(self, q: Components, g: Components) -> Components:
         """Return the derivative by the coordinates `q` from the derivative `g` by the tangent space."""
+        return g
 
     def deflection(self, q0: Components, q: Components) -> Components:
         """Return by how much a spring at rest at `q0` is deflected at `q`, for each degree of freedom."""
         return self.difference(q0, q)
 
-    @abc.abstractmethod
     def spring_torque(self, stiffness: Components, q0: Components, q: Components) -> Components:
         """Return the gradient, by the motion of `v`, of half the sum of `stiffness deflection^2`."""
+        return [k * x for k, x in zip(stiffness, self.deflection(q0, q), strict=True)]

@@ -1,10 +1,10 @@
-"""`Screw`: joints with one coordinate, which turn about an axis, shift along it, or do both."""
+"""The joints with one coordinate, which turn about an axis, shift along it, or do both."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from jaxdyn.joints._primitive import Components, Primitive
+from jaxdyn.joints._primitive import Primitive
 from jaxdyn.spatial import axis_angle_to_quaternion, pose_array
 
 
@@ -21,20 +21,12 @@ class Screw(Primitive):
         direction = axis / ((axis * axis).sum(axis=-1, keepdims=True)) ** 0.5
         return pose_array(advance[..., None] * direction, axis_angle_to_quaternion(axis, angle * self.rotates[0]))
 
-    def integrate(self, q: Components, dv: Components) -> Components:
-        return [q[0] + dv[0]]
 
-    def difference(self, q0: Components, q1: Components) -> Components:
-        return [q1[0] - q0[0]]
+REVOLUTE = Screw("revolute", units=("rad",), rotates=(True,), translates=(False,))
+"""The coordinate is the angle about the axis."""
 
-    def chart_rate(self, q: Components, x: Components, v: Components) -> Components:
-        return v
+PRISMATIC = Screw("prismatic", units=("m",), rotates=(False,), translates=(True,))
+"""The coordinate is the shift along the axis."""
 
-    def coordinate_rate(self, q: Components, v: Components) -> Components:
-        return v
-
-    def coordinate_cotangent(self, q: Components, g: Components) -> Components:
-        return g
-
-    def spring_torque(self, stiffness: Components, q0: Components, q: Components) -> Components:
-        return [stiffness[0] * (q[0] - q0[0])]
+HELICAL = Screw("helical", units=("rad",), rotates=(True,), translates=(False,), has_pitch=True)
+"""The coordinate is the angle about the axis; the joint advances along it by its pitch, m/rad."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -93,6 +93,32 @@ class Topology:
         """The length of a velocity."""
         return self.v_starts[-1]
 
+    @functools.cached_property
+    def row_joints(self) -> dict[str, np.ndarray]:
+        """The joint of each row of a model's arrays, for each kind of row that belongs to joints (`Leaf.rows`)."""
+        joints = np.arange(self.nb)
+        of_dof = np.repeat(joints, np.diff(self.spanning.v_starts))
+        owners = {"joint": joints, "axis": of_dof[self.axis_dofs], "pitch": of_dof[self.helical_dofs]}
+        return owners | {s: np.repeat(joints, np.diff(x)) for s, x in (("q", self.q_starts), ("v", self.v_starts))}
+
+    def rows(self, kind: str, joints: Sequence[int]) -> np.ndarray:
+        """The rows of one kind (`Leaf.rows`) that belong to joints, in the order of the joints."""
+        return np.concatenate([np.zeros(0, int), *(np.flatnonzero(self.row_joints[kind] == j) for j in joints)])
+
+    def links_of(self, body: int) -> list[int]:
+        """The numbers of the links that were merged into a body (-1: that are fixed in the world)."""
+        return [k for k, b in enumerate(self.attached_bodies) if b == body]
+
+    def extended(self, frames: Mapping[str, int], links: Mapping[str, int]) -> Topology:
+        """The same tree with further frames and merged links, each with its body."""
+        return dataclasses.replace(
+            self,
+            frame_names=(*self.frame_names, *frames),
+            frame_bodies=(*self.frame_bodies, *frames.values()),
+            attached_links=(*self.attached_links, *links),
+            attached_bodies=(*self.attached_bodies, *links.values()),
+        )
+
     def body(self, name: str) -> int:
         """The number of a body. **Raises** `UnknownNameError`."""
         return look_up(name, self.body_names, "body")
@@ -108,8 +134,7 @@ class Topology:
     @functools.cached_property
     def blocks(self) -> tuple[tuple[Primitive, int, int], ...]:
         """The primitive joints that have coordinates, with their first indices in `q` and in `v`."""
-        types = [t for i, t in enumerate(self.joint_types) if i not in self.leaders]
-        joints = [joint for t in types for joint in JOINT_TYPES[t]]
+        joints = [x for i, t in enumerate(self.joint_types) if i not in self.leaders for x in JOINT_TYPES[t]]
         q = np.cumsum([0] + [joint.nq for joint in joints]).tolist()
         v = np.cumsum([0] + [joint.nv for joint in joints]).tolist()
         return tuple(zip(joints, q, v, strict=False))
@@ -127,6 +152,20 @@ class Topology:
     def coordinate_units(self) -> np.ndarray:
         """`[nq]`: the unit of each coordinate, `rad`, `m`, or `1` for elements of quaternions."""
         return np.array([unit for joint, _, _ in self.blocks for unit in joint.units])
+
+    @functools.cached_property
+    def coordinate_names(self) -> tuple[str, ...]:
+        """The name of each coordinate `[nq]`: the joint's, with a number where it has several."""
+        return self._numbered(self.q_starts)
+
+    @functools.cached_property
+    def dof_names(self) -> tuple[str, ...]:
+        """The same of each degree of freedom `[nv]`."""
+        return self._numbered(self.v_starts)
+
+    def _numbered(self, starts: tuple[int, ...]) -> tuple[str, ...]:
+        counts = zip(self.joint_names, np.diff(starts).tolist(), strict=True)
+        return tuple(name if n == 1 else f"{name}[{k}]" for name, n in counts for k in range(n))
 
     @functools.cached_property
     def dof_units(self) -> np.ndarray:
@@ -222,8 +261,7 @@ class Topology:
     @functools.cached_property
     def is_root_joint(self) -> np.ndarray:
         """`[nv]`: whether a dof belongs to the joint that holds its tree in the world."""
-        joints = np.repeat(np.arange(self.nb), np.diff(self.v_starts))
-        return np.array(self.parents, dtype=int)[joints] < 0
+        return np.array(self.parents, dtype=int)[self.row_joints["v"]] < 0
 
     @functools.cached_property
     def mover(self) -> np.ndarray:
@@ -238,10 +276,8 @@ class Topology:
 
     @functools.cached_property
     def reference_dof(self) -> np.ndarray:
-        """The dof whose origin a dof's tree is referred to: `[1]` for one tree, else `[nv]`.
-
-        It belongs to the node with the least sum of squared distances, in joints, to the others of its tree.
-        """
+        """The dof whose origin a dof's tree is referred to: `[1]` for one tree, else `[nv]`. It belongs to the node
+        with the least sum of squared distances, in joints, to the others of its tree."""
         ancestors = self.nodes.ancestors
         # The lowest common ancestor of two nodes is at the depth that their paths share.
         depth = ancestors.sum(axis=1)

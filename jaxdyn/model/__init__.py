@@ -1,22 +1,26 @@
 """Models of robots as pytrees, a builder, edits, and sample robots."""
 
 from jaxdyn.joints import Topology
-from jaxdyn.model._attaching import attach
 from jaxdyn.model._builder import (
     STANDARD_GRAVITY,
     Joint,
     Mimic,
     ModelBuilder,
+    depth_first,
     inertial_parameters,
     plane_axes,
     pose_vector,
 )
-from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
+from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES, Leaf
 from jaxdyn.model._inertia import BodyInertia, rotational_about_center, unphysical_reason
-from jaxdyn.model._leaf import Leaf
-from jaxdyn.model._locking import with_locked_joints
 from jaxdyn.model._model import Frame, Model, parameters_of
-from jaxdyn.model._parameter_edits import with_armature, with_joint_friction, with_link_parameters, with_payload
-from jaxdyn.model._scaling import scaled
+from jaxdyn.model._parameter_edits import (
+    scaled,
+    with_armature,
+    with_joint_friction,
+    with_link_parameters,
+    with_payload,
+)
 from jaxdyn.model._spanning_tree import independent_forces, mimic_coordinates, spanning_coordinates, tree_forces
+from jaxdyn.model._structure_edits import attach, with_locked_joints
 from jaxdyn.model._summary import summary

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,9 +16,8 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq, joint_nv
 from jaxdyn.model._edit_arguments import require_poses, require_values
 from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
-from jaxdyn.model._inertia import BodyInertia, require_mass, unphysical_reason, warn_unphysical
+from jaxdyn.model._inertia import BodyInertia, require_mass, require_resistance, warn_if_unphysical
 from jaxdyn.model._model import Model
-from jaxdyn.model._resistance import require_resistance
 from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, rotation_to_quaternion, transform_inertial_parameters
 
 STANDARD_GRAVITY = (0.0, 0.0, -9.81)
@@ -117,9 +118,9 @@ class ModelBuilder:
         where = f"joint {joint.name!r} of body {name!r}"
         axes, pitch = _joint_geometry(joint, where)
         self._joint_names.add(str(joint.name))
-        placement = pose_vector(placement, f"placement of body {name!r}")
+        carrier, pose = self._place(parent, placement, f"placement of body {name!r}")
         parameters = inertial_parameters(inertia, f"inertia of body {name!r}")
-        self._bodies[name] = _Body(parent, placement, parameters, joint, axes, pitch)
+        self._bodies[name] = _Body(carrier, pose, parameters, joint, axes, pitch)
         return self
 
     def add_fixed_body(
@@ -131,14 +132,14 @@ class ModelBuilder:
     ) -> ModelBuilder:
         """Add a body fixed to `parent`: its inertia is merged, its name stays as a frame and as a link."""
         self._check_new(name, parent)
-        placement = pose_vector(placement, f"placement of body {name!r}")
-        self._fixed[name] = _Fixed(parent, placement, inertial_parameters(inertia, f"inertia of body {name!r}"))
+        carrier, pose = self._place(parent, placement, f"placement of body {name!r}")
+        self._fixed[name] = _Fixed(carrier, pose, inertial_parameters(inertia, f"inertia of body {name!r}"))
         return self
 
     def add_frame(self, name: str, parent: str, placement: SE3 | ArrayLike | None = None) -> ModelBuilder:
         """Add a named frame fixed in `parent`."""
         self._check_new(name, parent)
-        self._fixed[name] = _Fixed(parent, pose_vector(placement, f"placement of frame {name!r}"), None)
+        self._fixed[name] = _Fixed(*self._place(parent, placement, f"placement of frame {name!r}"), None)
         return self
 
     def build(self, gravity: ArrayLike = STANDARD_GRAVITY) -> Model:
@@ -152,32 +153,39 @@ class ModelBuilder:
         gravity = np.asarray(gravity, dtype=np.float64)
         require_shape(gravity, (3,), "gravity", "an acceleration in m/s^2, world axes")
         require_finite(gravity, "gravity")
-        order = self._depth_first()
+        children = defaultdict(list)
+        for name, body in self._bodies.items():
+            children[body.carrier].append(name)
+        order = [*depth_first(children["world"], children.__getitem__)]
         index = {name: i for i, name in enumerate(order)} | {"world": -1}
         bodies = [self._bodies[name] for name in order]
-        carriers = [self._anchor(body.parent) for body in bodies]
-        anchors = {name: self._anchor(name) for name in self._fixed}
-        links = [name for name, fixed in self._fixed.items() if fixed.parameters is not None]
+        links = {name: fixed for name, fixed in self._fixed.items() if fixed.parameters is not None}
         topology = Topology(
             body_names=tuple(order),
             joint_names=tuple(str(b.joint.name) for b in bodies),
             joint_types=tuple(b.joint.type for b in bodies),
-            parents=tuple(index[carrier] for carrier, _ in carriers),
+            parents=tuple(index[b.carrier] for b in bodies),
             frame_names=(*order, *self._fixed),
-            frame_bodies=(*range(len(order)), *(index[body] for body, _ in anchors.values())),
+            frame_bodies=(*range(len(order)), *(index[x.carrier] for x in self._fixed.values())),
             attached_links=tuple(links),
-            attached_bodies=tuple(index[anchors[name][0]] for name in links),
+            attached_bodies=tuple(index[x.carrier] for x in links.values()),
             mimics=_mimics([b.joint for b in bodies]),
         )
-        parameters, attached = self._inertias(topology, [anchors[name][1] for name in links])
+        for name, link in (*links.items(), *zip(order, bodies, strict=True)):
+            warn_if_unphysical(f"link {name!r}", np.asarray(link.parameters), np.zeros(10))
+        attached = [transform_inertial_parameters(np.asarray(x.parameters), x.placement) for x in links.values()]
+        parameters = np.array([b.parameters for b in bodies])
+        for body, extra in zip(topology.attached_bodies, attached, strict=True):
+            if body >= 0:
+                parameters[body] += extra
         mimics = [bodies[i].joint.mimic for i, _ in topology.mimics]
         leaves = {
-            "joint_placement": [compose_poses(p, b.placement) for (_, p), b in zip(carriers, bodies, strict=True)],
+            "joint_placement": [b.placement for b in bodies],
             "joint_axis": [axis for b in bodies for axis in b.axes],
             "joint_pitch": [p for b in bodies for p in b.pitch],
             "inertial_parameters": parameters,
             "gravity": gravity,
-            "frame_placement": [*[IDENTITY_POSE] * len(order), *(pose for _, pose in anchors.values())],
+            "frame_placement": [*[IDENTITY_POSE] * len(order), *(x.placement for x in self._fixed.values())],
             "attached_parameters": attached,
             "mimic_multiplier": [m.multiplier for m in mimics if m],
             "mimic_offset": [m.offset for m in mimics if m],
@@ -191,21 +199,6 @@ class ModelBuilder:
             del arrays["stiffness"], arrays["spring_reference"]
         return Model(topology=topology, **{name: jnp.asarray(x) for name, x in arrays.items()})
 
-    def _inertias(self, topology: Topology, poses: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """`[nb, 10]` and `[nl, 10]`: the inertial parameters of bodies, with the merged links in them, and of these
-        links at `poses` in their bodies. Warns of unphysical ones."""
-        links = {name: x for name in topology.attached_links if (x := self._fixed[name].parameters) is not None}
-        bodies = {name: self._bodies[name].parameters for name in topology.body_names}
-        for name, parameters in (links | bodies).items():
-            if reason := unphysical_reason(parameters):
-                warn_unphysical(f"link {name!r}", reason)
-        attached = [transform_inertial_parameters(x, pose) for x, pose in zip(links.values(), poses, strict=True)]
-        total = np.array(list(bodies.values()))
-        for body, extra in zip(topology.attached_bodies, attached, strict=True):
-            if body >= 0:
-                total[body] += extra
-        return total, attached
-
     def _check_new(self, name: str, parent: str) -> None:
         if not isinstance(name, str) or not name:
             raise ModelError(f"a body or frame needs a name that is a non-empty string, not {name!r}")
@@ -216,41 +209,33 @@ class ModelBuilder:
         except UnknownNameError as error:
             raise UnknownNameError(f"{name!r}: {error}; a parent must be added before its children") from None
 
-    def _anchor(self, name: str) -> tuple[str, np.ndarray]:
-        """The moving body (or the world) that carries a link or frame, and the pose in it."""
-        pose = IDENTITY_POSE
-        while name in self._fixed:
-            pose = compose_poses(self._fixed[name].placement, pose)
-            name = self._fixed[name].parent
-        return name, pose
-
-    def _depth_first(self) -> list[str]:
-        children: dict[str, list[str]] = {}
-        for name, body in self._bodies.items():
-            children.setdefault(self._anchor(body.parent)[0], []).append(name)
-        order, stack = [], children.get("world", [])[::-1]
-        while stack:
-            name = stack.pop()
-            order.append(name)
-            stack.extend(children.get(name, [])[::-1])
-        return order
+    def _place(self, parent: str, placement: SE3 | ArrayLike | None, what: str) -> tuple[str, np.ndarray]:
+        """The moving body (or the world) that carries what is placed in a parent, and the pose in it."""
+        pose, fixed = pose_vector(placement, what), self._fixed.get(parent)
+        return (parent, pose) if fixed is None else (fixed.carrier, compose_poses(fixed.placement, pose))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Body:
-    parent: str
+class _Fixed:
+    carrier: str
+    """The moving body, or `"world"`."""
     placement: np.ndarray
-    parameters: np.ndarray
+    parameters: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Body(_Fixed):
     joint: Joint
     axes: list[np.ndarray]
     pitch: list[float]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Fixed:
-    parent: str
-    placement: np.ndarray
-    parameters: np.ndarray | None
+def depth_first[T](roots: Iterable[T], children: Callable[[T], Iterable[T]]) -> Iterator[T]:
+    """Yield the nodes of trees, each before its children. Without recursion: trees may be deep."""
+    stack = [*roots][::-1]
+    while stack:
+        yield (node := stack.pop())
+        stack.extend([*children(node)][::-1])
 
 
 def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
@@ -278,11 +263,8 @@ def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
 
 def _merge_followers(topology: Topology, leaves: dict[str, Any]) -> None:
     """Add, in place, the friction, armature and springs of joints that mimic to the joints that they follow, and remove
-    their entries.
-
-    With `q' = m q + o`, armature, damping and stiffness are multiplied by `m^2`, Coulomb friction by `|m|`. Two springs
-    on one coordinate are one, whose reference is the mean of theirs weighted by stiffness.
-    """
+    their entries. With `q' = m q + o`, armature, damping and stiffness are multiplied by `m^2`, Coulomb friction by
+    `|m|`. Two springs on one coordinate are one, whose reference is the mean of theirs weighted by stiffness."""
     tree, stiffness, reference = topology.spanning, leaves["stiffness"], leaves["spring_reference"]
     multipliers, offsets = leaves["mimic_multiplier"], leaves["mimic_offset"]
     for (i, leader), m, o in zip(topology.mimics, multipliers, offsets, strict=True):
@@ -294,10 +276,8 @@ def _merge_followers(topology: Topology, leaves: dict[str, Any]) -> None:
         if total > 0:
             moment = stiffness[to_v] * reference[to_q] + m * stiffness[v] * (reference[q] - o)
             stiffness[to_v], reference[to_q] = total, moment / total
-    starts = {"v": tree.v_starts, "q": tree.q_starts}
     for name in JOINT_FIELDS.values():
-        rows = starts[str(LEAVES[name].rows)]
-        leaves[name] = np.delete(leaves[name], [rows[i] for i, _ in topology.mimics])
+        leaves[name] = np.delete(leaves[name], tree.rows(str(LEAVES[name].rows), list(topology.leaders)))
 
 
 def _joint_geometry(joint: Joint, where: str) -> tuple[list[np.ndarray], list[float]]:
@@ -334,10 +314,8 @@ def _unit(axis: ArrayLike, label: str, where: str) -> np.ndarray:
 
 
 def plane_axes(normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return x and y after the smallest rotation that takes z to the unit vector `normal` `[3]`.
-
-    These are the directions in which a planar joint shifts. For -z the rotation is half a turn about x.
-    """
+    """Return x and y after the smallest rotation that takes z to the unit vector `normal` `[3]`. These are the
+    directions in which a planar joint shifts. For -z the rotation is half a turn about x."""
     c = normal[2]
     if c < -1 + 1e-12:
         return np.array([1.0, 0, 0]), np.array([0, -1.0, 0])
@@ -378,9 +356,7 @@ def inertial_parameters(inertia: BodyInertia | ArrayLike | None, what: str) -> n
 
 def pose_vector(placement: SE3 | ArrayLike | None, what: str = "placement") -> np.ndarray:
     """The pose `[7]`, position (m) and unit quaternion `w x y z`, of an `SE3`, a vector `[7]`, or a position `[3]`.
-
-    **Raises** `ShapeError`; `ModelError` for numbers that are not finite or a quaternion that is not unit (to 1e-3).
-    """
+    **Raises** `ShapeError`; `ModelError` for numbers that are not finite or a quaternion that is not unit (to 1e-3)."""
     if placement is None:
         return IDENTITY_POSE
     if isinstance(placement, SE3):
@@ -392,11 +368,9 @@ def pose_vector(placement: SE3 | ArrayLike | None, what: str = "placement") -> n
         except ShapeError as error:
             raise ShapeError(f"{what}: {error}") from None
     out = np.asarray(placement, dtype=np.float64)
-    if out.shape == (3,):
-        out = np.concatenate([out, IDENTITY_POSE[3:]])
+    out = np.concatenate([out, IDENTITY_POSE[3:]]) if out.shape == (3,) else out
     if out.shape != (7,):
-        raise ShapeError(
-            f"{what} has shape {out.shape}; an SE3, position and quaternion [7], or position [3] is needed"
-        )
+        needed = "an SE3, position and quaternion [7], or position [3] is needed"
+        raise ShapeError(f"{what} has shape {out.shape}; {needed}")
     require_poses(out, what)
     return np.concatenate([out[:3], out[3:] / np.linalg.norm(out[3:])])

@@ -11,11 +11,10 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError, ShapeError, broadcast_batches, require_last_axes
 from jaxdyn._types import Array
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq
-from jaxdyn.model._fields import LEAVES, ModelFields
-from jaxdyn.model._inertia import BodyInertia, require_mass, rounding, unphysical_beyond_rounding, warn_unphysical
-from jaxdyn.model._leaf import Leaf
+from jaxdyn.model._fields import LEAVES, Leaf, ModelFields
+from jaxdyn.model._inertia import BodyInertia, require_mass, rounding, warn_if_unphysical
 from jaxdyn.model._row_tables import join, take
-from jaxdyn.spatial import IDENTITY_POSE, SE3
+from jaxdyn.spatial import IDENTITY_POSE, SE3, pose_array
 
 
 def as_array(model: ModelFields, value, what: str) -> Array:
@@ -40,8 +39,7 @@ def as_coordinates(model: ModelFields, joint: int, value) -> Array:
     if size == 1 and out.ndim == 0:
         out = out[None]
     require_last_axes(out, (size,), what, f"{kind} joints have {size}" + (", or a number" if size == 1 else ""))
-    numbers = in_numpy(out)
-    if numbers is not None:
+    if (numbers := in_numpy(out)) is not None:
         if not np.isfinite(numbers).all():
             raise ModelError(f"{what} are not finite: {numbers.tolist()}")
         if JOINT_TYPES[kind][-1].quaternion is not None and not _are_unit(numbers[..., -4:]):
@@ -56,9 +54,8 @@ def _are_unit(quaternions: np.ndarray) -> bool:
 def require_poses(poses: np.ndarray, what: str) -> None:
     """Raise `ModelError` unless numbers `[..., 7]` are finite positions and unit quaternions."""
     if not np.isfinite(poses).all() or not _are_unit(poses[..., 3:]):
-        raise ModelError(
-            f"{what}: {poses.tolist()} is not a pose; its last four numbers must be a unit quaternion w x y z"
-        )
+        needed = "its last four numbers must be a unit quaternion w x y z"
+        raise ModelError(f"{what}: {poses.tolist()} is not a pose; {needed}")
 
 
 def as_inertial_parameters(model: ModelFields, inertia, what: str) -> Array:
@@ -72,8 +69,7 @@ def as_inertial_parameters(model: ModelFields, inertia, what: str) -> Array:
     dtype = values.dtype if isinstance(values, Array | np.ndarray) and values.dtype.kind == "f" else np.float64
     for parameters in np.asarray(values, np.float64).reshape(-1, 10):
         require_mass(parameters, what)
-        if reason := unphysical_beyond_rounding(parameters, rounding(parameters, dtype)):
-            warn_unphysical(what, reason)
+        if warn_if_unphysical(what, parameters, rounding(parameters, dtype)):
             break
     return out
 
@@ -97,9 +93,14 @@ def require_new_names(names: Sequence[str], taken: Sequence[str], what: str, adv
         raise ModelError(f"{what} would have a name that exists: {shown}; names must be unique: {advice}")
 
 
+def batches_of(model: ModelFields) -> list[tuple[int, ...]]:
+    """The batch axes of each leaf, none for what is no array."""
+    shapes = ((getattr(getattr(model, field), "shape", ()), leaf.axes) for field, leaf in LEAVES.items())
+    return [tuple(shape[: max(0, len(shape) - axes)]) for shape, axes in shapes]
+
+
 def model_batch(model: ModelFields) -> tuple[int, ...]:
-    leaves = ((getattr(model, field), leaf.axes) for field, leaf in LEAVES.items())
-    return np.broadcast_shapes(*(x.shape[: x.ndim - axes] for x, axes in leaves if x is not None))
+    return np.broadcast_shapes(*batches_of(model))
 
 
 def require_batches(model: ModelFields, batches: dict[str, tuple[int, ...]]) -> None:
@@ -113,11 +114,9 @@ def as_pose(model: ModelFields, placement, what: str) -> Array:
         placement = placement.to_vector()
     out = as_array(model, placement, what)
     if out.ndim and out.shape[-1] == 3:
-        turn = jnp.broadcast_to(jnp.asarray(IDENTITY_POSE[3:], out.dtype), (*out.shape[:-1], 4))
-        out = jnp.concatenate([out, turn], axis=-1)
+        out = pose_array(out, jnp.asarray(IDENTITY_POSE[3:], out.dtype))
     require_last_axes(out, (7,), what, "an SE3, position and quaternion w x y z [7], or a position [3]")
-    numbers = in_numpy(out)
-    if numbers is not None:
+    if (numbers := in_numpy(out)) is not None:
         require_poses(numbers, what)
     return out
 
@@ -143,8 +142,7 @@ def _values(model: ModelFields, field: str, value, size: int, where: str) -> Arr
     if out.ndim == 0:
         out = jnp.broadcast_to(out, (size,))
     require_last_axes(out, (size,), where, f"a number, or one for each degree of freedom ({size})")
-    numbers = in_numpy(out)
-    if numbers is not None:
+    if (numbers := in_numpy(out)) is not None:
         require_values(LEAVES[field], numbers, where)
     require_batches(model, {where: out.shape[:-1]})
     return out

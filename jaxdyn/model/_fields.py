@@ -1,21 +1,78 @@
-"""The fields of a model, each declared with the facts about its array."""
+"""The fields of a model, each declared with the facts about its array: a `Leaf`."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdyn._types import Array, Float
 from jaxdyn.joints import Topology
-from jaxdyn.model._leaf import Leaf, leaf
 
 FRICTION_VELOCITY = 0.01
 """Default transition velocity of the smooth Coulomb friction, rad/s or m/s."""
+
+type Rows = Literal["joint", "axis", "pitch", "q", "v", "frame", "link", "mimic"]
+"""An array of a model has a row for each joint, axis of `Topology.axis_dofs`, pitch of `Topology.helical_dofs`,
+coordinate, degree of freedom, frame, merged link, or joint that mimics another."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """The facts about one array of a model that functions of all arrays need.
+
+    If lengths grow by the factor `l` and masses by `m` (`jaxdyn.scaled`), an entry grows by `m^mass l^length`; also by
+    `l^coordinate` if its coordinate is a length, and by `l^leader` if the coordinate that its joint follows is one.
+    """
+
+    rows: Rows | None = None
+    columns: int | None = None
+    """The length of a row; None for one number."""
+    unit: str = "1"
+    mass: int = 0
+    length: int | tuple[int, ...] = 0
+    """One power, or one for each column."""
+    coordinate: int = 0
+    leader: int = 0
+    default: float = 0.0
+    """The value without effect; zero stands for the neutral configuration."""
+    sign: Literal["any", "nonnegative", "positive"] = "any"
+    dynamics: bool = False
+    """Whether the motion, or a quantity computed from it, depends on the array."""
+    identified: bool = False
+    """Whether system identification estimates the array, and files of fits contain it."""
+    column: str = ""
+    """The title of the array's column in a model's summary, if it has one."""
+    beside: str = ""
+    """The name of the array next to whose column this one stands."""
+
+    @property
+    def axes(self) -> int:
+        """The number of axes without batch axes."""
+        return (self.rows is not None) + (self.columns is not None)
+
+    @property
+    def finite(self) -> bool:
+        """Whether entries must be finite; limits may be infinite."""
+        return bool(np.isfinite(self.default))
+
+    def shape(self, topology: Topology) -> tuple[int, ...]:
+        """Return the shape without batch axes."""
+        others = {"frame": topology.frame_names, "link": topology.attached_links, "mimic": topology.mimics}
+        count = len((topology.row_joints | others)[self.rows]) if self.rows else None
+        return tuple(n for n in (count, self.columns) if n is not None)
+
+
+def leaf(*, optional: bool = False, **facts: Any) -> Any:
+    """Declare a field of a model that holds an array; `facts` are the fields of `Leaf`."""
+    metadata = {"leaf": Leaf(**facts)}
+    return eqx.field(default=None, metadata=metadata) if optional else eqx.field(metadata=metadata)
+
 
 # Facts that arrays share.
 _PLACEMENT: dict[str, Any] = {"columns": 7, "unit": "m, 1", "length": (1, 1, 1, 0, 0, 0, 0), "dynamics": True}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, PhysicalityWarning, require_finite, require_shape
+from jaxdyn._errors import ModelError, PhysicalityWarning, require_finite, require_shape, warn
 from jaxdyn._types import ArrayLike
-from jaxdyn.spatial import inertia_elements, inertia_matrix
+from jaxdyn.joints import Topology
+from jaxdyn.spatial import SKEW, inertia_elements, inertia_matrix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,25 +63,28 @@ class BodyInertia:
         for name, point in (("start", a), ("end", b)):
             require_shape(point, (3,), name, "a point in m")
         d = b - a
-        return BodyInertia(mass, 0.5 * (a + b), (d @ d * np.eye(3) - np.outer(d, d)) * (mass / 12))
+        return BodyInertia(mass, 0.5 * (a + b), _of_point(d) * (mass / 12))
 
     def parameters(self) -> np.ndarray:
         """`[10]`: `m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz` about the origin of the frame."""
         c, m = np.asarray(self.center_of_mass), self.mass
-        I = np.asarray(self.rotational) + m * (c @ c * np.eye(3) - np.outer(c, c))
-        return np.array([m, *(m * c), *inertia_elements(I)])
+        return np.array([m, *(m * c), *inertia_elements(np.asarray(self.rotational) + m * _of_point(c))])
 
 
 def _array(x) -> np.ndarray:
     return np.asarray(x, dtype=np.float64)
 
 
+def _of_point(c: np.ndarray) -> np.ndarray:
+    """The rotational inertia about the origin of a unit of mass at a point `[3]`."""
+    return c @ c * np.eye(3) - np.outer(c, c)
+
+
 def rotational_about_center(parameters: np.ndarray) -> np.ndarray:
     """The rotational inertia about the center of mass, `[3, 3]` in kg m^2, of inertial parameters `[10]` with a mass
     that is not zero."""
     parameters = _array(parameters)
-    m, h = parameters[0], parameters[1:4]
-    return inertia_matrix(parameters) - (h @ h * np.eye(3) - np.outer(h, h)) / m
+    return inertia_matrix(parameters) - _of_point(parameters[1:4]) / parameters[0]
 
 
 def unphysical_reason(parameters: np.ndarray) -> str | None:
@@ -88,20 +93,7 @@ def unphysical_reason(parameters: np.ndarray) -> str | None:
     The principal moments must be nonnegative and each at most the sum of the others (Traversaro, Brossette, Escande &
     Nori 2016, eq. 10); up to rounding of the file's digits.
     """
-    if parameters[0] == 0:
-        if not np.any(parameters[1:]):
-            return None
-        moments = np.linalg.eigvalsh(inertia_matrix(_array(parameters)))
-        moments, moment = (", ".join(f"{x:.6g}" for x in values) for values in (moments, parameters[1:4]))
-        return f"zero mass with principal moments of inertia {moments} kg m^2 and first moment {moment} kg m"
-    moments = np.linalg.eigvalsh(rotational_about_center(parameters))
-    shown = ", ".join(f"{x:.6g}" for x in moments)
-    slack = 1e-6 * abs(moments).max() + 1e-15
-    if moments[0] < -slack:
-        return f"principal moments of inertia {shown} kg m^2: not all are nonnegative"
-    if moments[2] > moments[0] + moments[1] + slack:
-        return f"principal moments of inertia {shown} kg m^2: the largest exceeds the sum of the others"
-    return None
+    return unphysical_beyond_rounding(_array(parameters), np.zeros(10))
 
 
 def unphysical_beyond_rounding(parameters: np.ndarray, rounding: np.ndarray) -> str | None:
@@ -110,12 +102,25 @@ def unphysical_beyond_rounding(parameters: np.ndarray, rounding: np.ndarray) -> 
         return "inertial parameters that are not finite"
     if (np.abs(parameters) <= rounding).all():
         return None
-    reason = unphysical_reason(parameters)
-    if reason and parameters[0] > 0:
-        moments = np.linalg.eigvalsh(rotational_about_center(parameters))
-        if max(-moments[0], moments[2] - moments[0] - moments[1]) <= rounding[4:].max():
-            return None
-    return reason
+    mass = parameters[0]
+    moments = np.linalg.eigvalsh(inertia_matrix(parameters) if mass == 0 else rotational_about_center(parameters))
+    shown, moment = (", ".join(f"{x:.6g}" for x in values) for values in (moments, parameters[1:4]))
+    if mass == 0:
+        return f"zero mass with principal moments of inertia {shown} kg m^2 and first moment {moment} kg m"
+    slack = max(1e-6 * abs(moments).max() + 1e-15, rounding[4:].max() if mass > 0 else 0)
+    if moments[0] < -slack:
+        return f"principal moments of inertia {shown} kg m^2: not all are nonnegative"
+    if moments[2] > moments[0] + moments[1] + slack:
+        return f"principal moments of inertia {shown} kg m^2: the largest exceeds the sum of the others"
+    return None
+
+
+def warn_if_unphysical(what: str, parameters: np.ndarray, rounding: np.ndarray) -> bool:
+    """Warn the library's caller of parameters that no distribution of mass has, and return whether this was so."""
+    reason = unphysical_beyond_rounding(parameters, rounding)
+    if reason:
+        warn(f"{what}: {reason}", PhysicalityWarning)
+    return reason is not None
 
 
 def rounding(parameters: np.ndarray, dtype) -> np.ndarray:
@@ -130,7 +135,53 @@ def require_mass(parameters: np.ndarray, what: str) -> None:
         raise ModelError(f"{what}: negative mass {parameters[0]} kg")
 
 
-def warn_unphysical(what: str, reason: str) -> None:
-    """Warn the library's caller of an inertia that no distribution of mass has."""
-    package = str(Path(__file__).parents[1])
-    warnings.warn(f"{what}: {reason}", PhysicalityWarning, skip_file_prefixes=(package,))
+def require_resistance(topology: Topology, leaves: Mapping[str, Any]) -> None:
+    """Raise `ModelError` if a joint moves nothing with inertia, which would have no acceleration. `leaves` has the
+    arrays of a model by name, with any batch axes. Nothing is checked while tracing.
+
+    At leaves of the tree, and where nothing behind a joint has mass, `S^T I S + armature` must be positive definite.
+    A joint that mimics another counts as in the spanning tree, without an armature.
+    """
+    arrays = [leaves[name] for name in ("joint_axis", "joint_pitch", "inertial_parameters", "armature")]
+    if any(isinstance(x, Tracer) for x in arrays):
+        return
+    axes, pitches, inertias, armature = (_array(x) for x in arrays)
+    massive = (inertias[..., 0] > 0).reshape(-1, topology.nb).all(axis=0)
+    leaf = np.ones(topology.nb, bool)
+    for i in reversed(range(topology.nb)):
+        parent = topology.parents[i]
+        if parent >= 0:
+            massive[parent] |= massive[i]
+            leaf[parent] = False
+    columns = _columns(topology.spanning, axes, pitches)
+    for i in np.flatnonzero(leaf | ~massive).tolist():
+        S = columns[..., slice(*topology.spanning.v_starts[i : i + 2]), :]
+        D = S @ _matrix6(inertias[..., i, :]) @ np.swapaxes(S, -1, -2)
+        advice = "Give it an inertia, or fix the joint, which mimics another"
+        if i not in topology.leaders:
+            advice = "Give it an inertia, give the joint an armature, or fix the joint"
+            rotor = armature[..., topology.v_starts[i] : topology.v_starts[i + 1]]
+            D = D + rotor[..., None] * np.eye(rotor.shape[-1])
+        if (np.linalg.eigvalsh(D)[..., 0] <= 1e-12 * np.abs(D).max(axis=(-1, -2))).any():
+            body = f"body {topology.body_names[i]!r}, moved by joint {topology.joint_names[i]!r},"
+            what = "no mass" if (inertias[..., i, 0] == 0).any() else "no inertia against the motion of its joint"
+            reason = "and nothing with mass is attached to it: its acceleration would be undefined"
+            raise ModelError(f"{body} has {what}, {reason}. {advice}")
+
+
+def _columns(tree: Topology, axes: np.ndarray, pitches: np.ndarray) -> np.ndarray:
+    """`[*batch, nv, 6]`, angular first: the motion of each degree of freedom at `q = 0` in its body's frame."""
+    batch = (*np.broadcast_shapes(axes.shape[:-2], pitches.shape[:-1]), tree.nv)
+    # Without an axis, directions are x, y and z, and again x, y and z.
+    number = np.arange(tree.nv) - tree.first_dofs[tree.node_of_dof]
+    direction, advance = np.empty((*batch, 3)), np.empty((*batch, 1))
+    direction[:], advance[:] = np.eye(3)[number % 3], tree.translating_dofs[:, None]
+    direction[..., tree.axis_dofs, :] = axes / np.linalg.norm(axes, axis=-1, keepdims=True)
+    advance[..., tree.helical_dofs, 0] = pitches
+    return np.concatenate([tree.rotating_dofs[:, None] * direction, advance * direction], axis=-1)
+
+
+def _matrix6(parameters: np.ndarray) -> np.ndarray:
+    """`[*batch, 6, 6]`, angular first: the spatial inertia matrix of inertial parameters `[*batch, 10]`."""
+    skew = np.einsum("ijk,...k->...ij", SKEW, parameters[..., 1:4])
+    return np.block([[inertia_matrix(parameters), skew], [-skew, parameters[..., :1, None] * np.eye(3)]])

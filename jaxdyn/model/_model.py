@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import equinox as eqx
@@ -12,14 +11,12 @@ import numpy as np
 
 from jaxdyn import joints
 from jaxdyn._errors import require_last_axes
-from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.model import _attaching, _locking, _parameter_edits, _scaling, _summary
+from jaxdyn._types import Array, Float
+from jaxdyn.model import _parameter_edits, _structure_edits, _summary
 from jaxdyn.model._edit_arguments import independent_joint
 from jaxdyn.model._fields import ModelFields
-from jaxdyn.model._inertia import BodyInertia
 from jaxdyn.model._spanning_tree import spanning_coordinates, spanning_tree
-from jaxdyn.spatial import SE3, Inertia, invert_pose, transform_inertial_parameters
-from jaxdyn.tree import rows_of, to_leading
+from jaxdyn.spatial import Inertia, invert_pose, transform_inertial_parameters
 
 
 class Frame(NamedTuple):
@@ -34,7 +31,9 @@ class Model(ModelFields):
     """A rigid-body model: a static `topology`, and arrays.
 
     Every array may have leading batch axes (as under `jax.vmap` over models), which broadcast with those of the states.
-    Replace leaves with `equinox.tree_at`: programs are compiled for the structure, not for values.
+    Replace leaves with `equinox.tree_at`: programs are compiled for the structure, not for values. The functions that
+    edit a model are methods, too: `model.with_payload(...)` is `jaxdyn.with_payload(model, ...)`, and `with_attached`
+    is `jaxdyn.attach`.
     """
 
     @property
@@ -113,72 +112,40 @@ class Model(ModelFields):
         for start in self.topology.quaternion_starts.tolist():
             joint = self.joint_names[np.searchsorted(self.topology.q_starts, start, side="right") - 1]
             norm = jnp.linalg.norm(q[..., start : start + 4], axis=-1)
-            q = eqx.error_if(
-                q,
-                jnp.abs(norm - 1) > 1e-3,
-                f"the quaternion of joint {joint!r}, q[{start}:{start + 4}], is not unit; normalize it, "
-                "or start from model.neutral()",
-            )
+            what = f"the quaternion of joint {joint!r}, q[{start}:{start + 4}]"
+            advice = "normalize it, or start from model.neutral()"
+            q = eqx.error_if(q, jnp.abs(norm - 1) > 1e-3, f"{what}, is not unit; {advice}")
         return q
 
     def link_parameters(self, link: str) -> Float[Array, "*batch 10"]:
         """Inertial parameters of one link of the robot's file about the origin of the link's frame, in its axes, also
         if it was merged into a body. **Raises** `UnknownNameError` if no link with that name moves."""
-        topology = self.topology
+        topology, links = self.topology, self.attached_parameters
         if link in topology.attached_links:
-            inertia = self.attached_parameters[..., topology.attached_links.index(link), :]
+            inertia = links[..., topology.attached_links.index(link), :]
         else:
             i = topology.body(link)
-            merged = [k for k, b in enumerate(topology.attached_bodies) if b == i]
             inertia = self.inertial_parameters[..., i, :]
-            if merged:
-                inertia = inertia - self.attached_parameters[..., np.array(merged), :].sum(axis=-2)
+            if merged := topology.links_of(i):
+                inertia = inertia - links[..., np.array(merged), :].sum(axis=-2)
         return transform_inertial_parameters(inertia, invert_pose(self.frame_placement[..., topology.frame(link), :]))
 
-    # Edits, documented with the functions.
-
-    def with_locked_joints(self, joints: Mapping[str, ArrayLike]) -> Model:
-        """Return the model with joints fixed at coordinates, as `jaxdyn.with_locked_joints`."""
-        return _locking.with_locked_joints(self, joints)
-
-    def with_payload(self, frame: str, inertia: BodyInertia | ArrayLike, name: str | None = None) -> Model:
-        """Return the model with a further inertia fixed at a frame, as `jaxdyn.with_payload`."""
-        return _parameter_edits.with_payload(self, frame, inertia, name)
-
-    def with_link_parameters(self, link: str, parameters: BodyInertia | ArrayLike) -> Model:
-        """Return the model with another inertia of one link, as `jaxdyn.with_link_parameters`."""
-        return _parameter_edits.with_link_parameters(self, link, parameters)
-
-    def with_attached(self, other: Model, frame: str, placement: SE3 | ArrayLike | None = None, prefix: str = ""):
-        """Return the model with another one fixed at a frame, as `jaxdyn.attach`."""
-        return _attaching.attach(self, other, frame, placement, prefix)
-
-    def with_joint_friction(self, damping=None, friction=None, friction_velocity=None) -> Model:
-        """Return the model with other friction, as `jaxdyn.with_joint_friction`."""
-        return _parameter_edits.with_joint_friction(self, damping, friction, friction_velocity)
-
-    def with_armature(self, armature) -> Model:
-        """Return the model with other armature, as `jaxdyn.with_armature`."""
-        return _parameter_edits.with_armature(self, armature)
-
-    def scaled(self, *, length: ArrayLike = 1.0, mass: ArrayLike = 1.0) -> Model:
-        """Return the model with all lengths and masses times a factor, as `jaxdyn.scaled`."""
-        return _scaling.scaled(self, length=length, mass=mass)
-
-    def summary(self) -> str:
-        """A table of bodies, joints, limits and masses, with warnings of likely errors."""
-        return _summary.summary(self)
+    with_locked_joints = _structure_edits.with_locked_joints
+    with_payload = _parameter_edits.with_payload
+    with_link_parameters = _parameter_edits.with_link_parameters
+    with_attached = _structure_edits.attach
+    with_joint_friction = _parameter_edits.with_joint_friction
+    with_armature = _parameter_edits.with_armature
+    scaled = _parameter_edits.scaled
+    summary = _summary.summary
 
     def __repr__(self) -> str:
         return _summary.short(self)
 
     def _apply_to_rows(self, function, **arrays):
-        """Apply a function of rows to arrays with leading batch axes; names that begin with q are configurations."""
+        # Names that begin with q are configurations.
         checked = [self._check(x, name, "nq" if name.startswith("q") else "nv") for name, x in arrays.items()]
-        rank = max(x.ndim for x in checked) - 1
-        rows = [rows_of(x, rank) for x in checked]
-        batch = jnp.broadcast_shapes(*(x.shape[1:] for x in rows))
-        return to_leading(function(self.topology, *(jnp.broadcast_to(x, (x.shape[0], *batch)) for x in rows)))
+        return joints.apply_to_rows(function, self.topology, *checked)
 
     def _check(self, x, name: str, size: str):
         x = jnp.asarray(x)
@@ -189,6 +156,4 @@ class Model(ModelFields):
 
 def parameters_of(inertia: Inertia) -> Float[Array, "*batch 10"]:
     """The ten inertial parameters of an inertia, in the order of `Model.inertial_parameters`."""
-    h, J = inertia.first_moment, inertia.rotational
-    parts = (inertia.mass, h.x, h.y, h.z, J.xx, J.xy, J.yy, J.xz, J.yz, J.zz)
-    return jnp.stack(jnp.broadcast_arrays(*parts), axis=-1)
+    return jnp.stack(jnp.broadcast_arrays(*jax.tree.leaves(inertia)), axis=-1)

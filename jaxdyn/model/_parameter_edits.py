@@ -1,4 +1,4 @@
-"""Models with other parameters: payloads, links, friction and armature.
+"""Models with other parameters: payloads, links, friction, armature and scale.
 
 All edits return a new model and work under `jit`, `vmap` and `grad` in all numbers; names are static. Numbers take the
 model's precision and may have leading batch axes. Values are not checked while tracing.
@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from jaxdyn._errors import ModelError, look_up
+import numpy as np
+
+from jaxdyn._errors import ModelError, look_up, require_positive
 from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.model._edit_arguments import as_inertial_parameters, as_per_dof, require_batches, require_new_names
-from jaxdyn.model._fields import ModelFields
-from jaxdyn.model._inertia import BodyInertia
-from jaxdyn.model._resistance import require_resistance
-from jaxdyn.model._row_tables import add_rows, append, numpy_unless_tracing, set_row, take
+from jaxdyn.joints import JOINT_TYPES
+from jaxdyn.model import _edit_arguments as arguments
+from jaxdyn.model._fields import LEAVES, ModelFields
+from jaxdyn.model._inertia import BodyInertia, require_resistance
+from jaxdyn.model._row_tables import add_rows, append, library, numpy_unless_tracing, set_row, take
 from jaxdyn.spatial import transform_inertial_parameters
 
 
@@ -42,21 +44,14 @@ def with_payload[M: ModelFields](
     number = topology.frame(frame)
     body = topology.frame_bodies[number]
     if body < 0:
-        raise ModelError(
-            f"frame {frame!r} is fixed in the world: a payload there has no effect; give a frame that moves"
-        )
-    added = as_inertial_parameters(model, inertia, f"payload at frame {frame!r}")
-    require_batches(model, {"payload": added.shape[:-1]})
+        reason = "is fixed in the world: a payload there has no effect"
+        raise ModelError(f"frame {frame!r} {reason}; give a frame that moves")
+    added = arguments.as_inertial_parameters(model, inertia, f"payload at frame {frame!r}")
+    arguments.require_batches(model, {"payload": added.shape[:-1]})
     link = topology.attached_links.index(frame) if frame in topology.attached_links else None
     if name is not None:
-        require_new_names([name], topology.frame_names, "a payload", "give another name")
-        topology = dataclasses.replace(
-            topology,
-            frame_names=(*topology.frame_names, name),
-            frame_bodies=(*topology.frame_bodies, body),
-            attached_links=(*topology.attached_links, name),
-            attached_bodies=(*topology.attached_bodies, body),
-        )
+        arguments.require_new_names([name], topology.frame_names, "a payload", "give another name")
+        topology = topology.extended({name: body}, {name: body})
     changed = _payload_leaves(model, added, number, link, name is not None)
     return dataclasses.replace(model, topology=topology, **changed)
 
@@ -75,8 +70,8 @@ def with_link_parameters[M: ModelFields](
     """
     topology = model.topology
     look_up(link, (*topology.body_names, *topology.attached_links), "link")
-    new = as_inertial_parameters(model, parameters, f"link {link!r}")
-    require_batches(model, {"parameters": new.shape[:-1]})
+    new = arguments.as_inertial_parameters(model, parameters, f"link {link!r}")
+    arguments.require_batches(model, {"parameters": new.shape[:-1]})
     number = topology.frame(link)
     k = topology.attached_links.index(link) if link in topology.attached_links else None
     out = dataclasses.replace(model, **_link_leaves(model, new, number, k))
@@ -100,7 +95,7 @@ def with_joint_friction[M: ModelFields](
     that are negative or not finite, and for a `friction_velocity` of zero.
     """
     values = {"damping": damping, "friction": friction, "friction_velocity": friction_velocity}
-    changed = {field: as_per_dof(model, field, value) for field, value in values.items() if value is not None}
+    changed = {field: arguments.as_per_dof(model, field, value) for field, value in values.items() if value is not None}
     return dataclasses.replace(model, **changed)
 
 
@@ -112,9 +107,30 @@ def with_armature[M: ModelFields](
 
     **Raises** the errors of `with_joint_friction`, and `ModelError` if a joint then moves nothing with inertia.
     """
-    out = dataclasses.replace(model, armature=as_per_dof(model, "armature", armature))
+    out = dataclasses.replace(model, armature=arguments.as_per_dof(model, "armature", armature))
     require_resistance(out.topology, vars(out))
     return out
+
+
+def scaled[M: ModelFields](
+    model: M, *, length: Float[ArrayLike, "*batch"] = 1.0, mass: Float[ArrayLike, "*batch"] = 1.0
+) -> M:
+    """The model with every length times `length` and every mass times `mass`; time stays.
+
+    Every leaf but gravity is scaled by its unit in m, kg and s: positions and the pitch of screws by `length`; first
+    moments by `mass length`; rotational inertias by `mass length^2`; limits, velocities, mimic offsets and spring
+    references by `length` if the coordinate is a length. Armature, damping and stiffness scale with `mass length^2` for
+    an angle and `mass` for a length; effort limits and Coulomb friction with `mass length^2` and `mass length`.
+    **Gravity is not scaled**; with gravity times `length` too, the motions would be the same with lengths scaled.
+
+    **Raises** `ModelError` for a factor that is not positive and finite.
+    """
+    factors = {what: arguments.as_array(model, factor, what) for what, factor in (("length", length), ("mass", mass))}
+    for what, factor in factors.items():
+        if (numbers := arguments.in_numpy(factor)) is not None:
+            require_positive(numbers, what)
+    arguments.require_batches(model, {what: factor.shape for what, factor in factors.items()})
+    return _scaled(model, **factors)
 
 
 @numpy_unless_tracing("frame", "link", "new")
@@ -143,7 +159,31 @@ def _link_leaves(model: ModelFields, new, frame: int, link: int | None) -> dict[
             "attached_parameters": set_row(links, link, at_body),
             "inertial_parameters": add_rows(bodies, [body], change[..., None, :]),
         }
-    merged = [k for k, b in enumerate(topology.attached_bodies) if b == body]
-    if merged:
+    if merged := topology.links_of(body):
         at_body = at_body + take(links, merged, 2).sum(axis=-2)
     return {"inertial_parameters": set_row(bodies, body, at_body)}
+
+
+@numpy_unless_tracing()
+def _scaled[M: ModelFields](model: M, length, mass) -> M:
+    topology = model.topology
+    # Joints that mimic others, and those that they follow, have one coordinate.
+    linear = [JOINT_TYPES[t][0].units[0] == "m" for t in topology.joint_types]
+    follower, leader = (np.array([linear[pair[k]] for pair in topology.mimics], int) for k in (0, 1))
+    units = {"q": topology.coordinate_units, "v": topology.dof_units}
+    is_length = {space: (unit == "m").astype(int) for space, unit in units.items()} | {"mimic": follower}
+    L, M, lib = length[..., None], mass[..., None], library(length, mass)
+    changed = {}
+    for field, leaf in LEAVES.items():
+        value, powers = getattr(model, field), np.array(leaf.length)
+        if leaf.coordinate:
+            powers = powers + leaf.coordinate * is_length[str(leaf.rows)]
+        if leaf.leader:
+            powers = powers + leaf.leader * leader
+        if value is not None and (leaf.mass or powers.any()):
+            factor = M**leaf.mass * L**powers
+            factor = factor[..., None, :] if leaf.axes == 2 else factor
+            # Infinite limits stay out of the product, whose derivative would be infinite times zero.
+            finite = lib.isfinite(value)
+            changed[field] = lib.where(finite, lib.where(finite, value, 0) * factor, value)
+    return dataclasses.replace(model, **changed)

@@ -1,21 +1,15 @@
-"""Arrays of a model as tables of rows: selecting, joining and changing them, in NumPy or JAX.
-
-An edit of a model's structure is a `Selection` of rows, with placements composed and inertias added where bodies merge.
-"""
+"""Arrays of a model as tables of rows: selecting, joining and changing them, in NumPy or JAX."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-
-from jaxdyn.joints import JOINT_TYPES, Topology
 
 
 def numpy_unless_tracing[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -34,7 +28,7 @@ def numpy_unless_tracing[**P, R](*static: str) -> Callable[[Callable[P, R]], Cal
             if any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs))):
                 return traced(*args, **kwargs)
             dtype = args[0].dtype  # type: ignore[reportAttributeAccessIssue]
-            arrays, options = jax.tree.map(lambda x: np.asarray(x, np.float64) if _is_array(x) else x, (args, kwargs))
+            arrays, options = jax.tree.map(_in_numpy, (args, kwargs))
             return jax.tree.map(lambda x: jnp.asarray(x, dtype), in_numpy(*arrays, **options))
 
         return wrapper
@@ -42,79 +36,13 @@ def numpy_unless_tracing[**P, R](*static: str) -> Callable[[Callable[P, R]], Cal
     return decorate
 
 
-def _is_array(x) -> bool:
-    return isinstance(x, jax.Array | np.ndarray | np.generic)
+def _in_numpy(x):
+    return np.asarray(x, np.float64) if isinstance(x, jax.Array | np.ndarray | np.generic) else x
 
 
 def library(*arrays) -> Any:
     """NumPy if all arrays are its own, else `jax.numpy`."""
     return np if all(isinstance(x, np.ndarray | np.generic) for x in arrays) else jnp
-
-
-def row_joints(topology: Topology) -> dict[str, np.ndarray]:
-    """The joint of each row, for each kind of row that belongs to joints (`Leaf.rows`)."""
-    joints = np.arange(topology.nb)
-    chains = [JOINT_TYPES[t] for t in topology.joint_types]
-    return {
-        "joint": joints,
-        "axis": np.repeat(joints, [sum(joint.has_axis for joint in chain) for chain in chains]),
-        "pitch": np.repeat(joints, [sum(joint.has_pitch for joint in chain) for chain in chains]),
-        "q": np.repeat(joints, np.diff(topology.q_starts)),
-        "v": np.repeat(joints, np.diff(topology.v_starts)),
-    }
-
-
-def rows_of_joints(owner: np.ndarray, joints: Sequence[int]) -> np.ndarray:
-    """The rows of joints, in the order of the joints."""
-    return np.concatenate([np.zeros(0, int), *(np.flatnonzero(owner == j) for j in joints)]).astype(int)
-
-
-@dataclasses.dataclass(frozen=True)
-class Selection:
-    """The bodies and frames that an edit keeps, in their new order."""
-
-    topology: Topology
-    bodies: Sequence[int]
-    frames: Sequence[int]
-    carriers: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    """For each body that is not kept, the body that carries it instead, or -1 for the world."""
-
-    @functools.cached_property
-    def places(self) -> dict[int, int]:
-        """The new number of each body, or of the body that carries it."""
-        places = {body: k for k, body in enumerate(self.bodies)} | {-1: -1}
-        return places | {body: places[carrier] for body, carrier in self.carriers.items()}
-
-    @functools.cached_property
-    def mimics(self) -> dict[tuple[int, int], int]:
-        """The row of each mimic that stays, by its pair of joints with their new numbers, in the order of these."""
-        pairs = enumerate(self.topology.mimics)
-        rows = {(self.places[i], self.places[j]): k for k, (i, j) in pairs if i not in self.carriers}
-        return dict(sorted(rows.items()))
-
-    def rows(self, kind: str) -> Sequence[int] | np.ndarray:
-        """Return the rows of one kind (`Leaf.rows`) that stay, in their new order."""
-        if kind in (owners := row_joints(self.topology)):
-            return rows_of_joints(owners[kind], self.bodies)
-        links = range(len(self.topology.attached_links))
-        return {"frame": self.frames, "mimic": [*self.mimics.values()], "link": links}[kind]
-
-    def structure(self) -> Topology:
-        """Return the structure that stays."""
-        topology = self.topology
-
-        def select(field: str, rows: Sequence[int]) -> tuple:
-            return tuple(getattr(topology, field)[i] for i in rows)
-
-        return dataclasses.replace(
-            topology,
-            **{field: select(field, self.bodies) for field in ("body_names", "joint_names", "joint_types")},
-            parents=tuple(self.places[i] for i in select("parents", self.bodies)),
-            frame_names=select("frame_names", self.frames),
-            frame_bodies=tuple(self.places[i] for i in select("frame_bodies", self.frames)),
-            attached_bodies=tuple(self.places[i] for i in topology.attached_bodies),
-            mimics=tuple(self.mimics),
-        )
 
 
 def take(x, rows, core: int):
@@ -144,29 +72,18 @@ def add_rows(table, index: Sequence[int], rows):
     used = np.flatnonzero(np.asarray(index, int) >= 0)
     if not len(used):
         return table
-    rows, to = take(rows, used, 2), np.asarray(index, int)[used]
-    table = _with_batch(table, rows.shape[:-2])
-    if library(table, rows) is np:
-        out = table.copy()
-        for k, i in enumerate(to):
-            out[..., i, :] += rows[..., k, :]
-        return out
-    return jnp.asarray(table).at[..., to, :].add(rows)
+    rows, to, lib = take(rows, used, 2), np.asarray(index, int)[used], library(table, rows)
+    table = lib.broadcast_to(table, (*np.broadcast_shapes(table.shape[:-2], rows.shape[:-2]), *table.shape[-2:]))
+    if lib is np:
+        np.add.at(table := table.copy(), (..., to, slice(None)), rows)  # type: ignore[reportArgumentType]
+        return table
+    return table.at[..., to, :].add(rows)
 
 
 def set_row(table, i: int, row):
     """`[*batch, n, k]` with row `i` replaced by `[*batch, k]`."""
-    table = _with_batch(table, row.shape[:-1])
-    if library(table, row) is np:
-        out = table.copy()
-        out[..., i, :] = row
-        return out
-    return jnp.asarray(table).at[..., i, :].set(row)
-
-
-def _with_batch(table, batch: tuple[int, ...]):
-    batch = np.broadcast_shapes(table.shape[:-2], batch)
-    return library(table).broadcast_to(table, (*batch, *table.shape[-2:]))
+    is_row = np.arange(table.shape[-2])[:, None] == i
+    return library(table, row).where(is_row, row[..., None, :], table)
 
 
 def constant(value: np.ndarray, like):

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxdyn.joints import Topology
 from jaxdyn.model._fields import LEAVES, ModelFields
+from jaxdyn.model._row_tables import join
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +54,10 @@ def spanning_coordinates(model: ModelFields, x, *, velocity: bool):
     followed = x[..., index.leader] * model.mimic_multiplier
     if not velocity:
         followed = followed + model.mimic_offset
-    batch = jnp.broadcast_shapes(followed.shape[:-1], x.shape[:-1])
     # One selection from both, side by side.
-    both = [jnp.broadcast_to(y, (*batch, y.shape[-1])) for y in (x, followed)]
     place = index.source.copy()
     place[index.follower] = x.shape[-1] + np.arange(len(index.follower))
-    return jnp.concatenate(both, axis=-1)[..., place]
+    return join([x, followed], 1)[..., place]
 
 
 def independent_forces(model: ModelFields, tau, axis: int = -1, axes: int = 1):
@@ -89,7 +88,7 @@ def spanning_tree[M: ModelFields](model: M) -> M:
     topology = model.topology
     if not topology.mimics:
         return model
-    maps = {"v": mimic_coordinates(topology, velocity=True), "q": mimic_coordinates(topology, velocity=False)}
+    maps = {space: mimic_coordinates(topology, velocity=space == "v") for space in ("q", "v")}
     changed = {}
     for name, leaf in LEAVES.items():
         value = getattr(model, name)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
+import textwrap
 from collections.abc import Sequence
-from itertools import pairwise
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
 from jaxdyn.joints import JOINT_TYPES
+from jaxdyn.model._edit_arguments import batches_of
 from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._inertia import rounding, unphysical_beyond_rounding
-from jaxdyn.model._row_tables import row_joints, rows_of_joints
 
 WIDTH = 118
 _UNKNOWN = "?"
@@ -23,9 +22,7 @@ _SHOWN = 40
 
 def short(model: ModelFields) -> str:
     """One line for `repr`: the number of bodies, the first and last, the lengths of `q` and `v`, dtype and batch axes.
-
-    Leaves may be arrays, tracers, `jax.ShapeDtypeStruct` or None.
-    """
+    Leaves may be arrays, tracers, `jax.ShapeDtypeStruct` or None."""
     topology = model.topology
     names = topology.body_names
     shown = ", ".join(names) if len(names) < 4 else f"{names[0]}, ..., {names[-1]}"
@@ -67,14 +64,14 @@ def _head(model: ModelFields) -> list[str]:
 
 
 def _bodies(model: ModelFields) -> list[str]:
-    topology, owner = model.topology, row_joints(model.topology)
+    topology = model.topology
     mass, axes, pitches = (_numbers(model, f) for f in ("inertial_parameters", "joint_axis", "joint_pitch"))
     lower, upper = _numbers(model, "position_lower"), _numbers(model, "position_upper")
     rows = []
     for i, name in enumerate(topology.body_names):
         parent, kind = topology.parents[i], topology.joint_types[i]
-        own_axes = None if axes is None else axes[rows_of_joints(owner["axis"], [i])]
-        pitch = None if pitches is None else pitches[rows_of_joints(owner["pitch"], [i])]
+        own_axes = None if axes is None else axes[topology.rows("axis", [i])]
+        pitch = None if pitches is None else pitches[topology.rows("pitch", [i])]
         names = [name, topology.body_names[parent] if parent >= 0 else "world", topology.joint_names[i], kind]
         places = [_span(topology.q_starts, i), _span(topology.v_starts, i)]
         limits = _limits(lower, upper, slice(topology.q_starts[i], topology.q_starts[i + 1]))
@@ -86,49 +83,37 @@ def _bodies(model: ModelFields) -> list[str]:
 def _effects(model: ModelFields) -> list[str]:
     """A table of friction, springs and limits of the joints, with a column for each that some joint has."""
     topology = model.topology
-    starts = {"q": topology.q_starts, "v": topology.v_starts}
     present: dict[str, list[str]] = {}
     # Limits stand last.
     for field in sorted(LEAVES, key=lambda field: not LEAVES[field].finite):
         values, leaf = _numbers(model, field), LEAVES[field]
         if not leaf.column or leaf.beside or values is None or (values == leaf.default).all():
             continue
-        here = [bool((values[a:b] != leaf.default).any()) for a, b in pairwise(topology.v_starts)]
-        present[leaf.column] = _cells(values, topology.v_starts, here)
-        for other, detail in LEAVES.items():
-            more = _numbers(model, other)
-            if detail.beside == field and more is not None:
-                present[detail.column] = _cells(more, starts[str(detail.rows)], here)
+        here = [i for i in range(topology.nb) if (values[topology.rows("v", [i])] != leaf.default).any()]
+        for other, detail in {field: leaf, **LEAVES}.items():
+            numbers = _numbers(model, other)
+            if field in (other, detail.beside) and numbers is not None:
+                cells = {i: _same(numbers[topology.rows(str(detail.rows), [i])]) for i in here}
+                present[detail.column] = [cells.get(i, "") for i in range(topology.nb)]
     rows = [list(row) for row in zip(topology.joint_names, *present.values(), strict=True) if any(row[1:])]
     return _table(["joint", *present], rows, right=set(range(1, len(present) + 1))) if rows else []
 
 
-def _cells(values: np.ndarray, starts: tuple[int, ...], shown: Sequence[bool]) -> list[str]:
-    """A cell for each joint, empty if it is not shown."""
-    return [_same(values[a:b]) if show else "" for (a, b), show in zip(pairwise(starts), shown, strict=True)]
-
-
 def _mimics(model: ModelFields) -> list[str]:
-    topology = model.topology
+    names, pairs = model.topology.joint_names, model.topology.mimics
     multiplier, offset = _numbers(model, "mimic_multiplier"), _numbers(model, "mimic_offset")
-    lines = []
-    for k, pair in enumerate(topology.mimics):
-        follower, leader = (topology.joint_names[i] for i in pair)
-        law = f"q = {_entry(multiplier, k)} q({leader}) + {_entry(offset, k)}"
-        lines.append(f"joint {follower} mimics {leader}: {law}")
-    return lines
+    return [
+        f"joint {names[i]} mimics {names[j]}: q = {_entry(multiplier, k)} q({names[j]}) + {_entry(offset, k)}"
+        for k, (i, j) in enumerate(pairs)
+    ]
 
 
 def _links(model: ModelFields) -> list[str]:
     topology, parameters = model.topology, _numbers(model, "attached_parameters")
-    names = ("world", *topology.body_names)
     lines = []
-    for body, name in enumerate(names, start=-1):
-        links = [(k, link) for k, link in enumerate(topology.attached_links) if topology.attached_bodies[k] == body]
-        if links:
-            lines += _lines(
-                f"links fixed in {name}: ", [f"{link} ({_entry(parameters, k, 0)} kg)" for k, link in links]
-            )
+    for body, name in enumerate(("world", *topology.body_names), start=-1):
+        links = [f"{topology.attached_links[k]} ({_entry(parameters, k, 0)} kg)" for k in topology.links_of(body)]
+        lines += _lines(f"links fixed in {name}: ", links) if links else []
     return lines
 
 
@@ -143,28 +128,24 @@ def _warnings(model: ModelFields) -> list[str]:
     bodies, links = _numbers(model, "inertial_parameters"), _numbers(model, "attached_parameters")
     if bodies is None or links is None:
         return []
-    dtype = model.inertial_parameters.dtype
-
-    def merged_links(body: int) -> list[str]:
-        rows = [k for k, b in enumerate(topology.attached_bodies) if b == body]
-        return [x for k in rows for x in _unphysical(topology.attached_links[k], links[k], rounding(links[k], dtype))]
-
     lines = []
-    for i, name in enumerate(topology.body_names):
-        merged = [k for k, b in enumerate(topology.attached_bodies) if b == i]
-        own, mass = bodies[i] - links[merged].sum(axis=0), bodies[i, 0]
-        if mass <= 0:
-            what = "no mass" if mass == 0 else f"a negative mass, {_number(mass)} kg"
-            lines.append(f"warning: body {name!r} has {what}")
-        # A difference has the errors of its terms.
-        lines += _unphysical(name, own, rounding(np.abs(bodies[i]) + np.abs(links[merged]).sum(axis=0), dtype))
-        lines += merged_links(i)
-    return lines + merged_links(-1)
 
+    def check(link: str, parameters: np.ndarray, size: np.ndarray) -> None:
+        reason = unphysical_beyond_rounding(parameters, rounding(size, model.inertial_parameters.dtype))
+        lines.extend([f"warning: link {link!r}: {reason}"] if reason else [])
 
-def _unphysical(link: str, parameters: np.ndarray, error: np.ndarray) -> list[str]:
-    reason = unphysical_beyond_rounding(parameters, error)
-    return [f"warning: link {link!r}: {reason}"] if reason else []
+    for i in (*range(topology.nb), -1):
+        merged = topology.links_of(i)
+        if i >= 0:
+            name, mass, inside = topology.body_names[i], bodies[i, 0], links[merged]
+            if mass <= 0:
+                what = "no mass" if mass == 0 else f"a negative mass, {_number(mass)} kg"
+                lines.append(f"warning: body {name!r} has {what}")
+            # A difference has the errors of its terms.
+            check(name, bodies[i] - inside.sum(axis=0), np.abs(bodies[i]) + np.abs(inside).sum(axis=0))
+        for k in merged:
+            check(topology.attached_links[k], links[k], links[k])
+    return lines
 
 
 # Cells
@@ -188,16 +169,11 @@ def _table(head: Sequence[str], rows: list[list[str]], right: set[int]) -> list[
 
 def _lines(start: str, words: Sequence[str]) -> list[str]:
     """A list of words in one line, or in several, the further ones indented."""
-    shown = [*words[:_SHOWN]]
-    if len(words) > _SHOWN:
-        shown.append(f"and {len(words) - _SHOWN} more")
-    lines = [start]
-    for k, word in enumerate(shown):
-        word += "," if k < len(shown) - 1 else ""
-        if len(lines[-1]) + len(word) > WIDTH:
-            lines.append("  ")
-        lines[-1] += word + " "
-    return [line.rstrip() for line in lines]
+    more = [f"and {len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
+    # Spaces inside a word, which do not break lines, are another character meanwhile.
+    text = start + ", ".join(word.replace(" ", "\0") for word in [*words[:_SHOWN], *more])
+    wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in wrapper.wrap(text)]
 
 
 def _number(x: float) -> str:
@@ -241,14 +217,13 @@ def _axis(kind: str, axes: np.ndarray | None, pitch: np.ndarray | None) -> str:
 
 
 def _direction(axis: np.ndarray) -> str:
-    norm = math.sqrt(float(axis @ axis))
+    norm = np.linalg.norm(axis)
     if not norm > 0:
         return _vector(axis)
     axis = axis / norm
-    for k, letter in enumerate("xyz"):
-        for sign in (1, -1):
-            if np.abs(axis - sign * np.eye(3)[k]).max() < 1e-6:
-                return letter if sign > 0 else f"-{letter}"
+    k = np.abs(axis).argmax()
+    if np.abs(axis - np.sign(axis[k]) * np.eye(3)[k]).max() < 1e-6:
+        return "-" * bool(axis[k] < 0) + "xyz"[k]
     return f"({', '.join(f'{x:.3g}' for x in axis)})"
 
 
@@ -277,11 +252,8 @@ def _numbers(model: ModelFields, field: str) -> np.ndarray | None:
 
 
 def _batch(model: ModelFields) -> tuple[int, ...]:
-    shapes = []
-    for field, leaf in LEAVES.items():
-        shape = getattr(getattr(model, field), "shape", ())
-        shapes.append(tuple(shape[: max(0, len(shape) - leaf.axes)]))
+    batches = batches_of(model)
     try:
-        return np.broadcast_shapes(*shapes)
+        return np.broadcast_shapes(*batches)
     except (TypeError, ValueError):
-        return max(shapes, key=len)
+        return max(batches, key=len)

@@ -1,10 +1,14 @@
-"""LLVM text to machine code in this process."""
+"""LLVM text to machine code in this process, and machine code on disk."""
 
 from __future__ import annotations
 
 import functools
+import os
+import pathlib
+import tempfile
 from typing import NamedTuple
 
+import jax
 import llvmlite.binding as llvm
 
 
@@ -15,6 +19,7 @@ class Host(NamedTuple):
     cpu: str
     features: str
     vector_bits: int
+    """The length of a vector register, or 0 where there is no fused multiply-add, which programs need."""
 
 
 @functools.cache
@@ -24,22 +29,51 @@ def host() -> Host:
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features()
     triple = llvm.get_process_triple()
-    vector_bits = 512 if features.get("avx512f") else 256 if features.get("avx2") and features.get("fma") else 128
+    vector_bits = 512 if features.get("avx512f") else 256 if features.get("avx2") else 128
     if triple.startswith(("x86", "i686")) and not features.get("fma"):
         vector_bits = 0
     return Host(triple, llvm.get_host_cpu_name(), features.flatten(), vector_bits)
 
 
-_ENGINES = []
+def load_handler(name: str, text: str) -> int:
+    """Return the address of the function `handler` of a module, which stays loaded.
 
-
-def compile_module(text: str) -> int:
-    """Return the address of the function `handler` of a module, which stays loaded."""
+    With JAX's cache of compiled programs on disk, the machine code is kept there, too, under a name that stands for
+    the text and the processor.
+    """
     here = host()
-    module = llvm.parse_assembly(text)
-    target = llvm.Target.from_triple(here.triple)
-    machine = target.create_target_machine(cpu=here.cpu, features=here.features, opt=1)
-    engine = llvm.create_mcjit_compiler(module, machine)
+    machine = llvm.Target.from_triple(here.triple).create_target_machine(cpu=here.cpu, features=here.features, opt=1)
+    file = _cache_file(name)
+    if file is not None and file.exists():
+        code = file.read_bytes()
+    else:
+        code = machine.emit_object(llvm.parse_assembly(text))
+        if file is not None:
+            _write(file, code)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    _ENGINES.append(engine)
+    _loaded.append(engine)
     return engine.get_function_address("handler")
+
+
+_loaded: list[llvm.ExecutionEngine] = []
+
+
+def _cache_file(name: str) -> pathlib.Path | None:
+    folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    if not folder or "://" in folder or not jax.config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
+        return None
+    return pathlib.Path(folder) / f"{name}.o"
+
+
+def _write(file: pathlib.Path, code: bytes) -> None:
+    """Write a file as a whole: another process never sees a part of it."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:
+            temporary.write(code)
+        os.replace(temporary.name, file)
+    except OSError:
+        # A folder that cannot be written to only costs time, as with JAX's own cache.
+        pass

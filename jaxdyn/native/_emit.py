@@ -417,12 +417,13 @@ def any_lane(body: Body, condition: str) -> str:
 
 
 def reduced_angle(body: Body, x: str) -> str:
-    """Return angles between -2 pi and 2 pi with the same sine and cosine, also of their half."""
+    """Return, for very large angles, angles between -2 pi and 2 pi with the same sine and cosine, also of their half."""
     kind = body.kind
     inner = Body(kind, body.declared)
     half = inner.exact("fmul", "%x", kind.constant(0.5))
     angle = inner.library("atan2", inner.library("sin", half), inner.library("cos", half))
-    out = inner.exact("fadd", angle, angle)
+    large = inner.compare("ogt", inner.intrinsic("fabs", "%x"), kind.constant(LARGEST_ANGLE[kind.bits]))
+    out = inner.select(large, inner.exact("fadd", angle, angle), "%x")
     lines = [f"define internal {kind.float} @small_angle({kind.float} %x) noinline cold {{"]
     body.declared.add("\n".join([*lines, *inner.lines, f"  ret {kind.float} {out}", "}"]))
     return body.value(f"call {kind.float} @small_angle({kind.float} {x})")

@@ -23,12 +23,13 @@ from jaxdyn.native._emit import (
 )
 from jaxdyn.native._graph import Node
 from jaxdyn.native._interface import Interface
-from jaxdyn.native._order import late, operands
+from jaxdyn.native._order import by_results, operands
 from jaxdyn.native._specialize import Program
 from jaxdyn.native._transpose import transpose_text
 
-PART = 40000
-"""The most operations in one function of a kernel: compilers take longer than proportional for longer ones."""
+PART = 12000
+"""The most operations in one function of a kernel. The compiler's time grows faster than the length of a function, but
+what one function leaves to the next goes through memory."""
 
 
 class Rows(NamedTuple):
@@ -44,7 +45,7 @@ class Rows(NamedTuple):
 def module_text(program: Program, bits: int, lanes: int, interface: Interface) -> str:
     """Return the module of a program."""
     kind, one = Kind(bits, lanes), Kind(bits, 1)
-    order = late(program.nodes)
+    order = by_results(x for output in program.outputs for x in output)
     common = [n for n in order if n.uniform]
     each = [n for n in order if not n.uniform]
     declared: set[str] = set()
@@ -63,7 +64,7 @@ def module_text(program: Program, bits: int, lanes: int, interface: Interface) -
     texts += _transposes(program, kind, declared)
     waiting = 1 + max(crossing.values(), default=-1)
     texts.append(_blocks(program, rows, len(parts), waiting, kind))
-    texts.append(interface.handler(program, len(shared), kind))
+    texts += [interface.worker(program, kind), interface.handler(program, len(shared), kind)]
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
     width = f'"min-legal-vector-width"="{8 * kind.bytes}" "prefer-vector-width"="{8 * kind.bytes}"'
     metadata = "!0 = !{!\"branch_weights\", i32 1, i32 100000}\n!1 = !{}"

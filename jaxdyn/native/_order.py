@@ -1,49 +1,31 @@
-"""The order of a program's operations, and its division into parts."""
+"""The order of a program's operations."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from jaxdyn.native._graph import Node
+from jaxdyn.native._graph import Node, Scalar
 
 
-def late(nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes in an order in which an operation whose operands are used later, too, waits for its first use.
+def by_results(results: Iterable[Scalar]) -> list[Node]:
+    """Return the nodes that some results depend on, one result after the other, each operand where it is first needed.
 
-    Fewer values are alive at once, so fewer are moved between registers and memory.
+    Fewer values are alive at once than in the order in which the function computes, so fewer wait in memory.
     """
-    at = {node.number: i for i, node in enumerate(nodes)}
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for i, node in enumerate(nodes):
-        for a in operands(node):
-            first.setdefault(a.number, i)
-            last[a.number] = i
     order: list[Node] = []
     done: set[int] = set()
-
-    def place(node: Node) -> None:
-        stack = [node]
+    for result in results:
+        stack = [result] if type(result) is Node else []
         while stack:
             top = stack[-1]
-            if top.number in done:
-                stack.pop()
-                continue
-            waiting = [a for a in operands(top) if a.number not in done]
+            waiting = [] if top.number in done else [a for a in operands(top) if a.number not in done]
             if waiting:
                 stack.extend(reversed(waiting))
                 continue
             stack.pop()
-            done.add(top.number)
-            order.append(top)
-
-    for node in nodes:
-        use = first.get(node.number)
-        if use is None or any(last[a.number] < use for a in operands(node)):
-            place(node)
-    for node in nodes:
-        place(node)
-    assert len(order) == len(at)
+            if top.number not in done:
+                done.add(top.number)
+                order.append(top)
     return order
 
 

@@ -107,7 +107,7 @@ def target(function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tup
 
 @functools.cache
 def _target(function: Callable, shapes, uniform, bits: int) -> Target | None:
-    from jaxdyn.native._compiler import compile_module, host
+    from jaxdyn.native._compiler import host, load_handler
     from jaxdyn.native._module import module_text
 
     inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]
@@ -122,7 +122,7 @@ def _target(function: Callable, shapes, uniform, bits: int) -> Target | None:
     if name not in _registered:
         capsule = ctypes.pythonapi.PyCapsule_New
         capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        handler = capsule(compile_module(text), b"xla._CUSTOM_CALL_TARGET", None)
+        handler = capsule(load_handler(name, text), b"xla._CUSTOM_CALL_TARGET", None)
         jax.ffi.register_ffi_target(name, handler, platform="cpu", api_version=1)
         _registered.add(name)
     return Target(name, uniform)

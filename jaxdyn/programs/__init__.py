@@ -12,24 +12,17 @@ if TYPE_CHECKING:
     from jaxdyn.programs._comparison import *
     from jaxdyn.programs._config import *
     from jaxdyn.programs._files import *
-    from jaxdyn.programs._fit_files import *
     from jaxdyn.programs._identification import *
     from jaxdyn.programs._identification_data import *
-    from jaxdyn.programs._motion_optimization import *
-    from jaxdyn.programs._motion_pictures import *
-    from jaxdyn.programs._motion_tasks import *
-    from jaxdyn.programs._mujoco_reference import *
+    from jaxdyn.programs._motions import *
     from jaxdyn.programs._pictures import *
-    from jaxdyn.programs._pinocchio_reference import *
-    from jaxdyn.programs._robots import *
     from jaxdyn.programs._simulated_recording import *
     from jaxdyn.programs._timing import *
 
 # Where names are looked for, in this order: the modules that load little come first.
 _SOURCES = (
-    *("application", "config", "files", "timing", "pictures", "robots", "comparison", "mujoco_reference"),
-    *("pinocchio_reference", "motion_tasks", "motion_pictures", "motion_optimization", "simulated_recording"),
-    *("fit_files", "identification_data", "identification"),
+    *("application", "config", "files", "timing", "pictures", "comparison"),
+    *("motions", "simulated_recording", "identification_data", "identification"),
 )
 
 if not TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
 import warnings
@@ -34,18 +33,10 @@ def require_positive_keys(config: Any, *names: str) -> None:
         require_positive(getattr(config, name), name, error=DataError)
 
 
-def require_seed(seed: int) -> None:
-    """Raise `DataError` unless a seed is one that JAX takes."""
-    if not 0 <= seed < 2**32:
-        raise DataError(f"seed is {seed}, but it must be in 0 ... {2**32 - 1}")
-
-
 def exit_code(work: Callable[[], int | None], mistakes: tuple[type[Exception], ...] = ()) -> int:
-    """Run `work` and return its exit code (0 for None).
-
-    The code is 2, with a message on stderr, for errors of the library, of files, and those in `mistakes`; it is 130,
-    with the message of the `KeyboardInterrupt`, after an interruption. Warnings are printed as messages.
-    """
+    """Run `work` and return its exit code (0 for None), with warnings as messages: 2, with a message on stderr, for
+    errors of the library, of files, and those in `mistakes`; 130, with the message of the `KeyboardInterrupt`, after
+    an interruption."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
@@ -64,19 +55,11 @@ def exit_code(work: Callable[[], int | None], mistakes: tuple[type[Exception], .
         return INTERRUPTED
 
 
-def print_json(work: Callable[[], Any]) -> None:
-    """Print the result of `work` as JSON on stdout; everything that `work` prints goes to stderr.
-
-    Infinite numbers and NaN, which JSON does not have, become `null`.
-    """
-    with contextlib.redirect_stdout(sys.stderr):
+def print_json(work: Callable[[], Any], wanted: bool = True) -> None:
+    """Print the result of `work` as JSON on stdout; everything that `work` prints goes to stderr. Infinite numbers and
+    NaN, which JSON does not have, become `null`. Where JSON is not wanted, `work` just runs."""
+    with contextlib.redirect_stdout(sys.stderr) if wanted else contextlib.nullcontext():
         out = work()
-    print(json.dumps(_finite(out), indent=1, allow_nan=False))
-
-
-def _finite(x: Any) -> Any:
-    if isinstance(x, dict):
-        return {key: _finite(value) for key, value in x.items()}
-    if isinstance(x, list | tuple):
-        return [_finite(value) for value in x]
-    return None if isinstance(x, float) and not math.isfinite(x) else x
+    if wanted:
+        finite = json.loads(json.dumps(out), parse_constant=lambda _: None)
+        print(json.dumps(finite, indent=1))

@@ -32,10 +32,8 @@ class ProgramConfig:
 
 
 def read_config[T](kind: type[T], path: Path) -> T:
-    """Read the dataclass `kind` from a TOML file; tables are nested dataclasses.
-
-    **Raises** `DataError` for a file that cannot be read, an unknown key, a missing one, or a value of a wrong type.
-    """
+    """Read the dataclass `kind` from a TOML file; tables are nested dataclasses. **Raises** `DataError` for a file that
+    cannot be read, an unknown key, a missing one, or a value of a wrong type."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -46,17 +44,7 @@ def read_config[T](kind: type[T], path: Path) -> T:
     return _build(kind, values, str(path), "")
 
 
-def parse_arguments[T](kind: type[T], arguments: Sequence[str], default: Path, program: str, description: str) -> T:
-    """Return the configuration of a command line `[CONFIG] [--key value ...]`; keys override the file CONFIG, which is
-    `default` where none is given."""
-    path, arguments = _split_file(arguments)
-    path = path or default
-    config = read_config(kind, path)
-    usage = f"{description}\n\nUsage: {program} [CONFIG] [--key value ...]; the defaults below are those of {path}."
-    return tyro.cli(kind, args=arguments, default=config, prog=program, description=usage)
-
-
-def _split_file(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
+def split_file(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
     """Return the file at the beginning of a command line, if there is one, and the other arguments."""
     arguments = list(arguments)
     path = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("-") else None
@@ -74,10 +62,8 @@ def parse_command[T](
     kind: type[T], arguments: Sequence[str], program: str, description: str, examples: str
 ) -> tuple[T, bool]:
     """Return the configuration of a command line `[CONFIG] [--key value ...] [--json]`, and whether it has `--json`.
-
-    Without a file, the defaults come from the dataclass, and keys without a default must be given.
-    """
-    path, arguments = _split_file(arguments)
+    Without a file, the defaults come from the dataclass, and keys without a default must be given."""
+    path, arguments = split_file(arguments)
     default, source = None, "CONFIG is a TOML file of the keys below"
     if path is not None:
         default, source = _Command(read_config(kind, path)), f"the defaults below are those of {path}"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
 import numpy as np
 
 from jaxdyn._errors import DataError
@@ -32,12 +29,10 @@ def data_path(name: str) -> Path:
     return Path(root).expanduser() / path
 
 
-def write_durably(path: Path, write: Callable[[Path], object]) -> None:
+def write_durably(path: Path, write: Callable[[Path], object], *, announce: bool = False) -> None:
     """Write a file so that readers see the old or the new one, never half of one, even after a crash of the machine.
-
     `write` is called with a temporary file in the same folder, whose name begins with a dot. Its name is always the
-    same, so the next call overwrites the remains of a process that was killed.
-    """
+    same, so the next call overwrites the remains of a process that was killed. `announce` prints the path."""
     temporary = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
         write(temporary)
@@ -53,9 +48,11 @@ def write_durably(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+    if announce:
+        print(f"wrote {path}")
 
 
-def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+def write_npz(path: Path, arrays: Mapping[str, Any], *, announce: bool = False) -> None:
     """Write an archive like `numpy.savez`'s, but without the time of writing, as `write_durably` does."""
 
     def write(temporary: Path) -> None:
@@ -64,7 +61,7 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
                 with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
 
-    write_durably(path, write)
+    write_durably(path, write, announce=announce)
 
 
 def read_npz(path: Path, build: Callable[[dict[str, np.ndarray]], Any] = dict, advice: str = "") -> Any:
@@ -72,38 +69,14 @@ def read_npz(path: Path, build: Callable[[dict[str, np.ndarray]], Any] = dict, a
     try:
         with np.load(path, allow_pickle=False) as archive:
             return build({name: archive[name] for name in archive.files})
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, DataError) as error:
+    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, DataError) as error:
         raise DataError(f"{path}: cannot be read ({error}); {advice or 'delete it to start again'}") from None
 
 
-def arrays_by_path(tree: Any) -> dict[str, np.ndarray]:
-    """Return the arrays of a pytree by their places in it, as names in an archive."""
-    named = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_array))
-    # Slashes would make folders in an archive.
-    return {jax.tree_util.keystr(path).replace("/", "|"): np.asarray(x) for path, x in named}
-
-
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any, *, announce: bool = False) -> None:
     """Write a JSON file, as `write_durably` does."""
-    write_durably(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8"))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object. **Raises** `DataError` for a file that is not one."""
-    advice = "delete it and the files beside it to start again"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); {advice}") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: not a JSON object; {advice}")
-    return content
-
-
-def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    text = json.dumps(content, indent=1) + "\n"
+    write_durably(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), announce=announce)
 
 
 def digest_of_arrays(arrays: Mapping[str, Any]) -> str:
@@ -118,14 +91,17 @@ def digest_of_arrays(arrays: Mapping[str, Any]) -> str:
 
 def begin(path: Path, content: dict[str, Any], why: str, advice: str = "") -> dict[str, Any]:
     """Write down how something was begun, or compare `content` with the file of an earlier run, and return the file's
-    content.
-
-    **Raises** `DataError` with the entries that differ, `why` they must be the same, and an advice.
-    """
+    content. **Raises** `DataError` with the entries that differ, `why` they must be the same, and an advice."""
     if not path.is_file():
         write_json(path, content)
         return content
-    earlier = read_json(path)
+    again = "delete it and the files beside it to start again"
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); {again}") from None
+    if not isinstance(earlier, dict):
+        raise DataError(f"{path}: not a JSON object; {again}")
     before, now = _flat({key: earlier.get(key) for key in content}), _flat(json.loads(json.dumps(content)))
     missing = "nothing"
     differences = [
@@ -137,25 +113,6 @@ def begin(path: Path, content: dict[str, Any], why: str, advice: str = "") -> di
         advice = advice or "Give the same configuration as before, another name, or delete the folder"
         raise DataError(f"{path} was begun otherwise, and {why}: {'; '.join(differences)}. {advice}")
     return earlier
-
-
-@contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process. **Raises** `DataError` if another process holds it.
-
-    The lock is one of the operating system and ends with the process; systems without such locks hold nothing.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"{folder}: another process is writing here; wait for it, or give another name") from None
-        yield
 
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:

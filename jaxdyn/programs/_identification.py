@@ -8,11 +8,14 @@ configuration continues where it stopped.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
@@ -20,17 +23,16 @@ from jaxdyn import sysid
 from jaxdyn._errors import look_up
 from jaxdyn.io import to_urdf
 from jaxdyn.model import Model
-from jaxdyn.programs._files import write_durably, write_json
-from jaxdyn.programs._fit_files import LEAVES, FitFiles
+from jaxdyn.programs._files import begin, digest_of_arrays, read_npz, write_durably, write_json, write_npz
 from jaxdyn.programs._identification_data import (
     IdentificationData,
     IdentifyConfig,
     PreparedRecording,
     load_data,
+    load_robot,
     nearest_physical_model,
 )
 from jaxdyn.programs._pictures import pyplot, save_figure
-from jaxdyn.programs._robots import load_robot
 from jaxdyn.viz import plot_torques
 
 SAVE_EVERY = 1.0
@@ -39,9 +41,68 @@ BEFORE, LINEAR, PHYSICAL = "before", "least squares", "physical fit"
 # These keys may change between an interruption and the next run: they do not change the fits.
 _KEYS_OF_RESULTS = ("results", "plot", "report", "bootstrap", "urdf")
 
+LEAVES = ("inertial_parameters", "armature", "damping", "friction", "friction_velocity")
+"""The fields of a model that a fit changes; with springs as an effect, it changes `_SPRINGS` too."""
+_SPRINGS = ("stiffness", "spring_reference")
+
 type Fits = dict[str, sysid.InverseDynamicsFit]
 type Errors = dict[str, dict[str, np.ndarray]]
 """The root mean square error of each joint, N m, by the torque compared with and by the fit."""
+
+
+class FitFiles:
+    """The fits of one configuration and one set of data in a folder, by name, and the states of unfinished fits.
+    **Raises** `DataError` if the folder was begun with another configuration or other data."""
+
+    def __init__(self, folder: Path, configuration: dict, recordings: list[sysid.Recording]):
+        self.folder = folder
+        named = [(f"{k}.{x}", getattr(r, x)) for k, r in enumerate(recordings) for x in ("t", "q", "tau")]
+        arrays = {name: x for name, x in named if x is not None}
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {"configuration": configuration, "data": digest_of_arrays(arrays)}
+        begin(folder / "begun.json", content, "its fits are of that only", f"Delete {folder} to start again")
+
+    def load(self, name: str, before: Model, effects: sysid.JointEffects) -> sysid.InverseDynamicsFit | None:
+        """Return the finished fit `name`, or None. **Raises** `DataError` for a file that is not one."""
+        return self._read(f"{name}.npz", lambda arrays: _fit_of(arrays, before, effects))
+
+    def load_state(self, name: str) -> sysid.TorqueFitState | None:
+        """Return the state of the unfinished fit `name`, or None. **Raises** `DataError` for a file that is not one."""
+        return self._read(f"{name}, unfinished.npz", sysid.TorqueFitState.from_arrays)
+
+    def _read(self, file: str, build: Any) -> Any:
+        path = self.folder / file
+        return read_npz(path, build, f"delete {self.folder} to start again") if path.is_file() else None
+
+    def save(self, name: str, fit: sysid.InverseDynamicsFit) -> None:
+        """Write a finished fit."""
+        fields = {x: value for x, value in vars(fit).items() if x not in ("model", "before", "effects", "values")}
+        numbers = {x: value for x, value in fields.items() if isinstance(value, np.ndarray)}
+        leaves = {x: getattr(fit.model, x) for x in (*LEAVES, *_SPRINGS) if getattr(fit.model, x) is not None}
+        parts = {"model": leaves, "values": vars(fit.values), "fit": numbers}
+        arrays = {f"{part}.{x}": value for part, content in parts.items() for x, value in content.items()}
+        arrays["others"] = np.array(json.dumps({x: value for x, value in fields.items() if x not in numbers}))
+        write_npz(self.folder / f"{name}.npz", arrays)
+
+    def save_state(self, name: str, state: sysid.TorqueFitState) -> None:
+        """Write the state of an unfinished fit."""
+        write_npz(self.folder / f"{name}, unfinished.npz", state.arrays())
+
+    def remove(self) -> None:
+        """Delete the folder, after the last fit."""
+        for path in self.folder.iterdir():
+            path.unlink()
+        self.folder.rmdir()
+
+
+def _fit_of(arrays: dict[str, np.ndarray], before: Model, effects: sysid.JointEffects) -> sysid.InverseDynamicsFit:
+    others, parts = json.loads(str(arrays.pop("others"))), {}
+    for name, x in arrays.items():
+        part, _, field = name.partition(".")
+        parts.setdefault(part, {})[field] = x
+    leaves = {name: jnp.asarray(x, before.dtype) for name, x in parts["model"].items()}
+    model, values = dataclasses.replace(before, **leaves), sysid.JointEffectValues(**parts["values"])
+    return sysid.InverseDynamicsFit(model, before, effects, values, **parts["fit"], **others)
 
 
 def identify(config: IdentifyConfig) -> dict[str, Any]:
@@ -54,13 +115,16 @@ def identify(config: IdentifyConfig) -> dict[str, Any]:
         kept = {k: v for k, v in dataclasses.asdict(config).items() if k not in _KEYS_OF_RESULTS}
         files = FitFiles(folder / "unfinished", kept, data.fitted)
         fits, seconds = _run_fits(config, model, start, data, files)
-        torques = {name: x.predict(data.held_out.data) for name, x in fits.items()}
-        errors = _held_out_errors(config, data, fits, torques)
+        errors = {
+            kind: {name: x.evaluate(recording).rms_error for name, x in fits.items()}
+            for kind, recording in _held_out(config, data).items()
+        }
         relative = {name: x.evaluate(data.held_out.data).relative for name, x in fits.items()}
         _print_errors(model, data, fits, errors, relative)
         out = _summary(config, model, fits, errors, seconds) | {"held_out_relative": relative}
         _write(folder, config, data, fits, out)
         if config.plot:
+            torques = {name: x.predict(data.held_out.data) for name, x in fits.items()}
             draw_torques(folder / "torque.png", config, model, data.held_out, torques)
         files.remove()
         return out
@@ -133,20 +197,13 @@ def _joint_effects(config: IdentifyConfig) -> sysid.JointEffects:
     return sysid.JointEffects(**{name: name in config.joint_effects for name in names})
 
 
-def _held_out_errors(
-    config: IdentifyConfig, data: IdentificationData, fits: Fits, torques: dict[str, np.ndarray]
-) -> Errors:
-    held_out = data.held_out
-    errors = {
-        kind: {name: np.sqrt(np.mean((x - measured) ** 2, axis=0)) for name, x in torques.items()}
-        for kind, measured in (("raw torque", held_out.raw_tau), ("filtered torque", held_out.data.require("tau")[0]))
-    }
+def _held_out(config: IdentifyConfig, data: IdentificationData) -> dict[str, sysid.Recording]:
+    """Return the held-out recordings by the torque in them."""
+    filtered, raw = data.held_out
+    out = {"raw torque": dataclasses.replace(filtered, tau=raw), "filtered torque": filtered}
     if data.simulated is not None:
-        exact = data.simulated.exact
-        keep = (exact.t >= config.fit_stop) & (exact.t < config.test_stop)
-        exact = sysid.Recording(*(getattr(exact, x)[keep] for x in ("t", "q", "v", "a", "tau")))
-        errors["noise-free torque"] = {name: x.evaluate(exact).rms_error for name, x in fits.items()}
-    return errors
+        out["noise-free torque"] = data.simulated.exact.between(config.fit_stop, config.test_stop)
+    return out
 
 
 def _print_errors(
@@ -183,11 +240,11 @@ def _over_all(by_joint: np.ndarray) -> float:
 
 def _summary(config: IdentifyConfig, model: Model, fits: Fits, errors: Errors, seconds: dict[str, float]) -> dict:
     def content(fit: sysid.InverseDynamicsFit) -> dict:
-        arrays = {name: getattr(fit.model, name) for name in LEAVES}
-        arrays |= {name: getattr(fit, name) for name in ("offset", "sigma", "physical")}
-        scalars = {"status": fit.status.name.lower()}
-        scalars |= {name: getattr(fit, name) for name in ("message", "cost", "iterations")}
-        return {name: np.asarray(x).tolist() for name, x in arrays.items()} | scalars
+        values = {name: getattr(fit.model, name) for name in LEAVES}
+        values |= {
+            name: getattr(fit, name) for name in ("offset", "sigma", "physical", "message", "cost", "iterations")
+        }
+        return {name: np.asarray(x).tolist() for name, x in values.items()} | {"status": fit.status.name.lower()}
 
     return {
         "config": dataclasses.asdict(config),
@@ -204,13 +261,11 @@ def _summary(config: IdentifyConfig, model: Model, fits: Fits, errors: Errors, s
 
 
 def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits: Fits, out: dict[str, Any]) -> None:
-    write_json(folder / "parameters.json", out)
-    print(f"wrote {folder / 'parameters.json'}")
+    write_json(folder / "parameters.json", out, announce=True)
     physical, held_out = fits[PHYSICAL], data.held_out.data
     if config.urdf:
         text = to_urdf(physical.model, config.name)
-        write_durably(folder / "identified.urdf", lambda path: path.write_text(text, encoding="utf-8"))
-        print(f"wrote {folder / 'identified.urdf'}")
+        write_durably(folder / "identified.urdf", lambda path: path.write_text(text, encoding="utf-8"), announce=True)
     if config.report:
         note = (
             f"Robot {config.robot}; recordings {', '.join(x.name for x in data.fitted)}, resampled to {config.rate:g} "
@@ -219,13 +274,9 @@ def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits:
         )
         title = f"Identification: {config.name}"
         draws = sysid.bootstrap(physical, data.fitted, draws=config.bootstrap) if config.bootstrap else None
-        write_durably(
-            folder / "report.html",
-            lambda path: sysid.write_report(
-                path, fits, data.fitted, held_out, title=title, notes=[note], bootstrap=draws
-            ),
-        )
-        print(f"wrote {folder / 'report.html'}")
+        options: dict[str, Any] = {"title": title, "notes": [note], "bootstrap": draws}
+        report = functools.partial(sysid.write_report, fits=fits, train=data.fitted, test=held_out, **options)
+        write_durably(folder / "report.html", report, announce=True)
 
 
 def draw_torques(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn import samples
 from jaxdyn._errors import DataError
+from jaxdyn.io import load_urdf
 from jaxdyn.model import Model
 from jaxdyn.programs._config import ProgramConfig
 from jaxdyn.programs._files import data_path
 from jaxdyn.programs._simulated_recording import SimulatedRecording, Simulation, simulate_recording
 from jaxdyn.sysid import Recording, check_recording, is_physical, load_csv, load_npz, nearest_physical
+
+SAMPLES = ("acrobot", "arm", "cartpole", "double_pendulum", "pendulum")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +98,8 @@ class IdentificationData(NamedTuple):
 
 
 def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
-    """Load or simulate the recordings, and prepare their parts.
-
-    `start` is a physical model of the robot. **Raises** `DataError` for times in the wrong order and for recordings
-    that do not fit the robot.
-    """
+    """Load or simulate the recordings, and prepare their parts. `start` is a physical model of the robot. **Raises**
+    `DataError` for times in the wrong order and for recordings that do not fit the robot."""
     stop = config.test_stop if not config.test_recording else np.inf
     if not config.fit_start < config.fit_stop < stop or config.test_stop <= config.fit_start:
         raise DataError(
@@ -120,6 +121,23 @@ def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
     return IdentificationData(fitted, held_out, simulated)
 
 
+def load_robot(name: str, choices: Sequence[str] = SAMPLES, *, without: str = "") -> Model:
+    """Load one of the sample robots in `choices`, or a URDF file: a path, or a path below $JAXDYN_DATA. `without` is a
+    faulty text that is removed from the file before it is parsed; it must stand there once. **Raises** `DataError` for
+    an unknown name."""
+    if name in choices:
+        return getattr(samples, name)()
+    if not name.endswith(".urdf"):
+        raise DataError(f"robot is {name!r}; known: {', '.join(choices)}, or a path that ends with .urdf")
+    path = data_path(name)
+    if not without:
+        return load_urdf(path)
+    text = path.read_text(encoding="utf-8")
+    if text.count(without) != 1:
+        raise DataError(f"{path}: robot_without, {without!r}, is in it {text.count(without)} times; once is needed")
+    return load_urdf(text.replace(without, ""))
+
+
 def nearest_physical_model(model: Model) -> Model:
     """Return the model with the nearest physical inertias, and print the names of the links that this changes."""
     physical = np.asarray(is_physical(model.inertial_parameters))
@@ -128,7 +146,7 @@ def nearest_physical_model(model: Model) -> Model:
         return model
     print(f"not physical in the robot's file, the fit starts from the nearest physical inertia: {', '.join(bad)}")
     projected = np.where(physical[:, None], model.inertial_parameters, nearest_physical(model.inertial_parameters))
-    return eqx.tree_at(lambda m: m.inertial_parameters, model, jnp.asarray(projected))
+    return dataclasses.replace(model, inertial_parameters=jnp.asarray(projected))
 
 
 def load_from_zero(name: str, columns: Columns) -> Recording:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
@@ -65,16 +66,23 @@ def simulate_recording(nominal: Model, config: Simulation, friction_velocity: fl
     """Track a random band-limited motion with computed torques of the nominal model and feedback, and record it."""
     for name in ("duration", "timestep", "harmonics"):
         require_positive(getattr(config, name), f"simulation.{name}", error=DataError)
+    installed = importlib.util.find_spec("mujoco") is not None
+    if config.engine == "mujoco" and not installed:
+        raise DataError("simulation.engine is 'mujoco', which is not installed: pip install 'jaxdyn[mjcf]'")
+    engine = "MuJoCo" if installed and config.engine != "jaxdyn" else "jaxdyn"
     rng = np.random.default_rng(config.seed)
     truth, offset = _change_parameters(nominal, config.change, friction_velocity, rng)
     q, v, a = _excitation(nominal, config, rng)
-    feedforward = np.asarray(rnea(nominal, jnp.asarray(q), jnp.asarray(v), jnp.asarray(a)))
-    # At every joint, feedback like that of a critically damped oscillator of 20 rad/s.
+    plan = q, v, np.asarray(rnea(nominal, jnp.asarray(q), jnp.asarray(v), jnp.asarray(a)))
     inertia = np.diagonal(np.asarray(crba(truth, jnp.asarray(q[0]))))
-    plan = _Plan(q, v, feedforward, 400 * inertia, 40 * inertia, config.timestep)
-    engine = _installed_engine(config.engine)
-    motion = _simulate_in_mujoco(truth, plan) if engine == "MuJoCo" else _simulate_in_jaxdyn(truth, plan)
-    q, v, a, motor = (np.asarray(x, np.float64) for x in motion)
+
+    def control(q, v, planned):
+        # At every joint, feedback like that of a critically damped oscillator of 20 rad/s.
+        q_planned, v_planned, feedforward = planned
+        return feedforward + 400 * inertia * (q_planned - q) + 40 * inertia * (v_planned - v)
+
+    simulate = _simulate_in_mujoco if engine == "MuJoCo" else _simulate_in_jaxdyn
+    q, v, a, motor = (np.asarray(x, np.float64) for x in simulate(truth, plan, control, config.timestep))
     if not np.isfinite(q).all():
         raise DataError("simulation: the motion diverged; take a smaller timestep or change")
     exact = Recording(np.arange(len(q)) * config.timestep, q, v, a, motor + offset)
@@ -87,17 +95,6 @@ def simulate_recording(nominal: Model, config: Simulation, friction_velocity: fl
         motor + offset + noise * rng.standard_normal(q.shape),
     )
     return SimulatedRecording(measured, exact, truth, offset, engine)
-
-
-class _Plan(NamedTuple):
-    """The motion to track, the torques for it, and the gains of the feedback."""
-
-    q: np.ndarray
-    v: np.ndarray
-    feedforward: np.ndarray
-    stiffness: np.ndarray
-    damping: np.ndarray
-    timestep: float
 
 
 def _change_parameters(nominal: Model, change: float, friction_velocity: float, rng) -> tuple[Model, np.ndarray]:
@@ -134,43 +131,37 @@ def _excitation(model: Model, config: Simulation, rng) -> tuple[np.ndarray, np.n
     return 0.5 * (lower + upper) + scale * q, scale * v, scale * a
 
 
-def _installed_engine(engine: str) -> str:
-    installed = importlib.util.find_spec("mujoco") is not None
-    if engine == "mujoco" and not installed:
-        raise DataError("simulation.engine is 'mujoco', which is not installed: pip install 'jaxdyn[mjcf]'")
-    return "MuJoCo" if installed and engine != "jaxdyn" else "jaxdyn"
-
-
-def _simulate_in_mujoco(truth: Model, plan: _Plan):
+def _simulate_in_mujoco(truth: Model, plan: tuple[np.ndarray, ...], control: Callable, timestep: float):
+    """Return `q`, `v`, accelerations and torques, each `[n, nv]`, under `control(q, v, planned)`."""
     import mujoco
 
     # Friction is applied as a torque, as identification models it: MuJoCo's Coulomb friction is a constraint, and its
     # viscous friction is integrated implicitly.
     zero = jnp.zeros_like(truth.damping)
     frictionless = dataclasses.replace(truth, damping=zero, friction=zero)
-    engine = mujoco.MjModel.from_xml_string(to_mjcf(frictionless, plan.timestep))  # type: ignore[attr-defined]
+    engine = mujoco.MjModel.from_xml_string(to_mjcf(frictionless, timestep))  # type: ignore[attr-defined]
     data = mujoco.MjData(engine)  # type: ignore[attr-defined]
     law = JointFriction(*(np.asarray(x) for x in (truth.damping, truth.friction, truth.friction_velocity)))
-    data.qpos[:], data.qvel[:] = plan.q[0], plan.v[0]
-    q, v, a, tau = (np.zeros_like(plan.q) for _ in range(4))
-    for k in range(len(plan.q)):
+    data.qpos[:], data.qvel[:] = plan[0][0], plan[1][0]
+    q, v, a, tau = (np.zeros_like(plan[0]) for _ in range(4))
+    for k, planned in enumerate(zip(*plan, strict=True)):
         q[k], v[k] = data.qpos, data.qvel
-        tau[k] = plan.feedforward[k] + plan.stiffness * (plan.q[k] - q[k]) + plan.damping * (plan.v[k] - v[k])
+        tau[k] = control(q[k], v[k], planned)
         data.qfrc_applied[:] = tau[k] - law.torque(v[k])
         mujoco.mj_step(engine, data)  # type: ignore[attr-defined]
         a[k] = data.qacc
     return q, v, a, tau
 
 
-def _simulate_in_jaxdyn(truth: Model, plan: _Plan):
-    def step(state, reference):
-        q, v = state
-        q_ref, v_ref, feedforward = reference
-        tau = feedforward + plan.stiffness * (q_ref - q) + plan.damping * (v_ref - v)
-        a = aba(truth, q, v, tau)
-        new_v = v + plan.timestep * a
-        return (q + plan.timestep * new_v, new_v), (q, v, a, tau)
+def _simulate_in_jaxdyn(truth: Model, plan: tuple[np.ndarray, ...], control: Callable, timestep: float):
+    """Return the same as `_simulate_in_mujoco`."""
 
-    references = tuple(jnp.asarray(x) for x in (plan.q, plan.v, plan.feedforward))
-    _, motion = jax.jit(lambda x0, xs: jax.lax.scan(step, x0, xs))((references[0][0], references[1][0]), references)
-    return motion
+    def step(state, planned):
+        q, v = state
+        tau = control(q, v, planned)
+        a = aba(truth, q, v, tau)
+        new_v = v + timestep * a
+        return (q + timestep * new_v, new_v), (q, v, a, tau)
+
+    plan = jax.tree.map(jnp.asarray, plan)
+    return jax.jit(lambda x0, xs: jax.lax.scan(step, x0, xs))((plan[0][0], plan[1][0]), plan)[1]

@@ -11,10 +11,8 @@ import jax
 
 
 class Compiled(NamedTuple):
-    """A compiled program with its times, s, in the clock that was used, and its memory.
-
-    Sizes are None where the backend does not report them.
-    """
+    """A compiled program with its times, s, in the clock that was used, and its memory; sizes are None where the
+    backend does not report them."""
 
     call: Any
     trace_s: float
@@ -45,15 +43,14 @@ def time_compilation(
 def wall_time(run: Callable[[], Any], seconds: float, repeats: int) -> float:
     """Measure the wall time of one run, s: the median of repeats that take about `seconds` each, in which runs follow
     each other without a pause."""
-    jax.block_until_ready(run())
-    began = time.perf_counter()
-    jax.block_until_ready(run())
-    inner = max(1, int(seconds / max(time.perf_counter() - began, 1e-6)))
-    out = []
-    for _ in range(repeats):
+
+    def several(count: int) -> float:
         began = time.perf_counter()
-        for _ in range(inner - 1):
+        for _ in range(count - 1):
             run()
         jax.block_until_ready(run())
-        out.append((time.perf_counter() - began) / inner)
-    return statistics.median(out)
+        return (time.perf_counter() - began) / count
+
+    several(1)
+    inner = max(1, int(seconds / max(several(1), 1e-6)))
+    return statistics.median(several(inner) for _ in range(repeats))

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,19 +57,17 @@ def strongly_typed(x):
     return lax.convert_element_type(x, x.dtype)
 
 
-def separate_arrays(tree) -> tuple[list, tuple]:
+def separate_arrays(tree) -> tuple[Any, tuple]:
     """The arrays in a pytree, and its static part, which is hashable."""
-    leaves, structure = jax.tree.flatten(tree)
-    is_array = tuple(isinstance(x, jax.Array | np.ndarray) for x in leaves)
-    static = tuple(None if a else x for x, a in zip(leaves, is_array, strict=True))
-    return [x for x, a in zip(leaves, is_array, strict=True) if a], (structure, is_array, static)
+    arrays, static = eqx.partition(tree, lambda x: isinstance(x, jax.Array | np.ndarray))
+    leaves, structure = jax.tree.flatten(static)
+    return arrays, (tuple(leaves), structure)
 
 
-def _join_arrays(arrays: list, static_part: tuple):
+def _join_arrays(arrays, static: tuple):
     """The inverse of `separate_arrays`."""
-    structure, is_array, static = static_part
-    remaining = iter(arrays)
-    return jax.tree.unflatten(structure, [next(remaining) if a else x for a, x in zip(is_array, static, strict=True)])
+    leaves, structure = static
+    return eqx.combine(arrays, jax.tree.unflatten(structure, leaves))
 
 
 # Compiled by itself, for eager use; inside a user's `jit` it is inlined.
@@ -76,32 +75,18 @@ def _join_arrays(arrays: list, static_part: tuple):
 def run(inputs: RolloutInputs, plan: RolloutPlan) -> tuple[Trajectory, Report | None]:
     """The trajectory, and with `plan.check` a report of its divergence."""
     split = plan.split
+
+    def simulate(inputs: RolloutInputs):
+        return _Simulation(inputs, plan).run()
+
     if split is None:
-        return _Simulation.of(inputs, plan).run()
-    _, sensors, _ = _join_arrays(inputs.functions, plan.functions)
-    batch = PartitionSpec(*split.entries)
-    samples = PartitionSpec(*split.entries, None, None)
-    readings = None
-    if sensors is not None:
-        reading = jax.eval_shape(sensors, inputs.model, inputs.start, inputs.dt)
-        n = len(split.batch)
-        readings = jax.tree.map(lambda x: split.spec((*split.batch, 2, *x.shape[n:]), x.ndim + 1 - n), reading)
-    specs: Any = (PartitionSpec(), samples, samples, samples, split.of_leading(inputs.memory), readings)
-
-    def simulate_part(inputs: RolloutInputs):
-        trajectory, report = _Simulation.of(inputs, plan).run()
-        return tuple(getattr(trajectory, field.name) for field in dataclasses.fields(trajectory)), report
-
+        return simulate(inputs)
+    trajectory, report = split.of_leading(jax.eval_shape(simulate, inputs))
+    specs = eqx.tree_at(lambda x: x.t, trajectory, PartitionSpec()), report
     # The parts are independent: the program of each device is that of a batch of its size, chunks included, and the
     # compiler has nothing to partition.
-    fields, report = jax.shard_map(
-        simulate_part,
-        mesh=split.mesh,
-        in_specs=(shard_specs(split, inputs),),
-        out_specs=(specs, Report(batch, batch) if plan.check else None),
-        check_vma=False,
-    )(inputs)
-    return Trajectory(*fields), report
+    in_specs = (shard_specs(split, inputs),)
+    return jax.shard_map(simulate, mesh=split.mesh, in_specs=in_specs, out_specs=specs, check_vma=False)(inputs)
 
 
 def shard_specs(split: Split, inputs: RolloutInputs) -> RolloutInputs:
@@ -125,20 +110,12 @@ class _Loop(NamedTuple):
     report: Report | None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class _Simulation:
     """A roll-out of one device."""
 
-    inputs: RolloutInputs
-    plan: RolloutPlan
-    policy: Any
-    sensors: Any
-    wrenches: Any
-    """The function of external wrenches, or None."""
-
-    @staticmethod
-    def of(inputs: RolloutInputs, plan: RolloutPlan) -> "_Simulation":
-        return _Simulation(inputs, plan, *_join_arrays(inputs.functions, plan.functions))
+    def __init__(self, inputs: RolloutInputs, plan: RolloutPlan):
+        self.inputs, self.plan = inputs, plan
+        self.policy, self.sensors, self.wrenches = _join_arrays(inputs.functions, plan.functions)
 
     def run(self) -> tuple[Trajectory, Report | None]:
         inputs, plan, start = self.inputs, self.plan, self.inputs.start

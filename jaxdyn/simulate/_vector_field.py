@@ -12,7 +12,6 @@ from jaxdyn._types import Array, Float, Velocity, Wrenches
 from jaxdyn.algorithms import aba
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
-from jaxdyn.tree import rows_of, to_leading
 
 
 class VectorField(eqx.Module):
@@ -66,8 +65,7 @@ def coordinate_rate(model: Model, q, v) -> Float[Array, "*batch nq"]:
     q, v = jnp.asarray(q), jnp.asarray(v)
     require_last_axes(q, (model.nq,), "q", f"nq = {model.nq} for this model")
     require_last_axes(v, (model.nv,), "v", f"nv = {model.nv} for this model")
-    rank = max(q.ndim, v.ndim) - 1
-    return to_leading(joints.coordinate_rate(model.topology, rows_of(q, rank), rows_of(v, rank)))
+    return joints.apply_to_rows(joints.coordinate_rate, model.topology, q, v)
 
 
 def normalized(model: Model, state: State) -> State:

@@ -7,6 +7,7 @@ import operator
 from typing import Self, dataclass_transform
 
 import jax
+import jax.numpy as jnp
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -38,3 +39,21 @@ class Linear:
         return jax.tree.map(lambda component: component * scalar, self)
 
     __rmul__ = __mul__
+
+
+class Row(Linear):
+    """Components that are numbers: the elements of a row."""
+
+    @classmethod
+    def zero(cls) -> Self:
+        """All components zero."""
+        return cls(*(0.0 for _ in dataclasses.fields(cls)))  # type: ignore[reportArgumentType]
+
+    @classmethod
+    def from_array(cls, array) -> Self:
+        """From the first elements along the last axis of `[..., n]`."""
+        return cls(*(array[..., k] for k in range(len(dataclasses.fields(cls)))))  # type: ignore[reportArgumentType]
+
+    def to_array(self, axis: int = -1):
+        """To `[..., n]` (or with the components along `axis`)."""
+        return jnp.stack(jnp.broadcast_arrays(*jax.tree.leaves(self)), axis=axis)

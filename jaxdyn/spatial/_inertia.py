@@ -25,8 +25,7 @@ class Inertia(Linear):
     @staticmethod
     def from_parameters(parameters) -> Inertia:
         """From `[..., 10]`: `m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz`."""
-        m, x, y, z, xx, xy, yy, xz, yz, zz = (parameters[..., k] for k in range(10))
-        return Inertia(m, Vec3(x, y, z), Sym3(xx, xy, yy, xz, yz, zz))
+        return Inertia(parameters[..., 0], Vec3.from_array(parameters[..., 1:]), Sym3.from_array(parameters[..., 4:]))
 
     def apply(self, motion: Motion) -> Force:
         """`I v`: the momentum of a velocity, or the force of an acceleration."""
@@ -68,8 +67,5 @@ class ArticulatedInertia(Linear):
     def minus_outer(self, force: Force, scaled: Force) -> ArticulatedInertia:
         """`self - force scaled^T`, where `scaled` is a multiple of `force`."""
         n, f, kn, kf = force.moment, force.force, scaled.moment, scaled.force
-        return ArticulatedInertia(
-            self.angular - Sym3.outer(n, kn),
-            self.coupling - Mat3(n * kf.x, n * kf.y, n * kf.z),
-            self.linear - Sym3.outer(f, kf),
-        )
+        coupling = Mat3(n * kf.x, n * kf.y, n * kf.z)
+        return self - ArticulatedInertia(Sym3.outer(n, kn), coupling, Sym3.outer(f, kf))

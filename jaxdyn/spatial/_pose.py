@@ -1,7 +1,5 @@
-"""Rotations and rigid motions by components, with exponential and logarithm.
-
-Sola, Deray & Atchuthan, A micro Lie theory for state estimation in robotics, 2018: SO(3) eqs. 132-147, SE(3) 172-174.
-"""
+"""Rotations and rigid motions by components, with exponential and logarithm. Sola, Deray & Atchuthan, A micro Lie
+theory for state estimation in robotics, 2018: SO(3) eqs. 132-147, SE(3) 172-174."""
 
 from __future__ import annotations
 

@@ -101,10 +101,8 @@ def rotation_to_quaternion(rotation: ArrayLike) -> Any:
 
 
 def rpy_to_quaternion(rpy: ArrayLike) -> Any:
-    """The unit quaternions `[..., 4]` of roll, pitch and yaw `[..., 3]` (rad).
-
-    These turn about the fixed axes x, y and z, in this order, as in URDF: `R = Rz(yaw) Ry(pitch) Rx(roll)`.
-    """
+    """The unit quaternions `[..., 4]` of roll, pitch and yaw `[..., 3]` (rad). These turn about the fixed axes x, y and
+    z, in this order, as in URDF: `R = Rz(yaw) Ry(pitch) Rx(roll)`."""
     (angles,) = _in_one_library(rpy)
     lib = _library(angles)
     (cr, cp, cy), (sr, sp, sy) = (lib.moveaxis(f(0.5 * angles), -1, 0) for f in (lib.cos, lib.sin))

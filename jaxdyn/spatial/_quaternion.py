@@ -6,28 +6,19 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxdyn.spatial._components import Linear, pytree
+from jaxdyn.spatial._components import Row, pytree
 from jaxdyn.spatial._series import cosc, sinc
 from jaxdyn.spatial._vectors import Mat3, Vec3
 
 
 @pytree
-class Quaternion(Linear):
+class Quaternion(Row):
     """A quaternion. The rotation that it stands for depends on its direction only; its length must not be zero."""
 
     w: Any
     x: Any
     y: Any
     z: Any
-
-    @staticmethod
-    def from_array(array) -> Quaternion:
-        """From `[..., 4]`."""
-        return Quaternion(array[..., 0], array[..., 1], array[..., 2], array[..., 3])
-
-    def to_array(self, axis: int = -1):
-        """To `[..., 4]` in the order `w x y z` (or with the components along `axis`)."""
-        return jnp.stack(jnp.broadcast_arrays(self.w, self.x, self.y, self.z), axis=axis)
 
     @property
     def vector(self) -> Vec3:
@@ -77,7 +68,7 @@ class Quaternion(Linear):
     def log(self) -> Vec3:
         """The rotation vector, of length at most pi, of the quaternion's direction (the inverse of `exp`)."""
         # q and -q are the same rotation; the one with w >= 0 has the shorter rotation vector.
-        sign = jnp.where(self.w < 0, -1.0, 1.0).astype(jnp.result_type(self.w))
+        sign = _sign(self.w)
         w, v = self.w * sign, self.vector * sign
         n2 = v.squared_norm()
         # Near the identity 2 atan(n/w)/n by its series in (n/w)^2, where n itself has no derivative.
@@ -91,11 +82,8 @@ class Quaternion(Linear):
 
     @staticmethod
     def from_rotation(R: Mat3) -> Quaternion:
-        """The unit quaternion, `w >= 0` where it is not zero, of a rotation matrix.
-
-        It is computed in the one of four forms that has the largest denominator (Shepperd 1978), so every derivative
-        is finite, at half turns too.
-        """
+        """The unit quaternion, `w >= 0` where it is not zero, of a rotation matrix. It is computed in the one of four
+        forms that has the largest denominator (Shepperd 1978), so every derivative is finite, at half turns too."""
         xx, yy, zz = R.x.x, R.y.y, R.z.z
         squares = (1 + xx + yy + zz, 1 + xx - yy - zz, 1 - xx + yy - zz, 1 - xx - yy + zz)
         wx, wy, wz = R.y.z - R.z.y, R.z.x - R.x.z, R.x.y - R.y.x
@@ -110,5 +98,8 @@ class Quaternion(Linear):
         w, x, y, z = forms[0]
         for k in range(1, 4):
             w, x, y, z = (jnp.where(largest == k, b, a) for a, b in zip((w, x, y, z), forms[k], strict=True))
-        sign = jnp.where(w < 0, -1.0, 1.0).astype(jnp.result_type(w))
-        return (Quaternion(w, x, y, z) * sign).normalized()
+        return (Quaternion(w, x, y, z) * _sign(w)).normalized()
+
+
+def _sign(w):
+    return jnp.where(w < 0, -1.0, 1.0).astype(jnp.result_type(w))

@@ -8,32 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from jaxdyn.spatial._components import Linear, pytree
+from jaxdyn.spatial._components import Linear, Row, pytree
 
 
 @pytree
-class Vec3(Linear):
+class Vec3(Row):
     """A 3-vector `(x, y, z)`."""
 
     x: Any
     y: Any
     z: Any
-
-    @staticmethod
-    def zero() -> Vec3:
-        """`(0, 0, 0)`."""
-        return Vec3(0.0, 0.0, 0.0)
-
-    @staticmethod
-    def from_array(array) -> Vec3:
-        """From `[..., 3]`."""
-        return Vec3(array[..., 0], array[..., 1], array[..., 2])
-
-    def to_array(self, axis: int = -1):
-        """To `[..., 3]` (or with the components along `axis`)."""
-        return jnp.stack(jnp.broadcast_arrays(self.x, self.y, self.z), axis=axis)
 
     def dot(self, other: Vec3):
         """The scalar product."""
@@ -78,11 +65,11 @@ class Mat3(Linear):
     @staticmethod
     def from_array(array) -> Mat3:
         """From `[..., 3, 3]`."""
-        return Mat3(*(Vec3(array[..., 0, j], array[..., 1, j], array[..., 2, j]) for j in range(3)))
+        return Mat3(*(Vec3.from_array(array[..., j]) for j in range(3)))
 
     def to_array(self, axis: int = -1):
         """To `[..., 3, 3]`; `axis` is the place of the columns, the rows stand before it."""
-        columns = jnp.broadcast_arrays(*(c for v in (self.x, self.y, self.z) for c in (v.x, v.y, v.z)))
+        columns = jnp.broadcast_arrays(*jax.tree.leaves(self))
         rows = [jnp.stack([columns[3 * j + i] for j in range(3)], axis=axis) for i in range(3)]
         return jnp.stack(rows, axis=axis - 1 if axis < 0 else axis)
 
@@ -106,7 +93,7 @@ class Mat3(Linear):
 
 
 @pytree
-class Sym3(Linear):
+class Sym3(Row):
     """A symmetric 3x3 matrix by its upper triangle."""
 
     xx: Any
@@ -115,11 +102,6 @@ class Sym3(Linear):
     xz: Any
     yz: Any
     zz: Any
-
-    @staticmethod
-    def zero() -> Sym3:
-        """The matrix of zeros."""
-        return Sym3(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
     @staticmethod
     def isotropic(value) -> Sym3:
@@ -134,22 +116,11 @@ class Sym3(Linear):
     @staticmethod
     def outer_pair(v: Vec3, w: Vec3) -> Sym3:
         """`v w^T + w v^T`."""
-        return Sym3(
-            2 * v.x * w.x,
-            v.x * w.y + v.y * w.x,
-            2 * v.y * w.y,
-            v.x * w.z + v.z * w.x,
-            v.y * w.z + v.z * w.y,
-            2 * v.z * w.z,
-        )
+        return Sym3.outer(v, w) + Sym3.outer(w, v)
 
     def apply(self, v: Vec3) -> Vec3:
         """`self v`."""
-        return Vec3(
-            self.xx * v.x + self.xy * v.y + self.xz * v.z,
-            self.xy * v.x + self.yy * v.y + self.yz * v.z,
-            self.xz * v.x + self.yz * v.y + self.zz * v.z,
-        )
+        return self.to_mat3().apply(v)
 
     def to_mat3(self) -> Mat3:
         """The same matrix with all nine elements."""

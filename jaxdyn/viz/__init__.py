@@ -1,8 +1,7 @@
 """Pictures: robots in the browser, in pages and in images; plots of results. Needs the extra `viz`."""
 
-from jaxdyn.viz._browser import browser_path, open_page
 from jaxdyn.viz._geometry import Visual
-from jaxdyn.viz._images import save_png, settle
+from jaxdyn.viz._images import browser_path, open_page, save_png, settle
 from jaxdyn.viz._plots import COLORS, figure_class, plot_masses, plot_torques, plot_trajectory
 from jaxdyn.viz._viewer import Viewer, client_of, save_html, view
 from jaxdyn.viz._visuals import load_visuals

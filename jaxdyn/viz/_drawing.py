@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn.algorithms import forward_kinematics
-from jaxdyn.joints import JOINT_TYPES
+from jaxdyn.joints import JOINT_TYPES, coordinate_range
 from jaxdyn.model import Model, rotational_about_center, unphysical_reason
 from jaxdyn.spatial import IDENTITY_POSE, quaternion_to_rotation, transform_points
 from jaxdyn.viz._geometry import Solid, Visual, box, cylinder, merge, rod, sphere
@@ -25,15 +25,13 @@ _TRIAD = ("#e5484d", "#30a46c", "#3e63dd")
 _TURNS, _SLIDES = "#f59e0b", "#a855f7"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Surface:
+class Surface(NamedTuple):
     """Triangles in the frame of body `body` (-1: of the world) with one color `[4]`, of one of `LAYERS`."""
 
     layer: str
     body: int
     solid: Solid
     color: np.ndarray
-    textured: Any = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,27 +44,31 @@ class Drawing:
     shown: tuple[str, ...]
     """The layers to show at first."""
 
+    @property
+    def layers(self) -> list[str]:
+        """The layers that have surfaces."""
+        return [x for x in LAYERS if any(surface.layer == x for surface in self.surfaces)]
+
     def with_layers(self, shown: Sequence[str] | None) -> Drawing:
         """Return the drawing with these layers visible at first (None: unchanged). **Raises** `ModelError` for layers
         that the drawing does not have."""
         if shown is None:
             return self
-        layers = [x for x in LAYERS if any(surface.layer == x for surface in self.surfaces)]
-        if not shown or set(shown) - set(layers):
-            raise ModelError(f"show is {list(shown)}, but there is {', '.join(map(repr, layers))} to show")
+        if not shown or set(shown) - set(self.layers):
+            raise ModelError(f"show is {list(shown)}, but there is {', '.join(map(repr, self.layers))} to show")
         return dataclasses.replace(self, shown=tuple(shown))
 
     def bounds(self, poses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the corners `[3]`, `[3]` of a box along the axes of the world around all visible surfaces, with the
         bodies at `poses` `[*batch, nb, 7]`. It holds the surfaces' boxes in the bodies' axes."""
         poses = _with_world(poses.reshape(-1, *poses.shape[-2:]))
-        solid = [x for x in self.surfaces if x.layer in self.shown and x.layer not in (FRAMES, AXES)]
-        low, high = np.full(3, np.inf), np.full(3, -np.inf)
-        for x in solid:
+        shown = [x for x in self.surfaces if x.layer in self.shown and x.layer not in (FRAMES, AXES)]
+        corners = []
+        for x in shown or self.surfaces:
             box = np.stack([x.solid.vertices.min(axis=0), x.solid.vertices.max(axis=0)])
-            corners = transform_points(poses[:, None, x.body], np.stack(np.meshgrid(*box.T), axis=-1).reshape(-1, 3))
-            low, high = np.minimum(low, corners.min(axis=(0, 1))), np.maximum(high, corners.max(axis=(0, 1)))
-        return low, high
+            around = np.stack(np.meshgrid(*box.T), axis=-1).reshape(-1, 3)
+            corners.append(transform_points(poses[:, None, x.body], around).reshape(-1, 3))
+        return np.concatenate(corners).min(axis=0), np.concatenate(corners).max(axis=0)
 
 
 def drawing_of(
@@ -77,14 +79,12 @@ def drawing_of(
     options: dict[str, Any],
 ) -> Drawing:
     """Return the drawing of a model or a robot's file. See `Viewer` for the arguments."""
-    if isinstance(model_or_path, Model):
-        model = model_or_path
-        if options:
-            raise ModelError(f"{', '.join(options)}: arguments of a file's loader, but a model is given, no file")
-        visuals = () if visuals is None else visuals
-    else:
-        model = load_robot(model_or_path, package_dirs, **options)
-        visuals = model_or_path if visuals is None else visuals
+    given = isinstance(model_or_path, Model)
+    if given and options:
+        raise ModelError(f"{', '.join(options)}: arguments of a file's loader, but a model is given, no file")
+    model = model_or_path if given else load_robot(model_or_path, package_dirs, **options)
+    if visuals is None:
+        visuals = () if given else model_or_path
     if isinstance(visuals, str | os.PathLike) or not isinstance(visuals, Sequence):
         visuals = load_visuals(visuals, package_dirs=package_dirs, skip_missing=skip_missing)
     if model.joint_placement.ndim > 2:
@@ -105,6 +105,25 @@ def _poses(model: Model, q):
     return forward_kinematics(model, q).to_vector()
 
 
+def first_configuration(model: Model) -> np.ndarray:
+    """Return the configuration `[nq]` of zeros and identity rotations, put within the limits."""
+    low, high = slider_ranges(model)
+    return np.clip(np.asarray(model.neutral(), np.float64), low, high)
+
+
+def slider_ranges(model: Model) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lowest and highest values `[nq]` of sliders: the limits, or half a turn or a meter to both sides."""
+    low, high = (np.asarray(x, np.float64) for x in (model.position_lower, model.position_upper))
+    return coordinate_range(model.topology, low, high)
+
+
+def camera_pose(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the position of a camera that sees a box, and the point at which it looks."""
+    center = (low + high) / 2
+    away = np.array([1.0, -0.85, 0.45])
+    return center + 1.3 * float(np.linalg.norm(high - low)) * away / np.linalg.norm(away), center
+
+
 def _with_world(poses: np.ndarray) -> np.ndarray:
     """Append the pose of the world to poses `[*batch, nb, 7]`, as that of body number -1."""
     return np.concatenate([poses, np.broadcast_to(IDENTITY_POSE, (*poses.shape[:-2], 1, 7))], axis=-2)
@@ -114,13 +133,14 @@ def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
     surfaces = [_surface(model, visual) for visual in visuals]
     segments = list(_segments(model))
     poses = _with_world(body_poses(model, model.neutral()))
-    clouds = [(x.body, x.solid.vertices) for x in surfaces] + [(i, np.stack([a, b])) for i, a, b in segments]
+    clouds = [(x.body, x.solid.vertices) for x in surfaces] + [(i, np.stack([0 * end, end])) for i, end in segments]
     points = np.concatenate([*(transform_points(poses[i], cloud) for i, cloud in clouds), poses[:-1, :3]])
-    low, high = points.min(axis=0), points.max(axis=0)
-    lengths = [x for _, a, b in segments if (x := float(np.linalg.norm(b - a))) > 1e-6]
-    size = float(np.linalg.norm(high - low)) or 2.0 * _inertial_radius(model) or 1.0
-    unit = float(np.clip(np.quantile(lengths, 0.75) if lengths else size / 4, size / 25, size / 4))
+    lengths = [x for _, end in segments if (x := float(np.linalg.norm(end))) > 1e-6]
     parameters = np.asarray(model.inertial_parameters, np.float64)
+    # Where everything is at one point, twice the largest radius of gyration.
+    radii = [np.sqrt(abs(np.trace(rotational_about_center(p))) / p[0]) for p in parameters if p[0] > 0]
+    size = float(np.linalg.norm(np.ptp(points, axis=0))) or 2.0 * max(radii, default=0.0) or 1.0
+    unit = float(np.clip(np.quantile(lengths, 0.75) if lengths else size / 4, size / 25, size / 4))
     surfaces += [_ellipsoid(i, x, 0.06 * unit) for i, x in enumerate(parameters) if x[0] > 0]
     surfaces += _skeleton(model, segments, unit)
     surfaces += _triads(model, unit)
@@ -135,12 +155,8 @@ def _surface(model: Model, visual: Visual) -> Surface:
     if visual.frame != "world" or "world" in model.topology.frame_names:
         k = model.topology.frame(visual.frame)
         body, pose = model.topology.frame_bodies[k], np.asarray(model.frame_placement[k], np.float64)
-    textured = visual.textured
-    solid = Solid(np.asarray(visual.vertices, np.float64), np.asarray(visual.faces)).transform(pose)
-    if textured is not None:
-        textured = textured.copy()
-        textured.vertices = solid.vertices
-    return Surface(MESHES, body, solid, np.asarray(visual.color, np.float64), textured)
+    solid = Solid(np.asarray(visual.vertices, np.float64), np.asarray(visual.faces), visual.textured)
+    return Surface(MESHES, body, solid.transform(pose), np.asarray(visual.color, np.float64))
 
 
 # Inertias
@@ -160,40 +176,29 @@ def _ellipsoid(body: int, parameters: np.ndarray, least: float) -> Surface:
     return Surface(ELLIPSOIDS, body, solid, _rgba(color, 0.55))
 
 
-def _inertial_radius(model: Model) -> float:
-    """Return the largest radius of gyration, m."""
-    parameters = np.asarray(model.inertial_parameters, np.float64)
-    return max((np.sqrt(abs(np.trace(rotational_about_center(p))) / p[0]) for p in parameters if p[0] > 0), default=0.0)
-
-
 # The skeleton
 
 
-def _segments(model: Model) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield a body (-1: the world) and two points in it: from its origin to the joints that it carries; if it carries
+def _segments(model: Model) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield a body (-1: the world) and the end of a line from its origin: to the joints that it carries; if it carries
     none, to its frames and its center of mass; in the world, to the joints that do not move freely."""
-    topology, zero = model.topology, np.zeros(3)
-    places = np.asarray(model.joint_placement, np.float64)[:, :3]
-    frames = np.asarray(model.frame_placement, np.float64)[:, :3]
-    masses = np.asarray(model.mass)
-    centers = np.asarray(model.inertial_parameters, np.float64)[:, 1:4]
+    topology, parameters = model.topology, np.asarray(model.inertial_parameters, np.float64)
+    places, frames = (np.asarray(x, np.float64)[:, :3] for x in (model.joint_placement, model.frame_placement))
     for i, parent in enumerate(topology.parents):
         if parent >= 0 or topology.joint_types[i] != "free":
-            yield parent, zero, places[i]
+            yield parent, places[i]
     for i in set(range(model.nb)) - set(topology.parents):
-        for k, body in enumerate(topology.frame_bodies):
-            if body == i:
-                yield i, zero, frames[k]
-        if masses[i] > 0:
-            yield i, zero, centers[i] / masses[i]
+        for k in np.flatnonzero(np.array(topology.frame_bodies) == i):
+            yield i, frames[k]
+        if parameters[i, 0] > 0:
+            yield i, parameters[i, 1:4] / parameters[i, 0]
 
 
 def _skeleton(model: Model, segments, unit: float) -> list[Surface]:
     out = []
     for body in range(-1, model.nb):
-        long = [(a, b) for i, a, b in segments if i == body and np.linalg.norm(b - a) > 1e-3 * unit]
-        rods = [rod(a, b, 0.03 * unit) for a, b in long]
-        if rods:
+        ends = [end for i, end in segments if i == body and np.linalg.norm(end) > 1e-3 * unit]
+        if rods := [rod(np.zeros(3), end, 0.03 * unit) for end in ends]:
             out.append(Surface(SKELETON, body, merge(rods), _rgba(_SEGMENT)))
     out += [Surface(SKELETON, i, _joint_solid(model, i, 0.09 * unit), _rgba(_JOINT)) for i in range(model.nb)]
     return out
@@ -220,10 +225,8 @@ def _triads(model: Model, unit: float) -> list[Surface]:
     out = []
     for body, frames in triads.items():
         for axis, color in enumerate(_TRIAD):
-            rods = []
-            for scale, pose in frames:
-                end = pose[:3] + scale * quaternion_to_rotation(pose[3:])[:, axis]
-                rods.append(rod(pose[:3], end, 0.05 * scale, around=10))
+            ends = [pose[:3] + scale * quaternion_to_rotation(pose[3:])[:, axis] for scale, pose in frames]
+            rods = [rod(x[:3], end, 0.05 * s, around=10) for (s, x), end in zip(frames, ends, strict=True)]
             out.append(Surface(FRAMES, body, merge(rods), _rgba(color)))
     return out
 
@@ -236,11 +239,9 @@ def _axes_of(model: Model, i: int) -> np.ndarray:
 
 
 def _joint_axes(model: Model, i: int, unit: float) -> Iterator[Surface]:
-    """Yield arrows along the axes, orange where the joint turns about them, violet where it slides along them.
-
-    The last axis is fixed in the joint's own body; those before it in the body that carries the joint, where they stand
-    before any of them turns.
-    """
+    """Yield arrows along the axes, orange where the joint turns about them, violet where it slides along them. The last
+    axis is fixed in the joint's own body; those before it are fixed in the body that carries the joint, where they
+    stand before any of them turns."""
     chain = JOINT_TYPES[model.topology.joint_types[i]]
     if not chain[-1].has_axis:
         return

@@ -28,20 +28,21 @@ class Visual:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solid:
-    """Triangles without a place or a color: `vertices` `[n, 3]`, `faces` `[m, 3]`."""
+    """Triangles without a place or a color, as the fields of `Visual` with the same names."""
 
     vertices: np.ndarray
     faces: np.ndarray
+    textured: Any = None
 
     def scale(self, factors) -> Solid:
         """Return the solid stretched along the axes; a reflection reverses the triangles, so they face outwards."""
         factors = np.broadcast_to(np.asarray(factors, np.float64), 3)
         faces = self.faces[:, ::-1] if np.prod(factors) < 0 else self.faces
-        return Solid(self.vertices * factors, faces)
+        return self._with(self.vertices * factors, faces)
 
     def transform(self, pose: np.ndarray) -> Solid:
         """Return the solid of a frame at a pose `[7]`, in the axes of the parent frame."""
-        return Solid(transform_points(pose, self.vertices), self.faces)
+        return self._with(transform_points(pose, self.vertices), self.faces)
 
     def point_z_along(self, direction: np.ndarray) -> Solid:
         """Return the solid rotated so that its z axis points in a direction `[3]` that is not zero."""
@@ -50,20 +51,20 @@ class Solid:
         x /= np.linalg.norm(x)
         return Solid(self.vertices @ np.stack([x, np.cross(z, x), z]), self.faces)
 
+    def _with(self, vertices: np.ndarray, faces: np.ndarray) -> Solid:
+        textured = self.textured
+        if textured is not None:
+            textured = textured.copy()
+            textured.vertices, textured.faces = vertices, faces
+        return Solid(vertices, faces, textured)
+
 
 def box(size) -> Solid:
     """Return a box about the origin with edges `size` along the axes. No sides share vertices: the edges are sharp."""
-    corners, faces = [], []
-    for axis in range(3):
-        for sign in (-1.0, 1.0):
-            u, v = (axis + 1) % 3, (axis + 2) % 3
-            side = np.zeros((4, 3))
-            side[:, axis] = sign
-            side[:, u], side[:, v] = [-1, 1, 1, -1], [-1, -1, 1, 1]
-            quad = np.array([[0, 1, 2], [0, 2, 3]])
-            faces.append(4 * len(corners) + (quad if sign > 0 else quad[:, ::-1]))
-            corners.append(side)
-    return Solid(np.concatenate(corners) * np.asarray(size, np.float64) / 2, np.concatenate(faces))
+    corners = np.array(list(np.ndindex(2, 2, 2))) - 0.5
+    sides = np.array([[0, 1, 3, 2], [4, 6, 7, 5], [0, 4, 5, 1], [2, 3, 7, 6], [0, 2, 6, 4], [1, 5, 7, 3]])
+    faces = 4 * np.arange(6)[:, None, None] + np.array([[0, 1, 2], [0, 2, 3]])
+    return Solid(corners[sides].reshape(-1, 3) * np.asarray(size, np.float64), faces.reshape(-1, 3))
 
 
 def sphere(radii, rings: int = 12) -> Solid:
@@ -78,31 +79,25 @@ def capsule(radius: float, length: float, rings: int = 12) -> Solid:
     return _revolve(radius * np.concatenate([r1, r2]), np.array(z), around=2 * rings)
 
 
-def cylinder(radius: float, length: float, around: int = 24) -> Solid:
-    """Return a cylinder along z about the origin."""
-    return _cone(radius, radius, length, around)
+def cylinder(radius: float, length: float, around: int = 24, top: float | None = None) -> Solid:
+    """Return a cylinder along z about the origin, or a cone with the radius `top` at its upper end."""
+    top = radius if top is None else top
+    # The rims have vertices twice: they are sharp.
+    r = np.array([0.0, top, top, radius, radius, 0.0])
+    return _revolve(r, 0.5 * length * np.array([1.0, 1, 1, -1, -1, -1]), around)
 
 
 def rod(start: np.ndarray, end: np.ndarray, bottom: float, top: float | None = None, around: int = 12) -> Solid:
     """Return a cone with the radii `bottom` at `start` and `top` (by default the same) at `end`."""
-    solid = _cone(bottom, bottom if top is None else top, float(np.linalg.norm(end - start)), around)
-    solid = solid.point_z_along(end - start)
+    solid = cylinder(bottom, float(np.linalg.norm(end - start)), around, top).point_z_along(end - start)
     return Solid(solid.vertices + (start + end) / 2, solid.faces)
-
-
-def _cone(bottom: float, top: float, length: float, around: int) -> Solid:
-    # The rims have vertices twice: they are sharp.
-    r = np.array([0.0, top, top, bottom, bottom, 0.0])
-    return _revolve(r, 0.5 * length * np.array([1.0, 1, 1, -1, -1, -1]), around)
 
 
 def merge(solids: list[Solid]) -> Solid:
     """Return several solids as one."""
     starts = np.cumsum([0] + [len(x.vertices) for x in solids])
-    return Solid(
-        np.concatenate([x.vertices for x in solids]),
-        np.concatenate([x.faces + n for x, n in zip(solids, starts[:-1], strict=True)]),
-    )
+    faces = [x.faces + n for x, n in zip(solids, starts[:-1], strict=True)]
+    return Solid(np.concatenate([x.vertices for x in solids]), np.concatenate(faces))
 
 
 def _arc(start: float, end: float, rings: int) -> tuple[np.ndarray, np.ndarray]:
@@ -116,13 +111,11 @@ def _revolve(radii: np.ndarray, heights: np.ndarray, around: int) -> Solid:
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     xy = radii[:, None, None] * circle
     vertices = np.concatenate([xy, np.broadcast_to(heights[:, None, None], (len(radii), around, 1))], axis=-1)
-    k = np.arange(around)
-    a, b = np.stack([k, (k + 1) % around])
-    faces = []
-    for ring in range(len(radii) - 1):
-        above, below = ring * around, (ring + 1) * around
-        faces += [np.stack([above + a, below + a, below + b], 1), np.stack([above + a, below + b, above + b], 1)]
-    return without_slivers(Solid(vertices.reshape(-1, 3), np.concatenate(faces)))
+    above = around * np.arange(len(radii) - 1)[:, None]
+    a, below = np.arange(around), above + around
+    b = (a + 1) % around
+    faces = np.stack([above + a, below + a, below + b, above + a, below + b, above + b], axis=-1)
+    return without_slivers(Solid(vertices.reshape(-1, 3), faces.reshape(-1, 3)))
 
 
 def without_slivers(solid: Solid) -> Solid:

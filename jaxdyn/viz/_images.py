@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -12,11 +16,9 @@ import numpy as np
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
-from jaxdyn.viz._browser import browser_path, open_page
-from jaxdyn.viz._drawing import Drawing, body_poses, drawing_of
+from jaxdyn.viz._drawing import Drawing, body_poses, camera_pose, drawing_of, first_configuration
 from jaxdyn.viz._geometry import Solid, Visual, without_slivers
-from jaxdyn.viz._nodes import COMPARED, COMPARED_OPACITY
-from jaxdyn.viz._playback import camera_pose, first_configuration
+from jaxdyn.viz._page import COMPARED, COMPARED_OPACITY
 from jaxdyn.viz._plots import figure_class
 from jaxdyn.viz._viewer import client_of, viewer_of
 
@@ -26,6 +28,12 @@ _PATIENCE = 300.0
 """The time for a browser to start and to draw, s."""
 _MOST_TRIANGLES = 40_000
 """The most triangles that matplotlib draws; meshes are made coarser until they have fewer."""
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
+_BROWSER_OPTIONS = (
+    *("--headless=new", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist"),
+    *("--hide-scrollbars", "--no-first-run", "--disable-extensions", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-dev-shm-usage", "--remote-debugging-port=0"),
+)
 _LIGHT = np.array([0.45, -0.55, 0.7])
 
 
@@ -71,6 +79,35 @@ def save_png(
         _by_matplotlib(Path(path), drawing, poses, width, height)
     else:
         _by_browser(Path(path), drawing, poses, width, height)
+
+
+def browser_path() -> str | None:
+    """Return the program of a browser of the family of Chromium, or None."""
+    return next((x for x in map(shutil.which, _BROWSERS) if x), None)
+
+
+@contextlib.contextmanager
+def open_page(url: str, width: int, height: int) -> Iterator[Path]:
+    """Open a page in a new browser as long as the context lasts; a graphics card is not needed. Yields the folder of
+    its profile, where the file `DevToolsActivePort` has the port at which it takes commands."""
+    program = browser_path()
+    assert program is not None
+    with tempfile.TemporaryDirectory(prefix="jaxdyn-browser-", ignore_cleanup_errors=True) as folder:
+        options = [*_BROWSER_OPTIONS, f"--user-data-dir={folder}", f"--window-size={width},{height}"]
+        if hasattr(os, "geteuid") and os.geteuid() == 0:
+            # The browser refuses to protect itself when it runs as root.
+            options.append("--no-sandbox")
+        quiet = subprocess.DEVNULL
+        process = subprocess.Popen([program, *options, url], stdin=quiet, stdout=quiet, stderr=quiet)
+        try:
+            yield Path(folder)
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _by_browser(path: Path, drawing: Drawing, poses: list[np.ndarray], width: int, height: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -13,39 +12,15 @@ from scipy.sparse.csgraph import connected_components
 
 from jaxdyn._errors import RobotFileError
 from jaxdyn.viz._extras import import_extra
-from jaxdyn.viz._geometry import Solid, Visual, without_slivers
+from jaxdyn.viz._geometry import Solid, without_slivers
+
+type MeshPart = tuple[Solid, np.ndarray | None]
+"""Triangles of a file and their color `[4]`, None if the file does not say; a solid with an image has its mean."""
 
 # Neighbors at less than this angle are shaded as one surface, where the file does not say.
 _CREASE = np.radians(30.0)
 _COLORS = 32
 """The most colors of a mesh; more of them come from a picture, and are replaced by their mean."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class MeshPart:
-    """Triangles of a file with one color `[4]` (None if the file does not say), or with an image on them."""
-
-    solid: Solid
-    color: np.ndarray | None
-    textured: Any = None
-
-    def scale(self, factors) -> MeshPart:
-        return self._with(self.solid.scale(factors))
-
-    def transform(self, pose: np.ndarray) -> MeshPart:
-        return self._with(self.solid.transform(pose))
-
-    def _with(self, solid: Solid) -> MeshPart:
-        textured = None
-        if self.textured is not None:
-            textured = self.textured.copy()
-            textured.vertices, textured.faces = solid.vertices, solid.faces
-        return MeshPart(solid, self.color, textured)
-
-    def visual(self, frame: str, color: np.ndarray) -> Visual:
-        """Return the part as a visual in a frame; `color` is for parts whose color the file does not say."""
-        color = color if self.color is None else self.color
-        return Visual(frame, self.solid.vertices, self.solid.faces, color, self.textured)
 
 
 def read_mesh(path: Path) -> list[MeshPart]:
@@ -54,7 +29,7 @@ def read_mesh(path: Path) -> list[MeshPart]:
     **Raises** `RobotFileError` for a file that cannot be read, `ImportError` without trimesh, or without pycollada for
     COLLADA.
     """
-    trimesh = _trimesh()
+    trimesh = import_extra("trimesh", "read meshes")
     if path.suffix.lower() == ".dae":
         import_extra("collada", f"read COLLADA files such as {path.name!r}")
     try:
@@ -75,10 +50,6 @@ def read_mesh(path: Path) -> list[MeshPart]:
     return parts
 
 
-def _trimesh() -> Any:
-    return import_extra("trimesh", "read meshes")
-
-
 def _unit(mesh) -> float:
     """Return the unit of length in m, which COLLADA files have; others are in m in robots' files."""
     unit = re.fullmatch(r"([\d.eE+-]+) \* meters", str(mesh.metadata.get("units", "")))
@@ -88,34 +59,30 @@ def _unit(mesh) -> float:
 def _parts(mesh, transform: np.ndarray) -> list[MeshPart]:
     mesh = mesh.copy()
     mesh.apply_transform(transform)
-    if mesh.visual.kind == "texture" and _has_image(mesh.visual):
-        color = np.asarray(mesh.visual.to_color().vertex_colors, np.float64).mean(axis=0) / 255
-        return [MeshPart(_solid(mesh), color, mesh)]
     if mesh.visual.kind is None:
-        return [MeshPart(_smooth(mesh), None)]
+        return [(_smooth(mesh), None)]
     if mesh.visual.kind == "texture":
-        return [MeshPart(_solid(mesh), np.asarray(mesh.visual.material.main_color, np.float64) / 255)]
+        material = mesh.visual.material
+        images = (getattr(material, name, None) for name in ("image", "baseColorTexture"))
+        if mesh.visual.uv is None or all(image is None for image in images):
+            return [(_solid(mesh), np.asarray(material.main_color, np.float64) / 255)]
+        color = np.asarray(mesh.visual.to_color().vertex_colors, np.float64).mean(axis=0) / 255
+        return [(_solid(mesh, mesh), color)]
     colors, which = np.unique(mesh.visual.face_colors, axis=0, return_inverse=True)
     if len(colors) > _COLORS:
         colors, which = colors.mean(axis=0)[None], np.zeros(len(mesh.faces), int)
     solid = _solid(mesh)
     return [
-        MeshPart(_compact(Solid(solid.vertices, solid.faces[which.ravel() == k])), np.asarray(color, np.float64) / 255)
+        (_compact(Solid(solid.vertices, solid.faces[which.ravel() == k])), np.asarray(color, np.float64) / 255)
         for k, color in enumerate(colors)
     ]
-
-
-def _has_image(visual) -> bool:
-    material = visual.material
-    images = (getattr(material, name, None) for name in ("image", "baseColorTexture"))
-    return visual.uv is not None and any(image is not None for image in images)
 
 
 def _smooth(mesh) -> Solid:
     """Return a mesh of a file like STL, whose triangles share no vertices, in which flat neighbors share them."""
     mesh.merge_vertices()
     solid = without_slivers(_solid(mesh))
-    mesh = _trimesh().Trimesh(solid.vertices, solid.faces, process=False)
+    mesh = type(mesh)(solid.vertices, solid.faces, process=False)
     a, b = mesh.face_adjacency[mesh.face_adjacency_angles < _CREASE].T
     n = len(solid.faces)
     patches, patch = connected_components(coo_array((np.ones(len(a)), (a, b)), shape=(n, n)), directed=False)
@@ -124,8 +91,8 @@ def _smooth(mesh) -> Solid:
     return Solid(solid.vertices[used // patches], faces.reshape(-1, 3))
 
 
-def _solid(mesh) -> Solid:
-    return Solid(np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64))
+def _solid(mesh, textured: Any = None) -> Solid:
+    return Solid(np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64), textured)
 
 
 def _compact(solid: Solid) -> Solid:

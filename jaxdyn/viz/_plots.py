@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,20 +42,19 @@ def plot_torques(
     """
     figure_type = figure_class()
     t = np.asarray(t, np.float64)
-    curves = {"measured": measured, **predicted} | ({} if raw is None else {"as measured": raw})
-    torques = {name: np.asarray(x, np.float64) for name, x in curves.items()}
+    curves = {"as measured": raw, "measured": measured, **predicted}
+    torques = {name: np.asarray(x, np.float64) for name, x in curves.items() if x is not None}
     for name, x in torques.items():
         require_shape(x, (len(t), model.nv), name, f"nv = {model.nv} torques for each of {len(t)} times")
+    styles: dict[str, Any] = {"as measured": {"color": "0.75", "lw": 0.8}, "measured": {"color": "black", "lw": 1.2}}
+    for k, name in enumerate(predicted):
+        styles[name] = {"color": COLORS[k % len(COLORS)], "ls": _STYLES[k % len(_STYLES)], "lw": 1.0}
     some = slice(None, None, max(1, len(t) // _DRAWN))
     figure = figure_type(figsize=(10, 1.7 * model.nv + 0.8), layout="constrained")
     panels = np.atleast_1d(figure.subplots(model.nv, 1, sharex=True))
-    for j, (panel, label) in enumerate(zip(panels, _labels(model, model.topology.v_starts), strict=True)):
-        if raw is not None:
-            panel.plot(t[some], torques["as measured"][some, j], color="0.75", lw=0.8, label="as measured")
-        panel.plot(t[some], torques["measured"][some, j], color="black", lw=1.2, label="measured")
-        for k, name in enumerate(predicted):
-            style = _STYLES[k % len(_STYLES)]
-            panel.plot(t[some], torques[name][some, j], style, color=COLORS[k % len(COLORS)], lw=1.0, label=name)
+    for j, (panel, label) in enumerate(zip(panels, model.topology.dof_names, strict=True)):
+        for name, x in torques.items():
+            panel.plot(t[some], x[some, j], label=name, **styles[name])
         reference = torques["measured" if raw is None else "as measured"][:, j]
         low, high = reference.min(), reference.max()
         room = 0.3 * (high - low) or 1.0
@@ -127,7 +125,7 @@ def plot_trajectory(
     if not chosen:
         raise DataError("there is no joint to draw; name some in joints=[...]")
     curves = {"": (q, v, tau), **({} if compare is None else compare)}
-    columns = [c for k, c in enumerate(_columns(model, chosen)) if (q, v, tau)[k] is not None]
+    columns = [c for c in _columns(model, chosen) if (q, v, tau)[c.part] is not None]
     rows = max(len(column.rows) for column in columns)
     figure = figure_type(figsize=(4.2 * len(columns), 1.25 * rows + 0.9), layout="constrained")
     panels = figure.subplots(rows, len(columns), sharex=True, squeeze=False)
@@ -153,8 +151,7 @@ def plot_trajectory(
     return figure
 
 
-@dataclasses.dataclass(frozen=True)
-class _Column:
+class _Column(NamedTuple):
     """A column of panels: coordinates, velocities or torques."""
 
     part: int
@@ -162,21 +159,23 @@ class _Column:
     title: str
     rows: list[int]
     """The coordinates (or degrees of freedom) to draw, of all those that the other fields are for."""
-    labels: list[str]
+    labels: tuple[str, ...]
     units: list[str]
     lower: np.ndarray
     upper: np.ndarray
 
 
 def _columns(model: Model, joints: list[int]) -> list[_Column]:
-    starts = (model.topology.q_starts, model.topology.v_starts, model.topology.v_starts)
+    topology = model.topology
+    starts = (topology.q_starts, topology.v_starts, topology.v_starts)
+    labels = (topology.coordinate_names, topology.dof_names, topology.dof_names)
     rows = [[n for i in joints for n in range(s[i], s[i + 1])] for s in starts]
-    units = (model.topology.coordinate_units.tolist(), _units(model, "rad/s", "m/s"), _units(model, "N m", "N"))
+    units = (topology.coordinate_units.tolist(), _units(model, "rad/s", "m/s"), _units(model, "N m", "N"))
     lower = (model.position_lower, -model.velocity_limit, -model.effort_limit)
     upper = (model.position_upper, model.velocity_limit, model.effort_limit)
     limits = [[np.asarray(x, np.float64) for x in pair] for pair in zip(lower, upper, strict=True)]
     titles = ("coordinates", "velocities", "torques")
-    return [_Column(k, titles[k], rows[k], _labels(model, starts[k]), units[k], *limits[k]) for k in range(3)]
+    return [_Column(k, titles[k], rows[k], labels[k], units[k], *limits[k]) for k in range(3)]
 
 
 def _draw(panel, t: np.ndarray, x: ArrayLike, row: int, column: _Column, name: str, k: int) -> None:
@@ -190,15 +189,6 @@ def _draw(panel, t: np.ndarray, x: ArrayLike, row: int, column: _Column, name: s
         panel.step(t, [*x[:, row], x[-1, row]], where="post", label=name or "trajectory", **style)
     else:
         panel.plot(t[some], x[some, row], label=name or "trajectory", **style)
-
-
-def _labels(model: Model, starts: Sequence[int]) -> list[str]:
-    """Return the label of each coordinate (or velocity): the joint's name, with a number if it has several."""
-    out = []
-    for i, joint in enumerate(model.joint_names):
-        n = starts[i + 1] - starts[i]
-        out += [joint] if n == 1 else [f"{joint}[{k}]" for k in range(n)]
-    return out
 
 
 def _units(model: Model, turning: str, sliding: str) -> list[str]:

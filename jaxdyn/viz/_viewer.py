@@ -18,17 +18,15 @@ import numpy as np
 from jaxdyn._errors import DataError, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
-from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing, body_poses, drawing_of
+from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing, body_poses, camera_pose, drawing_of, first_configuration
 from jaxdyn.viz._extras import import_extra
 from jaxdyn.viz._geometry import Visual
-from jaxdyn.viz._joint_controls import JointControls
-from jaxdyn.viz._nodes import RobotNodes
-from jaxdyn.viz._playback import FIELD_OF_VIEW, Clip, camera_pose, clip_of, first_configuration, frame_samples
-from jaxdyn.viz._player import Player
+from jaxdyn.viz._page import Clip, JointControls, Player, RobotNodes, clip_of, frame_samples
 
 _FRAMED = 50
 """The number of samples of a trajectory that the camera has to see at first."""
-_TITLES = dict(zip(LAYERS, ("Meshes", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes"), strict=True))
+_NAMES = ("Meshes", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes")
+_TITLES: dict[str, str] = dict(zip(LAYERS, _NAMES, strict=True))
 
 
 class Viewer:
@@ -79,12 +77,10 @@ class Viewer:
         port: int = 8080,
         **options: Any,
     ):
-        import_extra("viser", "serve the viewer's page")
-        drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options)
-        self._open(drawing, q, host, port)
-
-    def _open(self, drawing: Drawing, q: ArrayLike | None, host: str, port: int) -> None:
         viser = import_extra("viser", "serve the viewer's page")
+        drawing = model_or_path
+        if not isinstance(drawing, Drawing):
+            drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options)
         logging.getLogger("websockets.server").addFilter(_not_speculative)
         self._drawing = drawing
         self.model = model = drawing.model
@@ -98,6 +94,7 @@ class Viewer:
         self._robot = RobotNodes(self._server, drawing, "robot")
         self._robot.place(poses)
         self._compared: RobotNodes | None = None
+        self._comparing = False
         self._stage(*drawing.bounds(poses))
         self._layer_switches()
         self._player = Player(self._server, self._lock, self._show_sample)
@@ -140,7 +137,7 @@ class Viewer:
         """
         clip = clip_of(self.model, t, qs, compare)
         with self._lock:
-            self._second(clip.compared is not None)
+            self._show_layers(comparing=clip.compared is not None)
             both = [x[:: max(1, len(x) // _FRAMED)] for x in (clip.poses, clip.compared) if x is not None]
             self._stage(*self._drawing.bounds(np.concatenate(both)))
             self._player.start(clip, speed, loop)
@@ -219,35 +216,31 @@ class Viewer:
         position, center = camera_pose(low, high)
         camera = self._server.initial_camera
         camera.position, camera.look_at = tuple(position), tuple(center)
-        camera.fov, camera.near, camera.far = FIELD_OF_VIEW, 0.01 * size, 100 * size
+        camera.fov, camera.near, camera.far = float(np.radians(45.0)), 0.01 * size, 100 * size
 
-    def _second(self, visible: bool) -> Any:
-        """Show or hide the robot to compare with, which is made when it is first needed."""
-        if visible and self._compared is None:
+    def _show_layers(self, *, comparing: bool) -> None:
+        """Show the chosen layers, also of the robot to compare with, which is made when it is first needed."""
+        self._comparing = comparing
+        if comparing and self._compared is None:
             self._compared = RobotNodes(self._server, self._drawing, "compared", tint=True)
+        self._robot.show(self._layers)
         if self._compared is not None:
-            self._compared.show_all(self._layers, visible=visible)
-        return self._compared
+            self._compared.show(self._layers if comparing else ())
 
     def _layer_switches(self) -> None:
         gui = self._server.gui
         self._layers = set(self._drawing.shown)
         with gui.add_folder("Show"):
-            for layer in LAYERS:
-                if not any(x.layer == layer for x in self._drawing.surfaces):
-                    continue
+            for layer in self._drawing.layers:
                 switch = gui.add_checkbox(_TITLES[layer], layer in self._layers)
 
                 @switch.on_update
                 def _(event, layer=layer) -> None:
                     with self._lock:
                         (self._layers.add if event.target.value else self._layers.discard)(layer)
-                        self._robot.show(layer, event.target.value)
-                        clip = self._player.clip
-                        if self._compared is not None and clip is not None:
-                            self._compared.show(layer, event.target.value and clip.compared is not None)
+                        self._show_layers(comparing=self._comparing)
 
-            if any(x.layer == MESHES for x in self._drawing.surfaces):
+            if MESHES in self._drawing.layers:
                 opacity = gui.add_slider("Opacity of meshes", 0.05, 1.0, 0.05, 1.0)
                 opacity.on_update(lambda event: self._robot.set_opacity(MESHES, event.target.value))
 
@@ -266,18 +259,21 @@ class Viewer:
             q[rows] = values
             self._move(q, body_poses(self.model, q), handles=False)
 
-    def _move(self, q: np.ndarray, poses: np.ndarray, *, handles: bool = True) -> None:
+    def _move(self, q: np.ndarray, *poses: np.ndarray, handles: bool = True) -> None:
         with self._lock:
             self._q = q
-            with self._server.atomic():
-                self._robot.place(poses)
+            self._place(*poses)
             self._joints.update(q, handles=handles)
 
+    def _place(self, *poses: np.ndarray) -> None:
+        """Move the bodies of the robot, and of the one to compare with where there are two, to poses `[nb, 7]`."""
+        with self._server.atomic():
+            for robot, bodies in zip((self._robot, self._compared), poses, strict=False):
+                if robot is not None:
+                    robot.place(bodies)
+
     def _show_sample(self, clip: Clip, k: int) -> None:
-        self._move(clip.q[k], clip.poses[k])
-        if clip.compared is not None and self._compared is not None:
-            with self._server.atomic():
-                self._compared.place(clip.compared[k])
+        self._move(clip.q[k], *(x[k] for x in (clip.poses, clip.compared) if x is not None))
 
 
 def view(
@@ -325,18 +321,14 @@ def save_html(
 
 
 def viewer_of(drawing: Drawing, poses: Sequence[np.ndarray]) -> Viewer:
-    """Return a viewer of a drawing, with the bodies at poses `[nb, 7]`, and with a second robot if there are two.
-
-    The camera sees both robots, and the joints have no handles.
-    """
-    viewer = Viewer.__new__(Viewer)
+    """Return a viewer of a drawing, with the bodies at poses `[nb, 7]`, and with a second robot if there are two. The
+    camera sees both robots, and the joints have no handles."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    viewer._open(drawing, None, "127.0.0.1", port)
-    viewer._robot.place(poses[0])
-    if len(poses) > 1:
-        viewer._second(True).place(poses[1])
+    viewer = Viewer(drawing, port=port)
+    viewer._show_layers(comparing=len(poses) > 1)
+    viewer._place(*poses)
     viewer._joints.show_handles(False)
     viewer._stage(*drawing.bounds(np.stack(poses)))
     return viewer

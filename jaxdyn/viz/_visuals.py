@@ -1,16 +1,34 @@
-"""The model and the visual geometry of a robot from its file."""
+"""The model and the visual geometry of a robot from its file.
+
+In a URDF file it is `<visual>` of the links (http://wiki.ros.org/urdf/XML/link), in an MJCF file the geoms of MuJoCo's
+compiled model.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from jaxdyn._errors import RobotFileError
 from jaxdyn.io import is_mjcf, load_mjcf, load_urdf
+from jaxdyn.io.mjcf import Names, compile_mjcf, enum_name, object_name
+from jaxdyn.io.robot_files import enumerate_items, enumerate_names, quote, robot_text, warn
+from jaxdyn.io.urdf import Element, fail, find_in_packages, format_version, pose_of, read_robot
 from jaxdyn.model import Model
-from jaxdyn.viz._geometry import Visual
-from jaxdyn.viz._mjcf_visuals import mjcf_visuals
-from jaxdyn.viz._urdf_visuals import urdf_visuals
+from jaxdyn.spatial import pose_array
+from jaxdyn.viz._geometry import Solid, Visual, box, capsule, cylinder, sphere
+from jaxdyn.viz._mesh_files import MeshPart, read_mesh
+
+_GRAY = np.array([0.73, 0.75, 0.78, 1.0])
+"""Default color of a surface."""
+_SHOWN_GROUPS = 3
+"""MuJoCo's viewer shows the geoms of the groups below this number; the others are usually for collisions."""
+_PLANE = 2.0
+"""Half the edge of the square that is shown of an infinite plane, m."""
 
 
 def load_visuals(
@@ -30,12 +48,11 @@ def load_visuals(
     - `skip_missing`: whether missing files of meshes are left out, with one warning that lists them.
 
     **Raises** `RobotFileError` for a file that cannot be read, for missing files of meshes (all of them, with the lines
-    that name them), and for any other geometry; `ImportError` without trimesh, pycollada (for COLLADA)
-    or MuJoCo (for MJCF).
+    that name them), and for any other geometry; `ImportError` without trimesh, pycollada (COLLADA) or MuJoCo (MJCF).
     """
     if is_mjcf(path_or_text):
-        return mjcf_visuals(path_or_text)
-    return urdf_visuals(path_or_text, package_dirs, skip_missing)
+        return _mjcf_visuals(path_or_text)
+    return _urdf_visuals(path_or_text, package_dirs, skip_missing)
 
 
 def load_robot(source: Any, package_dirs: Sequence[str | os.PathLike], **options) -> Model:
@@ -44,3 +61,134 @@ def load_robot(source: Any, package_dirs: Sequence[str | os.PathLike], **options
     if is_mjcf(source):
         return load_mjcf(source, **{"unsupported": "warn", **options})
     return load_urdf(source, package_dirs=package_dirs, **{"strict": False, **options})
+
+
+def _mjcf_visuals(path_or_text: Any) -> list[Visual]:
+    """Return the visuals of an MJCF file. See `load_visuals`."""
+    m, source = compile_mjcf(path_or_text)
+    names = Names.of(m)
+    out: list[Visual] = []
+    left_out: list[str] = []
+    for g in range(m.ngeom):
+        color = np.array(m.geom_rgba[g] if m.geom_matid[g] < 0 else m.mat_rgba[m.geom_matid[g]], np.float64)
+        if m.geom_group[g] >= _SHOWN_GROUPS or color[3] == 0:
+            continue
+        solid = _geom_solid(m, g)
+        if solid is None:
+            left_out.append(object_name(m, "geom", g))
+            continue
+        solid = solid.transform(pose_array(m.geom_pos[g], m.geom_quat[g]))
+        out.append(Visual(names.bodies[m.geom_bodyid[g]], solid.vertices, solid.faces, np.clip(color, 0, 1)))
+    if left_out:
+        warn(f"{source}: shown without height fields and signed distance fields: {enumerate_names(left_out)}")
+    return out
+
+
+def _geom_solid(m, g: int) -> Solid | None:
+    size = np.asarray(m.geom_size[g], np.float64)
+    match enum_name("mjtGeom", m.geom_type[g]):
+        case "plane":
+            half = np.where(size[:2] > 0, size[:2], _PLANE)
+            return box([*(2 * half), 0.002]).transform(np.array([0, 0, -0.001, 1, 0, 0, 0]))
+        case "sphere":
+            return sphere(size[0])
+        case "ellipsoid":
+            return sphere(size)
+        case "capsule":
+            return capsule(size[0], 2 * size[1])
+        case "cylinder":
+            return cylinder(size[0], 2 * size[1])
+        case "box":
+            return box(2 * size)
+        case "mesh":
+            k = m.geom_dataid[g]
+            vertices = m.mesh_vert[m.mesh_vertadr[k] :][: m.mesh_vertnum[k]]
+            faces = m.mesh_face[m.mesh_faceadr[k] :][: m.mesh_facenum[k]]
+            return Solid(np.array(vertices, np.float64), np.array(faces, np.int64))
+    return None
+
+
+def _urdf_visuals(
+    path_or_text: str | os.PathLike, package_dirs: Sequence[str | os.PathLike], skip_missing: bool
+) -> list[Visual]:
+    """Return the visuals of a URDF file. See `load_visuals`."""
+    robot = read_robot(path_or_text, package_dirs, strict=False, skipped_tags=frozenset({"collision", "gazebo"}))
+    folder = Path(robot.source.name).resolve().parent if robot_text(path_or_text) is None else None
+    # Colors given inside a link may be used by name elsewhere.
+    inside = (m for link in robot.all("link") for v in link.all("visual") for m in v.all("material"))
+    colors: dict[str, np.ndarray] = {}
+    for material in (*robot.all("material")[::-1], *inside):
+        name, color = material.attributes.get("name"), _color(material)
+        if name and color is not None:
+            colors.setdefault(name, color)
+    out: list[Visual] = []
+    meshes: dict[Path, list[MeshPart]] = {}
+    missing: dict[str, Element] = {}
+    for link in robot.all("link"):
+        for visual in link.all("visual"):
+            geometry = visual.require("geometry")
+            place = pose_of(visual, format_version(robot))
+            material = visual.child("material")
+            color = None if material is None else _color(material)
+            if color is None:
+                color = colors.get(material.attributes.get("name", "") if material else "", _GRAY)
+            mesh = geometry.child("mesh")
+            if mesh is None:
+                parts: list[MeshPart] = [(_primitive(geometry), None)]
+            else:
+                path = _find_file(mesh.attribute("filename"), folder, package_dirs)
+                if path is None:
+                    missing.setdefault(mesh.attribute("filename"), mesh)
+                    continue
+                if path not in meshes:
+                    meshes[path] = read_mesh(path)
+                scale = mesh.numbers("scale", 3) if "scale" in mesh.attributes else 1.0
+                parts = [(solid.scale(scale), own) for solid, own in meshes[path]]
+            for solid, own in parts:
+                solid = solid.transform(place)
+                shown = color if own is None else own
+                out.append(Visual(link.attribute("name"), solid.vertices, solid.faces, shown, solid.textured))
+    if missing:
+        files = enumerate_items(f"{quote(url)} (line {e.line}, {e.owner})" for url, e in missing.items())
+        what = f"{robot.source.name}: files of meshes do not exist: {files}"
+        if not skip_missing:
+            advice = "give package_dirs=[...] with the folders of the packages, or skip_missing=True to show it without"
+            raise RobotFileError(f"{what}; {advice} them")
+        warn(f"{what}; shown without them")
+    return out
+
+
+def _find_file(url: str, folder: Path | None, package_dirs: Sequence[str | os.PathLike]) -> Path | None:
+    """Return the file of a mesh, or None if there is none. It is given by a path from the folder of the robot's file,
+    `file://`, or `package://name/path` (`model://` likewise), in `package_dirs` or in a package in which the robot's
+    file itself lies."""
+    scheme, separator, path = url.partition("://")
+    if separator and scheme in ("package", "model"):
+        around = [] if folder is None else [folder, *folder.parents]
+        package_dirs = [package_dirs] if isinstance(package_dirs, str | os.PathLike) else package_dirs
+        try:
+            return find_in_packages(f"package://{path}", [*package_dirs, *around])
+        except RobotFileError:
+            return None
+    if separator and scheme != "file":
+        return None
+    file = Path(path if separator else url)
+    file = file if file.is_absolute() or folder is None else folder / file
+    return file if file.is_file() else None
+
+
+def _primitive(geometry: Element) -> Solid:
+    if (shape := geometry.child("box")) is not None:
+        return box(shape.numbers("size", 3))
+    if (shape := geometry.child("sphere")) is not None:
+        return sphere(shape.number("radius", minimum=0.0))
+    for tag, make in (("cylinder", cylinder), ("capsule", capsule)):
+        if (shape := geometry.child(tag)) is not None:
+            return make(shape.number("radius", minimum=0.0), shape.number("length", minimum=0.0))
+    content = enumerate_names(e.tag for e in geometry.children) or "nothing"
+    fail(geometry, f"<geometry> contains {content}; known: mesh, box, cylinder, sphere, capsule")
+
+
+def _color(material: Element) -> np.ndarray | None:
+    color = material.child("color")
+    return None if color is None else np.clip(color.numbers("rgba", 4), 0.0, 1.0)

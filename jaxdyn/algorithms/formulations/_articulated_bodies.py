@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, Wrenches
 from jaxdyn.algorithms.recursions import (
     Robot,
     algorithm,
+    components,
     eliminate,
     eliminate_forces,
     equations_and_velocities,
@@ -22,7 +25,7 @@ from jaxdyn.algorithms.recursions import (
     row_vectors,
     substitute,
 )
-from jaxdyn.spatial import ArticulatedInertia, Motion, Pose, Vec3
+from jaxdyn.spatial import ArticulatedInertia, Force, Motion, Pose, Vec3
 from jaxdyn.tree import take_rows
 
 
@@ -62,17 +65,24 @@ def articulated_inertias(robot: Robot, q: Configuration) -> Float[Array, "*batch
     """
     poses, S = kinematics(robot, q)
     IA = eliminate(robot.tree, S, node_inertias(robot, poses), robot.armature).IA
-    return _operators(robot, *take_rows((poses, IA), robot.topology.body_dofs))
+    return _in_frames(robot, *take_rows((poses, IA), robot.topology.body_dofs))
 
 
-def _operators(robot: Robot, poses: Pose, IA: ArticulatedInertia):
-    """Return `[n, 6, 6, *batch]`, in the axes of the frames and at their origins: the forces of the six unit
-    motions."""
+def _in_frames(robot: Robot, poses: Pose, IA: ArticulatedInertia):
+    """Return inertias, rows `[n]`, as `[n, 6, 6, *batch]` in the axes of the frames and at their origins."""
+    return matrices(robot, lambda x, poses, IA: force_in(poses, IA.apply(motion_from(poses, x))), poses, IA)
+
+
+def matrices(robot: Robot, operator: Callable[..., Motion | Force], *rows: Any):
+    """Return the matrices `[n, 6, 6, *batch]` of a linear operator, `operator(motion, *rows)`, linear parts first."""
     unit = robot.constant(np.eye(6)[:, None])
-    poses, IA = jax.tree.map(lambda x: x[:, None], (poses, IA))
-    columns = Motion(linear=Vec3(*unit[:3]), angular=Vec3(*unit[3:]))
-    force = force_in(poses, IA.apply(motion_from(poses, columns)))
-    return row_vectors(robot, force)
+    columns = operator(Motion(Vec3(*unit[3:]), Vec3(*unit[:3])), *jax.tree.map(lambda x: x[:, None], rows))
+    return robot.broadcast(jnp.stack(jnp.broadcast_arrays(*components(columns)), axis=1))
+
+
+def by_dof(robot: Robot, x):
+    """Return for each degree of freedom the row, of rows `[nb]`, of the body that its joint moves."""
+    return take_rows(x, np.repeat(np.arange(robot.nb), np.diff(robot.topology.v_starts)))
 
 
 @algorithm(independent_joints=True)
@@ -91,21 +101,17 @@ def articulated_bodies(
 
     **Raises** `ModelError` for a model with joints that mimic others; `ShapeError` where a shape does not fit.
     """
-    topology = robot.topology
     poses, S = kinematics(robot, q)
     equations, _ = equations_and_velocities(robot, poses, S, v, f_ext)
     tau = tau - passive_torque(robot, q, v, joint_friction)
     elimination = eliminate(robot.tree, equations.S, equations.inertia, equations.armature)
     pA, u = eliminate_forces(robot.tree, equations, tau, elimination)
     a = substitute(robot.tree, equations, elimination.factors, u)
-    # The body that the joint of each degree of freedom moves.
-    joint_of_dof = np.repeat(np.arange(robot.nb), np.diff(topology.v_starts))
-    dof_poses = take_rows(poses, topology.body_dofs[joint_of_dof])
-    poses, IA, pA = take_rows((poses, elimination.IA, pA), topology.body_dofs)
+    poses, IA, pA = take_rows((poses, elimination.IA, pA), robot.topology.body_dofs)
     return ArticulatedBodies(
-        IA=_operators(robot, poses, IA),
+        IA=_in_frames(robot, poses, IA),
         pA=row_vectors(robot, force_in(poses, pA)),
-        U=row_vectors(robot, force_in(dof_poses, elimination.U)),
+        U=row_vectors(robot, force_in(by_dof(robot, poses), elimination.U)),
         D=elimination.D,
         u=u,
         a=a,

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
+from jaxdyn.algorithms.formulations._articulated_bodies import by_dof, matrices
 from jaxdyn.algorithms.recursions import Robot, algorithm, kinematics, product, row_vectors, velocities
-from jaxdyn.spatial import Force, Mat3, Motion, Sym3, Vec3
+from jaxdyn.spatial import Force, Inertia, Motion, Sym3, Vec3
 from jaxdyn.tree import Tree, columns_of, take_rows
 
 
@@ -65,7 +66,7 @@ def denoc_matrices(
     """
     poses, S = kinematics(robot, q)
     origins = take_rows(poses.translation, robot.topology.body_dofs)
-    return _propagation(robot, origins), _joint_columns(robot, S.at(_by_dof(robot, origins)))
+    return _propagation(robot, origins), _joint_columns(robot, S.at(by_dof(robot, origins)))
 
 
 @algorithm()
@@ -83,31 +84,32 @@ def denoc(robot: Robot, q: Configuration, v: Velocity, f_ext: Wrenches | None = 
     poses, bodies_velocity = take_rows((poses, velocity), topology.body_dofs)
     origins, twist = poses.translation, bodies_velocity.at(poses.translation)
     # The rate of a column at a fixed point, and the motion of its reference, the origin of its body.
-    rate = take_rows(velocity, topology.mover).cross(S).at(_by_dof(robot, origins))
-    rate = Motion(rate.angular, rate.linear + S.angular.cross(_by_dof(robot, twist.linear)))
+    rate = take_rows(velocity, topology.mover).cross(S).at(by_dof(robot, origins))
+    rate = Motion(rate.angular, rate.linear + S.angular.cross(by_dof(robot, twist.linear)))
 
     N_l, N_l_dot = _propagation(robot, origins), _propagation(robot, twist.linear, rate=True)
-    N_d, N_d_dot = _joint_columns(robot, S.at(_by_dof(robot, origins))), _joint_columns(robot, rate)
+    N_d, N_d_dot = _joint_columns(robot, S.at(by_dof(robot, origins))), _joint_columns(robot, rate)
     N = product("ij...,jk...->ik...", N_l, N_d)
     N_dot = product("ij...,jk...->ik...", N_l_dot, N_d) + product("ij...,jk...->ik...", N_l, N_d_dot)
 
     m, x, y, z, *moments = columns_of(robot.inertial_parameters)
-    h, I = poses.rotation.apply(Vec3(x, y, z)), Sym3(*moments).rotated(poses.rotation)
+    h = poses.rotation.apply(Vec3(x, y, z))
+    inertia = Inertia(m, h, Sym3(*moments).rotated(poses.rotation))
     # M = [[m 1, -[h x]], [[h x], I]],  Omega M E = [[0, -[w x] [h x]], [0, [w x] I]]
-    zero = jnp.zeros_like(robot.broadcast(m))
-    H, J, W = _skew(h), _columns(robot, I.to_mat3()), _skew(twist.angular)
-    M = _blocks(robot, _scaled_identity(m), -H, H, J)
-    turn = [product("ij...,jk...->ik...", robot.broadcast(W), robot.broadcast(X)) for X in (H, J)]
-    zeros = _scaled_identity(zero)
-    OmegaME = _blocks(robot, zeros, -turn[0], zeros, turn[1])
+    M = matrices(robot, lambda x, inertia: inertia.apply(x), inertia)
 
+    def turned(x: Motion, inertia: Inertia, w: Vec3) -> Force:
+        momentum = inertia.apply(Motion(x.angular, x.linear * 0))
+        return Force(w.cross(momentum.moment), w.cross(momentum.force))
+
+    OmegaME = matrices(robot, turned, inertia, twist.angular)
     g = robot.gravity_vector
     wrench = row_vectors(robot, Force(moment=h.cross(g), force=g * m))
     if f_ext is not None:
         wrench = wrench + f_ext
     N_b, N_dot_b = (x.reshape((nb, 6, *x.shape[1:])) for x in (N, N_dot))
     force = product("bij...,bjk...->bik...", M, N_dot_b) + product("bij...,bjk...->bik...", OmegaME, N_b)
-    inertia = product("bki...,bkl...,blj...->ij...", N_b, M, N_b)
+    generalized_inertia = product("bki...,bkl...,blj...->ij...", N_b, M, N_b)
     return DeNOC(
         N_l=N_l,
         N_d=N_d,
@@ -117,69 +119,33 @@ def denoc(robot: Robot, q: Configuration, v: Velocity, f_ext: Wrenches | None = 
         M=M,
         OmegaME=OmegaME,
         wrench=_flat(wrench),
-        generalized_inertia=inertia + robot.constant(np.eye(robot.nv)) * robot.armature,
+        generalized_inertia=generalized_inertia + robot.constant(np.eye(robot.nv)) * robot.armature,
         convective_inertia=product("bki...,bkj...->ij...", N_b, force),
         generalized_force=product("bki...,bk...->i...", N_b, wrench),
     )
 
 
-def _joint_of_dof(robot: Robot) -> np.ndarray:
-    return np.repeat(np.arange(robot.nb), np.diff(robot.topology.v_starts))
-
-
-def _by_dof(robot: Robot, x):
-    """Return for each degree of freedom the row of the body that its joint moves."""
-    return take_rows(x, _joint_of_dof(robot))
-
-
 def _propagation(robot: Robot, x: Vec3, *, rate: bool = False):
-    """Return `N_l` `[6 nb, 6 nb, *batch]` from the bodies' origins, rows `[nb]`, or its rate from their velocities.
+    """Return `N_l` `[6 nb, 6 nb, *batch]` from the bodies' origins, rows `[nb]`, or its rate from their velocities. The
+    block from `j` to `i`, `j` carrying `i`, is `[[1, -[r x]], [0, 1]]` with `r = o_i - o_j`."""
 
-    The block from `j` to `i`, `j` carrying `i`, is `[[1, -[r x]], [0, 1]]` with `r = o_i - o_j`.
-    """
-    r = Vec3(*(robot.broadcast(c[:, None] - c[None]) for c in (x.x, x.y, x.z)))
-    zero = jnp.zeros_like(r.x)
-    diagonal, zeros = _scaled_identity(zero if rate else zero + 1), _scaled_identity(zero)
-    carries = robot.constant(Tree(robot.topology.parents).ancestors.astype(float))
-    top = jnp.concatenate([diagonal, -_skew(r)], axis=1)
-    blocks = jnp.concatenate([top, jnp.concatenate([zeros, diagonal], axis=1)]) * carries
-    # From [6, 6, nb, nb] to [nb, 6, nb, 6].
-    blocks = jnp.moveaxis(blocks, (0, 1, 2, 3), (1, 3, 0, 2))
-    return blocks.reshape((6 * robot.nb, 6 * robot.nb, *blocks.shape[4:]))
+    def carry(x: Motion, r: Vec3) -> Motion:
+        out = Motion(x.angular, x.linear + x.angular.cross(r))
+        return out - x if rate else out
+
+    i, j = np.nonzero(Tree(robot.topology.parents).ancestors)
+    blocks = matrices(robot, carry, take_rows(x, i) - take_rows(x, j))
+    out = jnp.zeros((robot.nb, 6, robot.nb, 6, *robot.batch), blocks.dtype).at[i, :, j].set(blocks)
+    return out.reshape((6 * robot.nb, 6 * robot.nb, *robot.batch))
 
 
 def _joint_columns(robot: Robot, motions: Motion):
     """Return `N_d` `[6 nb, nv, *batch]` from its columns, rows `[nv]`."""
     columns = jnp.swapaxes(row_vectors(robot, motions), 0, 1)
-    moves = robot.constant(np.equal.outer(np.arange(robot.nb), _joint_of_dof(robot))[:, None].astype(float))
-    return _flat(columns[None] * moves)
+    moves = by_dof(robot, robot.constant(np.eye(robot.nb)))
+    return _flat(columns[None] * jnp.swapaxes(moves, 0, 1)[:, None])
 
 
 def _flat(x):
     """Return `[nb, 6, ...]` as `[6 nb, ...]`."""
     return x.reshape((-1, *x.shape[2:]))
-
-
-def _columns(robot: Robot, x: Mat3):
-    """Return matrices, rows `[n]`, as `[3, 3, n, *batch]`."""
-    return jnp.stack([jnp.stack([robot.broadcast(c) for c in (v.x, v.y, v.z)]) for v in (x.x, x.y, x.z)], axis=1)
-
-
-def _skew(v: Vec3):
-    """Return the matrices `[v x]` `[3, 3, n, *batch]` of vectors, rows `[n]`."""
-    x, y, z = jnp.broadcast_arrays(v.x, v.y, v.z)
-    zero = jnp.zeros_like(x)
-    return jnp.stack([jnp.stack(row) for row in ((zero, -z, y), (z, zero, -x), (-y, x, zero))])
-
-
-def _scaled_identity(m):
-    """Return `m 1` `[3, 3, n, *batch]` of numbers, rows `[n]`."""
-    zero = jnp.zeros_like(m)
-    return jnp.stack([jnp.stack([m if i == j else zero for j in range(3)]) for i in range(3)])
-
-
-def _blocks(robot: Robot, a, b, c, d):
-    """Return `[[a, b], [c, d]]` `[n, 6, 6, *batch]` of matrices `[3, 3, n, *batch]`."""
-    a, b, c, d = map(robot.broadcast, (a, b, c, d))
-    matrix = jnp.concatenate([jnp.concatenate([a, b], axis=1), jnp.concatenate([c, d], axis=1)])
-    return jnp.moveaxis(matrix, 2, 0)

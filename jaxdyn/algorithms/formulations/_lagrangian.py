@@ -108,8 +108,7 @@ def coriolis_centrifugal_matrices(
     the order of `velocity_products`; `C` `[*batch, nv, nv]`, the centrifugal ones, to the squares (Craig, Introduction
     to Robotics, 3rd edition, 2005, section 6.8, the configuration-space equation). `B[i, (j, k)] = b[i, j, k] +
     b[i, k, j]` and `C[i, k] = b[i, k, k]` of `christoffel_symbols`; for ball and free joints they are coefficients
-    of products of
-    the velocities in body axes.
+    of products of the velocities in body axes.
     """
     b = christoffel_symbols(model, q)
     j, k = np.triu_indices(model.nv, 1)

@@ -30,10 +30,8 @@ def mujoco() -> Any:
 
 
 def is_mjcf(source: Any) -> bool:
-    """Return whether a path, text or compiled model is MJCF rather than URDF, which its root element says.
-
-    A file that cannot be read counts as URDF, whose loader refuses it.
-    """
+    """Return whether a path, text or compiled model is MJCF rather than URDF, which its root element says. A file that
+    cannot be read counts as URDF, whose loader refuses it."""
     if not isinstance(source, str | os.PathLike):
         return True
     try:

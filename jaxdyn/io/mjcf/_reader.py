@@ -22,7 +22,6 @@ is its result, `mjModel`. This table lists the fields that affect accelerations 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from typing import Any, Literal
 
@@ -33,14 +32,9 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.io.mjcf import _compiled as mj
 from jaxdyn.io.robot_files import enumerate_names
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
-from jaxdyn.spatial import (
-    IDENTITY_POSE,
-    axis_angle_to_quaternion,
-    compose_poses,
-    pose_array,
-    quaternion_to_rotation,
-)
+from jaxdyn.spatial import IDENTITY_POSE, axis_angle_to_quaternion, compose_poses, pose_array, quaternion_to_rotation
 
+_OF_DOFS = ("armature", "damping", "friction")
 _JOINT_TYPES = {mj.FREE: "free", mj.BALL: "ball", mj.SLIDE: "prismatic", mj.HINGE: "revolute"}
 
 
@@ -110,7 +104,7 @@ def load_mjcf(
 # The tree
 
 
-def _add_body(builder: ModelBuilder, m, i: int, names: mj.Names, effects: _Effects) -> None:
+def _add_body(builder: ModelBuilder, m, i: int, names: mj.Names, effects: dict[str, np.ndarray]) -> None:
     """Add a body of the file: the chain of its joints, and its inertia."""
     name, inertia = names.bodies[i], _inertia(m, i)
     joints = range(m.body_jntadr[i], m.body_jntadr[i] + m.body_jntnum[i])
@@ -122,7 +116,7 @@ def _add_body(builder: ModelBuilder, m, i: int, names: mj.Names, effects: _Effec
         pose = IDENTITY_POSE if m.jnt_type[j] == mj.FREE else compose_poses(pose, _pose_at_zero(m, j, anchor))
         is_body = j == joints[-1] and not anchor.any()
         child = name if is_body else names.behind[j]
-        builder.add_body(child, carrier, effects.joint(m, j, names.joints[j]), pose, inertia if is_body else None)
+        builder.add_body(child, carrier, _joint(m, j, names.joints[j], effects), pose, inertia if is_body else None)
         carrier, pose = child, pose_array(-anchor, IDENTITY_POSE[3:])
     if carrier == name:
         return
@@ -162,38 +156,16 @@ def _inertia(m, i: int) -> BodyInertia | None:
 # Effects in joints
 
 
-@dataclasses.dataclass(frozen=True)
-class _Effects:
-    """The forces and limits in joints: stiffness and limits `[njnt]`, the others `[nv]`."""
-
-    armature: np.ndarray
-    damping: np.ndarray
-    friction: np.ndarray
-    stiffness: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    effort: np.ndarray
-
-    def joint(self, m, j: int, name: str) -> Joint:
-        rows, start = mj.dofs(m, j), int(m.jnt_qposadr[j])
-        has_spring = self.stiffness[j] != 0
-        return Joint(
-            _JOINT_TYPES[int(m.jnt_type[j])],
-            axis=np.array(m.jnt_axis[j]),
-            name=name,
-            lower=self.lower[j],
-            upper=self.upper[j],
-            effort_limit=self.effort[j],
-            armature=self.armature[rows],
-            damping=self.damping[rows],
-            friction=self.friction[rows],
-            stiffness=self.stiffness[j],
-            spring_reference=m.qpos_spring[start : start + mj.NQ[m.jnt_type[j]]] if has_spring else None,
-        )
+def _joint(m, j: int, name: str, effects: dict[str, np.ndarray]) -> Joint:
+    fields: dict[str, Any] = {field: x[mj.dofs(m, j) if field in _OF_DOFS else j] for field, x in effects.items()}
+    if effects["stiffness"][j] != 0:
+        start = int(m.jnt_qposadr[j])
+        fields["spring_reference"] = m.qpos_spring[start : start + mj.NQ[m.jnt_type[j]]]
+    return Joint(_JOINT_TYPES[int(m.jnt_type[j])], axis=np.array(m.jnt_axis[j]), name=name, **fields)
 
 
-def _joint_effects(m, names: mj.Names) -> tuple[_Effects, list[mj.Gap]]:
-    """Return the effects in joints that models have, and those that they do not have."""
+def _joint_effects(m, names: mj.Names) -> tuple[dict[str, np.ndarray], list[mj.Gap]]:
+    """Return the effects in joints that models have, by the fields of `Joint`, `[nv]` or `[njnt]`; and the others."""
     gaps: list[mj.Gap] = []
 
     def leave_out(what: str, joints, remedy: str) -> None:
@@ -218,14 +190,13 @@ def _joint_effects(m, names: mj.Names) -> tuple[_Effects, list[mj.Gap]]:
     plastic = (mj.field(m, "jnt_springyield", m.njnt) > 0) & ((stiffness != 0) | curved)
     leave_out("plastic yield (springyield) of the spring", plastic, "set it to 0")
     positive = "make it positive or 0"
-    for label, values in (("armature", armature), ("damping", damping), ("frictionloss", friction)):
-        leave_out(f"negative {label}", m.dof_jntid[values < 0], positive)
+    of_dofs = (("armature", armature), ("damping", damping), ("frictionloss", friction))
+    for label, values in (*of_dofs, ("stiffness", stiffness)):
+        leave_out(f"negative {label}", values < 0 if label == "stiffness" else m.dof_jntid[values < 0], positive)
         values[values < 0] = 0
-    leave_out("negative stiffness", stiffness < 0, positive)
-    stiffness[stiffness < 0] = 0
     _leave_out_of_free_joints(m, armature, damping, friction, leave_out)
 
-    lower, upper, effort = np.full(m.njnt, -np.inf), np.full(m.njnt, np.inf), np.full(m.njnt, np.inf)
+    lower, upper, effort_limit = (np.full(m.njnt, bound) for bound in (-np.inf, np.inf, np.inf))
     one_axis, limited = np.isin(m.jnt_type, (mj.SLIDE, mj.HINGE)), np.asarray(m.jnt_limited, bool)
     ranged = one_axis & limited
     lower[ranged], upper[ranged] = m.jnt_range[ranged].T
@@ -233,17 +204,16 @@ def _joint_effects(m, names: mj.Names) -> tuple[_Effects, list[mj.Gap]]:
         leave_out("limit of the angle", limited & (m.jnt_type == mj.BALL), "set limited='false'")
     bounded = one_axis & np.asarray(m.jnt_actfrclimited, bool)
     even = bounded & (m.jnt_actfrcrange[:, 0] == -m.jnt_actfrcrange[:, 1])
-    effort[even] = m.jnt_actfrcrange[even, 1]
+    effort_limit[even] = m.jnt_actfrcrange[even, 1]
     leave_out("asymmetric actuatorfrcrange", bounded & ~even, "give opposite numbers, or remove it")
-    return _Effects(armature, damping, friction, stiffness, lower, upper, effort), gaps
+    values = (armature, damping, friction, stiffness, lower, upper, effort_limit)
+    return dict(zip((*_OF_DOFS, "stiffness", "lower", "upper", "effort_limit"), values, strict=True)), gaps
 
 
 def _leave_out_of_free_joints(m, armature, damping, friction, leave_out) -> None:
-    """Set to zero, in place, the effects that MuJoCo applies along world axes and models would apply along body axes.
-
-    A damping that is the same along all axes acts alike in both. An armature does not, even if it is the same along all
-    axes: it acts on the rate of the velocity's components, which depends on whether the axes turn.
-    """
+    """Set to zero, in place, the effects that MuJoCo applies along world axes and models would apply along body axes. A
+    damping that is the same along all axes acts alike in both. An armature does not, even if it is the same along all
+    axes: it acts on the rate of the velocity's components, which depends on whether the axes turn."""
     free = np.flatnonzero(m.jnt_type == mj.FREE)
     rows = m.jnt_dofadr[free, None] + np.arange(6)
     translation = rows[:, :3]
@@ -258,10 +228,8 @@ def _leave_out_of_free_joints(m, armature, damping, friction, leave_out) -> None
 
 
 def _with_actuators(m) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return armature, damping and higher coefficients of damping of joints, with those that actuators add.
-
-    MuJoCo reflects them by the square of the first gear, to all axes of a joint, also where actuation is disabled.
-    """
+    """Return armature, damping and higher coefficients of damping of joints, with those that actuators add. MuJoCo
+    reflects them by the square of the first gear, to all axes of a joint, also where actuation is disabled."""
     armature, damping = np.array(m.dof_armature), np.array(m.dof_damping)
     polynomial, n = np.array(mj.field(m, "dof_dampingpoly", m.nv, 2)), mj.actuator_count(m)
     for i in range(n):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import xml.etree.ElementTree as ET
 
 import numpy as np
 
 from jaxdyn._errors import ModelError
 from jaxdyn.io.robot_files import unbatched_leaves
-from jaxdyn.joints import Primitive
+from jaxdyn.joints import JOINT_TYPES, Primitive
 from jaxdyn.model import Model, rotational_about_center
 
 _TYPES = {"revolute": "hinge", "prismatic": "slide", "ball": "ball", "free": "free"}
@@ -29,43 +30,32 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
     leaves, topology = unbatched_leaves(model), model.topology
     if topology.mimics:
         names = ", ".join(repr(topology.joint_names[i]) for i, _ in topology.mimics)
-        raise ModelError(
-            f"joints {names} mimic others, which MuJoCo holds by soft constraints only: their dynamics would differ. "
-            "Write model.spanning_tree(), in which they are independent, and constrain them there"
-        )
+        reason = "which MuJoCo holds by soft constraints only: their dynamics would differ"
+        advice = "Write model.spanning_tree(), in which they are independent, and constrain them there"
+        raise ModelError(f"joints {names} mimic others, {reason}. {advice}")
     root = ET.Element("mujoco")
     ET.SubElement(root, "compiler", angle="radian", autolimits="false", balanceinertia="false")
     ET.SubElement(root, "option", timestep=repr(timestep), gravity=_text(model.gravity), integrator="Euler")
     elements = {-1: ET.SubElement(root, "worldbody")}
-    axes = np.zeros((model.nv, 3))
-    axes[topology.axis_dofs] = leaves["joint_axis"]
+    blocks, axes = iter(topology.blocks), iter(leaves["joint_axis"])
     for i, name in enumerate(topology.body_names):
-        placement = leaves["joint_placement"][i]
-        if topology.joint_types[i] == "free" and not np.allclose(placement, [0, 0, 0, 1, 0, 0, 0], atol=1e-12):
-            raise ModelError(
-                f"free joint {topology.joint_names[i]!r} is placed at {placement}: MuJoCo has the coordinates of a "
-                "free joint in the world; make its placement the identity"
-            )
-        element = ET.SubElement(
-            elements[topology.parents[i]], "body", name=name, pos=_text(placement[:3]), quat=_text(placement[3:])
-        )
-        elements[i] = element
-        nodes = range(int(topology.joint_nodes[i]), int(topology.body_nodes[i]) + 1)
-        for k, node in enumerate(nodes):
-            primitive, dof = topology.node_joints[node], int(topology.node_v[node])
-            joint = topology.joint_names[i]
+        placement, joint, kind = leaves["joint_placement"][i], topology.joint_names[i], topology.joint_types[i]
+        if kind == "free" and not np.allclose(placement, [0, 0, 0, 1, 0, 0, 0], atol=1e-12):
+            reason = "MuJoCo has the coordinates of a free joint in the world; make its placement the identity"
+            raise ModelError(f"free joint {joint!r} is placed at {placement}: {reason}")
+        pose = {"name": name, "pos": _text(placement[:3]), "quat": _text(placement[3:])}
+        elements[i] = element = ET.SubElement(elements[topology.parents[i]], "body", pose)
+        chain = JOINT_TYPES[kind]
+        for k, (primitive, coordinate, dof) in enumerate(itertools.islice(blocks, len(chain))):
             if primitive.name not in _TYPES:
                 raise ModelError(f"joint {joint!r} is {primitive.name}, which MuJoCo does not have")
-            attributes = {"name": joint if len(nodes) == 1 else f"{joint}_{k}", "type": _TYPES[primitive.name]}
+            attributes = {"name": joint if len(chain) == 1 else f"{joint}_{k}", "type": _TYPES[primitive.name]}
             if primitive.has_axis:
-                attributes["axis"] = _text(axes[dof])
+                attributes["axis"] = _text(next(axes))
             if "stiffness" in leaves:
-                attributes |= _spring(leaves, joint, primitive, dof, int(topology.node_q[node]))
+                attributes |= _spring(leaves, joint, primitive, dof, coordinate)
             for field, attribute in (("armature", "armature"), ("damping", "damping"), ("friction", "frictionloss")):
-                values = leaves[field][dof : dof + primitive.nv]
-                if np.ptp(values) > 0:
-                    raise ModelError(f"joint {joint!r}: {field} {values} differs by axis, MuJoCo has one for the joint")
-                attributes[attribute] = repr(float(values[0]))
+                attributes[attribute] = _one_number(leaves[field][dof : dof + primitive.nv], joint, field)
             ET.SubElement(element, "joint", attributes)
         _inertial(element, leaves["inertial_parameters"][i], name)
     return ET.tostring(root, encoding="unicode")
@@ -78,16 +68,19 @@ def _spring(
     reference = leaves["spring_reference"][coordinate : coordinate + primitive.nq]
     if not stiffness.any():
         return {}
-    if np.ptp(stiffness) > 0:
-        raise ModelError(f"joint {joint!r}: stiffness {stiffness} differs by axis, MuJoCo has one for the joint")
+    spring = {"stiffness": _one_number(stiffness, joint, "stiffness")}
     if primitive.has_axis:
-        return {"stiffness": repr(float(stiffness[0])), "springref": repr(float(reference[0]))}
+        return spring | {"springref": repr(float(reference[0]))}
     if not np.allclose(reference, primitive.neutral, atol=1e-12):
-        raise ModelError(
-            f"joint {joint!r}: its spring has the reference {reference}, but MuJoCo's acts from the origin; make it "
-            "the identity, or leave the spring out"
-        )
-    return {"stiffness": repr(float(stiffness[0]))}
+        reason = "but MuJoCo's acts from the origin; make it the identity, or leave the spring out"
+        raise ModelError(f"joint {joint!r}: its spring has the reference {reference}, {reason}")
+    return spring
+
+
+def _one_number(values: np.ndarray, joint: str, field: str) -> str:
+    if np.ptp(values) > 0:
+        raise ModelError(f"joint {joint!r}: {field} {values} differs by axis, MuJoCo has one for the joint")
+    return repr(float(values[0]))
 
 
 def _inertial(element: ET.Element, parameters: np.ndarray, name: str) -> None:

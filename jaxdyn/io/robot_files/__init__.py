@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import string
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
+from jaxdyn import _errors
 from jaxdyn._errors import ModelError, PhysicalityWarning, RobotFileError
 from jaxdyn.model import LEAVES, Model
 
@@ -21,8 +21,7 @@ class RobotFileWarning(UserWarning):
 
 def warn(message: str, category: type[RobotFileWarning | PhysicalityWarning] = RobotFileWarning) -> None:
     """Warn at the line of the caller outside the library."""
-    package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-    warnings.warn(message, category, skip_file_prefixes=(package,))
+    _errors.warn(message, category)
 
 
 def quote(text: str, most: int = 100) -> str:
@@ -43,10 +42,8 @@ def enumerate_items(items: Iterable[str], most: int = 20, separator: str = "; ",
 
 
 def robot_text(path_or_text: object) -> tuple[str, int] | None:
-    """Return the text of a robot's file without white space in front, and the number of lines that this had.
-
-    Text begins with `<`, after white space and a byte order mark. Returns None for anything else, as for paths.
-    """
+    """Return the text of a robot's file without white space in front, and the number of lines that this had. Text
+    begins with `<`, after white space and a byte order mark. Returns None for anything else, as for paths."""
     if not isinstance(path_or_text, str):
         return None
     text = path_or_text.lstrip("\ufeff" + string.whitespace)
@@ -74,9 +71,7 @@ def unbatched_leaves(model: Model) -> dict[str, np.ndarray]:
     """Return the arrays that a model has, in double precision. **Raises** `ModelError` if one has batch axes."""
     arrays = {name: np.asarray(getattr(model, name), np.float64) for name in LEAVES if getattr(model, name) is not None}
     for name, array in arrays.items():
-        if array.ndim > LEAVES[name].axes:
-            raise ModelError(
-                f"{name} of the model has batch axes {array.shape[: array.ndim - LEAVES[name].axes]}: take one element "
-                "first, for instance jax.tree.map(lambda x: x[0], model)"
-            )
+        if batch := array.shape[: array.ndim - LEAVES[name].axes]:
+            advice = "take one element first, for instance jax.tree.map(lambda x: x[0], model)"
+            raise ModelError(f"{name} of the model has batch axes {batch}: {advice}")
     return arrays

@@ -19,9 +19,7 @@ FRAME_ATTRIBUTE = "jaxdyn:frame"
 
 def joint_extensions(robot: Element, types: dict[str, str]) -> dict[str, dict[str, list[float]]]:
     """Return, by joint, the fields that `<jaxdyn:joint name=...>` has, one number for each coordinate or velocity.
-
-    `types` is the type of every joint that moves, by name.
-    """
+    `types` is the type of every joint that moves, by name."""
     extensions: dict[str, dict[str, list[float]]] = {}
     for element in robot.all(JOINT_TAG):
         name = _joint_name(element, types)

@@ -22,10 +22,11 @@ from jaxdyn.model import (
     Mimic,
     Model,
     ModelBuilder,
+    depth_first,
     pose_vector,
     unphysical_reason,
 )
-from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, transform_inertial_parameters
+from jaxdyn.spatial import IDENTITY_POSE, SE3, transform_inertial_parameters
 
 type MimicMode = Literal["merge", "independent", "error"]
 
@@ -126,11 +127,7 @@ def load_urdf(
 
 
 class _Loader:
-    """Turns the elements of a robot into arguments of the builder.
-
-    Links behind fixed joints are placed in the body that carries them here already: one product of poses for each, also
-    in long chains of them.
-    """
+    """Turns the elements of a robot into arguments of the builder."""
 
     def __init__(self, robot: Element, free_base: bool, placement: np.ndarray | None, mimic: MimicMode):
         self.robot, self.source, self.free_base, self.placement = robot, robot.source, free_base, placement
@@ -142,7 +139,6 @@ class _Loader:
         self._check_root()
         self.mimics = self._mimics(mimic)
         self.inertias: dict[str, BodyInertia] = {}
-        self.carriers: dict[str, tuple[str, np.ndarray]] = {}
         types = {joint.name: "free" if joint.type == "floating" else joint.type for joint in self.joints}
         self.armatures, self.unread = armatures(robot, types)
         moving = {name: kind for name, kind in types.items() if kind != "fixed"}
@@ -156,11 +152,8 @@ class _Loader:
         elif self.root != tree.WORLD:
             placement = IDENTITY_POSE if self.placement is None else self.placement
             self.add_fixed_link(builder, self.root, tree.WORLD, placement)
-        stack = self.children[self.root][::-1]
-        while stack:
-            joint = stack.pop()
+        for joint in depth_first(self.children[self.root], lambda joint: self.children[joint.child]):
             self.add(builder, joint)
-            stack.extend(self.children[joint.child][::-1])
         return builder.build(gravity)
 
     def add(self, builder: ModelBuilder, joint: tree.UrdfJoint) -> None:
@@ -171,7 +164,7 @@ class _Loader:
             if frame not in ("yes", "no"):
                 fail(joint.element, f"{FRAME_ATTRIBUTE} is {quote(frame)}; known: 'yes', 'no'")
             if frame == "yes" and joint.name not in self.links and joint.name != tree.WORLD:
-                builder.add_frame(joint.name, *self.carriers[joint.child])
+                builder.add_frame(joint.name, joint.child)
             return
         moving = Joint(
             "free" if joint.type == "floating" else joint.type,
@@ -180,23 +173,14 @@ class _Loader:
             mimic=self.mimics.get(joint.name),
             **self.fields(joint.name, **_limits(joint, self.version), **_friction(joint)),
         )
-        carrier, placement = self.in_carrier(joint.parent, placement)
-        builder.add_body(joint.child, carrier, moving, placement, self.inertia(joint.child))
+        builder.add_body(joint.child, joint.parent, moving, placement, self.inertia(joint.child))
 
     def add_fixed_link(self, builder: ModelBuilder, link: str, parent: str, placement: np.ndarray) -> None:
-        carrier, placement = self.carriers[link] = self.in_carrier(parent, placement)
         inertia = self.inertia(link)
         if inertia is None:
-            builder.add_frame(link, carrier, placement)
+            builder.add_frame(link, parent, placement)
         else:
-            builder.add_fixed_body(link, carrier, placement, inertia)
-
-    def in_carrier(self, link: str, placement: np.ndarray) -> tuple[str, np.ndarray]:
-        """Return the body (or the world) that carries a link, and in it the pose of what is placed in the link."""
-        if link not in self.carriers:
-            return link, placement
-        carrier, pose = self.carriers[link]
-        return carrier, compose_poses(pose, placement)
+            builder.add_fixed_body(link, parent, placement, inertia)
 
     def fields(self, joint: str, **fields: Any) -> dict[str, Any]:
         """Return limits, friction and so on, from the standard's elements (`fields`) and from extensions."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdyn.io.robot_files import enumerate_names, quote
 from jaxdyn.io.urdf._xml import Element, fail, forgive, unknown_name
-from jaxdyn.model import Mimic
+from jaxdyn.model import Mimic, depth_first
 from jaxdyn.spatial import IDENTITY_POSE, pose_array, rpy_to_quaternion
 
 ROOT_JOINT = "root_joint"
@@ -106,11 +106,7 @@ def read_tree(
     if len(roots) > 1:
         reason = f"it has {len(roots)} root links, {enumerate_names(roots)}, but can have one only"
         fail(robot, f"{reason}; connect them, by fixed joints perhaps")
-    reached, stack = set(roots), list(roots)
-    while stack:
-        below = [joint.child for joint in children[stack.pop()]]
-        reached.update(below)
-        stack.extend(below)
+    reached = {*depth_first(roots, lambda link: [joint.child for joint in children[link]])}
     if len(reached) < len(links):
         _fail_with_loop(above, next(name for name in links if name not in reached))
     return roots[0], children

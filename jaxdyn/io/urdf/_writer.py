@@ -14,14 +14,8 @@ from jaxdyn.io.robot_files import unbatched_leaves, warn
 from jaxdyn.io.urdf._extensions import FRAME_ATTRIBUTE, JOINT_TAG, NAMESPACE
 from jaxdyn.io.urdf._tree import ROOT_JOINT, WORLD
 from jaxdyn.io.urdf._xml import LARGEST, UNLIMITED
-from jaxdyn.model import JOINT_FIELDS, LEAVES, Model, plane_axes, rotational_about_center
-from jaxdyn.spatial import (
-    IDENTITY_POSE,
-    inertia_elements,
-    invert_pose,
-    quaternion_to_rpy,
-    transform_inertial_parameters,
-)
+from jaxdyn.model import JOINT_FIELDS, LEAVES, Model, depth_first, plane_axes, rotational_about_center
+from jaxdyn.spatial import IDENTITY_POSE, inertia_elements, quaternion_to_rpy
 
 _TYPES = {kind: kind for kind in ("revolute", "continuous", "prismatic", "planar")} | {"free": "floating"}
 _MANY_AXES = ("planar", "free")
@@ -80,9 +74,10 @@ class _Link:
 
 class _Writer:
     def __init__(self, model: Model, name: str):
-        self.model, self.topology = model, model.topology
-        self.eps = float(np.finfo(model.inertial_parameters.dtype).eps)
         self.leaves = unbatched_leaves(model)
+        self.model, self.topology = dataclasses.replace(model, **self.leaves), model.topology
+        self.dtype = model.inertial_parameters.dtype
+        self.eps = float(np.finfo(self.dtype).eps)
         self.robot = ET.Element("robot", name=_xml_name(name))
         self.joint_names = set(self.topology.joint_names)
         self.inertias = self._inertias()
@@ -99,23 +94,21 @@ class _Writer:
             and _is_identity(self.leaves["joint_placement"][0])
             and children[-1] == [0]
         )
-        stack = children[-1][::-1]
+        items = children[-1]
         if free_base:
-            self.root, stack = topology.body_names[0], children[0][::-1]
+            self.root, items = topology.body_names[0], children[0]
             self._extension(0)
         elif fixed.get(-1):
             first = fixed[-1][0]
             if _is_identity(self.leaves["frame_placement"][first.frame]) and first.joint is None:
                 self.root = first.name
-                stack.remove(first)
+                items.remove(first)
         self._link(self.root)
-        while stack:
-            item = stack.pop()
+        for item in depth_first(items, lambda item: [] if isinstance(item, _Link) else children[item]):
             if isinstance(item, _Link):
                 self._fixed_joint(item)
             else:
                 self._joint(item)
-                stack.extend(children[item][::-1])
         self.robot.extend(self.transmissions + self.extensions)
         self._declare_prefixes()
         ET.indent(self.robot)
@@ -125,12 +118,11 @@ class _Writer:
         joints = list(zip(self.topology.joint_names, self.topology.joint_types, strict=True))
         bad = [f"{joint!r} ({kind})" for joint, kind in joints if kind not in _TYPES]
         if bad:
-            raise ModelError(
-                f"URDF has no such joints: {', '.join(bad)}. A cylindrical or universal joint can be built as two "
-                "joints with a massless link between them, which is another model; to_mjcf writes all but helical ones"
-            )
+            advice = "A cylindrical or universal joint can be built as two joints with a massless link between them, "
+            advice += "which is another model; to_mjcf writes all but helical ones"
+            raise ModelError(f"URDF has no such joints: {', '.join(bad)}. {advice}")
         for i, (joint, kind) in enumerate(joints):
-            rows = slice(self.topology.q_starts[i], self.topology.q_starts[i + 1])
+            rows = self.topology.rows("q", [i])
             limits = [self.leaves[f"position_{side}"][rows] for side in ("lower", "upper")]
             if kind == "continuous" and np.isfinite(limits).any():
                 raise ModelError(f"joint {joint!r} is continuous, but has limits; make it a revolute one")
@@ -146,22 +138,23 @@ class _Writer:
         """Return, by body (-1: the world), the links that are fixed to it, in the order of the frames."""
         topology, placements = self.topology, self.leaves["frame_placement"]
         out: dict[int, list[_Link]] = {}
-        k = len(topology.frame_names) - 1
+        joint = None
         # From behind, a frame without inertia that coincides with the one before it is the name of that one's joint.
-        while k >= topology.nb:
+        for k in reversed(range(topology.nb, len(topology.frame_names))):
             name, body = topology.frame_names[k], topology.frame_bodies[k]
-            joint = None
             if (
-                k - 1 >= topology.nb
+                joint is None
+                and k > topology.nb
                 and name not in topology.attached_links
                 and name not in self.joint_names
                 and topology.frame_bodies[k - 1] == body
                 and np.array_equal(placements[k - 1], placements[k])
             ):
-                k, joint = k - 1, name
+                joint = name
                 self.joint_names.add(joint)
-            out.setdefault(body, []).append(_Link(topology.frame_names[k], k, joint))
-            k -= 1
+            else:
+                out.setdefault(body, []).append(_Link(name, k, joint))
+                joint = None
         return {body: links[::-1] for body, links in out.items()}
 
     def _children(self, fixed: dict[int, list[_Link]]) -> dict[int, list[int | _Link]]:
@@ -193,27 +186,20 @@ class _Writer:
         topology = self.topology
         totals, attached = self.leaves["inertial_parameters"], self.leaves["attached_parameters"]
         inertias: dict[str, np.ndarray] = {}
+        written = topology.links_of(-1)
         for body, link in enumerate(topology.body_names):
-            merged = [k for k, b in enumerate(topology.attached_bodies) if b == body]
+            merged = topology.links_of(body)
             remainder = _difference(totals[body], attached[merged], 64 * self.eps)
             if remainder[0] < 0 <= totals[body, 0]:
                 names = ", ".join(repr(topology.attached_links[k]) for k in merged)
-                warn(
-                    f"link {link!r}: its body has {totals[body, 0]:.6g} kg, the links that are fixed to it "
-                    f"{attached[merged, 0].sum():.6g} kg ({names}); written with all of its body's inertia, and they "
-                    "without"
-                )
+                own, fixed = f"{totals[body, 0]:.6g} kg", f"{attached[merged, 0].sum():.6g} kg ({names})"
+                advice = "written with all of its body's inertia, and they without"
+                warn(f"link {link!r}: its body has {own}, the links that are fixed to it {fixed}; {advice}")
                 remainder, merged = totals[body], []
             inertias[link] = remainder
-            inertias |= {topology.attached_links[k]: self._in_link_frame(k) for k in merged}
-        for k, body in enumerate(topology.attached_bodies):
-            if body < 0:
-                inertias[topology.attached_links[k]] = self._in_link_frame(k)
-        return inertias
-
-    def _in_link_frame(self, attached: int) -> np.ndarray:
-        placement = self.leaves["frame_placement"][self.topology.frame(self.topology.attached_links[attached])]
-        return transform_inertial_parameters(self.leaves["attached_parameters"][attached], invert_pose(placement))
+            written += merged
+        links = (topology.attached_links[k] for k in written)
+        return inertias | {link: np.asarray(self.model.link_parameters(link)) for link in links}
 
     def _link(self, link: str) -> None:
         element = ET.SubElement(self.robot, "link", name=_xml_name(link))
@@ -289,36 +275,30 @@ class _Writer:
 
     def _axis(self, i: int) -> np.ndarray:
         topology = self.topology
-        dofs = range(*topology.spanning.v_starts[i : i + 2])
-        axes = self.leaves["joint_axis"][np.flatnonzero(np.isin(topology.axis_dofs, dofs))]
+        axes = self.leaves["joint_axis"][topology.rows("axis", [i])]
         axes = axes / np.linalg.norm(axes, axis=1, keepdims=True)
         if topology.joint_types[i] == "planar":
             expected = np.array([*plane_axes(axes[2]), axes[2]])
             if not np.abs(axes - expected).max() < 64 * self.eps:
-                raise ModelError(
-                    f"planar joint {topology.joint_names[i]!r} has the axes {axes.tolist()}, but URDF has its normal "
-                    f"only, from which {expected[:2].tolist()} follow; set them to these"
-                )
+                what = f"planar joint {topology.joint_names[i]!r} has the axes {axes.tolist()}"
+                reason = f"but URDF has its normal only, from which {expected[:2].tolist()} follow"
+                raise ModelError(f"{what}, {reason}; set them to these")
         return axes[-1]
 
     def _fields(self, i: int) -> dict[str, np.ndarray]:
         """Return the numbers of joint `i`, by the names of `Joint`'s fields; none for a joint that mimics another."""
-        topology = self.topology
-        if i in topology.leaders:
+        if i in self.topology.leaders:
             return {}
-        starts = {"q": topology.q_starts, "v": topology.v_starts}
-        return {
-            field: self.leaves[name][slice(*starts[str(LEAVES[name].rows)][i : i + 2])]
-            for field, name in JOINT_FIELDS.items()
-            if name in self.leaves
-        }
+        rows = {space: self.topology.rows(space, [i]) for space in ("q", "v")}
+        present = {field: name for field, name in JOINT_FIELDS.items() if name in self.leaves}
+        return {field: self.leaves[name][rows[str(LEAVES[name].rows)]] for field, name in present.items()}
 
     def _extension(self, i: int) -> None:
         joint, kind = self.topology.joint_names[i], self.topology.joint_types[i]
         written = {}
         for field, values in self._fields(i).items():
             leaf = LEAVES[JOINT_FIELDS[field]]
-            default = np.asarray(leaf.default, self.model.dtype).astype(np.float64)
+            default = np.asarray(leaf.default, self.dtype).astype(np.float64)
             if field == "spring_reference" and kind == "free":
                 default = IDENTITY_POSE
             if (kind in _MANY_AXES or field in _EXTENDED) and (values != default).any():

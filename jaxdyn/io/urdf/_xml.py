@@ -14,6 +14,7 @@ from xml.parsers import expat
 
 from jaxdyn._errors import RobotFileError, UnknownNameError, look_up
 from jaxdyn.io.robot_files import enumerate_names, quote, read_robot_file, robot_text
+from jaxdyn.model import depth_first
 
 UNLIMITED = sys.float_info.max
 """The largest number, which stands for an infinite limit: the format has no infinity."""
@@ -64,12 +65,8 @@ class Element:
         return [child for child in self.children if child.tag == tag]
 
     def below(self) -> Iterator[Element]:
-        """Yield all elements inside, in the order of the file. Without recursion: files may be nested deeply."""
-        stack = self.children[::-1]
-        while stack:
-            element = stack.pop()
-            yield element
-            stack.extend(element.children[::-1])
+        """Yield all elements inside, in the order of the file."""
+        return depth_first(self.children, lambda element: element.children)
 
     def child(self, tag: str) -> Element | None:
         """Return the only child with this tag, or None."""
@@ -95,8 +92,7 @@ class Element:
         return value
 
     def number(self, attribute: str, minimum: float = -math.inf) -> float:
-        (value,) = self.numbers(attribute, 1)
-        return self._at_least(value, minimum, attribute)
+        return self._at_least(self.numbers(attribute, 1)[0], minimum, attribute)
 
     def limit(self, attribute: str, minimum: float = -math.inf) -> float:
         """Return a number that may be infinite: written as the largest there is, or, if not strict, as `inf`."""
@@ -105,7 +101,7 @@ class Element:
             forgive(self, f"{attribute}={quote(self.attributes[attribute])} of <{self.tag}> is not finite", "no limit")
             value = -math.inf if infinite[1] == "-" else math.inf
         else:
-            (value,) = self.limits(attribute, 1)
+            value = self.limits(attribute, 1)[0]
         return self._at_least(value, minimum, attribute)
 
     def limits(self, attribute: str, count: int) -> list[float]:

@@ -17,7 +17,7 @@ from jax import lax
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, ShapeError
-from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.simulate._state import State
 
 
@@ -145,13 +145,12 @@ class ActuatedPolicy(eqx.Module):
 class _Schedule(eqx.Module):
     """Commands from an array, one row a step; the carry counts the steps.
 
-    In single precision `round(t / dt)` would be off by a row after some 1e7 steps, and needs the time step.
-    """
+    In single precision `round(t / dt)` would be off by a row after some 1e7 steps, and needs the time step."""
 
     rows: Any
 
     def __init__(self, rows: Any):
-        self.rows = jax.tree.map(as_leaf, rows)
+        self.rows = jax.tree.map(float_leaf, rows)
         for x in jax.tree.leaves(self.rows):
             if x.ndim < 2 or not x.shape[-2]:
                 raise ShapeError(
@@ -169,13 +168,6 @@ class _Schedule(eqx.Module):
             lambda x: lax.dynamic_index_in_dim(x, jnp.minimum(step, x.shape[-2] - 1), -2, keepdims=False), self.rows
         )
         return step + 1, rows
-
-
-def as_leaf(x: ArrayLike) -> jax.Array:
-    """`x` as an array of floating-point numbers, so that it has a gradient."""
-    x = jnp.asarray(x)
-    # The cast also makes a Python number an array like any other, so that an array in its place does not recompile.
-    return x.astype(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float))
 
 
 def signal(x: Any, n: int | None, block: str, meaning: str, state: State) -> jax.Array:

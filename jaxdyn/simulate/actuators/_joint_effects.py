@@ -17,11 +17,11 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, require_last_axes
-from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.friction import AbstractFriction, Coulomb, FrictionSum, Stribeck, Viscous
 from jaxdyn.model import FRICTION_VELOCITY, Model
 from jaxdyn.simulate._state import State
-from jaxdyn.simulate.actuators._actuator import AbstractMemorylessActuator, as_leaf, require_values, signal
+from jaxdyn.simulate.actuators._actuator import AbstractMemorylessActuator, require_values, signal
 
 
 class AbstractJointEffect(AbstractMemorylessActuator):
@@ -56,7 +56,7 @@ class _FrictionEffect(AbstractJointEffect):
 class ViscousFriction(_FrictionEffect):
     """`tau = -d v`. The model has the same in `Model.damping`, evaluated in every substep."""
 
-    damping: Float[Array, "*#batch #nv"] = eqx.field(converter=as_leaf)
+    damping: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
     """`d`, N m s/rad or N s/m."""
     law: ClassVar = Viscous
 
@@ -67,9 +67,9 @@ class CoulombFriction(_FrictionEffect):
     The model has the same in `Model.friction` and `Model.friction_velocity`, evaluated in every substep.
     """
 
-    friction: Float[Array, "*#batch #nv"] = eqx.field(converter=as_leaf)
+    friction: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
     """`F`, N m or N."""
-    friction_velocity: Float[Array, "*#batch #nv"] = eqx.field(converter=as_leaf, default=FRICTION_VELOCITY)
+    friction_velocity: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf, default=FRICTION_VELOCITY)
     """`w`, rad/s or m/s."""
     law: ClassVar = Coulomb
 
@@ -83,15 +83,15 @@ class StribeckFriction(_FrictionEffect):
     viscous part. Sources: see `jaxdyn.friction.Stribeck` (Olsson et al., European Journal of Control 1998).
     """
 
-    coulomb: Float[Array, "*#batch #nv"] = eqx.field(converter=as_leaf)
+    coulomb: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
     """`F_c`, N m or N."""
-    static: Float[Array, "*#batch #nv"] = eqx.field(converter=as_leaf)
+    static: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
     """`F_s`, N m or N."""
-    stribeck_velocity: Float[Array, "*#batch #nv"] = eqx.field(converter=as_leaf)
+    stribeck_velocity: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
     """`v_s`, rad/s or m/s."""
-    damping: Float[Array, "*#batch #nv"] = eqx.field(converter=as_leaf, default=0.0)
+    damping: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf, default=0.0)
     """`d`, N m s/rad or N s/m."""
-    friction_velocity: Float[Array, "*#batch #nv"] = eqx.field(converter=as_leaf, default=FRICTION_VELOCITY)
+    friction_velocity: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf, default=FRICTION_VELOCITY)
     """`w`, rad/s or m/s."""
 
     @staticmethod
@@ -143,7 +143,7 @@ class SoftLimits(AbstractJointEffect):
             (model.position_lower if lower is None else lower, "lower", -np.inf),
             (model.position_upper if upper is None else upper, "upper", np.inf),
         ):
-            end = as_leaf(end)
+            end = float_leaf(end)
             require_last_axes(end, (model.nq,), f"the {name} limit", f"nq = {model.nq} for this model")
             if not isinstance(end, Tracer) and np.isfinite(np.asarray(end)[..., unlimited]).any():
                 raise ModelError(
@@ -152,7 +152,7 @@ class SoftLimits(AbstractJointEffect):
                 )
             ends.append(jnp.where(jnp.asarray(limited), end[..., indices], none))
         self.lower, self.upper = ends
-        self.stiffness, self.damping, self.width = as_leaf(stiffness), as_leaf(damping), as_leaf(width)
+        self.stiffness, self.damping, self.width = float_leaf(stiffness), float_leaf(damping), float_leaf(width)
         self.q_indices = tuple(indices.tolist())
         require_values(lambda x: x > 0, self.width, "the width", "positive")
 

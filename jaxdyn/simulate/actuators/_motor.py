@@ -9,13 +9,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._errors import ModelError, ShapeError, require_choice, require_positive_integer
-from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf, optional_float_leaf
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
 from jaxdyn.simulate.actuators._actuator import (
     AbstractActuator,
     AbstractMemorylessActuator,
-    as_leaf,
     require_values,
     signal,
 )
@@ -31,8 +30,8 @@ class Gear(AbstractMemorylessActuator):
     that matters, leave it at 1 and give the loss as friction. The rotor's inertia `ratio^2 J` is `Model.armature`.
     """
 
-    ratio: Float[Array, "*#batch #nu"] = eqx.field(converter=as_leaf)
-    efficiency: Float[Array, "*#batch #nu"] = eqx.field(converter=as_leaf, default=1.0)
+    ratio: Float[Array, "*#batch #nu"] = eqx.field(converter=float_leaf)
+    efficiency: Float[Array, "*#batch #nu"] = eqx.field(converter=float_leaf, default=1.0)
     """Between 0 and 1."""
 
     def __check_init__(self):
@@ -50,7 +49,7 @@ class Transmission(AbstractMemorylessActuator):
     The mechanical power of both sides is the same where the actuators' velocities are `B^T v`. **Raises** `ShapeError`.
     """
 
-    matrix: Float[Array, "*#batch nv nu"] = eqx.field(converter=as_leaf)
+    matrix: Float[Array, "*#batch nv nu"] = eqx.field(converter=float_leaf)
 
     def __check_init__(self):
         if self.matrix.ndim < 2:
@@ -66,7 +65,7 @@ class Transmission(AbstractMemorylessActuator):
         **Raises** `UnknownNameError`; `ModelError` for a joint that mimics another; `ShapeError` for the ratio.
         """
         rows = dof_indices(model, joints)
-        ratio = as_leaf(ratio)
+        ratio = float_leaf(ratio)
         if ratio.shape not in ((), (len(rows),)):
             raise ShapeError(
                 f"the ratio has shape {ratio.shape}, but [] or [{len(rows)}] is needed: one for each of the "
@@ -90,8 +89,9 @@ class Transmission(AbstractMemorylessActuator):
 class _Saturation(AbstractMemorylessActuator):
     """A block that keeps its command between limits."""
 
-    width: Float[Array, "*#batch #nu"] | None
-    kind: Saturation = eqx.field(static=True)
+    kind: Saturation = eqx.field(default="clip", kw_only=True, static=True)
+    width: Float[Array, "*#batch #nu"] | None = eqx.field(default=None, kw_only=True, converter=optional_float_leaf)
+    """Only for `"softclip"`."""
 
     def __check_init__(self):
         require_choice(self.kind, _SATURATIONS, "the kind of saturation")
@@ -131,24 +131,16 @@ class EffortLimits(_Saturation):
     - `"softclip"`: `u - w softplus((u - upper) / w) + w softplus((lower - u) / w)`, which is the clip with its
       corners rounded over a few `width` (`w`, N m or N).
 
-    Infinite limits have no effect. `EffortLimits(model.effort_limit)` has the limits of the model.
+    Infinite limits have no effect. `EffortLimits(model.effort_limit)` has the limits of the model. **Raises**
+    `ModelError`.
     """
 
-    upper: Float[Array, "*#batch #nu"]
-    lower: Float[Array, "*#batch #nu"]
+    upper: Float[Array, "*#batch #nu"] = eqx.field(converter=float_leaf)
+    lower: Float[Array, "*#batch #nu"] = eqx.field(default=None, converter=optional_float_leaf)
+    """`-upper` where it is not given."""
 
-    def __init__(
-        self,
-        upper: ArrayLike,
-        lower: ArrayLike | None = None,
-        *,
-        kind: Saturation = "clip",
-        width: ArrayLike | None = None,
-    ):
-        """`lower` is `-upper` where it is not given; `width` belongs to `"softclip"`. **Raises** `ModelError`."""
-        self.upper = as_leaf(upper)
-        self.lower = -self.upper if lower is None else as_leaf(lower)
-        self.width, self.kind = None if width is None else as_leaf(width), kind
+    def __post_init__(self):
+        self.lower = -self.upper if self.lower is None else self.lower
 
     def __check_init__(self):
         require_values(lambda x: x >= 0, self.upper - self.lower, "upper - lower", "zero or positive")
@@ -171,33 +163,23 @@ class DCMotorLimits(_Saturation):
     Vidyasagar, Robot Modeling and Control, 2006, section 6.1, for the motor's equations.)
 
     Acts on all degrees of freedom `[*batch, nv]`, so it stands behind a `Transmission`. `kind` as in `EffortLimits`.
+    **Raises** `ModelError`.
     """
 
-    stall_torque: Float[Array, "*#batch #nv"]
+    stall_torque: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
     """N m or N."""
-    no_load_speed: Float[Array, "*#batch #nv"]
+    no_load_speed: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
     """rad/s or m/s; infinite where speed does not matter."""
-    peak_torque: Float[Array, "*#batch #nv"]
-    """The torque at the largest current, N m or N."""
+    peak_torque: Float[Array, "*#batch #nv"] = eqx.field(default=None, converter=optional_float_leaf)
+    """The torque at the largest current, N m or N; `stall_torque` where it is not given."""
 
-    def __init__(
-        self,
-        stall_torque: ArrayLike,
-        no_load_speed: ArrayLike,
-        peak_torque: ArrayLike | None = None,
-        *,
-        kind: Saturation = "clip",
-        width: ArrayLike | None = None,
-    ):
-        """`peak_torque` is `stall_torque` where it is not given. **Raises** `ModelError`."""
-        self.stall_torque, self.no_load_speed = as_leaf(stall_torque), as_leaf(no_load_speed)
-        self.peak_torque = self.stall_torque if peak_torque is None else as_leaf(peak_torque)
-        self.width, self.kind = None if width is None else as_leaf(width), kind
+    def __post_init__(self):
+        self.peak_torque = self.stall_torque if self.peak_torque is None else self.peak_torque
 
     def __check_init__(self):
         require_values(lambda x: x > 0, self.no_load_speed, "the no-load speed", "positive")
-        for x, name in ((self.stall_torque, "stall"), (self.peak_torque, "peak")):
-            require_values(lambda x: x >= 0, x, f"the {name} torque", "zero or positive")
+        require_values(lambda x: x >= 0, self.stall_torque, "the stall torque", "zero or positive")
+        require_values(lambda x: x >= 0, self.peak_torque, "the peak torque", "zero or positive")
 
     def apply(self, command: Any, state: State) -> Float[Array, "*batch nv"]:
         n = state.v.shape[-1]
@@ -216,11 +198,11 @@ class FirstOrderLag(AbstractActuator):
     The output is the value at the step's end, so a time constant of zero has no effect (MuJoCo: `filterexact` with
     `actearly`)."""
 
-    time_constant: Float[Array, "*#batch #nu"] = eqx.field(converter=as_leaf)
+    time_constant: Float[Array, "*#batch #nu"] = eqx.field(converter=float_leaf)
     """`T`, s."""
-    dt: Float[Array, ""] = eqx.field(converter=as_leaf)
+    dt: Float[Array, ""] = eqx.field(converter=float_leaf)
     """The time between evaluations, the time step of the roll-out, s."""
-    initial: Float[Array, "*#batch #nu"] = eqx.field(converter=as_leaf, default=0.0)
+    initial: Float[Array, "*#batch #nu"] = eqx.field(converter=float_leaf, default=0.0)
     """`y` before the first step."""
 
     def __check_init__(self):
@@ -228,8 +210,7 @@ class FirstOrderLag(AbstractActuator):
         require_values(lambda x: x > 0, self.dt, "dt", "positive")
 
     def init(self, command: Any, state: State) -> Float[Array, "*batch nu"]:
-        shape = _memory_shape("FirstOrderLag", command, state, self.time_constant, self.initial, self.dt[..., None])
-        return jnp.broadcast_to(self.gains(shape[-1], state, "initial")[0], shape)
+        return _first_output(self, command, state, self.time_constant, self.dt[..., None])
 
     def __call__(self, carry: Any, command: Any, state: State, t: Any) -> tuple[Any, Float[Array, "*batch nu"]]:
         u = signal(command, carry.shape[-1], "FirstOrderLag", "efforts, as many as at the start", state)
@@ -247,7 +228,7 @@ class Delay(AbstractActuator):
     `steps` is static: another number compiles another program. **Raises** `ModelError` unless it is an integer >= 0."""
 
     steps: int = eqx.field(static=True)
-    initial: Float[Array, "*#batch #nu"] = eqx.field(converter=as_leaf, default=0.0)
+    initial: Float[Array, "*#batch #nu"] = eqx.field(converter=float_leaf, default=0.0)
 
     def __check_init__(self):
         require_positive_integer(self.steps, "the number of steps of a delay", least=0)
@@ -256,10 +237,8 @@ class Delay(AbstractActuator):
         """A ring of the last commands `[*batch, steps, nu]`, and the index of the oldest."""
         if not self.steps:
             return None
-        shape = _memory_shape("Delay", command, state, self.initial)
-        (initial,) = self.gains(shape[-1], state, "initial")
-        ring = jnp.broadcast_to(jnp.broadcast_to(initial, shape)[..., None, :], (*shape[:-1], self.steps, shape[-1]))
-        return ring, jnp.zeros((), jnp.int32)
+        initial = _first_output(self, command, state)
+        return jnp.repeat(initial[..., None, :], self.steps, axis=-2), jnp.zeros((), jnp.int32)
 
     def __call__(self, carry: Any, command: Any, state: State, t: Any) -> tuple[Any, Float[Array, "*batch nu"]]:
         if not self.steps:
@@ -279,10 +258,12 @@ def dof_indices(model: Model, joints: Sequence[str]) -> tuple[int, ...]:
     return tuple(i for name in joints for i in range(model.nv)[model.v_index(name)])
 
 
-def _memory_shape(block: str, command: Any, state: State, *gains: jax.Array) -> tuple[int, ...]:
-    """The shape of a block's memory: the command's, with the batch axes of the state and of the gains."""
+def _first_output(block: FirstOrderLag | Delay, command: Any, state: State, *gains: jax.Array) -> jax.Array:
+    """The output before the first step, with the batch axes of the command, the state and the gains."""
     shape = getattr(command, "shape", type(command).__name__)
     if not shape or isinstance(shape, str):
-        raise ShapeError(f"the command of {block} is {shape or 'a single number'}, but an array [..., nu] is needed")
-    batches = (x.shape[:-1] for x in (state.v, command, *gains))
-    return (*jnp.broadcast_shapes(*batches), shape[-1])
+        name, got = type(block).__name__, shape or "a single number"
+        raise ShapeError(f"the command of {name} is {got}, but an array [..., nu] is needed")
+    batch = jnp.broadcast_shapes(*(x.shape[:-1] for x in (state.v, command, block.initial, *gains)))
+    (initial,) = block.gains(shape[-1], state, "initial")
+    return jnp.broadcast_to(initial, (*batch, shape[-1]))

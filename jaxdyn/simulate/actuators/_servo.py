@@ -7,13 +7,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.joints import Topology, difference
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf
+from jaxdyn.joints import Topology, apply_to_rows, difference
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
-from jaxdyn.simulate.actuators._actuator import AbstractMemorylessActuator, as_leaf, signal
+from jaxdyn.simulate.actuators._actuator import AbstractMemorylessActuator, signal
 from jaxdyn.simulate.actuators._motor import dof_indices
-from jaxdyn.tree import rows_of, to_leading
 
 
 class ServoCommand(eqx.Module):
@@ -52,7 +51,7 @@ class PositionServo(AbstractMemorylessActuator):
         have a servo, whose order is the order in commands; all where it is None.
 
         **Raises** `UnknownNameError`; `ModelError` for a joint that mimics another."""
-        self.kp, self.kd, self.topology = as_leaf(kp), as_leaf(kd), model.topology
+        self.kp, self.kd, self.topology = float_leaf(kp), float_leaf(kd), model.topology
         self.q_indices = self.v_indices = None
         if joints is not None:
             self.v_indices = dof_indices(model, joints)
@@ -67,7 +66,10 @@ class PositionServo(AbstractMemorylessActuator):
         at_rest = jnp.zeros(n if self.v_indices is None else len(self.v_indices), state.v.dtype)
         velocity = at_rest if command.velocity is None else command.velocity
         v = _with_part(state.v, velocity, self.v_indices, "velocity", state)
-        tau = kp * _difference(self.topology, state.q, q) + kd * (v - state.v)
+        # Without the model: the servo carries none of its arrays.
+        vectors = self.topology.nq == n
+        error = q - state.q if vectors else apply_to_rows(difference, self.topology, state.q, q)
+        tau = kp * error + kd * (v - state.v)
         if command.effort is not None:
             tau = tau + _with_part(jnp.zeros_like(state.v), command.effort, self.v_indices, "effort", state)
         return tau
@@ -84,7 +86,7 @@ class VelocityServo(AbstractMemorylessActuator):
 
     def __init__(self, model: Model, kv: ArrayLike, *, joints: Sequence[str] | None = None):
         """`joints`: names of those that have a servo, as for `PositionServo`."""
-        self.kv = as_leaf(kv)
+        self.kv = float_leaf(kv)
         self.v_indices = None if joints is None else dof_indices(model, joints)
 
     def apply(self, command: Any, state: State) -> Float[Array, "*batch nv"]:
@@ -100,13 +102,3 @@ def _with_part(present: jax.Array, part: Any, indices: tuple[int, ...] | None, n
         return part
     batch = jnp.broadcast_shapes(present.shape[:-1], part.shape[:-1])
     return jnp.broadcast_to(present, (*batch, present.shape[-1])).at[..., jnp.asarray(indices, int)].set(part)
-
-
-def _difference(topology: Topology, q0: jax.Array, q1: jax.Array) -> jax.Array:
-    """`Model.difference`, for which the topology is enough: the servo carries no arrays of the model."""
-    if topology.nq == topology.nv:
-        return q1 - q0
-    rank = max(q0.ndim, q1.ndim) - 1
-    rows = [rows_of(x, rank) for x in (q0, q1)]
-    batch = jnp.broadcast_shapes(*(x.shape[1:] for x in rows))
-    return to_leading(difference(topology, *(jnp.broadcast_to(x, (x.shape[0], *batch)) for x in rows)))

@@ -19,8 +19,12 @@ from jaxdyn._types import Velocity, Wrenches
 from jaxdyn.algorithms.recursions import model_batch
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
-from jaxdyn.simulate.integrators._euler import euler_step, semi_implicit_euler_step, velocity_implicit_euler_step
-from jaxdyn.simulate.integrators._runge_kutta import rk4_step
+from jaxdyn.simulate.integrators._one_step import (
+    euler_step,
+    rk4_step,
+    semi_implicit_euler_step,
+    velocity_implicit_euler_step,
+)
 from jaxdyn.simulate.integrators._variational_midpoint import variational_midpoint_step
 
 type Integrator = Literal["euler", "semi_implicit_euler", "implicit_velocity", "midpoint", "rk4"]
@@ -95,8 +99,7 @@ def common_form(model: Model, state: State, inputs: dict[str, tuple[Any, tuple[i
     """The state with all batch axes, and the inputs, as arrays in the precision of the dynamics.
 
     `inputs` has for each name an array, or None, and the shape of its axes that are not batch axes. **Raises**
-    `ShapeError` if an array has other axes, or if the batch axes do not broadcast.
-    """
+    `ShapeError` if an array has other axes, or if the batch axes do not broadcast."""
     arguments = {"state.q": (state.q, (model.nq,)), "state.v": (state.v, (model.nv,)), **inputs}
     sizes = f"nq = {model.nq}, nv = {model.nv}, nb = {model.nb} for this model"
     arrays, batches = {}, {"model": model_batch(model)}

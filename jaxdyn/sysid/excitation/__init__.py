@@ -1,5 +1,4 @@
 """Motions from which parameters can be identified well."""
 
 from jaxdyn.sysid.excitation._excitation import Excitation, ExcitationOptions, optimize_excitation
-from jaxdyn.sysid.excitation._joint_motions import JointTrajectory
-from jaxdyn.sysid.excitation._motion_limits import MotionLimits
+from jaxdyn.sysid.excitation._motions import JointTrajectory, MotionLimits

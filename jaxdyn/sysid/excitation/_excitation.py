@@ -17,9 +17,9 @@ from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.algorithms import rnea
 from jaxdyn.model import Model
-from jaxdyn.sysid.excitation._joint_motions import JointTrajectory, Kind, basis, least_size
-from jaxdyn.sysid.excitation._motion_limits import FeasibleMotions, LimitArrays, MotionLimits
-from jaxdyn.sysid.torques import EffectShape, JointEffects, Layout, base_parameters, require_one_robot, torque_columns
+from jaxdyn.sysid.excitation import _motions as motions
+from jaxdyn.sysid.excitation._motions import JointTrajectory, Kind, LimitArrays, MotionLimits
+from jaxdyn.sysid.torques import JointEffects, base_parameters, torque_model
 
 type Criterion = Literal["log_det", "condition"]
 
@@ -58,8 +58,7 @@ class Excitation(NamedTuple):
     """The number of base parameters."""
     margins: dict[str, np.ndarray]
     """`[nv]` for each of `"position"`, `"velocity"`, `"acceleration"` and `"torque"`: the smallest distance from the
-    limit, as a part of it (of the range, for positions), on a grid ten times finer than the optimizer's. Never
-    negative, and infinite where there is no limit."""
+    limit, as a part of it (for positions, of the range), on a tenfold finer grid; infinite where there is no limit."""
     steps: int
     """The number of optimizer steps."""
     status: Status
@@ -121,22 +120,25 @@ def optimize_excitation(
         require_positive_integer(x, name, error=DataError)
     arrays = (limits or MotionLimits()).of(model)
     points = options.samples or 12 * size
-    grid, fine = (
-        basis(kind, duration, size, np.linspace(0, duration, n, endpoint=kind == "spline"))
-        for n in (points, _FINER * points)
-    )
-    feasible = FeasibleMotions(model, kind, arrays, fine)
+    times = (np.linspace(0, duration, n, endpoint=kind == "spline") for n in (points, _FINER * points))
+    grid, fine = (motions.basis(kind, duration, size, t) for t in times)
+    feasible = motions.FeasibleMotions(model, kind, arrays, fine)
     first = feasible.random(starts, np.random.default_rng(options.seed))
-    noise = _torque_noise(torque_noise, arrays.torque)
-    objective = _scaled_objective(
-        model, joint_effects or JointEffects(), criterion, grid, arrays.tighten(options.margin), noise, first
-    )
+    effects = joint_effects or JointEffects()
+    independent = tuple(base_parameters(model, effects=effects).independent.tolist())
+    dtype = jnp.result_type(model.dtype, jnp.zeros(()))
+    numbers = (grid, arrays.tighten(options.margin), _torque_noise(torque_noise, arrays.torque))
+    numbers = jax.tree.map(lambda x: jnp.asarray(x, dtype), (*numbers, np.ones(len(independent))))
+    objective = _Objective(model, torque_model.Layout.of(model, effects), criterion, independent, *numbers)
+    # Columns have unit size over the starts.
+    columns = objective.weighted_columns(jnp.asarray(first, dtype))
+    objective = eqx.tree_at(lambda x: x.scale, objective, jnp.sqrt(jnp.mean(columns**2, axis=(0, 1, 2))))
     c, values = _search_from_starts(objective, first, 0.5 * arrays.span, steps, report)
     c = feasible.shrink(c)
     before, after = _qualities(objective, first), _qualities(objective, c)
     # A start that shrinking has spoiled, or could not bring within its limits, stays as it was.
-    kept = feasible.keep_limits(c)
-    worse = np.array([a.loss(criterion) > b.loss(criterion) for a, b in zip(after, before, strict=True)]) | ~kept
+    worse = np.array([a.loss(criterion) > b.loss(criterion) for a, b in zip(after, before, strict=True)])
+    worse |= ~feasible.keep_limits(c)
     c = np.where(worse[:, None, None], first, c)
     after = [b if w else a for a, b, w in zip(after, before, worse, strict=True)]
     best = int(np.argmin([a.loss(criterion) for a in after]))
@@ -164,7 +166,7 @@ class _Objective(eqx.Module):
     """The criterion and the limits as functions of the coefficients of motions, `[starts, K, nv]`."""
 
     model: Model
-    layout: Layout = eqx.field(static=True)
+    layout: torque_model.Layout = eqx.field(static=True)
     criterion: Criterion = eqx.field(static=True)
     independent: tuple[int, ...] = eqx.field(static=True)
     grid: tuple[jax.Array, ...]
@@ -178,22 +180,15 @@ class _Objective(eqx.Module):
         q, v, a = (B @ coefficients for B in self.grid)
         ones: Any = jnp.ones_like(self.noise)
         friction_velocity: Any = self.model.friction_velocity
-        shape = EffectShape(friction_velocity, 0.5 * ones, 0 * ones, 0 * ones)
+        shape = torque_model.EffectShape(friction_velocity, 0.5 * ones, 0 * ones, 0 * ones)
         load = jnp.abs(rnea(self.model, q, v, a)) if self.layout.by_load else jnp.zeros_like(v)
-        Y, _ = torque_columns(self.model, (q, v, a, v, load), shape, self.layout)
+        Y, _ = torque_model.torque_columns(self.model, (q, v, a, v, load), shape, self.layout)
         return Y[..., np.array(self.independent)] / (self.noise[:, None] * self.scale)
 
     def value_and_excess(self, coefficients):
         """The loss `[starts]`, and the excess `[starts, n, 5, nv]` over each limit, as a part of it."""
         q, v, a = (B @ coefficients for B in self.grid)
-        limits = self.limits
-        excess = (
-            (q - limits.upper) / limits.span,
-            (limits.lower - q) / limits.span,
-            jnp.abs(v) / limits.velocity - 1,
-            jnp.abs(a) / limits.acceleration - 1,
-            jnp.abs(rnea(self.model, q, v, a)) / limits.torque - 1,
-        )
+        excess = self.limits.excess(q, v, a, rnea(self.model, q, v, a))
         W = self.weighted_columns(coefficients)
         flat = W.reshape(*W.shape[:-3], -1, W.shape[-1])
         information = jnp.swapaxes(flat, -1, -2) @ flat
@@ -205,24 +200,6 @@ class _Objective(eqx.Module):
         return value, jnp.stack(excess, axis=-2)
 
 
-def _scaled_objective(
-    model: Model,
-    effects: JointEffects,
-    criterion: Criterion,
-    grid: tuple[np.ndarray, ...],
-    limits: LimitArrays,
-    noise: np.ndarray,
-    first: np.ndarray,
-) -> _Objective:
-    """The objective whose columns have unit size over the starts `first`."""
-    independent = tuple(base_parameters(model, effects=effects).independent.tolist())
-    dtype = jnp.result_type(model.dtype, jnp.zeros(()))
-    arrays = jax.tree.map(lambda x: jnp.asarray(x, dtype), (grid, limits, noise, np.ones(len(independent))))
-    out = _Objective(model, Layout.of(model, effects), criterion, independent, *arrays)
-    columns = out.weighted_columns(jnp.asarray(first, dtype))
-    return eqx.tree_at(lambda x: x.scale, out, jnp.sqrt(jnp.mean(columns**2, axis=(0, 1, 2))))
-
-
 def _qualities(objective: _Objective, coefficients: np.ndarray) -> list[Quality]:
     W = np.asarray(objective.weighted_columns(jnp.asarray(coefficients, objective.noise.dtype)), np.float64)
     singular = (np.linalg.svd(w, compute_uv=False) for w in W.reshape(len(W), -1, W.shape[-1]))
@@ -232,8 +209,7 @@ def _qualities(objective: _Objective, coefficients: np.ndarray) -> list[Quality]
 def _search_from_starts(
     objective: _Objective, first: np.ndarray, unit: np.ndarray, steps: int, report: Callable[[int, float], None] | None
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Minimize from all starts, over coefficients in a `unit` `[nv]`. Returns coefficients, and the criterion of every
-    start after the steps with each penalty."""
+    """Return the coefficients at the minima, in a `unit` `[nv]`, and every start's criterion after each penalty."""
     dtype = objective.noise.dtype
     units = jnp.asarray(unit, dtype)
     x: Any = jnp.asarray(first, dtype) / units
@@ -285,7 +261,7 @@ def _torque_noise(noise: ArrayLike | None, limit: np.ndarray) -> np.ndarray:
 
 
 def _require_arguments(model: Model, duration: float, kind: Kind, size: int, criterion, margin: float) -> None:
-    require_one_robot(model)
+    torque_model.require_one_robot(model)
     if model.nq != model.nv:
         raise ModelError(
             "the model has free or ball joints, whose motion cannot be commanded: lock them with with_locked_joints, "
@@ -294,7 +270,7 @@ def _require_arguments(model: Model, duration: float, kind: Kind, size: int, cri
     require_choice(kind, ("fourier", "spline"), "kind", error=DataError)
     require_choice(criterion, ("log_det", "condition"), "criterion", error=DataError)
     require_positive(duration, "duration", error=DataError)
-    if size < least_size(kind):
-        raise DataError(f"size is {size}; a {kind} trajectory needs at least {least_size(kind)}")
+    if size < motions.least_size(kind):
+        raise DataError(f"size is {size}; a {kind} trajectory needs at least {motions.least_size(kind)}")
     if not 0 <= margin < 0.5:
         raise DataError(f"margin is {margin}; a number from 0 to 0.5 is needed")

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError, require_shape
+from jaxdyn._errors import ModelError
 from jaxdyn._types import ArrayLike
-from jaxdyn.model import BodyInertia, parameters_of
-from jaxdyn.spatial import Inertia, Pose
+from jaxdyn.model import BodyInertia
+from jaxdyn.spatial import invert_pose, transform_inertial_parameters
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _log_cholesky as cholesky
-from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, ScaledEntries
 from jaxdyn.sysid.parameters._leaves import model_of
+from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, ScaledEntries
 
 _NAMES = ("alpha", "d1", "d2", "d3", "s12", "s23", "s13", "t1", "t2", "t3")
 
@@ -41,18 +41,18 @@ class LogCholesky(AbstractChoice):
     """Names of the bodies; None: all."""
 
     def bind(self, tree: Any) -> AbstractBlock:
-        return _bound(self, tree, tuple(range(10)))
+        model, what = model_of(tree), type(self).__name__
+        bodies = leaves.chosen_names(self.bodies, model.body_names, "body", what)
+        advice = "leave these bodies out with bodies=[...], or start from nearest_physical(...)"
+        leaves.require_physical(model, bodies, what, advice)
+        free = range(1 if isinstance(self, FixedMass) else 0, 10)
+        names = tuple(f"inertia of {model.body_names[i]}: {_NAMES[k]}" for i in bodies for k in free)
+        return _Inertias(names, leaves.inertia_claims(tree, bodies), bodies)
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedMass(AbstractChoice):
+class FixedMass(LogCholesky):
     """All inertial parameters of bodies but the mass are free, as in `LogCholesky`: nine numbers for each body."""
-
-    bodies: Sequence[str] | None = None
-    """Names of the bodies; None: all."""
-
-    def bind(self, tree: Any) -> AbstractBlock:
-        return _bound(self, tree, tuple(range(1, 10)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +86,7 @@ class InertiaScale(AbstractChoice):
 
 @dataclasses.dataclass(frozen=True)
 class Payload(AbstractChoice):
-    """A rigid body that is fixed at a frame is free, in addition to the reference: ten log-Cholesky coordinates about a
-    guess, as in `LogCholesky`.
+    """A rigid body at a frame is free, added to the reference: ten numbers about a guess, as in `LogCholesky`.
 
     `model_at(0)` is the reference with the guess as payload. To identify a payload from a pair of recordings, identify
     the robot without it first, and make that the reference.
@@ -105,94 +104,61 @@ class Payload(AbstractChoice):
         what = f"Payload at {self.frame!r}"
         if body < 0:
             raise ModelError(f"{what}: the frame is fixed in the world, where a payload has no effect")
-        guess = physical_parameters(self.guess, f"{what}: the guess")
+        guess = leaves.physical_parameters(self.guess, f"{what}: the guess")
         claims = leaves.inertia_claims(tree, [body])
         if self.frame in model.topology.attached_links:
             merged = leaves.number_of(tree, "attached_parameters")
             link = model.topology.attached_links.index(self.frame)
             claims |= {(merged, 10 * link + k) for k in range(10)}
-        return _Payload(
-            names=tuple(f"payload at {self.frame}: {name}" for name in _NAMES),
-            claims=claims,
-            frame=self.frame,
-            body=body,
-            guess=jnp.asarray(guess, model.dtype),
-        )
-
-
-def physical_parameters(inertia: BodyInertia | ArrayLike, what: str) -> np.ndarray:
-    """Return the ten inertial parameters of one body. **Raises** `ShapeError`; `ModelError` where they are not
-    physical."""
-    out = np.asarray(inertia.parameters() if isinstance(inertia, BodyInertia) else inertia, np.float64)
-    require_shape(out, (10,), what, "inertial parameters about the origin of the frame")
-    if not bool(cholesky.is_physical(out)):
-        raise ModelError(f"{what} is not physical: no distribution of mass has the inertial parameters {out}")
-    return out
-
-
-def _bound(choice: LogCholesky | FixedMass, tree: Any, free: tuple[int, ...]) -> AbstractBlock:
-    model = model_of(tree)
-    what = type(choice).__name__
-    bodies = leaves.chosen_names(choice.bodies, model.body_names, "body", what)
-    advice = "leave these bodies out with bodies=[...], or start from nearest_physical(...)"
-    leaves.require_physical(model, bodies, what, advice)
-    return _Inertias(
-        names=tuple(f"inertia of {model.body_names[i]}: {_NAMES[k]}" for i in bodies for k in free),
-        claims=leaves.inertia_claims(tree, bodies),
-        bodies=bodies,
-        free=free,
-    )
+        names = tuple(f"payload at {self.frame}: {name}" for name in _NAMES)
+        return _Payload(names, claims, (body,), self.frame, jnp.asarray(guess, model.dtype))
 
 
 class _Inertias(AbstractBlock):
     bodies: tuple[int, ...] = eqx.field(static=True)
-    free: tuple[int, ...] = eqx.field(static=True)
-    """Indices of the free ones among the ten coordinates; the others are zero."""
+
+    def _factors(self, x: jax.Array) -> jax.Array:
+        """Return `U(x)` `[bodies, 4, 4]`."""
+        return cholesky.log_cholesky_factor(self._theta(x))
 
     def _theta(self, x: jax.Array) -> jax.Array:
-        theta = jnp.zeros((len(self.bodies), 10), x.dtype)
-        return theta.at[:, np.array(self.free)].set(x.reshape(len(self.bodies), len(self.free)))
+        """Return the coordinates `[bodies, 10]`: the last ones of each body are free, the others are zero."""
+        x = x.reshape(len(self.bodies), -1)
+        return jnp.pad(x, ((0, 0), (10 - x.shape[1], 0)))
+
+    def _numbers(self, W: jax.Array) -> jax.Array:
+        """Return the free numbers of the factors `W = U(x)` `[bodies, 4, 4]`."""
+        return cholesky.coordinates_from_factor(W)[:, -(self.size // len(self.bodies)) :].reshape(-1)
 
     def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
-        U0 = cholesky.pseudo_factor(model_of(reference).inertial_parameters[np.array(self.bodies)])
-        U = U0 @ cholesky.log_cholesky_factor(self._theta(x))
+        U = cholesky.pseudo_factor(model_of(reference).inertial_parameters[np.array(self.bodies)]) @ self._factors(x)
         return leaves.with_pseudo_inertias(tree, self.bodies, U @ jnp.swapaxes(U, -1, -2))
 
     def coordinates(self, reference: Any, tree: Any) -> jax.Array:
         rows = np.array(self.bodies)
         U0, U = (cholesky.pseudo_factor(model_of(t).inertial_parameters[rows]) for t in (reference, tree))
-        W = jax.scipy.linalg.solve_triangular(U0, U)
-        return cholesky.coordinates_from_factor(W)[:, np.array(self.free)].reshape(-1)
+        return self._numbers(jax.scipy.linalg.solve_triangular(U0, U))
 
     def moved(self, x: jax.Array, step: jax.Array) -> jax.Array:
-        W = cholesky.log_cholesky_factor(self._theta(x)) @ cholesky.log_cholesky_factor(self._theta(step))
-        return cholesky.coordinates_from_factor(W)[:, np.array(self.free)].reshape(-1)
+        return self._numbers(self._factors(x) @ self._factors(step))
 
     def pull(self, x: jax.Array) -> jax.Array:
         return cholesky.pull_of_coordinates(self._theta(x)).reshape(-1)
 
 
-class _Payload(AbstractBlock):
+class _Payload(_Inertias):
     frame: str = eqx.field(static=True)
-    body: int = eqx.field(static=True)
     guess: jax.Array
 
     def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
-        U = cholesky.pseudo_factor(self.guess) @ cholesky.log_cholesky_factor(x)
-        parameters = cholesky.inertial_parameters_from_pseudo_inertia(U @ U.T)
-        model = model_of(tree)
+        U = cholesky.pseudo_factor(self.guess) @ self._factors(x)[0]
+        parameters, model = cholesky.inertial_parameters_from_pseudo_inertia(U @ U.T), model_of(tree)
         return leaves.with_model(tree, model.with_payload(self.frame, parameters.astype(model.dtype)))
 
     def coordinates(self, reference: Any, tree: Any) -> jax.Array:
-        model = model_of(tree)
-        added = model.inertial_parameters[self.body] - model_of(reference).inertial_parameters[self.body]
-        placement = Pose.from_vector(model.frame_placement[model.topology.frame(self.frame)])
-        payload = parameters_of(Inertia.from_parameters(added).moved(placement.inverse()))
-        W = jax.scipy.linalg.solve_triangular(cholesky.pseudo_factor(self.guess), cholesky.pseudo_factor(payload))
-        return cholesky.coordinates_from_factor(W)
-
-    def moved(self, x: jax.Array, step: jax.Array) -> jax.Array:
-        return cholesky.coordinates_from_factor(cholesky.log_cholesky_factor(x) @ cholesky.log_cholesky_factor(step))
-
-    def pull(self, x: jax.Array) -> jax.Array:
-        return cholesky.pull_of_coordinates(x)
+        model, (body,) = model_of(tree), self.bodies
+        added = model.inertial_parameters[body] - model_of(reference).inertial_parameters[body]
+        placement = model.frame_placement[model.topology.frame(self.frame)]
+        payload = transform_inertial_parameters(added, invert_pose(placement))
+        factors = (cholesky.pseudo_factor(x[None]) for x in (self.guess, payload))
+        return self._numbers(jax.scipy.linalg.solve_triangular(*factors))

@@ -16,8 +16,8 @@ from jaxdyn._errors import ModelError, UnknownNameError, look_up
 from jaxdyn.model import LEAVES, Model
 from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.sysid.parameters import _leaves as leaves
-from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, ScaledEntries
 from jaxdyn.sysid.parameters._leaves import leaf_name, model_of
+from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, ScaledEntries
 
 type Where = str | Callable[[Any], Any]
 """The name of a field of the model, or a function that picks one array of the robot, as in `equinox.tree_at`."""
@@ -25,10 +25,9 @@ type Where = str | Callable[[Any], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Positive(AbstractChoice):
-    """Entries that stay positive are free: friction, damping, armature, stiffness, gears. The reference's entries are
-    multiplied by `e^x`.
+    """Entries that stay positive are free: friction, damping, armature, stiffness, gears.
 
-    The pull toward the reference is `r - log r - 1` for the ratio `r` of each entry.
+    The reference's entries are multiplied by `r = e^x`. The pull toward them is `r - log r - 1` for each entry.
     """
 
     where: Where
@@ -58,12 +57,11 @@ class Positive(AbstractChoice):
 
 @dataclasses.dataclass(frozen=True)
 class Additive(AbstractChoice):
-    """Entries that may have any value are free: gravity, offsets, spring references. The reference's entries have
-    `scale x` added.
+    """Entries that may have any value are free: gravity, offsets, spring references.
 
-    The pull toward the reference is half of the square of `x`, so `scale`, in the unit of the entries, says how far
-    from the reference they are expected. Inertias and placements have choices of their own, which keep them valid; only
-    the direction of a joint's axis counts.
+    `scale x` is added to the reference's entries. The pull toward the reference is half of the square of `x`, so
+    `scale`, in the unit of the entries, says how far from it they are expected. Inertias and placements have choices of
+    their own, which keep them valid; only the direction of a joint's axis counts.
     """
 
     where: Where
@@ -133,15 +131,14 @@ class Placement(AbstractChoice):
             raise ModelError("Placement: neither position nor rotation is free; choose one of them")
         if not (0 < self.length < np.inf and 0 < self.angle < np.inf):
             raise ModelError(f"Placement: length {self.length} and angle {self.angle} must be positive")
-        parts = [*(("x", "y", "z") if self.position else ()), *(("rx", "ry", "rz") if self.rotation else ())]
-        places = [*(range(3) if self.position else ()), *(range(3, 7) if self.rotation else ())]
+        names = [*(("x", "y", "z") if self.position else ()), *(("rx", "ry", "rz") if self.rotation else ())]
+        columns = range(0 if self.position else 3, 7 if self.rotation else 3)
         return _Placements(
-            names=tuple(f"placement of {model.joint_names[i]}: {part}" for i in joints for part in parts),
-            claims=frozenset((leaf, 7 * i + k) for i in joints for k in places),
+            names=tuple(f"placement of {model.joint_names[i]}: {name}" for i in joints for name in names),
+            claims=frozenset((leaf, 7 * i + k) for i in joints for k in columns),
             leaf=leaf,
             joints=joints,
-            length=float(self.length) if self.position else None,
-            angle=float(self.angle) if self.rotation else None,
+            **{name: getattr(self, name) for name in ("position", "rotation", "length", "angle")},
         )
 
 
@@ -158,62 +155,47 @@ class _ShiftedEntries(AbstractBlock):
         before, now = (leaves.entries(t, self.leaf, np.array(self.flat)) for t in (reference, tree))
         return (now - before) / self.scale
 
-    def pull(self, x: jax.Array) -> jax.Array:
-        return x / np.sqrt(2.0)
-
 
 class _Placements(AbstractBlock):
     leaf: int = eqx.field(static=True)
     joints: tuple[int, ...] = eqx.field(static=True)
-    length: float | None = eqx.field(static=True)
-    angle: float | None = eqx.field(static=True)
+    position: bool = eqx.field(static=True)
+    rotation: bool = eqx.field(static=True)
+    length: float = eqx.field(static=True)
+    angle: float = eqx.field(static=True)
 
-    def _flat(self, columns: range) -> np.ndarray:
+    def _entries(self, columns: range) -> np.ndarray:
         return (7 * np.array(self.joints)[:, None] + np.array(columns)).reshape(-1)
 
-    def _split(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return shifts and rotation vectors, in their units; those that are not free have no columns."""
+    def _placements(self, tree: Any) -> tuple[jax.Array, Quaternion]:
+        """Return the positions `[joints, 3]` and rotations of a robot's joints."""
+        rows = leaves.entries(tree, self.leaf, self._entries(range(7))).reshape(-1, 7)
+        return rows[:, :3], Quaternion.from_array(rows[:, 3:])
+
+    def _motion(self, x: jax.Array) -> tuple[jax.Array, Quaternion]:
+        """Return the shifts `[joints, 3]`, in their unit, and the turns; zero where they are not free."""
         rows = x.reshape(len(self.joints), -1)
-        n = 0 if self.length is None else 3
-        return rows[:, :n], rows[:, n:]
+        rows = jnp.pad(rows, ((0, 0), (0 if self.position else 3, 0 if self.rotation else 3)))
+        return rows[:, :3], Quaternion.exp(Vec3.from_array(self.angle * rows[:, 3:]))
+
+    def _numbers(self, shift: jax.Array, turn: Quaternion) -> jax.Array:
+        """Return the free numbers of a `_motion`."""
+        rows = jnp.concatenate([shift, turn.log().to_array() / self.angle], axis=-1)
+        return rows[:, 0 if self.position else 3 : 6 if self.rotation else 3].reshape(-1)
 
     def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
-        shift, turn = self._split(x)
-        if self.length is not None:
-            flat = self._flat(range(3))
-            values = leaves.entries(reference, self.leaf, flat) + self.length * shift.reshape(-1)
-            tree = leaves.with_entries(tree, self.leaf, flat, values)
-        if self.angle is not None:
-            flat = self._flat(range(3, 7))
-            before = Quaternion.from_array(leaves.entries(reference, self.leaf, flat).reshape(-1, 4))
-            turned = before.multiply(Quaternion.exp(Vec3.from_array(self.angle * turn)))
-            tree = leaves.with_entries(tree, self.leaf, flat, turned.to_array().reshape(-1))
-        return tree
+        (position, rotation), (shift, turn) = self._placements(reference), self._motion(x)
+        new = jnp.concatenate([position + self.length * shift, rotation.multiply(turn).to_array()], axis=-1)
+        columns = range(0 if self.position else 3, 7 if self.rotation else 3)
+        return leaves.with_entries(tree, self.leaf, self._entries(columns), new[:, np.array(columns)].reshape(-1))
 
     def coordinates(self, reference: Any, tree: Any) -> jax.Array:
-        parts = []
-        if self.length is not None:
-            flat = self._flat(range(3))
-            shift = leaves.entries(tree, self.leaf, flat) - leaves.entries(reference, self.leaf, flat)
-            parts.append(shift.reshape(-1, 3) / self.length)
-        if self.angle is not None:
-            flat = self._flat(range(3, 7))
-            before, now = (
-                Quaternion.from_array(leaves.entries(t, self.leaf, flat).reshape(-1, 4)) for t in (reference, tree)
-            )
-            parts.append(before.conjugate().multiply(now).log().to_array() / self.angle)
-        return jnp.concatenate(parts, axis=-1).reshape(-1)
+        (before, turned), (now, rotation) = self._placements(reference), self._placements(tree)
+        return self._numbers((now - before) / self.length, turned.conjugate().multiply(rotation))
 
     def moved(self, x: jax.Array, step: jax.Array) -> jax.Array:
-        shift, turn = self._split(x)
-        more, turn_more = self._split(step)
-        if self.angle is not None:
-            first, second = (Quaternion.exp(Vec3.from_array(self.angle * t)) for t in (turn, turn_more))
-            turn = first.multiply(second).log().to_array() / self.angle
-        return jnp.concatenate([shift + more, turn], axis=-1).reshape(-1)
-
-    def pull(self, x: jax.Array) -> jax.Array:
-        return x / np.sqrt(2.0)
+        (shift, turn), (more, turn_more) = self._motion(x), self._motion(step)
+        return self._numbers(shift + more, turn.multiply(turn_more))
 
 
 def _select(choice: Positive | Additive, tree: Any) -> tuple[int, np.ndarray, tuple[str, ...]]:
@@ -262,10 +244,8 @@ def _rows_of_joints(model: Model, field: str, joints: Sequence[str], what: str) 
     rows = LEAVES[field].rows if field in LEAVES else None
     if isinstance(joints, str):
         raise ModelError(f"{what}: joints is the string {joints!r}, but a sequence of names is needed: [{joints!r}]")
-    if rows == "v":
-        return np.concatenate([np.arange(model.nv)[model.v_index(name)] for name in joints])
-    if rows == "q":
-        return np.concatenate([np.arange(model.nq)[model.q_index(name)] for name in joints])
+    if rows in ("q", "v"):
+        return np.r_[*((model.q_index if rows == "q" else model.v_index)(name) for name in joints)]
     if rows == "joint":
         return np.array([topology.joint(name) for name in joints], int)
     if rows == "mimic":
@@ -287,9 +267,7 @@ def _rows_of_joints(model: Model, field: str, joints: Sequence[str], what: str) 
 def _entry_name(model: Model, field: str, name: str, flat: int, shape: tuple[int, ...]) -> str:
     rows = LEAVES[field].rows if field in LEAVES else None
     if rows in ("q", "v"):
-        starts = np.array(model.topology.q_starts if rows == "q" else model.topology.v_starts)
-        joint = int(np.searchsorted(starts, flat, side="right")) - 1
-        several = starts[joint + 1] - starts[joint] > 1
-        return f"{field} of {model.joint_names[joint]}" + (f"[{flat - starts[joint]}]" if several else "")
+        names = model.topology.coordinate_names if rows == "q" else model.topology.dof_names
+        return f"{field} of {names[flat]}"
     place = np.unravel_index(flat, shape) if shape else ()
     return name + (f"[{', '.join(str(int(i)) for i in place)}]" if place else "")

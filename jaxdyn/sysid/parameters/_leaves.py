@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, look_up
-from jaxdyn.model import Model
+from jaxdyn._errors import ModelError, look_up, require_shape
+from jaxdyn._types import ArrayLike
+from jaxdyn.model import BodyInertia, Model
 from jaxdyn.sysid.parameters._log_cholesky import inertial_parameters_from_pseudo_inertia, is_physical
 
 type Claims = frozenset[tuple[int, int]]
@@ -34,10 +35,9 @@ def with_model(tree: Any, model: Model) -> Any:
 
 
 def number_of(tree: Any, where: str | Callable[[Any], Any], what: str = "leaf") -> int:
-    """Return the number of the leaf that is a field of the model, or that a function picks. **Raises** `ModelError` if
-    it picks none."""
+    """Return the number of the leaf that is a field of the model, or that a function picks; `ModelError` for none."""
     structure = jax.tree.structure(tree)
-    marks = [_Mark() for _ in range(structure.num_leaves)]
+    marks = [object() for _ in range(structure.num_leaves)]
     marked = jax.tree.unflatten(structure, marks)
     try:
         picked = getattr(model_of(marked), where) if isinstance(where, str) else where(marked)
@@ -52,17 +52,12 @@ def number_of(tree: Any, where: str | Callable[[Any], Any], what: str = "leaf") 
     )
 
 
-class _Mark:
-    """A placeholder for a leaf."""
-
-
 def leaf_name(tree: Any, number: int) -> str:
     path, _ = jax.tree_util.tree_leaves_with_path(tree)[number]
     return jax.tree_util.keystr(path).removeprefix(".")
 
 
 def entries(tree: Any, number: int, flat: np.ndarray) -> jax.Array:
-    """Return the entries `flat` of a leaf."""
     return jnp.asarray(jax.tree.leaves(tree)[number]).reshape(-1)[flat]
 
 
@@ -90,8 +85,7 @@ def with_pseudo_inertias(tree: Any, bodies: Sequence[int], J: jax.Array) -> Any:
 
 
 def chosen_names(names: Sequence[str] | None, known: Sequence[str], kind: str, what: str) -> tuple[int, ...]:
-    """Return the indices of names in `known`, all if None is given; `kind` is `"body"` or `"joint"`. **Raises**
-    `UnknownNameError`, `ModelError`."""
+    """Return the indices of names in `known`, all for None. **Raises** `UnknownNameError`, `ModelError`."""
     plural = {"body": "bodies", "joint": "joints"}[kind]
     if isinstance(names, str):
         raise ModelError(f"{what}: {plural} is the string {names!r}, but a sequence of names is needed: [{names!r}]")
@@ -113,6 +107,15 @@ def require_physical(model: Model, bodies: Sequence[int], what: str, advice: str
             f"{what}: no distribution of mass has the inertial parameters of {', '.join(bad)}, so they have no "
             f"coordinates; {advice}"
         )
+
+
+def physical_parameters(inertia: BodyInertia | ArrayLike, what: str) -> np.ndarray:
+    """Return ten inertial parameters. **Raises** `ShapeError`; `ModelError` where they are not physical."""
+    out = np.asarray(inertia.parameters() if isinstance(inertia, BodyInertia) else inertia, np.float64)
+    require_shape(out, (10,), what, "inertial parameters about the origin of the frame")
+    if not bool(is_physical(out)):
+        raise ModelError(f"{what} is not physical: no distribution of mass has the inertial parameters {out}")
+    return out
 
 
 def inertia_claims(tree: Any, bodies: Sequence[int]) -> Claims:

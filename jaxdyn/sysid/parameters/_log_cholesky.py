@@ -196,8 +196,7 @@ def pseudo_factor(parameters: Any) -> Any:
 
 def divergence_of_factor(W: np.ndarray) -> np.ndarray:
     """The divergence `tr(W W^T) - log det(W W^T) - 4` of the pseudo-inertia with the factor `U0 W` from the one with
-    `U0`, `[*batch]` (the Bregman divergence of `-log det`: Lee, Wensing & Park, Geometric robot dynamic identification,
-    T-RO 2020, section IV)."""
+    `U0`, `[*batch]`: the Bregman divergence of `-log det` (Lee, Wensing & Park, T-RO 2020, section IV)."""
     log_det = 2 * np.log(np.diagonal(W, axis1=-2, axis2=-1)).sum(axis=-1)
     return np.sum(W**2, axis=(-2, -1)) - log_det - 4
 

@@ -17,11 +17,11 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.algorithms import forward_kinematics
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import _leaves as leaves
-from jaxdyn.sysid.parameters._block import AbstractBlock, AbstractChoice, JoinedBlocks
 from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, LogCholesky
 from jaxdyn.sysid.parameters._leaf_blocks import Positive
 from jaxdyn.sysid.parameters._leaves import Claims, leaf_name, model_of
 from jaxdyn.sysid.parameters._log_cholesky import pseudo_inertia
+from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, JoinedBlocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +36,7 @@ class Symmetric(AbstractChoice):
     pairs: Sequence[tuple[str, str]]
     """Names of bodies; the first of each pair is free."""
     choices: Sequence[LogCholesky | FixedMass | Positive]
-    """Choices for the first bodies of the pairs: `LogCholesky()` or `FixedMass()` for the bodies, `Positive("damping")`
-    and the like for their joints."""
+    """Choices for the first bodies, `LogCholesky()` or `FixedMass()`, and for their joints, `Positive(...)`."""
     normal: ArrayLike = (0.0, 1.0, 0.0)
     """Normal of the plane of symmetry, which goes through the world's origin."""
     q: ArrayLike | None = None
@@ -146,11 +145,9 @@ def _mirrors(model: Model, pairs: Sequence[tuple[int, ...]], choice: Symmetric) 
     M = np.eye(4)
     M[:3, :3] -= 2 * np.outer(n, n)
     q = model.neutral() if choice.q is None else jnp.asarray(choice.q, model.dtype)
-    poses = forward_kinematics(model, q)
-    R, p = poses.rotation, poses.translation
-    X = jnp.tile(jnp.eye(4, dtype=p.dtype), (model.nb, 1, 1)).at[:, :3].set(jnp.concatenate([R, p[..., None]], axis=-1))
+    X = forward_kinematics(model, q).as_matrix()
     firsts, seconds = (np.array(rows) for rows in zip(*pairs, strict=True))
-    G = jnp.linalg.solve(X[seconds], jnp.asarray(M, p.dtype) @ X[firsts])
+    G = jnp.linalg.solve(X[seconds], jnp.asarray(M, X.dtype) @ X[firsts])
     if not isinstance(G, Tracer):
         off = np.linalg.norm(np.asarray(G)[:, :3, 3], axis=-1)
         for (first, second), distance in zip(pairs, off, strict=True):

@@ -102,7 +102,8 @@ def fetch_dataset(
         return _require_checksums(folder, data, "it is another version, or damaged")
     if root:
         looked_in = f"{folder} or "
-    folder = _cache(cache) / data.name
+    chosen = cache or os.environ.get("JAXDYN_CACHE")
+    folder = (Path(chosen).expanduser() if chosen else Path(_pooch().os_cache("jaxdyn"))) / data.name
     missing = [name for name in data.files if not (folder / name).is_file()]
     address = url or data.url
     if missing and not download:
@@ -117,11 +118,6 @@ def fetch_dataset(
     for name in missing:
         _download(f"{str(address).rstrip('/')}/{name}", data.files[name], folder / name)
     return _require_checksums(folder, data, "delete it to have it fetched again")
-
-
-def _cache(folder: str | os.PathLike | None) -> Path:
-    chosen = folder or os.environ.get("JAXDYN_CACHE")
-    return Path(chosen).expanduser() if chosen else Path(_pooch().os_cache("jaxdyn"))
 
 
 def _pooch():

@@ -38,8 +38,7 @@ def load_npz(
     """Return a `Recording` from a NumPy archive; the arguments name its arrays.
 
     If `v` or `a` is None, arrays named `"v"` and `"a"` are optional. `tau` may be None for a recording without torques.
-    **Raises** `DataError` for a file that is missing or not an archive, for a missing array (it lists the others), and
-    for arrays that do not make a recording.
+    **Raises** `DataError` for a file that is missing or no archive, missing arrays, and arrays that make no recording.
     """
     path = _existing(path)
     try:
@@ -90,27 +89,25 @@ def load_csv(
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as text: {error}") from None
-    names, rows, numbers = _table(path, lines, delimiter)
+    names, rows = _table(path, lines, delimiter)
     unknown = [key for key in (*columns, *(scale or {})) if key not in _MEANING]
     if unknown or not {"t", "q"} <= set(columns):
         raise DataError(
             f"{path}: columns and scale are keyed by {', '.join(_MEANING)}, with t and q at least; got "
             f"{', '.join(map(repr, unknown or columns))}"
         )
-    count = len(rows[0])
+    count = len(next(iter(rows.values())))
     values: dict[str, Any] = {}
     for key, chosen in columns.items():
         indices = _indices(path, key, chosen, names, count, delimiter)
         array = np.empty((len(rows), len(indices)))
-        for i, (row, number) in enumerate(zip(rows, numbers, strict=True)):
-            for k, column in enumerate(indices):
-                try:
-                    array[i, k] = float(row[column])
-                except ValueError:
-                    shown = repr(names[column]) if names else str(column)
-                    raise DataError(
-                        f"{path}, line {number}: column {shown} ({_MEANING[key]}) is {row[column]!r}, not a number"
-                    ) from None
+        for numbers, (line, row) in zip(array, rows.items(), strict=True):
+            try:
+                numbers[:] = [float(row[column]) for column in indices]
+            except ValueError:
+                column = next(k for k in indices if not _is_number(row[k]))
+                what = f"column {repr(names[column]) if names else column} ({_MEANING[key]})"
+                raise DataError(f"{path}, line {line}: {what} is {row[column]!r}, not a number") from None
         try:
             array = array * np.asarray((scale or {}).get(key, 1.0), np.float64)
         except ValueError:
@@ -130,12 +127,11 @@ def _existing(path: str | Path) -> Path:
     raise DataError(f"{path}: no such file{where}")
 
 
-def _table(path: Path, lines: list[str], delimiter: str) -> tuple[list[str], list[list[str]], list[int]]:
-    """Return the names of columns, if there are any, the cells of each row, and the number of its line."""
+def _table(path: Path, lines: list[str], delimiter: str) -> tuple[list[str], dict[int, list[str]]]:
+    """Return the names of columns, if there are any, and the cells of each row by the number of its line."""
     names: list[str] = []
     comment: list[str] = []
-    rows: list[list[str]] = []
-    numbers: list[int] = []
+    rows: dict[int, list[str]] = {}
 
     def cells_of(text: str) -> list[str]:
         return text.split() if delimiter == " " else [x.strip().strip('"').strip() for x in text.split(delimiter)]
@@ -151,14 +147,13 @@ def _table(path: Path, lines: list[str], delimiter: str) -> tuple[list[str], lis
                     names = cells
                     continue
                 names = comment if len(comment) == len(cells) else []
-            expected = len(rows[0]) if rows else len(names) or len(cells)
+            expected = len(next(iter(rows.values()), names or cells))
             if len(cells) != expected:
                 raise DataError(f"{path}, line {number}: {len(cells)} columns, but {expected} before")
-            rows.append(cells)
-            numbers.append(number)
+            rows[number] = cells
     if not rows:
         raise DataError(f"{path}: no line of numbers; it begins with {lines[0][:60]!r}" if lines else f"{path}: empty")
-    return names, rows, numbers
+    return names, rows
 
 
 def _is_number(cell: str) -> bool:

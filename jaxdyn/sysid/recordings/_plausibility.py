@@ -7,14 +7,14 @@ import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from scipy.integrate import cumulative_trapezoid
 
 from jaxdyn.algorithms import torque_regressor
 from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings._recording import Recording, dof_names
+from jaxdyn.sysid.recordings._recording import Recording
 
 # Rates that agree to this part are the same; between them lie noise, filters and delays.
 _SAME_RATE = 0.2
@@ -66,7 +66,7 @@ def check_recording(
         names = tuple(str(k) for k in range(recording.dofs or recording.q.shape[1]))
     else:
         recording.require_columns(model)
-        names = tuple(dof_names(model))
+        names = model.topology.dof_names
     findings = [*_gaps(recording, max_gap), *_units(recording, model, names), *_rates(recording, model, names)]
     findings += _still(recording, model, names)
     if not any(x.kind in ("degrees", "wrapped", "rates", "gap") for x in findings):
@@ -130,34 +130,30 @@ def _of_joints(kind: str, joints: Sequence[str], message: str) -> list[Finding]:
 
 
 def _rates(recording: Recording, model: Model | None, names: tuple[str, ...]) -> list[Finding]:
+    if recording.v is None:
+        return []
+    i, j = np.array([columns[:2] for columns in _plain(recording, model)], int).reshape(-1, 2).T
+    pairs = [("v", "q", recording.v[:, j], recording.q[:, i], [names[k] for k in j])]
+    if recording.a is not None:
+        pairs.append(("a", "v", recording.a, recording.v, list(names)))
     out = []
-    pairs = []
-    if recording.v is not None:
-        pairs += [("v", "q", recording.v[:, j], recording.q[:, i], j) for i, j, _ in _plain(recording, model)]
-        if recording.a is not None:
-            pairs += [("a", "v", recording.a[:, j], recording.v[:, j], j) for j in range(recording.v.shape[1])]
-    by_kind: dict[tuple[str, str], list[tuple[str, float]]] = {}
-    for rate, of, x, y, j in pairs:
+    for rate, of, x, y, joints in pairs:
         # Integrated rates against differences: neither is noisier than what was recorded.
-        total = np.concatenate([[0.0], np.cumsum(0.5 * (x[1:] + x[:-1]) * np.diff(recording.t))])
-        total, change = total - total.mean(), y - y.mean()
-        if np.sqrt(np.mean(change**2)) < 1e-3:
+        total = cumulative_trapezoid(x, recording.t, axis=0, initial=0.0)
+        total, change = total - total.mean(axis=0), y - y.mean(axis=0)
+        power = np.sum(change**2, axis=0)
+        factors = np.where(power < 1e-6 * len(y), 1.0, np.sum(total * change, axis=0) / np.maximum(power, 1e-300))
+        bad = {joint: factor for joint, factor in zip(joints, factors, strict=True) if abs(factor - 1) > _SAME_RATE}
+        if not bad:
             continue
-        factor = float(total @ change / (change @ change))
-        if abs(factor - 1) > _SAME_RATE:
-            by_kind.setdefault((rate, of), []).append((names[j], factor))
-    for (rate, of), bad in by_kind.items():
-        factor = float(np.median([f for _, f in bad]))
-        shown = ", ".join(f"{name} {f:.3g}" for name, f in bad)
-        turned = next((word for word, size in _DEGREES.items() if abs(factor / size - 1) < 0.5 * _SAME_RATE), None)
-        kind = "degrees" if turned else "rates"
-        reason = turned.format(rate=rate, of=of) if turned else "another order, sign, unit or clock?"
+        factor = float(np.median(list(bad.values())))
+        shown = ", ".join(f"{name} {f:.3g}" for name, f in bad.items())
+        turned = {rate: 180 / np.pi, of: np.pi / 180}
+        turned = [f"{x} looks like degrees" for x, size in turned.items() if abs(factor / size - 1) < 0.5 * _SAME_RATE]
+        reason = turned[0] if turned else "another order, sign, unit or clock?"
         message = f"{rate} is not the derivative of {of} but that times, by joint: {shown}; {reason}"
-        out.append(Finding(kind, message, tuple(name for name, _ in bad), factor))
+        out.append(Finding("degrees" if turned else "rates", message, tuple(bad), factor))
     return out
-
-
-_DEGREES = {"{rate} looks like degrees": 180 / np.pi, "{of} looks like degrees": np.pi / 180}
 
 
 def _still(recording: Recording, model: Model | None, names: tuple[str, ...]) -> list[Finding]:
@@ -226,15 +222,10 @@ def _explanations(part: Recording, model: Model) -> list[np.ndarray]:
     v, a = part.require("v", "a")
     # In parts of one length, of which the last is filled up with repeats: one program serves all.
     rows = np.minimum(np.arange(-(-len(part) // _CHUNK) * _CHUNK), len(part) - 1).reshape(-1, _CHUNK)
-    parts = [_regressor(model, *(jnp.asarray(x[k]) for x in (part.q, v, a))) for k in rows]
+    parts = [torque_regressor(model, *(jnp.asarray(x[k]) for x in (part.q, v, a))) for k in rows]
     Y = np.concatenate([np.asarray(x, np.float64) for x in parts])[: len(part)]
     ones = np.ones((len(part), 1))
     springs = part.q if model.stiffness is not None else ones
     friction = JointFriction(1.0, 1.0, friction_velocity=0.05).columns(v)
     by_joint = np.moveaxis(np.stack([a, *friction]), -1, 0)
     return [np.concatenate([Y[:, j], x.T, springs, ones], axis=-1) for j, x in enumerate(by_joint)]
-
-
-@eqx.filter_jit
-def _regressor(model: Model, q, v, a):
-    return torque_regressor(model, q, v, a)

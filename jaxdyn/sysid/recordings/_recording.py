@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import numpy as np
+from scipy.signal import savgol_filter
 
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import _signals as signals
 
+type Recordings = Recording | Sequence[Recording]
+
 _OPTIONAL = ("v", "a", "tau", "current")
-_FORCES = ("tau", "current")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +77,12 @@ class Recording:
                     f"{f', column {bad[0][1]}' if x.ndim == 2 else ''} (t = {self.t[bad[0][0]]:g} s); "
                     "drop those rows or fill them in"
                 )
-        step = np.diff(self.t)
-        if (step <= 0).any():
-            k = int(np.argmax(step <= 0))
+        back = np.flatnonzero(np.diff(self.t) <= 0)
+        if back.size:
+            k = int(back[0])
             raise self._error(
-                f"time does not increase from row {k} (t = {self.t[k]!r}) to row {k + 1} "
-                f"(t = {self.t[k + 1]!r}), and in {int((step <= 0).sum())} places in all; "
-                "drop repeated samples, or split where the clock was reset"
+                f"time does not increase from row {k} (t = {self.t[k]!r}) to row {k + 1} (t = {self.t[k + 1]!r}), and "
+                f"in {back.size} places in all; drop repeated samples, or split where the clock was reset"
             )
 
     def __len__(self) -> int:
@@ -95,11 +96,10 @@ class Recording:
     @property
     def rate(self) -> float | None:
         """Samples per second, or None where the spacing varies by more than one part in 10^6."""
-        step = np.diff(self.t)
         mean = self.duration / (len(self) - 1)
         # A late start costs digits of the step.
         slack = 1e-6 * mean + 4 * np.spacing(np.abs(self.t).max())
-        return 1.0 / mean if np.abs(step - mean).max() <= slack else None
+        return 1.0 / mean if np.abs(np.diff(self.t) - mean).max() <= slack else None
 
     @property
     def dofs(self) -> int | None:
@@ -170,8 +170,7 @@ class Recording:
         The two passes leave one quarter of the power at `cutoff` (Hz). At both ends, where the filter extends the
         samples, `trim` s are cut off; the default `2 / cutoff` is five time constants of the slowest pole at order 4.
 
-        **Raises** `DataError` if the samples are not uniform (see `resampled`), for a cutoff of half the rate or more,
-        or if too little would be left.
+        **Raises** `DataError` for too few or irregular samples (see `resampled`), or a cutoff of half the rate or more.
         """
         rate = self._uniform_rate("a filter")
         if not 0 < cutoff < 0.5 * rate:
@@ -223,7 +222,7 @@ class Recording:
         source = self._numbers(model) if self.v is None else self
         x = source.q if self.v is None else self.v
         if method == "savitzky_golay":
-            rate, cut, degree = self._uniform_rate("a Savitzky-Golay filter"), 0, 4 if degree is None else degree
+            rate, degree = self._uniform_rate("a Savitzky-Golay filter"), 4 if degree is None else degree
             if window is None or not window > 0:
                 raise self._error("give the window of the Savitzky-Golay filter in s, such as 0.1")
             cut = round(0.5 * window * rate)
@@ -233,7 +232,8 @@ class Recording:
                     f"least {degree + 1} and a degree of 2, and the recording ({len(self)} samples) must have twice as "
                     "many as a window"
                 )
-            first, second = signals.savitzky_golay(x, rate, 2 * cut + 1, degree)
+            # Savitzky & Golay 1964. The rows that are extrapolated at both ends are cut off below.
+            first, second = (np.asarray(savgol_filter(x, 2 * cut + 1, degree, k, 1 / rate, axis=0)) for k in (1, 2))
         else:
             if len(self) < 12:
                 raise self._error(f"{len(self)} samples are too few for a smoothing spline")
@@ -269,9 +269,8 @@ class Recording:
             raise self._error(f"a delay of {delay:g} s is too long for a recording of {self.duration:g} s")
         times = self.t + delay
         keep = (times >= self.t[0]) & (times <= self.t[-1])
-        late = {
-            n: signals.interpolate(self.t, x, times[keep], "cubic") for n, x in self._arrays().items() if n in _FORCES
-        }
+        late = {name: x for name, x in self._arrays().items() if name in ("tau", "current")}
+        late = {name: signals.interpolate(self.t, x, times[keep], "cubic") for name, x in late.items()}
         return dataclasses.replace(self._map(lambda x: x[keep]), **late)
 
     def unwrapped(self, joints: Sequence[int]) -> Recording:
@@ -283,14 +282,12 @@ class Recording:
     def _central(self, model: Model | None) -> Recording:
         if len(self) < (5 if self.v is None else 3):
             raise self._error(f"{len(self)} samples are too few for central differences")
-        out = self
-        if out.v is None:
-            source = out._numbers(model)
-            rate = np.gradient(source.q, source.t, axis=0)
-            v, _ = signals.rates_on_manifold(model, source.q, rate, np.zeros_like(rate))
-            out = dataclasses.replace(out, v=v)._map(lambda x: x[1:-1])
-        (v,) = out.require("v")
-        return dataclasses.replace(out, a=np.gradient(v, out.t, axis=0))._map(lambda x: x[1:-1])
+        if self.v is None:
+            q = self._numbers(model).q
+            rate = np.gradient(q, self.t, axis=0)
+            v, _ = signals.rates_on_manifold(model, q, rate, np.zeros_like(rate))
+            return dataclasses.replace(self, v=v)._map(lambda x: x[1:-1])._central(model)
+        return dataclasses.replace(self, a=np.gradient(self.v, self.t, axis=0))._map(lambda x: x[1:-1])
 
     def _uniform_rate(self, what: str) -> float:
         rate = self.rate
@@ -334,8 +331,7 @@ class Recording:
         return DataError(f"{self.name}: {message}")
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        named = {name: getattr(self, name) for name in ("q", *_OPTIONAL)}
-        return {name: x for name, x in named.items() if x is not None}
+        return {name: x for name in ("q", *_OPTIONAL) if (x := getattr(self, name)) is not None}
 
     def _map(self, function: Callable[[np.ndarray], np.ndarray], t: np.ndarray | None = None) -> Recording:
         new = {name: function(x) for name, x in self._arrays().items()}
@@ -350,13 +346,4 @@ def as_recordings(recordings: Recording | Iterable[Recording]) -> tuple[Recordin
     for k, x in enumerate(out):
         if not isinstance(x, Recording):
             raise DataError(f"recording {k} is {type(x).__name__}; a Recording is needed")
-    return out
-
-
-def dof_names(model: Model) -> list[str]:
-    """The names of the degrees of freedom, `[nv]`: the joint's, with a number where it has several."""
-    out = []
-    for i, joint in enumerate(model.joint_names):
-        n = model.topology.v_starts[i + 1] - model.topology.v_starts[i]
-        out += [joint] if n == 1 else [f"{joint}[{k}]" for k in range(n)]
     return out

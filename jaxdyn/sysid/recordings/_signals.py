@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Literal
 
 import numpy as np
 from scipy.interpolate import CubicSpline, UnivariateSpline
-from scipy.signal import butter, savgol_filter, sosfiltfilt
+from scipy.signal import butter, sosfiltfilt
 
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn.model import Model
@@ -28,13 +29,6 @@ def low_pass(x: np.ndarray, rate: float, cutoff: float, order: int) -> np.ndarra
 def padding(order: int) -> int:
     """The number of samples by which `low_pass` extends each end; it needs more than these."""
     return 3 * (order + 1)
-
-
-def savitzky_golay(x: np.ndarray, rate: float, samples: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return first and second derivatives of the polynomial fitted to the `samples` (odd) around each sample (Savitzky
-    & Golay 1964). The first and last `samples // 2` rows are extrapolated."""
-    first, second = (np.asarray(savgol_filter(x, samples, degree, k, 1 / rate, axis=0)) for k in (1, 2))
-    return first, second
 
 
 def smoothing_spline(t: np.ndarray, x: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -59,15 +53,12 @@ def noise_level(t: np.ndarray, x: np.ndarray) -> np.ndarray:
     """The standard deviation of white noise on smooth signals, `[c]`, from the distance of each sample from the cubic
     through its four neighbors, but at least the size of rounding."""
     # Lagrange's weights of the two neighbors on either side, at each sample's time.
-    near = np.stack([t[k : len(t) - 4 + k] for k in (0, 1, 3, 4)], axis=-1)
-    times = t[2:-2]
+    rows = np.arange(len(t) - 4)[:, None] + np.array([0, 1, 3, 4])
+    near, times = t[rows], t[2:-2]
     weights = np.ones_like(near)
-    for i in range(4):
-        for j in range(4):
-            if i != j:
-                weights[:, i] *= (times - near[:, j]) / (near[:, i] - near[:, j])
-    neighbors = np.stack([x[k : len(t) - 4 + k] for k in (0, 1, 3, 4)], axis=1)
-    residual = x[2:-2] - np.einsum("nk,nkc->nc", weights, neighbors)
+    for i, j in itertools.permutations(range(4), 2):
+        weights[:, i] *= (times - near[:, j]) / (near[:, i] - near[:, j])
+    residual = x[2:-2] - np.einsum("nk,nkc->nc", weights, x[rows])
     scaled = residual / np.sqrt(1 + np.sum(weights**2, axis=1))[:, None]
     return np.maximum(np.sqrt(np.mean(scaled**2, axis=0)), 1e-12 * np.maximum(np.abs(x).max(axis=0), 1e-300))
 
@@ -95,13 +86,8 @@ def rates_on_manifold(
         v[:, turn] = w
         a[:, turn] = 2 * (multiply_quaternions(inverse, rate2) - multiply_quaternions(u, u))[:, 1:]
         if joint.position is not None:
-            linear, linear2 = (
-                _in_body_axes(quaternion, inverse, x[:, i + joint.position :][:, :3]) for x in (first, second)
-            )
+            # R^T x is the vector in q^-1 x q.
+            parts = (np.pad(x[:, i + joint.position :][:, :3], ((0, 0), (1, 0))) for x in (first, second))
+            linear, linear2 = (multiply_quaternions(multiply_quaternions(inverse, x), quaternion)[:, 1:] for x in parts)
             v[:, j : j + 3], a[:, j : j + 3] = linear, linear2 - np.cross(w, linear)
     return v, a
-
-
-def _in_body_axes(quaternion: np.ndarray, inverse: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return `R^T x`."""
-    return multiply_quaternions(multiply_quaternions(inverse, np.pad(x, ((0, 0), (1, 0)))), quaternion)[:, 1:]

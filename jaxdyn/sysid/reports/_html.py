@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,6 @@ def links_section(models: Mapping[str, Model]) -> str:
 
 
 def image(figure, caption: str) -> str:
-    """A matplotlib figure with a caption."""
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=110)
     encoded = base64.b64encode(data.getvalue()).decode()
@@ -96,11 +96,14 @@ def image(figure, caption: str) -> str:
     return f"<figure><img alt='{text}' src='data:image/png;base64,{encoded}'><figcaption>{text}</figcaption></figure>"
 
 
-def no_plots(error: ImportError) -> str:
-    """A note in place of plots."""
-    return f"<p class='note'>No plots: {escape(str(error))}.</p>"
+def plots_section(draw: Callable[[], Mapping[str, Any]]) -> str:
+    """The figures that `draw` returns, by their captions; a note where it finds no matplotlib."""
+    try:
+        figures = draw()
+    except ImportError as error:
+        return f"<p class='note'>No plots: {escape(str(error))}.</p>"
+    return "<h2>Plots</h2>" + "".join(image(figure, caption) for caption, figure in figures.items())
 
 
 def escape(x: str) -> str:
-    """Text for HTML."""
     return html.escape(str(x), quote=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.sysid.parameters import model_of
+from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.reports import _html as html
 from jaxdyn.sysid.rollouts import Quantities, RolloutBootstrap, RolloutErrors, RolloutFit
 
@@ -35,11 +36,9 @@ def write_rollout_report(
 
     - `errors`: `rollout_errors` by the name of the data and the name of the robot:
       `{"held out": {"before": ..., "identified": ...}}`.
-    - `quantities`: functions of the robot, by name, for a table of their own, such as combinations that the motion
-      determines.
+    - `quantities`: functions of the robot, by name, such as what the motion determines, for a table of their own.
     - `bootstrap`: `fit.bootstrap()`; its intervals are shown beside the others.
-    - `notes`: sentences at the top.
-    - `level`: the level of the intervals.
+    - `notes`: sentences at the top. `level`: the level of the intervals.
 
     **Raises** `DataError` for no errors.
     """
@@ -61,8 +60,8 @@ def write_rollout_report(
             rows.append([f"{h:g} s", *(" / ".join(f"{x:.4f}" for x in q) for q in quartiles)])
         caption = f"Root mean square error of positions up to a horizon, rad or m, {data}: quartiles over roll-outs"
         parts.append(html.table(["horizon", *by_robot], rows, caption))
-    parts.append(_rollout_plots(fit, errors))
-    parts.append(html.links_section({"before": model_of(fit.before), "identified": model_of(fit.robot)}))
+    parts.append(html.plots_section(lambda: _rollout_figures(fit, errors)))
+    parts.append(html.links_section({"before": leaves.model_of(fit.before), "identified": leaves.model_of(fit.robot)}))
     if quantities is not None:
         parts += ["<h2>Combinations</h2>", _quantity_table(fit, quantities, bootstrap, level)]
     decided = fit.intervals(level=level).decided_by_prior(html.WEAK)
@@ -95,14 +94,11 @@ def _quantity_table(
     return html.interval_table("quantity", plain, columns, caption)
 
 
-def _rollout_plots(fit: RolloutFit, errors: Mapping[str, Mapping[str, RolloutErrors]]) -> str:
+def _rollout_figures(fit: RolloutFit, errors: Mapping[str, Mapping[str, RolloutErrors]]) -> dict[str, Any]:
     # The import stands here so that `import jaxdyn` loads no plotting.
     from jaxdyn.viz import COLORS, figure_class
 
-    try:
-        figure_type = figure_class()
-    except ImportError as error:
-        return html.no_plots(error)
+    figure_type = figure_class()
     figure = figure_type(figsize=(10, 3.2), layout="constrained")
     for panel, (data, by_robot) in zip(figure.subplots(1, len(errors), squeeze=False)[0], errors.items(), strict=True):
         for k, (name, e) in enumerate(by_robot.items()):
@@ -123,5 +119,7 @@ def _rollout_plots(fit: RolloutFit, errors: Mapping[str, Mapping[str, RolloutErr
         )
     panel.set(xlabel="time, s", ylabel="residual / noise")
     panel.legend(title="recording", fontsize=8, ncol=4)
-    shown = html.image(figure, "errors of roll-outs up to a horizon")
-    return f"<h2>Plots</h2>{shown}{html.image(segments, 'residuals of the segments of the fit, after the loss')}"
+    return {
+        "errors of roll-outs up to a horizon": figure,
+        "residuals of the segments of the fit, after the loss": segments,
+    }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn.sysid.recordings import Recording, as_recordings, dof_names
+from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings
 from jaxdyn.sysid.reports import _html as html
-from jaxdyn.sysid.torques import POSITIVE, BaseParameters, Bootstrap, InverseDynamicsFit, Recordings, effect_leaves
+from jaxdyn.sysid.torques import BaseParameters, Bootstrap, InverseDynamicsFit, torque_model
 
 
 def quality_table(fits: Mapping[str, InverseDynamicsFit], recordings: Recordings, title: str) -> str:
@@ -45,8 +46,7 @@ def write_report(
     - `fits`: by name, in the order of columns; the page is about the last one. `InverseDynamicsFit.unfitted(model)`
       as the first compares with the model before the fit.
     - `train`, `test`: recordings, one or several; the plots show the first of `test`, or else of `train`.
-    - `notes`: sentences at the top.
-    - `level`: the level of the intervals.
+    - `notes`: sentences at the top. `level`: the level of the intervals.
     - `bootstrap`: the last fit's `bootstrap(fit, train)`; its intervals are shown beside the others.
 
     **Raises** `DataError` for no fits, fits of different models, and recordings that do not fit them.
@@ -62,7 +62,7 @@ def write_report(
             caption = f"Root mean square error on {data}, N m or N; R² of {name}"
             parts.append(html.table(["joint", *fits, "R²"], _quality_rows(fits, recordings), caption))
     parts += [
-        _torque_plots(fits, as_recordings(train if test is None else test)[0]),
+        html.plots_section(lambda: _torque_figures(fits, as_recordings(train if test is None else test)[0])),
         html.links_section({name: x.model for name, x in fits.items()}),
         _parameters_section(name, fit, level, bootstrap),
         _identifiability_section(name, fit, level, bootstrap),
@@ -75,7 +75,7 @@ def _quality_rows(fits: Mapping[str, InverseDynamicsFit], recordings: Recordings
     evaluations = [fit.evaluate(recordings) for fit in fits.values()]
     columns = [html.format_numbers(np.append(x.rms_error, x.total_rms), ".4f") for x in evaluations]
     columns.append(html.format_numbers(np.append(evaluations[-1].r2, np.nan), ".4f"))
-    names = (*dof_names(next(iter(fits.values())).model), "all joints")
+    names = (*next(iter(fits.values())).model.topology.dof_names, "all joints")
     return [list(row) for row in zip(names, *columns, strict=True)]
 
 
@@ -104,8 +104,9 @@ def _parameters_section(name: str, fit: InverseDynamicsFit, level: float, bootst
 
 def _prior_values(fit: InverseDynamicsFit) -> np.ndarray:
     """The parameters `[P]` with which the fit began, NaN where a model has no such leaf."""
-    layout, leaves = fit.layout, effect_leaves(fit.before)
-    joints = [leaves[POSITIVE[k]][j] if POSITIVE[k] in leaves else np.nan for k, j in layout.positive]
+    layout, leaves = fit.layout, torque_model.effect_leaves(fit.before)
+    missing = np.full(layout.nv, np.nan)
+    joints = [leaves.get(torque_model.POSITIVE[k], missing)[j] for k, j in layout.positive]
     inertial = np.asarray(fit.before.inertial_parameters, np.float64).ravel()
     return np.concatenate([inertial, joints, np.full(len(layout.offsets), np.nan)])
 
@@ -144,7 +145,7 @@ def _uncertainty_columns(
     return out
 
 
-def _torque_plots(fits: Mapping[str, InverseDynamicsFit], recording: Recording) -> str:
+def _torque_figures(fits: Mapping[str, InverseDynamicsFit], recording: Recording) -> dict[str, Any]:
     # The import stands here so that `import jaxdyn` loads no plotting.
     from jaxdyn.viz import plot_masses, plot_torques
 
@@ -153,10 +154,9 @@ def _torque_plots(fits: Mapping[str, InverseDynamicsFit], recording: Recording) 
     masses = {name: fit.model.mass for name, fit in fits.items()}
     intervals = {name: fit.intervals() for name, fit in fits.items() if fit.tangent is not None}
     ends = slice(0, 10 * model.nb, 10)
-    try:
-        torques = plot_torques(model, recording.t, tau, {name: fit.predict(recording) for name, fit in fits.items()})
-        bars = plot_masses(model, masses, {name: (x.lower[ends], x.upper[ends]) for name, x in intervals.items()})
-    except ImportError as error:
-        return html.no_plots(error)
-    shown = html.image(torques, f"measured and predicted torques, {recording.name}")
-    return f"<h2>Plots</h2>{shown}{html.image(bars, 'masses of the links, with 95 % intervals')}"
+    torques = plot_torques(model, recording.t, tau, {name: fit.predict(recording) for name, fit in fits.items()})
+    bars = plot_masses(model, masses, {name: (x.lower[ends], x.upper[ends]) for name, x in intervals.items()})
+    return {
+        f"measured and predicted torques, {recording.name}": torques,
+        "masses of the links, with 95 % intervals": bars,
+    }

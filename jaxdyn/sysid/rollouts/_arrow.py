@@ -22,18 +22,16 @@ class ArrowSystem(NamedTuple):
 
 
 class ArrowFactor(NamedTuple):
-    """The system after elimination, triangular: `R_s z_s + Q_s z_(s+1) + T_s x + d_s` and `R x + d`."""
+    """The system after elimination, triangular: `R_s z_s + Q_s z_(s+1) + T_s x + d_s` and, in the border, `R x + d`.
+
+    `R`, `Q` `[S, n, n]`, `T` `[S, n, P]`, `d` `[S, n]`, `border` `[P, P + 1]`.
+    """
 
     R: jax.Array
-    """`[S, n, n]`, upper triangular."""
     Q: jax.Array
-    """`[S, n, n]`."""
     T: jax.Array
-    """`[S, n, P]`."""
     d: jax.Array
-    """`[S, n]`."""
     border: jax.Array
-    """`[P, P + 1]`: `R, d`."""
 
     @property
     def decrease(self) -> jax.Array:
@@ -50,12 +48,10 @@ def compress(system: ArrowSystem) -> ArrowSystem:
 
 def column_norms(system: ArrowSystem) -> tuple[jax.Array, jax.Array]:
     """Return the norms of the columns of every `z_s`, `[S, n]`, and of `x`, `[P]`."""
-    S, n = system.match.shape[:2]
-    P = system.border.shape[-1] - 1
-    states = jnp.sum(system.data[..., :n] ** 2, axis=-2) + jnp.sum(system.match[..., :n] ** 2, axis=-2)
-    states = states.at[1:].add(jnp.sum(system.match[: S - 1, :, n : 2 * n] ** 2, axis=-2))
-    shared = jnp.sum(system.data[..., n : n + P] ** 2, axis=(0, 1)) + jnp.sum(system.border[:, :P] ** 2, axis=0)
-    shared += jnp.sum(system.match[..., 2 * n : 2 * n + P] ** 2, axis=(0, 1))
+    n = system.match.shape[1]
+    data, match, border = (jnp.sum(x**2, axis=-2) for x in system)
+    states = (data[:, :n] + match[:, :n]).at[1:].add(match[:-1, n : 2 * n])
+    shared = jnp.sum(data[:, n:-1], axis=0) + jnp.sum(match[:, 2 * n : -1], axis=0) + border[:-1]
     return jnp.sqrt(states), jnp.sqrt(shared)
 
 
@@ -107,8 +103,7 @@ def substitute_back(factor: ArrowFactor, x: jax.Array, d: jax.Array) -> jax.Arra
 
 
 def influence(factor: ArrowFactor) -> tuple[jax.Array, jax.Array]:
-    """Return the columns of `x` in the inverse of the normal matrix, `[S, n, P]` and `[P, P]`. The latter is the
-    covariance of `x` for rows of unit variance."""
+    """Return the columns of `x` in the inverse of the normal matrix, `[S, n, P]` and `[P, P]` (its covariance)."""
     R = factor.border[:, :-1]
     P = R.shape[0]
     inverse = jax.scipy.linalg.solve_triangular(R, jnp.eye(P, dtype=R.dtype))
@@ -118,8 +113,7 @@ def influence(factor: ArrowFactor) -> tuple[jax.Array, jax.Array]:
 
 
 def _triangle(A: jax.Array) -> jax.Array:
-    """Return the upper-triangular `R` `[..., k, k]` with `R^T R = A^T A` of `A` `[..., m, k]`; it has zero rows where
-    `m < k`."""
+    """Return the upper-triangular `R` `[..., k, k]` with `R^T R = A^T A` of `A` `[..., m, k]`, also for `m < k`."""
     m, k = A.shape[-2:]
     if m < k:
         A = jnp.concatenate([A, jnp.zeros((*A.shape[:-2], k - m, k), A.dtype)], axis=-2)

@@ -14,11 +14,11 @@ import numpy as np
 from jaxdyn._errors import DataError, ModelError, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
-from jaxdyn.sysid.parameters import Parametrization, model_of
+from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.rollouts import _shooting as shooting
+from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, cut_recordings
 from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, noise_of_dofs, shooting_problem
-from jaxdyn.sysid.rollouts._segments import Segments, cut_recordings
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingState
 
 
@@ -73,12 +73,7 @@ def fit_fleet(
     **Raises** `DataError`, `ModelError`.
     """
     options = options or RolloutFitOptions(max_iterations=50)
-    if (
-        options.matching == 0
-        or options.zero_deviation is not None
-        or options.rounds > 1
-        or options.optimizer is not None
-    ):
+    if options.matching == 0 or options.rounds > 1 or (options.zero_deviation, options.optimizer) != (None, None):
         raise ModelError("fit_fleet has no exact matching, zero_deviation, rounds or optimizer; use fit_rollouts")
     require_positive_integer(chunk, "chunk")
     q, v, tau = (np.asarray(x) for x in (q, v, tau))
@@ -111,7 +106,6 @@ class _Fleet(eqx.Module):
     """Whether `parametrization` has a leading axis `[robots]`, too."""
 
     def rows(self, rows: np.ndarray) -> _Fleet:
-        """Return the problems of the robots `rows`."""
         parametrization = _rows(self.parametrization, rows) if self.batched else self.parametrization
         return dataclasses.replace(self, parametrization=parametrization, segments=_rows(self.segments, rows))
 
@@ -128,18 +122,18 @@ class _Fleet(eqx.Module):
 
 def _fleet(parametrization: Parametrization, data, dt: float, segment: float, options: RolloutFitOptions) -> _Fleet:
     robots, samples = data[0].shape[:2]
-    inertias = model_of(parametrization.reference).inertial_parameters
+    inertias = leaves.model_of(parametrization.reference).inertial_parameters
     batched = inertias.ndim == 3
     if batched and len(inertias) != robots:
         raise ModelError(
             f"the parametrization has references for {len(inertias)} robots, but there are recordings of {robots}"
         )
     single = jax.tree.map(lambda x: x[0], parametrization) if batched else parametrization
-    model, t = model_of(single.reference), dt * np.arange(samples)
+    model, t = leaves.model_of(single.reference), dt * np.arange(samples)
     recordings = [(Recording(t, q, v, None, tau),) for q, v, tau in zip(*data, strict=True)]
     link = options.matching is not None
     cuts = [cut_recordings(model, x, segment, options.hold, link=link)[0] for x in recordings]
-    problem = shooting_problem(single, cuts[0], dt, np.zeros((len(cuts[0].linked), 0)), options)
+    problem = shooting_problem(single, cuts[0], dt, options)
     segments = jax.tree.map(lambda *x: np.stack([np.asarray(y) for y in x]), *cuts)
     return _Fleet(problem, parametrization, segments, batched)
 

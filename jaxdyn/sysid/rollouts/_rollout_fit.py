@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -15,13 +15,12 @@ from jaxdyn._errors import DataError, ModelError, require_choice, require_positi
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.simulate.integrators import Integrator, require_integrator
-from jaxdyn.sysid.parameters import Parametrization, model_of
-from jaxdyn.sysid.recordings import Recording, as_recordings
+from jaxdyn.sysid.parameters import Parametrization, leaves
+from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.rollouts import _shooting as shooting
-from jaxdyn.sysid.rollouts._covariance import covariances, system_at_solution
+from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, cut_recordings
 from jaxdyn.sysid.rollouts._robust_loss import LossName, RobustLoss
-from jaxdyn.sysid.rollouts._rollout_result import RolloutFit
-from jaxdyn.sysid.rollouts._segments import cut_recordings
+from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances, system_at_solution
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
 
 # Exact matching: the standard deviation of defects in the steps, in units of the noise, and their size at the end.
@@ -37,8 +36,7 @@ class RolloutFitOptions:
     matching: float | None = 1.0
     """Standard deviation of the defects between segments, in units of the noise: small values trust the model, larger
     ones let it err. 0: segments are joined exactly, by the method of multipliers, as one roll-out of each recording.
-    None: segments are independent. Without velocity noise, that of velocities is the positions' over the duration of a
-    segment."""
+    None: segments are independent. Without velocity noise, it is the positions' over the duration of a segment."""
     prior_weight: float = 0.0
     """Weight of the parametrization's `divergence` from its reference."""
     loss: LossName = "squared"
@@ -46,9 +44,8 @@ class RolloutFitOptions:
     loss_scale: float = 3.0
     """Scale of the loss, in units of the noise."""
     zero_deviation: float | None = None
-    """Standard deviation of the zeros of the position sensors, rad or m. With it, each recording has unknown zeros of
-    its own, one for each degree of freedom, as encoders have that are set to zero where the robot came to rest. None:
-    the zeros are right."""
+    """Standard deviation of the position sensors' zeros, rad or m, which are then unknown for each recording and degree
+    of freedom, as of encoders that are set to zero where the robot came to rest. None: the zeros are right."""
     hold: Literal["mean", "start"] = "mean"
     """Torque between two samples: their mean, or that of the earlier one (a command that is held)."""
     integrator: Integrator = "rk4"
@@ -62,8 +59,7 @@ class RolloutFitOptions:
     tolerance: float = 1e-6
     """The fit ends where a step promises to lower the cost by less than this part of it."""
     optimizer: Any = None
-    """An optax transformation that takes its steps down the gradient in place of Levenberg and Marquardt's; `tolerance`
-    then bounds the change in a step."""
+    """An optax transformation that steps down the gradient instead; `tolerance` then bounds the change in a step."""
 
     def __post_init__(self):
         require_integrator(self.integrator, self.substeps)
@@ -95,7 +91,7 @@ class RolloutStep(NamedTuple):
 
 def fit_rollouts(
     parametrization: Parametrization,
-    recordings: Recording | Sequence[Recording],
+    recordings: Recordings,
     *,
     segment: float,
     position_noise: ArrayLike,
@@ -127,21 +123,31 @@ def fit_rollouts(
     - `segment`: duration, s; for chaotic robots less than the time in which errors grow by a factor of ten or so.
     - `position_noise`, `velocity_noise`: standard deviations, one number or `[nv]`; rad, m and their rates. Without
       the latter velocities are not compared.
-    - `options`: `RolloutFitOptions`.
-    - `start`: free numbers to start from; by default the reference.
+    - `options`: `RolloutFitOptions`. `start`: free numbers to start from; by default the reference.
     - `report`: called after every step; an exception from it, such as `KeyboardInterrupt`, ends the fit.
-    - `state`: state of an earlier fit with the same arguments (`RolloutStep.state`, `RolloutFit.state`), from which
-      this one continues.
+    - `state`: state of an earlier fit with the same arguments to continue (`RolloutStep.state`, `RolloutFit.state`).
 
     **Returns** a `RolloutFit`; look at its `status`. **Raises** `DataError` for recordings that do not fit,
     `ModelError` for arguments out of range.
     """
     options = options or RolloutFitOptions()
-    problem, noise = _problem(parametrization, recordings, segment, position_noise, velocity_noise, options)
+    model, recordings = leaves.model_of(parametrization.reference), as_recordings(recordings)
+    if model.inertial_parameters.ndim != 2:
+        raise ModelError("the parametrization's reference has batch axes; fit_fleet identifies many robots")
+    require_positive(segment, "segment (s)")
+    segments, dt = cut_recordings(model, recordings, segment, options.hold, link=options.matching is not None)
+    position = noise_of_dofs(position_noise, model.nv, "position_noise")
+    if velocity_noise is None:
+        velocity, segments = position / (dt * segments.tau.shape[1]), segments._replace(v=None)
+    elif segments.v is None:
+        raise DataError("velocity_noise is given, but the recordings have no velocities; leave it out")
+    else:
+        velocity = noise_of_dofs(velocity_noise, model.nv, "velocity_noise")
+    problem = shooting_problem(parametrization, segments, dt, options)
     free = parametrization.zeros() if start is None else jnp.asarray(start)
     if free.shape != (parametrization.size,):
         raise ModelError(f"start has shape {free.shape}, but the parametrization has {parametrization.size} numbers")
-    first = _first(problem, free, *noise)
+    first = _first(problem, free, position, velocity)
     if options.optimizer is not None:
         first = dataclasses.replace(first, optimizer=options.optimizer.init(shooting.zero_displacement(problem, first)))
     now = first if state is None else _require_same_fit(state, first)
@@ -161,37 +167,11 @@ def fit_rollouts(
     return _result(problem, now, free, options.max_iterations)
 
 
-def _problem(
-    parametrization: Parametrization,
-    recordings: Recording | Sequence[Recording],
-    segment: float,
-    position_noise: ArrayLike,
-    velocity_noise: ArrayLike | None,
-    options: RolloutFitOptions,
-) -> tuple[ShootingProblem, tuple[np.ndarray, np.ndarray]]:
-    """Return the problem, and the noise of positions and velocities, each `[nv]`."""
-    model = model_of(parametrization.reference)
-    if model.inertial_parameters.ndim != 2:
-        raise ModelError("the parametrization's reference has batch axes; fit_fleet identifies many robots")
-    require_positive(segment, "segment (s)")
-    recordings = as_recordings(recordings)
-    segments, dt = cut_recordings(model, recordings, segment, options.hold, link=options.matching is not None)
-    position = noise_of_dofs(position_noise, model.nv, "position_noise")
-    if velocity_noise is None:
-        velocity, segments = position / (dt * segments.tau.shape[1]), segments._replace(v=None)
-    elif segments.v is None:
-        raise DataError("velocity_noise is given, but the recordings have no velocities; leave it out")
-    else:
-        velocity = noise_of_dofs(velocity_noise, model.nv, "velocity_noise")
-    owner = segments.recording[:, None] == np.arange(len(recordings))
-    owner = owner[:, :0] if options.zero_deviation is None else owner
-    return shooting_problem(parametrization, segments, dt, owner, options), (position, velocity)
-
-
-def shooting_problem(parametrization, segments, dt, owner, options: RolloutFitOptions) -> ShootingProblem:
+def shooting_problem(parametrization, segments: Segments, dt: float, options: RolloutFitOptions) -> ShootingProblem:
     """Return the problem of some segments with these options."""
     dtype = segments.q.dtype
     matching = _EXACT_SCALE if options.matching == 0 else options.matching or 1.0
+    zeros = 0 if options.zero_deviation is None else segments.recording.max() + 1
     return ShootingProblem(
         parametrization=parametrization,
         segments=segments,
@@ -201,7 +181,7 @@ def shooting_problem(parametrization, segments, dt, owner, options: RolloutFitOp
         loss=RobustLoss(options.loss, jnp.asarray(options.loss_scale, dtype)),
         integrator=options.integrator,
         substeps=options.substeps,
-        owner=jnp.asarray(owner, dtype),
+        owner=jnp.asarray(segments.recording[:, None] == np.arange(zeros), dtype),
         zero_deviation=jnp.asarray(options.zero_deviation or 1.0, dtype),
     )
 
@@ -279,18 +259,14 @@ def _noise_of_residuals(problem: ShootingProblem, state: ShootingState, data) ->
     return noise[:nv], noise[nv:] if len(noise) > nv else None
 
 
-def _message(status: Status, state: ShootingState, max_iterations: int) -> str:
-    return {
-        Status.OUT_OF_ITERATIONS: f"out of iterations: {max_iterations} were too few",
-        Status.DIVERGED: "diverged: the cost is not finite; take shorter segments, or another start",
-        Status.STALLED: f"stalled with an expected decrease of {float(state.expected):.2g} in a cost of "
-        f"{float(state.cost):.6g}",
-    }.get(status, "converged")
-
-
 def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations: int) -> RolloutFit:
     status = Status(int(state.status))
     status = Status.OUT_OF_ITERATIONS if status == Status.RUNNING else status
+    message = {
+        Status.OUT_OF_ITERATIONS: f"out of iterations: {max_iterations} were too few",
+        Status.DIVERGED: "diverged: the cost is not finite; take shorter segments, or another start",
+        Status.STALLED: f"stalled with an expected decrease of {state.expected:.2g} in a cost of {state.cost:.6g}",
+    }.get(status, "converged")
     plain, r = _residuals(problem, state)
     position, velocity = _noise_of_residuals(problem, state, r.data)
     segments, data = problem.segments, np.asarray(r.data, np.float64)
@@ -311,7 +287,7 @@ def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations
         covariance=covariance,
         clustered_covariance=clustered,
         status=status,
-        message=_message(status, state, max_iterations),
+        message=message,
         cost=float(state.cost),
         iterations=int(state.iteration),
         rounds=int(state.round),

@@ -1,4 +1,4 @@
-"""The result of a fit to roll-outs, and the intervals of its quantities."""
+"""The result of a fit to roll-outs, its covariances, and the intervals of its quantities."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import numpy as np
 
 from jaxdyn._errors import DataError, require_positive_integer
 from jaxdyn._status import Status
-from jaxdyn.sysid.parameters import Parametrization, leaf_name, model_of
-from jaxdyn.sysid.recordings import dof_names
-from jaxdyn.sysid.rollouts._arrow import ArrowSystem, eliminate_states, solution
-from jaxdyn.sysid.rollouts._shooting import ShootingState
-from jaxdyn.sysid.torques import INERTIAL_NAMES, Intervals, consecutive_blocks, quantile
+from jaxdyn.sysid.parameters import Parametrization, leaves
+from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress, eliminate_states, influence, solution
+from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
+from jaxdyn.sysid.torques import Intervals, intervals, torque_model
 
 type Quantities = Mapping[str, Callable[[Any], Any]]
 
@@ -58,8 +57,7 @@ class RolloutFit(eqx.Module):
     """`[segments, 2 nv]`: end of each segment minus the start of the next, positions and then velocities; zero for the
     last of a recording, and where segments are independent."""
     zeros: np.ndarray
-    """`[recordings, nv]`: offset of each recording's position sensors, reading minus position, rad or m; zero unless
-    `zero_deviation` was given."""
+    """`[recordings, nv]`: reading minus position of each recording's sensors, rad or m; 0 without `zero_deviation`."""
     rows: ArrowSystem
     """The linear system at the solution, for the covariances and `bootstrap`."""
     state: ShootingState
@@ -87,7 +85,7 @@ class RolloutFit(eqx.Module):
         """Return a quantity of the robot, and the ends of its confidence interval, from the first derivative of the
         quantity and the covariance of the free numbers: `fit.interval(lambda model: model.mass)`."""
         value, slope = self._slope(function)
-        half = quantile(level) * self._error(slope, clustered)
+        half = intervals.quantile(level) * self._error(slope, clustered)
         return value, value - half, value + half
 
     def intervals(
@@ -98,13 +96,14 @@ class RolloutFit(eqx.Module):
 
         The default is all entries of the robot that are free: a body's inertial parameters, a joint's friction.
         """
-        z = quantile(level)
-
-        def spread(_, value, slope):
-            error = self._error(slope, clustered)
-            return error, value - z * error, value + z * error
-
-        return self._table(quantities, level, spread)
+        names, function = self._named(quantities)
+        value, slope = self._slope(function)
+        error = self._error(slope, clustered)
+        with np.errstate(invalid="ignore"):
+            share = error**2 / _quadratic_form(slope, self.prior_covariance)
+        # A quantity that does not depend on the free numbers is decided by the prior.
+        share = np.where((slope == 0).all(axis=-1), 1.0, share)
+        return intervals.normal_intervals(names, value, error, share, level)
 
     def bootstrap(self, *, draws: int = 200, blocks: int = 40, seed: int = 0) -> RolloutBootstrap:
         """Return robots identified with random weights of blocks of segments, whose scatter shows the uncertainty.
@@ -124,7 +123,7 @@ class RolloutFit(eqx.Module):
                 "the data do not determine all free numbers, and without a prior there is nothing to resample. Fit "
                 "with a prior_weight, or with fewer free numbers"
             )
-        owner = consecutive_blocks(np.unique(self.segment_recordings, return_counts=True)[1], blocks)
+        owner = torque_model.consecutive_blocks(np.unique(self.segment_recordings, return_counts=True)[1], blocks)
         count, rng = int(owner[-1]) + 1, np.random.default_rng(seed)
         weights = count * rng.dirichlet(np.ones(count), size=draws)[:, owner]
         steps = _solve_draws(self.rows, jnp.asarray(np.sqrt(weights), self.rows.match.dtype))[:, : len(self.free)]
@@ -139,43 +138,32 @@ class RolloutFit(eqx.Module):
         slope = jax.jacfwd(lambda x: jnp.asarray(function(here.model(x))))(here.zeros())
         return np.asarray(function(self.robot), np.float64), np.asarray(slope, np.float64)
 
-    def _table(self, quantities: Quantities | None, level: float, spread: Callable) -> Intervals:
-        """The intervals of quantities; `spread(function, value, slope)` returns the standard error and both ends."""
-        prior = self.prior_covariance
-        named = {"": self.free_entries} if quantities is None else quantities
-        names: list[str] = []
-        columns = []
-        for name, function in named.items():
-            value, slope = self._slope(function)
-            entries = [f"{name}{list(map(int, index)) if index else ''}" for index in np.ndindex(value.shape)]
-            names += self._free_names() if quantities is None else entries
-            error, lower, upper = spread(function, value, slope)
-            with np.errstate(invalid="ignore"):
-                share = error**2 / _quadratic_form(slope, prior)
-            # A quantity that does not depend on the free numbers is decided by the prior.
-            share = np.where((slope == 0).all(axis=-1), 1.0, share)
-            columns.append([np.ravel(x) for x in (value, error, lower, upper, share)])
-        values, errors, lowers, uppers, shares = (np.concatenate(x) for x in zip(*columns, strict=True))
-        return Intervals(tuple(names), values, errors, lowers, uppers, shares, level)
+    def _named(self, quantities: Quantities | None) -> tuple[list[str], Callable[[Any], jax.Array]]:
+        """The names of all entries of quantities `[k]`, and the function that returns them."""
+        if quantities is None:
+            return self._free_names(), self.free_entries
+        shapes = {name: np.shape(function(self.robot)) for name, function in quantities.items()}
+        names = [f"{name}{list(i) or ''}" for name, shape in shapes.items() for i in np.ndindex(shape)]
+        return names, lambda robot: jnp.concatenate([jnp.ravel(f(robot)) for f in quantities.values()])
 
     def _claims(self) -> list[tuple[int, int]]:
         return sorted(claim for block in self.parametrization.blocks for claim in block.claims)
 
     def free_entries(self, robot: Any) -> jax.Array:
         """Return the free entries of a robot, in the order of `intervals().names`."""
-        leaves = jax.tree.leaves(robot)
-        return jnp.stack([jnp.ravel(leaves[leaf])[place] for leaf, place in self._claims()])
+        arrays = jax.tree.leaves(robot)
+        return jnp.stack([jnp.ravel(arrays[leaf])[place] for leaf, place in self._claims()])
 
     def _free_names(self) -> list[str]:
         reference = self.parametrization.reference
-        model, leaves = model_of(reference), jax.tree.leaves(reference)
+        model, arrays = leaves.model_of(reference), jax.tree.leaves(reference)
         out = []
         for number, place in self._claims():
-            name, shape = leaf_name(reference, number), np.shape(leaves[number])
+            name, shape = leaves.leaf_name(reference, number), np.shape(arrays[number])
             if name.endswith("inertial_parameters"):
-                out.append(f"{INERTIAL_NAMES[place % 10]}({model.body_names[place // 10]})")
+                out.append(f"{torque_model.INERTIAL_NAMES[place % 10]}({model.body_names[place // 10]})")
             elif shape == (model.nv,):
-                out.append(f"{name}({dof_names(model)[place]})")
+                out.append(f"{name}({model.topology.dof_names[place]})")
             else:
                 out.append(f"{name}{[int(k) for k in np.unravel_index(place, shape)]}")
         return out
@@ -196,13 +184,8 @@ class RolloutBootstrap(NamedTuple):
         `RolloutFit.intervals`, shows them.
         """
         robots = self.fit.parametrization.model(self.free)
-
-        def spread(function, *_):
-            draws = np.asarray(jax.vmap(lambda robot: jnp.asarray(function(robot)))(robots), np.float64)
-            return draws.std(axis=0, ddof=1), *np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
-
-        out = self.fit._table(quantities, level, spread)
-        return out._replace(prior_share=self.fit.intervals(quantities, level=level).prior_share)
+        draws = np.asarray(jax.vmap(self.fit._named(quantities)[1])(robots), np.float64)
+        return intervals.with_draws(self.fit.intervals(quantities, level=level), draws)
 
 
 def _quadratic_form(slope: np.ndarray, covariance: np.ndarray) -> np.ndarray:
@@ -225,3 +208,75 @@ def _solve_draws(system: ArrowSystem, roots: jax.Array) -> jax.Array:
         return solution(eliminate_states(scaled, least, jnp.zeros(system.border.shape[-1] - 1, data.dtype)))[1]
 
     return jax.lax.map(solve, roots, batch_size=16)
+
+
+@eqx.filter_jit
+def _curvature(system: ArrowSystem) -> tuple[jax.Array, ...]:
+    """Return the inverse of the normal matrix `[P, P]`, the change of the parameters due to each segment's residuals
+    `[segments, P]`, and the triangular factor `[P, P]` of the normal matrix."""
+    S, n = system.match.shape[:2]
+    P, dtype = system.border.shape[-1] - 1, system.match.dtype
+    factor = eliminate_states(compress(system), jnp.zeros((S, n), dtype), jnp.zeros(P, dtype))
+    z, inverse = influence(factor)
+
+    def score(rows: jax.Array, z: jax.Array) -> jax.Array:
+        """`H^-1` times the gradient of each segment's own residuals in these rows."""
+        k = z.shape[1]
+        along = jnp.einsum("smn,snp->smp", rows[..., :k], z) + jnp.einsum("smn,np->smp", rows[..., k:-1], inverse)
+        return jnp.einsum("sm,smp->sp", rows[..., -1], along)
+
+    both = jnp.concatenate([z, jnp.roll(z, -1, axis=0)], axis=1)
+    return inverse, score(system.data, z) + score(system.match, both), factor.border[:, :-1]
+
+
+def system_at_solution(
+    problem: ShootingProblem, state: ShootingState, plain: ShootingResiduals, system: ArrowSystem
+) -> tuple[ArrowSystem, float]:
+    """Return the linear system at the solution, and the size `s^2` of the residuals, which are `plain` before the loss.
+
+    A robust loss counts as in Huber, Robust statistics, 1981, section 7.6: with the mean of its curvature, which is
+    less than the weights that the steps take, and the mean square of its slope.
+    """
+    system = compress(system)
+    S, n = state.multiplier.shape
+    samples, linked = problem.segments.weight, problem.segments.linked
+    counts = jnp.repeat(samples, plain.data.shape[-1] // samples.shape[-1], axis=-1) > 0
+    r = plain.data[counts]
+    weight = problem.loss.weight(r) ** 2
+    # Where most residuals are outliers, the mean curvature may be zero or negative, and nothing is certain.
+    curvature = max(float(problem.loss.curvature(r).mean()), 1e-3 * float(weight.mean()))
+    root = np.sqrt(curvature / float(weight.mean()))
+    system = system._replace(
+        data=jnp.concatenate([root * system.data[..., :-1], system.data[..., -1:] / root], axis=-1)
+    )
+    # Every defect is an equation as well, and every state an unknown.
+    freedom = len(r) + float(linked.sum()) * n - S * n - problem.shared
+    gap = plain.match - linked[:, None] * state.multiplier
+    squares = float(((weight * r) ** 2).sum()) / curvature + float((gap**2).sum())
+    return system, squares / max(freedom, 1.0)
+
+
+def covariances(system: ArrowSystem, variance: float, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the covariances `[size, size]` of the free numbers for independent residuals, and for residuals that are
+    independent from segment to segment only. Variances are infinite where the system says nothing of a number.
+
+    With `H` the Gauss-Newton matrix of data and prior `K^T K` together, `H^-1 (s^2 (H - K^T K) + K^T K) H^-1`: the
+    prior counts as it was given, however small the residuals are.
+    """
+    S, P = len(system.match), system.border.shape[-1] - 1
+    inverse, scores, border = (np.asarray(x, np.float64) for x in _curvature(system))
+    pull, norms = np.asarray(system.border, np.float64)[:, :-1], np.linalg.norm(border, axis=0)
+    unit = np.where(norms > 0, norms, 1.0)
+    _, sizes, directions = np.linalg.svd(border / unit)
+    seen = sizes > P * np.finfo(np.dtype(system.border.dtype)).eps * max(sizes.max(initial=0), 1e-300)
+    unseen = (norms == 0) | (np.abs(directions[~seen]) > 1e-6).any(axis=0)
+    if not seen.all():
+        inverse = (directions[seen].T / sizes[seen] ** 2) @ directions[seen] / np.outer(unit, unit)
+    by_prior = inverse @ (pull.T @ pull) @ inverse
+    covariance = variance * inverse + (1 - variance) * by_prior
+    if unseen.any():
+        covariance[unseen, :] = covariance[:, unseen] = 0.0
+        covariance[np.diag_indices(P)] = np.where(unseen, np.inf, np.diagonal(covariance))
+        return covariance[:size, :size], covariance[:size, :size]
+    clustered = S / max(S - 1, 1) * (scores.T @ scores) + by_prior
+    return covariance[:size, :size], clustered[:size, :size]

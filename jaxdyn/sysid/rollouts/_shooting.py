@@ -20,11 +20,10 @@ from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.simulate import State, Trajectory
 from jaxdyn.simulate.integrators import Integrator
-from jaxdyn.sysid.parameters import Parametrization, model_of
-from jaxdyn.sysid.rollouts._actuated_robot import simulate_robot
+from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, column_norms, compress, eliminate_states, solution
+from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, simulate_robot
 from jaxdyn.sysid.rollouts._robust_loss import RobustLoss
-from jaxdyn.sysid.rollouts._segments import Segments
 
 # A linearization costs far more than a trial, so several dampings are tried after each: the best one is the next
 # damping, whatever its gain ratio. Damping is relative to the norms of the columns.
@@ -55,7 +54,7 @@ class ShootingProblem(eqx.Module):
     @property
     def model(self) -> Model:
         """The model of the parametrization's reference."""
-        return model_of(self.parametrization.reference)
+        return leaves.model_of(self.parametrization.reference)
 
     @property
     def shared(self) -> int:
@@ -86,19 +85,16 @@ class ShootingState(Iterate):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays by name, to be saved; without the state of an optimizer."""
-        return {name: np.asarray(getattr(self, name)) for name in _saved_names()}
+        return {name: np.asarray(x) for name, x in vars(self).items() if name != "optimizer"}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> ShootingState:
         """Return the state that has these `arrays()`. **Raises** `DataError` for a missing name."""
-        missing = [name for name in _saved_names() if name not in arrays]
+        names = [field.name for field in dataclasses.fields(cls) if field.name != "optimizer"]
+        missing = [name for name in names if name not in arrays]
         if missing:
             raise DataError(f"the arrays are not the state of a fit: {', '.join(missing)} is missing")
-        return cls(**{name: jnp.asarray(arrays[name]) for name in _saved_names()})
-
-
-def _saved_names() -> list[str]:
-    return [f.name for f in dataclasses.fields(ShootingState) if f.name != "optimizer"]
+        return cls(**{name: jnp.asarray(arrays[name]) for name in names})
 
 
 def first_state(problem: ShootingProblem, free, position_noise, velocity_noise) -> ShootingState:
@@ -111,22 +107,16 @@ def first_state(problem: ShootingProblem, free, position_noise, velocity_noise) 
         # Only a start: over a few samples, since noise over a time step is large.
         ahead = min(4, segments.q.shape[1] - 1)
         v = model.difference(q, segments.q[:, ahead]) / (ahead * problem.dt)
-    state = ShootingState(
-        cost=jnp.zeros((), q.dtype),
-        expected=jnp.full((), jnp.inf, q.dtype),
-        damping=jnp.asarray(_DAMPING.first, q.dtype),
-        iteration=jnp.zeros((), jnp.int32),
-        status=jnp.full((), Status.RUNNING, jnp.int32),
-        free=jnp.asarray(free, q.dtype),
-        q=q,
-        v=v,
-        position_noise=jnp.asarray(position_noise, q.dtype),
-        velocity_noise=jnp.asarray(velocity_noise, q.dtype),
-        multiplier=jnp.zeros((q.shape[0], 2 * model.nv), q.dtype),
-        round=jnp.ones((), jnp.int32),
-        zeros=jnp.zeros((problem.owner.shape[-1], model.nv), q.dtype),
-    )
-    return evaluate(problem, state)
+    numbers = {
+        **{"cost": 0.0, "expected": np.inf, "damping": _DAMPING.first, "free": free},
+        **{"position_noise": position_noise, "velocity_noise": velocity_noise},
+        "multiplier": np.zeros((q.shape[0], 2 * model.nv)),
+        "zeros": np.zeros((problem.owner.shape[-1], model.nv)),
+    }
+    counts = {"iteration": 0, "status": int(Status.RUNNING), "round": 1}
+    arrays = {name: jnp.asarray(x, q.dtype) for name, x in numbers.items()}
+    arrays |= {name: jnp.asarray(x, jnp.int32) for name, x in counts.items()}
+    return evaluate(problem, ShootingState(q=q, v=v, **arrays))
 
 
 def evaluate(problem: ShootingProblem, state: ShootingState) -> ShootingState:
@@ -248,8 +238,7 @@ def linearize(problem: ShootingProblem, state: ShootingState) -> ArrowSystem:
 def _tangents(
     problem: ShootingProblem, state: ShootingState
 ) -> tuple[ShootingResiduals, ShootingResiduals, Trajectory]:
-    """Return the residuals, their derivatives with respect to each segment's own state and the free numbers, in the
-    last axis `n + P`, and the roll-outs."""
+    """Return residuals, their derivatives `[..., n + P]` by a segment's state and the free numbers, and roll-outs."""
     (S, n), P, dtype = state.multiplier.shape, problem.parametrization.size, state.q.dtype
     target, zeros = _next_starts(state), jnp.zeros(problem.shared - P, dtype)
 
@@ -275,11 +264,9 @@ def _match_by_next_start(problem: ShootingProblem, state: ShootingState) -> jax.
         target = State(problem.model.integrate(end.q, z[:, : n // 2]), end.v + z[:, n // 2 :])
         return _match(problem, state, end, target)
 
-    def tangent(direction):
-        zero = jnp.zeros_like(state.multiplier)
-        return jax.jvp(match, (zero,), (jnp.broadcast_to(direction, zero.shape),))[1]
-
-    return jax.vmap(tangent, out_axes=-1)(jnp.eye(n, dtype=state.q.dtype))
+    zero = jnp.zeros_like(state.multiplier)
+    tangent = jax.linearize(match, zero)[1]
+    return jax.vmap(lambda x: tangent(jnp.broadcast_to(x, zero.shape)), out_axes=-1)(jnp.eye(n, dtype=zero.dtype))
 
 
 def _against_zeros(problem: ShootingProblem, slope: jax.Array) -> jax.Array:

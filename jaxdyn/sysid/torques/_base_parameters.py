@@ -15,9 +15,8 @@ from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 
-# Of two dependent parameters, the one with the larger preference is independent: first moments and moments of inertia
-# before masses, links nearer to the base before the links that they carry. The factors are far from 1, so that rounding
-# changes no pivot.
+# Of two dependent parameters, the one with the larger preference is independent: moments before masses, links nearer to
+# the base before the links that they carry. The factors are far from 1, so that rounding changes no pivot.
 _MASS_LAST = 0.05
 _COEFFICIENT = 1e-8
 
@@ -116,12 +115,10 @@ def base_parameters(
     data = Samples(model, recordings, effects, EffectShape.default(model.friction_velocity))
     (compressed,) = data.compressed()
     rows = compressed.stacked(data.torque_scale)[:, :-2]
-    return base_parameters_of(rows, data.layout.names(model), threshold, model.nb)
+    return base_parameters_of(rows, data.layout.names(model), threshold)
 
 
-def base_parameters_of(
-    rows: np.ndarray, names: Sequence[str], threshold: float | None = None, bodies: int = 0
-) -> BaseParameters:
+def base_parameters_of(rows: np.ndarray, names: Sequence[str], threshold: float | None = None) -> BaseParameters:
     """The base parameters of a regressor `[rows, P]`, or of a triangular factor with the same products of columns."""
     threshold = np.finfo(np.float64).eps ** 0.6 if threshold is None else threshold
     if not 0 < threshold < 1:

@@ -19,8 +19,7 @@ _STEPS = 100
 
 @dataclasses.dataclass(frozen=True)
 class CandidateWeights:
-    """Prior weights from which cross-validation chooses. **Raises** `DataError` unless all are positive, and for fewer
-    than two folds."""
+    """Positive prior weights from which cross-validation chooses. **Raises** `DataError` for others, or one fold."""
 
     weights: tuple[float, ...] = PRIOR_WEIGHTS
     folds: int = 5
@@ -63,7 +62,7 @@ class CrossValidation(NamedTuple):
 def choose_weight(samples: Samples, effects_weight: float, candidates: CandidateWeights) -> CrossValidation:
     """See `cross_validate`. The parts are compressed once, and weighted by the same noise in all fits."""
     weights = np.sort(np.asarray(candidates.weights, np.float64))
-    parts = samples.compressed(groups=samples.blocks(candidates.folds))
+    parts = samples.compressed(blocks=candidates.folds)
     errors = np.zeros((len(parts), len(weights)))
     layout, sigma = samples.layout, first_noise(samples)
     for i, part in enumerate(parts):

@@ -102,9 +102,7 @@ class _Linearization:
         factors = self.data.factors.copy()
         factors[j] = 0
         local = self.problem.with_data(self.data._replace(factors=factors), self.sigma, self.samples.layout)
-        metric = self.problem.metric()
-        b = np.concatenate([local.residual(point), np.linalg.solve(metric, local.slope(point))])
-        A = np.concatenate([local.jacobian(point), metric.T])
+        A, b = local.linearized(point)
         T = np.linalg.qr(np.column_stack([A[:, n:], A[:, :n], b]), mode="r")
         k = A.shape[1] - n
         # The torque for whitened coordinates z = R x, which lie about -c with unit covariance.

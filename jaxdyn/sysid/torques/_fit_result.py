@@ -1,4 +1,4 @@
-"""The result of a fit to recorded torques."""
+"""The result of a fit to recorded torques, and the scatter of its parameters when recordings are resampled."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import equinox as eqx
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import DataError, ModelError
 from jaxdyn._status import Status
 from jaxdyn.model import Model
-from jaxdyn.sysid.parameters import is_physical
+from jaxdyn.sysid.parameters import cholesky, is_physical
 from jaxdyn.sysid.recordings import Recording, as_recordings
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters_of
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
-from jaxdyn.sysid.torques._intervals import Intervals, normal_intervals, posterior_intervals
-from jaxdyn.sysid.torques._torque_model import EffectShape, Layout, motion_arrays
+from jaxdyn.sysid.torques._intervals import Intervals, normal_intervals, posterior_intervals, with_draws
+from jaxdyn.sysid.torques._physical_fit import Physical, start_at
+from jaxdyn.sysid.torques._torque_model import EffectShape, Layout, Samples, motion_arrays
 
 
 class Evaluation(NamedTuple):
@@ -40,8 +41,7 @@ class InverseDynamicsFit(eqx.Module):
     """A model identified from torques. It predicts torques by the equation in `JointEffects`."""
 
     model: Model
-    """The model with its identified `inertial_parameters`, `armature`, `damping`, `friction`, `friction_velocity`,
-    and springs."""
+    """The model with identified inertias, armature, damping, friction, friction velocity, and springs."""
     before: Model
     """The model from which the fit started, which is its prior."""
     effects: JointEffects = eqx.field(static=True)
@@ -66,8 +66,7 @@ class InverseDynamicsFit(eqx.Module):
     triangle: np.ndarray
     """`[k, P]`: `R` for which `R^T R` is the data's information about the parameters, for the identified gains."""
     tangent: np.ndarray | None = None
-    """`[P, size]`: the parameters' derivative with respect to the coordinates of the physical fit; None for linear
-    least squares."""
+    """`[P, size]`: the parameters' derivative by the coordinates of the physical fit; None for linear least squares."""
     precision_factor: np.ndarray | None = None
     """`[size, size]`: the lower factor `L` of the coordinates' inverse covariance `L L^T`, of data and prior."""
     prior_factor: np.ndarray | None = None
@@ -151,11 +150,10 @@ class InverseDynamicsFit(eqx.Module):
     def base_parameters(self, *, threshold: float | None = None) -> BaseParameters:
         """The combinations of parameters that the data of this fit excite. `jaxdyn.sysid.base_parameters` has those
         that any motion can excite, and the meaning of `threshold`."""
-        return base_parameters_of(self.triangle[:, : len(self.parameters)], self.names, threshold, self.layout.nb)
+        return base_parameters_of(self.triangle[:, : len(self.parameters)], self.names, threshold)
 
     def intervals(self, base: BaseParameters | None = None, *, level: float = 0.95) -> Intervals:
-        """Values, standard errors and confidence intervals of the parameters, or of the combinations of `base`
-        (`base_parameters()`).
+        """Values, standard errors and intervals of the parameters, or of the combinations `base` (`base_parameters()`).
 
         The covariance is that of Gauss-Newton: the inverse of the information in the residuals, weighted by `sigma`,
         and for the physical fit in the prior. Residuals count as independent. Filtered residuals are not: their
@@ -185,3 +183,68 @@ class InverseDynamicsFit(eqx.Module):
     def _inflation(self, fitted: float) -> float:
         """The ratio of the residuals' variance to `sigma^2`, for this number of fitted degrees of freedom."""
         return self.samples / max(self.samples - fitted, 1.0)
+
+
+class Bootstrap(NamedTuple):
+    """The parameters of data sets drawn from blocks of the recordings."""
+
+    parameters: np.ndarray
+    """`[draws, P]`."""
+    blocks: int
+    """The number of blocks."""
+
+    def intervals(
+        self, fit: InverseDynamicsFit, base: BaseParameters | None = None, *, level: float = 0.95
+    ) -> Intervals:
+        """Standard errors over the draws, and intervals between their quantiles."""
+        B = np.eye(self.parameters.shape[1]) if base is None else base.matrix
+        names, value = fit.names if base is None else base.describe(), B @ fit.parameters
+        share = np.full(len(names), np.nan)
+        return with_draws(normal_intervals(names, value, share, share, level), self.parameters @ B.T)
+
+
+def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 500, blocks: int = 40, seed: int = 0) -> Bootstrap:
+    """Resample the recordings of a fit by blocks in time, to see how the parameters scatter.
+
+    A block keeps what neighboring samples have in common (noise that a filter smeared, friction that the model lacks),
+    so intervals are right for correlated residuals if a block is longer than their correlation (Kunsch, The jackknife
+    and the bootstrap for general stationary observations, Annals of Statistics 1989). Each draw is solved by one
+    Gauss-Newton step from the fit, with the fit's weights: exact for linear least squares.
+
+    `recordings` are those of the fit; `blocks` is their number over all recordings. The parameters of the draws are
+    `[draws, P]`. **Raises** `DataError` for fewer than two blocks or draws.
+    """
+    if blocks < 2 or draws < 2:
+        raise DataError(f"bootstrap with {blocks} blocks and {draws} draws; at least two of each are needed")
+    samples = Samples(fit.before, recordings, fit.effects, fit.shape)
+    samples.transmit(fit.model)
+    parts = samples.compressed(blocks=blocks)
+    layout, p = fit.layout, fit.parameters
+    n, k = 10 * layout.nb, 10 * layout.nb + len(layout.positive)
+    if fit.prior_factor is None:
+        base = fit.base_parameters()
+        factors = [part.weighted(fit.sigma) for part in parts]
+        equations = [(rows[:, base.independent], rows[:, :-1] @ p - rows[:, -1]) for rows in factors]
+        x = np.zeros((draws, len(p)))
+        x[:, base.independent] = _solutions(equations, None, draws, seed)
+        return Bootstrap(p + x, len(parts))
+    problem = start_at(fit.before, samples, fit.prior_weight, 1.0)
+    gains = 1 / fit.values.gain[list(layout.gains)]
+    point = Physical(cholesky.pseudo_factor(p[:n].reshape(layout.nb, 10)), p[n:k], p[k:], gains)
+    problems = [problem.with_data(part, fit.sigma, layout) for part in parts]
+    x = _solutions([(y.jacobian(point), y.residual(point)) for y in problems], fit.prior_factor, draws, seed)
+    return Bootstrap(np.array([point.moved(y, problem.offset_scale).parameters() for y in x]), len(parts))
+
+
+def _solutions(
+    equations: list[tuple[np.ndarray, np.ndarray]], prior_factor: np.ndarray | None, draws: int, seed: int
+) -> np.ndarray:
+    """Gauss-Newton steps `[draws, size]` for random counts of blocks with these Jacobians and residuals, from the
+    solution, where the prior's slope balances that of the data."""
+    H, g = np.array([A.T @ A for A, _ in equations]), np.array([A.T @ r for A, r in equations])
+    prior, slope = (0.0, 0.0) if prior_factor is None else (prior_factor @ prior_factor.T, -g.sum(axis=0))
+    counts = np.random.default_rng(seed).multinomial(len(H), np.full(len(H), 1 / len(H)), size=draws).astype(float)
+    total = H.sum(axis=0) + prior
+    unit = 1 / np.sqrt(np.diagonal(total))
+    matrix = (np.tensordot(counts, H, 1) + prior) * unit[:, None] * unit + 1e-12 * np.eye(len(unit))
+    return -np.linalg.solve(matrix, ((counts @ g + slope) * unit)[..., None])[..., 0] * unit

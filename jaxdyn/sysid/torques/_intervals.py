@@ -40,8 +40,7 @@ class Intervals(NamedTuple):
 
 
 def quantile(level: float) -> float:
-    """The half-width of a normal distribution's interval of this level, in standard deviations. **Raises**
-    `DataError` unless the level is between 0 and 1."""
+    """The half-width of a normal interval, in standard deviations. **Raises** `DataError` for a level not in 0 to 1."""
     if not 0 < level < 1:
         raise DataError(f"the level of an interval is {level}; a number between 0 and 1 is needed")
     return NormalDist().inv_cdf(0.5 + 0.5 * level)
@@ -51,6 +50,12 @@ def normal_intervals(names: Sequence[str], value: np.ndarray, error: np.ndarray,
     """Intervals about values `[k]` with normally distributed errors."""
     half = quantile(level) * error
     return Intervals(tuple(names), value, error, value - half, value + half, share, level)
+
+
+def with_draws(intervals: Intervals, draws: np.ndarray) -> Intervals:
+    """The same with standard errors over draws `[draws, k]`, and intervals between their quantiles."""
+    lower, upper = np.quantile(draws, [(1 - intervals.level) / 2, (1 + intervals.level) / 2], axis=0)
+    return intervals._replace(standard_error=draws.std(axis=0, ddof=1), lower=lower, upper=upper)
 
 
 def posterior_intervals(

@@ -12,14 +12,14 @@ from jaxdyn._errors import DataError, ModelError, require_positive, require_posi
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
-from jaxdyn.spatial import inertia_elements, inertia_matrix, transform_inertial_parameters
-from jaxdyn.sysid.parameters import physical_parameters, pseudo_factor
+from jaxdyn.spatial import inertia_matrix, transform_inertial_parameters
+from jaxdyn.sysid.parameters import cholesky, leaves
+from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._intervals import Intervals, posterior_intervals
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
-from jaxdyn.sysid.torques._torque_fit import Recordings
 from jaxdyn.sysid.torques._torque_model import Samples, TorqueData
 
 _NAMES = ("mass", "cx", "cy", "cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")
@@ -107,7 +107,7 @@ def identify_payload(
     placement = np.asarray(model.frame_placement[number], np.float64)
     runs = _Runs(samples, body, transform_inertial_parameters(np.eye(10), placement).T)
     robot, linear, correlation, T = runs.solve(rounds)
-    start = Physical(pseudo_factor(_prior(prior, linear, frame)[None]), *np.zeros((3, 0)))
+    start = Physical(cholesky.pseudo_factor(_prior(prior, linear, frame)[None]), *np.zeros((3, 0)))
     none = np.zeros((len(T), 0))
     problem = PhysicalProblem(T[:, :10], np.zeros(len(T)), T[:, 10], none, start, none[0], prior_weight, 1.0)
     minimum = minimize(problem, start, _MAX_ITERATIONS, lambda *_: None)
@@ -151,7 +151,7 @@ class _Runs(NamedTuple):
         floor = 1e-9 * sigma
         for _ in range(rounds):
             R = data.weighted(sigma)
-            independent = base_parameters_of(R[:, :P], layout.names(bare.model), None, layout.nb).independent
+            independent = base_parameters_of(R[:, :P], layout.names(bare.model)).independent
             A = np.concatenate([R[:, independent], R[:, P:-1]], axis=-1)
             length = np.maximum(np.linalg.norm(A, axis=0), 1e-300)
             solution = np.linalg.lstsq(A / length, R[:, -1], rcond=1e-9)[0] / length
@@ -197,12 +197,12 @@ def _prior(prior: BodyInertia | ArrayLike | None, linear: np.ndarray, frame: str
     if prior is None:
         m, h = (linear[0], linear[1:4]) if linear[0] > 0 else (0.1, np.zeros(3))
         prior = BodyInertia(m, h / m if np.linalg.norm(h) < m else np.zeros(3), np.full(3, m * 0.1**2))
-    return physical_parameters(prior, f"the prior of the payload at {frame!r}")
+    return leaves.physical_parameters(prior, f"the prior of the payload at {frame!r}")
 
 
 def _mass_properties(phi):
     """Mass, center of mass, and inertia about it, `[10]`, from parameters about the origin."""
     phi = jnp.asarray(phi)
-    m, c = phi[0], phi[1:4] / phi[0]
-    shift = m * ((c @ c) * jnp.eye(3) - jnp.outer(c, c))
-    return jnp.concatenate([phi[:1], c, phi[4:] - inertia_elements(shift)])
+    c = phi[1:4] / phi[0]
+    about_center = transform_inertial_parameters(phi, jnp.concatenate([-c, jnp.array([1.0, 0, 0, 0])]))
+    return jnp.concatenate([phi[:1], c, about_center[4:]])

@@ -13,16 +13,15 @@ from scipy.linalg import block_diag, solve_triangular
 from jaxdyn._least_squares import Damping, Iterate, damped_step
 from jaxdyn._status import Status
 from jaxdyn.model import Model
-from jaxdyn.sysid import parameters
+from jaxdyn.sysid.parameters import cholesky
 from jaxdyn.sysid.torques._torque_model import POSITIVE, Layout, Samples, TorqueData, effect_leaves
 
 # A step may change a length by a factor of e at most: farther off, the linearization says nothing.
 _LONGEST_STEP = 1.0
 # The predicted decrease of the cost, in units of chi^2, below which the fit has converged.
 _TOLERANCE = 1e-4
-# Damping multiplies the whole Gauss-Newton matrix, so it shortens the step and keeps its direction: steps toward the
-# minimum of a logarithmic barrier then do not depend on the coordinates. Each step starts with light damping again, so
-# a saved fit needs none.
+# Damping multiplies the whole Gauss-Newton matrix: it shortens the step and keeps its direction, so steps in a barrier
+# do not depend on the coordinates. Each step starts with light damping again, so a saved fit needs none.
 _DAMPING = Damping(most=1e8, trusted=1.0, accepted=1e-4)
 
 
@@ -48,7 +47,7 @@ class Physical(NamedTuple):
         nb, k, m = self.U.shape[0], self.positive.shape[0], self.offset.shape[0]
         body, positive, offset, scale = np.split(x, np.cumsum([10 * nb, k, m]))
         return type(self)(
-            U=self.U @ parameters.factor_from_coordinates(body.reshape(-1, 10)),
+            U=self.U @ cholesky.factor_from_coordinates(body.reshape(-1, 10)),
             positive=self.positive * np.exp(positive),
             offset=self.offset + offset_scale * offset,
             scale=self.scale * np.exp(scale),
@@ -56,20 +55,19 @@ class Physical(NamedTuple):
 
     def parameters(self) -> np.ndarray:
         """`[P]`, as the torque model has them."""
-        inertial = parameters.parameters_from_pseudo_inertia(self.U @ self.U.swapaxes(-1, -2))
+        inertial = cholesky.parameters_from_pseudo_inertia(self.U @ self.U.swapaxes(-1, -2))
         return np.concatenate([inertial.ravel(), self.positive, self.offset])
 
     def tangent(self, offset_scale: np.ndarray) -> np.ndarray:
         """`[P, size]`: the derivative of `parameters` with respect to the coordinates about this point:
         `dJ = U (E + E^T) U^T` for the derivative `E` of the log-Cholesky factor at zero."""
-        symmetric = parameters.FACTOR_TANGENT + parameters.FACTOR_TANGENT.swapaxes(-1, -2)
-        bodies = [parameters.parameters_from_pseudo_inertia(U @ symmetric @ U.T).T for U in self.U]
+        symmetric = cholesky.FACTOR_TANGENT + cholesky.FACTOR_TANGENT.swapaxes(-1, -2)
+        bodies = [cholesky.parameters_from_pseudo_inertia(U @ symmetric @ U.T).T for U in self.U]
         out = np.asarray(block_diag(*bodies, np.diag(np.concatenate([self.positive, offset_scale]))))
         return np.pad(out, ((0, 0), (0, len(self.scale))))
 
     @property
     def size(self) -> int:
-        """The number of coordinates."""
         return 10 * self.U.shape[0] + self.positive.shape[0] + self.offset.shape[0] + self.scale.shape[0]
 
 
@@ -110,13 +108,12 @@ class PhysicalProblem(NamedTuple):
         scale = np.exp(self.row_scale @ np.log(point.scale))
         out = scale[:, None] * (self.R @ point.tangent(self.offset_scale))
         if len(point.scale):
-            predicted = scale * (self.R @ point.parameters() + self.known)
-            out[:, -len(point.scale) :] = predicted[:, None] * self.row_scale
+            out[:, -len(point.scale) :] = (self.residual(point) + self.b)[:, None] * self.row_scale
         return out
 
     def slope(self, point: Physical) -> np.ndarray:
         """`[size]`: the derivative of `divergence` with respect to the coordinates about `point`."""
-        bodies = parameters.divergence_slope(np.linalg.solve(self.prior.U, point.U))
+        bodies = cholesky.divergence_slope(np.linalg.solve(self.prior.U, point.U))
         ratio, scale = point.positive / self.prior.positive, point.scale / self.prior.scale
         offset = (point.offset - self.prior.offset) / self.offset_scale
         joints = np.concatenate([ratio - 1, offset, scale - 1])
@@ -125,7 +122,7 @@ class PhysicalProblem(NamedTuple):
     def divergence(self, point: Physical) -> float:
         """The weighted pull toward the prior: `divergence_of_factor` for each body; for each positive number the same
         in one dimension, and for offsets half their square. Convex in `p`, infinite at the edge of what is physical."""
-        bodies = parameters.divergence_of_factor(np.linalg.solve(self.prior.U, point.U))
+        bodies = cholesky.divergence_of_factor(np.linalg.solve(self.prior.U, point.U))
         ratio = np.concatenate([point.positive / self.prior.positive, point.scale / self.prior.scale])
         offset = (point.offset - self.prior.offset) / self.offset_scale
         joints = np.concatenate([ratio - np.log(ratio) - 1, 0.5 * offset**2])
@@ -137,8 +134,16 @@ class PhysicalProblem(NamedTuple):
     def metric(self) -> np.ndarray:
         """`[size, size]`, lower `L` with `L L^T` the second derivative of `divergence` with respect to `p`, in the
         coordinates about any point (see `divergence_metric`)."""
-        L, nb = np.sqrt(self.weight) * np.linalg.cholesky(parameters.divergence_metric()), len(self.prior.U)
+        L, nb = np.sqrt(self.weight) * np.linalg.cholesky(cholesky.divergence_metric()), len(self.prior.U)
         return np.asarray(block_diag(*[L] * nb, np.sqrt(self.effects_weight) * np.eye(self.prior.size - 10 * nb)))
+
+    def linearized(self, point: Physical) -> tuple[np.ndarray, np.ndarray]:
+        """`A` `[rows, size]` and `b` of the linear least-squares problem `1/2 |A x + b|^2` for a step from `point`. It
+        has the (generalized) Gauss-Newton normal equations: with the metric `G = L L^T` of the divergence, `H = Jr^T Jr
+        + G` and the gradient `Jr^T r + slope`."""
+        L = self.metric()
+        b = np.concatenate([self.residual(point), solve_triangular(L, self.slope(point), lower=True)])
+        return np.concatenate([self.jacobian(point), L.T]), b
 
 
 class Minimum(NamedTuple):
@@ -165,7 +170,7 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
         # A prior that says "none" cannot be meant as a logarithm: 1 % of the torque is nearly none.
         start[i] = max(float(leaves[POSITIVE[k]][j]) if POSITIVE[k] in leaves else 0.0, 0.01 * torque[j] / scale[j])
     prior = Physical(
-        U=parameters.pseudo_factor(np.asarray(model.inertial_parameters, np.float64)),
+        U=cholesky.pseudo_factor(np.asarray(model.inertial_parameters, np.float64)),
         positive=start,
         offset=np.zeros(len(layout.offsets)),
         scale=np.ones(len(layout.gains)),
@@ -189,10 +194,11 @@ def minimize(
     the *start* become a bent, ever narrower valley (thousands of steps were seen); about the *present* point they are
     as round as the barrier is, and tens of steps do.
     """
-    metric = problem.metric()
     state = _Descent(np.float64(problem.cost(point)), np.inf, 0.0, np.int64(0), np.int64(Status.RUNNING), point)
     for step in range(first, max_iterations + 1):
-        x, expected = _gauss_newton_step(problem, state.point, metric)
+        R = np.linalg.qr(np.column_stack(problem.linearized(state.point)), mode="r")[: point.size]
+        # The undamped step, and the decrease of the cost that it promises.
+        x, expected = -solve_triangular(R[:, :-1], R[:, -1]), 0.5 * float(np.sum(R[:, -1] ** 2))
         if not (np.isfinite(x).all() and np.isfinite(state.cost)):
             return Minimum(state.point, float(state.cost), step, Status.DIVERGED)
         report(step, float(state.cost), expected, state.point)
@@ -209,19 +215,6 @@ class _Descent(Iterate):
     point: Physical
 
 
-def _gauss_newton_step(problem: PhysicalProblem, point: Physical, metric: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the undamped step, and the decrease of the cost that it promises.
-
-    The linear least-squares problem `1/2 |A x + b|^2` has the (generalized) Gauss-Newton normal equations: with the
-    metric `G = L L^T`, `H = Jr^T Jr + G` and the gradient `Jr^T r + slope`.
-    """
-    A = np.concatenate([problem.jacobian(point), metric.T])
-    b = np.concatenate([problem.residual(point), solve_triangular(metric, problem.slope(point), lower=True)])
-    T = np.linalg.qr(np.column_stack([A, b]), mode="r")
-    n = point.size
-    return -solve_triangular(T[:n, :n], T[:n, n]), 0.5 * float(np.sum(T[:n, n] ** 2))
-
-
 def _trial(problem: PhysicalProblem, state: _Descent, x: np.ndarray, expected: float, damping: float) -> _Descent:
     fraction = 1 / max(1 + damping, float(np.abs(x).max()) / _LONGEST_STEP)
     point = state.point.moved(fraction * x, problem.offset_scale)
@@ -232,6 +225,5 @@ def _trial(problem: PhysicalProblem, state: _Descent, x: np.ndarray, expected: f
 def posterior(problem: PhysicalProblem, point: Physical) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """At a solution: the derivative `[P, size]` of the parameters by the coordinates, and lower factors `L` of the
     inverse covariances `L L^T` of the coordinates, of data and prior together and of the prior alone: Gauss-Newton."""
-    metric = problem.metric()
-    both = np.linalg.qr(np.concatenate([problem.jacobian(point), metric.T]), mode="r").T
-    return point.tangent(problem.offset_scale), both, metric
+    both = np.linalg.qr(problem.linearized(point)[0], mode="r").T
+    return point.tangent(problem.offset_scale), both, problem.metric()

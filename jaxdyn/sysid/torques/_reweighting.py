@@ -1,16 +1,18 @@
-"""The estimation of the joints' noise, the samples' weights and the transmitted torques between rounds of a fit."""
+"""The rounds of a fit: its state, and the noise, weights and transmitted torques that are estimated between them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters_of
-from jaxdyn.sysid.torques._torque_model import Samples, TorqueData, with_parameters
-from jaxdyn.sysid.torques._torque_state import TorqueFitState
+from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, TorqueData, with_parameters
 
 type Loss = Literal["squared", "huber", "cauchy"]
 
@@ -21,6 +23,59 @@ _SIGMA_TOLERANCE = 1e-3
 # Tuning constants of 95 % efficiency for normal noise (Holland & Welsch 1977), and the ratio of a normal distribution's
 # standard deviation to its median absolute value.
 _HUBER, _CAUCHY, _MEDIAN = 1.345, 2.385, 1.4826
+
+
+class TorqueFitState(NamedTuple):
+    """All that `fit_inverse_dynamics` needs to resume: the choices made before its first round, the round of
+    re-weighting with its weights, and the last point."""
+
+    shape: EffectShape
+    prior_weight: float
+    round: int
+    step: int
+    """The number of the next step in this round."""
+    iterations: int
+    """The number of steps in the rounds before."""
+    sigma: np.ndarray
+    """`[nv]`: the noise by which this round weights the joints."""
+    weights: np.ndarray | None
+    """`[n, nv]`: the weights of the samples' squares for a robust loss, from the second round on."""
+    previous: np.ndarray | None
+    """`[P]`: the parameters at the end of the round before, which give the transmitted torques."""
+    point: Physical
+
+    @classmethod
+    def first(cls, samples: Samples, problem: PhysicalProblem) -> TorqueFitState:
+        """The state before the first step."""
+        return cls(samples.shape, problem.weight, 1, 1, 0, samples.torque_scale, None, None, problem.prior)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The state as arrays by name, to be saved."""
+        leaves = jax.tree_util.tree_leaves_with_path(self)
+        return {jax.tree_util.keystr(path).removeprefix("."): np.asarray(x) for path, x in leaves}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> TorqueFitState:
+        """The state from its `arrays()`. **Raises** `DataError` for a missing name."""
+        try:
+            kinds = {"prior_weight": float, "round": int, "step": int, "iterations": int, "sigma": np.asarray}
+            fields: dict[str, Any] = {name: kind(arrays[name]) for name, kind in kinds.items()}
+            for name, kind in (("shape", EffectShape), ("point", Physical)):
+                fields[name] = kind(*(arrays[f"{name}.{x}"] for x in kind._fields))
+        except KeyError as error:
+            raise DataError(f"these arrays are not the state of a fit: {error.args[0]} is missing") from None
+        return cls(**fields, weights=arrays.get("weights"), previous=arrays.get("previous"))
+
+    def require_like(self, first: TorqueFitState, samples: int) -> None:
+        """Raise `DataError` unless the state fits the problem whose state before its first step is `first`."""
+        shapes, needed = ({name: x.shape for name, x in state.arrays().items()} for state in (self, first))
+        if self.weights is not None:
+            needed["weights"] = (samples, len(first.sigma))
+        if any(shapes[name] != shape for name, shape in needed.items()):
+            raise DataError(
+                "the state is of another fit: its arrays have other shapes than this model, these joint effects and "
+                "recordings need. Give the arguments of that fit, or start without a state"
+            )
 
 
 class Reweighting:
@@ -86,7 +141,7 @@ def least_norm_solution(
     """Solve weighted rows `[k, P + 1]`: of all parameters `[P]` with the best base parameters, return those of least
     norm in columns of unit length, and the base parameters."""
     A, b = rows[:, :-1], rows[:, -1]
-    base = base_parameters_of(A, samples.layout.names(samples.model), threshold, samples.layout.nb)
+    base = base_parameters_of(A, samples.layout.names(samples.model), threshold)
     Q, T = np.linalg.qr(A[:, base.independent])
     best = solve_triangular(T, Q.T @ b)
     length = np.linalg.norm(A, axis=0)

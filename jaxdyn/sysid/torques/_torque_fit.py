@@ -11,18 +11,15 @@ from jaxdyn._errors import DataError, require_positive, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
-from jaxdyn.sysid.parameters import require_physical
-from jaxdyn.sysid.recordings import Recording
+from jaxdyn.sysid.parameters import leaves
+from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._cross_validation import PRIOR_WEIGHTS, CandidateWeights, CrossValidation, choose_weight
 from jaxdyn.sysid.torques._effect_search import SEARCHED, effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._physical_fit import Minimum, PhysicalProblem, minimize, posterior, start_at
-from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, least_norm_solution
+from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, TorqueFitState, least_norm_solution
 from jaxdyn.sysid.torques._torque_model import Samples, TorqueData, require_one_robot, with_parameters
-from jaxdyn.sysid.torques._torque_state import TorqueFitState
-
-type Recordings = Recording | Sequence[Recording]
 
 
 class Step(NamedTuple):
@@ -270,4 +267,4 @@ def _fit_result(
 def _require_physical_start(model: Model) -> None:
     require_one_robot(model)
     advice = "start from dataclasses.replace(model, inertial_parameters=nearest_physical(model.inertial_parameters))"
-    require_physical(model, range(model.nb), "the fit cannot start", advice)
+    leaves.require_physical(model, range(model.nb), "the fit cannot start", advice)

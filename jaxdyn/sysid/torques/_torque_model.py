@@ -15,7 +15,7 @@ from jaxdyn._errors import DataError, ModelError
 from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import LoadProportional, Stribeck
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings import Recording, as_recordings, dof_names
+from jaxdyn.sysid.recordings import Recording, as_recordings
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues, delay_signal, frictionless_torque
 
 _CHUNK = 4096
@@ -28,18 +28,15 @@ INERTIAL_NAMES = ("m", "m*cx", "m*cy", "m*cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz"
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The order of the parameter vector `[P]`: inertial parameters of all bodies, positive joint parameters, offsets.
-    Hashable."""
+    """The order of the parameters `[P]`: all bodies' inertial ones, positive ones of joints, offsets. Hashable."""
 
     nb: int
     nv: int
     positive: tuple[tuple[int, int], ...]
     """Kind (index in `POSITIVE`) and degree of freedom of each."""
     offsets: tuple[int, ...]
-    """Degrees of freedom with an offset."""
     gains: tuple[int, ...]
-    """Degrees of freedom with an unknown drive gain. The gains are not in the vector: the torque is not linear in
-    them."""
+    """Degrees of freedom with an unknown drive gain, in which the torque is not linear: they are not in the vector."""
     springs: tuple[int, ...]
     """`[nv]`: the coordinate of each degree of freedom with an unknown spring, -1 for the others."""
 
@@ -69,13 +66,11 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """The number of parameters `P`."""
         return 10 * self.nb + len(self.positive) + len(self.offsets)
 
     def names(self, model: Model) -> list[str]:
-        """The names of the parameters, `[P]`."""
         inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
-        dofs = dof_names(model)
+        dofs = model.topology.dof_names
         effects = [f"{POSITIVE[k]}({dofs[j]})" for k, j in self.positive]
         return [*inertial, *effects, *(f"offset({dofs[j]})" for j in self.offsets)]
 
@@ -137,7 +132,6 @@ class TorqueData(NamedTuple):
 
     @staticmethod
     def join(parts: Sequence[TorqueData]) -> TorqueData:
-        """The data of all parts in one."""
         rows = np.concatenate([x.factors for x in parts], axis=1)
         return TorqueData(np.linalg.qr(rows, mode="r"), np.sum([x.samples for x in parts], axis=0))
 
@@ -195,24 +189,22 @@ class Samples:
                 self._chunks.append(B)
             yield part, B
 
-    def compressed(self, weights: np.ndarray | None = None, groups: np.ndarray | None = None) -> list[TorqueData]:
-        """The samples as triangular factors, one `TorqueData` for each group.
+    def compressed(self, weights: np.ndarray | None = None, blocks: int | None = None) -> list[TorqueData]:
+        """The samples as triangular factors, one `TorqueData` for each of about `blocks` blocks, or one for all.
 
         `|Y_j p + known_j - tau_j|^2 = |R_j [p, 1, -1]|^2` holds exactly for every `p`, so no step of a fit touches the
-        samples again. `weights` `[n, nv]` multiply the squares; `groups` `[n]` of int number the group of each sample.
+        samples again. `weights` `[n, nv]` multiply the squares.
         """
-        groups = np.zeros(len(self), int) if groups is None else groups
-        width = self.layout.size + 2
-        counts = self.valid if weights is None else self.valid * weights
+        groups = np.zeros(len(self), int) if blocks is None else consecutive_blocks(np.diff(self.starts), blocks)
+        counts = self.valid * (1.0 if weights is None else weights)
         out = []
         for group in range(int(groups.max()) + 1):
-            factors = np.zeros((self.layout.nv, 0, width))
+            factors = np.zeros((self.layout.nv, 0, self.layout.size + 2))
             for rows, B in self.chunks():
                 mine = groups[rows] == group
-                if not mine.any():
-                    continue
-                block = B[mine] if weights is None else B[mine] * np.sqrt(weights[rows][mine])[..., None]
-                factors = np.linalg.qr(np.concatenate([factors, block.swapaxes(0, 1)], axis=1), mode="r")
+                if mine.any():
+                    block = B[mine] * np.sqrt(counts[rows][mine])[..., None]
+                    factors = np.linalg.qr(np.concatenate([factors, block.swapaxes(0, 1)], axis=1), mode="r")
             out.append(TorqueData(factors, np.maximum(counts[groups == group].sum(axis=0), 1.0)))
         return out
 
@@ -221,14 +213,9 @@ class Samples:
         p = np.append(parameters, 1.0)
         return np.concatenate([B[..., :-1] @ p / gain - B[..., -1] for _, B in self.chunks()])
 
-    def blocks(self, count: int) -> np.ndarray:
-        """The number of each sample's block; see `consecutive_blocks`."""
-        return consecutive_blocks(np.diff(self.starts), count)
-
 
 def consecutive_blocks(lengths: np.ndarray, count: int) -> np.ndarray:
-    """The block number of each row of recordings with `lengths` rows: about `count` blocks of consecutive rows and
-    about equal length, none across two recordings."""
+    """The block number of each row of recordings with `lengths` rows: about `count` blocks of about equal length."""
     out, first = [], 0
     for n in lengths:
         blocks = max(1, round(count * n / lengths.sum()))

@@ -1,4 +1,3 @@
 """Direct collocation."""
 
-from jaxdyn.trajopt.collocation._collocation import CollocationOptions, collocation
-from jaxdyn.trajopt.collocation._nonlinear_program import NonlinearProgram
+from jaxdyn.trajopt.collocation._collocation import CollocationOptions, NonlinearProgram, collocation

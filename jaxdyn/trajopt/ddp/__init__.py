@@ -1,8 +1,7 @@
 """Differential dynamic programming."""
 
 from jaxdyn.trajopt.ddp._augmented_lagrangian import constraint_multipliers
-from jaxdyn.trajopt.ddp._control_box import backward_in_box
 from jaxdyn.trajopt.ddp._ddp import ddp
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._expansion import Expansion
-from jaxdyn.trajopt.ddp._riccati import backward, backward_associative
+from jaxdyn.trajopt.ddp._riccati import backward, backward_associative, backward_in_box

@@ -7,13 +7,12 @@ For `lower <= r <= upper` with a multiplier `l` and a penalty `p` the term is ha
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from jaxdyn._errors import require_shape
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt._solution import Multipliers
-from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows, map_shared_residuals, term_at_stage
+from jaxdyn.trajopt.problem import Problem, bound_excess
 
 
 class Penalties(NamedTuple):
@@ -55,56 +54,24 @@ def penalty_value(r, lower, upper, multiplier, weight):
     return 0.5 * (weight * d * d - multiplier * multiplier / weight).sum()
 
 
-class TrajectoryEvaluation(NamedTuple):
-    """The cost of a trajectory, and the residuals of all its constraints in the order of `Problem.constraints`."""
+class Evaluation(NamedTuple):
+    """The quantities by which a trajectory is judged."""
 
     cost: Float[Array, ""]
-    residuals: Float[Array, "rows"]
-
-
-def evaluate(problem: Problem, xs, us) -> TrajectoryEvaluation:
-    """Compute cost and residuals in one pass."""
-    dynamics = problem.dynamics
-    shared = map_shared_residuals(problem, xs, lambda residual, x, k: residual(dynamics, x, None, k))
-
-    def evaluate_terms(costs, constraints, x, u, k, shared):
-        total, residuals = jnp.zeros((), problem.dtype), [jnp.zeros(0, problem.dtype)]
-        for term, r in zip(costs, shared.costs, strict=True):
-            term = term_at_stage(term, k)
-            total = total + (term.value(dynamics, x, u, k) if r is None else term.penalty(r)[0])
-        for term, r in zip(constraints, shared.constraints, strict=True):
-            residuals.append(term_at_stage(term, k).residual(dynamics, x, u, k) if r is None else r)
-        return total, jnp.concatenate(residuals)
-
-    def evaluate_stage(*stage):
-        return evaluate_terms(problem.stage_costs, problem.stage_constraints, *stage)
-
-    costs, residuals = jax.vmap(evaluate_stage)(xs[:-1], us, problem.stages, shared.stage)
-    terms = problem.terminal_costs, problem.terminal_constraints
-    last_cost, last_residuals = evaluate_terms(*terms, xs[-1], None, problem.horizon, shared.terminal)
-    return TrajectoryEvaluation(costs.sum() + last_cost, join_rows(residuals, last_residuals))
-
-
-class ConstraintBounds(NamedTuple):
-    """Bounds of the residuals of all constraints."""
-
-    lower: Float[Array, "rows"]
-    upper: Float[Array, "rows"]
+    augmented_lagrangian: Float[Array, ""]
+    violation: Float[Array, ""]
+    """Largest violation of a constraint."""
+    next_multipliers: Float[Array, "rows"]
+    """The multipliers after their first-order update."""
 
     @staticmethod
-    def of(problem: Problem) -> "ConstraintBounds":
-        # Bounds depend on the number of the stage alone; the compiler drops the residuals.
-        x, u = problem.dynamics.neutral().astype(problem.dtype), jnp.zeros(problem.dynamics.nu, problem.dtype)
-        xs, us = (jnp.broadcast_to(a, (problem.horizon + n, *a.shape)) for a, n in ((x, 1), (u, 0)))
-        return ConstraintBounds(*problem.constraints(xs, us)[1:])
+    def of(cost, constraints: tuple[Array, Array, Array], penalties: Penalties) -> "Evaluation":
+        """The evaluation of a trajectory with the residuals and bounds `constraints`, as of `Problem.constraints`."""
+        violation = jnp.abs(bound_excess(*constraints)).max(initial=0.0)
+        multipliers = penalties.weight * shifted_excess(*constraints, *penalties)
+        return Evaluation(cost, cost + penalty_value(*constraints, *penalties), violation, multipliers)
 
-    def violation(self, evaluation: TrajectoryEvaluation) -> Float[Array, ""]:
-        """The largest violation of a constraint."""
-        return jnp.abs(bound_excess(evaluation.residuals, *self)).max(initial=0.0)
 
-    def augmented_lagrangian(self, evaluation: TrajectoryEvaluation, penalties: Penalties) -> Float[Array, ""]:
-        return evaluation.cost + penalty_value(evaluation.residuals, *self, *penalties)
-
-    def next_multipliers(self, evaluation: TrajectoryEvaluation, penalties: Penalties) -> Float[Array, "rows"]:
-        """The multipliers after their first-order update."""
-        return penalties.weight * shifted_excess(evaluation.residuals, *self, *penalties)
+def evaluate(problem: Problem, xs, us, penalties: Penalties) -> Evaluation:
+    """The evaluation of a trajectory."""
+    return Evaluation.of(problem.total_cost(xs, us), problem.constraints(xs, us), penalties)

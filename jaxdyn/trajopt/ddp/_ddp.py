@@ -1,5 +1,7 @@
 """Differential dynamic programming with multiple shooting, control boxes, and an augmented Lagrangian."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -49,21 +51,15 @@ def ddp(
     # As arrays, so that other numbers do not compile again.
     numbers: DDPOptions = jax.tree.map(jnp.asarray, DDPOptions() if options is None else options)
     us, xs = (None if x is None else jnp.asarray(x, problem.dtype) for x in (us, xs))
-    solution = _jitted_solve(problem, us, xs, multipliers, numbers)
+    solution = _jitted_solve(problem, (us, xs, multipliers), numbers)
     if not isinstance(solution.status, Tracer):
         _require_finite_cost(problem, solution)
     return solution
 
 
-@eqx.filter_jit
-def _jitted_solve(problem: Problem, us, xs, multipliers, options: DDPOptions) -> Solution:
-    return _differentiable_solve(problem, (us, xs, multipliers), options)  # type: ignore[call-arg]
-
-
 @eqx.filter_custom_jvp
-def _differentiable_solve(problem: Problem, guess, options: DDPOptions) -> Solution:
-    us, xs, multipliers = guess
-    return run_iterations(problem, us, xs, multipliers, options)
+def _differentiable_solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -> Solution:
+    return run_iterations(problem, *guess, options)
 
 
 @_differentiable_solve.def_jvp
@@ -84,6 +80,9 @@ def _solution_tangent(primals, tangents):
     constant = jax.tree.map(lambda _: None, solution)
     parts = d.xs, d.us, cost, costates, *problem.split_rows(d.multipliers)
     return solution, eqx.tree_at(differentiable, constant, parts, is_leaf=lambda x: x is None)
+
+
+_jitted_solve = eqx.filter_jit(_differentiable_solve)
 
 
 def _require_finite_cost(problem: Problem, solution: Solution) -> None:

@@ -57,8 +57,10 @@ class DDPOptions(eqx.Module):
     """Number of step lengths that the line search tries in one batch: more on devices where a few take as long as one;
     on a CPU, two take three times as long."""
 
-    def with_defaults(self, dtype, second_order: bool) -> "DDPOptions":
-        """The options as arrays, with the defaults for a precision and for a kind of `hessian`."""
+    def with_defaults(self, dtype, robot: bool) -> "DDPOptions":
+        """The options as arrays, with the defaults for a precision and for a robot or functions."""
+        hessian = self.hessian or ("gauss_newton" if robot else "adaptive")
+        second_order = hessian != "gauss_newton"
         single = float(jnp.finfo(dtype).eps) > 1e-10
         defaults = {
             "tolerance": 1e-6 if single else 1e-9,
@@ -69,7 +71,7 @@ class DDPOptions(eqx.Module):
         missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         reals = jax.tree.map(lambda x: jnp.asarray(x, dtype), dataclasses.replace(self, **missing))
         integers = {n: jnp.asarray(getattr(self, n)) for n in ("max_iterations", "intermediate_iterations")}
-        return dataclasses.replace(reals, **integers)
+        return dataclasses.replace(reals, hessian=hessian, **integers)
 
     def __check_init__(self):
         require_choice(self.hessian, (None, "gauss_newton", "full", "adaptive"), "hessian")

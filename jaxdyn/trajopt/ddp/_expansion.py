@@ -1,6 +1,7 @@
 """Expansions of dynamics, costs and constraints about a trajectory."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,15 +9,18 @@ from jax import lax
 
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp import _augmented_lagrangian as augmented
-from jaxdyn.trajopt.ddp._augmented_lagrangian import Penalties, TrajectoryEvaluation
-from jaxdyn.trajopt.ddp._loops_over_stages import over_stages
+from jaxdyn.trajopt.ddp._augmented_lagrangian import Evaluation, Penalties
 from jaxdyn.trajopt.problem import (
+    AbstractResidual,
+    Constraint,
     Problem,
     Quadratic,
-    TermValues,
+    ResidualCost,
+    StateResidual,
+    TimeVarying,
     gauss_newton_expansion,
+    join_constraints,
     join_rows,
-    map_shared_residuals,
     quadratic_expansion,
     term_at_stage,
 )
@@ -32,65 +36,107 @@ class Expansion(NamedTuple):
     """With a leading axis of the horizon."""
     terminal: Quadratic
 
-    @property
-    def curvature(self) -> "Curvature":
-        """The second derivatives of the costs."""
-        return Curvature(self.stage.xx, self.stage.ux, self.stage.uu, self.terminal.xx)
 
-    def with_curvature(self, h: "Curvature") -> "Expansion":
-        """The expansion with other second derivatives of the costs."""
-        stage = self.stage._replace(xx=h.xx, ux=h.ux, uu=h.uu)
-        return self._replace(stage=stage, terminal=self.terminal._replace(xx=h.terminal))
-
-
-class Curvature(NamedTuple):
-    """Second derivatives by the states and controls of the stages, and by the last state."""
-
-    xx: Float[Array, "horizon ndx ndx"]
-    ux: Float[Array, "horizon nu ndx"]
-    uu: Float[Array, "horizon nu nu"]
-    terminal: Float[Array, "ndx ndx"]
-
-
-def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expansion, TrajectoryEvaluation]:
+def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expansion, Evaluation]:
     """The Gauss-Newton expansion of the augmented Lagrangian about a trajectory, and the trajectory's evaluation."""
     dynamics = problem.dynamics
     after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
-    A, B = over_stages(dynamics.linearize, xs[:-1], us, problem.stages, after)
-    shared = map_shared_residuals(problem, xs, lambda residual, x, k: residual.linearize(dynamics, x, None, k))
+    A, B = _over_stages(dynamics.linearize, xs[:-1], us, problem.stages, after)
+    terms = (*problem.stage_costs, *problem.stage_constraints)
+    ends = (*problem.terminal_costs, *problem.terminal_constraints)
+    of_stages, of_end = _shared_linearizations(problem, terms, ends, xs)
+    multipliers, last_multipliers = problem.split_rows(penalties.multipliers)
 
-    def expand_stage(x, u, k, multiplier, shared):
-        terms = TermValues(problem.stage_costs, problem.stage_constraints)
-        return _expand_terms(problem, terms, shared, x, u, k, multiplier, penalties.weight)
+    def expand_stage(*stage):
+        return _expand_terms(problem, terms, penalties.weight, *stage)
 
-    stage_multipliers, terminal_multipliers = problem.split_rows(penalties.multipliers)
-    stage, r_stage = jax.vmap(expand_stage)(xs[:-1], us, problem.stages, stage_multipliers, shared.stage)
-    terms = TermValues(problem.terminal_costs, problem.terminal_constraints)
-    inputs = xs[-1], None, problem.horizon, terminal_multipliers, penalties.weight
-    terminal, r_terminal = _expand_terms(problem, terms, shared.terminal, *inputs)
-    evaluation = TrajectoryEvaluation(stage.value.sum() + terminal.value, join_rows(r_stage, r_terminal))
+    stage, constraints = jax.vmap(expand_stage)(of_stages, xs[:-1], us, problem.stages, multipliers)
+    last = of_end, xs[-1], None, problem.horizon, last_multipliers
+    terminal, last_constraints = _expand_terms(problem, ends, penalties.weight, *last)
+    r, low, high = map(join_rows, constraints, last_constraints)
+    evaluation = Evaluation.of(stage.value.sum() + terminal.value, (r, low, high), penalties)
     return Expansion(A, B, gaps, stage, terminal), evaluation
 
 
-def _expand_terms(problem: Problem, terms: TermValues, shared: TermValues, x, u, k, multiplier, weight):
-    """The expansion, with the cost alone as its value, and the constraints' residuals; `shared` has computed ones."""
-    dynamics, dtype, nu = problem.dynamics, problem.dtype, 0 if u is None else problem.dynamics.nu
-    total = Quadratic.zero(dynamics.ndx, nu, dtype)
-    for term, linear in zip(terms.costs, shared.costs, strict=True):
+def _over_stages(function: Callable, *arrays: Any) -> Any:
+    """`jax.vmap(function)(*arrays)`.
+
+    On a CPU one stage after the other: a program for one stage compiles in half the time of one for all, and runs about
+    as fast. Elements of a batch of problems stay side by side."""
+
+    def one_by_one(*arrays):
+        return lax.map(lambda stage: function(*stage), arrays)
+
+    return lax.platform_dependent(*arrays, cpu=one_by_one, default=jax.vmap(function))
+
+
+def _expand_terms(problem: Problem, terms, weight, linears, x, u, k, multiplier):
+    """The expansion, with the cost alone as its value, and the constraints; `linears` has known residuals, or None."""
+    dynamics, nu = problem.dynamics, 0 if u is None else problem.dynamics.nu
+    total, parts, start = Quadratic.zero(dynamics.ndx, nu, problem.dtype), [], 0
+    for term, linear in zip(terms, linears, strict=True):
         term = term_at_stage(term, k)
-        total = total + (term.gauss_newton(dynamics, x, u, k) if linear is None else term.expand(linear, dynamics, u))
-    residuals, start = [jnp.zeros(0, dtype)], 0
-    for term, linear in zip(terms.constraints, shared.constraints, strict=True):
-        term = term_at_stage(term, k)
+        if not isinstance(term, Constraint):
+            added = term.gauss_newton(dynamics, x, u, k) if linear is None else term.expand(linear, dynamics, u)
+            total = total + added
+            continue
         r, Jx, Ju = term.residual.linearize(dynamics, x, u, k) if linear is None else linear
         low, high = term.bounds(r, None if u is None else k)
         l = multiplier[start : start + len(r)]
         slope = weight * augmented.shifted_excess(r, low, high, l, weight)
         curvature = weight * augmented.is_active(r, low, high, l, weight).astype(r.dtype)
         total = total + gauss_newton_expansion(jnp.zeros_like(weight), slope, curvature, Jx, Ju, dynamics.ndx, nu)
-        residuals.append(r)
+        parts.append((r, low, high))
         start += len(r)
-    return total, jnp.concatenate(residuals)
+    return total, join_constraints(parts, problem.dtype)
+
+
+def _shared_linearizations(problem: Problem, terms, ends, xs) -> tuple[list, list]:
+    """The linearized residuals of the state that stand at stages, with a leading axis of the horizon, and again at the
+    end, as most goals do; None for other terms. One program for both compiles their kinematics once instead of twice:
+    for residuals of one kind, with arrays of the same shapes, whatever the numbers."""
+    at_stages: list[Any] = [None] * len(terms)
+    at_end: list[Any] = [None] * len(ends)
+    numbers = jnp.arange(problem.horizon + 1)
+
+    def rows(term, leaf):
+        return leaf if isinstance(term, TimeVarying) else jnp.broadcast_to(leaf, (problem.horizon, *leaf.shape))
+
+    def linearize(residual, x, k):
+        return residual.linearize(problem.dynamics, x, None, k)
+
+    for j, end in enumerate(ends):
+        for i, term in enumerate(terms):
+            if at_stages[i] is not None or not _match(problem, term, end):
+                continue
+            residuals = jax.tree.map(
+                lambda a, b, term=term: jnp.concatenate([rows(term, a), b[None]]), _residual(term), _residual(end)
+            )
+            values = jax.vmap(linearize)(residuals, xs, numbers)
+            at_stages[i], at_end[j] = (jax.tree.map(lambda a, s=s: a[s], values) for s in (slice(-1), -1))
+            break
+    return at_stages, at_end
+
+
+def _residual(term) -> AbstractResidual | None:
+    term = term.term if isinstance(term, TimeVarying) else term
+    return term.residual if isinstance(term, ResidualCost | Constraint) else None
+
+
+def _match(problem: Problem, term, end) -> bool:
+    """Whether the residuals of a stage term and a terminal term differ in numbers only."""
+    first, second = _residual(term), _residual(end)
+    if first is None or second is None or not (first.of_state and second.of_state):
+        return False
+    if isinstance(first, StateResidual) and problem.dynamics.euclidean:
+        # A difference of vectors: the compiler knows that its derivative is the identity.
+        return False
+
+    def kind(residual, axes: int):
+        leaves, structure = jax.tree.flatten(residual)
+        return structure, [(a.shape[axes:], a.dtype) for a in leaves]
+
+    return kind(first, 1 if isinstance(term, TimeVarying) else 0) == kind(second, 0)
 
 
 def costates(A, stage_slopes, terminal_slope):
@@ -106,26 +152,36 @@ def costates(A, stage_slopes, terminal_slope):
     return jnp.concatenate([before, terminal_slope[None]])
 
 
-def full_curvature(problem: Problem, xs, us, penalties: Penalties, e: Expansion) -> Curvature:
-    """All second derivatives of the Lagrangian, with the costates as the multipliers of the steps."""
-    dynamics, weight = problem.dynamics, penalties.weight
+def lagrangian_expansion(problem: Problem, xs, us, after, costates, penalty: Callable, *rows):
+    """The expansions of the Lagrangian at the stages and at the end, with all second derivatives.
 
-    def expand_stage(x, u, k, multiplier, costate, after):
+    The costates multiply what displaces steps from `after`. Constraints add `penalty(r, lower, upper, *rows)`, with
+    those entries of `rows` that belong to the residuals `r`."""
+    dynamics = problem.dynamics
+    stage_rows, terminal_rows = zip(*map(problem.split_rows, rows), strict=True)
+
+    def expand_stage(x, u, k, after, costate, rows):
         def lagrangian(x, u):
-            penalty = augmented.penalty_value(*problem.stage_constraint(x, u, k), multiplier, weight)
-            step = dynamics.difference(after, dynamics.step(x, u, k))
-            return problem.stage_cost(x, u, k) + penalty + costate @ step
+            step = dynamics.difference(after, problem.step(x, u, k))
+            return problem.stage_cost(x, u, k) + penalty(*problem.stage_constraint(x, u, k), *rows) + costate @ step
 
         return quadratic_expansion(lagrangian, dynamics, x, u)
 
-    after = lax.stop_gradient(jax.vmap(dynamics.integrate)(xs[1:], e.gaps[1:]))
-    after_costates = costates(e.A, e.stage.x, e.terminal.x)[1:]
-    stage_multipliers, terminal_multipliers = problem.split_rows(penalties.multipliers)
-    stage = jax.vmap(expand_stage)(xs[:-1], us, problem.stages, stage_multipliers, after_costates, after)
-
     def terminal_lagrangian(x, _):
-        penalty = augmented.penalty_value(*problem.terminal_constraint(x), terminal_multipliers, weight)
-        return problem.terminal_cost(x) + penalty
+        return problem.terminal_cost(x) + penalty(*problem.terminal_constraint(x), *terminal_rows)
 
-    terminal = quadratic_expansion(terminal_lagrangian, dynamics, xs[-1], None)
-    return Curvature(stage.xx, stage.ux, stage.uu, terminal.xx)
+    stage = jax.vmap(expand_stage)(xs[:-1], us, problem.stages, after, costates[1:], stage_rows)
+    return stage, quadratic_expansion(terminal_lagrangian, dynamics, xs[-1], None)
+
+
+def second_order_costs(problem: Problem, xs, us, penalties: Penalties, e: Expansion) -> tuple[Quadratic, Quadratic]:
+    """The costs of stages and of the end with all second derivatives of the augmented Lagrangian, in which the costates
+    are the multipliers of the steps."""
+
+    def penalty(r, lower, upper, multiplier):
+        return augmented.penalty_value(r, lower, upper, multiplier, penalties.weight)
+
+    after = lax.stop_gradient(jax.vmap(problem.dynamics.integrate)(xs[1:], e.gaps[1:]))
+    slopes = costates(e.A, e.stage.x, e.terminal.x)
+    stage, end = lagrangian_expansion(problem, xs, us, after, slopes, penalty, penalties.multipliers)
+    return e.stage._replace(xx=stage.xx, ux=stage.ux, uu=stage.uu), e.terminal._replace(xx=end.xx)

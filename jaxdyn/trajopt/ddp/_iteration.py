@@ -1,5 +1,6 @@
 """The iterations of differential dynamic programming."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -7,27 +8,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._errors import ModelError
-from jaxdyn._types import Array, Float
+from jaxdyn._types import Array
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
 from jaxdyn.trajopt.ddp import _augmented_lagrangian as augmented
-from jaxdyn.trajopt.ddp._augmented_lagrangian import ConstraintBounds, Penalties
-from jaxdyn.trajopt.ddp._control_box import backward_in_box
+from jaxdyn.trajopt.ddp._augmented_lagrangian import Evaluation, Penalties
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
-from jaxdyn.trajopt.ddp._expansion import Expansion, expand, full_curvature
-from jaxdyn.trajopt.ddp._line_search import Iterate, Merit, search
-from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative
+from jaxdyn.trajopt.ddp._expansion import Expansion, expand, second_order_costs
+from jaxdyn.trajopt.ddp._line_search import Iterate, search
+from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative, backward_in_box
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
-
-
-class SolveConstants(NamedTuple):
-    """The quantities that all iterations of a solve share."""
-
-    problem: Problem
-    options: DDPOptions
-    hessian: str
-    bounds: ConstraintBounds
-    box: tuple[Float[Array, "horizon nu"], Float[Array, "horizon nu"]]
-    alphas: Float[Array, "groups together"]
 
 
 class DDPState(NamedTuple):
@@ -54,31 +43,28 @@ class DDPState(NamedTuple):
 
 def run_iterations(problem: Problem, us, xs, multipliers: Multipliers | None, options: DDPOptions) -> Solution:
     """Solve the problem from a guess."""
-    hessian = options.hessian or ("adaptive" if problem.dynamics.robot is None else "gauss_newton")
     if options.backward == "associative" and problem.bounded:
         raise ModelError(
             "backward='associative' solves problems without bounds on controls: use backward='scan', or give the "
             "bounds as a Constraint on a ControlResidual"
         )
-    options = options.with_defaults(problem.dtype, second_order=hessian != "gauss_newton")
-    alphas = jnp.asarray(options.step_lengths, problem.dtype).reshape(-1, options.step_lengths_at_once)
-    c = SolveConstants(problem, options, hessian, ConstraintBounds.of(problem), problem.control_box, alphas)
-    start = _initial_state(c, us, xs, multipliers)
-    return _solution(c, lax.while_loop(lambda s: s.status == Status.RUNNING, lambda s: _iterate(c, s), start))
+    options = options.with_defaults(problem.dtype, robot=problem.dynamics.robot is not None)
+    start = _initial_state(problem, options, us, xs, multipliers)
+    iterate = functools.partial(_iterate, problem, options)
+    return _solution(problem, lax.while_loop(lambda s: s.status == Status.RUNNING, iterate, start))
 
 
-def _initial_state(c: SolveConstants, us, xs, multipliers: Multipliers | None) -> DDPState:
-    problem, options, dtype = c.problem, c.options, c.problem.dtype
+def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers: Multipliers | None) -> DDPState:
+    dtype = problem.dtype
     feasible = xs is None
-    us = problem.guess(us, rolled_out=False)[1]
-    us = jnp.clip(us, *c.box) if problem.bounded else us
+    us = jnp.clip(problem.guess(us, rolled_out=False)[1], *problem.control_box)
     xs, us = problem.guess(us, xs)
     shape = problem.horizon + 1, problem.dynamics.ndx
     gaps = jnp.zeros(shape, dtype) if feasible else problem.gaps(xs, us)
     multipliers = augmented.constraint_multipliers(problem, multipliers)
     penalties = Penalties(join_rows(multipliers.stage, multipliers.terminal), options.penalty)
-    evaluation = augmented.TrajectoryEvaluation(jnp.zeros((), dtype), jnp.zeros_like(penalties.multipliers))
     zero, infinity = jnp.zeros((), jnp.int32), jnp.asarray(jnp.inf, dtype)
+    evaluation = Evaluation(infinity, infinity, infinity, penalties.multipliers)
     return DDPState(
         iterate=Iterate(xs, us, gaps, evaluation),
         feasible=jnp.asarray(feasible),
@@ -95,22 +81,20 @@ def _initial_state(c: SolveConstants, us, xs, multipliers: Multipliers | None) -
     )
 
 
-def _iterate(c: SolveConstants, s: DDPState) -> DDPState:
+def _iterate(problem: Problem, options: DDPOptions, s: DDPState) -> DDPState:
     """One backward pass, one line search, and where it is time an update of the multipliers."""
-    options = c.options
     xs, us, gaps, _ = s.iterate
-    e, evaluation = expand(c.problem, xs, us, gaps, s.penalties)
-    value = c.bounds.augmented_lagrangian(evaluation, s.penalties)
+    e, evaluation = expand(problem, xs, us, gaps, s.penalties)
+    value = evaluation.augmented_lagrangian
     scale = 1 + jnp.abs(value)
-    policy, regularization = _regularized_policy(c, s, e, scale)
+    policy, regularization = _regularized_policy(problem, options, s, e, scale)
     # Regularization hides a part of the decrease, which counts, too.
     promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
     promised = jnp.where(policy.ok, promised, jnp.inf)
-    merit = Merit(c.bounds, s.penalties, options.sufficient_decrease)
-    trial = search(c.problem, s.iterate._replace(evaluation=evaluation), policy, merit, c.box, c.alphas)
+    trial = search(problem, options, s.iterate._replace(evaluation=evaluation), policy, s.penalties)
     regularization, stuck = _next_regularization(options, regularization, trial)
     after = s._replace(
-        iterate=Iterate(trial.xs, trial.us, (1 - trial.alpha) * gaps, trial.evaluation),
+        iterate=trial.iterate,
         feasible=s.feasible | (trial.accepted & (trial.alpha == 1)),
         regularization=regularization,
         intermediate_iterations=s.intermediate_iterations + 1,
@@ -124,8 +108,8 @@ def _iterate(c: SolveConstants, s: DDPState) -> DDPState:
         due = s.feasible & (promised < s.intermediate_tolerance * scale)
         late = after.feasible & (after.intermediate_iterations >= options.intermediate_iterations)
         update = due | stuck | late
-        after = _update_multipliers(c, after, update)
-        solved = stationary & (c.bounds.violation(after.iterate.evaluation) <= options.constraint_tolerance)
+        after = _update_multipliers(options, after, update)
+        solved = stationary & (after.iterate.evaluation.violation <= options.constraint_tolerance)
         # Larger penalties may still help.
         stuck = (stuck | update & stationary) & (s.penalties.weight >= options.max_penalty)
     diverged = ~jnp.isfinite(value) | ~jnp.isfinite(xs).all() | ~jnp.isfinite(e.A).all()
@@ -137,22 +121,24 @@ def _iterate(c: SolveConstants, s: DDPState) -> DDPState:
     return after._replace(status=status.astype(jnp.int32))
 
 
-def _regularized_policy(c: SolveConstants, s: DDPState, e: Expansion, scale) -> tuple[Policy, Array]:
+def _regularized_policy(
+    problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, scale
+) -> tuple[Policy, Array]:
     """The policy by a backward pass, and the regularization that it took. If the last step promised little,
     `"adaptive"` tries all second derivatives, and drops those that Gauss-Newton leaves out before it regularizes."""
-    problem, options = c.problem, c.options
-    (low, high), (xs, us, *_) = c.box, s.iterate
+    (low, high), (xs, us, *_) = problem.control_box, s.iterate
     step_box = low - us, high - us
-    adaptive, second = c.hessian == "adaptive", jnp.asarray(c.hessian == "full")
-    curvature = e.curvature
+    adaptive, second = options.hessian == "adaptive", jnp.asarray(options.hessian == "full")
+    costs = full = e.stage, e.terminal
     if adaptive:
         second = s.promised < options.second_order_below * scale
-    if c.hessian != "gauss_newton":
-        curvature = lax.cond(second, lambda: full_curvature(problem, xs, us, s.penalties, e), lambda: e.curvature)
+    if options.hessian != "gauss_newton":
+        full = lax.cond(second, lambda: second_order_costs(problem, xs, us, s.penalties, e), lambda: costs)
 
     def attempt(state):
         _, regularization, second = state
-        chosen = e.with_curvature(jax.tree.map(lambda a, b: jnp.where(second, a, b), curvature, e.curvature))
+        stage, terminal = jax.tree.map(lambda a, b: jnp.where(second, a, b), full, costs)
+        chosen = e._replace(stage=stage, terminal=terminal)
         if options.backward == "associative":
             policy = backward_associative(chosen, regularization)
         elif problem.bounded:
@@ -177,15 +163,14 @@ def _next_regularization(options: DDPOptions, regularization, trial) -> tuple[Ar
     return jnp.minimum(regularization, options.max_regularization), stuck
 
 
-def _update_multipliers(c: SolveConstants, s: DDPState, update) -> DDPState:
+def _update_multipliers(options: DDPOptions, s: DDPState, update) -> DDPState:
     """The state with new multipliers, penalty and intermediate tolerance, where `update` is true."""
-    options, weight, evaluation = c.options, s.penalties.weight, s.iterate.evaluation
-    violation = c.bounds.violation(evaluation)
-    slow = violation > jnp.maximum(0.5 * s.violation, options.constraint_tolerance)
+    weight, evaluation = s.penalties.weight, s.iterate.evaluation
+    slow = evaluation.violation > jnp.maximum(0.5 * s.violation, options.constraint_tolerance)
     larger = jnp.minimum(weight * options.penalty_growth, options.max_penalty)
     after = s._replace(
-        penalties=Penalties(c.bounds.next_multipliers(evaluation, s.penalties), jnp.where(slow, larger, weight)),
-        violation=violation,
+        penalties=Penalties(evaluation.next_multipliers, jnp.where(slow, larger, weight)),
+        violation=evaluation.violation,
         intermediate_tolerance=jnp.maximum(s.intermediate_tolerance * 0.25, options.least_intermediate_tolerance),
         intermediate_iterations=jnp.zeros_like(s.intermediate_iterations),
         updates=s.updates + 1,
@@ -193,9 +178,9 @@ def _update_multipliers(c: SolveConstants, s: DDPState, update) -> DDPState:
     return jax.tree.map(lambda a, b: jnp.where(update, a, b), after, s)
 
 
-def _solution(c: SolveConstants, s: DDPState) -> Solution:
-    (low, high), (xs, us, gaps, evaluation) = c.box, s.iterate
-    violation = jnp.maximum(c.bounds.violation(evaluation), jnp.abs(bound_excess(us, low, high)).max())
+def _solution(problem: Problem, s: DDPState) -> Solution:
+    (low, high), (xs, us, gaps, evaluation) = problem.control_box, s.iterate
+    violation = jnp.maximum(evaluation.violation, jnp.abs(bound_excess(us, low, high)).max())
     free = (us > low) & (us < high)
     return Solution(
         xs=xs,
@@ -205,6 +190,6 @@ def _solution(c: SolveConstants, s: DDPState) -> Solution:
         iterations=s.iterations,
         residuals=Residuals(jnp.abs(gaps).max(), jnp.abs(jnp.where(free, s.policy.Qu, 0)).max(), violation),
         gains=Gains(-s.policy.K, s.policy.k),
-        multipliers=Multipliers(s.policy.Vx, *c.problem.split_rows(s.penalties.multipliers)),
+        multipliers=Multipliers(s.policy.Vx, *problem.split_rows(s.penalties.multipliers)),
         aux={"updates": s.updates, "penalty": s.penalties.weight, "promised": s.promised},
     )

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt.ddp._augmented_lagrangian import ConstraintBounds, Penalties, TrajectoryEvaluation, evaluate
+from jaxdyn.trajopt.ddp._augmented_lagrangian import Evaluation, Penalties, evaluate
+from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._riccati import Policy
 from jaxdyn.trajopt.problem import Problem
 
@@ -18,16 +19,7 @@ class Iterate(NamedTuple):
     xs: Float[Array, "stages nx"]
     us: Float[Array, "horizon nu"]
     gaps: Float[Array, "stages ndx"]
-    evaluation: TrajectoryEvaluation
-
-
-class Merit(NamedTuple):
-    """The quantities by which a line search judges a step."""
-
-    bounds: ConstraintBounds
-    penalties: Penalties
-    sufficient_decrease: Float[Array, ""]
-    """Part of the expected decrease that a step has to reach."""
+    evaluation: Evaluation
 
 
 class Trial(NamedTuple):
@@ -35,16 +27,13 @@ class Trial(NamedTuple):
 
     accepted: Array
     alpha: Float[Array, ""]
-    xs: Float[Array, "stages nx"]
-    us: Float[Array, "horizon nu"]
-    evaluation: TrajectoryEvaluation
+    iterate: Iterate
 
 
-def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha, box):
+def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha):
     """States, controls, and the displacements of the states, under the policy with the step length `alpha`.
 
-    Gaps shrink by `1 - alpha` (Giftthaler et al., A family of iterative Gauss-Newton shooting methods, IROS 2018).
-    """
+    Gaps shrink by `1 - alpha` (Giftthaler et al., A family of iterative Gauss-Newton shooting methods, IROS 2018)."""
     dynamics = problem.dynamics
     xs, us, gaps, _ = iterate
 
@@ -60,38 +49,37 @@ def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha, box):
         u = jnp.clip(u, *bounds) if bounds else u
         return problem.step(x, u, number), (x, u, dx)
 
-    stages = (xs[:-1], us, policy.k, policy.K, gaps[:-1], problem.stages, *(box if problem.bounded else ()))
+    box = problem.control_box if problem.bounded else ()
+    stages = (xs[:-1], us, policy.k, policy.K, gaps[:-1], problem.stages, *box)
     after, (new_xs, new_us, dxs) = lax.scan(step, problem.x0.astype(xs.dtype), stages)
     x, dx = displace(after, xs[-1], gaps[-1])
     return jnp.concatenate([new_xs, x[None]]), new_us, jnp.concatenate([dxs, dx[None]])
 
 
-def search(
-    problem: Problem, iterate: Iterate, policy: Policy, merit: Merit, box, alphas: Float[Array, "groups together"]
-) -> Trial:
-    """Search for the first of the step lengths `alphas` that is good enough; a group is tried at once, and the next
-    group where none of it is. Nothing is tried unless the policy is `ok`.
+def search(problem: Problem, options: DDPOptions, iterate: Iterate, policy: Policy, penalties: Penalties) -> Trial:
+    """Search for the first of the step lengths that is good enough; a group is tried at once, and the next group where
+    none of it is. Nothing is tried unless the policy is `ok`.
 
     Good enough is the part `sufficient_decrease` of the expected decrease `alpha (d0 + alpha d1 / 2)`, in which what
     gaps add depends on the trial; where an increase is expected, because gaps close, at most twice that (Mastalli et
-    al., Crocoddyl, ICRA 2020, section III-C).
-    """
-    value = merit.bounds.augmented_lagrangian(iterate.evaluation, merit.penalties)
+    al., Crocoddyl, ICRA 2020, section III-C)."""
+    alphas = jnp.asarray(options.step_lengths, problem.dtype).reshape(-1, options.step_lengths_at_once)
+    value = iterate.evaluation.augmented_lagrangian
     noise = 10 * jnp.finfo(value.dtype).eps * jnp.abs(value)
     gaps = iterate.gaps
 
     def attempt(alpha):
-        xs, us, dxs = roll_out(problem, iterate, policy, alpha, box)
-        evaluation = evaluate(problem, xs, us)
-        new_value = merit.bounds.augmented_lagrangian(evaluation, merit.penalties)
+        xs, us, dxs = roll_out(problem, iterate, policy, alpha)
+        evaluation = evaluate(problem, xs, us, penalties)
+        new_value = evaluation.augmented_lagrangian
         by_gaps = ((policy.Vxx @ gaps[..., None])[..., 0] * dxs).sum()
         slope, curvature = policy.slope + by_gaps, policy.curvature - 2 * by_gaps
         expected = alpha * (slope + 0.5 * alpha * curvature)
         decrease = value - new_value
-        enough = decrease >= merit.sufficient_decrease * expected - noise
+        enough = decrease >= options.sufficient_decrease * expected - noise
         good = jnp.where(expected >= 0, enough, decrease > 2 * expected)
         finite = jnp.isfinite(new_value) & jnp.isfinite(xs).all() & jnp.isfinite(us).all()
-        return Trial(good & finite, alpha, xs, us, evaluation)
+        return Trial(good & finite, alpha, Iterate(xs, us, (1 - alpha) * gaps, evaluation))
 
     def attempt_group(state):
         _, g = state
@@ -99,8 +87,8 @@ def search(
         best = jnp.argmax(trials.accepted)
         return jax.tree.map(lambda a: a[best], trials), g + 1
 
-    no_step = Trial(~policy.ok, jnp.zeros_like(value), iterate.xs, iterate.us, iterate.evaluation)
-    trial, _ = lax.while_loop(lambda s: ~s[0].accepted & (s[1] < alphas.shape[0]), attempt_group, (no_step, 0))
+    no_step = Trial(~policy.ok, jnp.zeros_like(value), iterate)
+    trial, _ = lax.while_loop(lambda s: ~s[0].accepted & (s[1] < len(alphas)), attempt_group, (no_step, 0))
     accepted = trial.accepted & policy.ok
     no_step = no_step._replace(accepted=accepted)
     return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), trial, no_step)

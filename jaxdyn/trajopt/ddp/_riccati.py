@@ -1,5 +1,6 @@
-"""The backward pass: a Riccati recursion from the last stage to the first."""
+"""The backward pass: a Riccati recursion from the last stage to the first, and with bounds on controls several."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -9,10 +10,11 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._expansion import Expansion
-from jaxdyn.trajopt.ddp._loops_over_stages import problem_by_problem
 
 # From this length of displacements on, the problems of a batch are faster one after the other than side by side.
 _LARGE = 8
+SWEEPS = 4
+"""Changes of the active set in one backward pass; the next iteration goes on with a set that still changes."""
 
 
 class Policy(NamedTuple):
@@ -36,7 +38,6 @@ class Policy(NamedTuple):
     @staticmethod
     def zeros(horizon: int, ndx: int, nu: int, dtype) -> "Policy":
         """A policy of zeros that is not `ok`, to begin a loop with."""
-
         T, n, m = horizon, ndx, nu
         value, Q = [(T + 1, n), (T + 1, n, n)], [(T, m), (T, m, n), (T, m, m)]
         shapes = [(T, m), (T, m, n), *value, *Q, (), (), ()]
@@ -106,10 +107,29 @@ def eliminate_controls(M, Z, Vx, Vxx, regularization, held: HeldControls | None 
 def backward(e: Expansion, regularization, held: HeldControls | None = None) -> Policy:
     """The policy by the Riccati recursion with gaps.
 
-    `regularization` is added to the diagonals of the value function and of the curvature in the controls.
-    """
+    `regularization` is added to the diagonals of the value function and of the curvature in the controls."""
     large = e.A.shape[-1] >= _LARGE
-    return (problem_by_problem(_scan_backward) if large else _scan_backward)(e, regularization, held)
+    return (_problem_by_problem(_scan_backward) if large else _scan_backward)(e, regularization, held)
+
+
+def _problem_by_problem(function: Callable) -> Callable:
+    """The function, with a batching rule that on a CPU calls it for one problem after the other: a product of small
+    matrices takes half as long there as its share of a product of batches."""
+    single = jax.custom_batching.custom_vmap(function)
+
+    @single.def_vmap
+    def batching_rule(size, batched, *args):
+        args = jax.tree.map(
+            lambda x, has: x if has else jnp.broadcast_to(x, (size, *jnp.shape(x))), args, tuple(batched)
+        )
+
+        def one_by_one(*args):
+            return lax.map(lambda problem: single(*problem), args)
+
+        out = lax.platform_dependent(*args, cpu=one_by_one, default=jax.vmap(function))
+        return out, jax.tree.map(lambda _: True, out)
+
+    return single
 
 
 def _scan_backward(e: Expansion, regularization, held: HeldControls | None) -> Policy:
@@ -142,6 +162,55 @@ def _policy(e: Expansion, s: StageFactors, last_Vxx, regularization, held: HeldC
     curvature = -(k * (s.Quu @ k[..., None])[..., 0]).sum() + (e.gaps * shift).sum()
     ok = jnp.isfinite(K).all() & jnp.isfinite(k).all() & jnp.isfinite(Vx).all()
     return Policy(k, K, Vx, Vxx, s.Qu, s.Qux, s.Quu, slope, curvature, undamped.min(), ok)
+
+
+def backward_in_box(
+    e: Expansion,
+    regularization,
+    lower: Float[Array, "horizon nu"],
+    upper: Float[Array, "horizon nu"],
+    sweeps: int = SWEEPS,
+) -> Policy:
+    """`backward` with bounds on the step of the controls, at the states that the step reaches.
+
+    A semismooth Newton method (Hintermüller, Ito & Kunisch, The primal-dual active set strategy as a semismooth Newton
+    method, SIAM J. Optim. 13, 2002) on the whole horizon: controls that are held at a bound make the problem one
+    without bounds; in its solution those that leave the box are held next, and those that the cost pulls inwards are
+    freed, until nothing changes or `sweeps` sweeps are done. Bounds at each state alone (Tassa, Mansard & Todorov, ICRA
+    2014) would ignore that the states before move, too. Only the curvature in free controls must be positive."""
+    rounding = 10 * jnp.finfo(lower.dtype).eps * (1 + jnp.maximum(jnp.abs(lower), jnp.abs(upper)))
+    rounding = jnp.where(jnp.isfinite(rounding), rounding, 0.0)
+
+    def sweep(state):
+        low, high, _, _, sweeps_done = state
+        free = ~(low | high)
+        step = jnp.where(free, 0, jnp.where(low, lower, upper))
+        policy = backward(e, regularization, HeldControls(free.astype(step.dtype), step))
+        dxs, dus = linear_roll_out(e, policy)
+        slopes = policy.Qu + (policy.Qux @ dxs[:-1, :, None] + policy.Quu @ dus[..., None])[..., 0]
+        next_low = jnp.where(free, dus < lower - rounding, low & (slopes >= 0))
+        next_high = jnp.where(free, dus > upper + rounding, high & (slopes <= 0))
+        settled = ((next_low == low) & (next_high == high)).all() | ~policy.ok
+        return next_low, next_high, policy, settled, sweeps_done + 1
+
+    # Controls at a bound are held first; equal bounds leave no choice.
+    low, high = lower >= 0, (upper <= 0) & (lower < 0)
+    policy = Policy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype)
+    start = low, high, policy, jnp.array(False), jnp.zeros((), jnp.int32)
+    _, _, policy, _, _ = lax.while_loop(lambda s: ~s[3] & (s[4] < sweeps), sweep, start)
+    return policy
+
+
+def linear_roll_out(e: Expansion, policy: Policy):
+    """The displacements of the states and the controls under the policy, by the linear dynamics."""
+
+    def step(dx, stage):
+        A, B, gap, k, K = stage
+        du = k + K @ dx
+        return A @ dx + B @ du + gap, (dx, du)
+
+    last, (dxs, dus) = lax.scan(step, e.gaps[0], (e.A, e.B, e.gaps[1:], policy.k, policy.K))
+    return jnp.concatenate([dxs, last[None]]), dus
 
 
 def backward_associative(e: Expansion, regularization) -> Policy:

@@ -19,9 +19,10 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve
 
 from jaxdyn._types import Array, Float
+from jaxdyn.trajopt.ddp._expansion import Expansion, lagrangian_expansion
 from jaxdyn.trajopt.ddp._expansion import costates as costates_along
-from jaxdyn.trajopt.ddp._riccati import free_block
-from jaxdyn.trajopt.problem import Problem, join_rows, quadratic_expansion
+from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, free_block, linear_roll_out
+from jaxdyn.trajopt.problem import Problem, join_rows
 
 REFINEMENTS = 12
 """Number of multiplier updates in the linear problem. Each reduces the error by about the penalty times the curvature
@@ -88,114 +89,74 @@ def _lagrangian(problem: Problem, optimum: Optimum, active: ActiveSet, w: Point)
 
 
 class KKTSystem(NamedTuple):
-    """The matrices of the linear-quadratic problem, and the factors of its Riccati recursion."""
+    """The linear-quadratic problem with heavily weighted constraints, and the factors of its Riccati recursion."""
 
-    A: Array
-    B: Array
+    e: Expansion
+    policy: Policy
+    root: Array
+    """Lower Cholesky factors of the curvatures in the free controls."""
     G: Array
     H: Array
     D: Array
     """`G`, `H`: derivatives of the active stage constraints by states and controls; `D`: of the terminal ones."""
-    K: Array
-    factor: Array
-    P: Array
     weight: Array
 
 
 def _kkt_system(problem: Problem, optimum: Optimum, active: ActiveSet, A, B, costates) -> KKTSystem:
     dynamics, dtype = problem.dynamics, problem.dtype
-    xs, us = optimum.xs, optimum.us
-    n = dynamics.ndx
-    B = B * active.free[:, None, :]
-    multipliers, last_multipliers = problem.split_rows(optimum.multipliers)
-    holds, last_holds = problem.split_rows(active.constraints)
+    xs, us, multipliers = optimum
+    stage_holds, terminal_holds = problem.split_rows(active.constraints)
 
-    def expand_stage(x, u, k, after, costate, multiplier, holds):
-        def lagrangian(x, u):
-            r = _distance_from_bound(*problem.stage_constraint(x, u, k), multiplier, holds)
-            step = dynamics.difference(after, problem.step(x, u, k))
-            return problem.stage_cost(x, u, k) + multiplier @ r + costate @ step
+    def constraint_term(r, low, high, multiplier, active):
+        return multiplier @ _distance_from_bound(r, low, high, multiplier, active)
 
-        return quadratic_expansion(lagrangian, dynamics, x, u)
+    rows = multipliers, active.constraints
+    stage, end = lagrangian_expansion(problem, xs, us, xs[1:], costates, constraint_term, *rows)
 
-    def terminal_lagrangian(x, _):
-        r = _distance_from_bound(*problem.terminal_constraint(x), last_multipliers, last_holds)
-        return problem.terminal_cost(x) + last_multipliers @ r
-
-    stage = jax.vmap(expand_stage)(xs[:-1], us, problem.stages, xs[1:], costates[1:], multipliers, holds)
-    end = quadratic_expansion(terminal_lagrangian, dynamics, xs[-1], None)
-
-    def constraint_slopes(x, u, k, mask):
-        def r(dx, du):
-            return mask * problem.stage_constraint(dynamics.integrate(x, dx), u + du, k)[0]
-
-        return jax.jacfwd(r, (0, 1))(jnp.zeros(n, dtype), jnp.zeros_like(u))
-
-    G, H = jax.vmap(constraint_slopes)(xs[:-1], us, problem.stages, holds)
-    H = H * active.free[:, None, :]
+    def stage_residuals(dx, du, x, u, k, holds):
+        return holds * problem.stage_constraint(dynamics.integrate(x, dx), u + du, k)[0]
 
     def terminal_residuals(dx):
-        return last_holds * problem.terminal_constraint(dynamics.integrate(xs[-1], dx))[0]
+        return terminal_holds * problem.terminal_constraint(dynamics.integrate(xs[-1], dx))[0]
 
-    D = jax.jacfwd(terminal_residuals)(jnp.zeros(n, dtype))
+    zeros = jnp.zeros_like(costates)
+    stages = zeros[1:], jnp.zeros_like(us), xs[:-1], us, problem.stages, stage_holds
+    G, H = jax.vmap(jax.jacfwd(stage_residuals, (0, 1)))(*stages)
+    D = jax.jacfwd(terminal_residuals)(zeros[0])
     # Heavy against the cost's own curvatures, and far from the largest number whose last digit still counts.
     scale = 1 + jnp.abs(end.xx).max() + jnp.abs(stage.xx).max() + jnp.abs(stage.uu).max()
     weight = scale * jnp.finfo(dtype).eps ** -0.3
-    xx = stage.xx + weight * jnp.swapaxes(G, 1, 2) @ G
-    ux = (stage.ux * active.free[..., None]) + weight * jnp.swapaxes(H, 1, 2) @ G
-    uu = jax.vmap(free_block)(stage.uu, active.free) + weight * jnp.swapaxes(H, 1, 2) @ H
-
-    def step(P, stage):
-        A, B, xx, ux, uu = stage
-        PA = P @ A
-        factor = jnp.linalg.cholesky(uu + B.T @ P @ B)
-        Qux = ux + B.T @ PA
-        K = -cho_solve((factor, True), Qux)
-        P = xx + A.T @ PA + Qux.T @ K
-        P = 0.5 * (P + P.T)
-        return P, (K, factor, P)
-
-    last = end.xx + weight * D.T @ D
-    _, (K, factor, P) = lax.scan(step, last, (A, B, xx, ux, uu), reverse=True)
-    return KKTSystem(A, B, G, H, D, K, factor, jnp.concatenate([P, last[None]]), weight)
+    Gt, Ht = (weight * jnp.swapaxes(x, 1, 2) for x in (G, H))
+    stage = stage._replace(xx=stage.xx + Gt @ G, ux=stage.ux + Ht @ G, uu=stage.uu + Ht @ H)
+    e = Expansion(A, B, zeros, stage, end._replace(xx=end.xx + weight * D.T @ D))
+    policy = backward(e, 0.0, HeldControls(active.free, jnp.zeros_like(us)))
+    root = jnp.linalg.cholesky(jax.vmap(free_block)(policy.Quu, active.free))
+    return KKTSystem(e, policy, root, G, H, D, weight)
 
 
 def _solve_kkt(problem: Problem, system: KKTSystem, active: ActiveSet, b: Point) -> Point:
     """The `w` for which the Lagrangian's second derivative times `w` is `b`."""
-    A, B, G, H, D, K, factor, P, weight = system
-    offsets, b_u = -b.costates, active.free * b.dus
+    e, policy, root, G, H, D, weight = system
     b_stage, b_terminal = problem.split_rows(active.constraints * b.multipliers)
-
-    def backward_step(p, stage):
-        A, B, K, factor, P, offset, b_x, b_u = stage
-        p = p + P @ offset
-        q_u = B.T @ p - b_u
-        k = -cho_solve((factor, True), q_u)
-        return A.T @ p - b_x + K.T @ q_u, (k, p)
-
-    def forward_step(dx, stage):
-        A, B, K, k, offset = stage
-        du = K @ dx + k
-        return A @ dx + B @ du + offset, (dx, du)
+    closed_loop, offsets = e.A + e.B @ policy.K, -b.costates
+    shift = _products(policy.Vxx, offsets)
 
     def sweep(stage, terminal):
         toward = stage - weight * b_stage
-        b_x = b.dxs[:-1] - (toward[:, None, :] @ G)[:, 0]
-        pulled = b_u - (toward[:, None, :] @ H)[:, 0]
-        p = D.T @ (terminal - weight * b_terminal) - b.dxs[-1]
-        stages = A, B, K, factor, P[1:], offsets[1:], b_x, pulled
-        p0, (k, ps) = lax.scan(backward_step, p, stages, reverse=True)
-        last, (dxs, dus) = lax.scan(forward_step, offsets[0], (A, B, K, k, offsets[1:]))
-        dxs = jnp.concatenate([dxs, last[None]])
-        # The derivative of the cost to go: the value's slope, without the offset before it.
-        slopes = jnp.concatenate([p0[None], ps - (P[1:] @ offsets[1:][..., None])[..., 0]])
-        return dxs, dus, slopes + (P @ dxs[..., None])[..., 0]
+        b_x = b.dxs[:-1] - _products_from_left(toward, G)
+        b_u = active.free * (b.dus - _products_from_left(toward, H))
+        # The slopes of the value function, before the offset of the state.
+        slopes = _products_from_left(shift[1:], closed_loop) - b_x - _products_from_left(b_u, policy.K)
+        p = costates_along(closed_loop, slopes, D.T @ (terminal - weight * b_terminal) - b.dxs[-1])
+        q_u = active.free * _products_from_left(p[1:] + shift[1:], e.B) - b_u
+        k = -jax.vmap(lambda root, q: cho_solve((root, True), q))(root, q_u)
+        dxs, dus = linear_roll_out(e._replace(gaps=offsets), policy._replace(k=k))
+        return dxs, dus, p + _products(policy.Vxx, dxs)
 
     def refine(multipliers, _):
         stage, terminal = multipliers
         dxs, dus, _ = sweep(stage, terminal)
-        r_stage = (G @ dxs[:-1, :, None] + H @ dus[..., None])[..., 0]
-        stage = stage + weight * (r_stage - b_stage)
+        stage = stage + weight * (_products(G, dxs[:-1]) + _products(H, dus) - b_stage)
         return (stage, terminal + weight * (D @ dxs[-1] - b_terminal)), None
 
     multipliers = jnp.zeros_like(b_stage), jnp.zeros_like(b_terminal)
@@ -204,6 +165,15 @@ def _solve_kkt(problem: Problem, system: KKTSystem, active: ActiveSet, b: Point)
     dxs, dus, costates = sweep(*multipliers)
     idle = (1 - active.constraints) * b.multipliers
     return Point(dxs, dus + (1 - active.free) * b.dus, costates, join_rows(*multipliers) + idle)
+
+
+def _products(matrices, vectors):
+    """The products of each matrix with its vector."""
+    return (matrices @ vectors[..., None])[..., 0]
+
+
+def _products_from_left(vectors, matrices):
+    return (vectors[:, None, :] @ matrices)[:, 0]
 
 
 def optimum_tangent(problem: Problem, tangent: Problem, optimum: Optimum) -> tuple[Optimum, Array]:
@@ -220,7 +190,9 @@ def optimum_tangent(problem: Problem, tangent: Problem, optimum: Optimum) -> tup
     change = eqx.filter_jvp(lambda p: gradient(p, w), (problem,), (tangent,))[1]
     # A part that does not change is None.
     change = Point(*(jnp.zeros_like(x) if dx is None else dx for x, dx in zip(w, change, strict=True)))
-    system = jax.tree.map(lax.stop_gradient, _kkt_system(problem, optimum, active, A, B, w.costates))
+    # The inputs are constants, because the Riccati recursion has no reverse mode.
+    inputs = problem, optimum, active, A, B, w.costates
+    system = _kkt_system(*jax.tree.map(lambda x: lax.stop_gradient(x) if eqx.is_array(x) else x, inputs))
 
     # One vector: the transpose needs tangents for all parts of a right-hand side, or for none.
     flat, unravel = ravel_pytree(jax.tree.map(jnp.negative, change))
@@ -255,18 +227,12 @@ def _undisplaced_point(problem: Problem, optimum: Optimum, A, B) -> tuple[Point,
     """The point without displacements, with the trajectory's costates; and the Lagrangian's derivative by `us`."""
     dynamics = problem.dynamics
 
-    def stage_value(dx, u, x, k, multiplier):
-        x = dynamics.integrate(x, dx)
-        return problem.stage_cost(x, u, k) + multiplier @ problem.stage_constraint(x, u, k)[0]
+    def without_steps(dxs, us):
+        xs = jax.vmap(dynamics.integrate)(optimum.xs, dxs)
+        return problem.total_cost(xs, us) + optimum.multipliers @ problem.constraints(xs, us)[0]
 
-    def terminal_value(dx):
-        x = dynamics.integrate(optimum.xs[-1], dx)
-        return problem.terminal_cost(x) + terminal @ problem.terminal_constraint(x)[0]
-
-    stage, terminal = problem.split_rows(optimum.multipliers)
     zeros = jnp.zeros((problem.horizon + 1, dynamics.ndx), optimum.xs.dtype)
-    stages = optimum.xs[:-1], problem.stages, stage
-    by_x, by_u = jax.vmap(jax.grad(stage_value, (0, 1)))(zeros[:-1], optimum.us, *stages)
-    costates = costates_along(A, by_x, jax.grad(terminal_value)(zeros[-1]))
-    slope = by_u + (costates[1:, None, :] @ B)[:, 0]
-    return Point(zeros, jnp.zeros_like(optimum.us), costates, optimum.multipliers), slope
+    by_x, by_u = jax.grad(without_steps, (0, 1))(zeros, optimum.us)
+    costates = costates_along(A, by_x[:-1], by_x[-1])
+    point = Point(zeros, jnp.zeros_like(optimum.us), costates, optimum.multipliers)
+    return point, by_u + _products_from_left(costates[1:], B)

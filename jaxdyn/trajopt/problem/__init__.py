@@ -1,20 +1,26 @@
 """Optimal control problems: dynamics, residuals, costs and constraints."""
 
 from jaxdyn.trajopt.problem._clearance import Capsule, ClearanceResidual, closest_points
-from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess
+from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess, join_constraints
 from jaxdyn.trajopt.problem._costs import (
     AbstractCost,
     FunctionCost,
     Quadratic,
     QuadraticCost,
+    ResidualCost,
     SmoothAbsCost,
     TimeVarying,
     gauss_newton_expansion,
     quadratic_expansion,
     term_at_stage,
 )
-from jaxdyn.trajopt.problem._disturbance import with_disturbance
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ContinuousDynamics, DiscreteDynamics, ModelDynamics
+from jaxdyn.trajopt.problem._dynamics import (
+    AbstractDynamics,
+    ContinuousDynamics,
+    DiscreteDynamics,
+    ModelDynamics,
+    with_disturbance,
+)
 from jaxdyn.trajopt.problem._problem import Problem, join_rows, with_leaves
 from jaxdyn.trajopt.problem._residuals import (
     AbstractResidual,
@@ -28,4 +34,3 @@ from jaxdyn.trajopt.problem._residuals import (
     Selected,
     StateResidual,
 )
-from jaxdyn.trajopt.problem._shared_residuals import TermValues, map_shared_residuals

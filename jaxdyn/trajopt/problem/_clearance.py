@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn._errors import ModelError, require_shape
-from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.algorithms import frame_jacobian, frame_pose
-from jaxdyn.trajopt.problem._dynamics import float_leaf
 from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual, robot_state
 
 

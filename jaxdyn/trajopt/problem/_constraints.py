@@ -1,13 +1,15 @@
 """Constraints: residuals between bounds."""
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, ShapeError
-from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, float_leaf
+from jaxdyn._types import Array, Float, float_leaf
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 from jaxdyn.trajopt.problem._residuals import AbstractResidual
 
 
@@ -15,20 +17,19 @@ class Constraint(eqx.Module):
     """`lower <= residual <= upper`, component by component, at every stage, or at the end of the horizon as one of
     `terminal_constraints`. Equal bounds make an equality, infinite bounds none.
 
-    A constraint whose residual depends on the state alone does not act on stage 0, whose state is fixed.
+    Bounds are numbers or `[m]`; both are 0 by default, an equality. A constraint whose residual depends on the state
+    alone does not act on stage 0, whose state is fixed. **Raises** `ModelError` where a lower bound is above the upper
+    one, or a bound is NaN.
     """
 
     residual: AbstractResidual
-    lower: Float[Array, "..."]
-    upper: Float[Array, "..."]
+    lower: Float[Array, "..."] = eqx.field(default=0.0, converter=float_leaf)
+    upper: Float[Array, "..."] = eqx.field(default=0.0, converter=float_leaf)
 
-    def __init__(self, residual: AbstractResidual, lower: ArrayLike = 0.0, upper: ArrayLike = 0.0):
-        """Bounds are numbers or `[m]`; both are 0 by default, an equality. **Raises** `ModelError` where a lower bound
-        is above the upper one, or a bound is NaN."""
-        if not isinstance(residual, AbstractResidual):
-            raise ModelError(f"a Constraint bounds a residual, not {type(residual).__name__}")
-        self.residual, self.lower, self.upper = residual, float_leaf(lower), float_leaf(upper)
-        require_box(self.lower, self.upper, f"the constraint on {type(residual).__name__}")
+    def __check_init__(self):
+        if not isinstance(self.residual, AbstractResidual):
+            raise ModelError(f"a Constraint bounds a residual, not {type(self.residual).__name__}")
+        require_box(self.lower, self.upper, f"the constraint on {type(self.residual).__name__}")
 
     @property
     def of_state(self) -> bool:
@@ -77,3 +78,9 @@ def require_box(lower, upper, what: str) -> None:
 def bound_excess(r, lower, upper):
     """The signed distance by which `r` leaves its bounds; zero within them."""
     return r - jnp.clip(r, lower, upper)
+
+
+def join_constraints(parts: Sequence[tuple[Array, Array, Array]], dtype) -> tuple[Array, Array, Array]:
+    """The residuals and the bounds of several constraints, from those of each."""
+    r, low, high = map(jnp.concatenate, zip(*(parts or [(jnp.zeros(0, dtype),) * 3]), strict=True))
+    return r, low, high

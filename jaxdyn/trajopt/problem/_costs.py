@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn._errors import ShapeError
-from jaxdyn._types import Array, Float
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, float_leaf
+from jaxdyn._types import Array, Float, float_leaf
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 from jaxdyn.trajopt.problem._residuals import AbstractResidual, Linear
 
 
@@ -125,11 +125,8 @@ class FunctionCost(AbstractCost):
     evaluated, unless the function returns a number.
     """
 
-    params: Any
-    function: Callable = eqx.field(static=True)
-
-    def __init__(self, function: Callable[[Any, Any, Any, Any], Any], params: Any = None):
-        self.function, self.params = function, params
+    function: Callable[[Any, Any, Any, Any], Any] = eqx.field(static=True)
+    params: Any = None
 
     def value(self, dynamics, x, u, k):
         cost = jnp.asarray(self.function(x, u, dynamics.time(k), self.params))

@@ -10,36 +10,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import ModelError, ShapeError, require_choice, require_positive_integer, require_shape
-from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.algorithms import aba, aba_derivatives
 from jaxdyn.model import Model
 from jaxdyn.simulate import AbstractMemorylessActuator, State
 from jaxdyn.simulate import step as model_step
+from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS, Integrator
 
 
 class AbstractDynamics(eqx.Module):
     """The step `x_(k+1) = f(x_k, u_k, k)` of states `[nx]` on a manifold, and that manifold. Displacements are arrays
     `[ndx]` in the tangent space. Methods take one state; map over more with `jax.vmap`."""
 
+    nx: eqx.AbstractVar[int]
+    """Length of a state."""
+    ndx: eqx.AbstractVar[int]
+    """Length of a displacement of the state."""
+    nu: eqx.AbstractVar[int]
+    """Length of a control."""
     dt: eqx.AbstractVar[Float[Array, ""]]
     """Length of a step, s."""
     t0: eqx.AbstractVar[Float[Array, ""]]
     """Time of stage 0, s."""
-
-    @property
-    @abc.abstractmethod
-    def nx(self) -> int:
-        """Length of a state."""
-
-    @property
-    @abc.abstractmethod
-    def ndx(self) -> int:
-        """Length of a displacement of the state."""
-
-    @property
-    @abc.abstractmethod
-    def nu(self) -> int:
-        """Length of a control."""
 
     @abc.abstractmethod
     def step(self, x: Float[Array, "nx"], u: Float[Array, "nu"], k) -> Float[Array, "nx"]:
@@ -99,18 +91,18 @@ class ModelDynamics(AbstractDynamics):
     t0: Float[Array, ""]
     actuation: Float[Array, "nv nu"] | AbstractMemorylessActuator | None
     f_ext: Float[Array, "*horizon nb 6"] | None
-    integrator: str = eqx.field(static=True)
+    integrator: Integrator = eqx.field(static=True)
     substeps: int = eqx.field(static=True)
-    controls: int = eqx.field(static=True)
+    nx: int = eqx.field(static=True)
+    ndx: int = eqx.field(static=True)
+    nu: int = eqx.field(static=True)
 
     def __init__(
         self,
         model: Model,
         dt: ArrayLike,
         *,
-        integrator: Literal["euler", "semi_implicit_euler", "implicit_velocity", "midpoint", "rk4"] = (
-            "semi_implicit_euler"
-        ),
+        integrator: Integrator = "semi_implicit_euler",
         actuation: Float[Array | np.ndarray, "nv nu"] | AbstractMemorylessActuator | None = None,
         controls: int | None = None,
         substeps: int = 1,
@@ -130,6 +122,7 @@ class ModelDynamics(AbstractDynamics):
             raise ModelError(f"the first argument must be a jaxdyn.Model, not {type(model).__name__}")
         self.model, self.dt, self.t0 = model, _seconds(dt, "dt", model.dtype), _seconds(t0, "t0", model.dtype)
         self.integrator, self.substeps = integrator, substeps
+        self.nx, self.ndx = model.nq + model.nv, 2 * model.nv
         self.f_ext = None if f_ext is None else jnp.asarray(f_ext, model.dtype)
         if self.f_ext is not None and (self.f_ext.ndim not in (2, 3) or self.f_ext.shape[-2:] != (model.nb, 6)):
             raise ShapeError(
@@ -137,11 +130,11 @@ class ModelDynamics(AbstractDynamics):
                 f"wrench for each of the bodies {', '.join(model.body_names)}"
             )
         if actuation is None:
-            self.actuation, self.controls = None, model.nv
+            self.actuation, self.nu = None, model.nv
         elif isinstance(actuation, AbstractMemorylessActuator):
             if controls is None:
                 raise ModelError("controls, the number of commands of the actuation, is needed beside an actuator")
-            self.actuation, self.controls = actuation, controls
+            self.actuation, self.nu = actuation, controls
         else:
             self.actuation = jnp.asarray(actuation, model.dtype)
             if self.actuation.ndim != 2 or self.actuation.shape[0] != model.nv:
@@ -149,16 +142,13 @@ class ModelDynamics(AbstractDynamics):
                     f"the actuation has shape {self.actuation.shape}, but [{model.nv}, nu] is needed: a row for each "
                     f"degree of freedom of {', '.join(model.joint_names)}"
                 )
-            self.controls = self.actuation.shape[1]
-        if controls is not None and controls != self.controls:
-            raise ModelError(f"controls is {controls}, but the actuation has {self.controls}")
+            self.nu = self.actuation.shape[1]
+        if controls is not None and controls != self.nu:
+            raise ModelError(f"controls is {controls}, but the actuation has {self.nu}")
         x, u = (jax.ShapeDtypeStruct((n,), model.dtype) for n in (self.nx, self.nu))
         # Raises errors of the integrator's name, of substeps and of an actuator's shapes here, not inside a solver.
         eqx.filter_eval_shape(lambda d, x, u: d.step(x, u, 0), self, x, u)
 
-    nx = property(lambda self: self.model.nq + self.model.nv)
-    ndx = property(lambda self: 2 * self.model.nv)
-    nu = property(lambda self: self.controls)
     robot = property(lambda self: self.model)
 
     def split(self, x) -> State:
@@ -184,7 +174,7 @@ class ModelDynamics(AbstractDynamics):
             self.split(x),
             self.torque(x, u),
             self.dt,  # type: ignore[arg-type]
-            integrator=self.integrator,  # type: ignore[arg-type]
+            integrator=self.integrator,
             substeps=self.substeps,
             f_ext=self.f_ext[k] if per_stage else self.f_ext,  # type: ignore[index]
         )
@@ -258,7 +248,9 @@ class _FunctionDynamics(AbstractDynamics):
     params: Any
     arrays: Any
     static: Any = eqx.field(static=True)
-    sizes: tuple[int, int] = eqx.field(static=True)
+    nx: int = eqx.field(static=True)
+    ndx: int = eqx.field(static=True)
+    nu: int = eqx.field(static=True)
     dt: Float[Array, ""]
     t0: Float[Array, ""]
 
@@ -275,7 +267,7 @@ class _FunctionDynamics(AbstractDynamics):
         """`t_k = t0 + k dt`. **Raises** `ModelError`; `ShapeError` unless the function returns `[nx]`."""
         require_positive_integer(nx, "nx")
         require_positive_integer(nu, "nu")
-        self.params, self.sizes = params, (nx, nu)
+        self.params, self.nx, self.ndx, self.nu = params, nx, nx, nu
         # The function may be a module that holds arrays.
         self.arrays, self.static = eqx.partition(function, eqx.is_array)
         self.dt, self.t0 = _seconds(dt, "dt"), _seconds(t0, "t0")
@@ -287,10 +279,6 @@ class _FunctionDynamics(AbstractDynamics):
 
     def call(self, x, u, t):
         return eqx.combine(self.arrays, self.static)(x, u, t, self.params)
-
-    nx = property(lambda self: self.sizes[0])
-    ndx = property(lambda self: self.sizes[0])
-    nu = property(lambda self: self.sizes[1])
 
     def neutral(self):
         return jnp.zeros(self.nx, self.dt.dtype)
@@ -343,34 +331,50 @@ class ContinuousDynamics(_FunctionDynamics):
         return self.call(x, u, t)
 
 
-def _euler(f, x, t, h):
-    return x + h * f(x, t)
+class _DisturbedDynamics(AbstractDynamics):
+    """The dynamics `inner`, whose every step is displaced by `disturbance`."""
+
+    inner: AbstractDynamics
+    disturbance: Float[Array, "ndx"]
+    dt: Float[Array, ""]
+    t0: Float[Array, ""]
+    nx: int = eqx.field(static=True)
+    ndx: int = eqx.field(static=True)
+    nu: int = eqx.field(static=True)
+
+    euclidean = property(lambda self: self.inner.euclidean)
+    robot = property(lambda self: self.inner.robot)
+
+    def neutral(self):
+        return self.inner.neutral()
+
+    def integrate(self, x, dx):
+        return self.inner.integrate(x, dx)
+
+    def difference(self, x0, x1):
+        return self.inner.difference(x0, x1)
+
+    def step(self, x, u, k):
+        return self.integrate(self.inner.step(x, u, k), self.disturbance)
+
+    def linearize(self, x, u, k, after):
+        if self.euclidean:
+            return self.inner.linearize(x, u, k, after - self.disturbance)
+        before = self.inner.step(x, u, k)
+        A, B = self.inner.linearize(x, u, k, before)
+
+        def displacement(dx):
+            return self.difference(after, self.integrate(self.integrate(before, dx), self.disturbance))
+
+        by_before = jax.jacfwd(displacement)(jnp.zeros_like(self.disturbance))
+        return by_before @ A, by_before @ B
 
 
-def _rk2(f, x, t, h):
-    return x + h * f(x + 0.5 * h * f(x, t), t + 0.5 * h)
-
-
-def _rk4(f, x, t, h):
-    k1 = f(x, t)
-    k2 = f(x + 0.5 * h * k1, t + 0.5 * h)
-    k3 = f(x + 0.5 * h * k2, t + 0.5 * h)
-    k4 = f(x + h * k3, t + h)
-    return x + (h / 6) * (k1 + 2 * k2 + 2 * k3 + k4)
-
-
-RUNGE_KUTTA_STEPS = {"euler": _euler, "rk2": _rk2, "rk4": _rk4}
-
-
-def float_leaf(x) -> Array:
-    """`x` as an array of floating-point numbers, so that it has derivatives."""
-    x = jnp.asarray(x)
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
-
-
-def optional_float_leaf(x) -> Array | None:
-    """`float_leaf`, or None for None."""
-    return None if x is None else float_leaf(x)
+def with_disturbance(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"]) -> AbstractDynamics:
+    """The dynamics with every step displaced by `disturbance`, the constant state disturbance that offset-free control
+    assumes (Pannocchia & Rawlings, Disturbance models for offset-free model-predictive control, AIChE J. 2003)."""
+    same: dict[str, Any] = {name: getattr(dynamics, name) for name in ("dt", "t0", "nx", "ndx", "nu")}
+    return _DisturbedDynamics(inner=dynamics, disturbance=disturbance, **same)
 
 
 def _seconds(x, name: str, dtype=None) -> Array:

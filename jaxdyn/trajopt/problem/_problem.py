@@ -11,10 +11,10 @@ from jax import lax
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, ShapeError, require_finite, require_positive_integer, require_shape
-from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess, require_box
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf
+from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess, join_constraints, require_box
 from jaxdyn.trajopt.problem._costs import AbstractCost, TimeVarying, term_at_stage
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, float_leaf
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 
 type Costs = Sequence[AbstractCost | TimeVarying[Any]]
 type Constraints = Sequence[Constraint | TimeVarying[Any]]
@@ -152,17 +152,14 @@ class Problem(eqx.Module):
     def stage_constraint(self, x, u, k) -> tuple[Float[Array, "m"], Float[Array, "m"], Float[Array, "m"]]:
         """The residuals of all constraints of stage `k`, and their lower and upper bounds, which are infinite where a
         constraint on the state alone would act on the fixed `x0`."""
-        return self._join_constraints(self.stage_constraints, x, u, k)
+        return self._evaluate_constraints(self.stage_constraints, x, u, k)
 
     def terminal_constraint(self, x) -> tuple[Float[Array, "m"], Float[Array, "m"], Float[Array, "m"]]:
         """The residuals of all constraints of the last state, and their bounds."""
-        return self._join_constraints(self.terminal_constraints, x, None, self.horizon)
+        return self._evaluate_constraints(self.terminal_constraints, x, None, self.horizon)
 
-    def _join_constraints(self, terms, x, u, k):
-        empty = jnp.zeros(0, self.dtype)
-        parts = [term_at_stage(term, k).evaluate(self.dynamics, x, u, k) for term in terms] or [(empty,) * 3]
-        r, low, high = (jnp.concatenate(columns) for columns in zip(*parts, strict=True))
-        return r, low, high
+    def _evaluate_constraints(self, terms, x, u, k):
+        return join_constraints([term_at_stage(term, k).evaluate(self.dynamics, x, u, k) for term in terms], self.dtype)
 
     def constraints(
         self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]

@@ -2,18 +2,18 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from jaxdyn._errors import ModelError, ShapeError, require_shape
-from jaxdyn._types import Array, Float
+from jaxdyn._types import Array, Float, float_leaf, optional_float_leaf
 from jaxdyn.algorithms import center_of_mass, frame_jacobian, frame_pose, frame_velocity
 from jaxdyn.model import Model
 from jaxdyn.spatial import SE3, Vec3, so3_left_jacobian_solve
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, float_leaf, optional_float_leaf
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 
 
 class Linear(NamedTuple):
@@ -30,14 +30,12 @@ class AbstractResidual(eqx.Module):
     It is called with the dynamics, so a problem holds a robot's model once and gradients reach it from every term.
     """
 
+    of_state: ClassVar[bool] = False
+    """Whether it is known not to depend on the control; constraints on it then do not act on the fixed `x0`."""
+
     @abc.abstractmethod
     def __call__(self, dynamics: AbstractDynamics, x, u, k) -> Float[Array, "m"]:
         """The residual at stage `k`."""
-
-    @property
-    def of_state(self) -> bool:
-        """Whether it is known not to depend on the control; constraints on it then do not act on the fixed `x0`."""
-        return False
 
     def linearize(self, dynamics: AbstractDynamics, x, u, k) -> Linear:
         """The residual and its derivatives by the displacement of the state and by the control."""
@@ -50,9 +48,7 @@ class AbstractResidual(eqx.Module):
 class StateOnlyResidual(AbstractResidual):
     """A residual that does not depend on the control."""
 
-    @property
-    def of_state(self) -> bool:
-        return True
+    of_state: ClassVar[bool] = True
 
 
 class StateResidual(StateOnlyResidual):
@@ -165,17 +161,10 @@ class CenterOfMassResidual(StateOnlyResidual):
 class FunctionResidual(AbstractResidual):
     """A user's residual `function(x, u, t, params)`, `[m]`; `t` in s; `u` is None at the end of the horizon."""
 
-    params: Any
-    function: Callable = eqx.field(static=True)
-    state_only: bool = eqx.field(static=True)
-
-    def __init__(self, function: Callable[[Any, Any, Any, Any], Any], params: Any = None, *, of_state: bool = False):
-        """`of_state`: whether the function ignores `u`."""
-        self.function, self.params, self.state_only = function, params, of_state
-
-    @property
-    def of_state(self) -> bool:
-        return self.state_only
+    function: Callable[[Any, Any, Any, Any], Any] = eqx.field(static=True)
+    params: Any = None
+    of_state: bool = eqx.field(default=False, kw_only=True, static=True)
+    """Whether the function ignores `u`."""
 
     def __call__(self, dynamics, x, u, k):
         """The residual at stage `k`. **Raises** `ShapeError` unless the function returns a vector."""

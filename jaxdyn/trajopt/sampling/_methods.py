@@ -9,9 +9,7 @@ from jaxdyn._errors import ModelError, require_positive_integer
 from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import Solution
 from jaxdyn.trajopt.problem import Problem
-from jaxdyn.trajopt.sampling._sampling_loop import solve_by_samples
-from jaxdyn.trajopt.sampling._sampling_options import Gaussian, SamplingOptions
-from jaxdyn.trajopt.sampling._splines import Spline
+from jaxdyn.trajopt.sampling._sampling_loop import Gaussian, SamplingOptions, Spline, solve_by_samples
 
 
 class MPPIOptions(SamplingOptions):

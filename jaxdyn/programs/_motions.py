@@ -1,50 +1,35 @@
-"""Tasks of trajectory optimization: problems, guesses, and the lines as which robots are drawn."""
+"""Motions of robots by differential dynamic programming or by samples: the tasks, with guesses and the lines as which
+robots are drawn, and their solution with its trajectory, plot and animation."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn import samples
+from jaxdyn import samples, trajopt
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn.algorithms import frame_pose, generalized_gravity
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
-from jaxdyn.trajopt import (
-    Capsule,
-    ClearanceResidual,
-    Constraint,
-    ControlResidual,
-    FramePositionResidual,
-    FunctionResidual,
-    ModelDynamics,
-    Problem,
-    QuadraticCost,
-    StateResidual,
-)
+from jaxdyn.programs._application import require_positive_keys
+from jaxdyn.programs._config import ProgramConfig
+from jaxdyn.programs._files import write_json, write_npz
+from jaxdyn.programs._pictures import Point, StickFigure, animate, draw_trajectory
 
 type Costs = list[tuple[Any, Any]]
 """Residuals and their weights."""
-type Point = tuple[str | None, tuple[float, float, float]]
-"""A body, or None for the world, and a point in its axes, m."""
-
-
-class StickFigure(NamedTuple):
-    """Lines through points of bodies, and spheres that are obstacles."""
-
-    lines: tuple[tuple[Point, ...], ...]
-    flat: bool
-    """Whether the motion is in the x-z plane."""
-    spheres: tuple[tuple[tuple[float, float, float], float], ...] = ()
 
 
 class MotionTask(NamedTuple):
     """A problem with a guess of its controls and the distance of a state from its goal."""
 
-    problem: Problem
+    problem: trajopt.Problem
     us: Any
     """The guess of the controls."""
     figure: StickFigure
@@ -59,10 +44,10 @@ HOME = np.array([0.0, -0.6, 0.0, -2.2, 0.0, 1.6, 0.8])
 OBSTACLE = ((0.55, 0.0, 0.45), 0.12)
 """Center and radius of the sphere that the arm avoids, m."""
 ARM_CAPSULES = (
-    ("link3", Capsule((0, 0, -0.2), (0, 0, 0), 0.08)),
-    ("link4", Capsule((0, 0, 0), (-0.0825, 0.2, 0), 0.08)),
-    ("link5", Capsule((0, 0, -0.2), (0, 0, 0), 0.07)),
-    ("link7", Capsule((0, 0, 0), (0, 0, 0.107), 0.06)),
+    ("link3", trajopt.Capsule((0, 0, -0.2), (0, 0, 0), 0.08)),
+    ("link4", trajopt.Capsule((0, 0, 0), (-0.0825, 0.2, 0), 0.08)),
+    ("link5", trajopt.Capsule((0, 0, -0.2), (0, 0, 0), 0.07)),
+    ("link7", trajopt.Capsule((0, 0, 0), (0, 0, 0.107), 0.06)),
 )
 _ORIGIN = (0.0, 0.0, 0.0)
 _ARM_LINES = ((
@@ -72,16 +57,16 @@ _ARM_LINES = ((
 
 
 def quadratic_problem(
-    dynamics: ModelDynamics, x0, horizon: int, running: Costs, end: Costs, limits: Any, constraints: Any = ()
-) -> Problem:
+    dynamics: trajopt.ModelDynamics, x0, horizon: int, running: Costs, end: Costs, limits: Any, constraints: Any = ()
+) -> trajopt.Problem:
     """Return a problem with the weighted squares of residuals on the way and at the end, with the lower and upper
     limits of the controls, and with constraints of all its states."""
-    return Problem(
+    return trajopt.Problem(
         dynamics,
         x0,
         horizon,
-        stage_costs=[QuadraticCost(*cost) for cost in running],
-        terminal_costs=[QuadraticCost(*cost) for cost in end],
+        stage_costs=[trajopt.QuadraticCost(*cost) for cost in running],
+        terminal_costs=[trajopt.QuadraticCost(*cost) for cost in end],
         control_lower=limits[0],
         control_upper=limits[1],
         stage_constraints=constraints,
@@ -102,10 +87,11 @@ def _upright(angles: int) -> Callable[..., Any]:
 def pendulum(horizon: int) -> MotionTask:
     """Swing-up of a rod with a motor of 2 N m, which cannot lift it: its weight needs 4.9 N m."""
     dt = 4.0 / horizon
-    up = FunctionResidual(_upright(1), jnp.array([np.pi]), of_state=True)
-    running = [(up, dt * np.array([1, 1, 0.05])), (ControlResidual(), 0.02 * dt)]
+    up = trajopt.FunctionResidual(_upright(1), jnp.array([np.pi]), of_state=True)
+    running = [(up, dt * np.array([1, 1, 0.05])), (trajopt.ControlResidual(), 0.02 * dt)]
     end = [(up, np.array([200.0, 200, 50]))]
-    problem = quadratic_problem(ModelDynamics(samples.pendulum(), dt), np.zeros(2), horizon, running, end, (-2.0, 2.0))
+    dynamics = trajopt.ModelDynamics(samples.pendulum(), dt)
+    problem = quadratic_problem(dynamics, np.zeros(2), horizon, running, end, (-2.0, 2.0))
     guess = 0.1 * np.sin(np.linspace(0, 8, horizon))[:, None]
     lines = (((None, _ORIGIN), ("rod", (0.0, 0.0, -1.0))),)
     return MotionTask(problem, guess, StickFigure(lines, True), lambda x: _off(x[0], np.pi), "rad")
@@ -114,10 +100,10 @@ def pendulum(horizon: int) -> MotionTask:
 def cartpole(horizon: int) -> MotionTask:
     """Swing-up of a pole by a cart with 10 N that comes to rest in the middle of the track."""
     dt = 3.0 / horizon
-    goal, hanging = np.zeros(4), np.array([0, np.pi, 0, 0])
-    dynamics = ModelDynamics(samples.cartpole(), dt, actuation=np.array([[1.0], [0.0]]))
-    running = [(StateResidual(goal), dt * np.array([1, 1, 0.1, 0.1])), (ControlResidual(), 0.01 * dt)]
-    problem = quadratic_problem(dynamics, hanging, horizon, running, [(StateResidual(goal), 100.0)], (-10.0, 10.0))
+    hanging, away = np.array([0, np.pi, 0, 0]), trajopt.StateResidual(np.zeros(4))
+    dynamics = trajopt.ModelDynamics(samples.cartpole(), dt, actuation=np.array([[1.0], [0.0]]))
+    running = [(away, dt * np.array([1, 1, 0.1, 0.1])), (trajopt.ControlResidual(), 0.01 * dt)]
+    problem = quadratic_problem(dynamics, hanging, horizon, running, [(away, 100.0)], (-10.0, 10.0))
     ends: tuple[Point, ...] = (("cart", (-0.2, 0.0, 0.0)), ("cart", (0.2, 0.0, 0.0)))
     lines = (ends, (("cart", _ORIGIN), ("pole", (0.0, 0.0, 1.0))))
     return MotionTask(problem, 0.01, StickFigure(lines, True), lambda x: float(np.hypot(x[0], x[1])), "rad and m")
@@ -126,10 +112,10 @@ def cartpole(horizon: int) -> MotionTask:
 def acrobot(horizon: int) -> MotionTask:
     """Swing-up of two links by a motor at the elbow, 10 N m."""
     dt = 4.0 / horizon
-    up = FunctionResidual(_upright(2), jnp.array([np.pi, 0.0]), of_state=True)
+    up = trajopt.FunctionResidual(_upright(2), jnp.array([np.pi, 0.0]), of_state=True)
     weights = np.array([1.0, 1, 1, 1, 0.1, 0.1])
-    dynamics = ModelDynamics(samples.acrobot(), dt, actuation=np.array([[0.0], [1.0]]))
-    running = [(up, 0.1 * dt * weights), (ControlResidual(), 0.002 * dt)]
+    dynamics = trajopt.ModelDynamics(samples.acrobot(), dt, actuation=np.array([[0.0], [1.0]]))
+    running = [(up, 0.1 * dt * weights), (trajopt.ControlResidual(), 0.002 * dt)]
     problem = quadratic_problem(dynamics, np.zeros(4), horizon, running, [(up, 200 * weights)], (-10.0, 10.0))
     lines = (((None, _ORIGIN), ("lower", _ORIGIN), ("lower", (0.0, 0.0, -1.0))),)
     guess = 0.5 * np.sin(np.linspace(0, 12, horizon))[:, None]
@@ -147,12 +133,13 @@ def arm(horizon: int) -> MotionTask:
     start[0] = -0.8
     target = np.array([0.45, 0.42, 0.35])
     x0 = np.concatenate([start, np.zeros(7)])
-    clearance = Constraint(ClearanceResidual(ARM_CAPSULES, [Capsule.sphere(*OBSTACLE)]), 0.02, np.inf)
-    reach, from_start = FramePositionResidual("flange", target), StateResidual(x0)
+    obstacle = trajopt.ClearanceResidual(ARM_CAPSULES, [trajopt.Capsule.sphere(*OBSTACLE)])
+    clearance = trajopt.Constraint(obstacle, 0.02, np.inf)
+    reach, from_start = trajopt.FramePositionResidual("flange", target), trajopt.StateResidual(x0)
     posture, limit = np.array([0.1] * 7 + [1.0] * 7), np.asarray(model.effort_limit)
-    running = [(reach, dt), (from_start, 0.1 * dt * posture), (ControlResidual(), 1e-3 * dt)]
+    running = [(reach, dt), (from_start, 0.1 * dt * posture), (trajopt.ControlResidual(), 1e-3 * dt)]
     end = [(reach, 1e4), (from_start, np.array([0.0] * 7 + [10.0] * 7))]
-    dynamics = ModelDynamics(model, dt)
+    dynamics = trajopt.ModelDynamics(model, dt)
     problem = quadratic_problem(dynamics, x0, horizon, running, end, (-limit, limit), [clearance])
     hold = np.asarray(generalized_gravity(model, jnp.asarray(start)))
 
@@ -188,10 +175,10 @@ def quadrotor(horizon: int) -> MotionTask:
     dt, model = 2.0 / horizon, quadrotor_model()
     goal = np.array([2.0, 1.0, 1.0, 1, 0, 0, 0] + [0.0] * 6)
     x0 = np.array([0.0, 0, 0, 0, 1, 0, 0] + [0.0] * 6)
-    off, hover = StateResidual(goal), np.full(4, 9.81 / 4)
+    off, hover = trajopt.StateResidual(goal), np.full(4, 9.81 / 4)
     weights = np.array([1.0] * 6 + [0.1] * 6)
-    dynamics = ModelDynamics(model, dt, actuation=quadrotor_actuation())
-    running = [(off, dt * weights), (ControlResidual(hover), 0.05 * dt)]
+    dynamics = trajopt.ModelDynamics(model, dt, actuation=quadrotor_actuation())
+    running = [(off, dt * weights), (trajopt.ControlResidual(hover), 0.05 * dt)]
     problem = quadratic_problem(dynamics, x0, horizon, running, [(off, 100 * weights)], (0.0, 6.0))
     l = QUADROTOR_ARM
     lines = (
@@ -216,3 +203,80 @@ def motion_task(name: str, horizon: int) -> MotionTask:
 def _off(angle: float, goal: float) -> float:
     """The distance between two angles, up to full turns."""
     return float(abs((angle - goal + np.pi) % (2 * np.pi) - np.pi))
+
+
+def solver_options(solver: str, iterations: int, samples: int, knots: int) -> Any:
+    """Return the options of a solver of `jaxdyn.trajopt`, by its name; `samples` and `knots` are those of samplers."""
+    if solver == "ddp":
+        return trajopt.DDPOptions(max_iterations=iterations)
+    kinds: dict[str, Any] = {"mppi": trajopt.MPPIOptions, "cem": trajopt.CEMOptions}
+    kinds["predictive_sampling"] = trajopt.PredictiveSamplingOptions
+    return kinds[solver](max_iterations=iterations, samples=samples, knots=knots)
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizeConfig(ProgramConfig):
+    """Keys of the configuration file."""
+
+    task: str
+    """`pendulum`, `cartpole`, `acrobot`, `arm` or `quadrotor`."""
+    solver: Literal["ddp", "mppi", "cem", "predictive_sampling"] = "ddp"
+    horizon: int = 100
+    """Number of controls in the duration of the task."""
+    iterations: int = 300
+    """Largest number of iterations."""
+    samples: int = 256
+    """Trajectories in an iteration of a sampling solver."""
+    knots: int = 20
+    """Knots of the splines of controls that sampling solvers draw."""
+    seed: int = 0
+    """Seed of their random numbers."""
+    plot: bool = True
+    """Whether to draw motion.png."""
+    animation: bool = True
+    """Whether to draw motion.gif."""
+
+
+def optimize(config: OptimizeConfig) -> dict[str, Any]:
+    """Solve, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
+    require_positive_keys(config, "iterations")
+    task = motion_task(config.task, config.horizon)
+    settings: dict[str, Any] = {
+        "options": solver_options(config.solver, config.iterations, config.samples, config.knots)
+    }
+    if config.solver != "ddp":
+        settings["key"] = jax.random.key(config.seed)
+    seconds = []
+    for _ in range(2):
+        # The first solve compiles.
+        began = time.perf_counter()
+        solution = jax.block_until_ready(getattr(trajopt, config.solver)(task.problem, task.us, **settings))
+        seconds.append(time.perf_counter() - began)
+    xs, us = np.asarray(solution.xs), np.asarray(solution.us)
+    dynamics = task.problem.dynamics
+    assert isinstance(dynamics, trajopt.ModelDynamics)
+    dt = float(dynamics.dt)
+    out = {
+        "config": dataclasses.asdict(config),
+        "status": trajopt.Status(int(solution.status)).name,
+        "cost": float(solution.cost),
+        "iterations": int(solution.iterations),
+        "violation": float(solution.residuals.violation),
+        "gap": float(solution.residuals.gap),
+        "error_at_the_end": task.error(xs[-1]),
+    }
+    print(
+        f"{config.task}, {config.solver}: {solution.message}\ncost {out['cost']:.6g} after {out['iterations']} "
+        f"iterations, {seconds[1]:.2f} s (and {seconds[0] - seconds[1]:.1f} s of compilation)\n"
+        f"violation of constraints {out['violation']:.1e}, gaps {out['gap']:.1e}; "
+        f"at the end {out['error_at_the_end']:.2e} {task.unit} from the goal"
+    )
+    folder = config.make_folder()
+    write_npz(folder / "trajectory.npz", {"t": dt * np.arange(len(xs)), "xs": xs, "us": us}, announce=True)
+    write_json(folder / "summary.json", out)
+    if config.plot:
+        title = f"{config.name}: cost {out['cost']:.4g}, {out['status'].lower().replace('_', ' ')}"
+        draw_trajectory(folder / "motion.png", title, dynamics.model, task.figure, dt, xs, us)
+    if config.animation:
+        animate(folder / "motion.gif", dynamics.model, task.figure, dt, xs)
+    return out

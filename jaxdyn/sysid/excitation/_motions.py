@@ -1,21 +1,92 @@
-"""Limits of motions, and random motions that keep them."""
+"""Smooth joint motions that are linear in their coefficients, their limits, and random motions within the limits."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from scipy.interpolate import BSpline
+from scipy.linalg import block_diag, null_space
 
 from jaxdyn._errors import DataError
 from jaxdyn._types import ArrayLike
 from jaxdyn.algorithms import rnea
 from jaxdyn.model import Model
-from jaxdyn.sysid.excitation._joint_motions import Kind, stationary
+from jaxdyn.sysid.recordings import Recording
 
+type Kind = Literal["fourier", "spline"]
+
+_DEGREE = 5
 # The part of every limit that is kept free, for what happens between the points of the grid.
 _RESERVE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class JointTrajectory:
+    """`q(t) = B(t) coefficients`, with velocity and acceleration zero at its start.
+
+    - `"fourier"`: a constant and `size` harmonics of `1 / duration` (Swevers et al., Optimal robot excitation and
+      identification, IEEE T-RA 1997), periodic, so that it may be repeated to average measurements;
+    - `"spline"`: a quintic spline of `size` equal pieces, which also ends at rest.
+    """
+
+    kind: Kind
+    duration: float
+    """s."""
+    size: int
+    """The number of harmonics or pieces."""
+    coefficients: np.ndarray
+    """`[K, nv]`, rad or m."""
+
+    def __call__(self, t) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`q, v, a`, each `[n, nv]`, at the times `t` `[n]`, s. **Raises** `DataError` for a spline beyond its ends."""
+        q, v, a = (B @ self.coefficients for B in basis(self.kind, self.duration, self.size, np.atleast_1d(t)))
+        return q, v, a
+
+    def sampled(self, rate: float, periods: int = 1) -> Recording:
+        """A recording without torques, with `rate` samples per second, of one period or, for a Fourier series, several.
+        **Raises** `DataError` for several periods of a spline."""
+        if periods < 1 or (periods > 1 and self.kind != "fourier"):
+            raise DataError(f"{periods} periods of a {self.kind} trajectory; only a Fourier series can be repeated")
+        t = np.arange(round(self.duration * rate) * periods + 1) / rate
+        return Recording(t, *self(np.minimum(t, self.duration * periods)), name="excitation")
+
+
+def basis(kind: Kind, duration: float, size: int, t: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The matrices `[n, K]` that take coefficients to positions, velocities and accelerations at times `t` `[n]`."""
+    t = np.asarray(t, np.float64)
+    if kind == "fourier":
+        # The scale makes equal coefficients equal velocities.
+        k = np.arange(1, size + 1)
+        w = 2 * np.pi / duration * k
+        s, c = np.sin(np.outer(t, w)), np.cos(np.outer(t, w))
+        parts = ((s / k, c / k), (w * c / k, -w * s / k), (-(w**2) * s / k, -(w**2) * c / k))
+        # The motion starts at rest: the sines' velocities and the cosines' accelerations vanish at t = 0.
+        sines, cosines = null_space(np.ones((1, size))), null_space(1.0 * k[None])
+        moving = [np.concatenate([x @ sines, y @ cosines], axis=-1) for x, y in parts]
+        constant = np.zeros((len(t), 1))
+        return tuple(np.concatenate([constant + (order == 0), x], axis=-1) for order, x in enumerate(moving))
+    if t.size and (t.min() < -1e-12 or t.max() > duration * (1 + 1e-12)):
+        raise DataError(f"the spline trajectory lasts from 0 to {duration:g} s; asked for {t.min():g} to {t.max():g} s")
+    knots = np.concatenate([np.zeros(_DEGREE), np.linspace(0, duration, size + 1), np.full(_DEGREE, duration)])
+    # The motion is at rest where three control points coincide.
+    control_points = block_diag(np.ones((3, 1)), np.eye(size + _DEGREE - 6), np.ones((3, 1)))
+    spline = BSpline(knots, control_points, _DEGREE)
+    return tuple(spline(np.clip(t, 0.0, duration), order) for order in range(3))
+
+
+def least_size(kind: Kind) -> int:
+    """The smallest `size` for which motions differ."""
+    return 2 if kind == "fourier" else 3
+
+
+def stationary(kind: Kind, coefficients: np.ndarray) -> np.ndarray:
+    """The coefficients `[..., K, nv]` of the posture in the middle of a trajectory."""
+    if kind == "spline":
+        return np.broadcast_to(coefficients.mean(axis=-2, keepdims=True), coefficients.shape).copy()
+    return coefficients * (np.arange(coefficients.shape[-2]) == 0)[:, None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +118,7 @@ class MotionLimits:
                 raise DataError(f"limits.{name} has shape {x.shape} or is NaN; {needed}")
             arrays.append(np.broadcast_to(x, (model.nv,)))
         out = LimitArrays(*arrays)
-        names = np.array(model.joint_names)[[i not in model.topology.leaders for i in range(model.nb)]]
+        names = np.array(model.topology.dof_names)
         for wrong, what in (
             (~np.isfinite(out.span) | (out.span <= 0), "no range of positions: give limits.position"),
             (out.velocity <= 0, "a velocity limit that is not positive: give limits.velocity"),
@@ -71,8 +142,12 @@ class LimitArrays(NamedTuple):
 
     @property
     def span(self) -> Any:
-        """The range of positions."""
         return self.upper - self.lower
+
+    def excess(self, q: Any, v: Any, a: Any, tau: Any) -> tuple[Any, ...]:
+        """The excess of motions `[..., nv]` over each limit, as a part of it (for positions, of the range)."""
+        rates = zip((v, a, tau), self[2:], strict=True)
+        return (q - self.upper) / self.span, (self.lower - q) / self.span, *(abs(x) / limit - 1 for x, limit in rates)
 
     def tighten(self, margin: float) -> LimitArrays:
         """The limits reduced by a part `margin`."""
@@ -93,13 +168,10 @@ class FeasibleMotions:
         q, v, a = (B @ c for B in self.grid)
         dtype = jnp.result_type(self.model.dtype, jnp.zeros(()))
         tau = np.asarray(rnea(self.model, *(jnp.asarray(x, dtype) for x in (q, v, a))), np.float64)
-        limits = self.limits
-        room = np.minimum(q.min(axis=-2) - limits.lower, limits.upper - q.max(axis=-2))
-        largest = {"velocity": v, "acceleration": a, "torque": tau}
+        above, below, *rates = (-x.max(axis=-2) for x in self.limits.excess(q, v, a, tau))
         # A division by an infinite limit leaves 1 - 0.
-        parts = {name: 1 - np.abs(x).max(axis=-2) / getattr(limits, name) for name, x in largest.items()}
-        parts = {name: np.where(np.isfinite(getattr(limits, name)), x, np.inf) for name, x in parts.items()}
-        return {"position": room / limits.span, **parts}
+        rates = [np.where(np.isfinite(limit), x, np.inf) for x, limit in zip(rates, self.limits[2:], strict=True)]
+        return {"position": np.minimum(above, below), **dict(zip(self.limits._fields[2:], rates, strict=True))}
 
     def keep_limits(self, c: np.ndarray) -> np.ndarray:
         """Whether each motion keeps all limits, `[starts]` of bool."""

@@ -1,4 +1,4 @@
-"""The robot that roll-outs simulate, and the errors of roll-outs from measured states."""
+"""Roll-outs along recordings: the robot that is simulated, segments of recordings, and errors from measured states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxdyn._types import Array, Float
 from jaxdyn.model import Model
 from jaxdyn.simulate import Actuation, State, Trajectory, rollout
 from jaxdyn.simulate.integrators import Integrator
-from jaxdyn.sysid.parameters import model_of
+from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recording
 
 
@@ -30,7 +30,7 @@ class Robot(eqx.Module):
 
 def simulate_robot(robot: Any, start: State, tau, dt, integrator: Integrator, substeps: int) -> Trajectory:
     """Return the trajectory of a `Model` or `Robot` from `start` under recorded torques `[*batch, steps, nv]`."""
-    actuation, model = getattr(robot, "actuation", None), model_of(robot)
+    actuation, model = getattr(robot, "actuation", None), leaves.model_of(robot)
     if actuation is None:
         return rollout(model, start, tau, dt, integrator=integrator, substeps=substeps)
     policy = actuation.driven_by(tau)
@@ -98,7 +98,7 @@ def rollout_errors(
 
     **Raises** `DataError` for a recording that is too short, not uniform, or without velocities.
     """
-    model = model_of(robot)
+    model = leaves.model_of(robot)
     rate = uniform_rate(model, recording)
     if recording.v is None:
         raise DataError("the recording has no velocities, and roll-outs start from measured ones; differentiate first")
@@ -127,3 +127,55 @@ def uniform_rate(model: Model, recording: Recording) -> float:
     if recording.rate is None:
         raise DataError("the recording's samples are not uniform in time, and roll-outs step evenly; resample first")
     return recording.rate
+
+
+class Segments(NamedTuple):
+    """Recordings in pieces of equal length, one after the other."""
+
+    tau: Float[Array, "segments steps nv"]
+    """Torques that act from each sample to the next."""
+    q: Float[Array, "segments samples nq"]
+    """Measured, `samples = steps + 1`: the last of a segment is the first of the next."""
+    v: Float[Array, "segments samples nv"] | None
+    weight: Float[Array, "segments samples"]
+    """1 where a sample counts: each of a recording does once."""
+    linked: Float[Array, "segments"]
+    """1 where the next segment continues the same recording."""
+    recording: np.ndarray
+    """`[segments]` of int: number of the recording."""
+    start: np.ndarray
+    """`[segments]`: time of the first sample, s."""
+
+
+def cut_recordings(
+    model: Model, recordings: tuple[Recording, ...], duration: float, hold: str, *, link: bool = True
+) -> tuple[Segments, float]:
+    """Return the segments of `duration` (s), independent unless `link`, and the time from a sample to the next (s).
+    **Raises** `DataError`."""
+    rates = [uniform_rate(model, recording) for recording in recordings]
+    if max(rates) > min(rates) * (1 + 1e-6):
+        raise DataError(f"the recordings have {rates} samples per second; resample them to the same rate")
+    steps = round(duration * rates[0])
+    if steps < 1:
+        raise DataError(f"a segment of {duration:g} s is shorter than a sample at {rates[0]:g} Hz")
+    with_v = [recording.v is not None for recording in recordings]
+    if any(with_v) and not all(with_v):
+        raise DataError("some recordings have velocities and others have none; give them all, or none")
+    parts = []
+    for number, recording in enumerate(recordings):
+        count = (len(recording) - 1) // steps
+        if count < 1:
+            raise DataError(
+                f"recording {number} lasts {recording.duration:g} s, less than a segment of {duration:g} s; take "
+                "shorter segments"
+            )
+        rows = steps * np.arange(count)[:, None] + np.arange(steps + 1)
+        weight, linked = np.ones((count, steps + 1)), np.full(count, float(link))
+        weight[:-1, -1] = linked[-1] = 0
+        v = None if recording.v is None else recording.v[rows]
+        (tau,) = recording.require("tau")
+        tau = held_torques(tau, hold)[rows[:, :-1]]
+        parts.append((tau, recording.q[rows], v, weight, linked, np.full(count, number), recording.t[rows[:, 0]]))
+    *arrays, number, start = (None if x[0] is None else np.concatenate(x) for x in zip(*parts, strict=True))
+    arrays = [None if x is None else jnp.asarray(x, model.dtype) for x in arrays]
+    return Segments(*arrays, number, start), 1 / rates[0]  # pyright: ignore[reportArgumentType]  (only `v` may be None)

@@ -1,0 +1,305 @@
+"""Edits of a model's structure: joints locked at coordinates, and a model attached to another one.
+
+Each is a `Selection` of rows, with placements composed and inertias added where bodies merge.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdyn._errors import ModelError
+from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn.joints import JOINT_TYPES, Topology, neutral
+from jaxdyn.model import _edit_arguments as arguments
+from jaxdyn.model._fields import LEAVES, ModelFields
+from jaxdyn.model._inertia import require_resistance
+from jaxdyn.model._row_tables import add_rows, append, constant, join, numpy_unless_tracing, take
+from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, transform_inertial_parameters
+
+
+def attach[M: ModelFields](
+    model: M,
+    other: ModelFields,
+    frame: str,
+    placement: SE3 | Float[ArrayLike, "*batch 7"] | None = None,
+    prefix: str = "",
+) -> M:
+    """The model with another one mounted on it: the world of `other` is fixed at a frame of `model`.
+
+    Joints and links of `other` that were fixed in its world are fixed at the frame, so that the inertia of a fixed base
+    link has an effect now. Gravity is that of `model`. Bodies are in the depth-first order in which `ModelBuilder`
+    would put them, those of `other` after all that the frame's body carries already; `Model.q_index` and
+    `Model.v_index` return where the coordinates are. `"world"`, or a frame fixed in it, gives two robots side by side.
+
+    **Arguments**
+
+    - `frame`: a body, a merged link, a frame, or `"world"`.
+    - `placement`: the pose of the world of `other` in the frame: an `SE3`, position (m) and quaternion `w x y z`, a
+      position, or None for the identity. Differentiable.
+    - `prefix`: text before all names of `other`, such as `"left_"`.
+
+    **Raises** `UnknownNameError` for the frame; `ShapeError`; `ModelError` for names that both models have, and for a
+    placement that is not a pose.
+    """
+    if not isinstance(getattr(other, "topology", None), Topology):
+        raise ModelError(f"other is {type(other).__name__}; a Model is needed")
+    if not isinstance(prefix, str):
+        raise ModelError(f"prefix is {prefix!r}; a string is needed")
+    ours = model.topology
+    number = -1 if frame == "world" else ours.frame(frame)
+    fields = ("body_names", "joint_names", "frame_names", "attached_links")
+    theirs = dataclasses.replace(
+        other.topology, **{f: tuple(prefix + name for name in getattr(other.topology, f)) for f in fields}
+    )
+    advice = "give another prefix" if prefix else "give a prefix"
+    arguments.require_new_names(theirs.frame_names, ours.frame_names, "a body or frame of the attached model", advice)
+    arguments.require_new_names(theirs.joint_names, ours.joint_names, "a joint of the attached model", advice)
+    pose = None if placement is None else arguments.as_pose(model, placement, "placement")
+    batches = {"attached model": arguments.model_batch(other)}
+    arguments.require_batches(model, batches if pose is None else batches | {"placement": pose.shape[:-1]})
+    other = dataclasses.replace(other.astype(model.dtype), topology=theirs)
+    return _mount(model, other, number, pose)
+
+
+@numpy_unless_tracing("frame")
+def _mount[M: ModelFields](model: M, other: ModelFields, frame: int, placement) -> M:
+    """Return the model with the world of `other` placed in one of its frames (by number; -1: the world)."""
+    ours, theirs = model.topology, other.topology
+    body = -1 if frame < 0 else ours.frame_bodies[frame]
+    union = _union(ours, theirs, body)
+    identity = constant(IDENTITY_POSE, model.joint_placement)
+    mount = identity if frame < 0 else model.frame_placement[..., frame, :]
+    if placement is not None:
+        mount = compose_poses(mount, placement)
+    table = append(identity[None], mount)
+
+    def mounts(bodies: Sequence[int]):
+        """The mount for what is fixed in their world, and the identity for the others."""
+        return take(table, [int(b < 0) for b in bodies], 2)
+
+    links = transform_inertial_parameters(other.attached_parameters, mounts(theirs.attached_bodies))
+    other = dataclasses.replace(
+        other,
+        joint_placement=compose_poses(mounts(theirs.parents), other.joint_placement),
+        frame_placement=compose_poses(mounts(theirs.frame_bodies), other.frame_placement),
+        attached_parameters=links,
+    )
+    changed: dict[str, Any] = {}
+    for name, leaf in LEAVES.items():
+        if leaf.rows is None or (getattr(model, name) is None and getattr(other, name) is None):
+            continue
+        both = join([_leaf_or_default(model, name), _leaf_or_default(other, name)], leaf.axes)
+        changed[name] = take(both, union.rows(leaf.rows), leaf.axes)
+    # The links that were fixed in their world move with the body now.
+    fixed = [union.places[body] if b < 0 else -1 for b in theirs.attached_bodies]
+    changed["inertial_parameters"] = add_rows(changed["inertial_parameters"], fixed, links)
+    return dataclasses.replace(model, topology=union.structure(), **changed)
+
+
+def _union(ours: Topology, theirs: Topology, body: int) -> Selection:
+    """The selection of all rows of two models, the second fixed in a body of the first (-1: in the world). Its
+    structure has theirs after ours. The new order puts their bodies after all that `body` carries."""
+    n, count = ours.nb, len(ours.frame_names)
+
+    def joined(field: str) -> tuple[int, ...]:
+        return (*getattr(ours, field), *(b + n if b >= 0 else body for b in getattr(theirs, field)))
+
+    names = ("body_names", "joint_names", "joint_types", "frame_names", "attached_links")
+    both = dataclasses.replace(
+        ours,
+        **{field: getattr(ours, field) + getattr(theirs, field) for field in names},
+        **{field: joined(field) for field in ("parents", "frame_bodies", "attached_bodies")},
+        mimics=(*ours.mimics, *((i + n, j + n) for i, j in theirs.mimics)),
+    )
+    below = {body}
+    for i, parent in enumerate(ours.parents):
+        if parent in below:
+            below.add(i)
+    last = max(below, default=-1)
+    bodies = [*range(last + 1), *range(n, both.nb), *range(last + 1, n)]
+    frames = [i if i < n else count + i - n for i in bodies]
+    return Selection(both, bodies, [*frames, *range(n, count), *range(count + theirs.nb, len(both.frame_names))])
+
+
+def _leaf_or_default(model: ModelFields, field: str):
+    """A leaf of a model, or values that have no effect if it has none."""
+    value, leaf = getattr(model, field), LEAVES[field]
+    if value is not None:
+        return value
+    default = neutral(model.topology) if leaf.rows == "q" else np.full(leaf.shape(model.topology), leaf.default)
+    return constant(default, model.armature)
+
+
+def with_locked_joints[M: ModelFields](model: M, joints: Mapping[str, Float[ArrayLike, "*batch nqj"] | float]) -> M:
+    """The model in which joints are fixed at given coordinates, each body behind one merged into the body before it.
+
+    The name of a merged body stays as a frame and as a link (`Model.link_parameters`); the joint's name becomes a frame
+    at the same place, unless a frame has it already. All other frames stay, and the other joints keep their order in
+    `q` and `v`. Joints that mimic a locked one are locked with it. Armature, friction and springs of locked joints are
+    dropped. The inertia of a body locked to the world has no effect.
+
+    **Arguments**
+
+    - `joints`: for the name of each joint its coordinates (rad, m, quaternions): `[*batch, n]` with as many as the
+      joint has in `q`, or a number if that is one. Differentiable.
+
+    **Raises** `UnknownNameError` for a joint; `ShapeError` for its coordinates; `ModelError` if a joint mimics another,
+    if no joint is left, if coordinates are not finite or a quaternion not unit (to 1e-3), and if a joint that is left
+    moves nothing with inertia.
+    """
+    topology = model.topology
+    if not isinstance(joints, Mapping):
+        raise ModelError(f"joints is {joints!r}; give a mapping such as {{{topology.joint_names[-1]!r}: 0.5}}")
+    values: dict[int, Array] = {}
+    for name, value in joints.items():
+        joint = arguments.independent_joint(topology, name, "lock that one, then both are locked")
+        values[joint] = arguments.as_coordinates(model, joint, value)
+    if not values:
+        return model
+    followers = [i for i, leader in topology.mimics if leader in values]
+    if len(values) + len(followers) == topology.nb:
+        advice = "frame_pose gives the poses of its frames at fixed coordinates"
+        raise ModelError(f"all {topology.nb} joints would be locked, and a model needs one that moves; {advice}")
+    batches = {f"coordinates of {topology.joint_names[i]!r}": x.shape[:-1] for i, x in values.items()}
+    arguments.require_batches(model, batches)
+    out = _lock(model, values)
+    require_resistance(out.topology, vars(out))
+    return out
+
+
+@numpy_unless_tracing()
+def _lock[M: ModelFields](model: M, values: dict[int, Array]) -> M:
+    """Return the model with joints fixed at coordinates `[*batch, nqj]`, and those that mimic them where they are."""
+    values = dict(values)
+    for k, (joint, leader) in enumerate(model.topology.mimics):
+        if leader in values:
+            multiplier, offset = (x[..., k : k + 1] for x in (model.mimic_multiplier, model.mimic_offset))
+            values[joint] = multiplier * values[leader] + offset
+    values = dict(sorted(values.items()))
+    selection = _merge(model.topology, list(values))
+    return dataclasses.replace(model, topology=selection.structure(), **_merged_leaves(model, selection, values))
+
+
+def _merge(topology: Topology, locked: Sequence[int]) -> Selection:
+    """The selection of the bodies that still move, each locked one carried by the nearest body above it that moves. Its
+    frames are those of moving bodies, other frames, those of locked bodies, and then the names of locked joints that no
+    frame has. Locked bodies become links."""
+    carriers: dict[int, int] = {}
+    for body in locked:
+        parent = topology.parents[body]
+        carriers[body] = carriers.get(parent, parent)
+    moving = [i for i in range(topology.nb) if i not in carriers]
+    joints = [i for i in locked if topology.joint_names[i] not in topology.frame_names]
+    count = len(topology.frame_names)
+    frames = [*moving, *range(topology.nb, count), *locked, *range(count, count + len(joints))]
+    links = {topology.body_names[i]: i for i in locked}
+    topology = topology.extended({topology.joint_names[i]: i for i in joints}, links)
+    return Selection(topology, moving, frames, carriers)
+
+
+def _poses_in_carriers(model: ModelFields, values: dict[int, Array]):
+    """`[*batch, n + 1, 7]`: the poses of the `n` locked bodies in the bodies that carry them, and the identity."""
+    topology = model.topology
+    poses: dict[int, Any] = {}
+    for body, q in values.items():
+        axes = take(model.joint_axis, topology.rows("axis", [body]), 2)
+        pitch = take(model.joint_pitch, topology.rows("pitch", [body]), 1)
+        pose, start = model.joint_placement[..., body, :], 0
+        for k, joint in enumerate(JOINT_TYPES[topology.joint_types[body]]):
+            axis = axes[..., k, :] if joint.has_axis else None
+            advance = pitch[..., 0] if joint.has_pitch else None
+            pose = compose_poses(pose, joint.pose(axis, advance, q[..., start : start + joint.nq]))
+            start += joint.nq
+        parent = topology.parents[body]
+        poses[body] = compose_poses(poses[parent], pose) if parent in poses else pose
+    rows = [*(x[..., None, :] for x in poses.values()), constant(IDENTITY_POSE, model.joint_placement)[None]]
+    return join(rows, 2)
+
+
+def _merged_leaves(model: ModelFields, selection: Selection, values: dict[int, Array]) -> dict[str, Any]:
+    """Return the arrays that change where joints are locked at coordinates."""
+    topology, moving, locked = model.topology, selection.bodies, list(values)
+    changed: dict[str, Any] = {}
+    for name, leaf in LEAVES.items():
+        value = getattr(model, name)
+        if leaf.rows not in (None, "frame", "link") and value is not None:
+            changed[name] = take(value, selection.rows(leaf.rows), leaf.axes)
+    table = _poses_in_carriers(model, values)
+    number = {body: k for k, body in enumerate(locked)}
+
+    def in_carriers(bodies: Sequence[int]):
+        """The poses of bodies in their carriers; for bodies that move the last row, which is the identity."""
+        return take(table, [number.get(b, len(locked)) for b in bodies], 2)
+
+    # A locked body without the links merged into it becomes a link like them.
+    whole = take(model.inertial_parameters, locked, 2)
+    link = add_rows(whole, [number.get(b, -1) for b in topology.attached_bodies], -model.attached_parameters)
+    # All placements are composed together, and all inertias transformed together, which takes the fewest operations.
+    # A joint's frame is that of its body.
+    bodies = [selection.topology.frame_bodies[i] for i in selection.frames]
+    rows = [i if i < len(topology.frame_names) else b for i, b in zip(selection.frames, bodies, strict=True)]
+    frames = take(model.frame_placement, rows, 2)
+    carried = in_carriers([*(topology.parents[i] for i in moving), *bodies])
+    placements = compose_poses(carried, join([changed["joint_placement"], frames], 2))
+    inertias = join([whole, link, model.attached_parameters], 2)
+    inertias = transform_inertial_parameters(inertias, in_carriers([*locked, *locked, *topology.attached_bodies]))
+    n, links, carriers = len(locked), len(topology.attached_links), [selection.places[i] for i in locked]
+    return changed | {
+        "joint_placement": placements[..., : len(moving), :],
+        "frame_placement": placements[..., len(moving) :, :],
+        "inertial_parameters": add_rows(changed["inertial_parameters"], carriers, inertias[..., :n, :]),
+        "attached_parameters": take(inertias, [*range(2 * n, 2 * n + links), *range(n, 2 * n)], 2),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """The bodies and frames that an edit keeps, in their new order."""
+
+    topology: Topology
+    bodies: Sequence[int]
+    frames: Sequence[int]
+    carriers: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    """For each body that is not kept, the body that carries it instead, or -1 for the world."""
+
+    @functools.cached_property
+    def places(self) -> dict[int, int]:
+        """The new number of each body, or of the body that carries it."""
+        places = {body: k for k, body in enumerate(self.bodies)} | {-1: -1}
+        return places | {body: places[carrier] for body, carrier in self.carriers.items()}
+
+    @functools.cached_property
+    def mimics(self) -> dict[tuple[int, int], int]:
+        """The row of each mimic that stays, by its pair of joints with their new numbers, in the order of these."""
+        pairs = enumerate(self.topology.mimics)
+        rows = {(self.places[i], self.places[j]): k for k, (i, j) in pairs if i not in self.carriers}
+        return dict(sorted(rows.items()))
+
+    def rows(self, kind: str) -> Sequence[int] | np.ndarray:
+        """Return the rows of one kind (`Leaf.rows`) that stay, in their new order."""
+        if kind in self.topology.row_joints:
+            return self.topology.rows(kind, self.bodies)
+        links = range(len(self.topology.attached_links))
+        return {"frame": self.frames, "mimic": [*self.mimics.values()], "link": links}[kind]
+
+    def structure(self) -> Topology:
+        """Return the structure that stays."""
+        topology = self.topology
+
+        def select(field: str, rows: Sequence[int]) -> tuple:
+            return tuple(getattr(topology, field)[i] for i in rows)
+
+        return dataclasses.replace(
+            topology,
+            **{field: select(field, self.bodies) for field in ("body_names", "joint_names", "joint_types")},
+            parents=tuple(self.places[i] for i in select("parents", self.bodies)),
+            frame_names=select("frame_names", self.frames),
+            frame_bodies=tuple(self.places[i] for i in select("frame_bodies", self.frames)),
+            attached_bodies=tuple(self.places[i] for i in topology.attached_bodies),
+            mimics=tuple(self.mimics),
+        )

@@ -1,0 +1,419 @@
+"""Native code gives the results of the programs that XLA compiles: every public function, every kind of batch, not
+finite numbers, very large angles, several threads, and random trees."""
+
+import contextlib
+import inspect
+import os
+import subprocess
+import sys
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdyn
+from jaxdyn import _batching, native
+from jaxdyn._types import Configuration, Torque, Velocity, Wrenches
+
+pytestmark = pytest.mark.skipif(not native.status().enabled, reason=native.status().reason)
+
+PRECISIONS = {"float32": 2e-4, "float64": 1e-11}
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """The native programs that a test asks for, in a list; None for a function that has none."""
+    asked, original = [], native.target
+
+    def target(*args):
+        program = original(*args)
+        if native.enabled():
+            asked.append(program)
+        return program
+
+    monkeypatch.setattr(native, "target", target)
+    return asked
+
+
+def both(function, *args):
+    """The results of a function of arrays, compiled with native code and without."""
+    out = []
+    for mode in (contextlib.nullcontext, native.disabled):
+        with mode():
+            out.append(jax.tree.leaves(jax.jit(lambda *args: function(*args))(*args)))
+    return out
+
+
+def agree(function, *args, rtol=1e-11):
+    """Compare the results with and without native code, relative to the largest number of each array."""
+    for a, b in zip(*both(function, *args), strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        scale = np.abs(b).max(initial=0.0)
+        np.testing.assert_allclose(a, b, rtol=0, atol=rtol * max(scale, 1e-6))
+
+
+def states(model, *shape, seed=0):
+    """A configuration, two velocities and wrenches with batch axes."""
+    keys = jax.random.split(jax.random.key(seed), 3)
+    q = model.random_configuration(keys[0], shape)
+    v, x = jax.random.normal(keys[1], (2, *shape, model.nv), q.dtype)
+    return q, v, x, jax.random.normal(keys[2], (*shape, model.nb, 6), q.dtype)
+
+
+# Every public function
+
+KINDS = {Configuration: 0, Velocity: 1, Torque: 1, Wrenches: 3}
+
+
+OTHER_ARGUMENTS = {
+    name: (lambda model, q, v, a, function=getattr(jaxdyn, name): function(model, q, v, a=a), [0, 1, 1])
+    for name in ("base_reaction", "joint_reactions")
+}
+
+
+def algorithms():
+    """The public functions of a model and arrays, by name, each with the places of its arrays in `states`."""
+    out = {}
+    for name in dir(jaxdyn):
+        function = getattr(jaxdyn, name)
+        if not inspect.isfunction(function):
+            continue
+        inner = inspect.unwrap(function)
+        parameters = list(inspect.signature(function).parameters.values())
+        if not inner.__module__.startswith("jaxdyn.algorithms") or parameters[0].name != "model":
+            continue
+        if name in OTHER_ARGUMENTS:
+            out[name] = OTHER_ARGUMENTS[name]
+            continue
+        hints = typing.get_type_hints(inner)
+        places = []
+        for parameter in parameters[1:]:
+            if hints.get(parameter.name) in KINDS:
+                places.append(KINDS[hints[parameter.name]])
+            elif parameter.name == "frame":
+                places.append("frame")
+            elif parameter.default is inspect.Parameter.empty:
+                break
+        else:
+            out[name] = function, places
+    return out
+
+
+ALGORITHMS = algorithms()
+
+
+def arguments(model, places, *shape):
+    """The arguments at some places, arrays with batch axes or the name of a frame."""
+    arrays = states(model, *shape)
+    return [model.topology.frame_names[-1] if p == "frame" else arrays[p] for p in places]
+
+
+def of_arrays(function, args):
+    """A function of the model and of those arguments that are arrays."""
+
+    def call(model, *arrays):
+        arrays = iter(arrays)
+        return function(model, *(a if isinstance(a, str) else next(arrays) for a in args))
+
+    return call, [a for a in args if not isinstance(a, str)]
+
+
+def test_there_are_many_algorithms():
+    assert len(ALGORITHMS) > 35
+    assert {"aba", "rnea", "crba", "aba_derivatives", "frame_jacobian", "torque_regressor"} <= set(ALGORITHMS)
+
+
+SECOND = {"aba_second_derivatives", "rnea_second_derivatives"}
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - SECOND))
+def test_every_algorithm_runs_natively(name, programs):
+    """With the model as an argument, for a floating base with several kinds of joints."""
+    function, places = ALGORITHMS[name]
+    model = jaxdyn.samples.random_tree(jax.random.key(1), 3, ("free", "revolute", "ball"), branching=2)
+    call, arrays = of_arrays(function, arguments(model, places, 5))
+    agree(call, model, *arrays)
+    assert programs
+    assert None not in programs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_gradient_runs_natively(name, precision, programs):
+    function, places = ALGORITHMS[name]
+    model = jaxdyn.samples.random_tree(jax.random.key(1), 3, ("free", "revolute", "ball"), branching=2)
+    model = model.astype(precision)
+    call, arrays = of_arrays(function, arguments(model, places, 5))
+
+    def value(model, *arrays):
+        return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(call(model, *arrays)))
+
+    agree(jax.grad(value, argnums=tuple(range(1 + len(arrays)))), model, *arrays, rtol=10 * PRECISIONS[precision])
+    assert None not in programs
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_known_model_is_folded(precision, programs):
+    """A model that the user's function closes over is part of the program, one that is an argument is not."""
+    model = jaxdyn.samples.quadruped().astype(precision)
+    q, v, tau, f_ext = states(model, 33)
+
+    def accelerate(model, q, v, tau, f_ext):
+        return jaxdyn.aba(model, q, v, tau, f_ext)
+
+    agree(lambda *x: accelerate(model, *x), q, v, tau, f_ext, rtol=PRECISIONS[precision])
+    agree(accelerate, model, q, v, tau, f_ext, rtol=PRECISIONS[precision])
+    closed, argument = programs
+    assert len(closed.uniform) == 4
+    assert sum(argument.uniform) == len(argument.uniform) - 4 > 5
+
+
+def test_manifold_of_a_floating_base():
+    model = jaxdyn.samples.random_tree(jax.random.key(1), 4, ("free", "ball", "revolute"))
+    q, v, x, _ = states(model, 19)
+    agree(lambda q, v, x: (model.integrate(q, v), model.difference(q, model.integrate(q, 0.3 * x))), q, v, x)
+
+
+# Batches
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 7, 8, 9, 16, 17, 31, 33])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_batches_of_all_sizes_have_the_same_rows(size, precision):
+    """A row does not depend on its neighbors, nor on its place in a vector."""
+    model = jaxdyn.samples.random_tree(jax.random.key(0), 5).astype(precision)
+    q, v, tau, _ = states(model, 40)
+    whole = jaxdyn.aba(model, q, v, tau)
+    np.testing.assert_array_equal(jaxdyn.aba(model, q[:size], v[:size], tau[:size]), whole[:size])
+
+
+AXES = [((), (), ()), ((3, 1), (4,), ()), ((2, 3), (1, 3), (2, 1)), ((1,), (6,), (6,)), ((0, 2), (2,), ())]
+
+
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_batch_axes_broadcast(axes):
+    model = jaxdyn.samples.quadruped()
+    q, v, tau = (states(model, *shape, seed=k)[k] for k, shape in enumerate(axes))
+    agree(jaxdyn.aba, model, q, v, tau)
+    agree(lambda *x: jax.grad(lambda *x: jnp.sum(jaxdyn.aba(model, *x) ** 2), (0, 1, 2))(*x), q, v, tau, rtol=1e-9)
+
+
+def test_a_batch_of_models():
+    models = [jaxdyn.samples.random_tree(jax.random.key(0), 5).scaled(length=s, mass=2 * s) for s in (0.8, 1.0, 1.3)]
+    many = jax.tree.map(lambda *x: jnp.stack(x), *models)
+    q, v, tau, _ = states(models[0], 3)
+    agree(jaxdyn.aba, many, q, v, tau)
+    agree(jax.vmap(jaxdyn.aba, (0, None, None, None)), many, q[0], v[0], tau[0])
+
+
+TRANSFORMS = {
+    "vmap": lambda f: jax.vmap(f),
+    "gradient": lambda f: jax.grad(lambda *x: jnp.sum(f(*x) ** 2), (0, 1)),
+    "forward": lambda f: jax.jacfwd(f, 1),
+    "reverse": lambda f: jax.jacrev(f, 1),
+    "Hessian": lambda f: jax.hessian(lambda *x: jnp.sum(f(*x) ** 2), 1),
+    "checkpoint": lambda f: jax.grad(jax.checkpoint(lambda *x: jnp.sum(f(*x) ** 2)), (0, 1)),
+    "scan": lambda f: lambda q, v: jax.lax.scan(lambda v, _: (v + 1e-3 * f(q, v), None), v, length=3)[0],
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transformations(name):
+    model = jaxdyn.samples.double_pendulum()
+    q, v, *_ = states(model, 3)
+    agree(TRANSFORMS[name](lambda q, v: jaxdyn.aba(model, q, v, jnp.sin(v))), q, v, rtol=1e-9)
+
+
+# Numbers that are not finite, and large ones
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_show(bad):
+    """Products with zero are folded, but an argument that is not finite spoils its own element of the batch only."""
+    model = jaxdyn.samples.quadruped()
+    args = states(model, 20)[:3]
+    functions = (jaxdyn.aba, jaxdyn.rnea, lambda m, q, v, _: jaxdyn.generalized_gravity(m, q))
+    for function in functions:
+        run = jax.jit(lambda *x, f=function: f(model, *x))
+        expected = run(*args)
+        reads = 1 if function is functions[2] else 3
+        for k in range(reads):
+            for j in range(args[k].shape[-1]):
+                spoiled = [x.at[7, j].set(bad) if i == k else x for i, x in enumerate(args)]
+                out = run(*spoiled)
+                assert not np.isfinite(out[7]).all(), (k, j)
+                np.testing.assert_array_equal(np.delete(out, 7, 0), np.delete(expected, 7, 0))
+
+
+@pytest.mark.parametrize(("precision", "turn"), [("float32", 3e5), ("float32", 1e30), ("float64", 1e12)])
+def test_very_large_angles(precision, turn):
+    """The sine of a very large angle is as exact as XLA's; all other rows keep their values."""
+    model = jaxdyn.samples.arm().astype(precision)
+    q, v, tau, _ = states(model, 35)
+    large = q.at[4:9].multiply(turn).at[30, 2].set(-turn)
+    (native_rows,), (expected,) = both(lambda q: jaxdyn.crba(model, q), large)
+    np.testing.assert_allclose(native_rows, expected, rtol=0, atol=PRECISIONS[precision])
+    (unchanged,), _ = both(lambda q: jaxdyn.crba(model, q), q)
+    others = np.setdiff1d(np.arange(35), [*range(4, 9), 30])
+    np.testing.assert_array_equal(native_rows[others], unchanged[others])
+
+
+FUNCTIONS = {
+    "sin": (-50, 50), "cos": (-50, 50), "tan": (-1.5, 1.5), "tanh": (-20, 20), "exp": (-80, 80), "log": (1e-30, 1e30),
+    "sqrt": (0, 1e10), "arctan": (-100, 100), "arcsin": (-1, 1), "arccos": (-1, 1), "sinh": (-10, 10),
+    "cosh": (-10, 10), "expm1": (-2, 2), "log1p": (-0.9, 10), "abs": (-3, 3), "sign": (-3, 3), "floor": (-9, 9),
+    "ceil": (-9, 9), "square": (-3, 3), "reciprocal": (0.1, 9), "isfinite": (-1, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_elementary_functions(precision):
+    """They are exact to a few units in the last place, also at zero and at very small arguments."""
+    rng = np.random.default_rng(0)
+    low, high = np.array(list(FUNCTIONS.values())).T
+    x = rng.uniform(low, high, (4000, len(FUNCTIONS)))
+    small = np.sign(x[:200]) * 10.0 ** rng.uniform(-18, -1, (200, len(FUNCTIONS)))
+    x[:200] = np.clip(np.where(np.abs(small) < 1e-15, 0, small), low, high)
+    x = x.astype(precision)
+
+    def each(x):
+        return jnp.stack([getattr(jnp, name)(x[..., k]).astype(x.dtype) for k, name in enumerate(FUNCTIONS)], axis=-1)
+
+    program = _batching.Plain(each, (1,), ((len(FUNCTIONS),),))
+    out = np.asarray(jax.jit(lambda x: _batching.call(program, x)[0])(x))
+    exact = np.stack([getattr(np, name)(x[:, k].astype(np.longdouble)) for k, name in enumerate(FUNCTIONS)], axis=-1)
+    for k, name in enumerate(FUNCTIONS):
+        error = np.abs(out[:, k] - exact[:, k]) / np.spacing(np.abs(exact[:, k]).astype(precision))
+        assert error.max() < 4, (name, float(error.max()), x[error.argmax(), k])
+
+
+# Threads, processes, fallbacks
+
+THREADS = """
+import os, threading, time
+import jax, jax.numpy as jnp, numpy as np, jaxdyn
+model = jaxdyn.samples.arm()
+q = model.random_configuration(jax.random.key(0), (30011,))
+run = jax.jit(lambda q: jaxdyn.aba(model, q, q, q))
+whole = np.asarray(run(q))
+for _ in range(20):
+    np.testing.assert_array_equal(run(q), whole)
+parts = np.concatenate([run(q[i : i + 500]) for i in range(0, len(q), 500)])
+np.testing.assert_array_equal(parts, whole)
+"""
+
+
+def test_results_do_not_depend_on_threads():
+    """A large batch is shared between the threads: each element has the value that it has in a small batch."""
+    for devices in ("1", "3"):
+        flags = {"XLA_FLAGS": f"--xla_cpu_parallel_codegen_split_count=1 --xla_force_host_platform_device_count={devices}"}
+        subprocess.run([sys.executable, "-c", THREADS], env=os.environ | flags, check=True)
+
+
+CACHED = """
+import sys, jax, jaxdyn, numpy as np
+from jaxdyn.native import _compiler
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+model = jaxdyn.samples.arm()
+q = model.random_configuration(jax.random.key(0), (3,))
+print(repr(np.asarray(jax.jit(lambda q: jaxdyn.aba(model, q, q, q))(q)).tobytes()))
+"""
+
+
+def test_programs_are_kept_on_disk(tmp_path):
+    """Another process reads JAX's compiled program and the machine code that it calls from the cache."""
+    printed = []
+    for _ in range(2):
+        run = subprocess.run([sys.executable, "-c", CACHED, str(tmp_path)], capture_output=True, text=True, check=True)
+        printed.append(run.stdout)
+        kept = {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("jaxdyn_*.o")}
+        assert kept
+        if len(printed) == 2:
+            assert kept == before
+        before = kept
+    assert printed[0] == printed[1]
+
+
+def test_it_can_be_turned_off(programs):
+    model = jaxdyn.samples.double_pendulum()
+    q, v, tau, _ = states(model, 3)
+    with native.disabled():
+        assert not native.enabled()
+        assert "disabled" in native.status().reason
+        text = jax.jit(lambda *x: jaxdyn.aba(model, *x)).lower(q, v, tau).as_text()
+    assert "@jaxdyn_" not in text
+    assert not programs
+    assert native.enabled()
+    assert "@jaxdyn_" in jax.jit(lambda *x: jaxdyn.aba(model, *x)).lower(q, v, tau).as_text()
+
+
+def test_the_environment_turns_it_off():
+    code = "import jaxdyn; assert not jaxdyn.native.enabled(); print(jaxdyn.native.status().reason)"
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"JAXDYN_NATIVE": "0"}, capture_output=True, text=True, check=True
+    )
+    assert "JAXDYN_NATIVE=0" in run.stdout
+
+
+def test_functions_without_a_program_are_left_to_xla(programs):
+    """An index that depends on the data has no place in a straight-line program."""
+    chosen = _batching.Plain(lambda x: jnp.sort(x), (1,), ((5,),))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(9, 5)))
+    agree(lambda x: _batching.call(chosen, x)[0], x)
+    assert programs == [None]
+
+
+def test_exported_programs_do_not_call_native_code():
+    """An exported program runs in processes that know nothing of this one."""
+    model = jaxdyn.samples.double_pendulum()
+    q, v, tau, _ = states(model, 3)
+    function = jax.jit(lambda *x: jaxdyn.aba(model, *x))
+    exported = jax.export.export(function)(q, v, tau)
+    assert "@jaxdyn_" not in exported.mlir_module()
+    np.testing.assert_allclose(exported.call(q, v, tau), function(q, v, tau), rtol=1e-11)
+
+
+# Random trees
+
+OPERATIONS = ("aba", "rnea", "crba", "aba_derivatives", "forward_kinematics", "centroidal_momentum", "torque_regressor")
+
+
+def compare_random_tree(seed: int) -> None:
+    """Compare one function of a random tree, or its gradient, for operands with random batch axes."""
+    rng = np.random.default_rng(seed)
+    types = [t for t in jaxdyn.samples.JOINT_TYPES if t not in ("fixed",) and rng.random() < 0.5] or ["revolute"]
+    model = jaxdyn.samples.random_tree(jax.random.key(seed), int(rng.integers(1, 6)), tuple(types), int(rng.integers(1, 4)))
+    precision = str(rng.choice(list(PRECISIONS)))
+    model = model.astype(precision)
+    name = str(rng.choice(OPERATIONS))
+    function, places = ALGORITHMS[name]
+    batch = tuple(int(n) for n in rng.integers(1, 5, rng.integers(0, 3)))
+    args = []
+    for k, place in enumerate(places):
+        own = [n if rng.random() < 0.7 else 1 for n in batch]
+        args.append(states(model, *own[int(rng.integers(0, len(own) + 1)) :], seed=seed + k)[place])
+    call = (lambda *x: function(model, *x)) if rng.random() < 0.5 else (lambda *x: function(x[0], *x[1:]))
+    args = args if call.__code__.co_freevars == ("function", "model") else [model, *args]
+    if name != "aba_derivatives" and rng.random() < 0.4:
+        value = call
+        call = jax.grad(lambda *x: sum(jnp.sum(jnp.sin(y)) for y in jax.tree.leaves(value(*x))), len(args) - 1)
+    agree(call, *args, rtol=20 * PRECISIONS[precision])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_trees(seed):
+    compare_random_tree(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_two_thousand_random_trees(block):
+    for seed in range(100 + 100 * block, 200 + 100 * block):
+        compare_random_tree(seed)
+        if seed % 20 == 0:
+            jax.clear_caches()
