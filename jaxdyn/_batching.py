@@ -426,7 +426,8 @@ def _natively(*operands, function: Call, program: native.Target | native.Kernel)
         flat.append(x.reshape((math.prod(x.shape[: x.ndim - len(core_shape)]), *core_shape)))
     results = _results(*operands, function=function)
     cores = _result_cores(function, operands)
-    types = [jax.ShapeDtypeStruct((math.prod(batch), *core_shape), r.dtype) for core_shape, r in zip(cores, results)]
+    size = math.prod(batch)
+    types = [jax.ShapeDtypeStruct((size, *last), r.dtype) for last, r in zip(cores, results, strict=True)]
     out = program(types, *flat)
     # The result of an operand that was broadcast to the batch is the sum over its copies.
     return [
