@@ -1,5 +1,8 @@
 """Time the library on a GPU in single precision: throughput, kernels, and the distance to what the device could do.
 
+Each operation is measured as one kernel (`native`), compiled by XLA (`xla`), and compiled by XLA with its loops in
+command buffers, which the device repeats without the host (`xla_loops`).
+
     python -m experiments.benchmark_gpu [CONFIG] [--key value ...]
 
 Writes `measurements.jsonl` and `report.md`. The floor is the time of the device for the program's
@@ -8,7 +11,9 @@ operations at its peak rate, or for the program's memory traffic at its bandwidt
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import sys
 import time
@@ -24,14 +29,24 @@ from experiments._benchmark_jax import Jaxdyn, operation
 from experiments._benchmark_options import names_in, numbers_in, robots_in
 from experiments._benchmark_report import conditions, number, table
 from experiments._main import CONFIGS, experiment
-from jaxdyn import DataError
+from jaxdyn import DataError, native
 from jaxdyn.programs import ProgramConfig, time_compilation, wall_time
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_gpu.toml"
 OPERATIONS = ("aba", "rnea", "crba", "aba_derivatives", "rnea_derivatives", "gradient", "parameter_gradient")
+CODES = ("native", "xla", "xla_loops")
+# XLA's defaults, and loops.
+_LOOPS = {"xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE"}
 _HEADER = (
-    *("robot", "operation", "batch", "evaluations/s", "ns each", "kernels", "launches", "GFLOP", "GB"),
-    *("x operations floor", "x bandwidth floor", "x arguments and results", "temporary MB", "trace + compile, s"),
+    *("robot", "operation", "batch", "code", "evaluations/s", "ns each", "kernels", "launches", "GFLOP", "GB"),
+    *(
+        "x operations floor",
+        "x bandwidth floor",
+        "x arguments and results",
+        "temporary MB",
+        "trace + compile, s",
+        "first call, s",
+    ),
 )
 
 
@@ -45,7 +60,9 @@ class Config(ProgramConfig):
     """Bandwidth of the device's memory, 1e9 B/s."""
     robots: str = "panda,solo12,talos_reduced,chain128"
     operations: str = "aba,rnea,crba,aba_derivatives,gradient"
-    batches: str = "4096,16384,65536,262144"
+    batches: str = "4096,65536"
+    codes: str = "native,xla,xla_loops"
+    """Ways to compile an operation, see above. Those with too many operations for a kernel are compiled by XLA."""
     memory: float = 40.0
     """Largest memory of a program that is run, GiB."""
     seconds: float = 0.3
@@ -62,6 +79,7 @@ def run(config: Config) -> list[dict]:
     device = find_device(config.device)
     robots, batches = robots_in(config.robots), numbers_in(config.batches, "batches")
     operations = names_in(config.operations, OPERATIONS, "operations")
+    codes = names_in(config.codes, CODES, "codes")
     folder = config.make_folder()
     kind = f"{device.device_kind} ({device.platform})"
     where = {"kind": "conditions", "device": kind, "config": dataclasses.asdict(config), **conditions(-1)}
@@ -71,15 +89,15 @@ def run(config: Config) -> list[dict]:
         file.write(json.dumps(where) + "\n")
         for robot in robots:
             library = Jaxdyn(models.load_tree(robot), "float32")
-            for name in operations:
-                for batch in batches:
-                    if config.time_budget and time.monotonic() - began > config.time_budget:
-                        break
-                    case = {"kind": "measurement", "robot": robot, "operation": name, "batch": batch}
-                    records.append({**case, **attempt(library, name, batch, config)})
-                    file.write(json.dumps(records[-1]) + "\n")
-                    file.flush()
-                    print(" | ".join(_row(records[-1])), flush=True)
+            for name, batch, code in itertools.product(operations, batches, codes):
+                if config.time_budget and time.monotonic() - began > config.time_budget:
+                    break
+                case = {"kind": "measurement", "robot": robot, "operation": name, "batch": batch, "code": code}
+                with contextlib.nullcontext() if code == "native" else native.disabled():
+                    records.append({**case, **attempt(library, name, batch, code, config)})
+                file.write(json.dumps(records[-1]) + "\n")
+                file.flush()
+                print(" | ".join(_row(records[-1])), flush=True)
     if config.time_budget and time.monotonic() - began > config.time_budget:
         print(f"the time budget of {config.time_budget:g} s was spent; the rest was not measured")
     write_report(folder / "report.md", where, records)
@@ -100,17 +118,17 @@ def find_device(kind: str) -> Any:
         ) from None
 
 
-def attempt(library: Jaxdyn, name: str, batch: int, config: Config) -> dict:
+def attempt(library: Jaxdyn, name: str, batch: int, code: str, config: Config) -> dict:
     """Return the measurement of one operation, or a record with the reason for its absence."""
     try:
-        return measure(library, name, batch, config)
+        return measure(library, name, batch, code, config)
     except models.UnsupportedError as reason:
         return {"status": "unsupported", "reason": str(reason)}
     except Exception as error:
         return {"status": "failed", "reason": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
 
 
-def measure(library: Jaxdyn, name: str, batch: int, config: Config) -> dict:
+def measure(library: Jaxdyn, name: str, batch: int, code: str, config: Config) -> dict:
     """Compile and run one operation, count its kernels, and compare its time with the floors."""
     function, letters = operation(library, name, batch, 1)
     arrays: dict[str, Any] = dict(zip("qvta", models.states(library.tree, batch), strict=True))
@@ -118,7 +136,9 @@ def measure(library: Jaxdyn, name: str, batch: int, config: Config) -> dict:
     if "m" in letters:
         arrays["m"] = library.parameters()[0]
     arguments = [arrays[letter] for letter in letters]
-    program, trace_s, compile_s, temporary, inputs, outputs = time_compilation(function, arguments, time.process_time)
+    program, trace_s, compile_s, temporary, inputs, outputs = time_compilation(
+        function, arguments, time.process_time, _LOOPS if code == "xla_loops" else None
+    )
     out: dict[str, Any] = {"status": "ok", "compile_s": trace_s + compile_s}
     traffic = None
     if temporary is not None and inputs is not None and outputs is not None:
@@ -129,6 +149,10 @@ def measure(library: Jaxdyn, name: str, batch: int, config: Config) -> dict:
             raise MemoryError(f"it would take {needed:.1f} GiB, and the limit is {config.memory:g}")
     kernels = count_kernels(program.as_text() or "")
     out |= {"kernels": kernels.instructions, "launches": kernels.launches, "unknown_loops": kernels.unknown_loops}
+    # The driver compiles kernels at the first call.
+    began = time.perf_counter()
+    jax.block_until_ready(program(*arguments))
+    out["first_call_s"] = time.perf_counter() - began
     seconds = wall_time(lambda: program(*arguments), config.seconds, config.repeats)
     out |= {
         "evaluations_per_s": batch / seconds,
@@ -149,9 +173,9 @@ def measure(library: Jaxdyn, name: str, batch: int, config: Config) -> dict:
 
 
 def _row(r: dict) -> list[str]:
-    start = [r["robot"], r["operation"], str(r["batch"])]
+    start = [r["robot"], r["operation"], str(r["batch"]), r["code"]]
     if r["status"] != "ok":
-        return [*start, f"{r['status']}: {r['reason']}".replace("|", "\\|"), *[""] * (len(_HEADER) - 4)]
+        return [*start, f"{r['status']}: {r['reason']}".replace("|", "\\|"), *[""] * (len(_HEADER) - len(start) - 1)]
     unknown = "+" if r["unknown_loops"] else ""
     return [
         *start,
@@ -166,6 +190,7 @@ def _row(r: dict) -> list[str]:
         number(r.get("times_arguments_and_results")),
         number(r["temporary_bytes"] / 2**20 if "temporary_bytes" in r else None),
         number(r["compile_s"]),
+        number(r["first_call_s"]),
     ]
 
 
@@ -178,6 +203,9 @@ def write_report(path: Path, where: dict, records: Sequence[dict]) -> None:
         "",
         f"Measured on {where['date']}: {where['device']}, {where['cpu']}, {where['system']}, Python {where['python']}, "
         f"{versions}. Single precision; states are random; models are constants of the compiled programs.",
+        "",
+        "`native`: one kernel a call, unless the operation is too long for one; `xla`: compiled by XLA; `xla_loops`: "
+        "compiled by XLA, loops in command buffers.",
         "",
         "Wall time of runs that follow each other, arguments and results on the device. `kernels`: instructions of the "
         "compiled program that launch one; `launches`: with loops counted as often as they run (`+`: at least). "

@@ -207,7 +207,7 @@ def _compiled(function: Call, natively: bool):
 def _impl(*operands, function: Call):
     if jax.config.jax_disable_jit:
         return function(*operands)
-    return _compiled(function, native.enabled())(*operands)
+    return _compiled(function, native.wanted())(*operands)
 
 
 @_call_p.def_abstract_eval
@@ -411,7 +411,7 @@ batching.primitive_batchers[_call_p] = _batching
 mlir.register_lowering(_call_p, mlir.lower_fun(lambda *x, function: function(*x), multiple_results=True))
 
 
-def _natively(*operands, function: Call, program: native.Target):
+def _natively(*operands, function: Call, program: native.Target | native.Kernel):
     """Call a native program of `function`, which takes operands with one batch axis of length 1 or of the batch."""
     shapes = [_batch(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
     batch = np.broadcast_shapes(*shapes)
@@ -426,11 +426,9 @@ def _natively(*operands, function: Call, program: native.Target):
         flat.append(x.reshape((math.prod(x.shape[: x.ndim - len(core_shape)]), *core_shape)))
     results = _results(*operands, function=function)
     cores = _result_cores(function, operands)
-    types = [
-        jax.ShapeDtypeStruct((math.prod(batch), *core_shape), r.dtype)
-        for core_shape, r in zip(cores, results, strict=True)
-    ]
-    out = program.call(flat, types)
+    size = math.prod(batch)
+    types = [jax.ShapeDtypeStruct((size, *last), r.dtype) for last, r in zip(cores, results, strict=True)]
+    out = program(types, *flat)
     # The result of an operand that was broadcast to the batch is the sum over its copies.
     return [
         _summed_to(x.reshape((*batch, *core_shape)), r.shape)
@@ -438,7 +436,17 @@ def _natively(*operands, function: Call, program: native.Target):
     ]
 
 
-def _native_program(operands, function: Call) -> native.Target | None:
+def _device_count(context) -> int:
+    """Return the number of devices that the program being lowered runs on: inside shard_map it is one."""
+    over = context.module_context.axis_context
+    return (over.num_devices if isinstance(over, mlir.ShardingContext) else 1) or 1
+
+
+def _native_program[T](context, function: Call, find: Callable[..., T | None]) -> T | None:
+    """Return what `find`, `native.target` or `native.kernel`, has for a call, or None where XLA compiles it."""
+    if context.module_context.lowering_parameters.for_export or _device_count(context) > 1:
+        return None
+    operands = context.avals_in
     cores = [x.shape[x.ndim - c :] for x, c in zip(operands, function.cores, strict=True)]
     shared = _plain(function).shared
     uniform = tuple(
@@ -446,21 +454,24 @@ def _native_program(operands, function: Call) -> native.Target | None:
         for k, (x, c) in enumerate(zip(operands, function.cores, strict=True))
     )
     (dtype,) = {x.dtype for x in operands}
-    return native.target(function, tuple(cores), uniform, dtype)
+    return find(function, tuple(cores), uniform, dtype)
 
 
 def _lowered_on_cpu(context, *operands, function: Call):
-    # Inside shard_map the program runs on one device.
-    over = context.module_context.axis_context
-    devices = over.num_devices if isinstance(over, mlir.ShardingContext) else 1
-    exported = context.module_context.lowering_parameters.for_export
-    program = None if exported or (devices or 1) > 1 else _native_program(context.avals_in, function)
+    program = _native_program(context, function, native.target)
     if program is None:
-        rule = functools.partial(_chunked, function=function, devices=devices or 1)
+        rule = functools.partial(_chunked, function=function, devices=_device_count(context))
     else:
         rule = functools.partial(_natively, function=function, program=program)
     return mlir.lower_fun(rule, multiple_results=True)(context, *operands)
 
 
+def _lowered_on_gpu(context, *operands, function: Call):
+    program = _native_program(context, function, native.kernel)
+    rule = function if program is None else functools.partial(_natively, function=function, program=program)
+    return mlir.lower_fun(rule, multiple_results=True)(context, *operands)
+
+
 mlir.register_lowering(_call_p, _lowered_on_cpu, platform="cpu")
+mlir.register_lowering(_call_p, _lowered_on_gpu, platform="cuda")
 native.expand(_call_p, lambda *operands, function: function(*operands))

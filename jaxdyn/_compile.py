@@ -27,7 +27,7 @@ def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]
             traced = [isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs))]
             if any(traced) and not all(traced) and _tracing():
                 return function(*args, **kwargs)
-            return (natively if native.enabled() else otherwise)(*args, **kwargs)
+            return (natively if native.wanted() else otherwise)(*args, **kwargs)
 
         return call
 

@@ -238,8 +238,12 @@ def test_gpu_benchmark_writes_its_table(tmp_path):
         "0.001",
     ]
     assert benchmark_gpu.main([*arguments, "--repeats", "1", "--results", str(tmp_path)]) == 0
-    _, measured = [json.loads(x) for x in (tmp_path / "benchmark_gpu" / "measurements.jsonl").read_text().splitlines()]
-    assert measured["status"] == "ok"
-    assert measured["finite"]
-    assert measured["launches"] >= measured["kernels"] > 0
-    assert "| chain2 | rnea | 4 |" in (tmp_path / "benchmark_gpu" / "report.md").read_text()
+    _, *lines = (tmp_path / "benchmark_gpu" / "measurements.jsonl").read_text().splitlines()
+    measured = {record["code"]: record for record in map(json.loads, lines)}
+    assert list(measured) == ["native", "xla", "xla_loops"]
+    for record in measured.values():
+        assert record["status"] == "ok"
+        assert record["finite"]
+        assert record["launches"] >= record["kernels"] > 0
+    assert measured["native"]["kernels"] < measured["xla"]["kernels"]
+    assert "| chain2 | rnea | 4 | native |" in (tmp_path / "benchmark_gpu" / "report.md").read_text()

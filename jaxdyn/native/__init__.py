@@ -1,9 +1,10 @@
 """Native code for the functions of a robot: one straight-line program for each, compiled by LLVM in this process.
 
 A function is traced for one state, its jaxpr becomes a graph of scalar operations, and the graph becomes machine code
-that computes as many states at once as a vector register has lanes. XLA calls it like one of its own operations. Where
-there is no such program, XLA compiles the function itself.
+that computes as many states at once as a vector register has lanes, or for NVIDIA GPUs a kernel with a thread for each
+state. XLA calls it like one of its own operations. Where there is no such program, XLA compiles the function itself.
 """
 
+from jaxdyn.native._ptx import Kernel, kernel
 from jaxdyn.native._specialize import expand
-from jaxdyn.native._target import NativeStatus, Target, disabled, enabled, status, target
+from jaxdyn.native._target import NativeStatus, Target, disabled, enabled, status, target, wanted

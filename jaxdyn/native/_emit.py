@@ -9,8 +9,10 @@ from fractions import Fraction
 
 from jaxdyn.native._graph import CONDITIONS, Node, Scalar
 
-# 50 digits of pi.
-_PI = Fraction(314159265358979323846264338327950288419716939937510, 10**50)
+# 100 digits of pi: large angles need 224 bits.
+PI = Fraction(
+    31415926535897932384626433832795028841971693993751058209749445923078164062862089986280348253421170679, 10**100
+)
 
 COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 ARITHMETIC = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -141,12 +143,28 @@ class Body:
         return self.value(f"bitcast {self.kind.int} {x} to {self.kind.float}")
 
     def integer(self, op: str, a: str, b: int) -> str:
-        return self.value(f"{op} {self.kind.int} {a}, {self.kind.integer(b)}")
+        return self.integers(op, a, self.kind.integer(b))
+
+    def integers(self, op: str, a: str, b: str) -> str:
+        return self.value(f"{op} {self.kind.int} {a}, {b}")
+
+    def nonzero(self, a: str) -> str:
+        """Return whether an integer is not zero."""
+        return self.value(f"icmp ne {self.kind.int} {a}, {self.kind.integer(0)}")
+
+    def negate(self, x: str) -> str:
+        return self.value(f"fneg {self.kind.float} {x}")
+
+    def logical(self, op: str, a: str, b: str) -> str:
+        return self.value(f"{op} {self.kind.bool} {a}, {b}")
+
+    def invert(self, condition: str) -> str:
+        return self.logical("xor", condition, self.kind.truth(True))
 
     def flip_sign(self, x: str, bits: str) -> str:
         """Return `x`, negated where the lowest of the given bits is set."""
         sign = self.integer("shl", bits, self.kind.bits - 1)
-        return self.from_bits(self.value(f"xor {self.kind.int} {self.bits(x)}, {sign}"))
+        return self.from_bits(self.integers("xor", self.bits(x), sign))
 
     def nearest_multiple(self, x: str, unit: Fraction) -> tuple[str, str]:
         """Return `x` less the nearest multiple of `unit`, and the bits of the multiple's number (Cody & Waite)."""
@@ -160,21 +178,21 @@ class Body:
         return x, self.bits(shifted)
 
     def sine(self, x: str) -> str:
-        r, bits = self.nearest_multiple(x, _PI)
+        r, bits = self.nearest_multiple(x, PI)
         square = self.exact("fmul", r, r)
         cube = self.exact("fmul", square, r)
         return self.flip_sign(self.fma(cube, self.polynomial(square, SINE_OF_HALF_TURN[self.kind.bits]), r), bits)
 
     def sine_and_cosine(self, x: str) -> tuple[str, str]:
         kind = self.kind
-        r, bits = self.nearest_multiple(x, _PI / 2)
+        r, bits = self.nearest_multiple(x, PI / 2)
         square = self.exact("fmul", r, r)
         cube = self.exact("fmul", square, r)
         sine = self.fma(cube, self.polynomial(square, SINE_OF_QUARTER_TURN[kind.bits]), r)
         fourth = self.exact("fmul", square, square)
         cosine = self.fma(square, kind.constant(-0.5), kind.constant(1.0))
         cosine = self.fma(fourth, self.polynomial(square, COSINE_OF_QUARTER_TURN[kind.bits]), cosine)
-        odd = self.value(f"icmp ne {kind.int} {self.integer('and', bits, 1)}, {kind.integer(0)}")
+        odd = self.nonzero(self.integer("and", bits, 1))
         half, next_half = self.integer("lshr", bits, 1), self.integer("lshr", self.integer("add", bits, 1), 1)
         return (
             self.flip_sign(self.select(odd, cosine, sine), half),
@@ -193,9 +211,9 @@ class Body:
             x = self.fma(number, kind.constant(-part), x)
         out = self.polynomial(x, [1 / math.factorial(n) for n in range(8 if kind.bits == 32 else 13, -1, -1)])
         # Two factors, because 2^k may be out of range where the result is not.
-        integer = self.value(f"sub {kind.int} {self.bits(shifted)}, {self.bits(shift)}")
+        integer = self.integers("sub", self.bits(shifted), self.bits(shift))
         half = self.integer("ashr", integer, 1)
-        rest = self.value(f"sub {kind.int} {integer}, {half}")
+        rest = self.integers("sub", integer, half)
         for power in (half, rest):
             biased = self.integer("add", power, 127 if kind.bits == 32 else 1023)
             out = self.exact("fmul", out, self.from_bits(self.integer("shl", biased, digits)))
@@ -342,14 +360,14 @@ class Values:
         if op in COMPARISONS:
             return body.compare(COMPARISONS[op], *args)
         if op == "neg":
-            return body.value(f"fneg {kind.float} {args[0]}")
+            return body.negate(*args)
         if op == "select":
             condition, otherwise, then = args
             return body.select(condition, then, otherwise)
         if op in ("and", "or"):
-            return body.value(f"{op} {kind.bool} {args[0]}, {args[1]}")
+            return body.logical(op, *args)
         if op == "not":
-            return body.value(f"xor {kind.bool} {args[0]}, {kind.truth(True)}")
+            return body.invert(*args)
         if op == "is_finite":
             return body.compare("olt", body.intrinsic("fabs", args[0]), kind.constant(math.inf))
         if op in INTRINSICS:

@@ -33,15 +33,15 @@ class Target(NamedTuple):
     def prepare_name(self) -> str:
         return f"{self.name}_common"
 
-    def call(self, operands: Sequence[jax.Array], results: Sequence[jax.ShapeDtypeStruct]) -> list[jax.Array]:
-        """Return the results of the program, with one batch axis in front, for operands that have one, of length 1 or
-        of the batch, where they are not uniform."""
+    def __call__(self, types: Sequence[jax.ShapeDtypeStruct], *operands) -> Sequence[jax.Array]:
+        """Call the program; the results have the given types. Operands that are not uniform have one batch axis, of the
+        length of the batch or 1."""
         same = [x for x, uniform in zip(operands, self.uniform, strict=True) if uniform]
         others = [x for x, uniform in zip(operands, self.uniform, strict=True) if not uniform]
         if self.common:
-            common = jax.ShapeDtypeStruct((self.common,), results[0].dtype)
-            others = [jax.ffi.ffi_call(self.prepare_name, common)(*same), *others]
-        return jax.ffi.ffi_call(self.name, list(results))(*others)
+            common = jax.ShapeDtypeStruct((self.common,), types[0].dtype)
+            others = [jax.ffi.ffi_call(f"{self.name}_common", common)(*same), *others]
+        return jax.ffi.ffi_call(self.name, types)(*others)
 
 
 class NativeStatus(NamedTuple):
@@ -69,9 +69,14 @@ def disabled() -> Iterator[None]:
         _wanted.reset(token)
 
 
+def wanted() -> bool:
+    """Return whether native code is not turned off."""
+    return _wanted.get()
+
+
 def enabled() -> bool:
-    """Return whether functions run as native code where they can."""
-    return _wanted.get() and not _missing()
+    """Return whether functions run as native code on this machine's processor where they can."""
+    return wanted() and not _missing()
 
 
 def status() -> NativeStatus:
@@ -129,7 +134,7 @@ def _target(function: Callable, shapes, uniform, bits: int) -> Target | None:
     name = f"jaxdyn_{hashlib.sha256('|'.join((module.text, here.cpu, here.features)).encode()).hexdigest()[:32]}"
     made = Target(name, uniform, module.common)
     if name not in _registered:
-        functions = {"handler": name, "prepare_handler": made.prepare_name} if module.common else {"handler": name}
+        functions = {"handler": name, "prepare_handler": f"{name}_common"} if module.common else {"handler": name}
         capsule = ctypes.pythonapi.PyCapsule_New
         capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         for registered, address in zip(

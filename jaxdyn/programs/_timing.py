@@ -23,13 +23,16 @@ class Compiled(NamedTuple):
     output_bytes: int | None
 
 
-def time_compilation(function: Callable, arguments: tuple | list, clock: Callable[[], float]) -> Compiled:
-    """Trace and compile a function; earlier compilations of this process are not used, a cache on the disk is."""
+def time_compilation(
+    function: Callable, arguments: tuple | list, clock: Callable[[], float], options: dict | None = None
+) -> Compiled:
+    """Trace and compile a function with options of the compiler; earlier compilations of this process are not used, a
+    cache on the disk is."""
     jax.clear_caches()
     began = clock()
     lowered = jax.jit(function).lower(*arguments)
     traced = clock()
-    program = lowered.compile()
+    program = lowered.compile(compiler_options=options)
     done = clock()
     memory = program.memory_analysis()
     names = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")

@@ -1,0 +1,413 @@
+"""Functions as kernels for NVIDIA GPUs, without a GPU: their text is interpreted, compiled by XLA, and assembled."""
+
+import functools
+import importlib.metadata
+import importlib.util
+import math
+import re
+import subprocess
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import programs
+import pytest
+from ptx_interpreter import Launch
+from robots import robot_path
+
+import jaxdyn
+from jaxdyn import native
+from jaxdyn.native._emit import PI
+from jaxdyn.native._graph import Graph
+from jaxdyn.native._ptx import FEW, FEW_THREADS, FUNCTIONS, MAX_OPERATIONS, THREADS, kernel_text
+from jaxdyn.native._specialize import Program, Unsupported
+
+PTX = "__gpu$xla.gpu.ptx"
+F32 = np.float32
+
+
+def interpreted(*operands, attributes: dict, types: list) -> list:
+    """The results of a launch."""
+    operands = [np.asarray(x) for x in operands]
+    results = [np.full(t.shape, np.nan, t.dtype) for t in types]
+    assert attributes["kernel_type"] == "ptx"
+    assert attributes["name"] in attributes["kernel_data"]
+    Launch(attributes["kernel_data"], [*operands, *results], int(attributes["grid_x"]), int(attributes["block_x"]))
+    return results
+
+
+@pytest.fixture
+def launches(monkeypatch) -> list:
+    """On this processor, functions are kernels that the interpreter runs; the list gets the attributes of each call."""
+    calls = []
+
+    def ffi_call(target: str, types: list):
+        def call(*operands, **attributes):
+            assert target == PTX
+            calls.append(attributes)
+            run = functools.partial(interpreted, attributes=attributes, types=types)
+            return jax.pure_callback(run, types, *operands)
+
+        return call
+
+    monkeypatch.setattr(jax.ffi, "ffi_call", ffi_call)
+    monkeypatch.setattr(native, "target", native.kernel)
+    return calls
+
+
+@functools.cache
+def double_pendulum() -> jaxdyn.Model:
+    return jaxdyn.load_urdf(robot_path("double_pendulum")).astype(F32)
+
+
+def single(x):
+    """The arrays of a tree in single precision."""
+    return jax.tree.map(lambda a: jnp.asarray(a, F32), x)
+
+
+def run(f, *args):
+    """Compile `f` as a new function, and call it."""
+    return jax.jit(lambda *args: f(*args))(*args)
+
+
+def expected(f, *args):
+    """The results in double precision by XLA's code."""
+    with native.disabled():
+        return run(f, *jax.tree.map(lambda a: jnp.asarray(a, np.float64), args))
+
+
+def close(actual, wanted, rtol=2e-5):
+    """Assert that errors are small against the largest number of each array."""
+    for got, want in zip(jax.tree.leaves(actual), jax.tree.leaves(wanted), strict=True):
+        assert got.shape == want.shape
+        assert got.dtype == F32
+        np.testing.assert_allclose(got, want, rtol=0, atol=rtol * max(1.0, np.abs(want).max(initial=0)))
+
+
+def states(model: jaxdyn.Model, *batch: int):
+    q = model.random_configuration(jax.random.key(3), batch)
+    v, tau = jax.random.normal(jax.random.key(4), (2, *batch, model.nv))
+    return single((q, v, tau))
+
+
+@pytest.mark.parametrize("name", ["tree", "quadruped"])
+def test_results_of_kernels_with_the_model_as_argument(name, launches):
+    model = programs.model_named(name)
+    inputs = programs.states_of(model)
+    got = run(programs.evaluate.__wrapped__, single(model), *single(inputs))
+    assert len(launches) > 10
+    wanted = programs.evaluated(model, inputs)
+    # Large wrenches and torques cancel in this result.
+    close(got.pop("aba with wrenches"), wanted.pop("aba with wrenches"), rtol=5e-3)
+    close(got, wanted, rtol=2e-4)
+
+
+@pytest.mark.parametrize("robot", [jaxdyn.samples.arm, jaxdyn.samples.quadruped, double_pendulum])
+def test_results_of_kernels_with_the_model_as_constant(robot, launches):
+    model = single(robot())
+
+    def functions(q, v, tau):
+        results = jaxdyn.aba(model, q, v, tau), jaxdyn.rnea(model, q, v, tau), jaxdyn.crba(model, q)
+        return *results, jaxdyn.forward_kinematics(model, q)
+
+    close(run(functions, *states(model, 3, 11)), expected(functions, *states(model, 3, 11)), rtol=1e-4)
+    assert len(launches) == 4
+    assert all(a["grid_x"] == 2 and a["block_x"] == FEW_THREADS for a in launches)
+
+
+@pytest.mark.parametrize("robot", [jaxdyn.samples.arm, jaxdyn.samples.quadruped])
+def test_reverse_gradient(robot, launches):
+    model = single(robot())
+
+    def loss(q, v, tau):
+        return (jaxdyn.aba(model, q, v, tau) ** 2).sum()
+
+    gradient = jax.grad(loss, (0, 1, 2))
+    close(run(gradient, *states(model, 5)), expected(gradient, *states(model, 5)), rtol=2e-4)
+    assert len(launches) == 2
+
+
+def test_operands_without_a_batch_and_the_sum_over_it(launches):
+    model = single(jaxdyn.samples.double_pendulum())
+    q, v, tau = states(model, 4, 3)
+    close(run(jaxdyn.aba, model, q[0, 0], v, tau[:, :1]), expected(jaxdyn.aba, model, q[0, 0], v, tau[:, :1]))
+    close(run(jaxdyn.aba, model, q[0, 0], v[0, 0], tau[0, 0]), expected(jaxdyn.aba, model, q[0, 0], v[0, 0], tau[0, 0]))
+
+    def loss(model, q, v, tau):
+        return jnp.sum(jnp.cos(jaxdyn.aba(model, q, v, tau)))
+
+    for argument in (0, 1):
+        gradient = jax.grad(loss, argument, allow_int=True)
+        close(run(gradient, model, q[0, 0], v, tau), expected(gradient, model, q[0, 0], v, tau), rtol=1e-4)
+    assert launches
+
+
+def test_batched_model_and_map(launches):
+    model = single(jaxdyn.samples.double_pendulum())
+    q, v, tau = states(model, 3, 2)
+    many = jax.tree.map(lambda x: jnp.stack([x, 1.1 * x, 0.9 * x]), model)
+    function = jax.vmap(jaxdyn.aba)
+    close(run(function, many, q, v, tau), expected(function, many, q, v, tau), rtol=1e-4)
+    assert len(launches) == 1
+
+
+def test_large_batches_have_larger_blocks(launches):
+    model = single(jaxdyn.samples.pendulum())
+    q, v, tau = states(model, FEW + 1)
+    close(run(jaxdyn.aba, model, q, v, tau), expected(jaxdyn.aba, model, q, v, tau))
+    (attributes,) = launches
+    assert attributes["block_x"] == THREADS
+    assert (attributes["grid_x"] - 1) * THREADS < FEW + 1 <= attributes["grid_x"] * THREADS
+
+
+def test_empty_batch(launches):
+    model = single(jaxdyn.samples.pendulum())
+    q, v, tau = states(model, 0)
+    assert run(jaxdyn.aba, model, q, v, tau).shape == (0, 1)
+    assert not launches
+
+
+def test_one_text_serves_all_batches(launches):
+    model = single(jaxdyn.samples.pendulum())
+    q, v, tau = states(model, 9)
+    for n in (1, 9):
+        run(jaxdyn.aba, model, q[:n], v[:1], tau)
+    assert len({a["kernel_data"] for a in launches}) == 1
+
+
+def test_nan_of_a_state_stays_in_its_result(launches):
+    model = single(jaxdyn.samples.arm())
+    q, v, tau = states(model, 6)
+    q, v, tau = q.at[1, 0].set(jnp.nan), v.at[2, 3].set(jnp.inf), tau.at[4, 6].set(jnp.nan)
+    a = run(jaxdyn.aba, model, q, v, tau)
+    assert np.isfinite(a).all(axis=1).tolist() == [True, False, False, True, False, True]
+
+
+def computed(op: str, *xs: np.ndarray) -> np.ndarray:
+    """An operation on arrays in a kernel of its own."""
+    graph = Graph()
+    inputs = [graph.input(k, 0, False) for k in range(len(xs))]
+    result = graph.apply(op, *inputs)
+    if op in ("lt", "le", "gt", "ge", "eq", "ne", "is_finite"):
+        result = graph.select(result, 0.0, 1.0)
+    shapes, uniform = ((),) * len(xs), (False,) * len(xs)
+    text = kernel_text(Program(graph.nodes, shapes, uniform, ([result],)), "kernel")
+    n = len(xs[0])
+    out = np.full(n, np.nan, F32)
+    sizes = np.array([n] + [4] * len(xs), np.int32)
+    Launch(text, [sizes, *(x.astype(F32) for x in xs), out], -(-n // 64), 64)
+    return out
+
+
+def units_in_the_last_place(got: np.ndarray, wanted: np.ndarray) -> float:
+    wanted = np.asarray(wanted, np.float64)
+    return float((np.abs(got - wanted) / np.spacing(np.abs(wanted).astype(F32))).max())
+
+
+RANDOM = np.random.default_rng(0).uniform(size=5000)
+NORMAL = np.random.default_rng(1).normal(size=(2, 5000))
+FINITE = [0.0, -0.0, 1.0, -1.0, 0.25, 1e-40, -1e-40, 3e38, -3e38]
+SPECIAL = np.array([*FINITE, math.inf, -math.inf, math.nan])
+ONE_OPERAND = {
+    "sin": (np.sin, 20 * RANDOM - 10, 2),
+    "cos": (np.cos, 2e5 * RANDOM - 1e5, 2),
+    "tan": (np.tan, 20 * RANDOM - 10, 4),
+    "asin": (np.arcsin, 2 * RANDOM - 1, 4),
+    "acos": (np.arccos, 2 * RANDOM - 1, 4),
+    "atan": (np.arctan, 3 * NORMAL[0], 4),
+    "tanh": (np.tanh, 2 * NORMAL[0], 2),
+    "exp": (np.exp, 180 * RANDOM - 95, 2),
+    "expm1": (np.expm1, 4 * RANDOM - 2, 2),
+    "log": (np.log, 10 ** (76 * RANDOM - 38), 2),
+    "log1p": (np.log1p, 2 * RANDOM - 1, 2),
+    "sqrt": (np.sqrt, 10 * RANDOM, 0.5),
+    "abs": (np.abs, NORMAL[0], 0),
+    "floor": (np.floor, 10 * NORMAL[0], 0),
+    "ceil": (np.ceil, 10 * NORMAL[0], 0),
+    "is_finite": (np.isfinite, NORMAL[0], 0),
+}
+
+
+@pytest.mark.parametrize("op", ONE_OPERAND)
+def test_functions(op):
+    function, x, limit = ONE_OPERAND[op]
+    x = x.astype(F32)
+    assert units_in_the_last_place(computed(op, x), function(x.astype(np.float64))) <= limit
+    with np.errstate(all="ignore"):
+        wanted = function(SPECIAL.astype(F32).astype(np.float64)).astype(F32)
+    finite_angle = np.abs(SPECIAL) < 1e38 if op in ("sin", "cos", "tan") else np.full(len(SPECIAL), True)
+    np.testing.assert_allclose(computed(op, SPECIAL)[finite_angle], wanted[finite_angle], rtol=3e-7)
+
+
+@pytest.mark.parametrize("op", ["atan2", "max", "min", "lt", "le", "gt", "ge", "eq", "ne"])
+def test_functions_of_two_numbers(op):
+    names = {"atan2": "arctan2", "max": "maximum", "min": "minimum", "lt": "less", "le": "less_equal", "gt": "greater"}
+    names |= {"ge": "greater_equal", "eq": "equal", "ne": "not_equal"}
+    function = getattr(np, names[op])
+    y, x = NORMAL.astype(F32)
+    assert units_in_the_last_place(computed(op, y, x), function(y.astype(np.float64), x)) <= 4
+    y, x = (a.ravel().astype(F32) for a in np.meshgrid(SPECIAL, SPECIAL))
+    np.testing.assert_allclose(computed(op, y, x), function(y, x), rtol=3e-7)
+
+
+def sine_and_cosine(x: float) -> tuple[float, float]:
+    """The values for any angle, from its exact distance to the nearest multiple of a quarter turn."""
+    quarter = PI / 2
+    number = round(Fraction(x) / quarter)
+    rest = float(Fraction(x) - number * quarter)
+    s, c = math.sin(rest), math.cos(rest)
+    return ((s, c), (c, -s), (-s, -c), (-c, s))[number % 4]
+
+
+def test_large_angles():
+    x = (10 ** (4.5 + 34 * RANDOM[:1000]) * np.sign(NORMAL[0, :1000])).astype(F32)
+    # The last one is the number of single precision that is nearest to a multiple of a quarter turn.
+    x = np.array([*x, np.finfo(F32).max, 16367173 * 2.0**72], F32)
+    wanted = np.array([sine_and_cosine(float(a)) for a in x]).T
+    assert np.abs(wanted[:, -1]).min() < 2e-9
+    for op, values in zip(("sin", "cos"), wanted, strict=True):
+        assert units_in_the_last_place(computed(op, x), values) <= 2
+        assert np.isnan(computed(op, np.array([math.inf, -math.inf, math.nan]))).all()
+
+
+def test_what_a_kernel_does_not_have_is_refused():
+    assert "pow" not in FUNCTIONS
+    with pytest.raises(Unsupported, match="pow"):
+        computed("pow", RANDOM, RANDOM)
+    graph = Graph()
+    x = graph.input(0, 0, False)
+    for _ in range(MAX_OPERATIONS):
+        x = graph.add(graph.mul(x, x), x)
+    with pytest.raises(Unsupported, match=str(MAX_OPERATIONS)):
+        kernel_text(Program(graph.nodes, ((),), (False,), ([x],)), "kernel")
+
+
+def lowered(f, *args) -> str:
+    """The program that JAX hands to XLA for a GPU."""
+    return jax.jit(lambda *args: f(*args)).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_where_kernels_are_used():
+    model = jaxdyn.samples.pendulum()
+    x = np.ones((4, 1), F32)
+    model = single(model)
+    assert lowered(jaxdyn.aba, model, x, x, x).count(PTX) == 1
+    with native.disabled():
+        assert PTX not in lowered(jaxdyn.aba, model, x, x, x)
+    double = model.astype(np.float64)
+    assert PTX not in lowered(jaxdyn.aba, double, *(np.float64(x),) * 3)
+    exported = jax.export.export(jax.jit(lambda *args: jaxdyn.aba(*args)), platforms=("cuda",))(model, x, x, x)
+    assert PTX not in exported.mlir_module()
+
+
+H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: 233472
+  threads_per_core_limit: 2048
+  core_count: 132
+  fpus_per_core: 128
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: 3352320000000
+  l2_cache_size: 52428800
+  clock_rate_ghz: 1.98
+  device_memory_size: 84942979072
+  shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 }
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 1 patch: 1 }
+runtime_version { major: 12 minor: 8 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+
+
+def h100(count: int = 1) -> list:
+    """Descriptions of devices, for which XLA compiles without one."""
+    if not any(importlib.util.find_spec(f"jax_cuda{n}_plugin") for n in (12, 13)):
+        pytest.skip("compilation for a GPU needs the wheels jax-cuda13-plugin and jax-cuda13-pjrt")
+    from jax.experimental import topologies
+
+    return topologies.get_topology_desc(platform="cuda", target_config=H100, topology=f"1x1x{count}").devices
+
+
+@pytest.mark.parametrize("function", [jaxdyn.aba, jaxdyn.crba])
+def test_compiled_program_is_one_launch(function):
+    sharding = jax.sharding.SingleDeviceSharding(h100()[0])
+    model = single(jaxdyn.samples.arm())
+    shape = jax.ShapeDtypeStruct((4096, 7), F32, sharding=sharding)
+    arguments = (shape,) * (3 if function is jaxdyn.aba else 1)
+    text = jax.jit(lambda *x: function(model, *x)).trace(*arguments).lower().compile().as_text()
+    entry = text[text.index("ENTRY") :]
+    operations = {name.rstrip("0123456789.-") for name in re.findall(r"= \S+ ([a-z][\w-]*)\(", entry)}
+    assert operations <= {"parameter", "constant", "custom-call"}, entry
+    assert entry.count(PTX) == 1
+
+
+def test_sharded_batches_use_kernels_inside_shard_map():
+    mesh = jax.sharding.Mesh(np.array(h100(2)), ("batch",))
+    parts = jax.sharding.PartitionSpec("batch")
+    model = single(jaxdyn.samples.pendulum())
+    q = jax.ShapeDtypeStruct((8, 1), F32, sharding=jax.sharding.NamedSharding(mesh, parts))
+
+    def aba(q):
+        return jaxdyn.aba(model, q, q, q)
+
+    assert PTX not in jax.jit(aba).trace(q).lower().as_text()
+    mapped = jax.shard_map(aba, mesh=mesh, in_specs=parts, out_specs=parts)
+    text = jax.jit(mapped).trace(q).lower().compile().as_text() or ""
+    assert text.count(PTX) == 1
+    assert "all-gather" not in text
+
+
+def ptxas() -> str:
+    """The path of NVIDIA's assembler."""
+    try:
+        distribution = importlib.metadata.distribution("nvidia-cuda-nvcc-cu12")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the assembler is in the wheel nvidia-cuda-nvcc-cu12, which is not installed")
+    return str(distribution.locate_file("nvidia/cuda_nvcc/bin/ptxas"))
+
+
+def test_kernels_assemble(launches, tmp_path):
+    assembler = ptxas()
+    for robot in (jaxdyn.samples.arm, jaxdyn.samples.quadruped):
+        model = single(robot())
+        for function in (jaxdyn.aba, jaxdyn.rnea, jaxdyn.crba):
+            arguments = states(model, 2)[: 1 if function is jaxdyn.crba else 3]
+            run(functools.partial(function, model), *arguments)
+            file = tmp_path / "kernel.ptx"
+            file.write_text(launches[-1]["kernel_data"])
+            report = subprocess.run(
+                [assembler, "-v", "-arch", "sm_90", str(file), "-o", str(tmp_path / "kernel.cubin")],
+                capture_output=True,
+                text=True,
+            )
+            assert report.returncode == 0, report.stderr
+            used = re.findall(r"Used \d+ registers|\d+ bytes spill \w+", report.stderr)
+            print(f"{robot.__name__} {function.__name__}: {', '.join(used)}")
+
+
+def test_every_function_assembles(tmp_path):
+    assembler = ptxas()
+    graph = Graph()
+    x, y = graph.input(0, 0, False), graph.input(1, 0, True)
+    out = [graph.apply(op, x) for op in ONE_OPERAND if op != "is_finite"]
+    out += [graph.apply(op, x, y) for op in ("atan2", "max", "min")]
+    truth = graph.apply("is_finite", x)
+    for op in ("lt", "le", "gt", "ge", "eq", "ne"):
+        truth = graph.logical_or(graph.logical_not(graph.logical_and(truth, graph.apply(op, x, y))), truth)
+    out += [graph.select(truth, 0.0, y), graph.neg(x), graph.div(x, y), graph.div(1.0, x), x, 2.0]
+    file = tmp_path / "kernel.ptx"
+    file.write_text(kernel_text(Program(graph.nodes, ((), ()), (False, True), (out, [y])), "kernel"))
+    for capability in ("sm_52", "sm_75", "sm_90", "sm_120"):
+        command = [assembler, "-arch", capability, str(file), "-o", str(tmp_path / "kernel.cubin")]
+        report = subprocess.run(command, capture_output=True, text=True)
+        assert report.returncode == 0, report.stderr
