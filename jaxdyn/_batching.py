@@ -12,7 +12,6 @@ and `jax.custom_batching.custom_vmap` has no reverse mode.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -27,6 +26,19 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from jaxdyn import native
+from jaxdyn._batched_functions import (
+    Call,
+    Jvp,
+    Plain,
+    Vjp,
+    batch_axes,
+    followed_operands,
+    linear_operands,
+    plain_of,
+    result_batches,
+    result_cores,
+    summed_to,
+)
 
 # The elements of the batch in one chunk: the arrays of one node then fit the nearest cache of a CPU, and a loop's fixed
 # costs are small against its work.
@@ -40,157 +52,9 @@ CHUNK_NUMBERS = 65536
 CHUNK_LEAST = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class Plain:
-    """A function of arrays `[*batch, *core]` whose batch axes broadcast; its results have all batch axes."""
-
-    function: Callable
-    """Called with the operands. Must be hashable and return a pytree."""
-    cores: tuple[int, ...]
-    """The number of axes of each operand that are not batch axes."""
-    results: tuple[tuple[int, ...], ...]
-    """The shapes of the results without batch axes."""
-    derivatives: Derivatives | None = None
-    shared: int = 0
-    """The number of the first operands that mostly have no batch axes, such as a robot's parameters."""
-
-    linear = ()
-
-    @property
-    def like(self) -> tuple[int | None, ...]:
-        """For each result the operand whose batch axes it has, or None if it has all."""
-        return (None,) * len(self.results)
-
-    def __call__(self, *operands):
-        return jax.tree.leaves(self.function(*operands))
-
-
-@dataclasses.dataclass(frozen=True)
-class Derivatives:
-    """Formulas for the derivatives of a function with one result `[m]` by some operands, all of core shape `[n_i]`."""
-
-    operands: tuple[int, ...]
-    """The numbers of these operands."""
-    jacobian: Plain
-    """A function of all operands that returns the matrices `[*batch, m, n_i]`, one for each of `operands`."""
-    pullback: Callable
-    """Called with all operands and a cotangent. Returns the cotangent's products `[*batch, n_i]` with the matrices."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Jvp:
-    """The derivative of a function. Its operands are those of the function, then the tangents of the `perturbed` ones,
-    in which it is linear."""
-
-    of: Call
-    perturbed: tuple[int, ...]
-
-    @property
-    def cores(self) -> tuple[int, ...]:
-        return self.of.cores + tuple(self.of.cores[i] for i in self.perturbed)
-
-    @property
-    def results(self):
-        return self.of.results
-
-    @property
-    def like(self):
-        return self.of.like
-
-    @property
-    def linear(self) -> tuple[int, ...]:
-        n = len(self.of.cores)
-        return tuple(range(n, n + len(self.perturbed)))
-
-    def __call__(self, *operands):
-        n = len(self.of.cores)
-        primals = list(operands[:n])
-        tangents = list(operands[n:])
-        for k, i in enumerate(self.perturbed):
-            primals[i], tangents[k] = jnp.broadcast_arrays(primals[i], tangents[k])
-        return jax.jvp(_of(self.of, primals, self.perturbed), [primals[i] for i in self.perturbed], tangents)[1]
-
-
-@dataclasses.dataclass(frozen=True)
-class Vjp:
-    """The transposed derivative of a function by the operands `wrt`. Its operands are those of the function, then the
-    cotangents of the results, in which it is linear; its results have the shapes of the operands `wrt`."""
-
-    of: Call
-    wrt: tuple[int, ...]
-
-    @property
-    def cores(self) -> tuple[int, ...]:
-        ranks = (len(r) if i is None else self.of.cores[i] for r, i in zip(self.of.results, self.of.like, strict=True))
-        return self.of.cores + tuple(ranks)
-
-    @property
-    def results(self):
-        return ((),) * len(self.wrt)
-
-    @property
-    def like(self):
-        return self.wrt
-
-    @property
-    def linear(self) -> tuple[int, ...]:
-        n = len(self.of.cores)
-        return tuple(range(n, n + len(self.of.results)))
-
-    def __call__(self, *operands):
-        n = len(self.of.cores)
-        primals, cotangents = list(operands[:n]), operands[n:]
-        own = self.of.derivatives if isinstance(self.of, Plain) else None
-        if own is not None and set(self.wrt) <= set(own.operands):
-            products = dict(zip(own.operands, own.pullback(*operands), strict=True))
-            return [_summed_to(products[i], primals[i].shape) for i in self.wrt]
-        out, pullback = jax.vjp(_of(self.of, primals, self.wrt), *(primals[i] for i in self.wrt))
-        return list(pullback([jnp.broadcast_to(c, o.shape) for c, o in zip(cotangents, out, strict=True)]))
-
-
-type Call = Plain | Jvp | Vjp
-
-
 def call(function: Plain, *operands):
     """Return the list of results of `function`."""
     return _call_p.bind(*operands, function=function)
-
-
-def _of(function: Call, operands: list, wrt: tuple[int, ...]) -> Callable:
-    """Return `function` as one of the operands `wrt` only."""
-
-    def partial(*values):
-        changed = list(operands)
-        for i, value in zip(wrt, values, strict=True):
-            changed[i] = value
-        return function(*changed)
-
-    return partial
-
-
-def _batch(shape: tuple[int, ...], core_axes: int) -> tuple[int, ...]:
-    return shape[: len(shape) - core_axes]
-
-
-def _result_batches(function: Call, batches) -> list[tuple[int, ...]]:
-    """Return the batch axes of the results from the batch axes of the operands."""
-    batches, of = list(batches), function
-    while isinstance(of, Jvp):
-        # A derivative has the batch axes of the operand and of its tangent.
-        n = len(of.of.cores)
-        for k, i in enumerate(of.perturbed):
-            batches[i] = np.broadcast_shapes(batches[i], batches[n + k])
-        of = of.of
-    everything = np.broadcast_shapes(*batches)
-    return [everything if i is None else batches[i] for i in function.like]
-
-
-def _result_cores(function: Call, operands) -> list[tuple[int, ...]]:
-    """Return the shapes of the results without batch axes."""
-    return [
-        result if i is None else operands[i].shape[operands[i].ndim - function.cores[i] :]
-        for result, i in zip(function.results, function.like, strict=True)
-    ]
 
 
 _call_p = core.Primitive("jaxdyn_call")
@@ -212,10 +76,10 @@ def _impl(*operands, function: Call):
 
 @_call_p.def_abstract_eval
 def _results(*avals, function: Call):
-    batches = [_batch(a.shape, c) for a, c in zip(avals, function.cores, strict=True)]
-    cores = _result_cores(function, avals)
+    batches = [batch_axes(a.shape, c) for a, c in zip(avals, function.cores, strict=True)]
+    cores = result_cores(function, avals)
     dtype = jnp.result_type(*(a.dtype for a in avals))
-    own = _result_batches(function, batches)
+    own = result_batches(function, batches)
     return [ShapedArray((*batch, *last), dtype) for batch, last in zip(own, cores, strict=True)]
 
 
@@ -243,23 +107,15 @@ def _transpose(cotangents, *operands, function: Jvp | Vjp):
             known[i] = jnp.broadcast_to(known[i], np.broadcast_shapes(known[i].shape, linear[k].aval.shape))
         results = _call_p.bind(*known, *map(ad.instantiate_zeros, cotangents), function=Vjp(function.of, wrt))
         for k, result in zip(asked, results, strict=True):
-            out[n + k] = _summed_to(result, linear[k].aval.shape)
+            out[n + k] = summed_to(result, linear[k].aval.shape)
         return out
     given = [k for k, c in enumerate(cotangents) if type(c) is not ad.Zero]
     wrt = tuple(function.wrt[k] for k in given)
     results = _call_p.bind(*known, *(cotangents[k] for k in given), function=Jvp(function.of, wrt))
     for k, (result, x) in enumerate(zip(results, linear, strict=True)):
         if ad.is_undefined_primal(x):
-            out[n + k] = _summed_to(result, x.aval.shape)
+            out[n + k] = summed_to(result, x.aval.shape)
     return out
-
-
-def _summed_to(x, shape: tuple[int, ...]):
-    """Sum over the axes along which `shape` was broadcast to the shape of `x`."""
-    extra = x.ndim - len(shape)
-    ones = [i for i, n in enumerate(shape) if n == 1 and x.shape[extra + i] != 1]
-    x = x.sum(axis=tuple(range(extra)))
-    return x.sum(axis=tuple(ones), keepdims=True)
 
 
 def _batching(operands, dims, *, function: Call):
@@ -270,7 +126,7 @@ def _batching(operands, dims, *, function: Call):
         if many is not None:
             return many
     rank = max(x.ndim - c - m for x, c, m in zip(operands, function.cores, mapped, strict=True))
-    followed = _followed(function)
+    followed = followed_operands(function)
     moved = []
     for i, (x, d, c) in enumerate(zip(operands, dims, function.cores, strict=True)):
         if d is None and i not in followed:
@@ -285,12 +141,6 @@ def _batching(operands, dims, *, function: Call):
     out = _call_p.bind(*moved, function=function)
     shapes = [(size, *aval.shape) for aval in _results(*one, function=function)]
     return [x.reshape(shape) for x, shape in zip(out, shapes, strict=True)], [0] * len(out)
-
-
-def _followed(function: Call) -> set[int]:
-    """The operands whose batch axes results, or cotangents of results, have: if one is mapped, so is the other."""
-    own = {i for i in function.like if i is not None}
-    return own if isinstance(function, Plain) else own | _followed(function.of)
 
 
 def _by_jacobian(operands, dims, function, size: int):
@@ -317,7 +167,7 @@ def _by_jacobian(operands, dims, function, size: int):
     for i in wrt:
         x = _product("...ij,...i->...j", matrices[i], linear[0])
         # An operand with fewer batch axes than the call has the sum over them.
-        out.append(jax.vmap(functools.partial(_summed_to, shape=primals[i].shape))(x))
+        out.append(jax.vmap(functools.partial(summed_to, shape=primals[i].shape))(x))
     return out, [0] * len(out)
 
 
@@ -327,10 +177,10 @@ def _product(subscripts: str, a, b):
 
 def _chunked(*operands, function: Call, devices: int):
     """Call `function` on one piece of the batch after another; on several devices, on a piece of each device's part."""
-    shapes = [_batch(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
+    shapes = [batch_axes(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
     batch = np.broadcast_shapes(*shapes)
     size = math.prod(batch)
-    limit = _chunk(_plain(function).results) * devices
+    limit = _chunk(plain_of(function).results) * devices
     if size <= limit:
         return function(*operands)
     pieces = -(-size // limit)
@@ -349,9 +199,9 @@ def _chunked(*operands, function: Call, devices: int):
         if fill:
             # Linear operands are filled with zeros, which add nothing to a sum over the batch.
             rest = [(0, fill)] + [(0, 0)] * len(core_shape)
-            x = jnp.pad(x, rest) if i in _zero_filled(function) else jnp.pad(x, rest, mode="edge")
+            x = jnp.pad(x, rest) if i in linear_operands(function) else jnp.pad(x, rest, mode="edge")
         mapped[i] = _pieces(x, pieces, length, devices)
-    of_chunk = _result_batches(function, [() if i in fixed else (length,) for i in range(len(operands))])
+    of_chunk = result_batches(function, [() if i in fixed else (length,) for i in range(len(operands))])
     results = _results(*operands, function=function)
     summed = [k for k, shape in enumerate(of_chunk) if not shape]
 
@@ -370,7 +220,7 @@ def _chunked(*operands, function: Call, devices: int):
         x = next(stacked)
         x = _joined(x, devices)[:size]
         # The result of an operand that was broadcast to the batch is the sum over its copies.
-        out.append(_summed_to(x.reshape((*batch, *x.shape[1:])), result.shape))
+        out.append(summed_to(x.reshape((*batch, *x.shape[1:])), result.shape))
     return out
 
 
@@ -388,21 +238,11 @@ def _joined(x, devices: int):
     return jnp.moveaxis(parts, 1, 0).reshape((pieces * length, *rest))
 
 
-def _plain(function: Call) -> Plain:
-    return function if isinstance(function, Plain) else _plain(function.of)
-
-
 def _chunk(results: tuple[tuple[int, ...], ...]) -> int:
     """The largest number of elements in a chunk for a function with results of these shapes."""
     longest = max((n for shape in results for n in shape), default=1)
     of_rows = max(CHUNK_SHORT, min(CHUNK, CHUNK_ROWS // max(longest, 1)))
     return max(CHUNK_LEAST, min(of_rows, CHUNK_NUMBERS // max(1, sum(map(math.prod, results)))))
-
-
-def _zero_filled(function: Call) -> set[int]:
-    if isinstance(function, Plain):
-        return set()
-    return _zero_filled(function.of) | set(function.linear)
 
 
 ad.primitive_jvps[_call_p] = _jvp
@@ -413,7 +253,7 @@ mlir.register_lowering(_call_p, mlir.lower_fun(lambda *x, function: function(*x)
 
 def _natively(*operands, function: Call, program: native.Target | native.Kernel):
     """Call a native program of `function`, which takes operands with one batch axis of length 1 or of the batch."""
-    shapes = [_batch(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
+    shapes = [batch_axes(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
     batch = np.broadcast_shapes(*shapes)
     flat = []
     for x, shape, uniform in zip(operands, shapes, program.uniform, strict=True):
@@ -425,13 +265,13 @@ def _natively(*operands, function: Call, program: native.Target | native.Kernel)
             x = jnp.broadcast_to(x, (*batch, *core_shape))
         flat.append(x.reshape((math.prod(x.shape[: x.ndim - len(core_shape)]), *core_shape)))
     results = _results(*operands, function=function)
-    cores = _result_cores(function, operands)
+    cores = result_cores(function, operands)
     size = math.prod(batch)
     types = [jax.ShapeDtypeStruct((size, *last), r.dtype) for last, r in zip(cores, results, strict=True)]
     out = program(types, *flat)
     # The result of an operand that was broadcast to the batch is the sum over its copies.
     return [
-        _summed_to(x.reshape((*batch, *core_shape)), r.shape)
+        summed_to(x.reshape((*batch, *core_shape)), r.shape)
         for x, core_shape, r in zip(out, cores, results, strict=True)
     ]
 
@@ -448,9 +288,9 @@ def _native_program[T](context, function: Call, find: Callable[..., T | None]) -
         return None
     operands = context.avals_in
     cores = [x.shape[x.ndim - c :] for x, c in zip(operands, function.cores, strict=True)]
-    shared = _plain(function).shared
+    shared = plain_of(function).shared
     uniform = tuple(
-        k < shared and math.prod(_batch(x.shape, c)) == 1
+        k < shared and math.prod(batch_axes(x.shape, c)) == 1
         for k, (x, c) in enumerate(zip(operands, function.cores, strict=True))
     )
     (dtype,) = {x.dtype for x in operands}

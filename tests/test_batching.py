@@ -15,7 +15,8 @@ import pytest
 
 import jaxdyn
 from jaxdyn import _batching, native
-from jaxdyn._batching import Derivatives, Plain, call
+from jaxdyn._batched_functions import Derivatives, Plain
+from jaxdyn._batching import call
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
 from jaxdyn.algorithms.recursions import Robot, algorithm
 

@@ -12,6 +12,7 @@ FLOORS = {
     "_status": 1,
     "_compile": 1,
     "native": 0,
+    "_batched_functions": 1,
     "_batching": 2,
     "_least_squares": 2,
     "friction": 2,

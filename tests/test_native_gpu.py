@@ -18,10 +18,11 @@ from robots import robot_path
 
 import jaxdyn
 from jaxdyn import native
+from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._emit import PI
 from jaxdyn.native._graph import Graph
 from jaxdyn.native._ptx import FEW, FEW_THREADS, FUNCTIONS, MAX_OPERATIONS, THREADS, kernel_text
-from jaxdyn.native._specialize import Program, Unsupported
+from jaxdyn.native._specialize import Program
 
 PTX = "__gpu$xla.gpu.ptx"
 F32 = np.float32
@@ -273,13 +274,13 @@ def test_large_angles():
 
 def test_what_a_kernel_does_not_have_is_refused():
     assert "pow" not in FUNCTIONS
-    with pytest.raises(Unsupported, match="pow"):
+    with pytest.raises(UnsupportedError, match="pow"):
         computed("pow", RANDOM, RANDOM)
     graph = Graph()
     x = graph.input(0, 0, False)
     for _ in range(MAX_OPERATIONS):
         x = graph.add(graph.mul(x, x), x)
-    with pytest.raises(Unsupported, match=str(MAX_OPERATIONS)):
+    with pytest.raises(UnsupportedError, match=str(MAX_OPERATIONS)):
         kernel_text(Program(graph.nodes, ((),), (False,), ([x],)), "kernel")
 
 

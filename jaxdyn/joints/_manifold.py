@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._batching import Plain, call
+from jaxdyn._batched_functions import Plain
+from jaxdyn._batching import call
 from jaxdyn.joints._primitive import Primitive
 from jaxdyn.joints._topology import Topology
 from jaxdyn.tree import rows_of, take_rows, to_leading

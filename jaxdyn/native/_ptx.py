@@ -19,9 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._emit import LARGEST_ANGLE, LOG_2, PI, Body, Kind, Values
 from jaxdyn.native._graph import Node
-from jaxdyn.native._specialize import Program, Unsupported, specialize
+from jaxdyn.native._specialize import Program, specialize
 from jaxdyn.native._target import wanted
 
 MAX_OPERATIONS = 25_000
@@ -198,7 +199,7 @@ class Thread(Body):
 
     def library(self, name: str, *args: str) -> str:
         if name not in FUNCTIONS:
-            raise Unsupported(f"the operation {name} on a GPU")
+            raise UnsupportedError(f"the operation {name} on a GPU")
         return FUNCTIONS[name](self, *args)
 
     def tangent(self, x: str) -> str:
@@ -303,10 +304,10 @@ def kernel_text(program: Program, name: str) -> str:
     length of the batch and, for each operand that is not the same for the whole batch, the bytes from one of its
     elements to the next.
 
-    **Raises** `Unsupported` where a GPU lacks an operation or the program is too long.
+    **Raises** `UnsupportedError` where a GPU lacks an operation or the program is too long.
     """
     if len(program.nodes) > MAX_OPERATIONS:
-        raise Unsupported(f"more than {MAX_OPERATIONS} operations on a GPU")
+        raise UnsupportedError(f"more than {MAX_OPERATIONS} operations on a GPU")
     thread = Thread()
     inputs, outputs = _addresses(thread, program)
 
@@ -415,7 +416,7 @@ def _kernel(function: Callable, shapes, uniform) -> Kernel | None:
     try:
         program = specialize(function, inputs, uniform, 32)
         text = kernel_text(program, "jaxdyn")
-    except Unsupported:
+    except UnsupportedError:
         return None
     # The name in a profile tells programs apart.
     name = f"jaxdyn_{hashlib.sha256(text.encode()).hexdigest()[:16]}"

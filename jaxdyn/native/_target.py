@@ -15,8 +15,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._interface import interface
-from jaxdyn.native._specialize import Unsupported, specialize
+from jaxdyn.native._specialize import specialize
 
 
 class Target(NamedTuple):
@@ -126,7 +127,7 @@ def _target(function: Callable, shapes, uniform, bits: int) -> Target | None:
     inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]
     try:
         program = specialize(function, inputs, uniform, bits)
-    except Unsupported:
+    except UnsupportedError:
         return None
     here = host()
     module = module_of(program, bits, here.vector_bits // bits, interface())

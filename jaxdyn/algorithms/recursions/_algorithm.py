@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._batching import Derivatives, Plain, call
+from jaxdyn._batched_functions import Derivatives, Plain
+from jaxdyn._batching import call
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, ShapeError, broadcast_batches, require_last_axes
 from jaxdyn._types import Configuration, Torque, Velocity, Wrenches

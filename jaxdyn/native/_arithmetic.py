@@ -1,0 +1,248 @@
+"""Rules of arithmetic: elementwise operations, sums, products of matrices, factorizations."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static, mapped, static_again
+from jaxdyn.native._graph import FOLDED, Graph
+
+
+class Arithmetic:
+    """The rules of operations that compute. The rule of a primitive is the method `_<name>`."""
+
+    def __init__(self, graph: Graph, precision: float):
+        self.graph, self.precision = graph, precision
+        g = graph
+        unary = {"neg": g.neg, "not": g.logical_not}
+        binary = {"add": g.add, "sub": g.sub, "mul": g.mul, "div": g.div, "and": g.logical_and, "or": g.logical_or}
+        binary["add_any"] = g.add
+        self.elementwise = {name: mapped(f, 1) for name, f in unary.items()}
+        self.elementwise |= {name: mapped(f, 2) for name, f in binary.items()}
+        for name in FOLDED:
+            self.elementwise[name] = mapped(functools.partial(g.apply, name), 2 if name in TWO_OPERANDS else 1)
+        self.select = mapped(g.select, 3)
+
+    def by_jax(self, eqn, xs):
+        """Evaluate an operation on numbers by JAX itself."""
+        with jax.ensure_compile_time_eval():
+            arrays = [np.asarray(x, v.aval.dtype) for x, v in zip(xs, eqn.invars, strict=True)]
+            out = eqn.primitive.bind(*map(jax.numpy.asarray, arrays), **eqn.params)
+        return [constant(x) for x in out] if eqn.primitive.multiple_results else constant(out)
+
+    def map(self, eqn, xs):
+        name, aval = eqn.primitive.name, eqn.outvars[0].aval
+        if all(map(is_static, xs)):
+            if name in STATIC and (aval.dtype.kind == "f" or name in STATIC_INTEGERS or aval.dtype == bool):
+                with np.errstate(all="ignore"):
+                    out = STATIC[name](*xs)
+                return self.cleared(out, *xs) if name in ("add", "sub") and aval.dtype.kind == "f" else out
+            return self.by_jax(eqn, xs)
+        kinds = {np.dtype(v.aval.dtype).kind for v in eqn.invars}
+        if kinds & set("iu"):
+            raise UnsupportedError(f"the operation {name} on integers that depend on data")
+        return static_again(self.elementwise[name](*common(xs)))
+
+    def cleared(self, total, a, b):
+        """Return a sum of constants that is 0 or 1 up to rounding as that: a rotation by a quarter turn has such
+        entries, and products with them vanish from the program."""
+        close = 4 * self.precision * np.maximum(np.abs(a), np.abs(b))
+        for exact in (-1.0, 0.0, 1.0):
+            total = np.where(np.abs(total - exact) <= close, exact, total)
+        return total
+
+    def _square(self, eqn, xs):
+        return self.product(xs[0], xs[0])
+
+    def _one_minus_square(self, eqn, xs):
+        (x,) = xs
+        if is_static(x):
+            return 1.0 - x * x
+        g = self.elementwise
+        return g["mul"](g["sub"](1.0, x), g["add"](1.0, x))
+
+    def _integer_pow(self, eqn, xs):
+        return self.power(xs[0], eqn.params["y"])
+
+    def _rsqrt(self, eqn, xs):
+        root = self.elementwise["sqrt"](xs[0].astype(object))
+        return static_again(self.elementwise["div"](1.0, root))
+
+    def _sign(self, eqn, xs):
+        if is_static(xs[0]):
+            return np.sign(xs[0])
+        x = xs[0].astype(object)
+        compare = self.elementwise
+        out = self.select(compare["gt"](x, 0.0), self.select(compare["lt"](x, 0.0), x, -1.0), 1.0)
+        return static_again(out)
+
+    def _logistic(self, eqn, xs):
+        # 1 / (1 + exp(-x)) = (1 + tanh(x / 2)) / 2, which does not overflow.
+        g, x = self.elementwise, xs[0].astype(object)
+        return static_again(g["mul"](0.5, g["add"](1.0, g["tanh"](g["mul"](0.5, x)))))
+
+    def _clamp(self, eqn, xs):
+        low, x, high = common(xs)
+        if is_static(x):
+            return np.clip(x, low, high)
+        return static_again(self.elementwise["min"](self.elementwise["max"](low, x), high))
+
+    def _select_n(self, eqn, xs):
+        which, *cases = xs
+        if is_static(which):
+            if all(map(is_static, cases)):
+                return np.choose(which.astype(int), cases) if cases[0].ndim else cases[int(which)]
+            index = np.broadcast_to(which.astype(int), cases[0].shape)
+            stack = np.stack(common(cases)).reshape(len(cases), -1)
+            return static_again(stack[index.ravel(), np.arange(index.size)].reshape(cases[0].shape))
+        if np.dtype(eqn.invars[0].aval.dtype) != bool:
+            raise UnsupportedError("a choice by an integer that depends on data")
+        if np.dtype(eqn.invars[1].aval.dtype).kind in "iu":
+            raise UnsupportedError("a choice between integers that depends on data")
+        return static_again(self.select(which, *common(cases)))
+
+    def _reduce_sum(self, eqn, xs):
+        return self.reduce(eqn, xs[0], "add", np.sum)
+
+    def _reduce_max(self, eqn, xs):
+        return self.reduce(eqn, xs[0], "max", np.max)
+
+    def _reduce_min(self, eqn, xs):
+        return self.reduce(eqn, xs[0], "min", np.min)
+
+    def _reduce_and(self, eqn, xs):
+        return self.reduce(eqn, xs[0], "and", np.all)
+
+    def _reduce_or(self, eqn, xs):
+        return self.reduce(eqn, xs[0], "or", np.any)
+
+    def _reduce_prod(self, eqn, xs):
+        return self.reduce(eqn, xs[0], "mul", np.prod)
+
+    def reduce(self, eqn, x, op: str, static: Callable):
+        axes = tuple(eqn.params["axes"])
+        if is_static(x):
+            return static(x, axis=axes)
+        if np.dtype(eqn.invars[0].aval.dtype).kind in "iu":
+            raise UnsupportedError("a sum of integers that depend on data")
+        kept = [i for i in range(x.ndim) if i not in axes]
+        parts = np.transpose(x, [*axes, *kept]).reshape((-1, *(x.shape[i] for i in kept)))
+        if not len(parts):
+            return static(np.zeros(x.shape), axis=axes)
+        return static_again(_summed(list(parts), self.elementwise[op]))
+
+    def _cumsum(self, eqn, xs):
+        x, axis = xs[0], eqn.params["axis"]
+        if is_static(x):
+            return self.by_jax(eqn, xs)
+        rows = list(np.moveaxis(x, axis, 0))
+        if eqn.params["reverse"]:
+            rows = rows[::-1]
+        for i in range(1, len(rows)):
+            rows[i] = self.elementwise["add"](rows[i - 1], rows[i])
+        return np.moveaxis(np.stack(rows[::-1] if eqn.params["reverse"] else rows), 0, axis)
+
+    def _dot_general(self, eqn, xs):
+        a, b = xs
+        (ca, cb), (ba, bb) = eqn.params["dimension_numbers"]
+        fa = [i for i in range(a.ndim) if i not in (*ca, *ba)]
+        fb = [i for i in range(b.ndim) if i not in (*cb, *bb)]
+        batch, rows, columns = ([x.shape[i] for i in axes] for x, axes in ((a, ba), (a, fa), (b, fb)))
+        a, b = common(xs)
+        depth = math.prod(a.shape[i] for i in ca)
+        a = np.transpose(a, [*ba, *fa, *ca]).reshape((math.prod(batch), math.prod(rows), depth))
+        b = np.transpose(b, [*bb, *fb, *cb]).reshape((math.prod(batch), math.prod(columns), depth))
+        if is_static(a):
+            return np.einsum("nik,njk->nij", a, b).reshape((*batch, *rows, *columns))
+        terms = [self.product(a[:, :, None, k], b[:, None, :, k]) for k in range(depth)]
+        out = _summed(terms, self.elementwise["add"]) if terms else np.zeros((len(a), a.shape[1], b.shape[1]))
+        return static_again(out).reshape((*batch, *rows, *columns))
+
+    def product(self, a, b):
+        return self.elementwise["mul"](a, b) if not (is_static(a) and is_static(b)) else a * b
+
+    def power(self, x, n: int):
+        if n < 0:
+            return static_again(self.elementwise["div"](1.0, self.power(x, -n).astype(object)))
+        out = None
+        while n:
+            if n & 1:
+                out = x if out is None else self.product(out, x)
+            n >>= 1
+            x = self.product(x, x) if n else x
+        return np.ones(x.shape) if out is None else out
+
+    def _cholesky(self, eqn, xs):
+        (A,) = xs
+        if is_static(A):
+            return np.linalg.cholesky(A)
+        g, n = self.elementwise, A.shape[-1]
+        L = np.zeros(A.shape, object)
+        L[...] = 0.0
+        for j in range(n):
+            rest = A[..., j:, j]
+            for k in range(j):
+                rest = g["sub"](rest, g["mul"](L[..., j:, k], L[..., j : j + 1, k]))
+            root = g["sqrt"](rest[..., :1].astype(object))
+            L[..., j, j] = root[..., 0]
+            L[..., j + 1 :, j] = g["mul"](rest[..., 1:], g["div"](1.0, root))
+        return L
+
+    def _triangular_solve(self, eqn, xs):
+        p = eqn.params
+        a, b = common(xs)
+        if is_static(a):
+            return self.by_jax(eqn, xs)
+        if p["transpose_a"]:
+            a = a.swapaxes(-1, -2)
+        if not p["left_side"]:
+            a, b = a.swapaxes(-1, -2), b.swapaxes(-1, -2)
+        lower = p["lower"] ^ p["transpose_a"] ^ (not p["left_side"])
+        g, n = self.elementwise, a.shape[-1]
+        x = b.copy()
+        for i in range(n) if lower else reversed(range(n)):
+            row = x[..., i, :]
+            for k in range(i) if lower else range(i + 1, n):
+                row = g["sub"](row, g["mul"](a[..., i : i + 1, k], x[..., k, :]))
+            x[..., i, :] = row if p["unit_diagonal"] else g["mul"](row, g["div"](1.0, a[..., i : i + 1, i]))
+        return x if p["left_side"] else x.swapaxes(-1, -2)
+
+
+STATIC: dict[str, Callable] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": np.maximum,
+    "min": np.minimum,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sqrt": np.sqrt,
+    "sin": np.sin,
+    "cos": np.cos,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "add_any": np.add,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+}
+"""The operations on arrays of numbers for which NumPy stands in for JAX."""
+
+STATIC_INTEGERS = {"add", "sub", "mul", "max", "min", "neg", "abs"}
+"""Those of them that also take integers."""
+
+TWO_OPERANDS = {"lt", "le", "gt", "ge", "eq", "ne", "max", "min", "atan2", "pow"}
+
+
+def _summed(parts: list, add: Callable):
+    return functools.reduce(add, parts)

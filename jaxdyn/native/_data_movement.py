@@ -1,0 +1,202 @@
+"""Rules of operations that move data: they leave nothing behind in a program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax import lax
+
+from jaxdyn.native._arithmetic import Arithmetic
+from jaxdyn.native._arrays import UnsupportedError, common, is_static, objects, static_again
+
+
+class DataMovement(Arithmetic):
+    """The rules of operations that move data, or only change its type."""
+
+    def _copy(self, eqn, xs):
+        return xs[0]
+
+    _stop_gradient = _copy_p = _name = _reduce_precision = _copy
+
+    def _convert_element_type(self, eqn, xs):
+        (x,) = xs
+        source, target = np.dtype(eqn.invars[0].aval.dtype), np.dtype(eqn.params["new_dtype"])
+        if is_static(x):
+            return x.astype(np.float64 if target.kind == "f" else target)
+        if source == target or (source.kind == "f" and target.kind == "f"):
+            return x
+        if source.kind == "b" and target.kind == "f":
+            return static_again(self.select(x, 0.0, 1.0))
+        if source.kind == "f" and target.kind == "b":
+            return self.elementwise["ne"](x, 0.0)
+        raise UnsupportedError(f"a conversion of {source} to {target}")
+
+    def _reshape(self, eqn, xs):
+        return xs[0].reshape(eqn.params["new_sizes"])
+
+    def _squeeze(self, eqn, xs):
+        return np.squeeze(xs[0], tuple(eqn.params["dimensions"]))
+
+    def _expand_dims(self, eqn, xs):
+        return np.expand_dims(xs[0], tuple(eqn.params["dimensions"]))
+
+    def _broadcast_in_dim(self, eqn, xs):
+        shape = [1] * len(eqn.params["shape"])
+        for axis, n in zip(eqn.params["broadcast_dimensions"], xs[0].shape, strict=True):
+            shape[axis] = n
+        return np.broadcast_to(xs[0].reshape(shape), eqn.params["shape"])
+
+    def _transpose(self, eqn, xs):
+        return np.transpose(xs[0], eqn.params["permutation"])
+
+    def _rev(self, eqn, xs):
+        return np.flip(xs[0], eqn.params["dimensions"])
+
+    def _slice(self, eqn, xs):
+        p = eqn.params
+        strides = p["strides"] or (1,) * xs[0].ndim
+        window = zip(p["start_indices"], p["limit_indices"], strides, strict=True)
+        return static_again(xs[0][tuple(slice(*w) for w in window)])
+
+    def _concatenate(self, eqn, xs):
+        return np.concatenate(common(xs), eqn.params["dimension"])
+
+    def _stack(self, eqn, xs):
+        return np.stack(common(xs), eqn.params["axis"])
+
+    def _split(self, eqn, xs):
+        ends = np.cumsum(eqn.params["sizes"])[:-1]
+        return [static_again(x) for x in np.split(xs[0], ends, eqn.params["axis"])]
+
+    def _unstack(self, eqn, xs):
+        return [static_again(x) for x in np.moveaxis(xs[0], eqn.params["axis"], 0)]
+
+    def _dynamic_slice(self, eqn, xs):
+        x, *starts = xs
+        sizes = eqn.params["slice_sizes"]
+        return static_again(x[_window(x, starts, sizes)])
+
+    def _dynamic_update_slice(self, eqn, xs):
+        x, update, *starts = xs
+        x, update = common([x, update])
+        x = x.copy()
+        x[_window(x, starts, update.shape)] = update
+        return x
+
+    def _iota(self, eqn, xs):
+        p = eqn.params
+        shape = [1] * len(p["shape"])
+        shape[p["dimension"]] = -1
+        return np.broadcast_to(np.arange(p["shape"][p["dimension"]], dtype=p["dtype"]).reshape(shape), p["shape"])
+
+    def _gather(self, eqn, xs):
+        x, index = xs
+        if not is_static(index):
+            raise UnsupportedError("an index that depends on data")
+        p = eqn.params
+        numbers = p["dimension_numbers"]
+        places = _places(
+            x.shape,
+            index,
+            numbers.offset_dims,
+            numbers.collapsed_slice_dims,
+            numbers.start_index_map,
+            numbers.operand_batching_dims,
+            numbers.start_indices_batching_dims,
+            p["slice_sizes"],
+            clip=p["mode"] == lax.GatherScatterMode.CLIP,
+        )
+        fill = p["fill_value"]
+        if (places < 0).any() and fill is None:
+            fill = math.nan if x.dtype.kind in "fO" else 0
+        if is_static(x):
+            return np.append(x.ravel(), x.dtype.type(0 if fill is None else fill))[places]
+        return static_again(objects([*x.ravel(), fill], (-1,))[places])
+
+    def _pad(self, eqn, xs):
+        x, value = xs
+        config = eqn.params["padding_config"]
+        places = np.arange(1, x.size + 1, dtype=np.int32).reshape(x.shape)
+        with jax.ensure_compile_time_eval():
+            places = np.asarray(lax.pad(places, np.int32(0), config))
+        x, value = common([x, np.asarray(value)])
+        return static_again(np.concatenate([value.reshape(1), x.ravel()])[places])
+
+    def _scatter(self, eqn, xs):
+        return self.scattered(eqn, xs, lambda old, new: new)
+
+    def _scatter_add(self, eqn, xs):
+        return self.scattered(eqn, xs, self.graph.add)
+
+    def scattered(self, eqn, xs, combine: Callable):
+        x, index, update = xs
+        if not is_static(index):
+            raise UnsupportedError("an index that depends on data")
+        if all(map(is_static, xs)):
+            return self.by_jax(eqn, xs)
+        numbers = eqn.params["dimension_numbers"]
+        window = iter(update.shape[i] for i in numbers.update_window_dims)
+        dropped = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+        landing = _places(
+            x.shape,
+            index,
+            numbers.update_window_dims,
+            numbers.inserted_window_dims,
+            numbers.scatter_dims_to_operand_dims,
+            numbers.operand_batching_dims,
+            numbers.scatter_indices_batching_dims,
+            tuple(1 if i in dropped else next(window) for i in range(x.ndim)),
+            clip=eqn.params["mode"] == lax.GatherScatterMode.CLIP,
+        ).ravel()
+        out, values = x.astype(object).ravel(), update.astype(object).ravel()
+        for k, place in enumerate(landing):
+            if place >= 0:
+                out[place] = combine(out[place], values[k])
+        return static_again(out.reshape(x.shape))
+
+
+def _window(x, starts, sizes) -> tuple[slice, ...]:
+    if not all(map(is_static, starts)):
+        raise UnsupportedError("an index that depends on data")
+    first = [int(np.clip(int(i), 0, d - n)) for i, d, n in zip(starts, x.shape, sizes, strict=True)]
+    return tuple(slice(i, i + n) for i, n in zip(first, sizes, strict=True))
+
+
+def _places(shape, index, offset_axes, collapsed, mapped, batching, index_batching, sizes, *, clip: bool) -> np.ndarray:
+    """Return for each element of a gather's result, or of a scatter's update, its place in the flat operand, or -1
+    outside of it. The arguments are those of XLA's operation."""
+    starts = np.moveaxis(index, -1, 0)
+    rank = len(offset_axes) + starts.ndim - 1
+    batch_axes = [i for i in range(rank) if i not in offset_axes]
+    kept = [i for i in range(len(shape)) if i not in (*collapsed, *batching)]
+    length = dict(zip(offset_axes, (sizes[i] for i in kept), strict=True))
+    length |= dict(zip(batch_axes, starts.shape[1:], strict=True))
+    out_shape = [length[i] for i in range(rank)]
+
+    def along(values, axes):
+        """Return an array whose axes are the given ones of the result."""
+        expanded = [1] * rank
+        for axis, n in zip(axes, np.shape(values), strict=True):
+            expanded[axis] = n
+        return np.reshape(values, expanded)
+
+    place, inside = np.zeros(out_shape, int), np.ones(out_shape, bool)
+    stride = 1
+    for axis in reversed(range(len(shape))):
+        at = np.zeros([1] * rank, int)
+        if axis in mapped:
+            start = starts[mapped.index(axis)]
+            if clip:
+                start = np.clip(start, 0, shape[axis] - sizes[axis])
+            inside = inside & along((start >= 0) & (start <= shape[axis] - sizes[axis]), batch_axes)
+            at = at + along(start, batch_axes)
+        if axis in batching:
+            where = index_batching[batching.index(axis)]
+            at = at + along(np.arange(shape[axis]), [batch_axes[where]])
+        if axis in kept:
+            at = at + along(np.arange(sizes[axis]), [offset_axes[kept.index(axis)]])
+        place, stride = place + at * stride, stride * shape[axis]
+    return np.where(inside, place, -1)

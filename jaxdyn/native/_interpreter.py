@@ -1,0 +1,136 @@
+"""The interpreter of jaxprs with arrays of nodes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static, static_again
+from jaxdyn.native._data_movement import DataMovement
+
+MAX_OPERATIONS = 250_000
+"""A function of more operations is not specialized."""
+
+_EXPANSIONS: dict[str, Callable] = {}
+
+
+def expand(primitive: core.Primitive, function: Callable) -> None:
+    """Let the specializer read a primitive as a function of arrays, which is called with the primitive's parameters."""
+    _EXPANSIONS[primitive.name] = function
+
+
+class Interpreter(DataMovement):
+    """Evaluates jaxprs on arrays of nodes."""
+
+    def call(self, function: Callable, arrays: Sequence[np.ndarray], avals: Sequence) -> list[np.ndarray]:
+        """Trace a function of arrays and interpret it."""
+        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+        closed = jax.make_jaxpr(function)(*shapes)
+        return self.run(closed.jaxpr, closed.consts, arrays)
+
+    def run(self, jaxpr, consts, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        values: dict[Any, np.ndarray] = dict(zip(jaxpr.invars, arrays, strict=True))
+        values.update((v, constant(c)) for v, c in zip(jaxpr.constvars, consts, strict=True))
+
+        def read(v) -> np.ndarray:
+            return constant(v.val) if isinstance(v, core.Literal) else values[v]
+
+        for eqn in jaxpr.eqns:
+            out = self.equation(eqn, [read(v) for v in eqn.invars])
+            if not eqn.primitive.multiple_results:
+                out = [out]
+            for v, x in zip(eqn.outvars, out, strict=True):
+                values[v] = np.asarray(x)
+        return [read(v) for v in jaxpr.outvars]
+
+    def equation(self, eqn, xs: list[np.ndarray]):
+        name, params = eqn.primitive.name, eqn.params
+        if len(self.graph.nodes) > MAX_OPERATIONS:
+            raise UnsupportedError(f"more than {MAX_OPERATIONS} operations")
+        for dtype in {np.dtype(v.aval.dtype) for v in eqn.invars if hasattr(v.aval, "dtype")}:
+            if dtype.kind not in "fbiu":
+                raise UnsupportedError(f"an array of dtype {dtype}")
+        rule = getattr(self, "_" + name.replace("-", "_"), None)
+        if name in self.elementwise:
+            return self.map(eqn, xs)
+        if rule is not None:
+            return rule(eqn, xs)
+        if name in _EXPANSIONS:
+            function = functools.partial(_EXPANSIONS[name], **params)
+            out = self.call(function, xs, [v.aval for v in eqn.invars])
+            return out if eqn.primitive.multiple_results else out[0]
+        inner = [p for p in params.values() if isinstance(p, (core.ClosedJaxpr, core.Jaxpr))]
+        if name not in ("while", "cond") and len(inner) == 1:
+            closed = inner[0]
+            jaxpr, consts = (closed.jaxpr, closed.consts) if isinstance(closed, core.ClosedJaxpr) else (closed, ())
+            if len(jaxpr.invars) == len(xs) and len(jaxpr.outvars) == len(eqn.outvars):
+                return self.run(jaxpr, consts, xs)
+        if all(map(is_static, xs)):
+            return self.by_jax(eqn, xs)
+        raise UnsupportedError(f"the operation {name}")
+
+    # Functions and loops.
+
+    def _scan(self, eqn, xs):
+        params, (body, consts) = eqn.params, parts_of(eqn.params["jaxpr"])
+        length = params["length"]
+        # What a scan carries has the body's shape; what it scans over has one axis more.
+        mapped = [x.ndim > v.aval.ndim for x, v in zip(xs, body.invars, strict=True)]
+        stacked = [v.aval.ndim > w.aval.ndim for v, w in zip(eqn.outvars, body.outvars, strict=True)]
+        carried = stacked.index(True) if True in stacked else len(stacked)
+        fixed = (mapped.index(True) if True in mapped else len(mapped)) - carried
+        first, carry, rows = xs[:fixed], xs[fixed : fixed + carried], xs[fixed + carried :]
+        out: list[Any] = [None] * length
+        for i in reversed(range(length)) if params["reverse"] else range(length):
+            result = self.run(body, consts, [*first, *carry, *(x[i, ...] for x in rows)])
+            carry, out[i] = result[:carried], result[carried:]
+        stacks = []
+        for k, v in enumerate(eqn.outvars[carried:]):
+            parts = common([np.asarray(y[k]) for y in out])
+            stacks.append(np.stack(parts) if parts else np.zeros(v.aval.shape))
+        return [*carry, *stacks]
+
+    def _while(self, eqn, xs):
+        params = eqn.params
+        n, m = params["cond_nconsts"], params["body_nconsts"]
+        go, body = parts_of(params["cond_jaxpr"]), parts_of(params["body_jaxpr"])
+        of_go, of_body, state = xs[:n], xs[n : n + m], xs[n + m :]
+        while True:
+            (again,) = self.run(*go, [*of_go, *state])
+            if not is_static(again):
+                raise UnsupportedError("a loop that ends depending on data")
+            if not again:
+                return state
+            state = self.run(*body, [*of_body, *state])
+
+    def _cond(self, eqn, xs):
+        index, *operands = xs
+        branches = eqn.params["branches"]
+        if is_static(index):
+            return self.run(*parts_of(branches[int(np.clip(int(index), 0, len(branches) - 1))]), operands)
+        if len(branches) != 2 or np.dtype(eqn.invars[0].aval.dtype) != bool:
+            raise UnsupportedError("a choice between more than two branches")
+        otherwise, then = (self.run(*parts_of(b), operands) for b in branches)
+        pairs = zip(otherwise, then, strict=True)
+        return [static_again(self.select(index, *common([a, b]))) for a, b in pairs]
+
+    def _custom_linear_solve(self, eqn, xs):
+        lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+        before = lengths.matvec + lengths.vecmat
+        total = before + lengths.solve + lengths.transpose_solve
+        return self.run(*parts_of(jaxprs.solve), [*xs[before : before + lengths.solve], *xs[total:]])
+
+    def _custom_vjp_call(self, eqn, xs):
+        return self.run(*parts_of(eqn.params["call_jaxpr"]), xs)
+
+    def _optimization_barrier(self, eqn, xs):
+        return xs
+
+
+def parts_of(closed) -> tuple[Any, Any]:
+    return closed.jaxpr, closed.consts
