@@ -28,7 +28,7 @@ from jaxdyn.native._target import wanted
 MAX_OPERATIONS = 25_000
 """A program of more operations is not made a kernel. Its values no longer fit a thread's 255 registers by far, and the
 driver compiles it at the first call, in a time that grows faster than the program: NVIDIA's assembler takes 0.3 s for
-3,000 operations, 4 s for 19,000, and 40 to 50 s for 35,000."""
+3,000 operations, 3 to 8 s for 19,000, and 20 to 50 s for 35,000."""
 
 THREADS = 128
 """The threads in a block for large batches."""
