@@ -239,7 +239,7 @@ STATIC: dict[str, Callable] = {
 """The operations on arrays of numbers for which NumPy stands in for JAX."""
 
 STATIC_INTEGERS = {"add", "sub", "mul", "max", "min", "neg", "abs"}
-"""Those of them that also take integers."""
+"""The operations of `STATIC` that also take integers."""
 
 TWO_OPERANDS = {"lt", "le", "gt", "ge", "eq", "ne", "max", "min", "atan2", "pow"}
 

@@ -75,7 +75,7 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     texts += _transposes(program, kind, declared)
     waiting = 1 + max(crossing.values(), default=-1)
     texts.append(_blocks(program, rows, len(parts), waiting, kind))
-    texts += [interface.worker(program, kind), interface.handlers(program, len(shared), kind)]
+    texts.append(interface.handlers(program, len(shared), lanes))
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
     width = f'"min-legal-vector-width"="{8 * kind.bytes}" "prefer-vector-width"="{8 * kind.bytes}"'
     metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
