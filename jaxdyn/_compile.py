@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 
 from jaxdyn import native
 
@@ -24,7 +25,7 @@ def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            traced = [isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs))]
+            traced = [isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs))]
             if any(traced) and not all(traced) and _tracing():
                 return function(*args, **kwargs)
             return (natively if native.wanted() else otherwise)(*args, **kwargs)
@@ -46,7 +47,7 @@ def _same[**P, R](function: Callable[P, R]) -> Callable[P, R]:
 
 def _tracing() -> bool:
     """Whether operations, also those on constants, are recorded for a program."""
-    return isinstance(jnp.zeros(()), jax.core.Tracer)
+    return isinstance(jnp.zeros(()), Tracer)
 
 
 def once[T](x: T) -> T:

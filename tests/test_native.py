@@ -129,15 +129,29 @@ def test_there_are_many_algorithms():
 SECOND = {"aba_second_derivatives", "rnea_second_derivatives"}
 
 
+def floating():
+    """A tree with a floating base and several kinds of joints."""
+    return jaxdyn.samples.random_tree(jax.random.key(1), 3, ("free", "revolute", "ball"), branching=2)
+
+
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - SECOND))
 def test_every_algorithm_runs_natively(name, programs):
-    """With the model as an argument, for a floating base with several kinds of joints."""
+    """With the model as an argument. Other tests compare the results with those of other libraries."""
     function, places = ALGORITHMS[name]
-    model = jaxdyn.samples.random_tree(jax.random.key(1), 3, ("free", "revolute", "ball"), branching=2)
+    model = floating()
     call, arrays = of_arrays(function, arguments(model, places, 5))
-    agree(call, model, *arrays)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.jit(call)(model, *arrays)))
     assert programs
     assert None not in programs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_as_compiled_by_xla(name):
+    function, places = ALGORITHMS[name]
+    model = floating()
+    call, arrays = of_arrays(function, arguments(model, places, 5))
+    agree(call, model, *arrays)
 
 
 @pytest.mark.slow
@@ -145,8 +159,7 @@ def test_every_algorithm_runs_natively(name, programs):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_gradient_runs_natively(name, precision, programs):
     function, places = ALGORITHMS[name]
-    model = jaxdyn.samples.random_tree(jax.random.key(1), 3, ("free", "revolute", "ball"), branching=2)
-    model = model.astype(precision)
+    model = floating().astype(precision)
     call, arrays = of_arrays(function, arguments(model, places, 5))
 
     def value(model, *arrays):
@@ -411,7 +424,7 @@ def compare_random_tree(seed: int) -> None:
     agree(call, *args, rtol=20 * PRECISIONS[precision])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_trees(seed):
     compare_random_tree(seed)
 

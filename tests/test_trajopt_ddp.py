@@ -69,7 +69,8 @@ def test_double_pendulum_as_crocoddyl_solves_it():
     np.testing.assert_allclose(s.cost, 2.058751e-2, rtol=1e-6)
     assert s.iterations <= 1.2 * 54
     assert s.residuals.gap == 0
-    np.testing.assert_allclose(s.xs, problem.rollout(s.us), atol=1e-9)
+    # The motion amplifies differences in rounding between the two programs.
+    np.testing.assert_allclose(s.xs, problem.rollout(s.us), atol=1e-7)
 
 
 def test_cartpole_with_limits():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import final
 
 type Scalar = Node | float | bool
 """A value of a program: the result of an operation, or a constant."""
 
 
+@final
 class Node:
     """An operation on scalars."""
 

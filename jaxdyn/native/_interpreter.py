@@ -64,10 +64,11 @@ class Interpreter(DataMovement):
             function = functools.partial(_EXPANSIONS[name], **params)
             out = self.call(function, xs, [v.aval for v in eqn.invars])
             return out if eqn.primitive.multiple_results else out[0]
-        inner = [p for p in params.values() if isinstance(p, (core.ClosedJaxpr, core.Jaxpr))]
+        # A function that is called: an open jaxpr, or one with its constants.
+        inner = [p for p in params.values() if isinstance(p, core.Jaxpr) or hasattr(p, "consts")]
         if name not in ("while", "cond") and len(inner) == 1:
             closed = inner[0]
-            jaxpr, consts = (closed.jaxpr, closed.consts) if isinstance(closed, core.ClosedJaxpr) else (closed, ())
+            jaxpr, consts = (closed, ()) if isinstance(closed, core.Jaxpr) else parts_of(closed)
             if len(jaxpr.invars) == len(xs) and len(jaxpr.outvars) == len(eqn.outvars):
                 return self.run(jaxpr, consts, xs)
         if all(map(is_static, xs)):
