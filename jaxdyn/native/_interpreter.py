@@ -64,11 +64,9 @@ class Interpreter(DataMovement):
             function = functools.partial(_EXPANSIONS[name], **params)
             out = self.call(function, xs, [v.aval for v in eqn.invars])
             return out if eqn.primitive.multiple_results else out[0]
-        # A function that is called: an open jaxpr, or one with its constants.
-        inner = [p for p in params.values() if isinstance(p, core.Jaxpr) or hasattr(p, "consts")]
+        inner = [p for p in params.values() if isinstance(p, core.Jaxpr)]
         if name not in ("while", "cond") and len(inner) == 1:
-            closed = inner[0]
-            jaxpr, consts = (closed, ()) if isinstance(closed, core.Jaxpr) else parts_of(closed)
+            jaxpr, consts = parts_of(inner[0])
             if len(jaxpr.invars) == len(xs) and len(jaxpr.outvars) == len(eqn.outvars):
                 return self.run(jaxpr, consts, xs)
         if all(map(is_static, xs)):
