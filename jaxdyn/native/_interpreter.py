@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,10 @@ from jaxdyn.native._data_movement import DataMovement
 
 MAX_OPERATIONS = 250_000
 """A function of more operations is not specialized."""
+MAX_REPETITIONS = 300
+"""Nor is one of more operations, counted before any are folded, than this times its equations. XLA compiles an equation
+once, however often a loop repeats it, but LLVM compiles each operation, so a program would take several times as long.
+"""
 
 _EXPANSIONS: dict[str, Callable] = {}
 
@@ -24,6 +29,26 @@ def expand(primitive: core.Primitive, function: Callable) -> None:
     _EXPANSIONS[primitive.name] = function
 
 
+def count_operations(jaxpr) -> tuple[int, int]:
+    """Return the number of operations on numbers in a jaxpr, with loops unrolled, and the number of its equations."""
+    operations = equations = 0
+    for eqn in jaxpr.eqns:
+        name, equations = eqn.primitive.name, equations + 1
+        solver = [eqn.params["jaxprs"].solve] if name == "custom_linear_solve" else []
+        inner = solver or [p for p in eqn.params.values() if isinstance(p, core.Jaxpr)]
+        size = sum(math.prod(v.aval.shape) for v in eqn.outvars)
+        if inner:
+            within, more = count_operations(parts_of(inner[-1])[0])
+            operations += within * (eqn.params["length"] if name == "scan" else 1)
+            equations += more
+        elif name == "dot_general":
+            contracted = eqn.params["dimension_numbers"][0][0]
+            operations += 2 * size * math.prod(eqn.invars[0].aval.shape[i] for i in contracted)
+        elif f"_{name.replace('-', '_')}" not in vars(DataMovement):
+            operations += size
+    return operations, equations
+
+
 class Interpreter(DataMovement):
     """Evaluates jaxprs on arrays of nodes."""
 
@@ -31,6 +56,9 @@ class Interpreter(DataMovement):
         """Trace a function of arrays and interpret it."""
         shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
         closed = jax.make_jaxpr(function)(*shapes)
+        operations, equations = count_operations(closed.jaxpr)
+        if operations > MAX_REPETITIONS * equations:
+            raise UnsupportedError(f"{operations} operations in {equations} equations")
         return self.run(closed.jaxpr, closed.consts, arrays)
 
     def run(self, jaxpr, consts, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
