@@ -17,6 +17,21 @@ QUANTITIES = (
 )
 JAX_PEERS = ("brax", "frax", "mjx", "jaxsim", "jaxsim_parallel")
 
+LIMITS = {
+    ("aba", "float32"): (0.035, 0.045, 0.08),
+    ("aba", "float64"): (0.08, 0.1, 0.17),
+    ("rnea", "float32"): (0.06, 0.07, 0.11),
+    ("rnea", "float64"): (0.12, 0.14, 0.22),
+}
+"""The limits of the ratios to Pinocchio's time, for each of `ROBOTS`."""
+FIRST_CALLS = {
+    ("aba", 1): (0.6, 0.9, 2.5),
+    ("gradient", 1024): (1.0, 2.0, 6.0),
+    ("aba_derivatives", 256): (1.0, 4.0, 12.0),
+}
+"""The limits of the seconds to trace and compile, for each of `ROBOTS`, at a batch size that is measured before others:
+they share the native program."""
+
 type Quantity = Literal["time", "compilation", "error"]
 type Verdict = Literal["reached", "not reached", "not measured"]
 
@@ -64,10 +79,10 @@ def lines() -> list[Line]:
         out.append(Line(claim, key, limit, against))
 
     pinocchio = [("pinocchio", "float64"), ("pinocchio_parallel", "float64")]
-    limits = {("aba", "float32"): 0.6, ("aba", "float64"): 1.4, ("rnea", "float32"): 0.7, ("rnea", "float64"): 1.5}
-    for ((operation, dtype), limit), batch, robot in itertools.product(limits.items(), (256, 1024), ROBOTS):
-        key = Key(robot, operation, batch, OURS, dtype)
-        add(f"{operation} against Pinocchio, one thread", key, limit, pinocchio)
+    for (operation, dtype), limits in LIMITS.items():
+        for robot, limit in zip(ROBOTS, limits, strict=True):
+            key = Key(robot, operation, 1024, OURS, dtype)
+            add(f"{operation} against Pinocchio, one thread", key, limit, pinocchio)
     for batch, robot in itertools.product((256, 1024), ROBOTS):
         add("crba against Pinocchio", Key(robot, "crba", batch, OURS, "float32"), 1.2, pinocchio[:1])
     for (dtype, limit), robot in itertools.product((("float32", 1.0), ("float64", 2.0)), ROBOTS):
@@ -88,22 +103,21 @@ def lines() -> list[Line]:
     for operation, robot in itertools.product(("aba", "rnea"), ROBOTS):
         key = Key(robot, operation, 1, OURS, "float32")
         add(f"{operation} of one state against the best JAX peer", key, 1.0, [(p, "float32") for p in JAX_PEERS])
-    for dtype, robot in itertools.product(("float32", "float64"), ROBOTS):
-        key = Key(robot, "rollout", 1, OURS, dtype)
-        limit = 2.0 if robot.startswith("talos") else 1.6
-        add("roll-out against MuJoCo's C", key, limit, [("mujoco", "float64")])
+    for robot in ROBOTS:
+        key = Key(robot, "rollout", 1, OURS, "float32")
+        add("roll-out against MuJoCo's C", key, 0.3, [("mujoco", "float64")])
     for robot in ROBOTS:
         add("roll-out against Brax", Key(robot, "rollout", 1, OURS, "float32"), 0.6, [("brax", "float32")])
-    plants = (("MuJoCo's C", ("mujoco", "float64")), ("Brax", ("brax", "float32")))
-    for (name, peer), robot in itertools.product(plants, ROBOTS[:2]):
-        add(f"256 roll-outs against {name}", Key(robot, "rollout", 256, OURS, "float32"), 1.0, [peer])
+    plants = (("MuJoCo's C", ("mujoco", "float64"), 0.02), ("Brax", ("brax", "float32"), 1.0))
+    for (name, peer, limit), robot in itertools.product(plants, ROBOTS[:2]):
+        add(f"256 roll-outs against {name}", Key(robot, "rollout", 256, OURS, "float32"), limit, [peer])
     for operation, dtype, robot in itertools.product(("aba", "rnea"), ("float32", "float64"), ROBOTS):
         key = Key(robot, f"vmap_{operation}", 1024, OURS, dtype)
         add(f"jax.vmap of {operation} against its batch axes", key, 1.2, [(OURS, dtype)], operation=operation)
-    compilation = {("talos_reduced", "aba"): 3.0, ("talos_reduced", "gradient"): 8.0, ("chain512", "aba"): 5.0}
-    for ((robot, operation), limit), dtype in itertools.product(compilation.items(), ("float32", "float64")):
-        key = Key(robot, operation, 256 if robot.startswith("chain") else 1024, OURS, dtype)
-        out.append(Line(f"CPU seconds to trace and compile {operation}", key, limit, (), "compilation"))
+    for (operation, batch), seconds in FIRST_CALLS.items():
+        for robot, limit in zip(ROBOTS, seconds, strict=True):
+            key = Key(robot, operation, batch, OURS, "float32")
+            out.append(Line(f"CPU seconds to trace and compile {operation}", key, limit, (), "compilation"))
     for operation, dtype in itertools.product(("aba", "rnea"), ("float32", "float64")):
         key = Key("chain512", operation, 256, OURS, dtype)
         add(f"{operation} of 512 joints against 128 joints", key, 4.5, [(OURS, dtype)], robot="chain128")

@@ -142,7 +142,7 @@ def test_verdicts_compare_with_the_best():
 def test_errors_and_compilation_have_limits_of_their_own():
     chain, talos = (
         Key("chain32", "aba", 256, "jaxdyn", "float32"),
-        Key("talos_reduced", "aba", 1024, "jaxdyn", "float32"),
+        Key("talos_reduced", "aba", 1, "jaxdyn", "float32"),
     )
     judged = {j.line.ours: j for j in judge({chain: record(chain, error=1e-4), talos: record(talos)}) if j.value}
     assert judged[chain].verdict == "reached"
