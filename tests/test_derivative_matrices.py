@@ -18,6 +18,7 @@ from jaxdyn import ShapeError
 from jaxdyn.algorithms import _first_derivatives
 from jaxdyn.algorithms.recursions import _dof_matrices
 from jaxdyn.io import load_urdf
+from jaxdyn.native import _target
 
 STATES = 3
 TOLERANCE = 1e-10
@@ -154,7 +155,9 @@ def test_the_robots_have_matrices_of_both_layouts():
 
 @pytest.fixture(params=[True, False], ids=["batch last", "batch first"])
 def layout(request, monkeypatch):
-    """One layout for all robots. No program with the other layout is used, because each test compiles new functions."""
+    """One layout for all robots. No program with the other layout is used, because each test compiles new functions, and
+    native programs are forgotten."""
+    _target.cached_target.cache_clear()
     used = []
 
     class Spy(_dof_matrices.DofMatrices):
@@ -165,6 +168,7 @@ def layout(request, monkeypatch):
     monkeypatch.setattr(_dof_matrices, "BATCH_LAST_LIMIT", 1000 if request.param else 0)
     monkeypatch.setattr(_first_derivatives, "DofMatrices", Spy)
     yield request.param
+    _target.cached_target.cache_clear()
     assert set(used) == {request.param}
 
 

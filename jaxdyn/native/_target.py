@@ -116,11 +116,12 @@ def target(function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tup
     if not enabled() or np.dtype(dtype) not in (np.float32, np.float64):
         return None
     with _lock:
-        return _target(function, shapes, uniform, np.dtype(dtype).itemsize * 8)
+        return cached_target(function, shapes, uniform, np.dtype(dtype).itemsize * 8)
 
 
 @functools.cache
-def _target(function: Callable, shapes, uniform, bits: int) -> Target | None:
+def cached_target(function: Callable, shapes, uniform, bits: int) -> Target | None:
+    """Return the program of `target`, made once in a process for each precision."""
     from jaxdyn.native._compiler import host, load_functions
     from jaxdyn.native._module import module_of
 
