@@ -155,8 +155,8 @@ def test_the_robots_have_matrices_of_both_layouts():
 
 @pytest.fixture(params=[True, False], ids=["batch last", "batch first"])
 def layout(request, monkeypatch):
-    """One layout for all robots. No program with the other layout is used, because each test compiles new functions, and
-    native programs are forgotten."""
+    """One layout for all robots. No program with the other one is used: each test compiles new functions, and native
+    programs are forgotten."""
     _target.cached_target.cache_clear()
     used = []
 
