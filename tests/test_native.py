@@ -385,6 +385,19 @@ def test_functions_without_a_program_are_left_to_xla(programs):
     assert programs == [None]
 
 
+def test_a_fault_of_the_specializer_is_a_warning(monkeypatch):
+    """The function then runs as XLA compiles it."""
+
+    def fail(*_):
+        raise KeyError("a parameter of another version of JAX")
+
+    monkeypatch.setattr(native._target, "specialize", fail)
+    function = _batching.Plain(lambda x: jnp.sin(x), (1,), ((5,),))
+    x = jnp.arange(10.0).reshape(2, 5)
+    with pytest.warns(UserWarning, match="no native program could be made.*KeyError"):
+        np.testing.assert_allclose(jax.jit(lambda x: _batching.call(function, x)[0])(x), jnp.sin(x))
+
+
 def test_exported_programs_do_not_call_native_code():
     """An exported program runs in processes that know nothing of this one."""
     model = jaxdyn.samples.double_pendulum()
