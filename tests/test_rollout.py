@@ -79,11 +79,11 @@ def test_network_learns_without_compiling_again():
     def loss(network):
         return jnp.sum(jaxdyn.rollout(MODEL, start, network, 0.02, steps=12).final.q ** 2)
 
-    before = run._cache_size()
+    before = run.count_programs()
     value = loss(network)
     changed = jax.tree.map(lambda x: x * 1.1 if eqx.is_array(x) else x, network)
     assert not np.allclose(loss(changed), value)
-    assert run._cache_size() == before + 1
+    assert run.count_programs() == before + 1
 
     gradient = eqx.filter_jit(eqx.filter_grad(loss))(network)
     direction = jax.tree.map(lambda g: jnp.cos(jnp.arange(g.size)).reshape(g.shape), gradient)

@@ -102,17 +102,19 @@ def test_kinova_reaches():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make", "best"),
-    [(double_pendulum, 2.058751e-2), (kinova, 6.898820), (cartpole, 1.486187), (acrobot, 50.046611)],
-)
-def test_single_precision_is_right_or_says_that_it_is_not(make, best):
-    problem = of_dtype(make(), jnp.float32)
+@pytest.mark.parametrize("make", [double_pendulum, kinova, cartpole, acrobot])
+def test_single_precision_is_right_or_says_that_it_is_not(make):
+    """Where it claims a minimum, double precision finds none but that near by. Rounding decides which one it reaches:
+    the arm, whose angles are not wrapped, has several."""
+    problem = make()
     n = problem.dynamics.nx
     xs = np.zeros((101, n)) if make in (double_pendulum, kinova) else None
-    s = ddp(problem, {cartpole: 0.01}.get(make, 0.0), xs)
+    s = ddp(of_dtype(problem, jnp.float32), {cartpole: 0.01}.get(make, 0.0), xs)
     assert s.xs.dtype == jnp.float32
-    assert not s.success or abs(s.cost - best) <= 1e-2 * best
+    if s.success:
+        exact = ddp(problem, np.asarray(s.us, np.float64), np.asarray(s.xs, np.float64))
+        assert exact.success, exact.message
+        assert abs(s.cost - exact.cost) <= 1e-2 * exact.cost
 
 
 def test_optimum_is_that_of_a_general_solver():
