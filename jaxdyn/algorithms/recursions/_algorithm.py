@@ -13,6 +13,7 @@ from typing import Any, Concatenate, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxdyn._batched_functions import Derivatives, Plain
 from jaxdyn._batching import call
@@ -120,7 +121,7 @@ def algorithm[**P, R](
             states = [KINDS[k].to_tree(model, jnp.asarray(x)) for k, x in arrays.values()]
             dtype = jnp.result_type(*leaves.values(), *states)
             constants = {n: Constant.of(x, dtype) for n, x in leaves.items() if _is_constant(x, LEAVES[n].axes)}
-            if len(constants) == len(leaves) and not any(isinstance(x, jax.core.Tracer) for x in states):
+            if len(constants) == len(leaves) and not any(isinstance(x, Tracer) for x in states):
                 # Nothing is traced: new values of the model shall not need a new program.
                 constants = {}
             leaves = {n: x for n, x in leaves.items() if n not in constants}
@@ -237,7 +238,7 @@ def _require_independent_joints(model: Model, name: str) -> None:
 
 
 def _is_constant(x, axes: int) -> bool:
-    return not isinstance(x, jax.core.Tracer) and x.ndim == axes
+    return not isinstance(x, Tracer) and x.ndim == axes
 
 
 class Constant:
