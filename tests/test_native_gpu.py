@@ -24,6 +24,8 @@ from jaxdyn.native._graph import Graph
 from jaxdyn.native._ptx import FEW, FEW_THREADS, FUNCTIONS, MAX_OPERATIONS, THREADS, kernel_text
 from jaxdyn.native._specialize import Program
 
+pytestmark = pytest.mark.skipif(not native.wanted(), reason="native code is turned off")
+
 PTX = "__gpu$xla.gpu.ptx"
 F32 = np.float32
 
