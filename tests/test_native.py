@@ -15,6 +15,7 @@ import pytest
 import jaxdyn
 from jaxdyn import _batching, native
 from jaxdyn._types import Configuration, Torque, Velocity, Wrenches
+from jaxdyn.native._interpreter import Interpreter
 
 pytestmark = pytest.mark.skipif(not native.status().enabled, reason=native.status().reason)
 
@@ -390,7 +391,7 @@ def test_a_fault_of_the_specializer_is_a_warning(monkeypatch):
     def fail(*_):
         raise KeyError("a parameter of another version of JAX")
 
-    monkeypatch.setattr(native._target, "specialize", fail)
+    monkeypatch.setattr(Interpreter, "evaluate", fail)
     function = _batching.Plain(lambda x: jnp.sin(x), (1,), ((5,),))
     x = jnp.arange(10.0).reshape(2, 5)
     with pytest.warns(UserWarning, match="no native program could be made.*KeyError"):

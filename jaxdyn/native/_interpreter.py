@@ -29,6 +29,11 @@ def expand(primitive: core.Primitive, function: Callable) -> None:
     _EXPANSIONS[primitive.name] = function
 
 
+def traced(function: Callable, avals: Sequence):
+    """Return the jaxpr of a function of arrays, with its constants."""
+    return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))
+
+
 def count_operations(jaxpr) -> tuple[int, int]:
     """Return the number of operations on numbers in a jaxpr, with loops unrolled, and the number of its equations."""
     operations = equations = 0
@@ -54,8 +59,10 @@ class Interpreter(DataMovement):
 
     def call(self, function: Callable, arrays: Sequence[np.ndarray], avals: Sequence) -> list[np.ndarray]:
         """Trace a function of arrays and interpret it."""
-        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-        closed = jax.make_jaxpr(function)(*shapes)
+        return self.evaluate(traced(function, avals), arrays)
+
+    def evaluate(self, closed, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Interpret a traced function."""
         operations, equations = count_operations(closed.jaxpr)
         if operations > MAX_REPETITIONS * equations:
             raise UnsupportedError(f"{operations} operations in {equations} equations")

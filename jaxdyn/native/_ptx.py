@@ -22,8 +22,8 @@ import numpy as np
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._emit import LARGEST_ANGLE, LOG_2, PI, Body, Kind, Values
 from jaxdyn.native._graph import Node
-from jaxdyn.native._specialize import Program
-from jaxdyn.native._target import program_of, wanted
+from jaxdyn.native._specialize import Program, specialize
+from jaxdyn.native._target import wanted
 
 MAX_OPERATIONS = 25_000
 """A program of more operations is not made a kernel. Its values no longer fit a thread's 255 registers by far, and the
@@ -413,10 +413,8 @@ def kernel(function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tup
 @functools.cache
 def _kernel(function: Callable, shapes, uniform) -> Kernel | None:
     inputs = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
-    program = program_of(function, inputs, uniform, 32)
-    if program is None:
-        return None
     try:
+        program = specialize(function, inputs, uniform, 32)
         text = kernel_text(program, "jaxdyn")
     except UnsupportedError:
         return None

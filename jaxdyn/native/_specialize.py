@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from jaxdyn.native._arrays import objects
+from jaxdyn.native._arrays import UnsupportedError, objects
 from jaxdyn.native._graph import Graph, Node, Scalar, live
-from jaxdyn.native._interpreter import Interpreter
+from jaxdyn.native._interpreter import Interpreter, traced
 
 
 class Program(NamedTuple):
@@ -35,7 +36,7 @@ class Program(NamedTuple):
 def specialize(function: Callable, inputs: Sequence, uniform: Sequence[bool], bits: int) -> Program:
     """Return the program of a function of arrays of the given shapes and dtypes, in arithmetic of so many bits.
 
-    **Raises** `UnsupportedError` where there is none.
+    **Raises** `UnsupportedError` where there is none, with a warning where that was not expected.
     """
     graph = Graph()
     interpreter = Interpreter(graph, 2.0 ** (-23 if bits == 32 else -52))
@@ -43,7 +44,16 @@ def specialize(function: Callable, inputs: Sequence, uniform: Sequence[bool], bi
     for number, (x, same) in enumerate(zip(inputs, uniform, strict=True)):
         nodes = [graph.input(number, i, same) for i in range(math.prod(x.shape))]
         arrays.append(objects(nodes, x.shape))
-    results = interpreter.call(lambda *x: jax.tree.leaves(function(*x)), arrays, inputs)
+    # An error of the function itself is the user's; only one that comes later is a fault of this package.
+    closed = traced(lambda *x: jax.tree.leaves(function(*x)), inputs)
+    try:
+        results = interpreter.evaluate(closed, arrays)
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        warnings.warn(f"no native program could be made, so XLA compiles the function ({text})", stacklevel=2)
+        raise UnsupportedError(text) from error
     outputs = tuple([_number(x) for x in np.asarray(r, object).ravel()] for r in results)
     outputs = _with_lost_nans(graph, outputs)
     needed = live(x for output in outputs for x in output)

@@ -9,7 +9,6 @@ import functools
 import hashlib
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._interface import interface
-from jaxdyn.native._specialize import Program, specialize
+from jaxdyn.native._specialize import specialize
 
 
 class Target(NamedTuple):
@@ -120,19 +119,6 @@ def target(function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tup
         return cached_target(function, shapes, uniform, np.dtype(dtype).itemsize * 8)
 
 
-def program_of(function: Callable, inputs: Sequence, uniform: tuple[bool, ...], bits: int) -> Program | None:
-    """Return the program of a function of arrays, or None, with a warning where that was not expected."""
-    try:
-        return specialize(function, inputs, uniform, bits)
-    except UnsupportedError:
-        return None
-    except Exception as error:
-        # An error of the function itself comes again where XLA compiles it.
-        text = f"{type(error).__name__}: {error}"
-        warnings.warn(f"no native program could be made, so XLA compiles the function ({text})", stacklevel=2)
-        return None
-
-
 @functools.cache
 def cached_target(function: Callable, shapes, uniform, bits: int) -> Target | None:
     """Return the program of `target`, made once in a process for each precision."""
@@ -140,8 +126,9 @@ def cached_target(function: Callable, shapes, uniform, bits: int) -> Target | No
     from jaxdyn.native._module import module_of
 
     inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]
-    program = program_of(function, inputs, uniform, bits)
-    if program is None:
+    try:
+        program = specialize(function, inputs, uniform, bits)
+    except UnsupportedError:
         return None
     here = host()
     module = module_of(program, bits, here.vector_bits // bits, interface())
