@@ -47,7 +47,11 @@ def both(function, *args):
 
 
 def agree(function, *args, rtol=1e-11):
-    """Compare the results with and without native code, relative to the largest number of each array."""
+    """Compare the results with and without native code, relative to the largest number of each array.
+
+    Arrays of numbers below 1e-3 are compared as if that were the largest: some are zero up to the rounding of terms of
+    the order of one.
+    """
     for a, b in zip(*both(function, *args), strict=True):
         assert a.shape == b.shape
         assert a.dtype == b.dtype

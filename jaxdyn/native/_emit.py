@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from jaxdyn.native._graph import CONDITIONS, Node, Scalar
+from jaxdyn.native._graph import Node, Scalar
 
 # 100 digits of pi: large angles need 224 bits.
 PI = Fraction(
@@ -16,24 +16,6 @@ PI = Fraction(
 
 COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 ARITHMETIC = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-LIBRARY = {
-    "sin": "sin",
-    "cos": "cos",
-    "tan": "tan",
-    "asin": "asin",
-    "acos": "acos",
-    "atan": "atan",
-    "atan2": "atan2",
-    "sinh": "sinh",
-    "cosh": "cosh",
-    "tanh": "tanh",
-    "exp": "exp",
-    "log": "log",
-    "expm1": "expm1",
-    "log1p": "log1p",
-    "pow": "pow",
-}
-"""The functions of the C library, of doubles, that are called for one lane after the other."""
 
 
 class Kind:
@@ -234,16 +216,16 @@ class Body:
         return self.select(self.compare("ogt", size, kind.constant(0.625)), large, small)
 
     def library(self, name: str, *args: str) -> str:
-        """Call a function of the C library, lane by lane."""
+        """Call a function of the C library, which has the operation's name and takes doubles, lane by lane."""
         kind = self.kind
         doubles = ", ".join(["double"] * len(args))
-        self.declared.add(f"declare double @{LIBRARY[name]}({doubles})")
+        self.declared.add(f"declare double @{name}({doubles})")
         if kind.lanes > 1:
             self.declared.add(_lane_by_lane(kind, name, len(args)))
             return self.value(f"call {kind.float} @each.{name}({', '.join(f'{kind.float} {a}' for a in args)})")
         if kind.bits == 32:
             args = tuple(self.value(f"fpext float {a} to double") for a in args)
-        out = self.value(f"call double @{LIBRARY[name]}({', '.join(f'double {a}' for a in args)})")
+        out = self.value(f"call double @{name}({', '.join(f'double {a}' for a in args)})")
         return self.value(f"fptrunc double {out} to float") if kind.bits == 32 else out
 
 
@@ -444,7 +426,3 @@ def angle_of_input(x: Scalar) -> tuple[float, Node | None]:
         factor, root = angle_of_input(x.args[0])
         return (0.5, root) if root is not None and factor == 1.0 else (0.0, None)
     return 0.0, None
-
-
-def is_condition(node: Node) -> bool:
-    return node.op in CONDITIONS

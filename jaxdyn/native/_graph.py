@@ -132,7 +132,7 @@ class Graph:
             return then if condition else otherwise
         if then is otherwise or (type(then) is not Node and type(otherwise) is not Node and then == otherwise):
             return then
-        if type(then) is bool or type(otherwise) is bool or _is_condition(then) or _is_condition(otherwise):
+        if type(then) is bool or type(otherwise) is bool or is_condition(then) or is_condition(otherwise):
             # A choice between conditions.
             return self.logical_or(
                 self.logical_and(condition, then), self.logical_and(self.logical_not(condition), otherwise)
@@ -176,7 +176,8 @@ def _quotient(a: float, b: float) -> float:
     return a / b
 
 
-def _is_condition(a: Scalar) -> bool:
+def is_condition(a: Scalar) -> bool:
+    """Return whether a value is a truth value that depends on data."""
     return type(a) is Node and a.op in CONDITIONS
 
 

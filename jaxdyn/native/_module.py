@@ -18,10 +18,9 @@ from jaxdyn.native._emit import (
     Values,
     angle_of_input,
     any_lane,
-    is_condition,
     reduced_angle,
 )
-from jaxdyn.native._graph import Node
+from jaxdyn.native._graph import Node, is_condition
 from jaxdyn.native._interface import Interface
 from jaxdyn.native._order import by_results, operands
 from jaxdyn.native._specialize import Program
