@@ -27,7 +27,9 @@ class Recording:
     - `q` `[n, nq]`: rad or m; `v` `[n, nv]`, rad/s or m/s; `a` `[n, nv]`, rad/s^2 or m/s^2;
     - `tau` `[n, nv]`: N m or N;
     - `current` `[n, m]`: of motors, A (see `torque_from_current`);
-    - `name`: put in front of messages.
+    - `name`: put in front of messages;
+    - `cutoff`: Hz, where fits low-pass the torques and the torque model alike (see `prepared`); None for fits to the
+      samples as they are.
 
     All but `t` and `q` may be None. Several recordings are a list of them: each keeps its length and its rate.
 
@@ -46,6 +48,7 @@ class Recording:
     tau: np.ndarray | None = None
     current: np.ndarray | None = None
     name: str = "recording"
+    cutoff: float | None = None
 
     def __post_init__(self):
         for name in ("t", "q", *_OPTIONAL):
@@ -161,6 +164,35 @@ class Recording:
             raise self._error(f"{self.duration:g} s hold fewer than two samples at {rate:g} per second")
         t = np.minimum(self.t[0] + np.arange(count) / rate, self.t[-1])
         return self._numbers(model)._map(lambda x: signals.interpolate(self.t, x, t, kind), t)._unit(model)
+
+    def prepared(
+        self, cutoff: float = 10.0, *, motion_cutoff: float | None = None, model: Model | None = None
+    ) -> Recording:
+        """Return the recording as fits to torques want it: a smooth motion with its derivatives, torques as measured,
+        and a `cutoff` (Hz) at which fits low-pass the torques *and the torque model* alike, by the same filter.
+
+        A filter must not act on the motion alone: the filtered torque of friction is not the friction at the filtered
+        velocity, so fits to recordings that were only `filtered` have biased friction. The motion is smoothed only
+        where its derivatives are mostly noise: all arrays are low-passed as by `filtered` at `motion_cutoff`, by
+        default three times `cutoff` or 0.4 times the rate, whichever is less. Irregular samples are interpolated first,
+        at their median rate, and a rate of more than eight times `motion_cutoff` is lowered.
+
+        Source: Gautier, Dynamic identification of robots with power model, ICRA 1997, section 5 (parallel filters of
+        torque and regressor).
+
+        **Raises** `DataError` for gaps, too few samples, or a cutoff above 0.4 times the rate.
+        """
+        uniform = self if self.rate else self.resampled(1 / float(np.median(np.diff(self.t))), model=model)
+        rate = uniform._uniform_rate("a filter")
+        motion_cutoff = min(3 * cutoff, 0.4 * rate) if motion_cutoff is None else motion_cutoff
+        if not 0 < cutoff <= motion_cutoff <= 0.4 * rate:
+            raise self._error(
+                f"cutoffs of {cutoff:g} Hz for fits and {motion_cutoff:g} Hz for the motion; they must be positive, "
+                f"the second not below the first, and neither above 0.4 times the rate, {0.4 * rate:g} Hz"
+            )
+        smooth = uniform.filtered(motion_cutoff, model=model).differentiated(model=model)
+        step = max(1, int(rate / (8 * motion_cutoff)))
+        return dataclasses.replace(smooth._map(lambda x: x[::step]), cutoff=float(cutoff))
 
     def filtered(
         self, cutoff: float, order: int = 4, trim: float | None = None, model: Model | None = None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.interpolate import CubicSpline, UnivariateSpline
-from scipy.signal import butter, sosfiltfilt
+from scipy.signal import butter, firwin, sosfiltfilt, upfirdn
 
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn.model import Model
@@ -29,6 +29,46 @@ def low_pass(x: np.ndarray, rate: float, cutoff: float, order: int) -> np.ndarra
 def padding(order: int) -> int:
     """The number of samples by which `low_pass` extends each end; it needs more than these."""
     return 3 * (order + 1)
+
+
+class Decimation(NamedTuple):
+    """A low pass without delay (a symmetric filter of finite length) that keeps every `step`-th sample."""
+
+    taps: np.ndarray = np.ones(1)
+    """`[2 half + 1]`."""
+    step: int = 1
+
+    @classmethod
+    def below(cls, cutoff: float, rate: float) -> Decimation:
+        """The filter that leaves half of the amplitude at `cutoff` (Hz) of signals with `rate` samples per second.
+
+        A Hamming window of `2 / cutoff` s falls by 53 dB within 0.83 `cutoff` above the cutoff, and the kept samples,
+        at least four for each period at the cutoff, resolve all that is left.
+        """
+        step = max(1, int(rate / (4 * cutoff)))
+        # The first kept sample is the first with a whole window, so half the window holds a whole number of steps.
+        half = step * int(np.ceil(rate / cutoff / step))
+        return cls(firwin(2 * half + 1, cutoff, fs=rate), step)
+
+    @property
+    def half(self) -> int:
+        """The number of samples that each end loses."""
+        return len(self.taps) // 2
+
+    def count(self, length: int) -> int:
+        """The number of samples that are kept of `length`; negative or zero if it is shorter than the filter."""
+        return (length - 1 - 2 * self.half) // self.step + 1
+
+    def ends(self, x: np.ndarray) -> np.ndarray:
+        """Return the last of the rows of `x` `[n, ...]` that each kept row depends on."""
+        return x[2 * self.half :: self.step]
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        """Return the filtered and kept rows of `x` `[n, ...]`: those of the rows `half, half + step, ...`."""
+        first = 2 * self.half // self.step
+        if not first:
+            return x
+        return upfirdn(self.taps, x, down=self.step, axis=0)[first : first + self.count(len(x))]
 
 
 def smoothing_spline(t: np.ndarray, x: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

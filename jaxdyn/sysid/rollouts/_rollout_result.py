@@ -185,7 +185,7 @@ class RolloutBootstrap(NamedTuple):
         """
         robots = self.fit.parametrization.model(self.free)
         draws = np.asarray(jax.vmap(self.fit._named(quantities)[1])(robots), np.float64)
-        return intervals.with_draws(self.fit.intervals(quantities, level=level), draws)
+        return intervals.around_draws(self.fit.intervals(quantities, level=level), draws)
 
 
 def _quadratic_form(slope: np.ndarray, covariance: np.ndarray) -> np.ndarray:

@@ -3,9 +3,10 @@
 from jaxdyn.sysid.torques import _intervals as intervals
 from jaxdyn.sysid.torques import _torque_model as torque_model
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters
+from jaxdyn.sysid.torques._bootstrap import Bootstrap, bootstrap
 from jaxdyn.sysid.torques._cross_validation import CandidateWeights, CrossValidation
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
-from jaxdyn.sysid.torques._fit_result import Bootstrap, Evaluation, InverseDynamicsFit, bootstrap
+from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._intervals import Intervals
 from jaxdyn.sysid.torques._payload import PayloadFit, identify_payload
 from jaxdyn.sysid.torques._reweighting import TorqueFitState

@@ -11,7 +11,6 @@ import numpy as np
 
 from jaxdyn._errors import DataError
 from jaxdyn._types import ArrayLike
-from jaxdyn.algorithms import torque_regressor
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import is_physical, nearest_physical
 from jaxdyn.sysid.recordings import as_recordings
@@ -91,8 +90,8 @@ class _Linearization:
         self.model, _ = with_parameters(samples, point.parameters(), gain)
         self.transmitted = frictionless_torque(self.model, samples.q, samples.v, samples.a)
         self.rows = slice(None, None, max(1, len(samples) // _ROWS))
-        motion = (jnp.asarray(x[self.rows]) for x in (samples.q, samples.v, samples.a))
-        self.regressor = np.asarray(torque_regressor(samples.model, *motion), np.float64)
+        bodies = 10 * layout.nb
+        self.regressor = np.concatenate([B[..., :bodies] for _, B in samples.chunks()])[self.rows]
 
     def prediction(self, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The correction `[rows]` of joint `j`'s torque that the other joints' torques predict, and what whitens its
@@ -150,9 +149,9 @@ class _JointTorque:
         for name, leaf in (("viscous", samples.model.damping), ("coulomb", samples.model.friction)):
             if name not in self.chosen:
                 residual = residual - float(leaf[j]) * friction[name]
-        y = self._whiten(residual[self.rows] - self.center)
+        y = self._whiten(samples.low_passed(residual)[self.rows] - self.center)
         if columns:
-            F = self._whiten(np.stack(columns, axis=-1)[self.rows])
+            F = self._whiten(samples.low_passed(np.stack(columns, axis=-1))[self.rows])
             length = np.linalg.norm(F, axis=0)
             F = F / np.where(length > 0, length, 1.0)
             # The normal equations of a few columns, with a ridge for columns that the inertias explain as well.

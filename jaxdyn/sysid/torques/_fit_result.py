@@ -1,4 +1,4 @@
-"""The result of a fit to recorded torques, and the scatter of its parameters when recordings are resampled."""
+"""The result of a fit to recorded torques."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from typing import NamedTuple
 
 import equinox as eqx
 import numpy as np
-from scipy.linalg import solve_triangular
 
-from jaxdyn._errors import DataError, ModelError
+from jaxdyn._errors import ModelError
 from jaxdyn._status import Status
 from jaxdyn.model import Model
-from jaxdyn.sysid.parameters import cholesky, is_physical
+from jaxdyn.sysid.parameters import is_physical
 from jaxdyn.sysid.recordings import Recording, as_recordings
-from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters_of
+from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_covariance_root, base_parameters_of
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
-from jaxdyn.sysid.torques._intervals import Intervals, normal_intervals, posterior_intervals, with_draws
-from jaxdyn.sysid.torques._physical_fit import Physical, start_at
-from jaxdyn.sysid.torques._torque_model import EffectShape, Layout, Samples, motion_arrays
+from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals, posterior_intervals
+from jaxdyn.sysid.torques._physical_fit import with_gains
+from jaxdyn.sysid.torques._torque_model import INERTIAL_NAMES, EffectShape, Layout, low_pass_of, motion_arrays
 
 
 class Evaluation(NamedTuple):
@@ -34,7 +33,7 @@ class Evaluation(NamedTuple):
     relative: float
     """Norm of all residuals divided by the norm of all torques."""
     residual: tuple[np.ndarray, ...]
-    """`[n, nv]` for each recording: predicted minus recorded."""
+    """`[n, nv]` for each recording: predicted minus recorded, at the samples that its low pass keeps."""
 
 
 class InverseDynamicsFit(eqx.Module):
@@ -62,17 +61,26 @@ class InverseDynamicsFit(eqx.Module):
     message: str
     """How the fit ended, the number of parameters or the rank, and the searched and chosen numbers."""
     samples: int
-    """The number of equations: samples times degrees of freedom, or the sum of their weights."""
+    """The number of equations: samples (those that a low pass keeps) times degrees of freedom, or the sum of their
+    weights."""
     triangle: np.ndarray
     """`[k, P]`: `R` for which `R^T R` is the data's information about the parameters, for the identified gains."""
+    score_factor: np.ndarray
+    """`[k, P + gains]`: `K` for which `K^T K` is the covariance of the slope of the data's cost with respect to the
+    parameters and the logarithms of unknown inverse gains, for residuals with the spectra that were found."""
+    reference: np.ndarray | None = None
+    """`[P]`: parameters halfway between the start and the solution, at which the prior's curvature is taken for
+    intervals; None for linear least squares, like all below."""
     tangent: np.ndarray | None = None
-    """`[P, size]`: the parameters' derivative by the coordinates of the physical fit; None for linear least squares."""
+    """`[P, size]`: the parameters' derivative by coordinates about `reference`."""
     precision_factor: np.ndarray | None = None
     """`[size, size]`: the lower factor `L` of the coordinates' inverse covariance `L L^T`, of data and prior."""
     prior_factor: np.ndarray | None = None
     """`[size, size]`: the same for the prior alone."""
     prior_weight: float = 0.0
     """The weight of the inertias' prior."""
+    effects_weight: float = 0.0
+    """The weight of the prior of friction, armature, offsets and gains."""
 
     @classmethod
     def unfitted(cls, model: Model) -> InverseDynamicsFit:
@@ -92,6 +100,7 @@ class InverseDynamicsFit(eqx.Module):
             message="not fitted",
             samples=0,
             triangle=np.zeros((0, 10 * model.nb)),
+            score_factor=np.zeros((0, 10 * model.nb)),
         )
 
     @property
@@ -132,10 +141,13 @@ class InverseDynamicsFit(eqx.Module):
         return self.values.torque(self.model, recording.t, q, v, a)
 
     def evaluate(self, recordings) -> Evaluation:
-        """The errors of predicted torques on one recording or several, preferably held-out ones."""
+        """The errors of predicted torques on one recording or several, preferably held-out ones; of those with a
+        `cutoff`, the errors that remain below it."""
         recordings = as_recordings(recordings)
-        tau = [x.require("tau")[0] for x in recordings]
-        residual = tuple(self.predict(x) - y for x, y in zip(recordings, tau, strict=True))
+        filters = [low_pass_of(x) for x in recordings]
+        tau = [f.apply(x.require("tau")[0]) for x, f in zip(recordings, filters, strict=True)]
+        predicted = [f.apply(self.predict(x)) for x, f in zip(recordings, filters, strict=True)]
+        residual = tuple(x - y for x, y in zip(predicted, tau, strict=True))
         r, y = np.concatenate(residual), np.concatenate(tau)
         spread = np.mean((y - y.mean(axis=0)) ** 2, axis=0)
         return Evaluation(
@@ -155,96 +167,38 @@ class InverseDynamicsFit(eqx.Module):
     def intervals(self, base: BaseParameters | None = None, *, level: float = 0.95) -> Intervals:
         """Values, standard errors and intervals of the parameters, or of the combinations `base` (`base_parameters()`).
 
-        The covariance is that of Gauss-Newton: the inverse of the information in the residuals, weighted by `sigma`,
-        and for the physical fit in the prior. Residuals count as independent. Filtered residuals are not: their
-        intervals are wider by about the square root of the number of samples that are alike (`bootstrap` finds out).
+        The covariance is that of least squares whose residuals have, at each joint, the spectrum that they were found
+        to have: neighboring samples may be alike, as filters and noisy accelerations make them. For the physical fit it
+        counts the prior as what was known before. Intervals are right to first order in the errors. Those of masses,
+        moments of inertia, armature and friction end where the cost has risen as much as at the ends of a normal
+        distribution; the prior's logarithm keeps them above zero.
+
+        The intervals hold for noise. An effect that the model lacks is no noise: `identify` looks for such effects.
 
         **Raises** `ModelError` for linear least squares without `base`: single parameters have no interval there.
+
+        Source: Hannan, Time series regression, 1963.
         """
         B = np.eye(len(self.parameters)) if base is None else base.matrix
         names, value = self.names if base is None else base.describe(), B @ self.parameters
-        if self.tangent is not None and self.precision_factor is not None and self.prior_factor is not None:
-            # The trace of the hat matrix is the number of degrees of freedom that the fit takes from the data.
-            shares = solve_triangular(self.precision_factor, self.prior_factor, lower=True)
-            inflation = self._inflation(len(shares) - np.sum(shares**2))
-            factors = (self.precision_factor, self.prior_factor)
-            return posterior_intervals(names, value, B @ self.tangent, *factors, level, inflation)
+        if self.reference is not None:
+            slope = with_gains(self.tangent, self.score_factor.shape[1])
+            posterior = Posterior(self.precision_factor, self.prior_factor, self.score_factor @ slope)
+            options = {"positive": self.positive(B), "reference": B @ self.reference}
+            return posterior_intervals(names, value, B @ self.tangent, posterior, level, **options)
         if base is None:
             raise ModelError(
                 "linear least squares determines combinations of parameters only: ask for fit.intervals("
                 "fit.base_parameters())"
             )
-        R = np.linalg.qr(self.triangle[:, base.independent], mode="r")
-        length = np.linalg.norm(R, axis=0)
-        inverse = solve_triangular(R / length, np.eye(len(R))) / length[:, None]
-        error = np.sqrt(self._inflation(len(R)) * np.sum(inverse**2, axis=1))
-        return normal_intervals(names, value, error, np.zeros(len(R)), level)
+        # (R^T R)^-1 K^T K (R^T R)^-1.
+        half = base_covariance_root(self.triangle, base)
+        error = np.linalg.norm(self.score_factor[:, base.independent] @ half @ half.T, axis=0)
+        return normal_intervals(names, value, error, np.zeros(len(error)), level)
 
-    def _inflation(self, fitted: float) -> float:
-        """The ratio of the residuals' variance to `sigma^2`, for this number of fitted degrees of freedom."""
-        return self.samples / max(self.samples - fitted, 1.0)
-
-
-class Bootstrap(NamedTuple):
-    """The parameters of data sets drawn from blocks of the recordings."""
-
-    parameters: np.ndarray
-    """`[draws, P]`."""
-    blocks: int
-    """The number of blocks."""
-
-    def intervals(
-        self, fit: InverseDynamicsFit, base: BaseParameters | None = None, *, level: float = 0.95
-    ) -> Intervals:
-        """Standard errors over the draws, and intervals between their quantiles."""
-        B = np.eye(self.parameters.shape[1]) if base is None else base.matrix
-        names, value = fit.names if base is None else base.describe(), B @ fit.parameters
-        share = np.full(len(names), np.nan)
-        return with_draws(normal_intervals(names, value, share, share, level), self.parameters @ B.T)
-
-
-def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 500, blocks: int = 40, seed: int = 0) -> Bootstrap:
-    """Resample the recordings of a fit by blocks in time, to see how the parameters scatter.
-
-    A block keeps what neighboring samples have in common (noise that a filter smeared, friction that the model lacks),
-    so intervals are right for correlated residuals if a block is longer than their correlation (Kunsch, The jackknife
-    and the bootstrap for general stationary observations, Annals of Statistics 1989). Each draw is solved by one
-    Gauss-Newton step from the fit, with the fit's weights: exact for linear least squares.
-
-    `recordings` are those of the fit; `blocks` is their number over all recordings. The parameters of the draws are
-    `[draws, P]`. **Raises** `DataError` for fewer than two blocks or draws.
-    """
-    if blocks < 2 or draws < 2:
-        raise DataError(f"bootstrap with {blocks} blocks and {draws} draws; at least two of each are needed")
-    samples = Samples(fit.before, recordings, fit.effects, fit.shape)
-    samples.transmit(fit.model)
-    parts = samples.compressed(blocks=blocks)
-    layout, p = fit.layout, fit.parameters
-    n, k = 10 * layout.nb, 10 * layout.nb + len(layout.positive)
-    if fit.prior_factor is None:
-        base = fit.base_parameters()
-        factors = [part.weighted(fit.sigma) for part in parts]
-        equations = [(rows[:, base.independent], rows[:, :-1] @ p - rows[:, -1]) for rows in factors]
-        x = np.zeros((draws, len(p)))
-        x[:, base.independent] = _solutions(equations, None, draws, seed)
-        return Bootstrap(p + x, len(parts))
-    problem = start_at(fit.before, samples, fit.prior_weight, 1.0)
-    gains = 1 / fit.values.gain[list(layout.gains)]
-    point = Physical(cholesky.pseudo_factor(p[:n].reshape(layout.nb, 10)), p[n:k], p[k:], gains)
-    problems = [problem.with_data(part, fit.sigma, layout) for part in parts]
-    x = _solutions([(y.jacobian(point), y.residual(point)) for y in problems], fit.prior_factor, draws, seed)
-    return Bootstrap(np.array([point.moved(y, problem.offset_scale).parameters() for y in x]), len(parts))
-
-
-def _solutions(
-    equations: list[tuple[np.ndarray, np.ndarray]], prior_factor: np.ndarray | None, draws: int, seed: int
-) -> np.ndarray:
-    """Gauss-Newton steps `[draws, size]` for random counts of blocks with these Jacobians and residuals, from the
-    solution, where the prior's slope balances that of the data."""
-    H, g = np.array([A.T @ A for A, _ in equations]), np.array([A.T @ r for A, r in equations])
-    prior, slope = (0.0, 0.0) if prior_factor is None else (prior_factor @ prior_factor.T, -g.sum(axis=0))
-    counts = np.random.default_rng(seed).multinomial(len(H), np.full(len(H), 1 / len(H)), size=draws).astype(float)
-    total = H.sum(axis=0) + prior
-    unit = 1 / np.sqrt(np.diagonal(total))
-    matrix = (np.tensordot(counts, H, 1) + prior) * unit[:, None] * unit + 1e-12 * np.eye(len(unit))
-    return -np.linalg.solve(matrix, ((counts @ g + slope) * unit)[..., None])[..., 0] * unit
+    def positive(self, B: np.ndarray) -> np.ndarray:
+        """Which rows of `B` `[k, P]` are sums of positive parameters with positive coefficients."""
+        layout = self.layout
+        inertial = np.tile([x in ("m", "Ixx", "Iyy", "Izz") for x in INERTIAL_NAMES], layout.nb)
+        positive = np.concatenate([inertial, np.ones(len(layout.positive), bool), np.zeros(len(layout.offsets), bool)])
+        return (B[:, positive] >= 0).all(axis=1) & (B[:, ~positive] == 0).all(axis=1)

@@ -11,6 +11,9 @@ from scipy.linalg import solve_triangular
 
 from jaxdyn._errors import DataError
 
+# exp() of more than this overflows.
+_LARGEST_LOGARITHM = 700.0
+
 
 class Intervals(NamedTuple):
     """Parameters, or combinations of them, with their uncertainty; the arrays are `[k]`."""
@@ -21,8 +24,8 @@ class Intervals(NamedTuple):
     lower: np.ndarray
     upper: np.ndarray
     prior_share: np.ndarray
-    """The variance divided by that of the prior alone: 1 where only the prior determines the value, 0 where only the
-    data do (as in linear least squares, which has no prior)."""
+    """The variance divided by that of the prior alone, at most 1: 1 where only the prior determines the value, 0 where
+    only the data do (as in linear least squares, which has no prior)."""
     level: float
 
     def decided_by_prior(self, share: float = 0.9) -> tuple[str, ...]:
@@ -46,30 +49,103 @@ def quantile(level: float) -> float:
     return NormalDist().inv_cdf(0.5 + 0.5 * level)
 
 
-def normal_intervals(names: Sequence[str], value: np.ndarray, error: np.ndarray, share, level: float) -> Intervals:
-    """Intervals about values `[k]` with normally distributed errors."""
+def normal_intervals(
+    names: Sequence[str],
+    value: np.ndarray,
+    error: np.ndarray,
+    share: np.ndarray,
+    level: float,
+    *,
+    positive: np.ndarray | bool = False,
+    reference: np.ndarray | None = None,
+) -> Intervals:
+    """Intervals about values `[k]` with normally distributed errors, and `_positive_ends` of those that are `positive`;
+    `reference` are the values at which the prior has the curvature that `share` is of, by default `value`."""
     half = quantile(level) * error
-    return Intervals(tuple(names), value, error, value - half, value + half, share, level)
+    lower, upper = value - half, value + half
+    at = np.asarray(positive) & (value > 0) & (error > 0)
+    if at.any():
+        reference = value if reference is None else reference
+        weight = share[at] * (reference[at] / error[at]) ** 2
+        precision = (1 - share[at]) / error[at] ** 2
+        lower[at], upper[at] = _positive_ends(value[at], precision, weight, quantile(level))
+    return Intervals(tuple(names), value, error, lower, upper, share, level)
 
 
-def with_draws(intervals: Intervals, draws: np.ndarray) -> Intervals:
-    """The same with standard errors over draws `[draws, k]`, and intervals between their quantiles."""
-    lower, upper = np.quantile(draws, [(1 - intervals.level) / 2, (1 + intervals.level) / 2], axis=0)
+def _positive_ends(value: np.ndarray, precision: np.ndarray, weight: np.ndarray, z: float) -> np.ndarray:
+    """The ends `[2, k]` of intervals of positive values, at which the cost has risen by `z^2 / 2`.
+
+    With all else at its best, the cost at `x` exceeds that at the minimum `value` by
+    `precision (x - value)^2 / 2 + weight (x / value - log(x / value) - 1)`: the data's parabola and the prior's
+    logarithm. Well determined values get symmetric ends, values that only the prior knows those of a logarithm, and
+    none is below zero.
+    """
+    precision, weight = (np.maximum(x, 0.0) for x in (precision, weight))
+    # Without a prior a positive value has the interval of its logarithm, to first order.
+    alone = weight < 1e-12 * precision * value**2
+    ends = np.log(value) + np.outer([-1, 1], z / np.sqrt(np.maximum(precision, 1e-300)) / value)
+    ends = np.exp(np.clip(ends, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM))
+    near, far = np.zeros((2, len(value))), np.outer([-1, 1], np.full(len(value), 2 * _LARGEST_LOGARITHM))
+    with np.errstate(over="ignore"):
+        for _ in range(80):
+            middle = 0.5 * (near + far)
+            ratio = np.exp(middle)
+            rise = 0.5 * precision * (value * (ratio - 1)) ** 2 + weight * (ratio - 1 - middle)
+            near, far = np.where(rise < 0.5 * z**2, middle, near), np.where(rise < 0.5 * z**2, far, middle)
+    return np.where(alone, ends, value * np.exp(np.clip(near, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM)))
+
+
+def around_draws(intervals: Intervals, draws: np.ndarray, positive: np.ndarray | bool = False) -> Intervals:
+    """The same with standard errors over draws `[draws, k]`, and with the distances between the draws' median and
+    their quantiles about the values: of the logarithms for those that are `positive`, so that no end is below zero.
+
+    The draws of a re-sampled fit lie about the fit as the fit lies about the truth, apart from a shift that comes from
+    the re-sampling itself. Distances from the median do not have it, and the value is always between the ends.
+    """
+    logarithmic = np.asarray(positive) & (intervals.value > 0) & (draws > 0).all(axis=0)
+    x, value = (np.where(logarithmic, np.log(np.where(logarithmic, y, 1.0)), y) for y in (draws, intervals.value))
+    tail = (1 - intervals.level) / 2
+    low, middle, high = np.quantile(x, [tail, 0.5, 1 - tail], axis=0)
+    ends = value + (low - middle), value + (high - middle)
+    lower, upper = (np.where(logarithmic, np.exp(np.where(logarithmic, y, 0.0)), y) for y in ends)
     return intervals._replace(standard_error=draws.std(axis=0, ddof=1), lower=lower, upper=upper)
+
+
+class Posterior(NamedTuple):
+    """The covariance of the coordinates of a solution, of `size` coordinates, by the factors of its parts."""
+
+    precision_factor: np.ndarray
+    """`[size, size]`, lower `L`: `L L^T` is the second derivative of the cost, of data and prior."""
+    prior_factor: np.ndarray
+    """`[size, size]`: the same for the prior alone."""
+    score_factor: np.ndarray | None = None
+    """`[k, size]`: `K` for which `K^T K` is the covariance of the slope of the data's cost; None where that is the
+    data's part of `L L^T`, as for residuals that are independent and have the weights' variance."""
+
+    def errors(self, slope: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Standard errors of values whose derivative with respect to the coordinates is `slope` `[k, size]`, and their
+        variance divided by that of the prior alone."""
+        half = solve_triangular(self.precision_factor, slope.T, lower=True)
+        prior = np.sum(solve_triangular(self.prior_factor, slope.T, lower=True) ** 2, axis=0)
+        if self.score_factor is None:
+            variance = np.sum(half**2, axis=0)
+        else:
+            # H^-1 (K^T K + G) H^-1, for H of both and G of the prior.
+            weights = solve_triangular(self.precision_factor.T, half)
+            variance = sum(np.sum((x @ weights) ** 2, axis=0) for x in (self.score_factor, self.prior_factor.T))
+        return np.sqrt(variance), np.minimum(variance / prior, 1.0)
 
 
 def posterior_intervals(
     names: Sequence[str],
     value: np.ndarray,
     slope: np.ndarray,
-    precision_factor: np.ndarray,
-    prior_factor: np.ndarray,
+    posterior: Posterior,
     level: float,
-    inflation: float = 1.0,
+    *,
+    positive: np.ndarray | bool = False,
+    reference: np.ndarray | None = None,
 ) -> Intervals:
-    """Intervals of values `[k]` with the derivative `slope` `[k, size]` with respect to coordinates whose inverse
-    covariance is `L L^T`, with lower factors `L` for data and prior together, and for the prior alone."""
-    variance, prior = (
-        np.sum(solve_triangular(L, slope.T, lower=True) ** 2, axis=0) for L in (precision_factor, prior_factor)
-    )
-    return normal_intervals(names, value, np.sqrt(inflation * variance), variance / prior, level)
+    """Intervals of values `[k]` with the derivative `slope` `[k, size]` with respect to the coordinates."""
+    error, share = posterior.errors(slope)
+    return normal_intervals(names, value, error, share, level, positive=positive, reference=reference)

@@ -18,7 +18,7 @@ from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects
-from jaxdyn.sysid.torques._intervals import Intervals, posterior_intervals
+from jaxdyn.sysid.torques._intervals import Intervals, Posterior, posterior_intervals
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
 from jaxdyn.sysid.torques._torque_model import Samples, TorqueData
 
@@ -113,7 +113,7 @@ def identify_payload(
     minimum = minimize(problem, start, _MAX_ITERATIONS, lambda *_: None)
     parameters = minimum.point.parameters()
     properties = np.asarray(_mass_properties(parameters), np.float64)
-    tangent, precision_factor, prior_factor = posterior(problem, minimum.point)
+    _, tangent, *factors = posterior(problem, minimum.point)
     slope = np.asarray(jax.jacfwd(_mass_properties)(jnp.asarray(parameters)), np.float64) @ tangent
     bare, loaded = runs.residuals(robot, parameters)
     return PayloadFit(
@@ -122,7 +122,7 @@ def identify_payload(
         mass=float(properties[0]),
         center_of_mass=properties[1:4],
         inertia=inertia_matrix(properties),
-        intervals=posterior_intervals(_NAMES, properties, slope, precision_factor, prior_factor, level),
+        intervals=posterior_intervals(_NAMES, properties, slope, Posterior(*factors), level),
         model=model.with_payload(frame, parameters),
         unconstrained=linear,
         rms_error=(_root_mean_square(bare), _root_mean_square(loaded)),

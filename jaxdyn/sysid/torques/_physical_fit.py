@@ -222,8 +222,33 @@ def _trial(problem: PhysicalProblem, state: _Descent, x: np.ndarray, expected: f
     return dataclasses.replace(state, point=point, cost=np.float64(problem.cost(point)), expected=np.float64(promised))
 
 
-def posterior(problem: PhysicalProblem, point: Physical) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """At a solution: the derivative `[P, size]` of the parameters by the coordinates, and lower factors `L` of the
-    inverse covariances `L L^T` of the coordinates, of data and prior together and of the prior alone: Gauss-Newton."""
-    both = np.linalg.qr(problem.linearized(point)[0], mode="r").T
-    return point.tangent(problem.offset_scale), both, problem.metric()
+def posterior(problem: PhysicalProblem, point: Physical) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """At a solution: the values `[P]` halfway between the prior and the solution, the derivative `[P, size]` of the
+    parameters by coordinates about them, and lower factors `L` of the inverse covariances `L L^T` of the coordinates,
+    of data and prior together and of the prior alone.
+
+    The data's information does not depend on the parameters, but the prior's curvature does: at the solution it would
+    be far too large where noise drove a parameter close to zero, or a body close to what is not physical.
+    """
+    prior = problem.prior
+    J = 0.5 * (point.U @ point.U.swapaxes(-1, -2) + prior.U @ prior.U.swapaxes(-1, -2))
+    between = Physical(
+        U=cholesky.pseudo_factor(cholesky.parameters_from_pseudo_inertia(J)),
+        positive=0.5 * (point.positive + prior.positive),
+        offset=0.5 * (point.offset + prior.offset),
+        scale=point.scale,
+    )
+    tangent, metric = between.tangent(problem.offset_scale), problem.metric()
+    A = problem.jacobian(point)
+    known = tangent.shape[1] - len(point.scale)
+    scale = np.exp(problem.row_scale @ np.log(point.scale))
+    A[:, :known] = scale[:, None] * (problem.R @ tangent[:, :known])
+    both = np.linalg.qr(np.concatenate([A, metric.T]), mode="r").T
+    return between.parameters(), tangent, both, metric
+
+
+def with_gains(tangent: np.ndarray, rows: int) -> np.ndarray:
+    """The derivative `[rows, size]` of the parameters and of the logarithms of the scales, which are the last
+    coordinates."""
+    P, size = tangent.shape
+    return np.vstack([tangent, np.eye(size)[size - (rows - P) :]])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from jaxdyn._errors import DataError, require_positive, require_positive_integer
 from jaxdyn._status import Status
@@ -13,11 +14,13 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recordings
+from jaxdyn.sysid.torques._base_parameters import base_covariance_root
 from jaxdyn.sysid.torques._cross_validation import PRIOR_WEIGHTS, CandidateWeights, CrossValidation, choose_weight
 from jaxdyn.sysid.torques._effect_search import SEARCHED, effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
-from jaxdyn.sysid.torques._physical_fit import Minimum, PhysicalProblem, minimize, posterior, start_at
+from jaxdyn.sysid.torques._physical_fit import Minimum, PhysicalProblem, minimize, posterior, start_at, with_gains
+from jaxdyn.sysid.torques._residual_noise import score_factor
 from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, TorqueFitState, least_norm_solution
 from jaxdyn.sysid.torques._torque_model import Samples, TorqueData, require_one_robot, with_parameters
 
@@ -84,6 +87,7 @@ def ordinary_least_squares(
         Status.CONVERGED,
         f"{base.rank} of {samples.layout.size} parameters are independent in the data (pivots above "
         f"{base.threshold:.1e} of the largest, gap {base.gap:.1e}), condition number {base.condition_number:.3g}",
+        lambda triangle: np.eye(samples.layout.size)[:, base.independent] @ base_covariance_root(triangle, base),
         cost=0.5 * float(np.sum(data.samples * (data.residual_rms(parameters) / sigma) ** 2)),
         iterations=solves,
         rounds=solves,
@@ -151,7 +155,8 @@ def fit_inverse_dynamics(
     weighting = Reweighting(samples, loss, state)
     problem, data, minimum, state = _fit_rounds(problem, weighting, state, rounds, max_iterations, report)
     gain = samples.layout.drive_gains(minimum.point.scale)
-    tangent, precision_factor, prior_factor = posterior(problem, minimum.point)
+    reference, tangent, precision_factor, prior_factor = posterior(problem, minimum.point)
+    rows = samples.layout.size + len(samples.layout.gains)
     return _fit_result(
         weighting,
         data,
@@ -159,13 +164,16 @@ def fit_inverse_dynamics(
         gain,
         minimum.status,
         f"{samples.layout.size} parameters{chosen}",
+        lambda _: solve_triangular(precision_factor, with_gains(tangent, rows).T, lower=True).T,
         cost=minimum.cost,
         iterations=state.iterations,
         rounds=state.round,
+        reference=reference,
         tangent=tangent,
         precision_factor=precision_factor,
         prior_factor=prior_factor,
         prior_weight=weight,
+        effects_weight=effects_weight,
     )
 
 
@@ -234,9 +242,11 @@ def _fit_result(
     gain: np.ndarray,
     status: Status,
     message: str,
+    hat: Callable[[np.ndarray], np.ndarray],
     **fields,
 ) -> InverseDynamicsFit:
-    """The result of a fit whose last round ended with `status`; its message also says what was searched for."""
+    """The result of a fit whose last round ended with `status`; its message also says what was searched for. `hat`
+    returns a root `[P + gains, k]` of the solution's covariance, from the triangular factor of the regressor."""
     samples, ending = weighting.samples, status.text
     if status == Status.CONVERGED and not weighting.settled:
         status = Status.OUT_OF_ITERATIONS
@@ -249,6 +259,8 @@ def _fit_result(
         if getattr(samples.effects, name)
     ]
     fitted, values = with_parameters(samples, parameters, gain)
+    triangle = data.weighted(weighting.sigma * gain)[:, :-1]
+    residual, sigma = samples.residuals(parameters, gain), weighting.sigma
     return InverseDynamicsFit(
         model=fitted,
         before=samples.model,
@@ -259,7 +271,8 @@ def _fit_result(
         status=status,
         message=f"{ending}; {message}" + (f"; found by search: {', '.join(searched)}" if searched else ""),
         samples=round(float(data.samples.sum())),
-        triangle=data.weighted(weighting.sigma * gain)[:, :-1],
+        triangle=triangle,
+        score_factor=score_factor(samples, residual, sigma, gain, hat(triangle), weighting.weights),
         **fields,
     )
 

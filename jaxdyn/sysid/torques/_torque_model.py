@@ -15,7 +15,7 @@ from jaxdyn._errors import DataError, ModelError
 from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import LoadProportional, Stribeck
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings import Recording, as_recordings
+from jaxdyn.sysid.recordings import Recording, as_recordings, signals
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues, delay_signal, frictionless_torque
 
 _CHUNK = 4096
@@ -146,12 +146,17 @@ class Samples:
         motions = [motion_arrays(model, x) for x in self.recordings]
         self.q, self.v, self.a, self.measured = (np.concatenate(x) for x in zip(*motions, strict=True))
         self.starts = np.cumsum([0, *(len(x) for x in self.recordings)])
+        self.filters = [low_pass_of(x) for x in self.recordings]
+        self.lengths = np.array([f.count(len(x)) for f, x in zip(self.filters, self.recordings, strict=True)])
+        """The number of equations of each recording at each joint: its samples, or those that its filter keeps."""
         pairs = list(zip((x.t for x in self.recordings), motions, strict=True))
         self.u = np.concatenate([delay_signal(t, v, a, shape.friction_delay) for t, (_, v, a, _) in pairs])
         # The torque of the motion at t is recorded at t + delay, unless the recording ends before.
         delay = shape.torque_delay
         self.tau = np.concatenate([delay_signal(t, tau, None, -delay) for t, (*_, tau) in pairs])
-        self.valid = np.concatenate([t[:, None] + delay <= t[-1] for t, _ in pairs])
+        ends = zip(self.filters, (x.t for x in self.recordings), strict=True)
+        self.valid = np.concatenate([f.ends(t)[:, None] + delay <= t[-1] for f, t in ends])
+        """`[len(self), nv]`: whether the torque of all samples of an equation was recorded."""
         self.load = np.abs(self.tau)
         """`[n, nv]`: the transmitted torque that friction may grow with; at first the measured torque."""
         size = np.sqrt(np.mean(self.tau**2, axis=0))
@@ -163,31 +168,44 @@ class Samples:
         self._chunks: list[np.ndarray] = []
 
     def __len__(self) -> int:
-        return len(self.q)
+        return int(self.lengths.sum())
 
     def transmit(self, model: Model) -> None:
         """Let load friction grow with the torques that `model` transmits in these motions."""
         self.load = np.abs(frictionless_torque(model, self.q, self.v, self.a))
         self._chunks = []
 
+    def low_passed(self, x: np.ndarray) -> np.ndarray:
+        """The equations' values `[len(self), ...]` of what the samples `x` `[n, ...]` have."""
+        parts = zip(self.filters, self.starts, self.starts[1:], strict=False)
+        return np.concatenate([f.apply(x[start:stop]) for f, start, stop in parts])
+
     def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield rows and their `[rows, nv, P + 2]`: columns `Y`, known torque, measured torque; 0 where not valid."""
-        n, size = len(self), min(len(self), _CHUNK)
-        keep = n * self.layout.nv * (self.layout.size + 2) * 8 <= _KEPT
-        # Chunks bound the memory. The last one is filled up with repeated rows, so that one program serves all chunks.
-        for k, start in enumerate(range(0, n, size)):
-            part = slice(start, min(start + size, n))
+        keep = len(self) * self.layout.nv * (self.layout.size + 2) * 8 <= _KEPT
+        for k, (rows, samples, low_pass) in enumerate(self._parts()):
             if k < len(self._chunks):
-                yield part, self._chunks[k]
+                yield rows, self._chunks[k]
                 continue
-            rows = np.minimum(np.arange(start, start + size), n - 1)
-            motion = tuple(jnp.asarray(x[rows]) for x in (self.q, self.v, self.a, self.u, self.load))
+            motion = tuple(jnp.asarray(x[samples]) for x in (self.q, self.v, self.a, self.u, self.load))
             Y, torque = torque_columns(self.model, motion, self.shape, self.layout)
-            B = np.concatenate([Y, torque[..., None], self.tau[rows][..., None]], axis=-1, dtype=np.float64)
-            B = (B * self.valid[rows][..., None])[: part.stop - part.start]
+            B = np.concatenate([Y, torque[..., None], self.tau[samples][..., None]], axis=-1, dtype=np.float64)
+            B = low_pass.apply(B)[: rows.stop - rows.start] * self.valid[rows][..., None]
             if keep:
                 self._chunks.append(B)
-            yield part, B
+            yield rows, B
+
+    def _parts(self) -> Iterator[tuple[slice, np.ndarray, signals.Decimation]]:
+        """Yield equations, the numbers of their samples, and the filter between them. Parts bound the memory; the last
+        one of a recording is filled up with repeated samples, so that one program serves all parts."""
+        longest = max(f.half for f in self.filters)
+        size = min(max(len(x) for x in self.recordings), max(_CHUNK, 8 * longest))
+        first = 0
+        for f, length, start, stop in zip(self.filters, self.lengths, self.starts, self.starts[1:], strict=False):
+            for k in range(0, length, f.count(size)):
+                samples = np.minimum(start + k * f.step + np.arange(size), stop - 1)
+                yield slice(first + k, first + min(k + f.count(size), length)), samples, f
+            first += length
 
     def compressed(self, weights: np.ndarray | None = None, blocks: int | None = None) -> list[TorqueData]:
         """The samples as triangular factors, one `TorqueData` for each of about `blocks` blocks, or one for all.
@@ -195,7 +213,7 @@ class Samples:
         `|Y_j p + known_j - tau_j|^2 = |R_j [p, 1, -1]|^2` holds exactly for every `p`, so no step of a fit touches the
         samples again. `weights` `[n, nv]` multiply the squares.
         """
-        groups = np.zeros(len(self), int) if blocks is None else consecutive_blocks(np.diff(self.starts), blocks)
+        groups = np.zeros(len(self), int) if blocks is None else consecutive_blocks(self.lengths, blocks)
         counts = self.valid * (1.0 if weights is None else weights)
         out = []
         for group in range(int(groups.max()) + 1):
@@ -209,9 +227,25 @@ class Samples:
         return out
 
     def residuals(self, parameters: np.ndarray, gain: np.ndarray | float = 1.0) -> np.ndarray:
-        """The residuals `(Y p + known) / g - tau`, `[n, nv]`, zero where not valid."""
+        """The residuals `(Y p + known) / g - tau`, `[len(self), nv]`, zero where not valid."""
         p = np.append(parameters, 1.0)
         return np.concatenate([B[..., :-1] @ p / gain - B[..., -1] for _, B in self.chunks()])
+
+
+def low_pass_of(recording: Recording) -> signals.Decimation:
+    """The filter that a recording wants between its samples and a fit. **Raises** `DataError` if it is too short."""
+    if recording.cutoff is None:
+        return signals.Decimation()
+    rate = recording.rate
+    if rate is None:
+        raise DataError(f"{recording.name}: a cutoff needs uniform samples; call prepared() on the measured recording")
+    out = signals.Decimation.below(recording.cutoff, rate)
+    if out.count(len(recording)) < 2:
+        raise DataError(
+            f"{recording.name}: {recording.duration:.3g} s are too short for a low pass at {recording.cutoff:g} Hz, "
+            f"which loses {out.half / rate:.3g} s at each end; use a longer part, or a higher cutoff"
+        )
+    return out
 
 
 def consecutive_blocks(lengths: np.ndarray, count: int) -> np.ndarray:

@@ -1,0 +1,110 @@
+"""Correlated residuals: their spectra, and the covariance that they give to the slope of a least-squares cost."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+from scipy.fft import next_fast_len
+
+from jaxdyn.sysid.torques._torque_model import Samples
+
+# Politis 2003: autocorrelations count as zero from the first lag after which this many are below the level of chance.
+_QUIET_LAGS = 5
+# Where a fit takes nearly all power, what is left says nothing; the variance is multiplied by ten at most.
+_LARGEST_LEVERAGE = 0.9
+
+
+def score_factor(
+    samples: Samples,
+    residual: np.ndarray,
+    sigma: np.ndarray,
+    gain: np.ndarray,
+    hat: np.ndarray,
+    weights: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return the triangular `K` `[k, P + gains]` for which `K^T K` is the covariance of `X^T r`, the slope of half the
+    sum of squares of the residuals `r / sigma` `[len(samples), nv]` with respect to the parameters and the logarithms
+    of the unknown inverse drive gains: `sum_j 1/2pi integral S_j(w) X_j(w) X_j(w)^* dw`.
+
+    The spectrum `S_j` of each joint is estimated from its residuals; different joints count as independent. White
+    residuals of variance `sigma^2` give `X^T X`. A fit takes power out of the residuals at the frequencies of the
+    motion: what is left, `S_j` times one minus the leverage of the frequency, is divided by that (White's correction of
+    residuals by their leverage, frequency by frequency). `hat` `[P + gains, k]` is `W` with `W W^T` the covariance of
+    the solution, which gives the leverages. `weights` `[len(samples), nv]` are those of a robust loss, whose slope has
+    the residuals times the weights.
+
+    Source: Hannan, Time series regression, 1963 (the covariance of least squares with stationary residuals).
+    """
+    scores = residual / sigma * (1.0 if weights is None else weights)
+    ends = np.cumsum([0, *samples.lengths])
+    parts = [scores[a:b] for a, b in itertools.pairwise(ends)]
+    joints = range(samples.layout.nv)
+    residuals = [_Spectrum.of([x[:, [j]] for x in parts]) for j in joints]
+
+    def derivatives(rows: slice, B: np.ndarray, j: int) -> np.ndarray:
+        X = B[:, j, :-2] / (gain[j] * sigma[j])
+        owner = np.array(samples.layout.gains) == j
+        return np.concatenate([X, np.outer(residual[rows, j] + B[:, j, -1], owner / sigma[j])], axis=1)
+
+    used = [np.zeros(len(x.lags)) for x in residuals]
+    for rows, B in samples.chunks():
+        for j in joints:
+            used[j] = used[j] + _lagged_products([derivatives(rows, B, j) @ hat], len(used[j]))
+    factor = np.zeros((0, hat.shape[0]))
+    for rows, B in samples.chunks():
+        length = next_fast_len(len(B) + max(len(x.lags) for x in residuals), real=True)
+        # A real series of this length has all frequencies but the first, and the last of an even length, twice.
+        twice = np.full(length // 2 + 1, 2.0)
+        twice[0] = 1.0
+        twice[-1] = 1.0 if length % 2 == 0 else 2.0
+        for j, noise in enumerate(residuals):
+            leverage = np.minimum(noise.like(used[j] / len(samples)).density(length), _LARGEST_LEVERAGE)
+            spectrum = noise.density(length) / (1 - leverage)
+            X = np.fft.rfft(derivatives(rows, B, j), length, axis=0) * np.sqrt(twice * spectrum / length)[:, None]
+            factor = np.linalg.qr(np.concatenate([factor, X.real, X.imag]), mode="r")
+    return factor
+
+
+class _Spectrum(NamedTuple):
+    """The autocovariance of a series, tapered to zero by a flat-top window (Politis & Romano, Bias-corrected
+    nonparametric spectral estimation, Journal of Time Series Analysis 1995)."""
+
+    lags: np.ndarray
+    window: np.ndarray
+
+    @classmethod
+    def of(cls, series: list[np.ndarray]) -> _Spectrum:
+        """The spectrum of pieces `[n, 1]` of one series. Its autocorrelations choose the width of the window (Politis,
+        Adaptive bandwidth choice, Journal of Nonparametric Statistics 2003)."""
+        count = sum(map(len, series))
+        most = max(1, min(count // 4, max(map(len, series)) - 1))
+        lags = _lagged_products(series, most + 1) / count
+        if not lags[0] > 0:
+            return cls(lags[:1], np.ones(1))
+        small = np.abs(lags / lags[0]) < 2 * np.sqrt(np.log10(max(count, 10)) / count)
+        run = np.convolve(small, np.ones(_QUIET_LAGS), "valid") == _QUIET_LAGS
+        width = max(int(np.argmax(run)) if run.any() else most // 2, 1)
+        window = np.clip(2 - np.arange(min(2 * width, most) + 1) / width, 0, 1)
+        return cls(lags[: len(window)] * window, window)
+
+    def like(self, lags: np.ndarray) -> _Spectrum:
+        """The spectrum of an autocovariance with as many lags, seen through the same window."""
+        return _Spectrum(lags * self.window, self.window)
+
+    def density(self, length: int) -> np.ndarray:
+        """The spectral density at the frequencies of `rfft` for this length; its mean is the variance."""
+        symmetric = np.zeros(length)
+        symmetric[: len(self.lags)] = self.lags
+        symmetric[-np.arange(1, len(self.lags))] += self.lags[1:]
+        return np.maximum(np.fft.rfft(symmetric).real, 0.0)
+
+
+def _lagged_products(series: list[np.ndarray], count: int) -> np.ndarray:
+    """The sums `[count]` of `x_t . x_(t + lag)` over pieces `[n, k]` of one series."""
+    total = np.zeros(count)
+    for x in series:
+        power = np.sum(np.abs(np.fft.rfft(x, next_fast_len(len(x) + count, real=True), axis=0)) ** 2, axis=1)
+        total += np.fft.irfft(power, next_fast_len(len(x) + count, real=True))[:count]
+    return total
