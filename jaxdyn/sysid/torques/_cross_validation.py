@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,11 +61,19 @@ class CrossValidation(NamedTuple):
 
 
 def choose_weight(samples: Samples, effects_weight: float, candidates: CandidateWeights) -> CrossValidation:
-    """See `cross_validate`. The parts are compressed once, and weighted by the same noise in all fits."""
+    """See `cross_validate`. The parts are weighted by the same noise in all fits."""
     weights = np.sort(np.asarray(candidates.weights, np.float64))
-    parts = samples.compressed(blocks=candidates.folds)
+    errors = held_out_errors(samples, first_noise(samples), weights, candidates.folds, effects_weight)
+    return CrossValidation(weights, errors, len(errors))
+
+
+def held_out_errors(
+    samples: Samples, sigma: np.ndarray, weights: Sequence[float], folds: int, effects_weight: float = 0.1
+) -> np.ndarray:
+    """The errors `[folds, k]` of fits with increasing prior weights `[k]` on held-out parts, consecutive in time: mean
+    squares of residuals, each joint's divided by `sigma^2`. The samples are compressed once."""
+    parts, layout = samples.compressed(blocks=folds), samples.layout
     errors = np.zeros((len(parts), len(weights)))
-    layout, sigma = samples.layout, first_noise(samples)
     for i, part in enumerate(parts):
         data, point = TorqueData.join(parts[:i] + parts[i + 1 :]), None
         # From the largest weight on, each solution is a good start for the next.
@@ -73,4 +82,4 @@ def choose_weight(samples: Samples, effects_weight: float, candidates: Candidate
             point = minimize(problem, point or problem.prior, _STEPS, lambda *_: None).point
             rms = part.residual_rms(point.parameters(), layout.drive_gains(point.scale))
             errors[i, k] = np.sum(part.samples * (rms / sigma) ** 2) / np.sum(part.samples)
-    return CrossValidation(weights, errors, len(parts))
+    return errors

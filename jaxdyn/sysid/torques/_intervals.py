@@ -86,7 +86,7 @@ def _positive_ends(value: np.ndarray, precision: np.ndarray, weight: np.ndarray,
     ends = np.log(value) + np.outer([-1, 1], z / np.sqrt(np.maximum(precision, 1e-300)) / value)
     ends = np.exp(np.clip(ends, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM))
     near, far = np.zeros((2, len(value))), np.outer([-1, 1], np.full(len(value), 2 * _LARGEST_LOGARITHM))
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(80):
             middle = 0.5 * (near + far)
             ratio = np.exp(middle)

@@ -67,6 +67,13 @@ def score_factor(
     return factor
 
 
+def independent_share(series: np.ndarray) -> float:
+    """The number of independent values that would estimate the variance of a series `[n]` as well, as a part of `n`:
+    `(mean of S)^2 / mean of S^2` for the spectrum `S`."""
+    spectrum = _Spectrum.of([series[:, None]]).density(next_fast_len(2 * len(series), real=True))
+    return float(np.mean(spectrum) ** 2 / max(np.mean(spectrum**2), 1e-300)) if spectrum.any() else 1.0
+
+
 class _Spectrum(NamedTuple):
     """The autocovariance of a series, tapered to zero by a flat-top window (Politis & Romano, Bias-corrected
     nonparametric spectral estimation, Journal of Time Series Analysis 1995)."""

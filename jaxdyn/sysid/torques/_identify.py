@@ -1,0 +1,304 @@
+"""Identification in one call: preparation, choice of effects and prior, fit, and a verdict in words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import DataError
+from jaxdyn._types import ArrayLike
+from jaxdyn.model import Model
+from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, signals
+from jaxdyn.sysid.torques._base_parameters import base_covariance_root
+from jaxdyn.sysid.torques._cross_validation import CandidateWeights, held_out_errors
+from jaxdyn.sysid.torques._effect_search import effect_shape
+from jaxdyn.sysid.torques._effects import JointEffects
+from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
+from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
+from jaxdyn.sysid.torques._reweighting import Loss, first_noise
+from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinary_least_squares
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
+from jaxdyn.sysid.torques._verdict import verdict
+
+_PRIOR_WEIGHT = 1.0
+_WEIGHTS = (0.01, 0.1, 1.0, 10.0, 100.0)
+_FOLDS = 5
+# The part of its standard error by which noise in accelerations may bias a base parameter, and the number of times
+# that the cutoff is lowered to reach it, to a quarter of the first at most.
+_BIAS, _LOWERINGS = 0.5, 3
+_TILT_ROUNDS = 4
+
+
+class Choice(NamedTuple):
+    """A comparison by cross-validation, and its outcome."""
+
+    name: str
+    """An effect of the joints, or a prior weight."""
+    improvement: float
+    """The decrease of the held-out mean square against the choice so far, as a part of that."""
+    standard_error: float
+    """Its standard error, from the parts that were held out."""
+    taken: bool
+    """Whether the improvement exceeds its standard error."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Identification:
+    """An identified robot, how it was found, and what its data say about it. `print` shows the verdict."""
+
+    fit: InverseDynamicsFit
+    """The physical fit, with its model, intervals and predictions."""
+    linear: InverseDynamicsFit | None
+    """Linear least squares with the same effects, physical or not; None where a drive gain is unknown."""
+    recordings: tuple[Recording, ...]
+    """The prepared recordings of the fit."""
+    cutoff: float
+    """Hz, below which torques were compared."""
+    from_positions: bool
+    """Whether velocities were computed from positions, although there may be measured ones."""
+    choices: tuple[Choice, ...]
+    """What was compared by cross-validation, in order."""
+    warnings: tuple[str, ...]
+    """Sentences about the choices: a prior weight at the edge of the candidates, a cutoff that was lowered."""
+    causes: tuple[Cause, ...]
+    """What the residuals may come from (`residual_causes`)."""
+    tilt: np.ndarray
+    """`[2]`, rad: the rotation of gravity about `horizontal_axes`' second and first axis; zero where it was not free."""
+
+    @property
+    def model(self) -> Model:
+        """The identified robot."""
+        return self.fit.model
+
+    def prepare(self, recording: Recording) -> Recording:
+        """Prepare another recording as those of the fit were."""
+        if self.from_positions:
+            recording = dataclasses.replace(recording, v=None, a=None)
+        return recording.prepared(self.cutoff, model=self.model)
+
+    def evaluate(self, recordings: Recordings, *, raw: bool = False) -> Evaluation:
+        """The errors of predicted torques on recordings as they were measured, preferably held-out ones: below `cutoff`, or
+        with `raw` of the torques as they were measured."""
+        prepared = [self.prepare(x) for x in as_recordings(recordings)]
+        if raw:
+            pairs = zip(prepared, as_recordings(recordings), strict=True)
+            prepared = [dataclasses.replace(x, cutoff=None, tau=_measured(y, x.t)) for x, y in pairs]
+        return self.fit.evaluate(prepared)
+
+    def verdict(self) -> list[str]:
+        """Sentences: how the fit ended, which constraints bind and what they cost, what data, prior or nothing determine,
+        and what the residuals point to."""
+        return [*verdict(self.fit, self.linear, self.recordings, self.causes), *self.warnings]
+
+    def __str__(self) -> str:
+        return "\n".join(f"- {x}" for x in self.verdict())
+
+
+def identify(
+    model: Model,
+    recordings: Recordings,
+    *,
+    joint_effects: JointEffects | None = None,
+    prior_weight: float | None = None,
+    friction_velocity: ArrayLike | None = None,
+    cutoff: float | None = None,
+    tilt: bool = False,
+    loss: Loss = "squared",
+    report: Callable[[Step], None] | None = None,
+) -> Identification:
+    """Identify a robot from recordings as they were measured, and say what the result is worth.
+
+    1. The recordings are prepared (`Recording.prepared`): torques and torque model are low-passed alike. The cutoff is 10
+       Hz or a tenth of the rate, whichever is less; it is lowered where noise in the accelerations would bias a base
+       parameter by more than half of its standard error (errors in variables).
+       Measured velocities give way to the derivatives of positions if these predict held-out parts better.
+    2. The joints' effects are chosen: armature, viscous and Coulomb friction and offsets, and of load friction,
+       Stribeck friction with a searched width of the sign, delayed friction, and springs, one after the other, the best
+       one as long as it lowers the error on held-out parts by more than its standard error. The parts are consecutive
+       in time, five or one for each recording.
+    3. The weight of the prior is 1, unless another power of ten predicts better by more than a standard error.
+    4. The physical fit (`fit_inverse_dynamics`), linear least squares for comparison, and a search for what the residuals
+       come from (`residual_causes`).
+
+    **Arguments**
+
+    - `model`: the start, with physical inertias.
+    - `recordings`: one or several, as they were measured, with torques.
+    - `joint_effects`, `prior_weight`, `cutoff` (Hz): a choice of yours instead.
+    - `tilt`: also find the direction of gravity, for a robot whose mount may be tilted.
+    - `friction_velocity`, `loss`, `report`: as in `fit_inverse_dynamics`.
+
+    **Returns** an `Identification`; print it. **Raises** `DataError`, `ModelError` as `fit_inverse_dynamics`.
+    """
+    measured, notes = as_recordings(recordings), []
+    lowest = min(_rate(x) for x in measured)
+    chosen_cutoff = min(10.0, 0.1 * lowest) if cutoff is None else cutoff
+    measured, prepared, choices = _choose_velocities(model, measured, chosen_cutoff, friction_velocity)
+    if cutoff is None:
+        chosen_cutoff, prepared, note = _without_bias(model, measured, prepared, chosen_cutoff, friction_velocity)
+        notes += note
+    effects = joint_effects
+    if effects is None:
+        effects, more = _choose_effects(model, prepared, friction_velocity)
+        choices = choices + more
+    if prior_weight is None:
+        prior_weight, more, note = _choose_weight(model, prepared, effects, friction_velocity)
+        choices, notes = choices + more, notes + note
+    options = {"joint_effects": effects, "friction_velocity": friction_velocity, "loss": loss}
+    before = model
+    for round_ in range(_TILT_ROUNDS if tilt else 1):
+        fit = fit_inverse_dynamics(before, prepared, prior_weight=prior_weight, report=report, **options)
+        causes = residual_causes(fit, prepared)
+        (found,) = [x for x in causes if x.name == "tilt"] or [None]
+        if tilt and found is not None and round_ < _TILT_ROUNDS - 1:
+            g = before.gravity + jnp.asarray(found.parameters @ horizontal_axes(before), before.dtype)
+            size = jnp.linalg.norm(model.gravity)
+            before = dataclasses.replace(before, gravity=g * size / jnp.linalg.norm(g))
+    linear = None if effects.dofs("gain", model).any() else ordinary_least_squares(before, prepared, **options)
+    angles = np.asarray(before.gravity) @ horizontal_axes(model).T / max(float(jnp.linalg.norm(model.gravity)), 1e-300)
+    return Identification(
+        fit, linear, tuple(prepared), chosen_cutoff, measured[0].v is None, tuple(choices), tuple(notes), causes, np.arcsin(angles)
+    )
+
+
+def _rate(recording: Recording) -> float:
+    return recording.rate or 1 / float(np.median(np.diff(recording.t)))
+
+
+def _measured(recording: Recording, t: np.ndarray) -> np.ndarray:
+    """The measured torques at the times `t`, between neighboring samples."""
+    return signals.interpolate(recording.t, recording.require("tau")[0], t, "linear")
+
+
+def _choose_velocities(
+    model: Model, measured: tuple[Recording, ...], cutoff: float, friction_velocity
+) -> tuple[tuple[Recording, ...], list[Recording], list[Choice]]:
+    """Leave measured velocities out if those from positions predict better: many robots filter them, with a delay."""
+    prepared = [x.prepared(cutoff, model=model) for x in measured]
+    if all(x.v is None for x in measured):
+        return measured, prepared, []
+    positions = tuple(dataclasses.replace(x, v=None, a=None) for x in measured)
+    from_positions = [x.prepared(cutoff, model=model) for x in positions]
+    samples = [_samples(model, x, JointEffects(), friction_velocity) for x in (prepared, from_positions)]
+    errors = [held_out_errors(x, first_noise(samples[0]), (_PRIOR_WEIGHT,), _FOLDS)[:, 0] for x in samples]
+    choice = _compare("velocities from positions", *errors)
+    return (positions, from_positions, [choice]) if choice.taken else (measured, prepared, [choice])
+
+
+def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) -> tuple[JointEffects, list[Choice]]:
+    """Add the effect that lowers the held-out error most, as long as it does so by more than its standard error."""
+    effects, choices = JointEffects(), []
+    groups = [{"load": True}, {"stribeck": True, "friction_velocity": True}, {"friction_delay": True}]
+    if (JointEffects(spring=True).spring_coordinates(model) >= 0).any():
+        groups.append({"spring": True})
+    samples = _samples(model, prepared, effects, friction_velocity)
+    sigma = first_noise(samples)
+    errors = held_out_errors(samples, sigma, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
+    while groups:
+        trials = []
+        for group in groups:
+            trial = dataclasses.replace(effects, **group)
+            samples = _samples(model, prepared, trial, friction_velocity)
+            new = held_out_errors(samples, sigma, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
+            name = " and ".join(x.replace("_", " ") for x in group)
+            trials.append((_compare(name, errors, new), group, trial, new))
+        choice, group, trial, new = max(trials, key=lambda x: x[0].improvement)
+        if not choice.taken:
+            return effects, choices + [x[0]._replace(taken=False) for x in trials]
+        choices.append(choice)
+        groups.remove(group)
+        effects, errors = trial, new
+    return effects, choices
+
+
+def _choose_weight(
+    model: Model, prepared: list[Recording], effects: JointEffects, friction_velocity
+) -> tuple[float, list[Choice], list[str]]:
+    """The weight 1, or the best one if it is better by more than a standard error."""
+    samples = _samples(model, prepared, effects, friction_velocity)
+    errors = held_out_errors(samples, first_noise(samples), _WEIGHTS, _FOLDS)
+    default = _WEIGHTS.index(_PRIOR_WEIGHT)
+    best = int(np.argmin(errors.mean(axis=0)))
+    if best == default:
+        return _PRIOR_WEIGHT, [], []
+    choice = _compare(f"prior weight {_WEIGHTS[best]:g}", errors[:, default], errors[:, best])
+    if not choice.taken:
+        return _PRIOR_WEIGHT, [choice], []
+    edge = f"The prior weight {_WEIGHTS[best]:g} is at the edge of the candidates {list(_WEIGHTS)}: "
+    if best == 0:
+        edge += "the data want to be far from the start, whose inertias may be wrong by factors."
+    else:
+        edge += "the motion determines so little that the start predicts better; record a motion that excites more."
+    return _WEIGHTS[best], [choice], [edge] if best in (0, len(_WEIGHTS) - 1) else []
+
+
+def _compare(name: str, old: np.ndarray, new: np.ndarray) -> Choice:
+    """Whether the held-out errors `new` `[folds]` are lower than `old` by more than a standard error."""
+    decrease = old - new
+    error = float(decrease.std(ddof=1) / np.sqrt(len(decrease)))
+    mean = float(decrease.mean())
+    return Choice(name, mean / float(old.mean()), error / float(old.mean()), mean > error)
+
+
+def _samples(model: Model, prepared: list[Recording], effects: JointEffects, friction_velocity) -> Samples:
+    samples = Samples(model, prepared, effects, effect_shape(model, prepared, effects, friction_velocity))
+    if samples.layout.by_load:
+        samples.transmit(model)
+    return samples
+
+
+def _without_bias(
+    model: Model, measured: tuple[Recording, ...], prepared: list[Recording], cutoff: float, friction_velocity
+) -> tuple[float, list[Recording], list[str]]:
+    """Lower the cutoff until noise in accelerations biases no base parameter by more than half of a standard error."""
+    first = cutoff
+    for _ in range(_LOWERINGS):
+        ratio = _bias(model, measured, prepared, cutoff, friction_velocity)
+        if ratio <= _BIAS:
+            break
+        # The noise's variance below the cutoff grows with its fifth power if positions are differentiated twice.
+        power = 5 if measured[0].v is None else 3
+        cutoff = max(0.8 * cutoff * (_BIAS / ratio) ** (1 / power), 0.25 * first)
+        prepared = [x.prepared(cutoff, model=model) for x in measured]
+        if cutoff == 0.25 * first:
+            break
+    if cutoff == first:
+        return cutoff, prepared, []
+    return cutoff, prepared, [
+        f"Torques were compared below {cutoff:.3g} Hz instead of {first:g} Hz, since noise in the accelerations would "
+        f"bias inertias by up to {ratio:.2g} standard errors at a higher cutoff."
+    ]
+
+
+def _bias(
+    model: Model, measured: tuple[Recording, ...], prepared: list[Recording], cutoff: float, friction_velocity
+) -> float:
+    """The largest bias of a base parameter, in standard errors, that noise in the accelerations causes in least squares:
+    `H^-1 N^T N p` for the regressor `N` of accelerations that are only noise."""
+    fit = ordinary_least_squares(model, prepared, friction_velocity=friction_velocity)
+    rng, noise = np.random.default_rng(0), []
+    for raw, x in zip(measured, prepared, strict=True):
+        drawn = {
+            name: rng.normal(size=y.shape) * signals.noise_level(raw.t, y)
+            for name, y in (("q", raw.q), ("v", raw.v))
+            if y is not None
+        }
+        a = dataclasses.replace(raw, **drawn, a=None).prepared(cutoff).require("a")[0]
+        if a.shape != x.v.shape:
+            raise DataError(f"{raw.name}: positions with quaternions need a cutoff; give cutoff")
+        noise.append(dataclasses.replace(x, v=np.zeros_like(x.v), a=a))
+    weightless = dataclasses.replace(model, gravity=jnp.zeros_like(model.gravity))
+    samples = Samples(weightless, noise, fit.effects, EffectShape.default(fit.shape.friction_velocity))
+    P = len(fit.parameters)
+    N = np.concatenate([B[..., :P] for _, B in samples.chunks()]) / np.maximum(fit.sigma, 1e-300)[:, None]
+    # Offsets have a column without any motion.
+    N[..., P - len(fit.layout.offsets) :] = 0.0
+    N = N.reshape(-1, P)
+    base = fit.base_parameters()
+    root = base_covariance_root(fit.triangle, base)
+    bias = root @ root.T @ (N[:, base.independent].T @ (N @ fit.parameters))
+    return float(np.max(np.abs(bias) / fit.intervals(base).standard_error))

@@ -1,0 +1,102 @@
+"""What an identification is worth, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxdyn.model import rotational_about_center
+from jaxdyn.sysid.recordings import Recordings
+from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
+from jaxdyn.sysid.torques._residual_causes import Cause
+
+# A link is on the edge of what is physical if its mass spreads along one axis by less than this part of another.
+_FLAT = 0.05
+# A mass is far from its start if its interval excludes all within this factor.
+_FAR = 2.0
+# Values that keep more than this part of the prior's variance are not determined by the data.
+_BY_PRIOR = 0.9
+# The physical constraint costs something worth saying if it raises the error by this part.
+_COST = 0.02
+_SHOWN = 8
+
+
+def verdict(
+    fit: InverseDynamicsFit, linear: InverseDynamicsFit | None, recordings: Recordings, causes: Sequence[Cause]
+) -> list[str]:
+    """Return sentences about a fit: how it ended, its error, its constraints, what determines its parameters, and what
+    its residuals point to."""
+    error = fit.evaluate(recordings).relative
+    out = [f"The fit has ended: {fit.message}. On its own data the torque error is {error:.3g} of the torque's norm."]
+    out += _constraints(fit, linear, recordings, error)
+    out += _determined(fit)
+    out += _causes(causes, error)
+    return out
+
+
+def _constraints(
+    fit: InverseDynamicsFit, linear: InverseDynamicsFit | None, recordings: Recordings, error: float
+) -> list[str]:
+    out, names = [], fit.model.body_names
+    flat = [name for name, p in zip(names, np.asarray(fit.model.inertial_parameters), strict=True) if _is_flat(p)]
+    cost = error / max(linear.evaluate(recordings).relative, 1e-300) - 1 if linear is not None else 0.0
+    if linear is not None and cost > _COST and error > 1e-6:
+        out.append(
+            f"That every link is physical, and the prior, cost {cost:.1%}: least squares without them has the error "
+            f"{error / (1 + cost):.3g}, with {int((~linear.physical).sum())} of {fit.model.nb} links not physical."
+        )
+    if flat:
+        out.append(
+            f"On the edge of what is physical are {_listed(flat)}: their mass spreads along one axis by less than "
+            f"{_FLAT:g} of another. The data pull them beyond; physical does not mean plausible here."
+        )
+    return out
+
+
+def _is_flat(parameters: np.ndarray) -> bool:
+    """Whether the mass lies close to a plane or a line: the second moments about the center of mass are nearly singular."""
+    moments = np.linalg.eigvalsh(rotational_about_center(parameters))
+    spread = 0.5 * moments.sum() - moments
+    return bool(spread.min() < _FLAT**2 * spread.max())
+
+
+def _determined(fit: InverseDynamicsFit) -> list[str]:
+    base, intervals = fit.base_parameters(), fit.intervals()
+    by_prior, nothing = intervals.decided_by_prior(_BY_PRIOR), set(base.unidentifiable)
+    out = [
+        f"The data determine {base.rank} combinations of {len(base.names)} parameters; {len(by_prior)} single parameters "
+        f"are decided by the prior, the start, alone{', such as ' + _listed(by_prior) if by_prior else ''}."
+    ]
+    if nothing:
+        out.append(f"No torque depends on {_listed(sorted(nothing))}: they keep their start.")
+    start = np.asarray(fit.before.inertial_parameters, np.float64)[:, 0]
+    far = []
+    for i, name in enumerate(fit.model.body_names):
+        lower, upper, share = (float(x[10 * i]) for x in (intervals.lower, intervals.upper, intervals.prior_share))
+        if share < _BY_PRIOR and (upper < start[i] / _FAR or lower > start[i] * _FAR):
+            far.append(f"{name} {fit.model.mass[i]:.3g} kg in [{lower:.3g}, {upper:.3g}], start {start[i]:.3g}")
+    if far:
+        out.append(f"Masses far from their start: {'; '.join(far)}.")
+    return out
+
+
+def _causes(causes: Sequence[Cause], error: float) -> list[str]:
+    evident = [x for x in causes if x.evident]
+    if not evident:
+        return ["The residuals point to none of: " + ", ".join(x.name for x in causes) + "."] if causes else []
+    first, *others = evident
+    out = [
+        f"The residuals point to {first.name}: it would explain {first.part:.0%} of what is left (F = "
+        f"{first.statistic:.3g}), most at {_listed(first.joints)}. The parameters and their intervals hold only if that is "
+        f"not missing."
+    ]
+    if others:
+        also = ", ".join(f"{x.name} {x.part:.0%} (F = {x.statistic:.3g})" for x in others)
+        out.append(f"Alone, these would explain a part as well: {also}.")
+    return out
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
