@@ -58,8 +58,6 @@ class Identification:
     """The prepared recordings of the fit."""
     cutoff: float
     """Hz, below which torques were compared."""
-    from_positions: bool
-    """Whether velocities were computed from positions, although there may be measured ones."""
     choices: tuple[Choice, ...]
     """What was compared by cross-validation, in order."""
     warnings: tuple[str, ...]
@@ -76,18 +74,16 @@ class Identification:
 
     def prepare(self, recording: Recording) -> Recording:
         """Prepare another recording as those of the fit were."""
-        if self.from_positions:
-            recording = dataclasses.replace(recording, v=None, a=None)
         return recording.prepared(self.cutoff, model=self.model)
 
     def evaluate(self, recordings: Recordings, *, raw: bool = False) -> Evaluation:
-        """The errors of predicted torques on recordings as they were measured, preferably held-out ones: below `cutoff`, or
-        with `raw` of the torques as they were measured."""
-        prepared = [self.prepare(x) for x in as_recordings(recordings)]
-        if raw:
-            pairs = zip(prepared, as_recordings(recordings), strict=True)
-            prepared = [dataclasses.replace(x, cutoff=None, tau=_measured(y, x.t)) for x, y in pairs]
-        return self.fit.evaluate(prepared)
+        """The errors of predicted torques on recordings as they were measured, preferably held-out ones: of what is below
+        `cutoff`, or with `raw` of the torques as they were measured, for a motion that is low-passed there."""
+        if not raw:
+            return self.fit.evaluate([self.prepare(x) for x in as_recordings(recordings)])
+        smooth = [x.prepared(self.cutoff, motion_cutoff=self.cutoff, model=self.model) for x in as_recordings(recordings)]
+        pairs = zip(smooth, as_recordings(recordings), strict=True)
+        return self.fit.evaluate([dataclasses.replace(x, cutoff=None, tau=_measured(y, x.t)) for x, y in pairs])
 
     def verdict(self) -> list[str]:
         """Sentences: how the fit ended, which constraints bind and what they cost, what data, prior or nothing determine,
@@ -115,7 +111,6 @@ def identify(
     1. The recordings are prepared (`Recording.prepared`): torques and torque model are low-passed alike. The cutoff is 10
        Hz or a tenth of the rate, whichever is less; it is lowered where noise in the accelerations would bias a base
        parameter by more than half of its standard error (errors in variables).
-       Measured velocities give way to the derivatives of positions if these predict held-out parts better.
     2. The joints' effects are chosen: armature, viscous and Coulomb friction and offsets, and of load friction,
        Stribeck friction with a searched width of the sign, delayed friction, and springs, one after the other, the best
        one as long as it lowers the error on held-out parts by more than its standard error. The parts are consecutive
@@ -137,14 +132,14 @@ def identify(
     measured, notes = as_recordings(recordings), []
     lowest = min(_rate(x) for x in measured)
     chosen_cutoff = min(10.0, 0.1 * lowest) if cutoff is None else cutoff
-    measured, prepared, choices = _choose_velocities(model, measured, chosen_cutoff, friction_velocity)
+    prepared, choices = [x.prepared(chosen_cutoff, model=model) for x in measured], []
     if cutoff is None:
         chosen_cutoff, prepared, note = _without_bias(model, measured, prepared, chosen_cutoff, friction_velocity)
         notes += note
     effects = joint_effects
     if effects is None:
         effects, more = _choose_effects(model, prepared, friction_velocity)
-        choices = choices + more
+        choices += more
     if prior_weight is None:
         prior_weight, more, note = _choose_weight(model, prepared, effects, friction_velocity)
         choices, notes = choices + more, notes + note
@@ -161,7 +156,7 @@ def identify(
     linear = None if effects.dofs("gain", model).any() else ordinary_least_squares(before, prepared, **options)
     angles = np.asarray(before.gravity) @ horizontal_axes(model).T / max(float(jnp.linalg.norm(model.gravity)), 1e-300)
     return Identification(
-        fit, linear, tuple(prepared), chosen_cutoff, measured[0].v is None, tuple(choices), tuple(notes), causes, np.arcsin(angles)
+        fit, linear, tuple(prepared), chosen_cutoff, tuple(choices), tuple(notes), causes, np.arcsin(angles)
     )
 
 
@@ -172,21 +167,6 @@ def _rate(recording: Recording) -> float:
 def _measured(recording: Recording, t: np.ndarray) -> np.ndarray:
     """The measured torques at the times `t`, between neighboring samples."""
     return signals.interpolate(recording.t, recording.require("tau")[0], t, "linear")
-
-
-def _choose_velocities(
-    model: Model, measured: tuple[Recording, ...], cutoff: float, friction_velocity
-) -> tuple[tuple[Recording, ...], list[Recording], list[Choice]]:
-    """Leave measured velocities out if those from positions predict better: many robots filter them, with a delay."""
-    prepared = [x.prepared(cutoff, model=model) for x in measured]
-    if all(x.v is None for x in measured):
-        return measured, prepared, []
-    positions = tuple(dataclasses.replace(x, v=None, a=None) for x in measured)
-    from_positions = [x.prepared(cutoff, model=model) for x in positions]
-    samples = [_samples(model, x, JointEffects(), friction_velocity) for x in (prepared, from_positions)]
-    errors = [held_out_errors(x, first_noise(samples[0]), (_PRIOR_WEIGHT,), _FOLDS)[:, 0] for x in samples]
-    choice = _compare("velocities from positions", *errors)
-    return (positions, from_positions, [choice]) if choice.taken else (measured, prepared, [choice])
 
 
 def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) -> tuple[JointEffects, list[Choice]]:
