@@ -98,7 +98,7 @@ def test_rates_of_another_sign_or_clock():
         (1e3, "qv", "the times look like milliseconds; divide them by 1000"),
         (1e6, "qva", "the times look like microseconds"),
         (1e-3, "qv", "the times are 1000 times too small"),
-        (1e3, "q", "are 5 s apart, and yet .* milliseconds"),
+        (1e3, "q", "samples are 5 s apart, and yet .* milliseconds"),
         (1e6, "q", "microseconds; divide them by 1e[+]06"),
     ],
 )

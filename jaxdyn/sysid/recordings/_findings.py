@@ -1,4 +1,4 @@
-"""What checks of recordings report."""
+"""The findings of checks of recordings."""
 
 from __future__ import annotations
 
@@ -33,4 +33,6 @@ def of_joints(kind: str, joints: Sequence[str], message: str, *, grave: bool = F
 def exchanged(what: str, places: Mapping[str, str]) -> Finding:
     """Return a finding about columns, by the name of the joint whose place they have, that belong to other joints."""
     shown = ", ".join(f"{joint} in the place of {column}" for column, joint in places.items())
-    return Finding("order", f"the {what} stand in another order than the joints: {shown}", tuple(places), grave=True)
+    return Finding(
+        "order", f"the {what} stand in another order than the joints: {shown}; exchange them", tuple(places), grave=True
+    )

@@ -19,7 +19,8 @@ from jaxdyn.sysid.recordings._torque_columns import prepared
 _SAME_RATE = 0.2
 # Two columns belong together if the square of their correlation is larger than this.
 _SAME_COLUMN = 0.9
-# Times that are this far apart, s, are no seconds if the motion between them is smooth and this slow, rad/s or m/s.
+# Times that are this far apart, s, are no seconds if the motion between them is smooth, and this slow: rad/s or m/s for
+# a range of less than pi, in proportion for larger ones, so that positions in degrees are judged as those in radians.
 _LONG_STEP, _SLOW, _SMOOTH = 0.5, 0.01, 0.5
 _CLOCKS = {1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}
 
@@ -158,13 +159,13 @@ def _clock(recording: Recording, model: Model | None) -> list[Finding]:
     q = recording.q[:: max(1, len(recording) // 1000), columns]
     size = np.maximum(np.ptp(q, axis=0), 1e-3)
     first, second = (np.sqrt(np.mean((np.diff(q, k, axis=0) / size) ** 2)) for k in (1, 2))
-    speed = np.percentile(np.abs(np.diff(recording.q[:, columns], axis=0)), 95) / step
-    if first == 0 or second > _SMOOTH * first or speed > _SLOW:
+    speed = np.percentile(np.abs(np.diff(recording.q[:, columns], axis=0)), 95, axis=0) / step
+    if first == 0 or second > _SMOOTH * first or (speed > _SLOW * np.maximum(size / np.pi, 1)).any():
         return []
     factor = 1e3 if step < 500 else 1e6 if step < 5e5 else 1e9
     message = (
-        f"the samples are {step:g} s apart, and yet the motion between them is smooth and hardly {speed:.2g} rad/s or "
-        f"m/s fast: the times look like {_CLOCKS[factor]}; divide them by {factor:g}"
+        f"by their times the samples are {step:g} s apart, and yet the motion between them is smooth: the times look "
+        f"like {_CLOCKS[factor]}; divide them by {factor:g}"
     )
     return [Finding("clock", message, value=factor, grave=True)]
 

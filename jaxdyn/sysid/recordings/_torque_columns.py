@@ -58,9 +58,14 @@ def joint_columns(part: Recording, model: Model) -> tuple[np.ndarray, np.ndarray
 
 def basis_of(columns: np.ndarray) -> np.ndarray:
     """Return an orthonormal basis `[n, r]` of what columns `[n, k]` span, which may depend on each other."""
-    columns = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
-    basis, size, _ = np.linalg.svd(columns, full_matrices=False)
-    return basis[:, size > 1e-6 * size[0]]
+    basis = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
+    # Eigenvectors of the small product cost far less than a decomposition of the tall matrix. The first time rounding
+    # leaves errors of some 1e-6; the second time removes them.
+    for tolerance in (1e-10, 0.0):
+        power, vectors = np.linalg.eigh(basis.T @ basis)
+        kept = power > tolerance * power[-1]
+        basis = basis @ (vectors[:, kept] / np.sqrt(power[kept]))
+    return basis
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +76,6 @@ class Explanation:
     torque of a payload at the end of each branch; armature and friction, which are not negative; springs and an offset.
     """
 
-    model_torque: np.ndarray
-    """`[n, nv]`, from the model's inertias alone."""
     bounded: list[np.ndarray]
     """For each degree of freedom columns `[n, k]` whose factors have `bounds`."""
     bounds: list[np.ndarray]
@@ -104,7 +107,7 @@ class Explanation:
             bounded.append(columns[:, kept])
             bounds.append(limits[:, kept])
             free.append(np.concatenate([x[:, j : j + 1], own[j][:, 1:], shared], axis=-1))
-        return cls(x, bounded, bounds, free)
+        return cls(bounded, bounds, free)
 
     def factor(self, j: int, torque: np.ndarray) -> tuple[float, float]:
         """Return the factor by which a torque `[n]` follows the model's at degree of freedom `j`, and the part of its
