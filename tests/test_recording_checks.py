@@ -253,8 +253,9 @@ def test_positions_in_degrees_without_limits():
     assert (finding.kind, finding.grave) == ("degrees", True)
     assert "which the torques fit" in finding.message
     # A few degrees are no unusual number of radians, but the torques tell.
-    small = dataclasses.replace(r, q=0.1 * r.q, v=0.1 * r.v)
-    tau = np.asarray(rnea(ARM, np.deg2rad(small.q), np.deg2rad(small.v), 0 * small.v))
+    v = 0.1 * r.require("v")[0]
+    small = dataclasses.replace(r, q=0.1 * r.q, v=v)
+    tau = np.asarray(rnea(ARM, np.deg2rad(small.q), np.deg2rad(v), 0 * v))
     assert kinds(dataclasses.replace(small, tau=tau), free) == {"degrees"}
     # Without torques, a wheel may have turned as far.
     (finding,) = check_recording(dataclasses.replace(r, tau=None), free, warn=False)

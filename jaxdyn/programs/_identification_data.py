@@ -186,10 +186,14 @@ def load_from_zero(name: str, columns: Columns, *, currents: bool = False) -> Re
     if path.suffix.lower() == ".csv":
         if currents and not columns.current:
             raise DataError("torque_gain is given, but csv.current names no columns of motor currents")
-        delimiter = chosen.pop("delimiter")
-        del chosen["tau" if currents else "current"]
-        named = {key: _columns_of(key, text) for key, text in chosen.items() if text or key in ("t", "q")}
-        recording = load_csv(path, named, delimiter={"tab": "\t", "space": " "}.get(delimiter, delimiter))
+        unused = ("delimiter", "tau" if currents else "current")
+        named = {
+            key: _columns_of(key, text)
+            for key, text in chosen.items()
+            if key not in unused and (text or key in ("t", "q"))
+        }
+        delimiter = {"tab": "\t", "space": " "}.get(columns.delimiter, columns.delimiter)
+        recording = load_csv(path, named, delimiter=delimiter)
     else:
         torques = {"tau": None, "current": "current"} if currents else {}
         recording = load_npz(path, **torques)
@@ -214,9 +218,8 @@ def _load(name: str, config: IdentifyConfig) -> Recording:
         key: x * getattr(config.scale, key) for key in ("q", "v", "tau") if (x := getattr(recording, key)) is not None
     }
     recording = dataclasses.replace(recording, t=recording.t * config.scale.t, **scaled)
-    if config.torque_gain:
-        gain = config.torque_gain if len(config.torque_gain) > 1 else config.torque_gain[0]
-        recording = recording.torque_from_current(gain)
+    if gains := list(config.torque_gain):
+        recording = recording.torque_from_current(gains if len(gains) > 1 else gains[0])
     if config.trim:
         recording = recording.trimmed(config.trim, config.trim)
     return dataclasses.replace(recording, t=recording.t - recording.t[0])

@@ -47,9 +47,9 @@ def check_recording(
 
     The checks of signs, factors and orders need a model with rough inertias. A joint is suspicious if a tenth of the
     power of its torque remains when the torque of each link may be five times larger or smaller than the model's, with
-    a payload of up to half of the robot's mass, and with any armature, friction and offset. It is reported if a third
-    of that, or less, remains with another factor, in another order of joints, or with positions in degrees. A joint
-    whose friction is large beside the torques of the links is not judged.
+    a payload of up to half of the robot's mass, armature of up to 20 times its inertia, friction and an offset. It is
+    reported if a third of that, or less, remains with another factor, in another order of joints, or with positions in
+    degrees. A joint whose friction is large beside the torques of the links is not judged.
 
     Without a model, joints are named by their columns.
 
@@ -121,7 +121,8 @@ def _with_torques(
 def _longest_part(recording: Recording, max_gap: float) -> Recording:
     ends = np.concatenate([[-1], np.flatnonzero(_is_gap(recording, max_gap)), [len(recording) - 1]])
     k = int(np.argmax(np.diff(ends)))
-    return recording.between(recording.t[ends[k] + 1], np.nextafter(recording.t[ends[k + 1]], np.inf))
+    first, last = recording.t[ends[k] + 1].item(), recording.t[ends[k + 1]].item()
+    return recording.between(first, float(np.nextafter(last, np.inf)))
 
 
 def _plain(recording: Recording, model: Model | None) -> list[tuple[int, int, bool]]:

@@ -23,18 +23,16 @@ _SHARE = 0.2
 _FLOOR = 1e-3
 # More samples than this, and searches over more joints, take long and tell little more.
 _COUNT, _JOINTS = 500, 16
-# Factors between a unit and N m, up to which a rough model's own error is not mistaken for another unit.
+# Numbers in other units are those in N m times these factors, as far as a rough model can tell: within `_NEAR`.
 _UNITS = {
     1000.0: "N mm",
     1e-3: "kN m",
     100.0: "N cm, or percent",
-    180 / np.pi: "a product with degrees per radian",
-    np.pi / 180: "a product with radians per degree",
+    180 / np.pi: "numbers that were multiplied by degrees per radian",
+    np.pi / 180: "numbers that were multiplied by radians per degree",
     141.6: "ozf in",
     8.85: "lbf in",
     0.102: "kgf m",
-    1e6: "N m times a million",
-    1e-6: "MN m",
 }
 _NEAR = 1.6
 
@@ -85,7 +83,7 @@ def _factors(names: Sequence[str], factors: np.ndarray, unexplained: np.ndarray,
     out = []
     negative = np.flatnonzero(better & (factors < 0))
     if negative.size:
-        joints = tuple(names[j] for j in negative)
+        joints = tuple(names[j] for j in negative.tolist())
         message = (
             f"the torques of {_listed(joints, factors[negative])} follow the model's with a negative factor: negate "
             "them, or check the joint's axis and the direction of gravity in the model"
@@ -94,7 +92,7 @@ def _factors(names: Sequence[str], factors: np.ndarray, unexplained: np.ndarray,
     size = np.abs(factors)
     far = np.flatnonzero(better & ((size > FACTOR) | (size < 1 / FACTOR)))
     if far.size:
-        joints = tuple(names[j] for j in far)
+        joints = tuple(names[j] for j in far.tolist())
         factor = float(np.exp(np.median(np.log(size[far]))))
         message = (
             f"the torques of {_listed(joints, factors[far])} are the model's times a factor far from 1; "
@@ -124,7 +122,7 @@ def _torque_order(
     rows = np.flatnonzero(unexplained > _SUSPICIOUS)
     if not 2 <= rows.size <= _JOINTS:
         return None
-    U = np.array([[given.unexplained(j, tau[:, i]) for j in rows] for i in rows])
+    U = np.array([[given.unexplained(j, tau[:, i]) for j in rows.tolist()] for i in rows.tolist()])
     # A column stays where it is unless another joint, and no factor, explains it far better.
     limits = np.minimum(_GOOD, _BETTER * np.minimum(unexplained, scaled)[rows, None])
     costs = np.where((limits > U) | np.eye(len(U), dtype=bool), np.log(np.maximum(U, _FLOOR)), 1e3)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from jaxdyn.algorithms import torque_regressor
+from jaxdyn.algorithms import crba, torque_regressor
 from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings._recording import Recording
@@ -20,6 +20,8 @@ FACTOR = 5.0
 """How wrong a rough model's inertias may be: the torque of each link may be this many times larger or smaller."""
 # The part of the robot's mass that a payload may have that the model lacks.
 _PAYLOAD = 0.5
+# A rotor behind a gear may have this many times the inertia that the robot has at the joint where it has most.
+_ROTOR, _POSTURES = 20.0, 16
 
 
 def prepared(recording: Recording, model: Model, *, use_rates: bool = True) -> Recording | None:
@@ -68,12 +70,21 @@ def basis_of(columns: np.ndarray) -> np.ndarray:
     return basis
 
 
+def _largest_inertias(part: Recording, model: Model) -> np.ndarray:
+    """Return, for each degree of freedom, the largest inertia about any that turns, or shifts, as it does."""
+    rows = np.linspace(0, len(part) - 1, _POSTURES).astype(int)
+    own = np.asarray(crba(model, jnp.asarray(part.q[rows])), np.float64).diagonal(axis1=-2, axis2=-1).max(axis=0)
+    units = model.topology.dof_units
+    return np.array([own[units == unit].max() for unit in units])
+
+
 @dataclasses.dataclass(frozen=True)
 class Explanation:
     """The torques that a model, whose inertias are roughly known, can explain along a motion.
 
     For each degree of freedom these are the torque of each link, times a factor between 1 / `FACTOR` and `FACTOR`; the
     torque of a payload at the end of each branch; armature and friction, which are not negative; springs and an offset.
+    What the model lacks is bounded where a bound is known: payload and armature by the robot's own inertia.
     """
 
     bounded: list[np.ndarray]
@@ -92,17 +103,17 @@ class Explanation:
         ends = [b for b in range(model.nb) if b not in model.topology.parents]
         mass = _PAYLOAD * max(float(inertias[:, 0].sum()), 0.0)
         lever = 0.5 * float(np.linalg.norm(np.asarray(model.joint_placement)[:, :3], axis=-1).max(initial=0.0))
+        rotor = _ROTOR * _largest_inertias(part, model)
         own, shared = joint_columns(part, model)
         bounded, bounds, free = [], [], []
         x = links.sum(axis=-1)
         for j in range(model.nv):
             load = Y[:, j, ends, :4].reshape(len(part), -1)
             columns = np.concatenate([links[:, j], load, own[j], shared], axis=-1)
-            rotor = np.array([[0.0, np.inf]] * 3)
+            others = np.array([[0.0, rotor[j]], [0.0, np.inf], [0.0, np.inf], *[[-np.inf, np.inf]] * shared.shape[1]])
             first = mass * lever * np.array([-1.0, 1.0])
             payload = np.array([[0.0, mass], first, first, first] * len(ends))
-            others = np.array([[-np.inf, np.inf]] * shared.shape[1])
-            limits = np.concatenate([[[1 / FACTOR, FACTOR]] * model.nb, payload, rotor, others]).T
+            limits = np.concatenate([[[1 / FACTOR, FACTOR]] * model.nb, payload, others]).T
             kept = (np.abs(columns).max(axis=0) > 1e-12) & (limits[0] < limits[1])
             bounded.append(columns[:, kept])
             bounds.append(limits[:, kept])
