@@ -123,12 +123,30 @@ def _torque_order(
     if not 2 <= rows.size <= _JOINTS:
         return None
     U = np.array([[given.unexplained(j, tau[:, i]) for j in rows.tolist()] for i in rows.tolist()])
-    # A column stays where it is unless another joint, and no factor, explains it far better.
-    limits = np.minimum(_GOOD, _BETTER * np.minimum(unexplained, scaled)[rows, None])
-    costs = np.where((limits > U) | np.eye(len(U), dtype=bool), np.log(np.maximum(U, _FLOOR)), 1e3)
+    # A column stays where it is unless another joint explains it better than this one does with any factor.
+    old = np.minimum(unexplained, scaled)
+    allowed = (np.minimum(_GOOD, old[rows, None]) > U) | np.eye(len(U), dtype=bool)
     order = np.arange(tau.shape[1])
-    order[rows] = rows[linear_sum_assignment(costs)[1]]
+    order[rows] = rows[linear_sum_assignment(np.where(allowed, np.log(np.maximum(U, _FLOOR)), 1e3))[1]]
+    new = old.copy()
+    new[rows] = U[np.arange(len(U)), np.searchsorted(rows, order[rows])]
+    gain = np.log(np.maximum(new, _FLOOR) / np.maximum(old, _FLOOR))
+    for cycle in _cycles(order):
+        if gain[cycle].mean() > np.log(_BETTER):
+            order[cycle] = cycle
     return None if (order == np.arange(len(order))).all() else order
+
+
+def _cycles(order: np.ndarray) -> list[list[int]]:
+    """Return the cycles of a permutation."""
+    out, left = [], set(range(len(order)))
+    while left:
+        cycle = [left.pop()]
+        while (following := int(order[cycle[-1]])) != cycle[0]:
+            cycle.append(following)
+            left.remove(following)
+        out.append(cycle)
+    return out
 
 
 def _degrees(part: Recording, model: Model, unexplained: np.ndarray) -> list[Finding]:
@@ -163,11 +181,11 @@ def _position_order(part: Recording, model: Model, unexplained: np.ndarray) -> l
         columns = search.columns(places)
         moved = columns != np.arange(model.nv)
         new = search.unexplained(places, with_torques)
-        # Torques on which the order has no influence count neither for it nor against it.
-        judged = moved | (unexplained > _SUSPICIOUS)
-        gain = np.log(np.maximum(new, _FLOOR) / np.maximum(unexplained, _FLOOR))[judged].mean()
-        worse = new > np.maximum(2 * unexplained, _SUSPICIOUS)
-        if moved.any() and (new[moved] < _GOOD).all() and not worse.any() and gain < np.log(_BETTER):
+        if not moved.any() or (new[moved] > _GOOD).any():
+            continue
+        # Torques that both orders explain, or none, count neither for the new order nor against it.
+        judged = (np.maximum(new, unexplained) > _SUSPICIOUS) & (np.minimum(new, unexplained) < _GOOD) | moved
+        if np.log(np.maximum(new, _FLOOR) / np.maximum(unexplained, _FLOOR))[judged].mean() < np.log(_BETTER):
             # `columns[k]` holds the position of joint `k`.
             return [
                 exchanged(
