@@ -317,6 +317,7 @@ def test_real_recordings_are_well_aligned():
 
 
 @pytest.mark.skipif(not os.environ.get("JAXDYN_DATA"), reason="JAXDYN_DATA does not name the recorded data")
+@pytest.mark.filterwarnings("ignore::jaxdyn.io.RobotFileWarning")
 @pytest.mark.parametrize("name", ["panda", "kuka"])
 def test_mistakes_in_real_recordings_are_named(name):
     model, r = real(name)
