@@ -1,7 +1,10 @@
 """The identification experiment resumes after interruptions, reads several recordings, and writes its files."""
 
+import dataclasses
 import json
 import os
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 import jaxdyn
 from experiments import identify
 from jaxdyn import DataError, to_urdf
-from jaxdyn.programs import FitFiles, _identification
+from jaxdyn.programs import FitFiles, Progress, _identification
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics
 
 ROBOT = jaxdyn.samples.chain(2)
@@ -91,6 +94,9 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
     assert whole["fits"]["physical fit"]["status"] == "converged"
     assert whole["held_out_rmse"]["raw torque"]["physical fit"]["all"] < 0.03
     assert whole["held_out_relative"]["physical fit"] < 0.1 * whole["held_out_relative"]["before"]
+    # The filter takes a part of the noise away.
+    raw = whole["held_out_relative_raw"]["physical fit"]
+    assert whole["held_out_relative"]["physical fit"] < raw < 0.1 * whole["held_out_relative_raw"]["before"]
     assert "1128 samples" in capsys.readouterr().out
 
     identified = jaxdyn.load_urdf(folder / "identified.urdf")
@@ -130,6 +136,156 @@ def test_mistakes_are_named(data, capsys):
     assert "run_9.npz: no such file" in capsys.readouterr().err
     assert identify.main(["--test-recording", "run_9.npz", "--simulation.duration", "2"]) == 2
     assert "do not go with a simulated recording" in capsys.readouterr().err
+
+
+def written(data: Path, monkeypatch) -> list[tuple]:
+    """What reaches the fits, in the place of which the program is interrupted."""
+    seen = []
+
+    def stop(config, model, start, loaded, files):
+        seen.append((model, loaded))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_identification, "_run_fits", stop)
+    return seen
+
+
+OTHER_UNITS = (
+    *("--csv.t", "0", "--csv.q", "1-2", "--csv.current", "4,3", "--csv.delimiter", "tab", "--torque-gain", "50", "20"),
+    *("--scale.t", "1e-3", "--scale.q", str(np.pi / 180)),
+)
+
+
+def test_files_of_other_units_with_currents_and_without_names(data, monkeypatch):
+    seen = written(data, monkeypatch)
+    for name in ("run_1", "run_2", "test"):
+        x = np.load(data / f"{name}.npz")
+        columns = 1000 * x["t"], np.rad2deg(x["q"]), x["tau"][:, 1:] / 20, x["tau"][:, :1] / 50
+        np.savetxt(data / f"{name}.csv", np.column_stack(columns), delimiter="\t", fmt="%.17g")
+        np.savez(data / f"{name}_si.npz", t=x["t"], q=x["q"], tau=x["tau"])
+        np.savez(data / f"{name}_current.npz", t=x["t"], q=-x["q"], current=x["tau"] / 7)
+    for kind, options in (
+        ("_si.npz", ()),
+        (".csv", OTHER_UNITS),
+        ("_current.npz", ("--torque-gain", "7", "--scale.q", "-1")),
+        ("_si.npz", ("--trim", "0.5", "--fit-stop", "5", "--test-stop", "5")),
+    ):
+        names = ("--recording", "run_1", "--more-recordings", "run_2", "--test-recording", "test")
+        files = [x if x.startswith("--") else x + kind for x in names]
+        assert identify.main(command(data, *files, *options, "--name", f"run {len(seen)}")) == 130
+    si, *others, trimmed = [loaded for _, loaded in seen]
+    for loaded in others:
+        for x, y in zip([*loaded.fitted, loaded.held_out.data], [*si.fitted, si.held_out.data], strict=True):
+            for array in ("t", "q", "v", "a", "tau"):
+                np.testing.assert_allclose(getattr(x, array), getattr(y, array), rtol=1e-6, atol=1e-6)
+    # Half a second is gone at both ends, and times begin anew.
+    assert trimmed.fitted[0].t[0] == pytest.approx(si.fitted[0].t[0])
+    assert trimmed.fitted[0].t[-1] == pytest.approx(si.fitted[0].t[-1] - 1, abs=0.02)
+    held_out = trimmed.held_out
+    first = round(100 * (0.5 + held_out.data.t[0]))
+    raw = np.load(data / "test.npz")["tau"][first : first + len(held_out.raw_tau)]
+    np.testing.assert_allclose(held_out.raw_tau, raw, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--csv.q", "2-1"), "csv.q is '2-1'; names between commas"),
+        (("--csv.q", "1,,2"), "csv.q is '1,,2'"),
+        (("--csv.q", "1-9"), "no column 5 for q .* columns 0 to 4 without names: give numbers"),
+        (("--csv.delimiter", ","), "is the delimiter really ','"),
+        (("--csv.delimiter", ""), "csv.delimiter is empty"),
+        (("--csv.current", ""), "csv.current names no columns"),
+        (("--torque-gain", "1", "2", "3"), "gain has shape .3,. .* there are 2 currents"),
+        (("--torque-gain", "0", "2"), "the size of torque_gain is 0.0"),
+        (("--torque-gain",), "give torque_gain, N m/A"),
+        (("--scale.t", "-1"), "scale.t is -1.0"),
+        (("--scale.q", "0"), "the size of scale.q is 0.0"),
+        (("--scale.tau", "2"), "scale.tau does not go with torque_gain"),
+        (("--trim", "4"), "0 samples after trimming 4 and 4 s"),
+    ],
+)
+def test_mistakes_about_columns_and_units_are_named(data, capsys, options, message):
+    x = np.load(data / "run_1.npz")
+    columns = 1000 * x["t"], np.rad2deg(x["q"]), x["tau"][:, 1:] / 20, x["tau"][:, :1] / 50
+    np.savetxt(data / "run_1.csv", np.column_stack(columns), delimiter="\t", fmt="%.17g")
+    one = ("--recording", "run_1.csv", "--more-recordings", "--test-recording", "", "--fit-stop", "4")
+    assert identify.main(command(data, *one, *OTHER_UNITS, *options)) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_joints_that_did_not_move_are_locked(data, capsys, monkeypatch):
+    seen = written(data, monkeypatch)
+    gripper = jaxdyn.samples.chain(3)
+    text = to_urdf(gripper).replace("</robot>", "<oops></robot>")
+    (data / "robot.urdf").write_text(text)
+    assert identify.main(command(data)) == 2
+    printed = capsys.readouterr().err
+    assert (
+        "q has 2 columns, but the model needs 3: joint0, joint1, joint2; joints that were not recorded can" in printed
+    )
+    assert "--locked joint 0.0 as an option" in printed
+    arguments = command(data, "--force")
+    path = Path(arguments[0])
+    path.write_text(path.read_text() + "\n[locked]\njoint2 = 0.3\n")
+    assert identify.main(arguments) == 130
+    assert identify.main([*command(data, "--force"), "--locked", "joint2", "0.3"]) == 130
+    locked = gripper.with_locked_joints({"joint2": 0.3})
+    for model, _ in seen:
+        np.testing.assert_allclose(model.inertial_parameters, locked.inertial_parameters, rtol=1e-6)
+    assert identify.main([*command(data), "--locked", "joint3", "0.3"]) == 2
+    assert "no joint named 'joint3': did you mean" in capsys.readouterr().err
+    path.write_text(path.read_text() + "\nlocked = 3\n")
+    assert identify.main([str(path)]) == 2
+    assert "locked is 3, but a table is needed" in capsys.readouterr().err
+
+
+def test_joints_that_follow_others_need_no_column():
+    recording = Recording(np.arange(3.0), np.zeros((3, 1)))
+    follower = '<joint name="{}" type="prismatic"><parent link="hand"/><child link="{}"/>{}</joint>'
+    finger = '<link name="{}"><inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/>'
+    fingers = "".join(finger.format(x) + "</inertial></link>" for x in ("left", "right"))
+    mimic = '<mimic joint="opens"/>'
+    joints = follower.format("opens", "left", "") + follower.format("follows", "right", mimic)
+    model = jaxdyn.load_urdf(f'<robot name="gripper"><link name="hand"/>{fingers}{joints}</robot>')
+    recording.require_columns(model)
+    two = dataclasses.replace(recording, q=np.zeros((3, 2)))
+    with pytest.raises(DataError, match=r"needs 1: opens; follows follows opens and has no column$"):
+        two.require_columns(model)
+
+
+def test_wrong_data_are_refused_unless_forced(data, capsys, monkeypatch):
+    seen = written(data, monkeypatch)
+    x = dict(np.load(data / "test.npz"))
+    np.savez(data / "test.npz", **(x | {"tau": -x["tau"]}))
+    assert identify.main(command(data)) == 2
+    printed = capsys.readouterr().err
+    assert "test.npz: the torques of joint1 (-1) follow the model's with a negative factor" in printed
+    assert "run_1.npz" not in printed
+    assert "--force, or force = true, goes on" in printed
+    assert not seen
+    assert identify.main(command(data, "--force")) == 130
+    assert (
+        "warning: test.npz: the torques of joint1 (-1) follow the model's with a negative factor"
+        in capsys.readouterr().err
+    )
+    assert len(seen) == 1
+
+
+def test_progress_in_a_log_and_in_a_terminal(capsys, monkeypatch):
+    with Progress("fit", every=3600.0) as progress:
+        for k in range(100):
+            progress.step(cost=k)
+    assert capsys.readouterr().err == ""
+    with Progress("fit", every=0.0) as progress:
+        progress.step(cost="7.5", round=2)
+    assert re.fullmatch(r"fit: 1 steps in \d+ s, cost 7.5, round 2\n", capsys.readouterr().err)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with Progress("fit", every=0.0) as progress:
+        progress.step(cost="7.5")
+    printed = capsys.readouterr().err
+    assert "\r" in printed
+    assert "cost=7.5" in printed
 
 
 @pytest.mark.slow

@@ -256,7 +256,7 @@ def test_quaternions_are_prepared_with_the_model():
     for prepare in (lambda: r.resampled(100), lambda: r.filtered(10), lambda: r.differentiated()):
         with pytest.raises(DataError, match="not plain numbers; give the model"):
             prepare()
-    with pytest.raises(DataError, match="q has 6 columns, but the model needs 7: joints root"):
+    with pytest.raises(DataError, match=r"q has 6 columns, but the model needs 7: root\[0\], "):
         Recording(t, q[:, :6]).resampled(100, model=model)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import jaxdyn
 from jaxdyn import DataError, rnea
-from jaxdyn.sysid import Recording, RecordingWarning, check_recording, load_npz
+from jaxdyn.sysid import Recording, RecordingWarning, check_recording, load_npz, require_plausible
 
 MODEL = jaxdyn.samples.chain(2)
 T = np.arange(1200) / 200
@@ -88,8 +88,41 @@ def test_rates_of_another_sign_or_clock():
     (finding,) = check_recording(dataclasses.replace(r, v=r.v * [1, -1], a=None), MODEL, warn=False)
     assert (finding.kind, finding.joints) == ("rates", ("joint1",))
     assert finding.value == pytest.approx(-1, abs=0.01)
-    (finding, _) = check_recording(dataclasses.replace(r, t=1e-3 * r.t), MODEL, warn=False)
-    assert "clock" in finding.message
+    (finding,) = check_recording(dataclasses.replace(r, v=2 * r.v, a=None), MODEL, warn=False)
+    assert "another order, sign, unit or clock?" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("factor", "given", "message"),
+    [
+        (1e3, "qv", "the times look like milliseconds; divide them by 1000"),
+        (1e6, "qva", "the times look like microseconds"),
+        (1e-3, "qv", "the times are 1000 times too small"),
+        (1e3, "q", "samples are 5 s apart, and yet .* milliseconds"),
+        (1e6, "q", "microseconds; divide them by 1e[+]06"),
+    ],
+)
+def test_times_in_another_unit(factor, given, message):
+    r = good()
+    r = Recording(factor * r.t, r.q, r.v if "v" in given else None, r.a if "a" in given else None, r.tau)
+    (finding,) = check_recording(r, MODEL, warn=False)
+    assert (finding.kind, finding.grave) == ("clock", True)
+    assert re.search(message, finding.message)
+
+
+def test_times_of_rare_samples():
+    """Postures that are held, and a motion that is recorded once a second, are no mistake."""
+    t, q = np.arange(100.0), np.random.default_rng(0).uniform(-1, 1, (100, 2))
+    assert kinds(Recording(5 * t, q)) == set()
+    assert kinds(Recording(t, 0.8 * np.sin(np.outer(t, [0.1, 0.15])))) == set()
+
+
+def test_rates_of_other_joints():
+    r = good()
+    assert r.v is not None
+    (finding,) = check_recording(dataclasses.replace(r, v=r.v[:, ::-1], a=None, tau=None), MODEL, warn=False)
+    assert (finding.kind, finding.joints, finding.grave) == ("order", ("joint0", "joint1"), True)
+    assert "columns of v and q stand in another order than the joints: joint1 in the place of joint0" in finding.message
 
 
 def test_positions_beyond_limits_and_wrapped_angles():
@@ -127,9 +160,186 @@ def test_columns_that_do_not_fit_the_model():
         check_recording(good(), jaxdyn.samples.chain(3))
 
 
+ARM = jaxdyn.samples.arm()
+NAMES = np.array(ARM.joint_names)
+
+
+def recorded(seed: int = 0, *, friction: float = 0.5, payload: float = 0.0, noise: float = 0.02) -> Recording:
+    """A motion of an arm whose masses differ from the model's by up to 30 %, and torques with friction and noise."""
+    rng = np.random.default_rng(seed)
+    t, w = np.arange(2000) / 200, 0.6 * np.arange(1, 6)
+    amplitude = rng.standard_normal((2, 5, 7))
+    s, c, w = np.sin(np.outer(t, w)), np.cos(np.outer(t, w)), w[:, None]
+    q = s @ amplitude[0] + c @ amplitude[1]
+    lower, upper = np.asarray(ARM.position_lower), np.asarray(ARM.position_upper)
+    size = 0.35 * (upper - lower) / np.abs(q).max(axis=0)
+    v = size * (c @ (w * amplitude[0]) - s @ (w * amplitude[1]))
+    a = -size * (s @ (w**2 * amplitude[0]) + c @ (w**2 * amplitude[1]))
+    q = 0.5 * (lower + upper) + size * q
+    inertias = np.asarray(ARM.inertial_parameters) * rng.uniform(0.7, 1.3, (7, 1))
+    # A point mass before the last body.
+    inertias[-1, [0, 3, 4, 6]] += payload * np.array([1.0, 0.1, 0.01, 0.01])
+    truth = dataclasses.replace(ARM, inertial_parameters=jnp.asarray(inertias))
+    tau = np.asarray(rnea(truth, q, v, a))
+    power = tau.std(axis=0)
+    tau = tau + friction * power * (np.tanh(v / 0.03) + 0.3) + 0.1 * a + noise * power * rng.standard_normal(tau.shape)
+    return Recording(t, q, v, None, tau, name="run")
+
+
+def named(recording: Recording, kind: str, model=ARM) -> set[str]:
+    """The joints in the findings of one kind; no other kind may be found."""
+    findings = check_recording(recording, model, warn=False)
+    assert {x.kind for x in findings} <= {kind, "limits"}, findings
+    return {name for x in findings if x.kind == kind for name in x.joints}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"payload": 5.0}, {"friction": 1.0}, {"noise": 0.5}, {"friction": 0.0, "noise": 0.0}]
+)
+def test_a_rough_model_causes_no_finding(options):
+    for seed in range(6):
+        assert kinds(recorded(seed, **options), ARM) == set()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_torques_of_another_sign_or_unit(seed):
+    r = recorded(seed)
+    assert {"joint2", "joint4"} <= named(dataclasses.replace(r, tau=-r.tau), "sign")
+    for j in (1, 3):
+        sign = np.where(np.arange(7) == j, -1.0, 1.0)
+        assert named(dataclasses.replace(r, tau=sign * r.tau), "sign") == {NAMES[j]}
+    units = {
+        1000: "N mm",
+        57.3: "degrees per radian",
+        1 / 57.3: "radians per degree",
+        1e-3: "kN m",
+        0.01: "motor currents",
+    }
+    for factor, unit in units.items():
+        (finding,) = check_recording(dataclasses.replace(r, tau=factor * r.tau), ARM, warn=False)
+        assert (finding.kind, finding.grave) == ("scale", True)
+        assert {"joint2", "joint4"} <= set(finding.joints)
+        assert finding.value == pytest.approx(factor, rel=0.4)
+        assert unit in finding.message
+    gears = np.array([160, 160, 100, 100, 50, 50, 50])
+    (sign, scale) = check_recording(dataclasses.replace(r, tau=-r.tau / gears), ARM, warn=False)
+    assert (sign.kind, scale.kind) == ("sign", "scale")
+    assert {"joint2", "joint4"} <= set(sign.joints) & set(scale.joints)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("arrays", [("tau",), ("q", "v"), ("q", "v", "tau")])
+def test_columns_of_other_joints(seed, arrays):
+    r = recorded(seed)
+    for joints in ([1, 3], [0, 1]):
+        order = np.arange(7)
+        order[joints] = joints[::-1]
+        assert named(dataclasses.replace(r, **{x: getattr(r, x)[:, order] for x in arrays}), "order") == {
+            *NAMES[joints]
+        }
+    order = np.array([2, 0, 1, 3, 4, 5, 6])
+    mixed = dataclasses.replace(r, **{x: getattr(r, x)[:, order] for x in arrays})
+    (finding,) = (x for x in check_recording(mixed, ARM, warn=False) if x.kind == "order")
+    assert (
+        "joint3 in the place of joint1, joint1 in the place of joint2, joint2 in the place of joint3" in finding.message
+    )
+
+
+def test_positions_in_degrees_without_limits():
+    r = recorded()
+    r = dataclasses.replace(r, q=np.rad2deg(r.q), v=np.rad2deg(r.v))
+    free = dataclasses.replace(ARM, position_lower=jnp.full(7, -jnp.inf), position_upper=jnp.full(7, jnp.inf))
+    (finding,) = check_recording(r, free, warn=False)
+    assert (finding.kind, finding.grave) == ("degrees", True)
+    assert "which the torques fit" in finding.message
+    # A few degrees are no unusual number of radians, but the torques tell.
+    v = 0.1 * r.require("v")[0]
+    small = dataclasses.replace(r, q=0.1 * r.q, v=v)
+    tau = np.asarray(rnea(ARM, np.deg2rad(small.q), np.deg2rad(v), 0 * v))
+    assert kinds(dataclasses.replace(small, tau=tau), free) == {"degrees"}
+    # Without torques, a wheel may have turned as far.
+    (finding,) = check_recording(dataclasses.replace(r, tau=None), free, warn=False)
+    assert (finding.kind, finding.grave) == ("degrees", False)
+
+
+def test_a_joint_whose_friction_hides_its_torque_is_not_judged():
+    r = recorded()
+    hidden = np.asarray(r.tau).copy()
+    hidden[:, 6] = 20 * hidden[:, 6].std() * np.sign(r.v[:, 6]) - hidden[:, 6]
+    assert kinds(dataclasses.replace(r, tau=hidden), ARM) == set()
+    # Noise alone follows no torque.
+    hidden[:, 6] = np.random.default_rng(0).standard_normal(len(r))
+    assert kinds(dataclasses.replace(r, tau=hidden), ARM) == set()
+
+
+def test_grave_findings_are_refused_unless_forced():
+    r = recorded()
+    wrong = dataclasses.replace(r, tau=-r.tau, name="wrong")
+    with pytest.raises(DataError, match=r"(?s)wrong: the torques of joint1 .* negative factor.*force=True") as refused:
+        require_plausible([r, wrong], ARM)
+    assert "run:" not in str(refused.value)
+    with pytest.warns(RecordingWarning, match="wrong: the torques of joint1"):
+        require_plausible([r, wrong], ARM, force=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        require_plausible(r, ARM)
+    cut = r._map(lambda x: np.delete(x, slice(1000, 1060), axis=0))
+    with pytest.warns(RecordingWarning, match="run: 1 gaps"):
+        require_plausible(cut, ARM)
+
+
+def test_torques_are_checked_beside_a_gap_and_without_rates():
+    r = recorded()
+    cut = r._map(lambda x: np.delete(x, slice(500, 560), axis=0))
+    assert kinds(cut, ARM) == {"gap"}
+    assert kinds(dataclasses.replace(cut, tau=-cut.tau), ARM) == {"gap", "sign"}
+    assert kinds(dataclasses.replace(r, tau=-r.tau, v=None), ARM) == {"sign"}
+    assert kinds(dataclasses.replace(r, tau=-r.tau, v=-r.v), ARM) == {"rates", "sign"}
+
+
+def real(name: str) -> tuple[jaxdyn.Model, Recording]:
+    folder = Path(os.environ["JAXDYN_DATA"])
+    if name == "panda":
+        panda = folder / "panda_exciting"
+        return jaxdyn.load_urdf(panda / "panda_no_gripper.urdf"), load_npz(panda / "first_14s.npz")
+    # The file gives this <origin> twice.
+    text = (folder / "kuka_lwr4" / "kuka_lwr4.urdf").read_text()
+    model = jaxdyn.load_urdf(text.replace('<origin rpy="0 0 0" xyz="-0.25 0 1"/>', ""))
+    return model, load_npz(folder / "kuka_lwr4" / "run_1.npz")
+
+
 @pytest.mark.skipif(not os.environ.get("JAXDYN_DATA"), reason="JAXDYN_DATA does not name the recorded data")
 def test_real_recordings_are_well_aligned():
     folder = Path(os.environ["JAXDYN_DATA"]) / "panda_exciting"
     recording = load_npz(folder / "first_14s.npz").between(0, 8)
     assert kinds(recording, None) == set()
     assert recording.rate is None
+
+
+@pytest.mark.skipif(not os.environ.get("JAXDYN_DATA"), reason="JAXDYN_DATA does not name the recorded data")
+@pytest.mark.filterwarnings("ignore::jaxdyn.io.RobotFileWarning")
+@pytest.mark.parametrize("name", ["panda", "kuka"])
+def test_mistakes_in_real_recordings_are_named(name):
+    model, r = real(name)
+    wrong = {"sign", "scale", "order", "clock", "degrees", "rates"}
+    assert not kinds(r, model) & wrong
+    names = np.array(model.joint_names)
+    r = dataclasses.replace(r, a=None)
+    assert r.tau is not None
+    assert r.v is not None
+    assert set(names[[1, 3]]) <= named(dataclasses.replace(r, tau=-r.tau), "sign", model)
+    for factor in (1000, 1e-3, 1 / 57.3):
+        assert set(names[[1, 3]]) <= named(dataclasses.replace(r, tau=factor * r.tau), "scale", model)
+    for joints in ([1, 3], [0, 1]):
+        order = np.arange(7)
+        order[joints] = joints[::-1]
+        assert named(dataclasses.replace(r, tau=r.tau[:, order]), "order", model) == {*names[joints]}
+        assert named(dataclasses.replace(r, q=r.q[:, order], v=r.v[:, order]), "order", model) == {*names[joints]}
+        # With velocities in the right order, they tell.
+        assert {*names[joints]} <= named(dataclasses.replace(r, q=r.q[:, order]), "order", model)
+    assert kinds(dataclasses.replace(r, t=1000 * r.t), model) == {"clock"}
+    assert kinds(dataclasses.replace(r, t=1000 * r.t, v=None), model) == {"clock"}
+    assert kinds(dataclasses.replace(r, q=np.rad2deg(r.q), v=np.rad2deg(r.v)), model) == {"degrees"}
+    free = dataclasses.replace(model, position_lower=jnp.full(7, -jnp.inf), position_upper=jnp.full(7, jnp.inf))
+    findings = check_recording(dataclasses.replace(r, q=np.rad2deg(r.q), v=None), free, warn=False)
+    assert [(x.kind, x.grave) for x in findings] == [("degrees", True)]

@@ -27,7 +27,10 @@ EXAMPLES = """
     test_stop = 20.0   # the part from fit_stop to here is held out
 
     jaxdyn identify arm.toml
-    jaxdyn identify arm.toml --cutoff 8 --urdf --json"""
+    jaxdyn identify arm.toml --cutoff 8 --urdf --json
+
+  Motor currents, N m/A, in the place of torques; a gripper that was not recorded; times in ms:
+    jaxdyn identify arm.toml --csv.current "i*" --torque-gain 10.5 8.2 --locked finger_joint1 0.0 --scale.t 1e-3"""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -49,5 +52,5 @@ def _short_summary(out: dict[str, Any]) -> dict[str, Any]:
             }
             for name, fit in out["fits"].items()
         },
-        **{key: out[key] for key in ("held_out_relative", "held_out_rmse", "seconds")},
+        **{key: out[key] for key in ("held_out_relative", "held_out_relative_raw", "held_out_rmse", "seconds")},
     }

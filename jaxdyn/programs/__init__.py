@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from jaxdyn.programs._identification_data import *
     from jaxdyn.programs._motions import *
     from jaxdyn.programs._pictures import *
+    from jaxdyn.programs._progress import *
     from jaxdyn.programs._simulated_recording import *
     from jaxdyn.programs._timing import *
 
 # Where names are looked for, in this order: the modules that load little come first.
 _SOURCES = (
-    *("application", "config", "files", "timing", "pictures", "comparison"),
+    *("application", "config", "files", "timing", "progress", "pictures", "comparison"),
     *("motions", "simulated_recording", "identification_data", "identification"),
 )
 

@@ -115,6 +115,10 @@ def _value(kind: Any, value: Any, path: str, key: str) -> Any:
         if isinstance(value, list) and len(value) == len(kinds):
             return tuple(_value(k, x, path, f"{key}[{i}]") for i, (k, x) in enumerate(zip(kinds, value, strict=True)))
         expected = "a list" if kinds[1:] == (...,) else f"a list of {len(kinds)}"
+    elif typing.get_origin(kind) is dict:
+        if isinstance(value, dict):
+            return {name: _value(typing.get_args(kind)[1], x, path, f"{key}.{name}") for name, x in value.items()}
+        expected = "a table"
     elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     elif kind in (int, str, bool) and type(value) is kind:

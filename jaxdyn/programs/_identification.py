@@ -17,7 +17,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from tqdm import tqdm
 
 from jaxdyn import sysid
 from jaxdyn._errors import look_up
@@ -33,14 +32,17 @@ from jaxdyn.programs._identification_data import (
     nearest_physical_model,
 )
 from jaxdyn.programs._pictures import pyplot, save_figure
+from jaxdyn.programs._progress import Progress
 from jaxdyn.viz import plot_torques
 
 SAVE_EVERY = 1.0
 """Seconds of work that an interruption may cost; a step takes milliseconds."""
 BEFORE, LINEAR, PHYSICAL = "before", "least squares", "physical fit"
 # These keys may change between an interruption and the next run: they do not change the fits.
-_KEYS_OF_RESULTS = ("results", "plot", "report", "bootstrap", "urdf")
+_KEYS_OF_RESULTS = ("results", "plot", "report", "bootstrap", "urdf", "force")
 
+_RELATIVE = {"held_out_relative": "filtered torque", "held_out_relative_raw": "raw torque"}
+"""The keys of the held-out errors relative to the torque's norm, with the torque of each."""
 LEAVES = ("inertial_parameters", "armature", "damping", "friction", "friction_velocity")
 """The fields of a model that a fit changes; with springs as an effect, it changes `_SPRINGS` too."""
 _SPRINGS = ("stiffness", "spring_reference")
@@ -108,20 +110,24 @@ def _fit_of(arrays: dict[str, np.ndarray], before: Model, effects: sysid.JointEf
 def identify(config: IdentifyConfig) -> dict[str, Any]:
     """Identify, print, and write `<results>/<name>/`; returns the content of `parameters.json`."""
     try:
-        model = load_robot(config.robot, ("arm",), without=config.robot_without)
+        model = load_robot(config.robot, ("arm",), without=config.robot_without).with_locked_joints(config.locked)
         start = nearest_physical_model(model)
         data = load_data(config, start)
         folder = config.make_folder()
         kept = {k: v for k, v in dataclasses.asdict(config).items() if k not in _KEYS_OF_RESULTS}
         files = FitFiles(folder / "unfinished", kept, data.fitted)
         fits, seconds = _run_fits(config, model, start, data, files)
+        held_out = _held_out(config, data)
         errors = {
             kind: {name: x.evaluate(recording).rms_error for name, x in fits.items()}
-            for kind, recording in _held_out(config, data).items()
+            for kind, recording in held_out.items()
         }
-        relative = {name: x.evaluate(data.held_out.data).relative for name, x in fits.items()}
+        relative = {
+            key: {name: x.evaluate(held_out[kind]).relative for name, x in fits.items()}
+            for key, kind in _RELATIVE.items()
+        }
         _print_errors(model, data, fits, errors, relative)
-        out = _summary(config, model, fits, errors, seconds) | {"held_out_relative": relative}
+        out = _summary(config, model, fits, errors, seconds) | relative
         _write(folder, config, data, fits, out)
         if config.plot:
             torques = {name: x.predict(data.held_out.data) for name, x in fits.items()}
@@ -167,13 +173,12 @@ def _fit_physical(
     if state is not None:
         print(f"physical fit: continues in round {state.round} at step {state.step}")
     saved = -np.inf
-    with tqdm(desc=PHYSICAL, unit=" steps", mininterval=0.1) as bar:
+    with Progress(PHYSICAL) as progress:
 
         def report(step: sysid.Step) -> None:
             nonlocal saved
-            bar.update()
             decrease = f"{step.expected_decrease:.1e}"
-            bar.set_postfix(round=step.round, cost=f"{step.cost:.6g}", expected_decrease=decrease)
+            progress.step(round=step.round, cost=f"{step.cost:.6g}", expected_decrease=decrease)
             if time.perf_counter() - saved >= SAVE_EVERY:
                 files.save_state(PHYSICAL, step.state)
                 saved = time.perf_counter()
@@ -207,7 +212,7 @@ def _held_out(config: IdentifyConfig, data: IdentificationData) -> dict[str, sys
 
 
 def _print_errors(
-    model: Model, data: IdentificationData, fits: Fits, errors: Errors, relative: dict[str, float]
+    model: Model, data: IdentificationData, fits: Fits, errors: Errors, relative: dict[str, dict[str, float]]
 ) -> None:
     noise_free = errors.get("noise-free torque")
     for kind in ("raw torque", "filtered torque"):
@@ -216,7 +221,9 @@ def _print_errors(
     if noise_free is not None:
         title = "held-out RMSE against the noise-free torque on the noise-free motion, N m"
         _print_table(title, model.joint_names, noise_free)
-    print("held-out error over the torque's norm: " + ", ".join(f"{name} {x:.2%}" for name, x in relative.items()))
+    for key, kind in _RELATIVE.items():
+        shown = ", ".join(f"{name} {x:.2%}" for name, x in relative[key].items())
+        print(f"held-out error over the norm of the {kind}: {shown}")
     for name in (LINEAR, PHYSICAL):
         bad = [body for body, ok in zip(model.body_names, fits[name].physical, strict=True) if not ok]
         verdict = f"{len(bad)} of {model.nb} links not physical: {', '.join(bad)}" if bad else "every link is physical"

@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import samples
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, require_positive
 from jaxdyn.io import load_urdf
 from jaxdyn.model import Model
 from jaxdyn.programs._config import ProgramConfig
 from jaxdyn.programs._files import data_path
 from jaxdyn.programs._simulated_recording import SimulatedRecording, Simulation, simulate_recording
-from jaxdyn.sysid import Recording, check_recording, is_physical, load_csv, load_npz, nearest_physical
+from jaxdyn.sysid import Recording, is_physical, load_csv, load_npz, nearest_physical, require_plausible
 
 SAMPLES = ("acrobot", "arm", "cartpole", "double_pendulum", "pendulum")
 
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The names of the columns of CSV files, in SI units: names between commas, or one with a * for a number."""
+    """The columns of CSV files: names between commas, one name with a * for a number, or, in files without a line of
+    names, numbers from 0 between commas and ranges of them, such as 1-7."""
 
     t: str = "t"
     q: str = "q*"
     v: str = ""
     """Empty for none."""
     tau: str = "tau*"
+    current: str = ""
+    """Motor currents in the place of torques, with `torque_gain`."""
+    delimiter: str = ","
+    """Text between columns; `tab`, or `space` for any white space."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Factors that convert the numbers in the files of recordings to SI units; negative ones turn signs."""
+
+    t: float = 1.0
+    """To s: 1e-3 for ms."""
+    q: float = 1.0
+    """To rad or m: 0.017453292519943295 for degrees."""
+    v: float = 1.0
+    """To rad/s or m/s."""
+    tau: float = 1.0
+    """To N m or N."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +73,17 @@ class IdentifyConfig(ProgramConfig):
     """A recording that is held out, from `fit_start` to `test_stop`, instead of the end of `recording`."""
     robot_without: str = ""
     """Faulty text to remove from the URDF file before parsing."""
+    locked: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Joints that did not move and have no columns, with their positions, rad or m: `locked = {finger_joint1 = 0.0}`,
+    or `--locked finger_joint1 0.0`."""
+    torque_gain: tuple[float, ...] = ()
+    """Torque for each ampere of motor current, with the gear, N m/A: one for each joint, or one for all. The recordings
+    then have currents in the place of torques: `csv.current`, or an array `current`."""
+    scale: Scale = dataclasses.field(default_factory=Scale)
+    trim: float = 0.0
+    """Time that is cut off at both ends of each recording, s. All other times count from the first sample left."""
+    force: bool = False
+    """Whether to go on if the checks find that a recording's torques, positions or times must be wrong."""
     rate: float = 200.0
     """Samples per second after resampling."""
     cutoff: float = 10.0
@@ -106,12 +138,9 @@ def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
             f"fit_start {config.fit_start:g} < fit_stop {config.fit_stop:g} < test_stop {config.test_stop:g} is needed"
         )
     recordings, simulated = _load_recordings(config, start)
+    last, begin = (recordings.pop(), config.fit_start) if config.test_recording else (recordings[0], config.fit_stop)
     # Split first: the filter and the differences look ahead, and must not see past the boundary.
     fitted = [_prepare(x, config.fit_start, config.fit_stop, config).data for x in recordings]
-    if config.test_recording:
-        last, begin = load_from_zero(config.test_recording, config.csv), config.fit_start
-    else:
-        last, begin = recordings[0], config.fit_stop
     held_out = _prepare(last, begin, config.test_stop, config)
     print(
         f"{sum(map(len, fitted))} samples at {config.rate:g} Hz to fit "
@@ -149,22 +178,65 @@ def nearest_physical_model(model: Model) -> Model:
     return dataclasses.replace(model, inertial_parameters=jnp.asarray(projected))
 
 
-def load_from_zero(name: str, columns: Columns) -> Recording:
-    """Load a recording, CSV or NumPy archive, and count its times from its first sample."""
+def load_from_zero(name: str, columns: Columns, *, currents: bool = False) -> Recording:
+    """Load a recording, CSV or NumPy archive, and count its times from its first sample. `currents`: whether it has
+    motor currents in the place of torques."""
     path = data_path(name)
+    chosen = dataclasses.asdict(columns)
     if path.suffix.lower() == ".csv":
-        named = {key: names.split(",") for key, names in dataclasses.asdict(columns).items() if names}
-        recording = load_csv(path, {key: names if len(names) > 1 else names[0] for key, names in named.items()})
+        if currents and not columns.current:
+            raise DataError("torque_gain is given, but csv.current names no columns of motor currents")
+        unused = ("delimiter", "tau" if currents else "current")
+        named = {
+            key: _columns_of(key, text)
+            for key, text in chosen.items()
+            if key not in unused and (text or key in ("t", "q"))
+        }
+        delimiter = {"tab": "\t", "space": " "}.get(columns.delimiter, columns.delimiter)
+        recording = load_csv(path, named, delimiter=delimiter)
     else:
-        recording = load_npz(path)
+        torques = {"tau": None, "current": "current"} if currents else {}
+        recording = load_npz(path, **torques)
+    return dataclasses.replace(recording, t=recording.t - recording.t[0])
+
+
+def _columns_of(key: str, text: str) -> str | list[str | int]:
+    """Return the columns that a text names; numbers, and ranges of numbers, are columns of a file without names."""
+    out: list[str | int] = []
+    for part in (x.strip() for x in text.split(",")):
+        ends = [int(x) for x in part.split("-")] if re.fullmatch(r"[0-9]+(-[0-9]+)?", part) else []
+        if not part or ends != sorted(ends):
+            raise DataError(f"csv.{key} is {text!r}; names between commas, numbers from 0, or ranges as 1-7 are needed")
+        out += range(ends[0], ends[-1] + 1) if ends else [part]
+    return out
+
+
+def _load(name: str, config: IdentifyConfig) -> Recording:
+    """Load a recording with torques, in SI units and without its ends."""
+    recording = load_from_zero(name, config.csv, currents=bool(config.torque_gain))
+    scaled = {
+        key: x * getattr(config.scale, key) for key in ("q", "v", "tau") if (x := getattr(recording, key)) is not None
+    }
+    recording = dataclasses.replace(recording, t=recording.t * config.scale.t, **scaled)
+    if gains := list(config.torque_gain):
+        recording = recording.torque_from_current(gains if len(gains) > 1 else gains[0])
+    if config.trim:
+        recording = recording.trimmed(config.trim, config.trim)
     return dataclasses.replace(recording, t=recording.t - recording.t[0])
 
 
 def _load_recordings(config: IdentifyConfig, start: Model) -> tuple[list[Recording], SimulatedRecording | None]:
+    """Return the recordings, of which the last is the `test_recording` if there is one. **Raises** `DataError` for
+    grave findings, unless `force` is given."""
+    _require_units(config)
     if config.recording != "simulated":
-        recordings = [load_from_zero(x, config.csv) for x in (config.recording, *config.more_recordings)]
-        for x in recordings:
-            check_recording(x, start)
+        names = [config.recording, *config.more_recordings, *filter(None, [config.test_recording])]
+        recordings = [_load(x, config) for x in names]
+        with _noting("The key locked does it: locked = {joint = 0.0} in the file, --locked joint 0.0 as an option"):
+            for x in recordings:
+                x.require_columns(start)
+        with _noting("The keys csv and scale choose columns, units and signs; --force, or force = true, goes on"):
+            require_plausible(recordings, start, force=config.force)
         return recordings, None
     if config.more_recordings or config.test_recording:
         raise DataError("more_recordings and test_recording do not go with a simulated recording")
@@ -174,6 +246,33 @@ def _load_recordings(config: IdentifyConfig, start: Model) -> tuple[list[Recordi
         f"seed {config.simulation.seed}, true masses {np.round(np.asarray(simulated.truth.mass), 2).tolist()} kg"
     )
     return [simulated.measured], simulated
+
+
+@contextlib.contextmanager
+def _noting(note: str) -> Iterator[None]:
+    """Add what the program offers to the message of a `DataError`."""
+    try:
+        yield
+    except DataError as error:
+        error.add_note(note)
+        raise
+
+
+def _require_units(config: IdentifyConfig) -> None:
+    """Raise `DataError` for scales and gains that no unit has, and for currents without a gain."""
+    require_positive(config.scale.t, "scale.t", error=DataError)
+    for key in ("q", "v", "tau"):
+        require_positive(abs(getattr(config.scale, key)), f"the size of scale.{key}", error=DataError)
+    for gain in config.torque_gain:
+        require_positive(abs(gain), "the size of torque_gain", error=DataError)
+    if config.torque_gain and config.scale.tau != 1.0:
+        raise DataError("scale.tau does not go with torque_gain, which converts currents to N m; change the gain")
+    if config.csv.current and not config.torque_gain:
+        raise DataError(
+            "csv.current names currents; give torque_gain, N m/A with the gear, to compute torques from them"
+        )
+    if not config.csv.delimiter:
+        raise DataError("csv.delimiter is empty; give the text between columns, tab, or space for any white space")
 
 
 def _prepare(recording: Recording, start: float, stop: float, config: IdentifyConfig) -> PreparedRecording:

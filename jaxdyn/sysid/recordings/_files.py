@@ -107,7 +107,8 @@ def load_csv(
             except ValueError:
                 column = next(k for k in indices if not _is_number(row[k]))
                 what = f"column {repr(names[column]) if names else column} ({_MEANING[key]})"
-                raise DataError(f"{path}, line {line}: {what} is {row[column]!r}, not a number") from None
+                hint = _doubt(count, delimiter)
+                raise DataError(f"{path}, line {line}: {what} is {row[column]!r}, not a number{hint}") from None
         try:
             array = array * np.asarray((scale or {}).get(key, 1.0), np.float64)
         except ValueError:
@@ -186,15 +187,18 @@ def _indices(path: Path, key: str, chosen, names: list[str], count: int, delimit
 
 def _no_column(path: Path, key: str, column, names: list[str], count: int, delimiter: str) -> DataError:
     if not names:
-        have = f"it has columns 0 to {count - 1} without names"
+        have = f"it has columns 0 to {count - 1} without names: give numbers"
     elif isinstance(column, str) and names.count(column) > 1:
         have = f"the name stands {names.count(column)} times: give numbers"
     else:
         near = difflib.get_close_matches(str(column), names, n=3, cutoff=0.6)
-        have = f"did you mean {' or '.join(map(repr, near))}?" if near else f"it has {', '.join(map(repr, names))}"
-    if count == 1:
-        have += f" (is the delimiter really {delimiter!r}?)"
-    return DataError(f"{path}: no column {column!r} for {key} ({_MEANING[key]}); {have}")
+        shown = ", ".join(f"{name[:40]!r}{'...' if len(name) > 40 else ''}" for name in names)
+        have = f"did you mean {' or '.join(map(repr, near))}?" if near else f"it has {shown}"
+    return DataError(f"{path}: no column {column!r} for {key} ({_MEANING[key]}); {have}{_doubt(count, delimiter)}")
+
+
+def _doubt(count: int, delimiter: str) -> str:
+    return f" (is the delimiter really {delimiter!r}?)" if count == 1 else ""
 
 
 def _recording(path: Path, values: dict[str, Any]) -> Recording:

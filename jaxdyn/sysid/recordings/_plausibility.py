@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
-import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from scipy.integrate import cumulative_trapezoid
 
-from jaxdyn.algorithms import torque_regressor
-from jaxdyn.friction import JointFriction
+from jaxdyn._errors import DataError, warn
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings._recording import Recording
+from jaxdyn.sysid.recordings._delay import delay_findings
+from jaxdyn.sysid.recordings._findings import Finding, RecordingWarning, exchanged, of_joints
+from jaxdyn.sysid.recordings._recording import Recording, Recordings, as_recordings
+from jaxdyn.sysid.recordings._torque_checks import torque_findings
+from jaxdyn.sysid.recordings._torque_columns import prepared
 
 # Rates that agree to this part are the same; between them lie noise, filters and delays.
 _SAME_RATE = 0.2
-# A delay is reported if it leaves less than this part of the power that is unexplained without it and at the ends of
-# the search, and if the motion explains all but this part of most joints' torques.
-_LESS_RESIDUAL, _EXPLAINED = 0.75, 0.1
-# Samples that a search for a delay looks at, at most, and their rate: what moves a robot lies far below.
-_DELAY_SAMPLES, _DELAY_RATE = 4000, 200.0
-_CHUNK = 500
-
-
-class RecordingWarning(UserWarning):
-    """A recording that can be used, but likely has a mistake; see `check_recording`."""
-
-
-class Finding(NamedTuple):
-    """A likely mistake in a recording."""
-
-    kind: str
-    """`"gap"`, `"degrees"`, `"limits"`, `"wrapped"`, `"rates"`, `"still"`, `"no torque"` or `"delay"`."""
-    message: str
-    joints: tuple[str, ...] = ()
-    value: float | None = None
-    """The longest gap, s; the factor between two rates; or the delay of the torque, s, negative if it is early."""
+# Two columns belong together if the square of their correlation is larger than this.
+_SAME_COLUMN = 0.9
+# Times that are this far apart, s, are no seconds if the motion between them is smooth, and this slow: rad/s or m/s for
+# a range of less than pi, in proportion for larger ones, so that positions in degrees are judged as those in radians.
+_LONG_STEP, _SLOW, _SMOOTH = 0.5, 0.01, 0.5
+_CLOCKS = {1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}
 
 
 def check_recording(
@@ -47,16 +31,25 @@ def check_recording(
     """Look for common mistakes in a recording, and warn of each as a `RecordingWarning` unless `warn` is false.
 
     - `"gap"`: more than `max_gap` s, and more than five times the usual spacing, without samples;
+    - `"clock"`: times that look like milliseconds, microseconds or nanoseconds;
     - `"degrees"`: positions or rates that look like degrees;
     - `"limits"`: positions beyond the model's;
     - `"wrapped"`: angles that jump by a turn;
     - `"rates"`: `v` that differs from the derivative of `q`, or `a` from that of `v`, by a factor or a sign;
+    - `"order"`: columns that belong to other joints;
     - `"still"`: a joint that never moves, of which hardly more than its gravity torque can be identified;
     - `"no torque"`: a torque that never changes;
+    - `"sign"`, `"scale"`, with a model: torques that follow the model's with a negative factor, or with one far from 1;
     - `"delay"`, with a model: torques that fit the motion better when shifted, by up to `max_delay` s. For each shift
       the torques are projected onto the columns of the torque regressor and of joint friction, which needs no
       parameters; the shift with the smallest rest, in the median of the joints, is interpolated between samples. Exact
       torques show a delay of a tenth of a sample, those of a real arm one of about 20 ms.
+
+    The checks of signs, factors and orders need a model with rough inertias. A joint is suspicious if a tenth of the
+    power of its torque remains when the torque of each link may be five times larger or smaller than the model's, with
+    a payload of up to half of the robot's mass, armature of up to 20 times its inertia, friction and an offset. It is
+    reported if a third of that, or less, remains with another factor, in another order of joints, or with positions in
+    degrees. A joint whose friction is large beside the torques of the links is not judged.
 
     Without a model, joints are named by their columns.
 
@@ -67,14 +60,69 @@ def check_recording(
     else:
         recording.require_columns(model)
         names = model.topology.dof_names
-    findings = [*_gaps(recording, max_gap), *_units(recording, model, names), *_rates(recording, model, names)]
+    rates = _rates(recording, model, names)
+    clock = [x for x in rates if x.kind == "clock"][:1] or _clock(recording, model)
+    findings = [] if clock else _gaps(recording, max_gap)
+    findings += [*clock, *_units(recording, model, names), *(x for x in rates if x.kind != "clock")]
     findings += _still(recording, model, names)
-    if not any(x.kind in ("degrees", "wrapped", "rates", "gap") for x in findings):
-        findings += _delay(recording, model, max_delay)
+    if model is not None:
+        findings = _with_torques(findings, recording, model, max_gap, max_delay)
     if warn:
-        for finding in findings:
-            warnings.warn(f"{recording.name}: {finding.message}", RecordingWarning, stacklevel=2)
+        _warn_of(recording, findings)
     return tuple(findings)
+
+
+def require_plausible(recordings: Recordings, model: Model | None = None, *, force: bool = False) -> None:
+    """Raise `DataError` if `check_recording` makes a grave finding in one of several recordings, and warn of all others
+    as `RecordingWarning`s.
+
+    A fit to torques of the wrong sign, unit or order would end with numbers that mean nothing. The error names every
+    grave finding and what to try. With `force`, grave findings are warnings too.
+    """
+    grave = []
+    for recording in as_recordings(recordings):
+        findings = check_recording(recording, model, warn=False)
+        refused = [x for x in findings if x.grave and not force]
+        grave += [f"{recording.name}: {x.message}" for x in refused]
+        _warn_of(recording, [x for x in findings if x not in refused])
+    if grave:
+        raise DataError(
+            f"the data look wrong:\n- {'\n- '.join(grave)}\n"
+            "Correct the data, or the model if it is at fault; to go on with the data as they are, give force=True"
+        )
+
+
+def _warn_of(recording: Recording, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        warn(f"{recording.name}: {finding.message}", RecordingWarning)
+
+
+def _with_torques(
+    findings: list[Finding], recording: Recording, model: Model, max_gap: float, max_delay: float
+) -> list[Finding]:
+    """Return the findings with those of the torques, where the motion can be trusted."""
+    kinds = {x.kind for x in findings}
+    if "clock" in kinds or "wrapped" in kinds or any(x.kind == "degrees" and x.grave for x in findings):
+        return findings
+    consistent = not kinds & {"rates", "order"}
+    whole = _longest_part(recording, max_gap) if "gap" in kinds else recording
+    part = prepared(whole, model, use_rates=consistent)
+    if part is None:
+        return findings
+    found = torque_findings(part, model)
+    if any(x.kind == "degrees" for x in found):
+        # It says the same with more evidence.
+        findings = [x for x in findings if x.kind != "degrees"]
+    if not found and consistent and not kinds & {"gap", "degrees"}:
+        found = delay_findings(part, model, max_delay)
+    return [*findings, *found]
+
+
+def _longest_part(recording: Recording, max_gap: float) -> Recording:
+    ends = np.concatenate([[-1], np.flatnonzero(_is_gap(recording, max_gap)), [len(recording) - 1]])
+    k = int(np.argmax(np.diff(ends)))
+    first, last = recording.t[ends[k] + 1].item(), recording.t[ends[k + 1]].item()
+    return recording.between(first, float(np.nextafter(last, np.inf)))
 
 
 def _plain(recording: Recording, model: Model | None) -> list[tuple[int, int, bool]]:
@@ -85,9 +133,13 @@ def _plain(recording: Recording, model: Model | None) -> list[tuple[int, int, bo
     return [(k, k, True) for k in range(count)] if recording.dofs in (None, count) else []
 
 
-def _gaps(recording: Recording, max_gap: float) -> list[Finding]:
+def _is_gap(recording: Recording, max_gap: float) -> np.ndarray:
     step = np.diff(recording.t)
-    long = (step > max_gap) & (step > 5 * np.median(step))
+    return (step > max_gap) & (step > 5 * np.median(step))
+
+
+def _gaps(recording: Recording, max_gap: float) -> list[Finding]:
+    step, long = np.diff(recording.t), _is_gap(recording, max_gap)
     if not long.any():
         return []
     k = int(np.argmax(step))
@@ -98,8 +150,29 @@ def _gaps(recording: Recording, max_gap: float) -> list[Finding]:
     return [Finding("gap", message, value=float(step[k]))]
 
 
+def _clock(recording: Recording, model: Model | None) -> list[Finding]:
+    """Find times that are too far apart for a motion as smooth and slow as this."""
+    step = float(np.median(np.diff(recording.t)))
+    columns = [i for i, _, _ in _plain(recording, model)]
+    if step < _LONG_STEP or len(recording) < 50 or not columns:
+        return []
+    # A few hundred samples, so that the motion between two of them exceeds the resolution of the sensor.
+    q = recording.q[:: max(1, len(recording) // 1000), columns]
+    size = np.maximum(np.ptp(q, axis=0), 1e-3)
+    first, second = (np.sqrt(np.mean((np.diff(q, k, axis=0) / size) ** 2)) for k in (1, 2))
+    speed = np.percentile(np.abs(np.diff(recording.q[:, columns], axis=0)), 95, axis=0) / step
+    if first == 0 or second > _SMOOTH * first or (speed > _SLOW * np.maximum(size / np.pi, 1)).any():
+        return []
+    factor = 1e3 if step < 500 else 1e6 if step < 5e5 else 1e9
+    message = (
+        f"by their times the samples are {step:g} s apart, and yet the motion between them is smooth: the times look "
+        f"like {_CLOCKS[factor]}; divide them by {factor:g}"
+    )
+    return [Finding("clock", message, value=factor, grave=True)]
+
+
 def _units(recording: Recording, model: Model | None, names: tuple[str, ...]) -> list[Finding]:
-    turned, beyond, wrapped = [], [], []
+    turned, turning, beyond, wrapped = [], [], [], []
     for i, j, angle in _plain(recording, model):
         x = recording.q[:, i]
         lower, upper = (-np.inf, np.inf)
@@ -113,20 +186,18 @@ def _units(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
             fits = degrees.min() >= lower - slack and degrees.max() <= upper + slack and np.abs(x).max() > 10
             (turned if angle and fits else beyond).append(names[j])
         elif angle and not np.isfinite(upper - lower) and np.abs(x).max() > 4 * np.pi:
-            turned.append(names[j])
+            turning.append(names[j])
         jump = np.abs(np.diff(x))
         if angle and np.any(np.abs(jump - 2 * np.pi) < 0.1 * np.pi):
             wrapped.append(names[j])
+    message = "positions of {} look like degrees; radians are needed (numpy.deg2rad)"
     return [
-        *_of_joints("degrees", turned, "positions of {} look like degrees; radians are needed (numpy.deg2rad)"),
-        *_of_joints("limits", beyond, "positions of {} lie beyond the model's limits: other zeros, or another order?"),
-        *_of_joints("wrapped", wrapped, "angles of {} jump by a turn; call unwrapped() with their columns"),
+        *of_joints("degrees", turned, message, grave=True),
+        # A wheel may turn as far.
+        *of_joints("degrees", turning, message),
+        *of_joints("limits", beyond, "positions of {} lie beyond the model's limits: other zeros, or another order?"),
+        *of_joints("wrapped", wrapped, "angles of {} jump by a turn; call unwrapped() with their columns"),
     ]
-
-
-def _of_joints(kind: str, joints: Sequence[str], message: str) -> list[Finding]:
-    """Return a finding about joints, or none for no joints."""
-    return [Finding(kind, message.format(", ".join(joints)), tuple(joints))] if joints else []
 
 
 def _rates(recording: Recording, model: Model | None, names: tuple[str, ...]) -> list[Finding]:
@@ -142,90 +213,60 @@ def _rates(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
         total = cumulative_trapezoid(x, recording.t, axis=0, initial=0.0)
         total, change = total - total.mean(axis=0), y - y.mean(axis=0)
         power = np.sum(change**2, axis=0)
-        factors = np.where(power < 1e-6 * len(y), 1.0, np.sum(total * change, axis=0) / np.maximum(power, 1e-300))
+        moving = power >= 1e-6 * len(y)
+        factors = np.where(moving, np.sum(total * change, axis=0) / np.maximum(power, 1e-300), 1.0)
         bad = {joint: factor for joint, factor in zip(joints, factors, strict=True) if abs(factor - 1) > _SAME_RATE}
         if not bad:
             continue
-        factor = float(np.median(list(bad.values())))
-        shown = ", ".join(f"{name} {f:.3g}" for name, f in bad.items())
-        turned = {rate: 180 / np.pi, of: np.pi / 180}
-        turned = [f"{x} looks like degrees" for x, size in turned.items() if abs(factor / size - 1) < 0.5 * _SAME_RATE]
-        reason = turned[0] if turned else "another order, sign, unit or clock?"
-        message = f"{rate} is not the derivative of {of} but that times, by joint: {shown}; {reason}"
-        out.append(Finding("degrees" if turned else "rates", message, tuple(bad), factor))
+        places = _places(total, change, moving)
+        if places:
+            out.append(exchanged(f"columns of {rate} and {of}", {joints[m]: joints[k] for m, k in places.items()}))
+            bad = {joint: factor for joint, factor in bad.items() if joint not in out[-1].joints}
+        if bad:
+            out.append(_wrong_rate(rate, of, bad, len(bad) == moving.sum()))
     return out
+
+
+def _places(total: np.ndarray, change: np.ndarray, moving: np.ndarray) -> dict[int, int]:
+    """Return the columns of integrated rates that are changes of another column, each with that column."""
+    size = np.sqrt(np.outer(np.sum(total**2, axis=0), np.sum(change**2, axis=0)))
+    alike = (total.T @ change / np.maximum(size, 1e-300)) ** 2 * moving
+    best = np.argmax(alike, axis=1)
+    return {
+        int(k): int(best[k])
+        for k in np.flatnonzero(moving)
+        if best[k] != k and alike[k, best[k]] > _SAME_COLUMN > 2 * alike[k, k]
+    }
+
+
+def _wrong_rate(rate: str, of: str, bad: dict[str, float], everywhere: bool) -> Finding:
+    """Return a finding about rates that are the derivatives times factors."""
+    factors = np.array(list(bad.values()))
+    factor = float(np.median(factors))
+    for size, clock in _CLOCKS.items():
+        for times, what in (
+            (size, f"look like {clock}; divide them by {size:g}"),
+            (1 / size, f"are {size:g} times too small"),
+        ):
+            if everywhere and (np.abs(factors / times - 1) < _SAME_RATE).all():
+                message = (
+                    f"{rate} is the derivative of {of} times {times:g} at every joint: by this clock the times {what}"
+                )
+                return Finding("clock", message, tuple(bad), times, True)
+    shown = ", ".join(f"{name} {f:.3g}" for name, f in bad.items())
+    turned = {rate: 180 / np.pi, of: np.pi / 180}
+    turned = [f"{x} looks like degrees" for x, size in turned.items() if abs(factor / size - 1) < 0.5 * _SAME_RATE]
+    reason = turned[0] if turned else "another order, sign, unit or clock?"
+    message = f"{rate} is not the derivative of {of} but that times, by joint: {shown}; {reason}"
+    return Finding("degrees" if turned else "rates", message, tuple(bad), factor, True)
 
 
 def _still(recording: Recording, model: Model | None, names: tuple[str, ...]) -> list[Finding]:
     resting = [names[j] for i, j, _ in _plain(recording, model) if np.ptp(recording.q[:, i]) < 1e-3]
     message = "{} never moves: its friction, its armature and most of its inertia stay unknown"
-    out = _of_joints("still", resting, message)
+    out = of_joints("still", resting, message)
     if recording.tau is not None:
         constant = np.ptp(recording.tau, axis=0) <= 1e-9 * np.abs(recording.tau).max()
         dead = [names[j] for j in np.flatnonzero(constant)]
-        out += _of_joints("no torque", dead, "the torque of {} never changes: is it measured?")
+        out += of_joints("no torque", dead, "the torque of {} never changes: is it measured?")
     return out
-
-
-def _delay(recording: Recording, model: Model | None, max_delay: float) -> list[Finding]:
-    """Find the shift of the torques at which the motion explains most of them."""
-    if recording.tau is None or model is None:
-        return []
-    step = float(np.median(np.diff(recording.t)))
-    rate = min(1 / step, _DELAY_RATE)
-    if recording.duration < max(8 * max_delay, 1.0) or rate * max_delay < 2:
-        return []
-    part = recording.between(recording.t[0], recording.t[0] + _DELAY_SAMPLES / rate)
-    part = dataclasses.replace(part, a=None, current=None).resampled(rate, "linear", np.inf, model)
-    # One filter for everything: it has no delay, and keeps the torques of inertia and gravity.
-    part = part.filtered(min(10.0, rate / 8), trim=0.1, model=model).differentiated(model=model)
-    reach = int(max_delay * rate)
-    lags = np.arange(-reach, reach + 1)
-    kept = slice(reach + 1, len(part) - reach - 1)
-    count = kept.stop - kept.start
-    (tau,) = part.require("tau")
-    curves = []
-    for j, Y in enumerate(_explanations(part, model)):
-        # The columns depend on each other: an orthonormal basis of what they span.
-        Y = Y[kept] / np.maximum(np.linalg.norm(Y[kept], axis=0), 1e-300)
-        basis, size, _ = np.linalg.svd(Y, full_matrices=False)
-        basis = basis[:, size > 1e-6 * size[0]]
-        shifted = np.stack([tau[kept.start + k : kept.stop + k, j] for k in lags], axis=-1)
-        shifted -= shifted.mean(axis=0)
-        power = np.sum(shifted**2, axis=0)
-        if basis.shape[1] > count // 4 or power.min() == 0:
-            continue
-        left = np.maximum(1 - np.sum((basis.T @ shifted) ** 2, axis=0) / power, 1e-12)
-        if left.min() < _EXPLAINED:
-            curves.append(left / left.min())
-    if 2 * len(curves) <= model.nv:
-        return []
-    # One clock is late for all joints alike; friction and elastic gears bend the curve of one or the other.
-    left = np.median(curves, axis=0)
-    best = int(np.argmin(left))
-    if left[reach] * _LESS_RESIDUAL < left[best] or min(left[0], left[-1]) < left[best] / _LESS_RESIDUAL:
-        return []
-    below, lowest, above = left[best - 1 : best + 2]
-    delay = float(lags[best] + 0.5 * (below - above) / (below - 2 * lowest + above)) / rate
-    if abs(delay) < 0.5 / rate:
-        return []
-    message = (
-        f"the torques are about {abs(delay):.4f} s {'late' if delay > 0 else 'early'} against the motion: shifted by "
-        f"it, the motion leaves {left[best] / left[reach]:.2f} times as much of them unexplained, in power; call "
-        f"aligned({delay:.4f})"
-    )
-    return [Finding("delay", message, value=delay)]
-
-
-def _explanations(part: Recording, model: Model) -> list[np.ndarray]:
-    """Return, for each degree of freedom, the columns `[n, P]` whose combination is its torque."""
-    v, a = part.require("v", "a")
-    # In parts of one length, of which the last is filled up with repeats: one program serves all.
-    rows = np.minimum(np.arange(-(-len(part) // _CHUNK) * _CHUNK), len(part) - 1).reshape(-1, _CHUNK)
-    parts = [torque_regressor(model, *(jnp.asarray(x[k]) for x in (part.q, v, a))) for k in rows]
-    Y = np.concatenate([np.asarray(x, np.float64) for x in parts])[: len(part)]
-    ones = np.ones((len(part), 1))
-    springs = part.q if model.stiffness is not None else ones
-    friction = JointFriction(1.0, 1.0, friction_velocity=0.05).columns(v)
-    by_joint = np.moveaxis(np.stack([a, *friction]), -1, 0)
-    return [np.concatenate([Y[:, j], x.T, springs, ones], axis=-1) for j, x in enumerate(by_joint)]

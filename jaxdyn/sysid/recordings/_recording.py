@@ -124,11 +124,18 @@ class Recording:
 
     def require_columns(self, model: Model) -> None:
         """Raise `DataError` unless positions, velocities and torques have as many columns as the model needs."""
-        for name, size in (("q", model.nq), ("v", model.nv), ("tau", model.nv)):
+        topology = model.topology
+        for name, needed in (("q", topology.coordinate_names), ("v", topology.dof_names), ("tau", topology.dof_names)):
             x = getattr(self, name)
-            if x is not None and x.shape[1] != size:
-                joints = ", ".join(model.joint_names)
-                raise self._error(f"{name} has {x.shape[1]} columns, but the model needs {size}: joints {joints}")
+            if x is None or x.shape[1] == len(needed):
+                continue
+            mimics = [(topology.joint_names[i], topology.joint_names[leader]) for i, leader in topology.mimics]
+            follow = "".join(f"; {i} follows {leader} and has no column" for i, leader in mimics)
+            advice = "; joints that were not recorded can be locked (with_locked_joints)"
+            raise self._error(
+                f"{name} has {x.shape[1]} columns, but the model needs {len(needed)}: {', '.join(needed)}{follow}"
+                f"{advice if x.shape[1] < len(needed) else ''}"
+            )
 
     def between(self, start: float, stop: float) -> Recording:
         """Return the samples with `start <= t < stop` (s). **Raises** `DataError` if fewer than two are left."""

@@ -1,0 +1,152 @@
+"""The torques that a model can explain along a recorded motion, as columns of numbers, for checks of recordings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import lsq_linear
+
+from jaxdyn.algorithms import crba, torque_regressor
+from jaxdyn.friction import JointFriction
+from jaxdyn.model import Model
+from jaxdyn.sysid.recordings._recording import Recording
+
+# What moves a robot lies far below this rate; more samples than this say little more about a mistake.
+RATE, _SAMPLES = 200.0, 4000
+_CHUNK = 500
+FACTOR = 5.0
+"""How wrong a rough model's inertias may be: the torque of each link may be this many times larger or smaller."""
+# The part of the robot's mass that a payload may have that the model lacks.
+_PAYLOAD = 0.5
+# A rotor behind a gear may have this many times the inertia that the robot has at the joint where it has most.
+_ROTOR, _POSTURES = 20.0, 16
+
+
+def prepared(recording: Recording, model: Model, *, use_rates: bool = True) -> Recording | None:
+    """Return the beginning of a recording with torques, resampled, low-passed, and with velocities and accelerations,
+    which come from the positions unless `use_rates`; None for a recording that is too short."""
+    step = float(np.median(np.diff(recording.t)))
+    rate = min(1 / step, RATE)
+    if recording.tau is None or recording.duration < 1.0 or len(recording) < 50 or rate < 4.0:
+        return None
+    part = recording.between(recording.t[0], recording.t[0] + _SAMPLES / rate)
+    part = dataclasses.replace(part, v=part.v if use_rates else None, a=None, current=None)
+    # One filter for everything: it has no delay, and keeps the torques of inertia and gravity.
+    part = part.resampled(rate, "linear", np.inf, model)
+    return part.filtered(min(10.0, rate / 8), trim=0.1, model=model).differentiated(model=model)
+
+
+def inertial_columns(part: Recording, model: Model) -> np.ndarray:
+    """Return the torque regressor `[n, nv, 10 nb]` along a prepared motion."""
+    v, a = part.require("v", "a")
+    # In parts of one length, of which the last is filled up with repeats: one program serves all.
+    rows = np.minimum(np.arange(-(-len(part) // _CHUNK) * _CHUNK), len(part) - 1).reshape(-1, _CHUNK)
+    parts = [torque_regressor(model, *(jnp.asarray(x[k]) for x in (part.q, v, a))) for k in rows]
+    return np.concatenate([np.asarray(x, np.float64) for x in parts])[: len(part)]
+
+
+def joint_columns(part: Recording, model: Model) -> tuple[np.ndarray, np.ndarray]:
+    """Return columns `[nv, n, 3]` of armature, viscous and Coulomb friction, and columns `[n, k]` of springs and of an
+    offset."""
+    v, a = part.require("v", "a")
+    friction = JointFriction(1.0, 1.0, friction_velocity=0.05).columns(v)
+    springs = [part.q] if model.stiffness is not None else []
+    return np.moveaxis(np.stack([a, *friction]), 0, -1).swapaxes(0, 1), np.concatenate(
+        [*springs, np.ones((len(part), 1))], axis=-1
+    )
+
+
+def basis_of(columns: np.ndarray) -> np.ndarray:
+    """Return an orthonormal basis `[n, r]` of what columns `[n, k]` span, which may depend on each other."""
+    basis = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
+    # Eigenvectors of the small product cost far less than a decomposition of the tall matrix. The first time rounding
+    # leaves errors of some 1e-6; the second time removes them.
+    for tolerance in (1e-10, 0.0):
+        power, vectors = np.linalg.eigh(basis.T @ basis)
+        kept = power > tolerance * power[-1]
+        basis = basis @ (vectors[:, kept] / np.sqrt(power[kept]))
+    return basis
+
+
+def _largest_inertias(part: Recording, model: Model) -> np.ndarray:
+    """Return, for each degree of freedom, the largest inertia about any that turns, or shifts, as it does."""
+    rows = np.linspace(0, len(part) - 1, _POSTURES).astype(int)
+    own = np.asarray(crba(model, jnp.asarray(part.q[rows])), np.float64).diagonal(axis1=-2, axis2=-1).max(axis=0)
+    units = model.topology.dof_units
+    return np.array([own[units == unit].max() for unit in units])
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """The torques that a model, whose inertias are roughly known, can explain along a motion.
+
+    For each degree of freedom these are the torque of each link, times a factor between 1 / `FACTOR` and `FACTOR`; the
+    torque of a payload at the end of each branch; armature and friction, which are not negative; springs and an offset.
+    What the model lacks is bounded where a bound is known: payload and armature by the robot's own inertia.
+    """
+
+    bounded: list[np.ndarray]
+    """For each degree of freedom columns `[n, k]` whose factors have `bounds`."""
+    bounds: list[np.ndarray]
+    """`[2, k]` each."""
+    free: list[np.ndarray]
+    """For each degree of freedom the columns `[n, k]` of the model's torque, friction and offset."""
+
+    @classmethod
+    def along(cls, part: Recording, model: Model) -> Explanation:
+        """Return the torques along a prepared motion."""
+        inertias = np.asarray(model.inertial_parameters, np.float64)
+        Y = inertial_columns(part, model).reshape(len(part), model.nv, model.nb, 10)
+        links = np.einsum("njbp,bp->njb", Y, inertias)
+        ends = [b for b in range(model.nb) if b not in model.topology.parents]
+        mass = _PAYLOAD * max(float(inertias[:, 0].sum()), 0.0)
+        lever = 0.5 * float(np.linalg.norm(np.asarray(model.joint_placement)[:, :3], axis=-1).max(initial=0.0))
+        rotor = _ROTOR * _largest_inertias(part, model)
+        own, shared = joint_columns(part, model)
+        bounded, bounds, free = [], [], []
+        x = links.sum(axis=-1)
+        for j in range(model.nv):
+            load = Y[:, j, ends, :4].reshape(len(part), -1)
+            columns = np.concatenate([links[:, j], load, own[j], shared], axis=-1)
+            others = np.array([[0.0, rotor[j]], [0.0, np.inf], [0.0, np.inf], *[[-np.inf, np.inf]] * shared.shape[1]])
+            first = mass * lever * np.array([-1.0, 1.0])
+            payload = np.array([[0.0, mass], first, first, first] * len(ends))
+            limits = np.concatenate([[[1 / FACTOR, FACTOR]] * model.nb, payload, others]).T
+            kept = (np.abs(columns).max(axis=0) > 1e-12) & (limits[0] < limits[1])
+            bounded.append(columns[:, kept])
+            bounds.append(limits[:, kept])
+            free.append(np.concatenate([x[:, j : j + 1], own[j][:, 1:], shared], axis=-1))
+        return cls(bounded, bounds, free)
+
+    def factor(self, j: int, torque: np.ndarray) -> tuple[float, float]:
+        """Return the factor by which a torque `[n]` follows the model's at degree of freedom `j`, and the part of its
+        power about its mean that the model's torque explains beside friction."""
+        columns = self.free[j]
+        # What friction and an offset leave of the model's torque.
+        own = columns[:, 0] - columns[:, 1:] @ np.linalg.lstsq(columns[:, 1:], columns[:, 0])[0]
+        power, total = own @ own, np.sum((torque - torque.mean()) ** 2)
+        if power <= 1e-6 * (columns[:, 0] @ columns[:, 0]) or total == 0:
+            return 0.0, 0.0
+        return float(own @ torque / power), float((own @ torque) ** 2 / (power * total))
+
+    def unexplained(self, j: int, torque: np.ndarray) -> float:
+        """Return the part of the power of a torque `[n]` about its mean that degree of freedom `j` cannot have."""
+        power = np.sum((torque - torque.mean()) ** 2)
+        if power == 0:
+            return 0.0
+        size = np.linalg.norm(self.bounded[j], axis=0)
+        small = np.linalg.qr(np.column_stack([self.bounded[j] / size, torque]), mode="r")
+        rest = lsq_linear(small[:, :-1], small[:, -1], tuple(self.bounds[j] * size), method="bvls")
+        return float(2 * rest.cost / power)
+
+    def similarity(self, torques: np.ndarray) -> np.ndarray:
+        """Return `[m, nv]`: the part of the power of each of `torques` `[n, m]` that each degree of freedom's columns
+        explain with any factors."""
+        centered = torques - torques.mean(axis=0)
+        power = np.maximum(np.sum(centered**2, axis=0), 1e-300)
+        out = []
+        for columns in self.free:
+            out.append(np.sum((basis_of(columns).T @ centered) ** 2, axis=0) / power)
+        return np.stack(out, axis=-1)
