@@ -68,6 +68,8 @@ class InverseDynamicsFit(eqx.Module):
     score_factor: np.ndarray
     """`[k, P + gains]`: `K` for which `K^T K` is the covariance of the slope of the data's cost with respect to the
     parameters and the logarithms of unknown inverse gains, for residuals with the spectra that were found."""
+    block_scores: np.ndarray
+    """`[blocks, P + gains]`: the same for residuals that are independent only from block to block in time."""
     reference: np.ndarray | None = None
     """`[P]`: parameters halfway between the start and the solution, at which the prior's curvature is taken for
     intervals; None for linear least squares, like all below."""
@@ -101,6 +103,7 @@ class InverseDynamicsFit(eqx.Module):
             samples=0,
             triangle=np.zeros((0, 10 * model.nb)),
             score_factor=np.zeros((0, 10 * model.nb)),
+            block_scores=np.zeros((0, 10 * model.nb)),
         )
 
     @property
@@ -168,7 +171,9 @@ class InverseDynamicsFit(eqx.Module):
         """Values, standard errors and intervals of the parameters, or of the combinations `base` (`base_parameters()`).
 
         The covariance is that of least squares whose residuals have, at each joint, the spectrum that they were found
-        to have: neighboring samples may be alike, as filters and noisy accelerations make them. For the physical fit it
+        to have: neighboring samples may be alike, as filters and noisy accelerations make them. Where that gives a
+        larger error, it is that of residuals which are independent only from one to another of forty blocks in time:
+        noise may depend on the motion, as noise of velocities does in friction. For the physical fit the covariance
         counts the prior as what was known before. Intervals are right to first order in the errors. Those of masses,
         moments of inertia, armature and friction end where the cost has risen as much as at the ends of a normal
         distribution; the prior's logarithm keeps them above zero.
@@ -177,13 +182,14 @@ class InverseDynamicsFit(eqx.Module):
 
         **Raises** `ModelError` for linear least squares without `base`: single parameters have no interval there.
 
-        Source: Hannan, Time series regression, 1963.
+        Sources: Hannan, Time series regression, 1963; Bell & McCaffrey, Survey Methodology 2002.
         """
         B = np.eye(len(self.parameters)) if base is None else base.matrix
         names, value = self.names if base is None else base.describe(), B @ self.parameters
         if self.reference is not None:
             slope = with_gains(self.tangent, self.score_factor.shape[1])
-            posterior = Posterior(self.precision_factor, self.prior_factor, self.score_factor @ slope)
+            factors = (self.score_factor @ slope, self.block_scores @ slope)
+            posterior = Posterior(self.precision_factor, self.prior_factor, factors)
             options = {"positive": self.positive(B), "reference": B @ self.reference}
             return posterior_intervals(names, value, B @ self.tangent, posterior, level, **options)
         if base is None:
@@ -193,7 +199,8 @@ class InverseDynamicsFit(eqx.Module):
             )
         # (R^T R)^-1 K^T K (R^T R)^-1.
         half = base_covariance_root(self.triangle, base)
-        error = np.linalg.norm(self.score_factor[:, base.independent] @ half @ half.T, axis=0)
+        factors = (self.score_factor, self.block_scores)
+        error = np.max([np.linalg.norm(x[:, base.independent] @ half @ half.T, axis=0) for x in factors], axis=0)
         return normal_intervals(names, value, error, np.zeros(len(error)), level)
 
     def positive(self, B: np.ndarray) -> np.ndarray:

@@ -81,7 +81,9 @@ class Identification:
         `cutoff`, or with `raw` of the torques as they were measured, for a motion that is low-passed there."""
         if not raw:
             return self.fit.evaluate([self.prepare(x) for x in as_recordings(recordings)])
-        smooth = [x.prepared(self.cutoff, motion_cutoff=self.cutoff, model=self.model) for x in as_recordings(recordings)]
+        smooth = [
+            x.prepared(self.cutoff, motion_cutoff=self.cutoff, model=self.model) for x in as_recordings(recordings)
+        ]
         pairs = zip(smooth, as_recordings(recordings), strict=True)
         return self.fit.evaluate([dataclasses.replace(x, cutoff=None, tau=_measured(y, x.t)) for x, y in pairs])
 
@@ -248,10 +250,14 @@ def _without_bias(
             break
     if cutoff == first:
         return cutoff, prepared, []
-    return cutoff, prepared, [
-        f"Torques were compared below {cutoff:.3g} Hz instead of {first:g} Hz, since noise in the accelerations would "
-        f"bias inertias by up to {ratio:.2g} standard errors at a higher cutoff."
-    ]
+    return (
+        cutoff,
+        prepared,
+        [
+            f"Torques were compared below {cutoff:.3g} Hz instead of {first:g} Hz, since noise in the accelerations would "
+            f"bias inertias by up to {ratio:.2g} standard errors at a higher cutoff."
+        ],
+    )
 
 
 def _bias(

@@ -118,21 +118,23 @@ class Posterior(NamedTuple):
     """`[size, size]`, lower `L`: `L L^T` is the second derivative of the cost, of data and prior."""
     prior_factor: np.ndarray
     """`[size, size]`: the same for the prior alone."""
-    score_factor: np.ndarray | None = None
-    """`[k, size]`: `K` for which `K^T K` is the covariance of the slope of the data's cost; None where that is the
-    data's part of `L L^T`, as for residuals that are independent and have the weights' variance."""
+    score_factors: tuple[np.ndarray, ...] = ()
+    """`[k, size]` each: estimates `K` for which `K^T K` is the covariance of the slope of the data's cost, of which the
+    one that gives a value the larger error counts; none where that covariance is the data's part of `L L^T`, as for
+    residuals that are independent and have the weights' variance."""
 
     def errors(self, slope: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Standard errors of values whose derivative with respect to the coordinates is `slope` `[k, size]`, and their
         variance divided by that of the prior alone."""
         half = solve_triangular(self.precision_factor, slope.T, lower=True)
         prior = np.sum(solve_triangular(self.prior_factor, slope.T, lower=True) ** 2, axis=0)
-        if self.score_factor is None:
+        if not self.score_factors:
             variance = np.sum(half**2, axis=0)
         else:
             # H^-1 (K^T K + G) H^-1, for H of both and G of the prior.
             weights = solve_triangular(self.precision_factor.T, half)
-            variance = sum(np.sum((x @ weights) ** 2, axis=0) for x in (self.score_factor, self.prior_factor.T))
+            variance = np.max([np.sum((x @ weights) ** 2, axis=0) for x in self.score_factors], axis=0)
+            variance = variance + np.sum((self.prior_factor.T @ weights) ** 2, axis=0)
         return np.sqrt(variance), np.minimum(variance / prior, 1.0)
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import NamedTuple
 
 import numpy as np
 from scipy.fft import next_fast_len
 
-from jaxdyn.sysid.torques._torque_model import Samples
+from jaxdyn.sysid.torques._torque_model import Samples, consecutive_blocks
 
 # Politis 2003: autocorrelations count as zero from the first lag after which this many are below the level of chance.
 _QUIET_LAGS = 5
 # Where a fit takes nearly all power, what is left says nothing; the variance is multiplied by ten at most.
 _LARGEST_LEVERAGE = 0.9
+_BLOCKS = 40
 
 
 def score_factor(
@@ -41,12 +43,8 @@ def score_factor(
     ends = np.cumsum([0, *samples.lengths])
     parts = [scores[a:b] for a, b in itertools.pairwise(ends)]
     joints = range(samples.layout.nv)
+    derivatives = functools.partial(_derivatives, samples, residual, sigma, gain)
     residuals = [_Spectrum.of([x[:, [j]] for x in parts]) for j in joints]
-
-    def derivatives(rows: slice, B: np.ndarray, j: int) -> np.ndarray:
-        X = B[:, j, :-2] / (gain[j] * sigma[j])
-        owner = np.array(samples.layout.gains) == j
-        return np.concatenate([X, np.outer(residual[rows, j] + B[:, j, -1], owner / sigma[j])], axis=1)
 
     used = [np.zeros(len(x.lags)) for x in residuals]
     for rows, B in samples.chunks():
@@ -65,6 +63,49 @@ def score_factor(
             X = np.fft.rfft(derivatives(rows, B, j), length, axis=0) * np.sqrt(twice * spectrum / length)[:, None]
             factor = np.linalg.qr(np.concatenate([factor, X.real, X.imag]), mode="r")
     return factor
+
+
+def block_scores(
+    samples: Samples,
+    residual: np.ndarray,
+    sigma: np.ndarray,
+    gain: np.ndarray,
+    hat: np.ndarray,
+    weights: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return `K` `[blocks, P + gains]` for which `K^T K` is the same covariance as in `score_factor`, for residuals that
+    depend on the motion as well, but are independent from block to block in time: the sum over the blocks of the
+    slopes' outer products. The residuals of a block are those that the fit to all other blocks would leave there.
+
+    Source: Bell & McCaffrey, Bias reduction in standard errors for linear regression with multi-stage samples, Survey
+    Methodology 2002 (CR3, the jackknife of blocks).
+    """
+    scores = residual / sigma * (1.0 if weights is None else weights)
+    groups = consecutive_blocks(samples.lengths, _BLOCKS)
+    count, k = int(groups.max()) + 1, hat.shape[1]
+    slopes, products = np.zeros((count, hat.shape[0])), np.zeros((count, k, k))
+    for rows, B in samples.chunks():
+        for j in range(samples.layout.nv):
+            X = _derivatives(samples, residual, sigma, gain, rows, B, j)
+            for group in np.unique(groups[rows]):
+                mine = groups[rows] == group
+                slopes[group] += X[mine].T @ scores[rows, j][mine]
+                products[group] += (X[mine] @ hat).T @ (X[mine] @ hat)
+    # X^T (1 - Z Z^T)^-1 r = X^T r + X^T Z (1 - Z^T Z)^-1 Z^T r, for Z = X W, where X^T X = W^-T Z^T Z W^-1.
+    inverse = np.linalg.pinv(hat)
+    size, directions = np.linalg.eigh(products)
+    size = np.clip(size, 0.0, _LARGEST_LEVERAGE)
+    along = np.einsum("bki,pk,bp->bi", directions, hat, slopes) / (1 - size) * size
+    slopes = slopes + np.einsum("bki,bi->bk", directions, along) @ inverse
+    return slopes * np.sqrt(max(count - 1, 1) / count)
+
+
+def _derivatives(samples: Samples, residual, sigma, gain, rows: slice, B: np.ndarray, j: int) -> np.ndarray:
+    """The derivatives `[rows, P + gains]` of a joint's residuals with respect to the parameters and the logarithms of the
+    unknown inverse gains."""
+    X = B[:, j, :-2] / (gain[j] * sigma[j])
+    owner = np.array(samples.layout.gains) == j
+    return np.concatenate([X, np.outer(residual[rows, j] + B[:, j, -1], owner / sigma[j])], axis=1)
 
 
 def independent_share(series: np.ndarray) -> float:

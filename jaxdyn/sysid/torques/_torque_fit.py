@@ -20,7 +20,7 @@ from jaxdyn.sysid.torques._effect_search import SEARCHED, effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._physical_fit import Minimum, PhysicalProblem, minimize, posterior, start_at, with_gains
-from jaxdyn.sysid.torques._residual_noise import score_factor
+from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
 from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, TorqueFitState, least_norm_solution
 from jaxdyn.sysid.torques._torque_model import Samples, TorqueData, require_one_robot, with_parameters
 
@@ -261,6 +261,7 @@ def _fit_result(
     fitted, values = with_parameters(samples, parameters, gain)
     triangle = data.weighted(weighting.sigma * gain)[:, :-1]
     residual, sigma = samples.residuals(parameters, gain), weighting.sigma
+    noise = (samples, residual, sigma, gain, hat(triangle), weighting.weights)
     return InverseDynamicsFit(
         model=fitted,
         before=samples.model,
@@ -272,7 +273,8 @@ def _fit_result(
         message=f"{ending}; {message}" + (f"; found by search: {', '.join(searched)}" if searched else ""),
         samples=round(float(data.samples.sum())),
         triangle=triangle,
-        score_factor=score_factor(samples, residual, sigma, gain, hat(triangle), weighting.weights),
+        score_factor=score_factor(*noise),
+        block_scores=block_scores(*noise),
         **fields,
     )
 
