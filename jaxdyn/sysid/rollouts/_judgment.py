@@ -1,0 +1,156 @@
+"""How well the roll-outs of a robot predict a recording that its fit has not seen."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import DataError, ModelError, require_positive
+from jaxdyn._status import Status
+from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn.model import Model
+from jaxdyn.simulate import State
+from jaxdyn.sysid.parameters import Parametrization, leaves
+from jaxdyn.sysid.recordings import Recording
+from jaxdyn.sysid.rollouts._recorded_rollouts import (
+    RolloutErrors,
+    Starts,
+    choose_starts,
+    errors_from,
+    held_torques,
+    measured_states,
+    simulate_robot,
+)
+from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, fit_rollouts
+
+
+class RolloutJudgment(NamedTuple):
+    """Errors of the roll-outs of a robot along a recording, from the end of its first part on."""
+
+    errors: RolloutErrors
+    """With the readings corrected by `zeros`."""
+    errors_as_read: RolloutErrors
+    """Of the same roll-outs, with the readings as they are."""
+    zeros: np.ndarray
+    """`[nv]`: reading minus position of the sensors, rad or m, estimated from the first part; 0 if they are known."""
+    status: Status
+    """How the estimate of the zeros ended."""
+
+
+def judge_rollouts(
+    robot: Any,
+    recording: Recording,
+    horizon: float,
+    *,
+    every: float,
+    calibrate: float = 0.0,
+    history: float = 0.0,
+    segment: float | None = None,
+    position_noise: ArrayLike | None = None,
+    velocity_noise: ArrayLike | None = None,
+    options: RolloutFitOptions | None = None,
+) -> RolloutJudgment:
+    """Roll out a `Model` or `Robot` along a recording that its fit has not seen, and return the errors.
+
+    The robot is never changed. With `options.zero_deviation`, the zeros of the recording's position sensors are
+    estimated from its first `calibrate` s, by multiple shooting as in `fit_rollouts`. No roll-out starts before the end
+    of that part, whether zeros are estimated or not, so that the errors of several robots compare. Roll-outs start from
+    the measured states `q, v`, or with `history` from estimated ones.
+
+    **Arguments**
+
+    - `recording`: uniform in time, with torques; with velocities unless `history` is given.
+    - `horizon`: duration of each roll-out, s. `every`: time from one start to the next, s.
+    - `calibrate`: duration of the first part, s.
+    - `history`: time before each start, s; the start state is the end of the roll-out that fits best to the samples of
+      this time, up to the start. 0: the measured state.
+    - `segment`, `position_noise`, `velocity_noise`, `options`: as in `fit_rollouts`, best those of the fit; needed for
+      zeros and for `history`. The latter needs no `segment`.
+
+    **Raises** `DataError` for a recording that is too short, not uniform, or without the arrays that are needed;
+    `ModelError` for arguments out of range, and for zeros of joints whose coordinates are quaternions.
+    """
+    options = options or RolloutFitOptions()
+    model = leaves.model_of(robot)
+    for name, value in (("calibrate", calibrate), ("history", history)):
+        require_positive(value, f"{name} (s)", zero=True)
+    starts = choose_starts(model, recording, horizon, every, begin=max(calibrate, history))
+    noise = {"position_noise": position_noise, "velocity_noise": velocity_noise}
+    if position_noise is None and (history > 0 or options.zero_deviation is not None):
+        raise ModelError("position_noise is needed to estimate zeros or start states; give that of the fit")
+    zeros, status = np.zeros(model.nv), Status.CONVERGED
+    if options.zero_deviation is not None:
+        _require_zeros(model, calibrate, segment)
+        first = recording.between(float(recording.t[0]), float(recording.t[0]) + calibrate)
+        fit = fit_rollouts(_FixedRobot(robot), first, segment=segment, **noise, options=options)  # pyright: ignore
+        zeros, status = fit.zeros[0], fit.status
+
+    def errors(recording: Recording) -> RolloutErrors:
+        if history > 0:
+            states = _states_after(robot, recording, starts, history, noise, options)
+        else:
+            states = measured_states(model, recording, starts)
+        return errors_from(robot, recording, starts, states, options.hold, options.integrator, options.substeps)
+
+    as_read = errors(recording)
+    known = as_read if not zeros.any() else errors(dataclasses.replace(recording, q=recording.q - zeros))
+    return RolloutJudgment(known, as_read, zeros, status)
+
+
+class _FixedRobot(Parametrization):
+    """A parametrization in which nothing is free."""
+
+    def __init__(self, robot: Any):
+        self.reference, self.blocks = robot, ()
+
+    def model(self, free: Float[Array | np.ndarray, "*batch size"]) -> Any:
+        return self.reference
+
+    def moved(self, free: Float[Array, "size"], step: Float[Array, "size"]) -> Float[Array, "size"]:
+        return free
+
+    def pull(self, free: Float[Array, "*batch size"]) -> Float[Array, "*batch terms"]:
+        return free
+
+
+def _require_zeros(model: Model, calibrate: float, segment: float | None) -> None:
+    """Raise `ModelError` unless zeros can be estimated."""
+    if segment is None or calibrate < segment:
+        raise ModelError(
+            f"calibrate is {calibrate:g} s and segment {segment}: zeros are estimated from segments of the first part, "
+            "so calibrate must last one at least; give both, or options without zero_deviation"
+        )
+    if len(model.topology.scalar_coordinates[0]) < model.nq:
+        raise ModelError(
+            "zero_deviation is given, but the model has joints whose coordinates are quaternions, and zeros are "
+            "subtracted from numbers; give options without zero_deviation"
+        )
+
+
+def _states_after(
+    robot: Any, recording: Recording, starts: Starts, history: float, noise: dict[str, Any], options: RolloutFitOptions
+) -> State:
+    """Return the states at the starts, each from the samples of the time `history` before it."""
+    steps = round(history / starts.dt)
+    if steps < 1:
+        raise DataError(
+            f"history is {history:g} s, shorter than a sample of {starts.dt:g} s; give 0 or several samples"
+        )
+    rows = starts.rows[:, None] + np.arange(-steps, 1)
+    if recording.v is None and noise["velocity_noise"] is None:
+        velocities = [None] * len(rows)
+    else:
+        (v,) = recording.require("v")
+        velocities = v[rows]
+    (tau,) = recording.require("tau")
+    parts = (recording.t[rows], recording.q[rows], velocities, [None] * len(rows), tau[rows])
+    windows = [Recording(*part) for part in zip(*parts, strict=True)]
+    # Each window is a segment of its own, and nothing else is unknown.
+    alone = dataclasses.replace(options, matching=None, zero_deviation=None, prior_weight=0.0, rounds=1)
+    fit = fit_rollouts(_FixedRobot(robot), windows, segment=steps * starts.dt, **noise, options=alone)
+    before = jnp.asarray(np.stack([held_torques(window.tau, options.hold) for window in windows]), fit.state.q.dtype)
+    begin = State(fit.state.q, fit.state.v)
+    return simulate_robot(robot, begin, before, starts.dt, options.integrator, options.substeps).final
