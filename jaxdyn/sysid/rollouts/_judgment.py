@@ -37,7 +37,7 @@ class RolloutJudgment(NamedTuple):
     zeros: np.ndarray
     """`[nv]`: reading minus position of the sensors, rad or m, estimated from the first part; 0 if they are known."""
     status: Status
-    """How the estimate of the zeros ended."""
+    """How the estimates of zeros and start states ended: `CONVERGED`, or what the first that did not converge says."""
 
 
 def judge_rollouts(
@@ -78,26 +78,26 @@ def judge_rollouts(
     for name, value in (("calibrate", calibrate), ("history", history)):
         require_positive(value, f"{name} (s)", zero=True)
     starts = choose_starts(model, recording, horizon, every, begin=max(calibrate, history))
-    noise = {"position_noise": position_noise, "velocity_noise": velocity_noise}
+    noise: dict[str, Any] = {"position_noise": position_noise, "velocity_noise": velocity_noise}
     if position_noise is None and (history > 0 or options.zero_deviation is not None):
         raise ModelError("position_noise is needed to estimate zeros or start states; give that of the fit")
     zeros, status = np.zeros(model.nv), Status.CONVERGED
     if options.zero_deviation is not None:
-        _require_zeros(model, calibrate, segment)
+        segment = _require_zeros(model, calibrate, segment)
         first = recording.between(float(recording.t[0]), float(recording.t[0]) + calibrate)
-        fit = fit_rollouts(_FixedRobot(robot), first, segment=segment, **noise, options=options)  # pyright: ignore
+        fit = fit_rollouts(_FixedRobot(robot), first, segment=segment, **noise, options=options)
         zeros, status = fit.zeros[0], fit.status
 
-    def errors(recording: Recording) -> RolloutErrors:
+    corrected = dataclasses.replace(recording, q=recording.q - zeros)
+    judged = []
+    for readings in (corrected, recording):
         if history > 0:
-            states = _states_after(robot, recording, starts, history, noise, options)
+            states, ended = _states_after(robot, readings, starts, history, noise, options)
+            status = ended if status == Status.CONVERGED else status
         else:
-            states = measured_states(model, recording, starts)
-        return errors_from(robot, recording, starts, states, options.hold, options.integrator, options.substeps)
-
-    as_read = errors(recording)
-    known = as_read if not zeros.any() else errors(dataclasses.replace(recording, q=recording.q - zeros))
-    return RolloutJudgment(known, as_read, zeros, status)
+            states = measured_states(model, readings, starts)
+        judged.append(errors_from(robot, readings, starts, states, options.hold, options.integrator, options.substeps))
+    return RolloutJudgment(*judged, zeros, status)
 
 
 class _FixedRobot(Parametrization):
@@ -116,8 +116,8 @@ class _FixedRobot(Parametrization):
         return free
 
 
-def _require_zeros(model: Model, calibrate: float, segment: float | None) -> None:
-    """Raise `ModelError` unless zeros can be estimated."""
+def _require_zeros(model: Model, calibrate: float, segment: float | None) -> float:
+    """Return the segment's duration. **Raises** `ModelError` unless zeros can be estimated."""
     if segment is None or calibrate < segment:
         raise ModelError(
             f"calibrate is {calibrate:g} s and segment {segment}: zeros are estimated from segments of the first part, "
@@ -128,23 +128,21 @@ def _require_zeros(model: Model, calibrate: float, segment: float | None) -> Non
             "zero_deviation is given, but the model has joints whose coordinates are quaternions, and zeros are "
             "subtracted from numbers; give options without zero_deviation"
         )
+    return segment
 
 
 def _states_after(
     robot: Any, recording: Recording, starts: Starts, history: float, noise: dict[str, Any], options: RolloutFitOptions
-) -> State:
-    """Return the states at the starts, each from the samples of the time `history` before it."""
+) -> tuple[State, Status]:
+    """Return the states at the starts, each from the samples of the time `history` before it, and how their fit
+    ended."""
     steps = round(history / starts.dt)
     if steps < 1:
         raise DataError(
             f"history is {history:g} s, shorter than a sample of {starts.dt:g} s; give 0 or several samples"
         )
     rows = starts.rows[:, None] + np.arange(-steps, 1)
-    if recording.v is None and noise["velocity_noise"] is None:
-        velocities = [None] * len(rows)
-    else:
-        (v,) = recording.require("v")
-        velocities = v[rows]
+    velocities = [None] * len(rows) if recording.v is None else recording.v[rows]
     (tau,) = recording.require("tau")
     parts = (recording.t[rows], recording.q[rows], velocities, [None] * len(rows), tau[rows])
     windows = [Recording(*part) for part in zip(*parts, strict=True)]
@@ -153,4 +151,5 @@ def _states_after(
     fit = fit_rollouts(_FixedRobot(robot), windows, segment=steps * starts.dt, **noise, options=alone)
     before = jnp.asarray(np.stack([held_torques(window.tau, options.hold) for window in windows]), fit.state.q.dtype)
     begin = State(fit.state.q, fit.state.v)
-    return simulate_robot(robot, begin, before, starts.dt, options.integrator, options.substeps).final
+    motion = simulate_robot(robot, begin, before, starts.dt, options.integrator, options.substeps)
+    return motion.final, fit.status
