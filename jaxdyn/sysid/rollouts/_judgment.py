@@ -31,9 +31,9 @@ class RolloutJudgment(NamedTuple):
     """Errors of the roll-outs of a robot along a recording, from the end of its first part on."""
 
     errors: RolloutErrors
-    """With the readings corrected by `zeros`."""
+    """Errors against the readings corrected by `zeros`."""
     errors_as_read: RolloutErrors
-    """Of the same roll-outs, with the readings as they are."""
+    """Errors of roll-outs from the same times with the readings as they are."""
     zeros: np.ndarray
     """`[nv]`: reading minus position of the sensors, rad or m, estimated from the first part; 0 if they are known."""
     status: Status
@@ -70,8 +70,9 @@ def judge_rollouts(
     - `segment`, `position_noise`, `velocity_noise`, `options`: as in `fit_rollouts`, best those of the fit; needed for
       zeros and for `history`. The latter needs no `segment`.
 
-    **Raises** `DataError` for a recording that is too short, not uniform, or without the arrays that are needed;
-    `ModelError` for arguments out of range, and for zeros of joints whose coordinates are quaternions.
+    **Raises** `DataError` for a recording that is too short, not uniform, or without the arrays that are needed, and
+    where the roll-outs that tell the zeros diverge; `ModelError` for arguments out of range, and for zeros of joints
+    whose coordinates are quaternions.
     """
     options = options or RolloutFitOptions()
     model = leaves.model_of(robot)
@@ -81,27 +82,28 @@ def judge_rollouts(
     noise: dict[str, Any] = {"position_noise": position_noise, "velocity_noise": velocity_noise}
     if position_noise is None and (history > 0 or options.zero_deviation is not None):
         raise ModelError("position_noise is needed to estimate zeros or start states; give that of the fit")
-    zeros, status = np.zeros(model.nv), Status.CONVERGED
+    zeros, status, readings = np.zeros(model.nv), Status.CONVERGED, [recording]
     if options.zero_deviation is not None:
         segment = _require_zeros(model, calibrate, segment)
         first = recording.between(float(recording.t[0]), float(recording.t[0]) + calibrate)
         fit = fit_rollouts(_FixedRobot(robot), first, segment=segment, **noise, options=options)
         zeros, status = fit.zeros[0], fit.status
-
-    corrected = dataclasses.replace(recording, q=recording.q - zeros)
+        if status == Status.DIVERGED:
+            raise DataError(f"zeros cannot be estimated: {fit.message}")
+        readings = [dataclasses.replace(recording, q=recording.q - zeros), recording]
     judged = []
-    for readings in (corrected, recording):
+    for reading in readings:
         if history > 0:
-            states, ended = _states_after(robot, readings, starts, history, noise, options)
+            states, ended = _states_after(robot, reading, starts, history, noise, options)
             status = ended if status == Status.CONVERGED else status
         else:
-            states = measured_states(model, readings, starts)
-        judged.append(errors_from(robot, readings, starts, states, options.hold, options.integrator, options.substeps))
-    return RolloutJudgment(*judged, zeros, status)
+            states = measured_states(model, reading, starts)
+        judged.append(errors_from(robot, reading, starts, states, options.hold, options.integrator, options.substeps))
+    return RolloutJudgment(judged[0], judged[-1], zeros, status)
 
 
 class _FixedRobot(Parametrization):
-    """A parametrization in which nothing is free."""
+    """A parametrization in which nothing is free: fits with it estimate zeros and states."""
 
     def __init__(self, robot: Any):
         self.reference, self.blocks = robot, ()
@@ -149,7 +151,7 @@ def _states_after(
     # Each window is a segment of its own, and nothing else is unknown.
     alone = dataclasses.replace(options, matching=None, zero_deviation=None, prior_weight=0.0, rounds=1)
     fit = fit_rollouts(_FixedRobot(robot), windows, segment=steps * starts.dt, **noise, options=alone)
-    before = jnp.asarray(np.stack([held_torques(window.tau, options.hold) for window in windows]), fit.state.q.dtype)
+    before = jnp.asarray(np.stack([held_torques(x, options.hold) for x in tau[rows]]), fit.state.q.dtype)
     begin = State(fit.state.q, fit.state.v)
     motion = simulate_robot(robot, begin, before, starts.dt, options.integrator, options.substeps)
     return motion.final, fit.status

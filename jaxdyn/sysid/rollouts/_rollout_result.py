@@ -87,7 +87,8 @@ class RolloutFit(eqx.Module):
         self, function: Callable[[Any], Any], level: float = 0.95, clustered: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return a quantity of the robot, and the ends of its confidence interval, from the first derivative of the
-        quantity and the covariance of the free numbers: `fit.interval(lambda model: model.mass)`."""
+        quantity and the covariance of the free numbers: `fit.interval(lambda model: model.mass)`. It is symmetric about
+        the value, so that of a positive quantity may reach below zero; that of its logarithm does not."""
         value, slope = self._slope(function)
         half = intervals.quantile(level) * self._error(slope, clustered)
         return value, value - half, value + half
