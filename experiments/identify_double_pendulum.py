@@ -42,8 +42,8 @@ INTEGRATOR: Any = "semi_implicit_euler"
 """The integrator. With `SUBSTEPS` its error is far below the noise."""
 SUBSTEPS = 2
 type Errors = dict[str, sysid.RolloutErrors]
-AS_READ = ", angles as read"
-"""End of the names of the columns without estimated zeros."""
+ESTIMATED, AS_READ = ", zeros estimated", ", angles as read"
+"""Ends of the columns' names: with the zeros that the first seconds of the held-out run tell, and without."""
 
 # Published for design C.1, model 1.0 (repository dfki-ric-underactuated-lab/double_pendulum): masses (kg), the length
 # of the first link (m), centers of mass (m) and inertias (kg m^2) from the joints, the rotor's inertia (kg m^2), its
@@ -167,9 +167,9 @@ def test(
     """Return the entry of a held-out run in `summary.json`, and the errors of roll-outs by column."""
     robots = {"published": robot(0.0, FRICTION_VELOCITY), "start": fit.before, "identified": fit.robot}
     judged = {key: judge(config, value, recording) for key, value in robots.items()}
-    tested = {key: value.errors for key, value in judged.items()}
+    tested = {f"{key}{AS_READ}": value.errors_as_read for key, value in judged.items()}
     if config.zero_deviation:
-        tested |= {f"{key}{AS_READ}": value.errors_as_read for key, value in judged.items()}
+        tested = {f"{key}{ESTIMATED}": value.errors for key, value in judged.items()} | tested
     entry = {
         "status": fit.status.name.lower(),
         "message": fit.message,
@@ -366,14 +366,19 @@ def show(config: Config, name: str, out: dict[str, Any]) -> None:
         print(f"  {quantity:46}{shown}")
 
 
+def start_states(config: Config) -> str:
+    """Say where the start states of the roll-outs are from."""
+    return f"the {config.history:g} s before" if config.history else "measured states"
+
+
 def show_errors(config: Config, median_rmse: dict[str, list[float]]) -> None:
     """Print the median errors."""
-    states = f"states of the {config.history:g} s before" if config.history else "measured states"
-    print(f"median RMSE of roll-outs from {states}, rad{'':26}{''.join(f'{f"{h:g} s":10}' for h in horizons(config))}")
+    head = f"median RMSE of roll-outs from {start_states(config)}, rad"
+    print(f"{head:62}{''.join(f'{h:8g} s' for h in horizons(config))}")
     for key, values in median_rmse.items():
-        calibrated = config.zero_deviation and not key.endswith(AS_READ)
-        label = f"{key}, zeros from the first {config.calibrate:g} s" if calibrated else key
-        print(f"  {label:68}{''.join(f'{x:<10.4f}' for x in values)}")
+        print(f"  {key:60}{''.join(f'{x:10.4f}' for x in values)}")
+    if config.zero_deviation:
+        print(f"  (zeros estimated from the first {config.calibrate:g} s of a held-out run, with each robot fixed)")
 
 
 def draw(path: Path, config: Config, name: str, recording: sysid.Recording, tested: Errors) -> None:
@@ -381,7 +386,8 @@ def draw(path: Path, config: Config, name: str, recording: sysid.Recording, test
     plt = programs.pyplot()
     if plt is None:
         return
-    tested = {key: errors for key, errors in tested.items() if not key.endswith(AS_READ)}
+    # Without estimated zeros, the other columns are all there is.
+    tested = {key: errors for key, errors in tested.items() if key.endswith(ESTIMATED)} or tested
     colors = {"published": "tab:blue", "start": "tab:orange", "identified": "tab:red"}
     fig, axes = plt.subplots(3, 1, figsize=(11, 9))
     for joint, axis in enumerate(axes[:2]):
@@ -392,7 +398,8 @@ def draw(path: Path, config: Config, name: str, recording: sysid.Recording, test
             for i in range(0, len(e.start), step):
                 t = e.start[i] + e.horizon
                 q = np.interp(t, recording.t, recording.q[:, joint]) + e.position[i, :, joint]
-                axis.plot(t, q, color=colors[key], lw=0.8, label=key if i == 0 else None)
+                who = key.split(",")[0]
+                axis.plot(t, q, color=colors[who], lw=0.8, label=who if i == 0 else None)
         reach = np.abs(recording.q[:, joint]).max()
         axis.set_ylim(-1.5 * reach, 1.5 * reach)
         axis.set_ylabel(f"{('shoulder', 'elbow')[joint]}, rad")
@@ -401,11 +408,12 @@ def draw(path: Path, config: Config, name: str, recording: sysid.Recording, test
     for key, e in tested.items():
         upto = e.horizon[1:]
         low, middle, high = np.percentile(e.curves(), [25, 50, 75], axis=0)
-        axes[2].plot(upto, middle, color=colors[key], label=key)
-        axes[2].fill_between(upto, low, high, color=colors[key], alpha=0.2, lw=0)
+        color = colors[key.split(",")[0]]
+        axes[2].plot(upto, middle, color=color, label=key)
+        axes[2].fill_between(upto, low, high, color=color, alpha=0.2, lw=0)
     axes[2].set(xlabel="horizon, s", ylabel="RMSE, rad: median, quartiles", yscale="log")
     axes[2].legend(fontsize=8)
-    fig.suptitle(f"{name}, held out: roll-outs of {config.horizon:g} s from measured states")
+    fig.suptitle(f"{name}, held out: roll-outs of {config.horizon:g} s from {start_states(config)}")
     fig.tight_layout()
     programs.save_figure(path, fig, dpi=110)
 
