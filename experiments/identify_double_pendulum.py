@@ -178,7 +178,7 @@ def test(
         "seconds": seconds,
         "cost": fit.cost,
         "zeros": {key: value.zeros.tolist() for key, value in judged.items()},
-        "zeros_status": {key: value.status.name.lower() for key, value in judged.items()},
+        "estimates": {key: value.status.name.lower() for key, value in judged.items()},
         "zeros_of_others": fit.zeros.tolist(),
         "median_rmse": medians(config, [tested]),
         "identified": intervals(fit),
@@ -359,6 +359,9 @@ def show(config: Config, name: str, out: dict[str, Any]) -> None:
     if config.zero_deviation:
         for key, zeros in out["zeros"].items():
             print(f"  {f'zeros of the angles, {key}, rad':46}{', '.join(f'{x:.4f}' for x in zeros)}")
+    for key, status in out["estimates"].items():
+        if status != "converged":
+            print(f"  The estimates of zeros or start states with the {key} robot did not converge: {status}")
     for quantity, x in out["identified"].items():
         shown = ", ".join(
             f"{v:.4f} ({a:.4f} ... {b:.4f})" for v, a, b in zip(x["value"], x["lower"], x["upper"], strict=True)

@@ -464,6 +464,12 @@ def test_an_optimizer_of_optax_descends_to_the_same_minimum():
     )
     assert slow.status == Status.OUT_OF_ITERATIONS
     assert "300 were too few" in slow.message
+    # Steps of next to no length change nothing, and the minimum is far.
+    still = fit_recordings(
+        driven_pendulum(), data, segment=0.25, optimizer=optax.sgd(1e-12), max_iterations=3, tolerance=1e-3
+    )
+    assert still.status == Status.OUT_OF_ITERATIONS
+    assert still.step_left > 1
     np.testing.assert_allclose(newton.robot.model.damping, 0.2, rtol=0.05)
     for value in (lambda r: r.model.damping, lambda r: r.actuation.blocks[0].ratio):
         np.testing.assert_allclose(value(slow.robot), value(newton.robot), rtol=0.02)

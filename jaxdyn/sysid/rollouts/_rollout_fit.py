@@ -115,9 +115,10 @@ def fit_rollouts(
     - the defects between the end of a segment and the start of the next, over `options.matching` times the noise;
     - the pull toward the parametrization's reference, `options.prior_weight` times its `divergence`.
 
-    Steps are Gauss-Newton steps, damped after Levenberg and Marquardt, with derivatives through the integrator. The
-    linear system has the shape of an arrow (a state couples to the next one and to the parameters), and is solved by
-    orthogonal elimination of one state after the other, at a cost linear in the number of segments.
+    Steps are Gauss-Newton steps, damped after Levenberg and Marquardt, and bent by the geodesic acceleration (Transtrum
+    & Sethna, arXiv:1201.5885, 2012) where that helps, with derivatives through the integrator. The linear system has
+    the shape of an arrow (a state couples to the next one and to the parameters), and is solved by orthogonal
+    elimination of one state after the other, at a cost linear in the number of segments.
 
     **Arguments**
 
