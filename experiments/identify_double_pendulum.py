@@ -7,18 +7,23 @@ starts from the published parameters, changed by a given part; the inertia of bo
 are free.
 
 The encoders are set to zero where the pendulum came to rest before a run, and friction can hold it 0.1 rad off the
-vertical, so the zeros are unknowns of every run. The zeros of the held-out run are estimated from its first `calibrate`
-s with the model fixed; the roll-outs of the test start after that time.
+vertical, so the zeros are unknowns of every run.
 
-The test rolls out from the measured states `q, v` of the held-out run, every `start_every` s, under that run's torques.
-The error of a roll-out is the root mean square of both joints' position errors over all samples after the start, up to
-the horizon; the printed figure is the median over all roll-outs. An interrupted fit continues where it stopped.
+The test rolls out the published robot, the robot from which the fit starts, and the identified one from the measured
+states `q, v` of the held-out run, every `start_every` s, under that run's torques. The roll-outs start after the first
+`calibrate` s. Every robot is tested twice: with the zeros of the held-out run that are estimated from those first
+seconds, each time with the robot in question held fixed, and with the angles as they were read. Nothing else is
+estimated from the held-out run. The error of a roll-out is the root mean square of both joints' position errors over
+all samples after the start, up to the horizon; the printed figure is the median over all roll-outs.
+
+An interrupted fit continues where it stopped.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +31,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from scipy.optimize import least_squares
 from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
@@ -37,6 +41,9 @@ DEFAULT_CONFIG = CONFIGS / "identify_double_pendulum.toml"
 INTEGRATOR: Any = "semi_implicit_euler"
 """The integrator. With `SUBSTEPS` its error is far below the noise."""
 SUBSTEPS = 2
+type Errors = dict[str, sysid.RolloutErrors]
+ESTIMATED, AS_READ = ", zeros estimated", ", angles as read"
+"""Ends of the columns' names: with the zeros that the first seconds of the held-out run tell, and without."""
 
 # Published for design C.1, model 1.0 (repository dfki-ric-underactuated-lab/double_pendulum): masses (kg), the length
 # of the first link (m), centers of mass (m) and inertias (kg m^2) from the joints, the rotor's inertia (kg m^2), its
@@ -47,7 +54,14 @@ CENTER = (0.2, 0.25569)
 INERTIA = (0.031887, 0.050870)
 ROTOR, GEAR = 6.2872e-5, 6.0
 DAMPING = (0.001, 0.001)
-FRICTION = (0.16, 0.12)
+# The coefficients c of Coulomb friction, 0.16 and 0.12, belong to the law `c arctan(100 v)` of that repository
+# (src/python/double_pendulum/model/plant.py, coulomb_vector), which tends to pi/2 c at high velocities. Here the law is
+# `friction tanh(v / friction_velocity)`. With these numbers it has the same limit and the same slope at rest. Between
+# them tanh rises faster: it is above the other law by up to 16 % of the limit, at 0.03 rad/s.
+FRICTION = (0.16 * math.pi / 2, 0.12 * math.pi / 2)
+FRICTION_VELOCITY = math.pi / 200
+# That plant also couples the rotors with the links, by GEAR * ROTOR = 4e-4 kg m^2 beside the 0.05 kg m^2 of the second
+# link. The published robot here leaves this out.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +97,9 @@ class Config(programs.ProgramConfig):
     zero_deviation: float
     """Standard deviation of the zeros of a run's encoders, rad; 0 for exact zeros."""
     calibrate: float
-    """Length of the beginning of the held-out run from which its zeros are estimated, s."""
+    """Length of the beginning of the held-out run from which its zeros are estimated, s; it is tested after it."""
+    history: float
+    """Time before the start of a roll-out from which its start state is estimated, s; 0 for the measured state."""
     horizon: float
     """Duration of the test's roll-outs, s; the error is also reported at half of it."""
     start_every: float
@@ -113,7 +129,7 @@ def run(config: Config) -> dict[str, Any]:
     with alone_in(folder):
         begin_fits(folder, config)
         out: dict[str, Any] = {"config": dataclasses.asdict(config), "runs": {}}
-        tested: dict[str, dict[str, sysid.RolloutErrors]] = {}
+        tested: dict[str, Errors] = {}
         for name in held_out:
             fit, seconds = fit_others(folder, config, runs, name)
             out["runs"][name], tested[name] = test(config, fit, seconds, runs[name])
@@ -121,16 +137,9 @@ def run(config: Config) -> dict[str, Any]:
             if config.report:
                 write_page(folder / f"report-{name}.html", config, fit, f"{name}, held out", tested[name])
         if len(held_out) > 1:
-            pooled = {
-                key: [
-                    float(np.median(np.concatenate([x[key].rmse(h) for x in tested.values()])))
-                    for h in horizons(config)
-                ]
-                for key in ("published", "start", "identified")
-            }
-            out["all_runs"] = {"median_rmse": pooled}
-            shown = ", ".join(f"{key} {' / '.join(f'{x:.4f}' for x in pooled[key])}" for key in pooled)
-            print(f"all runs, each held out in turn, median RMSE in rad: {shown}")
+            out["all_runs"] = {"median_rmse": medians(config, list(tested.values()))}
+            print("\nall runs, each held out in turn")
+            show_errors(config, out["all_runs"]["median_rmse"])
         programs.write_json(folder / "summary.json", out, announce=True)
         if config.plot:
             draw(folder / "roll-outs.png", config, held_out[0], runs[held_out[0]], tested[held_out[0]])
@@ -142,34 +151,55 @@ def check(config: Config) -> None:
     programs.require_positive_keys(config, "rate", "segment", "horizon", "start_every", "max_iterations", "tolerance")
     if not 0 <= config.wrong < 1:
         raise DataError(f"wrong is {config.wrong:g}, but it must be in 0 ... 1")
-    if config.zero_deviation < 0 or (config.zero_deviation and config.calibrate <= 0.5 * config.horizon):
+    for name in ("zero_deviation", "calibrate", "history"):
+        if getattr(config, name) < 0:
+            raise DataError(f"{name} is {getattr(config, name):g}; zero or more is needed")
+    if config.zero_deviation and config.calibrate < config.segment:
         raise DataError(
-            f"zero_deviation is {config.zero_deviation:g} and calibrate {config.calibrate:g} s: zeros are estimated "
-            f"from roll-outs of {0.5 * config.horizon:g} s, for which calibrate must be longer"
+            f"calibrate is {config.calibrate:g} s, but zeros are estimated from segments of {config.segment:g} s: make "
+            "it longer, or zero_deviation 0"
         )
 
 
 def test(
     config: Config, fit: sysid.RolloutFit, seconds: float, recording: sysid.Recording
-) -> tuple[dict[str, Any], dict[str, sysid.RolloutErrors]]:
-    """Return the entry of a held-out run in `summary.json`, and the errors of roll-outs of each robot."""
-    robots = {"published": robot(config, 0.0), "start": fit.before, "identified": fit.robot}
-    zeros = {key: zeros_of(config, value, recording) for key, value in robots.items()}
-    later = recording.trimmed(config.calibrate if config.zero_deviation else 0.0, 0.0)
-    tested = {key: errors(config, value, with_zeros(later, zeros[key])) for key, value in robots.items()}
+) -> tuple[dict[str, Any], Errors]:
+    """Return the entry of a held-out run in `summary.json`, and the errors of roll-outs by column."""
+    robots = {"published": robot(0.0, FRICTION_VELOCITY), "start": fit.before, "identified": fit.robot}
+    judged = {key: judge(config, value, recording) for key, value in robots.items()}
+    tested = {f"{key}{AS_READ}": value.errors_as_read for key, value in judged.items()}
+    if config.zero_deviation:
+        tested = {f"{key}{ESTIMATED}": value.errors for key, value in judged.items()} | tested
     entry = {
         "status": fit.status.name.lower(),
         "message": fit.message,
+        "step_left": fit.step_left,
         "iterations": fit.iterations,
         "seconds": seconds,
         "cost": fit.cost,
-        "zeros": {key: value.tolist() for key, value in zeros.items()},
+        "zeros": {key: value.zeros.tolist() for key, value in judged.items()},
+        "estimates": {key: value.status.name.lower() for key, value in judged.items()},
         "zeros_of_others": fit.zeros.tolist(),
-        "median_rmse": {key: medians(config, value) for key, value in tested.items()},
-        "median_rmse_as_read": {key: medians(config, errors(config, value, later)) for key, value in robots.items()},
+        "median_rmse": medians(config, [tested]),
         "identified": intervals(fit),
     }
     return entry, tested
+
+
+def judge(config: Config, robot: Model, recording: sysid.Recording) -> sysid.RolloutJudgment:
+    """Roll out a robot along a held-out run."""
+    return sysid.judge_rollouts(
+        robot,
+        recording,
+        config.horizon,
+        every=config.start_every,
+        calibrate=config.calibrate,
+        history=config.history,
+        segment=config.segment,
+        position_noise=config.position_noise,
+        velocity_noise=config.velocity_noise,
+        options=fit_options(config),
+    )
 
 
 def load_runs(config: Config) -> dict[str, sysid.Recording]:
@@ -181,9 +211,10 @@ def load_runs(config: Config) -> dict[str, sysid.Recording]:
     return {x.stem: sysid.load_npz(x, tau=config.torque).resampled(config.rate, "linear") for x in files}
 
 
-def robot(config: Config, wrong: float) -> Model:
+def robot(wrong: float, friction_velocity: float) -> Model:
     """Return the pendulum with the published parameters, changed by the part `wrong`: the first link too heavy and the
-    second too light; friction the other way round. It hangs along -z at `q = 0` and turns about y."""
+    second too light; friction the other way round. It hangs along -z at `q = 0` and turns about y. Coulomb friction
+    changes its sign over `friction_velocity`, rad/s."""
     up, down = 1 + wrong, 1 - wrong
     builder, parent = ModelBuilder(), "world"
     for i, (name, factor) in enumerate((("upper", up), ("lower", down))):
@@ -197,7 +228,7 @@ def robot(config: Config, wrong: float) -> Model:
             armature=GEAR**2 * ROTOR,
             damping=DAMPING[i] * (down, up)[i],
             friction=FRICTION[i] * (down, up)[i],
-            friction_velocity=config.friction_velocity,
+            friction_velocity=friction_velocity,
         )
         builder.add_body(name, parent, joint, (0, 0, -LENGTH if i else 0), inertia)
         parent = name
@@ -207,19 +238,16 @@ def robot(config: Config, wrong: float) -> Model:
 def parametrization(config: Config) -> sysid.Parametrization:
     """The free parameters: inertias of both links, viscous and Coulomb friction of both joints."""
     return sysid.Parametrization(
-        robot(config, config.wrong), sysid.LogCholesky(), sysid.Positive("damping"), sysid.Positive("friction")
+        robot(config.wrong, config.friction_velocity),
+        sysid.LogCholesky(),
+        sysid.Positive("damping"),
+        sysid.Positive("friction"),
     )
 
 
-def fit_others(
-    folder: Path, config: Config, runs: dict[str, sysid.Recording], held_out: str
-) -> tuple[sysid.RolloutFit, float]:
-    """Fit all runs but one. Returns the fit and the time of all its parts, compilation included, s."""
-    path = folder / f"state-{held_out}.npz"
-    used = [recording for name, recording in runs.items() if name != held_out]
-    p = parametrization(config)
-
-    options = sysid.RolloutFitOptions(
+def fit_options(config: Config) -> sysid.RolloutFitOptions:
+    """The options of the fits, and of the estimates from the held-out run."""
+    return sysid.RolloutFitOptions(
         matching=config.matching,
         prior_weight=config.prior_weight,
         loss=config.loss,
@@ -230,6 +258,15 @@ def fit_others(
         max_iterations=config.max_iterations,
         tolerance=config.tolerance,
     )
+
+
+def fit_others(
+    folder: Path, config: Config, runs: dict[str, sysid.Recording], held_out: str
+) -> tuple[sysid.RolloutFit, float]:
+    """Fit all runs but one. Returns the fit and the time of all its parts, compilation included, s."""
+    path = folder / f"state-{held_out}.npz"
+    used = [recording for name, recording in runs.items() if name != held_out]
+    p = parametrization(config)
     began, before = time.perf_counter(), 0.0
     state = None
     if path.exists():
@@ -251,7 +288,7 @@ def fit_others(
             segment=config.segment,
             position_noise=config.position_noise,
             velocity_noise=config.velocity_noise,
-            options=options,
+            options=fit_options(config),
             state=state,
             report=report,
         )
@@ -267,39 +304,9 @@ def begin_fits(folder: Path, config: Config) -> None:
     """Write the manifest. **Raises** `DataError` if other fits were begun in the folder."""
     # These keys do not change the steps of a fit.
     free = {"name", "results", "plot", "report", "bootstrap", "held_out", "horizon", "start_every"}
-    free |= {"max_iterations", "calibrate"}
+    free |= {"max_iterations", "calibrate", "history"}
     manifest = {"config": {k: v for k, v in dataclasses.asdict(config).items() if k not in free}}
     programs.begin(folder / "manifest.json", manifest, "a fit that continues would be a mixture of both")
-
-
-def errors(config: Config, robot: Model, recording: sysid.Recording) -> sysid.RolloutErrors:
-    """Roll out from the measured states of a recording."""
-    return sysid.rollout_errors(
-        robot, recording, config.horizon, every=config.start_every, integrator=INTEGRATOR, substeps=SUBSTEPS
-    )
-
-
-def with_zeros(recording: sysid.Recording, zeros: np.ndarray) -> sysid.Recording:
-    """Return the recording corrected by the zeros of the encoders, `[nv]`."""
-    return dataclasses.replace(recording, q=recording.q - zeros)
-
-
-def zeros_of(config: Config, robot: Model, recording: sysid.Recording) -> np.ndarray:
-    """Estimate the readings of the encoders at angle zero, `[nv]`: with them, roll-outs of this robot from measured
-    states differ least from the first `calibrate` s of the recording."""
-    if not config.zero_deviation:
-        return np.zeros(robot.nv)
-    first = recording.between(float(recording.t[0]), float(recording.t[0]) + config.calibrate)
-    horizon = horizons(config)[0]
-
-    def misfit(zeros: np.ndarray) -> np.ndarray:
-        e = sysid.rollout_errors(
-            robot, with_zeros(first, zeros), horizon, every=0.1 * horizon, integrator=INTEGRATOR, substeps=SUBSTEPS
-        )
-        return np.append(e.position[:, 1:] / config.position_noise, zeros / config.zero_deviation)
-
-    # As in the fit, errors beyond the noise count linearly.
-    return least_squares(misfit, np.zeros(robot.nv), loss="soft_l1", f_scale=config.loss_scale).x
 
 
 def horizons(config: Config) -> tuple[float, float]:
@@ -307,9 +314,12 @@ def horizons(config: Config) -> tuple[float, float]:
     return 0.5 * config.horizon, config.horizon
 
 
-def medians(config: Config, errors: sysid.RolloutErrors) -> list[float]:
-    """Return the median error of the roll-outs at each of the horizons, rad."""
-    return [float(np.median(errors.rmse(h))) for h in horizons(config)]
+def medians(config: Config, runs: list[Errors]) -> dict[str, list[float]]:
+    """Return the median error over the roll-outs of all runs at each of the horizons, rad, by column."""
+    return {
+        key: [float(np.median(np.concatenate([run[key].rmse(h) for run in runs]))) for h in horizons(config)]
+        for key in runs[0]
+    }
 
 
 def combinations() -> dict[str, Callable[[Any], Any]]:
@@ -334,9 +344,7 @@ def intervals(fit: sysid.RolloutFit) -> dict[str, Any]:
     }
 
 
-def write_page(
-    path: Path, config: Config, fit: sysid.RolloutFit, data: str, tested: dict[str, sysid.RolloutErrors]
-) -> None:
+def write_page(path: Path, config: Config, fit: sysid.RolloutFit, data: str, tested: Errors) -> None:
     """Write the report of a fit."""
     draws = fit.bootstrap(draws=config.bootstrap) if config.bootstrap else None
     options: dict[str, Any] = {"quantities": combinations(), "bootstrap": draws, "title": f"Double pendulum: {data}"}
@@ -346,17 +354,14 @@ def write_page(
 
 def show(config: Config, name: str, out: dict[str, Any]) -> None:
     """Print the errors and the identified parameters of a held-out run."""
-    first, second = horizons(config)
-    print(
-        f"\n{name} held out: {out['message']} after {out['iterations']} steps in {out['seconds']:.0f} s (compilation "
-        f"included)\nmedian RMSE of roll-outs from measured states, rad{'':14}{first:g} s{'':6}{second:g} s"
-    )
-    for key, (a, b) in out["median_rmse"].items():
-        print(f"  {key:55}{a:8.4f}  {b:8.4f}")
-    if any(x != 0 for x in out["zeros"]["identified"]):
-        a, b = out["median_rmse_as_read"]["identified"]
-        print(f"  {'identified, without correcting the zeros':55}{a:8.4f}  {b:8.4f}")
-        print(f"  {'zeros of the angles, rad':46}{', '.join(f'{x:.4f}' for x in out['zeros']['identified'])}")
+    print(f"\n{name} held out: {out['message']}; {out['iterations']} steps, {out['seconds']:.0f} s with compilation")
+    show_errors(config, out["median_rmse"])
+    if config.zero_deviation:
+        for key, zeros in out["zeros"].items():
+            print(f"  {f'zeros of the angles, {key}, rad':46}{', '.join(f'{x:.4f}' for x in zeros)}")
+    for key, status in out["estimates"].items():
+        if status != "converged":
+            print(f"  The estimates of zeros or start states with the {key} robot did not converge: {status}")
     for quantity, x in out["identified"].items():
         shown = ", ".join(
             f"{v:.4f} ({a:.4f} ... {b:.4f})" for v, a, b in zip(x["value"], x["lower"], x["upper"], strict=True)
@@ -364,13 +369,28 @@ def show(config: Config, name: str, out: dict[str, Any]) -> None:
         print(f"  {quantity:46}{shown}")
 
 
-def draw(
-    path: Path, config: Config, name: str, recording: sysid.Recording, tested: dict[str, sysid.RolloutErrors]
-) -> None:
+def start_states(config: Config) -> str:
+    """Say where the start states of the roll-outs are from."""
+    return f"the {config.history:g} s before" if config.history else "measured states"
+
+
+def show_errors(config: Config, median_rmse: dict[str, list[float]]) -> None:
+    """Print the median errors."""
+    head = f"median RMSE of roll-outs from {start_states(config)}, rad"
+    print(f"{head:62}{''.join(f'{h:8g} s' for h in horizons(config))}")
+    for key, values in median_rmse.items():
+        print(f"  {key:60}{''.join(f'{x:10.4f}' for x in values)}")
+    if config.zero_deviation:
+        print(f"  (zeros estimated from the first {config.calibrate:g} s of a held-out run, with each robot fixed)")
+
+
+def draw(path: Path, config: Config, name: str, recording: sysid.Recording, tested: Errors) -> None:
     """Draw the roll-outs over the measured motion, and their errors over the horizon."""
     plt = programs.pyplot()
     if plt is None:
         return
+    # Without estimated zeros, the other columns are all there is.
+    tested = {key: errors for key, errors in tested.items() if key.endswith(ESTIMATED)} or tested
     colors = {"published": "tab:blue", "start": "tab:orange", "identified": "tab:red"}
     fig, axes = plt.subplots(3, 1, figsize=(11, 9))
     for joint, axis in enumerate(axes[:2]):
@@ -381,7 +401,8 @@ def draw(
             for i in range(0, len(e.start), step):
                 t = e.start[i] + e.horizon
                 q = np.interp(t, recording.t, recording.q[:, joint]) + e.position[i, :, joint]
-                axis.plot(t, q, color=colors[key], lw=0.8, label=key if i == 0 else None)
+                who = key.split(",")[0]
+                axis.plot(t, q, color=colors[who], lw=0.8, label=who if i == 0 else None)
         reach = np.abs(recording.q[:, joint]).max()
         axis.set_ylim(-1.5 * reach, 1.5 * reach)
         axis.set_ylabel(f"{('shoulder', 'elbow')[joint]}, rad")
@@ -389,13 +410,13 @@ def draw(
     axes[1].set_xlabel("time, s")
     for key, e in tested.items():
         upto = e.horizon[1:]
-        curves = np.sqrt(np.cumsum((e.position[:, 1:] ** 2).mean(axis=2), axis=1) / np.arange(1, len(upto) + 1))
-        low, middle, high = np.percentile(curves, [25, 50, 75], axis=0)
-        axes[2].plot(upto, middle, color=colors[key], label=key)
-        axes[2].fill_between(upto, low, high, color=colors[key], alpha=0.2, lw=0)
+        low, middle, high = np.percentile(e.curves(), [25, 50, 75], axis=0)
+        color = colors[key.split(",")[0]]
+        axes[2].plot(upto, middle, color=color, label=key)
+        axes[2].fill_between(upto, low, high, color=color, alpha=0.2, lw=0)
     axes[2].set(xlabel="horizon, s", ylabel="RMSE, rad: median, quartiles", yscale="log")
     axes[2].legend(fontsize=8)
-    fig.suptitle(f"{name}, held out: roll-outs of {config.horizon:g} s from measured states")
+    fig.suptitle(f"{name}, held out: roll-outs of {config.horizon:g} s from {start_states(config)}")
     fig.tight_layout()
     programs.save_figure(path, fig, dpi=110)
 

@@ -14,6 +14,7 @@ from jaxdyn import DataError, ModelError, State, Status, rollout
 from jaxdyn.simulate import Actuation, FirstOrderLag, Gear
 from jaxdyn.sysid import (
     Additive,
+    InertiaScale,
     LinkLength,
     Parametrization,
     Positive,
@@ -25,7 +26,17 @@ from jaxdyn.sysid import (
     fit_rollouts,
     rollout_errors,
 )
-from jaxdyn.sysid.rollouts._arrow import ArrowSystem, column_norms, compress, eliminate_states, influence, solution
+from jaxdyn.sysid.rollouts._arrow import (
+    ArrowSystem,
+    column_norms,
+    compress,
+    eliminate_states,
+    gradient,
+    influence,
+    product,
+    solution,
+    solve_normal,
+)
 from jaxdyn.sysid.rollouts._recorded_rollouts import cut_recordings
 from jaxdyn.sysid.rollouts._robust_loss import RobustLoss
 from jaxdyn.sysid.rollouts._shooting import (
@@ -327,6 +338,11 @@ def test_elimination_is_least_squares(m):
     of_z, of_x = influence(factor)
     inverse = np.linalg.inv(A[:, :-1].T @ A[:, :-1])[:, S * n :]
     np.testing.assert_allclose(np.concatenate([np.asarray(of_z).reshape(S * n, P), of_x]), inverse, atol=1e-10)
+    both = gradient(rows, product(rows, z, x))
+    normal = undamped[:, :-1].T @ undamped[:, :-1] @ expected
+    np.testing.assert_allclose(np.concatenate([np.ravel(g) for g in both]), normal, rtol=1e-9, atol=1e-10)
+    back = np.concatenate([np.ravel(y) for y in solve_normal(factor, *both)])
+    np.testing.assert_allclose(back, -np.linalg.solve(A[:, :-1].T @ A[:, :-1], normal), rtol=1e-9, atol=1e-10)
 
 
 def pendulum_recording(outliers: bool = False, noise: float = 1.0) -> Recording:
@@ -340,6 +356,38 @@ def pendulum_recording(outliers: bool = False, noise: float = 1.0) -> Recording:
     if outliers:
         q[5::7] += 0.2
     return Recording(t, q, v, None, tau)
+
+
+def test_a_fit_is_not_done_while_damping_holds_it_back():
+    """Under a torque of 3e-5 N m the motion hardly tells the size of inertia and damping, only their ratio. At the
+    start the ratio is right, so a damped step promises nothing, 10 standard errors from the minimum."""
+    model = jaxdyn.samples.pendulum().with_joint_friction(damping=0.2)
+    rng, t, noise = np.random.default_rng(3), DT * np.arange(401), 3e-7
+    tau = 3e-5 * np.sin(5 * t)[:, None]
+    motion = rollout(model, State(jnp.array([1.5]), jnp.array([0.0])), 0.5 * (tau[:-1] + tau[1:]), DT)
+    q, v = (x + s * rng.standard_normal(x.shape) for x, s in ((motion.q, noise), (motion.v, 10 * noise)))
+    p = Parametrization(model, InertiaScale(), Positive("damping"))
+    recording = Recording(t, q, v, None, tau)
+    options = {"segment": 0.25, "noise": (noise, 10 * noise), "matching": 0.1, "tolerance": 1e-5}
+    far, near = (fit_recordings(p, recording, start=np.full(2, start), **options) for start in (0.05, 0.0))
+    for fit in (far, near):
+        assert fit.converged
+        assert fit.step_left <= 0.03
+    np.testing.assert_allclose(far.free, near.free, atol=0.06 * near.standard_errors.min())
+    early = fit_recordings(p, recording, start=np.full(2, 0.05), **options, max_iterations=3)
+    assert early.status == Status.OUT_OF_ITERATIONS
+    assert early.step_left > 1
+    assert f"{early.step_left:.2g} standard errors away" in early.message
+
+
+def test_the_step_that_is_left(parametrization, recordings):
+    """It is the Gauss-Newton step in the metric of its covariance."""
+    early = fit_recordings(parametrization, recordings, max_iterations=1, prior_weight=100.0)
+    none = jnp.zeros(early.state.multiplier.shape), jnp.zeros(parametrization.size)
+    step = np.asarray(solution(eliminate_states(early.rows, *none))[1])
+    expected = np.sqrt(step @ np.linalg.solve(early.covariance, step))
+    assert expected > 0.1
+    np.testing.assert_allclose(early.step_left, expected, rtol=1e-3)
 
 
 def driven_pendulum(damping: float = 0.1) -> Parametrization:
@@ -416,6 +464,12 @@ def test_an_optimizer_of_optax_descends_to_the_same_minimum():
     )
     assert slow.status == Status.OUT_OF_ITERATIONS
     assert "300 were too few" in slow.message
+    # Steps of next to no length change nothing, and the minimum is far.
+    still = fit_recordings(
+        driven_pendulum(), data, segment=0.25, optimizer=optax.sgd(1e-12), max_iterations=3, tolerance=1e-3
+    )
+    assert still.status == Status.OUT_OF_ITERATIONS
+    assert still.step_left > 1
     np.testing.assert_allclose(newton.robot.model.damping, 0.2, rtol=0.05)
     for value in (lambda r: r.model.damping, lambda r: r.actuation.blocks[0].ratio):
         np.testing.assert_allclose(value(slow.robot), value(newton.robot), rtol=0.02)

@@ -52,7 +52,7 @@ fit = sysid.fit_rollouts(
     segment=0.2,
     position_noise=noise,
     velocity_noise=0.02,
-    options=sysid.RolloutFitOptions(matching=1.0, prior_weight=1e-3, max_iterations=40),
+    options=sysid.RolloutFitOptions(matching=1.0, prior_weight=1e-3, max_iterations=80),
 )
 print(f"{fit.message} after {fit.iterations} steps; {free.size} free parameters")
 

@@ -102,8 +102,7 @@ def _rollout_figures(fit: RolloutFit, errors: Mapping[str, Mapping[str, RolloutE
     figure = figure_type(figsize=(10, 3.2), layout="constrained")
     for panel, (data, by_robot) in zip(figure.subplots(1, len(errors), squeeze=False)[0], errors.items(), strict=True):
         for k, (name, e) in enumerate(by_robot.items()):
-            sums = np.cumsum(np.mean(e.position[:, 1:] ** 2, axis=2), axis=1)
-            low, middle, high = np.percentile(np.sqrt(sums / np.arange(1, sums.shape[1] + 1)), [25, 50, 75], axis=0)
+            low, middle, high = np.percentile(e.curves(), [25, 50, 75], axis=0)
             color = COLORS[k % len(COLORS)]
             panel.plot(e.horizon[1:], middle, color=color, label=name)
             panel.fill_between(e.horizon[1:], low, high, color=color, alpha=0.2, lw=0)

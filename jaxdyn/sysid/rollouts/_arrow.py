@@ -21,6 +21,14 @@ class ArrowSystem(NamedTuple):
     """`[k, P + 1]`: `K, k`."""
 
 
+class ArrowResiduals(NamedTuple):
+    """Vectors with the rows of an `ArrowSystem`: `[S, m]`, `[S, n]`, `[k]`."""
+
+    data: jax.Array
+    match: jax.Array
+    border: jax.Array
+
+
 class ArrowFactor(NamedTuple):
     """The system after elimination, triangular: `R_s z_s + Q_s z_(s+1) + T_s x + d_s` and, in the border, `R x + d`.
 
@@ -53,6 +61,24 @@ def column_norms(system: ArrowSystem) -> tuple[jax.Array, jax.Array]:
     states = (data[:, :n] + match[:, :n]).at[1:].add(match[:-1, n : 2 * n])
     shared = jnp.sum(data[:, n:-1], axis=0) + jnp.sum(match[:, 2 * n : -1], axis=0) + border[:-1]
     return jnp.sqrt(states), jnp.sqrt(shared)
+
+
+def product(system: ArrowSystem, z: jax.Array, x: jax.Array) -> ArrowResiduals:
+    """Return the matrix of the system times `z` `[S, n]` and `x` `[P]`."""
+    n, ahead = z.shape[1], jnp.roll(z, -1, axis=0)
+    states = jnp.concatenate([z, ahead], axis=1)
+    data = jnp.einsum("smn,sn->sm", system.data[..., :n], z) + system.data[..., n:-1] @ x
+    match = jnp.einsum("smn,sn->sm", system.match[..., : 2 * n], states) + system.match[..., 2 * n : -1] @ x
+    return ArrowResiduals(data, match, system.border[:, :-1] @ x)
+
+
+def gradient(system: ArrowSystem, r: ArrowResiduals) -> tuple[jax.Array, jax.Array]:
+    """Return the transposed matrix of the system times `r`: `[S, n]` and `[P]`."""
+    n = system.match.shape[1]
+    data = jnp.einsum("smn,sm->sn", system.data[..., :-1], r.data)
+    match = jnp.einsum("smn,sm->sn", system.match[..., :-1], r.match)
+    states = (data[:, :n] + match[:, :n]).at[1:].add(match[:-1, n : 2 * n])
+    return states, data[:, n:].sum(axis=0) + match[:, 2 * n :].sum(axis=0) + system.border[:, :-1].T @ r.border
 
 
 def eliminate_states(system: ArrowSystem, damping_z: jax.Array, damping_x: jax.Array) -> ArrowFactor:
@@ -89,6 +115,23 @@ def solution(factor: ArrowFactor) -> tuple[jax.Array, jax.Array]:
     R, d = factor.border[:, :-1], factor.border[:, -1]
     x = -jax.scipy.linalg.solve_triangular(R, d)
     return substitute_back(factor, x, factor.d), x
+
+
+def solve_normal(factor: ArrowFactor, z: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return minus the inverse of the normal matrix of the factor times `z` `[S, n]` and `x` `[P]`."""
+
+    def substitute(carry, segment):
+        before, coupling = carry
+        R, Q, right = segment
+        y = jax.scipy.linalg.solve_triangular(R, right - coupling.T @ before, trans="T")
+        return (y, Q), y
+
+    first = jnp.zeros_like(z[0]), jnp.zeros_like(factor.Q[0])
+    d = lax.scan(substitute, first, (factor.R, factor.Q, z))[1]
+    R = factor.border[:, :-1]
+    d_x = jax.scipy.linalg.solve_triangular(R, x - jnp.einsum("snp,sn->p", factor.T, d), trans="T")
+    x = -jax.scipy.linalg.solve_triangular(R, d_x)
+    return substitute_back(factor, x, d), x
 
 
 def substitute_back(factor: ArrowFactor, x: jax.Array, d: jax.Array) -> jax.Array:

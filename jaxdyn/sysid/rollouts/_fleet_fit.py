@@ -16,6 +16,7 @@ from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.recordings import Recording
+from jaxdyn.sysid.rollouts import _descent as descent
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, cut_recordings
 from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, noise_of_dofs, shooting_problem
@@ -170,7 +171,7 @@ def _first(fleet: _Fleet, noise) -> ShootingState:
 @eqx.filter_jit
 def _step(fleet: _Fleet, states: ShootingState, tolerance) -> ShootingState:
     def step(problem, state):
-        return shooting.levenberg_marquardt(problem, state, shooting.linearize(problem, state), tolerance)
+        return descent.levenberg_marquardt(problem, state, shooting.linearize(problem, state), tolerance)
 
     return fleet.map(step, states)
 

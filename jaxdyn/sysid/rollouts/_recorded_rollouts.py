@@ -60,6 +60,12 @@ class RolloutErrors(NamedTuple):
     position: np.ndarray
     """`[starts, steps + 1, nv]`: `difference(measured, simulated)`, rad or m."""
 
+    def curves(self) -> np.ndarray:
+        """Return the root mean square of each roll-out's errors up to each horizon after the start, `[starts, steps]`,
+        over all degrees of freedom and all samples after the start."""
+        sums = np.cumsum(np.mean(self.position[:, 1:] ** 2, axis=2), axis=1)
+        return np.sqrt(sums / np.arange(1, sums.shape[1] + 1))
+
     def rmse(self, horizon: float | None = None) -> np.ndarray:
         """Return the root mean square of each roll-out's errors, `[starts]`, over all degrees of freedom and all
         samples after the start up to a horizon (s; None: the whole).
@@ -72,7 +78,17 @@ class RolloutErrors(NamedTuple):
         if upto < 2 or last > self.horizon[-1] * (1 + 1e-9):
             first, end = self.horizon[[1, -1]]
             raise DataError(f"horizon is {last:g} s; the roll-outs have samples from {first:g} to {end:g} s")
-        return np.sqrt(np.mean(self.position[:, 1:upto] ** 2, axis=(1, 2)))
+        return self.curves()[:, upto - 2]
+
+
+class Starts(NamedTuple):
+    """Where roll-outs begin in a recording, and how long they are."""
+
+    rows: np.ndarray
+    """`[starts]`: the samples at which they begin."""
+    steps: int
+    dt: float
+    """s"""
 
 
 def rollout_errors(
@@ -99,19 +115,46 @@ def rollout_errors(
     **Raises** `DataError` for a recording that is too short, not uniform, or without velocities.
     """
     model = leaves.model_of(robot)
+    starts = choose_starts(model, recording, horizon, every)
+    states = measured_states(model, recording, starts)
+    return errors_from(robot, recording, starts, states, hold, integrator, substeps)
+
+
+def choose_starts(model: Model, recording: Recording, horizon: float, every: float, begin: float = 0.0) -> Starts:
+    """Return the starts from `begin` (s after the first sample) on. **Raises** `DataError` if there are none."""
     rate = uniform_rate(model, recording)
+    steps, stride = round(horizon * rate), max(1, round(every * rate))
+    rows = np.arange(int(np.ceil(begin * rate - 1e-6)), len(recording) - steps, stride)
+    if steps < 1 or not len(rows):
+        after = f" after the first {begin:g} s" if begin else ""
+        raise DataError(f"a horizon of {horizon:g} s does not fit into {recording.duration:g} s of recording{after}")
+    return Starts(rows, steps, 1 / rate)
+
+
+def measured_states(model: Model, recording: Recording, starts: Starts) -> State:
+    """Return the measured states at the starts. **Raises** `DataError` without velocities."""
     if recording.v is None:
         raise DataError("the recording has no velocities, and roll-outs start from measured ones; differentiate first")
-    steps, stride = round(horizon * rate), max(1, round(every * rate))
-    if steps < 1 or steps >= len(recording):
-        raise DataError(f"a horizon of {horizon:g} s does not fit into {recording.duration:g} s of recording")
-    first = np.arange(0, len(recording) - steps, stride)
-    rows = first[:, None] + np.arange(steps + 1)
+    return State(*(jnp.asarray(x[starts.rows], model.dtype) for x in (recording.q, recording.v)))
+
+
+def errors_from(
+    robot: Any,
+    recording: Recording,
+    starts: Starts,
+    states: State,
+    hold: str,
+    integrator: Integrator,
+    substeps: int,
+) -> RolloutErrors:
+    """Return the errors of the roll-outs from `states` along the recording."""
+    model = leaves.model_of(robot)
+    rows = starts.rows[:, None] + np.arange(starts.steps + 1)
     tau = held_torques(recording.require("tau")[0], hold)[rows[:, :-1]]
-    start = State(*(jnp.asarray(x[first], model.dtype) for x in (recording.q, recording.v)))
-    q = _positions(robot, start, jnp.asarray(tau, model.dtype), 1 / rate, integrator, substeps)
+    q = _positions(robot, states, jnp.asarray(tau, model.dtype), starts.dt, integrator, substeps)
     error = model.difference(jnp.asarray(recording.q[rows], model.dtype), q)
-    return RolloutErrors(recording.t[first], np.arange(steps + 1) / rate, np.asarray(error, np.float64))
+    horizon = np.arange(starts.steps + 1) * starts.dt
+    return RolloutErrors(recording.t[starts.rows], horizon, np.asarray(error, np.float64))
 
 
 @eqx.filter_jit

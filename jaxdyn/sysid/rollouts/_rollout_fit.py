@@ -17,10 +17,12 @@ from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.simulate.integrators import Integrator, require_integrator
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.recordings import Recordings, as_recordings
+from jaxdyn.sysid.rollouts import _descent as descent
 from jaxdyn.sysid.rollouts import _shooting as shooting
+from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress
 from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, cut_recordings
 from jaxdyn.sysid.rollouts._robust_loss import LossName, RobustLoss
-from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances, system_at_solution
+from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
 
 # Exact matching: the standard deviation of defects in the steps, in units of the noise, and their size at the end.
@@ -57,7 +59,8 @@ class RolloutFitOptions:
     max_iterations: int = 100
     """Number of steps in all."""
     tolerance: float = 1e-6
-    """The fit ends where a step promises to lower the cost by less than this part of it."""
+    """The fit ends where a step promises to lower the cost by less than this part of it, and where the step without
+    damping is shorter than 0.03 standard errors in every direction (`RolloutFit.step_left`)."""
     optimizer: Any = None
     """An optax transformation that steps down the gradient instead; `tolerance` then bounds the change in a step."""
 
@@ -112,9 +115,10 @@ def fit_rollouts(
     - the defects between the end of a segment and the start of the next, over `options.matching` times the noise;
     - the pull toward the parametrization's reference, `options.prior_weight` times its `divergence`.
 
-    Steps are Gauss-Newton steps, damped after Levenberg and Marquardt, with derivatives through the integrator. The
-    linear system has the shape of an arrow (a state couples to the next one and to the parameters), and is solved by
-    orthogonal elimination of one state after the other, at a cost linear in the number of segments.
+    Steps are Gauss-Newton steps, damped after Levenberg and Marquardt, and bent by the geodesic acceleration (Transtrum
+    & Sethna, arXiv:1201.5885, 2012) where that helps, with derivatives through the integrator. The linear system has
+    the shape of an arrow (a state couples to the next one and to the parameters), and is solved by orthogonal
+    elimination of one state after the other, at a cost linear in the number of segments.
 
     **Arguments**
 
@@ -149,7 +153,7 @@ def fit_rollouts(
         raise ModelError(f"start has shape {free.shape}, but the parametrization has {parametrization.size} numbers")
     first = _first(problem, free, position, velocity)
     if options.optimizer is not None:
-        first = dataclasses.replace(first, optimizer=options.optimizer.init(shooting.zero_displacement(problem, first)))
+        first = dataclasses.replace(first, optimizer=options.optimizer.init(descent.zero_displacement(problem, first)))
     now = first if state is None else _require_same_fit(state, first)
     while True:
         if int(now.status) == Status.CONVERGED:
@@ -197,9 +201,9 @@ def noise_of_dofs(noise: ArrayLike, nv: int, name: str) -> np.ndarray:
 _first = eqx.filter_jit(shooting.first_state)
 # A program of its own, since the covariances need it, too.
 _linearize = eqx.filter_jit(shooting.linearize)
-_step = eqx.filter_jit(shooting.levenberg_marquardt)
+_step = eqx.filter_jit(descent.levenberg_marquardt)
 _evaluate = eqx.filter_jit(shooting.evaluate)
-_descend = eqx.filter_jit(shooting.descend)
+_descend = eqx.filter_jit(descent.descend)
 
 
 @eqx.filter_jit
@@ -207,6 +211,13 @@ def _residuals(problem, state) -> tuple[ShootingResiduals, ShootingResiduals]:
     """Return the residuals before and after the loss."""
     plain = shooting.residuals(problem, state)
     return plain, plain.after(problem.loss)
+
+
+@eqx.filter_jit
+def _at_solution(problem, state, plain, rows) -> tuple[ArrowSystem, jax.Array, jax.Array]:
+    """Return the linear system with the curvature of the loss, the size of the residuals, and the step left."""
+    system, variance = descent.system_of_loss(problem, state, plain, rows)
+    return compress(system), variance, descent.step_left(problem, state, rows)
 
 
 def _require_same_fit(state: ShootingState, first: ShootingState) -> ShootingState:
@@ -260,24 +271,26 @@ def _noise_of_residuals(problem: ShootingProblem, state: ShootingState, data) ->
 
 
 def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations: int) -> RolloutFit:
+    plain, r = _residuals(problem, state)
+    system, variance, left = _at_solution(problem, state, plain, _linearize(problem, state))
     status = Status(int(state.status))
     status = Status.OUT_OF_ITERATIONS if status == Status.RUNNING else status
+    far = f"by the linearized residuals, the minimum is {left:.2g} standard errors away"
+    decrease = f"an expected decrease of {state.expected:.2g} in a cost of {state.cost:.6g}"
     message = {
-        Status.OUT_OF_ITERATIONS: f"out of iterations: {max_iterations} were too few",
+        Status.OUT_OF_ITERATIONS: f"out of iterations: {max_iterations} were too few; {far}",
         Status.DIVERGED: "diverged: the cost is not finite; take shorter segments, or another start",
-        Status.STALLED: f"stalled with an expected decrease of {state.expected:.2g} in a cost of {state.cost:.6g}",
+        Status.STALLED: f"stalled with {decrease}; {far}",
     }.get(status, "converged")
-    plain, r = _residuals(problem, state)
     position, velocity = _noise_of_residuals(problem, state, r.data)
     segments, data = problem.segments, np.asarray(r.data, np.float64)
     counts = np.asarray(segments.weight, np.float64).sum(axis=1) * (data.shape[1] // segments.weight.shape[1])
     per_segment = np.sqrt((data**2).sum(axis=1) / counts)
     scale = np.concatenate([state.position_noise, state.velocity_noise]) * float(problem.matching)
     gap = np.asarray(r.match, np.float64) - np.asarray(segments.linked)[:, None] * np.asarray(state.multiplier)
-    system, variance = system_at_solution(problem, state, plain, _linearize(problem, state))
     P = len(state.free)
     finite = bool(np.isfinite(gap).all() and np.isfinite(per_segment).all())
-    covariance, clustered = covariances(system, variance, P) if finite else (np.full((P, P), np.nan),) * 2
+    covariance, clustered = covariances(system, float(variance), P) if finite else (np.full((P, P), np.nan),) * 2
     zeros = np.asarray(state.zeros) if len(state.zeros) else np.zeros((segments.recording.max() + 1, len(position)))
     return RolloutFit(
         robot=problem.parametrization.model(state.free),
@@ -288,6 +301,7 @@ def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations
         clustered_covariance=clustered,
         status=status,
         message=message,
+        step_left=float(left),
         cost=float(state.cost),
         iterations=int(state.iteration),
         rounds=int(state.round),

@@ -14,7 +14,7 @@ from jaxdyn._errors import DataError, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress, eliminate_states, influence, solution
-from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
+from jaxdyn.sysid.rollouts._shooting import ShootingState
 from jaxdyn.sysid.torques import Intervals, intervals, torque_model
 
 type Quantities = Mapping[str, Callable[[Any], Any]]
@@ -40,6 +40,10 @@ class RolloutFit(eqx.Module):
     status: Status
     message: str
     """`status` in words, with the numbers that explain it."""
+    step_left: float
+    """Length of the Gauss-Newton step that is left to the minimum, in standard errors: the largest over all directions
+    of the free numbers and the sensors' zeros. At most 0.03 where the fit has converged. A free number that neither
+    data nor prior determine counts with a standard error of 10."""
     cost: float
     iterations: int
     rounds: int
@@ -83,7 +87,8 @@ class RolloutFit(eqx.Module):
         self, function: Callable[[Any], Any], level: float = 0.95, clustered: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return a quantity of the robot, and the ends of its confidence interval, from the first derivative of the
-        quantity and the covariance of the free numbers: `fit.interval(lambda model: model.mass)`."""
+        quantity and the covariance of the free numbers: `fit.interval(lambda model: model.mass)`. It is symmetric about
+        the value, so that of a positive quantity may reach below zero; that of its logarithm does not."""
         value, slope = self._slope(function)
         half = intervals.quantile(level) * self._error(slope, clustered)
         return value, value - half, value + half
@@ -227,33 +232,6 @@ def _curvature(system: ArrowSystem) -> tuple[jax.Array, ...]:
 
     both = jnp.concatenate([z, jnp.roll(z, -1, axis=0)], axis=1)
     return inverse, score(system.data, z) + score(system.match, both), factor.border[:, :-1]
-
-
-def system_at_solution(
-    problem: ShootingProblem, state: ShootingState, plain: ShootingResiduals, system: ArrowSystem
-) -> tuple[ArrowSystem, float]:
-    """Return the linear system at the solution, and the size `s^2` of the residuals, which are `plain` before the loss.
-
-    A robust loss counts as in Huber, Robust statistics, 1981, section 7.6: with the mean of its curvature, which is
-    less than the weights that the steps take, and the mean square of its slope.
-    """
-    system = compress(system)
-    S, n = state.multiplier.shape
-    samples, linked = problem.segments.weight, problem.segments.linked
-    counts = jnp.repeat(samples, plain.data.shape[-1] // samples.shape[-1], axis=-1) > 0
-    r = plain.data[counts]
-    weight = problem.loss.weight(r) ** 2
-    # Where most residuals are outliers, the mean curvature may be zero or negative, and nothing is certain.
-    curvature = max(float(problem.loss.curvature(r).mean()), 1e-3 * float(weight.mean()))
-    root = np.sqrt(curvature / float(weight.mean()))
-    system = system._replace(
-        data=jnp.concatenate([root * system.data[..., :-1], system.data[..., -1:] / root], axis=-1)
-    )
-    # Every defect is an equation as well, and every state an unknown.
-    freedom = len(r) + float(linked.sum()) * n - S * n - problem.shared
-    gap = plain.match - linked[:, None] * state.multiplier
-    squares = float(((weight * r) ** 2).sum()) / curvature + float((gap**2).sum())
-    return system, squares / max(freedom, 1.0)
 
 
 def covariances(system: ArrowSystem, variance: float, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Multiple shooting: the residuals, their derivatives, and one step of Levenberg-Marquardt or of a gradient descent.
+"""Multiple shooting: the unknowns, the residuals, and their derivatives.
 
 Everything here is a pure function of pytrees: `jax.vmap` fits many robots at once.
 """
@@ -15,21 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import DataError
-from jaxdyn._least_squares import Damping, Iterate, damped_step
+from jaxdyn._least_squares import Damping, Iterate
 from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.simulate import State, Trajectory
 from jaxdyn.simulate.integrators import Integrator
 from jaxdyn.sysid.parameters import Parametrization, leaves
-from jaxdyn.sysid.rollouts._arrow import ArrowSystem, column_norms, compress, eliminate_states, solution
+from jaxdyn.sysid.rollouts._arrow import ArrowSystem
 from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, simulate_robot
 from jaxdyn.sysid.rollouts._robust_loss import RobustLoss
-
-# A linearization costs far more than a trial, so several dampings are tried after each: the best one is the next
-# damping, whatever its gain ratio. Damping is relative to the norms of the columns.
-_DAMPING = Damping(
-    shrink=1.0, grow=100.0, good=np.inf, poor=-np.inf, least=1e-9, most=1e6, trusted=1.0, trials=(0.1, 1.0, 10.0, 100.0)
-)
 
 
 class ShootingProblem(eqx.Module):
@@ -108,7 +102,7 @@ def first_state(problem: ShootingProblem, free, position_noise, velocity_noise) 
         ahead = min(4, segments.q.shape[1] - 1)
         v = model.difference(q, segments.q[:, ahead]) / (ahead * problem.dt)
     numbers = {
-        **{"cost": 0.0, "expected": np.inf, "damping": _DAMPING.first, "free": free},
+        **{"cost": 0.0, "expected": np.inf, "damping": Damping.first, "free": free},
         **{"position_noise": position_noise, "velocity_noise": velocity_noise},
         "multiplier": np.zeros((q.shape[0], 2 * model.nv)),
         "zeros": np.zeros((problem.owner.shape[-1], model.nv)),
@@ -273,57 +267,3 @@ def _against_zeros(problem: ShootingProblem, slope: jax.Array) -> jax.Array:
     """The derivative with respect to the zeros, through the positions that they move, `[segments, m, zeros]`."""
     by_recording = problem.owner[:, None, :, None] * slope[..., None, : problem.model.nv]
     return -problem.zero_deviation * by_recording.reshape(*slope.shape[:2], -1)
-
-
-def levenberg_marquardt(
-    problem: ShootingProblem, state: ShootingState, system: ArrowSystem, tolerance
-) -> ShootingState:
-    """Return the state after one step from the linearized `system`.
-
-    Damping is relative to the norms of the columns (Marquardt 1963), which no choice of units changes.
-    """
-    system = compress(system)
-    norm_z, norm_x = column_norms(system)
-    # Unknowns on which no residual depends are damped like the others, and do not move.
-    norm_x = jnp.maximum(norm_x, 1e-6 * jnp.maximum(norm_x.max(initial=0), jnp.finfo(norm_x.dtype).tiny))
-
-    def trial(damping) -> ShootingState:
-        root = jnp.sqrt(damping)
-        factor = eliminate_states(system, root * norm_z, root * norm_x)
-        new = displace(problem, state, *solution(factor))
-        return dataclasses.replace(new, cost=cost(problem, new), expected=factor.decrease)
-
-    return damped_step(state, trial, _DAMPING, relative=tolerance)
-
-
-def zero_displacement(problem: ShootingProblem, state: ShootingState) -> tuple[jax.Array, jax.Array]:
-    """The arguments `z, x` of `displace` that change nothing."""
-    return jnp.zeros_like(state.multiplier), jnp.zeros(problem.shared, state.free.dtype)
-
-
-def descend(problem: ShootingProblem, state: ShootingState, tolerance, optimizer: Any) -> ShootingState:
-    """Return the state after one step of an optax optimizer, by the gradient through the roll-outs in reverse mode. The
-    unknowns are in units of the noise, and in those of the present robot."""
-    scale = jnp.concatenate([state.position_noise, state.velocity_noise])
-    zero = zero_displacement(problem, state)
-
-    def total(unknown):
-        return cost(problem, displace(problem, state, scale * unknown[0], unknown[1]))
-
-    value, gradient = jax.value_and_grad(total)(zero)
-    # Adaptive optimizers take any multiple of the gradient; per sample it does not depend on the recordings' length.
-    count = jnp.maximum(problem.segments.weight.sum(), 1)
-    gradient = jax.tree.map(lambda g: g / count, gradient)
-    updates, optimizer_state = optimizer.update(gradient, state.optimizer, zero)
-    new = displace(problem, state, scale * updates[0], updates[1])
-    after = cost(problem, new)
-    change = jnp.abs(value - after)
-    status = jnp.where(change <= tolerance * value, int(Status.CONVERGED), int(Status.RUNNING))
-    return dataclasses.replace(
-        new,
-        cost=after,
-        expected=change,
-        iteration=state.iteration + 1,
-        status=jnp.where(jnp.isfinite(after), status, int(Status.DIVERGED)).astype(jnp.int32),
-        optimizer=optimizer_state,
-    )

@@ -1,0 +1,217 @@
+"""Steps of fits by multiple shooting: damped Gauss-Newton steps with a second-order correction, steps of a gradient
+descent, and when they have converged.
+
+As the problem itself, everything here is a pure function of pytrees.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdyn._least_squares import Damping, damped_step, select
+from jaxdyn._status import Status
+from jaxdyn.sysid.rollouts._arrow import (
+    ArrowFactor,
+    ArrowResiduals,
+    ArrowSystem,
+    column_norms,
+    compress,
+    eliminate_states,
+    gradient,
+    product,
+    solution,
+    solve_normal,
+)
+from jaxdyn.sysid.rollouts._shooting import (
+    ShootingProblem,
+    ShootingResiduals,
+    ShootingState,
+    cost,
+    displace,
+    linearize,
+    residuals,
+)
+
+# A linearization costs far more than a trial, so several dampings are tried after each: the best one is the next
+# damping, whatever its gain ratio. Damping is relative to the norms of the columns.
+_DAMPING = Damping(
+    shrink=1.0,
+    grow=100.0,
+    good=np.inf,
+    poor=-np.inf,
+    least=1e-9,
+    most=1e6,
+    trusted=1.0,
+    trials=(1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0),
+)
+# Part of the step over which the bend of the residuals is measured.
+_BEND_STEP = 0.1
+# A fit has converged where the undamped step is shorter than this, in standard errors, in every direction.
+_STATIONARY = 0.03
+# Residuals of data without noise are rounding, by whose size no step is measured: the least variance, over the noise's.
+_LEAST_VARIANCE = 1e-6
+# Standard error of a free number that neither data nor prior determine. Free numbers are relative changes, often
+# logarithms. That of a friction which should be zero has no minimum, and moving it on changes nothing.
+_UNKNOWN = 10.0
+
+
+def levenberg_marquardt(
+    problem: ShootingProblem, state: ShootingState, system: ArrowSystem, tolerance
+) -> ShootingState:
+    """Return the state after one step from the linearized `system`.
+
+    Damping is relative to the norms of the columns (Marquardt 1963), which no choice of units changes. Each step is
+    tried with and without the geodesic acceleration (Transtrum & Sethna, Improvements to the Levenberg-Marquardt
+    algorithm for nonlinear least-squares minimization, arXiv:1201.5885, 2012): what the data hardly determine changes
+    along curves on which the residuals stay, and a straight step leaves them soon.
+    """
+    small, plain = compress(system), residuals(problem, state)
+    norm_z, norm_x = column_norms(small)
+    # Unknowns on which no residual depends are damped like the others, and do not move.
+    norm_x = jnp.maximum(norm_x, 1e-6 * jnp.maximum(norm_x.max(initial=0), jnp.finfo(norm_x.dtype).tiny))
+
+    def trial(damping) -> ShootingState:
+        root = jnp.sqrt(damping)
+        factor = eliminate_states(small, root * norm_z, root * norm_x)
+        z, x = solution(factor)
+        along_z, along_x = _acceleration(problem, state, plain, system, factor, z, x)
+        straight, bent = (displace(problem, state, z + h * along_z, x + h * along_x) for h in (0.0, 0.5))
+        straight, bent = (
+            dataclasses.replace(new, cost=cost(problem, new), expected=factor.decrease) for new in (straight, bent)
+        )
+        return select(bent.cost < straight.cost, bent, straight)
+
+    after = damped_step(state, trial, _DAMPING, relative=tolerance)
+    spent = (after.damping >= _DAMPING.most) & (after.cost >= state.cost)
+    otherwise = dataclasses.replace(after, status=_code(jnp.where(spent, Status.STALLED, Status.RUNNING)))
+    there = dataclasses.replace(after, **{name: getattr(state, name) for name in ("free", "q", "v", "zeros", "cost")})
+    return _settled(state, after, there, otherwise, lambda: step_left(problem, state, system))
+
+
+def _acceleration(
+    problem: ShootingProblem,
+    state: ShootingState,
+    plain: ShootingResiduals,
+    system: ArrowSystem,
+    factor: ArrowFactor,
+    z: jax.Array,
+    x: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Return the geodesic acceleration of the step `z, x`: the damped least-squares step against the second derivative
+    of the residuals along the step, from a difference."""
+    h = _BEND_STEP
+    ahead, along = residuals(problem, displace(problem, state, h * z, h * x)), product(system, z, x)
+    weight = problem.loss.weight(plain.data)
+    moved = ArrowResiduals(weight * (ahead.data - plain.data), ahead.match - plain.match, ahead.pull - plain.pull)
+    bend = jax.tree.map(lambda change, slope: 2 / h**2 * (change - h * slope), moved, along)
+    return solve_normal(factor, *gradient(system, bend))
+
+
+def _settled(
+    before: ShootingState,
+    after: ShootingState,
+    converged: ShootingState,
+    otherwise: ShootingState,
+    step: Callable[[], jax.Array],
+) -> ShootingState:
+    """Return `after`; where it has just claimed convergence, `converged` if the `step_left` is short, and else
+    `otherwise`. Damped steps promise a small decrease wherever damping holds them back, also far from the minimum."""
+    claimed = (before.status == Status.RUNNING) & (after.status == Status.CONVERGED)
+    near = lax.cond(claimed, lambda: step() <= _STATIONARY, lambda: jnp.zeros((), bool))
+    return select(claimed, select(near, converged, otherwise), after)
+
+
+def _code(status) -> jax.Array:
+    return jnp.asarray(status, jnp.int32)
+
+
+def step_left(problem: ShootingProblem, state: ShootingState, system: ArrowSystem) -> jax.Array:
+    """Return the length of the undamped step from the linearized `system`: the largest ratio, over all directions of
+    the shared unknowns, of the step's component to its posterior standard error. No choice of units changes it.
+
+    With the Gauss-Newton matrix `D` of the data, after elimination of the states, and `K^T K` of the prior, the step is
+    `x = -H^-1 g`, `H = D + K^T K`, and the covariance is `H^-1 (s^2 D + K^T K) H^-1` (`covariances`). The largest ratio
+    is the root of `x^T covariance^-1 x = g^T (s^2 D + K^T K)^-1 g`.
+    """
+    P, dtype = problem.shared, system.border.dtype
+    system, variance = system_of_loss(problem, state, residuals(problem, state), system)
+    s = jnp.sqrt(jnp.maximum(variance, _LEAST_VARIANCE))
+    weak = jnp.pad(jnp.eye(P, dtype=dtype) / _UNKNOWN, ((0, 0), (0, 1)))
+    system = ArrowSystem(
+        _scaled_rows(system.data, s), _scaled_rows(system.match, s), jnp.concatenate([system.border, weak])
+    )
+    factor = eliminate_states(compress(system), jnp.zeros_like(state.multiplier), jnp.zeros(P, dtype))
+    return jnp.linalg.norm(factor.border[:, -1])
+
+
+def _scaled_rows(rows: jax.Array, factor) -> jax.Array:
+    """Return the equations `[..., unknowns + 1]` with `factor` times the matrix, and the same gradient."""
+    return jnp.concatenate([factor * rows[..., :-1], rows[..., -1:] / factor], axis=-1)
+
+
+def system_of_loss(
+    problem: ShootingProblem, state: ShootingState, plain: ShootingResiduals, system: ArrowSystem
+) -> tuple[ArrowSystem, jax.Array]:
+    """Return the linear system with the curvature of the loss, and the size `s^2` of the residuals, which are `plain`
+    before the loss.
+
+    A robust loss counts as in Huber, Robust statistics, 1981, section 7.6: with the mean of its curvature, which is
+    less than the weights that the steps take, and the mean square of its slope.
+    """
+    S, n = state.multiplier.shape
+    samples, linked = problem.segments.weight, problem.segments.linked
+    counted = jnp.repeat(samples, plain.data.shape[-1] // samples.shape[-1], axis=-1) > 0
+    count = counted.sum()
+    weight = problem.loss.weight(plain.data) ** 2
+    mean_weight = jnp.sum(weight, where=counted) / count
+    # Where most residuals are outliers, the mean curvature may be zero or negative, and nothing is certain.
+    mean_curvature = jnp.sum(problem.loss.curvature(plain.data), where=counted) / count
+    curvature = jnp.maximum(mean_curvature, 1e-3 * mean_weight)
+    system = system._replace(data=_scaled_rows(system.data, jnp.sqrt(curvature / mean_weight)))
+    # Every defect is an equation as well, and every state an unknown.
+    freedom = count + linked.sum() * n - S * n - problem.shared
+    gap = plain.match - linked[:, None] * state.multiplier
+    squares = jnp.sum((weight * plain.data) ** 2, where=counted) / curvature + jnp.sum(gap**2)
+    return system, squares / jnp.maximum(freedom, 1)
+
+
+def zero_displacement(problem: ShootingProblem, state: ShootingState) -> tuple[jax.Array, jax.Array]:
+    """The arguments `z, x` of `displace` that change nothing."""
+    return jnp.zeros_like(state.multiplier), jnp.zeros(problem.shared, state.free.dtype)
+
+
+def descend(problem: ShootingProblem, state: ShootingState, tolerance, optimizer: Any) -> ShootingState:
+    """Return the state after one step of an optax optimizer, by the gradient through the roll-outs in reverse mode. The
+    unknowns are in units of the noise, and in those of the present robot."""
+    scale = jnp.concatenate([state.position_noise, state.velocity_noise])
+    zero = zero_displacement(problem, state)
+
+    def total(unknown):
+        return cost(problem, displace(problem, state, scale * unknown[0], unknown[1]))
+
+    value, gradient = jax.value_and_grad(total)(zero)
+    # Adaptive optimizers take any multiple of the gradient; per sample it does not depend on the recordings' length.
+    count = jnp.maximum(problem.segments.weight.sum(), 1)
+    gradient = jax.tree.map(lambda g: g / count, gradient)
+    updates, optimizer_state = optimizer.update(gradient, state.optimizer, zero)
+    new = displace(problem, state, scale * updates[0], updates[1])
+    after = cost(problem, new)
+    change = jnp.abs(value - after)
+    status = jnp.where(change <= tolerance * value, int(Status.CONVERGED), int(Status.RUNNING))
+    new = dataclasses.replace(
+        new,
+        cost=after,
+        expected=change,
+        iteration=state.iteration + 1,
+        status=jnp.where(jnp.isfinite(after), status, int(Status.DIVERGED)).astype(jnp.int32),
+        optimizer=optimizer_state,
+    )
+    otherwise = dataclasses.replace(new, status=_code(Status.RUNNING))
+    return _settled(state, new, new, otherwise, lambda: step_left(problem, new, linearize(problem, new)))

@@ -1,0 +1,157 @@
+"""How well the roll-outs of a robot predict a recording that its fit has not seen."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import DataError, ModelError, require_positive
+from jaxdyn._status import Status
+from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn.model import Model
+from jaxdyn.simulate import State
+from jaxdyn.sysid.parameters import Parametrization, leaves
+from jaxdyn.sysid.recordings import Recording
+from jaxdyn.sysid.rollouts._recorded_rollouts import (
+    RolloutErrors,
+    Starts,
+    choose_starts,
+    errors_from,
+    held_torques,
+    measured_states,
+    simulate_robot,
+)
+from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, fit_rollouts
+
+
+class RolloutJudgment(NamedTuple):
+    """Errors of the roll-outs of a robot along a recording, from the end of its first part on."""
+
+    errors: RolloutErrors
+    """Errors against the readings corrected by `zeros`."""
+    errors_as_read: RolloutErrors
+    """Errors of roll-outs from the same times with the readings as they are."""
+    zeros: np.ndarray
+    """`[nv]`: reading minus position of the sensors, rad or m, estimated from the first part; 0 if they are known."""
+    status: Status
+    """How the estimates of zeros and start states ended: `CONVERGED`, or what the first that did not converge says."""
+
+
+def judge_rollouts(
+    robot: Any,
+    recording: Recording,
+    horizon: float,
+    *,
+    every: float,
+    calibrate: float = 0.0,
+    history: float = 0.0,
+    segment: float | None = None,
+    position_noise: ArrayLike | None = None,
+    velocity_noise: ArrayLike | None = None,
+    options: RolloutFitOptions | None = None,
+) -> RolloutJudgment:
+    """Roll out a `Model` or `Robot` along a recording that its fit has not seen, and return the errors.
+
+    The robot is never changed. With `options.zero_deviation`, the zeros of the recording's position sensors are
+    estimated from its first `calibrate` s, by multiple shooting as in `fit_rollouts`. No roll-out starts before the end
+    of that part, whether zeros are estimated or not, so that the errors of several robots compare. Roll-outs start from
+    the measured states `q, v`, or with `history` from estimated ones.
+
+    **Arguments**
+
+    - `recording`: uniform in time, with torques; with velocities unless `history` is given.
+    - `horizon`: duration of each roll-out, s. `every`: time from one start to the next, s.
+    - `calibrate`: duration of the first part, s.
+    - `history`: time before each start, s; the start state is the end of the roll-out that fits best to the samples of
+      this time, up to the start. 0: the measured state.
+    - `segment`, `position_noise`, `velocity_noise`, `options`: as in `fit_rollouts`, best those of the fit; needed for
+      zeros and for `history`. The latter needs no `segment`.
+
+    **Raises** `DataError` for a recording that is too short, not uniform, or without the arrays that are needed, and
+    where the roll-outs that tell the zeros diverge; `ModelError` for arguments out of range, and for zeros of joints
+    whose coordinates are quaternions.
+    """
+    options = options or RolloutFitOptions()
+    model = leaves.model_of(robot)
+    for name, value in (("calibrate", calibrate), ("history", history)):
+        require_positive(value, f"{name} (s)", zero=True)
+    starts = choose_starts(model, recording, horizon, every, begin=max(calibrate, history))
+    noise: dict[str, Any] = {"position_noise": position_noise, "velocity_noise": velocity_noise}
+    if position_noise is None and (history > 0 or options.zero_deviation is not None):
+        raise ModelError("position_noise is needed to estimate zeros or start states; give that of the fit")
+    zeros, status, readings = np.zeros(model.nv), Status.CONVERGED, [recording]
+    if options.zero_deviation is not None:
+        segment = _require_zeros(model, calibrate, segment)
+        first = recording.between(float(recording.t[0]), float(recording.t[0]) + calibrate)
+        fit = fit_rollouts(_FixedRobot(robot), first, segment=segment, **noise, options=options)
+        zeros, status = fit.zeros[0], fit.status
+        if status == Status.DIVERGED:
+            raise DataError(f"zeros cannot be estimated: {fit.message}")
+        readings = [dataclasses.replace(recording, q=recording.q - zeros), recording]
+    judged = []
+    for reading in readings:
+        if history > 0:
+            states, ended = _states_after(robot, reading, starts, history, noise, options)
+            status = ended if status == Status.CONVERGED else status
+        else:
+            states = measured_states(model, reading, starts)
+        judged.append(errors_from(robot, reading, starts, states, options.hold, options.integrator, options.substeps))
+    return RolloutJudgment(judged[0], judged[-1], zeros, status)
+
+
+class _FixedRobot(Parametrization):
+    """A parametrization in which nothing is free: fits with it estimate zeros and states."""
+
+    def __init__(self, robot: Any):
+        self.reference, self.blocks = robot, ()
+
+    def model(self, free: Float[Array | np.ndarray, "*batch size"]) -> Any:
+        return self.reference
+
+    def moved(self, free: Float[Array, "size"], step: Float[Array, "size"]) -> Float[Array, "size"]:
+        return free
+
+    def pull(self, free: Float[Array, "*batch size"]) -> Float[Array, "*batch terms"]:
+        return free
+
+
+def _require_zeros(model: Model, calibrate: float, segment: float | None) -> float:
+    """Return the segment's duration. **Raises** `ModelError` unless zeros can be estimated."""
+    if segment is None or calibrate < segment:
+        raise ModelError(
+            f"calibrate is {calibrate:g} s and segment {segment}: zeros are estimated from segments of the first part, "
+            "so calibrate must last one at least; give both, or options without zero_deviation"
+        )
+    if len(model.topology.scalar_coordinates[0]) < model.nq:
+        raise ModelError(
+            "zero_deviation is given, but the model has joints whose coordinates are quaternions, and zeros are "
+            "subtracted from numbers; give options without zero_deviation"
+        )
+    return segment
+
+
+def _states_after(
+    robot: Any, recording: Recording, starts: Starts, history: float, noise: dict[str, Any], options: RolloutFitOptions
+) -> tuple[State, Status]:
+    """Return the states at the starts, each from the samples of the time `history` before it, and how their fit
+    ended."""
+    steps = round(history / starts.dt)
+    if steps < 1:
+        raise DataError(
+            f"history is {history:g} s, shorter than a sample of {starts.dt:g} s; give 0 or several samples"
+        )
+    rows = starts.rows[:, None] + np.arange(-steps, 1)
+    velocities = [None] * len(rows) if recording.v is None else recording.v[rows]
+    (tau,) = recording.require("tau")
+    parts = (recording.t[rows], recording.q[rows], velocities, [None] * len(rows), tau[rows])
+    windows = [Recording(*part) for part in zip(*parts, strict=True)]
+    # Each window is a segment of its own, and nothing else is unknown.
+    alone = dataclasses.replace(options, matching=None, zero_deviation=None, prior_weight=0.0, rounds=1)
+    fit = fit_rollouts(_FixedRobot(robot), windows, segment=steps * starts.dt, **noise, options=alone)
+    before = jnp.asarray(np.stack([held_torques(x, options.hold) for x in tau[rows]]), fit.state.q.dtype)
+    begin = State(fit.state.q, fit.state.v)
+    motion = simulate_robot(robot, begin, before, starts.dt, options.integrator, options.substeps)
+    return motion.final, fit.status
