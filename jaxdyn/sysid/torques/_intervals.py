@@ -46,10 +46,22 @@ def quantile(level: float) -> float:
     return NormalDist().inv_cdf(0.5 + 0.5 * level)
 
 
-def normal_intervals(names: Sequence[str], value: np.ndarray, error: np.ndarray, share, level: float) -> Intervals:
-    """Intervals about values `[k]` with normally distributed errors."""
+def normal_intervals(
+    names: Sequence[str],
+    value: np.ndarray,
+    error: np.ndarray,
+    share,
+    level: float,
+    positive: np.ndarray | None = None,
+) -> Intervals:
+    """Intervals about values `[k]` with normally distributed errors. Of the values that `positive` marks, the
+    logarithms have them, so that no interval reaches below zero."""
     half = quantile(level) * error
-    return Intervals(tuple(names), value, error, value - half, value + half, share, level)
+    lower, upper = value - half, value + half
+    if positive is not None:
+        factor = np.exp(np.minimum(half[positive] / value[positive], 700.0))
+        lower[positive], upper[positive] = value[positive] / factor, value[positive] * factor
+    return Intervals(tuple(names), value, error, lower, upper, share, level)
 
 
 def with_draws(intervals: Intervals, draws: np.ndarray) -> Intervals:
@@ -66,10 +78,12 @@ def posterior_intervals(
     prior_factor: np.ndarray,
     level: float,
     inflation: float = 1.0,
+    positive: np.ndarray | None = None,
 ) -> Intervals:
     """Intervals of values `[k]` with the derivative `slope` `[k, size]` with respect to coordinates whose inverse
-    covariance is `L L^T`, with lower factors `L` for data and prior together, and for the prior alone."""
+    covariance is `L L^T`, with lower factors `L` for data and prior together, and for the prior alone; `positive` as in
+    `normal_intervals`."""
     variance, prior = (
         np.sum(solve_triangular(L, slope.T, lower=True) ** 2, axis=0) for L in (precision_factor, prior_factor)
     )
-    return normal_intervals(names, value, np.sqrt(inflation * variance), variance / prior, level)
+    return normal_intervals(names, value, np.sqrt(inflation * variance), variance / prior, level, positive)

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError, require_positive, require_positive_integer
+from jaxdyn._errors import DataError, ModelError, require_positive, require_positive_integer, warn
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
 from jaxdyn.spatial import inertia_matrix, transform_inertial_parameters
 from jaxdyn.sysid.parameters import cholesky, leaves
-from jaxdyn.sysid.recordings import Recordings
+from jaxdyn.sysid.recordings import Recordings, RecordingWarning
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
-from jaxdyn.sysid.torques._effects import JointEffects
+from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque
 from jaxdyn.sysid.torques._intervals import Intervals, posterior_intervals
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
-from jaxdyn.sysid.torques._torque_model import Samples, TorqueData
+from jaxdyn.sysid.torques._torque_model import (
+    POSITIVE,
+    Samples,
+    TorqueData,
+    friction_columns,
+    with_parameters,
+)
 
 _NAMES = ("mass", "cx", "cy", "cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")
+_POSITIVE = np.isin(_NAMES, ("mass", "Ixx", "Iyy", "Izz"))
 _MAX_ITERATIONS = 100
+# Where parameters fit more than this part of a joint's independent samples, its noise is hardly known; and the least
+# part of them that counts as left over.
+_MUCH_FITTED, _LEAST_LEFT = 0.5, 0.1
 
 
 class PayloadFit(NamedTuple):
@@ -100,14 +110,16 @@ def identify_payload(
     effects = joint_effects or JointEffects()
     shape = effect_shape(model, without, effects, friction_velocity)
     samples = [Samples(model, x, effects, shape) for x in (without, with_)]
-    if samples[0].layout.gains or samples[0].layout.by_load:
-        raise DataError("a payload is identified without drive gains and load friction: choose other joint_effects")
+    if samples[0].layout.gains:
+        raise DataError("a payload is identified without drive gains, which hide its mass: choose other joint_effects")
     require_positive(prior_weight, "prior_weight", error=DataError)
     require_positive_integer(rounds, "rounds", error=DataError)
     placement = np.asarray(model.frame_placement[number], np.float64)
     runs = _Runs(samples, body, transform_inertial_parameters(np.eye(10), placement).T)
-    robot, linear, correlation, T = runs.solve(rounds)
-    start = Physical(cholesky.pseudo_factor(_prior(prior, linear, frame)[None]), *np.zeros((3, 0)))
+    linear = runs.solve(rounds)
+    _warn_of_few_samples(model, linear)
+    T = linear.equations
+    start = Physical(cholesky.pseudo_factor(_prior(prior, linear.payload, frame)[None]), *np.zeros((3, 0)))
     none = np.zeros((len(T), 0))
     problem = PhysicalProblem(T[:, :10], np.zeros(len(T)), T[:, 10], none, start, none[0], prior_weight, 1.0)
     minimum = minimize(problem, start, _MAX_ITERATIONS, lambda *_: None)
@@ -115,66 +127,168 @@ def identify_payload(
     properties = np.asarray(_mass_properties(parameters), np.float64)
     tangent, precision_factor, prior_factor = posterior(problem, minimum.point)
     slope = np.asarray(jax.jacfwd(_mass_properties)(jnp.asarray(parameters)), np.float64) @ tangent
-    bare, loaded = runs.residuals(robot, parameters)
+    bare, loaded = runs.residuals(linear.robot, parameters)
     return PayloadFit(
         frame=frame,
         parameters=parameters,
         mass=float(properties[0]),
         center_of_mass=properties[1:4],
         inertia=inertia_matrix(properties),
-        intervals=posterior_intervals(_NAMES, properties, slope, precision_factor, prior_factor, level),
+        intervals=posterior_intervals(_NAMES, properties, slope, precision_factor, prior_factor, level, positive=_POSITIVE),
         model=model.with_payload(frame, parameters),
-        unconstrained=linear,
+        unconstrained=linear.payload,
         rms_error=(_root_mean_square(bare), _root_mean_square(loaded)),
-        rms_unexplained=_root_mean_square(runs.residuals(robot, np.zeros(10))[1]),
-        correlation=correlation,
+        rms_unexplained=_root_mean_square(runs.residuals(linear.robot, np.zeros(10))[1]),
+        correlation=linear.correlation,
         status=minimum.status,
     )
 
 
+def _warn_of_few_samples(model: Model, solution: _Solution) -> None:
+    """Warn where residuals are alike over so many samples that few independent ones remain."""
+    few = np.flatnonzero(solution.fitted_share > _MUCH_FITTED)
+    if len(few):
+        j = few[np.argmax(solution.fitted_share[few])]
+        warn(
+            f"the residual torques of {[model.topology.dof_names[k] for k in few]} are alike over many samples (of "
+            f"{model.topology.dof_names[j]}, over {solution.correlation[j]:.0f}), so that few independent samples remain "
+            f"to estimate the noise from: the parameters fit {solution.fitted_share[j]:.0%} of them, and the intervals "
+            "are rough. Record for longer, or find the effect that is missing (joint_effects)",
+            RecordingWarning,
+        )
+
+
+class _Equations(NamedTuple):
+    """Weighted linear equations of all joints, solved for the robot's and the payload's parameters."""
+
+    parameters: np.ndarray
+    """`[P + 10]`: the robot's, zero for those that are not independent, and the payload's."""
+    fitted: np.ndarray
+    """`[nv]`: how many parameters each joint's samples determine; their sum is the rank."""
+    payload: np.ndarray
+    """`[10, 11]`: the equations `[T, z]` for the payload that remain when the robot's parameters are eliminated."""
+
+    @classmethod
+    def solve(cls, data: TorqueData, sigma: np.ndarray, names: list[str]) -> Self:
+        """Solve for the robot's parameters with these names, and for the payload's, by weighted least squares."""
+        P, R = len(names), data.weighted(sigma)
+        independent = base_parameters_of(R[:, :P], names).independent
+        columns = np.concatenate([independent, np.arange(P, P + 10)])
+        length = np.maximum(np.linalg.norm(R[:, columns], axis=0), 1e-300)
+        U, S, V = np.linalg.svd(R[:, columns] / length, full_matrices=False)
+        kept = S > 1e-9 * S[0]
+        inverse = V[kept].T / S[kept] / length[:, None]
+        parameters = np.zeros(P + 10)
+        parameters[columns] = inverse @ (U[:, kept].T @ R[:, -1])
+        # The trace of each joint's part of the matrix that takes measured to fitted torques.
+        leverage = data.factors[..., columns] / sigma[:, None, None] @ inverse
+        rows = np.linalg.qr(np.concatenate([R[:, columns], R[:, -1:]], axis=-1), mode="r")
+        rank = len(independent)
+        return cls(parameters, np.sum(leverage**2, axis=(1, 2)), rows[rank : rank + 10, rank:])
+
+
+class _Solution(NamedTuple):
+    robot: np.ndarray
+    """`[P]`."""
+    payload: np.ndarray
+    """`[10]`: by linear least squares."""
+    correlation: np.ndarray
+    """`[nv]`: see `PayloadFit`."""
+    fitted_share: np.ndarray
+    """`[nv]`: the part of the independent samples that parameters fit; 0 where the torques are exact."""
+    equations: np.ndarray
+    """`[10, 11]`: `[T, z]`; see `_Equations`."""
+
+
 class _Runs(NamedTuple):
-    """Samples without and with the payload, whose torques are linear in the robot's and the payload's parameters."""
+    """Samples without and with the payload, whose torques depend on the robot's and the payload's parameters."""
 
     samples: list[Samples]
     body: int
     X: np.ndarray
     """`[10, 10]`: the body's parameters for one unit of each of the payload's."""
 
-    def solve(self, rounds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Solve by least squares, and estimate each joint's noise from the residuals, `rounds` times. Returns the
-        parameters of the robot `[P]` and of the payload `[10]`, the correlation lengths `[nv]`, and the equations
-        `[T, z]` for the payload, `[10, 11]`, that remain when the robot's parameters are eliminated."""
+    def solve(self, rounds: int) -> _Solution:
+        """Solve by least squares, and estimate each joint's noise from the residuals, `rounds` times. With load
+        friction, each round is a Gauss-Newton step."""
         bare, loaded = self.samples
-        layout, P = bare.layout, bare.layout.size
-        data = TorqueData.join([self._with_columns(bare, 0 * self.X), self._with_columns(loaded, self.X)])
+        layout, names = bare.layout, bare.layout.names(bare.model)
         sigma = np.maximum(bare.torque_scale, loaded.torque_scale)
         floor = 1e-9 * sigma
-        for _ in range(rounds):
-            R = data.weighted(sigma)
-            independent = base_parameters_of(R[:, :P], layout.names(bare.model)).independent
-            A = np.concatenate([R[:, independent], R[:, P:-1]], axis=-1)
-            length = np.maximum(np.linalg.norm(A, axis=0), 1e-300)
-            solution = np.linalg.lstsq(A / length, R[:, -1], rcond=1e-9)[0] / length
-            robot = np.zeros(P)
-            robot[independent] = solution[:-10]
-            residuals = self.residuals(robot, solution[-10:])
+        robot, payload = np.zeros(layout.size), np.zeros(10)
+        data = self._linearized(robot, payload)
+        for k in range(rounds):
+            solved = _Equations.solve(data, sigma, names)
+            robot, payload = np.split(solved.parameters, [layout.size])
+            residuals = self.residuals(robot, payload)
             correlation = np.maximum.reduce([_correlation_length(x) for x in residuals])
-            sigma = np.maximum(_root_mean_square(np.concatenate(residuals)) * np.sqrt(correlation), floor)
-        R, rank = data.weighted(sigma), len(independent)
-        rows = np.linalg.qr(np.concatenate([R[:, independent], R[:, P:]], axis=-1), mode="r")
-        return robot, solution[-10:], correlation, rows[rank : rank + 10, rank:]
+            share = solved.fitted * correlation / data.samples
+            # Correlation counts at the end only: from the start, it would give little weight to a joint because its
+            # residuals are alike, and they would stay alike because the joint has little weight.
+            length = correlation if k + 2 >= rounds else 1.0
+            noise = _root_mean_square(np.concatenate(residuals)) * np.sqrt(length / np.maximum(1 - share, _LEAST_LEFT))
+            sigma = np.maximum(noise, floor)
+            if layout.by_load:
+                data = self._linearized(robot, payload)
+        solved = _Equations.solve(data, sigma, names)
+        robot, payload = np.split(solved.parameters, [layout.size])
+        return _Solution(robot, payload, correlation, np.where(noise > floor, share, 0.0), solved.payload)
 
     def residuals(self, robot: np.ndarray, payload: np.ndarray) -> list[np.ndarray]:
-        """The residuals `[n, nv]` without and with the payload."""
-        carrying = robot.copy()
-        carrying[10 * self.body : 10 * self.body + 10] += self.X @ payload
+        """The residuals `[n, nv]` without and with the payload. Load friction then grows with the torques that the
+        robot with these parameters transmits."""
+        carrying = robot + self._added(payload)
+        for samples, p in zip(self.samples, (robot, carrying), strict=True):
+            if samples.layout.by_load:
+                samples.transmit(_model(samples, p))
         return [x.residuals(p) for x, p in zip(self.samples, (robot, carrying), strict=True)]
 
-    def _with_columns(self, samples: Samples, X: np.ndarray) -> TorqueData:
-        """The data of samples, with columns for the payload's parameters after the robot's."""
-        ((factors, counts),), P = samples.compressed(), samples.layout.size
-        columns = factors[..., 10 * self.body : 10 * self.body + 10] @ X
-        return TorqueData(np.concatenate([factors[..., :P], columns, factors[..., P:]], axis=-1), counts)
+    def _added(self, payload: np.ndarray) -> np.ndarray:
+        """The change of the robot's parameters `[P]` by the payload."""
+        out = np.zeros(self.samples[0].layout.size)
+        out[10 * self.body : 10 * self.body + 10] = self.X @ payload
+        return out
+
+    def _linearized(self, robot: np.ndarray, payload: np.ndarray) -> TorqueData:
+        """The data of both, with columns for the payload's parameters after the robot's."""
+        bare, loaded = self.samples
+        carrying, P = robot + self._added(payload), bare.layout.size
+        parts = [(_linearized(bare, robot), 0 * self.X), (_linearized(loaded, carrying), self.X)]
+        rows = []
+        for data, X in parts:
+            columns = data.factors[..., 10 * self.body : 10 * self.body + 10] @ X
+            rows.append(np.concatenate([data.factors[..., :P], columns, data.factors[..., P:]], axis=-1))
+        return TorqueData.join([TorqueData(x, data.samples) for x, (data, _) in zip(rows, parts, strict=True)])
+
+
+def _linearized(samples: Samples, parameters: np.ndarray) -> TorqueData:
+    """The data of samples, in which load friction `mu |L| s` is linear in all parameters about the given ones `[P]`.
+
+    Its column for a parameter on which the transmitted torque `L` depends is `mu sign(L) s dL/dp`. Iterations with
+    this column left out have the same solution for exact torques, but need not converge, and scatter more than their
+    intervals say.
+    """
+    layout = samples.layout
+    if not layout.by_load:
+        (data,) = samples.compressed()
+        return data
+    mu = np.nan_to_num(layout.joint_values(parameters)["load"])
+    sign = np.sign(frictionless_torque(_model(samples, parameters), samples.q, samples.v, samples.a))
+    *_, direction = friction_columns(samples.u, 1.0, samples.shape.friction_velocity, samples.shape.stribeck_velocity)
+    slope = mu * sign * np.asarray(direction)
+    transmitted = np.array([POSITIVE[k] in ("armature", "spring") for k, _ in layout.positive], bool)
+    transmitted = np.concatenate([np.ones(10 * layout.nb), transmitted, np.zeros(len(layout.offsets))])
+    factors = np.zeros((layout.nv, 0, layout.size + 2))
+    for rows, B in samples.chunks():
+        extra = slope[rows][..., None] * transmitted * B[..., :-2]
+        # The extra columns do not change the residual at the given parameters.
+        B = B + np.concatenate([extra, np.zeros_like(B[..., :1]), (extra @ parameters)[..., None]], axis=-1)
+        factors = np.linalg.qr(np.concatenate([factors, B.swapaxes(0, 1)], axis=1), mode="r")
+    return TorqueData(factors, samples.valid.sum(axis=0))
+
+
+def _model(samples: Samples, parameters: np.ndarray) -> Model:
+    return with_parameters(samples, parameters, np.ones(samples.layout.nv))[0]
 
 
 def _root_mean_square(x: np.ndarray) -> np.ndarray:
@@ -184,8 +298,7 @@ def _root_mean_square(x: np.ndarray) -> np.ndarray:
 def _correlation_length(residual: np.ndarray) -> np.ndarray:
     """The integrated autocorrelation `[nv]`: `1 + 2 sum rho_k` up to the first `rho_k` below 0.05."""
     n = len(residual)
-    x = residual - residual.mean(axis=0)
-    spectrum = np.abs(np.fft.rfft(x, 2 * n, axis=0)) ** 2
+    spectrum = np.abs(np.fft.rfft(residual, 2 * n, axis=0)) ** 2
     rho = np.fft.irfft(spectrum, axis=0)[: n // 4]
     rho = rho / np.maximum(rho[:1], 1e-300)
     counted = np.cumprod(rho > 0.05, axis=0)
