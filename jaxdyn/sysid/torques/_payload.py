@@ -49,7 +49,8 @@ class PayloadFit(NamedTuple):
     inertia: np.ndarray
     """`[3, 3]`, kg m^2, about the center of mass, in the axes of the frame."""
     intervals: Intervals
-    """Intervals of the mass, the center of mass and the inertia about it (`mass, cx, cy, cz, Ixx, ...`)."""
+    """Intervals of the mass, the center of mass and the inertia about it (`mass, cx, cy, cz, Ixx, ...`). Those of the
+    mass and of `Ixx`, `Iyy`, `Izz` are symmetric in the logarithm, so that they are positive."""
     model: Model
     """The given model with the payload at the frame (as by `with_payload`, without a name)."""
     unconstrained: np.ndarray
@@ -59,7 +60,8 @@ class PayloadFit(NamedTuple):
     rms_unexplained: np.ndarray
     """`[nv]`: the same with the payload, if the model ignored it."""
     correlation: np.ndarray
-    """`[nv]`: the number of neighboring samples with similar residuals; the intervals count them as one."""
+    """`[nv]`: the number of samples with similar residuals, neighbors or a period of the motion apart; the intervals
+    count them as one."""
     status: Status
 
     @property
@@ -87,16 +89,26 @@ def identify_payload(
     `frame` (Khalil, Gautier & Lemoine, Identification of the payload inertial parameters of industrial manipulators,
     ICRA 2007). Only the robot's kinematics must be known. QR eliminates the robot's parameters. The payload's stay
     physical by log-Cholesky coordinates; a weak prior determines what the motion does not excite (see
-    `PayloadFit.intervals.prior_share`). The noise of each joint is estimated from its residuals, and correlated
-    residuals count as fewer samples, so filters do not make intervals narrow.
+    `PayloadFit.intervals.prior_share`). Friction in proportion to the load is that of the transmitted torque, to which
+    robot and payload contribute; every round linearizes it about the estimate of the round before.
+
+    The noise of each joint is estimated from its residuals, less the part that the parameters fit. Residuals that are
+    alike count as fewer samples, whether filters smoothed them or an error of the model recurs in a periodic motion.
+    A filter smooths the torque at reversals, where the model's friction changes faster: Coulomb friction is estimated
+    too small, viscous friction too large, and the payload's error grows, and its intervals with it. Choose a cutoff far
+    above the motion.
 
     **Arguments**
 
     - `without`, `with_`: one recording or several, with velocities, accelerations and torques, prepared alike.
     - `frame`: where the payload is fixed; a body, a merged link, or a frame, which a joint moves.
-    - `joint_effects`, `friction_velocity`: as in `fit_inverse_dynamics`, without drive gains and load friction.
+    - `joint_effects`, `friction_velocity`: as in `fit_inverse_dynamics`, without drive gains. If the friction of the
+      joints grows with the load, choose `load`; otherwise the payload absorbs a part of it.
     - `prior`: a `BodyInertia` or ten parameters in the frame; by default a ball with the mass and center of mass of the
       linear solution and a radius of gyration of 0.1 m (where that mass is not positive: 0.1 kg at the origin).
+    - `rounds`: how often the noise is estimated and load friction linearized.
+
+    Warns with `RecordingWarning` where residuals are alike for so long that the noise can hardly be estimated.
 
     **Returns** a `PayloadFit`; its parameters are `[10]`, about the origin of the frame.
 
@@ -134,7 +146,9 @@ def identify_payload(
         mass=float(properties[0]),
         center_of_mass=properties[1:4],
         inertia=inertia_matrix(properties),
-        intervals=posterior_intervals(_NAMES, properties, slope, precision_factor, prior_factor, level, positive=_POSITIVE),
+        intervals=posterior_intervals(
+            _NAMES, properties, slope, precision_factor, prior_factor, level, positive=_POSITIVE
+        ),
         model=model.with_payload(frame, parameters),
         unconstrained=linear.payload,
         rms_error=(_root_mean_square(bare), _root_mean_square(loaded)),
@@ -146,14 +160,15 @@ def identify_payload(
 
 def _warn_of_few_samples(model: Model, solution: _Solution) -> None:
     """Warn where residuals are alike over so many samples that few independent ones remain."""
-    few = np.flatnonzero(solution.fitted_share > _MUCH_FITTED)
+    names, share = model.topology.dof_names, solution.fitted_share
+    few = np.flatnonzero(share > _MUCH_FITTED)
     if len(few):
-        j = few[np.argmax(solution.fitted_share[few])]
+        j = few[np.argmax(share[few])]
         warn(
-            f"the residual torques of {[model.topology.dof_names[k] for k in few]} are alike over many samples (of "
-            f"{model.topology.dof_names[j]}, over {solution.correlation[j]:.0f}), so that few independent samples remain "
-            f"to estimate the noise from: the parameters fit {solution.fitted_share[j]:.0%} of them, and the intervals "
-            "are rough. Record for longer, or find the effect that is missing (joint_effects)",
+            f"the residual torques of {[names[k] for k in few]} are alike over many samples (of {names[j]}, over "
+            f"{solution.correlation[j]:.0f}), so few independent samples remain to estimate the noise from: the "
+            f"parameters fit {share[j]:.0%} of them, and the intervals are rough. Record for longer, or find the "
+            "effect that is missing (joint_effects)",
             RecordingWarning,
         )
 
@@ -175,9 +190,9 @@ class _Equations(NamedTuple):
         independent = base_parameters_of(R[:, :P], names).independent
         columns = np.concatenate([independent, np.arange(P, P + 10)])
         length = np.maximum(np.linalg.norm(R[:, columns], axis=0), 1e-300)
-        U, S, V = np.linalg.svd(R[:, columns] / length, full_matrices=False)
-        kept = S > 1e-9 * S[0]
-        inverse = V[kept].T / S[kept] / length[:, None]
+        U, singular, V = np.linalg.svd(R[:, columns] / length, full_matrices=False)
+        kept = singular > 1e-9 * singular[0]
+        inverse = V[kept].T / singular[kept] / length[:, None]
         parameters = np.zeros(P + 10)
         parameters[columns] = inverse @ (U[:, kept].T @ R[:, -1])
         # The trace of each joint's part of the matrix that takes measured to fitted torques.
@@ -221,12 +236,15 @@ class _Runs(NamedTuple):
             solved = _Equations.solve(data, sigma, names)
             robot, payload = np.split(solved.parameters, [layout.size])
             residuals = self.residuals(robot, payload)
-            correlation = np.maximum.reduce([_correlation_length(x) for x in residuals])
-            share = solved.fitted * correlation / data.samples
+            length, span = np.maximum.reduce([_correlation(x) for x in residuals])
+            share = solved.fitted * length / data.samples
+            left = np.maximum(1 - share, _LEAST_LEFT)
+            # The residuals lack the noise that the parameters fit, which is as slow as the motion.
+            correlation = left * length + (1 - left) * span
             # Correlation counts at the end only: from the start, it would give little weight to a joint because its
             # residuals are alike, and they would stay alike because the joint has little weight.
-            length = correlation if k + 2 >= rounds else 1.0
-            noise = _root_mean_square(np.concatenate(residuals)) * np.sqrt(length / np.maximum(1 - share, _LEAST_LEFT))
+            counted = correlation if k + 2 >= rounds else 1.0
+            noise = _root_mean_square(np.concatenate(residuals)) * np.sqrt(counted / left)
             sigma = np.maximum(noise, floor)
             if layout.by_load:
                 data = self._linearized(robot, payload)
@@ -295,14 +313,24 @@ def _root_mean_square(x: np.ndarray) -> np.ndarray:
     return np.sqrt(np.mean(x**2, axis=0))
 
 
-def _correlation_length(residual: np.ndarray) -> np.ndarray:
-    """The integrated autocorrelation `[nv]`: `1 + 2 sum rho_k` up to the first `rho_k` below 0.05."""
+def _correlation(residual: np.ndarray) -> np.ndarray:
+    """Integrated autocorrelations `[nv]`, `1 + 2 sum rho_k`, and the same sums with ones in place of `rho_k`. The first
+    lags count until `rho_k` falls below 0.05, and so do later lags about a `rho_k` of more than three standard errors:
+    the errors of a model recur with a periodic motion."""
     n = len(residual)
     spectrum = np.abs(np.fft.rfft(residual, 2 * n, axis=0)) ** 2
-    rho = np.fft.irfft(spectrum, axis=0)[: n // 4]
-    rho = rho / np.maximum(rho[:1], 1e-300)
-    counted = np.cumprod(rho > 0.05, axis=0)
-    return np.maximum(1.0, 2 * np.sum(rho * counted, axis=0) - 1)
+    sums = []
+    for rho in np.fft.irfft(spectrum, axis=0)[:n].T:
+        rho = rho / max(rho[0], 1e-300)
+        above = rho > 0.05
+        run = np.cumsum(np.diff(above, prepend=above[0]))
+        top = np.zeros(run[-1] + 1)
+        np.maximum.at(top, run, rho)
+        # Bartlett's formula for lags at which nothing recurs; the squares of both signs of the lag count.
+        error = np.sqrt(max(2 * np.sum(rho**2) - 1, 0.0) / n)
+        counted = above & ((top > 3 * error)[run] | (run == 0))
+        sums.append((np.sum(rho[counted]), np.sum(counted)))
+    return np.maximum(1.0, 2 * np.transpose(sums) - 1)
 
 
 def _prior(prior: BodyInertia | ArrayLike | None, linear: np.ndarray, frame: str) -> np.ndarray:
