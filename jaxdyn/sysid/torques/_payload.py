@@ -236,15 +236,16 @@ class _Runs(NamedTuple):
             solved = _Equations.solve(data, sigma, names)
             robot, payload = np.split(solved.parameters, [layout.size])
             residuals = self.residuals(robot, payload)
-            length, span = np.maximum.reduce([_correlation(x) for x in residuals])
+            # Correlation counts at the end only: from the start, it would give little weight to a joint because its
+            # residuals are alike, and they would stay alike because the joint has little weight.
+            length = span = np.ones(layout.nv)
+            if k + 2 >= rounds:
+                length, span = np.maximum.reduce([_correlation(x) for x in residuals])
             share = solved.fitted * length / data.samples
             left = np.maximum(1 - share, _LEAST_LEFT)
             # The residuals lack the noise that the parameters fit, which is as slow as the motion.
             correlation = left * length + (1 - left) * span
-            # Correlation counts at the end only: from the start, it would give little weight to a joint because its
-            # residuals are alike, and they would stay alike because the joint has little weight.
-            counted = correlation if k + 2 >= rounds else 1.0
-            noise = _root_mean_square(np.concatenate(residuals)) * np.sqrt(counted / left)
+            noise = _root_mean_square(np.concatenate(residuals)) * np.sqrt(correlation / left)
             sigma = np.maximum(noise, floor)
             if layout.by_load:
                 data = self._linearized(robot, payload)
