@@ -236,10 +236,10 @@ class _Runs(NamedTuple):
             solved = _Equations.solve(data, sigma, names)
             robot, payload = np.split(solved.parameters, [layout.size])
             residuals = self.residuals(robot, payload)
-            # Correlation counts at the end only: from the start, it would give little weight to a joint because its
-            # residuals are alike, and they would stay alike because the joint has little weight.
+            # Correlation counts at the end only: before, it would give little weight to a joint because its residuals
+            # are alike, and they would stay alike because the joint has little weight.
             length = span = np.ones(layout.nv)
-            if k + 2 >= rounds:
+            if k == rounds - 1:
                 length, span = np.maximum.reduce([_correlation(x) for x in residuals])
             share = solved.fitted * length / data.samples
             left = np.maximum(1 - share, _LEAST_LEFT)
