@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError, require_positive, require_positive_integer
+from jaxdyn._errors import DataError, ModelError, require_positive, require_positive_integer, warn
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
 from jaxdyn.spatial import inertia_matrix, transform_inertial_parameters
 from jaxdyn.sysid.parameters import cholesky, leaves
-from jaxdyn.sysid.recordings import Recordings
+from jaxdyn.sysid.recordings import Recordings, RecordingWarning
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
-from jaxdyn.sysid.torques._effects import JointEffects
+from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque
 from jaxdyn.sysid.torques._intervals import Intervals, Posterior, posterior_intervals
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
-from jaxdyn.sysid.torques._torque_model import Samples, TorqueData
+from jaxdyn.sysid.torques._torque_model import (
+    POSITIVE,
+    Samples,
+    TorqueData,
+    friction_columns,
+    with_parameters,
+)
 
 _NAMES = ("mass", "cx", "cy", "cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")
+_POSITIVE = np.isin(_NAMES, ("mass", "Ixx", "Iyy", "Izz"))
 _MAX_ITERATIONS = 100
+# Where parameters fit more than this part of a joint's independent samples, its noise is hardly known; and the least
+# part of them that counts as left over.
+_MUCH_FITTED, _LEAST_LEFT = 0.5, 0.1
 
 
 class PayloadFit(NamedTuple):
@@ -39,7 +49,8 @@ class PayloadFit(NamedTuple):
     inertia: np.ndarray
     """`[3, 3]`, kg m^2, about the center of mass, in the axes of the frame."""
     intervals: Intervals
-    """Intervals of the mass, the center of mass and the inertia about it (`mass, cx, cy, cz, Ixx, ...`)."""
+    """Intervals of the mass, the center of mass and the inertia about it (`mass, cx, cy, cz, Ixx, ...`). Those of the
+    mass and of `Ixx`, `Iyy`, `Izz` are symmetric in the logarithm, so that they are positive."""
     model: Model
     """The given model with the payload at the frame (as by `with_payload`, without a name)."""
     unconstrained: np.ndarray
@@ -49,7 +60,8 @@ class PayloadFit(NamedTuple):
     rms_unexplained: np.ndarray
     """`[nv]`: the same with the payload, if the model ignored it."""
     correlation: np.ndarray
-    """`[nv]`: the number of neighboring samples with similar residuals; the intervals count them as one."""
+    """`[nv]`: the number of samples with similar residuals, neighbors or a period of the motion apart; the intervals
+    count them as one."""
     status: Status
 
     @property
@@ -77,16 +89,26 @@ def identify_payload(
     `frame` (Khalil, Gautier & Lemoine, Identification of the payload inertial parameters of industrial manipulators,
     ICRA 2007). Only the robot's kinematics must be known. QR eliminates the robot's parameters. The payload's stay
     physical by log-Cholesky coordinates; a weak prior determines what the motion does not excite (see
-    `PayloadFit.intervals.prior_share`). The noise of each joint is estimated from its residuals, and correlated
-    residuals count as fewer samples, so filters do not make intervals narrow.
+    `PayloadFit.intervals.prior_share`). Friction in proportion to the load is that of the transmitted torque, to which
+    robot and payload contribute; every round linearizes it about the estimate of the round before.
+
+    The noise of each joint is estimated from its residuals, less the part that the parameters fit. Residuals that are
+    alike count as fewer samples, whether filters smoothed them or an error of the model recurs in a periodic motion.
+    A filter smooths the torque at reversals, where the model's friction changes faster: Coulomb friction is estimated
+    too small, viscous friction too large, and the payload's error grows, and its intervals with it. Choose a cutoff far
+    above the motion.
 
     **Arguments**
 
     - `without`, `with_`: one recording or several, with velocities, accelerations and torques, prepared alike.
     - `frame`: where the payload is fixed; a body, a merged link, or a frame, which a joint moves.
-    - `joint_effects`, `friction_velocity`: as in `fit_inverse_dynamics`, without drive gains and load friction.
+    - `joint_effects`, `friction_velocity`: as in `fit_inverse_dynamics`, without drive gains. If the friction of the
+      joints grows with the load, choose `load`; otherwise the payload absorbs a part of it.
     - `prior`: a `BodyInertia` or ten parameters in the frame; by default a ball with the mass and center of mass of the
       linear solution and a radius of gyration of 0.1 m (where that mass is not positive: 0.1 kg at the origin).
+    - `rounds`: how often the noise is estimated and load friction linearized.
+
+    Warns with `RecordingWarning` where residuals are alike for so long that the noise can hardly be estimated.
 
     **Returns** a `PayloadFit`; its parameters are `[10]`, about the origin of the frame.
 
@@ -100,14 +122,16 @@ def identify_payload(
     effects = joint_effects or JointEffects()
     shape = effect_shape(model, without, effects, friction_velocity)
     samples = [Samples(model, x, effects, shape) for x in (without, with_)]
-    if samples[0].layout.gains or samples[0].layout.by_load:
-        raise DataError("a payload is identified without drive gains and load friction: choose other joint_effects")
+    if samples[0].layout.gains:
+        raise DataError("a payload is identified without drive gains, which hide its mass: choose other joint_effects")
     require_positive(prior_weight, "prior_weight", error=DataError)
     require_positive_integer(rounds, "rounds", error=DataError)
     placement = np.asarray(model.frame_placement[number], np.float64)
     runs = _Runs(samples, body, transform_inertial_parameters(np.eye(10), placement).T)
-    robot, linear, correlation, T = runs.solve(rounds)
-    start = Physical(cholesky.pseudo_factor(_prior(prior, linear, frame)[None]), *np.zeros((3, 0)))
+    linear = runs.solve(rounds)
+    _warn_of_few_samples(model, linear)
+    T = linear.equations
+    start = Physical(cholesky.pseudo_factor(_prior(prior, linear.payload, frame)[None]), *np.zeros((3, 0)))
     none = np.zeros((len(T), 0))
     problem = PhysicalProblem(T[:, :10], np.zeros(len(T)), T[:, 10], none, start, none[0], prior_weight, 1.0)
     minimum = minimize(problem, start, _MAX_ITERATIONS, lambda *_: None)
@@ -115,81 +139,197 @@ def identify_payload(
     properties = np.asarray(_mass_properties(parameters), np.float64)
     _, tangent, *factors = posterior(problem, minimum.point)
     slope = np.asarray(jax.jacfwd(_mass_properties)(jnp.asarray(parameters)), np.float64) @ tangent
-    bare, loaded = runs.residuals(robot, parameters)
+    bare, loaded = runs.residuals(linear.robot, parameters)
     return PayloadFit(
         frame=frame,
         parameters=parameters,
         mass=float(properties[0]),
         center_of_mass=properties[1:4],
         inertia=inertia_matrix(properties),
-        intervals=posterior_intervals(_NAMES, properties, slope, Posterior(*factors), level),
+        intervals=posterior_intervals(_NAMES, properties, slope, Posterior(*factors), level, positive=_POSITIVE),
         model=model.with_payload(frame, parameters),
-        unconstrained=linear,
+        unconstrained=linear.payload,
         rms_error=(_root_mean_square(bare), _root_mean_square(loaded)),
-        rms_unexplained=_root_mean_square(runs.residuals(robot, np.zeros(10))[1]),
-        correlation=correlation,
+        rms_unexplained=_root_mean_square(runs.residuals(linear.robot, np.zeros(10))[1]),
+        correlation=linear.correlation,
         status=minimum.status,
     )
 
 
+def _warn_of_few_samples(model: Model, solution: _Solution) -> None:
+    """Warn where residuals are alike over so many samples that few independent ones remain."""
+    names, share = model.topology.dof_names, solution.fitted_share
+    few = np.flatnonzero(share > _MUCH_FITTED)
+    if len(few):
+        j = few[np.argmax(share[few])]
+        warn(
+            f"the residual torques of {[names[k] for k in few]} are alike over many samples (of {names[j]}, over "
+            f"{solution.correlation[j]:.0f}), so few independent samples remain to estimate the noise from: the "
+            f"parameters fit {share[j]:.0%} of them, and the intervals are rough. Record for longer, or find the "
+            "effect that is missing (joint_effects)",
+            RecordingWarning,
+        )
+
+
+class _Equations(NamedTuple):
+    """Weighted linear equations of all joints, solved for the robot's and the payload's parameters."""
+
+    parameters: np.ndarray
+    """`[P + 10]`: the robot's, zero for those that are not independent, and the payload's."""
+    fitted: np.ndarray
+    """`[nv]`: how many parameters each joint's samples determine; their sum is the rank."""
+    payload: np.ndarray
+    """`[10, 11]`: the equations `[T, z]` for the payload that remain when the robot's parameters are eliminated."""
+
+    @classmethod
+    def solve(cls, data: TorqueData, sigma: np.ndarray, names: list[str]) -> Self:
+        """Solve for the robot's parameters with these names, and for the payload's, by weighted least squares."""
+        P, R = len(names), data.weighted(sigma)
+        independent = base_parameters_of(R[:, :P], names).independent
+        columns = np.concatenate([independent, np.arange(P, P + 10)])
+        length = np.maximum(np.linalg.norm(R[:, columns], axis=0), 1e-300)
+        U, singular, V = np.linalg.svd(R[:, columns] / length, full_matrices=False)
+        kept = singular > 1e-9 * singular[0]
+        inverse = V[kept].T / singular[kept] / length[:, None]
+        parameters = np.zeros(P + 10)
+        parameters[columns] = inverse @ (U[:, kept].T @ R[:, -1])
+        # The trace of each joint's part of the matrix that takes measured to fitted torques.
+        leverage = data.factors[..., columns] / sigma[:, None, None] @ inverse
+        rows = np.linalg.qr(np.concatenate([R[:, columns], R[:, -1:]], axis=-1), mode="r")
+        rank = len(independent)
+        return cls(parameters, np.sum(leverage**2, axis=(1, 2)), rows[rank : rank + 10, rank:])
+
+
+class _Solution(NamedTuple):
+    robot: np.ndarray
+    """`[P]`."""
+    payload: np.ndarray
+    """`[10]`: by linear least squares."""
+    correlation: np.ndarray
+    """`[nv]`: see `PayloadFit`."""
+    fitted_share: np.ndarray
+    """`[nv]`: the part of the independent samples that parameters fit; 0 where the torques are exact."""
+    equations: np.ndarray
+    """`[10, 11]`: `[T, z]`; see `_Equations`."""
+
+
 class _Runs(NamedTuple):
-    """Samples without and with the payload, whose torques are linear in the robot's and the payload's parameters."""
+    """Samples without and with the payload, whose torques depend on the robot's and the payload's parameters."""
 
     samples: list[Samples]
     body: int
     X: np.ndarray
     """`[10, 10]`: the body's parameters for one unit of each of the payload's."""
 
-    def solve(self, rounds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Solve by least squares, and estimate each joint's noise from the residuals, `rounds` times. Returns the
-        parameters of the robot `[P]` and of the payload `[10]`, the correlation lengths `[nv]`, and the equations
-        `[T, z]` for the payload, `[10, 11]`, that remain when the robot's parameters are eliminated."""
+    def solve(self, rounds: int) -> _Solution:
+        """Solve by least squares, and estimate each joint's noise from the residuals, `rounds` times. With load
+        friction, each round is a Gauss-Newton step."""
         bare, loaded = self.samples
-        layout, P = bare.layout, bare.layout.size
-        data = TorqueData.join([self._with_columns(bare, 0 * self.X), self._with_columns(loaded, self.X)])
+        layout, names = bare.layout, bare.layout.names(bare.model)
         sigma = np.maximum(bare.torque_scale, loaded.torque_scale)
         floor = 1e-9 * sigma
-        for _ in range(rounds):
-            R = data.weighted(sigma)
-            independent = base_parameters_of(R[:, :P], layout.names(bare.model)).independent
-            A = np.concatenate([R[:, independent], R[:, P:-1]], axis=-1)
-            length = np.maximum(np.linalg.norm(A, axis=0), 1e-300)
-            solution = np.linalg.lstsq(A / length, R[:, -1], rcond=1e-9)[0] / length
-            robot = np.zeros(P)
-            robot[independent] = solution[:-10]
-            residuals = self.residuals(robot, solution[-10:])
-            correlation = np.maximum.reduce([_correlation_length(x) for x in residuals])
-            sigma = np.maximum(_root_mean_square(np.concatenate(residuals)) * np.sqrt(correlation), floor)
-        R, rank = data.weighted(sigma), len(independent)
-        rows = np.linalg.qr(np.concatenate([R[:, independent], R[:, P:]], axis=-1), mode="r")
-        return robot, solution[-10:], correlation, rows[rank : rank + 10, rank:]
+        robot, payload = np.zeros(layout.size), np.zeros(10)
+        data = self._linearized(robot, payload)
+        for k in range(rounds):
+            solved = _Equations.solve(data, sigma, names)
+            robot, payload = np.split(solved.parameters, [layout.size])
+            residuals = self.residuals(robot, payload)
+            # Correlation counts at the end only: before, it would give little weight to a joint because its residuals
+            # are alike, and they would stay alike because the joint has little weight.
+            length = span = np.ones(layout.nv)
+            if k == rounds - 1:
+                length, span = np.maximum.reduce([_correlation(x) for x in residuals])
+            share = solved.fitted * length / data.samples
+            left = np.maximum(1 - share, _LEAST_LEFT)
+            # The residuals lack the noise that the parameters fit, which is as slow as the motion.
+            correlation = left * length + (1 - left) * span
+            noise = _root_mean_square(np.concatenate(residuals)) * np.sqrt(correlation / left)
+            sigma = np.maximum(noise, floor)
+            if layout.by_load:
+                data = self._linearized(robot, payload)
+        solved = _Equations.solve(data, sigma, names)
+        robot, payload = np.split(solved.parameters, [layout.size])
+        return _Solution(robot, payload, correlation, np.where(noise > floor, share, 0.0), solved.payload)
 
     def residuals(self, robot: np.ndarray, payload: np.ndarray) -> list[np.ndarray]:
-        """The residuals `[n, nv]` without and with the payload."""
-        carrying = robot.copy()
-        carrying[10 * self.body : 10 * self.body + 10] += self.X @ payload
+        """The residuals `[n, nv]` without and with the payload. Load friction then grows with the torques that the
+        robot with these parameters transmits."""
+        carrying = robot + self._added(payload)
+        for samples, p in zip(self.samples, (robot, carrying), strict=True):
+            if samples.layout.by_load:
+                samples.transmit(_model(samples, p))
         return [x.residuals(p) for x, p in zip(self.samples, (robot, carrying), strict=True)]
 
-    def _with_columns(self, samples: Samples, X: np.ndarray) -> TorqueData:
-        """The data of samples, with columns for the payload's parameters after the robot's."""
-        ((factors, counts),), P = samples.compressed(), samples.layout.size
-        columns = factors[..., 10 * self.body : 10 * self.body + 10] @ X
-        return TorqueData(np.concatenate([factors[..., :P], columns, factors[..., P:]], axis=-1), counts)
+    def _added(self, payload: np.ndarray) -> np.ndarray:
+        """The change of the robot's parameters `[P]` by the payload."""
+        out = np.zeros(self.samples[0].layout.size)
+        out[10 * self.body : 10 * self.body + 10] = self.X @ payload
+        return out
+
+    def _linearized(self, robot: np.ndarray, payload: np.ndarray) -> TorqueData:
+        """The data of both, with columns for the payload's parameters after the robot's."""
+        bare, loaded = self.samples
+        carrying, P = robot + self._added(payload), bare.layout.size
+        parts = [(_linearized(bare, robot), 0 * self.X), (_linearized(loaded, carrying), self.X)]
+        rows = []
+        for data, X in parts:
+            columns = data.factors[..., 10 * self.body : 10 * self.body + 10] @ X
+            rows.append(np.concatenate([data.factors[..., :P], columns, data.factors[..., P:]], axis=-1))
+        return TorqueData.join([TorqueData(x, data.samples) for x, (data, _) in zip(rows, parts, strict=True)])
+
+
+def _linearized(samples: Samples, parameters: np.ndarray) -> TorqueData:
+    """The data of samples, in which load friction `mu |L| s` is linear in all parameters about the given ones `[P]`.
+
+    Its column for a parameter on which the transmitted torque `L` depends is `mu sign(L) s dL/dp`. Iterations with
+    this column left out have the same solution for exact torques, but need not converge, and scatter more than their
+    intervals say.
+    """
+    layout = samples.layout
+    if not layout.by_load:
+        (data,) = samples.compressed()
+        return data
+    mu = np.nan_to_num(layout.joint_values(parameters)["load"])
+    sign = np.sign(frictionless_torque(_model(samples, parameters), samples.q, samples.v, samples.a))
+    *_, direction = friction_columns(samples.u, 1.0, samples.shape.friction_velocity, samples.shape.stribeck_velocity)
+    slope = mu * sign * np.asarray(direction)
+    transmitted = np.array([POSITIVE[k] in ("armature", "spring") for k, _ in layout.positive], bool)
+    transmitted = np.concatenate([np.ones(10 * layout.nb), transmitted, np.zeros(len(layout.offsets))])
+    factors = np.zeros((layout.nv, 0, layout.size + 2))
+    for rows, B in samples.chunks():
+        extra = slope[rows][..., None] * transmitted * B[..., :-2]
+        # The extra columns do not change the residual at the given parameters.
+        B = B + np.concatenate([extra, np.zeros_like(B[..., :1]), (extra @ parameters)[..., None]], axis=-1)
+        factors = np.linalg.qr(np.concatenate([factors, B.swapaxes(0, 1)], axis=1), mode="r")
+    return TorqueData(factors, samples.valid.sum(axis=0))
+
+
+def _model(samples: Samples, parameters: np.ndarray) -> Model:
+    return with_parameters(samples, parameters, np.ones(samples.layout.nv))[0]
 
 
 def _root_mean_square(x: np.ndarray) -> np.ndarray:
     return np.sqrt(np.mean(x**2, axis=0))
 
 
-def _correlation_length(residual: np.ndarray) -> np.ndarray:
-    """The integrated autocorrelation `[nv]`: `1 + 2 sum rho_k` up to the first `rho_k` below 0.05."""
+def _correlation(residual: np.ndarray) -> np.ndarray:
+    """Integrated autocorrelations `[nv]`, `1 + 2 sum rho_k`, and the same sums with ones in place of `rho_k`. The first
+    lags count until `rho_k` falls below 0.05, and so do later lags about a `rho_k` of more than three standard errors:
+    the errors of a model recur with a periodic motion."""
     n = len(residual)
-    x = residual - residual.mean(axis=0)
-    spectrum = np.abs(np.fft.rfft(x, 2 * n, axis=0)) ** 2
-    rho = np.fft.irfft(spectrum, axis=0)[: n // 4]
-    rho = rho / np.maximum(rho[:1], 1e-300)
-    counted = np.cumprod(rho > 0.05, axis=0)
-    return np.maximum(1.0, 2 * np.sum(rho * counted, axis=0) - 1)
+    spectrum = np.abs(np.fft.rfft(residual, 2 * n, axis=0)) ** 2
+    sums = []
+    for rho in np.fft.irfft(spectrum, axis=0)[:n].T:
+        rho = rho / max(rho[0], 1e-300)
+        above = rho > 0.05
+        run = np.cumsum(np.diff(above, prepend=above[0]))
+        top = np.zeros(run[-1] + 1)
+        np.maximum.at(top, run, rho)
+        # Bartlett's formula for lags at which nothing recurs; the squares of both signs of the lag count.
+        error = np.sqrt(max(2 * np.sum(rho**2) - 1, 0.0) / n)
+        counted = above & ((top > 3 * error)[run] | (run == 0))
+        sums.append((np.sum(rho[counted]), np.sum(counted)))
+    return np.maximum(1.0, 2 * np.transpose(sums) - 1)
 
 
 def _prior(prior: BodyInertia | ArrayLike | None, linear: np.ndarray, frame: str) -> np.ndarray:
