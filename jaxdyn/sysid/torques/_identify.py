@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from scipy.stats import t as student_t
 
 from jaxdyn._errors import DataError
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, signals
+from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, require_plausible, signals
 from jaxdyn.sysid.torques._base_parameters import base_covariance_root
-from jaxdyn.sysid.torques._cross_validation import CandidateWeights, held_out_errors
+from jaxdyn.sysid.torques._cross_validation import held_out_errors
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
@@ -27,6 +28,7 @@ from jaxdyn.sysid.torques._verdict import verdict
 _PRIOR_WEIGHT = 1.0
 _WEIGHTS = (0.01, 0.1, 1.0, 10.0, 100.0)
 _FOLDS = 5
+_CONFIDENCE = 0.95
 # The part of its standard error by which noise in accelerations may bias a base parameter, and the number of times
 # that the cutoff is lowered to reach it, to a quarter of the first at most.
 _BIAS, _LOWERINGS = 0.5, 3
@@ -43,7 +45,22 @@ class Choice(NamedTuple):
     standard_error: float
     """Its standard error, from the parts that were held out."""
     taken: bool
-    """Whether the improvement exceeds its standard error."""
+    """Whether the improvement is significant: a one-sided test by Student's distribution, at a level of 5 %."""
+
+
+class Plan(NamedTuple):
+    """How recordings are prepared and fitted: what was chosen, and why."""
+
+    recordings: tuple[Recording, ...]
+    """The prepared recordings."""
+    cutoff: float
+    """Hz, below which torques are compared."""
+    joint_effects: JointEffects
+    prior_weight: float
+    choices: tuple[Choice, ...]
+    """What was compared by cross-validation, in order."""
+    warnings: tuple[str, ...]
+    """Sentences about the choices: a prior weight at the edge of the candidates, a cutoff that was lowered."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,43 +71,36 @@ class Identification:
     """The physical fit, with its model, intervals and predictions."""
     linear: InverseDynamicsFit | None
     """Linear least squares with the same effects, physical or not; None where a drive gain is unknown."""
-    recordings: tuple[Recording, ...]
-    """The prepared recordings of the fit."""
-    cutoff: float
-    """Hz, below which torques were compared."""
-    choices: tuple[Choice, ...]
-    """What was compared by cross-validation, in order."""
-    warnings: tuple[str, ...]
-    """Sentences about the choices: a prior weight at the edge of the candidates, a cutoff that was lowered."""
+    plan: Plan
+    """The prepared recordings, and the choices."""
     causes: tuple[Cause, ...]
-    """What the residuals may come from (`residual_causes`)."""
-    tilt: np.ndarray
-    """`[2]`, rad: the rotation of gravity about `horizontal_axes`' second and first axis; zero where it was not free."""
+    """What the residuals may come from (`residual_causes`), the most convincing cause first."""
 
     @property
     def model(self) -> Model:
-        """The identified robot."""
+        """The identified robot; with `tilt=True` its gravity has the direction that was found."""
         return self.fit.model
 
     def prepare(self, recording: Recording) -> Recording:
         """Prepare another recording as those of the fit were."""
-        return recording.prepared(self.cutoff, model=self.model)
+        return recording.prepared(self.plan.cutoff, model=self.model)
 
     def evaluate(self, recordings: Recordings, *, raw: bool = False) -> Evaluation:
-        """The errors of predicted torques on recordings as they were measured, preferably held-out ones: of what is below
-        `cutoff`, or with `raw` of the torques as they were measured, for a motion that is low-passed there."""
+        """The errors of predicted torques on recordings as they were measured, preferably held-out ones: of what is
+        below the cutoff, or with `raw` of the torques as they were measured, for a motion that is low-passed there."""
         if not raw:
             return self.fit.evaluate([self.prepare(x) for x in as_recordings(recordings)])
-        smooth = [
-            x.prepared(self.cutoff, motion_cutoff=self.cutoff, model=self.model) for x in as_recordings(recordings)
-        ]
-        pairs = zip(smooth, as_recordings(recordings), strict=True)
-        return self.fit.evaluate([dataclasses.replace(x, cutoff=None, tau=_measured(y, x.t)) for x, y in pairs])
+        out = []
+        for measured in as_recordings(recordings):
+            smooth = measured.prepared(self.plan.cutoff, motion_cutoff=self.plan.cutoff, model=self.model)
+            tau = signals.interpolate(measured.t, measured.require("tau")[0], smooth.t, "linear")
+            out.append(dataclasses.replace(smooth, cutoff=None, tau=tau))
+        return self.fit.evaluate(out)
 
     def verdict(self) -> list[str]:
-        """Sentences: how the fit ended, which constraints bind and what they cost, what data, prior or nothing determine,
-        and what the residuals point to."""
-        return [*verdict(self.fit, self.linear, self.recordings, self.causes), *self.warnings]
+        """Sentences: how the fit ended, which constraints bind and what they cost, what data, prior or nothing
+        determine, and what the residuals point to."""
+        return [*verdict(self.fit, self.linear, self.plan.recordings, self.causes), *self.plan.warnings]
 
     def __str__(self) -> str:
         return "\n".join(f"- {x}" for x in self.verdict())
@@ -107,19 +117,13 @@ def identify(
     tilt: bool = False,
     loss: Loss = "squared",
     report: Callable[[Step], None] | None = None,
+    force: bool = False,
 ) -> Identification:
     """Identify a robot from recordings as they were measured, and say what the result is worth.
 
-    1. The recordings are prepared (`Recording.prepared`): torques and torque model are low-passed alike. The cutoff is 10
-       Hz or a tenth of the rate, whichever is less; it is lowered where noise in the accelerations would bias a base
-       parameter by more than half of its standard error (errors in variables).
-    2. The joints' effects are chosen: armature, viscous and Coulomb friction and offsets, and of load friction,
-       Stribeck friction with a searched width of the sign, delayed friction, and springs, one after the other, the best
-       one as long as it lowers the error on held-out parts by more than its standard error. The parts are consecutive
-       in time, five or one for each recording.
-    3. The weight of the prior is 1, unless another power of ten predicts better by more than a standard error.
-    4. The physical fit (`fit_inverse_dynamics`), linear least squares for comparison, and a search for what the residuals
-       come from (`residual_causes`).
+    The recordings are checked (`require_plausible`). Then `plan_identification` prepares them and chooses the cutoff,
+    the effects of the joints and the weight of the prior. The physical fit follows (`fit_inverse_dynamics`), linear
+    least squares for comparison, and a search for what the residuals come from (`residual_causes`).
 
     **Arguments**
 
@@ -128,51 +132,77 @@ def identify(
     - `joint_effects`, `prior_weight`, `cutoff` (Hz): a choice of yours instead.
     - `tilt`: also find the direction of gravity, for a robot whose mount may be tilted.
     - `friction_velocity`, `loss`, `report`: as in `fit_inverse_dynamics`.
+    - `force`: go on with recordings that look wrong.
 
-    **Returns** an `Identification`; print it. **Raises** `DataError`, `ModelError` as `fit_inverse_dynamics`.
+    **Returns** an `Identification`; print it. **Raises** `DataError` for recordings that look wrong (torques negated,
+    in other units or of other joints, degrees, milliseconds), and `DataError`, `ModelError` as `fit_inverse_dynamics`.
     """
-    measured, notes = as_recordings(recordings), []
-    lowest = min(_rate(x) for x in measured)
-    chosen_cutoff = min(10.0, 0.1 * lowest) if cutoff is None else cutoff
-    prepared, choices = [x.prepared(chosen_cutoff, model=model) for x in measured], []
-    if cutoff is None:
-        chosen_cutoff, prepared, note = _without_bias(model, measured, prepared, chosen_cutoff, friction_velocity)
-        notes += note
-    effects = joint_effects
-    if effects is None:
-        effects, more = _choose_effects(model, prepared, friction_velocity)
-        choices += more
-    if prior_weight is None:
-        prior_weight, more, note = _choose_weight(model, prepared, effects, friction_velocity)
-        choices, notes = choices + more, notes + note
-    options = {"joint_effects": effects, "friction_velocity": friction_velocity, "loss": loss}
-    before = model
-    for round_ in range(_TILT_ROUNDS if tilt else 1):
-        fit = fit_inverse_dynamics(before, prepared, prior_weight=prior_weight, report=report, **options)
-        causes = residual_causes(fit, prepared)
-        (found,) = [x for x in causes if x.name == "tilt"] or [None]
-        if tilt and found is not None and round_ < _TILT_ROUNDS - 1:
-            g = before.gravity + jnp.asarray(found.parameters @ horizontal_axes(before), before.dtype)
-            size = jnp.linalg.norm(model.gravity)
-            before = dataclasses.replace(before, gravity=g * size / jnp.linalg.norm(g))
-    linear = None if effects.dofs("gain", model).any() else ordinary_least_squares(before, prepared, **options)
-    angles = np.asarray(before.gravity) @ horizontal_axes(model).T / max(float(jnp.linalg.norm(model.gravity)), 1e-300)
-    return Identification(
-        fit, linear, tuple(prepared), chosen_cutoff, tuple(choices), tuple(notes), causes, np.arcsin(angles)
+    require_plausible(recordings, model, force=force)
+    plan = plan_identification(
+        model,
+        recordings,
+        joint_effects=joint_effects,
+        prior_weight=prior_weight,
+        friction_velocity=friction_velocity,
+        cutoff=cutoff,
     )
+    options = {"joint_effects": plan.joint_effects, "friction_velocity": friction_velocity, "loss": loss}
+    rounds = _TILT_ROUNDS if tilt else 0
+    for round_ in range(rounds + 1):
+        fit = fit_inverse_dynamics(model, plan.recordings, prior_weight=plan.prior_weight, report=report, **options)
+        causes = residual_causes(fit, plan.recordings)
+        found = [x.parameters for x in causes if x.name == "tilt"]
+        if round_ < rounds and found:
+            gravity = model.gravity + jnp.asarray(found[0] @ horizontal_axes(model), model.dtype)
+            size = jnp.linalg.norm(model.gravity) / jnp.linalg.norm(gravity)
+            model = dataclasses.replace(model, gravity=size * gravity)
+    known = not plan.joint_effects.dofs("gain", model).any()
+    linear = ordinary_least_squares(model, plan.recordings, **options) if known else None
+    return Identification(fit, linear, plan, causes)
+
+
+def plan_identification(
+    model: Model,
+    recordings: Recordings,
+    *,
+    joint_effects: JointEffects | None = None,
+    prior_weight: float | None = None,
+    friction_velocity: ArrayLike | None = None,
+    cutoff: float | None = None,
+) -> Plan:
+    """Prepare recordings as they were measured, and choose how to fit them.
+
+    1. `Recording.prepared` low-passes torques and torque model alike. The cutoff is 10 Hz or a tenth of the rate,
+       whichever is less. It is lowered where noise in the accelerations would bias a base parameter by more than half
+       of its standard error (errors in variables).
+    2. The effects of the joints are armature, viscous and Coulomb friction and offsets. Of load friction, Stribeck
+       friction with a searched width of the sign, delayed friction, and springs, the best one is added, as long as it
+       lowers the error on held-out parts significantly: by Student's test at a level of 5 %. The parts are consecutive
+       in time, five, or one for each recording. (An improvement by one standard error, a common rule, comes too often
+       by chance: there are several candidates, and an effect that is not there makes statements false.)
+    3. The weight of the prior is 1, unless another power of ten predicts significantly better.
+
+    What is given is not chosen. The arguments are those of `identify`.
+    """
+    measured, notes, choices = as_recordings(recordings), [], []
+    chosen = min(10.0, *(0.1 * _rate(x) for x in measured)) if cutoff is None else cutoff
+    prepared = [x.prepared(chosen, model=model) for x in measured]
+    if cutoff is None:
+        chosen, prepared, notes = _without_bias(model, measured, prepared, chosen, friction_velocity)
+    if joint_effects is None:
+        joint_effects, choices = _choose_effects(model, prepared, friction_velocity)
+    if prior_weight is None:
+        prior_weight, more, warned = _choose_weight(model, prepared, joint_effects, friction_velocity)
+        choices, notes = choices + more, notes + warned
+    return Plan(tuple(prepared), chosen, joint_effects, prior_weight, tuple(choices), tuple(notes))
 
 
 def _rate(recording: Recording) -> float:
     return recording.rate or 1 / float(np.median(np.diff(recording.t)))
 
 
-def _measured(recording: Recording, t: np.ndarray) -> np.ndarray:
-    """The measured torques at the times `t`, between neighboring samples."""
-    return signals.interpolate(recording.t, recording.require("tau")[0], t, "linear")
-
-
 def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) -> tuple[JointEffects, list[Choice]]:
-    """Add the effect that lowers the held-out error most, as long as it does so by more than its standard error."""
+    """Add the effect that lowers the held-out error most, as long as it does so significantly."""
     effects, choices = JointEffects(), []
     groups = [{"load": True}, {"stribeck": True, "friction_velocity": True}, {"friction_delay": True}]
     if (JointEffects(spring=True).spring_coordinates(model) >= 0).any():
@@ -188,9 +218,10 @@ def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) 
             new = held_out_errors(samples, sigma, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
             name = " and ".join(x.replace("_", " ") for x in group)
             trials.append((_compare(name, errors, new), group, trial, new))
-        choice, group, trial, new = max(trials, key=lambda x: x[0].improvement)
-        if not choice.taken:
-            return effects, choices + [x[0]._replace(taken=False) for x in trials]
+        better = [x for x in trials if x[0].taken]
+        if not better:
+            return effects, choices + [x[0] for x in trials]
+        choice, group, trial, new = max(better, key=lambda x: x[0].improvement)
         choices.append(choice)
         groups.remove(group)
         effects, errors = trial, new
@@ -200,7 +231,7 @@ def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) 
 def _choose_weight(
     model: Model, prepared: list[Recording], effects: JointEffects, friction_velocity
 ) -> tuple[float, list[Choice], list[str]]:
-    """The weight 1, or the best one if it is better by more than a standard error."""
+    """The weight 1, or the best one if it is significantly better."""
     samples = _samples(model, prepared, effects, friction_velocity)
     errors = held_out_errors(samples, first_noise(samples), _WEIGHTS, _FOLDS)
     default = _WEIGHTS.index(_PRIOR_WEIGHT)
@@ -219,11 +250,12 @@ def _choose_weight(
 
 
 def _compare(name: str, old: np.ndarray, new: np.ndarray) -> Choice:
-    """Whether the held-out errors `new` `[folds]` are lower than `old` by more than a standard error."""
+    """Whether the held-out errors `new` `[folds]` are lower than `old`, by Student's test at a level of 5 %."""
     decrease = old - new
     error = float(decrease.std(ddof=1) / np.sqrt(len(decrease)))
     mean = float(decrease.mean())
-    return Choice(name, mean / float(old.mean()), error / float(old.mean()), mean > error)
+    taken = mean > student_t.ppf(_CONFIDENCE, len(decrease) - 1) * error
+    return Choice(name, mean / float(old.mean()), error / float(old.mean()), bool(taken))
 
 
 def _samples(model: Model, prepared: list[Recording], effects: JointEffects, friction_velocity) -> Samples:
@@ -254,8 +286,8 @@ def _without_bias(
         cutoff,
         prepared,
         [
-            f"Torques were compared below {cutoff:.3g} Hz instead of {first:g} Hz, since noise in the accelerations would "
-            f"bias inertias by up to {ratio:.2g} standard errors at a higher cutoff."
+            f"Torques were compared below {cutoff:.3g} Hz instead of {first:g} Hz, since noise in the accelerations "
+            f"would bias inertias by more than half of a standard error at a higher cutoff."
         ],
     )
 
@@ -263,8 +295,8 @@ def _without_bias(
 def _bias(
     model: Model, measured: tuple[Recording, ...], prepared: list[Recording], cutoff: float, friction_velocity
 ) -> float:
-    """The largest bias of a base parameter, in standard errors, that noise in the accelerations causes in least squares:
-    `H^-1 N^T N p` for the regressor `N` of accelerations that are only noise."""
+    """The largest bias of a base parameter, in standard errors, that noise in the accelerations causes in least
+    squares: `H^-1 N^T N p` for the regressor `N` of accelerations that are only noise."""
     fit = ordinary_least_squares(model, prepared, friction_velocity=friction_velocity)
     rng, noise = np.random.default_rng(0), []
     for raw, x in zip(measured, prepared, strict=True):

@@ -73,8 +73,8 @@ def block_scores(
     hat: np.ndarray,
     weights: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return `K` `[blocks, P + gains]` for which `K^T K` is the same covariance as in `score_factor`, for residuals that
-    depend on the motion as well, but are independent from block to block in time: the sum over the blocks of the
+    """Return `K` `[blocks, P + gains]` for which `K^T K` is the same covariance as in `score_factor`, for residuals
+    that depend on the motion as well, but are independent from block to block in time: the sum over the blocks of the
     slopes' outer products. The residuals of a block are those that the fit to all other blocks would leave there.
 
     Source: Bell & McCaffrey, Bias reduction in standard errors for linear regression with multi-stage samples, Survey
@@ -101,8 +101,8 @@ def block_scores(
 
 
 def _derivatives(samples: Samples, residual, sigma, gain, rows: slice, B: np.ndarray, j: int) -> np.ndarray:
-    """The derivatives `[rows, P + gains]` of a joint's residuals with respect to the parameters and the logarithms of the
-    unknown inverse gains."""
+    """The derivatives `[rows, P + gains]` of a joint's residuals with respect to the parameters and the logarithms of
+    the unknown inverse gains."""
     X = B[:, j, :-2] / (gain[j] * sigma[j])
     owner = np.array(samples.layout.gains) == j
     return np.concatenate([X, np.outer(residual[rows, j] + B[:, j, -1], owner / sigma[j])], axis=1)

@@ -55,7 +55,7 @@ def _constraints(
 
 
 def _is_flat(parameters: np.ndarray) -> bool:
-    """Whether the mass lies close to a plane or a line: the second moments about the center of mass are nearly singular."""
+    """Whether the mass lies close to a plane or a line: a second moment about the center of mass is nearly zero."""
     moments = np.linalg.eigvalsh(rotational_about_center(parameters))
     spread = 0.5 * moments.sum() - moments
     return bool(spread.min() < _FLAT**2 * spread.max())
@@ -65,8 +65,8 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
     base, intervals = fit.base_parameters(), fit.intervals()
     by_prior, nothing = intervals.decided_by_prior(_BY_PRIOR), set(base.unidentifiable)
     out = [
-        f"The data determine {base.rank} combinations of {len(base.names)} parameters; {len(by_prior)} single parameters "
-        f"are decided by the prior, the start, alone{', such as ' + _listed(by_prior) if by_prior else ''}."
+        f"The data determine {base.rank} combinations of {len(base.names)} parameters; {len(by_prior)} single "
+        f"parameters are decided by the start alone{', such as ' + _listed(by_prior) if by_prior else ''}."
     ]
     if nothing:
         out.append(f"No torque depends on {_listed(sorted(nothing))}: they keep their start.")
@@ -88,8 +88,8 @@ def _causes(causes: Sequence[Cause], error: float) -> list[str]:
     first, *others = evident
     out = [
         f"The residuals point to {first.name}: it would explain {first.part:.0%} of what is left (F = "
-        f"{first.statistic:.3g}), most at {_listed(first.joints)}. The parameters and their intervals hold only if that is "
-        f"not missing."
+        f"{first.statistic:.3g}), most at {_listed(first.joints)}. The parameters and their intervals hold only if "
+        f"nothing like that is missing."
     ]
     if others:
         also = ", ".join(f"{x.name} {x.part:.0%} (F = {x.statistic:.3g})" for x in others)
