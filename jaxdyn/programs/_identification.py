@@ -19,14 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import sysid
-from jaxdyn._errors import look_up
 from jaxdyn.io import to_urdf
 from jaxdyn.model import Model
 from jaxdyn.programs._files import begin, digest_of_arrays, read_npz, write_durably, write_json, write_npz
 from jaxdyn.programs._identification_data import (
     IdentificationData,
     IdentifyConfig,
-    PreparedRecording,
     load_data,
     load_robot,
     nearest_physical_model,
@@ -115,7 +113,7 @@ def identify(config: IdentifyConfig) -> dict[str, Any]:
         data = load_data(config, start)
         folder = config.make_folder()
         kept = {k: v for k, v in dataclasses.asdict(config).items() if k not in _KEYS_OF_RESULTS}
-        files = FitFiles(folder / "unfinished", kept, data.fitted)
+        files = FitFiles(folder / "unfinished", kept, list(data.plan.recordings))
         fits, seconds = _run_fits(config, model, start, data, files)
         held_out = _held_out(config, data)
         errors = {
@@ -127,11 +125,13 @@ def identify(config: IdentifyConfig) -> dict[str, Any]:
             for key, kind in _RELATIVE.items()
         }
         _print_errors(model, data, fits, errors, relative)
-        out = _summary(config, model, fits, errors, seconds) | relative
+        verdict = _verdict(data, fits)
+        print("\nverdict on the physical fit", *verdict, sep="\n- ")
+        out = _summary(config, model, fits, errors, seconds) | relative | {"verdict": verdict}
         _write(folder, config, data, fits, out)
         if config.plot:
-            torques = {name: x.predict(data.held_out.data) for name, x in fits.items()}
-            draw_torques(folder / "torque.png", config, model, data.held_out, torques)
+            torques = {name: x.predict(data.held_out.smooth) for name, x in fits.items()}
+            draw_torques(folder / "torque.png", config, model, data, torques)
         files.remove()
         return out
     except KeyboardInterrupt:
@@ -142,7 +142,8 @@ def _run_fits(
     config: IdentifyConfig, model: Model, start: Model, data: IdentificationData, files: FitFiles
 ) -> tuple[Fits, dict[str, float]]:
     """Return the fits, by name, and the wall times of those that were not in the files, s."""
-    effects = _joint_effects(config)
+    plan = data.plan
+    effects = plan.joint_effects
     common: dict[str, Any] = {"joint_effects": effects, "friction_velocity": config.friction_velocity}
     seconds: dict[str, float] = {}
 
@@ -155,8 +156,8 @@ def _run_fits(
             files.save(name, out)
         return out
 
-    linear = finish(LINEAR, model, lambda: sysid.ordinary_least_squares(model, data.fitted, **common))
-    physical = finish(PHYSICAL, start, lambda: _fit_physical(config, start, data.fitted, common, files))
+    linear = finish(LINEAR, model, lambda: sysid.ordinary_least_squares(model, plan.recordings, **common))
+    physical = finish(PHYSICAL, start, lambda: _fit_physical(config, start, plan, common, files))
     times = ", ".join(f"{name} {x:.1f} s" for name, x in seconds.items())
     print(
         f"physical fit: {physical.status.text}; {physical.iterations} steps, {physical.rounds} rounds; least squares: "
@@ -166,7 +167,7 @@ def _run_fits(
 
 
 def _fit_physical(
-    config: IdentifyConfig, start: Model, fitted: list[sysid.Recording], common: dict[str, Any], files: FitFiles
+    config: IdentifyConfig, start: Model, plan: sysid.Plan, common: dict[str, Any], files: FitFiles
 ) -> sysid.InverseDynamicsFit:
     """Run the physically consistent fit, or continue it, with its state in a file."""
     state = files.load_state(PHYSICAL)
@@ -185,8 +186,8 @@ def _fit_physical(
 
         return sysid.fit_inverse_dynamics(
             start,
-            fitted,
-            prior_weight="cross-validated" if config.cross_validate else config.prior_weight,
+            plan.recordings,
+            prior_weight=plan.prior_weight,
             rounds=config.rounds,
             max_iterations=config.max_iterations,
             report=report,
@@ -195,17 +196,16 @@ def _fit_physical(
         )
 
 
-def _joint_effects(config: IdentifyConfig) -> sysid.JointEffects:
-    names = [x.name for x in dataclasses.fields(sysid.JointEffects)]
-    for name in config.joint_effects:
-        look_up(name, names, "joint effect")
-    return sysid.JointEffects(**{name: name in config.joint_effects for name in names})
+def _verdict(data: IdentificationData, fits: Fits) -> list[str]:
+    """Sentences about the physical fit."""
+    causes = sysid.residual_causes(fits[PHYSICAL], data.plan.recordings)
+    return sysid.Identification(fits[PHYSICAL], fits[LINEAR], data.plan, causes).verdict()
 
 
 def _held_out(config: IdentifyConfig, data: IdentificationData) -> dict[str, sysid.Recording]:
     """Return the held-out recordings by the torque in them."""
-    filtered, raw = data.held_out
-    out = {"raw torque": dataclasses.replace(filtered, tau=raw), "filtered torque": filtered}
+    prepared, smooth, raw = data.held_out
+    out = {"raw torque": dataclasses.replace(smooth, tau=raw), "filtered torque": prepared}
     if data.simulated is not None:
         out["noise-free torque"] = data.simulated.exact.between(config.fit_stop, config.test_stop)
     return out
@@ -217,7 +217,7 @@ def _print_errors(
     noise_free = errors.get("noise-free torque")
     for kind in ("raw torque", "filtered torque"):
         _print_table(f"held-out RMSE against the {kind}, N m", model.joint_names, errors[kind])
-    print(sysid.quality_table(fits, data.fitted, "RMSE on the data of the fit, N m") + "\n")
+    print(sysid.quality_table(fits, data.plan.recordings, "RMSE on the data of the fit, N m") + "\n")
     if noise_free is not None:
         title = "held-out RMSE against the noise-free torque on the noise-free motion, N m"
         _print_table(title, model.joint_names, noise_free)
@@ -269,29 +269,29 @@ def _summary(config: IdentifyConfig, model: Model, fits: Fits, errors: Errors, s
 
 def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits: Fits, out: dict[str, Any]) -> None:
     write_json(folder / "parameters.json", out, announce=True)
-    physical, held_out = fits[PHYSICAL], data.held_out.data
+    physical, held_out, plan = fits[PHYSICAL], data.held_out.data, data.plan
     if config.urdf:
         text = to_urdf(physical.model, config.name)
         write_durably(folder / "identified.urdf", lambda path: path.write_text(text, encoding="utf-8"), announce=True)
     if config.report:
         note = (
-            f"Robot {config.robot}; recordings {', '.join(x.name for x in data.fitted)}, resampled to {config.rate:g} "
-            f"Hz, low-passed at {config.cutoff:g} Hz; held out {held_out.name}, {held_out.t[0]:.2f} to "
-            f"{held_out.t[-1]:.2f} s."
+            f"Robot {config.robot}; recordings {', '.join(x.name for x in plan.recordings)}; torques are compared "
+            f"below {plan.cutoff:.3g} Hz; held out {held_out.name}, {held_out.t[0]:.2f} to {held_out.t[-1]:.2f} s."
         )
         title = f"Identification: {config.name}"
-        draws = sysid.bootstrap(physical, data.fitted, draws=config.bootstrap) if config.bootstrap else None
-        options: dict[str, Any] = {"title": title, "notes": [note], "bootstrap": draws}
-        report = functools.partial(sysid.write_report, fits=fits, train=data.fitted, test=held_out, **options)
+        draws = sysid.bootstrap(physical, plan.recordings, draws=config.bootstrap) if config.bootstrap else None
+        options: dict[str, Any] = {"title": title, "notes": [note, *out["verdict"]], "bootstrap": draws}
+        report = functools.partial(sysid.write_report, fits=fits, train=plan.recordings, test=held_out, **options)
         write_durably(folder / "report.html", report, announce=True)
 
 
 def draw_torques(
-    path: Path, config: IdentifyConfig, model: Model, held_out: PreparedRecording, torques: dict[str, np.ndarray]
+    path: Path, config: IdentifyConfig, model: Model, data: IdentificationData, torques: dict[str, np.ndarray]
 ) -> None:
     """Draw the predicted torques over the measured ones of the held-out data."""
     if pyplot() is None:
         return
-    title = f"{config.name}: torques held out, low-passed at {config.cutoff:g} Hz"
-    tau = held_out.data.require("tau")[0]
-    save_figure(path, plot_torques(model, held_out.data.t, tau, torques, raw=held_out.raw_tau, title=title), dpi=110)
+    title = f"{config.name}: torques held out, low-passed at {data.plan.cutoff:.3g} Hz"
+    smooth, raw = data.held_out.smooth, data.held_out.raw_tau
+    tau = smooth.require("tau")[0]
+    save_figure(path, plot_torques(model, smooth.t, tau, torques, raw=raw, title=title), dpi=110)

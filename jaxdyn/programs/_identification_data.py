@@ -12,13 +12,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import samples
-from jaxdyn._errors import DataError, require_positive
+from jaxdyn._errors import DataError, look_up, require_positive
 from jaxdyn.io import load_urdf
 from jaxdyn.model import Model
 from jaxdyn.programs._config import ProgramConfig
 from jaxdyn.programs._files import data_path
 from jaxdyn.programs._simulated_recording import SimulatedRecording, Simulation, simulate_recording
-from jaxdyn.sysid import Recording, is_physical, load_csv, load_npz, nearest_physical, require_plausible
+from jaxdyn.sysid import (
+    JointEffects,
+    Plan,
+    Recording,
+    is_physical,
+    load_csv,
+    load_npz,
+    nearest_physical,
+    plan_identification,
+    require_plausible,
+)
 
 SAMPLES = ("acrobot", "arm", "cartpole", "double_pendulum", "pendulum")
 
@@ -84,18 +94,17 @@ class IdentifyConfig(ProgramConfig):
     """Time that is cut off at both ends of each recording, s. All other times count from the first sample left."""
     force: bool = False
     """Whether to go on if the checks find that a recording's torques, positions or times must be wrong."""
-    rate: float = 200.0
-    """Samples per second after resampling."""
-    cutoff: float = 10.0
-    """Cutoff frequency of the zero-phase low-pass filter, Hz."""
+    rate: float = 0.0
+    """Samples per second to which the recordings are interpolated first; 0 for their own rate."""
+    cutoff: float = 0.0
+    """Frequency below which torques are compared, Hz; 0 to have it chosen (`jaxdyn.sysid.plan_identification`)."""
     friction_velocity: float = 0.05
     """Velocity over which Coulomb friction changes its sign, rad/s."""
-    joint_effects: tuple[str, ...] = ("armature", "viscous", "coulomb", "offset")
-    """Effects that are identified at all joints besides inertias: fields of `jaxdyn.sysid.JointEffects`."""
-    prior_weight: float = 0.1
-    """Weight of the pull toward the start."""
-    cross_validate: bool = False
-    """Whether to choose that weight by cross-validation on the fitted data."""
+    joint_effects: tuple[str, ...] = ()
+    """Effects that are identified at all joints besides inertias: fields of `jaxdyn.sysid.JointEffects`; none to have
+    them chosen by cross-validation."""
+    prior_weight: float = 0.0
+    """Weight of the pull toward the start; 0 to have it chosen by cross-validation."""
     rounds: int = 15
     """Largest number of rounds that re-weight the joints."""
     max_iterations: int = 200
@@ -112,19 +121,23 @@ class IdentifyConfig(ProgramConfig):
     simulation: Simulation = dataclasses.field(default_factory=Simulation)
 
 
-class PreparedRecording(NamedTuple):
-    """A part of a recording, resampled, filtered and differentiated."""
+class HeldOut(NamedTuple):
+    """A part of a recording that no fit sees."""
 
     data: Recording
+    """Prepared as those of the fit."""
+    smooth: Recording
+    """With all arrays low-passed below the cutoff."""
     raw_tau: np.ndarray
-    """The torques before the filter, at the same times."""
+    """The torques as they were measured, at the times of `smooth`."""
 
 
 class IdentificationData(NamedTuple):
     """The parts of the recordings that are fitted and held out."""
 
-    fitted: list[Recording]
-    held_out: PreparedRecording
+    plan: Plan
+    """The prepared recordings of the fit, and what was chosen."""
+    held_out: HeldOut
     simulated: SimulatedRecording | None
     """The recording with its truth, where it was simulated."""
 
@@ -140,14 +153,35 @@ def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
     recordings, simulated = _load_recordings(config, start)
     last, begin = (recordings.pop(), config.fit_start) if config.test_recording else (recordings[0], config.fit_stop)
     # Split first: the filter and the differences look ahead, and must not see past the boundary.
-    fitted = [_prepare(x, config.fit_start, config.fit_stop, config).data for x in recordings]
-    held_out = _prepare(last, begin, config.test_stop, config)
-    print(
-        f"{sum(map(len, fitted))} samples at {config.rate:g} Hz to fit "
-        f"({', '.join(f'{x.t[0]:.2f} to {x.t[-1]:.2f} s' for x in fitted)}), {len(held_out.data)} held out "
-        f"({held_out.data.t[0]:.2f} to {held_out.data.t[-1]:.2f} s); low-pass {config.cutoff:g} Hz"
+    plan = plan_identification(
+        start,
+        [_part(x, config.fit_start, config.fit_stop, config) for x in recordings],
+        joint_effects=_joint_effects(config),
+        prior_weight=config.prior_weight or None,
+        friction_velocity=config.friction_velocity,
+        cutoff=config.cutoff or None,
     )
-    return IdentificationData(fitted, held_out, simulated)
+    held_out = _hold_out(_part(last, begin, config.test_stop, config), plan.cutoff)
+    fitted = ", ".join(f"{x.t[0]:.2f} to {x.t[-1]:.2f} s" for x in plan.recordings)
+    print(
+        f"{sum(map(len, plan.recordings))} samples to fit ({fitted}), {len(held_out.data)} held out "
+        f"({held_out.data.t[0]:.2f} to {held_out.data.t[-1]:.2f} s); torques are compared below {plan.cutoff:.3g} Hz"
+    )
+    for choice in plan.choices:
+        print(
+            f"{choice.name}: held-out errors {abs(choice.improvement):.1%} "
+            f"{'lower' if choice.improvement > 0 else 'higher'} (standard error {choice.standard_error:.1%}), "
+            f"{'taken' if choice.taken else 'not taken'}"
+        )
+    return IdentificationData(plan, held_out, simulated)
+
+
+def _joint_effects(config: IdentifyConfig) -> JointEffects | None:
+    """The effects that the configuration names, or None. **Raises** `UnknownNameError`."""
+    names = [x.name for x in dataclasses.fields(JointEffects)]
+    for name in config.joint_effects:
+        look_up(name, names, "joint effect")
+    return JointEffects(**{name: name in config.joint_effects for name in names}) if config.joint_effects else None
 
 
 def load_robot(name: str, choices: Sequence[str] = SAMPLES, *, without: str = "") -> Model:
@@ -275,8 +309,13 @@ def _require_units(config: IdentifyConfig) -> None:
         raise DataError("csv.delimiter is empty; give the text between columns, tab, or space for any white space")
 
 
-def _prepare(recording: Recording, start: float, stop: float, config: IdentifyConfig) -> PreparedRecording:
-    part = recording.between(start, stop).resampled(config.rate)
-    data = part.filtered(config.cutoff).differentiated()
-    first = int(np.argmin(np.abs(part.t - data.t[0])))
-    return PreparedRecording(data, part.require("tau")[0][first : first + len(data)])
+def _part(recording: Recording, start: float, stop: float, config: IdentifyConfig) -> Recording:
+    """The part of a recording as it was measured, or interpolated at the configured rate."""
+    part = recording.between(start, stop)
+    return part.resampled(config.rate) if config.rate else part
+
+
+def _hold_out(part: Recording, cutoff: float) -> HeldOut:
+    smooth = part.prepared(cutoff, motion_cutoff=cutoff)
+    tau = np.stack([np.interp(smooth.t, part.t, x) for x in part.require("tau")[0].T], axis=-1)
+    return HeldOut(part.prepared(cutoff), dataclasses.replace(smooth, cutoff=None), tau)

@@ -144,6 +144,8 @@ def fit_inverse_dynamics(
         candidates = prior_weight if isinstance(prior_weight, CandidateWeights) else CandidateWeights()
         weight = state.prior_weight if state else choose_weight(samples, effects_weight, candidates).best
         chosen = f"; prior weight {weight:g} by {candidates.folds}-fold cross-validation"
+        if weight in (min(candidates.weights), max(candidates.weights)):
+            chosen += f", at the edge of the candidates {list(candidates.weights)}: the best may lie beyond"
     elif isinstance(prior_weight, str) or not prior_weight > 0:
         raise DataError(f"prior_weight is {prior_weight!r}; a positive number or 'cross-validated' is needed")
     else:
