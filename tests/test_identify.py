@@ -24,7 +24,7 @@ from jaxdyn.programs import (
     simulate_recording,
 )
 from jaxdyn.programs._identification import draw_torques
-from jaxdyn.programs._identification_data import PreparedRecording
+from jaxdyn.programs._identification_data import HeldOut, IdentificationData
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares
 
 V_SCALE = 0.05
@@ -216,6 +216,7 @@ def test_the_embedded_experiment_runs_end_to_end(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "simulated by" in printed
     assert "physical fit: every link is physical" in printed
+    assert "verdict on the physical fit" in printed
     assert sorted(x.name for x in (tmp_path / "embedded").iterdir()) == ["parameters.json", "report.html", "torque.png"]
     page = (tmp_path / "embedded" / "report.html").read_text()
     assert page.count("<img") == 2
@@ -252,11 +253,11 @@ def test_panda(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("cutoff", "cutof"), "unknown key 'cutof'; did you mean cutoff"),
+        (("fit_stop", "cutof"), "unknown key 'cutof'; did you mean cutoff"),
         (("seed =", "sed ="), "unknown key 'simulation.sed'; did you mean seed"),
-        (("rate = 200.0", 'rate = "fast"'), "rate is 'fast', but a value of type float"),
+        (("fit_stop = 14.0", 'fit_stop = "fast"'), "fit_stop is 'fast', but a value of type float"),
         (("seed = 0", "seed = 1.5"), "simulation.seed is 1.5"),
-        (("rate = 200.0", 'more_recordings = "run.npz"'), "more_recordings is 'run.npz', but a list"),
+        (("[simulation]", 'more_recordings = "run.npz"\n[simulation]'), "more_recordings is 'run.npz', but a list"),
         (('robot = "arm"', ""), "key 'robot' is missing"),
         (("[simulation]", "[simulation"), "cannot be read as TOML"),
         (("[simulation]", 'simulation.engine = "bullet"\n[x]'), "unknown key 'x'"),
@@ -264,7 +265,9 @@ def test_panda(tmp_path, capsys):
 )
 def test_mistakes_in_a_configuration_are_named(tmp_path, capsys, change, message):
     path = tmp_path / "config.toml"
-    path.write_text(identify.DEFAULT_CONFIG.read_text().replace(*change))
+    text = identify.DEFAULT_CONFIG.read_text()
+    assert change[0] in text
+    path.write_text(text.replace(*change))
     assert identify.main([str(path)]) == 2
     printed = capsys.readouterr()
     assert message in printed.err
@@ -286,7 +289,7 @@ def test_a_choice_that_is_none_is_named(tmp_path):
         (["--robot", "spider"], "robot is 'spider'"),
         (["--fit-stop", "-1"], "fit_start 0 < fit_stop -1"),
         (["--recording", "/nowhere/run.npz"], "no such file"),
-        (["--cutoff", "150", *SHORT], "half the rate"),
+        (["--cutoff", "450", *SHORT], "0.4 times the rate"),
     ],
 )
 def test_mistakes_on_the_command_line_end_without_a_traceback(capsys, arguments, message):
@@ -311,7 +314,7 @@ def test_data_without_its_directory(monkeypatch, capsys):
 def test_the_command_line_overrides_the_file():
     arguments = ["--cutoff", "12.5", "--simulation.seed", "7", "--no-plot"]
     config = parse_arguments(IdentifyConfig, arguments, identify.DEFAULT_CONFIG, "identify", "")
-    assert (config.cutoff, config.simulation.seed, config.plot, config.rate) == (12.5, 7, False, 200.0)
+    assert (config.cutoff, config.simulation.seed, config.plot, config.rate) == (12.5, 7, False, 0.0)
 
 
 def test_a_start_that_is_not_physical_is_named(capsys):
@@ -326,7 +329,9 @@ def test_a_start_that_is_not_physical_is_named(capsys):
 def test_without_matplotlib_there_is_no_plot_but_advice(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     data = Recording(np.arange(3.0), np.zeros((3, 1)), tau=np.zeros((3, 1)))
-    config: Any = types.SimpleNamespace(name="", cutoff=10.0)
-    draw_torques(tmp_path / "torque.png", config, jaxdyn.samples.pendulum(), PreparedRecording(data, data.q), {})
+    config: Any = types.SimpleNamespace(name="")
+    plan: Any = types.SimpleNamespace(cutoff=10.0)
+    drawn = IdentificationData(plan, HeldOut(data, data, data.q), None)
+    draw_torques(tmp_path / "torque.png", config, jaxdyn.samples.pendulum(), drawn, {})
     assert "pip install 'jaxdyn[viz]'" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())

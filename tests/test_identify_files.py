@@ -175,14 +175,14 @@ def test_files_of_other_units_with_currents_and_without_names(data, monkeypatch)
         assert identify.main(command(data, *files, *options, "--name", f"run {len(seen)}")) == 130
     si, *others, trimmed = [loaded for _, loaded in seen]
     for loaded in others:
-        for x, y in zip([*loaded.fitted, loaded.held_out.data], [*si.fitted, si.held_out.data], strict=True):
+        for x, y in zip(*([*r.plan.recordings, r.held_out.smooth] for r in (loaded, si)), strict=True):
             for array in ("t", "q", "v", "a", "tau"):
                 np.testing.assert_allclose(getattr(x, array), getattr(y, array), rtol=1e-6, atol=1e-6)
     # Half a second is gone at both ends, and times begin anew.
-    assert trimmed.fitted[0].t[0] == pytest.approx(si.fitted[0].t[0])
-    assert trimmed.fitted[0].t[-1] == pytest.approx(si.fitted[0].t[-1] - 1, abs=0.02)
+    assert trimmed.plan.recordings[0].t[0] == pytest.approx(si.plan.recordings[0].t[0])
+    assert trimmed.plan.recordings[0].t[-1] == pytest.approx(si.plan.recordings[0].t[-1] - 1, abs=0.02)
     held_out = trimmed.held_out
-    first = round(100 * (0.5 + held_out.data.t[0]))
+    first = round(100 * (0.5 + held_out.smooth.t[0]))
     raw = np.load(data / "test.npz")["tau"][first : first + len(held_out.raw_tau)]
     np.testing.assert_allclose(held_out.raw_tau, raw, atol=1e-9)
 

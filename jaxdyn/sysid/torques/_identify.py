@@ -31,6 +31,8 @@ _PRIOR_WEIGHT = 1.0
 _WEIGHTS = (0.01, 0.1, 1.0)
 _FOLDS = 5
 _CONFIDENCE = 0.95
+# The part of the held-out mean square below which an improvement is not worth an effect: one percent of the error.
+_WORTHWHILE = 0.02
 # The part of its standard error by which noise in accelerations may bias a base parameter, and the number of times
 # that the cutoff is lowered to reach it, to a quarter of the first at most.
 _BIAS, _LOWERINGS = 0.5, 3
@@ -47,7 +49,8 @@ class Choice(NamedTuple):
     standard_error: float
     """Its standard error, from the parts that were held out."""
     taken: bool
-    """Whether the improvement is significant: a one-sided test by Student's distribution, at a level of 5 %."""
+    """Whether the improvement is worthwhile, at least 2 %, and significant, by Student's one-sided test at a level of
+    5 %."""
 
 
 class Plan(NamedTuple):
@@ -60,7 +63,7 @@ class Plan(NamedTuple):
     joint_effects: JointEffects
     prior_weight: float
     choices: tuple[Choice, ...]
-    """What was compared by cross-validation, in order."""
+    """The comparisons by cross-validation, in order."""
     warnings: tuple[str, ...]
     """Sentences about the choices: a prior weight at the edge of the candidates, a cutoff that was lowered."""
 
@@ -76,7 +79,7 @@ class Identification:
     plan: Plan
     """The prepared recordings, and the choices."""
     causes: tuple[Cause, ...]
-    """What the residuals may come from (`residual_causes`), the most convincing cause first."""
+    """Possible causes of the residuals (`residual_causes`), the most convincing one first."""
 
     @property
     def model(self) -> Model:
@@ -179,9 +182,10 @@ def plan_identification(
        of its standard error (errors in variables).
     2. The effects of the joints are armature, viscous and Coulomb friction and offsets. Of load friction, Stribeck
        friction with a searched width of the sign, delayed friction, and springs, the best one is added, as long as it
-       lowers the error on held-out parts significantly: by Student's test at a level of 5 %. The parts are consecutive
-       in time, five, or one for each recording. (An improvement by one standard error, a common rule, comes too often
-       by chance: there are several candidates, and an effect that is not there makes statements false.)
+       lowers the mean square on held-out parts by at least 2 %, and significantly: by Student's test at a level of 5 %.
+       The parts are consecutive in time, five, or one for each recording. (An improvement by one standard error, a
+       common rule, comes too often by chance: there are several candidates, and an effect that is not there makes
+       statements false.)
     3. The weight of the prior is 1, which says that masses are known within a factor of about 1.6, unless 0.1 or 0.01
        predict significantly better. A larger weight may predict better as well, but would claim to know the start.
 
@@ -252,12 +256,12 @@ def _choose_weight(
 
 
 def _compare(name: str, old: np.ndarray, new: np.ndarray) -> Choice:
-    """Whether the held-out errors `new` `[folds]` are lower than `old`, by Student's test at a level of 5 %."""
+    """Whether the held-out errors `new` `[folds]` are lower than `old`: by enough, and by Student's test."""
     decrease = old - new
     error = float(decrease.std(ddof=1) / np.sqrt(len(decrease)))
     mean = float(decrease.mean())
-    taken = mean > student_t.ppf(_CONFIDENCE, len(decrease) - 1) * error
-    return Choice(name, mean / float(old.mean()), error / float(old.mean()), bool(taken))
+    least = max(_WORTHWHILE * float(old.mean()), student_t.ppf(_CONFIDENCE, len(decrease) - 1) * error)
+    return Choice(name, mean / float(old.mean()), error / float(old.mean()), bool(mean > least))
 
 
 def _samples(model: Model, prepared: list[Recording], effects: JointEffects, friction_velocity) -> Samples:

@@ -1,4 +1,4 @@
-"""What the residuals of a fit point to: wrong lengths, a tilted mount, gains, delays, effects that the model lacks."""
+"""Causes of the residuals of a fit: wrong lengths, a tilted mount, gains, delays, effects that the model lacks."""
 
 from __future__ import annotations
 

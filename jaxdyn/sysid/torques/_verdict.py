@@ -1,4 +1,4 @@
-"""What an identification is worth, in words."""
+"""The worth of an identification, in words."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
         f"parameters are decided by the start alone{', such as ' + _listed(by_prior) if by_prior else ''}."
     ]
     if nothing:
-        out.append(f"No torque depends on {_listed(sorted(nothing))}: they keep their start.")
+        known = "what the prior says of a link as a whole is all that is known of them"
+        out.append(f"No torque depends on {_listed(sorted(nothing))}: {known}.")
     start = np.asarray(fit.before.inertial_parameters, np.float64)[:, 0]
     far = []
     for i, name in enumerate(fit.model.body_names):

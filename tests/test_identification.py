@@ -1,0 +1,252 @@
+"""Identification in one call: honest intervals, chosen effects, and what it says about its data."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdyn
+from jaxdyn import DataError, sysid
+from jaxdyn.programs._simulated_recording import Simulation, _change_parameters, _excitation
+from jaxdyn.sysid.torques._residual_noise import independent_share, score_factor
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
+
+FRICTION = {"damping": 0.8, "friction": 1.5, "friction_velocity": 0.05}
+
+
+def _arm():
+    """The two joints of the sample arm that the README's tour moves."""
+    return jaxdyn.samples.arm().with_locked_joints({f"joint{i}": 0.0 for i in (1, 3, 5, 6, 7)})
+
+
+def _recording(truth, seed=0, *, duration=10.0, rate=200.0, noise=0.05, encoder=0.0, offset=0.0, gravity=None):
+    """A motion of sines, with exact derivatives unless the encoders have noise, and torques with white noise (N m)."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(0.0, duration, 1 / rate)
+    w, phase = np.array([[1.3, 1.9], [4.1, 5.3]]), rng.uniform(0, 2 * np.pi, (2, 2))
+    size = np.array([[1.0, 1.0], [0.4, 0.4]])
+    angle = w[:, None] * t[:, None] + phase[:, None]
+    q = np.sum(size[:, None] * np.sin(angle), axis=0) - np.array([0.0, 1.5])
+    v = np.sum((size * w)[:, None] * np.cos(angle), axis=0)
+    a = -np.sum((size * w**2)[:, None] * np.sin(angle), axis=0)
+    robot = truth if gravity is None else dataclasses.replace(truth, gravity=jnp.asarray(gravity))
+    tau = np.asarray(jaxdyn.rnea(robot, jnp.asarray(q), jnp.asarray(v), jnp.asarray(a))) + offset
+    tau = tau + noise * rng.normal(size=tau.shape)
+    if encoder:
+        return sysid.Recording(t, q + encoder * rng.normal(size=q.shape), tau=tau)
+    return sysid.Recording(t, q, v, a, tau)
+
+
+def _true_parameters(fit, truth):
+    """The truth of every parameter of a fit, 0 for effects that the truth does not have."""
+    inertial = np.asarray(truth.inertial_parameters).ravel()
+    out = dict(zip(sysid.InverseDynamicsFit.unfitted(truth).names, inertial, strict=True))
+    for kind, leaf in (("armature", truth.armature), ("viscous", truth.damping), ("coulomb", truth.friction)):
+        out |= {f"{kind}({j})": float(x) for j, x in zip(truth.joint_names, leaf, strict=True)}
+    return np.array([out.get(name, 0.0) for name in fit.names])
+
+
+def _covered(fit, truth, offset):
+    """Whether the interval of each base parameter has the truth."""
+    base, p = fit.base_parameters(), _true_parameters(fit, truth)
+    p[-truth.nv :] = offset
+    intervals, y = fit.intervals(base), base.matrix @ p
+    return (intervals.lower <= y) & (y <= intervals.upper)
+
+
+def test_a_low_pass_of_torque_and_torque_model_alike_leaves_friction_unbiased():
+    truth = _arm().with_joint_friction(**FRICTION)
+    exact = _recording(truth, noise=0.0, rate=1000.0)
+    raw = sysid.Recording(exact.t, exact.q, tau=exact.tau)
+    errors = {}
+    for name, recording in (("both", raw.prepared(3.0)), ("motion", raw.filtered(3.0).differentiated())):
+        fit = sysid.ordinary_least_squares(truth, recording, friction_velocity=0.05)
+        errors[name] = np.abs(np.asarray(fit.model.friction) / 1.5 - 1).max()
+    assert errors["both"] < 2e-4
+    assert errors["motion"] > 0.01  # what filters of the motion alone cost
+
+
+def test_prepared_recordings_say_what_is_wrong():
+    recording = _recording(_arm(), rate=100.0)
+    with pytest.raises(DataError, match=r"neither above 0.4 times the rate, 40 Hz"):
+        recording.prepared(50.0)
+    with pytest.raises(DataError, match=r"too short for a low pass at 0.3 Hz"):
+        sysid.fit_inverse_dynamics(_arm(), recording.between(0, 5).prepared(0.3, motion_cutoff=5.0))
+    bent = dataclasses.replace(recording, t=recording.t + 0.001 * np.sin(recording.t), cutoff=5.0)
+    with pytest.raises(DataError, match=r"uniform samples; call prepared\(\)"):
+        sysid.fit_inverse_dynamics(_arm(), bent)
+
+
+def test_the_low_pass_is_the_same_in_parts_and_at_once(monkeypatch):
+    truth = _arm().with_joint_friction(**FRICTION)
+    recordings = [_recording(truth, seed, duration=4.0 + seed).prepared(5.0) for seed in range(2)]
+    shape, effects = EffectShape.default(np.full(2, 0.05)), sysid.JointEffects()
+    whole = np.concatenate([B for _, B in Samples(truth, recordings, effects, shape).chunks()])
+    monkeypatch.setattr("jaxdyn.sysid.torques._torque_model._CHUNK", 200)
+    samples = Samples(truth, recordings, effects, shape)
+    parts = list(samples.chunks())
+    assert len(parts) > 4
+    np.testing.assert_allclose(np.concatenate([B for _, B in parts]), whole, atol=1e-12)
+    by_hand = [f.apply(x.tau) for f, x in zip(samples.filters, recordings, strict=True)]
+    np.testing.assert_allclose(whole[..., -1], np.concatenate(by_hand), atol=1e-12)
+
+
+def test_the_covariance_of_scores_is_that_of_repeated_noise():
+    """Noise with a known spectrum, drawn many times: the covariance of X^T r against its estimate from one draw."""
+    truth = _arm().with_joint_friction(**FRICTION)
+    recording = _recording(truth, noise=0.0, rate=50.0, duration=40.0)
+    samples = Samples(truth, recording, sysid.JointEffects(), EffectShape.default(np.full(2, 0.05)))
+    rng, ones = np.random.default_rng(0), np.ones(2)
+
+    def draw():
+        white = rng.normal(size=(len(samples) + 50, 2))
+        out = np.zeros_like(white)
+        for k in range(1, len(white)):  # first order, correlated over about ten samples
+            out[k] = 0.9 * out[k - 1] + white[k]
+        return out[50:]
+
+    X = np.concatenate([B[..., :-2] for _, B in samples.chunks()])
+    scores = np.array([np.einsum("njp,nj->p", X, draw()) for _ in range(400)])
+    hat = np.zeros((X.shape[-1], 1))
+    estimates = [score_factor(samples, draw(), ones, ones, hat) for _ in range(5)]
+    expected = np.sqrt(np.mean([np.sum(K**2, axis=0) for K in estimates], axis=0))
+    measured = scores.std(axis=0)
+    seen = measured > 0
+    np.testing.assert_allclose(expected[seen], measured[seen], rtol=0.25)
+    assert independent_share(draw()[:, 0]) == pytest.approx((1 - 0.9**2) / (1 + 0.9**2), rel=0.3)
+
+
+def test_intervals_never_leave_out_their_value_or_reach_below_zero():
+    truth = _arm().with_joint_friction(damping=0.0, friction=0.001)
+    start = _arm().scaled(mass=1.3)
+    recording = _recording(truth, noise=0.5, duration=6.0)
+    fit = sysid.fit_inverse_dynamics(start, recording, friction_velocity=0.05)
+    draws = sysid.bootstrap(fit, recording, draws=20, blocks=15)
+    assert draws.converged.all()
+    positive = fit.positive(np.eye(len(fit.parameters)))
+    assert positive.sum() == 4 * 2 + 6  # m, Ixx, Iyy, Izz of two bodies; armature, viscous and Coulomb friction
+    for intervals in (fit.intervals(), draws.intervals(fit)):
+        assert ((intervals.lower <= intervals.value) & (intervals.value <= intervals.upper)).all()
+        assert (intervals.lower[positive] >= 0).all()
+        assert np.isfinite(intervals.upper).all()
+    assert 0 < fit.intervals().prior_share.max() <= 1
+
+
+def test_bootstrap_of_least_squares_agrees_with_its_intervals():
+    truth = _arm().with_joint_friction(**FRICTION)
+    recording = _recording(truth, noise=0.2)
+    fit = sysid.ordinary_least_squares(truth, recording, friction_velocity=0.05)
+    base = fit.base_parameters()
+    by_blocks = sysid.bootstrap(fit, recording, draws=200).intervals(fit, base)
+    ratio = by_blocks.standard_error / fit.intervals(base).standard_error
+    assert 0.7 < np.median(ratio) < 1.2
+
+
+def test_identify_finds_what_is_there_and_nothing_else():
+    truth = _arm().with_joint_friction(**FRICTION)
+    found = sysid.identify(_arm().scaled(mass=1.2), _recording(truth, offset=0.3), friction_velocity=0.05)
+    assert found.fit.converged
+    effects = found.plan.joint_effects
+    assert effects == sysid.JointEffects()
+    np.testing.assert_allclose(found.model.friction, 1.5, rtol=0.03)
+    assert _covered(found.fit, truth, 0.3).mean() > 0.8
+    text = str(found)
+    assert "The residuals point to none of" in text
+    assert "decided by the start alone" in text
+    later = _recording(truth, seed=1, offset=0.3)
+    assert found.evaluate(later).relative < found.evaluate(later, raw=True).relative < 0.02
+
+
+@pytest.mark.parametrize(
+    ("cause", "change"),
+    [
+        ("lengths", {"scaled": 1.2}),
+        ("tilt", {"gravity": [0.5, 0.2, -9.79]}),
+        ("torque delay", {"delay": 0.03}),
+    ],
+)
+def test_residuals_point_to_what_is_wrong(cause, change):
+    truth = _arm()
+    recording = _recording(truth, noise=0.02, rate=100.0, gravity=change.get("gravity"))
+    start = truth.scaled(length=change["scaled"]) if "scaled" in change else truth
+    if "delay" in change:
+        recording = recording.aligned(-change["delay"])
+    fit = sysid.fit_inverse_dynamics(start, recording)
+    first = sysid.residual_causes(fit, recording)[0]
+    assert first.name == cause
+    assert first.evident
+    if cause == "tilt":
+        np.testing.assert_allclose(first.parameters[0], 0.5, rtol=0.2)
+    found = sysid.identify(start, recording, joint_effects=sysid.JointEffects(), prior_weight=0.1, force=True)
+    assert any(f"point to {cause}" in line for line in found.verdict())
+
+
+def test_a_tilted_mount_is_found():
+    truth = _arm()
+    gravity = np.array([0.6, 0.0, -np.sqrt(9.81**2 - 0.6**2)])
+    recording = _recording(truth, noise=0.02, rate=100.0, gravity=gravity)
+    found = sysid.identify(truth, recording, joint_effects=sysid.JointEffects(), prior_weight=0.1, tilt=True)
+    np.testing.assert_allclose(found.model.gravity[0], 0.6, atol=0.03)
+    np.testing.assert_allclose(np.linalg.norm(found.model.gravity), 9.81, rtol=1e-6)
+
+
+def test_no_cause_is_named_for_exact_data():
+    truth = _arm()
+    recording = _recording(truth, noise=0.0, rate=100.0)
+    fit = sysid.fit_inverse_dynamics(truth.scaled(mass=1.2), recording, prior_weight=0.01)
+    assert fit.evaluate(recording).relative < 1e-6
+    assert not any(x.evident for x in sysid.residual_causes(fit, recording))
+
+
+def test_wrong_data_are_refused():
+    recording = _recording(_arm())
+    with pytest.raises(DataError, match="negative factor"):
+        sysid.identify(_arm(), dataclasses.replace(recording, tau=-recording.tau))
+
+
+def _random_arm_and_recording(seed, encoder):
+    """The sample arm with random inertias, friction and offsets, and a recording of a random motion: exact, at 200 Hz,
+    or with noise of the encoders, at 1 kHz."""
+    nominal, rng = jaxdyn.samples.arm(), np.random.default_rng(1000 + seed)
+    truth, offset = _change_parameters(nominal, 0.25, 0.05, rng)
+    rate = 1000.0 if encoder else 200.0
+    plan = Simulation(duration=14.0, timestep=1 / rate)
+    q, v, a = _excitation(nominal, plan, rng)
+    tau = np.asarray(jaxdyn.rnea(truth, jnp.asarray(q), jnp.asarray(v), jnp.asarray(a))) + offset
+    tau = tau + 0.002 * np.asarray(nominal.effort_limit) * rng.normal(size=tau.shape)
+    t = np.arange(len(q)) / rate
+    if encoder:
+        return nominal, truth, offset, sysid.Recording(t, q + encoder * rng.normal(size=q.shape), tau=tau)
+    return nominal, truth, offset, sysid.Recording(t, q, v, a, tau)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", [0.0, 2e-4])
+def test_coverage_of_the_intervals(encoder):
+    """Over 60 recordings: white noise of the torque on exact motion, and noisy encoders through the whole of it."""
+    inside = {}
+    for seed in range(60):
+        nominal, truth, offset, recording = _random_arm_and_recording(seed, encoder)
+        identified = sysid.identify if encoder else sysid.fit_inverse_dynamics
+        found = identified(nominal, recording, friction_velocity=0.05)
+        fit = found.fit if encoder else found
+        names = fit.base_parameters().describe()
+        for name, x in zip(names, _covered(fit, truth, offset), strict=True):
+            inside.setdefault(name.split()[0], []).append(x)
+    covered = np.concatenate(list(inside.values())).mean()
+    assert 0.90 <= covered <= 0.98 if encoder else 0.92 <= covered <= 0.98
+    assert min(np.mean(x) for x in inside.values() if len(x) >= 30) >= 0.8
+
+
+@pytest.mark.slow
+def test_coverage_of_the_bootstrap():
+    covered = []
+    for seed in range(12):
+        nominal, truth, offset, recording = _random_arm_and_recording(seed, 0.0)
+        fit = sysid.fit_inverse_dynamics(nominal, recording, friction_velocity=0.05)
+        base, p = fit.base_parameters(), _true_parameters(fit, truth)
+        p[-7:] = offset
+        intervals, y = sysid.bootstrap(fit, recording, draws=100).intervals(fit, base), base.matrix @ p
+        covered.append((intervals.lower <= y) & (y <= intervals.upper))
+    assert 0.85 <= np.mean(covered) <= 0.99
