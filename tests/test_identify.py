@@ -19,7 +19,7 @@ from jaxdyn import DataError, Model, ModelError, Status, rnea
 from jaxdyn.programs import (
     IdentifyConfig,
     Simulation,
-    nearest_physical_model,
+    physical_start,
     read_config,
     simulate_recording,
 )
@@ -320,10 +320,10 @@ def test_the_command_line_overrides_the_file():
 def test_a_start_that_is_not_physical_is_named(capsys):
     chain = jaxdyn.samples.chain(3)
     bad = eqx.tree_at(lambda m: m.inertial_parameters, chain, chain.inertial_parameters.at[1, 9].set(9.0))
-    start = nearest_physical_model(bad)
+    start = physical_start(bad)
     assert "link1" in capsys.readouterr().out
     np.testing.assert_array_equal(start.inertial_parameters[0], chain.inertial_parameters[0])
-    assert nearest_physical_model(chain) is chain
+    assert physical_start(chain) is chain
 
 
 def test_without_matplotlib_there_is_no_plot_but_advice(tmp_path, monkeypatch, capsys):

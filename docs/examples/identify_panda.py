@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import jaxdyn
@@ -25,33 +24,25 @@ if "JAXDYN_DATA" not in os.environ or not folder.is_dir():
     print("skipped: set JAXDYN_DATA to the directory with panda_exciting/ in it")
     sys.exit(0)
 
-# Replace inertias in the drawing that no mass distribution has by the nearest possible ones.
-drawing = jaxdyn.load_urdf(folder / "panda_no_gripper.urdf")
-possible = sysid.is_physical(drawing.inertial_parameters)
-nearest = sysid.nearest_physical(drawing.inertial_parameters)
-start = dataclasses.replace(
-    drawing, inertial_parameters=jnp.where(possible[:, None], drawing.inertial_parameters, nearest)
-)
+start, changed = sysid.nearest_physical_model(jaxdyn.load_urdf(folder / "panda_no_gripper.urdf"))
+print(f"links whose inertias in the drawing no mass distribution has: {', '.join(changed)}")
 
-# Split the recording before filtering it, because filters look ahead.
+# Split the recording before it is filtered, because filters look ahead.
 recording = sysid.load_npz(folder / "first_14s.npz")
 recording = dataclasses.replace(recording, t=recording.t - recording.t[0])
-train, test = (
-    recording.between(begin, end).resampled(200.0).filtered(10.0).differentiated()
-    for begin, end in ((0.0, 10.0), (10.0, 14.0))
-)
-print(f"{len(train)} samples for the fit, {len(test)} held out")
+train, test = recording.between(0.0, 10.0), recording.between(10.0, 14.0)
+found = sysid.identify(start, train, friction_velocity=0.05)
+for choice in found.plan.choices:
+    taken = "taken" if choice.taken else "not taken"
+    print(f"{choice.name}: held-out errors change by {-choice.improvement:.1%}, {taken}")
+print(found)
 
-# Friction lags the velocity on this robot, by 40 ms and more.
-effects = sysid.JointEffects(friction_velocity=True, friction_delay=True)
-fit = sysid.fit_inverse_dynamics(start, train, joint_effects=effects, friction_velocity=0.05, prior_weight=0.1)
-squares = sysid.ordinary_least_squares(start, train, friction_velocity=0.05)
-print(f"{fit.message}; {fit.iterations} steps")
-for name, result in (("drawing", sysid.InverseDynamicsFit.unfitted(start)), ("least squares", squares), ("fit", fit)):
-    error = result.evaluate(test)
+fit, drawing = found.fit, sysid.InverseDynamicsFit.unfitted(start)
+for name, result in (("drawing", drawing), ("least squares", found.linear), ("fit", fit)):
+    error = result.evaluate(found.prepare(test))
     possible = np.asarray(result.physical)
     print(f"{name:14} error {error.total_rms:.4f} N m; physically possible links: {possible.sum()} of {len(possible)}")
-held_out = fit.evaluate(test).total_rms
+held_out = found.evaluate(test).total_rms
 
 base = fit.base_parameters()
 print(f"{base.rank} combinations of {len(fit.names)} parameters determine these torques, for instance:")

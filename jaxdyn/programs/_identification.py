@@ -27,7 +27,7 @@ from jaxdyn.programs._identification_data import (
     IdentifyConfig,
     load_data,
     load_robot,
-    nearest_physical_model,
+    physical_start,
 )
 from jaxdyn.programs._pictures import pyplot, save_figure
 from jaxdyn.programs._progress import Progress
@@ -109,7 +109,7 @@ def identify(config: IdentifyConfig) -> dict[str, Any]:
     """Identify, print, and write `<results>/<name>/`; returns the content of `parameters.json`."""
     try:
         model = load_robot(config.robot, ("arm",), without=config.robot_without).with_locked_joints(config.locked)
-        start = nearest_physical_model(model)
+        start = physical_start(model)
         data = load_data(config, start)
         folder = config.make_folder()
         kept = {k: v for k, v in dataclasses.asdict(config).items() if k not in _KEYS_OF_RESULTS}

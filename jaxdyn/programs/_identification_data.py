@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import samples
@@ -22,10 +21,9 @@ from jaxdyn.sysid import (
     JointEffects,
     Plan,
     Recording,
-    is_physical,
     load_csv,
     load_npz,
-    nearest_physical,
+    nearest_physical_model,
     plan_identification,
     require_plausible,
 )
@@ -201,15 +199,12 @@ def load_robot(name: str, choices: Sequence[str] = SAMPLES, *, without: str = ""
     return load_urdf(text.replace(without, ""))
 
 
-def nearest_physical_model(model: Model) -> Model:
+def physical_start(model: Model) -> Model:
     """Return the model with the nearest physical inertias, and print the names of the links that this changes."""
-    physical = np.asarray(is_physical(model.inertial_parameters))
-    bad = [name for name, ok in zip(model.body_names, physical, strict=True) if not ok]
-    if not bad:
-        return model
-    print(f"not physical in the robot's file, the fit starts from the nearest physical inertia: {', '.join(bad)}")
-    projected = np.where(physical[:, None], model.inertial_parameters, nearest_physical(model.inertial_parameters))
-    return dataclasses.replace(model, inertial_parameters=jnp.asarray(projected))
+    start, bad = nearest_physical_model(model)
+    if bad:
+        print(f"not physical in the robot's file, the fit starts from the nearest physical inertia: {', '.join(bad)}")
+    return start
 
 
 def load_from_zero(name: str, columns: Columns, *, currents: bool = False) -> Recording:

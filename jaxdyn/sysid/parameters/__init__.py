@@ -4,6 +4,7 @@ from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _log_cholesky as cholesky
 from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload
 from jaxdyn.sysid.parameters._leaf_blocks import Additive, LinkLength, Placement, Positive
+from jaxdyn.sysid.parameters._leaves import nearest_physical_model
 from jaxdyn.sysid.parameters._log_cholesky import (
     inertial_parameters_from_log_cholesky,
     inertial_parameters_from_pseudo_inertia,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,11 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError, look_up, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
-from jaxdyn.sysid.parameters._log_cholesky import inertial_parameters_from_pseudo_inertia, is_physical
+from jaxdyn.sysid.parameters._log_cholesky import (
+    inertial_parameters_from_pseudo_inertia,
+    is_physical,
+    nearest_physical,
+)
 
 type Claims = frozenset[tuple[int, int]]
 """Entries of a pytree: the number of a leaf, in the order of `jax.tree.leaves`, and the place in it when flattened."""
@@ -107,6 +112,17 @@ def require_physical(model: Model, bodies: Sequence[int], what: str, advice: str
             f"{what}: no distribution of mass has the inertial parameters of {', '.join(bad)}, so they have no "
             f"coordinates; {advice}"
         )
+
+
+def nearest_physical_model(model: Model) -> tuple[Model, tuple[str, ...]]:
+    """The model with the nearest physical inertias (`nearest_physical`), and the names of the bodies that change."""
+    inertial = model.inertial_parameters
+    physical = np.asarray(is_physical(inertial))
+    bad = tuple(name for name, ok in zip(model.body_names, physical, strict=True) if not ok)
+    if not bad:
+        return model, bad
+    inertial = jnp.where(physical[:, None], inertial, nearest_physical(inertial).astype(inertial.dtype))
+    return dataclasses.replace(model, inertial_parameters=inertial), bad
 
 
 def physical_parameters(inertia: BodyInertia | ArrayLike, what: str) -> np.ndarray:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import DataError
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
-from jaxdyn.sysid.parameters import is_physical, nearest_physical
+from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import as_recordings
 from jaxdyn.sysid.torques._effects import JointEffects, delay_signal, frictionless_torque
 from jaxdyn.sysid.torques._physical_fit import minimize, start_at
@@ -57,9 +55,7 @@ def effect_shape(
     searched = np.stack([effects.dofs(name, model) for name in SEARCHED])
     if not searched.any():
         return out
-    inertial = np.asarray(model.inertial_parameters)
-    inertial = np.where(np.asarray(is_physical(inertial))[:, None], inertial, np.asarray(nearest_physical(inertial)))
-    model = dataclasses.replace(model, inertial_parameters=jnp.asarray(inertial, model.dtype))
+    model, _ = nearest_physical_model(model)
     for _ in range(_PASSES):
         linearization = _Linearization(Samples(model, recordings, effects, out))
         shape = np.array(out, np.float64)

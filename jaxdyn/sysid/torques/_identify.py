@@ -13,6 +13,7 @@ from scipy.stats import t as student_t
 from jaxdyn._errors import DataError
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
+from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, require_plausible, signals
 from jaxdyn.sysid.torques._base_parameters import base_covariance_root
 from jaxdyn.sysid.torques._cross_validation import held_out_errors
@@ -25,8 +26,9 @@ from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinar
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 from jaxdyn.sysid.torques._verdict import verdict
 
-# The prior is a statement about the start, that its masses are right within about a factor of 1.6: predictions may show
-# that it claims too much, but not that more is known.
+# The prior is a statement about the start, that its inertias are right within a factor of about 1.6: to second order,
+# `4 (e^x - x - 1)` is the cost of a normal `x` with the standard deviation 1/2. Predictions may show that it claims too
+# much, but not that more is known.
 _PRIOR_WEIGHT = 1.0
 _WEIGHTS = (0.01, 0.1, 1.0)
 _FOLDS = 5
@@ -56,6 +58,8 @@ class Choice(NamedTuple):
 class Plan(NamedTuple):
     """How recordings are prepared and fitted: what was chosen, and why."""
 
+    start: Model
+    """The model that the fit starts from, with physical inertias."""
     recordings: tuple[Recording, ...]
     """The prepared recordings."""
     cutoff: float
@@ -132,7 +136,7 @@ def identify(
 
     **Arguments**
 
-    - `model`: the start, with physical inertias.
+    - `model`: the start. For inertias that are not physical the nearest physical ones are taken, and named.
     - `recordings`: one or several, as they were measured, with torques.
     - `joint_effects`, `prior_weight`, `cutoff` (Hz): a choice of yours instead.
     - `tilt`: also find the direction of gravity, for a robot whose mount may be tilted.
@@ -151,6 +155,7 @@ def identify(
         friction_velocity=friction_velocity,
         cutoff=cutoff,
     )
+    model = plan.start
     options = {"joint_effects": plan.joint_effects, "friction_velocity": friction_velocity, "loss": loss}
     rounds = _TILT_ROUNDS if tilt else 0
     for round_ in range(rounds + 1):
@@ -186,22 +191,27 @@ def plan_identification(
        The parts are consecutive in time, five, or one for each recording. (An improvement by one standard error, a
        common rule, comes too often by chance: there are several candidates, and an effect that is not there makes
        statements false.)
-    3. The weight of the prior is 1, which says that masses are known within a factor of about 1.6, unless 0.1 or 0.01
-       predict significantly better. A larger weight may predict better as well, but would claim to know the start.
+    3. The weight of the prior is 1, which says that a link's inertia, its shape kept, is known within a factor of about
+       1.6, unless 0.1 or 0.01 predict significantly better. A larger weight may predict better as well, but would claim
+       to know the start.
 
     What is given is not chosen. The arguments are those of `identify`.
     """
     measured, notes, choices = as_recordings(recordings), [], []
+    model, changed = nearest_physical_model(model)
+    if changed:
+        notes.append(f"The start's inertias of {', '.join(changed)} were not physical; the nearest physical ones are.")
     chosen = min(10.0, *(0.1 * _rate(x) for x in measured)) if cutoff is None else cutoff
     prepared = [x.prepared(chosen, model=model) for x in measured]
     if cutoff is None:
-        chosen, prepared, notes = _without_bias(model, measured, prepared, chosen, friction_velocity)
+        chosen, prepared, lowered = _without_bias(model, measured, prepared, chosen, friction_velocity)
+        notes += lowered
     if joint_effects is None:
         joint_effects, choices = _choose_effects(model, prepared, friction_velocity)
     if prior_weight is None:
         prior_weight, more, warned = _choose_weight(model, prepared, joint_effects, friction_velocity)
         choices, notes = choices + more, notes + warned
-    return Plan(tuple(prepared), chosen, joint_effects, prior_weight, tuple(choices), tuple(notes))
+    return Plan(model, tuple(prepared), chosen, joint_effects, prior_weight, tuple(choices), tuple(notes))
 
 
 def _rate(recording: Recording) -> float:
