@@ -25,7 +25,7 @@ if "JAXDYN_DATA" not in os.environ or not folder.is_dir():
     sys.exit(0)
 
 start, changed = sysid.nearest_physical_model(jaxdyn.load_urdf(folder / "panda_no_gripper.urdf"))
-print(f"links whose inertias in the drawing no mass distribution has: {', '.join(changed)}")
+print(f"links whose inertias in the drawing no mass distribution has: {', '.join(changed) or 'none'}")
 
 # Split the recording before it is filtered, because filters look ahead.
 recording = sysid.load_npz(folder / "first_14s.npz")
