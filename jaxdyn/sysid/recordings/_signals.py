@@ -48,7 +48,7 @@ class Decimation(NamedTuple):
         step = max(1, int(rate / (4 * cutoff)))
         # The first kept sample is the first with a whole window, so half the window holds a whole number of steps.
         half = step * int(np.ceil(rate / cutoff / step))
-        return cls(firwin(2 * half + 1, cutoff, fs=rate), step)
+        return cls(np.asarray(firwin(2 * half + 1, cutoff, fs=rate)), step)
 
     @property
     def half(self) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxdyn._errors import DataError
+from jaxdyn._types import ArrayLike
 from jaxdyn.sysid.torques._physical_fit import minimize, start_at
 from jaxdyn.sysid.torques._reweighting import first_noise
 from jaxdyn.sysid.torques._torque_model import Samples, TorqueData
@@ -68,17 +68,18 @@ def choose_weight(samples: Samples, effects_weight: float, candidates: Candidate
 
 
 def held_out_errors(
-    samples: Samples, sigma: np.ndarray, weights: Sequence[float], folds: int, effects_weight: float = 0.1
+    samples: Samples, sigma: np.ndarray, weights: ArrayLike, folds: int, effects_weight: float = 0.1
 ) -> np.ndarray:
     """The errors `[folds, k]` of fits with increasing prior weights `[k]` on held-out parts, consecutive in time: mean
     squares of residuals, each joint's divided by `sigma^2`. The samples are compressed once."""
+    weights = np.asarray(weights, np.float64)
     parts, layout = samples.compressed(blocks=folds), samples.layout
     errors = np.zeros((len(parts), len(weights)))
     for i, part in enumerate(parts):
         data, point = TorqueData.join(parts[:i] + parts[i + 1 :]), None
         # From the largest weight on, each solution is a good start for the next.
         for k in reversed(range(len(weights))):
-            problem = start_at(samples.model, samples, weights[k], effects_weight).with_data(data, sigma, layout)
+            problem = start_at(samples.model, samples, float(weights[k]), effects_weight).with_data(data, sigma, layout)
             point = minimize(problem, point or problem.prior, _STEPS, lambda *_: None).point
             rms = part.residual_rms(point.parameters(), layout.drive_gains(point.scale))
             errors[i, k] = np.sum(part.samples * (rms / sigma) ** 2) / np.sum(part.samples)

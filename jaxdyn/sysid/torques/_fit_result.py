@@ -186,10 +186,11 @@ class InverseDynamicsFit(eqx.Module):
         """
         B = np.eye(len(self.parameters)) if base is None else base.matrix
         names, value = self.names if base is None else base.describe(), B @ self.parameters
-        if self.reference is not None:
+        prior_factor, precision_factor = self.prior_factor, self.precision_factor
+        if not (self.reference is None or self.tangent is None or precision_factor is None or prior_factor is None):
             slope = with_gains(self.tangent, self.score_factor.shape[1])
             factors = (self.score_factor @ slope, self.block_scores @ slope)
-            posterior = Posterior(self.precision_factor, self.prior_factor, factors)
+            posterior = Posterior(precision_factor, prior_factor, factors)
             options = {"positive": self.positive(B), "reference": B @ self.reference}
             return posterior_intervals(names, value, B @ self.tangent, posterior, level, **options)
         if base is None:

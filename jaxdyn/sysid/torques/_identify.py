@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import t as student_t
 
-from jaxdyn._errors import DataError
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
@@ -285,6 +284,8 @@ def _without_bias(
     model: Model, measured: tuple[Recording, ...], prepared: list[Recording], cutoff: float, friction_velocity
 ) -> tuple[float, list[Recording], list[str]]:
     """Lower the cutoff until noise in accelerations biases no base parameter by more than half of a standard error."""
+    if model.nq != model.nv:
+        return cutoff, prepared, ["Noise in accelerations was not looked at: some positions are quaternions."]
     first = cutoff
     for _ in range(_LOWERINGS):
         ratio = _bias(model, measured, prepared, cutoff, friction_velocity)
@@ -321,10 +322,8 @@ def _bias(
             for name, y in (("q", raw.q), ("v", raw.v))
             if y is not None
         }
-        a = dataclasses.replace(raw, **drawn, a=None).prepared(cutoff).require("a")[0]
-        if a.shape != x.v.shape:
-            raise DataError(f"{raw.name}: positions with quaternions need a cutoff; give cutoff")
-        noise.append(dataclasses.replace(x, v=np.zeros_like(x.v), a=a))
+        (a,) = dataclasses.replace(raw, **drawn, a=None).prepared(cutoff).require("a")
+        noise.append(dataclasses.replace(x, v=np.zeros_like(a), a=a))
     weightless = dataclasses.replace(model, gravity=jnp.zeros_like(model.gravity))
     samples = Samples(weightless, noise, fit.effects, EffectShape.default(fit.shape.friction_velocity))
     P = len(fit.parameters)

@@ -137,7 +137,7 @@ def identify_payload(
     minimum = minimize(problem, start, _MAX_ITERATIONS, lambda *_: None)
     parameters = minimum.point.parameters()
     properties = np.asarray(_mass_properties(parameters), np.float64)
-    _, tangent, *factors = posterior(problem, minimum.point)
+    _, tangent, precision_factor, prior_factor = posterior(problem, minimum.point)
     slope = np.asarray(jax.jacfwd(_mass_properties)(jnp.asarray(parameters)), np.float64) @ tangent
     bare, loaded = runs.residuals(linear.robot, parameters)
     return PayloadFit(
@@ -146,7 +146,9 @@ def identify_payload(
         mass=float(properties[0]),
         center_of_mass=properties[1:4],
         inertia=inertia_matrix(properties),
-        intervals=posterior_intervals(_NAMES, properties, slope, Posterior(*factors), level, positive=_POSITIVE),
+        intervals=posterior_intervals(
+            _NAMES, properties, slope, Posterior(precision_factor, prior_factor), level, positive=_POSITIVE
+        ),
         model=model.with_payload(frame, parameters),
         unconstrained=linear.payload,
         rms_error=(_root_mean_square(bare), _root_mean_square(loaded)),

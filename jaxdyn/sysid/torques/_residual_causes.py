@@ -125,7 +125,7 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
     def torque(changed: Model) -> np.ndarray:
         return frictionless_torque(changed, samples.q, samples.v, samples.a) / gain
 
-    def slope(leaf: str, at: tuple[int, ...], direction: np.ndarray) -> np.ndarray:
+    def slope(leaf: str, at: tuple[int | slice, ...], direction: np.ndarray) -> np.ndarray:
         x = getattr(model, leaf)
         ends = (x.at[at].add(s * _STEP * jnp.asarray(direction, x.dtype)) for s in (1, -1))
         above, below = (torque(dataclasses.replace(model, **{leaf: end})) for end in ends)

@@ -7,7 +7,7 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
-from scipy.fft import next_fast_len
+import scipy.fft
 
 from jaxdyn.sysid.torques._torque_model import Samples, consecutive_blocks
 
@@ -52,7 +52,7 @@ def score_factor(
             used[j] = used[j] + _lagged_products([derivatives(rows, B, j) @ hat], len(used[j]))
     factor = np.zeros((0, hat.shape[0]))
     for rows, B in samples.chunks():
-        length = next_fast_len(len(B) + max(len(x.lags) for x in residuals), real=True)
+        length = _fast_length(len(B) + max(len(x.lags) for x in residuals))
         # A real series of this length has all frequencies but the first, and the last of an even length, twice.
         twice = np.full(length // 2 + 1, 2.0)
         twice[0] = 1.0
@@ -111,7 +111,7 @@ def _derivatives(samples: Samples, residual, sigma, gain, rows: slice, B: np.nda
 def independent_share(series: np.ndarray) -> float:
     """The number of independent values that would estimate the variance of a series `[n]` as well, as a part of `n`:
     `(mean of S)^2 / mean of S^2` for the spectrum `S`."""
-    spectrum = _Spectrum.of([series[:, None]]).density(next_fast_len(2 * len(series), real=True))
+    spectrum = _Spectrum.of([series[:, None]]).density(_fast_length(2 * len(series)))
     return float(np.mean(spectrum) ** 2 / max(np.mean(spectrum**2), 1e-300)) if spectrum.any() else 1.0
 
 
@@ -153,6 +153,11 @@ def _lagged_products(series: list[np.ndarray], count: int) -> np.ndarray:
     """The sums `[count]` of `x_t . x_(t + lag)` over pieces `[n, k]` of one series."""
     total = np.zeros(count)
     for x in series:
-        power = np.sum(np.abs(np.fft.rfft(x, next_fast_len(len(x) + count, real=True), axis=0)) ** 2, axis=1)
-        total += np.fft.irfft(power, next_fast_len(len(x) + count, real=True))[:count]
+        power = np.sum(np.abs(np.fft.rfft(x, _fast_length(len(x) + count), axis=0)) ** 2, axis=1)
+        total += np.fft.irfft(power, _fast_length(len(x) + count))[:count]
     return total
+
+
+def _fast_length(least: int) -> int:
+    """The next length for which a Fourier transform of real numbers is fast."""
+    return int(scipy.fft.next_fast_len(least, real=True))  # type: ignore[arg-type]
