@@ -325,13 +325,15 @@ def test_plots_show_the_numbers():
         plot_trajectory(model, t, q, joints=[])
     measured = rng.normal(size=(11, model.nv))
     figure = plot_torques(model, t, measured, {"fit": 100 * measured}, raw=measured)
-    assert len(figure.axes) == model.nv
-    np.testing.assert_allclose(figure.axes[3].lines[2].get_ydata(), 100 * measured[:, 3])
+    assert len(figure.axes) == 2 * model.nv
+    np.testing.assert_allclose(figure.axes[6].lines[2].get_ydata(), 100 * measured[:, 3])
+    np.testing.assert_allclose(figure.axes[7].lines[1].get_ydata(), 99 * measured[:, 3])
     # A prediction that is far off does not shrink the scale of the measurement.
-    assert np.ptp(figure.axes[3].get_ylim()) < 2 * np.ptp(measured[:, 3])
+    assert np.ptp(figure.axes[6].get_ylim()) < 2 * np.ptp(measured[:, 3])
     with pytest.raises(ShapeError, match="fit"):
         plot_torques(model, t, measured, {"fit": measured[1:]})
     masses = np.asarray(model.mass)
     figure = plot_masses(model, {"a": masses, "b": 2 * masses}, {"b": (masses, 3 * masses)})
-    heights = [bar.get_height() for bar in figure.axes[0].patches]
-    np.testing.assert_allclose(heights, [*masses, *(2 * masses)])
+    points = [line.get_ydata() for bars in figure.axes[0].containers for line in bars.lines[:1]]
+    np.testing.assert_allclose(np.concatenate(points), [*masses, *(2 * masses)])
+    assert figure.axes[0].get_yscale() == "log"

@@ -33,12 +33,13 @@ def plot_torques(
     raw: ArrayLike | None = None,
     title: str = "",
 ) -> Any:
-    """Plot measured and predicted torques over time, a panel for each degree of freedom. Returns a
-    `matplotlib.figure.Figure`.
+    """Plot measured and predicted torques over time, a panel for each degree of freedom, and below it the errors of the
+    predictions. Returns a `matplotlib.figure.Figure`.
 
     `t` `[n]` in s; `measured`, each of `predicted` (by name) and `raw` (the measurement before a filter, in gray)
-    `[n, nv]` in N m or N. The measurement sets the scale, as predictions may be far off. At most 4000 points of a
-    curve are drawn. **Raises** `ShapeError`; `ImportError` without matplotlib.
+    `[n, nv]` in N m or N. The measurement sets the scale of torques, as predictions may be far off, and the last
+    prediction that of errors. At most 4000 points of a curve are drawn. **Raises** `ShapeError`; `ImportError` without
+    matplotlib.
     """
     figure_type = figure_class()
     t = np.asarray(t, np.float64)
@@ -50,10 +51,15 @@ def plot_torques(
     for k, name in enumerate(predicted):
         styles[name] = {"color": COLORS[k % len(COLORS)], "ls": _STYLES[k % len(_STYLES)], "lw": 1.0}
     some = slice(None, None, max(1, len(t) // _DRAWN))
-    figure = figure_type(figsize=(10, 1.7 * model.nv + 0.8), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(model.nv, 1, sharex=True))
-    for j, (panel, label) in enumerate(zip(panels, model.topology.dof_names, strict=True)):
+    rows = 2 if predicted else 1
+    figure = figure_type(figsize=(10, (1.5 * rows + 0.2) * model.nv + 0.8), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(rows * model.nv, 1, sharex=True, height_ratios=[2, 1][:rows] * model.nv))
+    for panel in panels[1::2] if predicted else ():
+        panel.axhline(0, color="black", lw=0.6)
+    for j, (panel, label) in enumerate(zip(panels[::rows], model.topology.dof_names, strict=True)):
         for name, x in torques.items():
+            if name in predicted:
+                panels[2 * j + 1].plot(t[some], (x - torques["measured"])[some, j], **styles[name])
             panel.plot(t[some], x[some, j], label=name, **styles[name])
         reference = torques["measured" if raw is None else "as measured"][:, j]
         low, high = reference.min(), reference.max()
@@ -61,6 +67,11 @@ def plot_torques(
         panel.set_ylim(low - room, high + room)
         panel.set_ylabel(f"{label}\n{_units(model, 'N m', 'N')[j]}", fontsize=8)
         panel.tick_params(labelsize=8)
+        if predicted:
+            worst = float(np.abs(list(torques.values())[-1] - torques["measured"])[:, j].max())
+            panels[2 * j + 1].set_ylim(*(1.2 * worst * np.array([-1, 1]) if worst > 0 else (-1, 1)))
+            panels[2 * j + 1].set_ylabel("error", fontsize=8)
+            panels[2 * j + 1].tick_params(labelsize=8)
     panels[0].legend(ncol=len(torques), fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
     panels[-1].set_xlabel("time, s")
     figure.suptitle(title) if title else None
@@ -70,25 +81,30 @@ def plot_torques(
 def plot_masses(
     model: Model, masses: Mapping[str, ArrayLike], intervals: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None
 ) -> Any:
-    """Plot masses of the bodies as bars, side by side for several models. Returns a `matplotlib.figure.Figure`.
+    """Plot masses of the bodies on a logarithmic axis, side by side for several models. Returns a
+    `matplotlib.figure.Figure`.
 
-    `masses`, by name, `[nb]` in kg; `intervals`, of some of them, lower and upper bounds `[nb]`. **Raises**
-    `ShapeError`; `ImportError` without matplotlib.
+    `masses`, by name, `[nb]` in kg; `intervals`, of some of them, lower and upper bounds `[nb]`. Masses that are not
+    positive, which least squares may have, are crosses at the lower edge. **Raises** `ShapeError`; `ImportError`
+    without matplotlib.
     """
     figure = figure_class()(figsize=(10, 3.2), layout="constrained")
     panel = figure.subplots()
-    centers, width = np.arange(model.nb), 0.8 / len(masses)
+    centers, width = np.arange(model.nb), 0.6 / len(masses)
+    panel.set_yscale("log")
     for k, (name, values) in enumerate(masses.items()):
         values = np.asarray(values, np.float64)
         require_shape(values, (model.nb,), name, f"a mass for each of nb = {model.nb} bodies")
-        errors = None
+        lower = upper = values
         if intervals is not None and name in intervals:
             lower, upper = (np.asarray(x, np.float64) for x in intervals[name])
-            errors = np.stack([values - lower, upper - values])
-        place = centers + (k - 0.5 * (len(masses) - 1)) * width
-        panel.bar(place, values, width, yerr=errors, color=COLORS[k % len(COLORS)], label=name, capsize=2)
+        place, color = centers + (k - 0.5 * (len(masses) - 1)) * width, COLORS[k % len(COLORS)]
+        good = values > 0
+        errors = np.stack([values - np.maximum(lower, 1e-6 * np.abs(values)), upper - values])[:, good]
+        panel.errorbar(place[good], values[good], yerr=errors, fmt="o", color=color, label=name, capsize=2, ms=4)
+        edge = panel.get_xaxis_transform()
+        panel.plot(place[~good], 0.03 + 0 * place[~good], "x", color=color, transform=edge)
     panel.set_xticks(centers, model.body_names, fontsize=8, rotation=0 if model.nb <= 10 else 60)
-    panel.axhline(0, color="black", lw=0.6)
     panel.set_ylabel("mass, kg")
     panel.legend(fontsize=8, frameon=False)
     return figure

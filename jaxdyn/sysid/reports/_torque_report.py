@@ -96,7 +96,11 @@ def _parameters_section(name: str, fit: InverseDynamicsFit, level: float, bootst
     columns = {"before": html.format_numbers(_prior_values(fit)), "after": html.format_numbers(intervals.value)}
     caption = f"{html.UNITS_CAPTION}; {level:.0%} intervals"
     if bootstrap is not None:
-        caption += ". The bootstrap of blocks in time keeps the prior fixed"
+        caption += (
+            f". The first interval holds for noise with the spectra of the residuals, or noise that differs from block "
+            f"to block; that of {bootstrap.blocks} blocks comes from fits to re-sampled blocks, with the prior fixed, and "
+            f"does not show what only the prior knows"
+        )
     return title + html.interval_table(
         "parameter", intervals, columns | _uncertainty_columns(fit, bootstrap, None, level), caption
     )
