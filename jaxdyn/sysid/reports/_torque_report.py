@@ -98,8 +98,8 @@ def _parameters_section(name: str, fit: InverseDynamicsFit, level: float, bootst
     if bootstrap is not None:
         caption += (
             f". The first interval holds for noise with the spectra of the residuals, or noise that differs from block "
-            f"to block; that of {bootstrap.blocks} blocks comes from fits to re-sampled blocks, with the prior fixed, and "
-            f"does not show what only the prior knows"
+            f"to block; that of {bootstrap.blocks} blocks comes from fits to re-sampled blocks, with the prior fixed, "
+            f"and does not show what only the prior knows"
         )
     return title + html.interval_table(
         "parameter", intervals, columns | _uncertainty_columns(fit, bootstrap, None, level), caption
