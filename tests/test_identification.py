@@ -40,11 +40,7 @@ def _recording(truth, seed=0, *, duration=10.0, rate=200.0, noise=0.05, encoder=
 
 def _true_parameters(fit, truth):
     """The truth of every parameter of a fit, 0 for effects that the truth does not have."""
-    inertial = np.asarray(truth.inertial_parameters).ravel()
-    out = dict(zip(sysid.InverseDynamicsFit.unfitted(truth).names, inertial, strict=True))
-    for kind, leaf in (("armature", truth.armature), ("viscous", truth.damping), ("coulomb", truth.friction)):
-        out |= {f"{kind}({j})": float(x) for j, x in zip(truth.joint_names, leaf, strict=True)}
-    return np.array([out.get(name, 0.0) for name in fit.names])
+    return np.nan_to_num(fit.parameters_of(truth))
 
 
 def _covered(fit, truth, offset):

@@ -11,7 +11,7 @@ import numpy as np
 from jaxdyn._errors import DataError
 from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings
 from jaxdyn.sysid.reports import _html as html
-from jaxdyn.sysid.torques import BaseParameters, Bootstrap, InverseDynamicsFit, torque_model
+from jaxdyn.sysid.torques import BaseParameters, Bootstrap, InverseDynamicsFit
 
 
 def quality_table(fits: Mapping[str, InverseDynamicsFit], recordings: Recordings, title: str) -> str:
@@ -93,7 +93,10 @@ def _parameters_section(name: str, fit: InverseDynamicsFit, level: float, bootst
     if fit.tangent is None:
         return title + "<p class='note'>Linear least squares determines combinations only; see below.</p>"
     intervals = fit.intervals(level=level)
-    columns = {"before": html.format_numbers(_prior_values(fit)), "after": html.format_numbers(intervals.value)}
+    columns = {
+        "before": html.format_numbers(fit.parameters_of(fit.before)),
+        "after": html.format_numbers(intervals.value),
+    }
     caption = f"{html.UNITS_CAPTION}; {level:.0%} intervals"
     if bootstrap is not None:
         caption += (
@@ -104,15 +107,6 @@ def _parameters_section(name: str, fit: InverseDynamicsFit, level: float, bootst
     return title + html.interval_table(
         "parameter", intervals, columns | _uncertainty_columns(fit, bootstrap, None, level), caption
     )
-
-
-def _prior_values(fit: InverseDynamicsFit) -> np.ndarray:
-    """The parameters `[P]` with which the fit began, NaN where a model has no such leaf."""
-    layout, leaves = fit.layout, torque_model.effect_leaves(fit.before)
-    missing = np.full(layout.nv, np.nan)
-    joints = [leaves.get(torque_model.POSITIVE[k], missing)[j] for k, j in layout.positive]
-    inertial = np.asarray(fit.before.inertial_parameters, np.float64).ravel()
-    return np.concatenate([inertial, joints, np.full(len(layout.offsets), np.nan)])
 
 
 def _identifiability_section(name: str, fit: InverseDynamicsFit, level: float, bootstrap: Bootstrap | None) -> str:

@@ -16,7 +16,15 @@ from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_covarianc
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
 from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals, posterior_intervals
 from jaxdyn.sysid.torques._physical_fit import with_gains
-from jaxdyn.sysid.torques._torque_model import INERTIAL_NAMES, EffectShape, Layout, low_pass_of, motion_arrays
+from jaxdyn.sysid.torques._torque_model import (
+    INERTIAL_NAMES,
+    POSITIVE,
+    EffectShape,
+    Layout,
+    effect_leaves,
+    low_pass_of,
+    motion_arrays,
+)
 
 
 class Evaluation(NamedTuple):
@@ -130,6 +138,14 @@ class InverseDynamicsFit(eqx.Module):
     def names(self) -> list[str]:
         """The names of `parameters`, `[P]`."""
         return self.layout.names(self.before)
+
+    def parameters_of(self, model: Model) -> np.ndarray:
+        """The values `[P]` that another model of the robot has for `names`; NaN for those that no leaf of it holds."""
+        layout, leaves = self.layout, effect_leaves(model)
+        missing = np.full(layout.nv, np.nan)
+        joints = [leaves.get(POSITIVE[k], missing)[j] for k, j in layout.positive]
+        inertial = np.asarray(model.inertial_parameters, np.float64).ravel()
+        return np.concatenate([inertial, joints, np.full(len(layout.offsets), np.nan)])
 
     @property
     def shape(self) -> EffectShape:
