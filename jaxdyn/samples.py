@@ -26,6 +26,8 @@ def double_pendulum() -> Model:
 
     Parameters of model 1.0: Wiebe et al., Open source dual-purpose acrobot and pendubot platform, IEEE RAM 2024, and
     its repository (dfki-ric-underactuated-lab/double_pendulum). The rotors count through the gear of 6 as armature.
+    Coulomb friction is an exception: its coefficients c, 0.16 and 0.12 N m, are for the law `c arctan(100 v)` there,
+    which tends to pi/2 c. Here they are the limits themselves, so this pendulum has 2/pi of that plant's friction.
     """
     rotor = 6.2872e-5 * 6**2
     builder = ModelBuilder()
