@@ -23,6 +23,7 @@ from jaxdyn.trajopt import (
     DiscreteDynamics,
     FramePositionResidual,
     FunctionCost,
+    FunctionResidual,
     ModelDynamics,
     Problem,
     QuadraticCost,
@@ -487,3 +488,25 @@ def test_derivative_of_a_solution_by_external_wrenches():
     both = jax.jit(jax.value_and_grad(outcome))
     plus, minus = (both(1.0 + h)[0] for h in (1e-5, -1e-5))
     np.testing.assert_allclose(both(1.0)[1], (plus - minus) / 2e-5, rtol=1e-5)
+
+
+def test_wrong_input_is_named():
+    rod = samples.pendulum()
+    with pytest.raises(ModelError, match=r"dt is -0.05; a positive, finite number is needed"):
+        ModelDynamics(rod, dt=-0.05)
+    with pytest.raises(ModelError, match="tolerance is -1e-09"):
+        DDPOptions(tolerance=-1e-9)
+    with pytest.raises(ModelError, match="max_iterations is 0; a positive integer"):
+        DDPOptions(max_iterations=0)
+    costs = [QuadraticCost(FunctionResidual(lambda x, u, t, p: x + u[0], of_state=True))]
+    with pytest.raises(ModelError, match=r"of_state=True, so its function gets None as u"):
+        Problem(ModelDynamics(rod, dt=0.05), jnp.zeros(2), 5, costs)
+
+
+def test_contradicting_constraints_are_not_blamed_where_there_are_none():
+    rod = samples.pendulum()
+    bad = FunctionResidual(lambda x, u, t, p: jnp.sqrt(x[:1] - 1.0), of_state=True)
+    problem = Problem(ModelDynamics(rod, dt=0.05), jnp.zeros(2), 5, [QuadraticCost(bad)])
+    solution = ddp(problem)
+    assert not solution.success
+    assert "contradict" not in solution.message

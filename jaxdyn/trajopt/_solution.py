@@ -70,10 +70,10 @@ class Solution(eqx.Module):
             return "the status is traced"
         if np.ndim(self.status):
             return count_statuses(np.asarray(self.status))
-        text = _describe(self.status)
+        violation, gap = float(self.residuals.violation), float(self.residuals.gap)
+        text = _describe(self.status, violation > 0)
         if self.status == Status.CONVERGED:
             return text
-        violation, gap = float(self.residuals.violation), float(self.residuals.gap)
         return f"{text}; the largest violation of a constraint is {violation:.2g}, the largest gap {gap:.2g}"
 
 
@@ -83,8 +83,8 @@ def count_statuses(statuses: np.ndarray, noun: str = "") -> str:
     return "\n".join(f"{n} of {statuses.size} {noun}{_describe(code)}" for code, n in zip(codes, counts, strict=True))
 
 
-def _describe(code) -> str:
+def _describe(code, violated: bool = True) -> str:
     status = Status(int(code))
-    if status == Status.STALLED:
+    if status == Status.STALLED and violated:
         return f"{status.text} (where the constraints stay violated they may contradict each other)"
     return status.text

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxdyn._errors import ModelError, require_choice
+from jaxdyn._errors import ModelError, require_choice, require_positive, require_positive_integer
 
 type Hessian = Literal["gauss_newton", "full", "adaptive"]
 
@@ -79,3 +79,10 @@ class DDPOptions(eqx.Module):
         n, total = self.step_lengths_at_once, len(self.step_lengths)
         if not total or n < 1 or total % n:
             raise ModelError(f"step_lengths_at_once is {n}, but it must divide the number of step lengths, {total}")
+        # Arrays may be traced; Python's numbers are what a user writes.
+        for name in ("max_iterations", "intermediate_iterations"):
+            if isinstance(value := getattr(self, name), int | float):
+                require_positive_integer(value, name)
+        for name in ("tolerance", "constraint_tolerance", "penalty", "max_penalty", "max_regularization"):
+            if isinstance(value := getattr(self, name), int | float):
+                require_positive(value, name)

@@ -8,8 +8,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, ShapeError, require_choice, require_positive_integer, require_shape
+from jaxdyn._errors import (
+    ModelError,
+    ShapeError,
+    require_choice,
+    require_positive,
+    require_positive_integer,
+    require_shape,
+)
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.algorithms import aba, aba_derivatives
 from jaxdyn.model import Model
@@ -380,4 +388,6 @@ def with_disturbance(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"
 def _seconds(x, name: str, dtype=None) -> Array:
     x = float_leaf(x)
     require_shape(x, (), name, "one number (s)")
+    if name == "dt" and not isinstance(x, Tracer):
+        require_positive(x, "dt")
     return x if dtype is None else x.astype(dtype)

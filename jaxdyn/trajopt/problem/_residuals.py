@@ -164,11 +164,20 @@ class FunctionResidual(AbstractResidual):
     function: Callable[[Any, Any, Any, Any], Any] = eqx.field(static=True)
     params: Any = None
     of_state: bool = eqx.field(default=False, kw_only=True, static=True)
-    """Whether the function ignores `u`."""
+    """Whether the function ignores `u`, and gets None for it."""
 
     def __call__(self, dynamics, x, u, k):
-        """The residual at stage `k`. **Raises** `ShapeError` unless the function returns a vector."""
-        r = jnp.asarray(self.function(x, u, dynamics.time(k), self.params))
+        """The residual at stage `k`. **Raises** `ShapeError` unless the function returns a vector, `ModelError` for one
+        that uses `u` although `of_state` says that it does not."""
+        try:
+            r = jnp.asarray(self.function(x, None if self.of_state else u, dynamics.time(k), self.params))
+        except (TypeError, AttributeError) as error:
+            if not self.of_state:
+                raise
+            raise ModelError(
+                f"a FunctionResidual has of_state=True, so its function gets None as u, and fails: {error}. Leave "
+                "of_state out if the function uses the control"
+            ) from error
         if r.ndim != 1:
             raise ShapeError(f"a FunctionResidual returned the shape {r.shape}; a vector [m] is needed")
         return r
