@@ -500,13 +500,14 @@ def test_wrong_input_is_named():
         DDPOptions(max_iterations=0)
     costs = [QuadraticCost(FunctionResidual(lambda x, u, t, p: x + u[0], of_state=True))]
     with pytest.raises(ModelError, match=r"of_state=True, so its function gets None as u"):
-        Problem(ModelDynamics(rod, dt=0.05), jnp.zeros(2), 5, costs)
+        Problem(ModelDynamics(rod, dt=0.05), x0=jnp.zeros(2), horizon=5, stage_costs=costs)
 
 
 def test_contradicting_constraints_are_not_blamed_where_there_are_none():
     rod = samples.pendulum()
-    bad = FunctionResidual(lambda x, u, t, p: jnp.sqrt(x[:1] - 1.0), of_state=True)
-    problem = Problem(ModelDynamics(rod, dt=0.05), jnp.zeros(2), 5, [QuadraticCost(bad)])
+    bad = FunctionResidual(lambda x, u, t, p: jnp.sqrt(x[:1] ** 2), of_state=True)
+    costs = [QuadraticCost(bad)]
+    problem = Problem(ModelDynamics(rod, dt=0.05), x0=jnp.zeros(2), horizon=5, stage_costs=costs)
     solution = ddp(problem)
     assert not solution.success
     assert "contradict" not in solution.message
