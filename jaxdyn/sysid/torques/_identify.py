@@ -34,9 +34,9 @@ _FOLDS = 5
 _CONFIDENCE = 0.95
 # The part of the held-out mean square below which an improvement is not worth an effect: one percent of the error.
 _WORTHWHILE = 0.02
-# The part of its standard error by which noise in accelerations may bias a base parameter, and the number of times
-# that the cutoff is lowered to reach it, to a quarter of the first at most.
-_BIAS, _LOWERINGS = 0.5, 3
+# The part of its standard error by which noise in accelerations may bias a base parameter, the number of times that the
+# cutoff is lowered to reach it, and the least part of the first cutoff that it may get to.
+_BIAS, _LOWERINGS, _LOWEST = 0.5, 3, 0.25
 _TILT_ROUNDS = 4
 
 
@@ -286,27 +286,21 @@ def _without_bias(
     """Lower the cutoff until noise in accelerations biases no base parameter by more than half of a standard error."""
     if model.nq != model.nv:
         return cutoff, prepared, ["Noise in accelerations was not looked at: some positions are quaternions."]
-    first = cutoff
-    for _ in range(_LOWERINGS):
-        ratio = _bias(model, measured, prepared, cutoff, friction_velocity)
-        if ratio <= _BIAS:
-            break
+    first, lowered = cutoff, 0
+    ratio = _bias(model, measured, prepared, cutoff, friction_velocity)
+    while ratio > _BIAS and lowered < _LOWERINGS and cutoff > _LOWEST * first:
         # The noise's variance below the cutoff grows with its fifth power if positions are differentiated twice.
         power = 5 if measured[0].v is None else 3
-        cutoff = max(0.8 * cutoff * (_BIAS / ratio) ** (1 / power), 0.25 * first)
+        cutoff, lowered = max(0.8 * cutoff * (_BIAS / ratio) ** (1 / power), _LOWEST * first), lowered + 1
         prepared = [x.prepared(cutoff, model=model) for x in measured]
-        if cutoff == 0.25 * first:
-            break
-    if cutoff == first:
+        ratio = _bias(model, measured, prepared, cutoff, friction_velocity)
+    if not lowered:
         return cutoff, prepared, []
-    return (
-        cutoff,
-        prepared,
-        [
-            f"Torques were compared below {cutoff:.3g} Hz instead of {first:g} Hz, since noise in the accelerations "
-            f"would bias inertias by more than half of a standard error at a higher cutoff."
-        ],
+    note = (
+        f"Torques were compared below {cutoff:.3g} Hz instead of {first:g} Hz, since noise in the accelerations biases "
+        f"inertias; the largest bias is about {ratio:.2g} standard errors now."
     )
+    return cutoff, prepared, [note]
 
 
 def _bias(
