@@ -97,7 +97,7 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
     # The filter takes a part of the noise away.
     raw = whole["held_out_relative_raw"]["physical fit"]
     assert whole["held_out_relative"]["physical fit"] < raw < 0.1 * whole["held_out_relative_raw"]["before"]
-    assert "1128 samples" in capsys.readouterr().out
+    assert "1172 samples" in capsys.readouterr().out
 
     identified = jaxdyn.load_urdf(folder / "identified.urdf")
     np.testing.assert_allclose(
