@@ -195,6 +195,22 @@ def test_no_cause_is_named_for_exact_data():
     assert not any(x.evident for x in sysid.residual_causes(fit, recording))
 
 
+def test_correlated_noise_points_to_no_cause():
+    """By chance the statistic of a cause is about 1, also where a tenth of the residuals is independent."""
+    truth, statistics = _arm().with_joint_friction(**FRICTION), []
+    for seed in range(6):
+        exact = _recording(truth, seed, noise=0.0, rate=50.0, duration=20.0)
+        noise = np.random.default_rng(100 + seed).normal(size=exact.tau.shape)
+        for k in range(1, len(noise)):
+            noise[k] += 0.9 * noise[k - 1]
+        recording = dataclasses.replace(exact, tau=exact.tau + 0.05 * noise)
+        fit = sysid.ordinary_least_squares(truth, recording, friction_velocity=0.05)
+        causes = sysid.residual_causes(fit, recording)
+        assert not any(x.evident for x in causes)
+        statistics += [x.statistic for x in causes]
+    assert 0.4 < np.mean(statistics) < 2
+
+
 def test_wrong_data_are_refused():
     recording = _recording(_arm())
     with pytest.raises(DataError, match="negative factor"):

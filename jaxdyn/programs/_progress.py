@@ -1,4 +1,4 @@
-"""The progress of a long work on stderr."""
+"""The progress of a long job on stderr."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tqdm import tqdm
 
 
 class Progress:
-    """The number of steps of a work and what is told about the last one, on stderr.
+    """Counts the steps of a long job, and reports the last one on stderr.
 
     In a terminal this is one line that is drawn anew. Elsewhere, such as in the log of a job, it is a plain line every
-    `every` seconds, so that the log stays short; a work that takes less time writes none.
+    `every` seconds, so that the log stays short; a job that takes less time writes none.
     """
 
     def __init__(self, name: str, every: float = 30.0):

@@ -184,7 +184,7 @@ class Recording:
         default three times `cutoff` or 0.4 times the rate, whichever is less. Irregular samples are interpolated first,
         at their median rate, and a rate of more than eight times `motion_cutoff` is lowered.
 
-        Source: Gautier, Dynamic identification of robots with power model, ICRA 1997, section 5 (parallel filters of
+        Source: Gautier, Dynamic identification of robots with power model, ICRA 1997 (parallel filters of
         torque and regressor).
 
         **Raises** `DataError` for gaps, too few samples, or a cutoff above 0.4 times the rate.

@@ -82,7 +82,7 @@ class RolloutErrors(NamedTuple):
 
 
 class Starts(NamedTuple):
-    """Where roll-outs begin in a recording, and how long they are."""
+    """The samples of a recording at which roll-outs begin, and the length of the roll-outs."""
 
     rows: np.ndarray
     """`[starts]`: the samples at which they begin."""

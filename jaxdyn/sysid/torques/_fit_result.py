@@ -198,7 +198,7 @@ class InverseDynamicsFit(eqx.Module):
 
         **Raises** `ModelError` for linear least squares without `base`: single parameters have no interval there.
 
-        Sources: Hannan, Time series regression, 1963; Bell & McCaffrey, Survey Methodology 2002.
+        Sources: Hannan, Regression for time series, 1963; Bell & McCaffrey, Survey Methodology 2002.
         """
         B = np.eye(len(self.parameters)) if base is None else base.matrix
         names, value = self.names if base is None else base.describe(), B @ self.parameters
@@ -221,7 +221,7 @@ class InverseDynamicsFit(eqx.Module):
         return normal_intervals(names, value, error, np.zeros(len(error)), level)
 
     def positive(self, B: np.ndarray) -> np.ndarray:
-        """Which rows of `B` `[k, P]` are sums of positive parameters with positive coefficients."""
+        """Return which rows of `B` `[k, P]` are sums of positive parameters with positive coefficients."""
         layout = self.layout
         inertial = np.tile([x in ("m", "Ixx", "Iyy", "Izz") for x in INERTIAL_NAMES], layout.nb)
         positive = np.concatenate([inertial, np.ones(len(layout.positive), bool), np.zeros(len(layout.offsets), bool)])

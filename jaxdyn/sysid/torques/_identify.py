@@ -199,7 +199,10 @@ def plan_identification(
     measured, notes, choices = as_recordings(recordings), [], []
     model, changed = nearest_physical_model(model)
     if changed:
-        notes.append(f"The start's inertias of {', '.join(changed)} were not physical; the nearest physical ones are.")
+        names = ", ".join(changed)
+        notes.append(
+            f"The start's inertias of {names} are not physical, so the fit starts from the nearest physical ones."
+        )
     chosen = min(10.0, *(0.1 * _rate(x) for x in measured)) if cutoff is None else cutoff
     prepared = [x.prepared(chosen, model=model) for x in measured]
     if cutoff is None:

@@ -87,7 +87,7 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
         squares = (np.sum(x.reshape(shape) ** 2, axis=0) for x in (rest, rest - U[:, kept] @ weights))
         by_joint = np.subtract(*squares)
         values = -(V[kept].T @ (weights / size[kept])) / length
-        out.append(Cause(name, decrease / total, decrease / k / left * count / len(rest), _most(fit, by_joint), values))
+        out.append(Cause(name, decrease / total, decrease / k / left, _most(fit, by_joint), values))
     # A cause with few parameters convinces more than one with many that explains as much (Schwarz 1978).
     penalty = np.array([len(x.parameters) * np.log(count) for x in out])
     gain = np.array([count * np.log(1 / max(1 - x.part, 1e-12)) for x in out])

@@ -32,12 +32,13 @@ def score_factor(
 
     The spectrum `S_j` of each joint is estimated from its residuals; different joints count as independent. White
     residuals of variance `sigma^2` give `X^T X`. A fit takes power out of the residuals at the frequencies of the
-    motion: what is left, `S_j` times one minus the leverage of the frequency, is divided by that (White's correction of
-    residuals by their leverage, frequency by frequency). `hat` `[P + gains, k]` is `W` with `W W^T` the covariance of
-    the solution, which gives the leverages. `weights` `[len(samples), nv]` are those of a robust loss, whose slope has
-    the residuals times the weights.
+    motion. What is left is `S_j` times one minus the leverage of the frequency, and is divided by that: the correction
+    of MacKinnon & White 1985, frequency by frequency. `hat` `[P + gains, k]` is `W` with `W W^T` the covariance of the
+    solution, which gives the leverages. `weights` `[len(samples), nv]` are those of a robust loss, whose slope has the
+    residuals times the weights.
 
-    Source: Hannan, Time series regression, 1963 (the covariance of least squares with stationary residuals).
+    Source: Hannan, Regression for time series, in Rosenblatt (ed.), Time series analysis, 1963 (the covariance of least
+    squares with stationary residuals).
     """
     scores = residual / sigma * (1.0 if weights is None else weights)
     ends = np.cumsum([0, *samples.lengths])
