@@ -10,7 +10,7 @@ import pinocchio
 import pytest
 from scipy.spatial.transform import Rotation
 
-from jaxdyn import BodyInertia, Joint, Model, ModelBuilder, ShapeError, UnknownNameError
+from jaxdyn import BodyInertia, Joint, Model, ModelBuilder, ShapeError, UnknownNameError, spring_torque
 
 # Pinocchio's bindings have no types.
 pin: Any = pinocchio
@@ -225,6 +225,25 @@ def test_single_precision():
 def test_wrong_shapes(call, words):
     with pytest.raises(ShapeError, match=words):
         call(MODELS["free"])
+
+
+def test_continuous_joints_differ_by_at_most_half_a_turn():
+    """Only joints declared as continuous do; their springs count whole turns."""
+    model = chain("continuous", "revolute", "ball", "continuous")
+    q0, q1 = (np.array(model.neutral()) for _ in range(2))
+    q1[[0, 1, -1]] = 2 * np.pi + 0.25, 2 * np.pi + 0.25, -2 * np.pi - 3.0
+    expected = np.zeros(model.nv)
+    expected[[0, 1, -1]] = 0.25, 2 * np.pi + 0.25, -3.0
+    np.testing.assert_allclose(model.difference(q0, q1), expected, rtol=0, atol=1e-14)
+    turned = np.linspace(-20, 20, 41)
+    away = np.asarray(model.difference(q0, np.tile(q0, (41, 1)) + turned[:, None] * (np.arange(model.nq) == 0)))[:, 0]
+    np.testing.assert_allclose(np.exp(1j * away), np.exp(1j * turned), rtol=0, atol=1e-13)
+    assert np.abs(away).max() <= np.pi
+    for matrix, sign in zip(model.difference_jacobians(q0, q1), (-1, 1), strict=True):
+        assert matrix[0, 0] == sign
+    builder = ModelBuilder()
+    builder.add_body("body", joint=Joint("continuous", stiffness=2.0), inertia=BALL)
+    np.testing.assert_allclose(spring_torque(builder.build(), np.array([7.0])), [14.0], rtol=1e-15)
 
 
 # The chart in which integrators step

@@ -112,7 +112,8 @@ def integrate(topology: Topology, q, dv):
 
 @_compiled
 def difference(topology: Topology, q0, q1):
-    """The `dv`, with rotations of at most half a turn, for which `integrate(q0, dv)` is `q1`."""
+    """The `dv`, with rotations of ball, free and continuous joints of at most half a turn, for which
+    `integrate(q0, dv)` is `q1` but for whole turns."""
     return _rows(topology, "difference", "qq->v", q0, q1)
 
 

@@ -86,7 +86,11 @@ class Model(ModelFields):
         return self._apply_to_rows(joints.integrate, q=q, dv=dv)
 
     def difference(self, q0: Float[Array, "*batch nq"], q1: Float[Array, "*batch nq"]) -> Float[Array, "*batch nv"]:
-        """The `dv` for which `integrate(q0, dv)` is `q1`, with rotations of at most half a turn."""
+        """The `dv` for which `integrate(q0, dv)` is `q1`, with rotations of at most half a turn.
+
+        The angles of continuous joints, also, differ by at most half a turn, so `integrate(q0, dv)` is `q1` but for
+        whole turns of them. Angles of all other joints are numbers: a revolute joint, with limits or without, differs
+        by all of its turns."""
         return self._apply_to_rows(joints.difference, q0=q0, q1=q1)
 
     def integrate_jacobians(

@@ -4,6 +4,7 @@ A micro Lie theory for state estimation in robotics, 2018: SO(3) eqs. 143-146, S
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 
 from jaxdyn.spatial._components import Linear, pytree
 from jaxdyn.spatial._motion import Motion
@@ -25,6 +26,11 @@ class TwistMatrix(Linear):
         """Its six rows of six elements."""
         A, B = matrix_rows(self.diagonal), matrix_rows(self.coupling)
         return [a + b for a, b in zip(A, B, strict=True)] + [[0.0] * 3 + a for a in A]
+
+    def to_array(self):
+        """To `[..., 6, 6]`."""
+        A, B = self.diagonal.to_array(), self.coupling.to_array()
+        return jnp.block([[A, B], [jnp.zeros_like(A), A]])
 
 
 def matrix_rows(matrix: Mat3) -> list[list]:
