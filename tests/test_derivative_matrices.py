@@ -197,7 +197,28 @@ def test_central_differences_along_the_manifold():
             assert relative_error(got[k], expected[k]) < 1e-7, (function, k)
 
 
-# Generic differentiation: the analytic derivatives are used only where no external wrenches act.
+def test_external_wrenches_do_not_turn_with_the_bodies():
+    """Derivatives under wrenches are central differences, and those that reverse mode takes are the same."""
+    model, q, v, a, tau = (x[0] if k else x for k, x in enumerate(arguments("tree", True)))
+    f_ext = jax.random.normal(jax.random.key(9), (model.nb, 6))
+    step, bar = 1e-6 * jnp.eye(model.nv), jax.random.normal(jax.random.key(1), (model.nv,))
+    functions = (jaxdyn.rnea, jaxdyn.rnea_derivatives, a), (jaxdyn.aba, jaxdyn.aba_derivatives, tau)
+    for function, derivatives, x in functions:
+        by_q, by_v, by_x = derivatives(model, q, v, x, f_ext)
+        ahead, behind = (function(model, model.integrate(q, s * step), v, x, f_ext) for s in (1, -1))
+        assert relative_error(by_q, (ahead - behind).T / 2e-6) < 1e-7
+        plain = derivatives(model, q, v, x)[0]
+        assert relative_error(by_q, plain) > 1e-2
+
+        def weighted(dq, v, x, function=function):
+            return bar @ function(model, model.integrate(q, dq), v, x, f_ext)
+
+        pulled = run(jax.grad(weighted, (0, 1, 2)), jnp.zeros(model.nv), v, x)
+        for ours, matrix in zip(pulled, (by_q, by_v, by_x), strict=True):
+            assert relative_error(ours[None], (bar @ matrix)[None]) < 1e-9
+
+
+# Generic differentiation: the analytic derivatives are not used where one by external wrenches is asked for, too.
 
 
 @functools.cache
@@ -251,12 +272,15 @@ def test_jacobians_are_the_matrices():
 
 @pytest.mark.slow
 def test_jacobians_are_the_generic_ones():
-    """The Jacobians equal generic ones, which external wrenches among the arguments select."""
+    """The Jacobians equal generic ones, which a derivative by external wrenches beside them selects."""
     model, state = one_state()
     wrenches = jnp.zeros((model.nb, 6))
-    function = inverse_and_forward(model, wrenches)
+
+    def function(q, v, a, tau, wrenches):
+        return inverse_and_forward(model, wrenches)(q, v, a, tau)
+
     for generic in (jax.jacfwd, jax.jacrev):
-        value = run(generic(function, argnums=(0, 1, 2, 3)), *state)
+        value = run(generic(function, argnums=(0, 1, 2, 3, 4)), *state, wrenches)
         for k, wrt in enumerate(ARGUMENTS):
             for i in wrt:
                 assert relative_error(jacobians()[k][i][None], value[k][i][None]) < 1e-9
@@ -268,8 +292,8 @@ def test_gradients_of_inverse_dynamics_are_the_generic_ones():
     model, state = one_state()
     bar = jax.random.normal(jax.random.key(1), (model.nv,))
     wrenches = jnp.zeros((model.nb, 6))
-    generic = run(jax.grad(lambda *s: bar @ jaxdyn.rnea(model, *s, wrenches), argnums=(0, 1, 2)), *state[:3])
-    for x, J in zip(generic, jacobians()[0], strict=False):
+    generic = run(jax.grad(lambda *s: bar @ jaxdyn.rnea(model, *s), argnums=(0, 1, 2, 3)), *state[:3], wrenches)
+    for x, J in zip(generic[:3], jacobians()[0], strict=False):
         assert relative_error((bar @ J)[None], x[None]) < 1e-9
 
 

@@ -12,8 +12,8 @@ import pytest
 from jax import lax
 
 import jaxdyn
-from jaxdyn import BodyInertia, Joint, ModelBuilder, ModelError, ShapeError, State
-from jaxdyn.simulate import coordinate_rate, normalized, vector_field
+from jaxdyn import BodyInertia, Joint, ModelBuilder, ModelError, ShapeError, State, samples, step
+from jaxdyn.simulate import coordinate_rate, normalized, step_derivatives, vector_field
 from tests.oracles import MujocoOracle
 
 ORDERS = {"euler": 1, "semi_implicit_euler": 1, "implicit_velocity": 1, "midpoint": 2, "rk4": 4}
@@ -81,6 +81,55 @@ def test_order_of_convergence(integrator):
     assert order == pytest.approx(ORDERS[integrator], abs=0.15 if integrator != "rk4" else 0.3), errors
     for part in (slice(3, 7), slice(7, 11)):
         assert np.linalg.norm(ends[0].q[part]) == pytest.approx(1, abs=1e-12)
+
+
+@functools.cache
+def small_tree():
+    """A model with a joint of each class, springs and friction, and a state of it with wrenches."""
+    model = samples.random_tree(jax.random.key(5), 4, ("free", "ball", "revolute", "prismatic"))
+    model = model.with_joint_friction(friction_velocity=1.0)
+    rng = np.random.default_rng(6)
+    v, tau = rng.normal(size=(2, model.nv))
+    q = np.asarray(model.random_configuration(jax.random.key(6)))
+    return model, State(q, v), tau, rng.normal(size=(model.nb, 6))
+
+
+@pytest.mark.parametrize(
+    ("integrator", "substeps"), [("euler", 1), ("semi_implicit_euler", 2), ("implicit_velocity", 1), ("rk4", 1)]
+    + [pytest.param("midpoint", 1, marks=pytest.mark.slow), pytest.param("rk4", 3, marks=pytest.mark.slow)]
+)  # fmt: skip
+def test_derivatives_of_steps(integrator, substeps):
+    """They are those of forward mode, with external wrenches, springs and friction, on the manifold."""
+    model, state, tau, f_ext = small_tree()
+    options = {"integrator": integrator, "substeps": substeps, "f_ext": f_ext}
+    dt, n = 2e-3, model.nv
+
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    def both(state, tau):
+        end = step(model, state, tau, dt, **options)
+
+        def change(d):
+            start = State(model.integrate(state.q, d[:n]), state.v + d[n : 2 * n])
+            after = step(model, start, tau + d[2 * n :], dt, **options)
+            return jnp.concatenate([model.difference(end.q, after.q), after.v])
+
+        general = jax.jacfwd(change)(jnp.zeros(3 * n))
+        known = end if substeps == 1 else None
+        return general, [step_derivatives(model, state, tau, dt, after=a, **options) for a in (None, known)]
+
+    general, analytic = both(state, tau)
+    for matrices in analytic:
+        np.testing.assert_allclose(np.concatenate(matrices, axis=1), general, atol=1e-11)
+
+
+def test_derivatives_of_steps_have_batch_axes():
+    model, state, tau, _ = small_tree()
+    many = State(jnp.stack([state.q] * 2), jnp.stack([state.v, 2 * state.v]))
+    A, B = step_derivatives(model, many, tau, 1e-3)
+    n = model.nv
+    assert (A.shape, B.shape) == ((2, 2 * n, 2 * n), (2, 2 * n, n))
+    for one, several in zip(step_derivatives(model, state, tau, 1e-3), (A, B), strict=True):
+        np.testing.assert_allclose(several[0], one, rtol=0, atol=1e-13)
 
 
 def test_substeps_are_steps():

@@ -10,7 +10,7 @@ import pinocchio
 import pytest
 from scipy.spatial.transform import Rotation
 
-from jaxdyn import BodyInertia, Joint, Model, ModelBuilder, ShapeError, UnknownNameError
+from jaxdyn import BodyInertia, Joint, Model, ModelBuilder, ShapeError, UnknownNameError, spring_torque
 
 # Pinocchio's bindings have no types.
 pin: Any = pinocchio
@@ -139,7 +139,9 @@ def pinocchio_chain(*types: str):
     return model
 
 
-def test_integrate_and_difference_match_pinocchio():
+def beside_pinocchio():
+    """Return a model of each library, the positions of quaternions, the order of Pinocchio's coordinates, and random
+    configurations and displacements."""
     types = ("free", "ball", "revolute", "prismatic", "free")
     ours, theirs = chain(*types), pinocchio_chain(*types)
     assert (ours.nq, ours.nv) == (theirs.nq, theirs.nv)
@@ -147,13 +149,18 @@ def test_integrate_and_difference_match_pinocchio():
     order, quaternions = np.arange(ours.nq), [3, 7, 16]
     for k in quaternions:
         order[k : k + 4] = np.roll(order[k : k + 4], -1)
-    back = np.argsort(order)
     rng = np.random.default_rng(8)
     q0, q1 = (x for x in rng.normal(size=(2, N, ours.nq)))
     for q in (q0, q1):
         for k in quaternions:
             q[:, k : k + 4] /= np.linalg.norm(q[:, k : k + 4], axis=-1, keepdims=True)
     dv: Any = rng.normal(size=(N, ours.nv))
+    return ours, theirs, quaternions, order, q0, q1, dv
+
+
+def test_integrate_and_difference_match_pinocchio():
+    ours, theirs, quaternions, order, q0, q1, dv = beside_pinocchio()
+    back = np.argsort(order)
     expected = np.array([pin.integrate(theirs, a, d)[back] for a, d in zip(q0[:, order], dv, strict=True)])
     actual = np.array(ours.integrate(q0, dv))
     for k in quaternions:
@@ -162,6 +169,17 @@ def test_integrate_and_difference_match_pinocchio():
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-13)
     expected = [pin.difference(theirs, a, b) for a, b in zip(q0[:, order], q1[:, order], strict=True)]
     np.testing.assert_allclose(ours.difference(q0, q1), expected, rtol=0, atol=1e-10)
+
+
+def test_jacobians_match_pinocchio():
+    ours, theirs, _, order, q0, q1, dv = beside_pinocchio()
+    dv[0], q1[0], dv[1] = 0, q0[0], 1e-9 * dv[1]
+    pairs = [pin.dIntegrate(theirs, a, d) for a, d in zip(q0[:, order], dv, strict=True)]
+    for actual, expected in zip(ours.integrate_jacobians(q0, dv), zip(*pairs, strict=True), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
+    pairs = [pin.dDifference(theirs, a, b) for a, b in zip(q0[:, order], q1[:, order], strict=True)]
+    for actual, expected in zip(ours.difference_jacobians(q0, q1), zip(*pairs, strict=True), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(("a", "b"), [((), (4,)), ((4,), ()), ((2, 1, 1), (3, 4))])
@@ -207,6 +225,25 @@ def test_single_precision():
 def test_wrong_shapes(call, words):
     with pytest.raises(ShapeError, match=words):
         call(MODELS["free"])
+
+
+def test_continuous_joints_differ_by_at_most_half_a_turn():
+    """Only joints declared as continuous do; their springs count whole turns."""
+    model = chain("continuous", "revolute", "ball", "continuous")
+    q0, q1 = (np.array(model.neutral()) for _ in range(2))
+    q1[[0, 1, -1]] = 2 * np.pi + 0.25, 2 * np.pi + 0.25, -2 * np.pi - 3.0
+    expected = np.zeros(model.nv)
+    expected[[0, 1, -1]] = 0.25, 2 * np.pi + 0.25, -3.0
+    np.testing.assert_allclose(model.difference(q0, q1), expected, rtol=0, atol=1e-14)
+    turned = np.linspace(-20, 20, 41)
+    away = np.asarray(model.difference(q0, np.tile(q0, (41, 1)) + turned[:, None] * (np.arange(model.nq) == 0)))[:, 0]
+    np.testing.assert_allclose(np.exp(1j * away), np.exp(1j * turned), rtol=0, atol=1e-13)
+    assert np.abs(away).max() <= np.pi
+    for matrix, sign in zip(model.difference_jacobians(q0, q1), (-1, 1), strict=True):
+        assert matrix[0, 0] == sign
+    builder = ModelBuilder()
+    builder.add_body("body", joint=Joint("continuous", stiffness=2.0), inertia=BALL)
+    np.testing.assert_allclose(spring_torque(builder.build(), np.array([7.0])), [14.0], rtol=1e-15)
 
 
 # The chart in which integrators step
@@ -301,6 +338,59 @@ def test_derivatives_of_difference():
     np.testing.assert_allclose(forward, reverse, rtol=0, atol=1e-11)
     scale = np.abs(forward).max()
     np.testing.assert_allclose(forward, central(SMALL.difference, q0, q1, 1e-6), rtol=0, atol=1e-8 * scale)
+
+
+def displacement_jacobians(model):
+    """Return functions of the arguments of the closed forms, which differentiate their definitions."""
+    zero = jnp.zeros(model.nv)
+
+    def integrate(q, dv):
+        end = model.integrate(q, dv)
+        return jax.jacfwd(lambda a, b: model.difference(end, model.integrate(model.integrate(q, a), dv + b)), (0, 1))
+
+    def difference(q0, q1):
+        return jax.jacfwd(lambda a, b: model.difference(model.integrate(q0, a), model.integrate(q1, b)), (0, 1))
+
+    def point(q0, x, v):
+        q = model.chart_point(q0, x)
+        return jax.jacfwd(lambda a, b: model.difference(q, model.chart_point(model.integrate(q0, a), x + b)), (0, 1))
+
+    def rate(q0, x, v):
+        q = model.chart_point(q0, x)
+        return jax.jacfwd(lambda a, b, c: model.chart_rate(model.integrate(q, a), x + b, v + c), (0, 1, 2))
+
+    return {
+        "integrate_jacobians": lambda *s: integrate(*s)(zero, zero),
+        "difference_jacobians": lambda *s: difference(*s)(zero, zero),
+        "chart_jacobians": lambda *s: (*point(*s)(zero, zero), *rate(*s)(zero, zero, zero)),
+    }
+
+
+@pytest.mark.parametrize("method", ["integrate_jacobians", "difference_jacobians", "chart_jacobians"])
+def test_jacobians_in_closed_form(method):
+    """They are those of forward mode at zero, tiny, small and large displacements, in both precisions, and finite at
+    half a turn."""
+    model = MODELS["all"]
+    (q0, dv), (q1, _), (_, v) = (states("all", N, seed) for seed in (40, 41, 42))
+    for k, size in enumerate((0.0, 1e-12, 1e-7, 1e-3, 0.05, 0.2)):
+        dv[k] *= size
+        q1[k] = model.integrate(q0[k], dv[k])
+    arguments = {"integrate_jacobians": (q0, dv), "difference_jacobians": (q0, q1), "chart_jacobians": (q0, dv, v)}
+    own = arguments[method]
+    fast = jax.jit(
+        jax.vmap(displacement_jacobians(model)[method]), compiler_options={"xla_backend_optimization_level": 0}
+    )
+    actual, expected = getattr(model, method)(*own), fast(*own)
+    single = getattr(model.astype(jnp.float32), method)(*(x.astype(np.float32) for x in own))
+    for a, b, c in zip(actual, expected, single, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
+        assert c.dtype == jnp.float32
+        np.testing.assert_allclose(c, b, rtol=0, atol=4e-6)
+    half = np.zeros((3, model.nv))
+    half[:, 4:7] = np.pi * np.eye(3)
+    turned = {"integrate_jacobians": (q0[:3], half), "chart_jacobians": (q0[:3], half, v[:3])}
+    turned["difference_jacobians"] = q0[:3], model.integrate(q0[:3], half)
+    assert all(np.isfinite(x).all() for x in getattr(model, method)(*turned[method]))
 
 
 def gradients_and_hessians(f, x, *arguments):

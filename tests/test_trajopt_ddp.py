@@ -12,7 +12,7 @@ import pytest
 import scipy.optimize
 from trajopt_problems import acrobot, cartpole, double_pendulum, kinova, of_dtype
 
-from jaxdyn import ModelError, ShapeError, UnknownNameError, samples
+from jaxdyn import BodyInertia, Joint, ModelBuilder, ModelError, ShapeError, UnknownNameError, samples
 from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.trajopt import (
     AbstractDynamics,
@@ -33,7 +33,7 @@ from jaxdyn.trajopt import (
     ddp,
 )
 from jaxdyn.trajopt.ddp import Expansion, backward, backward_associative, backward_in_box
-from jaxdyn.trajopt.problem import Quadratic
+from jaxdyn.trajopt.problem import Quadratic, with_disturbance
 
 TIGHT = DDPOptions(tolerance=1e-15, constraint_tolerance=1e-11)
 
@@ -359,11 +359,15 @@ def test_step_in_a_box_is_that_of_a_general_solver():
     np.testing.assert_allclose(us.ravel(), best.x, atol=1e-6)
 
 
-def test_analytic_derivatives_of_steps_are_those_on_the_manifold():
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_analytic_derivatives_of_steps_are_those_on_the_manifold(disturbed):
     model = samples.random_tree(jax.random.key(3), 2, ("ball", "revolute"))
     matrix = np.random.default_rng(2).normal(size=(model.nv, 2))
-    dynamics = ModelDynamics(model, 0.05, actuation=matrix)
+    f_ext = np.random.default_rng(3).normal(size=(model.nb, 6))
+    dynamics = ModelDynamics(model, 0.05, actuation=matrix, f_ext=f_ext)
     assert dynamics.nx > dynamics.ndx
+    if disturbed:
+        dynamics = with_disturbance(dynamics, jnp.linspace(-0.1, 0.2, dynamics.ndx))
     x = jnp.concatenate([model.random_configuration(jax.random.key(0)), jnp.linspace(-1, 1, model.nv)])
     u = jnp.array([0.4, -0.7])
 
@@ -374,6 +378,32 @@ def test_analytic_derivatives_of_steps_are_those_on_the_manifold():
 
     for analytic, general in zip(*both(x, u), strict=True):
         np.testing.assert_allclose(analytic, general, atol=1e-10)
+
+
+def test_derivatives_of_residuals_on_a_manifold():
+    """Those of a state's displacement from a target, and of a function of the coordinates, are those along
+    displacements."""
+    model = samples.random_tree(jax.random.key(3), 2, ("free", "revolute"))
+    dynamics = ModelDynamics(model, 0.05)
+    q0, q1 = model.random_configuration(jax.random.key(0), (2,))
+    x, target = (jnp.concatenate([q, jnp.linspace(-1, 1, model.nv)]) for q in (q0, q1))
+    squares = FunctionResidual(lambda x, u, t, params: x * x, of_state=True)
+    for residual in (StateResidual(target), squares):
+
+        def displaced(dx, residual=residual):
+            return residual(dynamics, dynamics.integrate(x, dx), None, 0)
+
+        general = jax.jit(jax.jacfwd(displaced))(jnp.zeros(dynamics.ndx))
+        np.testing.assert_allclose(residual.linearize(dynamics, x, None, 0).by_x, general, atol=1e-12)
+
+
+def test_whole_turns_of_continuous_joints_cost_nothing():
+    builder = ModelBuilder()
+    builder.add_body("rod", joint=Joint("continuous"), inertia=BodyInertia.sphere(1.0, 0.1, (0.0, 0.0, -0.5)))
+    goal = QuadraticCost(StateResidual(np.array([0.0, 0.0])), 1.0)
+    x0 = np.array([2 * np.pi, 0.0])
+    problem = Problem(ModelDynamics(builder.build(), 0.05), x0, 5, stage_costs=[goal], terminal_costs=[goal])
+    np.testing.assert_allclose(problem.total_cost(*problem.guess(np.zeros((5, 1)))), 0.0, atol=1e-20)
 
 
 def test_divergence_is_told_and_the_iterate_kept():

@@ -6,16 +6,20 @@ dynamics are `M^-1` times those of inverse dynamics at its solution (Carpentier 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from jaxdyn._compile import once
-from jaxdyn._types import Array, Configuration, Float, Torque, Velocity
+from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, Wrenches
 from jaxdyn.algorithms.recursions import (
     AnalyticDerivatives,
     DofMatrices,
+    EquationsOfMotion,
     Robot,
+    Sensitivities,
+    Turning,
+    Velocities,
     algorithm,
     constrained_inverse,
     equations_and_velocities,
@@ -26,30 +30,44 @@ from jaxdyn.algorithms.recursions import (
     passive_torque,
     sensitivities,
     solve,
+    turning,
 )
 from jaxdyn.joints import coordinate_cotangent
 
 
 @algorithm()
 def rnea_derivatives(
-    robot: Robot, q: Configuration, v: Velocity, a: Velocity, *, joint_friction: bool = True
+    robot: Robot,
+    q: Configuration,
+    v: Velocity,
+    a: Velocity,
+    f_ext: Wrenches | None = None,
+    *,
+    joint_friction: bool = True,
 ) -> tuple[Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"]]:
     """The derivatives of inverse dynamics, `(dtau_dq, dtau_dv, M)`, each `[*batch, nv, nv]`.
 
     Derivatives by `q` are on the tangent space: column `j` is the rate of `tau` along `model.integrate(q, s e_j)`, with
     `v` and `a` of a free or ball joint fixed in body axes. `dtau_dv` includes the slope of joint friction, and `M`, the
-    derivative by `a`, the armature. Analytic (Singh, Russo & Wensing, RA-L 2022), in O(nv depth).
+    derivative by `a`, the armature. The external wrenches `f_ext` are constant in world axes and move with the bodies'
+    origins. Analytic (Singh, Russo & Wensing, RA-L 2022), in O(nv depth).
 
     **Arguments** and errors as for `rnea`.
     """
     pairs = DofMatrices(robot)
-    dq, dv, M = _inverse_derivatives(robot, pairs, q, v, a, joint_friction)
+    dq, dv, M = _inverse_derivatives(robot, pairs, q, v, a, f_ext, joint_friction)
     return pairs.result(dq), pairs.result(dv), pairs.result(M)
 
 
 @algorithm(motion_axes=((-2,), (-2,), (-2, -1)))
 def aba_derivatives(
-    robot: Robot, q: Configuration, v: Velocity, tau: Torque, *, joint_friction: bool = True
+    robot: Robot,
+    q: Configuration,
+    v: Velocity,
+    tau: Torque,
+    f_ext: Wrenches | None = None,
+    *,
+    joint_friction: bool = True,
 ) -> tuple[Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"]]:
     """The derivatives of forward dynamics, `(da_dq, da_dv, Minv)`, each `[*batch, nv, nv]`.
 
@@ -60,40 +78,52 @@ def aba_derivatives(
     **Arguments** and errors as for `aba`.
     """
     pairs = DofMatrices(robot)
-    dq, dv, Minv = _forward_derivatives(robot, pairs, q, v, tau, joint_friction)
+    dq, dv, Minv = _forward_derivatives(robot, pairs, q, v, tau, f_ext, joint_friction)
     return pairs.result(dq), pairs.result(dv), pairs.result(Minv)
 
 
-def _inverse_derivatives(robot: Robot, pairs: DofMatrices, q, v, a, joint_friction: bool):
-    equations, velocities = equations_and_velocities(robot, *kinematics(robot, q), v)
-    x = sensitivities(robot, equations, velocities, a)
-    return inverse_matrices(robot, pairs, equations, x, q, v, joint_friction)
+class _Equations(NamedTuple):
+    """The equations of motion, and what their derivatives need."""
+
+    equations: EquationsOfMotion
+    velocities: Velocities
+    turning: Turning | None
+
+    @staticmethod
+    def at(robot: Robot, q, v, f_ext) -> _Equations:
+        poses, S = kinematics(robot, q)
+        return _Equations(*equations_and_velocities(robot, poses, S, v, f_ext), turning(robot, poses, f_ext))
+
+    def sensitivities(self, robot: Robot, a) -> Sensitivities:
+        return sensitivities(robot, self.equations, self.velocities, a, self.turning)
 
 
-def _forward_derivatives(robot: Robot, pairs: DofMatrices, q, v, tau, joint_friction: bool):
-    equations, velocities = equations_and_velocities(robot, *kinematics(robot, q), v)
+def _inverse_derivatives(robot: Robot, pairs: DofMatrices, q, v, a, f_ext, joint_friction: bool):
+    e = _Equations.at(robot, q, v, f_ext)
+    return inverse_matrices(robot, pairs, e.equations, e.sensitivities(robot, a), q, v, joint_friction)
+
+
+def _forward_derivatives(robot: Robot, pairs: DofMatrices, q, v, tau, f_ext, joint_friction: bool):
+    e = _Equations.at(robot, q, v, f_ext)
     tau = tau - passive_torque(robot, q, v, joint_friction)
-    a, factors = forward(robot, equations, tau)
-    x = sensitivities(robot, equations, velocities, a)
-    dq, dv, M = inverse_matrices(robot, pairs, equations, x, q, v, joint_friction)
-    Minv = constrained_inverse(robot, pairs, equations, factors, M)
+    a, factors = forward(robot, e.equations, tau)
+    dq, dv, M = inverse_matrices(robot, pairs, e.equations, e.sensitivities(robot, a), q, v, joint_friction)
+    Minv = constrained_inverse(robot, pairs, e.equations, factors, M)
     Minv, dq, dv = once((Minv, dq, dv))
     return -pairs.multiply(Minv, dq), -pairs.multiply(Minv, dv), Minv
 
 
-def _rnea_pullback(robot: Robot, y, q, v, a, joint_friction: bool):
-    equations, velocities = equations_and_velocities(robot, *kinematics(robot, q), v)
-    x = sensitivities(robot, equations, velocities, a)
-    return inverse_products(robot, equations, x, y, q, v, joint_friction)
+def _rnea_pullback(robot: Robot, y, q, v, a, f_ext=None, *, joint_friction: bool):
+    e = _Equations.at(robot, q, v, f_ext)
+    return inverse_products(robot, e.equations, e.sensitivities(robot, a), y, q, v, joint_friction)
 
 
-def _aba_pullback(robot: Robot, y, q, v, tau, joint_friction: bool):
-    equations, velocities = equations_and_velocities(robot, *kinematics(robot, q), v)
+def _aba_pullback(robot: Robot, y, q, v, tau, f_ext=None, *, joint_friction: bool):
+    e = _Equations.at(robot, q, v, f_ext)
     tau = tau - passive_torque(robot, q, v, joint_friction)
-    a, factors = forward(robot, equations, tau)
-    y = solve(robot, equations, factors, y)
-    x = sensitivities(robot, equations, velocities, a)
-    dq, dv, _ = inverse_products(robot, equations, x, y, q, v, joint_friction)
+    a, factors = forward(robot, e.equations, tau)
+    y = solve(robot, e.equations, factors, y)
+    dq, dv, _ = inverse_products(robot, e.equations, e.sensitivities(robot, a), y, q, v, joint_friction)
     return -dq, -dv, y
 
 
@@ -108,14 +138,14 @@ def _by_coordinates(robot: Robot, pairs: DofMatrices, q, matrices: tuple) -> tup
     return jnp.swapaxes(coordinate_cotangent(robot.topology, q, rows), 0, 1), dv, last
 
 
-def _rnea_jacobian(robot: Robot, q, v, a, joint_friction: bool):
+def _rnea_jacobian(robot: Robot, q, v, a, f_ext=None, *, joint_friction: bool):
     pairs = DofMatrices(robot)
-    return _by_coordinates(robot, pairs, q, _inverse_derivatives(robot, pairs, q, v, a, joint_friction))
+    return _by_coordinates(robot, pairs, q, _inverse_derivatives(robot, pairs, q, v, a, f_ext, joint_friction))
 
 
-def _aba_jacobian(robot: Robot, q, v, tau, joint_friction: bool):
+def _aba_jacobian(robot: Robot, q, v, tau, f_ext=None, *, joint_friction: bool):
     pairs = DofMatrices(robot)
-    return _by_coordinates(robot, pairs, q, _forward_derivatives(robot, pairs, q, v, tau, joint_friction))
+    return _by_coordinates(robot, pairs, q, _forward_derivatives(robot, pairs, q, v, tau, f_ext, joint_friction))
 
 
 OF_RNEA = AnalyticDerivatives(("q", "v", "a"), _rnea_jacobian, _rnea_pullback)

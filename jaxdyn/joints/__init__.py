@@ -4,17 +4,21 @@ from jaxdyn.joints._joint_types import JOINT_TYPES, joint_nq, joint_nv
 from jaxdyn.joints._local_poses import local_poses, motion_columns
 from jaxdyn.joints._manifold import (
     apply_to_rows,
+    chart_jacobians,
     chart_point,
     chart_rate,
     coordinate_cotangent,
     coordinate_range,
     coordinate_rate,
     difference,
+    difference_jacobians,
     integrate,
+    integrate_jacobians,
+    jacobians,
     neutral,
     random_configuration,
     spring_energy,
     spring_torque,
 )
-from jaxdyn.joints._primitive import Primitive
+from jaxdyn.joints._primitive import ChartJacobians, Primitive
 from jaxdyn.joints._topology import Topology

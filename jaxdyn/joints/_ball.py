@@ -5,9 +5,20 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxdyn.joints._primitive import Components, Primitive
-from jaxdyn.spatial import Quaternion, Vec3, pose_array, so3_left_jacobian_solve
+from jaxdyn.joints._primitive import ChartJacobians, Components, Matrix, Primitive
+from jaxdyn.spatial import (
+    Quaternion,
+    Vec3,
+    matrix_rows,
+    pose_array,
+    so3_exp,
+    so3_left_jacobian,
+    so3_left_jacobian_inverse,
+    so3_left_jacobian_solve,
+    so3_left_jacobian_solve_slope,
+)
 
 
 class Ball(Primitive):
@@ -21,6 +32,22 @@ class Ball(Primitive):
 
     def difference(self, q0: Components, q1: Components) -> Components:
         return jax.tree.leaves(Quaternion(*q0).conjugate().multiply(Quaternion(*q1)).log())
+
+    def integrate_jacobians(self, q: Components, dv: Components) -> tuple[Matrix, Matrix]:
+        w = Vec3(*dv)
+        return matrix_rows(so3_exp(w).T), matrix_rows(so3_left_jacobian(-w))
+
+    def difference_jacobians(self, q0: Components, q1: Components) -> tuple[Matrix, Matrix]:
+        w = Vec3(*self.difference(q0, q1))
+        return matrix_rows(-so3_left_jacobian_inverse(w)), matrix_rows(so3_left_jacobian_inverse(-w))
+
+    def chart_jacobians(self, q0: Components, x: Components, v: Components) -> ChartJacobians:
+        w = Vec3(*x)
+        turned, moved = self.integrate_jacobians(q0, x)
+        # The rate is V(-w)^-1 v.
+        rate_by_x = matrix_rows(-so3_left_jacobian_solve_slope(-w, Vec3(*v)))
+        rate_by_v = matrix_rows(so3_left_jacobian_inverse(-w))
+        return ChartJacobians(turned, moved, np.zeros((3, 3)).tolist(), rate_by_x, rate_by_v)
 
     def chart_rate(self, q: Components, x: Components, v: Components) -> Components:
         """The inverse of the right Jacobian of SO(3) at `x` times the angular velocity (Munthe-Kaas 1999)."""

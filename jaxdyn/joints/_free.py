@@ -5,8 +5,21 @@ from __future__ import annotations
 import jax
 
 from jaxdyn.joints._ball import BALL
-from jaxdyn.joints._primitive import Components, Primitive
-from jaxdyn.spatial import Mat3, Quaternion, Vec3, pose_array, so3_left_jacobian_apply, so3_left_jacobian_solve
+from jaxdyn.joints._primitive import ChartJacobians, Components, Matrix, Primitive
+from jaxdyn.spatial import (
+    Mat3,
+    Motion,
+    Quaternion,
+    Vec3,
+    matrix_rows,
+    pose_array,
+    se3_exp_jacobian,
+    se3_inverse_adjoint,
+    se3_log_jacobian,
+    se3_log_jacobian_before,
+    so3_left_jacobian_apply,
+    so3_left_jacobian_solve,
+)
 
 
 def _rotation(q: Components) -> Mat3:
@@ -16,6 +29,15 @@ def _rotation(q: Components) -> Mat3:
 def _in_parent(q: Components, v: Components) -> Components:
     """The linear part of a velocity or force in the axes of the parent."""
     return jax.tree.leaves(_rotation(q).apply(Vec3(*v[:3])))
+
+
+_ZERO = [[0.0] * 3] * 3
+
+
+def _blocks(linear: Matrix, angular: Matrix, corner: Matrix = _ZERO) -> Matrix:
+    """The matrix `[[linear, corner], [0, angular]]`."""
+    above = [[*a, *b] for a, b in zip(linear, corner, strict=True)]
+    return above + [[*a, *b] for a, b in zip(_ZERO, angular, strict=True)]
 
 
 class Free(Primitive):
@@ -30,9 +52,34 @@ class Free(Primitive):
         return [*position, *BALL.integrate(q[3:], dv[3:])]
 
     def difference(self, q0: Components, q1: Components) -> Components:
+        turn, shift = self._turn_and_shift(q0, q1)
+        return jax.tree.leaves((so3_left_jacobian_solve(turn, shift), turn))
+
+    def _turn_and_shift(self, q0: Components, q1: Components) -> tuple[Vec3, Vec3]:
+        """The rotation vector and the translation from `q0` to `q1` in the axes of the body at `q0`."""
         turn = BALL.difference(q0[3:], q1[3:])
-        shift = _rotation(q0).apply_transpose(Vec3(*super().difference(q0[:3], q1[:3])))
-        return [*jax.tree.leaves(so3_left_jacobian_solve(Vec3(*turn), shift)), *turn]
+        return Vec3(*turn), _rotation(q0).apply_transpose(Vec3(*super().difference(q0[:3], q1[:3])))
+
+    def integrate_jacobians(self, q: Components, dv: Components) -> tuple[Matrix, Matrix]:
+        twist = Motion(Vec3(*dv[3:]), Vec3(*dv[:3]))
+        return se3_inverse_adjoint(twist).rows(), se3_exp_jacobian(twist).rows()
+
+    def difference_jacobians(self, q0: Components, q1: Components) -> tuple[Matrix, Matrix]:
+        motion = self._turn_and_shift(q0, q1)
+        return se3_log_jacobian_before(*motion).rows(), se3_log_jacobian(*motion).rows()
+
+    def chart_jacobians(self, q0: Components, x: Components, v: Components) -> ChartJacobians:
+        of_turn = BALL.chart_jacobians(q0[3:], x[3:], v[3:])
+        rotation = _rotation(self.chart_point(q0, x))
+        # The rate of the position is R v: R turns with the body.
+        turning = -rotation.compose(Mat3.skew(Vec3(*v[:3])))
+        return ChartJacobians(
+            _blocks(of_turn.q_by_q0, of_turn.q_by_q0),
+            _blocks(matrix_rows(rotation.T), of_turn.q_by_x),
+            _blocks(_ZERO, of_turn.rate_by_q, matrix_rows(turning)),
+            _blocks(_ZERO, of_turn.rate_by_x),
+            _blocks(matrix_rows(rotation), of_turn.rate_by_v),
+        )
 
     def chart_point(self, q0: Components, x: Components) -> Components:
         return [*super().integrate(q0[:3], x[:3]), *BALL.chart_point(q0[3:], x[3:])]

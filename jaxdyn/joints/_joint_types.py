@@ -3,11 +3,11 @@
 from jaxdyn.joints._ball import BALL
 from jaxdyn.joints._free import FREE
 from jaxdyn.joints._primitive import Primitive
-from jaxdyn.joints._screw import HELICAL, PRISMATIC, REVOLUTE
+from jaxdyn.joints._screw import CONTINUOUS, HELICAL, PRISMATIC, REVOLUTE
 
 JOINT_TYPES: dict[str, tuple[Primitive, ...]] = {
     "revolute": (REVOLUTE,),
-    "continuous": (REVOLUTE,),
+    "continuous": (CONTINUOUS,),
     "prismatic": (PRISMATIC,),
     "helical": (HELICAL,),
     "cylindrical": (PRISMATIC, REVOLUTE),

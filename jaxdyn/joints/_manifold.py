@@ -16,7 +16,7 @@ from jaxdyn._batched_functions import Plain
 from jaxdyn._batching import call
 from jaxdyn.joints._primitive import Primitive
 from jaxdyn.joints._topology import Topology
-from jaxdyn.tree import rows_of, take_rows, to_leading
+from jaxdyn.tree import matrix_to_leading, rows_of, take_rows, to_leading
 
 # Compiled one by one for eager use; inlined inside a user's `jit`.
 _compiled = functools.partial(jax.jit, static_argnums=0, inline=True)
@@ -45,6 +45,39 @@ def _rows(topology: Topology, method: str, spaces: str, *arrays):
     return take_rows(jnp.concatenate(rows), np.argsort(np.concatenate(index)))
 
 
+def _matrices(topology: Topology, method: str, spaces: str, *arrays) -> list:
+    """The matrices `[nv, nv, *batch]` of whole configurations, from those that a method returns for each class of
+    joints. They are zero between joints."""
+    rows, index, count = [], [], 0
+    rank = max(x.ndim for x in arrays) - 1
+    one = jnp.ones((1,) * (1 + rank), jnp.result_type(*arrays))
+    for joint, starts, components in _by_class(topology, spaces, *arrays):
+        dofs = starts["v"]
+        for k, matrix in enumerate(getattr(joint, method)(*components)):
+            if k == len(index):
+                index.append(np.full((topology.nv, topology.nv), -1))
+            for i, j in np.ndindex(joint.nv, joint.nv):
+                x = matrix[i][j]
+                if isinstance(x, float) and x == 0:
+                    continue
+                index[k][dofs + i, dofs + j] = count + np.arange(len(dofs))
+                rows.append(jnp.broadcast_to(x * one, (len(dofs), *one.shape[1:])) if isinstance(x, float) else x)
+                count += len(dofs)
+    batch = jnp.broadcast_shapes(*(row.shape[1:] for row in rows))
+    table = jnp.concatenate([jnp.broadcast_to(row, (row.shape[0], *batch)) for row in rows])
+    return [take_rows(table, i.ravel()).reshape(topology.nv, topology.nv, *batch) for i in index]
+
+
+def jacobians(function: Callable, topology: Topology, count: int, *arrays):
+    """The `count` results `[*batch, nv, nv]` of one of the functions of Jacobians below for arrays with leading batch
+    axes. Without ball and free joints they are constants."""
+    n, on_rows = topology.nv, _OnRows(function, topology)
+    if not len(topology.quaternion_starts):
+        return on_rows(*arrays)
+    dtype = jnp.result_type(*arrays)
+    return call(Plain(on_rows, (1,) * len(arrays), ((n, n),) * count), *(x.astype(dtype) for x in arrays))
+
+
 def apply_to_rows(function: Callable, topology: Topology, *arrays):
     """The result, with leading batch axes, of one of the functions below for arrays with leading batch axes."""
     on_rows = _OnRows(function, topology)
@@ -67,7 +100,8 @@ class _OnRows:
         rank = max(x.ndim for x in arrays) - 1
         rows = [rows_of(x, rank) for x in arrays]
         batch = jnp.broadcast_shapes(*(x.shape[1:] for x in rows))
-        return to_leading(self.function(self.topology, *(jnp.broadcast_to(x, (x.shape[0], *batch)) for x in rows)))
+        out = self.function(self.topology, *(jnp.broadcast_to(x, (x.shape[0], *batch)) for x in rows))
+        return [matrix_to_leading(x) for x in out] if isinstance(out, list) else to_leading(out)
 
 
 @_compiled
@@ -78,8 +112,29 @@ def integrate(topology: Topology, q, dv):
 
 @_compiled
 def difference(topology: Topology, q0, q1):
-    """The `dv`, with rotations of at most half a turn, for which `integrate(q0, dv)` is `q1`."""
+    """The `dv`, with rotations of ball, free and continuous joints of at most half a turn, for which
+    `integrate(q0, dv)` is `q1` but for whole turns."""
     return _rows(topology, "difference", "qq->v", q0, q1)
+
+
+@_compiled
+def integrate_jacobians(topology: Topology, q, dv):
+    """`[nv, nv, *batch]` twice: the derivatives of the displacement of `integrate(q, dv)` by that of `q`, and by
+    `dv`."""
+    return _matrices(topology, "integrate_jacobians", "qv", q, dv)
+
+
+@_compiled
+def difference_jacobians(topology: Topology, q0, q1):
+    """`[nv, nv, *batch]` twice: the derivatives of `difference(q0, q1)` by the displacements of `q0` and of `q1`."""
+    return _matrices(topology, "difference_jacobians", "qq", q0, q1)
+
+
+@_compiled
+def chart_jacobians(topology: Topology, q0, x, v):
+    """The five matrices `[nv, nv, *batch]` of `ChartJacobians` at the point `x` of the chart around `q0`, for the
+    velocity `v`."""
+    return _matrices(topology, "chart_jacobians", "qvv", q0, x, v)
 
 
 @_compiled

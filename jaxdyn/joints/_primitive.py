@@ -5,12 +5,26 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 type Components = Sequence[Any]
 """The coordinates, or the velocities, of all joints of one class: an array `[n, *batch]` for each component."""
+
+type Matrix = Sequence[Components]
+"""Rows of a matrix `[nv, nv]` for all joints of one class; an element is an array `[n, *batch]` or a number."""
+
+
+class ChartJacobians(NamedTuple):
+    """The derivatives of a chart's point `q` and of the `rate` of its coordinates `x` under a velocity `v`. Changes of
+    configurations are displacements; `rate_by_x` is at fixed `q`."""
+
+    q_by_q0: Any
+    q_by_x: Any
+    rate_by_q: Any
+    rate_by_x: Any
+    rate_by_v: Any
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,6 +82,18 @@ class Primitive(abc.ABC):
         """Return the `dv`, with a rotation of at most half a turn, for which `integrate(q0, dv)` is `q1`."""
         return [b - a for a, b in zip(q0, q1, strict=True)]
 
+    def integrate_jacobians(self, q: Components, dv: Components) -> tuple[Matrix, Matrix]:
+        """Return the derivatives of the displacement of `integrate(q, dv)` by that of `q` and by `dv`."""
+        return self._identity, self._identity
+
+    def difference_jacobians(self, q0: Components, q1: Components) -> tuple[Matrix, Matrix]:
+        """Return the derivatives of `difference(q0, q1)` by the displacements of `q0` and of `q1`."""
+        return (-np.eye(self.nv)).tolist(), self._identity
+
+    @property
+    def _identity(self) -> Matrix:
+        return np.eye(self.nv).tolist()
+
     def chart_point(self, q0: Components, x: Components) -> Components:
         """Return the coordinates of the point `x` in the chart around `q0`."""
         return self.integrate(q0, x)
@@ -75,6 +101,11 @@ class Primitive(abc.ABC):
     def chart_rate(self, q: Components, x: Components, v: Components) -> Components:
         """Return the rate of the chart coordinates `x` of `q` under the velocity `v`."""
         return v
+
+    def chart_jacobians(self, q0: Components, x: Components, v: Components) -> ChartJacobians:
+        """Return the derivatives of `chart_point(q0, x)` and of the `chart_rate` there, each a `Matrix`."""
+        zero = np.zeros((self.nv, self.nv)).tolist()
+        return ChartJacobians(self._identity, self._identity, zero, zero, self._identity)
 
     def coordinate_rate(self, q: Components, v: Components) -> Components:
         """Return the time derivative of the coordinates `q` under the velocity `v`."""

@@ -184,6 +184,12 @@ class Topology:
         """The index in `q` of the first element of every quaternion."""
         return np.array([q + j.quaternion for j, q, _ in self.blocks if j.quaternion is not None], int)
 
+    @functools.cached_property
+    def quaternion_dofs(self) -> np.ndarray:
+        """The degrees of freedom of joints with a quaternion."""
+        dofs = [v + k for j, _, v in self.blocks if j.quaternion is not None for k in range(j.nv)]
+        return np.array(dofs, int)
+
     # Nodes: one for each primitive motion.
 
     @functools.cached_property

@@ -86,8 +86,44 @@ class Model(ModelFields):
         return self._apply_to_rows(joints.integrate, q=q, dv=dv)
 
     def difference(self, q0: Float[Array, "*batch nq"], q1: Float[Array, "*batch nq"]) -> Float[Array, "*batch nv"]:
-        """The `dv` for which `integrate(q0, dv)` is `q1`, with rotations of at most half a turn."""
+        """The `dv` for which `integrate(q0, dv)` is `q1`, with rotations of at most half a turn.
+
+        The angles of continuous joints, also, differ by at most half a turn, so `integrate(q0, dv)` is `q1` but for
+        whole turns of them. Angles of all other joints are numbers: a revolute joint, with limits or without, differs
+        by all of its turns."""
         return self._apply_to_rows(joints.difference, q0=q0, q1=q1)
+
+    def integrate_jacobians(
+        self, q: Float[Array, "*batch nq"], dv: Float[Array, "*batch nv"]
+    ) -> tuple[Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"]]:
+        """The derivatives of `integrate(q, dv)` by `q` and by `dv`, `[*batch, nv, nv]` each: the displacements of the
+        result, per displacement of `q` and per change of `dv` (Pinocchio's `dIntegrate`).
+
+        Closed forms, finite everywhere: the identity for vector coordinates; the adjoint of `exp(-dv)` and the right
+        Jacobian for ball and free joints (Sola, Deray & Atchuthan, A micro Lie theory, 2018, eqs. 143-146, 174-180).
+        Batch axes broadcast. **Raises** `ShapeError`."""
+        by_q, by_dv = self._jacobians(joints.integrate_jacobians, 2, q=q, dv=dv)
+        return by_q, by_dv
+
+    def difference_jacobians(
+        self, q0: Float[Array, "*batch nq"], q1: Float[Array, "*batch nq"]
+    ) -> tuple[Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"]]:
+        """The derivatives of `difference(q0, q1)` by the displacements of `q0` and of `q1`, `[*batch, nv, nv]` each
+        (Pinocchio's `dDifference`).
+
+        Closed forms, as for `integrate_jacobians`. They are finite for all rotations; at exactly half a turn, where the
+        difference jumps to its negative, they belong to the half turn that `difference` returns. Batch axes broadcast.
+        **Raises** `ShapeError`."""
+        by_q0, by_q1 = self._jacobians(joints.difference_jacobians, 2, q0=q0, q1=q1)
+        return by_q0, by_q1
+
+    def chart_jacobians(
+        self, q0: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"], v: Float[Array, "*batch nv"]
+    ) -> joints.ChartJacobians:
+        """The derivatives `[*batch, nv, nv]` of `q = chart_point(q0, x)`, by the displacement of `q0` and by `x`, and
+        of `chart_rate(q, x, v)`, by the displacement of `q`, by `x` and by `v`. Changes of `q` are displacements.
+        **Raises** `ShapeError`."""
+        return joints.ChartJacobians(*self._jacobians(joints.chart_jacobians, 5, q0=q0, x=x, v=v))
 
     def chart_point(self, q0: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"]) -> Float[Array, "*batch nq"]:
         """The configuration with coordinates `x` in the chart around `q0`: sums for vector coordinates and the
@@ -143,9 +179,14 @@ class Model(ModelFields):
         return _summary.short(self)
 
     def _apply_to_rows(self, function, **arrays):
+        return joints.apply_to_rows(function, self.topology, *self._checked_arrays(arrays))
+
+    def _jacobians(self, function, count: int, **arrays):
+        return joints.jacobians(function, self.topology, count, *self._checked_arrays(arrays))
+
+    def _checked_arrays(self, arrays: dict) -> list:
         # Names that begin with q are configurations.
-        checked = [self._check(x, name, "nq" if name.startswith("q") else "nv") for name, x in arrays.items()]
-        return joints.apply_to_rows(function, self.topology, *checked)
+        return [self._check(x, name, "nq" if name.startswith("q") else "nv") for name, x in arrays.items()]
 
     def _check(self, x, name: str, size: str):
         x = jnp.asarray(x)

@@ -7,6 +7,18 @@ Component classes (`Vec3`, `Pose`, `Motion`, ...) serve inside recursions; funct
 import inspect as _inspect
 
 from jaxdyn.spatial._inertia import ArticulatedInertia, Inertia
+from jaxdyn.spatial._jacobians import (
+    TwistMatrix,
+    matrix_rows,
+    se3_exp_jacobian,
+    se3_inverse_adjoint,
+    se3_log_jacobian,
+    se3_log_jacobian_before,
+    so3_left_jacobian,
+    so3_left_jacobian_apply_slope,
+    so3_left_jacobian_inverse,
+    so3_left_jacobian_solve_slope,
+)
 from jaxdyn.spatial._motion import Force, Motion
 from jaxdyn.spatial._pose import (
     Pose,

@@ -18,6 +18,7 @@ from jaxdyn.algorithms.recursions._body_frames import (
 from jaxdyn.algorithms.recursions._dof_matrices import DofMatrices
 from jaxdyn.algorithms.recursions._equations_of_motion import (
     EquationsOfMotion,
+    Velocities,
     absolute_poses,
     equations_and_velocities,
     equations_of_motion,
@@ -42,7 +43,15 @@ from jaxdyn.algorithms.recursions._forward_dynamics import (
 from jaxdyn.algorithms.recursions._frames import Reference, absolute_frame_pose, frame_reference
 from jaxdyn.algorithms.recursions._inverse_dynamics import inverse
 from jaxdyn.algorithms.recursions._robot import Robot
-from jaxdyn.algorithms.recursions._sensitivities import inverse_matrices, inverse_products, operator, sensitivities
+from jaxdyn.algorithms.recursions._sensitivities import (
+    Sensitivities,
+    Turning,
+    inverse_matrices,
+    inverse_products,
+    operator,
+    sensitivities,
+    turning,
+)
 from jaxdyn.algorithms.recursions._unit_wrenches import (
     bodies_axes,
     project_on_dofs,

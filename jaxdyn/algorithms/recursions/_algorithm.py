@@ -96,8 +96,6 @@ def algorithm[**P, R](
     counted from the last, that are accelerations, along which coordinates are selected. With `independent_joints` such
     a model is an error.
 
-    `derivatives` are used where no external wrenches act.
-
     **Raises**, when called, `ShapeError` where an argument does not fit, and `ModelError` (see `independent_joints`).
     """
 
@@ -283,7 +281,7 @@ class _OnRows:
         """Return the function with the shapes of its results, and their derivatives where they apply."""
         shapes = tuple(_sizes(self.topology.spanning, d) for d in dimensions)
         kinds = dict(self.arrays)
-        if derivatives is None or Wrenches in kinds.values():
+        if derivatives is None:
             return Plain(self, self.cores, shapes, shared=len(self.leaves))
         names, tree = list(kinds), self.topology.spanning
         operands = tuple(len(self.leaves) + names.index(name) for name in derivatives.arguments)

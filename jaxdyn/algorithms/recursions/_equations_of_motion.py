@@ -133,8 +133,13 @@ def _outside_chains(robot: Robot, several: np.ndarray):
 
 def external_forces(robot: Robot, poses: Pose, f_ext) -> Force:
     """Return wrenches `[nb, 6, *batch]` at the bodies' origins as forces about the point of reference, rows `[nv]`."""
+    return forces_at_origins(robot, f_ext).moved_from(poses.translation)
+
+
+def forces_at_origins(robot: Robot, f_ext) -> Force:
+    """Return wrenches `[nb, 6, *batch]` as forces about the bodies' origins, rows `[nv]`."""
     fx, fy, fz, nx, ny, nz = columns_of(take_rows(f_ext, robot.topology.body_of_dof))
-    return Force(moment=Vec3(nx, ny, nz), force=Vec3(fx, fy, fz)).moved_from(poses.translation)
+    return Force(moment=Vec3(nx, ny, nz), force=Vec3(fx, fy, fz))
 
 
 def equations_of_motion(robot: Robot, q, v=None, f_ext=None) -> EquationsOfMotion:

@@ -11,6 +11,10 @@ changes, apart from turning with it, by
 where `2 B x = v x* I x - I (v x x) + x x* (I v)`. Written out, `2 B` maps the angular part `w'` of a motion to the
 moment `K w' - n x w'` and the force `-2 p x w'`, with `(n, p) = I v` the momentum and `K` symmetric; its linear part
 does not enter. All columns of a joint with several are fixed in the moving body, and turn with each other.
+
+External wrenches do not turn with the bodies, only their points move. What turning the moment `n` and the force `f` at
+`r` by `x` would add to the force on a body, `E x` with the moment `x x n + (r.f) x - (r.x) f` and the force `x x f`, is
+taken off them, and so adds to the force that the joints exert.
 """
 
 from __future__ import annotations
@@ -25,13 +29,14 @@ from jaxdyn.algorithms.recursions._dof_matrices import DofMatrices
 from jaxdyn.algorithms.recursions._equations_of_motion import (
     EquationsOfMotion,
     Velocities,
+    forces_at_origins,
     joint_friction_law,
     spring_rows,
     sum_before_joint,
 )
 from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.joints import coordinate_cotangent, integrate
-from jaxdyn.spatial import Force, Inertia, Mat3, Motion, Sym3, Vec3
+from jaxdyn.spatial import Force, Inertia, Mat3, Motion, Pose, Sym3, Vec3
 from jaxdyn.tree import sum_down, sum_up, take_rows
 
 
@@ -51,6 +56,34 @@ class Operator(NamedTuple):
         return self.K.apply(y.angular) + self.n.cross(y.angular) + self.p.cross(y.linear) * 2
 
 
+class Turning(NamedTuple):
+    """The operator `E`, from an angular part `x` to the moment `K x + x x n` and the force `x x f`. Sums over bodies
+    are sums of its fields."""
+
+    K: Mat3
+    n: Vec3
+    f: Vec3
+
+    def apply(self, x: Vec3) -> Force:
+        return Force(self.K.apply(x) + x.cross(self.n), x.cross(self.f))
+
+    def apply_transpose(self, y: Motion) -> Vec3:
+        """Return the angular part: `y . (E x) = apply_transpose(y) . x`."""
+        return self.K.apply_transpose(y.angular) + self.n.cross(y.angular) + self.f.cross(y.linear)
+
+
+def turning(robot: Robot, poses: Pose, f_ext) -> Turning | None:
+    """Return the operator `E` of the external wrenches `[nb, 6, *batch]` on each body; None without wrenches."""
+    if f_ext is None:
+        return None
+    wrench, r = forces_at_origins(robot, f_ext), poses.translation
+    n, f = wrench.moment, wrench.force
+    # (r.f) 1 - f r^T, by its columns.
+    d = r.dot(f)
+    columns = (Vec3(d, 0.0, 0.0) - f * r.x, Vec3(0.0, d, 0.0) - f * r.y, Vec3(0.0, 0.0, d) - f * r.z)
+    return Turning(Mat3(*columns), n, f)
+
+
 class Sensitivities(NamedTuple):
     """The vectors of the module's docstring, rows `[nv, *batch]`, one a degree of freedom."""
 
@@ -63,11 +96,14 @@ class Sensitivities(NamedTuple):
     B: Operator
     """`2 B`"""
     force: Force
-    """The force on each body, `I a + v x* I v`."""
+    """The force on each body, `I a + v x* I v`, less the external one."""
+    E: Turning | None = None
 
 
-def sensitivities(robot: Robot, equations: EquationsOfMotion, moving: Velocities, a) -> Sensitivities:
-    """Return the sensitivities at the accelerations `a`."""
+def sensitivities(
+    robot: Robot, equations: EquationsOfMotion, moving: Velocities, a, E: Turning | None = None
+) -> Sensitivities:
+    """Return the sensitivities at the accelerations `a`; `E` is that of the external wrenches in the equations."""
     S, inertia, c, p, gravity, _ = equations
     joint, velocity, momentum = moving
     across = S * a + c
@@ -81,7 +117,7 @@ def sensitivities(robot: Robot, equations: EquationsOfMotion, moving: Velocities
     # The velocity behind the whole joint.
     v = take_rows(velocity, robot.topology.mover)
     force = inertia.apply(acceleration) + p
-    return Sensitivities(S, dS, ddS, dS + v.cross(S), inertia, operator(inertia, velocity, momentum), force)
+    return Sensitivities(S, dS, ddS, dS + v.cross(S), inertia, operator(inertia, velocity, momentum), force, E)
 
 
 def operator(inertia: Inertia, velocity: Motion, momentum: Force) -> Operator:
@@ -110,14 +146,18 @@ def inverse_matrices(
 ) -> InverseMatrices:
     """Return the derivatives of inverse dynamics, springs and, with `joint_friction`, friction included."""
     S, dS, ddS, rate, *_ = x
-    inertia, B, force = sum_up(robot.tree, (x.inertia, x.B, x.force))
+    inertia, B, force, E = sum_up(robot.tree, (x.inertia, x.B, x.force, x.E))
     # A joint behind j, or j itself, moved by j: its S turns with what it carries.
     w, u = inertia.apply(S), B.apply_transpose(S)
     # A joint before j.
     by_q = B.apply(dS.angular) + inertia.apply(ddS) + S.cross_force(force)
     by_v = B.apply(S.angular) + inertia.apply(rate)
-    S, dS, ddS, rate, w, u, by_q, by_v = once((S, dS, ddS, rate, w, u, by_q, by_v))
-    dq = pairs.triangular(pairs.products((u, w), (dS.angular, ddS)), pairs.products(S, by_q))
+    behind, moved = [u, w], [dS.angular, ddS]
+    if E is not None:
+        by_q = by_q + E.apply(S.angular)
+        behind, moved = [*behind, E.apply_transpose(S)], [*moved, S.angular]
+    S, rate, w, u, by_q, by_v, behind, moved = once((S, rate, w, u, by_q, by_v, behind, moved))
+    dq = pairs.triangular(pairs.products(behind, moved), pairs.products(S, by_q))
     dv = pairs.triangular(pairs.products((u, w), (S.angular, rate)), pairs.products(S, by_v))
     M = pairs.symmetric(once(pairs.products(w, S))) + pairs.diagonal(equations.armature)
     if robot.stiffness is not None:
@@ -149,11 +189,13 @@ def inverse_products(robot: Robot, equations: EquationsOfMotion, x: Sensitivitie
     With `Y` the sum of `S y` down the tree, every body adds `Y . (2 B x + I z)` for the `x`, `z` of each degree of
     freedom that moves it: two sums up the tree, and no matrix.
     """
-    S, dS, ddS, rate, inertia, B, force = x
+    S, dS, ddS, rate, inertia, B, force, E = x
     across = S * y
     Y = once(sum_down(robot.tree, across))
     P, Q, force = sum_up(robot.tree, (B.apply_transpose(Y), inertia.apply(Y), force))
     dq = P.dot(dS.angular) + ddS.dot(Q) + sum_before_joint(robot, Y, across).dot(S.cross_force(force))
+    if E is not None:
+        dq = dq + sum_up(robot.tree, E.apply_transpose(Y)).dot(S.angular)
     dq = coordinate_cotangent(robot.topology, q, dq)
     if robot.stiffness is not None:
         batch = y.shape[1:]

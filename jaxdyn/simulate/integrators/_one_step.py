@@ -40,7 +40,7 @@ def velocity_implicit_euler_step(model: Model, state: State, tau, dt, f_ext=None
 
     With the tangent of Coulomb friction, flat at speed, a step could carry a joint through zero and back for ever. With
     the secant the friction is a positive multiple of the velocity at the end of the step, and always takes energy."""
-    resistance = JointFriction(model.damping, model.friction, model.friction_velocity).secant(state.v)
+    resistance = joint_resistance(model, state.v)
     if actuator_damping is not None:
         resistance = resistance + actuator_damping
     # A torque that is linear in the velocity at the end of the step, D v1 = D v0 + dt D a, acts on `a` like an
@@ -48,6 +48,11 @@ def velocity_implicit_euler_step(model: Model, state: State, tau, dt, f_ext=None
     heavier = eqx.tree_at(lambda m: m.armature, model, model.armature + dt * resistance)
     v = state.v + dt * aba(heavier, state.q, state.v, tau, f_ext)
     return State(model.integrate(state.q, dt * v), v)
+
+
+def joint_resistance(model: Model, v):
+    """The secant of the joint friction at the velocity `v`, `[*batch, nv]`, N m s/rad or N s/m."""
+    return JointFriction(model.damping, model.friction, model.friction_velocity).secant(v)
 
 
 def rk4_step(model: Model, state: State, tau, dt, f_ext=None) -> State:

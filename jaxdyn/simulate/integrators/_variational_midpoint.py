@@ -2,10 +2,11 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdyn.algorithms import aba, forward_kinematics, rnea
+from jaxdyn.algorithms import aba, aba_derivatives, forward_kinematics, rnea, rnea_derivatives
 from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
@@ -62,6 +63,75 @@ def variational_midpoint_step(model: Model, state: State, tau, dt, f_ext=None) -
     of_bodies = -0.5 * dt * rnea(model, q1, at_rest, at_rest, loads + 2 / dt * wrench, joint_friction=False)
     momentum = of_bodies + model.armature * w + impulse(w)
     return State(q1, aba(weightless, q1, at_rest, momentum, joint_friction=False))
+
+
+def variational_midpoint_derivatives(model: Model, state: State, tau, dt, f_ext, after: State):
+    """The derivatives `[*batch, 2 nv, 3 nv]` of `[displacement of q1, v1]` by `[displacement of q0, v0, tau]`.
+
+    By the implicit function theorem: the mean velocity `w` solves `D1 L(q0, q1) + p0 = 0`, whatever the iterations
+    were, and `v1 = M(q1)^-1 p1(q0, q1, w, tau)`. The forces of constant wrenches are differentiated by
+    `rnea_derivatives`, and the bodies' momenta through the kinematics alone. A step that turns a continuous joint by
+    more than half a turn is beyond them."""
+    q0, v0, q1 = state.q, state.v, after.q
+    at_rest, n = jnp.zeros_like(v0), v0.shape[-1]
+    w = model.difference(q0, q1) / dt
+    weightless, friction = (
+        _without_potential(model),
+        JointFriction(model.damping, model.friction, model.friction_velocity),
+    )
+    loads = jnp.zeros((model.nb, 6), v0.dtype) if f_ext is None else f_ext
+    (start, by_start), (end, by_end) = _wrenches_and_derivatives(model, state, w, dt)
+
+    def forces(q, wrench, columns, sign):
+        """Half the impulse of potential and loads at `q`, and the momenta, with their derivatives: at constant wrenches
+        by `q`, and by the wrenches along columns."""
+        own = rnea_derivatives(model, q, at_rest, at_rest, loads - sign * 2 / dt * wrench, joint_friction=False)[0]
+        rows = jnp.moveaxis(columns, -1, -3)
+        many = (x[..., None, :] for x in (q, at_rest, at_rest))
+        return 0.5 * dt * own, -jnp.swapaxes(rnea(weightless, *many, rows, joint_friction=False), -1, -2)
+
+    def diagonal(x):
+        return x[..., None] * jnp.eye(n, dtype=x.dtype)
+
+    at_start, of_wrenches = forces(q0, start, by_start, 1)
+    momentum_by_q, _, M = rnea_derivatives(weightless, q0, at_rest, v0, joint_friction=False)
+    slope = 0.5 * dt * friction.slope(w)
+    zero = jnp.zeros_like(M)
+    half = 0.5 * dt * jnp.broadcast_to(jnp.eye(n, dtype=M.dtype), M.shape)
+    by_q = at_start + of_wrenches[..., :n] - momentum_by_q
+    by_w = of_wrenches[..., n:] + diagonal(model.armature + slope)
+    dw = -jnp.linalg.solve(by_w, jnp.concatenate([by_q, -M, -half], axis=-1))
+    moved_by_q, moved_by_w = model.integrate_jacobians(q0, dt * w)
+    dq1 = dt * _matmul(moved_by_w, dw) + jnp.concatenate([moved_by_q, zero, zero], axis=-1)
+    at_end, of_wrenches = forces(q1, end, by_end, -1)
+    dp1 = _matmul(of_wrenches[..., n:] + diagonal(model.armature - slope), dw) - _matmul(at_end, dq1)
+    dp1 = dp1 + jnp.concatenate([of_wrenches[..., :n], zero, half], axis=-1)
+    momentum = rnea(weightless, q1, at_rest, after.v, joint_friction=False)
+    by_q1, _, Minv = aba_derivatives(weightless, q1, at_rest, momentum, joint_friction=False)
+    return jnp.concatenate([dq1, _matmul(by_q1, dq1) + _matmul(Minv, dp1)], axis=-2)
+
+
+def _wrenches_and_derivatives(model: Model, state: State, w, dt):
+    """The momenta of the bodies about their origins at the start and at the end of a step, `[*batch, nb, 6]`, each with
+    its derivatives by the displacement of `q0` and by `w`, `[*batch, nb, 6, 2 nv]`."""
+    n = w.shape[-1]
+
+    def momenta(displacement):
+        q0 = model.integrate(state.q, displacement[..., :n])
+        start = forward_kinematics(model, q0)
+        end = forward_kinematics(model, model.integrate(q0, dt * (w + displacement[..., n:])))
+        return tuple(_momenta(model, start, end, reference, dt) for reference in (start, end))
+
+    zero = jnp.zeros((*w.shape[:-1], 2 * n), w.dtype)
+    values, along = jax.linearize(momenta, zero)
+    derivatives = jax.vmap(lambda unit: along(jnp.broadcast_to(unit, zero.shape)), out_axes=-1)(
+        jnp.eye(2 * n, dtype=w.dtype)
+    )
+    return tuple(zip(values, derivatives, strict=True))
+
+
+def _matmul(a, b):
+    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
 
 def _without_potential(model: Model) -> Model:

@@ -19,9 +19,9 @@ from jaxdyn._errors import (
     require_shape,
 )
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
-from jaxdyn.algorithms import aba, aba_derivatives
+from jaxdyn.algorithms import aba
 from jaxdyn.model import Model
-from jaxdyn.simulate import AbstractMemorylessActuator, State
+from jaxdyn.simulate import AbstractMemorylessActuator, State, coordinate_rate, step_derivatives
 from jaxdyn.simulate import step as model_step
 from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS, Integrator
 
@@ -57,6 +57,25 @@ class AbstractDynamics(eqx.Module):
         """The `dx` for which `integrate(x0, dx)` is `x1`."""
         return x1 - x0
 
+    def integrate_jacobian(self, x: Float[Array, "nx"], dx: Float[Array, "ndx"]) -> Float[Array, "ndx ndx"]:
+        """The derivative of the displacement of `integrate(x, dx)` by the displacement of `x`."""
+        if self.euclidean:
+            return jnp.eye(self.ndx, dtype=x.dtype)
+        end = self.integrate(x, dx)
+        return jax.jacfwd(lambda d: self.difference(end, self.integrate(self.integrate(x, d), dx)))(jnp.zeros_like(dx))
+
+    def difference_jacobian(self, x0: Float[Array, "nx"], x1: Float[Array, "nx"]) -> Float[Array, "ndx ndx"]:
+        """The derivative of `difference(x0, x1)` by the displacement of `x1`."""
+        if self.euclidean:
+            return jnp.eye(self.ndx, dtype=x1.dtype)
+        return jax.jacfwd(lambda d: self.difference(x0, self.integrate(x1, d)))(jnp.zeros(self.ndx, x1.dtype))
+
+    def displacement_rates(self, x: Float[Array, "nx"]) -> Float[Array, "nx ndx"]:
+        """The derivative of `integrate(x, dx)` by `dx` at zero."""
+        if self.euclidean:
+            return jnp.eye(self.ndx, dtype=x.dtype)
+        return jax.jacfwd(lambda d: self.integrate(x, d))(jnp.zeros(self.ndx, x.dtype))
+
     def rate(self, x: Float[Array, "nx"], u: Float[Array, "nu"], t) -> Float[Array, "ndx"]:
         """The rate of the state in its tangent space at time `t` (s), for solvers that discretize it themselves.
         **Raises** `ModelError` for dynamics that define a step only."""
@@ -80,7 +99,7 @@ class AbstractDynamics(eqx.Module):
         return self.t0 + self.dt * k
 
     def linearize(self, x, u, k, after) -> tuple[Float[Array, "ndx ndx"], Float[Array, "ndx nu"]]:
-        """The derivatives of the next state's displacement from `after`, by the displacement of `x` and by `u`."""
+        """The derivatives of the displacement of the next state, which is `after`, by that of `x` and by `u`."""
 
         def displacement(dx, du):
             return self.difference(after, self.step(self.integrate(x, dx), u + du, k))
@@ -91,7 +110,8 @@ class AbstractDynamics(eqx.Module):
 class ModelDynamics(AbstractDynamics):
     """A robot under torques that are held during each step: `x = [q, v]`, displacements `[dq, dv]` of length `2 nv`.
 
-    Derivatives of Euler steps without external wrenches are analytic, by `aba_derivatives`.
+    Continuous joints differ by at most half a turn, so that whole turns of them neither cost nor violate anything.
+    Derivatives of steps are analytic, by `jaxdyn.simulate.step_derivatives`.
     """
 
     model: Model
@@ -175,17 +195,16 @@ class ModelDynamics(AbstractDynamics):
         if self.f_ext is not None and self.f_ext.ndim == 3 and len(self.f_ext) != horizon:
             raise ShapeError(f"f_ext has {len(self.f_ext)} rows, but the horizon has {horizon} stages")
 
+    def _wrenches(self, k):
+        """The external wrenches of stage `k`, or None."""
+        return self.f_ext[k] if self.f_ext is not None and self.f_ext.ndim == 3 else self.f_ext
+
+    def _step_options(self, k) -> dict[str, Any]:
+        return {"integrator": self.integrator, "substeps": self.substeps, "f_ext": self._wrenches(k)}
+
     def step(self, x, u, k):
-        per_stage = self.f_ext is not None and self.f_ext.ndim == 3
-        after = model_step(
-            self.model,
-            self.split(x),
-            self.torque(x, u),
-            self.dt,  # type: ignore[arg-type]
-            integrator=self.integrator,
-            substeps=self.substeps,
-            f_ext=self.f_ext[k] if per_stage else self.f_ext,  # type: ignore[index]
-        )
+        dt: Any = self.dt
+        after = model_step(self.model, self.split(x), self.torque(x, u), dt, **self._step_options(k))
         return jnp.concatenate([after.q, after.v])
 
     def neutral(self):
@@ -198,10 +217,27 @@ class ModelDynamics(AbstractDynamics):
         return jnp.concatenate([self.model.integrate(x[:nq], dx[:nv]), x[nq:] + dx[nv:]])
 
     def difference(self, x0, x1):
-        if self.euclidean:
-            return x1 - x0
         nq = self.model.nq
         return jnp.concatenate([self.model.difference(x0[:nq], x1[:nq]), x1[nq:] - x0[nq:]])
+
+    def integrate_jacobian(self, x, dx):
+        nq, nv = self.model.nq, self.model.nv
+        return self._with_velocities(self.model.integrate_jacobians(x[:nq], dx[:nv])[0])
+
+    def difference_jacobian(self, x0, x1):
+        nq = self.model.nq
+        return self._with_velocities(self.model.difference_jacobians(x0[:nq], x1[:nq])[1])
+
+    def displacement_rates(self, x):
+        # Row j of the rates of coordinates belongs to the unit velocity e_j.
+        eye = jnp.eye(self.model.nv, dtype=x.dtype)
+        return self._with_velocities(coordinate_rate(self.model, x[: self.model.nq], eye).T)
+
+    def _with_velocities(self, matrix):
+        """A matrix of configurations as one of states, in which velocities are vectors."""
+        (m, n), eye = matrix.shape, jnp.eye(self.model.nv, dtype=matrix.dtype)
+        zeros = jnp.zeros((m, len(eye)), matrix.dtype), jnp.zeros((len(eye), n), matrix.dtype)
+        return jnp.block([[matrix, zeros[0]], [zeros[1], eye]])
 
     def rate(self, x, u, t):
         del t
@@ -211,43 +247,14 @@ class ModelDynamics(AbstractDynamics):
         return jnp.concatenate([state.v, aba(self.model, state.q, state.v, self.torque(x, u), self.f_ext)])
 
     def linearize(self, x, u, k, after):
-        if self.integrator not in ("euler", "semi_implicit_euler") or self.substeps != 1 or self.f_ext is not None:
-            return super().linearize(x, u, k, after)
-        nv, dt, model = self.model.nv, self.dt, self.model
-        state, state_after = self.split(x), self.split(after)
-        by_q, by_v, by_u = self._acceleration_derivatives(x, u)
-        # v1 = v + dt a
-        eye = jnp.eye(nv, dtype=x.dtype)
-        dv, dv_u = jnp.concatenate([dt * by_q, eye + dt * by_v], axis=1), dt * by_u
-        # q1 = q (+) w, where w is dt v or dt v1
-        if self.integrator == "euler":
-            w = dt * state.v
-            dw, dw_u = jnp.concatenate([jnp.zeros_like(eye), dt * eye], axis=1), jnp.zeros_like(by_u)
-        else:
-            w, dw, dw_u = dt * state_after.v, dt * dv, dt * dv_u
-        if self.euclidean:
-            dq, dq_u = dw.at[:, :nv].add(eye), dw_u
-        else:
-
-            def displacement(dq, dw):
-                return model.difference(state_after.q, model.integrate(model.integrate(state.q, dq), w + dw))
-
-            zero = jnp.zeros(nv, x.dtype)
-            by_start, by_w = jax.jacfwd(displacement, (0, 1))(zero, zero)
-            dq, dq_u = (by_w @ dw).at[:, :nv].add(by_start), by_w @ dw_u
-        return jnp.concatenate([dq, dv]), jnp.concatenate([dq_u, dv_u])
-
-    def _acceleration_derivatives(self, x, u):
-        """The derivatives of the joints' accelerations by `q`, `v` and `u`."""
-        nv, state = self.model.nv, self.split(x)
-        by_q, by_v, Minv = aba_derivatives(self.model, state.q, state.v, self.torque(x, u))
+        tau, dt, end = self.torque(x, u), self.dt, self.split(after)
+        by_x, by_tau = step_derivatives(self.model, self.split(x), tau, dt, after=end, **self._step_options(k))
         if self.actuation is None:
-            return by_q, by_v, Minv
+            return by_x, by_tau
         if not isinstance(self.actuation, AbstractMemorylessActuator):
-            return by_q, by_v, Minv @ self.actuation
-        zeros = jnp.zeros(self.ndx, x.dtype), jnp.zeros_like(u)
-        by_x, by_u = jax.jacfwd(lambda dx, du: self.torque(self.integrate(x, dx), u + du), (0, 1))(*zeros)
-        return by_q + Minv @ by_x[:, :nv], by_v + Minv @ by_x[:, nv:], Minv @ by_u
+            return by_x, by_tau @ self.actuation
+        of_x, of_u = jax.jacfwd(self.torque, (0, 1))(x, u)
+        return by_x + by_tau @ (of_x @ self.displacement_rates(x)), by_tau @ of_u
 
 
 class _FunctionDynamics(AbstractDynamics):
@@ -362,6 +369,15 @@ class _DisturbedDynamics(AbstractDynamics):
     def difference(self, x0, x1):
         return self.inner.difference(x0, x1)
 
+    def integrate_jacobian(self, x, dx):
+        return self.inner.integrate_jacobian(x, dx)
+
+    def difference_jacobian(self, x0, x1):
+        return self.inner.difference_jacobian(x0, x1)
+
+    def displacement_rates(self, x):
+        return self.inner.displacement_rates(x)
+
     def step(self, x, u, k):
         return self.integrate(self.inner.step(x, u, k), self.disturbance)
 
@@ -370,11 +386,7 @@ class _DisturbedDynamics(AbstractDynamics):
             return self.inner.linearize(x, u, k, after - self.disturbance)
         before = self.inner.step(x, u, k)
         A, B = self.inner.linearize(x, u, k, before)
-
-        def displacement(dx):
-            return self.difference(after, self.integrate(self.integrate(before, dx), self.disturbance))
-
-        by_before = jax.jacfwd(displacement)(jnp.zeros_like(self.disturbance))
+        by_before = self.integrate_jacobian(before, self.disturbance)
         return by_before @ A, by_before @ B
 
 

@@ -12,7 +12,7 @@ from jaxdyn._errors import ModelError, ShapeError, require_shape
 from jaxdyn._types import Array, Float, float_leaf, optional_float_leaf
 from jaxdyn.algorithms import center_of_mass, frame_jacobian, frame_pose, frame_velocity
 from jaxdyn.model import Model
-from jaxdyn.spatial import SE3, Vec3, so3_left_jacobian_solve
+from jaxdyn.spatial import SE3, Vec3, se3_log_jacobian
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 
 
@@ -39,8 +39,9 @@ class AbstractResidual(eqx.Module):
 
     def linearize(self, dynamics: AbstractDynamics, x, u, k) -> Linear:
         """The residual and its derivatives by the displacement of the state and by the control."""
-        zero = jnp.zeros(dynamics.ndx, x.dtype)
-        by_x = jax.jacfwd(lambda dx: self(dynamics, dynamics.integrate(x, dx), u, k))(zero)
+        by_x = jax.jacfwd(lambda x: self(dynamics, x, u, k))(x)
+        if not dynamics.euclidean:
+            by_x = by_x @ dynamics.displacement_rates(x)
         by_u = None if u is None or self.of_state else jax.jacfwd(lambda u: self(dynamics, x, u, k))(u)
         return Linear(self(dynamics, x, u, k), by_x, by_u)
 
@@ -57,14 +58,15 @@ class StateResidual(StateOnlyResidual):
     target: Float[Array, "nx"] | None = eqx.field(default=None, converter=optional_float_leaf)
 
     def __call__(self, dynamics, x, u, k):
+        return dynamics.difference(self._target(dynamics, x), x)
+
+    def _target(self, dynamics, x):
         target = dynamics.neutral() if self.target is None else self.target
         require_shape(target, (dynamics.nx,), "the target of a StateResidual", f"nx = {dynamics.nx}")
-        return dynamics.difference(target.astype(x.dtype), x)
+        return target.astype(x.dtype)
 
     def linearize(self, dynamics, x, u, k):
-        if not dynamics.euclidean:
-            return super().linearize(dynamics, x, u, k)
-        return Linear(self(dynamics, x, u, k), jnp.eye(dynamics.ndx, dtype=x.dtype), None)
+        return Linear(self(dynamics, x, u, k), dynamics.difference_jacobian(self._target(dynamics, x), x), None)
 
 
 class ControlResidual(AbstractResidual):
@@ -103,7 +105,8 @@ class FramePoseResidual(StateOnlyResidual):
         model, q, _ = robot_state(dynamics, self, x)
         pose = self._relative_to_target(frame_pose(model, q, self.frame))
         twist = pose.log()
-        J = _log_by_twist(twist[3:], pose.translation) @ frame_jacobian(model, q, self.frame, "local")
+        log = se3_log_jacobian(Vec3(*twist[3:]), Vec3(*jnp.asarray(pose.translation)))
+        J = log.to_array() @ frame_jacobian(model, q, self.frame, "local")
         return Linear(twist, _jacobian_by_state(J), None)
 
     def _relative_to_target(self, pose: SE3) -> SE3:
@@ -205,19 +208,6 @@ class Selected(AbstractResidual):
         if bad:
             raise ShapeError(f"Selected has the indices {bad}, but its residual has {len(rows)} components")
         return rows[jnp.asarray(self.indices, int)]
-
-
-def _log_by_twist(w, p):
-    """The derivative `[6, 6]` of `log(X exp(twist))` by the twist at zero; `X` has the rotation vector `w` and the
-    translation `p`, so that `log(X)` is `[V(w)^-1 p, w]`."""
-
-    def solve(w, v):
-        return so3_left_jacobian_solve(Vec3(*w), Vec3(*v)).to_array()
-
-    # V(w)^-1 R = V(-w)^-1, for both the translation and the rotation.
-    inverse = jax.vmap(lambda v: solve(-w, v), out_axes=1)(jnp.eye(3, dtype=w.dtype))
-    by_w = jax.jacfwd(solve)(w, p) @ inverse
-    return jnp.block([[inverse, by_w], [jnp.zeros_like(inverse), inverse]])
 
 
 def _jacobian_by_state(J):

@@ -1,0 +1,173 @@
+"""Derivatives of time steps: the chain rule, from the derivatives of forward dynamics and the Jacobians of the
+configuration manifold."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdyn._compile import compiled
+from jaxdyn._types import Array, Float, Velocity, Wrenches
+from jaxdyn.algorithms import aba, aba_derivatives
+from jaxdyn.model import Model, Topology
+from jaxdyn.simulate._state import State
+from jaxdyn.simulate.integrators._one_step import joint_resistance, rk4
+from jaxdyn.simulate.integrators._step import INTEGRATORS, Integrator, common_form, require_integrator, time_step
+from jaxdyn.simulate.integrators._variational_midpoint import variational_midpoint_derivatives
+
+
+class StepDerivatives(NamedTuple):
+    """The derivatives of the state after a step. Changes of states are `[displacement of q, change of v]`."""
+
+    by_state: Float[Array, "*batch two_nv two_nv"]
+    """Derivatives by the change of the state before."""
+    by_torque: Float[Array, "*batch two_nv nv"]
+    """Derivatives by the actuator torques."""
+
+
+@compiled("integrator", "substeps")
+def step_derivatives(
+    model: Model,
+    state: State,
+    tau: Velocity,
+    dt: float,
+    *,
+    integrator: Integrator = "semi_implicit_euler",
+    substeps: int = 1,
+    f_ext: Wrenches | None = None,
+    after: State | None = None,
+) -> StepDerivatives:
+    """The derivatives of `step(model, state, tau, dt, ...)` by the state and by the torques.
+
+    They are analytic: `aba_derivatives` (Carpentier & Mansard, RSS 2018) at each evaluation of the dynamics and
+    `Model.integrate_jacobians`, joined by the chain rule. A Runge-Kutta step is differentiated by the same step of the
+    linearized equations (Hairer, Norsett & Wanner, Solving Ordinary Differential Equations I, 1993, section I.14), and
+    the variational midpoint rule by the implicit function theorem.
+
+    **Arguments** as for `step`. `after` is the state after the step where it is known, and saves its computation where
+    `substeps` is 1.
+
+    **Returns** the matrices `[*batch, 2 nv, 2 nv]` and `[*batch, 2 nv, nv]`. Displacements of `q` are those of
+    `Model.integrate`. **Raises** `ModelError`, `ShapeError` as `step`.
+    """
+    require_integrator(integrator, substeps)
+    inputs = {"tau": (tau, (model.nv,)), "f_ext": (f_ext, (model.nb, 6))}
+    start, (tau, f_ext) = common_form(model, state, inputs)
+    tau, h = jnp.broadcast_to(tau, start.v.shape), time_step(dt, start) / substeps
+    advance, linearize = INTEGRATORS[integrator], STEP_DERIVATIVES[integrator]
+    two_nv = 2 * model.nv
+
+    def substep(carry, _):
+        state, total = carry
+        end = advance(model, state, tau, h, f_ext)
+        one = linearize(model, state, tau, h, f_ext, end)
+        own_torque = one.at[..., :two_nv].set(0)
+        return (end, _matmul(one[..., :two_nv], total) + own_torque), None
+
+    if substeps == 1:
+        end = advance(model, start, tau, h, f_ext) if after is None else after
+        total = linearize(model, start, tau, h, f_ext, end)
+    else:
+        unit = jnp.eye(two_nv, 3 * model.nv, dtype=start.v.dtype)
+        unit = jnp.broadcast_to(unit, (*start.v.shape[:-1], *unit.shape))
+        (_, total), _ = lax.scan(substep, (start, unit), length=substeps)
+    return StepDerivatives(total[..., :two_nv], total[..., two_nv:])
+
+
+# Functions `(model, state, tau, dt, f_ext, after)` of states with all batch axes return the derivatives
+# `[*batch, 2 nv, 3 nv]` of `[displacement of q1, v1]` by `[displacement of q0, v0, tau]`.
+
+
+def _euler(model: Model, state: State, tau, dt, f_ext, after: State):
+    v1 = _velocity_after(dt, aba_derivatives(model, state.q, state.v, tau, f_ext))
+    of_v = _units(state)[1]
+    return jnp.concatenate([_moved(model, state.q, dt * state.v, dt * of_v), v1], axis=-2)
+
+
+def _semi_implicit_euler(model: Model, state: State, tau, dt, f_ext, after: State):
+    v1 = _velocity_after(dt, aba_derivatives(model, state.q, state.v, tau, f_ext))
+    return jnp.concatenate([_moved(model, state.q, dt * after.v, dt * v1), v1], axis=-2)
+
+
+def _velocity_implicit_euler(model: Model, state: State, tau, dt, f_ext, after: State):
+    resistance, slope = jax.jvp(lambda v: joint_resistance(model, v), (state.v,), (jnp.ones_like(state.v),))
+    heavier = eqx.tree_at(lambda m: m.armature, model, model.armature + dt * resistance)
+    by_q, by_v, Minv = aba_derivatives(heavier, state.q, state.v, tau, f_ext)
+    # The armature grows by dt slope, and resists the acceleration by that times it.
+    by_v = by_v - Minv * (slope * (after.v - state.v))[..., None, :]
+    v1 = _velocity_after(dt, (by_q, by_v, Minv))
+    return jnp.concatenate([_moved(model, state.q, dt * after.v, dt * v1), v1], axis=-2)
+
+
+def _rk4(model: Model, state: State, tau, dt, f_ext, after: State):
+    """The step of `rk4_step` of the state and of its derivatives together, in the chart around `state.q`."""
+    q0, (of_q, of_v), topology = state.q, _units(state), model.topology
+
+    def rate(values, _):
+        x, v, X, V = values
+        q, chart = model.chart_point(q0, x), model.chart_jacobians(q0, x, v)
+        Q = _through(topology, chart.q_by_q0, of_q) + _through(topology, chart.q_by_x, X)
+        by_q, by_v, Minv = aba_derivatives(model, q, v, tau, f_ext)
+        A = _matmul(by_q, Q) + _matmul(by_v, V) + jnp.concatenate([0 * by_q, 0 * by_v, Minv], axis=-1)
+        x_rate = _through(topology, chart.rate_by_v, V)
+        if len(topology.quaternion_starts):
+            x_rate = x_rate + _matmul(chart.rate_by_q, Q) + _matmul(chart.rate_by_x, X)
+        return model.chart_rate(q, x, v), aba(model, q, v, tau, f_ext), x_rate, A
+
+    zero = jnp.zeros_like(state.v)
+    x, v, X, V = rk4(rate, (zero, state.v, jnp.zeros_like(of_q), of_v), 0.0, dt)
+    chart = model.chart_jacobians(q0, x, v)
+    Q = _through(topology, chart.q_by_q0, of_q) + _through(topology, chart.q_by_x, X)
+    return jnp.concatenate([Q, V], axis=-2)
+
+
+STEP_DERIVATIVES: dict[str, Callable[..., Array]] = {
+    "euler": _euler,
+    "semi_implicit_euler": _semi_implicit_euler,
+    "implicit_velocity": _velocity_implicit_euler,
+    "midpoint": variational_midpoint_derivatives,
+    "rk4": _rk4,
+}
+
+
+def _units(state: State) -> tuple[Array, Array]:
+    """The derivatives `[*batch, nv, 3 nv]` of a displacement of `q`, and of `v`, by `[displacement of q, v, tau]`."""
+    n = state.v.shape[-1]
+    unit = jnp.eye(2 * n, 3 * n, dtype=state.v.dtype)
+    rows = jnp.broadcast_to(unit, (*state.v.shape[:-1], *unit.shape))
+    return rows[..., :n, :], rows[..., n:, :]
+
+
+def _velocity_after(dt, accelerations) -> Array:
+    """The derivatives of `v + dt a` from the three of `a`."""
+    by_q, by_v, Minv = accelerations
+    eye = jnp.eye(by_v.shape[-1], dtype=by_v.dtype)
+    return jnp.concatenate([dt * by_q, eye + dt * by_v, dt * Minv], axis=-1)
+
+
+def _moved(model: Model, q, w, slopes) -> Array:
+    """The derivatives of the displacement of `integrate(q, w)` from those of `w`; the first columns are those of the
+    displacement of `q`."""
+    by_q, by_w = model.integrate_jacobians(q, w)
+    own = _through(model.topology, by_w, slopes)
+    n = by_q.shape[-1]
+    return jnp.concatenate([own[..., :n] + by_q, own[..., n:]], axis=-1)
+
+
+def _through(topology: Topology, matrix, x) -> Array:
+    """`matrix @ x` for a matrix that is the identity but for the blocks of ball and free joints."""
+    dofs = topology.quaternion_dofs
+    if not len(dofs):
+        return x
+    if len(dofs) == topology.nv or dofs[-1] - dofs[0] >= len(dofs):
+        return _matmul(matrix, x)
+    part = slice(dofs[0], dofs[-1] + 1)
+    rows = _matmul(matrix[..., part, part], x[..., part, :])
+    return jnp.concatenate([x[..., : part.start, :], rows, x[..., part.stop :, :]], axis=-2)
+
+
+def _matmul(a, b) -> Array:
+    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
