@@ -104,7 +104,7 @@ class FramePoseResidual(StateOnlyResidual):
         pose = self._relative_to_target(frame_pose(model, q, self.frame))
         twist = pose.log()
         J = _log_by_twist(twist[3:], pose.translation) @ frame_jacobian(model, q, self.frame, "local")
-        return Linear(twist, _jacobian_by_state(J), None)
+        return Linear(twist, jacobian_by_state(dynamics, J), None)
 
     def _relative_to_target(self, pose: SE3) -> SE3:
         return jax.tree.map(lambda a: a.astype(pose.translation.dtype), self.target).inverse() @ pose
@@ -126,7 +126,7 @@ class FramePositionResidual(StateOnlyResidual):
     def linearize(self, dynamics, x, u, k):
         model, q, _ = robot_state(dynamics, self, x)
         J = frame_jacobian(model, q, self.frame)[:3]
-        return Linear(self(dynamics, x, u, k), _jacobian_by_state(J), None)
+        return Linear(self(dynamics, x, u, k), jacobian_by_state(dynamics, J), None)
 
 
 class FrameVelocityResidual(StateOnlyResidual):
@@ -220,9 +220,9 @@ def _log_by_twist(w, p):
     return jnp.block([[inverse, by_w], [jnp.zeros_like(inverse), inverse]])
 
 
-def _jacobian_by_state(J):
-    """The Jacobian by the state `[q, v]`, from `J` by the configuration."""
-    return jnp.concatenate([J, jnp.zeros_like(J)], axis=1)
+def jacobian_by_state(dynamics: AbstractDynamics, J):
+    """The Jacobian by the state, which begins with `[q, v]`, from `J` by the configuration."""
+    return jnp.pad(J, ((0, 0), (0, dynamics.ndx - J.shape[1])))
 
 
 def robot_state(dynamics: AbstractDynamics, residual: AbstractResidual, x) -> tuple[Model, Array, Array]:
@@ -235,4 +235,4 @@ def robot_state(dynamics: AbstractDynamics, residual: AbstractResidual, x) -> tu
     if frame is not None:
         # While the problem is made: kinematics look names up when they are compiled.
         model.topology.frame(frame)
-    return model, x[: model.nq], x[model.nq :]
+    return model, x[: model.nq], x[model.nq : model.nq + model.nv]
