@@ -26,6 +26,7 @@ from jaxdyn.trajopt.problem import (
     FreeTimeDynamics,
     FunctionCost,
     FunctionResidual,
+    Guess,
     InnerResidual,
     JointResidual,
     Linear,
@@ -41,7 +42,10 @@ from jaxdyn.trajopt.problem import (
     StepLengthResidual,
     TimeVarying,
     effort_bounds,
+    interpolated_guess,
     limit_constraints,
+    resampled_guess,
+    static_guess,
 )
 from jaxdyn.trajopt.sampling import (
     CEMOptions,

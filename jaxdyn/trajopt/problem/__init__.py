@@ -21,6 +21,7 @@ from jaxdyn.trajopt.problem._dynamics import (
     ModelDynamics,
     with_disturbance,
 )
+from jaxdyn.trajopt.problem._guesses import Guess, interpolated_guess, resampled_guess, static_guess
 from jaxdyn.trajopt.problem._limits import JointResidual, effort_bounds, limit_constraints
 from jaxdyn.trajopt.problem._problem import Problem, join_rows, with_leaves
 from jaxdyn.trajopt.problem._residuals import (
