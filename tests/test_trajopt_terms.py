@@ -31,8 +31,10 @@ from jaxdyn.trajopt import (
     StateResidual,
     StepLengthResidual,
     TimeVarying,
+    collocation,
     ddp,
     effort_bounds,
+    interpolated_guess,
     limit_constraints,
 )
 from jaxdyn.trajopt.problem import quadratic_expansion, with_disturbance
@@ -179,6 +181,9 @@ def test_minimum_time_of_a_double_integrator():
     assert solution.residuals.violation < 1e-6
     assert duration == pytest.approx(2 * np.sqrt(d / a), rel=0.01)
     assert duration >= 2 * np.sqrt(d / a) - 1e-5
+    # Another method, by the rate instead of the step.
+    other = collocation(problem, *interpolated_guess(problem, jnp.array([d, 0.0])))
+    assert float(dynamics.times(other.us)[-1]) == pytest.approx(2 * np.sqrt(d / a), rel=0.01)
 
 
 def test_the_duration_costs():
