@@ -67,11 +67,12 @@ def point(dynamics, seed=1):
     return x, 1.0 + 0.2 * jax.random.normal(keys[1], (dynamics.nu,))
 
 
-def assert_linear(residual, dynamics, u_too=True):
+def assert_linear(residual, dynamics):
     """The residual's own derivatives are those by differentiation."""
     x, u = point(dynamics)
-    ours = residual.linearize(dynamics, x, u, 2)
-    exact = AbstractResidual.linearize(residual, dynamics, x, u, 2)
+    ours, exact = jax.jit(
+        lambda x, u: (residual.linearize(dynamics, x, u, 2), AbstractResidual.linearize(residual, dynamics, x, u, 2))
+    )(x, u)
     for a, b, n in zip(ours, exact, (None, dynamics.ndx, dynamics.nu), strict=True):
         if a is None:
             assert b is None or not np.abs(b).max() > 1e-12
@@ -86,8 +87,10 @@ def test_wrapped_dynamics_linearize(name):
     x, u = point(dynamics)
     after = dynamics.step(x, u, 0)
     assert after.shape == (dynamics.nx,)
-    exact = AbstractDynamics.linearize(dynamics, x, u, 0, after)
-    for ours, theirs in zip(dynamics.linearize(x, u, 0, after), exact, strict=True):
+    closed, exact = jax.jit(
+        lambda x, u: (dynamics.linearize(x, u, 0, after), AbstractDynamics.linearize(dynamics, x, u, 0, after))
+    )(x, u)
+    for ours, theirs in zip(closed, exact, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-8)
     dx = 0.1 * jnp.arange(1.0, dynamics.ndx + 1) / dynamics.ndx
     np.testing.assert_allclose(dynamics.difference(x, dynamics.integrate(x, dx)), dx, atol=1e-9)
@@ -111,6 +114,15 @@ def test_steps_have_their_lengths():
     low, high = dynamics.control_box(-2, 2, shortest=0.5, longest=3)
     np.testing.assert_allclose([low, high], [[-2, 0.5], [2, 3]])
     np.testing.assert_allclose(dynamics.rate(x, dynamics.join(u, 0.3), 0.0), 0.3 * PENDULUM.rate(x, u, 0.0))
+
+
+def test_functions_get_the_nominal_time():
+    forced = ContinuousDynamics(lambda x, u, t, p: u + t, 1, 1, dt=0.1, t0=2.0, integrator="euler")
+    dynamics = FreeTimeDynamics(forced)
+    after = dynamics.step(jnp.zeros(1), jnp.array([0.0, 0.5]), 4)
+    np.testing.assert_allclose(after, [0.05 * 2.4], rtol=1e-12)
+    clock = InnerResidual(FunctionResidual(lambda x, u, t, p: t[None] + 0 * u))
+    np.testing.assert_allclose(clock(dynamics, jnp.zeros(1), jnp.array([0.0, 0.5]), 4), [2.4], rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +222,12 @@ def test_soft_constraints_cost_their_excess():
         np.testing.assert_allclose(expansion.x, exact.x, rtol=1e-12)
         assert (np.diag(expansion.xx) >= np.diag(exact.xx) - 1e-12).all()
     np.testing.assert_allclose(soft.gauss_newton(PENDULUM, x, None, 0).xx, np.diag([2.0, 4.0]))
+
+
+def test_soft_constraints_of_each_stage():
+    rows = TimeVarying(jax.vmap(lambda b: SoftConstraintCost(StateResidual(), -b, b, weight=2.0))(jnp.arange(3.0)))
+    for k in range(3):
+        assert rows.at(k).value(PENDULUM, jnp.array([3.0, 0.0]), None, k) == (3.0 - k) ** 2
 
 
 def test_an_exact_penalty_keeps_the_bound():

@@ -63,8 +63,8 @@ class WrappedDynamics(AbstractDynamics):
         self.inner.require_horizon(horizon)
 
     @abc.abstractmethod
-    def inner_at(self, u: Float[Array, "nu"] | None) -> AbstractDynamics:
-        """The inner dynamics as they are in a stage with the control `u`; None at the end of the horizon."""
+    def inner_at(self, u: Float[Array, "nu"] | None, k) -> AbstractDynamics:
+        """The inner dynamics as they are in stage `k` with the control `u`; None at the end of the horizon."""
 
     def inner_state(self, x: Float[Array, "*batch nx"]) -> Float[Array, "*batch nx_inner"]:
         """The state of the inner dynamics."""
@@ -114,7 +114,7 @@ class PreviousControlDynamics(WrappedDynamics):
         """The control of the stage before the state `x`."""
         return x[..., self.inner.nx :]
 
-    def inner_at(self, u):
+    def inner_at(self, u, k):
         return self.inner
 
     def outer_states(self, xs, us):
@@ -202,22 +202,25 @@ class FreeTimeDynamics(WrappedDynamics):
         lengths = self.step_lengths(us)
         return self.t0 + jnp.concatenate([jnp.zeros(1, lengths.dtype), jnp.cumsum(lengths)])
 
-    def inner_at(self, u):
+    def inner_at(self, u, k):
         if u is None:
             return self.inner
-        return eqx.tree_at(lambda d: d.dt, self.inner, (self.dt * u[-1]).astype(self.dt.dtype))
+        dt = (self.dt * u[-1]).astype(self.dt.dtype)
+        # Stage k keeps its nominal time: the state does not have the lengths of the steps before.
+        t0 = (self.time(k) - dt * k).astype(self.t0.dtype)
+        return eqx.tree_at(lambda d: (d.dt, d.t0), self.inner, (dt, t0))
 
     def outer_controls(self, us):
         return self.join(us)
 
     def step(self, x, u, k):
-        return self.inner_at(u).step(x, self.inner_control(u), k)
+        return self.inner_at(u, k).step(x, self.inner_control(u), k)
 
     def rate(self, x, u, t):
         return u[-1] * self.inner.rate(x, self.inner_control(u), t)
 
     def linearize(self, x, u, k, after):
-        A, B = self.inner_at(u).linearize(x, self.inner_control(u), k, after)
+        A, B = self.inner_at(u, k).linearize(x, self.inner_control(u), k, after)
 
         def displacement(scale):
             return self.difference(after, self.step(x, u.at[-1].set(scale), k))
@@ -247,12 +250,14 @@ class InnerResidual(AbstractResidual):
 
     def __call__(self, dynamics, x, u, k):
         outer = self._wrapper(dynamics)
-        return self.residual(outer.inner_at(u), outer.inner_state(x), None if u is None else outer.inner_control(u), k)
+        return self.residual(
+            outer.inner_at(u, k), outer.inner_state(x), None if u is None else outer.inner_control(u), k
+        )
 
     def linearize(self, dynamics, x, u, k):
         outer = self._wrapper(dynamics)
         inner_u = None if u is None else outer.inner_control(u)
-        r, by_x, by_u = self.residual.linearize(outer.inner_at(u), outer.inner_state(x), inner_u, k)
+        r, by_x, by_u = self.residual.linearize(outer.inner_at(u, k), outer.inner_state(x), inner_u, k)
         if by_x is not None:
             by_x = jnp.pad(by_x, ((0, 0), (0, outer.ndx - by_x.shape[1])))
         if u is None or self.of_state or outer.nu == outer.inner.nu:
