@@ -26,6 +26,7 @@ from jaxdyn.trajopt import (
     Solution,
     StateResidual,
     Status,
+    TimeVarying,
     progress_line,
 )
 from jaxdyn.trajopt._history import report_iteration
@@ -45,7 +46,7 @@ def problem() -> Problem:
         stage_costs=[QuadraticCost(ControlResidual())],
         stage_constraints=[
             Constraint(ControlResidual(), -5.0, 5.0),
-            Constraint(Selected(StateResidual(), [1]), -np.inf, 1.0),
+            TimeVarying(Constraint(Selected(StateResidual(), [1]), -np.full(HORIZON, np.inf), np.ones(HORIZON))),
         ],
         terminal_constraints=[Constraint(StateResidual(np.array([3.0, 0.0])))],
         control_lower=-np.inf,
@@ -85,6 +86,14 @@ def test_what_limits_a_solution_is_named():
     assert "at most 2.5, above its upper bound, at stage 4, stage_constraints[1]" in text
     assert "at most 0.25, before state 2, component 0" in text
     assert "multiplier" not in text
+
+
+def test_states_that_are_not_finite_are_found():
+    p = problem()
+    xs = p.rollout(jnp.asarray(US)[:, None]).at[3].set(jnp.nan)
+    text = solution(p, US, xs, Status.DIVERGED).describe(p)
+    assert "violation     not finite, at stage 3, stage_constraints[1]" in text
+    assert "gap           not finite, before state 3" in text
 
 
 def test_a_solution_without_limits():

@@ -95,22 +95,27 @@ def describe(solution: "Solution", problem: Problem) -> list[str]:
     """The lines about where a solution is limited: its largest violation, its largest gap, controls at their bounds."""
     xs, us = solution.xs, solution.us
     stage, end, gaps, low, high = map(np.asarray, _distances(problem, xs, us))
+    # NaN counts as the worst.
+    worst_stage, worst_end, worst_gap = (_size(part).max(initial=0.0) for part in (stage, end, gaps))
     lines = []
-    worst = [float(np.abs(part).max(initial=0.0)) for part in (stage, end)]
-    if max(worst) > 0:
-        if worst[0] >= worst[1]:
-            k, i = np.unravel_index(np.abs(stage).argmax(), stage.shape)
-            value, place = stage[k, i], _place(problem, int(i), int(k))
-        else:
-            i = int(np.abs(end).argmax())
-            value, place = end[i], _place(problem, i, None)
-        side = "above its upper" if value > 0 else "below its lower"
-        lines.append(f"  violation     at most {abs(value):.4g}, {side} bound, at {place}")
-    if gaps.size and np.abs(gaps).max() > 0:
-        k, i = np.unravel_index(np.abs(gaps).argmax(), gaps.shape)
-        lines.append(f"  gap           at most {np.abs(gaps).max():.4g}, before state {k}, component {i}")
+    if max(worst_stage, worst_end) > 0:
+        of_stage = worst_stage >= worst_end
+        part = stage if of_stage else end[None]
+        k, i = np.unravel_index(_size(part).argmax(), part.shape)
+        side = "above its upper" if part[k, i] > 0 else "below its lower"
+        what = f"at most {abs(part[k, i]):.4g}, {side} bound" if np.isfinite(part[k, i]) else "not finite"
+        lines.append(f"  violation     {what}, at {_place(problem, int(i), int(k) if of_stage else None)}")
+    if worst_gap > 0:
+        k, i = np.unravel_index(_size(gaps).argmax(), gaps.shape)
+        what = f"at most {worst_gap:.4g}" if np.isfinite(worst_gap) else "not finite"
+        lines.append(f"  gap           {what}, before state {k}, component {i}")
     lines += multiplier_lines(solution, problem)
     return [*lines, *_controls_at_bounds(np.asarray(us), low, high)]
+
+
+def _size(x: np.ndarray) -> np.ndarray:
+    """The absolute values, infinite for what is not finite."""
+    return np.where(np.isfinite(x), np.abs(x), np.inf)
 
 
 @eqx.filter_jit
