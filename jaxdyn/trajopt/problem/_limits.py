@@ -19,7 +19,8 @@ from jaxdyn.trajopt.problem._wrapped_dynamics import WrappedDynamics, find_dynam
 
 
 class JointResidual(StateOnlyResidual):
-    """Some coordinates of joints whose configuration is a number, rad or m, or some of the velocities, rad/s or m/s."""
+    """Some coordinates of joints whose configuration is a number, rad or m, or some of the velocities, rad/s or m/s;
+    made by `limit_constraints`."""
 
     names: tuple[str, ...] = eqx.field(static=True)
     """Names of the coordinates or of the degrees of freedom, for messages."""

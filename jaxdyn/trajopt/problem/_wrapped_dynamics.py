@@ -152,7 +152,7 @@ class FreeTimeDynamics(WrappedDynamics):
     For equal steps, put `PreviousControlDynamics` around it and constrain the last component of a
     `ControlRateResidual` to zero from stage 1 on. Functions of time get the nominal time `t0 + k dt`: dynamics and
     terms must not depend on the time, unless the time is a part of their state. Residuals within an `InnerResidual`
-    see the true step length as `dynamics.dt`.
+    see the true step length as `dynamics.dt`. The period of an MPC stays `dt`: there, bound the `s` of stage 0 to 1.
     """
 
     inner: AbstractDynamics
