@@ -3,6 +3,7 @@
 import inspect as _inspect
 
 from jaxdyn._status import Status
+from jaxdyn.trajopt._history import History, IterationRecord, progress_line
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution
 from jaxdyn.trajopt.collocation import CollocationOptions, collocation
 from jaxdyn.trajopt.ddp import DDPOptions, ddp
@@ -16,22 +17,36 @@ from jaxdyn.trajopt.problem import (
     ClearanceResidual,
     Constraint,
     ContinuousDynamics,
+    ControlRateResidual,
     ControlResidual,
     DiscreteDynamics,
+    DurationCost,
     FramePoseResidual,
     FramePositionResidual,
     FrameVelocityResidual,
+    FreeTimeDynamics,
     FunctionCost,
     FunctionResidual,
+    Guess,
+    InnerResidual,
+    JointResidual,
     Linear,
     ModelDynamics,
+    PreviousControlDynamics,
     Problem,
     Quadratic,
     QuadraticCost,
     Selected,
     SmoothAbsCost,
+    SoftConstraintCost,
     StateResidual,
+    StepLengthResidual,
     TimeVarying,
+    effort_bounds,
+    interpolated_guess,
+    limit_constraints,
+    resampled_guess,
+    static_guess,
 )
 from jaxdyn.trajopt.sampling import (
     CEMOptions,

@@ -6,8 +6,12 @@ import equinox as eqx
 import numpy as np
 from jax.core import Tracer
 
+from jaxdyn._errors import ModelError
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
+from jaxdyn.trajopt._history import History, is_concrete
+from jaxdyn.trajopt._solution_report import describe, multiplier_lines, number_lines
+from jaxdyn.trajopt.problem import Problem
 
 
 class Residuals(eqx.Module):
@@ -41,7 +45,8 @@ class Gains(eqx.Module):
 
 
 class Solution(eqx.Module):
-    """A trajectory and how it was found. Batch axes come first, as from `jax.vmap`."""
+    """A trajectory and how it was found. Batch axes come first, as from `jax.vmap`. `print(solution)` shows the status
+    and the errors, and `print(solution.describe(problem))` also what limits the trajectory."""
 
     xs: Float[Array, "*batch stages nx"]
     """The `horizon + 1` states."""
@@ -56,6 +61,8 @@ class Solution(eqx.Module):
     multipliers: Multipliers | None = None
     aux: Any = None
     """Further results, which depend on the solver."""
+    history: History | None = None
+    """The iterations, if the solver records them."""
 
     @property
     def success(self):
@@ -75,6 +82,34 @@ class Solution(eqx.Module):
         if self.status == Status.CONVERGED:
             return text
         return f"{text}; the largest violation of a constraint is {violation:.2g}, the largest gap {gap:.2g}"
+
+    def describe(self, problem: Problem) -> str:
+        """The text of the solution with what limits it: the constraint, stage and component of the largest violation
+        and of the largest multiplier, the stage of the largest gap, and the controls that stand at their bounds.
+
+        `problem` is the one that was solved. For concrete values. **Raises** `ModelError` for a batch.
+        """
+        if not is_concrete(self.status) or np.ndim(self.status):
+            raise ModelError(
+                "describe needs one solution with values; jax.tree.map(lambda a: a[i], solution) is the one of element "
+                "i of a batch"
+            )
+        limits = describe(self, problem) or ["  nothing"]
+        return "\n".join([self.message, *number_lines(self), "limited by", *limits])
+
+    def __str__(self) -> str:
+        if not is_concrete(self.status):
+            return repr(self)
+        return "\n".join([self.message, *number_lines(self), *multiplier_lines(self)])
+
+    def __repr__(self) -> str:
+        if not is_concrete(self.status):
+            return "Solution(without values)"
+        if np.ndim(self.status):
+            solved = np.asarray(self.success)
+            return f"Solution({solved.sum()} of {solved.size} converged)"
+        status = Status(int(self.status)).name.lower().replace("_", " ")
+        return f"Solution({status}, cost {float(self.cost):.6g}, {int(self.iterations)} iterations)"
 
 
 def count_statuses(statuses: np.ndarray, noun: str = "") -> str:

@@ -21,6 +21,8 @@ from jaxdyn.trajopt.problem._dynamics import (
     ModelDynamics,
     with_disturbance,
 )
+from jaxdyn.trajopt.problem._guesses import Guess, interpolated_guess, resampled_guess, static_guess
+from jaxdyn.trajopt.problem._limits import JointResidual, effort_bounds, limit_constraints
 from jaxdyn.trajopt.problem._problem import Problem, join_rows, with_leaves
 from jaxdyn.trajopt.problem._residuals import (
     AbstractResidual,
@@ -33,4 +35,14 @@ from jaxdyn.trajopt.problem._residuals import (
     Linear,
     Selected,
     StateResidual,
+)
+from jaxdyn.trajopt.problem._soft_constraints import SoftConstraintCost
+from jaxdyn.trajopt.problem._wrapped_dynamics import (
+    ControlRateResidual,
+    DurationCost,
+    FreeTimeDynamics,
+    InnerResidual,
+    PreviousControlDynamics,
+    StepLengthResidual,
+    WrappedDynamics,
 )

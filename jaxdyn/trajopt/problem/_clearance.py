@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxdyn._errors import ModelError, require_shape
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.algorithms import frame_jacobian, frame_pose
-from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual, robot_state
+from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual, jacobian_by_state, robot_state
 
 
 class Capsule(eqx.Module):
@@ -101,8 +101,7 @@ class ClearanceResidual(StateOnlyResidual):
             slope(a, nearest.first, normal) - slope(b, nearest.second, normal)
             for (a, b), normal, nearest in zip(pairs, normals, points, strict=True)
         ]
-        by_q = jnp.stack(rows)
-        return Linear(distances, jnp.concatenate([by_q, jnp.zeros_like(by_q)], axis=1), None)
+        return Linear(distances, jacobian_by_state(dynamics, jnp.stack(rows)), None)
 
     def _distances(self, dynamics, x):
         """The distances, their gradients by the first point, the closest points, and the poses of the frames."""

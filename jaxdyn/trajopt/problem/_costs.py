@@ -90,7 +90,7 @@ class QuadraticCost(ResidualCost):
     weight: Float[Array, "..."] = eqx.field(default=1.0, converter=float_leaf)
 
     def penalty(self, r):
-        w = _cast_weight(self.weight, r, self.residual)
+        w = cast_weight(self.weight, r, self.residual)
         if w.ndim < 2:
             w = jnp.broadcast_to(w, r.shape)
             return 0.5 * (w * r * r).sum(), w * r, w
@@ -112,7 +112,7 @@ class SmoothAbsCost(ResidualCost):
     def penalty(self, r):
         if self.weight.ndim > 1:
             raise ShapeError(f"the weight of a SmoothAbsCost has shape {self.weight.shape}; a number or [m] is needed")
-        w, width = (jnp.broadcast_to(_cast_weight(a, r, self.residual), r.shape) for a in (self.weight, self.width))
+        w, width = (jnp.broadcast_to(cast_weight(a, r, self.residual), r.shape) for a in (self.weight, self.width))
         root = jnp.sqrt(r * r + width * width)
         # root - width, without the loss of digits near zero.
         return (w * r * r / (root + width)).sum(), w * r / root, w * (width / root) ** 2 / root
@@ -150,7 +150,8 @@ class TimeVarying[T](eqx.Module):
 
     def at(self, k) -> T:
         """The term of stage `k`."""
-        return jax.tree.map(lambda a: a[k], self.term)
+        # Rows that a function passed on unchanged may still be NumPy arrays, which no traced number indexes.
+        return jax.tree.map(lambda a: jnp.asarray(a)[k], self.term)
 
 
 def term_at_stage(term, k):
@@ -174,7 +175,7 @@ def quadratic_expansion(function: Callable, dynamics: AbstractDynamics, x, u) ->
     return Quadratic(value, gradient[:n], gradient[n:], hessian[:n, :n], hessian[n:, :n], hessian[n:, n:])
 
 
-def _cast_weight(w, r, residual: AbstractResidual):
+def cast_weight(w, r, residual: AbstractResidual):
     """The weight in the precision of the residual's value `r`. **Raises** `ShapeError` where it does not fit."""
     m = r.shape[0]
     if w.shape not in ((), (m,), (m, m)):

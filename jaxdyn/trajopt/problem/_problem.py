@@ -15,6 +15,7 @@ from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess, join_constraints, require_box
 from jaxdyn.trajopt.problem._costs import AbstractCost, TimeVarying, term_at_stage
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
+from jaxdyn.trajopt.problem._limits import effort_bounds, limit_constraints
 
 type Costs = Sequence[AbstractCost | TimeVarying[Any]]
 type Constraints = Sequence[Constraint | TimeVarying[Any]]
@@ -127,6 +128,30 @@ class Problem(eqx.Module):
     def starting_at(self, x0: Float[Array | np.ndarray, "nx"]) -> "Problem":
         """The same problem from another state."""
         return with_leaves(self, x0=self._initial_state(x0))
+
+    def with_model_limits(
+        self, *, positions: bool = True, velocities: bool = True, efforts: bool = True, margin: float = 0.0
+    ) -> "Problem":
+        """The problem with the limits of the robot's model: constraints on coordinates and velocities at all stages and
+        at the end (`limit_constraints`, which has the `margin`), and bounds on the controls (`effort_bounds`) where
+        those of the problem are wider. **Raises** `ModelError` as these functions, and where bounds contradict."""
+        limits = limit_constraints(self.dynamics, positions=positions, velocities=velocities, margin=margin)
+        lower, upper = (self.control_lower, self.control_upper) if self.bounded else (None, None)
+        if efforts:
+            low, high = effort_bounds(self.dynamics)
+            if isinstance(high, Tracer) or np.isfinite(np.asarray(high)).any():
+                lower, upper = jnp.maximum(self.control_lower, low), jnp.minimum(self.control_upper, high)
+        return Problem(
+            self.dynamics,
+            self.x0,
+            self.horizon,
+            stage_costs=self.stage_costs,
+            terminal_costs=self.terminal_costs,
+            control_lower=lower,
+            control_upper=upper,
+            stage_constraints=(*self.stage_constraints, *limits),
+            terminal_constraints=(*self.terminal_constraints, *limits),
+        )
 
     def step(self, x, u, k) -> Float[Array, "nx"]:
         """The state after stage `k`."""

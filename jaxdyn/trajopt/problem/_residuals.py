@@ -107,7 +107,7 @@ class FramePoseResidual(StateOnlyResidual):
         twist = pose.log()
         log = se3_log_jacobian(Vec3(*twist[3:]), Vec3(*jnp.asarray(pose.translation)))
         J = log.to_array() @ frame_jacobian(model, q, self.frame, "local")
-        return Linear(twist, _jacobian_by_state(J), None)
+        return Linear(twist, jacobian_by_state(dynamics, J), None)
 
     def _relative_to_target(self, pose: SE3) -> SE3:
         return jax.tree.map(lambda a: a.astype(pose.translation.dtype), self.target).inverse() @ pose
@@ -129,7 +129,7 @@ class FramePositionResidual(StateOnlyResidual):
     def linearize(self, dynamics, x, u, k):
         model, q, _ = robot_state(dynamics, self, x)
         J = frame_jacobian(model, q, self.frame)[:3]
-        return Linear(self(dynamics, x, u, k), _jacobian_by_state(J), None)
+        return Linear(self(dynamics, x, u, k), jacobian_by_state(dynamics, J), None)
 
 
 class FrameVelocityResidual(StateOnlyResidual):
@@ -210,9 +210,9 @@ class Selected(AbstractResidual):
         return rows[jnp.asarray(self.indices, int)]
 
 
-def _jacobian_by_state(J):
-    """The Jacobian by the state `[q, v]`, from `J` by the configuration."""
-    return jnp.concatenate([J, jnp.zeros_like(J)], axis=1)
+def jacobian_by_state(dynamics: AbstractDynamics, J):
+    """The Jacobian by the state, which begins with `[q, v]`, from `J` by the configuration."""
+    return jnp.pad(J, ((0, 0), (0, dynamics.ndx - J.shape[1])))
 
 
 def robot_state(dynamics: AbstractDynamics, residual: AbstractResidual, x) -> tuple[Model, Array, Array]:
@@ -225,4 +225,4 @@ def robot_state(dynamics: AbstractDynamics, residual: AbstractResidual, x) -> tu
     if frame is not None:
         # While the problem is made: kinematics look names up when they are compiled.
         model.topology.frame(frame)
-    return model, x[: model.nq], x[model.nq :]
+    return model, x[: model.nq], x[model.nq : model.nq + model.nv]

@@ -1,0 +1,141 @@
+"""Solutions in words: what was reached, and what stands in the way."""
+
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import numpy as np
+
+from jaxdyn.trajopt.problem import Constraint, Problem, TimeVarying, bound_excess
+
+if TYPE_CHECKING:
+    from jaxdyn.trajopt._solution import Solution
+
+_NEAR = 1e-6
+"""The distance from a bound, relative to `1 + |bound|`, within which a control counts as being there: interior point
+methods stay inside."""
+
+
+def number_lines(solution: "Solution") -> list[str]:
+    """The lines of a solution's cost, iterations and errors; for a batch, of their ranges."""
+    residuals = solution.residuals
+    numbers = {
+        "cost": solution.cost,
+        "iterations": solution.iterations,
+        "violation": residuals.violation,
+        "gap": residuals.gap,
+        "stationarity": residuals.stationarity,
+    }
+    return [f"  {name:<13} {_number(value)}" for name, value in numbers.items()]
+
+
+def _number(value) -> str:
+    x = np.asarray(value, float)
+    if not x.ndim:
+        return "not measured" if np.isnan(x) else f"{float(x):.6g}"
+    known = x[~np.isnan(x)]
+    if not known.size:
+        return "not measured"
+    text = f"{known.min():.4g} to {known.max():.4g}, median {np.median(known):.4g}"
+    return text if known.size == x.size else f"{text}; NaN in {x.size - known.size} of {x.size}"
+
+
+def multiplier_lines(solution: "Solution", problem: Problem | None = None) -> list[str]:
+    """A line about the largest multiplier of a constraint; none for a batch, and without multipliers."""
+    m = solution.multipliers
+    if m is None or np.ndim(solution.status):
+        return []
+    best, text = 0.0, ""
+    if m.stage is not None and np.size(m.stage):
+        stage = np.nan_to_num(np.asarray(m.stage))
+        k, i = np.unravel_index(np.abs(stage).argmax(), stage.shape)
+        best, text = float(stage[k, i]), _place(problem, int(i), int(k))
+    if m.terminal is not None and np.size(m.terminal):
+        end = np.nan_to_num(np.asarray(m.terminal))
+        i = int(np.abs(end).argmax())
+        if abs(end[i]) > abs(best):
+            best, text = float(end[i]), _place(problem, i, None)
+    return [f"  multiplier    at most {abs(best):.4g}, at {text}"] if best else []
+
+
+def _place(problem: Problem | None, i: int, k: int | None) -> str:
+    """The words for row `i` of the constraints of stage `k`, or of the end for None."""
+    where = "the end" if k is None else f"stage {k}"
+    if problem is None:
+        return f"{where}, row {i} of its constraints"
+    terms = problem.terminal_constraints if k is None else problem.stage_constraints
+    name = "terminal_constraints" if k is None else "stage_constraints"
+    for j, (term, size) in enumerate(zip(terms, _sizes(problem, terms, k is None), strict=True)):
+        if i < size:
+            return f"{where}, {name}[{j}] ({_kind(term)}), component {i}"
+        i -= size
+    raise IndexError(i)
+
+
+def _sizes(problem: Problem, terms, end: bool) -> list[int]:
+    dynamics, dtype = problem.dynamics, problem.dtype
+
+    def residual(term: Any, x, u):
+        term = term.at(0) if isinstance(term, TimeVarying) else term
+        return term.residual(dynamics, x, u, problem.horizon if end else 0)
+
+    x = eqx.filter_eval_shape(lambda: problem.x0.astype(dtype))
+    u = None if end else eqx.filter_eval_shape(lambda: problem.control_box[0][0])
+    return [eqx.filter_eval_shape(residual, term, x, u).shape[0] for term in terms]
+
+
+def _kind(term: Constraint | TimeVarying) -> str:
+    residual: Any = (term.term if isinstance(term, TimeVarying) else term).residual
+    names = [type(residual).__name__]
+    while (residual := getattr(residual, "residual", None)) is not None:
+        names.append(type(residual).__name__)
+    return " of ".join(names)
+
+
+def describe(solution: "Solution", problem: Problem) -> list[str]:
+    """The lines about where a solution is limited: its largest violation, its largest gap, controls at their bounds."""
+    xs, us = solution.xs, solution.us
+    stage, end, gaps, low, high = map(np.asarray, _distances(problem, xs, us))
+    # NaN counts as the worst.
+    worst_stage, worst_end, worst_gap = (_size(part).max(initial=0.0) for part in (stage, end, gaps))
+    lines = []
+    if max(worst_stage, worst_end) > 0:
+        of_stage = worst_stage >= worst_end
+        part = stage if of_stage else end[None]
+        k, i = np.unravel_index(_size(part).argmax(), part.shape)
+        side = "above its upper" if part[k, i] > 0 else "below its lower"
+        what = f"at most {abs(part[k, i]):.4g}, {side} bound" if np.isfinite(part[k, i]) else "not finite"
+        lines.append(f"  violation     {what}, at {_place(problem, int(i), int(k) if of_stage else None)}")
+    if worst_gap > 0:
+        k, i = np.unravel_index(_size(gaps).argmax(), gaps.shape)
+        what = f"at most {worst_gap:.4g}" if np.isfinite(worst_gap) else "not finite"
+        lines.append(f"  gap           {what}, before state {k}, component {i}")
+    lines += multiplier_lines(solution, problem)
+    return [*lines, *_controls_at_bounds(np.asarray(us), low, high)]
+
+
+def _size(x: np.ndarray) -> np.ndarray:
+    """The absolute values, infinite for what is not finite."""
+    return np.where(np.isfinite(x), np.abs(x), np.inf)
+
+
+@eqx.filter_jit
+def _distances(problem: Problem, xs, us):
+    """The excess of the constraints of stages and of the end, the gaps, and the bounds of the controls."""
+    excess = bound_excess(*problem.constraints(xs, us))
+    return *problem.split_rows(excess), problem.gaps(xs, us), *problem.control_box
+
+
+def _controls_at_bounds(us: np.ndarray, low: np.ndarray, high: np.ndarray) -> list[str]:
+    lines = []
+    for side, bound, distance in (("lower", low, us - low), ("upper", high, high - us)):
+        at = np.isfinite(bound) & (distance <= _NEAR * (1 + np.abs(np.where(np.isfinite(bound), bound, 0))))
+        for i in np.flatnonzero(at.any(axis=0)):
+            text = f"{at[:, i].sum()} of {len(us)} stages ({_ranges(np.flatnonzero(at[:, i]))})"
+            lines.append(f"  control {i:<5} at its {side} bound in {text}")
+    return lines
+
+
+def _ranges(numbers: np.ndarray) -> str:
+    """Ascending integers as text: `0-3, 7, 9-12`."""
+    parts = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return ", ".join(f"{p[0]}" if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
