@@ -3,6 +3,7 @@ Problem Solver for Robot Trajectory Optimization and Control, IROS 2023)."""
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -43,10 +44,7 @@ def _integrated_cost(x, u, t, params):
     def rate(z):
         return jnp.append(van_der_pol_rate(z[:2], u, t, None), z[0] ** 2 + z[1] ** 2 + u[0] ** 2)
 
-    z = jnp.append(x, 0.0)
-    for _ in range(4):
-        z = runge_kutta(rate, z, 0.125)
-    return z[2]
+    return jax.lax.fori_loop(0, 4, lambda i, z: runge_kutta(rate, z, 0.125), jnp.append(x, 0.0))[2]
 
 
 def van_der_pol() -> Problem:
