@@ -139,13 +139,20 @@ def _measured(problem: Problem, xs, us):
 
 
 def all_guesses(benchmark: Benchmark, problem: Problem, config: Config) -> list[tuple[Any, Any]]:
-    """Return controls and states of the published guess and of the random ones, all in full."""
-    rollout = jax.jit(lambda us: problem.rollout(us))
+    """Return controls and states of the published guess and of the random ones, all in full. The states are the
+    roll-out, or the first state where that is not finite, for both solvers."""
+    still = jnp.broadcast_to(problem.x0, (problem.horizon + 1, problem.dynamics.nx))
+
+    @jax.jit
+    def rolled_out(us):
+        xs = problem.rollout(us)
+        return jnp.where(jnp.isfinite(xs).all(), xs, still)
+
     us, xs = benchmark.guess(problem)
-    published = problem.guess(us, jnp.zeros((problem.horizon + 1, problem.dynamics.nx)))[1]
-    out = [(published, rollout(jnp.clip(published, *problem.control_box)) if xs is None else jnp.asarray(xs))]
+    published = jnp.clip(problem.guess(us, still)[1], *problem.control_box)
+    out = [(published, rolled_out(published) if xs is None else jnp.asarray(xs))]
     for us in jnp.asarray(benchmark.random_guesses(problem, config.guesses, config.seed)):
-        out.append((us, rollout(us)))
+        out.append((us, rolled_out(us)))
     return out
 
 

@@ -79,19 +79,16 @@ class Ipopt:
         self.solver = casadi.nlpsol("problem", "ipopt", nlp, settings)
 
     def __call__(self, us=None, xs=None) -> Found:
-        """Solve from a guess like that of `jaxdyn.trajopt.ddp`; states are the roll-out by default, or the first state
-        where the roll-out is not finite."""
+        """Solve from a guess like that of `jaxdyn.trajopt.ddp`."""
         problem = self.problem
         nx, n = problem.dynamics.nx, problem.horizon
         low, high = problem.control_box
         us = np.clip(np.asarray(problem.guess(us, rolled_out=False)[1]), low, high)
         states = np.asarray(problem.guess(us, xs)[0])
-        if not np.isfinite(states).all():
-            states = np.tile(np.asarray(problem.x0), (n + 1, 1))
         began = time.process_time()
         out = self.solver(x0=np.concatenate([states[1:].ravel(), us.ravel()]), **self.limits)
         seconds = time.process_time() - began
-        z, stats = np.asarray(out["x"]).ravel(), self.solver.stats()
+        z, stats = out["x"].full().ravel(), self.solver.stats()
         xs = np.concatenate([np.asarray(problem.x0)[None], z[: nx * n].reshape(n, nx)])
         us, cost = z[nx * n :].reshape(n, -1), float(out["f"])
         status = stats["return_status"]

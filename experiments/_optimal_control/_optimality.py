@@ -68,12 +68,11 @@ def _parts(problem: Problem, xs, us):
         return problem.terminal_cost(x), problem.terminal_constraint(x)[0]
 
     stages = jax.lax.map(lambda a: jax.jacfwd(of_stage, (0, 1))(zero, *a), (us, xs[:-1], xs[1:], problem.stages))
-    residuals, low, high = problem.constraints(xs, us)
     box = problem.control_box
     return {
         "stages": stages,
         "end": jax.jacfwd(of_end)(zero),
-        "constraints": (residuals, low, high),
+        "constraints": [problem.split_rows(rows) for rows in problem.constraints(xs, us)],
         "box": (us, *box),
         "gaps": problem.gaps(xs, us),
         "violation": problem.violation(xs, us),
@@ -114,8 +113,7 @@ def _rows(problem: Problem, parts, active: float):
                     column[place : place + len(values)] = sign * values
                 columns.append(column)
 
-    split = [problem.split_rows(x) for x in parts["constraints"]]
-    stage, end = [x for x, _ in split], [x for _, x in split]
+    stage, end = [x for x, _ in parts["constraints"]], [x for _, x in parts["constraints"]]
     for k, i in np.ndindex(stage[0].shape):
         entries = [(control(k), Cu[k, i])] + ([(state(k), Cx[k, i])] if k else [])
         add(*(x[k, i] for x in stage), entries)
