@@ -98,7 +98,7 @@ def race_car() -> Problem:
     limit = Constraint(FunctionResidual(_within_speed_limit, of_state=True), 0.0, np.inf)
     finish = Constraint(Selected(StateResidual(np.array([1.0, 0.0, 0.0])), (0,)))
     return Problem(
-        DiscreteDynamics(_race_step, 3, 1),
+        DiscreteDynamics(_race_step, 3, 1),  # pyright: ignore[reportCallIssue]
         np.zeros(3),
         RACE + 1,
         terminal_costs=[FunctionCost(lambda x, u, t, params: x[2])],
@@ -145,7 +145,7 @@ def point_mass() -> Problem:
     are within 50 and 100."""
     most = np.array([50.0, 100.0])
     return Problem(
-        DiscreteDynamics(_point_mass_step, 4, 2, dt=0.05),
+        DiscreteDynamics(_point_mass_step, 4, 2, dt=0.05),  # pyright: ignore[reportCallIssue]
         np.zeros(4),
         99,
         stage_costs=[QuadraticCost(ControlResidual(), 2.0)],

@@ -116,9 +116,9 @@ def _rows(problem: Problem, parts, active: float):
     stage, end = [x for x, _ in parts["constraints"]], [x for _, x in parts["constraints"]]
     for k, i in np.ndindex(stage[0].shape):
         entries = [(control(k), Cu[k, i])] + ([(state(k), Cx[k, i])] if k else [])
-        add(*(x[k, i] for x in stage), entries)
+        add(stage[0][k, i], stage[1][k, i], stage[2][k, i], entries)
     for i in range(len(end[0])):
-        add(*(x[i] for x in end), [(state(n), end_normals[i])])
+        add(end[0][i], end[1][i], end[2][i], [(state(n), end_normals[i])])
     us, low, high = parts["box"]
     for k, i in np.ndindex(us.shape):
         add(us[k, i], low[k, i], high[k, i], [(control(k) + i, np.ones(1))])

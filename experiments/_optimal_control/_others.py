@@ -152,7 +152,7 @@ def car_parking() -> Problem:
     parked = SmoothAbsCost(state, np.array([0.1, 0.1, 1.0, 0.3]), np.array([0.01, 0.01, 0.01, 1.0]))
     most = np.array([0.5, 2.0])
     return Problem(
-        DiscreteDynamics(parking_step, 4, 2, constants(2.0, 0.03), dt=0.03),
+        DiscreteDynamics(parking_step, 4, 2, constants(2.0, 0.03)),  # pyright: ignore[reportCallIssue]
         np.array([1.0, 1.0, 1.5 * np.pi, 0.0]),
         500,
         stage_costs=[near, QuadraticCost(ControlResidual(), 2 * np.array([1e-2, 1e-4]))],
