@@ -23,6 +23,8 @@ FILES = {
     "panda": ("panda_description/urdf/panda.urdf", False, ("panda_finger_joint1", "panda_finger_joint2")),
     "solo12": ("solo_description/robots/solo12.urdf", True, ()),
     "talos_reduced": ("talos_data/robots/talos_reduced.urdf", True, ()),
+    "ur5": ("ur_description/urdf/ur5_robot.urdf", False, ()),
+    "hector": ("hector_description/robots/quadrotor_base.urdf", True, ()),
 }
 _CHAIN = re.compile(r"chain([1-9][0-9]*)")
 GRAVITY = 9.81

@@ -5,6 +5,6 @@ that computes as many states at once as a vector register has lanes, or for NVID
 state. XLA calls it like one of its own operations. Where there is no such program, XLA compiles the function itself.
 """
 
-from jaxdyn.native._interpreter import expand
+from jaxdyn.native._interpreter import expand, expansion
 from jaxdyn.native._ptx import Kernel, kernel
 from jaxdyn.native._target import NativeStatus, Target, disabled, enabled, status, target, wanted

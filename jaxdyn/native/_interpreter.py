@@ -29,6 +29,11 @@ def expand(primitive: core.Primitive, function: Callable) -> None:
     _EXPANSIONS[primitive.name] = function
 
 
+def expansion(primitive: core.Primitive) -> Callable | None:
+    """Return the function of arrays as which `expand` lets a primitive be read, or None."""
+    return _EXPANSIONS.get(primitive.name)
+
+
 def traced(function: Callable, avals: Sequence):
     """Return the jaxpr of a function of arrays, with its constants."""
     return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))
@@ -95,9 +100,9 @@ class Interpreter(DataMovement):
             return self.map(eqn, xs)
         if rule is not None:
             return rule(eqn, xs)
-        if name in _EXPANSIONS:
-            function = functools.partial(_EXPANSIONS[name], **params)
-            out = self.call(function, xs, [v.aval for v in eqn.invars])
+        function = expansion(eqn.primitive)
+        if function is not None:
+            out = self.call(functools.partial(function, **params), xs, [v.aval for v in eqn.invars])
             return out if eqn.primitive.multiple_results else out[0]
         inner = [p for p in params.values() if isinstance(p, core.Jaxpr)]
         if name not in ("while", "cond") and len(inner) == 1:

@@ -1,0 +1,247 @@
+"""Solve published problems of optimal control from many guesses with ddp and with IPOPT: how often, how well, how fast.
+
+    python -m experiments.benchmark_convergence [CONFIG] [--problems NAME,NAME] [--guesses N] [--key value ...]
+
+Each problem is solved from its published guess and from random constant controls with the default options of `ddp`, and
+from the same guesses by IPOPT on the same transcription, if CasADi is installed (`pip install casadi`). IPOPT's results
+are kept in a file and computed once. Solutions are judged by their cost and their violation, computed here, and by the
+first-order conditions, without the solvers' multipliers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from tqdm import tqdm
+
+from experiments._benchmark_report import conditions, number, table
+from experiments._main import CONFIGS, experiment
+from experiments._optimal_control import PROBLEMS, Benchmark
+from experiments._optimal_control._optimality import stationarity
+from experiments._resuming import alone_in, arrays_by_path, require_seed
+from jaxdyn import DataError, programs
+from jaxdyn.trajopt import Problem, Status, ddp
+
+DEFAULT_CONFIG = CONFIGS / "benchmark_convergence.toml"
+NEAR = 0.01
+"""A solution within this part of the lowest cost has found it."""
+FEASIBLE = 1e-5
+"""Largest violation and largest gap of a solution."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(programs.ProgramConfig):
+    """Keys of the configuration file."""
+
+    problems: str = "all"
+    """Names of the problems, separated by commas, or `all`."""
+    guesses: int = 24
+    """Number of random constant controls for each problem, beside the published guess."""
+    seed: int = 0
+    """Seed of the random controls."""
+    ipopt: str = ""
+    """File in which IPOPT's results are kept; by default `ipopt.json` beside the summary."""
+    ipopt_iterations: int = 1000
+    """Largest number of iterations of IPOPT."""
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Solve, print, and write `<results>/<name>/summary.json`; returns its content."""
+    require_seed(config.seed)
+    programs.require_positive_keys(config, "ipopt_iterations")
+    if config.guesses < 0:
+        raise DataError(f"guesses is {config.guesses}; zero or a positive number is needed")
+    names = list(PROBLEMS) if config.problems == "all" else [name.strip() for name in config.problems.split(",")]
+    unknown = [name for name in names if name not in PROBLEMS]
+    if unknown:
+        raise DataError(f"problems has {', '.join(unknown)}; there are {', '.join(PROBLEMS)}")
+    folder = config.make_folder()
+    out: dict[str, Any] = {"config": dataclasses.asdict(config), **conditions(-1), "problems": {}}
+    with alone_in(folder):
+        store = Store(Path(config.ipopt) if config.ipopt else folder / "ipopt.json")
+        for name in names:
+            out["problems"][name] = entry = solve(config, name, store)
+            print(summary(name, entry), flush=True)
+        print("\n".join(table(HEADER, [row(name, entry) for name, entry in out["problems"].items()])))
+        programs.write_json(folder / "summary.json", out, announce=True)
+    return out
+
+
+class Store:
+    """IPOPT's results in a file, by problem, iteration limit and guess. A digest of its numbers follows the problem's
+    name, so that results of another version of the problem are not used."""
+
+    def __init__(self, path: Path):
+        self.path, self.content = path, {}
+        if path.is_file():
+            try:
+                self.content = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise DataError(f"{path}: cannot be read as JSON: {error}; give another file as ipopt") from None
+
+    def runs(self, config: Config, name: str, problem: Problem, guesses: list) -> list[dict[str, Any]] | None:
+        """Return a result for each guess, or None where CasADi is not installed and results are missing."""
+        known = self.content.setdefault(f"{name} {digest(problem)} {config.ipopt_iterations}", {})
+        keys = [digest(guess) for guess in guesses]
+        missing = [i for i, key in enumerate(keys) if key not in known]
+        if missing:
+            if importlib.util.find_spec("casadi") is None:
+                return None
+            from experiments._optimal_control._ipopt import Ipopt
+
+            solver = Ipopt(problem, max_iter=config.ipopt_iterations)
+            for i in tqdm(missing, desc=f"{name}: IPOPT"):
+                found = solver(*guesses[i])
+                known[keys[i]] = {
+                    **outcome(problem, found, found.success),
+                    "status": found.status,
+                    "iterations": found.iterations,
+                    "seconds": found.seconds,
+                }
+                programs.write_json(self.path, self.content)
+        return [known[key] for key in keys]
+
+
+def digest(tree: Any) -> str:
+    """Return a short digest of the arrays of a pytree."""
+    return programs.digest_of_arrays(arrays_by_path(tree))[:16]
+
+
+def outcome(problem: Problem, found, converged: bool) -> dict[str, Any]:
+    """Return what is judged alike for all solvers: cost, violation and gap of the trajectory, and for those that are
+    said to be solutions the residual of the first-order conditions."""
+    xs, us = jnp.asarray(found.xs), jnp.asarray(found.us)
+    finite = bool(jnp.isfinite(xs).all() & jnp.isfinite(us).all())
+    judged = stationarity(problem, found) if converged and finite else None
+    cost, violation, gap = (float(x) for x in _measured(problem, xs, us))
+    return {
+        "converged": bool(converged),
+        "cost": cost,
+        "violation": violation,
+        "gap": gap,
+        "residual": None if judged is None else judged.residual,
+    }
+
+
+@eqx.filter_jit
+def _measured(problem: Problem, xs, us):
+    return problem.total_cost(xs, us), problem.violation(xs, us), jnp.abs(problem.gaps(xs, us)).max()
+
+
+def all_guesses(benchmark: Benchmark, problem: Problem, config: Config) -> list[tuple[Any, Any]]:
+    """Return controls and states of the published guess and of the random ones, all in full. The states are the
+    roll-out, or the first state where that is not finite, for both solvers."""
+    still = jnp.broadcast_to(problem.x0, (problem.horizon + 1, problem.dynamics.nx))
+
+    @jax.jit
+    def rolled_out(us):
+        xs = problem.rollout(us)
+        return jnp.where(jnp.isfinite(xs).all(), xs, still)
+
+    us, xs = benchmark.guess(problem)
+    published = jnp.clip(problem.guess(us, still)[1], *problem.control_box)
+    out = [(published, rolled_out(published) if xs is None else jnp.asarray(xs))]
+    for us in jnp.asarray(benchmark.random_guesses(problem, config.guesses, config.seed)):
+        out.append((us, rolled_out(us)))
+    return out
+
+
+def solve(config: Config, name: str, store: Store) -> dict[str, Any]:
+    """Solve a problem from all guesses with both solvers."""
+    benchmark = PROBLEMS[name]
+    problem = benchmark.make()
+    guesses = all_guesses(benchmark, problem, config)
+    compiled = programs.time_compilation(lambda p, us, xs: ddp(p, us, xs), (problem, *guesses[0]), time.process_time)
+    runs = []
+    for guess in tqdm(guesses, desc=f"{name}: ddp"):
+        began = time.process_time()
+        found = jax.block_until_ready(compiled.call(problem, *guess))
+        seconds = time.process_time() - began
+        status = Status(int(found.status))
+        judged = outcome(problem, found, status == Status.CONVERGED)
+        runs.append({**judged, "status": status.name, "iterations": int(found.iterations), "seconds": seconds})
+    ipopt = store.runs(config, name, problem, guesses)
+    costs = [r["cost"] for r in [*runs, *(ipopt or [])] if r["converged"] and is_feasible(r)]
+    best = min([*costs, *([benchmark.best] if benchmark.best is not None else [])], default=None)
+    return {
+        "source": benchmark.source,
+        "best": best,
+        "compile_s": compiled.trace_s + compiled.compile_s,
+        "ddp": runs,
+        "ipopt": ipopt,
+    }
+
+
+def is_feasible(entry: dict[str, Any]) -> bool:
+    """Tell whether violation and gap of a solution are small."""
+    return entry["violation"] <= FEASIBLE and entry["gap"] <= FEASIBLE
+
+
+def counts(runs: list[dict[str, Any]] | None, best: float | None) -> dict[str, Any]:
+    """Return the numbers of the table for one solver's runs: how many converged and are feasible, how many of those are
+    near the best cost, and medians over those that converged."""
+    if runs is None:
+        return {}
+    good = [r for r in runs if r["converged"] and is_feasible(r)]
+    near = [r for r in good if best is not None and r["cost"] <= best + NEAR * abs(best)]
+    return {
+        "runs": len(runs),
+        "claimed": sum(r["converged"] for r in runs),
+        "converged": len(good),
+        "near": len(near),
+        "iterations": statistics.median(r["iterations"] for r in good) if good else None,
+        "seconds": statistics.median(r["seconds"] for r in good) if good else None,
+        "residual": max(r["residual"] for r in good) if good else None,
+    }
+
+
+HEADER = (
+    *("problem", "runs", "converged", "within 1 %", "iterations", "CPU s", "worst residual", "compilation, CPU s"),
+    *("IPOPT: converged", "within 1 %", "iterations", "CPU s", "best cost"),
+)
+"""Columns of the table; iterations and CPU times are medians over the runs that converged."""
+
+
+def row(name: str, entry: dict[str, Any]) -> list[str]:
+    """Return a line of the table."""
+    ours, theirs = counts(entry["ddp"], entry["best"]), counts(entry["ipopt"], entry["best"])
+
+    def cells(c: dict[str, Any]) -> list[str]:
+        if not c:
+            return [""] * 4
+        return [str(c["converged"]), str(c["near"]), number(c["iterations"]), number(c["seconds"])]
+
+    best = "" if entry["best"] is None else f"{entry['best']:.6g}"
+    judged = [number(ours["residual"]), number(entry["compile_s"])]
+    return [name, str(ours["runs"]), *cells(ours), *judged, *cells(theirs), best]
+
+
+def summary(name: str, entry: dict[str, Any]) -> str:
+    """Return a problem's results in a line, with what the solver said where it did not converge."""
+    ours, theirs = counts(entry["ddp"], entry["best"]), counts(entry["ipopt"], entry["best"])
+    said: dict[str, int] = {}
+    for r in entry["ddp"]:
+        said[r["status"]] = said.get(r["status"], 0) + 1
+    parts = [f"ddp: {ours['converged']} of {ours['runs']} converged, {ours['near']} within 1 %"]
+    parts.append(", ".join(f"{n} {status}" for status, n in sorted(said.items())))
+    if ours["claimed"] > ours["converged"]:
+        parts.append(f"{ours['claimed'] - ours['converged']} say so, but are not feasible")
+    if theirs:
+        parts.append(f"IPOPT: {theirs['converged']} converged, {theirs['near']} within 1 %")
+    return f"{name}: " + "; ".join(parts)
+
+
+main = experiment("benchmark_convergence", Config, run, DEFAULT_CONFIG, __doc__)
+
+if __name__ == "__main__":
+    sys.exit(main())
