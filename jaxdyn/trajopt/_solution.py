@@ -20,9 +20,13 @@ class Residuals(eqx.Module):
     gap: Float[Array, "*batch"]
     """Largest component of the difference between a state and the step that should lead to it."""
     stationarity: Float[Array, "*batch"]
-    """Largest derivative of the Lagrangian by a control that is free to move; NaN if the solver does not measure it."""
+    """Largest derivative of the Lagrangian by a control that is free to move, relative to the size of the terms that
+    cancel in it; NaN if the solver does not measure it."""
     violation: Float[Array, "*batch"]
     """Largest violation of a constraint or of a control's bounds."""
+    complementarity: Any = None
+    """Sum of the products of multipliers and distances from their bounds, at most and relative to the cost; None if the
+    solver does not measure it."""
 
 
 class Multipliers(eqx.Module):

@@ -1,6 +1,6 @@
 """Differential dynamic programming."""
 
-from jaxdyn.trajopt.ddp._augmented_lagrangian import constraint_multipliers
+from jaxdyn.trajopt.ddp._barrier import constraint_multipliers
 from jaxdyn.trajopt.ddp._ddp import ddp
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._expansion import Expansion

@@ -12,7 +12,8 @@ from jaxdyn._errors import ModelError
 from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
-from jaxdyn.trajopt.ddp._iteration import run_iterations
+from jaxdyn.trajopt.ddp._constrained import run_constrained
+from jaxdyn.trajopt.ddp._iteration import run_unconstrained
 from jaxdyn.trajopt.ddp._solution_derivatives import Optimum, optimum_tangent
 from jaxdyn.trajopt.problem import Problem, join_rows
 
@@ -59,7 +60,16 @@ def ddp(
 
 @eqx.filter_custom_jvp
 def _differentiable_solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -> Solution:
-    return run_iterations(problem, *guess, options)
+    us, xs, multipliers = guess
+    options = options.with_defaults(problem.dtype, robot=problem.dynamics.robot is not None)
+    if problem.stage_constraints or problem.terminal_constraints:
+        return run_constrained(problem, us, xs, multipliers, options)
+    if options.backward == "associative" and problem.bounded:
+        raise ModelError(
+            "backward='associative' solves problems without bounds on controls: use backward='scan', or give the "
+            "bounds as a Constraint on a ControlResidual"
+        )
+    return run_unconstrained(problem, us, xs, options)
 
 
 @_differentiable_solve.def_jvp

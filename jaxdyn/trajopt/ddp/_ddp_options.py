@@ -8,6 +8,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn._errors import ModelError, require_choice, require_positive, require_positive_integer
+from jaxdyn.trajopt._history import Progress
+
+_POSITIVE = (
+    "tolerance",
+    "constraint_tolerance",
+    "complementarity_tolerance",
+    "decrease_tolerance",
+    "max_regularization",
+)
 
 type Hessian = Literal["gauss_newton", "full", "adaptive"]
 
@@ -19,30 +28,27 @@ class DDPOptions(eqx.Module):
     max_iterations: Any = 300
     """Number of backward passes, over all updates of the multipliers."""
     tolerance: Any = None
-    """Relative to `1 + |cost|`: an iterate is stationary if the next step promises a smaller decrease. By default 1e-9
-    in double and 1e-6 in single precision."""
+    """Largest derivative of the Lagrangian by a control at a solution, relative to the size of the terms that cancel in
+    it. By default 1e-6 in double and 1e-3 in single precision."""
     constraint_tolerance: Any = None
-    """Largest violation of a constraint at a solution. By default 1e-7 in double and 1e-4 in single precision."""
-    penalty: Any = 100.0
-    """Penalty of constraints at the start."""
-    penalty_growth: Any = 5.0
-    """Factor of the penalty where an update of the multipliers has not reduced the violation to a half."""
-    max_penalty: Any = 1e8
+    """Largest violation of a constraint and largest gap at a solution, relative to the size of the constraint's values
+    and bounds, and to how far the state moves. By default 1e-7 in double and 1e-4 in single precision."""
+    complementarity_tolerance: Any = None
+    """Sum of the products of multipliers and distances from bounds at a solution, relative to the cost. By default 1e-9
+    in double and 1e-5 in single precision."""
+    decrease_tolerance: Any = None
+    """Decrease that the next step may still promise at a solution of a problem without constraints, relative to
+    `1 + |cost|`. By default 1e-9 in double and 1e-6 in single precision."""
     regularization: Any = 1e-9
-    """Regularization at the start, and its lower bound."""
+    """Regularization at the start, and its lower bound, of problems without constraints."""
     max_regularization: Any = 1e9
+    """Regularization beyond which a solve is stalled; of problems with constraints relative to the cost's scale."""
     regularize_below: Any = None
-    """Step length up to which regularization grows tenfold. By default 0.01, as in Crocoddyl; for `"adaptive"` and
+    """Step length up to which regularization grows tenfold, without constraints. By default 0.01, as in Crocoddyl; for `"adaptive"` and
     `"full"` 0.3."""
     sufficient_decrease: Any = None
-    """Part of the expected decrease that a step has to reach. By default 0.1, as in Crocoddyl; for `"adaptive"` and
+    """Part of the expected decrease that a step has to reach, without constraints. By default 0.1, as in Crocoddyl; for `"adaptive"` and
     `"full"` 1e-4."""
-    intermediate_tolerance: Any = 0.05
-    """Promised decrease, relative to `1 + |cost|`, below which the multipliers are updated for the first time."""
-    least_intermediate_tolerance: Any = 1e-6
-    """Lower bound of the intermediate tolerance, which falls to a quarter with each update."""
-    intermediate_iterations: Any = 10
-    """Largest number of iterations between updates of the multipliers."""
     second_order_below: Any = 0.2
     """Promised decrease, relative to `1 + |cost|`, below which `"adaptive"` takes all second derivatives."""
     hessian: Hessian | None = eqx.field(default=None, static=True)
@@ -50,8 +56,12 @@ class DDPOptions(eqx.Module):
     (DDP), and `"adaptive"` has them near a solution and where the curvature is positive, which takes fewer iterations
     and a longer compilation than the first. By default the first for robots, the last for functions."""
     backward: Literal["scan", "associative"] = eqx.field(default="scan", static=True)
-    """`"associative"`: a parallel scan, for problems without bounds on controls, on devices where a short program
+    """`"associative"`: a parallel scan, for problems without bounds on controls or with constraints, on devices where a short program
     counts more than few operations; on a CPU it is several times slower."""
+    history: int = eqx.field(default=0, static=True)
+    """Number of iterations that are recorded in `Solution.history`; none for 0."""
+    progress: Progress | None = eqx.field(default=None, static=True)
+    """Called on the host after each iteration, as `jaxdyn.trajopt.progress_line`."""
     step_lengths: tuple[float, ...] = eqx.field(default=tuple(0.5**i for i in range(10)), static=True)
     step_lengths_at_once: int = eqx.field(default=1, static=True)
     """Number of step lengths that the line search tries in one batch: more on devices where a few take as long as one;
@@ -63,15 +73,16 @@ class DDPOptions(eqx.Module):
         second_order = hessian != "gauss_newton"
         single = float(jnp.finfo(dtype).eps) > 1e-10
         defaults = {
-            "tolerance": 1e-6 if single else 1e-9,
+            "tolerance": 1e-3 if single else 1e-6,
             "constraint_tolerance": 1e-4 if single else 1e-7,
+            "complementarity_tolerance": 1e-5 if single else 1e-9,
+            "decrease_tolerance": 1e-6 if single else 1e-9,
             "regularize_below": 0.3 if second_order else 0.01,
             "sufficient_decrease": 1e-4 if second_order else 0.1,
         }
         missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         reals = jax.tree.map(lambda x: jnp.asarray(x, dtype), dataclasses.replace(self, **missing))
-        integers = {n: jnp.asarray(getattr(self, n)) for n in ("max_iterations", "intermediate_iterations")}
-        return dataclasses.replace(reals, hessian=hessian, **integers)
+        return dataclasses.replace(reals, hessian=hessian, max_iterations=jnp.asarray(self.max_iterations))
 
     def __check_init__(self):
         require_choice(self.hessian, (None, "gauss_newton", "full", "adaptive"), "hessian")
@@ -80,9 +91,10 @@ class DDPOptions(eqx.Module):
         if not total or n < 1 or total % n:
             raise ModelError(f"step_lengths_at_once is {n}, but it must divide the number of step lengths, {total}")
         # Arrays may be traced; Python's numbers are what a user writes.
-        for name in ("max_iterations", "intermediate_iterations"):
-            if isinstance(value := getattr(self, name), int | float):
-                require_positive_integer(value, name)
-        for name in ("tolerance", "constraint_tolerance", "penalty", "max_penalty", "max_regularization"):
+        if isinstance(self.max_iterations, int | float):
+            require_positive_integer(self.max_iterations, "max_iterations")
+        if self.history:
+            require_positive_integer(self.history, "history")
+        for name in _POSITIVE:
             if isinstance(value := getattr(self, name), int | float):
                 require_positive(value, name)

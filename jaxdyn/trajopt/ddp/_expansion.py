@@ -8,8 +8,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt.ddp import _augmented_lagrangian as augmented
-from jaxdyn.trajopt.ddp._augmented_lagrangian import Evaluation, Penalties
 from jaxdyn.trajopt.problem import (
     AbstractResidual,
     Constraint,
@@ -18,8 +16,6 @@ from jaxdyn.trajopt.problem import (
     ResidualCost,
     StateResidual,
     TimeVarying,
-    gauss_newton_expansion,
-    join_constraints,
     join_rows,
     quadratic_expansion,
     term_at_stage,
@@ -37,25 +33,71 @@ class Expansion(NamedTuple):
     terminal: Quadratic
 
 
-def expand(problem: Problem, xs, us, gaps, penalties: Penalties) -> tuple[Expansion, Evaluation]:
-    """The Gauss-Newton expansion of the augmented Lagrangian about a trajectory, and the trajectory's evaluation."""
+class Rows(NamedTuple):
+    """The components of all constraints, stage by stage and then the end's, with their derivatives."""
+
+    value: Float[Array, "rows"]
+    lower: Float[Array, "rows"]
+    upper: Float[Array, "rows"]
+    by_x: Float[Array, "horizon m ndx"]
+    """Derivatives of the stages' components by the displacement of the state."""
+    by_u: Float[Array, "horizon m nu"]
+    end_by_x: Float[Array, "m_end ndx"]
+
+    def change(self, dxs, dus) -> Float[Array, "rows"]:
+        """The first-order change of all components by displacements of the states and the controls."""
+        stage = matvec(self.by_x, dxs[:-1]) + matvec(self.by_u, dus)
+        return join_rows(stage, self.end_by_x @ dxs[-1])
+
+    def slopes(self, stage, end) -> tuple[Array, Array, Array]:
+        """The derivatives by the states of the stages, by the controls, and by the last state, of the sum of all
+        components times the multipliers `stage` `[horizon, m]` and `end` `[m_end]`."""
+        return vecmat(stage, self.by_x), vecmat(stage, self.by_u), end @ self.end_by_x
+
+    def add_to(self, stage: Quadratic, end: Quadratic, slope, curvature) -> tuple[Quadratic, Quadratic]:
+        """The expansions of the costs and of a function of each component, with a slope and a curvature: its
+        Gauss-Newton expansion. Both are pairs of the stages' array and the end's."""
+        by_x, by_u, end_by_x = self.slopes(*slope)
+        heavy_x, heavy_u = curvature[0][..., None] * self.by_x, curvature[0][..., None] * self.by_u
+        x_to_row, u_to_row = jnp.swapaxes(self.by_x, 1, 2), jnp.swapaxes(self.by_u, 1, 2)
+        stage = stage._replace(
+            x=stage.x + by_x,
+            u=stage.u + by_u,
+            xx=stage.xx + x_to_row @ heavy_x,
+            ux=stage.ux + u_to_row @ heavy_x,
+            uu=stage.uu + u_to_row @ heavy_u,
+        )
+        end_xx = self.end_by_x.T @ (curvature[1][:, None] * self.end_by_x)
+        return stage, end._replace(x=end.x + end_by_x, xx=end.xx + end_xx)
+
+
+def matvec(matrices, vectors):
+    """The product of each matrix with its vector."""
+    return (matrices @ vectors[..., None])[..., 0]
+
+
+def vecmat(vectors, matrices):
+    """The product of each transposed vector with its matrix."""
+    return (vectors[:, None, :] @ matrices)[:, 0]
+
+
+def expand(problem: Problem, xs, us, gaps) -> tuple[Expansion, Rows]:
+    """The Gauss-Newton expansion of the costs about a trajectory, whose values are those of the costs, and the
+    constraints with their derivatives."""
     dynamics = problem.dynamics
     after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
     A, B = _over_stages(dynamics.linearize, xs[:-1], us, problem.stages, after)
     terms = (*problem.stage_costs, *problem.stage_constraints)
     ends = (*problem.terminal_costs, *problem.terminal_constraints)
     of_stages, of_end = _shared_linearizations(problem, terms, ends, xs)
-    multipliers, last_multipliers = problem.split_rows(penalties.multipliers)
 
     def expand_stage(*stage):
-        return _expand_terms(problem, terms, penalties.weight, *stage)
+        return _expand_terms(problem, terms, *stage)
 
-    stage, constraints = jax.vmap(expand_stage)(of_stages, xs[:-1], us, problem.stages, multipliers)
-    last = of_end, xs[-1], None, problem.horizon, last_multipliers
-    terminal, last_constraints = _expand_terms(problem, ends, penalties.weight, *last)
-    r, low, high = map(join_rows, constraints, last_constraints)
-    evaluation = Evaluation.of(stage.value.sum() + terminal.value, (r, low, high), penalties)
-    return Expansion(A, B, gaps, stage, terminal), evaluation
+    stage, rows = jax.vmap(expand_stage)(of_stages, xs[:-1], us, problem.stages)
+    terminal, last = _expand_terms(problem, ends, of_end, xs[-1], None, problem.horizon)
+    value, lower, upper = map(join_rows, rows[:3], last[:3])
+    return Expansion(A, B, gaps, stage, terminal), Rows(value, lower, upper, *rows[3:], last[3])
 
 
 def _over_stages(function: Callable, *arrays: Any) -> Any:
@@ -70,25 +112,23 @@ def _over_stages(function: Callable, *arrays: Any) -> Any:
     return lax.platform_dependent(*arrays, cpu=one_by_one, default=jax.vmap(function))
 
 
-def _expand_terms(problem: Problem, terms, weight, linears, x, u, k, multiplier):
-    """The expansion, with the cost alone as its value, and the constraints; `linears` has known residuals, or None."""
+def _expand_terms(problem: Problem, terms, linears, x, u, k):
+    """The expansion of the costs, and the constraints' residuals, bounds and derivatives by the state and the control;
+    `linears` has known linearized residuals, or None."""
     dynamics, nu = problem.dynamics, 0 if u is None else problem.dynamics.nu
-    total, parts, start = Quadratic.zero(dynamics.ndx, nu, problem.dtype), [], 0
+    total, parts = Quadratic.zero(dynamics.ndx, nu, problem.dtype), []
     for term, linear in zip(terms, linears, strict=True):
         term = term_at_stage(term, k)
         if not isinstance(term, Constraint):
             added = term.gauss_newton(dynamics, x, u, k) if linear is None else term.expand(linear, dynamics, u)
             total = total + added
             continue
-        r, Jx, Ju = term.residual.linearize(dynamics, x, u, k) if linear is None else linear
-        low, high = term.bounds(r, None if u is None else k)
-        l = multiplier[start : start + len(r)]
-        slope = weight * augmented.shifted_excess(r, low, high, l, weight)
-        curvature = weight * augmented.is_active(r, low, high, l, weight).astype(r.dtype)
-        total = total + gauss_newton_expansion(jnp.zeros_like(weight), slope, curvature, Jx, Ju, dynamics.ndx, nu)
-        parts.append((r, low, high))
-        start += len(r)
-    return total, join_constraints(parts, problem.dtype)
+        r, by_x, by_u = term.residual.linearize(dynamics, x, u, k) if linear is None else linear
+        by_x = jnp.zeros((len(r), dynamics.ndx), r.dtype) if by_x is None else by_x
+        by_u = jnp.zeros((len(r), nu), r.dtype) if by_u is None else by_u
+        parts.append((r, *term.bounds(r, None if u is None else k), by_x, by_u))
+    empty = [jnp.zeros(shape, problem.dtype) for shape in (0, 0, 0, (0, dynamics.ndx), (0, nu))]
+    return total, tuple(map(jnp.concatenate, zip(*(parts or [empty]), strict=True)))
 
 
 def _shared_linearizations(problem: Problem, terms, ends, xs) -> tuple[list, list]:
@@ -174,14 +214,36 @@ def lagrangian_expansion(problem: Problem, xs, us, after, costates, penalty: Cal
     return stage, quadratic_expansion(terminal_lagrangian, dynamics, xs[-1], None)
 
 
-def second_order_costs(problem: Problem, xs, us, penalties: Penalties, e: Expansion) -> tuple[Quadratic, Quadratic]:
-    """The costs of stages and of the end with all second derivatives of the augmented Lagrangian, in which the costates
-    are the multipliers of the steps."""
+def second_order_costs(problem: Problem, xs, us, e: Expansion, costates, multipliers) -> tuple[Quadratic, Quadratic]:
+    """The costs of stages and of the end with all second derivatives of the Lagrangian: costates multiply the steps,
+    and `multipliers` `[rows]` the constraints."""
 
-    def penalty(r, lower, upper, multiplier):
-        return augmented.penalty_value(r, lower, upper, multiplier, penalties.weight)
+    def term(r, lower, upper, multiplier):
+        return multiplier @ r
 
     after = lax.stop_gradient(jax.vmap(problem.dynamics.integrate)(xs[1:], e.gaps[1:]))
-    slopes = costates(e.A, e.stage.x, e.terminal.x)
-    stage, end = lagrangian_expansion(problem, xs, us, after, slopes, penalty, penalties.multipliers)
+    stage, end = lagrangian_expansion(problem, xs, us, after, costates, term, multipliers)
     return e.stage._replace(xx=stage.xx, ux=stage.ux, uu=stage.uu), e.terminal._replace(xx=end.xx)
+
+
+class Stationarity(NamedTuple):
+    """The derivative of a Lagrangian by the controls, and its size."""
+
+    slopes: Float[Array, "horizon nu"]
+    size: Float[Array, "nu"]
+    """Largest sum of the absolute values of the terms of a derivative, for each control."""
+
+    @staticmethod
+    def of(e: Expansion, x_slopes, u_terms, end_slope) -> tuple["Stationarity", Array]:
+        """The derivative, and the costates for which the derivative by the states is zero, from slopes by the states
+        and the terms of the slope by the controls."""
+        toward = costates(e.A, x_slopes, end_slope)
+        terms = jnp.stack([vecmat(toward[1:], e.B), *u_terms])
+        return Stationarity(terms.sum(axis=0), jnp.abs(terms).sum(axis=0).max(axis=0)), toward
+
+    def relative_to(self, first_size) -> Float[Array, ""]:
+        """The largest derivative, relative to the size of its terms. A control whose terms have become tiny against
+        those of the guess, `first_size` `[nu]`, counts no more than they did."""
+        rounding = jnp.finfo(self.size.dtype).eps ** 0.5
+        size = jnp.maximum(jnp.maximum(self.size, rounding * first_size), jnp.finfo(self.size.dtype).tiny)
+        return (jnp.abs(self.slopes) / size).max(initial=0.0)

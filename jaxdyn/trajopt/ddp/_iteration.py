@@ -1,4 +1,4 @@
-"""The iterations of differential dynamic programming."""
+"""The iterations for problems without constraints: differential dynamic programming, with bounds on controls."""
 
 import functools
 from typing import NamedTuple
@@ -7,16 +7,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdyn._errors import ModelError
 from jaxdyn._types import Array
+from jaxdyn.trajopt._history import History, IterationRecord, report_iteration
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
-from jaxdyn.trajopt.ddp import _augmented_lagrangian as augmented
-from jaxdyn.trajopt.ddp._augmented_lagrangian import Evaluation, Penalties
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
-from jaxdyn.trajopt.ddp._expansion import Expansion, expand, second_order_costs
+from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, costates, expand, second_order_costs
 from jaxdyn.trajopt.ddp._line_search import Iterate, search
 from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative, backward_in_box
-from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
+from jaxdyn.trajopt.problem import Problem, bound_excess
 
 
 class DDPState(NamedTuple):
@@ -26,99 +24,104 @@ class DDPState(NamedTuple):
     feasible: Array
     """Whether the states are the controls' roll-out."""
     regularization: Array
-    penalties: Penalties
-    violation: Array
-    """Largest violation at the last update of the multipliers."""
-    intermediate_tolerance: Array
-    intermediate_iterations: Array
-    """Iterations since the last update of the multipliers."""
     policy: Policy
+    toward: Array
+    """Costates."""
     promised: Array
     """Decrease that the last policy expected."""
+    first_size: Array
+    """Size of the derivatives by the controls at the guess."""
+    stationarity: Array
     status: Array
     iterations: Array
-    updates: Array
-    """Number of updates of the multipliers."""
+    history: History | None
 
 
-def run_iterations(problem: Problem, us, xs, multipliers: Multipliers | None, options: DDPOptions) -> Solution:
-    """Solve the problem from a guess."""
-    if options.backward == "associative" and problem.bounded:
-        raise ModelError(
-            "backward='associative' solves problems without bounds on controls: use backward='scan', or give the "
-            "bounds as a Constraint on a ControlResidual"
-        )
-    options = options.with_defaults(problem.dtype, robot=problem.dynamics.robot is not None)
-    start = _initial_state(problem, options, us, xs, multipliers)
+def run_unconstrained(problem: Problem, us, xs, options: DDPOptions) -> Solution:
+    """Solve a problem without constraints, but for bounds on controls, from a guess."""
+    start = _initial_state(problem, options, us, xs)
     iterate = functools.partial(_iterate, problem, options)
     return _solution(problem, lax.while_loop(lambda s: s.status == Status.RUNNING, iterate, start))
 
 
-def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers: Multipliers | None) -> DDPState:
+def _initial_state(problem: Problem, options: DDPOptions, us, xs) -> DDPState:
     dtype = problem.dtype
-    feasible = xs is None
-    us = jnp.clip(problem.guess(us, rolled_out=False)[1], *problem.control_box)
     xs, us = problem.guess(us, xs)
-    shape = problem.horizon + 1, problem.dynamics.ndx
-    gaps = jnp.zeros(shape, dtype) if feasible else problem.gaps(xs, us)
-    multipliers = augmented.constraint_multipliers(problem, multipliers)
-    penalties = Penalties(join_rows(multipliers.stage, multipliers.terminal), options.penalty)
+    gaps = problem.gaps(xs, us)
     zero, infinity = jnp.zeros((), jnp.int32), jnp.asarray(jnp.inf, dtype)
-    evaluation = Evaluation(infinity, infinity, infinity, penalties.multipliers)
     return DDPState(
-        iterate=Iterate(xs, us, gaps, evaluation),
-        feasible=jnp.asarray(feasible),
+        iterate=Iterate(xs, us, gaps, infinity),
+        feasible=_is_rounding(gaps, xs),
         regularization=options.regularization,
-        penalties=penalties,
-        violation=infinity,
-        intermediate_tolerance=options.intermediate_tolerance,
-        intermediate_iterations=zero,
         policy=Policy.zeros(problem.horizon, problem.dynamics.ndx, problem.dynamics.nu, dtype),
+        toward=jnp.zeros_like(gaps),
         promised=infinity,
+        first_size=jnp.zeros(problem.dynamics.nu, dtype),
+        stationarity=infinity,
         status=zero,
         iterations=zero,
-        updates=zero,
+        history=History.empty(options.history, dtype) if options.history else None,
     )
 
 
+def _is_rounding(gaps, xs):
+    """Whether all gaps are as small as rounding."""
+    return jnp.abs(gaps).max() <= 100 * jnp.finfo(gaps.dtype).eps * (1 + jnp.abs(xs).max())
+
+
 def _iterate(problem: Problem, options: DDPOptions, s: DDPState) -> DDPState:
-    """One backward pass, one line search, and where it is time an update of the multipliers."""
+    """One backward pass and one line search."""
     xs, us, gaps, _ = s.iterate
-    e, evaluation = expand(problem, xs, us, gaps, s.penalties)
-    value = evaluation.augmented_lagrangian
+    e, _ = expand(problem, xs, us, gaps)
+    value = e.stage.value.sum() + e.terminal.value
     scale = 1 + jnp.abs(value)
     policy, regularization = _regularized_policy(problem, options, s, e, scale)
     # Regularization hides a part of the decrease, which counts, too.
     promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
     promised = jnp.where(policy.ok, promised, jnp.inf)
-    trial = search(problem, options, s.iterate._replace(evaluation=evaluation), policy, s.penalties)
-    regularization, stuck = _next_regularization(options, regularization, trial)
-    after = s._replace(
-        iterate=trial.iterate,
-        feasible=s.feasible | (trial.accepted & (trial.alpha == 1)),
-        regularization=regularization,
-        intermediate_iterations=s.intermediate_iterations + 1,
-        policy=policy,
-        promised=promised,
-        iterations=s.iterations + 1,
-    )
-    solved = s.feasible & (promised < options.tolerance * scale)
-    if s.penalties.multipliers.size:
-        stationary = solved
-        due = s.feasible & (promised < s.intermediate_tolerance * scale)
-        late = after.feasible & (after.intermediate_iterations >= options.intermediate_iterations)
-        update = due | stuck | late
-        after = _update_multipliers(options, after, update)
-        solved = stationary & (after.iterate.evaluation.violation <= options.constraint_tolerance)
-        # Larger penalties may still help.
-        stuck = (stuck | update & stationary) & (s.penalties.weight >= options.max_penalty)
+    trial = search(problem, options, s.iterate._replace(cost=value), policy)
+    next_regularization, stuck = _next_regularization(options, regularization, trial)
+    station, toward = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
+    first_size = jnp.where(s.iterations == 0, station.size, s.first_size)
+    station = station._replace(slopes=_free_slopes(problem, us, station.slopes))
+    stationarity = station.relative_to(first_size)
+    solved = s.feasible & (promised < options.decrease_tolerance * scale) & (stationarity <= options.tolerance)
     diverged = ~jnp.isfinite(value) | ~jnp.isfinite(xs).all() | ~jnp.isfinite(e.A).all()
     status = jnp.select(
-        [diverged, solved, stuck, after.iterations >= options.max_iterations],
+        [diverged, solved, stuck, s.iterations + 1 >= options.max_iterations],
         [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
         Status.RUNNING,
+    ).astype(jnp.int32)
+    record = IterationRecord(
+        cost=value,
+        violation=jnp.abs(bound_excess(us, *problem.control_box)).max(),
+        gap=jnp.abs(gaps).max(),
+        stationarity=stationarity,
+        step_length=trial.alpha,
+        regularization=regularization,
     )
-    return after._replace(status=status.astype(jnp.int32))
+    report_iteration(options.progress, s.iterations, record, status)
+    kept = s.iterate._replace(cost=value)
+    return DDPState(
+        # The iterate that meets the tolerances is the solution, not the one after it.
+        iterate=jax.tree.map(lambda a, b: jnp.where(solved, a, b), kept, trial.iterate),
+        feasible=s.feasible | (trial.accepted & (trial.alpha == 1)),
+        regularization=next_regularization,
+        policy=policy,
+        toward=toward,
+        promised=promised,
+        first_size=first_size,
+        stationarity=stationarity,
+        status=status,
+        iterations=s.iterations + 1,
+        history=None if s.history is None else s.history.stored(s.iterations, record),
+    )
+
+
+def _free_slopes(problem: Problem, us, slopes):
+    """The derivatives by the controls, zero where they press a control against the bound at which it is."""
+    low, high = problem.control_box
+    return jnp.where(((us <= low) & (slopes > 0)) | ((us >= high) & (slopes < 0)), 0.0, slopes)
 
 
 def _regularized_policy(
@@ -133,7 +136,8 @@ def _regularized_policy(
     if adaptive:
         second = s.promised < options.second_order_below * scale
     if options.hessian != "gauss_newton":
-        full = lax.cond(second, lambda: second_order_costs(problem, xs, us, s.penalties, e), lambda: costs)
+        toward, none = costates(e.A, e.stage.x, e.terminal.x), jnp.zeros(0, problem.dtype)
+        full = lax.cond(second, lambda: second_order_costs(problem, xs, us, e, toward, none), lambda: costs)
 
     def attempt(state):
         _, regularization, second = state
@@ -163,33 +167,20 @@ def _next_regularization(options: DDPOptions, regularization, trial) -> tuple[Ar
     return jnp.minimum(regularization, options.max_regularization), stuck
 
 
-def _update_multipliers(options: DDPOptions, s: DDPState, update) -> DDPState:
-    """The state with new multipliers, penalty and intermediate tolerance, where `update` is true."""
-    weight, evaluation = s.penalties.weight, s.iterate.evaluation
-    slow = evaluation.violation > jnp.maximum(0.5 * s.violation, options.constraint_tolerance)
-    larger = jnp.minimum(weight * options.penalty_growth, options.max_penalty)
-    after = s._replace(
-        penalties=Penalties(evaluation.next_multipliers, jnp.where(slow, larger, weight)),
-        violation=evaluation.violation,
-        intermediate_tolerance=jnp.maximum(s.intermediate_tolerance * 0.25, options.least_intermediate_tolerance),
-        intermediate_iterations=jnp.zeros_like(s.intermediate_iterations),
-        updates=s.updates + 1,
-    )
-    return jax.tree.map(lambda a, b: jnp.where(update, a, b), after, s)
-
-
 def _solution(problem: Problem, s: DDPState) -> Solution:
-    (low, high), (xs, us, gaps, evaluation) = problem.control_box, s.iterate
-    violation = jnp.maximum(evaluation.violation, jnp.abs(bound_excess(us, low, high)).max())
-    free = (us > low) & (us < high)
+    xs, us, gaps, cost = s.iterate
+    violation = jnp.abs(bound_excess(us, *problem.control_box)).max()
+    residuals = Residuals(jnp.abs(gaps).max(), s.stationarity, violation, jnp.zeros_like(violation))
+    none = jnp.zeros((problem.horizon, 0), problem.dtype), jnp.zeros(0, problem.dtype)
     return Solution(
         xs=xs,
         us=us,
-        cost=evaluation.cost,
+        cost=cost,
         status=s.status,
         iterations=s.iterations,
-        residuals=Residuals(jnp.abs(gaps).max(), jnp.abs(jnp.where(free, s.policy.Qu, 0)).max(), violation),
+        residuals=residuals,
         gains=Gains(-s.policy.K, s.policy.k),
-        multipliers=Multipliers(s.policy.Vx, *problem.split_rows(s.penalties.multipliers)),
-        aux={"updates": s.updates, "penalty": s.penalties.weight, "promised": s.promised},
+        multipliers=Multipliers(s.toward, *none),
+        aux={"promised": s.promised},
+        history=s.history,
     )

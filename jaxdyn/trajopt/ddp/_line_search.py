@@ -7,19 +7,18 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt.ddp._augmented_lagrangian import Evaluation, Penalties, evaluate
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._riccati import Policy
 from jaxdyn.trajopt.problem import Problem
 
 
 class Iterate(NamedTuple):
-    """A trajectory of the solve; its first evaluation is made in the first iteration."""
+    """A trajectory of the solve; its first cost is evaluated in the first iteration."""
 
     xs: Float[Array, "stages nx"]
     us: Float[Array, "horizon nu"]
     gaps: Float[Array, "stages ndx"]
-    evaluation: Evaluation
+    cost: Float[Array, ""]
 
 
 class Trial(NamedTuple):
@@ -56,7 +55,7 @@ def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha):
     return jnp.concatenate([new_xs, x[None]]), new_us, jnp.concatenate([dxs, dx[None]])
 
 
-def search(problem: Problem, options: DDPOptions, iterate: Iterate, policy: Policy, penalties: Penalties) -> Trial:
+def search(problem: Problem, options: DDPOptions, iterate: Iterate, policy: Policy) -> Trial:
     """Search for the first of the step lengths that is good enough; a group is tried at once, and the next group where
     none of it is. Nothing is tried unless the policy is `ok`.
 
@@ -64,14 +63,13 @@ def search(problem: Problem, options: DDPOptions, iterate: Iterate, policy: Poli
     gaps add depends on the trial; where an increase is expected, because gaps close, at most twice that (Mastalli et
     al., Crocoddyl, ICRA 2020, section III-C)."""
     alphas = jnp.asarray(options.step_lengths, problem.dtype).reshape(-1, options.step_lengths_at_once)
-    value = iterate.evaluation.augmented_lagrangian
+    value = iterate.cost
     noise = 10 * jnp.finfo(value.dtype).eps * jnp.abs(value)
     gaps = iterate.gaps
 
     def attempt(alpha):
         xs, us, dxs = roll_out(problem, iterate, policy, alpha)
-        evaluation = evaluate(problem, xs, us, penalties)
-        new_value = evaluation.augmented_lagrangian
+        new_value = problem.total_cost(xs, us)
         by_gaps = ((policy.Vxx @ gaps[..., None])[..., 0] * dxs).sum()
         slope, curvature = policy.slope + by_gaps, policy.curvature - 2 * by_gaps
         expected = alpha * (slope + 0.5 * alpha * curvature)
@@ -79,7 +77,7 @@ def search(problem: Problem, options: DDPOptions, iterate: Iterate, policy: Poli
         enough = decrease >= options.sufficient_decrease * expected - noise
         good = jnp.where(expected >= 0, enough, decrease > 2 * expected)
         finite = jnp.isfinite(new_value) & jnp.isfinite(xs).all() & jnp.isfinite(us).all()
-        return Trial(good & finite, alpha, Iterate(xs, us, (1 - alpha) * gaps, evaluation))
+        return Trial(good & finite, alpha, Iterate(xs, us, (1 - alpha) * gaps, new_value))
 
     def attempt_group(state):
         _, g = state

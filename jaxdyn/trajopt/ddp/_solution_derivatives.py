@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve
 
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt.ddp._expansion import Expansion, lagrangian_expansion
+from jaxdyn.trajopt.ddp._expansion import Expansion, lagrangian_expansion, matvec, vecmat
 from jaxdyn.trajopt.ddp._expansion import costates as costates_along
 from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, free_block, linear_roll_out
 from jaxdyn.trajopt.problem import Problem, join_rows
@@ -139,24 +139,24 @@ def _solve_kkt(problem: Problem, system: KKTSystem, active: ActiveSet, b: Point)
     e, policy, root, G, H, D, weight = system
     b_stage, b_terminal = problem.split_rows(active.constraints * b.multipliers)
     closed_loop, offsets = e.A + e.B @ policy.K, -b.costates
-    shift = _products(policy.Vxx, offsets)
+    shift = matvec(policy.Vxx, offsets)
 
     def sweep(stage, terminal):
         toward = stage - weight * b_stage
-        b_x = b.dxs[:-1] - _products_from_left(toward, G)
-        b_u = active.free * (b.dus - _products_from_left(toward, H))
+        b_x = b.dxs[:-1] - vecmat(toward, G)
+        b_u = active.free * (b.dus - vecmat(toward, H))
         # The slopes of the value function, before the offset of the state.
-        slopes = _products_from_left(shift[1:], closed_loop) - b_x - _products_from_left(b_u, policy.K)
+        slopes = vecmat(shift[1:], closed_loop) - b_x - vecmat(b_u, policy.K)
         p = costates_along(closed_loop, slopes, D.T @ (terminal - weight * b_terminal) - b.dxs[-1])
-        q_u = active.free * _products_from_left(p[1:] + shift[1:], e.B) - b_u
+        q_u = active.free * vecmat(p[1:] + shift[1:], e.B) - b_u
         k = -jax.vmap(lambda root, q: cho_solve((root, True), q))(root, q_u)
         dxs, dus = linear_roll_out(e._replace(gaps=offsets), policy._replace(k=k))
-        return dxs, dus, p + _products(policy.Vxx, dxs)
+        return dxs, dus, p + matvec(policy.Vxx, dxs)
 
     def refine(multipliers, _):
         stage, terminal = multipliers
         dxs, dus, _ = sweep(stage, terminal)
-        stage = stage + weight * (_products(G, dxs[:-1]) + _products(H, dus) - b_stage)
+        stage = stage + weight * (matvec(G, dxs[:-1]) + matvec(H, dus) - b_stage)
         return (stage, terminal + weight * (D @ dxs[-1] - b_terminal)), None
 
     multipliers = jnp.zeros_like(b_stage), jnp.zeros_like(b_terminal)
@@ -165,15 +165,6 @@ def _solve_kkt(problem: Problem, system: KKTSystem, active: ActiveSet, b: Point)
     dxs, dus, costates = sweep(*multipliers)
     idle = (1 - active.constraints) * b.multipliers
     return Point(dxs, dus + (1 - active.free) * b.dus, costates, join_rows(*multipliers) + idle)
-
-
-def _products(matrices, vectors):
-    """The products of each matrix with its vector."""
-    return (matrices @ vectors[..., None])[..., 0]
-
-
-def _products_from_left(vectors, matrices):
-    return (vectors[:, None, :] @ matrices)[:, 0]
 
 
 def optimum_tangent(problem: Problem, tangent: Problem, optimum: Optimum) -> tuple[Optimum, Array]:
@@ -235,4 +226,4 @@ def _undisplaced_point(problem: Problem, optimum: Optimum, A, B) -> tuple[Point,
     by_x, by_u = jax.grad(without_steps, (0, 1))(zeros, optimum.us)
     costates = costates_along(A, by_x[:-1], by_x[-1])
     point = Point(zeros, jnp.zeros_like(optimum.us), costates, optimum.multipliers)
-    return point, by_u + _products_from_left(costates[1:], B)
+    return point, by_u + vecmat(costates[1:], B)

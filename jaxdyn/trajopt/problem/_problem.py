@@ -227,20 +227,37 @@ class Problem(eqx.Module):
         excess = bound_excess(*self.constraints(xs, us)), bound_excess(us, *self.control_box).ravel()
         return jnp.abs(jnp.concatenate(excess)).max(initial=0.0)
 
-    def guess(self, us: ArrayLike | None = None, xs: ArrayLike | None = None, *, rolled_out: bool = True):
+    def guess(self, us: ArrayLike | None = None, xs: ArrayLike | None = None, *, rolled_out: bool | None = None):
         """The pair `(xs, us)` in full from which solvers start. Controls are zeros by default; a single control `[nu]`
-        or a number is repeated. States are by default the roll-out, or `x0` repeated. **Raises** `ShapeError`."""
+        or a number is repeated; all are clipped to their bounds. States are by default the roll-out
+        (`rolled_out=True`), `x0` repeated (False), or the better of both: the roll-out unless it diverges, costs more,
+        or violates constraints that `x0` meets. **Raises** `ShapeError`."""
         shape = (self.horizon, self.dynamics.nu)
         us = jnp.zeros(shape, self.dtype) if us is None else jnp.asarray(us, self.dtype)
         if us.ndim < 2 and us.shape in ((), shape[1:]):
             us = jnp.broadcast_to(us, shape)
         require_shape(us, shape, "us", "[horizon, nu], a control for each stage")
-        if xs is None:
-            states = self.rollout(us) if rolled_out else jnp.broadcast_to(self.x0, (self.horizon + 1, self.dynamics.nx))
-            return states.astype(self.dtype), us
-        xs = jnp.asarray(xs, self.dtype)
-        require_shape(xs, (self.horizon + 1, self.dynamics.nx), "xs", "[horizon + 1, nx], a state more than controls")
-        return xs, us
+        us = jnp.clip(us, *self.control_box)
+        if xs is not None:
+            xs = jnp.asarray(xs, self.dtype)
+            require_shape(
+                xs, (self.horizon + 1, self.dynamics.nx), "xs", "[horizon + 1, nx], a state more than controls"
+            )
+            return xs, us
+        still = jnp.broadcast_to(self.x0, (self.horizon + 1, self.dynamics.nx)).astype(self.dtype)
+        if rolled_out is False:
+            return still, us
+        moving = self.rollout(us).astype(self.dtype)
+        if rolled_out:
+            return moving, us
+
+        def judge(xs):
+            return self.total_cost(xs, us), self.violation(xs, us)
+
+        (cost, violation), (still_cost, still_violation) = judge(moving), judge(still)
+        better = jnp.isfinite(moving).all() & (cost <= still_cost)
+        better = better & (violation <= jnp.maximum(10 * still_violation, 1))
+        return jnp.where(better, moving, still), us
 
 
 def join_rows(stage, terminal):

@@ -1,0 +1,100 @@
+"""The line search of problems with constraints: a filter of infeasibility and objective.
+
+A step is accepted if it reduces the infeasibility or the objective enough, against the present iterate and against all
+that the filter remembers; where the iterate is nearly feasible and the step promises a decrease of the objective, only
+such a decrease counts (Fletcher & Leyffer, Nonlinear programming without a penalty function, Math. Program. 2002;
+Wächter & Biegler, Math. Program. 2006, section 2.3, with its constants)."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdyn._types import Array, Float
+
+LENGTH = 40
+"""Number of points that a filter remembers; a newer one replaces the oldest."""
+STEPS = 14
+"""Number of step lengths that are tried, each half of the one before."""
+_GAMMA = 1e-5
+_LARGEST_INFEASIBILITY = 1e4
+_SMALL_INFEASIBILITY = 1e-4
+
+
+class Filter(NamedTuple):
+    """Pairs of infeasibility and objective that later iterates have to improve upon."""
+
+    infeasibility: Float[Array, "length"]
+    objective: Float[Array, "length"]
+    count: Array
+
+    @staticmethod
+    def empty(dtype) -> "Filter":
+        """A filter that accepts everything."""
+        return Filter(*(jnp.full(LENGTH, jnp.inf, dtype) for _ in range(2)), count=jnp.zeros((), jnp.int32))
+
+    def accepts(self, infeasibility, objective, noise):
+        """Whether the pair improves upon every point."""
+        better = infeasibility <= (1 - _GAMMA) * self.infeasibility
+        return (better | (objective <= self.objective - _GAMMA * self.infeasibility + noise)).all()
+
+    def with_point(self, infeasibility, objective) -> "Filter":
+        """The filter with one point more."""
+        i = self.count % LENGTH
+        pair = self.infeasibility.at[i].set(infeasibility), self.objective.at[i].set(objective)
+        return Filter(*pair, self.count + 1)
+
+
+class Point(NamedTuple):
+    """A trajectory with what a search compares."""
+
+    xs: Any
+    us: Any
+    gaps: Any
+    infeasibility: Any
+    objective: Any
+
+
+class Trial(NamedTuple):
+    """The outcome of a search."""
+
+    accepted: Array
+    alpha: Float[Array, ""]
+    point: Point
+    filter: Filter
+
+
+def search(start: Point, filter: Filter, first_infeasibility, step: Callable, longest, ok, cost_scale) -> Trial:
+    """Search for the first acceptable step length among halves of `longest`; none is tried unless `ok`.
+
+    `step(alpha)` returns a `Point` and the change of the objective that its linear model predicts."""
+    noise = 10 * jnp.finfo(start.objective.dtype).eps * (cost_scale + jnp.abs(start.objective))
+    reference = jnp.maximum(first_infeasibility, jnp.finfo(start.objective.dtype).eps ** 0.5)
+
+    def attempt(state):
+        _, i = state
+        alpha = longest * 0.5**i
+        point, predicted = step(alpha)
+        theta, phi = point.infeasibility, point.objective
+        rate = jnp.abs(predicted) / jnp.maximum(alpha, jnp.finfo(alpha.dtype).tiny)
+        nearly = start.infeasibility <= _SMALL_INFEASIBILITY * reference
+        descends = (predicted < 0) & (alpha * rate**2.3 > start.infeasibility**1.1) & nearly
+        decreases = phi <= start.objective + 1e-4 * predicted + noise
+        improves = (theta <= (1 - _GAMMA) * start.infeasibility) | (
+            phi <= start.objective - _GAMMA * start.infeasibility + noise
+        )
+        good = jnp.where(descends, decreases, improves) & filter.accepts(theta, phi, noise)
+        good = good & (theta <= _LARGEST_INFEASIBILITY * reference)
+        finite = jnp.isfinite(phi) & jnp.isfinite(theta) & jnp.isfinite(point.xs).all()
+        # A decrease by the model alone needs no memory.
+        larger = filter.with_point((1 - _GAMMA) * start.infeasibility, start.objective - _GAMMA * start.infeasibility)
+        kept = jax.tree.map(lambda a, b: jnp.where(descends & decreases, a, b), filter, larger)
+        return Trial(good & finite, alpha, point, kept), i + 1
+
+    none = Trial(~ok, jnp.zeros_like(longest), start, filter)
+    trial, _ = lax.while_loop(lambda s: ~s[0].accepted & (s[1] < STEPS), attempt, (none, 0))
+    accepted = trial.accepted & ok
+    none = none._replace(accepted=accepted)
+    return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), trial, none)
