@@ -95,7 +95,7 @@ class _OnRows:
     function: Callable
     topology: Topology
 
-    def __call__(self, *arrays):
+    def __call__(self, *arrays) -> Any:
         rank = max(x.ndim for x in arrays) - 1
         rows = [rows_of(x, rank) for x in arrays]
         batch = jnp.broadcast_shapes(*(x.shape[1:] for x in rows))
