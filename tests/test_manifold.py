@@ -195,6 +195,15 @@ def test_batch_axes_broadcast(a, b):
     np.testing.assert_allclose(q1.reshape(-1, 7), expected, rtol=0, atol=1e-15)
     assert model.difference(q, q1).shape == (*batch, 6)
     np.testing.assert_allclose(model.difference(q, q1), DV, rtol=0, atol=1e-12)
+    for matrix in (*model.integrate_jacobians(q, dv), *model.difference_jacobians(q, q1)):
+        assert matrix.shape == (*batch, 6, 6)
+
+
+def test_jacobians_of_vectors_are_identities():
+    model = MODELS["revolute"]
+    by_q, by_dv = model.integrate_jacobians(jnp.zeros((5, 1)), jnp.ones(1))
+    np.testing.assert_array_equal(by_q, np.ones((5, 1, 1)))
+    np.testing.assert_array_equal(by_dv, by_q)
 
 
 def test_vmap_is_the_batch_axis():

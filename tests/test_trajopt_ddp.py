@@ -97,8 +97,7 @@ def test_acrobot_with_limits():
 def test_kinova_reaches():
     s = ddp(kinova(), np.zeros((100, 6)), np.zeros((101, 12)))
     assert s.success, s.message
-    # Angles of continuous joints are not wrapped here, so the minimum is better than Crocoddyl's, 8.125078.
-    assert s.cost <= 8.125078 * (1 + 1e-4)
+    np.testing.assert_allclose(s.cost, 8.125078, rtol=1e-6)
     assert s.iterations <= 1.2 * 73
 
 

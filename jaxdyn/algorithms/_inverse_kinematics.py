@@ -231,21 +231,11 @@ def _errors(problem: _Problem, q) -> tuple[Array, Array, Array]:
     size = jnp.broadcast_to(jnp.stack(jnp.broadcast_arrays(*sizes)).max(axis=0), batch)
     if problem.weight is not None:
         away = model.difference(problem.posture, q)
-        terms.append((away, _difference_jacobian(model, problem.posture, q), problem.weight))
+        terms.append((away, model.difference_jacobians(problem.posture, q)[1], problem.weight))
     weighted = [(e * weight[..., None], J * weight[..., None, None]) for e, J, weight in terms]
     residual = jnp.concatenate([jnp.broadcast_to(e, (*batch, e.shape[-1])) for e, _ in weighted], axis=-1)
     jacobian = jnp.concatenate([jnp.broadcast_to(J, (*batch, *J.shape[-2:])) for _, J in weighted], axis=-2)
     return residual, jacobian, size
-
-
-def _difference_jacobian(model: Model, posture, q):
-    """The derivative of `model.difference(posture, q)` with respect to the motion of `q`, `[*batch, nv, nv]`."""
-    eye = jnp.eye(model.nv, dtype=q.dtype)
-    if model.nq == model.nv:
-        return eye
-    zero = jnp.zeros((*q.shape[:-1], model.nv), q.dtype)
-    _, along = jax.linearize(lambda d: model.difference(posture, model.integrate(q, d)), zero)
-    return jax.vmap(lambda direction: along(jnp.broadcast_to(direction, zero.shape)), out_axes=-1)(eye)
 
 
 def _free(model: Model, q, gradient):

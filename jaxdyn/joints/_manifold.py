@@ -49,8 +49,8 @@ def _matrices(topology: Topology, method: str, spaces: str, *arrays) -> list:
     """The matrices `[nv, nv, *batch]` of whole configurations, from those that a method returns for each class of
     joints. They are zero between joints."""
     rows, index, count = [], [], 0
-    rank = max(x.ndim for x in arrays) - 1
-    one = jnp.ones((1,) * (1 + rank), jnp.result_type(*arrays))
+    batch = jnp.broadcast_shapes(*(x.shape[1:] for x in arrays))
+    one = jnp.ones((1,) * (1 + len(batch)), jnp.result_type(*arrays))
     for joint, starts, components in _by_class(topology, spaces, *arrays):
         dofs = starts["v"]
         for k, matrix in enumerate(getattr(joint, method)(*components)):
@@ -61,10 +61,9 @@ def _matrices(topology: Topology, method: str, spaces: str, *arrays) -> list:
                 if isinstance(x, float) and x == 0:
                     continue
                 index[k][dofs + i, dofs + j] = count + np.arange(len(dofs))
-                rows.append(jnp.broadcast_to(x * one, (len(dofs), *one.shape[1:])) if isinstance(x, float) else x)
+                rows.append(jnp.broadcast_to(x * one, (len(dofs), *batch)))
                 count += len(dofs)
-    batch = jnp.broadcast_shapes(*(row.shape[1:] for row in rows))
-    table = jnp.concatenate([jnp.broadcast_to(row, (row.shape[0], *batch)) for row in rows])
+    table = jnp.concatenate(rows)
     return [take_rows(table, i.ravel()).reshape(topology.nv, topology.nv, *batch) for i in index]
 
 
@@ -96,7 +95,7 @@ class _OnRows:
     function: Callable
     topology: Topology
 
-    def __call__(self, *arrays):
+    def __call__(self, *arrays) -> Any:
         rank = max(x.ndim for x in arrays) - 1
         rows = [rows_of(x, rank) for x in arrays]
         batch = jnp.broadcast_shapes(*(x.shape[1:] for x in rows))

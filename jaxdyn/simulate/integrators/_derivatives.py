@@ -104,24 +104,25 @@ def _velocity_implicit_euler(model: Model, state: State, tau, dt, f_ext, after: 
 
 def _rk4(model: Model, state: State, tau, dt, f_ext, after: State):
     """The step of `rk4_step` of the state and of its derivatives together, in the chart around `state.q`."""
-    q0, (of_q, of_v), topology = state.q, _units(state), model.topology
+    q0, of_v = state.q, _units(state)[1]
+
+    def moved(chart, X):
+        """The derivatives of the displacement of the chart's point, from those of its coordinates."""
+        return _added(_replaced(model.topology, X, (chart.q_by_x,), (X,)), chart.q_by_q0, 0)
 
     def rate(values, _):
         x, v, X, V = values
         q, chart = model.chart_point(q0, x), model.chart_jacobians(q0, x, v)
-        Q = _through(topology, chart.q_by_q0, of_q) + _through(topology, chart.q_by_x, X)
         by_q, by_v, Minv = aba_derivatives(model, q, v, tau, f_ext)
-        A = _matmul(by_q, Q) + _matmul(by_v, V) + jnp.concatenate([0 * by_q, 0 * by_v, Minv], axis=-1)
-        x_rate = _through(topology, chart.rate_by_v, V)
-        if len(topology.quaternion_starts):
-            x_rate = x_rate + _matmul(chart.rate_by_q, Q) + _matmul(chart.rate_by_x, X)
-        return model.chart_rate(q, x, v), aba(model, q, v, tau, f_ext), x_rate, A
+        rates = model.chart_rate(q, x, v), aba(model, q, v, tau, f_ext)
+        Q = moved(chart, X)
+        changes = _matmul(jnp.concatenate([by_q, by_v], axis=-1), jnp.concatenate([Q, V], axis=-2))
+        x_rate = _replaced(model.topology, V, chart[2:], (Q, X, V))
+        return *rates, x_rate, _added(changes, Minv, 2)
 
     zero = jnp.zeros_like(state.v)
-    x, v, X, V = rk4(rate, (zero, state.v, jnp.zeros_like(of_q), of_v), 0.0, dt)
-    chart = model.chart_jacobians(q0, x, v)
-    Q = _through(topology, chart.q_by_q0, of_q) + _through(topology, chart.q_by_x, X)
-    return jnp.concatenate([Q, V], axis=-2)
+    x, v, X, V = rk4(rate, (zero, state.v, jnp.zeros_like(of_v), of_v), 0.0, dt)
+    return jnp.concatenate([moved(model.chart_jacobians(q0, x, v), X), V], axis=-2)
 
 
 STEP_DERIVATIVES: dict[str, Callable[..., Array]] = {
@@ -152,20 +153,27 @@ def _moved(model: Model, q, w, slopes) -> Array:
     """The derivatives of the displacement of `integrate(q, w)` from those of `w`; the first columns are those of the
     displacement of `q`."""
     by_q, by_w = model.integrate_jacobians(q, w)
-    own = _through(model.topology, by_w, slopes)
-    n = by_q.shape[-1]
-    return jnp.concatenate([own[..., :n] + by_q, own[..., n:]], axis=-1)
+    return _added(_replaced(model.topology, slopes, (by_w,), (slopes,)), by_q, 0)
 
 
-def _through(topology: Topology, matrix, x) -> Array:
-    """`matrix @ x` for a matrix that is the identity but for the blocks of ball and free joints."""
+def _added(x, block, k: int) -> Array:
+    """The matrix `x` `[*batch, nv, 3 nv]`, with a square block added to its columns from `k nv` on."""
+    n = block.shape[-1]
+    parts = [x[..., i * n : (i + 1) * n] for i in range(3)]
+    parts[k] = parts[k] + block
+    return jnp.concatenate(parts, axis=-1)
+
+
+def _replaced(topology: Topology, x, matrices: tuple, factors: tuple) -> Array:
+    """The rows `x` `[*batch, nv, n]`, with the sum of products of `matrices` and `factors` in those of ball and free
+    joints. In one product, because small ones cost more in their calls than in their sums."""
     dofs = topology.quaternion_dofs
     if not len(dofs):
         return x
-    if len(dofs) == topology.nv or dofs[-1] - dofs[0] >= len(dofs):
-        return _matmul(matrix, x)
+    # The rows between, if there are any, are those of other joints, in which the matrices say what the rows of `x` do.
     part = slice(dofs[0], dofs[-1] + 1)
-    rows = _matmul(matrix[..., part, part], x[..., part, :])
+    left = jnp.concatenate([matrix[..., part, part] for matrix in matrices], axis=-1)
+    rows = _matmul(left, jnp.concatenate([factor[..., part, :] for factor in factors], axis=-2))
     return jnp.concatenate([x[..., : part.start, :], rows, x[..., part.stop :, :]], axis=-2)
 
 

@@ -86,9 +86,9 @@ def variational_midpoint_derivatives(model: Model, state: State, tau, dt, f_ext,
         """Half the impulse of potential and loads at `q`, and the momenta, with their derivatives: at constant wrenches
         by `q`, and by the wrenches along columns."""
         own = rnea_derivatives(model, q, at_rest, at_rest, loads - sign * 2 / dt * wrench, joint_friction=False)[0]
-        rows = jnp.moveaxis(columns, -1, -3)
-        many = (x[..., None, :] for x in (q, at_rest, at_rest))
-        return 0.5 * dt * own, -jnp.swapaxes(rnea(weightless, *many, rows, joint_friction=False), -1, -2)
+        many, rest, rows = q[..., None, :], at_rest[..., None, :], jnp.moveaxis(columns, -1, -3)
+        of_wrenches = rnea(weightless, many, rest, rest, rows, joint_friction=False)
+        return 0.5 * dt * own, -jnp.swapaxes(of_wrenches, -1, -2)
 
     def diagonal(x):
         return x[..., None] * jnp.eye(n, dtype=x.dtype)

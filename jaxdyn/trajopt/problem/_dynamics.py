@@ -221,14 +221,20 @@ class ModelDynamics(AbstractDynamics):
         return jnp.concatenate([self.model.difference(x0[:nq], x1[:nq]), x1[nq:] - x0[nq:]])
 
     def integrate_jacobian(self, x, dx):
+        if self.euclidean:
+            return super().integrate_jacobian(x, dx)
         nq, nv = self.model.nq, self.model.nv
         return self._with_velocities(self.model.integrate_jacobians(x[:nq], dx[:nv])[0])
 
     def difference_jacobian(self, x0, x1):
+        if self.euclidean:
+            return super().difference_jacobian(x0, x1)
         nq = self.model.nq
         return self._with_velocities(self.model.difference_jacobians(x0[:nq], x1[:nq])[1])
 
     def displacement_rates(self, x):
+        if self.euclidean:
+            return super().displacement_rates(x)
         # Row j of the rates of coordinates belongs to the unit velocity e_j.
         eye = jnp.eye(self.model.nv, dtype=x.dtype)
         return self._with_velocities(coordinate_rate(self.model, x[: self.model.nq], eye).T)
@@ -247,7 +253,8 @@ class ModelDynamics(AbstractDynamics):
         return jnp.concatenate([state.v, aba(self.model, state.q, state.v, self.torque(x, u), self.f_ext)])
 
     def linearize(self, x, u, k, after):
-        tau, dt, end = self.torque(x, u), self.dt, self.split(after)
+        dt: Any = self.dt
+        tau, end = self.torque(x, u), self.split(after)
         by_x, by_tau = step_derivatives(self.model, self.split(x), tau, dt, after=end, **self._step_options(k))
         if self.actuation is None:
             return by_x, by_tau
