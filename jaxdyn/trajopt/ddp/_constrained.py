@@ -27,6 +27,7 @@ from jaxdyn.trajopt.ddp._barrier import (
     row_barrier,
 )
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
+from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand, matvec, second_order_costs
 from jaxdyn.trajopt.ddp._filter import Filter, Point, search
 from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, backward_associative, linear_roll_out
@@ -319,15 +320,16 @@ def _least_regularization(s: ConstrainedState):
 
 def _newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: Rows, barrier: RowBarrier):
     """The policy of the Newton step, and the regularization with which its curvatures are positive definite."""
-    adaptive, second = options.hessian == "adaptive", jnp.asarray(options.hessian == "full")
-    if adaptive:
+    second = jnp.asarray(options.hessian == "full")
+    if options.drops_second_order:
         second = s.promised < options.second_order_below
     stage, end = e.stage, e.terminal
     if options.hessian != "gauss_newton":
         multipliers = jnp.where(rows.lower == rows.upper, s.rows.equality, barrier.slope)
+        derivatives = differenced_costs if options.hessian == "finishing" else second_order_costs
         stage, end = lax.cond(
             second,
-            lambda: second_order_costs(problem, s.xs, s.us, e, s.toward, multipliers),
+            lambda: derivatives(problem, s.xs, s.us, e, s.toward, multipliers),
             lambda: (e.stage, e.terminal),
         )
     stage, end = rows.add_to(stage, end, problem.split_rows(barrier.slope), problem.split_rows(barrier.curvature))

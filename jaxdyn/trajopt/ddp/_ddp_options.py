@@ -18,7 +18,7 @@ _POSITIVE = (
     "max_regularization",
 )
 
-type Hessian = Literal["gauss_newton", "full", "adaptive"]
+type Hessian = Literal["gauss_newton", "finishing", "full", "adaptive"]
 
 
 class DDPOptions(eqx.Module):
@@ -49,12 +49,15 @@ class DDPOptions(eqx.Module):
     sufficient_decrease: Any = None
     """Part of the expected decrease that a step has to reach, without constraints. By default 0.1, as in Crocoddyl; for `"adaptive"` and
     `"full"` 1e-4."""
-    second_order_below: Any = 0.2
-    """Promised decrease, relative to `1 + |cost|`, below which `"adaptive"` takes all second derivatives."""
+    second_order_below: Any = None
+    """Promised decrease, relative to `1 + |cost|`, below which `"adaptive"` (0.2 by default) and `"finishing"` (1e-6 by
+    default) take all second derivatives."""
     hessian: Hessian | None = eqx.field(default=None, static=True)
-    """`"gauss_newton"` leaves out second derivatives of costs' residuals and of the dynamics (iLQR), `"full"` has them
-    (DDP), and `"adaptive"` has them near a solution and where the curvature is positive, which takes fewer iterations
-    and a longer compilation than the first. By default the first for robots, the last for functions."""
+    """`"gauss_newton"` leaves out second derivatives of costs' residuals, dynamics and constraints (iLQR), `"full"` has
+    them (DDP). `"adaptive"` has them near a solution, which takes fewer iterations and a longer compilation;
+    `"finishing"` has them by differences of first derivatives for the last few iterations, so that these converge
+    quadratically. Where such a curvature is not positive, Gauss-Newton or regularization takes over. By default
+    `"finishing"` for robots, `"adaptive"` for functions."""
     backward: Literal["scan", "associative"] = eqx.field(default="scan", static=True)
     """`"associative"`: a parallel scan, for problems without bounds on controls or with constraints, on devices where a short program
     counts more than few operations; on a CPU it is several times slower."""
@@ -69,10 +72,11 @@ class DDPOptions(eqx.Module):
 
     def with_defaults(self, dtype, robot: bool) -> "DDPOptions":
         """The options as arrays, with the defaults for a precision and for a robot or functions."""
-        hessian = self.hessian or ("gauss_newton" if robot else "adaptive")
-        second_order = hessian != "gauss_newton"
+        hessian = self.hessian or ("finishing" if robot else "adaptive")
+        second_order = hessian in ("adaptive", "full")
         single = float(jnp.finfo(dtype).eps) > 1e-10
         defaults = {
+            "second_order_below": 1e-6 if hessian == "finishing" else 0.2,
             "tolerance": 1e-3 if single else 1e-6,
             "constraint_tolerance": 1e-4 if single else 1e-7,
             "complementarity_tolerance": 1e-5 if single else 1e-9,
@@ -84,8 +88,13 @@ class DDPOptions(eqx.Module):
         reals = jax.tree.map(lambda x: jnp.asarray(x, dtype), dataclasses.replace(self, **missing))
         return dataclasses.replace(reals, hessian=hessian, max_iterations=jnp.asarray(self.max_iterations))
 
+    @property
+    def drops_second_order(self) -> bool:
+        """Whether second derivatives are left out far from a solution."""
+        return self.hessian in ("adaptive", "finishing")
+
     def __check_init__(self):
-        require_choice(self.hessian, (None, "gauss_newton", "full", "adaptive"), "hessian")
+        require_choice(self.hessian, (None, "gauss_newton", "finishing", "full", "adaptive"), "hessian")
         require_choice(self.backward, ("scan", "associative"), "backward")
         n, total = self.step_lengths_at_once, len(self.step_lengths)
         if not total or n < 1 or total % n:

@@ -81,11 +81,13 @@ def vecmat(vectors, matrices):
     return (vectors[:, None, :] @ matrices)[:, 0]
 
 
-def expand(problem: Problem, xs, us, gaps) -> tuple[Expansion, Rows]:
+def expand(problem: Problem, xs, us, gaps, after=None) -> tuple[Expansion, Rows]:
     """The Gauss-Newton expansion of the costs about a trajectory, whose values are those of the costs, and the
-    constraints with their derivatives."""
+    constraints with their derivatives. The displacements after the steps are about `after`, by default the states moved by
+    the gaps."""
     dynamics = problem.dynamics
-    after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
+    if after is None:
+        after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
     A, B = _over_stages(dynamics.linearize, xs[:-1], us, problem.stages, after)
     terms = (*problem.stage_costs, *problem.stage_constraints)
     ends = (*problem.terminal_costs, *problem.terminal_constraints)

@@ -11,6 +11,7 @@ from jaxdyn._types import Array
 from jaxdyn.trajopt._history import History, IterationRecord, report_iteration
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
+from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, costates, expand, second_order_costs
 from jaxdyn.trajopt.ddp._line_search import Iterate, search
 from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative, backward_in_box
@@ -73,6 +74,7 @@ def _iterate(problem: Problem, options: DDPOptions, s: DDPState) -> DDPState:
     """One backward pass and one line search."""
     xs, us, gaps, _ = s.iterate
     e, _ = expand(problem, xs, us, gaps)
+    station, toward = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     value = e.stage.value.sum() + e.terminal.value
     scale = 1 + jnp.abs(value)
     policy, regularization = _regularized_policy(problem, options, s, e, scale)
@@ -81,7 +83,6 @@ def _iterate(problem: Problem, options: DDPOptions, s: DDPState) -> DDPState:
     promised = jnp.where(policy.ok, promised, jnp.inf)
     trial = search(problem, options, s.iterate._replace(cost=value), policy)
     next_regularization, stuck = _next_regularization(options, regularization, trial)
-    station, toward = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     first_size = jnp.where(s.iterations == 0, station.size, s.first_size)
     station = station._replace(slopes=_free_slopes(problem, us, station.slopes))
     stationarity = station.relative_to(first_size)
@@ -128,16 +129,17 @@ def _regularized_policy(
     problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, scale
 ) -> tuple[Policy, Array]:
     """The policy by a backward pass, and the regularization that it took. If the last step promised little,
-    `"adaptive"` tries all second derivatives, and drops those that Gauss-Newton leaves out before it regularizes."""
+    `"adaptive"` and `"finishing"` try all second derivatives, and drop those that Gauss-Newton leaves out before they regularize."""
     (low, high), (xs, us, *_) = problem.control_box, s.iterate
     step_box = low - us, high - us
-    adaptive, second = options.hessian == "adaptive", jnp.asarray(options.hessian == "full")
+    adaptive, second = options.drops_second_order, jnp.asarray(options.hessian == "full")
     costs = full = e.stage, e.terminal
     if adaptive:
         second = s.promised < options.second_order_below * scale
     if options.hessian != "gauss_newton":
+        derivatives = differenced_costs if options.hessian == "finishing" else second_order_costs
         toward, none = costates(e.A, e.stage.x, e.terminal.x), jnp.zeros(0, problem.dtype)
-        full = lax.cond(second, lambda: second_order_costs(problem, xs, us, e, toward, none), lambda: costs)
+        full = lax.cond(second, lambda: derivatives(problem, xs, us, e, toward, none), lambda: costs)
 
     def attempt(state):
         _, regularization, second = state
