@@ -43,6 +43,8 @@ SOFTNESS = 100.0
 """The first `delta` of inequalities, as a part of the square of their size divided by the cost's scale."""
 DELTA_FACTOR, DELTA_STEP = 0.5, 0.1
 """Factors of `delta` with every update, and where an update has not reduced the violation to a quarter."""
+RESTARTS = 2
+"""Number of times that a solve begins anew where no step is acceptable."""
 NEAREST = 0.99
 """Part of the distance from a control's bound that a step may take."""
 JAMMED = 0.1
@@ -56,6 +58,7 @@ class Scale(NamedTuple):
     rows: Float[Array, "rows"]
     slopes: Float[Array, "nu"]
     infeasibility: Float[Array, ""]
+    barrier: Float[Array, ""]
 
 
 class Errors(NamedTuple):
@@ -92,6 +95,8 @@ class ConstrainedState(NamedTuple):
     status: Array
     iterations: Array
     updates: Array
+    restarts: Array
+    """Number of times that a stuck solve began anew."""
     history: History | None
 
 
@@ -123,13 +128,14 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         filter=Filter.empty(dtype),
         tolerance=jnp.ones((), dtype),
         violation=infinity,
-        scale=Scale(infinity, zeros, jnp.zeros(problem.dynamics.nu, dtype), infinity),
+        scale=Scale(infinity, zeros, jnp.zeros(problem.dynamics.nu, dtype), infinity, infinity),
         policy=Policy.zeros(problem.horizon, ndx, problem.dynamics.nu, dtype),
         promised=infinity,
         errors=Errors(infinity, infinity, infinity, infinity),
         status=zero,
         iterations=zero,
         updates=zero,
+        restarts=zero,
         history=History.empty(options.history, dtype) if options.history else None,
     )
 
@@ -151,7 +157,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
     width = jnp.where(jnp.isfinite(high - low), high - low, 1 + jnp.abs(s.us))
     curvature = jnp.abs(jnp.diagonal(e.stage.uu, axis1=1, axis2=2))
     change = (jnp.abs(station.slopes) * width + 0.5 * curvature * width**2).sum()
-    cost = jnp.maximum(jnp.abs(cost), 0.01 * change)
+    cost = jnp.maximum(jnp.abs(cost), 0.1 * change)
     cost = jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
     rows_scale = _row_scale(problem, rows)
     equal = rows.lower == rows.upper
@@ -169,7 +175,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
     dual = row_barrier(rows.value, rows.lower, rows.upper, barrier, state).multipliers
     inverse = inverse_distances(s.us, problem.control_box)
     return s._replace(
-        scale=Scale(cost, rows_scale, station.size, infeasibility),
+        scale=Scale(cost, rows_scale, station.size, infeasibility, barrier),
         barrier=barrier,
         rows=state._replace(dual=dual),
         box=Sides(barrier * inverse.lower, barrier * inverse.upper),
@@ -247,8 +253,10 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     factor = jnp.where(slow, DELTA_STEP, DELTA_FACTOR)
     least_delta = jnp.finfo(problem.dtype).eps ** 0.5 / s.scale.cost
     delta = jnp.where(equal, s.rows.delta, jnp.maximum(factor * s.rows.delta, least_delta))
+    # While inequalities are violated by more than the barrier explains, their multipliers change and the barrier waits.
+    waits = violation > jnp.maximum(options.constraint_tolerance, 0.1 * jnp.sqrt(s.barrier / share))
     after = s._replace(
-        barrier=jnp.maximum(smaller, least),
+        barrier=jnp.where(waits, s.barrier, jnp.maximum(smaller, least)),
         rows=s.rows._replace(shift=barrier.multipliers, delta=delta),
         tolerance=jnp.maximum(TOLERANCE_FACTOR * s.tolerance, 0.5 * options.tolerance),
         violation=violation,
@@ -283,7 +291,8 @@ def _iterate(problem: Problem, options: DDPOptions, near: bool, s: ConstrainedSt
     fallen = jnp.where(regularization > _least_regularization(s), regularization / 10, 0.0)
     cost = e.stage.value.sum() + e.terminal.value
     finite = jnp.isfinite(cost + barrier.value + barrier_box) & jnp.isfinite(e.A).all() & jnp.isfinite(s.xs).all()
-    stuck = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
+    blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
+    stuck = blocked & (s.restarts >= RESTARTS)
     status = jnp.select(
         [~finite, converged, stuck, s.iterations + 1 >= options.max_iterations],
         [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
@@ -303,13 +312,29 @@ def _iterate(problem: Problem, options: DDPOptions, near: bool, s: ConstrainedSt
     report_iteration(options.progress, s.iterations, record, status)
     # The iterate that meets the tolerances is the solution, not the one after it.
     after = jax.tree.map(lambda a, b: jnp.where(converged | ~finite, a, b), s, after)
+    after = jax.tree.map(lambda a, b: jnp.where(blocked, a, b), _begun_anew(problem, after), after)
     return after._replace(
-        regularization=jnp.where(alpha == 0, grown, fallen),
+        regularization=jnp.where(blocked, 0.0, jnp.where(alpha == 0, grown, fallen)),
         policy=policy,
         promised=jnp.abs(policy.slope + 0.5 * policy.curvature) / (1 + jnp.abs(cost)),
         status=status,
         iterations=s.iterations + 1,
         history=None if s.history is None else s.history.stored(s.iterations, record),
+    )
+
+
+def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
+    """The state with an empty filter, a larger barrier, and inequalities without multipliers."""
+    barrier = jnp.maximum(s.barrier, 0.1 * s.scale.barrier)
+    inverse = inverse_distances(s.us, problem.control_box)
+    nothing = jax.tree.map(jnp.zeros_like, s.rows.shift)
+    return s._replace(
+        barrier=barrier,
+        rows=s.rows._replace(shift=nothing),
+        box=Sides(barrier * inverse.lower, barrier * inverse.upper),
+        filter=Filter.empty(problem.dtype),
+        tolerance=jnp.ones_like(s.tolerance),
+        restarts=s.restarts + 1,
     )
 
 
@@ -389,7 +414,9 @@ def _take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, 
     objective = cost + barrier.value + s.barrier * box_barrier(s.us, box)
     start = Point(s.xs, s.us, s.gaps, infeasibility, objective)
     longest = jnp.where(jammed, 1.0, longest)
-    trial = search(start, s.filter, s.scale.infeasibility, step, longest, policy.ok, jnp.abs(cost))
+    # A feasible guess has no infeasibility to compare with; steps of some length have.
+    reference = jnp.maximum(s.scale.infeasibility, 1e-2 * jnp.abs(dxs).sum())
+    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost))
     alpha = jnp.where(trial.accepted, trial.alpha, 0.0)
     change = rows.change(dxs, dus)
     dual = Sides(
@@ -409,6 +436,7 @@ def _take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, 
         box=_next_box(s, inverse, dus, trial.point.us, box, trial.accepted),
         toward=s.toward + jnp.where(s.iterations == 0, (alpha > 0) * 1.0, alpha) * (costates - s.toward),
         filter=trial.filter,
+        scale=s.scale._replace(infeasibility=reference),
     )
     return after, alpha
 

@@ -66,12 +66,12 @@ class Trial(NamedTuple):
     filter: Filter
 
 
-def search(start: Point, filter: Filter, first_infeasibility, step: Callable, longest, ok, cost_scale) -> Trial:
+def search(start: Point, filter: Filter, reference, step: Callable, longest, ok, cost_scale) -> Trial:
     """Search for the first acceptable step length among halves of `longest`; none is tried unless `ok`.
 
-    `step(alpha)` returns a `Point` and the change of the objective that its linear model predicts."""
+    `step(alpha)` returns a `Point` and the change of the objective that its linear model predicts;
+    `reference` is an infeasibility of a common size."""
     noise = 10 * jnp.finfo(start.objective.dtype).eps * (cost_scale + jnp.abs(start.objective))
-    reference = jnp.maximum(first_infeasibility, jnp.finfo(start.objective.dtype).eps ** 0.5)
 
     def attempt(state):
         _, i = state
