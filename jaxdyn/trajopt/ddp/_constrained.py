@@ -43,6 +43,8 @@ SOFTNESS = 100.0
 """The first `delta` of inequalities, as a part of the square of their size divided by the cost's scale."""
 DELTA_FACTOR, DELTA_STEP = 0.5, 0.1
 """Factors of `delta` with every update, and where an update has not reduced the violation to a quarter."""
+PATIENCE = 10
+"""Number of iterations after which a large violation of an inequality meets a larger penalty."""
 RESTARTS = 2
 """Number of times that a solve begins anew where no step is acceptable."""
 NEAREST = 0.99
@@ -95,6 +97,10 @@ class ConstrainedState(NamedTuple):
     status: Array
     iterations: Array
     updates: Array
+    waited: Array
+    """Iterations since the last change of the penalty or update of the barrier."""
+    last_regularization: Array
+    """The last one that was needed; zero where none was."""
     restarts: Array
     """Number of times that a stuck solve began anew."""
     history: History | None
@@ -135,6 +141,8 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         status=zero,
         iterations=zero,
         updates=zero,
+        waited=zero,
+        last_regularization=jnp.zeros((), dtype),
         restarts=zero,
         history=History.empty(options.history, dtype) if options.history else None,
     )
@@ -255,7 +263,16 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     delta = jnp.where(equal, s.rows.delta, jnp.maximum(factor * s.rows.delta, least_delta))
     # While inequalities are violated by more than the barrier explains, their multipliers change and the barrier waits.
     waits = violation > jnp.maximum(options.constraint_tolerance, 0.1 * jnp.sqrt(s.barrier / share))
+    # A violation that stays meets a larger penalty; multipliers change in solved problems only.
+    patient = (s.waited < PATIENCE) | (violation <= 1e-2) | solved
+    harder = s._replace(
+        rows=s.rows._replace(delta=jnp.where(equal, s.rows.delta, jnp.maximum(DELTA_STEP * s.rows.delta, least_delta))),
+        filter=Filter.empty(problem.dtype),
+        waited=jnp.zeros_like(s.waited),
+    )
+    s = jax.tree.map(lambda a, b: jnp.where(patient, a, b), s._replace(waited=s.waited + 1), harder)
     after = s._replace(
+        waited=jnp.zeros_like(s.waited),
         barrier=jnp.where(waits, s.barrier, jnp.maximum(smaller, least)),
         rows=s.rows._replace(shift=barrier.multipliers, delta=delta),
         tolerance=jnp.maximum(TOLERANCE_FACTOR * s.tolerance, 0.5 * options.tolerance),
@@ -288,7 +305,6 @@ def _iterate(problem: Problem, options: DDPOptions, near: bool, s: ConstrainedSt
     policy, regularization = _newton_policy(problem, options, s, e, rows, barrier)
     after, alpha = _take_step(problem, s, e, rows, barrier, policy)
     grown = jnp.maximum(100 * regularization, _least_regularization(s))
-    fallen = jnp.where(regularization > _least_regularization(s), regularization / 10, 0.0)
     cost = e.stage.value.sum() + e.terminal.value
     finite = jnp.isfinite(cost + barrier.value + barrier_box) & jnp.isfinite(e.A).all() & jnp.isfinite(s.xs).all()
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
@@ -314,7 +330,8 @@ def _iterate(problem: Problem, options: DDPOptions, near: bool, s: ConstrainedSt
     after = jax.tree.map(lambda a, b: jnp.where(converged | ~finite, a, b), s, after)
     after = jax.tree.map(lambda a, b: jnp.where(blocked, a, b), _begun_anew(problem, after), after)
     return after._replace(
-        regularization=jnp.where(blocked, 0.0, jnp.where(alpha == 0, grown, fallen)),
+        regularization=jnp.where(blocked, 0.0, jnp.where(alpha == 0, grown, 0.0)),
+        last_regularization=jnp.where(regularization > 0, regularization, s.last_regularization),
         policy=policy,
         promised=jnp.abs(policy.slope + 0.5 * policy.curvature) / (1 + jnp.abs(cost)),
         status=status,
@@ -373,8 +390,9 @@ def _newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows:
             policy = backward_associative(system, regularization)
         else:
             policy = backward(system, regularization, held)
-        least = _least_regularization(s)
-        return policy, jnp.where(policy.ok, regularization, jnp.maximum(8 * regularization, least))
+        first = jnp.where(s.last_regularization > 0, s.last_regularization / 3, _least_regularization(s))
+        more = jnp.where(regularization > 0, 8 * regularization, first)
+        return policy, jnp.where(policy.ok, regularization, more)
 
     state = jax.tree.map(jnp.zeros_like, s.policy), s.regularization
     limit = options.max_regularization * s.scale.cost
