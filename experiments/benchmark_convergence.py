@@ -72,8 +72,9 @@ def run(config: Config) -> dict[str, Any]:
         for name in names:
             out["problems"][name] = entry = solve(config, name, store)
             print(summary(name, entry), flush=True)
+            programs.write_json(folder / "summary.json", out)
         print("\n".join(table(HEADER, [row(name, entry) for name, entry in out["problems"].items()])))
-        programs.write_json(folder / "summary.json", out, announce=True)
+    print(f"wrote {folder / 'summary.json'}")
     return out
 
 
