@@ -199,7 +199,9 @@ ROBOTS = {
     "ur5_below_table": Benchmark(
         ur5_below_table, "Simple-Robotics/aligator, examples/ur5_table_halfspace.py", at_start, scale=20.0
     ),
-    "hector_flight": Benchmark(hector_flight, "loco-3d/crocoddyl, examples/control/quadrotor_ubound.py", hector_guess),
+    "hector_flight": Benchmark(
+        hector_flight, "loco-3d/crocoddyl, examples/control/quadrotor_ubound.py", hector_guess, best=0.006481144
+    ),
     "hector_waypoints": Benchmark(
         hector_waypoints, "Simple-Robotics/aligator, examples/quadrotor_obstacles.py", waypoints_guess
     ),
