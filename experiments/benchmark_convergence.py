@@ -53,12 +53,17 @@ class Config(programs.ProgramConfig):
     """File in which IPOPT's results are kept; by default `ipopt.json` beside the summary."""
     ipopt_iterations: int = 1000
     """Largest number of iterations of IPOPT."""
+    ipopt_guesses: int = 24
+    """Number of the random guesses from which IPOPT starts, too: its runs on robots take a minute each; -1 for no
+    IPOPT."""
 
 
 def run(config: Config) -> dict[str, Any]:
     """Solve, print, and write `<results>/<name>/summary.json`; returns its content."""
     require_seed(config.seed)
     programs.require_positive_keys(config, "ipopt_iterations")
+    if config.ipopt_guesses < -1:
+        raise DataError(f"ipopt_guesses is {config.ipopt_guesses}; a number from -1 is needed")
     if config.guesses < 0:
         raise DataError(f"guesses is {config.guesses}; zero or a positive number is needed")
     names = list(PROBLEMS) if config.problems == "all" else [name.strip() for name in config.problems.split(",")]
@@ -72,8 +77,9 @@ def run(config: Config) -> dict[str, Any]:
         for name in names:
             out["problems"][name] = entry = solve(config, name, store)
             print(summary(name, entry), flush=True)
+            programs.write_json(folder / "summary.json", out)
         print("\n".join(table(HEADER, [row(name, entry) for name, entry in out["problems"].items()])))
-        programs.write_json(folder / "summary.json", out, announce=True)
+    print(f"wrote {folder / 'summary.json'}")
     return out
 
 
@@ -90,7 +96,10 @@ class Store:
                 raise DataError(f"{path}: cannot be read as JSON: {error}; give another file as ipopt") from None
 
     def runs(self, config: Config, name: str, problem: Problem, guesses: list) -> list[dict[str, Any]] | None:
-        """Return a result for each guess, or None where CasADi is not installed and results are missing."""
+        """Return a result for each guess, or None where there are none: without guesses, or where CasADi is not
+        installed and results are missing."""
+        if not guesses:
+            return None
         known = self.content.setdefault(f"{name} {digest(problem)} {config.ipopt_iterations}", {})
         keys = [digest(guess) for guess in guesses]
         missing = [i for i, key in enumerate(keys) if key not in known]
@@ -170,7 +179,7 @@ def solve(config: Config, name: str, store: Store) -> dict[str, Any]:
         status = Status(int(found.status))
         judged = outcome(problem, found, status == Status.CONVERGED)
         runs.append({**judged, "status": status.name, "iterations": int(found.iterations), "seconds": seconds})
-    ipopt = store.runs(config, name, problem, guesses)
+    ipopt = store.runs(config, name, problem, guesses[: config.ipopt_guesses + 1])
     costs = [r["cost"] for r in [*runs, *(ipopt or [])] if r["converged"] and is_feasible(r)]
     best = min([*costs, *([benchmark.best] if benchmark.best is not None else [])], default=None)
     return {
@@ -206,7 +215,7 @@ def counts(runs: list[dict[str, Any]] | None, best: float | None) -> dict[str, A
 
 
 HEADER = (
-    *("problem", "runs", "converged", "within 1 %", "iterations", "CPU s", "worst residual", "compilation, CPU s"),
+    *("problem", "converged", "within 1 %", "iterations", "CPU s", "worst residual", "compilation, CPU s"),
     *("IPOPT: converged", "within 1 %", "iterations", "CPU s", "best cost"),
 )
 """Columns of the table; iterations and CPU times are medians over the runs that converged."""
@@ -219,11 +228,12 @@ def row(name: str, entry: dict[str, Any]) -> list[str]:
     def cells(c: dict[str, Any]) -> list[str]:
         if not c:
             return [""] * 4
-        return [str(c["converged"]), str(c["near"]), number(c["iterations"]), number(c["seconds"])]
+        medians = [number(c["iterations"]), number(c["seconds"])]
+        return [f"{c['converged']} of {c['runs']}", str(c["near"]), *medians]
 
     best = "" if entry["best"] is None else f"{entry['best']:.6g}"
     judged = [number(ours["residual"]), number(entry["compile_s"])]
-    return [name, str(ours["runs"]), *cells(ours), *judged, *cells(theirs), best]
+    return [name, *cells(ours), *judged, *cells(theirs), best]
 
 
 def summary(name: str, entry: dict[str, Any]) -> str:
@@ -237,7 +247,7 @@ def summary(name: str, entry: dict[str, Any]) -> str:
     if ours["claimed"] > ours["converged"]:
         parts.append(f"{ours['claimed'] - ours['converged']} say so, but are not feasible")
     if theirs:
-        parts.append(f"IPOPT: {theirs['converged']} converged, {theirs['near']} within 1 %")
+        parts.append(f"IPOPT: {theirs['converged']} of {theirs['runs']} converged, {theirs['near']} within 1 %")
     return f"{name}: " + "; ".join(parts)
 
 

@@ -23,6 +23,9 @@ from jaxdyn.trajopt import (
 
 SMALL = ("double_integrator", "parallel_park", "car_past_circle")
 
+PUBLISHED = {"cartpole": 1.486187, "acrobot": 50.046611, "parallel_park": 0.054067}
+"""Costs that others found from the published guesses; they are not always the lowest ones."""
+
 
 @functools.cache
 def problem_of(name: str) -> Problem:
@@ -46,8 +49,10 @@ def require_solution(name: str) -> None:
     problem, found = problem_of(name), solved(name)
     judged = stationarity(problem, found)
     np.testing.assert_allclose(found.cost, problem.total_cost(jnp.asarray(found.xs), jnp.asarray(found.us)), rtol=1e-12)
+    if name in PUBLISHED:
+        np.testing.assert_allclose(found.cost, PUBLISHED[name], rtol=1e-4)
     if PROBLEMS[name].best is not None:
-        np.testing.assert_allclose(found.cost, PROBLEMS[name].best, rtol=1e-4)
+        assert found.cost >= PROBLEMS[name].best * (1 - 1e-5)
     assert judged.residual < 1e-6
     assert judged.violation < 1e-8
     assert judged.gap < 1e-8

@@ -236,13 +236,13 @@ def _altro(file: str, **fields) -> Benchmark:
 
 
 ALTRO = {
-    "double_integrator": _altro("problems/doubleintegrator.jl", make=double_integrator),
-    "rocket_landing": _altro("test/rocket_test.jl", make=rocket_landing, scale=20.0),
-    "pendulum": _altro("problems/pendulum.jl", make=pendulum, guess=constant(0.1)),
+    "double_integrator": _altro("problems/doubleintegrator.jl", make=double_integrator, best=0.744087),
+    "rocket_landing": _altro("test/rocket_test.jl", make=rocket_landing, scale=20.0, best=6705.789),
+    "pendulum": _altro("problems/pendulum.jl", make=pendulum, guess=constant(0.1), best=0.01840463),
     "cartpole": _altro("problems/cartpole.jl", make=cartpole, guess=constant(0.01), best=1.486187),
-    "acrobot": _altro("problems/acrobot.jl", make=acrobot, best=50.046611),
+    "acrobot": _altro("problems/acrobot.jl", make=acrobot, best=47.27388),
     "parallel_park": _altro("problems/dubins_car.jl", make=parallel_park, guess=constant(0.1), best=0.054067),
-    "three_obstacles": _altro("problems/dubins_car.jl", make=three_obstacles, guess=constant(0.01)),
-    "car_escape": _altro("problems/dubins_car.jl", make=car_escape, guess=escape_guess),
-    "bicycle": _altro("problems/bicycle.jl", make=bicycle, guess=constant(np.array([-0.1, 0.0]))),
+    "three_obstacles": _altro("problems/dubins_car.jl", make=three_obstacles, guess=constant(0.01), best=9.433750),
+    "car_escape": _altro("problems/dubins_car.jl", make=car_escape, guess=escape_guess, best=0.3316544),
+    "bicycle": _altro("problems/bicycle.jl", make=bicycle, guess=constant(np.array([-0.1, 0.0])), best=22.57667),
 }

@@ -140,9 +140,9 @@ def maze_guess(problem: Problem) -> Guess:
 
 QUADROTORS = {
     "quadrotor_zigzag": Benchmark(
-        quadrotor_zigzag, "RoboticExplorationLab/Altro.jl, problems/quadrotor.jl", constant(HOVER)
+        quadrotor_zigzag, "RoboticExplorationLab/Altro.jl, problems/quadrotor.jl", constant(HOVER), best=0.2923624
     ),
     "quadrotor_maze": Benchmark(
-        quadrotor_maze, "RoboticExplorationLab/Altro.jl, problems/quadrotor_maze.jl", maze_guess
+        quadrotor_maze, "RoboticExplorationLab/Altro.jl, problems/quadrotor_maze.jl", maze_guess, best=0.6077086
     ),
 }

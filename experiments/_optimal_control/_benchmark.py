@@ -34,7 +34,7 @@ class Benchmark:
     scale: Any = 1.0
     """Size of random constant controls where they have no bounds: a number or `[nu]`."""
     best: float | None = None
-    """The lowest cost that is known."""
+    """The lowest cost that is known: what ddp or IPOPT found from all guesses of `benchmark_convergence`."""
 
     def random_guesses(self, problem: Problem, number: int, seed: int) -> np.ndarray:
         """Return controls `[number, horizon, nu]`, each constant over the horizon and uniform within the bounds, or

@@ -206,12 +206,14 @@ def flight_guess(problem: Problem) -> Guess:
 
 CASADI = {
     "van_der_pol": Benchmark(
-        van_der_pol, "casadi/casadi, docs/examples/python/direct_multiple_shooting.py", van_der_pol_guess
+        van_der_pol, "casadi/casadi, docs/examples/python/direct_multiple_shooting.py", van_der_pol_guess, best=3.732969
     ),
-    "race_car": Benchmark(race_car, "casadi/casadi, docs/examples/python/race_car.py", race_guess, scale=2.0),
-    "rocket": Benchmark(rocket, "casadi/casadi, docs/examples/python/rocket.py", constant(0.4)),
-    "point_mass": Benchmark(point_mass, "meco-group/fatrop, examples/ocp_impl_example_opti.py"),
+    "race_car": Benchmark(
+        race_car, "casadi/casadi, docs/examples/python/race_car.py", race_guess, scale=2.0, best=1.904634
+    ),
+    "rocket": Benchmark(rocket, "casadi/casadi, docs/examples/python/rocket.py", constant(0.4), best=5.601132),
+    "point_mass": Benchmark(point_mass, "meco-group/fatrop, examples/ocp_impl_example_opti.py", best=195.7344),
     "quadrotor_flight": Benchmark(
-        quadrotor_flight, "meco-group/fatrop, examples/ocp_quadrotor_example.py", flight_guess
+        quadrotor_flight, "meco-group/fatrop, examples/ocp_quadrotor_example.py", flight_guess, best=270.8378
     ),
 }

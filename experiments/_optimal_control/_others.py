@@ -169,13 +169,14 @@ def parking_guess(problem: Problem) -> Guess:
 
 OTHERS = {
     "pendulum_on_cart": Benchmark(
-        pendulum_on_cart, "acados/acados, examples/acados_python/getting_started/minimal_example_ocp.py"
+        pendulum_on_cart, "acados/acados, examples/acados_python/getting_started/minimal_example_ocp.py", best=4484.337
     ),
-    "hanging_chain": Benchmark(hanging_chain, "acados/acados, examples/acados_python/chain_mass"),
-    "swing_up": Benchmark(swing_up, "leggedrobotics/ocs2, ocs2_robotic_examples/ocs2_cartpole"),
+    "hanging_chain": Benchmark(hanging_chain, "acados/acados, examples/acados_python/chain_mass", best=20.51895),
+    "swing_up": Benchmark(swing_up, "leggedrobotics/ocs2, ocs2_robotic_examples/ocs2_cartpole", best=4.683978),
     "car_parking": Benchmark(
         car_parking,
         "Tassa, Mansard & Todorov, Control-Limited Differential Dynamic Programming, ICRA 2014, and its `demo_car.m`",
         parking_guess,
+        best=1.436101,
     ),
 }

@@ -195,13 +195,21 @@ def panda_past_sphere() -> Problem:
 
 
 ROBOTS = {
-    "ur5_reach": Benchmark(ur5_reach, "Simple-Robotics/aligator, examples/ur5_reach.py", at_rest),
+    "ur5_reach": Benchmark(ur5_reach, "Simple-Robotics/aligator, examples/ur5_reach.py", at_rest, best=0.1708492),
     "ur5_below_table": Benchmark(
-        ur5_below_table, "Simple-Robotics/aligator, examples/ur5_table_halfspace.py", at_start, scale=20.0
+        ur5_below_table,
+        "Simple-Robotics/aligator, examples/ur5_table_halfspace.py",
+        at_start,
+        scale=20.0,
+        best=1.534643,
     ),
-    "hector_flight": Benchmark(hector_flight, "loco-3d/crocoddyl, examples/control/quadrotor_ubound.py", hector_guess),
+    "hector_flight": Benchmark(
+        hector_flight, "loco-3d/crocoddyl, examples/control/quadrotor_ubound.py", hector_guess, best=0.006481144
+    ),
     "hector_waypoints": Benchmark(
-        hector_waypoints, "Simple-Robotics/aligator, examples/quadrotor_obstacles.py", waypoints_guess
+        hector_waypoints, "Simple-Robotics/aligator, examples/quadrotor_obstacles.py", waypoints_guess, best=4.068096
     ),
-    "panda_past_sphere": Benchmark(panda_past_sphere, "this project's `jaxdyn optimize`, task `arm`", at_rest),
+    "panda_past_sphere": Benchmark(
+        panda_past_sphere, "this project's `jaxdyn optimize`, task `arm`", at_rest, best=0.5360371
+    ),
 }

@@ -194,8 +194,10 @@ def pole_carrier() -> Problem:
 
 
 TRAJAX = {
-    "elbow_acrobot": Benchmark(elbow_acrobot, "google/trajax, tests/optimizers_test.py"),
-    "car_past_circle": Benchmark(car_past_circle, "google/trajax, tests/optimizers_test.py"),
-    "steered_car": Benchmark(steered_car, "google/trajax, trajax/experimental/sqp/shootsqp_test.py"),
-    "pole_carrier": Benchmark(pole_carrier, "google/trajax, notebooks/l4dc/QuadPend.ipynb", constant(HOVER)),
+    "elbow_acrobot": Benchmark(elbow_acrobot, "google/trajax, tests/optimizers_test.py", best=44.41068),
+    "car_past_circle": Benchmark(car_past_circle, "google/trajax, tests/optimizers_test.py", best=15.11031),
+    "steered_car": Benchmark(steered_car, "google/trajax, trajax/experimental/sqp/shootsqp_test.py", best=2.061164),
+    "pole_carrier": Benchmark(
+        pole_carrier, "google/trajax, notebooks/l4dc/QuadPend.ipynb", constant(HOVER), best=8.448827
+    ),
 }
