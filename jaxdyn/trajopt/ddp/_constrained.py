@@ -43,6 +43,8 @@ SOFTNESS = 100.0
 """The first `delta` of inequalities, as a part of the square of their size divided by the cost's scale."""
 DELTA_FACTOR, DELTA_STEP = 0.5, 0.1
 """Factors of `delta` with every update, and where an update has not reduced the violation to a quarter."""
+DECREMENT = 0.1
+"""Promised decrease, as a part of the barrier for each bound, below which a problem with a fixed barrier is solved."""
 PATIENCE = 10
 """Number of iterations after which a large violation of an inequality meets a larger penalty."""
 RESTARTS = 2
@@ -165,7 +167,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
     width = jnp.where(jnp.isfinite(high - low), high - low, 1 + jnp.abs(s.us))
     curvature = jnp.abs(jnp.diagonal(e.stage.uu, axis1=1, axis2=2))
     change = (jnp.abs(station.slopes) * width + 0.5 * curvature * width**2).sum()
-    cost = jnp.maximum(jnp.abs(cost), 0.1 * change)
+    cost = jnp.maximum(jnp.abs(cost), 0.01 * change)
     cost = jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
     rows_scale = _row_scale(problem, rows)
     equal = rows.lower == rows.upper
@@ -251,7 +253,10 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     share = _cost_scale(s, e) / _number_of_bounds(problem, rows)
     least = options.complementarity_tolerance * share
     near = jnp.maximum(0.1 * s.tolerance, options.constraint_tolerance)
-    solved = (s.errors.stationarity < s.tolerance) & (s.errors.gap < near) & (equality < near)
+    # A decrease that is small against the barrier itself is as good as a small slope.
+    promised = s.promised * (1 + jnp.abs(e.stage.value.sum() + e.terminal.value))
+    settled = promised < DECREMENT * s.barrier * _number_of_bounds(problem, rows)
+    solved = ((s.errors.stationarity < s.tolerance) | settled) & (s.errors.gap < near) & (equality < near)
     solved = solved & (deviation <= 10 * s.barrier)
     smaller = jnp.minimum(BARRIER_FACTOR * s.barrier, (s.barrier / share) ** BARRIER_POWER * share)
     equal = rows.lower == rows.upper
