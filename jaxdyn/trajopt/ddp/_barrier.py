@@ -51,7 +51,7 @@ class RowBarrier(NamedTuple):
 
 
 class RowState(NamedTuple):
-    """What the barrier of constraints remembers."""
+    """The multipliers and penalties of the barrier of constraints."""
 
     equality: Float[Array, "rows"]
     """Multipliers of equalities."""

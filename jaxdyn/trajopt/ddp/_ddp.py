@@ -11,8 +11,9 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError
 from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
-from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
+from jaxdyn.trajopt.ddp._batches import one_by_one_on_cpu
 from jaxdyn.trajopt.ddp._constrained import run_constrained
+from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._iteration import run_unconstrained
 from jaxdyn.trajopt.ddp._solution_derivatives import Optimum, optimum_tangent
 from jaxdyn.trajopt.problem import Problem, join_rows
@@ -60,6 +61,11 @@ def ddp(
 
 @eqx.filter_custom_jvp
 def _differentiable_solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -> Solution:
+    arrays, static = eqx.partition((problem, guess, options), eqx.is_array)
+    return one_by_one_on_cpu(lambda arrays: _solve(*eqx.combine(arrays, static)))(arrays)
+
+
+def _solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -> Solution:
     us, xs, multipliers = guess
     options = options.with_defaults(problem.dtype, robot=problem.dynamics.robot is not None)
     if problem.stage_constraints or problem.terminal_constraints:

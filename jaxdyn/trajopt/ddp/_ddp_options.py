@@ -34,8 +34,8 @@ class DDPOptions(eqx.Module):
     """Largest violation of a constraint and largest gap at a solution, relative to the size of the constraint's values
     and bounds, and to how far the state moves. By default 1e-7 in double and 1e-4 in single precision."""
     complementarity_tolerance: Any = None
-    """Sum of the products of multipliers and distances from bounds at a solution, relative to the cost. By default 1e-9
-    in double and 1e-5 in single precision."""
+    """Sum of the products of multipliers and distances from bounds at a solution, relative to the cost. By default 1e-8
+    in double and 1e-4 in single precision."""
     decrease_tolerance: Any = None
     """Decrease that the next step may still promise at a solution of a problem without constraints, relative to
     `1 + |cost|`. By default 1e-9 in double and 1e-6 in single precision."""
@@ -44,11 +44,11 @@ class DDPOptions(eqx.Module):
     max_regularization: Any = 1e9
     """Regularization beyond which a solve is stalled; of problems with constraints relative to the cost's scale."""
     regularize_below: Any = None
-    """Step length up to which regularization grows tenfold, without constraints. By default 0.01, as in Crocoddyl; for `"adaptive"` and
-    `"full"` 0.3."""
+    """Step length up to which regularization grows tenfold, in problems without constraints. By default 0.01, as in
+    Crocoddyl; for `"adaptive"` and `"full"` 0.3."""
     sufficient_decrease: Any = None
-    """Part of the expected decrease that a step has to reach, without constraints. By default 0.1, as in Crocoddyl; for `"adaptive"` and
-    `"full"` 1e-4."""
+    """Part of the expected decrease that a step has to reach, in problems without constraints. By default 0.1, as in
+    Crocoddyl; for `"adaptive"` and `"full"` 1e-4."""
     second_order_below: Any = None
     """Promised decrease, relative to `1 + |cost|`, below which `"adaptive"` (0.2 by default) and `"finishing"` (1e-6 by
     default) take all second derivatives."""
@@ -59,8 +59,8 @@ class DDPOptions(eqx.Module):
     quadratically. Where such a curvature is not positive, Gauss-Newton or regularization takes over. By default
     `"finishing"` for robots, `"adaptive"` for functions."""
     backward: Literal["scan", "associative"] = eqx.field(default="scan", static=True)
-    """`"associative"`: a parallel scan, for problems without bounds on controls or with constraints, on devices where a short program
-    counts more than few operations; on a CPU it is several times slower."""
+    """`"associative"`: a parallel scan, for problems with constraints or without bounds on controls, on devices where a
+    short program counts more than few operations; on a CPU it is several times slower."""
     history: int = eqx.field(default=0, static=True)
     """Number of iterations that are recorded in `Solution.history`; none for 0."""
     progress: Progress | None = eqx.field(default=None, static=True)
@@ -79,7 +79,7 @@ class DDPOptions(eqx.Module):
             "second_order_below": 1e-6 if hessian == "finishing" else 0.2,
             "tolerance": 1e-3 if single else 1e-6,
             "constraint_tolerance": 1e-4 if single else 1e-7,
-            "complementarity_tolerance": 1e-5 if single else 1e-9,
+            "complementarity_tolerance": 1e-4 if single else 1e-8,
             "decrease_tolerance": 1e-6 if single else 1e-9,
             "regularize_below": 0.3 if second_order else 0.01,
             "sufficient_decrease": 1e-4 if second_order else 0.1,

@@ -1,8 +1,8 @@
 """Second derivatives of the Lagrangian by central differences of first derivatives.
 
 Derivatives of a robot's accelerations are cheap to compile, their derivatives are not. Stages depend on their own state
-and control only, so a displacement of one component at all stages at once gives a column for each stage. The error, some
-1e-10 of the scale in double precision, leaves Newton's steps as good as with exact derivatives.
+and control only, so a displacement of one component at all stages at once gives a column for each stage. The error,
+some 1e-10 of the scale in double precision, leaves Newton's steps as good as with exact derivatives.
 """
 
 import jax

@@ -83,8 +83,8 @@ def vecmat(vectors, matrices):
 
 def expand(problem: Problem, xs, us, gaps, after=None) -> tuple[Expansion, Rows]:
     """The Gauss-Newton expansion of the costs about a trajectory, whose values are those of the costs, and the
-    constraints with their derivatives. The displacements after the steps are about `after`, by default the states moved by
-    the gaps."""
+    constraints with their derivatives. The displacements after the steps are about `after`, by default the states
+    moved by the gaps."""
     dynamics = problem.dynamics
     if after is None:
         after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])

@@ -129,7 +129,8 @@ def _regularized_policy(
     problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, scale
 ) -> tuple[Policy, Array]:
     """The policy by a backward pass, and the regularization that it took. If the last step promised little,
-    `"adaptive"` and `"finishing"` try all second derivatives, and drop those that Gauss-Newton leaves out before they regularize."""
+    `"adaptive"` and `"finishing"` try all second derivatives, and drop those that Gauss-Newton leaves out before they
+    regularize."""
     (low, high), (xs, us, *_) = problem.control_box, s.iterate
     step_box = low - us, high - us
     adaptive, second = options.drops_second_order, jnp.asarray(options.hessian == "full")

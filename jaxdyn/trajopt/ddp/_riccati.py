@@ -1,6 +1,5 @@
 """The backward pass: a Riccati recursion from the last stage to the first, and with bounds on controls several."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -9,6 +8,7 @@ from jax import lax
 from jax.scipy.linalg import cho_solve, solve_triangular
 
 from jaxdyn._types import Array, Float
+from jaxdyn.trajopt.ddp._batches import one_by_one_on_cpu
 from jaxdyn.trajopt.ddp._expansion import Expansion
 
 # From this length of displacements on, the problems of a batch are faster one after the other than side by side.
@@ -109,27 +109,7 @@ def backward(e: Expansion, regularization, held: HeldControls | None = None) -> 
 
     `regularization` is added to the diagonals of the value function and of the curvature in the controls."""
     large = e.A.shape[-1] >= _LARGE
-    return (_problem_by_problem(_scan_backward) if large else _scan_backward)(e, regularization, held)
-
-
-def _problem_by_problem(function: Callable) -> Callable:
-    """The function, with a batching rule that on a CPU calls it for one problem after the other: a product of small
-    matrices takes half as long there as its share of a product of batches."""
-    single = jax.custom_batching.custom_vmap(function)
-
-    @single.def_vmap
-    def batching_rule(size, batched, *args):
-        args = jax.tree.map(
-            lambda x, has: x if has else jnp.broadcast_to(x, (size, *jnp.shape(x))), args, tuple(batched)
-        )
-
-        def one_by_one(*args):
-            return lax.map(lambda problem: single(*problem), args)
-
-        out = lax.platform_dependent(*args, cpu=one_by_one, default=jax.vmap(function))
-        return out, jax.tree.map(lambda _: True, out)
-
-    return single
+    return (one_by_one_on_cpu(_scan_backward) if large else _scan_backward)(e, regularization, held)
 
 
 def _scan_backward(e: Expansion, regularization, held: HeldControls | None) -> Policy:

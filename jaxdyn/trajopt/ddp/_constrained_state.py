@@ -1,0 +1,144 @@
+"""The state of a solve with constraints between two iterations, its scales, and its errors."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxdyn._types import Array, Float
+from jaxdyn.trajopt._history import History
+from jaxdyn.trajopt.ddp._barrier import RowBarrier, RowState, Sides, inverse_distances
+from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
+from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity
+from jaxdyn.trajopt.ddp._filter import Filter
+from jaxdyn.trajopt.ddp._riccati import Policy
+from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
+
+
+class Scale(NamedTuple):
+    """The sizes of a problem's quantities at the guess, to which tolerances are relative."""
+
+    cost: Float[Array, ""]
+    rows: Float[Array, "rows"]
+    slopes: Float[Array, "nu"]
+    infeasibility: Float[Array, ""]
+    barrier: Float[Array, ""]
+
+
+class Errors(NamedTuple):
+    """The distances from the conditions of optimality, each relative to its scale."""
+
+    stationarity: Any
+    violation: Any
+    gap: Any
+    complementarity: Any
+    """Largest product of a multiplier and the distance from its bound, times their number, relative to the cost."""
+
+    def within(self, options: DDPOptions) -> Array:
+        """Whether all errors are within their tolerances."""
+        return (
+            (self.stationarity <= options.tolerance)
+            & (self.violation <= options.constraint_tolerance)
+            & (self.gap <= options.constraint_tolerance)
+            & (self.complementarity <= options.complementarity_tolerance)
+        )
+
+
+class ConstrainedState(NamedTuple):
+    """The state of a solve between two iterations."""
+
+    xs: Array
+    us: Array
+    gaps: Array
+    rows: RowState
+    box: Sides
+    """Multipliers of the controls' bounds, both positive."""
+    toward: Array
+    """Multipliers of the steps."""
+    barrier: Array
+    regularization: Array
+    filter: Filter
+    tolerance: Array
+    violation: Array
+    """Largest relative violation at the last update of the barrier."""
+    scale: Scale
+    policy: Policy
+    promised: Array
+    errors: Errors
+    status: Array
+    iterations: Array
+    updates: Array
+    waited: Array
+    """Iterations since the last change of the penalty or update of the barrier."""
+    last_regularization: Array
+    """The last one that was needed; zero where none was."""
+    restarts: Array
+    """Number of times that a stuck solve began anew."""
+    history: History | None
+
+
+def number_of_bounds(problem: Problem, rows: Rows):
+    """The number of inequalities: finite bounds of components and of controls that differ."""
+    pairs = ((rows.lower, rows.upper), problem.control_box)
+    finite = [jnp.isfinite(b) & (low != high) for low, high in pairs for b in (low, high)]
+    return jnp.maximum(sum(f.sum() for f in finite), 1).astype(problem.dtype)
+
+
+def row_scale(problem: Problem, rows: Rows) -> Float[Array, "rows"]:
+    """The size of each component of the constraints: of its values and finite bounds, over all stages."""
+    size = jnp.abs(rows.value)
+    for bound in (rows.lower, rows.upper):
+        size = jnp.maximum(size, jnp.where(jnp.isfinite(bound), jnp.abs(bound), 0.0))
+    has = jnp.isfinite(rows.lower) | jnp.isfinite(rows.upper)
+    stage, end = problem.split_rows(jnp.where(has, size, 0.0))
+    size = join_rows(jnp.broadcast_to(stage.max(axis=0, initial=0.0), stage.shape), end)
+    largest = size.max(initial=0.0)
+    return jnp.where(largest > 0, jnp.maximum(size, 1e-3 * largest), 1.0)
+
+
+def relative_gap(problem: Problem, s: ConstrainedState) -> Float[Array, ""]:
+    """The largest gap, relative to how far its component moves."""
+    moved = jax.vmap(problem.dynamics.difference, in_axes=(None, 0))(s.xs[0], s.xs)
+    span = jnp.maximum(jnp.abs(moved).max(axis=0), jnp.abs(s.gaps).max(axis=0))
+    span = jnp.maximum(jnp.maximum(span, 1e-3 * span.max()), jnp.finfo(span.dtype).tiny)
+    return (jnp.abs(s.gaps) / span).max()
+
+
+def measure_errors(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, barrier: RowBarrier):
+    """The errors with the present multipliers, the costates, the largest deviation of a product of a control's
+    multiplier and distance from the barrier, and the relative violation of equalities."""
+    equal = rows.lower == rows.upper
+    multipliers = problem.split_rows(jnp.where(equal, s.rows.equality, barrier.slope))
+    by_x, by_u, by_end = rows.slopes(*multipliers)
+    u_terms = e.stage.u, by_u, s.box.upper - s.box.lower
+    station, toward = Stationarity.of(e, e.stage.x + by_x, u_terms, e.terminal.x + by_end)
+    excess = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / s.scale.rows
+
+    def products(multiplier, distance, bound):
+        return jnp.where(jnp.isfinite(bound) & ~equal, multiplier * jnp.abs(distance), 0.0).max(initial=0.0)
+
+    of_rows = jnp.maximum(
+        products(barrier.multipliers.lower, rows.value - rows.lower, rows.lower),
+        products(barrier.multipliers.upper, rows.upper - rows.value, rows.upper),
+    )
+    inverse = inverse_distances(s.us, problem.control_box)
+    of_box = [jnp.where(i > 0, z / jnp.where(i > 0, i, 1.0), jnp.nan) for z, i in zip(s.box, inverse, strict=True)]
+    largest = jnp.nanmax(jnp.stack([jnp.nan_to_num(p) for p in of_box]), initial=0.0)
+    deviation = jnp.nanmax(jnp.stack([jnp.nan_to_num(jnp.abs(p - s.barrier)) for p in of_box]), initial=0.0)
+    share = cost_scale(s, e) / number_of_bounds(problem, rows)
+    errors = Errors(
+        station.relative_to(s.scale.slopes),
+        excess.max(initial=0.0),
+        relative_gap(problem, s),
+        jnp.maximum(of_rows, largest) / share,
+    )
+    return errors, toward, deviation, jnp.where(equal, excess, 0.0).max(initial=0.0)
+
+
+def cost_scale(s: ConstrainedState, e: Expansion):
+    return jnp.maximum(jnp.abs(e.stage.value.sum() + e.terminal.value), 1e-6 * s.scale.cost)
+
+
+def least_regularization(s: ConstrainedState):
+    """The smallest regularization that is not zero."""
+    return 1e-6 * s.scale.cost

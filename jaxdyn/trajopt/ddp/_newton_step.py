@@ -1,0 +1,157 @@
+"""The Newton step of a problem with constraints: its policy, the search along it, and the next multipliers."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdyn._types import Array
+from jaxdyn.trajopt.ddp._barrier import RowBarrier, Sides, box_barrier, inverse_distances, row_barrier
+from jaxdyn.trajopt.ddp._constrained_state import ConstrainedState, least_regularization
+from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
+from jaxdyn.trajopt.ddp._differences import differenced_costs
+from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, matvec, second_order_costs
+from jaxdyn.trajopt.ddp._filter import Point, search
+from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, backward_associative, linear_roll_out
+from jaxdyn.trajopt.problem import Problem
+
+NEAREST = 0.99
+"""Part of the distance from a control's bound that a step may take."""
+
+JAMMED = 0.1
+"""Part of a step below which single controls are cut at their bounds, instead of the whole step."""
+
+
+def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: Rows, barrier: RowBarrier):
+    """The policy of the Newton step, and the regularization with which its curvatures are positive definite."""
+    second = jnp.asarray(options.hessian == "full")
+    if options.drops_second_order:
+        second = s.promised < options.second_order_below
+    stage, end = e.stage, e.terminal
+    if options.hessian != "gauss_newton":
+        multipliers = jnp.where(rows.lower == rows.upper, s.rows.equality, barrier.slope)
+        derivatives = differenced_costs if options.hessian == "finishing" else second_order_costs
+        stage, end = lax.cond(
+            second,
+            lambda: derivatives(problem, s.xs, s.us, e, s.toward, multipliers),
+            lambda: (e.stage, e.terminal),
+        )
+    stage, end = rows.add_to(stage, end, problem.split_rows(barrier.slope), problem.split_rows(barrier.curvature))
+    inverse = inverse_distances(s.us, problem.control_box)
+    curvature = s.box.lower * inverse.lower + s.box.upper * inverse.upper
+    stage = stage._replace(
+        u=stage.u + s.barrier * (inverse.upper - inverse.lower), uu=stage.uu + jax.vmap(jnp.diag)(curvature)
+    )
+    system = e._replace(stage=stage, terminal=end)
+    low, high = problem.control_box
+    held = HeldControls((low < high).astype(problem.dtype), jnp.zeros_like(low)) if problem.bounded else None
+
+    def attempt(state):
+        _, regularization = state
+        if options.backward == "associative":
+            policy = backward_associative(system, regularization)
+        else:
+            policy = backward(system, regularization, held)
+        first = jnp.where(s.last_regularization > 0, s.last_regularization / 3, least_regularization(s))
+        more = jnp.where(regularization > 0, 8 * regularization, first)
+        return policy, jnp.where(policy.ok, regularization, more)
+
+    state = jax.tree.map(jnp.zeros_like, s.policy), s.regularization
+    limit = options.max_regularization * s.scale.cost
+    return lax.while_loop(lambda state: ~state[0].ok & (state[1] <= limit), attempt, state)
+
+
+def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, barrier: RowBarrier, policy: Policy):
+    """The state after the longest acceptable part of the policy's step, and that part; zero where none is."""
+    box = problem.control_box
+    dxs, dus = linear_roll_out(e, policy)
+    inverse = inverse_distances(s.us, box)
+    near = Sides(
+        jnp.where(inverse.lower > 0, -NEAREST / jnp.where(inverse.lower > 0, inverse.lower, 1.0), -jnp.inf),
+        jnp.where(inverse.upper > 0, NEAREST / jnp.where(inverse.upper > 0, inverse.upper, 1.0), jnp.inf),
+    )
+    longest = _part_of_step(jnp.maximum(dus / near.lower, dus / near.upper), 1.0)
+    jammed = longest < JAMMED
+    cut = jax.tree.map(lambda b, free: jnp.where(jammed, b, free), near, Sides(-jnp.inf, jnp.inf))
+    gradient = s.barrier * (inverse.upper - inverse.lower)
+    signed = barrier.multipliers.upper - barrier.multipliers.lower
+
+    def judged(xs, us, gaps):
+        value, lower, upper = problem.constraints(xs, us)
+        at = row_barrier(value, lower, upper, s.barrier, s.rows)
+        infeasibility = jnp.abs(gaps).sum() + jnp.abs(at.equality_distance).sum()
+        objective = problem.total_cost(xs, us) + at.value + s.barrier * box_barrier(us, box)
+        return Point(xs, us, gaps, infeasibility, objective)
+
+    def step(alpha):
+        dxs, dus = _linear_step(e, policy, alpha, cut)
+        xs, us = jax.vmap(problem.dynamics.integrate)(s.xs, dxs), s.us + dus
+        predicted = (e.stage.x * dxs[:-1]).sum() + ((e.stage.u + gradient) * dus).sum() + e.terminal.x @ dxs[-1]
+        return judged(xs, us, problem.gaps(xs, us)), predicted + signed @ rows.change(dxs, dus)
+
+    cost = e.stage.value.sum() + e.terminal.value
+    infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(barrier.equality_distance).sum()
+    objective = cost + barrier.value + s.barrier * box_barrier(s.us, box)
+    start = Point(s.xs, s.us, s.gaps, infeasibility, objective)
+    longest = jnp.where(jammed, 1.0, longest)
+    # A feasible guess has no infeasibility to compare with; steps of some length have.
+    reference = jnp.maximum(s.scale.infeasibility, 1e-2 * jnp.abs(dxs).sum())
+    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost))
+    alpha = jnp.where(trial.accepted, trial.alpha, 0.0)
+    change = rows.change(dxs, dus)
+    dual = Sides(
+        barrier.multipliers.lower - alpha * barrier.curvatures.lower * change,
+        barrier.multipliers.upper + alpha * barrier.curvatures.upper * change,
+    )
+    costates = policy.Vx + matvec(policy.Vxx, dxs - s.gaps)
+    after = s._replace(
+        xs=trial.point.xs,
+        us=trial.point.us,
+        gaps=trial.point.gaps,
+        rows=s.rows._replace(
+            equality=s.rows.equality
+            + alpha * (barrier.equality_distance + jnp.where(rows.lower == rows.upper, change, 0.0)) / s.rows.delta,
+            dual=dual,
+        ),
+        box=_next_box(s, inverse, dus, trial.point.us, box, trial.accepted),
+        toward=s.toward + jnp.where(s.iterations == 0, (alpha > 0) * 1.0, alpha) * (costates - s.toward),
+        filter=trial.filter,
+        scale=s.scale._replace(infeasibility=reference),
+    )
+    return after, alpha
+
+
+def _part_of_step(ratios, whole) -> Array:
+    """The largest part of a step with the given ratios of its components to their limits."""
+    largest = jnp.where(jnp.isfinite(ratios), ratios, 0.0).max(initial=0.0)
+    return jnp.minimum(whole, 1 / jnp.maximum(largest, 1e-30))
+
+
+def _linear_step(e: Expansion, policy: Policy, alpha, cut: Sides):
+    """The displacements of states and controls by a part of the policy's step, by the linear dynamics; controls are cut
+    at the displacements `cut`, and those after them make up for it by feedback."""
+
+    def advance(dx, stage):
+        A, B, gap, k, K, low, high = stage
+        du = jnp.clip(alpha * k + K @ dx, low, high)
+        return A @ dx + B @ du + alpha * gap, (dx, du)
+
+    bounds = (jnp.broadcast_to(b, policy.k.shape) for b in cut)
+    last, (dxs, dus) = lax.scan(advance, alpha * e.gaps[0], (e.A, e.B, e.gaps[1:], policy.k, policy.K, *bounds))
+    return jnp.concatenate([dxs, last[None]]), dus
+
+
+def _next_box(s: ConstrainedState, inverse: Sides, dus, us, box, accepted) -> Sides:
+    """The multipliers of the controls' bounds after a step: as far along their own step as they stay positive, and
+    near the barrier's (Wächter & Biegler, equations 14-16)."""
+    steps = Sides(
+        s.barrier * inverse.lower - s.box.lower * inverse.lower * dus - s.box.lower,
+        s.barrier * inverse.upper + s.box.upper * inverse.upper * dus - s.box.upper,
+    )
+    shrink = [-d / jnp.where(z > 0, NEAREST * z, jnp.inf) for z, d in zip(s.box, steps, strict=True)]
+    part = jnp.where(accepted, _part_of_step(jnp.stack(shrink), 1.0), 0.0)
+    after = inverse_distances(us, box)
+
+    def safe(z, d, i):
+        return jnp.clip(z + part * d, s.barrier * i * 1e-10, s.barrier * i * 1e10)
+
+    return Sides(*(safe(z, d, i) for z, d, i in zip(s.box, steps, after, strict=True)))
