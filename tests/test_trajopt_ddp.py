@@ -35,7 +35,7 @@ from jaxdyn.trajopt import (
 from jaxdyn.trajopt.ddp import Expansion, backward, backward_associative, backward_in_box
 from jaxdyn.trajopt.problem import Quadratic, with_disturbance
 
-TIGHT = DDPOptions(tolerance=1e-15, constraint_tolerance=1e-11)
+TIGHT = DDPOptions(tolerance=1e-12, constraint_tolerance=1e-11, complementarity_tolerance=1e-13)
 
 
 def pendulum_rate(x, u, t, params):
@@ -408,10 +408,13 @@ def test_whole_turns_of_continuous_joints_cost_nothing():
 def test_divergence_is_told_and_the_iterate_kept():
     grows = DiscreteDynamics(lambda x, u, t, p: x + x**3 + u, 1, 1)
     cost = QuadraticCost(StateResidual(), 1.0)
-    s = ddp(Problem(grows, np.ones(1), 30, stage_costs=[cost]), np.full((30, 1), 10.0))
+    problem, us = Problem(grows, np.ones(1), 30, stage_costs=[cost]), np.full((30, 1), 10.0)
+    s = ddp(problem, us, problem.rollout(us))
     assert s.status == Status.DIVERGED
     assert "diverged" in s.message
     np.testing.assert_array_equal(s.us, 10.0)
+    # Without states to start from, the solver starts from x0 repeated, because the roll-out diverges.
+    assert ddp(problem, us).success
 
 
 def test_contradicting_constraints_are_told():

@@ -29,7 +29,7 @@ class DDPOptions(eqx.Module):
     """Number of backward passes, over all updates of the multipliers."""
     tolerance: Any = None
     """Largest derivative of the Lagrangian by a control at a solution, relative to the size of the terms that cancel in
-    it. By default 1e-6 in double and 1e-3 in single precision."""
+    it. By default 1e-6 in double and 1e-3 in single precision; at least 1000 roundings."""
     constraint_tolerance: Any = None
     """Largest violation of a constraint and largest gap at a solution, relative to the size of the constraint's values
     and bounds, and to how far the state moves. By default 1e-7 in double and 1e-4 in single precision."""
@@ -86,6 +86,7 @@ class DDPOptions(eqx.Module):
         }
         missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         reals = jax.tree.map(lambda x: jnp.asarray(x, dtype), dataclasses.replace(self, **missing))
+        reals = dataclasses.replace(reals, tolerance=jnp.maximum(reals.tolerance, 1e3 * jnp.finfo(dtype).eps))
         return dataclasses.replace(reals, hessian=hessian, max_iterations=jnp.asarray(self.max_iterations))
 
     @property

@@ -99,7 +99,8 @@ def expand(problem: Problem, xs, us, gaps, after=None) -> tuple[Expansion, Rows]
     stage, rows = jax.vmap(expand_stage)(of_stages, xs[:-1], us, problem.stages)
     terminal, last = _expand_terms(problem, ends, of_end, xs[-1], None, problem.horizon)
     value, lower, upper = map(join_rows, rows[:3], last[:3])
-    return Expansion(A, B, gaps, stage, terminal), Rows(value, lower, upper, *rows[3:], last[3])
+    by_x, by_u = rows[3:]
+    return Expansion(A, B, gaps, stage, terminal), Rows(value, lower, upper, by_x, by_u, last[3])
 
 
 def _over_stages(function: Callable, *arrays: Any) -> Any:
@@ -130,7 +131,8 @@ def _expand_terms(problem: Problem, terms, linears, x, u, k):
         by_u = jnp.zeros((len(r), nu), r.dtype) if by_u is None else by_u
         parts.append((r, *term.bounds(r, None if u is None else k), by_x, by_u))
     empty = [jnp.zeros(shape, problem.dtype) for shape in (0, 0, 0, (0, dynamics.ndx), (0, nu))]
-    return total, tuple(map(jnp.concatenate, zip(*(parts or [empty]), strict=True)))
+    r, low, high, by_x, by_u = map(jnp.concatenate, zip(*(parts or [empty]), strict=True))
+    return total, (r, low, high, by_x, by_u)
 
 
 def _shared_linearizations(problem: Problem, terms, ends, xs) -> tuple[list, list]:
