@@ -96,6 +96,18 @@ def test_wrapped_dynamics_linearize(name):
     np.testing.assert_allclose(dynamics.difference(x, dynamics.integrate(x, dx)), dx, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["memory of a robot", "free time of a robot"])
+def test_jacobians_of_the_manifold_of_wrapped_dynamics(name):
+    dynamics = WRAPPED[name]
+    (x, _), (y, _) = point(dynamics), point(dynamics, 5)
+    dx = 0.3 * jnp.ones(dynamics.ndx)
+    for method, *args in (("integrate_jacobian", x, dx), ("difference_jacobian", x, y), ("displacement_rates", x)):
+        ours, exact = jax.jit(
+            lambda *a, method=method: (getattr(dynamics, method)(*a), getattr(AbstractDynamics, method)(dynamics, *a))
+        )(*args)
+        np.testing.assert_allclose(ours, exact, atol=1e-9)
+
+
 def test_the_state_has_the_control_before():
     dynamics = PreviousControlDynamics(PENDULUM)
     x = dynamics.join(jnp.array([0.2, 0.1]), 0.7)

@@ -1,4 +1,4 @@
-"""Differential dynamic programming with multiple shooting, control boxes, and an augmented Lagrangian."""
+"""Differential dynamic programming, and its constrained form: Newton steps by Riccati recursions."""
 
 from typing import Any
 
@@ -29,25 +29,37 @@ def ddp(
 ) -> Solution:
     """Solve a problem by differential dynamic programming from a guess of controls, or of states and controls.
 
-    FDDP of Mastalli et al. (Crocoddyl: An efficient and versatile framework for multi-contact optimal control, ICRA
-    2020): each iteration expands costs and dynamics about the trajectory, solves the linear-quadratic problem by a
-    Riccati recursion, and rolls its policy out with the largest step length that decreases the cost enough. If the
-    guess `xs` is not a roll-out, its gaps close over the iterations. Bounds on controls hold in every iterate (Mastalli
-    et al., A feasibility-driven approach to control-limited DDP, 2022), by Newton steps on an active set of the whole
-    horizon. Other constraints act through an augmented Lagrangian whose multipliers are updated whenever the iterate is
-    stationary enough (Howell, Jackson & Manchester, ALTRO, IROS 2019).
+    Without constraints, FDDP of Mastalli et al. (Crocoddyl: An efficient and versatile framework for multi-contact
+    optimal control, ICRA 2020): each iteration expands costs and dynamics about the trajectory, solves the
+    linear-quadratic problem by a Riccati recursion, and rolls its policy out with the largest step length that
+    decreases the cost enough. If the guess `xs` is not a roll-out, its gaps close over the iterations. Bounds on
+    controls hold in every iterate (Mastalli et al., A feasibility-driven approach to control-limited DDP, 2022), by
+    Newton steps on an active set of the whole horizon.
+
+    With constraints, a primal-dual barrier method on the same recursion. States, controls and multipliers take one
+    Newton step, with the dynamics as constraints of their own, and a filter of infeasibility and cost decides how much
+    of it (Wächter & Biegler, On the implementation of an interior-point filter line-search algorithm, Math. Program.
+    2006). Bounds on controls hold in every iterate. Constraints may be violated on the way: their barriers are smooth
+    on both sides of a bound, by a proximal term with multipliers, which are updated only when the problem with the
+    present barrier is solved.
+
+    The status is converged only if the derivative of the Lagrangian by the controls, the violation, the gaps, and the
+    products of multipliers and distances are within the tolerances of `options`, each relative to its size.
 
     **Arguments**
 
     - `us` `[horizon, nu]`: zeros by default; clipped to their bounds.
-    - `xs` `[horizon + 1, nx]`: the roll-out of `us` by default.
-    - `multipliers`: multipliers of the constraints, from a solution nearby.
+    - `xs` `[horizon + 1, nx]`: by default the roll-out of `us`, or `x0` repeated where the roll-out diverges, costs
+      more, or violates constraints that `x0` meets.
+    - `multipliers`: multipliers of the constraints, from a solution nearby. The solve then starts with a barrier that
+      is the smaller the nearer the guess is to meeting its constraints.
 
     Derivatives of the solution's trajectory, cost and multipliers with respect to all arrays of the problem come from
     the implicit function theorem, in both modes: exact at a solution, so converge tightly. Gains, status and residuals
     have no derivatives, and the guess does not change them.
 
-    Compiled as a whole; under `jax.vmap` elements that have ended do not change. **Raises** `ShapeError`; `ModelError`
+    Compiled as a whole. Under `jax.vmap` the problems of a batch are solved one after the other on a CPU, each until it
+    ends, and in lock step elsewhere, where elements that have ended do not change. **Raises** `ShapeError`; `ModelError`
     where the cost of the guess is NaN though its states are finite (checked only outside of transformations).
     """
     # As arrays, so that other numbers do not compile again.

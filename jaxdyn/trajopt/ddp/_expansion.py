@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdyn import native
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.problem import (
     AbstractResidual,
@@ -88,7 +89,7 @@ def expand(problem: Problem, xs, us, gaps, after=None) -> tuple[Expansion, Rows]
     dynamics = problem.dynamics
     if after is None:
         after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
-    A, B = _over_stages(dynamics.linearize, xs[:-1], us, problem.stages, after)
+    A, B = _over_stages(problem, dynamics.linearize, xs[:-1], us, problem.stages, after)
     terms = (*problem.stage_costs, *problem.stage_constraints)
     ends = (*problem.terminal_costs, *problem.terminal_constraints)
     of_stages, of_end = _shared_linearizations(problem, terms, ends, xs)
@@ -103,16 +104,19 @@ def expand(problem: Problem, xs, us, gaps, after=None) -> tuple[Expansion, Rows]
     return Expansion(A, B, gaps, stage, terminal), Rows(value, lower, upper, by_x, by_u, last[3])
 
 
-def _over_stages(function: Callable, *arrays: Any) -> Any:
+def _over_stages(problem: Problem, function: Callable, *arrays: Any) -> Any:
     """`jax.vmap(function)(*arrays)`.
 
-    On a CPU one stage after the other: a program for one stage compiles in half the time of one for all, and runs about
-    as fast. Elements of a batch of problems stay side by side."""
+    Native code of a robot takes all stages at once. XLA's programs on a CPU take one stage after the other: a program
+    for one stage compiles in half the time of one for all, and runs about as fast."""
 
     def one_by_one(*arrays):
         return lax.map(lambda stage: function(*stage), arrays)
 
-    return lax.platform_dependent(*arrays, cpu=one_by_one, default=jax.vmap(function))
+    together = jax.vmap(function)
+    if native.enabled() and problem.dynamics.robot is not None:
+        return together(*arrays)
+    return lax.platform_dependent(*arrays, cpu=one_by_one, default=together)
 
 
 def _expand_terms(problem: Problem, terms, linears, x, u, k):

@@ -59,6 +59,15 @@ class WrappedDynamics(AbstractDynamics):
     def difference(self, x0, x1):
         return self.inner.difference(x0, x1)
 
+    def integrate_jacobian(self, x, dx):
+        return self.inner.integrate_jacobian(x, dx)
+
+    def difference_jacobian(self, x0, x1):
+        return self.inner.difference_jacobian(x0, x1)
+
+    def displacement_rates(self, x):
+        return self.inner.displacement_rates(x)
+
     def require_horizon(self, horizon):
         self.inner.require_horizon(horizon)
 
@@ -131,6 +140,19 @@ class PreviousControlDynamics(WrappedDynamics):
     def difference(self, x0, x1):
         change = self.inner.difference(self.inner_state(x0), self.inner_state(x1))
         return jnp.concatenate([change, self.previous_control(x1) - self.previous_control(x0)])
+
+    def integrate_jacobian(self, x, dx):
+        return self._with_control(self.inner.integrate_jacobian(self.inner_state(x), dx[: self.inner.ndx]))
+
+    def difference_jacobian(self, x0, x1):
+        return self._with_control(self.inner.difference_jacobian(self.inner_state(x0), self.inner_state(x1)))
+
+    def displacement_rates(self, x):
+        return self._with_control(self.inner.displacement_rates(self.inner_state(x)))
+
+    def _with_control(self, matrix):
+        """A matrix of inner states as one of states, in which the control is a vector."""
+        return jax.scipy.linalg.block_diag(matrix, jnp.eye(self.inner.nu, dtype=matrix.dtype))
 
     def step(self, x, u, k):
         after = self.inner.step(self.inner_state(x), u, k)
