@@ -148,21 +148,14 @@ def _measured(problem: Problem, xs, us):
 
 
 def all_guesses(benchmark: Benchmark, problem: Problem, config: Config) -> list[tuple[Any, Any]]:
-    """Return controls and states of the published guess and of the random ones, all in full. The states are the
-    roll-out, or the first state where that is not finite, for both solvers."""
-    still = jnp.broadcast_to(problem.x0, (problem.horizon + 1, problem.dynamics.nx))
-
-    @jax.jit
-    def rolled_out(us):
-        xs = problem.rollout(us)
-        return jnp.where(jnp.isfinite(xs).all(), xs, still)
-
+    """Return controls and states of the published guess and of the random ones, all in full, with the states from which
+    `ddp` starts by default; they are the same for both solvers."""
+    completed = jax.jit(lambda us: problem.guess(us)[::-1])
     us, xs = benchmark.guess(problem)
-    published = jnp.clip(problem.guess(us, still)[1], *problem.control_box)
-    out = [(published, rolled_out(published) if xs is None else jnp.asarray(xs))]
-    for us in jnp.asarray(benchmark.random_guesses(problem, config.guesses, config.seed)):
-        out.append((us, rolled_out(us)))
-    return out
+    controls = problem.guess(us, rolled_out=False)[1]
+    published = completed(controls) if xs is None else (controls, jnp.asarray(xs))
+    random = benchmark.random_guesses(problem, config.guesses, config.seed)
+    return [published, *(completed(us) for us in jnp.asarray(random))]
 
 
 def solve(config: Config, name: str, store: Store) -> dict[str, Any]:

@@ -165,6 +165,11 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
         waited=jnp.zeros_like(s.waited),
     )
     s = jax.tree.map(lambda a, b: jnp.where(patient, a, b), s._replace(waited=s.waited + 1), harder)
+    # The guess may cost much more than a solution; the barrier is a part of what the cost is now.
+    fitting = BARRIER * jnp.maximum(share, 1e-3 * s.scale.cost / number_of_bounds(problem, rows))
+    lower = (fitting < 0.5 * s.barrier) & (s.errors.gap < 0.1) & (equality < 0.1) & ~solved
+    fitted = s._replace(barrier=fitting, filter=Filter.empty(problem.dtype))
+    s = jax.tree.map(lambda a, b: jnp.where(lower, a, b), fitted, s)
     after = s._replace(
         waited=jnp.zeros_like(s.waited),
         barrier=jnp.where(waits, s.barrier, jnp.maximum(smaller, least)),
