@@ -17,18 +17,21 @@ def differenced_costs(problem: Problem, xs, us, e: Expansion, costates, multipli
     """The costs of stages and of the end with the second derivatives of the Lagrangian: costates multiply the steps,
     and `multipliers` `[rows]` the constraints."""
     n, m = e.A.shape[-1], e.B.shape[-1]
-    after = jax.vmap(problem.dynamics.integrate)(xs[1:], e.gaps[1:])
-    moved = jax.vmap(problem.dynamics.difference, in_axes=(None, 0))(xs[0], xs)
+    dynamics = problem.dynamics
+    moved = jax.vmap(dynamics.difference, in_axes=(None, 0))(xs[0], xs)
     sizes = jnp.concatenate([jnp.abs(moved).max(axis=0), jnp.abs(us).max(axis=0)])
     steps = jnp.finfo(xs.dtype).eps ** (1 / 3) * jnp.maximum(sizes, 1e-2)
 
     def slopes(displacement):
-        shifted = jax.vmap(lambda x: problem.dynamics.integrate(x, displacement[:n]))(xs)
-        there, rows = expand(problem, shifted, us + displacement[n:], e.gaps, after)
+        x, u = jax.vmap(lambda x: dynamics.integrate(x, displacement[:n]))(xs), us + displacement[n:]
+        # On a group the derivatives are about where the displaced steps lead. That the costates are about another point
+        # adds an antisymmetric part only.
+        after = None if dynamics.euclidean else jax.vmap(problem.step)(x[:-1], u, problem.stages)
+        there, rows = expand(problem, x, u, e.gaps, after)
         by_x, by_u, by_end = rows.slopes(*problem.split_rows(multipliers))
-        x = there.stage.x + vecmat(costates[1:], there.A) + by_x
-        u = there.stage.u + vecmat(costates[1:], there.B) + by_u
-        return jnp.concatenate([x, u], axis=1), there.terminal.x + by_end
+        slope_x = there.stage.x + vecmat(costates[1:], there.A) + by_x
+        slope_u = there.stage.u + vecmat(costates[1:], there.B) + by_u
+        return jnp.concatenate([slope_x, slope_u], axis=1), there.terminal.x + by_end
 
     displacements = jnp.diag(steps)
     stage, end = lax.map(slopes, jnp.concatenate([displacements, -displacements]))
