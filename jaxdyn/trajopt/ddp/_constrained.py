@@ -49,6 +49,8 @@ TOLERANCE_FACTOR = 0.5
 """The next tolerance of a problem with a fixed barrier, as a part of the last one, which starts at 1."""
 SOFTNESS = 100.0
 """The first `delta` of inequalities, as a part of the square of their size divided by the cost's scale."""
+EXACTNESS = 0.58
+"""Power of the rounding unit that is the `delta` of equalities, divided by the cost's scale."""
 DELTA_FACTOR, DELTA_STEP = 0.5, 0.1
 """Factors of `delta` with every update, and where an update has not reduced the violation to a quarter."""
 DECREMENT = 0.1
@@ -124,7 +126,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
         distance = jnp.maximum(violation.max(initial=0.0), relative_gap(problem, s))
         barrier = barrier * jnp.clip(distance, 1e-6, 1.0)
     soft = SOFTNESS * jnp.maximum(rows_scale, 0.1 * rows_scale.max(initial=0.0)) ** 2
-    delta = jnp.where(equal, eps**0.5, soft) / cost
+    delta = jnp.where(equal, eps**EXACTNESS, soft) / cost
     state = s.rows._replace(delta=delta, dual=Sides(jnp.full_like(delta, jnp.inf), jnp.full_like(delta, jnp.inf)))
     dual = row_barrier(rows.value, rows.lower, rows.upper, barrier, state).multipliers
     inverse = inverse_distances(s.us, problem.control_box)
@@ -153,8 +155,10 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     violation = jnp.where(equal, 0.0, excess).max(initial=0.0)
     slow = (violation > 0.25 * s.violation) & (violation > options.constraint_tolerance)
     factor = jnp.where(slow, DELTA_STEP, DELTA_FACTOR)
-    least_delta = jnp.finfo(problem.dtype).eps ** 0.5 / s.scale.cost
-    delta = jnp.where(equal, s.rows.delta, jnp.maximum(factor * s.rows.delta, least_delta))
+    # Smaller ones would amplify the rounding of constraints into that of the slopes.
+    eps, now = jnp.finfo(problem.dtype).eps, cost_scale(s, e)
+    least_delta = eps**0.5 / now
+    delta = jnp.where(equal, eps**EXACTNESS / now, jnp.maximum(factor * s.rows.delta, least_delta))
     # While inequalities are violated by more than the barrier explains, their multipliers change and the barrier waits.
     waits = violation > jnp.maximum(options.constraint_tolerance, 0.1 * jnp.sqrt(s.barrier / share))
     # A violation that stays meets a larger penalty; multipliers change in solved problems only.

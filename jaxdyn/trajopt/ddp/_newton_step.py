@@ -71,7 +71,9 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
     )
     longest = _part_of_step(jnp.maximum(dus / near.lower, dus / near.upper), 1.0)
     jammed = longest < JAMMED
-    cut = jax.tree.map(lambda b, free: jnp.where(jammed, b, free), near, Sides(jnp.asarray(-jnp.inf), jnp.asarray(jnp.inf)))
+    cut = jax.tree.map(
+        lambda b, free: jnp.where(jammed, b, free), near, Sides(jnp.asarray(-jnp.inf), jnp.asarray(jnp.inf))
+    )
     gradient = s.barrier * (inverse.upper - inverse.lower)
     signed = barrier.multipliers.upper - barrier.multipliers.lower
 
