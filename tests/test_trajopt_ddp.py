@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import time
+import warnings
 
 import equinox as eqx
 import jax
@@ -13,7 +14,16 @@ import scipy.optimize
 from optimality import assert_optimal
 from trajopt_problems import acrobot, cartpole, double_pendulum, kinova, of_dtype
 
-from jaxdyn import BodyInertia, Joint, ModelBuilder, ModelError, ShapeError, UnknownNameError, samples
+from jaxdyn import (
+    BodyInertia,
+    Joint,
+    ModelBuilder,
+    ModelError,
+    NotConvergedWarning,
+    ShapeError,
+    UnknownNameError,
+    samples,
+)
 from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.trajopt import (
     AbstractDynamics,
@@ -167,6 +177,17 @@ def test_batches_are_single_solves_and_what_has_ended_stays():
     assert len(set(batch.iterations.tolist())) > 1
 
 
+def two_steps() -> Problem:
+    """Return a problem that compiles quickly and whose costs are not quadratic, so that it takes several iterations."""
+    return Problem(
+        DiscreteDynamics(lambda x, u, t, params: x + jnp.sin(u), 1, 1),
+        np.zeros(1),
+        2,
+        stage_costs=[QuadraticCost(ControlResidual(), 0.1)],
+        terminal_costs=[QuadraticCost(StateResidual(np.zeros(1)), 1.0)],
+    )
+
+
 WAYS = {
     "gravity": lambda p, s: eqx.tree_at(lambda p: p.dynamics.params, p, 2.0 + s),
     "weight": lambda p, s: eqx.tree_at(lambda p: p.stage_costs[0].weight, p, 0.1 + s),
@@ -198,6 +219,34 @@ def test_derivatives_of_a_solution_are_central_differences():
     for i, name in enumerate(WAYS):
         plus, minus = (both(zero.at[i].set(s))[0] for s in (h, -h))
         np.testing.assert_allclose(gradient[i], (plus - minus) / (2 * h), rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("mode", ["forward", "reverse"])
+def test_derivatives_without_convergence_are_nan_and_say_so(mode):
+    problem = two_steps()
+
+    def outcome(target, iterations):
+        goal = eqx.tree_at(lambda p: p.terminal_costs[0].residual.target, problem, target[None])
+        return ddp(goal, options=DDPOptions(max_iterations=iterations)).us.sum()
+
+    transform = jax.jacfwd if mode == "forward" else jax.grad
+    derivative = jax.jit(transform(outcome))
+
+    def ended(iterations):
+        slope = jax.block_until_ready(derivative(jnp.asarray(2.0), iterations))
+        # The warning comes from a callback, which may run after the result is there.
+        jax.effects_barrier()
+        return slope
+
+    with pytest.warns(NotConvergedWarning, match=r"out of iterations.*raise max_iterations"):
+        slope = ended(1)
+    assert np.isnan(slope)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        slope = ended(100)
+    h = 1e-4
+    plus, minus = (outcome(jnp.asarray(2.0 + s), 100) for s in (h, -h))
+    np.testing.assert_allclose(slope, (plus - minus) / (2 * h), rtol=1e-5)
 
 
 @pytest.mark.slow
