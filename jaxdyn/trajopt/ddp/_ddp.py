@@ -108,8 +108,8 @@ def _warn_unless_converged(status) -> None:
     """Warn on the host that derivatives are NaN; Python shows the same warning once."""
     if int(status) != Status.CONVERGED:
         warn(
-            f"derivatives of a solution of ddp are NaN, because it has not converged ({Status(int(status)).text}): raise "
-            "max_iterations, loosen the tolerances in DDPOptions, or start from a better guess",
+            f"derivatives of a solution of ddp are NaN, because it has not converged ({Status(int(status)).text}): "
+            "raise max_iterations, loosen the tolerances in DDPOptions, or start from a better guess",
             NotConvergedWarning,
         )
 
