@@ -177,15 +177,50 @@ def test_batches_are_single_solves_and_what_has_ended_stays():
     assert len(set(batch.iterations.tolist())) > 1
 
 
-def two_steps() -> Problem:
-    """Return a problem that compiles quickly and whose costs are not quadratic, so that it takes several iterations."""
+def two_steps(**constraints) -> Problem:
+    """Return a problem that compiles quickly and is not linear-quadratic, so that it takes several iterations."""
     return Problem(
         DiscreteDynamics(lambda x, u, t, params: x + jnp.sin(u), 1, 1),
         np.zeros(1),
         2,
         stage_costs=[QuadraticCost(ControlResidual(), 0.1)],
-        terminal_costs=[QuadraticCost(StateResidual(np.zeros(1)), 1.0)],
+        terminal_costs=[QuadraticCost(StateResidual(np.array([1.5])), 1.0)],
+        **constraints,
     )
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+def test_history_and_progress_have_every_iteration(constrained):
+    limit = {"terminal_constraints": [Constraint(StateResidual(), -np.inf, 1.0)]} if constrained else {}
+    problem, seen = two_steps(**limit), []
+    options = DDPOptions(history=50, progress=lambda *numbers: seen.append(numbers))
+    s = ddp(problem, options=options)
+    jax.effects_barrier()
+    n = int(s.iterations)
+    assert_optimal(problem, s)
+    assert 3 < n < 50
+    assert s.history is not None
+    assert s.history.iterations == n
+    assert s.history.cost.shape == (50,)
+    last, after = s.history.record(n - 1), s.history.record(n)
+    assert np.isfinite(s.history.cost[:n]).all()
+    assert np.isnan(after.cost)
+    # The solution is the iterate from which the last iteration starts.
+    for name in ("gap", "stationarity", "violation") + ("complementarity",) * constrained:
+        np.testing.assert_array_equal(getattr(last, name), getattr(s.residuals, name), err_msg=name)
+    np.testing.assert_allclose(last.cost, s.cost, rtol=1e-7)
+    seen.sort(key=lambda numbers: int(numbers[0]))
+    assert [int(i) for i, _, _ in seen] == list(range(n))
+    np.testing.assert_array_equal([record.cost for _, record, _ in seen], s.history.cost[:n])
+    assert [int(status) for *_, status in seen] == [Status.RUNNING] * (n - 1) + [Status.CONVERGED]
+
+
+def test_history_is_bounded():
+    s = ddp(two_steps(), options=DDPOptions(history=2))
+    assert s.history is not None
+    assert s.history.cost.shape == (2,)
+    assert s.history.iterations == s.iterations
+    assert f"and {int(s.iterations) - 2} more iterations" in str(s.history)
 
 
 WAYS = {
