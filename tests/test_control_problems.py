@@ -99,6 +99,33 @@ def test_all_solutions_of_ddp_are_optimal(name):
     require_solution_by_ddp(name)
 
 
+WARM = {"cartpole": None, "parallel_park": None, "pendulum_on_cart": 0.5, "van_der_pol": 0.75}
+"""Problems that are solved again from another start, and the part of the iterations that a warm start takes at most;
+None where it does not save any."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WARM)
+def test_warm_starts(name):
+    """The start moves by 1 % of the trajectory's span; `-s` shows the iterations from the published guess and from the
+    solution before the move."""
+    problem = problem_of(name)
+    guess = PROBLEMS[name].guess(problem)
+    first = ddp(problem, *guess)
+    assert_optimal(problem, first)
+    moved = problem.starting_at(problem.x0 + 0.01 * np.ptp(np.asarray(first.xs), axis=0))
+    cold = ddp(moved, *guess)
+    warm = ddp(moved, first.us, first.xs, multipliers=first.multipliers)
+    ratio = int(warm.iterations) / int(cold.iterations)
+    print(f"\n{name}: {cold.iterations} iterations cold, {warm.iterations} warm, ratio {ratio:.2f}")
+    assert_optimal(moved, cold)
+    if warm.status == Status.CONVERGED or WARM[name] is not None:
+        assert_optimal(moved, warm)
+        assert warm.cost <= cold.cost * (1 + 1e-6)
+    if WARM[name] is not None:
+        assert ratio <= WARM[name]
+
+
 @pytest.mark.parametrize(("name", "weight"), [("double_integrator", 2.0), ("car_past_circle", 2.0)])
 def test_feasible_trajectories_that_are_not_optimal_are_told(name, weight):
     """The solution for another weight of the first control is feasible, but not optimal."""
