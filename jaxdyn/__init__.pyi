@@ -14,6 +14,7 @@ from . import viz as viz
 from ._errors import DataError as DataError
 from ._errors import JaxdynError as JaxdynError
 from ._errors import ModelError as ModelError
+from ._errors import NotConvergedWarning as NotConvergedWarning
 from ._errors import PhysicalityWarning as PhysicalityWarning
 from ._errors import RobotFileError as RobotFileError
 from ._errors import ShapeError as ShapeError

@@ -40,6 +40,10 @@ class PhysicalityWarning(UserWarning):
     """An inertia that no distribution of mass has."""
 
 
+class NotConvergedWarning(UserWarning):
+    """Derivatives are wanted of a solution that a solver did not reach; they are NaN."""
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line of the caller outside the library."""
     warnings.warn(message, category, skip_file_prefixes=(os.path.dirname(__file__),))

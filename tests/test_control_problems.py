@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from optimality import stationarity
+from optimality import assert_optimal, stationarity
 
 from experiments._optimal_control import PROBLEMS
 from experiments._optimal_control._ipopt import Ipopt
@@ -19,6 +19,8 @@ from jaxdyn.trajopt import (
     DiscreteDynamics,
     Problem,
     QuadraticCost,
+    Status,
+    ddp,
 )
 
 SMALL = ("double_integrator", "parallel_park", "car_past_circle")
@@ -67,6 +69,61 @@ def test_solutions_of_ipopt_are_optimal(name):
 @pytest.mark.parametrize("name", sorted(set(PROBLEMS) - set(SMALL)))
 def test_all_solutions_of_ipopt_are_optimal(name):
     require_solution(name)
+
+
+HARD = ("car_escape", "panda_past_sphere", "pole_carrier", "quadrotor_flight", "quadrotor_maze")
+"""Problems that ddp may leave unsolved from the published guess, as long as it does not claim to have solved them."""
+
+
+def require_solution_by_ddp(name: str) -> None:
+    """From the published guess ddp reaches a point that meets the conditions of optimality."""
+    problem = problem_of(name)
+    found = ddp(problem, *PROBLEMS[name].guess(problem))
+    if name in HARD and found.status != Status.CONVERGED:
+        return
+    assert_optimal(problem, found)
+    if PROBLEMS[name].best is not None:
+        assert found.cost >= PROBLEMS[name].best * (1 - 1e-5)
+    if name == "parallel_park":
+        np.testing.assert_allclose(found.cost, PUBLISHED[name], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_solutions_of_ddp_are_optimal(name):
+    require_solution_by_ddp(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(PROBLEMS) - set(SMALL)))
+def test_all_solutions_of_ddp_are_optimal(name):
+    require_solution_by_ddp(name)
+
+
+WARM = {"cartpole": None, "parallel_park": None, "pendulum_on_cart": 0.5, "van_der_pol": 0.75}
+"""Problems that are solved again from another start, and the part of the iterations that a warm start takes at most;
+None where it does not save any."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WARM)
+def test_warm_starts(name):
+    """The start moves by 1 % of the trajectory's span; `-s` shows the iterations from the published guess and from the
+    solution before the move."""
+    problem = problem_of(name)
+    guess = PROBLEMS[name].guess(problem)
+    first = ddp(problem, *guess)
+    assert_optimal(problem, first)
+    moved = problem.starting_at(problem.x0 + 0.01 * np.ptp(np.asarray(first.xs), axis=0))
+    cold = ddp(moved, *guess)
+    warm = ddp(moved, first.us, first.xs, multipliers=first.multipliers)
+    ratio = int(warm.iterations) / int(cold.iterations)
+    print(f"\n{name}: {cold.iterations} iterations cold, {warm.iterations} warm, ratio {ratio:.2f}")
+    assert_optimal(moved, cold)
+    if warm.status == Status.CONVERGED or WARM[name] is not None:
+        assert_optimal(moved, warm)
+        assert warm.cost <= cold.cost * (1 + 1e-6)
+    if WARM[name] is not None:
+        assert ratio <= WARM[name]
 
 
 @pytest.mark.parametrize(("name", "weight"), [("double_integrator", 2.0), ("car_past_circle", 2.0)])

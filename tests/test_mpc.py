@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from optimality import assert_optimal
 
 from jaxdyn import ModelError, ShapeError
 from jaxdyn.trajopt import (
@@ -126,6 +127,20 @@ def test_a_state_that_is_not_a_number_leaves_the_plan(mpc):
     assert np.isfinite(after.xs).all()
     _, _, solution = mpc.step(after, x)
     assert solution.status != Status.DIVERGED
+
+
+def test_steps_that_converge_are_solutions_of_the_problems_at_their_times(mpc):
+    x, advance = np.zeros(2), plant(1.0)
+    plan = mpc.start(x)
+    converged = 0
+    for _ in range(10):
+        t = plan.t
+        u, plan, solution = mpc.step(plan, x)
+        if solution.status == Status.CONVERGED:
+            assert_optimal(eqx.tree_at(lambda p: p.dynamics.t0, problem(x0=x), t), solution)
+            converged += 1
+        x = np.asarray(advance(x, u))
+    assert converged >= 5
 
 
 def at_time(p: Problem, t) -> Problem:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import time
+import warnings
 
 import equinox as eqx
 import jax
@@ -10,9 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from optimality import assert_optimal
 from trajopt_problems import acrobot, cartpole, double_pendulum, kinova, of_dtype
 
-from jaxdyn import BodyInertia, Joint, ModelBuilder, ModelError, ShapeError, UnknownNameError, samples
+from jaxdyn import (
+    BodyInertia,
+    Joint,
+    ModelBuilder,
+    ModelError,
+    NotConvergedWarning,
+    ShapeError,
+    UnknownNameError,
+    samples,
+)
 from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.trajopt import (
     AbstractDynamics,
@@ -66,7 +77,7 @@ def solved_pendulum():
 def test_double_pendulum_as_crocoddyl_solves_it():
     problem = double_pendulum()
     s = ddp(problem, np.zeros((100, 1)), np.zeros((101, 4)))
-    assert s.success, s.message
+    assert_optimal(problem, s)
     np.testing.assert_allclose(s.cost, 2.058751e-2, rtol=1e-6)
     assert s.iterations <= 1.2 * 54
     assert s.residuals.gap == 0
@@ -77,7 +88,7 @@ def test_double_pendulum_as_crocoddyl_solves_it():
 def test_cartpole_with_limits():
     problem = cartpole()
     s = ddp(problem, 0.01)
-    assert s.success, s.message
+    assert_optimal(problem, s)
     np.testing.assert_allclose(s.cost, 1.486187, rtol=1e-4)
     assert s.iterations <= 1.2 * 44
     assert problem.violation(s.xs, s.us) <= 1e-6
@@ -86,8 +97,9 @@ def test_cartpole_with_limits():
 
 @pytest.mark.slow
 def test_acrobot_with_limits():
-    s = ddp(acrobot(), 0.0)
-    assert s.success, s.message
+    problem = acrobot()
+    s = ddp(problem, 0.0)
+    assert_optimal(problem, s)
     np.testing.assert_allclose(s.cost, 50.046611, rtol=1e-4)
     assert s.iterations <= 1.2 * 50
     assert s.residuals.violation <= 1e-6
@@ -95,8 +107,9 @@ def test_acrobot_with_limits():
 
 @pytest.mark.slow
 def test_kinova_reaches():
-    s = ddp(kinova(), np.zeros((100, 6)), np.zeros((101, 12)))
-    assert s.success, s.message
+    problem = kinova()
+    s = ddp(problem, np.zeros((100, 6)), np.zeros((101, 12)))
+    assert_optimal(problem, s)
     np.testing.assert_allclose(s.cost, 8.125078, rtol=1e-6)
     assert s.iterations <= 1.2 * 73
 
@@ -113,13 +126,13 @@ def test_single_precision_is_right_or_says_that_it_is_not(make):
     assert s.xs.dtype == jnp.float32
     if s.success:
         exact = ddp(problem, np.asarray(s.us, np.float64), np.asarray(s.xs, np.float64))
-        assert exact.success, exact.message
+        assert_optimal(problem, exact)
         assert abs(s.cost - exact.cost) <= 1e-2 * exact.cost
 
 
 def test_optimum_is_that_of_a_general_solver():
     problem, s = pendulum(), solved_pendulum()
-    assert s.success, s.message
+    assert_optimal(problem, s)
 
     @jax.jit
     def of_controls(us):
@@ -160,7 +173,54 @@ def test_batches_are_single_solves_and_what_has_ended_stays():
         single = ddp(problem.starting_at(start), options=TIGHT)
         np.testing.assert_allclose(xs, single.xs, atol=1e-10)
         assert n == single.iterations
+        assert_optimal(problem.starting_at(start), single)
     assert len(set(batch.iterations.tolist())) > 1
+
+
+def two_steps(**constraints) -> Problem:
+    """Return a problem that compiles quickly and is not linear-quadratic, so that it takes several iterations."""
+    return Problem(
+        DiscreteDynamics(lambda x, u, t, params: x + jnp.sin(u), 1, 1),
+        np.zeros(1),
+        2,
+        stage_costs=[QuadraticCost(ControlResidual(), 0.1)],
+        terminal_costs=[QuadraticCost(StateResidual(np.array([1.5])), 1.0)],
+        **constraints,
+    )
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+def test_history_and_progress_have_every_iteration(constrained):
+    limit = {"terminal_constraints": [Constraint(StateResidual(), -np.inf, 1.0)]} if constrained else {}
+    problem, seen = two_steps(**limit), []
+    options = DDPOptions(history=50, progress=lambda *numbers: seen.append(numbers))
+    s = ddp(problem, options=options)
+    jax.effects_barrier()
+    n = int(s.iterations)
+    assert_optimal(problem, s)
+    assert 3 < n < 50
+    assert s.history is not None
+    assert s.history.iterations == n
+    assert s.history.cost.shape == (50,)
+    last, after = s.history.record(n - 1), s.history.record(n)
+    assert np.isfinite(s.history.cost[:n]).all()
+    assert np.isnan(after.cost)
+    # The solution is the iterate from which the last iteration starts.
+    for name in ("gap", "stationarity", "violation") + ("complementarity",) * constrained:
+        np.testing.assert_array_equal(getattr(last, name), getattr(s.residuals, name), err_msg=name)
+    np.testing.assert_allclose(last.cost, s.cost, rtol=1e-7)
+    seen.sort(key=lambda numbers: int(numbers[0]))
+    assert [int(i) for i, _, _ in seen] == list(range(n))
+    np.testing.assert_array_equal([record.cost for _, record, _ in seen], s.history.cost[:n])
+    assert [int(status) for *_, status in seen] == [Status.RUNNING] * (n - 1) + [Status.CONVERGED]
+
+
+def test_history_is_bounded():
+    s = ddp(two_steps(), options=DDPOptions(history=2))
+    assert s.history is not None
+    assert s.history.cost.shape == (2,)
+    assert s.history.iterations == s.iterations
+    assert f"and {int(s.iterations) - 2} more iterations" in str(s.history)
 
 
 WAYS = {
@@ -196,6 +256,34 @@ def test_derivatives_of_a_solution_are_central_differences():
         np.testing.assert_allclose(gradient[i], (plus - minus) / (2 * h), rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("mode", ["forward", "reverse"])
+def test_derivatives_without_convergence_are_nan_and_say_so(mode):
+    problem = two_steps()
+
+    def outcome(target, iterations):
+        goal = eqx.tree_at(lambda p: p.terminal_costs[0].residual.target, problem, target[None])
+        return ddp(goal, options=DDPOptions(max_iterations=iterations)).us.sum()
+
+    transform = jax.jacfwd if mode == "forward" else jax.grad
+    derivative = jax.jit(transform(outcome))
+
+    def ended(iterations):
+        slope = jax.block_until_ready(derivative(jnp.asarray(2.0), iterations))
+        # The warning comes from a callback, which may run after the result is there.
+        jax.effects_barrier()
+        return slope
+
+    with pytest.warns(NotConvergedWarning, match=r"out of iterations.*raise max_iterations"):
+        slope = ended(1)
+    assert np.isnan(slope)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        slope = ended(100)
+    h = 1e-4
+    plus, minus = (outcome(jnp.asarray(2.0 + s), 100) for s in (h, -h))
+    np.testing.assert_allclose(slope, (plus - minus) / (2 * h), rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_derivative_by_an_inertia_with_a_bound_that_holds():
     pendulum = samples.pendulum()
@@ -213,11 +301,11 @@ def test_derivative_by_an_inertia_with_a_bound_that_holds():
             control_upper=2.0,
         )
         s = ddp(problem, options=TIGHT)
-        return s.cost + (jnp.linspace(0, 1, 13)[:, None] * s.xs).sum() + (s.us**2).sum(), s
+        return s.cost + (jnp.linspace(0, 1, 13)[:, None] * s.xs).sum() + (s.us**2).sum(), (s, problem)
 
     both = jax.jit(jax.value_and_grad(outcome, has_aux=True))
-    (_, s), slope = both(1.1)
-    assert s.success, s.message
+    (_, (s, problem)), slope = both(1.1)
+    assert_optimal(problem, s)
     held = jnp.abs(s.us) == 2.0
     assert held.any()
     assert not held.all()
@@ -241,6 +329,8 @@ def test_random_acrobots_in_one_batch():
     assert s.success.mean() > 0.8
     violation = jax.vmap(lambda x0, xs, us: problem.starting_at(x0).violation(xs, us))(starts, s.xs, s.us)
     assert (violation[s.success] <= 1e-6).all()
+    for i in np.flatnonzero(s.success)[:10]:
+        assert_optimal(problem.starting_at(starts[i]), jax.tree.map(lambda a, i=i: a[i], s))
 
 
 class Turning(AbstractDynamics):
@@ -283,12 +373,12 @@ def test_derivatives_on_a_group():
             dynamics, x0, 10, stage_costs=parts, terminal_costs=ends, control_lower=-1.2, control_upper=1.2
         )
         s = ddp(problem, options=dataclasses.replace(TIGHT, hessian="adaptive"))
-        return (by_x * s.xs).sum() + (by_u * s.us).sum(), s
+        return (by_x * s.xs).sum() + (by_u * s.us).sum(), (s, problem)
 
     both = jax.jit(jax.value_and_grad(outcome, has_aux=True))
     parameter_values, h = jnp.array([0.7, 1.0, 0.9]), 1e-5
-    (_, s), gradient = both(parameter_values)
-    assert s.success, s.message
+    (_, (s, problem)), gradient = both(parameter_values)
+    assert_optimal(problem, s)
     assert (jnp.abs(s.us) == 1.2).any()
     for i in range(3):
         plus, minus = (both(parameter_values.at[i].add(s))[0][0] for s in (h, -h))
@@ -414,7 +504,10 @@ def test_divergence_is_told_and_the_iterate_kept():
     assert "diverged" in s.message
     np.testing.assert_array_equal(s.us, 10.0)
     # Without states to start from, the solver starts from x0 repeated, because the roll-out diverges.
-    assert ddp(problem, us).success
+    found = ddp(problem, us)
+    assert found.success, found.message
+    # The controls cost nothing, so only the cost of the first state remains.
+    np.testing.assert_allclose(found.cost, 0.5, rtol=1e-9)
 
 
 def test_contradicting_constraints_are_told():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import ModelError, NotConvergedWarning, warn
 from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
 from jaxdyn.trajopt.ddp._batches import one_by_one_on_cpu
@@ -55,12 +55,14 @@ def ddp(
       is the smaller the nearer the guess is to meeting its constraints.
 
     Derivatives of the solution's trajectory, cost and multipliers with respect to all arrays of the problem come from
-    the implicit function theorem, in both modes: exact at a solution, so converge tightly. Gains, status and residuals
-    have no derivatives, and the guess does not change them.
+    the implicit function theorem, in both modes: exact at a solution, so converge tightly. They are NaN where the
+    status is not `CONVERGED`, because the theorem holds at solutions only. Gains, status and residuals have no
+    derivatives, and the guess does not change them.
 
     Compiled as a whole. Under `jax.vmap` the problems of a batch are solved one after the other on a CPU, each until it
     ends, and in lock step elsewhere, where elements that have ended do not change. **Raises** `ShapeError`; `ModelError`
-    where the cost of the guess is NaN though its states are finite (checked only outside of transformations).
+    where the cost of the guess is NaN though its states are finite (checked only outside of transformations). **Warns**
+    `NotConvergedWarning` at run time where derivatives are NaN because a solve has not converged.
     """
     # As arrays, so that other numbers do not compile again.
     numbers: DDPOptions = jax.tree.map(jnp.asarray, DDPOptions() if options is None else options)
@@ -92,9 +94,11 @@ def _solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -
 
 @_differentiable_solve.def_jvp
 def _solution_tangent(primals, tangents):
-    """The implicit function theorem; guess and options do not change a solution."""
+    """The implicit function theorem; guess and options do not change a solution. Without convergence it does not hold,
+    and the derivatives are NaN."""
     problem, tangent = primals[0], tangents[0]
     solution = _differentiable_solve(*primals)
+    jax.debug.callback(_warn_unless_converged, solution.status)
     rows = join_rows(solution.multipliers.stage, solution.multipliers.terminal)
     optimum = Optimum(solution.xs, solution.us, rows)
     d, costates = optimum_tangent(problem, tangent, optimum)
@@ -107,7 +111,19 @@ def _solution_tangent(primals, tangents):
 
     constant = jax.tree.map(lambda _: None, solution)
     parts = d.xs, d.us, cost, costates, *problem.split_rows(d.multipliers)
+    known = jnp.where(solution.success, 1.0, jnp.nan)
+    parts = tuple(known.astype(part.dtype) * part for part in parts)
     return solution, eqx.tree_at(differentiable, constant, parts, is_leaf=lambda x: x is None)
+
+
+def _warn_unless_converged(status) -> None:
+    """Warn on the host that derivatives are NaN; Python shows the same warning once."""
+    if int(status) != Status.CONVERGED:
+        warn(
+            f"derivatives of a solution of ddp are NaN, because it has not converged ({Status(int(status)).text}): "
+            "raise max_iterations, loosen the tolerances in DDPOptions, or start from a better guess",
+            NotConvergedWarning,
+        )
 
 
 _jitted_solve = eqx.filter_jit(_differentiable_solve)
