@@ -115,7 +115,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
     change = (jnp.abs(station.slopes) * width + 0.5 * curvature * width**2).sum()
     cost = jnp.maximum(jnp.abs(cost), 0.01 * change)
     cost = jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
-    rows_scale = row_scale(problem, rows)
+    rows_scale = row_scale(problem, rows, s.xs)
     equal = rows.lower == rows.upper
     distance = jnp.where(equal, rows.value - jnp.where(equal, rows.lower, 0.0), 0.0)
     infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(distance).sum()
@@ -124,7 +124,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
         # The nearer to a solution, the smaller the barrier that keeps the iterates near it.
         violation = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / rows_scale
         distance = jnp.maximum(violation.max(initial=0.0), relative_gap(problem, s))
-        barrier = barrier * jnp.clip(distance, 1e-6, 1.0)
+        barrier = barrier * jnp.clip(distance**2, 1e-6, 1.0)
     soft = SOFTNESS * jnp.maximum(rows_scale, 0.1 * rows_scale.max(initial=0.0)) ** 2
     delta = jnp.where(equal, eps**EXACTNESS, soft) / cost
     state = s.rows._replace(delta=delta, dual=Sides(jnp.full_like(delta, jnp.inf), jnp.full_like(delta, jnp.inf)))

@@ -2,14 +2,13 @@
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt._history import History
 from jaxdyn.trajopt.ddp._barrier import RowBarrier, RowState, Sides, inverse_distances
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity
+from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, motion
 from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._riccati import Policy
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
@@ -84,11 +83,15 @@ def number_of_bounds(problem: Problem, rows: Rows):
     return jnp.maximum(sum(f.sum() for f in finite), 1).astype(problem.dtype)
 
 
-def row_scale(problem: Problem, rows: Rows) -> Float[Array, "rows"]:
-    """The size of each component of the constraints: of its values and finite bounds, over all stages."""
+def row_scale(problem: Problem, rows: Rows, xs) -> Float[Array, "rows"]:
+    """The size of each component of the constraints, over all stages: of its values and finite bounds, and for an
+    equality, which the guess may meet already, of what the motion of the guess changes it by."""
     size = jnp.abs(rows.value)
     for bound in (rows.lower, rows.upper):
         size = jnp.maximum(size, jnp.where(jnp.isfinite(bound), jnp.abs(bound), 0.0))
+    span = motion(problem, xs)
+    change = join_rows(jnp.abs(rows.by_x) @ span, jnp.abs(rows.end_by_x) @ span)
+    size = jnp.maximum(size, jnp.where(rows.lower == rows.upper, change, 0.0))
     has = jnp.isfinite(rows.lower) | jnp.isfinite(rows.upper)
     stage, end = problem.split_rows(jnp.where(has, size, 0.0))
     size = join_rows(jnp.broadcast_to(stage.max(axis=0, initial=0.0), stage.shape), end)
@@ -98,8 +101,7 @@ def row_scale(problem: Problem, rows: Rows) -> Float[Array, "rows"]:
 
 def relative_gap(problem: Problem, s: ConstrainedState) -> Float[Array, ""]:
     """The largest gap, relative to how far its component moves."""
-    moved = jax.vmap(problem.dynamics.difference, in_axes=(None, 0))(s.xs[0], s.xs)
-    span = jnp.maximum(jnp.abs(moved).max(axis=0), jnp.abs(s.gaps).max(axis=0))
+    span = jnp.maximum(motion(problem, s.xs), jnp.abs(s.gaps).max(axis=0))
     span = jnp.maximum(jnp.maximum(span, 1e-3 * span.max()), jnp.finfo(span.dtype).tiny)
     return (jnp.abs(s.gaps) / span).max()
 

@@ -60,9 +60,11 @@ def ddp(
     derivatives, and the guess does not change them.
 
     Compiled as a whole. Under `jax.vmap` the problems of a batch are solved one after the other on a CPU, each until it
-    ends, and in lock step elsewhere, where elements that have ended do not change. **Raises** `ShapeError`; `ModelError`
-    where the cost of the guess is NaN though its states are finite (checked only outside of transformations). **Warns**
-    `NotConvergedWarning` at run time where derivatives are NaN because a solve has not converged.
+    ends, and in lock step elsewhere, where elements that have ended do not change.
+
+    **Raises** `ShapeError`; `ModelError` where the cost of the guess is NaN though its states are finite (checked only
+    outside of transformations). **Warns** `NotConvergedWarning` at run time where derivatives are NaN because a solve
+    has not converged.
     """
     # As arrays, so that other numbers do not compile again.
     numbers: DDPOptions = jax.tree.map(jnp.asarray, DDPOptions() if options is None else options)

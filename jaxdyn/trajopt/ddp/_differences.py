@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdyn.trajopt.ddp._expansion import Expansion, expand, vecmat
+from jaxdyn.trajopt.ddp._expansion import Expansion, expand, motion, vecmat
 from jaxdyn.trajopt.problem import Problem, Quadratic
 
 
@@ -18,8 +18,7 @@ def differenced_costs(problem: Problem, xs, us, e: Expansion, costates, multipli
     and `multipliers` `[rows]` the constraints."""
     n, m = e.A.shape[-1], e.B.shape[-1]
     dynamics = problem.dynamics
-    moved = jax.vmap(dynamics.difference, in_axes=(None, 0))(xs[0], xs)
-    sizes = jnp.concatenate([jnp.abs(moved).max(axis=0), jnp.abs(us).max(axis=0)])
+    sizes = jnp.concatenate([motion(problem, xs), jnp.abs(us).max(axis=0)])
     steps = jnp.finfo(xs.dtype).eps ** (1 / 3) * jnp.maximum(sizes, 1e-2)
 
     def slopes(displacement):

@@ -72,6 +72,11 @@ class Rows(NamedTuple):
         return stage, end._replace(x=end.x + end_by_x, xx=end.xx + end_xx)
 
 
+def motion(problem: Problem, xs) -> Float[Array, "ndx"]:
+    """How far each component of the state moves from the first state."""
+    return jnp.abs(jax.vmap(problem.dynamics.difference, in_axes=(None, 0))(xs[0], xs)).max(axis=0)
+
+
 def matvec(matrices, vectors):
     """The product of each matrix with its vector."""
     return (matrices @ vectors[..., None])[..., 0]
