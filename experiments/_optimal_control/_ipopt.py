@@ -15,7 +15,7 @@ from jaxdyn.trajopt import Problem, TimeVarying
 
 
 class Found(NamedTuple):
-    """What IPOPT found from a guess."""
+    """The solution that IPOPT found from a guess."""
 
     xs: np.ndarray
     us: np.ndarray
