@@ -47,8 +47,9 @@ BARRIER_FACTOR, BARRIER_POWER = 0.2, 1.5
 """The next barrier is the smaller of this part of the last one and its power, relative to the cost's scale."""
 TOLERANCE_FACTOR = 0.5
 """The next tolerance of a problem with a fixed barrier, as a part of the last one, which starts at 1."""
-SOFTNESS = 100.0
-"""The first `delta` of inequalities, as a part of the square of their size divided by the cost's scale."""
+SOFTNESS, SOFTNESS_NEAR = 100.0, 0.01
+"""The first `delta` of inequalities, as a part of the square of their size divided by the cost's scale, and the one of
+a guess with multipliers."""
 EXACTNESS = 0.58
 """Power of the rounding unit that is the `delta` of equalities, divided by the cost's scale."""
 DELTA_FACTOR, DELTA_STEP = 0.5, 0.1
@@ -125,7 +126,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
         violation = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / rows_scale
         distance = jnp.maximum(violation.max(initial=0.0), relative_gap(problem, s))
         barrier = barrier * jnp.clip(distance**2, 1e-6, 1.0)
-    soft = SOFTNESS * jnp.maximum(rows_scale, 0.1 * rows_scale.max(initial=0.0)) ** 2
+    soft = (SOFTNESS_NEAR if near else SOFTNESS) * jnp.maximum(rows_scale, 0.1 * rows_scale.max(initial=0.0)) ** 2
     delta = jnp.where(equal, eps**EXACTNESS, soft) / cost
     state = s.rows._replace(delta=delta, dual=Sides(jnp.full_like(delta, jnp.inf), jnp.full_like(delta, jnp.inf)))
     dual = row_barrier(rows.value, rows.lower, rows.upper, barrier, state).multipliers
