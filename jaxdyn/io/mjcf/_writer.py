@@ -12,7 +12,7 @@ from jaxdyn.io.robot_files import unbatched_leaves
 from jaxdyn.joints import JOINT_TYPES, Primitive
 from jaxdyn.model import Model, rotational_about_center
 
-_TYPES = {"revolute": "hinge", "prismatic": "slide", "ball": "ball", "free": "free"}
+_TYPES = {"revolute": "hinge", "continuous": "hinge", "prismatic": "slide", "ball": "ball", "free": "free"}
 
 
 def to_mjcf(model: Model, timestep: float = 0.001) -> str:
@@ -21,7 +21,7 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
     It has bodies, joints, inertias, armature, damping, friction loss, springs, and gravity. Joint `j` of `d` degrees of
     freedom becomes `d` joints (`j_0`, `j_1`, ...) of one MuJoCo body where it is cylindrical, universal or planar. The
     order of coordinates is kept. MuJoCo's Coulomb friction (`frictionloss`) is a constraint, not a smooth function.
-    Contacts and limits are left out.
+    Contacts and limits are left out. Continuous joints become hinges, which differ by whole turns.
 
     **Raises** `ModelError` for a helical joint, for a free joint that is not placed at the world's origin, for a ball
     or free joint with a spring whose reference is not the origin, for a body without mass, for joints that mimic
