@@ -256,7 +256,10 @@ class Stationarity(NamedTuple):
 
     def relative_to(self, first_size) -> Float[Array, ""]:
         """The largest derivative, relative to the size of its terms. A control whose terms have become tiny against
-        those of the guess, `first_size` `[nu]`, counts no more than they did."""
-        rounding = jnp.finfo(self.size.dtype).eps ** 0.5
-        size = jnp.maximum(jnp.maximum(self.size, rounding * first_size), jnp.finfo(self.size.dtype).tiny)
+        those of the guess, `first_size` `[nu]`, counts no more than they did; one whose terms are tiny against those of
+        other controls, as where symmetry keeps it at zero, has derivatives of rounding only."""
+        dtype = self.size.dtype
+        rounding, tiny = jnp.finfo(dtype).eps ** 0.5, jnp.finfo(dtype).tiny
+        size = jnp.maximum(self.size, rounding * first_size)
+        size = jnp.maximum(size, 1e-6 * size.max(initial=0.0) + tiny)
         return (jnp.abs(self.slopes) / size).max(initial=0.0)

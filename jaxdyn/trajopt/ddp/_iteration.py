@@ -86,7 +86,10 @@ def _iterate(problem: Problem, options: DDPOptions, s: DDPState) -> DDPState:
     first_size = jnp.where(s.iterations == 0, station.size, s.first_size)
     station = station._replace(slopes=_free_slopes(problem, us, station.slopes))
     stationarity = station.relative_to(first_size)
-    solved = s.feasible & (promised < options.decrease_tolerance * scale) & (stationarity <= options.tolerance)
+    # Where no decrease above rounding is left, more iterations would not make the slopes smaller.
+    eps = jnp.finfo(problem.dtype).eps
+    attainable = jnp.where(promised < 10 * eps * scale, jnp.maximum(options.tolerance, eps**0.4), options.tolerance)
+    solved = s.feasible & (promised < options.decrease_tolerance * scale) & (stationarity <= attainable)
     diverged = ~jnp.isfinite(value) | ~jnp.isfinite(xs).all() | ~jnp.isfinite(e.A).all()
     status = jnp.select(
         [diverged, solved, stuck, s.iterations + 1 >= options.max_iterations],
