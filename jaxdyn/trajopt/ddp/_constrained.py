@@ -3,7 +3,9 @@
 Every iteration takes one Newton step for states, controls and all multipliers together. The dynamics are constraints as
 others, so the states move by the linear model and their gaps close as the iterations converge (direct multiple
 shooting). The barrier falls, and the multipliers of inequalities are updated, only when the problem with the present
-barrier is solved to a tolerance that falls along with it. See `_barrier` for the barrier and `_filter` for the search.
+barrier is solved to a tolerance that falls along with it. Besides, the barrier follows a cost that has become much
+smaller than that of the guess, and a solve in which no step is acceptable begins anew a few times. See `_barrier` for
+the barrier and `_filter` for the search.
 """
 
 import functools
