@@ -1,6 +1,8 @@
 """The public names of the library, and where they stand. Type checkers read this file, and so does the library, to load
 each name when it is first used: a public name is added here and nowhere else."""
 
+__version__: str
+
 from . import algorithms as algorithms
 from . import io as io
 from . import model as model

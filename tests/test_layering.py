@@ -32,6 +32,7 @@ FLOORS = {
     "__init__": 11,
     "programs": 12,
     "cli": 13,
+    "__main__": 14,
 }
 
 
