@@ -11,4 +11,5 @@ class Algorithms(griffe.Extension):
     def on_function_instance(self, *, func: griffe.Function, **_: Any) -> None:
         if any(str(decorator.value).startswith("algorithm(") for decorator in func.decorators):
             first = func.parameters[0]
-            first.name, first.annotation = "model", "Model"
+            # A name of the library, so that it becomes a link.
+            first.name, first.annotation = "model", griffe.ExprName("Model", parent=func.package)

@@ -17,11 +17,13 @@ type ArrayLike = jax.Array | np.ndarray | float | Sequence
 
 # Arguments: JAX or NumPy arrays. Results are spelled out as `Float[Array, ...]`.
 type Configuration = Float[Array | np.ndarray, "*#batch nq"]
+"""Configurations: rad and m, and unit quaternions for ball and free joints."""
 type Velocity = Float[Array | np.ndarray, "*#batch nv"]
 """Velocities and accelerations of the degrees of freedom."""
 type Torque = Float[Array | np.ndarray, "*#batch nv"]
 """Generalized forces on the degrees of freedom."""
 type Wrenches = Float[Array | np.ndarray, "*#batch nb 6"]
+"""Wrenches `[force, moment]` on the bodies, N and N m."""
 
 __all__ = ["Array", "ArrayLike", "Bool", "Configuration", "Float", "Real", "Torque", "Velocity", "Wrenches"]
 

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -51,7 +52,9 @@ def test_every_public_name_can_be_linked_to(site):
             value = getattr(module, name)
             # An object that several packages offer is documented with one of them.
             places = [place for place, other in modules.items() if getattr(other, name, None) is value]
-            assert any(f"{p}.{name}" in known for p in places) or inspect.ismodule(value), f"{package}.{name}"
+            # A function with the name of its package, such as `trajopt.ddp`, is documented in the package.
+            names = {f"{place}.{name}" for place in places} | {f"{place}.{name}.{name}" for place in places}
+            assert names & known or inspect.ismodule(value), f"{package}.{name}"
 
 
 @pytest.mark.docs
@@ -66,3 +69,46 @@ def test_links_of_the_readme_are_files():
     text = (ROOT / "README.md").read_text()
     for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
         assert (ROOT / link).is_file(), link
+
+
+@pytest.mark.docs
+def test_every_example_is_a_notebook(site):
+    """The notebooks have the code of the scripts, in several cells below a text."""
+    scripts = sorted((ROOT / "docs" / "examples").glob("*.py"))
+    assert len(scripts) == 5
+    listed = (site / "examples" / "index.html").read_text()
+    for script in scripts:
+        cells = json.loads((site / "examples" / f"{script.stem}.ipynb").read_text())["cells"]
+        assert f'href="{script.stem}.ipynb"' in listed
+        assert [cell["cell_type"] for cell in cells] == ["markdown"] + ["code"] * (len(cells) - 1)
+        assert len(cells) >= 4
+        code = [line for cell in cells[1:] for line in "".join(cell["source"]).splitlines() if line]
+        source = script.read_text().split('"""\n', 1)[1]
+        assert code == [line for line in source.splitlines() if line and not line.startswith("# %%")]
+
+
+@pytest.mark.docs
+def test_equations_are_rendered_without_scripts(site):
+    page = (site / "formulations" / "index.html").read_text()
+    assert page.count("<math") > 30
+    assert not re.search(r"\\(dot|begin|frac|qquad)|arithmatex", page)
+
+
+@pytest.mark.docs
+def test_names_of_other_libraries_are_found_by_search(site):
+    """The index has the names, and its separator splits them into words."""
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    texts = " ".join(entry["text"] for entry in index["docs"])
+    for name in ("getFrameJacobian", "computeJointJacobians", "mj_jacBody", "computeMinverse", "mjx.step"):
+        assert name in texts, name
+    # JavaScript and Python agree on this expression.
+    words = re.sub(index["config"]["separator"], " ", "getFrameJacobian mj_jacBody").lower().split()
+    assert {"frame", "jacobian", "jac", "body"} <= set(words)
+
+
+@pytest.mark.docs
+def test_signatures_link_their_types_and_show_their_source(site):
+    page = (site / "reference" / "dynamics" / "index.html").read_text()
+    assert re.search(r'href="\.\./models/#jaxdyn\.Model"[^>]*>Model', page)
+    assert re.search(r'href="\.\./#jaxdyn\._types\.Velocity"[^>]*>Velocity', page)
+    assert "jaxdyn/algorithms/_aba.py" in page

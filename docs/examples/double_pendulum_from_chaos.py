@@ -1,3 +1,4 @@
+# %% [markdown]
 """Identify a double pendulum from its chaotic motion.
 
 Short roll-outs follow the recording where one long roll-out departs from it.
@@ -7,6 +8,7 @@ Short roll-outs follow the recording where one long roll-out departs from it.
 The recordings are simulated with noise; `python -m experiments.identify_double_pendulum` uses recordings of a real one.
 """
 
+# %%
 import dataclasses
 
 import jax
@@ -38,6 +40,7 @@ def simulate_recording(seed: int, duration: float) -> sysid.Recording:
 
 train, test = simulate_recording(0, 4.0), simulate_recording(1, 3.0)
 
+# %%
 # At the start of the fit every inertia is 25 % too large, and friction is half of the true value.
 wrong = dataclasses.replace(
     truth,
@@ -56,6 +59,7 @@ fit = sysid.fit_rollouts(
 )
 print(f"{fit.message} after {fit.iterations} steps; {free.size} free parameters")
 
+# %%
 # Roll-outs of half a second from measured states of a motion that was not used in the fit.
 medians = {}
 for name, robot in (("wrong", wrong), ("identified", fit.robot), ("true", truth)):

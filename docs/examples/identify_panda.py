@@ -1,3 +1,4 @@
+# %% [markdown]
 """Identify a real Franka Emika Panda from recorded motion and torques, and test it on data that the fit has not used.
 
     JAXDYN_DATA=... python docs/examples/identify_panda.py
@@ -6,6 +7,7 @@ The recording is by Gaz et al. 2019 (https://github.com/marcocognetti/FrankaEmik
 `$JAXDYN_DATA/panda_exciting/`. `python -m experiments.identify configs/identify_panda.toml` does more with it.
 """
 
+# %%
 import dataclasses
 import os
 import sys
@@ -27,6 +29,7 @@ if "JAXDYN_DATA" not in os.environ or not folder.is_dir():
 start, changed = sysid.nearest_physical_model(jaxdyn.load_urdf(folder / "panda_no_gripper.urdf"))
 print(f"links whose inertias in the drawing no mass distribution has: {', '.join(changed) or 'none'}")
 
+# %%
 # Split the recording before it is filtered, because filters look ahead.
 recording = sysid.load_npz(folder / "first_14s.npz")
 recording = dataclasses.replace(recording, t=recording.t - recording.t[0])
@@ -37,6 +40,7 @@ for choice in found.plan.choices:
     print(f"{choice.name}: held-out errors change by {-choice.improvement:.1%}, {taken}")
 print(found)
 
+# %%
 fit, drawing = found.fit, sysid.InverseDynamicsFit.unfitted(start)
 for name, result in (("drawing", drawing), ("least squares", found.linear), ("fit", fit)):
     error = result.evaluate(found.prepare(test))

@@ -1,3 +1,4 @@
+# %% [markdown]
 """1024 randomized robots on all devices, and a gradient over all of them.
 
     python docs/examples/randomized_robots.py
@@ -7,6 +8,7 @@ Each robot is a Solo12 with other masses, friction, rotors and gravity, held in 
 for the gains of the joints' servos that hold a pose best for all robots.
 """
 
+# %%
 import dataclasses
 import time
 
@@ -23,6 +25,7 @@ print(f"{jax.device_count()} devices: {jax.devices()[0].device_kind}")
 mesh = jax.make_mesh((jax.device_count(),), ("batch",))
 split = NamedSharding(mesh, PartitionSpec("batch"))
 
+# %%
 # Any numbers make a physically possible robot: inertias are given by the logarithms of their Cholesky factors.
 nominal = jaxdyn.samples.quadruped()
 nominal = nominal.with_locked_joints({nominal.joint_names[0]: [0, 0, 0.5, 1, 0, 0, 0]})
@@ -43,6 +46,7 @@ goal = jnp.tile(jnp.array([0.0, 0.8, -1.6]), nominal.nv // 3)  # each leg: hip, 
 start = State(goal + 0.3 * jax.random.normal(next(keys), (ROBOTS, nominal.nq)), jnp.zeros((ROBOTS, nominal.nv)))
 
 
+# %%
 def cost(gains):
     servo = PositionServo(nominal, kp=jnp.exp(gains[0]), kd=jnp.exp(gains[1]))
     policy = Actuation(servo, EffortLimits(2.7, kind="tanh")).driven_by(jnp.broadcast_to(goal, (STEPS, nominal.nq)))
@@ -60,6 +64,7 @@ def cost(gains):
     return jnp.mean((motion.q - goal) ** 2)
 
 
+# %%
 both = jax.jit(jax.value_and_grad(cost))
 gains = jnp.log(jnp.array([3.0, 0.1]))
 began = time.perf_counter()

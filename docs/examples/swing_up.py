@@ -1,3 +1,4 @@
+# %% [markdown]
 """A cartpole swings up, first in a plan by differential dynamic programming, then under model predictive control.
 
 The controller follows the plan on a plant whose pole and cart are 30 % heavier than in the controller's model.
@@ -5,6 +6,7 @@ The controller follows the plan on a plant whose pole and cart are 30 % heavier 
     python docs/examples/swing_up.py
 """
 
+# %%
 import dataclasses
 
 import jax
@@ -41,15 +43,18 @@ problem = trajopt.Problem(
     control_upper=10.0,
 )
 
+# %%
 plan = trajopt.ddp(problem, us=0.01 * np.ones((horizon, 1)))
 print(f"plan: {plan.message} after {int(plan.iterations)} iterations, cost {float(plan.cost):.4f}")
 print(f"it ends at {np.asarray(plan.xs[-1]).round(3)}, forces up to {float(jnp.abs(plan.us).max()):.1f} N")
 
+# %%
 # The plant is a heavier robot, simulated with finer steps.
 heavier = dataclasses.replace(model, inertial_parameters=1.3 * model.inertial_parameters)
 true = trajopt.ModelDynamics(heavier, dt, actuation=motor, substeps=4)
 step = jax.jit(lambda x, u: true.step(x, u, 0))
 
+# %%
 # The plan alone does not work on the plant.
 x = hanging
 for u in np.asarray(plan.us):
@@ -57,6 +62,7 @@ for u in np.asarray(plan.us):
 open_loop = abs(np.arctan2(np.sin(x[1]), np.cos(x[1])))
 print(f"the plan on the heavier plant, without feedback, ends {np.degrees(open_loop):.0f} degrees off upright")
 
+# %%
 mpc = trajopt.MPC(problem, trajopt.DDPOptions(max_iterations=8))
 run = trajopt.closed_loop(mpc, lambda x, u: np.asarray(step(x, u)), hanging, 150, plan=mpc.start(hanging, us=plan.us))
 angle = np.abs(np.arctan2(np.sin(run.xs[:, 1]), np.cos(run.xs[:, 1])))
