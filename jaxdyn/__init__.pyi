@@ -101,7 +101,9 @@ from .io import RobotFileWarning as RobotFileWarning
 from .io import from_dh as from_dh
 from .io import load_mjcf as load_mjcf
 from .io import load_mjcf_actuators as load_mjcf_actuators
+from .io import load_model as load_model
 from .io import load_urdf as load_urdf
+from .io import save_model as save_model
 from .io import to_mjcf as to_mjcf
 from .io import to_urdf as to_urdf
 from .model import BodyInertia as BodyInertia

@@ -1,8 +1,9 @@
-"""Robots' files: reading them as models, and writing models."""
+"""Files of robots and models: reading and writing them."""
 
 import inspect as _inspect
 
 from jaxdyn.io._denavit_hartenberg import DHRow, from_dh
+from jaxdyn.io._model_files import load_model, save_model
 from jaxdyn.io.mjcf import MjcfActuator, is_mjcf, load_mjcf, load_mjcf_actuators, to_mjcf
 from jaxdyn.io.robot_files import RobotFileWarning
 from jaxdyn.io.urdf import load_urdf, to_urdf

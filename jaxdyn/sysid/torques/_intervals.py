@@ -32,6 +32,9 @@ class Intervals(NamedTuple):
         """The names whose `prior_share` exceeds `share`: the data hardly reduce the prior's variance."""
         return tuple(name for name, x in zip(self.names, self.prior_share, strict=True) if x > share)
 
+    def __str__(self) -> str:
+        return self.table()
+
     def table(self) -> str:
         """The intervals as text, one line each."""
         width = max(len(x) for x in self.names)

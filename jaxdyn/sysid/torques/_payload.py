@@ -69,6 +69,13 @@ class PayloadFit(NamedTuple):
         """Whether `status` is `Status.CONVERGED`."""
         return self.status == Status.CONVERGED
 
+    def __str__(self) -> str:
+        return (
+            f"payload at {self.frame!r}: {self.status.text}\n"
+            f"mass (kg), center of mass (m) and inertia about it (kg m^2), in the axes of {self.frame!r}\n"
+            f"{self.intervals.table()}"
+        )
+
 
 def identify_payload(
     model: Model,
