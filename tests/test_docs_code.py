@@ -64,6 +64,19 @@ def test_there_is_code_on_the_pages():
     assert set(WITH_CODE) >= QUICK
 
 
+def test_tasks_are_short_and_checked():
+    pages = {name: blocks(path) for name, path in PAGES.items() if name.startswith("docs/tasks/")}
+    assert pages.pop("docs/tasks/index.md") == []
+    index = PAGES["docs/tasks/index.md"].read_text(encoding="utf-8")
+    assert len(pages) == 10
+    for name, parts in pages.items():
+        lines = [line for block in parts for line in block.code.splitlines()]
+        assert 0 < len(lines) <= 25, f"{name} has {len(lines)} lines of code, but 25 is the most"
+        assert any("assert" in line for line in lines[-3:]), f"{name} does not end with a check"
+        assert any("print(" in line for line in lines), f"{name} prints nothing"
+        assert f"]({Path(name).name})" in index, f"{name} is not in the index"
+
+
 @pytest.mark.docs
 def test_the_program_for_several_hosts(tmp_path):
     """The program runs with a single host; `tests/test_rollout_devices.py` tests two hosts."""
