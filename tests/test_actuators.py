@@ -475,3 +475,18 @@ def test_a_lag_a_servo_and_limits_are_those_of_mujoco():
     assert float(tau.max()) == 12
     assert float(tau.min()) == -9
     np.testing.assert_allclose(states.q, q, atol=1e-12)
+
+
+def test_a_roll_out_begins_with_the_memory_of_the_blocks():
+    robots = eqx.tree_at(lambda m: m.damping, slider(), jnp.array([[0.0], [1.0], [2.0]]))
+    drive = Actuation(Delay(3), FirstOrderLag(0.05, 0.01)).driven_by(jnp.full((1, 1), 4.0))
+    starts = State(jnp.zeros((3, 1)), jnp.zeros((3, 1)))
+    expected = rollout(robots, starts, drive, 0.01, steps=20, policy_state=drive.init(starts))
+    motion = rollout(robots, state_at(), drive, 0.01, steps=20)  # the batch axes are those of the robots
+    np.testing.assert_array_equal(motion.tau, expected.tau)
+    np.testing.assert_array_equal(motion.q, expected.q)
+    with pytest.raises(ModelError, match=r"begins with policy.init\(state\)"):
+        drive(None, state_at(), 0.0)
+    for block in (Delay(1), Actuation(Delay(1))):
+        with pytest.raises(ModelError, match=f"controls are {type(block).__name__}, .*driven_by"):
+            rollout(slider(), state_at(), block, 0.01, steps=2)

@@ -17,6 +17,7 @@ from jaxdyn.simulate._divergence import raise_divergence
 from jaxdyn.simulate._loop import RolloutInputs, RolloutPlan, run, separate_arrays, shard_specs, strongly_typed
 from jaxdyn.simulate._sharding import Split, sharding_of
 from jaxdyn.simulate._state import State, Trajectory
+from jaxdyn.simulate.actuators import AbstractActuator, ActuatedPolicy
 from jaxdyn.simulate.integrators import Integrator, common_form, require_integrator, time_step
 
 type Policy = Callable[[Any, State, Any], tuple[Any, Any]]
@@ -74,7 +75,8 @@ def rollout(
       `tau` `[*batch, nv]` or fewer batch axes. Arrays in a policy that is a pytree (an `equinox.Module`) may change
       without compiling again; a plain function is known by its identity, so define it once.
     - `steps`: the number of steps; needed with a policy.
-    - `policy_state`: the carry of the policy's first call: a pytree of arrays, which keep their shapes and dtypes.
+    - `policy_state`: the carry of the policy's first call: a pytree of arrays, which keep their shapes and dtypes. For
+      `Actuation(...).driven_by(...)` it is `policy.init(state)` unless given.
     - `f_ext`: external wrenches `[force, moment]` on the bodies in N and N m, in world axes at the origins of the
       bodies: `[nb, 6]` or `[*batch, 1, nb, 6]` for all steps, or `[*batch, steps, nb, 6]`, one row a step; or a
       function `(model, state, t)` that returns `[*batch, nb, 6]` and is evaluated at the start of each step.
@@ -97,6 +99,8 @@ def rollout(
     function, wrenches = (f_ext, None) if callable(f_ext) else (None, f_ext)
     arrays, static = separate_arrays((policy, sensors, function))
     inputs = _inputs(model, state, rows, wrenches, dt, steps, options.actuator_damping)
+    if policy_state is None and isinstance(policy, ActuatedPolicy):
+        policy_state = policy.init(inputs.start)
     inputs = inputs._replace(memory=jax.tree.map(strongly_typed, policy_state), functions=arrays)
     split = _split_of(state, options.sharding, inputs.start.q.shape[:-1])
     if split is not None:
@@ -108,6 +112,9 @@ def rollout(
 
 
 def _number_of_steps(controls, steps: int | None, policy_state) -> int:
+    if isinstance(controls, AbstractActuator):
+        kind = type(controls).__name__
+        raise ModelError(f"controls are {kind}, an actuator without commands: give Actuation(...).driven_by(commands)")
     if callable(controls):
         if steps is None:
             raise ModelError("controls are a policy, but steps is None: give the number of steps")

@@ -65,7 +65,7 @@ class Actuation(AbstractActuator):
             PositionServo(model, kp=100.0, kd=10.0), FirstOrderLag(0.02, dt), EffortLimits(model.effort_limit)
         )
         policy = actuation.driven_by(commands)
-        rollout(model, state, policy, dt, steps=n, policy_state=policy.init(state))
+        rollout(model, state, policy, dt, steps=n)
 
     The order is physical: a limit does not apply to the blocks behind it, so friction and soft limits, which the motor
     does not produce, stand last.
@@ -136,6 +136,8 @@ class ActuatedPolicy(eqx.Module):
         return source_state, self.actuation.init(command, state)
 
     def __call__(self, carry: tuple, state: State, t: Any) -> tuple[tuple, Float[Array, "*batch nv"]]:
+        if carry is None:
+            raise ModelError("the carry is None, but that of an actuation begins with policy.init(state)")
         source_carry, carry = carry
         source_carry, command = self.source(source_carry, state, t)
         carry, tau = self.actuation(carry, command, state, t)
