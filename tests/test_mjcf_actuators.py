@@ -80,7 +80,7 @@ def test_a_model_from_elsewhere_is_named():
     model, actuators = jaxdyn.load_mjcf(XML), jaxdyn.load_mjcf_actuators(XML)
     with pytest.raises(UnknownNameError, match="'j'"):
         MjcfActuators(jaxdyn.samples.arm(), actuators, DT)
-    with pytest.raises(ModelError, match="dt is .*positive"):
+    with pytest.raises(ModelError, match=r"dt is .*positive"):
         MjcfActuators(model, actuators, 0.0)
     other = jaxdyn.load_mjcf(f'<mujoco><worldbody><body><joint name="l"/>{GEOM}</body></worldbody></mujoco>')
     with pytest.raises(ModelError, match=r"'turn' has 3 gears, but joint 'l' .* 1 velocities"):

@@ -30,11 +30,11 @@ def save_model(path: str | os.PathLike, model: Model) -> None:
     """Write a model to a file, from which `load_model` returns the same: names, structure, and every array with its
     precision and its batch axes. A gradient by a model is a model, too.
 
-    The file is a NumPy archive (`.npz`) without pickled objects; `path` is used as it is. A file that exists is replaced
-    at once, when the new one is complete.
+    The file is a NumPy archive (`.npz`) without pickled objects; `path` is used as it is. A file that exists is
+    replaced at once, when the new one is complete.
 
-    **Raises** `ModelError` for anything but a model, within `jit` or another transformation, and for arrays in a precision
-    that NumPy's files do not have, such as bfloat16; `RobotFileError` if the file cannot be written.
+    **Raises** `ModelError` for anything but a model, within `jit` or another transformation, and for arrays in a
+    precision that NumPy's files do not have, such as bfloat16; `RobotFileError` if the file cannot be written.
     """
     if not isinstance(model, Model):
         advice = "for other pytrees, such as policies, use equinox.tree_serialise_leaves"
@@ -49,7 +49,9 @@ def save_model(path: str | os.PathLike, model: Model) -> None:
         arrays[name] = np.asarray(value)
         if arrays[name].dtype.kind != "f":
             dtype = arrays[name].dtype
-            raise ModelError(f"{name} of the model has {dtype}, which a file cannot hold: model.astype(jnp.float32) can")
+            raise ModelError(
+                f"{name} of the model has {dtype}, which a file cannot hold: model.astype(jnp.float32) can"
+            )
     topology = {field.name: getattr(model.topology, field.name) for field in dataclasses.fields(Topology)}
     structure = json.dumps({"format": _FORMAT, "version": _VERSION, "topology": topology})
     contents = io.BytesIO()

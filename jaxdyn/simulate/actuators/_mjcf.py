@@ -47,8 +47,8 @@ class MjcfActuators(AbstractActuator):
     topology: Topology = eqx.field(static=True)
 
     def __init__(self, model: Model, actuators: Sequence[MjcfActuator], dt: ArrayLike):
-        """`actuators`: the result of `load_mjcf_actuators`, or some of it, whose order is that of the controls; `dt`: the
-        time step of the roll-out, s.
+        """`actuators`: the result of `load_mjcf_actuators`, or some of it, whose order is that of the controls; `dt`:
+        the time step of the roll-out, s.
 
         **Raises** `UnknownNameError` for a joint that the model does not have; `ModelError` for one that mimics another
         or has another number of velocities than in the file, and unless `dt` is positive."""
