@@ -96,7 +96,8 @@ def algorithm[**P, R](
     counted from the last, that are accelerations, along which coordinates are selected. With `independent_joints` such
     a model is an error.
 
-    **Raises**, when called, `ShapeError` where an argument does not fit, and `ModelError` (see `independent_joints`).
+    **Raises**, when called, `ShapeError` where an argument does not fit, and `ModelError` (see `independent_joints`)
+    where the function reads `robot.inertial_parameters` of a model that was loaded with `kinematics_only`.
     """
 
     def decorate(function: Callable[Concatenate[Robot, P], R]) -> Callable[Concatenate[Model, P], R]:
@@ -299,7 +300,7 @@ class _OnRows:
         n = len(self.leaves)
         leaves = dict(zip(self.leaves, operands, strict=False))
         leaves |= {name: jnp.asarray(constant.array) for name, constant in self.constants}
-        robot = Robot(self.topology, leaves, batch)
+        robot = Robot(self.topology, leaves, batch, self.function.__name__)
         tables = zip(operands[n:], cores[n:], strict=True)
         rows = [(packed_rows if axes == 2 else rows_of)(x, len(batch)) for x, axes in tables]
         arrays = {name: x for (name, _), x in zip(self.arrays, rows, strict=False)}
