@@ -37,8 +37,16 @@ def singular_motions(model: ModelFields) -> list[str]:
     pivot is the inertia that a joint feels if all joints behind it move freely. Models that lack inertias, and those
     whose every body resists every motion, have none.
     """
-    if model.topology.missing_inertias or _every_body_resists(model):
-        return []
+    # Numbers that no robot has, such as 1e300, overflow; the checks of values are elsewhere.
+    with np.errstate(all="ignore"):
+        try:
+            return [] if model.topology.missing_inertias or _every_body_resists(model) else _found(model)
+        except np.linalg.LinAlgError:
+            return []
+
+
+def _found(model: ModelFields) -> list[str]:
+    """Return the sentences of `singular_motions`."""
     tree = model.topology.spanning
     q = _configurations(model)
     columns = _columns(tree, model, np.asarray(spanning_coordinates(model, q, velocity=False)))
@@ -70,7 +78,7 @@ def _every_body_resists(model: ModelFields) -> bool:
 
 
 def _bounds(model: ModelFields) -> tuple[float, float]:
-    """Return inertias (kg m^2, kg) beyond those that the whole robot has against the turning and shifting of a joint."""
+    """Return inertias (kg m^2, kg) beyond those of the whole robot against the turning and shifting of a joint."""
     inertias, topology = model.inertial_parameters, model.topology
     mass = np.abs(inertias[:, 0]).sum()
     low, high = coordinate_range(topology, model.position_lower, model.position_upper)
@@ -184,7 +192,8 @@ def _sentence(model: ModelFields, joints: list[int], columns: tuple[np.ndarray, 
         none = "has no inertia" if len(between) == 1 else "have no inertia"
         what = f"joints {last} {kind}, and {'body' if len(between) == 1 else 'bodies'} {bodies} between them {none}"
         what += " against that motion" if model.inertial_parameters[between].any() else ""
-        remedy = f"give {'it' if len(between) == 1 else 'them'} an inertia, or one of the joints an armature, or lock one"
+        it = "it" if len(between) == 1 else "them"
+        remedy = f"give {it} an inertia, or one of the joints an armature, or lock one"
     return f"{what}: the mass matrix is singular {where}, and accelerations are undefined; {remedy}"
 
 

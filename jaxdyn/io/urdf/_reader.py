@@ -96,8 +96,8 @@ def load_urdf(
     - `package_dirs`: folders that hold ROS packages, in which a file given as `package://name/path` is looked for:
       as `path` in the folder `name` below one of them, or in one that itself has this name.
     - `gravity`: `[3]`, m/s^2, world axes, which a URDF file does not say.
-    - `kinematics_only`: whether links that move may lack an `<inertial>`, as those of many industrial arms do. The model
-      has all of the kinematics (frames, Jacobians, inverse kinematics, pictures) and regressors, and functions of its
+    - `kinematics_only`: whether links that move may lack an `<inertial>`, as those of many industrial arms do. The
+      model has all of the kinematics (frames, Jacobians, inverse kinematics, pictures) and regressors; functions of its
       dynamics raise `ModelError`. `Model.with_link_parameters` gives a link its inertia; with those of all links that
       lack one the model is whole. A moving link with no inertia of its own or of links fixed to it counts as lacking
       one; if there is none, the argument has no effect.
@@ -120,7 +120,7 @@ def load_urdf(
     """
     require_choice(mimic, get_args(MimicMode.__value__), "mimic")
     placement = None if root_placement is None else pose_vector(root_placement, "root_placement")
-    loader = _Loader(read_robot(path_or_text, package_dirs, strict), free_base, placement, mimic)
+    loader = UrdfLoader(read_robot(path_or_text, package_dirs, strict), free_base, placement, mimic)
     loader.warn_of_unread_elements()
     try:
         model = loader.model(gravity, kinematics_only)
@@ -133,7 +133,7 @@ def load_urdf(
     return model
 
 
-class _Loader:
+class UrdfLoader:
     """Turns the elements of a robot into arguments of the builder."""
 
     def __init__(self, robot: Element, free_base: bool, placement: np.ndarray | None, mimic: MimicMode):
@@ -146,7 +146,7 @@ class _Loader:
         self._check_root()
         self.mimics = self._mimics(mimic)
         self.inertias: dict[str, BodyInertia] = {}
-        types = {joint.name: "free" if joint.type == "floating" else joint.type for joint in self.joints}
+        self.types = types = {j.name: "free" if j.type == "floating" else j.type for j in self.joints}
         self.armatures, self.unread = armatures(robot, types)
         moving = {name: kind for name, kind in types.items() if kind != "fixed"}
         self.extensions = joint_extensions(robot, moving | ({tree.ROOT_JOINT: "free"} if free_base else {}))
@@ -199,6 +199,12 @@ class _Loader:
                 fail(element, f"{name} of this joint is given elsewhere, too; remove one")
             fields[name] = values if len(values) > 1 else values[0]
         return fields
+
+    def friction_and_extensions(self, joint: str) -> dict[str, Any]:
+        """Return friction, armature and springs of a joint as the file has them, without those of joints that mimic
+        it."""
+        (element,) = [each for each in self.joints if each.name == joint]
+        return self.fields(joint, **_friction(element))
 
     def inertia(self, link: str) -> np.ndarray | None:
         """Return the ten inertial parameters in the link's frame, or None if it has no `<inertial>`."""

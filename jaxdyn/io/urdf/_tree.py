@@ -47,7 +47,7 @@ def pose_of(element: Element, version: str) -> np.ndarray:
         return IDENTITY_POSE
     origin = origins[0]
     if any(other.attributes != origin.attributes for other in origins[1:]):
-        forgive(origins[1], "<origin> is given twice, and differently", "the first one alone")
+        forgive(origins[1], "<origin> is given twice, and differently", "the first one alone, as urdfdom does")
     elif len(origins) > 1:
         forgive(origins[1], "<origin> is given twice", "the same said once")
     xyz, rpy = (origin.numbers(a, 3) if a in origin.attributes else [0.0] * 3 for a in ("xyz", "rpy"))

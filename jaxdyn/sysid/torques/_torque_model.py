@@ -332,8 +332,8 @@ def effect_leaves(model: Model) -> dict[str, np.ndarray]:
 
 def require_one_robot(model: Model) -> None:
     """Raise `ModelError` for a model with batch axes, and for one that lacks inertias."""
-    guess = "Give a guess of each by model.with_link_parameters(link, BodyInertia.sphere(...)), which the fit improves; "
-    require_inertias(model.topology, "an identification", guess + "torque_regressor needs no inertias")
+    guess = "Give a guess of each by model.with_link_parameters(link, BodyInertia.sphere(...)), which a fit improves"
+    require_inertias(model.topology, "an identification", f"{guess}; torque_regressor needs no inertias")
     if model.inertial_parameters.ndim != 2:
         raise ModelError(f"the model has batch axes {model.inertial_parameters.shape[:-2]}: take one element first")
 
