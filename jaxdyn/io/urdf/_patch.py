@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Sequence
 
@@ -27,6 +28,7 @@ from jaxdyn.model import JOINT_FIELDS, LEAVES, STANDARD_GRAVITY, Model
 from jaxdyn.spatial import IDENTITY_POSE, compose_poses, invert_pose, quaternion_to_rotation, quaternion_to_rpy
 
 _LIMITS = {"lower": "lower", "upper": "upper", "effort_limit": "effort", "velocity_limit": "velocity"}
+_WORD = re.compile(r"[^\s,]+")
 _MOMENTS = {"ixx": (0, 0), "ixy": (0, 1), "ixz": (0, 2), "iyy": (1, 1), "iyz": (1, 2), "izz": (2, 2)}
 _POWERS = {"armature": 2, "damping": 2, "friction": 1}
 """With which power of its multiplier a joint that mimics another adds to the joint that it follows."""
@@ -64,9 +66,9 @@ def patch_urdf(
     - `package_dirs`, `strict`: as in `load_urdf`. Whether the base is free, and whether joints mimic others, is taken
       from the model.
 
-    **Raises** `RobotFileError` for a file that `load_urdf` refuses; `ModelError` for a model with other joints, links or
-    frames than the file, which are named (after locking joints, attaching a robot, or a payload with a name): `to_urdf`
-    writes these; and for numbers that URDF, or the file's elements, cannot have.
+    **Raises** `RobotFileError` for a file that `load_urdf` refuses; `ModelError` for a model with other joints, links
+    or frames than the file, which are named (after locking joints, attaching a robot, or a payload with a name):
+    `to_urdf` writes these; and for numbers that URDF, or the file's elements, cannot have.
 
     **Warns** `RobotFileWarning`, once, of what other readers pass over; and where a body has less mass than the links
     merged into it, whose inertias are then zero in the file, and the body's link has all.
@@ -132,14 +134,14 @@ class _Patch:
         than the rounding errors of numbers of this `size`, or their own."""
         values = np.atleast_1d(np.asarray(values, np.float64))
         slack = self.tolerance * max(size, np.abs(values).max())
-        new = numbers_text(values, what).split()
+        new = numbers_text(_readable(values, self.tolerance * size), what).split()
         for place in places:
             if attribute in place.attributes:
-                words = self.edited.value(place, attribute).replace(",", " ").split()
-                near = [abs(float(w) - x) <= slack for w, x in zip(words, values, strict=True)]
-                if not all(near):
-                    kept = [w if same else n for w, same, n in zip(words, near, new, strict=True)]
-                    self.edited.set(place, attribute, " ".join(kept))
+                pairs = zip(values, new, strict=True)
+                old = self.edited.value(place, attribute)
+                text = _WORD.sub(lambda word: _kept(word[0], *next(pairs), slack), old)  # noqa: B023
+                if text != old:
+                    self.edited.set(place, attribute, text)
             elif (np.abs(values - default) > slack).any():
                 self.edited.set(place, attribute, " ".join(new))
 
@@ -175,7 +177,7 @@ class _Patch:
                 value = float(moments[i, j])
                 old = self.edited.value(place, attribute) if attribute in place.attributes else "0"
                 if abs(float(old) - value) > slack:
-                    self.edited.set(place, attribute, numbers_text(value, what))
+                    self.edited.set(place, attribute, numbers_text(_readable(value, slack), what))
 
     def _position(self, parent: Place, position: np.ndarray, what: str, size: float) -> None:
         if origins := _alike(parent.all("origin")):
@@ -364,6 +366,18 @@ class _Patch:
             else:
                 self.edited.set_text(place, text)
         return bool(found)
+
+
+def _kept(word: str, value: float, text: str, slack: float) -> str:
+    """Return a number as it is written if it is this value, else the value's text."""
+    return word if abs(float(word) - value) <= slack else text
+
+
+def _readable(values, slack: float) -> np.ndarray:
+    """Return numbers with fewer digits, where these are right up to rounding errors."""
+    values = np.atleast_1d(np.asarray(values, np.float64))
+    short = np.array([float(f"{x:.14g}") for x in values])
+    return np.where(np.abs(short - values) <= slack, short, values)
 
 
 def _alike(places: list[Place]) -> list[Place]:
