@@ -6,6 +6,7 @@
 import dataclasses
 import re
 import warnings
+import xml.etree.ElementTree as ET
 
 import equinox as eqx
 import jax
@@ -19,8 +20,8 @@ from same_model import assert_same
 from urdf_texts import INERTIAL, arm, inertial, joint, link, robot
 
 import jaxdyn
-from jaxdyn import BodyInertia, JaxdynError, Model, ModelError, patch_urdf
-from jaxdyn.io import RobotFileWarning, load_urdf
+from jaxdyn import BodyInertia, JaxdynError, Model, ModelError, RobotFileError, patch_urdf
+from jaxdyn.io import RobotFileWarning, load_urdf, to_urdf
 from jaxdyn.model import LEAVES
 
 FILES = all_urdf_files()
@@ -37,13 +38,14 @@ HANDWRITTEN = """<?xml version='1.0' encoding="utf-8"?>
       <inertia ixx="1.0" ixy="0" ixz="0" iyy="1.10" iyz="0" izz="1"  />  </inertial>
     <visual><geometry><mesh filename="package://x/hand.dae" scale="1 1 1"/></geometry></visual>
     <collision><geometry><box size="1 2 3"/></geometry></collision></link>
-  <link name="&lt;tool&gt; &#228;"><inertial><mass value="0.5"/><inertia ixx="1" ixy="0" ixz="0" iyy="1" iyz="0" izz="1"/>
-  </inertial></link>
+  <link name="&lt;tool&gt; &#228;"><inertial><mass value="0.5"/>
+    <inertia ixx="1" ixy="0" ixz="0" iyy="1" iyz="0" izz="1"/></inertial></link>
   <joint name="wrist" type="revolute"> <!-- the only one -->
     <parent link="base"/><child link="hand"/>
     <origin xyz="0 0 1"/>
     <limit effort="5" velocity="2" lower="-1" upper="1"/></joint>
-  <joint name="flange" type="fixed"><parent link="hand"/><child link="&lt;tool&gt; &#228;"/><origin xyz="0 0 .5"/></joint>
+  <joint name="flange" type="fixed"><parent link="hand"/>
+    <child link="&lt;tool&gt; &#228;"/><origin xyz="0 0 .5"/></joint>
   <transmission name="t"><type>transmission_interface/SimpleTransmission</type><joint name="wrist"/>
     <actuator name="m"><mechanicalReduction>10</mechanicalReduction><motorInertia> 0.001 </motorInertia></actuator>
   </transmission>
@@ -117,7 +119,7 @@ def test_files_of_robots(name, free_base):
     assert_same(load(text, free_base=free_base, strict=False), other)
     # What is not about the motion is the same.
     for tag in ("visual", "collision", "transmission", "gazebo"):
-        contents = [re.findall(rf"<{tag}\b.*?</{tag}>", x, re.DOTALL) for x in (path.read_text(), text)]
+        contents = [re.findall(rf"<{tag}\b.*?</{tag}>", x, re.DOTALL) for x in (path.read_bytes().decode(), text)]
         assert contents[0] == contents[1]
 
 
@@ -287,6 +289,22 @@ def test_the_placement_of_the_root_is_not_in_the_file():
     assert patch_urdf(path, model) == path.read_text()
 
 
+def test_shapes_of_a_file_go_with_another_structure():
+    path = robot_path("panda")
+    model = load(path).with_locked_joints({"panda_joint3": 0.5}).with_payload("panda_link8", BodyInertia(1.0), "cup")
+    text = to_urdf(model, shapes_from=path)
+    assert_same(load(text), load(to_urdf(model)))
+    for one in ET.fromstring(path.read_text()).iter("link"):
+        (same,) = [x for x in ET.fromstring(text).iter("link") if x.get("name") == one.get("name")]
+        for tag in ("visual", "collision"):
+            pairs = zip(one.findall(tag), same.findall(tag), strict=True)
+            assert all(ET.tostring(a).strip() == ET.tostring(b).strip() for a, b in pairs)
+    with pytest.warns(RobotFileWarning, match="links that the model does not have are left out: 'hand'"):
+        to_urdf(jaxdyn.samples.arm(), shapes_from=HANDWRITTEN)
+    with pytest.raises(RobotFileError, match="cannot read"):
+        to_urdf(model, shapes_from="no such file")
+
+
 # Other readers
 
 
@@ -297,10 +315,13 @@ def test_pinocchio_reads_the_same_motion(name):
     # Armature and the transition velocity of friction are this library's.
     model = model.with_armature(0.0)
     parsed = pin.buildModelFromXML(patched(path, model))
-    assert list(parsed.names)[1:] == list(model.joint_names)
+    # Pinocchio sorts joints by their names.
+    order = [model.joint_names.index(name) for name in list(parsed.names)[1:]]
+    assert len(order) == model.nv
     q, v, a = np.random.default_rng(0).normal(size=(3, model.nv))
-    expected = pin.rnea(parsed, parsed.createData(), q, v, a)
-    np.testing.assert_allclose(jaxdyn.rnea(model, q, v, a, joint_friction=False), expected, rtol=1e-9, atol=1e-9)
+    expected = pin.rnea(parsed, parsed.createData(), q[order], v[order], a[order])
+    tau = jaxdyn.rnea(model, q, v, a, joint_friction=False)[np.array(order)]
+    np.testing.assert_allclose(tau, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_mujoco_reads_the_same_mass_matrix():

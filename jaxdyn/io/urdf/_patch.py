@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxdyn._errors import ModelError
-from jaxdyn.io.robot_files import enumerate_items, enumerate_names, read_robot_file, robot_text, warn
+from jaxdyn.io.robot_files import enumerate_items, enumerate_names, warn
 from jaxdyn.io.urdf import _tree as tree
 from jaxdyn.io.urdf._extensions import JOINT_TAG, NAMESPACE, Rotor, is_rotor, simple_rotor
 from jaxdyn.io.urdf._reader import UrdfLoader
@@ -21,8 +21,8 @@ from jaxdyn.io.urdf._written_numbers import (
     numbers_text,
     own_element_notes,
 )
-from jaxdyn.io.urdf._xml import find_in_packages, read_robot
-from jaxdyn.io.urdf._xml_edits import EditedText, Place, decoded
+from jaxdyn.io.urdf._xml import read_robot
+from jaxdyn.io.urdf._xml_edits import EditedText, Place, urdf_text
 from jaxdyn.joints import neutral
 from jaxdyn.model import JOINT_FIELDS, LEAVES, STANDARD_GRAVITY, Model
 from jaxdyn.spatial import IDENTITY_POSE, compose_poses, invert_pose, quaternion_to_rotation, quaternion_to_rpy
@@ -75,11 +75,6 @@ def patch_urdf(
     """
     if not isinstance(model, Model):
         raise ModelError(f"model is {type(model).__name__}; a Model is needed")
-    is_text = robot_text(path_or_text) is not None
-    path = path_or_text
-    if not is_text and isinstance(path, str) and path.startswith("package://"):
-        path = find_in_packages(path, package_dirs)
-    text = str(path_or_text) if is_text else decoded(read_robot_file(path, "a URDF"))
     robot = read_robot(path_or_text, package_dirs, strict)
     free_base = (model.topology.joint_names[0], model.topology.joint_types[0]) == (tree.ROOT_JOINT, "free")
     free_base &= tree.ROOT_JOINT not in tree.by_name(robot, "joint")
@@ -87,7 +82,7 @@ def patch_urdf(
         # Loading the file has warned already.
         warnings.simplefilter("ignore")
         loader = UrdfLoader(robot, free_base, None, "merge" if model.topology.mimics else "independent")
-    return _Patch(EditedText(text), loader, model).text()
+    return _Patch(EditedText(urdf_text(path_or_text, package_dirs)), loader, model).text()
 
 
 class _Patch:

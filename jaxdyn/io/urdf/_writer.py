@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 import xml.etree.ElementTree as ET
 
@@ -22,6 +23,8 @@ from jaxdyn.io.urdf._written_numbers import (
     numbers_text,
     own_element_notes,
 )
+from jaxdyn.io.urdf._xml import read_robot
+from jaxdyn.io.urdf._xml_edits import EditedText, urdf_text
 from jaxdyn.model import JOINT_FIELDS, LEAVES, Model, depth_first
 from jaxdyn.spatial import IDENTITY_POSE, inertia_elements, quaternion_to_rpy
 
@@ -32,7 +35,7 @@ _EXTENDED = ("friction_velocity", "stiffness", "spring_reference")
 _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
-def to_urdf(model: Model, name: str = "robot") -> str:
+def to_urdf(model: Model, name: str = "robot", *, shapes_from: str | os.PathLike | None = None) -> str:
     """Return the model as URDF text, which `load_urdf` reads as the same model, also after identification or edits.
 
     Numbers have all their digits. Links that were merged into a body are links again, with the inertia that
@@ -54,23 +57,46 @@ def to_urdf(model: Model, name: str = "robot") -> str:
     **Arguments**
 
     - `name`: the robot's name.
+    - `shapes_from`: a URDF file, or its text, such as that from which the model was loaded: links get the `<visual>`
+      and `<collision>` elements that links of the same names have there, and the robot its materials. Lengths in
+      them stay as they are.
 
     **Raises** `ModelError` for helical, cylindrical, universal and ball joints, which URDF does not have; for planar
     joints whose axes do not follow from their normal; for a model with batch axes, with numbers that are not finite
     (limits may be infinite), with a negative mass, armature or friction, or with names that XML cannot hold.
 
-    Shapes, and whatever else the user's file had, are not in a model: `patch_urdf` writes a model's numbers into the
-    file and keeps all of it. Links of unknown inertia (`kinematics_only`) have no `<inertial>`.
+    Shapes, and whatever else the user's file had, are not in a model (see `shapes_from`): `patch_urdf` writes a
+    model's numbers into the file and keeps all of it. Links of unknown inertia (`kinematics_only`) have no `<inertial>`.
 
     **Warns** `RobotFileWarning` where a body has less mass than the links merged into it, as after identification of
     the sum: their inertia is then written with the body's link, which moves the same but no longer separates them.
     Also, once, of what other readers pass over, with the names of the joints: armature (Drake reads it, MuJoCo and
     Pinocchio do not; `to_mjcf` writes it for MuJoCo), what is in `<jaxdyn:joint>`, and gravity that is not the
-    standard one.
+    standard one. And of links in `shapes_from` that the model does not have.
     """
     if not isinstance(name, str) or not name:
         raise ModelError(f"the robot's name is {name!r}; a string that is not empty is needed")
-    return _Writer(model, name).text()
+    text = _Writer(model, name).text()
+    return text if shapes_from is None else _with_shapes(text, shapes_from)
+
+
+def _with_shapes(text: str, shapes_from: str | os.PathLike) -> str:
+    """Return a URDF text in which links have the shapes, and the robot the materials, of another one."""
+    # What cannot be read as URDF is refused here.
+    source = read_robot(shapes_from, (), strict=False).source.name
+    edited, other = EditedText(text), EditedText(urdf_text(shapes_from))
+    links = {place.attributes["name"]: place for place in edited.root.all("link")}
+    without = []
+    for link in other.root.all("link"):
+        shapes = [other.piece(x) for x in link.children if x.tag in ("visual", "collision")]
+        if shapes and link.attributes.get("name") in links:
+            edited.append(links[link.attributes["name"]], shapes)
+        elif shapes:
+            without.append(link.attributes.get("name", ""))
+    edited.append(edited.root, [other.piece(x) for x in other.root.all("material")])
+    if without:
+        warn(f"{source}: shapes of links that the model does not have are left out: {enumerate_names(without)}")
+    return edited.text()
 
 
 @dataclasses.dataclass

@@ -23,7 +23,7 @@ MANY_AXES = ("planar", "free")
 
 
 class Inertial(NamedTuple):
-    """What an `<inertial>` says, in the axes of the link."""
+    """The content of an `<inertial>`, in the axes of the link."""
 
     mass: float
     center: np.ndarray

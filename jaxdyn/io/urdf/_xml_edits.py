@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
+
+from jaxdyn.io.robot_files import read_robot_file, robot_text
+from jaxdyn.io.urdf._xml import find_in_packages
 
 _ATTRIBUTE = re.compile(rb"""\s+([^\s=/>]+)\s*=\s*("[^"]*"|'[^']*')""")
 _DECLARED_ENCODING = re.compile(rb"""<\?xml[^>]*\bencoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
@@ -30,6 +34,15 @@ class Place:
     def all(self, tag: str) -> list[Place]:
         """Return the children with this tag."""
         return [child for child in self.children if child.tag == tag]
+
+
+def urdf_text(path_or_text: str | os.PathLike, package_dirs: Sequence[str | os.PathLike] = ()) -> str:
+    """Return the text of a URDF file, given as in `load_urdf`, byte order mark and white space in front included."""
+    if robot_text(path_or_text) is not None:
+        return str(path_or_text)
+    if isinstance(path_or_text, str) and path_or_text.startswith("package://"):
+        path_or_text = find_in_packages(path_or_text, package_dirs)
+    return decoded(read_robot_file(path_or_text, "a URDF"))
 
 
 def decoded(data: bytes) -> str:
@@ -88,14 +101,22 @@ class EditedText:
     def add(self, place: Place, tag: str, attributes: Mapping[str, str], inside: str = "") -> None:
         """Add an element behind the children of another one, indented as these are."""
         shown = "".join(f" {name}={quoteattr(value)}" for name, value in attributes.items())
-        element = f"<{tag}{shown}>{inside}</{tag}>" if inside else f"<{tag}{shown}/>"
+        self.append(place, [f"<{tag}{shown}>{inside}</{tag}>" if inside else f"<{tag}{shown}/>"])
+
+    def piece(self, place: Place) -> str:
+        """Return the text of an element."""
+        return self.data[place.start : place.end].decode()
+
+    def append(self, place: Place, elements: Sequence[str]) -> None:
+        """Add elements, given as text, behind the children of another one, indented as these are."""
         if place.children:
             first, last = place.children[0], place.children[-1]
             indent = self._white_space_before(first.start, place.opened)
-            self.changes.append((last.end, last.end, (indent + element).encode()))
+            self.changes.append((last.end, last.end, "".join(indent + x for x in elements).encode()))
             return
         own = self._white_space_before(place.start, 0)
         inner = own + "  " if "\n" in own else own
+        element = inner.join(elements)
         if place.closed > place.opened or not self.data[: place.opened].endswith(b"/>"):
             self.changes.append((place.opened, place.opened, (inner + element).encode()))
             return
