@@ -173,6 +173,13 @@ def test_the_summary_says_it(bare):
     assert "kinematics only" in repr(bare)
 
 
+def test_pictures(bare, tmp_path):
+    text = re.sub(r"<inertial>.*?</inertial>", "", PATH.read_text(), flags=re.DOTALL)
+    for k, (robot, options) in enumerate(((bare, {}), (text, {"kinematics_only": True, "skip_missing": True}))):
+        jaxdyn.viz.save_html(tmp_path / f"{k}.html", robot, **options)
+        assert (tmp_path / f"{k}.html").stat().st_size > 1000
+
+
 def test_writing(bare):
     text = to_urdf(bare)
     assert "<inertial>" not in text

@@ -50,7 +50,10 @@ def _found(model: ModelFields) -> list[str]:
     tree = model.topology.spanning
     q = _configurations(model)
     columns = _columns(tree, model, np.asarray(spanning_coordinates(model, q, velocity=False)))
-    found = [dict(_null_vectors(M, _bounds(model))) for M in _mass_matrices(model, columns)]
+    matrices = _mass_matrices(model, columns)
+    if not np.isfinite(matrices).all():
+        return []
+    found = [dict(_null_vectors(M, _bounds(model))) for M in matrices]
     texts = []
     for dof in found[0]:
         always = all(dof in motions for motions in found)

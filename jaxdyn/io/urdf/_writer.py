@@ -66,7 +66,8 @@ def to_urdf(model: Model, name: str = "robot", *, shapes_from: str | os.PathLike
     (limits may be infinite), with a negative mass, armature or friction, or with names that XML cannot hold.
 
     Shapes, and whatever else the user's file had, are not in a model (see `shapes_from`): `patch_urdf` writes a
-    model's numbers into the file and keeps all of it. Links of unknown inertia (`kinematics_only`) have no `<inertial>`.
+    model's numbers into the file and keeps all of it. Links without known inertia (`kinematics_only`) have no
+    `<inertial>`.
 
     **Warns** `RobotFileWarning` where a body has less mass than the links merged into it, as after identification of
     the sum: their inertia is then written with the body's link, which moves the same but no longer separates them.
