@@ -200,6 +200,11 @@ def test_joints_that_mimic():
     assert_same(load(patched(text, other)), other)
     with pytest.raises(ModelError, match="damping of joint 'j' is less than what 'k', which mimics it, has"):
         patch_urdf(text, model.with_joint_friction(damping=0.5))
+    sprung = text.replace("</robot>", '<jaxdyn:joint name="k" stiffness="3"/></robot>')
+    soft = load(sprung)
+    assert patch_urdf(sprung, soft.with_joint_friction(damping=1.5)) == sprung.replace('damping="1"', 'damping="0.5"')
+    with pytest.raises(ModelError, match="joint 'k', which mimics 'j', has a spring in the file"):
+        patch_urdf(sprung, dataclasses.replace(soft, stiffness=2 * jnp.asarray(soft.stiffness)))
     apart = load(text, mimic="independent")
     assert patch_urdf(text, apart) == text
 

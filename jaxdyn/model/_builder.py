@@ -210,7 +210,8 @@ class ModelBuilder:
             raise ModelError(f"{error}; or, for its kinematics alone, load it with kinematics_only=True") from None
         if not arrays["stiffness"].any():
             del arrays["stiffness"], arrays["spring_reference"]
-        model = Model(topology=topology, **arrays)
+        numbers: dict[str, Any] = arrays
+        model = Model(topology=topology, **numbers)
         warn_of_singular_motions(model)
         return jax.tree.map(jnp.asarray, model)
 

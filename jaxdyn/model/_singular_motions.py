@@ -59,7 +59,7 @@ def _found(model: ModelFields) -> list[str]:
         always = all(dof in motions for motions in found)
         moving = np.flatnonzero(np.any([motions[dof] for motions in found if dof in motions], axis=0))
         of_dof = model.topology.row_joints["v"]
-        texts.append(_sentence(model, sorted({int(of_dof[k]) for k in moving}), columns[0], always))
+        texts.append(_sentence(model, sorted({int(of_dof[k]) for k in moving}), columns[0][0], always))
     return texts
 
 
@@ -121,10 +121,14 @@ def _columns(tree: Topology, model: ModelFields, q: np.ndarray) -> tuple[np.ndar
             own = np.concatenate([0 * own[:, :3], own[:, 3:]], axis=1)
         poses.append(compose_poses(pose, own))
     motions = _motion_transforms(np.stack(poses, axis=1))
-    S = np.einsum("ndij,dj->ndi", motions[:, tree.node_of_dof], dof_columns(tree, model.joint_axis, model.joint_pitch))
+    S = np.einsum(
+        "ndij,dj->ndi",
+        motions[:, tree.node_of_dof],
+        dof_columns(tree, np.asarray(model.joint_axis), np.asarray(model.joint_pitch)),
+    )
     # Inertias turn as X I X^T with the inverse transposed of the transform of motions.
     forces = np.linalg.inv(motions[:, tree.body_nodes])
-    inertias = np.swapaxes(forces, -1, -2) @ spatial_matrices(model.inertial_parameters) @ forces
+    inertias = np.swapaxes(forces, -1, -2) @ spatial_matrices(np.asarray(model.inertial_parameters)) @ forces
     return S, inertias
 
 
@@ -179,7 +183,8 @@ def _null_vectors(M: np.ndarray, bounds: tuple[float, float]) -> Iterator[tuple[
         yield i, moves
 
 
-def _sentence(model: ModelFields, joints: list[int], columns: tuple[np.ndarray, np.ndarray], always: bool) -> str:
+def _sentence(model: ModelFields, joints: list[int], S: np.ndarray, always: bool) -> str:
+    """Return what joints can do; `S` `[nv, 6]` are their axes at the neutral configuration."""
     topology = model.topology
     names = [repr(topology.joint_names[i]) for i in joints]
     last = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
@@ -190,7 +195,7 @@ def _sentence(model: ModelFields, joints: list[int], columns: tuple[np.ndarray, 
     if len(joints) == 1:
         what = f"joint {last} can move without moving anything that has inertia"
         remedy = "give an inertia to what it moves, or the joint an armature, or lock it"
-    elif between and (kind := _same_motion(topology.spanning, joints, columns[0])):
+    elif between and (kind := _same_motion(topology.spanning, joints, S)):
         bodies = ", ".join(repr(topology.body_names[b]) for b in between)
         none = "has no inertia" if len(between) == 1 else "have no inertia"
         what = f"joints {last} {kind}, and {'body' if len(between) == 1 else 'bodies'} {bodies} between them {none}"

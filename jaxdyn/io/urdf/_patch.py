@@ -312,8 +312,9 @@ class _Patch:
         return fields
 
     def _springs_differ(self) -> bool:
-        leaves = [numbers.leaves for numbers in (self.before, self.after)]
-        return any(not np.array_equal(*(x.get(a) for x in leaves)) for a in ("stiffness", "spring_reference"))
+        before, after, none = self.before.leaves, self.after.leaves, np.zeros(0)
+        fields = ("stiffness", "spring_reference")
+        return any(not np.array_equal(before.get(field, none), after.get(field, none)) for field in fields)
 
     def _limit(self, joint: str, kind: str, texts: dict[str, str], new: dict[str, np.ndarray]) -> None:
         known = {field: a for field, a in _LIMITS.items() if kind != "continuous" or a in ("effort", "velocity")}
