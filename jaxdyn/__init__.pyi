@@ -102,6 +102,7 @@ from .io import from_dh as from_dh
 from .io import load_mjcf as load_mjcf
 from .io import load_mjcf_actuators as load_mjcf_actuators
 from .io import load_urdf as load_urdf
+from .io import patch_urdf as patch_urdf
 from .io import to_mjcf as to_mjcf
 from .io import to_urdf as to_urdf
 from .model import BodyInertia as BodyInertia

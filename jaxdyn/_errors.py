@@ -37,7 +37,7 @@ class DataError(JaxdynError, ValueError):
 
 
 class PhysicalityWarning(UserWarning):
-    """An inertia that no distribution of mass has."""
+    """An inertia that no distribution of mass has, or joints that can move without moving anything with inertia."""
 
 
 class NotConvergedWarning(UserWarning):

@@ -21,8 +21,8 @@ from urdf_against_pinocchio import check_frames, check_inertias, check_joints, c
 from urdf_texts import INERTIAL, arm, joint, link, robot
 
 import jaxdyn
-from jaxdyn import JaxdynError, Model, PhysicalityWarning, RobotFileError
-from jaxdyn.io import RobotFileWarning, load_urdf, to_urdf
+from jaxdyn import JaxdynError, Model, ModelError, PhysicalityWarning, RobotFileError
+from jaxdyn.io import RobotFileWarning, load_urdf, patch_urdf, to_urdf
 
 # Valid texts
 
@@ -333,6 +333,36 @@ def test_spoilt_files_raise_nothing_else(name, count, strict, free_base, tmp_pat
             assert_same(attempt(to_urdf(model), free_base=free_base), model)
     # Some of the corrupted texts still describe robots, but most do not.
     assert 0.02 * count < read < 0.8 * count
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(4000, marks=pytest.mark.slow)])
+def test_spoilt_files_are_patched(count, tmp_path):
+    """An unchanged model gives the text again, and a changed one a text that loads as this model."""
+    rng, path, read = random.Random(count), tmp_path / "robot.urdf", 0
+    for i in range(count):
+        data = corrupt(FULL, rng)
+        path.write_bytes(data)
+        model = attempt(path, strict=False, kinematics_only=True)
+        if model is None:
+            continue
+        read += 1
+        with warnings.catch_warnings(), patience(60):
+            warnings.simplefilter("error")
+            warnings.simplefilter("ignore", RobotFileWarning)
+            warnings.simplefilter("ignore", PhysicalityWarning)
+            text = patch_urdf(path, model, strict=False)
+            assert text in (data.decode("utf-8", "replace"), data.decode("utf-16", "replace"))
+            other = model.scaled(length=1 + 0.01 * i, mass=2.0)
+            try:
+                new = patch_urdf(path, other, strict=False)
+            except ModelError as error:
+                # Lengths beyond the largest that can be written.
+                assert "finite numbers up to" in str(error)  # noqa: PT017
+                continue
+        again = attempt(new, strict=False, kinematics_only=True)
+        assert again is not None
+        assert_same(again, other, 1e-11)
+    assert read > 0.02 * count
 
 
 def test_spoilt_texts_raise_nothing_else():

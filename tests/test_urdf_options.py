@@ -5,6 +5,7 @@ import warnings
 import equinox as eqx
 import jax
 import numpy as np
+import pinocchio as pin
 import pytest
 from robots import robot_path
 from same_model import assert_same
@@ -47,6 +48,18 @@ FORGIVEN = {
         "<axis> is given twice",
         "5",
     ),
+    "two origins": (
+        arm('<origin xyz="1 0 0" rpy="0 0 1"/>\n<origin xyz="2 0 0"/>'),
+        arm('<origin xyz="1 0 0" rpy="0 0 1"/>'),
+        "<origin> is given twice, and differently",
+        "5",
+    ),
+    "two origins of an inertia": (
+        arm(child_inside=inertial().replace("<mass", '<origin xyz="1 0 0"/><origin xyz="2 0 0"/><mass')),
+        arm(child_inside=inertial().replace("<mass", '<origin xyz="1 0 0"/><mass')),
+        "<origin> is given twice, and differently",
+        "3",
+    ),
     "unknown version": (arm().replace('"r"', '"r" version="7.0"'), arm(), "version='7.0'", "1"),
     "quaternion in version 1.0": (
         arm('<origin quat_xyzw="0.6 0 0 0.8"/>'),
@@ -77,6 +90,15 @@ def test_what_is_forgiven_where_not_strict(what):
     assert named in str(caught[0].message)
     assert f"line {line}," in str(caught[0].message)
     assert_same(model, load_urdf(corrected))
+
+
+def test_the_first_of_two_origins_counts_as_in_other_readers():
+    text = arm('<origin xyz="1 0 0" rpy="0 0 1"/><origin xyz="2 0 0"/>', "continuous")
+    with pytest.warns(RobotFileWarning, match="read as the first one alone"):
+        model = load_urdf(text, strict=False)
+    parsed = pin.buildModelFromXML(text)
+    close(model.joint_placement[0, :3], parsed.jointPlacements[1].translation)
+    close(SE3.from_vector(model.joint_placement[0]).rotation, parsed.jointPlacements[1].rotation)
 
 
 def test_white_space_before_the_declaration(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from jaxdyn.joints import JOINT_TYPES
 from jaxdyn.model._edit_arguments import batches_of
 from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._inertia import rounding, unphysical_beyond_rounding
+from jaxdyn.model._singular_motions import singular_motions
 
 WIDTH = 118
 _UNKNOWN = "?"
@@ -31,6 +33,7 @@ def short(model: ModelFields) -> str:
     parts += ["/".join(kinds)] if kinds else []
     batch = _batch(model)
     parts += [f"batch {batch}"] if batch else []
+    parts += ["kinematics only"] if topology.missing_inertias else []
     return f"Model({', '.join(parts)})"
 
 
@@ -55,6 +58,8 @@ def _head(model: ModelFields) -> list[str]:
     base = "free base" if topology.joint_types[roots[0]] == "free" else "fixed base"
     total = "" if mass is None else f", {_number(mass[:, 0].sum())} kg in motion"
     lines = [f"{short(model)}: {base}{trees}{total}"]
+    if missing := topology.missing_inertias:
+        lines += _lines("kinematics only, as these links have no inertia: ", missing)
     lines.append(f"gravity {_UNKNOWN if gravity is None else _vector(gravity)} m/s^2")
     unknown = [f for f in LEAVES if getattr(model, f) is not None and _numbers(model, f) is None]
     if unknown:
@@ -138,13 +143,16 @@ def _warnings(model: ModelFields) -> list[str]:
         merged = topology.links_of(i)
         if i >= 0:
             name, mass, inside = topology.body_names[i], bodies[i, 0], links[merged]
-            if mass <= 0:
+            if mass <= 0 and name not in topology.unknown_inertias:
                 what = "no mass" if mass == 0 else f"a negative mass, {_number(mass)} kg"
                 lines.append(f"warning: body {name!r} has {what}")
             # A difference has the errors of its terms.
             check(name, bodies[i] - inside.sum(axis=0), np.abs(bodies[i]) + np.abs(inside).sum(axis=0))
         for k in merged:
             check(topology.attached_links[k], links[k], links[k])
+    arrays = {field: _numbers(model, field) for field in LEAVES}
+    if all(values is not None or getattr(model, field) is None for field, values in arrays.items()):
+        lines += [f"warning: {motion}" for motion in singular_motions(dataclasses.replace(model, **arrays))]
     return lines
 
 

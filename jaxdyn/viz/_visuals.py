@@ -57,10 +57,11 @@ def load_visuals(
 
 def load_robot(source: Any, package_dirs: Sequence[str | os.PathLike], **options) -> Model:
     """Return the model of a URDF or MJCF file; `options` are its loader's. Faults of the file, and parts that models do
-    not have, only warn unless the options say otherwise: they do not matter for a picture."""
+    not have, only warn unless the options say otherwise, and inertias may be missing: they do not matter for a
+    picture."""
     if is_mjcf(source):
         return load_mjcf(source, **{"unsupported": "warn", **options})
-    return load_urdf(source, package_dirs=package_dirs, **{"strict": False, **options})
+    return load_urdf(source, package_dirs=package_dirs, **{"strict": False, "kinematics_only": True, **options})
 
 
 def _mjcf_visuals(path_or_text: Any) -> list[Visual]:

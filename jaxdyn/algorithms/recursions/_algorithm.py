@@ -96,7 +96,8 @@ def algorithm[**P, R](
     counted from the last, that are accelerations, along which coordinates are selected. With `independent_joints` such
     a model is an error.
 
-    **Raises**, when called, `ShapeError` where an argument does not fit, and `ModelError` (see `independent_joints`).
+    **Raises**, when called, `ShapeError` where an argument does not fit, and `ModelError` (see `independent_joints`)
+    where the function reads `robot.inertial_parameters` of a model that was loaded with `kinematics_only`.
     """
 
     def decorate(function: Callable[Concatenate[Robot, P], R]) -> Callable[Concatenate[Model, P], R]:
@@ -131,8 +132,13 @@ def algorithm[**P, R](
                 tuple(leaves),
                 tuple((n, k) for n, (k, _) in arrays.items()),
                 tuple((n, x) for n, x in arguments if n not in kinds),
+                function.__name__,
             )
-            out = call(on_rows.plain(dimensions, derivatives), *(jnp.asarray(x, dtype) for x in operands))
+            operands = [jnp.asarray(x, dtype) for x in operands]
+            if model.topology.missing_inertias:
+                # The primitive calls the function when it is compiled; what lacks is to be said while it is traced.
+                jax.eval_shape(on_rows, *operands)
+            out = call(on_rows.plain(dimensions, derivatives), *operands)
             out = map(functools.partial(_independent, model), out, dimensions, motion_axes or ((),) * len(out))
             return jax.tree.unflatten(structure, out)
 
@@ -270,6 +276,8 @@ class _OnRows:
     leaves: tuple[str, ...]
     arrays: tuple[tuple[str, Any], ...]
     options: tuple[tuple[str, Any], ...]
+    name: str
+    """The name of the algorithm, for errors."""
 
     @property
     def cores(self) -> tuple[int, ...]:
@@ -299,7 +307,7 @@ class _OnRows:
         n = len(self.leaves)
         leaves = dict(zip(self.leaves, operands, strict=False))
         leaves |= {name: jnp.asarray(constant.array) for name, constant in self.constants}
-        robot = Robot(self.topology, leaves, batch)
+        robot = Robot(self.topology, leaves, batch, self.name)
         tables = zip(operands[n:], cores[n:], strict=True)
         rows = [(packed_rows if axes == 2 else rows_of)(x, len(batch)) for x, axes in tables]
         arrays = {name: x for (name, _), x in zip(self.arrays, rows, strict=False)}

@@ -64,6 +64,7 @@ def load_urdf(
     mimic: MimicMode = "merge",
     package_dirs: Sequence[str | os.PathLike] = (),
     gravity: ArrayLike = STANDARD_GRAVITY,
+    kinematics_only: bool = False,
     strict: bool = True,
 ) -> Model:
     """Return the model that a URDF file, or the text of one, describes (http://wiki.ros.org/urdf/XML, 1.0 to 1.2).
@@ -95,28 +96,34 @@ def load_urdf(
     - `package_dirs`: folders that hold ROS packages, in which a file given as `package://name/path` is looked for:
       as `path` in the folder `name` below one of them, or in one that itself has this name.
     - `gravity`: `[3]`, m/s^2, world axes, which a URDF file does not say.
+    - `kinematics_only`: whether links that move may lack an `<inertial>`, as those of many industrial arms do. The
+      model has all of the kinematics (frames, Jacobians, inverse kinematics, pictures) and regressors; functions of its
+      dynamics raise `ModelError`. `Model.with_link_parameters` gives a link its inertia; with those of all links that
+      lack one the model is whole. A moving link with no inertia of its own or of links fixed to it counts as lacking
+      one; if there is none, the argument has no effect.
     - `strict`: whether everything that the standard forbids is an error. If False, what has one obvious meaning is read
-      so, and one warning names each place: numbers with commas between them; an infinite limit (`inf`); a type of
-      joint in capitals; `<axis>` without `xyz` (1, 0, 0); products of inertia left out (0); an element given twice
-      alike; white space before the XML declaration; an unknown `version`; `quat_xyzw` before version 1.1; `lower` or
-      `upper` left out in version 1.2 (no limit).
+      so, and one warning names each place: numbers with commas between them; an infinite limit (`inf`); a type of joint
+      in capitals; `<axis>` without `xyz` (1, 0, 0); products of inertia left out (0); an element given twice alike;
+      `<origin>` given twice, and differently (the first, as urdfdom, Pinocchio, Drake and yourdfpy read it); white
+      space before the XML declaration; an unknown `version`; `quat_xyzw` before version 1.1; `lower` or `upper` left
+      out in version 1.2 (no limit).
 
     **Raises** `RobotFileError`, with the line, for a file that cannot be read, is not URDF, or does not have a tree of
     links; for what is missing, unknown, given twice, or not a finite number (up to 1e12, but for limits); for joints
     that follow each other, or a follower with several degrees of freedom. `ModelError` for a robot without a moving
-    body, and for a joint that moves nothing that has inertia. A document type declaration is refused, and with it all
-    entities: only the file itself is ever opened.
+    body, and, unless `kinematics_only`, for a joint that moves nothing that has inertia. A document type declaration is
+    refused, and with it all entities: only the file itself is ever opened.
 
     **Warns** `RobotFileWarning` of what would change the motion and is not read; `PhysicalityWarning` of inertias that
     no mass distribution has (for each link, with its principal moments), and, once, of singular ones, which only points
-    and thin rods have.
+    and thin rods have; and of a singular mass matrix, with the joints that can move together without resistance.
     """
     require_choice(mimic, get_args(MimicMode.__value__), "mimic")
     placement = None if root_placement is None else pose_vector(root_placement, "root_placement")
-    loader = _Loader(read_robot(path_or_text, package_dirs, strict), free_base, placement, mimic)
+    loader = UrdfLoader(read_robot(path_or_text, package_dirs, strict), free_base, placement, mimic)
     loader.warn_of_unread_elements()
     try:
-        model = loader.model(gravity)
+        model = loader.model(gravity, kinematics_only)
     except JaxdynError as error:
         error.add_note(f"(while loading {loader.source.name})")
         raise
@@ -126,7 +133,7 @@ def load_urdf(
     return model
 
 
-class _Loader:
+class UrdfLoader:
     """Turns the elements of a robot into arguments of the builder."""
 
     def __init__(self, robot: Element, free_base: bool, placement: np.ndarray | None, mimic: MimicMode):
@@ -139,12 +146,12 @@ class _Loader:
         self._check_root()
         self.mimics = self._mimics(mimic)
         self.inertias: dict[str, BodyInertia] = {}
-        types = {joint.name: "free" if joint.type == "floating" else joint.type for joint in self.joints}
+        self.types = types = {j.name: "free" if j.type == "floating" else j.type for j in self.joints}
         self.armatures, self.unread = armatures(robot, types)
         moving = {name: kind for name, kind in types.items() if kind != "fixed"}
         self.extensions = joint_extensions(robot, moving | ({tree.ROOT_JOINT: "free"} if free_base else {}))
 
-    def model(self, gravity: ArrayLike) -> Model:
+    def model(self, gravity: ArrayLike, kinematics_only: bool) -> Model:
         builder = ModelBuilder()
         if self.free_base:
             free = Joint("free", name=tree.ROOT_JOINT, **self.fields(tree.ROOT_JOINT))
@@ -154,7 +161,7 @@ class _Loader:
             self.add_fixed_link(builder, self.root, tree.WORLD, placement)
         for joint in depth_first(self.children[self.root], lambda joint: self.children[joint.child]):
             self.add(builder, joint)
-        return builder.build(gravity)
+        return builder.build(gravity, kinematics_only=kinematics_only)
 
     def add(self, builder: ModelBuilder, joint: tree.UrdfJoint) -> None:
         placement = tree.pose_of(joint.element, self.version)
@@ -192,6 +199,12 @@ class _Loader:
                 fail(element, f"{name} of this joint is given elsewhere, too; remove one")
             fields[name] = values if len(values) > 1 else values[0]
         return fields
+
+    def friction_and_extensions(self, joint: str) -> dict[str, Any]:
+        """Return friction, armature and springs of a joint as the file has them, without those of joints that mimic
+        it."""
+        (element,) = [each for each in self.joints if each.name == joint]
+        return self.fields(joint, **_friction(element))
 
     def inertia(self, link: str) -> np.ndarray | None:
         """Return the ten inertial parameters in the link's frame, or None if it has no `<inertial>`."""
