@@ -104,7 +104,7 @@ def load_urdf(
     - `strict`: whether everything that the standard forbids is an error. If False, what has one obvious meaning is read
       so, and one warning names each place: numbers with commas between them; an infinite limit (`inf`); a type of joint
       in capitals; `<axis>` without `xyz` (1, 0, 0); products of inertia left out (0); an element given twice alike;
-      `<origin>` given twice, and differently (the first, as urdfdom, Pinocchio, Drake and yourdfpy read it); white
+      `<origin>` given twice, and differently (the first, as urdfdom and Pinocchio read it); white
       space before the XML declaration; an unknown `version`; `quat_xyzw` before version 1.1; `lower` or `upper` left
       out in version 1.2 (no limit).
 
