@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
+from mutations import patience
 from oracles import MujocoOracle, relative_error
 
 import jaxdyn
-from jaxdyn.io import load_mjcf, load_mjcf_actuators
+from jaxdyn.io import is_mjcf, load_mjcf, load_mjcf_actuators
 from jaxdyn.spatial import compose_poses as compose
 from jaxdyn.spatial import rotation_to_quaternion
 
@@ -753,3 +754,25 @@ def test_actuators_that_are_not_read(actuator, message):
         (actuator_read,) = load_mjcf_actuators(text, unsupported="warn")
     assert actuator_read.name == "plain"
     assert len(caught) == 1
+
+
+# Which files are MJCF
+
+
+@pytest.mark.parametrize("beginning", ["<!--", "<!-->", "<!-- -->", "<?", "<!", "<a><!--"])
+def test_the_root_element_is_found_in_a_time_proportional_to_the_length(beginning):
+    text = beginning * (2**20 // len(beginning))
+    with patience(2):
+        assert not is_mjcf(text)
+
+
+def test_the_root_element_says_whether_a_file_is_mjcf(tmp_path):
+    # MuJoCo reads comments with two hyphens inside, which XML forbids.
+    before = '\ufeff\n<?xml version="1.0"?>\n<!-- <robot> -- -->\n<!DOCTYPE mujoco>'
+    for tag, expected in (("mujoco", True), ("mujocoinclude", True), ("robot", False), ("mujocos", False)):
+        text = f"{before}<{tag} model='<robot>'/>"
+        path = tmp_path / "file.xml"
+        path.write_text(text)
+        assert is_mjcf(text) == is_mjcf(path) == expected
+    assert not is_mjcf("<!-- <mujoco> -->")
+    assert not is_mjcf(tmp_path / "none.xml")

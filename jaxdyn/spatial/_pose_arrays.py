@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxdyn._errors import ShapeError
 from jaxdyn._types import ArrayLike
-from jaxdyn.spatial._quaternion import Quaternion
+from jaxdyn.spatial._quaternion import Quaternion, largest_component
 from jaxdyn.spatial._vectors import Mat3
 
 IDENTITY_POSE = np.array([0.0, 0, 0, 1, 0, 0, 0])
@@ -72,9 +72,24 @@ def multiply_quaternions(a: ArrayLike, b: ArrayLike) -> Any:
 
 def quaternion_to_rotation(quaternion: ArrayLike) -> Any:
     """The rotation matrices `[..., 3, 3]` of quaternions `[..., 4]`, which need not have unit length."""
-    (q,) = _in_one_library(quaternion)
+    q = _scaled(quaternion)
     squares = q[..., :, None] * q[..., None, :] / (q * q).sum(axis=-1)[..., None, None]
     return _contract(ROTATION, squares[..., None, None, :, :], 2)
+
+
+def unit_quaternion(quaternion: ArrayLike) -> Any:
+    """The unit quaternions `[..., 4]` of the directions of quaternions `[..., 4]`; NaN for zero, which has none."""
+    q = _scaled(quaternion)
+    return q / _library(q).sqrt((q * q).sum(axis=-1, keepdims=True))
+
+
+def _scaled(quaternion: ArrayLike) -> Any:
+    """The quaternions divided by their largest components; see `largest_component`."""
+    (q,) = _in_one_library(quaternion)
+    if isinstance(q, jax.Array):
+        return q / largest_component([q[..., k : k + 1] for k in range(4)])
+    with np.errstate(invalid="ignore"):
+        return q / np.abs(q).max(axis=-1, keepdims=True)
 
 
 def rotation_to_quaternion(rotation: ArrayLike) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from jaxdyn.spatial._components import Row, pytree
@@ -39,14 +42,21 @@ class Quaternion(Row):
         """The sum of the squares of its components."""
         return self.w * self.w + self.vector.squared_norm()
 
+    def scaled(self) -> Quaternion:
+        """The quaternion of the same direction whose largest component is 1 or -1."""
+        largest = largest_component(jax.tree.leaves(self))
+        return jax.tree.map(lambda component: component / largest, self)
+
     def normalized(self) -> Quaternion:
         """The unit quaternion of the same direction."""
-        return self * (1 / jnp.sqrt(self.squared_norm()))
+        scaled = self.scaled()
+        return scaled * (1 / jnp.sqrt(scaled.squared_norm()))
 
     def to_rotation(self) -> Mat3:
         """The rotation matrix of the quaternion's direction: no square root, smooth everywhere but at zero."""
-        w, x, y, z = self.w, self.x, self.y, self.z
-        s = 2 / self.squared_norm()
+        scaled = self.scaled()
+        w, x, y, z = scaled.w, scaled.x, scaled.y, scaled.z
+        s = 2 / scaled.squared_norm()
         xs, ys, zs = x * s, y * s, z * s
         wx, wy, wz = w * xs, w * ys, w * zs
         xx, xy, xz = x * xs, x * ys, x * zs
@@ -66,7 +76,8 @@ class Quaternion(Row):
         return Quaternion(1 - quarter * cosc(quarter), v.x, v.y, v.z)
 
     def log(self) -> Vec3:
-        """The rotation vector, of length at most pi, of the quaternion's direction (the inverse of `exp`)."""
+        """The rotation vector, of length at most pi, of the quaternion's direction (the inverse of `exp`). The squares
+        of its components must be numbers that the precision has, as those of products of `scaled` quaternions are."""
         # q and -q are the same rotation; the one with w >= 0 has the shorter rotation vector.
         sign = _sign(self.w)
         w, v = self.w * sign, self.vector * sign
@@ -99,6 +110,12 @@ class Quaternion(Row):
         for k in range(1, 4):
             w, x, y, z = (jnp.where(largest == k, b, a) for a, b in zip((w, x, y, z), forms[k], strict=True))
         return (Quaternion(w, x, y, z) * _sign(w)).normalized()
+
+
+def largest_component(components: Sequence[Any]):
+    """The largest magnitude of four components. Divided by it, a quaternion has a square that neither overflows nor
+    underflows. It has no derivative: what depends on the direction only does not depend on it."""
+    return jax.lax.stop_gradient(functools.reduce(jnp.maximum, map(jnp.abs, components)))
 
 
 def _sign(w):
