@@ -11,9 +11,9 @@ from jaxdyn.joints._primitive import ChartJacobians, Components, Matrix, Primiti
 from jaxdyn.spatial import (
     Quaternion,
     Vec3,
-    largest_component,
     matrix_rows,
     pose_array,
+    scale_of_squares,
     so3_exp,
     so3_left_jacobian,
     so3_left_jacobian_inverse,
@@ -62,9 +62,10 @@ class Ball(Primitive):
         return jax.tree.leaves(Quaternion(*q).multiply(Quaternion(jnp.zeros_like(x), x, y, z)))
 
     def coordinate_cotangent(self, q: Components, g: Components) -> Components:
-        # q / |q|^2, without the square of a component.
-        largest, scaled = largest_component(q), Quaternion(*q).scaled()
-        factor = 4 / (scaled.squared_norm() * largest)
+        # 4 q / |q|^2, by a multiple of q whose square the precision has.
+        scale = scale_of_squares(Quaternion(*q).squared_norm())
+        scaled = Quaternion(*q) * scale
+        factor = 4 * scale / scaled.squared_norm()
         return self.coordinate_rate(jax.tree.leaves(scaled), [row * factor for row in g])
 
     def spring_torque(self, stiffness: Components, q0: Components, q: Components) -> Components:

@@ -48,7 +48,7 @@ from jaxdyn.spatial._pose_arrays import (
     transform_points,
     unit_quaternion,
 )
-from jaxdyn.spatial._quaternion import Quaternion, largest_component
+from jaxdyn.spatial._quaternion import Quaternion, scale_of_squares
 from jaxdyn.spatial._se3 import SE3
 from jaxdyn.spatial._vectors import Mat3, Sym3, Vec3
 

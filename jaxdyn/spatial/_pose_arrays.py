@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxdyn._errors import ShapeError
 from jaxdyn._types import ArrayLike
-from jaxdyn.spatial._quaternion import Quaternion, largest_component
+from jaxdyn.spatial._quaternion import Quaternion, scale_of_squares
 from jaxdyn.spatial._vectors import Mat3
 
 IDENTITY_POSE = np.array([0.0, 0, 0, 1, 0, 0, 0])
@@ -84,12 +84,13 @@ def unit_quaternion(quaternion: ArrayLike) -> Any:
 
 
 def _scaled(quaternion: ArrayLike) -> Any:
-    """The quaternions divided by their largest components; see `largest_component`."""
+    """The quaternions, or multiples of them whose squares the precision has; see `scale_of_squares`."""
     (q,) = _in_one_library(quaternion)
     if isinstance(q, jax.Array):
-        return q / largest_component([q[..., k : k + 1] for k in range(4)])
-    with np.errstate(invalid="ignore"):
-        return q / np.abs(q).max(axis=-1, keepdims=True)
+        return q * scale_of_squares((q * q).sum(axis=-1, keepdims=True))
+    with np.errstate(over="ignore", under="ignore"):
+        squares = (q * q).sum(axis=-1, keepdims=True)
+    return q * np.where(squares > 2.0**768, 2.0**-640, np.where(squares < 2.0**-768, 2.0**640, 1.0))
 
 
 def rotation_to_quaternion(rotation: ArrayLike) -> Any:

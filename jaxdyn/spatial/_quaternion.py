@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from jaxdyn.spatial._components import Row, pytree
@@ -43,9 +40,8 @@ class Quaternion(Row):
         return self.w * self.w + self.vector.squared_norm()
 
     def scaled(self) -> Quaternion:
-        """The quaternion of the same direction whose largest component is 1 or -1."""
-        largest = largest_component(jax.tree.leaves(self))
-        return jax.tree.map(lambda component: component / largest, self)
+        """The quaternion, or a multiple of it whose square neither overflows nor underflows. See `scale_of_squares`."""
+        return self * scale_of_squares(self.squared_norm())
 
     def normalized(self) -> Quaternion:
         """The unit quaternion of the same direction."""
@@ -112,10 +108,16 @@ class Quaternion(Row):
         return (Quaternion(w, x, y, z) * _sign(w)).normalized()
 
 
-def largest_component(components: Sequence[Any]):
-    """The largest magnitude of four components. Divided by it, a quaternion has a square that neither overflows nor
-    underflows. It has no derivative: what depends on the direction only does not depend on it."""
-    return jax.lax.stop_gradient(functools.reduce(jnp.maximum, map(jnp.abs, components)))
+def scale_of_squares(squared_norm):
+    """The power of two, mostly 1, by which to multiply a quaternion with this squared norm, so that the precision has
+    the square of the multiple. It has no derivative: what depends on the direction only does not depend on it.
+    """
+    dtype = jnp.asarray(squared_norm).dtype
+    exponent = int(jnp.finfo(dtype).maxexp)
+    extreme, shift = 3 * exponent // 4, 5 * exponent // 8
+    up, one, down = (jnp.asarray(2.0**k, dtype) for k in (shift, 0, -shift))
+    small = jnp.where(squared_norm < 2.0**-extreme, up, one)
+    return jnp.where(squared_norm > 2.0**extreme, down, small)
 
 
 def _sign(w):

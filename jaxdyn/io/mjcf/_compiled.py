@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import RobotFileError, require_choice
+from jaxdyn.io.mjcf._numbers import places_of_strange_numbers, require_numbers_of_robots
 from jaxdyn.io.robot_files import read_robot_file, robot_text, root_tag, warn
 
 # Types of joints as MuJoCo numbers them, and their numbers of coordinates and velocities.
@@ -44,11 +45,13 @@ def is_mjcf(source: Any) -> bool:
 def compile_mjcf(path_or_text: Any) -> tuple[Any, str]:
     """Return the compiled `mjModel` of a path or text (or the one given), and the file's name for messages.
 
-    **Raises** `RobotFileError` for a file that cannot be read, and with the compiler's words for one that it refuses.
+    **Raises** `RobotFileError` for a file that cannot be read, with the compiler's words for one that it refuses, and
+    for numbers that no robot has: NaN, and beyond 1e12.
     **Warns** `RobotFileWarning` of what the compiler warns of.
     """
     mj_model = mujoco().MjModel
     if isinstance(path_or_text, mj_model):
+        _require_numbers(path_or_text, "mujoco.MjModel", None)
         return path_or_text, "mujoco.MjModel"
     if not isinstance(path_or_text, str | os.PathLike):
         kind = type(path_or_text).__name__
@@ -71,11 +74,20 @@ def _compile(compiler, argument: str, text: str, source: str) -> Any:
             model = compiler(argument)
     except Exception as error:
         # Any error that the foreign compiler raises says what is wrong with the file.
-        reason = _one_line(error)
+        reason = f"{_one_line(error)}{places_of_strange_numbers(text)}"
         raise RobotFileError(f"{source}: MuJoCo's compiler refuses it: {reason}; correct the file there") from error
+    if any("'NaN'" in warning for warning in warnings):
+        # The compiler takes NaN for an attribute that is not given, in some attributes.
+        reason = f"NaN stands for a number{places_of_strange_numbers(text)}"
+        raise RobotFileError(f"{source}: {reason}; correct it, there or in a file that it includes")
+    _require_numbers(model, source, text)
     for warning in warnings:
         warn(f"{source}: MuJoCo's compiler warns: {_one_line(warning)}")
     return model
+
+
+def _require_numbers(m, source: str, text: str | None) -> None:
+    require_numbers_of_robots(m, source, text, lambda kind, i: object_name(m, kind, i))
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ import numpy as np
 from jaxdyn._errors import JaxdynError
 from jaxdyn._types import ArrayLike
 from jaxdyn.io.mjcf import _compiled as mj
-from jaxdyn.io.robot_files import enumerate_names
+from jaxdyn.io.robot_files import LARGEST, enumerate_names
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
 from jaxdyn.spatial import IDENTITY_POSE, axis_angle_to_quaternion, compose_poses, pose_array, quaternion_to_rotation
 
@@ -75,8 +75,9 @@ def load_mjcf(
       the world.
     - `gravity`: `[3]`, m/s^2, world axes, instead of the file's.
 
-    **Raises** `RobotFileError` for a file that cannot be read, in the compiler's words for what it refuses, and for
-    unsupported parts; `ModelError` for a model without a moving body; `ImportError` without MuJoCo.
+    **Raises** `RobotFileError` for a file that cannot be read, in the compiler's words for what it refuses, for numbers
+    that are NaN or beyond 1e12 (ranges may be: they are no limits), and for unsupported parts; `ModelError` for a model
+    without a moving body; `ImportError` without MuJoCo.
 
     **Warns** `RobotFileWarning` of what is left out, and of what the compiler warns of; `PhysicalityWarning` of
     inertias that no mass distribution has.
@@ -199,15 +200,21 @@ def _joint_effects(m, names: mj.Names) -> tuple[dict[str, np.ndarray], list[mj.G
     lower, upper, effort_limit = (np.full(m.njnt, bound) for bound in (-np.inf, np.inf, np.inf))
     one_axis, limited = np.isin(m.jnt_type, (mj.SLIDE, mj.HINGE)), np.asarray(m.jnt_limited, bool)
     ranged = one_axis & limited
-    lower[ranged], upper[ranged] = m.jnt_range[ranged].T
+    lower[ranged], upper[ranged] = _unlimited(m.jnt_range[ranged]).T
     if not mj.is_disabled(m, "limit", "constraint"):
         leave_out("limit of the angle", limited & (m.jnt_type == mj.BALL), "set limited='false'")
     bounded = one_axis & np.asarray(m.jnt_actfrclimited, bool)
     even = bounded & (m.jnt_actfrcrange[:, 0] == -m.jnt_actfrcrange[:, 1])
-    effort_limit[even] = m.jnt_actfrcrange[even, 1]
+    effort_limit[even] = _unlimited(m.jnt_actfrcrange[even, 1])
     leave_out("asymmetric actuatorfrcrange", bounded & ~even, "give opposite numbers, or remove it")
     values = (armature, damping, friction, stiffness, lower, upper, effort_limit)
     return dict(zip((*_OF_DOFS, "stiffness", "lower", "upper", "effort_limit"), values, strict=True)), gaps
+
+
+def _unlimited(bounds) -> np.ndarray:
+    """Return the bounds, those that nothing reaches as infinite."""
+    bounds = np.asarray(bounds)
+    return np.where(abs(bounds) > LARGEST, np.copysign(np.inf, bounds), bounds)
 
 
 def _leave_out_of_free_joints(m, armature, damping, friction, leave_out) -> None:
