@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import RobotFileError, require_choice
+from jaxdyn.io._left_out import LeftOut
 from jaxdyn.io.mjcf._numbers import places_of_strange_numbers, require_numbers_of_robots
 from jaxdyn.io.robot_files import read_robot_file, robot_text, root_tag, warn
 
@@ -181,14 +182,17 @@ class Gap:
     remedy: str
 
 
-def report(gaps: list[Gap], source: str, unsupported: str, title: str) -> None:
-    """Raise `RobotFileError` with all gaps, or warn of each. **Raises** `ModelError` for another `unsupported`."""
+def refuse(gaps: list[Gap], source: str, unsupported: str, title: str) -> None:
+    """Raise `RobotFileError` with all gaps if `unsupported="error"`. **Raises** `ModelError` for another value."""
     require_choice(unsupported, ("error", "warn"), "unsupported")
     if unsupported == "error" and gaps:
         lines = "\n".join(f"- {gap.what}; {gap.remedy}" for gap in gaps)
         raise RobotFileError(f"{source}: {title}:\n{lines}\nor load it with unsupported='warn', which leaves them out")
-    for gap in gaps:
-        warn(f"{source}: left out: {gap.what}")
+
+
+def as_left_out(gaps: list[Gap]) -> LeftOut:
+    """Return the gaps as one kind of what models leave out."""
+    return LeftOut("parts that act", tuple(gap.what for gap in gaps), True)
 
 
 # Actuators: since MuJoCo 4 one may have several of the `nu` controls, and several outputs.

@@ -1,0 +1,93 @@
+"""Damaged files of every format are read, or refused by errors of the library, in a short time.
+
+Nothing else may come out: no exception of another library, no warning of NumPy, no NaN in a model.
+"""
+
+import io
+import random
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from mutations import mutated, patience
+from robots import robot_path
+from test_urdf_fuzz import FULL
+
+import jaxdyn
+from jaxdyn import JaxdynError, Model, PhysicalityWarning
+from jaxdyn.io import RobotFileWarning, left_out, load_mjcf, load_mjcf_actuators, load_urdf
+from jaxdyn.model import LEAVES
+from jaxdyn.sysid import Recording
+
+SLOWEST = 2.0
+"""The longest time that a file may take, s."""
+
+MJCF = """<mujoco model="r"><compiler angle="degree"/><option timestep="0.002" gravity="0 0 -9.81"/>
+  <default><joint armature=".1" damping=".3"/><geom density="500"/>
+    <default class="soft"><joint stiffness="3" springref="30"/></default></default>
+  <asset><mesh name="wedge" vertex="0 0 0  .4 0 0  0 .3 0  0 0 .5"/><material name="gray" rgba=".5 .5 .5 1"/></asset>
+  <worldbody><geom name="floor" type="plane" size="1 1 .1"/><light pos="0 0 3"/><camera name="eye" pos="0 0 2"/>
+    <body name="base" pos="1 2 3" euler="10 20 30"><freejoint name="root"/>
+      <geom type="box" size=".1 .2 .3" pos=".1 .02 -.3" mass="1.5"/>
+      <body name="arm" pos=".3 0 0" quat=".6 .5 .4 .3"><joint name="shoulder" type="ball" range="0 90"
+          limited="false"/><inertial pos=".1 0 .2" mass=".7" fullinertia=".02 .03 .04 .001 .002 -.003"/>
+        <body name="hand" pos="0 .2 0" childclass="soft"><joint name="elbow" axis="0 1 0" range="-90 90" ref="15"
+            frictionloss=".1"/><geom type="capsule" fromto="0 0 0 .1 .2 .4" size=".05"/><site name="tip" pos="0 0 1"/>
+          <body name="finger"><joint name="slide" type="slide" axis="1 0 0"/><geom type="mesh" mesh="wedge"/></body>
+        </body></body></body>
+    <frame pos="0 0 1"><replicate count="2" offset="0 0 .2"><body name="r"><joint/><geom size=".1"/></body></replicate>
+    </frame></worldbody>
+  <contact><exclude body1="base" body2="hand"/></contact>
+  <tendon><fixed name="cord"><joint joint="elbow" coef="1"/></fixed></tendon>
+  <equality><joint joint1="elbow" joint2="slide" active="false"/></equality>
+  <actuator><motor name="m" joint="elbow" gear="50" ctrlrange="-1 1"/><position name="p" joint="slide" kp="7"/>
+    <general joint="elbow" gainprm="1 2 3" biastype="affine" biasprm="4 5 6"/></actuator>
+  <sensor><jointpos joint="elbow"/></sensor></mujoco>
+"""
+
+
+def check_model(model: Model) -> None:
+    """Assert that no array has NaN, and that those of the dynamics are finite."""
+    for name, leaf in LEAVES.items():
+        array = getattr(model, name)
+        if array is not None:
+            assert not np.isnan(array).any(), name
+            assert np.isfinite(array).all() or not leaf.finite, name
+
+
+def read_urdf(path: Path) -> None:
+    check_model(load_urdf(path, strict=False))
+
+
+def read_mjcf(path: Path) -> None:
+    # What is left out, and actuators, are read first: a file whose model is refused may still have them.
+    for read in (left_out, lambda x: load_mjcf_actuators(x, unsupported="warn")):
+        read(path)
+    check_model(load_mjcf(path, unsupported="warn"))
+
+
+def read_csv(path: Path) -> None:
+    Recording.from_csv(path)
+
+
+def read_npz(path: Path) -> None:
+    Recording.load(path)
+
+
+def attempt(read: Callable[[Path], object], path: Path) -> tuple[bool, float]:
+    """Return whether the library read the file, and the time. Anything but an error of the library is an error here."""
+    begin = time.perf_counter()
+    with warnings.catch_warnings(), patience(30):
+        warnings.simplefilter("error")
+        for category in (RobotFileWarning, PhysicalityWarning):
+            warnings.simplefilter("ignore", category)
+        try:
+            read(path)
+        except JaxdynError as error:
+            assert 0 < len(str(error)) < 20_000  # noqa: PT017
+            return False, time.perf_counter() - begin
+    return True, time.perf_counter() - begin
