@@ -4,7 +4,7 @@ Nothing else may come out: no exception of another library, no warning of NumPy,
 """
 
 import io
-import random
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from mutations import mutated, patience
 from robots import robot_path
 from test_urdf_fuzz import FULL
 
-import jaxdyn
 from jaxdyn import JaxdynError, Model, PhysicalityWarning
 from jaxdyn.io import RobotFileWarning, left_out, load_mjcf, load_mjcf_actuators, load_urdf
 from jaxdyn.model import LEAVES
-from jaxdyn.sysid import Recording
+from jaxdyn.programs import IdentifyConfig, read_config
+from jaxdyn.sysid import Recording, load_csv, load_npz
 
 SLOWEST = 2.0
 """The longest time that a file may take, s."""
@@ -60,25 +60,56 @@ def check_model(model: Model) -> None:
 
 
 def read_urdf(path: Path) -> None:
+    left_out(path)
     check_model(load_urdf(path, strict=False))
 
 
 def read_mjcf(path: Path) -> None:
     # What is left out, and actuators, are read first: a file whose model is refused may still have them.
-    for read in (left_out, lambda x: load_mjcf_actuators(x, unsupported="warn")):
-        read(path)
+    left_out(path)
+    load_mjcf_actuators(path, unsupported="warn")
     check_model(load_mjcf(path, unsupported="warn"))
 
 
 def read_csv(path: Path) -> None:
-    Recording.from_csv(path)
+    check_recording(load_csv(path, {"t": "time", "q": ["shoulder", "elbow"], "tau": "torque_*"}))
 
 
 def read_npz(path: Path) -> None:
-    Recording.load(path)
+    check_recording(load_npz(path))
 
 
-def attempt(read: Callable[[Path], object], path: Path) -> tuple[bool, float]:
+def check_recording(recording: Recording) -> None:
+    assert recording.q.shape[0] == recording.t.shape[0]
+
+
+def read_toml(path: Path) -> None:
+    read_config(IdentifyConfig, path)
+
+
+def csv() -> bytes:
+    rows = "\n".join(f"{0.01 * k:.2f},{math.sin(k)!r},{math.cos(k):.3e},{k % 7},{-k}" for k in range(60))
+    return f"# recorded by hand\ntime,shoulder,elbow,torque_1,torque_2\n{rows}\n".encode()
+
+
+def npz() -> bytes:
+    t = np.arange(60) * 0.01
+    file = io.BytesIO()
+    np.savez(file, t=t, q=np.sin(np.outer(t, [1, 2])), v=np.ones((60, 2), np.float32), tau=np.ones((60, 2), int))
+    return file.getvalue()
+
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+FORMATS: dict[str, tuple[Callable[[Path], None], Callable[[], list[bytes]]]] = {
+    "urdf": (read_urdf, lambda: [FULL.encode(), robot_path("double_pendulum").read_bytes()]),
+    "mjcf": (read_mjcf, lambda: [MJCF.encode()]),
+    "csv": (read_csv, lambda: [csv()]),
+    "npz": (read_npz, lambda: [npz()]),
+    "toml": (read_toml, lambda: [(CONFIGS / f"identify_{name}.toml").read_bytes() for name in ("kuka", "panda")]),
+}
+
+
+def attempt(read: Callable[[Path], None], path: Path) -> tuple[bool, float]:
     """Return whether the library read the file, and the time. Anything but an error of the library is an error here."""
     begin = time.perf_counter()
     with warnings.catch_warnings(), patience(30):
@@ -91,3 +122,53 @@ def attempt(read: Callable[[Path], object], path: Path) -> tuple[bool, float]:
             assert 0 < len(str(error)) < 20_000  # noqa: PT017
             return False, time.perf_counter() - begin
     return True, time.perf_counter() - begin
+
+
+def check_damaged(name: str, seeds: range, folder: Path) -> None:
+    """Assert that the files of all seeds are read or refused in time; each second one in single precision."""
+    read, contents = FORMATS[name]
+    texts = contents()
+    path = folder / "file"
+    for text in texts:
+        path.write_bytes(text)
+        # The first file of a kind compiles some programs.
+        assert attempt(read, path)[0], f"the {name} file itself is refused"
+    count, slowest = 0, (0.0, 0)
+    for seed in seeds:
+        path.write_bytes(mutated(texts[seed % len(texts)], seed))
+        try:
+            with jax.enable_x64(seed % 2 == 0):
+                was_read, seconds = attempt(read, path)
+        except BaseException as error:
+            error.add_note(f"(damaged {name}, seed {seed})")
+            raise
+        count, slowest = count + was_read, max(slowest, (seconds, seed))
+    print(f"{name}: {count} of {len(seeds)} read, the slowest {slowest[0]:.2f} s (seed {slowest[1]})")
+    assert slowest[0] < SLOWEST, f"{name}, seed {slowest[1]}: {slowest[0]:.1f} s"
+    # Some damages do not matter, but most do.
+    assert 0.02 * len(seeds) < count < 0.9 * len(seeds)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_files_are_read_or_refused(name, tmp_path):
+    check_damaged(name, range(80), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS)
+def test_many_damaged_files_are_read_or_refused(name, tmp_path):
+    """These are 20,000 files."""
+    check_damaged(name, range(100, 4100), tmp_path)
+
+
+def test_configurations_with_numbers_and_nesting_that_no_parser_likes(tmp_path):
+    path = tmp_path / "c.toml"
+    for text in (
+        "x = " + "9" * 5000,
+        "x = " + "[" * 5000,
+        "x = 0000-00-00",
+        "name = 1\nrate = 1" + "0" * 400,
+        "[" * 999,
+    ):
+        path.write_text(text)
+        assert not attempt(read_toml, path)[0]

@@ -14,7 +14,7 @@ import numpy as np
 from jaxdyn._errors import RobotFileError, require_choice
 from jaxdyn.io._left_out import LeftOut
 from jaxdyn.io.mjcf._numbers import places_of_strange_numbers, require_numbers_of_robots
-from jaxdyn.io.robot_files import read_robot_file, robot_text, root_tag, warn
+from jaxdyn.io.robot_files import quote, read_robot_file, robot_text, root_tag, warn
 
 # Types of joints as MuJoCo numbers them, and their numbers of coordinates and velocities.
 FREE, BALL, SLIDE, HINGE = range(4)
@@ -52,7 +52,7 @@ def compile_mjcf(path_or_text: Any) -> tuple[Any, str]:
     """
     mj_model = mujoco().MjModel
     if isinstance(path_or_text, mj_model):
-        _require_numbers(path_or_text, "mujoco.MjModel", None)
+        _require_names_and_numbers(path_or_text, "mujoco.MjModel", None)
         return path_or_text, "mujoco.MjModel"
     if not isinstance(path_or_text, str | os.PathLike):
         kind = type(path_or_text).__name__
@@ -81,13 +81,18 @@ def _compile(compiler, argument: str, text: str, source: str) -> Any:
         # The compiler takes NaN for an attribute that is not given, in some attributes.
         reason = f"NaN stands for a number{places_of_strange_numbers(text)}"
         raise RobotFileError(f"{source}: {reason}; correct it, there or in a file that it includes")
-    _require_numbers(model, source, text)
+    _require_names_and_numbers(model, source, text)
     for warning in warnings:
         warn(f"{source}: MuJoCo's compiler warns: {_one_line(warning)}")
     return model
 
 
-def _require_numbers(m, source: str, text: str | None) -> None:
+def _require_names_and_numbers(m, source: str, text: str | None) -> None:
+    try:
+        m.names.decode()
+    except UnicodeDecodeError as error:
+        shown = quote(m.names[max(error.start - 20, 0) : error.end].decode(errors="replace").replace("\0", " "))
+        raise RobotFileError(f"{source}: a name is not UTF-8, near {shown}; save the file as UTF-8") from error
     require_numbers_of_robots(m, source, text, lambda kind, i: object_name(m, kind, i))
 
 

@@ -49,7 +49,8 @@ _COORDINATES = np.array([7, 4, 1, 1])
 
 
 def require_numbers_of_robots(m: Any, source: str, text: str | None, name: Callable[[str, int], str]) -> None:
-    """Raise `RobotFileError` for a compiled model with numbers beyond 1e12 or NaN, or quaternions that are not unit.
+    """Raise `RobotFileError` for a compiled model with numbers beyond 1e12 or NaN, or quaternions and axes that are not
+    unit.
 
     It names object, attribute and value, and the places in `text` that have such numbers. `name(kind, i)` is the name
     of an object.
@@ -64,7 +65,7 @@ def require_numbers_of_robots(m: Any, source: str, text: str | None, name: Calla
                 continue
             values = values.reshape(len(values), -1)
             sane = _are_sane(values).all(axis=1)
-            if field.endswith("quat"):
+            if field.endswith("quat") or field == "jnt_axis":
                 sane &= abs(np.linalg.norm(np.where(sane[:, None], values, 0), axis=1) - 1) < 1e-3
             if not sane.all():
                 row = int(np.flatnonzero(~sane)[0])
@@ -88,8 +89,9 @@ def _object_of(m: Any, field: str, row: int) -> int:
 
 def _error(source: str, what: str, values: np.ndarray, text: str | None) -> RobotFileError:
     shown = " ".join(f"{x:g}" for x in values)
-    reason = f"is {shown} after MuJoCo's compiler, but finite numbers up to {LARGEST:g} and unit quaternions are needed"
-    return RobotFileError(f"{source}: {what} {reason}{places_of_strange_numbers(text)}; correct it")
+    needed = f"finite numbers up to {LARGEST:g} are needed, and axes and quaternions that have a direction"
+    places = places_of_strange_numbers(text)
+    return RobotFileError(f"{source}: {what} is {shown} after MuJoCo's compiler, but {needed}{places}; correct it")
 
 
 def places_of_strange_numbers(text: str | None) -> str:
