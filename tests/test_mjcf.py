@@ -884,3 +884,23 @@ def test_compiled_models_with_numbers_that_no_robot_has():
     mj.body_inertia[1] = np.nan
     with pytest.raises(jaxdyn.RobotFileError, match=r"body 'a': inertia .* is nan nan nan"):
         load_mjcf(mj)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "<replicate count='2'>" * 40 + "<geom size='.1'/>" + "</replicate>" * 40,
+        "<replicate count='1000000000'><geom size='.1'/></replicate>",
+        "<replicate count='1e400'><geom size='.1'/></replicate>",
+    ],
+)
+def test_short_files_that_ask_for_very_many_copies_are_refused(inside):
+    text = f"<mujoco>\n<worldbody><body><freejoint/>\n{inside}<geom size='.1'/></body></worldbody></mujoco>"
+    with patience(2), pytest.raises(jaxdyn.RobotFileError, match=r"line 3.* more than 20000 copies"):
+        load_mjcf(text)
+
+
+def test_arrays_that_fill_the_memory_are_refused():
+    asset = "<asset><texture type='2d' builtin='flat' width='1000000' height='1000000'/></asset>"
+    with pytest.raises(jaxdyn.RobotFileError, match=r"<texture> asks for an array beyond 1e\+08"):
+        load_mjcf(world().replace("<worldbody>", f"{asset}<worldbody>", 1))

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdyn._errors import RobotFileError, require_choice
 from jaxdyn.io._left_out import LeftOut
-from jaxdyn.io.mjcf._numbers import places_of_strange_numbers, require_numbers_of_robots
+from jaxdyn.io.mjcf._numbers import places_of_strange_numbers, require_numbers_of_robots, require_possible_size
 from jaxdyn.io.robot_files import quote, read_robot_file, robot_text, root_tag, warn
 
 # Types of joints as MuJoCo numbers them, and their numbers of coordinates and velocities.
@@ -69,6 +69,7 @@ def _compile(compiler, argument: str, text: str, source: str) -> Any:
     if root_tag(text) == "robot":
         # MuJoCo would read it, with rules of its own.
         raise RobotFileError(f"{source}: its root element is <robot>, so it is a URDF file; read it with load_urdf")
+    require_possible_size(text, source)
     warnings: list[str] = []
     try:
         with _warnings_to(warnings):

@@ -1,8 +1,10 @@
-"""Numbers in MJCF files that no robot has: NaN, infinite, and huge ones, which MuJoCo's compiler computes with."""
+"""Numbers in MJCF files that no robot has: NaN, infinite, and huge ones, which MuJoCo's compiler computes with; and
+numbers of copies that it would not finish to make."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 from xml.parsers import expat
@@ -74,6 +76,53 @@ def require_numbers_of_robots(m: Any, source: str, text: str | None, name: Calla
                 )
 
 
+_COPIES = {"replicate": ("count",), "composite": ("count",), "flexcomp": ("count",)}
+_ARRAYS = {"texture": ("width", "height"), "hfield": ("nrow", "ncol")}
+MOST_COPIES = 20_000
+"""The largest number of elements after replication. A model of so many bodies takes minutes to load."""
+_MOST_NUMBERS = 10**8
+"""The largest number of pixels of a texture, or of points of a height field."""
+
+
+def require_possible_size(text: str, source: str) -> None:
+    """Raise `RobotFileError` for a file that asks MuJoCo's compiler for more copies of elements than 20,000, by nested
+    `<replicate>` for instance, or for arrays of more than 1e8 numbers: a short file could fill the memory."""
+    parser = expat.ParserCreate("utf-8")
+    copies, total = [1.0], 0.0
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal total
+        counts = math.prod(_sizes(attributes, _COPIES.get(tag, ())))
+        copies.append(copies[-1] * max(counts, 1.0))
+        total += copies[-1] if copies[-1] > 1 else 0.0
+        too_many = total > MOST_COPIES
+        if too_many or math.prod(_sizes(attributes, _ARRAYS.get(tag, ()))) > _MOST_NUMBERS:
+            what = f"more than {MOST_COPIES} copies of elements" if too_many else f"an array beyond {_MOST_NUMBERS:g}"
+            where = f"line {parser.CurrentLineNumber}: <{tag}> asks for {what}, which may not end"
+            raise RobotFileError(f"{source}, {where}; ask for fewer, or give a compiled mujoco.MjModel")
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = lambda _: copies.pop()
+    # MuJoCo reads some files that are no XML; for these the beginning counts.
+    with contextlib.suppress(expat.ExpatError):
+        parser.Parse(text.encode(errors="replace"), True)
+
+
+def _sizes(attributes: dict[str, str], names: tuple[str, ...]) -> list[float]:
+    """Return the numbers in some attributes; what is none, or is not positive, is left to the compiler."""
+    words = (word for name in names for word in attributes.get(name, "").split() if len(word) < 1000)
+    numbers = (float(word) for word in words if _is_number(word))
+    return [min(x, 1e100) for x in numbers if x > 0]
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
 def _are_sane(values: np.ndarray) -> np.ndarray:
     return abs(values) <= LARGEST
 
@@ -103,7 +152,7 @@ def places_of_strange_numbers(text: str | None) -> str:
 
 def _strange_numbers(text: str) -> list[str]:
     places: list[str] = []
-    parser = expat.ParserCreate()
+    parser = expat.ParserCreate("utf-8")
 
     def look(tag: str, attributes: dict[str, str]) -> None:
         for attribute, value in attributes.items():
@@ -112,13 +161,10 @@ def _strange_numbers(text: str) -> list[str]:
 
     parser.StartElementHandler = look
     # MuJoCo reads some files that are no XML; what stands before the mistake is still of use.
-    with contextlib.suppress(expat.ExpatError, ValueError):
-        parser.Parse(text, True)
+    with contextlib.suppress(expat.ExpatError):
+        parser.Parse(text.encode(errors="replace"), True)
     return places
 
 
 def _is_strange(word: str) -> bool:
-    try:
-        return len(word) < 1000 and not abs(float(word)) <= LARGEST
-    except ValueError:
-        return False
+    return len(word) < 1000 and _is_number(word) and not abs(float(word)) <= LARGEST
