@@ -895,7 +895,10 @@ def test_compiled_models_with_numbers_that_no_robot_has():
     ],
 )
 def test_short_files_that_ask_for_very_many_copies_are_refused(inside):
-    text = f"<mujoco>\n<worldbody><body><freejoint/>\n{inside}<geom size='.1'/></body></worldbody></mujoco>"
+    # A comment that XML forbids, and that MuJoCo reads.
+    text = (
+        f"<mujoco><!-- a -- b\n--><worldbody><body><freejoint/>\n{inside}<geom size='.1'/></body></worldbody></mujoco>"
+    )
     with patience(2), pytest.raises(jaxdyn.RobotFileError, match=r"line 3.* more than 20000 copies"):
         load_mjcf(text)
 

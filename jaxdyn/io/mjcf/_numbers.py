@@ -103,9 +103,20 @@ def require_possible_size(text: str, source: str) -> None:
 
     parser.StartElementHandler = start
     parser.EndElementHandler = lambda _: copies.pop()
-    # MuJoCo reads some files that are no XML; for these the beginning counts.
+    _parse(parser, text)
+
+
+def _parse(parser: Any, text: str) -> None:
+    """Parse what is XML of a text. MuJoCo reads some files that are none: comments with two hyphens inside, which are
+    passed over here; of others the beginning counts."""
+    kept, place = [], 0
+    while (start := text.find("<!--", place)) >= 0 and (end := text.find("-->", start + 4)) >= 0:
+        # Its lines remain, so that the numbers of lines do.
+        kept += [text[place:start], "\n" * text.count("\n", start, end)]
+        place = end + len("-->")
+    kept.append(text[place:])
     with contextlib.suppress(expat.ExpatError):
-        parser.Parse(text.encode(errors="replace"), True)
+        parser.Parse("".join(kept).encode(errors="replace"), True)
 
 
 def _sizes(attributes: dict[str, str], names: tuple[str, ...]) -> list[float]:
@@ -160,9 +171,7 @@ def _strange_numbers(text: str) -> list[str]:
                 places.append(f"{attribute}={quote(value)} of <{tag}> in line {parser.CurrentLineNumber}")
 
     parser.StartElementHandler = look
-    # MuJoCo reads some files that are no XML; what stands before the mistake is still of use.
-    with contextlib.suppress(expat.ExpatError):
-        parser.Parse(text.encode(errors="replace"), True)
+    _parse(parser, text)
     return places
 
 
