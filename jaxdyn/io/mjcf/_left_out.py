@@ -48,7 +48,7 @@ def _servos(m) -> tuple[np.ndarray, str]:
     given = "the argument tau is the torque of all; load_mjcf_actuators reads them"
     if mj.is_disabled(m, "actuation") or not count:
         return np.zeros(0, int), given
-    biased = [mj.actuator_types(m, i)[1] == "affine" and np.any(m.actuator_biasprm[i][:3] != 0) for i in range(count)]
+    biased = [mj.actuator_types(m, i)[1] == "affine" and bool(np.any(m.actuator_biasprm[i][:3])) for i in range(count)]
     return np.flatnonzero(biased), given
 
 
