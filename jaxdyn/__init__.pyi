@@ -96,6 +96,7 @@ from .algorithms import spring_torque as spring_torque
 from .algorithms import torque_regressor as torque_regressor
 from .algorithms import velocity_products as velocity_products
 from .io import DHRow as DHRow
+from .io import LeftOutWarning as LeftOutWarning
 from .io import MjcfActuator as MjcfActuator
 from .io import RobotFileWarning as RobotFileWarning
 from .io import from_dh as from_dh

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxdyn._errors import ShapeError
 from jaxdyn._types import ArrayLike
-from jaxdyn.spatial._quaternion import Quaternion
+from jaxdyn.spatial._quaternion import Quaternion, scale_of_squares
 from jaxdyn.spatial._vectors import Mat3
 
 IDENTITY_POSE = np.array([0.0, 0, 0, 1, 0, 0, 0])
@@ -72,9 +72,25 @@ def multiply_quaternions(a: ArrayLike, b: ArrayLike) -> Any:
 
 def quaternion_to_rotation(quaternion: ArrayLike) -> Any:
     """The rotation matrices `[..., 3, 3]` of quaternions `[..., 4]`, which need not have unit length."""
-    (q,) = _in_one_library(quaternion)
+    q = _scaled(quaternion)
     squares = q[..., :, None] * q[..., None, :] / (q * q).sum(axis=-1)[..., None, None]
     return _contract(ROTATION, squares[..., None, None, :, :], 2)
+
+
+def unit_quaternion(quaternion: ArrayLike) -> Any:
+    """The unit quaternions `[..., 4]` of the directions of quaternions `[..., 4]`; NaN for zero, which has none."""
+    q = _scaled(quaternion)
+    return q / _library(q).sqrt((q * q).sum(axis=-1, keepdims=True))
+
+
+def _scaled(quaternion: ArrayLike) -> Any:
+    """The quaternions, or multiples of them whose squares the precision has; see `scale_of_squares`."""
+    (q,) = _in_one_library(quaternion)
+    if isinstance(q, jax.Array):
+        return q * scale_of_squares((q * q).sum(axis=-1, keepdims=True))
+    with np.errstate(over="ignore", under="ignore"):
+        squares = (q * q).sum(axis=-1, keepdims=True)
+    return q * np.where(squares > 2.0**768, 2.0**-640, np.where(squares < 2.0**-768, 2.0**640, 1.0))
 
 
 def rotation_to_quaternion(rotation: ArrayLike) -> Any:
