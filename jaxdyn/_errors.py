@@ -2,14 +2,32 @@
 
 import difflib
 import os
+import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
+_WRAPPED = (
+    (re.compile(r"\bnp\.(?:float|int|uint|complex|longdouble|str|datetime|timedelta)\w*\(([^()]*)\)"), r"\1"),
+    (re.compile(r"\bnp\.(True|False)_\b"), r"\1"),
+    (re.compile(r"\b[Aa]rray\(([^()]*?)(?:, (?:dtype=\w+|weak_type=\w+|shape=\w+))*\)"), r"\1"),
+)
+"""How NumPy and JAX show numbers, such as `np.float64(1.5)`, and what is left of it in messages."""
+
+
+def plain_numbers(text: str) -> str:
+    """Return a message with numbers as they are read, without the names of their types."""
+    for pattern, number in _WRAPPED:
+        text = pattern.sub(number, text)
+    return text
+
 
 class JaxdynError(Exception):
     """Base of every exception that the library raises on purpose."""
+
+    def __init__(self, *args: object):
+        super().__init__(*(plain_numbers(x) if isinstance(x, str) else x for x in args))
 
 
 class ModelError(JaxdynError, ValueError):
@@ -46,7 +64,7 @@ class NotConvergedWarning(UserWarning):
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line of the caller outside the library."""
-    warnings.warn(message, category, skip_file_prefixes=(os.path.dirname(__file__),))
+    warnings.warn(plain_numbers(message), category, skip_file_prefixes=(os.path.dirname(__file__),))
 
 
 def look_up(name: str, names: Iterable[str], kind: str) -> int:

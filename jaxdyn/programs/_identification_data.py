@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,10 @@ class Columns:
     """Motor currents in the place of torques, with `torque_gain`."""
     delimiter: str = ","
     """Text between columns; `tab`, or `space` for any white space."""
+    decimal: str = "."
+    """Sign before the decimals of a number, `.` or `,`."""
+    header: Literal["auto", "yes", "no"] = "auto"
+    """Whether the first line has names of columns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,14 +219,16 @@ def load_from_zero(name: str, columns: Columns, *, currents: bool = False) -> Re
     if path.suffix.lower() == ".csv":
         if currents and not columns.current:
             raise DataError("torque_gain is given, but csv.current names no columns of motor currents")
-        unused = ("delimiter", "tau" if currents else "current")
+        unused = ("delimiter", "decimal", "header", "tau" if currents else "current")
         named = {
             key: _columns_of(key, text)
             for key, text in chosen.items()
             if key not in unused and (text or key in ("t", "q"))
         }
         delimiter = {"tab": "\t", "space": " "}.get(columns.delimiter, columns.delimiter)
-        recording = load_csv(path, named, delimiter=delimiter)
+        header = {"yes": True, "no": False}.get(columns.header)
+        with _noting("(header and decimal are --csv.header yes or no, and --csv.decimal, on the command line)"):
+            recording = load_csv(path, named, delimiter=delimiter, decimal=columns.decimal, header=header)
     else:
         torques = {"tau": None, "current": "current"} if currents else {}
         recording = load_npz(path, **torques)

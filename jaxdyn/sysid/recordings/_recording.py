@@ -13,6 +13,7 @@ from jaxdyn._errors import DataError, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import _signals as signals
+from jaxdyn.sysid.recordings._numbers import real_numbers, times
 
 type Recordings = Recording | Sequence[Recording]
 
@@ -23,7 +24,8 @@ _OPTIONAL = ("v", "a", "tau", "current")
 class Recording:
     """Samples in rows: time, positions, velocities, accelerations, joint torques. NumPy, float64, read-only.
 
-    - `t` `[n]`: s, strictly increasing;
+    - `t` `[n]`: s, strictly increasing. Durations (`timedelta64`, with a unit) become s, and dates (`datetime64`)
+      become s since the first sample;
     - `q` `[n, nq]`: rad or m; `v` `[n, nv]`, rad/s or m/s; `a` `[n, nv]`, rad/s^2 or m/s^2;
     - `tau` `[n, nv]`: N m or N;
     - `current` `[n, m]`: of motors, A (see `torque_from_current`);
@@ -38,7 +40,8 @@ class Recording:
     with `between` and prepare each part separately: zero-phase filters and central differences look ahead, and would
     mix the samples on both sides of the boundary.
 
-    **Raises** `DataError` for fewer than two samples, times that do not increase, lengths that differ, NaN or infinity.
+    **Raises** `DataError` for fewer than two samples, times that do not increase, lengths that differ, NaN or infinity,
+    and for what is no real number: complex numbers, texts, booleans, and dates or durations that are not `t`.
     """
 
     t: np.ndarray
@@ -55,10 +58,7 @@ class Recording:
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
                 continue
-            try:
-                array = np.array(value, dtype=np.float64)
-            except (TypeError, ValueError):
-                raise self._error(f"{name} is {type(value).__name__}; an array of real numbers is needed") from None
+            array = (times if name == "t" else real_numbers)(value, f"{self.name}: {name}")
             array.setflags(write=False)
             object.__setattr__(self, name, array)
         if self.t.ndim != 1 or len(self.t) < 2:
