@@ -1,12 +1,21 @@
 """The exceptions of the library, and the checks that raise them."""
 
+import collections.abc
 import difflib
+import functools
+import inspect
+import math
 import os
 import re
+import types
+import typing
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
+import jax
 import numpy as np
+from jax.core import Tracer
 
 _WRAPPED = (
     (re.compile(r"\bnp\.(?:float|int|uint|complex|longdouble|str|datetime|timedelta)\w*\(([^()]*)\)"), r"\1"),
@@ -81,6 +90,144 @@ def look_up(name: str, names: Iterable[str], kind: str) -> int:
     raise UnknownNameError(f"no {kind} named {name!r}: {hint}")
 
 
+def require_numbers(value, what: str, needed: str = "an array of real numbers") -> None:
+    """Raise `ShapeError` unless `value` is a real number, an array of them, or lists that make one; also where it is
+    traced. An array of booleans counts as one of numbers."""
+    if isinstance(value, float | int):
+        return
+    if isinstance(value, list | tuple):
+        problem = _problem_of_list(value)
+    elif hasattr(value, "dtype"):
+        # The floating-point types that NumPy does not know have the kind V, and no fields.
+        kind = getattr(value.dtype, "kind", "O")
+        real = kind in "fiub" or (kind == "V" and getattr(value.dtype, "names", None) is None)
+        problem = "" if real else f"an array of {_KINDS.get(kind, 'objects')} (dtype {value.dtype})"
+    elif hasattr(value, "__jax_array__") or hasattr(value, "__array__"):
+        problem = ""
+    else:
+        problem = _shown(value)
+    if problem:
+        raise ShapeError(f"{what} is {problem}; {needed} is needed")
+
+
+_KINDS = {"c": "complex numbers", "U": "texts", "S": "texts", "M": "dates", "m": "durations"}
+
+
+def _problem_of_list(value: list | tuple) -> str:
+    """Return what is wrong with lists that should make an array of real numbers, or nothing."""
+    for x in value:
+        if isinstance(x, list | tuple):
+            if problem := _problem_of_list(x):
+                return problem
+            continue
+        try:
+            require_numbers(x, "")
+        except ShapeError:
+            return f"a {type(value).__name__} with {_shown(x)}"
+    try:
+        # Only the shapes are known of what is traced.
+        np.stack([_placeholder(x) for x in value] or [np.zeros(0)])
+    except ValueError:
+        return f"a {type(value).__name__} whose rows have different lengths"
+    return ""
+
+
+def _placeholder(x) -> np.ndarray:
+    if isinstance(x, list | tuple):
+        return np.stack([_placeholder(y) for y in x] or [np.zeros(0)])
+    return np.zeros(np.shape(x))
+
+
+def _shown(value) -> str:
+    """Return the kind of a value that is no array of numbers, and a short value itself."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    text = repr(value) if isinstance(value, str | bytes | complex) else ""
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}" + (f" ({text})" if 0 < len(text) <= 40 else "")
+
+
+def naming_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that raises the library's errors for arguments that are not what their annotations say: arrays
+    of real numbers, and objects of the library. But for complex arrays, whose imaginary parts JAX may drop, arguments
+    are looked at only after another exception: calls cost no more."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for x in (*args, *kwargs.values()):
+            if isinstance(x, np.ndarray | jax.Array) and x.dtype.kind == "c":
+                require_arguments(function, args, kwargs)
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            problem = wrong_argument(function, args, kwargs)
+            if problem is None:
+                raise
+        raise problem
+
+    return call
+
+
+def wrong_argument(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -> JaxdynError | None:
+    """Return the error about an argument that is not what its annotation says, or None."""
+    try:
+        require_arguments(function, args, kwargs)
+    except JaxdynError as problem:
+        return problem
+    return None
+
+
+def require_arguments(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -> None:
+    """Raise `ShapeError`, which names the function and the argument, for one that is not what its annotation says."""
+    signature, plain = inspect.signature(function), inspect.unwrap(function)
+    try:
+        bound, hints = signature.bind(*args, **kwargs), typing.get_type_hints(plain)
+    except (TypeError, NameError):
+        return
+    # An algorithm has another signature than the function that it decorates.
+    hints = {name: hints.get(name, parameter.annotation) for name, parameter in signature.parameters.items()}
+    sizes = next((x for x in bound.arguments.values() if hasattr(x, "nv") and hasattr(x, "nq")), None)
+    for name, value in bound.arguments.items():
+        _require_kind(value, hints.get(name), f"{function.__qualname__}: `{name}`", sizes)
+
+
+def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
+    """Raise `ShapeError` unless `value` is what an annotation says, as far as arrays and classes of the library go."""
+    options = _options(hint)
+    if (value is None and type(None) in options) or (callable(value) and Callable in options):
+        return
+    shapes = [x.dim_str for x in options if hasattr(x, "dim_str")]
+    classes = tuple(x for x in options if getattr(x, "__module__", "").startswith("jaxdyn") and isinstance(x, type))
+    if isinstance(value, classes):
+        for name, kind in typing.get_type_hints(type(value)).items() if fields and classes else ():
+            if any(hasattr(x, "dim_str") for x in _options(kind)):
+                _require_kind(getattr(value, name), kind, f"{what[:-1]}.{name}`", sizes, fields=False)
+    elif shapes or "ArrayLike" in options:
+        if Any not in options:
+            require_numbers(value, what, _needed(shapes, sizes))
+    elif classes and all(x in (*classes, type(None)) for x in options):
+        raise ShapeError(f"{what} is {_shown(value)}; a {' or a '.join(x.__name__ for x in classes)} is needed")
+
+
+def _options(hint) -> list:
+    """Return the kinds that an annotation allows."""
+    if isinstance(hint, typing.TypeAliasType):
+        return [hint.__name__] if hint.__name__ == "ArrayLike" else _options(hint.__value__)
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return [x for part in typing.get_args(hint) for x in _options(part)]
+    return [Callable if origin is collections.abc.Callable else hint]
+
+
+def _needed(shapes: list[str], sizes) -> str:
+    """Return the words for an array of the shape of an annotation, such as `"*#batch nq"`."""
+    if not shapes:
+        return "an array of real numbers"
+    axes = [x.replace("#", "") for x in shapes[0].split()]
+    known = [f"{x} = {getattr(sizes, x)}" for x in dict.fromkeys(axes) if x in ("nq", "nv", "nb") and sizes is not None]
+    return f"an array of shape [{', '.join(axes)}]" + (f", with {', '.join(known)}," if known else "")
+
+
 def require_last_axes(array, shape: tuple[int, ...], what: str, meaning: str) -> None:
     """Raise `ShapeError` unless `array` ends with the axes `shape`; shapes are known while tracing."""
     got = tuple(array.shape)
@@ -116,6 +263,19 @@ def require_positive(value, what: str, *, zero: bool = False, error: type[Jaxdyn
     numbers = np.asarray(value, float)
     if not (np.isfinite(numbers) & (numbers >= 0 if zero else numbers > 0)).all():
         raise error(f"{what} is {value}; {'zero or ' if zero else ''}a positive, finite number is needed")
+
+
+def require_time_step(dt, what: str = "dt") -> None:
+    """Raise `ModelError` unless a time step is a positive, finite number of seconds, or `ShapeError` for what is not
+    one number. Nothing is known about a step that is traced."""
+    if isinstance(dt, Tracer) or (type(dt) is float and 0.0 < dt < math.inf):
+        return
+    require_numbers(dt, what, "a positive, finite number of seconds")
+    if np.shape(dt) != ():
+        shape = np.shape(dt)
+        raise ShapeError(f"{what} has shape {shape}, but all elements of a batch share one step: give a number (s)")
+    if not 0.0 < float(dt) < math.inf:
+        raise ModelError(f"{what} is {dt!r}; a positive, finite number of seconds is needed")
 
 
 def require_finite(value, what: str, *, error: type[JaxdynError] = ModelError) -> None:

@@ -22,6 +22,7 @@ from jaxdyn._errors import (
     ModelError,
     ShapeError,
     broadcast_batches,
+    naming_arguments,
     require_last_axes,
     require_positive,
     require_positive_integer,
@@ -82,6 +83,7 @@ class IKSolution(NamedTuple):
         return self.status == Status.CONVERGED
 
 
+@naming_arguments
 def inverse_kinematics(
     model: Model,
     targets: FrameTarget | Sequence[FrameTarget],

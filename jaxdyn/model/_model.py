@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import joints
-from jaxdyn._errors import require_last_axes
+from jaxdyn._errors import naming_arguments, require_last_axes
 from jaxdyn._types import Array, Float
 from jaxdyn.model import _parameter_edits, _structure_edits, _summary
 from jaxdyn.model._edit_arguments import independent_joint
@@ -63,10 +63,12 @@ class Model(ModelFields):
         friction and springs stay with the joints that are followed."""
         return spanning_tree(self)
 
+    @naming_arguments
     def spanning_configuration(self, q: Float[Array, "*batch nq"]) -> Float[Array, "*batch nq_tree"]:
         """The configuration of `spanning_tree()`, which includes the joints that mimic others."""
         return spanning_coordinates(self, self._check(q, "q", "nq"), velocity=False)
 
+    @naming_arguments
     def spanning_velocity(self, v: Float[Array, "*batch nv"]) -> Float[Array, "*batch nv_tree"]:
         """The velocity of `spanning_tree()`, or its acceleration from an acceleration: multipliers are constant."""
         return spanning_coordinates(self, self._check(v, "v", "nv"), velocity=True)
@@ -80,11 +82,13 @@ class Model(ModelFields):
         in [-1, 1] m, and rotations uniform over SO(3)."""
         return joints.random_configuration(self.topology, key, self.position_lower, self.position_upper, shape)
 
+    @naming_arguments
     def integrate(self, q: Float[Array, "*batch nq"], dv: Float[Array, "*batch nv"]) -> Float[Array, "*batch nq"]:
         """`q` displaced by `dv`, a velocity times a time: the sum for vector coordinates, the exponential of the body
         twist for ball and free joints (Pinocchio's `integrate`). Quaternions stay unit."""
         return self._apply_to_rows(joints.integrate, q=q, dv=dv)
 
+    @naming_arguments
     def difference(self, q0: Float[Array, "*batch nq"], q1: Float[Array, "*batch nq"]) -> Float[Array, "*batch nv"]:
         """The `dv` for which `integrate(q0, dv)` is `q1`, with rotations of at most half a turn.
 
@@ -93,6 +97,7 @@ class Model(ModelFields):
         by all of its turns."""
         return self._apply_to_rows(joints.difference, q0=q0, q1=q1)
 
+    @naming_arguments
     def integrate_jacobians(
         self, q: Float[Array, "*batch nq"], dv: Float[Array, "*batch nv"]
     ) -> tuple[Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"]]:
@@ -105,6 +110,7 @@ class Model(ModelFields):
         by_q, by_dv = self._jacobians(joints.integrate_jacobians, 2, q=q, dv=dv)
         return by_q, by_dv
 
+    @naming_arguments
     def difference_jacobians(
         self, q0: Float[Array, "*batch nq"], q1: Float[Array, "*batch nq"]
     ) -> tuple[Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"]]:
@@ -117,6 +123,7 @@ class Model(ModelFields):
         by_q0, by_q1 = self._jacobians(joints.difference_jacobians, 2, q0=q0, q1=q1)
         return by_q0, by_q1
 
+    @naming_arguments
     def chart_jacobians(
         self, q0: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"], v: Float[Array, "*batch nv"]
     ) -> joints.ChartJacobians:
@@ -125,17 +132,20 @@ class Model(ModelFields):
         **Raises** `ShapeError`."""
         return joints.ChartJacobians(*self._jacobians(joints.chart_jacobians, 5, q0=q0, x=x, v=v))
 
+    @naming_arguments
     def chart_point(self, q0: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"]) -> Float[Array, "*batch nq"]:
         """The configuration with coordinates `x` in the chart around `q0`: sums for vector coordinates and the
         positions of free joints (parent axes), exponentials for rotations. Integrators step in this chart."""
         return self._apply_to_rows(joints.chart_point, q0=q0, x=x)
 
+    @naming_arguments
     def chart_rate(
         self, q: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"], v: Float[Array, "*batch nv"]
     ) -> Float[Array, "*batch nv"]:
         """The rate of the coordinates `x` of `q = chart_point(q0, x)` under the velocity `v`."""
         return self._apply_to_rows(joints.chart_rate, q=q, x=x, v=v)
 
+    @naming_arguments
     def checked(self, q: Float[Array, "*batch nq"]) -> Float[Array, "*batch nq"]:
         """`q`, with a run-time error where it has NaN, an infinite value, or a quaternion that is not unit (to 1e-3).
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from jaxdyn._errors import DataError, require_choice
+from jaxdyn._errors import DataError, naming_arguments, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.viz._drawing import Drawing, body_poses, camera_pose, drawing_of, first_configuration
@@ -37,6 +37,7 @@ _BROWSER_OPTIONS = (
 _LIGHT = np.array([0.45, -0.55, 0.7])
 
 
+@naming_arguments
 def save_png(
     path: str | os.PathLike,
     model_or_path: Model | str | os.PathLike | Any,

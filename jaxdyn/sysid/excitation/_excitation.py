@@ -12,7 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxdyn._errors import DataError, ModelError, require_choice, require_positive, require_positive_integer
+from jaxdyn._errors import (
+    DataError,
+    ModelError,
+    naming_arguments,
+    require_choice,
+    require_positive,
+    require_positive_integer,
+)
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.algorithms import rnea
@@ -78,6 +85,7 @@ class ExcitationOptions:
     """The seed of the random starts."""
 
 
+@naming_arguments
 def optimize_excitation(
     model: Model,
     *,

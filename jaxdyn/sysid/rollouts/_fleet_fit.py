@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError, require_positive_integer
+from jaxdyn._errors import DataError, ModelError, naming_arguments, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
 from jaxdyn.sysid.parameters import Parametrization, leaves
@@ -43,6 +43,7 @@ class FleetFit(NamedTuple):
         return self.status == Status.CONVERGED
 
 
+@naming_arguments
 def fit_fleet(
     parametrization: Parametrization,
     q: Float[Array | np.ndarray, "robots samples nq"],

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import qr, solve_triangular
 
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, naming_arguments
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.torques._effects import JointEffects
@@ -83,6 +83,7 @@ class BaseParameters(NamedTuple):
         return out
 
 
+@naming_arguments
 def base_parameters(
     model: Model,
     recordings: Recording | Sequence[Recording] | None = None,

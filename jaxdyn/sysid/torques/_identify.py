@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import t as student_t
 
+from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
@@ -114,6 +115,7 @@ class Identification:
         return "\n".join(f"- {x}" for x in self.verdict())
 
 
+@naming_arguments
 def identify(
     model: Model,
     recordings: Recordings,
@@ -170,6 +172,7 @@ def identify(
     return Identification(fit, linear, plan, causes)
 
 
+@naming_arguments
 def plan_identification(
     model: Model,
     recordings: Recordings,

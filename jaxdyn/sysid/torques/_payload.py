@@ -8,7 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError, require_positive, require_positive_integer, warn
+from jaxdyn._errors import (
+    DataError,
+    ModelError,
+    naming_arguments,
+    require_positive,
+    require_positive_integer,
+    warn,
+)
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
@@ -70,6 +77,7 @@ class PayloadFit(NamedTuple):
         return self.status == Status.CONVERGED
 
 
+@naming_arguments
 def identify_payload(
     model: Model,
     without: Recordings,

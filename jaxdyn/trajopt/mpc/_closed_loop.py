@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError, ShapeError, require_positive_integer
+from jaxdyn._errors import ModelError, ShapeError, naming_arguments, require_positive_integer
+from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import count_statuses
 from jaxdyn.trajopt.mpc._mpc import MPC, Plan
 
@@ -77,10 +78,11 @@ def _count_compilations() -> Iterator[list[str]]:
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@naming_arguments
 def closed_loop(
     mpc: MPC,
     plant: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    x0,
+    x0: ArrayLike,
     steps: int,
     *,
     plan: Plan | None = None,

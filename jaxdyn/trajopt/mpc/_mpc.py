@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import ModelError, naming_arguments
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
 from jaxdyn.trajopt.ddp import DDPOptions, constraint_multipliers, ddp
@@ -53,6 +53,7 @@ class MPC(eqx.Module):
     disturbance_gain: Any
     at_time: Callable[[Problem, Any], Problem] | None = eqx.field(static=True)
 
+    @naming_arguments
     def __init__(
         self,
         problem: Problem,
@@ -84,6 +85,7 @@ class MPC(eqx.Module):
         # As arrays, so that other numbers do not compile again.
         self.solver = jax.tree.map(jnp.asarray, solver) if isinstance(solver, eqx.Module) else solver
 
+    @naming_arguments
     def start(
         self,
         x0: Float[Array | np.ndarray, "nx"],
@@ -117,6 +119,7 @@ class MPC(eqx.Module):
             nominal=jnp.full(problem.dynamics.nx, jnp.nan, problem.dtype),
         )
 
+    @naming_arguments
     @eqx.filter_jit
     def step(
         self, plan: Plan, x: Float[Array | np.ndarray, "nx"], problem: Problem | None = None

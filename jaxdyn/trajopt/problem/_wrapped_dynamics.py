@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, ShapeError, require_positive
-from jaxdyn._types import Array, ArrayLike, Float, float_leaf
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf, leaf_of
 from jaxdyn.trajopt.problem._costs import AbstractCost, Quadratic
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 from jaxdyn.trajopt.problem._residuals import AbstractResidual, Linear
@@ -321,7 +321,7 @@ class ControlRateResidual(AbstractResidual):
 class StepLengthResidual(AbstractResidual):
     """The length of the step `[1]`, s, of `FreeTimeDynamics`, minus `target` (0 by default)."""
 
-    target: Float[Array, ""] = eqx.field(default=0.0, converter=float_leaf)
+    target: Float[Array, ""] = eqx.field(default=0.0, converter=leaf_of("StepLengthResidual: `target`"))
 
     def __call__(self, dynamics, x, u, k):
         return _step_length(dynamics, u, "a StepLengthResidual")[None] - self.target.astype(u.dtype)
@@ -334,7 +334,7 @@ class StepLengthResidual(AbstractResidual):
 class DurationCost(AbstractCost):
     """`weight` times the length of the step (s) of `FreeTimeDynamics`: at all stages, `weight` times the duration."""
 
-    weight: Float[Array, ""] = eqx.field(default=1.0, converter=float_leaf)
+    weight: Float[Array, ""] = eqx.field(default=1.0, converter=leaf_of("DurationCost: `weight`"))
 
     def value(self, dynamics, x, u, k):
         return self.weight.astype(x.dtype) * _step_length(dynamics, u, "a DurationCost")
