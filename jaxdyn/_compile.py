@@ -36,7 +36,7 @@ def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]
                 problem = wrong_argument(function, args, kwargs)
                 if problem is None:
                     raise
-            raise problem
+            raise problem from None
 
         return call
 
@@ -48,7 +48,7 @@ def _same[**P, R](function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if any(getattr(x, "dtype", None) is not None and x.dtype.kind == "c" for x in jax.tree.leaves((args, kwargs))):
+        if any(jnp.iscomplexobj(x) for x in jax.tree.leaves((args, kwargs)) if hasattr(x, "dtype")):
             require_arguments(function, args, kwargs)
         return function(*args, **kwargs)
 

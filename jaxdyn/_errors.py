@@ -149,21 +149,26 @@ def _shown(value) -> str:
 
 def naming_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     """Return a function that raises the library's errors for arguments that are not what their annotations say: arrays
-    of real numbers, and objects of the library. But for complex arrays, whose imaginary parts JAX may drop, arguments
-    are looked at only after another exception: calls cost no more."""
+    of real numbers, and objects of the library. Annotations are read only for what is no array of real numbers, and
+    after another exception: calls cost no more."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for x in (*args, *kwargs.values()):
-            if isinstance(x, np.ndarray | jax.Array) and x.dtype.kind == "c":
+            if (x is None or isinstance(x, str | complex | list)) or (
+                isinstance(x, np.ndarray | jax.Array) and getattr(x.dtype, "kind", "f") in "cOUS"
+            ):
                 require_arguments(function, args, kwargs)
         try:
             return function(*args, **kwargs)
-        except Exception:
+        except Exception as error:
+            # Other errors of the library say what is wrong already.
+            if isinstance(error, JaxdynError) and not isinstance(error, ShapeError):
+                raise
             problem = wrong_argument(function, args, kwargs)
             if problem is None:
                 raise
-        raise problem
+        raise problem from None
 
     return call
 
@@ -179,16 +184,26 @@ def wrong_argument(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -
 
 def require_arguments(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Raise `ShapeError`, which names the function and the argument, for one that is not what its annotation says."""
-    signature, plain = inspect.signature(function), inspect.unwrap(function)
+    signature, hints = _annotations(function)
     try:
-        bound, hints = signature.bind(*args, **kwargs), typing.get_type_hints(plain)
-    except (TypeError, NameError):
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
         return
-    # An algorithm has another signature than the function that it decorates.
-    hints = {name: hints.get(name, parameter.annotation) for name, parameter in signature.parameters.items()}
     sizes = next((x for x in bound.arguments.values() if hasattr(x, "nv") and hasattr(x, "nq")), None)
     for name, value in bound.arguments.items():
-        _require_kind(value, hints.get(name), f"{function.__qualname__}: `{name}`", sizes)
+        _require_kind(value, hints.get(name), f"{function.__qualname__.removesuffix('.__init__')}: `{name}`", sizes)
+
+
+@functools.cache
+def _annotations(function: Callable) -> tuple[inspect.Signature, dict[str, Any]]:
+    """Return the signature of a function and the annotations of its parameters; those that cannot be read are Any."""
+    signature = inspect.signature(function)
+    try:
+        hints = typing.get_type_hints(inspect.unwrap(function))
+    except (NameError, TypeError):
+        hints = dict.fromkeys(signature.parameters, Any)
+    # An algorithm has another signature than the function that it decorates.
+    return signature, {name: hints.get(name, x.annotation) for name, x in signature.parameters.items()}
 
 
 def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
@@ -197,7 +212,8 @@ def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
     if (value is None and type(None) in options) or (callable(value) and Callable in options):
         return
     shapes = [x.dim_str for x in options if hasattr(x, "dim_str")]
-    classes = tuple(x for x in options if getattr(x, "__module__", "").startswith("jaxdyn") and isinstance(x, type))
+    classes = tuple(x for x in options if isinstance(x, type) and x.__module__.startswith("jaxdyn"))
+    classes = tuple(x for x in classes if not typing.is_protocol(x))
     if isinstance(value, classes):
         for name, kind in typing.get_type_hints(type(value)).items() if fields and classes else ():
             if any(hasattr(x, "dim_str") for x in _options(kind)):
@@ -275,7 +291,7 @@ def require_time_step(dt, what: str = "dt") -> None:
         shape = np.shape(dt)
         raise ShapeError(f"{what} has shape {shape}, but all elements of a batch share one step: give a number (s)")
     if not 0.0 < float(dt) < math.inf:
-        raise ModelError(f"{what} is {dt!r}; a positive, finite number of seconds is needed")
+        raise ModelError(f"{what} is {dt!r}; a positive, finite number is needed (s)")
 
 
 def require_finite(value, what: str, *, error: type[JaxdynError] = ModelError) -> None:

@@ -343,5 +343,5 @@ def test_one_or_several_recordings():
     assert len(as_recordings(x for x in (r, r))) == 2
     with pytest.raises(DataError, match="no recordings are given"):
         as_recordings([])
-    with pytest.raises(DataError, match="recording 1 is str"):
+    with pytest.raises(DataError, match=r"recordings\[1\] is str"):
         as_recordings([r, "run"])

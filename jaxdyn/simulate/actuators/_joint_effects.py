@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, require_last_axes
+from jaxdyn._errors import ModelError, naming_arguments, require_last_axes
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf, leaf_of
 from jaxdyn.friction import AbstractFriction, Coulomb, FrictionSum, Stribeck, Viscous
 from jaxdyn.model import FRICTION_VELOCITY, Model
@@ -126,6 +126,7 @@ class SoftLimits(AbstractJointEffect):
     """`w`, rad or m."""
     q_indices: tuple[int, ...] = eqx.field(static=True)
 
+    @naming_arguments
     def __init__(
         self,
         model: Model,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdyn._errors import ModelError, ShapeError, require_choice, require_positive_integer
+from jaxdyn._errors import ModelError, ShapeError, naming_arguments, require_choice, require_positive_integer
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf, leaf_of
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
@@ -59,6 +59,7 @@ class Transmission(AbstractMemorylessActuator):
             )
 
     @classmethod
+    @naming_arguments
     def to_joints(cls, model: Model, joints: Sequence[str], ratio: ArrayLike = 1.0) -> Self:
         """An actuator for each degree of freedom of the named joints, in their order, with a gear of `ratio` each.
 

@@ -49,6 +49,7 @@ class Problem(eqx.Module):
     bounded: bool = eqx.field(static=True)
     """Whether controls have bounds."""
 
+    @naming_arguments
     def __init__(
         self,
         dynamics: AbstractDynamics,

@@ -4,7 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, ShapeError, require_positive
+from jaxdyn._errors import (
+    ModelError,
+    ShapeError,
+    naming_arguments,
+    require_positive,
+)
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess
 from jaxdyn.trajopt.problem._costs import ResidualCost, cast_weight
@@ -27,6 +32,7 @@ class SoftConstraintCost(ResidualCost):
     weight: Float[Array, "..."]
     width: Float[Array, "..."] | None
 
+    @naming_arguments
     def __init__(
         self,
         residual: AbstractResidual | Constraint,

@@ -8,7 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, ShapeError, require_positive
+from jaxdyn._errors import (
+    ModelError,
+    ShapeError,
+    naming_arguments,
+    require_positive,
+)
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf, leaf_of
 from jaxdyn.trajopt.problem._costs import AbstractCost, Quadratic
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
@@ -112,6 +117,7 @@ class PreviousControlDynamics(WrappedDynamics):
         """Length of a displacement of the state, `inner.ndx + inner.nu`."""
         return self.inner.ndx + self.inner.nu
 
+    @naming_arguments
     def join(self, x: ArrayLike, u_before: ArrayLike | None = None) -> Float[Array, "*batch nx"]:
         """The state `[*batch, nx]` from one of the inner dynamics and the control before it, zeros by default."""
         x = float_leaf(x)
@@ -184,12 +190,14 @@ class FreeTimeDynamics(WrappedDynamics):
         """Length of a control, `inner.nu + 1`."""
         return self.inner.nu + 1
 
+    @naming_arguments
     def join(self, us: ArrayLike, scale: ArrayLike = 1.0) -> Float[Array, "*batch nu"]:
         """The controls `[*batch, nu]` from those of the inner dynamics and the scale `s`, `[]` or `[*batch]`."""
         us = float_leaf(us)
         last = jnp.broadcast_to(jnp.asarray(scale, us.dtype), us.shape[:-1])
         return jnp.concatenate([us, last[..., None]], axis=-1)
 
+    @naming_arguments
     def control_box(
         self,
         lower: ArrayLike | None = None,
