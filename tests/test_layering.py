@@ -9,7 +9,8 @@ PACKAGE = pathlib.Path(jaxdyn.__file__).parent
 FLOORS = {
     "_types": 1,
     "_errors": 0,
-    "_status": 1,
+    "_status": 0,
+    "_printing": 1,
     "_compile": 1,
     "native": 0,
     "_batched_functions": 1,

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdyn import _printing as printing
 from jaxdyn._compile import compiled
 from jaxdyn._errors import (
     ModelError,
@@ -81,6 +82,14 @@ class IKSolution(NamedTuple):
     def reached(self) -> Array:
         """`[*batch]`: whether every target is met to the tolerance."""
         return self.status == Status.CONVERGED
+
+    def printed(self) -> printing.Facts:
+        """What `print` shows."""
+        facts = {"error": f"{printing.number(self.error)} (m or rad)", "cost": printing.number(self.cost)}
+        facts["steps"] = printing.number(self.steps)
+        return printing.status(self.status), facts | ({} if np.ndim(self.status) else {"q": printing.numbers(self.q)})
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 @naming_arguments

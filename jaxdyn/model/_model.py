@@ -188,6 +188,9 @@ class Model(ModelFields):
     def __repr__(self) -> str:
         return _summary.short(self)
 
+    def _repr_html_(self) -> str:
+        return _summary.as_html(self)
+
     def _apply_to_rows(self, function, **arrays):
         return joints.apply_to_rows(function, self.topology, *self._checked_arrays(arrays))
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from jaxdyn._printing import is_concrete, lines_as_table
 from jaxdyn.joints import JOINT_TYPES
 from jaxdyn.model._edit_arguments import batches_of
 from jaxdyn.model._fields import LEAVES, ModelFields
@@ -21,17 +22,32 @@ _SHOWN = 40
 
 
 def short(model: ModelFields) -> str:
-    """One line for `repr`: the number of bodies, the first and last, the lengths of `q` and `v`, dtype and batch axes.
+    """One line for `repr`: the number of bodies, the first and last, the lengths of `q` and `v`, the mass,
+    dtype and batch axes.
     Leaves may be arrays, tracers, `jax.ShapeDtypeStruct` or None."""
     topology = model.topology
     names = topology.body_names
     shown = ", ".join(names) if len(names) < 4 else f"{names[0]}, ..., {names[-1]}"
     parts = [_count(topology.nb, "body", "bodies") + f": {shown}; nq={topology.nq}, nv={topology.nv}"]
     kinds = sorted({str(x.dtype) for x in (getattr(model, field) for field in LEAVES) if hasattr(x, "dtype")})
+    parts += [f"mass {float(model.inertial_parameters[:, 0].sum()):.6g} kg"] if _has_values(model) else []
     parts += ["/".join(kinds)] if kinds else []
     batch = _batch(model)
     parts += [f"batch {batch}"] if batch else []
     return f"Model({', '.join(parts)})"
+
+
+def _has_values(model: ModelFields) -> bool:
+    """Whether the inertias are those of one model, and have values."""
+    return is_concrete(model.inertial_parameters) and np.ndim(model.inertial_parameters) == 2
+
+
+def as_html(model: ModelFields) -> str:
+    """The summary for notebooks, or the line of `short` for models that have none."""
+    try:
+        return lines_as_table(short(model), summary(model).splitlines())
+    except Exception:
+        return lines_as_table(short(model), [])
 
 
 def summary(model: ModelFields) -> str:

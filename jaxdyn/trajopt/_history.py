@@ -9,9 +9,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, require_positive_integer
+from jaxdyn._printing import is_concrete
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
 
@@ -179,11 +179,6 @@ def _draw(axis, values: np.ndarray, label: str, color: str, *, log: bool) -> Non
         if where.any():
             heights = np.full(where.sum(), height)
             axis.plot(numbers[where], heights, marker, color=color, transform=edge, ms=4, label=f"{label}: {what}")
-
-
-def is_concrete(x: Any) -> bool:
-    """Whether `x` is a number or an array with values, which is not so under transformations."""
-    return isinstance(x, int | np.generic | np.ndarray | jax.Array) and not isinstance(x, Tracer)
 
 
 def _header(columns: list[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from scipy.signal import savgol_filter
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
@@ -375,6 +376,20 @@ class Recording:
     def _map(self, function: Callable[[np.ndarray], np.ndarray], t: np.ndarray | None = None) -> Recording:
         new = {name: function(x) for name, x in self._arrays().items()}
         return dataclasses.replace(self, t=function(self.t) if t is None else t, **new)
+
+    def printed(self) -> printing.Facts:
+        """What `print` shows: the duration, the rate and the arrays."""
+        rate = self.rate
+        steps = (
+            f"{rate:.6g} per second" if rate else f"about {1 / np.median(np.diff(self.t)):.4g} per second, irregular"
+        )
+        first = f"{self.name!r}, {self.duration:.4g} s, {len(self)} samples, {steps}"
+        facts = {"t": f"{self.t[0]:.6g} to {self.t[-1]:.6g} s"}
+        for name, x in self._arrays().items():
+            facts[name] = f"{x.shape[1]} columns, {x.min():.4g} to {x.max():.4g}"
+        return first, facts | ({} if self.cutoff is None else {"cutoff": f"{self.cutoff:g} Hz"})
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 def as_recordings(recordings: Recording | Iterable[Recording]) -> tuple[Recording, ...]:

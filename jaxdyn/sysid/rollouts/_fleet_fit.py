@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError, ModelError, naming_arguments, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
@@ -41,6 +42,15 @@ class FleetFit(NamedTuple):
     def converged(self) -> np.ndarray:
         """`[robots]` of bool."""
         return self.status == Status.CONVERGED
+
+    def printed(self) -> printing.Facts:
+        """What `print` shows."""
+        cost, iterations = printing.number(self.cost), printing.number(self.iterations)
+        facts = {"cost": cost, "iterations": iterations, "free numbers": str(self.free.shape[-1])}
+        left = np.flatnonzero(~np.asarray(self.converged))
+        return printing.status(self.status), facts | ({"not converged": printing.numbers(left)} if len(left) else {})
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 @naming_arguments

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import qr, solve_triangular
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError, naming_arguments
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import Recording
@@ -81,6 +82,14 @@ class BaseParameters(NamedTuple):
                     text += f" {'-' if c < 0 else '+'} {number}{self.names[dependent]}"
             out.append(text)
         return out
+
+    def printed(self) -> printing.Facts:
+        """What `print` shows."""
+        first = f"{len(self.independent)} combinations of {len(self.names)} parameters"
+        facts = {"condition number": f"{self.condition_number:.3g}", "threshold": f"{self.threshold:.2g}"}
+        return first, facts | {"first": printing.names([self.names[i] for i in self.independent])}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 @naming_arguments

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import t as student_t
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
@@ -113,6 +114,15 @@ class Identification:
 
     def __str__(self) -> str:
         return "\n".join(f"- {x}" for x in self.verdict())
+
+    def printed(self) -> printing.Facts:
+        """What `repr` shows; `print` has the verdict."""
+        return f"{self.fit.message}; cutoff {self.plan.cutoff:.3g} Hz", {}
+
+    __repr__ = printing.one_line
+
+    def _repr_html_(self) -> str:
+        return printing.lines_as_table("Identification", self.verdict())
 
 
 @naming_arguments

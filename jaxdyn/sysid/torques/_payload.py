@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import (
     DataError,
     ModelError,
@@ -75,6 +76,18 @@ class PayloadFit(NamedTuple):
     def converged(self) -> bool:
         """Whether `status` is `Status.CONVERGED`."""
         return self.status == Status.CONVERGED
+
+    def printed(self) -> printing.Facts:
+        """What `print` shows: the mass, the center of mass and the inertia with their intervals."""
+        found, level = printing.intervals(self.intervals, 10), f"{100 * self.intervals.level:g} %"
+        ellipsis = {name: found[name] for name in ("Ixx", "Iyy", "Izz")}
+        facts = {"mass, kg": found["mass"], **{f"center {x[1]}, m": found[x] for x in ("cx", "cy", "cz")}}
+        facts |= {f"{name}, kg m^2": x for name, x in ellipsis.items()}
+        before, after = self.rms_error
+        facts["residual"] = f"{printing.numbers(before)} without, {printing.numbers(after)} with it, N m or N"
+        return f"{printing.status(self.status)}; at {self.frame!r}, intervals of {level}", facts
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 @naming_arguments

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, ShapeError, naming_arguments, require_positive_integer
 from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import count_statuses
@@ -60,6 +61,15 @@ class ClosedLoop:
     def message(self) -> str:
         """The number of steps with each status, in words."""
         return count_statuses(self.status, "steps ")
+
+    def printed(self) -> printing.Facts:
+        """What `print` shows."""
+        facts = {"steps": str(len(self.us)), "latency": str(self.latency)}
+        facts["iterations"] = f"{printing.number(self.iterations)} a step"
+        facts["compilations"] = f"{self.compilations} after the first step"
+        return printing.status(self.status), facts | {"last state": printing.numbers(self.xs[-1])}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 @contextlib.contextmanager

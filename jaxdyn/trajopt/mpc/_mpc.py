@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, naming_arguments
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
@@ -33,6 +34,13 @@ class Plan(eqx.Module):
     """Estimated displacement of each step from where the model leads."""
     nominal: Float[Array, "nx"]
     """State to which the last step should have led by the model alone; NaN before the first step."""
+
+    def printed(self) -> printing.Facts:
+        """What `print` shows."""
+        facts = {"next control": printing.numbers(self.us[0]), "planned end": printing.numbers(self.xs[-1])}
+        return f"{len(self.us)} controls from t = {float(self.t):g} s", facts
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 class MPC(eqx.Module):
@@ -161,6 +169,17 @@ class MPC(eqx.Module):
         if isinstance(self.solver, SamplingOptions):
             return solve_by_samples(problem, plan.us, key, self.solver)
         return self.solver(problem, plan.us, plan.xs, plan.multipliers, key)
+
+    def printed(self) -> printing.Facts:
+        """What `print` shows."""
+        dynamics, solver = self.problem.dynamics, self.solver
+        kind = type(solver).__name__ if isinstance(solver, eqx.Module) else getattr(solver, "__name__", "a function")
+        facts = {"solver": kind, "period": f"{float(dynamics.dt):g} s", "controls": str(dynamics.nu)}
+        if hasattr(solver, "max_iterations"):
+            facts["iterations"] = f"at most {int(solver.max_iterations)} a step"
+        return f"a horizon of {self.problem.horizon} steps", facts | {"states": str(dynamics.nx)}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 def _next_multipliers(old: Multipliers, new: Multipliers | None, good) -> list[Array]:
