@@ -11,6 +11,7 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -298,6 +299,19 @@ def require_finite(value, what: str, *, error: type[JaxdynError] = ModelError) -
     """Raise `error` unless every number in `value` is finite."""
     if not np.isfinite(np.asarray(value, float)).all():
         raise error(f"{what} is not finite: {value}")
+
+
+def require_suffix(path: str | os.PathLike, suffixes: Collection[str], what: str) -> Path:
+    """Return the path of a file to be written. **Raises** `DataError` unless it ends with one of `suffixes`, such as
+    `.png`, and its folder exists: before long work, not after it."""
+    out = Path(path)
+    if out.suffix.lower() not in suffixes or out.is_dir():
+        known = ", ".join(suffixes)
+        named = f"ends with {out.suffix!r}" if out.suffix else "has no ending such as .png"
+        raise DataError(f"{what} {str(path)!r} {'is a folder' if out.is_dir() else named}; it must end with {known}")
+    if not out.parent.is_dir():
+        raise DataError(f"{what} {str(path)!r}: there is no folder {str(out.parent)!r}; make it, or give another path")
+    return out
 
 
 def require_choice(value, choices: Collection, what: str, *, error: type[JaxdynError] = ModelError) -> None:

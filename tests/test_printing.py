@@ -70,7 +70,7 @@ RESULTS = {
     "Trajectory": (trajectory, r"Trajectory\(6 samples from 0 to 0\.05 s\)", "tau"),
     "IKSolution": (kinematics, r"IKSolution\(converged", "error"),
     "Model": (lambda: MODEL, r"Model\(.*nv=1, mass [0-9.]+ kg", "Model"),
-    "InverseDynamicsFit": (fit, r"InverseDynamicsFit\(converged", r"m .*, kg +[0-9.]+ \([0-9.]+ to [0-9.]+\)"),
+    "InverseDynamicsFit": (fit, r"InverseDynamicsFit\(converged", r"m\(rod\), kg +[0-9.]+ \([0-9.]+ to [0-9.]+\)"),
     "Evaluation": (lambda: fit().evaluate(recording()), r"Evaluation\(relative error 0\.0", "R2"),
     "Intervals": (lambda: fit().intervals(), r"Intervals\([0-9]+ values with intervals of 95 %", r"\(.* to .*\)"),
     "BaseParameters": (lambda: fit().base_parameters(), r"BaseParameters\([0-9]+ combinations of", "condition number"),

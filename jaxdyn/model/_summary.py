@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 
 import jax
 import numpy as np
@@ -19,6 +20,8 @@ WIDTH = 118
 _UNKNOWN = "?"
 _SHOWN = 40
 """How many names are listed at most."""
+_WHOLE: ContextVar[bool] = ContextVar("whole", default=False)
+"""Whether nothing is cut."""
 
 
 def short(model: ModelFields) -> str:
@@ -50,13 +53,22 @@ def as_html(model: ModelFields) -> str:
         return lines_as_table(short(model), [])
 
 
-def summary(model: ModelFields) -> str:
+def summary(model: ModelFields, *, whole: bool = False) -> str:
     """A table of a model: gravity; bodies and joints with their places in `q` and `v`, limits, masses; friction,
     springs and other limits; joints that mimic others; merged links; frames; and warnings of likely errors.
 
-    Units are m, rad, kg, N, N m and s. Numbers that are traced, or have batch axes, are shown as `?`.
+    Units are m, rad, kg, N, N m and s. Numbers that are traced, or have batch axes, are shown as `?`. Lines have at
+    most 118 characters, for which long names are cut and long lists end early, unless the `whole` text is wanted.
     """
     sections = (_head, _bodies, _effects, _mimics, _links, _frames, _warnings)
+    token = _WHOLE.set(whole)
+    try:
+        return _joined(model, sections)
+    finally:
+        _WHOLE.reset(token)
+
+
+def _joined(model: ModelFields, sections: Sequence[Callable[[ModelFields], list[str]]]) -> str:
     return "\n\n".join("\n".join(lines) for section in sections if (lines := section(model)))
 
 
@@ -173,7 +185,7 @@ def _table(head: Sequence[str], rows: list[list[str]], right: set[int]) -> list[
     used = [k for k, column in enumerate(columns) if any(column[1:])]
     columns, right = [columns[k] for k in used], {used.index(k) for k in right if k in used}
     widths = [max(map(len, column)) for column in columns]
-    while sum(widths) + 2 * (len(widths) - 1) > WIDTH and max(widths) > 8:
+    while not _WHOLE.get() and sum(widths) + 2 * (len(widths) - 1) > WIDTH and max(widths) > 8:
         widths[widths.index(max(widths))] -= 1
     lines = []
     for cells in zip(*columns, strict=True):
@@ -185,9 +197,10 @@ def _table(head: Sequence[str], rows: list[list[str]], right: set[int]) -> list[
 
 def _lines(start: str, words: Sequence[str]) -> list[str]:
     """A list of words in one line, or in several, the further ones indented."""
-    more = [f"and {len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
+    most = len(words) if _WHOLE.get() else _SHOWN
+    more = [f"and {len(words) - most} more"] if len(words) > most else []
     # Spaces inside a word, which do not break lines, are another character meanwhile.
-    text = start + ", ".join(word.replace(" ", "\0") for word in [*words[:_SHOWN], *more])
+    text = start + ", ".join(word.replace(" ", "\0") for word in [*words[:most], *more])
     wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return [line.replace("\0", " ") for line in wrapper.wrap(text)]
 

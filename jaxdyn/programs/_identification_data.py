@@ -214,7 +214,21 @@ def physical_start(model: Model) -> Model:
 def load_from_zero(name: str, columns: Columns, *, currents: bool = False) -> Recording:
     """Load a recording, CSV or NumPy archive, and count its times from its first sample. `currents`: whether it has
     motor currents in the place of torques."""
-    path = data_path(name)
+    with _noting(_RECORDING):
+        path = data_path(name)
+        recording = _load_file(path, columns, currents)
+    return dataclasses.replace(recording, t=recording.t - recording.t[0])
+
+
+_RECORDING = (
+    "(a recording is `simulated`, a NumPy archive with arrays t, q and tau, or a CSV file, whose columns the keys csv.t, "
+    "csv.q and csv.tau choose, by name or by number, such as --csv.q 1-7 on the command line; the keys csv.header, yes "
+    "or no, and csv.decimal say what the file cannot)"
+)
+
+
+def _load_file(path: Path, columns: Columns, currents: bool) -> Recording:
+    """Load a CSV file or a NumPy archive."""
     chosen = dataclasses.asdict(columns)
     if path.suffix.lower() == ".csv":
         if currents and not columns.current:
@@ -227,12 +241,9 @@ def load_from_zero(name: str, columns: Columns, *, currents: bool = False) -> Re
         }
         delimiter = {"tab": "\t", "space": " "}.get(columns.delimiter, columns.delimiter)
         header = {"yes": True, "no": False}.get(columns.header)
-        with _noting("(header and decimal are --csv.header yes or no, and --csv.decimal, on the command line)"):
-            recording = load_csv(path, named, delimiter=delimiter, decimal=columns.decimal, header=header)
-    else:
-        torques = {"tau": None, "current": "current"} if currents else {}
-        recording = load_npz(path, **torques)
-    return dataclasses.replace(recording, t=recording.t - recording.t[0])
+        return load_csv(path, named, delimiter=delimiter, decimal=columns.decimal, header=header)
+    torques = {"tau": None, "current": "current"} if currents else {}
+    return load_npz(path, **torques)
 
 
 def _columns_of(key: str, text: str) -> str | list[str | int]:

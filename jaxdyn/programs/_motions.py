@@ -239,7 +239,7 @@ class OptimizeConfig(ProgramConfig):
 
 def optimize(config: OptimizeConfig) -> dict[str, Any]:
     """Solve, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
-    require_positive_keys(config, "iterations")
+    require_positive_keys(config, "iterations", "horizon", "samples", "knots")
     task = motion_task(config.task, config.horizon)
     settings: dict[str, Any] = {
         "options": solver_options(config.solver, config.iterations, config.samples, config.knots)
@@ -247,8 +247,8 @@ def optimize(config: OptimizeConfig) -> dict[str, Any]:
     if config.solver != "ddp":
         settings["key"] = jax.random.key(config.seed)
     seconds = []
-    for _ in range(2):
-        # The first solve compiles.
+    for note in ("compiling and solving", "solving again, to time it without compilation"):
+        print(f"{config.task}, {config.solver}: {note} ...", flush=True)
         began = time.perf_counter()
         solution = jax.block_until_ready(getattr(trajopt, config.solver)(task.problem, task.us, **settings))
         seconds.append(time.perf_counter() - began)
@@ -271,6 +271,8 @@ def optimize(config: OptimizeConfig) -> dict[str, Any]:
         f"violation of constraints {out['violation']:.1e}, gaps {out['gap']:.1e}; "
         f"at the end {out['error_at_the_end']:.2e} {task.unit} from the goal"
     )
+    if config.plot or config.animation:
+        print("drawing ...", flush=True)
     folder = config.make_folder()
     write_npz(folder / "trajectory.npz", {"t": dt * np.arange(len(xs)), "xs": xs, "us": us}, announce=True)
     write_json(folder / "summary.json", out)

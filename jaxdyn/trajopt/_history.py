@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError, require_positive_integer
+from jaxdyn._errors import ModelError, require_positive_integer, require_suffix
 from jaxdyn._printing import is_concrete
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
@@ -121,12 +121,16 @@ class History(eqx.Module):
         """Plot the iterations: the cost, the errors, step lengths, and regularization and barrier, on logarithmic axes
         where numbers span orders of magnitude. Returns a `matplotlib.figure.Figure`, and writes it to `path`.
 
+        The path ends with .png, .svg, .pdf, .jpg, .jpeg or .webp.
+
         Zeros, which a logarithmic axis cannot show, are crosses at its lower edge. **Raises** `ModelError` for a batch
-        or without iterations; `ImportError` without matplotlib.
+        or without iterations; `DataError` for another path; `ImportError` without matplotlib.
         """
         # Imported late: plots are an extra.
         from jaxdyn.viz import COLORS, figure_class
 
+        if path is not None:
+            path = require_suffix(path, (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp"), "the plot")
         figure_type, rows = figure_class(), self._rows()
         if not len(rows.cost):
             raise ModelError("the history has no iterations to plot")

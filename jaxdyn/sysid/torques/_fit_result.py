@@ -248,7 +248,7 @@ class InverseDynamicsFit(eqx.Module):
         }
         if self.reference is None:
             return self.message, facts | {"parameters": "combinations: intervals(base_parameters())"}
-        masses = printing.intervals(self.intervals(), 6, lambda name: name.startswith("m "))
+        masses = printing.intervals(self.intervals(), 6, lambda name: name.startswith("m("))
         return self.message, facts | {f"{name}, kg": x for name, x in masses.items()}
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
