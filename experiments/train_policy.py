@@ -112,8 +112,10 @@ def run(config: Config) -> dict[str, Any]:
         first = initial_training(config)
         training = load_checkpoint(folder, first)
         began = time.perf_counter()
+        programs.announce(f"compiling, and training {config.iterations - training.iteration} iterations")
         training, compiling = train(folder, config, model, training)
         seconds = time.perf_counter() - began - compiling
+        programs.announce(f"testing the policy from {config.test_starts} starts")
         before, after = evaluate(config, model, first.policy), evaluate(config, model, training.policy)
         out = {
             "config": dataclasses.asdict(config),

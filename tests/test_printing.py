@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdyn import State, algorithms, inverse_kinematics, rollout, samples, sysid, trajopt
+from jaxdyn import ShapeError, State, algorithms, inverse_kinematics, rollout, samples, sysid, trajopt
 from jaxdyn._status import Status
 from jaxdyn.sysid import Recording
 
@@ -70,7 +70,7 @@ RESULTS = {
     "Trajectory": (trajectory, r"Trajectory\(6 samples from 0 to 0\.05 s\)", "tau"),
     "IKSolution": (kinematics, r"IKSolution\(converged", "error"),
     "Model": (lambda: MODEL, r"Model\(.*nv=1, mass [0-9.]+ kg", "Model"),
-    "InverseDynamicsFit": (fit, r"InverseDynamicsFit\(converged", r"m\(rod\), kg +[0-9.]+ \([0-9.]+ to [0-9.]+\)"),
+    "InverseDynamicsFit": (fit, r"InverseDynamicsFit\(converged", r"m\(rod\), kg +[0-9.]+ \([0-9.e-]+ to [0-9.e-]+\)"),
     "Evaluation": (lambda: fit().evaluate(recording()), r"Evaluation\(relative error 0\.0", "R2"),
     "Intervals": (lambda: fit().intervals(), r"Intervals\([0-9]+ values with intervals of 95 %", r"\(.* to .*\)"),
     "BaseParameters": (lambda: fit().base_parameters(), r"BaseParameters\([0-9]+ combinations of", "condition number"),
@@ -134,3 +134,19 @@ def test_statuses_of_batches_are_counted():
     assert repr(result) == "Solution(2 of 2 converged)"
     left = eqx.tree_at(lambda s: s.status, result, jnp.array([int(Status.STALLED), int(Status.CONVERGED)]))
     assert repr(left) == "Solution(1 of 2 converged)"
+
+
+def test_vmap_of_a_function_of_a_model():
+    """JAX's default maps the rows of the model's arrays. `None` and `vmap_axes` say what is meant."""
+    model, q = samples.arm(), 0.1 * np.arange(35.0).reshape(5, 7)
+    inertias = jnp.stack([(1 + k) * model.inertial_parameters for k in range(5)])
+    some = eqx.tree_at(lambda m: m.inertial_parameters, model, inertias)
+    expected = algorithms.crba(some, q)
+    mapped = jax.vmap(algorithms.crba, in_axes=(some.vmap_axes(), 0))(some, q)
+    np.testing.assert_allclose(mapped, expected, rtol=1e-12)
+    assert not jax.tree.leaves(model.vmap_axes())
+    mapped = jax.vmap(algorithms.crba, in_axes=(None, 0))(model, q)
+    np.testing.assert_allclose(mapped, algorithms.crba(model, q), rtol=1e-12)
+    first = eqx.tree_at(lambda m: m.inertial_parameters, model, inertias[0, 0])
+    with pytest.raises(ShapeError, match=r"lacks an axis, .* in_axes=None .* model\.vmap_axes\(\)"):
+        algorithms.crba(first, q[0])

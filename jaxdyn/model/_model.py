@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import equinox as eqx
@@ -14,7 +15,7 @@ from jaxdyn._errors import naming_arguments, require_last_axes
 from jaxdyn._types import Array, Float
 from jaxdyn.model import _parameter_edits, _structure_edits, _summary
 from jaxdyn.model._edit_arguments import independent_joint
-from jaxdyn.model._fields import ModelFields
+from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._spanning_tree import spanning_coordinates, spanning_tree
 from jaxdyn.spatial import Inertia, invert_pose, transform_inertial_parameters
 
@@ -31,6 +32,8 @@ class Model(ModelFields):
     """A rigid-body model: a static `topology`, and arrays.
 
     Every array may have leading batch axes (as under `jax.vmap` over models), which broadcast with those of the states.
+    Functions that call the algorithms under `jax.vmap` take a model without batch axes by `in_axes=None`, and one with
+    some by `in_axes=model.vmap_axes()`; JAX's default maps the rows of every array, and says that sizes differ.
     Replace leaves with `equinox.tree_at`: programs are compiled for the structure, not for values. The functions that
     edit a model are methods, too: `model.with_payload(...)` is `jaxdyn.with_payload(model, ...)`, and `with_attached`
     is `jaxdyn.attach`.
@@ -44,6 +47,13 @@ class Model(ModelFields):
             name: Frame(name, bodies[body], self.frame_placement[..., i, :])
             for i, (name, body) in enumerate(zip(self.topology.frame_names, self.topology.frame_bodies, strict=True))
         }
+
+    def vmap_axes(self) -> Model:
+        """The axes of this model for `jax.vmap(function, in_axes=(model.vmap_axes(), 0))`: 0 for the arrays that have
+        batch axes, and None for the others, which all calls share. For a model without batch axes give `None` itself;
+        the algorithms need no `vmap` at all, as batch axes of models and states broadcast."""
+        arrays = {name: x for name in LEAVES if (x := getattr(self, name)) is not None}
+        return dataclasses.replace(self, **{n: 0 if jnp.ndim(x) > LEAVES[n].axes else None for n, x in arrays.items()})
 
     def q_index(self, joint: str) -> slice:
         """The slice of a joint in `q`. **Raises** `UnknownNameError`; `ModelError` for one that mimics."""

@@ -16,6 +16,7 @@ from jaxdyn.io import load_urdf
 from jaxdyn.model import Model
 from jaxdyn.programs._config import ProgramConfig
 from jaxdyn.programs._files import data_path
+from jaxdyn.programs._progress import announce
 from jaxdyn.programs._simulated_recording import SimulatedRecording, Simulation, simulate_recording
 from jaxdyn.sysid import (
     JointEffects,
@@ -155,6 +156,7 @@ def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
     recordings, simulated = _load_recordings(config, start)
     last, begin = (recordings.pop(), config.fit_start) if config.test_recording else (recordings[0], config.fit_stop)
     # Split first: the filter and the differences look ahead, and must not see past the boundary.
+    announce("choosing what was not given (cutoff, friction, prior) by cross-validation")
     plan = plan_identification(
         start,
         [_part(x, config.fit_start, config.fit_stop, config) for x in recordings],
@@ -221,9 +223,9 @@ def load_from_zero(name: str, columns: Columns, *, currents: bool = False) -> Re
 
 
 _RECORDING = (
-    "(a recording is `simulated`, a NumPy archive with arrays t, q and tau, or a CSV file, whose columns the keys csv.t, "
-    "csv.q and csv.tau choose, by name or by number, such as --csv.q 1-7 on the command line; the keys csv.header, yes "
-    "or no, and csv.decimal say what the file cannot)"
+    "(a recording is `simulated`, a NumPy archive with arrays t, q and tau, or a CSV file, whose columns the keys "
+    "csv.t, csv.q and csv.tau choose, by name or by number, such as --csv.q 1-7 on the command line; the keys "
+    "csv.header, yes or no, and csv.decimal say what the file cannot)"
 )
 
 

@@ -21,6 +21,7 @@ from jaxdyn.programs._application import require_positive_keys
 from jaxdyn.programs._config import ProgramConfig
 from jaxdyn.programs._files import write_json, write_npz
 from jaxdyn.programs._pictures import Point, StickFigure, animate, draw_trajectory
+from jaxdyn.programs._progress import announce
 
 type Costs = list[tuple[Any, Any]]
 """Residuals and their weights."""
@@ -248,7 +249,7 @@ def optimize(config: OptimizeConfig) -> dict[str, Any]:
         settings["key"] = jax.random.key(config.seed)
     seconds = []
     for note in ("compiling and solving", "solving again, to time it without compilation"):
-        print(f"{config.task}, {config.solver}: {note} ...", flush=True)
+        announce(f"{config.task}, {config.solver}: {note}")
         began = time.perf_counter()
         solution = jax.block_until_ready(getattr(trajopt, config.solver)(task.problem, task.us, **settings))
         seconds.append(time.perf_counter() - began)
@@ -272,7 +273,7 @@ def optimize(config: OptimizeConfig) -> dict[str, Any]:
         f"at the end {out['error_at_the_end']:.2e} {task.unit} from the goal"
     )
     if config.plot or config.animation:
-        print("drawing ...", flush=True)
+        announce("drawing")
     folder = config.make_folder()
     write_npz(folder / "trajectory.npz", {"t": dt * np.arange(len(xs)), "xs": xs, "us": us}, announce=True)
     write_json(folder / "summary.json", out)

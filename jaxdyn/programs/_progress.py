@@ -9,6 +9,11 @@ from typing import Any, Self
 from tqdm import tqdm
 
 
+def announce(text: str) -> None:
+    """Say on stderr what is about to take a while."""
+    print(f"{text} ...", file=sys.stderr, flush=True)
+
+
 class ProgressBar(tqdm):
     """The bar of `tqdm` in a terminal; elsewhere, such as in the log of a job, a plain line on stderr every `every`
     seconds, and none for a job that takes less time. Arguments and methods are those of `tqdm`."""
