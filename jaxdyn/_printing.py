@@ -19,7 +19,7 @@ _MOST_FACTS = 11
 
 
 class Printable(Protocol):
-    """What prints itself by `one_line`, `text` and `table`, which a class takes as its `__repr__`, `__str__` and
+    """An object with facts, whose class takes `one_line`, `text` and `table` as its `__repr__`, `__str__` and
     `_repr_html_`."""
 
     def printed(self) -> Facts:

@@ -84,7 +84,7 @@ class IKSolution(NamedTuple):
         return self.status == Status.CONVERGED
 
     def printed(self) -> printing.Facts:
-        """What `print` shows."""
+        """The facts that `print` shows."""
         facts = {"error": f"{printing.number(self.error)} (m or rad)", "cost": printing.number(self.cost)}
         facts["steps"] = printing.number(self.steps)
         return printing.status(self.status), facts | ({} if np.ndim(self.status) else {"q": printing.numbers(self.q)})

@@ -36,7 +36,7 @@ class Trajectory(eqx.Module):
         return State(self.q[..., -1, :], self.v[..., -1, :])
 
     def printed(self) -> printing.Facts:
-        """What `print` shows."""
+        """The facts that `print` shows."""
         batch = self.q.shape[:-2]
         times = np.asarray(self.t)
         first = f"{len(times)} samples from {times[0]:.4g} to {times[-1]:.4g} s" + (f", batch {batch}" if batch else "")

@@ -104,7 +104,7 @@ class Solution(eqx.Module):
         return "\n".join([self.message, *number_lines(self), "limited by", *limits])
 
     def printed(self) -> printing.Facts:
-        """What `repr` shows."""
+        """The facts that `repr` shows."""
         if np.ndim(self.status):
             return printing.status(self.status), {}
         status = Status(int(self.status)).name.lower().replace("_", " ")

@@ -74,7 +74,7 @@ class Excitation(NamedTuple):
     """How the search ended, and what to try."""
 
     def printed(self) -> printing.Facts:
-        """What `print` shows."""
+        """The facts that `print` shows."""
         facts = {
             "condition number": f"{self.after.condition:.4g}, before {self.before.condition:.4g}",
             "base parameters": str(self.parameters),

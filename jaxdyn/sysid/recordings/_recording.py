@@ -378,7 +378,7 @@ class Recording:
         return dataclasses.replace(self, t=function(self.t) if t is None else t, **new)
 
     def printed(self) -> printing.Facts:
-        """What `print` shows: the duration, the rate and the arrays."""
+        """The facts that `print` shows: the duration, the rate and the arrays."""
         rate = self.rate
         steps = (
             f"{rate:.6g} per second" if rate else f"about {1 / np.median(np.diff(self.t)):.4g} per second, irregular"

@@ -44,7 +44,7 @@ class FleetFit(NamedTuple):
         return self.status == Status.CONVERGED
 
     def printed(self) -> printing.Facts:
-        """What `print` shows."""
+        """The facts that `print` shows."""
         cost, iterations = printing.number(self.cost), printing.number(self.iterations)
         facts = {"cost": cost, "iterations": iterations, "free numbers": str(self.free.shape[-1])}
         left = np.flatnonzero(~np.asarray(self.converged))

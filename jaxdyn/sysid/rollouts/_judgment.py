@@ -41,7 +41,7 @@ class RolloutJudgment(NamedTuple):
     """How the estimates of zeros and start states ended: `CONVERGED`, or what the first that did not converge says."""
 
     def printed(self) -> printing.Facts:
-        """What `print` shows."""
+        """The facts that `print` shows."""
         return printing.status(self.status), {"zeros": f"{printing.numbers(self.zeros)} rad or m"}
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table

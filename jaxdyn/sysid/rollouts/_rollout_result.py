@@ -175,7 +175,7 @@ class RolloutFit(eqx.Module):
         return out
 
     def printed(self) -> printing.Facts:
-        """What `print` shows: how the fit ended, its errors, and the first values with their intervals."""
+        """The facts that `print` shows: how the fit ended, its errors, and the first values with their intervals."""
         facts = {
             "cost": f"{self.cost:.6g} after {self.iterations} iterations in {self.rounds} rounds",
             "step left": f"{self.step_left:.2g} standard errors",
@@ -208,7 +208,7 @@ class RolloutBootstrap(NamedTuple):
         return intervals.around_draws(self.fit.intervals(quantities, level=level), draws)
 
     def printed(self) -> printing.Facts:
-        """What `print` shows."""
+        """The facts that `print` shows."""
         draws, count = self.free.shape
         return f"{draws} draws of {self.blocks} blocks", {"free numbers": str(count), "next": "intervals()"}
 

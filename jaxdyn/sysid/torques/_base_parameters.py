@@ -84,7 +84,7 @@ class BaseParameters(NamedTuple):
         return out
 
     def printed(self) -> printing.Facts:
-        """What `print` shows."""
+        """The facts that `print` shows."""
         first = f"{len(self.independent)} combinations of {len(self.names)} parameters"
         facts = {"condition number": f"{self.condition_number:.3g}", "threshold": f"{self.threshold:.2g}"}
         return first, facts | {"first": printing.names([self.names[i] for i in self.independent])}

@@ -42,7 +42,7 @@ class Bootstrap(NamedTuple):
         return around_draws(whole, self.parameters[self.converged] @ B.T, fit.positive(B))
 
     def printed(self) -> printing.Facts:
-        """What `print` shows."""
+        """The facts that `print` shows."""
         draws, count = self.parameters.shape
         first = f"{int(np.sum(self.converged))} of {draws} draws converged"
         return first, {"blocks": str(self.blocks), "parameters": str(count), "next": "intervals(fit)"}

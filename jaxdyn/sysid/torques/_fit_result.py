@@ -45,7 +45,7 @@ class Evaluation(NamedTuple):
     """`[n, nv]` for each recording: predicted minus recorded, at the samples that its low pass keeps."""
 
     def printed(self) -> printing.Facts:
-        """What `print` shows."""
+        """The facts that `print` shows."""
         first = f"relative error {self.relative:.4g}, rms {self.total_rms:.4g} N m or N"
         facts = {"rms error": printing.numbers(self.rms_error), "rms torque": printing.numbers(self.rms_torque)}
         return first, facts | {"R2": printing.numbers(self.r2), "samples": str(sum(map(len, self.residual)))}
@@ -237,7 +237,7 @@ class InverseDynamicsFit(eqx.Module):
         return (B[:, positive] >= 0).all(axis=1) & (B[:, ~positive] == 0).all(axis=1)
 
     def printed(self) -> printing.Facts:
-        """What `print` shows: how the fit ended, its errors, and the masses with their intervals."""
+        """The facts that `print` shows: how the fit ended, its errors, and the masses with their intervals."""
         if not self.samples:
             return self.message, {}
         bad = [name for name, ok in zip(self.model.body_names, self.physical, strict=True) if not ok]

@@ -116,7 +116,7 @@ class Identification:
         return "\n".join(f"- {x}" for x in self.verdict())
 
     def printed(self) -> printing.Facts:
-        """What `repr` shows; `print` has the verdict."""
+        """The facts that `repr` shows; `print` has the verdict."""
         return f"{self.fit.message}; cutoff {self.plan.cutoff:.3g} Hz", {}
 
     __repr__ = printing.one_line

@@ -43,7 +43,7 @@ class Intervals(NamedTuple):
         )
 
     def printed(self) -> printing.Facts:
-        """What `print` shows; `table` has all of them."""
+        """The facts that `print` shows; `table` has all of them."""
         first = f"{len(self.names)} values with intervals of {100 * self.level:g} %; table() has all"
         return first, printing.intervals(self, 10)
 

@@ -78,7 +78,7 @@ class PayloadFit(NamedTuple):
         return self.status == Status.CONVERGED
 
     def printed(self) -> printing.Facts:
-        """What `print` shows: the mass, the center of mass and the inertia with their intervals."""
+        """The facts that `print` shows: the mass, the center of mass and the inertia with their intervals."""
         found, level = printing.intervals(self.intervals, 10), f"{100 * self.intervals.level:g} %"
         ellipsis = {name: found[name] for name in ("Ixx", "Iyy", "Izz")}
         facts = {"mass, kg": found["mass"], **{f"center {x[1]}, m": found[x] for x in ("cx", "cy", "cz")}}

@@ -63,7 +63,7 @@ class ClosedLoop:
         return count_statuses(self.status, "steps ")
 
     def printed(self) -> printing.Facts:
-        """What `print` shows."""
+        """The facts that `print` shows."""
         facts = {"steps": str(len(self.us)), "latency": str(self.latency)}
         facts["iterations"] = f"{printing.number(self.iterations)} a step"
         facts["compilations"] = f"{self.compilations} after the first step"

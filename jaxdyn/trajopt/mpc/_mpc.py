@@ -36,7 +36,7 @@ class Plan(eqx.Module):
     """State to which the last step should have led by the model alone; NaN before the first step."""
 
     def printed(self) -> printing.Facts:
-        """What `print` shows."""
+        """The facts that `print` shows."""
         facts = {"next control": printing.numbers(self.us[0]), "planned end": printing.numbers(self.xs[-1])}
         return f"{len(self.us)} controls from t = {float(self.t):g} s", facts
 
@@ -171,7 +171,7 @@ class MPC(eqx.Module):
         return self.solver(problem, plan.us, plan.xs, plan.multipliers, key)
 
     def printed(self) -> printing.Facts:
-        """What `print` shows."""
+        """The facts that `print` shows."""
         dynamics, solver = self.problem.dynamics, self.solver
         kind = type(solver).__name__ if isinstance(solver, eqx.Module) else getattr(solver, "__name__", "a function")
         facts = {"solver": kind, "period": f"{float(dynamics.dt):g} s", "controls": str(dynamics.nu)}
