@@ -214,7 +214,7 @@ def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
         return
     shapes = [x.dim_str for x in options if hasattr(x, "dim_str")]
     classes = tuple(x for x in options if isinstance(x, type) and x.__module__.startswith("jaxdyn"))
-    classes = tuple(x for x in classes if not typing.is_protocol(x))
+    classes = tuple(x for x in classes if not getattr(x, "_is_protocol", False))
     if isinstance(value, classes):
         for name, kind in typing.get_type_hints(type(value)).items() if fields and classes else ():
             if any(hasattr(x, "dim_str") for x in _options(kind)):

@@ -1,10 +1,14 @@
-"""How results show themselves: first what a person asks, in few lines, as text and as a table in notebooks."""
+"""How results show themselves: first what a person asks, in few lines, as text and as a table in notebooks.
+
+A class takes `one_line`, `text` and `table` as its `__repr__`, `__str__` and `_repr_html_`, and has a method `printed`
+that returns `Facts`. The method may raise for objects without values: then the name of the class is all that shows.
+"""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,28 +22,19 @@ type Facts = tuple[str, Mapping[str, str]]
 _MOST_FACTS = 11
 
 
-class Printable(Protocol):
-    """An object with facts, whose class takes `one_line`, `text` and `table` as its `__repr__`, `__str__` and
-    `_repr_html_`."""
-
-    def printed(self) -> Facts:
-        """Return the facts. It may raise for objects without values: then the name of the class is all that shows."""
-        ...
-
-
-def one_line(self: Printable) -> str:
+def one_line(self: Any) -> str:
     """The name of the class with the first line of its facts."""
     return f"{type(self).__name__}({_facts(self)[0]})"
 
 
-def text(self: Printable) -> str:
+def text(self: Any) -> str:
     """The facts, one a line."""
     first, facts = _facts(self)
     width = max(map(len, facts), default=0)
     return "\n".join([f"{type(self).__name__}: {first}", *(f"  {name:<{width}}  {x}" for name, x in facts.items())])
 
 
-def table(self: Printable) -> str:
+def table(self: Any) -> str:
     """The facts as a table of HTML."""
     first, facts = _facts(self)
     return html_table(f"{type(self).__name__}: {first}", facts)
@@ -57,7 +52,7 @@ def lines_as_table(title: str, lines: Iterable[str]) -> str:
     return f"<div><b>{html.escape(title)}</b><pre>{html.escape(chr(10).join(lines))}</pre></div>"
 
 
-def _facts(self: Printable) -> Facts:
+def _facts(self: Any) -> Facts:
     # JAX prints pytrees in its errors, also those that hold tracers, shapes or other objects in the place of arrays.
     try:
         first, facts = self.printed()

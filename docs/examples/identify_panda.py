@@ -38,6 +38,7 @@ for choice in found.plan.choices:
     print(f"{choice.name}: held-out errors change by {-choice.improvement:.1%}, {taken}")
 print(found)
 
+assert found.linear is not None  # it is None only where a drive gain is unknown
 fit, drawing = found.fit, sysid.InverseDynamicsFit.unfitted(start)
 for name, result in (("drawing", drawing), ("least squares", found.linear), ("fit", fit)):
     error = result.evaluate(found.prepare(test))

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np

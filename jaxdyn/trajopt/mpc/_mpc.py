@@ -175,8 +175,9 @@ class MPC(eqx.Module):
         dynamics, solver = self.problem.dynamics, self.solver
         kind = type(solver).__name__ if isinstance(solver, eqx.Module) else getattr(solver, "__name__", "a function")
         facts = {"solver": kind, "period": f"{float(dynamics.dt):g} s", "controls": str(dynamics.nu)}
-        if hasattr(solver, "max_iterations"):
-            facts["iterations"] = f"at most {int(solver.max_iterations)} a step"
+        most = getattr(solver, "max_iterations", None)
+        if most is not None:
+            facts["iterations"] = f"at most {int(most)} a step"
         return f"a horizon of {self.problem.horizon} steps", facts | {"states": str(dynamics.nx)}
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
