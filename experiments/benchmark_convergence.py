@@ -22,7 +22,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from tqdm import tqdm
 
 from experiments._benchmark_report import conditions, number, table
 from experiments._main import CONFIGS, experiment
@@ -109,7 +108,7 @@ class Store:
             from experiments._optimal_control._ipopt import Ipopt
 
             solver = Ipopt(problem, max_iter=config.ipopt_iterations)
-            for i in tqdm(missing, desc=f"{name}: IPOPT"):
+            for i in programs.ProgressBar(missing, desc=f"{name}: IPOPT"):
                 found = solver(*guesses[i])
                 known[keys[i]] = {
                     **outcome(problem, found, found.success),
@@ -165,7 +164,7 @@ def solve(config: Config, name: str, store: Store) -> dict[str, Any]:
     guesses = all_guesses(benchmark, problem, config)
     compiled = programs.time_compilation(lambda p, us, xs: ddp(p, us, xs), (problem, *guesses[0]), time.process_time)
     runs = []
-    for guess in tqdm(guesses, desc=f"{name}: ddp"):
+    for guess in programs.ProgressBar(guesses, desc=f"{name}: ddp"):
         began = time.process_time()
         found = jax.block_until_ready(compiled.call(problem, *guess))
         seconds = time.process_time() - began

@@ -23,7 +23,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm import tqdm
 
 from experiments._benchmark_models import RobotError, model_of
 from experiments._benchmark_options import processor_core
@@ -236,7 +235,7 @@ def measure(config: Config, model: Model, starts: np.ndarray, core: int) -> dict
         results: dict[str, dict] = {}
         # The first turn of each is not counted.
         turns = [(i, name, solve) for i in range(config.rounds + 1) for name, solve in solvers.items()]
-        with tqdm(turns, desc=f"{n} problem{'s' if n > 1 else ''}") as bar:
+        with programs.ProgressBar(turns, desc=f"{n} problem{'s' if n > 1 else ''}") as bar:
             for i, name, solve in bar:
                 bar.set_postfix_str(name)
                 began = time.process_time()

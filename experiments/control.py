@@ -122,6 +122,7 @@ def run(config: Config) -> dict[str, Any]:
     out: dict[str, Any] = {"config": dataclasses.asdict(config)}
     if config.payload:
         robot = with_cube(nominal, config.payload)
+        programs.announce("recording motions with and without the payload, and identifying it")
         payload = identify_payload(nominal, robot, config.engine, config.seed)
         print(payload.report)
         out["payload"] = payload.numbers
@@ -130,6 +131,7 @@ def run(config: Config) -> dict[str, Any]:
         robot, models = nominal, {"nominal": nominal}
     every = [Loops(config, name, model, robot) for name, model in models.items()]
     for loops in every:
+        programs.announce(f"{loops.name}: compiling, and closing the loop from {config.seeds} starts")
         s = out[loops.name] = loops.summary()
         unit = loops.task.unit
         print(

@@ -87,6 +87,7 @@ def run(config: Config) -> Path:
         if len(missing) < config.shards:
             print(f"{config.shards - len(missing)} of {config.shards} shards are there already")
         if missing:
+            programs.announce(f"compiling, and writing {len(missing)} shards")
             write_shards(folder, config, model, effort, steps, manifest, missing)
     print(f"{folder}: {config.shards} shards of {config.rollouts} roll-outs of {steps} steps")
     if config.plot:

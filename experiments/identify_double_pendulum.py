@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
 from experiments._resuming import alone_in
@@ -272,7 +271,7 @@ def fit_others(
     if path.exists():
         state, before = load_state(path)
         print(f"{held_out}: continues after step {int(state.iteration)}")
-    with tqdm(
+    with programs.ProgressBar(
         desc=f"fit without {held_out}", unit=" steps", initial=0 if state is None else int(state.iteration)
     ) as bar:
 

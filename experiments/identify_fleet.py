@@ -17,12 +17,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, Model, State, rollout
 from jaxdyn._errors import require_choice
-from jaxdyn.programs import SAMPLES, ProgramConfig, load_robot, require_positive_keys, write_json
+from jaxdyn.programs import SAMPLES, ProgramConfig, ProgressBar, announce, load_robot, require_positive_keys, write_json
 from jaxdyn.sysid import InertiaScale, Parametrization, Positive, RolloutFitOptions, fit_fleet
 
 DEFAULT_CONFIG = CONFIGS / "identify_fleet.toml"
@@ -85,10 +84,11 @@ def run(config: Config) -> dict[str, Any]:
         )
 
     # One step of one chunk compiles all programs of the fit, which separates compilation from the work.
+    announce("compiling the fit")
     began = time.perf_counter()
     fit(min(config.chunk, config.robots), 1)
     compiling, began = time.perf_counter() - began, time.perf_counter()
-    with tqdm(total=config.robots, unit=" robots") as bar:
+    with ProgressBar(total=config.robots, unit=" robots") as bar:
 
         def report(done: int, steps: int) -> None:
             bar.n = done

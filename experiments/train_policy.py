@@ -22,7 +22,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from tqdm import tqdm
 
 import jaxdyn
 from experiments._main import CONFIGS, experiment
@@ -113,8 +112,10 @@ def run(config: Config) -> dict[str, Any]:
         first = initial_training(config)
         training = load_checkpoint(folder, first)
         began = time.perf_counter()
+        programs.announce(f"compiling, and training {config.iterations - training.iteration} iterations")
         training, compiling = train(folder, config, model, training)
         seconds = time.perf_counter() - began - compiling
+        programs.announce(f"testing the policy from {config.test_starts} starts")
         before, after = evaluate(config, model, first.policy), evaluate(config, model, training.policy)
         out = {
             "config": dataclasses.asdict(config),
@@ -231,7 +232,8 @@ def train(folder: Path, config: Config, model: Model, training: Training) -> tup
     is mostly compilation, s."""
     train_block = trainer(dataclasses.replace(config, name="", results="", plot=False))
     began, first = time.perf_counter(), 0.0
-    with tqdm(total=config.iterations, initial=training.iteration, unit=" iterations", mininterval=0.1) as bar:
+    bounds = {"total": config.iterations, "initial": training.iteration}
+    with programs.ProgressBar(**bounds, unit=" iterations", mininterval=0.1) as bar:
         while training.iteration < config.iterations:
             stop = min(training.iteration + config.checkpoint_every, config.iterations)
             numbers = jnp.arange(training.iteration, stop, dtype=jnp.int32)

@@ -15,7 +15,7 @@ from jaxdyn.programs import double_precision, parse_options, print_json
 HELP = """Show the content of a robot's file, with warnings of likely mistakes.
 
 Prints a table of bodies and joints with their indices in q and v, limits and masses; friction and springs; joints that
-mimic others; links that were merged; frames. Units are SI and rad."""
+mimic others; links that were merged; frames. Names and limits are printed whole. Units are SI and rad."""
 EXAMPLES = """
   jaxdyn info robot.urdf
   jaxdyn info robot.urdf --free-base
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = options.load()
-    summary = model.summary()
+    summary = model.summary(whole=True)
     # The summary has some of the warnings of the loader.
     summarized = [line.removeprefix(_WARNING) for line in summary.splitlines() if line.startswith(_WARNING)]
     more = [text for text in dict.fromkeys(str(w.message) for w in caught) if text not in summarized]

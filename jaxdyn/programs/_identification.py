@@ -30,7 +30,7 @@ from jaxdyn.programs._identification_data import (
     physical_start,
 )
 from jaxdyn.programs._pictures import pyplot, save_figure
-from jaxdyn.programs._progress import Progress
+from jaxdyn.programs._progress import Progress, announce
 from jaxdyn.viz import plot_torques
 
 SAVE_EVERY = 1.0
@@ -156,6 +156,7 @@ def _run_fits(
             files.save(name, out)
         return out
 
+    announce("compiling, and fitting by least squares and with physical links")
     linear = finish(LINEAR, model, lambda: sysid.ordinary_least_squares(model, plan.recordings, **common))
     physical = finish(PHYSICAL, start, lambda: _fit_physical(config, start, plan, common, files))
     times = ", ".join(f"{name} {x:.1f} s" for name, x in seconds.items())
@@ -279,6 +280,7 @@ def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits:
             f"below {plan.cutoff:.3g} Hz; held out {held_out.name}, {held_out.t[0]:.2f} to {held_out.t[-1]:.2f} s."
         )
         title = f"Identification: {config.name}"
+        announce("resampling the recordings, and writing the report")
         draws = sysid.bootstrap(physical, plan.recordings, draws=config.bootstrap) if config.bootstrap else None
         options: dict[str, Any] = {"title": title, "notes": [note, *out["verdict"]], "bootstrap": draws}
         report = functools.partial(sysid.write_report, fits=fits, train=plan.recordings, test=held_out, **options)

@@ -169,7 +169,13 @@ def check_arrays(model: Model, arrays: dict[str, tuple[Any, Any]]) -> tuple[int,
 
 
 def model_batch(model: Model) -> tuple[int, ...]:
-    """Return the batch axes that the arrays of a model have."""
+    """Return the batch axes that the arrays of a model have. **Raises** `ShapeError` for arrays that lack an axis."""
+    for name, x in _leaves(model).items():
+        if x.ndim < LEAVES[name].axes:
+            raise ShapeError(
+                f"the array {name} of the model has shape {x.shape} and lacks an axis, as if jax.vmap had taken it: "
+                "give in_axes=None for a model without batch axes, and in_axes=model.vmap_axes() for one with some"
+            )
     return np.broadcast_shapes(*(x.shape[: x.ndim - LEAVES[n].axes] for n, x in _leaves(model).items()))
 
 

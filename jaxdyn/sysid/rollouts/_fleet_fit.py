@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError, require_positive_integer
+from jaxdyn import _printing as printing
+from jaxdyn._errors import DataError, ModelError, naming_arguments, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
 from jaxdyn.sysid.parameters import Parametrization, leaves
@@ -42,7 +43,17 @@ class FleetFit(NamedTuple):
         """`[robots]` of bool."""
         return self.status == Status.CONVERGED
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        cost, iterations = printing.number(self.cost), printing.number(self.iterations)
+        facts = {"cost": cost, "iterations": iterations, "free numbers": str(self.free.shape[-1])}
+        left = np.flatnonzero(~np.asarray(self.converged))
+        return printing.status(self.status), facts | ({"not converged": printing.numbers(left)} if len(left) else {})
 
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
+
+@naming_arguments
 def fit_fleet(
     parametrization: Parametrization,
     q: Float[Array | np.ndarray, "robots samples nq"],
