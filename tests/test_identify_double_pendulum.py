@@ -66,15 +66,15 @@ def arguments(folder: Path, results: Path, *more: str) -> list[str]:
 def test_a_simulated_pendulum(folder, tmp_path, capsys, monkeypatch):
     written = []
 
-    def stop_at_the_third(path, arrays):
+    def stop_at_the_third(path, arrays, job):
         if path.name.startswith("state"):
             written.append(path)
             if len(written) == 3:
                 raise KeyboardInterrupt
-        original(path, arrays)
+        original(path, arrays, job)
 
-    original = programs.write_npz
-    monkeypatch.setattr(programs, "write_npz", stop_at_the_third)
+    original = programs.write_checkpoint
+    monkeypatch.setattr(programs, "write_checkpoint", stop_at_the_third)
     assert experiment.main(arguments(folder, tmp_path)) == 130
     monkeypatch.undo()
     assert experiment.main(arguments(folder, tmp_path)) == 0
