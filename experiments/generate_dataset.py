@@ -3,8 +3,8 @@
     python -m experiments.generate_dataset [CONFIG] [--key value ...]
 
 An interrupted run continues where it stopped, and ends with the same bytes as an uninterrupted one. Several processes,
-on one or many hosts, may share the work: `--processes.coordinator`. `SHARD` below lists the arrays of a shard;
-`manifest.json` in the folder says how it was made.
+on one or many hosts, may share the work: `--processes.count`, `--processes.id`. `SHARD` below lists the arrays of
+a shard; `manifest.json` in the folder says how it was made.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Config(programs.ProgramConfig):
 def run(config: Config) -> Path:
     """Write the missing shards of the data set; returns its folder."""
     steps = check(config)
-    config.processes.begin()
+    share = config.processes.begin()
     model = programs.load_robot(config.robot).astype(config.precision)
     effort = effort_limits(model, config.controls)
     if config.controls.kind == "servo" and model.nq != model.nv:
@@ -83,15 +83,14 @@ def run(config: Config) -> Path:
         model.topology.frame(config.population.payload_frame)
     folder = config.make_folder()
     names = [shard_name(i) for i in range(config.shards)]
-    content = manifest(config, model)
-    shards = Pieces(folder, "shards", names, content, "its shards would not fit together", {"arrays": SHARD})
-    missing = len(shards.missing())
-    if missing < config.shards:
-        print(f"{config.shards - missing} of {config.shards} shards are there already")
+    shards = Pieces(folder, "shards", names, manifest(config, model), "its shards would not fit together")
+    missing = shards.check(share, {"arrays": SHARD})
+    if len(missing) < config.shards:
+        print(f"{config.shards - len(missing)} of {config.shards} shards are there already")
     if missing:
-        write_shards(config, model, effort, steps, shards)
+        write_shards(config, model, effort, steps, shards, missing)
     print(f"{folder}: {config.shards} shards of {config.rollouts} roll-outs of {steps} steps")
-    if config.plot and jax.process_index() == 0 and 0 not in shards.missing():
+    if config.plot and share[0] == 0:
         draw(folder, config, model)
     return folder
 
@@ -152,7 +151,9 @@ def generator(
     return generate
 
 
-def write_shards(config: Config, model: Model, effort: jax.Array, steps: int, shards: Pieces) -> None:
+def write_shards(
+    config: Config, model: Model, effort: jax.Array, steps: int, shards: Pieces, missing: list[int]
+) -> None:
     """Make the missing shards. **Raises** `DataError` if a roll-out diverges."""
     c = config
     generate = generator(c.population, c.controls, c.rollouts, steps, c.rate, c.substeps, c.integrator)
@@ -171,7 +172,7 @@ def write_shards(config: Config, model: Model, effort: jax.Array, steps: int, sh
         assert set(arrays) == set(SHARD)
         return arrays
 
-    shards.make(make, lambda arrays: f"fastest={np.abs(arrays['v']).max():.3g}")
+    shards.make(missing, make, lambda arrays: f"fastest={np.abs(arrays['v']).max():.3g}")
 
 
 def shard_name(i: int) -> str:

@@ -7,7 +7,7 @@ start from the drawing. Prints how many robots are identified in a second, and t
 
 Robots are identified in blocks. `BLOCK` below lists the arrays of a block's file; `manifest.json` in the folder says
 how they were made. An interrupted run continues after the last block, and ends with the same bytes as an uninterrupted
-one. Several processes, on one or many hosts, may share the work: `--processes.coordinator`.
+one. Several processes, on one or many hosts, may share the work: `--processes.count`, `--processes.id`.
 """
 
 from __future__ import annotations
@@ -86,27 +86,22 @@ class Config(ProgramConfig):
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Simulate and fit the missing blocks, print, and write `<results>/<name>/`. Returns the content of `summary.json`,
-    or nothing while other processes are still at work."""
+    """Simulate and fit the missing blocks, print, and write `<results>/<name>/`. Returns the content of
+    `summary.json`."""
     positive = ("robots", "duration", "rate", "damping", "friction", "chunk", "block", "max_iterations")
     require_positive_keys(config, *positive)
     require_choice(config.robot, SAMPLES, "robot", error=DataError)
     require_seed(config.seed)
-    config.processes.begin()
+    share = config.processes.begin()
     drawing = load_robot(config.robot).with_joint_friction(config.damping, config.friction, 0.1)
     p = Parametrization(drawing, InertiaScale(), Positive("damping"), Positive("friction"))
     folder = config.make_folder()
     names = [block_name(i) for i in range(-(-config.robots // config.block))]
-    content = manifest(config, drawing)
-    blocks = Pieces(folder, "blocks", names, content, "its blocks would be of different fleets", {"arrays": BLOCK})
-    missing = len(blocks.missing())
-    if missing < len(names):
-        print(f"{len(names) - missing} of {len(names)} blocks are there already")
-    work = Work()
-    if missing:
-        work = fit_blocks(config, p, blocks)
-    if blocks.missing():
-        return {}
+    blocks = Pieces(folder, "blocks", names, manifest(config, drawing), "its blocks would be of different fleets")
+    missing = blocks.check(share, {"arrays": BLOCK})
+    if len(missing) < len(names):
+        print(f"{len(names) - len(missing)} of {len(names)} blocks are there already")
+    work = fit_blocks(config, p, blocks, missing) if missing else Work()
     return summarize(folder, config, p, names, work)
 
 
@@ -135,7 +130,7 @@ def block_name(i: int) -> str:
     return f"robots-{i:06d}.npz"
 
 
-def fit_blocks(config: Config, p: Parametrization, blocks: Pieces) -> Work:
+def fit_blocks(config: Config, p: Parametrization, blocks: Pieces, missing: list[int]) -> Work:
     """Simulate and fit the missing blocks."""
     fleet, work = draw_fleet(config, p), Work()
 
@@ -160,7 +155,9 @@ def fit_blocks(config: Config, p: Parametrization, blocks: Pieces) -> Work:
         true = fleet.true[rows]
         return {"robot": rows, "true": true, **{x: getattr(out, x) for x in ("free", "cost", "status", "iterations")}}
 
-    blocks.make(make, lambda x: f"converged={int((x['status'] == Status.CONVERGED).sum())} of {len(x['status'])}")
+    blocks.make(
+        missing, make, lambda x: f"converged={int((x['status'] == Status.CONVERGED).sum())} of {len(x['status'])}"
+    )
     return work
 
 

@@ -12,30 +12,37 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+# fmt: off
 NUMBERS = (
-    *"nan NaN -nan inf -inf Infinity 1e400 -1e400 1e308 -1e308 1e200 1e39 1e12 -1e12 1e-320 1e-30 0 -0 -1 1 .5".split(),
-    *"180 0x10 1_0 1,2 1.2.3 1e + 1+2j true None one 𝟙 １ ٣ 2147483648 18446744073709551616".split(),
-    *("", " ", "9" * 400, "7" * 40, "0." + "0" * 60 + "1", "1 0 0", "0 0 0", "nan nan nan"),
+    "nan", "NaN", "-nan", "inf", "-inf", "Infinity", "1e400", "-1e400", "1e308", "-1e308", "1e200", "1e39", "1e20",
+    "1e12", "-1e12", "1e-400", "1e-320", "1e-30", "0", "-0", "-1", "1", ".5", "180", "0x10", "1_0", "1,2", "1.2.3",
+    "1e", "+", "1+2j", "true", "None", "one", "𝟙", "１", "٣", "2147483648", "18446744073709551616", "", " ",
+    "9" * 400, "7" * 40, "0." + "0" * 60 + "1", "1 0 0", "0 0 0", "nan nan nan",
 )
 """What may stand in the place of a number: what is none, is not finite, is huge, tiny, or empty; and words."""
 
 WORDS = (
-    *'\' " < > & &amp; &#0; &#x10FFFF; &x; ]]> <![CDATA[ <!-- --> <?xml?> é \ud800 \ufeff "/> xmlns %s {0}'.split(),
-    *"</link> </robot> <robot> </mujoco> <worldbody> xacro: jaxdyn: drake: ../../.. /dev/null [ ] { } = # ; \\".split(),
-    *"world root_joint base shoulder fixed floating planar ball free".split(),
-    *("\x00", "\t", "\r", "\n\n", "<!DOCTYPE r>"),
+    "'", '"', "<", ">", "&", "&amp;", "&#0;", "&#x10FFFF;", "&x;", "]]>", "<![CDATA[", "<!--", "-->", "<?xml?>", "é",
+    "\ud800", "\ufeff", '"/>', "xmlns", "%s", "{0}", "</link>", "</robot>", "<robot>", "</mujoco>", "<worldbody>",
+    "<!DOCTYPE r>", "xacro:", "jaxdyn:", "drake:", "../../..", "/dev/null", "[", "]", "{", "}", "[]", "{}", '""', "=",
+    "#", ";", ",", "\\", "\x00", "\t", "\r", "\n\n", "null", "true", "world", "root_joint", "base", "shoulder",
+    "fixed", "floating", "planar", "ball", "free",
 )
 """What may stand in the place of any word or tag."""
+# fmt: on
 
 _PIECES = re.compile(rb"<[^<>]*>|[\w.+-]+=\"[^\"]*\"|[\w.+-]+|\s+|.", re.DOTALL)
 _NUMBER = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _TAG = re.compile(rb"<(/?)([\w:.-]+)[^<>]*?(/?)>")
 
 
-def mutated(content: bytes, generator: random.Random | np.random.Generator) -> bytes:
-    """Return the content with one to twenty damages, which the generator chooses. It may be the content itself, when a
-    damage hits nothing. Archives (`.npz`) are damaged as they are, or in one of their members."""
-    rng = generator if isinstance(generator, random.Random) else random.Random(int(generator.integers(2**62)))
+def mutated(content: bytes, generator: random.Random | np.random.Generator | int) -> bytes:
+    """Return the content with one to twenty damages, which the generator, or a seed alone, determines. It may be the
+    content itself, when a damage hits nothing. Archives (`.npz`) are damaged as they are, or in one of their members.
+    """
+    if isinstance(generator, np.random.Generator):
+        generator = int(generator.integers(2**62))
+    rng = generator if isinstance(generator, random.Random) else random.Random(generator)
     if content.startswith(b"PK\x03\x04") and rng.random() < 0.6:
         return _in_archive(content, rng)
     for _ in range(rng.choice((1, 1, 1, 1, 2, 2, 5, 20))):
@@ -122,6 +129,15 @@ def _flipped_bits(data: bytes, rng: random.Random) -> bytes:
 def _inserted_bytes(data: bytes, rng: random.Random) -> bytes:
     start = rng.randrange(len(data) + 1)
     return data[:start] + rng.randbytes(rng.randrange(1, 4)) + data[start + rng.randrange(2) :]
+
+
+def _filled(data: bytes, rng: random.Random) -> bytes:
+    """Zeros, as a file system leaves them after a crash; or ones, which make binary numbers NaN and lengths enormous.
+    Seldom everything: an empty file, or one of zeros, is one case only."""
+    if rng.random() < 0.1:
+        return bytes(rng.choice((0, len(data))))
+    start, stop = _span(data, rng)
+    return data[:start] + rng.choice((b"\x00", b"\xff")) * (stop - start) + data[stop:]
 
 
 def _encoded(data: bytes, rng: random.Random) -> bytes:
@@ -224,6 +240,7 @@ _WAYS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
     _swapped_bytes,
     _flipped_bits,
     _inserted_bytes,
+    _filled,
     _encoded,
     *(_pieces,) * 4,
     *(_number,) * 5,

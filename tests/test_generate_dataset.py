@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -198,15 +199,31 @@ def test_a_manifest_that_is_not_one_is_set_aside_and_nothing_is_lost(whole, tmp_
     assert kept == (whole / "dataset" / "shard-000000.npz").read_bytes()
 
 
-def test_a_second_process_makes_other_shards(whole, tmp_path, capsys):
-    """A shard that another process makes is left to it."""
+def test_processes_share_the_shards(whole, tmp_path, capsys):
+    """Each begins with its share. What another one is making is left to it, until it is there or its maker is gone."""
     (tmp_path / "dataset").mkdir()
-    with programs.holding(tmp_path / "dataset" / "shard-000001.npz") as held:
-        assert held
-        assert generate(tmp_path) == 0
-        assert "1 of 3 shards are being made by other processes" in capsys.readouterr().out
-    assert set(content(tmp_path)) == {"manifest.json", "shard-000000.npz", "shard-000002.npz"}
-    assert generate(tmp_path) == 0
+    order, made = [], threading.Event()
+
+    def slow(path, arrays, **options):
+        order.append(path.name)
+        made.set()
+        write_npz(path, arrays, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(programs, "write_npz", slow)
+        with programs.holding(tmp_path / "dataset" / "shard-000002.npz") as held:
+            assert held
+            other = threading.Thread(
+                target=generate, args=(tmp_path, "--processes.count", "2", "--processes.id", "1"), daemon=True
+            )
+            other.start()
+            assert made.wait(60)
+            other.join(0.5)
+            assert other.is_alive()
+        other.join(60)
+    # Its share is the second of three, and it takes the last one only when nobody holds it any more.
+    assert order == ["shard-000001.npz", "shard-000000.npz", "shard-000002.npz"]
+    assert "waiting for 1 shards of other processes" in capsys.readouterr().out
     assert content(tmp_path) == content(whole)
 
 
@@ -245,6 +262,9 @@ def test_noise_has_its_size_and_its_corner():
         (["--rate", "0"], "rate is 0.0; a positive, finite number"),
         (["--duration", "0.001"], "shorter than a sample"),
         (["--seed", "-1"], "seed is -1"),
+        (["--processes.count", "2", "--processes.id", "2"], "0 <= id < count"),
+        (["--processes.coordinator", "auto", "--processes.count", "2"], "leave processes.count"),
+        (["--processes.coordinator", "here:1"], "needs processes.count and processes.id"),
     ],
 )
 def test_mistakes_are_named(tmp_path, capsys, arguments, message):

@@ -40,8 +40,11 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Three runs of a simulated pendulum with the published parameters."""
-    out = tmp_path_factory.mktemp("recordings")
+    return write_recordings(tmp_path_factory.mktemp("recordings"))
+
+
+def write_recordings(out: Path) -> Path:
+    """Write three runs of a simulated pendulum with the published parameters to a folder, and return it."""
     config = read_config(experiment.Config, experiment.DEFAULT_CONFIG)
     robot, rate = experiment.robot(0.0, config.friction_velocity), 100.0
     t = np.arange(0, 1.2, 1 / rate)

@@ -161,8 +161,6 @@ class Readers:
         config = read_config(train_policy.Config, train_policy.DEFAULT_CONFIG)
         first = train_policy.initial_training(config)
         train_policy.save_checkpoint(folder / "checkpoint.npz", "job", first._replace(iteration=3, costs=np.ones(3)))
-        pieces = Pieces(folder, "pieces", ["a.npz", "b.npz"], {"seed": 1}, "why", {})
-        pieces.make(lambda i: {"x": np.full(3, i)}, lambda arrays: "")
 
         def begun() -> bytes:
             FitFiles(folder / "fits", {"a": 1}, [recording])
@@ -172,8 +170,8 @@ class Readers:
             return train_policy.load_checkpoint(folder, "job", first)
 
         def made() -> bytes:
-            pieces = Pieces(folder, "pieces", ["a.npz", "b.npz"], {"seed": 1}, "why", {})
-            pieces.make(lambda i: {"x": np.full(3, i)}, lambda arrays: "")
+            pieces = Pieces(folder, "pieces", ["a.npz", "b.npz"], {"seed": 1}, "why")
+            pieces.make(pieces.check(), lambda i: {"x": np.full(3, i)}, lambda arrays: "")
             return b"".join((folder / name).read_bytes() for name in ("a.npz", "b.npz"))
 
         self.all = {
@@ -184,6 +182,7 @@ class Readers:
             "manifest.json": made,
             "b.npz": made,
         }
+        made()
         self.content = {name: (folder / name).read_bytes() for name in self.all}
         self.expected = {name: read() for name, read in self.all.items()}
 
