@@ -159,3 +159,27 @@ def test_ten_kills_change_no_bit(name, tmp_path, capsys):
         print(f"\n{name}", *ends, sep="\n  ")
     # The job is long enough for the kills to hit it.
     assert sum(x.startswith("killed") for x in ends) == KILLS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["generate_dataset", "train_policy", "identify"])
+def test_ctrl_c_ends_a_job_within_two_seconds(name, tmp_path):
+    """And what it had written is used by the next run."""
+    rng, data = random.Random(1), tmp_path / "data"
+    results = tmp_path / "results"
+    results.mkdir()
+    for _ in range(3):
+        before = files(results)
+        child = start(name, results, data)
+        while files(results) == before:
+            assert child.poll() is None
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0.0, JOBS[name].spell))
+        kept = set(files(results))
+        began = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        printed, _ = child.communicate(timeout=60)
+        assert time.monotonic() - began < 2.0
+        assert child.returncode == 130, printed
+        assert "interrupted" in printed
+        assert kept <= set(files(results))
