@@ -28,7 +28,6 @@ from experiments._benchmark_models import RobotError, model_of
 from experiments._benchmark_options import processor_core
 from experiments._benchmark_report import conditions, table
 from experiments._main import CONFIGS, experiment
-from experiments._resuming import alone_in
 from jaxdyn import DataError, Model, frame_pose, load_urdf, programs, to_urdf
 from jaxdyn.spatial import SE3
 from jaxdyn.trajopt import (
@@ -88,7 +87,7 @@ def run(config: Config) -> dict[str, Any]:
     finally:
         os.sched_setaffinity(0, allowed)
     folder = config.make_folder()
-    with alone_in(folder):
+    with programs.alone_in(folder):
         programs.write_json(folder / "summary.json", out, announce=True)
     return out
 

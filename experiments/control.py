@@ -18,7 +18,6 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from experiments._control_tasks import CONTROL_TASKS, ControlTask
 from experiments._main import CONFIGS, experiment
@@ -79,7 +78,8 @@ class Loops:
         self.name, self.runs, self.errors = name, [], []
         steps = round(config.duration / config.timestep)
         last = round(min(1.0, config.duration) / config.timestep)
-        for seed in tqdm(range(config.seed, config.seed + config.seeds), desc=name, unit=" loops", mininterval=0.1):
+        seeds = range(config.seed, config.seed + config.seeds)
+        for seed in programs.ProgressBar(seeds, desc=name, unit=" loops", mininterval=0.1):
             rng = np.random.default_rng(seed)
             x0, problem, us = self.task.start(rng)
             robot = wrong_masses(nominal, config.mass_error, rng) if config.mass_error else nominal

@@ -411,3 +411,6 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(capsys, monkeypatch)
     assert len(lines) == 3
     list(ProgressBar(range(5), desc="short"))
     assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    list(ProgressBar(range(5), desc="drawn"))
+    assert "\r" in capsys.readouterr().err

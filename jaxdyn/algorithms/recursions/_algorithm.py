@@ -217,7 +217,7 @@ def _dimensions(annotation) -> Any:
         return tuple(map(_dimensions, typing.get_args(annotation)))
     fields = {name: _dimensions(hint) for name, hint in typing.get_type_hints(annotation).items()}
     if annotation is SE3:
-        return jax.tree.unflatten(jax.tree.structure(SE3.identity()), fields.values())
+        return jax.tree.unflatten(jax.tree.structure(SE3(np.eye(3), np.zeros(3))), fields.values())
     return annotation(**fields)
 
 
