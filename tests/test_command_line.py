@@ -103,7 +103,7 @@ def test_mistakes_are_messages(folder, arguments, message, capsys):
 
 def test_where_an_error_comes_from_is_said(folder, capsys):
     (folder / "arm.urdf").write_text(robot(link("l0"), link("l1", ""), joint("massless", "l0", "l1", "", "continuous")))
-    assert main(["info", "arm.urdf"]) == 2
+    assert main(["check", "arm.urdf"]) == 2
     assert re.search(r"error: .*massless(.*\n)+\(while loading arm.urdf\)", capsys.readouterr().err)
 
 
@@ -127,7 +127,8 @@ def test_an_interruption_is_130(monkeypatch, capsys):
 def test_info_is_the_summary(folder, capsys):
     assert main(["info", "arm.urdf", "--free-base"]) == 0
     printed = capsys.readouterr()
-    assert printed.out == f"arm.urdf (URDF)\n\n{jaxdyn.load_urdf('arm.urdf', free_base=True).summary()}\n"
+    summary = jaxdyn.load_urdf("arm.urdf", free_base=True).summary()
+    assert printed.out.startswith(f"arm.urdf (URDF)\n\n{summary}\n\nleft out, and without effect on the motion:\n")
     assert printed.err == ""
 
 
@@ -274,7 +275,8 @@ def test_identify_from_files_of_the_working_directory(folder, capsys):
     assert out["fits"]["physical fit"] == {"status": "converged", "links_not_physical": []}
     assert out["held_out_relative"]["physical fit"] < 0.1 * out["held_out_relative"]["before"]
     assert out["held_out_relative_raw"]["physical fit"] < 0.1 * out["held_out_relative_raw"]["before"]
-    assert sorted(x.name for x in Path(out["folder"]).iterdir()) == ["identified.urdf", "parameters.json"]
+    written = sorted(x.name for x in Path(out["folder"]).iterdir() if not x.name.startswith("."))
+    assert written == ["identified.urdf", "parameters.json"]
 
 
 def test_optimize_as_json(folder, capsys):
@@ -386,7 +388,7 @@ def test_wrong_files_and_endings_are_named_before_any_work(tmp_path, monkeypatch
 
 
 def test_info_cuts_no_names(tmp_path, capsys):
-    body = "a_body_whose_name_is_longer_than_any_column_of_a_table_could_be_on_a_screen_with_118_characters"
+    body = "a_body_whose_name_is_longer_than_any_column_of_a_table_could_be_on_a_screen"
     builder = ModelBuilder().add_body(body, joint=Joint("revolute", lower=-1.234567, upper=2.345678), inertia=BALL)
     for k in range(60):
         builder.add_frame(f"frame_{k}_of_many", body)
@@ -396,6 +398,21 @@ def test_info_cuts_no_names(tmp_path, capsys):
     assert all(word in text for word in (body, f"{body}_joint", "frame_0_of_many", "frame_59_of_many"))
     assert not any(word in text for word in ("...", "more"))
     assert "..." in builder.build().summary()
+
+
+def test_info_lists_what_is_left_out_and_takes_robots_without_inertias(folder, capsys):
+    shown = "<visual><geometry><sphere radius='0.1'/></geometry></visual>"
+    bare = robot(link("ground", shown), link("upper", ""), joint("shoulder", "ground", "upper", '<axis xyz="0 1 0"/>'))
+    (folder / "bare.urdf").write_text(bare)
+    assert main(["info", "bare.urdf"]) == 0
+    text = capsys.readouterr().out
+    assert "kinematics only, as these links have no inertia: upper" in text
+    assert "kg in motion" not in text
+    assert "- <visual> of links (1): 'ground'" in text
+    assert main(["info", "bare.urdf", "--json"]) == 0
+    (part, *_) = [x for x in json.loads(capsys.readouterr().out)["left_out"] if "visual" in x["kind"]]
+    assert part["names"] == ["'ground'"]
+    assert not part["acts"]
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(capsys, monkeypatch):

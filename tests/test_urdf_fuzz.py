@@ -252,7 +252,7 @@ def test_spoilt_files_are_patched(count, tmp_path):
     """An unchanged model gives the text again, and a changed one a text that loads as this model."""
     rng, path, read = random.Random(count), tmp_path / "robot.urdf", 0
     for i in range(count):
-        data = corrupt(FULL, rng)
+        data = mutated(FULL.encode(), rng)
         path.write_bytes(data)
         model = attempt(path, strict=False, kinematics_only=True)
         if model is None:

@@ -34,8 +34,12 @@ class LeftOut:
     note: str = ""
 
     def __str__(self) -> str:
-        note = f"; {self.note}" if self.note else ""
-        return f"{self.kind} ({len(self.names)}): {enumerate_items(self.names, 8, ', ', ' and')}{note}"
+        return self.text(8)
+
+    def text(self, most: int | None = None) -> str:
+        """One line: the kind, the number, the first `most` names or all of them, and the note."""
+        names = enumerate_items(self.names, len(self.names) if most is None else most, ", ", " and")
+        return f"{self.kind} ({len(self.names)}): {names}" + (f"; {self.note}" if self.note else "")
 
 
 def present(parts: Iterable[LeftOut]) -> tuple[LeftOut, ...]:

@@ -35,7 +35,8 @@ def short(model: ModelFields) -> str:
     shown = ", ".join(names) if len(names) < 4 else f"{names[0]}, ..., {names[-1]}"
     parts = [_count(topology.nb, "body", "bodies") + f": {shown}; nq={topology.nq}, nv={topology.nv}"]
     kinds = sorted({str(x.dtype) for x in (getattr(model, field) for field in LEAVES) if hasattr(x, "dtype")})
-    parts += [f"mass {float(model.inertial_parameters[:, 0].sum()):.6g} kg"] if _has_values(model) else []
+    has_mass = _has_values(model) and not topology.missing_inertias
+    parts += [f"mass {float(model.inertial_parameters[:, 0].sum()):.6g} kg"] if has_mass else []
     parts += ["/".join(kinds)] if kinds else []
     batch = _batch(model)
     parts += [f"batch {batch}"] if batch else []
@@ -84,7 +85,7 @@ def _head(model: ModelFields) -> list[str]:
     roots = [i for i, parent in enumerate(topology.parents) if parent < 0]
     trees = "" if len(roots) == 1 else f", {len(roots)} trees"
     base = "free base" if topology.joint_types[roots[0]] == "free" else "fixed base"
-    total = "" if mass is None else f", {_number(mass[:, 0].sum())} kg in motion"
+    total = "" if mass is None or topology.missing_inertias else f", {_number(mass[:, 0].sum())} kg in motion"
     lines = [f"{short(model)}: {base}{trees}{total}"]
     if missing := topology.missing_inertias:
         lines += _lines("kinematics only, as these links have no inertia: ", missing)

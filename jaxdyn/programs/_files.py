@@ -89,7 +89,8 @@ def read_npz(path: Path, build: Callable[[dict[str, np.ndarray]], Any] = dict, a
     """Return `build` of the arrays of an archive. **Raises** `DataError` for a file from which it cannot be built."""
 
     def read() -> Any:
-        with np.load(path, allow_pickle=False) as archive:
+        # NumPy leaves a file open that it opened and could not read.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return build({name: archive[name] for name in archive.files})
 
     return _read(path, read, advice)

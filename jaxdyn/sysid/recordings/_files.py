@@ -128,7 +128,8 @@ def _archive(path: Path) -> dict[str, np.ndarray]:
             what = "it begins like a text. Tables are read by load_csv (programs do so for names that end with .csv)"
         raise DataError(f"{path}: not a NumPy archive (.npz): {what}")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # NumPy leaves a file open that it opened and could not read.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"{path}: not a NumPy archive (.npz) of plain arrays: {error}") from None
