@@ -96,6 +96,7 @@ from .algorithms import spring_torque as spring_torque
 from .algorithms import torque_regressor as torque_regressor
 from .algorithms import velocity_products as velocity_products
 from .io import DHRow as DHRow
+from .io import LeftOutWarning as LeftOutWarning
 from .io import MjcfActuator as MjcfActuator
 from .io import RobotFileWarning as RobotFileWarning
 from .io import from_dh as from_dh
@@ -103,6 +104,7 @@ from .io import load_mjcf as load_mjcf
 from .io import load_mjcf_actuators as load_mjcf_actuators
 from .io import load_model as load_model
 from .io import load_urdf as load_urdf
+from .io import patch_urdf as patch_urdf
 from .io import save_model as save_model
 from .io import to_mjcf as to_mjcf
 from .io import to_urdf as to_urdf

@@ -102,9 +102,8 @@ def test_the_reference_has_every_name_once():
     places = re.findall(r"^::: jaxdyn\.([\w.]+)$", text, flags=re.MULTILINE)
     shown = {}
     for place in places:
-        # The package `trajopt.ddp` stands behind its function of the same name.
-        package, _, name = f"jaxdyn.{place}".rpartition(".")
-        value = getattr(importlib.import_module(package), name)
+        # A function with the name of its package, such as `trajopt.ddp`, is shown as `trajopt.ddp.ddp`.
+        value = functools.reduce(getattr, dict.fromkeys(place.split(".")), jaxdyn)
         if place not in ("inverse_dynamics", "forward_dynamics", "mass_matrix"):
             assert id(value) not in shown, f"{place} is {shown[id(value)]}"
             shown[id(value)] = place

@@ -90,10 +90,6 @@ def test_exact_torques_give_the_payload():
     link = fit.model.inertial_parameters - arm().inertial_parameters * 1.5
     expected = arm().with_payload("tool", PAYLOAD).inertial_parameters - arm().inertial_parameters
     np.testing.assert_allclose(link, expected, atol=1e-4)
-    lines = str(fit).splitlines()
-    assert lines[0] == "payload at 'tool': converged: the tolerances are met"
-    assert lines[2:] == str(fit.intervals).splitlines()
-    assert any(line.startswith("mass ") and " 1.3 " in line for line in lines)
 
 
 def test_friction_that_grows_with_the_load_is_told_from_the_payload():

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from jaxdyn._errors import DataError, require_choice
+from jaxdyn._errors import DataError, naming_arguments, require_choice, require_suffix
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.viz._drawing import Drawing, body_poses, camera_pose, drawing_of, first_configuration
@@ -24,6 +24,8 @@ from jaxdyn.viz._viewer import client_of, viewer_of
 
 type Renderer = Literal["auto", "browser", "matplotlib"]
 
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+"""The endings of the files that `save_png` can write, with a browser and without."""
 _PATIENCE = 300.0
 """The time for a browser to start and to draw, s."""
 _MOST_TRIANGLES = 40_000
@@ -37,6 +39,7 @@ _BROWSER_OPTIONS = (
 _LIGHT = np.array([0.45, -0.55, 0.7])
 
 
+@naming_arguments
 def save_png(
     path: str | os.PathLike,
     model_or_path: Model | str | os.PathLike | Any,
@@ -65,9 +68,13 @@ def save_png(
     - `show`: what is drawn, of `"meshes"`, `"ellipsoids"`, `"skeleton"`, `"frames"`, `"axes"`; by default as in
       `Viewer`.
 
-    **Raises** as `Viewer`; `ModelError` for another `renderer` or something unknown in `show`; `DataError` where the
+    The path ends with .png, or with .jpg, .jpeg or .webp for a picture in another format.
+
+    **Raises** `DataError` for another ending or a folder that does not exist, before anything is drawn; else as
+    `Viewer`; `ModelError` for another `renderer` or something unknown in `show`; `DataError` where the
     browser is not found or draws nothing; `ImportError` without viser or matplotlib.
     """
+    path = require_suffix(path, PICTURES, "the picture")
     require_choice(renderer, get_args(Renderer.__value__), "renderer")
     if renderer == "browser" and browser_path() is None:
         raise DataError("no browser found on the PATH (chromium or google-chrome); use renderer='matplotlib'")
@@ -76,9 +83,9 @@ def save_png(
     shown = first_configuration(model) if q is None else np.asarray(q, np.float64)
     poses = [body_poses(model, x) for x in ((shown,) if compare is None else (shown, compare))]
     if renderer == "matplotlib" or browser_path() is None:
-        _by_matplotlib(Path(path), drawing, poses, width, height)
+        _by_matplotlib(path, drawing, poses, width, height)
     else:
-        _by_browser(Path(path), drawing, poses, width, height)
+        _by_browser(path, drawing, poses, width, height)
 
 
 def browser_path() -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn._errors import DataError, require_shape
+from jaxdyn._errors import DataError, require_shape, require_suffix
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing, body_poses, camera_pose, drawing_of, first_configuration
@@ -25,6 +25,8 @@ from jaxdyn.viz._page import Clip, JointControls, Player, RobotNodes, clip_of, f
 
 _FRAMED = 50
 """The number of samples of a trajectory that the camera has to see at first."""
+PAGES = (".html", ".htm")
+"""The endings of the files of pages."""
 _NAMES = ("Meshes", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes")
 _TITLES: dict[str, str] = dict(zip(LAYERS, _NAMES, strict=True))
 
@@ -153,8 +155,10 @@ class Viewer:
         """Write the page as one file that needs no server.
 
         It shows the robot as it is now, or the trajectory with a slider of time; it turns and zooms by the mouse, and
-        does not have the controls of joints. `frames_per_second` (1/s) limits the samples of the trajectory.
+        does not have the controls of joints. `frames_per_second` (1/s) limits the samples of the trajectory. **Raises**
+        `DataError` unless the path ends with .html or .htm in a folder that exists.
         """
+        path = require_page(path)
         player = self._player
         with self._lock:
             playing, player.playing.value = player.playing.value, False
@@ -172,7 +176,7 @@ class Viewer:
             if player.clip is None:
                 self._move(q, body_poses(self.model, q))
             player.playing.value = playing
-        Path(path).write_text(page, encoding="utf-8")
+        path.write_text(page, encoding="utf-8")
 
     def wait(self) -> None:
         """Wait until `close` is called from another thread, or the program is interrupted (Ctrl-C)."""
@@ -314,10 +318,16 @@ def save_html(
     """
     if (t is None) != (qs is None):
         raise DataError("a trajectory needs both t and qs")
+    path = require_page(path)
     with Viewer(model_or_path, **arguments) as viewer:
         if t is not None and qs is not None:
             viewer.play(t, qs, compare=compare)
         viewer.save_html(path, frames_per_second=frames_per_second)
+
+
+def require_page(path: str | os.PathLike) -> Path:
+    """Return the path of a page to be written. **Raises** `DataError` for another ending, or without its folder."""
+    return require_suffix(path, PAGES, "the page")
 
 
 def viewer_of(drawing: Drawing, poses: Sequence[np.ndarray]) -> Viewer:
