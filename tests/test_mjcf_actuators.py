@@ -11,6 +11,7 @@ from jaxdyn import ModelError, ShapeError, State, UnknownNameError
 from jaxdyn.simulate import Actuation, EffortLimits, MjcfActuators
 
 mujoco = pytest.importorskip("mujoco")
+pytestmark = pytest.mark.filterwarnings("ignore::jaxdyn.io.LeftOutWarning")  # the servos, which the block has
 
 DT = 0.002
 GEOM = '<geom type="capsule" fromto="0 0 0 .3 0 0" size=".04" mass="1"/>'

@@ -39,6 +39,7 @@ MODELS = {
     "mimic": gripper,
     "batch": batch,
     "gradient": slopes,
+    "kinematics": lambda: jaxdyn.from_dh([[0.3, 0, 0.4, 0]], convention="standard", kinematics_only=True),
 }
 
 
