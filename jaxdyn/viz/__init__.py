@@ -1,9 +1,10 @@
 """Pictures: robots in the browser, in pages and in images; plots of results. Needs the extra `viz`."""
 
+from jaxdyn.viz._browser import browser_path, client_of, open_page, settle
 from jaxdyn.viz._geometry import Visual
-from jaxdyn.viz._images import browser_path, open_page, save_png, settle
+from jaxdyn.viz._images import save_png, save_video
 from jaxdyn.viz._plots import COLORS, figure_class, plot_masses, plot_torques, plot_trajectory
-from jaxdyn.viz._viewer import Viewer, client_of, save_html, view
+from jaxdyn.viz._viewer import Viewer, save_html, view
 from jaxdyn.viz._visuals import load_visuals
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "plot_trajectory",
     "save_html",
     "save_png",
+    "save_video",
     "view",
 ]
