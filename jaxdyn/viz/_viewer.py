@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import html
 import io
-import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -20,13 +19,11 @@ from jaxdyn.model import Model
 from jaxdyn.viz._drawing import (
     COLLISIONS,
     LAYERS,
-    MESHES,
     Drawing,
     body_poses,
     drawing_of,
     first_configuration,
 )
-from jaxdyn.viz._extras import import_extra
 from jaxdyn.viz._films import film_suffix, images_of, write_film, write_image
 from jaxdyn.viz._geometry import Visual
 from jaxdyn.viz._legend import legend, with_legend
@@ -43,11 +40,10 @@ from jaxdyn.viz._page import (
 )
 from jaxdyn.viz._pull import FrameHandle
 from jaxdyn.viz._rays import draw_robots
+from jaxdyn.viz._server import add_layer_switches, start_server
 
 _FRAMED = 50
 """The number of samples of a trajectory that the camera has to see at first."""
-_NAMES = ("Meshes", "Collision geometry", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes")
-_TITLES: dict[str, str] = dict(zip(LAYERS, _NAMES, strict=True))
 
 
 class Viewer:
@@ -106,20 +102,15 @@ class Viewer:
         port: int = 8080,
         **options: Any,
     ):
-        viser = import_extra("viser", "serve the viewer's page")
         drawing = model_or_path
         if not isinstance(drawing, Drawing):
             drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options)
-        logging.getLogger("websockets.server").addFilter(_not_speculative)
         self._drawing = drawing
         self.model = model = drawing.model
         self._lock = threading.RLock()
         self._q = self._configuration(first_configuration(model) if q is None else q)
         poses = body_poses(model, self._q)
-        # It would print a table of addresses.
-        with contextlib.redirect_stdout(io.StringIO()):
-            self._server = viser.ViserServer(host=host, port=port, label="jaxdyn", verbose=False)
-        self._server.gui.configure_theme(show_logo=False, show_share_button=False, control_width="medium")
+        self._server = start_server(host, port)
         self._robot = RobotNodes(self._server, drawing, "robot")
         self._robot.place(poses)
         self._compared: RobotNodes | None = None
@@ -129,7 +120,7 @@ class Viewer:
         self._legend = self._server.gui.add_html("")
         self._paths = FramePaths(self._server, drawing, self._explain)
         self._stage(*drawing.bounds(poses))
-        self._layer_switches()
+        self._switches = add_layer_switches(self._server, drawing, self._robot, self.show_layer)
         self._player = Player(self._server, self._lock, self._show_sample, self._paths)
         self._handle = FrameHandle(self._server, drawing, lambda: self.q, self._pulled)
         reset = first_configuration(model)
@@ -344,29 +335,6 @@ class Viewer:
         """Return the drawing with the layers that are visible now."""
         return self._drawing.with_layers([x for x in LAYERS if x in self._layers])
 
-    def _layer_switches(self) -> None:
-        gui = self._server.gui
-        self._switches: dict[str, Any] = {}
-        with gui.add_folder("Show"):
-            for layer in self._drawing.layers:
-                self._switches[layer] = gui.add_checkbox(_TITLES[layer], layer in self._layers)
-
-                @self._switches[layer].on_update
-                def _(event, layer=layer) -> None:
-                    if event.client is None:
-                        return
-                    try:
-                        self.show_layer(layer, event.target.value)
-                    except (JaxdynError, ImportError) as error:
-                        event.target.value = False
-                        event.client.add_notification("Cannot be shown", str(error), color="red")
-
-            names = gui.add_checkbox("Names", False, hint="Of links with their joints, and of other frames")
-            names.on_update(lambda event: self._robot.show_names(event.target.value))
-            if MESHES in self._drawing.layers:
-                opacity = gui.add_slider("Opacity of meshes", 0.05, 1.0, 0.05, 1.0)
-                opacity.on_update(lambda event: self._robot.set_opacity(MESHES, event.target.value))
-
     # The configuration
 
     def _configuration(self, q: ArrayLike) -> np.ndarray:
@@ -450,9 +418,3 @@ def save_html(
         if t is not None and qs is not None:
             viewer.play(t, qs, compare=compare)
         viewer.save_html(path, frames_per_second=frames_per_second)
-
-
-def _not_speculative(record: logging.LogRecord) -> bool:
-    """Return whether a record is a failure: browsers open connections in advance and close them unused."""
-    cause = getattr(record.exc_info and record.exc_info[1], "__cause__", None)
-    return record.getMessage() != "opening handshake failed" or "EOFError" not in repr(cause)
