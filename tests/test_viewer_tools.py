@@ -193,7 +193,7 @@ def test_paths_moments_films_and_notebooks(tmp_path):
 
 
 def test_films_as_files(tmp_path):
-    t = np.linspace(0, 0.2, 3)
+    t = np.linspace(0, 0.2, 5)
     # Neighboring pictures that are equal would be one in the file.
     q = np.stack([5 * t, 9 * t, t], axis=1)
     size = {"width": 64, "height": 48, "frames_per_second": 20.0}
