@@ -2,8 +2,8 @@
 
     python -m experiments.draw_pictures [NAME ...] [--folder docs/images]
 
-Needs the extras `viz` and `test` (the robots' files are in the package example-robot-data); pictures of the viewer's page
-need Chromium as well.
+Needs the extras `viz` and `test` (the robots' files are in the package example-robot-data); pictures of the viewer's
+page need Chromium as well.
 """
 
 from __future__ import annotations
@@ -76,19 +76,21 @@ def screenshot(viewer: Viewer) -> Image.Image:
         shown.evaluate(_CLOSE)
         shown.until("document.querySelector('.mantine-Notification-closeButton') === null")
         settle(client)
-        return Image.open(io.BytesIO(shown.screenshot())).convert("RGB")
+        picture = Image.open(io.BytesIO(shown.screenshot())).convert("RGB")
+        # 256 colors are enough for a page, and halve the file.
+        return picture.quantize(256, dither=Image.Dither.NONE)
 
 
 def viewer_panda(path: Path) -> None:
     """Draw the page with meshes and sliders."""
     with Viewer(robot_file(PANDA), q=PANDA_Q) as viewer:
-        screenshot(viewer).save(path)
+        screenshot(viewer).save(path, optimize=True)
 
 
 def viewer_quadruped(path: Path) -> None:
     """Draw the page of a model without a file."""
     with Viewer(jaxdyn.samples.quadruped()) as viewer:
-        screenshot(viewer).save(path)
+        screenshot(viewer).save(path, optimize=True)
 
 
 def viewer_compare(path: Path) -> None:
@@ -100,7 +102,7 @@ def viewer_compare(path: Path) -> None:
         viewer.play(t, held, compare=q, names=("held", "with 3 kg more"), path_of="panda_hand")
         viewer.pause(0.45)
         viewer.pull("panda_hand")
-        screenshot(viewer).save(path)
+        screenshot(viewer).save(path, optimize=True)
 
 
 def trajectory(path: Path) -> None:

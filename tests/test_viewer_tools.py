@@ -48,6 +48,10 @@ def test_the_legend_says_what_is_shown():
         assert "turns" not in viewer._legend.content
         viewer.show_layer("axes")
         assert "axis, turns" in viewer._legend.content
+        assert "axis, slides" in viewer._legend.content
+        viewer.show_layer("ellipsoids")
+        assert "> inertia<" in viewer._legend.content
+        assert "impossible" not in viewer._legend.content
         viewer.play(t, q, compare=q, names=("measured", "<simulated>"), path_of="tip")
         for text in ("measured", "&lt;simulated&gt;", "path of tip, measured", "path of tip, &lt;simulated&gt;"):
             assert text in viewer._legend.content

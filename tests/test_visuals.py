@@ -252,8 +252,8 @@ def test_axes_are_those_about_which_joints_turn():
     columns = [c for joint in with_axes for c in J[:, model.v_index(joint)].T]
     expected = [c[3:] if np.linalg.norm(c[3:]) > 1e-9 else c[:3] for c in columns]
     assert len(arrows) == len(expected) == 11
-    for arrow, axis in zip(arrows, expected, strict=True):
-        assert abs(arrow @ axis) / np.linalg.norm(axis) == pytest.approx(1.0, abs=1e-5)
+    for direction, axis in zip(arrows, expected, strict=True):
+        assert abs(direction @ axis) / np.linalg.norm(axis) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_what_a_picture_can_not_be_of():

@@ -35,6 +35,7 @@ from jaxdyn.viz._visuals import load_robot, load_visuals
 LAYERS = ("meshes", "collisions", "ellipsoids", "skeleton", "frames", "axes")
 MESHES, COLLISIONS, ELLIPSOIDS, SKELETON, FRAMES, AXES = LAYERS
 SEGMENT, JOINT, INERTIA, UNPHYSICAL = "#6b7280", "#334155", "#4c9be8", "#e11d48"
+INERTIA_OPACITY = 0.55
 TRIAD = ("#e5484d", "#30a46c", "#3e63dd")
 TURNS, SLIDES = "#f59e0b", "#a855f7"
 COMPARED, COMPARED_OPACITY = "#f07828", 0.45
@@ -249,7 +250,7 @@ def _ellipsoid(model: Model, body: int, parameters: np.ndarray, least: float) ->
     mesh = sphere(np.maximum(np.sqrt(5 * second / m), least))
     mesh.vertices = mesh.vertices @ axes.T + parameters[1:4] / m
     color = INERTIA if unphysical_reason(parameters) is None else UNPHYSICAL
-    return Surface(ELLIPSOIDS, body, mesh, rgba(color, 0.55), f"inertia of {model.body_names[body]}")
+    return Surface(ELLIPSOIDS, body, mesh, rgba(color, INERTIA_OPACITY), f"inertia of {model.body_names[body]}")
 
 
 # The skeleton

@@ -13,29 +13,37 @@ from jaxdyn.viz._drawing import (
     ELLIPSOIDS,
     FRAMES,
     INERTIA,
+    INERTIA_OPACITY,
     MESHES,
     PATH,
     SLIDES,
     TRIAD,
     TURNS,
     UNPHYSICAL,
+    Drawing,
+    rgba,
 )
 
 _OWN = "linear-gradient(135deg, #f4f4f5 50%, #52525b 50%)"
-_ROWS: dict[str, tuple[tuple[tuple[str, ...], str], ...]] = {
-    COLLISIONS: ((("#0d998c80",), "collision geometry"),),
-    ELLIPSOIDS: (((INERTIA + "8c",), "inertia"), ((UNPHYSICAL + "8c",), "inertia that no body can have")),
-    FRAMES: ((TRIAD, "x, y, z of frames"),),
-    AXES: (((TURNS,), "axis, turns"), ((SLIDES,), "axis, slides")),
+_ROWS: dict[str, tuple[tuple[tuple[str, ...], float, str], ...]] = {
+    ELLIPSOIDS: (((INERTIA,), INERTIA_OPACITY, "inertia"), ((UNPHYSICAL,), INERTIA_OPACITY, "impossible inertia")),
+    FRAMES: ((TRIAD, 1.0, "x, y, z of frames"),),
+    AXES: (((TURNS,), 1.0, "axis, turns"), ((SLIDES,), 1.0, "axis, slides")),
 }
+"""The colors of layers, their opacity, and what they mean."""
 
 
-def legend(layers: Collection[str], names: Sequence[str], path_of: str | None, cell: float) -> str:
+def legend(drawing: Drawing, layers: Collection[str], names: Sequence[str], path_of: str | None, cell: float) -> str:
     """Return the legend as HTML, for the layers that are shown, the names of one or two robots, the frame whose path is
     drawn, and the size of the grid's cells, m."""
+    used = {tuple(x.color) for x in drawing.surfaces}
     own = _OWN if MESHES in layers else "#6b7280"
     rows = [(("own",), names[0]), *([((COMPARED + "73",), names[1])] if names[1:] else [])]
-    rows += [row for layer in _ROWS if layer in layers for row in _ROWS[layer]]
+    rows += [(("#0d998c80",), "collision geometry")] if COLLISIONS in layers else []
+    for layer in (x for x in _ROWS if x in layers):
+        for colors, opacity, text in _ROWS[layer]:
+            if tuple(rgba(colors[0], opacity)) in used:
+                rows.append((tuple(f"{c}{round(255 * opacity):02x}" for c in colors), text))
     if path_of is not None:
         rows += [((PATH,), f"path of {path_of}, {names[0]}")]
         rows += [((COMPARED_PATH,), f"path of {path_of}, {names[1]}")] if names[1:] else []

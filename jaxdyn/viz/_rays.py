@@ -46,6 +46,12 @@ class Camera(NamedTuple):
         out = forwards + (self.half[0] * x)[None, :, None] * right + (self.half[1] * y)[:, None, None] * up
         return out / np.linalg.norm(out, axis=-1, keepdims=True)
 
+    def on_ground(self, rays: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the points `[h, w, 3]` at which rays meet the plane z = `level`, and whether they do."""
+        down = rays[..., 2] < -1e-3
+        distance = np.where(down, (level - self.position[2]) / np.where(down, rays[..., 2], -1.0), 0.0)
+        return self.position + distance[..., None] * rays, down
+
     def window(self, points: np.ndarray, width: int, height: int) -> tuple[slice, slice]:
         """Return the rows and columns of the pixels around points `[n, 3]` in front of the camera."""
         x, y, z = self.axes @ (points - self.position).T
@@ -140,25 +146,21 @@ def _draw(
     """Return a picture of surfaces, each with its own poses of the bodies."""
     width, height = (_SAMPLES * x for x in size)
     scene, camera = _Scene(surfaces, poses), Camera.for_box(*bounds, size[0] / size[1])
-    rays = camera.rays(width, height)
-    picture = np.ones((height, width, 3))
     level, cell = ground_of(*bounds)
-    below = rays[..., 2] < -1e-3
-    distance = np.where(below, (level - camera.position[2]) / np.where(below, rays[..., 2], -1.0), 0.0)
-    points = camera.position + distance[..., None] * rays
-    picture -= (below * _grid(points[..., :2], (bounds[0] + bounds[1])[:2] / 2, cell))[..., None] * 0.14
+    # Lines of the grid are smooth already, at one ray for each pixel.
+    points, below = camera.on_ground(camera.rays(*size), level)
+    lines = below * _grid(points[..., :2], (bounds[0] + bounds[1])[:2] / 2, cell)
+    picture = np.repeat((1 - 0.14 * lines).repeat(_SAMPLES, axis=0).repeat(_SAMPLES, axis=1)[..., None], 3, axis=-1)
+    rays = camera.rays(width, height)
     # The shadow lies where rays to the light meet the robot.
     shadow = scene.vertices - ((scene.vertices[:, 2] - level) / _LIGHT[2])[:, None] * _LIGHT
     where = camera.window(shadow, width, height)
-    on_ground = points[where].reshape(-1, 3)
-    on_ground[:, 2] = level + 1e-4 * cell
-    dark = scene.nearest(on_ground, np.broadcast_to(_LIGHT, on_ground.shape)) >= 0
-    picture[where] -= 0.15 * (dark.reshape(below[where].shape) & below[where])[..., None]
+    points, below = camera.on_ground(rays[where], level + 1e-4 * cell)
+    dark = scene.nearest(points.reshape(-1, 3), np.broadcast_to(_LIGHT, (below.size, 3))) >= 0
+    picture[where] -= 0.15 * (dark.reshape(below.shape) & below)[..., None]
     where = camera.window(scene.vertices, width, height)
-    shape = picture[where].shape
-    picture[where] = scene.paint(camera.position, rays[where].reshape(-1, 3), picture[where].reshape(-1, 3)).reshape(
-        shape
-    )
+    seen = scene.paint(camera.position, rays[where].reshape(-1, 3), picture[where].reshape(-1, 3))
+    picture[where] = seen.reshape(picture[where].shape)
     picture = picture.reshape(size[1], _SAMPLES, size[0], _SAMPLES, 3).mean(axis=(1, 3))
     return np.round(255 * np.clip(picture, 0, 1)).astype(np.uint8)
 

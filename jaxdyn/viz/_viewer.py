@@ -325,7 +325,7 @@ class Viewer:
     def _explain(self) -> None:
         """Bring the legend up to date."""
         names = self._compared_names or ("robot",)
-        self._legend.content = legend(self._layers, names, self._paths.frame, self._cell)
+        self._legend.content = legend(self._drawing, self._layers, names, self._paths.frame, self._cell)
 
     def _show_handles(self, visible: bool) -> None:
         self._joints.show_handles(visible)
