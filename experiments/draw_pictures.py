@@ -124,10 +124,9 @@ def readme(path: Path) -> None:
     fallen = drop(panda, 3.0, 0.01, 60)[1][45]
     with tempfile.TemporaryDirectory() as folder:
         parts = [Path(folder) / f"{k}.png" for k in range(3)]
-        common = {"width": size, "height": size}
-        save_png(parts[0], talos, standing, visuals=robot_file(TALOS), **common)
-        save_png(parts[1], talos, standing, **common)
-        save_png(parts[2], panda, PANDA_Q[:7], compare=fallen, visuals=robot_file(PANDA), **common)
+        save_png(parts[0], talos, standing, visuals=robot_file(TALOS), width=size, height=size)
+        save_png(parts[1], talos, standing, width=size, height=size)
+        save_png(parts[2], panda, PANDA_Q[:7], compare=fallen, visuals=robot_file(PANDA), width=size, height=size)
         strip = Image.new("RGB", (3 * size, size), "white")
         for k, part in enumerate(parts):
             strip.paste(Image.open(part), (k * size, 0))

@@ -228,3 +228,25 @@ def test_a_picture_shows_what_is_in_front(tmp_path):
     assert np.sqrt(red.sum() / np.pi) == pytest.approx(radius, rel=0.02)
     rows, columns = np.nonzero(red)
     assert (rows.mean(), columns.mean()) == (pytest.approx(74.5, abs=0.5), pytest.approx(99.5, abs=0.5))
+
+
+def test_rays_show_the_image_on_a_mesh(tmp_path):
+    Image.fromarray(np.array([[[255, 0, 0], [0, 0, 255]]], np.uint8).repeat(2, axis=0)).save(tmp_path / "image.png")
+    (tmp_path / "square.mtl").write_text("newmtl m\nKd 1 1 1\nmap_Kd image.png\n")
+    # The left half of the image is red and the right one blue; the square stands in the x-z plane.
+    corners = "v 0 0 0\nv 1 0 0\nv 1 0 1\nv 0 0 1\nv 2 0 0\nv 2 0 1\n"
+    image = "vt 0.1 0\nvt 0.2 1\nvt 0.8 0\nvt 0.9 1\n"
+    faces = "f 1/1 2/2 3/1\nf 1/1 3/1 4/2\nf 2/3 5/4 6/3\nf 2/3 6/3 3/4\n"
+    (tmp_path / "square.obj").write_text(f"mtllib square.mtl\nusemtl m\n{corners}{image}{faces}")
+    path = tmp_path / "robot.urdf"
+    path.write_text(
+        f'<robot name="r"><link name="a"><inertial>{INERTIA}</inertial><visual><geometry>'
+        '<mesh filename="square.obj"/></geometry></visual></link></robot>'
+    )
+    (part,) = load_visuals(path)
+    assert part.textured is not None
+    save_png(tmp_path / "out.png", path, width=160, height=120, free_base=True)
+    out = np.asarray(Image.open(tmp_path / "out.png"), np.float64)
+    red, blue = ((out[..., k] > out[..., 2 - k] + 80).nonzero()[1] for k in (0, 2))
+    assert min(len(red), len(blue)) > 200
+    assert np.median(red) < np.median(blue)

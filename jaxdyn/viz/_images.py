@@ -98,10 +98,9 @@ def save_video(
     which needs imageio-ffmpeg for MP4 and WebM.
     """
     suffix = film_suffix(path)
-    loading = [
-        arguments.pop(x, default) for x, default in (("visuals", None), ("package_dirs", ()), ("skip_missing", False))
-    ]
-    drawing = drawing_of(model_or_path, *loading, arguments).with_layers(show)
+    visuals, package_dirs = arguments.pop("visuals", None), arguments.pop("package_dirs", ())
+    skip_missing = arguments.pop("skip_missing", False)
+    drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, arguments).with_layers(show)
     clip = clip_of(drawing.model, t, qs, compare)
     images = images_of(drawing, clip, frames_per_second, speed, path_of, (width, height))
     write_film(Path(path), suffix, images, frames_per_second)

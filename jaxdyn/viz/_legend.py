@@ -38,7 +38,10 @@ def legend(drawing: Drawing, layers: Collection[str], names: Sequence[str], path
     drawn, and the size of the grid's cells, m."""
     used = {tuple(x.color) for x in drawing.surfaces}
     own = _OWN if MESHES in layers else "#6b7280"
-    rows = [(("own",), names[0]), *([((COMPARED + "73",), names[1])] if names[1:] else [])]
+    rows: list[tuple[tuple[str, ...], str]] = [
+        (("own",), names[0]),
+        *([((COMPARED + "73",), names[1])] if names[1:] else []),
+    ]
     rows += [(("#0d998c80",), "collision geometry")] if COLLISIONS in layers else []
     for layer in (x for x in _ROWS if x in layers):
         for colors, opacity, text in _ROWS[layer]:

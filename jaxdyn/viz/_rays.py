@@ -171,7 +171,8 @@ def _grid(points: np.ndarray, center: np.ndarray, cell: float) -> np.ndarray:
     out = np.zeros(points.shape[:2])
     for k in range(2):
         x = points[..., k] / cell
-        across = np.hypot(*np.gradient(x)) + 1e-12
+        down, right = np.gradient(x)
+        across = np.hypot(down, right) + 1e-12
         out = np.maximum(out, np.clip(1.2 - np.abs(x - np.round(x)) / across, 0, 1) / np.maximum(1, 6 * across))
     away = np.linalg.norm(points - center, axis=-1) / (20 * cell)
     return out * np.clip(1.5 * (1 - away), 0, 1)
