@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from tqdm import tqdm
 
 from experiments import _benchmark_models as models
 from experiments._benchmark_comparison import checkout, comparison, print_comparison
@@ -30,7 +29,7 @@ from experiments._benchmark_pool import ROOT, Worker, WorkerGoneError
 from experiments._benchmark_report import conditions, draw, print_verdicts, write_report
 from experiments._benchmark_verdicts import BASELINE, JAX_PEERS, OURS, QUANTITIES, Key, judge, needed
 from experiments._main import CONFIGS, experiment
-from jaxdyn.programs import ProgramConfig
+from jaxdyn.programs import ProgramConfig, ProgressBar
 
 DEFAULT_CONFIG = CONFIGS / "benchmark.toml"
 NATIVE_PEERS = ("pinocchio", "pinocchio_parallel", "mujoco")
@@ -187,7 +186,7 @@ def measure_all(config: Config, keys: Sequence[Key], core: int, records: list[di
     for key in keys:
         cases.setdefault(key[:3], []).append(key)
     crew: Crew | None = None
-    with tempfile.TemporaryDirectory() as folder, tqdm(total=len(keys), unit=" measurements") as bar:
+    with tempfile.TemporaryDirectory() as folder, ProgressBar(total=len(keys), unit=" measurements") as bar:
         try:
             for (robot, operation, batch), members in cases.items():
                 if config.time_budget and time.monotonic() - began > config.time_budget:

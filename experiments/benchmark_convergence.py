@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 import statistics
 import sys
 import time
@@ -22,13 +21,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from tqdm import tqdm
 
 from experiments._benchmark_report import conditions, number, table
 from experiments._main import CONFIGS, experiment
 from experiments._optimal_control import PROBLEMS, Benchmark
 from experiments._optimal_control._optimality import stationarity
-from experiments._resuming import alone_in, arrays_by_path, require_seed
+from experiments._resuming import arrays_by_path, require_seed
 from jaxdyn import DataError, programs
 from jaxdyn.trajopt import Problem, Status, ddp
 
@@ -72,8 +70,8 @@ def run(config: Config) -> dict[str, Any]:
         raise DataError(f"problems has {', '.join(unknown)}; there are {', '.join(PROBLEMS)}")
     folder = config.make_folder()
     out: dict[str, Any] = {"config": dataclasses.asdict(config), **conditions(-1), "problems": {}}
-    with alone_in(folder):
-        store = Store(Path(config.ipopt) if config.ipopt else folder / "ipopt.json")
+    with programs.alone_in(folder):
+        store = Store(Path(config.ipopt)) if config.ipopt else Store(folder / "ipopt.json", own=True)
         for name in names:
             out["problems"][name] = entry = solve(config, name, store)
             print(summary(name, entry), flush=True)
@@ -87,13 +85,17 @@ class Store:
     """IPOPT's results in a file, by problem, iteration limit and guess. A digest of its numbers follows the problem's
     name, so that results of another version of the problem are not used."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, own: bool = False):
+        """Read the file if it is there. Where it is damaged, an `own` one is set aside, and another one refused, by
+        `DataError`."""
         self.path, self.content = path, {}
-        if path.is_file():
+        if path.exists():
             try:
-                self.content = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise DataError(f"{path}: cannot be read as JSON: {error}; give another file as ipopt") from None
+                self.content = programs.read_json(path, _results, "give another file as ipopt")
+            except DataError as error:
+                if not own:
+                    raise
+                programs.set_aside(path, str(error).removeprefix(f"{path}: "))
 
     def runs(self, config: Config, name: str, problem: Problem, guesses: list) -> list[dict[str, Any]] | None:
         """Return a result for each guess, or None where there are none: without guesses, or where CasADi is not
@@ -109,7 +111,7 @@ class Store:
             from experiments._optimal_control._ipopt import Ipopt
 
             solver = Ipopt(problem, max_iter=config.ipopt_iterations)
-            for i in tqdm(missing, desc=f"{name}: IPOPT"):
+            for i in programs.ProgressBar(missing, desc=f"{name}: IPOPT"):
                 found = solver(*guesses[i])
                 known[keys[i]] = {
                     **outcome(problem, found, found.success),
@@ -119,6 +121,14 @@ class Store:
                 }
                 programs.write_json(self.path, self.content)
         return [known[key] for key in keys]
+
+
+def _results(content: Any) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return IPOPT's results. **Raises** `DataError` for what is not like them."""
+    known = content.values() if isinstance(content, dict) else [None]
+    if not all(isinstance(x, dict) and all(isinstance(y, dict) for y in x.values()) for x in known):
+        raise DataError("not results by problem and guess")
+    return content
 
 
 def digest(tree: Any) -> str:
@@ -165,7 +175,7 @@ def solve(config: Config, name: str, store: Store) -> dict[str, Any]:
     guesses = all_guesses(benchmark, problem, config)
     compiled = programs.time_compilation(lambda p, us, xs: ddp(p, us, xs), (problem, *guesses[0]), time.process_time)
     runs = []
-    for guess in tqdm(guesses, desc=f"{name}: ddp"):
+    for guess in programs.ProgressBar(guesses, desc=f"{name}: ddp"):
         began = time.process_time()
         found = jax.block_until_ready(compiled.call(problem, *guess))
         seconds = time.process_time() - began

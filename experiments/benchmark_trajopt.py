@@ -23,13 +23,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm import tqdm
 
 from experiments._benchmark_models import RobotError, model_of
 from experiments._benchmark_options import processor_core
 from experiments._benchmark_report import conditions, table
 from experiments._main import CONFIGS, experiment
-from experiments._resuming import alone_in
 from jaxdyn import DataError, Model, frame_pose, load_urdf, programs, to_urdf
 from jaxdyn.spatial import SE3
 from jaxdyn.trajopt import (
@@ -89,7 +87,7 @@ def run(config: Config) -> dict[str, Any]:
     finally:
         os.sched_setaffinity(0, allowed)
     folder = config.make_folder()
-    with alone_in(folder):
+    with programs.alone_in(folder):
         programs.write_json(folder / "summary.json", out, announce=True)
     return out
 
@@ -236,7 +234,7 @@ def measure(config: Config, model: Model, starts: np.ndarray, core: int) -> dict
         results: dict[str, dict] = {}
         # The first turn of each is not counted.
         turns = [(i, name, solve) for i in range(config.rounds + 1) for name, solve in solvers.items()]
-        with tqdm(turns, desc=f"{n} problem{'s' if n > 1 else ''}") as bar:
+        with programs.ProgressBar(turns, desc=f"{n} problem{'s' if n > 1 else ''}") as bar:
             for i, name, solve in bar:
                 bar.set_postfix_str(name)
                 began = time.process_time()

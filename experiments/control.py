@@ -18,7 +18,6 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from experiments._control_tasks import CONTROL_TASKS, ControlTask
 from experiments._main import CONFIGS, experiment
@@ -79,7 +78,8 @@ class Loops:
         self.name, self.runs, self.errors = name, [], []
         steps = round(config.duration / config.timestep)
         last = round(min(1.0, config.duration) / config.timestep)
-        for seed in tqdm(range(config.seed, config.seed + config.seeds), desc=name, unit=" loops", mininterval=0.1):
+        seeds = range(config.seed, config.seed + config.seeds)
+        for seed in programs.ProgressBar(seeds, desc=name, unit=" loops", mininterval=0.1):
             rng = np.random.default_rng(seed)
             x0, problem, us = self.task.start(rng)
             robot = wrong_masses(nominal, config.mass_error, rng) if config.mass_error else nominal
@@ -122,6 +122,7 @@ def run(config: Config) -> dict[str, Any]:
     out: dict[str, Any] = {"config": dataclasses.asdict(config)}
     if config.payload:
         robot = with_cube(nominal, config.payload)
+        programs.announce("recording motions with and without the payload, and identifying it")
         payload = identify_payload(nominal, robot, config.engine, config.seed)
         print(payload.report)
         out["payload"] = payload.numbers
@@ -130,6 +131,7 @@ def run(config: Config) -> dict[str, Any]:
         robot, models = nominal, {"nominal": nominal}
     every = [Loops(config, name, model, robot) for name, model in models.items()]
     for loops in every:
+        programs.announce(f"{loops.name}: compiling, and closing the loop from {config.seeds} starts")
         s = out[loops.name] = loops.summary()
         unit = loops.task.unit
         print(

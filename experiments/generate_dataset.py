@@ -2,8 +2,9 @@
 
     python -m experiments.generate_dataset [CONFIG] [--key value ...]
 
-An interrupted run continues where it stopped, and ends with the same bytes as an uninterrupted one. `SHARD` below lists
-the arrays of a shard; `manifest.json` in the folder says how it was made.
+An interrupted run continues where it stopped, and ends with the same bytes as an uninterrupted one. Several processes,
+on one or many hosts, may share the work: `--processes.count`, `--processes.id`. `SHARD` below lists the arrays of
+a shard; `manifest.json` in the folder says how it was made.
 """
 
 from __future__ import annotations
@@ -18,11 +19,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
 from experiments._population import Controls, Population, draw_models, draw_motion, effort_limits
-from experiments._resuming import alone_in, arrays_by_path, digest, require_seed
+from experiments._resuming import Pieces, Processes, arrays_by_path, require_seed
 from jaxdyn import DataError, Model, programs, rollout
 
 DEFAULT_CONFIG = CONFIGS / "generate_dataset.toml"
@@ -68,11 +68,13 @@ class Config(programs.ProgramConfig):
     seed: int = 0
     plot: bool = True
     """Whether to draw roll-outs.png."""
+    processes: Processes = dataclasses.field(default_factory=Processes)
 
 
 def run(config: Config) -> Path:
     """Write the missing shards of the data set; returns its folder."""
     steps = check(config)
+    share = config.processes.begin()
     model = programs.load_robot(config.robot).astype(config.precision)
     effort = effort_limits(model, config.controls)
     if config.controls.kind == "servo" and model.nq != model.nv:
@@ -80,16 +82,16 @@ def run(config: Config) -> Path:
     if config.population.payload_frame:
         model.topology.frame(config.population.payload_frame)
     folder = config.make_folder()
-    with alone_in(folder):
-        manifest = begin_manifest(folder, config, model)
-        whole = whole_shards(folder, manifest)
-        missing = [i for i in range(config.shards) if shard_name(i) not in whole]
-        if len(missing) < config.shards:
-            print(f"{config.shards - len(missing)} of {config.shards} shards are there already")
-        if missing:
-            write_shards(folder, config, model, effort, steps, manifest, missing)
+    names = [shard_name(i) for i in range(config.shards)]
+    shards = Pieces(folder, "shards", names, manifest(config, model), "its shards would not fit together")
+    missing = shards.check(share, {"arrays": SHARD})
+    if len(missing) < config.shards:
+        print(f"{config.shards - len(missing)} of {config.shards} shards are there already")
+    if missing:
+        programs.announce(f"compiling, and writing {len(missing)} shards")
+        write_shards(config, model, effort, steps, shards, missing)
     print(f"{folder}: {config.shards} shards of {config.rollouts} roll-outs of {steps} steps")
-    if config.plot:
+    if config.plot and share[0] == 0:
         draw(folder, config, model)
     return folder
 
@@ -106,33 +108,18 @@ def check(config: Config) -> int:
     return steps
 
 
-def begin_manifest(folder: Path, config: Config, model: Model) -> dict[str, Any]:
-    """Return the manifest, new or of an earlier run. **Raises** `DataError` if that run had other settings."""
-    # The number of shards, the place and the plot do not change the content of a shard.
-    content = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("name", "shards", "results", "plot")}
+def manifest(config: Config, model: Model) -> dict[str, Any]:
+    """Return how the shards are made. Runs with another manifest would make other ones."""
+    # The number of shards, the place, the plot and the processes do not change the content of a shard.
+    free = ("name", "shards", "results", "plot", "processes")
     made_with = {
         "jax": jax.__version__,
         "numpy": np.__version__,
         "platform": jax.default_backend(),
         "robot": programs.digest_of_arrays(arrays_by_path(model)),
     }
-    manifest = {"format": FORMAT, "config": content, "made_with": made_with}
-    shards = programs.begin(folder / "manifest.json", manifest, "its shards would not fit together").get("shards", {})
-    return {**manifest, "arrays": SHARD, "shards": shards}
-
-
-def whole_shards(folder: Path, manifest: dict[str, Any]) -> set[str]:
-    """Return the shards whose bytes are as they were written. The others are made again, with the same content."""
-    whole = set()
-    for name, expected in manifest["shards"].items():
-        path = folder / name
-        if not path.exists():
-            print(f"{name} is missing and is made again")
-        elif digest(path) != expected:
-            print(f"{name} is damaged and is made again")
-        else:
-            whole.add(name)
-    return whole
+    content = {k: v for k, v in dataclasses.asdict(config).items() if k not in free}
+    return {"format": FORMAT, "config": content, "made_with": made_with}
 
 
 @functools.cache
@@ -166,30 +153,27 @@ def generator(
 
 
 def write_shards(
-    folder: Path, config: Config, model: Model, effort: jax.Array, steps: int, manifest: dict[str, Any], missing
+    config: Config, model: Model, effort: jax.Array, steps: int, shards: Pieces, missing: list[int]
 ) -> None:
-    """Make the missing shards and list each in the manifest."""
+    """Make the missing shards. **Raises** `DataError` if a roll-out diverges."""
     c = config
     generate = generator(c.population, c.controls, c.rollouts, steps, c.rate, c.substeps, c.integrator)
     key = jax.random.key(config.seed)
-    with tqdm(missing, unit=" shards", mininterval=0.1) as bar:
-        for i in bar:
-            arrays: dict[str, Any] = jax.device_get(generate(model, effort, key, jnp.asarray(i, jnp.uint32)))
-            for name in ("q", "v"):
-                finite = np.isfinite(arrays[name]).all(axis=(-2, -1))
-                if not finite.all():
-                    raise DataError(
-                        f"shard {i}: roll-outs {np.flatnonzero(~finite)[:10].tolist()} diverged; take more substeps, "
-                        "or smaller ranges in [population] or [controls]"
-                    )
-            arrays |= {"seed": np.int64(config.seed), "shard": np.int64(i)}
-            assert set(arrays) == set(SHARD)
-            path = folder / shard_name(i)
-            programs.write_npz(path, arrays)
-            # The manifest is written after the shard: a shard that is not listed is made again.
-            manifest["shards"] = dict(sorted((manifest["shards"] | {path.name: digest(path)}).items()))
-            programs.write_json(folder / "manifest.json", manifest)
-            bar.set_postfix(fastest=f"{np.abs(arrays['v']).max():.3g}")
+
+    def make(i: int) -> dict[str, Any]:
+        arrays: dict[str, Any] = jax.device_get(generate(model, effort, key, jnp.asarray(i, jnp.uint32)))
+        for name in ("q", "v"):
+            finite = np.isfinite(arrays[name]).all(axis=(-2, -1))
+            if not finite.all():
+                raise DataError(
+                    f"shard {i}: roll-outs {np.flatnonzero(~finite)[:10].tolist()} diverged; take more substeps, "
+                    "or smaller ranges in [population] or [controls]"
+                )
+        arrays |= {"seed": np.int64(config.seed), "shard": np.int64(i)}
+        assert set(arrays) == set(SHARD)
+        return arrays
+
+    shards.make(missing, make, lambda arrays: f"fastest={np.abs(arrays['v']).max():.3g}")
 
 
 def shard_name(i: int) -> str:

@@ -31,10 +31,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment
-from experiments._resuming import alone_in
 from jaxdyn import DataError, Joint, Model, ModelBuilder, programs, sysid
 
 DEFAULT_CONFIG = CONFIGS / "identify_double_pendulum.toml"
@@ -126,12 +124,12 @@ def run(config: Config) -> dict[str, Any]:
     if len(runs) < 2:
         raise DataError(f"{config.recordings} has one run only, and one is held out: give two at least")
     folder = config.make_folder()
-    with alone_in(folder):
-        begin_fits(folder, config)
+    with programs.alone_in(folder):
+        job = begin_fits(folder, config, runs)
         out: dict[str, Any] = {"config": dataclasses.asdict(config), "runs": {}}
         tested: dict[str, Errors] = {}
         for name in held_out:
-            fit, seconds = fit_others(folder, config, runs, name)
+            fit, seconds = fit_others(folder, job, config, runs, name)
             out["runs"][name], tested[name] = test(config, fit, seconds, runs[name])
             show(config, name, out["runs"][name])
             if config.report:
@@ -261,18 +259,17 @@ def fit_options(config: Config) -> sysid.RolloutFitOptions:
 
 
 def fit_others(
-    folder: Path, config: Config, runs: dict[str, sysid.Recording], held_out: str
+    folder: Path, job: str, config: Config, runs: dict[str, sysid.Recording], held_out: str
 ) -> tuple[sysid.RolloutFit, float]:
     """Fit all runs but one. Returns the fit and the time of all its parts, compilation included, s."""
     path = folder / f"state-{held_out}.npz"
     used = [recording for name, recording in runs.items() if name != held_out]
     p = parametrization(config)
-    began, before = time.perf_counter(), 0.0
-    state = None
-    if path.exists():
-        state, before = load_state(path)
+    began = time.perf_counter()
+    state, before = load_state(path, job)
+    if state is not None:
         print(f"{held_out}: continues after step {int(state.iteration)}")
-    with tqdm(
+    with programs.ProgressBar(
         desc=f"fit without {held_out}", unit=" steps", initial=0 if state is None else int(state.iteration)
     ) as bar:
 
@@ -280,7 +277,7 @@ def fit_others(
             bar.update()
             bar.set_postfix(cost=f"{step.cost:.6g}", expected_decrease=f"{step.expected_decrease:.1e}")
             content = {**step.state.arrays(), "seconds": np.float64(before + time.perf_counter() - began)}
-            programs.write_npz(path, content)
+            programs.write_checkpoint(path, content, job)
 
         out = sysid.fit_rollouts(
             p,
@@ -295,18 +292,26 @@ def fit_others(
     return out, before + time.perf_counter() - began
 
 
-def load_state(path: Path) -> tuple[sysid.ShootingState, float]:
-    """Load the state of an unfinished fit and its time, s. **Raises** `DataError` for a file that is not one."""
-    return programs.read_npz(path, lambda x: (sysid.ShootingState.from_arrays(x), float(x["seconds"])))
+def load_state(path: Path, job: str) -> tuple[sysid.ShootingState | None, float]:
+    """Return the state of an unfinished fit and its time, s, or None and 0. One that is damaged is set aside."""
+
+    def restored(arrays: dict[str, np.ndarray]) -> tuple[sysid.ShootingState, float]:
+        return sysid.ShootingState.from_arrays(arrays), float(arrays["seconds"])
+
+    return programs.read_checkpoint(path, job, restored) or (None, 0.0)
 
 
-def begin_fits(folder: Path, config: Config) -> None:
-    """Write the manifest. **Raises** `DataError` if other fits were begun in the folder."""
+def begin_fits(folder: Path, config: Config, runs: dict[str, sysid.Recording]) -> str:
+    """Write the manifest, and return a digest of it and the runs, which marks the states of these fits. **Raises**
+    `DataError` if other fits were begun in the folder."""
     # These keys do not change the steps of a fit.
     free = {"name", "results", "plot", "report", "bootstrap", "held_out", "horizon", "start_every"}
     free |= {"max_iterations", "calibrate", "history"}
     manifest = {"config": {k: v for k, v in dataclasses.asdict(config).items() if k not in free}}
     programs.begin(folder / "manifest.json", manifest, "a fit that continues would be a mixture of both")
+    named = {f"{name}.{x}": getattr(run, x) for name, run in runs.items() for x in ("t", "q", "v", "tau")}
+    data = programs.digest_of_arrays({name: x for name, x in named.items() if x is not None})
+    return programs.digest_of_json([manifest, data])
 
 
 def horizons(config: Config) -> tuple[float, float]:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from tqdm import tqdm
 
 from experiments._main import CONFIGS, experiment, version_of
 from jaxdyn import DataError, JaxdynError, programs
@@ -101,7 +100,7 @@ def run(config: Config) -> list[Outcome]:
         print(f"{package} is not installed: its files are left out")
     if not cases:
         raise DataError(f"no files to compare below {config.urdf}, {config.mjcf} with {config.only!r} in their paths")
-    outcomes = list(tqdm(results_of(cases, config), total=len(cases), desc="models", mininterval=1.0))
+    outcomes = list(programs.ProgressBar(results_of(cases, config), total=len(cases), desc="models", mininterval=1.0))
     lines = page(outcomes, config, missing)
     print("\n".join(lines))
     folder = config.make_folder()

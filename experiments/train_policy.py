@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 import sys
 import time
@@ -22,11 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from tqdm import tqdm
 
 import jaxdyn
 from experiments._main import CONFIGS, experiment
-from experiments._resuming import alone_in, arrays_by_path, require_seed
+from experiments._resuming import arrays_by_path, require_seed
 from jaxdyn import DataError, Model, State, Trajectory, programs, rollout
 from jaxdyn.simulate import ActuatedPolicy, Actuation, EffortLimits
 
@@ -107,14 +105,16 @@ def run(config: Config) -> dict[str, Any]:
     """Train, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
     check(config)
     folder = config.make_folder()
-    with alone_in(folder):
-        begin_training(folder, config)
+    with programs.alone_in(folder):
+        job = begin_training(folder, config)
         model = pendulum(config)
         first = initial_training(config)
-        training = load_checkpoint(folder, first)
+        training = load_checkpoint(folder, job, first)
         began = time.perf_counter()
-        training, compiling = train(folder, config, model, training)
+        programs.announce(f"compiling, and training {config.iterations - training.iteration} iterations")
+        training, compiling = train(folder, job, config, model, training)
         seconds = time.perf_counter() - began - compiling
+        programs.announce(f"testing the policy from {config.test_starts} starts")
         before, after = evaluate(config, model, first.policy), evaluate(config, model, training.policy)
         out = {
             "config": dataclasses.asdict(config),
@@ -226,12 +226,13 @@ def trainer(config: Config) -> Callable[..., Any]:
     return train_block
 
 
-def train(folder: Path, config: Config, model: Model, training: Training) -> tuple[Training, float]:
+def train(folder: Path, job: str, config: Config, model: Model, training: Training) -> tuple[Training, float]:
     """Train to the end, with a checkpoint after each block. Returns the training and the time of the first block, which
     is mostly compilation, s."""
     train_block = trainer(dataclasses.replace(config, name="", results="", plot=False))
     began, first = time.perf_counter(), 0.0
-    with tqdm(total=config.iterations, initial=training.iteration, unit=" iterations", mininterval=0.1) as bar:
+    bounds = {"total": config.iterations, "initial": training.iteration}
+    with programs.ProgressBar(**bounds, unit=" iterations", mininterval=0.1) as bar:
         while training.iteration < config.iterations:
             stop = min(training.iteration + config.checkpoint_every, config.iterations)
             numbers = jnp.arange(training.iteration, stop, dtype=jnp.int32)
@@ -247,12 +248,13 @@ def train(folder: Path, config: Config, model: Model, training: Training) -> tup
             bar.update(stop - training.iteration)
             bar.set_postfix(cost=f"{costs.mean():.4f}")
             training = Training(policy, state, stop, np.concatenate([training.costs, costs]))
-            save_checkpoint(folder / "checkpoint.npz", training)
+            save_checkpoint(folder / "checkpoint.npz", job, training)
     return training, first
 
 
-def begin_training(folder: Path, config: Config) -> None:
-    """Write the manifest. **Raises** `DataError` if another training was begun in the folder."""
+def begin_training(folder: Path, config: Config) -> str:
+    """Write the manifest, and return its digest, which marks the checkpoints of this training. **Raises** `DataError`
+    if another training was begun in the folder."""
     # Keys of the tests and the results do not change the policy.
     free = ("name", "results", "plot", "checkpoint_every", "test_starts", "test_duration")
     manifest = {
@@ -261,35 +263,35 @@ def begin_training(folder: Path, config: Config) -> None:
         "made_with": {"jax": jax.__version__, "optax": optax.__version__, "platform": jax.default_backend()},
     }
     programs.begin(folder / "manifest.json", manifest, "the policy would be a mixture of both")
+    return programs.digest_of_json(manifest)
 
 
-def save_checkpoint(path: Path, training: Training) -> None:
+def save_checkpoint(path: Path, job: str, training: Training) -> None:
     """Write the state of a training."""
     leaves = arrays_by_path((training.policy, training.optimizer))
     content = {"iteration": np.int64(training.iteration), "costs": training.costs, **leaves}
-    programs.write_npz(path, content)
+    programs.write_checkpoint(path, content, job)
 
 
-def load_checkpoint(folder: Path, first: Training) -> Training:
-    """Return the training of the last checkpoint, or `first`. **Raises** `DataError` for a file that is not one."""
-    path = folder / "checkpoint.npz"
-    if not path.exists():
-        return first
+def load_checkpoint(folder: Path, job: str, first: Training) -> Training:
+    """Return the training of the last checkpoint, or `first`. A checkpoint that is damaged is set aside."""
 
     def restored(content: dict[str, np.ndarray]) -> Training:
         policy, state = with_arrays((first.policy, first.optimizer), content)
         return Training(policy, state, int(content["iteration"]), content["costs"])
 
-    training = programs.read_npz(path, restored)
+    training = programs.read_checkpoint(folder / "checkpoint.npz", job, restored)
+    if training is None:
+        return first
     print(f"continues after iteration {training.iteration}")
     return training
 
 
 def load_policy(folder: Path) -> tuple[Model, SwingUp]:
-    """Load the pendulum and the trained policy from a folder of this experiment."""
-    config = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["config"]
-    config = Config(**config)
-    return pendulum(config), with_arrays(initial_training(config).policy, programs.read_npz(folder / "policy.npz"))
+    """Load the pendulum and the trained policy from a folder of this experiment. **Raises** `DataError`."""
+    config = programs.read_json(folder / "summary.json", lambda x: Config(**x["config"]))
+    first = initial_training(config).policy
+    return pendulum(config), programs.read_npz(folder / "policy.npz", lambda arrays: with_arrays(first, arrays))
 
 
 def with_arrays(tree: Any, content: dict[str, np.ndarray]) -> Any:

@@ -96,12 +96,14 @@ from .algorithms import spring_torque as spring_torque
 from .algorithms import torque_regressor as torque_regressor
 from .algorithms import velocity_products as velocity_products
 from .io import DHRow as DHRow
+from .io import LeftOutWarning as LeftOutWarning
 from .io import MjcfActuator as MjcfActuator
 from .io import RobotFileWarning as RobotFileWarning
 from .io import from_dh as from_dh
 from .io import load_mjcf as load_mjcf
 from .io import load_mjcf_actuators as load_mjcf_actuators
 from .io import load_urdf as load_urdf
+from .io import patch_urdf as patch_urdf
 from .io import to_mjcf as to_mjcf
 from .io import to_urdf as to_urdf
 from .model import BodyInertia as BodyInertia

@@ -9,6 +9,7 @@ from jax import lax
 from jax.core import Tracer
 
 from jaxdyn import native
+from jaxdyn._errors import require_arguments, wrong_argument
 
 
 def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -22,13 +23,20 @@ def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         # What is compiled with native code is not taken for what is compiled without.
         natively, otherwise = (jax.jit(_same(function), static_argnames=static, inline=True) for _ in range(2))
+        directly = _same(function)
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            traced = [isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs))]
-            if any(traced) and not all(traced) and _tracing():
-                return function(*args, **kwargs)
-            return (natively if native.wanted() else otherwise)(*args, **kwargs)
+            try:
+                traced = [isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs))]
+                if any(traced) and not all(traced) and _tracing():
+                    return directly(*args, **kwargs)
+                return (natively if native.wanted() else otherwise)(*args, **kwargs)
+            except Exception:
+                problem = wrong_argument(function, args, kwargs)
+                if problem is None:
+                    raise
+            raise problem from None
 
         return call
 
@@ -36,10 +44,12 @@ def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]
 
 
 def _same[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Return another function that does the same."""
+    """Return another function that does the same, and refuses complex numbers for real ones."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if any(jnp.iscomplexobj(x) for x in jax.tree.leaves((args, kwargs)) if hasattr(x, "dtype")):
+            require_arguments(function, args, kwargs)
         return function(*args, **kwargs)
 
     return call

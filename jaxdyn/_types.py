@@ -4,13 +4,15 @@
 broadcast among the arguments of a call.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Real
+
+from jaxdyn._errors import require_numbers
 
 type ArrayLike = jax.Array | np.ndarray | float | Sequence
 """Numbers, as functions that build models accept them."""
@@ -28,13 +30,19 @@ type Wrenches = Float[Array | np.ndarray, "*#batch nb 6"]
 __all__ = ["Array", "ArrayLike", "Bool", "Configuration", "Float", "Real", "Torque", "Velocity", "Wrenches"]
 
 
-def float_leaf(x: ArrayLike) -> Array:
-    """`x` as an array of floating-point numbers, so that it has derivatives."""
+def float_leaf(x: ArrayLike, what: str = "the argument") -> Array:
+    """`x` as an array of floating-point numbers, so that it has derivatives. **Raises** `ShapeError`, about `what`, for
+    what is no array of real numbers."""
+    require_numbers(x, what)
     x = jnp.asarray(x)
     # The cast also makes a Python number an array like any other, so that an array in its place does not recompile.
     return x.astype(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float))
 
 
-def optional_float_leaf(x: ArrayLike | None) -> Any:
-    """`float_leaf`, or None for None."""
-    return None if x is None else float_leaf(x)
+def leaf_of(what: str, *, optional: bool = False) -> Callable[[Any], Any]:
+    """Return `float_leaf` for a field with this name in messages; where it is `optional`, None stays None."""
+
+    def convert(x: Any) -> Any:
+        return None if optional and x is None else float_leaf(x, what)
+
+    return convert

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import types
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,10 +16,12 @@ import pytest
 from urdf_texts import joint, link, robot
 
 import jaxdyn
-from jaxdyn import programs
+from jaxdyn import BodyInertia, Joint, ModelBuilder, programs, samples, to_urdf
 from jaxdyn.cli import _benchmark, _check, _identify, _info, _main, _optimize, _view, main
-from jaxdyn.programs import Columns, IdentifyConfig, OptimizeConfig, load_from_zero, parse_command
+from jaxdyn.programs import Columns, IdentifyConfig, OptimizeConfig, ProgressBar, load_from_zero, parse_command
 
+IDENTIFY = ("--name", "x", "--robot", "arm.urdf", "--fit-start", "0", "--fit-stop", "1", "--test-stop", "2")
+BALL = BodyInertia.box(1.0, (0.1, 0.2, 0.3))
 SWING = """<mujoco><worldbody><body name="ball" pos="0 0 1"><freejoint name="base"/><geom size="0.1"/>
   <body name="plate" pos="0.3 0 0"><joint name="hinge" axis="0 1 0" stiffness="2" damping="1" armature="0.1"/>
   <geom type="box" size="0.1 0.2 0.3"/></body></body></worldbody></mujoco>"""
@@ -100,7 +103,7 @@ def test_mistakes_are_messages(folder, arguments, message, capsys):
 
 def test_where_an_error_comes_from_is_said(folder, capsys):
     (folder / "arm.urdf").write_text(robot(link("l0"), link("l1", ""), joint("massless", "l0", "l1", "", "continuous")))
-    assert main(["info", "arm.urdf"]) == 2
+    assert main(["check", "arm.urdf"]) == 2
     assert re.search(r"error: .*massless(.*\n)+\(while loading arm.urdf\)", capsys.readouterr().err)
 
 
@@ -124,7 +127,8 @@ def test_an_interruption_is_130(monkeypatch, capsys):
 def test_info_is_the_summary(folder, capsys):
     assert main(["info", "arm.urdf", "--free-base"]) == 0
     printed = capsys.readouterr()
-    assert printed.out == f"arm.urdf (URDF)\n\n{jaxdyn.load_urdf('arm.urdf', free_base=True).summary()}\n"
+    summary = jaxdyn.load_urdf("arm.urdf", free_base=True).summary()
+    assert printed.out.startswith(f"arm.urdf (URDF)\n\n{summary}\n\nleft out, and without effect on the motion:\n")
     assert printed.err == ""
 
 
@@ -271,7 +275,8 @@ def test_identify_from_files_of_the_working_directory(folder, capsys):
     assert out["fits"]["physical fit"] == {"status": "converged", "links_not_physical": []}
     assert out["held_out_relative"]["physical fit"] < 0.1 * out["held_out_relative"]["before"]
     assert out["held_out_relative_raw"]["physical fit"] < 0.1 * out["held_out_relative_raw"]["before"]
-    assert sorted(x.name for x in Path(out["folder"]).iterdir()) == ["identified.urdf", "parameters.json"]
+    written = sorted(x.name for x in Path(out["folder"]).iterdir() if not x.name.startswith("."))
+    assert written == ["identified.urdf", "parameters.json"]
 
 
 def test_optimize_as_json(folder, capsys):
@@ -348,3 +353,79 @@ def test_the_examples_are_understood(folder):
             parse_command({"identify": IdentifyConfig, "optimize": OptimizeConfig}[command], options, command, "", "")
         else:
             programs.parse_options(module.Options, options, f"jaxdyn {command}", "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["view", "arm.urdf", "--png", "a.gif"], r"--png 'a\.gif' ends with '\.gif'; it must end with \.png, "),
+        (["view", "arm.urdf", "--png", "a"], r"--png 'a' has no ending such as \.png"),
+        (["view", "arm.urdf", "--png", "nowhere/a.png"], "there is no folder 'nowhere'"),
+        (["view", "arm.urdf", "--html", "a.txt"], r"--html 'a\.txt' ends with '\.txt'; it must end with \.html"),
+        (
+            ["view", "arm.urdf", "--motion", "."],
+            r"is a folder; give the file of a recording.*\n.*--motion takes",
+        ),
+        (["view", "arm.urdf", "--motion", "run.csv"], r"it begins like a text.*\n.*--motion takes a NumPy archive"),
+        (["identify", *IDENTIFY, "--recording", "."], r"is a folder; give the file of a recording\. \. has .*run\.csv"),
+        (["identify", *IDENTIFY, "--recording", "run.csv"], r"no column 't' for t .*\n.*--csv\.q 1-7"),
+        (["optimize", "--name", "x", "--task", "pendulum", "--horizon", "-3"], "horizon is -3; a positive"),
+    ],
+)
+def test_wrong_files_and_endings_are_named_before_any_work(tmp_path, monkeypatch, arguments, message, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "arm.urdf").write_text(to_urdf(samples.arm()))
+    (tmp_path / "run.csv").write_text("0.5,1\n0.6,2\n")
+
+    def draw(*_, **__):
+        raise AssertionError("drawn before the check")
+
+    monkeypatch.setattr("jaxdyn.viz._images.drawing_of", draw)
+    assert main(arguments) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_info_cuts_no_names(tmp_path, capsys):
+    body = "a_body_whose_name_is_longer_than_any_column_of_a_table_could_be_on_a_screen"
+    builder = ModelBuilder().add_body(body, joint=Joint("revolute", lower=-1.234567, upper=2.345678), inertia=BALL)
+    for k in range(60):
+        builder.add_frame(f"frame_{k}_of_many", body)
+    (tmp_path / "long.urdf").write_text(to_urdf(builder.build()))
+    assert main(["info", str(tmp_path / "long.urdf")]) == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in (body, f"{body}_joint", "frame_0_of_many", "frame_59_of_many"))
+    assert not any(word in text for word in ("...", "more"))
+    assert "..." in builder.build().summary()
+
+
+def test_info_lists_what_is_left_out_and_takes_robots_without_inertias(folder, capsys):
+    shown = "<visual><geometry><sphere radius='0.1'/></geometry></visual>"
+    bare = robot(link("ground", shown), link("upper", ""), joint("shoulder", "ground", "upper", '<axis xyz="0 1 0"/>'))
+    (folder / "bare.urdf").write_text(bare)
+    assert main(["info", "bare.urdf"]) == 0
+    text = capsys.readouterr().out
+    assert "kinematics only, as these links have no inertia: upper" in text
+    assert "kg in motion" not in text
+    assert "- <visual> of links (1): 'ground'" in text
+    assert main(["info", "bare.urdf", "--json"]) == 0
+    (part, *_) = [x for x in json.loads(capsys.readouterr().out)["left_out"] if "visual" in x["kind"]]
+    assert part["names"] == ["'ground'"]
+    assert not part["acts"]
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("jaxdyn.programs._progress.time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    with ProgressBar(total=100, unit=" robots", desc="fit") as bar:
+        for k in range(100):
+            now[0] += 1.0
+            bar.update()
+            bar.set_postfix(steps=k)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "fit: 30 of 100 robots in 30 s, steps=29"
+    assert len(lines) == 3
+    list(ProgressBar(range(5), desc="short"))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    list(ProgressBar(range(5), desc="drawn"))
+    assert "\r" in capsys.readouterr().err

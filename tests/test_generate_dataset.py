@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -32,7 +34,7 @@ def generate(folder: Path, *more: str) -> int:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {x.name: x.read_bytes() for x in (folder / "dataset").iterdir() if x.name != ".lock"}
+    return {x.name: x.read_bytes() for x in (folder / "dataset").iterdir() if not x.name.endswith(".lock")}
 
 
 @pytest.fixture(scope="module")
@@ -100,16 +102,16 @@ def test_inertias_are_physical_and_ranges_hold():
 def test_what_stopped_between_shards_goes_on_to_the_same_bytes(whole, tmp_path, monkeypatch, capsys):
     written = []
 
-    def stop_at_the_second(path, arrays):
+    def stop_at_the_second(path, arrays, **options):
         written.append(path.name)
         if written.count("shard-000001.npz") == 1:
-            path.with_name(f".{path.stem}.partial.npz").write_bytes(b"half")
+            path.with_name(f".{path.stem}.123-0abc.partial.npz").write_bytes(b"half")
             raise KeyboardInterrupt
-        write_npz(path, arrays)
+        write_npz(path, arrays, **options)
 
     monkeypatch.setattr(programs, "write_npz", stop_at_the_second)
     assert generate(tmp_path) == 130
-    assert ".shard-000001.partial.npz" in content(tmp_path)
+    assert ".shard-000001.123-0abc.partial.npz" in content(tmp_path)
     monkeypatch.undo()
     assert generate(tmp_path) == 0
     assert "1 of 3 shards are there already" in capsys.readouterr().out
@@ -166,26 +168,63 @@ def test_a_damaged_shard_is_made_again(whole, damage, capsys):
     else:
         data[len(data) // 2] ^= 1
         path.write_bytes(data[: len(data) // 2] if damage == "cut" else data)
+    damaged = path.read_bytes() if path.exists() else None
     assert generate(whole) == 0
     state = "missing" if damage == "gone" else "damaged"
-    assert f"shard-000001.npz is {state} and is made again" in capsys.readouterr().out
+    printed = capsys.readouterr().err
+    assert f"shard-000001.npz is {state} and is made again" in printed
+    after = content(whole)
+    aside = path.with_name("shard-000001.npz.damaged")
+    if damaged is not None:
+        assert "it is kept as shard-000001.npz.damaged" in printed
+        assert after.pop(aside.name) == damaged
+        aside.unlink()
+    assert after == before
 
-    assert content(whole) == before
 
-
-def test_a_manifest_that_is_not_one_is_refused(tmp_path, capsys):
-    (tmp_path / "dataset").mkdir()
-    (tmp_path / "dataset" / "manifest.json").write_text("{")
-    assert generate(tmp_path) == 2
+def test_a_manifest_that_is_not_one_is_set_aside_and_nothing_is_lost(whole, tmp_path, capsys):
+    shutil.copytree(whole / "dataset", tmp_path / "dataset")
+    manifest = tmp_path / "dataset" / "manifest.json"
+    manifest.write_text(manifest.read_text()[:-20])
+    assert generate(tmp_path) == 0
     assert "manifest.json: cannot be read" in capsys.readouterr().err
+    after = content(tmp_path)
+    assert len(after.pop("manifest.json.damaged")) > 100
+    # The shards were made again, and are the same, so none is set aside.
+    assert after == content(whole)
+    # With other settings they are not the same.
+    manifest.write_text("[]")
+    assert generate(tmp_path, "--seed", "7", "--shards", "1") == 0
+    kept = (tmp_path / "dataset" / "shard-000000.npz.damaged").read_bytes()
+    assert kept == (whole / "dataset" / "shard-000000.npz").read_bytes()
 
 
-def test_two_processes_do_not_write_one_folder(whole, capsys):
-    fcntl = pytest.importorskip("fcntl")
-    with (whole / "dataset" / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert generate(whole) == 2
-    assert "another process" in capsys.readouterr().err
+def test_processes_share_the_shards(whole, tmp_path, capsys):
+    """Each begins with its share. What another one is making is left to it, until it is there or its maker is gone."""
+    (tmp_path / "dataset").mkdir()
+    order, made = [], threading.Event()
+
+    def slow(path, arrays, **options):
+        order.append(path.name)
+        made.set()
+        write_npz(path, arrays, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(programs, "write_npz", slow)
+        with programs.holding(tmp_path / "dataset" / "shard-000002.npz") as held:
+            assert held
+            other = threading.Thread(
+                target=generate, args=(tmp_path, "--processes.count", "2", "--processes.id", "1"), daemon=True
+            )
+            other.start()
+            assert made.wait(60)
+            other.join(0.5)
+            assert other.is_alive()
+        other.join(60)
+    # Its share is the second of three, and it takes the last one only when nobody holds it any more.
+    assert order == ["shard-000001.npz", "shard-000000.npz", "shard-000002.npz"]
+    assert "waiting for 1 shards of other processes" in capsys.readouterr().out
+    assert content(tmp_path) == content(whole)
 
 
 @pytest.mark.experiments
@@ -223,6 +262,9 @@ def test_noise_has_its_size_and_its_corner():
         (["--rate", "0"], "rate is 0.0; a positive, finite number"),
         (["--duration", "0.001"], "shorter than a sample"),
         (["--seed", "-1"], "seed is -1"),
+        (["--processes.count", "2", "--processes.id", "2"], "0 <= id < count"),
+        (["--processes.coordinator", "auto", "--processes.count", "2"], "leave processes.count"),
+        (["--processes.coordinator", "here:1"], "needs processes.count and processes.id"),
     ],
 )
 def test_mistakes_are_named(tmp_path, capsys, arguments, message):

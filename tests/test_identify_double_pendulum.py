@@ -40,8 +40,11 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Three runs of a simulated pendulum with the published parameters."""
-    out = tmp_path_factory.mktemp("recordings")
+    return write_recordings(tmp_path_factory.mktemp("recordings"))
+
+
+def write_recordings(out: Path) -> Path:
+    """Write three runs of a simulated pendulum with the published parameters to a folder, and return it."""
     config = read_config(experiment.Config, experiment.DEFAULT_CONFIG)
     robot, rate = experiment.robot(0.0, config.friction_velocity), 100.0
     t = np.arange(0, 1.2, 1 / rate)
@@ -66,15 +69,15 @@ def arguments(folder: Path, results: Path, *more: str) -> list[str]:
 def test_a_simulated_pendulum(folder, tmp_path, capsys, monkeypatch):
     written = []
 
-    def stop_at_the_third(path, arrays):
+    def stop_at_the_third(path, arrays, job):
         if path.name.startswith("state"):
             written.append(path)
             if len(written) == 3:
                 raise KeyboardInterrupt
-        original(path, arrays)
+        original(path, arrays, job)
 
-    original = programs.write_npz
-    monkeypatch.setattr(programs, "write_npz", stop_at_the_third)
+    original = programs.write_checkpoint
+    monkeypatch.setattr(programs, "write_checkpoint", stop_at_the_third)
     assert experiment.main(arguments(folder, tmp_path)) == 130
     monkeypatch.undo()
     assert experiment.main(arguments(folder, tmp_path)) == 0

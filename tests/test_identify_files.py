@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 import jaxdyn
 from experiments import identify
 from jaxdyn import DataError, to_urdf
-from jaxdyn.programs import FitFiles, Progress, _identification
+from jaxdyn.programs import FitFiles, _identification, alone_in
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics
 
 ROBOT = jaxdyn.samples.chain(2)
@@ -84,7 +83,7 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
         patch.setattr(_identification.sysid, "ordinary_least_squares", interrupted)
         assert identify.main(command(data, "--urdf")) == 0
     assert "physical fit: continues in round 2 at step 1" in capsys.readouterr().out
-    assert sorted(x.name for x in folder.iterdir()) == ["identified.urdf", "parameters.json"]
+    assert sorted(x.name for x in folder.iterdir()) == [".lock", "identified.urdf", "parameters.json"]
     gone_on = json.loads((folder / "parameters.json").read_text())
     assert identify.main(command(data, "--no-urdf")) == 0
     whole = json.loads((folder / "parameters.json").read_text())
@@ -122,11 +121,70 @@ def test_a_kept_fit_is_the_same(effects, tmp_path):
     changed = Recording(**(arrays | {"tau": arrays["tau"] + 1})).differentiated()
     with pytest.raises(DataError, match=r"data was .*Delete"):
         FitFiles(tmp_path / "kept", {"a": 1}, [changed])
-    (tmp_path / "kept" / "fit.npz").write_bytes(b"half")
-    with pytest.raises(DataError, match=r"fit\.npz: cannot be read .* to start again"):
-        kept.load("fit", ROBOT, effects)
     kept.remove()
     assert not (tmp_path / "kept").exists()
+
+
+def test_damaged_files_of_fits_are_set_aside_and_begun_anew(tmp_path):
+    recording = Recording(**recorded(ROBOT, 0)).differentiated()
+    effects, states = JointEffects(), []
+    fit = fit_inverse_dynamics(
+        ROBOT, recording, joint_effects=effects, rounds=2, report=lambda step: states.append(step.state)
+    )
+
+    def files() -> FitFiles:
+        return FitFiles(tmp_path / "kept", {"a": 1}, [recording])
+
+    def write(kept: FitFiles) -> None:
+        kept.save("fit", fit)
+        kept.save_state("fit", states[-1])
+
+    def names() -> set[str]:
+        return {path.name for path in (tmp_path / "kept").iterdir()}
+
+    kept = files()
+    write(kept)
+    for name in ("fit.npz", "fit, unfinished.npz"):
+        path = tmp_path / "kept" / name
+        path.write_bytes(path.read_bytes()[:1000])
+        with pytest.warns(UserWarning, match=rf"{name}: cannot be read .*; it is kept as {name}\.damaged"):
+            assert (kept.load("fit", ROBOT, effects) if name == "fit.npz" else kept.load_state("fit")) is None
+    assert names() == {"begun.json", "fit.npz.damaged", "fit, unfinished.npz.damaged"}
+    # Numbers that are not finite, or a folder in the place of a file, are damage as well; earlier files stay.
+    write(kept)
+    with np.load(tmp_path / "kept" / "fit.npz") as archive:
+        np.savez(
+            tmp_path / "kept" / "fit.npz", **{k: x * np.nan if x.dtype == float else x for k, x in archive.items()}
+        )
+    (tmp_path / "kept" / "fit, unfinished.npz").unlink()
+    (tmp_path / "kept" / "fit, unfinished.npz").mkdir()
+    with pytest.warns(UserWarning, match=r"checksum"):
+        assert kept.load("fit", ROBOT, effects) is None
+    with pytest.warns(UserWarning, match=r"IsADirectoryError.*kept as fit, unfinished\.npz\.damaged-2"):
+        assert kept.load_state("fit") is None
+    assert (tmp_path / "kept" / "fit.npz.damaged").stat().st_size == 1000
+    # A damaged beginning costs nothing: the fits beside it say themselves whose they are.
+    write(kept)
+    for text in ("{", "[" * 100000, "[]", "{}", '{"sha256": 3}', ""):
+        (tmp_path / "kept" / "begun.json").write_text(text)
+        with pytest.warns(UserWarning, match=r"begun\.json: cannot be read"):
+            assert files().load("fit", ROBOT, effects) is not None
+    (tmp_path / "kept" / "begun.json").unlink()
+    other = FitFiles(tmp_path / "kept", {"a": 2}, [recording])
+    with pytest.warns(UserWarning, match=r"fit\.npz: .*this job"):
+        assert other.load("fit", ROBOT, effects) is None
+    # What is not of these fits stays.
+    (tmp_path / "kept" / "notes").mkdir()
+    before = names() - {"begun.json"}
+    other.remove()
+    assert names() == before - {"fit, unfinished.npz"}
+
+
+def test_two_identifications_do_not_share_a_folder(data, capsys):
+    (data / "results" / "small").mkdir(parents=True)
+    with alone_in(data / "results" / "small"):
+        assert identify.main(command(data)) == 2
+    assert f"another process is writing here (process {os.getpid()} on " in capsys.readouterr().err
 
 
 def test_mistakes_are_named(data, capsys):
@@ -270,22 +328,6 @@ def test_wrong_data_are_refused_unless_forced(data, capsys, monkeypatch):
         in capsys.readouterr().err
     )
     assert len(seen) == 1
-
-
-def test_progress_in_a_log_and_in_a_terminal(capsys, monkeypatch):
-    with Progress("fit", every=3600.0) as progress:
-        for k in range(100):
-            progress.step(cost=k)
-    assert capsys.readouterr().err == ""
-    with Progress("fit", every=0.0) as progress:
-        progress.step(cost="7.5", round=2)
-    assert re.fullmatch(r"fit: 1 steps in \d+ s, cost 7.5, round 2\n", capsys.readouterr().err)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with Progress("fit", every=0.0) as progress:
-        progress.step(cost="7.5")
-    printed = capsys.readouterr().err
-    assert "\r" in printed
-    assert "cost=7.5" in printed
 
 
 @pytest.mark.slow

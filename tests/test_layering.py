@@ -8,8 +8,9 @@ import jaxdyn
 PACKAGE = pathlib.Path(jaxdyn.__file__).parent
 FLOORS = {
     "_types": 1,
-    "_errors": 1,
-    "_status": 1,
+    "_errors": 0,
+    "_status": 0,
+    "_printing": 1,
     "_compile": 1,
     "native": 0,
     "_batched_functions": 1,

@@ -10,6 +10,7 @@ import pinocchio
 import pytest
 from scipy.spatial.transform import Rotation
 
+import jaxdyn
 from jaxdyn import BodyInertia, Joint, Model, ModelBuilder, ShapeError, UnknownNameError, spring_torque
 
 # Pinocchio's bindings have no types.
@@ -581,3 +582,36 @@ def test_checked_under_vmap_and_for_zero_quaternions():
     q[1] = 0
     with pytest.raises(eqx.EquinoxRuntimeError, match="not unit"):
         jax.block_until_ready(checked(q))
+
+
+def test_quaternions_whose_squares_single_precision_does_not_have():
+    """A quaternion stands for its direction, whatever its length: here the squares are infinite or zero."""
+    with jax.enable_x64(False):
+        model = chain("free", "ball")
+        q = np.array([0.3, -0.2, 0.5, 0.5, 0.5, -0.5, 0.5, 0.1, 0.7, 0.1, 0.7], np.float32)
+        q[7:] /= np.linalg.norm(q[7:])
+        dv = np.linspace(-0.4, 0.6, model.nv, dtype=np.float32)
+
+        @jax.jit
+        def answers(q):
+            torque = jax.grad(lambda dv: jaxdyn.potential_energy(model, model.integrate(q, dv)))(0 * dv)
+            moved = model.integrate(q, dv)
+            return {
+                "gravity": jaxdyn.generalized_gravity(model, q),
+                "slope": torque,
+                "moved": moved,
+                "difference": model.difference(q, moved),
+                "back": model.difference(moved, q),
+                "poses": jaxdyn.forward_kinematics(model, q).rotation,
+                "gradient": jax.grad(lambda q: jaxdyn.potential_energy(model, q))(q),
+            }
+
+        expected = answers(q)
+        assert np.abs(expected["gravity"]).max() > 1
+        for length in (1e20, 1e-30):
+            lengths = np.array([1, 1, 1] + 8 * [length], np.float32)
+            got = answers(q * lengths)
+            # The slope by a component is that of the unit quaternion divided by the length.
+            got["gradient"] = got["gradient"] * lengths
+            for name in expected:
+                np.testing.assert_allclose(got[name], expected[name], atol=2e-5, err_msg=f"{name} {length}")

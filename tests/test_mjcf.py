@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
+from mutations import patience
 from oracles import MujocoOracle, relative_error
 
 import jaxdyn
-from jaxdyn.io import load_mjcf, load_mjcf_actuators
+from jaxdyn.io import is_mjcf, left_out, load_mjcf, load_mjcf_actuators
 from jaxdyn.spatial import compose_poses as compose
 from jaxdyn.spatial import rotation_to_quaternion
 
@@ -305,7 +306,7 @@ def check_file(path, answer=quick_answers):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = load_mjcf(path, unsupported="warn")
-    left_out = [str(w.message) for w in caught if ": left out: " in str(w.message)]
+    left_out = [str(w.message) for w in caught if "\n- parts that act " in str(w.message)]
     if left_out:
         with pytest.raises(jaxdyn.RobotFileError, match="no model has them"):
             load_mjcf(path)
@@ -404,8 +405,10 @@ def test_what_no_model_has_is_refused_by_name_or_left_out_with_a_warning(message
         load_mjcf(text)
     with pytest.warns(jaxdyn.RobotFileWarning, match=message.split(";")[0]) as caught:
         model = load_mjcf(text, unsupported="warn")
-    assert sum("left out: " in str(w.message) for w in caught) == 1
-    expected = load_mjcf(without)
+    assert sum("\n- parts that act (1): " in str(w.message) for w in caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jaxdyn.LeftOutWarning)
+        expected = load_mjcf(without)
     if "armature of the translation" in message:
         # The armature of the rotation remains.
         expected = eqx.tree_at(lambda m: m.armature, expected, expected.armature.at[3:6].set(1.0))
@@ -421,8 +424,9 @@ def test_all_that_no_model_has_is_listed_at_once():
     assert all(part in message for part in ("MJCF text", "joint 'j'", "body 'a'", "density 2", "unsupported='warn'"))
     with pytest.warns(jaxdyn.RobotFileWarning) as warned:
         load_mjcf(text, unsupported="warn")
-    assert len(warned) == 3
-    assert all(w.filename == __file__ for w in warned)
+    (warning,) = warned
+    assert "parts that act (3): " in str(warning.message)
+    assert warning.filename == __file__
 
 
 def test_compiled_models_that_no_file_gives():
@@ -445,6 +449,7 @@ def test_what_does_not_act_is_no_obstacle():
     text = text.replace(BAR, geoms[0], 1).replace(BAR, geoms[1], 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", jaxdyn.LeftOutWarning)
         assert eqx.tree_equal(load_mjcf(text), load_mjcf(world()))
 
 
@@ -753,3 +758,152 @@ def test_actuators_that_are_not_read(actuator, message):
         (actuator_read,) = load_mjcf_actuators(text, unsupported="warn")
     assert actuator_read.name == "plain"
     assert len(caught) == 1
+
+
+# Which files are MJCF
+
+
+@pytest.mark.parametrize("beginning", ["<!--", "<!-->", "<!-- -->", "<?", "<!", "<a><!--"])
+def test_the_root_element_is_found_in_a_time_proportional_to_the_length(beginning):
+    text = beginning * (2**20 // len(beginning))
+    with patience(2):
+        assert not is_mjcf(text)
+
+
+def test_the_root_element_says_whether_a_file_is_mjcf(tmp_path):
+    # MuJoCo reads comments with two hyphens inside, which XML forbids.
+    before = '\ufeff\n<?xml version="1.0"?>\n<!-- <robot> -- -->\n<!DOCTYPE mujoco>'
+    for tag, expected in (("mujoco", True), ("mujocoinclude", True), ("robot", False), ("mujocos", False)):
+        text = f"{before}<{tag} model='<robot>'/>"
+        path = tmp_path / "file.xml"
+        path.write_text(text)
+        assert is_mjcf(text) == is_mjcf(path) == expected
+    assert not is_mjcf("<!-- <mujoco> -->")
+    assert not is_mjcf(tmp_path / "none.xml")
+
+
+# What models leave out
+
+RICH = """<mujoco>{}<worldbody><geom name="floor" type="plane" size="1 1 .1"/><camera name="eye"/><light name="sun"/>
+  <body name="arm"><joint name="hinge" axis="0 1 0" range="-90 90" frictionloss=".1"/><geom name="rod" size=".1"/>
+    <body name="hand"><joint name="wrist" type="slide"/><geom name="palm" size=".2"/>
+      <geom name="paint" size=".1" contype="0" conaffinity="0"/></body></body>
+</worldbody><actuator><position name="servo" joint="hinge" kp="3"/><motor name="motor" joint="wrist"/></actuator>
+<sensor><jointpos name="angle" joint="hinge"/></sensor><keyframe><key name="home"/></keyframe></mujoco>"""
+
+
+def test_what_acts_and_is_left_out_is_named_once():
+    with pytest.warns(jaxdyn.LeftOutWarning) as caught:
+        load_mjcf(RICH.format(""))
+    (warning,) = caught
+    first, *lines = str(warning.message).splitlines()
+    assert first.startswith("MJCF text: the model leaves out")
+    assert [line.split(";")[0] for line in lines] == [
+        "- geoms that may touch others (3): 'floor', 'rod', 'palm'",
+        "- ranges of joints (1): 'hinge'",
+        "- actuators with torque at zero control (1): 'servo'",
+    ]
+    parts = {part.kind: (part.names, part.acts) for part in left_out(RICH.format(""))}
+    assert parts["actuators of other kinds"] == (("'motor'",), False)
+    assert parts["friction loss as a constraint"] == (("'hinge'",), False)
+    assert {"sensors", "keyframes", "cameras", "lights"} < set(parts)
+
+
+def test_what_a_flag_disables_is_not_left_out():
+    disabled = ("contact", "limit", "actuation")
+    flags = " ".join(f'{name}="disable"' for name in disabled)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_mjcf(RICH.format(f"<option><flag {flags}/></option>"))
+    for name, kind in zip(disabled, ("geoms that", "ranges of", "actuators with"), strict=True):
+        parts = left_out(RICH.format(f'<option><flag {name}="disable"/></option>'))
+        assert not any(part.kind.startswith(kind) for part in parts)
+
+
+def test_geoms_of_a_body_and_its_parent_do_not_touch():
+    """MuJoCo's own list of contacts in a configuration where all geoms overlap is the reference."""
+    text = RICH.format("").replace('<geom name="floor" type="plane" size="1 1 .1"/>', "")
+    mj = mujoco.MjModel.from_xml_string(text)
+    data = mujoco.MjData(mj)
+    mujoco.mj_forward(mj, data)
+    assert data.ncon == 0
+    assert not any(part.kind.startswith("geoms") for part in left_out(text))
+    mj.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_FILTERPARENT
+    mujoco.mj_forward(mj, data)
+    assert data.ncon > 0
+    assert any(part.kind.startswith("geoms") for part in left_out(mj))
+
+
+# Numbers that no robot has
+
+INERTIAL = "<inertial pos='0 0 0' mass='1' diaginertia='1 1 1'/>"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e14", "1e39", "1e200", "1e308"])
+@pytest.mark.parametrize(
+    ("element", "attribute", "old"),
+    [
+        ("body", "pos", ""),
+        ("joint", "pos", ""),
+        ("joint", "damping", ""),
+        ("joint", "armature", ""),
+        ("joint", "stiffness", ""),
+        ("joint", "frictionloss", ""),
+        ("joint", "ref", ""),
+        ("inertial", "pos", "0 0 0"),
+        ("inertial", "mass", "1"),
+        ("inertial", "diaginertia", "1 1 1"),
+    ],
+)
+def test_numbers_that_no_robot_has_are_refused_by_element_attribute_and_value(element, attribute, old, value):
+    count = 3 if attribute in ("pos", "diaginertia") else 1
+    numbers = " ".join([value] * count)
+    body = f"<body name='a'><joint name='j'/>{INERTIAL}</body>"
+    if old:
+        body = body.replace(f"{attribute}='{old}'", f"{attribute}='{numbers}'")
+    else:
+        body = body.replace(f"<{element} ", f"<{element} {attribute}='{numbers}' ")
+    text = f"<mujoco>\n<worldbody>\n{body}</worldbody></mujoco>"
+    with pytest.raises(jaxdyn.RobotFileError) as caught:
+        load_mjcf(text)
+    assert f"{attribute}='{numbers}' of <{element}> in line 3" in str(caught.value)
+
+
+def test_ranges_beyond_all_motion_are_no_limits():
+    with jax.enable_x64(False), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", jaxdyn.LeftOutWarning)
+        model = load_mjcf(world("range='-1e300 1e300'", options="<compiler angle='radian'/>"))
+    assert model.position_lower[0] == -np.inf
+    assert model.position_upper[0] == np.inf
+
+
+def test_compiled_models_with_numbers_that_no_robot_has():
+    mj = mujoco.MjModel.from_xml_string(world())
+    mj.body_inertia[1] = np.nan
+    with pytest.raises(jaxdyn.RobotFileError, match=r"body 'a': inertia .* is nan nan nan"):
+        load_mjcf(mj)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "<replicate count='2'>" * 40 + "<geom size='.1'/>" + "</replicate>" * 40,
+        "<replicate count='1000000000'><geom size='.1'/></replicate>",
+        "<replicate count='1e400'><geom size='.1'/></replicate>",
+    ],
+)
+def test_short_files_that_ask_for_very_many_copies_are_refused(inside):
+    # A comment that XML forbids, and that MuJoCo reads.
+    text = (
+        f"<mujoco><!-- a -- b\n--><worldbody><body><freejoint/>\n{inside}<geom size='.1'/></body></worldbody></mujoco>"
+    )
+    with patience(2), pytest.raises(jaxdyn.RobotFileError, match=r"line 3.* more than 20000 copies"):
+        load_mjcf(text)
+
+
+def test_arrays_that_fill_the_memory_are_refused():
+    asset = "<asset><texture type='2d' builtin='flat' width='1000000' height='1000000'/></asset>"
+    with pytest.raises(jaxdyn.RobotFileError, match=r"<texture> asks for an array beyond 1e\+08"):
+        load_mjcf(world().replace("<worldbody>", f"{asset}<worldbody>", 1))

@@ -47,6 +47,17 @@ def test_arrays_are_doubles_and_read_only():
         ({"tau": np.array([[0, 0], [0, np.nan], [0, 0], [0, 0.0]])}, "tau is not finite in 1 places.*row 1, column 1"),
         ({"t": np.array([0, 1, 2, np.inf])}, "t is not finite"),
         ({"q": "angles"}, "q is str; an array of real numbers"),
+        ({"q": [["1_0", "2"]] * 4}, "q is str; an array of real numbers"),
+        ({"q": np.ones((4, 2)) * 1j}, r"q is complex \(complex128\); .* real part"),
+        ({"q": np.ones((4, 2), bool)}, "q has the type bool"),
+        ({"q": [[1.0, 2.0], [3.0]]}, "q is list; an array of real numbers"),
+        ({"q": np.array([[1, object()]] * 4)}, "q has an element of type object"),
+        ({"q": [[1.0, None]] * 4}, "q is not finite in 4 places"),
+        ({"q": np.ma.masked_equal([[1.0, 2.0]] * 4, 2.0)}, "q is not finite in 4 places, .* column 1"),
+        ({"q": np.zeros((4, 2), "timedelta64[ms]")}, r"q has the type timedelta64\[ms\]"),
+        ({"t": np.arange(4).astype("timedelta64")}, "t is timedelta64 without a unit"),
+        ({"t": np.array(["2024-01-01", "NaT", "2024-01-02", "2024-01-03"], "datetime64[ns]")}, "t is not finite"),
+        ({"t": np.arange(4) + 1j}, "t is complex"),
     ],
 )
 def test_bad_recordings_say_what_is_wrong(change, message):
@@ -54,6 +65,17 @@ def test_bad_recordings_say_what_is_wrong(change, message):
     Recording(**good)
     with pytest.raises(DataError, match=message):
         Recording(**(good | change))
+
+
+@pytest.mark.parametrize("unit", ["ns", "us", "ms", "s"])
+def test_durations_and_dates_become_seconds(unit):
+    """As `DataFrame.index` has them. Dates count from the first sample, to the last nanosecond."""
+    ticks = np.array([0, 10, 25]) * np.timedelta64(1, unit)
+    expected = np.array([0, 10, 25]) / {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}[unit]
+    for t in (ticks, np.datetime64("2024-05-01T12:00:00.000000001") + ticks):
+        np.testing.assert_allclose(Recording(t, np.zeros((3, 1))).t, expected, rtol=1e-15)
+    late = np.timedelta64(3, "s") + ticks.astype("timedelta64[ns]")
+    np.testing.assert_allclose(Recording(late, np.zeros((3, 1))).t, 3 + expected, rtol=1e-15)
 
 
 def test_between_shares_no_sample():
@@ -321,5 +343,5 @@ def test_one_or_several_recordings():
     assert len(as_recordings(x for x in (r, r))) == 2
     with pytest.raises(DataError, match="no recordings are given"):
         as_recordings([])
-    with pytest.raises(DataError, match="recording 1 is str"):
+    with pytest.raises(DataError, match=r"recordings\[1\] is str"):
         as_recordings([r, "run"])

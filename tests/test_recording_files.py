@@ -58,7 +58,8 @@ def test_load_csv(tmp_path):
         load_csv(path, {"t": "t", "q": ["b", "a"]}, delimiter=" ").q, np.array([[2, 1], [4, 3]])
     )
     path.write_text("0;1;2\n1;3;4\n")
-    np.testing.assert_array_equal(load_csv(path, {"t": 0, "q": [2], "tau": 1}, delimiter=";").tau, np.array([[1], [3]]))
+    columns = {"t": 0, "q": [2], "tau": 1}
+    np.testing.assert_array_equal(load_csv(path, columns, delimiter=";", header=False).tau, np.array([[1], [3]]))
 
 
 @pytest.mark.parametrize(
@@ -97,3 +98,79 @@ def test_scales_of_tables(tmp_path):
     path.write_text(TABLE)
     with pytest.raises(DataError, match="the scale of q does not fit its 3 columns"):
         load_csv(path, {"t": 0, "q": "pos_*"}, scale={"q": [1.0, 2.0]})
+
+
+@pytest.mark.parametrize("header", ["0,1,2", "1,2,3", ",0,1,2", "time,0,1", "t,q,tau", '"t","q","tau"'])
+def test_a_line_of_names_is_never_a_sample(tmp_path, header):
+    """Lines as pandas writes them, `to_csv` with and without its index. Columns are chosen by number."""
+    count, path = header.count(",") + 1, tmp_path / "run.csv"
+    rows = [[*([k] if count == 4 else []), 0.5 + 0.1 * k, 1.5, 2.5] for k in range(3)]
+    path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]))
+    columns = {"t": count - 3, "q": count - 2, "tau": count - 1}
+    if "t" not in header:
+        with pytest.raises(DataError, match=r"run\.csv, line 1: .* may be the names .* header=True .* header=False"):
+            load_csv(path, columns)
+    r = load_csv(path, columns, header=None if "t" in header else True)
+    np.testing.assert_allclose(r.t, [0.5, 0.6, 0.7])
+    np.testing.assert_array_equal(np.stack([r.q, r.tau]), np.stack([np.full((3, 1), 1.5), np.full((3, 1), 2.5)]))
+
+
+def test_a_sample_that_lacks_a_value_stays_a_sample(tmp_path):
+    path = tmp_path / "run.csv"
+    path.write_text("0,1.5,\n1,2.5,4\n")
+    np.testing.assert_array_equal(load_csv(path, {"t": 0, "q": 1}).q, [[1.5], [2.5]])
+    with pytest.raises(DataError, match=r"line 1: column 2 \(torques\) is '', not a number: it is empty"):
+        load_csv(path, {"t": 0, "q": 1, "tau": 2})
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("t;q\r\n0,5;1,25\r\n\r\n1,5;-2,5e-1\r\n", {"delimiter": ";", "decimal": ","}, [0.5, 1.25, 1.5, -0.25]),
+        ("\ufefft\tq\n0.5\t1.25\n1.5\t2\n", {"delimiter": "\t"}, [0.5, 1.25, 1.5, 2]),
+        ("t,q,\n0.5,1.25,\n1.5,2,\n", {}, [0.5, 1.25, 1.5, 2]),
+        ("t, q\n0.5, 1.25\n1.5, 2\n", {}, [0.5, 1.25, 1.5, 2]),
+        ("t;q\n0,5;1,25\n1,5;2\n", {"delimiter": ";"}, r"line 2: .*'0,5', not a number; .*give decimal=','"),
+        ("t,q\n0,1_0\n1,2\n", {}, r"run\.csv, line 2: column 'q' \(positions\) is '1_0', not a number"),
+        ("t,q\n2024-01-01 00:00:00,1\n", {}, "is a date; give times in s"),
+        ("t,q\n0,1\n0,2\n", {}, r"from row 0 \(t = 0.0\) to row 1 \(t = 0.0\)"),
+        ("t,q\n0,1\n1,inf\n", {}, r"q is not finite in 1 places, the first at row 1, column 0 \(t = 1 s\)"),
+        ("t,q\n0,1\n1\n", {}, "line 3: 1 columns, but 2 before"),
+        ("t,q1,q01\n0,1,2\n1,2,3\n", {"q": "q*"}, "'q1', 'q01'; list names"),
+        ("t,q\n0,1\n1,2\n", {"q": ["q", "q"]}, "q .* has a column twice: 'q'"),
+        ("t,q\n0,1\n1,2\n", {"delimiter": ""}, "load_csv: delimiter is ''; give the text between columns"),
+        ("t,q\n0,1\n1,2\n", {"decimal": ","}, "load_csv: decimal is ','; .* not the delimiter ','"),
+    ],
+)
+def test_tables_of_other_programs(tmp_path, text, options, expected):
+    """Decimal commas, marks of byte order, line ends of Windows, delimiters at the end of lines, and mistakes."""
+    path, columns = tmp_path / "run.csv", {"t": 0, "q": options.pop("q", 1)}
+    path.write_bytes(text.encode())
+    if isinstance(expected, list):
+        r = load_csv(path, columns, **options)
+        np.testing.assert_array_equal(np.column_stack([r.t, r.q]).ravel(), expected)
+    else:
+        with pytest.raises(DataError, match=expected) as caught:
+            load_csv(path, columns, **options)
+        assert "np." not in str(caught.value)
+
+
+def test_quoted_decimal_commas_are_one_cell(tmp_path):
+    path = tmp_path / "run.csv"
+    path.write_text('"0.5","1.25, about"\n1,2\n')
+    with pytest.raises(DataError, match=r"is '1\.25, about', not a number"):
+        load_csv(path, {"t": 0, "q": 1})
+
+
+def test_what_is_no_archive_is_named(tmp_path):
+    (tmp_path / "run.csv").write_text(TABLE)
+    np.save(tmp_path / "run.npy", np.zeros(3))
+    (tmp_path / "empty.npz").write_bytes(b"")
+    for name, message in {
+        "run.csv": r"it begins like a text\. Tables are read by load_csv",
+        "run.npy": "it has one array",
+        "empty.npz": "it is empty",
+        ".": r"is a folder; give the file of a recording\. .* has empty\.npz, run\.csv, run\.npy",
+    }.items():
+        with pytest.raises(DataError, match=message):
+            load_npz(tmp_path / name)

@@ -258,6 +258,17 @@ def test_composition_with_the_identity_is_exact():
     np.testing.assert_array_equal(compose_poses(a, IDENTITY_POSE), a)
 
 
+def test_quaternions_whose_squares_the_precision_does_not_have():
+    """In double precision the squares of 1e200 and 1e-200 are infinite and zero."""
+    quaternions = random_poses(3, 4)[:, 3:]
+    expected = in_both(quaternion_to_rotation, quaternions)
+    for length in (1e200, 1e-200):
+        np.testing.assert_allclose(in_both(quaternion_to_rotation, length * quaternions), expected, atol=1e-14)
+        q = Quaternion.from_array(jnp.asarray(length * quaternions))
+        np.testing.assert_allclose(q.normalized().to_array(), quaternions, atol=1e-14)
+        np.testing.assert_allclose(rotation_of(length * quaternions), expected, atol=1e-14)
+
+
 def test_quaternions_as_arrays_are_rotations():
     q = np.random.default_rng(4).normal(size=(3, 6, 4))
     R = in_both(quaternion_to_rotation, q)

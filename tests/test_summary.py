@@ -166,11 +166,11 @@ def as_shown(model: Model) -> Shown:
 
 def test_short(gripper):
     model = as_shown(gripper)
-    text = f"Model(6 bodies: base, ..., screw; nq={gripper.nq}, nv={gripper.nv}, float64"
-    assert repr(model) == str(model) == text + ")"
-    assert repr(jax.tree.map(lambda x: jnp.stack([x] * 3), model)) == text + ", batch (3,))"
+    text = f"Model(6 bodies: base, ..., screw; nq={gripper.nq}, nv={gripper.nv}, "
+    assert repr(model) == str(model) == text + f"mass {float(gripper.mass.sum()):.6g} kg, float64)"
+    assert repr(jax.tree.map(lambda x: jnp.stack([x] * 3), model)) == text + "float64, batch (3,))"
     assert repr(model.astype(jnp.float32)).endswith("float32)")
-    assert short(samples.pendulum()) == "Model(1 body: rod; nq=1, nv=1, float64)"
+    assert short(samples.pendulum()) == "Model(1 body: rod; nq=1, nv=1, mass 1 kg, float64)"
 
 
 def test_short_of_whatever_stands_for_the_leaves(gripper):

@@ -12,7 +12,7 @@ import pytest
 
 from experiments import train_policy
 from jaxdyn import State, programs
-from jaxdyn.programs import read_config, write_npz
+from jaxdyn.programs import read_config, write_checkpoint
 
 # The motor can lift the rod, so a training that runs for half a second suffices to show that the policy learns.
 SMALL = (
@@ -68,14 +68,14 @@ def test_a_saved_policy_is_the_one_that_was_trained(whole):
 def test_an_interrupted_training_ends_with_the_same_bytes(whole, tmp_path, monkeypatch, capsys):
     written = []
 
-    def stop_at_the_second(path, arrays):
+    def stop_at_the_second(path, arrays, job):
         written.append(path.name)
         if written.count("checkpoint.npz") == 2:
-            path.with_name(f".{path.stem}.partial.npz").write_bytes(b"half")
+            path.with_name(f".{path.stem}.123-0abc.partial.npz").write_bytes(b"half")
             raise KeyboardInterrupt
-        write_npz(path, arrays)
+        write_checkpoint(path, arrays, job)
 
-    monkeypatch.setattr(programs, "write_npz", stop_at_the_second)
+    monkeypatch.setattr(programs, "write_checkpoint", stop_at_the_second)
     assert train(tmp_path) == 130
     monkeypatch.undo()
     assert not (tmp_path / "train_policy" / "policy.npz").exists()
@@ -102,7 +102,7 @@ def test_another_configuration_is_refused(whole, capsys):
 
 @pytest.mark.experiments
 @pytest.mark.parametrize("damage", ["cut", "bit", "other"])
-def test_a_damaged_checkpoint_is_refused(whole, tmp_path, damage, capsys):
+def test_a_damaged_checkpoint_is_set_aside(whole, tmp_path, damage, capsys):
     folder = tmp_path / "train_policy"
     folder.mkdir()
     for path in whole.iterdir():
@@ -116,8 +116,12 @@ def test_a_damaged_checkpoint_is_refused(whole, tmp_path, damage, capsys):
     else:
         data[numbers + 5] ^= 1
         checkpoint.write_bytes(data[: len(data) // 2] if damage == "cut" else data)
-    assert train(tmp_path) == 2
+    damaged = checkpoint.read_bytes()
+    assert train(tmp_path) == 0
     assert "checkpoint.npz: cannot be read" in capsys.readouterr().err
+    after = content(folder)
+    assert (folder / "checkpoint.npz.damaged").read_bytes() == damaged
+    assert after == content(whole)
 
 
 @pytest.mark.experiments

@@ -5,8 +5,6 @@
 
 import contextlib
 import random
-import re
-import signal
 import sys
 import warnings
 
@@ -15,14 +13,15 @@ import pinocchio as pin
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import mutated, patience
 from robots import robot_path
 from same_model import assert_same
 from urdf_against_pinocchio import check_frames, check_inertias, check_joints, check_limits_and_friction
 from urdf_texts import INERTIAL, arm, joint, link, robot
 
 import jaxdyn
-from jaxdyn import JaxdynError, Model, PhysicalityWarning, RobotFileError
-from jaxdyn.io import RobotFileWarning, load_urdf, to_urdf
+from jaxdyn import JaxdynError, Model, ModelError, PhysicalityWarning, RobotFileError
+from jaxdyn.io import RobotFileWarning, load_urdf, patch_urdf, to_urdf
 
 # Valid texts
 
@@ -195,93 +194,6 @@ FULL = f"""<?xml version="1.0" encoding="utf-8"?>
   </transmission>
 </robot>
 """
-NASTY = (
-    *(
-        "nan",
-        "inf",
-        "-inf",
-        "1e999",
-        "-1",
-        "0",
-        "1e-320",
-        "1e308",
-        "1e12",
-        "-1e12",
-        "0x10",
-        "1,2",
-        "",
-        " ",
-        "'",
-        "\x00",
-    ),
-    *("<", ">", "&", "&amp;", "&#0;", "&#x10FFFF;", "&x;", "]]>", "<![CDATA[", "<!--", "-->", "<?xml?>", "é", "\ud800"),
-    *("world", "root_joint", "base", "shoulder", "fixed", "floating", "planar", "1 0 0", "0 0 0", '"/>', "</link>"),
-    *(
-        "<!DOCTYPE r>",
-        "xacro:",
-        "jaxdyn:",
-        "drake:",
-        "xmlns",
-        "\ufeff",
-        "𝟙",
-        "１",
-        "1_0",
-        "9" * 400,
-        "</robot>",
-        "<robot>",
-    ),
-)
-PIECES = re.compile(rb"<[^<>]*>|[\w.+-]+=\"[^\"]*\"|[\w.+-]+|\s+|.", re.DOTALL)
-
-
-def corrupt(text: str, rng: random.Random) -> bytes:
-    """Return the text with some bytes, words, attributes, tags or elements deleted, doubled, swapped or replaced."""
-    data = text.encode(rng.choice(("utf-8", "utf-8", "utf-8", "utf-16", "utf-8-sig", "utf-32")), "surrogatepass")
-    for _ in range(rng.choice((1, 1, 1, 2, 5, 20))):
-        way = rng.randrange(9)
-        place, length = rng.randrange(len(data) + 1), min(rng.randrange(1, 200), len(data))
-        if way == 0:
-            data = data[:place]
-        elif way == 1:
-            data = data[:place] + data[place + length :]
-        elif way == 2:
-            data = data[:place] + data[place : place + length] + data[place:]
-        elif way == 3:
-            data = data[:place] + bytes(rng.randrange(256) for _ in range(rng.randrange(1, 4))) + data[place + 1 :]
-        elif way == 4:
-            data = data[:place] + rng.choice(NASTY).encode("utf-8", "surrogatepass") + data[place + rng.randrange(3) :]
-        else:
-            # These ways change meaningful pieces: tags, attributes and words.
-            pieces = PIECES.findall(data) or [b""]
-            i, k = rng.randrange(len(pieces)), rng.randrange(len(pieces))
-            if way == 5:
-                del pieces[i]
-            elif way == 6:
-                pieces.insert(i, pieces[k])
-            elif way == 7:
-                pieces[i], pieces[k] = pieces[k], pieces[i]
-            else:
-                pieces[i] = rng.choice(NASTY).encode("utf-8", "surrogatepass")
-            data = b"".join(pieces)
-        if not data:
-            return b"<"
-    return data
-
-
-@contextlib.contextmanager
-def patience(seconds: int):
-    """Raise `TimeoutError` if the block takes longer than `seconds`."""
-
-    def stop(*_):
-        raise TimeoutError(f"longer than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def attempt(source, **options) -> Model | None:
@@ -316,7 +228,7 @@ def test_spoilt_files_raise_nothing_else(name, count, strict, free_base, tmp_pat
     path = tmp_path / "robot.urdf"
     read = 0
     for i in range(count):
-        path.write_bytes(corrupt(text, rng))
+        path.write_bytes(mutated(text.encode(), rng))
         model = attempt(path, strict=strict, free_base=free_base)
         if model is None:
             continue
@@ -335,10 +247,40 @@ def test_spoilt_files_raise_nothing_else(name, count, strict, free_base, tmp_pat
     assert 0.02 * count < read < 0.8 * count
 
 
+@pytest.mark.parametrize("count", [150, pytest.param(4000, marks=pytest.mark.slow)])
+def test_spoilt_files_are_patched(count, tmp_path):
+    """An unchanged model gives the text again, and a changed one a text that loads as this model."""
+    rng, path, read = random.Random(count), tmp_path / "robot.urdf", 0
+    for i in range(count):
+        data = mutated(FULL.encode(), rng)
+        path.write_bytes(data)
+        model = attempt(path, strict=False, kinematics_only=True)
+        if model is None:
+            continue
+        read += 1
+        with warnings.catch_warnings(), patience(60):
+            warnings.simplefilter("error")
+            warnings.simplefilter("ignore", RobotFileWarning)
+            warnings.simplefilter("ignore", PhysicalityWarning)
+            text = patch_urdf(path, model, strict=False)
+            assert text in (data.decode("utf-8", "replace"), data.decode("utf-16", "replace"))
+            other = model.scaled(length=1 + 0.01 * i, mass=2.0)
+            try:
+                new = patch_urdf(path, other, strict=False)
+            except ModelError as error:
+                # Lengths beyond the largest that can be written.
+                assert "finite numbers up to" in str(error)  # noqa: PT017
+                continue
+        again = attempt(new, strict=False, kinematics_only=True)
+        assert again is not None
+        assert_same(again, other, 1e-11)
+    assert read > 0.02 * count
+
+
 def test_spoilt_texts_raise_nothing_else():
     rng = random.Random(1)
     for _ in range(600):
-        attempt(corrupt(FULL, rng).decode("utf-8", "replace"))
+        attempt(mutated(FULL.encode(), rng).decode("utf-8", "replace"))
 
 
 def test_truncated_texts_raise_nothing_else():

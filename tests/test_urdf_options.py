@@ -5,6 +5,7 @@ import warnings
 import equinox as eqx
 import jax
 import numpy as np
+import pinocchio as pin
 import pytest
 from robots import robot_path
 from same_model import assert_same
@@ -12,7 +13,7 @@ from urdf_texts import INERTIAL, arm, inertial, joint, link, robot
 
 import jaxdyn
 from jaxdyn import SE3, JaxdynError, ModelError, PhysicalityWarning, RobotFileError, ShapeError
-from jaxdyn.io import RobotFileWarning, load_urdf
+from jaxdyn.io import LeftOutWarning, RobotFileWarning, left_out, load_urdf
 
 NO_LIMIT = "1.7976931348623157e+308"
 
@@ -47,6 +48,18 @@ FORGIVEN = {
         "<axis> is given twice",
         "5",
     ),
+    "two origins": (
+        arm('<origin xyz="1 0 0" rpy="0 0 1"/>\n<origin xyz="2 0 0"/>'),
+        arm('<origin xyz="1 0 0" rpy="0 0 1"/>'),
+        "<origin> is given twice, and differently",
+        "5",
+    ),
+    "two origins of an inertia": (
+        arm(child_inside=inertial().replace("<mass", '<origin xyz="1 0 0"/><origin xyz="2 0 0"/><mass')),
+        arm(child_inside=inertial().replace("<mass", '<origin xyz="1 0 0"/><mass')),
+        "<origin> is given twice, and differently",
+        "3",
+    ),
     "unknown version": (arm().replace('"r"', '"r" version="7.0"'), arm(), "version='7.0'", "1"),
     "quaternion in version 1.0": (
         arm('<origin quat_xyzw="0.6 0 0 0.8"/>'),
@@ -77,6 +90,15 @@ def test_what_is_forgiven_where_not_strict(what):
     assert named in str(caught[0].message)
     assert f"line {line}," in str(caught[0].message)
     assert_same(model, load_urdf(corrected))
+
+
+def test_the_first_of_two_origins_counts_as_in_other_readers():
+    text = arm('<origin xyz="1 0 0" rpy="0 0 1"/><origin xyz="2 0 0"/>', "continuous")
+    with pytest.warns(RobotFileWarning, match="read as the first one alone"):
+        model = load_urdf(text, strict=False)
+    parsed = pin.buildModelFromXML(text)
+    close(model.joint_placement[0, :3], parsed.jointPlacements[1].translation)
+    close(SE3.from_vector(model.joint_placement[0]).rotation, parsed.jointPlacements[1].rotation)
 
 
 def test_white_space_before_the_declaration(tmp_path):
@@ -200,7 +222,7 @@ def test_a_prismatic_joint_may_follow_a_turning_one():
 def test_independent_mimic_joints_are_named():
     with pytest.warns(RobotFileWarning) as caught:
         model = load_urdf(robot_path("panda"), mimic="independent")
-    assert any("independent joints: 'panda_finger_joint2';" in str(warning.message) for warning in caught)
+    assert any("independent joints (1): 'panda_finger_joint2';" in str(warning.message) for warning in caught)
     assert model.nv == 9
     assert not model.topology.mimics
 
@@ -480,7 +502,7 @@ def test_prefixes_are_other_programs():
     text = text.replace("<link", '<link c:friction="1"').replace("<parent", '<c:parent/><parent c:link="x"')
     with pytest.warns(RobotFileWarning) as caught:
         model = load_urdf(text)
-    assert "each named once: <c:parent> (line 4, joint 'wrist')" in str(caught[0].message)
+    assert "each named once (1): <c:parent> (line 4, joint 'wrist')" in str(caught[0].message)
     assert len(caught) == 1
     assert_same(model, load_urdf(arm()))
 
@@ -502,3 +524,23 @@ def test_a_model_with_followers_is_a_pytree():
     model = panda()
     doubled = eqx.tree_at(lambda m: m.mimic_multiplier, model, 2 * model.mimic_multiplier)
     assert doubled.spanning_configuration(np.arange(8.0))[-1] == 14
+
+
+def test_what_is_left_out_is_listed_and_shapes_are_no_reason_to_warn():
+    extras = '<collision><geometry><sphere radius="1"/></geometry></collision>'
+    text = arm('<limit lower="-1" upper="1" effort="1" velocity="1"/><safety_controller k_velocity="1"/>')
+    text = text.replace("</link>", f"{extras}</link>", 1).replace(
+        "</robot>", '<gazebo reference="a"/><transmission name="t"/></robot>'
+    )
+    quietly(text)
+    parts = {part.kind: part for part in left_out(text)}
+    assert not any(part.acts for part in parts.values())
+    assert parts["<gazebo>"].names == ("'a'",)
+    assert parts["<transmission>"].names == ("'t'",)
+    for kind in ("<collision> of links", "<safety_controller> of joints", "ranges of joints"):
+        assert len(parts[kind].names) == 1
+    with pytest.warns(
+        LeftOutWarning, match=r"no part of URDF that is read, each named once \(1\): <motor> \(line"
+    ) as caught:
+        load_urdf(text.replace("</robot>", "<motor/></robot>"))
+    assert len(caught) == 1

@@ -233,6 +233,33 @@ def test_less_mass_than_its_parts_is_written_together():
 # Other readers
 
 
+def test_what_other_readers_pass_over_is_named():
+    joints = [Joint("revolute", (0, 1, 0), name=f"j{k}", armature=k, stiffness=5.0 * (k == 1)) for k in range(3)]
+    builder = ModelBuilder()
+    for k, each in enumerate(joints):
+        builder.add_body(f"b{k}", f"b{k - 1}" if k else "world", each, (1, 0, 0), BALL)
+    model = builder.build(gravity=(0, 0, -1.62))
+    with pytest.warns(RobotFileWarning, match="not all readers") as caught:
+        text = to_urdf(model)
+    (warning,) = caught
+    for fragment in (
+        "in <transmission>, which Drake reads, but MuJoCo (use to_mjcf) and Pinocchio do not: armature of joint 'j1', ",
+        "in <jaxdyn:joint>, which other readers pass over: stiffness of joint 'j1'",
+        "gravity [0.0, 0.0, -1.62] m/s^2",
+    ):
+        assert fragment in str(warning.message)
+    # It is so.
+    m, parsed = mujoco.MjModel.from_xml_string(text), pin.buildModelFromXML(text)
+    assert not m.dof_armature.any()
+    assert not parsed.armature.any()
+    again = mujoco.MjModel.from_xml_string(jaxdyn.to_mjcf(model))
+    np.testing.assert_allclose(again.dof_armature, model.armature)
+    plain = dataclasses.replace(model.with_armature(0.0), stiffness=jnp.zeros(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        to_urdf(dataclasses.replace(plain, gravity=jnp.array([0, 0, -9.81])))
+
+
 def test_pinocchio_reads_the_same_motion():
     # Mimic joints are left out because Pinocchio treats them as independent, and planar joints because their velocities
     # have moving axes in Pinocchio.

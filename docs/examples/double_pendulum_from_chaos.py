@@ -49,6 +49,7 @@ wrong = dataclasses.replace(
     friction=0.5 * truth.friction,
 )
 free = sysid.Parametrization(wrong, sysid.LogCholesky(), sysid.Positive("damping"), sysid.Positive("friction"))
+print("compiling and fitting roll-outs ...", flush=True)
 fit = sysid.fit_rollouts(
     free,
     train,

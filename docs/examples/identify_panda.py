@@ -34,6 +34,7 @@ print(f"links whose inertias in the drawing no mass distribution has: {', '.join
 recording = sysid.load_npz(folder / "first_14s.npz")
 recording = dataclasses.replace(recording, t=recording.t - recording.t[0])
 train, test = recording.between(0.0, 10.0), recording.between(10.0, 14.0)
+print("choosing friction and prior by cross-validation, and fitting ...", flush=True)
 found = sysid.identify(start, train, friction_velocity=0.05)
 for choice in found.plan.choices:
     taken = "taken" if choice.taken else "not taken"
@@ -41,6 +42,7 @@ for choice in found.plan.choices:
 print(found)
 
 # %%
+assert found.linear is not None  # it is None only where a drive gain is unknown
 fit, drawing = found.fit, sysid.InverseDynamicsFit.unfitted(start)
 for name, result in (("drawing", drawing), ("least squares", found.linear), ("fit", fit)):
     error = result.evaluate(found.prepare(test))

@@ -67,6 +67,7 @@ def cost(gains):
 # %%
 both = jax.jit(jax.value_and_grad(cost))
 gains = jnp.log(jnp.array([3.0, 0.1]))
+print("compiling the roll-outs of all robots and their gradient ...", flush=True)
 began = time.perf_counter()
 first, slope = jax.block_until_ready(both(gains))
 compiling = time.perf_counter() - began

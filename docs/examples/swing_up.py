@@ -44,6 +44,7 @@ problem = trajopt.Problem(
 )
 
 # %%
+print("compiling the solver, and solving ...", flush=True)
 plan = trajopt.ddp(problem, us=0.01 * np.ones((horizon, 1)))
 print(f"plan: {plan.message} after {int(plan.iterations)} iterations, cost {float(plan.cost):.4f}")
 print(f"it ends at {np.asarray(plan.xs[-1]).round(3)}, forces up to {float(jnp.abs(plan.us).max()):.1f} N")
@@ -64,6 +65,7 @@ print(f"the plan on the heavier plant, without feedback, ends {np.degrees(open_l
 
 # %%
 mpc = trajopt.MPC(problem, trajopt.DDPOptions(max_iterations=8))
+print("compiling the controller, and closing the loop ...", flush=True)
 run = trajopt.closed_loop(mpc, lambda x, u: np.asarray(step(x, u)), hanging, 150, plan=mpc.start(hanging, us=plan.us))
 angle = np.abs(np.arctan2(np.sin(run.xs[:, 1]), np.cos(run.xs[:, 1])))
 print(f"MPC: {run.message}")

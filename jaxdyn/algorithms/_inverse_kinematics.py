@@ -17,11 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdyn import _printing as printing
 from jaxdyn._compile import compiled
 from jaxdyn._errors import (
     ModelError,
     ShapeError,
     broadcast_batches,
+    naming_arguments,
     require_last_axes,
     require_positive,
     require_positive_integer,
@@ -81,7 +83,16 @@ class IKSolution(NamedTuple):
         """`[*batch]`: whether every target is met to the tolerance."""
         return self.status == Status.CONVERGED
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        facts = {"error": f"{printing.number(self.error)} (m or rad)", "cost": printing.number(self.cost)}
+        facts["steps"] = printing.number(self.steps)
+        return printing.status(self.status), facts | ({} if np.ndim(self.status) else {"q": printing.numbers(self.q)})
 
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
+
+@naming_arguments
 def inverse_kinematics(
     model: Model,
     targets: FrameTarget | Sequence[FrameTarget],

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from jaxdyn._errors import naming_arguments
 from jaxdyn._types import Array, Configuration, Float, Velocity
 from jaxdyn.algorithms.recursions import (
     Robot,
@@ -26,6 +27,7 @@ from jaxdyn.spatial import Motion
 from jaxdyn.tree import sum_down, take_rows
 
 
+@naming_arguments
 def torque_regressor(
     model: Model,
     q: Configuration,

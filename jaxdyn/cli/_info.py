@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from jaxdyn.cli._robot_file import ModelOptions
+from jaxdyn.io import LeftOut, left_out
 from jaxdyn.model import Model
 from jaxdyn.programs import double_precision, parse_options, print_json
 
 HELP = """Show the content of a robot's file, with warnings of likely mistakes.
 
 Prints a table of bodies and joints with their indices in q and v, limits and masses; friction and springs; joints that
-mimic others; links that were merged; frames. Units are SI and rad."""
+mimic others; links that were merged; frames; what the file has and the model leaves out. Names and limits are printed
+whole. A file without inertias is shown, too. Units are SI and rad."""
 EXAMPLES = """
   jaxdyn info robot.urdf
   jaxdyn info robot.urdf --free-base
@@ -38,18 +41,27 @@ def main(arguments: Sequence[str]) -> None:
     double_precision()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model = options.load()
-    summary = model.summary()
+        model = options.load(kinematics_only=True)
+        parts = left_out(options.file, package_dirs=options.package_dirs)
+    summary = model.summary(whole=True)
     # The summary has some of the warnings of the loader.
     summarized = [line.removeprefix(_WARNING) for line in summary.splitlines() if line.startswith(_WARNING)]
     more = [text for text in dict.fromkeys(str(w.message) for w in caught) if text not in summarized]
     if options.json:
-        print_json(lambda: description(model, options) | {"warnings": more + summarized})
+        print_json(lambda: _described(model, options, parts, more + summarized))
         return
     print(f"{options.file} ({options.kind})\n")
     print(summary)
+    # Of parts that act, loading has warned.
+    if idle := [part.text() for part in parts if not part.acts]:
+        print("\nleft out, and without effect on the motion:\n" + "\n".join(f"- {text}" for text in idle))
     if more:
         print("\n" + "\n".join(_WARNING + text for text in more))
+
+
+def _described(model: Model, options: Options, parts: Sequence[LeftOut], warned: list[str]) -> dict[str, Any]:
+    left = [dataclasses.asdict(part) for part in parts]
+    return description(model, options) | {"left_out": left, "warnings": warned}
 
 
 def description(model: Model, options: Options) -> dict[str, Any]:

@@ -49,13 +49,13 @@ class ModelOptions(RobotFile):
     json: Flag = False
     """Print JSON on stdout, with every number."""
 
-    def load(self) -> Model:
-        """Load the file, with hints for the command line in errors."""
+    def load(self, kinematics_only: bool = False) -> Model:
+        """Load the file, with hints for the command line in errors. `kinematics_only`: as in `load_urdf`."""
         self.require_matching_options()
         try:
             if self.kind == "MJCF":
                 return load_mjcf(self.file, unsupported="warn" if self.lenient else "error")
-            urdf = {"free_base": self.free_base, "package_dirs": self.package_dirs}
+            urdf = {"free_base": self.free_base, "package_dirs": self.package_dirs, "kinematics_only": kinematics_only}
             return load_urdf(self.file, strict=not self.lenient, **urdf)
         except RobotFileError as error:
             for argument in ("strict=False", "unsupported='warn'"):

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, ShapeError, require_suffix
 from jaxdyn.cli._robot_file import Flag, RobotFile
 from jaxdyn.programs import parse_options
-from jaxdyn.sysid import load_npz
+from jaxdyn.sysid import Recording, load_npz
 
 HELP = """Show a robot in the browser, with sliders for its joints.
 
@@ -47,12 +47,15 @@ class Options(RobotFile):
 def main(arguments: Sequence[str]) -> None:
     """Run the command with its arguments."""
     options = parse_options(Options, arguments, "jaxdyn view", HELP, EXAMPLES)
-    from jaxdyn.viz import Viewer, save_png
+    from jaxdyn.viz import PAGES, PICTURES, Viewer, save_png
 
     if options.compare and not options.motion:
         raise DataError("--compare is shown beside --motion, which is missing")
     if options.png and (options.motion or options.html):
         raise DataError("--png is a picture of the robot alone; leave --motion and --html out")
+    for name, suffixes in (("png", PICTURES), ("html", PAGES)):
+        if getattr(options, name):
+            require_suffix(getattr(options, name), suffixes, f"--{name}")
     options.require_matching_options()
     loading: dict[str, Any] = {"skip_missing": options.skip_missing, "package_dirs": options.package_dirs}
     if options.free_base:
@@ -61,16 +64,33 @@ def main(arguments: Sequence[str]) -> None:
         save_png(options.png, options.file, **loading)
         print(f"wrote {options.png}")
         return
-    motion = load_npz(options.motion, tau=None) if options.motion else None
-    second = load_npz(options.compare, tau=None) if options.compare else None
+    motion, second = _motion("motion", options.motion), _motion("compare", options.compare)
     if motion is not None and second is not None and not np.array_equal(motion.t, second.t):
         raise DataError(f"{options.compare}: its times t are not those of {options.motion}; resample one of them")
     with Viewer(options.file, host=options.host, port=options.port, **loading) as viewer:
         if motion is not None:
-            viewer.play(motion.t, motion.q, compare=None if second is None else second.q)
+            try:
+                viewer.play(motion.t, motion.q, compare=None if second is None else second.q)
+            except (DataError, ShapeError) as error:
+                error.add_note(f"(qs is the array q of {options.motion}, compare that of {options.compare or 'none'})")
+                raise
         if options.html:
             viewer.save_html(Path(options.html))
             print(f"wrote {options.html}")
             return
         print(f"open {viewer.url} in a browser (Ctrl-C ends it)", flush=True)
         viewer.wait()
+
+
+def _motion(option: str, path: str) -> Recording | None:
+    """Return the motion in an archive, or None where none is given. **Raises** `DataError`."""
+    if not path:
+        return None
+    try:
+        return load_npz(path, tau=None)
+    except DataError as error:
+        error.add_note(
+            f"(--{option} takes a NumPy archive of times t [n] and configurations q [n, nq], as "
+            'numpy.savez("motion.npz", t=t, q=q) writes it)'
+        )
+        raise

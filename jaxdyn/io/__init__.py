@@ -3,9 +3,10 @@
 import inspect as _inspect
 
 from jaxdyn.io._denavit_hartenberg import DHRow, from_dh
+from jaxdyn.io._left_out import LeftOut, LeftOutWarning, left_out
 from jaxdyn.io.mjcf import MjcfActuator, is_mjcf, load_mjcf, load_mjcf_actuators, to_mjcf
 from jaxdyn.io.robot_files import RobotFileWarning
-from jaxdyn.io.urdf import load_urdf, to_urdf
+from jaxdyn.io.urdf import load_urdf, patch_urdf, to_urdf
 
 # The names that are imported above, without the modules that Python sets beside them.
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]

@@ -72,6 +72,7 @@ def from_dh(
     base: SE3 | ArrayLike | None = None,
     tool: SE3 | ArrayLike | None = None,
     gravity: ArrayLike = STANDARD_GRAVITY,
+    kinematics_only: bool = False,
     columns: Sequence[str] = COLUMNS,
     **links: Unpack[_LinkArguments],
 ) -> Model:
@@ -102,6 +103,8 @@ def from_dh(
     - `base`, `tool`: the pose of `dh0` in the world, and in `dhn` that of a frame `tool`, which exists if this is
       given: an `SE3`, position and quaternion `w x y z`, or a position.
     - `gravity`: `[3]`, m/s^2, world axes. Many books let it act along -y.
+    - `kinematics_only`: whether a table without inertias is a model of the kinematics alone, whose dynamics raise
+      `ModelError` (see `ModelBuilder.build`).
     - `columns`: the names of the table's columns, in their order, for a table copied from a book with another order.
     - `joint_types`: `"revolute"` (the default), `"continuous"` or `"prismatic"`, one for all or one for each joint; or
       letters such as `"RRP"`.
@@ -144,7 +147,7 @@ def from_dh(
         builder.add_frame(f"dh{i}", name, frame)
     if tool is not None:
         builder.add_frame("tool", f"dh{len(rows)}", pose_vector(tool, "tool"))
-    return builder.build(gravity)
+    return builder.build(gravity, kinematics_only=kinematics_only)
 
 
 def _screw(axis: Sequence[float], angle: float, shift: float) -> np.ndarray:

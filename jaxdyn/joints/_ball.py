@@ -13,11 +13,13 @@ from jaxdyn.spatial import (
     Vec3,
     matrix_rows,
     pose_array,
+    scale_of_squares,
     so3_exp,
     so3_left_jacobian,
     so3_left_jacobian_inverse,
     so3_left_jacobian_solve,
     so3_left_jacobian_solve_slope,
+    unit_quaternion,
 )
 
 
@@ -25,13 +27,13 @@ class Ball(Primitive):
     """A joint with all rotations about one point. A quaternion stands for its direction, whatever its length."""
 
     def pose(self, axis, pitch, q):
-        return pose_array(0 * q[..., 1:], q / (q * q).sum(axis=-1, keepdims=True) ** 0.5)
+        return pose_array(0 * q[..., 1:], unit_quaternion(q))
 
     def integrate(self, q: Components, dv: Components) -> Components:
         return jax.tree.leaves(Quaternion(*q).multiply(Quaternion.exp(Vec3(*dv))).normalized())
 
     def difference(self, q0: Components, q1: Components) -> Components:
-        return jax.tree.leaves(Quaternion(*q0).conjugate().multiply(Quaternion(*q1)).log())
+        return jax.tree.leaves(Quaternion(*q0).scaled().conjugate().multiply(Quaternion(*q1).scaled()).log())
 
     def integrate_jacobians(self, q: Components, dv: Components) -> tuple[Matrix, Matrix]:
         w = Vec3(*dv)
@@ -60,8 +62,11 @@ class Ball(Primitive):
         return jax.tree.leaves(Quaternion(*q).multiply(Quaternion(jnp.zeros_like(x), x, y, z)))
 
     def coordinate_cotangent(self, q: Components, g: Components) -> Components:
-        norm = Quaternion(*q).squared_norm()
-        return self.coordinate_rate(q, [row * (4 / norm) for row in g])
+        # 4 q / |q|^2, by a multiple of q whose square the precision has.
+        scale = scale_of_squares(Quaternion(*q).squared_norm())
+        scaled = Quaternion(*q) * scale
+        factor = 4 * scale / scaled.squared_norm()
+        return self.coordinate_rate(jax.tree.leaves(scaled), [row * factor for row in g])
 
     def spring_torque(self, stiffness: Components, q0: Components, q: Components) -> Components:
         """The transposed inverse of the right Jacobian at the deflection `x`, which is the inverse of the left one,

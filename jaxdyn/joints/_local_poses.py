@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdyn._compile import once
 from jaxdyn.joints._topology import Topology
-from jaxdyn.spatial import ROTATION, SKEW, Mat3, Motion, Pose, Vec3
+from jaxdyn.spatial import ROTATION, SKEW, Mat3, Motion, Pose, Vec3, scale_of_squares
 from jaxdyn.tree import columns_of, packed_rows, rows_of, static_column, take_rows
 
 # Rotations here are arrays `[n, 3, 3, *batch]` of columns: `[:, j, i]` is row `i` of column `j`, the order of `Mat3`.
@@ -18,7 +18,8 @@ from jaxdyn.tree import columns_of, packed_rows, rows_of, static_column, take_ro
 
 def _rotations(quaternions):
     """The rotations `[n, 3, 3, *batch]` of quaternions `[n, 4, *batch]` of any length."""
-    q = quaternions / jnp.sqrt((quaternions * quaternions).sum(axis=1, keepdims=True))
+    q = quaternions * scale_of_squares((quaternions * quaternions).sum(axis=1, keepdims=True))
+    q = q / jnp.sqrt((q * q).sum(axis=1, keepdims=True))
     # The table is symmetric in the two elements: each product stands once. They are written out, because the compiler
     # hands a reduction over two axes to a library that takes ten times as long.
     table = (2 - np.eye(4)) * ROTATION.swapaxes(0, 1)

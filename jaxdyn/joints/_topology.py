@@ -21,7 +21,8 @@ class Topology:
     Bodies are in topological order, and joint `i` moves body `i`; parent -1 is the world. A frame is fixed in a body or
     in the world; the first `nb` frames are the bodies' own. The inertia of the link `attached_links[k]` was merged into
     body `attached_bodies[k]`, in which it is fixed. `mimics` has pairs of joints: the first follows the second and has
-    no coordinates of its own.
+    no coordinates of its own. `unknown_inertias` names bodies and attached links whose inertia nobody gave: such a
+    model has kinematics, but no dynamics.
 
     The maps of nodes and degrees of freedom hold for the tree in which all joints are independent: recursions run on
     `spanning` alone.
@@ -36,6 +37,7 @@ class Topology:
     attached_links: tuple[str, ...] = ()
     attached_bodies: tuple[int, ...] = ()
     mimics: tuple[tuple[int, int], ...] = ()
+    unknown_inertias: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
         # Hashed and compared at every call of a compiled function.
@@ -53,6 +55,12 @@ class Topology:
     @functools.cached_property
     def _hash(self) -> int:
         return hash(self._fields)
+
+    @functools.cached_property
+    def missing_inertias(self) -> tuple[str, ...]:
+        """The links that move and whose inertia nobody gave."""
+        fixed = {link for link, body in zip(self.attached_links, self.attached_bodies, strict=True) if body < 0}
+        return tuple(link for link in self.unknown_inertias if link not in fixed)
 
     @property
     def nb(self) -> int:

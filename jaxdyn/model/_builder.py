@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,6 +19,7 @@ from jaxdyn.model._edit_arguments import require_poses, require_values
 from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
 from jaxdyn.model._inertia import BodyInertia, require_mass, require_resistance, warn_if_unphysical
 from jaxdyn.model._model import Model
+from jaxdyn.model._singular_motions import warn_of_singular_motions
 from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, rotation_to_quaternion, transform_inertial_parameters
 
 STANDARD_GRAVITY = (0.0, 0.0, -9.81)
@@ -142,11 +144,16 @@ class ModelBuilder:
         self._fixed[name] = _Fixed(*self._place(parent, placement, f"placement of frame {name!r}"), None)
         return self
 
-    def build(self, gravity: ArrayLike = STANDARD_GRAVITY) -> Model:
+    def build(self, gravity: ArrayLike = STANDARD_GRAVITY, *, kinematics_only: bool = False) -> Model:
         """The model, in JAX's default floating-point type; `gravity` `[3]` is in m/s^2, in world axes.
 
-        **Raises** `ModelError` without a body, or if a joint moves nothing with inertia. **Warns**
-        (`PhysicalityWarning`) of inertias that no distribution of mass has.
+        With `kinematics_only`, the inertia of each body that has none counts as unknown: the model has all of the
+        kinematics, and functions of its dynamics raise `ModelError` until `Model.with_link_parameters` has given the
+        inertias.
+
+        **Raises** `ModelError` without a body, or, unless `kinematics_only`, if a joint moves nothing with inertia.
+        **Warns** (`PhysicalityWarning`) of inertias that no distribution of mass has, and of a mass matrix that is
+        singular, with the joints that move together without resistance.
         """
         if not self._bodies:
             raise ModelError("the model has no moving body: every link is fixed to the world; add a body with a joint")
@@ -178,6 +185,9 @@ class ModelBuilder:
         for body, extra in zip(topology.attached_bodies, attached, strict=True):
             if body >= 0:
                 parameters[body] += extra
+        if kinematics_only:
+            unknown = tuple(name for name, inertia in zip(order, parameters, strict=True) if not inertia.any())
+            topology = dataclasses.replace(topology, unknown_inertias=unknown)
         mimics = [bodies[i].joint.mimic for i, _ in topology.mimics]
         leaves = {
             "joint_placement": [b.placement for b in bodies],
@@ -194,10 +204,16 @@ class ModelBuilder:
             leaves[name] = np.concatenate([_spread(b.joint, field, n) for n, b in zip(order, bodies, strict=True)])
         _merge_followers(topology, leaves)
         arrays = {name: np.reshape(x, LEAVES[name].shape(topology)).astype(np.float64) for name, x in leaves.items()}
-        require_resistance(topology, arrays)
+        try:
+            require_resistance(topology, arrays)
+        except ModelError as error:
+            raise ModelError(f"{error}; or, for its kinematics alone, load it with kinematics_only=True") from None
         if not arrays["stiffness"].any():
             del arrays["stiffness"], arrays["spring_reference"]
-        return Model(topology=topology, **{name: jnp.asarray(x) for name, x in arrays.items()})
+        numbers: dict[str, Any] = arrays
+        model = Model(topology=topology, **numbers)
+        warn_of_singular_motions(model)
+        return jax.tree.map(jnp.asarray, model)
 
     def _check_new(self, name: str, parent: str) -> None:
         if not isinstance(name, str) or not name:

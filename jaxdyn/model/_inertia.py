@@ -135,13 +135,27 @@ def require_mass(parameters: np.ndarray, what: str) -> None:
         raise ModelError(f"{what}: negative mass {parameters[0]} kg")
 
 
+def require_inertias(topology: Topology, what: str, advice: str = "") -> None:
+    """Raise `ModelError`, which begins with `what`, if inertias of a model are unknown. Known while tracing."""
+    if not (missing := topology.missing_inertias):
+        return
+    shown = ", ".join(map(repr, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+    links = "link" if len(missing) == 1 else "links"
+    reason = f"the model was loaded with kinematics_only=True, and has none of {links} {shown}"
+    advice = advice or "Give each by model.with_link_parameters(link, BodyInertia(...))"
+    raise ModelError(f"{what} needs inertias; {reason}. {advice}")
+
+
 def require_resistance(topology: Topology, leaves: Mapping[str, Any]) -> None:
     """Raise `ModelError` if a joint moves nothing with inertia, which would have no acceleration. `leaves` has the
     arrays of a model by name, with any batch axes. Nothing is checked while tracing.
 
     At leaves of the tree, and where nothing behind a joint has mass, `S^T I S + armature` must be positive definite.
-    A joint that mimics another counts as in the spanning tree, without an armature.
+    A joint that mimics another counts as in the spanning tree, without an armature. Models that lack inertias have
+    kinematics only, so they pass.
     """
+    if topology.missing_inertias:
+        return
     arrays = [leaves[name] for name in ("joint_axis", "joint_pitch", "inertial_parameters", "armature")]
     if any(isinstance(x, Tracer) for x in arrays):
         return
@@ -153,10 +167,10 @@ def require_resistance(topology: Topology, leaves: Mapping[str, Any]) -> None:
         if parent >= 0:
             massive[parent] |= massive[i]
             leaf[parent] = False
-    columns = _columns(topology.spanning, axes, pitches)
+    columns = dof_columns(topology.spanning, axes, pitches)
     for i in np.flatnonzero(leaf | ~massive).tolist():
         S = columns[..., slice(*topology.spanning.v_starts[i : i + 2]), :]
-        D = S @ _matrix6(inertias[..., i, :]) @ np.swapaxes(S, -1, -2)
+        D = S @ spatial_matrices(inertias[..., i, :]) @ np.swapaxes(S, -1, -2)
         advice = "Give it an inertia, or fix the joint, which mimics another"
         if i not in topology.leaders:
             advice = "Give it an inertia, give the joint an armature, or fix the joint"
@@ -169,7 +183,7 @@ def require_resistance(topology: Topology, leaves: Mapping[str, Any]) -> None:
             raise ModelError(f"{body} has {what}, {reason}. {advice}")
 
 
-def _columns(tree: Topology, axes: np.ndarray, pitches: np.ndarray) -> np.ndarray:
+def dof_columns(tree: Topology, axes: np.ndarray, pitches: np.ndarray) -> np.ndarray:
     """`[*batch, nv, 6]`, angular first: the motion of each degree of freedom at `q = 0` in its body's frame."""
     batch = (*np.broadcast_shapes(axes.shape[:-2], pitches.shape[:-1]), tree.nv)
     # Without an axis, directions are x, y and z, and again x, y and z.
@@ -181,7 +195,7 @@ def _columns(tree: Topology, axes: np.ndarray, pitches: np.ndarray) -> np.ndarra
     return np.concatenate([tree.rotating_dofs[:, None] * direction, advance * direction], axis=-1)
 
 
-def _matrix6(parameters: np.ndarray) -> np.ndarray:
+def spatial_matrices(parameters: np.ndarray) -> np.ndarray:
     """`[*batch, 6, 6]`, angular first: the spatial inertia matrix of inertial parameters `[*batch, 10]`."""
     skew = np.einsum("ijk,...k->...ij", SKEW, parameters[..., 1:4])
     return np.block([[inertia_matrix(parameters), skew], [-skew, parameters[..., :1, None] * np.eye(3)]])

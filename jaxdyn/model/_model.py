@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import equinox as eqx
@@ -10,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import joints
-from jaxdyn._errors import require_last_axes
+from jaxdyn._errors import naming_arguments, require_last_axes
 from jaxdyn._types import Array, Float
 from jaxdyn.model import _parameter_edits, _structure_edits, _summary
 from jaxdyn.model._edit_arguments import independent_joint
-from jaxdyn.model._fields import ModelFields
+from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._spanning_tree import spanning_coordinates, spanning_tree
 from jaxdyn.spatial import Inertia, invert_pose, transform_inertial_parameters
 
@@ -31,6 +32,8 @@ class Model(ModelFields):
     """A rigid-body model: a static `topology`, and arrays.
 
     Every array may have leading batch axes (as under `jax.vmap` over models), which broadcast with those of the states.
+    Functions that call the algorithms under `jax.vmap` take a model without batch axes by `in_axes=None`, and one with
+    some by `in_axes=model.vmap_axes()`; JAX's default maps the rows of every array, and says that sizes differ.
     Replace leaves with `equinox.tree_at`: programs are compiled for the structure, not for values. The functions that
     edit a model are methods, too: `model.with_payload(...)` is `jaxdyn.with_payload(model, ...)`, and `with_attached`
     is `jaxdyn.attach`.
@@ -44,6 +47,13 @@ class Model(ModelFields):
             name: Frame(name, bodies[body], self.frame_placement[..., i, :])
             for i, (name, body) in enumerate(zip(self.topology.frame_names, self.topology.frame_bodies, strict=True))
         }
+
+    def vmap_axes(self) -> Model:
+        """The axes of this model for `jax.vmap(function, in_axes=(model.vmap_axes(), 0))`: 0 for the arrays that have
+        batch axes, and None for the others, which all calls share. For a model without batch axes give `None` itself;
+        the algorithms need no `vmap` at all, as batch axes of models and states broadcast."""
+        arrays = {name: x for name in LEAVES if (x := getattr(self, name)) is not None}
+        return dataclasses.replace(self, **{n: 0 if jnp.ndim(x) > LEAVES[n].axes else None for n, x in arrays.items()})
 
     def q_index(self, joint: str) -> slice:
         """The slice of a joint in `q`. **Raises** `UnknownNameError`; `ModelError` for one that mimics."""
@@ -63,10 +73,12 @@ class Model(ModelFields):
         friction and springs stay with the joints that are followed."""
         return spanning_tree(self)
 
+    @naming_arguments
     def spanning_configuration(self, q: Float[Array, "*batch nq"]) -> Float[Array, "*batch nq_tree"]:
         """The configuration of `spanning_tree()`, which includes the joints that mimic others."""
         return spanning_coordinates(self, self._check(q, "q", "nq"), velocity=False)
 
+    @naming_arguments
     def spanning_velocity(self, v: Float[Array, "*batch nv"]) -> Float[Array, "*batch nv_tree"]:
         """The velocity of `spanning_tree()`, or its acceleration from an acceleration: multipliers are constant."""
         return spanning_coordinates(self, self._check(v, "v", "nv"), velocity=True)
@@ -80,11 +92,13 @@ class Model(ModelFields):
         in [-1, 1] m, and rotations uniform over SO(3)."""
         return joints.random_configuration(self.topology, key, self.position_lower, self.position_upper, shape)
 
+    @naming_arguments
     def integrate(self, q: Float[Array, "*batch nq"], dv: Float[Array, "*batch nv"]) -> Float[Array, "*batch nq"]:
         """`q` displaced by `dv`, a velocity times a time: the sum for vector coordinates, the exponential of the body
         twist for ball and free joints (Pinocchio's `integrate`). Quaternions stay unit."""
         return self._apply_to_rows(joints.integrate, q=q, dv=dv)
 
+    @naming_arguments
     def difference(self, q0: Float[Array, "*batch nq"], q1: Float[Array, "*batch nq"]) -> Float[Array, "*batch nv"]:
         """The `dv` for which `integrate(q0, dv)` is `q1`, with rotations of at most half a turn.
 
@@ -93,6 +107,7 @@ class Model(ModelFields):
         by all of its turns."""
         return self._apply_to_rows(joints.difference, q0=q0, q1=q1)
 
+    @naming_arguments
     def integrate_jacobians(
         self, q: Float[Array, "*batch nq"], dv: Float[Array, "*batch nv"]
     ) -> tuple[Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"]]:
@@ -105,6 +120,7 @@ class Model(ModelFields):
         by_q, by_dv = self._jacobians(joints.integrate_jacobians, 2, q=q, dv=dv)
         return by_q, by_dv
 
+    @naming_arguments
     def difference_jacobians(
         self, q0: Float[Array, "*batch nq"], q1: Float[Array, "*batch nq"]
     ) -> tuple[Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"]]:
@@ -117,6 +133,7 @@ class Model(ModelFields):
         by_q0, by_q1 = self._jacobians(joints.difference_jacobians, 2, q0=q0, q1=q1)
         return by_q0, by_q1
 
+    @naming_arguments
     def chart_jacobians(
         self, q0: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"], v: Float[Array, "*batch nv"]
     ) -> joints.ChartJacobians:
@@ -125,17 +142,20 @@ class Model(ModelFields):
         **Raises** `ShapeError`."""
         return joints.ChartJacobians(*self._jacobians(joints.chart_jacobians, 5, q0=q0, x=x, v=v))
 
+    @naming_arguments
     def chart_point(self, q0: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"]) -> Float[Array, "*batch nq"]:
         """The configuration with coordinates `x` in the chart around `q0`: sums for vector coordinates and the
         positions of free joints (parent axes), exponentials for rotations. Integrators step in this chart."""
         return self._apply_to_rows(joints.chart_point, q0=q0, x=x)
 
+    @naming_arguments
     def chart_rate(
         self, q: Float[Array, "*batch nq"], x: Float[Array, "*batch nv"], v: Float[Array, "*batch nv"]
     ) -> Float[Array, "*batch nv"]:
         """The rate of the coordinates `x` of `q = chart_point(q0, x)` under the velocity `v`."""
         return self._apply_to_rows(joints.chart_rate, q=q, x=x, v=v)
 
+    @naming_arguments
     def checked(self, q: Float[Array, "*batch nq"]) -> Float[Array, "*batch nq"]:
         """`q`, with a run-time error where it has NaN, an infinite value, or a quaternion that is not unit (to 1e-3).
 
@@ -177,6 +197,9 @@ class Model(ModelFields):
 
     def __repr__(self) -> str:
         return _summary.short(self)
+
+    def _repr_html_(self) -> str:
+        return _summary.as_html(self)
 
     def _apply_to_rows(self, function, **arrays):
         return joints.apply_to_rows(function, self.topology, *self._checked_arrays(arrays))

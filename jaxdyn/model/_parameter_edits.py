@@ -62,7 +62,8 @@ def with_link_parameters[M: ModelFields](
     """The model in which one link has other inertial parameters, also if it was merged into a body.
 
     This is the inverse of `Model.link_parameters`: `parameters` is a `BodyInertia`, or the ten inertial parameters
-    about the origin of the link's frame, in its axes. Differentiable; the structure stays the same.
+    about the origin of the link's frame, in its axes. Differentiable; the structure stays the same, but for a model
+    loaded with `kinematics_only`, which has dynamics when each link that lacked an inertia was given one.
 
     **Raises** `UnknownNameError` for the link; `ShapeError`; `ModelError` for numbers that are not finite, a negative
     mass, and if a joint then moves nothing with inertia. **Warns** `PhysicalityWarning` of an inertia that no
@@ -74,7 +75,10 @@ def with_link_parameters[M: ModelFields](
     arguments.require_batches(model, {"parameters": new.shape[:-1]})
     number = topology.frame(link)
     k = topology.attached_links.index(link) if link in topology.attached_links else None
-    out = dataclasses.replace(model, **_link_leaves(model, new, number, k))
+    if link in topology.unknown_inertias:
+        unknown = tuple(name for name in topology.unknown_inertias if name != link)
+        topology = dataclasses.replace(topology, unknown_inertias=unknown)
+    out = dataclasses.replace(model, topology=topology, **_link_leaves(model, new, number, k))
     require_resistance(out.topology, vars(out))
     return out
 

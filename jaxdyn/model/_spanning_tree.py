@@ -50,7 +50,7 @@ def spanning_coordinates(model: ModelFields, x, *, velocity: bool):
     index = mimic_coordinates(model.topology, velocity=velocity)
     if not len(index.follower):
         return x
-    x = jnp.asarray(x)
+    x = x if isinstance(x, np.ndarray) else jnp.asarray(x)
     followed = x[..., index.leader] * model.mimic_multiplier
     if not velocity:
         followed = followed + model.mimic_offset

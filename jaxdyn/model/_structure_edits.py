@@ -52,7 +52,7 @@ def attach[M: ModelFields](
         raise ModelError(f"prefix is {prefix!r}; a string is needed")
     ours = model.topology
     number = -1 if frame == "world" else ours.frame(frame)
-    fields = ("body_names", "joint_names", "frame_names", "attached_links")
+    fields = ("body_names", "joint_names", "frame_names", "attached_links", "unknown_inertias")
     theirs = dataclasses.replace(
         other.topology, **{f: tuple(prefix + name for name in getattr(other.topology, f)) for f in fields}
     )
@@ -109,7 +109,7 @@ def _union(ours: Topology, theirs: Topology, body: int) -> Selection:
     def joined(field: str) -> tuple[int, ...]:
         return (*getattr(ours, field), *(b + n if b >= 0 else body for b in getattr(theirs, field)))
 
-    names = ("body_names", "joint_names", "joint_types", "frame_names", "attached_links")
+    names = ("body_names", "joint_names", "joint_types", "frame_names", "attached_links", "unknown_inertias")
     both = dataclasses.replace(
         ours,
         **{field: getattr(ours, field) + getattr(theirs, field) for field in names},

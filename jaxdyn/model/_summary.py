@@ -2,45 +2,77 @@
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
+from jaxdyn._printing import is_concrete, lines_as_table
 from jaxdyn.joints import JOINT_TYPES
 from jaxdyn.model._edit_arguments import batches_of
 from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._inertia import rounding, unphysical_beyond_rounding
+from jaxdyn.model._singular_motions import singular_motions
 
 WIDTH = 118
 _UNKNOWN = "?"
 _SHOWN = 40
 """How many names are listed at most."""
+_WHOLE: ContextVar[bool] = ContextVar("whole", default=False)
+"""Whether nothing is cut."""
 
 
 def short(model: ModelFields) -> str:
-    """One line for `repr`: the number of bodies, the first and last, the lengths of `q` and `v`, dtype and batch axes.
+    """One line for `repr`: the number of bodies, the first and last, the lengths of `q` and `v`, the mass,
+    dtype and batch axes.
     Leaves may be arrays, tracers, `jax.ShapeDtypeStruct` or None."""
     topology = model.topology
     names = topology.body_names
     shown = ", ".join(names) if len(names) < 4 else f"{names[0]}, ..., {names[-1]}"
     parts = [_count(topology.nb, "body", "bodies") + f": {shown}; nq={topology.nq}, nv={topology.nv}"]
     kinds = sorted({str(x.dtype) for x in (getattr(model, field) for field in LEAVES) if hasattr(x, "dtype")})
+    has_mass = _has_values(model) and not topology.missing_inertias
+    parts += [f"mass {float(model.inertial_parameters[:, 0].sum()):.6g} kg"] if has_mass else []
     parts += ["/".join(kinds)] if kinds else []
     batch = _batch(model)
     parts += [f"batch {batch}"] if batch else []
+    parts += ["kinematics only"] if topology.missing_inertias else []
     return f"Model({', '.join(parts)})"
 
 
-def summary(model: ModelFields) -> str:
+def _has_values(model: ModelFields) -> bool:
+    """Whether the inertias are those of one model, and have values."""
+    return is_concrete(model.inertial_parameters) and np.ndim(model.inertial_parameters) == 2
+
+
+def as_html(model: ModelFields) -> str:
+    """The summary for notebooks, or the line of `short` for models that have none."""
+    try:
+        return lines_as_table(short(model), summary(model).splitlines())
+    except Exception:
+        return lines_as_table(short(model), [])
+
+
+def summary(model: ModelFields, *, whole: bool = False) -> str:
     """A table of a model: gravity; bodies and joints with their places in `q` and `v`, limits, masses; friction,
     springs and other limits; joints that mimic others; merged links; frames; and warnings of likely errors.
 
-    Units are m, rad, kg, N, N m and s. Numbers that are traced, or have batch axes, are shown as `?`.
+    Units are m, rad, kg, N, N m and s. Numbers that are traced, or have batch axes, are shown as `?`. Lines have at
+    most 118 characters, for which long names are cut and long lists end early, unless the `whole` text is wanted.
     """
     sections = (_head, _bodies, _effects, _mimics, _links, _frames, _warnings)
+    token = _WHOLE.set(whole)
+    try:
+        return _joined(model, sections)
+    finally:
+        _WHOLE.reset(token)
+
+
+def _joined(model: ModelFields, sections: Sequence[Callable[[ModelFields], list[str]]]) -> str:
     return "\n\n".join("\n".join(lines) for section in sections if (lines := section(model)))
 
 
@@ -53,8 +85,10 @@ def _head(model: ModelFields) -> list[str]:
     roots = [i for i, parent in enumerate(topology.parents) if parent < 0]
     trees = "" if len(roots) == 1 else f", {len(roots)} trees"
     base = "free base" if topology.joint_types[roots[0]] == "free" else "fixed base"
-    total = "" if mass is None else f", {_number(mass[:, 0].sum())} kg in motion"
+    total = "" if mass is None or topology.missing_inertias else f", {_number(mass[:, 0].sum())} kg in motion"
     lines = [f"{short(model)}: {base}{trees}{total}"]
+    if missing := topology.missing_inertias:
+        lines += _lines("kinematics only, as these links have no inertia: ", missing)
     lines.append(f"gravity {_UNKNOWN if gravity is None else _vector(gravity)} m/s^2")
     unknown = [f for f in LEAVES if getattr(model, f) is not None and _numbers(model, f) is None]
     if unknown:
@@ -138,13 +172,16 @@ def _warnings(model: ModelFields) -> list[str]:
         merged = topology.links_of(i)
         if i >= 0:
             name, mass, inside = topology.body_names[i], bodies[i, 0], links[merged]
-            if mass <= 0:
+            if mass <= 0 and name not in topology.unknown_inertias:
                 what = "no mass" if mass == 0 else f"a negative mass, {_number(mass)} kg"
                 lines.append(f"warning: body {name!r} has {what}")
             # A difference has the errors of its terms.
             check(name, bodies[i] - inside.sum(axis=0), np.abs(bodies[i]) + np.abs(inside).sum(axis=0))
         for k in merged:
             check(topology.attached_links[k], links[k], links[k])
+    arrays = {field: _numbers(model, field) for field in LEAVES}
+    if all(values is not None or getattr(model, field) is None for field, values in arrays.items()):
+        lines += [f"warning: {motion}" for motion in singular_motions(dataclasses.replace(model, **arrays))]
     return lines
 
 
@@ -157,7 +194,7 @@ def _table(head: Sequence[str], rows: list[list[str]], right: set[int]) -> list[
     used = [k for k, column in enumerate(columns) if any(column[1:])]
     columns, right = [columns[k] for k in used], {used.index(k) for k in right if k in used}
     widths = [max(map(len, column)) for column in columns]
-    while sum(widths) + 2 * (len(widths) - 1) > WIDTH and max(widths) > 8:
+    while not _WHOLE.get() and sum(widths) + 2 * (len(widths) - 1) > WIDTH and max(widths) > 8:
         widths[widths.index(max(widths))] -= 1
     lines = []
     for cells in zip(*columns, strict=True):
@@ -169,9 +206,10 @@ def _table(head: Sequence[str], rows: list[list[str]], right: set[int]) -> list[
 
 def _lines(start: str, words: Sequence[str]) -> list[str]:
     """A list of words in one line, or in several, the further ones indented."""
-    more = [f"and {len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
+    most = len(words) if _WHOLE.get() else _SHOWN
+    more = [f"and {len(words) - most} more"] if len(words) > most else []
     # Spaces inside a word, which do not break lines, are another character meanwhile.
-    text = start + ", ".join(word.replace(" ", "\0") for word in [*words[:_SHOWN], *more])
+    text = start + ", ".join(word.replace(" ", "\0") for word in [*words[:most], *more])
     wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return [line.replace("\0", " ") for line in wrapper.wrap(text)]
 

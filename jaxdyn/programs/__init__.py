@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from jaxdyn.programs._simulated_recording import *
     from jaxdyn.programs._timing import *
 
-# Where names are looked for, in this order: the modules that load little come first.
+# Where names are looked for, in this order: the modules that load little come first. The last one computes when it is
+# imported, and nothing may be computed before processes are connected (`jax.distributed.initialize`).
 _SOURCES = (
     *("application", "config", "files", "timing", "progress", "pictures", "comparison"),
-    *("motions", "simulated_recording", "identification_data", "identification"),
+    *("simulated_recording", "identification_data", "identification", "motions"),
 )
 
 if not TYPE_CHECKING:

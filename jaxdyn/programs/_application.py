@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from jaxdyn._errors import DataError, JaxdynError, require_positive
+from jaxdyn.programs._interruption import ending_soon
 
 FINE, DIFFERENT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
@@ -36,9 +37,9 @@ def require_positive_keys(config: Any, *names: str) -> None:
 def exit_code(work: Callable[[], int | None], mistakes: tuple[type[Exception], ...] = ()) -> int:
     """Run `work` and return its exit code (0 for None), with warnings as messages: 2, with a message on stderr, for
     errors of the library, of files, and those in `mistakes`; 130, with the message of the `KeyboardInterrupt`, after
-    an interruption."""
+    an interruption. A process that runs nothing else ends within two seconds of Ctrl-C."""
     try:
-        with warnings.catch_warnings():
+        with ending_soon(INTERRUPTED), warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
             code = work() or FINE
         sys.stdout.flush()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
+import sys
 import tomllib
 import typing
 from collections.abc import Sequence
@@ -39,7 +41,8 @@ def read_config[T](kind: type[T], path: Path) -> T:
     except FileNotFoundError:
         near = ", ".join(sorted(str(x) for x in path.parent.glob("*.toml"))) if path.parent.is_dir() else ""
         raise DataError(f"{path}: no such file{f'; there are {near}' if near else ''}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
+        # Besides its own error, a `ValueError`, the parser lets those of dates, long integers and deep nesting through.
         raise DataError(f"{path}: cannot be read as TOML: {error}") from None
     return _build(kind, values, str(path), "")
 
@@ -120,7 +123,9 @@ def _value(kind: Any, value: Any, path: str, key: str) -> Any:
             return {name: _value(typing.get_args(kind)[1], x, path, f"{key}.{name}") for name, x in value.items()}
         expected = "a table"
     elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        if abs(value) <= sys.float_info.max or value in (math.inf, -math.inf):
+            return float(value)
+        expected = "a number that double precision has"
     elif kind in (int, str, bool) and type(value) is kind:
         return value
     else:

@@ -1,18 +1,30 @@
-"""Files that are either whole or absent, and whose bytes depend on their content alone."""
+"""Files of programs: whole or absent, held by one process at a time, and set aside where they are damaged."""
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import hashlib
 import json
 import os
+import re
+import secrets
+import socket
+import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, warn
+
+_LOCK, _HOLDER = ".lock", ".lock-holder.json"
+_CHECKSUM = "sha256"
+# The names of files in the making: `.<stem>.<process>-<random>.partial<suffix>`. Earlier versions had no number.
+_PARTIAL = r"(\.\d+-[0-9a-f]+)?\.partial"
 
 
 def data_path(name: str) -> Path:
@@ -29,30 +41,39 @@ def data_path(name: str) -> Path:
     return Path(root).expanduser() / path
 
 
-def write_durably(path: Path, write: Callable[[Path], object], *, announce: bool = False) -> None:
+def write_durably(
+    path: Path, write: Callable[[Path], object], *, announce: bool = False, keep_other: bool = False
+) -> None:
     """Write a file so that readers see the old or the new one, never half of one, even after a crash of the machine.
-    `write` is called with a temporary file in the same folder, whose name begins with a dot. Its name is always the
-    same, so the next call overwrites the remains of a process that was killed. `announce` prints the path."""
-    temporary = path.with_name(f".{path.stem}.partial{path.suffix}")
+    `write` is called with a temporary file in the same folder, whose name begins with a dot and is another one in every
+    call. What a process that was killed leaves of them is removed by the next one that takes the lock of the folder or
+    the file. `announce` prints the path. `keep_other` sets a file with another content aside first."""
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}-{secrets.token_hex(4)}.partial{path.suffix}")
     try:
         write(temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
+        if path.is_dir() or (keep_other and path.exists() and digest_of_file(path) != digest_of_file(temporary)):
+            set_aside(path, "in its place stands something else")
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    if os.name == "posix":
-        # The new name is on the disk when its folder is.
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    _sync(path.parent)
     if announce:
         print(f"wrote {path}")
 
 
-def write_npz(path: Path, arrays: Mapping[str, Any], *, announce: bool = False) -> None:
+def _sync(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_npz(path: Path, arrays: Mapping[str, Any], *, announce: bool = False, keep_other: bool = False) -> None:
     """Write an archive like `numpy.savez`'s, but without the time of writing, as `write_durably` does."""
 
     def write(temporary: Path) -> None:
@@ -61,16 +82,37 @@ def write_npz(path: Path, arrays: Mapping[str, Any], *, announce: bool = False) 
                 with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
 
-    write_durably(path, write, announce=announce)
+    write_durably(path, write, announce=announce, keep_other=keep_other)
 
 
 def read_npz(path: Path, build: Callable[[dict[str, np.ndarray]], Any] = dict, advice: str = "") -> Any:
     """Return `build` of the arrays of an archive. **Raises** `DataError` for a file from which it cannot be built."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
+
+    def read() -> Any:
+        # NumPy leaves a file open that it opened and could not read.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return build({name: archive[name] for name in archive.files})
-    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, DataError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); {advice or 'delete it to start again'}") from None
+
+    return _read(path, read, advice)
+
+
+def read_json(path: Path, build: Callable[[Any], Any] = lambda content: content, advice: str = "") -> Any:
+    """Return `build` of the content of a JSON file. **Raises** `DataError` for a file from which it cannot be built."""
+    return _read(path, lambda: build(json.loads(path.read_text(encoding="utf-8"))), advice)
+
+
+def _read(path: Path, read: Callable[[], Any], advice: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return read()
+    except PermissionError:
+        raise
+    # Damaged bytes can make `zipfile`, `zlib`, `numpy` and `json` raise nearly anything: `BadZipFile`, `EOFError`,
+    # `NotImplementedError` for a method of compression, `RecursionError`, `MemoryError`, `struct.error`, ...
+    except Exception as error:
+        what = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+        raise DataError(f"{path}: cannot be read ({what}); {advice or 'delete it to start again'}") from None
 
 
 def write_json(path: Path, content: Any, *, announce: bool = False) -> None:
@@ -89,20 +131,73 @@ def digest_of_arrays(arrays: Mapping[str, Any]) -> str:
     return state.hexdigest()
 
 
-def begin(path: Path, content: dict[str, Any], why: str, advice: str = "") -> dict[str, Any]:
-    """Write down how something was begun, or compare `content` with the file of an earlier run, and return the file's
-    content. **Raises** `DataError` with the entries that differ, `why` they must be the same, and an advice."""
-    if not path.is_file():
-        write_json(path, content)
-        return content
-    again = "delete it and the files beside it to start again"
+def digest_of_file(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_of_json(content: Any) -> str:
+    """The SHA-256 of what JSON can hold, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def set_aside(path: Path, why: str) -> Path:
+    """Rename a file or folder that cannot be used to `<name>.damaged`, or `<name>.damaged-2` where there is one
+    already, with a warning that names it. Returns the new path."""
+    new, k = path.with_name(f"{path.name}.damaged"), 2
+    while os.path.lexists(new):
+        new, k = path.with_name(f"{path.name}.damaged-{k}"), k + 1
+    os.replace(path, new)
+    _sync(path.parent)
+    warn(f"{path}: {why}; it is kept as {new.name}, and this part begins anew", UserWarning)
+    return new
+
+
+def write_checkpoint(path: Path, arrays: Mapping[str, Any], job: str) -> None:
+    """Write arrays for `read_checkpoint`, with a checksum of them and of the text `job`, which says whose they are."""
+    write_npz(path, {**arrays, _CHECKSUM: np.array(_checksum(arrays, job))})
+
+
+def read_checkpoint(path: Path, job: str, build: Callable[[dict[str, np.ndarray]], Any] = dict) -> Any:
+    """Return `build` of the arrays that `write_checkpoint` wrote for the same `job`, or None where there are none. A
+    file that is damaged, or from another job, is set aside with a warning that names it (`set_aside`)."""
+
+    def checked(arrays: dict[str, np.ndarray]) -> Any:
+        checksum = str(arrays.pop(_CHECKSUM, "none"))
+        if checksum != _checksum(arrays, job):
+            raise DataError("its checksum is not that of its arrays and this job")
+        return build(arrays)
+
+    if not os.path.lexists(path):
+        return None
     try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); {again}") from None
-    if not isinstance(earlier, dict):
-        raise DataError(f"{path}: not a JSON object; {again}")
-    before, now = _flat({key: earlier.get(key) for key in content}), _flat(json.loads(json.dumps(content)))
+        return read_npz(path, checked, "it is of no use here")
+    except DataError as error:
+        set_aside(path, str(error).removeprefix(f"{path}: "))
+        return None
+
+
+def _checksum(arrays: Mapping[str, Any], job: str) -> str:
+    return digest_of_arrays({**arrays, "job": np.array(job)})
+
+
+def begin(path: Path, content: dict[str, Any], why: str, advice: str = "") -> dict[str, Any]:
+    """Write down how a job was begun, or compare `content` with the file of an earlier run, and return the file's
+    content. A damaged file is set aside, and the job begun anew: what lies beside the file and is of this job has its
+    own checksums. **Raises** `DataError` with the entries that differ, `why` they must be the same, and an advice."""
+    content = json.loads(json.dumps(content))
+    earlier = None
+    if os.path.lexists(path):
+        try:
+            earlier = read_json(path, _begun, "it is of no use here")
+        except DataError as error:
+            set_aside(path, str(error).removeprefix(f"{path}: "))
+    if earlier is None:
+        earlier = {**content, _CHECKSUM: {"of": list(content), "is": digest_of_json(content)}}
+        write_json(path, earlier)
+        return earlier
+    before, now = _flat({key: earlier.get(key) for key in content}), _flat(content)
     missing = "nothing"
     differences = [
         f"{key} was {before.get(key, missing)!r} and is {now.get(key, missing)!r}"
@@ -115,7 +210,83 @@ def begin(path: Path, content: dict[str, Any], why: str, advice: str = "") -> di
     return earlier
 
 
+def _begun(content: Any) -> dict[str, Any]:
+    """Return the content of a file that `begin` wrote. **Raises** `DataError` if it was changed since."""
+    if not isinstance(content, dict):
+        raise DataError("not a JSON object")
+    # Earlier versions wrote no checksum.
+    if _CHECKSUM in content or not content:
+        checksum = content.get(_CHECKSUM, {})
+        if checksum["is"] != digest_of_json({key: content[key] for key in checksum["of"]}):
+            raise DataError("its checksum is not that of its content")
+    return content
+
+
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(content, dict):
         return {prefix.removesuffix("."): content}
     return {key: value for name, inner in content.items() for key, value in _flat(inner, f"{prefix}{name}.").items()}
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process, and remove what killed processes left of files in the making. **Raises**
+    `DataError`, which says who holds it, if another process does. The lock is one of the operating system: it ends with
+    the process, whatever ends that."""
+    with _lock(folder / _LOCK, 0.0) as held:
+        if not held:
+            raise DataError(
+                f"{folder}: another process is writing here{_holder(folder)}; wait until it ends, end it, or give "
+                "another name"
+            )
+        _remove_partial(folder, r"\..*", r"(\.\w+)?")
+        now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
+        write_json(folder / _HOLDER, {"pid": os.getpid(), "host": socket.gethostname(), "since": now})
+        try:
+            yield
+        finally:
+            (folder / _HOLDER).unlink(missing_ok=True)
+
+
+def _holder(folder: Path) -> str:
+    """Say who holds a folder, as far as it is known."""
+    with contextlib.suppress(DataError):
+        return read_json(folder / _HOLDER, lambda x: f" (process {x['pid']:d} on {x['host']:s}, since {x['since']:s})")
+    return ""
+
+
+@contextlib.contextmanager
+def holding(path: Path, *, wait: float = 0.0, forget: bool = False) -> Iterator[bool]:
+    """Hold one file for this process, and remove what killed processes left of it in the making. Yields whether that
+    succeeded within `wait` seconds. `forget` removes the lock's own file at the end, for files that are written once:
+    who gets the lock next must look whether the file is there."""
+    lock = path.with_name(f".{path.name}.lock")
+    with _lock(lock, wait) as held:
+        if held:
+            _remove_partial(path.parent, rf"\.{re.escape(path.stem)}", re.escape(path.suffix))
+        yield held
+        if held and forget:
+            # Systems that keep open files leave it.
+            with contextlib.suppress(OSError):
+                lock.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _lock(path: Path, wait: float) -> Iterator[bool]:
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=wait, poll_interval=0.02)
+    except filelock.Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def _remove_partial(folder: Path, stem: str, suffix: str) -> None:
+    pattern = re.compile(f"{stem}{_PARTIAL}{suffix}")
+    for path in folder.iterdir():
+        if pattern.fullmatch(path.name) and path.is_file():
+            path.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +22,17 @@ import numpy as np
 from jaxdyn import sysid
 from jaxdyn.io import to_urdf
 from jaxdyn.model import Model
-from jaxdyn.programs._files import begin, digest_of_arrays, read_npz, write_durably, write_json, write_npz
+from jaxdyn.programs._files import (
+    alone_in,
+    begin,
+    digest_of_arrays,
+    digest_of_json,
+    read_checkpoint,
+    set_aside,
+    write_checkpoint,
+    write_durably,
+    write_json,
+)
 from jaxdyn.programs._identification_data import (
     IdentificationData,
     IdentifyConfig,
@@ -30,11 +41,12 @@ from jaxdyn.programs._identification_data import (
     physical_start,
 )
 from jaxdyn.programs._pictures import pyplot, save_figure
-from jaxdyn.programs._progress import Progress
+from jaxdyn.programs._progress import ProgressBar, announce
 from jaxdyn.viz import plot_torques
 
 SAVE_EVERY = 1.0
 """Seconds of work that an interruption may cost; a step takes milliseconds."""
+_BEGUN = "begun.json"
 BEFORE, LINEAR, PHYSICAL = "before", "least squares", "physical fit"
 # These keys may change between an interruption and the next run: they do not change the fits.
 _KEYS_OF_RESULTS = ("results", "plot", "report", "bootstrap", "urdf", "force")
@@ -51,28 +63,29 @@ type Errors = dict[str, dict[str, np.ndarray]]
 
 
 class FitFiles:
-    """The fits of one configuration and one set of data in a folder, by name, and the states of unfinished fits.
-    **Raises** `DataError` if the folder was begun with another configuration or other data."""
+    """The fits of one configuration and one set of data in a folder, by name, and the states of unfinished fits. A file
+    that is damaged, or of other fits, is set aside with a warning, and its fit begins anew. **Raises** `DataError` if
+    the folder was begun with another configuration or other data."""
 
     def __init__(self, folder: Path, configuration: dict, recordings: list[sysid.Recording]):
         self.folder = folder
         named = [(f"{k}.{x}", getattr(r, x)) for k, r in enumerate(recordings) for x in ("t", "q", "tau")]
         arrays = {name: x for name, x in named if x is not None}
+        if os.path.lexists(folder) and not folder.is_dir():
+            set_aside(folder, "not a folder")
         folder.mkdir(parents=True, exist_ok=True)
         content = {"configuration": configuration, "data": digest_of_arrays(arrays)}
-        begin(folder / "begun.json", content, "its fits are of that only", f"Delete {folder} to start again")
+        begin(folder / _BEGUN, content, "its fits are of that only", f"Delete {folder} to start again")
+        self._job, self._names = digest_of_json(content), [_BEGUN]
 
     def load(self, name: str, before: Model, effects: sysid.JointEffects) -> sysid.InverseDynamicsFit | None:
-        """Return the finished fit `name`, or None. **Raises** `DataError` for a file that is not one."""
-        return self._read(f"{name}.npz", lambda arrays: _fit_of(arrays, before, effects))
+        """Return the finished fit `name`, or None."""
+        self._names += [f"{name}.npz", _unfinished(name)]
+        return read_checkpoint(self.folder / f"{name}.npz", self._job, lambda arrays: _fit_of(arrays, before, effects))
 
     def load_state(self, name: str) -> sysid.TorqueFitState | None:
-        """Return the state of the unfinished fit `name`, or None. **Raises** `DataError` for a file that is not one."""
-        return self._read(f"{name}, unfinished.npz", sysid.TorqueFitState.from_arrays)
-
-    def _read(self, file: str, build: Any) -> Any:
-        path = self.folder / file
-        return read_npz(path, build, f"delete {self.folder} to start again") if path.is_file() else None
+        """Return the state of the unfinished fit `name`, or None."""
+        return read_checkpoint(self.folder / _unfinished(name), self._job, sysid.TorqueFitState.from_arrays)
 
     def save(self, name: str, fit: sysid.InverseDynamicsFit) -> None:
         """Write a finished fit."""
@@ -82,17 +95,26 @@ class FitFiles:
         parts = {"model": leaves, "values": vars(fit.values), "fit": numbers}
         arrays = {f"{part}.{x}": value for part, content in parts.items() for x, value in content.items()}
         arrays["others"] = np.array(json.dumps({x: value for x, value in fields.items() if x not in numbers}))
-        write_npz(self.folder / f"{name}.npz", arrays)
+        write_checkpoint(self.folder / f"{name}.npz", arrays, self._job)
 
     def save_state(self, name: str, state: sysid.TorqueFitState) -> None:
         """Write the state of an unfinished fit."""
-        write_npz(self.folder / f"{name}, unfinished.npz", state.arrays())
+        write_checkpoint(self.folder / _unfinished(name), state.arrays(), self._job)
 
     def remove(self) -> None:
-        """Delete the folder, after the last fit."""
-        for path in self.folder.iterdir():
-            path.unlink()
-        self.folder.rmdir()
+        """Delete the files of these fits, after the last one, and the folder if nothing else is in it."""
+        for name in self._names:
+            (self.folder / name).unlink(missing_ok=True)
+        others = sorted(path.name for path in self.folder.iterdir())
+        if others:
+            print(f"{self.folder} stays, with what is not of these fits: {', '.join(others)}")
+        else:
+            self.folder.rmdir()
+
+
+def _unfinished(name: str) -> str:
+    """Return the file of the state of an unfinished fit."""
+    return f"{name}, unfinished.npz"
 
 
 def _fit_of(arrays: dict[str, np.ndarray], before: Model, effects: sysid.JointEffects) -> sysid.InverseDynamicsFit:
@@ -106,36 +128,43 @@ def _fit_of(arrays: dict[str, np.ndarray], before: Model, effects: sysid.JointEf
 
 
 def identify(config: IdentifyConfig) -> dict[str, Any]:
-    """Identify, print, and write `<results>/<name>/`; returns the content of `parameters.json`."""
+    """Identify, print, and write `<results>/<name>/`; returns the content of `parameters.json`. **Raises** `DataError`
+    if another process is writing there."""
     try:
         model = load_robot(config.robot, ("arm",), without=config.robot_without).with_locked_joints(config.locked)
         start = physical_start(model)
         data = load_data(config, start)
         folder = config.make_folder()
-        kept = {k: v for k, v in dataclasses.asdict(config).items() if k not in _KEYS_OF_RESULTS}
-        files = FitFiles(folder / "unfinished", kept, list(data.plan.recordings))
-        fits, seconds = _run_fits(config, model, start, data, files)
-        held_out = _held_out(config, data)
-        errors = {
-            kind: {name: x.evaluate(recording).rms_error for name, x in fits.items()}
-            for kind, recording in held_out.items()
-        }
-        relative = {
-            key: {name: x.evaluate(held_out[kind]).relative for name, x in fits.items()}
-            for key, kind in _RELATIVE.items()
-        }
-        _print_errors(model, data, fits, errors, relative)
-        verdict = _verdict(data, fits)
-        print("\nverdict on the physical fit", *verdict, sep="\n- ")
-        out = _summary(config, model, fits, errors, seconds) | relative | {"verdict": verdict}
-        _write(folder, config, data, fits, out)
-        if config.plot:
-            torques = {name: x.predict(data.held_out.smooth) for name, x in fits.items()}
-            draw_torques(folder / "torque.png", config, model, data, torques)
-        files.remove()
-        return out
+        with alone_in(folder):
+            return _identify(config, folder, model, start, data)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; the same command continues where it stopped") from None
+
+
+def _identify(
+    config: IdentifyConfig, folder: Path, model: Model, start: Model, data: IdentificationData
+) -> dict[str, Any]:
+    kept = {k: v for k, v in dataclasses.asdict(config).items() if k not in _KEYS_OF_RESULTS}
+    files = FitFiles(folder / "unfinished", kept, list(data.plan.recordings))
+    fits, seconds = _run_fits(config, model, start, data, files)
+    held_out = _held_out(config, data)
+    errors = {
+        kind: {name: x.evaluate(recording).rms_error for name, x in fits.items()}
+        for kind, recording in held_out.items()
+    }
+    relative = {
+        key: {name: x.evaluate(held_out[kind]).relative for name, x in fits.items()} for key, kind in _RELATIVE.items()
+    }
+    _print_errors(model, data, fits, errors, relative)
+    verdict = _verdict(data, fits)
+    print("\nverdict on the physical fit", *verdict, sep="\n- ")
+    out = _summary(config, model, fits, errors, seconds) | relative | {"verdict": verdict}
+    _write(folder, config, data, fits, out)
+    if config.plot:
+        torques = {name: x.predict(data.held_out.smooth) for name, x in fits.items()}
+        draw_torques(folder / "torque.png", config, model, data, torques)
+    files.remove()
+    return out
 
 
 def _run_fits(
@@ -156,6 +185,7 @@ def _run_fits(
             files.save(name, out)
         return out
 
+    announce("compiling, and fitting by least squares and with physical links")
     linear = finish(LINEAR, model, lambda: sysid.ordinary_least_squares(model, plan.recordings, **common))
     physical = finish(PHYSICAL, start, lambda: _fit_physical(config, start, plan, common, files))
     times = ", ".join(f"{name} {x:.1f} s" for name, x in seconds.items())
@@ -174,12 +204,13 @@ def _fit_physical(
     if state is not None:
         print(f"physical fit: continues in round {state.round} at step {state.step}")
     saved = -np.inf
-    with Progress(PHYSICAL) as progress:
+    with ProgressBar(desc=PHYSICAL, unit=" steps", mininterval=0.1) as bar:
 
         def report(step: sysid.Step) -> None:
             nonlocal saved
             decrease = f"{step.expected_decrease:.1e}"
-            progress.step(round=step.round, cost=f"{step.cost:.6g}", expected_decrease=decrease)
+            bar.set_postfix(round=step.round, cost=f"{step.cost:.6g}", expected_decrease=decrease, refresh=False)
+            bar.update()
             if time.perf_counter() - saved >= SAVE_EVERY:
                 files.save_state(PHYSICAL, step.state)
                 saved = time.perf_counter()
@@ -279,6 +310,7 @@ def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits:
             f"below {plan.cutoff:.3g} Hz; held out {held_out.name}, {held_out.t[0]:.2f} to {held_out.t[-1]:.2f} s."
         )
         title = f"Identification: {config.name}"
+        announce("resampling the recordings, and writing the report")
         draws = sysid.bootstrap(physical, plan.recordings, draws=config.bootstrap) if config.bootstrap else None
         options: dict[str, Any] = {"title": title, "notes": [note, *out["verdict"]], "bootstrap": draws}
         report = functools.partial(sysid.write_report, fits=fits, train=plan.recordings, test=held_out, **options)

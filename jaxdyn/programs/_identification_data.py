@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from jaxdyn.io import load_urdf
 from jaxdyn.model import Model
 from jaxdyn.programs._config import ProgramConfig
 from jaxdyn.programs._files import data_path
+from jaxdyn.programs._progress import announce
 from jaxdyn.programs._simulated_recording import SimulatedRecording, Simulation, simulate_recording
 from jaxdyn.sysid import (
     JointEffects,
@@ -45,6 +47,10 @@ class Columns:
     """Motor currents in the place of torques, with `torque_gain`."""
     delimiter: str = ","
     """Text between columns; `tab`, or `space` for any white space."""
+    decimal: str = "."
+    """Sign before the decimals of a number, `.` or `,`."""
+    header: Literal["auto", "yes", "no"] = "auto"
+    """Whether the first line has names of columns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +157,7 @@ def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
     recordings, simulated = _load_recordings(config, start)
     last, begin = (recordings.pop(), config.fit_start) if config.test_recording else (recordings[0], config.fit_stop)
     # Split first: the filter and the differences look ahead, and must not see past the boundary.
+    announce("choosing what was not given (cutoff, friction, prior) by cross-validation")
     plan = plan_identification(
         start,
         [_part(x, config.fit_start, config.fit_stop, config) for x in recordings],
@@ -210,23 +217,36 @@ def physical_start(model: Model) -> Model:
 def load_from_zero(name: str, columns: Columns, *, currents: bool = False) -> Recording:
     """Load a recording, CSV or NumPy archive, and count its times from its first sample. `currents`: whether it has
     motor currents in the place of torques."""
-    path = data_path(name)
+    with _noting(_RECORDING):
+        path = data_path(name)
+        recording = _load_file(path, columns, currents)
+    return dataclasses.replace(recording, t=recording.t - recording.t[0])
+
+
+_RECORDING = (
+    "(a recording is `simulated`, a NumPy archive with arrays t, q and tau, or a CSV file, whose columns the keys "
+    "csv.t, csv.q and csv.tau choose, by name or by number, such as --csv.q 1-7 on the command line; the keys "
+    "csv.header, yes or no, and csv.decimal say what the file cannot)"
+)
+
+
+def _load_file(path: Path, columns: Columns, currents: bool) -> Recording:
+    """Load a CSV file or a NumPy archive."""
     chosen = dataclasses.asdict(columns)
     if path.suffix.lower() == ".csv":
         if currents and not columns.current:
             raise DataError("torque_gain is given, but csv.current names no columns of motor currents")
-        unused = ("delimiter", "tau" if currents else "current")
+        unused = ("delimiter", "decimal", "header", "tau" if currents else "current")
         named = {
             key: _columns_of(key, text)
             for key, text in chosen.items()
             if key not in unused and (text or key in ("t", "q"))
         }
         delimiter = {"tab": "\t", "space": " "}.get(columns.delimiter, columns.delimiter)
-        recording = load_csv(path, named, delimiter=delimiter)
-    else:
-        torques = {"tau": None, "current": "current"} if currents else {}
-        recording = load_npz(path, **torques)
-    return dataclasses.replace(recording, t=recording.t - recording.t[0])
+        header = {"yes": True, "no": False}.get(columns.header)
+        return load_csv(path, named, delimiter=delimiter, decimal=columns.decimal, header=header)
+    torques = {"tau": None, "current": "current"} if currents else {}
+    return load_npz(path, **torques)
 
 
 def _columns_of(key: str, text: str) -> str | list[str | int]:

@@ -21,6 +21,7 @@ from jaxdyn.programs._application import require_positive_keys
 from jaxdyn.programs._config import ProgramConfig
 from jaxdyn.programs._files import write_json, write_npz
 from jaxdyn.programs._pictures import Point, StickFigure, animate, draw_trajectory
+from jaxdyn.programs._progress import announce
 
 type Costs = list[tuple[Any, Any]]
 """Residuals and their weights."""
@@ -239,7 +240,7 @@ class OptimizeConfig(ProgramConfig):
 
 def optimize(config: OptimizeConfig) -> dict[str, Any]:
     """Solve, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
-    require_positive_keys(config, "iterations")
+    require_positive_keys(config, "iterations", "horizon", "samples", "knots")
     task = motion_task(config.task, config.horizon)
     settings: dict[str, Any] = {
         "options": solver_options(config.solver, config.iterations, config.samples, config.knots)
@@ -247,8 +248,8 @@ def optimize(config: OptimizeConfig) -> dict[str, Any]:
     if config.solver != "ddp":
         settings["key"] = jax.random.key(config.seed)
     seconds = []
-    for _ in range(2):
-        # The first solve compiles.
+    for note in ("compiling and solving", "solving again, to time it without compilation"):
+        announce(f"{config.task}, {config.solver}: {note}")
         began = time.perf_counter()
         solution = jax.block_until_ready(getattr(trajopt, config.solver)(task.problem, task.us, **settings))
         seconds.append(time.perf_counter() - began)
@@ -271,6 +272,8 @@ def optimize(config: OptimizeConfig) -> dict[str, Any]:
         f"violation of constraints {out['violation']:.1e}, gaps {out['gap']:.1e}; "
         f"at the end {out['error_at_the_end']:.2e} {task.unit} from the goal"
     )
+    if config.plot or config.animation:
+        announce("drawing")
     folder = config.make_folder()
     write_npz(folder / "trajectory.npz", {"t": dt * np.arange(len(xs)), "xs": xs, "us": us}, announce=True)
     write_json(folder / "summary.json", out)

@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Self
+from typing import Any
 
 from tqdm import tqdm
 
 
-class Progress:
-    """Counts the steps of a long job, and reports the last one on stderr.
+def announce(text: str) -> None:
+    """Say on stderr what is about to take a while."""
+    print(f"{text} ...", file=sys.stderr, flush=True)
 
-    In a terminal this is one line that is drawn anew. Elsewhere, such as in the log of a job, it is a plain line every
-    `every` seconds, so that the log stays short; a job that takes less time writes none.
-    """
 
-    def __init__(self, name: str, every: float = 30.0):
-        self._name, self._every = name, every
-        self._steps, self._began = 0, time.monotonic()
-        self._written = self._began
+class ProgressBar(tqdm):
+    """The bar of `tqdm` in a terminal; elsewhere, such as in the log of a job, a plain line on stderr every `every`
+    seconds, and none for a job that takes less time. Arguments and methods are those of `tqdm`."""
 
-    def __enter__(self) -> Self:
-        # Nothing is drawn where stderr is no terminal.
-        self._bar = tqdm(desc=self._name, unit=" steps", mininterval=0.1, disable=None)
-        return self
+    def __init__(self, *args: Any, every: float = 30.0, **kwargs: Any):
+        self._plain, self._every = not sys.stderr.isatty(), every
+        self._written = self._began = time.monotonic()
+        super().__init__(*args, **(kwargs | ({"mininterval": every} if self._plain else {})))
 
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-    def step(self, **facts: object) -> None:
-        """Count a step, and show the facts, by name."""
-        self._steps += 1
-        self._bar.update()
-        if not self._bar.disable:
-            self._bar.set_postfix(facts)
-        elif (now := time.monotonic()) - self._written >= self._every:
+    def display(self, msg: str | None = None, pos: int | None = None) -> bool:
+        """Draw the bar, or write a line if the last one is long ago."""
+        if not self._plain:
+            return bool(super().display(msg, pos))
+        now = time.monotonic()
+        if now - self._written >= self._every:
             self._written = now
-            shown = "".join(f", {name} {value}" for name, value in facts.items())
-            print(f"{self._name}: {self._steps} steps in {now - self._began:.0f} s{shown}", file=sys.stderr, flush=True)
+            name, total = f"{self.desc}: " if self.desc else "", f" of {self.total}" if self.total else ""
+            facts = f", {self.postfix}" if self.postfix else ""
+            line = f"{name}{self.n}{total} {self.unit.strip()} in {now - self._began:.0f} s{facts}"
+            print(line, file=sys.stderr, flush=True)
+        return True
+
+    def close(self) -> None:
+        """End the bar; a log does not get an empty line."""
+        self.disable = self.disable or self._plain
+        super().close()

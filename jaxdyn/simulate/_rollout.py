@@ -9,7 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from jaxdyn._errors import ModelError, ShapeError, require_last_axes, require_positive_integer
+from jaxdyn._errors import (
+    ModelError,
+    ShapeError,
+    naming_arguments,
+    require_last_axes,
+    require_positive_integer,
+)
 from jaxdyn._types import Array, Float, Velocity
 from jaxdyn.model import Model
 from jaxdyn.simulate._checkpointed_scan import segment_length
@@ -46,6 +52,7 @@ class RolloutOptions(eqx.Module):
     """The rate at which the actuators' torques fall with the velocity, `[*batch, nv]`, as in `step`."""
 
 
+@naming_arguments
 def rollout(
     model: Model,
     state: State,
@@ -85,7 +92,8 @@ def rollout(
 
     **Returns** `steps / save_every + 1` samples, the first of them `state`.
 
-    **Raises** `ShapeError` and `ModelError` while tracing; `DivergenceError` with `RolloutOptions.check`.
+    **Raises** `ShapeError` and `ModelError` while tracing, also for a `dt` that is not positive and finite (inside
+    `jit`, where it may be unknown, only if it is a Python number); `DivergenceError` with `RolloutOptions.check`.
     """
     options = RolloutOptions() if options is None else options
     require_integrator(integrator, substeps, actuator_damping=options.actuator_damping is not None)

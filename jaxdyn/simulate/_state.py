@@ -3,7 +3,9 @@
 from typing import Any
 
 import equinox as eqx
+import numpy as np
 
+from jaxdyn import _printing as printing
 from jaxdyn._types import Array, Float
 
 
@@ -32,3 +34,20 @@ class Trajectory(eqx.Module):
     def final(self) -> State:
         """The last sample."""
         return State(self.q[..., -1, :], self.v[..., -1, :])
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        batch = self.q.shape[:-2]
+        times = np.asarray(self.t)
+        first = f"{len(times)} samples from {times[0]:.4g} to {times[-1]:.4g} s" + (f", batch {batch}" if batch else "")
+        q, v = np.asarray(self.q), np.asarray(self.v)
+        # A maximum is NaN where a state is.
+        facts = {"q": f"{q.shape[-1]} coordinates, at most {np.abs(q).max(initial=0):.4g}"}
+        facts["v"] = f"{v.shape[-1]} velocities, at most {np.abs(v).max(initial=0):.4g}"
+        if not (np.isfinite(q).all() and np.isfinite(v).all()):
+            facts["not finite"] = "some states are NaN or infinite; RolloutOptions(check=True) names the first"
+        if self.tau is not None:
+            facts["tau"] = f"at most {np.abs(np.asarray(self.tau)).max(initial=0):.4g} N m or N"
+        return first, facts
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table

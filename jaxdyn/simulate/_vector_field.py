@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from jaxdyn import joints
-from jaxdyn._errors import require_last_axes
+from jaxdyn._errors import naming_arguments, require_last_axes
 from jaxdyn._types import Array, Float, Velocity, Wrenches
 from jaxdyn.algorithms import aba
 from jaxdyn.model import Model
@@ -28,6 +28,7 @@ class VectorField(eqx.Module):
         return State(coordinate_rate(self.model, state.q, state.v), a)
 
 
+@naming_arguments
 def vector_field(
     model: Model,
     control: Velocity | Callable[[Any, State, Any], Any] | None = None,
@@ -58,6 +59,7 @@ def vector_field(
     return VectorField(model, control, f_ext)
 
 
+@naming_arguments
 def coordinate_rate(model: Model, q, v) -> Float[Array, "*batch nq"]:
     """The time derivative of the coordinates `q` `[*batch, nq]` under the velocity `v` `[*batch, nv]`: `v` for vector
     coordinates, `R v` for a free joint's position, `q (0, w) / 2` for a quaternion `q` and the body's angular velocity
@@ -68,6 +70,7 @@ def coordinate_rate(model: Model, q, v) -> Float[Array, "*batch nq"]:
     return joints.apply_to_rows(joints.coordinate_rate, model.topology, q, v)
 
 
+@naming_arguments
 def normalized(model: Model, state: State) -> State:
     """`state` with unit quaternions; solvers of other libraries may change their norm."""
     return State(model.integrate(state.q, jnp.zeros_like(state.v)), state.v)

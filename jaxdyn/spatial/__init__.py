@@ -46,8 +46,9 @@ from jaxdyn.spatial._pose_arrays import (
     rpy_to_quaternion,
     transform_inertial_parameters,
     transform_points,
+    unit_quaternion,
 )
-from jaxdyn.spatial._quaternion import Quaternion
+from jaxdyn.spatial._quaternion import Quaternion, scale_of_squares
 from jaxdyn.spatial._se3 import SE3
 from jaxdyn.spatial._vectors import Mat3, Sym3, Vec3
 

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ShapeError
+from jaxdyn._errors import ShapeError, naming_arguments
 from jaxdyn._types import ArrayLike
-from jaxdyn.spatial._quaternion import Quaternion
+from jaxdyn.spatial._quaternion import Quaternion, scale_of_squares
 from jaxdyn.spatial._vectors import Mat3
 
 IDENTITY_POSE = np.array([0.0, 0, 0, 1, 0, 0, 0])
@@ -40,17 +40,20 @@ _ROWS, _COLUMNS = (0, 0, 1, 0, 1, 2), (0, 1, 1, 2, 2, 2)
 _ELEMENTS = np.array([[0, 1, 3], [1, 2, 4], [3, 4, 5]])
 
 
+@naming_arguments
 def pose_array(position: ArrayLike, quaternion: ArrayLike) -> Any:
     """The pose `[..., 7]` of a position `[..., 3]` and a quaternion `[..., 4]`, which is not normalized."""
     return concatenate(*_in_one_library(position, quaternion))
 
 
+@naming_arguments
 def compose_poses(outer: ArrayLike, inner: ArrayLike) -> Any:
     """The poses `outer inner`, `[..., 7]`: of a frame at `inner` in a frame that itself is at `outer`."""
     X, Y = _in_one_library(outer, inner)
     return concatenate(transform_points(X, Y[..., :3]), multiply_quaternions(X[..., 3:], Y[..., 3:]))
 
 
+@naming_arguments
 def invert_pose(pose: ArrayLike) -> Any:
     """The poses `[..., 7]` of the parent frames in the frames at `pose`."""
     (X,) = _in_one_library(pose)
@@ -58,25 +61,46 @@ def invert_pose(pose: ArrayLike) -> Any:
     return concatenate(position, X[..., 3:4], -X[..., 4:])
 
 
+@naming_arguments
 def transform_points(pose: ArrayLike, points: ArrayLike) -> Any:
     """Points `[..., 3]` of the frames at `pose` `[..., 7]`, in the axes of the parent frames (m)."""
     X, x = _in_one_library(pose, points)
     return X[..., :3] + matrix_times_vector(quaternion_to_rotation(X[..., 3:]), x)
 
 
+@naming_arguments
 def multiply_quaternions(a: ArrayLike, b: ArrayLike) -> Any:
     """The quaternions `a b`, `[..., 4]`: the rotation by `b`, followed by that by `a`."""
     p, q = _in_one_library(a, b)
     return _contract(_PRODUCT, p[..., None, :, None] * q[..., None, None, :], 2)
 
 
+@naming_arguments
 def quaternion_to_rotation(quaternion: ArrayLike) -> Any:
     """The rotation matrices `[..., 3, 3]` of quaternions `[..., 4]`, which need not have unit length."""
-    (q,) = _in_one_library(quaternion)
+    q = _scaled(quaternion)
     squares = q[..., :, None] * q[..., None, :] / (q * q).sum(axis=-1)[..., None, None]
     return _contract(ROTATION, squares[..., None, None, :, :], 2)
 
 
+@naming_arguments
+def unit_quaternion(quaternion: ArrayLike) -> Any:
+    """The unit quaternions `[..., 4]` of the directions of quaternions `[..., 4]`; NaN for zero, which has none."""
+    q = _scaled(quaternion)
+    return q / _library(q).sqrt((q * q).sum(axis=-1, keepdims=True))
+
+
+def _scaled(quaternion: ArrayLike) -> Any:
+    """The quaternions, or multiples of them whose squares the precision has; see `scale_of_squares`."""
+    (q,) = _in_one_library(quaternion)
+    if isinstance(q, jax.Array):
+        return q * scale_of_squares((q * q).sum(axis=-1, keepdims=True))
+    with np.errstate(over="ignore", under="ignore"):
+        squares = (q * q).sum(axis=-1, keepdims=True)
+    return q * np.where(squares > 2.0**768, 2.0**-640, np.where(squares < 2.0**-768, 2.0**640, 1.0))
+
+
+@naming_arguments
 def rotation_to_quaternion(rotation: ArrayLike) -> Any:
     """The unit quaternions `[..., 4]`, `w >= 0`, of rotation matrices `[..., 3, 3]`.
 
@@ -100,6 +124,7 @@ def rotation_to_quaternion(rotation: ArrayLike) -> Any:
     return np.where(q[..., :1] < 0, -q, q)
 
 
+@naming_arguments
 def rpy_to_quaternion(rpy: ArrayLike) -> Any:
     """The unit quaternions `[..., 4]` of roll, pitch and yaw `[..., 3]` (rad). These turn about the fixed axes x, y and
     z, in this order, as in URDF: `R = Rz(yaw) Ry(pitch) Rx(roll)`."""
@@ -111,6 +136,7 @@ def rpy_to_quaternion(rpy: ArrayLike) -> Any:
     return lib.stack([w, x, y, z], axis=-1)
 
 
+@naming_arguments
 def quaternion_to_rpy(quaternion: ArrayLike) -> Any:
     """Roll, pitch and yaw `[..., 3]` (rad, about the fixed axes x, y, z in this order) of quaternions `[..., 4]`.
 
@@ -126,6 +152,7 @@ def quaternion_to_rpy(quaternion: ArrayLike) -> Any:
     return lib.stack([roll, pitch, yaw], axis=-1)
 
 
+@naming_arguments
 def axis_angle_to_quaternion(axis: ArrayLike, angle: ArrayLike) -> Any:
     """The unit quaternions `[..., 4]` of turns by `angle` `[...]` (rad) about the directions `axis` `[..., 3]`."""
     u, turn = _in_one_library(axis, angle)
@@ -133,6 +160,7 @@ def axis_angle_to_quaternion(axis: ArrayLike, angle: ArrayLike) -> Any:
     return concatenate(lib.cos(half), lib.sin(half) * u / lib.sqrt((u * u).sum(axis=-1, keepdims=True)))
 
 
+@naming_arguments
 def transform_inertial_parameters(parameters: ArrayLike, pose: ArrayLike) -> Any:
     """Inertial parameters `[..., 10]` that are given in the frames at `pose` `[..., 7]`, in the parent frames.
 
@@ -150,12 +178,14 @@ def transform_inertial_parameters(parameters: ArrayLike, pose: ArrayLike) -> Any
     return concatenate(m, h + m * p, inertia_elements(J))
 
 
+@naming_arguments
 def inertia_matrix(parameters: ArrayLike) -> Any:
     """The rotational inertias `[..., 3, 3]` about the origin (kg m^2) of inertial parameters `[..., 10]`."""
     (phi,) = _in_one_library(parameters)
     return phi[..., 4 + _ELEMENTS]
 
 
+@naming_arguments
 def inertia_elements(matrix: ArrayLike) -> Any:
     """The elements `xx, xy, yy, xz, yz, zz`, `[..., 6]`, of symmetric matrices `[..., 3, 3]`."""
     (I,) = _in_one_library(matrix)

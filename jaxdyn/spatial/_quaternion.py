@@ -39,14 +39,20 @@ class Quaternion(Row):
         """The sum of the squares of its components."""
         return self.w * self.w + self.vector.squared_norm()
 
+    def scaled(self) -> Quaternion:
+        """The quaternion, or a multiple of it whose square neither overflows nor underflows. See `scale_of_squares`."""
+        return self * scale_of_squares(self.squared_norm())
+
     def normalized(self) -> Quaternion:
         """The unit quaternion of the same direction."""
-        return self * (1 / jnp.sqrt(self.squared_norm()))
+        scaled = self.scaled()
+        return scaled * (1 / jnp.sqrt(scaled.squared_norm()))
 
     def to_rotation(self) -> Mat3:
         """The rotation matrix of the quaternion's direction: no square root, smooth everywhere but at zero."""
-        w, x, y, z = self.w, self.x, self.y, self.z
-        s = 2 / self.squared_norm()
+        scaled = self.scaled()
+        w, x, y, z = scaled.w, scaled.x, scaled.y, scaled.z
+        s = 2 / scaled.squared_norm()
         xs, ys, zs = x * s, y * s, z * s
         wx, wy, wz = w * xs, w * ys, w * zs
         xx, xy, xz = x * xs, x * ys, x * zs
@@ -66,7 +72,8 @@ class Quaternion(Row):
         return Quaternion(1 - quarter * cosc(quarter), v.x, v.y, v.z)
 
     def log(self) -> Vec3:
-        """The rotation vector, of length at most pi, of the quaternion's direction (the inverse of `exp`)."""
+        """The rotation vector, of length at most pi, of the quaternion's direction (the inverse of `exp`). The squares
+        of its components must be numbers that the precision has, as those of products of `scaled` quaternions are."""
         # q and -q are the same rotation; the one with w >= 0 has the shorter rotation vector.
         sign = _sign(self.w)
         w, v = self.w * sign, self.vector * sign
@@ -99,6 +106,18 @@ class Quaternion(Row):
         for k in range(1, 4):
             w, x, y, z = (jnp.where(largest == k, b, a) for a, b in zip((w, x, y, z), forms[k], strict=True))
         return (Quaternion(w, x, y, z) * _sign(w)).normalized()
+
+
+def scale_of_squares(squared_norm):
+    """The power of two, mostly 1, by which to multiply a quaternion with this squared norm, so that the precision has
+    the square of the multiple. It has no derivative: what depends on the direction only does not depend on it.
+    """
+    dtype = jnp.asarray(squared_norm).dtype
+    exponent = int(jnp.finfo(dtype).maxexp)
+    extreme, shift = 3 * exponent // 4, 5 * exponent // 8
+    up, one, down = (jnp.asarray(2.0**k, dtype) for k in (shift, 0, -shift))
+    small = jnp.where(squared_norm < 2.0**-extreme, up, one)
+    return jnp.where(squared_norm > 2.0**extreme, down, small)
 
 
 def _sign(w):

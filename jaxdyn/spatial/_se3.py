@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import require_last_axes
+from jaxdyn._errors import naming_arguments, require_last_axes
 from jaxdyn._types import Array, ArrayLike, Float, Real
 from jaxdyn.spatial import _pose_arrays as arrays
 from jaxdyn.spatial._motion import Motion
@@ -33,18 +33,21 @@ class SE3(eqx.Module):
         return SE3(jnp.eye(3), jnp.zeros(3))
 
     @staticmethod
+    @naming_arguments
     def from_translation(translation: ArrayLike) -> SE3:
         """A shift by `[*batch, 3]` m, without rotation."""
         translation = _real(translation, 3, "translation", "a position in m")
         return SE3(jnp.broadcast_to(jnp.eye(3, dtype=translation.dtype), (*translation.shape, 3)), translation)
 
     @staticmethod
+    @naming_arguments
     def from_rpy(rpy: ArrayLike, translation: ArrayLike = (0.0, 0.0, 0.0)) -> SE3:
         """Roll, pitch, yaw about the fixed axes x, y, z, in this order, as URDF has them (rad)."""
         r = _real(rpy, 3, "rpy", "roll, pitch, yaw in rad")
         return SE3(arrays.quaternion_to_rotation(arrays.rpy_to_quaternion(r)), jnp.asarray(translation, r.dtype))
 
     @staticmethod
+    @naming_arguments
     def from_vector(vector: Real[Array | np.ndarray, "*batch 7"]) -> SE3:
         """From position and quaternion `w x y z`, the configuration of a free joint."""
         vector = _real(vector, 7, "vector", "position (3) and quaternion w x y z (4)")
@@ -55,6 +58,7 @@ class SE3(eqx.Module):
         return arrays.pose_array(self.translation, arrays.rotation_to_quaternion(jnp.asarray(self.rotation)))
 
     @staticmethod
+    @naming_arguments
     def exp(twist: Real[Array | np.ndarray, "*batch 6"]) -> SE3:
         """The displacement of a constant body twist `[linear, angular]` over unit time."""
         twist = _real(twist, 6, "twist", "linear (3) and angular (3)")
@@ -74,6 +78,7 @@ class SE3(eqx.Module):
     def __matmul__(self, other: SE3) -> SE3:
         return SE3(arrays.matrix_product(jnp.asarray(self.rotation), other.rotation), self.apply(other.translation))
 
+    @naming_arguments
     def apply(self, points: Float[Array | np.ndarray, "*#batch 3"]) -> Float[Array, "*#batch 3"]:
         """Points of the frame, in the axes of its parent; batch axes broadcast."""
         points = jnp.asarray(points)

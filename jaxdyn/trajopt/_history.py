@@ -9,9 +9,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, require_positive_integer
+from jaxdyn._errors import ModelError, require_positive_integer, require_suffix
+from jaxdyn._printing import is_concrete
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
 
@@ -121,12 +121,16 @@ class History(eqx.Module):
         """Plot the iterations: the cost, the errors, step lengths, and regularization and barrier, on logarithmic axes
         where numbers span orders of magnitude. Returns a `matplotlib.figure.Figure`, and writes it to `path`.
 
+        The path ends with .png, .svg, .pdf, .jpg, .jpeg or .webp.
+
         Zeros, which a logarithmic axis cannot show, are crosses at its lower edge. **Raises** `ModelError` for a batch
-        or without iterations; `ImportError` without matplotlib.
+        or without iterations; `DataError` for another path; `ImportError` without matplotlib.
         """
         # Imported late: plots are an extra.
         from jaxdyn.viz import COLORS, figure_class
 
+        if path is not None:
+            path = require_suffix(path, (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp"), "the plot")
         figure_type, rows = figure_class(), self._rows()
         if not len(rows.cost):
             raise ModelError("the history has no iterations to plot")
@@ -179,11 +183,6 @@ def _draw(axis, values: np.ndarray, label: str, color: str, *, log: bool) -> Non
         if where.any():
             heights = np.full(where.sum(), height)
             axis.plot(numbers[where], heights, marker, color=color, transform=edge, ms=4, label=f"{label}: {what}")
-
-
-def is_concrete(x: Any) -> bool:
-    """Whether `x` is a number or an array with values, which is not so under transformations."""
-    return isinstance(x, int | np.generic | np.ndarray | jax.Array) and not isinstance(x, Tracer)
 
 
 def _header(columns: list[str]) -> str:

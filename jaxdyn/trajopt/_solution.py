@@ -6,10 +6,12 @@ import equinox as eqx
 import numpy as np
 from jax.core import Tracer
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError
+from jaxdyn._printing import is_concrete
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt._history import History, is_concrete
+from jaxdyn.trajopt._history import History
 from jaxdyn.trajopt._solution_report import describe, multiplier_lines, number_lines
 from jaxdyn.trajopt.problem import Problem
 
@@ -101,19 +103,24 @@ class Solution(eqx.Module):
         limits = describe(self, problem) or ["  nothing"]
         return "\n".join([self.message, *number_lines(self), "limited by", *limits])
 
-    def __str__(self) -> str:
-        if not is_concrete(self.status):
-            return repr(self)
-        return "\n".join([self.message, *number_lines(self), *multiplier_lines(self)])
-
-    def __repr__(self) -> str:
-        if not is_concrete(self.status):
-            return "Solution(without values)"
+    def printed(self) -> printing.Facts:
+        """The facts that `repr` shows."""
         if np.ndim(self.status):
-            solved = np.asarray(self.success)
-            return f"Solution({solved.sum()} of {solved.size} converged)"
+            return printing.status(self.status), {}
         status = Status(int(self.status)).name.lower().replace("_", " ")
-        return f"Solution({status}, cost {float(self.cost):.6g}, {int(self.iterations)} iterations)"
+        return f"{status}, cost {float(self.cost):.6g}, {int(self.iterations)} iterations", {}
+
+    __repr__ = printing.one_line
+
+    def __str__(self) -> str:
+        try:
+            return "\n".join([self.message, *number_lines(self), *multiplier_lines(self)])
+        except Exception:
+            # JAX prints solutions without values, or with other objects in their place, in its errors.
+            return repr(self)
+
+    def _repr_html_(self) -> str:
+        return printing.lines_as_table(repr(self), str(self).splitlines())
 
 
 def count_statuses(statuses: np.ndarray, noun: str = "") -> str:

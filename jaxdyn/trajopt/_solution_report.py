@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 import numpy as np
 
+from jaxdyn import _printing as printing
 from jaxdyn.trajopt.problem import Constraint, Problem, TimeVarying, bound_excess
 
 if TYPE_CHECKING:
@@ -25,18 +26,7 @@ def number_lines(solution: "Solution") -> list[str]:
         "gap": residuals.gap,
         "stationarity": residuals.stationarity,
     }
-    return [f"  {name:<13} {_number(value)}" for name, value in numbers.items()]
-
-
-def _number(value) -> str:
-    x = np.asarray(value, float)
-    if not x.ndim:
-        return "not measured" if np.isnan(x) else f"{float(x):.6g}"
-    known = x[~np.isnan(x)]
-    if not known.size:
-        return "not measured"
-    text = f"{known.min():.4g} to {known.max():.4g}, median {np.median(known):.4g}"
-    return text if known.size == x.size else f"{text}; NaN in {x.size - known.size} of {x.size}"
+    return [f"  {name:<13} {printing.number(value)}" for name, value in numbers.items()]
 
 
 def multiplier_lines(solution: "Solution", problem: Problem | None = None) -> list[str]:

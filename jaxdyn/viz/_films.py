@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn._errors import DataError, require_positive
+from jaxdyn._errors import require_positive, require_suffix
 from jaxdyn.viz._drawing import Drawing
 from jaxdyn.viz._extras import import_extra
 from jaxdyn.viz._page import Clip
 from jaxdyn.viz._rays import draw_robots
 
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+"""The endings of the files of pictures."""
 _BY_FFMPEG, _BY_PILLOW = (".mp4", ".webm"), (".gif", ".webp")
 
 
@@ -25,17 +27,14 @@ def write_image(path: str | os.PathLike, image: np.ndarray) -> None:
     Image.fromarray(image).save(path, optimize=True)
 
 
-def film_suffix(path: str | os.PathLike) -> str:
-    """Return the suffix of a film's file, in small letters. **Raises** `DataError` for formats that are not written,
-    `ImportError` for packages that are missing."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in (*_BY_FFMPEG, *_BY_PILLOW):
-        known = ", ".join((*_BY_FFMPEG, *_BY_PILLOW))
-        raise DataError(f"cannot write a film as {str(path)!r}: its suffix must be one of {known}")
+def film_path(path: str | os.PathLike) -> Path:
+    """Return the path of a film to be written. **Raises** `DataError` for formats that are not written, or without its
+    folder; `ImportError` for packages that are missing."""
+    out = require_suffix(path, (*_BY_FFMPEG, *_BY_PILLOW), "the film")
     import_extra("imageio", "write films")
-    if suffix in _BY_FFMPEG:
-        import_extra("imageio_ffmpeg", f"write {suffix} (.gif and .webp need no other package)", extra="video")
-    return suffix
+    if out.suffix.lower() in _BY_FFMPEG:
+        import_extra("imageio_ffmpeg", f"write {out.suffix} (.gif and .webp need no other package)", extra="video")
+    return out
 
 
 def images_of(
@@ -53,10 +52,10 @@ def images_of(
         yield draw_robots(drawing, [x[k] for x in drawn], size, bounds, paths)
 
 
-def write_film(path: Path, suffix: str, images: Iterable[np.ndarray], frames_per_second: float) -> None:
-    """Write pictures into a file, whose suffix `film_suffix` has accepted."""
+def write_film(path: Path, images: Iterable[np.ndarray], frames_per_second: float) -> None:
+    """Write pictures into a file, whose path `film_path` has accepted."""
     imageio: Any = import_extra("imageio.v2", "write films")
-    if suffix in _BY_FFMPEG:
+    if path.suffix.lower() in _BY_FFMPEG:
         # Without macro blocks of 16 pixels, pictures keep their size; encoders need even numbers.
         options: dict[str, Any] = {"fps": frames_per_second, "macro_block_size": 2, "ffmpeg_log_level": "error"}
     else:

@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from jaxdyn._errors import DataError, require_choice
+from jaxdyn._errors import DataError, naming_arguments, require_choice, require_suffix
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.viz._browser import PATIENCE, browser_path, client_of, open_page, settle, viewer_of
 from jaxdyn.viz._drawing import Drawing, body_poses, drawing_of, first_configuration
-from jaxdyn.viz._films import film_suffix, images_of, write_film, write_image
+from jaxdyn.viz._films import PICTURES, film_path, images_of, write_film, write_image
 from jaxdyn.viz._geometry import Visual
 from jaxdyn.viz._page import clip_of
 from jaxdyn.viz._rays import draw_robots
@@ -22,6 +22,7 @@ from jaxdyn.viz._rays import draw_robots
 type Renderer = Literal["rays", "browser"]
 
 
+@naming_arguments
 def save_png(
     path: str | os.PathLike,
     model_or_path: Model | str | os.PathLike | Any,
@@ -53,9 +54,13 @@ def save_png(
 
     To draw a moment of a trajectory, give its configuration, or use `Viewer.save_png`.
 
-    **Raises** as `Viewer`; `ModelError` for another `renderer` or something unknown in `show`; `DataError` where the
-    browser is not found or draws nothing; `ImportError` without viser, trimesh or embreex.
+    The path ends with .png, or with .jpg, .jpeg or .webp for a picture in another format.
+
+    **Raises** `DataError` for another ending or a folder that does not exist, before anything is drawn, and where the
+    browser is not found or draws nothing; `ModelError` for another `renderer` or something unknown in `show`; else as
+    `Viewer`; `ImportError` without viser, trimesh or embreex.
     """
+    path = require_suffix(path, PICTURES, "the picture")
     require_choice(renderer, get_args(Renderer.__value__), "renderer")
     if renderer == "browser" and browser_path() is None:
         advice = "use renderer='rays', or name its program in the environment variable JAXDYN_BROWSER"
@@ -65,10 +70,11 @@ def save_png(
     shown = first_configuration(model) if q is None else np.asarray(q, np.float64)
     poses = [body_poses(model, x) for x in ((shown,) if compare is None else (shown, compare))]
     if renderer == "browser":
-        return _by_browser(Path(path), drawing, poses, width, height)
+        return _by_browser(path, drawing, poses, width, height)
     write_image(path, draw_robots(drawing, poses, (width, height)))
 
 
+@naming_arguments
 def save_video(
     path: str | os.PathLike,
     model_or_path: Model | str | os.PathLike | Any,
@@ -97,13 +103,13 @@ def save_video(
     **Raises** as `Viewer`, `Viewer.play` and `save_png`; `DataError` for another suffix; `ImportError` without imageio,
     which needs imageio-ffmpeg for MP4 and WebM.
     """
-    suffix = film_suffix(path)
+    path = film_path(path)
     visuals, package_dirs = arguments.pop("visuals", None), arguments.pop("package_dirs", ())
     skip_missing = arguments.pop("skip_missing", False)
     drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, arguments).with_layers(show)
     clip = clip_of(drawing.model, t, qs, compare)
     images = images_of(drawing, clip, frames_per_second, speed, path_of, (width, height))
-    write_film(Path(path), suffix, images, frames_per_second)
+    write_film(path, images, frames_per_second)
 
 
 def _by_browser(path: Path, drawing: Drawing, poses: list[np.ndarray], width: int, height: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdyn._errors import DataError, require_shape
+from jaxdyn._errors import DataError, naming_arguments, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.viz._extras import import_extra
@@ -24,6 +24,7 @@ def figure_class() -> Any:
     return import_extra("matplotlib.figure", "draw plots").Figure
 
 
+@naming_arguments
 def plot_torques(
     model: Model,
     t: ArrayLike,
@@ -78,6 +79,7 @@ def plot_torques(
     return figure
 
 
+@naming_arguments
 def plot_masses(
     model: Model, masses: Mapping[str, ArrayLike], intervals: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None
 ) -> Any:
@@ -110,6 +112,7 @@ def plot_masses(
     return figure
 
 
+@naming_arguments
 def plot_trajectory(
     model: Model,
     t: ArrayLike,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn._errors import DataError, JaxdynError, require_choice, require_shape
+from jaxdyn._errors import DataError, JaxdynError, require_choice, require_shape, require_suffix
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.viz._drawing import (
@@ -24,7 +24,7 @@ from jaxdyn.viz._drawing import (
     drawing_of,
     first_configuration,
 )
-from jaxdyn.viz._films import film_suffix, images_of, write_film, write_image
+from jaxdyn.viz._films import PICTURES, film_path, images_of, write_film, write_image
 from jaxdyn.viz._geometry import Visual
 from jaxdyn.viz._legend import legend, with_legend
 from jaxdyn.viz._page import (
@@ -44,6 +44,8 @@ from jaxdyn.viz._server import add_layer_switches, start_server
 
 _FRAMED = 50
 """The number of samples of a trajectory that the camera has to see at first."""
+PAGES = (".html", ".htm")
+"""The endings of the files of pages."""
 
 
 class Viewer:
@@ -218,9 +220,10 @@ class Viewer:
 
         It shows the robot as it is now, or the trajectory with a slider of time; it turns and zooms by the mouse, has a
         legend, and does not have the controls of joints. `frames_per_second` (1/s) limits the samples of the
-        trajectory.
+        trajectory. **Raises** `DataError` unless the path ends with .html or .htm in a folder that exists.
         """
-        Path(path).write_text(self._page(frames_per_second), encoding="utf-8")
+        path = require_page(path)
+        path.write_text(self._page(frames_per_second), encoding="utf-8")
 
     def save_png(
         self,
@@ -235,8 +238,9 @@ class Viewer:
 
         The moment is `time`, in s after the start, or the number `sample` of a row of the trajectory (from its end, if
         it is negative). `width` and `height` are in pixels. **Raises** `DataError` for a moment without a trajectory,
-        for both, and for one that the trajectory does not have.
+        for both, for one that the trajectory does not have, and for a path as that function does.
         """
+        path = require_suffix(path, PICTURES, "the picture")
         drawing, clip = self._visible(), self._player.clip
         poses = [body_poses(self.model, self.q)]
         if time is not None or sample is not None:
@@ -250,12 +254,12 @@ class Viewer:
     ) -> None:
         """Write a film of the trajectory that was played last, at its speed, as the function `save_video` does.
         **Raises** `DataError` where no trajectory was played, and as that function."""
-        suffix, clip = film_suffix(path), self._player.clip
+        path, clip = film_path(path), self._player.clip
         if clip is None:
             raise DataError("there is no trajectory for a film; call play(t, qs) first")
         speed, size = self._player.speed.value, (width, height)
         images = images_of(self._visible(), clip, frames_per_second, speed, self._paths.frame, size)
-        write_film(Path(path), suffix, images, frames_per_second)
+        write_film(path, images, frames_per_second)
 
     def _repr_html_(self) -> str:
         """Return the page that needs no server, in a frame of a notebook."""
@@ -414,7 +418,13 @@ def save_html(
     """
     if (t is None) != (qs is None):
         raise DataError("a trajectory needs both t and qs")
+    path = require_page(path)
     with Viewer(model_or_path, **arguments) as viewer:
         if t is not None and qs is not None:
             viewer.play(t, qs, compare=compare)
         viewer.save_html(path, frames_per_second=frames_per_second)
+
+
+def require_page(path: str | os.PathLike) -> Path:
+    """Return the path of a page to be written. **Raises** `DataError` for another ending, or without its folder."""
+    return require_suffix(path, PAGES, "the page")

@@ -7,6 +7,7 @@ compiled model.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import RobotFileError
-from jaxdyn.io import is_mjcf, load_mjcf, load_urdf
+from jaxdyn.io import LeftOutWarning, is_mjcf, load_mjcf, load_urdf
 from jaxdyn.io.mjcf import Names, compile_mjcf, enum_name, object_name
 from jaxdyn.io.robot_files import enumerate_items, enumerate_names, quote, robot_text, warn
 from jaxdyn.io.urdf import Element, fail, find_in_packages, format_version, pose_of, read_robot
@@ -66,10 +67,14 @@ def load_visuals(
 
 def load_robot(source: Any, package_dirs: Sequence[str | os.PathLike], **options) -> Model:
     """Return the model of a URDF or MJCF file; `options` are its loader's. Faults of the file, and parts that models do
-    not have, only warn unless the options say otherwise: they do not matter for a picture."""
-    if is_mjcf(source):
-        return load_mjcf(source, **{"unsupported": "warn", **options})
-    return load_urdf(source, package_dirs=package_dirs, **{"strict": False, **options})
+    not have, only warn unless the options say otherwise, and inertias may be missing: they do not matter for a
+    picture."""
+    with warnings.catch_warnings():
+        # Neither do contacts, ranges and servos.
+        warnings.simplefilter("ignore", LeftOutWarning)
+        if is_mjcf(source):
+            return load_mjcf(source, **{"unsupported": "warn", **options})
+        return load_urdf(source, package_dirs=package_dirs, **{"strict": False, "kinematics_only": True, **options})
 
 
 def _mjcf_visuals(path_or_text: Any, collision: bool) -> list[Visual]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._compile import compiled, once
-from jaxdyn._errors import ShapeError, require_choice
+from jaxdyn._errors import ShapeError, naming_arguments, require_choice
 from jaxdyn._types import Array, Configuration, Float, Velocity
 from jaxdyn.algorithms.recursions import (
     DofMatrices,
@@ -115,6 +115,7 @@ def coriolis_centrifugal_matrices(
     return b[..., j, k] + b[..., k, j], jnp.diagonal(b, axis1=-2, axis2=-1)
 
 
+@naming_arguments
 def velocity_products(v: Velocity) -> Float[Array, "*batch pairs"]:
     """`v_j v_k` for `j < k`, `[*batch, nv (nv - 1) / 2]`: (0, 1), (0, 2), ..., (1, 2), ..., the order of the columns of
     `B` of `coriolis_centrifugal_matrices`.

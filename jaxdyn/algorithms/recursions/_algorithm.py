@@ -96,7 +96,8 @@ def algorithm[**P, R](
     counted from the last, that are accelerations, along which coordinates are selected. With `independent_joints` such
     a model is an error.
 
-    **Raises**, when called, `ShapeError` where an argument does not fit, and `ModelError` (see `independent_joints`).
+    **Raises**, when called, `ShapeError` where an argument does not fit, and `ModelError` (see `independent_joints`)
+    where the function reads `robot.inertial_parameters` of a model that was loaded with `kinematics_only`.
     """
 
     def decorate(function: Callable[Concatenate[Robot, P], R]) -> Callable[Concatenate[Model, P], R]:
@@ -131,8 +132,13 @@ def algorithm[**P, R](
                 tuple(leaves),
                 tuple((n, k) for n, (k, _) in arrays.items()),
                 tuple((n, x) for n, x in arguments if n not in kinds),
+                function.__name__,
             )
-            out = call(on_rows.plain(dimensions, derivatives), *(jnp.asarray(x, dtype) for x in operands))
+            operands = [jnp.asarray(x, dtype) for x in operands]
+            if model.topology.missing_inertias:
+                # The primitive calls the function when it is compiled; what lacks is to be said while it is traced.
+                jax.eval_shape(on_rows, *operands)
+            out = call(on_rows.plain(dimensions, derivatives), *operands)
             out = map(functools.partial(_independent, model), out, dimensions, motion_axes or ((),) * len(out))
             return jax.tree.unflatten(structure, out)
 
@@ -163,7 +169,13 @@ def check_arrays(model: Model, arrays: dict[str, tuple[Any, Any]]) -> tuple[int,
 
 
 def model_batch(model: Model) -> tuple[int, ...]:
-    """Return the batch axes that the arrays of a model have."""
+    """Return the batch axes that the arrays of a model have. **Raises** `ShapeError` for arrays that lack an axis."""
+    for name, x in _leaves(model).items():
+        if x.ndim < LEAVES[name].axes:
+            raise ShapeError(
+                f"the array {name} of the model has shape {x.shape} and lacks an axis, as if jax.vmap had taken it: "
+                "give in_axes=None for a model without batch axes, and in_axes=model.vmap_axes() for one with some"
+            )
     return np.broadcast_shapes(*(x.shape[: x.ndim - LEAVES[n].axes] for n, x in _leaves(model).items()))
 
 
@@ -205,7 +217,7 @@ def _dimensions(annotation) -> Any:
         return tuple(map(_dimensions, typing.get_args(annotation)))
     fields = {name: _dimensions(hint) for name, hint in typing.get_type_hints(annotation).items()}
     if annotation is SE3:
-        return jax.tree.unflatten(jax.tree.structure(SE3.identity()), fields.values())
+        return jax.tree.unflatten(jax.tree.structure(SE3(np.eye(3), np.zeros(3))), fields.values())
     return annotation(**fields)
 
 
@@ -270,6 +282,8 @@ class _OnRows:
     leaves: tuple[str, ...]
     arrays: tuple[tuple[str, Any], ...]
     options: tuple[tuple[str, Any], ...]
+    name: str
+    """The name of the algorithm, for errors."""
 
     @property
     def cores(self) -> tuple[int, ...]:
@@ -299,7 +313,7 @@ class _OnRows:
         n = len(self.leaves)
         leaves = dict(zip(self.leaves, operands, strict=False))
         leaves |= {name: jnp.asarray(constant.array) for name, constant in self.constants}
-        robot = Robot(self.topology, leaves, batch)
+        robot = Robot(self.topology, leaves, batch, self.name)
         tables = zip(operands[n:], cores[n:], strict=True)
         rows = [(packed_rows if axes == 2 else rows_of)(x, len(batch)) for x, axes in tables]
         arrays = {name: x for (name, _), x in zip(self.arrays, rows, strict=False)}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.model import LEAVES, Topology
+from jaxdyn.model import LEAVES, Topology, require_inertias
 from jaxdyn.spatial import Vec3
 from jaxdyn.tree import packed_rows, rows_of
 
@@ -25,9 +25,10 @@ class Robot:
     Rows are arrays `[n, *batch]`, and tables `[n, k, *batch]`, with the batch last and length 1 along the batch axes
     that a value does not depend on. An attribute with the name of a field of `Model` holds the rows of that field, or
     None where the field is None. All joints of the tree are independent; `mimics` says which of them follow others.
+    Reading the inertias of a model that lacks some is an error, which says that `user`, an algorithm, needs them.
     """
 
-    def __init__(self, topology: Topology, arrays: Mapping[str, Any], batch: tuple[int, ...]):
+    def __init__(self, topology: Topology, arrays: Mapping[str, Any], batch: tuple[int, ...], user: str):
         self.topology = topology.spanning
         """The structure in which all joints are independent."""
         self.tree = self.topology.dofs
@@ -36,7 +37,7 @@ class Robot:
         """The structure that couples joints, or None."""
         self.arrays = arrays
         """The arrays of the model with their batch axes in front, as users have them."""
-        self.batch = batch
+        self.batch, self.user = batch, user
         self.nv, self.nb = self.topology.nv, self.topology.nb
         self.dtype = jnp.result_type(*arrays.values())
         self._rows: dict[str, Any] = {}
@@ -44,6 +45,8 @@ class Robot:
     def __getattr__(self, name: str) -> Any:
         if name not in LEAVES:
             raise AttributeError(f"a robot has no rows named {name!r}")
+        if name == "inertial_parameters":
+            require_inertias(self.topology, self.user)
         if name not in self._rows:
             array = self.arrays.get(name)
             axes = 0 if array is None else LEAVES[name].axes
@@ -63,7 +66,7 @@ class Robot:
 
     def with_batch_axis(self, size: int) -> Robot:
         """Return the robot with one more batch axis in front of the others."""
-        return Robot(self.mimics or self.topology, self.arrays, (size, *self.batch))
+        return Robot(self.mimics or self.topology, self.arrays, (size, *self.batch), self.user)
 
     def constant(self, values: np.ndarray):
         """Return constants, such as `[n]`, as rows, `[n, 1, ...]`."""

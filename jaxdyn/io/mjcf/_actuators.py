@@ -7,6 +7,7 @@ import math
 import os
 from typing import Any, Literal
 
+from jaxdyn.io._left_out import LeftOut, warn_of_what_is_left_out
 from jaxdyn.io.mjcf import _compiled as mj
 
 
@@ -55,12 +56,12 @@ def load_mjcf_actuators(
     """Return the actuators on joints of an MJCF file, in its order.
 
     One without a name is `actuator_i`, `i` MuJoCo's number. `path_or_text` is as in `load_mjcf`. Some actuators are
-    refused, all by name (`unsupported="error"`), or left out with one warning each (`"warn"`): those on tendons, sites,
+    refused, all by name (`unsupported="error"`), or left out with one warning (`"warn"`): those on tendons, sites,
     bodies and free joints, in parent axes on ball joints; muscles, models of direct-current motors, controllers with
     several inputs, user-defined ones, plugins, delays; and those that `<option>` disables.
 
     **Raises** `RobotFileError` for these and as `load_mjcf` does, `ImportError` without MuJoCo. **Warns**
-    `RobotFileWarning`.
+    `LeftOutWarning` of those that are left out.
     """
     m, source = mj.compile_mjcf(path_or_text)
     names = mj.Names.of(m)
@@ -70,7 +71,8 @@ def load_mjcf_actuators(
         for i, reason in enumerate(reasons)
         if reason
     ]
-    mj.report(gaps, source, unsupported, "it has actuators that are not read")
+    mj.refuse(gaps, source, unsupported, "it has actuators that are not read")
+    warn_of_what_is_left_out(source, [LeftOut("actuators that are not read", tuple(gap.what for gap in gaps), True)])
     return tuple(_actuator(m, i, names) for i, reason in enumerate(reasons) if not reason)
 
 

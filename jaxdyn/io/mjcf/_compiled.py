@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import RobotFileError, require_choice
-from jaxdyn.io.robot_files import read_robot_file, robot_text, root_tag, warn
+from jaxdyn.io._left_out import LeftOut
+from jaxdyn.io.mjcf._numbers import places_of_strange_numbers, require_numbers_of_robots, require_possible_size
+from jaxdyn.io.robot_files import quote, read_robot_file, robot_text, root_tag, warn
 
 # Types of joints as MuJoCo numbers them, and their numbers of coordinates and velocities.
 FREE, BALL, SLIDE, HINGE = range(4)
@@ -44,11 +46,13 @@ def is_mjcf(source: Any) -> bool:
 def compile_mjcf(path_or_text: Any) -> tuple[Any, str]:
     """Return the compiled `mjModel` of a path or text (or the one given), and the file's name for messages.
 
-    **Raises** `RobotFileError` for a file that cannot be read, and with the compiler's words for one that it refuses.
+    **Raises** `RobotFileError` for a file that cannot be read, with the compiler's words for one that it refuses, and
+    for numbers that no robot has: NaN, and beyond 1e12.
     **Warns** `RobotFileWarning` of what the compiler warns of.
     """
     mj_model = mujoco().MjModel
     if isinstance(path_or_text, mj_model):
+        _require_names_and_numbers(path_or_text, "mujoco.MjModel", None)
         return path_or_text, "mujoco.MjModel"
     if not isinstance(path_or_text, str | os.PathLike):
         kind = type(path_or_text).__name__
@@ -65,17 +69,32 @@ def _compile(compiler, argument: str, text: str, source: str) -> Any:
     if root_tag(text) == "robot":
         # MuJoCo would read it, with rules of its own.
         raise RobotFileError(f"{source}: its root element is <robot>, so it is a URDF file; read it with load_urdf")
+    require_possible_size(text, source)
     warnings: list[str] = []
     try:
         with _warnings_to(warnings):
             model = compiler(argument)
     except Exception as error:
         # Any error that the foreign compiler raises says what is wrong with the file.
-        reason = _one_line(error)
+        reason = f"{_one_line(error)}{places_of_strange_numbers(text)}"
         raise RobotFileError(f"{source}: MuJoCo's compiler refuses it: {reason}; correct the file there") from error
+    if any("'NaN'" in warning for warning in warnings):
+        # The compiler takes NaN for an attribute that is not given, in some attributes.
+        reason = f"NaN stands for a number{places_of_strange_numbers(text)}"
+        raise RobotFileError(f"{source}: {reason}; correct it, there or in a file that it includes")
+    _require_names_and_numbers(model, source, text)
     for warning in warnings:
         warn(f"{source}: MuJoCo's compiler warns: {_one_line(warning)}")
     return model
+
+
+def _require_names_and_numbers(m, source: str, text: str | None) -> None:
+    try:
+        m.names.decode()
+    except UnicodeDecodeError as error:
+        shown = quote(m.names[max(error.start - 20, 0) : error.end].decode(errors="replace").replace("\0", " "))
+        raise RobotFileError(f"{source}: a name is not UTF-8, near {shown}; save the file as UTF-8") from error
+    require_numbers_of_robots(m, source, text, lambda kind, i: object_name(m, kind, i))
 
 
 @contextlib.contextmanager
@@ -169,14 +188,17 @@ class Gap:
     remedy: str
 
 
-def report(gaps: list[Gap], source: str, unsupported: str, title: str) -> None:
-    """Raise `RobotFileError` with all gaps, or warn of each. **Raises** `ModelError` for another `unsupported`."""
+def refuse(gaps: list[Gap], source: str, unsupported: str, title: str) -> None:
+    """Raise `RobotFileError` with all gaps if `unsupported="error"`. **Raises** `ModelError` for another value."""
     require_choice(unsupported, ("error", "warn"), "unsupported")
     if unsupported == "error" and gaps:
         lines = "\n".join(f"- {gap.what}; {gap.remedy}" for gap in gaps)
         raise RobotFileError(f"{source}: {title}:\n{lines}\nor load it with unsupported='warn', which leaves them out")
-    for gap in gaps:
-        warn(f"{source}: left out: {gap.what}")
+
+
+def as_left_out(gaps: list[Gap]) -> LeftOut:
+    """Return the gaps as one kind of what models leave out."""
+    return LeftOut("parts that act", tuple(gap.what for gap in gaps), True)
 
 
 # Actuators: since MuJoCo 4 one may have several of the `nu` controls, and several outputs.

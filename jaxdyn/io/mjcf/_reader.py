@@ -29,8 +29,10 @@ import numpy as np
 
 from jaxdyn._errors import JaxdynError
 from jaxdyn._types import ArrayLike
+from jaxdyn.io._left_out import LeftOut, present, warn_of_what_is_left_out
 from jaxdyn.io.mjcf import _compiled as mj
-from jaxdyn.io.robot_files import enumerate_names
+from jaxdyn.io.mjcf._left_out import parts_left_out
+from jaxdyn.io.robot_files import LARGEST, enumerate_names
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
 from jaxdyn.spatial import IDENTITY_POSE, axis_angle_to_quaternion, compose_poses, pose_array, quaternion_to_rotation
 
@@ -68,18 +70,21 @@ def load_mjcf(
 
     - `path_or_text`: a path; text, which begins with `<`; or a `mujoco.MjModel`.
     - `unsupported`: `"error"` refuses a file with parts that act and that models do not have, and names all of them;
-      `"warn"` leaves them out, with one warning each. These are: active equality constraints; tendons with limits,
+      `"warn"` leaves them out. These are: active equality constraints; tendons with limits,
       spring, damping, friction or armature; fluids; gravity compensation; springs and damping that are not linear or
       are plastic; flexes; plugins; muscles; limits of ball joints; asymmetric force ranges of joints; negative damping
       and the like; and, of free joints, armature of the translation and friction loss, which MuJoCo has along axes of
       the world.
     - `gravity`: `[3]`, m/s^2, world axes, instead of the file's.
 
-    **Raises** `RobotFileError` for a file that cannot be read, in the compiler's words for what it refuses, and for
-    unsupported parts; `ModelError` for a model without a moving body; `ImportError` without MuJoCo.
+    **Raises** `RobotFileError` for a file that cannot be read, in the compiler's words for what it refuses, for numbers
+    that are NaN or beyond 1e12 (ranges may be: they are no limits), and for unsupported parts; `ModelError` for a model
+    without a moving body; `ImportError` without MuJoCo.
 
-    **Warns** `RobotFileWarning` of what is left out, and of what the compiler warns of; `PhysicalityWarning` of
-    inertias that no mass distribution has.
+    **Warns** `LeftOutWarning`, once, of all that acts in MuJoCo and that the model leaves out: contacts between geoms,
+    ranges of joints, actuators with torque at zero control, and the parts that `unsupported="warn"` leaves out.
+    `jaxdyn.io.left_out` lists them, and what does not act. `RobotFileWarning` of what the compiler warns of;
+    `PhysicalityWarning` of inertias that no mass distribution has.
     """
     m, source = mj.compile_mjcf(path_or_text)
     names = mj.Names.of(m)
@@ -87,7 +92,8 @@ def load_mjcf(
         gravity = np.zeros(3) if mj.is_disabled(m, "gravity") else np.array(m.opt.gravity)
     effects, gaps = _joint_effects(m, names)
     gaps += _gaps_elsewhere(m, names, has_gravity=bool(np.any(np.asarray(gravity) != 0)))
-    mj.report(gaps, source, unsupported, "parts of it act, and no model has them")
+    mj.refuse(gaps, source, unsupported, "parts of it act, and no model has them")
+    warn_of_what_is_left_out(source, [mj.as_left_out(gaps), *parts_left_out(m, names)])
     try:
         builder = ModelBuilder()
         for i in range(1, m.nbody):
@@ -99,6 +105,15 @@ def load_mjcf(
     except JaxdynError as error:
         error.add_note(f"(while loading {source})")
         raise
+
+
+def left_out_of_mjcf(path_or_text: str | os.PathLike | Any) -> tuple[LeftOut, ...]:
+    """Return what the file has and its model leaves out. See `left_out`."""
+    m, _ = mj.compile_mjcf(path_or_text)
+    names = mj.Names.of(m)
+    gaps = _joint_effects(m, names)[1]
+    gaps += _gaps_elsewhere(m, names, has_gravity=not mj.is_disabled(m, "gravity") and bool(np.any(m.opt.gravity)))
+    return present([mj.as_left_out(gaps), *parts_left_out(m, names)])
 
 
 # The tree
@@ -199,15 +214,21 @@ def _joint_effects(m, names: mj.Names) -> tuple[dict[str, np.ndarray], list[mj.G
     lower, upper, effort_limit = (np.full(m.njnt, bound) for bound in (-np.inf, np.inf, np.inf))
     one_axis, limited = np.isin(m.jnt_type, (mj.SLIDE, mj.HINGE)), np.asarray(m.jnt_limited, bool)
     ranged = one_axis & limited
-    lower[ranged], upper[ranged] = m.jnt_range[ranged].T
+    lower[ranged], upper[ranged] = _unlimited(m.jnt_range[ranged]).T
     if not mj.is_disabled(m, "limit", "constraint"):
         leave_out("limit of the angle", limited & (m.jnt_type == mj.BALL), "set limited='false'")
     bounded = one_axis & np.asarray(m.jnt_actfrclimited, bool)
     even = bounded & (m.jnt_actfrcrange[:, 0] == -m.jnt_actfrcrange[:, 1])
-    effort_limit[even] = m.jnt_actfrcrange[even, 1]
+    effort_limit[even] = _unlimited(m.jnt_actfrcrange[even, 1])
     leave_out("asymmetric actuatorfrcrange", bounded & ~even, "give opposite numbers, or remove it")
     values = (armature, damping, friction, stiffness, lower, upper, effort_limit)
     return dict(zip((*_OF_DOFS, "stiffness", "lower", "upper", "effort_limit"), values, strict=True)), gaps
+
+
+def _unlimited(bounds) -> np.ndarray:
+    """Return the bounds, those that nothing reaches as infinite."""
+    bounds = np.asarray(bounds)
+    return np.where(abs(bounds) > LARGEST, np.copysign(np.inf, bounds), bounds)
 
 
 def _leave_out_of_free_joints(m, armature, damping, friction, leave_out) -> None:

@@ -14,6 +14,10 @@ from jaxdyn import _errors
 from jaxdyn._errors import ModelError, PhysicalityWarning, RobotFileError
 from jaxdyn.model import LEAVES, Model
 
+LARGEST = 1e12
+"""The largest number that is not a limit. No length, mass or inertia comes near, and products of a few such numbers are
+still finite, in single precision too."""
+
 
 class RobotFileWarning(UserWarning):
     """Something in a robot's file that the model does not reproduce, or that the format forbids."""
@@ -62,9 +66,26 @@ def read_robot_file(path: str | os.PathLike, file_format: str) -> bytes:
 
 
 def root_tag(text: str) -> str | None:
-    """Return the tag of the root element of an XML text, or None if there is none."""
-    root = re.search(r"<([A-Za-z_][\w.:-]*)", re.sub(r"<!--.*?-->|<[?!].*?>", "", text, flags=re.DOTALL))
-    return None if root is None else root[1]
+    """Return the tag of the root element of an XML text, or None if there is none.
+
+    One pass over what stands before it, so the time is proportional to its length. This is not an XML parser, because
+    MuJoCo's accepts beginnings that XML forbids, such as comments with two hyphens inside.
+    """
+    place = 0
+    while (place := text.find("<", place)) >= 0:
+        begin, end = next((pair for pair in _NO_ELEMENTS if text.startswith(pair[0], place)), ("", ""))
+        if not begin:
+            tag = _TAG.match(text, place + 1)
+            return None if tag is None else tag[0]
+        place = text.find(end, place + len(begin))
+        if place < 0:
+            return None
+    return None
+
+
+_NO_ELEMENTS = (("<!--", "-->"), ("<?", "?>"), ("<!", ">"))
+"""The beginnings and ends of comments, instructions and declarations."""
+_TAG = re.compile(r"[A-Za-z_][\w.:-]*")
 
 
 def unbatched_leaves(model: Model) -> dict[str, np.ndarray]:

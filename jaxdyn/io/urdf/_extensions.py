@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from jaxdyn.io.robot_files import quote
 from jaxdyn.io.urdf._tree import ROOT_JOINT
@@ -67,6 +68,23 @@ def armatures(robot: Element, types: dict[str, str]) -> tuple[dict[str, float], 
 
 def _reflected_inertia(transmission: Element, rotors: list[Element], types: dict[str, str]) -> float | None:
     """Return `J n^2` of a transmission with these elements of rotors; None if it is not one of those that are read."""
+    rotor = simple_rotor(transmission, rotors, types)
+    return None if rotor is None else rotor.inertia * rotor.ratio**2
+
+
+class Rotor(NamedTuple):
+    """The rotor of a transmission of one actuator and one joint."""
+
+    element: Element
+    """The one that says the inertia: `<drake:rotor_inertia>` or `<motorInertia>`."""
+    inertia: float
+    ratio: float
+    joint: str
+
+
+def simple_rotor(transmission: Element, rotors: list[Element], types: dict[str, str]) -> Rotor | None:
+    """Return the rotor of a transmission with these elements of rotors; None if it is not one of those that are
+    read."""
     joints, actuators = transmission.all("joint"), transmission.all("actuator")
     kind = transmission.attributes.get("type") or "".join(x.text for x in transmission.all("type"))
     if len(joints) != 1 or len(actuators) != 1 or (kind and not kind.endswith("SimpleTransmission")):
@@ -93,7 +111,11 @@ def _reflected_inertia(transmission: Element, rotors: list[Element], types: dict
     if ratio == 0 and gear is not None:
         fail(gear, f"<{gear.tag}> is zero: the rotor would not turn; give how often it turns for one of the joint")
     is_fixed = types.get(joints[0].attribute("name")) == "fixed"
-    return None if is_fixed or joint_nv(types[_joint_name(joints[0], types)]) != 1 else inertia * ratio**2
+    if is_fixed or joint_nv(types[_joint_name(joints[0], types)]) != 1:
+        return None
+    element = frost if drake is None else drake
+    assert element is not None
+    return Rotor(element, inertia, ratio, joints[0].attribute("name"))
 
 
 def is_rotor(element: Element) -> bool:

@@ -11,9 +11,11 @@ import numpy as np
 
 from jaxdyn._errors import JaxdynError, PhysicalityWarning, require_choice
 from jaxdyn._types import ArrayLike
+from jaxdyn.io._left_out import LeftOut, warn_of_what_is_left_out
 from jaxdyn.io.robot_files import enumerate_items, enumerate_names, quote, warn
 from jaxdyn.io.urdf import _tree as tree
-from jaxdyn.io.urdf._extensions import FRAME_ATTRIBUTE, JOINT_TAG, armatures, is_rotor, joint_extensions
+from jaxdyn.io.urdf._extensions import FRAME_ATTRIBUTE, JOINT_TAG, armatures, joint_extensions
+from jaxdyn.io.urdf._left_out import INERTIA, PRODUCTS, unread_parts
 from jaxdyn.io.urdf._xml import Element, fail, forgive, read_robot
 from jaxdyn.model import (
     STANDARD_GRAVITY,
@@ -30,31 +32,6 @@ from jaxdyn.spatial import IDENTITY_POSE, SE3, transform_inertial_parameters
 
 type MimicMode = Literal["merge", "independent", "error"]
 
-# The elements and attributes that are read, or that say nothing about the dynamics. All others are warned of: they may
-# be mistakes.
-_TAGS = {
-    "robot": {"link", "joint", "material", "gazebo", "transmission", "sensor", "ros2_control", JOINT_TAG},
-    "link": {"inertial", "visual", "collision", "contact", "sensor"},
-    "joint": {"origin", "parent", "child", "axis", "limit", "dynamics", "mimic", "calibration", "safety_controller"},
-    "inertial": {"origin", "mass", "inertia"},
-}
-_UNREAD_TAGS = {"fixed": ("mimic",), "planar": ("limit", "dynamics"), "floating": ("limit", "dynamics")}
-_PRODUCTS = ("ixy", "ixz", "iyz")
-_ATTRIBUTES = {
-    "link": {"name", "type"},
-    "joint": {"name", "type"},
-    "inertial": set(),
-    "origin": {"xyz", "rpy", "quat_xyzw"},
-    "mass": {"value"},
-    "inertia": {"ixx", "iyy", "izz", *_PRODUCTS},
-    "parent": {"link"},
-    "child": {"link"},
-    "axis": {"xyz"},
-    "limit": {"lower", "upper", "effort", "velocity", "acceleration", "deceleration", "jerk"},
-    "dynamics": {"damping", "friction"},
-    "mimic": {"joint", "multiplier", "offset"},
-}
-
 
 def load_urdf(
     path_or_text: str | os.PathLike,
@@ -64,6 +41,7 @@ def load_urdf(
     mimic: MimicMode = "merge",
     package_dirs: Sequence[str | os.PathLike] = (),
     gravity: ArrayLike = STANDARD_GRAVITY,
+    kinematics_only: bool = False,
     strict: bool = True,
 ) -> Model:
     """Return the model that a URDF file, or the text of one, describes (http://wiki.ros.org/urdf/XML, 1.0 to 1.2).
@@ -95,28 +73,35 @@ def load_urdf(
     - `package_dirs`: folders that hold ROS packages, in which a file given as `package://name/path` is looked for:
       as `path` in the folder `name` below one of them, or in one that itself has this name.
     - `gravity`: `[3]`, m/s^2, world axes, which a URDF file does not say.
+    - `kinematics_only`: whether links that move may lack an `<inertial>`, as those of many industrial arms do. The
+      model has all of the kinematics (frames, Jacobians, inverse kinematics, pictures) and regressors; functions of its
+      dynamics raise `ModelError`. `Model.with_link_parameters` gives a link its inertia; with those of all links that
+      lack one the model is whole. A moving link with no inertia of its own or of links fixed to it counts as lacking
+      one; if there is none, the argument has no effect.
     - `strict`: whether everything that the standard forbids is an error. If False, what has one obvious meaning is read
-      so, and one warning names each place: numbers with commas between them; an infinite limit (`inf`); a type of
-      joint in capitals; `<axis>` without `xyz` (1, 0, 0); products of inertia left out (0); an element given twice
-      alike; white space before the XML declaration; an unknown `version`; `quat_xyzw` before version 1.1; `lower` or
-      `upper` left out in version 1.2 (no limit).
+      so, and one warning names each place: numbers with commas between them; an infinite limit (`inf`); a type of joint
+      in capitals; `<axis>` without `xyz` (1, 0, 0); products of inertia left out (0); an element given twice alike;
+      `<origin>` given twice, and differently (the first, as urdfdom and Pinocchio read it); white
+      space before the XML declaration; an unknown `version`; `quat_xyzw` before version 1.1; `lower` or `upper` left
+      out in version 1.2 (no limit).
 
     **Raises** `RobotFileError`, with the line, for a file that cannot be read, is not URDF, or does not have a tree of
     links; for what is missing, unknown, given twice, or not a finite number (up to 1e12, but for limits); for joints
     that follow each other, or a follower with several degrees of freedom. `ModelError` for a robot without a moving
-    body, and for a joint that moves nothing that has inertia. A document type declaration is refused, and with it all
-    entities: only the file itself is ever opened.
+    body, and, unless `kinematics_only`, for a joint that moves nothing that has inertia. A document type declaration is
+    refused, and with it all entities: only the file itself is ever opened.
 
-    **Warns** `RobotFileWarning` of what would change the motion and is not read; `PhysicalityWarning` of inertias that
+    **Warns** `LeftOutWarning`, once, of what may change the motion and is not read (`left_out` lists it, and the rest);
+    `RobotFileWarning` of what `strict=False` passes over, and of zero limits; `PhysicalityWarning` of inertias that
     no mass distribution has (for each link, with its principal moments), and, once, of singular ones, which only points
-    and thin rods have.
+    and thin rods have; and of a singular mass matrix, with the joints that can move together without resistance.
     """
     require_choice(mimic, get_args(MimicMode.__value__), "mimic")
     placement = None if root_placement is None else pose_vector(root_placement, "root_placement")
-    loader = _Loader(read_robot(path_or_text, package_dirs, strict), free_base, placement, mimic)
-    loader.warn_of_unread_elements()
+    loader = UrdfLoader(read_robot(path_or_text, package_dirs, strict), free_base, placement, mimic)
+    warn_of_what_is_left_out(loader.source.name, loader.left_out)
     try:
-        model = loader.model(gravity)
+        model = loader.model(gravity, kinematics_only)
     except JaxdynError as error:
         error.add_note(f"(while loading {loader.source.name})")
         raise
@@ -126,7 +111,7 @@ def load_urdf(
     return model
 
 
-class _Loader:
+class UrdfLoader:
     """Turns the elements of a robot into arguments of the builder."""
 
     def __init__(self, robot: Element, free_base: bool, placement: np.ndarray | None, mimic: MimicMode):
@@ -137,14 +122,16 @@ class _Loader:
             fail(robot, "it has no links; add at least one <link name=...>")
         self.root, self.children = tree.read_tree(robot, self.links, self.joints)
         self._check_root()
+        self.left_out: list[LeftOut] = []
         self.mimics = self._mimics(mimic)
         self.inertias: dict[str, BodyInertia] = {}
-        types = {joint.name: "free" if joint.type == "floating" else joint.type for joint in self.joints}
-        self.armatures, self.unread = armatures(robot, types)
+        self.types = types = {j.name: "free" if j.type == "floating" else j.type for j in self.joints}
+        self.armatures, rotors = armatures(robot, types)
+        self.left_out.append(unread_parts(robot, self.joints, rotors))
         moving = {name: kind for name, kind in types.items() if kind != "fixed"}
         self.extensions = joint_extensions(robot, moving | ({tree.ROOT_JOINT: "free"} if free_base else {}))
 
-    def model(self, gravity: ArrayLike) -> Model:
+    def model(self, gravity: ArrayLike, kinematics_only: bool) -> Model:
         builder = ModelBuilder()
         if self.free_base:
             free = Joint("free", name=tree.ROOT_JOINT, **self.fields(tree.ROOT_JOINT))
@@ -154,7 +141,7 @@ class _Loader:
             self.add_fixed_link(builder, self.root, tree.WORLD, placement)
         for joint in depth_first(self.children[self.root], lambda joint: self.children[joint.child]):
             self.add(builder, joint)
-        return builder.build(gravity)
+        return builder.build(gravity, kinematics_only=kinematics_only)
 
     def add(self, builder: ModelBuilder, joint: tree.UrdfJoint) -> None:
         placement = tree.pose_of(joint.element, self.version)
@@ -193,16 +180,22 @@ class _Loader:
             fields[name] = values if len(values) > 1 else values[0]
         return fields
 
+    def friction_and_extensions(self, joint: str) -> dict[str, Any]:
+        """Return friction, armature and springs of a joint as the file has them, without those of joints that mimic
+        it."""
+        (element,) = [each for each in self.joints if each.name == joint]
+        return self.fields(joint, **_friction(element))
+
     def inertia(self, link: str) -> np.ndarray | None:
         """Return the ten inertial parameters in the link's frame, or None if it has no `<inertial>`."""
         inertial = self.links[link].child("inertial")
         if inertial is None:
             return None
         mass, inertia = inertial.require("mass").number("value", minimum=0.0), inertial.require("inertia")
-        for product in _PRODUCTS:
+        for product in PRODUCTS:
             if product not in inertia.attributes:
                 forgive(inertia, f"<inertia> has no {product}", "zero")
-        names = [a for a in ("ixx", "iyy", "izz", *inertia.attributes) if a in _ATTRIBUTES["inertia"]]
+        names = [a for a in ("ixx", "iyy", "izz", *inertia.attributes) if a in INERTIA]
         elements = {a: inertia.number(a) for a in names}
         rows = [("ixx", "ixy", "ixz"), ("ixy", "iyy", "iyz"), ("ixz", "iyz", "izz")]
         about_center = BodyInertia(mass, (0, 0, 0), np.array([[elements.get(a, 0.0) for a in row] for row in rows]))
@@ -215,8 +208,8 @@ class _Loader:
         if coupled and mode == "error":
             fail(coupled[0].element, f"mimic='error' refuses <mimic>, which these joints have: {names}")
         if coupled and mode == "independent":
-            reason = f"<mimic> couples joints to others; loaded as independent joints: {names}"
-            warn(f"{self.source.name}: {reason}; let their coordinates, or a controller, follow")
+            kind, note = "<mimic> of independent joints", "let their coordinates, or a controller, follow"
+            self.left_out.append(LeftOut(kind, tuple(quote(joint.name) for joint in coupled), True, note))
         return tree.read_mimics(self.joints, coupled) if mode == "merge" else {}
 
     def _check_root(self) -> None:
@@ -232,33 +225,6 @@ class _Loader:
                 fail(joint.element, "the joint of the free base needs this name; rename this joint")
         if not self.free_base and all(joint.type == "fixed" for joint in self.joints):
             fail(links[root], "nothing moves, as no joint does; perhaps free_base=True is meant")
-
-    def warn_of_unread_elements(self) -> None:
-        unread = [(element, f"<{element.tag}>") for element in self.unread]
-        for control in self.robot.all("ros2_control"):
-            unread += [(element, f"<{element.tag}>") for element in control.below() if is_rotor(element)]
-        inertials = [inertial for link in self.robot.all("link") for inertial in link.all("inertial")]
-        for parent in (self.robot, *self.robot.all("link"), *inertials, *self.robot.all("joint")):
-            unread += [(child, f"<{child.tag}>") for child in parent.children if child.tag not in _TAGS[parent.tag]]
-            for element in (parent, *parent.children) if parent is not self.robot else ():
-                # Those with a prefix are other programs'.
-                unread += [
-                    (element, f"{quote(a)} in <{element.tag}>")
-                    for a in element.attributes
-                    if a not in _ATTRIBUTES.get(element.tag, element.attributes) and ":" not in a
-                ]
-        for joint in self.joints:
-            for tag in _UNREAD_TAGS.get(joint.type, ()):
-                unread += [(element, f"<{tag}> of a {joint.type} joint") for element in joint.element.all(tag)]
-            for limit in joint.element.all("limit") if joint.type == "continuous" else ():
-                bounds = [a for a in ("lower", "upper") if a in limit.attributes]
-                unread += [(limit, f"{quote(a)} in <limit> of a continuous joint") for a in bounds]
-        first: dict[str, Element] = {}
-        for element, what in unread:
-            first.setdefault(what, element)
-        if first:
-            places = enumerate_items(f"{what} (line {e.line}, {e.owner})" for what, e in first.items())
-            warn(f"{self.source.name}: no part of URDF that is read, each named once: {places}")
 
     def warn_of_singular_inertias(self) -> None:
         singular = []

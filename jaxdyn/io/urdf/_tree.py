@@ -42,9 +42,14 @@ def format_version(robot: Element) -> str:
 
 def pose_of(element: Element, version: str) -> np.ndarray:
     """Return the pose `[7]` that `<origin>` gives: position (m) and quaternion `w x y z`."""
-    origin = element.child("origin")
-    if origin is None:
+    origins = element.all("origin")
+    if not origins:
         return IDENTITY_POSE
+    origin = origins[0]
+    if any(other.attributes != origin.attributes for other in origins[1:]):
+        forgive(origins[1], "<origin> is given twice, and differently", "the first one alone, as urdfdom does")
+    elif len(origins) > 1:
+        forgive(origins[1], "<origin> is given twice", "the same said once")
     xyz, rpy = (origin.numbers(a, 3) if a in origin.attributes else [0.0] * 3 for a in ("xyz", "rpy"))
     if "quat_xyzw" not in origin.attributes:
         return pose_array(xyz, rpy_to_quaternion(rpy))

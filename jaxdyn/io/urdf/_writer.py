@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
 
 from jaxdyn._errors import ModelError
-from jaxdyn.io.robot_files import unbatched_leaves, warn
+from jaxdyn.io.robot_files import enumerate_items, enumerate_names, warn
 from jaxdyn.io.urdf._extensions import FRAME_ATTRIBUTE, JOINT_TAG, NAMESPACE
 from jaxdyn.io.urdf._tree import ROOT_JOINT, WORLD
-from jaxdyn.io.urdf._xml import LARGEST, UNLIMITED
-from jaxdyn.model import JOINT_FIELDS, LEAVES, Model, depth_first, plane_axes, rotational_about_center
+from jaxdyn.io.urdf._written_numbers import (
+    MANY_AXES,
+    URDF_TYPES,
+    WrittenNumbers,
+    gravity_notes,
+    limits_text,
+    numbers_text,
+    own_element_notes,
+)
+from jaxdyn.io.urdf._xml import read_robot
+from jaxdyn.io.urdf._xml_edits import EditedText, urdf_text
+from jaxdyn.model import JOINT_FIELDS, LEAVES, Model, depth_first
 from jaxdyn.spatial import IDENTITY_POSE, inertia_elements, quaternion_to_rpy
 
-_TYPES = {kind: kind for kind in ("revolute", "continuous", "prismatic", "planar")} | {"free": "floating"}
-_MANY_AXES = ("planar", "free")
-"""Joints whose limits, friction and armature have no place in the standard."""
 _EXTENDED = ("friction_velocity", "stiffness", "spring_reference")
 """Fields that have no place in the standard for any joint."""
 
@@ -27,7 +35,7 @@ _EXTENDED = ("friction_velocity", "stiffness", "spring_reference")
 _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
-def to_urdf(model: Model, name: str = "robot") -> str:
+def to_urdf(model: Model, name: str = "robot", *, shapes_from: str | os.PathLike | None = None) -> str:
     """Return the model as URDF text, which `load_urdf` reads as the same model, also after identification or edits.
 
     Numbers have all their digits. Links that were merged into a body are links again, with the inertia that
@@ -49,17 +57,47 @@ def to_urdf(model: Model, name: str = "robot") -> str:
     **Arguments**
 
     - `name`: the robot's name.
+    - `shapes_from`: a URDF file, or its text, such as that from which the model was loaded: links get the `<visual>`
+      and `<collision>` elements that links of the same names have there, and the robot its materials. Lengths in
+      them stay as they are.
 
     **Raises** `ModelError` for helical, cylindrical, universal and ball joints, which URDF does not have; for planar
     joints whose axes do not follow from their normal; for a model with batch axes, with numbers that are not finite
     (limits may be infinite), with a negative mass, armature or friction, or with names that XML cannot hold.
 
+    Shapes, and whatever else the user's file had, are not in a model (see `shapes_from`): `patch_urdf` writes a
+    model's numbers into the file and keeps all of it. Links without known inertia (`kinematics_only`) have no
+    `<inertial>`.
+
     **Warns** `RobotFileWarning` where a body has less mass than the links merged into it, as after identification of
     the sum: their inertia is then written with the body's link, which moves the same but no longer separates them.
+    Also, once, of what other readers pass over, with the names of the joints: armature (Drake reads it, MuJoCo and
+    Pinocchio do not; `to_mjcf` writes it for MuJoCo), what is in `<jaxdyn:joint>`, and gravity that is not the
+    standard one. And of links in `shapes_from` that the model does not have.
     """
     if not isinstance(name, str) or not name:
         raise ModelError(f"the robot's name is {name!r}; a string that is not empty is needed")
-    return _Writer(model, name).text()
+    text = _Writer(model, name).text()
+    return text if shapes_from is None else _with_shapes(text, shapes_from)
+
+
+def _with_shapes(text: str, shapes_from: str | os.PathLike) -> str:
+    """Return a URDF text in which links have the shapes, and the robot the materials, of another one."""
+    # What cannot be read as URDF is refused here.
+    source = read_robot(shapes_from, (), strict=False).source.name
+    edited, other = EditedText(text), EditedText(urdf_text(shapes_from))
+    links = {place.attributes["name"]: place for place in edited.root.all("link")}
+    without = []
+    for link in other.root.all("link"):
+        shapes = [other.piece(x) for x in link.children if x.tag in ("visual", "collision")]
+        if shapes and link.attributes.get("name") in links:
+            edited.append(links[link.attributes["name"]], shapes)
+        elif shapes:
+            without.append(link.attributes.get("name", ""))
+    edited.append(edited.root, [other.piece(x) for x in other.root.all("material")])
+    if without:
+        warn(f"{source}: shapes of links that the model does not have are left out: {enumerate_names(without)}")
+    return edited.text()
 
 
 @dataclasses.dataclass
@@ -74,17 +112,13 @@ class _Link:
 
 class _Writer:
     def __init__(self, model: Model, name: str):
-        self.leaves = unbatched_leaves(model)
-        self.model, self.topology = dataclasses.replace(model, **self.leaves), model.topology
-        self.dtype = model.inertial_parameters.dtype
-        self.eps = float(np.finfo(self.dtype).eps)
+        self.written = WrittenNumbers(model)
+        self.leaves, self.topology = self.written.leaves, model.topology
         self.robot = ET.Element("robot", name=_xml_name(name))
         self.joint_names = set(self.topology.joint_names)
-        self.inertias = self._inertias()
         self.root = WORLD
         self.transmissions: list[ET.Element] = []
         self.extensions: list[ET.Element] = []
-        self._check_joints()
 
     def text(self) -> str:
         topology, fixed = self.topology, self._fixed_links()
@@ -111,26 +145,9 @@ class _Writer:
                 self._joint(item)
         self.robot.extend(self.transmissions + self.extensions)
         self._declare_prefixes()
+        self._warn_of_what_others_pass_over()
         ET.indent(self.robot)
         return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(self.robot, encoding="unicode") + "\n"
-
-    def _check_joints(self) -> None:
-        joints = list(zip(self.topology.joint_names, self.topology.joint_types, strict=True))
-        bad = [f"{joint!r} ({kind})" for joint, kind in joints if kind not in _TYPES]
-        if bad:
-            advice = "A cylindrical or universal joint can be built as two joints with a massless link between them, "
-            advice += "which is another model; to_mjcf writes all but helical ones"
-            raise ModelError(f"URDF has no such joints: {', '.join(bad)}. {advice}")
-        for i, (joint, kind) in enumerate(joints):
-            rows = self.topology.rows("q", [i])
-            limits = [self.leaves[f"position_{side}"][rows] for side in ("lower", "upper")]
-            if kind == "continuous" and np.isfinite(limits).any():
-                raise ModelError(f"joint {joint!r} is continuous, but has limits; make it a revolute one")
-            if (limits[0] > limits[1]).any():
-                raise ModelError(f"joint {joint!r} has the limits {limits[0]} > {limits[1]}; swap or correct them")
-            for field, values in self._fields(i).items():
-                if LEAVES[JOINT_FIELDS[field]].sign != "any" and (values < 0).any():
-                    raise ModelError(f"{field} of joint {joint!r} is negative, which cannot be read again: {values}")
 
     # Structure.
 
@@ -181,45 +198,17 @@ class _Writer:
 
     # Links.
 
-    def _inertias(self) -> dict[str, np.ndarray]:
-        """Return the ten parameters, in its own frame, of each link with inertia."""
-        topology = self.topology
-        totals, attached = self.leaves["inertial_parameters"], self.leaves["attached_parameters"]
-        inertias: dict[str, np.ndarray] = {}
-        written = topology.links_of(-1)
-        for body, link in enumerate(topology.body_names):
-            merged = topology.links_of(body)
-            remainder = _difference(totals[body], attached[merged], 64 * self.eps)
-            if remainder[0] < 0 <= totals[body, 0]:
-                names = ", ".join(repr(topology.attached_links[k]) for k in merged)
-                own, fixed = f"{totals[body, 0]:.6g} kg", f"{attached[merged, 0].sum():.6g} kg ({names})"
-                advice = "written with all of its body's inertia, and they without"
-                warn(f"link {link!r}: its body has {own}, the links that are fixed to it {fixed}; {advice}")
-                remainder, merged = totals[body], []
-            inertias[link] = remainder
-            written += merged
-        links = (topology.attached_links[k] for k in written)
-        return inertias | {link: np.asarray(self.model.link_parameters(link)) for link in links}
-
     def _link(self, link: str) -> None:
         element = ET.SubElement(self.robot, "link", name=_xml_name(link))
-        parameters = self.inertias.get(link)
-        if parameters is None or (link in self.topology.body_names and not parameters.any()):
+        found = self.written.inertial(link)
+        if found is None:
             return
         where = f"link {link!r}"
-        m, h, elements = parameters[0], parameters[1:4], parameters[4:]
-        if m < 0:
-            raise ModelError(f"{where} has the negative mass {m:.6g} kg, which URDF cannot have; see nearest_physical")
-        if m == 0 and h.any():
-            raise ModelError(f"{where} has a first moment {h} kg m without mass, which URDF cannot express")
-        center = np.zeros(3)
-        if m > 0:
-            center, elements = h / m, inertia_elements(rotational_about_center(parameters))
         inertial = ET.SubElement(element, "inertial")
-        ET.SubElement(inertial, "origin", xyz=_numbers(center, where), rpy="0.0 0.0 0.0")
-        ET.SubElement(inertial, "mass", value=_numbers(m, where))
-        moments = dict(zip(("ixx", "ixy", "iyy", "ixz", "iyz", "izz"), elements, strict=True))
-        ET.SubElement(inertial, "inertia", {key: _numbers(moments[key], where) for key in sorted(moments)})
+        ET.SubElement(inertial, "origin", xyz=numbers_text(found.center, where), rpy="0.0 0.0 0.0")
+        ET.SubElement(inertial, "mass", value=numbers_text(found.mass, where))
+        moments = dict(zip(("ixx", "ixy", "iyy", "ixz", "iyz", "izz"), inertia_elements(found.rotational), strict=True))
+        ET.SubElement(inertial, "inertia", {key: numbers_text(moments[key], where) for key in sorted(moments)})
 
     # Joints.
 
@@ -228,7 +217,7 @@ class _Writer:
         element = ET.SubElement(self.robot, "joint", name=_xml_name(joint), type=kind)
         where = f"placement of joint {joint!r}"
         rpy = quaternion_to_rpy(placement[3:])
-        ET.SubElement(element, "origin", xyz=_numbers(placement[:3], where), rpy=_numbers(rpy, where))
+        ET.SubElement(element, "origin", xyz=numbers_text(placement[:3], where), rpy=numbers_text(rpy, where))
         ET.SubElement(element, "parent", link=self.root if parent < 0 else self.topology.body_names[parent])
         ET.SubElement(element, "child", link=child)
         return element
@@ -251,66 +240,46 @@ class _Writer:
         self._link(body)
         self._transmission(i)
         self._extension(i)
-        element = self._between(joint, _TYPES[kind], topology.parents[i], body, self.leaves["joint_placement"][i])
+        element = self._between(joint, URDF_TYPES[kind], topology.parents[i], body, self.leaves["joint_placement"][i])
         if kind == "free":
             return
-        ET.SubElement(element, "axis", xyz=_numbers(self._axis(i), f"axis of joint {joint!r}"))
+        ET.SubElement(element, "axis", xyz=numbers_text(self.written.axis(i), f"axis of joint {joint!r}"))
         if kind == "planar":
             return
-        fields = {key: values[0] for key, values in self._fields(i).items()}
+        fields = {key: values[0] for key, values in self.written.fields(i).items()}
         names = {"effort": "effort_limit", "velocity": "velocity_limit"}
         if kind != "continuous":
             names = {"lower": "lower", "upper": "upper"} | names
         limits = {a: fields.get(name, LEAVES[JOINT_FIELDS[name]].default) for a, name in names.items()}
         if kind != "continuous" or np.isfinite(list(limits.values())).any():
-            ET.SubElement(element, "limit", {a: _limits(x, f"{a} of joint {joint!r}") for a, x in limits.items()})
+            ET.SubElement(element, "limit", {a: limits_text(x, f"{a} of joint {joint!r}") for a, x in limits.items()})
         if any(fields.get(a) for a in ("damping", "friction")):
-            written = {a: _numbers(fields[a], f"{a} of joint {joint!r}") for a in ("damping", "friction")}
+            written = {a: numbers_text(fields[a], f"{a} of joint {joint!r}") for a in ("damping", "friction")}
             ET.SubElement(element, "dynamics", written)
         if i in topology.leaders:
             k = [follower for follower, _ in topology.mimics].index(i)
             where = f"mimic of joint {joint!r}"
-            numbers = {a: _numbers(self.leaves[f"mimic_{a}"][k], where) for a in ("multiplier", "offset")}
+            numbers = {a: numbers_text(self.leaves[f"mimic_{a}"][k], where) for a in ("multiplier", "offset")}
             ET.SubElement(element, "mimic", {"joint": topology.joint_names[topology.leaders[i]]} | numbers)
-
-    def _axis(self, i: int) -> np.ndarray:
-        topology = self.topology
-        axes = self.leaves["joint_axis"][topology.rows("axis", [i])]
-        axes = axes / np.linalg.norm(axes, axis=1, keepdims=True)
-        if topology.joint_types[i] == "planar":
-            expected = np.array([*plane_axes(axes[2]), axes[2]])
-            if not np.abs(axes - expected).max() < 64 * self.eps:
-                what = f"planar joint {topology.joint_names[i]!r} has the axes {axes.tolist()}"
-                reason = f"but URDF has its normal only, from which {expected[:2].tolist()} follow"
-                raise ModelError(f"{what}, {reason}; set them to these")
-        return axes[-1]
-
-    def _fields(self, i: int) -> dict[str, np.ndarray]:
-        """Return the numbers of joint `i`, by the names of `Joint`'s fields; none for a joint that mimics another."""
-        if i in self.topology.leaders:
-            return {}
-        rows = {space: self.topology.rows(space, [i]) for space in ("q", "v")}
-        present = {field: name for field, name in JOINT_FIELDS.items() if name in self.leaves}
-        return {field: self.leaves[name][rows[str(LEAVES[name].rows)]] for field, name in present.items()}
 
     def _extension(self, i: int) -> None:
         joint, kind = self.topology.joint_names[i], self.topology.joint_types[i]
         written = {}
-        for field, values in self._fields(i).items():
+        for field, values in self.written.fields(i).items():
             leaf = LEAVES[JOINT_FIELDS[field]]
-            default = np.asarray(leaf.default, self.dtype).astype(np.float64)
+            default = np.asarray(leaf.default, self.written.dtype).astype(np.float64)
             if field == "spring_reference" and kind == "free":
                 default = IDENTITY_POSE
-            if (kind in _MANY_AXES or field in _EXTENDED) and (values != default).any():
+            if (kind in MANY_AXES or field in _EXTENDED) and (values != default).any():
                 where = f"{field} of joint {joint!r}"
-                written[field] = _numbers(values, where) if leaf.finite else _limits(values, where)
+                written[field] = numbers_text(values, where) if leaf.finite else limits_text(values, where)
         if written:
             self.extensions.append(ET.Element(JOINT_TAG, {"name": joint} | written))
 
     def _transmission(self, i: int) -> None:
         topology, joint = self.topology, self.topology.joint_names[i]
-        armature = self._fields(i).get("armature", np.zeros(1))
-        if topology.joint_types[i] in _MANY_AXES or not armature[0]:
+        armature = self.written.fields(i).get("armature", np.zeros(1))
+        if topology.joint_types[i] in MANY_AXES or not armature[0]:
             return
         element = ET.Element("transmission", name=f"{joint}_transmission")
         ET.SubElement(element, "type").text = "transmission_interface/SimpleTransmission"
@@ -319,10 +288,21 @@ class _Writer:
         for part in (actuated, actuator):
             ET.SubElement(part, "hardwareInterface").text = "EffortJointInterface"
         ET.SubElement(actuator, "mechanicalReduction").text = "1"
-        value = _numbers(armature[0], f"armature of joint {joint!r}")
+        value = numbers_text(armature[0], f"armature of joint {joint!r}")
         ET.SubElement(actuator, "drake:rotor_inertia", value=value)
         ET.SubElement(actuator, "drake:gear_ratio", value="1")
         self.transmissions.append(element)
+
+    def _warn_of_what_others_pass_over(self) -> None:
+        passed = []
+        if self.transmissions:
+            names = enumerate_names(str(x.get("name")).removesuffix("_transmission") for x in self.transmissions)
+            readers = "which Drake reads, but MuJoCo (use to_mjcf) and Pinocchio do not"
+            passed.append(f"in <transmission>, {readers}: armature of joint {names}")
+        passed += own_element_notes({str(x.get("name")): [a for a in x.attrib if a != "name"] for x in self.extensions})
+        passed += gravity_notes(self.leaves["gravity"])
+        if passed:
+            warn(f"not all readers of this URDF will have the same motion: {enumerate_items(passed)}")
 
     def _declare_prefixes(self) -> None:
         used = {x.split(":")[0] for e in self.robot.iter() for x in (e.tag, *e.attrib) if ":" in x}
@@ -331,30 +311,8 @@ class _Writer:
                 self.robot.set(f"xmlns:{prefix}", namespace)
 
 
-def _difference(total: np.ndarray, parts: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return `total` without `parts`, with zeros in place of rounding errors: mass, first moment and inertia each."""
-    out = total - parts.sum(axis=0)
-    if len(parts):
-        for group in (slice(0, 1), slice(1, 4), slice(4, 10)):
-            scale = np.abs(total[group]).max() + np.abs(parts[:, group]).sum(axis=0).max()
-            if np.abs(out[group]).max() <= tolerance * scale:
-                out[group] = 0.0
-    return out
-
-
 def _is_identity(placement: np.ndarray) -> bool:
     return not placement[:3].any() and not placement[4:].any()
-
-
-def _numbers(values, what: str, largest: float = LARGEST) -> str:
-    values = np.atleast_1d(np.asarray(values, np.float64))
-    if not (np.abs(values) <= largest).all():
-        raise ModelError(f"{what}: {values.tolist()}; finite numbers up to {largest:g} can be written")
-    return " ".join(repr(float(x)) for x in values)
-
-
-def _limits(values, what: str) -> str:
-    return _numbers(np.clip(values, -UNLIMITED, UNLIMITED), what, UNLIMITED)
 
 
 def _xml_name(name: str) -> str:

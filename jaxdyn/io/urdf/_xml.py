@@ -13,15 +13,11 @@ from typing import NoReturn
 from xml.parsers import expat
 
 from jaxdyn._errors import RobotFileError, UnknownNameError, look_up
-from jaxdyn.io.robot_files import enumerate_names, quote, read_robot_file, robot_text
+from jaxdyn.io.robot_files import LARGEST, enumerate_names, quote, read_robot_file, robot_text
 from jaxdyn.model import depth_first
 
 UNLIMITED = sys.float_info.max
 """The largest number, which stands for an infinite limit: the format has no infinity."""
-
-LARGEST = 1e12
-"""The largest number that is not a limit. No length, mass or inertia comes near, and products of a few such numbers are
-still finite."""
 
 # No two ways to match the same digits, so that the time is proportional to the length.
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -158,11 +154,12 @@ def forgive(element: Element, problem: str, reading: str) -> None:
 
 def unknown_name(name: str, names: Iterable[str], kind: str) -> str:
     """Return the message for a name that is not among `names`, with the nearest ones."""
-    # The comparison takes too long for long names.
-    if len(name) > 200:
+    # The comparison takes a time that is proportional to this product, and too long for long names.
+    candidates = [candidate for candidate in names if len(candidate) <= 200]
+    if len(name) > 200 or len(name) * sum(map(len, candidates)) > 10**7:
         return f"no {kind} named {quote(name)}"
     try:
-        look_up(name, [candidate for candidate in names if len(candidate) <= 200], kind)
+        look_up(name, candidates, kind)
     except UnknownNameError as error:
         return str(error)
     raise AssertionError(f"{name} is one of the names")

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, require_last_axes
-from jaxdyn._types import Array, ArrayLike, Float, float_leaf
+from jaxdyn._errors import ModelError, naming_arguments, require_last_axes
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf, leaf_of
 from jaxdyn.friction import AbstractFriction, Coulomb, FrictionSum, Stribeck, Viscous
 from jaxdyn.model import FRICTION_VELOCITY, Model
 from jaxdyn.simulate._state import State
@@ -56,7 +56,7 @@ class _FrictionEffect(AbstractJointEffect):
 class ViscousFriction(_FrictionEffect):
     """`tau = -d v`. The model has the same in `Model.damping`, evaluated in every substep."""
 
-    damping: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
+    damping: Float[Array, "*#batch #nv"] = eqx.field(converter=leaf_of("ViscousFriction: `damping`"))
     """`d`, N m s/rad or N s/m."""
     law: ClassVar = Viscous
 
@@ -67,9 +67,11 @@ class CoulombFriction(_FrictionEffect):
     The model has the same in `Model.friction` and `Model.friction_velocity`, evaluated in every substep.
     """
 
-    friction: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
+    friction: Float[Array, "*#batch #nv"] = eqx.field(converter=leaf_of("CoulombFriction: `friction`"))
     """`F`, N m or N."""
-    friction_velocity: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf, default=FRICTION_VELOCITY)
+    friction_velocity: Float[Array, "*#batch #nv"] = eqx.field(
+        converter=leaf_of("CoulombFriction: `friction_velocity`"), default=FRICTION_VELOCITY
+    )
     """`w`, rad/s or m/s."""
     law: ClassVar = Coulomb
 
@@ -83,15 +85,19 @@ class StribeckFriction(_FrictionEffect):
     viscous part. Sources: see `jaxdyn.friction.Stribeck` (Olsson et al., European Journal of Control 1998).
     """
 
-    coulomb: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
+    coulomb: Float[Array, "*#batch #nv"] = eqx.field(converter=leaf_of("StribeckFriction: `coulomb`"))
     """`F_c`, N m or N."""
-    static: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
+    static: Float[Array, "*#batch #nv"] = eqx.field(converter=leaf_of("StribeckFriction: `static`"))
     """`F_s`, N m or N."""
-    stribeck_velocity: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
+    stribeck_velocity: Float[Array, "*#batch #nv"] = eqx.field(
+        converter=leaf_of("StribeckFriction: `stribeck_velocity`")
+    )
     """`v_s`, rad/s or m/s."""
-    damping: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf, default=0.0)
+    damping: Float[Array, "*#batch #nv"] = eqx.field(converter=leaf_of("StribeckFriction: `damping`"), default=0.0)
     """`d`, N m s/rad or N s/m."""
-    friction_velocity: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf, default=FRICTION_VELOCITY)
+    friction_velocity: Float[Array, "*#batch #nv"] = eqx.field(
+        converter=leaf_of("StribeckFriction: `friction_velocity`"), default=FRICTION_VELOCITY
+    )
     """`w`, rad/s or m/s."""
 
     @staticmethod
@@ -120,6 +126,7 @@ class SoftLimits(AbstractJointEffect):
     """`w`, rad or m."""
     q_indices: tuple[int, ...] = eqx.field(static=True)
 
+    @naming_arguments
     def __init__(
         self,
         model: Model,

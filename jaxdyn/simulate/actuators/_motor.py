@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdyn._errors import ModelError, ShapeError, require_choice, require_positive_integer
-from jaxdyn._types import Array, ArrayLike, Float, float_leaf, optional_float_leaf
+from jaxdyn._errors import ModelError, ShapeError, naming_arguments, require_choice, require_positive_integer
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf, leaf_of
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
 from jaxdyn.simulate.actuators._actuator import (
@@ -30,8 +30,8 @@ class Gear(AbstractMemorylessActuator):
     that matters, leave it at 1 and give the loss as friction. The rotor's inertia `ratio^2 J` is `Model.armature`.
     """
 
-    ratio: Float[Array, "*#batch #nu"] = eqx.field(converter=float_leaf)
-    efficiency: Float[Array, "*#batch #nu"] = eqx.field(converter=float_leaf, default=1.0)
+    ratio: Float[Array, "*#batch #nu"] = eqx.field(converter=leaf_of("Gear: `ratio`"))
+    efficiency: Float[Array, "*#batch #nu"] = eqx.field(converter=leaf_of("Gear: `efficiency`"), default=1.0)
     """Between 0 and 1."""
 
     def __check_init__(self):
@@ -49,7 +49,7 @@ class Transmission(AbstractMemorylessActuator):
     The mechanical power of both sides is the same where the actuators' velocities are `B^T v`. **Raises** `ShapeError`.
     """
 
-    matrix: Float[Array, "*#batch nv nu"] = eqx.field(converter=float_leaf)
+    matrix: Float[Array, "*#batch nv nu"] = eqx.field(converter=leaf_of("Transmission: `matrix`"))
 
     def __check_init__(self):
         if self.matrix.ndim < 2:
@@ -59,6 +59,7 @@ class Transmission(AbstractMemorylessActuator):
             )
 
     @classmethod
+    @naming_arguments
     def to_joints(cls, model: Model, joints: Sequence[str], ratio: ArrayLike = 1.0) -> Self:
         """An actuator for each degree of freedom of the named joints, in their order, with a gear of `ratio` each.
 
@@ -90,7 +91,9 @@ class _Saturation(AbstractMemorylessActuator):
     """A block that keeps its command between limits."""
 
     kind: Saturation = eqx.field(default="clip", kw_only=True, static=True)
-    width: Float[Array, "*#batch #nu"] | None = eqx.field(default=None, kw_only=True, converter=optional_float_leaf)
+    width: Float[Array, "*#batch #nu"] | None = eqx.field(
+        default=None, kw_only=True, converter=leaf_of("a saturation: `width`", optional=True)
+    )
     """Only for `"softclip"`."""
 
     def __check_init__(self):
@@ -135,8 +138,10 @@ class EffortLimits(_Saturation):
     `ModelError`.
     """
 
-    upper: Float[Array, "*#batch #nu"] = eqx.field(converter=float_leaf)
-    lower: Float[Array, "*#batch #nu"] = eqx.field(default=None, converter=optional_float_leaf)
+    upper: Float[Array, "*#batch #nu"] = eqx.field(converter=leaf_of("EffortLimits: `upper`"))
+    lower: Float[Array, "*#batch #nu"] = eqx.field(
+        default=None, converter=leaf_of("EffortLimits: `lower`", optional=True)
+    )
     """`-upper` where it is not given."""
 
     def __post_init__(self):
@@ -166,11 +171,13 @@ class DCMotorLimits(_Saturation):
     **Raises** `ModelError`.
     """
 
-    stall_torque: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
+    stall_torque: Float[Array, "*#batch #nv"] = eqx.field(converter=leaf_of("DCMotorLimits: `stall_torque`"))
     """N m or N."""
-    no_load_speed: Float[Array, "*#batch #nv"] = eqx.field(converter=float_leaf)
+    no_load_speed: Float[Array, "*#batch #nv"] = eqx.field(converter=leaf_of("DCMotorLimits: `no_load_speed`"))
     """rad/s or m/s; infinite where speed does not matter."""
-    peak_torque: Float[Array, "*#batch #nv"] = eqx.field(default=None, converter=optional_float_leaf)
+    peak_torque: Float[Array, "*#batch #nv"] = eqx.field(
+        default=None, converter=leaf_of("DCMotorLimits: `peak_torque`", optional=True)
+    )
     """The torque at the largest current, N m or N; `stall_torque` where it is not given."""
 
     def __post_init__(self):
@@ -198,11 +205,11 @@ class FirstOrderLag(AbstractActuator):
     The output is the value at the step's end, so a time constant of zero has no effect (MuJoCo: `filterexact` with
     `actearly`)."""
 
-    time_constant: Float[Array, "*#batch #nu"] = eqx.field(converter=float_leaf)
+    time_constant: Float[Array, "*#batch #nu"] = eqx.field(converter=leaf_of("FirstOrderLag: `time_constant`"))
     """`T`, s."""
-    dt: Float[Array, ""] = eqx.field(converter=float_leaf)
+    dt: Float[Array, ""] = eqx.field(converter=leaf_of("FirstOrderLag: `dt`"))
     """The time between evaluations, the time step of the roll-out, s."""
-    initial: Float[Array, "*#batch #nu"] = eqx.field(converter=float_leaf, default=0.0)
+    initial: Float[Array, "*#batch #nu"] = eqx.field(converter=leaf_of("FirstOrderLag: `initial`"), default=0.0)
     """`y` before the first step."""
 
     def __check_init__(self):
@@ -228,7 +235,7 @@ class Delay(AbstractActuator):
     `steps` is static: another number compiles another program. **Raises** `ModelError` unless it is an integer >= 0."""
 
     steps: int = eqx.field(static=True)
-    initial: Float[Array, "*#batch #nu"] = eqx.field(converter=float_leaf, default=0.0)
+    initial: Float[Array, "*#batch #nu"] = eqx.field(converter=leaf_of("Delay: `initial`"), default=0.0)
 
     def __check_init__(self):
         require_positive_integer(self.steps, "the number of steps of a delay", least=0)

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from jaxdyn._errors import naming_arguments
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.joints import Topology, apply_to_rows, difference
 from jaxdyn.model import Model
@@ -46,6 +47,7 @@ class PositionServo(AbstractMemorylessActuator):
     q_indices: tuple[int, ...] | None = eqx.field(static=True)
     v_indices: tuple[int, ...] | None = eqx.field(static=True)
 
+    @naming_arguments
     def __init__(self, model: Model, kp: ArrayLike, kd: ArrayLike, *, joints: Sequence[str] | None = None):
         """Gains of one number, or of one for each of the model's `nv` degrees of freedom; `joints`: names of those that
         have a servo, whose order is the order in commands; all where it is None.
@@ -84,6 +86,7 @@ class VelocityServo(AbstractMemorylessActuator):
     kv: Float[Array, "*#batch #nv"]
     v_indices: tuple[int, ...] | None = eqx.field(static=True)
 
+    @naming_arguments
     def __init__(self, model: Model, kv: ArrayLike, *, joints: Sequence[str] | None = None):
         """`joints`: names of those that have a servo, as for `PositionServo`."""
         self.kv = float_leaf(kv)

@@ -15,7 +15,14 @@ from jaxdyn.algorithms import aba, aba_derivatives
 from jaxdyn.model import Model, Topology
 from jaxdyn.simulate._state import State
 from jaxdyn.simulate.integrators._one_step import joint_resistance, rk4
-from jaxdyn.simulate.integrators._step import INTEGRATORS, Integrator, common_form, require_integrator, time_step
+from jaxdyn.simulate.integrators._step import (
+    INTEGRATORS,
+    Integrator,
+    common_form,
+    require_integrator,
+    time_step,
+    with_time_step,
+)
 from jaxdyn.simulate.integrators._variational_midpoint import variational_midpoint_derivatives
 
 
@@ -28,6 +35,7 @@ class StepDerivatives(NamedTuple):
     """Derivatives by the actuator torques."""
 
 
+@with_time_step
 @compiled("integrator", "substeps")
 def step_derivatives(
     model: Model,

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from jaxdyn._errors import naming_arguments, require_time_step
 from jaxdyn.algorithms import aba
 from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
@@ -21,11 +22,13 @@ def euler_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
     return State(model.integrate(state.q, dt * state.v), v)
 
 
+@naming_arguments
 def semi_implicit_euler_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
     """`v1 = v0 + dt a(q0, v0, tau)`, `q1 = q0 (+) dt v1`: first order, one evaluation of the dynamics.
 
     `tau` `[*batch, nv]`, N m or N; `dt` a number, s; `f_ext` `[*batch, nb, 6]` as in `step`.
     """
+    require_time_step(dt)
     v = state.v + dt * aba(model, state.q, state.v, tau, f_ext)
     return State(model.integrate(state.q, dt * v), v)
 
@@ -55,6 +58,7 @@ def joint_resistance(model: Model, v):
     return JointFriction(model.damping, model.friction, model.friction_velocity).secant(v)
 
 
+@naming_arguments
 def rk4_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
     """The classical fourth-order Runge-Kutta step with `tau` held constant, four evaluations of the dynamics.
 
@@ -64,6 +68,7 @@ def rk4_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
 
     `tau` `[*batch, nv]`, N m or N; `dt` a number, s; `f_ext` `[*batch, nb, 6]` as in `step`.
     """
+    require_time_step(dt)
     q0, v0 = state.q, state.v
 
     def rate(state, _):

@@ -1,5 +1,6 @@
 """Single steps by the name of an integrator, and the checks that steps and roll-outs share."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -9,11 +10,12 @@ from jax import lax
 from jaxdyn._compile import compiled
 from jaxdyn._errors import (
     ModelError,
-    ShapeError,
     broadcast_batches,
     require_choice,
     require_last_axes,
     require_positive_integer,
+    require_shape,
+    require_time_step,
 )
 from jaxdyn._types import Velocity, Wrenches
 from jaxdyn.algorithms.recursions import model_batch
@@ -48,6 +50,19 @@ def require_integrator(integrator: str, substeps: int = 1, *, actuator_damping: 
         raise ModelError(f"{integrator!r} takes no actuator_damping; use integrator='implicit_velocity'")
 
 
+def with_time_step[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """A function of a model, a state, torques and `dt` that checks the value of `dt` where it is known."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if len(args) > 3 or "dt" in kwargs:
+            require_time_step(args[3] if len(args) > 3 else kwargs["dt"])
+        return function(*args, **kwargs)
+
+    return call
+
+
+@with_time_step
 @compiled("integrator", "substeps")
 def step(
     model: Model,
@@ -74,7 +89,8 @@ def step(
     - `f_ext` `[*batch, nb, 6]`: external wrenches `[force, moment]` on the bodies in N and N m, in world axes, acting
       at the origin of each body's frame; constant over the step while the origins move.
 
-    **Raises** `ModelError` for another integrator or number of substeps, `ShapeError` where a shape does not fit.
+    **Raises** `ModelError` for another integrator or number of substeps, and for a `dt` that is not positive and finite
+    (inside `jit`, where its value is not known, it is not checked); `ShapeError` where a shape does not fit.
     """
     require_integrator(integrator, substeps, actuator_damping=actuator_damping is not None)
     nv = (model.nv,)
@@ -115,8 +131,8 @@ def common_form(model: Model, state: State, inputs: dict[str, tuple[Any, tuple[i
 
 
 def time_step(dt, state: State):
-    """`dt` as an array in the precision of `state`. **Raises** `ShapeError` unless it is one number."""
-    dt = jnp.asarray(dt)
-    if dt.shape != ():
-        raise ShapeError(f"dt has shape {dt.shape}, but all elements of a batch share one step: give a number (s)")
-    return dt.astype(state.v.dtype)
+    """`dt` as an array in the precision of `state`. **Raises** `ShapeError` unless it is one number, and `ModelError`
+    for one that is known and not positive."""
+    require_time_step(dt)
+    require_shape(jnp.asarray(dt), (), "dt", "all elements of a batch share one step (s)")
+    return jnp.asarray(dt, state.v.dtype)

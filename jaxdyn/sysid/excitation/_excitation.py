@@ -12,7 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxdyn._errors import DataError, ModelError, require_choice, require_positive, require_positive_integer
+from jaxdyn import _printing as printing
+from jaxdyn._errors import (
+    DataError,
+    ModelError,
+    naming_arguments,
+    require_choice,
+    require_positive,
+    require_positive_integer,
+)
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.algorithms import rnea
@@ -65,6 +73,19 @@ class Excitation(NamedTuple):
     message: str
     """How the search ended, and what to try."""
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        facts = {
+            "condition number": f"{self.after.condition:.4g}, before {self.before.condition:.4g}",
+            "base parameters": str(self.parameters),
+            "motion": f"{self.trajectory.kind}, {self.trajectory.duration:g} s",
+            "steps": str(self.steps),
+        }
+        margins = {f"margin of {name}": f"{100 * np.min(x):.3g} %" for name, x in self.margins.items()}
+        return self.message, facts | {name: x for name, x in margins.items() if "inf" not in x}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
 
 @dataclasses.dataclass(frozen=True)
 class ExcitationOptions:
@@ -78,6 +99,7 @@ class ExcitationOptions:
     """The seed of the random starts."""
 
 
+@naming_arguments
 def optimize_excitation(
     model: Model,
     *,

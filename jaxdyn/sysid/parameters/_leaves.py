@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, look_up, require_shape
+from jaxdyn._errors import ModelError, look_up, naming_arguments, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
 from jaxdyn.sysid.parameters._log_cholesky import (
@@ -114,6 +114,7 @@ def require_physical(model: Model, bodies: Sequence[int], what: str, advice: str
         )
 
 
+@naming_arguments
 def nearest_physical_model(model: Model) -> tuple[Model, tuple[str, ...]]:
     """The model with the nearest physical inertias (`nearest_physical`), and the names of the bodies that change."""
     inertial = model.inertial_parameters

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, require_last_axes
+from jaxdyn._errors import ModelError, naming_arguments, require_last_axes
 from jaxdyn._types import Array, ArrayLike, Bool, Float
 
 _MEANING = "m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz of a body about the origin of its frame"
 
 
+@naming_arguments
 def pseudo_inertia(parameters: ArrayLike) -> Float[Array, "*batch 4 4"]:
     """The pseudo-inertia `J = [[Sigma, h], [h^T, m]]` of inertial parameters `[*batch, 10]`.
 
@@ -38,6 +39,7 @@ def _pseudo_inertia(p: Any) -> Any:
     return _stack([_stack(row) for row in rows], axis=-2)
 
 
+@naming_arguments
 def inertial_parameters_from_pseudo_inertia(J: ArrayLike) -> Float[Array, "*batch 10"]:
     """The inertial parameters `[*batch, 10]` of a pseudo-inertia `[*batch, 4, 4]`: `I = tr(Sigma) 1 - Sigma`."""
     J = jnp.asarray(J)
@@ -45,6 +47,7 @@ def inertial_parameters_from_pseudo_inertia(J: ArrayLike) -> Float[Array, "*batc
     return parameters_from_pseudo_inertia(J)
 
 
+@naming_arguments
 def log_cholesky_factor(theta: ArrayLike) -> Float[Array, "*batch 4 4"]:
     """The upper-triangular `U` with `J = U U^T`, of `theta = alpha, d1, d2, d3, s12, s23, s13, t1, t2, t3`.
 
@@ -62,6 +65,7 @@ def log_cholesky_factor(theta: ArrayLike) -> Float[Array, "*batch 4 4"]:
     return factor_from_coordinates(theta)
 
 
+@naming_arguments
 def inertial_parameters_from_log_cholesky(theta: ArrayLike) -> Float[Array, "*batch 10"]:
     """The inertial parameters `[*batch, 10]` of log-Cholesky coordinates `theta` `[*batch, 10]`.
 
@@ -73,6 +77,7 @@ def inertial_parameters_from_log_cholesky(theta: ArrayLike) -> Float[Array, "*ba
     return inertial_parameters_from_pseudo_inertia(U @ jnp.swapaxes(U, -1, -2))
 
 
+@naming_arguments
 def log_cholesky_from_inertial_parameters(parameters: ArrayLike) -> Float[Array, "*batch 10"]:
     """The inverse of `inertial_parameters_from_log_cholesky`, for physical parameters `[*batch, 10]`.
 
@@ -93,6 +98,7 @@ def log_cholesky_from_inertial_parameters(parameters: ArrayLike) -> Float[Array,
     return coordinates_from_factor(pseudo_factor(p))
 
 
+@naming_arguments
 def is_physical(parameters: ArrayLike) -> Bool[Array, "*batch"]:
     """Whether a body (not confined to a plane) can have inertial parameters `[*batch, 10]`: `[*batch]` of bool.
 
@@ -111,6 +117,7 @@ def is_physical(parameters: ArrayLike) -> Bool[Array, "*batch"]:
     return positive & finite & (eigenvalues[..., 0] > 0)
 
 
+@naming_arguments
 def nearest_physical(parameters: ArrayLike, margin: float = 0.01, minimum_mass: float = 1e-3) -> Float[Array, "*b 10"]:
     """Physical inertial parameters near `[*batch, 10]` that need not be: a point from which a fit can start.
 

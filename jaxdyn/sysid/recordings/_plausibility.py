@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.integrate import cumulative_trapezoid
 
-from jaxdyn._errors import DataError, warn
+from jaxdyn._errors import DataError, naming_arguments, warn
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings._delay import delay_findings
 from jaxdyn.sysid.recordings._findings import Finding, RecordingWarning, exchanged, of_joints
@@ -25,6 +25,7 @@ _LONG_STEP, _SLOW, _SMOOTH = 0.5, 0.01, 0.5
 _CLOCKS = {1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}
 
 
+@naming_arguments
 def check_recording(
     recording: Recording, model: Model | None = None, *, max_gap: float = 0.1, max_delay: float = 0.1, warn: bool = True
 ) -> tuple[Finding, ...]:
@@ -72,6 +73,7 @@ def check_recording(
     return tuple(findings)
 
 
+@naming_arguments
 def require_plausible(recordings: Recordings, model: Model | None = None, *, force: bool = False) -> None:
     """Raise `DataError` if `check_recording` makes a grave finding in one of several recordings, and warn of all others
     as `RecordingWarning`s.

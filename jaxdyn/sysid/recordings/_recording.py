@@ -9,10 +9,12 @@ from typing import Literal
 import numpy as np
 from scipy.signal import savgol_filter
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import _signals as signals
+from jaxdyn.sysid.recordings._numbers import real_numbers, times
 
 type Recordings = Recording | Sequence[Recording]
 
@@ -23,7 +25,8 @@ _OPTIONAL = ("v", "a", "tau", "current")
 class Recording:
     """Samples in rows: time, positions, velocities, accelerations, joint torques. NumPy, float64, read-only.
 
-    - `t` `[n]`: s, strictly increasing;
+    - `t` `[n]`: s, strictly increasing. Durations (`timedelta64`, with a unit) become s, and dates (`datetime64`)
+      become s since the first sample;
     - `q` `[n, nq]`: rad or m; `v` `[n, nv]`, rad/s or m/s; `a` `[n, nv]`, rad/s^2 or m/s^2;
     - `tau` `[n, nv]`: N m or N;
     - `current` `[n, m]`: of motors, A (see `torque_from_current`);
@@ -38,7 +41,8 @@ class Recording:
     with `between` and prepare each part separately: zero-phase filters and central differences look ahead, and would
     mix the samples on both sides of the boundary.
 
-    **Raises** `DataError` for fewer than two samples, times that do not increase, lengths that differ, NaN or infinity.
+    **Raises** `DataError` for fewer than two samples, times that do not increase, lengths that differ, NaN or infinity,
+    and for what is no real number: complex numbers, texts, booleans, and dates or durations that are not `t`.
     """
 
     t: np.ndarray
@@ -55,10 +59,7 @@ class Recording:
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
                 continue
-            try:
-                array = np.array(value, dtype=np.float64)
-            except (TypeError, ValueError):
-                raise self._error(f"{name} is {type(value).__name__}; an array of real numbers is needed") from None
+            array = (times if name == "t" else real_numbers)(value, f"{self.name}: {name}")
             array.setflags(write=False)
             object.__setattr__(self, name, array)
         if self.t.ndim != 1 or len(self.t) < 2:
@@ -376,13 +377,29 @@ class Recording:
         new = {name: function(x) for name, x in self._arrays().items()}
         return dataclasses.replace(self, t=function(self.t) if t is None else t, **new)
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows: the duration, the rate and the arrays."""
+        rate = self.rate
+        steps = (
+            f"{rate:.6g} per second" if rate else f"about {1 / np.median(np.diff(self.t)):.4g} per second, irregular"
+        )
+        first = f"{self.name!r}, {self.duration:.4g} s, {len(self)} samples, {steps}"
+        facts = {"t": f"{self.t[0]:.6g} to {self.t[-1]:.6g} s"}
+        for name, x in self._arrays().items():
+            facts[name] = f"{x.shape[1]} columns, {x.min():.4g} to {x.max():.4g}"
+        return first, facts | ({} if self.cutoff is None else {"cutoff": f"{self.cutoff:g} Hz"})
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
 
 def as_recordings(recordings: Recording | Iterable[Recording]) -> tuple[Recording, ...]:
     """Return one or several recordings as a tuple. **Raises** `DataError` for none, and for other objects."""
+    if not isinstance(recordings, Iterable | Recording):
+        raise DataError(f"recordings is {type(recordings).__name__}; a Recording, or a list of them, is needed")
     out = (recordings,) if isinstance(recordings, Recording) else tuple(recordings)
     if not out:
         raise DataError("no recordings are given")
     for k, x in enumerate(out):
         if not isinstance(x, Recording):
-            raise DataError(f"recording {k} is {type(x).__name__}; a Recording is needed")
+            raise DataError(f"recordings[{k}] is {type(x).__name__}; a Recording is needed")
     return out

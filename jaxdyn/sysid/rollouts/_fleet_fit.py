@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,8 +11,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
-from jaxdyn._errors import DataError, ModelError, require_positive_integer
+from jaxdyn import _printing as printing
+from jaxdyn._errors import DataError, ModelError, naming_arguments, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
 from jaxdyn.sysid.parameters import Parametrization, leaves
@@ -42,7 +45,17 @@ class FleetFit(NamedTuple):
         """`[robots]` of bool."""
         return self.status == Status.CONVERGED
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        cost, iterations = printing.number(self.cost), printing.number(self.iterations)
+        facts = {"cost": cost, "iterations": iterations, "free numbers": str(self.free.shape[-1])}
+        left = np.flatnonzero(~np.asarray(self.converged))
+        return printing.status(self.status), facts | ({"not converged": printing.numbers(left)} if len(left) else {})
 
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
+
+@naming_arguments
 def fit_fleet(
     parametrization: Parametrization,
     q: Float[Array | np.ndarray, "robots samples nq"],
@@ -56,11 +69,18 @@ def fit_fleet(
     options: RolloutFitOptions | None = None,
     chunk: int = 128,
     report: Callable[[int, int], None] | None = None,
+    share: bool = True,
 ) -> FleetFit:
     """`fit_rollouts` for many robots of one structure at once, by `jax.vmap` over recordings and models.
 
     Every robot has its own damping and accepts its own steps. One that is done makes room for the next, so those that
     take many steps delay only the last.
+
+    Under `jax.distributed`, the processes share the robots. Every process calls `fit_fleet` with the same arguments,
+    fits each `jax.process_count()`-th robot from its `jax.process_index()` on, and returns the fits of all robots,
+    gathered when the last process is done. This suits minutes of work: a process that ends early ends the others, too,
+    and nothing is kept. Long jobs on many hosts call it with `share=False` for blocks of robots, and write a file for
+    each block, as `experiments.identify_fleet` does; the guide "Many hosts" has the commands.
 
     **Arguments**
 
@@ -68,10 +88,14 @@ def fit_fleet(
       (`equinox.filter_vmap(lambda model: Parametrization(model, ...))(models)`).
     - `q`, `v`, `tau`: measured every `dt` (s).
     - `chunk`: robots at a time, which bounds the memory of a step.
-    - `report`: called after every step with the number of robots that are done and the number of steps.
+    - `report`: called after every step with the number of robots that are done (of this process's share) and the
+      number of steps.
+    - `share`: whether the processes of `jax.distributed` share the robots; False fits all of the given robots in this
+      process, whatever others do. With one process it makes no difference.
     - the others as in `fit_rollouts`; `options` without exact matching, `zero_deviation`, `rounds` and `optimizer`.
 
-    **Raises** `DataError`, `ModelError`.
+    **Raises** `DataError`, `ModelError`; `DataError` also where processes that share robots have different recordings
+    or parametrizations.
     """
     options = options or RolloutFitOptions(max_iterations=50)
     if options.matching == 0 or options.rounds > 1 or (options.zero_deviation, options.optimizer) != (None, None):
@@ -83,7 +107,54 @@ def fit_fleet(
     fleet = _fleet(parametrization, (q, v, tau), dt, segment, options)
     noise = {"position_noise": position_noise, "velocity_noise": velocity_noise}
     first = [noise_of_dofs(x, v.shape[-1], name) for name, x in noise.items()]
-    robots, width = len(q), min(chunk, len(q))
+    processes = jax.process_count() if share else 1
+    robots = len(q)
+    if processes > 1:
+        fleet = _share(fleet, robots, processes)
+        robots = len(fleet.segments.q)
+    out = _fit(fleet, robots, min(chunk, robots), first, options, report)
+    return _gathered(out, len(q), processes) if processes > 1 else out
+
+
+def _share(fleet: _Fleet, robots: int, processes: int) -> _Fleet:
+    """Return the robots of this process. The shares are equally long: some repeat the last robot."""
+    _require_same(fleet)
+    length = -(-robots // processes)
+    part = fleet.rows(np.minimum(jax.process_index() + processes * np.arange(length), robots - 1))
+    return dataclasses.replace(part, segments=jax.tree.map(np.asarray, part.segments))
+
+
+def _require_same(fleet: _Fleet) -> None:
+    """Raise `DataError` unless all processes have the same problems."""
+    state = hashlib.sha256()
+    for x in jax.tree.leaves(eqx.filter(fleet, eqx.is_array)):
+        state.update(f"{x.dtype} {x.shape};".encode() + np.asarray(x).tobytes())
+    digests = multihost_utils.process_allgather(np.frombuffer(state.digest(), np.uint8))
+    if (digests != digests[0]).any():
+        raise DataError(
+            "the processes were given different recordings, parametrizations or options; give all of them those of the "
+            "whole fleet, or share=False to fit robots of its own in each"
+        )
+
+
+def _gathered(out: FleetFit, robots: int, processes: int) -> FleetFit:
+    """Return the fits of all processes, in the order of the robots."""
+
+    def gather(x: Any) -> np.ndarray:
+        x = np.ascontiguousarray(x)
+        if not x.size:
+            return np.zeros((robots, *x.shape[1:]), x.dtype)
+        # Bytes, since numbers would be rounded without JAX's double precision.
+        raw = multihost_utils.process_allgather(x.view(np.uint8).reshape(len(x), -1))
+        rows = np.asarray(raw).swapaxes(0, 1).reshape(len(x) * processes, -1)[:robots]
+        return np.ascontiguousarray(rows).view(x.dtype).reshape(robots, *x.shape[1:])
+
+    robot = jax.tree.map(lambda x: jnp.asarray(gather(x)), out.robot)
+    return FleetFit(robot, *(gather(x) for x in out[1:]))
+
+
+def _fit(fleet: _Fleet, robots: int, width: int, first, options: RolloutFitOptions, report) -> FleetFit:
+    """Fit the robots of a fleet in this process, `width` at a time."""
     # The last chunk is filled up with repeats, so that one program serves all.
     chunks = [np.minimum(np.arange(begin, begin + width), robots - 1) for begin in range(0, robots, width)]
     parts = [_first(fleet.rows(rows), first) for rows in chunks]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError, ModelError, require_positive
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
@@ -38,6 +39,12 @@ class RolloutJudgment(NamedTuple):
     """`[nv]`: reading minus position of the sensors, rad or m, estimated from the first part; 0 if they are known."""
     status: Status
     """How the estimates of zeros and start states ended: `CONVERGED`, or what the first that did not converge says."""
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        return printing.status(self.status), {"zeros": f"{printing.numbers(self.zeros)} rad or m"}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 def judge_rollouts(

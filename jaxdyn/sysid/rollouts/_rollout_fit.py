@@ -11,7 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError, require_choice, require_positive, require_positive_integer
+from jaxdyn._errors import (
+    DataError,
+    ModelError,
+    naming_arguments,
+    require_choice,
+    require_positive,
+    require_positive_integer,
+)
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.simulate.integrators import Integrator, require_integrator
@@ -92,6 +99,7 @@ class RolloutStep(NamedTuple):
     """State from which `fit_rollouts(..., state=...)` continues: a pytree of arrays, to be saved."""
 
 
+@naming_arguments
 def fit_rollouts(
     parametrization: Parametrization,
     recordings: Recordings,

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn.sysid.parameters import Parametrization, leaves
@@ -173,6 +174,20 @@ class RolloutFit(eqx.Module):
                 out.append(f"{name}{[int(k) for k in np.unravel_index(place, shape)]}")
         return out
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows: how the fit ended, its errors, and the first values with their intervals."""
+        facts = {
+            "cost": f"{self.cost:.6g} after {self.iterations} iterations in {self.rounds} rounds",
+            "step left": f"{self.step_left:.2g} standard errors",
+            "position noise": f"{printing.numbers(self.position_noise)} rad or m",
+        }
+        if self.velocity_noise is not None:
+            facts["velocity noise"] = f"{printing.numbers(self.velocity_noise)} rad/s or m/s"
+        facts["free numbers"] = f"{len(self.free)}; intervals() has the values with their intervals"
+        return self.message, facts | {"segments": str(len(self.segment_times))}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
 
 class RolloutBootstrap(NamedTuple):
     """Robots identified from recordings whose blocks have random weights."""
@@ -191,6 +206,13 @@ class RolloutBootstrap(NamedTuple):
         robots = self.fit.parametrization.model(self.free)
         draws = np.asarray(jax.vmap(self.fit._named(quantities)[1])(robots), np.float64)
         return intervals.around_draws(self.fit.intervals(quantities, level=level), draws)
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        draws, count = self.free.shape
+        return f"{draws} draws of {self.blocks} blocks", {"free numbers": str(count), "next": "intervals()"}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 def _quadratic_form(slope: np.ndarray, covariance: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ Everything here is a pure function of pytrees: `jax.vmap` fits many robots at on
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.simulate import State, Trajectory
 from jaxdyn.simulate.integrators import Integrator
+from jaxdyn.sysid._states import array_of_state
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem
 from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, simulate_robot
@@ -83,12 +85,19 @@ class ShootingState(Iterate):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> ShootingState:
-        """Return the state that has these `arrays()`. **Raises** `DataError` for a missing name."""
-        names = [field.name for field in dataclasses.fields(cls) if field.name != "optimizer"]
-        missing = [name for name in names if name not in arrays]
-        if missing:
-            raise DataError(f"the arrays are not the state of a fit: {', '.join(missing)} is missing")
-        return cls(**{name: jnp.asarray(arrays[name]) for name in names})
+        """Return the state that has these `arrays()`. **Raises** `DataError` for arrays that are missing, not finite,
+        or of other shapes or types than those of a state."""
+        get = functools.partial(array_of_state, arrays)
+        q, v = get("q", (None, None)), get("v", (None, None))
+        segments, nv = v.shape
+        found = {name: get(name, (), infinite=True) for name in ("cost", "expected", "damping")}
+        found |= {name: get(name, (), whole=True) for name in ("iteration", "status", "round")}
+        found |= {"q": q, "v": v, "free": get("free", (None,)), "zeros": get("zeros", (None, nv))}
+        found |= {name: get(name, (nv,), positive=True) for name in ("position_noise", "velocity_noise")}
+        found["multiplier"] = get("multiplier", (segments, 2 * nv))
+        if len(q) != segments or int(found["status"]) not in list(Status):
+            raise DataError("these arrays are not the state of a fit: q and v have other lengths, or status is unknown")
+        return cls(**{name: jnp.asarray(x) for name, x in found.items()})
 
 
 def first_state(problem: ShootingProblem, free, position_noise, velocity_noise) -> ShootingState:

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import qr, solve_triangular
 
-from jaxdyn._errors import DataError
+from jaxdyn import _printing as printing
+from jaxdyn._errors import DataError, naming_arguments
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.torques._effects import JointEffects
@@ -82,7 +83,16 @@ class BaseParameters(NamedTuple):
             out.append(text)
         return out
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        first = f"{len(self.independent)} combinations of {len(self.names)} parameters"
+        facts = {"condition number": f"{self.condition_number:.3g}", "threshold": f"{self.threshold:.2g}"}
+        return first, facts | {"first": printing.names([self.names[i] for i in self.independent])}
 
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
+
+@naming_arguments
 def base_parameters(
     model: Model,
     recordings: Recording | Sequence[Recording] | None = None,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError
 from jaxdyn._status import Status
 from jaxdyn.sysid.parameters import cholesky
@@ -39,6 +40,14 @@ class Bootstrap(NamedTuple):
         share = np.full(len(names), np.nan)
         whole = normal_intervals(names, value, share, share, level)
         return around_draws(whole, self.parameters[self.converged] @ B.T, fit.positive(B))
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        draws, count = self.parameters.shape
+        first = f"{int(np.sum(self.converged))} of {draws} draws converged"
+        return first, {"blocks": str(self.blocks), "parameters": str(count), "next": "intervals(fit)"}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: int = 40, seed: int = 0) -> Bootstrap:

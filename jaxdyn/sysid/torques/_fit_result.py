@@ -7,6 +7,7 @@ from typing import NamedTuple
 import equinox as eqx
 import numpy as np
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError
 from jaxdyn._status import Status
 from jaxdyn.model import Model
@@ -42,6 +43,14 @@ class Evaluation(NamedTuple):
     """Norm of all residuals divided by the norm of all torques."""
     residual: tuple[np.ndarray, ...]
     """`[n, nv]` for each recording: predicted minus recorded, at the samples that its low pass keeps."""
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        first = f"relative error {self.relative:.4g}, rms {self.total_rms:.4g} N m or N"
+        facts = {"rms error": printing.numbers(self.rms_error), "rms torque": printing.numbers(self.rms_torque)}
+        return first, facts | {"R2": printing.numbers(self.r2), "samples": str(sum(map(len, self.residual)))}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 class InverseDynamicsFit(eqx.Module):
@@ -226,3 +235,20 @@ class InverseDynamicsFit(eqx.Module):
         inertial = np.tile([x in ("m", "Ixx", "Iyy", "Izz") for x in INERTIAL_NAMES], layout.nb)
         positive = np.concatenate([inertial, np.ones(len(layout.positive), bool), np.zeros(len(layout.offsets), bool)])
         return (B[:, positive] >= 0).all(axis=1) & (B[:, ~positive] == 0).all(axis=1)
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows: how the fit ended, its errors, and the masses with their intervals."""
+        if not self.samples:
+            return self.message, {}
+        bad = [name for name, ok in zip(self.model.body_names, self.physical, strict=True) if not ok]
+        facts = {
+            "cost": f"{self.cost:.6g} after {self.iterations} iterations in {self.rounds} rounds",
+            "residual": f"{printing.numbers(self.sigma)} N m or N rms",
+            "not physical": printing.names(bad) if bad else "no body",
+        }
+        if self.reference is None:
+            return self.message, facts | {"parameters": "combinations: intervals(base_parameters())"}
+        masses = printing.intervals(self.intervals(), 6, lambda name: name.startswith("m("))
+        return self.message, facts | {f"{name}, kg": x for name, x in masses.items()}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import t as student_t
 
+from jaxdyn import _printing as printing
+from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
@@ -113,7 +115,17 @@ class Identification:
     def __str__(self) -> str:
         return "\n".join(f"- {x}" for x in self.verdict())
 
+    def printed(self) -> printing.Facts:
+        """The facts that `repr` shows; `print` has the verdict."""
+        return f"{self.fit.message}; cutoff {self.plan.cutoff:.3g} Hz", {}
 
+    __repr__ = printing.one_line
+
+    def _repr_html_(self) -> str:
+        return printing.lines_as_table("Identification", self.verdict())
+
+
+@naming_arguments
 def identify(
     model: Model,
     recordings: Recordings,
@@ -170,6 +182,7 @@ def identify(
     return Identification(fit, linear, plan, causes)
 
 
+@naming_arguments
 def plan_identification(
     model: Model,
     recordings: Recordings,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError
 
 # exp() of more than this overflows.
@@ -40,6 +41,13 @@ class Intervals(NamedTuple):
         return "\n".join(
             [head, *(f"{n:{width}} {x:12.5g} {s:12.2g} [{a:12.5g}, {b:11.5g}] {p:7.1%}" for n, x, s, a, b, p in rows)]
         )
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows; `table` has all of them."""
+        first = f"{len(self.names)} values with intervals of {100 * self.level:g} %; table() has all"
+        return first, printing.intervals(self, 10)
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 def quantile(level: float) -> float:

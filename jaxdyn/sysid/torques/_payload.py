@@ -8,7 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError, require_positive, require_positive_integer, warn
+from jaxdyn import _printing as printing
+from jaxdyn._errors import (
+    DataError,
+    ModelError,
+    naming_arguments,
+    require_positive,
+    require_positive_integer,
+    warn,
+)
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
@@ -69,7 +77,20 @@ class PayloadFit(NamedTuple):
         """Whether `status` is `Status.CONVERGED`."""
         return self.status == Status.CONVERGED
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows: the mass, the center of mass and the inertia with their intervals."""
+        found, level = printing.intervals(self.intervals, 10), f"{100 * self.intervals.level:g} %"
+        ellipsis = {name: found[name] for name in ("Ixx", "Iyy", "Izz")}
+        facts = {"mass, kg": found["mass"], **{f"center {x[1]}, m": found[x] for x in ("cx", "cy", "cz")}}
+        facts |= {f"{name}, kg m^2": x for name, x in ellipsis.items()}
+        before, after = self.rms_error
+        facts["residual"] = f"{printing.numbers(before)} without, {printing.numbers(after)} with it, N m or N"
+        return f"{printing.status(self.status)}; at {self.frame!r}, intervals of {level}", facts
 
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
+
+@naming_arguments
 def identify_payload(
     model: Model,
     without: Recordings,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from jaxdyn._errors import DataError, require_choice
+from jaxdyn.sysid._states import array_of_state
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters_of
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, TorqueData, with_parameters
@@ -56,15 +58,19 @@ class TorqueFitState(NamedTuple):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> TorqueFitState:
-        """The state from its `arrays()`. **Raises** `DataError` for a missing name."""
-        try:
-            kinds = {"prior_weight": float, "round": int, "step": int, "iterations": int, "sigma": np.asarray}
-            fields: dict[str, Any] = {name: kind(arrays[name]) for name, kind in kinds.items()}
-            for name, kind in (("shape", EffectShape), ("point", Physical)):
-                fields[name] = kind(*(arrays[f"{name}.{x}"] for x in kind._fields))
-        except KeyError as error:
-            raise DataError(f"these arrays are not the state of a fit: {error.args[0]} is missing") from None
-        return cls(**fields, weights=arrays.get("weights"), previous=arrays.get("previous"))
+        """The state from its `arrays()`. **Raises** `DataError` for arrays that are missing, not finite, or of other
+        shapes or types than those of a state."""
+        get = functools.partial(array_of_state, arrays)
+        weight, *counts = get("prior_weight"), *(get(name, whole=True) for name in ("round", "step", "iterations"))
+        sigma = get("sigma", (None,), positive=True)
+        shape = EffectShape(*(get(f"shape.{name}", sigma.shape) for name in EffectShape._fields))
+        axes = {"U": (None, 4, 4), "positive": (None,), "offset": (None,), "scale": (None,)}
+        signs = {"positive": True, "scale": True}
+        point = Physical(**{name: get(f"point.{name}", x, positive=signs.get(name, False)) for name, x in axes.items()})
+        weights = get("weights", (None, len(sigma))) if "weights" in arrays else None
+        previous = get("previous", point.parameters().shape) if "previous" in arrays else None
+        round_, step, iterations = (int(x) for x in counts)
+        return cls(shape, float(weight), round_, step, iterations, sigma, weights, previous, point)
 
     def require_like(self, first: TorqueFitState, samples: int) -> None:
         """Raise `DataError` unless the state fits the problem whose state before its first step is `first`."""

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from jaxdyn._errors import DataError, require_positive, require_positive_integer
+from jaxdyn._errors import DataError, naming_arguments, require_positive, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
@@ -39,6 +39,7 @@ class Step(NamedTuple):
     """Arrays to save, from which `fit_inverse_dynamics(..., state=...)` resumes the fit."""
 
 
+@naming_arguments
 def ordinary_least_squares(
     model: Model,
     recordings: Recordings,
@@ -94,6 +95,7 @@ def ordinary_least_squares(
     )
 
 
+@naming_arguments
 def fit_inverse_dynamics(
     model: Model,
     recordings: Recordings,
@@ -179,6 +181,7 @@ def fit_inverse_dynamics(
     )
 
 
+@naming_arguments
 def cross_validate(
     model: Model,
     recordings: Recordings,

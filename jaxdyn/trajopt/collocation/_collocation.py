@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import Bounds, NonlinearConstraint, minimize
 
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import ModelError, naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import Multipliers, Residuals, Solution, Status
 from jaxdyn.trajopt.problem import Problem
@@ -29,6 +29,7 @@ class CollocationOptions:
     """Radius of the trust region below which the solve ends."""
 
 
+@naming_arguments
 def collocation(
     problem: Problem,
     us: ArrayLike | None = None,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, NotConvergedWarning, warn
+from jaxdyn._errors import ModelError, NotConvergedWarning, naming_arguments, warn
 from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
 from jaxdyn.trajopt.ddp._batches import one_by_one_on_cpu
@@ -19,6 +19,7 @@ from jaxdyn.trajopt.ddp._solution_derivatives import Optimum, optimum_tangent
 from jaxdyn.trajopt.problem import Problem, join_rows
 
 
+@naming_arguments
 def ddp(
     problem: Problem,
     us: ArrayLike | None = None,

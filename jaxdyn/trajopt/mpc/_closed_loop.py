@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError, ShapeError, require_positive_integer
+from jaxdyn import _printing as printing
+from jaxdyn._errors import ModelError, ShapeError, naming_arguments, require_positive_integer
+from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import count_statuses
 from jaxdyn.trajopt.mpc._mpc import MPC, Plan
 
@@ -60,6 +62,15 @@ class ClosedLoop:
         """The number of steps with each status, in words."""
         return count_statuses(self.status, "steps ")
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        facts = {"steps": str(len(self.us)), "latency": str(self.latency)}
+        facts["iterations"] = f"{printing.number(self.iterations)} a step"
+        facts["compilations"] = f"{self.compilations} after the first step"
+        return printing.status(self.status), facts | {"last state": printing.numbers(self.xs[-1])}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
 
 @contextlib.contextmanager
 def _count_compilations() -> Iterator[list[str]]:
@@ -77,10 +88,11 @@ def _count_compilations() -> Iterator[list[str]]:
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@naming_arguments
 def closed_loop(
     mpc: MPC,
     plant: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    x0,
+    x0: ArrayLike,
     steps: int,
     *,
     plan: Plan | None = None,

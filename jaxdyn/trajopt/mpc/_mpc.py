@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError
+from jaxdyn import _printing as printing
+from jaxdyn._errors import ModelError, naming_arguments
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
 from jaxdyn.trajopt.ddp import DDPOptions, constraint_multipliers, ddp
@@ -34,6 +35,13 @@ class Plan(eqx.Module):
     nominal: Float[Array, "nx"]
     """State to which the last step should have led by the model alone; NaN before the first step."""
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        facts = {"next control": printing.numbers(self.us[0]), "planned end": printing.numbers(self.xs[-1])}
+        return f"{len(self.us)} controls from t = {float(self.t):g} s", facts
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
 
 class MPC(eqx.Module):
     """A controller that solves `problem` from the measured state, applies the first control, and shifts the others.
@@ -53,6 +61,7 @@ class MPC(eqx.Module):
     disturbance_gain: Any
     at_time: Callable[[Problem, Any], Problem] | None = eqx.field(static=True)
 
+    @naming_arguments
     def __init__(
         self,
         problem: Problem,
@@ -84,6 +93,7 @@ class MPC(eqx.Module):
         # As arrays, so that other numbers do not compile again.
         self.solver = jax.tree.map(jnp.asarray, solver) if isinstance(solver, eqx.Module) else solver
 
+    @naming_arguments
     def start(
         self,
         x0: Float[Array | np.ndarray, "nx"],
@@ -117,6 +127,7 @@ class MPC(eqx.Module):
             nominal=jnp.full(problem.dynamics.nx, jnp.nan, problem.dtype),
         )
 
+    @naming_arguments
     @eqx.filter_jit
     def step(
         self, plan: Plan, x: Float[Array | np.ndarray, "nx"], problem: Problem | None = None
@@ -158,6 +169,18 @@ class MPC(eqx.Module):
         if isinstance(self.solver, SamplingOptions):
             return solve_by_samples(problem, plan.us, key, self.solver)
         return self.solver(problem, plan.us, plan.xs, plan.multipliers, key)
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        dynamics, solver = self.problem.dynamics, self.solver
+        kind = type(solver).__name__ if isinstance(solver, eqx.Module) else getattr(solver, "__name__", "a function")
+        facts = {"solver": kind, "period": f"{float(dynamics.dt):g} s", "controls": str(dynamics.nu)}
+        most = getattr(solver, "max_iterations", None)
+        if most is not None:
+            facts["iterations"] = f"at most {int(most)} a step"
+        return f"a horizon of {self.problem.horizon} steps", facts | {"states": str(dynamics.nx)}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 def _next_multipliers(old: Multipliers, new: Multipliers | None, good) -> list[Array]:

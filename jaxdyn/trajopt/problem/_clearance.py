@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn._errors import ModelError, require_shape
-from jaxdyn._types import Array, ArrayLike, Float, float_leaf
+from jaxdyn._types import Array, ArrayLike, Float, leaf_of
 from jaxdyn.algorithms import frame_jacobian, frame_pose
 from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual, jacobian_by_state, robot_state
 
@@ -17,9 +17,9 @@ from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual, jacobia
 class Capsule(eqx.Module):
     """All points within `radius` of a segment from `start` to `end`, m; a sphere where both are the same point."""
 
-    start: Float[Array, "3"] = eqx.field(converter=float_leaf)
-    end: Float[Array, "3"] = eqx.field(converter=float_leaf)
-    radius: Float[Array, ""] = eqx.field(converter=float_leaf)
+    start: Float[Array, "3"] = eqx.field(converter=leaf_of("Capsule: `start`"))
+    end: Float[Array, "3"] = eqx.field(converter=leaf_of("Capsule: `end`"))
+    radius: Float[Array, ""] = eqx.field(converter=leaf_of("Capsule: `radius`"))
 
     def __check_init__(self):
         for name in ("start", "end"):

@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, ShapeError
-from jaxdyn._types import Array, Float, float_leaf
+from jaxdyn._types import Array, Float, leaf_of
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 from jaxdyn.trajopt.problem._residuals import AbstractResidual
 
@@ -23,8 +23,8 @@ class Constraint(eqx.Module):
     """
 
     residual: AbstractResidual
-    lower: Float[Array, "..."] = eqx.field(default=0.0, converter=float_leaf)
-    upper: Float[Array, "..."] = eqx.field(default=0.0, converter=float_leaf)
+    lower: Float[Array, "..."] = eqx.field(default=0.0, converter=leaf_of("Constraint: `lower`"))
+    upper: Float[Array, "..."] = eqx.field(default=0.0, converter=leaf_of("Constraint: `upper`"))
 
     def __check_init__(self):
         if not isinstance(self.residual, AbstractResidual):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn._errors import ShapeError
-from jaxdyn._types import Array, Float, float_leaf
+from jaxdyn._types import Array, Float, leaf_of
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 from jaxdyn.trajopt.problem._residuals import AbstractResidual, Linear
 
@@ -87,7 +87,7 @@ class QuadraticCost(ResidualCost):
     """`1/2 r^T weight r`, for a weight that is a number, a diagonal `[m]`, or a symmetric `[m, m]`."""
 
     residual: AbstractResidual
-    weight: Float[Array, "..."] = eqx.field(default=1.0, converter=float_leaf)
+    weight: Float[Array, "..."] = eqx.field(default=1.0, converter=leaf_of("QuadraticCost: `weight`"))
 
     def penalty(self, r):
         w = cast_weight(self.weight, r, self.residual)
@@ -106,8 +106,8 @@ class SmoothAbsCost(ResidualCost):
     """
 
     residual: AbstractResidual
-    weight: Float[Array, "..."] = eqx.field(default=1.0, converter=float_leaf)
-    width: Float[Array, "..."] = eqx.field(default=0.1, converter=float_leaf)
+    weight: Float[Array, "..."] = eqx.field(default=1.0, converter=leaf_of("SmoothAbsCost: `weight`"))
+    width: Float[Array, "..."] = eqx.field(default=0.1, converter=leaf_of("SmoothAbsCost: `width`"))
 
     def penalty(self, r):
         if self.weight.ndim > 1:

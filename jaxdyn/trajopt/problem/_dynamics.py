@@ -8,15 +8,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from jaxdyn._errors import (
     ModelError,
     ShapeError,
+    naming_arguments,
     require_choice,
-    require_positive,
     require_positive_integer,
     require_shape,
+    require_time_step,
 )
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.algorithms import aba
@@ -125,6 +125,7 @@ class ModelDynamics(AbstractDynamics):
     ndx: int = eqx.field(static=True)
     nu: int = eqx.field(static=True)
 
+    @naming_arguments
     def __init__(
         self,
         model: Model,
@@ -276,6 +277,7 @@ class _FunctionDynamics(AbstractDynamics):
     dt: Float[Array, ""]
     t0: Float[Array, ""]
 
+    @naming_arguments
     def __init__(
         self,
         function: Callable[[Any, Any, Any, Any], Any],
@@ -319,6 +321,7 @@ class ContinuousDynamics(_FunctionDynamics):
     integrator: str = eqx.field(static=True)
     substeps: int = eqx.field(static=True)
 
+    @naming_arguments
     def __init__(
         self,
         function: Callable[[Any, Any, Any, Any], Any],
@@ -405,8 +408,8 @@ def with_disturbance(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"
 
 
 def _seconds(x, name: str, dtype=None) -> Array:
-    x = float_leaf(x)
+    if name == "dt":
+        require_time_step(x)
+    x = float_leaf(x, name)
     require_shape(x, (), name, "one number (s)")
-    if name == "dt" and not isinstance(x, Tracer):
-        require_positive(x, "dt")
     return x if dtype is None else x.astype(dtype)

@@ -9,7 +9,14 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, ShapeError, require_choice, require_positive_integer, require_shape
+from jaxdyn._errors import (
+    ModelError,
+    ShapeError,
+    naming_arguments,
+    require_choice,
+    require_positive_integer,
+    require_shape,
+)
 from jaxdyn._least_squares import Damping, Iterate, damped_step
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
@@ -45,6 +52,7 @@ class _HasTrajectory(Protocol):
     def xs(self) -> Any: ...
 
 
+@naming_arguments
 def interpolated_guess(
     problem: Problem,
     goal: ArrayLike,
@@ -93,6 +101,7 @@ def interpolated_guess(
     return _guess(problem, us, xs)
 
 
+@naming_arguments
 def static_guess(problem: Problem) -> Guess:
     """A guess that holds `x0`: for a robot, its configuration at rest, with the controls that balance gravity, springs
     and constant wrenches there; for other dynamics, with the controls under which a step leads back to `x0`.
@@ -121,6 +130,7 @@ def static_guess(problem: Problem) -> Guess:
     return _guess(problem, jax.vmap(hold)(problem.stages, *_core_box(problem)), xs)
 
 
+@naming_arguments
 def resampled_guess(problem: Problem, trajectory: _HasTrajectory, *, times: ArrayLike | None = None) -> Guess:
     """A guess for a problem with another horizon or time step, from a trajectory of the same kind of dynamics: states
     by interpolation along geodesics, and the controls that acted at the times of the stages.

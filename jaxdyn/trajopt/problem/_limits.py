@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, require_positive
+from jaxdyn._errors import ModelError, naming_arguments, require_positive
 from jaxdyn._types import Array, Float
 from jaxdyn.model import Model
 from jaxdyn.simulate import Transmission
@@ -41,6 +41,7 @@ class JointResidual(StateOnlyResidual):
         return Linear(self(dynamics, x, u, k), by_x, None)
 
 
+@naming_arguments
 def limit_constraints(
     robot: Model | AbstractDynamics, *, positions: bool = True, velocities: bool = True, margin: float = 0.0
 ) -> tuple[Constraint, ...]:
@@ -120,6 +121,7 @@ def _is_finite(limits) -> np.ndarray:
     return np.isfinite(np.asarray(limits))
 
 
+@naming_arguments
 def effort_bounds(dynamics: AbstractDynamics) -> tuple[Float[Array, "nu"], Float[Array, "nu"]]:
     """The bounds `control_lower` and `control_upper` that follow from the effort limits of a robot's model.
 

@@ -10,7 +10,14 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, ShapeError, require_finite, require_positive_integer, require_shape
+from jaxdyn._errors import (
+    ModelError,
+    ShapeError,
+    naming_arguments,
+    require_finite,
+    require_positive_integer,
+    require_shape,
+)
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess, join_constraints, require_box
 from jaxdyn.trajopt.problem._costs import AbstractCost, TimeVarying, term_at_stage
@@ -42,6 +49,7 @@ class Problem(eqx.Module):
     bounded: bool = eqx.field(static=True)
     """Whether controls have bounds."""
 
+    @naming_arguments
     def __init__(
         self,
         dynamics: AbstractDynamics,
@@ -125,6 +133,7 @@ class Problem(eqx.Module):
         """The stages' numbers, `[horizon]`."""
         return jnp.arange(self.horizon)
 
+    @naming_arguments
     def starting_at(self, x0: Float[Array | np.ndarray, "nx"]) -> "Problem":
         """The same problem from another state."""
         return with_leaves(self, x0=self._initial_state(x0))
@@ -169,6 +178,7 @@ class Problem(eqx.Module):
         values = [term_at_stage(term, k).value(self.dynamics, x, u, k) for term in terms]
         return sum(values, jnp.zeros((), self.dtype))
 
+    @naming_arguments
     def total_cost(self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]) -> Float[Array, ""]:
         """The cost of a trajectory."""
         stages = jax.vmap(self.stage_cost)(xs[:-1], us, self.stages)
@@ -186,6 +196,7 @@ class Problem(eqx.Module):
     def _evaluate_constraints(self, terms, x, u, k):
         return join_constraints([term_at_stage(term, k).evaluate(self.dynamics, x, u, k) for term in terms], self.dtype)
 
+    @naming_arguments
     def constraints(
         self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]
     ) -> tuple[Float[Array, "rows"], Float[Array, "rows"], Float[Array, "rows"]]:
@@ -205,6 +216,7 @@ class Problem(eqx.Module):
         stage, terminal = self._shapes(lambda p, x, u: (p.stage_constraint(x, u, 0)[0], p.terminal_constraint(x)[0]))
         return stage.shape[0], terminal.shape[0]
 
+    @naming_arguments
     def rollout(self, us: Float[Array, "horizon nu"]) -> Float[Array, "stages nx"]:
         """The states under the controls `us` from `x0`."""
 
@@ -215,6 +227,7 @@ class Problem(eqx.Module):
         x0 = self.x0.astype(self.dtype)
         return jnp.concatenate([x0[None], lax.scan(advance, x0, (us, self.stages))[1]])
 
+    @naming_arguments
     def gaps(self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]) -> Float[Array, "stages ndx"]:
         """The displacements from each state to where it should be: `x0`, or where the step before leads."""
         # One after another: this runs once, and all at once would take twice as long to compile.
@@ -222,11 +235,13 @@ class Problem(eqx.Module):
         reached = jnp.concatenate([self.x0.astype(reached.dtype)[None], reached])
         return jax.vmap(self.dynamics.difference)(xs, reached)
 
+    @naming_arguments
     def violation(self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]) -> Float[Array, ""]:
         """The largest violation of a constraint or of a control's bounds."""
         excess = bound_excess(*self.constraints(xs, us)), bound_excess(us, *self.control_box).ravel()
         return jnp.abs(jnp.concatenate(excess)).max(initial=0.0)
 
+    @naming_arguments
     def guess(self, us: ArrayLike | None = None, xs: ArrayLike | None = None, *, rolled_out: bool | None = None):
         """The pair `(xs, us)` in full from which solvers start. Controls are zeros by default; a single control `[nu]`
         or a number is repeated; all are clipped to their bounds. States are by default the roll-out

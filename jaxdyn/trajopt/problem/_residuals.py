@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn._errors import ModelError, ShapeError, require_shape
-from jaxdyn._types import Array, Float, float_leaf, optional_float_leaf
+from jaxdyn._types import Array, Float, leaf_of
 from jaxdyn.algorithms import center_of_mass, frame_jacobian, frame_pose, frame_velocity
 from jaxdyn.model import Model
 from jaxdyn.spatial import SE3, Vec3, se3_log_jacobian
@@ -55,7 +55,9 @@ class StateOnlyResidual(AbstractResidual):
 class StateResidual(StateOnlyResidual):
     """The displacement `[ndx]` from `target` `[nx]` to the state; the target is the neutral state by default."""
 
-    target: Float[Array, "nx"] | None = eqx.field(default=None, converter=optional_float_leaf)
+    target: Float[Array, "nx"] | None = eqx.field(
+        default=None, converter=leaf_of("StateResidual: `target`", optional=True)
+    )
 
     def __call__(self, dynamics, x, u, k):
         return dynamics.difference(self._target(dynamics, x), x)
@@ -72,7 +74,9 @@ class StateResidual(StateOnlyResidual):
 class ControlResidual(AbstractResidual):
     """`u - target` `[nu]`; the target is zero by default."""
 
-    target: Float[Array, "nu"] | None = eqx.field(default=None, converter=optional_float_leaf)
+    target: Float[Array, "nu"] | None = eqx.field(
+        default=None, converter=leaf_of("ControlResidual: `target`", optional=True)
+    )
 
     def __call__(self, dynamics, x, u, k):
         if u is None:
@@ -117,7 +121,7 @@ class FramePositionResidual(StateOnlyResidual):
     """The position of a frame's origin minus `target` `[3]`, m, world axes."""
 
     frame: str = eqx.field(static=True)
-    target: Float[Array, "3"] = eqx.field(converter=float_leaf)
+    target: Float[Array, "3"] = eqx.field(converter=leaf_of("FramePositionResidual: `target`"))
 
     def __check_init__(self):
         require_shape(self.target, (3,), "the target of a FramePositionResidual", "a position in m")
@@ -137,7 +141,7 @@ class FrameVelocityResidual(StateOnlyResidual):
     `jaxdyn.frame_velocity`."""
 
     frame: str = eqx.field(static=True)
-    target: Float[Array, "6"] = eqx.field(default=(0.0,) * 6, converter=float_leaf)
+    target: Float[Array, "6"] = eqx.field(default=(0.0,) * 6, converter=leaf_of("FrameVelocityResidual: `target`"))
     reference: str = eqx.field(default="local_world_aligned", static=True)
 
     def __check_init__(self):
@@ -151,7 +155,7 @@ class FrameVelocityResidual(StateOnlyResidual):
 class CenterOfMassResidual(StateOnlyResidual):
     """The center of mass of all moving bodies minus `target` `[3]`, m, world axes."""
 
-    target: Float[Array, "3"] = eqx.field(converter=float_leaf)
+    target: Float[Array, "3"] = eqx.field(converter=leaf_of("CenterOfMassResidual: `target`"))
 
     def __check_init__(self):
         require_shape(self.target, (3,), "the target of a CenterOfMassResidual", "a position in m")

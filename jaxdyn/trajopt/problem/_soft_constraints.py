@@ -4,8 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, ShapeError, require_positive
-from jaxdyn._types import Array, ArrayLike, Float, float_leaf, optional_float_leaf
+from jaxdyn._errors import (
+    ModelError,
+    ShapeError,
+    naming_arguments,
+    require_positive,
+)
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess
 from jaxdyn.trajopt.problem._costs import ResidualCost, cast_weight
 from jaxdyn.trajopt.problem._residuals import AbstractResidual
@@ -27,6 +32,7 @@ class SoftConstraintCost(ResidualCost):
     weight: Float[Array, "..."]
     width: Float[Array, "..."] | None
 
+    @naming_arguments
     def __init__(
         self,
         residual: AbstractResidual | Constraint,
@@ -55,7 +61,8 @@ class SoftConstraintCost(ResidualCost):
             low, high = -np.inf if lower is None else lower, np.inf if upper is None else upper
             constraint = Constraint(residual, low, high)
         self.residual, self.lower, self.upper = constraint.residual, constraint.lower, constraint.upper
-        self.weight, self.width = float_leaf(weight), optional_float_leaf(width)
+        self.weight = float_leaf(weight, "SoftConstraintCost: `weight`")
+        self.width = None if width is None else float_leaf(width, "SoftConstraintCost: `width`")
         if not isinstance(self.weight, Tracer):
             require_positive(self.weight, "the weight of a SoftConstraintCost", zero=True)
         if self.width is not None and not isinstance(self.width, Tracer):

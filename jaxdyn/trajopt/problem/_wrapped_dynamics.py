@@ -8,8 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, ShapeError, require_positive
-from jaxdyn._types import Array, ArrayLike, Float, float_leaf
+from jaxdyn._errors import (
+    ModelError,
+    ShapeError,
+    naming_arguments,
+    require_positive,
+)
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf, leaf_of
 from jaxdyn.trajopt.problem._costs import AbstractCost, Quadratic
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 from jaxdyn.trajopt.problem._residuals import AbstractResidual, Linear
@@ -112,6 +117,7 @@ class PreviousControlDynamics(WrappedDynamics):
         """Length of a displacement of the state, `inner.ndx + inner.nu`."""
         return self.inner.ndx + self.inner.nu
 
+    @naming_arguments
     def join(self, x: ArrayLike, u_before: ArrayLike | None = None) -> Float[Array, "*batch nx"]:
         """The state `[*batch, nx]` from one of the inner dynamics and the control before it, zeros by default."""
         x = float_leaf(x)
@@ -184,12 +190,14 @@ class FreeTimeDynamics(WrappedDynamics):
         """Length of a control, `inner.nu + 1`."""
         return self.inner.nu + 1
 
+    @naming_arguments
     def join(self, us: ArrayLike, scale: ArrayLike = 1.0) -> Float[Array, "*batch nu"]:
         """The controls `[*batch, nu]` from those of the inner dynamics and the scale `s`, `[]` or `[*batch]`."""
         us = float_leaf(us)
         last = jnp.broadcast_to(jnp.asarray(scale, us.dtype), us.shape[:-1])
         return jnp.concatenate([us, last[..., None]], axis=-1)
 
+    @naming_arguments
     def control_box(
         self,
         lower: ArrayLike | None = None,
@@ -321,7 +329,7 @@ class ControlRateResidual(AbstractResidual):
 class StepLengthResidual(AbstractResidual):
     """The length of the step `[1]`, s, of `FreeTimeDynamics`, minus `target` (0 by default)."""
 
-    target: Float[Array, ""] = eqx.field(default=0.0, converter=float_leaf)
+    target: Float[Array, ""] = eqx.field(default=0.0, converter=leaf_of("StepLengthResidual: `target`"))
 
     def __call__(self, dynamics, x, u, k):
         return _step_length(dynamics, u, "a StepLengthResidual")[None] - self.target.astype(u.dtype)
@@ -334,7 +342,7 @@ class StepLengthResidual(AbstractResidual):
 class DurationCost(AbstractCost):
     """`weight` times the length of the step (s) of `FreeTimeDynamics`: at all stages, `weight` times the duration."""
 
-    weight: Float[Array, ""] = eqx.field(default=1.0, converter=float_leaf)
+    weight: Float[Array, ""] = eqx.field(default=1.0, converter=leaf_of("DurationCost: `weight`"))
 
     def value(self, dynamics, x, u, k):
         return self.weight.astype(x.dtype) * _step_length(dynamics, u, "a DurationCost")

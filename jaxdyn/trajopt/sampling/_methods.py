@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from jaxdyn._errors import ModelError, require_positive_integer
+from jaxdyn._errors import ModelError, naming_arguments, require_positive_integer
 from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import Solution
 from jaxdyn.trajopt.problem import Problem
@@ -32,6 +32,7 @@ class MPPIOptions(SamplingOptions):
         return average
 
 
+@naming_arguments
 def mppi(
     problem: Problem, us: ArrayLike | None = None, *, key: Any = None, options: MPPIOptions | None = None
 ) -> Solution:
@@ -81,6 +82,7 @@ class CEMOptions(SamplingOptions):
         return fit
 
 
+@naming_arguments
 def cem(
     problem: Problem, us: ArrayLike | None = None, *, key: Any = None, options: CEMOptions | None = None
 ) -> Solution:
@@ -106,6 +108,7 @@ class PredictiveSamplingOptions(SamplingOptions):
         return lambda gaussian, samples, costs, best: gaussian._replace(mean=best)
 
 
+@naming_arguments
 def predictive_sampling(
     problem: Problem, us: ArrayLike | None = None, *, key: Any = None, options: PredictiveSamplingOptions | None = None
 ) -> Solution:

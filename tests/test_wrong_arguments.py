@@ -1,0 +1,266 @@
+"""Arguments of a wrong kind, such as texts, None, objects, ragged lists and complex numbers, are errors of the library
+that name the function and the argument."""
+
+import inspect
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdyn
+from jaxdyn import algorithms, samples, simulate, spatial, sysid, trajopt
+from jaxdyn._errors import JaxdynError, ModelError, ShapeError, plain_numbers
+
+MODEL = samples.arm()
+N = MODEL.nv
+FRAME = MODEL.topology.frame_names[-1]
+STATE = simulate.State(0.1 * np.ones(N), 0.1 * np.ones(N))
+WRONG = {
+    "a text": "abc",
+    "None": None,
+    "objects": np.array([object()] * N),
+    "rows of different lengths": [[1.0, 2.0], [3.0]],
+    "a text in a list": [[1.0, "2.0"]],
+    "complex numbers": np.ones(N) * (1 + 1j),
+    "a mapping": {"a": 1.0},
+}
+
+
+def kinds(function) -> dict[str, list]:
+    """The kinds that the annotations allow, by parameter; an algorithm has the parameter `model` for `robot`."""
+    hints = typing.get_type_hints(inspect.unwrap(function))
+    parameters = inspect.signature(function).parameters
+    return {name: parts(hints.get(name, x.annotation)) for name, x in parameters.items()}
+
+
+def parts(hint) -> list:
+    if isinstance(hint, typing.TypeAliasType):
+        return [hint] if hint.__name__ == "ArrayLike" else parts(hint.__value__)
+    if len(typing.get_args(hint)) > 1 and typing.get_origin(hint) in (typing.Union, type(int | str)):
+        return [x for part in typing.get_args(hint) for x in parts(part)]
+    return [hint]
+
+
+def is_array(options: list) -> bool:
+    return any(hasattr(x, "dim_str") or getattr(x, "__name__", "") == "ArrayLike" for x in options)
+
+
+def example(options: list) -> np.ndarray:
+    """An array of the shape of an annotation."""
+    axes = next(x.dim_str for x in options if hasattr(x, "dim_str")).replace("#", "").split()
+    sizes = {"nq": MODEL.nq, "nv": N, "nb": MODEL.nb}
+    return 0.1 * np.ones([sizes.get(x) or (int(x) if x.isdigit() else 2) for x in axes if x[0] != "*"])
+
+
+def algorithm_arguments(function) -> dict:
+    """Valid arguments of an algorithm."""
+    others = {
+        "model": MODEL,
+        "frame": FRAME,
+        "frames": (FRAME,),
+        "direction": (np.ones(N),) * 3,
+        "targets": algorithms.FrameTarget(FRAME, np.zeros(3)),
+    }
+    out = {}
+    for name, options in kinds(function).items():
+        if inspect.signature(function).parameters[name].default is inspect.Parameter.empty:
+            out[name] = others[name] if name in others else example(options)
+    return out
+
+
+def require_named_errors(name: str, function, arguments: dict) -> int:
+    """Call a function with each of its arrays, and its model, replaced by each wrong kind; returns the number."""
+    count = 0
+    for argument, options in kinds(function).items():
+        if not (is_array(options) or (argument == "model" and "model" in arguments)):
+            continue
+        for what, wrong in WRONG.items():
+            if wrong is None and type(None) in options:
+                continue
+            with pytest.raises(JaxdynError) as caught:
+                function(**(arguments | {argument: wrong}))
+            text = str(caught.value)
+            assert all(word in text for word in (argument, name.split(".")[-1])), (name, argument, what, text)
+            count += 1
+    return count
+
+
+ALGORITHMS = {
+    name: function
+    for name, function in vars(algorithms).items()
+    if inspect.isfunction(function) and not name.startswith("_") and any(map(is_array, kinds(function).values()))
+}
+
+
+def test_every_algorithm_names_the_argument():
+    assert len(ALGORITHMS) > 50
+    counts = [require_named_errors(f.__name__, f, algorithm_arguments(f)) for f in ALGORITHMS.values()]
+    assert min(counts) >= len(WRONG)
+
+
+def problem() -> trajopt.Problem:
+    dynamics = trajopt.ContinuousDynamics(lambda x, u, t, p: jnp.stack([x[1], u[0]]), 2, 1, dt=0.1)
+    return trajopt.Problem(dynamics, jnp.zeros(2), 4, stage_costs=[trajopt.QuadraticCost(trajopt.ControlResidual())])
+
+
+PROBLEM = problem()
+US, XS = np.zeros((4, 1)), np.zeros((5, 2))
+POSE = np.array([0.0, 0, 0, 1, 0, 0, 0])
+BALL = np.array([1.0, 0, 0, 0, 0.1, 0, 0.1, 0, 0, 0.1])
+OTHERS = {
+    **{
+        f"Model.{name}": (getattr(MODEL, name), dict.fromkeys(arguments, STATE.q))
+        for name, arguments in {
+            "spanning_configuration": "q",
+            "spanning_velocity": "v",
+            "integrate": ("q", "dv"),
+            "difference": ("q0", "q1"),
+            "integrate_jacobians": ("q", "dv"),
+            "difference_jacobians": ("q0", "q1"),
+            "chart_point": ("q0", "x"),
+            "chart_rate": ("q", "x", "v"),
+            "checked": "q",
+        }.items()
+    },
+    "step": (simulate.step, {"model": MODEL, "state": STATE, "tau": STATE.v, "dt": 0.01}),
+    "step_derivatives": (simulate.step_derivatives, {"model": MODEL, "state": STATE, "tau": STATE.v, "dt": 0.01}),
+    "rollout": (simulate.rollout, {"model": MODEL, "state": STATE, "controls": np.zeros((2, N)), "dt": 0.01}),
+    "vector_field": (simulate.vector_field, {"model": MODEL}),
+    "coordinate_rate": (simulate.coordinate_rate, {"model": MODEL, "q": STATE.q, "v": STATE.v}),
+    "pose_array": (spatial.pose_array, {"position": POSE[:3], "quaternion": POSE[3:]}),
+    "compose_poses": (spatial.compose_poses, {"outer": POSE, "inner": POSE}),
+    "invert_pose": (spatial.invert_pose, {"pose": POSE}),
+    "transform_points": (spatial.transform_points, {"pose": POSE, "points": POSE[:3]}),
+    "multiply_quaternions": (spatial.multiply_quaternions, {"a": POSE[3:], "b": POSE[3:]}),
+    "quaternion_to_rotation": (spatial.quaternion_to_rotation, {"quaternion": POSE[3:]}),
+    "rotation_to_quaternion": (spatial.rotation_to_quaternion, {"rotation": np.eye(3)}),
+    "rpy_to_quaternion": (spatial.rpy_to_quaternion, {"rpy": POSE[:3]}),
+    "quaternion_to_rpy": (spatial.quaternion_to_rpy, {"quaternion": POSE[3:]}),
+    "axis_angle_to_quaternion": (spatial.axis_angle_to_quaternion, {"axis": POSE[3:6], "angle": 0.1}),
+    "transform_inertial_parameters": (spatial.transform_inertial_parameters, {"parameters": BALL, "pose": POSE}),
+    "inertia_matrix": (spatial.inertia_matrix, {"parameters": BALL}),
+    "inertia_elements": (spatial.inertia_elements, {"matrix": np.eye(3)}),
+    "SE3.from_translation": (spatial.SE3.from_translation, {"translation": POSE[:3]}),
+    "SE3.from_rpy": (spatial.SE3.from_rpy, {"rpy": POSE[:3]}),
+    "SE3.from_vector": (spatial.SE3.from_vector, {"vector": POSE}),
+    "SE3.exp": (spatial.SE3.exp, {"twist": POSE[:6]}),
+    "SE3.apply": (spatial.SE3.identity().apply, {"points": POSE[:3]}),
+    "ddp": (trajopt.ddp, {"problem": PROBLEM, "us": US, "xs": XS}),
+    "collocation": (trajopt.collocation, {"problem": PROBLEM, "us": US, "xs": XS}),
+    "mppi": (trajopt.mppi, {"problem": PROBLEM, "us": US, "key": jax.random.key(0)}),
+    "cem": (trajopt.cem, {"problem": PROBLEM, "us": US, "key": jax.random.key(0)}),
+    "predictive_sampling": (trajopt.predictive_sampling, {"problem": PROBLEM, "us": US, "key": jax.random.key(0)}),
+    "MPC.start": (trajopt.MPC(PROBLEM).start, {"x0": np.zeros(2)}),
+    "closed_loop": (trajopt.closed_loop, {"mpc": trajopt.MPC(PROBLEM), "plant": None, "x0": XS[0], "steps": 1}),
+    "interpolated_guess": (trajopt.interpolated_guess, {"problem": PROBLEM, "goal": XS[0]}),
+    "Problem.starting_at": (PROBLEM.starting_at, {"x0": XS[0]}),
+    "Problem.rollout": (PROBLEM.rollout, {"us": US}),
+    "Problem.total_cost": (PROBLEM.total_cost, {"xs": XS, "us": US}),
+    **{
+        name: (getattr(sysid, name), {argument: value})
+        for name, argument, value in (
+            ("pseudo_inertia", "parameters", BALL),
+            ("is_physical", "parameters", BALL),
+            ("nearest_physical", "parameters", BALL),
+            ("log_cholesky_from_inertial_parameters", "parameters", BALL),
+            ("inertial_parameters_from_log_cholesky", "theta", BALL),
+            ("log_cholesky_factor", "theta", BALL),
+            ("inertial_parameters_from_pseudo_inertia", "J", np.eye(4)),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_functions_name_the_argument(name):
+    assert require_named_errors(name, *OTHERS[name]) > 0
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_fields_and_states_are_named(what):
+    """Objects keep what they are given, or convert it; either way the message has the name."""
+    wrong: typing.Any = WRONG[what]
+    fields = {
+        "target": lambda: trajopt.FramePositionResidual(FRAME, wrong),
+        "weight": lambda: trajopt.QuadraticCost(trajopt.ControlResidual(), wrong),
+        "damping": lambda: simulate.ViscousFriction(wrong),
+        "radius": lambda: trajopt.Capsule(np.zeros(3), np.ones(3), wrong),
+        "x0": lambda: trajopt.Problem(PROBLEM.dynamics, wrong, 4, stage_costs=PROBLEM.stage_costs),
+        "state.q": lambda: simulate.step(MODEL, simulate.State(wrong, STATE.v), STATE.v, 0.01),
+        "state.v": lambda: simulate.rollout(MODEL, simulate.State(STATE.q, wrong), np.zeros((2, N)), 0.01),
+        "q": lambda: sysid.Recording(np.arange(2.0), wrong),
+        "recordings": lambda: sysid.identify(MODEL, wrong),
+    }
+    for name, call in fields.items():
+        with pytest.raises(JaxdynError, match=name.replace(".", r"\.")):
+            call()
+
+
+def test_messages_say_what_is_needed():
+    with pytest.raises(ShapeError) as caught:
+        jaxdyn.aba(MODEL, "abc", STATE.v, STATE.v)  # pyright: ignore[reportArgumentType]
+    assert str(caught.value) == "aba: `q` is a str ('abc'); an array of shape [*batch, nq], with nq = 7, is needed"
+    assert caught.value.__suppress_context__
+    for wrong in WRONG.values():
+        with pytest.raises(ShapeError, match=r"aba: `v` is .* an array of shape"):
+            jax.jit(lambda q, wrong=wrong: jaxdyn.aba(MODEL, q, wrong, q))(STATE.q)
+
+
+def test_errors_of_the_users_own_code_stay():
+    def policy(carry, state, t):
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        simulate.rollout(MODEL, STATE, policy, 0.01, steps=2)
+    with pytest.raises(TypeError, match="missing a required argument: 'tau'"):
+        jaxdyn.aba(MODEL, STATE.q, STATE.v)  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize(
+    "dt", [-0.01, 0.0, np.nan, np.inf, np.float64(-1), jnp.asarray(-0.01), "0.01", None, 1j, [1.0]]
+)
+def test_time_steps_are_positive_numbers(dt):
+    calls = {
+        "step": lambda: simulate.step(MODEL, STATE, STATE.v, dt),
+        "step by name": lambda: simulate.step(MODEL, STATE, tau=STATE.v, dt=dt),
+        "derivatives": lambda: simulate.step_derivatives(MODEL, STATE, STATE.v, dt),
+        "rollout": lambda: simulate.rollout(MODEL, STATE, np.zeros((2, N)), dt),
+        "rk4": lambda: simulate.rk4_step(MODEL, STATE, STATE.v, dt),
+        "euler": lambda: simulate.semi_implicit_euler_step(MODEL, STATE, STATE.v, dt),
+        "dynamics": lambda: trajopt.ModelDynamics(MODEL, dt),
+        "function": lambda: trajopt.DiscreteDynamics(lambda x, u, t, p: x, 2, 1, dt=dt),
+    }
+    for call in calls.values():
+        with pytest.raises((ModelError, ShapeError), match="dt"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.float64(-1.5), (np.float32(2), np.int64(3)), np.array([-1.0]), jnp.array([[-1.0]]), [np.True_], np.str_("x")],
+)
+def test_messages_show_plain_numbers(value):
+    text = str(ModelError(f"x is {value!r}"))
+    assert not any(word in text for word in ("np.", "array", "Array", "dtype", "_)")), text
+    assert plain_numbers(text) == text
+    calls = [
+        lambda: jaxdyn.ModelBuilder().add_body("b", joint=jaxdyn.Joint("revolute", lower=value)),
+        lambda: simulate.step(MODEL, STATE, STATE.v, value),
+        lambda: simulate.rollout(MODEL, STATE, np.zeros((2, N)), 0.01, substeps=value),
+        lambda: trajopt.Problem(PROBLEM.dynamics, XS[0], value, stage_costs=PROBLEM.stage_costs),
+        lambda: sysid.Recording(np.arange(2.0), np.zeros((2, 1))).resampled(value),
+    ]
+    for call in calls:
+        message = message_of(call)
+        assert not any(word in message for word in ("np.", "Array(", "array("))
+
+
+def message_of(call) -> str:
+    """The message of the library's error, or nothing."""
+    try:
+        call()
+    except Exception as error:
+        return str(error) if isinstance(error, JaxdynError) else ""
+    return ""
