@@ -9,7 +9,7 @@ from PIL import Image
 
 import jaxdyn
 from jaxdyn import DataError, ModelError, RobotFileError, UnknownNameError
-from jaxdyn.viz import Viewer, load_visuals, save_png, save_video
+from jaxdyn.viz import Viewer, browser_path, load_visuals, save_png, save_video
 from jaxdyn.viz._drawing import COLLISIONS, body_poses, drawing_of
 
 INERTIA = '<mass value="1"/><inertia ixx="0.01" iyy="0.01" izz="0.01" ixy="0" ixz="0" iyz="0"/>'
@@ -210,6 +210,19 @@ def test_films_as_files(tmp_path):
         save_video(tmp_path / "film.avi", ARM, t, q)
     with pytest.raises(ModelError, match="speed"):
         save_video(tmp_path / "film.gif", ARM, t, q, speed=0.0)
+
+
+def test_a_browser_may_be_named(tmp_path, monkeypatch):
+    program = tmp_path / "browser"
+    program.write_text("#!/bin/sh")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAXDYN_BROWSER", str(program))
+    assert browser_path() == str(program)
+    monkeypatch.setenv("JAXDYN_BROWSER", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert browser_path() is None
+    with pytest.raises(DataError, match="JAXDYN_BROWSER"):
+        save_png(tmp_path / "none.png", ARM, renderer="browser")
 
 
 def test_a_picture_shows_what_is_in_front(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -173,6 +173,12 @@ def body_poses(model: Model, q) -> np.ndarray:
 @jax.jit
 def _poses(model: Model, q):
     return forward_kinematics(model, q).to_vector()
+
+
+def compared_layers(layers: Collection[str]) -> set[str]:
+    """Return the layers that a second robot shows of those of the first: without collision geometry, unless there is
+    nothing else, as it would cover what the first one shows."""
+    return set(layers) - {COLLISIONS} or set(layers)
 
 
 def first_configuration(model: Model) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdyn.viz._drawing import FIELD_OF_VIEW, Drawing, Surface, camera_pose, ground_of
+from jaxdyn.viz._drawing import FIELD_OF_VIEW, Drawing, Surface, camera_pose, compared_layers, ground_of
 from jaxdyn.viz._extras import import_extra
 
 _LIGHT = np.array([0.45, -0.55, 0.9]) / np.linalg.norm([0.45, -0.55, 0.9])
@@ -132,8 +132,9 @@ def draw_robots(
     shown = [x for x in drawing.surfaces if x.layer in drawing.shown]
     surfaces, places = [*more, *shown], [poses[0]] * (len(more) + len(shown))
     if len(poses) > 1:
-        surfaces += [x.as_compared(drawing.unit) for x in shown]
-        places += [poses[1]] * len(shown)
+        second = [x for x in shown if x.layer in compared_layers(drawing.shown)]
+        surfaces += [x.as_compared(drawing.unit) for x in second]
+        places += [poses[1]] * len(second)
     return _draw(surfaces, places, drawing.bounds(np.stack(poses)) if bounds is None else bounds, size)
 
 

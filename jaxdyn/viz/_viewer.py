@@ -17,10 +17,10 @@ from jaxdyn._errors import DataError, JaxdynError, require_choice, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.viz._drawing import (
-    COLLISIONS,
     LAYERS,
     Drawing,
     body_poses,
+    compared_layers,
     drawing_of,
     first_configuration,
 )
@@ -322,8 +322,7 @@ class Viewer:
             self._compared = RobotNodes(self._server, self._drawing, "compared", tint=True)
         self._robot.show(self._layers)
         if self._compared is not None:
-            # Two robots touch the world with the same shapes, which would only cover one another.
-            self._compared.show(() if names is None else self._layers - {COLLISIONS})
+            self._compared.show(() if names is None else compared_layers(self._layers))
         self._explain()
 
     def _explain(self) -> None:
