@@ -1,14 +1,17 @@
-"""Draw the pictures of the README and of docs/pictures.md, with the library itself.
+"""Draw the pictures of the README, of docs/gallery.md and of docs/pictures.md, with the library itself.
 
     python -m experiments.draw_pictures [NAME ...] [--folder docs/images]
 
-Needs Chromium, and the extras `viz` and `test` (the robots' files are in the package example-robot-data).
+Needs the extras `viz` and `test` (the robots' files are in the package example-robot-data); pictures of the viewer's
+page need Chromium as well.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -73,19 +76,21 @@ def screenshot(viewer: Viewer) -> Image.Image:
         shown.evaluate(_CLOSE)
         shown.until("document.querySelector('.mantine-Notification-closeButton') === null")
         settle(client)
-        return Image.open(io.BytesIO(shown.screenshot())).convert("RGB")
+        picture = Image.open(io.BytesIO(shown.screenshot())).convert("RGB")
+        # 256 colors are enough for a page, and halve the file.
+        return picture.quantize(256, dither=Image.Dither.NONE)
 
 
 def viewer_panda(path: Path) -> None:
     """Draw the page with meshes and sliders."""
     with Viewer(robot_file(PANDA), q=PANDA_Q) as viewer:
-        screenshot(viewer).save(path)
+        screenshot(viewer).save(path, optimize=True)
 
 
 def viewer_quadruped(path: Path) -> None:
     """Draw the page of a model without a file."""
     with Viewer(jaxdyn.samples.quadruped()) as viewer:
-        screenshot(viewer).save(path)
+        screenshot(viewer).save(path, optimize=True)
 
 
 def viewer_compare(path: Path) -> None:
@@ -93,9 +98,11 @@ def viewer_compare(path: Path) -> None:
     model = arm()
     t, q = drop(model, 3.0, 0.01, 60)
     with Viewer(model, visuals=robot_file(PANDA)) as viewer:
-        viewer.play(t, np.tile(PANDA_Q[:7], (len(t), 1)), compare=q)
+        held = np.tile(PANDA_Q[:7], (len(t), 1))
+        viewer.play(t, held, compare=q, names=("held", "with 3 kg more"), path_of="panda_hand")
         viewer.pause(0.45)
-        screenshot(viewer).save(path)
+        viewer.pull("panda_hand")
+        screenshot(viewer).save(path, optimize=True)
 
 
 def trajectory(path: Path) -> None:
@@ -117,17 +124,24 @@ def readme(path: Path) -> None:
     fallen = drop(panda, 3.0, 0.01, 60)[1][45]
     with tempfile.TemporaryDirectory() as folder:
         parts = [Path(folder) / f"{k}.png" for k in range(3)]
-        common = {"renderer": "browser", "width": size, "height": size}
-        save_png(parts[0], talos, standing, visuals=robot_file(TALOS), **common)
-        save_png(parts[1], talos, standing, **common)
-        save_png(parts[2], panda, PANDA_Q[:7], compare=fallen, visuals=robot_file(PANDA), **common)
+        save_png(parts[0], talos, standing, visuals=robot_file(TALOS), width=size, height=size)
+        save_png(parts[1], talos, standing, width=size, height=size)
+        save_png(parts[2], panda, PANDA_Q[:7], compare=fallen, visuals=robot_file(PANDA), width=size, height=size)
         strip = Image.new("RGB", (3 * size, size), "white")
         for k, part in enumerate(parts):
             strip.paste(Image.open(part), (k * size, 0))
     strip.resize((3 * size * 2 // 3, size * 2 // 3), Image.Resampling.LANCZOS).save(path, optimize=True)
 
 
-PICTURES = {x.__name__: x for x in (readme, viewer_panda, viewer_quadruped, viewer_compare, trajectory)}
+def gallery(path: Path) -> None:
+    """Run the code of the gallery, which writes its pictures, in the folder of `path`."""
+    text = (Path(__file__).parents[1] / "docs" / "gallery.md").read_text(encoding="utf-8")
+    program = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL))
+    with contextlib.chdir(path.parent):
+        exec(compile(program, "docs/gallery.md", "exec"), {"__name__": "gallery"})
+
+
+PICTURES = {x.__name__: x for x in (readme, gallery, viewer_panda, viewer_quadruped, viewer_compare, trajectory)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -144,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = options.folder / f"{name}.png"
         programs.announce(f"drawing {path}")
         PICTURES[name](path)
-        print(f"wrote {path}")
+        print(f"wrote {path if path.exists() else f'the pictures of {name} in {options.folder}'}")
     return 0
 
 

@@ -66,6 +66,7 @@ def test_the_page_shows_the_robot_and_moves_it(tmp_path):
         wait_until(lambda: red(pixels(viewer)).sum() > 100, "the links to come back")
 
         # The slider of the first joint is the second slider of the page.
+        shown.evaluate("document.querySelectorAll('[role=slider]')[1].scrollIntoView({block: 'center'})")
         where = "document.querySelectorAll('[role=slider]')[1].getBoundingClientRect()"
         x, y = shown.evaluate(f"[{where}.x + {where}.width / 2, {where}.y + {where}.height / 2]")
         assert viewer.q.tolist() == [0, 0]

@@ -1,9 +1,11 @@
 """Pictures: robots in the browser, in pages and in images; plots of results. Needs the extra `viz`."""
 
+from jaxdyn.viz._browser import browser_path, client_of, open_page, settle
+from jaxdyn.viz._films import PICTURES
 from jaxdyn.viz._geometry import Visual
-from jaxdyn.viz._images import PICTURES, browser_path, open_page, save_png, settle
+from jaxdyn.viz._images import save_png, save_video
 from jaxdyn.viz._plots import COLORS, figure_class, plot_masses, plot_torques, plot_trajectory
-from jaxdyn.viz._viewer import PAGES, Viewer, client_of, save_html, view
+from jaxdyn.viz._viewer import PAGES, Viewer, save_html, view
 from jaxdyn.viz._visuals import load_visuals
 
 __all__ = [
@@ -15,5 +17,6 @@ __all__ = [
     "plot_trajectory",
     "save_html",
     "save_png",
+    "save_video",
     "view",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,23 +15,65 @@ from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn.algorithms import forward_kinematics
 from jaxdyn.joints import JOINT_TYPES, coordinate_range
 from jaxdyn.model import Model, rotational_about_center, unphysical_reason
-from jaxdyn.spatial import IDENTITY_POSE, quaternion_to_rotation, transform_points
-from jaxdyn.viz._geometry import Solid, Visual, box, cylinder, merge, rod, sphere
+from jaxdyn.spatial import IDENTITY_POSE, SE3, quaternion_to_rotation, transform_points
+from jaxdyn.viz._geometry import (
+    Visual,
+    arrow,
+    box,
+    cylinder,
+    inflated,
+    merge,
+    mesh_of,
+    point_z_along,
+    posed,
+    rod,
+    sphere,
+    tube,
+)
 from jaxdyn.viz._visuals import load_robot, load_visuals
 
-MESHES, ELLIPSOIDS, SKELETON, FRAMES, AXES = LAYERS = ("meshes", "ellipsoids", "skeleton", "frames", "axes")
-_SEGMENT, _JOINT, _INERTIA, _UNPHYSICAL = "#6b7280", "#334155", "#4c9be8", "#e11d48"
-_TRIAD = ("#e5484d", "#30a46c", "#3e63dd")
-_TURNS, _SLIDES = "#f59e0b", "#a855f7"
+LAYERS = ("meshes", "collisions", "ellipsoids", "skeleton", "frames", "axes")
+MESHES, COLLISIONS, ELLIPSOIDS, SKELETON, FRAMES, AXES = LAYERS
+SEGMENT, JOINT, INERTIA, UNPHYSICAL = "#6b7280", "#334155", "#4c9be8", "#e11d48"
+INERTIA_OPACITY = 0.55
+TRIAD = ("#e5484d", "#30a46c", "#3e63dd")
+TURNS, SLIDES = "#f59e0b", "#a855f7"
+COMPARED, COMPARED_OPACITY = "#f07828", 0.45
+"""Color of a second robot."""
+PATH, COMPARED_PATH = "#1d4ed8", "#c2410c"
+"""Colors of the path of a frame, and of that of a second robot."""
+
+FIELD_OF_VIEW = float(np.radians(45.0))
+"""The angle between the upper and the lower edge of a picture."""
+_GAP = 2e-3
+"""The distance between surfaces that may coincide, in lengths of a usual segment."""
+_PATH_POINTS = 200
+"""The most points of the path of a frame."""
 
 
 class Surface(NamedTuple):
-    """Triangles in the frame of body `body` (-1: of the world) with one color `[4]`, of one of `LAYERS`."""
+    """Triangles in the frame of body `body` (-1: of the world) with one color `[4]`, of one of `LAYERS`. `mesh` is a
+    `trimesh.Trimesh`, and `name` is that of the link, joint or frame which is drawn."""
 
     layer: str
     body: int
-    solid: Solid
+    mesh: Any
     color: np.ndarray
+    name: str
+
+    @property
+    def textured(self) -> bool:
+        """Whether the mesh has an image."""
+        return self.mesh.visual.kind == "texture"
+
+    def in_world(self, poses: np.ndarray) -> Any:
+        """Return the mesh in the axes of the world, with the bodies at `poses` `[nb, 7]`."""
+        return self.mesh if self.body < 0 else posed(self.mesh, poses[self.body])
+
+    def as_compared(self, unit: float) -> Surface:
+        """Return the surface of a second robot: translucent, orange, and a little larger, so that it does not flicker
+        where it coincides with that of the first one."""
+        return self._replace(mesh=inflated(self.mesh, 1.5 * _GAP * unit), color=rgba(COMPARED, COMPARED_OPACITY))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,20 +85,39 @@ class Drawing:
     unit: float
     shown: tuple[str, ...]
     """The layers to show at first."""
+    load_collisions: Callable[[], Sequence[Visual]] | None = None
+    """Returns the collision geometry of the robot's file, which is read when it is first shown."""
 
     @property
     def layers(self) -> list[str]:
-        """The layers that have surfaces."""
-        return [x for x in LAYERS if any(surface.layer == x for surface in self.surfaces)]
+        """The layers that have surfaces, or may have."""
+        present = {x.layer for x in self.surfaces} | ({COLLISIONS} if self.load_collisions else set())
+        return [x for x in LAYERS if x in present]
+
+    def collisions(self) -> list[Surface]:
+        """Return the surfaces of the collision geometry, a little larger than they are: often they are nearly those of
+        the meshes. **Raises** as `load_visuals`."""
+        loaded = () if self.load_collisions is None else self.load_collisions()
+        surfaces = [_surface(self.model, visual, COLLISIONS) for visual in loaded]
+        return [x._replace(mesh=inflated(x.mesh, _GAP * self.unit)) for x in surfaces]
 
     def with_layers(self, shown: Sequence[str] | None) -> Drawing:
         """Return the drawing with these layers visible at first (None: unchanged). **Raises** `ModelError` for layers
         that the drawing does not have."""
         if shown is None:
             return self
-        if not shown or set(shown) - set(self.layers):
-            raise ModelError(f"show is {list(shown)}, but there is {', '.join(map(repr, self.layers))} to show")
-        return dataclasses.replace(self, shown=tuple(shown))
+        if isinstance(shown, str) or not shown or set(shown) - set(self.layers):
+            raise ModelError(f"show is {shown!r}, but there is {', '.join(map(repr, self.layers))} to show, in a list")
+        surfaces = [*self.surfaces, *(self.collisions() if COLLISIONS in shown else ())]
+        return dataclasses.replace(self, shown=tuple(shown), surfaces=surfaces)
+
+    def path(self, frame: str, poses: np.ndarray, *, compared: bool = False) -> Surface:
+        """Return the line along which a frame moves with the bodies at `poses` `[n, nb, 7]`, as a tube. **Raises**
+        `UnknownNameError`."""
+        points = frame_poses(self.model, frame, poses)[:, :3]
+        points = points[:: max(1, -(-len(points) // _PATH_POINTS))]
+        radius = (0.016 if compared else 0.018) * self.unit
+        return Surface(FRAMES, -1, tube(points, radius), rgba(COMPARED_PATH if compared else PATH), f"path of {frame}")
 
     def bounds(self, poses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the corners `[3]`, `[3]` of a box along the axes of the world around all visible surfaces, with the
@@ -65,8 +126,7 @@ class Drawing:
         shown = [x for x in self.surfaces if x.layer in self.shown and x.layer not in (FRAMES, AXES)]
         corners = []
         for x in shown or self.surfaces:
-            box = np.stack([x.solid.vertices.min(axis=0), x.solid.vertices.max(axis=0)])
-            around = np.stack(np.meshgrid(*box.T), axis=-1).reshape(-1, 3)
+            around = np.stack(np.meshgrid(*np.asarray(x.mesh.bounds).T), axis=-1).reshape(-1, 3)
             corners.append(transform_points(poses[:, None, x.body], around).reshape(-1, 3))
         return np.concatenate(corners).min(axis=0), np.concatenate(corners).max(axis=0)
 
@@ -85,12 +145,22 @@ def drawing_of(
     model = model_or_path if given else load_robot(model_or_path, package_dirs, **options)
     if visuals is None:
         visuals = () if given else model_or_path
+    load_collisions = None
     if isinstance(visuals, str | os.PathLike) or not isinstance(visuals, Sequence):
-        visuals = load_visuals(visuals, package_dirs=package_dirs, skip_missing=skip_missing)
+        file, files = visuals, {"package_dirs": package_dirs, "skip_missing": skip_missing}
+        visuals, load_collisions = load_visuals(file, **files), lambda: load_visuals(file, collision=True, **files)
     if model.joint_placement.ndim > 2:
         batch = model.joint_placement.shape[:-2]
         raise ModelError(f"the model has batch axes {batch}; choose one: jax.tree.map(lambda x: x[0], model)")
-    return _draw(model, visuals)
+    return dataclasses.replace(_draw(model, visuals), load_collisions=load_collisions)
+
+
+def frame_poses(model: Model, frame: str, poses: np.ndarray) -> np.ndarray:
+    """Return the poses `[*batch, 7]` of a frame in the world, with the bodies at `poses` `[*batch, nb, 7]`. **Raises**
+    `UnknownNameError`."""
+    k = model.topology.frame(frame)
+    body = SE3.from_vector(_with_world(poses)[..., model.topology.frame_bodies[k], :])
+    return np.asarray((body @ SE3.from_vector(np.asarray(model.frame_placement[k], np.float64))).to_vector())
 
 
 def body_poses(model: Model, q) -> np.ndarray:
@@ -103,6 +173,12 @@ def body_poses(model: Model, q) -> np.ndarray:
 @jax.jit
 def _poses(model: Model, q):
     return forward_kinematics(model, q).to_vector()
+
+
+def compared_layers(layers: Collection[str]) -> set[str]:
+    """Return the layers that a second robot shows of those of the first: without collision geometry, unless there is
+    nothing else, as it would cover what the first one shows."""
+    return set(layers) - {COLLISIONS} or set(layers)
 
 
 def first_configuration(model: Model) -> np.ndarray:
@@ -124,16 +200,23 @@ def camera_pose(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return center + 1.3 * float(np.linalg.norm(high - low)) * away / np.linalg.norm(away), center
 
 
+def ground_of(low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
+    """Return the height of the ground below a box, and the size of the cells of its grid, m."""
+    return min(0.0, float(low[2])), float(10.0 ** np.round(np.log10(np.linalg.norm(high - low) / 10)))
+
+
 def _with_world(poses: np.ndarray) -> np.ndarray:
     """Append the pose of the world to poses `[*batch, nb, 7]`, as that of body number -1."""
     return np.concatenate([poses, np.broadcast_to(IDENTITY_POSE, (*poses.shape[:-2], 1, 7))], axis=-2)
 
 
 def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
-    surfaces = [_surface(model, visual) for visual in visuals]
+    surfaces = [_surface(model, visual, MESHES) for visual in visuals]
     segments = list(_segments(model))
     poses = _with_world(body_poses(model, model.neutral()))
-    clouds = [(x.body, x.solid.vertices) for x in surfaces] + [(i, np.stack([0 * end, end])) for i, end in segments]
+    clouds = [(x.body, np.asarray(x.mesh.vertices)) for x in surfaces] + [
+        (i, np.stack([0 * end, end])) for i, end in segments
+    ]
     points = np.concatenate([*(transform_points(poses[i], cloud) for i, cloud in clouds), poses[:-1, :3]])
     lengths = [x for _, end in segments if (x := float(np.linalg.norm(end))) > 1e-6]
     parameters = np.asarray(model.inertial_parameters, np.float64)
@@ -141,7 +224,7 @@ def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
     radii = [np.sqrt(abs(np.trace(rotational_about_center(p))) / p[0]) for p in parameters if p[0] > 0]
     size = float(np.linalg.norm(np.ptp(points, axis=0))) or 2.0 * max(radii, default=0.0) or 1.0
     unit = float(np.clip(np.quantile(lengths, 0.75) if lengths else size / 4, size / 25, size / 4))
-    surfaces += [_ellipsoid(i, x, 0.06 * unit) for i, x in enumerate(parameters) if x[0] > 0]
+    surfaces += [_ellipsoid(model, i, x, 0.06 * unit) for i, x in enumerate(parameters) if x[0] > 0]
     surfaces += _skeleton(model, segments, unit)
     surfaces += _triads(model, unit)
     surfaces += [x for i in range(model.nb) for x in _joint_axes(model, i, unit)]
@@ -149,20 +232,20 @@ def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
     return Drawing(model, surfaces, unit, shown)
 
 
-def _surface(model: Model, visual: Visual) -> Surface:
+def _surface(model: Model, visual: Visual, layer: str) -> Surface:
     """Return a visual in the body that carries its frame."""
     body, pose = -1, IDENTITY_POSE
     if visual.frame != "world" or "world" in model.topology.frame_names:
         k = model.topology.frame(visual.frame)
         body, pose = model.topology.frame_bodies[k], np.asarray(model.frame_placement[k], np.float64)
-    solid = Solid(np.asarray(visual.vertices, np.float64), np.asarray(visual.faces), visual.textured)
-    return Surface(MESHES, body, solid.transform(pose), np.asarray(visual.color, np.float64))
+    mesh = mesh_of(visual.vertices, visual.faces) if visual.textured is None else visual.textured
+    return Surface(layer, body, posed(mesh, pose), np.asarray(visual.color, np.float64), f"link {visual.frame}")
 
 
 # Inertias
 
 
-def _ellipsoid(body: int, parameters: np.ndarray, least: float) -> Surface:
+def _ellipsoid(model: Model, body: int, parameters: np.ndarray, least: float) -> Surface:
     """Return the uniform ellipsoid of the same mass, center of mass and moments of inertia: its semi-axes are the roots
     of `5 s / m` for the principal second moments `s_k = tr(I) / 2 - I_k`. A semi-axis is at least `least`, so that
     points and rods are seen. An inertia that no mass distribution has is red."""
@@ -170,10 +253,10 @@ def _ellipsoid(body: int, parameters: np.ndarray, least: float) -> Surface:
     moments, axes = np.linalg.eigh(rotational_about_center(parameters))
     second = np.maximum(moments.sum() / 2 - moments, 0.0)
     axes = axes * np.sign(np.linalg.det(axes))
-    solid = sphere(np.maximum(np.sqrt(5 * second / m), least))
-    color = _INERTIA if unphysical_reason(parameters) is None else _UNPHYSICAL
-    solid = Solid(solid.vertices @ axes.T + parameters[1:4] / m, solid.faces)
-    return Surface(ELLIPSOIDS, body, solid, _rgba(color, 0.55))
+    mesh = sphere(np.maximum(np.sqrt(5 * second / m), least))
+    mesh.vertices = mesh.vertices @ axes.T + parameters[1:4] / m
+    color = INERTIA if unphysical_reason(parameters) is None else UNPHYSICAL
+    return Surface(ELLIPSOIDS, body, mesh, rgba(color, INERTIA_OPACITY), f"inertia of {model.body_names[body]}")
 
 
 # The skeleton
@@ -199,18 +282,23 @@ def _skeleton(model: Model, segments, unit: float) -> list[Surface]:
     for body in range(-1, model.nb):
         ends = [end for i, end in segments if i == body and np.linalg.norm(end) > 1e-3 * unit]
         if rods := [rod(np.zeros(3), end, 0.03 * unit) for end in ends]:
-            out.append(Surface(SKELETON, body, merge(rods), _rgba(_SEGMENT)))
-    out += [Surface(SKELETON, i, _joint_solid(model, i, 0.09 * unit), _rgba(_JOINT)) for i in range(model.nb)]
+            out.append(Surface(SKELETON, body, merge(rods), rgba(SEGMENT), _body_name(model, body)))
+    for i, name in enumerate(model.joint_names):
+        out.append(Surface(SKELETON, i, _joint_mesh(model, i, 0.09 * unit), rgba(JOINT), f"joint {name}"))
     return out
 
 
-def _joint_solid(model: Model, i: int, radius: float) -> Solid:
-    """Return a solid at a body's origin: a drum about the axis of a turning joint, a block along a sliding one's."""
+def _body_name(model: Model, body: int) -> str:
+    return "world" if body < 0 else f"body {model.body_names[body]}"
+
+
+def _joint_mesh(model: Model, i: int, radius: float) -> Any:
+    """Return a shape at a body's origin: a drum about the axis of a turning joint, a block along a sliding one's."""
     chain = JOINT_TYPES[model.topology.joint_types[i]]
     if not chain[-1].has_axis:
         return sphere(radius)
     made = cylinder(radius, 2.2 * radius) if chain[-1].rotates[0] else box([1.4 * radius, 1.4 * radius, 3 * radius])
-    return made.point_z_along(_axes_of(model, i)[-1])
+    return point_z_along(made, _axes_of(model, i)[-1])
 
 
 # Frames and axes
@@ -224,10 +312,10 @@ def _triads(model: Model, unit: float) -> list[Surface]:
         triads.setdefault(body, []).append((length if k < model.nb else 0.6 * length, placements[k]))
     out = []
     for body, frames in triads.items():
-        for axis, color in enumerate(_TRIAD):
+        for axis, color in enumerate(TRIAD):
             ends = [pose[:3] + scale * quaternion_to_rotation(pose[3:])[:, axis] for scale, pose in frames]
-            rods = [rod(x[:3], end, 0.05 * s, around=10) for (s, x), end in zip(frames, ends, strict=True)]
-            out.append(Surface(FRAMES, body, merge(rods), _rgba(color)))
+            rods = [rod(x[:3], end, 0.05 * s) for (s, x), end in zip(frames, ends, strict=True)]
+            out.append(Surface(FRAMES, body, merge(rods), rgba(color), f"frames of {_body_name(model, body)}"))
     return out
 
 
@@ -248,11 +336,12 @@ def _joint_axes(model: Model, i: int, unit: float) -> Iterator[Surface]:
     place = np.asarray(model.joint_placement[i], np.float64)
     for k, (joint, axis) in enumerate(zip(chain, _axes_of(model, i), strict=True)):
         start, neck, tip = (x * unit * axis / np.linalg.norm(axis) for x in (-0.25, 0.45, 0.59))
-        arrow = merge([rod(start, neck, 0.025 * unit), rod(neck, tip, 0.065 * unit, 0.0, around=16)])
-        last = k == len(chain) - 1
-        color = _rgba(_TURNS if joint.rotates[0] else _SLIDES)
-        yield Surface(AXES, i if last else model.topology.parents[i], arrow if last else arrow.transform(place), color)
+        mesh, last = arrow(start, neck, tip, 0.025 * unit), k == len(chain) - 1
+        body, mesh = (i, mesh) if last else (model.topology.parents[i], posed(mesh, place))
+        color = rgba(TURNS if joint.rotates[0] else SLIDES)
+        yield Surface(AXES, body, mesh, color, f"axis of joint {model.joint_names[i]}")
 
 
-def _rgba(color: str, opacity: float = 1.0) -> np.ndarray:
+def rgba(color: str, opacity: float = 1.0) -> np.ndarray:
+    """Return a color `[4]` with parts in [0, 1] from `#rrggbb` and an opacity."""
     return np.array([*(int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)), opacity])

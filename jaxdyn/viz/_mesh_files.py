@@ -7,18 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from jaxdyn._errors import RobotFileError
 from jaxdyn.viz._extras import import_extra
-from jaxdyn.viz._geometry import Solid, without_slivers
+from jaxdyn.viz._geometry import mesh_of, with_creases
 
-type MeshPart = tuple[Solid, np.ndarray | None]
-"""Triangles of a file and their color `[4]`, None if the file does not say; a solid with an image has its mean."""
+type MeshPart = tuple[Any, np.ndarray | None]
+"""A `trimesh.Trimesh` of a file and its color `[4]`, None if the file does not say; one with an image has its mean."""
 
-# Neighbors at less than this angle are shaded as one surface, where the file does not say.
-_CREASE = np.radians(30.0)
 _COLORS = 32
 """The most colors of a mesh; more of them come from a picture, and are replaced by their mean."""
 
@@ -60,42 +56,15 @@ def _parts(mesh, transform: np.ndarray) -> list[MeshPart]:
     mesh = mesh.copy()
     mesh.apply_transform(transform)
     if mesh.visual.kind is None:
-        return [(_smooth(mesh), None)]
+        return [(with_creases(mesh), None)]
     if mesh.visual.kind == "texture":
         material = mesh.visual.material
         images = (getattr(material, name, None) for name in ("image", "baseColorTexture"))
         if mesh.visual.uv is None or all(image is None for image in images):
-            return [(_solid(mesh), np.asarray(material.main_color, np.float64) / 255)]
-        color = np.asarray(mesh.visual.to_color().vertex_colors, np.float64).mean(axis=0) / 255
-        return [(_solid(mesh, mesh), color)]
+            return [(mesh_of(mesh.vertices, mesh.faces), np.asarray(material.main_color, np.float64) / 255)]
+        return [(mesh, np.asarray(mesh.visual.to_color().vertex_colors, np.float64).mean(axis=0) / 255)]
     colors, which = np.unique(mesh.visual.face_colors, axis=0, return_inverse=True)
     if len(colors) > _COLORS:
         colors, which = colors.mean(axis=0)[None], np.zeros(len(mesh.faces), int)
-    solid = _solid(mesh)
-    return [
-        (_compact(Solid(solid.vertices, solid.faces[which.ravel() == k])), np.asarray(color, np.float64) / 255)
-        for k, color in enumerate(colors)
-    ]
-
-
-def _smooth(mesh) -> Solid:
-    """Return a mesh of a file like STL, whose triangles share no vertices, in which flat neighbors share them."""
-    mesh.merge_vertices()
-    solid = without_slivers(_solid(mesh))
-    mesh = type(mesh)(solid.vertices, solid.faces, process=False)
-    a, b = mesh.face_adjacency[mesh.face_adjacency_angles < _CREASE].T
-    n = len(solid.faces)
-    patches, patch = connected_components(coo_array((np.ones(len(a)), (a, b)), shape=(n, n)), directed=False)
-    # A vertex for each patch that has it.
-    used, faces = np.unique(solid.faces * patches + patch[:, None], return_inverse=True)
-    return Solid(solid.vertices[used // patches], faces.reshape(-1, 3))
-
-
-def _solid(mesh, textured: Any = None) -> Solid:
-    return Solid(np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64), textured)
-
-
-def _compact(solid: Solid) -> Solid:
-    """Return the solid without the vertices that no triangle has."""
-    used, faces = np.unique(solid.faces, return_inverse=True)
-    return Solid(solid.vertices[used], faces.reshape(-1, 3))
+    parts = mesh_of(mesh.vertices, mesh.faces).submesh([which.ravel() == k for k in range(len(colors))])
+    return [(part, np.asarray(color, np.float64) / 255) for part, color in zip(parts, colors, strict=True)]

@@ -13,46 +13,75 @@ from jaxdyn._errors import DataError, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.joints import JOINT_TYPES, Primitive
 from jaxdyn.model import Model
-from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing, Surface, body_poses, slider_ranges
+from jaxdyn.viz._drawing import (
+    COLLISIONS,
+    FIELD_OF_VIEW,
+    MESHES,
+    Drawing,
+    Surface,
+    body_poses,
+    camera_pose,
+    ground_of,
+    slider_ranges,
+)
 
-COMPARED = (240, 120, 40)
-"""Color of the second robot."""
-COMPARED_OPACITY = 0.45
 _FRAMES_PER_SECOND = 30.0
+_NO_PATH = "none"
+"""The choice of no path."""
 
 
 class RobotNodes:
-    """A robot in the scene: a node for each body, with surfaces below it."""
+    """A robot in the scene: a node for each body, with surfaces and names below it. A click on a surface shows the name
+    of what it belongs to, or hides it."""
 
     def __init__(self, server: Any, drawing: Drawing, name: str, *, tint: bool = False):
         self._server, self._drawing, self._name, self._tint = server, drawing, name, tint
         names = drawing.model.body_names
         self._bodies = [server.scene.add_frame(self.node(i), show_axes=False) for i in range(len(names))]
-        self._surfaces: dict[str, list[Any]] = {layer: [] for layer in LAYERS}
-        for k, surface in enumerate(drawing.surfaces):
-            node = self._add(f"{self.node(surface.body)}/{surface.layer}_{k}", surface)
-            node.visible = surface.layer in drawing.shown
-            self._surfaces[surface.layer].append(node)
+        self._surfaces: dict[str, list[Any]] = {}
+        self._names: list[Any] = []
+        self._clicked: dict[str, Any] = {}
+        for surface in drawing.surfaces:
+            self._add(surface)
 
     def node(self, body: int) -> str:
         """Return the path of a body's node (-1: the world's)."""
         name = "world" if body < 0 else f"{body} {self._drawing.model.body_names[body].replace('/', ':')}"
         return f"/{self._name}/{name}"
 
-    def _add(self, path: str, surface: Surface) -> Any:
-        scene = self._server.scene
-        if surface.solid.textured is not None and not self._tint:
-            return scene.add_mesh_trimesh(path, surface.solid.textured)
-        color, opacity = surface.color[:3], float(surface.color[3])
-        return scene.add_mesh_simple(
-            path,
-            surface.solid.vertices,
-            surface.solid.faces,
-            color=COMPARED if self._tint else tuple(round(255 * float(x)) for x in color),
-            opacity=COMPARED_OPACITY if self._tint else None if opacity == 1 else opacity,
-            # Meshes of files are not always closed, or turned outwards.
-            side="double" if surface.layer == MESHES else "front",
-        )
+    def _add(self, surface: Surface) -> None:
+        nodes = self._surfaces.setdefault(surface.layer, [])
+        shown = surface.as_compared(self._drawing.unit) if self._tint else surface
+        path = f"{self.node(surface.body)}/{surface.layer}_{len(nodes)}"
+        node = add_surface(self._server, path, shown)
+        node.visible = surface.layer in self._drawing.shown
+        node.on_click(lambda _: self.toggle_name(path, surface))
+        nodes.append(node)
+
+    def toggle_name(self, path: str, surface: Surface) -> None:
+        """Show the name of what a surface belongs to, at the middle of the surface, or hide it."""
+        label = self._clicked.pop(path, None)
+        if label is not None:
+            label.remove()
+        else:
+            center = tuple(surface.mesh.bounds.mean(axis=0))
+            name = f"{self.node(surface.body)}/name of {path.rpartition('/')[2]}"
+            self._clicked[path] = self._server.scene.add_label(
+                name, surface.name, position=center, anchor="center-center"
+            )
+
+    def show_names(self, visible: bool) -> None:
+        """Show or hide the names of all frames at their origins, and of joints beside them."""
+        model = self._drawing.model
+        if visible and not self._names:
+            places = np.asarray(model.frame_placement, np.float64)[:, :3]
+            for k, (name, body) in enumerate(zip(model.topology.frame_names, model.topology.frame_bodies, strict=True)):
+                text = f"{name} (joint {model.joint_names[body]})" if k < model.nb else name
+                path = f"{self.node(body)}/name {k}"
+                label = self._server.scene.add_label(path, text, position=tuple(places[k]), font_screen_scale=0.75)
+                self._names.append(label)
+        for label in self._names:
+            label.visible = visible
 
     def place(self, poses: np.ndarray) -> None:
         """Move the bodies to poses `[nb, 7]`."""
@@ -60,7 +89,10 @@ class RobotNodes:
             handle.position, handle.wxyz = pose[:3], pose[3:]
 
     def show(self, layers: Collection[str]) -> None:
-        """Show these layers and no others."""
+        """Show these layers and no others. **Raises** as `load_visuals` where collision geometry is read."""
+        if COLLISIONS in layers and COLLISIONS not in self._surfaces:
+            for surface in self._drawing.collisions():
+                self._add(surface)
         for layer, nodes in self._surfaces.items():
             for node in nodes:
                 node.visible = layer in layers
@@ -71,6 +103,44 @@ class RobotNodes:
         for node, full in zip(self._surfaces[layer], original, strict=True):
             if hasattr(node, "opacity"):
                 node.opacity = None if opacity * full == 1 else opacity * full
+
+
+def add_surface(server: Any, path: str, surface: Surface) -> Any:
+    """Add a surface to the scene and return its node."""
+    if surface.textured:
+        return server.scene.add_mesh_trimesh(path, surface.mesh)
+    opacity = float(surface.color[3])
+    return server.scene.add_mesh_simple(
+        path,
+        np.asarray(surface.mesh.vertices),
+        np.asarray(surface.mesh.faces),
+        color=tuple(round(255 * float(x)) for x in surface.color[:3]),
+        opacity=None if opacity == 1 else opacity,
+        # Meshes of files are not always closed, or turned outwards.
+        side="double" if surface.layer in (MESHES, COLLISIONS) else "front",
+    )
+
+
+def set_stage(server: Any, low: np.ndarray, high: np.ndarray) -> float:
+    """Set the ground, and the first view of the camera, for a box in the world. Returns the size of the cells of the
+    ground's grid, m."""
+    size, (ground, cell) = float(np.linalg.norm(high - low)), ground_of(low, high)
+    server.scene.add_grid(
+        "/ground",
+        width=40 * cell,
+        height=40 * cell,
+        cell_size=cell,
+        section_size=10 * cell,
+        cell_color=(225, 228, 232),
+        section_color=(190, 196, 204),
+        shadow_opacity=0.15,
+        position=(*(10 * cell * np.round((low + high)[:2] / (20 * cell))), ground),
+    )
+    position, center = camera_pose(low, high)
+    camera = server.initial_camera
+    camera.position, camera.look_at = tuple(position), tuple(center)
+    camera.fov, camera.near, camera.far = FIELD_OF_VIEW, 0.01 * size, 100 * size
+    return cell
 
 
 class JointControls:
@@ -120,9 +190,13 @@ class JointControls:
             handle.visible = visible
 
     def _add_slider(self, label: str, k: int, measure: str, low: float, high: float) -> None:
-        hint = f"{low:.4g} to {high:.4g} {measure}"
+        hint = f"{label}: {low:.4g} to {high:.4g} {measure}"
+        if measure == "rad":
+            hint += f" ({np.degrees(low):.0f}° to {np.degrees(high):.0f}°)"
         value = min(max(0.0, low), high)
-        slider = self._server.gui.add_slider(label, low, high, (high - low) / 1000 or 1e-3, value, hint=hint)
+        slider = self._server.gui.add_slider(
+            f"{label}, {measure}", low, high, (high - low) / 1000 or 1e-3, value, hint=hint
+        )
         self.sliders[k] = slider
 
         @slider.on_update
@@ -163,6 +237,29 @@ class Clip(NamedTuple):
     poses: np.ndarray
     compared: np.ndarray | None
 
+    def sample_at(self, seconds: float) -> int:
+        """Return the number of the sample that is shown at a time after the start."""
+        k = np.searchsorted(self.t - self.t[0], seconds + 1e-9, side="right") - 1
+        return int(np.clip(k, 0, len(self.t) - 1))
+
+    def poses_at(self, k: int) -> list[np.ndarray]:
+        """Return the poses `[nb, 7]` of one or two robots at a sample."""
+        return [x[k] for x in (self.poses, self.compared) if x is not None]
+
+
+def clip_moment(clip: Clip | None, time: float | None, sample: int | None) -> list[np.ndarray]:
+    """Return the poses of one or two robots at a time in s after the start, or at a sample. **Raises** `DataError`."""
+    if clip is None:
+        raise DataError("there is no trajectory that has a moment; call play(t, qs) first")
+    last, end = len(clip.t) - 1, float(clip.t[-1] - clip.t[0])
+    if (time is None) == (sample is None):
+        raise DataError("a moment is a time (s) or the number of a sample: give one of the two")
+    if time is not None and not 0 <= time <= end:
+        raise DataError(f"time is {time:g} s after the start, but the trajectory has 0 to {end:g} s")
+    if sample is not None and not -last - 1 <= sample <= last:
+        raise DataError(f"sample is {sample}, but the trajectory has samples 0 to {last}")
+    return clip.poses_at(clip.sample_at(time) if time is not None else int(sample or 0) % (last + 1))
+
 
 def clip_of(model: Model, t: ArrayLike, qs: ArrayLike, compare: ArrayLike | None) -> Clip:
     """Return a clip, for the arguments of `Viewer.play`. **Raises** `ShapeError`, `DataError`."""
@@ -189,12 +286,47 @@ def frame_samples(t: np.ndarray, per_second: float) -> list[tuple[float, int]]:
     return out
 
 
+class FramePaths:
+    """The lines along which a frame of the robots moves, and their choice on the page. `changed()` is called when the
+    lines are other ones."""
+
+    def __init__(self, server: Any, drawing: Drawing, changed: Callable[[], None]):
+        self._server, self._drawing, self._changed = server, drawing, changed
+        self._nodes: list[Any] = []
+        self.surfaces: list[Surface] = []
+        self.frame: str | None = None
+        """The frame whose path is drawn."""
+
+    def add_choice(self, clip: Callable[[], Clip | None]) -> None:
+        """Add the choice of a frame to the page; `clip()` returns the trajectory."""
+        frames = (_NO_PATH, *self._drawing.model.topology.frame_names)
+        self.choice = self._server.gui.add_dropdown("Path of", frames, hint="The frame whose path is drawn")
+
+        @self.choice.on_update
+        def _(event) -> None:
+            # Changes by the program have no client.
+            if event.client is not None:
+                self.draw(clip(), None if event.target.value == _NO_PATH else event.target.value)
+
+    def draw(self, clip: Clip | None, frame: str | None) -> None:
+        """Draw the path of a frame, or none. **Raises** `UnknownNameError`."""
+        drawn = [] if clip is None or frame is None else [x for x in (clip.poses, clip.compared) if x is not None]
+        self.surfaces = [self._drawing.path(frame or "", poses, compared=k > 0) for k, poses in enumerate(drawn)]
+        for node in self._nodes:
+            node.remove()
+        self._nodes = [add_surface(self._server, f"/paths/{k}", x) for k, x in enumerate(self.surfaces)]
+        self.frame = frame if self.surfaces else None
+        self.choice.value = self.frame or _NO_PATH
+        self._changed()
+
+
 class Player:
     """A switch, a slider of time and the speed on the page, and a thread that moves through the clip. `show(clip, k)`
     is called to show sample `k`. All that changes the page holds `lock`."""
 
-    def __init__(self, server: Any, lock: threading.RLock, show: Callable[[Clip, int], None]):
+    def __init__(self, server: Any, lock: threading.RLock, show: Callable[[Clip, int], None], paths: FramePaths):
         self._lock, self._show = lock, show
+        self._paths = paths
         self.clip: Clip | None = None
         self.closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -203,8 +335,9 @@ class Player:
         with self._folder:
             self.playing = gui.add_checkbox("Play", False)
             self.time = gui.add_slider("Time, s", 0.0, 1.0, 0.001, 0.0)
-            self.speed = gui.add_slider("Speed", 0.05, 4.0, 0.05, 1.0)
+            self.speed = gui.add_slider("Speed, s/s", 0.05, 4.0, 0.05, 1.0, hint="Seconds of the motion in one second")
             self.loop = gui.add_checkbox("Repeat", True)
+            paths.add_choice(lambda: self.clip)
 
         @self.time.on_update
         def _(event) -> None:
@@ -237,8 +370,7 @@ class Player:
             return
         seconds = float(np.clip(seconds, 0.0, self.time.max))
         self.time.value = seconds
-        t = self.clip.t - self.clip.t[0]
-        self._show(self.clip, int(np.clip(np.searchsorted(t, seconds + 1e-9, side="right") - 1, 0, len(t) - 1)))
+        self._show(self.clip, self.clip.sample_at(seconds))
 
     def close(self) -> None:
         self.closed.set()

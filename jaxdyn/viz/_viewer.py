@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import io
-import logging
 import os
-import socket
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxdyn._errors import DataError, require_shape, require_suffix
+from jaxdyn._errors import DataError, JaxdynError, require_choice, require_shape, require_suffix
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
-from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing, body_poses, camera_pose, drawing_of, first_configuration
-from jaxdyn.viz._extras import import_extra
+from jaxdyn.viz._drawing import (
+    LAYERS,
+    Drawing,
+    body_poses,
+    compared_layers,
+    drawing_of,
+    first_configuration,
+)
+from jaxdyn.viz._films import PICTURES, film_path, images_of, write_film, write_image
 from jaxdyn.viz._geometry import Visual
-from jaxdyn.viz._page import Clip, JointControls, Player, RobotNodes, clip_of, frame_samples
+from jaxdyn.viz._legend import legend, with_legend
+from jaxdyn.viz._page import (
+    Clip,
+    FramePaths,
+    JointControls,
+    Player,
+    RobotNodes,
+    clip_moment,
+    clip_of,
+    frame_samples,
+    set_stage,
+)
+from jaxdyn.viz._pull import FrameHandle
+from jaxdyn.viz._rays import draw_robots
+from jaxdyn.viz._server import add_layer_switches, start_server
 
 _FRAMED = 50
 """The number of samples of a trajectory that the camera has to see at first."""
 PAGES = (".html", ".htm")
 """The endings of the files of pages."""
-_NAMES = ("Meshes", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes")
-_TITLES: dict[str, str] = dict(zip(LAYERS, _NAMES, strict=True))
 
 
 class Viewer:
@@ -37,15 +54,23 @@ class Viewer:
     ```python
     viewer = Viewer("panda.urdf")      # prints nothing: open viewer.url
     viewer.show(q)
-    viewer.play(t, q_measured, compare=q_simulated)
+    viewer.pull("panda_hand")          # a handle in the scene moves the hand
+    viewer.play(t, q_measured, compare=q_simulated, names=("measured", "simulated"), path_of="panda_hand")
     viewer.save_html("motion.html")
+    viewer.save_video("motion.mp4")
+    viewer.save_png("moment.png", time=1.5)
     ```
+
+    In a notebook, a viewer as the last value of a cell is shown as a page that needs no server, so it stays visible
+    when the notebook is opened elsewhere; `IPython.display.IFrame(viewer.url, 900, 600)` shows the page with controls.
 
     Visible at first are meshes (the visual geometry of the file) where there are any, and otherwise the ellipsoids of
     the inertias, a skeleton, frames and joint axes; the page has switches for all of them. An ellipsoid is the uniform
     one with the mass, center of mass and moments of inertia of the body (with what was merged into it), red where no
     distribution of mass has them; the skeleton joins each joint to the next. Axes are orange where a joint turns and
-    violet where it slides. Ball and free joints are moved by handles in the scene.
+    violet where it slides. Ball and free joints are moved by handles in the scene, and any frame by one that inverse
+    kinematics follows. The page has a legend; surfaces under the pointer are outlined, and a click on one shows the
+    name of its link, joint or frame.
 
     **Arguments**
 
@@ -79,27 +104,27 @@ class Viewer:
         port: int = 8080,
         **options: Any,
     ):
-        viser = import_extra("viser", "serve the viewer's page")
         drawing = model_or_path
         if not isinstance(drawing, Drawing):
             drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options)
-        logging.getLogger("websockets.server").addFilter(_not_speculative)
         self._drawing = drawing
         self.model = model = drawing.model
         self._lock = threading.RLock()
         self._q = self._configuration(first_configuration(model) if q is None else q)
         poses = body_poses(model, self._q)
-        # It would print a table of addresses.
-        with contextlib.redirect_stdout(io.StringIO()):
-            self._server = viser.ViserServer(host=host, port=port, label="jaxdyn", verbose=False)
-        self._server.gui.configure_theme(show_logo=False, show_share_button=False, control_width="medium")
+        self._server = start_server(host, port)
         self._robot = RobotNodes(self._server, drawing, "robot")
         self._robot.place(poses)
         self._compared: RobotNodes | None = None
-        self._comparing = False
+        self._compared_names: tuple[str, str] | None = None
+        self._layers = set(drawing.shown)
+        self._cell = 1.0
+        self._legend = self._server.gui.add_html("")
+        self._paths = FramePaths(self._server, drawing, self._explain)
         self._stage(*drawing.bounds(poses))
-        self._layer_switches()
-        self._player = Player(self._server, self._lock, self._show_sample)
+        self._switches = add_layer_switches(self._server, drawing, self._robot, self.show_layer)
+        self._player = Player(self._server, self._lock, self._show_sample, self._paths)
+        self._handle = FrameHandle(self._server, drawing, lambda: self.q, self._pulled)
         reset = first_configuration(model)
         self._joints = JointControls(self._server, drawing, self._robot, self._change, lambda: self.show(reset))
         self._joints.update(self._q)
@@ -122,8 +147,44 @@ class Viewer:
         self._player.playing.value = False
         self._move(q, body_poses(self.model, q))
 
+    def show_layer(self, layer: str, visible: bool = True) -> None:
+        """Show or hide a layer, as the switches of the page do: `"meshes"`, `"collisions"`, `"ellipsoids"`,
+        `"skeleton"`, `"frames"` or `"axes"`.
+
+        Collision geometry is read from the robot's file when it is first shown. **Raises** `ModelError` for a layer
+        that there is not, and as `load_visuals`.
+        """
+        require_choice(layer, self._drawing.layers, "layer")
+        with self._lock:
+            before = set(self._layers)
+            (self._layers.add if visible else self._layers.discard)(layer)
+            try:
+                self._show_layers(self._compared_names)
+            except (JaxdynError, ImportError):
+                self._layers = before
+                raise
+            self._switches[layer].value = visible
+
+    def pull(self, frame: str | None) -> None:
+        """Put a handle at a frame, which the page also offers; None takes it away.
+
+        While the handle is dragged, `inverse_kinematics` moves the joints, within their limits, from where they are to
+        where the frame is at the handle; the page says how the search ended. **Raises** `UnknownNameError`, and
+        `ModelError` for a frame that does not move.
+        """
+        with self._lock:
+            self._handle.choose(frame)
+
     def play(
-        self, t: ArrayLike, qs: ArrayLike, *, compare: ArrayLike | None = None, speed: float = 1.0, loop: bool = True
+        self,
+        t: ArrayLike,
+        qs: ArrayLike,
+        *,
+        compare: ArrayLike | None = None,
+        names: tuple[str, str] = ("robot", "compared"),
+        path_of: str | None = None,
+        speed: float = 1.0,
+        loop: bool = True,
     ) -> None:
         """Play a trajectory, without waiting for its end: the page has a switch, a slider of time, and the speed.
 
@@ -132,14 +193,17 @@ class Viewer:
         - `t`, `qs`: increasing times `[n]`, s, and configurations `[n, nq]`; between two the first one is shown.
         - `compare`: `[n, nq]`, configurations at the same times of a second robot, translucent and orange: a simulation
           beside a measurement, say.
+        - `names`: of the two robots, for the legend.
+        - `path_of`: the name of a frame, whose path is drawn as a line.
         - `speed`: seconds of the trajectory in one of the clock.
         - `loop`: whether to begin again at the end.
 
-        **Raises** `ShapeError`, and `DataError` for times that do not increase.
+        **Raises** `ShapeError`; `DataError` for times that do not increase; `UnknownNameError` for `path_of`.
         """
         clip = clip_of(self.model, t, qs, compare)
         with self._lock:
-            self._show_layers(comparing=clip.compared is not None)
+            self._paths.draw(clip, path_of)
+            self._show_layers(None if clip.compared is None else names)
             both = [x[:: max(1, len(x) // _FRAMED)] for x in (clip.poses, clip.compared) if x is not None]
             self._stage(*self._drawing.bounds(np.concatenate(both)))
             self._player.start(clip, speed, loop)
@@ -154,16 +218,61 @@ class Viewer:
     def save_html(self, path: str | os.PathLike, *, frames_per_second: float = 30.0) -> None:
         """Write the page as one file that needs no server.
 
-        It shows the robot as it is now, or the trajectory with a slider of time; it turns and zooms by the mouse, and
-        does not have the controls of joints. `frames_per_second` (1/s) limits the samples of the trajectory. **Raises**
-        `DataError` unless the path ends with .html or .htm in a folder that exists.
+        It shows the robot as it is now, or the trajectory with a slider of time; it turns and zooms by the mouse, has a
+        legend, and does not have the controls of joints. `frames_per_second` (1/s) limits the samples of the
+        trajectory. **Raises** `DataError` unless the path ends with .html or .htm in a folder that exists.
         """
         path = require_page(path)
+        path.write_text(self._page(frames_per_second), encoding="utf-8")
+
+    def save_png(
+        self,
+        path: str | os.PathLike,
+        *,
+        time: float | None = None,
+        sample: int | None = None,
+        width: int = 1200,
+        height: int = 900,
+    ) -> None:
+        """Write a picture of the robot as it is now, or at a moment of the trajectory, as the function `save_png` does.
+
+        The moment is `time`, in s after the start, or the number `sample` of a row of the trajectory (from its end, if
+        it is negative). `width` and `height` are in pixels. **Raises** `DataError` for a moment without a trajectory,
+        for both, for one that the trajectory does not have, and for a path as that function does.
+        """
+        path = require_suffix(path, PICTURES, "the picture")
+        drawing, clip = self._visible(), self._player.clip
+        poses = [body_poses(self.model, self.q)]
+        if time is not None or sample is not None:
+            poses = clip_moment(clip, time, sample)
+        elif clip is not None and self._compared_names is not None:
+            poses = clip.poses_at(clip.sample_at(self._player.time.value))
+        write_image(path, draw_robots(drawing, poses, (width, height), more=self._paths.surfaces))
+
+    def save_video(
+        self, path: str | os.PathLike, *, frames_per_second: float = 25.0, width: int = 640, height: int = 480
+    ) -> None:
+        """Write a film of the trajectory that was played last, at its speed, as the function `save_video` does.
+        **Raises** `DataError` where no trajectory was played, and as that function."""
+        path, clip = film_path(path), self._player.clip
+        if clip is None:
+            raise DataError("there is no trajectory for a film; call play(t, qs) first")
+        speed, size = self._player.speed.value, (width, height)
+        images = images_of(self._visible(), clip, frames_per_second, speed, self._paths.frame, size)
+        write_film(path, images, frames_per_second)
+
+    def _repr_html_(self) -> str:
+        """Return the page that needs no server, in a frame of a notebook."""
+        page = html.escape(self._page(30.0), quote=True)
+        return f'<iframe srcdoc="{page}" width="100%" height="480" style="border:1px solid #ddd"></iframe>'
+
+    def _page(self, frames_per_second: float) -> str:
+        """Return the text of the page that needs no server."""
         player = self._player
         with self._lock:
             playing, player.playing.value = player.playing.value, False
             q, now = self._q, player.time.value
-            self._joints.show_handles(False)
+            self._show_handles(False)
             player.seek(0.0)
             recording = self._server.get_scene_serializer()
             if player.clip is not None:
@@ -171,12 +280,12 @@ class Viewer:
                     recording.insert_sleep(seconds)
                     self._show_sample(player.clip, k)
             page = recording.as_html()
-            self._joints.show_handles(True)
+            self._show_handles(True)
             player.seek(now)
             if player.clip is None:
                 self._move(q, body_poses(self.model, q))
             player.playing.value = playing
-        path.write_text(page, encoding="utf-8")
+        return with_legend(page, self._legend.content)
 
     def wait(self) -> None:
         """Wait until `close` is called from another thread, or the program is interrupted (Ctrl-C)."""
@@ -203,50 +312,31 @@ class Viewer:
 
     def _stage(self, low: np.ndarray, high: np.ndarray) -> None:
         """Set the ground, and the first view of the camera, for a box in the world."""
-        size = float(np.linalg.norm(high - low))
-        cell = 10.0 ** np.round(np.log10(size / 10))
-        ground = min(0.0, float(low[2]))
-        self._server.scene.add_grid(
-            "/ground",
-            width=40 * cell,
-            height=40 * cell,
-            cell_size=cell,
-            section_size=10 * cell,
-            cell_color=(225, 228, 232),
-            section_color=(190, 196, 204),
-            shadow_opacity=0.15,
-            position=(*(10 * cell * np.round((low + high)[:2] / (20 * cell))), ground),
-        )
-        position, center = camera_pose(low, high)
-        camera = self._server.initial_camera
-        camera.position, camera.look_at = tuple(position), tuple(center)
-        camera.fov, camera.near, camera.far = float(np.radians(45.0)), 0.01 * size, 100 * size
+        self._cell = set_stage(self._server, low, high)
+        self._explain()
 
-    def _show_layers(self, *, comparing: bool) -> None:
+    def _show_layers(self, names: tuple[str, str] | None) -> None:
         """Show the chosen layers, also of the robot to compare with, which is made when it is first needed."""
-        self._comparing = comparing
-        if comparing and self._compared is None:
+        self._compared_names = names
+        if names is not None and self._compared is None:
             self._compared = RobotNodes(self._server, self._drawing, "compared", tint=True)
         self._robot.show(self._layers)
         if self._compared is not None:
-            self._compared.show(self._layers if comparing else ())
+            self._compared.show(() if names is None else compared_layers(self._layers))
+        self._explain()
 
-    def _layer_switches(self) -> None:
-        gui = self._server.gui
-        self._layers = set(self._drawing.shown)
-        with gui.add_folder("Show"):
-            for layer in self._drawing.layers:
-                switch = gui.add_checkbox(_TITLES[layer], layer in self._layers)
+    def _explain(self) -> None:
+        """Bring the legend up to date."""
+        names = self._compared_names or ("robot",)
+        self._legend.content = legend(self._drawing, self._layers, names, self._paths.frame, self._cell)
 
-                @switch.on_update
-                def _(event, layer=layer) -> None:
-                    with self._lock:
-                        (self._layers.add if event.target.value else self._layers.discard)(layer)
-                        self._show_layers(comparing=self._comparing)
+    def _show_handles(self, visible: bool) -> None:
+        self._joints.show_handles(visible)
+        self._handle.show(visible)
 
-            if MESHES in self._drawing.layers:
-                opacity = gui.add_slider("Opacity of meshes", 0.05, 1.0, 0.05, 1.0)
-                opacity.on_update(lambda event: self._robot.set_opacity(MESHES, event.target.value))
+    def _visible(self) -> Drawing:
+        """Return the drawing with the layers that are visible now."""
+        return self._drawing.with_layers([x for x in LAYERS if x in self._layers])
 
     # The configuration
 
@@ -256,18 +346,27 @@ class Viewer:
         return q.copy()
 
     def _change(self, rows: int | slice, values: ArrayLike) -> None:
-        """Show coordinates that were changed on the page."""
+        """Show coordinates that were changed on the page, by a slider or the handle of a joint, which stays."""
         with self._lock:
             self._player.playing.value = False
             q = self._q.copy()
             q[rows] = values
-            self._move(q, body_poses(self.model, q), handles=False)
+            self._move(q, body_poses(self.model, q), joints=False)
 
-    def _move(self, q: np.ndarray, *poses: np.ndarray, handles: bool = True) -> None:
+    def _pulled(self, q: np.ndarray) -> None:
+        """Show the configuration that the handle of a frame, which stays, asks for."""
+        with self._lock:
+            self._player.playing.value = False
+            self._move(q, body_poses(self.model, q), frame=False)
+
+    def _move(self, q: np.ndarray, *poses: np.ndarray, joints: bool = True, frame: bool = True) -> None:
+        """Show a configuration, with the handles of joints and that of a frame where they belong."""
         with self._lock:
             self._q = q
             self._place(*poses)
-            self._joints.update(q, handles=handles)
+            self._joints.update(q, handles=joints)
+            if frame:
+                self._handle.follow(q)
 
     def _place(self, *poses: np.ndarray) -> None:
         """Move the bodies of the robot, and of the one to compare with where there are two, to poses `[nb, 7]`."""
@@ -277,7 +376,7 @@ class Viewer:
                     robot.place(bodies)
 
     def _show_sample(self, clip: Clip, k: int) -> None:
-        self._move(clip.q[k], *(x[k] for x in (clip.poses, clip.compared) if x is not None))
+        self._move(clip.q[k], *clip.poses_at(k))
 
 
 def view(
@@ -328,33 +427,3 @@ def save_html(
 def require_page(path: str | os.PathLike) -> Path:
     """Return the path of a page to be written. **Raises** `DataError` for another ending, or without its folder."""
     return require_suffix(path, PAGES, "the page")
-
-
-def viewer_of(drawing: Drawing, poses: Sequence[np.ndarray]) -> Viewer:
-    """Return a viewer of a drawing, with the bodies at poses `[nb, 7]`, and with a second robot if there are two. The
-    camera sees both robots, and the joints have no handles."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    viewer = Viewer(drawing, port=port)
-    viewer._show_layers(comparing=len(poses) > 1)
-    viewer._place(*poses)
-    viewer._joints.show_handles(False)
-    viewer._stage(*drawing.bounds(np.stack(poses)))
-    return viewer
-
-
-def client_of(viewer: Viewer, patience: float) -> Any:
-    """Return the first browser that opens the page. **Raises** `DataError` if none does within `patience` seconds."""
-    until = time.monotonic() + patience
-    while time.monotonic() < until:
-        for client in viewer._server.get_clients().values():
-            return client
-        time.sleep(0.05)
-    raise DataError(f"no browser opened {viewer.url} in {patience:g} s")
-
-
-def _not_speculative(record: logging.LogRecord) -> bool:
-    """Return whether a record is a failure: browsers open connections in advance and close them unused."""
-    cause = getattr(record.exc_info and record.exc_info[1], "__cause__", None)
-    return record.getMessage() != "opening handshake failed" or "EOFError" not in repr(cause)

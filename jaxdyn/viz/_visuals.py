@@ -21,11 +21,13 @@ from jaxdyn.io.robot_files import enumerate_items, enumerate_names, quote, robot
 from jaxdyn.io.urdf import Element, fail, find_in_packages, format_version, pose_of, read_robot
 from jaxdyn.model import Model
 from jaxdyn.spatial import pose_array
-from jaxdyn.viz._geometry import Solid, Visual, box, capsule, cylinder, sphere
+from jaxdyn.viz._geometry import Visual, box, capsule, cylinder, mesh_of, posed, scaled, sphere
 from jaxdyn.viz._mesh_files import MeshPart, read_mesh
 
 _GRAY = np.array([0.73, 0.75, 0.78, 1.0])
 """Default color of a surface."""
+_COLLISION = np.array([0.05, 0.60, 0.55, 0.5])
+"""Color of collision geometry, in which files give it none."""
 _SHOWN_GROUPS = 3
 """MuJoCo's viewer shows the geoms of the groups below this number; the others are usually for collisions."""
 _PLANE = 2.0
@@ -33,13 +35,20 @@ _PLANE = 2.0
 
 
 def load_visuals(
-    path_or_text: str | os.PathLike | Any, *, package_dirs: Sequence[str | os.PathLike] = (), skip_missing: bool = False
+    path_or_text: str | os.PathLike | Any,
+    *,
+    collision: bool = False,
+    package_dirs: Sequence[str | os.PathLike] = (),
+    skip_missing: bool = False,
 ) -> list[Visual]:
     """Return the visual geometry of a robot's links, from its URDF or MJCF file, in the frames of the loaded model.
 
     From a URDF file it is `<visual>` of every link: meshes (STL, OBJ, COLLADA, PLY, GLB), boxes, cylinders, spheres,
     capsules. The colors and images of a mesh's file come before the `<material>` of the link. From an MJCF file it is
     the geoms of the groups 0 to 2 in MuJoCo's compiled model, which its viewer shows; images on them are not read.
+
+    With `collision` it is the geometry with which the links touch others, translucent and in one color: `<collision>`
+    of a URDF file, and the geoms of any group that MuJoCo lets collide (`contype` or `conaffinity` is not 0).
 
     **Arguments**
 
@@ -52,8 +61,8 @@ def load_visuals(
     that name them), and for any other geometry; `ImportError` without trimesh, pycollada (COLLADA) or MuJoCo (MJCF).
     """
     if is_mjcf(path_or_text):
-        return _mjcf_visuals(path_or_text)
-    return _urdf_visuals(path_or_text, package_dirs, skip_missing)
+        return _mjcf_visuals(path_or_text, collision)
+    return _urdf_visuals(path_or_text, "collision" if collision else "visual", package_dirs, skip_missing)
 
 
 def load_robot(source: Any, package_dirs: Sequence[str | os.PathLike], **options) -> Model:
@@ -68,7 +77,7 @@ def load_robot(source: Any, package_dirs: Sequence[str | os.PathLike], **options
         return load_urdf(source, package_dirs=package_dirs, **{"strict": False, "kinematics_only": True, **options})
 
 
-def _mjcf_visuals(path_or_text: Any) -> list[Visual]:
+def _mjcf_visuals(path_or_text: Any, collision: bool) -> list[Visual]:
     """Return the visuals of an MJCF file. See `load_visuals`."""
     m, source = compile_mjcf(path_or_text)
     names = Names.of(m)
@@ -76,25 +85,32 @@ def _mjcf_visuals(path_or_text: Any) -> list[Visual]:
     left_out: list[str] = []
     for g in range(m.ngeom):
         color = np.array(m.geom_rgba[g] if m.geom_matid[g] < 0 else m.mat_rgba[m.geom_matid[g]], np.float64)
-        if m.geom_group[g] >= _SHOWN_GROUPS or color[3] == 0:
+        if collision:
+            color = _COLLISION
+        if not (m.geom_contype[g] or m.geom_conaffinity[g] if collision else _is_shown(m, g, color)):
             continue
-        solid = _geom_solid(m, g)
-        if solid is None:
+        mesh = _geom_mesh(m, g)
+        if mesh is None:
             left_out.append(object_name(m, "geom", g))
             continue
-        solid = solid.transform(pose_array(m.geom_pos[g], m.geom_quat[g]))
-        out.append(Visual(names.bodies[m.geom_bodyid[g]], solid.vertices, solid.faces, np.clip(color, 0, 1)))
+        mesh = posed(mesh, pose_array(m.geom_pos[g], m.geom_quat[g]))
+        out.append(Visual(names.bodies[m.geom_bodyid[g]], mesh.vertices, mesh.faces, np.clip(color, 0, 1)))
     if left_out:
         warn(f"{source}: shown without height fields and signed distance fields: {enumerate_names(left_out)}")
     return out
 
 
-def _geom_solid(m, g: int) -> Solid | None:
+def _is_shown(m, g: int, color: np.ndarray) -> bool:
+    return m.geom_group[g] < _SHOWN_GROUPS and color[3] > 0
+
+
+def _geom_mesh(m, g: int) -> Any:
+    """Return the mesh of a geom, or None for a height field or a signed distance field."""
     size = np.asarray(m.geom_size[g], np.float64)
     match enum_name("mjtGeom", m.geom_type[g]):
         case "plane":
             half = np.where(size[:2] > 0, size[:2], _PLANE)
-            return box([*(2 * half), 0.002]).transform(np.array([0, 0, -0.001, 1, 0, 0, 0]))
+            return posed(box([*(2 * half), 0.002]), np.array([0, 0, -0.001, 1, 0, 0, 0]))
         case "sphere":
             return sphere(size[0])
         case "ellipsoid":
@@ -109,15 +125,16 @@ def _geom_solid(m, g: int) -> Solid | None:
             k = m.geom_dataid[g]
             vertices = m.mesh_vert[m.mesh_vertadr[k] :][: m.mesh_vertnum[k]]
             faces = m.mesh_face[m.mesh_faceadr[k] :][: m.mesh_facenum[k]]
-            return Solid(np.array(vertices, np.float64), np.array(faces, np.int64))
+            return mesh_of(vertices, faces)
     return None
 
 
 def _urdf_visuals(
-    path_or_text: str | os.PathLike, package_dirs: Sequence[str | os.PathLike], skip_missing: bool
+    path_or_text: str | os.PathLike, tag: str, package_dirs: Sequence[str | os.PathLike], skip_missing: bool
 ) -> list[Visual]:
-    """Return the visuals of a URDF file. See `load_visuals`."""
-    robot = read_robot(path_or_text, package_dirs, strict=False, skipped_tags=frozenset({"collision", "gazebo"}))
+    """Return the geometry of a URDF file in the elements `tag`, visual or collision. See `load_visuals`."""
+    skipped = frozenset({"visual", "collision", "gazebo"} - {tag})
+    robot = read_robot(path_or_text, package_dirs, strict=False, skipped_tags=skipped)
     folder = Path(robot.source.name).resolve().parent if robot_text(path_or_text) is None else None
     # Colors given inside a link may be used by name elsewhere.
     inside = (m for link in robot.all("link") for v in link.all("visual") for m in v.all("material"))
@@ -130,13 +147,10 @@ def _urdf_visuals(
     meshes: dict[Path, list[MeshPart]] = {}
     missing: dict[str, Element] = {}
     for link in robot.all("link"):
-        for visual in link.all("visual"):
+        for visual in link.all(tag):
             geometry = visual.require("geometry")
             place = pose_of(visual, format_version(robot))
-            material = visual.child("material")
-            color = None if material is None else _color(material)
-            if color is None:
-                color = colors.get(material.attributes.get("name", "") if material else "", _GRAY)
+            color = _COLLISION if tag == "collision" else _named_color(visual.child("material"), colors)
             mesh = geometry.child("mesh")
             if mesh is None:
                 parts: list[MeshPart] = [(_primitive(geometry), None)]
@@ -148,11 +162,12 @@ def _urdf_visuals(
                 if path not in meshes:
                     meshes[path] = read_mesh(path)
                 scale = mesh.numbers("scale", 3) if "scale" in mesh.attributes else 1.0
-                parts = [(solid.scale(scale), own) for solid, own in meshes[path]]
-            for solid, own in parts:
-                solid = solid.transform(place)
-                shown = color if own is None else own
-                out.append(Visual(link.attribute("name"), solid.vertices, solid.faces, shown, solid.textured))
+                parts = [(scaled(part, scale), own) for part, own in meshes[path]]
+            for part, own in parts:
+                part = posed(part, place)
+                textured = part if part.visual.kind == "texture" else None
+                shown = color if own is None or tag == "collision" else own
+                out.append(Visual(link.attribute("name"), part.vertices, part.faces, shown, textured))
     if missing:
         files = enumerate_items(f"{quote(url)} (line {e.line}, {e.owner})" for url, e in missing.items())
         what = f"{robot.source.name}: files of meshes do not exist: {files}"
@@ -182,7 +197,7 @@ def _find_file(url: str, folder: Path | None, package_dirs: Sequence[str | os.Pa
     return file if file.is_file() else None
 
 
-def _primitive(geometry: Element) -> Solid:
+def _primitive(geometry: Element) -> Any:
     if (shape := geometry.child("box")) is not None:
         return box(shape.numbers("size", 3))
     if (shape := geometry.child("sphere")) is not None:
@@ -192,6 +207,12 @@ def _primitive(geometry: Element) -> Solid:
             return make(shape.number("radius", minimum=0.0), shape.number("length", minimum=0.0))
     content = enumerate_names(e.tag for e in geometry.children) or "nothing"
     fail(geometry, f"<geometry> contains {content}; known: mesh, box, cylinder, sphere, capsule")
+
+
+def _named_color(material: Element | None, colors: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the color of a material, which may be given elsewhere by its name."""
+    color = None if material is None else _color(material)
+    return colors.get(material.attributes.get("name", "") if material else "", _GRAY) if color is None else color
 
 
 def _color(material: Element) -> np.ndarray | None:

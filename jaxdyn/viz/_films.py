@@ -1,0 +1,65 @@
+"""Files of pictures, and films: pictures of a trajectory, one after the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxdyn._errors import require_positive, require_suffix
+from jaxdyn.viz._drawing import Drawing
+from jaxdyn.viz._extras import import_extra
+from jaxdyn.viz._page import Clip
+from jaxdyn.viz._rays import draw_robots
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+"""The endings of the files of pictures."""
+_BY_FFMPEG, _BY_PILLOW = (".mp4", ".webm"), (".gif", ".webp")
+
+
+def write_image(path: str | os.PathLike, image: np.ndarray) -> None:
+    """Write a picture `[height, width, 3]`, 0 to 255, into a file."""
+    from PIL import Image
+
+    Image.fromarray(image).save(path, optimize=True)
+
+
+def film_path(path: str | os.PathLike) -> Path:
+    """Return the path of a film to be written. **Raises** `DataError` for formats that are not written, or without its
+    folder; `ImportError` for packages that are missing."""
+    out = require_suffix(path, (*_BY_FFMPEG, *_BY_PILLOW), "the film")
+    import_extra("imageio", "write films")
+    if out.suffix.lower() in _BY_FFMPEG:
+        import_extra("imageio_ffmpeg", f"write {out.suffix} (.gif and .webp need no other package)", extra="video")
+    return out
+
+
+def images_of(
+    drawing: Drawing, clip: Clip, frames_per_second: float, speed: float, path_of: str | None, size: tuple[int, int]
+) -> Iterator[np.ndarray]:
+    """Yield the pictures `[height, width, 3]` of a film. The camera stands still and sees all of the trajectory."""
+    require_positive(frames_per_second, "frames_per_second (1/s)")
+    require_positive(speed, "speed")
+    drawn = [x for x in (clip.poses, clip.compared) if x is not None]
+    bounds = drawing.bounds(np.concatenate([x[:: max(1, len(x) // 50)] for x in drawn]))
+    paths = [] if path_of is None else [drawing.path(path_of, x, compared=k > 0) for k, x in enumerate(drawn)]
+    count = max(2, round(float(clip.t[-1] - clip.t[0]) / speed * frames_per_second) + 1)
+    for seconds in np.linspace(0.0, clip.t[-1] - clip.t[0], count):
+        k = clip.sample_at(float(seconds))
+        yield draw_robots(drawing, [x[k] for x in drawn], size, bounds, paths)
+
+
+def write_film(path: Path, images: Iterable[np.ndarray], frames_per_second: float) -> None:
+    """Write pictures into a file, whose path `film_path` has accepted."""
+    imageio: Any = import_extra("imageio.v2", "write films")
+    if path.suffix.lower() in _BY_FFMPEG:
+        # Without macro blocks of 16 pixels, pictures keep their size; encoders need even numbers.
+        options: dict[str, Any] = {"fps": frames_per_second, "macro_block_size": 2, "ffmpeg_log_level": "error"}
+    else:
+        options = {"duration": 1000.0 / frames_per_second, "loop": 0}
+    with imageio.get_writer(path, **options) as film:
+        for image in images:
+            film.append_data(image)
