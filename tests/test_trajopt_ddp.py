@@ -38,6 +38,7 @@ from jaxdyn.trajopt import (
     ModelDynamics,
     Problem,
     QuadraticCost,
+    Selected,
     StateResidual,
     Status,
     TimeVarying,
@@ -112,6 +113,30 @@ def test_kinova_reaches():
     assert_optimal(problem, s)
     np.testing.assert_allclose(s.cost, 8.125078, rtol=1e-6)
     assert s.iterations <= 1.2 * 73
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weight", [1e-1, 1e-2])
+def test_light_links_without_friction(weight):
+    """The curvature of the dynamics outweighs that of the cost, so that Gauss-Newton alone takes hundreds of
+    iterations or does not arrive."""
+    model, dt = samples.arm(), 0.02
+    rest = Selected(StateResidual(), range(7, 14))
+    start = jnp.array([0.0, -0.5, 0.0, -2.0, 0.0, 1.5, 0.0])
+    limit = 0.5 * model.effort_limit
+    hand = FramePositionResidual("flange", jnp.array([0.4, 0.4, 0.3]))
+    problem = Problem(
+        ModelDynamics(model, dt),
+        jnp.concatenate([start, jnp.zeros(7)]),
+        40,
+        stage_costs=[QuadraticCost(ControlResidual(), 1e-3 * dt), QuadraticCost(rest, weight * dt)],
+        terminal_constraints=[Constraint(hand), Constraint(rest)],
+        control_lower=-limit,
+        control_upper=limit,
+    )
+    s = ddp(problem)
+    assert_optimal(problem, s)
+    assert s.iterations <= 60
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from jaxdyn.trajopt.ddp._barrier import (
     row_barrier,
 )
 from jaxdyn.trajopt.ddp._constrained_state import (
+    PATIENCE,
     ConstrainedState,
     Errors,
     Scale,
@@ -58,8 +59,6 @@ DELTA_FACTOR, DELTA_STEP = 0.5, 0.1
 """Factors of `delta` with every update, and where an update has not reduced the violation to a quarter."""
 DECREMENT = 0.1
 """Promised decrease, as a part of the barrier for each bound, below which a problem with a fixed barrier is solved."""
-PATIENCE = 10
-"""Number of iterations after which a large violation of an inequality meets a larger penalty."""
 RESTARTS = 2
 """Number of times that a solve begins anew where no step is acceptable."""
 

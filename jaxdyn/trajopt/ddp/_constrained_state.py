@@ -13,6 +13,10 @@ from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._riccati import Policy
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
 
+PATIENCE = 10
+"""Number of iterations with one barrier and penalty after which a large violation of an inequality meets a larger
+penalty, and steps of `"finishing"` take all second derivatives, because Gauss-Newton does not see what slows it."""
+
 
 class Scale(NamedTuple):
     """The sizes of a problem's quantities at the guess, to which tolerances are relative."""

@@ -6,7 +6,7 @@ from jax import lax
 
 from jaxdyn._types import Array
 from jaxdyn.trajopt.ddp._barrier import RowBarrier, Sides, box_barrier, inverse_distances, row_barrier
-from jaxdyn.trajopt.ddp._constrained_state import ConstrainedState, least_regularization
+from jaxdyn.trajopt.ddp._constrained_state import PATIENCE, ConstrainedState, least_regularization
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, matvec, second_order_costs
@@ -26,6 +26,8 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     second = jnp.asarray(options.hessian == "full")
     if options.drops_second_order:
         second = s.promised < options.second_order_below
+    if options.hessian == "finishing":
+        second = second | (s.waited >= PATIENCE)
     stage, end = e.stage, e.terminal
     if options.hessian != "gauss_newton":
         multipliers = jnp.where(rows.lower == rows.upper, s.rows.equality, barrier.slope)
