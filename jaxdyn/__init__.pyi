@@ -51,6 +51,9 @@ from .algorithms import com_jacobian as com_jacobian
 from .algorithms import com_velocity as com_velocity
 from .algorithms import coriolis_centrifugal_matrices as coriolis_centrifugal_matrices
 from .algorithms import coriolis_matrix as coriolis_matrix
+from .algorithms import constraint_error as constraint_error
+from .algorithms import constraint_forces as constraint_forces
+from .algorithms import constraint_jacobian as constraint_jacobian
 from .algorithms import crba as crba
 from .algorithms import denoc as denoc
 from .algorithms import denoc_matrices as denoc_matrices
@@ -112,10 +115,13 @@ from .model import ModelBuilder as ModelBuilder
 from .model import attach as attach
 from .model import scaled as scaled
 from .model import with_armature as with_armature
+from .model import with_coupling as with_coupling
 from .model import with_joint_friction as with_joint_friction
 from .model import with_link_parameters as with_link_parameters
 from .model import with_locked_joints as with_locked_joints
+from .model import with_loop as with_loop
 from .model import with_payload as with_payload
+from .model import without_loops as without_loops
 from .simulate import DivergenceError as DivergenceError
 from .simulate import State as State
 from .simulate import Trajectory as Trajectory

@@ -149,4 +149,4 @@ def _aba_jacobian(robot: Robot, q, v, tau, f_ext=None, *, joint_friction: bool):
 
 
 OF_RNEA = AnalyticDerivatives(("q", "v", "a"), _rnea_jacobian, _rnea_pullback)
-OF_ABA = AnalyticDerivatives(("q", "v", "tau"), _aba_jacobian, _aba_pullback)
+OF_ABA = AnalyticDerivatives(("q", "v", "tau"), _aba_jacobian, _aba_pullback, with_loops=False)

@@ -21,8 +21,11 @@ from jaxdyn.algorithms.recursions import (
     Robot,
     algorithm,
     constrained_inverse,
+    constraint_rows,
     eliminate,
+    equations_at_rest,
     equations_of_motion,
+    kinematics,
     product,
     solve,
 )
@@ -46,16 +49,18 @@ def inverse_mass_matrix(robot: Robot, q: Configuration) -> Float[Array, "*batch 
 
     `M^-1 = W^T D^-1 W`, with the factors of the articulated-body recursion and unit upper triangular `W`, in
     O(nv depth), and a product of matrices (Rodriguez, Jain & Kreutz-Delgado, A spatial operator algebra for manipulator
-    modeling and control, IJRR 1991, the innovations form). Its derivative is `-M^-1 dM M^-1`.
+    modeling and control, IJRR 1991, the innovations form). Its derivative is `-M^-1 dM M^-1`. For a model with loops
+    or couplings it is singular: `M^-1 - M^-1 J^T (J M^-1 J^T)^+ J M^-1`, the accelerations that they allow.
 
     **Raises** `ShapeError` where a shape does not fit.
     """
-    equations = equations_of_motion(robot, q)
+    at = kinematics(robot, q)
+    equations = equations_at_rest(robot, at)
     pairs = DofMatrices(robot)
     force = sum_up(robot.tree, equations.inertia).apply(equations.S)
     M = pairs.symmetric(once(pairs.products(force, equations.S))) + pairs.diagonal(equations.armature)
     factors = _constant_elimination(robot, equations).factors
-    return pairs.result(constrained_inverse(robot, pairs, equations, factors, M))
+    return pairs.result(constrained_inverse(robot, pairs, equations, factors, M, constraint_rows(robot, q, at)))
 
 
 @algorithm(motion_axes=((-1,),))
@@ -65,14 +70,16 @@ def solve_mass_matrix(robot: Robot, q: Configuration, rhs: Torque) -> Float[Arra
 
     In O(nv), by the articulated-body recursion without velocities and gravity. Several torques at one configuration are
     a batch axis that `q` does not have, or `jax.vmap`: the elimination is done once. Derivatives of every order are
-    those of the linear equation.
+    those of the linear equation. Loops and couplings take away the part of the accelerations that they do not allow.
 
     **Raises** `ShapeError` where a shape does not fit.
 
     Source: Rodriguez, Jain & Kreutz-Delgado 1991 (see `inverse_mass_matrix`).
     """
-    equations = equations_of_motion(robot, q)
-    return solve(robot, equations, _constant_elimination(robot, equations).factors, rhs)
+    at = kinematics(robot, q)
+    equations = equations_at_rest(robot, at)
+    rows = constraint_rows(robot, q, at)
+    return solve(robot, equations, _constant_elimination(robot, equations).factors, rhs, rows)
 
 
 @algorithm(independent_joints=True)
