@@ -1,12 +1,15 @@
 """Robots with closed loops, for several files of tests."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 import jaxdyn
 from jaxdyn import BodyInertia, Joint, ModelBuilder
+from jaxdyn._types import Array, Configuration, Float, Velocity
+from jaxdyn.algorithms.recursions import Robot, algorithm, constraint_rows, equations_and_velocities, kinematics
 
 KINDS = ("connect", "weld", "revolute", "cylindrical", "distance")
 
@@ -74,3 +77,38 @@ def admissible_velocity(model: jaxdyn.Model, q, v) -> np.ndarray:
     return np.asarray(v) - np.linalg.pinv(J, rcond=1e-10) @ (J @ np.asarray(v))
 
 
+
+
+def rows_of(model: jaxdyn.Model, kind: str, part: slice) -> np.ndarray:
+    """Whether an equation is among those of the loops of one kind with the numbers `part`."""
+    out = np.zeros(model.topology.nc, bool)
+    for loop, start in zip(model.topology.loops, model.topology.loop_starts, strict=False):
+        if loop.kind == kind:
+            out[start + part.start : start + part.stop] = True
+    return out
+
+
+def bias(model: jaxdyn.Model, q, v) -> np.ndarray:
+    """The `gamma` of the constraints, `J a + gamma = 0`, that the recursions compute."""
+
+    def gamma(robot: Robot, q: Configuration, v: Velocity) -> Float[Array, "*batch nc"]:
+        at = kinematics(robot, q)
+        equations, moving = equations_and_velocities(robot, *at, v)
+        return constraint_rows(robot, q, at, v, moving, equations.c).gamma
+
+    return np.asarray(algorithm()(gamma)(model, q, v))
+
+
+class Dense(NamedTuple):
+    a: np.ndarray
+    torque: np.ndarray
+    """The torque of the constraints."""
+
+
+def dense_dynamics(model: jaxdyn.Model, q, v, tau) -> Dense:
+    """Forward dynamics by the least solution of the equations of motion and the constraints as one system."""
+    M, J = (np.asarray(f(model, q)) for f in (jaxdyn.crba, jaxdyn.constraint_jacobian))
+    h, gamma, n = np.asarray(jaxdyn.rnea(model, q, v, np.zeros(model.nv))), bias(model, q, v), model.nv
+    K = np.block([[M, J.T], [J, np.zeros((len(J), len(J)))]])
+    x = np.linalg.lstsq(K, np.concatenate([np.asarray(tau) - h, -gamma]), rcond=1e-12)[0]
+    return Dense(x[:n], -J.T @ x[n:])
