@@ -22,6 +22,7 @@ from ._errors import UnknownNameError as UnknownNameError
 from ._status import Status as Status
 from .algorithms import AbaSecondDerivatives as AbaSecondDerivatives
 from .algorithms import ArticulatedBodies as ArticulatedBodies
+from .algorithms import Assembly as Assembly
 from .algorithms import DeNOC as DeNOC
 from .algorithms import EnergyRegressors as EnergyRegressors
 from .algorithms import FrameTarget as FrameTarget
@@ -87,6 +88,8 @@ from .algorithms import operational_space_inertia as operational_space_inertia
 from .algorithms import potential_energy as potential_energy
 from .algorithms import potential_energy_gradient as potential_energy_gradient
 from .algorithms import power as power
+from .algorithms import project_configuration as project_configuration
+from .algorithms import project_velocity as project_velocity
 from .algorithms import rnea as rnea
 from .algorithms import rnea_derivatives as rnea_derivatives
 from .algorithms import rnea_hessian_vector_product as rnea_hessian_vector_product

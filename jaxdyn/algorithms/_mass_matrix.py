@@ -7,7 +7,6 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jaxdyn._compile import compiled, once
 from jaxdyn._errors import ModelError, require_choice
@@ -15,11 +14,10 @@ from jaxdyn._types import Array, Configuration, Float, Torque
 from jaxdyn.algorithms._kinematics import frame_jacobian
 from jaxdyn.algorithms.recursions import (
     DofMatrices,
-    Elimination,
-    EquationsOfMotion,
     Reference,
     Robot,
     algorithm,
+    constant_elimination,
     constrained_inverse,
     constraint_rows,
     eliminate,
@@ -34,12 +32,6 @@ from jaxdyn.tree import sum_up
 
 type Part = Literal["all", "linear", "angular"]
 _PARTS = {"all": slice(0, 6), "linear": slice(0, 3), "angular": slice(3, 6)}
-
-
-def _constant_elimination(robot: Robot, equations: EquationsOfMotion) -> Elimination:
-    # Its results get the derivatives of the equations that they solve, so the recursion is not differentiated.
-    S, inertia, *_, armature = lax.stop_gradient(equations)
-    return eliminate(robot.tree, S, inertia, armature)
 
 
 @algorithm(motion_axes=((-2, -1),))
@@ -59,8 +51,9 @@ def inverse_mass_matrix(robot: Robot, q: Configuration) -> Float[Array, "*batch 
     pairs = DofMatrices(robot)
     force = sum_up(robot.tree, equations.inertia).apply(equations.S)
     M = pairs.symmetric(once(pairs.products(force, equations.S))) + pairs.diagonal(equations.armature)
-    factors = _constant_elimination(robot, equations).factors
-    return pairs.result(constrained_inverse(robot, pairs, equations, factors, M, constraint_rows(robot, q, at)))
+    factors = constant_elimination(robot, equations).factors
+    rows = constraint_rows(robot, q, at)
+    return pairs.result(constrained_inverse(robot, pairs, equations, factors, M, rows).Minv)
 
 
 @algorithm(motion_axes=((-1,),))
@@ -79,7 +72,7 @@ def solve_mass_matrix(robot: Robot, q: Configuration, rhs: Torque) -> Float[Arra
     at = kinematics(robot, q)
     equations = equations_at_rest(robot, at)
     rows = constraint_rows(robot, q, at)
-    return solve(robot, equations, _constant_elimination(robot, equations).factors, rhs, rows)
+    return solve(robot, equations, constant_elimination(robot, equations).factors, rhs, rows)
 
 
 @algorithm(independent_joints=True)

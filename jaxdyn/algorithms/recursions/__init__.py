@@ -7,7 +7,12 @@ from jaxdyn.algorithms.recursions._algorithm import (
     model_batch,
     require_no_loops,
 )
-from jaxdyn.algorithms.recursions._articulated_bodies import Elimination, eliminate, eliminate_forces
+from jaxdyn.algorithms.recursions._articulated_bodies import (
+    Elimination,
+    constant_elimination,
+    eliminate,
+    eliminate_forces,
+)
 from jaxdyn.algorithms.recursions._body_frames import (
     centers,
     column_vectors,
@@ -23,9 +28,11 @@ from jaxdyn.algorithms.recursions._body_frames import (
 )
 from jaxdyn.algorithms.recursions._constraint_rows import (
     ConstraintRows,
+    constraint_derivatives,
     constraint_errors,
     constraint_rows,
 )
+from jaxdyn.algorithms.recursions._corrections import correction
 from jaxdyn.algorithms.recursions._dof_matrices import DofMatrices
 from jaxdyn.algorithms.recursions._equations_of_motion import (
     EquationsOfMotion,

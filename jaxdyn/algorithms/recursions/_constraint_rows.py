@@ -19,10 +19,12 @@ from jaxdyn.algorithms.recursions._equations_of_motion import (
     Velocities,
     absolute_poses,
     kinematics,
+    velocities,
+    velocity_accelerations,
 )
 from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.constraints import mimic_rows
-from jaxdyn.joints import LOOP_ROWS, LoopFrames, Topology, loop_errors, loop_force_rates, loop_forces
+from jaxdyn.joints import LOOP_ROWS, LoopFrames, Topology, integrate, loop_errors, loop_force_rates, loop_forces
 from jaxdyn.spatial import Force, Mat3, Motion, Pose, Vec3
 from jaxdyn.tree import rows_of, sum_down, take_rows
 
@@ -243,3 +245,31 @@ def _coupling_rows(robot: Robot, q, v):
         return J, jnp.zeros_like(J[:, 0])
     rate = _coupled(robot, v, topology.v_starts, displaced=False)[1]
     return J, robot.broadcast(-_polynomial(_slope(_slope(c)), y) * rate * rate)
+
+
+class ConstraintDerivatives(NamedTuple):
+    """The derivatives of constraints, with the accelerations and multipliers held; by the tangent space of `q`."""
+
+    torque_by_q: Any
+    """Those of `J^T l`, `[nv, nv, *batch]`."""
+    rate_by_q: Any
+    """Those of `J a + gamma`, `[m, nv, *batch]`."""
+    rate_by_v: Any
+
+
+def constraint_derivatives(robot: Robot, q, v, a, multipliers) -> ConstraintDerivatives:
+    """Return the derivatives of the constraints at a state, by JAX."""
+
+    def held(dq, dv):
+        moved, rate = integrate(robot.topology, robot.broadcast(q), dq), v + dv
+        at = kinematics(robot, moved)
+        joint, velocity = velocities(robot, at.S, rate)
+        moving = Velocities(joint, velocity, None)
+        J, gamma = constraint_rows(robot, moved, at, rate, moving, velocity_accelerations(robot, joint, velocity))
+        return (J * multipliers[:, None]).sum(axis=0), (J * a[None]).sum(axis=1) + gamma
+
+    zero = robot.broadcast(robot.zeros())
+    v, eye = robot.broadcast(v), robot.constant(np.eye(robot.nv))
+    by_q = jax.vmap(lambda x: jax.jvp(lambda x: held(x, zero), (zero,), (robot.broadcast(x),))[1], out_axes=1)(eye)
+    by_v = jax.vmap(lambda x: jax.jvp(lambda x: held(zero, x)[1], (zero,), (robot.broadcast(x),))[1], out_axes=1)(eye)
+    return ConstraintDerivatives(*by_q, by_v)

@@ -204,23 +204,35 @@ def solve(robot: Robot, equations: EquationsOfMotion, factors: Factors, b, rows:
     return hold_constraints(robot, equations, factors, rows._replace(gamma=jnp.zeros_like(rows.gamma)), a).a
 
 
+class ConstrainedInverse(NamedTuple):
+    """The response of the accelerations to what acts, as `DofMatrices` holds it."""
+
+    Minv: Any
+    """The derivative by generalized forces."""
+    to_rates: Any = None
+    """`[nv, m]`: with loops and couplings, the accelerations `M^-1 J^T (J M^-1 J^T)^+` that answer to `-gamma`."""
+
+
 def constrained_inverse(
-    robot: Robot, pairs: DofMatrices, equations: EquationsOfMotion, factors: Factors, M, rows: ConstraintRows | None = None
-):
-    """Return `M^-1` less the part that the constraints take away, from the mass matrix `M`; both as `pairs` holds
-    them. Times a generalized force, it is the acceleration that the force adds."""
+    robot: Robot, pairs: DofMatrices, equations: EquationsOfMotion, factors: Factors, M, rows: ConstraintRows | None
+) -> ConstrainedInverse:
+    """Return `M^-1` less the part that the constraints take away, from the mass matrix `M`. Times a generalized force, it
+    is the acceleration that the force adds."""
     W = pairs.from_rows(inverse_root(robot.tree, equations.S, factors))
     Minv = pairs.inverse(M, pairs.multiply(pairs.transpose(W), pairs.scale_rows(factors.Dinv, W)))
     if rows is None and robot.mimics is None:
-        return Minv
+        return ConstrainedInverse(Minv)
     J = mimic_rows(robot.mimics, robot.mimic_multiplier) if rows is None else rows.J
     J, Minv = (jnp.moveaxis(robot.broadcast(x), (0, 1), (-2, -1)) for x in (J, pairs.to_rows(Minv)))
     Y = _matmul(Minv, jnp.swapaxes(J, -1, -2))
+
+    def held(x):
+        return pairs.from_rows(jnp.moveaxis(x, (-2, -1), (0, 1)))
+
     if rows is None:
-        held = project_accelerations(J, Y, Minv)
-    else:
-        held = Minv - _matmul(Y, proximal_solve(_matmul(J, Y), jnp.swapaxes(Y, -1, -2)))
-    return pairs.from_rows(jnp.moveaxis(held, (-2, -1), (0, 1)))
+        return ConstrainedInverse(held(project_accelerations(J, Y, Minv)))
+    to_rates = jnp.swapaxes(proximal_solve(_matmul(J, Y), jnp.swapaxes(Y, -1, -2)), -1, -2)
+    return ConstrainedInverse(held(Minv - _matmul(to_rates, jnp.swapaxes(Y, -1, -2))), held(to_rates))
 
 
 def hold_followers(robot: Robot, equations: EquationsOfMotion, factors: Factors, a):
