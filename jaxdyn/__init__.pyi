@@ -50,11 +50,11 @@ from .algorithms import com_acceleration as com_acceleration
 from .algorithms import com_bias_acceleration as com_bias_acceleration
 from .algorithms import com_jacobian as com_jacobian
 from .algorithms import com_velocity as com_velocity
-from .algorithms import coriolis_centrifugal_matrices as coriolis_centrifugal_matrices
-from .algorithms import coriolis_matrix as coriolis_matrix
 from .algorithms import constraint_error as constraint_error
 from .algorithms import constraint_forces as constraint_forces
 from .algorithms import constraint_jacobian as constraint_jacobian
+from .algorithms import coriolis_centrifugal_matrices as coriolis_centrifugal_matrices
+from .algorithms import coriolis_matrix as coriolis_matrix
 from .algorithms import crba as crba
 from .algorithms import denoc as denoc
 from .algorithms import denoc_matrices as denoc_matrices

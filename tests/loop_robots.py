@@ -30,13 +30,21 @@ def forest_with_loops() -> jaxdyn.Model:
     model, rng = first.with_attached(second, "world", prefix="second_"), np.random.default_rng(0)
     names, n = model.body_names, first.nb
     for k, kind in enumerate(KINDS):
-        ends = {"within": (names[k], names[n - 1]), "between": (names[n + k % 5], names[k]), "world": ("world", names[n + k])}
+        ends = {
+            "within": (names[k], names[n - 1]),
+            "between": (names[n + k % 5], names[k]),
+            "world": ("world", names[n + k]),
+        }
         for where, (link1, link2) in ends.items():
             if link1 == link2:
                 link1 = names[0]
             length = 0.7 if kind == "distance" else None
             model = model.with_loop(f"{kind} {where}", kind, link1, link2, random_pose(rng), random_pose(rng), length)
-    single = [name for name, t in zip(model.joint_names, model.topology.joint_types, strict=True) if t in ("revolute", "prismatic", "continuous", "helical")]
+    single = [
+        name
+        for name, t in zip(model.joint_names, model.topology.joint_types, strict=True)
+        if t in ("revolute", "prismatic", "continuous", "helical")
+    ]
     model = model.with_coupling("polynomial", single[0], single[-1], rng.normal(size=5), (0.1, -0.2))
     return model.with_coupling("held", single[1], None, (0.3,), (0.5, 7.0))
 
@@ -75,8 +83,6 @@ def admissible_velocity(model: jaxdyn.Model, q, v) -> np.ndarray:
     """The nearest velocity that the loops allow."""
     J = np.asarray(jaxdyn.constraint_jacobian(model, q))
     return np.asarray(v) - np.linalg.pinv(J, rcond=1e-10) @ (J @ np.asarray(v))
-
-
 
 
 def rows_of(model: jaxdyn.Model, kind: str, part: slice) -> np.ndarray:

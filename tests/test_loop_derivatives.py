@@ -70,7 +70,7 @@ def test_forward_reverse_and_differences(kind):
         backward = float(sum(jax.tree.leaves(jax.tree.map(lambda g, d: (g * d).sum(), reverse, t))))
         assert forward == pytest.approx(backward, rel=1e-8, abs=1e-8), name
         h = 1e-4
-        ends = [f(*jax.tree.map(lambda x, d, s=s: x + s * h * d, point, t)) for s in (-2, -1, 1, 2)]
+        ends = [f(*jax.tree.map(lambda x, d, s=s, h=h: x + s * h * d, point, t)) for s in (-2, -1, 1, 2)]
         difference = float((ends[0] - 8 * ends[1] + 8 * ends[2] - ends[3]) / (12 * h))
         assert forward == pytest.approx(difference, rel=1e-6, abs=1e-6), name
 

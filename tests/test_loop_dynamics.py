@@ -36,7 +36,11 @@ def standing() -> tuple[jaxdyn.Model, np.ndarray, np.ndarray, np.ndarray]:
 
 def at(model: jaxdyn.Model, k: int) -> jaxdyn.Model:
     """The model with the placements of one state."""
-    return dataclasses.replace(model, loop_placement1=model.loop_placement1[k]) if model.loop_placement1.ndim == 3 else model
+    return (
+        dataclasses.replace(model, loop_placement1=model.loop_placement1[k])
+        if model.loop_placement1.ndim == 3
+        else model
+    )
 
 
 def four_bars() -> tuple[jaxdyn.Model, np.ndarray, np.ndarray, np.ndarray]:
@@ -119,7 +123,9 @@ def test_all_kinds_as_one_dense_system(redundant):
     J = np.asarray(jaxdyn.constraint_jacobian(model, q))
     rank = np.linalg.matrix_rank(J, tol=1e-9)
     # One equation says what others do without copies, too.
-    assert rank == 19 and len(J) == 20 * (1 + redundant) and rank < model.nv
+    assert rank == 19
+    assert len(J) == 20 * (1 + redundant)
+    assert rank < model.nv
     expected = dense_dynamics(model, q, v, tau)
     a = jaxdyn.aba(model, q, v, tau)
     np.testing.assert_allclose(a, expected.a, atol=1e-8 * np.abs(expected.a).max())
@@ -130,7 +136,9 @@ def test_all_kinds_as_one_dense_system(redundant):
     N = np.linalg.svd(J)[2][rank:].T
     allowed = N @ np.linalg.solve(N.T @ M @ N, N.T)
     np.testing.assert_allclose(Minv, allowed, atol=1e-9 * np.abs(allowed).max())
-    np.testing.assert_allclose(jaxdyn.solve_mass_matrix(model, q, tau), allowed @ tau, atol=1e-9 * np.abs(allowed).max())
+    np.testing.assert_allclose(
+        jaxdyn.solve_mass_matrix(model, q, tau), allowed @ tau, atol=1e-9 * np.abs(allowed).max()
+    )
 
 
 def test_squeezer():
@@ -185,4 +193,5 @@ def test_single_precision():
         assert a.dtype == np.float32
         error = np.abs(a - expected).max(axis=1) / np.maximum(np.abs(expected).max(axis=1), 1)
         # The legs of some postures are nearly straight.
-        assert np.median(error) < 1e-5 and np.quantile(error, 0.9) < 1e-2
+        assert np.median(error) < 1e-5
+        assert np.quantile(error, 0.9) < 1e-2

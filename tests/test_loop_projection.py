@@ -18,11 +18,13 @@ def test_a_four_bar_is_assembled(kind):
     exact = np.stack([close_four_bar(theta) for theta in (0.4, 1.2, -2.0)])
     guess = exact + np.random.default_rng(0).normal(size=exact.shape) * 0.1
     found = jaxdyn.project_configuration(model, guess)
-    assert (found.status == Status.CONVERGED).all() and found.error.max() < 1e-12
+    assert (found.status == Status.CONVERGED).all()
+    assert found.error.max() < 1e-12
     # The triangles of the plane close it with the crank that was found.
     np.testing.assert_allclose(found.q, [close_four_bar(theta) for theta in np.asarray(found.q)[:, 0]], atol=1e-11)
     far = jaxdyn.project_configuration(model, model.random_configuration(jax.random.key(0), (20,)))
-    assert (far.status == Status.CONVERGED).all() and far.error.max() < 1e-12
+    assert (far.status == Status.CONVERGED).all()
+    assert far.error.max() < 1e-12
 
 
 def test_what_cannot_close_is_said():
@@ -31,7 +33,8 @@ def test_what_cannot_close_is_said():
     builder.add_body("rod", "world", jaxdyn.Joint(axis=(0, 1, 0)), inertia=rod)
     model = builder.add_loop("tip", "connect", "rod", "world", (1, 0, 0), (2.0, 0, 1.0)).build()
     found = jaxdyn.project_configuration(model, np.array([0.3]))
-    assert found.status == Status.STALLED and found.error > 0.5
+    assert found.status == Status.STALLED
+    assert found.error > 0.5
     assert jaxdyn.project_configuration(model, np.array([np.nan])).status == Status.DIVERGED
     with pytest.raises(jaxdyn.ModelError, match="tolerance"):
         jaxdyn.project_configuration(model, np.array([0.3]), tolerance=-1.0)

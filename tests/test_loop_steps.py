@@ -44,8 +44,11 @@ def end_of(angle):
     return np.array([np.sin(angle), np.cos(angle)])
 
 
-@pytest.mark.parametrize(("n", "tolerance"), [(1, 1e-7), (2, 1e-7), pytest.param(40, 1e-3, marks=pytest.mark.slow)])
-def test_many_four_bars_turn_through_singular_configurations(n, tolerance):
+FEW_AND_MANY = [(1, 1e-7, 1e-8), (2, 1e-7, 1e-8), pytest.param(40, 1e-3, 1e-4, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("n", "tolerance", "lost"), FEW_AND_MANY)
+def test_many_four_bars_turn_through_singular_configurations(n, tolerance, lost):
     """After 20 s the end of the crank is where the exact solution has it, and the energy is the same."""
     model, v = four_bars(n)
     start = State(np.zeros(model.nv), v)
@@ -53,7 +56,7 @@ def test_many_four_bars_turn_through_singular_configurations(n, tolerance):
     angle, _ = crank(n, 20.0)
     assert np.abs(end_of(trajectory.q[-1, 0]) - end_of(angle)).max() < tolerance
     energy = np.asarray(jaxdyn.mechanical_energy(model, trajectory.q, trajectory.v))
-    assert np.abs(energy - energy[0]).max() < 1e-6 * (2 * n + 1)
+    assert np.abs(energy / energy[0] - 1).max() < lost
     assert np.abs(jaxdyn.constraint_error(model, trajectory.q)).max() < 1e-10
 
 
@@ -64,7 +67,8 @@ def test_single_precision_stays_finite():
     controls = np.zeros((5000, model.nv), np.float32)
     trajectory = jaxdyn.rollout(model, start, controls, 1e-3, integrator="rk4", save_every=500)
     assert trajectory.q.dtype == jnp.float32
-    assert np.isfinite(trajectory.v).all() and np.abs(jaxdyn.constraint_error(model, trajectory.q)).max() < 1e-4
+    assert np.isfinite(trajectory.v).all()
+    assert np.abs(jaxdyn.constraint_error(model, trajectory.q)).max() < 1e-4
 
 
 def test_orders_of_steps():
@@ -105,7 +109,10 @@ def test_squeezer_after_three_hundredths_of_a_second():
 def test_derivatives_of_steps():
     """Those that solvers use are those of the step."""
     model, q = four_bar(), close_four_bar(0.7)
-    start, tau = State(jnp.asarray(q), jnp.asarray(admissible_velocity(model, q, np.ones(3)))), jnp.array([0.3, 0, -0.2])
+    start, tau = (
+        State(jnp.asarray(q), jnp.asarray(admissible_velocity(model, q, np.ones(3)))),
+        jnp.array([0.3, 0, -0.2]),
+    )
     for integrator, substeps in (("rk4", 1), ("semi_implicit_euler", 2)):
         options = {"integrator": integrator, "substeps": substeps}
         found = jaxdyn.simulate.step_derivatives(model, start, tau, 0.01, **options)

@@ -22,9 +22,9 @@ def aba(
     `a = M(q)^-1 (tau - friction(v) - springs(q) + J^T f_ext - C(q, v) v - g(q))`, by the articulated-body algorithm
     (Featherstone, Rigid Body Dynamics Algorithms, 2008, section 7.3), in O(n). Derivatives of every order, forward and
     reverse, with respect to all arguments and every array of the model, are taken through the equation that `a` solves,
-    not through the recursion. Forces that do no work hold joints that mimic others, at the cost of one more solve each, and the loops
-    and couplings of the model: then `M a + J^T l = ...` with `J a + gamma = 0`, also where equations say the same twice
-    (Carpentier, Budhiraja & Mansard, RSS 2021). The state should satisfy the constraints, which
+    not through the recursion. Forces that do no work hold joints that mimic others, at the cost of one more solve each,
+    and the loops and couplings of the model: then `M a + J^T l = ...` with `J a + gamma = 0`, also where equations say
+    the same twice (Carpentier, Budhiraja & Mansard, RSS 2021). The state should satisfy the constraints, which
     `project_configuration` and `project_velocity` achieve: accelerations keep errors as they are.
 
     **Arguments**

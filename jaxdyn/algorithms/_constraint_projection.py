@@ -1,4 +1,4 @@
-"""Configurations and velocities that satisfy loops and couplings: the nearest ones, in the metric of the mass matrix."""
+"""Configurations and velocities that satisfy loops and couplings: the nearest ones, by the mass matrix."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def configuration_correction(robot: Robot, q: Configuration) -> Float[Array, "*b
 def project_velocity(robot: Robot, q: Configuration, v: Velocity) -> Float[Array, "*batch nv"]:
     """The velocity `[*batch, nv]` nearest to `v` that loops and couplings allow, `J v = 0`.
 
-    The nearest in the metric of the mass matrix: `v - M^-1 J^T (J M^-1 J^T)^+ J v`, as after an impact that closes them.
-    Joints that mimic others do so already. `v` itself for a model without loops. Differentiable.
+    The nearest in the metric of the mass matrix: `v - M^-1 J^T (J M^-1 J^T)^+ J v`, as after an impact that closes
+    them. Joints that mimic others do so already. `v` itself for a model without loops. Differentiable.
 
     **Raises** `ShapeError` where a shape does not fit; `ModelError` for a model that lacks inertias.
     """
@@ -65,9 +65,9 @@ def project_configuration(
 ) -> Assembly:
     """The configuration near `q` in which the model's loops and couplings are closed: assembly from a guess.
 
-    Gauss-Newton steps in the metric of the mass matrix, each halved, up to ten times, until it lessens the sum of squared
-    errors. The result is close to the nearest configuration if the guess is; from a distant guess it may be another
-    assembly of the mechanism. Limits of joints are not heeded.
+    Gauss-Newton steps in the metric of the mass matrix, each halved, up to ten times, until it lessens the sum of
+    squared errors. The result is close to the nearest configuration if the guess is; from a distant guess it may be
+    another assembly of the mechanism. Limits of joints are not heeded.
 
     **Arguments**
 
@@ -79,8 +79,8 @@ def project_configuration(
     **Returns** `Assembly`. Differentiable by `q` and the arrays of the model, by the last step: the derivative is the
     displacement that keeps the loops closed, with changes of `q` projected on it.
 
-    **Raises** `ShapeError` where a shape does not fit; `ModelError` for options out of range, and for a model that lacks
-    inertias.
+    **Raises** `ShapeError` where a shape does not fit; `ModelError` for options out of range, and for a model that
+    lacks inertias.
 
     Source: Nocedal & Wright, Numerical Optimization, 2006, section 10.3.
     """

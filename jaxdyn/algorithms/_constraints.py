@@ -10,7 +10,8 @@ from jaxdyn.algorithms.recursions import Robot, algorithm, constraint_errors, co
 
 @algorithm()
 def constraint_error(robot: Robot, q: Configuration) -> Float[Array, "*batch nc"]:
-    """The errors `phi(q)` `[*batch, nc]` of the model's loops, in their order, and of its couplings; zero where they hold.
+    """The errors `phi(q)` `[*batch, nc]` of the model's loops, in their order, and of its couplings; zero where they
+    hold.
 
     With `d` the position of the second frame's origin less that of the first, and `x1, y1, z1`, `x2, y2, z2` the axes
     of the two frames: `connect` has `x1.d, y1.d, z1.d` (m); `weld` these and the rotation vector of the second frame in

@@ -24,13 +24,13 @@ def project_accelerations(C, Y, a):
 
 
 def proximal_solve(A, B):
-    """Return `X` with `A X = B` for symmetric positive semidefinite `A` `[*batch, m, m]` and `B` `[*batch, m, k]` in its
-    range: the solution of least norm, in equations scaled to a unit diagonal.
+    """Return `X` with `A X = B` for symmetric positive semidefinite `A` `[*batch, m, m]` and `B` `[*batch, m, k]` in
+    its range: the solution of least norm, in equations scaled to a unit diagonal.
 
     Four proximal steps `X <- X + (A + mu 1)^-1 (B - A X)` (Carpentier, Budhiraja & Mansard, Proximal and sparse
-    resolution of constrained dynamic equations, RSS 2021): on the range of `A` an error falls by `mu / (mu + s)` a step,
-    with `s` the least eigenvalue there, and the null space, which redundant equations have, is left alone. Derivatives
-    of every order are those of the linear equation.
+    resolution of constrained dynamic equations, RSS 2021): on the range of `A` an error falls by `mu / (mu + s)` a
+    step, with `s` the least eigenvalue there, and the null space, which redundant equations have, is left alone.
+    Derivatives of every order are those of the linear equation.
     """
     frozen = lax.stop_gradient(A)
     return lax.custom_linear_solve(

@@ -88,7 +88,7 @@ def loop_forces(kind: str, frames: LoopFrames) -> list[Force]:
 
 def loop_force_rates(kind: str, frames: LoopFrames, w1: Vec3, w2: Vec3, d_rate: Vec3) -> list[Force]:
     """Return the rates of `loop_forces`, with the angular velocities of the bodies and the rate of `d`."""
-    R1, R2, d, length = frames
+    R1, R2, _d, length = frames
     rates = LoopFrames(_turned(w1, R1), _turned(w2, R2), d_rate, jnp.zeros_like(length))
     return jax.jvp(lambda frames: loop_forces(kind, frames), (frames,), (rates,))[1]
 

@@ -23,8 +23,8 @@ class Topology:
     in the world; the first `nb` frames are the bodies' own. The inertia of the link `attached_links[k]` was merged into
     body `attached_bodies[k]`, in which it is fixed. `mimics` has pairs of joints: the first follows the second and has
     no coordinates of its own. `loops` and `couplings` are constraints beside the tree, whose equations stand in this
-    order: those of each loop, then one for each coupling. `unknown_inertias` names bodies and attached links whose inertia nobody gave: such a
-    model has kinematics, but no dynamics.
+    order: those of each loop, then one for each coupling. `unknown_inertias` names bodies and attached links whose
+    inertia nobody gave: such a model has kinematics, but no dynamics.
 
     The maps of nodes and degrees of freedom hold for the tree in which all joints are independent: recursions run on
     `spanning` alone.

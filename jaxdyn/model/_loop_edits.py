@@ -52,8 +52,8 @@ def with_loop[M: ModelFields](
       `w x y z`, a position, or None for the identity. Differentiable.
     - `length`: the distance, m, positive; of the kind `distance` only.
 
-    **Raises** `UnknownNameError` for a link; `ShapeError`; `ModelError` for a kind, a name that another loop or coupling
-    has, two frames in one body, a placement that is not a pose, and a length that is missing or out of place.
+    **Raises** `UnknownNameError` for a link; `ShapeError`; `ModelError` for a kind, a name that another loop or
+    coupling has, two frames in one body, a placement that is not a pose, and a length that is missing or out of place.
     """
     topology = model.topology
     _require_new_name(topology, name)
@@ -64,7 +64,9 @@ def with_loop[M: ModelFields](
         where = "the world" if bodies[0] < 0 else f"body {topology.body_names[bodies[0]]!r}"
         raise ModelError(f"loop {name!r}: {link1!r} and {link2!r} are both fixed in {where}, so it could hold nothing")
     if (length is not None) != (kind == "distance"):
-        raise ModelError(f"loop {name!r}: length (m) belongs to loops of the kind 'distance', which need it; not {kind!r}")
+        raise ModelError(
+            f"loop {name!r}: length (m) belongs to loops of the kind 'distance', which need it; not {kind!r}"
+        )
     poses = {}
     for number, placement in ((1, placement1), (2, placement2)):
         what = f"placement{number} of loop {name!r}"
@@ -139,6 +141,13 @@ def without_loops[M: ModelFields](model: M, names: Collection[str] | None = None
             value = getattr(model, leaf)
             changed[leaf] = take(value, rows, LEAVES[leaf].axes) if rows else None
     return dataclasses.replace(model, topology=topology, **changed)
+
+
+def require_no_loops(topology: Topology, user: str, advice: str) -> None:
+    """Raise `ModelError` for a structure with loops or couplings, which `user` does not take."""
+    if topology.has_loops:
+        names = ", ".join(repr(x.name) for x in (*topology.loops, *topology.couplings))
+        raise ModelError(f"{user} does not take closed loops yet, and the model has {names}; {advice}")
 
 
 def _require_new_name(topology: Topology, name: str) -> None:

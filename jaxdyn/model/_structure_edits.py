@@ -171,8 +171,8 @@ def with_locked_joints[M: ModelFields](model: M, joints: Mapping[str, Float[Arra
       joint has in `q`, or a number if that is one. Differentiable.
 
     **Raises** `UnknownNameError` for a joint; `ShapeError` for its coordinates; `ModelError` if a joint mimics another
-    or belongs to a coupling, if both frames of a loop would be fixed in one body, if no joint is left, if coordinates are not finite or a quaternion not unit (to 1e-3), and if a joint that is left
-    moves nothing with inertia.
+    or belongs to a coupling, if both frames of a loop would be fixed in one body, if no joint is left, if coordinates
+    are not finite or a quaternion not unit (to 1e-3), and if a joint that is left moves nothing with inertia.
     """
     topology = model.topology
     if not isinstance(joints, Mapping):
@@ -284,7 +284,9 @@ def _merged_leaves(model: ModelFields, selection: Selection, values: dict[int, A
     rows = [i if i < len(topology.frame_names) else b for i, b in zip(selection.frames, bodies, strict=True)]
     frames = take(model.frame_placement, rows, 2)
     ends = _ends_of_loops(topology)
-    carried = in_carriers([*(topology.parents[i] for i in moving), *bodies, *sum(ends.values(), [])])
+    carried = in_carriers(
+        [*(topology.parents[i] for i in moving), *bodies, *(b for bodies_of in ends.values() for b in bodies_of)]
+    )
     tables = [changed["joint_placement"], frames, *(changed[name] for name in ends)]
     placements = compose_poses(carried, join(tables, 2))
     places = np.cumsum([x.shape[-2] for x in tables])

@@ -5,7 +5,6 @@ from jaxdyn.algorithms.recursions._algorithm import (
     algorithm,
     check_arrays,
     model_batch,
-    require_no_loops,
 )
 from jaxdyn.algorithms.recursions._articulated_bodies import (
     Elimination,

@@ -27,6 +27,7 @@ from jaxdyn.model import (
     Topology,
     independent_forces,
     mimic_coordinates,
+    require_no_loops,
     spanning_coordinates,
     tree_forces,
 )
@@ -241,15 +242,7 @@ def _require_independent_joints(model: Model, name: str) -> None:
             f"{name} needs a tree of independent joints, and {followers} mimic others; call it with "
             "model.spanning_tree() at model.spanning_configuration(q) for the tree in which they are independent"
         )
-    require_no_loops(model, name, "call it with model.without_loops() for the tree alone")
-
-
-def require_no_loops(model: Model, user: str, advice: str) -> None:
-    """Raise `ModelError` for a model with loops or couplings, which `user` does not take."""
-    topology = model.topology
-    if topology.has_loops:
-        names = ", ".join(repr(x.name) for x in (*topology.loops, *topology.couplings))
-        raise ModelError(f"{user} does not take closed loops yet, and the model has {names}; {advice}")
+    require_no_loops(model.topology, name, "call it with model.without_loops() for the tree alone")
 
 
 def _is_constant(x, axes: int) -> bool:

@@ -46,8 +46,8 @@ def eliminate(tree: Tree, S: Motion, inertia: Inertia, armature) -> Elimination:
 
 
 def constant_elimination(robot: Robot, equations: EquationsOfMotion) -> Elimination:
-    """Return the elimination of equations whose solutions have the derivatives of the equations that they solve, so that
-    the recursion is not differentiated."""
+    """Return the elimination of equations whose solutions have the derivatives of the equations that they solve, so
+    that the recursion is not differentiated."""
     S, inertia, *_, armature = lax.stop_gradient(equations)
     return eliminate(robot.tree, S, inertia, armature)
 

@@ -94,7 +94,8 @@ def _ends_of(robot: Robot, group: _Group, poses: Pose, q) -> _Ends:
     if not group.one_tree:
         world = absolute_poses(robot, q)
         a, b = (
-            _body_poses(robot, world, b).apply(x.translation) for b, x in zip((bodies1, bodies2), placements, strict=True)
+            _body_poses(robot, world, b).apply(x.translation)
+            for b, x in zip((bodies1, bodies2), placements, strict=True)
         )
         d = b - a
     length = take_rows(robot.loop_length, group.loops)
@@ -183,9 +184,7 @@ def _moves(robot: Robot, bodies: np.ndarray):
 def _loop_rates(robot: Robot, group: _Group, ends: _Ends, velocity: Motion, acceleration: Motion | None) -> list:
     """Return the `gamma` `[n, *batch]` of each equation of the loops of a group."""
     rows = [_rows_of_bodies(robot, bodies) for bodies in group.bodies]
-    (V1, A1), (V2, A2) = (
-        jax.tree.map(robot.broadcast, take_rows((velocity, acceleration), bodies)) for bodies in rows
-    )
+    (V1, A1), (V2, A2) = (jax.tree.map(robot.broadcast, take_rows((velocity, acceleration), bodies)) for bodies in rows)
     p1_rate, p2_rate = V1.at(ends.r1).linear, V2.at(ends.r2).linear
     rates = loop_force_rates(group.kind, ends.frames, V1.angular, V2.angular, p2_rate - p1_rate)
 
@@ -251,9 +250,9 @@ class ConstraintDerivatives(NamedTuple):
     """The derivatives of constraints, with the accelerations and multipliers held; by the tangent space of `q`."""
 
     torque_by_q: Any
-    """Those of `J^T l`, `[nv, nv, *batch]`."""
+    """The derivatives of `J^T l`, `[nv, nv, *batch]`."""
     rate_by_q: Any
-    """Those of `J a + gamma`, `[m, nv, *batch]`."""
+    """The derivatives of `J a + gamma`, `[m, nv, *batch]`."""
     rate_by_v: Any
 
 

@@ -12,8 +12,8 @@ from jaxdyn.algorithms.recursions._robot import Robot
 
 
 def correction(robot: Robot, at: Kinematics, rows: ConstraintRows | None, errors):
-    """Return the least change `x` of motion, rows `[nv]`, in the metric of the mass matrix, with `J x = -errors` for the
-    first rows of the constraints and zero for those of joints that mimic others; zero without rows."""
+    """Return the least change `x` of motion, rows `[nv]`, in the metric of the mass matrix, with `J x = -errors` for
+    the first rows of the constraints and zero for those of joints that mimic others; zero without rows."""
     if rows is None:
         return robot.broadcast(robot.zeros())
     equations = equations_at_rest(robot, at)

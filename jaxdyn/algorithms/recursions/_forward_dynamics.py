@@ -175,7 +175,8 @@ class Forward(NamedTuple):
     factors: Factors
     """The factors of the mass matrix of the tree."""
     multipliers: Any = None
-    """With loops and couplings, the `l` with which all constraints hold the tree by the torques `-J^T l`, rows `[m]`."""
+    """With loops and couplings, the `l` with which all constraints hold the tree by the torques `-J^T l`, rows
+    `[m]`."""
 
 
 def forward(robot: Robot, equations: EquationsOfMotion, tau, rows: ConstraintRows | None = None) -> Forward:
@@ -216,8 +217,8 @@ class ConstrainedInverse(NamedTuple):
 def constrained_inverse(
     robot: Robot, pairs: DofMatrices, equations: EquationsOfMotion, factors: Factors, M, rows: ConstraintRows | None
 ) -> ConstrainedInverse:
-    """Return `M^-1` less the part that the constraints take away, from the mass matrix `M`. Times a generalized force, it
-    is the acceleration that the force adds."""
+    """Return `M^-1` less the part that the constraints take away, from the mass matrix `M`. Times a generalized force,
+    it is the acceleration that the force adds."""
     W = pairs.from_rows(inverse_root(robot.tree, equations.S, factors))
     Minv = pairs.inverse(M, pairs.multiply(pairs.transpose(W), pairs.scale_rows(factors.Dinv, W)))
     if rows is None and robot.mimics is None:
@@ -246,9 +247,7 @@ def hold_followers(robot: Robot, equations: EquationsOfMotion, factors: Factors,
     return jnp.moveaxis(project_accelerations(C, Y, a)[..., 0], -1, 0)
 
 
-def hold_constraints(
-    robot: Robot, equations: EquationsOfMotion, factors: Factors, rows: ConstraintRows, a
-) -> Forward:
+def hold_constraints(robot: Robot, equations: EquationsOfMotion, factors: Factors, rows: ConstraintRows, a) -> Forward:
     """Return the accelerations `a - M^-1 J^T l`, rows `[nv]`, with `J M^-1 J^T l = J a + gamma`, so that they satisfy
     `J a + gamma = 0`, and `l`.
 
@@ -276,7 +275,8 @@ def hold_constraints(
 
 
 def _responses(robot: Robot, equations: EquationsOfMotion, factors: Factors, J):
-    """Return `M^-1 J^T` `[nv, m, *batch]` for rows `J` `[m, nv, *batch]`, which are the first batch axis of one solve."""
+    """Return `M^-1 J^T` `[nv, m, *batch]` for rows `J` `[m, nv, *batch]`, which are the first batch axis of one
+    solve."""
     many, factors = jax.tree.map(lambda x: x[:, None], (equations, factors))
     rows = robot.with_batch_axis(len(J)).broadcast(jnp.swapaxes(J, 0, 1))
     return solve_tree(robot.tree, many, factors, rows)

@@ -9,7 +9,8 @@ from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
 
 CORRECTIONS = 2
-"""Gauss-Newton steps of a configuration: the first leaves an error of the order of the square of the drift in a step."""
+"""Gauss-Newton steps of a configuration: the first leaves an error of the order of the square of the drift in a
+step."""
 
 
 def require_projection(model: Model, integrator: str) -> None:
@@ -20,10 +21,10 @@ def require_projection(model: Model, integrator: str) -> None:
 
 
 def closed(model: Model, state: State) -> State:
-    """The state with the loops and couplings of the model closed, by the least displacement and change of velocity in the
-    metric of the mass matrix (Eich, Convergence results for a coordinate projection method applied to mechanical systems
-    with algebraic constraints, SIAM Journal on Numerical Analysis 1993). A projection keeps the order of the step, and
-    does not act on models without loops."""
+    """The state with the loops and couplings of the model closed, by the least displacement and change of velocity in
+    the metric of the mass matrix (Eich, Convergence results for a coordinate projection method applied to mechanical
+    systems with algebraic constraints, SIAM Journal on Numerical Analysis 1993). A projection keeps the order of the
+    step, and does not act on models without loops."""
     if not model.topology.has_loops:
         return state
     q = state.q

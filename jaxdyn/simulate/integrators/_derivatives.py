@@ -53,8 +53,8 @@ def step_derivatives(
     They are analytic: `aba_derivatives` (Carpentier & Mansard, RSS 2018) at each evaluation of the dynamics and
     `Model.integrate_jacobians`, joined by the chain rule. A Runge-Kutta step is differentiated by the same step of the
     linearized equations (Hairer, Norsett & Wanner, Solving Ordinary Differential Equations I, 1993, section I.14), and
-    the variational midpoint rule by the implicit function theorem. JAX differentiates the steps of a model with loops or
-    couplings.
+    the variational midpoint rule by the implicit function theorem. JAX differentiates the steps of a model with loops
+    or couplings.
 
     **Arguments** as for `step`. `after` is the state after the step where it is known, and saves its computation where
     `substeps` is 1.

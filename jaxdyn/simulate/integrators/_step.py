@@ -79,7 +79,8 @@ def step(
     keep them closed, both by the least change in the metric of the mass matrix. A start that they do not allow is so
     brought to one that they do; `project_configuration` says whether that succeeds.
 
-    **Raises** `ModelError` for another integrator or number of substeps, and for `"midpoint"` with loops; `ShapeError` where a shape does not fit.
+    **Raises** `ModelError` for another integrator or number of substeps, and for `"midpoint"` with loops; `ShapeError`
+    where a shape does not fit.
     """
     require_integrator(integrator, substeps, actuator_damping=actuator_damping is not None)
     nv = (model.nv,)
