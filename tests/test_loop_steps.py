@@ -2,6 +2,7 @@
 
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ import jaxdyn
 from jaxdyn import BodyInertia, Joint, ModelBuilder, State
 from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS
 from jaxdyn.simulate.integrators._closed_loops import closed
+from jaxdyn.trajopt import ControlResidual, ModelDynamics, Problem, QuadraticCost, StateResidual, ddp
 
 
 @functools.cache
@@ -130,3 +132,64 @@ def test_what_steps_do_not_take():
     model, q = four_bar(), close_four_bar(0.7)
     with pytest.raises(jaxdyn.ModelError, match="'midpoint' does not take closed loops"):
         jaxdyn.step(model, State(q, np.zeros(3)), np.zeros(3), 0.01, integrator="midpoint")
+
+
+def bricard() -> tuple[jaxdyn.Model, np.ndarray]:
+    """Bricard's mechanism: five rods of 1 m and 1 kg, with a square section of 0.1 m, between six hinges (library of
+    benchmarks of IFToMM, problem A04). It moves although it has as many equations as would hold it."""
+    points = np.array([(0, 0, 0), (1, 0, 0), (1, -1, 0), (1, -1, 1), (0, -1, 1), (0, 0, 1)], float)
+    axes, builder, parent = ("y", "z", "x", "y", "z", "x"), ModelBuilder(), "world"
+    unit = dict(zip("xyz", np.eye(3), strict=True))
+    for k in range(5):
+        along = points[k + 1] - points[k]
+        size = np.where(np.abs(along) > 0.5, 1.0, 0.1)
+        inertia = BodyInertia.box(1.0, size, 0.5 * along)
+        placement = points[k] - (points[k - 1] if k else 0)
+        builder.add_body(f"rod{k}", parent, Joint(axis=unit[axes[k]], name=f"hinge{k}"), placement, inertia)
+        parent = f"rod{k}"
+    # The loop's hinge turns about z of its frames: a quarter turn about y takes z to x.
+    quarter = np.array([np.sqrt(0.5), 0, np.sqrt(0.5), 0])
+    ends = np.concatenate([points[5] - points[4], quarter]), np.concatenate([points[5], quarter])
+    builder.add_loop("hinge5", "revolute", "rod4", "world", *ends)
+    return builder.build(gravity=(0, -9.81, 0)), np.zeros(5)
+
+
+def test_bricard_keeps_its_energy():
+    model, q = bricard()
+    assert np.abs(jaxdyn.constraint_error(model, q)).max() < 1e-15
+    text = "5 equations, 1 of which say what others do: they leave 1 degree of freedom of 5"
+    assert text in model.summary()
+    trajectory = jaxdyn.rollout(
+        model, State(q, np.zeros(5)), np.zeros((10000, 5)), 1e-3, integrator="rk4", save_every=200
+    )
+    energy = np.asarray(jaxdyn.mechanical_energy(model, trajectory.q, trajectory.v))
+    assert np.abs(trajectory.q).max() > 0.5
+    assert np.abs(energy - energy[0]).max() < 1e-6
+    assert np.abs(jaxdyn.constraint_error(model, trajectory.q)).max() < 1e-11
+
+
+@pytest.mark.slow
+def test_optimal_control_of_a_four_bar():
+    """The torque of its crank brings a four-bar to another closed configuration at rest."""
+    model, q, goal = four_bar(), close_four_bar(0.7), np.concatenate([close_four_bar(1.2), np.zeros(3)])
+    problem = Problem(
+        ModelDynamics(model, 0.02, actuation=np.eye(3)[:, :1]),
+        np.concatenate([q, np.zeros(3)]),
+        25,
+        stage_costs=[QuadraticCost(ControlResidual(), 1e-4)],
+        terminal_costs=[QuadraticCost(StateResidual(goal), 100.0)],
+    )
+    solution = ddp(problem)
+    assert solution.status == jaxdyn.Status.CONVERGED
+    np.testing.assert_allclose(solution.xs[-1], goal, atol=1e-2)
+    assert np.abs(jaxdyn.constraint_error(model, solution.xs[:, :3])).max() < 1e-8
+
+
+def test_new_values_do_not_compile_again():
+    model, q = four_bar(), close_four_bar(0.7)
+    run = jax.jit(lambda model: jaxdyn.aba(model, q, jnp.zeros(3), jnp.zeros(3)))
+    first = run(model)
+    # For given coordinates the place of the pin on the coupler is a constant of the equation, the other one is not.
+    longer = eqx.tree_at(lambda m: m.loop_placement2, model, model.loop_placement2.at[0, 0].set(0.71))
+    assert np.abs(run(longer) - first).max() > 1e-4
+    assert run._cache_size() == 1
