@@ -100,7 +100,7 @@ def bias(model: jaxdyn.Model, q, v) -> np.ndarray:
     def gamma(robot: Robot, q: Configuration, v: Velocity) -> Float[Array, "*batch nc"]:
         at = kinematics(robot, q)
         equations, moving = equations_and_velocities(robot, *at, v)
-        return constraint_rows(robot, q, at, v, moving, equations.c).gamma
+        return constraint_rows(robot, q, at, v, moving.velocity, equations.c).gamma
 
     return np.asarray(algorithm()(gamma)(model, q, v))
 

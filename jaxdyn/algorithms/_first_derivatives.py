@@ -111,7 +111,7 @@ def _inverse_derivatives(robot: Robot, pairs: DofMatrices, q, v, a, f_ext, joint
 def _forward_derivatives(robot: Robot, pairs: DofMatrices, q, v, tau, f_ext, joint_friction: bool):
     e = _Equations.at(robot, q, v, f_ext)
     tau = tau - passive_torque(robot, q, v, joint_friction)
-    rows = constraint_rows(robot, q, e.placed, v, e.velocities, e.equations.c)
+    rows = constraint_rows(robot, q, e.placed, v, e.velocities.velocity, e.equations.c)
     a, factors, multipliers = forward(robot, e.equations, tau, rows)
     dq, dv, M = inverse_matrices(robot, pairs, e.equations, e.sensitivities(robot, a), q, v, joint_friction)
     Minv, to_rates = constrained_inverse(robot, pairs, e.equations, factors, M, rows)

@@ -76,8 +76,8 @@ def with_loop[M: ModelFields](
         raise ModelError(f"length of loop {name!r} is {numbers}; a positive number (m) is needed")
     batches = {what: pose.shape[:-1] for what, pose in poses.items()} | {f"length of loop {name!r}": distance.shape}
     arguments.require_batches(model, batches)
-    loops = (*topology.loops, Loop(name, kind, *bodies))
-    changed = _loop_leaves(model, *poses.values(), distance, tuple(frames))
+    loops = (*topology.loops, Loop(name, kind, bodies[0], bodies[1]))
+    changed = _loop_leaves(model, tuple(poses.values()), distance, tuple(frames))
     return dataclasses.replace(model, topology=dataclasses.replace(topology, loops=loops), **changed)
 
 
@@ -116,7 +116,7 @@ def with_coupling[M: ModelFields](
         if (numbers := arguments.in_numpy(value)) is not None:
             arguments.require_values(LEAVES[f"coupling_{what}"], numbers, f"{what} of coupling {name!r}")
     arguments.require_batches(model, {"coefficients": c.shape[:-1], "reference": r.shape[:-1]})
-    couplings = (*topology.couplings, Coupling(name, *joints))
+    couplings = (*topology.couplings, Coupling(name, joints[0], joints[1]))
     changed = _coupling_leaves(model, c, r)
     return dataclasses.replace(model, topology=dataclasses.replace(topology, couplings=couplings), **changed)
 
@@ -156,10 +156,10 @@ def _require_new_name(topology: Topology, name: str) -> None:
 
 
 @numpy_unless_tracing("frames")
-def _loop_leaves(model: ModelFields, pose1, pose2, length, frames: Sequence[int]) -> dict[str, Array]:
+def _loop_leaves(model: ModelFields, poses: tuple, length, frames: Sequence[int]) -> dict[str, Array]:
     """The arrays of the loops with one more, whose placements are in two frames (-1: the world)."""
     rows = []
-    for frame, pose in zip(frames, (pose1, pose2), strict=True):
+    for frame, pose in zip(frames, poses, strict=True):
         rows.append(pose if frame < 0 else compose_poses(model.frame_placement[..., frame, :], pose))
     return _appended(model, dict(zip(_LOOP_LEAVES, (*rows, length), strict=True)))
 

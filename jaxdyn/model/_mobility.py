@@ -55,23 +55,27 @@ def _linearized(model: ModelFields, q: np.ndarray) -> tuple[np.ndarray, np.ndarr
     topology, tree = model.topology, model.topology.spanning
     q = np.asarray(spanning_coordinates(model, q, velocity=False))
     poses = node_poses(tree, model, q[None], absolute=True)[0]
-    columns = dof_columns(tree, model.joint_axis, model.joint_pitch)
+    columns = dof_columns(tree, np.asarray(model.joint_axis), np.asarray(model.joint_pitch))
     S = np.einsum("dij,dj->di", motion_transforms(poses)[tree.node_of_dof], columns)
+    placements1, placements2, length = map(
+        np.asarray, (model.loop_placement1, model.loop_placement2, model.loop_length)
+    )
+    coefficients, references = np.asarray(model.coupling_coefficients), np.asarray(model.coupling_reference)
     rows, errors = [], []
     for k, loop in enumerate(topology.loops):
         ends, moves = [], []
-        for body, placements in ((loop.body1, model.loop_placement1), (loop.body2, model.loop_placement2)):
+        for body, placements in ((loop.body1, placements1), (loop.body2, placements2)):
             ends.append(compose_poses(poses[tree.body_nodes[body]] if body >= 0 else IDENTITY_POSE, placements[k]))
             moves.append(tree.moves_body[body].astype(float) if body >= 0 else np.zeros(tree.nv))
         R1, R2 = (Mat3.from_array(quaternion_to_rotation(x[3:])) for x in ends)
-        frames = LoopFrames(R1, R2, Vec3.from_array(ends[1][:3] - ends[0][:3]), model.loop_length[k])
+        frames = LoopFrames(R1, R2, Vec3.from_array(ends[1][:3] - ends[0][:3]), length[k])
         errors += [float(e) for e in loop_errors(loop.kind, frames)]
         for force in loop_forces(loop.kind, frames):
             force = force.moved_from(Vec3.from_array(ends[1][:3]))
             F = np.concatenate([np.asarray(force.moment.to_array()), np.asarray(force.force.to_array())])
             rows.append((S @ F) * (moves[1] - moves[0]))
     for k, pair in enumerate(topology.couplings):
-        c, (r1, r2) = np.polynomial.Polynomial(model.coupling_coefficients[k]), model.coupling_reference[k]
+        c, (r1, r2) = np.polynomial.Polynomial(coefficients[k]), references[k]
         held = pair.joint2 < 0
         x = 0.0 if held else q[tree.q_starts[pair.joint2]] - r2
         row = np.eye(tree.nv)[tree.v_starts[pair.joint1]]

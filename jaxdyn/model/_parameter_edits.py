@@ -176,7 +176,10 @@ def _scaled[M: ModelFields](model: M, length, mass) -> M:
     follower, leader = (np.array([linear[pair[k]] for pair in topology.mimics], int) for k in (0, 1))
     units = {"q": topology.coordinate_units, "v": topology.dof_units}
     is_length = {space: (unit == "m").astype(int) for space, unit in units.items()} | {"mimic": follower}
-    first, second = (np.array([pair[k] >= 0 and linear[pair[k]] for pair in topology.couplings], int) for k in (1, 2))
+    first, second = (
+        np.array([joint >= 0 and linear[joint] for joint in joints], int)
+        for joints in ([pair.joint1 for pair in topology.couplings], [pair.joint2 for pair in topology.couplings])
+    )
     is_length, leaders = is_length | {"coupling": first}, {"mimic": leader, "coupling": second}
     L, M, lib = length[..., None], mass[..., None], library(length, mass)
     changed = {}

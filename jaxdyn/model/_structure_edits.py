@@ -112,8 +112,8 @@ def _ends_of_loops(topology: Topology) -> dict[str, list[int]]:
     """The bodies of the frames of loops, by the names of the arrays with their placements; empty without loops."""
     if not topology.loops:
         return {}
-    first, second = ([loop[k] for loop in topology.loops] for k in (2, 3))
-    return {"loop_placement1": first, "loop_placement2": second}
+    loops = topology.loops
+    return {"loop_placement1": [x.body1 for x in loops], "loop_placement2": [x.body2 for x in loops]}
 
 
 def _union(ours: Topology, theirs: Topology, body: int) -> Selection:
@@ -130,8 +130,8 @@ def _union(ours: Topology, theirs: Topology, body: int) -> Selection:
         **{field: getattr(ours, field) + getattr(theirs, field) for field in names},
         **{field: joined(field) for field in ("parents", "frame_bodies", "attached_bodies")},
         mimics=(*ours.mimics, *((i + n, j + n) for i, j in theirs.mimics)),
-        loops=(*ours.loops, *_renumbered(theirs.loops, lambda b: b + n if b >= 0 else body)),
-        couplings=(*ours.couplings, *_renumbered(theirs.couplings, lambda j: j + n if j >= 0 else -1)),
+        loops=(*ours.loops, *_renumbered_loops(theirs.loops, lambda b: b + n if b >= 0 else body)),
+        couplings=(*ours.couplings, *_renumbered_couplings(theirs.couplings, lambda j: j + n if j >= 0 else -1)),
     )
     below = {body}
     for i, parent in enumerate(ours.parents):
@@ -143,9 +143,14 @@ def _union(ours: Topology, theirs: Topology, body: int) -> Selection:
     return Selection(both, bodies, [*frames, *range(n, count), *range(count + theirs.nb, len(both.frame_names))])
 
 
-def _renumbered[T: (Loop, Coupling)](constraints: Sequence[T], number: Callable[[int], int]) -> tuple[T, ...]:
-    """Loops with other numbers of their bodies, or couplings with other numbers of their joints."""
-    return tuple(type(x)(*x[:-2], number(x[-2]), number(x[-1])) for x in constraints)
+def _renumbered_loops(loops: Sequence[Loop], number: Callable[[int], int]) -> tuple[Loop, ...]:
+    """Loops with other numbers of their bodies."""
+    return tuple(x._replace(body1=number(x.body1), body2=number(x.body2)) for x in loops)
+
+
+def _renumbered_couplings(couplings: Sequence[Coupling], number: Callable[[int], int]) -> tuple[Coupling, ...]:
+    """Couplings with other numbers of their joints."""
+    return tuple(x._replace(joint1=number(x.joint1), joint2=number(x.joint2)) for x in couplings)
 
 
 def _leaf_or_default(model: ModelFields, field: str):
@@ -348,6 +353,6 @@ class Selection:
             frame_bodies=tuple(self.places[i] for i in select("frame_bodies", self.frames)),
             attached_bodies=tuple(self.places[i] for i in topology.attached_bodies),
             mimics=tuple(self.mimics),
-            loops=_renumbered(topology.loops, self.places.__getitem__),
-            couplings=_renumbered(topology.couplings, self.places.__getitem__),
+            loops=_renumbered_loops(topology.loops, self.places.__getitem__),
+            couplings=_renumbered_couplings(topology.couplings, self.places.__getitem__),
         )

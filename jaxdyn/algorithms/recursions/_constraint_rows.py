@@ -16,7 +16,6 @@ import numpy as np
 
 from jaxdyn.algorithms.recursions._equations_of_motion import (
     Kinematics,
-    Velocities,
     absolute_poses,
     kinematics,
     velocities,
@@ -134,10 +133,10 @@ def constraint_errors(robot: Robot, q):
 
 
 def constraint_rows(
-    robot: Robot, q, at: Kinematics, v=None, moving: Velocities | None = None, c: Motion | None = None
+    robot: Robot, q, at: Kinematics, v=None, velocity: Motion | None = None, c: Motion | None = None
 ) -> ConstraintRows | None:
-    """Return the rows of all constraints at `q`, and with `v`, the velocities and `c` of the equations of motion the
-    `gamma` of their rates; None for a robot without loops and couplings."""
+    """Return the rows of all constraints at `q`, and with `v`, the bodies' velocities and `c` of the equations of
+    motion the `gamma` of their rates; None for a robot without loops and couplings."""
     topology = robot.topology
     if not topology.has_loops:
         return None
@@ -146,8 +145,8 @@ def constraint_rows(
     for group in _groups(topology):
         ends = _ends_of(robot, group, at.poses, q)
         J += _loop_rows(robot, group, ends, at.S)
-        if moving is not None:
-            gamma += _loop_rates(robot, group, ends, moving.velocity, acceleration)
+        if velocity is not None:
+            gamma += _loop_rates(robot, group, ends, velocity, acceleration)
     J, gamma = ([take_rows(jnp.concatenate(x), _order(topology))] if x else [] for x in (J, gamma))
     if topology.couplings:
         rows, rates = _coupling_rows(robot, q, v)
@@ -156,7 +155,7 @@ def constraint_rows(
         rows = robot.broadcast(mimic_rows(robot.mimics, robot.mimic_multiplier))
         J, gamma = [*J, rows], [*gamma, jnp.zeros_like(rows[:, 0])]
     J = jnp.concatenate(J)
-    return ConstraintRows(J, jnp.zeros_like(J[:, 0]) if moving is None else jnp.concatenate(gamma))
+    return ConstraintRows(J, jnp.zeros_like(J[:, 0]) if velocity is None else jnp.concatenate(gamma))
 
 
 def _loop_rows(robot: Robot, group: _Group, ends: _Ends, S: Motion) -> list:
@@ -263,12 +262,13 @@ def constraint_derivatives(robot: Robot, q, v, a, multipliers) -> ConstraintDeri
         moved, rate = integrate(robot.topology, robot.broadcast(q), dq), v + dv
         at = kinematics(robot, moved)
         joint, velocity = velocities(robot, at.S, rate)
-        moving = Velocities(joint, velocity, None)
-        J, gamma = constraint_rows(robot, moved, at, rate, moving, velocity_accelerations(robot, joint, velocity))
+        rows = constraint_rows(robot, moved, at, rate, velocity, velocity_accelerations(robot, joint, velocity))
+        assert rows is not None
+        J, gamma = rows
         return (J * multipliers[:, None]).sum(axis=0), (J * a[None]).sum(axis=1) + gamma
 
     zero = robot.broadcast(robot.zeros())
     v, eye = robot.broadcast(v), robot.constant(np.eye(robot.nv))
     by_q = jax.vmap(lambda x: jax.jvp(lambda x: held(x, zero), (zero,), (robot.broadcast(x),))[1], out_axes=1)(eye)
     by_v = jax.vmap(lambda x: jax.jvp(lambda x: held(zero, x)[1], (zero,), (robot.broadcast(x),))[1], out_axes=1)(eye)
-    return ConstraintDerivatives(*by_q, by_v)
+    return ConstraintDerivatives(by_q[0], by_q[1], by_v)

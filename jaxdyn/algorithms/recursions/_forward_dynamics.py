@@ -193,7 +193,7 @@ def forward_at(robot: Robot, q, v, tau, f_ext, joint_friction: bool) -> Forward:
     at = kinematics(robot, q)
     equations, moving = equations_and_velocities(robot, *at, v, f_ext)
     tau = tau - passive_torque(robot, q, v, joint_friction)
-    return forward(robot, equations, tau, constraint_rows(robot, q, at, v, moving, equations.c))
+    return forward(robot, equations, tau, constraint_rows(robot, q, at, v, moving.velocity, equations.c))
 
 
 def solve(robot: Robot, equations: EquationsOfMotion, factors: Factors, b, rows: ConstraintRows | None = None):
@@ -221,9 +221,12 @@ def constrained_inverse(
     it is the acceleration that the force adds."""
     W = pairs.from_rows(inverse_root(robot.tree, equations.S, factors))
     Minv = pairs.inverse(M, pairs.multiply(pairs.transpose(W), pairs.scale_rows(factors.Dinv, W)))
-    if rows is None and robot.mimics is None:
+    if rows is not None:
+        J = rows.J
+    elif robot.mimics is not None:
+        J = mimic_rows(robot.mimics, robot.mimic_multiplier)
+    else:
         return ConstrainedInverse(Minv)
-    J = mimic_rows(robot.mimics, robot.mimic_multiplier) if rows is None else rows.J
     J, Minv = (jnp.moveaxis(robot.broadcast(x), (0, 1), (-2, -1)) for x in (J, pairs.to_rows(Minv)))
     Y = _matmul(Minv, jnp.swapaxes(J, -1, -2))
 
