@@ -96,3 +96,15 @@ def test_second_derivatives():
     ends = [gradient(q + s * h * d[0], v + s * h * d[1]) for s in (-1, 1)]
     for k in range(2):
         np.testing.assert_allclose(forward[k], (ends[1][k] - ends[0][k]) / (2 * h), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_second_derivative_tensors():
+    """Against differences of the matrices."""
+    model, q, v, tau, _ = case("revolute")
+    found, h = jaxdyn.aba_second_derivatives(model, q, v, tau), 1e-5
+    for value, move in ((found.dq_dq, lambda e: (q + e, v)), (found.dv_dv, lambda e: (q, v + e))):
+        part = 0 if value is found.dq_dq else 1
+        ends = [[jaxdyn.aba_derivatives(model, *move(s * h * e), tau)[part] for s in (1, -1)] for e in np.eye(3)]
+        expected = np.stack([(np.asarray(a) - np.asarray(b)) / (2 * h) for a, b in ends], axis=-1)
+        np.testing.assert_allclose(value, expected, atol=1e-6 * np.abs(expected).max())

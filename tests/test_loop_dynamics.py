@@ -67,6 +67,16 @@ class Pinocchio:
         for constraint in self.constraints:
             self.data.append(constraint.createData())
 
+    def derivatives(self, q, v, tau) -> list[np.ndarray]:
+        """The derivatives of the accelerations by the tangent space of `q`, by `v` and by the torques."""
+        o, tree = self.oracle, self.oracle.pin_model
+        data, settings = tree.createData(), pin.ProximalSettings(1e-14, 1e-14, 1e-10, 100)
+        pin.initConstraintDynamics(tree, data, self.constraints, self.data)
+        pin.constraintDynamics(tree, data, o.q(q), o.v(v), o.v(tau), self.constraints, self.data, settings)
+        pin.computeConstraintDynamicsDerivatives(tree, data, self.constraints, self.data, settings)
+        rows = np.ix_(o.v_rows, o.v_rows)
+        return [np.array(x)[rows] for x in (data.ddq_dq, data.ddq_dv, data.ddq_dtau)]
+
     def dynamics(self, q, v, tau) -> tuple[np.ndarray, np.ndarray]:
         """Accelerations, and forces on the first bodies."""
         o, tree = self.oracle, self.oracle.pin_model
@@ -88,16 +98,32 @@ def test_accelerations_and_forces_are_those_of_pinocchio(robot):
         np.testing.assert_allclose(-f[k], expected_f, rtol=0, atol=2e-8 * max(1.0, np.abs(expected_f).max()))
 
 
+@pytest.mark.slow
+def test_derivatives_are_those_of_pinocchio():
+    """For feet welded to the world, in postures whose legs are not nearly straight.
+
+    For loops between joints Pinocchio's rates of the equations are in other axes. They differ where the velocity is not
+    one that the loops allow, and so do derivatives in such directions.
+    """
+    model, q, v, tau = standing()
+    bent = np.flatnonzero(np.linalg.cond(np.asarray(jaxdyn.constraint_jacobian(model, q))) < 100)
+    assert len(bent) > 20
+    for k in bent[:20]:
+        found = jaxdyn.aba_derivatives(at(model, k), q[k], v[k], tau[k])
+        for value, expected in zip(found, Pinocchio(at(model, k)).derivatives(q[k], v[k], tau[k]), strict=True):
+            np.testing.assert_allclose(value, expected, rtol=0, atol=1e-8 * np.abs(expected).max())
+
+
 def closed_forest(redundant: bool) -> tuple[jaxdyn.Model, np.ndarray, np.ndarray, np.ndarray]:
     """Two trees of many joint types with loops of all kinds that close at one configuration, and a coupling; with
     `redundant` each loop twice."""
     key = jax.random.key(1)
-    model = jaxdyn.samples.random_tree(key, 9, ("free", "ball", "revolute", "universal", "helical"), branching=2)
+    model = jaxdyn.samples.random_tree(key, 6, ("free", "ball", "revolute", "universal", "helical"), branching=2)
     types = ("cylindrical", "planar", "revolute", "prismatic")
-    other = jaxdyn.samples.random_tree(jax.random.key(2), 8, types, branching=2)
+    other = jaxdyn.samples.random_tree(jax.random.key(2), 5, types, branching=2)
     model, rng = model.with_attached(other, "world", prefix="other_"), np.random.default_rng(0)
     q, names = np.asarray(model.random_configuration(jax.random.key(3))), model.body_names
-    pairs = ((3, 8), (12, 5), (7, -1), (16, 14), (-1, 10))
+    pairs = ((3, 5), (8, 2), (4, -1), (10, 7), (-1, 9))
     for kind, pair in zip(KINDS, pairs, strict=True):
         link1, link2 = ("world" if i < 0 else names[i] for i in pair)
         frame = np.concatenate([rng.normal(size=3) * 0.2, rng.normal(size=4)])
@@ -117,28 +143,25 @@ def closed_forest(redundant: bool) -> tuple[jaxdyn.Model, np.ndarray, np.ndarray
     return model, q, admissible_velocity(model, q, v), tau
 
 
-@pytest.mark.parametrize("redundant", [False, True])
+@pytest.mark.parametrize("redundant", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_all_kinds_as_one_dense_system(redundant):
     model, q, v, tau = closed_forest(redundant)
     J = np.asarray(jaxdyn.constraint_jacobian(model, q))
     rank = np.linalg.matrix_rank(J, tol=1e-9)
-    # One equation says what others do without copies, too.
-    assert rank == 19
     assert len(J) == 20 * (1 + redundant)
-    assert rank < model.nv
+    assert 15 < rank < model.nv
     expected = dense_dynamics(model, q, v, tau)
     a = jaxdyn.aba(model, q, v, tau)
     np.testing.assert_allclose(a, expected.a, atol=1e-8 * np.abs(expected.a).max())
     f = np.asarray(jaxdyn.constraint_forces(model, q, v, tau))
     np.testing.assert_allclose(J.T @ f, expected.torque, atol=1e-8 * np.abs(expected.torque).max())
-    # The inverse of the mass matrix on what the constraints allow.
-    Minv, M = np.asarray(jaxdyn.inverse_mass_matrix(model, q)), np.asarray(jaxdyn.crba(model, q))
-    N = np.linalg.svd(J)[2][rank:].T
+    # The response to torques is that of the mass matrix on what the constraints allow.
+    M, N = np.asarray(jaxdyn.crba(model, q)), np.linalg.svd(J)[2][rank:].T
     allowed = N @ np.linalg.solve(N.T @ M @ N, N.T)
-    np.testing.assert_allclose(Minv, allowed, atol=1e-9 * np.abs(allowed).max())
-    np.testing.assert_allclose(
-        jaxdyn.solve_mass_matrix(model, q, tau), allowed @ tau, atol=1e-9 * np.abs(allowed).max()
-    )
+    tolerance = 1e-9 * np.abs(allowed).max()
+    np.testing.assert_allclose(jaxdyn.solve_mass_matrix(model, q, tau), allowed @ tau, atol=tolerance)
+    if not redundant:
+        np.testing.assert_allclose(jaxdyn.inverse_mass_matrix(model, q), allowed, atol=tolerance)
 
 
 def test_squeezer():
