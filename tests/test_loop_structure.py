@@ -175,6 +175,8 @@ def test_what_does_not_take_loops_says_so():
         lambda: to_urdf(model),
         lambda: to_mjcf(model),
         lambda: jaxdyn.mass_matrix_ltdl(model, np.zeros(3)),
+        lambda: jaxdyn.articulated_bodies(model, *np.zeros((3, 3))),
+        lambda: jaxdyn.joint_reactions(model, *np.zeros((2, 3)), tau=np.zeros(3)),
         lambda: jaxdyn.sysid.fit_inverse_dynamics(model, recording),
         lambda: jaxdyn.sysid.base_parameters(model),
         lambda: jaxdyn.sysid.fit_rollouts(
