@@ -24,6 +24,7 @@ from ._errors import UnknownNameError as UnknownNameError
 from ._status import Status as Status
 from .algorithms import AbaSecondDerivatives as AbaSecondDerivatives
 from .algorithms import ArticulatedBodies as ArticulatedBodies
+from .algorithms import Assembly as Assembly
 from .algorithms import DeNOC as DeNOC
 from .algorithms import EnergyRegressors as EnergyRegressors
 from .algorithms import FrameTarget as FrameTarget
@@ -51,6 +52,9 @@ from .algorithms import com_acceleration as com_acceleration
 from .algorithms import com_bias_acceleration as com_bias_acceleration
 from .algorithms import com_jacobian as com_jacobian
 from .algorithms import com_velocity as com_velocity
+from .algorithms import constraint_error as constraint_error
+from .algorithms import constraint_forces as constraint_forces
+from .algorithms import constraint_jacobian as constraint_jacobian
 from .algorithms import coriolis_centrifugal_matrices as coriolis_centrifugal_matrices
 from .algorithms import coriolis_matrix as coriolis_matrix
 from .algorithms import crba as crba
@@ -86,6 +90,8 @@ from .algorithms import operational_space_inertia as operational_space_inertia
 from .algorithms import potential_energy as potential_energy
 from .algorithms import potential_energy_gradient as potential_energy_gradient
 from .algorithms import power as power
+from .algorithms import project_configuration as project_configuration
+from .algorithms import project_velocity as project_velocity
 from .algorithms import rnea as rnea
 from .algorithms import rnea_derivatives as rnea_derivatives
 from .algorithms import rnea_hessian_vector_product as rnea_hessian_vector_product
@@ -117,10 +123,13 @@ from .model import ModelBuilder as ModelBuilder
 from .model import attach as attach
 from .model import scaled as scaled
 from .model import with_armature as with_armature
+from .model import with_coupling as with_coupling
 from .model import with_joint_friction as with_joint_friction
 from .model import with_link_parameters as with_link_parameters
 from .model import with_locked_joints as with_locked_joints
+from .model import with_loop as with_loop
 from .model import with_payload as with_payload
+from .model import without_loops as without_loops
 from .simulate import DivergenceError as DivergenceError
 from .simulate import State as State
 from .simulate import Trajectory as Trajectory

@@ -191,7 +191,8 @@ def test_every_leaf_has_its_rows():
     """Every array of a model is in the table `LEAVES`; an edit would lose others."""
     leaves = {f.name for f in dataclasses.fields(Model) if not f.metadata.get("static", False)}
     assert set(LEAVES) == leaves
-    model = add_arm(ModelBuilder(), springs=True).build()
+    builder = add_arm(ModelBuilder(), springs=True).add_loop("rod", "distance", "upper", "world", length=1.0)
+    model = builder.add_coupling("coupled", "shoulder", "wrist").build()
     assert {f for f, leaf in LEAVES.items() if getattr(model, f).shape != leaf.shape(model.topology)} == set()
 
 

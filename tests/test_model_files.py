@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from loop_robots import forest_with_loops
 
 import jaxdyn
 from jaxdyn import Joint, Mimic, ModelBuilder, ModelError, RobotFileError, load_model, save_model
@@ -39,6 +40,7 @@ MODELS = {
     "mimic": gripper,
     "batch": batch,
     "gradient": slopes,
+    "loops": forest_with_loops,
     "kinematics": lambda: jaxdyn.from_dh([[0.3, 0, 0.4, 0]], convention="standard", kinematics_only=True),
 }
 

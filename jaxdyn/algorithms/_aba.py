@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, Wrenches
 from jaxdyn.algorithms._first_derivatives import OF_ABA
-from jaxdyn.algorithms.recursions import Robot, algorithm, equations_of_motion, forward, passive_torque
+from jaxdyn.algorithms.recursions import Robot, algorithm, forward_at
 
 
 @algorithm(derivatives=OF_ABA, motion_axes=((-1,),))
@@ -22,7 +22,10 @@ def aba(
     `a = M(q)^-1 (tau - friction(v) - springs(q) + J^T f_ext - C(q, v) v - g(q))`, by the articulated-body algorithm
     (Featherstone, Rigid Body Dynamics Algorithms, 2008, section 7.3), in O(n). Derivatives of every order, forward and
     reverse, with respect to all arguments and every array of the model, are taken through the equation that `a` solves,
-    not through the recursion. Forces that do no work hold joints that mimic others, at the cost of one more solve each.
+    not through the recursion. Forces that do no work hold joints that mimic others, at the cost of one more solve each,
+    and the loops and couplings of the model: then `M a + J^T l = ...` with `J a + gamma = 0`, also where equations say
+    the same twice (Carpentier, Budhiraja & Mansard, RSS 2021). The state should satisfy the constraints, which
+    `project_configuration` and `project_velocity` achieve: accelerations keep errors as they are.
 
     **Arguments**
 
@@ -36,5 +39,4 @@ def aba(
 
     **Raises** `ShapeError`, while tracing, where a shape does not fit.
     """
-    tau = tau - passive_torque(robot, q, v, joint_friction)
-    return forward(robot, equations_of_motion(robot, q, v, f_ext), tau).a
+    return forward_at(robot, q, v, tau, f_ext, joint_friction).a

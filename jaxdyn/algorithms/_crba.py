@@ -14,7 +14,7 @@ def crba(robot: Robot, q: Configuration) -> Float[Array, "*batch nv nv"]:
 
     In kg m^2, and kg m and kg where degrees of freedom are shifts. By the composite-rigid-body algorithm (Featherstone,
     Rigid Body Dynamics Algorithms, 2008, section 6.2): for `j` an ancestor of `i`, `M_ij = S_j . (I_i^c S_i)`, with
-    `I_i^c` the inertia of the subtree of `i`.
+    `I_i^c` the inertia of the subtree of `i`. Closed loops are not heeded: this is the tree's.
 
     **Raises** `ShapeError`, while tracing, where a shape does not fit.
     """

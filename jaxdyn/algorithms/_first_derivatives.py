@@ -16,12 +16,15 @@ from jaxdyn.algorithms.recursions import (
     AnalyticDerivatives,
     DofMatrices,
     EquationsOfMotion,
+    Kinematics,
     Robot,
     Sensitivities,
     Turning,
     Velocities,
     algorithm,
     constrained_inverse,
+    constraint_derivatives,
+    constraint_rows,
     equations_and_velocities,
     forward,
     inverse_matrices,
@@ -73,7 +76,8 @@ def aba_derivatives(
 
     Derivatives by `q` are on the tangent space, as those of `rnea_derivatives`; `Minv` is the derivative by `tau`, the
     inverse of the mass matrix. They are `-M^-1` times the derivatives of inverse dynamics at the solution (Carpentier &
-    Mansard, RSS 2018), with `M^-1` applied by the articulated-body recursion.
+    Mansard, RSS 2018), with `M^-1` applied by the articulated-body recursion. For a model with loops or couplings they
+    are those of `aba` with its constraints.
 
     **Arguments** and errors as for `aba`.
     """
@@ -85,14 +89,15 @@ def aba_derivatives(
 class _Equations(NamedTuple):
     """The equations of motion, and what their derivatives need."""
 
+    placed: Kinematics
     equations: EquationsOfMotion
     velocities: Velocities
     turning: Turning | None
 
     @staticmethod
     def at(robot: Robot, q, v, f_ext) -> _Equations:
-        poses, S = kinematics(robot, q)
-        return _Equations(*equations_and_velocities(robot, poses, S, v, f_ext), turning(robot, poses, f_ext))
+        at = kinematics(robot, q)
+        return _Equations(at, *equations_and_velocities(robot, *at, v, f_ext), turning(robot, at.poses, f_ext))
 
     def sensitivities(self, robot: Robot, a) -> Sensitivities:
         return sensitivities(robot, self.equations, self.velocities, a, self.turning)
@@ -106,11 +111,18 @@ def _inverse_derivatives(robot: Robot, pairs: DofMatrices, q, v, a, f_ext, joint
 def _forward_derivatives(robot: Robot, pairs: DofMatrices, q, v, tau, f_ext, joint_friction: bool):
     e = _Equations.at(robot, q, v, f_ext)
     tau = tau - passive_torque(robot, q, v, joint_friction)
-    a, factors = forward(robot, e.equations, tau)
+    rows = constraint_rows(robot, q, e.placed, v, e.velocities.velocity, e.equations.c)
+    a, factors, multipliers = forward(robot, e.equations, tau, rows)
     dq, dv, M = inverse_matrices(robot, pairs, e.equations, e.sensitivities(robot, a), q, v, joint_friction)
-    Minv = constrained_inverse(robot, pairs, e.equations, factors, M)
-    Minv, dq, dv = once((Minv, dq, dv))
-    return -pairs.multiply(Minv, dq), -pairs.multiply(Minv, dv), Minv
+    Minv, to_rates = constrained_inverse(robot, pairs, e.equations, factors, M, rows)
+    if rows is None:
+        Minv, dq, dv = once((Minv, dq, dv))
+        return -pairs.multiply(Minv, dq), -pairs.multiply(Minv, dv), Minv
+    # M da = -dID - d(J^T) l - J^T dl  with  J da = -dJ a - dgamma.
+    turned, rates_by_q, rates_by_v = map(pairs.from_rows, constraint_derivatives(robot, q, v, a, multipliers))
+    Minv, dq, dv = once((Minv, dq + turned, dv))
+    da_dq = -pairs.multiply(Minv, dq) - pairs.multiply(to_rates, rates_by_q)
+    return da_dq, -pairs.multiply(Minv, dv) - pairs.multiply(to_rates, rates_by_v), Minv
 
 
 def _rnea_pullback(robot: Robot, y, q, v, a, f_ext=None, *, joint_friction: bool):
@@ -121,7 +133,7 @@ def _rnea_pullback(robot: Robot, y, q, v, a, f_ext=None, *, joint_friction: bool
 def _aba_pullback(robot: Robot, y, q, v, tau, f_ext=None, *, joint_friction: bool):
     e = _Equations.at(robot, q, v, f_ext)
     tau = tau - passive_torque(robot, q, v, joint_friction)
-    a, factors = forward(robot, e.equations, tau)
+    a, factors, _ = forward(robot, e.equations, tau)
     y = solve(robot, e.equations, factors, y)
     dq, dv, _ = inverse_products(robot, e.equations, e.sensitivities(robot, a), y, q, v, joint_friction)
     return -dq, -dv, y
@@ -149,4 +161,4 @@ def _aba_jacobian(robot: Robot, q, v, tau, f_ext=None, *, joint_friction: bool):
 
 
 OF_RNEA = AnalyticDerivatives(("q", "v", "a"), _rnea_jacobian, _rnea_pullback)
-OF_ABA = AnalyticDerivatives(("q", "v", "tau"), _aba_jacobian, _aba_pullback)
+OF_ABA = AnalyticDerivatives(("q", "v", "tau"), _aba_jacobian, _aba_pullback, with_loops=False)

@@ -108,7 +108,8 @@ def inverse_kinematics(
 
     Minimizes the sum of squared weighted errors of all targets, plus `regularization` times the squared distance from
     `posture`, for each element of the batch independently. Limits are those of coordinates (`Model.position_lower`,
-    `position_upper`); a joint that mimics another follows it and has no limits of its own.
+    `position_upper`); a joint that mimics another follows it and has no limits of its own. Closed
+    loops are not heeded: `project_configuration` closes them.
 
     **Arguments**
 

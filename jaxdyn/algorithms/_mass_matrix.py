@@ -7,7 +7,6 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jaxdyn._compile import compiled, once
 from jaxdyn._errors import ModelError, require_choice
@@ -15,14 +14,16 @@ from jaxdyn._types import Array, Configuration, Float, Torque
 from jaxdyn.algorithms._kinematics import frame_jacobian
 from jaxdyn.algorithms.recursions import (
     DofMatrices,
-    Elimination,
-    EquationsOfMotion,
     Reference,
     Robot,
     algorithm,
+    constant_elimination,
     constrained_inverse,
+    constraint_rows,
     eliminate,
+    equations_at_rest,
     equations_of_motion,
+    kinematics,
     product,
     solve,
 )
@@ -33,12 +34,6 @@ type Part = Literal["all", "linear", "angular"]
 _PARTS = {"all": slice(0, 6), "linear": slice(0, 3), "angular": slice(3, 6)}
 
 
-def _constant_elimination(robot: Robot, equations: EquationsOfMotion) -> Elimination:
-    # Its results get the derivatives of the equations that they solve, so the recursion is not differentiated.
-    S, inertia, *_, armature = lax.stop_gradient(equations)
-    return eliminate(robot.tree, S, inertia, armature)
-
-
 @algorithm(motion_axes=((-2, -1),))
 def inverse_mass_matrix(robot: Robot, q: Configuration) -> Float[Array, "*batch nv nv"]:
     """The inverse `M(q)^-1` `[*batch, nv, nv]` of the mass matrix, the derivative of accelerations by torques, without
@@ -46,16 +41,19 @@ def inverse_mass_matrix(robot: Robot, q: Configuration) -> Float[Array, "*batch 
 
     `M^-1 = W^T D^-1 W`, with the factors of the articulated-body recursion and unit upper triangular `W`, in
     O(nv depth), and a product of matrices (Rodriguez, Jain & Kreutz-Delgado, A spatial operator algebra for manipulator
-    modeling and control, IJRR 1991, the innovations form). Its derivative is `-M^-1 dM M^-1`.
+    modeling and control, IJRR 1991, the innovations form). Its derivative is `-M^-1 dM M^-1`. For a model with loops
+    or couplings it is singular: `M^-1 - M^-1 J^T (J M^-1 J^T)^+ J M^-1`, the accelerations that they allow.
 
     **Raises** `ShapeError` where a shape does not fit.
     """
-    equations = equations_of_motion(robot, q)
+    at = kinematics(robot, q)
+    equations = equations_at_rest(robot, at)
     pairs = DofMatrices(robot)
     force = sum_up(robot.tree, equations.inertia).apply(equations.S)
     M = pairs.symmetric(once(pairs.products(force, equations.S))) + pairs.diagonal(equations.armature)
-    factors = _constant_elimination(robot, equations).factors
-    return pairs.result(constrained_inverse(robot, pairs, equations, factors, M))
+    factors = constant_elimination(robot, equations).factors
+    rows = constraint_rows(robot, q, at)
+    return pairs.result(constrained_inverse(robot, pairs, equations, factors, M, rows).Minv)
 
 
 @algorithm(motion_axes=((-1,),))
@@ -65,14 +63,16 @@ def solve_mass_matrix(robot: Robot, q: Configuration, rhs: Torque) -> Float[Arra
 
     In O(nv), by the articulated-body recursion without velocities and gravity. Several torques at one configuration are
     a batch axis that `q` does not have, or `jax.vmap`: the elimination is done once. Derivatives of every order are
-    those of the linear equation.
+    those of the linear equation. Loops and couplings take away the part of the accelerations that they do not allow.
 
     **Raises** `ShapeError` where a shape does not fit.
 
     Source: Rodriguez, Jain & Kreutz-Delgado 1991 (see `inverse_mass_matrix`).
     """
-    equations = equations_of_motion(robot, q)
-    return solve(robot, equations, _constant_elimination(robot, equations).factors, rhs)
+    at = kinematics(robot, q)
+    equations = equations_at_rest(robot, at)
+    rows = constraint_rows(robot, q, at)
+    return solve(robot, equations, constant_elimination(robot, equations).factors, rhs, rows)
 
 
 @algorithm(independent_joints=True)

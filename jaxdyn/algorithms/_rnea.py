@@ -20,7 +20,8 @@ def rnea(
     """Inverse dynamics: the actuator torques for which the accelerations are `a`.
 
     `tau = M(q) a + C(q, v) v + g(q) + friction(v) + springs(q) - J^T f_ext`, by the recursive Newton-Euler algorithm
-    (Featherstone, Rigid Body Dynamics Algorithms, 2008, section 5.3), in O(n).
+    (Featherstone, Rigid Body Dynamics Algorithms, 2008, section 5.3), in O(n). These are the torques of the tree: those
+    of closed loops and couplings, `J^T f` (`constraint_forces`), are not heeded.
 
     **Arguments**
 

@@ -19,7 +19,7 @@ from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, RobotFileError, broadcast_batches, require_last_axes
 from jaxdyn.io.robot_files import enumerate_names, quote
-from jaxdyn.joints import JOINT_TYPES, Topology
+from jaxdyn.joints import JOINT_TYPES, LOOP_ROWS, Coupling, Loop, Topology
 from jaxdyn.model import LEAVES, Model
 
 _FORMAT, _VERSION = "jaxdyn model", 1
@@ -97,17 +97,25 @@ def _model(structure: Any, arrays: dict[str, np.ndarray]) -> Model:
         new = enumerate_names(sorted((set(structure["topology"]) - fields) | (arrays.keys() - LEAVES.keys())))
         what = f"its format has version {version}, and this version of jaxdyn reads {_VERSION}"
         raise ValueError((f"this version of jaxdyn does not know {new}" if new else what) + ": use a newer jaxdyn")
-    topology = Topology(**{key: _tuples(value) for key, value in structure["topology"].items()})
+    topology = Topology(**{key: _field(key, value) for key, value in structure["topology"].items()})
     _check(topology)
+    # A model without springs lacks their arrays, and one without loops or couplings theirs.
+    optional = {field.name for field in dataclasses.fields(Model) if field.default is None}
     for key, leaf in LEAVES.items():
         if key in arrays:
             if arrays[key].dtype.kind != "f":
                 raise ValueError(f"{key} has {arrays[key].dtype}, but floating-point numbers are needed")
             require_last_axes(arrays[key], leaf.shape(topology), key, "with batch axes before these")
-        elif key not in ("stiffness", "spring_reference"):  # which a model without springs does not have
+        elif key not in optional or {"loop": topology.loops, "coupling": topology.couplings}.get(leaf.rows):
             raise ValueError(f"it lacks the array {key!r}")
     broadcast_batches({key: x.shape[: x.ndim - LEAVES[key].axes] for key, x in arrays.items()})
     return Model(topology, **{key: jnp.asarray(x) for key, x in arrays.items()})
+
+
+def _field(name: str, value: Any) -> Any:
+    """Return a field of a topology as `Topology` has it."""
+    kind = {"loops": Loop, "couplings": Coupling}.get(name)
+    return tuple(kind(*x) for x in value) if kind else _tuples(value)
 
 
 def _tuples(value: Any) -> Any:
@@ -131,6 +139,11 @@ def _check(topology: Topology) -> None:
         raise ValueError(f"this version of jaxdyn does not have the joint type {enumerate_names(sorted(unknown))}")
     if not all(type(i) is int and 0 <= i < n for pair in topology.mimics for i in pair):
         raise ValueError("mimics has a number that is no joint")
+    if unknown := {loop.kind for loop in topology.loops} - set(LOOP_ROWS):
+        raise ValueError(f"this version of jaxdyn does not have the kind of loop {enumerate_names(sorted(unknown))}")
+    ends = [x[-2:] for x in (*topology.loops, *topology.couplings)]
+    if not all(type(i) is int and -1 <= i < n for pair in ends for i in pair):
+        raise ValueError("loops or couplings have a number that is no body or joint")
 
 
 def _replace(path: str | os.PathLike, contents: bytes) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxdyn._errors import look_up
 from jaxdyn.joints._joint_types import JOINT_TYPES, joint_nq, joint_nv
+from jaxdyn.joints._loops import LOOP_ROWS, Coupling, Loop
 from jaxdyn.joints._primitive import Primitive
 from jaxdyn.tree import Tree
 
@@ -21,8 +22,9 @@ class Topology:
     Bodies are in topological order, and joint `i` moves body `i`; parent -1 is the world. A frame is fixed in a body or
     in the world; the first `nb` frames are the bodies' own. The inertia of the link `attached_links[k]` was merged into
     body `attached_bodies[k]`, in which it is fixed. `mimics` has pairs of joints: the first follows the second and has
-    no coordinates of its own. `unknown_inertias` names bodies and attached links whose inertia nobody gave: such a
-    model has kinematics, but no dynamics.
+    no coordinates of its own. `loops` and `couplings` are constraints beside the tree, whose equations stand in this
+    order: those of each loop, then one for each coupling. `unknown_inertias` names bodies and attached links whose
+    inertia nobody gave: such a model has kinematics, but no dynamics.
 
     The maps of nodes and degrees of freedom hold for the tree in which all joints are independent: recursions run on
     `spanning` alone.
@@ -38,6 +40,8 @@ class Topology:
     attached_bodies: tuple[int, ...] = ()
     mimics: tuple[tuple[int, int], ...] = ()
     unknown_inertias: tuple[str, ...] = ()
+    loops: tuple[Loop, ...] = ()
+    couplings: tuple[Coupling, ...] = ()
 
     def __hash__(self) -> int:
         # Hashed and compared at every call of a compiled function.
@@ -76,6 +80,29 @@ class Topology:
     def spanning(self) -> Topology:
         """The same tree with every joint independent."""
         return dataclasses.replace(self, mimics=()) if self.mimics else self
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether constraints beside the tree hold it."""
+        return bool(self.loops or self.couplings)
+
+    @functools.cached_property
+    def loop_starts(self) -> tuple[int, ...]:
+        """The first equation of every loop, then that of the first coupling."""
+        return tuple(np.cumsum([0] + [LOOP_ROWS[loop.kind] for loop in self.loops]).tolist())
+
+    @property
+    def nc(self) -> int:
+        """The number of equations of loops and couplings."""
+        return self.loop_starts[-1] + len(self.couplings)
+
+    @functools.cached_property
+    def body_roots(self) -> tuple[int, ...]:
+        """The first body of the tree of each body."""
+        roots: list[int] = []
+        for body, parent in enumerate(self.parents):
+            roots.append(body if parent < 0 else roots[parent])
+        return tuple(roots)
 
     @functools.cached_property
     def q_starts(self) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq, joint_nv
 from jaxdyn.model._edit_arguments import require_poses, require_values
 from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
 from jaxdyn.model._inertia import BodyInertia, require_mass, require_resistance, warn_if_unphysical
+from jaxdyn.model._loop_edits import with_coupling, with_loop
 from jaxdyn.model._model import Model
 from jaxdyn.model._singular_motions import warn_of_singular_motions
 from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, rotation_to_quaternion, transform_inertial_parameters
@@ -98,6 +99,7 @@ class ModelBuilder:
         self._bodies: dict[str, _Body] = {}
         self._fixed: dict[str, _Fixed] = {}
         self._joint_names: set[str] = set()
+        self._loops: dict[str, Callable[[Model], Model]] = {}
 
     def add_body(
         self,
@@ -142,6 +144,48 @@ class ModelBuilder:
         """Add a named frame fixed in `parent`."""
         self._check_new(name, parent)
         self._fixed[name] = _Fixed(*self._place(parent, placement, f"placement of frame {name!r}"), None)
+        return self
+
+    def add_loop(
+        self,
+        name: str,
+        kind: str,
+        link1: str,
+        link2: str,
+        placement1: SE3 | ArrayLike | None = None,
+        placement2: SE3 | ArrayLike | None = None,
+        length: ArrayLike | None = None,
+    ) -> ModelBuilder:
+        """Add a closed loop between frames placed in two links, as `Model.with_loop` does, which has the kinds.
+
+        **Raises** `UnknownNameError` for a link, `ModelError` for a name that exists; other errors of `with_loop` are
+        raised by `build`.
+        """
+        for link in (link1, link2):
+            look_up(link, ("world", *self._bodies, *self._fixed), f"link for loop {name!r}")
+        return self._add_loop(name, with_loop, kind, link1, link2, placement1, placement2, length)
+
+    def add_coupling(
+        self,
+        name: str,
+        joint1: str,
+        joint2: str | None = None,
+        coefficients: ArrayLike = (0.0, 1.0),
+        reference: ArrayLike = (0.0, 0.0),
+    ) -> ModelBuilder:
+        """Let the coordinate of one joint follow that of another by a polynomial, as `Model.with_coupling` does.
+
+        **Raises** `UnknownNameError` for a joint, `ModelError` for a name that exists; other errors of `with_coupling`
+        are raised by `build`.
+        """
+        for joint in (joint1,) if joint2 is None else (joint1, joint2):
+            look_up(joint, self._joint_names, f"joint for coupling {name!r}")
+        return self._add_loop(name, with_coupling, joint1, joint2, coefficients, reference)
+
+    def _add_loop(self, name: str, edit: Callable[..., Model], *arguments: Any) -> ModelBuilder:
+        if name in self._loops:
+            raise ModelError(f"there is already a loop or coupling named {name!r}; names must be unique")
+        self._loops[name] = lambda model: edit(model, name, *arguments)
         return self
 
     def build(self, gravity: ArrayLike = STANDARD_GRAVITY, *, kinematics_only: bool = False) -> Model:
@@ -213,7 +257,10 @@ class ModelBuilder:
         numbers: dict[str, Any] = arrays
         model = Model(topology=topology, **numbers)
         warn_of_singular_motions(model)
-        return jax.tree.map(jnp.asarray, model)
+        model = jax.tree.map(jnp.asarray, model)
+        for close in self._loops.values():
+            model = close(model)
+        return model
 
     def _check_new(self, name: str, parent: str) -> None:
         if not isinstance(name, str) or not name:

@@ -17,9 +17,9 @@ from jaxdyn.joints import Topology
 FRICTION_VELOCITY = 0.01
 """Default transition velocity of the smooth Coulomb friction, rad/s or m/s."""
 
-type Rows = Literal["joint", "axis", "pitch", "q", "v", "frame", "link", "mimic"]
+type Rows = Literal["joint", "axis", "pitch", "q", "v", "frame", "link", "mimic", "loop", "coupling"]
 """An array of a model has a row for each joint, axis of `Topology.axis_dofs`, pitch of `Topology.helical_dofs`,
-coordinate, degree of freedom, frame, merged link, or joint that mimics another."""
+coordinate, degree of freedom, frame, merged link, joint that mimics another, loop, or coupling of joints."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,8 @@ class Leaf:
     """The facts about one array of a model that functions of all arrays need.
 
     If lengths grow by the factor `l` and masses by `m` (`jaxdyn.scaled`), an entry grows by `m^mass l^length`; also by
-    `l^coordinate` if its coordinate is a length, and by `l^leader` if the coordinate that its joint follows is one.
+    `l^coordinate` if its coordinate is a length, and by `l^leader` if the coordinate that its joint follows is one. A
+    power is one number, or one for each column.
     """
 
     rows: Rows | None = None
@@ -36,9 +37,8 @@ class Leaf:
     unit: str = "1"
     mass: int = 0
     length: int | tuple[int, ...] = 0
-    """One power, or one for each column."""
-    coordinate: int = 0
-    leader: int = 0
+    coordinate: int | tuple[int, ...] = 0
+    leader: int | tuple[int, ...] = 0
     default: float = 0.0
     """The value without effect; zero stands for the neutral configuration."""
     sign: Literal["any", "nonnegative", "positive"] = "any"
@@ -64,6 +64,7 @@ class Leaf:
     def shape(self, topology: Topology) -> tuple[int, ...]:
         """Return the shape without batch axes."""
         others = {"frame": topology.frame_names, "link": topology.attached_links, "mimic": topology.mimics}
+        others |= {"loop": topology.loops, "coupling": topology.couplings}
         count = len((topology.row_joints | others)[self.rows]) if self.rows else None
         return tuple(n for n in (count, self.columns) if n is not None)
 
@@ -131,6 +132,22 @@ class ModelFields(eqx.Module):
         optional=True, column="at rest at", beside="stiffness", **_COORDINATE, **_ESTIMATED
     )
     """The configuration in which no spring acts; None for a model without springs."""
+    loop_placement1: Float[Array, "*batch nl 7"] | None = leaf(optional=True, rows="loop", **_PLACEMENT)
+    """Pose of the first frame of each loop, in the order of `Topology.loops`, in its body's frame or in the world;
+    None for a model without loops."""
+    loop_placement2: Float[Array, "*batch nl 7"] | None = leaf(optional=True, rows="loop", **_PLACEMENT)
+    """Pose of the second frame of each loop."""
+    loop_length: Float[Array, "*batch nl"] | None = leaf(optional=True, rows="loop", unit="m", length=1, dynamics=True)
+    """The distance that each loop of the kind `distance` holds, m; zero for others."""
+    coupling_coefficients: Float[Array, "*batch nc 5"] | None = leaf(
+        optional=True, rows="coupling", columns=5, coordinate=1, leader=(0, -1, -2, -3, -4), dynamics=True
+    )
+    """The coefficients `c` of each coupling, in the order of `Topology.couplings`: the coordinates `q1` and `q2` of its
+    joints, with the references `r`, have `q1 - r1 = sum_k c_k (q2 - r2)^k`; without a second joint `q1 - r1 = c_0`."""
+    coupling_reference: Float[Array, "*batch nc 2"] | None = leaf(
+        optional=True, rows="coupling", columns=2, unit="rad or m", coordinate=(1, 0), leader=(0, 1), dynamics=True
+    )
+    """The references `r1, r2` of each coupling."""
 
     @property
     def nq(self) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxdyn import joints
 from jaxdyn._errors import naming_arguments, require_last_axes
 from jaxdyn._types import Array, Float
-from jaxdyn.model import _parameter_edits, _structure_edits, _summary
+from jaxdyn.model import _loop_edits, _parameter_edits, _structure_edits, _summary
 from jaxdyn.model._edit_arguments import independent_joint
 from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._spanning_tree import spanning_coordinates, spanning_tree
@@ -190,6 +190,9 @@ class Model(ModelFields):
     with_payload = _parameter_edits.with_payload
     with_link_parameters = _parameter_edits.with_link_parameters
     with_attached = _structure_edits.attach
+    with_loop = _loop_edits.with_loop
+    with_coupling = _loop_edits.with_coupling
+    without_loops = _loop_edits.without_loops
     with_joint_friction = _parameter_edits.with_joint_friction
     with_armature = _parameter_edits.with_armature
     scaled = _parameter_edits.scaled

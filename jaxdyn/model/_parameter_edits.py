@@ -176,17 +176,23 @@ def _scaled[M: ModelFields](model: M, length, mass) -> M:
     follower, leader = (np.array([linear[pair[k]] for pair in topology.mimics], int) for k in (0, 1))
     units = {"q": topology.coordinate_units, "v": topology.dof_units}
     is_length = {space: (unit == "m").astype(int) for space, unit in units.items()} | {"mimic": follower}
+    first, second = (
+        np.array([joint >= 0 and linear[joint] for joint in joints], int)
+        for joints in ([pair.joint1 for pair in topology.couplings], [pair.joint2 for pair in topology.couplings])
+    )
+    is_length, leaders = is_length | {"coupling": first}, {"mimic": leader, "coupling": second}
     L, M, lib = length[..., None], mass[..., None], library(length, mass)
     changed = {}
     for field, leaf in LEAVES.items():
         value, powers = getattr(model, field), np.array(leaf.length)
-        if leaf.coordinate:
-            powers = powers + leaf.coordinate * is_length[str(leaf.rows)]
-        if leaf.leader:
-            powers = powers + leaf.leader * leader
+        for power, lengths in ((leaf.coordinate, is_length), (leaf.leader, leaders)):
+            if np.any(power):
+                own = lengths[str(leaf.rows)]
+                powers = powers + np.array(power) * (own if leaf.columns is None else own[:, None])
         if value is not None and (leaf.mass or powers.any()):
-            factor = M**leaf.mass * L**powers
-            factor = factor[..., None, :] if leaf.axes == 2 else factor
+            per_row = powers.ndim == 2
+            factor = (M[..., None] if per_row else M) ** leaf.mass * (L[..., None] if per_row else L) ** powers
+            factor = factor[..., None, :] if leaf.axes == 2 and not per_row else factor
             # Infinite limits stay out of the product, whose derivative would be infinite times zero.
             finite = lib.isfinite(value)
             changed[field] = lib.where(finite, lib.where(finite, value, 0) * factor, value)

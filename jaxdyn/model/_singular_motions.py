@@ -11,7 +11,7 @@ from jaxdyn._errors import PhysicalityWarning, warn
 from jaxdyn.joints import Topology, coordinate_range, neutral
 from jaxdyn.model._fields import ModelFields
 from jaxdyn.model._inertia import dof_columns, spatial_matrices
-from jaxdyn.model._spanning_tree import mimic_coordinates, spanning_coordinates
+from jaxdyn.model._spanning_tree import mimic_matrix, spanning_coordinates
 from jaxdyn.spatial import IDENTITY_POSE, compose_poses, inertia_matrix, quaternion_to_rotation
 
 _TOLERANCE = 1e-12
@@ -48,7 +48,7 @@ def singular_motions(model: ModelFields) -> list[str]:
 def _found(model: ModelFields) -> list[str]:
     """Return the sentences of `singular_motions`."""
     tree = model.topology.spanning
-    q = _configurations(model)
+    q = configurations(model)
     columns = _columns(tree, model, np.asarray(spanning_coordinates(model, q, velocity=False)))
     matrices = _mass_matrices(model, columns)
     if not np.isfinite(matrices).all():
@@ -90,7 +90,7 @@ def _bounds(model: ModelFields) -> tuple[float, float]:
     return float(2 * mass * reach**2 + 2 * np.abs(inertias[:, 4:]).sum()), float(mass)
 
 
-def _configurations(model: ModelFields) -> np.ndarray:
+def configurations(model: ModelFields) -> np.ndarray:
     """Return the neutral configuration, and then random ones, `[n, nq]`."""
     rng, topology = np.random.default_rng(0), model.topology
     low, high = coordinate_range(topology, model.position_lower, model.position_upper)
@@ -104,23 +104,7 @@ def _configurations(model: ModelFields) -> np.ndarray:
 def _columns(tree: Topology, model: ModelFields, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the joints' motion subspaces `[n, nv, 6]` and the bodies' inertias `[n, nb, 6, 6]`, angular first, in the
     axes of the world about the origin of the first joint of each tree."""
-    first_of_joint = {int(node): i for i, node in enumerate(tree.joint_nodes)}
-    axes, pitches = (
-        dict(zip(x.tolist(), y, strict=True))
-        for x, y in ((tree.axis_dofs, model.joint_axis), (tree.helical_dofs, model.joint_pitch))
-    )
-    poses: list[np.ndarray] = []
-    for node, (primitive, parent) in enumerate(zip(tree.node_joints, tree.nodes.parents, strict=True)):
-        pose = poses[parent] if parent >= 0 else np.broadcast_to(IDENTITY_POSE, (len(q), 7))
-        if node in first_of_joint:
-            placement = model.joint_placement[first_of_joint[node]]
-            pose = compose_poses(pose, placement if parent >= 0 else np.concatenate([np.zeros(3), placement[3:]]))
-        dof, start, end = int(tree.first_dofs[node]), *tree.node_q[node : node + 2]
-        own = primitive.pose(axes.get(dof), pitches.get(dof), q[:, start:end])
-        if parent < 0 and primitive.position is not None:
-            own = np.concatenate([0 * own[:, :3], own[:, 3:]], axis=1)
-        poses.append(compose_poses(pose, own))
-    motions = _motion_transforms(np.stack(poses, axis=1))
+    motions = motion_transforms(node_poses(tree, model, q, absolute=False))
     S = np.einsum(
         "ndij,dj->ndi",
         motions[:, tree.node_of_dof],
@@ -132,7 +116,30 @@ def _columns(tree: Topology, model: ModelFields, q: np.ndarray) -> tuple[np.ndar
     return S, inertias
 
 
-def _motion_transforms(poses: np.ndarray) -> np.ndarray:
+def node_poses(tree: Topology, model: ModelFields, q: np.ndarray, *, absolute: bool) -> np.ndarray:
+    """Return the poses `[n, nodes, 7]` behind the primitive joints of a spanning tree at its configurations `q`
+    `[n, nq]`, in the world, or from the origin of the first joint of each tree in its axes."""
+    first_of_joint = {int(node): i for i, node in enumerate(tree.joint_nodes)}
+    axes, pitches = (
+        dict(zip(x.tolist(), y, strict=True))
+        for x, y in ((tree.axis_dofs, model.joint_axis), (tree.helical_dofs, model.joint_pitch))
+    )
+    poses: list[np.ndarray] = []
+    for node, (primitive, parent) in enumerate(zip(tree.node_joints, tree.nodes.parents, strict=True)):
+        pose = poses[parent] if parent >= 0 else np.broadcast_to(IDENTITY_POSE, (len(q), 7))
+        if node in first_of_joint:
+            placement = model.joint_placement[first_of_joint[node]]
+            here = placement if parent >= 0 or absolute else np.concatenate([np.zeros(3), placement[3:]])
+            pose = compose_poses(pose, here)
+        dof, start, end = int(tree.first_dofs[node]), *tree.node_q[node : node + 2]
+        own = primitive.pose(axes.get(dof), pitches.get(dof), q[:, start:end])
+        if parent < 0 and primitive.position is not None and not absolute:
+            own = np.concatenate([0 * own[:, :3], own[:, 3:]], axis=1)
+        poses.append(compose_poses(pose, own))
+    return np.stack(poses, axis=1)
+
+
+def motion_transforms(poses: np.ndarray) -> np.ndarray:
     """Return the transforms `[..., 6, 6]`, angular first, of motions in frames at `poses` `[..., 7]` to the world."""
     R, p = quaternion_to_rotation(poses[..., 3:]), poses[..., :3]
     out = np.zeros((*poses.shape[:-1], 6, 6))
@@ -152,10 +159,7 @@ def _mass_matrices(model: ModelFields, columns: tuple[np.ndarray, np.ndarray]) -
     M = np.where(tree.dof_ancestors.T, M, 0.0)
     before = tree.dof_ancestors.T & ~tree.dof_ancestors
     M = M + np.swapaxes(np.where(before, M, 0.0), -1, -2)
-    index = mimic_coordinates(topology, velocity=True)
-    G = np.zeros((tree.nv, topology.nv))
-    G[np.arange(tree.nv), index.source] = 1.0
-    G[index.follower, index.leader] = model.mimic_multiplier
+    G = mimic_matrix(model)
     return G.T @ M @ G + np.diag(model.armature)
 
 

@@ -60,6 +60,16 @@ def spanning_coordinates(model: ModelFields, x, *, velocity: bool):
     return join([x, followed], 1)[..., place]
 
 
+def mimic_matrix(model: ModelFields) -> np.ndarray:
+    """Return `G` `[nv of the tree, nv]` of a model with NumPy arrays."""
+    topology = model.topology
+    index = mimic_coordinates(topology, velocity=True)
+    G = np.zeros((topology.spanning.nv, topology.nv))
+    G[np.arange(len(G)), index.source] = 1.0
+    G[index.follower, index.leader] = model.mimic_multiplier
+    return G
+
+
 def independent_forces(model: ModelFields, tau, axis: int = -1, axes: int = 1):
     """`G^T tau` along one axis, counted from the last, of an array with `axes` axes after its batch axes."""
     index = mimic_coordinates(model.topology, velocity=True)

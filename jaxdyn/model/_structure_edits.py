@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxdyn._errors import ModelError
 from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.joints import JOINT_TYPES, Topology, neutral
+from jaxdyn.joints import JOINT_TYPES, Coupling, Loop, Topology, neutral
 from jaxdyn.model import _edit_arguments as arguments
 from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._inertia import require_resistance
@@ -53,12 +53,15 @@ def attach[M: ModelFields](
     ours = model.topology
     number = -1 if frame == "world" else ours.frame(frame)
     fields = ("body_names", "joint_names", "frame_names", "attached_links", "unknown_inertias")
-    theirs = dataclasses.replace(
-        other.topology, **{f: tuple(prefix + name for name in getattr(other.topology, f)) for f in fields}
-    )
+    renamed = {f: tuple(prefix + name for name in getattr(other.topology, f)) for f in fields}
+    for field in ("loops", "couplings"):
+        renamed[field] = tuple(x._replace(name=prefix + x.name) for x in getattr(other.topology, field))
+    theirs = dataclasses.replace(other.topology, **renamed)
     advice = "give another prefix" if prefix else "give a prefix"
     arguments.require_new_names(theirs.frame_names, ours.frame_names, "a body or frame of the attached model", advice)
     arguments.require_new_names(theirs.joint_names, ours.joint_names, "a joint of the attached model", advice)
+    loops, taken = ([x.name for x in (*t.loops, *t.couplings)] for t in (theirs, ours))
+    arguments.require_new_names(loops, taken, "a loop or coupling of the attached model", advice)
     pose = None if placement is None else arguments.as_pose(model, placement, "placement")
     batches = {"attached model": arguments.model_batch(other)}
     arguments.require_batches(model, batches if pose is None else batches | {"placement": pose.shape[:-1]})
@@ -83,8 +86,12 @@ def _mount[M: ModelFields](model: M, other: ModelFields, frame: int, placement) 
         return take(table, [int(b < 0) for b in bodies], 2)
 
     links = transform_inertial_parameters(other.attached_parameters, mounts(theirs.attached_bodies))
+    ends: dict[str, Any] = {}
+    for name, bodies in _ends_of_loops(theirs).items():
+        ends[name] = compose_poses(mounts(bodies), getattr(other, name))
     other = dataclasses.replace(
         other,
+        **ends,
         joint_placement=compose_poses(mounts(theirs.parents), other.joint_placement),
         frame_placement=compose_poses(mounts(theirs.frame_bodies), other.frame_placement),
         attached_parameters=links,
@@ -101,6 +108,14 @@ def _mount[M: ModelFields](model: M, other: ModelFields, frame: int, placement) 
     return dataclasses.replace(model, topology=union.structure(), **changed)
 
 
+def _ends_of_loops(topology: Topology) -> dict[str, list[int]]:
+    """The bodies of the frames of loops, by the names of the arrays with their placements; empty without loops."""
+    if not topology.loops:
+        return {}
+    loops = topology.loops
+    return {"loop_placement1": [x.body1 for x in loops], "loop_placement2": [x.body2 for x in loops]}
+
+
 def _union(ours: Topology, theirs: Topology, body: int) -> Selection:
     """The selection of all rows of two models, the second fixed in a body of the first (-1: in the world). Its
     structure has theirs after ours. The new order puts their bodies after all that `body` carries."""
@@ -115,6 +130,8 @@ def _union(ours: Topology, theirs: Topology, body: int) -> Selection:
         **{field: getattr(ours, field) + getattr(theirs, field) for field in names},
         **{field: joined(field) for field in ("parents", "frame_bodies", "attached_bodies")},
         mimics=(*ours.mimics, *((i + n, j + n) for i, j in theirs.mimics)),
+        loops=(*ours.loops, *_renumbered_loops(theirs.loops, lambda b: b + n if b >= 0 else body)),
+        couplings=(*ours.couplings, *_renumbered_couplings(theirs.couplings, lambda j: j + n if j >= 0 else -1)),
     )
     below = {body}
     for i, parent in enumerate(ours.parents):
@@ -124,6 +141,16 @@ def _union(ours: Topology, theirs: Topology, body: int) -> Selection:
     bodies = [*range(last + 1), *range(n, both.nb), *range(last + 1, n)]
     frames = [i if i < n else count + i - n for i in bodies]
     return Selection(both, bodies, [*frames, *range(n, count), *range(count + theirs.nb, len(both.frame_names))])
+
+
+def _renumbered_loops(loops: Sequence[Loop], number: Callable[[int], int]) -> tuple[Loop, ...]:
+    """Loops with other numbers of their bodies."""
+    return tuple(x._replace(body1=number(x.body1), body2=number(x.body2)) for x in loops)
+
+
+def _renumbered_couplings(couplings: Sequence[Coupling], number: Callable[[int], int]) -> tuple[Coupling, ...]:
+    """Couplings with other numbers of their joints."""
+    return tuple(x._replace(joint1=number(x.joint1), joint2=number(x.joint2)) for x in couplings)
 
 
 def _leaf_or_default(model: ModelFields, field: str):
@@ -148,9 +175,9 @@ def with_locked_joints[M: ModelFields](model: M, joints: Mapping[str, Float[Arra
     - `joints`: for the name of each joint its coordinates (rad, m, quaternions): `[*batch, n]` with as many as the
       joint has in `q`, or a number if that is one. Differentiable.
 
-    **Raises** `UnknownNameError` for a joint; `ShapeError` for its coordinates; `ModelError` if a joint mimics another,
-    if no joint is left, if coordinates are not finite or a quaternion not unit (to 1e-3), and if a joint that is left
-    moves nothing with inertia.
+    **Raises** `UnknownNameError` for a joint; `ShapeError` for its coordinates; `ModelError` if a joint mimics another
+    or belongs to a coupling, if both frames of a loop would be fixed in one body, if no joint is left, if coordinates
+    are not finite or a quaternion not unit (to 1e-3), and if a joint that is left moves nothing with inertia.
     """
     topology = model.topology
     if not isinstance(joints, Mapping):
@@ -162,6 +189,7 @@ def with_locked_joints[M: ModelFields](model: M, joints: Mapping[str, Float[Arra
     if not values:
         return model
     followers = [i for i, leader in topology.mimics if leader in values]
+    _require_free_constraints(topology, {*values, *followers})
     if len(values) + len(followers) == topology.nb:
         advice = "frame_pose gives the poses of its frames at fixed coordinates"
         raise ModelError(f"all {topology.nb} joints would be locked, and a model needs one that moves; {advice}")
@@ -170,6 +198,22 @@ def with_locked_joints[M: ModelFields](model: M, joints: Mapping[str, Float[Arra
     out = _lock(model, values)
     require_resistance(out.topology, vars(out))
     return out
+
+
+def _require_free_constraints(topology: Topology, locked: set[int]) -> None:
+    """Raise `ModelError` if locked joints belong to couplings, or leave both frames of a loop in one body."""
+    carriers = _merge(topology, sorted(locked)).carriers
+    for name, *joints in topology.couplings:
+        if taken := locked.intersection(joints):
+            joint = topology.joint_names[min(taken)]
+            advice = f"remove it first: model.without_loops([{name!r}])"
+            raise ModelError(f"joint {joint!r} belongs to the coupling {name!r} and cannot be locked; {advice}")
+    for name, _, *bodies in topology.loops:
+        first, second = (carriers.get(body, body) for body in bodies)
+        if first == second:
+            where = "the world" if first < 0 else f"body {topology.body_names[first]!r}"
+            advice = f"remove it first: model.without_loops([{name!r}])"
+            raise ModelError(f"both frames of loop {name!r} would be fixed in {where}; {advice}")
 
 
 @numpy_unless_tracing()
@@ -244,14 +288,20 @@ def _merged_leaves(model: ModelFields, selection: Selection, values: dict[int, A
     bodies = [selection.topology.frame_bodies[i] for i in selection.frames]
     rows = [i if i < len(topology.frame_names) else b for i, b in zip(selection.frames, bodies, strict=True)]
     frames = take(model.frame_placement, rows, 2)
-    carried = in_carriers([*(topology.parents[i] for i in moving), *bodies])
-    placements = compose_poses(carried, join([changed["joint_placement"], frames], 2))
+    ends = _ends_of_loops(topology)
+    carried = in_carriers(
+        [*(topology.parents[i] for i in moving), *bodies, *(b for bodies_of in ends.values() for b in bodies_of)]
+    )
+    tables = [changed["joint_placement"], frames, *(changed[name] for name in ends)]
+    placements = compose_poses(carried, join(tables, 2))
+    places = np.cumsum([x.shape[-2] for x in tables])
     inertias = join([whole, link, model.attached_parameters], 2)
     inertias = transform_inertial_parameters(inertias, in_carriers([*locked, *locked, *topology.attached_bodies]))
     n, links, carriers = len(locked), len(topology.attached_links), [selection.places[i] for i in locked]
+    changed |= {name: placements[..., places[k + 1] : places[k + 2], :] for k, name in enumerate(ends)}
     return changed | {
-        "joint_placement": placements[..., : len(moving), :],
-        "frame_placement": placements[..., len(moving) :, :],
+        "joint_placement": placements[..., : places[0], :],
+        "frame_placement": placements[..., places[0] : places[1], :],
         "inertial_parameters": add_rows(changed["inertial_parameters"], carriers, inertias[..., :n, :]),
         "attached_parameters": take(inertias, [*range(2 * n, 2 * n + links), *range(n, 2 * n)], 2),
     }
@@ -285,7 +335,8 @@ class Selection:
         if kind in self.topology.row_joints:
             return self.topology.rows(kind, self.bodies)
         links = range(len(self.topology.attached_links))
-        return {"frame": self.frames, "mimic": [*self.mimics.values()], "link": links}[kind]
+        others = {"loop": range(len(self.topology.loops)), "coupling": range(len(self.topology.couplings))}
+        return ({"frame": self.frames, "mimic": [*self.mimics.values()], "link": links} | others)[kind]
 
     def structure(self) -> Topology:
         """Return the structure that stays."""
@@ -302,4 +353,6 @@ class Selection:
             frame_bodies=tuple(self.places[i] for i in select("frame_bodies", self.frames)),
             attached_bodies=tuple(self.places[i] for i in topology.attached_bodies),
             mimics=tuple(self.mimics),
+            loops=_renumbered_loops(topology.loops, self.places.__getitem__),
+            couplings=_renumbered_couplings(topology.couplings, self.places.__getitem__),
         )

@@ -12,10 +12,11 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._printing import is_concrete, lines_as_table
-from jaxdyn.joints import JOINT_TYPES
+from jaxdyn.joints import JOINT_TYPES, LOOP_ROWS
 from jaxdyn.model._edit_arguments import batches_of
 from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._inertia import rounding, unphysical_beyond_rounding
+from jaxdyn.model._mobility import mobility
 from jaxdyn.model._singular_motions import singular_motions
 
 WIDTH = 118
@@ -59,12 +60,13 @@ def as_html(model: ModelFields) -> str:
 
 def summary(model: ModelFields, *, whole: bool = False) -> str:
     """A table of a model: gravity; bodies and joints with their places in `q` and `v`, limits, masses; friction,
-    springs and other limits; joints that mimic others; merged links; frames; and warnings of likely errors.
+    springs and other limits; joints that mimic others; loops and couplings, with the degrees of freedom that they
+    leave; merged links; frames; and warnings of likely errors.
 
     Units are m, rad, kg, N, N m and s. Numbers that are traced, or have batch axes, are shown as `?`. Lines have at
     most 118 characters, for which long names are cut and long lists end early, unless the `whole` text is wanted.
     """
-    sections = (_head, _bodies, _effects, _mimics, _links, _frames, _warnings)
+    sections = (_head, _bodies, _effects, _mimics, _loops, _links, _frames, _warnings)
     token = _WHOLE.set(whole)
     try:
         return _joined(model, sections)
@@ -140,6 +142,32 @@ def _mimics(model: ModelFields) -> list[str]:
         f"joint {names[i]} mimics {names[j]}: q = {_entry(multiplier, k)} q({names[j]}) + {_entry(offset, k)}"
         for k, (i, j) in enumerate(pairs)
     ]
+
+
+def _loops(model: ModelFields) -> list[str]:
+    topology = model.topology
+    if not topology.has_loops:
+        return []
+    length, c, r = (_numbers(model, f) for f in ("loop_length", "coupling_coefficients", "coupling_reference"))
+    bodies, lines = (*topology.body_names, "world"), []
+    for k, (name, kind, body1, body2) in enumerate(topology.loops):
+        held = f" of {_entry(length, k)} m" if kind == "distance" else ""
+        count = _count(LOOP_ROWS[kind], "equation", "equations")
+        lines.append(f"loop {name}: {kind}{held} between {bodies[body1]} and {bodies[body2]}, {count}")
+    for k, (name, joint1, joint2) in enumerate(topology.couplings):
+        powers = range(5) if c is None else [i for i in range(5) if c[k, i] or i == 0][: 5 if joint2 >= 0 else 1]
+        other = "" if joint2 < 0 else f"(q({topology.joint_names[joint2]}) - {_entry(r, k, 1)})"
+        terms = [_entry(c, k, i) + (f" {other}^{i}" if i > 1 else f" {other}" * i) for i in powers]
+        lines.append(f"coupling {name}: q({topology.joint_names[joint1]}) - {_entry(r, k, 0)} = {' + '.join(terms)}")
+    arrays = {field: _numbers(model, field) for field in LEAVES}
+    if all(values is not None or getattr(model, field) is None for field, values in arrays.items()):
+        found = mobility(dataclasses.replace(model, **arrays))
+        redundant = found.equations - found.rank
+        extra = f", {redundant} of which say what others do" if redundant else ""
+        total = f"{_count(found.equations, 'equation', 'equations')}{extra}"
+        left = _count(found.mobility, "degree", "degrees") + f" of freedom of {model.nv}"
+        lines.append(f"{total}: they leave {left} {found.where}")
+    return lines
 
 
 def _links(model: ModelFields) -> list[str]:

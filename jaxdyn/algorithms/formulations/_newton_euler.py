@@ -25,7 +25,7 @@ from jaxdyn.algorithms.recursions import (
     velocities,
     velocity_accelerations,
 )
-from jaxdyn.model import Model
+from jaxdyn.model import Model, require_no_loops
 from jaxdyn.spatial import Force, Motion
 from jaxdyn.tree import sum_down, sum_up, take_rows
 
@@ -111,7 +111,8 @@ def joint_reactions(
     without `joint_friction`). `rnea` adds to their parts along the degrees of freedom armature, friction and springs.
     The reaction on the body before is the opposite wrench.
 
-    **Raises** `ModelError` unless just one of `a` and `tau` is given; `ShapeError` where a shape does not fit.
+    **Raises** `ModelError` unless just one of `a` and `tau` is given, and for a model with closed loops; `ShapeError`
+    where a shape does not fit.
     """
     form = newton_euler(model, q, v, _accelerations_of(model, q, v, a, tau, f_ext, joint_friction), f_ext)
     return jnp.concatenate([form.joint_force, form.joint_moment], axis=-1)
@@ -143,6 +144,7 @@ def base_reaction(
 
 
 def _accelerations_of(model: Model, q, v, a, tau, f_ext, joint_friction: bool):
+    require_no_loops(model.topology, "joint_reactions", "its joints also hold the forces of the loops")
     if (a is None) == (tau is None):
         count = "both" if tau is not None else "none"
         raise ModelError(f"either a, accelerations, or tau, actuator torques, is needed; {count} of them given")

@@ -1,7 +1,17 @@
 """The recursions that the algorithms share, and the decorator that keeps batches out of their equations."""
 
-from jaxdyn.algorithms.recursions._algorithm import AnalyticDerivatives, algorithm, check_arrays, model_batch
-from jaxdyn.algorithms.recursions._articulated_bodies import Elimination, eliminate, eliminate_forces
+from jaxdyn.algorithms.recursions._algorithm import (
+    AnalyticDerivatives,
+    algorithm,
+    check_arrays,
+    model_batch,
+)
+from jaxdyn.algorithms.recursions._articulated_bodies import (
+    Elimination,
+    constant_elimination,
+    eliminate,
+    eliminate_forces,
+)
 from jaxdyn.algorithms.recursions._body_frames import (
     centers,
     column_vectors,
@@ -15,12 +25,21 @@ from jaxdyn.algorithms.recursions._body_frames import (
     row_vectors,
     single_vector,
 )
+from jaxdyn.algorithms.recursions._constraint_rows import (
+    ConstraintRows,
+    constraint_derivatives,
+    constraint_errors,
+    constraint_rows,
+)
+from jaxdyn.algorithms.recursions._corrections import correction
 from jaxdyn.algorithms.recursions._dof_matrices import DofMatrices
 from jaxdyn.algorithms.recursions._equations_of_motion import (
     EquationsOfMotion,
+    Kinematics,
     Velocities,
     absolute_poses,
     equations_and_velocities,
+    equations_at_rest,
     equations_of_motion,
     external_forces,
     joint_friction_law,
@@ -36,6 +55,7 @@ from jaxdyn.algorithms.recursions._forward_dynamics import (
     Factors,
     constrained_inverse,
     forward,
+    forward_at,
     inverse_root,
     solve,
     substitute,

@@ -27,6 +27,7 @@ from jaxdyn.model import (
     Topology,
     independent_forces,
     mimic_coordinates,
+    require_no_loops,
     spanning_coordinates,
     tree_forces,
 )
@@ -74,6 +75,8 @@ class AnalyticDerivatives(NamedTuple):
     """Returns for each of the arguments the matrix `[nv, n, *batch]`."""
     pullback: Callable
     """Called with a cotangent, rows `[nv]`, after the robot; returns its products `[n, *batch]` with the matrices."""
+    with_loops: bool = True
+    """Whether they hold for models with loops and couplings; otherwise JAX differentiates the function for these."""
 
 
 def algorithm[**P, R](
@@ -88,13 +91,13 @@ def algorithm[**P, R](
     The annotations say what the arguments are: `Configuration`, `Velocity`, `Torque` and `Wrenches` are arrays, all
     others are static options. They are checked, their batch axes are broadcast, and the function is called with rows
     (see `Robot`), once, inside one JAX primitive (`_batching.py`). Its results are rows too, arrays
-    `[*axes, *batch]` in the structure that the annotation of the result has; `nq`, `nv` and `nb` in it, and numbers,
-    are the axes (`Annotated[SE3, "nb"]` is an `SE3` whose arrays have one axis more).
+    `[*axes, *batch]` in the structure that the annotation of the result has; `nq`, `nv`, `nb`, `nc` in it, and
+    numbers, are the axes (`Annotated[SE3, "nb"]` is an `SE3` whose arrays have one axis more).
 
     The function sees a tree of independent joints. Where the model has joints that mimic others, the axes `nv` of the
     results are projected on the independent coordinates as forces are; `motion_axes` names for each result the axes,
     counted from the last, that are accelerations, along which coordinates are selected. With `independent_joints` such
-    a model is an error.
+    a model is an error, and so is one with loops or couplings.
 
     **Raises**, when called, `ShapeError` where an argument does not fit, and `ModelError` (see `independent_joints`)
     where the function reads `robot.inertial_parameters` of a model that was loaded with `kinematics_only`.
@@ -222,7 +225,7 @@ def _dimensions(annotation) -> Any:
 
 
 def _sizes(topology: Topology, dimensions: str) -> tuple[int, ...]:
-    sizes = {"nq": topology.nq, "nv": topology.nv, "nb": topology.nb}
+    sizes = {"nq": topology.nq, "nv": topology.nv, "nb": topology.nb, "nc": topology.nc}
     sizes |= {"six_nb": 6 * topology.nb, "ten_nb": 10 * topology.nb}
     return tuple(sizes[d] if d in sizes else int(d) for d in dimensions.split())
 
@@ -245,6 +248,7 @@ def _require_independent_joints(model: Model, name: str) -> None:
             f"{name} needs a tree of independent joints, and {followers} mimic others; call it with "
             "model.spanning_tree() at model.spanning_configuration(q) for the tree in which they are independent"
         )
+    require_no_loops(model.topology, name, "call it with model.without_loops() for the tree alone")
 
 
 def _is_constant(x, axes: int) -> bool:
@@ -295,7 +299,7 @@ class _OnRows:
         """Return the function with the shapes of its results, and their derivatives where they apply."""
         shapes = tuple(_sizes(self.topology.spanning, d) for d in dimensions)
         kinds = dict(self.arrays)
-        if derivatives is None:
+        if derivatives is None or (self.topology.has_loops and not derivatives.with_loops):
             return Plain(self, self.cores, shapes, shared=len(self.leaves))
         names, tree = list(kinds), self.topology.spanning
         operands = tuple(len(self.leaves) + names.index(name) for name in derivatives.arguments)

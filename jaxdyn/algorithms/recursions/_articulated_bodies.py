@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from jax import lax
+
 from jaxdyn._compile import once
 from jaxdyn.algorithms.recursions._equations_of_motion import EquationsOfMotion
 from jaxdyn.algorithms.recursions._forward_dynamics import Factors
+from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.spatial import ArticulatedInertia, Force, Inertia, Mat3, Motion, Sym3
 from jaxdyn.tree import Tree, scan_up
 
@@ -40,6 +43,13 @@ def eliminate(tree: Tree, S: Motion, inertia: Inertia, armature) -> Elimination:
 
     leaf = ArticulatedInertia(Sym3.zero(), Mat3.zero(), Sym3.zero())
     return scan_up(tree, up, leaf, (S, inertia, armature))
+
+
+def constant_elimination(robot: Robot, equations: EquationsOfMotion) -> Elimination:
+    """Return the elimination of equations whose solutions have the derivatives of the equations that they solve, so
+    that the recursion is not differentiated."""
+    S, inertia, *_, armature = lax.stop_gradient(equations)
+    return eliminate(robot.tree, S, inertia, armature)
 
 
 def eliminate_forces(tree: Tree, equations: EquationsOfMotion, tau, elimination: Elimination) -> tuple[Force, Any]:

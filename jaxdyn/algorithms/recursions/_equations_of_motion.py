@@ -146,7 +146,12 @@ def equations_of_motion(robot: Robot, q, v=None, f_ext=None) -> EquationsOfMotio
     """Return the equations of motion at `q` and `v`; without `v`, at rest."""
     if v is not None:
         return equations_and_velocities(robot, *kinematics(robot, q), v, f_ext)[0]
-    poses, S = kinematics(robot, q)
+    return equations_at_rest(robot, kinematics(robot, q))
+
+
+def equations_at_rest(robot: Robot, at: Kinematics) -> EquationsOfMotion:
+    """Return the equations of motion at rest."""
+    poses, S = at
     zero = jnp.zeros_like(poses.translation.x)
     zeros = Vec3(zero, zero, zero)
     c, p = Motion(zeros, zeros), Force(zeros, zeros)

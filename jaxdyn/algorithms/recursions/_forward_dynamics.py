@@ -12,11 +12,17 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from jaxdyn._compile import once
+from jaxdyn.algorithms.recursions._constraint_rows import ConstraintRows, constraint_rows
 from jaxdyn.algorithms.recursions._dof_matrices import DofMatrices
-from jaxdyn.algorithms.recursions._equations_of_motion import EquationsOfMotion
+from jaxdyn.algorithms.recursions._equations_of_motion import (
+    EquationsOfMotion,
+    equations_and_velocities,
+    kinematics,
+    passive_torque,
+)
 from jaxdyn.algorithms.recursions._inverse_dynamics import inverse, mass_matrix_product
 from jaxdyn.algorithms.recursions._robot import Robot
-from jaxdyn.constraints import mimic_rows, project_accelerations
+from jaxdyn.constraints import mimic_rows, project_accelerations, proximal_solve, proximal_steps
 from jaxdyn.spatial import ArticulatedInertia, Force, Mat3, Motion, Sym3, Vec3
 from jaxdyn.tree import Tree, scan_down, scan_up, take_rows
 
@@ -168,42 +174,116 @@ class Forward(NamedTuple):
     """The accelerations, rows `[nv]`."""
     factors: Factors
     """The factors of the mass matrix of the tree."""
+    multipliers: Any = None
+    """With loops and couplings, the `l` with which all constraints hold the tree by the torques `-J^T l`, rows
+    `[m]`."""
 
 
-def forward(robot: Robot, equations: EquationsOfMotion, tau) -> Forward:
-    """Solve the equations of motion, and the constraints that couple joints, for the accelerations."""
+def forward(robot: Robot, equations: EquationsOfMotion, tau, rows: ConstraintRows | None = None) -> Forward:
+    """Solve the equations of motion, and the constraints, for the accelerations; `rows` are those of a robot with loops
+    or couplings."""
     a, factors = forward_tree(robot.tree, equations, tau)
-    return Forward(hold_constraints(robot, equations, factors, a), factors)
+    if rows is None:
+        return Forward(hold_followers(robot, equations, factors, a), factors)
+    return hold_constraints(robot, equations, factors, rows, a)
 
 
-def solve(robot: Robot, equations: EquationsOfMotion, factors: Factors, b):
+def forward_at(robot: Robot, q, v, tau, f_ext, joint_friction: bool) -> Forward:
+    """Solve for the accelerations at a state, under the torques of actuators and external wrenches."""
+    at = kinematics(robot, q)
+    equations, moving = equations_and_velocities(robot, *at, v, f_ext)
+    tau = tau - passive_torque(robot, q, v, joint_friction)
+    return forward(robot, equations, tau, constraint_rows(robot, q, at, v, moving.velocity, equations.c))
+
+
+def solve(robot: Robot, equations: EquationsOfMotion, factors: Factors, b, rows: ConstraintRows | None = None):
     """Return the accelerations, rows `[nv]`, that the generalized forces `b` add: `M^-1 b` less the part of it that the
     constraints take away."""
     a = solve_tree(robot.tree, equations, factors, robot.broadcast(b))
-    return hold_constraints(robot, equations, factors, a)
+    if rows is None:
+        return hold_followers(robot, equations, factors, a)
+    return hold_constraints(robot, equations, factors, rows._replace(gamma=jnp.zeros_like(rows.gamma)), a).a
 
 
-def constrained_inverse(robot: Robot, pairs: DofMatrices, equations: EquationsOfMotion, factors: Factors, M):
-    """Return `M^-1` less the part that the constraints take away, from the mass matrix `M`; both as `pairs` holds
-    them. Times a generalized force, it is the acceleration that the force adds."""
+class ConstrainedInverse(NamedTuple):
+    """The response of the accelerations to what acts, as `DofMatrices` holds it."""
+
+    Minv: Any
+    """The derivative by generalized forces."""
+    to_rates: Any = None
+    """`[nv, m]`: with loops and couplings, the accelerations `M^-1 J^T (J M^-1 J^T)^+` that answer to `-gamma`."""
+
+
+def constrained_inverse(
+    robot: Robot, pairs: DofMatrices, equations: EquationsOfMotion, factors: Factors, M, rows: ConstraintRows | None
+) -> ConstrainedInverse:
+    """Return `M^-1` less the part that the constraints take away, from the mass matrix `M`. Times a generalized force,
+    it is the acceleration that the force adds."""
     W = pairs.from_rows(inverse_root(robot.tree, equations.S, factors))
     Minv = pairs.inverse(M, pairs.multiply(pairs.transpose(W), pairs.scale_rows(factors.Dinv, W)))
-    if robot.mimics is None:
-        return Minv
-    C = mimic_rows(robot.mimics, robot.mimic_multiplier)
-    C, Minv = (jnp.moveaxis(robot.broadcast(x), (0, 1), (-2, -1)) for x in (C, pairs.to_rows(Minv)))
-    Y = jnp.matmul(Minv, jnp.swapaxes(C, -1, -2), precision=lax.Precision.HIGHEST)
-    return pairs.from_rows(jnp.moveaxis(project_accelerations(C, Y, Minv), (-2, -1), (0, 1)))
+    if rows is not None:
+        J = rows.J
+    elif robot.mimics is not None:
+        J = mimic_rows(robot.mimics, robot.mimic_multiplier)
+    else:
+        return ConstrainedInverse(Minv)
+    J, Minv = (jnp.moveaxis(robot.broadcast(x), (0, 1), (-2, -1)) for x in (J, pairs.to_rows(Minv)))
+    Y = _matmul(Minv, jnp.swapaxes(J, -1, -2))
+
+    def held(x):
+        return pairs.from_rows(jnp.moveaxis(x, (-2, -1), (0, 1)))
+
+    if rows is None:
+        return ConstrainedInverse(held(project_accelerations(J, Y, Minv)))
+    to_rates = jnp.swapaxes(proximal_solve(_matmul(J, Y), jnp.swapaxes(Y, -1, -2)), -1, -2)
+    return ConstrainedInverse(held(Minv - _matmul(to_rates, jnp.swapaxes(Y, -1, -2))), held(to_rates))
 
 
-def hold_constraints(robot: Robot, equations: EquationsOfMotion, factors: Factors, a):
-    """Return the accelerations `a - M^-1 C^T (C M^-1 C^T)^-1 C a`, rows `[nv]`, that satisfy the constraints `C a = 0`
-    (Featherstone 2008, section 8.2). The constraint forces do no work, and `C` is constant."""
+def hold_followers(robot: Robot, equations: EquationsOfMotion, factors: Factors, a):
+    """Return the accelerations `a - M^-1 C^T (C M^-1 C^T)^-1 C a`, rows `[nv]`, with which joints that mimic others
+    follow them: `C a = 0` (Featherstone 2008, section 8.2). The forces do no work, and `C` is constant."""
     if robot.mimics is None:
         return a
     C = mimic_rows(robot.mimics, robot.mimic_multiplier)
-    # The rows of C are the first batch axis of one solve.
-    many, factors = jax.tree.map(lambda x: x[:, None], (equations, factors))
-    Y = solve_tree(robot.tree, many, factors, robot.with_batch_axis(len(C)).broadcast(jnp.swapaxes(C, 0, 1)))
+    Y = _responses(robot, equations, factors, C)
     C, Y, a = (jnp.moveaxis(robot.broadcast(x), (0, 1), (-2, -1)) for x in (C, Y, a[:, None]))
     return jnp.moveaxis(project_accelerations(C, Y, a)[..., 0], -1, 0)
+
+
+def hold_constraints(robot: Robot, equations: EquationsOfMotion, factors: Factors, rows: ConstraintRows, a) -> Forward:
+    """Return the accelerations `a - M^-1 J^T l`, rows `[nv]`, with `J M^-1 J^T l = J a + gamma`, so that they satisfy
+    `J a + gamma = 0`, and `l`.
+
+    The multipliers are solved for as in `proximal_solve`. Their derivatives are those of the equation, to every order,
+    with one more solve with the mass matrix each; what `l` has in the null space of `J^T` does not reach `a`.
+    """
+    J, gamma = rows
+    # The derivative of a solve does not depend on how its factors change.
+    frozen_equations, frozen_factors, frozen_J = lax.stop_gradient((equations, factors, J))
+
+    def forces(x):
+        return (J * x[:, None]).sum(axis=0)
+
+    def response(x):
+        return (J * solve_tree(robot.tree, equations, factors, forces(x))[None]).sum(axis=1)
+
+    def multipliers(_, b):
+        Y = _responses(robot, frozen_equations, frozen_factors, frozen_J)
+        C, Y, b = (jnp.moveaxis(robot.broadcast(x), (0, 1), (-2, -1)) for x in (frozen_J, Y, b[:, None]))
+        return jnp.moveaxis(proximal_steps(_matmul(C, Y), b)[..., 0], -1, 0)
+
+    a = robot.broadcast(a)
+    x = lax.custom_linear_solve(response, (J * a[None]).sum(axis=1) + gamma, multipliers, symmetric=True)
+    return Forward(a - solve_tree(robot.tree, equations, factors, forces(x)), factors, x)
+
+
+def _responses(robot: Robot, equations: EquationsOfMotion, factors: Factors, J):
+    """Return `M^-1 J^T` `[nv, m, *batch]` for rows `J` `[m, nv, *batch]`, which are the first batch axis of one
+    solve."""
+    many, factors = jax.tree.map(lambda x: x[:, None], (equations, factors))
+    rows = robot.with_batch_axis(len(J)).broadcast(jnp.swapaxes(J, 0, 1))
+    return solve_tree(robot.tree, many, factors, rows)
+
+
+def _matmul(x, y):
+    return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxdyn._errors import ModelError
 from jaxdyn.io.robot_files import unbatched_leaves
 from jaxdyn.joints import JOINT_TYPES, Primitive
-from jaxdyn.model import Model, rotational_about_center
+from jaxdyn.model import Model, require_no_loops, rotational_about_center
 
 _TYPES = {"revolute": "hinge", "continuous": "hinge", "prismatic": "slide", "ball": "ball", "free": "free"}
 
@@ -25,9 +25,10 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
 
     **Raises** `ModelError` for a helical joint, for a free joint that is not placed at the world's origin, for a ball
     or free joint with a spring whose reference is not the origin, for a body without mass, for joints that mimic
-    others (MuJoCo has them as soft constraints only), and for a model with batch axes.
+    others (MuJoCo has them as soft constraints only), for closed loops and couplings, and for a model with batch axes.
     """
     leaves, topology = unbatched_leaves(model), model.topology
+    require_no_loops(topology, "to_mjcf", "write model.without_loops(), and add the equalities to the file")
     if topology.mimics:
         names = ", ".join(repr(topology.joint_names[i]) for i, _ in topology.mimics)
         reason = "which MuJoCo holds by soft constraints only: their dynamics would differ"

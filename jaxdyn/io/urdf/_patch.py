@@ -68,7 +68,7 @@ def patch_urdf(
 
     **Raises** `RobotFileError` for a file that `load_urdf` refuses; `ModelError` for a model with other joints, links
     or frames than the file, which are named (after locking joints, attaching a robot, or a payload with a name):
-    `to_urdf` writes these; and for numbers that URDF, or the file's elements, cannot have.
+    `to_urdf` writes these; for closed loops; and for numbers that URDF, or the file's elements, cannot have.
 
     **Warns** `RobotFileWarning`, once, of what other readers pass over; and where a body has less mass than the links
     merged into it, whose inertias are then zero in the file, and the body's link has all.

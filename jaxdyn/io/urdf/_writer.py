@@ -62,8 +62,9 @@ def to_urdf(model: Model, name: str = "robot", *, shapes_from: str | os.PathLike
       them stay as they are.
 
     **Raises** `ModelError` for helical, cylindrical, universal and ball joints, which URDF does not have; for planar
-    joints whose axes do not follow from their normal; for a model with batch axes, with numbers that are not finite
-    (limits may be infinite), with a negative mass, armature or friction, or with names that XML cannot hold.
+    joints whose axes do not follow from their normal; for a model with closed loops, with batch axes, with numbers that
+    are not finite (limits may be infinite), with a negative mass, armature or friction, or with names that XML cannot
+    hold.
 
     Shapes, and whatever else the user's file had, are not in a model (see `shapes_from`): `patch_urdf` writes a
     model's numbers into the file and keeps all of it. Links without known inertia (`kinematics_only`) have no

@@ -12,7 +12,15 @@ from jaxdyn._errors import ModelError
 from jaxdyn.io.robot_files import enumerate_names, unbatched_leaves, warn
 from jaxdyn.io.urdf._extensions import JOINT_TAG
 from jaxdyn.io.urdf._xml import LARGEST, UNLIMITED
-from jaxdyn.model import JOINT_FIELDS, LEAVES, STANDARD_GRAVITY, Model, plane_axes, rotational_about_center
+from jaxdyn.model import (
+    JOINT_FIELDS,
+    LEAVES,
+    STANDARD_GRAVITY,
+    Model,
+    plane_axes,
+    require_no_loops,
+    rotational_about_center,
+)
 from jaxdyn.spatial import inertia_matrix
 
 URDF_TYPES = {kind: kind for kind in ("revolute", "continuous", "prismatic", "planar")} | {"free": "floating"}
@@ -35,6 +43,7 @@ class WrittenNumbers:
     """The numbers of a model as its URDF has them. **Raises** `ModelError` for those that URDF cannot have."""
 
     def __init__(self, model: Model):
+        require_no_loops(model.topology, "URDF", "write model.without_loops() and say beside the file what holds it")
         self.leaves = unbatched_leaves(model)
         self.model, self.topology = dataclasses.replace(model, **self.leaves), model.topology
         self.dtype = model.inertial_parameters.dtype

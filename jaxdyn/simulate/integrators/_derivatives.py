@@ -14,10 +14,12 @@ from jaxdyn._types import Array, Float, Velocity, Wrenches
 from jaxdyn.algorithms import aba, aba_derivatives
 from jaxdyn.model import Model, Topology
 from jaxdyn.simulate._state import State
+from jaxdyn.simulate.integrators._closed_loops import differentiated_step
 from jaxdyn.simulate.integrators._one_step import joint_resistance, rk4
 from jaxdyn.simulate.integrators._step import (
     INTEGRATORS,
     Integrator,
+    advance,
     common_form,
     require_integrator,
     time_step,
@@ -53,7 +55,8 @@ def step_derivatives(
     They are analytic: `aba_derivatives` (Carpentier & Mansard, RSS 2018) at each evaluation of the dynamics and
     `Model.integrate_jacobians`, joined by the chain rule. A Runge-Kutta step is differentiated by the same step of the
     linearized equations (Hairer, Norsett & Wanner, Solving Ordinary Differential Equations I, 1993, section I.14), and
-    the variational midpoint rule by the implicit function theorem.
+    the variational midpoint rule by the implicit function theorem. JAX differentiates the steps of a model with loops
+    or couplings.
 
     **Arguments** as for `step`. `after` is the state after the step where it is known, and saves its computation where
     `substeps` is 1.
@@ -65,18 +68,23 @@ def step_derivatives(
     inputs = {"tau": (tau, (model.nv,)), "f_ext": (f_ext, (model.nb, 6))}
     start, (tau, f_ext) = common_form(model, state, inputs)
     tau, h = jnp.broadcast_to(tau, start.v.shape), time_step(dt, start) / substeps
-    advance, linearize = INTEGRATORS[integrator], STEP_DERIVATIVES[integrator]
+    if model.topology.has_loops:
+        total = differentiated_step(
+            lambda state, tau: advance(model, state, tau, h * substeps, f_ext, integrator, substeps), model, start, tau
+        )
+        return StepDerivatives(total[..., : 2 * model.nv], total[..., 2 * model.nv :])
+    one_step, linearize = INTEGRATORS[integrator], STEP_DERIVATIVES[integrator]
     two_nv = 2 * model.nv
 
     def substep(carry, _):
         state, total = carry
-        end = advance(model, state, tau, h, f_ext)
+        end = one_step(model, state, tau, h, f_ext)
         one = linearize(model, state, tau, h, f_ext, end)
         own_torque = one.at[..., :two_nv].set(0)
         return (end, _matmul(one[..., :two_nv], total) + own_torque), None
 
     if substeps == 1:
-        end = advance(model, start, tau, h, f_ext) if after is None else after
+        end = one_step(model, start, tau, h, f_ext) if after is None else after
         total = linearize(model, start, tau, h, f_ext, end)
     else:
         unit = jnp.eye(two_nv, 3 * model.nv, dtype=start.v.dtype)

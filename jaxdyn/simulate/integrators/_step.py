@@ -21,6 +21,7 @@ from jaxdyn._types import Velocity, Wrenches
 from jaxdyn.algorithms.recursions import model_batch
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
+from jaxdyn.simulate.integrators._closed_loops import closed, require_projection
 from jaxdyn.simulate.integrators._one_step import (
     euler_step,
     rk4_step,
@@ -89,8 +90,13 @@ def step(
     - `f_ext` `[*batch, nb, 6]`: external wrenches `[force, moment]` on the bodies in N and N m, in world axes, acting
       at the origin of each body's frame; constant over the step while the origins move.
 
-    **Raises** `ModelError` for another integrator or number of substeps, and for a `dt` that is not positive and finite
-    (inside `jit`, where its value is not known, it is not checked); `ShapeError` where a shape does not fit.
+    Where the model has loops or couplings, every step ends with a projection: `q` is moved to close them, and `v` to
+    keep them closed, both by the least change in the metric of the mass matrix. A start that they do not allow is so
+    brought to one that they do; `project_configuration` says whether that succeeds.
+
+    **Raises** `ModelError` for another integrator or number of substeps, for a `dt` that is not positive and finite
+    (inside `jit`, where its value is not known, it is not checked), and for `"midpoint"` with loops; `ShapeError` where
+    a shape does not fit.
     """
     require_integrator(integrator, substeps, actuator_damping=actuator_damping is not None)
     nv = (model.nv,)
@@ -104,9 +110,10 @@ def advance(
 ) -> State:
     """`step` without checks, for a state that has all batch axes."""
     options = {} if actuator_damping is None else {"actuator_damping": actuator_damping}
+    require_projection(model, integrator)
 
     def substep(state: State, _):
-        return INTEGRATORS[integrator](model, state, tau, dt / substeps, f_ext, **options), None
+        return closed(model, INTEGRATORS[integrator](model, state, tau, dt / substeps, f_ext, **options)), None
 
     return substep(state, None)[0] if substeps == 1 else lax.scan(substep, state, length=substeps)[0]
 

@@ -21,6 +21,7 @@ from jaxdyn._errors import (
 )
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn.model import require_no_loops
 from jaxdyn.simulate.integrators import Integrator, require_integrator
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.recordings import Recordings, as_recordings
@@ -181,6 +182,8 @@ def fit_rollouts(
 
 def shooting_problem(parametrization, segments: Segments, dt: float, options: RolloutFitOptions) -> ShootingProblem:
     """Return the problem of some segments with these options."""
+    topology, advice = leaves.model_of(parametrization.reference).topology, "identify the tree: model.without_loops()"
+    require_no_loops(topology, "a fit to roll-outs", advice)
     dtype = segments.q.dtype
     matching = _EXACT_SCALE if options.matching == 0 else options.matching or 1.0
     zeros = 0 if options.zero_deviation is None else segments.recording.max() + 1

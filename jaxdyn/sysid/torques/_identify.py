@@ -24,7 +24,7 @@ from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
 from jaxdyn.sysid.torques._reweighting import Loss, first_noise
 from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinary_least_squares
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, require_one_robot
 from jaxdyn.sysid.torques._verdict import verdict
 
 # The prior is a statement about the start, that its inertias are right within a factor of about 1.6: to second order,
@@ -157,6 +157,7 @@ def identify(
     **Returns** an `Identification`; print it. **Raises** `DataError` for recordings that look wrong (torques negated,
     in other units or of other joints, degrees, milliseconds), and `DataError`, `ModelError` as `fit_inverse_dynamics`.
     """
+    require_one_robot(model)
     require_plausible(recordings, model, force=force)
     plan = plan_identification(
         model,

@@ -14,7 +14,7 @@ import numpy as np
 from jaxdyn._errors import DataError, ModelError
 from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import LoadProportional, Stribeck
-from jaxdyn.model import Model, require_inertias
+from jaxdyn.model import Model, require_inertias, require_no_loops
 from jaxdyn.sysid.recordings import Recording, as_recordings, signals
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues, delay_signal, frictionless_torque
 
@@ -331,7 +331,8 @@ def effect_leaves(model: Model) -> dict[str, np.ndarray]:
 
 
 def require_one_robot(model: Model) -> None:
-    """Raise `ModelError` for a model with batch axes, and for one that lacks inertias."""
+    """Raise `ModelError` for a model with batch axes or closed loops, and for one that lacks inertias."""
+    require_no_loops(model.topology, "an identification from torques", "the torques of passive joints are not measured")
     guess = "Give a guess of each by model.with_link_parameters(link, BodyInertia.sphere(...)), which a fit improves"
     require_inertias(model.topology, "an identification", f"{guess}; torque_regressor needs no inertias")
     if model.inertial_parameters.ndim != 2:

@@ -1,0 +1,274 @@
+"""The equations of loops and couplings: their errors, and the rows `J v` of their rates with `J a + gamma` of theirs.
+
+A loop's row is a spatial force `F` with the rate `F . (V2 - V1)` of its error, for the velocities of its two bodies
+about one point, so `gamma = dF/dt . (V2 - V1) + F . (A2 - A1)` with the accelerations at `a = 0`. Bodies of different
+trees have different points of reference, and each product is about the point of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn.algorithms.recursions._equations_of_motion import (
+    Kinematics,
+    absolute_poses,
+    kinematics,
+    velocities,
+    velocity_accelerations,
+)
+from jaxdyn.algorithms.recursions._robot import Robot
+from jaxdyn.constraints import mimic_rows
+from jaxdyn.joints import LOOP_ROWS, LoopFrames, Topology, integrate, loop_errors, loop_force_rates, loop_forces
+from jaxdyn.spatial import Force, Mat3, Motion, Pose, Vec3
+from jaxdyn.tree import rows_of, sum_down, take_rows
+
+
+class ConstraintRows(NamedTuple):
+    """The constraints `J a + gamma = 0` on the accelerations of the tree of independent joints: the equations of loops,
+    of couplings, and of joints that mimic others."""
+
+    J: Any
+    """`[m, nv, *batch]`"""
+    gamma: Any
+    """`[m, *batch]`; zero at rest."""
+
+
+class _Group(NamedTuple):
+    """The loops of one kind, all within trees or all between."""
+
+    kind: str
+    loops: np.ndarray
+    bodies: tuple[np.ndarray, np.ndarray]
+    one_tree: bool
+
+
+@functools.cache
+def _groups(topology: Topology) -> tuple[_Group, ...]:
+    def tree(body: int) -> int:
+        return topology.body_roots[body] if body >= 0 else -1
+
+    members: dict[tuple[str, bool], list[int]] = {}
+    for k, loop in enumerate(topology.loops):
+        members.setdefault((loop.kind, tree(loop.body1) == tree(loop.body2)), []).append(k)
+    return tuple(
+        _Group(kind, np.array(loops), (_ends(topology, loops, 2), _ends(topology, loops, 3)), one_tree)
+        for (kind, one_tree), loops in members.items()
+    )
+
+
+def _ends(topology: Topology, loops: list[int], k: int) -> np.ndarray:
+    return np.array([topology.loops[i][k] for i in loops])
+
+
+@functools.cache
+def _order(topology: Topology) -> np.ndarray:
+    """The places, in the order of `Topology.loop_starts`, of the equations that stand group by group, those of one kind
+    equation by equation."""
+    places = [
+        topology.loop_starts[k] + row for g in _groups(topology) for row in range(LOOP_ROWS[g.kind]) for k in g.loops
+    ]
+    return np.argsort(np.array(places, int))
+
+
+class _Ends(NamedTuple):
+    """The frames of the loops of a group, rows `[n, *batch]`."""
+
+    frames: LoopFrames
+    r1: Vec3
+    """From the point of reference of the first body's tree to the first origin."""
+    r2: Vec3
+    """From that of the second body's tree to the second origin."""
+
+
+def _ends_of(robot: Robot, group: _Group, poses: Pose, q) -> _Ends:
+    bodies1, bodies2 = group.bodies
+    placements = [_placements(robot, name, group.loops) for name in ("loop_placement1", "loop_placement2")]
+    one, two = (_body_poses(robot, poses, b).compose(x) for b, x in zip(group.bodies, placements, strict=True))
+    d = two.translation - one.translation
+    if not group.one_tree:
+        world = absolute_poses(robot, q)
+        a, b = (
+            _body_poses(robot, world, b).apply(x.translation)
+            for b, x in zip((bodies1, bodies2), placements, strict=True)
+        )
+        d = b - a
+    length = take_rows(robot.loop_length, group.loops)
+    frames = jax.tree.map(robot.broadcast, LoopFrames(one.rotation, two.rotation, d, length))
+    r1, r2 = jax.tree.map(robot.broadcast, (one.translation, two.translation))
+    return _Ends(frames, r1, r2)
+
+
+def _placements(robot: Robot, name: str, loops: np.ndarray) -> Pose:
+    placement = Pose.from_vector(robot.arrays[name][..., loops, :])
+    return jax.tree.map(lambda x: rows_of(x, robot.rank), placement)
+
+
+def _body_poses(robot: Robot, poses: Pose, bodies: np.ndarray) -> Pose:
+    """Return the poses of bodies, rows `[n]`; the identity for the world."""
+    R, p = (x := take_rows(poses, _rows_of_bodies(robot, bodies))).rotation, x.translation
+    if (bodies >= 0).all():
+        return x
+    one = robot.constant((bodies < 0).astype(float))
+    return Pose(R + Mat3(Vec3(one, 0.0, 0.0), Vec3(0.0, one, 0.0), Vec3(0.0, 0.0, one)), p)
+
+
+def _rows_of_bodies(robot: Robot, bodies: np.ndarray) -> np.ndarray:
+    return np.where(bodies >= 0, robot.topology.body_dofs[np.maximum(bodies, 0)], -1)
+
+
+def constraint_errors(robot: Robot, q):
+    """Return the errors of the loops and couplings, `[nc, *batch]`."""
+    poses, topology = kinematics(robot, q).poses, robot.topology
+    errors = [e for g in _groups(topology) for e in loop_errors(g.kind, _ends_of(robot, g, poses, q).frames)]
+    parts = [take_rows(jnp.concatenate(errors), _order(topology))] if errors else []
+    if topology.couplings:
+        y1, y2, c = _coupled(robot, q, topology.q_starts)
+        parts.append(robot.broadcast(y1 - _polynomial(c, y2)))
+    return jnp.concatenate(parts) if parts else robot.broadcast(robot.constant(np.zeros(0)))
+
+
+def constraint_rows(
+    robot: Robot, q, at: Kinematics, v=None, velocity: Motion | None = None, c: Motion | None = None
+) -> ConstraintRows | None:
+    """Return the rows of all constraints at `q`, and with `v`, the bodies' velocities and `c` of the equations of
+    motion the `gamma` of their rates; None for a robot without loops and couplings."""
+    topology = robot.topology
+    if not topology.has_loops:
+        return None
+    J, gamma = [], []
+    acceleration = None if c is None else sum_down(robot.tree, c)
+    for group in _groups(topology):
+        ends = _ends_of(robot, group, at.poses, q)
+        J += _loop_rows(robot, group, ends, at.S)
+        if velocity is not None:
+            gamma += _loop_rates(robot, group, ends, velocity, acceleration)
+    J, gamma = ([take_rows(jnp.concatenate(x), _order(topology))] if x else [] for x in (J, gamma))
+    if topology.couplings:
+        rows, rates = _coupling_rows(robot, q, v)
+        J, gamma = [*J, rows], [*gamma, rates]
+    if robot.mimics is not None:
+        rows = robot.broadcast(mimic_rows(robot.mimics, robot.mimic_multiplier))
+        J, gamma = [*J, rows], [*gamma, jnp.zeros_like(rows[:, 0])]
+    J = jnp.concatenate(J)
+    return ConstraintRows(J, jnp.zeros_like(J[:, 0]) if velocity is None else jnp.concatenate(gamma))
+
+
+def _loop_rows(robot: Robot, group: _Group, ends: _Ends, S: Motion) -> list:
+    """Return the rows `[n, nv, *batch]` of each equation of the loops of a group."""
+    moves1, moves2 = (_moves(robot, bodies) for bodies in group.bodies)
+    S = jax.tree.map(lambda x: robot.broadcast(x)[None], S)
+    out = []
+    for force in loop_forces(group.kind, ends.frames):
+        own = S.dot(jax.tree.map(lambda x: x[:, None], force.moved_from(ends.r2)))
+        if group.one_tree:
+            # A degree of freedom that moves both bodies changes nothing: exactly so, as the rows are of one force.
+            out.append(own * (moves2 - moves1))
+            continue
+        other = S.dot(jax.tree.map(lambda x: x[:, None], force.moved_from(ends.r1 + ends.frames.d)))
+        out.append(own * moves2 - other * moves1)
+    return out
+
+
+def _moves(robot: Robot, bodies: np.ndarray):
+    """Return 1 where a degree of freedom moves a body, `[n, nv, 1, ...]`."""
+    moves = robot.topology.moves_body[np.maximum(bodies, 0)] & (bodies >= 0)[:, None]
+    return robot.constant(moves.astype(float))
+
+
+def _loop_rates(robot: Robot, group: _Group, ends: _Ends, velocity: Motion, acceleration: Motion | None) -> list:
+    """Return the `gamma` `[n, *batch]` of each equation of the loops of a group."""
+    rows = [_rows_of_bodies(robot, bodies) for bodies in group.bodies]
+    (V1, A1), (V2, A2) = (jax.tree.map(robot.broadcast, take_rows((velocity, acceleration), bodies)) for bodies in rows)
+    p1_rate, p2_rate = V1.at(ends.r1).linear, V2.at(ends.r2).linear
+    rates = loop_force_rates(group.kind, ends.frames, V1.angular, V2.angular, p2_rate - p1_rate)
+
+    def product(force: Force, rate: Force, r: Vec3, V: Motion, A: Motion):
+        # F = (m + r x f, f), with r the point at which the force acts, which moves with the second body.
+        whole = rate.moved_from(r)
+        whole = Force(whole.moment + p2_rate.cross(force.force), whole.force)
+        return V.dot(whole) + A.dot(force.moved_from(r))
+
+    out = []
+    for force, rate in zip(loop_forces(group.kind, ends.frames), rates, strict=True):
+        if group.one_tree:
+            out.append(product(force, rate, ends.r2, V2 - V1, A2 - A1))
+        else:
+            first = product(force, rate, ends.r1 + ends.frames.d, V1, A1)
+            out.append(product(force, rate, ends.r2, V2, A2) - first)
+    return out
+
+
+def _coupled(robot: Robot, x, starts: tuple[int, ...], *, displaced: bool = True):
+    """Return the coordinates (or velocities) of both joints of each coupling, rows `[n]`, from their references where
+    `displaced`, with the coefficients. The second is zero where a joint is held."""
+    pairs = robot.topology.couplings
+    first = np.array([starts[pair.joint1] for pair in pairs])
+    second = np.array([starts[pair.joint2] if pair.joint2 >= 0 else -1 for pair in pairs])
+    y1, y2 = take_rows(x, first), take_rows(x, second)
+    c = [robot.coupling_coefficients[:, k] for k in range(5)]
+    if not displaced:
+        return y1, y2, c
+    r1, r2 = robot.coupling_reference[:, 0], robot.coupling_reference[:, 1]
+    return y1 - r1, (y2 - r2) * robot.constant((second >= 0).astype(float)), c
+
+
+def _polynomial(c: list, x):
+    out = c[-1]
+    for coefficient in reversed(c[:-1]):
+        out = out * x + coefficient
+    return out
+
+
+def _slope(c: list) -> list:
+    return [k * coefficient for k, coefficient in enumerate(c)][1:]
+
+
+def _coupling_rows(robot: Robot, q, v):
+    """Return the rows `[n, nv, *batch]` of the couplings, and their `gamma`, or zero at rest."""
+    topology = robot.topology
+    _, y, c = _coupled(robot, q, topology.q_starts)
+    follower, leader = np.zeros((2, len(topology.couplings), robot.nv))
+    for k, pair in enumerate(topology.couplings):
+        follower[k, topology.v_starts[pair.joint1]] = 1
+        if pair.joint2 >= 0:
+            leader[k, topology.v_starts[pair.joint2]] = 1
+    slope = _polynomial(_slope(c), y)
+    J = robot.broadcast(robot.constant(follower) - robot.constant(leader) * slope[:, None])
+    if v is None:
+        return J, jnp.zeros_like(J[:, 0])
+    rate = _coupled(robot, v, topology.v_starts, displaced=False)[1]
+    return J, robot.broadcast(-_polynomial(_slope(_slope(c)), y) * rate * rate)
+
+
+class ConstraintDerivatives(NamedTuple):
+    """The derivatives of constraints, with the accelerations and multipliers held; by the tangent space of `q`."""
+
+    torque_by_q: Any
+    """The derivatives of `J^T l`, `[nv, nv, *batch]`."""
+    rate_by_q: Any
+    """The derivatives of `J a + gamma`, `[m, nv, *batch]`."""
+    rate_by_v: Any
+
+
+def constraint_derivatives(robot: Robot, q, v, a, multipliers) -> ConstraintDerivatives:
+    """Return the derivatives of the constraints at a state, by JAX."""
+
+    def held(dq, dv):
+        moved, rate = integrate(robot.topology, robot.broadcast(q), dq), v + dv
+        at = kinematics(robot, moved)
+        joint, velocity = velocities(robot, at.S, rate)
+        rows = constraint_rows(robot, moved, at, rate, velocity, velocity_accelerations(robot, joint, velocity))
+        assert rows is not None
+        J, gamma = rows
+        return (J * multipliers[:, None]).sum(axis=0), (J * a[None]).sum(axis=1) + gamma
+
+    zero = robot.broadcast(robot.zeros())
+    v, eye = robot.broadcast(v), robot.constant(np.eye(robot.nv))
+    by_q = jax.vmap(lambda x: jax.jvp(lambda x: held(x, zero), (zero,), (robot.broadcast(x),))[1], out_axes=1)(eye)
+    by_v = jax.vmap(lambda x: jax.jvp(lambda x: held(zero, x)[1], (zero,), (robot.broadcast(x),))[1], out_axes=1)(eye)
+    return ConstraintDerivatives(by_q[0], by_q[1], by_v)

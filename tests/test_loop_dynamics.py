@@ -1,0 +1,220 @@
+"""Forward dynamics with closed loops, against Pinocchio, published solutions, and dense linear algebra."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pinocchio as pin
+import pytest
+import squeezer as andrews
+from loop_robots import KINDS, admissible_velocity, close_four_bar, dense_dynamics, four_bar
+from oracles import PinocchioOracle, motion_to_se3, to_pinocchio
+
+import jaxdyn
+from jaxdyn.spatial import compose_poses, invert_pose, pose_array, rotation_to_quaternion
+
+
+def pose_of(model, q, frame: str) -> np.ndarray:
+    pose = jaxdyn.frame_pose(model, q, frame)
+    return np.asarray(pose_array(np.asarray(pose.translation), rotation_to_quaternion(np.asarray(pose.rotation))))
+
+
+@functools.cache
+def standing() -> tuple[jaxdyn.Model, np.ndarray, np.ndarray, np.ndarray]:
+    """A quadruped with two feet welded to the world where they are, at as many states as its placements have rows."""
+    quadruped = jaxdyn.samples.quadruped().with_joint_friction(damping=0.0, friction=0.0)
+    q = np.asarray(quadruped.random_configuration(jax.random.key(1), (100,)))
+    model = quadruped
+    for foot in ("FL_FOOT", "HR_FOOT"):
+        model = model.with_loop(foot, "weld", "world", foot, pose_of(quadruped, q, foot))
+    v = np.asarray(jax.random.normal(jax.random.key(2), (100, model.nv)))
+    v = np.stack([admissible_velocity(at(model, k), q[k], v[k]) for k in range(100)])
+    return model, q, v, np.asarray(jax.random.normal(jax.random.key(3), (100, model.nv)))
+
+
+def at(model: jaxdyn.Model, k: int) -> jaxdyn.Model:
+    """The model with the placements of one state."""
+    return (
+        dataclasses.replace(model, loop_placement1=model.loop_placement1[k])
+        if model.loop_placement1.ndim == 3
+        else model
+    )
+
+
+def four_bars() -> tuple[jaxdyn.Model, np.ndarray, np.ndarray, np.ndarray]:
+    model, rng = four_bar().with_joint_friction(damping=0.0), np.random.default_rng(0)
+    q = np.stack([close_four_bar(theta) for theta in rng.uniform(-np.pi, np.pi, 100)])
+    v = np.stack([admissible_velocity(model, x, y) for x, y in zip(q, rng.normal(size=(100, 3)), strict=True)])
+    return model, q, v, rng.normal(size=(100, 3))
+
+
+class Pinocchio:
+    """Pinocchio's dynamics under the loops of a model, which are of the kinds `connect` and `weld`."""
+
+    def __init__(self, model: jaxdyn.Model):
+        self.oracle = PinocchioOracle(model, to_pinocchio(model))
+        self.model, topology, tree = model, model.topology, self.oracle.pin_model
+        self.constraints, self.data = pin.StdVec_RigidConstraintModel(), pin.StdVec_RigidConstraintData()
+        for loop, *poses in zip(topology.loops, model.loop_placement1, model.loop_placement2, strict=True):
+            kind = {"connect": pin.ContactType.CONTACT_3D, "weld": pin.ContactType.CONTACT_6D}[loop.kind]
+            ends = []
+            for body, pose in zip(loop[2:], poses, strict=True):
+                name = topology.body_names[body]
+                ends += [0 if body < 0 else tree.frames[tree.getFrameId(name)].parentJoint, motion_to_se3(pose)]
+            self.constraints.append(pin.RigidConstraintModel(kind, tree, *ends, pin.ReferenceFrame.LOCAL))
+        for constraint in self.constraints:
+            self.data.append(constraint.createData())
+
+    def derivatives(self, q, v, tau) -> list[np.ndarray]:
+        """The derivatives of the accelerations by the tangent space of `q`, by `v` and by the torques."""
+        o, tree = self.oracle, self.oracle.pin_model
+        data, settings = tree.createData(), pin.ProximalSettings(1e-14, 1e-14, 1e-10, 100)
+        pin.initConstraintDynamics(tree, data, self.constraints, self.data)
+        pin.constraintDynamics(tree, data, o.q(q), o.v(v), o.v(tau), self.constraints, self.data, settings)
+        pin.computeConstraintDynamicsDerivatives(tree, data, self.constraints, self.data, settings)
+        rows = np.ix_(o.v_rows, o.v_rows)
+        return [np.array(x)[rows] for x in (data.ddq_dq, data.ddq_dv, data.ddq_dtau)]
+
+    def dynamics(self, q, v, tau) -> tuple[np.ndarray, np.ndarray]:
+        """Accelerations, and forces on the first bodies."""
+        o, tree = self.oracle, self.oracle.pin_model
+        data, settings = tree.createData(), pin.ProximalSettings(1e-14, 1e-14, 1e-10, 100)
+        pin.initConstraintDynamics(tree, data, self.constraints, self.data)
+        state = (o.q(q), o.v(v), o.v(tau))
+        a = pin.constraintDynamics(tree, data, *state, self.constraints, self.data, settings)
+        return a[o.v_rows].copy(), data.lambda_c.copy()
+
+
+@pytest.mark.parametrize("robot", [four_bars, standing])
+def test_accelerations_and_forces_are_those_of_pinocchio(robot):
+    model, q, v, tau = robot()
+    a = np.asarray(jaxdyn.aba(model, q, v, tau))
+    f = np.asarray(jaxdyn.constraint_forces(model, q, v, tau))
+    for k in range(100):
+        expected_a, expected_f = Pinocchio(at(model, k)).dynamics(q[k], v[k], tau[k])
+        np.testing.assert_allclose(a[k], expected_a, rtol=0, atol=1e-9 * max(1.0, np.abs(expected_a).max()))
+        np.testing.assert_allclose(-f[k], expected_f, rtol=0, atol=2e-8 * max(1.0, np.abs(expected_f).max()))
+
+
+@pytest.mark.slow
+def test_derivatives_are_those_of_pinocchio():
+    """For feet welded to the world, in postures whose legs are not nearly straight.
+
+    For loops between joints Pinocchio's rates of the equations are in other axes. They differ where the velocity is not
+    one that the loops allow, and so do derivatives in such directions.
+    """
+    model, q, v, tau = standing()
+    bent = np.flatnonzero(np.linalg.cond(np.asarray(jaxdyn.constraint_jacobian(model, q))) < 100)
+    assert len(bent) > 20
+    for k in bent[:20]:
+        found = jaxdyn.aba_derivatives(at(model, k), q[k], v[k], tau[k])
+        for value, expected in zip(found, Pinocchio(at(model, k)).derivatives(q[k], v[k], tau[k]), strict=True):
+            np.testing.assert_allclose(value, expected, rtol=0, atol=1e-8 * np.abs(expected).max())
+
+
+def closed_forest(redundant: bool) -> tuple[jaxdyn.Model, np.ndarray, np.ndarray, np.ndarray]:
+    """Two trees of many joint types with loops of all kinds that close at one configuration, and a coupling; with
+    `redundant` each loop twice."""
+    key = jax.random.key(1)
+    model = jaxdyn.samples.random_tree(key, 6, ("free", "ball", "revolute", "universal", "helical"), branching=2)
+    types = ("cylindrical", "planar", "revolute", "prismatic")
+    other = jaxdyn.samples.random_tree(jax.random.key(2), 5, types, branching=2)
+    model, rng = model.with_attached(other, "world", prefix="other_"), np.random.default_rng(0)
+    q, names = np.asarray(model.random_configuration(jax.random.key(3))), model.body_names
+    pairs = ((3, 5), (8, 2), (4, -1), (10, 7), (-1, 9))
+    for kind, pair in zip(KINDS, pairs, strict=True):
+        link1, link2 = ("world" if i < 0 else names[i] for i in pair)
+        frame = np.concatenate([rng.normal(size=3) * 0.2, rng.normal(size=4)])
+        frame[3:] /= np.linalg.norm(frame[3:])
+        here = frame if link1 == "world" else compose_poses(pose_of(model, q, link1), frame)
+        if kind == "distance":
+            here = compose_poses(here, np.array([0, 0, 0.7, 1, 0, 0, 0]))
+        there = here if link2 == "world" else compose_poses(invert_pose(pose_of(model, q, link2)), here)
+        for copy in ("", " again")[: 1 + redundant]:
+            length = 0.7 if kind == "distance" else None
+            model = model.with_loop(kind + copy, kind, link1, link2, frame, there, length)
+    q1, q2 = (float(q[model.q_index(name)][0]) for name in ("joint2", "other_joint2"))
+    for copy in ("", " again")[: 1 + redundant]:
+        model = model.with_coupling("poly" + copy, "joint2", "other_joint2", (0.0, 0.5, 2.0, 0.3, 0.1), (q1, q2))
+    assert np.abs(jaxdyn.constraint_error(model, q)).max() < 1e-12
+    v, tau = rng.normal(size=(2, model.nv))
+    return model, q, admissible_velocity(model, q, v), tau
+
+
+@pytest.mark.parametrize("redundant", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_all_kinds_as_one_dense_system(redundant):
+    model, q, v, tau = closed_forest(redundant)
+    J = np.asarray(jaxdyn.constraint_jacobian(model, q))
+    rank = np.linalg.matrix_rank(J, tol=1e-9)
+    assert len(J) == 20 * (1 + redundant)
+    assert 15 < rank < model.nv
+    expected = dense_dynamics(model, q, v, tau)
+    a = jaxdyn.aba(model, q, v, tau)
+    np.testing.assert_allclose(a, expected.a, atol=1e-8 * np.abs(expected.a).max())
+    f = np.asarray(jaxdyn.constraint_forces(model, q, v, tau))
+    np.testing.assert_allclose(J.T @ f, expected.torque, atol=1e-8 * np.abs(expected.torque).max())
+    # The response to torques is that of the mass matrix on what the constraints allow.
+    M, N = np.asarray(jaxdyn.crba(model, q)), np.linalg.svd(J)[2][rank:].T
+    allowed = N @ np.linalg.solve(N.T @ M @ N, N.T)
+    tolerance = 1e-9 * np.abs(allowed).max()
+    np.testing.assert_allclose(jaxdyn.solve_mass_matrix(model, q, tau), allowed @ tau, atol=tolerance)
+    if not redundant:
+        np.testing.assert_allclose(jaxdyn.inverse_mass_matrix(model, q), allowed, atol=tolerance)
+
+
+def test_squeezer():
+    """The accelerations and multipliers of the test set for initial value problems."""
+    model = andrews.squeezer()
+    q, v = np.zeros((2, 7))
+    q[andrews.ORDER] = andrews.Q0
+    arguments = q, v, andrews.torque(model), andrews.spring(model, jnp.asarray(q))
+    a = np.asarray(jaxdyn.aba(model, *arguments))[andrews.ORDER]
+    np.testing.assert_allclose(a, andrews.A0, atol=1e-9 * andrews.A0[0])
+    multipliers = andrews.in_world(jaxdyn.constraint_forces(model, *arguments), q)
+    np.testing.assert_allclose(multipliers, andrews.FORCES0, atol=1e-9 * andrews.FORCES0[0])
+
+
+def test_followers_and_loops_together():
+    """A four-bar whose coupler follows its crank and a rod: the model, and its spanning tree with a coupling."""
+    builder, inertia = jaxdyn.ModelBuilder(), jaxdyn.BodyInertia.box(1.0, (0.1, 0.2, 0.3))
+    other = jaxdyn.ModelBuilder()
+    for b, mimic in ((builder, jaxdyn.Mimic("a", -0.6, 0.1)), (other, None)):
+        b.add_body("a", "world", jaxdyn.Joint(name="a", axis=(0, 1, 0.2)), inertia=inertia)
+        b.add_body("b", "a", jaxdyn.Joint(name="b", axis=(0, 1, 0), mimic=mimic), (0.3, 0, 0), inertia)
+        b.add_body("c", "world", jaxdyn.Joint("ball", name="c"), (0.8, 0, 0), inertia)
+        b.add_loop("rod", "distance", "b", "c", (0.2, 0.1, 0), (0, 0, 0.3), length=0.6)
+    model, tree = builder.build(), other.add_coupling("mimic", "b", "a", (0.1, -0.6)).build()
+    q = np.array([0.3, 0.8, 0.6, 0, 0])
+    G = np.insert(np.eye(4), 1, [-0.6, 0, 0, 0], axis=0)
+    v, tau = np.random.default_rng(0).normal(size=(2, 4))
+    on_tree = np.insert(tau, 1, 0.0)
+    expected = jaxdyn.aba(tree, model.spanning_configuration(q), G @ v, on_tree)
+    np.testing.assert_allclose(G @ jaxdyn.aba(model, q, v, tau), expected, atol=1e-10)
+    forces = jaxdyn.constraint_forces(tree, model.spanning_configuration(q), G @ v, on_tree)
+    np.testing.assert_allclose(jaxdyn.constraint_forces(model, q, v, tau), forces[:1], atol=1e-10)
+
+
+def test_native_code_honors_loops():
+    from jaxdyn.native import disabled, enabled
+
+    model, q, v, tau = four_bars()
+    a = jaxdyn.aba(model, q, v, tau)
+    with disabled():
+        np.testing.assert_allclose(a, jaxdyn.aba(model, q, v, tau), rtol=1e-9, atol=1e-9)
+    text = jax.jit(jaxdyn.aba).lower(model, q, v, tau).as_text()
+    assert ("jaxdyn_" in text) == enabled()
+
+
+def test_single_precision():
+    for robot in (four_bars, standing):
+        model, q, v, tau = robot()
+        expected = np.asarray(jaxdyn.aba(model, q, v, tau))
+        single = [np.asarray(x, np.float32) for x in (q, v, tau)]
+        a = np.asarray(jaxdyn.aba(model.astype(jnp.float32), *single))
+        assert a.dtype == np.float32
+        error = np.abs(a - expected).max(axis=1) / np.maximum(np.abs(expected).max(axis=1), 1)
+        # The legs of some postures are nearly straight.
+        assert np.median(error) < 1e-5
+        assert np.quantile(error, 0.9) < 1e-2

@@ -1,0 +1,195 @@
+"""Steps and roll-outs of models with closed loops, against exact and published solutions."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import squeezer as andrews
+from jax import lax
+from loop_robots import admissible_velocity, close_four_bar, four_bar
+
+import jaxdyn
+from jaxdyn import BodyInertia, Joint, ModelBuilder, State
+from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS
+from jaxdyn.simulate.integrators._closed_loops import closed
+from jaxdyn.trajopt import ControlResidual, ModelDynamics, Problem, QuadraticCost, StateResidual, ddp
+
+
+@functools.cache
+def four_bars(n: int) -> tuple[jaxdyn.Model, np.ndarray]:
+    """Rods of 1 m and 1 kg: `n + 1` cranks in a row with `n` bars between their ends (library of benchmarks of IFToMM,
+    problem A02), and the velocity at which the ends of the cranks, upright, move at 1 m/s. At every turn the mechanism
+    passes configurations in which the bars and cranks are on one line and can move in other ways, too."""
+    y, builder = Joint(axis=(0, 1, 0)), ModelBuilder()
+    crank, bar = BodyInertia.rod(1.0, (0, 0, 0), (0, 0, 1)), BodyInertia.rod(1.0, (0, 0, 0), (1, 0, 0))
+    for k in range(n + 1):
+        builder.add_body(f"crank{k}", "world", y, (float(k), 0, 0), crank)
+    for k in range(n):
+        builder.add_body(f"bar{k}", f"crank{k}", y, (0, 0, 1), bar)
+        builder.add_loop(f"pin{k}", "connect", f"bar{k}", f"crank{k + 1}", (1, 0, 0), (0, 0, 1))
+    model = builder.build()
+    return model, np.array([1.0 if name.startswith("crank") else -1.0 for name in model.joint_names])
+
+
+def crank(n: int, t: float) -> np.ndarray:
+    """The exact angle and rate of the parallel cranks."""
+    c = 9.81 * ((3 * n + 1) / 2) / ((4 * n + 1) / 3)
+    solution = scipy.integrate.solve_ivp(lambda _, x: [x[1], c * np.sin(x[0])], (0, t), [0, 1], rtol=1e-12, atol=1e-12)
+    return solution.y[:, -1]
+
+
+def end_of(angle):
+    return np.array([np.sin(angle), np.cos(angle)])
+
+
+FEW_AND_MANY = [(1, 1e-7, 1e-8), (2, 1e-7, 1e-8), pytest.param(40, 1e-3, 1e-4, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("n", "tolerance", "lost"), FEW_AND_MANY)
+def test_many_four_bars_turn_through_singular_configurations(n, tolerance, lost):
+    """After 20 s the end of the crank is where the exact solution has it, and the energy is the same."""
+    model, v = four_bars(n)
+    start = State(np.zeros(model.nv), v)
+    trajectory = jaxdyn.rollout(model, start, np.zeros((20000, model.nv)), 1e-3, integrator="rk4", save_every=500)
+    angle, _ = crank(n, 20.0)
+    assert np.abs(end_of(trajectory.q[-1, 0]) - end_of(angle)).max() < tolerance
+    energy = np.asarray(jaxdyn.mechanical_energy(model, trajectory.q, trajectory.v))
+    assert np.abs(energy / energy[0] - 1).max() < lost
+    assert np.abs(jaxdyn.constraint_error(model, trajectory.q)).max() < 1e-10
+
+
+def test_single_precision_stays_finite():
+    model, v = four_bars(2)
+    model = model.astype(jnp.float32)
+    start = State(np.zeros(model.nv, np.float32), v.astype(np.float32))
+    controls = np.zeros((5000, model.nv), np.float32)
+    trajectory = jaxdyn.rollout(model, start, controls, 1e-3, integrator="rk4", save_every=500)
+    assert trajectory.q.dtype == jnp.float32
+    assert np.isfinite(trajectory.v).all()
+    assert np.abs(jaxdyn.constraint_error(model, trajectory.q)).max() < 1e-4
+
+
+def test_orders_of_steps():
+    """The integrators keep their orders with the projection; errors against a step of a tenth."""
+    model = four_bar().with_joint_friction(damping=0.0)
+    q = close_four_bar(0.7)
+    start = State(q, admissible_velocity(model, q, np.array([3.0, 0, 0])))
+    for integrator, order in (("euler", 1), ("semi_implicit_euler", 1), ("implicit_velocity", 1), ("rk4", 4)):
+        run = functools.partial(jaxdyn.step, model, start, np.zeros(3), 0.2, integrator=integrator)
+        exact = jaxdyn.step(model, start, np.zeros(3), 0.2, integrator="rk4", substeps=400).q
+        coarse, fine = (np.abs(run(substeps=n).q - exact).max() for n in (20, 40))
+        assert 0.7 < np.log2(coarse / fine) / order < 1.4, (integrator, coarse, fine)
+
+
+def test_squeezer_after_three_hundredths_of_a_second():
+    """3000 Runge-Kutta steps, with the spring's force within each step."""
+    model = andrews.squeezer()
+    field = jaxdyn.vector_field(model, andrews.torque(model), lambda t, state, _: andrews.spring(model, state.q))
+
+    def rate(state, t):
+        rates = field(t, State(*state))
+        return jnp.stack([rates.q, rates.v])
+
+    def step(state, _):
+        state = RUNGE_KUTTA_STEPS["rk4"](rate, state, 0.0, 1e-5)
+        state = closed(model, State(*state))
+        return jnp.stack([state.q, state.v]), None
+
+    q = np.zeros(7)
+    q[andrews.ORDER] = andrews.Q0
+    q, v = jax.jit(lambda x: lax.scan(step, x, length=3000)[0])(jnp.stack([q, jnp.zeros(7)]))
+    order = np.array(andrews.ORDER)
+    np.testing.assert_allclose(q[order], andrews.Q1, rtol=1e-7)
+    np.testing.assert_allclose(v[order], andrews.V1, rtol=1e-6)
+    assert np.abs(jaxdyn.constraint_error(model, q)).max() < 1e-12
+
+
+def test_derivatives_of_steps():
+    """Those that solvers use are those of the step."""
+    model, q = four_bar(), close_four_bar(0.7)
+    start, tau = (
+        State(jnp.asarray(q), jnp.asarray(admissible_velocity(model, q, np.ones(3)))),
+        jnp.array([0.3, 0, -0.2]),
+    )
+    for integrator, substeps in (("rk4", 1), ("semi_implicit_euler", 2)):
+        options = {"integrator": integrator, "substeps": substeps}
+        found = jaxdyn.simulate.step_derivatives(model, start, tau, 0.01, **options)
+
+        def after(state, tau, options=options):
+            state = jaxdyn.step(model, state, tau, 0.01, **options)
+            return jnp.concatenate([state.q, state.v])
+
+        by_state, by_tau = jax.jacrev(after, (0, 1))(start, tau)
+        np.testing.assert_allclose(found.by_state, jnp.concatenate([by_state.q, by_state.v], axis=1), atol=1e-9)
+        np.testing.assert_allclose(found.by_torque, by_tau, atol=1e-9)
+
+
+def test_what_steps_do_not_take():
+    model, q = four_bar(), close_four_bar(0.7)
+    with pytest.raises(jaxdyn.ModelError, match="'midpoint' does not take closed loops"):
+        jaxdyn.step(model, State(q, np.zeros(3)), np.zeros(3), 0.01, integrator="midpoint")
+
+
+def bricard() -> tuple[jaxdyn.Model, np.ndarray]:
+    """Bricard's mechanism: five rods of 1 m and 1 kg, with a square section of 0.1 m, between six hinges (library of
+    benchmarks of IFToMM, problem A04). It moves although it has as many equations as would hold it."""
+    points = np.array([(0, 0, 0), (1, 0, 0), (1, -1, 0), (1, -1, 1), (0, -1, 1), (0, 0, 1)], float)
+    axes, builder, parent = ("y", "z", "x", "y", "z", "x"), ModelBuilder(), "world"
+    unit = dict(zip("xyz", np.eye(3), strict=True))
+    for k in range(5):
+        along = points[k + 1] - points[k]
+        size = np.where(np.abs(along) > 0.5, 1.0, 0.1)
+        inertia = BodyInertia.box(1.0, size, 0.5 * along)
+        placement = points[k] - (points[k - 1] if k else 0)
+        builder.add_body(f"rod{k}", parent, Joint(axis=unit[axes[k]], name=f"hinge{k}"), placement, inertia)
+        parent = f"rod{k}"
+    # The loop's hinge turns about z of its frames: a quarter turn about y takes z to x.
+    quarter = np.array([np.sqrt(0.5), 0, np.sqrt(0.5), 0])
+    ends = np.concatenate([points[5] - points[4], quarter]), np.concatenate([points[5], quarter])
+    builder.add_loop("hinge5", "revolute", "rod4", "world", *ends)
+    return builder.build(gravity=(0, -9.81, 0)), np.zeros(5)
+
+
+def test_bricard_keeps_its_energy():
+    model, q = bricard()
+    assert np.abs(jaxdyn.constraint_error(model, q)).max() < 1e-15
+    text = "5 equations, 1 of which say what others do: they leave 1 degree of freedom of 5"
+    assert text in model.summary()
+    trajectory = jaxdyn.rollout(
+        model, State(q, np.zeros(5)), np.zeros((10000, 5)), 1e-3, integrator="rk4", save_every=200
+    )
+    energy = np.asarray(jaxdyn.mechanical_energy(model, trajectory.q, trajectory.v))
+    assert np.abs(trajectory.q).max() > 0.5
+    assert np.abs(energy - energy[0]).max() < 1e-6
+    assert np.abs(jaxdyn.constraint_error(model, trajectory.q)).max() < 1e-11
+
+
+@pytest.mark.slow
+def test_optimal_control_of_a_four_bar():
+    """The torque of its crank brings a four-bar to another closed configuration at rest."""
+    model, q, goal = four_bar(), close_four_bar(0.7), np.concatenate([close_four_bar(1.2), np.zeros(3)])
+    problem = Problem(
+        ModelDynamics(model, 0.02, actuation=np.eye(3)[:, :1]),
+        np.concatenate([q, np.zeros(3)]),
+        25,
+        stage_costs=[QuadraticCost(ControlResidual(), 1e-4)],
+        terminal_costs=[QuadraticCost(StateResidual(goal), 100.0)],
+    )
+    solution = ddp(problem)
+    assert solution.status == jaxdyn.Status.CONVERGED
+    np.testing.assert_allclose(solution.xs[-1], goal, atol=1e-2)
+    assert np.abs(jaxdyn.constraint_error(model, solution.xs[:, :3])).max() < 1e-8
+
+
+def test_new_values_do_not_compile_again():
+    model, q = four_bar(), close_four_bar(0.7)
+    run = jax.jit(lambda model: jaxdyn.aba(model, q, jnp.zeros(3), jnp.zeros(3)))
+    first = run(model)
+    # For given coordinates the place of the pin on the coupler is a constant of the equation, the other one is not.
+    longer = eqx.tree_at(lambda m: m.loop_placement2, model, model.loop_placement2.at[0, 0].set(0.71))
+    assert np.abs(run(longer) - first).max() > 1e-4
+    assert run._cache_size() == 1
