@@ -8,6 +8,7 @@ import jaxdyn
 PACKAGE = pathlib.Path(jaxdyn.__file__).parent
 FLOORS = {
     "_types": 1,
+    "_digests": 0,
     "_errors": 0,
     "_status": 0,
     "_printing": 1,

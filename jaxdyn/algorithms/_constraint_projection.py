@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._compile import compiled
-from jaxdyn._errors import require_positive, require_positive_integer
+from jaxdyn._errors import naming_arguments, require_positive, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Configuration, Float, Velocity
 from jaxdyn.algorithms._constraints import constraint_error
@@ -60,6 +60,7 @@ class Assembly(NamedTuple):
     """The largest error of an equation, m, rad, or without unit for axes."""
 
 
+@naming_arguments
 def project_configuration(
     model: Model, q: Configuration, *, tolerance: float | None = None, max_iterations: int = 50
 ) -> Assembly:

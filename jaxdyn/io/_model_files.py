@@ -1,7 +1,7 @@
 """`save_model` and `load_model`: models in files of their own format, which holds all that a model has.
 
 A file is a NumPy archive without pickled objects: the arrays of the model by name, as they are, and `structure`, a text
-of JSON with the version of the format and the fields of the topology.
+of JSON with the version of the format, the fields of the topology, and a checksum.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxdyn._digests import digest_of_arrays
 from jaxdyn._errors import ModelError, RobotFileError, broadcast_batches, require_last_axes
 from jaxdyn.io.robot_files import enumerate_names, quote
 from jaxdyn.joints import JOINT_TYPES, LOOP_ROWS, Coupling, Loop, Topology
@@ -53,7 +54,8 @@ def save_model(path: str | os.PathLike, model: Model) -> None:
                 f"{name} of the model has {dtype}, which a file cannot hold: model.astype(jnp.float32) can"
             )
     topology = {field.name: getattr(model.topology, field.name) for field in dataclasses.fields(Topology)}
-    structure = json.dumps({"format": _FORMAT, "version": _VERSION, "topology": topology})
+    content = {"format": _FORMAT, "version": _VERSION, "topology": topology}
+    structure = json.dumps(content | {"sha256": _checksum(topology, arrays)})
     contents = io.BytesIO()
     np.savez(contents, allow_pickle=False, **{_STRUCTURE: np.array(structure)}, **arrays)
     _replace(path, contents.getvalue())
@@ -106,10 +108,17 @@ def _model(structure: Any, arrays: dict[str, np.ndarray]) -> Model:
             if arrays[key].dtype.kind != "f":
                 raise ValueError(f"{key} has {arrays[key].dtype}, but floating-point numbers are needed")
             require_last_axes(arrays[key], leaf.shape(topology), key, "with batch axes before these")
-        elif key not in optional or {"loop": topology.loops, "coupling": topology.couplings}.get(leaf.rows):
+        elif key not in optional or {"loop": topology.loops, "coupling": topology.couplings}.get(leaf.rows or ""):
             raise ValueError(f"it lacks the array {key!r}")
     broadcast_batches({key: x.shape[: x.ndim - LEAVES[key].axes] for key, x in arrays.items()})
+    if structure.get("sha256") != _checksum(structure["topology"], arrays):
+        raise ValueError("it is damaged: its checksum is not that of its content")
     return Model(topology, **{key: jnp.asarray(x) for key, x in arrays.items()})
+
+
+def _checksum(topology: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:
+    """Return the SHA-256 of what a file holds."""
+    return digest_of_arrays({"topology": np.array(json.dumps(topology))} | dict(sorted(arrays.items())))
 
 
 def _field(name: str, value: Any) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 import filelock
 import numpy as np
 
+from jaxdyn._digests import digest_of_arrays
 from jaxdyn._errors import DataError, warn
 
 _LOCK, _HOLDER = ".lock", ".lock-holder.json"
@@ -119,16 +120,6 @@ def write_json(path: Path, content: Any, *, announce: bool = False) -> None:
     """Write a JSON file, as `write_durably` does."""
     text = json.dumps(content, indent=1) + "\n"
     write_durably(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), announce=announce)
-
-
-def digest_of_arrays(arrays: Mapping[str, Any]) -> str:
-    """The SHA-256 of arrays with their names."""
-    state = hashlib.sha256()
-    for name, array in arrays.items():
-        x = np.asarray(array)
-        state.update(f"{name} {x.dtype.str} {x.shape};".encode())
-        state.update(x.tobytes())
-    return state.hexdigest()
 
 
 def digest_of_file(path: Path) -> str:
