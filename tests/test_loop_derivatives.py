@@ -40,7 +40,7 @@ def weighted(weights):
     return f
 
 
-@pytest.mark.parametrize("kind", ["connect", "revolute"])
+@pytest.mark.parametrize("kind", ["connect", pytest.param("revolute", marks=pytest.mark.slow)])
 def test_forward_reverse_and_differences(kind):
     """By the state, the torques and all arrays; also where equations say the same twice. In the plane, in which such
     equations keep doing so when values change."""
@@ -85,6 +85,7 @@ def test_matrices_are_the_derivatives_of_forward_dynamics(kind):
     np.testing.assert_allclose(Minv, jaxdyn.inverse_mass_matrix(model, q), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_second_derivatives():
     """The derivative of the gradient along a direction, against differences of the gradient."""
     model, q, v, tau, weights = case("connect")

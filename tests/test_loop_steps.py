@@ -108,6 +108,7 @@ def test_squeezer_after_three_hundredths_of_a_second():
     assert np.abs(jaxdyn.constraint_error(model, q)).max() < 1e-12
 
 
+@pytest.mark.slow
 def test_derivatives_of_steps():
     """Those that solvers use are those of the step."""
     model, q = four_bar(), close_four_bar(0.7)

@@ -287,7 +287,9 @@ def test_states_of_fits_from_wrong_arrays_are_refused(readers):
 def test_ctrl_c_ends_a_program_within_two_seconds_of_compiled_code():
     """The call neither returns nor notices signals, as a compilation does."""
     code = """
-import hashlib, sys
+import hashlib, signal, sys
+# A job in the background may have been started with interruptions ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.argv[0] = "jaxdyn"
 from jaxdyn.programs import exit_code
 def work():

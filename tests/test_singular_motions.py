@@ -117,7 +117,7 @@ def test_all_joint_types_without_mass_between():
     coupled = chain(y(), z(mimic=Mimic("j0", 0.7)), Joint("prismatic"), x(mimic=Mimic("j2", -2.0)), massive=range(4))
     for model in (tree, coupled.build().with_armature(0.1)):
         numbers: Model = jax.tree.map(np.asarray, model)
-        q = singular._configurations(numbers)
+        q = singular.configurations(numbers)
         spanning = np.asarray(spanning_coordinates(numbers, q, velocity=False))
         columns = singular._columns(model.topology.spanning, numbers, spanning)
         expected = np.asarray(jaxdyn.crba(model, jnp.asarray(q)))
