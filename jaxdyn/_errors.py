@@ -140,7 +140,7 @@ def _placeholder(x) -> np.ndarray:
 
 
 def _shown(value) -> str:
-    """Return the kind of a value that is no array of numbers, and a short value itself."""
+    """Return the kind of a value that is not an array of numbers, and a short value itself."""
     if value is None:
         return "None"
     name = type(value).__name__
@@ -150,7 +150,7 @@ def _shown(value) -> str:
 
 def naming_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     """Return a function that raises the library's errors for arguments that are not what their annotations say: arrays
-    of real numbers, and objects of the library. Annotations are read only for what is no array of real numbers, and
+    of real numbers, and objects of the library. Annotations are read only for what is not an array of real numbers, and
     after another exception: calls cost no more."""
 
     @functools.wraps(function)

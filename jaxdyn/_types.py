@@ -32,7 +32,7 @@ __all__ = ["Array", "ArrayLike", "Bool", "Configuration", "Float", "Real", "Torq
 
 def float_leaf(x: ArrayLike, what: str = "the argument") -> Array:
     """`x` as an array of floating-point numbers, so that it has derivatives. **Raises** `ShapeError`, about `what`, for
-    what is no array of real numbers."""
+    what is not an array of real numbers."""
     require_numbers(x, what)
     x = jnp.asarray(x)
     # The cast also makes a Python number an array like any other, so that an array in its place does not recompile.

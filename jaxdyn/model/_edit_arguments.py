@@ -94,7 +94,7 @@ def require_new_names(names: Sequence[str], taken: Sequence[str], what: str, adv
 
 
 def batches_of(model: ModelFields) -> list[tuple[int, ...]]:
-    """The batch axes of each leaf, none for what is no array."""
+    """The batch axes of each leaf, none for anything but arrays."""
     shapes = ((getattr(getattr(model, field), "shape", ()), leaf.axes) for field, leaf in LEAVES.items())
     return [tuple(shape[: max(0, len(shape) - axes)]) for shape, axes in shapes]
 

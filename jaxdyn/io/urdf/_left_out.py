@@ -1,4 +1,4 @@
-"""Parts of URDF files that models leave out: what is no part of the format, what is for simulators, and shapes."""
+"""Parts of URDF files that models leave out: what is not part of the format, what is for simulators, and shapes."""
 
 from __future__ import annotations
 

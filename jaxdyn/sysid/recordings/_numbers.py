@@ -29,7 +29,7 @@ def times(value: Any, what: str) -> np.ndarray:
 
 def real_numbers(value: Any, what: str) -> np.ndarray:
     """Return a new array of float64. What is masked or None becomes NaN. **Raises** `DataError` for complex numbers,
-    booleans, texts, dates, durations, and whatever is no array of numbers."""
+    booleans, texts, dates, durations, and whatever is not an array of numbers."""
     if isinstance(value, np.ma.MaskedArray) and value.dtype.kind in "fiu":
         return np.ma.filled(value.astype(np.float64), np.nan)
     try:
