@@ -143,7 +143,8 @@ def closed_forest(redundant: bool) -> tuple[jaxdyn.Model, np.ndarray, np.ndarray
     return model, q, admissible_velocity(model, q, v), tau
 
 
-@pytest.mark.parametrize("redundant", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("redundant", [False, True])
 def test_all_kinds_as_one_dense_system(redundant):
     model, q, v, tau = closed_forest(redundant)
     J = np.asarray(jaxdyn.constraint_jacobian(model, q))

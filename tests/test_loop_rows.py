@@ -61,6 +61,7 @@ def test_errors_of_a_closed_four_bar_are_zero(kind):
     assert np.abs(jaxdyn.constraint_error(four_bar(kind), close_four_bar(0.6))).max() < 1e-12
 
 
+@pytest.mark.slow
 def test_errors_and_rows_of_batches():
     model = forest_with_loops()
     q = model.random_configuration(jax.random.key(5), (6,)).reshape((2, 3, model.nq))

@@ -80,6 +80,7 @@ def test_wrong_couplings_are_refused():
         model.without_loops(["x"])
 
 
+@pytest.mark.slow
 def test_attached_models_keep_their_loops():
     """The errors of both are those that each has alone, with the second mounted on a moving body."""
     first, second = four_bar(), forest_with_loops()
@@ -107,6 +108,7 @@ def equation_names(model):
     return names + [x.name for x in topology.couplings]
 
 
+@pytest.mark.slow
 def test_locked_joints_carry_loops_along():
     model = forest_with_loops()
     q = model.random_configuration(jax.random.key(1))

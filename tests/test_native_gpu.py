@@ -94,7 +94,7 @@ def states(model: jaxdyn.Model, *batch: int):
     return single((q, v, tau))
 
 
-@pytest.mark.parametrize("name", ["tree", "quadruped"])
+@pytest.mark.parametrize("name", [pytest.param("tree", marks=pytest.mark.slow), "quadruped"])
 def test_results_of_kernels_with_the_model_as_argument(name, launches):
     model = programs.model_named(name)
     inputs = programs.states_of(model)

@@ -60,6 +60,7 @@ def test_zeros_are_estimated_from_the_first_part_alone(truth, recording):
     np.testing.assert_array_equal(changed.zeros, judged.zeros)
 
 
+@pytest.mark.slow
 def test_start_states_from_the_time_before(truth, recording):
     exact = dataclasses.replace(OPTIONS, zero_deviation=None)
     known = dataclasses.replace(recording, q=recording.q - ZEROS)
