@@ -275,7 +275,7 @@ def test_identify_from_files_of_the_working_directory(folder, capsys):
     assert out["fits"]["physical fit"] == {"status": "converged", "links_not_physical": []}
     assert out["held_out_relative"]["physical fit"] < 0.1 * out["held_out_relative"]["before"]
     assert out["held_out_relative_raw"]["physical fit"] < 0.1 * out["held_out_relative_raw"]["before"]
-    written = sorted(x.name for x in Path(out["folder"]).iterdir() if not x.name.startswith("."))
+    written = sorted(x.name for x in Path(out["folder"]).glob("[!.]*"))
     assert written == ["identified.urdf", "parameters.json"]
 
 
