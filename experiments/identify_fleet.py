@@ -107,7 +107,7 @@ def run(config: Config) -> dict[str, Any]:
 
 
 class Work(NamedTuple):
-    """What this process did in this run."""
+    """The work of this process in this run."""
 
     robots: int = 0
     seconds: float = 0.0

@@ -51,11 +51,8 @@ def _has_values(model: ModelFields) -> bool:
 
 
 def as_html(model: ModelFields) -> str:
-    """The summary for notebooks, or the line of `short` for models that have none."""
-    try:
-        return lines_as_table(short(model), summary(model).splitlines())
-    except Exception:
-        return lines_as_table(short(model), [])
+    """The summary for notebooks."""
+    return lines_as_table(short(model), summary(model).splitlines())
 
 
 def summary(model: ModelFields, *, whole: bool = False) -> str:

@@ -25,9 +25,9 @@ class Place:
     attributes: dict[str, str]
     start: int
     opened: int = 0
-    """Where the start tag ends."""
+    """The place at which the start tag ends."""
     closed: int = 0
-    """Where the end tag begins; `opened` for an element without one."""
+    """The place at which the end tag begins; `opened` for an element without one."""
     end: int = 0
     children: list[Place] = dataclasses.field(default_factory=list)
 
