@@ -19,6 +19,7 @@ FLOORS = {
     "_least_squares": 2,
     "friction": 2,
     "spatial": 2,
+    "geometry": 3,
     "tree": 3,
     "joints": 4,
     "model": 5,
