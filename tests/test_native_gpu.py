@@ -1,5 +1,5 @@
-"""Functions as kernels for NVIDIA GPUs. They run on a GPU where JAX has one; elsewhere their text is interpreted, compiled
-by XLA, and assembled."""
+"""Functions as kernels for NVIDIA GPUs. They run on a GPU where JAX has one; elsewhere their text is interpreted,
+compiled by XLA, and assembled."""
 
 import functools
 import importlib.metadata

@@ -1,4 +1,5 @@
-"""Functions of a robot's and its contacts' rows as functions of arrays with leading batch axes, in one JAX primitive."""
+"""Functions of the rows of a robot and its contacts as functions of arrays with leading batch axes: one JAX primitive
+each."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ class Scene:
         return scene, [x for i, x in enumerate(values) if i not in known]
 
     def call(self, function: Callable, operands: Sequence[Any], *arguments: Any, **named: Any) -> Any:
-        """Return `function(robot, contacts, *arguments)` for arguments that are rows, `dt`, or pytrees of rows, all with
-        leading batch axes; so are the results."""
+        """Return `function(robot, contacts, *arguments)`. The arguments and results are pytrees of arrays
+        `[*batch, n]`, or `[*batch]`; the function has and returns them as rows."""
         arguments = *arguments, *named.values()
         leaves, structure = jax.tree.flatten(arguments)
         bound = _OnRows(function, self, structure, tuple(named), tuple(min(x.ndim, 1) for x in leaves))

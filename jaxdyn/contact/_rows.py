@@ -5,8 +5,9 @@ With the accelerations `b` without contact and joint friction, a step has the ac
     1/2 x^T M x + 1/dt sum Phi_c(w_c + dt J_c x) + 1/dt sum Psi_i(u_i + dt x_i)
 
 for the velocities `w_c` of the contacts and `u_i` of the joints that `b` leads to, with the potentials `Phi` of contact
-forces and `Psi` of joint friction. Newton's method adds `dt J^T G J` of each contact to the inertia of its body, so each
-of its steps is one pass of the articulated-body recursion (Castro, Permenter & Han 2023; Featherstone 2008, table 7.1).
+forces and `Psi` of joint friction. Newton's method adds `dt J^T G J` of each contact to the inertia of its body, so
+that each of its steps is one pass of the articulated-body recursion (Castro, Permenter & Han 2023; Featherstone 2008,
+table 7.1).
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ def contact_forces(
     """The gaps, normals, points and forces of all contacts at a state.
 
     By default the forces are those of the law at this configuration and velocity. With `a` and `dt` they are those of
-    a step of length `dt` (s) from this state with the accelerations `a` `[*batch, nv]`, which are `(v1 - v) / dt` of the
-    step; they act on the robot for that time.
+    a step of length `dt` (s) from this state with the accelerations `a` `[*batch, nv]`, which are `(v1 - v) / dt` of
+    the step; they act on the robot for that time.
 
     **Raises** `ModelError` where only one of `a` and `dt` is given, and as `step` does; `ShapeError` where a shape does
     not fit.

@@ -27,8 +27,9 @@ from jaxdyn.native._target import wanted
 
 MAX_OPERATIONS = 25_000
 """A program of more operations is not made a kernel. Its values no longer fit a thread's 255 registers by far, and the
-driver compiles it at the first call, in a time that grows faster than the program: 0.3 s for 3,000 operations, 5 to 11 s
-for 13,000 to 19,000, and 23 to 49 s for 35,000, where it would be 1.6 to 10 times faster than XLA's code (on an H100)."""
+driver compiles it at the first call, in a time that grows faster than the program: on an H100 0.3 s for 3,000
+operations, 5 to 11 s for 13,000 to 19,000, and 23 to 49 s for 35,000, where it would be 1.6 to 10 times faster than
+XLA's code."""
 
 THREADS = 64
 """The threads in a block. On an H100, blocks of 32, 64, 128 and 256 threads took the same time within the scatter for

@@ -92,9 +92,9 @@ def step(
       them to the end of the step.
     - `f_ext` `[*batch, nb, 6]`: external wrenches `[force, moment]` on the bodies in N and N m, in world axes, acting
       at the origin of each body's frame; constant over the step while the origins move.
-    - `contacts`: the contacts of the robot with the world, for the integrator `"semi_implicit_euler"`. Their forces, and
-      joint friction, are those at the end of the step, so that stiff contacts do not limit `dt`; `contact_forces` has
-      them, and a roll-out's `Trajectory.contact` how well they were solved.
+    - `contacts`: the contacts of the robot with the world, for the integrator `"semi_implicit_euler"`. Their forces,
+      and joint friction, are those at the end of the step, so that stiff contacts do not limit `dt`; `contact_forces`
+      has them, and a roll-out's `Trajectory.contact` how well they were solved.
 
     Where the model has loops or couplings, every step ends with a projection: `q` is moved to close them, and `v` to
     keep them closed, both by the least change in the metric of the mass matrix. A start that they do not allow is so
