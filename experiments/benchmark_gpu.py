@@ -1,7 +1,8 @@
 """Time the library on a GPU in single precision: throughput, kernels, and the distance to what the device could do.
 
-Each operation is measured as one kernel (`native`), compiled by XLA (`xla`), and compiled by XLA with its loops in
-command buffers, which the device repeats without the host (`xla_loops`).
+Each operation is measured as one kernel (`native`), compiled by XLA (`xla`), compiled by XLA with its loops in command
+buffers, which the device repeats without the host (`xla_loops`), and, where they are asked for and installed, by other
+libraries for JAX (`--codes native,mjx,frax`). A roll-out has `steps` steps, which are its evaluations.
 
     python -m experiments.benchmark_gpu [CONFIG] [--key value ...]
 
@@ -25,16 +26,18 @@ import jax
 
 from experiments import _benchmark_models as models
 from experiments._benchmark_hlo import count_kernels
-from experiments._benchmark_jax import Jaxdyn, operation
+from experiments._benchmark_jax import LIBRARIES, Jaxdyn, JaxLibrary, operation
 from experiments._benchmark_options import names_in, numbers_in, robots_in
 from experiments._benchmark_report import conditions, number, table
+from experiments._benchmark_verdicts import JAX_PEERS
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, native
 from jaxdyn.programs import ProgramConfig, time_compilation, wall_time
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_gpu.toml"
 OPERATIONS = ("aba", "rnea", "crba", "aba_derivatives", "rnea_derivatives", "gradient", "parameter_gradient")
-CODES = ("native", "xla", "xla_loops")
+OPERATIONS += ("rollout",)
+CODES = ("native", "xla", "xla_loops", *JAX_PEERS)
 # XLA's defaults, and loops.
 _LOOPS = {"xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE"}
 _HEADER = (
@@ -63,6 +66,8 @@ class Config(ProgramConfig):
     batches: str = "4096,65536"
     codes: str = "native,xla,xla_loops"
     """Ways to compile an operation, see above. Those with too many operations for a kernel are compiled by XLA."""
+    steps: int = 100
+    """Steps of a roll-out."""
     memory: float = 40.0
     """Largest memory of a program that is run, GiB."""
     seconds: float = 0.3
@@ -88,13 +93,13 @@ def run(config: Config) -> list[dict]:
     with (folder / "measurements.jsonl").open("w", encoding="utf-8") as file, jax.default_device(device):
         file.write(json.dumps(where) + "\n")
         for robot in robots:
-            library = Jaxdyn(models.load_tree(robot), "float32")
+            tree = models.load_tree(robot)
             for name, batch, code in itertools.product(operations, batches, codes):
                 if config.time_budget and time.monotonic() - began > config.time_budget:
                     break
                 case = {"kind": "measurement", "robot": robot, "operation": name, "batch": batch, "code": code}
                 with contextlib.nullcontext() if code == "native" else native.disabled():
-                    records.append({**case, **attempt(library, name, batch, code, config)})
+                    records.append({**case, **attempt(tree, name, batch, code, config)})
                 file.write(json.dumps(records[-1]) + "\n")
                 file.flush()
                 print(" | ".join(_row(records[-1])), flush=True)
@@ -118,20 +123,21 @@ def find_device(kind: str) -> Any:
         ) from None
 
 
-def attempt(library: Jaxdyn, name: str, batch: int, code: str, config: Config) -> dict:
+def attempt(tree: models.Tree, name: str, batch: int, code: str, config: Config) -> dict:
     """Return the measurement of one operation, or a record with the reason for its absence."""
     try:
-        return measure(library, name, batch, code, config)
+        return measure(LIBRARIES.get(code, Jaxdyn)(tree, "float32"), name, batch, code, config)
     except models.UnsupportedError as reason:
         return {"status": "unsupported", "reason": str(reason)}
     except Exception as error:
         return {"status": "failed", "reason": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
 
 
-def measure(library: Jaxdyn, name: str, batch: int, code: str, config: Config) -> dict:
+def measure(library: JaxLibrary, name: str, batch: int, code: str, config: Config) -> dict:
     """Compile and run one operation, count its kernels, and compare its time with the floors."""
-    function, letters = operation(library, name, batch, 1)
-    arrays: dict[str, Any] = dict(zip("qvta", models.states(library.tree, batch), strict=True))
+    function, letters = operation(library, name, batch, config.steps)
+    states = models.rollout_states if name == "rollout" else models.states
+    arrays: dict[str, Any] = dict(zip("qvta", library.states(states(library.tree, batch)), strict=True))
     arrays = {k: jax.numpy.asarray(x, library.dtype) for k, x in arrays.items()}
     if "m" in letters:
         arrays["m"] = library.parameters()[0]
@@ -154,8 +160,10 @@ def measure(library: Jaxdyn, name: str, batch: int, code: str, config: Config) -
     jax.block_until_ready(program(*arguments))
     out["first_call_s"] = time.perf_counter() - began
     seconds = wall_time(lambda: program(*arguments), config.seconds, config.repeats)
+    evaluations = batch * (config.steps if name == "rollout" else 1)
     out |= {
-        "evaluations_per_s": batch / seconds,
+        "evaluations": evaluations,
+        "evaluations_per_s": evaluations / seconds,
         "seconds": seconds,
         "finite": all(bool(jax.numpy.isfinite(x).all()) for x in jax.tree.leaves(program(*arguments))),
     }
@@ -180,7 +188,7 @@ def _row(r: dict) -> list[str]:
     return [
         *start,
         f"{r['evaluations_per_s']:.3g}",
-        number(r["seconds"] / r["batch"] * 1e9),
+        number(r["seconds"] / r["evaluations"] * 1e9),
         str(r["kernels"]),
         f"{r['launches']}{unknown}",
         number(r["flops"] / 1e9 if "flops" in r else None),

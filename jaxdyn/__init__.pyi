@@ -4,6 +4,8 @@ each name when it is first used: a public name is added here and nowhere else.""
 __version__: str
 
 from . import algorithms as algorithms
+from . import contact as contact
+from . import geometry as geometry
 from . import io as io
 from . import model as model
 from . import native as native
@@ -101,6 +103,21 @@ from .algorithms import solve_mass_matrix as solve_mass_matrix
 from .algorithms import spring_torque as spring_torque
 from .algorithms import torque_regressor as torque_regressor
 from .algorithms import velocity_products as velocity_products
+from .contact import ContactForces as ContactForces
+from .contact import ContactLaw as ContactLaw
+from .contact import ContactOptions as ContactOptions
+from .contact import ContactReport as ContactReport
+from .contact import Contacts as Contacts
+from .contact import ContactShape as ContactShape
+from .contact import contact_forces as contact_forces
+from .geometry import Box as Box
+from .geometry import Capsule as Capsule
+from .geometry import Ellipsoid as Ellipsoid
+from .geometry import HeightField as HeightField
+from .geometry import Plane as Plane
+from .geometry import Points as Points
+from .geometry import SignedDistance as SignedDistance
+from .geometry import Sphere as Sphere
 from .io import DHRow as DHRow
 from .io import LeftOutWarning as LeftOutWarning
 from .io import MjcfActuator as MjcfActuator

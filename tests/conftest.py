@@ -1,4 +1,5 @@
-"""Settings of the whole test session: double precision on the CPU, and compilation without optimizations."""
+"""Settings of the whole test session: double precision, on the CPU unless JAX_PLATFORMS says otherwise, and compilation
+without optimizations."""
 
 import os
 
@@ -15,7 +16,7 @@ from cost_table import CostTable
 # The library never enables double precision by itself, but the tests compare with double-precision oracles. They test
 # single precision with `model.astype(float32)`.
 jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS", "cpu"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,5 @@
-"""Functions as kernels for NVIDIA GPUs, without a GPU: their text is interpreted, compiled by XLA, and assembled."""
+"""Functions as kernels for NVIDIA GPUs. They run on a GPU where JAX has one; elsewhere their text is interpreted,
+compiled by XLA, and assembled."""
 
 import functools
 import importlib.metadata
@@ -21,13 +22,14 @@ from jaxdyn import native
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._emit import PI
 from jaxdyn.native._graph import Graph
-from jaxdyn.native._ptx import FEW, FEW_THREADS, FUNCTIONS, MAX_OPERATIONS, THREADS, kernel_text
+from jaxdyn.native._ptx import FUNCTIONS, MAX_OPERATIONS, THREADS, Kernel, kernel_text
 from jaxdyn.native._specialize import Program
 
 pytestmark = pytest.mark.skipif(not native.wanted(), reason="native code is turned off")
 
 PTX = "__gpu$xla.gpu.ptx"
 F32 = np.float32
+GPU = jax.default_backend() == "gpu"
 
 
 def interpreted(*operands, attributes: dict, types: list) -> list:
@@ -42,20 +44,25 @@ def interpreted(*operands, attributes: dict, types: list) -> list:
 
 @pytest.fixture
 def launches(monkeypatch) -> list:
-    """On this processor, functions are kernels that the interpreter runs; the list gets the attributes of each call."""
+    """Functions are kernels, which the interpreter runs where there is no GPU; the list gets the attributes of each
+    call."""
     calls = []
+    on_device = jax.ffi.ffi_call
 
     def ffi_call(target: str, types: list):
         def call(*operands, **attributes):
             assert target == PTX
             calls.append(attributes)
+            if GPU:
+                return on_device(target, types)(*operands, **attributes)
             run = functools.partial(interpreted, attributes=attributes, types=types)
             return jax.pure_callback(run, types, *operands)
 
         return call
 
     monkeypatch.setattr(jax.ffi, "ffi_call", ffi_call)
-    monkeypatch.setattr(native, "target", native.kernel)
+    if not GPU:
+        monkeypatch.setattr(native, "target", native.kernel)
     return calls
 
 
@@ -116,7 +123,7 @@ def test_results_of_kernels_with_the_model_as_constant(robot, launches):
 
     close(run(functions, *states(model, 3, 11)), expected(functions, *states(model, 3, 11)), rtol=1e-4)
     assert len(launches) == 4
-    assert all(a["grid_x"] == 2 and a["block_x"] == FEW_THREADS for a in launches)
+    assert all(a["grid_x"] == 1 and a["block_x"] == THREADS for a in launches)
 
 
 @pytest.mark.parametrize("robot", [jaxdyn.samples.arm, jaxdyn.samples.quadruped])
@@ -155,13 +162,12 @@ def test_batched_model_and_map(launches):
     assert len(launches) == 1
 
 
-def test_large_batches_have_larger_blocks(launches):
+def test_the_last_block_may_have_idle_threads(launches):
     model = single(jaxdyn.samples.pendulum())
-    q, v, tau = states(model, FEW + 1)
+    q, v, tau = states(model, 3 * THREADS + 1)
     close(run(jaxdyn.aba, model, q, v, tau), expected(jaxdyn.aba, model, q, v, tau))
     (attributes,) = launches
-    assert attributes["block_x"] == THREADS
-    assert (attributes["grid_x"] - 1) * THREADS < FEW + 1 <= attributes["grid_x"] * THREADS
+    assert (attributes["grid_x"], attributes["block_x"]) == (4, THREADS)
 
 
 def test_empty_batch(launches):
@@ -196,10 +202,13 @@ def computed(op: str, *xs: np.ndarray) -> np.ndarray:
         result = graph.select(result, 0.0, 1.0)
     shapes, uniform = ((),) * len(xs), (False,) * len(xs)
     text = kernel_text(Program(graph.nodes, shapes, uniform, ([result],)), "kernel")
-    n = len(xs[0])
+    n, xs = len(xs[0]), tuple(x.astype(F32) for x in xs)
+    if GPU:
+        kernel = Kernel("kernel", text, uniform)
+        return np.asarray(kernel([jax.ShapeDtypeStruct((n, 1), F32)], *(x[:, None] for x in xs))[0][:, 0])
     out = np.full(n, np.nan, F32)
     sizes = np.array([n] + [4] * len(xs), np.int32)
-    Launch(text, [sizes, *(x.astype(F32) for x in xs), out], -(-n // 64), 64)
+    Launch(text, [sizes, *xs, out], -(-n // 64), 64)
     return out
 
 

@@ -9,12 +9,15 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, ShapeError, broadcast_batches, require_last_axes
-from jaxdyn._types import Array
+from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq
 from jaxdyn.model._fields import LEAVES, Leaf, ModelFields
 from jaxdyn.model._inertia import BodyInertia, require_mass, rounding, warn_if_unphysical
-from jaxdyn.model._row_tables import join, take
-from jaxdyn.spatial import IDENTITY_POSE, SE3, pose_array
+from jaxdyn.model._row_tables import join, numpy_unless_tracing, take
+from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, pose_array
+
+type Placement = SE3 | Float[ArrayLike, "*batch 7"] | None
+"""A pose: an `SE3`, position (m) and quaternion `w x y z`, a position, or None for the identity."""
 
 
 def as_array(model: ModelFields, value, what: str) -> Array:
@@ -119,6 +122,22 @@ def as_pose(model: ModelFields, placement, what: str) -> Array:
     if (numbers := in_numpy(out)) is not None:
         require_poses(numbers, what)
     return out
+
+
+def pose_in_body(model: ModelFields, link: str, placement: Placement, what: str) -> tuple[int, Array]:
+    """Return the number of the body that a link, merged link or frame is part of (-1 for the world), and the pose
+    `[*batch, 7]` in that body's frame, or in the world, of a frame that `placement` places in the link.
+
+    **Raises** `UnknownNameError` for the link; `ShapeError` and `ModelError` for a placement that is not a pose.
+    """
+    frame = model.topology.frame(link)
+    pose = as_pose(model, IDENTITY_POSE if placement is None else placement, what)
+    return model.topology.frame_bodies[frame], _after_frame(model, pose, frame)
+
+
+@numpy_unless_tracing("frame")
+def _after_frame(model: ModelFields, pose, frame: int) -> Array:
+    return compose_poses(model.frame_placement[..., frame, :], pose)
 
 
 def as_per_dof(model: ModelFields, field: str, value) -> Array:

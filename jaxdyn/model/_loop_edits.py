@@ -12,11 +12,11 @@ from jaxdyn._errors import ModelError, look_up, require_choice, require_last_axe
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.joints import LOOP_ROWS, Coupling, Loop, Topology, joint_nv
 from jaxdyn.model import _edit_arguments as arguments
+from jaxdyn.model._edit_arguments import Placement
 from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._row_tables import constant, join, numpy_unless_tracing, take
-from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses
+from jaxdyn.spatial import IDENTITY_POSE, compose_poses
 
-type Placement = SE3 | Float[ArrayLike, "*batch 7"] | None
 _LOOP_LEAVES = ("loop_placement1", "loop_placement2", "loop_length")
 _COUPLING_LEAVES = ("coupling_coefficients", "coupling_reference")
 

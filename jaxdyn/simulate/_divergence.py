@@ -1,4 +1,5 @@
-"""Roll-outs that stop being finite: the element, the step, and the error that names them."""
+"""Roll-outs that stop being finite, or whose contacts are not solved: the element, the step, and the error that names
+them."""
 
 from typing import Any, NamedTuple
 
@@ -9,13 +10,14 @@ from jax import lax
 from jax.core import Tracer
 
 from jaxdyn._errors import JaxdynError
+from jaxdyn.contact import ContactReport
 from jaxdyn.simulate._state import State
 
 _SHOWN = 5
 
 
 class DivergenceError(JaxdynError, ArithmeticError):
-    """A roll-out has a state that is NaN or infinite."""
+    """A roll-out has a state that is NaN or infinite, or contacts that were not solved to their tolerance."""
 
 
 class Report(NamedTuple):
@@ -25,19 +27,28 @@ class Report(NamedTuple):
     """The number of steps after which the state was first not finite; 0 for the start, -1 for never."""
     inputs: Any
     """Whether the torques or the external wrenches of that step were not finite."""
+    unsolved: Any
+    """The number of steps after the first whose contacts were not solved to their tolerance; -1 for never."""
 
     @staticmethod
     def of_start(state: State) -> "Report":
         finite = _finite(state)
-        return Report(jnp.where(finite, -1, 0).astype(jnp.int32), jnp.zeros_like(finite))
+        first = jnp.where(finite, -1, 0).astype(jnp.int32)
+        return Report(first, jnp.zeros_like(finite), jnp.full_like(first, -1))
 
-    def after(self, state: State, tau, f_ext, k) -> "Report":
-        """The report after step `k`, under `tau` and `f_ext`, that ended in `state`."""
+    def after(self, state: State, tau, f_ext, k, contact: ContactReport | None) -> "Report":
+        """The report after step `k`, under `tau` and `f_ext`, that ended in `state`, and whose contacts were solved as
+        `contact` says."""
         bad = ~jnp.isfinite(tau).all(axis=-1)
         if f_ext is not None:
             bad = bad | ~jnp.isfinite(f_ext).all(axis=(-2, -1))
         now = (self.first < 0) & ~_finite(state)
-        return Report(jnp.where(now, jnp.asarray(k + 1, jnp.int32), self.first), jnp.where(now, bad, self.inputs))
+        after = jnp.asarray(k + 1, jnp.int32)
+        unsolved = self.unsolved
+        if contact is not None:
+            # NaN is above the tolerance too, and what is not finite has its own line.
+            unsolved = jnp.where((unsolved < 0) & (self.first < 0) & ~now & ~contact.converged, after, unsolved)
+        return Report(jnp.where(now, after, self.first), jnp.where(now, bad, self.inputs), unsolved)
 
 
 def _finite(state: State):
@@ -48,8 +59,8 @@ def raise_divergence[T](result: T, report: Report, dt) -> T:
     """Return `result`, or raise `DivergenceError` if the report has one: at once in eager mode; under transformations
     when the program runs, as a run-time error of JAX with the same text."""
     if not any(isinstance(x, Tracer) for x in (*report, dt)):
-        for first, inputs, offset in _local_parts(report):
-            _raise_first(first, inputs, dt, offset)
+        for part, offset in _local_parts(report):
+            _raise_first(part, dt, offset)
         return result
     report, dt = jax.tree.map(lax.stop_gradient, (report, dt))
 
@@ -62,32 +73,40 @@ def raise_divergence[T](result: T, report: Report, dt) -> T:
         return x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else jnp.where(seen, jnp.zeros_like(x), x)
 
     # The callback runs only if something diverged. The result depends on its output, so that the compiler keeps it.
-    seen = lax.cond((report.first >= 0).any(), look, lambda *_: jnp.zeros((), jnp.bool_), *report, dt)
+    found = ((report.first >= 0) | (report.unsolved >= 0)).any()
+    seen = lax.cond(found, look, lambda *_: jnp.zeros((), jnp.bool_), *report, dt)
     return jax.tree.map(depend, result)
 
 
-def _raise_on_host(first, inputs, dt):
-    first = np.asarray(first)
-    _raise_first(first, np.asarray(inputs), float(np.ravel(dt)[0]), (0,) * first.ndim)
+def _raise_on_host(first, inputs, unsolved, dt):
+    report = Report(*map(np.asarray, (first, inputs, unsolved)))
+    _raise_first(report, float(np.ravel(dt)[0]), (0,) * report.first.ndim)
     return np.zeros(np.shape(dt), bool)
 
 
 def _local_parts(report: Report):
     """The report's values on this host, with the offset of each part in the whole batch."""
     if report.first.is_fully_addressable:
-        yield np.asarray(report.first), np.asarray(report.inputs), (0,) * report.first.ndim
+        yield Report(*map(np.asarray, report)), (0,) * report.first.ndim
         return
-    for shard, inputs in zip(report.first.addressable_shards, report.inputs.addressable_shards, strict=True):
-        yield np.asarray(shard.data), np.asarray(inputs.data), tuple(i.start or 0 for i in shard.index)
+    for shards in zip(*(x.addressable_shards for x in report), strict=True):
+        yield Report(*(np.asarray(x.data) for x in shards)), tuple(i.start or 0 for i in shards[0].index)
 
 
-def _raise_first(first: np.ndarray, inputs: np.ndarray, dt, offset: tuple[int, ...]) -> None:
-    """Raise `DivergenceError` with the earliest elements that diverged, if there are any."""
+def _earliest(first: np.ndarray) -> np.ndarray:
+    """Return the indices of the elements that have a step, the earliest first."""
     bad = np.argwhere(first >= 0)
+    return bad[np.argsort(first[tuple(bad.T)], kind="stable")] if first.ndim else bad
+
+
+def _raise_first(report: Report, dt, offset: tuple[int, ...]) -> None:
+    """Raise `DivergenceError` with the earliest elements that diverged or whose contacts were not solved, if there are
+    any."""
+    first, bad = report.first, _earliest(report.first)
     if not len(bad):
+        _raise_unsolved(report.unsolved, dt, offset)
         return
-    bad = bad[np.argsort(first[tuple(bad.T)], kind="stable")] if first.ndim else bad
-    lines = [_line(tuple(i), first, inputs, float(dt), offset) for i in bad[:_SHOWN]]
+    lines = [_line(tuple(i), first, report.inputs, float(dt), offset) for i in bad[:_SHOWN]]
     more = f"\n... and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
     raise DivergenceError(
         f"{len(bad)} of {first.size} roll-outs stopped being finite:\n" + "\n".join(lines) + more + "\nIf the start "
@@ -96,10 +115,28 @@ def _raise_first(first: np.ndarray, inputs: np.ndarray, dt, offset: tuple[int, .
     )
 
 
+def _raise_unsolved(first: np.ndarray, dt, offset: tuple[int, ...]) -> None:
+    bad = _earliest(first)
+    if not len(bad):
+        return
+    lines = [f"{_name(i, offset)}: step {first[tuple(i)] - 1} (from 0), t = {first[tuple(i)] * dt:.6g} s" for i in bad]
+    more = f"\n... and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+    raise DivergenceError(
+        f"{len(bad)} of {first.size} roll-outs have contacts that were not solved to their tolerance, first in:\n"
+        + "\n".join(lines[:_SHOWN])
+        + f"{more}\nTry a smaller dt, or more iterations or a larger tolerance in ContactOptions; Trajectory.contact "
+        "has the errors of all steps."
+    )
+
+
+def _name(index, offset: tuple[int, ...]) -> str:
+    whole = tuple(int(i) + int(o) for i, o in zip(index, offset, strict=True))
+    return f"batch element {whole[0] if len(whole) == 1 else whole}" if whole else "the roll-out"
+
+
 def _line(index: tuple[int, ...], first: np.ndarray, inputs: np.ndarray, dt: float, offset: tuple[int, ...]) -> str:
     k = int(first[index])
-    whole = tuple(int(i) + int(o) for i, o in zip(index, offset, strict=True))
-    what = f"batch element {whole[0] if len(whole) == 1 else whole}" if whole else "the roll-out"
+    what = _name(index, offset)
     if k == 0:
         return f"{what}: the initial state is not finite"
     why = "; the torques or wrenches of that step were not finite" if inputs[index] else ""

@@ -12,12 +12,13 @@ from jax.sharding import PartitionSpec
 
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ShapeError, require_last_axes
+from jaxdyn.contact import ContactReport, Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._checkpointed_scan import scan_in_segments
 from jaxdyn.simulate._divergence import Report
 from jaxdyn.simulate._sharding import Split
 from jaxdyn.simulate._state import State, Trajectory
-from jaxdyn.simulate.integrators import advance
+from jaxdyn.simulate.integrators import advance, worst
 
 
 class RolloutInputs(NamedTuple):
@@ -35,6 +36,7 @@ class RolloutInputs(NamedTuple):
     """The carry of the policy's first call."""
     functions: Any = None
     """The arrays in the policy, the sensors and the function of wrenches."""
+    contacts: Contacts | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +100,7 @@ def shard_specs(split: Split, inputs: RolloutInputs) -> RolloutInputs:
         dt=PartitionSpec(),
         memory=split.of_leading(inputs.memory),
         functions=jax.tree.map(lambda _: PartitionSpec(), inputs.functions),
+        contacts=None if inputs.contacts is None else split.of_contacts(inputs.contacts),
     )
 
 
@@ -129,17 +132,18 @@ class _Simulation:
         loop = _Loop(start, inputs.memory, Report.of_start(start) if plan.check else None)
         # Segments are of steps; their ends are at samples where these are close, otherwise within the intervals.
         outer = None if plan.segment is None or plan.segment < every else plan.segment // every
-        loop, (states, tau) = scan_in_segments(self.interval, loop, xs, intervals, outer)
+        loop, (states, tau, contact) = scan_in_segments(self.interval, loop, xs, intervals, outer)
         states = jax.tree.map(lambda first, later: jnp.concatenate([first[None], later]), start, states)
         t = self.time(jnp.arange(0, plan.steps + 1, every))
         q, v, tau = (jnp.moveaxis(x, 0, -2) for x in (states.q, states.v, tau))
-        return Trajectory(t, q, v, tau, loop.memory, self.readings(states, t)), loop.report
+        contact = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), contact)
+        return Trajectory(t, q, v, tau, loop.memory, self.readings(states, t), contact), loop.report
 
     def time(self, k):
         return k.astype(self.inputs.dt.dtype) * self.inputs.dt
 
-    def step(self, loop: _Loop, x) -> tuple[_Loop, Any]:
-        """The loop after a step, and the step's torques."""
+    def step(self, loop: _Loop, x) -> tuple[_Loop, Any, ContactReport | None]:
+        """The loop after a step, the step's torques, and how its contacts were solved."""
         inputs, plan = self.inputs, self.plan
         (k, tau, f_ext), memory, dtype = x, loop.memory, inputs.dt.dtype
         if self.policy is not None:
@@ -151,27 +155,37 @@ class _Simulation:
         elif f_ext is None and inputs.f_ext is not None:
             f_ext = inputs.f_ext[..., 0, :, :]
         scheme = plan.integrator, plan.substeps, inputs.damping
-        state = advance(inputs.model, loop.state, tau, inputs.dt, f_ext, *scheme)
-        report = None if loop.report is None else loop.report.after(state, tau, f_ext, k)
-        return _Loop(state, memory, report), tau
+        state, contact = advance(inputs.model, loop.state, tau, inputs.dt, f_ext, *scheme, inputs.contacts)
+        report = None if loop.report is None else loop.report.after(state, tau, f_ext, k, contact)
+        return _Loop(state, memory, report), tau, contact
 
     def interval(self, loop: _Loop, xs):
-        """The steps from one sample to the next; also returns the sample, and the torques of the first step."""
+        """The steps from one sample to the next; also returns the sample, the torques of the first step, and how the
+        contacts of all of them were solved."""
         every, segment = self.plan.save_every, self.plan.segment
         if every == 1:
-            loop, tau = self.step(loop, xs)
-            return loop, (loop.state, tau)
+            loop, tau, contact = self.step(loop, xs)
+            return loop, (loop.state, tau, contact)
 
         def step(carry, x):
-            loop, held = carry
+            loop, held, before = carry
             j, *x = x
-            loop, tau = self.step(loop, x)
-            return (loop, jnp.where(j == 0, tau, held)), None
+            loop, tau, contact = self.step(loop, x)
+            contact = None if contact is None or before is None else worst(before, contact)
+            return (loop, jnp.where(j == 0, tau, held), contact), None
 
-        carry = loop, jnp.zeros_like(loop.state.v)
+        carry = loop, jnp.zeros_like(loop.state.v), self.no_contact()
         inner = None if segment is None or segment >= every else segment
-        (loop, tau), _ = scan_in_segments(step, carry, (jnp.arange(every), *xs), every, inner)
-        return loop, (loop.state, tau)
+        (loop, tau, contact), _ = scan_in_segments(step, carry, (jnp.arange(every), *xs), every, inner)
+        return loop, (loop.state, tau, contact)
+
+    def no_contact(self) -> ContactReport | None:
+        """The report of no step; None without contacts."""
+        contacts, start = self.inputs.contacts, self.inputs.start
+        if contacts is None:
+            return None
+        zero = jnp.zeros(start.v.shape[:-1], start.v.dtype)
+        return ContactReport(zero, zero.astype(jnp.int32), contacts.options.tolerance_of(zero.dtype))
 
     def readings(self, states: State, t):
         """The sensors' arrays `[*batch, samples, ...]`, or None."""

@@ -17,6 +17,7 @@ from jaxdyn._errors import (
     require_positive_integer,
 )
 from jaxdyn._types import Array, Float, Velocity
+from jaxdyn.contact import Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._checkpointed_scan import segment_length
 from jaxdyn.simulate._divergence import raise_divergence
@@ -24,7 +25,13 @@ from jaxdyn.simulate._loop import RolloutInputs, RolloutPlan, run, separate_arra
 from jaxdyn.simulate._sharding import Split, sharding_of
 from jaxdyn.simulate._state import State, Trajectory
 from jaxdyn.simulate.actuators import AbstractActuator, ActuatedPolicy
-from jaxdyn.simulate.integrators import Integrator, common_form, require_integrator, time_step
+from jaxdyn.simulate.integrators import (
+    Integrator,
+    common_form,
+    require_contact_integrator,
+    require_integrator,
+    time_step,
+)
 
 type Policy = Callable[[Any, State, Any], tuple[Any, Any]]
 """Called as `policy(carry, state, t)` (s); returns the next carry and the torques `[*batch, nv]`."""
@@ -67,6 +74,7 @@ def rollout(
     substeps: int = 1,
     save_every: int = 1,
     sensors: Sensors | None = None,
+    contacts: Contacts | None = None,
     options: RolloutOptions | None = None,
 ) -> Trajectory:
     """The trajectory from `state` under actuator torques that are held for `dt` (s) each.
@@ -90,6 +98,7 @@ def rollout(
     - `integrator`, `substeps`: as in `step`.
     - `save_every`: the number of steps between samples; must divide `steps`.
     - `sensors`: a function `(model, state, t) -> pytree`, evaluated at every sample.
+    - `contacts`: the contacts of the robot with the world, as in `step`.
     - `options`: see `RolloutOptions`.
 
     **Returns** `steps / save_every + 1` samples, the first of them `state`.
@@ -99,6 +108,7 @@ def rollout(
     """
     options = RolloutOptions() if options is None else options
     require_integrator(integrator, substeps, actuator_damping=options.actuator_damping is not None)
+    require_contact_integrator(model, contacts, integrator)
     require_positive_integer(save_every, "save_every")
     steps = _number_of_steps(controls, steps, policy_state)
     if steps % save_every:
@@ -109,7 +119,11 @@ def rollout(
     inputs = _inputs(model, state, rows, wrenches, dt, steps, options.actuator_damping)
     if policy_state is None and isinstance(policy, ActuatedPolicy):
         policy_state = policy.init(inputs.start)
-    inputs = inputs._replace(memory=jax.tree.map(strongly_typed, policy_state), functions=arrays)
+    inputs = inputs._replace(
+        memory=jax.tree.map(strongly_typed, policy_state),
+        functions=arrays,
+        contacts=jax.tree.map(jnp.asarray, contacts),
+    )
     split = _split_of(state, options.sharding, inputs.start.q.shape[:-1])
     if split is not None:
         inputs = split.put(inputs, shard_specs(split, inputs))

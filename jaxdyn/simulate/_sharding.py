@@ -9,6 +9,7 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxdyn._errors import ModelError, ShapeError
+from jaxdyn.contact import Contacts
 from jaxdyn.model import LEAVES, Model
 
 
@@ -64,6 +65,12 @@ class Split:
         arrays = {name: x for name in LEAVES if (x := getattr(model, name)) is not None}
         specs = [self.spec(x.shape, LEAVES[name].axes) for name, x in arrays.items()]
         return eqx.tree_at(lambda m: [getattr(m, name) for name in arrays], model, specs)
+
+    def of_contacts(self, contacts: Contacts) -> Contacts:
+        """The specs of the arrays of contacts."""
+        leaves, structure = jax.tree.flatten(contacts)
+        specs = [self.spec(x.shape, core) for x, core in zip(leaves, contacts.axes(), strict=True)]
+        return jax.tree.unflatten(structure, specs)
 
     def of_leading(self, tree):
         """The specs of arrays that are split if they begin with all batch axes, otherwise whole on every device."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxdyn import _printing as printing
 from jaxdyn._types import Array, Float
+from jaxdyn.contact import ContactReport
 
 
 class State(eqx.Module):
@@ -29,6 +30,9 @@ class Trajectory(eqx.Module):
     """The carry of the policy after the last step."""
     sensors: Any = None
     """The sensors' pytree of arrays `[*batch, samples, ...]`."""
+    contact: ContactReport | None = None
+    """How well the contacts were solved, `[*batch, intervals]`: the largest error and the sum of the iterations of the
+    steps that follow each sample but the last; None without contacts."""
 
     @property
     def final(self) -> State:
@@ -46,6 +50,10 @@ class Trajectory(eqx.Module):
         facts["v"] = f"{v.shape[-1]} velocities, at most {np.abs(v).max(initial=0):.4g}"
         if not (np.isfinite(q).all() and np.isfinite(v).all()):
             facts["not finite"] = "some states are NaN or infinite; RolloutOptions(check=True) names the first"
+        if self.contact is not None:
+            unsolved = int((~np.asarray(self.contact.converged)).sum())
+            worst = f"relative errors at most {np.asarray(self.contact.error).max(initial=0):.1e}"
+            facts["contact"] = worst + (f", {unsolved} intervals above the tolerance" if unsolved else "")
         if self.tau is not None:
             facts["tau"] = f"at most {np.abs(np.asarray(self.tau)).max(initial=0):.4g} N m or N"
         return first, facts

@@ -2,6 +2,7 @@
 
 from jaxdyn.algorithms.recursions._algorithm import (
     AnalyticDerivatives,
+    Constant,
     algorithm,
     check_arrays,
     model_batch,
@@ -59,6 +60,7 @@ from jaxdyn.algorithms.recursions._forward_dynamics import (
     inverse_root,
     solve,
     substitute,
+    substitute_forces,
 )
 from jaxdyn.algorithms.recursions._frames import Reference, absolute_frame_pose, frame_reference
 from jaxdyn.algorithms.recursions._inverse_dynamics import inverse

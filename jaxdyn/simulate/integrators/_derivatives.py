@@ -70,7 +70,10 @@ def step_derivatives(
     tau, h = jnp.broadcast_to(tau, start.v.shape), time_step(dt, start) / substeps
     if model.topology.has_loops:
         total = differentiated_step(
-            lambda state, tau: advance(model, state, tau, h * substeps, f_ext, integrator, substeps), model, start, tau
+            lambda state, tau: advance(model, state, tau, h * substeps, f_ext, integrator, substeps)[0],
+            model,
+            start,
+            tau,
         )
         return StepDerivatives(total[..., : 2 * model.nv], total[..., 2 * model.nv :])
     one_step, linearize = INTEGRATORS[integrator], STEP_DERIVATIVES[integrator]

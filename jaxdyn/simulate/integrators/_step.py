@@ -19,9 +19,11 @@ from jaxdyn._errors import (
 )
 from jaxdyn._types import Velocity, Wrenches
 from jaxdyn.algorithms.recursions import model_batch
+from jaxdyn.contact import ContactReport, Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
 from jaxdyn.simulate.integrators._closed_loops import closed, require_projection
+from jaxdyn.simulate.integrators._contact_step import contact_steps, require_contact_integrator
 from jaxdyn.simulate.integrators._one_step import (
     euler_step,
     rk4_step,
@@ -75,6 +77,7 @@ def step(
     substeps: int = 1,
     actuator_damping: Velocity | None = None,
     f_ext: Wrenches | None = None,
+    contacts: Contacts | None = None,
 ) -> State:
     """The state after a time `dt` (s) under constant actuator torques `tau` `[*batch, nv]`.
 
@@ -89,33 +92,48 @@ def step(
       them to the end of the step.
     - `f_ext` `[*batch, nb, 6]`: external wrenches `[force, moment]` on the bodies in N and N m, in world axes, acting
       at the origin of each body's frame; constant over the step while the origins move.
+    - `contacts`: the contacts of the robot with the world, for the integrator `"semi_implicit_euler"`. Their forces,
+      and joint friction, are those at the end of the step, so that stiff contacts do not limit `dt`; `contact_forces`
+      has them, and a roll-out's `Trajectory.contact` how well they were solved.
 
     Where the model has loops or couplings, every step ends with a projection: `q` is moved to close them, and `v` to
     keep them closed, both by the least change in the metric of the mass matrix. A start that they do not allow is so
     brought to one that they do; `project_configuration` says whether that succeeds.
 
     **Raises** `ModelError` for another integrator or number of substeps, for a `dt` that is not positive and finite
-    (inside `jit`, where its value is not known, it is not checked), and for `"midpoint"` with loops; `ShapeError` where
-    a shape does not fit.
+    (inside `jit`, where its value is not known, it is not checked), for `"midpoint"` with loops, and for contacts with
+    another integrator or with a model that has loops or joints that mimic others; `ShapeError` where a shape does not
+    fit.
     """
     require_integrator(integrator, substeps, actuator_damping=actuator_damping is not None)
+    require_contact_integrator(model, contacts, integrator)
     nv = (model.nv,)
     inputs = {"tau": (tau, nv), "actuator_damping": (actuator_damping, nv), "f_ext": (f_ext, (model.nb, 6))}
     start, (tau, actuator_damping, f_ext) = common_form(model, state, inputs)
-    return advance(model, start, tau, time_step(dt, start), f_ext, integrator, substeps, actuator_damping)
+    return advance(model, start, tau, time_step(dt, start), f_ext, integrator, substeps, actuator_damping, contacts)[0]
 
 
 def advance(
-    model: Model, state: State, tau, dt, f_ext, integrator: str, substeps: int = 1, actuator_damping: Any = None
-) -> State:
-    """`step` without checks, for a state that has all batch axes."""
+    model: Model,
+    state: State,
+    tau,
+    dt,
+    f_ext,
+    integrator: str,
+    substeps: int = 1,
+    actuator_damping: Any = None,
+    contacts: Contacts | None = None,
+) -> tuple[State, ContactReport | None]:
+    """`step` without checks, for a state that has all batch axes, and with contacts how they were solved."""
+    if contacts is not None:
+        return contact_steps(model, state, tau, dt / substeps, f_ext, contacts, substeps)
     options = {} if actuator_damping is None else {"actuator_damping": actuator_damping}
     require_projection(model, integrator)
 
     def substep(state: State, _):
         return closed(model, INTEGRATORS[integrator](model, state, tau, dt / substeps, f_ext, **options)), None
 
-    return substep(state, None)[0] if substeps == 1 else lax.scan(substep, state, length=substeps)[0]
+    return (substep(state, None)[0] if substeps == 1 else lax.scan(substep, state, length=substeps)[0]), None
 
 
 def common_form(model: Model, state: State, inputs: dict[str, tuple[Any, tuple[int, ...]]]) -> tuple[State, list[Any]]:

@@ -1,0 +1,120 @@
+"""Functions of the rows of a robot and its contacts as functions of arrays with leading batch axes: one JAX primitive
+each."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from jaxdyn._batched_functions import Plain
+from jaxdyn._batching import call
+from jaxdyn.algorithms.recursions import Constant, Robot
+from jaxdyn.contact._contacts import ContactRows, Contacts
+from jaxdyn.model import LEAVES, Model
+from jaxdyn.tree import rows_of, to_leading
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+    """The static part of a robot and its contacts: structure, and the numbers that are constants of a program."""
+
+    topology: Any
+    names: tuple[str, ...]
+    """The names of the model's arrays, in the order of their operands."""
+    contacts: Any
+    """The structure of the contacts as a pytree."""
+    cores: tuple[int, ...]
+    """For each array of the model and the contacts the number of axes that are not batch axes."""
+    constants: tuple[tuple[int, Constant], ...]
+    """Those of these arrays that are constants, by their number."""
+
+    @classmethod
+    def of(cls, model: Model, contacts: Contacts, dtype) -> tuple[Scene, list[Any]]:
+        """Return the static part, and the arrays that are not constants."""
+        arrays = {n: getattr(model, n) for n, leaf in LEAVES.items() if leaf.dynamics}
+        arrays = {n: x for n, x in arrays.items() if x is not None}
+        leaves, structure = jax.tree.flatten(contacts)
+        cores = *(LEAVES[n].axes for n in arrays), *contacts.axes()
+        values = [jnp.asarray(x, dtype) for x in (*arrays.values(), *leaves)]
+        known = {
+            i: Constant.of(x, dtype)
+            for i, (x, n) in enumerate(zip(values, cores, strict=True))
+            if not isinstance(x, Tracer) and x.ndim == n
+        }
+        if len(known) == len(values):
+            # Nothing is traced: new values shall not need a new program.
+            known = {}
+        scene = cls(model.topology, tuple(arrays), structure, cores, tuple(known.items()))
+        return scene, [x for i, x in enumerate(values) if i not in known]
+
+    def call(self, function: Callable, operands: Sequence[Any], *arguments: Any, **named: Any) -> Any:
+        """Return `function(robot, contacts, *arguments)`. The arguments and results are pytrees of arrays
+        `[*batch, n]`, or `[*batch]`; the function has and returns them as rows."""
+        arguments = *arguments, *named.values()
+        leaves, structure = jax.tree.flatten(arguments)
+        bound = _OnRows(function, self, structure, tuple(named), tuple(min(x.ndim, 1) for x in leaves))
+        shared = len(self.cores) - len(self.constants)
+        everything = [*operands, *leaves]
+        shapes, results = _results(
+            bound, tuple((x.shape[x.ndim - c :], x.dtype) for x, c in zip(everything, bound.cores, strict=True))
+        )
+        out = call(Plain(bound, bound.cores, shapes, shared=shared), *everything)
+        return jax.tree.unflatten(results, out)
+
+
+@functools.cache
+def _results(bound: _OnRows, operands: tuple) -> tuple[tuple[tuple[int, ...], ...], Any]:
+    """Return the shapes and the structure of the results without batch axes."""
+    out = jax.eval_shape(bound, *(jax.ShapeDtypeStruct(*x) for x in operands))
+    leaves, structure = jax.tree.flatten(out)
+    return tuple(x.shape for x in leaves), structure
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnRows:
+    function: Callable
+    scene: Scene
+    structure: Any
+    """The structure of the arguments."""
+    named: tuple[str, ...]
+    """The names of the last arguments."""
+    argument_cores: tuple[int, ...]
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        known = dict(self.scene.constants)
+        return (*(n for i, n in enumerate(self.scene.cores) if i not in known), *self.argument_cores)
+
+    def __call__(self, *operands):
+        scene, known = self.scene, dict(self.scene.constants)
+        batch = np.broadcast_shapes(*(x.shape[: x.ndim - c] for x, c in zip(operands, self.cores, strict=True)))
+        rank, given = len(batch), iter(operands)
+        arrays = [jnp.asarray(known[i].array) if i in known else next(given) for i in range(len(scene.cores))]
+        count = len(scene.names)
+        robot = Robot(scene.topology, dict(zip(scene.names, arrays, strict=False)), batch, "contact")
+        contacts = ContactRows(jax.tree.unflatten(scene.contacts, arrays[count:]), robot)
+        rows = [_as_rows(x, n, rank) for x, n in zip(given, self.argument_cores, strict=True)]
+        arguments = jax.tree.unflatten(self.structure, rows)
+        positional = arguments[: len(arguments) - len(self.named)]
+        named = dict(zip(self.named, arguments[len(positional) :], strict=True))
+        out = self.function(robot, contacts, *positional, **named)
+        return jax.tree.map(lambda x: _as_users(robot, x), out)
+
+
+def _as_rows(x, axes: int, rank: int):
+    """Return an array, with one axis besides batch axes or none, with the batch last."""
+    return rows_of(x, rank) if axes else x.reshape((1,) * (rank - x.ndim) + x.shape)
+
+
+def _as_users(robot: Robot, x):
+    """Return rows, or one number for each element of the batch, with the batch first."""
+    if x.ndim == robot.rank:
+        return jnp.broadcast_to(x, robot.batch)
+    return to_leading(robot.broadcast(x))

@@ -1,0 +1,21 @@
+"""Shapes, surfaces, and where they touch: gaps, normals and points of fixed number; nothing about robots."""
+
+from jaxdyn.geometry._shapes import AbstractShape, Box, Capsule, Ellipsoid, Points, Sphere
+from jaxdyn.geometry._surface_witnesses import surface_witnesses
+from jaxdyn.geometry._surfaces import AbstractSurface, HeightField, Plane, SignedDistance
+from jaxdyn.geometry._witness import Witness
+
+__all__ = [
+    "AbstractShape",
+    "AbstractSurface",
+    "Box",
+    "Capsule",
+    "Ellipsoid",
+    "HeightField",
+    "Plane",
+    "Points",
+    "SignedDistance",
+    "Sphere",
+    "Witness",
+    "surface_witnesses",
+]

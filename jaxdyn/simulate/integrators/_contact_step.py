@@ -1,0 +1,50 @@
+"""The step with contact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdyn._errors import ModelError
+from jaxdyn.contact import ContactReport, Contacts, contact_accelerations, require_contact
+from jaxdyn.model import Model
+from jaxdyn.simulate._state import State
+
+
+def require_contact_integrator(model: Model, contacts: Contacts | None, integrator: str) -> None:
+    """Raise `ModelError` for contacts with an integrator that does not take them, or with a model that has what steps
+    with contact do not take."""
+    if contacts is None:
+        return
+    require_contact(model, contacts)
+    if integrator != "semi_implicit_euler":
+        raise ModelError(f"integrator {integrator!r} takes no contacts; use 'semi_implicit_euler'")
+
+
+def contact_steps(
+    model: Model, state: State, tau, dt, f_ext, contacts: Contacts, substeps: int
+) -> tuple[State, ContactReport]:
+    """The state after `substeps` steps of the length `dt`, and the largest error and the sum of the iterations in
+    them."""
+
+    def one(state: State) -> tuple[State, ContactReport]:
+        a, report = contact_accelerations(model, contacts, state.q, state.v, tau, dt, f_ext)
+        v = state.v + dt * a
+        return State(model.integrate(state.q, dt * v), v), report
+
+    def further(carry, _: Any):
+        state, before = carry
+        state, report = one(state)
+        return (state, worst(before, report)), None
+
+    first = one(state)
+    return first if substeps == 1 else lax.scan(further, first, length=substeps - 1)[0]
+
+
+def worst(x: ContactReport, y: ContactReport) -> ContactReport:
+    """The report of two steps."""
+    both = jnp.maximum(x.error, y.error), x.iterations + y.iterations
+    return eqx.tree_at(lambda r: (r.error, r.iterations), x, both)
