@@ -188,3 +188,13 @@ def test_a_step_is_the_minimum_of_the_convex_problem():
         np.testing.assert_allclose(state.v[i], expected, rtol=1e-6, atol=1e-6)
         touching += touches
     assert touching >= 4
+
+
+def test_newtons_method_converges_where_sliding_corners_begin_to_stick():
+    # The friction changes its sign within 1e-4 to 1e-2 m/s here, and within a small part of Newton's step.
+    q, v, law = random_tosses(np.random.default_rng(0), 3000)
+    model = ball("free")
+    contacts = Contacts(model, [ContactShape("ball", Box((0.05,) * 3))], law=law)
+    motion = moved(contacts, model, q, v, 5e-3, 1)
+    assert motion.contact.converged.all()
+    assert motion.contact.iterations.max() > 5
