@@ -32,19 +32,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-import jaxdyn
 from experiments._main import CONFIGS, experiment
 from experiments._resuming import require_seed
 from jaxdyn import ContactLaw, Contacts, ContactShape, DataError, Model, State, programs, rollout, samples
-from jaxdyn.geometry import Box, Plane
+from jaxdyn.geometry import Plane, Sphere
+from jaxdyn.spatial import quaternion_to_rotation, transform_inertial_parameters
 
 DEFAULT_CONFIG = CONFIGS / "fit_cube_tosses.toml"
-LOGARITHMIC = ("stiffness", "dissipation", "friction", "stiction_velocity", "half_width", "inertia")
+LOGARITHMIC = ("stiffness", "dissipation", "friction", "stiction_velocity", "half_width", "corner_radius", "inertia")
 """The unknowns that are positive; a step of the optimizer multiplies them."""
-STEP = {"height": 0.01, "half_width": 0.01, "inertia": 0.1}
-"""What a unit step of the optimizer changes, m for the height and a part of the others; 1 for all others."""
+STEP = {"height": 1e-3, "center": 1e-3, "half_width": 0.01, "corner_radius": 0.5, "inertia": 0.1}
+"""What a unit step of the optimizer changes: m for height and center, the logarithm of the others. For all that are not
+here it is 1."""
+UNKNOWNS = (*LOGARITHMIC, "height", "center")
 MASS = 0.37
-"""Of the cube, kg, as published. All other numbers scale with it."""
+"""Of the cube, kg, as published. Roll-outs tell the ratios of stiffness and inertia to it."""
+WIDTH = 2 * samples.CUBE_HALF_WIDTH
+"""The unit of position errors, m."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Config(programs.ProgramConfig):
     velocity_age: float
     """Samples by which the recorded velocities lag behind the positions."""
     free: tuple[str, ...]
-    """The unknowns: of stiffness, dissipation, friction, stiction_velocity, height, half_width, inertia."""
+    """The unknowns, of all numbers from `stiffness` to `center`."""
     stiffness: float
     """Start of the fit, N/m, as the following."""
     dissipation: float
@@ -79,8 +83,12 @@ class Config(programs.ProgramConfig):
     """Height of the plane, m."""
     half_width: float
     """Half the width of the cube, m."""
+    corner_radius: float
+    """Radius of the rounded corners, which are what touches, m."""
     inertia: float
-    """Moment of inertia of the cube about its center, kg m^2."""
+    """Moment of inertia of the cube about its center of mass, kg m^2."""
+    center: tuple[float, float, float]
+    """Center of mass from the middle of the cube, in its axes, m."""
     position_scale: float
     """Position error that counts 1 in the loss, widths."""
     rotation_scale: float
@@ -121,7 +129,7 @@ def run(config: Config) -> dict[str, Any]:
         began = time.perf_counter()
         x, history = fit(config, training)
         seconds = time.perf_counter() - began
-        start = {name: jnp.asarray(getattr(config, name)) for name in UNKNOWNS}
+        start = numbers(config, {})
         tested = {
             "start": both(*errors_of(config, start, testing)),
             "fitted": both(*errors_of(config, x, testing)),
@@ -130,21 +138,18 @@ def run(config: Config) -> dict[str, Any]:
             "config": dataclasses.asdict(config),
             "seconds": seconds,
             "history": history,
-            "numbers": {name: float(value) for name, value in x.items()},
+            "numbers": {name: np.asarray(value).tolist() for name, value in x.items()},
             "friction_interval": friction_interval(config, x, training),
             "training_errors": summary(config, both(*errors_of(config, x, training))),
         }
         if config.mujoco:
-            tested |= mujoco_errors(config, training, testing)
+            tested |= mujoco_errors(config, x, training, testing)
         out["test_errors"] = {name: summary(config, errors) for name, errors in tested.items()}
         show(config, out)
         programs.write_json(folder / "summary.json", out, announce=True)
         if config.plot:
             draw(folder / "errors.png", tested)
     return out
-
-
-UNKNOWNS = ("stiffness", "dissipation", "friction", "stiction_velocity", "height", "half_width", "inertia")
 
 
 def check(config: Config) -> None:
@@ -184,20 +189,22 @@ def _tosses(config: Config, counts: np.ndarray, columns: dict[str, np.ndarray], 
     position, quaternion, linear, angular = (x[rows] for x in columns.values())
     quaternion = quaternion / np.linalg.norm(quaternion, axis=-1, keepdims=True)
     world = linear[:, 0] + [0, 0, config.velocity_age / config.rate * samples.cube().gravity[2]]
-    from_world = jax.vmap(jaxdyn.spatial.quaternion_to_rotation)(quaternion[:, 0]).swapaxes(-1, -2)
+    from_world = quaternion_to_rotation(quaternion[:, 0]).swapaxes(-1, -2)
     v = np.concatenate([np.einsum("nij,nj->ni", from_world, world), angular[:, 0]], axis=-1)
     start = State(jnp.asarray(np.concatenate([position[:, 0], quaternion[:, 0]], axis=-1)), jnp.asarray(v))
     return Tosses(position, quaternion, start, np.arange(length) < counts[which, None])
 
 
 def scene(x: dict[str, Any]) -> tuple[Model, Contacts]:
-    """Return the cube and its contacts with these numbers."""
+    """Return the cube and the contacts of its rounded corners with these numbers."""
     model = samples.cube()
-    published = samples.CUBE_INERTIA
-    moments = model.inertial_parameters.at[..., 4:].multiply(x["inertia"] / published)
-    model = eqx.tree_at(lambda m: m.inertial_parameters, model, moments)
+    about_center = MASS * jnp.eye(10)[0] + x["inertia"] * jnp.zeros(10).at[jnp.array([4, 6, 9])].set(1.0)
+    inertia = transform_inertial_parameters(about_center, jnp.concatenate([x["center"], jnp.array([1.0, 0, 0, 0])]))
+    model = eqx.tree_at(lambda m: m.inertial_parameters, model, inertia[None].astype(model.dtype))
     law = ContactLaw(x["stiffness"], x["dissipation"], x["friction"], x["stiction_velocity"])
-    shapes = [ContactShape("cube", Box(jnp.full(3, x["half_width"])))]
+    corner = x["half_width"] - x["corner_radius"]
+    signs = itertools.product((-1.0, 1.0), repeat=3)
+    shapes = [ContactShape("cube", Sphere(x["corner_radius"]), corner * jnp.array(sign)) for sign in signs]
     return model, Contacts(model, shapes, Plane((0.0, 0.0, 1.0), x["height"]), law)
 
 
@@ -218,7 +225,7 @@ def tossed(config: Config, x: dict[str, Any], tosses: Tosses) -> tuple[Any, Any]
     def mean(x):
         return (x * tosses.counts).sum(-1) / tosses.counts.sum(-1)
 
-    return mean(apart) / (2 * samples.CUBE_HALF_WIDTH), mean(angle) * (180 / np.pi)
+    return mean(apart) / WIDTH, mean(angle) * (180 / np.pi)
 
 
 _errors = eqx.filter_jit(tossed)
@@ -242,14 +249,14 @@ def losses(config: Config, position, rotation):
 
 def numbers(config: Config, steps: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers of a scene after a displacement from the start of the fit."""
-    x = {name: jnp.asarray(getattr(config, name)) for name in UNKNOWNS}
+    x = {name: jnp.asarray(getattr(config, name), float) for name in UNKNOWNS}
     for name, step in steps.items():
         moved = STEP.get(name, 1.0) * step
         x[name] = x[name] * jnp.exp(moved) if name in LOGARITHMIC else x[name] + moved
     return x
 
 
-def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, float]]]:
+def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the numbers with the lowest loss over the training tosses, and what every step of the optimizer saw."""
 
     @eqx.filter_jit
@@ -262,12 +269,13 @@ def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, 
     schedule = optax.cosine_decay_schedule(config.learning_rate, config.iterations, 0.05)
     # Where a toss is chaotic its gradient is huge, and says little.
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
-    steps = {name: jnp.zeros(()) for name in config.free}
+    steps = {name: jnp.zeros_like(value) for name, value in numbers(config, {}).items() if name in config.free}
     state, best, lowest, history = optimizer.init(steps), steps, np.inf, []
     with programs.ProgressBar(desc="fit", unit=" steps", total=config.iterations) as bar:
         for _ in range(config.iterations):
             loss, gradient = value_and_gradient(steps, tosses)
-            history.append({"loss": float(loss)} | {k: float(v) for k, v in numbers(config, steps).items()})
+            x = numbers(config, steps)
+            history.append({"loss": float(loss)} | {k: np.asarray(v).tolist() for k, v in x.items()})
             if loss < lowest:
                 best, lowest = steps, float(loss)
             update, state = optimizer.update(gradient, state)
@@ -303,48 +311,49 @@ def summary(config: Config, errors: np.ndarray) -> dict[str, Any]:
 # MuJoCo's settings: the time constant and the damping ratio of solref (s, 1), the friction, the ratio of the impedances
 # of friction and normal force. The rest is its default; friction and impratio matter for the elliptic cone.
 GRID = tuple(itertools.product((0.005, 0.01, 0.02), (0.5, 1.0, 1.5), (0.15, 0.18, 0.21), (1.0, 10.0)))
+DEFAULT = (0.02, 1.0, 0.18, 1.0)
 _XML = """<mujoco><option timestep="{dt}" cone="elliptic" integrator="implicitfast" impratio="{ratio}"/><worldbody>
 <geom type="plane" size="5 5 1" pos="0 0 {height}" friction="{friction} 0 0" solref="{time} {damping}" priority="1"/>
-<body><freejoint/><inertial pos="0 0 0" mass="{mass}" diaginertia="{inertia} {inertia} {inertia}"/>
-<geom type="box" size="{half} {half} {half}"/></body></worldbody></mujoco>"""
+<body><freejoint/><inertial pos="{center}" mass="{mass}" diaginertia="{inertia} {inertia} {inertia}"/>
+{geoms}</body></worldbody></mujoco>"""
 
 
-def mujoco_errors(config: Config, training: Tosses, testing: Tosses) -> dict[str, np.ndarray]:
-    """Return the errors on the test tosses of MuJoCo's default, of the setting that is best on the training tosses, and
-    of the one that is best on the test tosses."""
-    # The plane is where the cube comes to rest, which needs no fit.
+def mujoco_errors(config: Config, x: dict[str, Any], training: Tosses, testing: Tosses) -> dict[str, np.ndarray]:
+    """Return the errors on the test tosses of MuJoCo: its default; its settings that are best on the training tosses
+    and, to see what it could reach, on the test tosses; all with the published cube, and then with the one of the fit.
+    """
+    fewer = jax.tree.map(lambda a: a[:100], training)
+    # The published cube rests at the height of the plane, which needs no fit.
     height = float(np.median(training.position[:, -1, 2])) - config.half_width
-    fewer = training._replace(**{k: getattr(training, k)[:100] for k in ("position", "quaternion", "counts")})
-    fewer = fewer._replace(start=jax.tree.map(lambda x: x[:100], training.start))
-    settings = {str(s): s for s in GRID}
-    on_training, on_testing = (
-        {name: _mujoco(config, s, height, tosses) for name, s in settings.items()} for tosses in (fewer, testing)
-    )
-
-    def best(tried: dict[str, np.ndarray]) -> str:
-        return min(tried, key=lambda name: losses(config, *tried[name].T).mean())
-
-    default = _mujoco(config, (0.02, 1.0, 0.18, 1.0), height, testing)
-    chosen, favored = best(on_training), best(on_testing)
-    return {
-        "MuJoCo, default": default,
-        f"MuJoCo, best on training {chosen}": on_testing[chosen],
-        f"MuJoCo, best on test {favored}": on_testing[favored],
-    }
+    h = config.half_width
+    box = _geometry((0, 0, 0), config.inertia, height, f'<geom type="box" size="{h} {h} {h}"/>')
+    corner, radius = float(x["half_width"] - x["corner_radius"]), float(x["corner_radius"])
+    ball = '<geom type="sphere" size="{}" pos="{} {} {}"/>'
+    corners = "".join(ball.format(radius, *sign) for sign in itertools.product((-corner, corner), repeat=3))
+    fitted = _geometry(x["center"], float(x["inertia"]), float(x["height"]), corners)
+    out = {"MuJoCo, default": _mujoco(config, DEFAULT, box, testing)}
+    for name, geometry in (("", box), (", fitted cube", fitted)):
+        tried = [[_mujoco(config, s, geometry, tosses) for s in GRID] for tosses in (fewer, testing)]
+        for tosses, errors in zip(("training", "test"), tried, strict=True):
+            k = int(np.argmin([losses(config, *e.T).mean() for e in errors]))
+            out[f"MuJoCo{name}, best on {tosses} {GRID[k]}"] = tried[1][k]
+    return out
 
 
-def _mujoco(config: Config, setting: tuple[float, ...], height: float, tosses: Tosses) -> np.ndarray:
+def _geometry(center: Any, inertia: float, height: float, geoms: str) -> dict[str, Any]:
+    """Return the parts of the XML that describe the cube and the height of the plane."""
+    return {"center": " ".join(map(str, np.asarray(center))), "inertia": inertia, "height": height, "geoms": geoms}
+
+
+def _mujoco(config: Config, setting: tuple[float, ...], geometry: dict[str, Any], tosses: Tosses) -> np.ndarray:
     import mujoco
 
-    time_constant, damping, friction, ratio = setting
-    text = _XML.format(
-        dt=1 / config.rate / config.substeps, ratio=ratio, height=height, friction=friction, time=time_constant,
-        damping=damping, mass=MASS, inertia=config.inertia, half=config.half_width,
-    )  # fmt: skip
-    model = mujoco.MjModel.from_xml_string(text)
+    dt = 1 / config.rate / config.substeps
+    named = dict(zip(("time", "damping", "friction", "ratio"), setting, strict=True))
+    model = mujoco.MjModel.from_xml_string(_XML.format(dt=dt, mass=MASS, **named, **geometry))
     data = mujoco.MjData(model)
-    q, v = (np.asarray(x) for x in tosses.start)
-    rotations = np.asarray(jax.vmap(jaxdyn.spatial.quaternion_to_rotation)(q[:, 3:]))
+    q, v = np.asarray(tosses.start.q), np.asarray(tosses.start.v)
+    rotations = np.asarray(quaternion_to_rotation(q[:, 3:]))
     out = np.empty((len(q), tosses.position.shape[1], 7))
     for i in range(len(q)):
         mujoco.mj_resetData(model, data)
@@ -352,7 +361,7 @@ def _mujoco(config: Config, setting: tuple[float, ...], height: float, tosses: T
         for k in range(out.shape[1]):
             out[i, k] = data.qpos
             mujoco.mj_step(model, data, config.substeps)
-    apart = np.linalg.norm(out[..., :3] - tosses.position, axis=-1) / (2 * samples.CUBE_HALF_WIDTH)
+    apart = np.linalg.norm(out[..., :3] - tosses.position, axis=-1) / WIDTH
     angle = 2 * np.arccos(np.minimum(1.0, np.abs((out[..., 3:] * tosses.quaternion).sum(-1))))
     count = tosses.counts.sum(-1)
     return both((apart * tosses.counts).sum(-1) / count, np.degrees((angle * tosses.counts).sum(-1) / count))
@@ -364,7 +373,8 @@ def show(config: Config, out: dict[str, Any]) -> None:
     low, high = out["friction_interval"]
     for name in config.free:
         interval = f" ({low:.3f} ... {high:.3f})" if name == "friction" else ""
-        print(f"  {name:20}{out['numbers'][name]:.5g}{interval}")
+        value = ", ".join(f"{v:.5g}" for v in np.ravel(out["numbers"][name]))
+        print(f"  {name:20}{value}{interval}")
     length = f"first {config.samples} samples" if config.samples else "all samples"
     print(f"mean errors of roll-outs over the {length}, {config.testing} other tosses (95 % intervals)")
     for name, each in out["test_errors"].items():

@@ -194,15 +194,11 @@ def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt
     at = _acting(robot, contacts, problem, x, dt)
     dofs, points = contacts.dofs, problem.points
     armature, added = _augmented(robot, contacts, problem, at, dt)
-    # (M + dt J^T G J) y = J^T (f + G (w(x) - w(0))): the forces, linear about x.
-    force = at.pushes.force + at.pushes.resistance.apply(at.velocity - problem.velocity)
-    joint_force = at.joint_force + at.joint_resistance * (dt * x)
-    on_bodies = _on_dofs(robot, dofs, _wrenches(points, force))
-    tau = problem.S.dot(sum_up(robot.tree, on_bodies)) + joint_force
-    y, _, _ = _factorized(robot, problem.S, problem.inertia, armature, added, robot.broadcast(tau))
-    step = y - x
-
-    motion, moved, free = (sum_down(robot.tree, problem.S * a) for a in (step, x, problem.b))
+    moved, free = (sum_down(robot.tree, problem.S * a) for a in (x, problem.b))
+    # (M + dt J^T G J) step = J^T f - M x. Rounding in the factors is relative to the step, so that it dies out.
+    on_bodies = _on_dofs(robot, dofs, _wrenches(points, at.pushes.force)) - problem.inertia.apply(moved)
+    tau = problem.S.dot(sum_up(robot.tree, on_bodies)) + at.joint_force - robot.armature * x
+    step, motion, _ = _factorized(robot, problem.S, problem.inertia, armature, added, robot.broadcast(tau))
 
     def product(a, m: Motion, b, n: Motion):
         """`a^T M b` for accelerations that move the bodies by `m` and `n`."""
