@@ -34,13 +34,13 @@ from jaxdyn.contact._law import Push, normal_force, push
 from jaxdyn.spatial import ArticulatedInertia, Force, Inertia, Mat3, Motion, Sym3, Vec3
 from jaxdyn.tree import scan_down, scan_up, sum_down, sum_up, take_rows
 
-SEARCH_STEPS = 8
+SEARCH_STEPS = 12
 """Newton steps of the search along a line."""
 LONGEST = 4.0
 """The longest step along a line, in units of Newton's step."""
 SHORTER = 0.2
 """By what the search shortens a step as long as all that it has tried are too long. What begins to stick stops after a
-small part of Newton's step, which halving would not reach: of 3000 tossed cubes it left 34 unsolved."""
+small part of Newton's step, which halving would not reach."""
 
 
 class Points(NamedTuple):
