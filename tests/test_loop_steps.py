@@ -14,6 +14,7 @@ from loop_robots import admissible_velocity, close_four_bar, four_bar
 
 import jaxdyn
 from jaxdyn import BodyInertia, Joint, ModelBuilder, State
+from jaxdyn.simulate import RolloutOptions
 from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS
 from jaxdyn.simulate.integrators._closed_loops import closed
 from jaxdyn.trajopt import ControlResidual, ModelDynamics, Problem, QuadraticCost, StateResidual, ddp
@@ -54,7 +55,7 @@ def test_many_four_bars_turn_through_singular_configurations(n, tolerance, lost)
     """After 20 s the end of the crank is where the exact solution has it, and the energy is the same."""
     model, v = four_bars(n)
     start = State(np.zeros(model.nv), v)
-    trajectory = jaxdyn.rollout(model, start, np.zeros((20000, model.nv)), 1e-3, integrator="rk4", save_every=500)
+    trajectory = jaxdyn.rollout(model, start, np.zeros((20000, model.nv)), 1e-3, integrator="rk4", options=RolloutOptions(save_every=500))
     angle, _ = crank(n, 20.0)
     assert np.abs(end_of(trajectory.q[-1, 0]) - end_of(angle)).max() < tolerance
     energy = np.asarray(jaxdyn.mechanical_energy(model, trajectory.q, trajectory.v))
@@ -67,7 +68,7 @@ def test_single_precision_stays_finite():
     model = model.astype(jnp.float32)
     start = State(np.zeros(model.nv, np.float32), v.astype(np.float32))
     controls = np.zeros((5000, model.nv), np.float32)
-    trajectory = jaxdyn.rollout(model, start, controls, 1e-3, integrator="rk4", save_every=500)
+    trajectory = jaxdyn.rollout(model, start, controls, 1e-3, integrator="rk4", options=RolloutOptions(save_every=500))
     assert trajectory.q.dtype == jnp.float32
     assert np.isfinite(trajectory.v).all()
     assert np.abs(jaxdyn.constraint_error(model, trajectory.q)).max() < 1e-4
@@ -161,7 +162,7 @@ def test_bricard_keeps_its_energy():
     text = "5 equations, 1 of which say what others do: they leave 1 degree of freedom of 5"
     assert text in model.summary()
     trajectory = jaxdyn.rollout(
-        model, State(q, np.zeros(5)), np.zeros((10000, 5)), 1e-3, integrator="rk4", save_every=200
+        model, State(q, np.zeros(5)), np.zeros((10000, 5)), 1e-3, integrator="rk4", options=RolloutOptions(save_every=200)
     )
     energy = np.asarray(jaxdyn.mechanical_energy(model, trajectory.q, trajectory.v))
     assert np.abs(trajectory.q).max() > 0.5
