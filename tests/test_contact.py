@@ -239,7 +239,7 @@ def wrong_cases():
         "friction is -1": lambda: ContactLaw(friction=-1.0),
         "at least one ContactShape": lambda: Contacts(model, []),
         "shapes[1] is Sphere": lambda: Contacts(model, [foot, Sphere(0.1)]),
-        "`contacts` is a Sphere; a Contacts is needed": lambda: jaxdyn.step(model, state, tau, DT, contacts=Sphere(0.1)),
+        "`contacts` is a Sphere; a Contacts": lambda: jaxdyn.step(model, state, tau, DT, contacts=Sphere(0.1)),
         "takes no contacts": lambda: jaxdyn.step(model, state, tau, DT, contacts=contacts, integrator="rk4"),
         "without_loops": lambda: jaxdyn.step(loop, state, tau, DT, contacts=contacts),
         "make them for this model": lambda: jaxdyn.step(
