@@ -43,7 +43,7 @@ def proximal_steps(A, B):
     double = A.dtype == jnp.float64
     mu = 1e-9 if double else 1e-5
     eye = jnp.eye(A.shape[-1], dtype=A.dtype)
-    # An equation that nothing can change has zeros, or their rounding errors. It is left out: scaled up to one, it would
+    # An equation that nothing can change has zeros, or their rounding errors. It is left out: scaled to one, it would
     # turn the rounding error of its right side into motion.
     diagonal = (A * eye).sum(axis=-1)
     rounding = jnp.finfo(A.dtype).eps ** 1.5 * diagonal.max(axis=-1, keepdims=True) + jnp.finfo(A.dtype).tiny
