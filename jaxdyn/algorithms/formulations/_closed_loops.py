@@ -136,9 +136,10 @@ def minimal_equations(
     **Raises** `ModelError` for a number that the equations of the loops cannot leave, and for a joint that mimics
     another; `UnknownNameError` for a joint; `ShapeError` where a shape does not fit.
 
-    Source: Shabana, Dynamics of Multibody Systems, 2013, section 5.4 (coordinate partitioning); Mani, Haug & Atkinson,
-    Application of singular value decomposition for analysis of mechanical system dynamics, ASME Journal of Mechanisms,
-    Transmissions and Automation in Design 1985.
+    Source: Mani, Haug & Atkinson, Application of singular value decomposition for analysis of mechanical system
+    dynamics, ASME Journal of Mechanisms, Transmissions, and Automation in Design 1985; with joints: Wehage & Haug,
+    Generalized coordinate partitioning for dimension reduction in analysis of constrained dynamic systems, ASME Journal
+    of Mechanical Design 1982.
     """
     columns = _independent_columns(model, independent)
     return _minimal_equations(model, q, v, tau, f_ext, independent=columns, joint_friction=joint_friction)
