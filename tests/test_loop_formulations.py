@@ -79,7 +79,7 @@ def test_formulations_agree(name):
 
     equal(cut.J, J)
     equal(cut.gamma, bias(model, q, v)[: len(J)])
-    equal(cut.A @ ours["complement"].twist, (cut.J - cut.C) @ v)
+    equal(cut.A @ ours["complement"].twist, (cut.J - cut.P) @ v)
     for x in (augmented, *ours["minimal"]):
         equal(x.a, a)
     # Where equations say the same twice, only what the forces do to the robot is determined.
@@ -106,6 +106,7 @@ def test_what_cannot_be_independent():
     state = model, q, *np.zeros((2, 3))
     for independent, error in (
         (4, r"independent is 4, but 3 equations on 3 degrees of freedom leave from 0 to 3"),
+        (1.5, "the number of degrees of freedom or names of joints, not 1.5"),
         (("a", "a"), "names a joint twice"),
         ("x", "no joint named 'x'"),
         (("a", "b", "c", "x"), "no joint named 'x'"),
@@ -165,10 +166,8 @@ def test_derivatives_are_those_of_the_recursions():
     def value(form, arrays, q, v, tau):
         return weights @ form(dataclasses.replace(model, **arrays), q, v, tau)
 
-    gradients = jax.jit(
-        lambda *x: {n: jax.grad(functools.partial(value, f), (0, 1, 2, 3))(*x) for n, f in forms.items()}
-    )
-    found = gradients(*point)
+    functions = {name: functools.partial(value, form) for name, form in forms.items()}
+    found = jax.jit(lambda *x: {name: jax.grad(f, (0, 1, 2, 3))(*x) for name, f in functions.items()})(*point)
 
     def in_plane(x, name):
         """A direction in which the equations across the plane stay what they are."""

@@ -29,10 +29,11 @@ from jaxdyn.model import Model
 
 
 class AugmentedEquations(NamedTuple):
-    """The equations of motion of the tree together with those of the cut joints, and their solution:
+    """The equations of motion of the tree together with those of the cut joints, and their solution.
 
-    [ M  J^T ] [  a ]   [ force  ]
-    [ J   0  ] [ -f ] = [ -gamma ]
+    In the accelerations `a` and the forces `f` they are one symmetric system:
+
+        M a - J^T f = force,   J a = -gamma
     """
 
     M: Float[Array, "*batch nv nv"]
@@ -156,7 +157,12 @@ def _independent_columns(model: Model, independent: int | str | Sequence[str]) -
         columns = tuple(i for name in independent for i in range(nv)[model.v_index(name)])
         if len(set(columns)) < len(columns):
             raise ModelError(f"independent names a joint twice: {', '.join(map(repr, independent))}")
-    n = operator.index(independent) if columns is None else len(columns)
+    try:
+        n = len(columns) if columns is not None else operator.index(independent)  # type: ignore[arg-type]
+    except TypeError:
+        raise ModelError(
+            f"independent is the number of degrees of freedom or names of joints, not {independent!r}"
+        ) from None
     if not max(nv - nc, 0) <= n <= nv:
         given = f"independent is {n}" if columns is None else f"the joints of independent have {n} degrees of freedom"
         reason = f"{nc} equations on {nv} degrees of freedom leave from {max(nv - nc, 0)} to {nv}"

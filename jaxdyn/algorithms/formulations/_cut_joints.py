@@ -40,18 +40,18 @@ class CutJoints(NamedTuple):
 
     With the matrices `t = N_l N_d v` of `DeNOC` for the twists of the bodies,
 
-        A t + C v = J v = 0,   J = A N_l N_d + C,   J a + gamma = 0
+        A t + P v = J v = 0,   J = A N_l N_d + P,   J a + gamma = 0
     """
 
     A: Float[Array, "*batch nc six_nb"]
     """The twist of the second side of each cut joint less that of the first, in the axes of the first, along the
     directions in which the joint does not move. Zero for couplings."""
-    C: Float[Array, "*batch nc nv"]
+    P: Float[Array, "*batch nc nv"]
     """The rows of couplings. Zero for loops."""
     J: Float[Array, "*batch nc nv"]
     """The Jacobian: `constraint_jacobian`."""
     gamma: Float[Array, "*batch nc"]
-    """The rate of `J v` at `a = 0`: `A N_dot v + A_dot t + C_dot v`."""
+    """The rate of `J v` at `a = 0`: `A N_dot v + A_dot t + P_dot v`."""
 
 
 @algorithm()
@@ -73,13 +73,13 @@ def cut_joints(robot: Robot, q: Configuration, v: Velocity) -> CutJoints:
         of_group = _conditions(robot, tree, _motion(rate), group, loop_ends(robot, group, at.poses, q))
         A, gamma = A + of_group[0], gamma + of_group[1]
     A, gamma = (take_rows(jnp.concatenate(x), loop_order(topology)) for x in (A, gamma))
-    C = robot.broadcast(robot.constant(np.zeros((topology.nc, robot.nv))))
+    P = robot.broadcast(robot.constant(np.zeros((topology.nc, robot.nv))))
     if topology.couplings:
         rows, rates = coupling_rows(robot, q, v)
-        C = C.at[len(A) :].set(rows)
+        P = P.at[len(A) :].set(rows)
         A = jnp.concatenate([A, jnp.zeros((len(rows), *A.shape[1:]), A.dtype)])
         gamma = jnp.concatenate([gamma, rates])
-    return CutJoints(A, C, product("ij...,jk...->ik...", A, tree.N) + C, gamma)
+    return CutJoints(A, P, product("ij...,jk...->ik...", A, tree.N) + P, gamma)
 
 
 def _conditions(robot: Robot, tree: Complement, rate: Motion, group: LoopGroup, ends: LoopEnds) -> tuple[list, list]:
@@ -109,27 +109,26 @@ def _conditions(robot: Robot, tree: Complement, rate: Motion, group: LoopGroup, 
 
     z, d = R1.apply_transpose(R2.z), R1.apply_transpose(d)
     rates = (relative.angular.cross(z), relative.linear)
-    along, turning = jax.jvp(lambda z, d: _directions(group.kind, z, d * (1 / length)), (z, d), rates)
-    sides = [(-1, bodies1, matrices(robot, seen, arm1, R1)), (1, bodies2, matrices(robot, seen, arm2, R1))]
+    along, turning = jax.jvp(lambda z, d: _directions(group.kind, z, d, length), (z, d), rates)
+    sides = [
+        (matrices(robot, seen, arm, R1), robot.constant(np.eye(robot.nb)[bodies] * (bodies >= 0)[:, None])[:, :, None])
+        for arm, bodies in ((arm1, bodies1), (arm2, bodies2))
+    ]
     A, gamma = [], []
     for direction, turn in zip(along, turning, strict=True):
-        row = 0
-        for sign, bodies, of_body in sides:
-            of_body = product("ni...,nij...->nj...", row_vectors(robot, direction), of_body)
-            at_body = robot.constant(sign * np.eye(robot.nb)[bodies] * (bodies >= 0)[:, None])
-            row = row + of_body[:, None] * at_body[:, :, None]
-        A.append(row.reshape((len(bodies1), 6 * robot.nb, *robot.batch)))
+        rows = [product("ni...,nij...->nj...", row_vectors(robot, direction), x)[:, None] * at for x, at in sides]
+        A.append((rows[1] - rows[0]).reshape((len(bodies1), 6 * robot.nb, *robot.batch)))
         gamma.append(robot.broadcast(_dot(direction, change) + _dot(turn, relative)))
     return A, gamma
 
 
-def _directions(kind: str, z: Vec3, d: Vec3) -> list[Motion]:
+def _directions(kind: str, z: Vec3, d: Vec3, length) -> list[Motion]:
     """Return the directions of the relative twist that each equation of a kind of loop holds at zero: `z` is the axis z
-    of the second frame, and `d` its origin divided by the loop's length, in the axes of the first frame."""
+    of the second frame, and `d` its origin, in the axes of the first frame."""
     zero, one = jnp.zeros_like(z.x), jnp.ones_like(z.x)
     nothing, axes = Vec3(zero, zero, zero), (Vec3(one, zero, zero), Vec3(zero, one, zero), Vec3(zero, zero, one))
     if kind == "distance":
-        return [Motion(nothing, d)]
+        return [Motion(nothing, d * (1 / length))]
     origin = [Motion(nothing, axis) for axis in axes]
     if kind == "connect":
         return origin
