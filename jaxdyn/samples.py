@@ -217,9 +217,9 @@ def stewart_platform() -> Model:
     coordinates are neutral, the loops are closed, and the legs are equally long. The prismatic joints `leg1` to `leg6`
     are those to be driven; their coordinates are the changes of length.
 
-    Numbers of the demonstration `mech_stewart_control` of SimMechanics (The MathWorks, 2002-2003): ball joints at a radius
-    of 1 m, universal joints at 3 m, plate 5 cm thick, tubes with radii of 5 and 3 cm and three quarters of the legs'
-    length, rods as long that fill them, density 76e3 / 9.81 kg/m^3.
+    Numbers of the demonstration `mech_stewart_control` of SimMechanics (The MathWorks, 2002-2003): ball joints at a
+    radius of 1 m, universal joints at 3 m, plate 5 cm thick, tubes with radii of 5 and 3 cm and three quarters of the
+    legs' length, rods as long that fill them, density 76e3 / 9.81 kg/m^3.
     """
     density, height = 76e3 / 9.81, 2.0
 
