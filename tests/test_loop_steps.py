@@ -10,7 +10,7 @@ import pytest
 import scipy.integrate
 import squeezer as andrews
 from jax import lax
-from loop_robots import admissible_velocity, close_four_bar, four_bar
+from loop_robots import admissible_velocity, bricard, close_four_bar, four_bar
 
 import jaxdyn
 from jaxdyn import BodyInertia, Joint, ModelBuilder, State
@@ -134,26 +134,6 @@ def test_what_steps_do_not_take():
     model, q = four_bar(), close_four_bar(0.7)
     with pytest.raises(jaxdyn.ModelError, match="'midpoint' does not take closed loops"):
         jaxdyn.step(model, State(q, np.zeros(3)), np.zeros(3), 0.01, integrator="midpoint")
-
-
-def bricard() -> tuple[jaxdyn.Model, np.ndarray]:
-    """Bricard's mechanism: five rods of 1 m and 1 kg, with a square section of 0.1 m, between six hinges (library of
-    benchmarks of IFToMM, problem A04). It moves although it has as many equations as would hold it."""
-    points = np.array([(0, 0, 0), (1, 0, 0), (1, -1, 0), (1, -1, 1), (0, -1, 1), (0, 0, 1)], float)
-    axes, builder, parent = ("y", "z", "x", "y", "z", "x"), ModelBuilder(), "world"
-    unit = dict(zip("xyz", np.eye(3), strict=True))
-    for k in range(5):
-        along = points[k + 1] - points[k]
-        size = np.where(np.abs(along) > 0.5, 1.0, 0.1)
-        inertia = BodyInertia.box(1.0, size, 0.5 * along)
-        placement = points[k] - (points[k - 1] if k else 0)
-        builder.add_body(f"rod{k}", parent, Joint(axis=unit[axes[k]], name=f"hinge{k}"), placement, inertia)
-        parent = f"rod{k}"
-    # The loop's hinge turns about z of its frames: a quarter turn about y takes z to x.
-    quarter = np.array([np.sqrt(0.5), 0, np.sqrt(0.5), 0])
-    ends = np.concatenate([points[5] - points[4], quarter]), np.concatenate([points[5], quarter])
-    builder.add_loop("hinge5", "revolute", "rod4", "world", *ends)
-    return builder.build(gravity=(0, -9.81, 0)), np.zeros(5)
 
 
 def test_bricard_keeps_its_energy():
