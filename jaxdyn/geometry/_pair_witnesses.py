@@ -32,7 +32,9 @@ _ORDER = (Points, Sphere, Capsule, Box)
 """The pairs are computed with the class that comes earlier as the first."""
 
 
-def pair_witness_count(kind1: type[AbstractShape], size_count1: int, kind2: type[AbstractShape], size_count2: int) -> int:
+def pair_witness_count(
+    kind1: type[AbstractShape], size_count1: int, kind2: type[AbstractShape], size_count2: int
+) -> int:
     """Return the number of witnesses of a pair of shapes of two classes with so many sizes: see `pair_witnesses`.
 
     **Raises** `ModelError` for classes that have no pairs.

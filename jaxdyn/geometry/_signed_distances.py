@@ -93,5 +93,3 @@ def slab(x, slope, half, limit) -> tuple[Any, Any]:
     size = jnp.where(steep, jnp.abs(slope), 1)
     low, high = (clipped((way * half - sign(slope) * x) / size, limit) for way in (-1, 1))
     return jnp.where(steep, low, -limit), jnp.where(steep, high, limit)
-
-
