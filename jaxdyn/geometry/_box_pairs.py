@@ -17,7 +17,7 @@ from jaxdyn.spatial import Pose, Vec3
 BOX_PAIR_COUNT = 13
 """Eight places on the edges of one face, four corners of the other face, and the crossing of two edges."""
 EDGE_ADVANTAGE = 0.02
-"""By how much of the smallest half size two edges have to be farther apart than faces before they count."""
+"""The part of the smallest half size by which two edges have to be farther apart than faces before they count."""
 FADE = 10.0
 """How much faster than the advantage of faces over edges grows the gap of edges grows."""
 PARALLEL = 1e-3

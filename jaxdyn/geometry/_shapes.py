@@ -190,7 +190,7 @@ class Ellipsoid(AbstractShape):
 
     It meets a surface with the point that is farthest against the surface's normal, which is exact for a plane. For
     other surfaces a few steps of a fixed-point iteration for the normal approximate it. They converge where the surface
-    is flatter than the ellipsoid.
+    is flatter than the ellipsoid, slowly where it is hardly flatter.
 
     **Raises** `ModelError` for semi-axes that are not positive and finite, `ShapeError` unless there are three.
     """

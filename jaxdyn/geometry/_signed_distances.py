@@ -51,7 +51,8 @@ DISTANCES: dict[type[AbstractShape], Callable[[Array, Vec3], tuple[Any, Vec3]]] 
     Capsule: capsule_distance,
     Box: box_distance,
 }
-"""The shapes that others can touch everywhere. Sizes are `[n, k, *batch]`, components of points `[n, count, *batch]`."""
+"""The shapes that others can touch everywhere. Sizes are `[n, k, *batch]`, coordinates of points
+`[n, count, *batch]`."""
 
 
 def half_sizes(sizes: Array) -> Vec3:
