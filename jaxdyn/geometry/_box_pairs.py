@@ -105,8 +105,8 @@ def _places_on_faces(reference: _Face, incident: _Face) -> list[tuple[Any, Vec3]
     # The four edges: their middles, directions and half lengths.
     middle, along, limit = side_by_side(
         [
-            (incident.center + v * (ways * hv), jax.tree.map(lambda x: x * jnp.ones_like(ways), u), hu),
-            (incident.center + u * (ways * hu), jax.tree.map(lambda x: x * jnp.ones_like(ways), v), hv),
+            (incident.center + v * (ways * hv), u, hu),
+            (incident.center + u * (ways * hu), v, hv),
         ]
     )
     slabs = [
