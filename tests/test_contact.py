@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import ContactLaw, ContactOptions, Contacts, ContactShape, ModelError, ShapeError, Sphere, State
+from jaxdyn import ContactLaw, ContactOptions, Contacts, ContactShape, ModelError, ShapeError, Sphere, State, trajopt
 from jaxdyn.contact import contact_accelerations
 from jaxdyn.simulate import DivergenceError, RolloutOptions
 
@@ -255,3 +255,31 @@ def test_wrong_arguments_are_named(text):
     with pytest.raises((ModelError, ShapeError)) as error:
         wrong_cases()[text]()
     assert text in str(error.value)
+
+
+def test_optimal_control_with_contact():
+    """A block is pushed over a rough floor to a place, where it stops. Derivatives of its steps are those of JAX."""
+    builder, parent = jaxdyn.ModelBuilder(), "world"
+    for name, axis in (("x", (1, 0, 0)), ("z", (0, 0, 1))):
+        inertia = jaxdyn.BodyInertia.box(1.0 if name == "z" else 0.0, (0.1, 0.1, 0.1))
+        builder.add_body(name, parent, jaxdyn.Joint("prismatic", axis=axis), inertia=inertia)
+        parent = name
+    model = builder.build()
+    law = ContactLaw(stiffness=1e4, dissipation=1.0, friction=0.5, stiction_velocity=0.05)
+    contacts = Contacts(model, [ContactShape("z", Sphere(0.0))], law=law)
+    dynamics = trajopt.ModelDynamics(model, 0.02, actuation=np.array([[1.0], [0.0]]), contacts=contacts)
+    x = jnp.asarray([0.1, -1e-3, 0.2, 0.05])
+    by_x, by_u = dynamics.linearize(x, jnp.ones(1), 0, dynamics.step(x, jnp.ones(1), 0))
+    wanted = jax.jacfwd(dynamics.step, (0, 1))(x, jnp.ones(1), 0)
+    for got, want in zip((by_x, by_u), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+    goal = jnp.asarray([0.3, -9.81e-4, 0.0, 0.0])
+    cost = trajopt.QuadraticCost(trajopt.ControlResidual(), 1e-3)
+    end = trajopt.QuadraticCost(trajopt.StateResidual(goal), jnp.asarray([1e3, 0.0, 10.0, 0.0]))
+    start = jnp.asarray([0.0, -9.81e-4, 0.0, 0.0])
+    problem = trajopt.Problem(dynamics, start, 30, stage_costs=[cost], terminal_costs=[end])
+    solution = trajopt.ddp(problem, jnp.full((30, 1), 6.0))
+    assert solution.status == jaxdyn.Status.CONVERGED
+    np.testing.assert_allclose(solution.xs[-1, :3:2], goal[:3:2], atol=0.02)
+    # The push overcomes the friction of 4.9 N on the way.
+    assert float(solution.us.max()) > 4.9

@@ -55,7 +55,8 @@ def test_many_four_bars_turn_through_singular_configurations(n, tolerance, lost)
     """After 20 s the end of the crank is where the exact solution has it, and the energy is the same."""
     model, v = four_bars(n)
     start = State(np.zeros(model.nv), v)
-    trajectory = jaxdyn.rollout(model, start, np.zeros((20000, model.nv)), 1e-3, integrator="rk4", options=RolloutOptions(save_every=500))
+    few = RolloutOptions(save_every=500)
+    trajectory = jaxdyn.rollout(model, start, np.zeros((20000, model.nv)), 1e-3, integrator="rk4", options=few)
     angle, _ = crank(n, 20.0)
     assert np.abs(end_of(trajectory.q[-1, 0]) - end_of(angle)).max() < tolerance
     energy = np.asarray(jaxdyn.mechanical_energy(model, trajectory.q, trajectory.v))
@@ -142,7 +143,12 @@ def test_bricard_keeps_its_energy():
     text = "5 equations, 1 of which say what others do: they leave 1 degree of freedom of 5"
     assert text in model.summary()
     trajectory = jaxdyn.rollout(
-        model, State(q, np.zeros(5)), np.zeros((10000, 5)), 1e-3, integrator="rk4", options=RolloutOptions(save_every=200)
+        model,
+        State(q, np.zeros(5)),
+        np.zeros((10000, 5)),
+        1e-3,
+        integrator="rk4",
+        options=RolloutOptions(save_every=200),
     )
     energy = np.asarray(jaxdyn.mechanical_energy(model, trajectory.q, trajectory.v))
     assert np.abs(trajectory.q).max() > 0.5

@@ -118,9 +118,7 @@ def gradient(save_every, checkpoint):
 
     def loss(start, u):
         options = RolloutOptions(checkpoint=checkpoint, save_every=save_every)
-        trajectory = jaxdyn.rollout(
-            MODEL, start, u, 0.02, sensors=lambda m, s, t: t * s.q * s.v, options=options
-        )
+        trajectory = jaxdyn.rollout(MODEL, start, u, 0.02, sensors=lambda m, s, t: t * s.q * s.v, options=options)
         return jnp.sum(trajectory.final.q**2) + jnp.sum(trajectory.sensors[:, -1])
 
     return jax.jit(jax.grad(loss, (0, 1)))(START, CONTROLS)

@@ -136,7 +136,8 @@ def operation(name: str, steps: int) -> Callable:
         def no_torque(carry: None, state: State, t: Any) -> tuple[None, jax.Array]:
             return carry, jnp.zeros_like(state.v)
 
-        return rollout(model, State(q, 0 * v), no_torque, TIMESTEP, steps=steps, options=RolloutOptions(save_every=steps)).final
+        last = RolloutOptions(save_every=steps)
+        return rollout(model, State(q, 0 * v), no_torque, TIMESTEP, steps=steps, options=last).final
 
     functions = {
         "rnea": rnea,
