@@ -1,4 +1,5 @@
-"""Draw the pictures of the README, of docs/gallery.md and of docs/pictures.md, with the library itself.
+"""Draw the pictures of the README and of docs/gallery.md, docs/pictures.md and docs/parallel-robots.md, with the
+library itself.
 
     python -m experiments.draw_pictures [NAME ...] [--folder docs/images]
 
@@ -133,15 +134,28 @@ def readme(path: Path) -> None:
     strip.resize((3 * size * 2 // 3, size * 2 // 3), Image.Resampling.LANCZOS).save(path, optimize=True)
 
 
-def gallery(path: Path) -> None:
-    """Run the code of the gallery, which writes its pictures, in the folder of `path`."""
-    text = (Path(__file__).parents[1] / "docs" / "gallery.md").read_text(encoding="utf-8")
+def run_page(name: str, folder: Path) -> None:
+    """Run the code of a page, which writes its pictures, in a folder."""
+    text = (Path(__file__).parents[1] / "docs" / f"{name}.md").read_text(encoding="utf-8")
     program = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL))
-    with contextlib.chdir(path.parent):
-        exec(compile(program, "docs/gallery.md", "exec"), {"__name__": "gallery"})
+    with contextlib.chdir(folder):
+        exec(compile(program, f"docs/{name}.md", "exec"), {"__name__": name})
 
 
-PICTURES = {x.__name__: x for x in (readme, gallery, viewer_panda, viewer_quadruped, viewer_compare, trajectory)}
+def gallery(path: Path) -> None:
+    """Draw the pictures of the gallery."""
+    run_page("gallery", path.parent)
+
+
+def parallel_robots(path: Path) -> None:
+    """Draw the Delta robot of the page on parallel robots."""
+    run_page("parallel-robots", path.parent)
+
+
+PICTURES = {
+    x.__name__: x
+    for x in (readme, gallery, parallel_robots, viewer_panda, viewer_quadruped, viewer_compare, trajectory)
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -27,11 +27,14 @@ from ._status import Status as Status
 from .algorithms import AbaSecondDerivatives as AbaSecondDerivatives
 from .algorithms import ArticulatedBodies as ArticulatedBodies
 from .algorithms import Assembly as Assembly
+from .algorithms import AugmentedEquations as AugmentedEquations
+from .algorithms import CutJoints as CutJoints
 from .algorithms import DeNOC as DeNOC
 from .algorithms import EnergyRegressors as EnergyRegressors
 from .algorithms import FrameTarget as FrameTarget
 from .algorithms import HessianProduct as HessianProduct
 from .algorithms import IKSolution as IKSolution
+from .algorithms import MinimalEquations as MinimalEquations
 from .algorithms import NewtonEuler as NewtonEuler
 from .algorithms import Power as Power
 from .algorithms import RneaSecondDerivatives as RneaSecondDerivatives
@@ -41,6 +44,7 @@ from .algorithms import aba_hessian_vector_product as aba_hessian_vector_product
 from .algorithms import aba_second_derivatives as aba_second_derivatives
 from .algorithms import articulated_bodies as articulated_bodies
 from .algorithms import articulated_inertias as articulated_inertias
+from .algorithms import augmented_equations as augmented_equations
 from .algorithms import base_reaction as base_reaction
 from .algorithms import body_regressor as body_regressor
 from .algorithms import center_of_mass as center_of_mass
@@ -60,6 +64,7 @@ from .algorithms import constraint_jacobian as constraint_jacobian
 from .algorithms import coriolis_centrifugal_matrices as coriolis_centrifugal_matrices
 from .algorithms import coriolis_matrix as coriolis_matrix
 from .algorithms import crba as crba
+from .algorithms import cut_joints as cut_joints
 from .algorithms import denoc as denoc
 from .algorithms import denoc_matrices as denoc_matrices
 from .algorithms import energy_regressors as energy_regressors
@@ -85,6 +90,7 @@ from .algorithms import mass_matrix_derivative as mass_matrix_derivative
 from .algorithms import mass_matrix_from_jacobians as mass_matrix_from_jacobians
 from .algorithms import mass_matrix_ltdl as mass_matrix_ltdl
 from .algorithms import mechanical_energy as mechanical_energy
+from .algorithms import minimal_equations as minimal_equations
 from .algorithms import momentum_regressor as momentum_regressor
 from .algorithms import newton_euler as newton_euler
 from .algorithms import nonlinear_effects as nonlinear_effects

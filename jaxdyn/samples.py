@@ -22,6 +22,8 @@ __all__ = [
     "cube",
     "cube_shapes",
     "double_pendulum",
+    "five_bar",
+    "four_bar",
     "gripper",
     "gripper_shapes",
     "hopper",
@@ -30,6 +32,7 @@ __all__ = [
     "quadruped",
     "quadruped_shapes",
     "random_tree",
+    "stewart_platform",
 ]
 
 
@@ -253,6 +256,87 @@ def chain(n: int, length: float = 0.2) -> Model:
         axis = np.eye(3)[2 - i % 3]
         builder.add_body(f"link{i}", parent, Joint(axis=axis, name=f"joint{i}"), (0, 0, -length if i else 0.0), link)
         parent = f"link{i}"
+    return builder.build()
+
+
+def four_bar() -> Model:
+    """A four-bar in the vertical plane of x and z: uniform rods of 1 kg, a crank of 0.4 m, a coupler of 1 m and a
+    rocker of 0.7 m, whose grounded joints are 0.9 m apart, and a pin that closes the loop.
+
+    Joints `a` (crank), `b` (coupler on crank) and `c` (rocker). At `q = 0` all rods point along x, and the loop is
+    open; `project_configuration(model, [0.6, -1.0, -1.2])` closes it. One degree of freedom.
+    """
+    builder, axis = ModelBuilder(), (0, 1, 0)
+    crank, coupler, rocker = (BodyInertia.rod(1.0, (0, 0, 0), (length, 0, 0)) for length in (0.4, 1.0, 0.7))
+    builder.add_body("crank", "world", Joint(axis=axis, name="a"), inertia=crank)
+    builder.add_body("coupler", "crank", Joint(axis=axis, name="b"), (0.4, 0, 0), coupler)
+    builder.add_body("rocker", "world", Joint(axis=axis, name="c"), (0.9, 0, 0), rocker)
+    return builder.add_loop("pin", "connect", "coupler", "rocker", (1.0, 0, 0), (0.7, 0, 0)).build()
+
+
+def five_bar() -> Model:
+    """A planar parallel robot of two arms in the vertical plane of x and z, each with an upper arm of 0.3 m and a
+    forearm of 0.5 m, uniform rods of 1 kg for each meter. A pin joins the ends of the forearms, at the frame `tip`.
+
+    The joints `left` and `right` at the shoulders, 0.2 m apart, are those to be driven; `left_elbow` and `right_elbow`
+    are passive. At `q = 0` the robot is closed and symmetric: upper arms level and outward, the tip 0.3 m below the
+    shoulders. Two degrees of freedom.
+    """
+    builder = ModelBuilder()
+    bend = np.pi - np.arcsin(0.6)
+    for side, shoulder, shoulder_angle, elbow_angle in (("left", -0.1, np.pi, -bend), ("right", 0.1, 0.0, bend)):
+        parent, x = "world", shoulder
+        for part, joint, angle, length in (
+            ("upper", side, shoulder_angle, 0.3),
+            ("forearm", f"{side}_elbow", elbow_angle, 0.5),
+        ):
+            # A turn about y takes x downward.
+            placement = (x, 0, 0, np.cos(angle / 2), 0, np.sin(angle / 2), 0)
+            inertia = BodyInertia.rod(length, (0, 0, 0), (length, 0, 0))
+            builder.add_body(f"{side}_{part}", parent, Joint(axis=(0, 1, 0), name=joint), placement, inertia)
+            parent, x = f"{side}_{part}", length
+    builder.add_frame("tip", "left_forearm", (0.5, 0, 0))
+    return builder.add_loop("pin", "connect", "tip", "right_forearm", None, (0.5, 0, 0)).build()
+
+
+def stewart_platform() -> Model:
+    """A Stewart platform: a steel plate on six legs of variable length, each with a universal joint at the base, a
+    prismatic joint, and a ball joint at the plate. Six degrees of freedom.
+
+    The first seven coordinates are the pose of the body `platform` relative to its home, 2 m above the base. There all
+    coordinates are neutral, the loops are closed, and the legs are equally long. The prismatic joints `leg1` to `leg6`
+    are those to be driven; their coordinates are the changes of length.
+
+    Numbers of the demonstration `mech_stewart_control` of SimMechanics (The MathWorks, 2002-2003): ball joints at a
+    radius of 1 m, universal joints at 3 m, plate 5 cm thick, tubes with radii of 5 and 3 cm and three quarters of the
+    legs' length, rods as long that fill them, density 76e3 / 9.81 kg/m^3.
+    """
+    density, height = 76e3 / 9.81, 2.0
+
+    def cylinder(length: float, outer: float, inner: float, center: float) -> BodyInertia:
+        mass, radii = density * np.pi * (outer**2 - inner**2) * length, outer**2 + inner**2
+        across = mass * (3 * radii + length**2) / 12
+        return BodyInertia(mass, (0, 0, center), (across, across, mass * radii / 2))
+
+    builder = ModelBuilder()
+    builder.add_body("platform", "world", Joint("free"), (0, 0, height), cylinder(0.05, 1.0, 0.0, 0.0))
+    for k in range(6):
+        # Two legs start beside each third of the base's circle, and end beside the sixths of the plate's around it.
+        third, side = 2 * np.pi / 3 * (k // 2), 2 * (k % 2) - 1
+        at_base, at_plate = third + side * np.radians(2.5), third + side * (np.pi / 3 - np.radians(10.0))
+        start = 3.0 * np.array([np.cos(at_base), np.sin(at_base), 0.0])
+        end = np.array([np.cos(at_plate), np.sin(at_plate), 0.0])
+        along = end + (0, 0, height) - start
+        length = float(np.linalg.norm(along))
+        z = along / length
+        x = np.cross(z, (0, 0, 1)) / np.linalg.norm(np.cross(z, (0, 0, 1)))
+        placement = (*start, *rotation_to_quaternion(np.stack([x, np.cross(z, x), z], axis=1)))
+        base = Joint("universal", (1, 0, 0), (0, 1, 0), name=f"base{k + 1}")
+        part = 0.75 * length
+        builder.add_body(f"tube{k + 1}", "world", base, placement, cylinder(part, 0.05, 0.03, part / 2))
+        leg = Joint("prismatic", (0, 0, 1), name=f"leg{k + 1}")
+        builder.add_body(f"rod{k + 1}", f"tube{k + 1}", leg, (0, 0, length), cylinder(part, 0.03, 0.0, -part / 2))
+        builder.add_loop(f"ball{k + 1}", "connect", f"rod{k + 1}", "platform", None, tuple(end))
     return builder.build()
 
 

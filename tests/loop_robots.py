@@ -10,6 +10,7 @@ import jaxdyn
 from jaxdyn import BodyInertia, Joint, ModelBuilder
 from jaxdyn._types import Array, Configuration, Float, Velocity
 from jaxdyn.algorithms.recursions import Robot, algorithm, constraint_rows, equations_and_velocities, kinematics
+from jaxdyn.spatial import compose_poses, invert_pose, pose_array, rotation_to_quaternion
 
 KINDS = ("connect", "weld", "revolute", "cylindrical", "distance")
 
@@ -49,20 +50,13 @@ def forest_with_loops() -> jaxdyn.Model:
     return model.with_coupling("held", single[1], None, (0.3,), (0.5, 7.0))
 
 
-def rod(length: float, mass: float = 1.0) -> BodyInertia:
-    return BodyInertia.rod(mass, (0, 0, 0), (length, 0, 0))
-
-
 @functools.cache
-def four_bar(kind: str = "connect", axis=(0.0, 1.0, 0.0)) -> jaxdyn.Model:
-    """A vertical four-bar of rods 0.4, 1.0, 0.7 m whose grounded joints are 0.9 m apart."""
-    builder = ModelBuilder()
-    builder.add_body("crank", "world", Joint(axis=axis, name="a", damping=0.1), inertia=rod(0.4))
-    builder.add_body("coupler", "crank", Joint(axis=axis, name="b"), (0.4, 0, 0), rod(1.0))
-    builder.add_body("rocker", "world", Joint(axis=axis, name="c"), (0.9, 0, 0), rod(0.7))
+def four_bar(kind: str = "connect") -> jaxdyn.Model:
+    """The sample with damping and another kind of pin, which turns about z of its frames."""
+    model = jaxdyn.samples.four_bar().with_joint_friction(damping={"a": 0.1}).without_loops()
     turned = np.array([0, 0, 0, np.sqrt(0.5), -np.sqrt(0.5), 0, 0])
     placements = ([1.0, 0, 0, *turned[3:]], [0.7, 0, 0, *turned[3:]])
-    return builder.add_loop("pin", kind, "coupler", "rocker", *placements).build()
+    return model.with_loop("pin", kind, "coupler", "rocker", *placements)
 
 
 def close_four_bar(theta: float) -> np.ndarray:
@@ -118,3 +112,57 @@ def dense_dynamics(model: jaxdyn.Model, q, v, tau) -> Dense:
     K = np.block([[M, J.T], [J, np.zeros((len(J), len(J)))]])
     x = np.linalg.lstsq(K, np.concatenate([np.asarray(tau) - h, -gamma]), rcond=1e-12)[0]
     return Dense(x[:n], -J.T @ x[n:])
+
+
+def bricard() -> tuple[jaxdyn.Model, np.ndarray]:
+    """Bricard's mechanism: five rods of 1 m and 1 kg, with a square section of 0.1 m, between six hinges (library of
+    benchmarks of IFToMM, problem A04). It moves although it has as many equations as would hold it."""
+    points = np.array([(0, 0, 0), (1, 0, 0), (1, -1, 0), (1, -1, 1), (0, -1, 1), (0, 0, 1)], float)
+    axes, builder, parent = ("y", "z", "x", "y", "z", "x"), ModelBuilder(), "world"
+    unit = dict(zip("xyz", np.eye(3), strict=True))
+    for k in range(5):
+        along = points[k + 1] - points[k]
+        size = np.where(np.abs(along) > 0.5, 1.0, 0.1)
+        inertia = BodyInertia.box(1.0, size, 0.5 * along)
+        placement = points[k] - (points[k - 1] if k else 0)
+        builder.add_body(f"rod{k}", parent, Joint(axis=unit[axes[k]], name=f"hinge{k}"), placement, inertia)
+        parent = f"rod{k}"
+    # The loop's hinge turns about z of its frames: a quarter turn about y takes z to x.
+    quarter = np.array([np.sqrt(0.5), 0, np.sqrt(0.5), 0])
+    ends = np.concatenate([points[5] - points[4], quarter]), np.concatenate([points[5], quarter])
+    builder.add_loop("hinge5", "revolute", "rod4", "world", *ends)
+    return builder.build(gravity=(0, -9.81, 0)), np.zeros(5)
+
+
+def pose_of(model, q, frame: str) -> np.ndarray:
+    pose = jaxdyn.frame_pose(model, q, frame)
+    return np.asarray(pose_array(np.asarray(pose.translation), rotation_to_quaternion(np.asarray(pose.rotation))))
+
+
+def closed_forest(redundant: bool) -> tuple[jaxdyn.Model, np.ndarray, np.ndarray, np.ndarray]:
+    """Two trees of many joint types with loops of all kinds that close at one configuration, and a coupling; with
+    `redundant` each loop twice."""
+    key = jax.random.key(1)
+    model = jaxdyn.samples.random_tree(key, 6, ("free", "ball", "revolute", "universal", "helical"), branching=2)
+    types = ("cylindrical", "planar", "revolute", "prismatic")
+    other = jaxdyn.samples.random_tree(jax.random.key(2), 5, types, branching=2)
+    model, rng = model.with_attached(other, "world", prefix="other_"), np.random.default_rng(0)
+    q, names = np.asarray(model.random_configuration(jax.random.key(3))), model.body_names
+    pairs = ((3, 5), (8, 2), (4, -1), (10, 7), (-1, 9))
+    for kind, pair in zip(KINDS, pairs, strict=True):
+        link1, link2 = ("world" if i < 0 else names[i] for i in pair)
+        frame = np.concatenate([rng.normal(size=3) * 0.2, rng.normal(size=4)])
+        frame[3:] /= np.linalg.norm(frame[3:])
+        here = frame if link1 == "world" else compose_poses(pose_of(model, q, link1), frame)
+        if kind == "distance":
+            here = compose_poses(here, np.array([0, 0, 0.7, 1, 0, 0, 0]))
+        there = here if link2 == "world" else compose_poses(invert_pose(pose_of(model, q, link2)), here)
+        for copy in ("", " again")[: 1 + redundant]:
+            length = 0.7 if kind == "distance" else None
+            model = model.with_loop(kind + copy, kind, link1, link2, frame, there, length)
+    q1, q2 = (float(q[model.q_index(name)][0]) for name in ("joint2", "other_joint2"))
+    for copy in ("", " again")[: 1 + redundant]:
+        model = model.with_coupling("poly" + copy, "joint2", "other_joint2", (0.0, 0.5, 2.0, 0.3, 0.1), (q1, q2))
+    assert np.abs(jaxdyn.constraint_error(model, q)).max() < 1e-12
+    v, tau = rng.normal(size=(2, model.nv))
+    return model, q, admissible_velocity(model, q, v), tau

@@ -1,6 +1,7 @@
 """Gaps, normals and points of shapes against surfaces, compared with samples of the shapes."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +72,22 @@ def array_of(witness) -> jax.Array:
     return jnp.concatenate([witness.gap[..., None], witness.normal.to_array(), witness.point.to_array()], axis=-1)
 
 
+def compare_derivatives(function, args) -> None:
+    """Forward mode, reverse mode and central differences along a direction agree."""
+    rng = np.random.default_rng(2)
+    args = [jnp.asarray(x) for x in args]
+    tangents = [jnp.asarray(rng.normal(size=x.shape)) for x in args]
+    out, forward = jax.jvp(function, args, tangents)
+    weights = rng.normal(size=out.shape)
+    backward = jax.vjp(function, *args)[1](jnp.asarray(weights))
+    h = 1e-6
+    ends = [function(*(x + way * h * t for x, t in zip(args, tangents, strict=True))) for way in (-1, 1)]
+    scale = max(1.0, float(np.abs(forward).max()))
+    np.testing.assert_allclose(forward, (ends[1] - ends[0]) / (2 * h), atol=1e-7 * scale)
+    total = sum(float((x * y).sum()) for x, y in zip(backward, tangents, strict=True))
+    np.testing.assert_allclose((np.asarray(forward) * weights).sum(), total, rtol=1e-9, atol=1e-9 * scale)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def against(kind, sizes, poses, surface):
     return array_of(surface_witnesses(kind, sizes, Pose.from_vector(poses), surface))
@@ -103,6 +120,82 @@ def test_witnesses_have_native_programs(name):
     args = rows(shape, 2), jnp.asarray(random_poses(2)), jnp.asarray([0.0, 0.6, 0.8]), jnp.asarray(0.1)
     assert specialize(outputs, args, [False] * 4, 64).nodes
     assert specialize(jax.jacrev(outputs, argnums=(0, 1, 2, 3)), args, [False] * 4, 64).nodes
+
+
+CHEAP = [("box", "plane"), ("sphere", "terrain"), ("ellipsoid", "ball")]
+REST = [pair for pair in itertools.product(SHAPES, SURFACES) if pair not in CHEAP]
+
+
+@pytest.mark.parametrize(("name", "surface"), [*CHEAP, *(pytest.param(*x, marks=pytest.mark.slow) for x in REST)])
+def test_derivatives(name, surface):
+    shape, structure = SHAPES[name], jax.tree.structure(SURFACES[surface])
+    numbers = jax.tree.leaves(SURFACES[surface])
+
+    def outputs(sizes, poses, *numbers):
+        surface = jax.tree.unflatten(structure, numbers)
+        return array_of(surface_witnesses(type(shape), sizes, Pose.from_vector(poses), surface))
+
+    compare_derivatives(outputs, [rows(shape, 2), random_poses(2), *numbers])
+
+
+@pytest.mark.parametrize("surface", ["terrain", "ball"])
+@pytest.mark.parametrize("name", ["sphere", "ellipsoid"])
+def test_round_shapes_on_curved_surfaces(name, surface):
+    """The gap is that of the nearest of many samples of the shape, for shapes that touch."""
+    shape, curved = SHAPES[name], SURFACES[surface]
+    if surface == "terrain":
+        curved = jaxdyn.HeightField(0.2 * GRID, 0.5, (-1.2, -1.4, 0.1))
+    poses = random_poses(8, 0.7)
+    for _ in range(3):
+        # Along the normal until they overlap by 1 mm.
+        start = np.asarray(against(type(shape), rows(shape, 8), poses, curved))
+        poses[:, :3] -= (start[:, :1] + 1e-3) * start[:, 1:4]
+    out = np.asarray(against(type(shape), rows(shape, 8), poses, curved))
+    points = transform_points(poses[:, None], samples(shape, 150))
+    distances = np.asarray(curved.distance(Vec3.from_array(jnp.asarray(points)))[0])
+    near = np.abs(out[:, 0]) < 0.01
+    # The steps for the ellipsoid's normal converge slowly where it is nearly as flat as the surface.
+    tolerance = 2e-4 if name == "sphere" else 1e-3
+    assert near.sum() > 4
+    np.testing.assert_allclose(out[near, 0], distances.min(axis=1)[near], atol=tolerance)
+    at_point = curved.distance(Vec3.from_array(jnp.asarray(out[:, 4:])))[0]
+    np.testing.assert_allclose(out[near, 0], at_point[near], atol=tolerance)
+
+
+@pytest.mark.parametrize("interpolation", ["cubic", "linear"])
+def test_a_height_field_passes_through_its_nodes_and_is_exact_for_a_slope(interpolation):
+    x, y = np.meshgrid(0.5 * np.arange(6) - 1.2, 0.25 * np.arange(7) - 1.4, indexing="ij")
+    field = jaxdyn.HeightField(GRID, (0.5, 0.25), (-1.2, -1.4, 0.1), interpolation)
+    distance, _ = field.distance(Vec3(jnp.asarray(x), jnp.asarray(y), jnp.asarray(GRID + 0.1)))
+    np.testing.assert_allclose(distance, 0, atol=1e-14)
+    slope = jaxdyn.HeightField(0.3 * x - 0.2 * y, (0.5, 0.25), (-1.2, -1.4, 0.0), interpolation)
+    plane, pose = jaxdyn.Plane((-0.3, 0.2, 1.0)), np.array([[0.3, -0.7, 0.4, 1, 0, 0, 0]])
+    for shape in (SHAPES["sphere"], SHAPES["ellipsoid"]):
+        expected = against(type(shape), rows(shape, 1), pose, plane)
+        np.testing.assert_allclose(against(type(shape), rows(shape, 1), pose, slope), expected, atol=1e-13)
+
+
+def test_height_fields_with_batch_axes():
+    heights, poses = np.stack([GRID, 2 * GRID]), random_poses(2)
+    points = Vec3(*(jnp.asarray(poses[:, None, i] + np.zeros(2)) for i in range(3)))
+    distance, _ = jaxdyn.HeightField(heights, 0.5, (-1.2, -1.4, 0.0)).distance(points)
+    for k in range(2):
+        single = jaxdyn.HeightField(heights[k], 0.5, (-1.2, -1.4, 0.0))
+        expected = single.distance(jax.tree.map(lambda x, k=k: x[:, k], points))[0]
+        np.testing.assert_allclose(distance[:, k], expected, atol=1e-15)
+
+
+def test_the_vertices_of_a_mesh(tmp_path):
+    trimesh = pytest.importorskip("trimesh")
+    inside = trimesh.creation.box((0.5, 0.5, 0.5))
+    mesh = trimesh.util.concatenate([trimesh.creation.box((1, 2, 3)), inside])
+    mesh.export(tmp_path / "box.stl")
+    points = jaxdyn.Points.of_mesh(tmp_path / "box.stl", scale=0.1)
+    corners = np.stack(np.meshgrid([-0.05, 0.05], [-0.1, 0.1], [-0.15, 0.15], indexing="ij"), axis=-1).reshape(8, 3)
+    np.testing.assert_allclose(np.unique(np.round(points.positions, 9), axis=0), corners, atol=1e-7)
+    assert len(jaxdyn.Points.of_mesh(tmp_path / "box.stl", hull=False).positions) == 16
+    with pytest.raises(jaxdyn.ModelError, match="cannot be read"):
+        jaxdyn.Points.of_mesh(tmp_path / "none.stl")
 
 
 def test_far_from_the_origin():

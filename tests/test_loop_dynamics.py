@@ -9,16 +9,10 @@ import numpy as np
 import pinocchio as pin
 import pytest
 import squeezer as andrews
-from loop_robots import KINDS, admissible_velocity, close_four_bar, dense_dynamics, four_bar
+from loop_robots import admissible_velocity, close_four_bar, closed_forest, dense_dynamics, four_bar, pose_of
 from oracles import PinocchioOracle, motion_to_se3, to_pinocchio
 
 import jaxdyn
-from jaxdyn.spatial import compose_poses, invert_pose, pose_array, rotation_to_quaternion
-
-
-def pose_of(model, q, frame: str) -> np.ndarray:
-    pose = jaxdyn.frame_pose(model, q, frame)
-    return np.asarray(pose_array(np.asarray(pose.translation), rotation_to_quaternion(np.asarray(pose.rotation))))
 
 
 @functools.cache
@@ -112,35 +106,6 @@ def test_derivatives_are_those_of_pinocchio():
         found = jaxdyn.aba_derivatives(at(model, k), q[k], v[k], tau[k])
         for value, expected in zip(found, Pinocchio(at(model, k)).derivatives(q[k], v[k], tau[k]), strict=True):
             np.testing.assert_allclose(value, expected, rtol=0, atol=1e-8 * np.abs(expected).max())
-
-
-def closed_forest(redundant: bool) -> tuple[jaxdyn.Model, np.ndarray, np.ndarray, np.ndarray]:
-    """Two trees of many joint types with loops of all kinds that close at one configuration, and a coupling; with
-    `redundant` each loop twice."""
-    key = jax.random.key(1)
-    model = jaxdyn.samples.random_tree(key, 6, ("free", "ball", "revolute", "universal", "helical"), branching=2)
-    types = ("cylindrical", "planar", "revolute", "prismatic")
-    other = jaxdyn.samples.random_tree(jax.random.key(2), 5, types, branching=2)
-    model, rng = model.with_attached(other, "world", prefix="other_"), np.random.default_rng(0)
-    q, names = np.asarray(model.random_configuration(jax.random.key(3))), model.body_names
-    pairs = ((3, 5), (8, 2), (4, -1), (10, 7), (-1, 9))
-    for kind, pair in zip(KINDS, pairs, strict=True):
-        link1, link2 = ("world" if i < 0 else names[i] for i in pair)
-        frame = np.concatenate([rng.normal(size=3) * 0.2, rng.normal(size=4)])
-        frame[3:] /= np.linalg.norm(frame[3:])
-        here = frame if link1 == "world" else compose_poses(pose_of(model, q, link1), frame)
-        if kind == "distance":
-            here = compose_poses(here, np.array([0, 0, 0.7, 1, 0, 0, 0]))
-        there = here if link2 == "world" else compose_poses(invert_pose(pose_of(model, q, link2)), here)
-        for copy in ("", " again")[: 1 + redundant]:
-            length = 0.7 if kind == "distance" else None
-            model = model.with_loop(kind + copy, kind, link1, link2, frame, there, length)
-    q1, q2 = (float(q[model.q_index(name)][0]) for name in ("joint2", "other_joint2"))
-    for copy in ("", " again")[: 1 + redundant]:
-        model = model.with_coupling("poly" + copy, "joint2", "other_joint2", (0.0, 0.5, 2.0, 0.3, 0.1), (q1, q2))
-    assert np.abs(jaxdyn.constraint_error(model, q)).max() < 1e-12
-    v, tau = rng.normal(size=(2, model.nv))
-    return model, q, admissible_velocity(model, q, v), tau
 
 
 @pytest.mark.slow

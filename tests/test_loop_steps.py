@@ -10,10 +10,11 @@ import pytest
 import scipy.integrate
 import squeezer as andrews
 from jax import lax
-from loop_robots import admissible_velocity, close_four_bar, four_bar
+from loop_robots import admissible_velocity, bricard, close_four_bar, four_bar
 
 import jaxdyn
 from jaxdyn import BodyInertia, Joint, ModelBuilder, State
+from jaxdyn.simulate import RolloutOptions
 from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS
 from jaxdyn.simulate.integrators._closed_loops import closed
 from jaxdyn.trajopt import ControlResidual, ModelDynamics, Problem, QuadraticCost, StateResidual, ddp
@@ -54,7 +55,8 @@ def test_many_four_bars_turn_through_singular_configurations(n, tolerance, lost)
     """After 20 s the end of the crank is where the exact solution has it, and the energy is the same."""
     model, v = four_bars(n)
     start = State(np.zeros(model.nv), v)
-    trajectory = jaxdyn.rollout(model, start, np.zeros((20000, model.nv)), 1e-3, integrator="rk4", save_every=500)
+    few = RolloutOptions(save_every=500)
+    trajectory = jaxdyn.rollout(model, start, np.zeros((20000, model.nv)), 1e-3, integrator="rk4", options=few)
     angle, _ = crank(n, 20.0)
     assert np.abs(end_of(trajectory.q[-1, 0]) - end_of(angle)).max() < tolerance
     energy = np.asarray(jaxdyn.mechanical_energy(model, trajectory.q, trajectory.v))
@@ -67,7 +69,7 @@ def test_single_precision_stays_finite():
     model = model.astype(jnp.float32)
     start = State(np.zeros(model.nv, np.float32), v.astype(np.float32))
     controls = np.zeros((5000, model.nv), np.float32)
-    trajectory = jaxdyn.rollout(model, start, controls, 1e-3, integrator="rk4", save_every=500)
+    trajectory = jaxdyn.rollout(model, start, controls, 1e-3, integrator="rk4", options=RolloutOptions(save_every=500))
     assert trajectory.q.dtype == jnp.float32
     assert np.isfinite(trajectory.v).all()
     assert np.abs(jaxdyn.constraint_error(model, trajectory.q)).max() < 1e-4
@@ -135,33 +137,18 @@ def test_what_steps_do_not_take():
         jaxdyn.step(model, State(q, np.zeros(3)), np.zeros(3), 0.01, integrator="midpoint")
 
 
-def bricard() -> tuple[jaxdyn.Model, np.ndarray]:
-    """Bricard's mechanism: five rods of 1 m and 1 kg, with a square section of 0.1 m, between six hinges (library of
-    benchmarks of IFToMM, problem A04). It moves although it has as many equations as would hold it."""
-    points = np.array([(0, 0, 0), (1, 0, 0), (1, -1, 0), (1, -1, 1), (0, -1, 1), (0, 0, 1)], float)
-    axes, builder, parent = ("y", "z", "x", "y", "z", "x"), ModelBuilder(), "world"
-    unit = dict(zip("xyz", np.eye(3), strict=True))
-    for k in range(5):
-        along = points[k + 1] - points[k]
-        size = np.where(np.abs(along) > 0.5, 1.0, 0.1)
-        inertia = BodyInertia.box(1.0, size, 0.5 * along)
-        placement = points[k] - (points[k - 1] if k else 0)
-        builder.add_body(f"rod{k}", parent, Joint(axis=unit[axes[k]], name=f"hinge{k}"), placement, inertia)
-        parent = f"rod{k}"
-    # The loop's hinge turns about z of its frames: a quarter turn about y takes z to x.
-    quarter = np.array([np.sqrt(0.5), 0, np.sqrt(0.5), 0])
-    ends = np.concatenate([points[5] - points[4], quarter]), np.concatenate([points[5], quarter])
-    builder.add_loop("hinge5", "revolute", "rod4", "world", *ends)
-    return builder.build(gravity=(0, -9.81, 0)), np.zeros(5)
-
-
 def test_bricard_keeps_its_energy():
     model, q = bricard()
     assert np.abs(jaxdyn.constraint_error(model, q)).max() < 1e-15
     text = "5 equations, 1 of which say what others do: they leave 1 degree of freedom of 5"
     assert text in model.summary()
     trajectory = jaxdyn.rollout(
-        model, State(q, np.zeros(5)), np.zeros((10000, 5)), 1e-3, integrator="rk4", save_every=200
+        model,
+        State(q, np.zeros(5)),
+        np.zeros((10000, 5)),
+        1e-3,
+        integrator="rk4",
+        options=RolloutOptions(save_every=200),
     )
     energy = np.asarray(jaxdyn.mechanical_energy(model, trajectory.q, trajectory.v))
     assert np.abs(trajectory.q).max() > 0.5

@@ -45,7 +45,7 @@ def test_thinned_samples_are_some_of_all(plain):
     def energy(model, state, t):
         return {"energy": jaxdyn.kinetic_energy(model, state.q, state.v), "time": t + 0 * state.v}
 
-    few = jaxdyn.rollout(MODEL, START, CONTROLS, 0.01, save_every=4, sensors=energy)
+    few = jaxdyn.rollout(MODEL, START, CONTROLS, 0.01, sensors=energy, options=RolloutOptions(save_every=4))
     same((few.t, few.q, few.v, few.tau), (plain.t[::4], plain.q[:, ::4], plain.v[:, ::4], CONTROLS[:, ::4]))
     same(few.sensors["energy"], jaxdyn.kinetic_energy(MODEL, few.q, few.v))
     assert few.sensors["time"].shape == (3, 4, 2)
@@ -117,10 +117,8 @@ def gradient(save_every, checkpoint):
     """Return the gradient of a function of the last sample with respect to the start and the torques."""
 
     def loss(start, u):
-        options = RolloutOptions(checkpoint=checkpoint)
-        trajectory = jaxdyn.rollout(
-            MODEL, start, u, 0.02, save_every=save_every, sensors=lambda m, s, t: t * s.q * s.v, options=options
-        )
+        options = RolloutOptions(checkpoint=checkpoint, save_every=save_every)
+        trajectory = jaxdyn.rollout(MODEL, start, u, 0.02, sensors=lambda m, s, t: t * s.q * s.v, options=options)
         return jnp.sum(trajectory.final.q**2) + jnp.sum(trajectory.sensors[:, -1])
 
     return jax.jit(jax.grad(loss, (0, 1)))(START, CONTROLS)
@@ -149,8 +147,8 @@ def test_checkpoints_bound_the_memory():
 
     def temporary(checkpoint):
         def loss(start):
-            options = RolloutOptions(checkpoint=checkpoint)
-            final = jaxdyn.rollout(MODEL, start, push, 0.01, steps=900, save_every=900, options=options).final
+            options = RolloutOptions(checkpoint=checkpoint, save_every=900)
+            final = jaxdyn.rollout(MODEL, start, push, 0.01, steps=900, options=options).final
             return jnp.sum(final.q**2)
 
         analysis = jax.jit(jax.grad(loss)).lower(start).compile().memory_analysis()
@@ -218,7 +216,7 @@ def test_single_precision_stays_single():
     with jax.enable_x64(False):
         model = MODEL.astype(jnp.float32)
         state = State(jnp.zeros(2, jnp.float32), jnp.ones(2, jnp.float32))
-        out = jaxdyn.rollout(model, state, jnp.zeros((4, 2), jnp.float32), 0.01, save_every=2)
+        out = jaxdyn.rollout(model, state, jnp.zeros((4, 2), jnp.float32), 0.01, options=RolloutOptions(save_every=2))
     assert {x.dtype for x in jax.tree.leaves(out)} == {jnp.dtype(jnp.float32)}
 
 
@@ -231,7 +229,11 @@ WRONG = RolloutOptions("all"), RolloutOptions(sharding=jax.devices()[0])  # type
     [
         (lambda s: jaxdyn.rollout(MODEL, s, CONSTANT[:, :1], 0.1), ShapeError, ["controls", "(4, 1)", "nv = 2"]),
         (lambda s: jaxdyn.rollout(MODEL, s, CONSTANT, 0.1, steps=5), ShapeError, ["5", "4 rows"]),
-        (lambda s: jaxdyn.rollout(MODEL, s, CONSTANT, 0.1, save_every=3), ModelError, ["save_every", "3", "4 steps"]),
+        (
+            lambda s: jaxdyn.rollout(MODEL, s, CONSTANT, 0.1, options=RolloutOptions(save_every=3)),
+            ModelError,
+            ["save_every", "3", "4 steps"],
+        ),
         (
             lambda s: jaxdyn.rollout(MODEL, s, CONSTANT, 0.1, options=RolloutOptions("all")),
             ModelError,

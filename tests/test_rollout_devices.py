@@ -47,9 +47,10 @@ put = lambda x: jax.device_put(x, split)
 """
 ROLLOUTS = """
 # One roll-out combines a policy with a state, sensors, checks and external wrenches.
-options = dict(steps=steps, policy_state=u[:, 0], sensors=sense, save_every=2, f_ext=wrenches)
-want = jaxdyn.rollout(model, State(q, v), policy, 0.01, **options, options=RolloutOptions(check=True))
-got = jaxdyn.rollout(model, State(q, v), policy, 0.01, **options, options=RolloutOptions(check=True, sharding=split))
+options = dict(steps=steps, policy_state=u[:, 0], sensors=sense, f_ext=wrenches)
+want = jaxdyn.rollout(model, State(q, v), policy, 0.01, **options, options=RolloutOptions(check=True, save_every=2))
+rest = RolloutOptions(check=True, save_every=2, sharding=split)
+got = jaxdyn.rollout(model, State(q, v), policy, 0.01, **options, options=rest)
 same(got, want)
 for x in (got.q, got.v, got.tau, got.policy_state, got.sensors["energy"]):
     assert x.sharding.is_equivalent_to(NamedSharding(mesh, P("batch")), x.ndim), x.sharding

@@ -73,8 +73,8 @@ def test_the_midpoint_step_with_joints_that_mimic_others():
 def test_a_rollout_is_its_steps():
     steps, wrenches = 4, jnp.asarray(RNG.normal(size=(3, 4, MODEL.nb, 6)))
     controls = jnp.asarray(RNG.normal(size=(steps, 2)))
-    options = RolloutOptions(checkpoint=2)
-    got = jaxdyn.rollout(MODEL, START, controls, 0.02, f_ext=wrenches, substeps=2, save_every=2, options=options)
+    options = RolloutOptions(checkpoint=2, save_every=2)
+    got = jaxdyn.rollout(MODEL, START, controls, 0.02, f_ext=wrenches, substeps=2, options=options)
     state = START
     for k in range(steps):
         state = jaxdyn.step(MODEL, state, controls[k], 0.02, f_ext=wrenches[:, k], substeps=2)

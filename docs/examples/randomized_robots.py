@@ -58,8 +58,9 @@ def cost(gains):
         steps=STEPS,
         policy_state=policy.init(start),
         integrator="implicit_velocity",
-        save_every=10,
-        options=RolloutOptions(sharding=split, actuator_damping=jnp.exp(gains[1]) * jnp.ones(nominal.nv)),
+        options=RolloutOptions(
+            save_every=10, sharding=split, actuator_damping=jnp.exp(gains[1]) * jnp.ones(nominal.nv)
+        ),
     )
     return jnp.mean((motion.q - goal) ** 2)
 

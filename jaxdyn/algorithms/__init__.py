@@ -61,6 +61,13 @@ from jaxdyn.algorithms.formulations._articulated_bodies import (
     articulated_bodies,
     articulated_inertias,
 )
+from jaxdyn.algorithms.formulations._closed_loops import (
+    AugmentedEquations,
+    MinimalEquations,
+    augmented_equations,
+    minimal_equations,
+)
+from jaxdyn.algorithms.formulations._cut_joints import CutJoints, cut_joints
 from jaxdyn.algorithms.formulations._denoc import DeNOC, denoc, denoc_matrices
 from jaxdyn.algorithms.formulations._lagrangian import (
     christoffel_symbols,

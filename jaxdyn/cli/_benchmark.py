@@ -19,7 +19,7 @@ from jaxdyn._errors import DataError, require_positive
 from jaxdyn.algorithms import aba, crba, rnea
 from jaxdyn.cli._robot_file import File, ModelOptions
 from jaxdyn.model import Model
-from jaxdyn.simulate import State, rollout
+from jaxdyn.simulate import RolloutOptions, State, rollout
 
 HELP = """Measure how fast a robot's dynamics run and compile on this machine.
 
@@ -136,7 +136,8 @@ def operation(name: str, steps: int) -> Callable:
         def no_torque(carry: None, state: State, t: Any) -> tuple[None, jax.Array]:
             return carry, jnp.zeros_like(state.v)
 
-        return rollout(model, State(q, 0 * v), no_torque, TIMESTEP, steps=steps, save_every=steps).final
+        last = RolloutOptions(save_every=steps)
+        return rollout(model, State(q, 0 * v), no_torque, TIMESTEP, steps=steps, options=last).final
 
     functions = {
         "rnea": rnea,

@@ -33,7 +33,7 @@ class Scene:
     cores: tuple[int, ...]
     """For each array of the model and the contacts the number of axes that are not batch axes."""
     constants: tuple[tuple[int, Constant], ...]
-    """Those of these arrays that are constants, by their number."""
+    """The arrays among them that are constants, by their number."""
 
     @classmethod
     def of(cls, model: Model, contacts: Contacts, dtype) -> tuple[Scene, list[Any]]:

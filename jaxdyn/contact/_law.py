@@ -79,7 +79,7 @@ class LawRows(NamedTuple):
 
 
 class Push(NamedTuple):
-    """What a contact does, rows `[n, *batch]`, in world axes."""
+    """The action of contacts, rows `[n, *batch]`, in world axes."""
 
     force: Vec3
     """The force on the shape, or on the second body of a pair, N."""
@@ -116,3 +116,24 @@ def push(law: LawRows, gap, normal: Vec3, velocity: Vec3, lagged, dt) -> Push:
     direction = sliding * inverse
     across = Sym3.isotropic(1.0) - Sym3.outer(normal, normal) - Sym3.outer(direction, direction)
     return Push(normal * force - sliding * friction, Sym3.outer(normal, normal) * slope + across * friction)
+
+
+def line_of(law: LawRows, gap, normal: Vec3, velocity: Vec3, shift: Vec3, lagged, dt):
+    """Return the function of a length `l` that has the power of the forces on `shift`, at the velocities `velocity + l
+    shift`, and minus its derivative.
+
+    It only needs products of the two velocities, which are computed once.
+    """
+    speed, change = normal.dot(velocity), normal.dot(shift)
+    sliding, across = velocity - normal * speed, shift - normal * change
+    square, mixed, curve = sliding.squared_norm(), sliding.dot(across), across.squared_norm()
+    least = law.stiction_velocity * law.stiction_velocity
+
+    def along(length):
+        force, slope = normal_force(law, gap, speed + length * change, dt)
+        inverse = lax.rsqrt(square + length * (2 * mixed + length * curve) + least)
+        friction, along = law.friction * lagged * inverse, mixed + length * curve
+        power = force * change - friction * along
+        return power, slope * change * change + friction * (curve - (along * inverse) ** 2)
+
+    return along

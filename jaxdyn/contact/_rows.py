@@ -1,13 +1,14 @@
 """The equations of a step with contact, on rows with the contact or the degree of freedom first and the batch last.
 
-With the accelerations `b` without contact and joint friction, a step has the accelerations `b + x`, where `x` minimizes
+Joint friction acts as in the integrator `implicit_velocity`: by its secant `D` at the start of the step, times the
+velocity at its end. With the accelerations `b` that solve `(M + dt D) b = tau - h - D v`, a step has the accelerations
+`b + x`, where `x` minimizes
 
-    1/2 x^T M x + 1/dt sum Phi_c(w_c + dt J_c x) + 1/dt sum Psi_i(u_i + dt x_i)
+    1/2 x^T (M + dt D) x + 1/dt sum Phi_c(w_c + dt J_c x)
 
-for the velocities `w_c` of the contacts and `u_i` of the joints that `b` leads to, with the potentials `Phi` of contact
-forces and `Psi` of joint friction. Newton's method adds `dt J^T G J` of each contact to the inertia of its body, so
-that each of its steps is one pass of the articulated-body recursion (Castro, Permenter & Han 2023; Featherstone 2008,
-table 7.1).
+for the velocities `w_c` of the contacts that `b` leads to, and the potentials `Phi` of contact forces. Newton's method
+adds `dt J^T G J` of each contact to the inertia of its body, so that each of its steps is one pass of the
+articulated-body recursion (Castro, Permenter & Han 2023; Featherstone 2008, table 7.1).
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.algorithms.recursions import (
-    EquationsOfMotion,
     Factors,
     Robot,
     absolute_poses,
@@ -30,17 +30,12 @@ from jaxdyn.algorithms.recursions import (
     spring_rows,
 )
 from jaxdyn.contact._contacts import ContactRows
-from jaxdyn.contact._law import Push, normal_force, push
+from jaxdyn.contact._law import Push, line_of, normal_force, push
 from jaxdyn.spatial import ArticulatedInertia, Force, Inertia, Mat3, Motion, Sym3, Vec3
 from jaxdyn.tree import scan_down, scan_up, sum_down, sum_up, take_rows
 
-SEARCH_STEPS = 12
-"""Newton steps of the search along a line."""
-LONGEST = 4.0
-"""The longest step along a line, in units of Newton's step."""
-SHORTER = 0.2
-"""By what the search shortens a step as long as all that it has tried are too long. What begins to stick stops after a
-small part of Newton's step, which halving would not reach."""
+SEARCH_STEPS = 16
+"""Steps of the search along a line."""
 
 
 class Points(NamedTuple):
@@ -58,13 +53,13 @@ class StepProblem(NamedTuple):
 
     S: Motion
     inertia: Inertia
-    u: Any
-    """The velocities after the step without contact and joint friction."""
+    armature: Any
+    """With the resistance `dt D` of joint friction."""
     b: Any
-    """The accelerations without contact and joint friction."""
+    """The accelerations without contact."""
     points: Points
     velocity: Vec3
-    """The velocities of the contact points after the step without contact and joint friction."""
+    """The velocities of the contact points after the step without contact."""
     lagged: Any
     """The normal forces at the start of the step."""
 
@@ -80,23 +75,17 @@ def contact_points(robot: Robot, contacts: ContactRows, q, poses) -> Points:
 
 def setup(robot: Robot, contacts: ContactRows, q, v, tau, dt, f_ext=None) -> StepProblem:
     """Return the problem of a step from a state under the torques of actuators."""
-    law = contacts.law
     at = kinematics(robot, q)
     equations, moving = equations_and_velocities(robot, *at, v, f_ext)
-    b = _free_accelerations(robot, equations, tau - spring_rows(robot, q))
+    resistance = joint_friction_law(robot).secant(v)
+    armature = robot.broadcast(equations.armature + dt * resistance)
+    rest = tau - spring_rows(robot, q) - resistance * v - inverse(robot.tree, equations, robot.zeros())
+    b, motion, _ = _factorized(robot, at.S, equations.inertia, armature, None, rest)
     points = contact_points(robot, contacts, q, at.poses)
-    dofs = contacts.dofs
-    now = _at_points(points, take_rows(moving.velocity, dofs))
-    lagged = normal_force(law, points.gap, points.normal.dot(now), 0.0)[0]
-    # The motion that b adds to the velocities of the bodies; c of the equations is not part of it.
-    velocity = now + _at_points(points, take_rows(sum_down(robot.tree, at.S * b), dofs)) * dt
-    return StepProblem(at.S, equations.inertia, v + dt * b, b, points, velocity, lagged)
-
-
-def _free_accelerations(robot: Robot, equations: EquationsOfMotion, tau):
-    """Return `M^-1 (tau - h)`."""
-    rest = tau - inverse(robot.tree, equations, robot.zeros())
-    return _factorized(robot, equations.S, equations.inertia, equations.armature, None, rest)[0]
+    now = _at_points(points, take_rows(moving.velocity, contacts.dofs))
+    lagged = normal_force(contacts.law, points.gap, points.normal.dot(now), 0.0)[0]
+    velocity = now + _at_points(points, take_rows(motion, contacts.dofs)) * dt
+    return StepProblem(at.S, equations.inertia, armature, b, points, velocity, lagged)
 
 
 def _at_points(points: Points, motion: Motion) -> Vec3:
@@ -158,91 +147,74 @@ def _substituted(robot: Robot, S: Motion, factors: Factors, u):
     return scan_down(robot.tree, down, Motion.zero(), (S, *factors, u))
 
 
-class _Point(NamedTuple):
-    """What acts at accelerations `b + x`, and the equations of Newton's step there."""
-
-    pushes: Push
-    velocity: Vec3
-    joint_force: Any
-    """The torque of joint friction."""
-    joint_resistance: Any
-
-
-def _acting(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt) -> _Point:
-    points = problem.points
-    moved = take_rows(sum_down(robot.tree, problem.S * x), contacts.dofs)
-    velocity = problem.velocity + _at_points(points, moved) * dt
-    pushes = push(contacts.law, points.gap, points.normal, velocity, problem.lagged, dt)
-    friction, speeds = joint_friction_law(robot), problem.u + dt * x
-    return _Point(pushes, velocity, -friction.torque(speeds), friction.slope(speeds))
-
-
-def _augmented(robot: Robot, contacts: ContactRows, problem: StepProblem, at: _Point, dt):
-    """Return the armature and the inertia that contacts and joint friction add to."""
-    added = _added_inertia(problem.points, at.pushes.resistance * dt)
-    armature = robot.broadcast(robot.armature + dt * at.joint_resistance)
-    return armature, _on_dofs(robot, contacts.dofs, added)
-
-
 def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt):
-    """Return `x` after a step of Newton's method with an exact search along its line, and the relative error of `x`.
+    """Return `x` after a step of Newton's method with a search along its line, and the relative error of `x`.
 
-    The error is the length of Newton's step in the metric `H` of the second derivative, `sqrt(r^T H^-1 r)` for the
-    gradient `r`, over the length of the larger of the accelerations with and without contact in the metric of the mass
-    matrix. To first order it is the distance to the solution in the metric `H`, which is above that in the metric `M`.
+    The error is the length of Newton's step, which is the distance to the solution to first order, over that of the
+    larger of the accelerations with and without contact, in the metric of the mass matrix.
     """
-    at = _acting(robot, contacts, problem, x, dt)
-    dofs, points = contacts.dofs, problem.points
-    armature, added = _augmented(robot, contacts, problem, at, dt)
-    moved, free = (sum_down(robot.tree, problem.S * a) for a in (x, problem.b))
-    # (M + dt J^T G J) step = J^T f - M x. Rounding in the factors is relative to the step, so that it dies out.
-    on_bodies = _on_dofs(robot, dofs, _wrenches(points, at.pushes.force)) - problem.inertia.apply(moved)
-    tau = problem.S.dot(sum_up(robot.tree, on_bodies)) + at.joint_force - robot.armature * x
-    step, motion, _ = _factorized(robot, problem.S, problem.inertia, armature, added, robot.broadcast(tau))
+    points, tree, dofs = problem.points, robot.tree, contacts.dofs
+    moved = sum_down(tree, problem.S * x)
+    velocity, pushes = _pushes_at(contacts, problem, moved, dt)
+    # H step = J^T f - M x, summed body by body: its terms are of the size of the forces, and cancel.
+    unbalanced = _on_dofs(robot, dofs, _wrenches(points, pushes.force)) - problem.inertia.apply(moved)
+    tau = problem.S.dot(sum_up(tree, unbalanced)) - problem.armature * x
+    added = _on_dofs(robot, dofs, _added_inertia(points, pushes.resistance * dt))
+    step, motion, _ = _factorized(robot, problem.S, problem.inertia, problem.armature, added, robot.broadcast(tau))
+    free = sum_down(tree, problem.S * problem.b)
 
     def product(a, m: Motion, b, n: Motion):
         """`a^T M b` for accelerations that move the bodies by `m` and `n`."""
-        return (m.dot(problem.inertia.apply(n)) + robot.armature * a * b).sum(axis=0)
+        return (m.dot(problem.inertia.apply(n)) + problem.armature * a * b).sum(axis=0)
 
     shift = _at_points(points, take_rows(motion, dofs)) * dt
     curvature, start = product(step, motion, step, motion), product(step, motion, x, moved)
+    line = line_of(contacts.law, points.gap, points.normal, velocity, shift, problem.lagged, dt)
 
     def slope(length):
-        """The derivative along the line, and its own."""
-        law, speeds = contacts.law, problem.u + dt * (x + step * length)
-        acting = push(law, points.gap, points.normal, at.velocity + shift * length, problem.lagged, dt)
-        friction = joint_friction_law(robot)
-        first = acting.force.dot(shift).sum(axis=0) / dt - (friction.torque(speeds) * step).sum(axis=0)
-        second = acting.resistance.apply(shift).dot(shift).sum(axis=0) / dt
-        second = second + dt * (friction.slope(speeds) * step * step).sum(axis=0)
-        return start + length * curvature - first, curvature + second
+        """The derivative along the line, its own, and the rounding error of the first."""
+        first, second = line(length)
+        terms = jnp.abs(start) + jnp.abs(first).sum(axis=0) / dt
+        return (
+            start + length * curvature - first.sum(axis=0) / dt,
+            curvature + second.sum(axis=0) / dt,
+            4 * jnp.finfo(terms.dtype).eps * terms,
+        )
 
-    # r^T H^-1 r = step^T H step, which does not cancel near the solution.
-    decrement = slope(jnp.zeros_like(curvature))[1]
-    with_contact = problem.b + x
     size = jnp.maximum(
-        product(problem.b, free, problem.b, free), product(with_contact, free + moved, with_contact, free + moved)
+        product(problem.b, free, problem.b, free),
+        product(problem.b + x, free + moved, problem.b + x, free + moved),
     )
-    error = jnp.sqrt(decrement / jnp.maximum(size, jnp.finfo(size.dtype).tiny))
+    error = jnp.sqrt(curvature / jnp.maximum(size, jnp.finfo(size.dtype).tiny))
     return x + step * _search(slope, curvature), error
 
 
 def _search(slope, like):
-    """Return the zero of an increasing function that is negative at 0, of which `slope` also gives the derivative."""
+    """Return the zero between 0 and 1 of an increasing function that is negative at 0, or 1 if there is none; `slope`
+    also gives its derivative, and its rounding error. Newton's method, with a bisection where it leaves the interval
+    that has the zero."""
     length = jnp.ones_like(like)
-    low, high = jnp.zeros_like(like), jnp.full_like(like, LONGEST)
+    low, high = jnp.zeros_like(like), jnp.ones_like(like)
     for _ in range(SEARCH_STEPS):
-        value, rate = slope(length)
+        value, rate, rounding = slope(length)
         low, high = jnp.where(value < 0, length, low), jnp.where(value < 0, high, length)
-        rate = jnp.where(rate > 0, rate, 1.0)
-        following = length - value / rate
-        between = jnp.where(low > 0, 0.5 * (low + high), SHORTER * high)
-        length = jnp.where((following >= low) & (following <= high), following, between)
+        following = length - value / jnp.where(rate > 0, rate, 1.0)
+        inside = (following >= low) & (following <= high)
+        following = jnp.where(inside, following, 0.5 * (low + high))
+        length = jnp.where(jnp.abs(value) > rounding, following, length)
     return length
 
 
+def _pushes_at(contacts: ContactRows, problem: StepProblem, moved: Motion, dt) -> tuple[Vec3, Push]:
+    """Return the velocities of the contact points, and the action of the contacts, at accelerations `b + x` of which
+    `x` moves the bodies by `moved`."""
+    points = problem.points
+    velocity = problem.velocity + _at_points(points, take_rows(moved, contacts.dofs)) * dt
+    return velocity, push(contacts.law, points.gap, points.normal, velocity, problem.lagged, dt)
+
+
 def residual(robot: Robot, contacts: ContactRows, x, q, v, tau, dt, f_ext=None):
-    """Return `M a + h - tau - J^T f - (joint friction)` at the accelerations `a`, here `x`; zero for those of a
+    """Return `M a + h + D (v + dt a) - tau - J^T f` at the accelerations `a`, here `x`; zero for those of a
     step."""
     at = kinematics(robot, q)
     equations, moving = equations_and_velocities(robot, *at, v, f_ext)
@@ -250,7 +222,7 @@ def residual(robot: Robot, contacts: ContactRows, x, q, v, tau, dt, f_ext=None):
     pushes = _pushes(robot, contacts, points, moving.velocity, sum_down(robot.tree, at.S * x), dt)
     on_bodies = _on_dofs(robot, dofs, _wrenches(points, pushes.force))
     with_contact = equations._replace(p=equations.p - on_bodies)
-    resisting = joint_friction_law(robot).torque(v + dt * x) + spring_rows(robot, q)
+    resisting = joint_friction_law(robot).secant(v) * (v + dt * x) + spring_rows(robot, q)
     return inverse(robot.tree, with_contact, x) + resisting - tau
 
 
@@ -270,9 +242,9 @@ def hessian_product(robot: Robot, contacts: ContactRows, y, x, q, v, tau, dt, f_
 
 def factors(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt) -> Factors:
     """Return the factors of `H` at accelerations `b + x`."""
-    at = _acting(robot, contacts, problem, x, dt)
-    armature, added = _augmented(robot, contacts, problem, at, dt)
-    return _factorized(robot, problem.S, problem.inertia, armature, added, jnp.zeros_like(x))[2]
+    pushes = _pushes_at(contacts, problem, sum_down(robot.tree, problem.S * x), dt)[1]
+    added = _on_dofs(robot, contacts.dofs, _added_inertia(problem.points, pushes.resistance * dt))
+    return _factorized(robot, problem.S, problem.inertia, problem.armature, added, jnp.zeros_like(x))[2]
 
 
 def forces(robot: Robot, contacts: ContactRows, a, q, v, dt):

@@ -24,8 +24,8 @@ class ContactReport(eqx.Module):
 
     error: Float[Array, "*batch"]
     """The relative error of the accelerations before the last step of Newton's method: their distance to the solution,
-    to first order, over the larger of the accelerations with and without contact, in the metric of the mass matrix and
-    what contacts add to it. The error after that step is far smaller."""
+    to first order, over the larger of the accelerations with and without contact, in the metric of the mass matrix. The
+    error after that step is smaller."""
     iterations: Float[Array, "*batch"]
     """The steps of Newton's method."""
     tolerance: float = eqx.field(static=True)
@@ -51,8 +51,6 @@ class ContactForces(eqx.Module):
 
 def require_contact(model: Model, contacts: Contacts) -> None:
     """Raise `ModelError` for a model that steps with contact do not take, or for contacts of another model."""
-    if not isinstance(contacts, Contacts):
-        raise ModelError(f"contacts are {type(contacts).__name__}; jaxdyn.Contacts(model, shapes) is needed")
     last = contacts.bodies.max()
     if last >= model.nb:
         raise ModelError(

@@ -1,5 +1,6 @@
 """Shapes, surfaces, and where they touch: gaps, normals and points of fixed number; nothing about robots."""
 
+from jaxdyn.geometry._pair_witnesses import pair_witness_count, pair_witnesses
 from jaxdyn.geometry._shapes import AbstractShape, Box, Capsule, Ellipsoid, Points, Sphere
 from jaxdyn.geometry._surface_witnesses import surface_witnesses
 from jaxdyn.geometry._surfaces import AbstractSurface, HeightField, Plane, SignedDistance
@@ -17,5 +18,7 @@ __all__ = [
     "SignedDistance",
     "Sphere",
     "Witness",
+    "pair_witness_count",
+    "pair_witnesses",
     "surface_witnesses",
 ]

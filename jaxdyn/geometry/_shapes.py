@@ -189,8 +189,8 @@ class Ellipsoid(AbstractShape):
     """An ellipsoid around the frame's origin with its semi-axes along the axes.
 
     It meets a surface with the point that is farthest against the surface's normal, which is exact for a plane. For
-    other surfaces a few steps of a fixed-point iteration for the normal approximate it; they converge where the surface is
-    flatter than the ellipsoid.
+    other surfaces a few steps of a fixed-point iteration for the normal approximate it. They converge where the surface
+    is flatter than the ellipsoid, slowly where it is hardly flatter.
 
     **Raises** `ModelError` for semi-axes that are not positive and finite, `ShapeError` unless there are three.
     """

@@ -42,7 +42,7 @@ type WrenchFunction = Callable[[Model, State, Any], Any]
 
 
 class RolloutOptions(eqx.Module):
-    """The rarer options of `rollout`: memory of the reverse pass, checks, devices, damping of actuators."""
+    """The rarer options of `rollout`: samples, memory of the reverse pass, checks, devices, damping of actuators."""
 
     checkpoint: Literal["none", "sqrt"] | int = eqx.field(static=True, default="none")
     """The states that the reverse pass keeps. `"none"`: those of all steps. `"sqrt"`, or a number of segments: those
@@ -58,6 +58,8 @@ class RolloutOptions(eqx.Module):
     policy are the same on every device. So arrays of single elements of the batch must be in `policy_state`."""
     actuator_damping: Velocity | None = None
     """The rate at which the actuators' torques fall with the velocity, `[*batch, nv]`, as in `step`."""
+    save_every: int = eqx.field(static=True, default=1)
+    """The number of steps between samples; must divide that of all steps."""
 
 
 @naming_arguments
@@ -72,7 +74,6 @@ def rollout(
     f_ext: Float[Array | np.ndarray, "... nb 6"] | WrenchFunction | None = None,
     integrator: Integrator = "semi_implicit_euler",
     substeps: int = 1,
-    save_every: int = 1,
     sensors: Sensors | None = None,
     contacts: Contacts | None = None,
     options: RolloutOptions | None = None,
@@ -96,12 +97,11 @@ def rollout(
       bodies: `[nb, 6]` or `[*batch, 1, nb, 6]` for all steps, or `[*batch, steps, nb, 6]`, one row a step; or a
       function `(model, state, t)` that returns `[*batch, nb, 6]` and is evaluated at the start of each step.
     - `integrator`, `substeps`: as in `step`.
-    - `save_every`: the number of steps between samples; must divide `steps`.
     - `sensors`: a function `(model, state, t) -> pytree`, evaluated at every sample.
     - `contacts`: the contacts of the robot with the world, as in `step`.
     - `options`: see `RolloutOptions`.
 
-    **Returns** `steps / save_every + 1` samples, the first of them `state`.
+    **Returns** `steps + 1` samples, the first of them `state`; `RolloutOptions.save_every` has fewer.
 
     **Raises** `ShapeError` and `ModelError` while tracing, also for a `dt` that is not positive and finite (inside
     `jit`, where it may be unknown, only if it is a Python number); `DivergenceError` with `RolloutOptions.check`.
@@ -109,10 +109,10 @@ def rollout(
     options = RolloutOptions() if options is None else options
     require_integrator(integrator, substeps, actuator_damping=options.actuator_damping is not None)
     require_contact_integrator(model, contacts, integrator)
-    require_positive_integer(save_every, "save_every")
+    require_positive_integer(options.save_every, "save_every")
     steps = _number_of_steps(controls, steps, policy_state)
-    if steps % save_every:
-        raise ModelError(f"save_every is {save_every}, which does not divide the {steps} steps")
+    if steps % options.save_every:
+        raise ModelError(f"save_every is {options.save_every}, which does not divide the {steps} steps")
     policy, rows = (controls, None) if callable(controls) else (None, controls)
     function, wrenches = (f_ext, None) if callable(f_ext) else (None, f_ext)
     arrays, static = separate_arrays((policy, sensors, function))
@@ -128,7 +128,7 @@ def rollout(
     if split is not None:
         inputs = split.put(inputs, shard_specs(split, inputs))
     segment = segment_length(options.checkpoint, max(steps, 1))
-    plan = RolloutPlan(steps, integrator, substeps, save_every, segment, options.check, split, static)
+    plan = RolloutPlan(steps, integrator, substeps, options.save_every, segment, options.check, split, static)
     trajectory, report = run(inputs, plan)
     return trajectory if report is None else raise_divergence(trajectory, report, inputs.dt)
 

@@ -7,15 +7,15 @@ reference point is the origin of its frame, which lies on its joint.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
 from jaxdyn.algorithms.formulations._articulated_bodies import by_dof, matrices
-from jaxdyn.algorithms.recursions import Robot, algorithm, kinematics, product, row_vectors, velocities
-from jaxdyn.spatial import Force, Inertia, Motion, Sym3, Vec3
+from jaxdyn.algorithms.recursions import Kinematics, Robot, algorithm, kinematics, product, row_vectors, velocities
+from jaxdyn.spatial import Force, Inertia, Motion, Pose, Sym3, Vec3
 from jaxdyn.tree import Tree, columns_of, take_rows
 
 
@@ -78,20 +78,8 @@ def denoc(robot: Robot, q: Configuration, v: Velocity, f_ext: Wrenches | None = 
 
     **Raises** `ShapeError` where a shape does not fit.
     """
-    topology, nb = robot.topology, robot.nb
-    poses, S = kinematics(robot, q)
-    _, velocity = velocities(robot, S, v)
-    poses, bodies_velocity = take_rows((poses, velocity), topology.body_dofs)
-    origins, twist = poses.translation, bodies_velocity.at(poses.translation)
-    # The rate of a column at a fixed point, and the motion of its reference, the origin of its body.
-    rate = take_rows(velocity, topology.mover).cross(S).at(by_dof(robot, origins))
-    rate = Motion(rate.angular, rate.linear + S.angular.cross(by_dof(robot, twist.linear)))
-
-    N_l, N_l_dot = _propagation(robot, origins), _propagation(robot, twist.linear, rate=True)
-    N_d, N_d_dot = _joint_columns(robot, S.at(by_dof(robot, origins))), _joint_columns(robot, rate)
-    N = product("ij...,jk...->ik...", N_l, N_d)
-    N_dot = product("ij...,jk...->ik...", N_l_dot, N_d) + product("ij...,jk...->ik...", N_l, N_d_dot)
-
+    nb = robot.nb
+    poses, twist, (N_l, N_l_dot), (N_d, N_d_dot), N, N_dot = complement(robot, kinematics(robot, q), v)
     m, x, y, z, *moments = columns_of(robot.inertial_parameters)
     h = poses.rotation.apply(Vec3(x, y, z))
     inertia = Inertia(m, h, Sym3(*moments).rotated(poses.rotation))
@@ -123,6 +111,37 @@ def denoc(robot: Robot, q: Configuration, v: Velocity, f_ext: Wrenches | None = 
         convective_inertia=product("bki...,bkj...->ij...", N_b, force),
         generalized_force=product("bki...,bk...->i...", N_b, wrench),
     )
+
+
+class Complement(NamedTuple):
+    """The natural orthogonal complement and its rate, `[6 nb, nv, *batch]`, with the factors of both."""
+
+    poses: Pose
+    """The poses of the bodies, rows `[nb]`."""
+    twist: Motion
+    """The twists of their origins, rows `[nb]`."""
+    N_l: tuple[Any, Any]
+    """The twist propagation and its rate."""
+    N_d: tuple[Any, Any]
+    """The motion propagation of the joints and its rate."""
+    N: Any
+    N_dot: Any
+
+
+def complement(robot: Robot, at: Kinematics, v) -> Complement:
+    """Return the natural orthogonal complement of the tree at a state."""
+    topology, S = robot.topology, at.S
+    _, velocity = velocities(robot, S, v)
+    poses, bodies_velocity = take_rows((at.poses, velocity), topology.body_dofs)
+    origins, twist = poses.translation, bodies_velocity.at(poses.translation)
+    # The rate of a column at a fixed point, and the motion of its reference, the origin of its body.
+    rate = take_rows(velocity, topology.mover).cross(S).at(by_dof(robot, origins))
+    rate = Motion(rate.angular, rate.linear + S.angular.cross(by_dof(robot, twist.linear)))
+    N_l, N_l_dot = _propagation(robot, origins), _propagation(robot, twist.linear, rate=True)
+    N_d, N_d_dot = _joint_columns(robot, S.at(by_dof(robot, origins))), _joint_columns(robot, rate)
+    N = product("ij...,jk...->ik...", N_l, N_d)
+    N_dot = product("ij...,jk...->ik...", N_l_dot, N_d) + product("ij...,jk...->ik...", N_l, N_d_dot)
+    return Complement(poses, twist, (N_l, N_l_dot), (N_d, N_d_dot), N, N_dot)
 
 
 def _propagation(robot: Robot, x: Vec3, *, rate: bool = False):

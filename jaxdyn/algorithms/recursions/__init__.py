@@ -28,9 +28,15 @@ from jaxdyn.algorithms.recursions._body_frames import (
 )
 from jaxdyn.algorithms.recursions._constraint_rows import (
     ConstraintRows,
+    LoopEnds,
+    LoopGroup,
     constraint_derivatives,
     constraint_errors,
     constraint_rows,
+    coupling_rows,
+    loop_ends,
+    loop_groups,
+    loop_order,
 )
 from jaxdyn.algorithms.recursions._corrections import correction
 from jaxdyn.algorithms.recursions._dof_matrices import DofMatrices

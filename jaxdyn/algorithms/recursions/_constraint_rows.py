@@ -38,7 +38,7 @@ class ConstraintRows(NamedTuple):
     """`[m, *batch]`; zero at rest."""
 
 
-class _Group(NamedTuple):
+class LoopGroup(NamedTuple):
     """The loops of one kind, all within trees or all between."""
 
     kind: str
@@ -48,7 +48,9 @@ class _Group(NamedTuple):
 
 
 @functools.cache
-def _groups(topology: Topology) -> tuple[_Group, ...]:
+def loop_groups(topology: Topology) -> tuple[LoopGroup, ...]:
+    """Return the loops in groups whose equations are computed together."""
+
     def tree(body: int) -> int:
         return topology.body_roots[body] if body >= 0 else -1
 
@@ -56,7 +58,7 @@ def _groups(topology: Topology) -> tuple[_Group, ...]:
     for k, loop in enumerate(topology.loops):
         members.setdefault((loop.kind, tree(loop.body1) == tree(loop.body2)), []).append(k)
     return tuple(
-        _Group(kind, np.array(loops), (_ends(topology, loops, 2), _ends(topology, loops, 3)), one_tree)
+        LoopGroup(kind, np.array(loops), (_ends(topology, loops, 2), _ends(topology, loops, 3)), one_tree)
         for (kind, one_tree), loops in members.items()
     )
 
@@ -66,16 +68,19 @@ def _ends(topology: Topology, loops: list[int], k: int) -> np.ndarray:
 
 
 @functools.cache
-def _order(topology: Topology) -> np.ndarray:
+def loop_order(topology: Topology) -> np.ndarray:
     """The places, in the order of `Topology.loop_starts`, of the equations that stand group by group, those of one kind
     equation by equation."""
     places = [
-        topology.loop_starts[k] + row for g in _groups(topology) for row in range(LOOP_ROWS[g.kind]) for k in g.loops
+        topology.loop_starts[k] + row
+        for g in loop_groups(topology)
+        for row in range(LOOP_ROWS[g.kind])
+        for k in g.loops
     ]
     return np.argsort(np.array(places, int))
 
 
-class _Ends(NamedTuple):
+class LoopEnds(NamedTuple):
     """The frames of the loops of a group, rows `[n, *batch]`."""
 
     frames: LoopFrames
@@ -85,7 +90,8 @@ class _Ends(NamedTuple):
     """From that of the second body's tree to the second origin."""
 
 
-def _ends_of(robot: Robot, group: _Group, poses: Pose, q) -> _Ends:
+def loop_ends(robot: Robot, group: LoopGroup, poses: Pose, q) -> LoopEnds:
+    """Return where the frames of the loops of a group are, with the poses of `kinematics` at `q`."""
     bodies1, bodies2 = group.bodies
     placements = [_placements(robot, name, group.loops) for name in ("loop_placement1", "loop_placement2")]
     one, two = (_body_poses(robot, poses, b).compose(x) for b, x in zip(group.bodies, placements, strict=True))
@@ -100,7 +106,7 @@ def _ends_of(robot: Robot, group: _Group, poses: Pose, q) -> _Ends:
     length = take_rows(robot.loop_length, group.loops)
     frames = jax.tree.map(robot.broadcast, LoopFrames(one.rotation, two.rotation, d, length))
     r1, r2 = jax.tree.map(robot.broadcast, (one.translation, two.translation))
-    return _Ends(frames, r1, r2)
+    return LoopEnds(frames, r1, r2)
 
 
 def _placements(robot: Robot, name: str, loops: np.ndarray) -> Pose:
@@ -124,8 +130,8 @@ def _rows_of_bodies(robot: Robot, bodies: np.ndarray) -> np.ndarray:
 def constraint_errors(robot: Robot, q):
     """Return the errors of the loops and couplings, `[nc, *batch]`."""
     poses, topology = kinematics(robot, q).poses, robot.topology
-    errors = [e for g in _groups(topology) for e in loop_errors(g.kind, _ends_of(robot, g, poses, q).frames)]
-    parts = [take_rows(jnp.concatenate(errors), _order(topology))] if errors else []
+    errors = [e for g in loop_groups(topology) for e in loop_errors(g.kind, loop_ends(robot, g, poses, q).frames)]
+    parts = [take_rows(jnp.concatenate(errors), loop_order(topology))] if errors else []
     if topology.couplings:
         y1, y2, c = _coupled(robot, q, topology.q_starts)
         parts.append(robot.broadcast(y1 - _polynomial(c, y2)))
@@ -142,14 +148,14 @@ def constraint_rows(
         return None
     J, gamma = [], []
     acceleration = None if c is None else sum_down(robot.tree, c)
-    for group in _groups(topology):
-        ends = _ends_of(robot, group, at.poses, q)
+    for group in loop_groups(topology):
+        ends = loop_ends(robot, group, at.poses, q)
         J += _loop_rows(robot, group, ends, at.S)
         if velocity is not None:
             gamma += _loop_rates(robot, group, ends, velocity, acceleration)
-    J, gamma = ([take_rows(jnp.concatenate(x), _order(topology))] if x else [] for x in (J, gamma))
+    J, gamma = ([take_rows(jnp.concatenate(x), loop_order(topology))] if x else [] for x in (J, gamma))
     if topology.couplings:
-        rows, rates = _coupling_rows(robot, q, v)
+        rows, rates = coupling_rows(robot, q, v)
         J, gamma = [*J, rows], [*gamma, rates]
     if robot.mimics is not None:
         rows = robot.broadcast(mimic_rows(robot.mimics, robot.mimic_multiplier))
@@ -158,7 +164,7 @@ def constraint_rows(
     return ConstraintRows(J, jnp.zeros_like(J[:, 0]) if velocity is None else jnp.concatenate(gamma))
 
 
-def _loop_rows(robot: Robot, group: _Group, ends: _Ends, S: Motion) -> list:
+def _loop_rows(robot: Robot, group: LoopGroup, ends: LoopEnds, S: Motion) -> list:
     """Return the rows `[n, nv, *batch]` of each equation of the loops of a group."""
     moves1, moves2 = (_moves(robot, bodies) for bodies in group.bodies)
     S = jax.tree.map(lambda x: robot.broadcast(x)[None], S)
@@ -180,7 +186,7 @@ def _moves(robot: Robot, bodies: np.ndarray):
     return robot.constant(moves.astype(float))
 
 
-def _loop_rates(robot: Robot, group: _Group, ends: _Ends, velocity: Motion, acceleration: Motion | None) -> list:
+def _loop_rates(robot: Robot, group: LoopGroup, ends: LoopEnds, velocity: Motion, acceleration: Motion | None) -> list:
     """Return the `gamma` `[n, *batch]` of each equation of the loops of a group."""
     rows = [_rows_of_bodies(robot, bodies) for bodies in group.bodies]
     (V1, A1), (V2, A2) = (jax.tree.map(robot.broadcast, take_rows((velocity, acceleration), bodies)) for bodies in rows)
@@ -228,7 +234,7 @@ def _slope(c: list) -> list:
     return [k * coefficient for k, coefficient in enumerate(c)][1:]
 
 
-def _coupling_rows(robot: Robot, q, v):
+def coupling_rows(robot: Robot, q, v):
     """Return the rows `[n, nv, *batch]` of the couplings, and their `gamma`, or zero at rest."""
     topology = robot.topology
     _, y, c = _coupled(robot, q, topology.q_starts)

@@ -12,9 +12,11 @@ from jax import lax
 from jaxdyn._compile import compiled
 from jaxdyn._types import Array, Float, Velocity, Wrenches
 from jaxdyn.algorithms import aba, aba_derivatives
+from jaxdyn.contact import Contacts
 from jaxdyn.model import Model, Topology
 from jaxdyn.simulate._state import State
 from jaxdyn.simulate.integrators._closed_loops import differentiated_step
+from jaxdyn.simulate.integrators._contact_step import require_contact_integrator
 from jaxdyn.simulate.integrators._one_step import joint_resistance, rk4
 from jaxdyn.simulate.integrators._step import (
     INTEGRATORS,
@@ -48,6 +50,7 @@ def step_derivatives(
     integrator: Integrator = "semi_implicit_euler",
     substeps: int = 1,
     f_ext: Wrenches | None = None,
+    contacts: Contacts | None = None,
     after: State | None = None,
 ) -> StepDerivatives:
     """The derivatives of `step(model, state, tau, dt, ...)` by the state and by the torques.
@@ -56,7 +59,7 @@ def step_derivatives(
     `Model.integrate_jacobians`, joined by the chain rule. A Runge-Kutta step is differentiated by the same step of the
     linearized equations (Hairer, Norsett & Wanner, Solving Ordinary Differential Equations I, 1993, section I.14), and
     the variational midpoint rule by the implicit function theorem. JAX differentiates the steps of a model with loops
-    or couplings.
+    or couplings, and steps with contact, whose solution it differentiates implicitly.
 
     **Arguments** as for `step`. `after` is the state after the step where it is known, and saves its computation where
     `substeps` is 1.
@@ -65,16 +68,16 @@ def step_derivatives(
     `Model.integrate`. **Raises** `ModelError`, `ShapeError` as `step`.
     """
     require_integrator(integrator, substeps)
+    require_contact_integrator(model, contacts, integrator)
     inputs = {"tau": (tau, (model.nv,)), "f_ext": (f_ext, (model.nb, 6))}
     start, (tau, f_ext) = common_form(model, state, inputs)
     tau, h = jnp.broadcast_to(tau, start.v.shape), time_step(dt, start) / substeps
-    if model.topology.has_loops:
-        total = differentiated_step(
-            lambda state, tau: advance(model, state, tau, h * substeps, f_ext, integrator, substeps)[0],
-            model,
-            start,
-            tau,
-        )
+    if model.topology.has_loops or contacts is not None:
+
+        def end(state: State, tau) -> State:
+            return advance(model, state, tau, h * substeps, f_ext, integrator, substeps, contacts=contacts)[0]
+
+        total = differentiated_step(end, model, start, tau)
         return StepDerivatives(total[..., : 2 * model.nv], total[..., 2 * model.nv :])
     one_step, linearize = INTEGRATORS[integrator], STEP_DERIVATIVES[integrator]
     two_nv = 2 * model.nv

@@ -20,6 +20,7 @@ from jaxdyn._errors import (
 )
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.algorithms import aba
+from jaxdyn.contact import Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate import AbstractMemorylessActuator, State, coordinate_rate, step_derivatives
 from jaxdyn.simulate import step as model_step
@@ -111,7 +112,7 @@ class ModelDynamics(AbstractDynamics):
     """A robot under torques that are held during each step: `x = [q, v]`, displacements `[dq, dv]` of length `2 nv`.
 
     Continuous joints differ by at most half a turn, so that whole turns of them neither cost nor violate anything.
-    Derivatives of steps are analytic, by `jaxdyn.simulate.step_derivatives`.
+    Derivatives of steps are those of `jaxdyn.simulate.step_derivatives`.
     """
 
     model: Model
@@ -119,6 +120,7 @@ class ModelDynamics(AbstractDynamics):
     t0: Float[Array, ""]
     actuation: Float[Array, "nv nu"] | AbstractMemorylessActuator | None
     f_ext: Float[Array, "*horizon nb 6"] | None
+    contacts: Contacts | None
     integrator: Integrator = eqx.field(static=True)
     substeps: int = eqx.field(static=True)
     nx: int = eqx.field(static=True)
@@ -137,9 +139,10 @@ class ModelDynamics(AbstractDynamics):
         substeps: int = 1,
         t0: ArrayLike = 0.0,
         f_ext: Float[Array | np.ndarray, "*horizon nb 6"] | None = None,
+        contacts: Contacts | None = None,
     ):
         """
-        - `dt`: the step, s. `integrator` and `substeps` as in `jaxdyn.step`.
+        - `dt`: the step, s. `integrator`, `substeps` and `contacts` as in `jaxdyn.step`.
         - `actuation`: the matrix `B` of `tau = B u` (`[nv, nu]`; a `Transmission`'s for named joints), or an actuator
           without memory, of `controls` commands; None where `u` is the torques themselves.
         - `f_ext`: external wrenches `[force(3), moment(3)]` on the bodies, N and N m, world axes, acting at the body
@@ -150,7 +153,7 @@ class ModelDynamics(AbstractDynamics):
         if not isinstance(model, Model):
             raise ModelError(f"the first argument must be a jaxdyn.Model, not {type(model).__name__}")
         self.model, self.dt, self.t0 = model, _seconds(dt, "dt", model.dtype), _seconds(t0, "t0", model.dtype)
-        self.integrator, self.substeps = integrator, substeps
+        self.integrator, self.substeps, self.contacts = integrator, substeps, contacts
         self.nx, self.ndx = model.nq + model.nv, 2 * model.nv
         self.f_ext = None if f_ext is None else jnp.asarray(f_ext, model.dtype)
         if self.f_ext is not None and (self.f_ext.ndim not in (2, 3) or self.f_ext.shape[-2:] != (model.nb, 6)):
@@ -201,7 +204,8 @@ class ModelDynamics(AbstractDynamics):
         return self.f_ext[k] if self.f_ext is not None and self.f_ext.ndim == 3 else self.f_ext
 
     def _step_options(self, k) -> dict[str, Any]:
-        return {"integrator": self.integrator, "substeps": self.substeps, "f_ext": self._wrenches(k)}
+        options = {"integrator": self.integrator, "substeps": self.substeps, "f_ext": self._wrenches(k)}
+        return options | ({} if self.contacts is None else {"contacts": self.contacts})
 
     def step(self, x, u, k):
         dt: Any = self.dt
@@ -248,6 +252,8 @@ class ModelDynamics(AbstractDynamics):
 
     def rate(self, x, u, t):
         del t
+        if self.contacts is not None:
+            raise ModelError("contacts act in steps and have no rate; use ddp")
         if self.f_ext is not None and self.f_ext.ndim == 3:
             raise ModelError("a rate needs an f_ext that is the same at all stages, [nb, 6]; use ddp for others")
         state = self.split(x)

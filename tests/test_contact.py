@@ -1,0 +1,285 @@
+"""Steps with contact: their solution, derivatives of all orders, transformations, and errors."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdyn
+from jaxdyn import ContactLaw, ContactOptions, Contacts, ContactShape, ModelError, ShapeError, Sphere, State, trajopt
+from jaxdyn.contact import contact_accelerations
+from jaxdyn.simulate import DivergenceError, RolloutOptions
+
+DT = 1e-3
+FEET = ("FL_FOOT", "FR_FOOT", "HL_FOOT", "HR_FOOT")
+STIFF = ContactLaw(stiffness=1e5, dissipation=0.5, friction=0.8, stiction_velocity=1e-3)
+
+
+@functools.cache
+def quadruped() -> tuple[jaxdyn.Model, Contacts]:
+    model = jaxdyn.with_joint_friction(jaxdyn.samples.quadruped(), friction=0.02, damping=0.01)
+    return model, Contacts(model, [ContactShape(name, Sphere(0.02)) for name in FEET], law=STIFF)
+
+
+# The least height of the feet above the plane, the size of velocities, and the velocity of the base upwards.
+SITUATIONS = {
+    "stick": (-1e-3, 1e-4, 0.0),
+    "slip": (-1e-3, 0.1, 0.0),
+    "impact": (-1e-3, 1.0, -1.0),
+    "flight": (1e-2, 1.0, 0.0),
+}
+
+
+def situation(name: str):
+    """A configuration, velocity and torques."""
+    model, contacts = quadruped()
+    gap, size, falling = SITUATIONS[name]
+    random = np.random.default_rng(0)
+    q = model.integrate(model.neutral(), 0.1 * random.normal(size=model.nv))
+    lowest = jaxdyn.contact_forces(model, contacts, q, np.zeros(model.nv)).gap.min()
+    v = size * random.normal(size=model.nv)
+    v[2] += falling
+    tau = np.where(np.arange(model.nv) < 6, 0, random.normal(size=model.nv))
+    return q.at[2].add(gap - lowest), jnp.asarray(v), jnp.asarray(tau)
+
+
+@eqx.filter_jit
+def everything(inputs, direction, weights):
+    """The accelerations of a step, the forces in it, the Jacobians of the feet, and the derivatives of a weighted sum
+    of the accelerations: forward along a direction of all arrays, and reverse."""
+
+    def weighted(arrays):
+        return (weights * contact_accelerations(*eqx.combine(arrays, static))[0]).sum()
+
+    arrays, static = eqx.partition(inputs, eqx.is_inexact_array)
+    model, contacts, q, v, _, dt = inputs
+    a, report = contact_accelerations(*inputs)
+    found = jaxdyn.contact_forces(model, contacts, q, v, a=a, dt=dt)
+    jacobians = [jaxdyn.frame_jacobian(model, q, name) for name in FEET]
+    return a, report, found, jacobians, jax.jvp(weighted, (arrays,), (direction,)), jax.grad(weighted)(arrays)
+
+
+@functools.cache
+def solved(name: str):
+    """The inputs of a step, a direction and weights, and what `everything` returns."""
+    model, contacts = quadruped()
+    inputs = model, contacts, *situation(name), jnp.asarray(DT)
+    random = np.random.default_rng(1)
+    # Limits do not act, and the width is zero.
+    skipped = ("position_lower", "position_upper", "velocity_limit", "effort_limit", "width")
+
+    def along(path, x):
+        if any(getattr(key, "name", None) in skipped for key in path):
+            return jnp.zeros_like(x)
+        return jnp.asarray(random.normal(size=x.shape) * np.maximum(np.abs(x), 1e-3))
+
+    direction = jax.tree_util.tree_map_with_path(along, eqx.filter(inputs, eqx.is_inexact_array))
+    weights = jnp.asarray(random.normal(size=model.nv))
+    return inputs, direction, weights, everything(inputs, direction, weights)
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_step_solves_its_equations(name):
+    (model, _, q, v, tau, dt), _, _, (a, report, found, jacobians, _, _) = solved(name)
+    assert bool(report.converged)
+    # M a + h = tau - D (v + dt a) + J^T f, with the secant D of the joint friction at the start, and the Jacobian of
+    # the point that touches.
+    after = v + dt * a
+    friction = (model.damping + model.friction * jnp.tanh(v / model.friction_velocity) / v) * after
+    lever = jnp.asarray([0.0, 0.0, -0.02])
+    force = sum(J[:3].T @ f + J[3:].T @ jnp.cross(lever, f) for J, f in zip(jacobians, found.force, strict=True))
+    M, bias = jaxdyn.crba(model, q), jaxdyn.rnea(model, q, v, jnp.zeros(model.nv), joint_friction=False)
+    np.testing.assert_allclose(M @ a + bias + friction - force, tau, atol=1e-9 * float(jnp.abs(M @ a).max()))
+    # The law at the end of the step, with friction from the normal force at its start.
+    speed, now = (jnp.stack([(J @ x)[:3] + jnp.cross((J @ x)[3:], lever) for J in jacobians]) for x in (after, v))
+    gap, k, d = found.gap, 1e5, 0.5
+    normal = k * jnp.maximum(-gap - dt * speed[:, 2], 0) * jnp.maximum(1 - d * speed[:, 2], 0)
+    lagged = k * jnp.maximum(-gap, 0) * jnp.maximum(1 - d * now[:, 2], 0)
+    sliding = speed[:, :2]
+    np.testing.assert_allclose(found.force[:, 2], normal, atol=1e-6)
+    across = -0.8 * lagged[:, None] * sliding / jnp.sqrt((sliding**2).sum(1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(found.force[:, :2], across, atol=1e-6)
+    assert (found.force[:, 2] > 0).any() == (name != "flight")
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_derivatives_by_all_arrays(name):
+    """Forward and reverse mode are equal, and equal to central differences."""
+    inputs, direction, weights, (*_, (_, forward), gradient) = solved(name)
+    reverse = sum(jax.tree.leaves(jax.tree.map(lambda x, y: (x * y).sum(), gradient, direction)))
+    np.testing.assert_allclose(forward, reverse, rtol=1e-8)
+    arrays, static = eqx.partition(inputs, eqx.is_inexact_array)
+
+    def moved(h):
+        x = jax.tree.map(lambda x, d: jnp.where(d == 0, x, x + h * d), arrays, direction)
+        return everything(eqx.combine(x, static), direction, weights)[4][0]
+
+    np.testing.assert_allclose((moved(1e-6) - moved(-1e-6)) / 2e-6, forward, rtol=1e-5)
+
+
+def test_second_derivatives():
+    inputs, _, weights, _ = solved("slip")
+    model, contacts, q, v, tau, dt = inputs
+
+    def gradient(v, law):
+        def weighted(v, law):
+            changed = eqx.tree_at(lambda c: c.laws, contacts, law)
+            return (weights * contact_accelerations(model, changed, q, v, tau, dt)[0]).sum()
+
+        return jax.grad(weighted, (0, 1))(v, law)
+
+    step = jnp.asarray(np.random.default_rng(2).normal(size=model.nv))
+    law = jax.tree.map(lambda x: 0.1 * x, contacts.laws)
+    gradient = jax.jit(gradient)
+    _, forward = jax.jit(lambda *x: jax.jvp(gradient, x[:2], x[2:]))(v, contacts.laws, step, law)
+    ends = [
+        gradient(v + h * step, jax.tree.map(lambda x, d, h=h: x + h * d, contacts.laws, law)) for h in (1e-6, -1e-6)
+    ]
+    for after, before, found in zip(*map(jax.tree.leaves, (*ends, forward)), strict=True):
+        scale = np.abs(found).max()
+        np.testing.assert_allclose((after - before) / 2e-6, found, atol=1e-5 * scale + 1e-12)
+
+
+def test_batches_of_states_models_and_laws():
+    """A batch is its elements, also of models, laws, sizes and surfaces; under `vmap`; in native code and without."""
+    model, _ = quadruped()
+    states = [situation(name) for name in SITUATIONS]
+    q, v, tau = (jnp.stack(x) for x in zip(*states, strict=True))
+    stiffness, radius, offset = jnp.asarray([1e4, 1e5, 1e6, 1e5]), jnp.full(4, 0.02), jnp.asarray([0.0, 1e-3, 0.0, 0])
+
+    def contacts(k, r, z):
+        law = ContactLaw(stiffness=k, dissipation=0.5, friction=0.8, stiction_velocity=1e-3)
+        shapes = [ContactShape(name, Sphere(r)) for name in FEET]
+        return Contacts(model, shapes, jaxdyn.Plane((0.0, 0.0, 1.0), z), law)
+
+    mass = jnp.asarray([1.0, 1.1, 0.9, 1.0])
+    heavier = eqx.tree_at(lambda m: m.inertial_parameters, model, mass[:, None, None] * model.inertial_parameters)
+
+    @jax.jit
+    def step(model, contacts, q, v, tau):
+        return jaxdyn.step(model, State(q, v), tau, DT, contacts=contacts)
+
+    def one(mass, k, r, z, q, v, tau):
+        changed = eqx.tree_at(lambda m: m.inertial_parameters, model, mass * model.inertial_parameters)
+        return jaxdyn.step(changed, State(q, v), tau, DT, contacts=contacts(k, r, z))
+
+    batch = step(heavier, contacts(stiffness, radius, offset), q, v, tau)
+    mapped = jax.jit(jax.vmap(one))(mass, stiffness, radius, offset, q, v, tau)
+    with jaxdyn.native.disabled():
+        plain = jax.jit(lambda *x: step.__wrapped__(*x))(heavier, contacts(stiffness, radius, offset), q, v, tau)
+    single = one(mass[1], stiffness[1], radius[1], offset[1], q[1], v[1], tau[1])
+    for got in (mapped, plain):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), got, batch)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y[1], rtol=1e-9, atol=1e-9), single, batch)
+
+
+def test_rollouts_report_how_contacts_were_solved():
+    model, contacts = quadruped()
+    q = model.neutral().at[2].set(0.36)
+    torques = np.zeros((40, model.nv))
+    start = State(q, jnp.zeros(model.nv))
+    motion = jaxdyn.rollout(model, start, torques, 2e-3, contacts=contacts, options=RolloutOptions(check=True))
+    assert motion.contact is not None
+    assert np.asarray(motion.contact.converged).all()
+    assert motion.contact.iterations.shape == (40,)
+    assert "relative errors" in str(motion)
+    state = start
+    for _ in range(3):
+        state = jaxdyn.step(model, state, torques[0], 2e-3, contacts=contacts)
+    np.testing.assert_allclose(motion.q[3], state.q, atol=1e-12)
+    # Fewer samples have the sum of the iterations between them.
+    few = jaxdyn.rollout(model, start, torques, 2e-3, contacts=contacts, options=RolloutOptions(save_every=8))
+    np.testing.assert_array_equal(few.contact.iterations, motion.contact.iterations.reshape(5, 8).sum(1))
+    rough = Contacts(model, [ContactShape(name, Sphere(0.02)) for name in FEET], law=STIFF, options=ContactOptions(1))
+    with pytest.raises(DivergenceError, match=r"not solved to their tolerance, first in:\nthe roll-out: step 0 .*t ="):
+        jaxdyn.rollout(model, start, torques, 2e-3, contacts=rough, options=RolloutOptions(check=True))
+
+
+def test_reverse_mode_through_a_rollout_with_segments():
+    model, contacts = quadruped()
+    start = State(model.neutral().at[2].set(0.342), jnp.zeros(model.nv))
+
+    def height(tau, friction, checkpoint):
+        changed = eqx.tree_at(lambda c: c.laws.friction, contacts, friction)
+        options = RolloutOptions(checkpoint=checkpoint)
+        motion = jaxdyn.rollout(model, start, tau, 2e-3, contacts=changed, options=options)
+        return motion.final.q[2] + motion.final.v[0]
+
+    tau = 0.5 * jnp.asarray(np.random.default_rng(0).normal(size=(20, model.nv))).at[:, :6].set(0)
+    friction = contacts.laws.friction
+    gradient = jax.jit(jax.grad(height, (0, 1)), static_argnums=2)
+    whole, parts = gradient(tau, friction, "none"), gradient(tau, friction, 4)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-7, atol=1e-12), whole, parts)
+    direction = jnp.asarray(np.random.default_rng(1).normal(size=tau.shape))
+    ends = [height(tau + h * direction, friction, "none") for h in (1e-6, -1e-6)]
+    np.testing.assert_allclose((ends[0] - ends[1]) / 2e-6, (whole[0] * direction).sum(), rtol=1e-5)
+
+
+def test_single_precision_reaches_its_tolerance():
+    model, contacts = (jax.tree.map(lambda x: x.astype(np.float32), tree) for tree in quadruped())
+    q, v, tau = (jnp.stack(x).astype(np.float32) for x in zip(*map(situation, SITUATIONS), strict=True))
+    a, report = jax.jit(contact_accelerations)(model, contacts, q, v, tau, jnp.float32(DT))
+    assert a.dtype == report.error.dtype == np.float32
+    assert np.asarray(report.converged).all()
+    wanted = jnp.stack([solved(name)[3][0] for name in SITUATIONS])
+    np.testing.assert_allclose(a, wanted, atol=2e-4 * float(jnp.abs(wanted).max()))
+
+
+def wrong_cases():
+    model, contacts = quadruped()
+    foot, state = ContactShape("FL_FOOT", Sphere(0.02)), State(model.neutral(), jnp.zeros(model.nv))
+    tau = jnp.zeros(model.nv)
+    loop = jaxdyn.with_loop(model, "held", "connect", "base", "world")
+    fixed = jaxdyn.samples.arm()
+    return {
+        "stiffness is 0": lambda: ContactLaw(stiffness=0.0),
+        "friction is -1": lambda: ContactLaw(friction=-1.0),
+        "at least one ContactShape": lambda: Contacts(model, []),
+        "shapes[1] is Sphere": lambda: Contacts(model, [foot, Sphere(0.1)]),
+        "`contacts` is a Sphere; a Contacts": lambda: jaxdyn.step(model, state, tau, DT, contacts=Sphere(0.1)),
+        "takes no contacts": lambda: jaxdyn.step(model, state, tau, DT, contacts=contacts, integrator="rk4"),
+        "without_loops": lambda: jaxdyn.step(loop, state, tau, DT, contacts=contacts),
+        "make them for this model": lambda: jaxdyn.step(
+            fixed, State(fixed.neutral(), jnp.zeros(7)), jnp.zeros(7), DT, contacts=contacts
+        ),
+        "both a and dt": lambda: jaxdyn.contact_forces(model, contacts, state.q, state.v, dt=DT),
+        "iterations": lambda: ContactOptions(iterations=0),
+    }
+
+
+@pytest.mark.parametrize("text", wrong_cases())
+def test_wrong_arguments_are_named(text):
+    with pytest.raises((ModelError, ShapeError)) as error:
+        wrong_cases()[text]()
+    assert text in str(error.value)
+
+
+def test_optimal_control_with_contact():
+    """A block is pushed over a rough floor to a place, where it stops. Derivatives of its steps are those of JAX."""
+    builder, parent = jaxdyn.ModelBuilder(), "world"
+    for name, axis in (("x", (1, 0, 0)), ("z", (0, 0, 1))):
+        inertia = jaxdyn.BodyInertia.box(1.0 if name == "z" else 0.0, (0.1, 0.1, 0.1))
+        builder.add_body(name, parent, jaxdyn.Joint("prismatic", axis=axis), inertia=inertia)
+        parent = name
+    model = builder.build()
+    law = ContactLaw(stiffness=1e4, dissipation=1.0, friction=0.5, stiction_velocity=0.05)
+    contacts = Contacts(model, [ContactShape("z", Sphere(0.0))], law=law)
+    dynamics = trajopt.ModelDynamics(model, 0.02, actuation=np.array([[1.0], [0.0]]), contacts=contacts)
+    x = jnp.asarray([0.1, -1e-3, 0.2, 0.05])
+    by_x, by_u = dynamics.linearize(x, jnp.ones(1), 0, dynamics.step(x, jnp.ones(1), 0))
+    wanted = jax.jacfwd(dynamics.step, (0, 1))(x, jnp.ones(1), 0)
+    for got, want in zip((by_x, by_u), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+    goal = jnp.asarray([0.3, -9.81e-4, 0.0, 0.0])
+    cost = trajopt.QuadraticCost(trajopt.ControlResidual(), 1e-3)
+    end = trajopt.QuadraticCost(trajopt.StateResidual(goal), jnp.asarray([1e3, 0.0, 10.0, 0.0]))
+    start = jnp.asarray([0.0, -9.81e-4, 0.0, 0.0])
+    problem = trajopt.Problem(dynamics, start, 30, stage_costs=[cost], terminal_costs=[end])
+    solution = trajopt.ddp(problem, jnp.full((30, 1), 6.0))
+    assert solution.status == jaxdyn.Status.CONVERGED
+    np.testing.assert_allclose(solution.xs[-1, :3:2], goal[:3:2], atol=0.02)
+    # The push overcomes the friction of 4.9 N on the way.
+    assert float(solution.us.max()) > 4.9
