@@ -20,7 +20,6 @@ loss, on a grid about the fit, while the other numbers stay.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import sys
 import time

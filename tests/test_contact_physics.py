@@ -2,7 +2,7 @@
 
 import functools
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from jaxdyn import BodyInertia, ContactLaw, Contacts, ContactShape, Joint, Model
 from jaxdyn.geometry import Box, Plane, Points, Sphere
 
 G, DT = 9.81, 1e-3
+LAW = ("stiffness", "dissipation", "friction", "stiction_velocity")
 
 
 @functools.cache
@@ -33,7 +34,8 @@ def block_contacts(law, surface=None):
 
 def moved(contacts, model, q, v, dt, steps):
     """Return the trajectory without actuators."""
-    return jaxdyn.rollout(model, State(jnp.asarray(q), jnp.asarray(v)), np.zeros((steps, model.nv)), dt, contacts=contacts)
+    start = State(jnp.asarray(q), jnp.asarray(v))
+    return jaxdyn.rollout(model, start, np.zeros((steps, model.nv)), dt, contacts=contacts)
 
 
 def test_what_rests_sinks_by_its_weight_over_the_stiffness():
@@ -68,15 +70,8 @@ def bounced(dt, speed, dissipation):
     law = ContactLaw(stiffness=1e4, dissipation=dissipation)
     v = np.zeros((len(speed), 3))
     v[:, 2] = -speed
-    free = block().replace_gravity((0.0, 0.0, 0.0)) if hasattr(block(), "replace_gravity") else weightless()
-    return np.asarray(moved(block_contacts(law), free, np.zeros_like(v), v, dt, round(0.08 / dt)).v[:, -1, 2])
-
-
-@functools.cache
-def weightless():
-    import equinox as eqx
-
-    return eqx.tree_at(lambda m: m.gravity, block(), jnp.zeros(3, block().dtype))
+    weightless = eqx.tree_at(lambda m: m.gravity, block(), jnp.zeros(3))
+    return np.asarray(moved(block_contacts(law), weightless, np.zeros_like(v), v, dt, round(0.08 / dt)).v[:, -1, 2])
 
 
 def test_impacts_lose_what_hunt_and_crossley_say_to_first_order_in_the_step():
@@ -128,16 +123,6 @@ def test_a_free_ball_rolls_at_five_sevenths_to_first_order_in_the_step():
     assert abs(fine) < 0.7 * abs(coarse) or abs(coarse) < 1e-6
 
 
-@functools.cache
-def tumbling():
-    """A cube of 0.1 m and 1 kg on three slides and a ball joint."""
-    builder, parent = ModelBuilder(), "world"
-    for name, axis in (("x", (1, 0, 0)), ("y", (0, 1, 0)), ("z", (0, 0, 1))):
-        builder.add_body(name, parent, Joint("prismatic", axis=axis), inertia=BodyInertia(0.0))
-        parent = name
-    return builder.add_body("cube", parent, Joint("ball"), inertia=BodyInertia.box(1.0, (0.1,) * 3)).build()
-
-
 def random_tosses(rng, count):
     """Return random states of the cube near the plane, and laws."""
     rotation = rng.normal(size=(count, 4))
@@ -156,9 +141,8 @@ def random_tosses(rng, count):
 def energies(model, trajectory, stiffness, gaps):
     """Return kinetic, gravitational and elastic energy, `[count, steps + 1]`."""
     elastic = 0.5 * stiffness[:, None] * (np.maximum(0.0, -gaps) ** 2).sum(-1)
-    return np.asarray(jaxdyn.kinetic_energy(model, trajectory.q, trajectory.v)) + np.asarray(
-        jaxdyn.potential_energy(model, trajectory.q)
-    ) + elastic
+    kinetic = jaxdyn.kinetic_energy(model, trajectory.q, trajectory.v)
+    return np.asarray(kinetic + jaxdyn.potential_energy(model, trajectory.q)) + elastic
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.slow)])
@@ -170,8 +154,7 @@ def test_energy_never_rises(count):
     q[:, 2] = rng.uniform(-0.01, 0.05, count)
     motion = moved(block_contacts(law), block(), q, v, DT, 200)
     stored = energies(block(), motion, np.asarray(law.stiffness), np.asarray(motion.q)[..., 2:])
-    rise = np.diff(stored, axis=1).max(axis=1) / stored[:, 0]
-    assert rise.max() < 1e-9
+    assert np.diff(stored, axis=1).max() < 1e-9
 
 
 def test_a_step_is_the_minimum_of_the_convex_problem():
@@ -183,7 +166,7 @@ def test_a_step_is_the_minimum_of_the_convex_problem():
     state = jaxdyn.step(model, State(jnp.asarray(q), jnp.asarray(v)), np.zeros(6), 5e-3, contacts=contacts)
     touching = 0
     for i in range(count):
-        numbers = [float(np.asarray(x)[i]) for x in (law.stiffness, law.dissipation, law.friction, law.stiction_velocity)]
+        numbers = [float(np.asarray(getattr(law, name))[i]) for name in LAW]
         expected, touches = one_body_step(q[i], v[i], 1.0, 0.004 * np.eye(3), half, 5e-3, *numbers)
         np.testing.assert_allclose(state.v[i], expected, rtol=1e-6, atol=1e-6)
         touching += touches
