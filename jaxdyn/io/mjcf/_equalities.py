@@ -1,0 +1,74 @@
+"""Equality constraints of MJCF files, as the loops and couplings of models.
+
+MuJoCo's compiler resolves defaults and finds the second frames from the configuration `qpos0`. What its engine holds
+(`eq_*` of `mjModel`, with the 11 numbers `d` of `eq_data`):
+
+| constraint | here |
+|---|---|
+| connect, of bodies | `connect` of the point `d[0:3]` of the first body and the point `d[3:6]` of the second |
+| weld, of bodies | `weld` of the pose `d[3:6], d[6:10]` in the first body and the point `d[0:3]`, unturned, of the second |
+| connect and weld, of sites | `connect` and `weld` of the sites |
+| weld without `torquescale` `d[10]` | `connect`: its rotation is not held |
+| joint | a coupling with the coefficients `d[0:5]`, about the coordinates of both joints in `qpos0` |
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxdyn.io.mjcf import _compiled as mj
+from jaxdyn.model import ModelBuilder
+from jaxdyn.spatial import IDENTITY_POSE, pose_array
+
+
+def acting_equalities(m) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of the equality constraints that act at first and that models have, and of those that act and
+    that no model has."""
+    numbers = np.flatnonzero(m.eq_active0)
+    if mj.is_disabled(m, "equality", "constraint"):
+        numbers = numbers[:0]
+    kinds = np.array([_kind(m, i) for i in numbers], str)
+    acts = np.array([not _within_one_body(m, i) for i in numbers], bool)
+    known = np.isin(kinds, ("connect", "weld", "joint"))
+    return numbers[acts & known], numbers[~known]
+
+
+def add_equalities(builder: ModelBuilder, m, names: mj.Names) -> None:
+    """Add the loops and couplings of a file to the model of its tree."""
+    for i in acting_equalities(m)[0]:
+        name, data = names.equalities[i], np.array(m.eq_data[i])
+        first, second = int(m.eq_obj1id[i]), int(m.eq_obj2id[i])
+        if _kind(m, i) == "joint":
+            joints = [first] if second < 0 else [first, second]
+            reference = [float(m.qpos0[m.jnt_qposadr[j]]) for j in joints]
+            reference += [0.0] * (2 - len(joints))
+            builder.add_coupling(name, *([names.joints[j] for j in joints] + [None])[:2], data[:5], reference)
+            continue
+        kind = "connect" if _kind(m, i) == "weld" and data[10] == 0 else _kind(m, i)
+        if _of_sites(m, i):
+            builder.add_loop(name, kind, names.sites[first], names.sites[second])
+            continue
+        unturned = IDENTITY_POSE[3:]
+        if _kind(m, i) == "connect":
+            ends = pose_array(data[:3], unturned), pose_array(data[3:6], unturned)
+        else:
+            ends = pose_array(data[3:6], data[6:10]), pose_array(data[:3], unturned)
+        builder.add_loop(name, kind, names.bodies[first], names.bodies[second], *ends)
+
+
+def _kind(m, i: int) -> str:
+    return mj.enum_name("mjtEq", m.eq_type[i])
+
+
+def _of_sites(m, i: int) -> bool:
+    # Versions of MuJoCo before 3.2 have constraints of bodies alone.
+    return hasattr(m, "eq_objtype") and mj.enum_name("mjtObj", m.eq_objtype[i]) == "site"
+
+
+def _within_one_body(m, i: int) -> bool:
+    """Return whether both ends of a constraint are fixed in one moving body, or in the world."""
+    if _kind(m, i) not in ("connect", "weld"):
+        return False
+    ends = np.array([m.eq_obj1id[i], m.eq_obj2id[i]])
+    bodies = m.body_weldid[m.site_bodyid[ends] if _of_sites(m, i) else ends]
+    return bool(bodies[0] == bodies[1])
