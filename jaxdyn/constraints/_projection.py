@@ -43,10 +43,11 @@ def proximal_steps(A, B):
     double = A.dtype == jnp.float64
     mu = 1e-9 if double else 1e-5
     eye = jnp.eye(A.shape[-1], dtype=A.dtype)
-    # An equation that nothing can change has zeros, or their rounding errors, which shall not be scaled up to one.
+    # An equation that nothing can change, such as that across the plane of a planar mechanism, has zeros or their
+    # rounding errors. It gets no multiplier: a quotient of rounding errors would be any number.
     diagonal = (A * eye).sum(axis=-1)
     rounding = jnp.finfo(A.dtype).eps ** 1.5 * diagonal.max(axis=-1, keepdims=True) + jnp.finfo(A.dtype).tiny
-    scale = lax.rsqrt(jnp.maximum(diagonal, rounding))[..., None]
+    scale = jnp.where(diagonal > rounding, lax.rsqrt(jnp.maximum(diagonal, rounding)), 0)[..., None]
     A, B = A * scale * jnp.swapaxes(scale, -1, -2), B * scale
     factor = jnp.linalg.cholesky(A + mu * eye)
     X = jnp.zeros_like(B)
