@@ -119,6 +119,3 @@ def dense_dynamics(model: jaxdyn.Model, q, v, tau) -> Dense:
     x = np.linalg.lstsq(K, np.concatenate([np.asarray(tau) - h, -gamma]), rcond=1e-12)[0]
     return Dense(x[:n], -J.T @ x[n:])
 
-
-def biped():
-    pass

@@ -1,18 +1,19 @@
 """Loops and couplings in MJCF files: what is read and written, and that MuJoCo's springs approach them as they stiffen."""
 
 import functools
-import warnings
 
 import jax
 import mujoco
 import numpy as np
 import pytest
-from loop_robots import biped, forest_with_loops, four_bar
+from loop_robots import four_bar, random_pose
 from oracles import MujocoOracle
+from test_mjcf import without_free_joint_effects
 
 import jaxdyn
-from jaxdyn import BodyInertia, Joint, Mimic, ModelBuilder, ModelError
+from jaxdyn import ModelError
 from jaxdyn.io import left_out, load_mjcf, to_mjcf
+from jaxdyn.spatial import IDENTITY_POSE, compose_poses, invert_pose
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxdyn.LeftOutWarning")
 
@@ -131,3 +132,124 @@ def test_errors_and_allowed_motions_are_those_of_mujoco():
         springs.aba(q, np.zeros(nv), np.zeros(nv))
         other = springs.data.efc_J.reshape(-1, nv) @ turn.T
         np.testing.assert_allclose(np.linalg.pinv(J) @ J, np.linalg.pinv(other) @ other, atol=1e-9)
+
+
+# The forms that a file may have
+
+TWO = f"""<mujoco><compiler angle="radian"/>{{}}<worldbody><site name="anchor" pos=".1 .2 .3" euler=".1 .2 .3"/>
+  <body name="a" pos=".1 .2 .3" euler=".2 .3 .4"><joint name="a" axis="1 2 0" ref=".5" pos=".1 0 0"/>
+    <joint name="slide" type="slide" ref=".1"/>{BOX}<site name="s" pos=".1 .2 .3" euler=".5 .6 .7"/>
+    <body name="flange" pos="0 .1 0" euler=".3 0 0">{BOX}</body></body>
+  <body name="b" pos="1 0 0"><joint name="b" axis="0 1 0" ref=".2"/><joint name="ball" type="ball" pos="0 0 .1"/>{BOX}
+    <site name="t" pos=".4 0 0" euler="0 0 .4"/></body>
+  <body name="mount" pos="0 0 2"/><body name="target" mocap="true" pos="1 0 1"/>
+</worldbody>{{}}</mujoco>"""
+FORMS = (
+    '<connect body1="a" body2="b" anchor="1 2 3"/>',
+    '<connect body1="b" anchor="1 2 3"/>',
+    '<connect body1="mount" body2="flange" anchor="1 2 3"/>',
+    '<connect site1="s" site2="t"/>',
+    '<weld body1="a" body2="b"/>',
+    '<weld body1="flange" body2="b" anchor=".1 .2 .3"/>',
+    '<weld body1="a" body2="b" anchor=".1 .2 .3" relpose="1 2 3 1 1 0 0"/>',
+    '<weld body1="a" body2="b" anchor=".1 .2 .3" relpose="1 2 3 0 0 0 0"/>',
+    '<weld body1="target" body2="b" torquescale="2"/>',
+    '<weld site1="s" site2="anchor"/>',
+    '<weld body1="a" body2="b" relpose="1 2 3 1 1 0 0" torquescale="0"/>',
+    '<joint joint1="slide" joint2="b" polycoef=".1 2 3 .4 .5"/>',
+    '<joint joint1="a" polycoef=".3"/>',
+    '<joint joint1="a"/>',
+)
+
+
+def test_each_form_has_the_errors_of_mujoco():
+    """At a random configuration; the errors of loops by the frames of the model alone, in NumPy."""
+    for form in FORMS:
+        text = TWO.format("", f"<equality>{form}</equality>")
+        model, mj = load_mjcf(text), mujoco.MjModel.from_xml_string(text)
+        q, data = np.asarray(model.random_configuration(jax.random.key(4))), mujoco.MjData(mj)
+        data.qpos[:] = q
+        mujoco.mj_forward(mj, data)
+        expected = data.efc_pos
+        if model.topology.couplings:
+            error = jaxdyn.constraint_error(model, q)
+            np.testing.assert_allclose(error, expected, atol=1e-12, err_msg=form)
+            continue
+        (loop,), poses = model.topology.loops, np.asarray(jaxdyn.forward_kinematics(model, q).to_vector())
+        ends = [
+            compose_poses(poses[body] if body >= 0 else IDENTITY_POSE, np.asarray(placement[0]))
+            for body, placement in ((loop.body1, model.loop_placement1), (loop.body2, model.loop_placement2))
+        ]
+        np.testing.assert_allclose(ends[0][:3] - ends[1][:3], expected[:3], atol=1e-12, err_msg=form)
+        turned = "torquescale" not in form or 'torquescale="2"' in form
+        assert loop.kind == ("weld" if "weld" in form and turned else "connect"), form
+        if loop.kind == "weld":
+            half = compose_poses(invert_pose(ends[1]), ends[0])[4:]
+            scale = 2 if "torquescale" in form else 1
+            sign = np.sign(half @ expected[3:])
+            np.testing.assert_allclose(sign * scale * half, expected[3:], atol=1e-12, err_msg=form)
+
+
+def test_what_does_not_act_is_left_out():
+    tail = """<equality><weld name="idle" body1="a" body2="b" active="false"/><weld body1="a" body2="flange"/>
+      <weld name="still" body1="mount" body2="target"/><joint joint1="a" class="off"/></equality>"""
+    default = '<default><default class="off"><equality active="false"/></default></default>'
+    bare = load_mjcf(TWO.format("", ""))
+    assert load_mjcf(TWO.format(default, tail)).topology == bare.topology
+    parts = {part.kind: part for part in left_out(TWO.format(default, tail))}
+    part = parts["equality constraints that do not act"]
+    assert part.names == ("'idle'", "'equality_1'", "'still'", "'equality_3'")
+    assert not part.acts
+    disabled = '<option><flag equality="disable"/></option>'
+    text = TWO.format(disabled, FORMS[0].join(("<equality>", "</equality>")))
+    assert load_mjcf(text).topology == bare.topology
+    with pytest.warns(jaxdyn.LeftOutWarning) as caught:
+        model = load_mjcf(TWO.format("", "".join(["<equality>", *FORMS[:2], FORMS[-1], "</equality>"])))
+    assert [str(w.message).count("springs of equality constraints") for w in caught] == [1]
+    assert "(solref, solimp) (3): 'equality_0', 'equality_1' and 'equality_2'" in str(caught[0].message)
+    assert [loop.name for loop in model.topology.loops] == ["equality_0", "equality_1"]
+    assert [pair.name for pair in model.topology.couplings] == ["equality_2"]
+
+
+# The writer
+
+
+@functools.cache
+def written() -> jaxdyn.Model:
+    """A forest with the loops and couplings that MuJoCo has, without a helical joint and armature of free ones."""
+    types = ("free", "revolute", "ball", "universal", "prismatic", "cylindrical", "planar")
+    model, rng = jaxdyn.samples.random_tree(jax.random.key(1), 7, types, branching=2), np.random.default_rng(0)
+    model = without_free_joint_effects(model)
+    names = model.body_names
+    for kind, ends in (("connect", ("world", names[3])), ("weld", (names[2], names[6]))):
+        model = model.with_loop(kind, kind, *ends, random_pose(rng), random_pose(rng))
+    joints = dict(zip(model.topology.joint_types, model.joint_names, strict=True))
+    model = model.with_coupling("curve", joints["revolute"], joints["prismatic"], rng.normal(size=5), (0.1, -0.2))
+    return model.with_coupling("held", joints["prismatic"], None, (0.3, 9.0), (0.5, 7.0))
+
+
+def test_round_trip():
+    """The joints of several axes are chains of bodies then, which have the same coordinates."""
+    model = written()
+    loaded = load_mjcf(to_mjcf(model))
+    assert [x[:2] for x in loaded.topology.loops] == [x[:2] for x in model.topology.loops]
+    assert [x.name for x in loaded.topology.couplings] == ["curve", "held"]
+    rng = np.random.default_rng(2)
+    q = np.asarray(model.random_configuration(jax.random.key(3)))
+    v, tau = rng.normal(size=(2, model.nv))
+
+    @jax.jit
+    def answers(model):
+        J = jaxdyn.constraint_jacobian(model, q)
+        return jaxdyn.constraint_error(model, q), J, jaxdyn.aba(model, q, v, tau, joint_friction=False)
+
+    for value, expected in zip(answers(loaded), answers(model), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+
+
+def test_what_mujoco_does_not_have_is_refused_by_name():
+    for kind, length in (("revolute", None), ("cylindrical", None), ("distance", 0.5)):
+        model = four_bar().with_loop("odd", kind, "crank", "rocker", length=length)
+        with pytest.raises(ModelError, match=rf"'odd' \({kind}\); write model.without_loops\(\['odd'\]\)"):
+            to_mjcf(model)
+    assert "connect" in to_mjcf(four_bar().with_armature(0.1))

@@ -71,4 +71,5 @@ def _within_one_body(m, i: int) -> bool:
         return False
     ends = np.array([m.eq_obj1id[i], m.eq_obj2id[i]])
     bodies = m.body_weldid[m.site_bodyid[ends] if _of_sites(m, i) else ends]
-    return bool(bodies[0] == bodies[1])
+    # Mocap bodies are fixed in the world here.
+    return bool(bodies[0] == bodies[1] or not m.body_dofnum[bodies].any())
