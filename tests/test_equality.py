@@ -192,7 +192,8 @@ def test_each_form_has_the_errors_of_mujoco():
 
 def test_what_does_not_act_is_left_out():
     tail = """<equality><weld name="idle" body1="a" body2="b" active="false"/><weld body1="a" body2="flange"/>
-      <weld name="still" body1="mount" body2="target"/><joint joint1="a" class="off"/></equality>"""
+      <weld name="still" body1="mount" body2="target"/><joint joint1="a" class="off"/>
+      </equality>"""
     default = '<default><default class="off"><equality active="false"/></default></default>'
     bare = load_mjcf(TWO.format("", ""))
     assert load_mjcf(TWO.format(default, tail)).topology == bare.topology
@@ -206,7 +207,7 @@ def test_what_does_not_act_is_left_out():
     with pytest.warns(jaxdyn.LeftOutWarning) as caught:
         model = load_mjcf(TWO.format("", "".join(["<equality>", *FORMS[:2], FORMS[-1], "</equality>"])))
     assert [str(w.message).count("springs of equality constraints") for w in caught] == [1]
-    assert "(solref, solimp) (3): 'equality_0', 'equality_1' and 'equality_2'" in str(caught[0].message)
+    assert "(solref, solimp) (3): 'equality_0', 'equality_1', 'equality_2'; the model's are rigid" in str(caught[0].message)
     assert [loop.name for loop in model.topology.loops] == ["equality_0", "equality_1"]
     assert [pair.name for pair in model.topology.couplings] == ["equality_2"]
 
