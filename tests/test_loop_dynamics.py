@@ -9,7 +9,7 @@ import numpy as np
 import pinocchio as pin
 import pytest
 import squeezer as andrews
-from loop_robots import KINDS, admissible_velocity, close_four_bar, dense_dynamics, four_bar
+from loop_robots import KINDS, admissible_velocity, biped, close_four_bar, dense_dynamics, four_bar
 from oracles import PinocchioOracle, motion_to_se3, to_pinocchio
 
 import jaxdyn
@@ -96,6 +96,28 @@ def test_accelerations_and_forces_are_those_of_pinocchio(robot):
         expected_a, expected_f = Pinocchio(at(model, k)).dynamics(q[k], v[k], tau[k])
         np.testing.assert_allclose(a[k], expected_a, rtol=0, atol=1e-9 * max(1.0, np.abs(expected_a).max()))
         np.testing.assert_allclose(-f[k], expected_f, rtol=0, atol=2e-8 * max(1.0, np.abs(expected_f).max()))
+
+
+@pytest.mark.slow
+def test_a_biped_with_rod_loops_as_in_pinocchio():
+    """From random guesses; and what the equations across the planes of the legs, which are rounding errors, do not
+    do."""
+    model, rng = biped(), np.random.default_rng(0)
+    guess = model.integrate(model.neutral(), 0.1 * rng.normal(size=(100, model.nv)))
+    closed = jaxdyn.project_configuration(model, guess)
+    assert (closed.status == jaxdyn.Status.CONVERGED).all()
+    v, tau = rng.normal(size=(2, 100, model.nv))
+    q, v = np.asarray(closed.q), np.asarray(jaxdyn.project_velocity(model, closed.q, v))
+    a, f = (np.asarray(x(model, q, v, tau)) for x in (jaxdyn.aba, jaxdyn.constraint_forces))
+    J, oracle = np.asarray(jaxdyn.constraint_jacobian(model, q)), Pinocchio(model)
+    across = np.linalg.norm(J, axis=-1) < 1e-12
+    assert across.any(axis=0).tolist() == [False] * 4 + [True] + [False] * 5 + [True, False]
+    assert not f[across].any()
+    for k in range(100):
+        expected_a, expected_f = oracle.dynamics(q[k], v[k], tau[k])
+        np.testing.assert_allclose(a[k], expected_a, rtol=0, atol=1e-9 * np.abs(expected_a).max())
+        here = ~across[k]
+        np.testing.assert_allclose(-f[k, here], expected_f[here], rtol=0, atol=1e-8 * np.abs(expected_f).max())
 
 
 @pytest.mark.slow
