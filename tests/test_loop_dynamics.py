@@ -13,7 +13,13 @@ from loop_robots import KINDS, admissible_velocity, biped, close_four_bar, dense
 from oracles import PinocchioOracle, motion_to_se3, to_pinocchio
 
 import jaxdyn
-from jaxdyn.spatial import compose_poses, invert_pose, pose_array, rotation_to_quaternion
+from jaxdyn.spatial import (
+    compose_poses,
+    invert_pose,
+    pose_array,
+    quaternion_to_rotation,
+    rotation_to_quaternion,
+)
 
 
 def pose_of(model, q, frame: str) -> np.ndarray:
@@ -96,6 +102,22 @@ def test_accelerations_and_forces_are_those_of_pinocchio(robot):
         expected_a, expected_f = Pinocchio(at(model, k)).dynamics(q[k], v[k], tau[k])
         np.testing.assert_allclose(a[k], expected_a, rtol=0, atol=1e-9 * max(1.0, np.abs(expected_a).max()))
         np.testing.assert_allclose(-f[k], expected_f, rtol=0, atol=2e-8 * max(1.0, np.abs(expected_f).max()))
+
+
+def test_forces_across_the_plane_of_a_mechanism_are_no_rounding_errors():
+    """A four-bar whose plane is oblique, with gravity turned along, has the forces of the upright one."""
+    model, q, v, tau = four_bars()
+    oblique = np.asarray(jaxdyn.SE3.from_rpy(np.array([0.3, -0.5, 0.8]), np.array([0.2, 0.1, -0.3])).to_vector())
+    placement = np.array(model.joint_placement)
+    placement[[0, 2]] = [compose_poses(oblique, placement[i]) for i in (0, 2)]
+    gravity = quaternion_to_rotation(oblique[3:]) @ np.asarray(model.gravity)
+    turned = dataclasses.replace(model, joint_placement=jnp.asarray(placement), gravity=jnp.asarray(gravity))
+    assert np.abs(np.asarray(jaxdyn.constraint_jacobian(turned, q))[:, 1]).max() > 0
+    expected = np.asarray(jaxdyn.constraint_forces(model, q, v, tau))
+    f = np.asarray(jaxdyn.constraint_forces(turned, q, v, tau))
+    np.testing.assert_allclose(f, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+    closed = jaxdyn.project_configuration(turned, q + 1e-3 * v)
+    assert (closed.status == jaxdyn.Status.CONVERGED).all()
 
 
 @pytest.mark.slow
