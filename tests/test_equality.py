@@ -1,4 +1,4 @@
-"""Loops and couplings in MJCF files: what is read and written, and that MuJoCo's springs approach them as they stiffen."""
+"""Loops and couplings in MJCF files: what is read and written, and that stiff springs of MuJoCo approach them."""
 
 import functools
 
@@ -21,24 +21,26 @@ BAR = "<geom type='capsule' fromto='{}' size='.02' mass='1' contype='0' conaffin
 BOX = "<geom type='box' size='.1 .2 .3' mass='1' contype='0' conaffinity='0'/>"
 FOUR_BAR = f"""<worldbody>
   <body name="crank"><joint name="a" axis="0 1 0" damping=".1"/>{BAR.format("0 0 0 .4 0 0")}
-    <body name="coupler" pos=".4 0 0" euler="0 -80 0"><joint name="b" axis="0 1 0" ref="-20"/>{BAR.format("0 0 0 1 0 0")}
-    </body></body>
+    <body name="coupler" pos=".4 0 0" euler="0 -80 0"><joint name="b" axis="0 1 0" ref="-20"/>
+    {BAR.format("0 0 0 1 0 0")}</body></body>
   <body name="rocker" pos=".9 0 0" euler="0 -100 0"><joint name="c" axis="0 1 0" pos=".1 0 0"/>
     {BAR.format("0 0 0 .7 0 0")}</body>
 </worldbody><equality><connect name="pin" body1="coupler" body2="rocker" anchor="1 0 0"/></equality>"""
-# A floating robot with two arms that hold one bar.
+# A floating robot with two arms whose hands are welded together.
 GRASP = f"""<worldbody><body name="trunk" pos="0 0 1"><freejoint/>{BOX}
   <body name="left" pos="0 .2 0" euler="10 0 20"><joint type="ball"/>{BOX}
     <body name="palm" pos=".3 0 0"><joint axis="0 1 0" pos="0 .1 0" ref="30"/><joint axis="0 0 1"/>
-      {BOX}<site name="grip" pos=".2 .1 0" euler="0 30 0"/></body></body>
+      {BOX}</body></body>
   <body name="right" pos="0 -.2 0" euler="0 20 0"><joint axis="0 0 1"/>{BOX}
     <body name="hand" pos=".3 0 0"><joint type="ball" stiffness="1"/>{BOX}
       <body name="finger" pos=".3 0 .1"><joint axis="0 1 0" armature=".1"/>{BOX}</body></body></body>
 </body></worldbody><equality><weld name="grasp" body1="palm" body2="finger" anchor=".1 .2 .1"/></equality>"""
 GEARS = f"""<worldbody><body name="one"><joint name="one" axis="0 1 0" ref="20"/>{BAR.format("0 0 0 .4 0 0")}
-  <body name="two" pos=".4 0 0"><joint name="two" axis="1 1 0" ref="-50"/>{BAR.format("0 0 0 1 0 .2")}
+  <body name="two" pos=".4 0 0"><joint name="two" axis="1 1 0" ref="-50"/>
+    {BAR.format("0 0 0 1 0 .2")}
     <body name="rack" pos="0 1 0"><joint name="rack" type="slide" ref=".3"/>{BAR.format("0 0 0 .1 0 0")}
-      <body name="held"><joint name="held" axis="0 1 1" ref="5"/>{BAR.format("0 0 0 .1 .2 0")}</body></body></body></body>
+      <body name="held"><joint name="held" axis="0 1 1" ref="5"/>{BAR.format("0 0 0 .1 .2 0")}</body>
+    </body></body></body>
 </worldbody><equality><joint name="gear" joint1="rack" joint2="one" polycoef=".1 .5 2 -.3 .4"/>
   <joint name="hold" joint1="held" polycoef=".2"/></equality>"""
 ROBOTS = {"four-bar": FOUR_BAR, "grasp": GRASP, "gears": GEARS}
@@ -205,9 +207,11 @@ def test_what_does_not_act_is_left_out():
     text = TWO.format(disabled, FORMS[0].join(("<equality>", "</equality>")))
     assert load_mjcf(text).topology == bare.topology
     with pytest.warns(jaxdyn.LeftOutWarning) as caught:
-        model = load_mjcf(TWO.format("", "".join(["<equality>", *FORMS[:2], FORMS[-1], "</equality>"])))
+        model = load_mjcf(TWO.format("", f"<equality>{FORMS[0]}{FORMS[1]}{FORMS[-1]}</equality>"))
     assert [str(w.message).count("springs of equality constraints") for w in caught] == [1]
-    assert "(solref, solimp) (3): 'equality_0', 'equality_1', 'equality_2'; the model's are rigid" in str(caught[0].message)
+    assert "(solref, solimp) (3): 'equality_0', 'equality_1', 'equality_2'; the model's are rigid" in str(
+        caught[0].message
+    )
     assert [loop.name for loop in model.topology.loops] == ["equality_0", "equality_1"]
     assert [pair.name for pair in model.topology.couplings] == ["equality_2"]
 

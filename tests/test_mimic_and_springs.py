@@ -291,5 +291,5 @@ def test_couplings_of_joints_that_follow():
     q = model.neutral().at[model.q_index("lead_joint")].set(0.2)
     np.testing.assert_allclose(jaxdyn.constraint_error(held, q), [2.0 * 0.2 - 0.1 - 0.3], atol=1e-12)
     for pair in (("left_joint", "lead_joint"), ("lead_joint", "left_joint"), ("right_joint", "left_joint")):
-        with pytest.raises(ModelError, match="move as one already"):
+        with pytest.raises(ModelError, match="one mimics the other"):
             model.with_coupling("again", *pair)

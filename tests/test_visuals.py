@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
-from PIL import Image
 from loop_robots import close_four_bar, four_bar
+from PIL import Image
 from robots import robot_path
 
 import jaxdyn

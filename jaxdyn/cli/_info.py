@@ -19,7 +19,8 @@ HELP = """Show the content of a robot's file, with warnings of likely mistakes.
 
 Prints a table of bodies and joints with their indices in q and v, limits and masses; friction and springs; joints that
 mimic others; loops and couplings, with the degrees of freedom that they leave; links that were merged; frames; what the
-file has and the model leaves out. Names and limits are printed whole. A file without inertias is shown, too. Units are SI and rad."""
+file has and the model leaves out. Names and limits are printed whole. A file without inertias is shown, too. Units are
+SI and rad."""
 EXAMPLES = """
   jaxdyn info robot.urdf
   jaxdyn info robot.urdf --free-base

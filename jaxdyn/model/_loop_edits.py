@@ -112,9 +112,9 @@ def with_coupling[M: ModelFields](
     if joints[0] == joints[1]:
         raise ModelError(f"coupling {name!r} couples joint {joint1!r} with itself; give another joint2, or none")
     if len({topology.leaders.get(joint, joint) for joint in joints}) == 1:
-        reason = "move as one already, since one mimics the other or both a third: the coupling would repeat or contradict"
+        reason = "one mimics the other, or both mimic a third, which the coupling would repeat or contradict"
         advice = "couple them in model.spanning_tree(), in which they are independent"
-        raise ModelError(f"coupling {name!r}: joints {joint1!r} and {joint2!r} {reason} that; {advice}")
+        raise ModelError(f"coupling {name!r} of the joints {joint1!r} and {joint2!r}: {reason}; {advice}")
     c = arguments.as_array(model, coefficients, f"coefficients of coupling {name!r}")
     r = arguments.as_array(model, reference, f"reference of coupling {name!r}")
     if c.ndim == 0 or not 1 <= c.shape[-1] <= 5:

@@ -95,14 +95,16 @@ class RobotNodes:
 
     def _draw_lines(self, poses: np.ndarray) -> None:
         """Draw the lines between the two frames of loops, which move with two bodies."""
-        apart = {x.name: x for x in self._drawing.loop_lines(poses)}
-        for name in self._lines.keys() | apart.keys():
-            if name not in self._lines:
-                surface = apart[name].as_compared(self._drawing.unit) if self._tint else apart[name]
-                self._lines[name] = add_surface(self._server, f"{self.node(-1)}/line of {name.replace('/', ':')}", surface)
-            elif name in apart:
-                self._lines[name].vertices = np.asarray(apart[name].mesh.vertices, np.float32)
-            self._lines[name].visible = self._shows_loops and name in apart
+        lines = self._drawing.loop_lines(poses)
+        for line in [x.as_compared(self._drawing.unit) for x in lines] if self._tint else lines:
+            if line.name in self._lines:
+                self._lines[line.name].vertices = np.asarray(line.mesh.vertices, np.float32)
+            else:
+                path = f"{self.node(-1)}/line of {line.name.replace('/', ':')}"
+                self._lines[line.name] = add_surface(self._server, path, line)
+        apart = {x.name for x in lines}
+        for name, node in self._lines.items():
+            node.visible = self._shows_loops and name in apart
         self._poses = poses
 
     def show(self, layers: Collection[str]) -> None:

@@ -1,12 +1,12 @@
 """Equality constraints of MJCF files, as the loops and couplings of models.
 
-MuJoCo's compiler resolves defaults and finds the second frames from the configuration `qpos0`. What its engine holds
-(`eq_*` of `mjModel`, with the 11 numbers `d` of `eq_data`):
+MuJoCo's compiler resolves defaults and finds the second frames from the configuration `qpos0`. With the numbers `d` of
+`eq_data`, its engine holds:
 
 | constraint | here |
 |---|---|
 | connect, of bodies | `connect` of the point `d[0:3]` of the first body and the point `d[3:6]` of the second |
-| weld, of bodies | `weld` of the pose `d[3:6], d[6:10]` in the first body and the point `d[0:3]`, unturned, of the second |
+| weld, of bodies | `weld` of the pose `d[3:6], d[6:10]` in the first body and the point `d[0:3]` of the second |
 | connect and weld, of sites | `connect` and `weld` of the sites |
 | weld without `torquescale` `d[10]` | `connect`: its rotation is not held |
 | joint | a coupling with the coefficients `d[0:5]`, about the coordinates of both joints in `qpos0` |
