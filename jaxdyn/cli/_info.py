@@ -116,6 +116,8 @@ def _constraints(model: Model) -> dict[str, Any]:
     """Return the loops and couplings for JSON, with the degrees of freedom that they leave."""
     topology = model.topology
     bodies, joints = (*topology.body_names, "world"), (*topology.joint_names, None)
+    arrays = ("loop_placement1", "loop_placement2", "loop_length", "coupling_coefficients", "coupling_reference")
+    first, second, length, coefficients, reference = (_numbers(getattr(model, name)) for name in arrays)
     loops = [
         {
             "name": name,
@@ -123,9 +125,9 @@ def _constraints(model: Model) -> dict[str, Any]:
             "body1": bodies[body1],
             "body2": bodies[body2],
             "equations": LOOP_ROWS[kind],
-            "placement1": _numbers(model.loop_placement1[k]),
-            "placement2": _numbers(model.loop_placement2[k]),
-            "length": float(model.loop_length[k]) if kind == "distance" else None,
+            "placement1": first[k],
+            "placement2": second[k],
+            "length": length[k] if kind == "distance" else None,
         }
         for k, (name, kind, body1, body2) in enumerate(topology.loops)
     ]
@@ -134,8 +136,8 @@ def _constraints(model: Model) -> dict[str, Any]:
             "name": name,
             "joint1": joints[joint1],
             "joint2": joints[joint2],
-            "coefficients": _numbers(model.coupling_coefficients[k]),
-            "reference": _numbers(model.coupling_reference[k]),
+            "coefficients": coefficients[k],
+            "reference": reference[k],
         }
         for k, (name, joint1, joint2) in enumerate(topology.couplings)
     ]

@@ -21,16 +21,13 @@ from jaxdyn.model import ModelBuilder
 from jaxdyn.spatial import IDENTITY_POSE, pose_array
 
 
-def acting_equalities(m) -> tuple[np.ndarray, np.ndarray]:
+def acting_equalities(m) -> tuple[list[int], list[int]]:
     """Return the numbers of the equality constraints that act at first and that models have, and of those that act and
     that no model has."""
-    numbers = np.flatnonzero(m.eq_active0)
-    if mj.is_disabled(m, "equality", "constraint"):
-        numbers = numbers[:0]
-    kinds = np.array([_kind(m, i) for i in numbers], str)
-    acts = np.array([not _within_one_body(m, i) for i in numbers], bool)
-    known = np.isin(kinds, ("connect", "weld", "joint"))
-    return numbers[acts & known], numbers[~known]
+    disabled = mj.is_disabled(m, "equality", "constraint")
+    active = [] if disabled else [int(i) for i in np.flatnonzero(m.eq_active0) if not _within_one_body(m, int(i))]
+    known = [i for i in active if _kind(m, i) in ("connect", "weld", "joint")]
+    return known, [i for i in active if i not in known]
 
 
 def add_equalities(builder: ModelBuilder, m, names: mj.Names) -> None:
@@ -39,10 +36,9 @@ def add_equalities(builder: ModelBuilder, m, names: mj.Names) -> None:
         name, data = names.equalities[i], np.array(m.eq_data[i])
         first, second = int(m.eq_obj1id[i]), int(m.eq_obj2id[i])
         if _kind(m, i) == "joint":
-            joints = [first] if second < 0 else [first, second]
-            reference = [float(m.qpos0[m.jnt_qposadr[j]]) for j in joints]
-            reference += [0.0] * (2 - len(joints))
-            builder.add_coupling(name, *([names.joints[j] for j in joints] + [None])[:2], data[:5], reference)
+            reference = [float(m.qpos0[m.jnt_qposadr[j]]) if j >= 0 else 0.0 for j in (first, second)]
+            leader = names.joints[second] if second >= 0 else None
+            builder.add_coupling(name, names.joints[first], leader, data[:5], reference)
             continue
         kind = "connect" if _kind(m, i) == "weld" and data[10] == 0 else _kind(m, i)
         if _of_sites(m, i):
