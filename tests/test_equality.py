@@ -81,8 +81,8 @@ def test_springs_approach_the_constraints(name):
 
     With the eigenvalues `x` of `R u = x A u`, a force along `u` is `1 / (1 + x)` of the exact one. So in the metric of
     the mass matrix the accelerations differ by at most the largest `x` of what the constraints change, and the value
-    at `e = 0` of the polynomial through three answers by at most the product of the three largest `x`. Couplings are
-    compared at rest: MuJoCo leaves out the rate of their slope, for which its springs make up with time.
+    at `e = 0` of the polynomial through three answers by at most the product of the three largest `x`. `solref` acts on
+    errors of position and velocity, which a closed state does not have. Couplings are compared at rest: MuJoCo leaves out the rate of their slope, for which its springs make up with time.
     """
     impedances = np.array([0.99, 0.999, 0.9999])
     e = (1 - impedances) / impedances
@@ -136,8 +136,8 @@ def test_errors_and_allowed_motions_are_those_of_mujoco(name):
     J, turn = np.asarray(jaxdyn.constraint_jacobian(model, q)), springs._set(q, np.zeros(nv))[0]
     springs.aba(q, np.zeros(nv), np.zeros(nv))
     other = springs.data.efc_J.reshape(-1, nv) @ turn.T
-    free, expected = (np.linalg.pinv(x, rcond=1e-10) @ x for x in (J, other))
-    np.testing.assert_allclose(free, expected, atol=1e-9)
+    found, expected = (np.linalg.pinv(x, rcond=1e-10) @ x for x in (J, other))
+    np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
 # The forms that a file may have
@@ -218,6 +218,16 @@ def test_what_does_not_act_is_left_out():
     )
     assert [loop.name for loop in model.topology.loops] == ["equality_0", "equality_1"]
     assert [pair.name for pair in model.topology.couplings] == ["equality_2"]
+
+
+def test_joints_with_several_coordinates_are_refused():
+    text = TWO.format("", "<equality><joint name='c' joint1='slide' joint2='b'/></equality>")
+    with pytest.raises(jaxdyn.RobotFileError, match="only HINGE and SLIDE joint"):
+        load_mjcf(text.replace("joint2='b'", "joint2='ball'"))
+    mj = mujoco.MjModel.from_xml_string(text)
+    mj.eq_obj2id[0] = mj.joint("ball").id
+    with pytest.raises(ModelError, match="coupling 'c': joint 'ball' is ball; joints with one coordinate"):
+        load_mjcf(mj)
 
 
 # The writer

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxdyn.io.mjcf import _compiled as mj
 from jaxdyn.model import ModelBuilder
-from jaxdyn.spatial import IDENTITY_POSE, pose_array
+from jaxdyn.spatial import pose_array
 
 
 def acting_equalities(m) -> tuple[list[int], list[int]]:
@@ -33,23 +33,20 @@ def acting_equalities(m) -> tuple[list[int], list[int]]:
 def add_equalities(builder: ModelBuilder, m, names: mj.Names) -> None:
     """Add the loops and couplings of a file to the model of its tree."""
     for i in acting_equalities(m)[0]:
-        name, data = names.equalities[i], np.array(m.eq_data[i])
+        name, kind, data = names.equalities[i], _kind(m, i), np.array(m.eq_data[i])
         first, second = int(m.eq_obj1id[i]), int(m.eq_obj2id[i])
-        if _kind(m, i) == "joint":
+        if kind == "joint":
             reference = [float(m.qpos0[m.jnt_qposadr[j]]) if j >= 0 else 0.0 for j in (first, second)]
             leader = names.joints[second] if second >= 0 else None
             builder.add_coupling(name, names.joints[first], leader, data[:5], reference)
             continue
-        kind = "connect" if _kind(m, i) == "weld" and data[10] == 0 else _kind(m, i)
         if _of_sites(m, i):
-            builder.add_loop(name, kind, names.sites[first], names.sites[second])
-            continue
-        unturned = IDENTITY_POSE[3:]
-        if _kind(m, i) == "connect":
-            ends = pose_array(data[:3], unturned), pose_array(data[3:6], unturned)
+            ends = names.sites[first], names.sites[second]
+        elif kind == "connect":
+            ends = names.bodies[first], names.bodies[second], data[:3], data[3:6]
         else:
-            ends = pose_array(data[3:6], data[6:10]), pose_array(data[:3], unturned)
-        builder.add_loop(name, kind, names.bodies[first], names.bodies[second], *ends)
+            ends = names.bodies[first], names.bodies[second], pose_array(data[3:6], data[6:10]), data[:3]
+        builder.add_loop(name, "connect" if kind == "weld" and data[10] == 0 else kind, *ends)
 
 
 def _kind(m, i: int) -> str:
@@ -57,8 +54,7 @@ def _kind(m, i: int) -> str:
 
 
 def _of_sites(m, i: int) -> bool:
-    # Versions of MuJoCo before 3.2 have constraints of bodies alone.
-    return hasattr(m, "eq_objtype") and mj.enum_name("mjtObj", m.eq_objtype[i]) == "site"
+    return mj.enum_name("mjtObj", m.eq_objtype[i]) == "site"
 
 
 def _within_one_body(m, i: int) -> bool:

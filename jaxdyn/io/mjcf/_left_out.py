@@ -28,8 +28,8 @@ def parts_left_out(m, names: mj.Names) -> list[LeftOut]:
 
     ranged = np.flatnonzero(np.asarray(m.jnt_limited, bool) & (m.jnt_type != mj.BALL)) if limits else ()
     rubbing = np.unique(m.dof_jntid[m.dof_frictionloss > 0]) if rubs else ()
-    (springs, refused), tendons = acting_equalities(m), range(m.ntendon)
-    idle = np.setdiff1d(np.arange(m.neq), [*springs, *refused])
+    (rigid, refused), tendons = acting_equalities(m), range(m.ntendon)
+    idle = np.setdiff1d(np.arange(m.neq), [*rigid, *refused])
     servos, given = _servos(m)
     why = "they start inactive, are disabled in <option>, or have both ends in one body"
     law = "the model has smooth Coulomb friction instead; see Model.friction_velocity"
@@ -37,7 +37,7 @@ def parts_left_out(m, names: mj.Names) -> list[LeftOut]:
         LeftOut("geoms that may touch others", of("geom", _touching_geoms(m)), True, "contacts are not part of models"),
         LeftOut("ranges of joints", joints(ranged), True, "position_lower and position_upper, which dynamics ignore"),
         LeftOut("actuators with torque at zero control", of("actuator", servos), True, f"servos and the like, {given}"),
-        LeftOut("springs of equality constraints (solref, solimp)", equalities(springs), True, "the model's are rigid"),
+        LeftOut("springs of equality constraints (solref, solimp)", equalities(rigid), True, "the model's are rigid"),
         LeftOut("actuators of other kinds", of("actuator", _others(m, servos)), False, given),
         LeftOut("friction loss as a constraint", joints(rubbing), False, law),
         LeftOut("equality constraints that do not act", equalities(idle), False, why),
