@@ -82,7 +82,8 @@ def test_springs_approach_the_constraints(name):
     With the eigenvalues `x` of `R u = x A u`, a force along `u` is `1 / (1 + x)` of the exact one. So in the metric of
     the mass matrix the accelerations differ by at most the largest `x` of what the constraints change, and the value
     at `e = 0` of the polynomial through three answers by at most the product of the three largest `x`. `solref` acts on
-    errors of position and velocity, which a closed state does not have. Couplings are compared at rest: MuJoCo leaves out the rate of their slope, for which its springs make up with time.
+    errors of position and velocity, which a closed state does not have. Couplings are compared at rest: MuJoCo leaves
+    out the rate of their slope, for which its springs make up with time.
     """
     impedances = np.array([0.99, 0.999, 0.9999])
     e = (1 - impedances) / impedances
