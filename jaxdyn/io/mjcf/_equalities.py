@@ -40,13 +40,12 @@ def add_equalities(builder: ModelBuilder, m, names: mj.Names) -> None:
             leader = names.joints[second] if second >= 0 else None
             builder.add_coupling(name, names.joints[first], leader, data[:5], reference)
             continue
-        if _of_sites(m, i):
-            ends = names.sites[first], names.sites[second]
-        elif kind == "connect":
-            ends = names.bodies[first], names.bodies[second], data[:3], data[3:6]
-        else:
-            ends = names.bodies[first], names.bodies[second], pose_array(data[3:6], data[6:10]), data[:3]
-        builder.add_loop(name, "connect" if kind == "weld" and data[10] == 0 else kind, *ends)
+        ends = (None, None)
+        if not _of_sites(m, i):
+            ends = (data[:3], data[3:6]) if kind == "connect" else (pose_array(data[3:6], data[6:10]), data[:3])
+        links = names.sites if _of_sites(m, i) else names.bodies
+        kind = "connect" if kind == "weld" and data[10] == 0 else kind
+        builder.add_loop(name, kind, links[first], links[second], *ends)
 
 
 def _kind(m, i: int) -> str:
