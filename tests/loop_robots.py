@@ -73,6 +73,42 @@ def close_four_bar(theta: float) -> np.ndarray:
     return np.array([theta, b - theta, c])
 
 
+@functools.cache
+def biped() -> jaxdyn.Model:
+    """A biped with rod loops: a floating pelvis with two legs, each of which has a rod on a ball joint from the thigh
+    to the heel, and in the plane of the leg one from a crank to the foot. At the neutral configuration they close."""
+    builder = ModelBuilder().add_body("pelvis", joint=Joint("free"), inertia=BodyInertia.box(10.0, (0.2, 0.3, 0.2)))
+    for side, sign in (("left", 1.0), ("right", -1.0)):
+        _add_leg(builder, side, sign)
+    return builder.build()
+
+
+def _add_leg(builder: ModelBuilder, side: str, sign: float) -> None:
+    axis, heel, toe = (0.0, 1.0, 0.0), np.array([-0.08, 0.03 * sign, 0.02]), np.array([-0.05, 0.02 * sign, -0.01])
+
+    def add(name, parent, joint, place, mass, end=(0.05, 0.0, -0.05)):
+        ball = BodyInertia.sphere(0.2 * mass, 0.03).parameters()
+        inertia = BodyInertia.rod(0.8 * mass, (0, 0, 0), end).parameters() + ball
+        builder.add_body(f"{side}_{name}", parent if parent == "pelvis" else f"{side}_{parent}", joint, place, inertia)
+
+    add("roll", "pelvis", Joint(axis=(1, 0, 0)), (0.02, 0.13 * sign, 0), 1.8)
+    add("yaw", "roll", Joint(axis=(0, 0, 1)), (0, 0, -0.07), 1.2)
+    # The plane of the leg is oblique, so that its equations have rounding errors.
+    oblique = jaxdyn.SE3.from_rpy(np.array([0.1 * sign, 0.2, 0.3 * sign]), np.array([0.01, 0.02 * sign, -0.09]))
+    add("thigh", "yaw", Joint(axis=axis, armature=0.1), oblique, 5.5, (0.12, 0, -0.02))
+    add("knee", "thigh", Joint(axis=axis, armature=0.1), (0.12, 0, -0.02), 0.8)
+    add("shin", "knee", Joint(axis=axis), (0.06, 0, -0.05), 0.6, (0.3, 0, -0.3))
+    add("tarsus", "shin", Joint(axis=axis), (0.3, 0, -0.3), 0.8, (0.25, 0, -0.3))
+    add("foot", "tarsus", Joint(axis=axis), (0.25, 0, -0.3), 0.15)
+    base, knee_to_heel = np.array([0, 0.045 * sign, 0]), np.array([0.48, 0, -0.37]) + heel
+    add("heel_rod", "thigh", Joint("ball"), base, 0.16, knee_to_heel - base)
+    add("crank", "tarsus", Joint(axis=axis), (0.05, 0.02 * sign, -0.03), 0.13, (0.04, 0, 0.04))
+    tip = np.array([0.25, 0, -0.3]) + toe - [0.09, 0.02 * sign, 0.01]
+    add("toe_rod", "crank", Joint(axis=axis), (0.04, 0, 0.04), 0.12, tip)
+    builder.add_loop(f"{side}_heel", "connect", f"{side}_heel_rod", f"{side}_tarsus", knee_to_heel - base, heel)
+    builder.add_loop(f"{side}_toe", "connect", f"{side}_toe_rod", f"{side}_foot", tip, toe)
+
+
 def admissible_velocity(model: jaxdyn.Model, q, v) -> np.ndarray:
     """The nearest velocity that the loops allow."""
     J = np.asarray(jaxdyn.constraint_jacobian(model, q))

@@ -153,6 +153,40 @@ def test_info_as_json(folder, capsys):
     assert out["stiffness"][6] == 2
 
 
+LOOPS = """<mujoco><worldbody>
+  <body name="crank"><joint name="a" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 .4 0 0" size=".02"/>
+    <body name="rod" pos=".4 0 0"><joint name="b" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 1 0 0" size=".02"/>
+    </body></body>
+  <body name="rocker" pos="0 0 1"><joint name="c" axis="0 1 0"/>
+    <geom type="capsule" fromto="0 0 0 1.4 0 0" size=".02"/></body>
+</worldbody><equality><connect name="pin" body1="rod" body2="rocker" anchor="1 0 0"/>
+  <joint name="gear" joint1="c" joint2="a" polycoef="0 .5"/></equality></mujoco>"""
+
+
+def test_info_has_loops_and_couplings(folder, capsys):
+    (folder / "loops.xml").write_text(LOOPS)
+    assert main(["info", "loops.xml"]) == 0
+    printed = capsys.readouterr().out
+    assert "loop pin: connect between rod and rocker, 3 equations" in printed
+    assert "coupling gear: q(c) - 0 = 0 + 0.5 (q(a) - 0)" in printed
+    assert "springs of equality constraints (solref, solimp) (2): 'pin', 'gear'" in printed
+    assert main(["info", "loops.xml", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    (loop,), (coupling,) = out["loops"], out["couplings"]
+    assert [loop[key] for key in ("name", "kind", "body1", "body2", "equations", "length")] == [
+        *("pin", "connect", "rod", "rocker", 3, None)
+    ]
+    np.testing.assert_allclose(loop["placement2"], [1.4, 0, -1, 1, 0, 0, 0], atol=1e-12)
+    assert [coupling[key] for key in ("name", "joint1", "joint2")] == ["gear", "c", "a"]
+    assert coupling["coefficients"] == [0, 0.5, 0, 0, 0]
+    mobility = out["mobility"]
+    assert (mobility["equations"], mobility["redundant"], mobility["degrees_of_freedom"]) == (4, 1, 0)
+    assert f"{mobility['where']}\n" in printed
+    assert main(["info", "arm.urdf", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert (out["loops"], out["couplings"], out["mobility"]) == ([], [], None)
+
+
 def test_info_says_each_warning_once(folder, capsys):
     (folder / "arm.urdf").write_text(two_links(moment=0.9).replace('xyz="0 0 1"', 'xyz="0, 0, 1"'))
     assert main(["info", "arm.urdf"]) == 2

@@ -22,7 +22,7 @@ from jaxdyn.algorithms.recursions import (
     correction,
     kinematics,
 )
-from jaxdyn.model import Model
+from jaxdyn.model import Model, require_inertias
 
 
 @algorithm(motion_axes=((-1,),))
@@ -88,6 +88,8 @@ def project_configuration(
     require_positive_integer(max_iterations, "max_iterations")
     if tolerance is not None:
         require_positive(tolerance, "tolerance (m, rad)")
+    if model.topology.has_loops:
+        require_inertias(model.topology, "project_configuration")
     return _assembled(model, q, tolerance, max_iterations)
 
 

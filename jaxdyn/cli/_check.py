@@ -20,8 +20,8 @@ from jaxdyn.model import Model
 HELP = """Compare the dynamics of a robot with Pinocchio (URDF) or MuJoCo (MJCF), which must be installed.
 
 Compares the mass matrix (crba), bias and inverse dynamics (rnea) and forward dynamics (aba) at random states, in double
-precision, without friction. An error is the largest difference relative to the largest number of the answer, at the
-worst state. The exit code is 1 if an answer differs."""
+precision, without friction, and without equality constraints, which MuJoCo holds by springs. An error is the largest
+difference relative to the largest number of the answer, at the worst state. The exit code is 1 if an answer differs."""
 EXAMPLES = """
   jaxdyn check robot.urdf
   jaxdyn check robot.urdf --free-base --states 100

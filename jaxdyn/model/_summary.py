@@ -158,7 +158,7 @@ def _loops(model: ModelFields) -> list[str]:
         lines.append(f"coupling {name}: q({topology.joint_names[joint1]}) - {_entry(r, k, 0)} = {' + '.join(terms)}")
     arrays = {field: _numbers(model, field) for field in LEAVES}
     if all(values is not None or getattr(model, field) is None for field, values in arrays.items()):
-        found = mobility(dataclasses.replace(model, **arrays))
+        found = mobility(model)
         redundant = found.equations - found.rank
         extra = f", {redundant} of which say what others do" if redundant else ""
         total = f"{_count(found.equations, 'equation', 'equations')}{extra}"

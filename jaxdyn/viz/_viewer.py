@@ -68,9 +68,10 @@ class Viewer:
     the inertias, a skeleton, frames and joint axes; the page has switches for all of them. An ellipsoid is the uniform
     one with the mass, center of mass and moments of inertia of the body (with what was merged into it), red where no
     distribution of mass has them; the skeleton joins each joint to the next. Axes are orange where a joint turns and
-    violet where it slides. Ball and free joints are moved by handles in the scene, and any frame by one that inverse
-    kinematics follows. The page has a legend; surfaces under the pointer are outlined, and a click on one shows the
-    name of its link, joint or frame.
+    violet where it slides. Closed loops have a ball at both frames, and a line between them where they are apart. Ball
+    and free joints are moved by handles in the scene, and any frame by one that inverse kinematics follows. The page
+    has a legend; surfaces under the pointer are outlined, and a click on one shows the name of its link, joint or
+    frame.
 
     **Arguments**
 
@@ -149,7 +150,7 @@ class Viewer:
 
     def show_layer(self, layer: str, visible: bool = True) -> None:
         """Show or hide a layer, as the switches of the page do: `"meshes"`, `"collisions"`, `"ellipsoids"`,
-        `"skeleton"`, `"frames"` or `"axes"`.
+        `"skeleton"`, `"frames"`, `"axes"` or `"loops"`.
 
         Collision geometry is read from the robot's file when it is first shown. **Raises** `ModelError` for a layer
         that there is not, and as `load_visuals`.
