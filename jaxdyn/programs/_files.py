@@ -19,7 +19,8 @@ import numpy as np
 
 from jaxdyn import _durable_files
 from jaxdyn._digests import digest_of_arrays
-from jaxdyn._durable_files import holding, holding_folder, sync_folder
+from jaxdyn._durable_files import holding as holding
+from jaxdyn._durable_files import holding_folder, sync_folder
 from jaxdyn._errors import DataError, warn
 
 _LOCK, _HOLDER = ".lock", ".lock-holder.json"
