@@ -1,5 +1,6 @@
 """Settings of the whole test session: double precision on the CPU, and compilation without optimizations."""
 
+import gc
 import os
 
 import pytest
@@ -16,6 +17,9 @@ from cost_table import CostTable
 # single precision with `model.astype(float32)`.
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_platforms", "cpu")
+
+# Tracing makes many objects that live long: looking through all of them often takes a twentieth of the time.
+gc.set_threshold(200_000, 20, 50)
 
 
 def pytest_configure(config: pytest.Config) -> None:

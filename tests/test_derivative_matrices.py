@@ -23,7 +23,7 @@ from jaxdyn.native import _target
 STATES = 3
 TOLERANCE = 1e-10
 ROBOTS = {"ur5": False, "solo12": True, "panda": False, "kinova": False, "anymal": True, "talos_reduced": True}
-QUICK = ("solo12",)
+QUICK = ("ur5",)
 JOINTS = ("free", "ball", "planar", "helical", "universal")
 
 
@@ -149,7 +149,8 @@ def test_a_tree_with_friction():
 
 
 def test_the_robots_have_matrices_of_both_layouts():
-    """Some models are small enough for matrices with the batch last, so that the tests above cover both layouts."""
+    """Some models are small enough for matrices with the batch last: the tests above, with the slow ones, cover both
+    layouts."""
     assert case("ur5").model.nv < case("tree").model.nv <= _dof_matrices.BATCH_LAST_LIMIT < case("solo12").model.nv
 
 
