@@ -19,7 +19,7 @@ from jax.core import Tracer
 
 from jaxdyn._digests import digest_of_arrays
 from jaxdyn._durable_files import write_durably
-from jaxdyn._errors import ModelError, RobotFileError, broadcast_batches, require_last_axes
+from jaxdyn._errors import ModelError, RobotFileError, broadcast_batches, naming_arguments, require_last_axes
 from jaxdyn.io.robot_files import enumerate_names, quote
 from jaxdyn.joints import JOINT_TYPES, LOOP_ROWS, Coupling, Loop, Topology
 from jaxdyn.model import LEAVES, Model
@@ -28,6 +28,7 @@ _FORMAT, _VERSION = "jaxdyn model", 1
 _STRUCTURE = "structure"
 
 
+@naming_arguments
 def save_model(path: str | os.PathLike, model: Model) -> None:
     """Write a model to a file, from which `load_model` returns the same: names, structure, and every array with its
     precision and its batch axes. A gradient by a model is a model, too.
@@ -65,6 +66,7 @@ def save_model(path: str | os.PathLike, model: Model) -> None:
         raise RobotFileError(f"cannot write the model {quote(str(path), 300)}: {error.strerror}") from None
 
 
+@naming_arguments
 def load_model(path: str | os.PathLike) -> Model:
     """Return the model that `save_model` has written.
 

@@ -87,6 +87,7 @@ class Model(ModelFields):
         """The configuration of zeros and identity rotations."""
         return jnp.asarray(joints.neutral(self.topology), self.dtype)
 
+    @naming_arguments
     def random_configuration(self, key: jax.Array, shape: tuple[int, ...] = ()) -> Float[Array, "*shape nq"]:
         """Random configurations: uniform between limits where they are finite, otherwise angles in [-pi, pi], shifts
         in [-1, 1] m, and rotations uniform over SO(3)."""
@@ -173,6 +174,7 @@ class Model(ModelFields):
             q = eqx.error_if(q, jnp.abs(norm - 1) > 1e-3, f"{what}, is not unit; {advice}")
         return q
 
+    @naming_arguments
     def link_parameters(self, link: str) -> Float[Array, "*batch 10"]:
         """Inertial parameters of one link of the robot's file about the origin of the link's frame, in its axes, also
         if it was merged into a body. **Raises** `UnknownNameError` if no link with that name moves."""

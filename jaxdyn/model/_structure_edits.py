@@ -52,7 +52,7 @@ def attach[M: ModelFields](
     if not isinstance(prefix, str):
         raise ModelError(f"prefix is {prefix!r}; a string is needed")
     ours = model.topology
-    number = -1 if frame == "world" else ours.frame(frame)
+    number = -1 if isinstance(frame, str) and frame == "world" else ours.frame(frame)
     fields = ("body_names", "joint_names", "frame_names", "attached_links", "unknown_inertias")
     renamed = {f: tuple(prefix + name for name in getattr(other.topology, f)) for f in fields}
     for field in ("loops", "couplings"):

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import ModelError, naming_arguments
 from jaxdyn.io.robot_files import enumerate_names, unbatched_leaves, warn
 from jaxdyn.joints import JOINT_TYPES, Primitive
 from jaxdyn.model import Model, require_no_loops, rotational_about_center
@@ -19,6 +19,7 @@ _UNREACHED = 1e13
 """A bound beyond those of robots, for joints that have one on the other side only; `load_mjcf` reads it as none."""
 
 
+@naming_arguments
 def to_mjcf(model: Model, timestep: float = 0.001, *, limits: bool = True) -> str:
     """Return the model as MJCF, without shapes and actuators.
 
