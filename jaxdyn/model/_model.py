@@ -33,7 +33,8 @@ class Model(ModelFields):
 
     Every array may have leading batch axes (as under `jax.vmap` over models), which broadcast with those of the states.
     Functions that call the algorithms under `jax.vmap` take a model without batch axes by `in_axes=None`, and one with
-    some by `in_axes=model.vmap_axes()`; JAX's default maps the rows of every array, and says that sizes differ.
+    some by `in_axes=model.vmap_axes()`; JAX's default maps the rows of every array, and JAX itself refuses
+    that ("vmap got inconsistent sizes for array axes to be mapped") before any function of the library is called.
     Replace leaves with `equinox.tree_at`: programs are compiled for the structure, not for values. The functions that
     edit a model are methods, too: `model.with_payload(...)` is `jaxdyn.with_payload(model, ...)`, and `with_attached`
     is `jaxdyn.attach`.
