@@ -198,6 +198,7 @@ def test_central_differences_along_the_manifold():
             assert relative_error(got[k], expected[k]) < 1e-7, (function, k)
 
 
+@pytest.mark.slow
 def test_external_wrenches_do_not_turn_with_the_bodies():
     """Derivatives under wrenches are central differences, and those that reverse mode takes are the same."""
     model, q, v, a, tau = (x[0] if k else x for k, x in enumerate(arguments("tree", True)))

@@ -85,6 +85,12 @@ class BodyInertia:
         return np.array([m, *(m * c), *inertia_elements(np.asarray(self.rotational) + m * _of_point(c))])
 
 
+def real_array(x, what: str, needed: str = "an array of real numbers") -> np.ndarray:
+    """Return numbers as an array in double precision. **Raises** `ShapeError`, which names `what`, for others."""
+    require_numbers(x, what, needed)
+    return _array(x)
+
+
 def _array(x) -> np.ndarray:
     return np.asarray(x, dtype=np.float64)
 
