@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from jaxdyn import samples
-from jaxdyn._errors import DataError, look_up, require_positive
+from jaxdyn._errors import DataError, ModelError, look_up, require_positive
 from jaxdyn.io import load_urdf, patch_urdf, to_urdf
 from jaxdyn.model import Model
 from jaxdyn.programs._config import ProgramConfig
