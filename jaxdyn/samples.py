@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import ModelError, naming_arguments
 from jaxdyn.joints import JOINT_TYPES
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
 from jaxdyn.spatial import rotation_to_quaternion
@@ -154,6 +154,7 @@ def quadruped() -> Model:
     return builder.build()
 
 
+@naming_arguments
 def chain(n: int, length: float = 0.2) -> Model:
     """`n` uniform rods of 1 kg in a row, hinged about z, y, x in turn; hangs along z at `q = 0`. **Raises**
     `ModelError` unless `n` is at least 1."""
@@ -250,6 +251,7 @@ def stewart_platform() -> Model:
     return builder.build()
 
 
+@naming_arguments
 def random_tree(key: jax.Array, n: int, joint_types: tuple[str, ...] = tuple(JOINT_TYPES), branching: int = 3) -> Model:
     """A random tree of `n` bodies: random placements, oblique axes, physical inertias, armature, damping and friction.
 

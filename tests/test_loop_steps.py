@@ -47,7 +47,8 @@ def end_of(angle):
     return np.array([np.sin(angle), np.cos(angle)])
 
 
-FEW_AND_MANY = [(1, 1e-7, 1e-8), (2, 1e-7, 1e-8), pytest.param(40, 1e-3, 1e-4, marks=pytest.mark.slow)]
+SLOW = (pytest.param(1, 1e-7, 1e-8, marks=pytest.mark.slow), pytest.param(40, 1e-3, 1e-4, marks=pytest.mark.slow))
+FEW_AND_MANY = [(2, 1e-7, 1e-8), *SLOW]
 
 
 @pytest.mark.parametrize(("n", "tolerance", "lost"), FEW_AND_MANY)
@@ -137,6 +138,7 @@ def test_what_steps_do_not_take():
         jaxdyn.step(model, State(q, np.zeros(3)), np.zeros(3), 0.01, integrator="midpoint")
 
 
+@pytest.mark.slow
 def test_bricard_keeps_its_energy():
     model, q = bricard()
     assert np.abs(jaxdyn.constraint_error(model, q)).max() < 1e-15

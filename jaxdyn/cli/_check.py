@@ -56,10 +56,12 @@ def main(arguments: Sequence[str]) -> int:
 def compare(options: Options) -> dict[str, Any]:
     """Return the errors of all answers, the allowed errors, and the verdict."""
     model = options.load()
+    programs.announce("computing the answers of the other library")
     states = programs.random_states(model, options.states, options.seed)
     a = np.random.default_rng((options.seed, 1)).normal(size=states.v.shape)
     library, expected = expected_answers(model, options, states)
     expected["inverse dynamics"] = np.einsum("nij,nj->ni", expected["mass matrix"], a) + expected["bias"]
+    programs.announce("compiling, and computing the answers of jaxdyn")
     torque = jax.jit(lambda q, v, a: rnea(model, q, v, a, joint_friction=False))(states.q, states.v, a)
     values = programs.dynamics(model, states) | {"inverse dynamics": np.asarray(torque)}
     errors = programs.largest_errors(values, expected)

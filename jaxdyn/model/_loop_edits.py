@@ -58,7 +58,7 @@ def with_loop[M: ModelFields](
     topology = model.topology
     _require_new_name(topology, name)
     require_choice(kind, LOOP_ROWS, f"the kind of loop {name!r}")
-    frames = [-1 if link == "world" else topology.frame(link) for link in (link1, link2)]
+    frames = [-1 if isinstance(link, str) and link == "world" else topology.frame(link) for link in (link1, link2)]
     bodies = [-1 if i < 0 else topology.frame_bodies[i] for i in frames]
     if bodies[0] == bodies[1]:
         where = "the world" if bodies[0] < 0 else f"body {topology.body_names[bodies[0]]!r}"

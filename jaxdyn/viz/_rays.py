@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxdyn._errors import require_positive_integer
 from jaxdyn.viz._drawing import FIELD_OF_VIEW, Drawing, Surface, camera_pose, compared_layers, ground_of
 from jaxdyn.viz._extras import import_extra
 
@@ -129,6 +130,8 @@ def draw_robots(
     """Return a picture `[height, width, 3]`, 0 to 255, of a robot with its bodies at `poses[0]` `[nb, 7]`, of a second
     one where there are two poses, and of more surfaces in the world. The camera sees the box `bounds`, by default that
     of the robots; `size` is width and height in pixels."""
+    for name, pixels in zip(("width", "height"), size, strict=True):
+        require_positive_integer(pixels, f"{name} (pixels)")
 
     def shown(layers: Collection[str], pose: np.ndarray) -> list[Surface]:
         return [x for x in (*drawing.surfaces, *drawing.loop_lines(pose)) if x.layer in layers]

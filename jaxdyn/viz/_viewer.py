@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn._errors import DataError, JaxdynError, require_choice, require_shape, require_suffix
+from jaxdyn._errors import DataError, JaxdynError, naming_arguments, require_choice, require_shape, require_suffix
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.viz._drawing import (
@@ -216,6 +216,7 @@ class Viewer:
             if seconds is not None:
                 self._player.seek(float(seconds))
 
+    @naming_arguments
     def save_html(self, path: str | os.PathLike, *, frames_per_second: float = 30.0) -> None:
         """Write the page as one file that needs no server.
 
@@ -400,6 +401,7 @@ def view(
     return viewer
 
 
+@naming_arguments
 def save_html(
     path: str | os.PathLike,
     model_or_path: Model | str | os.PathLike | Any,

@@ -23,6 +23,7 @@ is its result, `mjModel`. This table lists the fields that affect accelerations 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any, Literal
 
@@ -34,6 +35,7 @@ from jaxdyn.io._left_out import LeftOut, present, warn_of_what_is_left_out
 from jaxdyn.io.mjcf import _compiled as mj
 from jaxdyn.io.mjcf._equalities import acting_equalities, add_equalities
 from jaxdyn.io.mjcf._left_out import parts_left_out
+from jaxdyn.io.mjcf._massless import compile_massless_mjcf
 from jaxdyn.io.robot_files import LARGEST, enumerate_names
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
 from jaxdyn.spatial import IDENTITY_POSE, axis_angle_to_quaternion, compose_poses, pose_array, quaternion_to_rotation
@@ -47,6 +49,7 @@ def load_mjcf(
     *,
     unsupported: Literal["error", "warn"] = "error",
     gravity: ArrayLike | None = None,
+    kinematics_only: bool = False,
 ) -> Model:
     """Return the model that an MJCF file, the text of one, or a compiled `mujoco.MjModel` describes.
 
@@ -83,6 +86,9 @@ def load_mjcf(
       and the like; and, of free joints, armature of the translation and friction loss, which MuJoCo has along axes of
       the world.
     - `gravity`: `[3]`, m/s^2, world axes, instead of the file's.
+    - `kinematics_only`: moving bodies may lack mass and inertia, which MuJoCo's compiler refuses. As with `load_urdf`,
+      dynamics then refuse the model by name, until `with_link_parameters` has said what each of these bodies has
+      (zeros, for one that is massless).
 
     **Raises** `RobotFileError` for a file that cannot be read, in the compiler's words for what it refuses, for numbers
     that are NaN or beyond 1e12 (ranges may be: they are no limits), and for unsupported parts; `ModelError` for a model
@@ -94,7 +100,7 @@ def load_mjcf(
     `jaxdyn.io.left_out` lists them, and what does not act. `RobotFileWarning` of what the compiler warns of;
     `PhysicalityWarning` of inertias that no mass distribution has.
     """
-    m, source = mj.compile_mjcf(path_or_text)
+    m, source = compile_massless_mjcf(path_or_text, kinematics_only)
     names = mj.Names.of(m)
     if gravity is None:
         gravity = np.zeros(3) if mj.is_disabled(m, "gravity") else np.array(m.opt.gravity)
@@ -110,15 +116,33 @@ def load_mjcf(
             pose = _effective_pose(m.site_pos[i], m.site_quat[i], m.site_sameframe[i])
             builder.add_frame(names.sites[i], names.bodies[m.site_bodyid[i]], pose)
         add_equalities(builder, m, names)
-        return builder.build(gravity)
+        model = builder.build(gravity, kinematics_only=kinematics_only)
     except JaxdynError as error:
         error.add_note(f"(while loading {source})")
         raise
+    if not kinematics_only:
+        return model
+    # The bodies between the joints of one body have no mass, which is known.
+    ends = {_moving_body(m, i, names) for i in range(1, m.nbody) if m.body_jntnum[i]}
+    unknown = tuple(name for name in model.topology.unknown_inertias if name in ends)
+    return dataclasses.replace(model, topology=dataclasses.replace(model.topology, unknown_inertias=unknown))
+
+
+def _moving_body(m, i: int, names: mj.Names) -> str:
+    """Return the name of the model's body that the last joint of a body of the file moves."""
+    last = m.body_jntadr[i] + m.body_jntnum[i] - 1
+    return names.bodies[i] if not _anchor(m, last).any() else names.behind[last]
+
+
+def _anchor(m, j: int) -> np.ndarray:
+    """Return where a joint stands in its body. It does not matter where a slide stands; and a free joint's coordinates
+    are in the world."""
+    return np.array(m.jnt_pos[j]) if m.jnt_type[j] in (mj.BALL, mj.HINGE) else np.zeros(3)
 
 
 def left_out_of_mjcf(path_or_text: str | os.PathLike | Any) -> tuple[LeftOut, ...]:
     """Return what the file has and its model leaves out. See `left_out`."""
-    m, _ = mj.compile_mjcf(path_or_text)
+    m, _ = compile_massless_mjcf(path_or_text, kinematics_only=True)
     names = mj.Names.of(m)
     gaps = _joint_effects(m, names)[1]
     gaps += _gaps_elsewhere(m, names, has_gravity=not mj.is_disabled(m, "gravity") and bool(np.any(m.opt.gravity)))
@@ -135,8 +159,7 @@ def _add_body(builder: ModelBuilder, m, i: int, names: mj.Names, effects: dict[s
     # The pose of the file's body, before the next joint moves it, in the frame that carries the joint.
     carrier, pose = names.bodies[m.body_parentid[i]], pose_array(m.body_pos[i], m.body_quat[i])
     for j in joints:
-        # It does not matter where a slide stands; and a free joint's coordinates are in the world.
-        anchor = np.array(m.jnt_pos[j]) if m.jnt_type[j] in (mj.BALL, mj.HINGE) else np.zeros(3)
+        anchor = _anchor(m, j)
         pose = IDENTITY_POSE if m.jnt_type[j] == mj.FREE else compose_poses(pose, _pose_at_zero(m, j, anchor))
         is_body = j == joints[-1] and not anchor.any()
         child = name if is_body else names.behind[j]

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.signal import savgol_filter
 
 from jaxdyn import _printing as printing
-from jaxdyn._errors import DataError, require_choice
+from jaxdyn._errors import DataError, naming_arguments, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import _signals as signals
@@ -138,10 +138,12 @@ class Recording:
                 f"{advice if x.shape[1] < len(needed) else ''}"
             )
 
+    @naming_arguments
     def between(self, start: float, stop: float) -> Recording:
         """Return the samples with `start <= t < stop` (s). **Raises** `DataError` if fewer than two are left."""
         return self._keep((self.t >= start) & (self.t < stop), f"between {start:g} and {stop:g} s")
 
+    @naming_arguments
     def trimmed(self, start: float = 0.0, stop: float = 0.0) -> Recording:
         """Cut off the first `start` and the last `stop` seconds. **Raises** `DataError` if too little is left."""
         if not (start >= 0 and stop >= 0):
@@ -149,6 +151,7 @@ class Recording:
         kept = (self.t >= self.t[0] + start) & (self.t <= self.t[-1] - stop)
         return self._keep(kept, f"after trimming {start:g} and {stop:g} s")
 
+    @naming_arguments
     def resampled(
         self, rate: float, kind: Literal["cubic", "linear"] = "cubic", max_gap: float = 0.1, model: Model | None = None
     ) -> Recording:
@@ -173,6 +176,7 @@ class Recording:
         t = np.minimum(self.t[0] + np.arange(count) / rate, self.t[-1])
         return self._numbers(model)._map(lambda x: signals.interpolate(self.t, x, t, kind), t)._unit(model)
 
+    @naming_arguments
     def prepared(
         self, cutoff: float = 10.0, *, motion_cutoff: float | None = None, model: Model | None = None
     ) -> Recording:
@@ -202,6 +206,7 @@ class Recording:
         step = max(1, int(rate / (8 * motion_cutoff)))
         return dataclasses.replace(smooth._map(lambda x: x[::step]), cutoff=float(cutoff))
 
+    @naming_arguments
     def filtered(
         self, cutoff: float, order: int = 4, trim: float | None = None, model: Model | None = None
     ) -> Recording:
@@ -228,6 +233,7 @@ class Recording:
         out = self._numbers(model)._map(lambda x: signals.low_pass(x, rate, cutoff, order)[keep], self.t[keep])
         return out._unit(model)
 
+    @naming_arguments
     def differentiated(
         self,
         method: Literal["central", "savitzky_golay", "spline"] = "central",
@@ -292,6 +298,7 @@ class Recording:
             out = dataclasses.replace(self, a=first)
         return out._map(lambda x: x[cut : len(x) - cut]) if cut else out
 
+    @naming_arguments
     def torque_from_current(self, gain: ArrayLike) -> Recording:
         """Compute `tau = gain * current`. `gain`, N m/A or N/A including the gear, is a number, `[nv]`, or a matrix
         `[nv, m]` if motors act on several joints. **Raises** `DataError` if it does not fit the currents."""
@@ -302,6 +309,7 @@ class Recording:
             raise self._error(f"gain has shape {gain.shape} or is not finite; there are {count} currents")
         return dataclasses.replace(self, tau=current @ gain.T if gain.ndim == 2 else gain * current)
 
+    @naming_arguments
     def aligned(self, delay: float) -> Recording:
         """Shift torques and currents that are `delay` s late (early, if negative) to the motion that they belong to, by
         cubic interpolation, and cut off the ends."""
@@ -313,6 +321,7 @@ class Recording:
         late = {name: signals.interpolate(self.t, x, times[keep], "cubic") for name, x in late.items()}
         return dataclasses.replace(self._map(lambda x: x[keep]), **late)
 
+    @naming_arguments
     def unwrapped(self, joints: Sequence[int]) -> Recording:
         """Remove jumps by a turn from the angles in the columns `joints` of `q`."""
         q = self.q.copy()

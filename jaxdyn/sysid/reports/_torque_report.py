@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, naming_arguments
 from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings
 from jaxdyn.sysid.reports import _html as html
 from jaxdyn.sysid.torques import BaseParameters, Bootstrap, InverseDynamicsFit
@@ -23,6 +23,7 @@ def quality_table(fits: Mapping[str, InverseDynamicsFit], recordings: Recordings
     return "\n".join(lines)
 
 
+@naming_arguments
 def write_report(
     path: str | Path,
     fits: Mapping[str, InverseDynamicsFit],

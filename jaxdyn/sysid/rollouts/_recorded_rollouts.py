@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError, require_choice
+from jaxdyn._errors import DataError, ModelError, naming_arguments, require_choice, require_positive
 from jaxdyn._types import Array, Float
 from jaxdyn.model import Model
 from jaxdyn.simulate import Actuation, State, Trajectory, rollout
@@ -91,6 +91,7 @@ class Starts(NamedTuple):
     """s"""
 
 
+@naming_arguments
 def rollout_errors(
     robot: Any,
     recording: Recording,
@@ -122,6 +123,8 @@ def rollout_errors(
 
 def choose_starts(model: Model, recording: Recording, horizon: float, every: float, begin: float = 0.0) -> Starts:
     """Return the starts from `begin` (s after the first sample) on. **Raises** `DataError` if there are none."""
+    require_positive(horizon, "horizon (s)", error=DataError)
+    require_positive(every, "every (s)", error=DataError)
     rate = uniform_rate(model, recording)
     steps, stride = round(horizon * rate), max(1, round(every * rate))
     rows = np.arange(int(np.ceil(begin * rate - 1e-6)), len(recording) - steps, stride)
