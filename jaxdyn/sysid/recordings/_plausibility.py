@@ -52,11 +52,16 @@ def check_recording(
     reported if a third of that, or less, remains with another factor, in another order of joints, or with positions in
     degrees. A joint whose friction is large beside the torques of the links is not judged.
 
-    Without a model, joints are named by their columns.
+    Without a model, joints are named by their columns. Torques of a recording of some joints (`Recording.joints`) are
+    not compared with the model's.
 
     **Raises** `DataError` if the recording's columns do not fit the model.
     """
-    if model is None:
+    if model is not None and recording.joints is not None:
+        # The columns are those of some joints, and the torques also move what hangs on the passive ones.
+        recording.require_columns(model)
+        model, names = None, recording.joints
+    elif model is None:
         names = tuple(str(k) for k in range(recording.dofs or recording.q.shape[1]))
     else:
         recording.require_columns(model)
