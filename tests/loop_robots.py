@@ -120,16 +120,20 @@ def dense_dynamics(model: jaxdyn.Model, q, v, tau) -> Dense:
     return Dense(x[:n], -J.T @ x[n:])
 
 
+def bar(length: float, mass: float) -> BodyInertia:
+    return BodyInertia.box(mass, (length, 0.04, 0.04), (0.5 * length, 0, 0))
+
+
 @functools.cache
 def five_bar() -> jaxdyn.Model:
-    """A planar five-bar in the vertical plane: two driven cranks, joints `left` and `right`, and two rods to one pin."""
+    """A planar five-bar in the vertical plane: two driven cranks, `left` and `right`, and two bars that meet at a pin."""
     builder, y = ModelBuilder(), functools.partial(Joint, axis=(0.0, 1.0, 0.0))
-    builder.add_body("left crank", "world", y(name="left", armature=0.02, damping=0.3, friction=0.2), inertia=rod(0.3))
-    builder.add_body("left rod", "left crank", y(name="left elbow"), (0.3, 0, 0), rod(0.5, 0.6))
-    driven = y(name="right", armature=0.02, damping=0.3, friction=0.2)
-    builder.add_body("right crank", "world", driven, (0.4, 0, 0), rod(0.3))
-    builder.add_body("right rod", "right crank", y(name="right elbow"), (0.3, 0, 0), rod(0.5, 0.6))
-    return builder.add_loop("pin", "connect", "left rod", "right rod", (0.5, 0, 0), (0.5, 0, 0)).build()
+    friction = {"armature": 0.02, "damping": 0.3, "friction": 0.2}
+    builder.add_body("left crank", "world", y(name="left", **friction), inertia=bar(0.3, 1.0))
+    builder.add_body("left bar", "left crank", y(name="left elbow"), (0.3, 0, 0), bar(0.5, 0.6))
+    builder.add_body("right crank", "world", y(name="right", **friction), (0.4, 0, 0), bar(0.3, 1.0))
+    builder.add_body("right bar", "right crank", y(name="right elbow"), (0.3, 0, 0), bar(0.5, 0.6))
+    return builder.add_loop("pin", "connect", "left bar", "right bar", (0.5, 0, 0), (0.5, 0, 0)).build()
 
 
 FIVE_BAR_GUESS = np.array([-2.0, 0.9, -1.1, -0.9])

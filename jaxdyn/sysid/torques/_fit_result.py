@@ -22,6 +22,7 @@ from jaxdyn.sysid.torques._torque_model import (
     POSITIVE,
     EffectShape,
     Layout,
+    driven_joints,
     effect_leaves,
     low_pass_of,
     motion_arrays,
@@ -163,17 +164,18 @@ class InverseDynamicsFit(eqx.Module):
         return EffectShape(w, x.stribeck_velocity, x.friction_delay, x.torque_delay)
 
     def predict(self, recording: Recording) -> np.ndarray:
-        """The torques `[n, nv]` (N m or N) that would be recorded for the `q, v, a` of a recording. **Raises**
-        `DataError` for a recording that does not fit the model."""
+        """The torques `[n, nv]` (N m or N) that would be recorded for the `q, v, a` of a recording; zero at the passive
+        joints of closed loops. **Raises** `DataError` for a recording that does not fit the model."""
         q, v, a = motion_arrays(self.model, recording, torques=False)
-        return self.values.torque(self.model, recording.t, q, v, a)
+        return self.values.torque(self.model, recording.t, q, v, a, driven_joints(self.model, (recording,)))
 
     def evaluate(self, recordings) -> Evaluation:
         """The errors of predicted torques on one recording or several, preferably held-out ones; of those with a
         `cutoff`, the errors that remain below it."""
         recordings = as_recordings(recordings)
         filters = [low_pass_of(x) for x in recordings]
-        tau = [f.apply(x.require("tau")[0]) for x, f in zip(recordings, filters, strict=True)]
+        measured = [motion_arrays(self.model, x)[-1] for x in recordings]
+        tau = [f.apply(x) for x, f in zip(measured, filters, strict=True)]
         predicted = [f.apply(self.predict(x)) for x, f in zip(recordings, filters, strict=True)]
         residual = tuple(x - y for x, y in zip(predicted, tau, strict=True))
         r, y = np.concatenate(residual), np.concatenate(tau)

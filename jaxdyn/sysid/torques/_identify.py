@@ -13,7 +13,7 @@ from scipy.stats import t as student_t
 from jaxdyn import _printing as printing
 from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
-from jaxdyn.model import Model
+from jaxdyn.model import Model, require_no_loops
 from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, require_plausible, signals
 from jaxdyn.sysid.torques._base_parameters import base_covariance_root
@@ -40,6 +40,7 @@ _WORTHWHILE = 0.02
 # cutoff is lowered to reach it, and the least part of the first cutoff that it may get to.
 _BIAS, _LOWERINGS, _LOWEST = 0.5, 3, 0.25
 _TILT_ROUNDS = 4
+_INSTEAD = "prepare recordings of its driven joints yourself, and call fit_inverse_dynamics"
 
 
 class Choice(NamedTuple):
@@ -158,6 +159,7 @@ def identify(
     in other units or of other joints, degrees, milliseconds), and `DataError`, `ModelError` as `fit_inverse_dynamics`.
     """
     require_one_robot(model)
+    require_no_loops(model.topology, "identify", _INSTEAD)
     require_plausible(recordings, model, force=force)
     plan = plan_identification(
         model,
@@ -210,6 +212,7 @@ def plan_identification(
 
     What is given is not chosen. The arguments are those of `identify`.
     """
+    require_no_loops(model.topology, "plan_identification", _INSTEAD)
     measured, notes, choices = as_recordings(recordings), [], []
     model, changed = nearest_physical_model(model)
     if changed:

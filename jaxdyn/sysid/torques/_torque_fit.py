@@ -276,7 +276,7 @@ def _fit_result(
         sigma=weighting.noise,
         status=status,
         message=f"{ending}; {message}" + (f"; found by search: {', '.join(searched)}" if searched else ""),
-        samples=round(float(data.samples.sum())),
+        samples=round(float(data.samples[samples.driven].sum())),
         triangle=triangle,
         score_factor=score_factor(*noise),
         block_scores=block_scores(*noise),
