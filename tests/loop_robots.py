@@ -126,7 +126,7 @@ def bar(length: float, mass: float) -> BodyInertia:
 
 @functools.cache
 def five_bar() -> jaxdyn.Model:
-    """A planar five-bar in the vertical plane: two driven cranks, `left` and `right`, and two bars that meet at a pin."""
+    """A planar five-bar in the vertical plane: driven cranks, `left` and `right`, and two bars that meet at a pin."""
     builder, y = ModelBuilder(), functools.partial(Joint, axis=(0.0, 1.0, 0.0))
     friction = {"armature": 0.02, "damping": 0.3, "friction": 0.2}
     builder.add_body("left crank", "world", y(name="left", **friction), inertia=bar(0.3, 1.0))

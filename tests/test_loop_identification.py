@@ -73,7 +73,7 @@ def test_what_identification_says_about_loops():
             fit(unnamed)
     with pytest.raises(ModelError, match="leave 1 degrees of freedom of the robot undetermined"):
         fit(dataclasses.replace(recording, joints=("left",), **{x: getattr(recording, x)[:, :1] for x in one}))
-    with pytest.raises(DataError, match="do not close at .* samples, the first at t = 0 s"):
+    with pytest.raises(DataError, match=r"do not close at .* samples, the first at t = 0 s"):
         recording.completed(dataclasses.replace(model, loop_placement1=model.loop_placement1.at[0, 0].set(0.05)))
     with pytest.raises(DataError, match="stribeck cannot be searched for"):
         fit(recording, joint_effects=JointEffects(stribeck=True))

@@ -63,7 +63,7 @@ def test_five_bar():
 def test_stewart_platform():
     model = stewart_platform()
     round_trip(model, stewart_start(), LEGS)
-    q, v = states(model, stewart_start(), 1)
+    q, _ = states(model, stewart_start(), 1)
     matrix = np.asarray(jaxdyn.operational_space_inertia(model, q[0], "plate"))
     Minv = projected_inverse(model, q[0])
     J = np.asarray(jaxdyn.frame_jacobian(model, q[0], "plate", "local_world_aligned"))
@@ -127,7 +127,7 @@ def test_what_is_said_about_actuated_joints():
     model = stewart_platform()
     q, zero = np.asarray(model.neutral()), np.zeros(model.nv)
     ask = functools.partial(jaxdyn.constrained_inverse_dynamics, model, q, zero, zero)
-    with pytest.raises(ModelError, match="4 degrees of freedom are actuated, but the robot has at least 6.*2 more"):
+    with pytest.raises(ModelError, match=r"4 degrees of freedom are actuated, but the robot has at least 6.*2 more"):
         ask(actuated=LEGS[:4])
     with pytest.raises(jaxdyn.UnknownNameError, match="leg7"):
         ask(actuated=("leg7",))

@@ -81,8 +81,9 @@ def constrained_inverse_dynamics(
     degrees of freedom than the robot keeps if all equations of its loops are independent, and for a model that lacks
     inertias; `ShapeError` where a shape does not fit.
 
-    Source: Featherstone, Rigid Body Dynamics Algorithms, 2008, chapter 8 (inverse dynamics of closed loops); Nakamura & Ghodoussi, Dynamics computation of closed-link robot mechanisms with nonredundant and redundant
-    actuators, IEEE Transactions on Robotics and Automation 1989.
+    Source: Featherstone, Rigid Body Dynamics Algorithms, 2008, chapter 8 (inverse dynamics of closed loops); Nakamura &
+    Ghodoussi, Dynamics computation of closed-link robot mechanisms with nonredundant and redundant actuators, IEEE
+    Transactions on Robotics and Automation 1989.
     """
     dofs = dofs_of_joints(model, model.joint_names if actuated is None else actuated, "actuated")
     needed = model.nv - model.topology.nc

@@ -151,9 +151,7 @@ def fit_rollouts(
         raise ModelError("the parametrization's reference has batch axes; fit_fleet identifies many robots")
     require_positive(segment, "segment (s)")
     joints, measured = recordings[0].joints, Measured.of(model, recordings)
-    segments, dt = cut_recordings(
-        model, measured.recordings, segment, options.hold, link=options.matching is not None
-    )
+    segments, dt = cut_recordings(model, measured.recordings, segment, options.hold, link=options.matching is not None)
 
     def noise_of(noise: ArrayLike, name: str) -> np.ndarray:
         return measured.noise(model, noise_of_dofs(noise, len(measured.dofs), name), joints)

@@ -87,7 +87,7 @@ class JointEffects:
 
     @staticmethod
     def dofs_of(joints: Joints, model: Model) -> np.ndarray:
-        """Whether each degree of freedom belongs to one of the joints, `[nv]` of bool. **Raises** `UnknownNameError`."""
+        """Whether each degree of freedom belongs to the joints, `[nv]` of bool. **Raises** `UnknownNameError`."""
         if isinstance(joints, bool):
             return np.full(model.nv, joints)
         out = np.zeros(model.nv, bool)
