@@ -79,8 +79,8 @@ def test_what_identification_says_about_loops():
         fit(recording, joint_effects=JointEffects(stribeck=True))
     with pytest.raises(DataError, match="offset at left elbow, which no drive moves"):
         fit(recording, joint_effects=JointEffects(offset=("left elbow",)))
-    with pytest.raises(ModelError, match="identify does not take closed loops"):
-        sysid.identify(model, recording)
+    with pytest.raises(ModelError, match="identify with tilt does not take closed loops"):
+        sysid.identify(model, recording, tilt=True)
     with pytest.raises(ModelError, match="base_parameters without recordings does not take closed loops"):
         sysid.base_parameters(model)
 

@@ -13,6 +13,8 @@ from scipy.linalg import null_space
 
 import jaxdyn
 from jaxdyn import BodyInertia, Joint, ModelBuilder, ModelError, Status
+from jaxdyn.simulate import Transmission
+from jaxdyn.trajopt import ControlResidual, ModelDynamics, Problem, QuadraticCost, static_guess
 
 
 def columns(model: jaxdyn.Model, joints) -> np.ndarray:
@@ -121,6 +123,18 @@ def test_derivatives_of_redundant_torques():
     run = jax.jit(jax.vmap(torques))
     differences = (run(x + h * eye) - run(x - h * eye)).T / (2 * h)
     np.testing.assert_allclose(forward, differences, atol=1e-6 * np.abs(forward).max())
+
+
+def test_controls_that_hold_a_closed_loop():
+    """A guess for optimal control has the torques of the driven joints, not those of the tree."""
+    model, drives = five_bar(), ("left", "right")
+    (q,), _ = states(model, FIVE_BAR_GUESS, 1)
+    dynamics = ModelDynamics(model, 0.02, actuation=Transmission.to_joints(model, drives).matrix)
+    guess = static_guess(
+        Problem(dynamics, np.concatenate([q, np.zeros(4)]), 2, stage_costs=[QuadraticCost(ControlResidual(), 1.0)])
+    )
+    still = jaxdyn.constrained_inverse_dynamics(model, q, np.zeros(4), np.zeros(4), actuated=drives)
+    np.testing.assert_allclose(guess.us[0], np.asarray(still.tau)[[0, 2]], atol=1e-8)
 
 
 def test_what_is_said_about_actuated_joints():

@@ -40,7 +40,6 @@ _WORTHWHILE = 0.02
 # cutoff is lowered to reach it, and the least part of the first cutoff that it may get to.
 _BIAS, _LOWERINGS, _LOWEST = 0.5, 3, 0.25
 _TILT_ROUNDS = 4
-_INSTEAD = "prepare recordings of its driven joints yourself, and call fit_inverse_dynamics"
 
 
 class Choice(NamedTuple):
@@ -155,11 +154,16 @@ def identify(
     - `friction_velocity`, `loss`, `report`: as in `fit_inverse_dynamics`.
     - `force`: go on with recordings that look wrong.
 
+    For a robot with closed loops the recordings are those of its driven joints (`Recording.joints`); then torques are
+    not compared with the model's before, no effect is tried that is searched for, and nothing is said of the causes of
+    the residuals.
+
     **Returns** an `Identification`; print it. **Raises** `DataError` for recordings that look wrong (torques negated,
     in other units or of other joints, degrees, milliseconds), and `DataError`, `ModelError` as `fit_inverse_dynamics`.
     """
     require_one_robot(model)
-    require_no_loops(model.topology, "identify", _INSTEAD)
+    if tilt:
+        require_no_loops(model.topology, "identify with tilt", "correct model.gravity before")
     require_plausible(recordings, model, force=force)
     plan = plan_identification(
         model,
@@ -174,7 +178,7 @@ def identify(
     rounds = _TILT_ROUNDS if tilt else 0
     for round_ in range(rounds + 1):
         fit = fit_inverse_dynamics(model, plan.recordings, prior_weight=plan.prior_weight, report=report, **options)
-        causes = residual_causes(fit, plan.recordings)
+        causes = () if model.topology.has_loops else residual_causes(fit, plan.recordings)
         found = [x.parameters for x in causes if x.name == "tilt"]
         if round_ < rounds and found:
             gravity = model.gravity + jnp.asarray(found[0] @ horizontal_axes(model), model.dtype)
@@ -212,7 +216,6 @@ def plan_identification(
 
     What is given is not chosen. The arguments are those of `identify`.
     """
-    require_no_loops(model.topology, "plan_identification", _INSTEAD)
     measured, notes, choices = as_recordings(recordings), [], []
     model, changed = nearest_physical_model(model)
     if changed:
@@ -241,6 +244,7 @@ def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) 
     """Add the effect that lowers the held-out error most, as long as it does so significantly."""
     effects, choices = JointEffects(), []
     groups = [{"load": True}, {"stribeck": True, "friction_velocity": True}, {"friction_delay": True}]
+    groups = groups[:1] if model.topology.has_loops else groups
     if (JointEffects(spring=True).spring_coordinates(model) >= 0).any():
         groups.append({"spring": True})
     samples = _samples(model, prepared, effects, friction_velocity)
@@ -304,7 +308,7 @@ def _without_bias(
     model: Model, measured: tuple[Recording, ...], prepared: list[Recording], cutoff: float, friction_velocity
 ) -> tuple[float, list[Recording], list[str]]:
     """Lower the cutoff until noise in accelerations biases no base parameter by more than half of a standard error."""
-    if model.nq != model.nv:
+    if model.nq != model.nv and measured[0].joints is None:
         return cutoff, prepared, ["Noise in accelerations was not looked at: some positions are quaternions."]
     first, lowered = cutoff, 0
     ratio = _bias(model, measured, prepared, cutoff, friction_velocity)
