@@ -79,10 +79,28 @@ def test_what_identification_says_about_loops():
         fit(recording, joint_effects=JointEffects(stribeck=True))
     with pytest.raises(DataError, match="offset at left elbow, which no drive moves"):
         fit(recording, joint_effects=JointEffects(offset=("left elbow",)))
+    with pytest.raises(DataError, match="name them by Recording"):
+        sysid.identify(model, recording.completed(model))
     with pytest.raises(ModelError, match="identify with tilt does not take closed loops"):
         sysid.identify(model, recording, tilt=True)
     with pytest.raises(ModelError, match="base_parameters without recordings does not take closed loops"):
         sysid.base_parameters(model)
+
+
+@pytest.mark.slow
+def test_identification_in_one_call():
+    """From measured positions and torques with noise, and a start with other masses and friction."""
+    exact, rng, model = recorded(4000), np.random.default_rng(1), five_bar()
+    q = exact.q + 2e-5 * rng.normal(size=exact.q.shape)
+    tau = exact.tau + 0.05 * rng.normal(size=exact.tau.shape)
+    measured = dataclasses.replace(exact, q=q, v=None, a=None, tau=tau)
+    factor = jnp.array([[1.3, 0.7, 0.8, 1.2]]).T
+    start = dataclasses.replace(model, inertial_parameters=factor * model.inertial_parameters)
+    found = sysid.identify(start.with_joint_friction(0.1, 0.1), measured)
+    assert found.fit.converged
+    assert found.evaluate(measured).relative < 0.01
+    np.testing.assert_allclose(found.model.damping, model.damping, atol=5e-3)
+    np.testing.assert_allclose(found.model.friction, model.friction, atol=5e-3)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from loop_robots import FIVE_BAR_GUESS, LEGS, close_four_bar, five_bar, four_bar
 from scipy.linalg import null_space
 
 import jaxdyn
-from jaxdyn import BodyInertia, Joint, ModelBuilder, ModelError, Status
+from jaxdyn import BodyInertia, Joint, Mimic, ModelBuilder, ModelError, Status
 from jaxdyn.simulate import Transmission
 from jaxdyn.trajopt import ControlResidual, ModelDynamics, Problem, QuadraticCost, static_guess
 
@@ -147,6 +147,31 @@ def test_what_is_said_about_actuated_joints():
         ask(actuated=("leg7",))
     with pytest.raises(ModelError, match="names no joint"):
         ask(actuated=())
+
+
+@pytest.mark.slow
+def test_joints_that_mimic_others():
+    """A planar chain on the ground at both ends, whose second joint follows the first: the torque of the first joint
+    is that of the tree in which a coupling holds the second one."""
+    builders = {mimic: ModelBuilder() for mimic in (None, Mimic("a", -0.6, 0.1))}
+    for mimic, builder in builders.items():
+        parent, x = "world", 0.0
+        for name in "abcd":
+            joint = Joint(name=name, axis=(0, 1, 0), mimic=mimic if name == "b" else None)
+            builder.add_body(name, parent, joint, (x, 0, 0), BodyInertia.box(1.0, (0.3, 0.1, 0.05), (0.15, 0, 0.02)))
+            parent, x = name, 0.3
+        builder.add_loop("pin", "connect", "d", "world", (0.3, 0, 0), (0.6, 0, 0.3))
+    tree, model = (b.build() for b in builders.values())
+    tree = tree.with_coupling("b follows a", "b", "a", (0.1, -0.6))
+    q, v = (x[0] for x in states(tree, [0.3, -0.1, -1.0, -1.4], 1))
+    a = np.asarray(jaxdyn.aba(tree, q, v, np.array([2.0, 0, 0, 0])))
+    own = [0, 2, 3]
+    found = jaxdyn.constrained_inverse_dynamics(model, q[own], v[own], a[own], actuated=("a",))
+    np.testing.assert_allclose(found.tau, [2.0, 0, 0], atol=1e-9)
+    np.testing.assert_allclose(found.residual, 0, atol=1e-9)
+    np.testing.assert_allclose(jaxdyn.complete_motion(model, q[own], v[own], a[own], ["c"]).a, a[own], atol=1e-8)
+    with pytest.raises(ModelError, match="joint 'b' mimics another"):
+        jaxdyn.motion_map(model, q[own], ["b"])
 
 
 def tethered() -> jaxdyn.Model:

@@ -21,9 +21,9 @@ from jaxdyn.algorithms.recursions import (
     kinematics,
     motions_from_joints,
     passive_torque,
-    rows_last,
     velocities,
     velocity_accelerations,
+    with_batch_first,
 )
 from jaxdyn.model import Model
 
@@ -120,7 +120,7 @@ def _actuated_torques(
 
 def rows_of_map(robot: Robot, rows, dofs: tuple[int, ...]):
     """Return the map `E` `[nv, nv, *batch]` from motions of some degrees of freedom to those of all."""
-    J = rows_last(robot.broadcast(all_rows(robot, rows).J), 2)
+    J = with_batch_first(robot.broadcast(all_rows(robot, rows).J), 2)
     given = jnp.asarray(np.eye(robot.nv)[list(dofs)], J.dtype)
     rates = jnp.zeros((J.shape[-2], robot.nv), J.dtype)
     return jnp.moveaxis(motions_from_joints(J, dofs, given, rates), (-2, -1), (0, 1))
@@ -175,8 +175,8 @@ def _complete_motion(robot: Robot, q: Configuration, v: Velocity, a: Velocity, *
 def from_joints(robot: Robot, J, dofs: tuple[int, ...], given, rates):
     """Return the motion `x`, rows `[nv]`, with `J x = -rates` and the components `dofs` of `given`, rows `[nv]`."""
     J, given, rates = (robot.broadcast(x) for x in (J, given[np.array(dofs, int)], rates))
-    columns = (rows_last(x)[..., None] for x in (given, rates))
-    return jnp.moveaxis(motions_from_joints(rows_last(J, 2), dofs, *columns)[..., 0], -1, 0)
+    columns = (with_batch_first(x)[..., None] for x in (given, rates))
+    return jnp.moveaxis(motions_from_joints(with_batch_first(J, 2), dofs, *columns)[..., 0], -1, 0)
 
 
 def dofs_of_joints(model: Model, joints: Collection[str], what: str) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ def motions_from_joints(J, dofs: tuple[int, ...], given, rates):
     return free - _product(by_rows, proximal_solve(_product(J, by_rows), _product(J, free) + rates))
 
 
-def rows_last(x, axes: int = 1):
+def with_batch_first(x, axes: int = 1):
     """Return rows `[*axes, *batch]` with the batch first."""
     return jnp.moveaxis(x, range(axes), range(-axes, 0))
 

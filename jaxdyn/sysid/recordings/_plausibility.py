@@ -52,8 +52,8 @@ def check_recording(
     reported if a third of that, or less, remains with another factor, in another order of joints, or with positions in
     degrees. A joint whose friction is large beside the torques of the links is not judged.
 
-    Without a model, joints are named by their columns. Torques of a recording of some joints (`Recording.joints`) are
-    not compared with the model's.
+    Without a model, joints are named by their columns. Torques of robots with closed loops are not compared with the
+    model's.
 
     **Raises** `DataError` if the recording's columns do not fit the model.
     """
@@ -71,7 +71,7 @@ def check_recording(
     findings = [] if clock else _gaps(recording, max_gap)
     findings += [*clock, *_units(recording, model, names), *(x for x in rates if x.kind != "clock")]
     findings += _still(recording, model, names)
-    if model is not None:
+    if model is not None and not model.topology.has_loops:
         findings = _with_torques(findings, recording, model, max_gap, max_delay)
     if warn:
         _warn_of(recording, findings)

@@ -422,6 +422,7 @@ class Recording:
         facts = {"t": f"{self.t[0]:.6g} to {self.t[-1]:.6g} s"}
         for name, x in self._arrays().items():
             facts[name] = f"{x.shape[1]} columns, {x.min():.4g} to {x.max():.4g}"
+        facts |= {} if self.joints is None else {"joints": printing.names(self.joints)}
         return first, facts | ({} if self.cutoff is None else {"cutoff": f"{self.cutoff:g} Hz"})
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table

@@ -21,7 +21,7 @@ _RANK_TOLERANCE = 1e-6
 
 
 class Measured(NamedTuple):
-    """What the sensors of a robot say of its state."""
+    """Recordings with the motion of all joints, and which of it was measured."""
 
     recordings: tuple[Recording, ...]
     """With all joints."""

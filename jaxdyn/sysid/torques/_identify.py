@@ -24,7 +24,7 @@ from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
 from jaxdyn.sysid.torques._reweighting import Loss, first_noise
 from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinary_least_squares
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, require_one_robot
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, driven_joints, require_one_robot
 from jaxdyn.sysid.torques._verdict import verdict
 
 # The prior is a statement about the start, that its inertias are right within a factor of about 1.6: to second order,
@@ -164,6 +164,7 @@ def identify(
     require_one_robot(model)
     if tilt:
         require_no_loops(model.topology, "identify with tilt", "correct model.gravity before")
+    driven_joints(model, as_recordings(recordings))
     require_plausible(recordings, model, force=force)
     plan = plan_identification(
         model,
