@@ -79,6 +79,9 @@ def test_what_identification_says_about_loops():
         fit(recording, joint_effects=JointEffects(stribeck=True))
     with pytest.raises(DataError, match="offset at left elbow, which no drive moves"):
         fit(recording, joint_effects=JointEffects(offset=("left elbow",)))
+    every = dataclasses.replace(recording.completed(model), assembly=FIVE_BAR_GUESS, joints=model.joint_names)
+    with pytest.raises(DataError, match=r"gain, but the joints .* are more than the robot's degrees of freedom"):
+        sysid.fit_inverse_dynamics(model, every, joint_effects=JointEffects(gain=DRIVES))
     with pytest.raises(DataError, match="name them by Recording"):
         sysid.identify(model, recording.completed(model))
     with pytest.raises(ModelError, match="identify with tilt does not take closed loops"):

@@ -18,7 +18,7 @@ from jaxdyn.model import Model
 _APPROACH = 32
 # Programs are compiled for multiples of this number of samples.
 _CHUNK = 512
-# A singular value below this part of the largest counts as zero, and a component of the same size.
+# A singular value below this part of the largest counts as zero.
 _RANK_TOLERANCE = 1e-6
 
 
@@ -32,12 +32,16 @@ class Columns(NamedTuple):
     def of(cls, model: Model, joints: tuple[str, ...]) -> Columns:
         """The columns of joints, in their order. **Raises** `UnknownNameError`; `DataError` for a joint that has not
         one coordinate."""
-        numbers = [(name, model.topology.joint(name)) for name in joints]
-        blocks = [(name, model.q_index(name), model.v_index(name)) for name, _ in numbers]
-        for name, q, v in blocks:
-            if not q.stop - q.start == v.stop - v.start == 1 or model.topology.joint(name) in model.topology.leaders:
-                raise DataError(f"joint {name!r} was recorded and has not one coordinate of its own; leave it out")
-        return cls(np.array([q.start for _, q, _ in blocks]), np.array([v.start for _, _, v in blocks]))
+        starts = []
+        for name in joints:
+            follows = model.topology.joint(name) in model.topology.leaders
+            q, v = model.q_index(name), model.v_index(name)
+            if follows or not q.stop - q.start == v.stop - v.start == 1:
+                raise DataError(
+                    f"joint {name!r} was recorded and does not have one coordinate of its own; leave it out"
+                )
+            starts.append((q.start, v.start))
+        return cls(*np.array(starts).T)
 
 
 def joint_names(joints, arrays: dict[str, np.ndarray], recording: str) -> tuple[str, ...]:
@@ -67,8 +71,9 @@ def completed(
     guess = np.asarray(model.neutral() if assembly is None else assembly, np.float64)
     if guess.shape != (model.nq,):
         raise DataError(f"assembly has shape {guess.shape}; a configuration [{model.nq}] of the model is needed")
-    n = len(arrays["q"])
-    y = arrays["q"]
+    if "a" in arrays and "v" not in arrays:
+        raise DataError("there are accelerations without velocities, on which those of the other joints depend")
+    n, y = len(arrays["q"]), arrays["q"]
     if model.topology.has_loops:
         approach = guess[columns.q] + np.linspace(0, 1, _APPROACH)[:, None] * (y[0] - guess[columns.q])
         path = _padded(np.concatenate([approach, y]))

@@ -243,6 +243,18 @@ def frictionless_torque(model: Model, q, v, a, joints: tuple[str, ...] | None = 
     return torque if joints is None else on_driven_joints(model, q, torque[..., None], joints)[..., 0]
 
 
+def require_no_redundant_drives(model: Model, q: np.ndarray, joints: tuple[str, ...]) -> None:
+    """Raise `DataError` where a robot with closed loops has more drives `joints` than degrees of freedom, so that only
+    sums of their torques, and no gain of one, follow from the motion."""
+    driven = JointEffects.dofs_of(joints, model)
+    torque = on_driven_joints(model, q, np.eye(model.nv)[None][..., driven], joints)[0, driven]
+    if np.abs(torque - np.eye(len(torque))).max() > 1e-6:
+        raise DataError(
+            f"effects: gain, but the joints {', '.join(joints)} are more than the robot's degrees of freedom, so the "
+            "motion determines sums of their torques only; leave it out"
+        )
+
+
 def on_driven_joints(model: Model, q: np.ndarray, torques: np.ndarray, joints: tuple[str, ...]) -> np.ndarray:
     """Torques `[n, nv, k]` of all joints of a robot with closed loops as those `E^T tau` of `joints` that do the same
     (`motion_map`), at the configurations `q` `[n, nq]`."""

@@ -39,7 +39,7 @@ class Evaluation(NamedTuple):
     r2: np.ndarray
     """1 - (residual's sum of squares) / (torque's, about its mean); NaN for a torque that is constant."""
     total_rms: float
-    """Root mean square of the residuals of all joints together."""
+    """Root mean square of the residuals of all driven joints together."""
     relative: float
     """Norm of all residuals divided by the norm of all torques."""
     residual: tuple[np.ndarray, ...]
@@ -179,12 +179,14 @@ class InverseDynamicsFit(eqx.Module):
         predicted = [f.apply(self.predict(x)) for x, f in zip(recordings, filters, strict=True)]
         residual = tuple(x - y for x, y in zip(predicted, tau, strict=True))
         r, y = np.concatenate(residual), np.concatenate(tau)
+        joints = driven_joints(self.model, recordings)
+        driven = JointEffects.dofs_of(True if joints is None else joints, self.model)
         spread = np.mean((y - y.mean(axis=0)) ** 2, axis=0)
         return Evaluation(
             rms_error=np.sqrt(np.mean(r**2, axis=0)),
             rms_torque=np.sqrt(np.mean(y**2, axis=0)),
             r2=np.where(spread > 0, 1 - np.mean(r**2, axis=0) / np.where(spread > 0, spread, 1.0), np.nan),
-            total_rms=float(np.sqrt(np.mean(r**2))),
+            total_rms=float(np.sqrt(np.mean(r[:, driven] ** 2))),
             relative=float(np.linalg.norm(r) / max(np.linalg.norm(y), np.finfo(float).tiny)),
             residual=residual,
         )

@@ -22,6 +22,7 @@ from jaxdyn.sysid.torques._effects import (
     delay_signal,
     frictionless_torque,
     on_driven_joints,
+    require_no_redundant_drives,
 )
 
 _CHUNK = 4096
@@ -158,6 +159,8 @@ class Samples:
         self.layout = Layout.of(model, effects)
         motions = [motion_arrays(model, x) for x in self.recordings]
         self.q, self.v, self.a, self.measured = (np.concatenate(x) for x in zip(*motions, strict=True))
+        if self.joints is not None and self.layout.gains:
+            require_no_redundant_drives(model, self.q[:1], self.joints)
         self.starts = np.cumsum([0, *(len(x) for x in self.recordings)])
         self.filters = [low_pass_of(x) for x in self.recordings]
         self.lengths = np.array([f.count(len(x)) for f, x in zip(self.filters, self.recordings, strict=True)])
