@@ -15,8 +15,13 @@ from jaxdyn.friction import FrictionSum, JointFriction, LoadProportional, Stribe
 from jaxdyn.model import Model
 from jaxdyn.simulate import AbstractActuator, AbstractMemorylessActuator, Gear, State, StribeckFriction
 
-# What is searched for in the torque of each joint.
-_SEARCHED = ("friction_velocity", "stribeck", "friction_delay", "torque_delay")
+SEARCHED = {
+    "friction_velocity": "friction velocity",
+    "stribeck": "Stribeck velocity",
+    "friction_delay": "friction delay, s",
+    "torque_delay": "torque delay, s",
+}
+"""The effects in which the torque is not linear, in the order of `EffectShape`, and what they search for."""
 
 type Joints = bool | Sequence[str]
 """All joints (True), no joints (False), or the joints of these names."""
@@ -100,7 +105,7 @@ class JointEffects:
         """The effects for a robot with closed loops that some joints drive: what belongs to a drive, offset, gain and
         load friction, at these only. **Raises** `DataError` where another joint is named for it, and for effects that
         are searched for, which needs the torque at every joint."""
-        searched = [x for x in _SEARCHED if self.dofs(x, model).any()]
+        searched = [x for x in SEARCHED if self.dofs(x, model).any()]
         if searched:
             raise DataError(
                 f"effects: {', '.join(searched)} cannot be searched for in a robot with closed loops yet; leave it out"
