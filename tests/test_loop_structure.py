@@ -178,14 +178,9 @@ def test_what_does_not_take_loops_says_so():
         lambda: jaxdyn.mass_matrix_ltdl(model, np.zeros(3)),
         lambda: jaxdyn.articulated_bodies(model, *np.zeros((3, 3))),
         lambda: jaxdyn.joint_reactions(model, *np.zeros((2, 3)), tau=np.zeros(3)),
-        lambda: jaxdyn.sysid.fit_inverse_dynamics(model, recording),
         lambda: jaxdyn.sysid.base_parameters(model),
-        lambda: jaxdyn.sysid.fit_rollouts(
-            jaxdyn.sysid.Parametrization(model, jaxdyn.sysid.Positive("damping", joints=["a"])),
-            recording,
-            segment=0.1,
-            position_noise=0.1,
-        ),
+        lambda: jaxdyn.sysid.identify_payload(model, recording, recording, frame="rocker"),
+        lambda: jaxdyn.sysid.optimize_excitation(model),
     ):
         with pytest.raises(ModelError, match="does not take closed loops yet, and the model has 'pin'"):
             function()

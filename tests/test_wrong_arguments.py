@@ -62,6 +62,7 @@ def algorithm_arguments(function) -> dict:
         "frame": FRAME,
         "frames": (FRAME,),
         "direction": (np.ones(N),) * 3,
+        "joints": MODEL.joint_names,
         "targets": algorithms.FrameTarget(FRAME, np.zeros(3)),
     }
     out = {}

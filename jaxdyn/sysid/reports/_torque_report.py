@@ -148,8 +148,9 @@ def _torque_figures(fits: Mapping[str, InverseDynamicsFit], recording: Recording
     # The import stands here so that `import jaxdyn` loads no plotting.
     from jaxdyn.viz import plot_masses, plot_torques
 
-    (tau,) = recording.require("tau")
+    recording.require("tau")
     model = next(iter(fits.values())).model
+    (tau,) = recording.completed(model).require("tau")
     masses = {name: fit.model.mass for name, fit in fits.items()}
     intervals = {name: fit.intervals() for name, fit in fits.items() if fit.tangent is not None}
     ends = slice(0, 10 * model.nb, 10)

@@ -84,6 +84,7 @@ def judge_rollouts(
     """
     options = options or RolloutFitOptions()
     model = leaves.model_of(robot)
+    recording = recording.completed(model)
     for name, value in (("calibrate", calibrate), ("history", history)):
         require_positive(value, f"{name} (s)", zero=True)
     starts = choose_starts(model, recording, horizon, every, begin=max(calibrate, history))

@@ -13,7 +13,7 @@ from jaxdyn._errors import DataError, ModelError, naming_arguments, require_choi
 from jaxdyn._types import Array, Float
 from jaxdyn.model import Model
 from jaxdyn.simulate import Actuation, State, Trajectory, rollout
-from jaxdyn.simulate.integrators import Integrator
+from jaxdyn.simulate.integrators import Integrator, closed
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recording
 
@@ -29,8 +29,10 @@ class Robot(eqx.Module):
 
 
 def simulate_robot(robot: Any, start: State, tau, dt, integrator: Integrator, substeps: int) -> Trajectory:
-    """Return the trajectory of a `Model` or `Robot` from `start` under recorded torques `[*batch, steps, nv]`."""
+    """Return the trajectory of a `Model` or `Robot` from `start`, with its loops closed, under recorded torques
+    `[*batch, steps, nv]`."""
     actuation, model = getattr(robot, "actuation", None), leaves.model_of(robot)
+    start = closed(model, start)
     if actuation is None:
         return rollout(model, start, tau, dt, integrator=integrator, substeps=substeps)
     policy = actuation.driven_by(tau)
@@ -116,6 +118,7 @@ def rollout_errors(
     **Raises** `DataError` for a recording that is too short, not uniform, or without velocities.
     """
     model = leaves.model_of(robot)
+    recording = recording.completed(model)
     starts = choose_starts(model, recording, horizon, every)
     states = measured_states(model, recording, starts)
     return errors_from(robot, recording, starts, states, hold, integrator, substeps)
