@@ -10,7 +10,7 @@ from typing import Any
 
 import tyro
 
-from jaxdyn.programs import double_precision, exit_code, read_config, split_file
+from jaxdyn.programs import double_precision, exit_code, read_config, require_finite_options, split_file
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -30,7 +30,9 @@ def parse_arguments[T](kind: type[T], arguments: Sequence[str], default: Path, p
     path = path or default
     config = read_config(kind, path)
     usage = f"{description}\n\nUsage: {program} [CONFIG] [--key value ...]; the defaults below are those of {path}."
-    return tyro.cli(kind, args=arguments, default=config, prog=program, description=usage)
+    options = tyro.cli(kind, args=arguments, default=config, prog=program, description=usage)
+    require_finite_options(options)
+    return options
 
 
 def experiment[T](

@@ -117,6 +117,7 @@ class Config(programs.ProgramConfig):
 def run(config: Config) -> dict[str, Any]:
     """Fit, test, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
     check(config)
+    programs.announce("loading and resampling the recordings")
     runs = load_runs(config)
     held_out = list(runs) if config.held_out == "each" else [config.held_out]
     if held_out[0] not in runs:
@@ -133,6 +134,7 @@ def run(config: Config) -> dict[str, Any]:
             out["runs"][name], tested[name] = test(config, fit, seconds, runs[name])
             show(config, name, out["runs"][name])
             if config.report:
+                programs.announce("resampling the recordings, and writing the report")
                 write_page(folder / f"report-{name}.html", config, fit, f"{name}, held out", tested[name])
         if len(held_out) > 1:
             out["all_runs"] = {"median_rmse": medians(config, list(tested.values()))}
@@ -163,6 +165,7 @@ def test(
     config: Config, fit: sysid.RolloutFit, seconds: float, recording: sysid.Recording
 ) -> tuple[dict[str, Any], Errors]:
     """Return the entry of a held-out run in `summary.json`, and the errors of roll-outs by column."""
+    programs.announce(f"rolling out three robots along {recording.name}")
     robots = {"published": robot(0.0, FRICTION_VELOCITY), "start": fit.before, "identified": fit.robot}
     judged = {key: judge(config, value, recording) for key, value in robots.items()}
     tested = {f"{key}{AS_READ}": value.errors_as_read for key, value in judged.items()}
@@ -269,6 +272,7 @@ def fit_others(
     state, before = load_state(path, job)
     if state is not None:
         print(f"{held_out}: continues after step {int(state.iteration)}")
+    programs.announce(f"compiling, and fitting all runs but {held_out}")
     with programs.ProgressBar(
         desc=f"fit without {held_out}", unit=" steps", initial=0 if state is None else int(state.iteration)
     ) as bar:

@@ -25,6 +25,7 @@ from ._errors import ShapeError as ShapeError
 from ._errors import UnknownNameError as UnknownNameError
 from ._status import Status as Status
 from .algorithms import AbaSecondDerivatives as AbaSecondDerivatives
+from .algorithms import ActuatedTorques as ActuatedTorques
 from .algorithms import ArticulatedBodies as ArticulatedBodies
 from .algorithms import Assembly as Assembly
 from .algorithms import AugmentedEquations as AugmentedEquations
@@ -34,6 +35,7 @@ from .algorithms import EnergyRegressors as EnergyRegressors
 from .algorithms import FrameTarget as FrameTarget
 from .algorithms import HessianProduct as HessianProduct
 from .algorithms import IKSolution as IKSolution
+from .algorithms import JointMotion as JointMotion
 from .algorithms import MinimalEquations as MinimalEquations
 from .algorithms import NewtonEuler as NewtonEuler
 from .algorithms import Power as Power
@@ -58,6 +60,8 @@ from .algorithms import com_acceleration as com_acceleration
 from .algorithms import com_bias_acceleration as com_bias_acceleration
 from .algorithms import com_jacobian as com_jacobian
 from .algorithms import com_velocity as com_velocity
+from .algorithms import complete_motion as complete_motion
+from .algorithms import constrained_inverse_dynamics as constrained_inverse_dynamics
 from .algorithms import constraint_error as constraint_error
 from .algorithms import constraint_forces as constraint_forces
 from .algorithms import constraint_jacobian as constraint_jacobian
@@ -92,6 +96,7 @@ from .algorithms import mass_matrix_ltdl as mass_matrix_ltdl
 from .algorithms import mechanical_energy as mechanical_energy
 from .algorithms import minimal_equations as minimal_equations
 from .algorithms import momentum_regressor as momentum_regressor
+from .algorithms import motion_map as motion_map
 from .algorithms import newton_euler as newton_euler
 from .algorithms import nonlinear_effects as nonlinear_effects
 from .algorithms import operational_space_inertia as operational_space_inertia

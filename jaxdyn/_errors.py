@@ -1,6 +1,7 @@
 """The exceptions of the library, and the checks that raise them."""
 
 import collections.abc
+import contextlib
 import difflib
 import functools
 import inspect
@@ -80,6 +81,8 @@ def warn(message: str, category: type[Warning]) -> None:
 def look_up(name: str, names: Iterable[str], kind: str) -> int:
     """The index of `name` in `names`; raises `UnknownNameError` with the nearest names."""
     names = tuple(names)
+    if not isinstance(name, str):
+        raise UnknownNameError(f"no {kind} named {_shown(name)}: a name is a text")
     if name in names:
         return names.index(name)
     near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
@@ -144,7 +147,7 @@ def _shown(value) -> str:
     if value is None:
         return "None"
     name = type(value).__name__
-    text = repr(value) if isinstance(value, str | bytes | complex) else ""
+    text = repr(value) if isinstance(value, str | bytes | complex | float | int) else ""
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}" + (f" ({text})" if 0 < len(text) <= 40 else "")
 
 
@@ -224,6 +227,44 @@ def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
             require_numbers(value, what, _needed(shapes, sizes))
     elif classes and all(x in (*classes, type(None)) for x in options):
         raise ShapeError(f"{what} is {_shown(value)}; a {' or a '.join(x.__name__ for x in classes)} is needed")
+    elif needed := _plain_kind(value, options):
+        raise ShapeError(f"{what} is {_shown(value)}; {needed} is needed")
+
+
+def _plain_kind(value, options: list) -> str:
+    """Return the words for what the options of plain Python allow, if `value` is none of it."""
+    kinds = [_PLAIN.get(x) or _PLAIN.get(typing.get_origin(x)) for x in options if x is not type(None)]
+    known = [x for x in kinds if x is not None]
+    if not known or len(known) < len(kinds) or any(fits(value) for _, fits in known):
+        return ""
+    return " or ".join(dict(known))
+
+
+def _is_number(value) -> bool:
+    with contextlib.suppress(ShapeError):
+        require_numbers(value, "")
+        return True
+    return False
+
+
+def _is_whole(value) -> bool:
+    return _is_number(value) and (isinstance(value, Tracer) or not (np.asarray(value) % 1).any())
+
+
+_PATH = "a path", lambda value: isinstance(value, str | os.PathLike)
+_PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    float: ("a number", _is_number),
+    int: ("an integer", _is_whole),
+    str: ("a text", lambda value: isinstance(value, str)),
+    os.PathLike: _PATH,
+    Path: _PATH,
+    jax.Array: ("an array", lambda value: isinstance(value, jax.Array | np.ndarray)),
+    typing.Literal: ("a text", lambda value: isinstance(value, str | int)),
+    collections.abc.Mapping: ("a mapping", lambda value: isinstance(value, Mapping)),
+    collections.abc.Sequence: ("a list", lambda value: isinstance(value, Iterable) and not isinstance(value, Mapping)),
+    tuple: ("a tuple", lambda value: isinstance(value, list | tuple)),
+}
+"""The kinds of annotations of plain Python, each with its words and whether a value is of that kind."""
 
 
 def _options(hint) -> list:
@@ -277,6 +318,7 @@ def require_positive_integer(value, what: str, *, least: int = 1, error: type[Ja
 
 def require_positive(value, what: str, *, zero: bool = False, error: type[JaxdynError] = ModelError) -> None:
     """Raise `error` unless every number in `value` is finite and positive, or zero where `zero` allows it."""
+    require_numbers(value, what)
     numbers = np.asarray(value, float)
     if not (np.isfinite(numbers) & (numbers >= 0 if zero else numbers > 0)).all():
         raise error(f"{what} is {value}; {'zero or ' if zero else ''}a positive, finite number is needed")
@@ -297,6 +339,7 @@ def require_time_step(dt, what: str = "dt") -> None:
 
 def require_finite(value, what: str, *, error: type[JaxdynError] = ModelError) -> None:
     """Raise `error` unless every number in `value` is finite."""
+    require_numbers(value, what)
     if not np.isfinite(np.asarray(value, float)).all():
         raise error(f"{what} is not finite: {value}")
 
@@ -316,5 +359,10 @@ def require_suffix(path: str | os.PathLike, suffixes: Collection[str], what: str
 
 def require_choice(value, choices: Collection, what: str, *, error: type[JaxdynError] = ModelError) -> None:
     """Raise `error` unless `value` is one of `choices`."""
-    if value not in choices:
+    try:
+        known = value in choices
+    except (TypeError, ValueError):
+        # Arrays are compared number by number, and lists cannot be looked up in sets.
+        known = False
+    if not known:
         raise error(f"{what} is {value!r}; it must be one of {', '.join(map(repr, choices))}")

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import ModelError, naming_arguments
 from jaxdyn.contact import ContactShape
 from jaxdyn.geometry import Box, Points, Sphere
 from jaxdyn.joints import JOINT_TYPES
@@ -221,7 +221,7 @@ def gripper() -> Model:
 
     The numbers are round ones. The hand has 0.7 kg and hangs at the height `lift` (m) above the world's origin; each
     finger has 0.1 kg, slides by up to 0.07 m and can push with 20 N. The middle between the pads is the frame `grasp`,
-    0.1 m below the hand. With `model.with_attached(samples.cube(), "world")` there is something to hold.
+    0.1 m below the hand.
     """
     builder = ModelBuilder()
     lift = Joint("prismatic", axis=(0, 0, 1), name="lift", effort_limit=100.0)
@@ -244,6 +244,7 @@ def gripper_shapes() -> list[ContactShape]:
     ]
 
 
+@naming_arguments
 def chain(n: int, length: float = 0.2) -> Model:
     """`n` uniform rods of 1 kg in a row, hinged about z, y, x in turn; hangs along z at `q = 0`. **Raises**
     `ModelError` unless `n` is at least 1."""
@@ -340,6 +341,7 @@ def stewart_platform() -> Model:
     return builder.build()
 
 
+@naming_arguments
 def random_tree(key: jax.Array, n: int, joint_types: tuple[str, ...] = tuple(JOINT_TYPES), branching: int = 3) -> Model:
     """A random tree of `n` bodies: random placements, oblique axes, physical inertias, armature, damping and friction.
 

@@ -73,6 +73,42 @@ def close_four_bar(theta: float) -> np.ndarray:
     return np.array([theta, b - theta, c])
 
 
+@functools.cache
+def biped() -> jaxdyn.Model:
+    """A biped with rod loops: a floating pelvis with two legs, each of which has a rod on a ball joint from the thigh
+    to the heel, and in the plane of the leg one from a crank to the foot. At the neutral configuration they close."""
+    builder = ModelBuilder().add_body("pelvis", joint=Joint("free"), inertia=BodyInertia.box(10.0, (0.2, 0.3, 0.2)))
+    for side, sign in (("left", 1.0), ("right", -1.0)):
+        _add_leg(builder, side, sign)
+    return builder.build()
+
+
+def _add_leg(builder: ModelBuilder, side: str, sign: float) -> None:
+    axis, heel, toe = (0.0, 1.0, 0.0), np.array([-0.08, 0.03 * sign, 0.02]), np.array([-0.05, 0.02 * sign, -0.01])
+
+    def add(name, parent, joint, place, mass, end=(0.05, 0.0, -0.05)):
+        ball = BodyInertia.sphere(0.2 * mass, 0.03).parameters()
+        inertia = BodyInertia.rod(0.8 * mass, (0, 0, 0), end).parameters() + ball
+        builder.add_body(f"{side}_{name}", parent if parent == "pelvis" else f"{side}_{parent}", joint, place, inertia)
+
+    add("roll", "pelvis", Joint(axis=(1, 0, 0)), (0.02, 0.13 * sign, 0), 1.8)
+    add("yaw", "roll", Joint(axis=(0, 0, 1)), (0, 0, -0.07), 1.2)
+    # The plane of the leg is oblique, so that its equations have rounding errors.
+    oblique = jaxdyn.SE3.from_rpy(np.array([0.1 * sign, 0.2, 0.3 * sign]), np.array([0.01, 0.02 * sign, -0.09]))
+    add("thigh", "yaw", Joint(axis=axis, armature=0.1), oblique, 5.5, (0.12, 0, -0.02))
+    add("knee", "thigh", Joint(axis=axis, armature=0.1), (0.12, 0, -0.02), 0.8)
+    add("shin", "knee", Joint(axis=axis), (0.06, 0, -0.05), 0.6, (0.3, 0, -0.3))
+    add("tarsus", "shin", Joint(axis=axis), (0.3, 0, -0.3), 0.8, (0.25, 0, -0.3))
+    add("foot", "tarsus", Joint(axis=axis), (0.25, 0, -0.3), 0.15)
+    base, knee_to_heel = np.array([0, 0.045 * sign, 0]), np.array([0.48, 0, -0.37]) + heel
+    add("heel_rod", "thigh", Joint("ball"), base, 0.16, knee_to_heel - base)
+    add("crank", "tarsus", Joint(axis=axis), (0.05, 0.02 * sign, -0.03), 0.13, (0.04, 0, 0.04))
+    tip = np.array([0.25, 0, -0.3]) + toe - [0.09, 0.02 * sign, 0.01]
+    add("toe_rod", "crank", Joint(axis=axis), (0.04, 0, 0.04), 0.12, tip)
+    builder.add_loop(f"{side}_heel", "connect", f"{side}_heel_rod", f"{side}_tarsus", knee_to_heel - base, heel)
+    builder.add_loop(f"{side}_toe", "connect", f"{side}_toe_rod", f"{side}_foot", tip, toe)
+
+
 def admissible_velocity(model: jaxdyn.Model, q, v) -> np.ndarray:
     """The nearest velocity that the loops allow."""
     J = np.asarray(jaxdyn.constraint_jacobian(model, q))
@@ -166,3 +202,55 @@ def closed_forest(redundant: bool) -> tuple[jaxdyn.Model, np.ndarray, np.ndarray
     assert np.abs(jaxdyn.constraint_error(model, q)).max() < 1e-12
     v, tau = rng.normal(size=(2, model.nv))
     return model, q, admissible_velocity(model, q, v), tau
+
+
+def bar(length: float, mass: float) -> BodyInertia:
+    return BodyInertia.box(mass, (length, 0.04, 0.04), (0.5 * length, 0, 0))
+
+
+@functools.cache
+def five_bar() -> jaxdyn.Model:
+    """A planar five-bar in the vertical plane: driven cranks, `left` and `right`, and two bars that meet at a pin."""
+    builder, y = ModelBuilder(), functools.partial(Joint, axis=(0.0, 1.0, 0.0))
+    friction = {"armature": 0.02, "damping": 0.3, "friction": 0.2}
+    builder.add_body("left crank", "world", y(name="left", **friction), inertia=bar(0.3, 1.0))
+    builder.add_body("left bar", "left crank", y(name="left elbow"), (0.3, 0, 0), bar(0.5, 0.6))
+    builder.add_body("right crank", "world", y(name="right", **friction), (0.4, 0, 0), bar(0.3, 1.0))
+    builder.add_body("right bar", "right crank", y(name="right elbow"), (0.3, 0, 0), bar(0.5, 0.6))
+    return builder.add_loop("pin", "connect", "left bar", "right bar", (0.5, 0, 0), (0.5, 0, 0)).build()
+
+
+FIVE_BAR_GUESS = np.array([-2.0, 0.9, -1.1, -0.9])
+
+
+@functools.cache
+def stewart_platform() -> jaxdyn.Model:
+    """A Stewart platform: six driven legs `leg0` to `leg5`, prismatic, on universal joints in the ground and with ball
+    joints in a plate, which a free joint carries in the tree. The coordinates are those of the plate, and of each leg
+    the two angles and the length."""
+    builder, plate = ModelBuilder(), BodyInertia.box(8.0, (0.6, 0.6, 0.05))
+    builder.add_body("plate", "world", Joint("free", name="plate"), inertia=plate)
+    ground, top = (
+        np.deg2rad(np.array(x, float)) for x in ((-10, 10, 110, 130, 230, 250), (-50, 50, 70, 170, 190, 290))
+    )
+    for k, (a, b) in enumerate(zip(ground, top, strict=True)):
+        foot, head = (r * np.array([np.cos(x), np.sin(x), 0.0]) for r, x in ((0.6, a), (0.35, b)))
+        lower, upper = BodyInertia.rod(1.0, (0, 0, 0), (0, 0, 0.4)), BodyInertia.rod(0.7, (0, 0, -0.4), (0, 0, 0))
+        hinge = Joint("universal", axis=(1, 0, 0), axis2=(0, 1, 0), name=f"foot{k}")
+        builder.add_body(f"cylinder{k}", "world", hinge, foot, lower)
+        builder.add_body(f"piston{k}", f"cylinder{k}", Joint("prismatic", axis=(0, 0, 1), name=f"leg{k}"), None, upper)
+        builder.add_loop(f"head{k}", "connect", f"piston{k}", "plate", None, head)
+    return builder.build()
+
+
+LEGS = tuple(f"leg{k}" for k in range(6))
+
+
+def stewart_start() -> np.ndarray:
+    """The configuration with the plate level at 0.7 m, and the legs upright, from which the loops close."""
+    model = stewart_platform()
+    q = np.array(model.neutral())
+    q[2] = 0.7
+    for name in LEGS:
+        q[model.q_index(name)] = 0.75
+    return np.asarray(jaxdyn.project_configuration(model, q, kept=("plate",)).q)

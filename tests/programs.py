@@ -16,7 +16,7 @@ import jaxdyn
 STATES = 20
 REFERENCES = ("local", "world", "local_world_aligned")
 MODELS = {
-    "tree": lambda: jaxdyn.samples.random_tree(jax.random.key(0), 14, branching=3),
+    "tree": lambda: jaxdyn.samples.random_tree(jax.random.key(0), 10, branching=3),
     "quadruped": jaxdyn.samples.quadruped,
     "arm": jaxdyn.samples.arm,
 }

@@ -47,7 +47,9 @@ MODELS = {
 }
 
 
-@pytest.fixture(params=MODELS, scope="module")
+@pytest.fixture(
+    params=["quadruped", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tree", "arm"))], scope="module"
+)
 def robot(request):
     model = MODELS[request.param]().astype(jnp.float64)
     states = programs.states_of(model)

@@ -26,7 +26,8 @@ ROBOTS = {
     "anymal": True,
     "talos_reduced": True,
 }
-NAMES = (*programs.MODELS, *(pytest.param(name, marks=pytest.mark.slow) for name in ("chain", *ROBOTS)))
+NAMES = ("tree", "arm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("quadruped", "chain", *ROBOTS)))
+"""Of the floating quadruped, MuJoCo's answers are compared by default."""
 REFERENCES = {
     "local": pin.LOCAL,
     "world": pin.WORLD,

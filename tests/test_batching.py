@@ -66,6 +66,12 @@ def lowering(request):
         yield request.param
 
 
+MOSTLY_NATIVE = pytest.mark.parametrize(
+    "lowering", ["native", pytest.param("xla", marks=pytest.mark.slow)], indirect=True
+)
+"""The mark of tests of rules that a lowering does not change."""
+
+
 def run(f, *args):
     """Compile `f` as a new function, and call it."""
     return jax.jit(lambda *args: f(*args))(*args)
@@ -114,16 +120,19 @@ def scalar(f):
 
 # Batch axes
 
-BATCHES = [
-    ((), (), ()),
+
+def often(first, *others) -> list:
+    """Return cases of which the others are slow tests."""
+    return [*first, *(pytest.param(case, marks=pytest.mark.slow) for case in others)]
+
+
+BATCHES = often(
+    [((), (), ()), ((), (19,), (1,)), ((2, 3, 4), (4,), (3, 1)), ((16,), (16,), ())],
     ((11,), (11,), (11,)),
     ((19,), (), ()),
-    ((), (19,), (1,)),
     ((3, 1), (7,), ()),
     ((1, 1), (5,), (5, 1)),
-    ((2, 3, 4), (4,), (3, 1)),
-    ((16,), (16,), ()),
-]
+)
 
 
 @pytest.mark.parametrize("batches", BATCHES, ids=str)
@@ -184,8 +193,11 @@ def mapped_states(axes, size: int, *batches):
     return [x if a is None else jnp.moveaxis(x, 0, a) for a, x in zip(axes, stacked, strict=True)]
 
 
-@pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
-def test_vmap_of_any_axis(chunks, axes):
+@pytest.mark.parametrize(
+    "name", often(["middle and negative", "A alone", "without s"], "first", "last", "x alone", "s alone")
+)
+def test_vmap_of_any_axis(chunks, name):
+    axes = AXES[name]
     args = mapped_states(axes, 11, (), (), ())
     as_without(
         (lambda f: jax.vmap(f, axes, (1, 2)), *args),
@@ -215,6 +227,7 @@ NESTED = {
 }
 
 
+@MOSTLY_NATIVE
 @pytest.mark.parametrize("name", NESTED)
 def test_nested_vmap(chunks, name):
     nested, batches = NESTED[name]
@@ -237,6 +250,7 @@ def test_batch_axes_equal_maps(chunks):
 # Derivatives
 
 
+@MOSTLY_NATIVE
 def test_gradients_of_what_is_not_mapped(chunks):
     """The gradients are sums over a batch that does not fill its chunks; the padding adds nothing to them."""
     args = states((19,), (), ())
@@ -248,6 +262,7 @@ def test_gradients_of_what_is_not_mapped(chunks):
     )
 
 
+@MOSTLY_NATIVE
 def test_grad_of_vmap_is_vmap_of_grad(chunks):
     args = states((11,), (11,), (11,))
 
@@ -327,6 +342,7 @@ def test_directions_that_are_mapped(chunks):
     )
 
 
+@MOSTLY_NATIVE
 def test_linear_maps_and_their_transposes(chunks):
     """The derivative as a linear map, its transpose and the transpose of that are correct, also under `vmap`."""
     args = tuple(states((11,), (1,), ()))
@@ -395,6 +411,7 @@ def test_without_jit():
     same(jax.vjp(primitive, *args)[1](bars), jax.vjp(toy, *args)[1](bars))
 
 
+@MOSTLY_NATIVE
 def test_single_precision_stays_single(chunks):
     args = [x.astype(jnp.float32) for x in states((11,), (), ())]
     for x in jax.tree.leaves(run(lambda *a: (primitive(*a), gradient(primitive)(*a)), *args)):
@@ -451,6 +468,7 @@ def smooth_states(*batches):
     return [jnp.asarray(rng.normal(size=(*b, *c))) for b, c in zip(batches, ((3,), (2, 3), (2,)), strict=True)]
 
 
+@MOSTLY_NATIVE
 def test_which_derivatives_are_used():
     """One cotangent uses the pullback, many directions at one point use the matrices, all else generic derivatives."""
     args = smooth_states((), (), ())
@@ -500,9 +518,10 @@ def custom_value(f):
     return value
 
 
-CUSTOM_BATCHES = [((), (), ()), ((11,), (), (11,)), ((11,), (1,), ()), ((3, 1), (), (5,))]
+CUSTOM_BATCHES = often([((), (), ()), ((3, 1), (), (5,))], ((11,), (), (11,)), ((11,), (1,), ()))
 
 
+@MOSTLY_NATIVE
 @pytest.mark.parametrize("batches", CUSTOM_BATCHES, ids=str)
 def test_gradients_by_the_pullback(chunks, batches):
     """The gradient of an argument with fewer batch axes is a sum over the batch."""
@@ -515,6 +534,7 @@ def test_gradients_by_the_pullback(chunks, batches):
     )
 
 
+@MOSTLY_NATIVE
 @pytest.mark.parametrize("jacobian", JACOBIANS.values(), ids=JACOBIANS)
 @pytest.mark.parametrize("batches", CUSTOM_BATCHES, ids=str)
 def test_jacobians_by_the_matrices(batches, jacobian):
@@ -527,6 +547,7 @@ def test_jacobians_by_the_matrices(batches, jacobian):
     )
 
 
+@MOSTLY_NATIVE
 @pytest.mark.parametrize("size", [2, 3])
 def test_as_many_directions_as_states(size):
     """Directions and batches are not confused when an argument without batch axis is differentiated."""
@@ -565,6 +586,7 @@ def test_maps_of_own_jacobians(chunks):
 # Within other transformations
 
 
+@MOSTLY_NATIVE
 def test_checkpoint(chunks):
     args = states((11,), (), ())
     policies = (None, jax.checkpoint_policies.everything_saveable)
@@ -579,6 +601,7 @@ def test_checkpoint(chunks):
     as_without(*((kept(policy), *args) for policy in policies))
 
 
+@MOSTLY_NATIVE
 def test_control_flow(chunks):
     """Values and gradients are correct; a loop of unknown length is differentiated in forward mode."""
     args = states((11,), (), ())
@@ -726,6 +749,7 @@ def test_states_models_and_wrenches_in_batches(chunks):
         same(single, jax.tree.map(lambda x, k=k: x[k], actual[0]))
 
 
+@MOSTLY_NATIVE
 def test_gradients_by_everything_over_a_batch(chunks):
     """Gradients by the model and by arguments without batch axes are correct if the batch does not fill its chunks."""
     model, _, q, v, f = robot()
@@ -764,6 +788,7 @@ def test_second_derivatives_by_the_model():
     same(run(both(quick), model.damping, v[0]), run(both(expected), model.damping, v[0]))
 
 
+@MOSTLY_NATIVE
 def test_derivatives_without_jit():
     """Eager derivatives, as at a prompt, are correct."""
     model, _, q, v, _ = robot()
@@ -781,6 +806,7 @@ def test_derivatives_without_jit():
     same(back(jnp.sin(value)), back_expected(jnp.sin(value)))
 
 
+@MOSTLY_NATIVE
 def test_options_and_keywords():
     model, _, q, v, f = robot()
     # The default of `power` is that of the signature.
@@ -797,6 +823,7 @@ def nested(model, q, v):
     return quick(model, q, v).torque + quick(changed, q, v, power=1).torque
 
 
+@MOSTLY_NATIVE
 def test_functions_of_functions(chunks):
     model, many, q, v, _ = robot()
 
@@ -815,6 +842,7 @@ def test_functions_of_functions(chunks):
     same(run(both(nested), values, q, v), run(both(reference), values, q, v))
 
 
+@MOSTLY_NATIVE
 def test_calls_leave_their_arguments():
     model, _, q, v, f = robot()
     for function in (quick, jax.jit(lambda *args: quick(*args))):
@@ -843,6 +871,7 @@ FUNCTIONS = {
 }
 
 
+@MOSTLY_NATIVE
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_shapes_of_batches(name):
     """Native axes, maps, both, and empty batches give the shape of a single result with the batch axes before it."""
@@ -868,6 +897,7 @@ def calls(jaxpr) -> list:
     return sum(inner, [e for e in jaxpr.eqns if e.primitive.name == "jaxdyn_call"])
 
 
+@MOSTLY_NATIVE
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_declared_shapes_are_those_of_the_function(name):
     """The results have the batch axes of every argument and of the model, whether or not the value depends on them."""

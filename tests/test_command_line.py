@@ -88,7 +88,13 @@ def test_the_help_of_each_command_has_examples(command, capsys):
         (["identify", "nowhere.toml"], "nowhere.toml: no such file"),
         (["optimize", "--name", "x", "--task", "walker"], "task is 'walker'; it must be one of 'pendulum'"),
         (["view", "arm.urdf", "--compare", "run.npz"], "--compare is shown beside --motion"),
-        (["view", "arm.urdf", "--png", "x.png", "--html", "x.html"], "--png is a picture of the robot alone"),
+        (["view", "arm.urdf", "--png", "x.png", "--html", "x.html"], "--html and --png are different results"),
+        (["view", "arm.urdf", "--png", "x.png", "--time", "1"], "--time is the moment of a --motion"),
+        (["view", "arm.urdf", "--video", "x.gif"], "--video is a film of --motion, which is missing"),
+        (["view", "arm.urdf", "--motion", "run.npz", "--video", "x.avi"], "the film 'x.avi' ends with '.avi'"),
+        (["identify", *IDENTIFY, "--recording", "simulated", "--rate", "nan"], "--rate is nan, but a finite number is"),
+        (["identify", *IDENTIFY, "--recording", "simulated", "--csv.t", "x", "--scale.q", "inf"], "--scale.q is inf"),
+        (["check", "arm.urdf", "--tolerance", "inf"], "--tolerance is inf, but a finite number is needed"),
         (["view", "swing.xml", "--package-dirs", "x"], "swing.xml: --package-dirs is for URDF files"),
     ],
 )
@@ -153,6 +159,40 @@ def test_info_as_json(folder, capsys):
     assert out["stiffness"][6] == 2
 
 
+LOOPS = """<mujoco><worldbody>
+  <body name="crank"><joint name="a" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 .4 0 0" size=".02"/>
+    <body name="rod" pos=".4 0 0"><joint name="b" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 1 0 0" size=".02"/>
+    </body></body>
+  <body name="rocker" pos="0 0 1"><joint name="c" axis="0 1 0"/>
+    <geom type="capsule" fromto="0 0 0 1.4 0 0" size=".02"/></body>
+</worldbody><equality><connect name="pin" body1="rod" body2="rocker" anchor="1 0 0"/>
+  <joint name="gear" joint1="c" joint2="a" polycoef="0 .5"/></equality></mujoco>"""
+
+
+def test_info_has_loops_and_couplings(folder, capsys):
+    (folder / "loops.xml").write_text(LOOPS)
+    assert main(["info", "loops.xml"]) == 0
+    printed = capsys.readouterr().out
+    assert "loop pin: connect between rod and rocker, 3 equations" in printed
+    assert "coupling gear: q(c) - 0 = 0 + 0.5 (q(a) - 0)" in printed
+    assert "springs of equality constraints (solref, solimp) (2): 'pin', 'gear'" in printed
+    assert main(["info", "loops.xml", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    (loop,), (coupling,) = out["loops"], out["couplings"]
+    assert [loop[key] for key in ("name", "kind", "body1", "body2", "equations", "length")] == [
+        *("pin", "connect", "rod", "rocker", 3, None)
+    ]
+    np.testing.assert_allclose(loop["placement2"], [1.4, 0, -1, 1, 0, 0, 0], atol=1e-12)
+    assert [coupling[key] for key in ("name", "joint1", "joint2")] == ["gear", "c", "a"]
+    assert coupling["coefficients"] == [0, 0.5, 0, 0, 0]
+    mobility = out["mobility"]
+    assert (mobility["equations"], mobility["redundant"], mobility["degrees_of_freedom"]) == (4, 1, 0)
+    assert f"{mobility['where']}\n" in printed
+    assert main(["info", "arm.urdf", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert (out["loops"], out["couplings"], out["mobility"]) == ([], [], None)
+
+
 def test_info_says_each_warning_once(folder, capsys):
     (folder / "arm.urdf").write_text(two_links(moment=0.9).replace('xyz="0 0 1"', 'xyz="0, 0, 1"'))
     assert main(["info", "arm.urdf"]) == 2
@@ -168,11 +208,16 @@ def test_info_says_each_warning_once(folder, capsys):
     assert sum("link 'lower'" in text for text in warned) == 1
 
 
+OWN_ANSWERS = "compiling, and computing the answers of jaxdyn ..."
+
+
 def test_check_of_a_urdf_file(folder, capsys, monkeypatch):
     pytest.importorskip("pinocchio")
     arguments = ["check", "arm.urdf", "--states", "3"]
     assert main(arguments) == 0
-    printed = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert err.splitlines() == ["computing the answers of the other library ...", OWN_ANSWERS]
+    printed = out
     assert f"against Pinocchio {version('pin')}" in printed
     assert printed.splitlines()[-1] == "equal"
 
@@ -255,7 +300,8 @@ def test_pinocchio_is_timed_beside_it(folder):
 
 def test_identify_from_files_of_the_working_directory(folder, capsys):
     model = jaxdyn.samples.chain(2).with_joint_friction(damping=0.2, friction=0.1, friction_velocity=0.05)
-    (folder / "chain.urdf").write_text(jaxdyn.to_urdf(jaxdyn.samples.chain(2)))
+    own = '<!-- calibrated by hand --><gazebo reference="link0"><mu1>0.3</mu1></gazebo>'
+    (folder / "chain.urdf").write_text(jaxdyn.to_urdf(jaxdyn.samples.chain(2)).replace("</robot>", own + "</robot>"))
     t = np.arange(600) / 100
     w, phase = np.array([1.0, 2.7, 4.4])[:, None, None], np.random.default_rng(0).uniform(0, 6, (3, 1, 2))
     angle = w * t[:, None] + phase
@@ -277,6 +323,11 @@ def test_identify_from_files_of_the_working_directory(folder, capsys):
     assert out["held_out_relative_raw"]["physical fit"] < 0.1 * out["held_out_relative_raw"]["before"]
     written = sorted(x.name for x in Path(out["folder"]).glob("[!.]*"))
     assert written == ["identified.urdf", "parameters.json"]
+    identified = (folder / "results" / "chain" / "identified.urdf").read_text()
+    assert own in identified
+    fitted = json.loads((folder / "results" / "chain" / "parameters.json").read_text())["fits"]["physical fit"]
+    model = jaxdyn.load_urdf(identified)
+    np.testing.assert_allclose(model.inertial_parameters, fitted["inertial_parameters"], rtol=1e-9, atol=1e-12)
 
 
 def test_optimize_as_json(folder, capsys):
@@ -306,6 +357,20 @@ def test_view_writes_a_page_or_serves_one(folder, capsys, monkeypatch):
     assert capsys.readouterr().out == "wrote arm.png\n"
     assert (folder / "arm.png").read_bytes().startswith(b"\x89PNG")
     seen = []
+    still, moved = Path("still.png"), Path("moved.png")
+    np.savez("turn.npz", t=np.arange(3) / 10, q=np.linspace(0, 1.5, 6).reshape(3, 2))
+    for moment, path in (("0", still), ("0.2", moved)):
+        assert main(["view", "arm.urdf", "--motion", "turn.npz", "--png", str(path), "--time", moment]) == 0
+    assert still.read_bytes() != moved.read_bytes()
+    assert main(["view", "arm.urdf", "--motion", "turn.npz", "--png", "late.png", "--time", "9"]) == 2
+    assert main(["view", "arm.urdf", "--motion", "turn.npz", "--video", "turn.gif"]) == 0
+    assert Path("turn.gif").read_bytes().startswith(b"GIF89a")
+    assert "drawing the pictures of the film" in capsys.readouterr().err
+    shape = '<collision><geometry><box size="0.3 0.3 0.3"/></geometry></collision></link>'
+    Path("solid.urdf").write_text(two_links().replace("</link>", shape, 1))
+    for options, path in (([], still), (["--collisions"], moved)):
+        assert main(["view", "solid.urdf", "--png", str(path), *options]) == 0
+    assert still.read_bytes() != moved.read_bytes()
     monkeypatch.setattr(Viewer, "wait", lambda viewer: seen.append(viewer.model.nv))
     assert main(["view", "arm.urdf", "--free-base", "--port", "8123"]) == 0
     assert re.search(r"open http://127.0.0.1:8\d+ in a browser", capsys.readouterr().out)

@@ -1,6 +1,7 @@
 """Contacts against closed forms of mechanics, a fine solution of the law, and the minimum of the convex problem."""
 
 import functools
+import itertools
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from scipy.integrate import solve_ivp
 import jaxdyn
 from jaxdyn import BodyInertia, ContactLaw, Contacts, ContactShape, Joint, ModelBuilder, State
 from jaxdyn.geometry import Box, Plane, Points, Sphere
+from jaxdyn.spatial import quaternion_to_rotation
 
 G, DT = 9.81, 1e-3
 LAW = ("stiffness", "dissipation", "friction", "stiction_velocity")
@@ -155,6 +157,51 @@ def test_energy_never_rises(count):
     motion = moved(block_contacts(law), block(), q, v, DT, 200)
     stored = energies(block(), motion, np.asarray(law.stiffness), np.asarray(motion.q)[..., 2:])
     assert np.diff(stored, axis=1).max() < 1e-9
+
+
+@functools.cache
+def tumbling():
+    """A cube of 0.1 m and 1 kg whose velocity is in world axes: on three slides and a ball joint."""
+    builder, parent = ModelBuilder(), "world"
+    for name, axis in (("x", (1, 0, 0)), ("y", (0, 1, 0)), ("z", (0, 0, 1))):
+        builder.add_body(name, parent, Joint("prismatic", axis=axis), inertia=BodyInertia.sphere(1e-9, 0.01))
+        parent = name
+    return builder.add_body("cube", parent, Joint("ball"), inertia=BodyInertia.box(1.0, (0.1,) * 3)).build()
+
+
+def test_energy_never_rises_where_cubes_tumble():
+    q, v, law = random_tosses(np.random.default_rng(2), 100)
+    model, half = tumbling(), 0.05
+    corners = half * np.array(list(itertools.product((-1, 1), repeat=3)))
+
+    def gaps(q):
+        upward = quaternion_to_rotation(q[..., 3:])[..., 2, :]
+        return np.asarray(q[..., 2:3] + upward @ corners.T)
+
+    q[:, 2] -= np.minimum(0.0, gaps(q).min(axis=-1))
+    contacts = Contacts(model, [ContactShape("cube", Box((half,) * 3))], law=law)
+    motion = moved(contacts, model, q, v, DT, 300)
+    assert motion.contact.converged.all()
+    stored = energies(model, motion, np.asarray(law.stiffness), gaps(np.asarray(motion.q)))
+    assert np.diff(stored, axis=1).max() < 1e-9
+    assert (stored[:, -1] < stored[:, 0] - 0.1).all()
+
+
+def test_a_hopper_comes_to_rest_on_its_spring():
+    model = jaxdyn.samples.hopper()
+    contacts = Contacts(model, jaxdyn.samples.hopper_shapes(), law=ContactLaw(stiffness=1e4))
+    shortening, sinking = 10 * G / 1000, 11 * G / 1e4
+    q = np.array([0.0, 1 - shortening - sinking + 1e-3, 0.0, 0.0, shortening])
+    motion = moved(contacts, model, q, np.zeros(5), 5e-3, 2000)
+    np.testing.assert_allclose(motion.q[-1], [0, 1 - shortening - sinking, 0, 0, shortening], atol=1e-5)
+
+
+def test_the_pads_of_the_gripper_are_as_far_apart_as_it_says():
+    model, shapes = jaxdyn.samples.gripper(), jaxdyn.samples.gripper_shapes()
+    wall = Plane((0.0, -1.0, 0.0), -0.05)
+    gap = jaxdyn.contact_forces(model, Contacts(model, shapes, wall), np.array([0.3, 0.01, 0.0]), np.zeros(3)).gap
+    # The free space of the wall y = 0.05 is at smaller y; the spheres reach 0.02 m beyond the pads.
+    np.testing.assert_allclose(gap, [0.05 - 0.08, 0.05 - 0.08, 0.05 + 0.07, 0.05 + 0.07], atol=1e-12)
 
 
 def test_a_step_is_the_minimum_of_the_convex_problem():

@@ -23,7 +23,7 @@ from jaxdyn.native import _target
 STATES = 3
 TOLERANCE = 1e-10
 ROBOTS = {"ur5": False, "solo12": True, "panda": False, "kinova": False, "anymal": True, "talos_reduced": True}
-QUICK = ("solo12",)
+QUICK = ("ur5",)
 JOINTS = ("free", "ball", "planar", "helical", "universal")
 
 
@@ -149,7 +149,8 @@ def test_a_tree_with_friction():
 
 
 def test_the_robots_have_matrices_of_both_layouts():
-    """Some models are small enough for matrices with the batch last, so that the tests above cover both layouts."""
+    """Some models are small enough for matrices with the batch last: the tests above, with the slow ones, cover both
+    layouts."""
     assert case("ur5").model.nv < case("tree").model.nv <= _dof_matrices.BATCH_LAST_LIMIT < case("solo12").model.nv
 
 
@@ -197,6 +198,7 @@ def test_central_differences_along_the_manifold():
             assert relative_error(got[k], expected[k]) < 1e-7, (function, k)
 
 
+@pytest.mark.slow
 def test_external_wrenches_do_not_turn_with_the_bodies():
     """Derivatives under wrenches are central differences, and those that reverse mode takes are the same."""
     model, q, v, a, tau = (x[0] if k else x for k, x in enumerate(arguments("tree", True)))

@@ -260,6 +260,8 @@ def test_panda(tmp_path, capsys):
         (("seed = 0", "seed = 1.5"), "simulation.seed is 1.5"),
         (("[simulation]", 'more_recordings = "run.npz"\n[simulation]'), "more_recordings is 'run.npz', but a list"),
         (('robot = "arm"', ""), "key 'robot' is missing"),
+        (("fit_stop = 14.0", "fit_stop = nan"), "fit_stop is nan, but a finite number is needed"),
+        (("fit_stop = 14.0", "fit_stop = -inf"), "fit_stop is -inf, but a finite number is needed"),
         (("[simulation]", "[simulation"), "cannot be read as TOML"),
         (("[simulation]", 'simulation.engine = "bullet"\n[x]'), "unknown key 'x'"),
     ],

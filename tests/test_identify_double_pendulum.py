@@ -81,8 +81,11 @@ def test_a_simulated_pendulum(folder, tmp_path, capsys, monkeypatch):
     assert experiment.main(arguments(folder, tmp_path)) == 130
     monkeypatch.undo()
     assert experiment.main(arguments(folder, tmp_path)) == 0
-    printed = capsys.readouterr().out
-    assert "continues after step 2" in printed
+    printed = capsys.readouterr()
+    assert "continues after step 2" in printed.out
+    said = ("resampling the recordings", "fitting all runs but run_2", "rolling out three robots along run_2")
+    assert all(what in printed.err for what in said)
+    printed = printed.out
     out = json.loads((tmp_path / "identify_double_pendulum" / "summary.json").read_text())["runs"]["run_2"]
     columns = out["median_rmse"]
     rmse = {key: columns[f"{key}, zeros estimated"] for key in ("published", "start", "identified")}

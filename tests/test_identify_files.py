@@ -11,7 +11,7 @@ import pytest
 
 import jaxdyn
 from experiments import identify
-from jaxdyn import DataError, to_urdf
+from jaxdyn import DataError, programs, to_urdf
 from jaxdyn.programs import FitFiles, _identification, alone_in
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics
 
@@ -341,3 +341,14 @@ def test_kuka(tmp_path, capsys):
     assert all(out["fits"]["physical fit"]["physical"])
     assert out["held_out_relative"]["physical fit"] < 1.1 * out["held_out_relative"]["least squares"]
     assert out["held_out_relative"]["physical fit"] < 0.025
+
+
+def test_a_robot_that_its_file_cannot_have_is_written_anew(data, capsys):
+    times = {"fit_start": 0.0, "fit_stop": 1.0, "test_stop": 2.0}
+    config = programs.IdentifyConfig("x", "robot.urdf", "run_1.npz", robot_without="<oops>", **times)
+    own = programs.identified_urdf(config, ROBOT)
+    assert own == (data / "robot.urdf").read_text().replace("<oops>", "")
+    assert capsys.readouterr().out == ""
+    locked = ROBOT.with_locked_joints({ROBOT.joint_names[0]: 0.3})
+    assert jaxdyn.load_urdf(programs.identified_urdf(config, locked)).joint_names == locked.joint_names
+    assert "identified.urdf is written anew, without meshes and comments: " in capsys.readouterr().out

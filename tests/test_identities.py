@@ -16,8 +16,9 @@ def motion(model, q, v, a):
 
 @pytest.fixture(scope="module")
 def state():
-    model = jaxdyn.samples.quadruped()
-    model = eqx.tree_at(lambda m: m.armature, model, model.armature.at[6:].set(0.01))
+    model = jaxdyn.samples.random_tree(jax.random.key(4), 4, ("free", "revolute", "prismatic"), branching=2)
+    model = model.with_joint_friction(damping=0.0, friction=0.0)
+    model = eqx.tree_at(lambda m: m.armature, model, model.armature.at[:6].set(0.0).at[6:].set(0.01))
     q = model.random_configuration(jax.random.key(0))
     v, tau = jax.random.normal(jax.random.key(1), (2, model.nv))
     return model, q, v, tau

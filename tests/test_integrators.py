@@ -95,8 +95,8 @@ def small_tree():
 
 
 @pytest.mark.parametrize(
-    ("integrator", "substeps"), [("euler", 1), ("semi_implicit_euler", 2), ("implicit_velocity", 1), ("rk4", 1)]
-    + [pytest.param("midpoint", 1, marks=pytest.mark.slow), pytest.param("rk4", 3, marks=pytest.mark.slow)]
+    ("integrator", "substeps"), [("semi_implicit_euler", 2), ("implicit_velocity", 1), ("rk4", 1)]
+    + [pytest.param(*x, marks=pytest.mark.slow) for x in (("euler", 1), ("midpoint", 1), ("rk4", 3))]
 )  # fmt: skip
 def test_derivatives_of_steps(integrator, substeps):
     """They are those of forward mode, with external wrenches, springs and friction, on the manifold."""

@@ -11,8 +11,9 @@ from same_model import assert_same
 from urdf_texts import INERTIAL, arm, joint, link, robot
 
 import jaxdyn
-from jaxdyn import BodyInertia, Joint, Model, ModelBuilder, ModelError, sysid, trajopt
-from jaxdyn.io import RobotFileWarning, load_urdf, to_mjcf, to_urdf
+from jaxdyn import BodyInertia, Joint, Model, ModelBuilder, ModelError, RobotFileError, sysid, trajopt
+from jaxdyn.cli import main
+from jaxdyn.io import RobotFileWarning, load_mjcf, load_urdf, to_mjcf, to_urdf
 
 BALL = BodyInertia.sphere(1.0, 0.1)
 PATH = robot_path("ur5")
@@ -194,3 +195,58 @@ def test_the_builder_counts_what_has_no_inertia():
     builder = ModelBuilder().add_body("a", joint=Joint("revolute"))
     builder.add_body("b", "a", Joint("revolute"), (1, 0, 0), BALL).add_body("c", "b", Joint("ball"), (1, 0, 0))
     assert builder.build(kinematics_only=True).topology.missing_inertias == ("a", "c")
+
+
+# MJCF files
+
+MASSLESS = """<mujoco><compiler angle="radian"/><worldbody>
+  <body name="base" pos="0 0 1"><joint name="hip" axis="0 1 0"/><geom size="0.1"/>
+    <body name="cross" pos="0.3 0 0"><joint name="x" axis="1 0 0"/><joint name="y" axis="0 1 0" pos="0.1 0 0"/>
+      <body name="leg" pos="0 0 -0.5"><joint name="knee" axis="0 1 0"/>{leg}</body></body>
+    <body name="bare" pos="0 0.3 0"><joint name="dial" axis="0 0 1" armature="0.1"/></body></body>
+</worldbody></mujoco>"""
+LEG = '<inertial pos="0 0 -0.2" mass="2" diaginertia="0.1 0.1 0.02"/>'
+
+
+def test_mjcf_files_with_massless_moving_bodies():
+    text = MASSLESS.format(leg=LEG)
+    with pytest.raises(RobotFileError, match=r"mass and inertia of moving bodies.*kinematics_only=True"):
+        load_mjcf(text)
+    model = load_mjcf(text, kinematics_only=True)
+    assert model.topology.missing_inertias == ("cross:y", "bare")
+    q = 0.3 * jnp.arange(1.0, 6.0)
+    with pytest.raises(ModelError, match="'cross:y', 'bare'"):
+        jaxdyn.crba(model, q)
+    # The same file with inertias in these bodies has the same kinematics, and the same dynamics once they are given.
+    small = LEG.replace("0.1 0.1 0.02", "0.1 0.1 0.1")
+    whole = load_mjcf(
+        text.replace('pos="0.1 0 0"/>', f'pos="0.1 0 0"/>{small}').replace(
+            'armature="0.1"/>', f'armature="0.1"/>{small}'
+        )
+    )
+    for frame in ("leg", "cross", "bare"):
+        ours, theirs = (jaxdyn.frame_pose(m, q, frame).as_matrix() for m in (model, whole))
+        np.testing.assert_allclose(ours, theirs, atol=1e-15)
+    given = model.with_link_parameters("cross:y", whole.inertial_parameters[whole.topology.body("cross:y")])
+    given = given.with_link_parameters("bare", whole.link_parameters("bare"))
+    np.testing.assert_allclose(jaxdyn.crba(given, q), jaxdyn.crba(whole, q), atol=1e-14)
+    known = model.with_link_parameters("cross:y", np.zeros(10)).with_link_parameters("bare", np.zeros(10))
+    assert np.isfinite(jaxdyn.aba(known, q, 0 * q, q)).all()
+    # What the compiler was given instead of zeros is gone, and what was small in the file is not touched.
+    assert not np.asarray(model.inertial_parameters)[[model.topology.body(x) for x in ("cross:y", "bare")]].any()
+    np.testing.assert_array_equal(model.link_parameters("leg"), whole.link_parameters("leg"))
+
+
+def test_mjcf_files_on_the_disk_with_includes(tmp_path, capsys):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "leg.xml").write_text(f"<mujocoinclude>{LEG}</mujocoinclude>")
+    (tmp_path / "robot.xml").write_text(MASSLESS.format(leg='<include file="parts/leg.xml"/>'))
+    model = load_mjcf(tmp_path / "robot.xml", kinematics_only=True)
+    assert_same(model, load_mjcf(MASSLESS.format(leg=LEG), kinematics_only=True))
+    assert main(["info", str(tmp_path / "robot.xml")]) == 0
+    assert "kinematics only, as these links have no inertia: cross:y, bare" in capsys.readouterr().out
+    with pytest.raises(RobotFileError, match=r"robot\.xml"):
+        load_mjcf(tmp_path / "robot.xml")
+    (tmp_path / "robot.xml").write_text("<mujoco><worldbody><body><oops/></body></worldbody></mujoco>")
+    with pytest.raises(RobotFileError, match="oops"):
+        load_mjcf(tmp_path / "robot.xml", kinematics_only=True)

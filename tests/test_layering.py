@@ -9,6 +9,7 @@ PACKAGE = pathlib.Path(jaxdyn.__file__).parent
 FLOORS = {
     "_types": 1,
     "_digests": 0,
+    "_durable_files": 0,
     "_errors": 0,
     "_status": 0,
     "_printing": 1,

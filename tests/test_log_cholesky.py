@@ -88,8 +88,8 @@ def test_single_precision():
 
 def test_gradients():
     theta = jnp.asarray(random_theta(6, 1)[0])
-    forward = jax.jacfwd(inertial_parameters_from_log_cholesky)(theta)
-    reverse = jax.jacrev(inertial_parameters_from_log_cholesky)(theta)
+    forward = jax.jit(jax.jacfwd(inertial_parameters_from_log_cholesky))(theta)
+    reverse = jax.jit(jax.jacrev(inertial_parameters_from_log_cholesky))(theta)
     np.testing.assert_allclose(forward, reverse, atol=1e-12)
     h = 1e-6
     steps = h * np.eye(10)
@@ -97,7 +97,7 @@ def test_gradients():
         inertial_parameters_from_log_cholesky(theta + steps) - inertial_parameters_from_log_cholesky(theta - steps)
     ) / (2 * h)
     np.testing.assert_allclose(forward, central.T, rtol=1e-6, atol=1e-7)
-    inverse = jax.jacfwd(log_cholesky_from_inertial_parameters)(inertial_parameters_from_log_cholesky(theta))
+    inverse = jax.jit(jax.jacfwd(log_cholesky_from_inertial_parameters))(inertial_parameters_from_log_cholesky(theta))
     np.testing.assert_allclose(inverse @ forward, np.eye(10), atol=1e-8)
 
 

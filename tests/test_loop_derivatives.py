@@ -75,7 +75,7 @@ def test_forward_reverse_and_differences(kind):
         assert forward == pytest.approx(difference, rel=1e-6, abs=1e-6), name
 
 
-@pytest.mark.parametrize("kind", ["connect", "revolute"])
+@pytest.mark.parametrize("kind", ["connect", pytest.param("revolute", marks=pytest.mark.slow)])
 def test_matrices_are_the_derivatives_of_forward_dynamics(kind):
     model, q, v, tau, _ = case(kind)
     by_q, by_v, Minv = jaxdyn.aba_derivatives(model, q, v, tau)

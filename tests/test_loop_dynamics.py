@@ -9,10 +9,19 @@ import numpy as np
 import pinocchio as pin
 import pytest
 import squeezer as andrews
-from loop_robots import admissible_velocity, close_four_bar, closed_forest, dense_dynamics, four_bar, pose_of
+from loop_robots import (
+    admissible_velocity,
+    biped,
+    close_four_bar,
+    closed_forest,
+    dense_dynamics,
+    four_bar,
+    pose_of,
+)
 from oracles import PinocchioOracle, motion_to_se3, to_pinocchio
 
 import jaxdyn
+from jaxdyn.spatial import compose_poses, quaternion_to_rotation
 
 
 @functools.cache
@@ -90,6 +99,44 @@ def test_accelerations_and_forces_are_those_of_pinocchio(robot):
         expected_a, expected_f = Pinocchio(at(model, k)).dynamics(q[k], v[k], tau[k])
         np.testing.assert_allclose(a[k], expected_a, rtol=0, atol=1e-9 * max(1.0, np.abs(expected_a).max()))
         np.testing.assert_allclose(-f[k], expected_f, rtol=0, atol=2e-8 * max(1.0, np.abs(expected_f).max()))
+
+
+def test_forces_across_the_plane_of_a_mechanism_are_no_rounding_errors():
+    """A four-bar whose plane is oblique, with gravity turned along, has the forces of the upright one."""
+    model, q, v, tau = four_bars()
+    oblique = np.asarray(jaxdyn.SE3.from_rpy(np.array([0.3, -0.5, 0.8]), np.array([0.2, 0.1, -0.3])).to_vector())
+    placement = np.array(model.joint_placement)
+    placement[[0, 2]] = [compose_poses(oblique, placement[i]) for i in (0, 2)]
+    gravity = quaternion_to_rotation(oblique[3:]) @ np.asarray(model.gravity)
+    turned = dataclasses.replace(model, joint_placement=jnp.asarray(placement), gravity=jnp.asarray(gravity))
+    assert np.abs(np.asarray(jaxdyn.constraint_jacobian(turned, q))[:, 1]).max() > 0
+    expected = np.asarray(jaxdyn.constraint_forces(model, q, v, tau))
+    f = np.asarray(jaxdyn.constraint_forces(turned, q, v, tau))
+    np.testing.assert_allclose(f, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+    closed = jaxdyn.project_configuration(turned, q + 1e-3 * v)
+    assert (closed.status == jaxdyn.Status.CONVERGED).all()
+
+
+@pytest.mark.slow
+def test_a_biped_with_rod_loops_as_in_pinocchio():
+    """From random guesses; and what the equations across the planes of the legs, which are rounding errors, do not
+    do."""
+    model, rng = biped(), np.random.default_rng(0)
+    guess = model.integrate(model.neutral(), 0.1 * rng.normal(size=(100, model.nv)))
+    closed = jaxdyn.project_configuration(model, guess)
+    assert (closed.status == jaxdyn.Status.CONVERGED).all()
+    v, tau = rng.normal(size=(2, 100, model.nv))
+    q, v = np.asarray(closed.q), np.asarray(jaxdyn.project_velocity(model, closed.q, v))
+    a, f = (np.asarray(x(model, q, v, tau)) for x in (jaxdyn.aba, jaxdyn.constraint_forces))
+    J, oracle = np.asarray(jaxdyn.constraint_jacobian(model, q)), Pinocchio(model)
+    across = np.linalg.norm(J, axis=-1) < 1e-12
+    assert across.any(axis=0).tolist() == [False] * 4 + [True] + [False] * 5 + [True, False]
+    assert not f[across].any()
+    for k in range(100):
+        expected_a, expected_f = oracle.dynamics(q[k], v[k], tau[k])
+        np.testing.assert_allclose(a[k], expected_a, rtol=0, atol=1e-9 * np.abs(expected_a).max())
+        here = ~across[k]
+        np.testing.assert_allclose(-f[k, here], expected_f[here], rtol=0, atol=1e-8 * np.abs(expected_f).max())
 
 
 @pytest.mark.slow

@@ -36,6 +36,9 @@ def test_what_cannot_close_is_said():
     assert found.status == Status.STALLED
     assert found.error > 0.5
     assert jaxdyn.project_configuration(model, np.array([np.nan])).status == Status.DIVERGED
+    bare = jaxdyn.ModelBuilder().add_body("rod").add_loop("tip", "connect", "rod", "world", (1, 0, 0), (1.0, 0, 0))
+    with pytest.raises(jaxdyn.ModelError, match="project_configuration needs inertias"):
+        jaxdyn.project_configuration(bare.build(kinematics_only=True), np.array([0.3]))
     with pytest.raises(jaxdyn.ModelError, match="tolerance"):
         jaxdyn.project_configuration(model, np.array([0.3]), tolerance=-1.0)
 

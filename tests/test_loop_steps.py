@@ -10,14 +10,25 @@ import pytest
 import scipy.integrate
 import squeezer as andrews
 from jax import lax
-from loop_robots import admissible_velocity, bricard, close_four_bar, four_bar
+from loop_robots import LEGS, admissible_velocity, bricard, close_four_bar, four_bar, stewart_platform, stewart_start
 
 import jaxdyn
 from jaxdyn import BodyInertia, Joint, ModelBuilder, State
-from jaxdyn.simulate import RolloutOptions
+from jaxdyn.simulate import RolloutOptions, Transmission
 from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS
 from jaxdyn.simulate.integrators._closed_loops import closed
-from jaxdyn.trajopt import ControlResidual, ModelDynamics, Problem, QuadraticCost, StateResidual, ddp
+from jaxdyn.spatial import SE3
+from jaxdyn.trajopt import (
+    ControlResidual,
+    FramePoseResidual,
+    FrameVelocityResidual,
+    ModelDynamics,
+    Problem,
+    QuadraticCost,
+    StateResidual,
+    TimeVarying,
+    ddp,
+)
 
 
 @functools.cache
@@ -47,7 +58,8 @@ def end_of(angle):
     return np.array([np.sin(angle), np.cos(angle)])
 
 
-FEW_AND_MANY = [(1, 1e-7, 1e-8), (2, 1e-7, 1e-8), pytest.param(40, 1e-3, 1e-4, marks=pytest.mark.slow)]
+SLOW = (pytest.param(1, 1e-7, 1e-8, marks=pytest.mark.slow), pytest.param(40, 1e-3, 1e-4, marks=pytest.mark.slow))
+FEW_AND_MANY = [(2, 1e-7, 1e-8), *SLOW]
 
 
 @pytest.mark.parametrize(("n", "tolerance", "lost"), FEW_AND_MANY)
@@ -131,12 +143,43 @@ def test_derivatives_of_steps():
         np.testing.assert_allclose(found.by_torque, by_tau, atol=1e-9)
 
 
+def test_a_vector_field_drifts_and_normalized_closes_the_loops():
+    """The rates are those of `aba`, by whose errors of integration the loops open."""
+    model, q = four_bar(), close_four_bar(0.7)
+    field, start = jaxdyn.vector_field(model), State(jnp.asarray(q), admissible_velocity(model, q, np.ones(3)))
+
+    def rate(state, t):
+        rates = field(t, State(*state))
+        return jnp.stack([rates.q, rates.v])
+
+    def step(state, _):
+        return RUNGE_KUTTA_STEPS["rk4"](rate, state, 0.0, 0.05), None
+
+    @jax.jit
+    def run(state):
+        end = State(*lax.scan(step, jnp.stack([state.q, state.v]), length=40)[0])
+        return (
+            end,
+            jaxdyn.simulate.normalized(model, end),
+            field(0.0, state),
+            jaxdyn.aba(model, state.q, state.v, jnp.zeros(3)),
+        )
+
+    end, mended, rates, a = run(start)
+    np.testing.assert_array_equal(rates.v, a)
+    assert 1e-6 < np.abs(jaxdyn.constraint_error(model, end.q)).max() < 1e-2
+    assert np.abs(jaxdyn.constraint_error(model, mended.q)).max() < 1e-9
+    assert np.abs(jaxdyn.constraint_jacobian(model, mended.q) @ mended.v).max() < 1e-9
+    np.testing.assert_allclose(mended.q, end.q, atol=1e-2)
+
+
 def test_what_steps_do_not_take():
     model, q = four_bar(), close_four_bar(0.7)
     with pytest.raises(jaxdyn.ModelError, match="'midpoint' does not take closed loops"):
         jaxdyn.step(model, State(q, np.zeros(3)), np.zeros(3), 0.01, integrator="midpoint")
 
 
+@pytest.mark.slow
 def test_bricard_keeps_its_energy():
     model, q = bricard()
     assert np.abs(jaxdyn.constraint_error(model, q)).max() < 1e-15
@@ -181,3 +224,31 @@ def test_new_values_do_not_compile_again():
     longer = eqx.tree_at(lambda m: m.loop_placement2, model, model.loop_placement2.at[0, 0].set(0.71))
     assert np.abs(run(longer) - first).max() > 1e-4
     assert run._cache_size() == 1
+
+
+@pytest.mark.slow
+def test_a_stewart_platform_follows_a_path():
+    """Six driven legs move a plate on a circle with a radius of 5 cm in a second, with its orientation kept."""
+    model, q, steps, dt = stewart_platform(), stewart_start(), 40, 0.025
+    drives, zero = Transmission.to_joints(model, LEGS).matrix, np.zeros(model.nv)
+    still = jaxdyn.constrained_inverse_dynamics(model, q, zero, zero, actuated=LEGS)
+    hold = still.tau @ drives
+    angle = np.pi * (1 - np.cos(np.linspace(0, np.pi, steps + 1)))
+    path = q[:3] + 0.05 * np.stack([np.cos(angle) - 1, np.sin(angle), 0 * angle], axis=1)
+
+    def at(position):
+        return QuadraticCost(FramePoseResidual("plate", SE3(jnp.eye(3), position)), 1e6)
+
+    problem = Problem(
+        ModelDynamics(model, dt, actuation=drives),
+        np.concatenate([q, zero]),
+        steps,
+        stage_costs=[TimeVarying(jax.vmap(at)(path[:-1])), QuadraticCost(ControlResidual(hold), 1e-3)],
+        terminal_costs=[at(jnp.asarray(path[-1])), QuadraticCost(FrameVelocityResidual("plate"), 1e3)],
+    )
+    solution = ddp(problem, jnp.tile(hold, (steps, 1)))
+    assert solution.status == jaxdyn.Status.CONVERGED
+    assert solution.us.shape == (steps, 6)
+    assert np.linalg.norm(solution.xs[:, :3] - path, axis=1).max() < 5e-4
+    assert np.abs(solution.xs[:, 4:7]).max() < 1e-3
+    assert np.abs(jaxdyn.constraint_error(model, solution.xs[:, : model.nq])).max() < 1e-12

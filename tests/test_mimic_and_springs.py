@@ -1,5 +1,6 @@
 """Joints that mimic others match the projection of the spanning tree by `G`; joint springs match their energy."""
 
+import dataclasses
 import functools
 
 import equinox as eqx
@@ -254,3 +255,41 @@ def test_springs_in_the_dynamics_and_their_derivatives():
         program("aba")(model, q, v, x + spring), program("aba")(bare, q, v, x), rtol=1e-9, atol=1e-9
     )
     matches("aba", model, q, v, x)
+
+
+def test_following_is_a_coupling_of_the_first_degree():
+    """A joint that mimics, and the same joint with a coordinate that a linear coupling holds: accelerations, and their
+    derivatives by the state and the torques of the joints that both models have."""
+    model, q, v, x, G = case(False)
+    tree = build(False)
+    changes = {name: getattr(model.spanning_tree(), name) for name in ("damping", "friction", "armature")}
+    tree = dataclasses.replace(tree, **changes)
+    for name, multiplier, offset in PAIRS:
+        tree = tree.with_coupling(f"{name} follows", f"{name}_joint", "lead_joint", (offset, multiplier))
+    rows = [tree.topology.dof_names.index(name) for name in model.topology.dof_names]
+
+    def following(q, v, x):
+        return jnp.asarray(G) @ jaxdyn.aba(model, q, v, x)
+
+    def coupled(q, v, x):
+        on_tree = jnp.zeros(tree.nv).at[jnp.array(rows)].set(x)
+        return jaxdyn.aba(tree, model.spanning_configuration(q), jnp.asarray(G) @ v, on_tree)
+
+    options = {"xla_backend_optimization_level": 0}
+    (a, by), (b, other) = (
+        jax.jit(lambda *at, f=f: (f(*at), jax.jacfwd(f, (0, 1, 2))(*at)), compiler_options=options)(q[0], v[0], x[0])
+        for f in (following, coupled)
+    )
+    for value, expected in zip((a, *by), (b, *other), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+
+
+def test_couplings_of_joints_that_follow():
+    model = build(True)
+    # A follower has no coordinate; the coupling holds its leader.
+    held = model.with_coupling("hold", "thumb_joint", None, (0.3,))
+    q = model.neutral().at[model.q_index("lead_joint")].set(0.2)
+    np.testing.assert_allclose(jaxdyn.constraint_error(held, q), [2.0 * 0.2 - 0.1 - 0.3], atol=1e-12)
+    for pair in (("left_joint", "lead_joint"), ("lead_joint", "left_joint"), ("right_joint", "left_joint")):
+        with pytest.raises(ModelError, match="one mimics the other"):
+            model.with_coupling("again", *pair)

@@ -17,7 +17,7 @@ from mutations import patience
 from oracles import MujocoOracle, relative_error
 
 import jaxdyn
-from jaxdyn.io import is_mjcf, left_out, load_mjcf, load_mjcf_actuators
+from jaxdyn.io import RobotFileWarning, is_mjcf, left_out, load_mjcf, load_mjcf_actuators
 from jaxdyn.spatial import compose_poses as compose
 from jaxdyn.spatial import rotation_to_quaternion
 
@@ -283,12 +283,15 @@ def test_text(name):
 # Files of other packages
 
 
-def package_files(package: str, folder: str = "") -> list:
+def package_files(package: str, folder: str = "", quick: tuple[str, ...] | None = None) -> list:
+    """The files of a package; all but those of these names are slow tests."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return [pytest.param(None, marks=pytest.mark.skip(reason=f"{package} is not installed"), id=package)]
     root = Path(spec.submodule_search_locations[0]) / folder
-    return [pytest.param(path, id=str(path.relative_to(root))) for path in sorted(root.rglob("*.xml"))]
+    paths = sorted(root.rglob("*.xml"))
+    marks = [() if quick is None or path.name in quick else pytest.mark.slow for path in paths]
+    return [pytest.param(x, id=str(x.relative_to(root)), marks=m) for x, m in zip(paths, marks, strict=True)]
 
 
 def check_file(path, answer=quick_answers):
@@ -317,10 +320,10 @@ def check_file(path, answer=quick_answers):
         for j in np.flatnonzero(mj.jnt_type == mujoco.mjtJoint.mjJNT_FREE):
             mj.dof_armature[mj.jnt_dofadr[j] : mj.jnt_dofadr[j] + 3] = 0
         mujoco.mj_setConst(mj, mujoco.MjData(mj))
-    check(mj, model, answer)
+    check(mj, model.without_loops(), answer)
 
 
-@pytest.mark.parametrize("path", package_files("gymnasium", "envs/mujoco/assets"))
+@pytest.mark.parametrize("path", package_files("gymnasium", "envs/mujoco/assets", ("ant.xml", "humanoid.xml")))
 def test_gymnasium(path):
     check_file(path)
 
@@ -351,6 +354,7 @@ def world(joint="", body="", *, options="", tail="", kind="hinge"):
 
 
 TENDON = "<tendon><spatial name='cord' {}><site site='s'/><site site='t'/></spatial></tendon>{}"
+TIE = "<equality><tendon {} tendon1='cord'/></equality>"
 FLEX = """<deformable><flex name='cloth' dim='2' body='a a b b' vertex='0 0 0  .1 0 0  0 .1 0  .1 .1 0'
   element='0 1 2 1 3 2'/></deformable>"""
 
@@ -359,8 +363,8 @@ EXTENSION = """<extension><plugin plugin='mujoco.sdf.torus'><instance name='p'><
 
 # Message -> (file with the unsupported feature, file that describes the model that remains without it).
 UNSUPPORTED = {
-    "equality 'grip'": (world(tail="<equality><weld name='grip' body1='a' body2='b'/></equality>"), world()),
-    "equality 'equality_0'": (world(tail="<equality><joint joint1='j' joint2='k'/></equality>"), world()),
+    "equality 'grip'": (world(tail=TENDON.format("", TIE.format("name='grip'"))), world()),
+    "equality 'equality_0'": (world(tail=TENDON.format("", TIE.format(""))), world()),
     "tendon 'cord'; remove its limits": (world(tail=TENDON.format("range='0 1'", "")), world()),
     "tendon 'cord'; remove its limits, spring": (world(tail=TENDON.format("stiffness='1'", "")), world()),
     "tendon 'cord'; remove its limits, spring, damping": (world(tail=TENDON.format("damping='1'", "")), world()),
@@ -664,6 +668,45 @@ def test_round_trip(name):
     chained = np.setdiff1d(np.arange(loaded.nb), bodies)
     assert not np.asarray(loaded.inertial_parameters)[chained].any()
     assert (loaded.nq, loaded.nv) == (model.nq, model.nv)
+    kinds = np.repeat(model.topology.joint_types, np.diff(model.topology.v_starts))
+    for field in ("position_lower", "position_upper"):
+        np.testing.assert_allclose(getattr(loaded, field), getattr(model, field), rtol=1e-15, err_msg=field)
+    written = (kinds != "free") & (kinds != "ball") & (np.asarray(model.effort_limit) > 0)
+    expected = np.where(written, model.effort_limit, np.inf)
+    np.testing.assert_allclose(loaded.effort_limit, expected, rtol=1e-15)
+
+
+def test_limits_are_written_and_those_that_cannot_be_are_named():
+    builder, ball = jaxdyn.ModelBuilder(), jaxdyn.BodyInertia.sphere(1.0, 0.1)
+    joints = {
+        "hip": jaxdyn.Joint("revolute", lower=-0.5, effort_limit=3.0),
+        "slide": jaxdyn.Joint("prismatic", (1, 0, 0), lower=0.1, upper=0.2, velocity_limit=2.0),
+        "pair": jaxdyn.Joint("cylindrical", lower=[-1, -np.inf], upper=[1, np.inf], effort_limit=[4, np.inf]),
+        "stuck": jaxdyn.Joint("revolute", lower=0.3, upper=0.3),
+        "ankle": jaxdyn.Joint("ball", effort_limit=5.0),
+    }
+    parent = "world"
+    for name, joint in joints.items():
+        builder.add_body(f"{name}_link", parent, dataclasses.replace(joint, name=name), (0, 0, 0.1), ball)
+        parent = f"{name}_link"
+    model = builder.build()
+    with pytest.warns(RobotFileWarning) as caught:
+        text = jaxdyn.to_mjcf(model)
+    (message,) = [str(w.message) for w in caught]
+    wanted = "velocity limits of joint 'slide'; ranges of joint 'stuck'; effort limits of joint 'ankle'"
+    assert message.endswith(wanted)
+    m = mujoco.MjModel.from_xml_string(text)
+    assert m.jnt_limited.tolist() == [1, 1, 1, 0, 0, 0]
+    np.testing.assert_allclose(m.jnt_range[1:3], [[0.1, 0.2], [-1, 1]])
+    assert m.jnt_range[0, 0] == -0.5
+    assert m.jnt_range[0, 1] > 1e12
+    np.testing.assert_allclose(m.jnt_actfrcrange[[0, 2]], [[-3, 3], [-4, 4]])
+    assert m.jnt_actfrclimited.tolist() == [1, 0, 1, 0, 0, 0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bare = mujoco.MjModel.from_xml_string(jaxdyn.to_mjcf(model, limits=False))
+    assert not bare.jnt_limited.any()
+    assert not bare.jnt_actfrclimited.any()
 
 
 # Actuators

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import equinox as eqx
 import jax
@@ -135,6 +136,15 @@ def test_other_files_and_places_are_named(tmp_path):
     with pytest.raises(ModelError, match="within jit"):
         jax.jit(lambda m: save_model(tmp_path / "robot.npz", m))(gripper())
     assert not (tmp_path / "robot.npz").exists()
+
+
+def test_a_file_of_a_model_is_on_the_disk_before_it_replaces_another(saved, monkeypatch):
+    done, fsync, replace = [], os.fsync, os.replace
+    monkeypatch.setattr("os.fsync", lambda descriptor: (done.append("synchronized"), fsync(descriptor)))
+    monkeypatch.setattr("os.replace", lambda *places: (done.append("replaced"), replace(*places)))
+    save_model(saved, jaxdyn.samples.arm())
+    assert done[:2] == ["synchronized", "replaced"]
+    assert load_model(saved).topology == jaxdyn.samples.arm().topology
 
 
 def test_a_file_of_a_model_is_replaced_as_a_whole(saved, monkeypatch):

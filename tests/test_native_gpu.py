@@ -101,7 +101,9 @@ def states(model: jaxdyn.Model, *batch: int):
     return single((q, v, tau))
 
 
-@pytest.mark.parametrize("name", [pytest.param("tree", marks=pytest.mark.slow), "quadruped"])
+@pytest.mark.parametrize(
+    "name", ["arm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tree", "quadruped"))]
+)
 def test_results_of_kernels_with_the_model_as_argument(name, launches):
     model = programs.model_named(name)
     inputs = programs.states_of(model)
@@ -113,7 +115,10 @@ def test_results_of_kernels_with_the_model_as_argument(name, launches):
     close(got, wanted, rtol=2e-4)
 
 
-@pytest.mark.parametrize("robot", [jaxdyn.samples.arm, jaxdyn.samples.quadruped, double_pendulum])
+ARM_AND_QUADRUPED = jaxdyn.samples.arm, pytest.param(jaxdyn.samples.quadruped, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("robot", [*ARM_AND_QUADRUPED, double_pendulum])
 def test_results_of_kernels_with_the_model_as_constant(robot, launches):
     model = single(robot())
 
@@ -126,7 +131,7 @@ def test_results_of_kernels_with_the_model_as_constant(robot, launches):
     assert all(a["grid_x"] == 1 and a["block_x"] == THREADS for a in launches)
 
 
-@pytest.mark.parametrize("robot", [jaxdyn.samples.arm, jaxdyn.samples.quadruped])
+@pytest.mark.parametrize("robot", ARM_AND_QUADRUPED)
 def test_reverse_gradient(robot, launches):
     model = single(robot())
 
@@ -143,6 +148,9 @@ def test_operands_without_a_batch_and_the_sum_over_it(launches):
     q, v, tau = states(model, 4, 3)
     close(run(jaxdyn.aba, model, q[0, 0], v, tau[:, :1]), expected(jaxdyn.aba, model, q[0, 0], v, tau[:, :1]))
     close(run(jaxdyn.aba, model, q[0, 0], v[0, 0], tau[0, 0]), expected(jaxdyn.aba, model, q[0, 0], v[0, 0], tau[0, 0]))
+
+    model = single(jaxdyn.samples.pendulum())
+    q, v, tau = states(model, 4, 3)
 
     def loss(model, q, v, tau):
         return jnp.sum(jnp.cos(jaxdyn.aba(model, q, v, tau)))

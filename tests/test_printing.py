@@ -2,6 +2,7 @@
 
 import functools
 import re
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -147,6 +148,12 @@ def test_vmap_of_a_function_of_a_model():
     assert not jax.tree.leaves(model.vmap_axes())
     mapped = jax.vmap(algorithms.crba, in_axes=(None, 0))(model, q)
     np.testing.assert_allclose(mapped, algorithms.crba(model, q), rtol=1e-12)
+    # JAX refuses its default before the library is called; a page explains the message.
+    page = (Path(__file__).parent.parent / "docs/concepts/speed.md").read_text()
+    for mapped in (model, some):
+        with pytest.raises(ValueError, match="vmap got inconsistent sizes for array axes to be mapped") as caught:
+            jax.vmap(algorithms.crba)(mapped, q)
+        assert str(caught.value).split(":")[0] in page
     first = eqx.tree_at(lambda m: m.inertial_parameters, model, inertias[0, 0])
     with pytest.raises(ShapeError, match=r"lacks an axis, .*in_axes=None .*=model\.vmap_axes\(\)"):
         algorithms.crba(first, q[0])

@@ -201,7 +201,10 @@ def test_a_rough_model_causes_no_finding(options):
         assert kinds(recorded(seed, **options), ARM) == set()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_torques_of_another_sign_or_unit(seed):
     r = recorded(seed)
     assert {"joint2", "joint4"} <= named(dataclasses.replace(r, tau=-r.tau), "sign")
@@ -227,7 +230,7 @@ def test_torques_of_another_sign_or_unit(seed):
     assert {"joint2", "joint4"} <= set(sign.joints) & set(scale.joints)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("arrays", [("tau",), ("q", "v"), ("q", "v", "tau")])
 def test_columns_of_other_joints(seed, arrays):
     r = recorded(seed)
@@ -318,7 +321,7 @@ def test_real_recordings_are_well_aligned():
 
 @pytest.mark.skipif(not os.environ.get("JAXDYN_DATA"), reason="JAXDYN_DATA does not name the recorded data")
 @pytest.mark.filterwarnings("ignore::jaxdyn.io.RobotFileWarning")
-@pytest.mark.parametrize("name", ["panda", "kuka"])
+@pytest.mark.parametrize("name", ["panda", pytest.param("kuka", marks=pytest.mark.slow)])
 def test_mistakes_in_real_recordings_are_named(name):
     model, r = real(name)
     wrong = {"sign", "scale", "order", "clock", "degrees", "rates"}

@@ -358,6 +358,7 @@ def pendulum_recording(outliers: bool = False, noise: float = 1.0) -> Recording:
     return Recording(t, q, v, None, tau)
 
 
+@pytest.mark.slow
 def test_a_fit_is_not_done_while_damping_holds_it_back():
     """Under a torque of 3e-5 N m the motion hardly tells the size of inertia and damping, only their ratio. At the
     start the ratio is right, so a damped step promises nothing, 10 standard errors from the minimum."""

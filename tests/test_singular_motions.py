@@ -156,3 +156,47 @@ def test_robots_without_inertias_are_not_judged():
         warnings.simplefilter("error")
         model = chain(z(), z(), massive=()).build(kinematics_only=True)
     assert "singular" not in model.summary()
+
+
+def edited(change) -> list[str]:
+    """Return the warnings of an edit."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        change()
+    assert all(w.category is PhysicalityWarning for w in caught)
+    return [str(w.message) for w in caught]
+
+
+def turntable() -> Model:
+    """Return a joint about z that carries a massless body, which an armature makes regular."""
+    return chain(z(armature=0.1)).build().with_link_parameters("b0", np.zeros(10))
+
+
+EDITS = {
+    "a link becomes massless": lambda: chain(z(), z(), massive=(0, 1)).build().with_link_parameters("b0", np.zeros(10)),
+    "an armature goes": lambda: chain(z(armature=0.1), z()).build().with_armature(0.0),
+    "a joint between is locked": lambda: (
+        chain(x(), z(), y(armature=0.1), z(), massive=(0, 3)).build().with_locked_joints({"j2": 0.0})
+    ),
+    "single precision": lambda: (
+        chain(z(), z(), massive=(0, 1)).build().astype(jnp.float32).with_link_parameters("b0", np.zeros(10))
+    ),
+}
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_edits_that_take_the_resistance_away_say_so(what):
+    text = edited(EDITS[what])[-1]
+    assert "turn about the same axis" in text
+    assert "the mass matrix is singular at every configuration tried" in text
+
+
+def test_an_edit_says_only_what_it_did():
+    with pytest.warns(PhysicalityWarning):
+        model = CASES["coaxial"][0].build()
+    assert edited(lambda: model.with_link_parameters("b0", BALL)) == []
+    assert edited(lambda: model.with_link_parameters("b1", BALL)) == []
+    assert edited(lambda: turntable().with_attached(chain(y()).build(), "b0", prefix="arm_")) == []
+    batch = jnp.zeros((2, 10))
+    assert edited(lambda: chain(z(), z(), massive=(0, 1)).build().with_link_parameters("b0", batch)) == []
+    assert edited(lambda: jax.jit(lambda p: turntable().with_link_parameters("b0", p))(batch[0])) == []

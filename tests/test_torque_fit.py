@@ -237,6 +237,7 @@ def test_intervals_cover_the_truth(kind):
     assert 0.90 <= np.mean(inside) <= 0.98, np.mean(inside, axis=0)
 
 
+@pytest.mark.slow
 def test_bootstrap_and_intervals_agree_for_residuals_that_are_independent_or_not():
     truth, prior, offset = truth_and_prior()
     clean = motion(truth, 15, n=2000, offset=offset)

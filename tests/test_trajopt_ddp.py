@@ -86,6 +86,7 @@ def test_double_pendulum_as_crocoddyl_solves_it():
     np.testing.assert_allclose(s.xs, problem.rollout(s.us), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_cartpole_with_limits():
     problem = cartpole()
     s = ddp(problem, 0.01)
@@ -214,7 +215,7 @@ def two_steps(**constraints) -> Problem:
     )
 
 
-@pytest.mark.parametrize("constrained", [False, True])
+@pytest.mark.parametrize("constrained", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_history_and_progress_have_every_iteration(constrained):
     limit = {"terminal_constraints": [Constraint(StateResidual(), -np.inf, 1.0)]} if constrained else {}
     problem, seen = two_steps(**limit), []

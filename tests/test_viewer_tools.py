@@ -5,6 +5,7 @@ import html
 import imageio.v3 as iio
 import numpy as np
 import pytest
+from loop_robots import close_four_bar, four_bar
 from PIL import Image
 
 import jaxdyn
@@ -62,6 +63,27 @@ def test_the_legend_says_what_is_shown():
             viewer.play(t, q, path_of="toe")
         with pytest.raises(ModelError, match="layer is 'mesh'"):
             viewer.show_layer("mesh")
+
+
+def test_loops_are_drawn_where_they_are():
+    model, (closed, apart) = four_bar(), (close_four_bar(0.5), np.array([0.6, -1.0, -1.2]))
+    with Viewer(model, q=closed) as viewer:
+        assert "ends of a loop" in viewer._legend.content
+        assert not viewer._robot._lines
+        viewer.show(apart)
+        (line,) = viewer._robot._lines.values()
+        for q in (apart, np.array([0.3, 0.2, 0.1])):
+            viewer.show(q)
+            (expected,) = viewer._drawing.loop_lines(body_poses(model, q))
+            np.testing.assert_allclose(line.vertices, expected.mesh.vertices, atol=1e-6)
+            assert line.visible
+        viewer.show_layer("loops", False)
+        assert not line.visible
+        assert "loop" not in viewer._legend.content
+        viewer.show_layer("loops")
+        assert line.visible
+        viewer.show(closed)
+        assert not line.visible
 
 
 def test_names_of_links_joints_and_frames():

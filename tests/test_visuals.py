@@ -8,14 +8,26 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
+from loop_robots import close_four_bar, four_bar
 from PIL import Image
 from robots import robot_path
 
 import jaxdyn
 from jaxdyn import BodyInertia, DataError, Joint, ModelBuilder, ModelError, RobotFileError, ShapeError, UnknownNameError
 from jaxdyn.io import RobotFileWarning, load_mjcf, load_urdf
+from jaxdyn.spatial import transform_points
 from jaxdyn.viz import Visual, load_visuals, plot_masses, plot_torques, plot_trajectory, save_png
-from jaxdyn.viz._drawing import AXES, ELLIPSOIDS, FRAMES, MESHES, SKELETON, body_poses, drawing_of, slider_ranges
+from jaxdyn.viz._drawing import (
+    AXES,
+    ELLIPSOIDS,
+    FRAMES,
+    LOOPS,
+    MESHES,
+    SKELETON,
+    body_poses,
+    drawing_of,
+    slider_ranges,
+)
 from jaxdyn.viz._geometry import arrow, box, capsule, cylinder, inflated, scaled, sphere, tube
 from jaxdyn.viz._page import frame_samples
 
@@ -254,6 +266,38 @@ def test_axes_are_those_about_which_joints_turn():
     assert len(arrows) == len(expected) == 11
     for direction, axis in zip(arrows, expected, strict=True):
         assert abs(direction @ axis) / np.linalg.norm(axis) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_loops_have_balls_at_their_ends_and_a_line_where_they_are_apart(tmp_path):
+    model = four_bar().with_loop("stay", "distance", "world", "coupler", (0.2, 0, 0.5), (0.5, 0, 0), length=0.8)
+    drawing = drawing_of(model, None, (), False, {})
+    assert LOOPS in drawing.shown
+    assert LOOPS not in drawing_of(model.without_loops(), None, (), False, {}).layers
+    balls = [x for x in drawing.surfaces if x.layer == LOOPS]
+    names = ["pin in body coupler", "pin in body rocker", "stay in world", "stay in body coupler"]
+    assert [x.name for x in balls] == [f"loop {name}" for name in names]
+    for q, drawn in ((close_four_bar(0.5), ["loop stay"]), (np.array([0.6, -1.0, -1.2]), ["loop pin", "loop stay"])):
+        poses = body_poses(model, q)
+        middles = np.array([x.in_world(poses).vertices.mean(axis=0) for x in balls])
+        tips = [transform_points(poses[body], np.array(tip)) for body, tip in ((1, (1.0, 0, 0)), (2, (0.7, 0, 0)))]
+        np.testing.assert_allclose(middles[:2], tips, atol=1e-9)
+        lines = drawing.loop_lines(poses)
+        assert [x.name for x in lines] == drawn
+        for line in lines:
+            start, end = middles[:2] if line.name == "loop pin" else middles[2:]
+            points, along = line.mesh.vertices, end - start
+            part = (points - start) @ along / (along @ along)
+            np.testing.assert_allclose([part.min(), part.max()], [0, 1], atol=1e-9)
+            beside = np.linalg.norm(points - start - part[:, None] * along, axis=1)
+            assert beside.max() == pytest.approx(0.025 * drawing.unit)
+            assert volume(points, line.mesh.faces) > 0
+
+    def cyan(name: str, q: np.ndarray) -> int:
+        save_png(tmp_path / name, model.without_loops(["stay"]), q, width=160, height=120, show=["skeleton", "loops"])
+        r, g, b = np.moveaxis(np.asarray(Image.open(tmp_path / name), np.float64), -1, 0)
+        return int(((g > r + 60) & (b > r + 60)).sum())
+
+    assert 0 < cyan("closed.png", close_four_bar(0.5)) + 30 < cyan("open.png", np.array([0.6, -1.0, -1.2]))
 
 
 def test_what_a_picture_can_not_be_of():

@@ -1,6 +1,7 @@
 """Arguments of a wrong kind, such as texts, None, objects, ragged lists and complex numbers, are errors of the library
 that name the function and the argument."""
 
+import functools
 import inspect
 import typing
 
@@ -61,6 +62,7 @@ def algorithm_arguments(function) -> dict:
         "frame": FRAME,
         "frames": (FRAME,),
         "direction": (np.ones(N),) * 3,
+        "joints": MODEL.joint_names,
         "targets": algorithms.FrameTarget(FRAME, np.zeros(3)),
     }
     out = {}
@@ -176,6 +178,77 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_functions_name_the_argument(name):
     assert require_named_errors(name, *OTHERS[name]) > 0
+
+
+RECORDING = sysid.Recording(np.arange(200) / 100, np.sin(np.arange(200.0) / 30)[:, None] * np.ones(N))
+MOTION = sysid.JointTrajectory("fourier", 2.0, 3, 0.1 * np.ones((5, N)))
+FREE = sysid.Parametrization(MODEL.with_joint_friction(damping=0.1), sysid.Positive("damping"))
+FLEET = dict.fromkeys(("q", "v", "tau"), np.ones((1, 100, N)))
+NOISE = {"position_noise": 0.01, "velocity_noise": 0.1}
+BALL_AT = jaxdyn.BodyInertia.sphere(1.0, 0.1)
+NUMBERS = {
+    "fit_fleet": (sysid.fit_fleet, {"parametrization": FREE, **FLEET, "dt": 0.01, "segment": 0.5, **NOISE}),
+    "rollout_errors": (
+        functools.partial(sysid.rollout_errors, MODEL),
+        {"recording": RECORDING, "horizon": 0.1, "every": 0.1},
+    ),
+    "JointTrajectory.sampled": (MOTION.sampled, {"rate": 100.0, "periods": 1}),
+    "JointTrajectory.__call__": (MOTION.__call__, {"t": np.zeros(2)}),
+    "Recording.between": (RECORDING.between, {"start": 0.1, "stop": 0.2}),
+    "Recording.trimmed": (RECORDING.trimmed, {"start": 0.1, "stop": 0.2}),
+    "Recording.resampled": (RECORDING.resampled, {"rate": 50.0, "max_gap": 0.1, "kind": "cubic"}),
+    "Recording.filtered": (RECORDING.filtered, {"cutoff": 10.0, "order": 4}),
+    "Recording.prepared": (RECORDING.prepared, {"cutoff": 10.0}),
+    "Recording.aligned": (RECORDING.aligned, {"delay": 0.01}),
+    "load_npz": (sysid.load_npz, {"path": "nowhere.npz"}),
+    "Parametrization.model": (FREE.model, {"free": np.zeros(N)}),
+    "BodyInertia.box": (jaxdyn.BodyInertia.box, {"mass": 1.0, "size": np.ones(3)}),
+    "BodyInertia.sphere": (jaxdyn.BodyInertia.sphere, {"mass": 1.0, "radius": 0.1}),
+    "BodyInertia.rod": (jaxdyn.BodyInertia.rod, {"mass": 1.0, "start": np.zeros(3), "end": np.ones(3)}),
+    "BodyInertia": (jaxdyn.BodyInertia, {"mass": 1.0, "center_of_mass": np.zeros(3), "rotational": np.ones(3)}),
+    "chain": (samples.chain, {"n": 2, "length": 0.2}),
+    "to_mjcf": (jaxdyn.to_mjcf, {"model": MODEL}),
+    "to_urdf": (jaxdyn.to_urdf, {"model": MODEL}),
+    "save_model": (functools.partial(jaxdyn.save_model, model=MODEL), {"path": "model.npz"}),
+    "gravity": (jaxdyn.ModelBuilder().add_body("b", inertia=BALL_AT).build, {"gravity": np.zeros(3)}),
+    "placement": (lambda placement: jaxdyn.ModelBuilder().add_body("b", placement=placement), {"placement": None}),
+    "inertia": (lambda inertia: jaxdyn.ModelBuilder().add_body("b", inertia=inertia), {"inertia": None}),
+    "axis": (lambda axis: jaxdyn.ModelBuilder().add_body("b", joint=jaxdyn.Joint(axis=axis)), {"axis": np.ones(3)}),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_texts_and_paths_of_a_wrong_kind_are_named(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    function, arguments = NUMBERS[name]
+    for argument, valid in arguments.items():
+        for what, wrong in WRONG.items():
+            if (wrong is None and valid is None) or (isinstance(valid, str) and isinstance(wrong, str)):
+                continue
+            with pytest.raises(JaxdynError, match=argument.replace("kind", "interpolation|kind")) as caught:
+                function(**(arguments | {argument: wrong}))
+            assert "np." not in str(caught.value), (argument, what)
+
+
+@pytest.mark.parametrize("value", [np.nan, -1.0, 0.0, np.inf])
+def test_durations_and_rates_are_positive_numbers(value):
+    calls = {
+        "dt": lambda: sysid.fit_fleet(FREE, **FLEET, dt=value, segment=0.5, **NOISE),
+        "segment": lambda: sysid.fit_fleet(FREE, **FLEET, dt=0.01, segment=value, **NOISE),
+        "rate": lambda: MOTION.sampled(value),
+        "horizon": lambda: sysid.rollout_errors(MODEL, RECORDING, value, every=0.1),
+        "every": lambda: sysid.rollout_errors(MODEL, RECORDING, 0.1, every=value),
+    }
+    for name, call in calls.items():
+        with pytest.raises(JaxdynError, match=name):
+            call()
+
+
+@pytest.mark.parametrize("wrong", [1, None, np.zeros(2), ["joint1"]], ids=str)
+def test_names_are_texts(wrong):
+    for call in (MODEL.q_index, MODEL.link_parameters, lambda x: MODEL.with_payload(x, BALL_AT)):
+        with pytest.raises(JaxdynError, match=r"a name is a text|a text is needed"):
+            call(wrong)
 
 
 @pytest.mark.parametrize("what", WRONG)

@@ -28,6 +28,13 @@ from jaxdyn.algorithms._frame_motion import (
     frame_jacobian_time_derivative,
 )
 from jaxdyn.algorithms._inverse_kinematics import FrameTarget, IKSolution, inverse_kinematics
+from jaxdyn.algorithms._joint_motions import (
+    ActuatedTorques,
+    JointMotion,
+    complete_motion,
+    constrained_inverse_dynamics,
+    motion_map,
+)
 from jaxdyn.algorithms._kinematics import forward_kinematics, frame_jacobian, frame_pose, frame_velocity
 from jaxdyn.algorithms._mass_matrix import (
     inverse_mass_matrix,

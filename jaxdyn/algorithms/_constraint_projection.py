@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import jax
@@ -13,16 +14,18 @@ from jaxdyn._errors import naming_arguments, require_positive, require_positive_
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Configuration, Float, Velocity
 from jaxdyn.algorithms._constraints import constraint_error
+from jaxdyn.algorithms._joint_motions import dofs_of_joints, from_joints
 from jaxdyn.algorithms.recursions import (
     Robot,
     algorithm,
+    all_rows,
     check_arrays,
     constraint_errors,
     constraint_rows,
     correction,
     kinematics,
 )
-from jaxdyn.model import Model
+from jaxdyn.model import Model, require_inertias
 
 
 @algorithm(motion_axes=((-1,),))
@@ -31,6 +34,18 @@ def configuration_correction(robot: Robot, q: Configuration) -> Float[Array, "*b
     the mass matrix, that closes the linearized loops."""
     at = kinematics(robot, q)
     return correction(robot, at, constraint_rows(robot, q, at), constraint_errors(robot, q))
+
+
+@algorithm(motion_axes=((-1,),))
+def _kept_correction(
+    robot: Robot, q: Configuration, goal: Velocity, *, dofs: tuple[int, ...]
+) -> Float[Array, "*batch nv"]:
+    """The Gauss-Newton step `[*batch, nv]` that closes the linearized loops, whose components `dofs` are nearest to
+    those of `goal`."""
+    rows = all_rows(robot, constraint_rows(robot, q, kinematics(robot, q)))
+    errors = robot.broadcast(constraint_errors(robot, q))
+    mimics = jnp.zeros((len(rows.J) - len(errors), *errors.shape[1:]), errors.dtype)
+    return from_joints(robot, rows.J, dofs, goal, jnp.concatenate([errors, mimics]))
 
 
 @algorithm(motion_axes=((-1,),))
@@ -62,7 +77,12 @@ class Assembly(NamedTuple):
 
 @naming_arguments
 def project_configuration(
-    model: Model, q: Configuration, *, tolerance: float | None = None, max_iterations: int = 50
+    model: Model,
+    q: Configuration,
+    *,
+    kept: Collection[str] | None = None,
+    tolerance: float | None = None,
+    max_iterations: int = 50,
 ) -> Assembly:
     """The configuration near `q` in which the model's loops and couplings are closed: assembly from a guess.
 
@@ -73,26 +93,32 @@ def project_configuration(
     **Arguments**
 
     - `q` `[*batch, nq]`.
+    - `kept`: names of joints that keep their coordinates, such as those of the drives: then all others follow, and no
+      inertias are needed. If these joints have more degrees of freedom than the robot, their coordinates are kept as
+      nearly as the loops allow.
     - `tolerance`: the largest error (`constraint_error`) of closed loops; by default 1e-12 in double precision and 1e-5
       in single.
     - `max_iterations`: the number of steps.
 
     **Returns** `Assembly`. Differentiable by `q` and the arrays of the model, by the last step: the derivative is the
-    displacement that keeps the loops closed, with changes of `q` projected on it.
+    displacement that keeps the loops closed, with changes of `q` projected on it, or those of the joints `kept`.
 
-    **Raises** `ShapeError` where a shape does not fit; `ModelError` for options out of range, and for a model that
-    lacks inertias.
+    **Raises** `ShapeError` where a shape does not fit; `UnknownNameError` for a joint; `ModelError` for options out of
+    range, for a joint in `kept` that mimics another, and for a model that lacks inertias.
 
     Source: Nocedal & Wright, Numerical Optimization, 2006, section 10.3.
     """
     require_positive_integer(max_iterations, "max_iterations")
     if tolerance is not None:
         require_positive(tolerance, "tolerance (m, rad)")
-    return _assembled(model, q, tolerance, max_iterations)
+    dofs = None if kept is None else dofs_of_joints(model, kept, "kept")
+    if model.topology.has_loops and kept is None:
+        require_inertias(model.topology, "project_configuration")
+    return _assembled(model, q, dofs, tolerance, max_iterations)
 
 
-@compiled("tolerance", "max_iterations")
-def _assembled(model: Model, q, tolerance: float | None, max_iterations: int) -> Assembly:
+@compiled("dofs", "tolerance", "max_iterations")
+def _assembled(model: Model, q, dofs: tuple[int, ...] | None, tolerance: float | None, max_iterations: int) -> Assembly:
     batch = check_arrays(model, {"q": (Configuration, q)})
     dtype = jnp.result_type(model.dtype, jnp.asarray(q))
     q = jnp.broadcast_to(jnp.asarray(q, dtype), (*batch, model.nq))
@@ -101,16 +127,21 @@ def _assembled(model: Model, q, tolerance: float | None, max_iterations: int) ->
         return Assembly(q, jnp.full(batch, int(Status.CONVERGED)), zero)
     limit = tolerance if tolerance is not None else (1e-12 if dtype == jnp.float64 else 1e-5)
     fixed = jax.tree.map(lax.stop_gradient, model)
-    found, status, error = _search(fixed, lax.stop_gradient(q), limit, max_iterations)
+    found, status, error = _search(fixed, lax.stop_gradient(q), dofs, limit, max_iterations)
     # One step more from the result has the derivatives. It moves with `q`, of which its step takes the part that opens
     # the loops.
     moved = model.integrate(q, lax.stop_gradient(fixed.difference(lax.stop_gradient(q), found)))
-    last = configuration_correction(model, moved)
+    last = _correction(model, moved, jnp.zeros((*batch, model.nv), dtype), dofs)
     reached = (status == Status.CONVERGED)[..., None]
     return Assembly(model.integrate(moved, jnp.where(reached, last, last - lax.stop_gradient(last))), status, error)
 
 
-def _search(model: Model, q, tolerance: float, max_iterations: int):
+def _correction(model: Model, q, goal, dofs: tuple[int, ...] | None):
+    """Return the step from `q`: the shortest one, or the one whose components `dofs` are those of `goal`."""
+    return configuration_correction(model, q) if dofs is None else _kept_correction(model, q, goal, dofs=dofs)
+
+
+def _search(model: Model, guess, dofs: tuple[int, ...] | None, tolerance: float, max_iterations: int):
     """Return the last configuration, the status and the largest error."""
 
     def measured(q):
@@ -119,7 +150,7 @@ def _search(model: Model, q, tolerance: float, max_iterations: int):
 
     def advance(carry):
         q, cost, error, status, iteration = carry
-        step = configuration_correction(model, q)
+        step = _correction(model, q, None if dofs is None else model.difference(q, guess), dofs)
 
         def shorter(_, trial):
             length, _, new_cost, _ = trial
@@ -142,9 +173,9 @@ def _search(model: Model, q, tolerance: float, max_iterations: int):
         ended = jnp.where(error <= tolerance, int(Status.CONVERGED), ended)
         return q, cost, error, jnp.where(status == Status.RUNNING, ended, status), iteration + 1
 
-    cost, error = measured(q)
+    cost, error = measured(guess)
     status = jnp.where(error <= tolerance, int(Status.CONVERGED), int(Status.RUNNING))
     status = jnp.where(jnp.isfinite(cost), status, int(Status.DIVERGED))
-    start = (q, cost, error, status, jnp.zeros((), int))
+    start = (guess, cost, error, status, jnp.zeros((), int))
     q, _, error, status, _ = lax.while_loop(lambda x: (x[3] == Status.RUNNING).any(), advance, start)
     return q, status, error

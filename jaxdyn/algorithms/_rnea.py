@@ -21,7 +21,7 @@ def rnea(
 
     `tau = M(q) a + C(q, v) v + g(q) + friction(v) + springs(q) - J^T f_ext`, by the recursive Newton-Euler algorithm
     (Featherstone, Rigid Body Dynamics Algorithms, 2008, section 5.3), in O(n). These are the torques of the tree: those
-    of closed loops and couplings, `J^T f` (`constraint_forces`), are not heeded.
+    of closed loops and couplings, `J^T f`, are not heeded (`constrained_inverse_dynamics` does).
 
     **Arguments**
 

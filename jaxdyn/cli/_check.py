@@ -20,8 +20,8 @@ from jaxdyn.model import Model
 HELP = """Compare the dynamics of a robot with Pinocchio (URDF) or MuJoCo (MJCF), which must be installed.
 
 Compares the mass matrix (crba), bias and inverse dynamics (rnea) and forward dynamics (aba) at random states, in double
-precision, without friction. An error is the largest difference relative to the largest number of the answer, at the
-worst state. The exit code is 1 if an answer differs."""
+precision, without friction, and without equality constraints, which MuJoCo holds by springs. An error is the largest
+difference relative to the largest number of the answer, at the worst state. The exit code is 1 if an answer differs."""
 EXAMPLES = """
   jaxdyn check robot.urdf
   jaxdyn check robot.urdf --free-base --states 100
@@ -56,10 +56,12 @@ def main(arguments: Sequence[str]) -> int:
 def compare(options: Options) -> dict[str, Any]:
     """Return the errors of all answers, the allowed errors, and the verdict."""
     model = options.load()
+    programs.announce("computing the answers of the other library")
     states = programs.random_states(model, options.states, options.seed)
     a = np.random.default_rng((options.seed, 1)).normal(size=states.v.shape)
     library, expected = expected_answers(model, options, states)
     expected["inverse dynamics"] = np.einsum("nij,nj->ni", expected["mass matrix"], a) + expected["bias"]
+    programs.announce("compiling, and computing the answers of jaxdyn")
     torque = jax.jit(lambda q, v, a: rnea(model, q, v, a, joint_friction=False))(states.q, states.v, a)
     values = programs.dynamics(model, states) | {"inverse dynamics": np.asarray(torque)}
     errors = programs.largest_errors(values, expected)

@@ -11,14 +11,16 @@ import numpy as np
 
 from jaxdyn.cli._robot_file import ModelOptions
 from jaxdyn.io import LeftOut, left_out
-from jaxdyn.model import Model
+from jaxdyn.joints import LOOP_ROWS
+from jaxdyn.model import Model, mobility
 from jaxdyn.programs import double_precision, parse_options, print_json
 
 HELP = """Show the content of a robot's file, with warnings of likely mistakes.
 
 Prints a table of bodies and joints with their indices in q and v, limits and masses; friction and springs; joints that
-mimic others; links that were merged; frames; what the file has and the model leaves out. Names and limits are printed
-whole. A file without inertias is shown, too. Units are SI and rad."""
+mimic others; loops and couplings, with the degrees of freedom that they leave; links that were merged; frames; what the
+file has and the model leaves out. Names and limits are printed whole. A file without inertias is shown, too. Units are
+SI and rad."""
 EXAMPLES = """
   jaxdyn info robot.urdf
   jaxdyn info robot.urdf --free-base
@@ -104,9 +106,51 @@ def description(model: Model, options: Options) -> dict[str, Any]:
             }
             for k, (joint, leader) in enumerate(topology.mimics)
         ],
+        **_constraints(model),
         "merged_links": dict(zip(topology.attached_links, map(body_name, topology.attached_bodies), strict=True)),
         "frames": list(topology.frame_names),
     }
+
+
+def _constraints(model: Model) -> dict[str, Any]:
+    """Return the loops and couplings for JSON, with the degrees of freedom that they leave."""
+    topology = model.topology
+    bodies, joints = (*topology.body_names, "world"), (*topology.joint_names, None)
+    arrays = ("loop_placement1", "loop_placement2", "loop_length", "coupling_coefficients", "coupling_reference")
+    first, second, length, coefficients, reference = (_numbers(getattr(model, name)) for name in arrays)
+    loops = [
+        {
+            "name": name,
+            "kind": kind,
+            "body1": bodies[body1],
+            "body2": bodies[body2],
+            "equations": LOOP_ROWS[kind],
+            "placement1": first[k],
+            "placement2": second[k],
+            "length": length[k] if kind == "distance" else None,
+        }
+        for k, (name, kind, body1, body2) in enumerate(topology.loops)
+    ]
+    couplings = [
+        {
+            "name": name,
+            "joint1": joints[joint1],
+            "joint2": joints[joint2],
+            "coefficients": coefficients[k],
+            "reference": reference[k],
+        }
+        for k, (name, joint1, joint2) in enumerate(topology.couplings)
+    ]
+    out: dict[str, Any] = {"loops": loops, "couplings": couplings, "mobility": None}
+    if topology.has_loops:
+        found = mobility(model)
+        out["mobility"] = {
+            "equations": found.equations,
+            "redundant": found.equations - found.rank,
+            "degrees_of_freedom": found.mobility,
+            "where": found.where,
+        }
+    return out
 
 
 def _numbers(x: Any) -> list:

@@ -54,7 +54,9 @@ class ModelOptions(RobotFile):
         self.require_matching_options()
         try:
             if self.kind == "MJCF":
-                return load_mjcf(self.file, unsupported="warn" if self.lenient else "error")
+                return load_mjcf(
+                    self.file, unsupported="warn" if self.lenient else "error", kinematics_only=kinematics_only
+                )
             urdf = {"free_base": self.free_base, "package_dirs": self.package_dirs, "kinematics_only": kinematics_only}
             return load_urdf(self.file, strict=not self.lenient, **urdf)
         except RobotFileError as error:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxdyn._errors import DataError, ShapeError, require_suffix
 from jaxdyn.cli._robot_file import Flag, RobotFile
-from jaxdyn.programs import parse_options
+from jaxdyn.programs import announce, parse_options
 from jaxdyn.sysid import Recording, load_npz
+
+if TYPE_CHECKING:
+    from jaxdyn.viz import Viewer
 
 HELP = """Show a robot in the browser, with sliders for its joints.
 
@@ -23,7 +25,9 @@ EXAMPLES = """
   jaxdyn view robot.urdf --package-dirs ~/ros/src
   jaxdyn view robot.urdf --motion measured.npz --compare simulated.npz
   jaxdyn view robot.urdf --html robot.html
-  jaxdyn view robot.urdf --png robot.png"""
+  jaxdyn view robot.urdf --png robot.png --collisions
+  jaxdyn view robot.urdf --motion measured.npz --png moment.png --time 1.5
+  jaxdyn view robot.urdf --motion measured.npz --video measured.mp4"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +39,14 @@ class Options(RobotFile):
     html: str = ""
     """Write the page into this file instead of serving it; the file works without a server."""
     png: str = ""
-    """Draw a picture of the robot (without a motion) into this file instead; a screen is not needed."""
+    """Draw a picture of the robot into this file instead, at a moment of the motion if there is one; a screen is not
+    needed."""
+    time: float | None = None
+    """The moment of the picture, s after the start of the motion, where it begins by default."""
+    video: str = ""
+    """Film the motion into this file instead: .mp4, .webm, .gif or .webp; a screen is not needed."""
+    collisions: Flag = False
+    """Show the collision geometry, too."""
     skip_missing: Flag = False
     """Leave out meshes whose files are missing."""
     host: str = "127.0.0.1"
@@ -47,12 +58,19 @@ class Options(RobotFile):
 def main(arguments: Sequence[str]) -> None:
     """Run the command with its arguments."""
     options = parse_options(Options, arguments, "jaxdyn view", HELP, EXAMPLES)
-    from jaxdyn.viz import PAGES, PICTURES, Viewer, save_png
+    from jaxdyn.viz import PAGES, PICTURES, Viewer, film_path, save_png
 
     if options.compare and not options.motion:
         raise DataError("--compare is shown beside --motion, which is missing")
-    if options.png and (options.motion or options.html):
-        raise DataError("--png is a picture of the robot alone; leave --motion and --html out")
+    files = [f"--{name}" for name in ("html", "png", "video") if getattr(options, name)]
+    if len(files) > 1:
+        raise DataError(f"{' and '.join(files)} are different results; give one at a time")
+    if options.time is not None and not (options.png and options.motion):
+        raise DataError("--time is the moment of a --motion in the picture --png; give both")
+    if options.video and not options.motion:
+        raise DataError("--video is a film of --motion, which is missing")
+    if options.video:
+        film_path(options.video)
     for name, suffixes in (("png", PICTURES), ("html", PAGES)):
         if getattr(options, name):
             require_suffix(getattr(options, name), suffixes, f"--{name}")
@@ -60,7 +78,7 @@ def main(arguments: Sequence[str]) -> None:
     loading: dict[str, Any] = {"skip_missing": options.skip_missing, "package_dirs": options.package_dirs}
     if options.free_base:
         loading["free_base"] = True
-    if options.png:
+    if options.png and not options.motion and not options.collisions:
         save_png(options.png, options.file, **loading)
         print(f"wrote {options.png}")
         return
@@ -74,12 +92,27 @@ def main(arguments: Sequence[str]) -> None:
             except (DataError, ShapeError) as error:
                 error.add_note(f"(qs is the array q of {options.motion}, compare that of {options.compare or 'none'})")
                 raise
-        if options.html:
-            viewer.save_html(Path(options.html))
-            print(f"wrote {options.html}")
+        if options.collisions:
+            viewer.show_layer("collisions")
+        if _write(viewer, options):
             return
         print(f"open {viewer.url} in a browser (Ctrl-C ends it)", flush=True)
         viewer.wait()
+
+
+def _write(viewer: Viewer, options: Options) -> bool:
+    """Write the page, picture or film that the options want. Returns whether they want one."""
+    if options.html:
+        viewer.save_html(options.html)
+    if options.png:
+        viewer.save_png(options.png, time=(options.time or 0.0) if options.motion else None)
+    if options.video:
+        announce("drawing the pictures of the film")
+        viewer.save_video(options.video)
+    path = options.html or options.png or options.video
+    if path:
+        print(f"wrote {path}")
+    return bool(path)
 
 
 def _motion(option: str, path: str) -> Recording | None:

@@ -124,7 +124,7 @@ def from_dh(
     unexpected = sorted(set(links) - set(_LinkArguments.__annotations__))
     if unexpected:
         raise TypeError(f"from_dh() got an unexpected keyword argument {unexpected[0]!r}")
-    if convention not in get_args(Convention.__value__):
+    if not isinstance(convention, str) or convention not in get_args(Convention.__value__):
         known = "'standard' (Denavit & Hartenberg, Spong, Siciliano) and 'modified' (Craig)"
         raise ModelError(f"convention is {convention!r}; known: {known}")
     if isinstance(table, Sequence) and any(isinstance(row, DHRow) for row in table):

@@ -18,7 +18,8 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._digests import digest_of_arrays
-from jaxdyn._errors import ModelError, RobotFileError, broadcast_batches, require_last_axes
+from jaxdyn._durable_files import write_durably
+from jaxdyn._errors import ModelError, RobotFileError, broadcast_batches, naming_arguments, require_last_axes
 from jaxdyn.io.robot_files import enumerate_names, quote
 from jaxdyn.joints import JOINT_TYPES, LOOP_ROWS, Coupling, Loop, Topology
 from jaxdyn.model import LEAVES, Model
@@ -27,12 +28,13 @@ _FORMAT, _VERSION = "jaxdyn model", 1
 _STRUCTURE = "structure"
 
 
+@naming_arguments
 def save_model(path: str | os.PathLike, model: Model) -> None:
     """Write a model to a file, from which `load_model` returns the same: names, structure, and every array with its
     precision and its batch axes. A gradient by a model is a model, too.
 
     The file is a NumPy archive (`.npz`) without pickled objects; `path` is used as it is. A file that exists is
-    replaced at once, when the new one is complete.
+    replaced at once, when the new one is complete and on the disk.
 
     **Raises** `ModelError` for anything but a model, within `jit` or another transformation, and for arrays in a
     precision that NumPy's files do not have, such as bfloat16; `RobotFileError` if the file cannot be written.
@@ -58,9 +60,13 @@ def save_model(path: str | os.PathLike, model: Model) -> None:
     structure = json.dumps(content | {"sha256": _checksum(topology, arrays)})
     contents = io.BytesIO()
     np.savez(contents, allow_pickle=False, **{_STRUCTURE: np.array(structure)}, **arrays)
-    _replace(path, contents.getvalue())
+    try:
+        write_durably(Path(path), lambda temporary: temporary.write_bytes(contents.getvalue()))
+    except OSError as error:
+        raise RobotFileError(f"cannot write the model {quote(str(path), 300)}: {error.strerror}") from None
 
 
+@naming_arguments
 def load_model(path: str | os.PathLike) -> Model:
     """Return the model that `save_model` has written.
 
@@ -153,17 +159,3 @@ def _check(topology: Topology) -> None:
     ends = [x[-2:] for x in (*topology.loops, *topology.couplings)]
     if not all(type(i) is int and -1 <= i < n for pair in ends for i in pair):
         raise ValueError("loops or couplings have a number that is no body or joint")
-
-
-def _replace(path: str | os.PathLike, contents: bytes) -> None:
-    """Write a file beside its place, and move it there when it is complete."""
-    place = Path(path)
-    beside = place.with_name(f".{place.name}.{os.getpid()}.partial")
-    try:
-        try:
-            beside.write_bytes(contents)
-            os.replace(beside, place)
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError as error:
-        raise RobotFileError(f"cannot write the model {quote(str(path), 300)}: {error.strerror}") from None

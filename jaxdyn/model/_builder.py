@@ -12,12 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError, ShapeError, UnknownNameError, look_up, require_finite, require_shape
+from jaxdyn._errors import (
+    ModelError,
+    ShapeError,
+    UnknownNameError,
+    look_up,
+    require_finite,
+    require_shape,
+)
 from jaxdyn._types import ArrayLike
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq, joint_nv
 from jaxdyn.model._edit_arguments import require_poses, require_values
 from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
-from jaxdyn.model._inertia import BodyInertia, require_mass, require_resistance, warn_if_unphysical
+from jaxdyn.model._inertia import BodyInertia, real_array, require_mass, require_resistance, warn_if_unphysical
 from jaxdyn.model._loop_edits import with_coupling, with_loop
 from jaxdyn.model._model import Model
 from jaxdyn.model._singular_motions import warn_of_singular_motions
@@ -114,7 +121,9 @@ class ModelBuilder:
 
         **Raises** `ModelError`, `ShapeError` or `UnknownNameError`, each of which names the body.
         """
-        joint = joint or Joint()
+        joint = Joint() if joint is None else joint
+        if not isinstance(joint, Joint):
+            raise ModelError(f"body {name!r}: joint is {type(joint).__name__}; a Joint is needed")
         joint = dataclasses.replace(joint, name=joint.name or f"{name}_joint")
         self._check_new(name, parent)
         if joint.name in self._joint_names:
@@ -201,7 +210,7 @@ class ModelBuilder:
         """
         if not self._bodies:
             raise ModelError("the model has no moving body: every link is fixed to the world; add a body with a joint")
-        gravity = np.asarray(gravity, dtype=np.float64)
+        gravity = real_array(gravity, "gravity")
         require_shape(gravity, (3,), "gravity", "an acceleration in m/s^2, world axes")
         require_finite(gravity, "gravity")
         children = defaultdict(list)
@@ -345,7 +354,7 @@ def _merge_followers(topology: Topology, leaves: dict[str, Any]) -> None:
 
 def _joint_geometry(joint: Joint, where: str) -> tuple[list[np.ndarray], list[float]]:
     """The unit axis of every degree of freedom (none for ball and free joints), and the pitch of a helical joint."""
-    if joint.type not in JOINT_TYPES:
+    if not isinstance(joint.type, str) or joint.type not in JOINT_TYPES:
         types = ", ".join(JOINT_TYPES)
         raise ModelError(f"{where}: unknown joint type {joint.type!r}; known: {types} (a fixed body needs no joint)")
     first = JOINT_TYPES[joint.type][0]
@@ -368,7 +377,7 @@ def _joint_geometry(joint: Joint, where: str) -> tuple[list[np.ndarray], list[fl
 
 
 def _unit(axis: ArrayLike, label: str, where: str) -> np.ndarray:
-    axis = np.asarray(axis, dtype=np.float64)
+    axis = real_array(axis, f"{where}: {label}")
     require_shape(axis, (3,), f"{where}: {label}", "a direction")
     norm = np.linalg.norm(axis)
     if not np.isfinite(norm) or norm < 1e-9:
@@ -393,8 +402,8 @@ def _spread(joint: Joint, field: str, body: str) -> np.ndarray:
     size = (joint_nq if leaf.rows == "q" else joint_nv)(joint.type)
     if value is None:
         value = np.concatenate([primitive.neutral for primitive in JOINT_TYPES[joint.type]])
-    value = np.asarray(value, dtype=np.float64)
     where = f"{field} of joint {joint.name!r} of body {body!r}"
+    value = real_array(value, where)
     if value.shape not in ((), (size,)):
         raise ShapeError(f"{where} has shape {value.shape}; a number or [{size}] is needed")
     require_values(leaf, value, where)
@@ -411,7 +420,7 @@ def inertial_parameters(inertia: BodyInertia | ArrayLike | None, what: str) -> n
         return np.zeros(10)
     if isinstance(inertia, BodyInertia):
         return inertia.parameters()
-    out = np.asarray(inertia, dtype=np.float64)
+    out = real_array(inertia, what, "a BodyInertia or ten inertial parameters")
     require_shape(out, (10,), what, "a BodyInertia or ten inertial parameters")
     require_mass(out, what)
     return out
@@ -430,7 +439,7 @@ def pose_vector(placement: SE3 | ArrayLike | None, what: str = "placement") -> n
             placement = np.concatenate([p, rotation_to_quaternion(R)])
         except ShapeError as error:
             raise ShapeError(f"{what}: {error}") from None
-    out = np.asarray(placement, dtype=np.float64)
+    out = real_array(placement, what, "an SE3, position and quaternion [7], or position [3]")
     out = np.concatenate([out, IDENTITY_POSE[3:]]) if out.shape == (3,) else out
     if out.shape != (7,):
         needed = "an SE3, position and quaternion [7], or position [3] is needed"

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, PhysicalityWarning, require_finite, require_shape, warn
+from jaxdyn._errors import (
+    ModelError,
+    PhysicalityWarning,
+    naming_arguments,
+    require_finite,
+    require_numbers,
+    require_shape,
+    warn,
+)
 from jaxdyn._types import ArrayLike
 from jaxdyn.joints import Topology
 from jaxdyn.spatial import SKEW, inertia_elements, inertia_matrix
@@ -29,7 +37,10 @@ class BodyInertia:
     rotational: ArrayLike = (0.0, 0.0, 0.0)
 
     def __post_init__(self):
+        for name in ("mass", "center_of_mass", "rotational"):
+            require_numbers(getattr(self, name), name)
         com, I = _array(self.center_of_mass), _array(self.rotational)
+        require_shape(_array(self.mass), (), "mass", "one number, kg")
         I = np.diag(I) if I.shape == (3,) else I
         require_shape(com, (3,), "center_of_mass", "a position in m")
         require_shape(I, (3, 3), "rotational", "the inertia about the center of mass, kg m^2")
@@ -44,6 +55,7 @@ class BodyInertia:
         object.__setattr__(self, "rotational", 0.5 * (I + I.T))
 
     @staticmethod
+    @naming_arguments
     def box(mass: float, size: ArrayLike, center_of_mass: ArrayLike = (0.0, 0.0, 0.0)) -> BodyInertia:
         """A uniform box with edges `size` (m) along the axes."""
         size = _array(size)
@@ -52,11 +64,13 @@ class BodyInertia:
         return BodyInertia(mass, center_of_mass, np.array([y + z, x + z, x + y]) * (mass / 12))
 
     @staticmethod
+    @naming_arguments
     def sphere(mass: float, radius: float, center_of_mass: ArrayLike = (0.0, 0.0, 0.0)) -> BodyInertia:
         """A uniform ball."""
         return BodyInertia(mass, center_of_mass, np.full(3, 0.4 * mass * radius**2))
 
     @staticmethod
+    @naming_arguments
     def rod(mass: float, start: ArrayLike, end: ArrayLike) -> BodyInertia:
         """A thin uniform rod between two points."""
         a, b = _array(start), _array(end)
@@ -69,6 +83,12 @@ class BodyInertia:
         """`[10]`: `m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz` about the origin of the frame."""
         c, m = np.asarray(self.center_of_mass), self.mass
         return np.array([m, *(m * c), *inertia_elements(np.asarray(self.rotational) + m * _of_point(c))])
+
+
+def real_array(x, what: str, needed: str = "an array of real numbers") -> np.ndarray:
+    """Return numbers as an array in double precision. **Raises** `ShapeError`, which names `what`, for others."""
+    require_numbers(x, what, needed)
+    return _array(x)
 
 
 def _array(x) -> np.ndarray:

@@ -58,7 +58,7 @@ def with_loop[M: ModelFields](
     topology = model.topology
     _require_new_name(topology, name)
     require_choice(kind, LOOP_ROWS, f"the kind of loop {name!r}")
-    frames = [-1 if link == "world" else topology.frame(link) for link in (link1, link2)]
+    frames = [-1 if isinstance(link, str) and link == "world" else topology.frame(link) for link in (link1, link2)]
     bodies = [-1 if i < 0 else topology.frame_bodies[i] for i in frames]
     if bodies[0] == bodies[1]:
         where = "the world" if bodies[0] < 0 else f"body {topology.body_names[bodies[0]]!r}"
@@ -95,8 +95,12 @@ def with_coupling[M: ModelFields](
     Without `joint2`, `q1 - r1 = c_0` holds the joint. Unlike a joint that mimics another (`Mimic`), `joint1` keeps its
     coordinate. Units are rad or m. All numbers are differentiable.
 
+    A joint that mimics another, which is a coupling of the first degree without a coordinate, may be coupled with a
+    third one, or be held.
+
     **Raises** `UnknownNameError` for a joint; `ShapeError`; `ModelError` for a joint with several coordinates, a joint
-    that is coupled with itself, and a name that another loop or coupling has.
+    that is coupled with itself, two of which one mimics the other or both a third, and a name that another loop or
+    coupling has.
     """
     topology = model.topology
     _require_new_name(topology, name)
@@ -107,6 +111,10 @@ def with_coupling[M: ModelFields](
             raise ModelError(f"coupling {name!r}: {kind}; joints with one coordinate are needed")
     if joints[0] == joints[1]:
         raise ModelError(f"coupling {name!r} couples joint {joint1!r} with itself; give another joint2, or none")
+    if len({topology.leaders.get(joint, joint) for joint in joints}) == 1:
+        reason = "one mimics the other, or both mimic a third, which the coupling would repeat or contradict"
+        advice = "couple them in model.spanning_tree(), in which they are independent"
+        raise ModelError(f"coupling {name!r} of the joints {joint1!r} and {joint2!r}: {reason}; {advice}")
     c = arguments.as_array(model, coefficients, f"coefficients of coupling {name!r}")
     r = arguments.as_array(model, reference, f"reference of coupling {name!r}")
     if c.ndim == 0 or not 1 <= c.shape[-1] <= 5:

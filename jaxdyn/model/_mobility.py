@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxdyn.joints import LoopFrames, integrate, loop_errors, loop_forces, neutral
-from jaxdyn.model._fields import ModelFields
+from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._inertia import dof_columns
 from jaxdyn.model._singular_motions import configurations, motion_transforms, node_poses
 from jaxdyn.model._spanning_tree import mimic_matrix, spanning_coordinates
@@ -30,9 +31,11 @@ class Mobility(NamedTuple):
 
 
 def mobility(model: ModelFields) -> Mobility:
-    """Return the mobility of a model with NumPy arrays in double precision and without batch axes: at the neutral
-    configuration if the loops are closed there, otherwise where Gauss-Newton steps close them, from there or from a few
-    random configurations (with a fixed seed, within the limits)."""
+    """Return the mobility of a model without batch axes, in double precision: at the neutral configuration if the loops
+    are closed there, otherwise where Gauss-Newton steps close them, from there or from a few random configurations
+    (with a fixed seed, within the limits)."""
+    arrays = {name: value for name in LEAVES if (value := getattr(model, name)) is not None}
+    model = dataclasses.replace(model, **{name: np.asarray(value, np.float64) for name, value in arrays.items()})
     for k, start in enumerate(configurations(model)):
         q = start
         for step in range(_STEPS):

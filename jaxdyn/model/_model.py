@@ -33,7 +33,8 @@ class Model(ModelFields):
 
     Every array may have leading batch axes (as under `jax.vmap` over models), which broadcast with those of the states.
     Functions that call the algorithms under `jax.vmap` take a model without batch axes by `in_axes=None`, and one with
-    some by `in_axes=model.vmap_axes()`; JAX's default maps the rows of every array, and says that sizes differ.
+    some by `in_axes=model.vmap_axes()`; JAX's default maps the rows of every array, and JAX itself refuses
+    that ("vmap got inconsistent sizes for array axes to be mapped") before any function of the library is called.
     Replace leaves with `equinox.tree_at`: programs are compiled for the structure, not for values. The functions that
     edit a model are methods, too: `model.with_payload(...)` is `jaxdyn.with_payload(model, ...)`, and `with_attached`
     is `jaxdyn.attach`.
@@ -87,6 +88,7 @@ class Model(ModelFields):
         """The configuration of zeros and identity rotations."""
         return jnp.asarray(joints.neutral(self.topology), self.dtype)
 
+    @naming_arguments
     def random_configuration(self, key: jax.Array, shape: tuple[int, ...] = ()) -> Float[Array, "*shape nq"]:
         """Random configurations: uniform between limits where they are finite, otherwise angles in [-pi, pi], shifts
         in [-1, 1] m, and rotations uniform over SO(3)."""
@@ -173,6 +175,7 @@ class Model(ModelFields):
             q = eqx.error_if(q, jnp.abs(norm - 1) > 1e-3, f"{what}, is not unit; {advice}")
         return q
 
+    @naming_arguments
     def link_parameters(self, link: str) -> Float[Array, "*batch 10"]:
         """Inertial parameters of one link of the robot's file about the origin of the link's frame, in its axes, also
         if it was merged into a body. **Raises** `UnknownNameError` if no link with that name moves."""

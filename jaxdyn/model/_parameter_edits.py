@@ -18,6 +18,7 @@ from jaxdyn.model import _edit_arguments as arguments
 from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._inertia import BodyInertia, require_resistance
 from jaxdyn.model._row_tables import add_rows, append, library, numpy_unless_tracing, set_row, take
+from jaxdyn.model._singular_motions import warn_of_new_singular_motions
 from jaxdyn.spatial import transform_inertial_parameters
 
 
@@ -67,7 +68,7 @@ def with_link_parameters[M: ModelFields](
 
     **Raises** `UnknownNameError` for the link; `ShapeError`; `ModelError` for numbers that are not finite, a negative
     mass, and if a joint then moves nothing with inertia. **Warns** `PhysicalityWarning` of an inertia that no
-    distribution of mass has.
+    distribution of mass has, and of joints that then can move together without moving anything with inertia.
     """
     topology = model.topology
     look_up(link, (*topology.body_names, *topology.attached_links), "link")
@@ -80,6 +81,7 @@ def with_link_parameters[M: ModelFields](
         topology = dataclasses.replace(topology, unknown_inertias=unknown)
     out = dataclasses.replace(model, topology=topology, **_link_leaves(model, new, number, k))
     require_resistance(out.topology, vars(out))
+    warn_of_new_singular_motions(model, out)
     return out
 
 
@@ -110,9 +112,11 @@ def with_armature[M: ModelFields](
     a mapping as in `with_joint_friction`.
 
     **Raises** the errors of `with_joint_friction`, and `ModelError` if a joint then moves nothing with inertia.
+    **Warns** `PhysicalityWarning` of joints that then can move together without moving anything with inertia.
     """
     out = dataclasses.replace(model, armature=arguments.as_per_dof(model, "armature", armature))
     require_resistance(out.topology, vars(out))
+    warn_of_new_singular_motions(model, out)
     return out
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
+import jax
 import numpy as np
+from jax.core import Tracer
 
 from jaxdyn._errors import PhysicalityWarning, warn
 from jaxdyn.joints import Topology, coordinate_range, neutral
-from jaxdyn.model._fields import ModelFields
+from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._inertia import dof_columns, spatial_matrices
 from jaxdyn.model._spanning_tree import mimic_matrix, spanning_coordinates
 from jaxdyn.spatial import IDENTITY_POSE, compose_poses, inertia_matrix, quaternion_to_rotation
@@ -26,6 +30,28 @@ def warn_of_singular_motions(model: ModelFields) -> None:
     """Warn the library's caller of the motions that nothing with inertia resists; `model` has NumPy arrays."""
     for text in singular_motions(model):
         warn(text, PhysicalityWarning)
+
+
+def warn_of_new_singular_motions(before: ModelFields, after: ModelFields) -> None:
+    """Warn the library's caller of the motions that nothing with inertia resists in an edited model, and that were not
+    there before the edit. Nothing is said while tracing, and about models with batch axes."""
+    if (edited := in_double_precision(after)) is None or not (texts := singular_motions(edited)):
+        return
+    earlier = in_double_precision(before)
+    known = singular_motions(earlier) if earlier is not None else []
+    for text in texts:
+        if text not in known:
+            warn(text, PhysicalityWarning)
+
+
+def in_double_precision[M: ModelFields](model: M) -> M | None:
+    """Return a model with NumPy arrays in double precision, or None if it is traced or has batch
+    axes."""
+    arrays: dict[str, Any] = {name: x for name in LEAVES if (x := getattr(model, name)) is not None}
+    known = [isinstance(x, jax.Array | np.ndarray) and not isinstance(x, Tracer) for x in arrays.values()]
+    if not all(known) or any(x.ndim != LEAVES[name].axes for name, x in arrays.items()):
+        return None
+    return dataclasses.replace(model, **{name: np.asarray(x, np.float64) for name, x in arrays.items()})
 
 
 def singular_motions(model: ModelFields) -> list[str]:

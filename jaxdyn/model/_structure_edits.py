@@ -19,6 +19,7 @@ from jaxdyn.model import _edit_arguments as arguments
 from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._inertia import require_resistance
 from jaxdyn.model._row_tables import add_rows, append, constant, join, numpy_unless_tracing, take
+from jaxdyn.model._singular_motions import warn_of_new_singular_motions
 from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, transform_inertial_parameters
 
 
@@ -51,7 +52,7 @@ def attach[M: ModelFields](
     if not isinstance(prefix, str):
         raise ModelError(f"prefix is {prefix!r}; a string is needed")
     ours = model.topology
-    number = -1 if frame == "world" else ours.frame(frame)
+    number = -1 if isinstance(frame, str) and frame == "world" else ours.frame(frame)
     fields = ("body_names", "joint_names", "frame_names", "attached_links", "unknown_inertias")
     renamed = {f: tuple(prefix + name for name in getattr(other.topology, f)) for f in fields}
     for field in ("loops", "couplings"):
@@ -178,6 +179,7 @@ def with_locked_joints[M: ModelFields](model: M, joints: Mapping[str, Float[Arra
     **Raises** `UnknownNameError` for a joint; `ShapeError` for its coordinates; `ModelError` if a joint mimics another
     or belongs to a coupling, if both frames of a loop would be fixed in one body, if no joint is left, if coordinates
     are not finite or a quaternion not unit (to 1e-3), and if a joint that is left moves nothing with inertia.
+    **Warns** `PhysicalityWarning` of joints that then can move together without moving anything with inertia.
     """
     topology = model.topology
     if not isinstance(joints, Mapping):
@@ -197,6 +199,7 @@ def with_locked_joints[M: ModelFields](model: M, joints: Mapping[str, Float[Arra
     arguments.require_batches(model, batches)
     out = _lock(model, values)
     require_resistance(out.topology, vars(out))
+    warn_of_new_singular_motions(model, out)
     return out
 
 

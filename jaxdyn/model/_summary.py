@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -17,7 +16,7 @@ from jaxdyn.model._edit_arguments import batches_of
 from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._inertia import rounding, unphysical_beyond_rounding
 from jaxdyn.model._mobility import mobility
-from jaxdyn.model._singular_motions import singular_motions
+from jaxdyn.model._singular_motions import in_double_precision, singular_motions
 
 WIDTH = 118
 _UNKNOWN = "?"
@@ -158,7 +157,7 @@ def _loops(model: ModelFields) -> list[str]:
         lines.append(f"coupling {name}: q({topology.joint_names[joint1]}) - {_entry(r, k, 0)} = {' + '.join(terms)}")
     arrays = {field: _numbers(model, field) for field in LEAVES}
     if all(values is not None or getattr(model, field) is None for field, values in arrays.items()):
-        found = mobility(dataclasses.replace(model, **arrays))
+        found = mobility(model)
         redundant = found.equations - found.rank
         extra = f", {redundant} of which say what others do" if redundant else ""
         total = f"{_count(found.equations, 'equation', 'equations')}{extra}"
@@ -204,9 +203,8 @@ def _warnings(model: ModelFields) -> list[str]:
             check(name, bodies[i] - inside.sum(axis=0), np.abs(bodies[i]) + np.abs(inside).sum(axis=0))
         for k in merged:
             check(topology.attached_links[k], links[k], links[k])
-    arrays = {field: _numbers(model, field) for field in LEAVES}
-    if all(values is not None or getattr(model, field) is None for field, values in arrays.items()):
-        lines += [f"warning: {motion}" for motion in singular_motions(dataclasses.replace(model, **arrays))]
+    if (numbers := in_double_precision(model)) is not None:
+        lines += [f"warning: {motion}" for motion in singular_motions(numbers)]
     return lines
 
 

@@ -47,12 +47,12 @@ def random_states(model: Model, count: int, seed: int) -> States:
 
 def dynamics(model: Model, states: States) -> dict[str, np.ndarray]:
     """Compute `mass matrix [n, nv, nv]`, `bias [n, nv]` (Coriolis, gravity, springs) and `acceleration [n, nv]`,
-    without friction."""
+    without friction and without loops: MuJoCo holds them by springs, which random states would stretch."""
 
     def compute(model, q, v, tau):
         return crba(model, q), nonlinear_effects(model, q, v), aba(model, q, v, tau, joint_friction=False)
 
-    return _answers(_evaluate(compute, model, *states))
+    return _answers(_evaluate(compute, model.without_loops(), *states))
 
 
 def gradient_is_finite(model: Model, states: States) -> bool:

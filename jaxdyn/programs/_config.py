@@ -35,7 +35,8 @@ class ProgramConfig:
 
 def read_config[T](kind: type[T], path: Path) -> T:
     """Read the dataclass `kind` from a TOML file; tables are nested dataclasses. **Raises** `DataError` for a file that
-    cannot be read, an unknown key, a missing one, or a value of a wrong type."""
+    cannot be read, an unknown key, a missing one, a value of a wrong type, or a number
+    that is not finite."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -82,7 +83,26 @@ def parse_options[T](
     if "--help" in arguments or "-h" in arguments:
         print(f"{description}\n\nExamples:\n{examples.strip(chr(10))}\n")
     defaults: dict[str, Any] = {} if default is None else {"default": default}
-    return tyro.cli(kind, args=list(arguments), prog=program, description="", **defaults)
+    options = tyro.cli(kind, args=list(arguments), prog=program, description="", **defaults)
+    require_finite_options(options)
+    return options
+
+
+def require_finite_options(options: Any, path: tuple[str, ...] = ()) -> None:
+    """Raise `DataError` for an option of a command line, in a dataclass or one in it, that is not finite."""
+    if isinstance(options, float) and not math.isfinite(options):
+        raise DataError(f"--{'.'.join(path)} is {options}, but a finite number is needed")
+    if dataclasses.is_dataclass(options):
+        # The configuration of a command has no name of its own.
+        for field in dataclasses.fields(options):
+            own = () if field.name == "config" and not path else (field.name.replace("_", "-"),)
+            require_finite_options(getattr(options, field.name), (*path, *own))
+    elif isinstance(options, list | tuple):
+        for value in options:
+            require_finite_options(value, path)
+    elif isinstance(options, dict):
+        for name, value in options.items():
+            require_finite_options(value, (*path, str(name)))
 
 
 def _build(kind: Any, values: dict[str, Any], path: str, prefix: str) -> Any:
@@ -123,9 +143,9 @@ def _value(kind: Any, value: Any, path: str, key: str) -> Any:
             return {name: _value(typing.get_args(kind)[1], x, path, f"{key}.{name}") for name, x in value.items()}
         expected = "a table"
     elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if abs(value) <= sys.float_info.max or value in (math.inf, -math.inf):
+        if abs(value) <= sys.float_info.max:
             return float(value)
-        expected = "a number that double precision has"
+        expected = "a finite number"
     elif kind in (int, str, bool) and type(value) is kind:
         return value
     else:

@@ -1,4 +1,5 @@
-"""Files of programs: whole or absent, held by one process at a time, and set aside where they are damaged."""
+"""Files of programs: formats, checkpoints with checksums, and damaged files, which are set aside. How files are written
+and held is in `jaxdyn._durable_files`."""
 
 from __future__ import annotations
 
@@ -7,8 +8,6 @@ import datetime
 import hashlib
 import json
 import os
-import re
-import secrets
 import socket
 import warnings
 import zipfile
@@ -16,16 +15,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
 
+from jaxdyn import _durable_files
 from jaxdyn._digests import digest_of_arrays
+from jaxdyn._durable_files import holding as holding
+from jaxdyn._durable_files import holding_folder, sync_folder
 from jaxdyn._errors import DataError, warn
 
 _LOCK, _HOLDER = ".lock", ".lock-holder.json"
 _CHECKSUM = "sha256"
-# The names of files in the making: `.<stem>.<process>-<random>.partial<suffix>`. Earlier versions had no number.
-_PARTIAL = r"(\.\d+-[0-9a-f]+)?\.partial"
 
 
 def data_path(name: str) -> Path:
@@ -45,33 +44,18 @@ def data_path(name: str) -> Path:
 def write_durably(
     path: Path, write: Callable[[Path], object], *, announce: bool = False, keep_other: bool = False
 ) -> None:
-    """Write a file so that readers see the old or the new one, never half of one, even after a crash of the machine.
-    `write` is called with a temporary file in the same folder, whose name begins with a dot and is another one in every
-    call. What a process that was killed leaves of them is removed by the next one that takes the lock of the folder or
-    the file. `announce` prints the path. `keep_other` sets a file with another content aside first."""
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}-{secrets.token_hex(4)}.partial{path.suffix}")
-    try:
+    """Write a file as `jaxdyn._durable_files` does: readers see the old or the new one, never half of one. `write` is
+    called with a temporary file in the same folder. `announce` prints the path. `keep_other` sets a file with another
+    content aside first."""
+
+    def write_and_keep(temporary: Path) -> None:
         write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
         if path.is_dir() or (keep_other and path.exists() and digest_of_file(path) != digest_of_file(temporary)):
             set_aside(path, "in its place stands something else")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync(path.parent)
+
+    _durable_files.write_durably(path, write_and_keep)
     if announce:
         print(f"wrote {path}")
-
-
-def _sync(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any], *, announce: bool = False, keep_other: bool = False) -> None:
@@ -140,7 +124,7 @@ def set_aside(path: Path, why: str) -> Path:
     while os.path.lexists(new):
         new, k = path.with_name(f"{path.name}.damaged-{k}"), k + 1
     os.replace(path, new)
-    _sync(path.parent)
+    sync_folder(path.parent)
     warn(f"{path}: {why}; it is kept as {new.name}, and this part begins anew", UserWarning)
     return new
 
@@ -224,13 +208,12 @@ def alone_in(folder: Path) -> Iterator[None]:
     """Hold a folder for this process, and remove what killed processes left of files in the making. **Raises**
     `DataError`, which says who holds it, if another process does. The lock is one of the operating system: it ends with
     the process, whatever ends that."""
-    with _lock(folder / _LOCK, 0.0) as held:
+    with holding_folder(folder / _LOCK) as held:
         if not held:
             raise DataError(
                 f"{folder}: another process is writing here{_holder(folder)}; wait until it ends, end it, or give "
                 "another name"
             )
-        _remove_partial(folder, r"\..*", r"(\.\w+)?")
         now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
         write_json(folder / _HOLDER, {"pid": os.getpid(), "host": socket.gethostname(), "since": now})
         try:
@@ -244,40 +227,3 @@ def _holder(folder: Path) -> str:
     with contextlib.suppress(DataError):
         return read_json(folder / _HOLDER, lambda x: f" (process {x['pid']:d} on {x['host']:s}, since {x['since']:s})")
     return ""
-
-
-@contextlib.contextmanager
-def holding(path: Path, *, wait: float = 0.0, forget: bool = False) -> Iterator[bool]:
-    """Hold one file for this process, and remove what killed processes left of it in the making. Yields whether that
-    succeeded within `wait` seconds. `forget` removes the lock's own file at the end, for files that are written once:
-    who gets the lock next must look whether the file is there."""
-    lock = path.with_name(f".{path.name}.lock")
-    with _lock(lock, wait) as held:
-        if held:
-            _remove_partial(path.parent, rf"\.{re.escape(path.stem)}", re.escape(path.suffix))
-        yield held
-        if held and forget:
-            # Systems that keep open files leave it.
-            with contextlib.suppress(OSError):
-                lock.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _lock(path: Path, wait: float) -> Iterator[bool]:
-    lock = filelock.FileLock(path)
-    try:
-        lock.acquire(timeout=wait, poll_interval=0.02)
-    except filelock.Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
-
-
-def _remove_partial(folder: Path, stem: str, suffix: str) -> None:
-    pattern = re.compile(f"{stem}{_PARTIAL}{suffix}")
-    for path in folder.iterdir():
-        if pattern.fullmatch(path.name) and path.is_file():
-            path.unlink(missing_ok=True)

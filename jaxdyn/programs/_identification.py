@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import sysid
-from jaxdyn.io import to_urdf
 from jaxdyn.model import Model
 from jaxdyn.programs._files import (
     alone_in,
@@ -36,6 +35,7 @@ from jaxdyn.programs._files import (
 from jaxdyn.programs._identification_data import (
     IdentificationData,
     IdentifyConfig,
+    identified_urdf,
     load_data,
     load_robot,
     physical_start,
@@ -302,8 +302,8 @@ def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits:
     write_json(folder / "parameters.json", out, announce=True)
     physical, held_out, plan = fits[PHYSICAL], data.held_out.data, data.plan
     if config.urdf:
-        text = to_urdf(physical.model, config.name)
-        write_durably(folder / "identified.urdf", lambda path: path.write_text(text, encoding="utf-8"), announce=True)
+        text = identified_urdf(config, physical.model).encode()
+        write_durably(folder / "identified.urdf", lambda path: path.write_bytes(text), announce=True)
     if config.report:
         note = (
             f"Robot {config.robot}; recordings {', '.join(x.name for x in plan.recordings)}; torques are compared "

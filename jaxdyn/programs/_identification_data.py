@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from jaxdyn import samples
-from jaxdyn._errors import DataError, look_up, require_positive
-from jaxdyn.io import load_urdf
+from jaxdyn._errors import DataError, ModelError, look_up, require_positive
+from jaxdyn.io import load_urdf, patch_urdf, to_urdf
 from jaxdyn.model import Model
 from jaxdyn.programs._config import ProgramConfig
 from jaxdyn.programs._files import data_path
@@ -120,7 +120,7 @@ class IdentifyConfig(ProgramConfig):
     bootstrap: int = 200
     """Draws of the bootstrap, whose intervals the report shows beside the others; 0 for none."""
     urdf: bool = False
-    """Whether to write identified.urdf."""
+    """Whether to write identified.urdf: the robot's own file with the identified numbers."""
     csv: Columns = dataclasses.field(default_factory=Columns)
     simulation: Simulation = dataclasses.field(default_factory=Simulation)
 
@@ -197,13 +197,33 @@ def load_robot(name: str, choices: Sequence[str] = SAMPLES, *, without: str = ""
         return getattr(samples, name)()
     if not name.endswith(".urdf"):
         raise DataError(f"robot is {name!r}; known: {', '.join(choices)}, or a path that ends with .urdf")
+    return load_urdf(_robot_source(name, without))
+
+
+def _robot_source(name: str, without: str) -> Path | str:
+    """Return the path of a URDF file, or its text without a faulty part."""
     path = data_path(name)
     if not without:
-        return load_urdf(path)
+        return path
     text = path.read_text(encoding="utf-8")
     if text.count(without) != 1:
         raise DataError(f"{path}: robot_without, {without!r}, is in it {text.count(without)} times; once is needed")
-    return load_urdf(text.replace(without, ""))
+    return text.replace(without, "")
+
+
+def identified_urdf(config: IdentifyConfig, model: Model) -> str:
+    """Return an identified robot as URDF: the file that it was loaded from with other numbers, so that meshes, comments
+    and elements of simulators stay. A sample robot, and one with joints that were locked, is written anew."""
+    if not config.robot.endswith(".urdf"):
+        return to_urdf(model, config.name)
+    try:
+        text = patch_urdf(_robot_source(config.robot, config.robot_without), model)
+    except ModelError as error:
+        # Locked joints, for instance, are not in the file.
+        print(f"identified.urdf is written anew, without meshes and comments: {error}")
+        return to_urdf(model, config.name)
+    # The text is written in UTF-8, whatever the encoding of the file was.
+    return re.sub(r"""(<\?xml[^>]*\bencoding\s*=\s*["'])[^"']*""", r"\1utf-8", text, count=1)
 
 
 def physical_start(model: Model) -> Model:

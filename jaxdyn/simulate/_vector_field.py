@@ -12,6 +12,7 @@ from jaxdyn._types import Array, Float, Velocity, Wrenches
 from jaxdyn.algorithms import aba
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
+from jaxdyn.simulate.integrators import closed
 
 
 class VectorField(eqx.Module):
@@ -46,7 +47,9 @@ def vector_field(
     - `f_ext`: external wrenches `[*batch, nb, 6]` as in `step`, or a function `(t, state, args)` that returns them.
 
     A quaternion follows `q (0, w) / 2`, which keeps its norm but for the solver's error; the library takes it for its
-    direction, and `normalized` makes it unit again. **Raises** `ShapeError` where torques or wrenches do not fit.
+    direction, and `normalized` makes it unit again. Accelerations honor closed loops, but the solver's errors open
+    them: begin with a state that closes them, and let `normalized` close those that are saved. **Raises** `ShapeError`
+    where torques or wrenches do not fit.
     """
     if control is None:
         control = jnp.zeros(model.nv, model.dtype)
@@ -72,5 +75,9 @@ def coordinate_rate(model: Model, q, v) -> Float[Array, "*batch nq"]:
 
 @naming_arguments
 def normalized(model: Model, state: State) -> State:
-    """`state` with unit quaternions; solvers of other libraries may change their norm."""
-    return State(model.integrate(state.q, jnp.zeros_like(state.v)), state.v)
+    """`state` with unit quaternions, whose norm solvers of other libraries may change, and with closed loops.
+
+    Loops that errors of a solver have opened are closed as at the end of a `step`: by two Gauss-Newton steps of `q` and
+    one change of `v`, the least ones in the metric of the mass matrix.
+    """
+    return closed(model, State(model.integrate(state.q, jnp.zeros_like(state.v)), state.v))

@@ -1,6 +1,8 @@
 """The iterations of a solve: their record, its table and plot, and a line of progress while the solve runs."""
 
+import math
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -198,19 +200,27 @@ def _row(i: int, record: IterationRecord, columns: list[str]) -> str:
     return f"{i:4d}" + "".join(cells)
 
 
+_SECONDS_BETWEEN_ROWS = 10.0
+_row_written = -math.inf
+"""When the last row of progress was written, s of the monotonic clock."""
+
+
 def progress_line(iteration: Any, record: IterationRecord, status: Any) -> None:
     """Print the numbers of an iteration to stderr, for solvers that take a function to follow their progress.
 
-    In a terminal this is one line that is drawn anew, elsewhere a row of a table for each iteration. At the end the
-    status follows in words. In a batch of solves the lines of the elements mix.
+    In a terminal this is one line that is drawn anew. Elsewhere, such as in the log of a job, it is a table with rows
+    of the first iteration, of one every ten seconds, and of the last. At the end the status follows in words. In a
+    batch of solves the lines of the elements mix.
     """
+    global _row_written
     stream, i = sys.stderr, int(iteration)
     ended = int(status) != Status.RUNNING
     if stream.isatty():
         known = [f"{name.replace('_', ' ')} {x:.3g}" for name, x in _known(record).items()]
         # To the start of the line, which is erased to its end.
         stream.write(f"\r\x1b[K{i}: {', '.join(known)}" + ("\n" if ended else ""))
-    else:
+    elif (now := time.monotonic()) - _row_written >= _SECONDS_BETWEEN_ROWS or i == 0 or ended:
+        _row_written = now
         columns = list(_COLUMNS)
         lines = [_header(columns)] if i == 0 else []
         stream.write("\n".join([*lines, _row(i, record, columns)]) + "\n")

@@ -27,17 +27,19 @@ from jaxdyn.viz._geometry import (
     point_z_along,
     posed,
     rod,
+    rod_at,
     sphere,
     tube,
 )
 from jaxdyn.viz._visuals import load_robot, load_visuals
 
-LAYERS = ("meshes", "collisions", "ellipsoids", "skeleton", "frames", "axes")
-MESHES, COLLISIONS, ELLIPSOIDS, SKELETON, FRAMES, AXES = LAYERS
+LAYERS = ("meshes", "collisions", "ellipsoids", "skeleton", "frames", "axes", "loops")
+MESHES, COLLISIONS, ELLIPSOIDS, SKELETON, FRAMES, AXES, LOOPS = LAYERS
 SEGMENT, JOINT, INERTIA, UNPHYSICAL = "#6b7280", "#334155", "#4c9be8", "#e11d48"
 INERTIA_OPACITY = 0.55
 TRIAD = ("#e5484d", "#30a46c", "#3e63dd")
 TURNS, SLIDES = "#f59e0b", "#a855f7"
+LOOP = "#06b6d4"
 COMPARED, COMPARED_OPACITY = "#f07828", 0.45
 """Color of a second robot."""
 PATH, COMPARED_PATH = "#1d4ed8", "#c2410c"
@@ -118,6 +120,19 @@ class Drawing:
         points = points[:: max(1, -(-len(points) // _PATH_POINTS))]
         radius = (0.016 if compared else 0.018) * self.unit
         return Surface(FRAMES, -1, tube(points, radius), rgba(COMPARED_PATH if compared else PATH), f"path of {frame}")
+
+    def loop_lines(self, poses: np.ndarray) -> list[Surface]:
+        """Return, for each loop whose two frames are apart with the bodies at `poses` `[nb, 7]`, a line in the world
+        between their origins."""
+        topology, (first, second) = self.model.topology, _loop_ends(self.model)
+        bodies, out = _with_world(poses), []
+        for k, loop in enumerate(topology.loops):
+            start = transform_points(bodies[loop.body1], first[k, :3])
+            end = transform_points(bodies[loop.body2], second[k, :3])
+            if np.linalg.norm(end - start) > 1e-3 * self.unit:
+                mesh = rod_at(start, end, 0.025 * self.unit)
+                out.append(Surface(LOOPS, -1, mesh, rgba(LOOP), f"loop {loop.name}"))
+        return out
 
     def bounds(self, poses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the corners `[3]`, `[3]` of a box along the axes of the world around all visible surfaces, with the
@@ -228,8 +243,9 @@ def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
     surfaces += _skeleton(model, segments, unit)
     surfaces += _triads(model, unit)
     surfaces += [x for i in range(model.nb) for x in _joint_axes(model, i, unit)]
+    surfaces += _loop_ends_drawn(model, unit)
     shown = (MESHES,) if visuals else (ELLIPSOIDS, SKELETON, FRAMES, AXES)
-    return Drawing(model, surfaces, unit, shown)
+    return Drawing(model, surfaces, unit, (*shown, LOOPS) if model.topology.loops else shown)
 
 
 def _surface(model: Model, visual: Visual, layer: str) -> Surface:
@@ -263,13 +279,16 @@ def _ellipsoid(model: Model, body: int, parameters: np.ndarray, least: float) ->
 
 
 def _segments(model: Model) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield a body (-1: the world) and the end of a line from its origin: to the joints that it carries; if it carries
-    none, to its frames and its center of mass; in the world, to the joints that do not move freely."""
+    """Yield a body (-1: the world) and the end of a line from its origin: to the joints that it carries and the loops
+    that hold it; if it carries none, to its frames and its center of mass; in the world, to the joints that do not move
+    freely."""
     topology, parameters = model.topology, np.asarray(model.inertial_parameters, np.float64)
     places, frames = (np.asarray(x, np.float64)[:, :3] for x in (model.joint_placement, model.frame_placement))
     for i, parent in enumerate(topology.parents):
         if parent >= 0 or topology.joint_types[i] != "free":
             yield parent, places[i]
+    for loop, *ends in zip(topology.loops, *_loop_ends(model), strict=True):
+        yield from ((body, end[:3]) for body, end in zip((loop.body1, loop.body2), ends, strict=True) if body >= 0)
     for i in set(range(model.nb)) - set(topology.parents):
         for k in np.flatnonzero(np.array(topology.frame_bodies) == i):
             yield i, frames[k]
@@ -340,6 +359,25 @@ def _joint_axes(model: Model, i: int, unit: float) -> Iterator[Surface]:
         body, mesh = (i, mesh) if last else (model.topology.parents[i], posed(mesh, place))
         color = rgba(TURNS if joint.rotates[0] else SLIDES)
         yield Surface(AXES, body, mesh, color, f"axis of joint {model.joint_names[i]}")
+
+
+# Loops
+
+
+def _loop_ends(model: Model) -> tuple[np.ndarray, np.ndarray]:
+    """Return the poses `[n, 7]` of the first and of the second frames of all loops, in their bodies."""
+    placements = (model.loop_placement1, model.loop_placement2)
+    first, second = (np.zeros((0, 7)) if x is None else np.asarray(x, np.float64) for x in placements)
+    return first, second
+
+
+def _loop_ends_drawn(model: Model, unit: float) -> Iterator[Surface]:
+    """Yield a ball at either frame of each loop."""
+    first, second = _loop_ends(model)
+    for k, loop in enumerate(model.topology.loops):
+        for body, pose in ((loop.body1, first[k]), (loop.body2, second[k])):
+            mesh = posed(sphere(0.07 * unit), pose)
+            yield Surface(LOOPS, body, mesh, rgba(LOOP), f"loop {loop.name} in {_body_name(model, body)}")
 
 
 def rgba(color: str, opacity: float = 1.0) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -86,6 +87,18 @@ def cylinder(radius: float, length: float, around: int = _AROUND) -> Any:
 def rod(start: np.ndarray, end: np.ndarray, radius: float) -> Any:
     """Return a cylinder between two points."""
     return with_creases(_trimesh().creation.cylinder(radius, segment=[start, end], sections=_AROUND // 2))
+
+
+@functools.cache
+def _unit_rod() -> Any:
+    return cylinder(1.0, 1.0, around=_AROUND // 2)
+
+
+def rod_at(start: np.ndarray, end: np.ndarray, radius: float) -> Any:
+    """Return a cylinder between two different points, whose triangles are the same ones at all places."""
+    along = end - start
+    stretched = scaled(_unit_rod(), (radius, radius, np.linalg.norm(along)))
+    return point_z_along(stretched, along).apply_translation((start + end) / 2)
 
 
 def arrow(start: np.ndarray, neck: np.ndarray, tip: np.ndarray, radius: float) -> Any:

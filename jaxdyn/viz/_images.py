@@ -49,8 +49,8 @@ def save_png(
       (or Chrome, or Edge; the environment variable `JAXDYN_BROWSER` names its program if it is not on the `PATH`),
       takes longer without a graphics card.
     - `width`, `height`: in pixels.
-    - `show`: what is drawn, of `"meshes"`, `"collisions"`, `"ellipsoids"`, `"skeleton"`, `"frames"`, `"axes"`; by
-      default as in `Viewer`.
+    - `show`: what is drawn, of `"meshes"`, `"collisions"`, `"ellipsoids"`, `"skeleton"`, `"frames"`, `"axes"`,
+      `"loops"`; by default as in `Viewer`.
 
     To draw a moment of a trajectory, give its configuration, or use `Viewer.save_png`.
 

@@ -14,6 +14,8 @@ from jaxdyn.viz._drawing import (
     FRAMES,
     INERTIA,
     INERTIA_OPACITY,
+    LOOP,
+    LOOPS,
     MESHES,
     PATH,
     SLIDES,
@@ -29,6 +31,7 @@ _ROWS: dict[str, tuple[tuple[tuple[str, ...], float, str], ...]] = {
     ELLIPSOIDS: (((INERTIA,), INERTIA_OPACITY, "inertia"), ((UNPHYSICAL,), INERTIA_OPACITY, "impossible inertia")),
     FRAMES: ((TRIAD, 1.0, "x, y, z of frames"),),
     AXES: (((TURNS,), 1.0, "axis, turns"), ((SLIDES,), 1.0, "axis, slides")),
+    LOOPS: (((LOOP,), 1.0, "both ends of a loop"),),
 }
 """The colors of layers, their opacity, and what they mean."""
 

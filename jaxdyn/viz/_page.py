@@ -16,6 +16,7 @@ from jaxdyn.model import Model
 from jaxdyn.viz._drawing import (
     COLLISIONS,
     FIELD_OF_VIEW,
+    LOOPS,
     MESHES,
     Drawing,
     Surface,
@@ -41,6 +42,9 @@ class RobotNodes:
         self._surfaces: dict[str, list[Any]] = {}
         self._names: list[Any] = []
         self._clicked: dict[str, Any] = {}
+        self._lines: dict[str, Any] = {}
+        self._shows_loops = LOOPS in drawing.shown
+        self._poses: np.ndarray | None = None
         for surface in drawing.surfaces:
             self._add(surface)
 
@@ -87,6 +91,21 @@ class RobotNodes:
         """Move the bodies to poses `[nb, 7]`."""
         for handle, pose in zip(self._bodies, poses, strict=True):
             handle.position, handle.wxyz = pose[:3], pose[3:]
+        self._draw_lines(poses)
+
+    def _draw_lines(self, poses: np.ndarray) -> None:
+        """Draw the lines between the two frames of loops, which move with two bodies."""
+        lines = self._drawing.loop_lines(poses)
+        for line in [x.as_compared(self._drawing.unit) for x in lines] if self._tint else lines:
+            if line.name in self._lines:
+                self._lines[line.name].vertices = np.asarray(line.mesh.vertices, np.float32)
+            else:
+                path = f"{self.node(-1)}/line of {line.name.replace('/', ':')}"
+                self._lines[line.name] = add_surface(self._server, path, line)
+        apart = {x.name for x in lines}
+        for name, node in self._lines.items():
+            node.visible = self._shows_loops and name in apart
+        self._poses = poses
 
     def show(self, layers: Collection[str]) -> None:
         """Show these layers and no others. **Raises** as `load_visuals` where collision geometry is read."""
@@ -96,6 +115,9 @@ class RobotNodes:
         for layer, nodes in self._surfaces.items():
             for node in nodes:
                 node.visible = layer in layers
+        self._shows_loops = LOOPS in layers
+        if self._poses is not None:
+            self._draw_lines(self._poses)
 
     def set_opacity(self, layer: str, opacity: float) -> None:
         """Multiply the opacity of a layer; surfaces with images keep theirs."""

@@ -6,11 +6,12 @@ and the shadow of the robot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxdyn._errors import require_positive_integer
 from jaxdyn.viz._drawing import FIELD_OF_VIEW, Drawing, Surface, camera_pose, compared_layers, ground_of
 from jaxdyn.viz._extras import import_extra
 
@@ -129,10 +130,16 @@ def draw_robots(
     """Return a picture `[height, width, 3]`, 0 to 255, of a robot with its bodies at `poses[0]` `[nb, 7]`, of a second
     one where there are two poses, and of more surfaces in the world. The camera sees the box `bounds`, by default that
     of the robots; `size` is width and height in pixels."""
-    shown = [x for x in drawing.surfaces if x.layer in drawing.shown]
-    surfaces, places = [*more, *shown], [poses[0]] * (len(more) + len(shown))
+    for name, pixels in zip(("width", "height"), size, strict=True):
+        require_positive_integer(pixels, f"{name} (pixels)")
+
+    def shown(layers: Collection[str], pose: np.ndarray) -> list[Surface]:
+        return [x for x in (*drawing.surfaces, *drawing.loop_lines(pose)) if x.layer in layers]
+
+    surfaces = [*more, *shown(drawing.shown, poses[0])]
+    places = [poses[0]] * len(surfaces)
     if len(poses) > 1:
-        second = [x for x in shown if x.layer in compared_layers(drawing.shown)]
+        second = shown(compared_layers(drawing.shown), poses[1])
         surfaces += [x.as_compared(drawing.unit) for x in second]
         places += [poses[1]] * len(second)
     return _draw(surfaces, places, drawing.bounds(np.stack(poses)) if bounds is None else bounds, size)

@@ -13,7 +13,7 @@ from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing
 from jaxdyn.viz._extras import import_extra
 from jaxdyn.viz._page import RobotNodes
 
-_NAMES = ("Meshes", "Collision geometry", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes")
+_NAMES = ("Meshes", "Collision geometry", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes", "Loops")
 _TITLES: dict[str, str] = dict(zip(LAYERS, _NAMES, strict=True))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn._errors import DataError, JaxdynError, require_choice, require_shape, require_suffix
+from jaxdyn._errors import DataError, JaxdynError, naming_arguments, require_choice, require_shape, require_suffix
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.viz._drawing import (
@@ -68,9 +68,10 @@ class Viewer:
     the inertias, a skeleton, frames and joint axes; the page has switches for all of them. An ellipsoid is the uniform
     one with the mass, center of mass and moments of inertia of the body (with what was merged into it), red where no
     distribution of mass has them; the skeleton joins each joint to the next. Axes are orange where a joint turns and
-    violet where it slides. Ball and free joints are moved by handles in the scene, and any frame by one that inverse
-    kinematics follows. The page has a legend; surfaces under the pointer are outlined, and a click on one shows the
-    name of its link, joint or frame.
+    violet where it slides. Closed loops have a ball at both frames, and a line between them where they are apart. Ball
+    and free joints are moved by handles in the scene, and any frame by one that inverse kinematics follows. The page
+    has a legend; surfaces under the pointer are outlined, and a click on one shows the name of its link, joint or
+    frame.
 
     **Arguments**
 
@@ -149,7 +150,7 @@ class Viewer:
 
     def show_layer(self, layer: str, visible: bool = True) -> None:
         """Show or hide a layer, as the switches of the page do: `"meshes"`, `"collisions"`, `"ellipsoids"`,
-        `"skeleton"`, `"frames"` or `"axes"`.
+        `"skeleton"`, `"frames"`, `"axes"` or `"loops"`.
 
         Collision geometry is read from the robot's file when it is first shown. **Raises** `ModelError` for a layer
         that there is not, and as `load_visuals`.
@@ -215,6 +216,7 @@ class Viewer:
             if seconds is not None:
                 self._player.seek(float(seconds))
 
+    @naming_arguments
     def save_html(self, path: str | os.PathLike, *, frames_per_second: float = 30.0) -> None:
         """Write the page as one file that needs no server.
 
@@ -399,6 +401,7 @@ def view(
     return viewer
 
 
+@naming_arguments
 def save_html(
     path: str | os.PathLike,
     model_or_path: Model | str | os.PathLike | Any,

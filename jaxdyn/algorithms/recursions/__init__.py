@@ -70,6 +70,7 @@ from jaxdyn.algorithms.recursions._forward_dynamics import (
 )
 from jaxdyn.algorithms.recursions._frames import Reference, absolute_frame_pose, frame_reference
 from jaxdyn.algorithms.recursions._inverse_dynamics import inverse
+from jaxdyn.algorithms.recursions._joint_motions import all_rows, motions_from_joints, with_batch_first
 from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.algorithms.recursions._sensitivities import (
     Sensitivities,

@@ -148,12 +148,14 @@ def object_name(m, kind: str, i: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """The names that a model has for MuJoCo's bodies, joints and sites, and for the frame behind each joint."""
+    """The names that a model has for MuJoCo's bodies, joints, sites and equality constraints, and for the frame behind
+    each joint."""
 
     bodies: list[str]
     joints: list[str]
     sites: list[str]
     behind: list[str]
+    equalities: list[str]
 
     @classmethod
     def of(cls, m) -> Names:
@@ -162,7 +164,9 @@ class Names:
         joints = _unique_names("joint", [m.joint(i).name for i in range(m.njnt)], set())
         behind = [f"{bodies[body]}:{joint}" for body, joint in zip(m.jnt_bodyid, joints, strict=True)]
         behind = _unique_names("joint", behind, taken)
-        return cls(bodies, joints, _unique_names("site", [m.site(i).name for i in range(m.nsite)], taken), behind)
+        sites = _unique_names("site", [m.site(i).name for i in range(m.nsite)], taken)
+        equalities = _unique_names("equality", [m.equality(i).name for i in range(m.neq)], set())
+        return cls(bodies, joints, sites, behind, equalities)
 
 
 def _unique_names(kind: str, names: list[str], taken: set[str]) -> list[str]:

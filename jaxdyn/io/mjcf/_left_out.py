@@ -6,6 +6,7 @@ import numpy as np
 
 from jaxdyn.io._left_out import LeftOut
 from jaxdyn.io.mjcf import _compiled as mj
+from jaxdyn.io.mjcf._equalities import acting_equalities
 
 _MANY = 2000
 """For more classes of geoms than this, pairs are not looked at one by one."""
@@ -22,18 +23,24 @@ def parts_left_out(m, names: mj.Names) -> list[LeftOut]:
     def joints(numbers) -> tuple[str, ...]:
         return tuple(repr(names.joints[int(i)]) for i in numbers)
 
+    def equalities(numbers) -> tuple[str, ...]:
+        return tuple(repr(names.equalities[int(i)]) for i in numbers)
+
     ranged = np.flatnonzero(np.asarray(m.jnt_limited, bool) & (m.jnt_type != mj.BALL)) if limits else ()
     rubbing = np.unique(m.dof_jntid[m.dof_frictionloss > 0]) if rubs else ()
-    equalities, tendons = np.flatnonzero(~np.asarray(m.eq_active0, bool)), range(m.ntendon)
+    (rigid, refused), tendons = acting_equalities(m), range(m.ntendon)
+    idle = np.setdiff1d(np.arange(m.neq), [*rigid, *refused])
     servos, given = _servos(m)
+    why = "they start inactive, are disabled in <option>, or have both ends in one body"
     law = "the model has smooth Coulomb friction instead; see Model.friction_velocity"
     return [
         LeftOut("geoms that may touch others", of("geom", _touching_geoms(m)), True, "contacts are not part of models"),
         LeftOut("ranges of joints", joints(ranged), True, "position_lower and position_upper, which dynamics ignore"),
         LeftOut("actuators with torque at zero control", of("actuator", servos), True, f"servos and the like, {given}"),
+        LeftOut("springs of equality constraints (solref, solimp)", equalities(rigid), True, "the model's are rigid"),
         LeftOut("actuators of other kinds", of("actuator", _others(m, servos)), False, given),
         LeftOut("friction loss as a constraint", joints(rubbing), False, law),
-        LeftOut("equality constraints that start inactive", of("equality", equalities), False),
+        LeftOut("equality constraints that do not act", equalities(idle), False, why),
         LeftOut("tendons", of("tendon", tendons), False, "unless they act they measure and transmit"),
         LeftOut("sensors", of("sensor", range(m.nsensor)), False),
         LeftOut("keyframes", of("key", range(m.nkey)), False),

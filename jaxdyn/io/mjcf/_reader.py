@@ -12,7 +12,8 @@ is its result, `mjModel`. This table lists the fields that affect accelerations 
 | `opt.gravity`; flags of gravity, spring, damper, frictionloss, limit, equality, constraint | honored |
 | `body_gravcomp`, `opt.density, opt.viscosity` (which `wind` and `geom_fluid` act through) | refused where they act |
 | `dof_dampingpoly, jnt_stiffnesspoly, actuator_dampingpoly, jnt_springyield` | refused where they act |
-| active `eq_*`, `tendon_*` that act, `flex_*`, plugins, muscles | refused |
+| active `eq_*` of bodies, sites and joints | loops and couplings, which are rigid; others are refused |
+| `tendon_*` that act, `flex_*`, plugins, muscles | refused |
 | `jnt_range`, `jnt_actfrcrange` | limits; refused where the model can have none such |
 | `geom_*`, `pair_*`, `exclude_*`, `opt.o_*`: contact, with adhesion and surface velocity | no part of the dynamics |
 | other `actuator_*` | make `tau`, which is given; see `load_mjcf_actuators` |
@@ -22,6 +23,7 @@ is its result, `mjModel`. This table lists the fields that affect accelerations 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any, Literal
 
@@ -31,7 +33,9 @@ from jaxdyn._errors import JaxdynError
 from jaxdyn._types import ArrayLike
 from jaxdyn.io._left_out import LeftOut, present, warn_of_what_is_left_out
 from jaxdyn.io.mjcf import _compiled as mj
+from jaxdyn.io.mjcf._equalities import acting_equalities, add_equalities
 from jaxdyn.io.mjcf._left_out import parts_left_out
+from jaxdyn.io.mjcf._massless import compile_massless_mjcf
 from jaxdyn.io.robot_files import LARGEST, enumerate_names
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
 from jaxdyn.spatial import IDENTITY_POSE, axis_angle_to_quaternion, compose_poses, pose_array, quaternion_to_rotation
@@ -45,6 +49,7 @@ def load_mjcf(
     *,
     unsupported: Literal["error", "warn"] = "error",
     gravity: ArrayLike | None = None,
+    kinematics_only: bool = False,
 ) -> Model:
     """Return the model that an MJCF file, the text of one, or a compiled `mujoco.MjModel` describes.
 
@@ -57,36 +62,45 @@ def load_mjcf(
     its own name. A moving body's frame is that of its joint here: a body with several joints is a chain of massless
     bodies before it, and a body whose last joint stands off its origin (`pos`) is fixed to a massless one at that
     joint; these are named `body:joint`. Sites are frames, `name:site` where a body has the name. Without a name, body,
-    joint and site are `body_i`, `joint_i`, `site_i`, with MuJoCo's number (and an underscore where that is taken).
+    joint, site and equality constraint are `body_i`, `joint_i`, `site_i`, `equality_i`, with MuJoCo's number (and an
+    underscore where that is taken).
 
     **What acts.** Gravity, and in joints armature and damping (with what actuators add to them), friction loss as
     smooth Coulomb friction (a constraint in MuJoCo; see `Model.friction_velocity`), and springs; all unless a flag in
     `<option>` disables it. Ranges are limits; `actuatorfrcrange` is the effort limit. `tau` is the torque of all
     actuators, also of servos and dampers, which `load_mjcf_actuators` describes. Contact does not belong to the
-    dynamics. Mocap bodies are fixed where the file has them. Tendons that only measure or transmit, and equality
-    constraints that start inactive, do nothing.
+    dynamics. Mocap bodies are fixed where the file has them. Tendons that only measure or transmit do nothing.
+
+    **Equality constraints** that start active are loops (`connect` and `weld`, between bodies or sites) and couplings
+    (`joint`), which hold exactly: MuJoCo's are springs, whose parameters `solref` and `solimp` have no part here. The
+    configuration that closes them may differ from `model.neutral()`: it is MuJoCo's `qpos0` where a file does not say
+    otherwise, and `project_configuration` finds one. `model.without_loops()` is the tree alone.
 
     **Arguments**
 
     - `path_or_text`: a path; text, which begins with `<`; or a `mujoco.MjModel`.
     - `unsupported`: `"error"` refuses a file with parts that act and that models do not have, and names all of them;
-      `"warn"` leaves them out. These are: active equality constraints; tendons with limits,
+      `"warn"` leaves them out. These are: active equality constraints of tendons and flexes; tendons with limits,
       spring, damping, friction or armature; fluids; gravity compensation; springs and damping that are not linear or
       are plastic; flexes; plugins; muscles; limits of ball joints; asymmetric force ranges of joints; negative damping
       and the like; and, of free joints, armature of the translation and friction loss, which MuJoCo has along axes of
       the world.
     - `gravity`: `[3]`, m/s^2, world axes, instead of the file's.
+    - `kinematics_only`: moving bodies may lack mass and inertia, which MuJoCo's compiler refuses. As with `load_urdf`,
+      dynamics then refuse the model by name, until `with_link_parameters` has said what each of these bodies has
+      (zeros, for one that is massless).
 
     **Raises** `RobotFileError` for a file that cannot be read, in the compiler's words for what it refuses, for numbers
     that are NaN or beyond 1e12 (ranges may be: they are no limits), and for unsupported parts; `ModelError` for a model
     without a moving body; `ImportError` without MuJoCo.
 
     **Warns** `LeftOutWarning`, once, of all that acts in MuJoCo and that the model leaves out: contacts between geoms,
-    ranges of joints, actuators with torque at zero control, and the parts that `unsupported="warn"` leaves out.
+    ranges of joints, actuators with torque at zero control, the springs of equality constraints, and the parts that
+    `unsupported="warn"` leaves out.
     `jaxdyn.io.left_out` lists them, and what does not act. `RobotFileWarning` of what the compiler warns of;
     `PhysicalityWarning` of inertias that no mass distribution has.
     """
-    m, source = mj.compile_mjcf(path_or_text)
+    m, source = compile_massless_mjcf(path_or_text, kinematics_only)
     names = mj.Names.of(m)
     if gravity is None:
         gravity = np.zeros(3) if mj.is_disabled(m, "gravity") else np.array(m.opt.gravity)
@@ -101,15 +115,34 @@ def load_mjcf(
         for i in range(m.nsite):
             pose = _effective_pose(m.site_pos[i], m.site_quat[i], m.site_sameframe[i])
             builder.add_frame(names.sites[i], names.bodies[m.site_bodyid[i]], pose)
-        return builder.build(gravity)
+        add_equalities(builder, m, names)
+        model = builder.build(gravity, kinematics_only=kinematics_only)
     except JaxdynError as error:
         error.add_note(f"(while loading {source})")
         raise
+    if not kinematics_only:
+        return model
+    # The bodies between the joints of one body have no mass, which is known.
+    ends = {_moving_body(m, i, names) for i in range(1, m.nbody) if m.body_jntnum[i]}
+    unknown = tuple(name for name in model.topology.unknown_inertias if name in ends)
+    return dataclasses.replace(model, topology=dataclasses.replace(model.topology, unknown_inertias=unknown))
+
+
+def _moving_body(m, i: int, names: mj.Names) -> str:
+    """Return the name of the model's body that the last joint of a body of the file moves."""
+    last = m.body_jntadr[i] + m.body_jntnum[i] - 1
+    return names.bodies[i] if not _anchor(m, last).any() else names.behind[last]
+
+
+def _anchor(m, j: int) -> np.ndarray:
+    """Return where a joint stands in its body. It does not matter where a slide stands; and a free joint's coordinates
+    are in the world."""
+    return np.array(m.jnt_pos[j]) if m.jnt_type[j] in (mj.BALL, mj.HINGE) else np.zeros(3)
 
 
 def left_out_of_mjcf(path_or_text: str | os.PathLike | Any) -> tuple[LeftOut, ...]:
     """Return what the file has and its model leaves out. See `left_out`."""
-    m, _ = mj.compile_mjcf(path_or_text)
+    m, _ = compile_massless_mjcf(path_or_text, kinematics_only=True)
     names = mj.Names.of(m)
     gaps = _joint_effects(m, names)[1]
     gaps += _gaps_elsewhere(m, names, has_gravity=not mj.is_disabled(m, "gravity") and bool(np.any(m.opt.gravity)))
@@ -126,8 +159,7 @@ def _add_body(builder: ModelBuilder, m, i: int, names: mj.Names, effects: dict[s
     # The pose of the file's body, before the next joint moves it, in the frame that carries the joint.
     carrier, pose = names.bodies[m.body_parentid[i]], pose_array(m.body_pos[i], m.body_quat[i])
     for j in joints:
-        # It does not matter where a slide stands; and a free joint's coordinates are in the world.
-        anchor = np.array(m.jnt_pos[j]) if m.jnt_type[j] in (mj.BALL, mj.HINGE) else np.zeros(3)
+        anchor = _anchor(m, j)
         pose = IDENTITY_POSE if m.jnt_type[j] == mj.FREE else compose_poses(pose, _pose_at_zero(m, j, anchor))
         is_body = j == joints[-1] and not anchor.any()
         child = name if is_body else names.behind[j]
@@ -273,8 +305,7 @@ def _gaps_elsewhere(m, names: mj.Names, *, has_gravity: bool) -> list[mj.Gap]:
         if len(numbers):
             gaps.append(mj.Gap(f"{kind} {enumerate_names(mj.object_name(m, kind, i) for i in numbers)}", remedy))
 
-    if not mj.is_disabled(m, "equality", "constraint"):
-        leave_out("equality", np.flatnonzero(m.eq_active0), "remove the constraint, or start it with active='false'")
+    leave_out("equality", acting_equalities(m)[1], "remove the constraint, or start it with active='false'")
     leave_out("tendon", np.flatnonzero(_acting_tendons(m)), "remove its limits, spring, damping, friction and armature")
     leave_out("flex", range(m.nflex), "remove it")
     # MuJoCo asks every plugin for passive forces; those of shapes, sensors and actuators have none.

@@ -7,37 +7,48 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 
-from jaxdyn._errors import ModelError
-from jaxdyn.io.robot_files import unbatched_leaves
-from jaxdyn.joints import JOINT_TYPES, Primitive
-from jaxdyn.model import Model, require_no_loops, rotational_about_center
+from jaxdyn._errors import ModelError, naming_arguments
+from jaxdyn.io.robot_files import enumerate_names, unbatched_leaves, warn
+from jaxdyn.joints import JOINT_TYPES, Primitive, Topology
+from jaxdyn.model import Model, rotational_about_center
 
 _TYPES = {"revolute": "hinge", "continuous": "hinge", "prismatic": "slide", "ball": "ball", "free": "free"}
 
 
-def to_mjcf(model: Model, timestep: float = 0.001) -> str:
+_UNREACHED = 1e13
+"""A bound beyond those of robots, for joints that have one on the other side only; `load_mjcf` reads it as none."""
+
+
+@naming_arguments
+def to_mjcf(model: Model, timestep: float = 0.001, *, limits: bool = True) -> str:
     """Return the model as MJCF, without shapes and actuators.
 
-    It has bodies, joints, inertias, armature, damping, friction loss, springs, and gravity. Joint `j` of `d` degrees of
-    freedom becomes `d` joints (`j_0`, `j_1`, ...) of one MuJoCo body where it is cylindrical, universal or planar. The
-    order of coordinates is kept. MuJoCo's Coulomb friction (`frictionloss`) is a constraint, not a smooth function.
-    Contacts and limits are left out. Continuous joints become hinges, which differ by whole turns.
+    It has bodies, joints, inertias, armature, damping, friction loss, springs, and gravity; with `limits`, also the
+    ranges of joints, which MuJoCo holds by constraints, and the effort limits, which bound the forces of actuators
+    (`actuatorfrcrange`). Joint `j` of `d` degrees of freedom becomes `d` joints (`j_0`, `j_1`, ...) of one MuJoCo body
+    where it is cylindrical, universal or planar. The order of coordinates is kept. MuJoCo's Coulomb friction
+    (`frictionloss`) is a constraint, not a smooth function.
+    Continuous joints become hinges, which differ by whole turns. Frames are left out, and merged links, whose inertias
+    their bodies have. `timestep` (s) is that of MuJoCo's simulations.
+
+    Loops of the kinds `connect` and `weld` become equality constraints between two sites (`name_1` and `name_2`), and
+    couplings those of two joints. MuJoCo holds them by springs, with its default `solref` and `solimp`, where a model
+    here holds them exactly; `load_mjcf` of the text has the same loops and couplings, whose polynomials are written
+    about the origin of the second joint.
 
     **Raises** `ModelError` for a helical joint, for a free joint that is not placed at the world's origin, for a ball
     or free joint with a spring whose reference is not the origin, for a body without mass, for joints that mimic
-    others (MuJoCo has them as soft constraints only), for closed loops and couplings, and for a model with batch axes.
+    others (MuJoCo has them as soft constraints only), for loops of other kinds, and for a model with batch axes.
+    **Warns** `RobotFileWarning`, once, of limits that MJCF cannot have, with the names of their joints: those of
+    velocities, efforts of ball and free joints, and limits that leave no room.
     """
     leaves, topology = unbatched_leaves(model), model.topology
-    require_no_loops(topology, "to_mjcf", "write model.without_loops(), and add the equalities to the file")
-    if topology.mimics:
-        names = ", ".join(repr(topology.joint_names[i]) for i, _ in topology.mimics)
-        reason = "which MuJoCo holds by soft constraints only: their dynamics would differ"
-        advice = "Write model.spanning_tree(), in which they are independent, and constrain them there"
-        raise ModelError(f"joints {names} mimic others, {reason}. {advice}")
+    _require_expressible(topology)
     root = ET.Element("mujoco")
     ET.SubElement(root, "compiler", angle="radian", autolimits="false", balanceinertia="false")
     ET.SubElement(root, "option", timestep=repr(timestep), gravity=_text(model.gravity), integrator="Euler")
     elements = {-1: ET.SubElement(root, "worldbody")}
+    missing: dict[str, list[str]] = {}
     blocks, axes = iter(topology.blocks), iter(leaves["joint_axis"])
     for i, name in enumerate(topology.body_names):
         placement, joint, kind = leaves["joint_placement"][i], topology.joint_names[i], topology.joint_types[i]
@@ -57,9 +68,82 @@ def to_mjcf(model: Model, timestep: float = 0.001) -> str:
                 attributes |= _spring(leaves, joint, primitive, dof, coordinate)
             for field, attribute in (("armature", "armature"), ("damping", "damping"), ("friction", "frictionloss")):
                 attributes[attribute] = _one_number(leaves[field][dof : dof + primitive.nv], joint, field)
+            if limits:
+                attributes |= _limits(leaves, primitive, coordinate, dof, attributes["name"], missing)
             ET.SubElement(element, "joint", attributes)
         _inertial(element, leaves["inertial_parameters"][i], name)
+    _equalities(root, elements, leaves, topology)
+    if missing:
+        shown = "; ".join(f"{what} of joint {enumerate_names(names)}" for what, names in missing.items())
+        warn(f"to_mjcf leaves out limits that MJCF cannot have: {shown}")
     return ET.tostring(root, encoding="unicode")
+
+
+def _require_expressible(topology: Topology) -> None:
+    if topology.mimics:
+        names = ", ".join(repr(topology.joint_names[i]) for i, _ in topology.mimics)
+        reason = "which MuJoCo holds by soft constraints only: their dynamics would differ"
+        advice = "Write model.spanning_tree(), in which they are independent, with a coupling for each (with_coupling)"
+        raise ModelError(f"joints {names} mimic others, {reason}. {advice}")
+    if others := [loop for loop in topology.loops if loop.kind not in ("connect", "weld")]:
+        names = ", ".join(f"{loop.name!r} ({loop.kind})" for loop in others)
+        advice = f"write model.without_loops({[loop.name for loop in others]}), or loops of the kinds connect and weld"
+        raise ModelError(f"to_mjcf: MuJoCo has no constraint like the loop {names}; {advice}")
+
+
+def _equalities(root: ET.Element, elements: dict[int, ET.Element], leaves: dict, topology: Topology) -> None:
+    """Add the loops, each with a site at either end, and the couplings."""
+    if not topology.has_loops:
+        return
+    equality = ET.SubElement(root, "equality")
+    for k, loop in enumerate(topology.loops):
+        ends = {}
+        for number, body in ((1, loop.body1), (2, loop.body2)):
+            pose, name = leaves[f"loop_placement{number}"][k], f"{loop.name}_{number}"
+            ET.SubElement(elements[body], "site", name=name, pos=_text(pose[:3]), quat=_text(pose[3:]))
+            ends[f"site{number}"] = name
+        ET.SubElement(equality, loop.kind, {"name": loop.name, **ends})
+    for k, pair in enumerate(topology.couplings):
+        attributes = {"name": pair.name, "joint1": topology.joint_names[pair.joint1]}
+        first, second = leaves["coupling_reference"][k]
+        coefficients = np.array(leaves["coupling_coefficients"][k])
+        if pair.joint2 < 0:
+            coefficients[1:] = 0
+        else:
+            attributes["joint2"] = topology.joint_names[pair.joint2]
+            # MuJoCo's references are the coordinates of the file, zero here: q1 = r1 + c(q2 - r2), in powers of q2.
+            moved = np.polynomial.Polynomial(coefficients)(np.polynomial.Polynomial([-second, 1.0])).coef
+            coefficients = np.pad(moved, (0, 5 - len(moved)))
+        coefficients[0] += first
+        ET.SubElement(equality, "joint", attributes, polycoef=_text(coefficients))
+
+
+def _limits(
+    leaves: dict[str, np.ndarray],
+    primitive: Primitive,
+    coordinate: int,
+    dof: int,
+    joint: str,
+    missing: dict[str, list[str]],
+) -> dict[str, str]:
+    """Return the attributes of a joint's limits, and add those without an attribute to the names in `missing`."""
+    rows = slice(dof, dof + primitive.nv)
+    velocity, effort = leaves["velocity_limit"][rows], leaves["effort_limit"][rows]
+    out = {}
+    if np.isfinite(velocity).any():
+        missing.setdefault("velocity limits", []).append(joint)
+    if np.isfinite(effort).any():
+        if primitive.nv == 1 and effort[0] > 0:
+            out |= {"actuatorfrclimited": "true", "actuatorfrcrange": _text([-effort[0], effort[0]])}
+        else:
+            missing.setdefault("effort limits", []).append(joint)
+    lower, upper = (float(leaves[name][coordinate]) for name in ("position_lower", "position_upper"))
+    if primitive.nv == 1 and np.isfinite([lower, upper]).any():
+        if lower < upper:
+            out |= {"limited": "true", "range": _text(np.clip([lower, upper], -_UNREACHED, _UNREACHED))}
+        else:
+            missing.setdefault("ranges", []).append(joint)
+    return out
 
 
 def _spring(

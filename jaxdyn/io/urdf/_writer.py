@@ -76,6 +76,8 @@ def to_urdf(model: Model, name: str = "robot", *, shapes_from: str | os.PathLike
     Pinocchio do not; `to_mjcf` writes it for MuJoCo), what is in `<jaxdyn:joint>`, and gravity that is not the
     standard one. And of links in `shapes_from` that the model does not have.
     """
+    if not isinstance(model, Model):
+        raise ModelError(f"to_urdf: model is {type(model).__name__}; a Model is needed")
     if not isinstance(name, str) or not name:
         raise ModelError(f"the robot's name is {name!r}; a string that is not empty is needed")
     text = _Writer(model, name).text()

@@ -1,5 +1,6 @@
 """Integrators: one time step each, by name in one table."""
 
+from jaxdyn.simulate.integrators._closed_loops import closed
 from jaxdyn.simulate.integrators._contact_step import require_contact_integrator, worst
 from jaxdyn.simulate.integrators._derivatives import StepDerivatives, step_derivatives
 from jaxdyn.simulate.integrators._one_step import RUNGE_KUTTA_STEPS, rk4_step, semi_implicit_euler_step

@@ -24,7 +24,7 @@ from jaxdyn._errors import (
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn.algorithms import rnea
-from jaxdyn.model import Model
+from jaxdyn.model import Model, require_no_loops
 from jaxdyn.sysid.excitation import _motions as motions
 from jaxdyn.sysid.excitation._motions import JointTrajectory, Kind, LimitArrays, MotionLimits
 from jaxdyn.sysid.torques import JointEffects, base_parameters, torque_model
@@ -284,6 +284,8 @@ def _torque_noise(noise: ArrayLike | None, limit: np.ndarray) -> np.ndarray:
 
 def _require_arguments(model: Model, duration: float, kind: Kind, size: int, criterion, margin: float) -> None:
     torque_model.require_one_robot(model)
+    advice = "choose motions of its driven joints, and look at base_parameters(...).condition_number"
+    require_no_loops(model.topology, "optimize_excitation", advice)
     if model.nq != model.nv:
         raise ModelError(
             "the model has free or ball joints, whose motion cannot be commanded: lock them with with_locked_joints, "

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.interpolate import BSpline
 from scipy.linalg import block_diag, null_space
 
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, naming_arguments, require_numbers, require_positive, require_positive_integer
 from jaxdyn._types import ArrayLike
 from jaxdyn.algorithms import rnea
 from jaxdyn.model import Model
@@ -40,15 +40,19 @@ class JointTrajectory:
     coefficients: np.ndarray
     """`[K, nv]`, rad or m."""
 
-    def __call__(self, t) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    @naming_arguments
+    def __call__(self, t: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """`q, v, a`, each `[n, nv]`, at the times `t` `[n]`, s. **Raises** `DataError` for a spline beyond its ends."""
         q, v, a = (B @ self.coefficients for B in basis(self.kind, self.duration, self.size, np.atleast_1d(t)))
         return q, v, a
 
+    @naming_arguments
     def sampled(self, rate: float, periods: int = 1) -> Recording:
         """A recording without torques, with `rate` samples per second, of one period or, for a Fourier series, several.
         **Raises** `DataError` for several periods of a spline."""
-        if periods < 1 or (periods > 1 and self.kind != "fourier"):
+        require_positive(rate, "rate (1/s)", error=DataError)
+        require_positive_integer(periods, "periods", error=DataError)
+        if periods > 1 and self.kind != "fourier":
             raise DataError(f"{periods} periods of a {self.kind} trajectory; only a Fourier series can be repeated")
         t = np.arange(round(self.duration * rate) * periods + 1) / rate
         return Recording(t, *self(np.minimum(t, self.duration * periods)), name="excitation")
@@ -105,6 +109,8 @@ class MotionLimits:
     def of(self, model: Model) -> LimitArrays:
         """The limits of each degree of freedom. **Raises** `DataError` for missing and impossible limits."""
         position = (model.position_lower, model.position_upper) if self.position is None else self.position
+        if not isinstance(position, tuple | list) or len(position) != 2:
+            raise DataError("limits.position is a pair of limits, lower and upper")
         limits = {
             "position": position,
             "velocity": (model.velocity_limit if self.velocity is None else self.velocity,),
@@ -112,6 +118,9 @@ class MotionLimits:
             "torque": (model.effort_limit if self.torque is None else self.torque,),
         }
         arrays = []
+        for name, pair in limits.items():
+            for x in pair:
+                require_numbers(x, f"MotionLimits: {name}")
         for name, x in ((name, np.asarray(x, np.float64)) for name, pair in limits.items() for x in pair):
             if x.shape not in ((), (model.nv,)) or np.isnan(x).any():
                 needed = f"a number or [{model.nv}] of them are needed"

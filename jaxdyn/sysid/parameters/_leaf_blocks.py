@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, UnknownNameError, look_up
+from jaxdyn._errors import ModelError, UnknownNameError, look_up, require_positive
 from jaxdyn.model import LEAVES, Model
 from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.sysid.parameters import _leaves as leaves
@@ -72,8 +72,7 @@ class Additive(AbstractChoice):
     """An index of entries of the array, such as `0`, `slice(2)` or a mask; None: all."""
 
     def bind(self, tree: Any) -> AbstractBlock:
-        if not 0 < self.scale < np.inf:
-            raise ModelError(f"Additive: scale is {self.scale}; a positive number in the unit of the entries is needed")
+        require_positive(self.scale, "Additive: scale, in the unit of the entries,")
         leaf, flat, names = _select(self, tree)
         return _ShiftedEntries(names, frozenset((leaf, int(i)) for i in flat), leaf, tuple(flat.tolist()), self.scale)
 

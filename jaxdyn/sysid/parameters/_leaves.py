@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, look_up, naming_arguments, require_shape
+from jaxdyn._errors import ModelError, look_up, naming_arguments, require_numbers, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
 from jaxdyn.sysid.parameters._log_cholesky import (
@@ -128,6 +128,8 @@ def nearest_physical_model(model: Model) -> tuple[Model, tuple[str, ...]]:
 
 def physical_parameters(inertia: BodyInertia | ArrayLike, what: str) -> np.ndarray:
     """Return ten inertial parameters. **Raises** `ShapeError`; `ModelError` where they are not physical."""
+    if not isinstance(inertia, BodyInertia):
+        require_numbers(inertia, what, "a BodyInertia or ten inertial parameters")
     out = np.asarray(inertia.parameters() if isinstance(inertia, BodyInertia) else inertia, np.float64)
     require_shape(out, (10,), what, "inertial parameters about the origin of the frame")
     if not bool(is_physical(out)):

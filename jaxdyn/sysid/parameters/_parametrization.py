@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, require_last_axes
+from jaxdyn._errors import ModelError, naming_arguments, require_last_axes
 from jaxdyn._types import Array, Float
 from jaxdyn.sysid.parameters._leaves import Claims, entries, leaf_name, model_of, with_entries
 from jaxdyn.sysid.parameters._log_cholesky import root_of_divergence
@@ -186,6 +186,7 @@ class Parametrization(eqx.Module):
         """The free numbers of the reference."""
         return jnp.zeros(self.size, model_of(self.reference).dtype)
 
+    @naming_arguments
     def model(self, free: Float[Array | np.ndarray, "*batch size"]) -> Any:
         """The robot for free numbers `[*batch, size]`; its leaves have the batch axes. **Raises** `ShapeError`."""
         return self._batched(_model, free)
@@ -209,6 +210,7 @@ class Parametrization(eqx.Module):
                 )
         return x
 
+    @naming_arguments
     def moved(self, free: Float[Array, "size"], step: Float[Array, "size"]) -> Float[Array, "size"]:
         """The free numbers of the robot with the numbers `step` in the parametrization `about` the one at `free`."""
         return _moved(self, free, step)
@@ -219,6 +221,7 @@ class Parametrization(eqx.Module):
         new = jax.tree.map(jnp.asarray, model), jax.tree.map(lambda x: x.astype(dtype), self.blocks)
         return eqx.tree_at(lambda p: (p.reference, p.blocks), self, new)
 
+    @naming_arguments
     def pull(self, free: Float[Array, "*batch size"]) -> Float[Array, "*batch terms"]:
         """Residuals whose sum of squares is `divergence(free)`, to regularize least squares. Smooth, with a derivative
         of full rank: with any weight every free number has an equation."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.sysid.recordings._recording import Recording
 
@@ -26,6 +26,7 @@ _MEANING = {
 }
 
 
+@naming_arguments
 def load_npz(
     path: str | Path,
     *,
@@ -55,6 +56,7 @@ def load_npz(
     return _recording(path, values)
 
 
+@naming_arguments
 def load_csv(
     path: str | Path,
     columns: Mapping[str, str | int | Sequence[str | int]],

@@ -52,11 +52,16 @@ def check_recording(
     reported if a third of that, or less, remains with another factor, in another order of joints, or with positions in
     degrees. A joint whose friction is large beside the torques of the links is not judged.
 
-    Without a model, joints are named by their columns.
+    Without a model, joints are named by their columns. Torques of robots with closed loops are not compared with the
+    model's.
 
     **Raises** `DataError` if the recording's columns do not fit the model.
     """
-    if model is None:
+    if model is not None and recording.joints is not None:
+        # The columns are those of some joints, and the torques also move what hangs on the passive ones.
+        recording.require_columns(model)
+        model, names = None, recording.joints
+    elif model is None:
         names = tuple(str(k) for k in range(recording.dofs or recording.q.shape[1]))
     else:
         recording.require_columns(model)
@@ -66,7 +71,7 @@ def check_recording(
     findings = [] if clock else _gaps(recording, max_gap)
     findings += [*clock, *_units(recording, model, names), *(x for x in rates if x.kind != "clock")]
     findings += _still(recording, model, names)
-    if model is not None:
+    if model is not None and not model.topology.has_loops:
         findings = _with_torques(findings, recording, model, max_gap, max_delay)
     if warn:
         _warn_of(recording, findings)

@@ -10,10 +10,11 @@ import numpy as np
 from scipy.signal import savgol_filter
 
 from jaxdyn import _printing as printing
-from jaxdyn._errors import DataError, require_choice
+from jaxdyn._errors import DataError, naming_arguments, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import _signals as signals
+from jaxdyn.sysid.recordings._closing import Columns, completed, joint_names
 from jaxdyn.sysid.recordings._numbers import real_numbers, times
 
 type Recordings = Recording | Sequence[Recording]
@@ -32,7 +33,12 @@ class Recording:
     - `current` `[n, m]`: of motors, A (see `torque_from_current`);
     - `name`: put in front of messages;
     - `cutoff`: Hz, where fits low-pass the torques and the torque model alike (see `prepared`); None for fits to the
-      samples as they are.
+      samples as they are;
+    - `joints`: for robots with closed loops, the names of the joints that the columns belong to, each with one
+      coordinate: those that are driven and measured. All others are passive, and follow from the loops (see
+      `completed`). None where the columns are those of all joints;
+    - `assembly` `[nq]`: with `joints`, a configuration of all joints from which the loops are followed to the first
+      sample; the model's neutral one by default.
 
     All but `t` and `q` may be None. Several recordings are a list of them: each keeps its length and its rate.
 
@@ -53,6 +59,8 @@ class Recording:
     current: np.ndarray | None = None
     name: str = "recording"
     cutoff: float | None = None
+    joints: tuple[str, ...] | None = None
+    assembly: np.ndarray | None = None
 
     def __post_init__(self):
         for name in ("t", "q", *_OPTIONAL):
@@ -73,6 +81,8 @@ class Recording:
         for name, x in (("v", self.v), ("a", self.a)):
             if x is not None and x.shape[1] != self.dofs:
                 raise self._error(f"{name} has {x.shape[1]} columns, but {reference} has {self.dofs}; both are [n, nv]")
+        if self.joints is not None:
+            object.__setattr__(self, "joints", joint_names(self.joints, self._arrays(), self.name))
         for name, x in {"t": self.t, **self._arrays()}.items():
             bad = np.argwhere(~np.isfinite(x))
             if bad.size:
@@ -126,6 +136,9 @@ class Recording:
     def require_columns(self, model: Model) -> None:
         """Raise `DataError` unless positions, velocities and torques have as many columns as the model needs."""
         topology = model.topology
+        if self.joints is not None:
+            Columns.of(model, self.joints)
+            return
         for name, needed in (("q", topology.coordinate_names), ("v", topology.dof_names), ("tau", topology.dof_names)):
             x = getattr(self, name)
             if x is None or x.shape[1] == len(needed):
@@ -138,10 +151,28 @@ class Recording:
                 f"{advice if x.shape[1] < len(needed) else ''}"
             )
 
+    def completed(self, model: Model) -> Recording:
+        """The motion of all joints of `model` where only some were recorded (`joints`); the recording itself otherwise.
+
+        The loops are closed at each sample, with the recorded positions kept, from the configuration at the sample
+        before; velocities and accelerations of the other joints follow from the Jacobian of the loops and its rate.
+        Torques of the other joints are zero: they are passive. Where more joints were recorded than the robot has
+        degrees of freedom, the motion is the nearest that the loops allow.
+
+        **Raises** `DataError` where the loops cannot be closed, and for a joint with more than one coordinate;
+        `ModelError` where the recorded joints do not determine the motion of the others; `UnknownNameError`.
+        """
+        if self.joints is None:
+            return self
+        full = completed(model, self.joints, self.assembly, self._arrays(), self.t)
+        return dataclasses.replace(self, joints=None, assembly=None, **full)
+
+    @naming_arguments
     def between(self, start: float, stop: float) -> Recording:
         """Return the samples with `start <= t < stop` (s). **Raises** `DataError` if fewer than two are left."""
         return self._keep((self.t >= start) & (self.t < stop), f"between {start:g} and {stop:g} s")
 
+    @naming_arguments
     def trimmed(self, start: float = 0.0, stop: float = 0.0) -> Recording:
         """Cut off the first `start` and the last `stop` seconds. **Raises** `DataError` if too little is left."""
         if not (start >= 0 and stop >= 0):
@@ -149,6 +180,7 @@ class Recording:
         kept = (self.t >= self.t[0] + start) & (self.t <= self.t[-1] - stop)
         return self._keep(kept, f"after trimming {start:g} and {stop:g} s")
 
+    @naming_arguments
     def resampled(
         self, rate: float, kind: Literal["cubic", "linear"] = "cubic", max_gap: float = 0.1, model: Model | None = None
     ) -> Recording:
@@ -173,6 +205,7 @@ class Recording:
         t = np.minimum(self.t[0] + np.arange(count) / rate, self.t[-1])
         return self._numbers(model)._map(lambda x: signals.interpolate(self.t, x, t, kind), t)._unit(model)
 
+    @naming_arguments
     def prepared(
         self, cutoff: float = 10.0, *, motion_cutoff: float | None = None, model: Model | None = None
     ) -> Recording:
@@ -202,6 +235,7 @@ class Recording:
         step = max(1, int(rate / (8 * motion_cutoff)))
         return dataclasses.replace(smooth._map(lambda x: x[::step]), cutoff=float(cutoff))
 
+    @naming_arguments
     def filtered(
         self, cutoff: float, order: int = 4, trim: float | None = None, model: Model | None = None
     ) -> Recording:
@@ -228,6 +262,7 @@ class Recording:
         out = self._numbers(model)._map(lambda x: signals.low_pass(x, rate, cutoff, order)[keep], self.t[keep])
         return out._unit(model)
 
+    @naming_arguments
     def differentiated(
         self,
         method: Literal["central", "savitzky_golay", "spline"] = "central",
@@ -286,12 +321,13 @@ class Recording:
                 )
             cut, (first, second) = 0, signals.smoothing_spline(self.t, x, sigma)
         if self.v is None:
-            v, a = signals.rates_on_manifold(model, source.q, first, second)
+            v, a = signals.rates_on_manifold(self._manifold(model), source.q, first, second)
             out = dataclasses.replace(self, v=v, a=a)
         else:
             out = dataclasses.replace(self, a=first)
         return out._map(lambda x: x[cut : len(x) - cut]) if cut else out
 
+    @naming_arguments
     def torque_from_current(self, gain: ArrayLike) -> Recording:
         """Compute `tau = gain * current`. `gain`, N m/A or N/A including the gear, is a number, `[nv]`, or a matrix
         `[nv, m]` if motors act on several joints. **Raises** `DataError` if it does not fit the currents."""
@@ -302,6 +338,7 @@ class Recording:
             raise self._error(f"gain has shape {gain.shape} or is not finite; there are {count} currents")
         return dataclasses.replace(self, tau=current @ gain.T if gain.ndim == 2 else gain * current)
 
+    @naming_arguments
     def aligned(self, delay: float) -> Recording:
         """Shift torques and currents that are `delay` s late (early, if negative) to the motion that they belong to, by
         cubic interpolation, and cut off the ends."""
@@ -313,6 +350,7 @@ class Recording:
         late = {name: signals.interpolate(self.t, x, times[keep], "cubic") for name, x in late.items()}
         return dataclasses.replace(self._map(lambda x: x[keep]), **late)
 
+    @naming_arguments
     def unwrapped(self, joints: Sequence[int]) -> Recording:
         """Remove jumps by a turn from the angles in the columns `joints` of `q`."""
         q = self.q.copy()
@@ -325,7 +363,7 @@ class Recording:
         if self.v is None:
             q = self._numbers(model).q
             rate = np.gradient(q, self.t, axis=0)
-            v, _ = signals.rates_on_manifold(model, q, rate, np.zeros_like(rate))
+            v, _ = signals.rates_on_manifold(self._manifold(model), q, rate, np.zeros_like(rate))
             return dataclasses.replace(self, v=v)._map(lambda x: x[1:-1])._central(model)
         return dataclasses.replace(self, a=np.gradient(self.v, self.t, axis=0))._map(lambda x: x[1:-1])
 
@@ -349,15 +387,21 @@ class Recording:
                 )
             return self
         self.require_columns(model)
+        if self.joints is not None:
+            return self
         q = self.q.copy()
         for k in model.topology.quaternion_starts:
             inner = np.sum(q[1:, k : k + 4] * q[:-1, k : k + 4], axis=-1)
             q[1:, k : k + 4] *= np.cumprod(np.where(inner < 0, -1.0, 1.0))[:, None]
         return dataclasses.replace(self, q=q)
 
+    def _manifold(self, model: Model | None) -> Model | None:
+        """The model if the coordinates are its own; those of recorded joints are plain numbers."""
+        return model if self.joints is None else None
+
     def _unit(self, model: Model | None) -> Recording:
         q = self.q.copy()
-        for k in () if model is None else model.topology.quaternion_starts:
+        for k in () if model is None or self.joints is not None else model.topology.quaternion_starts:
             q[:, k : k + 4] /= np.linalg.norm(q[:, k : k + 4], axis=-1, keepdims=True)
         return dataclasses.replace(self, q=q)
 
@@ -387,6 +431,7 @@ class Recording:
         facts = {"t": f"{self.t[0]:.6g} to {self.t[-1]:.6g} s"}
         for name, x in self._arrays().items():
             facts[name] = f"{x.shape[1]} columns, {x.min():.4g} to {x.max():.4g}"
+        facts |= {} if self.joints is None else {"joints": printing.names(self.joints)}
         return first, facts | ({} if self.cutoff is None else {"cutoff": f"{self.cutoff:g} Hz"})
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table

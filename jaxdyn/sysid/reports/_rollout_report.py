@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, naming_arguments
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.reports import _html as html
 from jaxdyn.sysid.rollouts import Quantities, RolloutBootstrap, RolloutErrors, RolloutFit
 
 
+@naming_arguments
 def write_rollout_report(
     path: str | Path,
     fit: RolloutFit,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn._errors import DataError
+from jaxdyn._errors import DataError, naming_arguments
 from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings
 from jaxdyn.sysid.reports import _html as html
 from jaxdyn.sysid.torques import BaseParameters, Bootstrap, InverseDynamicsFit
@@ -23,6 +23,7 @@ def quality_table(fits: Mapping[str, InverseDynamicsFit], recordings: Recordings
     return "\n".join(lines)
 
 
+@naming_arguments
 def write_report(
     path: str | Path,
     fits: Mapping[str, InverseDynamicsFit],
@@ -147,8 +148,9 @@ def _torque_figures(fits: Mapping[str, InverseDynamicsFit], recording: Recording
     # The import stands here so that `import jaxdyn` loads no plotting.
     from jaxdyn.viz import plot_masses, plot_torques
 
-    (tau,) = recording.require("tau")
+    recording.require("tau")
     model = next(iter(fits.values())).model
+    (tau,) = recording.completed(model).require("tau")
     masses = {name: fit.model.mass for name, fit in fits.items()}
     intervals = {name: fit.intervals() for name, fit in fits.items() if fit.tangent is not None}
     ends = slice(0, 10 * model.nb, 10)

@@ -109,7 +109,10 @@ def _acceleration(
     h = _BEND_STEP
     ahead, along = residuals(problem, displace(problem, state, h * z, h * x)), product(system, z, x)
     weight = problem.loss.weight(plain.data)
-    moved = ArrowResiduals(weight * (ahead.data - plain.data), ahead.match - plain.match, ahead.pull - plain.pull)
+    change = jax.tree.map(jnp.subtract, ahead, plain)
+    # The rows of the loops stand below those of the data.
+    data = jnp.concatenate([weight * change.data, change.closure], axis=-1)
+    moved = ArrowResiduals(data, change.match, change.pull)
     bend = jax.tree.map(lambda change, slope: 2 / h**2 * (change - h * slope), moved, along)
     return solve_normal(factor, *gradient(system, bend))
 
@@ -175,7 +178,8 @@ def system_of_loss(
     mean_curvature = jnp.sum(problem.loss.curvature(plain.data), where=counted) / count
     curvature = jnp.maximum(mean_curvature, 1e-3 * mean_weight)
     system = system._replace(data=_scaled_rows(system.data, jnp.sqrt(curvature / mean_weight)))
-    # Every defect is an equation as well, and every state an unknown.
+    # Every defect is an equation as well, and every state an unknown, as far as closed loops leave them free.
+    n = n if problem.mobility is None else 2 * problem.mobility
     freedom = count + linked.sum() * n - S * n - problem.shared
     gap = plain.match - linked[:, None] * state.multiplier
     squares = jnp.sum((weight * plain.data) ** 2, where=counted) / curvature + jnp.sum(gap**2)

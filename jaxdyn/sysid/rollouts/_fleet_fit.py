@@ -14,7 +14,14 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxdyn import _printing as printing
-from jaxdyn._errors import DataError, ModelError, naming_arguments, require_positive_integer
+from jaxdyn._errors import (
+    DataError,
+    ModelError,
+    naming_arguments,
+    require_positive,
+    require_positive_integer,
+    require_time_step,
+)
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
 from jaxdyn.sysid.parameters import Parametrization, leaves
@@ -101,6 +108,8 @@ def fit_fleet(
     if options.matching == 0 or options.rounds > 1 or (options.zero_deviation, options.optimizer) != (None, None):
         raise ModelError("fit_fleet has no exact matching, zero_deviation, rounds or optimizer; use fit_rollouts")
     require_positive_integer(chunk, "chunk")
+    require_time_step(dt)
+    require_positive(segment, "segment (s)")
     q, v, tau = (np.asarray(x) for x in (q, v, tau))
     if q.ndim != 3 or v.ndim != 3 or not q.shape[:2] == v.shape[:2] == tau.shape[:2]:
         raise DataError(f"q, v and tau have shapes {q.shape}, {v.shape}, {tau.shape}; [robots, samples, n] is needed")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import _printing as printing
-from jaxdyn._errors import DataError, ModelError, require_positive
+from jaxdyn._errors import DataError, ModelError, naming_arguments, require_positive
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.model import Model
@@ -47,6 +47,7 @@ class RolloutJudgment(NamedTuple):
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
+@naming_arguments
 def judge_rollouts(
     robot: Any,
     recording: Recording,
@@ -83,6 +84,7 @@ def judge_rollouts(
     """
     options = options or RolloutFitOptions()
     model = leaves.model_of(robot)
+    recording = recording.completed(model)
     for name, value in (("calibrate", calibrate), ("history", history)):
         require_positive(value, f"{name} (s)", zero=True)
     starts = choose_starts(model, recording, horizon, every, begin=max(calibrate, history))

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError, require_choice
+from jaxdyn._errors import DataError, ModelError, naming_arguments, require_choice, require_positive
 from jaxdyn._types import Array, Float
 from jaxdyn.model import Model
 from jaxdyn.simulate import Actuation, State, Trajectory, rollout
-from jaxdyn.simulate.integrators import Integrator
+from jaxdyn.simulate.integrators import Integrator, closed
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recording
 
@@ -29,8 +29,10 @@ class Robot(eqx.Module):
 
 
 def simulate_robot(robot: Any, start: State, tau, dt, integrator: Integrator, substeps: int) -> Trajectory:
-    """Return the trajectory of a `Model` or `Robot` from `start` under recorded torques `[*batch, steps, nv]`."""
+    """Return the trajectory of a `Model` or `Robot` from `start`, with its loops closed, under recorded torques
+    `[*batch, steps, nv]`."""
     actuation, model = getattr(robot, "actuation", None), leaves.model_of(robot)
+    start = closed(model, start)
     if actuation is None:
         return rollout(model, start, tau, dt, integrator=integrator, substeps=substeps)
     policy = actuation.driven_by(tau)
@@ -91,6 +93,7 @@ class Starts(NamedTuple):
     """s"""
 
 
+@naming_arguments
 def rollout_errors(
     robot: Any,
     recording: Recording,
@@ -115,6 +118,7 @@ def rollout_errors(
     **Raises** `DataError` for a recording that is too short, not uniform, or without velocities.
     """
     model = leaves.model_of(robot)
+    recording = recording.completed(model)
     starts = choose_starts(model, recording, horizon, every)
     states = measured_states(model, recording, starts)
     return errors_from(robot, recording, starts, states, hold, integrator, substeps)
@@ -122,6 +126,8 @@ def rollout_errors(
 
 def choose_starts(model: Model, recording: Recording, horizon: float, every: float, begin: float = 0.0) -> Starts:
     """Return the starts from `begin` (s after the first sample) on. **Raises** `DataError` if there are none."""
+    require_positive(horizon, "horizon (s)", error=DataError)
+    require_positive(every, "every (s)", error=DataError)
     rate = uniform_rate(model, recording)
     steps, stride = round(horizon * rate), max(1, round(every * rate))
     rows = np.arange(int(np.ceil(begin * rate - 1e-6)), len(recording) - steps, stride)

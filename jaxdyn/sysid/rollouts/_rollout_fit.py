@@ -28,6 +28,7 @@ from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.rollouts import _descent as descent
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress
+from jaxdyn.sysid.rollouts._closed_loops import Measured
 from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, cut_recordings
 from jaxdyn.sysid.rollouts._robust_loss import LossName, RobustLoss
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances
@@ -135,7 +136,8 @@ def fit_rollouts(
       `velocity_noise` is given. The end of a recording that is shorter than a segment is not used.
     - `segment`: duration, s; for chaotic robots less than the time in which errors grow by a factor of ten or so.
     - `position_noise`, `velocity_noise`: standard deviations, one number or `[nv]`; rad, m and their rates. Without
-      the latter velocities are not compared.
+      the latter velocities are not compared. For recordings of some joints of a robot with closed loops
+      (`Recording.joints`) one number for each of these; only they are compared.
     - `options`: `RolloutFitOptions`. `start`: free numbers to start from; by default the reference.
     - `report`: called after every step; an exception from it, such as `KeyboardInterrupt`, ends the fit.
     - `state`: state of an earlier fit with the same arguments to continue (`RolloutStep.state`, `RolloutFit.state`).
@@ -148,15 +150,20 @@ def fit_rollouts(
     if model.inertial_parameters.ndim != 2:
         raise ModelError("the parametrization's reference has batch axes; fit_fleet identifies many robots")
     require_positive(segment, "segment (s)")
-    segments, dt = cut_recordings(model, recordings, segment, options.hold, link=options.matching is not None)
-    position = noise_of_dofs(position_noise, model.nv, "position_noise")
+    joints, measured = recordings[0].joints, Measured.of(model, recordings)
+    segments, dt = cut_recordings(model, measured.recordings, segment, options.hold, link=options.matching is not None)
+
+    def noise_of(noise: ArrayLike, name: str) -> np.ndarray:
+        return measured.noise(model, noise_of_dofs(noise, len(measured.dofs), name), joints)
+
+    position = noise_of(position_noise, "position_noise")
     if velocity_noise is None:
         velocity, segments = position / (dt * segments.tau.shape[1]), segments._replace(v=None)
     elif segments.v is None:
         raise DataError("velocity_noise is given, but the recordings have no velocities; leave it out")
     else:
-        velocity = noise_of_dofs(velocity_noise, model.nv, "velocity_noise")
-    problem = shooting_problem(parametrization, segments, dt, options)
+        velocity = noise_of(velocity_noise, "velocity_noise")
+    problem = shooting_problem(parametrization, segments, dt, options, measured)
     free = parametrization.zeros() if start is None else jnp.asarray(start)
     if free.shape != (parametrization.size,):
         raise ModelError(f"start has shape {free.shape}, but the parametrization has {parametrization.size} numbers")
@@ -180,10 +187,15 @@ def fit_rollouts(
     return _result(problem, now, free, options.max_iterations)
 
 
-def shooting_problem(parametrization, segments: Segments, dt: float, options: RolloutFitOptions) -> ShootingProblem:
+def shooting_problem(
+    parametrization, segments: Segments, dt: float, options: RolloutFitOptions, measured: Measured | None = None
+) -> ShootingProblem:
     """Return the problem of some segments with these options."""
-    topology, advice = leaves.model_of(parametrization.reference).topology, "identify the tree: model.without_loops()"
-    require_no_loops(topology, "a fit to roll-outs", advice)
+    topology = leaves.model_of(parametrization.reference).topology
+    if measured is None:
+        require_no_loops(topology, "fit_fleet", "fit one robot after the other with fit_rollouts")
+    if options.zero_deviation is not None:
+        require_no_loops(topology, "zero_deviation", "correct the zeros of the sensors before")
     dtype = segments.q.dtype
     matching = _EXACT_SCALE if options.matching == 0 else options.matching or 1.0
     zeros = 0 if options.zero_deviation is None else segments.recording.max() + 1
@@ -198,6 +210,8 @@ def shooting_problem(parametrization, segments: Segments, dt: float, options: Ro
         substeps=options.substeps,
         owner=jnp.asarray(segments.recording[:, None] == np.arange(zeros), dtype),
         zero_deviation=jnp.asarray(options.zero_deviation or 1.0, dtype),
+        measured=measured.dofs if measured is not None and len(measured.dofs) < topology.nv else None,
+        mobility=measured.mobility if measured is not None and topology.has_loops else None,
     )
 
 
@@ -277,8 +291,11 @@ def _noise_of_residuals(problem: ShootingProblem, state: ShootingState, data) ->
     columns = np.asarray(data, np.float64).reshape(weight.size, -1)
     # No sensor is exact.
     rms = np.maximum(np.sqrt((columns**2).sum(axis=0) / float(weight.sum())), 1e-12)
-    noise = rms * np.concatenate([state.position_noise, state.velocity_noise], dtype=np.float64)[: len(rms)]
-    return noise[:nv], noise[nv:] if len(noise) > nv else None
+    dofs = np.arange(nv) if problem.measured is None else np.array(problem.measured)
+    out = [np.array(x, np.float64) for x in (state.position_noise, state.velocity_noise)]
+    for noise, ratio in zip(out, rms.reshape(-1, len(dofs)), strict=False):
+        noise[dofs] *= ratio
+    return out[0], out[1] if len(rms) > len(dofs) else None
 
 
 def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations: int) -> RolloutFit:

@@ -24,6 +24,7 @@ from jaxdyn.simulate.integrators import Integrator
 from jaxdyn.sysid._states import array_of_state
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem
+from jaxdyn.sysid.rollouts._closed_loops import closure
 from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, simulate_robot
 from jaxdyn.sysid.rollouts._robust_loss import RobustLoss
 
@@ -46,6 +47,10 @@ class ShootingProblem(eqx.Module):
     """`[segments, recordings]`: 1 where a segment belongs to a recording whose sensor zeros are unknown."""
     zero_deviation: jax.Array
     """Prior standard deviation of those zeros, rad or m."""
+    measured: tuple[int, ...] | None = eqx.field(static=True, default=None)
+    """The degrees of freedom that are measured; None for all."""
+    mobility: int | None = eqx.field(static=True, default=None)
+    """The number of degrees of freedom that closed loops leave; None for a tree."""
 
     @property
     def model(self) -> Model:
@@ -156,6 +161,8 @@ class ShootingResiduals(NamedTuple):
     """`[segments, 2 nv]`: defects over their standard deviations, plus the multipliers."""
     pull: jax.Array
     """`[problem.shared]`"""
+    closure: jax.Array
+    """`[segments, c]`: what closed loops do not allow in the states; zero at the minimum, whatever the data are."""
 
     def after(self, loss: RobustLoss) -> ShootingResiduals:
         """Return the residuals with the loss applied to the data: half the sum of their squares is the cost."""
@@ -182,7 +189,8 @@ def _residuals_and_motion(
     pull = jnp.sqrt(2 * problem.prior_weight) * problem.parametrization.pull(state.free)
     pull = jnp.concatenate([pull, (state.zeros / problem.zero_deviation).ravel()])
     match = _match(problem, state, motion.final, target)
-    return ShootingResiduals(_misfit(problem, state, motion), match, pull), motion
+    open_loops = closure(leaves.model_of(robot), start, state.position_noise, state.velocity_noise)
+    return ShootingResiduals(_misfit(problem, state, motion), match, pull, open_loops), motion
 
 
 def _misfit(problem: ShootingProblem, state: ShootingState, motion: Trajectory) -> jax.Array:
@@ -192,6 +200,8 @@ def _misfit(problem: ShootingProblem, state: ShootingState, motion: Trajectory) 
     parts = [(problem.model.difference(segments.q, motion.q) + zeros) / state.position_noise]
     if segments.v is not None:
         parts.append((motion.v - segments.v) / state.velocity_noise)
+    if problem.measured is not None:
+        parts = [x[..., list(problem.measured)] for x in parts]
     data = jnp.concatenate([x * segments.weight[..., None] for x in parts], axis=-1)
     return data.reshape(data.shape[0], -1)
 
@@ -231,8 +241,10 @@ def linearize(problem: ShootingProblem, state: ShootingState) -> ArrowSystem:
     data = jnp.concatenate([slope.data, data_by_zeros, value.data[..., None]], axis=-1)
     match = [slope.match[..., :n], E, slope.match[..., n:], match_by_zeros, value.match[..., None]]
     pull = jnp.eye(problem.shared, dtype=state.q.dtype).at[:, :P].set(slope.pull[..., n:])
+    none = jnp.zeros((*value.closure.shape, problem.shared - P), state.q.dtype)
+    loops = jnp.concatenate([slope.closure, none, value.closure[..., None]], axis=-1)
     return ArrowSystem(
-        data=problem.loss.weight(value.data)[..., None] * data,
+        data=jnp.concatenate([problem.loss.weight(value.data)[..., None] * data, loops], axis=-2),
         match=jnp.concatenate(match, axis=-1),
         border=jnp.concatenate([pull, value.pull[..., None]], axis=-1),
     )

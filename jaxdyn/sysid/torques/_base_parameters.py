@@ -11,7 +11,7 @@ from scipy.linalg import qr, solve_triangular
 
 from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError, naming_arguments
-from jaxdyn.model import Model
+from jaxdyn.model import Model, require_no_loops
 from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
@@ -117,6 +117,8 @@ def base_parameters(
     """
     effects = effects or JointEffects()
     if recordings is None:
+        advice = "give recordings, with the names of the driven joints (Recording.joints)"
+        require_no_loops(model.topology, "base_parameters without recordings", advice)
         rng = np.random.default_rng(seed)
         q = rng.uniform(-np.pi, np.pi, (samples, model.nq))
         q = np.asarray(model.integrate(jnp.asarray(q), jnp.zeros((samples, model.nv))))

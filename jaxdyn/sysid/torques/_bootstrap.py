@@ -66,12 +66,14 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
         raise DataError(f"bootstrap with {blocks} blocks and {draws} draws; at least two of each are needed")
     samples = Samples(fit.before, recordings, fit.effects, fit.shape)
     samples.transmit(fit.model)
+    # Passive joints have no torque and no noise.
+    sigma = np.where(samples.driven, fit.sigma, 1.0)
     parts = samples.compressed(blocks=blocks)
     counts = np.random.default_rng(seed).multinomial(len(parts), np.full(len(parts), 1 / len(parts)), size=draws)
     if fit.reference is None:
         independent, p = fit.base_parameters().independent, np.tile(fit.parameters, (draws, 1))
         for row, data in zip(p, _drawn(parts, counts), strict=True):
-            R = data.weighted(fit.sigma)
+            R = data.weighted(sigma)
             row[independent] += np.linalg.lstsq(R[:, independent], R[:, -1] - R[:, :-1] @ fit.parameters, rcond=None)[0]
         return Bootstrap(p, len(parts), np.ones(draws, bool))
     layout, p = fit.layout, fit.parameters
@@ -79,7 +81,7 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
     problem = start_at(fit.before, samples, fit.prior_weight, fit.effects_weight)
     gains = 1 / fit.values.gain[list(layout.gains)]
     point = Physical(cholesky.pseudo_factor(p[:n].reshape(layout.nb, 10)), p[n:k], p[k:], gains)
-    draw = (problem.with_data(data, fit.sigma, layout) for data in _drawn(parts, counts))
+    draw = (problem.with_data(data, sigma, layout) for data in _drawn(parts, counts))
     solutions = [minimize(x, point, _MAX_ITERATIONS, lambda *_: None) for x in draw]
     parameters = np.array([x.point.parameters() for x in solutions])
     return Bootstrap(parameters, len(parts), np.array([x.status == Status.CONVERGED for x in solutions]))

@@ -12,17 +12,10 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import as_recordings
-from jaxdyn.sysid.torques._effects import JointEffects, delay_signal, frictionless_torque
+from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, delay_signal, frictionless_torque
 from jaxdyn.sysid.torques._physical_fit import minimize, start_at
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, friction_columns, with_parameters
 
-SEARCHED = {
-    "friction_velocity": "friction velocity",
-    "stribeck": "Stribeck velocity",
-    "friction_delay": "friction delay, s",
-    "torque_delay": "torque delay, s",
-}
-"""The effects in which the torque is not linear, in the order of `EffectShape`, and what they search for."""
 # Velocities of the first grid, as parts of the joint's largest velocity.
 _FRICTION_VELOCITY = np.geomspace(0.01, 0.3, 5)
 _STRIBECK_VELOCITY = np.geomspace(0.03, 0.6, 5)

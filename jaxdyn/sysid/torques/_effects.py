@@ -10,10 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import DataError, ModelError, look_up
-from jaxdyn.algorithms import rnea
+from jaxdyn.algorithms import motion_map, rnea
 from jaxdyn.friction import FrictionSum, JointFriction, LoadProportional, Stribeck, Viscous
 from jaxdyn.model import Model
 from jaxdyn.simulate import AbstractActuator, AbstractMemorylessActuator, Gear, State, StribeckFriction
+
+SEARCHED = {
+    "friction_velocity": "friction velocity",
+    "stribeck": "Stribeck velocity",
+    "friction_delay": "friction delay, s",
+    "torque_delay": "torque delay, s",
+}
+"""The effects in which the torque is not linear, in the order of `EffectShape`, and what they search for."""
 
 type Joints = bool | Sequence[str]
 """All joints (True), no joints (False), or the joints of these names."""
@@ -80,14 +88,36 @@ class JointEffects:
 
     def dofs(self, name: str, model: Model) -> np.ndarray:
         """Whether each degree of freedom has the effect `name`, `[nv]` of bool. **Raises** `UnknownNameError`."""
-        chosen = getattr(self, name)
-        if isinstance(chosen, bool):
-            return np.full(model.nv, chosen)
+        return self.dofs_of(getattr(self, name), model)
+
+    @staticmethod
+    def dofs_of(joints: Joints, model: Model) -> np.ndarray:
+        """Whether each degree of freedom belongs to the joints, `[nv]` of bool. **Raises** `UnknownNameError`."""
+        if isinstance(joints, bool):
+            return np.full(model.nv, joints)
         out = np.zeros(model.nv, bool)
-        for joint in chosen:
+        for joint in joints:
             look_up(joint, model.joint_names, "joint")
             out[model.v_index(joint)] = True
         return out
+
+    def of_driven(self, model: Model, joints: tuple[str, ...]) -> JointEffects:
+        """The effects for a robot with closed loops that some joints drive: what belongs to a drive, offset, gain and
+        load friction, at these only. **Raises** `DataError` where another joint is named for it, and for effects that
+        are searched for, which needs the torque at every joint."""
+        searched = [x for x in SEARCHED if self.dofs(x, model).any()]
+        if searched:
+            raise DataError(
+                f"effects: {', '.join(searched)} cannot be searched for in a robot with closed loops yet; leave it out"
+            )
+        changed = {}
+        for name in ("offset", "gain", "load"):
+            chosen = getattr(self, name)
+            passive = [] if isinstance(chosen, bool) else [x for x in chosen if x not in joints]
+            if passive:
+                raise DataError(f"effects: {name} at {', '.join(passive)}, which no drive moves; leave it out")
+            changed[name] = joints if chosen is True else chosen
+        return dataclasses.replace(self, **changed)
 
     def spring_coordinates(self, model: Model) -> np.ndarray:
         """The coordinate of each degree of freedom with the effect `spring`, -1 for the others, `[nv]` of int.
@@ -128,15 +158,19 @@ class JointEffectValues(eqx.Module):
         zeros, ones = np.zeros(model.nv), np.ones(model.nv)
         return cls(zeros, np.asarray(model.friction, np.float64), ones, zeros, ones, zeros, zeros)
 
-    def torque(self, model: Model, t, q, v, a) -> np.ndarray:
-        """The torques `[n, nv]` that would be recorded at the times `t` `[n]` (s) for a motion `q, v, a` `[n, ...]`."""
+    def torque(self, model: Model, t, q, v, a, joints: tuple[str, ...] | None = None) -> np.ndarray:
+        """The torques `[n, nv]` that would be recorded at the times `t` `[n]` (s) for a motion `q, v, a` `[n, ...]`;
+        with closed loops those of `joints`, which drive the robot."""
         u = delay_signal(t, v, a, self.friction_delay)
-        L = frictionless_torque(model, q, v, a)
+        L = frictionless_torque(model, q, v, a, joints)
         d, f, w = (np.asarray(x, np.float64) for x in (model.damping, model.friction, model.friction_velocity))
         friction = FrictionSum(
             Viscous(d), Stribeck(f, self.static, self.stribeck_velocity, w), LoadProportional(self.load, L, w)
         )
-        return delay_signal(t, (L + friction.torque(u) + self.offset) / self.gain, None, self.torque_delay)
+        resisting = friction.torque(u) + self.offset
+        if joints is not None:
+            resisting = on_driven_joints(model, q, resisting[..., None], joints)[..., 0]
+        return delay_signal(t, (L + resisting) / self.gain, None, self.torque_delay)
 
     def actuators(self, model: Model, *, without_delays: bool = False) -> tuple[AbstractActuator, ...]:
         """Blocks for `jaxdyn.simulate.Actuation` that simulate the effects together with the identified model.
@@ -206,7 +240,28 @@ def delay_signal(t, x, rate, delay: np.ndarray) -> np.ndarray:
     return out
 
 
-def frictionless_torque(model: Model, q, v, a) -> np.ndarray:
-    """The torque that the joints transmit, `[n, nv]`: armature and springs count, friction does not."""
+def frictionless_torque(model: Model, q, v, a, joints: tuple[str, ...] | None = None) -> np.ndarray:
+    """The torque that the joints transmit, `[n, nv]`: armature and springs count, friction does not. With closed loops
+    it is what `joints`, which drive the robot, transmit, and zero elsewhere."""
     torque = rnea(model, *(jnp.asarray(x) for x in (q, v, a)), joint_friction=False)
-    return np.asarray(torque, np.float64)
+    torque = np.asarray(torque, np.float64)
+    return torque if joints is None else on_driven_joints(model, q, torque[..., None], joints)[..., 0]
+
+
+def require_no_redundant_drives(model: Model, q: np.ndarray, joints: tuple[str, ...]) -> None:
+    """Raise `DataError` where a robot with closed loops has more drives `joints` than degrees of freedom, so that only
+    sums of their torques, and no gain of one, follow from the motion."""
+    driven = JointEffects.dofs_of(joints, model)
+    torque = on_driven_joints(model, q, np.eye(model.nv)[None][..., driven], joints)[0, driven]
+    if np.abs(torque - np.eye(len(torque))).max() > 1e-6:
+        raise DataError(
+            f"effects: gain, but the joints {', '.join(joints)} are more than the robot's degrees of freedom, so the "
+            "motion determines sums of their torques only; leave it out"
+        )
+
+
+def on_driven_joints(model: Model, q: np.ndarray, torques: np.ndarray, joints: tuple[str, ...]) -> np.ndarray:
+    """Torques `[n, nv, k]` of all joints of a robot with closed loops as those `E^T tau` of `joints` that do the same
+    (`motion_map`), at the configurations `q` `[n, nq]`."""
+    E = np.asarray(motion_map(model, jnp.asarray(q, model.dtype), joints), np.float64)
+    return np.swapaxes(E, -1, -2) @ torques

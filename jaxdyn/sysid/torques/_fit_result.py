@@ -22,6 +22,7 @@ from jaxdyn.sysid.torques._torque_model import (
     POSITIVE,
     EffectShape,
     Layout,
+    driven_joints,
     effect_leaves,
     low_pass_of,
     motion_arrays,
@@ -38,7 +39,7 @@ class Evaluation(NamedTuple):
     r2: np.ndarray
     """1 - (residual's sum of squares) / (torque's, about its mean); NaN for a torque that is constant."""
     total_rms: float
-    """Root mean square of the residuals of all joints together."""
+    """Root mean square of the residuals of all driven joints together."""
     relative: float
     """Norm of all residuals divided by the norm of all torques."""
     residual: tuple[np.ndarray, ...]
@@ -163,26 +164,29 @@ class InverseDynamicsFit(eqx.Module):
         return EffectShape(w, x.stribeck_velocity, x.friction_delay, x.torque_delay)
 
     def predict(self, recording: Recording) -> np.ndarray:
-        """The torques `[n, nv]` (N m or N) that would be recorded for the `q, v, a` of a recording. **Raises**
-        `DataError` for a recording that does not fit the model."""
+        """The torques `[n, nv]` (N m or N) that would be recorded for the `q, v, a` of a recording; zero at the passive
+        joints of closed loops. **Raises** `DataError` for a recording that does not fit the model."""
         q, v, a = motion_arrays(self.model, recording, torques=False)
-        return self.values.torque(self.model, recording.t, q, v, a)
+        return self.values.torque(self.model, recording.t, q, v, a, driven_joints(self.model, (recording,)))
 
     def evaluate(self, recordings) -> Evaluation:
         """The errors of predicted torques on one recording or several, preferably held-out ones; of those with a
         `cutoff`, the errors that remain below it."""
         recordings = as_recordings(recordings)
         filters = [low_pass_of(x) for x in recordings]
-        tau = [f.apply(x.require("tau")[0]) for x, f in zip(recordings, filters, strict=True)]
+        measured = [motion_arrays(self.model, x)[-1] for x in recordings]
+        tau = [f.apply(x) for x, f in zip(measured, filters, strict=True)]
         predicted = [f.apply(self.predict(x)) for x, f in zip(recordings, filters, strict=True)]
         residual = tuple(x - y for x, y in zip(predicted, tau, strict=True))
         r, y = np.concatenate(residual), np.concatenate(tau)
+        joints = driven_joints(self.model, recordings)
+        driven = JointEffects.dofs_of(True if joints is None else joints, self.model)
         spread = np.mean((y - y.mean(axis=0)) ** 2, axis=0)
         return Evaluation(
             rms_error=np.sqrt(np.mean(r**2, axis=0)),
             rms_torque=np.sqrt(np.mean(y**2, axis=0)),
             r2=np.where(spread > 0, 1 - np.mean(r**2, axis=0) / np.where(spread > 0, spread, 1.0), np.nan),
-            total_rms=float(np.sqrt(np.mean(r**2))),
+            total_rms=float(np.sqrt(np.mean(r[:, driven] ** 2))),
             relative=float(np.linalg.norm(r) / max(np.linalg.norm(y), np.finfo(float).tiny)),
             residual=residual,
         )

@@ -13,7 +13,7 @@ from scipy.stats import t as student_t
 from jaxdyn import _printing as printing
 from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
-from jaxdyn.model import Model
+from jaxdyn.model import Model, require_no_loops
 from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, require_plausible, signals
 from jaxdyn.sysid.torques._base_parameters import base_covariance_root
@@ -24,7 +24,7 @@ from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
 from jaxdyn.sysid.torques._reweighting import Loss, first_noise
 from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinary_least_squares
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, require_one_robot
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, driven_joints, require_one_robot
 from jaxdyn.sysid.torques._verdict import verdict
 
 # The prior is a statement about the start, that its inertias are right within a factor of about 1.6: to second order,
@@ -154,10 +154,17 @@ def identify(
     - `friction_velocity`, `loss`, `report`: as in `fit_inverse_dynamics`.
     - `force`: go on with recordings that look wrong.
 
+    For a robot with closed loops the recordings are those of its driven joints (`Recording.joints`); then torques are
+    not compared with the model's before, no effect is tried that is searched for, and nothing is said of the causes of
+    the residuals.
+
     **Returns** an `Identification`; print it. **Raises** `DataError` for recordings that look wrong (torques negated,
     in other units or of other joints, degrees, milliseconds), and `DataError`, `ModelError` as `fit_inverse_dynamics`.
     """
     require_one_robot(model)
+    if tilt:
+        require_no_loops(model.topology, "identify with tilt", "correct model.gravity before")
+    driven_joints(model, as_recordings(recordings))
     require_plausible(recordings, model, force=force)
     plan = plan_identification(
         model,
@@ -172,7 +179,7 @@ def identify(
     rounds = _TILT_ROUNDS if tilt else 0
     for round_ in range(rounds + 1):
         fit = fit_inverse_dynamics(model, plan.recordings, prior_weight=plan.prior_weight, report=report, **options)
-        causes = residual_causes(fit, plan.recordings)
+        causes = () if model.topology.has_loops else residual_causes(fit, plan.recordings)
         found = [x.parameters for x in causes if x.name == "tilt"]
         if round_ < rounds and found:
             gravity = model.gravity + jnp.asarray(found[0] @ horizontal_axes(model), model.dtype)
@@ -238,6 +245,7 @@ def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) 
     """Add the effect that lowers the held-out error most, as long as it does so significantly."""
     effects, choices = JointEffects(), []
     groups = [{"load": True}, {"stribeck": True, "friction_velocity": True}, {"friction_delay": True}]
+    groups = groups[:1] if model.topology.has_loops else groups
     if (JointEffects(spring=True).spring_coordinates(model) >= 0).any():
         groups.append({"spring": True})
     samples = _samples(model, prepared, effects, friction_velocity)
@@ -301,7 +309,7 @@ def _without_bias(
     model: Model, measured: tuple[Recording, ...], prepared: list[Recording], cutoff: float, friction_velocity
 ) -> tuple[float, list[Recording], list[str]]:
     """Lower the cutoff until noise in accelerations biases no base parameter by more than half of a standard error."""
-    if model.nq != model.nv:
+    if model.nq != model.nv and measured[0].joints is None:
         return cutoff, prepared, ["Noise in accelerations was not looked at: some positions are quaternions."]
     first, lowered = cutoff, 0
     ratio = _bias(model, measured, prepared, cutoff, friction_velocity)

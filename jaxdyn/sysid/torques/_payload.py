@@ -19,7 +19,7 @@ from jaxdyn._errors import (
 )
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
-from jaxdyn.model import BodyInertia, Model
+from jaxdyn.model import BodyInertia, Model, require_no_loops
 from jaxdyn.spatial import inertia_matrix, transform_inertial_parameters
 from jaxdyn.sysid.parameters import cholesky, leaves
 from jaxdyn.sysid.recordings import Recordings, RecordingWarning
@@ -136,6 +136,7 @@ def identify_payload(
     **Raises** `UnknownNameError` for the frame; `ModelError` for one that is fixed in the world and for a prior that is
     not physical; `DataError` for recordings that do not fit the model.
     """
+    require_no_loops(model.topology, "identify_payload", "compare fits with and without it (fit_inverse_dynamics)")
     number = model.topology.frame(frame)
     body = model.topology.frame_bodies[number]
     if body < 0:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.friction import LoadProportional, Stribeck
-from jaxdyn.model import Model
+from jaxdyn.model import Model, require_no_loops
 from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._effects import frictionless_torque
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
@@ -55,6 +55,7 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
     after all parameters of the fit (a score test: Rao 1948). A cause that explains much shows that *something like it*
     is missing; causes that look alike in a recording explain the same part.
     """
+    require_no_loops(fit.model.topology, "residual_causes", "compare fits with and without an effect")
     samples = Samples(fit.before, recordings, fit.effects, fit.shape)
     samples.transmit(fit.model)
     residual = samples.residuals(fit.parameters, fit.values.gain)

@@ -16,8 +16,8 @@ from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._base_parameters import base_covariance_root
 from jaxdyn.sysid.torques._cross_validation import PRIOR_WEIGHTS, CandidateWeights, CrossValidation, choose_weight
-from jaxdyn.sysid.torques._effect_search import SEARCHED, effect_shape
-from jaxdyn.sysid.torques._effects import JointEffects
+from jaxdyn.sysid.torques._effect_search import effect_shape
+from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._physical_fit import Minimum, PhysicalProblem, minimize, posterior, start_at, with_gains
 from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
@@ -276,7 +276,7 @@ def _fit_result(
         sigma=weighting.noise,
         status=status,
         message=f"{ending}; {message}" + (f"; found by search: {', '.join(searched)}" if searched else ""),
-        samples=round(float(data.samples.sum())),
+        samples=round(float(data.samples[samples.driven].sum())),
         triangle=triangle,
         score_factor=score_factor(*noise),
         block_scores=block_scores(*noise),

@@ -14,9 +14,16 @@ import numpy as np
 from jaxdyn._errors import DataError, ModelError
 from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import LoadProportional, Stribeck
-from jaxdyn.model import Model, require_inertias, require_no_loops
+from jaxdyn.model import Model, require_inertias
 from jaxdyn.sysid.recordings import Recording, as_recordings, signals
-from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues, delay_signal, frictionless_torque
+from jaxdyn.sysid.torques._effects import (
+    JointEffects,
+    JointEffectValues,
+    delay_signal,
+    frictionless_torque,
+    on_driven_joints,
+    require_no_redundant_drives,
+)
 
 _CHUNK = 4096
 # A regressor of at most this many bytes is kept between passes over the samples; a larger one is recomputed.
@@ -140,11 +147,20 @@ class Samples:
     """The samples of recordings, from which the columns of the torque model are computed chunk by chunk."""
 
     def __init__(self, model: Model, recordings, effects: JointEffects, shape: EffectShape):
+        self.recordings = as_recordings(recordings)
+        self.joints = driven_joints(model, self.recordings)
+        """The joints that drive a robot with closed loops; None for a tree, where all do."""
+        self.driven = np.full(model.nv, True)
+        """`[nv]`: the degrees of freedom whose torques were recorded."""
+        if self.joints is not None:
+            effects = effects.of_driven(model, self.joints)
+            self.driven[:] = effects.dofs_of(self.joints, model)
         self.model, self.effects, self.shape = model, effects, shape
         self.layout = Layout.of(model, effects)
-        self.recordings = as_recordings(recordings)
         motions = [motion_arrays(model, x) for x in self.recordings]
         self.q, self.v, self.a, self.measured = (np.concatenate(x) for x in zip(*motions, strict=True))
+        if self.joints is not None and self.layout.gains:
+            require_no_redundant_drives(model, self.q[:1], self.joints)
         self.starts = np.cumsum([0, *(len(x) for x in self.recordings)])
         self.filters = [low_pass_of(x) for x in self.recordings]
         self.lengths = np.array([f.count(len(x)) for f, x in zip(self.filters, self.recordings, strict=True)])
@@ -172,7 +188,7 @@ class Samples:
 
     def transmit(self, model: Model) -> None:
         """Let load friction grow with the torques that `model` transmits in these motions."""
-        self.load = np.abs(frictionless_torque(model, self.q, self.v, self.a))
+        self.load = np.abs(frictionless_torque(model, self.q, self.v, self.a, self.joints))
         self._chunks = []
 
     def low_passed(self, x: np.ndarray) -> np.ndarray:
@@ -190,6 +206,8 @@ class Samples:
             motion = tuple(jnp.asarray(x[samples]) for x in (self.q, self.v, self.a, self.u, self.load))
             Y, torque = torque_columns(self.model, motion, self.shape, self.layout)
             B = np.concatenate([Y, torque[..., None], self.tau[samples][..., None]], axis=-1, dtype=np.float64)
+            if self.joints is not None:
+                B = on_driven_joints(self.model, self.q[samples], B, self.joints)
             B = low_pass.apply(B)[: rows.stop - rows.start] * self.valid[rows][..., None]
             if keep:
                 self._chunks.append(B)
@@ -230,6 +248,21 @@ class Samples:
         """The residuals `(Y p + known) / g - tau`, `[len(self), nv]`, zero where not valid."""
         p = np.append(parameters, 1.0)
         return np.concatenate([B[..., :-1] @ p / gain - B[..., -1] for _, B in self.chunks()])
+
+
+def driven_joints(model: Model, recordings: tuple[Recording, ...]) -> tuple[str, ...] | None:
+    """The joints that drive a robot with closed loops and were recorded; None for a tree. **Raises** `DataError`."""
+    if not model.topology.has_loops:
+        return None
+    first = recordings[0].joints
+    if any(x.joints != first for x in recordings):
+        raise DataError("the recordings are of different joints; fit those with the same joints together")
+    if first is None:
+        raise DataError(
+            "the model has closed loops, whose passive joints have no torque: give the columns of the driven joints "
+            "only, and name them by Recording(..., joints=('joint', ...), assembly=q); the others follow from the loops"
+        )
+    return first
 
 
 def low_pass_of(recording: Recording) -> signals.Decimation:
@@ -331,8 +364,7 @@ def effect_leaves(model: Model) -> dict[str, np.ndarray]:
 
 
 def require_one_robot(model: Model) -> None:
-    """Raise `ModelError` for a model with batch axes or closed loops, and for one that lacks inertias."""
-    require_no_loops(model.topology, "an identification from torques", "the torques of passive joints are not measured")
+    """Raise `ModelError` for a model with batch axes, and for one that lacks inertias."""
     guess = "Give a guess of each by model.with_link_parameters(link, BodyInertia.sphere(...)), which a fit improves"
     require_inertias(model.topology, "an identification", f"{guess}; torque_regressor needs no inertias")
     if model.inertial_parameters.ndim != 2:
@@ -340,8 +372,10 @@ def require_one_robot(model: Model) -> None:
 
 
 def motion_arrays(model: Model, recording: Recording, *, torques: bool = True) -> tuple[np.ndarray, ...]:
-    """Return `q, v, a` and, with `torques`, `tau` of a recording. **Raises** `DataError` where it does not fit the
-    model, `ModelError` for a model with batch axes."""
+    """Return `q, v, a` and, with `torques`, `tau` of all joints along a recording. **Raises** `DataError` where it does
+    not fit the model, `ModelError` for a model with batch axes."""
     require_one_robot(model)
     recording.require_columns(model)
-    return recording.require("q", "v", "a", *(("tau",) if torques else ()))
+    names = ("q", "v", "a", *(("tau",) if torques else ()))
+    recording.require(*names)
+    return recording.completed(model).require(*names)

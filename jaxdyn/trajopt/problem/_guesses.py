@@ -20,7 +20,7 @@ from jaxdyn._errors import (
 from jaxdyn._least_squares import Damping, Iterate, damped_step
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.algorithms import rnea
+from jaxdyn.algorithms import motion_map, rnea
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ModelDynamics
 from jaxdyn.trajopt.problem._problem import Problem
 from jaxdyn.trajopt.problem._wrapped_dynamics import WrappedDynamics
@@ -238,14 +238,24 @@ def _inverse_dynamics(problem: Problem, xs) -> Array:
     a = (state.v[1:] - state.v[:-1]) / dynamics.dt.astype(xs.dtype)
     taus = rnea(dynamics.model, state.q[:-1], state.v[:-1], a, dynamics.f_ext).astype(xs.dtype)
     box = _core_box(problem)
+    allowed = None
+    if dynamics.model.topology.has_loops:
+        allowed = motion_map(dynamics.model, state.q[:-1], dynamics.model.joint_names).astype(xs.dtype)
+    taus = _working(allowed, taus)
     if dynamics.actuation is None:
         return jnp.clip(taus, *box)
 
-    def control(x, tau, low, high):
+    def control(x, allowed, tau, low, high):
         start = jnp.zeros(dynamics.nu, x.dtype)
-        return _least_squares(lambda u: dynamics.torque(x, u) - tau, start, low, high)
+        return _least_squares(lambda u: _working(allowed, dynamics.torque(x, u)) - tau, start, low, high)
 
-    return jax.vmap(control)(xs[:-1], taus, *box)
+    return jax.vmap(control)(xs[:-1], allowed, taus, *box)
+
+
+def _working(allowed, tau):
+    """The part of torques `[..., nv]` that does work in the `allowed` motions of closed loops, which hold the rest; all
+    of it for a tree, where that is None."""
+    return tau if allowed is None else (jnp.swapaxes(allowed, -1, -2) * tau[..., None, :]).sum(axis=-1)
 
 
 class _Search(Iterate):
