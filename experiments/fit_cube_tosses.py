@@ -13,8 +13,8 @@ roll-out adds what gravity does in that time.
 The test tosses are used once, for the figures that are printed. Beside the fit stands MuJoCo, with the best of a grid
 of its settings on the training tosses, and with the setting of the grid that is best on the test tosses themselves.
 
-The interval of the friction is a bootstrap over the training tosses: every draw takes the friction with the lowest
-loss, on a grid about the fit, while the other numbers stay.
+The intervals of the numbers are a bootstrap over the training tosses: for every draw the fit continues from its result,
+with all numbers free.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ LOGARITHMIC = ("stiffness", "dissipation", "friction", "stiction_velocity", "hal
 STEP = {"height": 1e-3, "center": 1e-3, "half_width": 0.01, "corner_radius": 0.5, "inertia": 0.1}
 """What a unit step of the optimizer changes: m for height and center, the logarithm of the others. For all that are not
 here it is 1."""
+REFIT_RATE = 0.05
+"""Learning rate at the start of a refit, which begins at the fit."""
 UNKNOWNS = (*LOGARITHMIC, "height", "center")
 MASS = 0.37
 """Of the cube, kg, as published. Roll-outs tell the ratios of stiffness and inertia to it."""
@@ -96,8 +98,12 @@ class Config(programs.ProgramConfig):
     """Steps of the optimizer."""
     learning_rate: float
     """Learning rate at the start; it falls along a cosine to a twentieth."""
+    refits: int = 20
+    """Refits to draws of the training tosses, for intervals of the numbers; 0 for none."""
+    refit_iterations: int = 40
+    """Steps of the optimizer in each of them."""
     bootstrap: int = 2000
-    """Draws of the bootstrap."""
+    """Draws of the bootstrap of the mean errors."""
     mujoco: bool = True
     """Whether to measure MuJoCo beside the fit."""
     seed: int = 0
@@ -126,7 +132,7 @@ def run(config: Config) -> dict[str, Any]:
     folder = config.make_folder()
     with programs.alone_in(folder):
         began = time.perf_counter()
-        x, history = fit(config, training)
+        x, history, refits = fit(config, training)
         seconds = time.perf_counter() - began
         start = numbers(config, {})
         tested = {
@@ -138,7 +144,7 @@ def run(config: Config) -> dict[str, Any]:
             "seconds": seconds,
             "history": history,
             "numbers": {name: np.asarray(value).tolist() for name, value in x.items()},
-            "friction_interval": friction_interval(config, x, training),
+            "intervals": intervals(config, refits) if refits else {},
             "training_errors": summary(config, both(*errors_of(config, x, training))),
         }
         if config.mujoco:
@@ -255,40 +261,47 @@ def numbers(config: Config, steps: dict[str, Any]) -> dict[str, Any]:
     return x
 
 
-def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the numbers with the lowest loss over the training tosses, and what every step of the optimizer saw."""
+def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the numbers with the lowest loss over the training tosses, what every step of the optimizer saw, and the
+    numbers of the refits to draws of the tosses."""
 
     @eqx.filter_jit
-    def value_and_gradient(steps, tosses):
+    def value_and_gradient(steps, tosses, weights):
         def loss(steps):
-            return losses(config, *tossed(config, numbers(config, steps), tosses)).mean()
+            return jnp.mean(weights * losses(config, *tossed(config, numbers(config, steps), tosses)))
 
         return jax.value_and_grad(loss)(steps)
 
-    schedule = optax.cosine_decay_schedule(config.learning_rate, config.iterations, 0.05)
-    # Where a toss is chaotic its gradient is huge, and says little.
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
     steps = {name: jnp.zeros_like(value) for name, value in numbers(config, {}).items() if name in config.free}
-    state, best, lowest, history = optimizer.init(steps), steps, np.inf, []
-    with programs.ProgressBar(desc="fit", unit=" steps", total=config.iterations) as bar:
-        for _ in range(config.iterations):
-            loss, gradient = value_and_gradient(steps, tosses)
-            x = numbers(config, steps)
-            history.append({"loss": float(loss)} | {k: np.asarray(v).tolist() for k, v in x.items()})
-            if loss < lowest:
-                best, lowest = steps, float(loss)
-            update, state = optimizer.update(gradient, state)
-            steps = optax.apply_updates(steps, update)
-            bar.update()
-            bar.set_postfix(loss=f"{float(loss):.4f}", friction=f"{history[-1]['friction']:.3f}")
-    return numbers(config, best), history
+    total, n = config.iterations + config.refits * config.refit_iterations, len(tosses.position)
+    with programs.ProgressBar(desc="fit", unit=" steps", total=total) as bar:
+
+        def descend(steps, weights, iterations: int, rate: float) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+            # Where a toss is chaotic its gradient is huge, and says little.
+            schedule = optax.cosine_decay_schedule(rate, iterations, 0.05)
+            optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
+            state, best, lowest, history = optimizer.init(steps), steps, np.inf, []
+            for _ in range(iterations):
+                loss, gradient = value_and_gradient(steps, tosses, weights)
+                x = numbers(config, steps)
+                history.append({"loss": float(loss)} | {k: np.asarray(v).tolist() for k, v in x.items()})
+                if loss < lowest:
+                    best, lowest = steps, float(loss)
+                update, state = optimizer.update(gradient, state)
+                steps = optax.apply_updates(steps, update)
+                bar.update()
+                bar.set_postfix(loss=f"{float(loss):.4f}", friction=f"{history[-1]['friction']:.3f}")
+            return best, history
+
+        best, history = descend(steps, jnp.ones(n), config.iterations, config.learning_rate)
+        draws = np.random.default_rng(config.seed).multinomial(n, np.full(n, 1 / n), config.refits)
+        refits = [descend(best, jnp.asarray(w, float), config.refit_iterations, REFIT_RATE)[0] for w in draws]
+    return numbers(config, best), history, [numbers(config, x) for x in refits]
 
 
-def friction_interval(config: Config, x: dict[str, Any], tosses: Tosses) -> list[float]:
-    """Return the 2.5 and 97.5 % points of the friction with the lowest loss over draws of the training tosses."""
-    grid = float(x["friction"]) * np.linspace(0.7, 1.3, 31)
-    table = np.stack([losses(config, *errors_of(config, x | {"friction": jnp.asarray(f)}, tosses)) for f in grid])
-    return np.percentile(grid[_draws(config, table).argmin(axis=0)], [2.5, 97.5]).tolist()
+def intervals(config: Config, refits: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the 2.5 and 97.5 % points of each number over the refits."""
+    return {name: np.percentile([x[name] for x in refits], [2.5, 97.5], axis=0).tolist() for name in config.free}
 
 
 def _draws(config: Config, table: np.ndarray) -> np.ndarray:
@@ -369,11 +382,10 @@ def _mujoco(config: Config, setting: tuple[float, ...], geometry: dict[str, Any]
 def show(config: Config, out: dict[str, Any]) -> None:
     """Print the numbers and the errors."""
     print(f"\nfit to {config.training} tosses: {config.iterations} steps, {out['seconds']:.0f} s with compilation")
-    low, high = out["friction_interval"]
     for name in config.free:
-        interval = f" ({low:.3f} ... {high:.3f})" if name == "friction" else ""
-        value = ", ".join(f"{v:.5g}" for v in np.ravel(out["numbers"][name]))
-        print(f"  {name:20}{value}{interval}")
+        values = (out["numbers"][name], *out["intervals"].get(name, ()))
+        value, *bounds = (", ".join(f"{v:.4g}" for v in np.ravel(x)) for x in values)
+        print(f"  {name:20}{value}{f' ({" ... ".join(bounds)})' if bounds else ''}")
     length = f"first {config.samples} samples" if config.samples else "all samples"
     print(f"mean errors of roll-outs over the {length}, {config.testing} other tosses (95 % intervals)")
     for name, each in out["test_errors"].items():
