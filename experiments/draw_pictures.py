@@ -152,9 +152,14 @@ def parallel_robots(path: Path) -> None:
     run_page("parallel-robots", path.parent)
 
 
+def contact(path: Path) -> None:
+    """Draw the derivatives of the page on contact."""
+    run_page("contact", path.parent)
+
+
 PICTURES = {
     x.__name__: x
-    for x in (readme, gallery, parallel_robots, viewer_panda, viewer_quadruped, viewer_compare, trajectory)
+    for x in (readme, gallery, parallel_robots, contact, viewer_panda, viewer_quadruped, viewer_compare, trajectory)
 }
 
 

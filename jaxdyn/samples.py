@@ -8,6 +8,8 @@ import jax
 import numpy as np
 
 from jaxdyn._errors import ModelError, naming_arguments
+from jaxdyn.contact import ContactShape
+from jaxdyn.geometry import Box, Points, Sphere
 from jaxdyn.joints import JOINT_TYPES
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
 from jaxdyn.spatial import rotation_to_quaternion
@@ -17,11 +19,18 @@ __all__ = [
     "arm",
     "cartpole",
     "chain",
+    "cube",
+    "cube_shapes",
     "double_pendulum",
     "five_bar",
     "four_bar",
+    "gripper",
+    "gripper_shapes",
+    "hopper",
+    "hopper_shapes",
     "pendulum",
     "quadruped",
+    "quadruped_shapes",
     "random_tree",
     "stewart_platform",
 ]
@@ -152,6 +161,87 @@ def quadruped() -> Model:
         foot = BodyInertia(0.00693606, (0, 0, 0.00035767), (0.057e-5, 0.084e-5, 0.053e-5))
         builder.add_fixed_body(f"{leg}_FOOT", parent, (0, 0.008 * left, -0.16), foot)
     return builder.build()
+
+
+def quadruped_shapes() -> list[ContactShape]:
+    """The feet of `quadruped` as contact shapes: spheres of 16 mm, the radius of the wheel-shaped feet in the open
+    description, on `FL_FOOT`, `FR_FOOT`, `HL_FOOT` and `HR_FOOT`."""
+    return [ContactShape(f"{leg}_FOOT", Sphere(0.016)) for leg in ("FL", "FR", "HL", "HR")]
+
+
+CUBE_HALF_WIDTH = 0.0524
+"""Half the width of `cube`, m."""
+
+
+def cube() -> Model:
+    """A free body: the acrylic cube of 0.1048 m and 0.37 kg that was tossed for ContactNets.
+
+    Pfrommer, Halm & Posa, ContactNets: learning discontinuous contact dynamics with smooth, implicit representations,
+    CoRL 2020, and its repository (DAIRLab/contact-nets): mass, width and moments of inertia, 0.00081 kg m^2.
+    """
+    inertia = BodyInertia(0.37, (0, 0, 0), (0.00081,) * 3)
+    return ModelBuilder().add_body("cube", joint=Joint("free", name="root_joint"), inertia=inertia).build()
+
+
+def cube_shapes() -> list[ContactShape]:
+    """The eight corners of `cube` as one contact shape, a box."""
+    return [ContactShape("cube", Box((CUBE_HALF_WIDTH,) * 3))]
+
+
+def hopper() -> Model:
+    """A body on one springy leg, in the vertical plane: `q = (x, z, pitch, hip, slide)`, the hip at `(x, z)`.
+
+    At zero the leg is vertical, 1 m long below the hip, and its spring at rest.
+
+    Raibert, Hopping in legged systems: modeling and simulation for the two-dimensional one-legged case, IEEE SMC 1984:
+    body 10 kg and 10 kg m^2, 0.4 m above the hip; leg 1 kg and 1 kg m^2, 0.5 m above the foot; a spring of 1000 N/m.
+    Raibert's spring only pushes, against a stop; this one pulls as well, and is damped by 10 N s/m.
+    """
+    builder, nothing = ModelBuilder(), BodyInertia(0.0)
+    builder.add_body("across", joint=Joint("prismatic", axis=(1, 0, 0), name="x"), inertia=nothing)
+    builder.add_body("up", "across", Joint("prismatic", axis=(0, 0, 1), name="z"), inertia=nothing)
+    body = BodyInertia(10.0, (0, 0, 0.4), (10.0, 10.0, 10.0))
+    builder.add_body("body", "up", Joint(axis=(0, 1, 0), name="pitch"), inertia=body)
+    builder.add_body("hip_link", "body", Joint(axis=(0, 1, 0), name="hip"), inertia=nothing)
+    # The slide grows as the leg grows shorter.
+    slide = Joint("prismatic", axis=(0, 0, 1), name="slide", stiffness=1000.0, damping=10.0)
+    leg = BodyInertia(1.0, (0, 0, -0.5), (1.0, 1.0, 1.0))
+    builder.add_body("leg", "hip_link", slide, inertia=leg)
+    return builder.add_frame("foot", "leg", (0, 0, -1.0)).build()
+
+
+def hopper_shapes() -> list[ContactShape]:
+    """The foot of `hopper` as a contact shape: a point."""
+    return [ContactShape("foot", Points(((0.0, 0.0, 0.0),)))]
+
+
+def gripper() -> Model:
+    """A hand on a vertical slide with two fingers: `q = (lift, left, right)`, the fingers apart by `0.14 m - left -
+    right` at their pads.
+
+    The numbers are round ones. The hand has 0.7 kg and hangs at the height `lift` (m) above the world's origin; each
+    finger has 0.1 kg, slides by up to 0.07 m and can push with 20 N. The middle between the pads is the frame `grasp`,
+    0.1 m below the hand.
+    """
+    builder = ModelBuilder()
+    lift = Joint("prismatic", axis=(0, 0, 1), name="lift", effort_limit=100.0)
+    builder.add_body("hand", joint=lift, inertia=BodyInertia.box(0.7, (0.06, 0.2, 0.06)))
+    for side, sign in (("left", 1), ("right", -1)):
+        inward = Joint("prismatic", axis=(0, -sign, 0), name=side, lower=0.0, upper=0.07, effort_limit=20.0)
+        finger = BodyInertia.box(0.1, (0.06, 0.02, 0.1), (0, 0.01 * sign, -0.05))
+        builder.add_body(f"{side}_finger", "hand", inward, (0, 0.07 * sign, 0), finger)
+        builder.add_frame(f"{side}_pad", f"{side}_finger", (0, 0, -0.1))
+    return builder.add_frame("grasp", "hand", (0, 0, -0.1)).build()
+
+
+def gripper_shapes() -> list[ContactShape]:
+    """The pads of `gripper` as contact shapes: two spheres of 10 mm on each finger, 40 mm apart, so that what is held
+    does not turn about the line between the fingers. They touch what is at the inner sides of the fingers."""
+    return [
+        ContactShape(f"{side}_pad", Sphere(0.01), (along, 0.01 * sign, 0.0))
+        for side, sign in (("left", 1), ("right", -1))
+        for along in (-0.02, 0.02)
+    ]
 
 
 @naming_arguments

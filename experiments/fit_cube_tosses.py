@@ -1,0 +1,407 @@
+"""Fit the law of contact to tosses of a real cube by the gradient of whole roll-outs, and test it on other tosses.
+
+    python -m experiments.fit_cube_tosses [CONFIG] [--key value ...]
+
+The recordings are those of Pfrommer, Halm & Posa, ContactNets, CoRL 2020: an acrylic cube that was tossed onto a table,
+seen by motion capture. A roll-out starts from the first sample of a toss and is never corrected. Its errors are the
+means over all samples of the distance between the centers, in widths of the cube, and of the angle between the
+orientations. The loss is the mean over the training tosses of both errors, each over its scale.
+
+The recorded velocities are differences to the sample before, so they are those of half a sample earlier. The start of a
+roll-out adds what gravity does in that time.
+
+The test tosses are used once, for the figures that are printed. Beside the fit stands MuJoCo, with the best of a grid
+of its settings on the training tosses, and with the setting of the grid that is best on the test tosses themselves.
+
+The interval of the friction is a bootstrap over the training tosses: every draw takes the friction with the lowest
+loss, on a grid about the fit, while the other numbers stay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import time
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments._main import CONFIGS, experiment
+from experiments._resuming import require_seed
+from jaxdyn import ContactLaw, Contacts, ContactShape, DataError, Model, State, programs, rollout, samples
+from jaxdyn.geometry import Plane, Sphere
+from jaxdyn.spatial import quaternion_to_rotation, transform_inertial_parameters
+
+DEFAULT_CONFIG = CONFIGS / "fit_cube_tosses.toml"
+LOGARITHMIC = ("stiffness", "dissipation", "friction", "stiction_velocity", "half_width", "corner_radius", "inertia")
+"""The unknowns that are positive; a step of the optimizer multiplies them."""
+STEP = {"height": 1e-3, "center": 1e-3, "half_width": 0.01, "corner_radius": 0.5, "inertia": 0.1}
+"""What a unit step of the optimizer changes: m for height and center, the logarithm of the others. For all that are not
+here it is 1."""
+UNKNOWNS = (*LOGARITHMIC, "height", "center")
+MASS = 0.37
+"""Of the cube, kg, as published. Roll-outs tell the ratios of stiffness and inertia to it."""
+WIDTH = 2 * samples.CUBE_HALF_WIDTH
+"""The unit of position errors, m."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(programs.ProgramConfig):
+    """Keys of the configuration file."""
+
+    recordings: str
+    """A NumPy archive with `samples` of each toss, and for all samples in a row `position`, `quaternion`,
+    `linear_velocity` (world axes), `angular_velocity` (body axes); absolute or below $JAXDYN_DATA."""
+    rate: float
+    """Samples per second."""
+    training: int
+    """Number of tosses that are fitted."""
+    testing: int
+    """Number of other tosses, which judge the fit."""
+    samples: int
+    """Samples of each toss that count, from its first one; 0 for all."""
+    substeps: int
+    """Time steps of a sample."""
+    velocity_age: float
+    """Samples by which the recorded velocities lag behind the positions."""
+    free: tuple[str, ...]
+    """The unknowns, of all numbers from `stiffness` to `center`."""
+    stiffness: float
+    """Start of the fit, N/m, as the following."""
+    dissipation: float
+    """s/m"""
+    friction: float
+    stiction_velocity: float
+    """m/s"""
+    height: float
+    """Height of the plane, m."""
+    half_width: float
+    """Half the width of the cube, m."""
+    corner_radius: float
+    """Radius of the rounded corners, which are what touches, m."""
+    inertia: float
+    """Moment of inertia of the cube about its center of mass, kg m^2."""
+    center: tuple[float, float, float]
+    """Center of mass from the middle of the cube, in its axes, m."""
+    position_scale: float
+    """Position error that counts 1 in the loss, widths."""
+    rotation_scale: float
+    """Rotation error that counts 1 in the loss, degrees."""
+    iterations: int
+    """Steps of the optimizer."""
+    learning_rate: float
+    """Learning rate at the start; it falls along a cosine to a twentieth."""
+    bootstrap: int = 2000
+    """Draws of the bootstrap."""
+    mujoco: bool = True
+    """Whether to measure MuJoCo beside the fit."""
+    seed: int = 0
+    """Seed of the division into training and test tosses, and of the bootstrap."""
+    plot: bool = True
+    """Whether to draw errors.png."""
+
+
+class Tosses(NamedTuple):
+    """Tosses of one length, the shorter ones filled with their last sample."""
+
+    position: Any
+    """`[n, samples, 3]`, m"""
+    quaternion: Any
+    """`[n, samples, 4]`"""
+    start: State
+    """States of the cube at the first sample."""
+    counts: Any
+    """`[n, samples]`: 1 for samples that count, 0 for those that fill."""
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Fit, test, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
+    check(config)
+    training, testing = load(config)
+    folder = config.make_folder()
+    with programs.alone_in(folder):
+        began = time.perf_counter()
+        x, history = fit(config, training)
+        seconds = time.perf_counter() - began
+        start = numbers(config, {})
+        tested = {
+            "start": both(*errors_of(config, start, testing)),
+            "fitted": both(*errors_of(config, x, testing)),
+        }
+        out: dict[str, Any] = {
+            "config": dataclasses.asdict(config),
+            "seconds": seconds,
+            "history": history,
+            "numbers": {name: np.asarray(value).tolist() for name, value in x.items()},
+            "friction_interval": friction_interval(config, x, training),
+            "training_errors": summary(config, both(*errors_of(config, x, training))),
+        }
+        if config.mujoco:
+            tested |= mujoco_errors(config, x, training, testing)
+        out["test_errors"] = {name: summary(config, errors) for name, errors in tested.items()}
+        show(config, out)
+        programs.write_json(folder / "summary.json", out, announce=True)
+        if config.plot:
+            draw(folder / "errors.png", tested)
+    return out
+
+
+def check(config: Config) -> None:
+    """Raise `DataError` for settings without a meaning."""
+    programs.require_positive_keys(config, "rate", "training", "testing", "substeps", "iterations", "learning_rate")
+    programs.require_positive_keys(config, "position_scale", "rotation_scale", "bootstrap", *LOGARITHMIC)
+    require_seed(config.seed)
+    unknown = set(config.free) - set(UNKNOWNS)
+    if unknown or not config.free:
+        raise DataError(f"free is {list(config.free)}; one or more of {', '.join(UNKNOWNS)} are needed")
+    if config.samples < 0 or config.samples == 1:
+        raise DataError(f"samples is {config.samples}; 2 or more are needed, or 0 for all")
+
+
+def load(config: Config) -> tuple[Tosses, Tosses]:
+    """Return the training and the test tosses, drawn without repetition."""
+    path = programs.data_path(config.recordings)
+    names = ("position", "quaternion", "linear_velocity", "angular_velocity")
+
+    def read(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        return arrays["samples"], {name: arrays[name].astype(np.float64) for name in names}
+
+    counts, columns = programs.read_npz(path, read)
+    needed = config.training + config.testing
+    if needed > len(counts):
+        raise DataError(f"{path} has {len(counts)} tosses, but training and testing are {needed} together")
+    drawn = np.random.default_rng(config.seed).permutation(len(counts))[:needed]
+    parts = drawn[: config.training], drawn[config.training :]
+    return tuple(_tosses(config, counts, columns, part) for part in parts)  # type: ignore[return-value]
+
+
+def _tosses(config: Config, counts: np.ndarray, columns: dict[str, np.ndarray], which: np.ndarray) -> Tosses:
+    first = np.cumsum(counts) - counts
+    longest = counts[which].max()
+    length = longest if config.samples == 0 else min(config.samples, longest)
+    rows = first[which, None] + np.minimum(np.arange(length), counts[which, None] - 1)
+    position, quaternion, linear, angular = (x[rows] for x in columns.values())
+    quaternion = quaternion / np.linalg.norm(quaternion, axis=-1, keepdims=True)
+    world = linear[:, 0] + [0, 0, config.velocity_age / config.rate * samples.cube().gravity[2]]
+    from_world = quaternion_to_rotation(quaternion[:, 0]).swapaxes(-1, -2)
+    v = np.concatenate([np.einsum("nij,nj->ni", from_world, world), angular[:, 0]], axis=-1)
+    start = State(jnp.asarray(np.concatenate([position[:, 0], quaternion[:, 0]], axis=-1)), jnp.asarray(v))
+    return Tosses(position, quaternion, start, np.arange(length) < counts[which, None])
+
+
+def scene(x: dict[str, Any]) -> tuple[Model, Contacts]:
+    """Return the cube and the contacts of its rounded corners with these numbers."""
+    model = samples.cube()
+    about_center = MASS * jnp.eye(10)[0] + x["inertia"] * jnp.zeros(10).at[jnp.array([4, 6, 9])].set(1.0)
+    inertia = transform_inertial_parameters(about_center, jnp.concatenate([x["center"], jnp.array([1.0, 0, 0, 0])]))
+    model = eqx.tree_at(lambda m: m.inertial_parameters, model, inertia[None].astype(model.dtype))
+    law = ContactLaw(x["stiffness"], x["dissipation"], x["friction"], x["stiction_velocity"])
+    corner = x["half_width"] - x["corner_radius"]
+    signs = itertools.product((-1.0, 1.0), repeat=3)
+    shapes = [ContactShape("cube", Sphere(x["corner_radius"]), corner * jnp.array(sign)) for sign in signs]
+    return model, Contacts(model, shapes, Plane((0.0, 0.0, 1.0), x["height"]), law)
+
+
+def tossed(config: Config, x: dict[str, Any], tosses: Tosses) -> tuple[Any, Any]:
+    """Return the errors of position, in widths, and of rotation, degrees, `[n]` each."""
+    model, contacts = scene(x)
+    steps = tosses.position.shape[1] - 1
+    zero = jnp.zeros((steps, model.nv), model.dtype)
+    motion = rollout(model, tosses.start, zero, 1 / config.rate, substeps=config.substeps, contacts=contacts)
+    tiny = 1e-12  # so that the errors of the first sample, which are zero, have derivatives
+    apart = jnp.sqrt(((motion.q[..., :3] - tosses.position) ** 2).sum(-1) + tiny)
+    # The chord between the quaternions, of which one may be the negative of the other.
+    q, p = motion.q[..., 3:], tosses.quaternion
+    q = q * jnp.where((q * p).sum(-1, keepdims=True) < 0, -1, 1)
+    half = jnp.sqrt(((q - p) ** 2).sum(-1) + tiny) / 2
+    angle = 4 * jnp.arcsin(jnp.minimum(half, 1.0))
+
+    def mean(x):
+        return (x * tosses.counts).sum(-1) / tosses.counts.sum(-1)
+
+    return mean(apart) / WIDTH, mean(angle) * (180 / np.pi)
+
+
+_errors = eqx.filter_jit(tossed)
+
+
+def errors_of(config: Config, x: dict[str, Any], tosses: Tosses) -> tuple[np.ndarray, np.ndarray]:
+    """Return the errors as in `tossed`."""
+    position, rotation = _errors(config, x, tosses)
+    return np.asarray(position), np.asarray(rotation)
+
+
+def both(position: np.ndarray, rotation: np.ndarray) -> np.ndarray:
+    """Return position and rotation errors as `[n, 2]`."""
+    return np.stack([position, rotation], axis=-1)
+
+
+def losses(config: Config, position, rotation):
+    """Return the loss of each toss."""
+    return position / config.position_scale + rotation / config.rotation_scale
+
+
+def numbers(config: Config, steps: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a scene after a displacement from the start of the fit."""
+    x = {name: jnp.asarray(getattr(config, name), float) for name in UNKNOWNS}
+    for name, step in steps.items():
+        moved = STEP.get(name, 1.0) * step
+        x[name] = x[name] * jnp.exp(moved) if name in LOGARITHMIC else x[name] + moved
+    return x
+
+
+def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the numbers with the lowest loss over the training tosses, and what every step of the optimizer saw."""
+
+    @eqx.filter_jit
+    def value_and_gradient(steps, tosses):
+        def loss(steps):
+            return losses(config, *tossed(config, numbers(config, steps), tosses)).mean()
+
+        return jax.value_and_grad(loss)(steps)
+
+    schedule = optax.cosine_decay_schedule(config.learning_rate, config.iterations, 0.05)
+    # Where a toss is chaotic its gradient is huge, and says little.
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
+    steps = {name: jnp.zeros_like(value) for name, value in numbers(config, {}).items() if name in config.free}
+    state, best, lowest, history = optimizer.init(steps), steps, np.inf, []
+    with programs.ProgressBar(desc="fit", unit=" steps", total=config.iterations) as bar:
+        for _ in range(config.iterations):
+            loss, gradient = value_and_gradient(steps, tosses)
+            x = numbers(config, steps)
+            history.append({"loss": float(loss)} | {k: np.asarray(v).tolist() for k, v in x.items()})
+            if loss < lowest:
+                best, lowest = steps, float(loss)
+            update, state = optimizer.update(gradient, state)
+            steps = optax.apply_updates(steps, update)
+            bar.update()
+            bar.set_postfix(loss=f"{float(loss):.4f}", friction=f"{history[-1]['friction']:.3f}")
+    return numbers(config, best), history
+
+
+def friction_interval(config: Config, x: dict[str, Any], tosses: Tosses) -> list[float]:
+    """Return the 2.5 and 97.5 % points of the friction with the lowest loss over draws of the training tosses."""
+    grid = float(x["friction"]) * np.linspace(0.7, 1.3, 31)
+    table = np.stack([losses(config, *errors_of(config, x | {"friction": jnp.asarray(f)}, tosses)) for f in grid])
+    return np.percentile(grid[_draws(config, table).argmin(axis=0)], [2.5, 97.5]).tolist()
+
+
+def _draws(config: Config, table: np.ndarray) -> np.ndarray:
+    """Return the means `[k, draws]` over draws of the columns of a table `[k, n]`."""
+    n = table.shape[1]
+    weights = np.random.default_rng(config.seed).multinomial(n, np.full(n, 1 / n), config.bootstrap)
+    return table @ weights.T / n
+
+
+def summary(config: Config, errors: np.ndarray) -> dict[str, Any]:
+    """Return the mean errors with the 95 % intervals of the bootstrap, and the medians."""
+    intervals = np.percentile(_draws(config, errors.T), [2.5, 97.5], axis=1).T
+    return {
+        name: {"mean": float(x.mean()), "interval": interval.tolist(), "median": float(np.median(x))}
+        for name, x, interval in zip(("widths", "degrees"), errors.T, intervals, strict=True)
+    }
+
+
+# MuJoCo's settings: the time constant and the damping ratio of solref (s, 1), the friction, the ratio of the impedances
+# of friction and normal force. The rest is its default; friction and impratio matter for the elliptic cone.
+GRID = tuple(itertools.product((0.005, 0.01, 0.02), (0.5, 1.0, 1.5), (0.15, 0.18, 0.21), (1.0, 10.0)))
+DEFAULT = (0.02, 1.0, 0.18, 1.0)
+_XML = """<mujoco><option timestep="{dt}" cone="elliptic" integrator="implicitfast" impratio="{ratio}"/><worldbody>
+<geom type="plane" size="5 5 1" pos="0 0 {height}" friction="{friction} 0 0" solref="{time} {damping}" priority="1"/>
+<body><freejoint/><inertial pos="{center}" mass="{mass}" diaginertia="{inertia} {inertia} {inertia}"/>
+{geoms}</body></worldbody></mujoco>"""
+
+
+def mujoco_errors(config: Config, x: dict[str, Any], training: Tosses, testing: Tosses) -> dict[str, np.ndarray]:
+    """Return the errors on the test tosses of MuJoCo: its default; its settings that are best on the training tosses
+    and, to see what it could reach, on the test tosses; all with the published cube, and then with the one of the fit.
+    """
+    fewer = jax.tree.map(lambda a: a[:100], training)
+    # The published cube rests at the height of the plane, which needs no fit.
+    height = float(np.median(training.position[:, -1, 2])) - config.half_width
+    h = config.half_width
+    box = _geometry((0, 0, 0), config.inertia, height, f'<geom type="box" size="{h} {h} {h}"/>')
+    corner, radius = float(x["half_width"] - x["corner_radius"]), float(x["corner_radius"])
+    ball = '<geom type="sphere" size="{}" pos="{} {} {}"/>'
+    corners = "".join(ball.format(radius, *sign) for sign in itertools.product((-corner, corner), repeat=3))
+    fitted = _geometry(x["center"], float(x["inertia"]), float(x["height"]), corners)
+    out = {"MuJoCo, default": _mujoco(config, DEFAULT, box, testing)}
+    for name, geometry in (("", box), (", fitted cube", fitted)):
+        tried = [[_mujoco(config, s, geometry, tosses) for s in GRID] for tosses in (fewer, testing)]
+        for tosses, errors in zip(("training", "test"), tried, strict=True):
+            k = int(np.argmin([losses(config, *e.T).mean() for e in errors]))
+            out[f"MuJoCo{name}, best on {tosses} {GRID[k]}"] = tried[1][k]
+    return out
+
+
+def _geometry(center: Any, inertia: float, height: float, geoms: str) -> dict[str, Any]:
+    """Return the parts of the XML that describe the cube and the height of the plane."""
+    return {"center": " ".join(map(str, np.asarray(center))), "inertia": inertia, "height": height, "geoms": geoms}
+
+
+def _mujoco(config: Config, setting: tuple[float, ...], geometry: dict[str, Any], tosses: Tosses) -> np.ndarray:
+    import mujoco
+
+    dt = 1 / config.rate / config.substeps
+    named = dict(zip(("time", "damping", "friction", "ratio"), setting, strict=True))
+    model = mujoco.MjModel.from_xml_string(_XML.format(dt=dt, mass=MASS, **named, **geometry))
+    data = mujoco.MjData(model)
+    q, v = np.asarray(tosses.start.q), np.asarray(tosses.start.v)
+    rotations = np.asarray(quaternion_to_rotation(q[:, 3:]))
+    out = np.empty((len(q), tosses.position.shape[1], 7))
+    for i in range(len(q)):
+        mujoco.mj_resetData(model, data)
+        data.qpos[:], data.qvel[:3], data.qvel[3:] = q[i], rotations[i] @ v[i, :3], v[i, 3:]
+        for k in range(out.shape[1]):
+            out[i, k] = data.qpos
+            mujoco.mj_step(model, data, config.substeps)
+    apart = np.linalg.norm(out[..., :3] - tosses.position, axis=-1) / WIDTH
+    angle = 2 * np.arccos(np.minimum(1.0, np.abs((out[..., 3:] * tosses.quaternion).sum(-1))))
+    count = tosses.counts.sum(-1)
+    return both((apart * tosses.counts).sum(-1) / count, np.degrees((angle * tosses.counts).sum(-1) / count))
+
+
+def show(config: Config, out: dict[str, Any]) -> None:
+    """Print the numbers and the errors."""
+    print(f"\nfit to {config.training} tosses: {config.iterations} steps, {out['seconds']:.0f} s with compilation")
+    low, high = out["friction_interval"]
+    for name in config.free:
+        interval = f" ({low:.3f} ... {high:.3f})" if name == "friction" else ""
+        value = ", ".join(f"{v:.5g}" for v in np.ravel(out["numbers"][name]))
+        print(f"  {name:20}{value}{interval}")
+    length = f"first {config.samples} samples" if config.samples else "all samples"
+    print(f"mean errors of roll-outs over the {length}, {config.testing} other tosses (95 % intervals)")
+    for name, each in out["test_errors"].items():
+        print(f"  {name:60}", end="")
+        for unit in ("widths", "degrees"):
+            x = each[unit]
+            digits = 3 if unit == "widths" else 1
+            bounds = " ... ".join(f"{b:.{digits}f}" for b in x["interval"])
+            print(f"{x['mean']:8.{digits}f} {unit} ({bounds})", end="")
+        print()
+
+
+def draw(path, tested: dict[str, np.ndarray]) -> None:
+    """Draw how the errors are distributed over the test tosses."""
+    plt = programs.pyplot()
+    if plt is None:
+        return
+    fig, axes = plt.subplots(1, 2, figsize=(11, 4))
+    for k, (axis, unit) in enumerate(zip(axes, ("position error, widths", "rotation error, degrees"), strict=True)):
+        for name, errors in tested.items():
+            axis.plot(np.sort(errors[:, k]), np.linspace(0, 1, len(errors)), label=name)
+        axis.set(xlabel=unit, ylabel="part of the test tosses", xscale="log")
+    axes[0].legend(fontsize=8)
+    fig.tight_layout()
+    programs.save_figure(path, fig, dpi=110)
+
+
+main = experiment("fit_cube_tosses", Config, run, DEFAULT_CONFIG, __doc__, x64=False)
+
+if __name__ == "__main__":
+    sys.exit(main())
