@@ -283,3 +283,41 @@ def test_optimal_control_with_contact():
     np.testing.assert_allclose(solution.xs[-1, :3:2], goal[:3:2], atol=0.02)
     # The push overcomes the friction of 4.9 N on the way.
     assert float(solution.us.max()) > 4.9
+
+
+def test_joints_rest_at_their_stops():
+    """Joints that are pushed against their limits sink into them by torque over stiffness, in a step that differs from
+    none only there; derivatives by all arrays are those of differences."""
+    builder, parent = jaxdyn.ModelBuilder(), "world"
+    for name, kind, axis in (("arm", "revolute", (0, 1, 0)), ("slide", "prismatic", (1, 0, 0)), ("end", "ball", None)):
+        options = {} if axis is None else {"axis": axis, "lower": -0.3, "upper": 0.4}
+        inertia = jaxdyn.BodyInertia.box(0.5, (0.3, 0.1, 0.2))
+        builder.add_body(name, parent, jaxdyn.Joint(kind, **options), (0.1, 0, 0.2), inertia)
+        parent = name
+    model = builder.build(gravity=(0, 0, 0))
+    stop = ContactLaw(stiffness=1e4, dissipation=1.0)
+    contacts = Contacts(model, [ContactShape("arm", Sphere(0.01), (0, 0, 9.0))], limits=stop)
+    torque = jnp.asarray([5.0, -3.0, 0, 0, 0])
+    start = State(model.neutral().at[0].set(0.39), jnp.zeros(model.nv).at[0].set(2.0))
+    motion = jaxdyn.rollout(model, start, jnp.broadcast_to(torque, (4000, 5)), 1e-3, contacts=contacts)
+    q = motion.final.q
+    np.testing.assert_allclose(q[:2], [0.4 + 5 / 1e4, -0.3 - 3 / 1e4], atol=1e-6)
+    free = eqx.tree_at(lambda c: c.limits, contacts, None)
+    state, still = State(model.neutral(), jnp.zeros(5)), jnp.zeros(5)
+    apart, without = (jaxdyn.step(model, state, torque, 1e-3, contacts=c) for c in (contacts, free))
+    np.testing.assert_allclose(apart.v, without.v, atol=1e-12)
+
+    def end(limits, upper, q):
+        changed = eqx.tree_at(lambda c: c.limits, contacts, limits)
+        at = eqx.tree_at(lambda m: m.position_upper, model, model.position_upper.at[0].set(upper))
+        return (jaxdyn.step(at, State(q, still), torque, 1e-3, contacts=changed).v * jnp.arange(1.0, 6.0)).sum()
+
+    inputs = stop, jnp.asarray(0.4), q.at[0].add(1e-4)
+    gradient = jax.jit(jax.grad(end, (0, 1, 2)))(*inputs)
+    for pick, h in (
+        (lambda x: x[0].stiffness, 1.0),
+        (lambda x: x[0].dissipation, 1e-4),
+        (lambda x: x[1], 1e-8),
+    ):
+        ends = [end(*eqx.tree_at(pick, inputs, pick(inputs) + s * h)) for s in (1, -1)]
+        np.testing.assert_allclose((ends[0] - ends[1]) / (2 * h), pick(gradient), rtol=1e-5)

@@ -63,6 +63,7 @@ def algorithm_arguments(function) -> dict:
         "frames": (FRAME,),
         "direction": (np.ones(N),) * 3,
         "joints": MODEL.joint_names,
+        "independent": N,
         "targets": algorithms.FrameTarget(FRAME, np.zeros(3)),
     }
     out = {}

@@ -38,7 +38,8 @@ class Scene:
     @classmethod
     def of(cls, model: Model, contacts: Contacts, dtype) -> tuple[Scene, list[Any]]:
         """Return the static part, and the arrays that are not constants."""
-        arrays = {n: getattr(model, n) for n, leaf in LEAVES.items() if leaf.dynamics}
+        stops = () if contacts.limits is None else ("position_lower", "position_upper")
+        arrays = {n: getattr(model, n) for n, leaf in LEAVES.items() if leaf.dynamics or n in stops}
         arrays = {n: x for n, x in arrays.items() if x is not None}
         leaves, structure = jax.tree.flatten(contacts)
         cores = *(LEAVES[n].axes for n in arrays), *contacts.axes()

@@ -63,6 +63,8 @@ class Contacts(eqx.Module):
     surface: AbstractSurface
     laws: ContactLaw
     """The laws, `[*batch, n]` each."""
+    limits: ContactLaw | None
+    """The law of the joints' stops; None for joints without."""
     names: tuple[str, ...] = eqx.field(static=True)
     """The link of each contact, in the order of all results."""
     options: ContactOptions = eqx.field(static=True)
@@ -73,10 +75,15 @@ class Contacts(eqx.Module):
         shapes: Sequence[ContactShape],
         surface: AbstractSurface | None = None,
         law: ContactLaw | None = None,
+        limits: ContactLaw | None = None,
         options: ContactOptions | None = None,
     ):
         """The contacts of these shapes on links of the model with a surface, by default the plane `z = 0`, under `law`
         where a shape has none of its own. `options` say how a step is solved.
+
+        With `limits`, joints have stops at their limits (`Model.position_lower`, `position_upper`), for each of their
+        coordinates that is a length or an angle: normal forces of this law, in N m/rad and s/rad where the coordinate
+        is an angle. Without, they pass their limits.
 
         **Raises** `ModelError` without shapes, for a shape on a link that is fixed in the world, and for a placement
         that is not a pose; `UnknownNameError` for a link; `ShapeError`.
@@ -108,6 +115,7 @@ class Contacts(eqx.Module):
             names += [link for link in links for _ in range(kind.witness_count(size))]
         self.groups, self.names = tuple(groups), tuple(names)
         self.surface = Plane() if surface is None else surface
+        self.limits = limits
         self.options = ContactOptions() if options is None else options
         self.laws = jax.tree.map(lambda *x: jnp.stack(jnp.broadcast_arrays(*x), axis=-1), *laws)
 
@@ -127,7 +135,8 @@ class Contacts(eqx.Module):
             for name, hint in _axes_of_fields(type(self.surface)).items()
             for own in jax.tree.leaves(getattr(self.surface, name))
         ]
-        return [2, 2] * len(self.groups) + surface + [1] * len(jax.tree.leaves(self.laws))
+        limits = [0] * len(jax.tree.leaves(self.limits))
+        return [2, 2] * len(self.groups) + surface + [1] * len(jax.tree.leaves(self.laws)) + limits
 
 
 class ContactRows:
@@ -143,6 +152,12 @@ class ContactRows:
         """The numbers of the law of each contact."""
         laws, which = self.contacts.laws, self.contacts._of_contacts("laws")
         return LawRows(*(take_rows(rows_of(getattr(laws, name), self.robot.rank), which) for name in LawRows._fields))
+
+    @functools.cached_property
+    def stop_law(self) -> LawRows:
+        """The numbers of the law of the joints' stops, `[1, *batch]`."""
+        limits, rank = self.contacts.limits, self.robot.rank
+        return LawRows(*(rows_of(getattr(limits, name)[..., None], rank) for name in LawRows._fields))
 
     def witnesses(self, world: Pose) -> Witness:
         """Return the contacts, from the poses in the world of the frames behind the degrees of freedom."""

@@ -6,7 +6,8 @@ velocity at its end. With the accelerations `b` that solve `(M + dt D) b = tau -
 
     1/2 x^T (M + dt D) x + 1/dt sum Phi_c(w_c + dt J_c x)
 
-for the velocities `w_c` of the contacts that `b` leads to, and the potentials `Phi` of contact forces. Newton's method
+for the velocities `w_c` of the contacts that `b` leads to, and the potentials `Phi` of contact forces; stops of joints
+are contacts of one direction. Newton's method
 adds `dt J^T G J` of each contact to the inertia of its body, so that each of its steps is one pass of the
 articulated-body recursion (Castro, Permenter & Han 2023; Featherstone 2008, table 7.1).
 """
@@ -47,6 +48,13 @@ class Points(NamedTuple):
     """The point at which the force acts, from the point of reference of its body's tree."""
 
 
+class Stops(NamedTuple):
+    """The distances of the coordinates from their limits, rows `[nv, *batch]`; far for those without."""
+
+    below: Any
+    above: Any
+
+
 class StepProblem(NamedTuple):
     """A step, before its contact forces are known. Rows `[nv, *batch]` of degrees of freedom and `[nc, *batch]` of
     contacts."""
@@ -62,6 +70,37 @@ class StepProblem(NamedTuple):
     """The velocities of the contact points after the step without contact."""
     lagged: Any
     """The normal forces at the start of the step."""
+    speeds: Any = None
+    """With stops of joints, the velocities of the degrees of freedom after the step without contact."""
+    stops: Stops | None = None
+
+
+_FAR = 1e6
+"""The largest distance from a stop, m or rad: infinite numbers have no derivatives."""
+
+
+def stops_of(robot: Robot, contacts: ContactRows, q) -> Stops | None:
+    """Return the distances from the joints' limits, where the contacts have a law for them."""
+    if contacts.contacts.limits is None:
+        return None
+    topology = robot.topology
+    coordinate = np.full(robot.nv, -1)
+    for joint in range(len(topology.joint_names)):
+        first, last = topology.v_starts[joint : joint + 2]
+        # The velocities of other joints are not the rates of coordinates.
+        if topology.q_starts[joint + 1] - topology.q_starts[joint] == last - first:
+            coordinate[first:last] = topology.q_starts[joint] + np.arange(last - first)
+    free = robot.constant(np.where(coordinate < 0, _FAR, 0.0))
+    lower, upper, q = (take_rows(x, coordinate) for x in (robot.position_lower, robot.position_upper, q))
+    return Stops(*(robot.broadcast(jnp.minimum(x, _FAR) + free) for x in (q - lower, upper - q)))
+
+
+def stop_torque(contacts: ContactRows, stops: Stops, speeds, dt) -> tuple[Any, Any]:
+    """Return the torques of the stops on the joints at these velocities at the end of a step, and minus their
+    derivatives."""
+    below, at_below = normal_force(contacts.stop_law, stops.below, speeds, dt)
+    above, at_above = normal_force(contacts.stop_law, stops.above, -speeds, dt)
+    return below - above, at_below + at_above
 
 
 def contact_points(robot: Robot, contacts: ContactRows, q, poses) -> Points:
@@ -85,7 +124,9 @@ def setup(robot: Robot, contacts: ContactRows, q, v, tau, dt, f_ext=None) -> Ste
     now = _at_points(points, take_rows(moving.velocity, contacts.dofs))
     lagged = normal_force(contacts.law, points.gap, points.normal.dot(now), 0.0)[0]
     velocity = now + _at_points(points, take_rows(motion, contacts.dofs)) * dt
-    return StepProblem(at.S, equations.inertia, armature, b, points, velocity, lagged)
+    stops = stops_of(robot, contacts, q)
+    speeds = None if stops is None else robot.broadcast(v + dt * b)
+    return StepProblem(at.S, equations.inertia, armature, b, points, velocity, lagged, speeds, stops)
 
 
 def _at_points(points: Points, motion: Motion) -> Vec3:
@@ -159,8 +200,12 @@ def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt
     # H step = J^T f - M x, summed body by body: its terms are of the size of the forces, and cancel.
     unbalanced = _on_dofs(robot, dofs, _wrenches(points, pushes.force)) - problem.inertia.apply(moved)
     tau = problem.S.dot(sum_up(tree, unbalanced)) - problem.armature * x
+    armature = problem.armature
+    if problem.stops is not None:
+        torque, resistance = stop_torque(contacts, problem.stops, problem.speeds + dt * x, dt)
+        tau, armature = tau + torque, armature + dt * resistance
     added = _on_dofs(robot, dofs, _added_inertia(points, pushes.resistance * dt))
-    step, motion, _ = _factorized(robot, problem.S, problem.inertia, problem.armature, added, robot.broadcast(tau))
+    step, motion, _ = _factorized(robot, problem.S, problem.inertia, armature, added, robot.broadcast(tau))
     free = sum_down(tree, problem.S * problem.b)
 
     def product(a, m: Motion, b, n: Motion):
@@ -173,13 +218,15 @@ def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt
 
     def slope(length):
         """The derivative along the line, its own, and the rounding error of the first."""
-        first, second = line(length)
-        terms = jnp.abs(start) + jnp.abs(first).sum(axis=0) / dt
-        return (
-            start + length * curvature - first.sum(axis=0) / dt,
-            curvature + second.sum(axis=0) / dt,
-            4 * jnp.finfo(terms.dtype).eps * terms,
-        )
+        powers = [tuple(x / dt for x in line(length))]
+        if problem.stops is not None:
+            speeds = problem.speeds + dt * (x + length * step)
+            torque, resistance = stop_torque(contacts, problem.stops, speeds, dt)
+            powers.append((torque * step, dt * resistance * step * step))
+        first, second = (sum(x.sum(axis=0) for x in parts) for parts in zip(*powers, strict=True))
+        terms = jnp.abs(start) + sum(jnp.abs(power).sum(axis=0) for power, _ in powers)
+        rounding = 4 * jnp.finfo(terms.dtype).eps * terms
+        return start + length * curvature - first, curvature + second, rounding
 
     size = jnp.maximum(
         product(problem.b, free, problem.b, free),
@@ -223,6 +270,9 @@ def residual(robot: Robot, contacts: ContactRows, x, q, v, tau, dt, f_ext=None):
     on_bodies = _on_dofs(robot, dofs, _wrenches(points, pushes.force))
     with_contact = equations._replace(p=equations.p - on_bodies)
     resisting = joint_friction_law(robot).secant(v) * (v + dt * x) + spring_rows(robot, q)
+    stops = stops_of(robot, contacts, q)
+    if stops is not None:
+        resisting = resisting - stop_torque(contacts, stops, v + dt * x, dt)[0]
     return inverse(robot.tree, with_contact, x) + resisting - tau
 
 
@@ -244,7 +294,10 @@ def factors(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt) ->
     """Return the factors of `H` at accelerations `b + x`."""
     pushes = _pushes_at(contacts, problem, sum_down(robot.tree, problem.S * x), dt)[1]
     added = _on_dofs(robot, contacts.dofs, _added_inertia(problem.points, pushes.resistance * dt))
-    return _factorized(robot, problem.S, problem.inertia, problem.armature, added, jnp.zeros_like(x))[2]
+    armature = problem.armature
+    if problem.stops is not None:
+        armature = armature + dt * stop_torque(contacts, problem.stops, problem.speeds + dt * x, dt)[1]
+    return _factorized(robot, problem.S, problem.inertia, armature, added, jnp.zeros_like(x))[2]
 
 
 def forces(robot: Robot, contacts: ContactRows, a, q, v, dt):

@@ -74,10 +74,10 @@ def step_derivatives(
     tau, h = jnp.broadcast_to(tau, start.v.shape), time_step(dt, start) / substeps
     if model.topology.has_loops or contacts is not None:
 
-        def end(state: State, tau) -> State:
+        def stepped(state: State, tau) -> State:
             return advance(model, state, tau, h * substeps, f_ext, integrator, substeps, contacts=contacts)[0]
 
-        total = differentiated_step(end, model, start, tau)
+        total = differentiated_step(stepped, model, start, tau)
         return StepDerivatives(total[..., : 2 * model.nv], total[..., 2 * model.nv :])
     one_step, linearize = INTEGRATORS[integrator], STEP_DERIVATIVES[integrator]
     two_nv = 2 * model.nv

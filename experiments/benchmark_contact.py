@@ -1,0 +1,218 @@
+"""Time steps of a quadruped on four feet, beside MuJoCo and MJX where they are installed, on a CPU or a GPU.
+
+    python -m experiments.benchmark_contact [CONFIG] [--key value ...]
+
+The robots fall 5 mm onto a plane with random velocities. A roll-out of `steps` steps is one program of this library and
+of MJX; MuJoCo steps one robot after the other in C. The laws of contact differ (MuJoCo's is a soft constraint with a
+pyramid of friction, solved by as many iterations), so times are compared and motions are not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments._benchmark_options import names_in, numbers_in
+from experiments._benchmark_report import conditions, number, table
+from experiments._main import CONFIGS, experiment
+from jaxdyn import (
+    ContactLaw,
+    ContactOptions,
+    Contacts,
+    ContactShape,
+    Model,
+    Sphere,
+    State,
+    native,
+    rollout,
+    samples,
+    step,
+    to_mjcf,
+)
+from jaxdyn.programs import ProgramConfig, wall_time
+from jaxdyn.simulate import RolloutOptions
+
+DEFAULT_CONFIG = CONFIGS / "benchmark_contact.toml"
+FEET, RADIUS, FRICTION, TIMESTEP = ("FL_FOOT", "FR_FOOT", "HL_FOOT", "HR_FOOT"), 0.02, 0.8, 1e-3
+LAW = ContactLaw(stiffness=1e4, dissipation=0.5, friction=FRICTION, stiction_velocity=1e-3)
+HEIGHT = 0.345
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(ProgramConfig):
+    """Keys of the configuration file. Lists are names or numbers between commas."""
+
+    batches: str = "256"
+    libraries: str = "native,xla,gradient,mujoco,mjx"
+    """`native` and `xla`: this library with native code and without; `gradient`: one step's by the state, the model and
+    the contacts."""
+    iterations: int = 4
+    """Iterations of every step; 0 iterates to this library's tolerance."""
+    steps: int = 100
+    seconds: float = 0.5
+    """Approximate length of each repeat, s."""
+    repeats: int = 5
+
+
+class Scene(NamedTuple):
+    """The robots at their start."""
+
+    model: Model
+    contacts: Contacts
+    q: jax.Array
+    v: jax.Array
+
+
+def run(config: Config) -> list[dict[str, Any]]:
+    """Measure, print, and write `<results>/<name>/report.md`; returns the measurements."""
+    names, batches = names_in(config.libraries, LIBRARIES, "libraries"), numbers_in(config.batches, "batches")
+    folder, records = config.make_folder(), []
+    for name in names:
+        for batch in batches:
+            try:
+                seconds, first = LIBRARIES[name](scene(config, batch), config)
+                steps = 1 if name == "gradient" else config.steps
+                record = {"first_s": first, "steps_per_s": batch * steps / seconds}
+            except ImportError as error:
+                record = {"reason": str(error)}
+            records.append({"library": name, "batch": batch, **record})
+            print(" | ".join(_row(records[-1])), flush=True)
+    device, where = jax.devices()[0], conditions(-1)
+    text = [
+        "# Steps with contact",
+        "",
+        f"{where['date']}: {device.device_kind} ({device.platform}), {where['cpu']}; single precision (MuJoCo: "
+        f"double); {config.iterations or 'as many as needed'} iterations a step; wall time.",
+        "",
+        *table(("library", "batch", "steps/s", "us a step", "first call, s"), [_row(x) for x in records]),
+        "",
+    ]
+    (folder / "report.md").write_text("\n".join(text), encoding="utf-8")
+    print(f"wrote {folder / 'report.md'}")
+    return records
+
+
+def _row(record: dict[str, Any]) -> list[str]:
+    start = [record["library"], str(record["batch"])]
+    if "reason" in record:
+        return [*start, f"not measured: {record['reason']}", "", ""]
+    rate = record["steps_per_s"]
+    return [*start, f"{rate:.3g}", number(1e6 / rate), number(record["first_s"])]
+
+
+def scene(config: Config, batch: int) -> Scene:
+    """Return the robots, in single precision."""
+    model = samples.quadruped().astype(jnp.float32)
+    options = ContactOptions(config.iterations, 0.0) if config.iterations else ContactOptions()
+    contacts = Contacts(model, [ContactShape(name, Sphere(RADIUS)) for name in FEET], law=LAW, options=options)
+    q = jnp.broadcast_to(model.neutral().at[2].set(HEIGHT), (batch, model.nq))
+    return Scene(model, contacts, q, 0.3 * jax.random.normal(jax.random.key(0), (batch, model.nv), jnp.float32))
+
+
+def timed(function: Callable, arguments: tuple, config: Config) -> tuple[float, float]:
+    """Return the time of a call, and of the first one, s."""
+    began = time.perf_counter()
+    jax.block_until_ready(function(*arguments))
+    first = time.perf_counter() - began
+    return wall_time(lambda: function(*arguments), config.seconds, config.repeats), first
+
+
+def time_steps(robots: Scene, config: Config) -> tuple[float, float]:
+    model, contacts, q, v = robots
+    controls, last = jnp.zeros((config.steps, model.nv), q.dtype), RolloutOptions(save_every=config.steps)
+
+    @jax.jit
+    def rolled(q, v):
+        return rollout(model, State(q, v), controls, TIMESTEP, contacts=contacts, options=last).final
+
+    return timed(rolled, (q, v), config)
+
+
+def time_steps_without_native_code(robots: Scene, config: Config) -> tuple[float, float]:
+    with native.disabled():
+        return time_steps(robots, config)
+
+
+def time_gradient(robots: Scene, config: Config) -> tuple[float, float]:
+    arrays, static = eqx.partition((robots.model, robots.contacts), eqx.is_inexact_array)
+
+    def loss(arrays, q, v):
+        model, contacts = eqx.combine(arrays, static)
+        after = step(model, State(q, v), jnp.zeros_like(v), TIMESTEP, contacts=contacts)
+        return (after.q**2).sum() + (after.v**2).sum()
+
+    return timed(jax.jit(jax.grad(loss, (0, 1, 2))), (arrays, robots.q, robots.v), config)
+
+
+def mujoco_model(robots: Scene, config: Config) -> Any:
+    """Return the same robot for MuJoCo, with spheres at the feet and a plane."""
+    mujoco, model = importlib.import_module("mujoco"), samples.quadruped()
+    root = ET.fromstring(to_mjcf(model, TIMESTEP, limits=False))
+    option = root.find("option")
+    assert option is not None
+    option.attrib |= {"iterations": str(config.iterations or 100), "cone": "pyramidal"}
+    friction = f"{FRICTION} 0.005 0.0001"
+    plane = {"type": "plane", "size": "0 0 1", "contype": "0", "conaffinity": "1", "friction": friction}
+    ET.SubElement(root.findall("worldbody")[0], "geom", plane)
+    bodies, frames = {x.get("name"): x for x in root.iter("body")}, model.topology.frame_names
+    for name in FEET:
+        number = frames.index(name)
+        body = bodies[model.body_names[model.topology.frame_bodies[number]]]
+        place = " ".join(map(str, np.asarray(model.frame_placement[number, :3])))
+        foot = {"type": "sphere", "size": str(RADIUS), "pos": place, "mass": "0", "conaffinity": "0"}
+        ET.SubElement(body, "geom", foot | {"friction": friction})
+    return mujoco.MjModel.from_xml_string(ET.tostring(root, encoding="unicode"))
+
+
+def time_mujoco(robots: Scene, config: Config) -> tuple[float, float]:
+    mujoco, model = importlib.import_module("mujoco"), mujoco_model(robots, config)
+    data, starts = mujoco.MjData(model), list(zip(np.asarray(robots.q), np.asarray(robots.v), strict=True))
+
+    def stepped() -> np.ndarray:
+        for q, v in starts:
+            mujoco.mj_resetData(model, data)
+            data.qpos, data.qvel = q, v
+            # All steps in one call from Python.
+            mujoco.mj_step(model, data, config.steps)
+        return np.array(data.qpos)
+
+    return timed(stepped, (), config)
+
+
+def time_mjx(robots: Scene, config: Config) -> tuple[float, float]:
+    mjx = importlib.import_module("mujoco.mjx")
+    model = mjx.put_model(mujoco_model(robots, config))
+    data = mjx.make_data(model)
+
+    @jax.jit
+    def rolled(q, v):
+        start = jax.vmap(lambda q, v: data.replace(qpos=q, qvel=v))(q, v)
+        many = jax.vmap(lambda x: mjx.step(model, x))
+        return jax.lax.scan(lambda x, _: (many(x), None), start, length=config.steps)[0].qpos
+
+    return timed(rolled, (robots.q, robots.v), config)
+
+
+LIBRARIES: dict[str, Callable[[Scene, Config], tuple[float, float]]] = {
+    "native": time_steps,
+    "xla": time_steps_without_native_code,
+    "gradient": time_gradient,
+    "mujoco": time_mujoco,
+    "mjx": time_mjx,
+}
+"""Functions that return the time of all steps, or of the gradient, and of the first call, s."""
+
+main = experiment("benchmark_contact", Config, run, DEFAULT_CONFIG, __doc__, x64=False)
+
+if __name__ == "__main__":
+    sys.exit(main())
