@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("", ".samples", ".io", ".simulate", ".spatial", ".sysid", ".trajopt", ".viz")
+PACKAGES = ("", ".contact", ".geometry", ".samples", ".io", ".simulate", ".spatial", ".sysid", ".trajopt", ".viz")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,19 @@ OPTIONAL = {"mujoco", "matplotlib", "viser", "trimesh", "diffrax", "pooch"}
 """Modules that the extras install."""
 HEAVY = {"scipy", "optax", "tyro", "tqdm", "PIL", "pandas"}
 """Modules that load slowly and that only some functions need."""
-PACKAGES = ("algorithms", "geometry", "io", "model", "samples", "simulate", "spatial", "sysid", "trajopt", "viz")
+PACKAGES = (
+    "algorithms",
+    "contact",
+    "geometry",
+    "io",
+    "model",
+    "samples",
+    "simulate",
+    "spatial",
+    "sysid",
+    "trajopt",
+    "viz",
+)
 
 
 STAGES = (
