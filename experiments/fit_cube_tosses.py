@@ -20,6 +20,7 @@ with all numbers free.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import itertools
 import sys
 import time
@@ -276,7 +277,7 @@ def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, 
     total, n = config.iterations + config.refits * config.refit_iterations, len(tosses.position)
     with programs.ProgressBar(desc="fit", unit=" steps", total=total) as bar:
 
-        def descend(steps, weights, iterations: int, rate: float) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        def descend(steps: Any, weights, iterations: int, rate: float) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             # Where a toss is chaotic its gradient is huge, and says little.
             schedule = optax.cosine_decay_schedule(rate, iterations, 0.05)
             optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
@@ -358,7 +359,7 @@ def _geometry(center: Any, inertia: float, height: float, geoms: str) -> dict[st
 
 
 def _mujoco(config: Config, setting: tuple[float, ...], geometry: dict[str, Any], tosses: Tosses) -> np.ndarray:
-    import mujoco
+    mujoco: Any = importlib.import_module("mujoco")
 
     dt = 1 / config.rate / config.substeps
     named = dict(zip(("time", "damping", "friction", "ratio"), setting, strict=True))
