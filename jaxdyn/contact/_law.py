@@ -24,10 +24,6 @@ _FIELDS = {
 """For each number of a law its unit, and whether it must be positive; others may be zero."""
 
 
-def _number(name: str, default: float) -> Any:
-    return eqx.field(default=default, converter=leaf_of(f"ContactLaw: `{name}`"))
-
-
 class ContactLaw(eqx.Module):
     """The compliance and friction of a contact: a spring with Hunt and Crossley's dissipation, and regularized dry
     friction.
@@ -45,15 +41,17 @@ class ContactLaw(eqx.Module):
     Mechanics 1975.
     """
 
-    stiffness: Float[Array, "*batch"] = _number("stiffness", 1e4)
+    stiffness: Float[Array, "*batch"] = eqx.field(default=1e4, converter=leaf_of("ContactLaw: `stiffness`"))
     """N/m. A body of mass `m` at rest on one contact sinks by `m g / stiffness`."""
-    dissipation: Float[Array, "*batch"] = _number("dissipation", 0.5)
+    dissipation: Float[Array, "*batch"] = eqx.field(default=0.5, converter=leaf_of("ContactLaw: `dissipation`"))
     """s/m. A slow impact at speed `v` loses about the share `2/3 dissipation v` of that speed."""
-    friction: Float[Array, "*batch"] = _number("friction", 0.8)
+    friction: Float[Array, "*batch"] = eqx.field(default=0.8, converter=leaf_of("ContactLaw: `friction`"))
     """The coefficient of dry friction."""
-    stiction_velocity: Float[Array, "*batch"] = _number("stiction_velocity", 1e-3)
+    stiction_velocity: Float[Array, "*batch"] = eqx.field(
+        default=1e-3, converter=leaf_of("ContactLaw: `stiction_velocity`")
+    )
     """m/s. Friction grows with the velocity up to about this one, so what sticks creeps slower than it."""
-    width: Float[Array, "*batch"] = _number("width", 0.0)
+    width: Float[Array, "*batch"] = eqx.field(default=0.0, converter=leaf_of("ContactLaw: `width`"))
     """m. With a width the spring's `max(0, x)` is the smooth `(x + sqrt(x^2 + width^2)) / 2`, so that forces begin
     before touch, and gradients feel what is near."""
 
