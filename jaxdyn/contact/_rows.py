@@ -6,10 +6,10 @@ velocity at its end. With the accelerations `b` that solve `(M + dt D) b = tau -
 
     1/2 x^T (M + dt D) x + 1/dt sum Phi_c(w_c + dt J_c x)
 
-for the velocities `w_c` of the contacts that `b` leads to, and the potentials `Phi` of contact forces; stops of joints
-are contacts of one direction. Newton's method
-adds `dt J^T G J` of each contact to the inertia of its body, so that each of its steps is one pass of the
-articulated-body recursion (Castro, Permenter & Han 2023; Featherstone 2008, table 7.1).
+for the velocities `w_c` of the contacts that `b` leads to, and the potentials `Phi` of contact forces. Stops of joints
+are contacts of one direction. Newton's method adds `dt J^T G J` of each contact to the inertia of its body, so that
+each of its steps is one pass of the articulated-body recursion (Castro, Permenter & Han 2023; Featherstone 2008,
+table 7.1).
 """
 
 from __future__ import annotations

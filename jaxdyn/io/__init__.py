@@ -3,7 +3,8 @@
 import inspect as _inspect
 
 from jaxdyn.io._denavit_hartenberg import DHRow, from_dh
-from jaxdyn.io._left_out import LeftOut, LeftOutWarning, left_out
+from jaxdyn.io._left_out import LeftOut, LeftOutWarning
+from jaxdyn.io._left_out_of_files import left_out
 from jaxdyn.io._model_files import load_model, save_model
 from jaxdyn.io.mjcf import MjcfActuator, is_mjcf, load_mjcf, load_mjcf_actuators, to_mjcf
 from jaxdyn.io.robot_files import RobotFileWarning
