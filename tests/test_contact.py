@@ -120,6 +120,7 @@ def test_derivatives_by_all_arrays(name):
     np.testing.assert_allclose((moved(1e-6) - moved(-1e-6)) / 2e-6, forward, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_second_derivatives():
     inputs, _, weights, _ = solved("slip")
     model, contacts, q, v, tau, dt = inputs
@@ -198,6 +199,7 @@ def test_rollouts_report_how_contacts_were_solved():
         jaxdyn.rollout(model, start, torques, 2e-3, contacts=rough, options=RolloutOptions(check=True))
 
 
+@pytest.mark.slow
 def test_reverse_mode_through_a_rollout_with_segments():
     model, contacts = quadruped()
     start = State(model.neutral().at[2].set(0.342), jnp.zeros(model.nv))

@@ -138,7 +138,7 @@ def test_derivatives(name, surface):
     compare_derivatives(outputs, [rows(shape, 2), random_poses(2), *numbers])
 
 
-@pytest.mark.parametrize("surface", ["terrain", "ball"])
+@pytest.mark.parametrize("surface", [pytest.param("terrain", marks=pytest.mark.slow), "ball"])
 @pytest.mark.parametrize("name", ["sphere", "ellipsoid"])
 def test_round_shapes_on_curved_surfaces(name, surface):
     """The gap is that of the nearest of many samples of the shape, for shapes that touch."""

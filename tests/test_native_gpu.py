@@ -143,6 +143,7 @@ def test_reverse_gradient(robot, launches):
     assert len(launches) == 2
 
 
+@pytest.mark.slow
 def test_operands_without_a_batch_and_the_sum_over_it(launches):
     model = single(jaxdyn.samples.double_pendulum())
     q, v, tau = states(model, 4, 3)

@@ -1,4 +1,4 @@
-"""What robots' files have and their models leave out, whatever the format."""
+"""The list of all that robots' files have and their models leave out, whatever the format."""
 
 from __future__ import annotations
 
