@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments import _benchmark_models as models
-from experiments import benchmark, benchmark_gpu
+from experiments import benchmark, benchmark_contact, benchmark_gpu
 from experiments._benchmark_hlo import count_kernels
 from experiments._benchmark_pool import ROOT
 from experiments._benchmark_verdicts import Key, judge, lines, needed
@@ -247,3 +247,13 @@ def test_gpu_benchmark_writes_its_table(tmp_path):
         assert record["launches"] >= record["kernels"] > 0
     assert measured["native"]["kernels"] < measured["xla"]["kernels"]
     assert "| chain2 | rnea | 4 | native |" in (tmp_path / "benchmark_gpu" / "report.md").read_text()
+
+
+@pytest.mark.experiments
+def test_steps_with_contact_are_timed_beside_mujoco(tmp_path):
+    arguments = ["--batches", "3", "--libraries", "native,gradient,mujoco,mjx", "--steps", "2", "--seconds", "0.001"]
+    assert benchmark_contact.main([*arguments, "--repeats", "1", "--results", str(tmp_path)]) == 0
+    text = (tmp_path / "benchmark_contact" / "report.md").read_text()
+    for library in ("native", "gradient", "mujoco"):
+        assert f"| {library} | 3 | " in text
+        assert f"| {library} | 3 | not measured" not in text
