@@ -4,13 +4,14 @@ import itertools
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.spatial.transform import Rotation
 
 G = 9.81
 
 
 def one_body_step(q, v, mass, inertia, half, dt, k, d, mu, vs):
-    """Return the velocity `[6]` (linear and angular, body axes) after a step of a box with half sizes `half` over the
-    plane `z = 0`, and whether it touches. `inertia` is about the center, body axes."""
+    """Return the velocity `[6]` (linear and angular, in the body's axes at the end) after a step of a box with half
+    sizes `half` over the plane `z = 0`, and whether it touches. `inertia` is about the center, body axes."""
     w, x, y, z = q[3:] / np.linalg.norm(q[3:])
     R = np.array([
         [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
@@ -24,7 +25,7 @@ def one_body_step(q, v, mass, inertia, half, dt, k, d, mu, vs):
     M = np.block([[mass * np.eye(3), np.zeros((3, 3))], [np.zeros((3, 3)), inertia]])
     omega = v[3:]
     free = np.concatenate([
-        v[:3] + dt * (R.T @ [0, 0, -G] - np.cross(omega, v[:3])),
+        v[:3] + dt * (R.T @ [0, 0, -G]),
         omega - dt * np.linalg.solve(inertia, np.cross(omega, inertia @ omega)),
     ])  # fmt: skip
     now = J @ v
@@ -66,7 +67,8 @@ def one_body_step(q, v, mass, inertia, half, dt, k, d, mu, vs):
             length *= 0.5
         u = u + length * p
     assert np.abs(gradient(u)).max() < 1e-8, "the oracle found no minimum"
-    return u, bool((normal((J @ u)[:, 2]) > 0).any())
+    touches = bool((normal((J @ u)[:, 2]) > 0).any())
+    return np.concatenate([Rotation.from_rotvec(-dt * u[3:]).apply(u[:3]), u[3:]]), touches
 
 
 def _cross(c):

@@ -3,7 +3,14 @@
 from jaxdyn.contact._contacts import Contacts, ContactShape
 from jaxdyn.contact._law import ContactLaw
 from jaxdyn.contact._options import ContactOptions
-from jaxdyn.contact._step import ContactForces, ContactReport, contact_accelerations, contact_forces, require_contact
+from jaxdyn.contact._step import (
+    ContactForces,
+    ContactReport,
+    contact_accelerations,
+    contact_forces,
+    contact_step,
+    require_contact,
+)
 
 __all__ = [
     "ContactForces",

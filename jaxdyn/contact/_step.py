@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -17,6 +18,7 @@ from jaxdyn.contact._binding import Scene
 from jaxdyn.contact._contacts import Contacts
 from jaxdyn.contact._solver import solve
 from jaxdyn.model import Model, require_no_loops
+from jaxdyn.spatial import Vec3, so3_exp, so3_left_jacobian_solve
 
 
 class ContactReport(eqx.Module):
@@ -61,10 +63,46 @@ def require_contact(model: Model, contacts: Contacts) -> None:
     require_no_loops(model.topology, "a step with contact", "use model.without_loops() for the tree alone")
 
 
+def contact_step(
+    model: Model, contacts: Contacts, q: Any, v: Any, tau: Any, dt: Any, f_ext: Any = None
+) -> tuple[Any, Any, ContactReport]:
+    """Return the configuration and the velocity after a step, and how its contacts were solved.
+
+    The arguments are arrays in one precision, with all batch axes.
+    """
+    a, report = contact_accelerations(model, contacts, q, v, tau, dt, f_ext)
+    after = v + dt * a
+    # The origin of a free body moves straight on, whereas `integrate` moves it along a screw.
+    straight = _with_linear(model, after, dt, so3_left_jacobian_solve)
+    return model.integrate(q, dt * straight), in_axes_of_end(model, after, dt), report
+
+
+def in_axes_of_end(model: Model, v: Any, dt: Any) -> Any:
+    """Return velocities at the end of a step, whose axes are those of its start, in the axes of its end."""
+    return _with_linear(model, v, dt, lambda angle, linear: so3_exp(angle).apply_transpose(linear))
+
+
+def in_axes_of_start(model: Model, v: Any, dt: Any) -> Any:
+    """Return velocities at the end of a step in the axes of its start."""
+    return _with_linear(model, v, dt, lambda angle, linear: so3_exp(angle).apply(linear))
+
+
+def _with_linear(model: Model, v: Any, dt: Any, function: Callable[[Vec3, Vec3], Vec3]) -> Any:
+    """Return velocities `[*batch, nv]` with other linear velocities of free joints, a function of the angle that the
+    body turns by in a step, and of the linear velocity."""
+    topology = model.topology
+    for start, kind in zip(topology.v_starts, topology.joint_types, strict=False):
+        if kind == "free":
+            linear, angular = (Vec3.from_array(v[..., start + k : start + k + 3]) for k in (0, 3))
+            v = v.at[..., start : start + 3].set(function(angular * dt, linear).to_array())
+    return v
+
+
 def contact_accelerations(
     model: Model, contacts: Contacts, q: Any, v: Any, tau: Any, dt: Any, f_ext: Any = None
 ) -> tuple[Any, ContactReport]:
-    """Return the accelerations `[*batch, nv]` of a step, with which `v + dt a` is the velocity at its end.
+    """Return the accelerations `[*batch, nv]` of a step, with which `v + dt a` is the velocity at its end, in the axes
+    of its start.
 
     The arguments are arrays in one precision, with all batch axes.
     """
@@ -82,28 +120,30 @@ def contact_forces(
     q: Configuration,
     v: Velocity,
     *,
-    a: Velocity | None = None,
+    after: Velocity | None = None,
     dt: float | None = None,
 ) -> ContactForces:
     """The gaps, normals, points and forces of all contacts at a state.
 
-    By default the forces are those of the law at this configuration and velocity. With `a` and `dt` they are those of
-    a step of length `dt` (s) from this state with the accelerations `a` `[*batch, nv]`, which are `(v1 - v) / dt` of
-    the step; they act on the robot for that time.
+    By default the forces are those of the law at this configuration and velocity. With `after` and `dt` they are those
+    of the step of length `dt` (s) that began at this state and ended with the velocity `after` `[*batch, nv]`; they act
+    on the robot for that time.
 
-    **Raises** `ModelError` where only one of `a` and `dt` is given, and as `step` does; `ShapeError` where a shape does
-    not fit.
+    **Raises** `ModelError` where only one of `after` and `dt` is given, and as `step` does; `ShapeError` where a shape
+    does not fit.
     """
     require_contact(model, contacts)
-    if (a is None) != (dt is None):
-        raise ModelError("the forces of a step need both a and dt; leave out both for those at the state")
+    if (after is None) != (dt is None):
+        raise ModelError("the forces of a step need both after and dt; leave out both for those at the state")
     if dt is not None:
         require_time_step(dt)
-    arrays = {"q": (Configuration, q), "v": (Velocity, v)} | ({} if a is None else {"a": (Velocity, a)})
+    arrays = {"q": (Configuration, q), "v": (Velocity, v)} | ({} if after is None else {"after": (Velocity, after)})
     batch = check_arrays(model, arrays)
     dtype = jnp.result_type(model.dtype, *(x for _, x in arrays.values()))
     q, v = (jnp.broadcast_to(jnp.asarray(x, dtype), (*batch, x.shape[-1])) for x in map(jnp.asarray, (q, v)))
-    a = jnp.zeros_like(v) if a is None else jnp.broadcast_to(jnp.asarray(a, dtype), v.shape)
+    a, dt = jnp.zeros_like(v), jnp.asarray(0.0 if dt is None else dt, dtype)
+    if after is not None:
+        a = (in_axes_of_start(model, jnp.broadcast_to(jnp.asarray(after, dtype), v.shape), dt) - v) / dt
     scene, operands = Scene.of(model, contacts, dtype)
-    gap, *vectors = scene.call(rows.forces, operands, a, q, v, jnp.asarray(0.0 if dt is None else dt, dtype))
+    gap, *vectors = scene.call(rows.forces, operands, a, q, v, dt)
     return ContactForces(gap, *(jnp.stack(jax.tree.leaves(x), axis=-1) for x in vectors))

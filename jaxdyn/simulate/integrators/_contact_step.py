@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._errors import ModelError
-from jaxdyn.contact import ContactReport, Contacts, contact_accelerations, require_contact
+from jaxdyn.contact import ContactReport, Contacts, contact_step, require_contact
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
 
@@ -31,9 +31,8 @@ def contact_steps(
     them."""
 
     def one(state: State) -> tuple[State, ContactReport]:
-        a, report = contact_accelerations(model, contacts, state.q, state.v, tau, dt, f_ext)
-        v = state.v + dt * a
-        return State(model.integrate(state.q, dt * v), v), report
+        q, v, report = contact_step(model, contacts, state.q, state.v, tau, dt, f_ext)
+        return State(q, v), report
 
     def further(carry, _: Any):
         state, before = carry
