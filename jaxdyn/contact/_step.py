@@ -141,9 +141,9 @@ def contact_forces(
     batch = check_arrays(model, arrays)
     dtype = jnp.result_type(model.dtype, *(x for _, x in arrays.values()))
     q, v = (jnp.broadcast_to(jnp.asarray(x, dtype), (*batch, x.shape[-1])) for x in map(jnp.asarray, (q, v)))
-    a, dt = jnp.zeros_like(v), jnp.asarray(0.0 if dt is None else dt, dtype)
+    a, length = jnp.zeros_like(v), jnp.asarray(0.0 if dt is None else dt, dtype)
     if after is not None:
-        a = (in_axes_of_start(model, jnp.broadcast_to(jnp.asarray(after, dtype), v.shape), dt) - v) / dt
+        a = (in_axes_of_start(model, jnp.broadcast_to(jnp.asarray(after, dtype), v.shape), length) - v) / length
     scene, operands = Scene.of(model, contacts, dtype)
-    gap, *vectors = scene.call(rows.forces, operands, a, q, v, dt)
+    gap, *vectors = scene.call(rows.forces, operands, a, q, v, length)
     return ContactForces(gap, *(jnp.stack(jax.tree.leaves(x), axis=-1) for x in vectors))
