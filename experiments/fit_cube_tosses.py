@@ -10,7 +10,7 @@ orientations. The loss is the mean over the training tosses of both errors, each
 The recorded velocities are differences to the sample before, so they are those of half a sample earlier. The start of a
 roll-out adds what gravity does in that time.
 
-The test tosses are used once, for the figures that are printed. Beside the fit stands MuJoCo, with the best of a grid
+The fit does not see the test tosses. Beside the fit stands MuJoCo, with the best of a grid
 of its settings on the training tosses, and with the setting of the grid that is best on the test tosses themselves.
 
 The intervals of the numbers are a bootstrap over the training tosses: for every draw the fit continues from its result,
@@ -42,13 +42,13 @@ DEFAULT_CONFIG = CONFIGS / "fit_cube_tosses.toml"
 LOGARITHMIC = ("stiffness", "dissipation", "friction", "stiction_velocity", "half_width", "corner_radius", "inertia")
 """The unknowns that are positive; a step of the optimizer multiplies them."""
 STEP = {"height": 1e-3, "center": 1e-3, "half_width": 0.01, "corner_radius": 0.5, "inertia": 0.1}
-"""What a unit step of the optimizer changes: m for height and center, the logarithm of the others. For all that are not
-here it is 1."""
+"""The change of each unknown in a unit step of the optimizer: in m for height and center, in the logarithm for the
+others. The unknowns that are not here have 1."""
 REFIT_RATE = 0.05
 """Learning rate at the start of a refit, which begins at the fit."""
 UNKNOWNS = (*LOGARITHMIC, "height", "center")
 MASS = 0.37
-"""Of the cube, kg, as published. Roll-outs tell the ratios of stiffness and inertia to it."""
+"""The mass of the cube, kg, as published. Roll-outs tell the ratios of stiffness and inertia to it."""
 WIDTH = 2 * samples.CUBE_HALF_WIDTH
 """The unit of position errors, m."""
 

@@ -14,6 +14,7 @@ from scipy.linalg import null_space
 import jaxdyn
 from jaxdyn import BodyInertia, Joint, Mimic, ModelBuilder, ModelError, Status
 from jaxdyn.simulate import Transmission
+from jaxdyn.spatial import compose_poses
 from jaxdyn.trajopt import ControlResidual, ModelDynamics, Problem, QuadraticCost, static_guess
 
 
@@ -59,6 +60,18 @@ def test_four_bar():
 
 def test_five_bar():
     round_trip(five_bar(), FIVE_BAR_GUESS, ("left", "right"))
+
+
+def test_a_plane_that_is_oblique():
+    """The equation across the plane has rows of rounding errors there, which are not to become motion."""
+    model, turn = five_bar(), np.array([0.5, -0.3, 0.7, 0.2])
+    turn = np.array([0.0, 0.0, 0.0, *(turn / np.linalg.norm(turn))])
+    placement = np.array(model.joint_placement)
+    for body in ("left crank", "right crank"):
+        i = model.body_names.index(body)
+        placement[i] = compose_poses(turn, placement[i])
+    oblique = dataclasses.replace(model, joint_placement=jnp.asarray(placement))
+    round_trip(oblique, FIVE_BAR_GUESS, ("left", "right"))
 
 
 @pytest.mark.slow

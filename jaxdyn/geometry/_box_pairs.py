@@ -1,4 +1,4 @@
-"""Where two boxes meet."""
+"""The possible contacts of two boxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where two shapes meet."""
+"""The possible contacts of two shapes."""
 
 from __future__ import annotations
 

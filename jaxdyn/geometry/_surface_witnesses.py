@@ -1,4 +1,4 @@
-"""Where shapes meet a surface of the world."""
+"""The possible contacts of shapes with a surface of the world."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ class Witness(NamedTuple):
     normal: Vec3
     """The unit normal, from the surface, or from the first shape of a pair, towards the other one."""
     point: Vec3
-    """Where the force acts (m): on the shape's own surface against a surface of the world, and halfway between the two
-    nearest surface points in a pair."""
+    """The place at which the force acts (m): on the shape's own surface against a surface of the world, and halfway
+    between the two nearest surface points in a pair."""
 
 
 def witness_rows(gap, normal: Vec3, point: Vec3) -> Witness:

@@ -35,8 +35,7 @@ class ProgramConfig:
 
 def read_config[T](kind: type[T], path: Path) -> T:
     """Read the dataclass `kind` from a TOML file; tables are nested dataclasses. **Raises** `DataError` for a file that
-    cannot be read, an unknown key, a missing one, a value of a wrong type, or a number
-    that is not finite."""
+    cannot be read, an unknown key, a missing one, a value of a wrong type, or a number that is not finite."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -23,7 +23,7 @@ _RANK_TOLERANCE = 1e-6
 
 
 class Columns(NamedTuple):
-    """Where the coordinates of some joints stand."""
+    """The columns in which the coordinates of some joints stand."""
 
     q: np.ndarray
     v: np.ndarray
