@@ -128,6 +128,14 @@ class Contacts(eqx.Module):
         """Return `[nc]` from what a group has for each of its shapes."""
         return np.concatenate([np.repeat(getattr(g, name), g.of_each()) for g in self.groups])
 
+    def on_rows(self, robot: Robot) -> ContactRows:
+        """Return the contacts as a step sees them."""
+        return ContactRows(self, robot)
+
+    def leaves_of_model(self) -> tuple[str, ...]:
+        """Return the names of the model's arrays that the contacts need, besides those of the dynamics."""
+        return () if self.limits is None else ("position_lower", "position_upper")
+
     def axes(self) -> list[int]:
         """Return for each array, in the order of the leaves, the number of axes that are not batch axes."""
         surface = [

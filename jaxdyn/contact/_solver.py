@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from jaxdyn.algorithms.recursions import substitute_forces
+from jaxdyn.algorithms.recursions import RobotAndParts, substitute_forces
 from jaxdyn.contact import _rows as rows
-from jaxdyn.contact._binding import Scene
 from jaxdyn.contact._options import ContactOptions
 
 
@@ -30,28 +29,28 @@ class Solved(NamedTuple):
 class _Step(NamedTuple):
     """The static part of a step."""
 
-    scene: Scene
+    bound: RobotAndParts
     names: tuple[str, ...]
     options: ContactOptions
 
 
-def solve(scene: Scene, operands: list[Any], arguments: dict[str, Any], options: ContactOptions) -> Solved:
+def solve(bound: RobotAndParts, operands: list[Any], arguments: dict[str, Any], options: ContactOptions) -> Solved:
     """Return the accelerations of a step; `arguments` are those of `rows.setup`."""
-    step = _Step(scene, tuple(arguments), options)
+    step = _Step(bound, tuple(arguments), options)
     return _solve(step, len(operands), *operands, *arguments.values())[0]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _solve(step: _Step, shared: int, *inputs) -> tuple[Solved, rows.StepProblem]:
     operands, arguments = inputs[:shared], dict(zip(step.names, inputs[shared:], strict=True))
-    scene, options, dt = step.scene, step.options, arguments["dt"]
-    problem = scene.call(rows.setup, operands, **arguments)
+    bound, options, dt = step.bound, step.options, arguments["dt"]
+    problem = bound.call(rows.setup, operands, **arguments)
     tolerance = options.tolerance_of(problem.b.dtype)
     batch = problem.b.shape[:-1]
 
     def newton(at: tuple[Any, Any, Any]):
         x, error, count = at
-        after, found = scene.call(rows.newton_step, operands, problem, x, dt)
+        after, found = bound.call(rows.newton_step, operands, problem, x, dt)
         # What has converged stays as it is, so that no element of a batch depends on the others.
         running = error > tolerance
         return (
@@ -78,7 +77,7 @@ def _solve(step: _Step, shared: int, *inputs) -> tuple[Solved, rows.StepProblem]
 @functools.partial(_solve.defjvp, symbolic_zeros=True)
 def _solve_jvp(step: _Step, shared: int, primals, tangents):
     solved, problem = _solve(step, shared, *primals)
-    scene, a = step.scene, solved.a
+    bound, a = step.bound, solved.a
     perturbed = [i for i, dot in enumerate(tangents) if not isinstance(dot, SymbolicZero)]
 
     def with_changed(*values) -> tuple[tuple, dict[str, Any]]:
@@ -89,19 +88,19 @@ def _solve_jvp(step: _Step, shared: int, primals, tangents):
 
     def residual(*values):
         operands, arguments = with_changed(*values)
-        return scene.call(rows.residual, operands, a, **arguments)
+        return bound.call(rows.residual, operands, a, **arguments)
 
     dots = [tangents[i] for i in perturbed]
     rhs = -jax.jvp(residual, [primals[i] for i in perturbed], dots)[1]
     operands, arguments = with_changed(*(primals[i] for i in perturbed))
     fixed, held, at, dt = lax.stop_gradient((operands, problem, a - problem.b, arguments["dt"]))
-    factors = scene.call(rows.factors, fixed, held, at, dt)
+    factors = bound.call(rows.factors, fixed, held, at, dt)
 
     def product(y):
-        return scene.call(rows.hessian_product, operands, y, a, **arguments)
+        return bound.call(rows.hessian_product, operands, y, a, **arguments)
 
     def substitute(_, y):
-        return scene.call(_substitute, fixed, held.S, factors, y)
+        return bound.call(_substitute, fixed, held.S, factors, y)
 
     a_dot = lax.custom_linear_solve(product, rhs, substitute, symmetric=True)
     zero = jax.tree.map(jnp.zeros_like, (solved, problem))

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, require_time_step
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms.recursions import check_arrays
+from jaxdyn.algorithms.recursions import RobotAndParts, check_arrays
 from jaxdyn.contact import _rows as rows
-from jaxdyn.contact._binding import Scene
 from jaxdyn.contact._contacts import Contacts
 from jaxdyn.contact._solver import solve
 from jaxdyn.model import Model, require_no_loops
@@ -107,9 +106,9 @@ def contact_accelerations(
     The arguments are arrays in one precision, with all batch axes.
     """
     require_contact(model, contacts)
-    scene, operands = Scene.of(model, contacts, v.dtype)
+    bound, operands = RobotAndParts.of(model, contacts, v.dtype, "contact")
     arguments = {"q": q, "v": v, "tau": tau, "dt": dt} | ({} if f_ext is None else {"f_ext": f_ext})
-    solved = solve(scene, operands, arguments, contacts.options)
+    solved = solve(bound, operands, arguments, contacts.options)
     return solved.a, ContactReport(solved.error, solved.iterations, contacts.options.tolerance_of(v.dtype))
 
 
@@ -144,6 +143,6 @@ def contact_forces(
     a, length = jnp.zeros_like(v), jnp.asarray(0.0 if dt is None else dt, dtype)
     if after is not None:
         a = (in_axes_of_start(model, jnp.broadcast_to(jnp.asarray(after, dtype), v.shape), length) - v) / length
-    scene, operands = Scene.of(model, contacts, dtype)
-    gap, *vectors = scene.call(rows.forces, operands, a, q, v, length)
+    bound, operands = RobotAndParts.of(model, contacts, dtype, "contact_forces")
+    gap, *vectors = bound.call(rows.forces, operands, a, q, v, length)
     return ContactForces(gap, *(jnp.stack(jax.tree.leaves(x), axis=-1) for x in vectors))

@@ -72,6 +72,7 @@ from jaxdyn.algorithms.recursions._frames import Reference, absolute_frame_pose,
 from jaxdyn.algorithms.recursions._inverse_dynamics import inverse
 from jaxdyn.algorithms.recursions._joint_motions import all_rows, motions_from_joints, with_batch_first
 from jaxdyn.algorithms.recursions._robot import Robot
+from jaxdyn.algorithms.recursions._robot_and_parts import Parts, RobotAndParts
 from jaxdyn.algorithms.recursions._sensitivities import (
     Sensitivities,
     Turning,

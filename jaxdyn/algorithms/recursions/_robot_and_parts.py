@@ -1,12 +1,12 @@
-"""Functions of the rows of a robot and its contacts as functions of arrays with leading batch axes: one JAX primitive
-each."""
+"""Functions of the rows of a robot, and of what is attached to it, as functions of arrays with leading batch axes: one
+JAX primitive each."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,34 +15,53 @@ from jax.core import Tracer
 
 from jaxdyn._batched_functions import Plain
 from jaxdyn._batching import call
-from jaxdyn.algorithms.recursions import Constant, Robot
-from jaxdyn.contact._contacts import ContactRows, Contacts
+from jaxdyn.algorithms.recursions._algorithm import Constant
+from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.model import LEAVES, Model
 from jaxdyn.tree import rows_of, to_leading
 
 
+class Parts(Protocol):
+    """A pytree of arrays with leading batch axes that is attached to a robot, such as its contacts."""
+
+    def axes(self) -> list[int]:
+        """Return for each array, in the order of the leaves, the number of axes that are not batch axes."""
+        ...
+
+    def leaves_of_model(self) -> tuple[str, ...]:
+        """Return the names of the model's arrays that its functions read, besides those of the dynamics."""
+        ...
+
+    def on_rows(self, robot: Robot) -> Any:
+        """Return what functions of rows see of it; the arrays may have fewer batch axes than the robot."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
-class Scene:
-    """The static part of a robot and its contacts: structure, and the numbers that are constants of a program."""
+class RobotAndParts:
+    """The static part of a robot and what is attached to it: structure, and the numbers that are constants of a
+    program."""
 
     topology: Any
     names: tuple[str, ...]
     """The names of the model's arrays, in the order of their operands."""
-    contacts: Any
-    """The structure of the contacts as a pytree."""
+    parts: Any
+    """The structure of the parts as a pytree."""
     cores: tuple[int, ...]
-    """For each array of the model and the contacts the number of axes that are not batch axes."""
+    """For each array of the model and the parts the number of axes that are not batch axes."""
+    user: str
+    """The name of the function that needs the robot, for errors."""
     constants: tuple[tuple[int, Constant], ...]
     """The arrays among them that are constants, by their number."""
 
     @classmethod
-    def of(cls, model: Model, contacts: Contacts, dtype) -> tuple[Scene, list[Any]]:
+    def of(cls, model: Model, parts: Parts, dtype, user: str) -> tuple[RobotAndParts, list[Any]]:
         """Return the static part, and the arrays that are not constants."""
-        stops = () if contacts.limits is None else ("position_lower", "position_upper")
-        arrays = {n: getattr(model, n) for n, leaf in LEAVES.items() if leaf.dynamics or n in stops}
+        further = parts.leaves_of_model()
+        arrays = {n: getattr(model, n) for n, leaf in LEAVES.items() if leaf.dynamics or n in further}
         arrays = {n: x for n, x in arrays.items() if x is not None}
-        leaves, structure = jax.tree.flatten(contacts)
-        cores = *(LEAVES[n].axes for n in arrays), *contacts.axes()
+        leaves, structure = jax.tree.flatten(parts)
+        cores = *(LEAVES[n].axes for n in arrays), *parts.axes()
         values = [jnp.asarray(x, dtype) for x in (*arrays.values(), *leaves)]
         known = {
             i: Constant.of(x, dtype)
@@ -52,11 +71,11 @@ class Scene:
         if len(known) == len(values):
             # Nothing is traced: new values shall not need a new program.
             known = {}
-        scene = cls(model.topology, tuple(arrays), structure, cores, tuple(known.items()))
-        return scene, [x for i, x in enumerate(values) if i not in known]
+        bound = cls(model.topology, tuple(arrays), structure, cores, user, tuple(known.items()))
+        return bound, [x for i, x in enumerate(values) if i not in known]
 
     def call(self, function: Callable, operands: Sequence[Any], *arguments: Any, **named: Any) -> Any:
-        """Return `function(robot, contacts, *arguments)`. The arguments and results are pytrees of arrays
+        """Return `function(robot, parts, *arguments)`, with the parts as `Parts.on_rows` returns them. The arguments and results are pytrees of arrays
         `[*batch, n]`, or `[*batch]`; the function has and returns them as rows."""
         arguments = *arguments, *named.values()
         leaves, structure = jax.tree.flatten(arguments)
@@ -81,7 +100,7 @@ def _results(bound: _OnRows, operands: tuple) -> tuple[tuple[tuple[int, ...], ..
 @dataclasses.dataclass(frozen=True)
 class _OnRows:
     function: Callable
-    scene: Scene
+    bound: RobotAndParts
     structure: Any
     """The structure of the arguments."""
     named: tuple[str, ...]
@@ -90,22 +109,22 @@ class _OnRows:
 
     @property
     def cores(self) -> tuple[int, ...]:
-        known = dict(self.scene.constants)
-        return (*(n for i, n in enumerate(self.scene.cores) if i not in known), *self.argument_cores)
+        known = dict(self.bound.constants)
+        return (*(n for i, n in enumerate(self.bound.cores) if i not in known), *self.argument_cores)
 
     def __call__(self, *operands):
-        scene, known = self.scene, dict(self.scene.constants)
+        static, known = self.bound, dict(self.bound.constants)
         batch = np.broadcast_shapes(*(x.shape[: x.ndim - c] for x, c in zip(operands, self.cores, strict=True)))
         rank, given = len(batch), iter(operands)
-        arrays = [jnp.asarray(known[i].array) if i in known else next(given) for i in range(len(scene.cores))]
-        count = len(scene.names)
-        robot = Robot(scene.topology, dict(zip(scene.names, arrays, strict=False)), batch, "contact")
-        contacts = ContactRows(jax.tree.unflatten(scene.contacts, arrays[count:]), robot)
+        arrays = [jnp.asarray(known[i].array) if i in known else next(given) for i in range(len(static.cores))]
+        count = len(static.names)
+        robot = Robot(static.topology, dict(zip(static.names, arrays, strict=False)), batch, static.user)
+        parts = jax.tree.unflatten(static.parts, arrays[count:]).on_rows(robot)
         rows = [_as_rows(x, n, rank) for x, n in zip(given, self.argument_cores, strict=True)]
         arguments = jax.tree.unflatten(self.structure, rows)
         positional = arguments[: len(arguments) - len(self.named)]
         named = dict(zip(self.named, arguments[len(positional) :], strict=True))
-        out = self.function(robot, contacts, *positional, **named)
+        out = self.function(robot, parts, *positional, **named)
         return jax.tree.map(lambda x: _as_users(robot, x), out)
 
 
