@@ -1,6 +1,6 @@
 """Contacts: the law, the convex problem of a step, and its solution."""
 
-from jaxdyn.contact._contacts import Contacts, ContactShape
+from jaxdyn.contact._contacts import ContactPair, Contacts, ContactShape
 from jaxdyn.contact._law import ContactLaw
 from jaxdyn.contact._options import ContactOptions
 from jaxdyn.contact._step import (
@@ -16,6 +16,7 @@ __all__ = [
     "ContactForces",
     "ContactLaw",
     "ContactOptions",
+    "ContactPair",
     "ContactReport",
     "ContactShape",
     "Contacts",

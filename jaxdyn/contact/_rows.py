@@ -8,9 +8,8 @@ velocities are in axes that turn (`turning`). With the accelerations `b` without
     1/2 x^T (M + dt D) x + 1/dt sum Phi_c(w_c + dt J_c x)
 
 for the velocities `w_c` of the contacts that `b` leads to, and the potentials `Phi` of contact forces. Stops of joints
-are contacts of one direction. Newton's method adds `dt J^T G J` of each contact to the inertia of its body, so that
-each of its steps is one pass of the articulated-body recursion (Castro, Permenter & Han 2023; Featherstone 2008,
-table 7.1).
+are contacts of one direction. Loops, couplings and joints that mimic others hold all accelerations, by `J a + gamma =
+0`. `_linear.py` solves the equations of a step of Newton's method (Castro, Permenter & Han 2023).
 """
 
 from __future__ import annotations
@@ -22,31 +21,37 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.algorithms.recursions import (
+    ConstraintRows,
     Factors,
+    Kinematics,
     Robot,
     absolute_poses,
+    constraint_rows,
     equations_and_velocities,
     inverse,
     joint_friction_law,
     kinematics,
     spring_rows,
 )
+from jaxdyn.constraints import mimic_rows
 from jaxdyn.contact._contacts import ContactRows
 from jaxdyn.contact._law import Push, line_of, normal_force, push
-from jaxdyn.spatial import ArticulatedInertia, Force, Inertia, Mat3, Motion, Sym3, Vec3
-from jaxdyn.tree import scan_down, scan_up, sum_down, sum_up, take_rows
+from jaxdyn.contact._linear import (
+    DenseFactors,
+    Held,
+    Points,
+    System,
+    forces_on_dofs,
+    hold,
+    solve_system,
+    substitute,
+    velocities_at,
+)
+from jaxdyn.spatial import Motion, Pose, Vec3
+from jaxdyn.tree import sum_down, sum_up, take_rows
 
 SEARCH_STEPS = 16
 """Steps of the search along a line."""
-
-
-class Points(NamedTuple):
-    """The contacts of a configuration, rows `[nc, *batch]`."""
-
-    gap: Any
-    normal: Vec3
-    arm: Vec3
-    """The point at which the force acts, from the point of reference of its body's tree."""
 
 
 class Stops(NamedTuple):
@@ -60,13 +65,11 @@ class StepProblem(NamedTuple):
     """A step, before its contact forces are known. Rows `[nv, *batch]` of degrees of freedom and `[nc, *batch]` of
     contacts."""
 
-    S: Motion
-    inertia: Inertia
+    system: System
     armature: Any
     """With the resistance `dt D` of joint friction."""
     b: Any
     """The accelerations without contact."""
-    points: Points
     velocity: Vec3
     """The velocities of the contact points after the step without contact."""
     lagged: Any
@@ -74,6 +77,17 @@ class StepProblem(NamedTuple):
     speeds: Any = None
     """With stops of joints, the velocities of the degrees of freedom after the step without contact."""
     stops: Stops | None = None
+    least: Any = None
+    """With loops or joints that mimic others, the least accelerations that these allow."""
+
+
+class Unknown(NamedTuple):
+    """The unknowns of a step, and the rows of their equations."""
+
+    a: Any
+    """The accelerations in the axes at the start, `[nv]`."""
+    multipliers: Any = None
+    """With loops or joints that mimic others, those of their equations, `[m]`."""
 
 
 _FAR = 1e6
@@ -107,10 +121,17 @@ def stop_torque(contacts: ContactRows, stops: Stops, speeds, dt) -> tuple[Any, A
 def contact_points(robot: Robot, contacts: ContactRows, q, poses) -> Points:
     """Return the contacts at a configuration; `poses` are those of its `Kinematics`."""
     world = absolute_poses(robot, q)
-    dofs = contacts.dofs
     witnesses = contacts.witnesses(world)
-    arm = witnesses.point - take_rows(world.translation, dofs) + take_rows(poses.translation, dofs)
-    return jax.tree.map(robot.broadcast, Points(witnesses.gap, witnesses.normal, arm))
+    arm, other_arm = (
+        None if dofs is None else witnesses.point + _to_reference(world, poses, dofs)
+        for dofs in (contacts.dofs, contacts.other_dofs)
+    )
+    return jax.tree.map(robot.broadcast, Points(witnesses.gap, witnesses.normal, arm, other_arm))
+
+
+def _to_reference(world: Pose, poses: Pose, dofs: np.ndarray) -> Vec3:
+    """Return the world's origin from the points of reference of the trees of degrees of freedom."""
+    return take_rows(poses.translation, dofs) - take_rows(world.translation, dofs)
 
 
 def setup(robot: Robot, contacts: ContactRows, q, v, tau, dt, f_ext=None) -> StepProblem:
@@ -119,15 +140,34 @@ def setup(robot: Robot, contacts: ContactRows, q, v, tau, dt, f_ext=None) -> Ste
     equations, moving = equations_and_velocities(robot, *at, v, f_ext)
     resistance = joint_friction_law(robot).secant(v)
     armature = robot.broadcast(equations.armature + dt * resistance)
-    rest = tau - spring_rows(robot, q) - resistance * v - inverse(robot.tree, equations, -turning(robot, v))
-    b, motion, _ = _factorized(robot, at.S, equations.inertia, armature, None, rest)
     points = contact_points(robot, contacts, q, at.poses)
-    now = _at_points(points, take_rows(moving.velocity, contacts.dofs))
+    held = _held(robot, at, q, v, moving.velocity, equations.c)
+    system = System(at.S, equations.inertia, points, held)
+    rest = tau - spring_rows(robot, q) - resistance * v - inverse(robot.tree, equations, -turning(robot, v))
+    b, motion, factors = solve_system(robot, contacts, system, armature, None, robot.broadcast(rest))
+    least = None
+    if held is not None:
+        b, least = (hold(robot, held, factors, y, -held.gamma)[0] for y in (rest, jnp.zeros_like(rest)))
+        motion = sum_down(robot.tree, at.S * b)
+    now = velocities_at(contacts, points, moving.velocity)
     lagged = normal_force(contacts.law, points.gap, points.normal.dot(now), 0.0)[0]
-    velocity = now + _at_points(points, take_rows(motion, contacts.dofs)) * dt
+    velocity = now + velocities_at(contacts, points, motion) * dt
     stops = stops_of(robot, contacts, q)
     speeds = None if stops is None else robot.broadcast(v + dt * b)
-    return StepProblem(at.S, equations.inertia, armature, b, points, velocity, lagged, speeds, stops)
+    return StepProblem(system, armature, b, velocity, lagged, speeds, stops, least)
+
+
+def _held(robot: Robot, at: Kinematics, q, v, velocity: Motion, c: Motion) -> Held | None:
+    """Return the equations that hold accelerations in the axes at the start."""
+    rows = constraint_rows(robot, q, at, v, velocity, c)
+    if rows is None and robot.mimics is None:
+        return None
+    if rows is None:
+        J = robot.broadcast(mimic_rows(robot.mimics, robot.mimic_multiplier))
+        rows = ConstraintRows(J, jnp.zeros_like(J[:, 0]))
+    J = robot.broadcast(rows.J)
+    gamma = robot.broadcast(rows.gamma) - (J * turning(robot, v)[None]).sum(axis=1)
+    return Held(J.reshape(-1, *J.shape[2:]), gamma)
 
 
 def turning(robot: Robot, v):
@@ -148,90 +188,31 @@ def turning(robot: Robot, v):
     return sum(take_rows(x, rows) for x, rows in zip((turn.x, turn.y, turn.z), where, strict=True))
 
 
-def _at_points(points: Points, motion: Motion) -> Vec3:
-    return motion.linear + motion.angular.cross(points.arm)
-
-
-def _wrenches(points: Points, force: Vec3) -> Force:
-    return Force(points.arm.cross(force), force)
-
-
-def _on_dofs(robot: Robot, dofs: np.ndarray, x):
-    """Return the sums, rows `[nv]`, of rows of contacts over those of each degree of freedom."""
-    order = [np.flatnonzero(dofs == i) for i in range(robot.nv)]
-    most = max(map(len, order))
-    table = np.array([[*k, *[-1] * (most - len(k))] for k in order])
-    total = take_rows(x, table[:, 0])
-    for k in range(1, most):
-        total = jax.tree.map(jnp.add, total, take_rows(x, table[:, k]))
-    return total
-
-
-def _added_inertia(points: Points, resistance: Sym3) -> ArticulatedInertia:
-    """Return `K^T G K` with the velocity `K m` of the point under a motion `m` of its body."""
-    arm, G = points.arm, resistance.to_mat3()
-    coupling = Mat3(arm.cross(G.x), arm.cross(G.y), arm.cross(G.z))
-    zero = jnp.zeros_like(arm.x)
-    # The columns of [P] G [P]^T are P x G (e_i x P).
-    turns = (Vec3(zero, -arm.z, arm.y), Vec3(arm.z, zero, -arm.x), Vec3(-arm.y, arm.x, zero))
-    a, b, c = (arm.cross(resistance.apply(turn)) for turn in turns)
-    return ArticulatedInertia(Sym3(a.x, a.y, b.y, a.z, b.z, c.z), coupling, resistance)
-
-
-def _factorized(robot: Robot, S: Motion, inertia: Inertia, armature, added: ArticulatedInertia | None, tau):
-    """Return `(M + added)^-1 tau`, the motions of the bodies under these accelerations, and the factors."""
-
-    def up(children, x):
-        (IA, p), (S, inertia, armature, tau, *added) = children, x
-        IA = inertia.articulated() + IA
-        for more in added:
-            IA = IA + more
-        U = IA.apply(S)
-        Dinv = 1 / (S.dot(U) + armature)
-        u = tau - S.dot(p)
-        return (IA.minus_outer(U, U * Dinv), p + U * (Dinv * u)), (U, Dinv, u)
-
-    leaf = ArticulatedInertia(Sym3.zero(), Mat3.zero(), Sym3.zero()), Force.zero()
-    rows = (S, inertia, armature, tau) if added is None else (S, inertia, armature, tau, added)
-    U, Dinv, u = scan_up(robot.tree, up, leaf, rows)
-    return (*_substituted(robot, S, Factors(U, Dinv), u), Factors(U, Dinv))
-
-
-def _substituted(robot: Robot, S: Motion, factors: Factors, u):
-    def down(parent, x):
-        S, U, Dinv, u = x
-        a = Dinv * (u - parent.dot(U))
-        motion = parent + S * a
-        return motion, (a, motion)
-
-    return scan_down(robot.tree, down, Motion.zero(), (S, *factors, u))
-
-
 def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt):
     """Return `x` after a step of Newton's method with a search along its line, and the relative error of `x`.
 
     The error is the length of Newton's step, which is the distance to the solution to first order, over that of the
     larger of the accelerations with and without contact, in the metric of the mass matrix.
     """
-    points, tree, dofs = problem.points, robot.tree, contacts.dofs
-    moved = sum_down(tree, problem.S * x)
+    system, tree = problem.system, robot.tree
+    S, inertia, points = system.S, system.inertia, system.points
+    moved = sum_down(tree, S * x)
     velocity, pushes = _pushes_at(contacts, problem, moved, dt)
     # H step = J^T f - M x, summed body by body: its terms are of the size of the forces, and cancel.
-    unbalanced = _on_dofs(robot, dofs, _wrenches(points, pushes.force)) - problem.inertia.apply(moved)
-    tau = problem.S.dot(sum_up(tree, unbalanced)) - problem.armature * x
+    unbalanced = forces_on_dofs(robot, contacts, points, pushes.force) - inertia.apply(moved)
+    tau = S.dot(sum_up(tree, unbalanced)) - problem.armature * x
     armature = problem.armature
     if problem.stops is not None:
         torque, resistance = stop_torque(contacts, problem.stops, problem.speeds + dt * x, dt)
         tau, armature = tau + torque, armature + dt * resistance
-    added = _on_dofs(robot, dofs, _added_inertia(points, pushes.resistance * dt))
-    step, motion, _ = _factorized(robot, problem.S, problem.inertia, armature, added, robot.broadcast(tau))
-    free = sum_down(tree, problem.S * problem.b)
+    step, motion, _ = solve_system(robot, contacts, system, armature, pushes.resistance * dt, robot.broadcast(tau))
+    free = sum_down(tree, S * problem.b)
 
     def product(a, m: Motion, b, n: Motion):
         """`a^T M b` for accelerations that move the bodies by `m` and `n`."""
-        return (m.dot(problem.inertia.apply(n)) + problem.armature * a * b).sum(axis=0)
+        return (m.dot(inertia.apply(n)) + problem.armature * a * b).sum(axis=0)
 
-    shift = _at_points(points, take_rows(motion, dofs)) * dt
+    shift = velocities_at(contacts, points, motion) * dt
     curvature, start = product(step, motion, step, motion), product(step, motion, x, moved)
     line = line_of(contacts.law, points.gap, points.normal, velocity, shift, problem.lagged, dt)
 
@@ -274,49 +255,63 @@ def _search(slope, like):
 def _pushes_at(contacts: ContactRows, problem: StepProblem, moved: Motion, dt) -> tuple[Vec3, Push]:
     """Return the velocities of the contact points, and the action of the contacts, at accelerations `b + x` of which
     `x` moves the bodies by `moved`."""
-    points = problem.points
-    velocity = problem.velocity + _at_points(points, take_rows(moved, contacts.dofs)) * dt
+    points = problem.system.points
+    velocity = problem.velocity + velocities_at(contacts, points, moved) * dt
     return velocity, push(contacts.law, points.gap, points.normal, velocity, problem.lagged, dt)
 
 
-def residual(robot: Robot, contacts: ContactRows, x, q, v, tau, dt, f_ext=None):
-    """Return `M (a - turning) + h + D (v + dt a) - tau - J^T f` at the accelerations `a`, here `x`, in the axes at the
-    start; zero for those of a step."""
+def residual(robot: Robot, contacts: ContactRows, unknown: Unknown, q, v, tau, dt, f_ext=None) -> Unknown:
+    """Return `M (a - turning) + h + D (v + dt a) - tau - J^T f` at the accelerations `a` in the axes at the start, and
+    with multipliers `l` of loops that plus `J^T l`, and `J a + gamma`; zero for those of a step."""
+    x = unknown.a
     at = kinematics(robot, q)
     equations, moving = equations_and_velocities(robot, *at, v, f_ext)
-    points, dofs = contact_points(robot, contacts, q, at.poses), contacts.dofs
-    pushes = _pushes(robot, contacts, points, moving.velocity, sum_down(robot.tree, at.S * x), dt)
-    on_bodies = _on_dofs(robot, dofs, _wrenches(points, pushes.force))
-    with_contact = equations._replace(p=equations.p - on_bodies)
+    points = contact_points(robot, contacts, q, at.poses)
+    pushes = _pushes(contacts, points, moving.velocity, sum_down(robot.tree, at.S * x), dt)
+    with_contact = equations._replace(p=equations.p - forces_on_dofs(robot, contacts, points, pushes.force))
     resisting = joint_friction_law(robot).secant(v) * (v + dt * x) + spring_rows(robot, q)
     stops = stops_of(robot, contacts, q)
     if stops is not None:
         resisting = resisting - stop_torque(contacts, stops, v + dt * x, dt)[0]
-    return inverse(robot.tree, with_contact, x - turning(robot, v)) + resisting - tau
+    unbalanced = inverse(robot.tree, with_contact, x - turning(robot, v)) + resisting - tau
+    held = _held(robot, at, q, v, moving.velocity, equations.c)
+    if held is None:
+        return Unknown(unbalanced)
+    J = held.matrix()
+    rates = (J * x[None]).sum(axis=1) + held.gamma
+    return Unknown(unbalanced + (J * unknown.multipliers[:, None]).sum(axis=0), rates)
 
 
-def _pushes(robot: Robot, contacts: ContactRows, points: Points, velocity: Motion, change: Motion, dt) -> Push:
+def _pushes(contacts: ContactRows, points: Points, velocity: Motion, change: Motion, dt) -> Push:
     """Return what the contacts do where bodies move with `velocity` and are accelerated by `change`."""
-    dofs, law = contacts.dofs, contacts.law
-    now = _at_points(points, take_rows(velocity, dofs))
+    law, now = contacts.law, velocities_at(contacts, points, velocity)
     lagged = normal_force(law, points.gap, points.normal.dot(now), 0.0)[0]
-    after = now + _at_points(points, take_rows(change, dofs)) * dt
+    after = now + velocities_at(contacts, points, change) * dt
     return push(law, points.gap, points.normal, after, lagged, dt)
 
 
-def hessian_product(robot: Robot, contacts: ContactRows, y, x, q, v, tau, dt, f_ext=None):
-    """Return `H y` with the derivative `H` of `residual` by the accelerations, at `x`."""
-    return jax.jvp(lambda a: residual(robot, contacts, a, q, v, tau, dt, f_ext), (x,), (y,))[1]
+def residual_product(
+    robot: Robot, contacts: ContactRows, y: Unknown, unknown: Unknown, q, v, tau, dt, f_ext=None
+) -> Unknown:
+    """Return the product of `y` with the derivative of `residual` by the unknown, which is symmetric."""
+    return jax.jvp(lambda x: residual(robot, contacts, x, q, v, tau, dt, f_ext), (unknown,), (y,))[1]
 
 
-def factors(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt) -> Factors:
+def factors(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt) -> Factors | DenseFactors:
     """Return the factors of `H` at accelerations `b + x`."""
-    pushes = _pushes_at(contacts, problem, sum_down(robot.tree, problem.S * x), dt)[1]
-    added = _on_dofs(robot, contacts.dofs, _added_inertia(problem.points, pushes.resistance * dt))
+    system = problem.system
+    pushes = _pushes_at(contacts, problem, sum_down(robot.tree, system.S * x), dt)[1]
     armature = problem.armature
     if problem.stops is not None:
         armature = armature + dt * stop_torque(contacts, problem.stops, problem.speeds + dt * x, dt)[1]
-    return _factorized(robot, problem.S, problem.inertia, armature, added, jnp.zeros_like(x))[2]
+    return solve_system(robot, contacts, system, armature, pushes.resistance * dt, jnp.zeros_like(x))[2]
+
+
+def solve_residual(robot: Robot, contacts: ContactRows, system: System, factors, y: Unknown) -> Unknown:
+    """Return the unknown whose `residual_product` is `y`, from the factors of `H`."""
+    if system.held is None:
+        return Unknown(substitute(robot, system.S, factors, y.a))
+    return Unknown(*hold(robot, system.held, factors, y.a, y.multipliers))
 
 
 def forces(robot: Robot, contacts: ContactRows, a, q, v, dt):
@@ -324,7 +319,6 @@ def forces(robot: Robot, contacts: ContactRows, a, q, v, dt):
     at = kinematics(robot, q)
     velocity = sum_down(robot.tree, at.S * v)
     points = contact_points(robot, contacts, q, at.poses)
-    pushes = _pushes(robot, contacts, points, velocity, sum_down(robot.tree, at.S * a), dt)
-    dofs = contacts.dofs
-    world = points.arm + take_rows(absolute_poses(robot, q).translation, dofs) - take_rows(at.poses.translation, dofs)
+    pushes = _pushes(contacts, points, velocity, sum_down(robot.tree, at.S * a), dt)
+    world = points.arm - _to_reference(absolute_poses(robot, q), at.poses, contacts.dofs)
     return points.gap, points.normal, world, pushes.force

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from jaxdyn.algorithms.recursions import RobotAndParts, substitute_forces
+from jaxdyn.algorithms.recursions import RobotAndParts
 from jaxdyn.contact import _rows as rows
 from jaxdyn.contact._options import ContactOptions
 
@@ -24,6 +24,8 @@ class Solved(NamedTuple):
     """`[*batch]`: the relative error before the last step of Newton's method, see `newton_step`."""
     iterations: Any
     """`[*batch]`: the steps of Newton's method that were taken."""
+    multipliers: Any
+    """`[*batch, m]` with loops or joints that mimic others, else None."""
 
 
 class _Step(NamedTuple):
@@ -59,8 +61,10 @@ def _solve(step: _Step, shared: int, *inputs) -> tuple[Solved, rows.StepProblem]
             count + running.astype(count.dtype),
         )
 
-    # The accelerations start at zero: at rest, and where little changes, that is nearly the solution.
-    at = -problem.b, jnp.full(batch, jnp.inf, problem.b.dtype), jnp.zeros(batch, jnp.int32)
+    # The accelerations start at zero, or as near as loops allow: at rest, and where little changes, that is nearly the
+    # solution.
+    start = -problem.b if problem.least is None else problem.least - problem.b
+    at = start, jnp.full(batch, jnp.inf, problem.b.dtype), jnp.zeros(batch, jnp.int32)
     if tolerance > 0:
         count = jnp.asarray(0, jnp.int32)
         _, at = lax.while_loop(
@@ -71,13 +75,21 @@ def _solve(step: _Step, shared: int, *inputs) -> tuple[Solved, rows.StepProblem]
     else:
         at = lax.scan(lambda at, _: (newton(at), None), at, length=options.iterations)[0]
     x, error, count = at
-    return Solved(problem.b + x, error, count), problem
+    a, multipliers = problem.b + x, None
+    if problem.system.held is not None:
+        # J^T l is what is left of the equations without it.
+        without = rows.Unknown(a, jnp.zeros_like(problem.system.held.gamma))
+        left = bound.call(rows.residual, operands, without, **arguments)
+        left = rows.Unknown(-left.a, jnp.zeros_like(left.multipliers))
+        factors = bound.call(rows.factors, operands, problem, x, dt)
+        multipliers = bound.call(rows.solve_residual, operands, problem.system, factors, left).multipliers
+    return Solved(a, error, count, multipliers), problem
 
 
 @functools.partial(_solve.defjvp, symbolic_zeros=True)
 def _solve_jvp(step: _Step, shared: int, primals, tangents):
     solved, problem = _solve(step, shared, *primals)
-    bound, a = step.bound, solved.a
+    bound, found = step.bound, rows.Unknown(solved.a, solved.multipliers)
     perturbed = [i for i, dot in enumerate(tangents) if not isinstance(dot, SymbolicZero)]
 
     def with_changed(*values) -> tuple[tuple, dict[str, Any]]:
@@ -88,30 +100,25 @@ def _solve_jvp(step: _Step, shared: int, primals, tangents):
 
     def residual(*values):
         operands, arguments = with_changed(*values)
-        return bound.call(rows.residual, operands, a, **arguments)
+        return bound.call(rows.residual, operands, found, **arguments)
 
     dots = [tangents[i] for i in perturbed]
-    rhs = -jax.jvp(residual, [primals[i] for i in perturbed], dots)[1]
+    rhs = jax.tree.map(jnp.negative, jax.jvp(residual, [primals[i] for i in perturbed], dots)[1])
     operands, arguments = with_changed(*(primals[i] for i in perturbed))
-    fixed, held, at, dt = lax.stop_gradient((operands, problem, a - problem.b, arguments["dt"]))
+    fixed, held, at, dt = lax.stop_gradient((operands, problem, found.a - problem.b, arguments["dt"]))
     factors = bound.call(rows.factors, fixed, held, at, dt)
 
     def product(y):
-        return bound.call(rows.hessian_product, operands, y, a, **arguments)
+        return bound.call(rows.residual_product, operands, y, found, **arguments)
 
     def substitute(_, y):
-        return bound.call(_substitute, fixed, held.S, factors, y)
+        return bound.call(rows.solve_residual, fixed, held.system, factors, y)
 
-    a_dot = lax.custom_linear_solve(product, rhs, substitute, symmetric=True)
+    dot = lax.custom_linear_solve(product, rhs, substitute, symmetric=True)
     zero = jax.tree.map(jnp.zeros_like, (solved, problem))
     count = jax.tree.map(lambda x: _zero_tangent(x), solved.iterations)
-    return (solved, problem), (zero[0]._replace(a=a_dot, iterations=count), zero[1])
+    return (solved, problem), (zero[0]._replace(a=dot.a, iterations=count, multipliers=dot.multipliers), zero[1])
 
 
 def _zero_tangent(x):
     return jnp.zeros(x.shape, jax.dtypes.float0) if not jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros_like(x)
-
-
-def _substitute(robot, contacts, S, factors, y):
-    """Return `H^-1 y` from the factors of `H`."""
-    return substitute_forces(robot.tree, S, factors, y)

@@ -16,7 +16,7 @@ from jaxdyn.algorithms.recursions import RobotAndParts, check_arrays
 from jaxdyn.contact import _rows as rows
 from jaxdyn.contact._contacts import Contacts
 from jaxdyn.contact._solver import solve
-from jaxdyn.model import Model, require_no_loops
+from jaxdyn.model import Model, mimic_coordinates, spanning_coordinates, tree_forces
 from jaxdyn.spatial import Vec3, so3_exp, so3_left_jacobian_solve
 
 
@@ -52,14 +52,11 @@ class ContactForces(eqx.Module):
 
 def require_contact(model: Model, contacts: Contacts) -> None:
     """Raise `ModelError` for a model that steps with contact do not take, or for contacts of another model."""
-    last = contacts.bodies.max()
+    last = contacts.touching.bodies2.max()
     if last >= model.nb:
         raise ModelError(
             f"contacts have a shape on body {last}, and the model has {model.nb} bodies: make them for this model"
         )
-    if model.topology.mimics:
-        raise ModelError("steps with contact do not take joints that mimic others yet; use model.spanning_tree()")
-    require_no_loops(model.topology, "a step with contact", "use model.without_loops() for the tree alone")
 
 
 def contact_step(
@@ -107,9 +104,12 @@ def contact_accelerations(
     """
     require_contact(model, contacts)
     bound, operands = RobotAndParts.of(model, contacts, v.dtype, "contact")
+    q, v = (spanning_coordinates(model, x, velocity=y) for x, y in ((q, False), (v, True)))
+    tau = tree_forces(model, tau) if model.topology.mimics else tau
     arguments = {"q": q, "v": v, "tau": tau, "dt": dt} | ({} if f_ext is None else {"f_ext": f_ext})
     solved = solve(bound, operands, arguments, contacts.options)
-    return solved.a, ContactReport(solved.error, solved.iterations, contacts.options.tolerance_of(v.dtype))
+    a = solved.a[..., mimic_coordinates(model.topology, velocity=True).own] if model.topology.mimics else solved.a
+    return a, ContactReport(solved.error, solved.iterations, contacts.options.tolerance_of(v.dtype))
 
 
 @compiled()
@@ -144,5 +144,6 @@ def contact_forces(
     if after is not None:
         a = (in_axes_of_start(model, jnp.broadcast_to(jnp.asarray(after, dtype), v.shape), length) - v) / length
     bound, operands = RobotAndParts.of(model, contacts, dtype, "contact_forces")
+    a, q, v = (spanning_coordinates(model, x, velocity=y) for x, y in ((a, True), (q, False), (v, True)))
     gap, *vectors = bound.call(rows.forces, operands, a, q, v, length)
     return ContactForces(gap, *(jnp.stack(jax.tree.leaves(x), axis=-1) for x in vectors))

@@ -30,6 +30,7 @@ from jaxdyn.algorithms.recursions._constraint_rows import (
     ConstraintRows,
     LoopEnds,
     LoopGroup,
+    body_poses,
     constraint_derivatives,
     constraint_errors,
     constraint_rows,

@@ -119,7 +119,7 @@ def algorithm[**P, R](
             check_arrays(model, arrays)
             if independent_joints:
                 _require_independent_joints(model, function.__name__)
-            leaves = _tree_leaves(model)
+            leaves = tree_leaves(model)
             states = [KINDS[k].to_tree(model, jnp.asarray(x)) for k, x in arrays.values()]
             dtype = jnp.result_type(*leaves.values(), *states)
             constants = {n: Constant.of(x, dtype) for n, x in leaves.items() if _is_constant(x, LEAVES[n].axes)}
@@ -188,7 +188,7 @@ def _leaves(model: Model) -> dict[str, Any]:
     return {name: x for name, x in arrays.items() if x is not None}
 
 
-def _tree_leaves(model: Model) -> dict[str, Any]:
+def tree_leaves(model: Model) -> dict[str, Any]:
     """Return these arrays of the tree of independent joints, and those of the constraints on it."""
     mimics = {"mimic_multiplier": model.mimic_multiplier} if model.topology.mimics else {}
     return _leaves(model.spanning_tree()) | mimics

@@ -94,12 +94,12 @@ def loop_ends(robot: Robot, group: LoopGroup, poses: Pose, q) -> LoopEnds:
     """Return where the frames of the loops of a group are, with the poses of `kinematics` at `q`."""
     bodies1, bodies2 = group.bodies
     placements = [_placements(robot, name, group.loops) for name in ("loop_placement1", "loop_placement2")]
-    one, two = (_body_poses(robot, poses, b).compose(x) for b, x in zip(group.bodies, placements, strict=True))
+    one, two = (body_poses(robot, poses, b).compose(x) for b, x in zip(group.bodies, placements, strict=True))
     d = two.translation - one.translation
     if not group.one_tree:
         world = absolute_poses(robot, q)
         a, b = (
-            _body_poses(robot, world, b).apply(x.translation)
+            body_poses(robot, world, b).apply(x.translation)
             for b, x in zip((bodies1, bodies2), placements, strict=True)
         )
         d = b - a
@@ -114,7 +114,7 @@ def _placements(robot: Robot, name: str, loops: np.ndarray) -> Pose:
     return jax.tree.map(lambda x: rows_of(x, robot.rank), placement)
 
 
-def _body_poses(robot: Robot, poses: Pose, bodies: np.ndarray) -> Pose:
+def body_poses(robot: Robot, poses: Pose, bodies: np.ndarray) -> Pose:
     """Return the poses of bodies, rows `[n]`; the identity for the world."""
     R, p = (x := take_rows(poses, _rows_of_bodies(robot, bodies))).rotation, x.translation
     if (bodies >= 0).all():

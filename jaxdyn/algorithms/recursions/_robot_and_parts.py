@@ -15,7 +15,7 @@ from jax.core import Tracer
 
 from jaxdyn._batched_functions import Plain
 from jaxdyn._batching import call
-from jaxdyn.algorithms.recursions._algorithm import Constant
+from jaxdyn.algorithms.recursions._algorithm import Constant, tree_leaves
 from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.model import LEAVES, Model
 from jaxdyn.tree import rows_of, to_leading
@@ -57,9 +57,8 @@ class RobotAndParts:
     @classmethod
     def of(cls, model: Model, parts: Parts, dtype, user: str) -> tuple[RobotAndParts, list[Any]]:
         """Return the static part, and the arrays that are not constants."""
-        further = parts.leaves_of_model()
-        arrays = {n: getattr(model, n) for n, leaf in LEAVES.items() if leaf.dynamics or n in further}
-        arrays = {n: x for n, x in arrays.items() if x is not None}
+        further, tree = parts.leaves_of_model(), model.spanning_tree()
+        arrays = tree_leaves(model) | {n: getattr(tree, n) for n in further}
         leaves, structure = jax.tree.flatten(parts)
         cores = *(LEAVES[n].axes for n in arrays), *parts.axes()
         values = [jnp.asarray(x, dtype) for x in (*arrays.values(), *leaves)]

@@ -12,6 +12,7 @@ from jaxdyn._errors import ModelError
 from jaxdyn.contact import ContactReport, Contacts, contact_step, require_contact
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
+from jaxdyn.simulate.integrators._closed_loops import closed
 
 
 def require_contact_integrator(model: Model, contacts: Contacts | None, integrator: str) -> None:
@@ -32,7 +33,7 @@ def contact_steps(
 
     def one(state: State) -> tuple[State, ContactReport]:
         q, v, report = contact_step(model, contacts, state.q, state.v, tau, dt, f_ext)
-        return State(q, v), report
+        return closed(model, State(q, v)), report
 
     def further(carry, _: Any):
         state, before = carry
