@@ -1,6 +1,7 @@
 """Contacts between bodies, and steps with contact of models with loops and joints that mimic others."""
 
 import functools
+import re
 
 import equinox as eqx
 import jax
@@ -31,10 +32,10 @@ from jaxdyn.contact import contact_accelerations
 
 DT = 1e-3
 HALF = 0.03
-EXACT = ContactOptions(tolerance=1e-13)
+EXACT = ContactOptions(tolerance=1e-10)
 
 
-def workbench() -> tuple[jaxdyn.Model, Contacts]:
+def workbench(options: ContactOptions = EXACT) -> tuple[jaxdyn.Model, Contacts]:
     """A hand, one of whose fingers mimics the other, a cube between them on a table, and a linkage that touches the ground."""
     builder = ModelBuilder()
     lift = Joint("prismatic", axis=(0, 0, 1), name="lift")
@@ -55,8 +56,8 @@ def workbench() -> tuple[jaxdyn.Model, Contacts]:
     model = builder.add_loop("rod", "distance", "coupler", "rocker", (1.0, 0, 0), (0.7, 0, 0), 0.1).build()
     corners = [(x, y, -HALF + 0.002) for x in (-HALF, HALF) for y in (-HALF, HALF)]
     shapes = [
-        ContactShape("left_finger", Sphere(0.01), (0, 0, 0)),
-        ContactShape("right_finger", Sphere(0.01), (0.005, 0, 0)),
+        ContactShape("left_finger", Sphere(0.01)),
+        ContactShape("right_finger", Sphere(0.01)),
         ContactShape("cube", Box((HALF, HALF, HALF))),
         *(ContactShape("cube_feet", Sphere(0.002), corner) for corner in corners),
         ContactShape("table", Box((0.2, 0.2, 0.1))),
@@ -65,7 +66,7 @@ def workbench() -> tuple[jaxdyn.Model, Contacts]:
     law = ContactLaw(stiffness=1e4, dissipation=0.5, friction=0.8, stiction_velocity=1e-2)
     firm = ContactLaw(stiffness=2e4, dissipation=0.2, friction=0.5, stiction_velocity=1e-2)
     pairs = [("left_finger", "cube"), ContactPair("cube", "right_finger", firm), ("table", "cube_feet")]
-    return model, Contacts(model, shapes, jaxdyn.Plane((0, 0, 1), -0.657), law, options=EXACT, pairs=pairs)
+    return model, Contacts(model, shapes, jaxdyn.Plane((0, 0, 1), -0.657), law, options=options, pairs=pairs)
 
 
 @functools.cache
@@ -73,7 +74,7 @@ def pressed():
     """A step in which the fingers press the cube on the table, and the linkage strikes the ground."""
     model, contacts = workbench()
     random = np.random.default_rng(0)
-    q = model.neutral().at[jnp.array([0, 1, 4])].set(jnp.array([0.02, 0.0405, HALF - 1e-3]))
+    q = model.neutral().at[jnp.array([0, 1, 4])].set(jnp.array([0.035, 0.0305, HALF - 1e-3]))
     q = jaxdyn.project_configuration(model, q.at[-3:].set(jnp.array([-0.845, 2.061, 1.993]))).q
     v = jaxdyn.project_velocity(model, q, 0.3 * random.normal(size=model.nv))
     tau = jnp.asarray(random.normal(size=model.nv))
@@ -134,7 +135,7 @@ def test_a_step_solves_its_equations():
     free = null_space(J)
     assert free.shape[1] == model.nv - 1
     size = float(jnp.abs(jaxdyn.crba(model, q) @ a).max())
-    np.testing.assert_allclose(free.T @ missing, 0, atol=1e-10 * size)
+    np.testing.assert_allclose(free.T @ missing, 0, atol=1e-9 * size)
     h = 1e-6
     rates = [jaxdyn.constraint_jacobian(model, model.integrate(q, x * v)) @ (v + x * own) for x in (h, -h)]
     np.testing.assert_allclose((rates[0] - rates[1]) / (2 * h), 0, atol=1e-6 * float(jnp.abs(a).max()))
@@ -151,4 +152,155 @@ def test_derivatives_by_all_arrays():
         x = jax.tree.map(lambda x, d: jnp.where(d == 0, x, x + h * d), arrays, direction)
         return everything(eqx.combine(x, static), direction, weights)[2][0]
 
-    np.testing.assert_allclose((moved(1e-7) - moved(-1e-7)) / 2e-7, forward, rtol=1e-5)
+    np.testing.assert_allclose((moved(1e-6) - moved(-1e-6)) / 2e-6, forward, rtol=1e-5)
+
+
+def test_a_hand_lifts_a_cube_from_a_table():
+    """Fingers, one of which mimics the other, hold the cube by friction; a linkage beside them keeps its rod."""
+    model, contacts = workbench(ContactOptions())
+    # The cube is as deep in the table as it rests there.
+    q = pressed()[2].at[4].set(HALF - 5e-5)
+    weight = 9.81 * (0.7 + 2 * 0.1 + 0.2)
+    tau = jnp.zeros(model.nv).at[jnp.array([0, 1])].set(jnp.array([1.05 * weight, 20.0]))
+    start = State(q, jnp.zeros(model.nv))
+    motion = jaxdyn.rollout(model, start, jnp.broadcast_to(tau, (500, model.nv)), 1e-3, contacts=contacts)
+    assert bool(motion.contact.converged.all())
+    # 5 % of the weight lifts, once the table is left; the fingers creep on the cube slower than the stiction velocity.
+    late, early = motion.v[-1], motion.v[200]
+    np.testing.assert_allclose((late - early)[jnp.array([0, 4])], 0.05 * 9.81 * 0.3, rtol=1e-3)
+    assert 0 < float(late[0] - late[4]) < 1e-2
+    assert float(jnp.abs(jaxdyn.constraint_error(model, motion.q)).max()) < 1e-9
+    rocker = jaxdyn.contact_forces(model, contacts, motion.q[-1], motion.v[-1])
+    assert float(rocker.force[contacts.names.index("rocker"), 2]) > 10.0
+
+
+@functools.cache
+def two_balls(joints: str) -> tuple[jaxdyn.Model, Contacts]:
+    """Balls of 1 kg with a radius of 5 cm, without gravity, elastic."""
+    builder = ModelBuilder()
+    for name in ("one", "two"):
+        joint = Joint("prismatic", axis=(1, 0, 0), name=name) if joints == "slides" else Joint("free", name=name)
+        builder.add_body(f"ball_{name}", joint=joint, inertia=BodyInertia.sphere(1.0, 0.05))
+    model = builder.build(gravity=(0, 0, 0))
+    shapes = [ContactShape(f"ball_{name}", Sphere(0.05)) for name in ("one", "two")]
+    law = ContactLaw(stiffness=1e3, dissipation=0.0, friction=0.3)
+    return model, Contacts(model, shapes, None, law, pairs=[("ball_one", "ball_two")])
+
+
+def test_balls_keep_their_momentum():
+    """Linear and angular momentum stay to rounding, whatever the balls do to each other."""
+    model, contacts = two_balls("free")
+    q = jnp.array([0.0, 0, 0, 1, 0, 0, 0, 0.13, 0.03, 0.01, 1, 0, 0, 0])
+    v = jnp.array([1.0, 0, 0, 0, 0.3, 2, 0, 0, 0, 1, 0, 0])
+    motion = jaxdyn.rollout(model, State(q, v), jnp.zeros((300, 12)), 1e-3, contacts=contacts)
+    assert bool(motion.contact.converged.all())
+    inertia = 0.4 * 0.05**2
+
+    def momentum(q, v):
+        p, L = np.zeros(3), np.zeros(3)
+        for at, rate in zip(np.split(np.asarray(q), 2), np.split(np.asarray(v), 2), strict=True):
+            rotation = Rotation.from_quat([*at[4:], at[3]])
+            linear = rotation.apply(rate[:3])
+            p, L = p + linear, L + np.cross(at[:3], linear) + inertia * rotation.apply(rate[3:])
+        return np.concatenate([p, L])
+
+    before, after = momentum(motion.q[0], motion.v[0]), momentum(motion.q[-1], motion.v[-1])
+    np.testing.assert_allclose(after, before, atol=1e-12)
+    # They met, and friction turned them.
+    assert np.abs(np.asarray(motion.v[-1] - motion.v[0]))[[0, 3, 4, 5, 6]].min() > 1e-3
+
+
+def test_gradients_through_a_collision_of_two_balls():
+    """A ball strikes one at rest. By the time of impact, and not only by the momentum, the end depends on the start:
+    derivatives by the gap are what penalties on discrete steps get wrong (Zhong, Han & Brikis 2022).
+
+    A linear spring takes the time `d = pi sqrt(m / (2 k))`, during which the center of mass goes on; then the second
+    ball has the speed `u` of the first, and is at `x1 + 2 r + u T - u d / 2`."""
+    model, contacts = two_balls("slides")
+    duration, steps = 0.4, 4000
+    d = np.pi * np.sqrt(1.0 / (2 * 1e3))
+
+    @jax.jit
+    @jax.value_and_grad
+    def end(x):
+        start = State(jnp.stack([x[0], x[1]]), jnp.stack([x[2], 0.0 * x[2]]))
+        controls = jnp.zeros((steps, 2))
+        return jaxdyn.rollout(model, start, controls, duration / steps, contacts=contacts).q[-1, 1]
+
+    x1, x2, u = 0.0, 0.2, 1.0
+    value, gradient = end(jnp.array([x1, x2, u]))
+    np.testing.assert_allclose(value, x1 + 0.1 + u * duration - u * d / 2, rtol=5e-3)
+    # Implicit steps of 0.1 ms lose 3 % of the speed in this impact.
+    np.testing.assert_allclose(gradient, [1.0, 0.0, duration - d / 2], atol=2e-2)
+    # The speed that brings the second ball to 0.6 m, known in closed form, by Newton's method.
+    for _ in range(3):
+        u = u - (value - 0.6) / gradient[2]
+        value, gradient = end(jnp.array([x1, x2, u]))
+    np.testing.assert_allclose(u, 0.5 / (duration - d / 2), rtol=5e-3)
+
+
+@pytest.mark.slow
+def test_a_stack_of_boxes_stands():
+    """Three boxes on each other and on a fixed table: each carries those above it, and nothing creeps away."""
+    builder = ModelBuilder()
+    for k in range(3):
+        box = BodyInertia.box(0.3, (0.1, 0.1, 0.1))
+        builder.add_body(f"box{k}", joint=Joint("free", name=f"free{k}"), inertia=box)
+    model = builder.build()
+    shapes = [ContactShape(f"box{k}", Box((0.05, 0.05, 0.05))) for k in range(3)]
+    shapes += [ContactShape("world", Box((0.3, 0.3, 0.05)), (0, 0, -0.05))]
+    law = ContactLaw(stiffness=1e4, dissipation=20.0)
+    contacts = Contacts(model, shapes, None, law, pairs="all")
+    q = jnp.concatenate([jnp.array([0.004 * k, -0.003 * k, 0.05 + 0.1 * k, 1, 0, 0, 0]) for k in range(3)])
+    start = State(q, jnp.zeros(18))
+    motion = jaxdyn.rollout(model, start, jnp.zeros((1000, 18)), 1e-3, contacts=contacts)
+    assert bool(motion.contact.converged.all())
+    assert float(jnp.abs(motion.v[-1]).max()) < 1e-3
+    assert float(jnp.abs(motion.q[-1] - q).max()) < 2e-3
+    found = jaxdyn.contact_forces(model, contacts, motion.q[-1], motion.v[-1])
+    for lower, upper, weight in (("box0", "world", 0.9), ("box0", "box1", 0.6), ("box1", "box2", 0.3)):
+        total = sum(
+            f[2] for n, f in zip(contacts.names, found.force, strict=True) if set(n.split(", ")) == {lower, upper}
+        )
+        np.testing.assert_allclose(abs(total), 9.81 * weight, rtol=1e-3)
+
+
+def test_what_couples_branches_and_what_does_not_are_one_problem():
+    """A pair that never touches makes the equations a matrix, and changes nothing."""
+    model = jaxdyn.samples.quadruped()
+    shapes = jaxdyn.samples.quadruped_shapes()
+    exact = ContactOptions(tolerance=1e-12)
+    alone = Contacts(model, shapes, options=exact)
+    coupled = Contacts(model, shapes, options=exact, pairs=[(shapes[0].link, shapes[1].link)])
+    random = np.random.default_rng(0)
+    q = model.integrate(model.neutral(), 0.1 * random.normal(size=model.nv))
+    q = q.at[2].add(-1e-3 - jaxdyn.contact_forces(model, alone, q, np.zeros(model.nv)).gap.min())
+    v, tau = random.normal(size=(2, model.nv))
+    one, two = (
+        contact_accelerations(model, c, q, jnp.asarray(v), jnp.asarray(tau), jnp.asarray(DT))[0]
+        for c in (alone, coupled)
+    )
+    np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-10 * float(jnp.abs(one).max()))
+
+
+def wrong_cases():
+    sphere = ContactShape("ball_one", Sphere(0.05))
+    other = ContactShape("ball_two", Sphere(0.05))
+    return {
+        "no shape is on 'ball_two'": ([sphere], None, [("ball_one", "ball_two")]),
+        "belong to one body": ([sphere], None, [("ball_one", "ball_one")]),
+        "there is no surface": ([sphere, other], None, ()),
+        "'all', or pairs": ([sphere, other], None, "everything"),
+        "ContactPair(link1, link2) is needed": ([sphere, other], None, ["ball_one"]),
+        "touches surfaces only": ([ContactShape("ball_one", Ellipsoid((1, 1, 1))), other], None, "all"),
+        "'ground' or None is needed": ([sphere], "floor", ()),
+        "fixed in the world": ([sphere, ContactShape("world", Sphere(0.1))], "ground", ()),
+    }
+
+
+@pytest.mark.parametrize("text", wrong_cases())
+def test_wrong_pairs_are_named(text):
+    model, _ = two_balls("slides")
+    shapes, surface, pairs = wrong_cases()[text]
+    with pytest.raises(ModelError, match=re.escape(text)):
+        Contacts(model, shapes, surface, pairs=pairs)

@@ -36,7 +36,7 @@ class ContactShape(NamedTuple):
     """A shape that is fixed on a link and touches the world."""
 
     link: str
-    """A body, a merged link, or a frame."""
+    """A body, a merged link, a frame, or `"world"`."""
     shape: AbstractShape
     placement: Placement = None
     """The pose of the shape in the link: an `SE3`, position (m) and quaternion `w x y z`, a position, or None for the
@@ -128,8 +128,8 @@ class Contacts(eqx.Module):
         for no surface, under `law` where a shape has none of its own. `options` say how a step is solved.
 
         With `pairs`, the shapes of two links touch each other: a `ContactPair` for each two links, or their names;
-        `"all"` for all shapes on different bodies that no joint connects. Links that are fixed in the world may have
-        shapes that others touch, such as a table; they do not touch the surface.
+        `"all"` for all shapes on different bodies that no joint connects with each other. Shapes that are fixed in the
+        world, such as a table, touch the shapes that they have pairs with, and not the surface.
 
         With `limits`, joints have stops at their limits (`Model.position_lower`, `position_upper`), for each of their
         coordinates that is a length or an angle: normal forces of this law, in N m/rad and s/rad where the coordinate
@@ -311,9 +311,9 @@ def _grouped_pairs(model: Model, groups: Sequence[_Group], pairs: Any, table: _L
 
 
 def _joined(model: Model, body1: int, body2: int) -> bool:
-    """Whether two bodies are one, or joined by a joint; so are two fixed ones."""
+    """Whether two bodies are one, or joined by a joint; -1 is the world, to which no joint counts."""
     parents = model.topology.parents
-    return body1 == body2 or any(a >= 0 and parents[a] == b for a, b in ((body1, body2), (body2, body1)))
+    return body1 == body2 or min(body1, body2) >= 0 and (parents[body1] == body2 or parents[body2] == body1)
 
 
 def _shapes_of_pair(shapes: list, pair: Any, number: int) -> list:

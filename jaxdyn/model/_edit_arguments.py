@@ -126,12 +126,15 @@ def as_pose(model: ModelFields, placement, what: str) -> Array:
 
 def pose_in_body(model: ModelFields, link: str, placement: Placement, what: str) -> tuple[int, Array]:
     """Return the number of the body that a link, merged link or frame is part of (-1 for the world), and the pose
-    `[*batch, 7]` in that body's frame, or in the world, of a frame that `placement` places in the link.
+    `[*batch, 7]` in that body's frame, or in the world, of a frame that `placement` places in the link. `"world"` is
+    the world itself, unless a frame has that name.
 
     **Raises** `UnknownNameError` for the link; `ShapeError` and `ModelError` for a placement that is not a pose.
     """
-    frame = model.topology.frame(link)
     pose = as_pose(model, IDENTITY_POSE if placement is None else placement, what)
+    if link == "world" and "world" not in model.topology.frame_names:
+        return -1, pose
+    frame = model.topology.frame(link)
     return model.topology.frame_bodies[frame], _after_frame(model, pose, frame)
 
 
