@@ -117,9 +117,9 @@ from .algorithms import velocity_products as velocity_products
 from .contact import ContactForces as ContactForces
 from .contact import ContactLaw as ContactLaw
 from .contact import ContactOptions as ContactOptions
+from .contact import ContactPair as ContactPair
 from .contact import ContactReport as ContactReport
 from .contact import Contacts as Contacts
-from .contact import ContactPair as ContactPair
 from .contact import ContactShape as ContactShape
 from .contact import contact_forces as contact_forces
 from .geometry import Box as Box

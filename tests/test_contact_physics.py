@@ -30,7 +30,7 @@ def block():
     return builder.build()
 
 
-def block_contacts(law, surface=None):
+def block_contacts(law, surface="ground"):
     return Contacts(block(), [ContactShape("z", Points(((0.0, 0.0, 0.0),)))], surface, law)
 
 

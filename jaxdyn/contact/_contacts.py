@@ -313,7 +313,7 @@ def _grouped_pairs(model: Model, groups: Sequence[_Group], pairs: Any, table: _L
 def _joined(model: Model, body1: int, body2: int) -> bool:
     """Whether two bodies are one, or joined by a joint; -1 is the world, to which no joint counts."""
     parents = model.topology.parents
-    return body1 == body2 or min(body1, body2) >= 0 and (parents[body1] == body2 or parents[body2] == body1)
+    return body1 == body2 or (min(body1, body2) >= 0 and (parents[body1] == body2 or parents[body2] == body1))
 
 
 def _shapes_of_pair(shapes: list, pair: Any, number: int) -> list:

@@ -1,15 +1,14 @@
 """The equations of a step with contact, on rows with the contact or the degree of freedom first and the batch last.
 
-Joint friction acts as in the integrator `implicit_velocity`: by its secant `D` at the start of the step, times the
-velocity at its end. Accelerations are in the axes at the start of the step, also those of free joints, whose
-velocities are in axes that turn (`turning`). With the accelerations `b` without contact a step has the accelerations
-`b + x`, where `x` minimizes
+Accelerations are in the axes at the start of the step, also those of free joints, whose velocities are in axes that
+turn (`turning`). With the accelerations `b` without contact a step has the accelerations `b + x`, where `x` minimizes
 
     1/2 x^T (M + dt D) x + 1/dt sum Phi_c(w_c + dt J_c x)
 
-for the velocities `w_c` of the contacts that `b` leads to, and the potentials `Phi` of contact forces. Stops of joints
-are contacts of one direction. Loops, couplings and joints that mimic others hold all accelerations, by `J a + gamma =
-0`. `_linear.py` solves the equations of a step of Newton's method (Castro, Permenter & Han 2023).
+for the damping `D` of joints, the velocities `w_c` of the contacts that `b` leads to, and the potentials `Phi` of
+contact forces. Dry friction in joints, and their stops, are contacts of one direction. Loops, couplings and joints that
+mimic others hold all accelerations, by `J a + gamma = 0`. `_linear.py` solves the equations of a step of Newton's
+method (Castro, Permenter & Han 2023).
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxdyn.algorithms.recursions import (
     ConstraintRows,
@@ -29,7 +29,6 @@ from jaxdyn.algorithms.recursions import (
     constraint_rows,
     equations_and_velocities,
     inverse,
-    joint_friction_law,
     kinematics,
     spring_rows,
 )
@@ -47,6 +46,7 @@ from jaxdyn.contact._linear import (
     substitute,
     velocities_at,
 )
+from jaxdyn.friction import Coulomb
 from jaxdyn.spatial import Motion, Pose, Vec3
 from jaxdyn.tree import sum_down, sum_up, take_rows
 
@@ -67,15 +67,15 @@ class StepProblem(NamedTuple):
 
     system: System
     armature: Any
-    """With the resistance `dt D` of joint friction."""
+    """With the resistance `dt damping` of joints."""
     b: Any
     """The accelerations without contact."""
     velocity: Vec3
     """The velocities of the contact points after the step without contact."""
     lagged: Any
     """The normal forces at the start of the step."""
-    speeds: Any = None
-    """With stops of joints, the velocities of the degrees of freedom after the step without contact."""
+    speeds: Any
+    """The velocities of the degrees of freedom after the step without contact."""
     stops: Stops | None = None
     least: Any = None
     """With loops or joints that mimic others, the least accelerations that these allow."""
@@ -110,12 +110,21 @@ def stops_of(robot: Robot, contacts: ContactRows, q) -> Stops | None:
     return Stops(*(robot.broadcast(jnp.minimum(x, _FAR) + free) for x in (q - lower, upper - q)))
 
 
-def stop_torque(contacts: ContactRows, stops: Stops, speeds, dt) -> tuple[Any, Any]:
-    """Return the torques of the stops on the joints at these velocities at the end of a step, and minus their
-    derivatives."""
-    below, at_below = normal_force(contacts.stop_law, stops.below, speeds, dt)
-    above, at_above = normal_force(contacts.stop_law, stops.above, -speeds, dt)
-    return below - above, at_below + at_above
+def joint_torques(robot: Robot, contacts: ContactRows, stops: Stops | None, speeds, dt) -> tuple[Any, Any] | None:
+    """Return the torques of dry friction and of the stops on the joints at these velocities at the end of a step, and
+    minus their derivatives; None for a robot without either."""
+    friction, laws = robot.arrays["friction"], []
+    if isinstance(friction, Tracer) or np.any(np.asarray(friction)):
+        law = Coulomb(robot.friction, robot.friction_velocity)
+        laws.append((-law.torque(speeds), law.slope(speeds)))
+    if stops is not None:
+        below, at_below = normal_force(contacts.stop_law, stops.below, speeds, dt)
+        above, at_above = normal_force(contacts.stop_law, stops.above, -speeds, dt)
+        laws.append((below - above, at_below + at_above))
+    if not laws:
+        return None
+    torques, resistances = zip(*laws, strict=True)
+    return sum(torques), sum(resistances)
 
 
 def contact_points(robot: Robot, contacts: ContactRows, q, poses) -> Points:
@@ -138,12 +147,11 @@ def setup(robot: Robot, contacts: ContactRows, q, v, tau, dt, f_ext=None) -> Ste
     """Return the problem of a step from a state under the torques of actuators."""
     at = kinematics(robot, q)
     equations, moving = equations_and_velocities(robot, *at, v, f_ext)
-    resistance = joint_friction_law(robot).secant(v)
-    armature = robot.broadcast(equations.armature + dt * resistance)
+    armature = robot.broadcast(equations.armature + dt * robot.damping)
     points = contact_points(robot, contacts, q, at.poses)
     held = _held(robot, at, q, v, moving.velocity, equations.c)
     system = System(at.S, equations.inertia, points, held)
-    rest = tau - spring_rows(robot, q) - resistance * v - inverse(robot.tree, equations, -turning(robot, v))
+    rest = tau - spring_rows(robot, q) - robot.damping * v - inverse(robot.tree, equations, -turning(robot, v))
     b, motion, factors = solve_system(robot, contacts, system, armature, None, robot.broadcast(rest))
     least = None
     if held is not None:
@@ -153,8 +161,7 @@ def setup(robot: Robot, contacts: ContactRows, q, v, tau, dt, f_ext=None) -> Ste
     lagged = normal_force(contacts.law, points.gap, points.normal.dot(now), 0.0)[0]
     velocity = now + velocities_at(contacts, points, motion) * dt
     stops = stops_of(robot, contacts, q)
-    speeds = None if stops is None else robot.broadcast(v + dt * b)
-    return StepProblem(system, armature, b, velocity, lagged, speeds, stops, least)
+    return StepProblem(system, armature, b, velocity, lagged, robot.broadcast(v + dt * b), stops, least)
 
 
 def _held(robot: Robot, at: Kinematics, q, v, velocity: Motion, c: Motion) -> Held | None:
@@ -202,9 +209,8 @@ def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt
     unbalanced = forces_on_dofs(robot, contacts, points, pushes.force) - inertia.apply(moved)
     tau = S.dot(sum_up(tree, unbalanced)) - problem.armature * x
     armature = problem.armature
-    if problem.stops is not None:
-        torque, resistance = stop_torque(contacts, problem.stops, problem.speeds + dt * x, dt)
-        tau, armature = tau + torque, armature + dt * resistance
+    if (in_joints := joint_torques(robot, contacts, problem.stops, problem.speeds + dt * x, dt)) is not None:
+        tau, armature = tau + in_joints[0], armature + dt * in_joints[1]
     step, motion, _ = solve_system(robot, contacts, system, armature, pushes.resistance * dt, robot.broadcast(tau))
     free = sum_down(tree, S * problem.b)
 
@@ -219,9 +225,9 @@ def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt
     def slope(length):
         """The derivative along the line, its own, and the rounding error of the first."""
         powers = [tuple(x / dt for x in line(length))]
-        if problem.stops is not None:
-            speeds = problem.speeds + dt * (x + length * step)
-            torque, resistance = stop_torque(contacts, problem.stops, speeds, dt)
+        speeds = problem.speeds + dt * (x + length * step)
+        if (in_joints := joint_torques(robot, contacts, problem.stops, speeds, dt)) is not None:
+            torque, resistance = in_joints
             powers.append((torque * step, dt * resistance * step * step))
         first, second = (sum(x.sum(axis=0) for x in parts) for parts in zip(*powers, strict=True))
         terms = jnp.abs(start) + sum(jnp.abs(power).sum(axis=0) for power, _ in powers)
@@ -261,18 +267,18 @@ def _pushes_at(contacts: ContactRows, problem: StepProblem, moved: Motion, dt) -
 
 
 def residual(robot: Robot, contacts: ContactRows, unknown: Unknown, q, v, tau, dt, f_ext=None) -> Unknown:
-    """Return `M (a - turning) + h + D (v + dt a) - tau - J^T f` at the accelerations `a` in the axes at the start, and
-    with multipliers `l` of loops that plus `J^T l`, and `J a + gamma`; zero for those of a step."""
+    """Return `M (a - turning) + h + D (v + dt a) + F - tau - J^T f` at the accelerations `a` in the axes at the start,
+    with dry friction `F`; with loops that plus `J^T l`, and `J a + gamma`. They are zero for the unknown of a step."""
     x = unknown.a
     at = kinematics(robot, q)
     equations, moving = equations_and_velocities(robot, *at, v, f_ext)
     points = contact_points(robot, contacts, q, at.poses)
     pushes = _pushes(contacts, points, moving.velocity, sum_down(robot.tree, at.S * x), dt)
     with_contact = equations._replace(p=equations.p - forces_on_dofs(robot, contacts, points, pushes.force))
-    resisting = joint_friction_law(robot).secant(v) * (v + dt * x) + spring_rows(robot, q)
-    stops = stops_of(robot, contacts, q)
-    if stops is not None:
-        resisting = resisting - stop_torque(contacts, stops, v + dt * x, dt)[0]
+    after = v + dt * x
+    resisting = robot.damping * after + spring_rows(robot, q)
+    if (in_joints := joint_torques(robot, contacts, stops_of(robot, contacts, q), after, dt)) is not None:
+        resisting = resisting - in_joints[0]
     unbalanced = inverse(robot.tree, with_contact, x - turning(robot, v)) + resisting - tau
     held = _held(robot, at, q, v, moving.velocity, equations.c)
     if held is None:
@@ -302,8 +308,8 @@ def factors(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt) ->
     system = problem.system
     pushes = _pushes_at(contacts, problem, sum_down(robot.tree, system.S * x), dt)[1]
     armature = problem.armature
-    if problem.stops is not None:
-        armature = armature + dt * stop_torque(contacts, problem.stops, problem.speeds + dt * x, dt)[1]
+    if (in_joints := joint_torques(robot, contacts, problem.stops, problem.speeds + dt * x, dt)) is not None:
+        armature = armature + dt * in_joints[1]
     return solve_system(robot, contacts, system, armature, pushes.resistance * dt, jnp.zeros_like(x))[2]
 
 
