@@ -98,7 +98,7 @@ def rollout(
       function `(model, state, t)` that returns `[*batch, nb, 6]` and is evaluated at the start of each step.
     - `integrator`, `substeps`: as in `step`.
     - `sensors`: a function `(model, state, t) -> pytree`, evaluated at every sample.
-    - `contacts`: the contacts of the robot with the world, as in `step`.
+    - `contacts`: the contacts of the robot, as in `step`.
     - `options`: see `RolloutOptions`.
 
     **Returns** `steps + 1` samples, the first of them `state`; `RolloutOptions.save_every` has fewer.

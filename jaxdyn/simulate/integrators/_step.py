@@ -92,7 +92,7 @@ def step(
       them to the end of the step.
     - `f_ext` `[*batch, nb, 6]`: external wrenches `[force, moment]` on the bodies in N and N m, in world axes, acting
       at the origin of each body's frame; constant over the step while the origins move.
-    - `contacts`: the contacts of the robot with the world, for the integrator `"semi_implicit_euler"`. Their forces,
+    - `contacts`: the contacts of the robot, for the integrator `"semi_implicit_euler"`. Their forces,
       and joint friction, are those at the end of the step, so that stiff contacts do not limit `dt`; `contact_forces`
       has them, and a roll-out's `Trajectory.contact` how well they were solved.
 
@@ -102,8 +102,7 @@ def step(
 
     **Raises** `ModelError` for another integrator or number of substeps, for a `dt` that is not positive and finite
     (inside `jit`, where its value is not known, it is not checked), for `"midpoint"` with loops, and for contacts with
-    another integrator or with a model that has loops or joints that mimic others; `ShapeError` where a shape does not
-    fit.
+    another integrator or of another model; `ShapeError` where a shape does not fit.
     """
     require_integrator(integrator, substeps, actuator_damping=actuator_damping is not None)
     require_contact_integrator(model, contacts, integrator)
