@@ -88,7 +88,7 @@ class _PairGroup(NamedTuple):
 
 
 class _Touching(NamedTuple):
-    """What is known of the contacts without numbers, `[nc]` each, in the order of all results."""
+    """The bodies, laws and names of contacts, `[nc]` each, in the order of all results."""
 
     bodies1: np.ndarray
     """The body, or -1, whose surface is touched."""
@@ -162,7 +162,7 @@ class Contacts(eqx.Module):
 
     @property
     def touching(self) -> _Touching:
-        """What is known of the contacts without numbers."""
+        """The bodies, laws and names of the contacts, which are static."""
         groups = tuple((g.links, g.bodies, g.laws, g.of_each()) for g in self.groups)
         return _touching(groups, self.pairs, self.surface is not None)
 
@@ -225,11 +225,14 @@ class ContactRows:
         found = []
         for group, size, pose in zip(contacts.groups, sizes, poses, strict=True):
             if contacts.surface is not None and len(where := group.moving()):
-                found.append(surface_witnesses(group.kind, *take_rows((size, pose), where), contacts.surface))
+                size, pose = take_rows((size, pose), where)
+                found.append(surface_witnesses(group.kind, size, pose, contacts.surface))
         for pair in contacts.pairs:
             (g1, g2), (rows1, rows2) = pair.groups, pair.shapes
-            one, two = (take_rows((sizes[g], poses[g]), np.array(i)) for g, i in ((g1, rows1), (g2, rows2)))
-            found.append(pair_witnesses(contacts.groups[g1].kind, *one, contacts.groups[g2].kind, *two))
+            size1, pose1 = take_rows((sizes[g1], poses[g1]), np.array(rows1))
+            size2, pose2 = take_rows((sizes[g2], poses[g2]), np.array(rows2))
+            kind1, kind2 = (contacts.groups[g].kind for g in pair.groups)
+            found.append(pair_witnesses(kind1, size1, pose1, kind2, size2, pose2))
         found = [jax.tree.map(lambda x: self.robot.broadcast(jnp.asarray(x)), w) for w in found]
         return jax.tree.map(lambda *x: jnp.concatenate(x), *found)
 
@@ -333,7 +336,7 @@ def _shapes_of_pair(shapes: list, pair: Any, number: int) -> list:
 
 @functools.cache
 def _touching(groups: tuple, pairs: tuple[_PairGroup, ...], on_surface: bool) -> _Touching:
-    """Return what is known of the contacts of groups, each given by its links, bodies, laws and number of contacts of
+    """Return the bodies, laws and names of the contacts of groups, each given by its links, bodies, laws and number of contacts of
     each shape."""
     rows: list[tuple[int, int, int, str]] = []
     for links, bodies, laws, count in groups if on_surface else ():

@@ -29,7 +29,7 @@ class Points(NamedTuple):
     normal: Vec3
     arm: Vec3
     """The point at which the force acts, from the point of reference of its body's tree."""
-    other_arm: Vec3 | None
+    other_arm: Any
     """With pairs, the same point from the point of reference of the first body's tree."""
 
 
@@ -206,8 +206,8 @@ def substitute(robot: Robot, S: Motion, factors: Factors | DenseFactors, y):
     return substitute_forces(robot.tree, S, factors, y)
 
 
-def hold(robot: Robot, held: Held, factors: DenseFactors, y, e=None) -> tuple[Any, Any]:
-    """Return `x` and `l` with `H x + J^T l = y` and `J x = e`, zero by default."""
+def hold(robot: Robot, held: Held, factors: Any, y, e=None) -> tuple[Any, Any]:
+    """Return `x` and `l` with `H x + J^T l = y` and `J x = e`, zero by default, from the `DenseFactors` of `H`."""
     J = robot.broadcast(held.matrix())
     both = _dense_solve(factors.root, jnp.concatenate([robot.broadcast(y)[:, None], jnp.swapaxes(J, 0, 1)], axis=1))
     x, Y = both[:, 0], both[:, 1:]

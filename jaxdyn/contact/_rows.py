@@ -131,10 +131,9 @@ def contact_points(robot: Robot, contacts: ContactRows, q, poses) -> Points:
     """Return the contacts at a configuration; `poses` are those of its `Kinematics`."""
     world = absolute_poses(robot, q)
     witnesses = contacts.witnesses(world)
-    arm, other_arm = (
-        None if dofs is None else witnesses.point + _to_reference(world, poses, dofs)
-        for dofs in (contacts.dofs, contacts.other_dofs)
-    )
+    arm, other_arm = witnesses.point + _to_reference(world, poses, contacts.dofs), None
+    if contacts.other_dofs is not None:
+        other_arm = witnesses.point + _to_reference(world, poses, contacts.other_dofs)
     return jax.tree.map(robot.broadcast, Points(witnesses.gap, witnesses.normal, arm, other_arm))
 
 
@@ -167,13 +166,13 @@ def setup(robot: Robot, contacts: ContactRows, q, v, tau, dt, f_ext=None) -> Ste
 def _held(robot: Robot, at: Kinematics, q, v, velocity: Motion, c: Motion) -> Held | None:
     """Return the equations that hold accelerations in the axes at the start."""
     rows = constraint_rows(robot, q, at, v, velocity, c)
-    if rows is None and robot.mimics is None:
-        return None
     if rows is None:
-        J = robot.broadcast(mimic_rows(robot.mimics, robot.mimic_multiplier))
-        rows = ConstraintRows(J, jnp.zeros_like(J[:, 0]))
+        if robot.mimics is None:
+            return None
+        C = robot.broadcast(mimic_rows(robot.mimics, robot.mimic_multiplier))
+        rows = ConstraintRows(C, jnp.zeros_like(C[:, 0]))
     J = robot.broadcast(rows.J)
-    gamma = robot.broadcast(rows.gamma) - (J * turning(robot, v)[None]).sum(axis=1)
+    gamma = robot.broadcast(rows.gamma) - (J * jnp.asarray(turning(robot, v))[None]).sum(axis=1)
     return Held(J.reshape(-1, *J.shape[2:]), gamma)
 
 
