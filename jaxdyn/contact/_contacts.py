@@ -336,8 +336,8 @@ def _shapes_of_pair(shapes: list, pair: Any, number: int) -> list:
 
 @functools.cache
 def _touching(groups: tuple, pairs: tuple[_PairGroup, ...], on_surface: bool) -> _Touching:
-    """Return the bodies, laws and names of the contacts of groups, each given by its links, bodies, laws and number of contacts of
-    each shape."""
+    """Return the bodies, laws and names of the contacts of groups, each of which is given by its links, bodies, laws
+    and number of contacts of a shape."""
     rows: list[tuple[int, int, int, str]] = []
     for links, bodies, laws, count in groups if on_surface else ():
         for link, body, law in zip(links, bodies, laws, strict=True):
