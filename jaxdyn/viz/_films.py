@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxdyn._errors import require_positive, require_suffix
 from jaxdyn.viz._drawing import Drawing
-from jaxdyn.viz._extras import import_extra
+from jaxdyn._extras import import_extra
 from jaxdyn.viz._page import Clip
 from jaxdyn.viz._rays import draw_robots
 

@@ -113,7 +113,7 @@ def load_mjcf(
         for i in range(1, m.nbody):
             _add_body(builder, m, i, names, effects)
         for i in range(m.nsite):
-            pose = _effective_pose(m.site_pos[i], m.site_quat[i], m.site_sameframe[i])
+            pose = mj.effective_pose(m.site_pos[i], m.site_quat[i], m.site_sameframe[i])
             builder.add_frame(names.sites[i], names.bodies[m.site_bodyid[i]], pose)
         add_equalities(builder, m, names)
         model = builder.build(gravity, kinematics_only=kinematics_only)
@@ -183,19 +183,11 @@ def _pose_at_zero(m, j: int, anchor: np.ndarray) -> np.ndarray:
     return pose_array(anchor, IDENTITY_POSE[3:])
 
 
-def _effective_pose(position, quaternion, same_frame) -> np.ndarray:
-    """Return the pose in a body that MuJoCo computes with: the body's own if they agree within 1e-6 (m, rad)."""
-    same = mj.enum_name("mjtSameFrame", same_frame)
-    if same == "body":
-        return IDENTITY_POSE
-    return pose_array(position, IDENTITY_POSE[3:] if same == "bodyrot" else quaternion)
-
-
 def _inertia(m, i: int) -> BodyInertia | None:
     """Return the inertia of a body in its frame, from principal moments; None for a body without mass and inertia."""
     if m.body_mass[i] == 0 and not m.body_inertia[i].any():
         return None
-    pose = _effective_pose(m.body_ipos[i], m.body_iquat[i], m.body_sameframe[i])
+    pose = mj.effective_pose(m.body_ipos[i], m.body_iquat[i], m.body_sameframe[i])
     R = quaternion_to_rotation(pose[3:])
     return BodyInertia(float(m.body_mass[i]), pose[:3], (R * m.body_inertia[i]) @ R.T)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdyn import _errors
 from jaxdyn._errors import ModelError, PhysicalityWarning, RobotFileError
+from jaxdyn.io.robot_files._mesh_files import read_meshes as read_meshes
 from jaxdyn.model import LEAVES, Model
 
 LARGEST = 1e12
