@@ -1,6 +1,7 @@
 """Contacts: the law, the convex problem of a step, and its solution."""
 
 from jaxdyn.contact._contacts import Contacts, ContactShape
+from jaxdyn.contact._file_shapes import ContactShapes, load_contact_shapes
 from jaxdyn.contact._law import ContactLaw
 from jaxdyn.contact._options import ContactOptions
 from jaxdyn.contact._step import (
@@ -18,6 +19,8 @@ __all__ = [
     "ContactOptions",
     "ContactReport",
     "ContactShape",
+    "ContactShapes",
     "Contacts",
     "contact_forces",
+    "load_contact_shapes",
 ]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import require_positive, require_suffix
-from jaxdyn.viz._drawing import Drawing
 from jaxdyn._extras import import_extra
+from jaxdyn.viz._drawing import Drawing
 from jaxdyn.viz._page import Clip
 from jaxdyn.viz._rays import draw_robots
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn.spatial import transform_points
 from jaxdyn._extras import import_extra
+from jaxdyn.spatial import transform_points
 
 _CREASE = np.radians(30.0)
 """Neighbors at less than this angle are shaded as one surface, where a file does not say."""

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxdyn._errors import require_positive_integer
-from jaxdyn.viz._drawing import FIELD_OF_VIEW, Drawing, Surface, camera_pose, compared_layers, ground_of
 from jaxdyn._extras import import_extra
+from jaxdyn.viz._drawing import FIELD_OF_VIEW, Drawing, Surface, camera_pose, compared_layers, ground_of
 
 _LIGHT = np.array([0.45, -0.55, 0.9]) / np.linalg.norm([0.45, -0.55, 0.9])
 _LAYERS = 12

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxdyn._errors import JaxdynError
-from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing
 from jaxdyn._extras import import_extra
+from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing
 from jaxdyn.viz._page import RobotNodes
 
 _NAMES = ("Meshes", "Collision geometry", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes", "Loops")

@@ -43,8 +43,9 @@ def load_visuals(
     """Return the visual geometry of a robot's links, from its URDF or MJCF file, in the frames of the loaded model.
 
     From a URDF file it is `<visual>` of every link: meshes (STL, OBJ, COLLADA, PLY, GLB), boxes, cylinders, spheres,
-    capsules, ellipsoids. The colors and images of a mesh's file come before the `<material>` of the link. From an MJCF file it is
-    the geoms of the groups 0 to 2 in MuJoCo's compiled model, which its viewer shows; images on them are not read.
+    capsules, ellipsoids. The colors and images of a mesh's file come before the `<material>` of the link. From an MJCF
+    file it is the geoms of the groups 0 to 2 in MuJoCo's compiled model, which its viewer shows; images on them are not
+    read.
 
     With `collision` it is the geometry with which the links touch others, translucent and in one color: `<collision>`
     of a URDF file, and the geoms of any group that MuJoCo lets collide (`contype` or `conaffinity` is not 0).

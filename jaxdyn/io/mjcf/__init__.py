@@ -8,6 +8,7 @@ from jaxdyn.io.mjcf._compiled import (
     geom_mesh,
     geom_pose,
     is_disabled,
+    is_enabled,
     is_mjcf,
     object_name,
 )

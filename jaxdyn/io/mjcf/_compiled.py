@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import RobotFileError, require_choice
-from jaxdyn.io._left_out import LeftOut
 from jaxdyn.io.mjcf._numbers import places_of_strange_numbers, require_numbers_of_robots, require_possible_size
-from jaxdyn.io.robot_files import quote, read_robot_file, robot_text, root_tag, warn
+from jaxdyn.io.robot_files import LeftOut, quote, read_robot_file, robot_text, root_tag, warn
 from jaxdyn.spatial import IDENTITY_POSE, pose_array
 
 # Types of joints as MuJoCo numbers them, and their numbers of coordinates and velocities.
@@ -128,6 +127,11 @@ def is_disabled(m, *flags: str) -> bool:
     # Springs and dampers had one flag in MuJoCo before 3.3.6.
     values = (bits.get(f"mjDSBL_{flag.upper()}", bits.get("mjDSBL_PASSIVE")) for flag in flags)
     return any(m.opt.disableflags & int(bit) for bit in values)
+
+
+def is_enabled(m, flag: str) -> bool:
+    """Return whether an optional feature is enabled in `<option><flag>`."""
+    return bool(m.opt.enableflags & int(mujoco().mjtEnableBit.__members__[f"mjENBL_{flag.upper()}"]))
 
 
 def enum_name(enum: str, value) -> str:

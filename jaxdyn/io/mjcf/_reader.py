@@ -31,12 +31,11 @@ import numpy as np
 
 from jaxdyn._errors import JaxdynError
 from jaxdyn._types import ArrayLike
-from jaxdyn.io._left_out import LeftOut, present, warn_of_what_is_left_out
 from jaxdyn.io.mjcf import _compiled as mj
 from jaxdyn.io.mjcf._equalities import acting_equalities, add_equalities
 from jaxdyn.io.mjcf._left_out import parts_left_out
 from jaxdyn.io.mjcf._massless import compile_massless_mjcf
-from jaxdyn.io.robot_files import LARGEST, enumerate_names
+from jaxdyn.io.robot_files import LARGEST, LeftOut, enumerate_names, present, warn_of_what_is_left_out
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
 from jaxdyn.spatial import IDENTITY_POSE, axis_angle_to_quaternion, compose_poses, pose_array, quaternion_to_rotation
 

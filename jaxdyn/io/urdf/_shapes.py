@@ -67,8 +67,7 @@ def read_shapes(
 
 
 def missing_meshes(shapes: Sequence[UrdfShape]) -> str:
-    """Return the names of the meshes' files that there are not, with the lines that name them; empty if there is none.
-    """
+    """Return the names of the meshes' files that do not exist, with the lines that name them."""
     places: dict[str, Element] = {}
     for shape in shapes:
         if shape.kind == "mesh" and shape.file is None:
