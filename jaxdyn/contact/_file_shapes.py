@@ -30,8 +30,8 @@ class ContactShapes:
     surface: AbstractSurface | None
     """The plane or height field that an MJCF file has in the world; None without, and for URDF files."""
     left_out: tuple[LeftOut, ...]
-    """All that the file says about contact and that the shapes leave out or replace, by kind; `acts` where it acts in the
-    format's own dynamics, or where the shape differs from that of the file."""
+    """All that the file says about contact and that the shapes leave out or replace, by kind; `acts` where it acts in
+    the format's own dynamics, or where the shape differs from that of the file."""
 
 
 @naming_arguments
