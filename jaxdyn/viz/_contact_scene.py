@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
+import equinox as eqx
 import numpy as np
 
 from jaxdyn._errors import ModelError, require_positive, require_shape
@@ -94,8 +94,7 @@ def surface_mesh(surface: AbstractSurface, low: np.ndarray, high: np.ndarray) ->
     heights = np.linspace(high[2] + size, low[2] - size, _LEVELS)
 
     def distance(z: np.ndarray) -> np.ndarray:
-        point = Vec3(*(jnp.asarray(a) for a in np.broadcast_arrays(x, y, z)))
-        return np.asarray(surface.distance(point)[0])
+        return np.asarray(_distances(surface, Vec3(*np.broadcast_arrays(x, y, z))))
 
     inside = distance(heights[:, None]) <= 0
     found, k = inside.any(axis=0) & ~inside[0], inside.argmax(axis=0)
@@ -113,6 +112,11 @@ def surface_mesh(surface: AbstractSurface, low: np.ndarray, high: np.ndarray) ->
     mesh = mesh_of(np.stack([x, y, below], axis=1), faces)
     mesh.remove_unreferenced_vertices()
     return mesh
+
+
+@eqx.filter_jit
+def _distances(surface: AbstractSurface, point: Vec3) -> Any:
+    return surface.distance(point)[0]
 
 
 class Instances(NamedTuple):
