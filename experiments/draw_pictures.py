@@ -153,7 +153,7 @@ def parallel_robots(path: Path) -> None:
 
 
 def contact(path: Path) -> None:
-    """Draw the derivatives of the page on contact."""
+    """Draw the pictures of the page on contact."""
     run_page("contact", path.parent)
 
 

@@ -11,7 +11,16 @@ from jaxdyn._errors import JaxdynError, look_up
 from jaxdyn.contact._law import ContactLaw
 from jaxdyn.contact._reading import Reading
 from jaxdyn.geometry import AbstractShape, AbstractSurface, Box, Capsule, Ellipsoid, HeightField, Plane, Sphere
-from jaxdyn.io.mjcf import Names, compile_mjcf, enum_name, geom_mesh, geom_pose, is_disabled, is_enabled, object_name
+from jaxdyn.io.mjcf import (
+    Names,
+    compile_massless_mjcf,
+    enum_name,
+    geom_mesh,
+    geom_pose,
+    is_disabled,
+    is_enabled,
+    object_name,
+)
 from jaxdyn.spatial import compose_poses, pose_array, quaternion_to_rotation
 
 _SURFACES = ("plane", "hfield")
@@ -21,7 +30,7 @@ _SOFTNESS = {"solref": (0.02, 1.0), "solimp": (0.9, 0.95, 0.001, 0.5, 2.0)}
 
 def read_mjcf_shapes(reading: Reading, path_or_text: Any) -> None:
     """Add the geoms of moving bodies that touch the surface, and the surface."""
-    m, reading.source = compile_mjcf(path_or_text)
+    m, reading.source = compile_massless_mjcf(path_or_text, kinematics_only=True)
     file = _File(m, Names.of(m).bodies)
     collides = [g for g in range(m.ngeom) if m.geom_contype[g] or m.geom_conaffinity[g] or file.in_pair(g)]
     reading.require_links(tuple(file.bodies), {file.link(g) for g in collides if not file.is_fixed(g)})

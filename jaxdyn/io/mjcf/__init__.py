@@ -12,5 +12,6 @@ from jaxdyn.io.mjcf._compiled import (
     is_mjcf,
     object_name,
 )
+from jaxdyn.io.mjcf._massless import compile_massless_mjcf
 from jaxdyn.io.mjcf._reader import left_out_of_mjcf, load_mjcf
 from jaxdyn.io.mjcf._writer import to_mjcf
