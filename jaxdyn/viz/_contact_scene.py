@@ -85,7 +85,8 @@ def surface_mesh(surface: AbstractSurface, low: np.ndarray, high: np.ndarray) ->
     if isinstance(surface, Plane):
         normal = np.asarray(surface.normal, np.float64)
         normal = normal / np.linalg.norm(normal)
-        square = mesh_of(size * np.array([[-1, -1, 0], [1, -1, 0], [1, 1, 0], [-1, 1, 0]]), [[0, 1, 2], [0, 2, 3]])
+        corners = size * np.array([[-1, -1, 0], [1, -1, 0], [1, 1, 0], [-1, 1, 0]])
+        square = mesh_of(corners, np.array([[0, 1, 2], [0, 2, 3]]))
         middle = center - (normal @ center - float(surface.offset)) * normal
         # A little below, as the grid of the ground may be there.
         return point_z_along(square, normal).apply_translation(middle - 1e-3 * size * normal)

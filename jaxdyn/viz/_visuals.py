@@ -169,8 +169,8 @@ _PRIMITIVES: dict[str, Callable[[tuple[float, ...]], Any]] = {
     "box": box,
     "sphere": lambda sizes: sphere(sizes[0]),
     "ellipsoid": sphere,
-    "cylinder": lambda sizes: cylinder(*sizes),
-    "capsule": lambda sizes: capsule(*sizes),
+    "cylinder": lambda sizes: cylinder(sizes[0], sizes[1]),
+    "capsule": lambda sizes: capsule(sizes[0], sizes[1]),
 }
 
 
