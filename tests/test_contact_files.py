@@ -200,6 +200,7 @@ URDF = f"""<robot name="r"><link name="world"><collision><geometry><box size="9 
 <collision><geometry><drake:ellipsoid a=".1" b=".2" c=".3"/></geometry>
 <drake:proximity_properties/></collision><contact><lateral_friction value="1"/></contact></link>
 <link name="bare">{INERTIAL}</link>
+<gazebo reference="base"><mu1>0.9</mu1></gazebo><gazebo reference="base"><material>Red</material></gazebo>
 <joint name="j" type="floating"><parent link="world"/><child link="base"/></joint>
 <joint name="f" type="fixed"><origin xyz="0 0 1" rpy="1 0 0"/><parent link="base"/><child link="tool"/></joint>
 <joint name="k" type="continuous"><parent link="base"/><child link="bare"/></joint></robot>"""
@@ -217,6 +218,8 @@ def test_collision_elements_of_urdf():
     assert left_out["shapes on links that are fixed in the world"] == ("'world'",)
     assert left_out["contacts between bodies, of"] == ("'base'", "'tool'")
     assert "<contact>" in left_out
+    assert len(left_out["<gazebo>"]) == 1
+    assert "<contact>" not in kinds(load_contact_shapes(model, URDF, links=["base"]))
     assert "<drake:proximity_properties>" in left_out
     assert load_contact_shapes(model, URDF, links=["tool"]).names == ("tool[0]", "tool[1]")
     with pytest.raises(UnknownNameError, match="did you mean 'tool'"):

@@ -19,7 +19,7 @@ def hull_points(points: np.ndarray, most: int) -> tuple[np.ndarray, int, float]:
     points = np.unique(np.asarray(points, np.float64), axis=0)
     center = points.mean(axis=0)
     _, sizes, axes = np.linalg.svd(points - center, full_matrices=False)
-    dimension = int((sizes > 1e-7 * max(float(np.abs(points).max()), sizes[0])).sum())
+    dimension = int((sizes > 1e-6 * max(float(np.abs(points).max()), sizes[0])).sum())
     # The coordinates in the line, plane or space that the points span.
     flat = (points - center) @ axes[:dimension].T
     corners = _corners(flat)

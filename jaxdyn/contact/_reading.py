@@ -93,8 +93,14 @@ class Reading:
 
     def hull(self, name: str, vertices: np.ndarray) -> Points:
         """Return the corners of the convex hull of a mesh, or those that stand out most."""
+        from scipy.spatial import QhullError
+
         require_finite(vertices, "the mesh")
-        points, count, error = hull_points(vertices, self.options.mesh_points)
+        try:
+            points, count, error = hull_points(vertices, self.options.mesh_points)
+        except QhullError as failure:
+            reason = str(failure).strip().splitlines()[0]
+            raise ModelError(f"the convex hull of the mesh is not found: {reason}") from failure
         if count > len(points):
             what = f"{name} ({len(points)} of {count}, the others stand out by {1000 * error:.2g} mm at most)"
             self.leave_out("corners of meshes", what, True, "mesh_points has the most points of a mesh")

@@ -16,6 +16,9 @@ from jaxdyn.geometry import AbstractShape, Box, Capsule, Ellipsoid, Sphere
 from jaxdyn.io.robot_files import quote, read_meshes
 from jaxdyn.io.urdf import Element, UrdfShape, missing_meshes, read_shapes
 
+_OF_GAZEBO = {"mu", "mu1", "mu2", "kp", "kd", "fdir1", "minDepth", "maxVel", "maxContacts", "selfCollide", "surface"}
+"""Elements of a link's contacts in `<gazebo>`."""
+
 
 def read_urdf_shapes(
     reading: Reading, path_or_text: str | os.PathLike, package_dirs: Sequence[str | os.PathLike]
@@ -41,7 +44,7 @@ def read_urdf_shapes(
     between = dict.fromkeys(shape.link for shape in reading.shapes)
     for link in between if len(between) > 1 else ():
         reading.leave_out("contacts between bodies, of", quote(link), False, "shapes touch the surface")
-    for tag, elements in _settings(robot, shapes).items():
+    for tag, elements in _settings(robot, [shape for shape, _ in wanted]).items():
         for place in elements:
             reading.leave_out(f"<{tag}>", place, True, "give laws to Contacts or ContactShape")
 
@@ -80,11 +83,15 @@ def _vertices(mesh: Any, transform: np.ndarray) -> np.ndarray:
 
 
 def _settings(robot: Element, shapes: Sequence[UrdfShape]) -> dict[str, list[str]]:
-    """Return the elements with numbers of contacts, which belong to simulators, by tag."""
-    out: dict[str, list[str]] = {}
-    for link in robot.all("link"):
-        for element in link.all("contact"):
-            out.setdefault("contact", []).append(f"line {element.line}, {element.owner}")
+    """Return the elements with numbers of the contacts of these shapes, which belong to simulators, by tag."""
+    links, out = {shape.link for shape in shapes}, {}
+    for element in robot.children:
+        if element.tag == "link" and element.attributes["name"] in links:
+            for contact in element.all("contact"):
+                out.setdefault("contact", []).append(f"line {contact.line}, {contact.owner}")
+        of_link = element.tag == "gazebo" and element.attributes.get("reference") in links
+        if of_link and _OF_GAZEBO & {x.tag for x in element.below()}:
+            out.setdefault("gazebo", []).append(f"line {element.line}, {quote(element.attributes['reference'])}")
     for shape in shapes:
         for element in shape.element.children:
             if element.tag.startswith("drake:"):

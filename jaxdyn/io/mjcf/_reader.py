@@ -68,7 +68,8 @@ def load_mjcf(
     smooth Coulomb friction (a constraint in MuJoCo; see `Model.friction_velocity`), and springs; all unless a flag in
     `<option>` disables it. Ranges are limits; `actuatorfrcrange` is the effort limit. `tau` is the torque of all
     actuators, also of servos and dampers, which `load_mjcf_actuators` describes. Contact does not belong to the
-    dynamics. Mocap bodies are fixed where the file has them. Tendons that only measure or transmit do nothing.
+    dynamics; `load_contact_shapes` reads geoms. Mocap bodies are fixed where the file has them. Tendons that only
+    measure or transmit do nothing.
 
     **Equality constraints** that start active are loops (`connect` and `weld`, between bodies or sites) and couplings
     (`joint`), which hold exactly: MuJoCo's are springs, whose parameters `solref` and `solimp` have no part here. The

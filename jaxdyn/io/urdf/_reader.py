@@ -52,8 +52,8 @@ def load_urdf(
     `floating` (a `free` joint), `fixed`. A link without `<inertial>` is massless, a joint without `<axis>` has
     (1, 0, 0), a joint without `<limit>` (or without `effort` or `velocity` in it) is not limited; `lower` and `upper`
     are zero if `<limit>` leaves them out (before version 1.2 of the format, which forbids that). The largest
-    double-precision number stands for no limit. Units in the file are SI and rad. Shapes, meshes, materials, safety
-    controllers, calibrations and extensions of simulators are not read.
+    double-precision number stands for no limit. Units in the file are SI and rad. Shapes (`load_contact_shapes` reads
+    `<collision>`), materials, safety controllers, calibrations and extensions of simulators are not read.
 
     The standard has no rotor inertia. It is read where a transmission of one actuator and one joint has
     `<drake:rotor_inertia value="J"/>` and `<drake:gear_ratio value="n"/>`, or `<motorInertia>J</motorInertia>` and

@@ -53,7 +53,8 @@ def read_shapes(
     A mesh is named by a path from the folder of the robot's file, `file://`, or `package://name/path` (`model://`
     likewise), in `package_dirs` or in a package in which the robot's file itself lies. **Raises** `RobotFileError`.
     """
-    skipped = frozenset({"visual", "collision", "gazebo"} - {tag})
+    # Simulators have numbers of contacts in <gazebo>.
+    skipped = frozenset({"collision", "gazebo"} if tag == "visual" else {"visual"})
     robot = read_robot(path_or_text, package_dirs, strict=False, skipped_tags=skipped)
     folder = Path(robot.source.name).resolve().parent if robot_text(path_or_text) is None else None
     version, out = format_version(robot), []
