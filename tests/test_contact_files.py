@@ -234,6 +234,11 @@ def test_collision_elements_of_urdf():
     with pytest.raises(RobotFileError, match=r"files of meshes do not exist: 'package://no/such.stl' \(line 3"):
         load_contact_shapes(model, missing)
     assert load_contact_shapes(model, missing, unsupported="warn").names == ("hull", "tool[0]", "tool[1]")
+    wrong = URDF.replace('<sphere radius=".3"/>', "<cone/>").replace('<box size=".2 .4 .6"/>', '<box size="1 -1 1"/>')
+    with pytest.raises(RobotFileError, match=r"(?s)'base': <geometry> contains 'cone'; known.*'hull' \(line 3\): Box"):
+        load_contact_shapes(model, wrong)
+    assert load_contact_shapes(model, wrong, unsupported="warn").names == ("tool[0]", "tool[1]")
+    assert load_contact_shapes(model, wrong, links=["tool"]).names == ("tool[0]", "tool[1]")
 
 
 @pytest.mark.parametrize("name", ["solo12", slow("panda"), slow("talos_reduced")])

@@ -80,8 +80,8 @@ def load_contact_shapes(
       least 3.
     - `package_dirs`: folders with the packages of `package://name/path`, as in `load_visuals` of `jaxdyn.viz`.
     - `unsupported`: `"error"` refuses what cannot be read and names all of it; `"warn"` leaves it out. These are:
-      missing files of meshes; geoms that are signed distance fields; several surfaces in the world without `surface`;
-      height fields that are turned.
+      missing files of meshes, and files that cannot be read; shapes with impossible sizes or of unknown kinds; geoms
+      that are signed distance fields; several surfaces in the world without `surface`; height fields that are turned.
 
     **Raises** `RobotFileError` for a file that cannot be read and for what is unsupported; `UnknownNameError` for links
     or a surface that the file does not have, and for a model of another file; `ModelError` for links without collision

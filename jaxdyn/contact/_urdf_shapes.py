@@ -24,10 +24,14 @@ def read_urdf_shapes(
     reading: Reading, path_or_text: str | os.PathLike, package_dirs: Sequence[str | os.PathLike]
 ) -> None:
     """Add the shapes in `<collision>` of all links."""
-    robot, shapes = read_shapes(path_or_text, "collision", package_dirs)
+    faults: dict[str, list[str]] = {}
+    robot, shapes = read_shapes(path_or_text, "collision", package_dirs, faults)
     reading.source = robot.source.name
     links = tuple(link.attribute("name") for link in robot.all("link"))
-    reading.require_links(links, {shape.link for shape in shapes})
+    reading.require_links(links, {shape.link for shape in shapes} | set(faults))
+    for link, texts in faults.items():
+        for text in texts if reading.wants(link, quote(link)) else ():
+            reading.refuse(text)
     wanted = [(x, name) for x, name in zip(shapes, _names(shapes), strict=True) if reading.wants(x.link, quote(name))]
     if missing := missing_meshes([shape for shape, _ in wanted]):
         reading.refuse(f"files of meshes do not exist: {missing}; give package_dirs=[...] with those of the packages")

@@ -46,12 +46,16 @@ class UrdfShape(NamedTuple):
 
 
 def read_shapes(
-    path_or_text: str | os.PathLike, tag: str, package_dirs: Sequence[str | os.PathLike]
+    path_or_text: str | os.PathLike,
+    tag: str,
+    package_dirs: Sequence[str | os.PathLike],
+    faults: dict[str, list[str]] | None = None,
 ) -> tuple[Element, list[UrdfShape]]:
     """Return the root of a URDF file, and the shapes in the elements `tag`, `visual` or `collision`, of all links.
 
     A mesh is named by a path from the folder of the robot's file, `file://`, or `package://name/path` (`model://`
-    likewise), in `package_dirs` or in a package in which the robot's file itself lies. **Raises** `RobotFileError`.
+    likewise), in `package_dirs` or in a package in which the robot's file itself lies. **Raises** `RobotFileError`; for
+    faults of single shapes only without `faults`, to which their texts are added by link.
     """
     # Simulators have numbers of contacts in <gazebo>.
     skipped = frozenset({"collision", "gazebo"} if tag == "visual" else {"visual"})
@@ -60,7 +64,13 @@ def read_shapes(
     version, out = format_version(robot), []
     for link in robot.all("link"):
         for element in link.all(tag):
-            shape = _shape(link.attribute("name"), element, version)
+            try:
+                shape = _shape(link.attribute("name"), element, version)
+            except RobotFileError as error:
+                if faults is None:
+                    raise
+                faults.setdefault(link.attribute("name"), []).append(str(error))
+                continue
             if shape.url:
                 shape = shape._replace(file=_find_file(shape.url, folder, package_dirs))
             out.append(shape)
