@@ -20,7 +20,8 @@ from jaxdyn.model import Model
 
 @dataclasses.dataclass(frozen=True)
 class ContactShapes:
-    """The contact shapes of a robot's file, for `Contacts`: `Contacts(model, found.shapes, found.surface)`."""
+    """The contact shapes of a robot's file, for `Contacts(model, found.shapes)`, or, where the file has a surface,
+    `Contacts(model, found.shapes, found.surface)`."""
 
     shapes: tuple[ContactShape, ...]
     """The shapes on links that move, in the order of the file."""

@@ -32,22 +32,18 @@ from jaxdyn.viz._geometry import (
 
 _COLUMNS, _LEVELS = 61, 65
 """The numbers of columns along each side of a surface, and of heights at which it is looked for in each of them."""
-_LINK = "link {}"
 
 
-def shape_meshes(contacts: Contacts, unit: float) -> Iterator[tuple[int, Any, str]]:
-    """Yield for each contact shape the number of its body, its mesh in the body's frame, and the name of its link.
-    Points are small balls, with their convex hull where it has a volume. **Raises** `ModelError` for batch axes."""
-    first = 0
+def shape_meshes(contacts: Contacts, unit: float) -> Iterator[tuple[int, Any]]:
+    """Yield for each contact shape the number of its body, and its mesh in the body's frame. Points are small balls,
+    with their convex hull where it has a volume. **Raises** `ModelError` for batch axes."""
     for group in contacts.groups:
         sizes, places = np.asarray(group.sizes, np.float64), np.asarray(group.placement, np.float64)
         if sizes.ndim > 2 or places.ndim > 2:
             raise ModelError("contacts have batch axes; choose one element, by jax.tree.map(lambda x: x[0], contacts)")
-        count = group.kind.witness_count(sizes.shape[-1])
         for body, numbers, place in zip(group.bodies, sizes, places, strict=True):
             for mesh in _meshes(group.kind, numbers, unit):
-                yield body, posed(mesh, place), _LINK.format(contacts.names[first])
-            first += count
+                yield body, posed(mesh, place)
 
 
 def _meshes(kind: type, sizes: np.ndarray, unit: float) -> Iterator[Any]:
@@ -67,7 +63,7 @@ def _meshes(kind: type, sizes: np.ndarray, unit: float) -> Iterator[Any]:
             yield inflated(with_creases(hull), 2e-3 * unit)
 
 
-def height_of_level(surface: AbstractSurface) -> float | None:
+def height_of_level(surface: AbstractSurface | None) -> float | None:
     """Return the height of a plane whose normal is z, m; None for other surfaces."""
     if not isinstance(surface, Plane):
         return None

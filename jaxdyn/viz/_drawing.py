@@ -154,7 +154,8 @@ class Drawing:
 
     def world_surface(self, low: np.ndarray, high: np.ndarray) -> Surface | None:
         """Return the surface of the world around a box, or None."""
-        mesh = None if self.contacts is None else surface_mesh(self.contacts.surface, low, high)
+        surface = None if self.contacts is None else self.contacts.surface
+        mesh = None if surface is None else surface_mesh(surface, low, high)
         return mesh and Surface(CONTACTS, -1, mesh, rgba(GROUND, GROUND_OPACITY), "surface of the world")
 
     def force_surface(self, mesh: Any) -> Surface:
@@ -422,17 +423,20 @@ def _contacts_of_file(model: Model, file: Any, package_dirs: Sequence[str | os.P
         found = load_contact_shapes(model, file, package_dirs=package_dirs, unsupported=unsupported)
     if not found.shapes:
         raise ModelError("the file has no collision geometry on links that move; leave contacts out")
-    return Contacts(model, found.shapes, found.surface)
+    return Contacts(model, found.shapes) if found.surface is None else Contacts(model, found.shapes, found.surface)
 
 
 def _with_contacts(drawing: Drawing, contacts: Contacts) -> Drawing:
     """Return the drawing with the shapes of contacts. **Raises** `ModelError` for those of another model."""
     if not isinstance(contacts, Contacts):
         raise ModelError(f"contacts is {type(contacts).__name__}; jaxdyn.Contacts(model, shapes) is needed")
-    if contacts.bodies.max() >= drawing.model.nb:
+    if max(max(group.bodies) for group in contacts.groups) >= drawing.model.nb:
         raise ModelError("contacts have a shape on a body that the model does not have: make them for this model")
     color = rgba(SHAPE, SHAPE_OPACITY)
-    shapes = [Surface(CONTACTS, body, mesh, color, name) for body, mesh, name in shape_meshes(contacts, drawing.unit)]
+    shapes = [
+        Surface(CONTACTS, body, mesh, color, f"contact shape on {_body_name(drawing.model, body)}")
+        for body, mesh in shape_meshes(contacts, drawing.unit)
+    ]
     shown = (*drawing.shown, CONTACTS, FORCES)
     return dataclasses.replace(drawing, surfaces=[*drawing.surfaces, *shapes], shown=shown, contacts=contacts)
 

@@ -65,7 +65,7 @@ def legend(
         for colors, opacity, text in _ROWS[layer]:
             if tuple(rgba(colors[0], opacity)) in used:
                 rows.append((tuple(f"{c}{round(255 * opacity):02x}" for c in colors), text))
-    if CONTACTS in layers:
+    if CONTACTS in layers and drawing.contacts is not None and drawing.contacts.surface is not None:
         rows.append(((f"{GROUND}{round(255 * GROUND_OPACITY):02x}",), "surface of the world"))
     if FORCES in layers and newtons_per_meter is not None:
         rows.append(((FORCE,), f"contact force on the robot, {newtons_per_meter:g} N per m of arrow"))
