@@ -133,7 +133,7 @@ def test_the_viewer_plays_forces_and_hides_them_elsewhere(tmp_path):
         assert "N per m of arrow" not in viewer._legend.content
         viewer.play(t, qs, forces=forces, newtons_per_meter=20.0)
         viewer.pause(2.0)
-        assert "contact force on the robot, 20 N per m of arrow" in viewer._legend.content
+        assert "contact force, 20 N per m of arrow" in viewer._legend.content
         parts = viewer._contacts._parts
         np.testing.assert_allclose(parts["ball"].batched_positions, forces.point[2], atol=1e-6)
         assert parts["shaft"].visible

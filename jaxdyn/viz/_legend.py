@@ -68,7 +68,7 @@ def legend(
     if CONTACTS in layers and drawing.contacts is not None and drawing.contacts.surface is not None:
         rows.append(((f"{GROUND}{round(255 * GROUND_OPACITY):02x}",), "surface of the world"))
     if FORCES in layers and newtons_per_meter is not None:
-        rows.append(((FORCE,), f"contact force on the robot, {newtons_per_meter:g} N per m of arrow"))
+        rows.append(((FORCE,), f"contact force, {newtons_per_meter:g} N per m of arrow"))
     if path_of is not None:
         rows += [((PATH,), f"path of {path_of}, {names[0]}")]
         rows += [((COMPARED_PATH,), f"path of {path_of}, {names[1]}")] if names[1:] else []
