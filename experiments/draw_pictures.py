@@ -1,5 +1,5 @@
-"""Draw the pictures of the README and of docs/gallery.md, docs/pictures.md and docs/parallel-robots.md, with the
-library itself.
+"""Draw the pictures of the README and of docs/gallery.md, docs/pictures.md, docs/parallel-robots.md and
+docs/contact.md, with the library itself.
 
     python -m experiments.draw_pictures [NAME ...] [--folder docs/images]
 
@@ -153,7 +153,7 @@ def parallel_robots(path: Path) -> None:
 
 
 def contact(path: Path) -> None:
-    """Draw the derivatives of the page on contact."""
+    """Draw the pictures of the page on contact."""
     run_page("contact", path.parent)
 
 

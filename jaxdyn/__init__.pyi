@@ -121,7 +121,9 @@ from .contact import ContactPair as ContactPair
 from .contact import ContactReport as ContactReport
 from .contact import Contacts as Contacts
 from .contact import ContactShape as ContactShape
+from .contact import ContactShapes as ContactShapes
 from .contact import contact_forces as contact_forces
+from .contact import load_contact_shapes as load_contact_shapes
 from .geometry import Box as Box
 from .geometry import Capsule as Capsule
 from .geometry import Ellipsoid as Ellipsoid

@@ -11,6 +11,7 @@ FLOORS = {
     "_digests": 0,
     "_durable_files": 0,
     "_errors": 0,
+    "_extras": 0,
     "_status": 0,
     "_printing": 1,
     "_compile": 1,

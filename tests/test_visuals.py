@@ -17,6 +17,7 @@ from jaxdyn import BodyInertia, DataError, Joint, ModelBuilder, ModelError, Robo
 from jaxdyn.io import RobotFileWarning, load_mjcf, load_urdf
 from jaxdyn.spatial import transform_points
 from jaxdyn.viz import Visual, load_visuals, plot_masses, plot_torques, plot_trajectory, save_png
+from jaxdyn.viz._clips import frame_samples
 from jaxdyn.viz._drawing import (
     AXES,
     ELLIPSOIDS,
@@ -29,7 +30,6 @@ from jaxdyn.viz._drawing import (
     slider_ranges,
 )
 from jaxdyn.viz._geometry import arrow, box, capsule, cylinder, inflated, scaled, sphere, tube
-from jaxdyn.viz._page import frame_samples
 
 STL = """solid corner
 facet normal 0 0 -1\nouter loop\nvertex 0 0 0\nvertex 0 1 0\nvertex 1 0 0\nendloop\nendfacet

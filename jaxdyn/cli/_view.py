@@ -26,6 +26,7 @@ EXAMPLES = """
   jaxdyn view robot.urdf --motion measured.npz --compare simulated.npz
   jaxdyn view robot.urdf --html robot.html
   jaxdyn view robot.urdf --png robot.png --collisions
+  jaxdyn view robot.urdf --contacts
   jaxdyn view robot.urdf --motion measured.npz --png moment.png --time 1.5
   jaxdyn view robot.urdf --motion measured.npz --video measured.mp4"""
 
@@ -47,6 +48,9 @@ class Options(RobotFile):
     """Film the motion into this file instead: .mp4, .webm, .gif or .webp; a screen is not needed."""
     collisions: Flag = False
     """Show the collision geometry, too."""
+    contacts: Flag = False
+    """Show the contact shapes that load_contact_shapes makes of the collision geometry, on a plane, or on the surface
+    that an MJCF file has."""
     skip_missing: Flag = False
     """Leave out meshes whose files are missing."""
     host: str = "127.0.0.1"
@@ -78,6 +82,8 @@ def main(arguments: Sequence[str]) -> None:
     loading: dict[str, Any] = {"skip_missing": options.skip_missing, "package_dirs": options.package_dirs}
     if options.free_base:
         loading["free_base"] = True
+    if options.contacts:
+        loading["contacts"] = True
     if options.png and not options.motion and not options.collisions:
         save_png(options.png, options.file, **loading)
         print(f"wrote {options.png}")

@@ -1,6 +1,7 @@
 """Contacts: the law, the convex problem of a step, and its solution."""
 
 from jaxdyn.contact._contacts import ContactPair, Contacts, ContactShape
+from jaxdyn.contact._file_shapes import ContactShapes, load_contact_shapes
 from jaxdyn.contact._law import ContactLaw
 from jaxdyn.contact._options import ContactOptions
 from jaxdyn.contact._step import (
@@ -19,6 +20,8 @@ __all__ = [
     "ContactPair",
     "ContactReport",
     "ContactShape",
+    "ContactShapes",
     "Contacts",
     "contact_forces",
+    "load_contact_shapes",
 ]

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from jaxdyn.io._left_out import LeftOut
 from jaxdyn.io.mjcf import is_mjcf, left_out_of_mjcf
+from jaxdyn.io.robot_files import LeftOut
 from jaxdyn.io.urdf import left_out_of_urdf
 
 

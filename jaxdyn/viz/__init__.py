@@ -5,7 +5,8 @@ from jaxdyn.viz._films import PICTURES, film_path
 from jaxdyn.viz._geometry import Visual
 from jaxdyn.viz._images import save_png, save_video
 from jaxdyn.viz._plots import COLORS, figure_class, plot_masses, plot_torques, plot_trajectory
-from jaxdyn.viz._viewer import PAGES, Viewer, save_html, view
+from jaxdyn.viz._viewer import PAGES, Viewer
+from jaxdyn.viz._views import save_html, view
 from jaxdyn.viz._visuals import load_visuals
 
 __all__ = [

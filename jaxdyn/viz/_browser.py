@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import DataError
+from jaxdyn.viz._contact_scene import Forces
 from jaxdyn.viz._drawing import Drawing
 from jaxdyn.viz._viewer import Viewer
 
@@ -60,15 +61,17 @@ def open_page(url: str, width: int, height: int) -> Iterator[Path]:
                 process.wait()
 
 
-def viewer_of(drawing: Drawing, poses: Sequence[np.ndarray]) -> Viewer:
-    """Return a viewer of a drawing, with the bodies at poses `[nb, 7]`, and with a second robot if there are two. The
-    camera sees both robots, and the joints have no handles."""
+def viewer_of(drawing: Drawing, poses: Sequence[np.ndarray], forces: Forces | None = None) -> Viewer:
+    """Return a viewer of a drawing, with the bodies at poses `[nb, 7]`, with a second robot if there are two, and with
+    contact forces of one sample. The camera sees both robots, and the joints have no handles."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     viewer = Viewer(drawing, port=port)
     viewer._show_layers(("robot", "compared") if len(poses) > 1 else None)
     viewer._place(*poses)
+    viewer._contacts.load(forces)
+    viewer._contacts.place(0)
     viewer._show_handles(False)
     viewer._stage(*drawing.bounds(np.stack(poses)))
     return viewer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,9 +14,12 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn.algorithms import forward_kinematics
+from jaxdyn.contact import Contacts, load_contact_shapes
+from jaxdyn.io import LeftOutWarning
 from jaxdyn.joints import JOINT_TYPES, coordinate_range
 from jaxdyn.model import Model, rotational_about_center, unphysical_reason
 from jaxdyn.spatial import IDENTITY_POSE, SE3, quaternion_to_rotation, transform_points
+from jaxdyn.viz._contact_scene import height_of_level, shape_meshes, surface_mesh
 from jaxdyn.viz._geometry import (
     Visual,
     arrow,
@@ -33,13 +37,17 @@ from jaxdyn.viz._geometry import (
 )
 from jaxdyn.viz._visuals import load_robot, load_visuals
 
-LAYERS = ("meshes", "collisions", "ellipsoids", "skeleton", "frames", "axes", "loops")
-MESHES, COLLISIONS, ELLIPSOIDS, SKELETON, FRAMES, AXES, LOOPS = LAYERS
+LAYERS = ("meshes", "collisions", "ellipsoids", "skeleton", "frames", "axes", "loops", "contacts", "forces")
+MESHES, COLLISIONS, ELLIPSOIDS, SKELETON, FRAMES, AXES, LOOPS, CONTACTS, FORCES = LAYERS
 SEGMENT, JOINT, INERTIA, UNPHYSICAL = "#6b7280", "#334155", "#4c9be8", "#e11d48"
 INERTIA_OPACITY = 0.55
 TRIAD = ("#e5484d", "#30a46c", "#3e63dd")
 TURNS, SLIDES = "#f59e0b", "#a855f7"
 LOOP = "#06b6d4"
+SHAPE, SHAPE_OPACITY = "#16a34a", 0.5
+GROUND, GROUND_OPACITY = "#a8a29e", 0.35
+FORCE = "#db2777"
+"""Colors of contact shapes, of the surface that they touch, and of contact forces."""
 COMPARED, COMPARED_OPACITY = "#f07828", 0.45
 """Color of a second robot."""
 PATH, COMPARED_PATH = "#1d4ed8", "#c2410c"
@@ -89,11 +97,14 @@ class Drawing:
     """The layers to show at first."""
     load_collisions: Callable[[], Sequence[Visual]] | None = None
     """Returns the collision geometry of the robot's file, which is read when it is first shown."""
+    contacts: Contacts | None = None
+    """The contacts whose shapes, surface and forces are drawn."""
 
     @property
     def layers(self) -> list[str]:
         """The layers that have surfaces, or may have."""
         present = {x.layer for x in self.surfaces} | ({COLLISIONS} if self.load_collisions else set())
+        present |= {CONTACTS, FORCES} if self.contacts is not None else set()
         return [x for x in LAYERS if x in present]
 
     def collisions(self) -> list[Surface]:
@@ -134,6 +145,23 @@ class Drawing:
                 out.append(Surface(LOOPS, -1, mesh, rgba(LOOP), f"loop {loop.name}"))
         return out
 
+    def ground(self, low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
+        """Return the height of the ground's grid below a box, and the size of its cells, m. A level surface of contacts
+        is the ground."""
+        level = None if self.contacts is None else height_of_level(self.contacts.surface)
+        below, cell = min(0.0, float(low[2])), float(10.0 ** np.round(np.log10(np.linalg.norm(high - low) / 10)))
+        return below if level is None else level, cell
+
+    def world_surface(self, low: np.ndarray, high: np.ndarray) -> Surface | None:
+        """Return the surface of the world around a box, or None."""
+        surface = None if self.contacts is None else self.contacts.surface
+        mesh = None if surface is None else surface_mesh(surface, low, high)
+        return mesh and Surface(CONTACTS, -1, mesh, rgba(GROUND, GROUND_OPACITY), "surface of the world")
+
+    def force_surface(self, mesh: Any) -> Surface:
+        """Return the mesh of contact forces in the world as a surface."""
+        return Surface(FORCES, -1, mesh, rgba(FORCE), "contact forces")
+
     def bounds(self, poses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the corners `[3]`, `[3]` of a box along the axes of the world around all visible surfaces, with the
         bodies at `poses` `[*batch, nb, 7]`. It holds the surfaces' boxes in the bodies' axes."""
@@ -152,6 +180,7 @@ def drawing_of(
     package_dirs: Sequence[str | os.PathLike],
     skip_missing: bool,
     options: dict[str, Any],
+    contacts: Contacts | bool | None = None,
 ) -> Drawing:
     """Return the drawing of a model or a robot's file. See `Viewer` for the arguments."""
     given = isinstance(model_or_path, Model)
@@ -160,14 +189,17 @@ def drawing_of(
     model = model_or_path if given else load_robot(model_or_path, package_dirs, **options)
     if visuals is None:
         visuals = () if given else model_or_path
-    load_collisions = None
+    load_collisions, file = None, None
     if isinstance(visuals, str | os.PathLike) or not isinstance(visuals, Sequence):
         file, files = visuals, {"package_dirs": package_dirs, "skip_missing": skip_missing}
         visuals, load_collisions = load_visuals(file, **files), lambda: load_visuals(file, collision=True, **files)
     if model.joint_placement.ndim > 2:
         batch = model.joint_placement.shape[:-2]
         raise ModelError(f"the model has batch axes {batch}; choose one: jax.tree.map(lambda x: x[0], model)")
-    return dataclasses.replace(_draw(model, visuals), load_collisions=load_collisions)
+    drawing = dataclasses.replace(_draw(model, visuals), load_collisions=load_collisions)
+    if contacts is True:
+        contacts = _contacts_of_file(model, file if given else model_or_path, package_dirs, skip_missing)
+    return drawing if contacts is None or contacts is False else _with_contacts(drawing, contacts)
 
 
 def frame_poses(model: Model, frame: str, poses: np.ndarray) -> np.ndarray:
@@ -191,9 +223,9 @@ def _poses(model: Model, q):
 
 
 def compared_layers(layers: Collection[str]) -> set[str]:
-    """Return the layers that a second robot shows of those of the first: without collision geometry, unless there is
-    nothing else, as it would cover what the first one shows."""
-    return set(layers) - {COLLISIONS} or set(layers)
+    """Return the layers that a second robot shows of those of the first: without collision geometry and contacts,
+    unless there is nothing else, as they would cover what the first one shows."""
+    return set(layers) - {COLLISIONS, CONTACTS, FORCES} or set(layers)
 
 
 def first_configuration(model: Model) -> np.ndarray:
@@ -213,11 +245,6 @@ def camera_pose(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarr
     center = (low + high) / 2
     away = np.array([1.0, -0.85, 0.45])
     return center + 1.3 * float(np.linalg.norm(high - low)) * away / np.linalg.norm(away), center
-
-
-def ground_of(low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
-    """Return the height of the ground below a box, and the size of the cells of its grid, m."""
-    return min(0.0, float(low[2])), float(10.0 ** np.round(np.log10(np.linalg.norm(high - low) / 10)))
 
 
 def _with_world(poses: np.ndarray) -> np.ndarray:
@@ -244,8 +271,9 @@ def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
     surfaces += _triads(model, unit)
     surfaces += [x for i in range(model.nb) for x in _joint_axes(model, i, unit)]
     surfaces += _loop_ends_drawn(model, unit)
-    shown = (MESHES,) if visuals else (ELLIPSOIDS, SKELETON, FRAMES, AXES)
-    return Drawing(model, surfaces, unit, (*shown, LOOPS) if model.topology.loops else shown)
+    present = {x.layer for x in surfaces}
+    shown = (MESHES, LOOPS) if visuals else (ELLIPSOIDS, SKELETON, FRAMES, AXES, LOOPS)
+    return Drawing(model, surfaces, unit, tuple(x for x in shown if x in present))
 
 
 def _surface(model: Model, visual: Visual, layer: str) -> Surface:
@@ -378,6 +406,39 @@ def _loop_ends_drawn(model: Model, unit: float) -> Iterator[Surface]:
         for body, pose in ((loop.body1, first[k]), (loop.body2, second[k])):
             mesh = posed(sphere(0.07 * unit), pose)
             yield Surface(LOOPS, body, mesh, rgba(LOOP), f"loop {loop.name} in {_body_name(model, body)}")
+
+
+# Contacts
+
+
+def _contacts_of_file(model: Model, file: Any, package_dirs: Sequence[str | os.PathLike], skip: bool) -> Contacts:
+    """Return the contacts of a file's collision geometry. **Raises** as `load_contact_shapes`; `ModelError` without a
+    file or without such geometry."""
+    if file is None:
+        raise ModelError("contacts=True draws the shapes of a file, but a model is given; give jaxdyn.Contacts")
+    with warnings.catch_warnings():
+        # What the shapes replace and leave out does not matter for a picture.
+        warnings.simplefilter("ignore", LeftOutWarning)
+        unsupported = "warn" if skip else "error"
+        found = load_contact_shapes(model, file, package_dirs=package_dirs, unsupported=unsupported)
+    if not found.shapes:
+        raise ModelError("the file has no collision geometry on links that move; leave contacts out")
+    return Contacts(model, found.shapes) if found.surface is None else Contacts(model, found.shapes, found.surface)
+
+
+def _with_contacts(drawing: Drawing, contacts: Contacts) -> Drawing:
+    """Return the drawing with the shapes of contacts. **Raises** `ModelError` for those of another model."""
+    if not isinstance(contacts, Contacts):
+        raise ModelError(f"contacts is {type(contacts).__name__}; jaxdyn.Contacts(model, shapes) is needed")
+    if max(max(group.bodies) for group in contacts.groups) >= drawing.model.nb:
+        raise ModelError("contacts have a shape on a body that the model does not have: make them for this model")
+    color = rgba(SHAPE, SHAPE_OPACITY)
+    shapes = [
+        Surface(CONTACTS, body, mesh, color, f"contact shape on {_body_name(drawing.model, body)}")
+        for body, mesh in shape_meshes(contacts, drawing.unit)
+    ]
+    shown = (*drawing.shown, CONTACTS, FORCES)
+    return dataclasses.replace(drawing, surfaces=[*drawing.surfaces, *shapes], shown=shown, contacts=contacts)
 
 
 def rgba(color: str, opacity: float = 1.0) -> np.ndarray:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import require_positive, require_suffix
+from jaxdyn._extras import import_extra
+from jaxdyn.viz._clips import Clip, force_surfaces
 from jaxdyn.viz._drawing import Drawing
-from jaxdyn.viz._extras import import_extra
-from jaxdyn.viz._page import Clip
 from jaxdyn.viz._rays import draw_robots
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
@@ -49,7 +49,8 @@ def images_of(
     count = max(2, round(float(clip.t[-1] - clip.t[0]) / speed * frames_per_second) + 1)
     for seconds in np.linspace(0.0, clip.t[-1] - clip.t[0], count):
         k = clip.sample_at(float(seconds))
-        yield draw_robots(drawing, [x[k] for x in drawn], size, bounds, paths)
+        more = [*paths, *force_surfaces(drawing, clip.forces, k)]
+        yield draw_robots(drawing, [x[k] for x in drawn], size, bounds, more)
 
 
 def write_film(path: Path, images: Iterable[np.ndarray], frames_per_second: float) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxdyn._extras import import_extra
 from jaxdyn.spatial import transform_points
-from jaxdyn.viz._extras import import_extra
 
 _CREASE = np.radians(30.0)
 """Neighbors at less than this angle are shaded as one surface, where a file does not say."""
@@ -99,6 +99,25 @@ def rod_at(start: np.ndarray, end: np.ndarray, radius: float) -> Any:
     along = end - start
     stretched = scaled(_unit_rod(), (radius, radius, np.linalg.norm(along)))
     return point_z_along(stretched, along).apply_translation((start + end) / 2)
+
+
+def small_ball(radius: float) -> Any:
+    """Return a ball about the origin, of few triangles."""
+    return _trimesh().creation.icosphere(1, radius)
+
+
+def cone(radius: float, length: float) -> Any:
+    """Return a cone along z, on the origin."""
+    return with_creases(_trimesh().creation.cone(radius, length, sections=_AROUND // 2))
+
+
+def convex_hull(points: np.ndarray) -> Any | None:
+    """Return the convex hull of points `[n, 3]`; None where it has no volume."""
+    away = points - points.mean(axis=0)
+    sizes = np.linalg.svd(away, compute_uv=False)
+    if len(sizes) < 3 or sizes[2] < 1e-6 * sizes[0]:
+        return None
+    return _trimesh().convex.convex_hull(points)
 
 
 def arrow(start: np.ndarray, neck: np.ndarray, tip: np.ndarray, radius: float) -> Any:

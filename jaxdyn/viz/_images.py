@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import jax
 import numpy as np
 
 from jaxdyn._errors import DataError, naming_arguments, require_choice, require_suffix
 from jaxdyn._types import ArrayLike
+from jaxdyn.contact import ContactForces
 from jaxdyn.model import Model
 from jaxdyn.viz._browser import PATIENCE, browser_path, client_of, open_page, settle, viewer_of
+from jaxdyn.viz._clips import clip_of, force_surfaces, forces_of
+from jaxdyn.viz._contact_scene import Forces
 from jaxdyn.viz._drawing import Drawing, body_poses, drawing_of, first_configuration
 from jaxdyn.viz._films import PICTURES, film_path, images_of, write_film, write_image
-from jaxdyn.viz._geometry import Visual
-from jaxdyn.viz._page import clip_of
 from jaxdyn.viz._rays import draw_robots
 
 type Renderer = Literal["rays", "browser"]
@@ -29,28 +31,28 @@ def save_png(
     q: ArrayLike | None = None,
     *,
     compare: ArrayLike | None = None,
+    forces: ContactForces | None = None,
+    newtons_per_meter: float | None = None,
     renderer: Renderer = "rays",
     width: int = 1200,
     height: int = 900,
-    visuals: Sequence[Visual] | str | os.PathLike | None = None,
-    package_dirs: Sequence[str | os.PathLike] = (),
-    skip_missing: bool = False,
     show: Sequence[str] | None = None,
-    **options: Any,
+    **arguments: Any,
 ) -> None:
     """Write a picture of a robot as a PNG file; no screen is needed.
 
     **Arguments**
 
-    - `q`: `[nq]`, the configuration; by default as in `Viewer`, which also says what `model_or_path`, `visuals`,
-      `package_dirs`, `skip_missing` and `options` are.
+    - `q`: `[nq]`, the configuration; by default as in `Viewer`.
     - `compare`: `[nq]`, of a second robot, translucent and orange.
+    - `forces`, `newtons_per_meter`: contact forces at this configuration, with `contacts`, as in `Viewer.play`.
     - `renderer`: `"rays"` needs nothing but processors and takes seconds; `"browser"`, the page of `Viewer` in Chromium
       (or Chrome, or Edge; the environment variable `JAXDYN_BROWSER` names its program if it is not on the `PATH`),
       takes longer without a graphics card.
     - `width`, `height`: in pixels.
     - `show`: what is drawn, of `"meshes"`, `"collisions"`, `"ellipsoids"`, `"skeleton"`, `"frames"`, `"axes"`,
-      `"loops"`; by default as in `Viewer`.
+      `"loops"`, `"contacts"`, `"forces"`; by default as in `Viewer`.
+    - `arguments`: `visuals`, `package_dirs`, `skip_missing`, `contacts` and the loader's options, as in `Viewer`.
 
     To draw a moment of a trajectory, give its configuration, or use `Viewer.save_png`.
 
@@ -65,13 +67,17 @@ def save_png(
     if renderer == "browser" and browser_path() is None:
         advice = "use renderer='rays', or name its program in the environment variable JAXDYN_BROWSER"
         raise DataError(f"no browser found on the PATH (chromium or google-chrome); {advice}")
-    drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options).with_layers(show)
+    drawing = _drawing_of(model_or_path, arguments, show)
     model = drawing.model
+    drawn = None
+    if forces is not None:
+        single = jax.tree.map(lambda x: x[None], forces)
+        drawn = forces_of(drawing, single, 1, newtons_per_meter)
     shown = first_configuration(model) if q is None else np.asarray(q, np.float64)
     poses = [body_poses(model, x) for x in ((shown,) if compare is None else (shown, compare))]
     if renderer == "browser":
-        return _by_browser(path, drawing, poses, width, height)
-    write_image(path, draw_robots(drawing, poses, (width, height)))
+        return _by_browser(path, drawing, poses, drawn, (width, height))
+    write_image(path, draw_robots(drawing, poses, (width, height), more=force_surfaces(drawing, drawn, 0)))
 
 
 @naming_arguments
@@ -83,6 +89,7 @@ def save_video(
     *,
     compare: ArrayLike | None = None,
     path_of: str | None = None,
+    forces: ContactForces | None = None,
     frames_per_second: float = 25.0,
     speed: float = 1.0,
     width: int = 640,
@@ -96,24 +103,33 @@ def save_video(
 
     - `t`, `qs`, `compare`: the trajectory, and that of a second robot, as in `Viewer.play`.
     - `path_of`: the name of a frame whose path is drawn.
+    - `forces`: contact forces at each time, with `contacts`, as in `Viewer.play`.
     - `frames_per_second`: pictures in a second of the film; `speed`: seconds of the trajectory in one of the film.
     - `width`, `height`: of the pictures, in pixels. `show`: as in `save_png`.
-    - `arguments`: `visuals`, `package_dirs`, `skip_missing` and the loader's options, as in `Viewer`.
+    - `arguments`: as in `save_png`.
 
     **Raises** as `Viewer`, `Viewer.play` and `save_png`; `DataError` for another suffix; `ImportError` without imageio,
     which needs imageio-ffmpeg for MP4 and WebM.
     """
     path = film_path(path)
-    visuals, package_dirs = arguments.pop("visuals", None), arguments.pop("package_dirs", ())
-    skip_missing = arguments.pop("skip_missing", False)
-    drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, arguments).with_layers(show)
-    clip = clip_of(drawing.model, t, qs, compare)
+    drawing = _drawing_of(model_or_path, arguments, show)
+    clip = clip_of(drawing, t, qs, compare, forces)
     images = images_of(drawing, clip, frames_per_second, speed, path_of, (width, height))
     write_film(path, images, frames_per_second)
 
 
-def _by_browser(path: Path, drawing: Drawing, poses: list[np.ndarray], width: int, height: int) -> None:
-    with viewer_of(drawing, poses) as viewer, open_page(viewer.url, width, height):
+def _drawing_of(model_or_path: Any, arguments: dict[str, Any], show: Sequence[str] | None) -> Drawing:
+    """Return the drawing for the arguments of `Viewer`, with these layers visible."""
+    visuals, package_dirs = arguments.pop("visuals", None), arguments.pop("package_dirs", ())
+    skip_missing, contacts = arguments.pop("skip_missing", False), arguments.pop("contacts", None)
+    return drawing_of(model_or_path, visuals, package_dirs, skip_missing, arguments, contacts).with_layers(show)
+
+
+def _by_browser(
+    path: Path, drawing: Drawing, poses: list[np.ndarray], forces: Forces | None, size: tuple[int, int]
+) -> None:
+    width, height = size
+    with viewer_of(drawing, poses, forces) as viewer, open_page(viewer.url, width, height):
         client = client_of(viewer, PATIENCE)
         try:
             settle(client)

@@ -10,14 +10,21 @@ from jaxdyn.viz._drawing import (
     COLLISIONS,
     COMPARED,
     COMPARED_PATH,
+    CONTACTS,
     ELLIPSOIDS,
+    FORCE,
+    FORCES,
     FRAMES,
+    GROUND,
+    GROUND_OPACITY,
     INERTIA,
     INERTIA_OPACITY,
     LOOP,
     LOOPS,
     MESHES,
     PATH,
+    SHAPE,
+    SHAPE_OPACITY,
     SLIDES,
     TRIAD,
     TURNS,
@@ -32,13 +39,21 @@ _ROWS: dict[str, tuple[tuple[tuple[str, ...], float, str], ...]] = {
     FRAMES: ((TRIAD, 1.0, "x, y, z of frames"),),
     AXES: (((TURNS,), 1.0, "axis, turns"), ((SLIDES,), 1.0, "axis, slides")),
     LOOPS: (((LOOP,), 1.0, "both ends of a loop"),),
+    CONTACTS: (((SHAPE,), SHAPE_OPACITY, "contact shape"),),
 }
 """The colors of layers, their opacity, and what they mean."""
 
 
-def legend(drawing: Drawing, layers: Collection[str], names: Sequence[str], path_of: str | None, cell: float) -> str:
+def legend(
+    drawing: Drawing,
+    layers: Collection[str],
+    names: Sequence[str],
+    path_of: str | None,
+    cell: float,
+    newtons_per_meter: float | None = None,
+) -> str:
     """Return the legend as HTML, for the layers that are shown, the names of one or two robots, the frame whose path is
-    drawn, and the size of the grid's cells, m."""
+    drawn, the size of the grid's cells, m, and the scale of the arrows of forces, if there are any."""
     used = {tuple(x.color) for x in drawing.surfaces}
     own = _OWN if MESHES in layers else "#6b7280"
     rows: list[tuple[tuple[str, ...], str]] = [
@@ -50,6 +65,10 @@ def legend(drawing: Drawing, layers: Collection[str], names: Sequence[str], path
         for colors, opacity, text in _ROWS[layer]:
             if tuple(rgba(colors[0], opacity)) in used:
                 rows.append((tuple(f"{c}{round(255 * opacity):02x}" for c in colors), text))
+    if CONTACTS in layers and drawing.contacts is not None and drawing.contacts.surface is not None:
+        rows.append(((f"{GROUND}{round(255 * GROUND_OPACITY):02x}",), "surface of the world"))
+    if FORCES in layers and newtons_per_meter is not None:
+        rows.append(((FORCE,), f"contact force, {newtons_per_meter:g} N per m of arrow"))
     if path_of is not None:
         rows += [((PATH,), f"path of {path_of}, {names[0]}")]
         rows += [((COMPARED_PATH,), f"path of {path_of}, {names[1]}")] if names[1:] else []

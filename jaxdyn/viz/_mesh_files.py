@@ -1,15 +1,13 @@
-"""Files of meshes, read by trimesh."""
+"""The colors of files of meshes."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxdyn._errors import RobotFileError
-from jaxdyn.viz._extras import import_extra
+from jaxdyn.io.robot_files import read_meshes
 from jaxdyn.viz._geometry import mesh_of, with_creases
 
 type MeshPart = tuple[Any, np.ndarray | None]
@@ -20,36 +18,8 @@ _COLORS = 32
 
 
 def read_mesh(path: Path) -> list[MeshPart]:
-    """Return the triangles of a file in m, by color. Formats: STL, OBJ, COLLADA, PLY, OFF, GLB and glTF.
-
-    **Raises** `RobotFileError` for a file that cannot be read, `ImportError` without trimesh, or without pycollada for
-    COLLADA.
-    """
-    trimesh = import_extra("trimesh", "read meshes")
-    if path.suffix.lower() == ".dae":
-        import_extra("collada", f"read COLLADA files such as {path.name!r}")
-    try:
-        # Shared vertices stay as in the file: edges at which triangles share none are sharp.
-        scene = trimesh.load_scene(path, process=False)
-    except Exception as error:
-        # Whatever the foreign reader raises says what is wrong with the file.
-        reason = str(error) or type(error).__name__
-        raise RobotFileError(f"cannot read the mesh {str(path)!r}: {reason}; convert it to STL, OBJ or DAE") from error
-    parts: list[MeshPart] = []
-    for node in scene.graph.nodes_geometry:
-        transform, name = scene.graph[node]
-        mesh = scene.geometry[name]
-        if isinstance(mesh, trimesh.Trimesh) and len(mesh.faces):
-            parts += _parts(mesh, np.diag([*[_unit(mesh)] * 3, 1.0]) @ transform)
-    if not parts:
-        raise RobotFileError(f"the mesh {str(path)!r} has no triangles; export its surface")
-    return parts
-
-
-def _unit(mesh) -> float:
-    """Return the unit of length in m, which COLLADA files have; others are in m in robots' files."""
-    unit = re.fullmatch(r"([\d.eE+-]+) \* meters", str(mesh.metadata.get("units", "")))
-    return float(unit[1]) if unit else 1.0
+    """Return the triangles of a file in m, by color. **Raises** as `read_meshes`."""
+    return [part for mesh, transform in read_meshes(path) for part in _parts(mesh, transform)]
 
 
 def _parts(mesh, transform: np.ndarray) -> list[MeshPart]:

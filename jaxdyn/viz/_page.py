@@ -5,24 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxdyn._errors import DataError, require_shape
-from jaxdyn._types import ArrayLike
 from jaxdyn.joints import JOINT_TYPES, Primitive
-from jaxdyn.model import Model
+from jaxdyn.viz._clips import Clip
+from jaxdyn.viz._contact_scene import Forces, part_meshes
 from jaxdyn.viz._drawing import (
     COLLISIONS,
+    CONTACTS,
     FIELD_OF_VIEW,
+    FORCE,
+    FORCES,
     LOOPS,
     MESHES,
     Drawing,
     Surface,
-    body_poses,
     camera_pose,
-    ground_of,
+    rgba,
     slider_ranges,
 )
 
@@ -139,14 +140,14 @@ def add_surface(server: Any, path: str, surface: Surface) -> Any:
         color=tuple(round(255 * float(x)) for x in surface.color[:3]),
         opacity=None if opacity == 1 else opacity,
         # Meshes of files are not always closed, or turned outwards.
-        side="double" if surface.layer in (MESHES, COLLISIONS) else "front",
+        side="double" if surface.layer in (MESHES, COLLISIONS, CONTACTS) else "front",
     )
 
 
-def set_stage(server: Any, low: np.ndarray, high: np.ndarray) -> float:
+def set_stage(server: Any, drawing: Drawing, low: np.ndarray, high: np.ndarray) -> float:
     """Set the ground, and the first view of the camera, for a box in the world. Returns the size of the cells of the
     ground's grid, m."""
-    size, (ground, cell) = float(np.linalg.norm(high - low)), ground_of(low, high)
+    size, (ground, cell) = float(np.linalg.norm(high - low)), drawing.ground(low, high)
     server.scene.add_grid(
         "/ground",
         width=40 * cell,
@@ -163,6 +164,67 @@ def set_stage(server: Any, low: np.ndarray, high: np.ndarray) -> float:
     camera.position, camera.look_at = tuple(position), tuple(center)
     camera.fov, camera.near, camera.far = FIELD_OF_VIEW, 0.01 * size, 100 * size
     return cell
+
+
+class ContactNodes:
+    """The surface of the world, and the contact forces of a trajectory, in the scene."""
+
+    def __init__(self, server: Any, drawing: Drawing):
+        self._server, self._drawing = server, drawing
+        self._surface: Any = None
+        self._parts: dict[str, Any] = {}
+        self._layers: Collection[str] = drawing.shown
+        self.forces: Forces | None = None
+        self.sample: int | None = None
+        """The sample whose forces are shown; None while none are."""
+
+    def stage(self, low: np.ndarray, high: np.ndarray) -> None:
+        """Draw the surface of the world around a box."""
+        if self._surface is not None:
+            self._surface.remove()
+        surface = self._drawing.world_surface(low, high)
+        self._surface = None if surface is None else add_surface(self._server, "/surface", surface)
+        self.show(self._layers)
+
+    def load(self, forces: Forces | None) -> None:
+        """Make the nodes of the forces of a trajectory."""
+        for node in self._parts.values():
+            node.remove()
+        self.forces, self.sample, self._parts = forces, None, {}
+        if forces is None or not forces.most:
+            return
+        color = tuple(round(255 * float(x)) for x in rgba(FORCE)[:3])
+        for name, places in forces.instances(0).items():
+            mesh = part_meshes()[name]
+            self._parts[name] = self._server.scene.add_batched_meshes_simple(
+                f"/forces/{name}",
+                np.asarray(mesh.vertices),
+                np.asarray(mesh.faces),
+                places.wxyzs,
+                places.positions,
+                batched_scales=places.scales,
+                batched_colors=color,
+                cast_shadow=False,
+                visible=False,
+            )
+
+    def place(self, sample: int | None) -> None:
+        """Show the forces at a sample, or none."""
+        self.sample = sample
+        if self.forces is not None and sample is not None:
+            for name, places in self.forces.instances(sample).items() if self._parts else ():
+                node = self._parts[name]
+                node.batched_positions, node.batched_wxyzs = (np.asarray(x, np.float32) for x in places[:2])
+                node.batched_scales = np.asarray(places.scales, np.float32)
+        self.show(self._layers)
+
+    def show(self, layers: Collection[str]) -> None:
+        """Show the surface and the forces where their layers are shown."""
+        self._layers = layers
+        if self._surface is not None:
+            self._surface.visible = CONTACTS in layers
+        for node in self._parts.values():
+            node.visible = FORCES in layers and self.sample is not None
 
 
 class JointControls:
@@ -248,64 +310,6 @@ class JointControls:
         def _(event) -> None:
             pose = np.concatenate([event.target.position, event.target.wxyz])
             self._change(slice(first, first + joint.nq), pose[7 - joint.nq :])
-
-
-class Clip(NamedTuple):
-    """A trajectory to play: times `[n]`, configurations `[n, nq]` and poses of bodies `[n, nb, 7]`; and the poses of a
-    second robot, if there is one."""
-
-    t: np.ndarray
-    q: np.ndarray
-    poses: np.ndarray
-    compared: np.ndarray | None
-
-    def sample_at(self, seconds: float) -> int:
-        """Return the number of the sample that is shown at a time after the start."""
-        k = np.searchsorted(self.t - self.t[0], seconds + 1e-9, side="right") - 1
-        return int(np.clip(k, 0, len(self.t) - 1))
-
-    def poses_at(self, k: int) -> list[np.ndarray]:
-        """Return the poses `[nb, 7]` of one or two robots at a sample."""
-        return [x[k] for x in (self.poses, self.compared) if x is not None]
-
-
-def clip_moment(clip: Clip | None, time: float | None, sample: int | None) -> list[np.ndarray]:
-    """Return the poses of one or two robots at a time in s after the start, or at a sample. **Raises** `DataError`."""
-    if clip is None:
-        raise DataError("there is no trajectory that has a moment; call play(t, qs) first")
-    last, end = len(clip.t) - 1, float(clip.t[-1] - clip.t[0])
-    if (time is None) == (sample is None):
-        raise DataError("a moment is a time (s) or the number of a sample: give one of the two")
-    if time is not None and not 0 <= time <= end:
-        raise DataError(f"time is {time:g} s after the start, but the trajectory has 0 to {end:g} s")
-    if sample is not None and not -last - 1 <= sample <= last:
-        raise DataError(f"sample is {sample}, but the trajectory has samples 0 to {last}")
-    return clip.poses_at(clip.sample_at(time) if time is not None else int(sample or 0) % (last + 1))
-
-
-def clip_of(model: Model, t: ArrayLike, qs: ArrayLike, compare: ArrayLike | None) -> Clip:
-    """Return a clip, for the arguments of `Viewer.play`. **Raises** `ShapeError`, `DataError`."""
-    t, q = np.asarray(t, np.float64), np.asarray(qs, np.float64)
-    require_shape(q, (len(q) if q.ndim else 0, model.nq), "qs", f"a row of nq = {model.nq} coordinates for each time")
-    require_shape(t, (len(q),), "t", "a time in s for each row of qs")
-    if len(t) < 2 or not np.all(np.diff(t) > 0):
-        raise DataError("t must have at least two times, in s, that increase; sort them and drop repeated ones")
-    compared = None
-    if compare is not None:
-        second = np.asarray(compare, np.float64)
-        require_shape(second, q.shape, "compare", "configurations at the same times as qs")
-        compared = body_poses(model, second)
-    return Clip(t, q, body_poses(model, q), compared)
-
-
-def frame_samples(t: np.ndarray, per_second: float) -> list[tuple[float, int]]:
-    """Return the samples to keep of times `[n]`: for each the seconds since the one before, and its number."""
-    out, last = [], 0
-    for k in range(1, len(t)):
-        if t[k] - t[last] >= (1 - 1e-6) / per_second or k == len(t) - 1:
-            out.append((float(t[k] - t[last]), k))
-            last = k
-    return out
 
 
 class FramePaths:

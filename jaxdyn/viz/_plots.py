@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxdyn._errors import DataError, naming_arguments, require_shape
+from jaxdyn._extras import import_extra
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
-from jaxdyn.viz._extras import import_extra
 
 COLORS = ("tab:orange", "tab:blue", "tab:red", "tab:green", "tab:purple")
 _DRAWN = 4000

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxdyn._errors import require_positive_integer
-from jaxdyn.viz._drawing import FIELD_OF_VIEW, Drawing, Surface, camera_pose, compared_layers, ground_of
-from jaxdyn.viz._extras import import_extra
+from jaxdyn._extras import import_extra
+from jaxdyn.viz._drawing import CONTACTS, FIELD_OF_VIEW, Drawing, Surface, camera_pose, compared_layers
 
 _LIGHT = np.array([0.45, -0.55, 0.9]) / np.linalg.norm([0.45, -0.55, 0.9])
 _LAYERS = 12
@@ -54,8 +54,11 @@ class Camera(NamedTuple):
         return self.position + distance[..., None] * rays, down
 
     def window(self, points: np.ndarray, width: int, height: int) -> tuple[slice, slice]:
-        """Return the rows and columns of the pixels around points `[n, 3]` in front of the camera."""
+        """Return the rows and columns of the pixels around points `[n, 3]`: all of them where some are not in front of
+        the camera."""
         x, y, z = self.axes @ (points - self.position).T
+        if z.min() <= 1e-6 * np.abs(z).max():
+            return slice(0, height), slice(0, width)
         column, row = (x / z / self.half[0] + 1) / 2 * width, (1 - y / z / self.half[1]) / 2 * height
         limits = [np.clip([a.min() - 2, a.max() + 2], 0, n).astype(int) for a, n in ((row, height), (column, width))]
         return slice(*limits[0]), slice(*limits[1])
@@ -136,25 +139,30 @@ def draw_robots(
     def shown(layers: Collection[str], pose: np.ndarray) -> list[Surface]:
         return [x for x in (*drawing.surfaces, *drawing.loop_lines(pose)) if x.layer in layers]
 
+    bounds = drawing.bounds(np.stack(poses)) if bounds is None else bounds
     surfaces = [*more, *shown(drawing.shown, poses[0])]
+    if CONTACTS in drawing.shown and (ground := drawing.world_surface(*bounds)) is not None:
+        surfaces.append(ground)
     places = [poses[0]] * len(surfaces)
     if len(poses) > 1:
         second = shown(compared_layers(drawing.shown), poses[1])
         surfaces += [x.as_compared(drawing.unit) for x in second]
         places += [poses[1]] * len(second)
-    return _draw(surfaces, places, drawing.bounds(np.stack(poses)) if bounds is None else bounds, size)
+    return _draw(surfaces, places, bounds, drawing.ground(*bounds), size)
 
 
 def _draw(
     surfaces: Sequence[Surface],
     poses: Sequence[np.ndarray],
     bounds: tuple[np.ndarray, np.ndarray],
+    ground: tuple[float, float],
     size: tuple[int, int],
 ) -> np.ndarray:
-    """Return a picture of surfaces, each with its own poses of the bodies."""
+    """Return a picture of surfaces, each with its own poses of the bodies; `ground` is the height of the ground and the
+    size of the cells of its grid, m."""
     width, height = (_SAMPLES * x for x in size)
     scene, camera = _Scene(surfaces, poses), Camera.for_box(*bounds, size[0] / size[1])
-    level, cell = ground_of(*bounds)
+    level, cell = ground
     # Lines of the grid are smooth already, at one ray for each pixel.
     points, below = camera.on_ground(camera.rays(*size), level)
     lines = below * _grid(points[..., :2], (bounds[0] + bounds[1])[:2] / 2, cell)

@@ -9,11 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxdyn._errors import JaxdynError
+from jaxdyn._extras import import_extra
 from jaxdyn.viz._drawing import LAYERS, MESHES, Drawing
-from jaxdyn.viz._extras import import_extra
 from jaxdyn.viz._page import RobotNodes
 
-_NAMES = ("Meshes", "Collision geometry", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes", "Loops")
+_NAMES = (
+    *("Meshes", "Collision geometry", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes", "Loops"),
+    *("Contact shapes", "Contact forces"),
+)
 _TITLES: dict[str, str] = dict(zip(LAYERS, _NAMES, strict=True))
 
 

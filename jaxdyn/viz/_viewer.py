@@ -15,7 +15,9 @@ import numpy as np
 
 from jaxdyn._errors import DataError, JaxdynError, naming_arguments, require_choice, require_shape, require_suffix
 from jaxdyn._types import ArrayLike
+from jaxdyn.contact import ContactForces, Contacts
 from jaxdyn.model import Model
+from jaxdyn.viz._clips import Clip, clip_moment, clip_of, force_surfaces, frame_samples
 from jaxdyn.viz._drawing import (
     LAYERS,
     Drawing,
@@ -27,17 +29,7 @@ from jaxdyn.viz._drawing import (
 from jaxdyn.viz._films import PICTURES, film_path, images_of, write_film, write_image
 from jaxdyn.viz._geometry import Visual
 from jaxdyn.viz._legend import legend, with_legend
-from jaxdyn.viz._page import (
-    Clip,
-    FramePaths,
-    JointControls,
-    Player,
-    RobotNodes,
-    clip_moment,
-    clip_of,
-    frame_samples,
-    set_stage,
-)
+from jaxdyn.viz._page import ContactNodes, FramePaths, JointControls, Player, RobotNodes, set_stage
 from jaxdyn.viz._pull import FrameHandle
 from jaxdyn.viz._rays import draw_robots
 from jaxdyn.viz._server import add_layer_switches, start_server
@@ -59,6 +51,9 @@ class Viewer:
     viewer.save_html("motion.html")
     viewer.save_video("motion.mp4")
     viewer.save_png("moment.png", time=1.5)
+
+    viewer = Viewer(model, contacts=contacts)      # shapes, surface, and the forces of a roll-out
+    viewer.play(motion.t, motion.q, forces=jaxdyn.contact_forces(model, contacts, motion.q, motion.v))
     ```
 
     In a notebook, a viewer as the last value of a cell is shown as a page that needs no server, so it stays visible
@@ -80,6 +75,8 @@ class Viewer:
       (identified, say); its frames must be frames of the model. By default the file's visuals; a model without a file
       has none. `()` shows none.
     - `package_dirs`, `skip_missing`: as in `load_visuals`.
+    - `contacts`: contacts whose shapes are shown, green and translucent (points as small balls), with the surface of
+      the world around the robot; True for the shapes that `load_contact_shapes` makes of the file.
     - `q`: `[nq]`, the configuration at first; by default `model.neutral()`, put within the limits.
     - `host`, `port`: where the page is served; only to this machine by default (`"0.0.0.0"`: to all). The next free
       port is taken if this one is not.
@@ -87,7 +84,7 @@ class Viewer:
       of the file and parts that models do not have only warn here.
 
     **Raises** what the loaders raise; `UnknownNameError` for visuals in frames that the model does not have;
-    `ModelError` for a model with batch axes; `ImportError` without viser.
+    `ModelError` for a model or contacts with batch axes, or contacts of another model; `ImportError` without viser.
     """
 
     model: Model
@@ -100,6 +97,7 @@ class Viewer:
         visuals: Sequence[Visual] | str | os.PathLike | None = None,
         package_dirs: Sequence[str | os.PathLike] = (),
         skip_missing: bool = False,
+        contacts: Contacts | bool | None = None,
         q: ArrayLike | None = None,
         host: str = "127.0.0.1",
         port: int = 8080,
@@ -107,7 +105,7 @@ class Viewer:
     ):
         drawing = model_or_path
         if not isinstance(drawing, Drawing):
-            drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options)
+            drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options, contacts)
         self._drawing = drawing
         self.model = model = drawing.model
         self._lock = threading.RLock()
@@ -121,6 +119,7 @@ class Viewer:
         self._layers = set(drawing.shown)
         self._cell = 1.0
         self._legend = self._server.gui.add_html("")
+        self._contacts = ContactNodes(self._server, drawing)
         self._paths = FramePaths(self._server, drawing, self._explain)
         self._stage(*drawing.bounds(poses))
         self._switches = add_layer_switches(self._server, drawing, self._robot, self.show_layer)
@@ -150,7 +149,7 @@ class Viewer:
 
     def show_layer(self, layer: str, visible: bool = True) -> None:
         """Show or hide a layer, as the switches of the page do: `"meshes"`, `"collisions"`, `"ellipsoids"`,
-        `"skeleton"`, `"frames"`, `"axes"` or `"loops"`.
+        `"skeleton"`, `"frames"`, `"axes"`, `"loops"`, `"contacts"` or `"forces"`.
 
         Collision geometry is read from the robot's file when it is first shown. **Raises** `ModelError` for a layer
         that there is not, and as `load_visuals`.
@@ -186,6 +185,8 @@ class Viewer:
         path_of: str | None = None,
         speed: float = 1.0,
         loop: bool = True,
+        forces: ContactForces | None = None,
+        newtons_per_meter: float | None = None,
     ) -> None:
         """Play a trajectory, without waiting for its end: the page has a switch, a slider of time, and the speed.
 
@@ -198,12 +199,18 @@ class Viewer:
         - `path_of`: the name of a frame, whose path is drawn as a line.
         - `speed`: seconds of the trajectory in one of the clock.
         - `loop`: whether to begin again at the end.
+        - `forces`: contact forces at each time, from `contact_forces`, for a viewer with `contacts`: a ball at each
+          closed contact, and an arrow along the force on the robot.
+        - `newtons_per_meter`: N in a meter of an arrow; by default a number that makes the largest force of a usual
+          sample about as long as a link. The legend says it.
 
-        **Raises** `ShapeError`; `DataError` for times that do not increase; `UnknownNameError` for `path_of`.
+        **Raises** `ShapeError`; `DataError` for times that do not increase; `UnknownNameError` for `path_of`;
+        `ModelError` for forces without contacts, or a scale that is not positive.
         """
-        clip = clip_of(self.model, t, qs, compare)
+        clip = clip_of(self._drawing, t, qs, compare, forces, newtons_per_meter)
         with self._lock:
             self._paths.draw(clip, path_of)
+            self._contacts.load(clip.forces)
             self._show_layers(None if clip.compared is None else names)
             both = [x[:: max(1, len(x) // _FRAMED)] for x in (clip.poses, clip.compared) if x is not None]
             self._stage(*self._drawing.bounds(np.concatenate(both)))
@@ -244,12 +251,14 @@ class Viewer:
         """
         path = require_suffix(path, PICTURES, "the picture")
         drawing, clip = self._visible(), self._player.clip
-        poses = [body_poses(self.model, self.q)]
+        poses, k = [body_poses(self.model, self.q)], self._contacts.sample
         if time is not None or sample is not None:
-            poses = clip_moment(clip, time, sample)
+            clip, k = clip_moment(clip, time, sample)
+            poses = clip.poses_at(k)
         elif clip is not None and self._compared_names is not None:
             poses = clip.poses_at(clip.sample_at(self._player.time.value))
-        write_image(path, draw_robots(drawing, poses, (width, height), more=self._paths.surfaces))
+        more = [*self._paths.surfaces, *force_surfaces(drawing, self._contacts.forces, k)]
+        write_image(path, draw_robots(drawing, poses, (width, height), more=more))
 
     def save_video(
         self, path: str | os.PathLike, *, frames_per_second: float = 25.0, width: int = 640, height: int = 480
@@ -314,7 +323,8 @@ class Viewer:
 
     def _stage(self, low: np.ndarray, high: np.ndarray) -> None:
         """Set the ground, and the first view of the camera, for a box in the world."""
-        self._cell = set_stage(self._server, low, high)
+        self._cell = set_stage(self._server, self._drawing, low, high)
+        self._contacts.stage(low, high)
         self._explain()
 
     def _show_layers(self, names: tuple[str, str] | None) -> None:
@@ -323,6 +333,7 @@ class Viewer:
         if names is not None and self._compared is None:
             self._compared = RobotNodes(self._server, self._drawing, "compared", tint=True)
         self._robot.show(self._layers)
+        self._contacts.show(self._layers)
         if self._compared is not None:
             self._compared.show(() if names is None else compared_layers(self._layers))
         self._explain()
@@ -330,7 +341,9 @@ class Viewer:
     def _explain(self) -> None:
         """Bring the legend up to date."""
         names = self._compared_names or ("robot",)
-        self._legend.content = legend(self._drawing, self._layers, names, self._paths.frame, self._cell)
+        forces, path = self._contacts.forces, self._paths.frame
+        scale = None if forces is None else forces.scale
+        self._legend.content = legend(self._drawing, self._layers, names, path, self._cell, scale)
 
     def _show_handles(self, visible: bool) -> None:
         self._joints.show_handles(visible)
@@ -361,11 +374,15 @@ class Viewer:
             self._player.playing.value = False
             self._move(q, body_poses(self.model, q), frame=False)
 
-    def _move(self, q: np.ndarray, *poses: np.ndarray, joints: bool = True, frame: bool = True) -> None:
-        """Show a configuration, with the handles of joints and that of a frame where they belong."""
+    def _move(
+        self, q: np.ndarray, *poses: np.ndarray, joints: bool = True, frame: bool = True, sample: int | None = None
+    ) -> None:
+        """Show a configuration, with the handles of joints and that of a frame where they belong, and the forces at a
+        sample of the trajectory."""
         with self._lock:
             self._q = q
             self._place(*poses)
+            self._contacts.place(sample)
             self._joints.update(q, handles=joints)
             if frame:
                 self._handle.follow(q)
@@ -378,53 +395,7 @@ class Viewer:
                     robot.place(bodies)
 
     def _show_sample(self, clip: Clip, k: int) -> None:
-        self._move(clip.q[k], *clip.poses_at(k))
-
-
-def view(
-    model_or_path: Model | str | os.PathLike | Any,
-    *,
-    package_dirs: Sequence[str | os.PathLike] = (),
-    port: int = 8080,
-    block: bool = True,
-    **arguments: Any,
-) -> Viewer:
-    """Show a robot in the browser: a model, or a URDF or MJCF file with its meshes.
-
-    Prints the address of the page; with `block` it waits there until the program is interrupted (Ctrl-C), otherwise it
-    returns at once. `arguments` are others of `Viewer`, which says what they mean and what is raised.
-    """
-    viewer = Viewer(model_or_path, package_dirs=package_dirs, port=port, **arguments)
-    print(f"open {viewer.url} in a browser{' (Ctrl-C ends it)' if block else ''}", flush=True)
-    if block:
-        viewer.wait()
-    return viewer
-
-
-@naming_arguments
-def save_html(
-    path: str | os.PathLike,
-    model_or_path: Model | str | os.PathLike | Any,
-    t: ArrayLike | None = None,
-    qs: ArrayLike | None = None,
-    *,
-    compare: ArrayLike | None = None,
-    frames_per_second: float = 30.0,
-    **arguments: Any,
-) -> None:
-    """Write a page that shows a robot, or plays a trajectory, as one file that needs no server and no network.
-
-    `t` `[n]` in s, `qs` and `compare` `[n, nq]` are a trajectory, as in `Viewer.play`; without them the robot stands
-    as in `Viewer`, whose arguments the others are (`q` among them). **Raises** as `Viewer` and `Viewer.play`, and
-    `DataError` where one of `t` and `qs` is missing.
-    """
-    if (t is None) != (qs is None):
-        raise DataError("a trajectory needs both t and qs")
-    path = require_page(path)
-    with Viewer(model_or_path, **arguments) as viewer:
-        if t is not None and qs is not None:
-            viewer.play(t, qs, compare=compare)
-        viewer.save_html(path, frames_per_second=frames_per_second)
+        self._move(clip.q[k], *clip.poses_at(k), sample=k)
 
 
 def require_page(path: str | os.PathLike) -> Path:

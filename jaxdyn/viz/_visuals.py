@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ import numpy as np
 
 from jaxdyn._errors import RobotFileError
 from jaxdyn.io import LeftOutWarning, is_mjcf, load_mjcf, load_urdf
-from jaxdyn.io.mjcf import Names, compile_mjcf, enum_name, object_name
-from jaxdyn.io.robot_files import enumerate_items, enumerate_names, quote, robot_text, warn
-from jaxdyn.io.urdf import Element, fail, find_in_packages, format_version, pose_of, read_robot
+from jaxdyn.io.mjcf import Names, compile_mjcf, enum_name, geom_mesh, geom_pose, object_name
+from jaxdyn.io.robot_files import enumerate_names, warn
+from jaxdyn.io.urdf import Element, missing_meshes, read_shapes
 from jaxdyn.model import Model
-from jaxdyn.spatial import pose_array
 from jaxdyn.viz._geometry import Visual, box, capsule, cylinder, mesh_of, posed, scaled, sphere
 from jaxdyn.viz._mesh_files import MeshPart, read_mesh
 
@@ -44,8 +43,9 @@ def load_visuals(
     """Return the visual geometry of a robot's links, from its URDF or MJCF file, in the frames of the loaded model.
 
     From a URDF file it is `<visual>` of every link: meshes (STL, OBJ, COLLADA, PLY, GLB), boxes, cylinders, spheres,
-    capsules. The colors and images of a mesh's file come before the `<material>` of the link. From an MJCF file it is
-    the geoms of the groups 0 to 2 in MuJoCo's compiled model, which its viewer shows; images on them are not read.
+    capsules, ellipsoids. The colors and images of a mesh's file come before the `<material>` of the link. From an MJCF
+    file it is the geoms of the groups 0 to 2 in MuJoCo's compiled model, which its viewer shows; images on them are not
+    read.
 
     With `collision` it is the geometry with which the links touch others, translucent and in one color: `<collision>`
     of a URDF file, and the geoms of any group that MuJoCo lets collide (`contype` or `conaffinity` is not 0).
@@ -93,7 +93,7 @@ def _mjcf_visuals(path_or_text: Any, collision: bool) -> list[Visual]:
         if mesh is None:
             left_out.append(object_name(m, "geom", g))
             continue
-        mesh = posed(mesh, pose_array(m.geom_pos[g], m.geom_quat[g]))
+        mesh = posed(mesh, geom_pose(m, g))
         out.append(Visual(names.bodies[m.geom_bodyid[g]], mesh.vertices, mesh.faces, np.clip(color, 0, 1)))
     if left_out:
         warn(f"{source}: shown without height fields and signed distance fields: {enumerate_names(left_out)}")
@@ -122,10 +122,7 @@ def _geom_mesh(m, g: int) -> Any:
         case "box":
             return box(2 * size)
         case "mesh":
-            k = m.geom_dataid[g]
-            vertices = m.mesh_vert[m.mesh_vertadr[k] :][: m.mesh_vertnum[k]]
-            faces = m.mesh_face[m.mesh_faceadr[k] :][: m.mesh_facenum[k]]
-            return mesh_of(vertices, faces)
+            return mesh_of(*geom_mesh(m, g))
     return None
 
 
@@ -133,9 +130,13 @@ def _urdf_visuals(
     path_or_text: str | os.PathLike, tag: str, package_dirs: Sequence[str | os.PathLike], skip_missing: bool
 ) -> list[Visual]:
     """Return the geometry of a URDF file in the elements `tag`, visual or collision. See `load_visuals`."""
-    skipped = frozenset({"visual", "collision", "gazebo"} - {tag})
-    robot = read_robot(path_or_text, package_dirs, strict=False, skipped_tags=skipped)
-    folder = Path(robot.source.name).resolve().parent if robot_text(path_or_text) is None else None
+    robot, shapes = read_shapes(path_or_text, tag, package_dirs)
+    if missing := missing_meshes(shapes):
+        what = f"{robot.source.name}: files of meshes do not exist: {missing}"
+        if not skip_missing:
+            advice = "give package_dirs=[...] with the folders of the packages, or skip_missing=True to show it without"
+            raise RobotFileError(f"{what}; {advice} them")
+        warn(f"{what}; shown without them")
     # Colors given inside a link may be used by name elsewhere.
     inside = (m for link in robot.all("link") for v in link.all("visual") for m in v.all("material"))
     colors: dict[str, np.ndarray] = {}
@@ -145,68 +146,32 @@ def _urdf_visuals(
             colors.setdefault(name, color)
     out: list[Visual] = []
     meshes: dict[Path, list[MeshPart]] = {}
-    missing: dict[str, Element] = {}
-    for link in robot.all("link"):
-        for visual in link.all(tag):
-            geometry = visual.require("geometry")
-            place = pose_of(visual, format_version(robot))
-            color = _COLLISION if tag == "collision" else _named_color(visual.child("material"), colors)
-            mesh = geometry.child("mesh")
-            if mesh is None:
-                parts: list[MeshPart] = [(_primitive(geometry), None)]
-            else:
-                path = _find_file(mesh.attribute("filename"), folder, package_dirs)
-                if path is None:
-                    missing.setdefault(mesh.attribute("filename"), mesh)
-                    continue
-                if path not in meshes:
-                    meshes[path] = read_mesh(path)
-                scale = mesh.numbers("scale", 3) if "scale" in mesh.attributes else 1.0
-                parts = [(scaled(part, scale), own) for part, own in meshes[path]]
-            for part, own in parts:
-                part = posed(part, place)
-                textured = part if part.visual.kind == "texture" else None
-                shown = color if own is None or tag == "collision" else own
-                out.append(Visual(link.attribute("name"), part.vertices, part.faces, shown, textured))
-    if missing:
-        files = enumerate_items(f"{quote(url)} (line {e.line}, {e.owner})" for url, e in missing.items())
-        what = f"{robot.source.name}: files of meshes do not exist: {files}"
-        if not skip_missing:
-            advice = "give package_dirs=[...] with the folders of the packages, or skip_missing=True to show it without"
-            raise RobotFileError(f"{what}; {advice} them")
-        warn(f"{what}; shown without them")
+    for shape in shapes:
+        color = _COLLISION if tag == "collision" else _named_color(shape.element.child("material"), colors)
+        parts: list[MeshPart]
+        if shape.kind != "mesh":
+            parts = [(_PRIMITIVES[shape.kind](shape.sizes), None)]
+        elif shape.file is None:
+            continue
+        else:
+            if shape.file not in meshes:
+                meshes[shape.file] = read_mesh(shape.file)
+            parts = [(scaled(part, shape.sizes), own) for part, own in meshes[shape.file]]
+        for part, own in parts:
+            part = posed(part, shape.pose)
+            textured = part if part.visual.kind == "texture" else None
+            shown = color if own is None or tag == "collision" else own
+            out.append(Visual(shape.link, part.vertices, part.faces, shown, textured))
     return out
 
 
-def _find_file(url: str, folder: Path | None, package_dirs: Sequence[str | os.PathLike]) -> Path | None:
-    """Return the file of a mesh, or None if there is none. It is given by a path from the folder of the robot's file,
-    `file://`, or `package://name/path` (`model://` likewise), in `package_dirs` or in a package in which the robot's
-    file itself lies."""
-    scheme, separator, path = url.partition("://")
-    if separator and scheme in ("package", "model"):
-        around = [] if folder is None else [folder, *folder.parents]
-        package_dirs = [package_dirs] if isinstance(package_dirs, str | os.PathLike) else package_dirs
-        try:
-            return find_in_packages(f"package://{path}", [*package_dirs, *around])
-        except RobotFileError:
-            return None
-    if separator and scheme != "file":
-        return None
-    file = Path(path if separator else url)
-    file = file if file.is_absolute() or folder is None else folder / file
-    return file if file.is_file() else None
-
-
-def _primitive(geometry: Element) -> Any:
-    if (shape := geometry.child("box")) is not None:
-        return box(shape.numbers("size", 3))
-    if (shape := geometry.child("sphere")) is not None:
-        return sphere(shape.number("radius", minimum=0.0))
-    for tag, make in (("cylinder", cylinder), ("capsule", capsule)):
-        if (shape := geometry.child(tag)) is not None:
-            return make(shape.number("radius", minimum=0.0), shape.number("length", minimum=0.0))
-    content = enumerate_names(e.tag for e in geometry.children) or "nothing"
-    fail(geometry, f"<geometry> contains {content}; known: mesh, box, cylinder, sphere, capsule")
+_PRIMITIVES: dict[str, Callable[[tuple[float, ...]], Any]] = {
+    "box": box,
+    "sphere": lambda sizes: sphere(sizes[0]),
+    "ellipsoid": sphere,
+    "cylinder": lambda sizes: cylinder(sizes[0], sizes[1]),
+    "capsule": lambda sizes: capsule(sizes[0], sizes[1]),
+}
 
 
 def _named_color(material: Element | None, colors: dict[str, np.ndarray]) -> np.ndarray:

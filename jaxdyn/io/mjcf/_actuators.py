@@ -7,8 +7,8 @@ import math
 import os
 from typing import Any, Literal
 
-from jaxdyn.io._left_out import LeftOut, warn_of_what_is_left_out
 from jaxdyn.io.mjcf import _compiled as mj
+from jaxdyn.io.robot_files import LeftOut, warn_of_what_is_left_out
 
 
 @dataclasses.dataclass(frozen=True)

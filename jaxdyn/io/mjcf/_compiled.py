@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import RobotFileError, require_choice
-from jaxdyn.io._left_out import LeftOut
 from jaxdyn.io.mjcf._numbers import places_of_strange_numbers, require_numbers_of_robots, require_possible_size
-from jaxdyn.io.robot_files import quote, read_robot_file, robot_text, root_tag, warn
+from jaxdyn.io.robot_files import LeftOut, quote, read_robot_file, robot_text, root_tag, warn
+from jaxdyn.spatial import IDENTITY_POSE, pose_array
 
 # Types of joints as MuJoCo numbers them, and their numbers of coordinates and velocities.
 FREE, BALL, SLIDE, HINGE = range(4)
@@ -129,6 +129,11 @@ def is_disabled(m, *flags: str) -> bool:
     return any(m.opt.disableflags & int(bit) for bit in values)
 
 
+def is_enabled(m, flag: str) -> bool:
+    """Return whether an optional feature is enabled in `<option><flag>`."""
+    return bool(m.opt.enableflags & int(mujoco().mjtEnableBit.__members__[f"mjENBL_{flag.upper()}"]))
+
+
 def enum_name(enum: str, value) -> str:
     """Return the name of a value, such as `joint` for `mjtTrn.mjTRN_JOINT`."""
     return getattr(mujoco(), enum)(int(value)).name.split("_", 1)[1].lower()
@@ -144,6 +149,26 @@ def object_name(m, kind: str, i: int) -> str:
     """Return the name of an object; its kind and number if it does not have a name."""
     name = mujoco().mj_id2name(m, getattr(mujoco().mjtObj, f"mjOBJ_{kind.upper()}"), int(i))
     return name or f"{kind}_{i}"
+
+
+def effective_pose(position, quaternion, same_frame) -> np.ndarray:
+    """Return the pose in a body that MuJoCo computes with: the body's own if they agree within 1e-6 (m, rad)."""
+    same = enum_name("mjtSameFrame", same_frame)
+    if same == "body":
+        return IDENTITY_POSE
+    return pose_array(position, IDENTITY_POSE[3:] if same == "bodyrot" else quaternion)
+
+
+def geom_pose(m, g: int) -> np.ndarray:
+    """Return the pose `[7]` of a geom in its body."""
+    return effective_pose(m.geom_pos[g], m.geom_quat[g], m.geom_sameframe[g])
+
+
+def geom_mesh(m, g: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the vertices `[n, 3]`, in the geom's frame, and the triangles `[k, 3]` of a geom that is a mesh."""
+    k = m.geom_dataid[g]
+    vertices = m.mesh_vert[m.mesh_vertadr[k] :][: m.mesh_vertnum[k]]
+    return vertices, m.mesh_face[m.mesh_faceadr[k] :][: m.mesh_facenum[k]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxdyn.io._left_out import LeftOut
 from jaxdyn.io.mjcf import _compiled as mj
 from jaxdyn.io.mjcf._equalities import acting_equalities
+from jaxdyn.io.robot_files import LeftOut
 
 _MANY = 2000
 """For more classes of geoms than this, pairs are not looked at one by one."""
@@ -34,7 +34,9 @@ def parts_left_out(m, names: mj.Names) -> list[LeftOut]:
     why = "they start inactive, are disabled in <option>, or have both ends in one body"
     law = "the model has smooth Coulomb friction instead; see Model.friction_velocity"
     return [
-        LeftOut("geoms that may touch others", of("geom", _touching_geoms(m)), True, "contacts are not part of models"),
+        LeftOut(
+            "geoms that may touch others", of("geom", _touching_geoms(m)), True, "jaxdyn.load_contact_shapes reads them"
+        ),
         LeftOut("ranges of joints", joints(ranged), True, "position_lower and position_upper, which dynamics ignore"),
         LeftOut("actuators with torque at zero control", of("actuator", servos), True, f"servos and the like, {given}"),
         LeftOut("springs of equality constraints (solref, solimp)", equalities(rigid), True, "the model's are rigid"),

@@ -31,12 +31,11 @@ import numpy as np
 
 from jaxdyn._errors import JaxdynError
 from jaxdyn._types import ArrayLike
-from jaxdyn.io._left_out import LeftOut, present, warn_of_what_is_left_out
 from jaxdyn.io.mjcf import _compiled as mj
 from jaxdyn.io.mjcf._equalities import acting_equalities, add_equalities
 from jaxdyn.io.mjcf._left_out import parts_left_out
 from jaxdyn.io.mjcf._massless import compile_massless_mjcf
-from jaxdyn.io.robot_files import LARGEST, enumerate_names
+from jaxdyn.io.robot_files import LARGEST, LeftOut, enumerate_names, present, warn_of_what_is_left_out
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
 from jaxdyn.spatial import IDENTITY_POSE, axis_angle_to_quaternion, compose_poses, pose_array, quaternion_to_rotation
 
@@ -69,7 +68,8 @@ def load_mjcf(
     smooth Coulomb friction (a constraint in MuJoCo; see `Model.friction_velocity`), and springs; all unless a flag in
     `<option>` disables it. Ranges are limits; `actuatorfrcrange` is the effort limit. `tau` is the torque of all
     actuators, also of servos and dampers, which `load_mjcf_actuators` describes. Contact does not belong to the
-    dynamics. Mocap bodies are fixed where the file has them. Tendons that only measure or transmit do nothing.
+    dynamics; `load_contact_shapes` reads geoms. Mocap bodies are fixed where the file has them. Tendons that only
+    measure or transmit do nothing.
 
     **Equality constraints** that start active are loops (`connect` and `weld`, between bodies or sites) and couplings
     (`joint`), which hold exactly: MuJoCo's are springs, whose parameters `solref` and `solimp` have no part here. The
@@ -113,7 +113,7 @@ def load_mjcf(
         for i in range(1, m.nbody):
             _add_body(builder, m, i, names, effects)
         for i in range(m.nsite):
-            pose = _effective_pose(m.site_pos[i], m.site_quat[i], m.site_sameframe[i])
+            pose = mj.effective_pose(m.site_pos[i], m.site_quat[i], m.site_sameframe[i])
             builder.add_frame(names.sites[i], names.bodies[m.site_bodyid[i]], pose)
         add_equalities(builder, m, names)
         model = builder.build(gravity, kinematics_only=kinematics_only)
@@ -183,19 +183,11 @@ def _pose_at_zero(m, j: int, anchor: np.ndarray) -> np.ndarray:
     return pose_array(anchor, IDENTITY_POSE[3:])
 
 
-def _effective_pose(position, quaternion, same_frame) -> np.ndarray:
-    """Return the pose in a body that MuJoCo computes with: the body's own if they agree within 1e-6 (m, rad)."""
-    same = mj.enum_name("mjtSameFrame", same_frame)
-    if same == "body":
-        return IDENTITY_POSE
-    return pose_array(position, IDENTITY_POSE[3:] if same == "bodyrot" else quaternion)
-
-
 def _inertia(m, i: int) -> BodyInertia | None:
     """Return the inertia of a body in its frame, from principal moments; None for a body without mass and inertia."""
     if m.body_mass[i] == 0 and not m.body_inertia[i].any():
         return None
-    pose = _effective_pose(m.body_ipos[i], m.body_iquat[i], m.body_sameframe[i])
+    pose = mj.effective_pose(m.body_ipos[i], m.body_iquat[i], m.body_sameframe[i])
     R = quaternion_to_rotation(pose[3:])
     return BodyInertia(float(m.body_mass[i]), pose[:3], (R * m.body_inertia[i]) @ R.T)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from jaxdyn.io._left_out import LeftOut, present
-from jaxdyn.io.robot_files import quote
+from jaxdyn.io.robot_files import LeftOut, present, quote
 from jaxdyn.io.urdf import _tree as tree
 from jaxdyn.io.urdf._extensions import JOINT_TAG, armatures, is_rotor
 from jaxdyn.io.urdf._xml import SKIPPED_TAGS, Element, read_robot
@@ -92,7 +91,7 @@ def left_out_of_urdf(
 
 
 _OF_LINKS = {
-    "collision": "contacts are not part of models",
+    "collision": "jaxdyn.load_contact_shapes reads them",
     "visual": "jaxdyn.viz.load_visuals reads them",
     "contact": "",
     "sensor": "",

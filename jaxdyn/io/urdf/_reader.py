@@ -11,8 +11,7 @@ import numpy as np
 
 from jaxdyn._errors import JaxdynError, PhysicalityWarning, require_choice
 from jaxdyn._types import ArrayLike
-from jaxdyn.io._left_out import LeftOut, warn_of_what_is_left_out
-from jaxdyn.io.robot_files import enumerate_items, enumerate_names, quote, warn
+from jaxdyn.io.robot_files import LeftOut, enumerate_items, enumerate_names, quote, warn, warn_of_what_is_left_out
 from jaxdyn.io.urdf import _tree as tree
 from jaxdyn.io.urdf._extensions import FRAME_ATTRIBUTE, JOINT_TAG, armatures, joint_extensions
 from jaxdyn.io.urdf._left_out import INERTIA, PRODUCTS, unread_parts
@@ -53,8 +52,8 @@ def load_urdf(
     `floating` (a `free` joint), `fixed`. A link without `<inertial>` is massless, a joint without `<axis>` has
     (1, 0, 0), a joint without `<limit>` (or without `effort` or `velocity` in it) is not limited; `lower` and `upper`
     are zero if `<limit>` leaves them out (before version 1.2 of the format, which forbids that). The largest
-    double-precision number stands for no limit. Units in the file are SI and rad. Shapes, meshes, materials, safety
-    controllers, calibrations and extensions of simulators are not read.
+    double-precision number stands for no limit. Units in the file are SI and rad. Shapes (`load_contact_shapes` reads
+    `<collision>`), materials, safety controllers, calibrations and extensions of simulators are not read.
 
     The standard has no rotor inertia. It is read where a transmission of one actuator and one joint has
     `<drake:rotor_inertia value="J"/>` and `<drake:gear_ratio value="n"/>`, or `<motorInertia>J</motorInertia>` and

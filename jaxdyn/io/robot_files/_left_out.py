@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from jaxdyn import _errors
-from jaxdyn.io.robot_files import RobotFileWarning, enumerate_items
+from jaxdyn.io.robot_files._facts import RobotFileWarning, enumerate_items
 
 
 class LeftOutWarning(RobotFileWarning):
@@ -45,9 +45,12 @@ def present(parts: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
     return tuple(part for part in parts if part.names)
 
 
-def warn_of_what_is_left_out(source: str, parts: Iterable[LeftOut]) -> None:
-    """Warn, once, of all parts of a file that act and that the model leaves out, by kind, number and name."""
+def warn_of_what_is_left_out(
+    source: str,
+    parts: Iterable[LeftOut],
+    what: str = "the model leaves out what the file has (jaxdyn.io.left_out lists all",
+) -> None:
+    """Warn, once, of all parts of a file that act and that are left out, by kind, number and name."""
     lines = [f"- {part}" for part in present(parts) if part.acts]
     if lines:
-        what = "the model leaves out what the file has (jaxdyn.io.left_out lists all, LeftOutWarning silences this)"
-        _errors.warn("\n".join((f"{source}: {what}:", *lines)), LeftOutWarning)
+        _errors.warn("\n".join((f"{source}: {what}, LeftOutWarning silences this):", *lines)), LeftOutWarning)

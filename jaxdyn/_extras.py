@@ -1,4 +1,4 @@
-"""Packages that the extras `viz` and `video` install."""
+"""Packages that extras of the installation install."""
 
 import importlib
 from typing import Any

@@ -1,0 +1,208 @@
+"""Geoms of MJCF files as contact shapes, and the plane or height field of the world as the surface."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from jaxdyn._errors import JaxdynError, look_up
+from jaxdyn.contact._law import ContactLaw
+from jaxdyn.contact._reading import Reading
+from jaxdyn.geometry import AbstractShape, AbstractSurface, Box, Capsule, Ellipsoid, HeightField, Plane, Sphere
+from jaxdyn.io.mjcf import (
+    Names,
+    compile_massless_mjcf,
+    enum_name,
+    geom_mesh,
+    geom_pose,
+    is_disabled,
+    is_enabled,
+    object_name,
+)
+from jaxdyn.spatial import compose_poses, pose_array, quaternion_to_rotation
+
+_SURFACES = ("plane", "hfield")
+_SOFTNESS = {"solref": (0.02, 1.0), "solimp": (0.9, 0.95, 0.001, 0.5, 2.0)}
+"""MuJoCo's defaults."""
+
+
+def read_mjcf_shapes(reading: Reading, path_or_text: Any) -> None:
+    """Add the geoms of moving bodies that touch the surface, and the surface."""
+    m, reading.source = compile_massless_mjcf(path_or_text, kinematics_only=True)
+    file = _File(m, Names.of(m).bodies)
+    collides = [g for g in range(m.ngeom) if m.geom_contype[g] or m.geom_conaffinity[g] or file.in_pair(g)]
+    reading.require_links(tuple(file.bodies), {file.link(g) for g in collides if not file.is_fixed(g)})
+    surface = _surface(reading, file, collides)
+    taken = []
+    for g in sorted(set(range(m.ngeom)) - {surface}):
+        name = repr(file.name(g))
+        if g not in collides:
+            reading.leave_out("geoms that touch nothing", name, False)
+        elif not reading.wants(file.link(g), name):
+            continue
+        elif surface is not None and not file.touches(g, surface):
+            reading.leave_out("geoms that do not touch the surface", name, True, "they touch other bodies")
+        else:
+            try:
+                shape = _shape(reading, file, g)
+            except JaxdynError as error:
+                reading.refuse(f"geom {name}: {error}")
+                continue
+            if shape is not None:
+                law = _law(reading, file, g, surface)
+                reading.add(file.link(g), file.name(g), shape, geom_pose(m, g), law)
+                taken.append(g)
+    _leave_out_numbers(reading, file, taken, surface)
+    _leave_out_pairs(reading, file, taken, surface)
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    """MuJoCo's compiled model, with the names of its bodies."""
+
+    m: Any
+    bodies: list[str]
+
+    def name(self, g: int) -> str:
+        return object_name(self.m, "geom", g)
+
+    def kind(self, g: int) -> str:
+        return enum_name("mjtGeom", self.m.geom_type[g])
+
+    def link(self, g: int) -> str:
+        return self.bodies[self.m.geom_bodyid[g]]
+
+    def is_fixed(self, g: int) -> bool:
+        """Return whether a geom is fixed in the world."""
+        return self.m.body_weldid[self.m.geom_bodyid[g]] == 0
+
+    def pair(self, g: int, h: int) -> int | None:
+        """Return the number of the explicit pair of two geoms, or None."""
+        both = {(int(a), int(b)): k for k, (a, b) in enumerate(zip(self.m.pair_geom1, self.m.pair_geom2, strict=True))}
+        return both.get((g, h), both.get((h, g)))
+
+    def in_pair(self, g: int) -> bool:
+        return g in self.m.pair_geom1 or g in self.m.pair_geom2
+
+    def touches(self, g: int, h: int) -> bool:
+        """Return whether two geoms touch (MuJoCo's manual, chapter Computation, Collision detection): those of an
+        explicit pair; and those whose bits match, unless their bodies are excluded, the same, or parent and child."""
+        m = self.m
+        if self.pair(g, h) is not None:
+            return True
+        match = (m.geom_contype[g] & m.geom_conaffinity[h]) | (m.geom_contype[h] & m.geom_conaffinity[g])
+        a, b = int(m.geom_bodyid[g]), int(m.geom_bodyid[h])
+        excluded = {(a << 16) + b, (b << 16) + a} & set(map(int, m.exclude_signature))
+        one, two = int(m.body_weldid[a]), int(m.body_weldid[b])
+        related = not is_disabled(m, "filterparent") and 0 not in (one, two)
+        related = related and (m.body_weldid[m.body_parentid[one]] == two or m.body_weldid[m.body_parentid[two]] == one)
+        return bool(match) and not excluded and one != two and not related
+
+
+def _surface(reading: Reading, file: _File, collides: list[int]) -> int | None:
+    """Set the surface, and return the number of its geom, or None."""
+    found = [g for g in collides if file.is_fixed(g) and file.kind(g) in _SURFACES]
+    names = [file.name(g) for g in found]
+    if reading.options.surface is not None:
+        found = [found[look_up(reading.options.surface, names, "plane or height field")]]
+    if len(found) > 1:
+        shown = ", ".join(map(repr, names))
+        reading.refuse(f"several planes and height fields in the world: {shown}; choose one by surface=...")
+    if len(found) != 1:
+        return None
+    reading.surface = _surface_of(reading, file, found[0])
+    return None if reading.surface is None else found[0]
+
+
+def _surface_of(reading: Reading, file: _File, g: int) -> AbstractSurface | None:
+    m, pose = file.m, geom_pose(file.m, g)
+    body = int(m.geom_bodyid[g])
+    while body > 0:
+        pose = compose_poses(pose_array(m.body_pos[body], m.body_quat[body]), pose)
+        body = int(m.body_parentid[body])
+    rotation = quaternion_to_rotation(pose[3:])
+    if file.kind(g) == "plane":
+        return Plane(rotation[:, 2], float(rotation[:, 2] @ pose[:3]))
+    if not np.allclose(rotation, np.eye(3), atol=1e-9):
+        reading.refuse(f"height field {file.name(g)!r} is turned; its grid must lie along the axes of the world")
+        return None
+    k = int(m.geom_dataid[g])
+    rows, columns, size = int(m.hfield_nrow[k]), int(m.hfield_ncol[k]), np.asarray(m.hfield_size[k], np.float64)
+    start = int(m.hfield_adr[k])
+    heights = np.asarray(m.hfield_data[start : start + rows * columns], np.float64).reshape(rows, columns).T * size[2]
+    spacing = 2 * size[:2] / (np.array([columns, rows]) - 1)
+    return HeightField(heights, spacing, pose[:3] - [*size[:2], 0.0], "linear")
+
+
+def _shape(reading: Reading, file: _File, g: int) -> AbstractShape | None:
+    """Return the shape of a geom; None, and note it, where there is none."""
+    size, name = np.asarray(file.m.geom_size[g], np.float64), repr(file.name(g))
+    match file.kind(g):
+        case "sphere":
+            return Sphere(size[0])
+        case "capsule":
+            return Capsule(size[0], size[1])
+        case "ellipsoid":
+            return Ellipsoid(size)
+        case "box":
+            return Box(size)
+        case "cylinder":
+            return reading.cylinder(name, size[0], size[1])
+        case "mesh":
+            return reading.hull(name, geom_mesh(file.m, g)[0])
+    reading.refuse(f"geom {name} is of the type {file.kind(g)}")
+    return None
+
+
+def _law(reading: Reading, file: _File, g: int, surface: int | None) -> ContactLaw | None:
+    """Return the law with the friction of the file, or None where none is wanted."""
+    friction = _friction(file, g, surface)
+    if reading.options.law is None:
+        note = "shapes have the friction of the law in Contacts; law=ContactLaw(...) takes that of the file"
+        reading.leave_out("coefficients of friction", f"{file.name(g)!r} {friction:g}", True, note)
+        return None
+    return reading.law(friction)
+
+
+def _friction(file: _File, g: int, surface: int | None) -> float:
+    """Return the coefficient of sliding friction of a geom with the surface, as MuJoCo combines those of two geoms: of
+    the one with the higher priority, else the larger one. It is 0 for contacts of one dimension."""
+    m = file.m
+    if is_enabled(m, "override"):
+        # Of all contacts, in <option o_friction="...">.
+        return float(m.opt.o_friction[0])
+    pair = None if surface is None else file.pair(g, surface)
+    if pair is not None:
+        return float(m.pair_friction[pair][0]) * (m.pair_dim[pair] > 1)
+    both = [g] if surface is None else [g, surface]
+    top = max(m.geom_priority[x] for x in both)
+    both = [x for x in both if m.geom_priority[x] == top]
+    return float(max(m.geom_friction[x][0] for x in both)) * (max(m.geom_condim[x] for x in both) > 1)
+
+
+def _leave_out_numbers(reading: Reading, file: _File, taken: list[int], surface: int | None) -> None:
+    """Note the numbers of contacts that the law does not have."""
+    m = file.m
+    for g in [*taken, *([surface] if taken and surface is not None else [])]:
+        name = repr(file.name(g))
+        if any(not np.allclose(getattr(m, f"geom_{key}")[g], x) for key, x in _SOFTNESS.items()):
+            note = "ContactLaw is another law, with a stiffness and a dissipation"
+            reading.leave_out("softness of contacts (solref, solimp)", name, True, note)
+        if m.geom_condim[g] > 3:
+            reading.leave_out("torsional and rolling friction (condim)", name, True)
+        for what in ("margin", "gap", "adhesion", "surfacevel"):
+            if np.any(getattr(m, f"geom_{what}", np.zeros(m.ngeom))[g]):
+                reading.leave_out(f"{what} of geoms", name, True)
+
+
+def _leave_out_pairs(reading: Reading, file: _File, taken: list[int], surface: int | None) -> None:
+    """Note the contacts between bodies."""
+    m = file.m
+    for k, (g, h) in enumerate(zip(map(int, m.pair_geom1), map(int, m.pair_geom2), strict=True)):
+        if surface not in (g, h):
+            reading.leave_out("explicit pairs of geoms", repr(object_name(m, "pair", k)), True)
+    between = [g for g in taken if any(file.touches(g, h) for h in taken)]
+    for link in dict.fromkeys(file.link(g) for g in between):
+        reading.leave_out("contacts between bodies, of", repr(link), True, "shapes touch the surface")

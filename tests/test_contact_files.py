@@ -1,0 +1,354 @@
+"""Contact shapes of URDF and MJCF files: where MuJoCo and the meshes of the files have them, and what is left out."""
+
+import importlib.metadata
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+import scipy.optimize
+from robots import robot_path
+
+import jaxdyn
+from jaxdyn import (
+    Box,
+    Capsule,
+    ContactLaw,
+    Contacts,
+    Ellipsoid,
+    HeightField,
+    LeftOutWarning,
+    ModelError,
+    Plane,
+    Points,
+    RobotFileError,
+    Sphere,
+    State,
+    UnknownNameError,
+    load_contact_shapes,
+)
+from jaxdyn.contact._hulls import hull_points
+from jaxdyn.viz import load_visuals
+
+pytestmark = pytest.mark.filterwarnings("ignore::jaxdyn.LeftOutWarning")
+
+MJCF = """<mujoco><asset><mesh name="corner" vertex="0 0 0  .1 0 0  0 .1 0  0 0 .1  .02 .02 .02"/>
+<hfield name="hills" nrow="5" ncol="7" size="3 2 0.4 0.1"/></asset>
+<worldbody>
+<geom name="{floor}" type="plane" size="1 1 1" pos="0 0 0.05" euler="4 -6 0" friction="0.4 .005 .0001"/>
+<geom name="wall" type="box" size="1 .1 1" pos="0 5 0"/>
+<body name="a" pos="0 0 1" euler="20 0 0"><freejoint name="free"/>
+  <geom name="ball" type="sphere" size="0.1" pos="0.3 0 0" friction="0.7 .005 .0001"/>
+  <geom name="brick" type="box" size="0.1 0.2 0.3" pos="0 0.4 0" euler="0 30 0" solref="0.05 1"/>
+  <geom type="capsule" size="0.1 0.5" pos="1 0 0" group="3"/>
+  <geom name="seen" type="box" size="1 1 1" contype="0" conaffinity="0"/>
+  <geom name="other" type="sphere" size="1" contype="2" conaffinity="2"/>
+  <body name="b" pos="0 0 0.5"><joint name="hinge" axis="0 1 0" pos="0.1 0 0"/>
+    <geom name="egg" type="ellipsoid" size="0.1 0.2 0.3" pos="0 0 0.2" friction="3 .005 .0001" priority="1"/>
+    <geom name="slick" type="sphere" size=".1" pos="-.3 0 0" condim="1"/>
+    <geom name="can" type="cylinder" size="0.1 0.5" pos="0 0 -0.3" margin="0.01"/>
+    <body name="c" pos="0.2 0 0.1" euler="0 0 30">
+      <geom name="corner" type="mesh" mesh="corner" pos="0.1 0.2 0.3" euler="10 20 30"/></body></body>
+</body>{more}</worldbody></mujoco>"""
+FLOOR = MJCF.format(floor="floor", more="")
+
+
+def slow(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+def gaps(model, found, q, surface=None):
+    """The least gap of each shape, by its name."""
+    contacts = Contacts(model, found.shapes, found.surface if surface is None else surface)
+    gap = np.asarray(jaxdyn.contact_forces(model, contacts, q, jnp.zeros(model.nv)).gap)
+    # Contacts has the shapes of one class and number of sizes together.
+    sizes = [(type(x.shape), x.shape.sizes.shape[-1]) for x in found.shapes]
+    out, start = {}, 0
+    for group in dict.fromkeys(sizes):
+        for name, shape, size in zip(found.names, found.shapes, sizes, strict=True):
+            if size == group:
+                count = shape.shape.witness_count(size[1])
+                out[name] = gap[start : start + count].min()
+                start += count
+    assert start == len(gap)
+    return out
+
+
+def kinds(found) -> dict:
+    return {part.kind: part.names for part in found.left_out}
+
+
+def test_geoms_are_where_mujoco_has_them_and_the_rest_is_named():
+    compiled = mujoco.MjModel.from_xml_string(FLOOR)
+    model, data = jaxdyn.load_mjcf(compiled), mujoco.MjData(compiled)
+    with pytest.warns(LeftOutWarning, match="contact shapes leave out or replace") as caught:
+        found = load_contact_shapes(model, compiled, rim_points=360)
+    assert sum("contact shapes" in str(w.message) for w in caught) == 1
+    assert found.names == ("ball", "brick", "geom_4", "egg", "slick", "can", "corner")
+    types = [Sphere, Box, Capsule, Ellipsoid, Sphere, Points, Points]
+    assert [type(x.shape) for x in found.shapes] == types
+    assert [x.link for x in found.shapes] == ["a", "a", "a", "b", "b", "b", "c"]
+    assert all(x.law is None for x in found.shapes)
+    assert isinstance(found.surface, Plane)
+    q = model.random_configuration(jax.random.key(1))
+    data.qpos[:] = q
+    mujoco.mj_forward(compiled, data)
+    floor = compiled.geom("floor").id
+    for name, gap in gaps(model, found, q).items():
+        exact = mujoco.mj_geomDistance(
+            compiled, data, floor, compiled.geom(name if "_" not in name else 4).id, 10, None
+        )
+        # MuJoCo's margin is 1 micrometer for some pairs; the rim of the cylinder has 360 points.
+        assert abs(gap - exact) < 1e-5, (name, gap, exact)
+    left_out = kinds(found)
+    assert left_out["shapes on links that are fixed in the world"] == ("'wall'",)
+    assert left_out["geoms that touch nothing"] == ("'seen'",)
+    assert left_out["geoms that do not touch the surface"] == ("'other'",)
+    assert left_out["softness of contacts (solref, solimp)"] == ("'brick'",)
+    assert left_out["margin of geoms"] == ("'can'",)
+    assert left_out["curved surfaces of cylinders"] == ("'can'",)
+    assert left_out["coefficients of friction"][:3] == ("'ball' 0.7", "'brick' 1", "'geom_4' 1")
+    # a and b are parent and child, and c is a part of b.
+    assert "contacts between bodies, of" not in left_out
+
+
+def test_friction_of_geoms_is_that_of_mujoco_and_laws_are_shared():
+    model = jaxdyn.load_mjcf(FLOOR)
+    law = ContactLaw(stiffness=2e4, friction=9.0)
+    found = load_contact_shapes(model, FLOOR, law=law)
+    compiled = mujoco.MjModel.from_xml_string(FLOOR)
+    data = mujoco.MjData(compiled)
+    # Everything overlaps with the floor.
+    data.qpos[2] = -1
+    mujoco.mj_forward(compiled, data)
+    mixed = {}
+    for contact in data.contact:
+        name = mujoco.mj_id2name(compiled, mujoco.mjtObj.mjOBJ_GEOM, contact.geom[1]) or "geom_4"
+        if contact.geom[0] == compiled.geom("floor").id:
+            mixed[name] = contact.friction[0] * (contact.dim > 1)
+    laws = {name: x.law for name, x in zip(found.names, found.shapes, strict=True)}
+    assert set(mixed) == set(laws)
+    assert {name: float(x.friction) for name, x in laws.items()} == pytest.approx(mixed)
+    # The floor makes contacts with it three-dimensional; priority decides about the egg.
+    assert float(laws["slick"].friction) == 1.0
+    assert float(laws["egg"].friction) == 3.0
+    assert laws["ball"] is laws["ball"]
+    assert laws["brick"] is laws["geom_4"]
+    assert all(float(x.stiffness) == 2e4 for x in laws.values())
+    assert "coefficients of friction" not in kinds(found)
+    assert len(Contacts(model, found.shapes, found.surface).laws.friction) == 3
+
+
+def test_height_fields_and_several_surfaces():
+    hills = '<geom name="hills" type="hfield" hfield="hills" pos="0.5 0.2 -1"/>'
+    text = MJCF.format(floor="floor", more=hills)
+    compiled = mujoco.MjModel.from_xml_string(text)
+    compiled.hfield_data[:] = np.random.default_rng(0).uniform(size=35)
+    model = jaxdyn.load_mjcf(compiled)
+    with pytest.raises(RobotFileError, match="several planes and height fields in the world: 'floor', 'hills'"):
+        load_contact_shapes(model, compiled)
+    with pytest.raises(UnknownNameError, match="no plane or height field named 'hill'"):
+        load_contact_shapes(model, compiled, surface="hill")
+    assert load_contact_shapes(model, compiled, unsupported="warn").surface is None
+    found = load_contact_shapes(model, compiled, surface="hills")
+    assert isinstance(found.surface, HeightField)
+    assert kinds(found)["shapes on links that are fixed in the world"] == ("'floor'", "'wall'")
+    # A vertical ray of MuJoCo's meets the nodes at their heights; within a cell there are two triangles.
+    data = mujoco.MjData(compiled)
+    data.qpos[2] = 100
+    mujoco.mj_forward(compiled, data)
+    number = np.zeros(1, np.int32)
+    for i, j in ((1, 1), (3, 2), (5, 3)):
+        x, y = 0.5 - 3 + i * 1.0, 0.2 - 2 + j * 1.0
+        down = mujoco.mj_ray(compiled, data, [x + 1e-9, y + 2e-9, 9], [0, 0, -1.0], None, 1, -1, number)
+        height = 9 - down
+        distance, normal = found.surface.distance(jaxdyn.spatial.Vec3(jnp.array([x]), jnp.array([y]), jnp.array([2.0])))
+        if number[0] == compiled.geom("hills").id:
+            assert float(distance[0] / normal.z[0]) == pytest.approx(2 - height, abs=1e-6)
+
+
+def test_what_is_not_read_is_refused_by_name_or_named():
+    turned = MJCF.format(floor="floor", more='<geom name="h" type="hfield" hfield="hills" euler="0 0 9"/>')
+    text, message = turned.replace('type="plane" size="1 1 1"', 'type="box" size="1 1 1"'), "height field 'h' is turned"
+    model = jaxdyn.load_mjcf(text)
+    with pytest.raises(RobotFileError, match=message):
+        load_contact_shapes(model, text)
+    found = load_contact_shapes(model, text, unsupported="warn")
+    assert any(message in name for name in kinds(found)["what is not read"])
+
+
+def test_pairs_and_exclusions_count():
+    more = (
+        '</worldbody><contact><exclude body1="world" body2="c"/><pair geom1="floor" geom2="seen" friction="2 2 1 1 1"/>'
+    )
+    more += '<pair name="both" geom1="seen" geom2="corner"/></contact><worldbody>'
+    model = jaxdyn.load_mjcf(MJCF.format(floor="floor", more=more))
+    found = load_contact_shapes(model, MJCF.format(floor="floor", more=more), law=ContactLaw())
+    assert "corner" not in found.names
+    assert float(found.shapes[found.names.index("seen")].law.friction) == 2.0
+    assert kinds(found)["geoms that do not touch the surface"] == ("'other'", "'corner'")
+    assert kinds(found)["explicit pairs of geoms"] == ("'both'",)
+
+
+INERTIAL = '<inertial><mass value="1"/><inertia ixx=".1" iyy=".1" izz=".1" ixy="0" ixz="0" iyz="0"/></inertial>'
+URDF = f"""<robot name="r"><link name="world"><collision><geometry><box size="9 9 9"/></geometry></collision></link>
+<link name="base">{INERTIAL}<collision name="hull"><origin xyz=".1 .2 .3" rpy=".3 .2 .1"/><geometry>
+<box size=".2 .4 .6"/></geometry></collision><collision><geometry><sphere radius=".3"/></geometry></collision></link>
+<link name="tool"><collision><origin xyz="0 0 .1"/><geometry><capsule radius=".1" length=".4"/></geometry></collision>
+<collision><geometry><drake:ellipsoid a=".1" b=".2" c=".3"/></geometry>
+<drake:proximity_properties/></collision><contact><lateral_friction value="1"/></contact></link>
+<link name="bare">{INERTIAL}</link>
+<gazebo reference="base"><mu1>0.9</mu1></gazebo><gazebo reference="base"><material>Red</material></gazebo>
+<joint name="j" type="floating"><parent link="world"/><child link="base"/></joint>
+<joint name="f" type="fixed"><origin xyz="0 0 1" rpy="1 0 0"/><parent link="base"/><child link="tool"/></joint>
+<joint name="k" type="continuous"><parent link="base"/><child link="bare"/></joint></robot>"""
+
+
+def test_collision_elements_of_urdf():
+    model = jaxdyn.load_urdf(URDF)
+    found = load_contact_shapes(model, URDF)
+    assert found.names == ("hull", "base[1]", "tool[0]", "tool[1]")
+    assert [type(x.shape) for x in found.shapes] == [Box, Sphere, Capsule, Ellipsoid]
+    np.testing.assert_allclose(found.shapes[0].shape.half_sizes, [0.1, 0.2, 0.3], rtol=1e-6)
+    np.testing.assert_allclose(found.shapes[2].shape.sizes, [0.1, 0.2], rtol=1e-6)
+    assert found.surface is None
+    left_out = kinds(found)
+    assert left_out["shapes on links that are fixed in the world"] == ("'world'",)
+    assert left_out["contacts between bodies, of"] == ("'base'", "'tool'")
+    assert "<contact>" in left_out
+    assert len(left_out["<gazebo>"]) == 1
+    assert "<contact>" not in kinds(load_contact_shapes(model, URDF, links=["base"]))
+    assert "<drake:proximity_properties>" in left_out
+    assert load_contact_shapes(model, URDF, links=["tool"]).names == ("tool[0]", "tool[1]")
+    with pytest.raises(UnknownNameError, match="did you mean 'tool'"):
+        load_contact_shapes(model, URDF, links=["tol"])
+    with pytest.raises(ModelError, match="link 'bare' has no collision geometry; links that have: 'base', 'tool'"):
+        load_contact_shapes(model, URDF, links=["bare"])
+    with pytest.raises(ModelError, match="URDF files have no surface"):
+        load_contact_shapes(model, URDF, surface="floor")
+    with pytest.raises(UnknownNameError, match="base"):
+        load_contact_shapes(jaxdyn.samples.pendulum(), URDF)
+    missing = URDF.replace('<sphere radius=".3"/>', '<mesh filename="package://no/such.stl"/>')
+    with pytest.raises(RobotFileError, match=r"files of meshes do not exist: 'package://no/such.stl' \(line 3"):
+        load_contact_shapes(model, missing)
+    assert load_contact_shapes(model, missing, unsupported="warn").names == ("hull", "tool[0]", "tool[1]")
+    wrong = URDF.replace('<sphere radius=".3"/>', "<cone/>").replace('<box size=".2 .4 .6"/>', '<box size="1 -1 1"/>')
+    with pytest.raises(RobotFileError, match=r"(?s)'base': <geometry> contains 'cone'; known.*'hull' \(line 3\): Box"):
+        load_contact_shapes(model, wrong)
+    assert load_contact_shapes(model, wrong, unsupported="warn").names == ("tool[0]", "tool[1]")
+    assert load_contact_shapes(model, wrong, links=["tool"]).names == ("tool[0]", "tool[1]")
+
+
+@pytest.mark.parametrize("name", ["solo12", slow("panda"), slow("talos_reduced")])
+def test_shapes_of_robots_are_the_hulls_of_their_meshes(name):
+    """The lowest point of each link, at a random configuration, is that of its collision geometry as pictures have
+    it."""
+    model = jaxdyn.load_urdf(robot_path(name), free_base=True, strict=False, mimic="independent")
+    links = {
+        "solo12": ["FL_FOOT", "base_link"],
+        "panda": None,
+        "talos_reduced": ["leg_left_6_link", "arm_left_4_link", "torso_2_link"],
+    }[name]
+    found = load_contact_shapes(model, robot_path(name), links=links, mesh_points=10000, rim_points=24)
+    q = model.random_configuration(jax.random.key(2))
+    exact = {}
+    for visual in load_visuals(robot_path(name), collision=True):
+        if links is None or visual.frame in links:
+            points = jaxdyn.frame_pose(model, q, visual.frame).apply(jnp.asarray(visual.vertices))
+            exact[visual.frame] = min(exact.get(visual.frame, np.inf), float(points[:, 2].min()))
+    least = {}
+    found_gaps = gaps(model, found, q, Plane())
+    for each, label in zip(found.shapes, found.names, strict=True):
+        least[each.link] = min(least.get(each.link, np.inf), found_gaps[label])
+    assert set(least) == set(exact)
+    for link, gap in exact.items():
+        assert abs(least[link] - gap) < 1e-6, link
+
+
+def test_few_points_stand_for_a_mesh_within_the_error_that_is_told():
+    points = np.random.default_rng(0).normal(size=(2000, 3))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    chosen, count, error = hull_points(points, 64)
+    assert (len(chosen), count) == (64, 2000)
+    directions = np.random.default_rng(1).normal(size=(5000, 3))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    lost = ((points @ directions.T).max(axis=0) - (chosen @ directions.T).max(axis=0)).max()
+    # Over all directions, the loss is the largest distance from the smaller hull.
+    assert 0.8 * error < lost <= error + 1e-12 < 0.12
+    # The distance from a hull is that of the nearest convex combination of its corners.
+    sums = np.vstack([chosen.T, 1e4 * np.ones(64)])
+    far = points[np.argsort(np.linalg.norm(points[:, None] - chosen, axis=-1).min(axis=1))[-50:]]
+    distance = max(scipy.optimize.nnls(sums, [*x, 1e4])[1] for x in far)
+    assert error == pytest.approx(distance, rel=0.02)
+    assert hull_points(points, 2000)[2] == 0.0
+    # Flat and straight meshes, and a point.
+    angle = np.linspace(0, 2 * np.pi, 200, endpoint=False)
+    disc = np.stack([np.cos(angle), np.sin(angle), 0 * angle], axis=1) @ np.linalg.qr(points[:3])[0] + 1.0
+    chosen, count, error = hull_points(disc, 8)
+    assert (len(chosen), count) == (8, 200)
+    assert 0.5 * (1 - np.cos(np.pi / 8)) < error < 2 * (1 - np.cos(np.pi / 8))
+    line = np.outer(np.linspace(0, 1, 9), [1, 2, 3]) + 1
+    np.testing.assert_allclose(hull_points(line, 8)[0], line[[0, -1]])
+    assert len(hull_points(np.ones((5, 3)), 8)[0]) == 1
+
+
+def ant() -> Path:
+    return Path(str(importlib.metadata.distribution("gymnasium").locate_file("gymnasium/envs/mujoco/assets/ant.xml")))
+
+
+@pytest.mark.parametrize("name", ["ant", *map(slow, ("humanoid", "hopper", "walker2d_v5", "half_cheetah"))])
+def test_gymnasium_robots_touch_the_floor_where_mujoco_says(name):
+    path = ant().with_name(f"{name}.xml")
+    compiled = mujoco.MjModel.from_xml_path(str(path))
+    model, data = jaxdyn.load_mjcf(compiled, unsupported="warn"), mujoco.MjData(compiled)
+    found = load_contact_shapes(model, compiled)
+    q = model.random_configuration(jax.random.key(3))
+    data.qpos[:] = q
+    mujoco.mj_forward(compiled, data)
+    floor = compiled.geom("floor").id
+    got = gaps(model, found, q)
+    assert len(got) == compiled.ngeom - 1
+    for label, gap in got.items():
+        g = mujoco.mj_name2id(compiled, mujoco.mjtObj.mjOBJ_GEOM, label)
+        g = g if g >= 0 else int(label.removeprefix("geom_"))
+        assert gap == pytest.approx(mujoco.mj_geomDistance(compiled, data, floor, g, 10, None), abs=1e-5), label
+
+
+@pytest.mark.slow
+def test_an_anymal_stands_on_the_feet_of_its_file():
+    path = robot_path("anymal")
+    model = jaxdyn.load_urdf(path, free_base=True).with_joint_friction(damping=2.0)
+    feet = [f"{leg}_FOOT" for leg in ("LF", "RF", "LH", "RH")]
+    found = load_contact_shapes(model, path, links=feet)
+    assert all(isinstance(x.shape, Sphere) for x in found.shapes)
+    law = ContactLaw(stiffness=3e4, dissipation=1.0, friction=0.7)
+    contacts = Contacts(model, found.shapes, law=law)
+    q = model.neutral()
+    for name, value in {"HAA": 0.0, "HFE": 0.4, "KFE": -0.8}.items():
+        for leg, sign in (("LF", 1), ("RF", 1), ("LH", -1), ("RH", -1)):
+            q = q.at[model.q_index(f"{leg}_{name}")].set(sign * value)
+    q = q.at[2].add(0.01 - jaxdyn.contact_forces(model, contacts, q, jnp.zeros(model.nv)).gap.min())
+    hold = q[7:]
+
+    @jax.jit
+    def stand(start):
+        def body(state, _):
+            tau = jnp.zeros(model.nv).at[6:].set(150 * (hold - state.q[7:]) - 4 * state.v[6:])
+            return jaxdyn.step(model, state, tau, 2e-3, contacts=contacts), None
+
+        return jax.lax.scan(body, start, None, length=1500)[0]
+
+    end = stand(State(q, jnp.zeros(model.nv)))
+    forces = jaxdyn.contact_forces(model, contacts, end.q, end.v)
+    weight = 9.81 * float(model.mass.sum())
+    np.testing.assert_allclose(forces.force.sum(axis=0), [0, 0, weight], atol=1e-3 * weight)
+    assert float(jnp.abs(end.v).max()) < 5e-3
+    assert float(end.q[2]) > 0.4
+    # The feet are as deep as the law says, by the vertices of the spheres as pictures have them.
+    for visual in load_visuals(path, collision=True):
+        if visual.frame in feet:
+            low = jaxdyn.frame_pose(model, end.q, visual.frame).apply(jnp.asarray(visual.vertices))[:, 2].min()
+            k = contacts.names.index(visual.frame)
+            assert float(low) == pytest.approx(-float(forces.force[k, 2]) / 3e4, abs=2e-4)
