@@ -41,6 +41,7 @@ class _Group(eqx.Module):
     """The shapes of one class and number of sizes."""
 
     kind: type[AbstractShape] = eqx.field(static=True)
+    links: tuple[str, ...] = eqx.field(static=True)
     bodies: tuple[int, ...] = eqx.field(static=True)
     laws: tuple[int, ...] = eqx.field(static=True)
     sizes: Float[Array, "*batch n k"]
@@ -111,7 +112,7 @@ class Contacts(eqx.Module):
         groups, names = [], []
         for (kind, size), rows in members.items():
             links, bodies, places, sizes, poses = zip(*rows, strict=True)
-            groups.append(_Group(kind, bodies, places, _stacked(model, sizes), _stacked(model, poses)))
+            groups.append(_Group(kind, links, bodies, places, _stacked(model, sizes), _stacked(model, poses)))
             names += [link for link in links for _ in range(kind.witness_count(size))]
         self.groups, self.names = tuple(groups), tuple(names)
         self.surface = Plane() if surface is None else surface

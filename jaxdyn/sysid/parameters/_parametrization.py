@@ -136,7 +136,7 @@ class Parametrization(eqx.Module):
 
     - `reference`: the robot, without batch axes, which has the values of all entries that are not free.
     - `choices`: `LogCholesky`, `FixedMass`, `InertiaScale`, `Payload`, `Positive`, `Additive`, `LinkLength`,
-      `Placement`, `Symmetric`.
+      `Placement`, `Symmetric`; for contacts `ContactNumbers`, `ContactSizes`, `ContactPlacement`, `ContactPlane`.
 
     **Raises** `ModelError` where two choices free the same entry, where a reference has no coordinates (an inertia that
     no distribution of mass has, friction of zero), and for batch axes; `UnknownNameError` for names.
