@@ -183,7 +183,7 @@ class RolloutFit(eqx.Module):
             elif shape == (model.nv,) and not name.startswith("contacts."):
                 out.append(f"{name}({model.topology.dof_names[place]})")
             else:
-                out.append(f"{name}{[int(k) for k in np.unravel_index(place, shape)]}")
+                out.append(f"{name}{[int(k) for k in np.unravel_index(place, shape)] or ''}")
         return out
 
     def printed(self) -> printing.Facts:
