@@ -301,7 +301,7 @@ def test_a_fleet_with_contacts_is_fitted_as_each_alone():
 
 @pytest.mark.slow
 def test_shapes_and_the_tilt_of_the_plane_are_recovered():
-    """A tumbling cube of eight balls: their radius, the tilt of the plane, and the friction."""
+    """Tosses of a cube with balls at its corners: their radius, the tilt of the plane, and the friction."""
     model = jaxdyn.samples.cube()
 
     def robot(radius, tilt, friction):
@@ -310,15 +310,17 @@ def test_shapes_and_the_tilt_of_the_plane_are_recovered():
         own = ContactLaw(stiffness=5e3, dissipation=0.5, friction=friction, stiction_velocity=0.02)
         return Robot(model, contacts=Contacts(model, shapes, Plane((*tilt, 1.0)), own))
 
-    truth = robot(0.01, (0.03, -0.02), 0.3)
-    start = State(jnp.array([0.0, 0, 0.12, 0.9, 0.3, 0.3, 0.1]), jnp.array([0.6, 0.2, 0, 2.0, 3.0, 0]))
-    tau = np.zeros((161, 6))
-    motion = jaxdyn.rollout(model, start, tau[:-1], DT, contacts=truth.contacts)
-    recording = Recording(DT * np.arange(161), np.asarray(motion.q), np.asarray(motion.v), None, tau)
+    truth, rng = robot(0.01, (0.03, -0.02), 0.3), np.random.default_rng(0)
+    t, tau, recordings = DT * np.arange(121), np.zeros((121, 6)), []
+    for _ in range(6):
+        turn, v = rng.normal(size=4), rng.normal(size=6) * (0.6, 0.6, 0.2, 4, 4, 4)
+        start = State(jnp.asarray([0.0, 0, 0.12, *turn / np.linalg.norm(turn)]), jnp.asarray(v))
+        motion = jaxdyn.rollout(model, start, tau[:-1], DT, contacts=truth.contacts)
+        recordings.append(Recording(t, np.asarray(motion.q), np.asarray(motion.v), None, tau))
     # Larger balls on a lower plane are the same, so only one of them is free.
     choices = ContactNumbers(["friction"]), ContactSizes(shared=True), ContactPlane(height=False)
     p = Parametrization(robot(0.012, (0.0, 0.0), 0.25), *choices)
-    out = fit(recording, p)
+    out = fit_rollouts(p, recordings, segment=0.1, position_noise=1e-3, velocity_noise=0.1)
     assert out.step_left < 0.03, out.message
     contacts = out.robot.contacts
     np.testing.assert_allclose(contacts.groups[0].sizes, 0.01, rtol=1e-3)
