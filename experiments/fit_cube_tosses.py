@@ -5,7 +5,11 @@
 The recordings are those of Pfrommer, Halm & Posa, ContactNets, CoRL 2020: an acrylic cube that was tossed onto a table,
 seen by motion capture. A roll-out starts from the first sample of a toss and is never corrected. Its errors are the
 means over all samples of the distance between the centers, in widths of the cube, and of the angle between the
-orientations. The loss is the mean over the training tosses of both errors, each over its scale.
+orientations. The loss is the mean over the training tosses of the root of the sum of both errors, each over its scale:
+a toss that ends on another face is far off whatever the numbers are, and the root lets it count less.
+
+The fit goes in stages, first over the beginning of each toss and then over more of it, since derivatives of long
+roll-outs say little before the first impacts are right.
 
 The recorded velocities are differences to the sample before, so they are those of half a sample earlier. The start of a
 roll-out adds what gravity does in that time.
@@ -45,7 +49,7 @@ STEP = {"height": 1e-3, "center": 1e-3, "half_width": 0.01, "corner_radius": 0.5
 """The change of each unknown in a unit step of the optimizer: in m for height and center, in the logarithm for the
 others. The unknowns that are not here have 1."""
 REFIT_RATE = 0.05
-"""Learning rate at the start of a refit, which begins at the fit."""
+"""Learning rate at the start of later stages and of refits, which begin at a fit."""
 UNKNOWNS = (*LOGARITHMIC, "height", "center")
 MASS = 0.37
 """The mass of the cube, kg, as published. Roll-outs tell the ratios of stiffness and inertia to it."""
@@ -66,8 +70,10 @@ class Config(programs.ProgramConfig):
     """Number of tosses that are fitted."""
     testing: int
     """Number of other tosses, which judge the fit."""
-    samples: int
-    """Samples of each toss that count, from its first one; 0 for all."""
+    stages: tuple[int, ...]
+    """Samples of each toss that count in each stage of the fit, from its first one; 0 for all."""
+    judged: tuple[int, ...]
+    """Samples over which the errors are means; 0 for all. One table for each."""
     substeps: int
     """Time steps of a sample."""
     velocity_age: float
@@ -96,9 +102,9 @@ class Config(programs.ProgramConfig):
     rotation_scale: float
     """Rotation error that counts 1 in the loss, degrees."""
     iterations: int
-    """Steps of the optimizer."""
+    """Steps of the optimizer in each stage."""
     learning_rate: float
-    """Learning rate at the start; it falls along a cosine to a twentieth."""
+    """Learning rate at the start of the first stage; it falls along a cosine to a twentieth."""
     refits: int = 20
     """Refits to draws of the training tosses, for intervals of the numbers; 0 for none."""
     refit_iterations: int = 40
@@ -136,17 +142,14 @@ def run(config: Config) -> dict[str, Any]:
         x, history, refits = fit(config, training)
         seconds = time.perf_counter() - began
         start = numbers(config, {})
-        tested = {
-            "start": both(*errors_of(config, start, testing)),
-            "fitted": both(*errors_of(config, x, testing)),
-        }
+        tested = {"start": errors_of(config, start, testing), "fitted": errors_of(config, x, testing)}
         out: dict[str, Any] = {
             "config": dataclasses.asdict(config),
             "seconds": seconds,
             "history": history,
             "numbers": {name: np.asarray(value).tolist() for name, value in x.items()},
             "intervals": intervals(config, refits) if refits else {},
-            "training_errors": summary(config, both(*errors_of(config, x, training))),
+            "training_errors": summary(config, errors_of(config, x, training)),
         }
         if config.mujoco:
             tested |= mujoco_errors(config, x, training, testing)
@@ -166,8 +169,10 @@ def check(config: Config) -> None:
     unknown = set(config.free) - set(UNKNOWNS)
     if unknown or not config.free:
         raise DataError(f"free is {list(config.free)}; one or more of {', '.join(UNKNOWNS)} are needed")
-    if config.samples < 0 or config.samples == 1:
-        raise DataError(f"samples is {config.samples}; 2 or more are needed, or 0 for all")
+    for name in ("stages", "judged"):
+        counts = getattr(config, name)
+        if not counts or any(n < 0 or n == 1 for n in counts):
+            raise DataError(f"{name} is {list(counts)}; numbers of samples from 2 on are needed, or 0 for all")
 
 
 def load(config: Config) -> tuple[Tosses, Tosses]:
@@ -189,8 +194,7 @@ def load(config: Config) -> tuple[Tosses, Tosses]:
 
 def _tosses(config: Config, counts: np.ndarray, columns: dict[str, np.ndarray], which: np.ndarray) -> Tosses:
     first = np.cumsum(counts) - counts
-    longest = counts[which].max()
-    length = longest if config.samples == 0 else min(config.samples, longest)
+    length = counts[which].max()
     rows = first[which, None] + np.minimum(np.arange(length), counts[which, None] - 1)
     position, quaternion, linear, angular = (x[rows] for x in columns.values())
     quaternion = quaternion / np.linalg.norm(quaternion, axis=-1, keepdims=True)
@@ -214,8 +218,14 @@ def scene(x: dict[str, Any]) -> tuple[Model, Contacts]:
     return model, Contacts(model, shapes, Plane((0.0, 0.0, 1.0), x["height"]), law)
 
 
+def first(tosses: Tosses, samples: int) -> Tosses:
+    """Return the tosses up to a number of samples; 0 for all."""
+    n = samples or tosses.counts.shape[1]
+    return Tosses(tosses.position[:, :n], tosses.quaternion[:, :n], tosses.start, tosses.counts[:, :n])
+
+
 def tossed(config: Config, x: dict[str, Any], tosses: Tosses) -> tuple[Any, Any]:
-    """Return the errors of position, in widths, and of rotation, degrees, `[n]` each."""
+    """Return the errors of position, in widths, and of rotation, degrees, at all samples, `[n, samples]` each."""
     model, contacts = scene(x)
     steps = tosses.position.shape[1] - 1
     zero = jnp.zeros((steps, model.nv), model.dtype)
@@ -227,30 +237,31 @@ def tossed(config: Config, x: dict[str, Any], tosses: Tosses) -> tuple[Any, Any]
     q = q * jnp.where((q * p).sum(-1, keepdims=True) < 0, -1, 1)
     half = jnp.sqrt(((q - p) ** 2).sum(-1) + tiny) / 2
     angle = 4 * jnp.arcsin(jnp.minimum(half, 1.0))
-
-    def mean(x):
-        return (x * tosses.counts).sum(-1) / tosses.counts.sum(-1)
-
-    return mean(apart) / WIDTH, mean(angle) * (180 / np.pi)
+    return apart / WIDTH, angle * (180 / np.pi)
 
 
 _errors = eqx.filter_jit(tossed)
 
 
-def errors_of(config: Config, x: dict[str, Any], tosses: Tosses) -> tuple[np.ndarray, np.ndarray]:
-    """Return the errors as in `tossed`."""
-    position, rotation = _errors(config, x, tosses)
-    return np.asarray(position), np.asarray(rotation)
+def means(errors: Any, tosses: Tosses) -> Any:
+    """Return the means of errors `[n, samples]` over the samples that count, `[n]`."""
+    return (errors * tosses.counts).sum(-1) / tosses.counts.sum(-1)
 
 
-def both(position: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """Return position and rotation errors as `[n, 2]`."""
-    return np.stack([position, rotation], axis=-1)
+def errors_of(config: Config, x: dict[str, Any], tosses: Tosses) -> np.ndarray:
+    """Return the mean errors of `tossed` over the samples of `config.judged`, `[judged, n, 2]`."""
+    return judged(config, tosses, *(np.asarray(e) for e in _errors(config, x, tosses)))
+
+
+def judged(config: Config, tosses: Tosses, position: np.ndarray, rotation: np.ndarray) -> np.ndarray:
+    """Return the means of errors `[n, samples]` over the samples of `config.judged`, `[judged, n, 2]`."""
+    parts = [(k, first(tosses, k)) for k in config.judged]
+    return np.stack([np.stack([means(e[:, : k or None], t) for e in (position, rotation)], -1) for k, t in parts])
 
 
 def losses(config: Config, position, rotation):
-    """Return the loss of each toss."""
-    return position / config.position_scale + rotation / config.rotation_scale
+    """Return the loss of tosses with these mean errors."""
+    return (position / config.position_scale + rotation / config.rotation_scale) ** 0.5
 
 
 def numbers(config: Config, steps: dict[str, Any]) -> dict[str, Any]:
@@ -269,15 +280,17 @@ def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, 
     @eqx.filter_jit
     def value_and_gradient(steps, tosses, weights):
         def loss(steps):
-            return jnp.mean(weights * losses(config, *tossed(config, numbers(config, steps), tosses)))
+            errors = tossed(config, numbers(config, steps), tosses)
+            return jnp.mean(weights * losses(config, *(means(e, tosses) for e in errors)))
 
         return jax.value_and_grad(loss)(steps)
 
     steps = {name: jnp.zeros_like(value) for name, value in numbers(config, {}).items() if name in config.free}
-    total, n = config.iterations + config.refits * config.refit_iterations, len(tosses.position)
+    total = len(config.stages) * config.iterations + config.refits * config.refit_iterations
+    n, history, best = len(tosses.position), [], steps
     with programs.ProgressBar(desc="fit", unit=" steps", total=total) as bar:
 
-        def descend(steps: Any, weights, iterations: int, rate: float) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        def descend(steps: Any, tosses, weights, iterations: int, rate: float) -> tuple[dict[str, Any], list]:
             # Where a toss is chaotic its gradient is huge, and says little.
             schedule = optax.cosine_decay_schedule(rate, iterations, 0.05)
             optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
@@ -294,9 +307,13 @@ def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, 
                 bar.set_postfix(loss=f"{float(loss):.4f}", friction=f"{history[-1]['friction']:.3f}")
             return best, history
 
-        best, history = descend(steps, jnp.ones(n), config.iterations, config.learning_rate)
+        for number, samples in enumerate(config.stages):
+            part, rate = first(tosses, samples), REFIT_RATE if number else config.learning_rate
+            best, seen = descend(best, part, jnp.ones(n), config.iterations, rate)
+            history += seen
+        part = first(tosses, config.stages[-1])
         draws = np.random.default_rng(config.seed).multinomial(n, np.full(n, 1 / n), config.refits)
-        refits = [descend(best, jnp.asarray(w, float), config.refit_iterations, REFIT_RATE)[0] for w in draws]
+        refits = [descend(best, part, jnp.asarray(w, float), config.refit_iterations, REFIT_RATE)[0] for w in draws]
     return numbers(config, best), history, [numbers(config, x) for x in refits]
 
 
@@ -313,12 +330,21 @@ def _draws(config: Config, table: np.ndarray) -> np.ndarray:
 
 
 def summary(config: Config, errors: np.ndarray) -> dict[str, Any]:
-    """Return the mean errors with the 95 % intervals of the bootstrap, and the medians."""
-    intervals = np.percentile(_draws(config, errors.T), [2.5, 97.5], axis=1).T
-    return {
-        name: {"mean": float(x.mean()), "interval": interval.tolist(), "median": float(np.median(x))}
-        for name, x, interval in zip(("widths", "degrees"), errors.T, intervals, strict=True)
-    }
+    """Return the mean errors over the tosses, with the 95 % intervals of the bootstrap, and the medians, by the samples
+    over which they are judged."""
+
+    def one(errors: np.ndarray) -> dict[str, Any]:
+        intervals = np.percentile(_draws(config, errors.T), [2.5, 97.5], axis=1).T
+        return {
+            name: {"mean": float(x.mean()), "interval": interval.tolist(), "median": float(np.median(x))}
+            for name, x, interval in zip(("widths", "degrees"), errors.T, intervals, strict=True)
+        }
+
+    return {_horizon(samples): one(e) for samples, e in zip(config.judged, errors, strict=True)}
+
+
+def _horizon(samples: int) -> str:
+    return f"first {samples} samples" if samples else "all samples"
 
 
 # MuJoCo's settings: the time constant and the damping ratio of solref (s, 1), the friction, the ratio of the impedances
@@ -348,7 +374,7 @@ def mujoco_errors(config: Config, x: dict[str, Any], training: Tosses, testing: 
     for name, geometry in (("", box), (", fitted cube", fitted)):
         tried = [[_mujoco(config, s, geometry, tosses) for s in GRID] for tosses in (fewer, testing)]
         for tosses, errors in zip(("training", "test"), tried, strict=True):
-            k = int(np.argmin([losses(config, *e.T).mean() for e in errors]))
+            k = int(np.argmin([losses(config, *e[-1].T).mean() for e in errors]))
             out[f"MuJoCo{name}, best on {tosses} {GRID[k]}"] = tried[1][k]
     return out
 
@@ -367,46 +393,47 @@ def _mujoco(config: Config, setting: tuple[float, ...], geometry: dict[str, Any]
     data = mujoco.MjData(model)
     q, v = np.asarray(tosses.start.q), np.asarray(tosses.start.v)
     rotations = np.asarray(quaternion_to_rotation(q[:, 3:]))
-    out = np.empty((len(q), tosses.position.shape[1], 7))
+    out = np.zeros((len(q), tosses.position.shape[1], 7))
     for i in range(len(q)):
         mujoco.mj_resetData(model, data)
         data.qpos[:], data.qvel[:3], data.qvel[3:] = q[i], rotations[i] @ v[i, :3], v[i, 3:]
-        for k in range(out.shape[1]):
+        for k in range(tosses.counts[i].sum()):
             out[i, k] = data.qpos
             mujoco.mj_step(model, data, config.substeps)
     apart = np.linalg.norm(out[..., :3] - tosses.position, axis=-1) / WIDTH
     angle = 2 * np.arccos(np.minimum(1.0, np.abs((out[..., 3:] * tosses.quaternion).sum(-1))))
-    count = tosses.counts.sum(-1)
-    return both((apart * tosses.counts).sum(-1) / count, np.degrees((angle * tosses.counts).sum(-1) / count))
+    return judged(config, tosses, apart, np.degrees(angle))
 
 
 def show(config: Config, out: dict[str, Any]) -> None:
     """Print the numbers and the errors."""
-    print(f"\nfit to {config.training} tosses: {config.iterations} steps, {out['seconds']:.0f} s with compilation")
+    stages = ", ".join(map(_horizon, config.stages))
+    print(f"\nfit to {config.training} tosses ({stages}; {config.iterations} steps each)", end="")
+    print(f" in {out['seconds']:.0f} s with compilation")
     for name in config.free:
         values = (out["numbers"][name], *out["intervals"].get(name, ()))
         value, *bounds = (", ".join(f"{v:.4g}" for v in np.ravel(x)) for x in values)
         print(f"  {name:20}{value}{f' ({" ... ".join(bounds)})' if bounds else ''}")
-    length = f"first {config.samples} samples" if config.samples else "all samples"
-    print(f"mean errors of roll-outs over the {length}, {config.testing} other tosses (95 % intervals)")
-    for name, each in out["test_errors"].items():
-        print(f"  {name:60}", end="")
-        for unit in ("widths", "degrees"):
-            x = each[unit]
-            digits = 3 if unit == "widths" else 1
-            bounds = " ... ".join(f"{b:.{digits}f}" for b in x["interval"])
-            print(f"{x['mean']:8.{digits}f} {unit} ({bounds})", end="")
-        print()
+    for horizon in map(_horizon, config.judged):
+        print(f"mean errors of roll-outs, {horizon}, {config.testing} other tosses (95 % intervals)")
+        for name, each in out["test_errors"].items():
+            position, rotation = (each[horizon][unit] for unit in ("widths", "degrees"))
+            print(f"  {name:64}{_shown(position, 'widths', 3)}{_shown(rotation, 'degrees', 1)}")
+
+
+def _shown(x: dict[str, Any], unit: str, digits: int) -> str:
+    bounds = " ... ".join(f"{b:.{digits}f}" for b in x["interval"])
+    return f"{x['mean']:8.{digits}f} {unit} ({bounds})"
 
 
 def draw(path, tested: dict[str, np.ndarray]) -> None:
-    """Draw how the errors are distributed over the test tosses."""
+    """Draw how the errors over the last of `config.judged` are distributed over the test tosses."""
     plt = programs.pyplot()
     if plt is None:
         return
     fig, axes = plt.subplots(1, 2, figsize=(11, 4))
     for k, (axis, unit) in enumerate(zip(axes, ("position error, widths", "rotation error, degrees"), strict=True)):
-        for name, errors in tested.items():
+        for name, (*_, errors) in tested.items():
             axis.plot(np.sort(errors[:, k]), np.linspace(0, 1, len(errors)), label=name)
         axis.set(xlabel=unit, ylabel="part of the test tosses", xscale="log")
     axes[0].legend(fontsize=8)

@@ -1,7 +1,9 @@
 """Parametrizations of robots by free numbers."""
 
+from jaxdyn.sysid.parameters import _contact_names as contact_names
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _log_cholesky as cholesky
+from jaxdyn.sysid.parameters._contact_blocks import ContactNumbers, ContactPlacement, ContactPlane, ContactSizes
 from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload
 from jaxdyn.sysid.parameters._leaf_blocks import Additive, LinkLength, Placement, Positive
 from jaxdyn.sysid.parameters._leaves import nearest_physical_model

@@ -15,6 +15,7 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError, UnknownNameError, look_up, require_positive
 from jaxdyn.model import LEAVES, Model
 from jaxdyn.spatial import Quaternion, Vec3
+from jaxdyn.sysid.parameters import _contact_names as contact_names
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters._leaves import leaf_name, model_of
 from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, ScaledEntries
@@ -40,14 +41,7 @@ class Positive(AbstractChoice):
 
     def bind(self, tree: Any) -> AbstractBlock:
         leaf, flat, names = _select(self, tree)
-        values = leaves.known_entries(tree, leaf, flat)
-        if values is not None and not np.all(values > 0):
-            bad = [name for name, x in zip(names, values, strict=True) if not x > 0]
-            raise ModelError(
-                f"Positive: {', '.join(bad)} of the reference is not positive and has no logarithm; give the reference "
-                "a positive value of the size that is expected (model.with_joint_friction, with_armature), leave it "
-                "out with joints=[...] or at=..., or take Additive"
-            )
+        require_logarithms("Positive", names, leaves.known_entries(tree, leaf, flat))
         shared = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         places = [(leaf, int(i), 0 if self.shared else k) for k, i in enumerate(flat)]
         if self.shared:
@@ -126,19 +120,38 @@ class Placement(AbstractChoice):
         model = model_of(tree)
         joints = leaves.chosen_names(self.joints, model.joint_names, "joint", "Placement")
         leaf = leaves.number_of(tree, "joint_placement")
-        if not (self.position or self.rotation):
-            raise ModelError("Placement: neither position nor rotation is free; choose one of them")
-        if not (0 < self.length < np.inf and 0 < self.angle < np.inf):
-            raise ModelError(f"Placement: length {self.length} and angle {self.angle} must be positive")
-        names = [*(("x", "y", "z") if self.position else ()), *(("rx", "ry", "rz") if self.rotation else ())]
-        columns = range(0 if self.position else 3, 7 if self.rotation else 3)
-        return _Placements(
-            names=tuple(f"placement of {model.joint_names[i]}: {name}" for i in joints for name in names),
-            claims=frozenset((leaf, 7 * i + k) for i in joints for k in columns),
-            leaf=leaf,
-            joints=joints,
-            **{name: getattr(self, name) for name in ("position", "rotation", "length", "angle")},
-        )
+        return placement_block(self, leaf, {i: model.joint_names[i] for i in joints})
+
+
+def placement_block(choice: Any, leaf: int, rows: dict[int, str]) -> AbstractBlock:
+    """Return the block of named rows of a leaf of placements `[n, 7]`, for a choice with the fields of `Placement`.
+    **Raises** `ModelError`."""
+    what = type(choice).__name__
+    if not (choice.position or choice.rotation):
+        raise ModelError(f"{what}: neither position nor rotation is free; choose one of them")
+    if not (0 < choice.length < np.inf and 0 < choice.angle < np.inf):
+        raise ModelError(f"{what}: length {choice.length} and angle {choice.angle} must be positive")
+    names = [*(("x", "y", "z") if choice.position else ()), *(("rx", "ry", "rz") if choice.rotation else ())]
+    columns = range(0 if choice.position else 3, 7 if choice.rotation else 3)
+    return _Placements(
+        names=tuple(f"placement of {row}: {name}" for row in rows.values() for name in names),
+        claims=frozenset((leaf, 7 * i + k) for i in rows for k in columns),
+        leaf=leaf,
+        rows=tuple(rows),
+        **{name: getattr(choice, name) for name in ("position", "rotation", "length", "angle")},
+    )
+
+
+def require_logarithms(what: str, names: Sequence[str], values: np.ndarray | None) -> None:
+    """Raise `ModelError` for entries that are not positive, where their values are known."""
+    if values is None or np.all(values > 0):
+        return
+    bad = [name for name, x in zip(names, values, strict=True) if not x > 0]
+    raise ModelError(
+        f"{what}: {', '.join(bad)} of the reference is not positive and has no logarithm; give the reference a "
+        "positive value of the size that is expected (model.with_joint_friction, with_armature, ContactLaw), leave it "
+        "out with joints=[...], at=... or names=[...], or take Additive"
+    )
 
 
 class _ShiftedEntries(AbstractBlock):
@@ -157,23 +170,23 @@ class _ShiftedEntries(AbstractBlock):
 
 class _Placements(AbstractBlock):
     leaf: int = eqx.field(static=True)
-    joints: tuple[int, ...] = eqx.field(static=True)
+    rows: tuple[int, ...] = eqx.field(static=True)
     position: bool = eqx.field(static=True)
     rotation: bool = eqx.field(static=True)
     length: float = eqx.field(static=True)
     angle: float = eqx.field(static=True)
 
     def _entries(self, columns: range) -> np.ndarray:
-        return (7 * np.array(self.joints)[:, None] + np.array(columns)).reshape(-1)
+        return (7 * np.array(self.rows)[:, None] + np.array(columns)).reshape(-1)
 
     def _placements(self, tree: Any) -> tuple[jax.Array, Quaternion]:
-        """Return the positions `[joints, 3]` and rotations of a robot's joints."""
+        """Return the positions `[rows, 3]` and the rotations of a robot's placements."""
         rows = leaves.entries(tree, self.leaf, self._entries(range(7))).reshape(-1, 7)
         return rows[:, :3], Quaternion.from_array(rows[:, 3:])
 
     def _motion(self, x: jax.Array) -> tuple[jax.Array, Quaternion]:
-        """Return the shifts `[joints, 3]`, in their unit, and the turns; zero where they are not free."""
-        rows = x.reshape(len(self.joints), -1)
+        """Return the shifts `[rows, 3]`, in their unit, and the turns; zero where they are not free."""
+        rows = x.reshape(len(self.rows), -1)
         rows = jnp.pad(rows, ((0, 0), (0 if self.position else 3, 0 if self.rotation else 3)))
         return rows[:, :3], Quaternion.exp(Vec3.from_array(self.angle * rows[:, 3:]))
 
@@ -234,7 +247,14 @@ def _select(choice: Positive | Additive, tree: Any) -> tuple[int, np.ndarray, tu
         raise ModelError(
             f"{what}: of {name} the entries {flat.tolist()} are chosen; at least one, each once, is needed"
         )
-    return leaf, flat, tuple(_entry_name(model, field, name, int(i), array.shape) for i in flat)
+    return (
+        leaf,
+        flat,
+        tuple(
+            contact_names.entry_name(tree, leaf, int(i)) or _entry_name(model, field, name, int(i), array.shape)
+            for i in flat
+        ),
+    )
 
 
 def _rows_of_joints(model: Model, field: str, joints: Sequence[str], what: str) -> np.ndarray:

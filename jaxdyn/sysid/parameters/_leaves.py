@@ -91,7 +91,7 @@ def with_pseudo_inertias(tree: Any, bodies: Sequence[int], J: jax.Array) -> Any:
 
 def chosen_names(names: Sequence[str] | None, known: Sequence[str], kind: str, what: str) -> tuple[int, ...]:
     """Return the indices of names in `known`, all for None. **Raises** `UnknownNameError`, `ModelError`."""
-    plural = {"body": "bodies", "joint": "joints"}[kind]
+    plural = {"body": "bodies", "joint": "joints", "link": "links"}[kind]
     if isinstance(names, str):
         raise ModelError(f"{what}: {plural} is the string {names!r}, but a sequence of names is needed: [{names!r}]")
     names = tuple(known if names is None else names)

@@ -52,7 +52,7 @@ class AbstractBlock(eqx.Module):
     def pull(self, x: jax.Array) -> jax.Array:
         """Return terms `[n]` whose squares sum to the divergence from the reference, with a regular slope at zero; by
         default the divergence is half of the sum of the squares of `x`."""
-        return x / np.sqrt(2.0)
+        return x / float(np.sqrt(2.0))
 
 
 class ScaledEntries(AbstractBlock):
@@ -86,7 +86,7 @@ class ScaledEntries(AbstractBlock):
         return jnp.log(product / squares)
 
     def pull(self, x: jax.Array) -> jax.Array:
-        return np.sqrt(self.weight) * root_of_divergence(x)
+        return float(np.sqrt(self.weight)) * root_of_divergence(x)
 
 
 class JoinedBlocks(AbstractBlock):
@@ -136,7 +136,7 @@ class Parametrization(eqx.Module):
 
     - `reference`: the robot, without batch axes, which has the values of all entries that are not free.
     - `choices`: `LogCholesky`, `FixedMass`, `InertiaScale`, `Payload`, `Positive`, `Additive`, `LinkLength`,
-      `Placement`, `Symmetric`.
+      `Placement`, `Symmetric`; for contacts `ContactNumbers`, `ContactSizes`, `ContactPlacement`, `ContactPlane`.
 
     **Raises** `ModelError` where two choices free the same entry, where a reference has no coordinates (an inertia that
     no distribution of mass has, friction of zero), and for batch axes; `UnknownNameError` for names.

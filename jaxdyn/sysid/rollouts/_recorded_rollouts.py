@@ -11,30 +11,55 @@ import numpy as np
 
 from jaxdyn._errors import DataError, ModelError, naming_arguments, require_choice, require_positive
 from jaxdyn._types import Array, Float
+from jaxdyn.contact import Contacts, require_contact
 from jaxdyn.model import Model
 from jaxdyn.simulate import Actuation, State, Trajectory, rollout
-from jaxdyn.simulate.integrators import Integrator, closed
+from jaxdyn.simulate.integrators import Integrator, closed, require_contact_integrator
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recording
 
 
 class Robot(eqx.Module):
-    """A model and its drives, for roll-outs that identify both: `Parametrization(Robot(model, actuation), ...)` with
-    the choice `Positive(lambda robot: robot.actuation.blocks[0].ratio)` identifies a gear."""
+    """A model with its drives and contacts, for roll-outs that identify them together:
+    `Parametrization(Robot(model, actuation), Positive(lambda robot: robot.actuation.blocks[0].ratio))` identifies a
+    gear, `Parametrization(Robot(model, contacts=contacts), ContactNumbers())` the law of contact.
+
+    **Raises** `ModelError` for contacts of another model, and for a model that steps with contact do not take.
+    """
 
     model: Model
     actuation: Actuation | None = None
     """Drives between the recorded torque and the joints: gears, other laws of friction, limits. Blocks with memory
     (lag, delay) are refused, because their memory at the start of a segment is unknown."""
+    contacts: Contacts | None = None
+    """Contacts, as in `rollout`."""
+
+    def __check_init__(self) -> None:
+        if self.contacts is None:
+            return
+        if not isinstance(self.contacts, Contacts):
+            raise ModelError(f"`contacts` is a {type(self.contacts).__name__}; a jaxdyn.Contacts is needed")
+        require_contact(self.model, self.contacts)
 
 
-def simulate_robot(robot: Any, start: State, tau, dt, integrator: Integrator, substeps: int) -> Trajectory:
+def integrator_of(robot: Any, integrator: Integrator | None) -> Integrator:
+    """Return the integrator for a robot where none is given: Runge-Kutta, or the one that takes contacts.
+    **Raises** `ModelError` for one that does not take the robot's contacts."""
+    contacts = getattr(robot, "contacts", None)
+    chosen = integrator or ("rk4" if contacts is None else "semi_implicit_euler")
+    require_contact_integrator(leaves.model_of(robot), contacts, chosen)
+    return chosen
+
+
+def simulate_robot(robot: Any, start: State, tau, dt, integrator: Integrator | None, substeps: int) -> Trajectory:
     """Return the trajectory of a `Model` or `Robot` from `start`, with its loops closed, under recorded torques
     `[*batch, steps, nv]`."""
     actuation, model = getattr(robot, "actuation", None), leaves.model_of(robot)
     start = closed(model, start)
+    options: Any = {"integrator": integrator_of(robot, integrator), "substeps": substeps}
+    options |= {"contacts": getattr(robot, "contacts", None)}
     if actuation is None:
-        return rollout(model, start, tau, dt, integrator=integrator, substeps=substeps)
+        return rollout(model, start, tau, dt, **options)
     policy = actuation.driven_by(tau)
     memory = policy.init(start)
     if jax.tree.leaves(memory[1]):
@@ -43,7 +68,7 @@ def simulate_robot(robot: Any, start: State, tau, dt, integrator: Integrator, su
             "unknown; shift or filter the recorded torque beforehand"
         )
     steps = tau.shape[-2]
-    return rollout(model, start, policy, dt, steps=steps, policy_state=memory, integrator=integrator, substeps=substeps)
+    return rollout(model, start, policy, dt, steps=steps, policy_state=memory, **options)
 
 
 def held_torques(tau: np.ndarray, hold: str) -> np.ndarray:
@@ -101,10 +126,11 @@ def rollout_errors(
     *,
     every: float,
     hold: str = "mean",
-    integrator: Integrator = "rk4",
+    integrator: Integrator | None = None,
     substeps: int = 1,
 ) -> RolloutErrors:
-    """Roll out a `Model` or `Robot` from the measured states `q, v` at many times of a recording, with its torques.
+    """Roll out a `Model` or `Robot` from the measured states `q, v` at many times of a recording, with its torques and
+    contacts.
 
     On a recording that a fit has not seen, the errors say how good the fit is.
 
@@ -150,7 +176,7 @@ def errors_from(
     starts: Starts,
     states: State,
     hold: str,
-    integrator: Integrator,
+    integrator: Integrator | None,
     substeps: int,
 ) -> RolloutErrors:
     """Return the errors of the roll-outs from `states` along the recording."""
@@ -164,7 +190,7 @@ def errors_from(
 
 
 @eqx.filter_jit
-def _positions(robot, start, tau, dt, integrator: Integrator, substeps: int) -> Float[Array, "starts samples nq"]:
+def _positions(robot, start, tau, dt, integrator: Any, substeps: int) -> Float[Array, "starts samples nq"]:
     return simulate_robot(robot, start, tau, dt, integrator, substeps).q
 
 

@@ -21,15 +21,16 @@ from jaxdyn._errors import (
 )
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.model import require_no_loops
+from jaxdyn.contact import Contacts
+from jaxdyn.model import Model, require_no_loops
 from jaxdyn.simulate.integrators import Integrator, require_integrator
-from jaxdyn.sysid.parameters import Parametrization, leaves
+from jaxdyn.sysid.parameters import Parametrization, contact_names, leaves
 from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.rollouts import _descent as descent
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress
 from jaxdyn.sysid.rollouts._closed_loops import Measured
-from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, cut_recordings
+from jaxdyn.sysid.rollouts._recorded_rollouts import Robot, Segments, cut_recordings, integrator_of
 from jaxdyn.sysid.rollouts._robust_loss import LossName, RobustLoss
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
@@ -59,8 +60,9 @@ class RolloutFitOptions:
     of freedom, as of encoders that are set to zero where the robot came to rest. None: the zeros are right."""
     hold: Literal["mean", "start"] = "mean"
     """Torque between two samples: their mean, or that of the earlier one (a command that is held)."""
-    integrator: Integrator = "rk4"
-    """Integrator, as in `rollout`; a step lasts from a sample to the next."""
+    integrator: Integrator | None = None
+    """Integrator, as in `rollout`; a step lasts from a sample to the next. None: `"rk4"`, with contacts
+    `"semi_implicit_euler"`, the only one that takes them."""
     substeps: int = 1
     """Equal steps of the integrator from a sample to the next."""
     rounds: int = 1
@@ -74,7 +76,7 @@ class RolloutFitOptions:
     """An optax transformation that steps down the gradient instead; `tolerance` then bounds the change in a step."""
 
     def __post_init__(self):
-        require_integrator(self.integrator, self.substeps)
+        require_integrator(self.integrator or "rk4", self.substeps)
         require_choice(self.loss, ("squared", "huber", "cauchy"), "loss")
         require_choice(self.hold, ("mean", "start"), "hold")
         require_positive(self.loss_scale, "loss_scale (in units of the noise)")
@@ -111,6 +113,7 @@ def fit_rollouts(
     velocity_noise: ArrayLike | None = None,
     options: RolloutFitOptions | None = None,
     start: Float[Array | np.ndarray, "P"] | None = None,
+    contacts: Contacts | None = None,
     report: Callable[[RolloutStep], None] | None = None,
     state: ShootingState | None = None,
 ) -> RolloutFit:
@@ -139,13 +142,18 @@ def fit_rollouts(
       the latter velocities are not compared. For recordings of some joints of a robot with closed loops
       (`Recording.joints`) one number for each of these; only they are compared.
     - `options`: `RolloutFitOptions`. `start`: free numbers to start from; by default the reference.
+    - `contacts`: contacts that are known; `RolloutFit.robot` is then a `Robot` that has them. To identify numbers of
+      contacts, give them to the parametrization instead: `Parametrization(Robot(model, contacts=contacts),
+      ContactNumbers(), ContactPlane())`.
     - `report`: called after every step; an exception from it, such as `KeyboardInterrupt`, ends the fit.
     - `state`: state of an earlier fit with the same arguments to continue (`RolloutStep.state`, `RolloutFit.state`).
 
-    **Returns** a `RolloutFit`; look at its `status`. **Raises** `DataError` for recordings that do not fit,
-    `ModelError` for arguments out of range.
+    **Returns** a `RolloutFit`; look at its `status`, and at `undetermined` for what the recordings do not tell.
+    **Raises** `DataError` for recordings that do not fit, `ModelError` for arguments out of range, and for contacts
+    that the parametrization has already.
     """
     options = options or RolloutFitOptions()
+    parametrization = with_contacts(parametrization, contacts)
     model, recordings = leaves.model_of(parametrization.reference), as_recordings(recordings)
     if model.inertial_parameters.ndim != 2:
         raise ModelError("the parametrization's reference has batch axes; fit_fleet identifies many robots")
@@ -187,11 +195,28 @@ def fit_rollouts(
     return _result(problem, now, free, options.max_iterations)
 
 
+def with_contacts(parametrization: Parametrization, contacts: Contacts | None) -> Parametrization:
+    """Return the parametrization of a robot with contacts that are known. **Raises** `ModelError`."""
+    robot = parametrization.reference
+    if contacts is None:
+        return parametrization
+    if getattr(robot, "contacts", None) is not None:
+        raise ModelError("the parametrization's reference has contacts already; leave out the argument contacts")
+    if not isinstance(robot, Model | Robot):
+        raise ModelError(f"contacts are given for a {type(robot).__name__}; a Model or a sysid.Robot takes them")
+    actuation = robot.actuation if isinstance(robot, Robot) else None
+    touching = Robot(leaves.model_of(robot), actuation, contacts)
+    contact_names.require_no_batch(touching.contacts)
+    # The arrays of the contacts are the last ones, so the entries that are free keep their numbers.
+    return eqx.tree_at(lambda p: p.reference, parametrization, jax.tree.map(jnp.asarray, touching))
+
+
 def shooting_problem(
     parametrization, segments: Segments, dt: float, options: RolloutFitOptions, measured: Measured | None = None
 ) -> ShootingProblem:
     """Return the problem of some segments with these options."""
     topology = leaves.model_of(parametrization.reference).topology
+    integrator_of(parametrization.reference, options.integrator)
     if measured is None:
         require_no_loops(topology, "fit_fleet", "fit one robot after the other with fit_rollouts")
     if options.zero_deviation is not None:
@@ -232,10 +257,12 @@ _descend = eqx.filter_jit(descent.descend)
 
 
 @eqx.filter_jit
-def _residuals(problem, state) -> tuple[ShootingResiduals, ShootingResiduals]:
-    """Return the residuals before and after the loss."""
-    plain = shooting.residuals(problem, state)
-    return plain, plain.after(problem.loss)
+def _residuals(problem, state) -> tuple[ShootingResiduals, ShootingResiduals, jax.Array]:
+    """Return the residuals before and after the loss, and the number of intervals between samples in which contacts
+    were not solved to their tolerance."""
+    plain, motion = shooting.residuals_and_motion(problem, state)
+    unsolved = jnp.zeros((), jnp.int32) if motion.contact is None else (~motion.contact.converged).sum()
+    return plain, plain.after(problem.loss), unsolved
 
 
 @eqx.filter_jit
@@ -259,7 +286,7 @@ def _require_same_fit(state: ShootingState, first: ShootingState) -> ShootingSta
 def _next_round(problem: ShootingProblem, state: ShootingState, options: RolloutFitOptions) -> ShootingState:
     """Return the converged state with new multipliers or new noise, or the same state if none are needed."""
     if options.matching == 0:
-        r, _ = _residuals(problem, state)
+        r = _residuals(problem, state)[0]
         gap = (r.match - problem.segments.linked[:, None] * state.multiplier) * problem.matching
         if float(jnp.abs(gap).max()) > _EXACT_TOLERANCE:
             # The method of multipliers (Nocedal & Wright, Numerical Optimization, 2006, section 17.3).
@@ -299,7 +326,7 @@ def _noise_of_residuals(problem: ShootingProblem, state: ShootingState, data) ->
 
 
 def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations: int) -> RolloutFit:
-    plain, r = _residuals(problem, state)
+    plain, r, unsolved = _residuals(problem, state)
     system, variance, left = _at_solution(problem, state, plain, _linearize(problem, state))
     status = Status(int(state.status))
     status = Status.OUT_OF_ITERATIONS if status == Status.RUNNING else status
@@ -310,6 +337,8 @@ def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations
         Status.DIVERGED: "diverged: the cost is not finite; take shorter segments, or another start",
         Status.STALLED: f"stalled with {decrease}; {far}",
     }.get(status, "converged")
+    if unsolved:
+        message += f"; contacts were not solved to their tolerance in {unsolved} intervals between samples"
     position, velocity = _noise_of_residuals(problem, state, r.data)
     segments, data = problem.segments, np.asarray(r.data, np.float64)
     counts = np.asarray(segments.weight, np.float64).sum(axis=1) * (data.shape[1] // segments.weight.shape[1])
@@ -333,6 +362,7 @@ def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations
         cost=float(state.cost),
         iterations=int(state.iteration),
         rounds=int(state.round),
+        unsolved=int(unsolved),
         position_noise=position,
         velocity_noise=velocity,
         segment_residuals=per_segment,

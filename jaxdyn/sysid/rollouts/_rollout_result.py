@@ -13,7 +13,7 @@ import numpy as np
 from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError, require_positive_integer
 from jaxdyn._status import Status
-from jaxdyn.sysid.parameters import Parametrization, leaves
+from jaxdyn.sysid.parameters import Parametrization, contact_names, leaves
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress, eliminate_states, influence, solution
 from jaxdyn.sysid.rollouts._shooting import ShootingState
 from jaxdyn.sysid.torques import Intervals, intervals, torque_model
@@ -48,6 +48,9 @@ class RolloutFit(eqx.Module):
     cost: float
     iterations: int
     rounds: int
+    unsolved: int
+    """In how many intervals between samples contacts were not solved to their tolerance, in the roll-outs at the end;
+    more iterations in the `ContactOptions` help."""
     position_noise: np.ndarray
     """`[nv]`: root mean square of the position residuals, rad or m."""
     velocity_noise: np.ndarray | None
@@ -76,6 +79,13 @@ class RolloutFit(eqx.Module):
     def standard_errors(self) -> np.ndarray:
         """Standard errors of the free numbers about `robot`, by `covariance`, `[P]`."""
         return np.sqrt(np.diagonal(self.covariance))
+
+    @property
+    def undetermined(self) -> tuple[str, ...]:
+        """The names of the free numbers that the data and the prior leave open: those with a standard error above 1,
+        which is a factor of 2.7, or their `scale`. A law of contact is open where nothing touched, its friction where
+        nothing slid, its stiffness together with all inertias that a free body has."""
+        return tuple(n for n, e in zip(self.parametrization.names, self.standard_errors, strict=True) if not e <= 1)
 
     @property
     def prior_covariance(self) -> np.ndarray:
@@ -166,12 +176,14 @@ class RolloutFit(eqx.Module):
         out = []
         for number, place in self._claims():
             name, shape = leaves.leaf_name(reference, number), np.shape(arrays[number])
-            if name.endswith("inertial_parameters"):
+            if of_contact := contact_names.entry_name(reference, number, place):
+                out.append(of_contact)
+            elif name.endswith("inertial_parameters"):
                 out.append(f"{torque_model.INERTIAL_NAMES[place % 10]}({model.body_names[place // 10]})")
-            elif shape == (model.nv,):
+            elif shape == (model.nv,) and not name.startswith("contacts."):
                 out.append(f"{name}({model.topology.dof_names[place]})")
             else:
-                out.append(f"{name}{[int(k) for k in np.unravel_index(place, shape)]}")
+                out.append(f"{name}{[int(k) for k in np.unravel_index(place, shape)] or ''}")
         return out
 
     def printed(self) -> printing.Facts:
@@ -184,6 +196,7 @@ class RolloutFit(eqx.Module):
         if self.velocity_noise is not None:
             facts["velocity noise"] = f"{printing.numbers(self.velocity_noise)} rad/s or m/s"
         facts["free numbers"] = f"{len(self.free)}; intervals() has the values with their intervals"
+        facts |= {"undetermined": ", ".join(self.undetermined)} if self.undetermined else {}
         return self.message, facts | {"segments": str(len(self.segment_times))}
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table

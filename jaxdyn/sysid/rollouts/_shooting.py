@@ -41,7 +41,7 @@ class ShootingProblem(eqx.Module):
     prior_weight: jax.Array
     loss: RobustLoss
     """Loss of the data's residuals, its scale in units of the noise."""
-    integrator: Integrator = eqx.field(static=True)
+    integrator: Integrator | None = eqx.field(static=True)
     substeps: int = eqx.field(static=True)
     owner: jax.Array
     """`[segments, recordings]`: 1 where a segment belongs to a recording whose sensor zeros are unknown."""
@@ -171,7 +171,12 @@ class ShootingResiduals(NamedTuple):
 
 def residuals(problem: ShootingProblem, state: ShootingState) -> ShootingResiduals:
     """Return the residuals before the loss."""
-    return _residuals_and_motion(problem, state, _next_starts(state))[0]
+    return residuals_and_motion(problem, state)[0]
+
+
+def residuals_and_motion(problem: ShootingProblem, state: ShootingState) -> tuple[ShootingResiduals, Trajectory]:
+    """Return the residuals before the loss, and the roll-outs of the segments."""
+    return _residuals_and_motion(problem, state, _next_starts(state))
 
 
 def cost(problem: ShootingProblem, state: ShootingState) -> jax.Array:

@@ -1,0 +1,198 @@
+"""Free numbers of contacts: their laws, the shapes that touch, and the plane that they touch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import ModelError, look_up, require_positive
+from jaxdyn.geometry import Plane, Points
+from jaxdyn.sysid.parameters import _leaves as leaves
+from jaxdyn.sysid.parameters._contact_names import contacts_of, entry_name, links_of_law, shape_labels
+from jaxdyn.sysid.parameters._leaf_blocks import (
+    Additive,
+    Positive,
+    placement_block,
+    require_logarithms,
+)
+from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, JoinedBlocks, ScaledEntries
+
+LAW_NUMBERS = ("stiffness", "dissipation", "friction", "stiction_velocity", "width")
+
+
+@dataclasses.dataclass(frozen=True)
+class ContactNumbers(AbstractChoice):
+    """Numbers of the laws of contact are free: the reference's are multiplied by `e^x`, as in `Positive`. Contacts that
+    share a `ContactLaw` share its numbers.
+
+    What roll-outs do not tell: forces are known relative to the mass only, so of a free body the stiffness and all
+    inertias together have no scale; friction needs contacts that slide, the stiction velocity such that slide slowly,
+    and the dissipation impacts.
+    """
+
+    names: Sequence[str] = ("stiffness", "dissipation", "friction", "stiction_velocity")
+    """Names of numbers of `ContactLaw`, those of the reference positive."""
+    links: Sequence[str] | None = None
+    """Links whose contacts have these laws; None: all laws."""
+
+    def bind(self, tree: Any) -> AbstractBlock:
+        what, contacts = type(self).__name__, contacts_of(tree, type(self).__name__)
+        if isinstance(self.names, str) or not self.names or len(set(self.names)) < len(self.names):
+            raise ModelError(f"{what}: names is {self.names!r}; a sequence of different names is needed")
+        for name in self.names:
+            look_up(name, LAW_NUMBERS, "number of a contact law")
+        laws = list(range(contacts.laws.stiffness.shape[-1]))
+        if self.links is not None:
+            links = _chosen_links(tree, self.links, what)
+            laws = [k for k in laws if set(links_of_law(contacts, k)) & links]
+            for k in laws:
+                if others := set(links_of_law(contacts, k)) - links:
+                    raise ModelError(
+                        f"{what}: contacts on {', '.join(sorted(others))} have the same law as those on "
+                        f"{', '.join(sorted(links))}; name them too, or give them a ContactLaw of their own"
+                    )
+        return JoinedBlocks.of([Positive(_law_picker(name), at=laws).bind(tree) for name in self.names])
+
+
+@dataclasses.dataclass(frozen=True)
+class ContactSizes(AbstractChoice):
+    """The sizes of contact shapes are free: the reference's are multiplied by `e^x`, one number for each of
+    `shape.sizes`, and one for all of a shape of `Points`. The pull toward the reference is as in `Positive`."""
+
+    links: Sequence[str] | None = None
+    """Links whose shapes these are; None: all."""
+    shared: bool = False
+    """One number for all of them."""
+
+    def bind(self, tree: Any) -> AbstractBlock:
+        what, contacts = type(self).__name__, contacts_of(tree, type(self).__name__)
+        places: list[tuple[int, int, int]] = []
+        names: list[str] = []
+        for number, (group, rows) in enumerate(_chosen_shapes(tree, self.links, what)):
+            if not rows:
+                continue
+            leaf, width = leaves.number_of(tree, _group_picker(number, "sizes")), group.sizes.shape[-1]
+            flat = width * np.array(rows)[:, None] + np.arange(width)
+            if group.kind is Points:
+                names += [f"log scale of {shape_labels(contacts)[number][row]}" for row in rows]
+                groups = np.repeat(np.arange(len(rows))[:, None], width, axis=1) + len(names) - len(rows)
+            else:
+                entries = [str(entry_name(tree, leaf, int(place))) for place in flat.ravel()]
+                require_logarithms(what, entries, leaves.known_entries(tree, leaf, flat.ravel()))
+                names += [f"log {name}" for name in entries]
+                groups = np.arange(flat.size).reshape(flat.shape) + len(names) - flat.size
+            places += [(leaf, int(i), int(k)) for i, k in zip(flat.ravel(), groups.ravel(), strict=True)]
+        if not self.shared:
+            return ScaledEntries(tuple(names), places)
+        together = [(leaf, entry, 0) for leaf, entry, _ in places]
+        return ScaledEntries(("log scale of contact shapes",), together, float(len(names)))
+
+
+@dataclasses.dataclass(frozen=True)
+class ContactPlacement(AbstractChoice):
+    """The placements of contact shapes on their links are free, as those of joints in `Placement`, in the axes of the
+    body that carries the link."""
+
+    links: Sequence[str] | None = None
+    """Links whose shapes these are; None: all."""
+    position: bool = True
+    rotation: bool = False
+    length: float = 0.01
+    """Expected error of positions, m; the unit of their numbers."""
+    angle: float = 0.1
+    """Expected error of rotations, rad; the unit of their numbers."""
+
+    def bind(self, tree: Any) -> AbstractBlock:
+        what, labels = type(self).__name__, shape_labels(contacts_of(tree, type(self).__name__))
+        blocks = []
+        for number, (_, rows) in enumerate(_chosen_shapes(tree, self.links, what)):
+            if rows:
+                leaf = leaves.number_of(tree, _group_picker(number, "placement"))
+                blocks.append(placement_block(self, leaf, {row: labels[number][row] for row in rows}))
+        return JoinedBlocks.of(blocks)
+
+
+@dataclasses.dataclass(frozen=True)
+class ContactPlane(AbstractChoice):
+    """The plane that contacts touch is free: its offset from the world's origin along its normal, and its tilt. The
+    pull toward the reference is half of the sum of the squares of the shift over `length` and of the tilts over
+    `angle`."""
+
+    height: bool = True
+    tilt: bool = True
+    length: float = 0.01
+    """Expected error of the offset, m; the unit of its number."""
+    angle: float = 0.02
+    """Expected error of the normal, rad; the unit of the two numbers of the tilt, which are tangents of angles."""
+
+    def bind(self, tree: Any) -> AbstractBlock:
+        what, contacts = type(self).__name__, contacts_of(tree, type(self).__name__)
+        if not isinstance(contacts.surface, Plane):
+            raise ModelError(
+                f"{what}: the surface of the contacts is {type(contacts.surface).__name__}, no Plane; take Additive or "
+                "Positive with a function that picks an array, such as lambda robot: robot.contacts.surface.heights"
+            )
+        if not (self.height or self.tilt):
+            raise ModelError(f"{what}: neither height nor tilt is free; choose one of them")
+        require_positive(self.length, f"{what}: length (m)")
+        require_positive(self.angle, f"{what}: angle (rad)")
+        blocks: list[AbstractBlock] = []
+        if self.height:
+            blocks.append(Additive(lambda robot: robot.contacts.surface.offset, self.length).bind(tree))
+        if self.tilt:
+            leaf = leaves.number_of(tree, lambda robot: robot.contacts.surface.normal)
+            claims = frozenset((leaf, k) for k in range(3))
+            along = self.angle * _tangents(jnp.asarray(contacts.surface.normal))
+            blocks.append(_Tilt(("tilt of the plane: 0", "tilt of the plane: 1"), claims, leaf, along))
+        return JoinedBlocks.of(blocks)
+
+
+class _Tilt(AbstractBlock):
+    leaf: int = eqx.field(static=True)
+    along: jax.Array
+    """`[2, 3]`: the changes of the normal for each number, at right angles to that of the first reference."""
+
+    def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
+        flat = np.arange(3)
+        return leaves.with_entries(tree, self.leaf, flat, leaves.entries(reference, self.leaf, flat) + x @ self.along)
+
+    def coordinates(self, reference: Any, tree: Any) -> jax.Array:
+        before, now = (leaves.entries(t, self.leaf, np.arange(3)) for t in (reference, tree))
+        return self.along @ (now - before) / jnp.sum(self.along**2, axis=1)
+
+
+def _tangents(normal: jax.Array) -> jax.Array:
+    """Return two vectors `[2, 3]` at right angles to a normal and to each other, as long as the normal."""
+    length = jnp.linalg.norm(normal)
+    unit = normal / length
+    first = jnp.eye(3, dtype=normal.dtype)[jnp.argmin(jnp.abs(unit))]
+    first = first - (first @ unit) * unit
+    first = first / jnp.linalg.norm(first)
+    return length * jnp.stack([first, jnp.cross(unit, first)])
+
+
+def _law_picker(name: str) -> Any:
+    return lambda robot: getattr(robot.contacts.laws, name)
+
+
+def _group_picker(number: int, name: str) -> Any:
+    return lambda robot: getattr(robot.contacts.groups[number], name)
+
+
+def _chosen_links(tree: Any, links: Sequence[str], what: str) -> set[str]:
+    """Return the names of links with shapes. **Raises** `ModelError`, `UnknownNameError`."""
+    known = list(dict.fromkeys(link for group in tree.contacts.groups for link in group.links))
+    return {known[i] for i in leaves.chosen_names(links, known, "link", what)}
+
+
+def _chosen_shapes(tree: Any, links: Sequence[str] | None, what: str) -> list[tuple[Any, list[int]]]:
+    """Return each group of shapes with the rows of those on the links."""
+    groups = tree.contacts.groups
+    chosen = None if links is None else _chosen_links(tree, links, what)
+    return [(g, [i for i, link in enumerate(g.links) if chosen is None or link in chosen]) for g in groups]
