@@ -208,7 +208,7 @@ def wrong_cases():
         "neither height nor tilt": lambda: free_of(ContactPlane(height=False, tilt=False)),
         "length (m)": lambda: free_of(ContactPlane(length=0.0)),
         "has no contacts": lambda: Parametrization(block(), ContactNumbers()),
-        "HeightField, which is no Plane": lambda: Parametrization(Robot(block(), contacts=field), ContactPlane()),
+        "HeightField, no Plane": lambda: Parametrization(Robot(block(), contacts=field), ContactPlane()),
         "have batch axes": lambda: Parametrization(Robot(block(), contacts=of_two), ContactNumbers()),
         "both about entry 0 of contacts.laws.friction": lambda: free_of(
             ContactNumbers(), Positive(lambda robot: robot.contacts.laws.friction)

@@ -64,9 +64,10 @@ def load_contact_shapes(
     12). Of a mesh with more corners those are chosen that stand out most, one after the other; `left_out` says by how
     much the others do. Every point is a contact, so few `links`, such as the feet, make fast steps.
 
-    Shapes on links that are fixed in the world are left out, and so are contacts between bodies: `shapes` are for the
-    contacts with the surface. A height field is interpolated linearly between its nodes, where MuJoCo has two triangles
-    for each cell, and continues outside its grid.
+    `shapes` are for the contacts with the surface, and `Contacts(..., pairs="all")` lets them touch each other. Which
+    bodies touch each other in the file is left out, and so are shapes on links that are fixed in the world. A height
+    field is interpolated linearly between its nodes, where MuJoCo has two triangles for each cell, and continues
+    outside its grid.
 
     **Arguments**
 

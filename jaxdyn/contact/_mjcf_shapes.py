@@ -205,4 +205,4 @@ def _leave_out_pairs(reading: Reading, file: _File, taken: list[int], surface: i
             reading.leave_out("explicit pairs of geoms", repr(object_name(m, "pair", k)), True)
     between = [g for g in taken if any(file.touches(g, h) for h in taken)]
     for link in dict.fromkeys(file.link(g) for g in between):
-        reading.leave_out("contacts between bodies, of", repr(link), True, "shapes touch the surface")
+        reading.leave_out("contacts between bodies, of", repr(link), True, "Contacts has them with pairs='all'")

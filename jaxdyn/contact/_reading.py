@@ -66,7 +66,7 @@ class Reading:
                 error.add_note(f"({self.source} has this link: the model must be one of this file)")
                 raise
         if body < 0:
-            note = "contacts are those of links that move"
+            note = "give them to Contacts on the link 'world', in pairs with what touches them"
             self.leave_out("shapes on links that are fixed in the world", name, True, note)
         return body >= 0
 

@@ -47,7 +47,7 @@ def read_urdf_shapes(
         reading.add(shape.link, name, found, shape.pose)
     between = dict.fromkeys(shape.link for shape in reading.shapes)
     for link in between if len(between) > 1 else ():
-        reading.leave_out("contacts between bodies, of", quote(link), False, "shapes touch the surface")
+        reading.leave_out("contacts between bodies, of", quote(link), False, "Contacts has them with pairs='all'")
     for tag, elements in _settings(robot, [shape for shape, _ in wanted]).items():
         for place in elements:
             reading.leave_out(f"<{tag}>", place, True, "give laws to Contacts or ContactShape")
