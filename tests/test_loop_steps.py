@@ -10,7 +10,7 @@ import pytest
 import scipy.integrate
 import squeezer as andrews
 from jax import lax
-from loop_robots import LEGS, admissible_velocity, bricard, close_four_bar, four_bar, stewart_platform, stewart_start
+from loop_robots import LEGS, admissible_velocity, bricard, close_four_bar, four_bar
 
 import jaxdyn
 from jaxdyn import BodyInertia, Joint, ModelBuilder, State
@@ -229,7 +229,8 @@ def test_new_values_do_not_compile_again():
 @pytest.mark.slow
 def test_a_stewart_platform_follows_a_path():
     """Six driven legs move a plate on a circle with a radius of 5 cm in a second, with its orientation kept."""
-    model, q, steps, dt = stewart_platform(), stewart_start(), 40, 0.025
+    model, steps, dt = jaxdyn.samples.stewart_platform(), 40, 0.025
+    q = np.asarray(model.neutral())
     drives, zero = Transmission.to_joints(model, LEGS).matrix, np.zeros(model.nv)
     still = jaxdyn.constrained_inverse_dynamics(model, q, zero, zero, actuated=LEGS)
     hold = still.tau @ drives
@@ -237,14 +238,14 @@ def test_a_stewart_platform_follows_a_path():
     path = q[:3] + 0.05 * np.stack([np.cos(angle) - 1, np.sin(angle), 0 * angle], axis=1)
 
     def at(position):
-        return QuadraticCost(FramePoseResidual("plate", SE3(jnp.eye(3), position)), 1e6)
+        return QuadraticCost(FramePoseResidual("platform", SE3(jnp.eye(3), position)), 1e6)
 
     problem = Problem(
         ModelDynamics(model, dt, actuation=drives),
         np.concatenate([q, zero]),
         steps,
         stage_costs=[TimeVarying(jax.vmap(at)(path[:-1])), QuadraticCost(ControlResidual(hold), 1e-3)],
-        terminal_costs=[at(jnp.asarray(path[-1])), QuadraticCost(FrameVelocityResidual("plate"), 1e3)],
+        terminal_costs=[at(jnp.asarray(path[-1])), QuadraticCost(FrameVelocityResidual("platform"), 1e3)],
     )
     solution = ddp(problem, jnp.tile(hold, (steps, 1)))
     assert solution.status == jaxdyn.Status.CONVERGED
