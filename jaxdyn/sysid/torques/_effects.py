@@ -249,8 +249,8 @@ def require_no_redundant_drives(model: Model, q: np.ndarray, joints: tuple[str, 
     chosen = [x for x in ("gain", *SEARCHED) if effects.dofs(x, model).any()]
     if chosen and has_redundant_drives(model, q, joints):
         raise DataError(
-            f"effects: {', '.join(chosen)}, but the joints {', '.join(joints)} are more than the robot's degrees of freedom, so the "
-            "motion determines sums of their torques only; leave it out"
+            f"effects: {', '.join(chosen)}, but the joints {', '.join(joints)} are more than the robot's degrees of "
+            "freedom, so the motion determines sums of their torques only; leave it out"
         )
 
 
