@@ -1,5 +1,5 @@
-"""Cassie, a real robot with closed loops: its file in SDF, which says for each link where it is and for each joint which
-links it joins."""
+"""Cassie, a real robot with closed loops: its file in SDF has for each link where it is, and for each joint which links
+it joins."""
 
 import xml.etree.ElementTree as ET
 

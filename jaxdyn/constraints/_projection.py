@@ -10,8 +10,8 @@ from jax import lax
 
 STEPS = 4
 """The number of proximal steps. With three steps and mu of 1e-8, accelerations of a quadruped with two welded feet in
-random postures differed from Pinocchio's by up to 1.1e-5; with four and 3e-10, by 2e-11, and the forces by 1.6e-9 of the
-largest."""
+random postures differed from Pinocchio's by up to 1.1e-5; with four and 3e-10, by 2e-11, and the forces by 1.6e-9 of
+the largest."""
 
 
 def project_accelerations(C, Y, a):
