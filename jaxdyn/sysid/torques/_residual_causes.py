@@ -96,14 +96,14 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
     return tuple(out[i] for i in np.argsort(penalty - gain))
 
 
-def _motion(changed: Model, samples: Samples) -> tuple[Any, ...]:
+def _motion(changed: Model, samples: Samples) -> tuple[Any, Any, Any]:
     """The motion `q, v, a` of a model with other lengths, in which the joints that drive closed loops move as they were
     recorded. Loops that it cannot close, as out of the plane of a planar mechanism, stay open."""
-    motion = tuple(jnp.asarray(x, changed.dtype) for x in (samples.q, samples.v, samples.a))
+    q, v, a = (jnp.asarray(x, changed.dtype) for x in (samples.q, samples.v, samples.a))
     if samples.joints is None:
-        return motion
-    q = project_configuration(changed, motion[0], kept=samples.joints).q
-    return q, *complete_motion(changed, q, *motion[1:], samples.joints)
+        return q, v, a
+    q = project_configuration(changed, q, kept=samples.joints).q
+    return q, *complete_motion(changed, q, v, a, samples.joints)
 
 
 def horizontal_axes(model: Model) -> np.ndarray:
@@ -135,7 +135,8 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
     model, gain, v = fit.model, fit.values.gain, samples.v
 
     def torque(changed: Model) -> np.ndarray:
-        return frictionless_torque(changed, *_motion(changed, samples), samples.joints) / gain
+        q, v, a = _motion(changed, samples)
+        return frictionless_torque(changed, q, v, a, samples.joints) / gain
 
     def slope(leaf: str, at: tuple[int | slice, ...], direction: np.ndarray) -> np.ndarray:
         x = getattr(model, leaf)
