@@ -103,7 +103,8 @@ def _motion(changed: Model, samples: Samples) -> tuple[Any, Any, Any]:
     if samples.joints is None:
         return q, v, a
     q = project_configuration(changed, q, kept=samples.joints).q
-    return q, *complete_motion(changed, q, v, a, samples.joints)
+    motion = complete_motion(changed, q, v, a, samples.joints)
+    return q, motion.v, motion.a
 
 
 def horizontal_axes(model: Model) -> np.ndarray:
