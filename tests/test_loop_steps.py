@@ -266,13 +266,14 @@ def test_a_stewart_platform_follows_a_path():
     path = q[:3] + 0.05 * np.stack([np.cos(angle) - 1, np.sin(angle), 0 * angle], axis=1)
 
     def at(position):
-        return QuadraticCost(FramePoseResidual("platform", SE3(jnp.eye(3), position)), 1e6)
+        # The coordinates are those from the home of the platform, at a height of 2 m.
+        return QuadraticCost(FramePoseResidual("platform", SE3(jnp.eye(3), position + jnp.array([0, 0, 2.0]))), 1e6)
 
     problem = Problem(
         ModelDynamics(model, dt, actuation=drives),
         np.concatenate([q, zero]),
         steps,
-        stage_costs=[TimeVarying(jax.vmap(at)(path[:-1])), QuadraticCost(ControlResidual(hold), 1e-3)],
+        stage_costs=[TimeVarying(jax.vmap(at)(path[:-1])), QuadraticCost(ControlResidual(hold), 1e-8)],
         terminal_costs=[at(jnp.asarray(path[-1])), QuadraticCost(FrameVelocityResidual("platform"), 1e3)],
     )
     solution = ddp(problem, jnp.tile(hold, (steps, 1)))
