@@ -9,6 +9,9 @@ import pytest
 # Compilation takes most of the suite's time, and takes half as long without the backend's optimizations. If the
 # environment sets XLA_FLAGS, its flags are kept.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# The matrices of the tests are small: threads of OpenBLAS would mostly wait for each other. The processes that run
+# the tests (`-n 2`) and those that tests start read the variable; this one may have imported NumPy already.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import shape_checks

@@ -1,9 +1,11 @@
 """Robots with closed loops, for several files of tests."""
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jaxdyn
@@ -204,53 +206,16 @@ def closed_forest(redundant: bool) -> tuple[jaxdyn.Model, np.ndarray, np.ndarray
     return model, q, admissible_velocity(model, q, v), tau
 
 
-def bar(length: float, mass: float) -> BodyInertia:
-    return BodyInertia.box(mass, (length, 0.04, 0.04), (0.5 * length, 0, 0))
+DRIVES = ("left", "right")
 
 
 @functools.cache
 def five_bar() -> jaxdyn.Model:
-    """A planar five-bar in the vertical plane: driven cranks, `left` and `right`, and two bars that meet at a pin."""
-    builder, y = ModelBuilder(), functools.partial(Joint, axis=(0.0, 1.0, 0.0))
-    friction = {"armature": 0.02, "damping": 0.3, "friction": 0.2}
-    builder.add_body("left crank", "world", y(name="left", **friction), inertia=bar(0.3, 1.0))
-    builder.add_body("left bar", "left crank", y(name="left elbow"), (0.3, 0, 0), bar(0.5, 0.6))
-    builder.add_body("right crank", "world", y(name="right", **friction), (0.4, 0, 0), bar(0.3, 1.0))
-    builder.add_body("right bar", "right crank", y(name="right elbow"), (0.3, 0, 0), bar(0.5, 0.6))
-    return builder.add_loop("pin", "connect", "left bar", "right bar", (0.5, 0, 0), (0.5, 0, 0)).build()
+    """The sample with bars that have a width, and with friction and armature at the driven joints."""
+    model = jaxdyn.samples.five_bar().with_joint_friction(dict.fromkeys(DRIVES, 0.3), dict.fromkeys(DRIVES, 0.2))
+    armature = np.isin(model.joint_names, DRIVES) * 0.02
+    bars = [BodyInertia.box(m, (x, 0.04, 0.04), (0.5 * x, 0, 0)).parameters() for m, x in ((1.0, 0.3), (0.6, 0.5))]
+    return dataclasses.replace(model, armature=jnp.asarray(armature), inertial_parameters=jnp.asarray(2 * bars))
 
 
-FIVE_BAR_GUESS = np.array([-2.0, 0.9, -1.1, -0.9])
-
-
-@functools.cache
-def stewart_platform() -> jaxdyn.Model:
-    """A Stewart platform: six driven legs `leg0` to `leg5`, prismatic, on universal joints in the ground and with ball
-    joints in a plate, which a free joint carries in the tree. The coordinates are those of the plate, and of each leg
-    the two angles and the length."""
-    builder, plate = ModelBuilder(), BodyInertia.box(8.0, (0.6, 0.6, 0.05))
-    builder.add_body("plate", "world", Joint("free", name="plate"), inertia=plate)
-    ground, top = (
-        np.deg2rad(np.array(x, float)) for x in ((-10, 10, 110, 130, 230, 250), (-50, 50, 70, 170, 190, 290))
-    )
-    for k, (a, b) in enumerate(zip(ground, top, strict=True)):
-        foot, head = (r * np.array([np.cos(x), np.sin(x), 0.0]) for r, x in ((0.6, a), (0.35, b)))
-        lower, upper = BodyInertia.rod(1.0, (0, 0, 0), (0, 0, 0.4)), BodyInertia.rod(0.7, (0, 0, -0.4), (0, 0, 0))
-        hinge = Joint("universal", axis=(1, 0, 0), axis2=(0, 1, 0), name=f"foot{k}")
-        builder.add_body(f"cylinder{k}", "world", hinge, foot, lower)
-        builder.add_body(f"piston{k}", f"cylinder{k}", Joint("prismatic", axis=(0, 0, 1), name=f"leg{k}"), None, upper)
-        builder.add_loop(f"head{k}", "connect", f"piston{k}", "plate", None, head)
-    return builder.build()
-
-
-LEGS = tuple(f"leg{k}" for k in range(6))
-
-
-def stewart_start() -> np.ndarray:
-    """The configuration with the plate level at 0.7 m, and the legs upright, from which the loops close."""
-    model = stewart_platform()
-    q = np.array(model.neutral())
-    q[2] = 0.7
-    for name in LEGS:
-        q[model.q_index(name)] = 0.75
-    return np.asarray(jaxdyn.project_configuration(model, q, kept=("plate",)).q)
+LEGS = tuple(f"leg{k}" for k in range(1, 7))

@@ -20,6 +20,11 @@ def robot_path(name: str) -> Path:
     return _folder() / _FILES[name]
 
 
+def cassie_path() -> Path:
+    """The file of Cassie in SDF, with its closed loops."""
+    return _folder() / "cassie_description/robots/cassie_v2.sdf"
+
+
 def all_urdf_files() -> dict[str, Path]:
     """Every URDF file of the package, by its path below the folder of robots, sorted."""
     folder = _folder()

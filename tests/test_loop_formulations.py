@@ -7,12 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from loop_robots import admissible_velocity, bias, bricard, close_four_bar, closed_forest, four_bar
+from loop_robots import LEGS, admissible_velocity, bias, bricard, close_four_bar, closed_forest, four_bar
 
 import jaxdyn
 from jaxdyn import BodyInertia, Joint, ModelBuilder, ModelError
-
-LEGS = tuple(f"leg{k}" for k in range(1, 7))
 
 
 def near(model, spread: float):

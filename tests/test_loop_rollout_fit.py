@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from loop_robots import FIVE_BAR_GUESS, bar, close_four_bar, five_bar, four_bar
+from loop_robots import DRIVES, close_four_bar, five_bar, four_bar
 
 import jaxdyn
-from jaxdyn import DataError, Joint, ModelBuilder, ModelError, State
+from jaxdyn import BodyInertia, DataError, Joint, ModelBuilder, ModelError, State
 from jaxdyn.simulate.integrators import closed
 from jaxdyn.sysid import (
     InertiaScale,
@@ -35,8 +35,8 @@ NOISE = 1e-4
 def coupled_pendulums() -> jaxdyn.Model:
     """Two pendulums whose ends a rod without mass joins."""
     builder, y = ModelBuilder(), functools.partial(Joint, axis=(0.0, 1.0, 0.0), damping=0.1)
-    builder.add_body("one", "world", y(name="one"), inertia=bar(0.4, 1.0))
-    builder.add_body("two", "world", y(name="two"), (0.6, 0, 0), bar(0.5, 1.5))
+    builder.add_body("one", "world", y(name="one"), inertia=BodyInertia.rod(1.0, (0, 0, 0), (0.4, 0, 0)))
+    builder.add_body("two", "world", y(name="two"), (0.6, 0, 0), BodyInertia.rod(1.5, (0, 0, 0), (0.5, 0, 0)))
     return builder.add_loop("rod", "distance", "one", "two", (0.4, 0, 0), (0.5, 0, 0), length=0.7).build()
 
 
@@ -128,16 +128,16 @@ def test_derivatives_of_the_residuals():
 def test_a_five_bar_is_identified_from_two_joints():
     """Masses and damping of a five-bar whose cranks turn under torques, from their noisy angles."""
     model, dt, n, rng = five_bar(), 0.01, 200, np.random.default_rng(0)
-    q, t = jaxdyn.project_configuration(model, FIVE_BAR_GUESS).q, 0.01 * np.arange(201)
-    still = jaxdyn.constrained_inverse_dynamics(model, q, np.zeros(4), np.zeros(4), actuated=("left", "right"))
+    q, t = model.neutral(), 0.01 * np.arange(201)
+    still = jaxdyn.constrained_inverse_dynamics(model, q, np.zeros(4), np.zeros(4), actuated=DRIVES)
     tau = np.tile(np.asarray(still.tau), (n + 1, 1))
     for j, phase in ((0, 0.0), (2, 1.0)):
         tau[:, j] += 0.5 * np.sin(2 * np.pi * 1.3 * t + phase) + 0.4 * np.sin(2 * np.pi * 2.1 * t + 2 * phase)
     run = jaxdyn.rollout(model, State(q, np.zeros(4)), tau[:-1], dt, integrator="rk4")
     angles = np.asarray(run.q)[:, [0, 2]] + NOISE * rng.normal(size=(n + 1, 2))
-    recording = Recording(t, angles, tau=tau[:, [0, 2]], joints=("left", "right"), assembly=FIVE_BAR_GUESS)
+    recording = Recording(t, angles, tau=tau[:, [0, 2]], joints=DRIVES)
     wrong = dataclasses.replace(model, inertial_parameters=1.2 * model.inertial_parameters, damping=0.7 * model.damping)
-    free = Parametrization(wrong, InertiaScale(), Positive("damping", joints=("left", "right")))
+    free = Parametrization(wrong, InertiaScale(), Positive("damping", joints=DRIVES))
     options = RolloutFitOptions(max_iterations=30, rounds=2, hold="start")
     fit = fit_rollouts(free, recording, segment=0.25, position_noise=2 * NOISE, options=options)
     assert fit.converged
@@ -146,7 +146,7 @@ def test_a_five_bar_is_identified_from_two_joints():
     found = fit.intervals(quantities)
     error = (found.value - np.array([1, 0.6, 1, 0.6, 0.3, 0.3])) / found.standard_error
     assert np.abs(error).max() < 3
-    assert found.standard_error.max() < 1e-3
+    assert found.standard_error.max() < 3e-3
     with_rates = dataclasses.replace(recording, v=np.gradient(angles, t, axis=0))
     errors = rollout_errors(fit.robot, with_rates, 0.2, every=0.5, hold="start")
     assert errors.position.shape[-1] == 4

@@ -29,11 +29,11 @@ def test_rows_are_derivatives_of_the_errors():
     path = model.integrate(np.broadcast_to(q, (6, model.nq)), t[:, None] * v)
     rate = weights @ np.asarray(jaxdyn.constraint_error(model, path)) / h
     exact = ~rows_of(model, "weld", slice(3, 6))
-    J = np.asarray(jaxdyn.constraint_jacobian(model, q))
+    J, *along = np.asarray(jaxdyn.constraint_jacobian(model, np.concatenate([q[None], path])))
     assert J.shape == (model.topology.nc, model.nv)
     np.testing.assert_allclose((J @ v)[exact], rate[exact], atol=1e-8 * np.abs(rate).max())
     # The constraints' own accelerations at a = 0, in the dynamics, are the rate of J v at constant v.
-    rate = weights @ (np.asarray(jaxdyn.constraint_jacobian(model, path)) @ v) / h
+    rate = weights @ (np.array(along) @ v) / h
     np.testing.assert_allclose(bias(model, q, v), rate, atol=1e-8 * np.abs(rate).max())
 
 

@@ -10,6 +10,8 @@ from scipy.stats import binom
 
 from jaxdyn import BodyInertia, DataError, JaxdynError, Joint, ModelBuilder, ModelError, load_urdf, rnea, samples
 from jaxdyn.sysid import JointEffects, Recording, RecordingWarning, identify_payload
+from jaxdyn.sysid.torques._payload import _linearized, _model
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 
 PAYLOAD = BodyInertia(1.3, (0.02, -0.01, 0.06), ((4e-3, 3e-4, -2e-4), (3e-4, 5e-3, 1e-4), (-2e-4, 1e-4, 2e-3)))
 
@@ -104,6 +106,29 @@ def test_friction_that_grows_with_the_load_is_told_from_the_payload():
     # A model without this friction takes a part of it for the payload.
     ignoring = identify_payload(believed, *runs, frame="tool", friction_velocity=0.05)
     assert np.abs(ignoring.unconstrained - PAYLOAD.parameters()).max() > 1e-3
+
+
+def test_linearized_load_friction_is_that_of_the_equations_of_a_low_pass():
+    """The residuals that the columns give are the exact ones for parameters nearby."""
+    rng, model, t = np.random.default_rng(0), arm(), np.arange(400) / 100
+    s, c = np.sin(np.outer(t, (2, 5, 9))), np.cos(np.outer(t, (2, 5, 9)))
+    q, v, a = s, c * (2, 5, 9), -s * (4, 25, 81)
+    tau = np.asarray(rnea(model, *(jnp.asarray(x) for x in (q, v, a))))
+    recording = Recording(t, q, v, a, tau * (1 + LOAD * np.sign(tau) * np.tanh(v / 0.05)), cutoff=8.0)
+    shape = EffectShape.default(np.full(3, 0.05))
+    samples = Samples(model, [recording], JointEffects(load=True), shape)
+    p = np.concatenate([np.ravel(model.inertial_parameters), np.full(samples.layout.size - 30, 0.1)])
+    samples.transmit(_model(samples, p))
+    data, exact, step = _linearized(samples, p), [], 1e-6 * rng.normal(size=p.shape)
+    for x in (p, p + step):
+        samples.transmit(_model(samples, x))
+        exact.append(samples.residuals(x))
+    assert len(exact[0]) < 200
+    # Factors have the sums of squares of the residuals.
+    before, after = (np.sum((data.factors @ np.concatenate([x, [1, -1]])) ** 2, axis=1) for x in (p, p + step))
+    squares = [np.sum(x**2, axis=0) for x in exact]
+    np.testing.assert_allclose(before, squares[0], rtol=1e-9)
+    np.testing.assert_allclose(after - before, squares[1] - squares[0], rtol=1e-3)
 
 
 @pytest.mark.slow

@@ -706,7 +706,10 @@ def test_single_precision_se3():
 @pytest.mark.parametrize(
     ("f", "x"),
     [
-        (left_jacobians, np.concatenate([EVERY, np.tile([0.3, -1, 0.7], (len(EVERY), 1))], axis=-1)),
+        pytest.param(
+            *(left_jacobians, np.concatenate([EVERY, np.tile([0.3, -1, 0.7], (len(EVERY), 1))], axis=-1)),
+            marks=pytest.mark.slow,
+        ),
         (log_of_exp, SMOOTH),
     ],
     ids=lambda a: getattr(a, "__name__", ""),

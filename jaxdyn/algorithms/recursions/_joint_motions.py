@@ -8,7 +8,7 @@ from jax import lax
 
 from jaxdyn.algorithms.recursions._constraint_rows import ConstraintRows
 from jaxdyn.algorithms.recursions._robot import Robot
-from jaxdyn.constraints import mimic_rows, proximal_solve
+from jaxdyn.constraints import mimic_rows, proximal_solve, scale_of_equations
 
 
 def all_rows(robot: Robot, rows: ConstraintRows | None) -> ConstraintRows:
@@ -38,11 +38,8 @@ def motions_from_joints(J, dofs: tuple[int, ...], given, rates):
     right = jnp.broadcast_to(right, (*J.shape[:-2], *right.shape[-2:]))
     if not m:
         return right
-    # Rows of like size, so that none counts for nothing beside `S S^T`. Rows that are rounding errors, as that across
-    # the plane of an oblique planar mechanism, are left out: scaled up, their rates would become motion.
-    size = lax.stop_gradient((J * J).sum(axis=-1))
-    floor = jnp.finfo(J.dtype).eps ** 1.5 * size.max(axis=-1, keepdims=True) + jnp.finfo(J.dtype).tiny
-    weight = jnp.where(size > floor, lax.rsqrt(jnp.maximum(size, floor)), 0)[..., None]
+    # Rows of like size, so that none counts for nothing beside `S S^T`.
+    weight = scale_of_equations(lax.stop_gradient((J * J).sum(axis=-1)))[..., None]
     J, rates = weight * J, weight * rates
     k, J_transposed = right.shape[-1], jnp.swapaxes(J, -1, -2)
     solved = proximal_solve(S @ S.T + _product(J_transposed, J), jnp.concatenate([right, J_transposed], axis=-1))

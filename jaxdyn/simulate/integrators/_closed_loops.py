@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 
-from jaxdyn._errors import ModelError
 from jaxdyn.algorithms import configuration_correction, project_velocity
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
@@ -11,13 +10,6 @@ from jaxdyn.simulate._state import State
 CORRECTIONS = 2
 """Gauss-Newton steps of a configuration: the first leaves an error of the order of the square of the drift in a
 step."""
-
-
-def require_projection(model: Model, integrator: str) -> None:
-    """Raise `ModelError` for an integrator whose steps solve for momenta that loops would change."""
-    if model.topology.has_loops and integrator == "midpoint":
-        advice = "use 'rk4' or 'semi_implicit_euler', or model.without_loops() for the tree alone"
-        raise ModelError(f"integrator 'midpoint' does not take closed loops yet; {advice}")
 
 
 def closed(model: Model, state: State) -> State:

@@ -22,7 +22,7 @@ from jaxdyn.algorithms.recursions import model_batch
 from jaxdyn.contact import ContactReport, Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
-from jaxdyn.simulate.integrators._closed_loops import closed, require_projection
+from jaxdyn.simulate.integrators._closed_loops import closed
 from jaxdyn.simulate.integrators._contact_step import contact_steps, require_contact_integrator
 from jaxdyn.simulate.integrators._one_step import (
     euler_step,
@@ -97,12 +97,13 @@ def step(
       has them, and a roll-out's `Trajectory.contact` how well they were solved.
 
     Where the model has loops or couplings, every step ends with a projection: `q` is moved to close them, and `v` to
-    keep them closed, both by the least change in the metric of the mass matrix. A start that they do not allow is so
+    keep them closed, both by the least change in the metric of the mass matrix (`"midpoint"` solves for impulses that
+    do so). A start that they do not allow is so
     brought to one that they do; `project_configuration` says whether that succeeds.
 
     **Raises** `ModelError` for another integrator or number of substeps, for a `dt` that is not positive and finite
-    (inside `jit`, where its value is not known, it is not checked), for `"midpoint"` with loops, and for contacts with
-    another integrator or of another model; `ShapeError` where a shape does not fit.
+    (inside `jit`, where its value is not known, it is not checked), and for contacts with another integrator or of
+    another model; `ShapeError` where a shape does not fit.
     """
     require_integrator(integrator, substeps, actuator_damping=actuator_damping is not None)
     require_contact_integrator(model, contacts, integrator)
@@ -127,10 +128,11 @@ def advance(
     if contacts is not None:
         return contact_steps(model, state, tau, dt / substeps, f_ext, contacts, substeps)
     options = {} if actuator_damping is None else {"actuator_damping": actuator_damping}
-    require_projection(model, integrator)
 
     def substep(state: State, _):
-        return closed(model, INTEGRATORS[integrator](model, state, tau, dt / substeps, f_ext, **options)), None
+        end = INTEGRATORS[integrator](model, state, tau, dt / substeps, f_ext, **options)
+        # The variational step closes the loops itself: a projection would spoil its momenta.
+        return (end if integrator == "midpoint" else closed(model, end)), None
 
     return (substep(state, None)[0] if substeps == 1 else lax.scan(substep, state, length=substeps)[0]), None
 

@@ -6,7 +6,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdyn.algorithms import aba, aba_derivatives, forward_kinematics, rnea, rnea_derivatives
+from jaxdyn.algorithms import (
+    aba,
+    aba_derivatives,
+    configuration_correction,
+    forward_kinematics,
+    rnea,
+    rnea_derivatives,
+)
 from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
@@ -30,7 +37,10 @@ def variational_midpoint_step(model: Model, state: State, tau, dt, f_ext=None) -
     frequency must stay below 2.
 
     `w` solves `D1 L(q0, q1) + p0 = 0` by `ITERATIONS` simplified Newton steps with the mass matrix at `q0`: a fixed
-    number, so that both modes differentiate them. The momenta cost digits, `eps / dt`: use float64 for long horizons.
+    number, so that both modes differentiate them. With loops and couplings, impulses along `J(q0)^T` close them at
+    `q1`, and impulses along `J(q1)^T` let `v1` keep them closed; the step stays symplectic and of second order (Marsden
+    & West, section 3.5; Leyendecker, Marsden & Ortiz, Variational integrators for constrained dynamical systems, ZAMM
+    2008, section 3). The momenta cost digits, `eps / dt`: use float64 for long horizons.
     """
     q0, v0 = state.q, state.v
     weightless = _without_potential(model)
@@ -48,13 +58,17 @@ def variational_midpoint_step(model: Model, state: State, tau, dt, f_ext=None) -
         return 0.5 * dt * (tau - friction.torque(w))
 
     def improve(w, _):
-        poses1 = forward_kinematics(model, model.integrate(q0, dt * w))
-        wrench = _momenta(model, poses0, poses1, poses0, dt)
+        q1 = model.integrate(q0, dt * w)
+        wrench = _momenta(model, poses0, forward_kinematics(model, q1), poses0, dt)
         # J^T wrench + dt/2 (grad V - J^T f_ext), all at q0, in one sweep.
         of_bodies = 0.5 * dt * rnea(model, q0, at_rest, at_rest, loads - 2 / dt * wrench, joint_friction=False)
         # The momenta of the armatures, armature * w, are the same at both ends.
         residual = of_bodies + model.armature * w - impulse(w) - momentum
-        return w - aba(iteration, q0, at_rest, residual, joint_friction=False), None
+        w = w - aba(iteration, q0, at_rest, residual, joint_friction=False)
+        if model.topology.has_loops:
+            # `aba` leaves out what impulses of the loops take up, and this closes the loops at q1.
+            w = w + configuration_correction(iteration, q1) / dt
+        return w, None
 
     w, _ = lax.scan(improve, v0, length=ITERATIONS)
     q1 = model.integrate(q0, dt * w)

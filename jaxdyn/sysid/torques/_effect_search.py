@@ -9,12 +9,19 @@ import numpy as np
 
 from jaxdyn._errors import DataError
 from jaxdyn._types import ArrayLike
+from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import as_recordings
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, delay_signal, frictionless_torque
 from jaxdyn.sysid.torques._physical_fit import minimize, start_at
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, friction_columns, with_parameters
+from jaxdyn.sysid.torques._torque_model import (
+    EffectShape,
+    Samples,
+    driven_joints,
+    friction_columns,
+    with_parameters,
+)
 
 # Velocities of the first grid, as parts of the joint's largest velocity.
 _FRICTION_VELOCITY = np.geomspace(0.01, 0.3, 5)
@@ -45,6 +52,8 @@ def effect_shape(
         raise DataError(f"friction_velocity is {w}; a positive number or [{model.nv}] of them are needed, rad/s")
     out = EffectShape.default(w * np.ones(model.nv), stribeck_velocity=1.0)
     recordings = as_recordings(recordings)
+    if (joints := driven_joints(model, recordings)) is not None:
+        effects = effects.of_driven(model, joints)
     searched = np.stack([effects.dofs(name, model) for name in SEARCHED])
     if not searched.any():
         return out
@@ -77,10 +86,21 @@ class _Linearization:
             self.sigma = np.maximum(rms, 1e-6 * samples.torque_scale)
         self.problem, self.point, self.gain = problem, point, gain
         self.model, _ = with_parameters(samples, point.parameters(), gain)
-        self.transmitted = frictionless_torque(self.model, samples.q, samples.v, samples.a)
+        self.transmitted = frictionless_torque(self.model, samples.q, samples.v, samples.a, samples.joints)
+        self.passive = self._passive_friction()
         self.rows = slice(None, None, max(1, len(samples) // _ROWS))
         bodies = 10 * layout.nb
         self.regressor = np.concatenate([B[..., :bodies] for _, B in samples.chunks()])[self.rows]
+
+    def _passive_friction(self) -> np.ndarray:
+        """The torque `[n, nv]` with which the drives overcome the friction of joints that closed loops move."""
+        samples = self.samples
+        if samples.joints is None:
+            return np.zeros_like(self.transmitted)
+        model = self.model
+        leaves = (np.asarray(x, np.float64) for x in (model.damping, model.friction, model.friction_velocity))
+        friction = np.asarray(JointFriction(*leaves).torque(samples.u)) * ~samples.driven
+        return samples.on_drives(slice(None), friction[..., None])[..., 0]
 
     def prediction(self, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The correction `[rows]` of joint `j`'s torque that the other joints' torques predict, and what whitens its
@@ -111,7 +131,8 @@ class _JointTorque:
         names = ("armature", "viscous", "coulomb", "stribeck", "load", "offset")
         self.chosen = {x for x in names if samples.effects.dofs(x, model)[j]}
         self.torque = samples.measured[:, j] * fit.gain[j]
-        self.transmitted = self.fixed = fit.transmitted[:, j]
+        self.transmitted = fit.transmitted[:, j]
+        self.fixed = self.transmitted + fit.passive[:, j]
         # The columns that do not depend on what is searched for; `fixed` is the torque without their effects.
         self.columns = [np.ones_like(self.torque)] if "offset" in self.chosen else []
         if "armature" in self.chosen:

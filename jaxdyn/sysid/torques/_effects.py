@@ -102,16 +102,11 @@ class JointEffects:
         return out
 
     def of_driven(self, model: Model, joints: tuple[str, ...]) -> JointEffects:
-        """The effects for a robot with closed loops that some joints drive: what belongs to a drive, offset, gain and
-        load friction, at these only. **Raises** `DataError` where another joint is named for it, and for effects that
-        are searched for, which needs the torque at every joint."""
-        searched = [x for x in SEARCHED if self.dofs(x, model).any()]
-        if searched:
-            raise DataError(
-                f"effects: {', '.join(searched)} cannot be searched for in a robot with closed loops yet; leave it out"
-            )
+        """The effects for a robot with closed loops that some joints drive: what belongs to a drive, offset, gain, load
+        friction and the effects that are searched for, at these only. **Raises** `DataError` where another joint is
+        named for it."""
         changed = {}
-        for name in ("offset", "gain", "load"):
+        for name in ("offset", "gain", "load", *SEARCHED):
             chosen = getattr(self, name)
             passive = [] if isinstance(chosen, bool) else [x for x in chosen if x not in joints]
             if passive:
@@ -248,16 +243,23 @@ def frictionless_torque(model: Model, q, v, a, joints: tuple[str, ...] | None = 
     return torque if joints is None else on_driven_joints(model, q, torque[..., None], joints)[..., 0]
 
 
-def require_no_redundant_drives(model: Model, q: np.ndarray, joints: tuple[str, ...]) -> None:
+def require_no_redundant_drives(model: Model, q: np.ndarray, joints: tuple[str, ...], effects: JointEffects) -> None:
     """Raise `DataError` where a robot with closed loops has more drives `joints` than degrees of freedom, so that only
-    sums of their torques, and no gain of one, follow from the motion."""
+    sums of their torques, and no gain or searched effect of one, follow from the motion."""
+    chosen = [x for x in ("gain", *SEARCHED) if effects.dofs(x, model).any()]
+    if chosen and has_redundant_drives(model, q, joints):
+        raise DataError(
+            f"effects: {', '.join(chosen)}, but the joints {', '.join(joints)} are more than the robot's degrees of "
+            "freedom, so the motion determines sums of their torques only; leave it out"
+        )
+
+
+def has_redundant_drives(model: Model, q: np.ndarray, joints: tuple[str, ...]) -> bool:
+    """Whether a robot with closed loops has more drives `joints` than degrees of freedom at a configuration `q`
+    `[1, nq]`."""
     driven = JointEffects.dofs_of(joints, model)
     torque = on_driven_joints(model, q, np.eye(model.nv)[None][..., driven], joints)[0, driven]
-    if np.abs(torque - np.eye(len(torque))).max() > 1e-6:
-        raise DataError(
-            f"effects: gain, but the joints {', '.join(joints)} are more than the robot's degrees of freedom, so the "
-            "motion determines sums of their torques only; leave it out"
-        )
+    return bool(np.abs(torque - np.eye(len(torque))).max() > 1e-6)
 
 
 def on_driven_joints(model: Model, q: np.ndarray, torques: np.ndarray, joints: tuple[str, ...]) -> np.ndarray:

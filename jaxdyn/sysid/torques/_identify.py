@@ -13,13 +13,13 @@ from scipy.stats import t as student_t
 from jaxdyn import _printing as printing
 from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
-from jaxdyn.model import Model, require_no_loops
+from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, require_plausible, signals
 from jaxdyn.sysid.torques._base_parameters import base_covariance_root
 from jaxdyn.sysid.torques._cross_validation import held_out_errors
 from jaxdyn.sysid.torques._effect_search import effect_shape
-from jaxdyn.sysid.torques._effects import JointEffects
+from jaxdyn.sysid.torques._effects import JointEffects, has_redundant_drives
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
 from jaxdyn.sysid.torques._reweighting import Loss, first_noise
@@ -155,15 +155,13 @@ def identify(
     - `force`: go on with recordings that look wrong.
 
     For a robot with closed loops the recordings are those of its driven joints (`Recording.joints`); then torques are
-    not compared with the model's before, no effect is tried that is searched for, and nothing is said of the causes of
-    the residuals.
+    not compared with the model's before, and effects that are searched for are tried only where there are no more
+    drives than degrees of freedom.
 
     **Returns** an `Identification`; print it. **Raises** `DataError` for recordings that look wrong (torques negated,
     in other units or of other joints, degrees, milliseconds), and `DataError`, `ModelError` as `fit_inverse_dynamics`.
     """
     require_one_robot(model)
-    if tilt:
-        require_no_loops(model.topology, "identify with tilt", "correct model.gravity before")
     driven_joints(model, as_recordings(recordings))
     require_plausible(recordings, model, force=force)
     plan = plan_identification(
@@ -179,7 +177,7 @@ def identify(
     rounds = _TILT_ROUNDS if tilt else 0
     for round_ in range(rounds + 1):
         fit = fit_inverse_dynamics(model, plan.recordings, prior_weight=plan.prior_weight, report=report, **options)
-        causes = () if model.topology.has_loops else residual_causes(fit, plan.recordings)
+        causes = residual_causes(fit, plan.recordings)
         found = [x.parameters for x in causes if x.name == "tilt"]
         if round_ < rounds and found:
             gravity = model.gravity + jnp.asarray(found[0] @ horizontal_axes(model), model.dtype)
@@ -244,11 +242,12 @@ def _rate(recording: Recording) -> float:
 def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) -> tuple[JointEffects, list[Choice]]:
     """Add the effect that lowers the held-out error most, as long as it does so significantly."""
     effects, choices = JointEffects(), []
-    groups = [{"load": True}, {"stribeck": True, "friction_velocity": True}, {"friction_delay": True}]
-    groups = groups[:1] if model.topology.has_loops else groups
+    samples = _samples(model, prepared, effects, friction_velocity)
+    groups = [{"load": True}]
+    if samples.joints is None or not has_redundant_drives(model, samples.q[:1], samples.joints):
+        groups += [{"stribeck": True, "friction_velocity": True}, {"friction_delay": True}]
     if (JointEffects(spring=True).spring_coordinates(model) >= 0).any():
         groups.append({"spring": True})
-    samples = _samples(model, prepared, effects, friction_velocity)
     sigma = first_noise(samples)
     errors = held_out_errors(samples, sigma, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
     while groups:

@@ -19,7 +19,7 @@ from jaxdyn._errors import (
 )
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
-from jaxdyn.model import BodyInertia, Model, require_no_loops
+from jaxdyn.model import BodyInertia, Model
 from jaxdyn.spatial import inertia_matrix, transform_inertial_parameters
 from jaxdyn.sysid.parameters import cholesky, leaves
 from jaxdyn.sysid.recordings import Recordings, RecordingWarning
@@ -121,7 +121,8 @@ def identify_payload(
 
     **Arguments**
 
-    - `without`, `with_`: one recording or several, with velocities, accelerations and torques, prepared alike.
+    - `without`, `with_`: one recording or several, with velocities, accelerations and torques, prepared alike; for a
+      robot with closed loops those of its driven joints (`Recording.joints`).
     - `frame`: where the payload is fixed; a body, a merged link, or a frame, which a joint moves.
     - `joint_effects`, `friction_velocity`: as in `fit_inverse_dynamics`, without drive gains. If the friction of the
       joints grows with the load, choose `load`; otherwise the payload absorbs a part of it.
@@ -136,7 +137,6 @@ def identify_payload(
     **Raises** `UnknownNameError` for the frame; `ModelError` for one that is fixed in the world and for a prior that is
     not physical; `DataError` for recordings that do not fit the model.
     """
-    require_no_loops(model.topology, "identify_payload", "compare fits with and without it (fit_inverse_dynamics)")
     number = model.topology.frame(frame)
     body = model.topology.frame_bodies[number]
     if body < 0:
@@ -211,7 +211,9 @@ class _Equations(NamedTuple):
         P, R = len(names), data.weighted(sigma)
         independent = base_parameters_of(R[:, :P], names).independent
         columns = np.concatenate([independent, np.arange(P, P + 10)])
-        length = np.maximum(np.linalg.norm(R[:, columns], axis=0), 1e-300)
+        length = np.linalg.norm(R[:, columns], axis=0)
+        # Columns far shorter than the others, as of what does not move out of a plane, are rounding.
+        length = np.where(length > 1e-12 * length.max(), length, np.inf)
         U, singular, V = np.linalg.svd(R[:, columns] / length, full_matrices=False)
         kept = singular > 1e-9 * singular[0]
         inverse = V[kept].T / singular[kept] / length[:, None]
@@ -314,16 +316,20 @@ def _linearized(samples: Samples, parameters: np.ndarray) -> TorqueData:
         (data,) = samples.compressed()
         return data
     mu = np.nan_to_num(layout.joint_values(parameters)["load"])
-    sign = np.sign(frictionless_torque(_model(samples, parameters), samples.q, samples.v, samples.a))
+    motion = samples.q, samples.v, samples.a
+    sign = np.sign(frictionless_torque(_model(samples, parameters), *motion, samples.joints))
     *_, direction = friction_columns(samples.u, 1.0, samples.shape.friction_velocity, samples.shape.stribeck_velocity)
     slope = mu * sign * np.asarray(direction)
     transmitted = np.array([POSITIVE[k] in ("armature", "spring") for k, _ in layout.positive], bool)
     transmitted = np.concatenate([np.ones(10 * layout.nb), transmitted, np.zeros(len(layout.offsets))])
+
+    def extra(samples: np.ndarray, B: np.ndarray) -> np.ndarray:
+        columns = slope[samples][..., None] * transmitted * B[..., :-2]
+        # They do not change the residual at the given parameters.
+        return np.concatenate([columns, np.zeros_like(B[..., :1]), (columns @ parameters)[..., None]], axis=-1)
+
     factors = np.zeros((layout.nv, 0, layout.size + 2))
-    for rows, B in samples.chunks():
-        extra = slope[rows][..., None] * transmitted * B[..., :-2]
-        # The extra columns do not change the residual at the given parameters.
-        B = B + np.concatenate([extra, np.zeros_like(B[..., :1]), (extra @ parameters)[..., None]], axis=-1)
+    for _, B in samples.chunks(extra):
         factors = np.linalg.qr(np.concatenate([factors, B.swapaxes(0, 1)], axis=1), mode="r")
     return TorqueData(factors, samples.valid.sum(axis=0))
 

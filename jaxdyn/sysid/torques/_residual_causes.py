@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn.algorithms import complete_motion, project_configuration
 from jaxdyn.friction import LoadProportional, Stribeck
-from jaxdyn.model import Model, require_no_loops
+from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._effects import frictionless_torque
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
@@ -40,7 +41,8 @@ class Cause(NamedTuple):
     """The joints at which the residuals fall most, those with half of the decrease."""
     parameters: np.ndarray
     """`[k]`: the cause's own parameters that would explain it, to first order: of the three axes of each joint's
-    placement in m, of gravity along the two axes of `horizontal_axes` in m/s^2, or one for each degree of freedom."""
+    placement, and of the first and the second frame of each closed loop, in m, of gravity along the two axes of
+    `horizontal_axes` in m/s^2, or one for each degree of freedom."""
 
     @property
     def evident(self) -> bool:
@@ -55,7 +57,6 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
     after all parameters of the fit (a score test: Rao 1948). A cause that explains much shows that *something like it*
     is missing; causes that look alike in a recording explain the same part.
     """
-    require_no_loops(fit.model.topology, "residual_causes", "compare fits with and without an effect")
     samples = Samples(fit.before, recordings, fit.effects, fit.shape)
     samples.transmit(fit.model)
     residual = samples.residuals(fit.parameters, fit.values.gain)
@@ -68,7 +69,7 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
     rest = rest.ravel() - known @ (known.T @ rest.ravel())
     total = float(rest @ rest)
     shape = residual.shape
-    count = len(rest) * float(np.mean([independent_share(x) for x in residual.T]))
+    count = len(residual) * float(np.sum([independent_share(x) for x in residual.T[samples.driven]]))
     out = []
     for name, columns in _columns(fit, samples):
         Z = samples.low_passed(columns) * samples.valid[..., None] / scale[:, None]
@@ -93,6 +94,17 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
     penalty = np.array([len(x.parameters) * np.log(count) for x in out])
     gain = np.array([count * np.log(1 / max(1 - x.part, 1e-12)) for x in out])
     return tuple(out[i] for i in np.argsort(penalty - gain))
+
+
+def _motion(changed: Model, samples: Samples) -> tuple[Any, Any, Any]:
+    """The motion `q, v, a` of a model with other lengths, in which the joints that drive closed loops move as they were
+    recorded. Loops that it cannot close, as out of the plane of a planar mechanism, stay open."""
+    q, v, a = (jnp.asarray(x, changed.dtype) for x in (samples.q, samples.v, samples.a))
+    if samples.joints is None:
+        return q, v, a
+    q = project_configuration(changed, q, kept=samples.joints).q
+    motion = complete_motion(changed, q, v, a, samples.joints)
+    return q, motion.v, motion.a
 
 
 def horizontal_axes(model: Model) -> np.ndarray:
@@ -124,7 +136,8 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
     model, gain, v = fit.model, fit.values.gain, samples.v
 
     def torque(changed: Model) -> np.ndarray:
-        return frictionless_torque(changed, samples.q, samples.v, samples.a) / gain
+        q, v, a = _motion(changed, samples)
+        return frictionless_torque(changed, q, v, a, samples.joints) / gain
 
     def slope(leaf: str, at: tuple[int | slice, ...], direction: np.ndarray) -> np.ndarray:
         x = getattr(model, leaf)
@@ -133,9 +146,11 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
         return (above - below) / (2 * _STEP)
 
     def each(x: np.ndarray) -> np.ndarray:
-        return x[..., None] * np.eye(model.nv)
+        return samples.on_drives(slice(None), x[..., None] * np.eye(model.nv))
 
-    places = [slope("joint_placement", (i, slice(0, 3)), e) for i in range(model.nb) for e in np.eye(3)]
+    of_loops = [(f"loop_placement{k}", i) for k in (1, 2) for i, _ in enumerate(model.topology.loops)]
+    placements = [*(("joint_placement", i) for i in range(model.nb)), *of_loops]
+    places = [slope(leaf, (i, slice(0, 3)), e) for leaf, i in placements for e in np.eye(3)]
     yield "lengths", np.stack(places, axis=-1)
     yield "tilt", np.stack([slope("gravity", (slice(None),), e) for e in horizontal_axes(model)], -1)
     chosen = {name: fit.effects.dofs(name, model) for name in ("gain", "torque_delay", "stribeck", "load", "spring")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -159,8 +159,8 @@ class Samples:
         self.layout = Layout.of(model, effects)
         motions = [motion_arrays(model, x) for x in self.recordings]
         self.q, self.v, self.a, self.measured = (np.concatenate(x) for x in zip(*motions, strict=True))
-        if self.joints is not None and self.layout.gains:
-            require_no_redundant_drives(model, self.q[:1], self.joints)
+        if self.joints is not None:
+            require_no_redundant_drives(model, self.q[:1], self.joints, effects)
         self.starts = np.cumsum([0, *(len(x) for x in self.recordings)])
         self.filters = [low_pass_of(x) for x in self.recordings]
         self.lengths = np.array([f.count(len(x)) for f, x in zip(self.filters, self.recordings, strict=True)])
@@ -191,23 +191,31 @@ class Samples:
         self.load = np.abs(frictionless_torque(model, self.q, self.v, self.a, self.joints))
         self._chunks = []
 
+    def on_drives(self, samples: np.ndarray | slice, torques: np.ndarray) -> np.ndarray:
+        """Torques `[n, nv, k]` of all joints at samples as those of the drives that do the same."""
+        return torques if self.joints is None else on_driven_joints(self.model, self.q[samples], torques, self.joints)
+
     def low_passed(self, x: np.ndarray) -> np.ndarray:
         """The equations' values `[len(self), ...]` of what the samples `x` `[n, ...]` have."""
         parts = zip(self.filters, self.starts, self.starts[1:], strict=False)
         return np.concatenate([f.apply(x[start:stop]) for f, start, stop in parts])
 
-    def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield rows and their `[rows, nv, P + 2]`: columns `Y`, known torque, measured torque; 0 where not valid."""
-        keep = len(self) * self.layout.nv * (self.layout.size + 2) * 8 <= _KEPT
+    def chunks(
+        self, added: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    ) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield rows and their `[rows, nv, P + 2]`: columns `Y`, known torque, measured torque; 0 where not valid.
+        `added(samples, B)` returns what to add to the columns `B` of samples, before the low pass."""
+        keep = added is None and len(self) * self.layout.nv * (self.layout.size + 2) * 8 <= _KEPT
         for k, (rows, samples, low_pass) in enumerate(self._parts()):
-            if k < len(self._chunks):
+            if added is None and k < len(self._chunks):
                 yield rows, self._chunks[k]
                 continue
             motion = tuple(jnp.asarray(x[samples]) for x in (self.q, self.v, self.a, self.u, self.load))
             Y, torque = torque_columns(self.model, motion, self.shape, self.layout)
             B = np.concatenate([Y, torque[..., None], self.tau[samples][..., None]], axis=-1, dtype=np.float64)
-            if self.joints is not None:
-                B = on_driven_joints(self.model, self.q[samples], B, self.joints)
+            B = self.on_drives(samples, B)
+            if added is not None:
+                B = B + self.on_drives(samples, added(samples, B))
             B = low_pass.apply(B)[: rows.stop - rows.start] * self.valid[rows][..., None]
             if keep:
                 self._chunks.append(B)
