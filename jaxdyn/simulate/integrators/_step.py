@@ -98,8 +98,8 @@ def step(
 
     Where the model has loops or couplings, every step ends with a projection: `q` is moved to close them, and `v` to
     keep them closed, both by the least change in the metric of the mass matrix (`"midpoint"` solves for impulses that
-    do so). A start that they do not allow is so
-    brought to one that they do; `project_configuration` says whether that succeeds.
+    do so). A start that they do not allow is so brought to one that they do; `project_configuration` says whether that
+    succeeds.
 
     **Raises** `ModelError` for another integrator or number of substeps, for a `dt` that is not positive and finite
     (inside `jit`, where its value is not known, it is not checked), and for contacts with another integrator or of
