@@ -379,7 +379,7 @@ def show(config: Config, out: dict[str, Any]) -> None:
     for name in config.free:
         values = (out["numbers"][name], *out["intervals"].get(name, ()))
         value, *bounds = (", ".join(f"{v:.4g}" for v in np.ravel(x)) for x in values)
-        print(f"  {name:20}{value}{f' ({" ... ".join(bounds)})' if bounds else ''}")
+        print(f"  {name:28}{value}{f' ({" ... ".join(bounds)})' if bounds else ''}")
     for horizon in map(_horizon, config.judged):
         print(f"mean errors of roll-outs, {horizon}, {config.testing} other tosses (95 % intervals)")
         for name, each in out["test_errors"].items():
