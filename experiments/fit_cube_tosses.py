@@ -8,6 +8,10 @@ means over all samples of the distance between the centers, in widths of the cub
 orientations. The loss is the mean over the training tosses of the root of the sum of both errors, each over its scale:
 a toss that ends on another face is far off whatever the numbers are, and the root lets it count less.
 
+Each corner has two balls, one of them smaller and under a law of its own, which acts where the corner is pressed:
+plastic is stiffer, and its friction lower, the harder it is pressed (Bowden & Tabor, The friction and lubrication of
+solids, 1950).
+
 The fit goes in stages, first over the beginning of each toss and then over more of it, since derivatives of long
 roll-outs say little before the first impacts are right.
 
@@ -28,7 +32,7 @@ import importlib
 import itertools
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -36,14 +40,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments._cube_tosses import Tosses, first, load
 from experiments._main import CONFIGS, experiment
 from experiments._resuming import require_seed
-from jaxdyn import ContactLaw, Contacts, ContactShape, DataError, Model, State, programs, rollout, samples
+from jaxdyn import ContactLaw, Contacts, ContactShape, DataError, Model, programs, rollout, samples
 from jaxdyn.geometry import Plane, Sphere
 from jaxdyn.spatial import quaternion_to_rotation, transform_inertial_parameters
 
 DEFAULT_CONFIG = CONFIGS / "fit_cube_tosses.toml"
-LOGARITHMIC = ("stiffness", "dissipation", "friction", "stiction_velocity", "half_width", "corner_radius", "inertia")
+LAW = ("stiffness", "dissipation", "friction", "stiction_velocity")
+PRESSED = tuple(f"pressed_{name}" for name in LAW)
+LOGARITHMIC = (*LAW, *PRESSED, "pressed_depth", "half_width", "corner_radius", "inertia")
 """The unknowns that are positive; a step of the optimizer multiplies them."""
 STEP = {"height": 1e-3, "center": 1e-3, "half_width": 0.01, "corner_radius": 0.5, "inertia": 0.1}
 """The change of each unknown in a unit step of the optimizer: in m for height and center, in the logarithm for the
@@ -87,6 +94,12 @@ class Config(programs.ProgramConfig):
     friction: float
     stiction_velocity: float
     """m/s"""
+    pressed_depth: float
+    """Depth from which on the pressed law acts besides, m."""
+    pressed_stiffness: float
+    pressed_dissipation: float
+    pressed_friction: float
+    pressed_stiction_velocity: float
     height: float
     """Height of the plane, m."""
     half_width: float
@@ -117,19 +130,6 @@ class Config(programs.ProgramConfig):
     """Seed of the division into training and test tosses, and of the bootstrap."""
     plot: bool = True
     """Whether to draw errors.png."""
-
-
-class Tosses(NamedTuple):
-    """Tosses of one length, the shorter ones filled with their last sample."""
-
-    position: Any
-    """`[n, samples, 3]`, m"""
-    quaternion: Any
-    """`[n, samples, 4]`"""
-    start: State
-    """States of the cube at the first sample."""
-    counts: Any
-    """`[n, samples]`: 1 for samples that count, 0 for those that fill."""
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -175,53 +175,19 @@ def check(config: Config) -> None:
             raise DataError(f"{name} is {list(counts)}; numbers of samples from 2 on are needed, or 0 for all")
 
 
-def load(config: Config) -> tuple[Tosses, Tosses]:
-    """Return the training and the test tosses, drawn without repetition."""
-    path = programs.data_path(config.recordings)
-    names = ("position", "quaternion", "linear_velocity", "angular_velocity")
-
-    def read(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        return arrays["samples"], {name: arrays[name].astype(np.float64) for name in names}
-
-    counts, columns = programs.read_npz(path, read)
-    needed = config.training + config.testing
-    if needed > len(counts):
-        raise DataError(f"{path} has {len(counts)} tosses, but training and testing are {needed} together")
-    drawn = np.random.default_rng(config.seed).permutation(len(counts))[:needed]
-    parts = drawn[: config.training], drawn[config.training :]
-    return tuple(_tosses(config, counts, columns, part) for part in parts)  # type: ignore[return-value]
-
-
-def _tosses(config: Config, counts: np.ndarray, columns: dict[str, np.ndarray], which: np.ndarray) -> Tosses:
-    first = np.cumsum(counts) - counts
-    length = counts[which].max()
-    rows = first[which, None] + np.minimum(np.arange(length), counts[which, None] - 1)
-    position, quaternion, linear, angular = (x[rows] for x in columns.values())
-    quaternion = quaternion / np.linalg.norm(quaternion, axis=-1, keepdims=True)
-    world = linear[:, 0] + [0, 0, config.velocity_age / config.rate * samples.cube().gravity[2]]
-    from_world = quaternion_to_rotation(quaternion[:, 0]).swapaxes(-1, -2)
-    v = np.concatenate([np.einsum("nij,nj->ni", from_world, world), angular[:, 0]], axis=-1)
-    start = State(jnp.asarray(np.concatenate([position[:, 0], quaternion[:, 0]], axis=-1)), jnp.asarray(v))
-    return Tosses(position, quaternion, start, np.arange(length) < counts[which, None])
-
-
 def scene(x: dict[str, Any]) -> tuple[Model, Contacts]:
     """Return the cube and the contacts of its rounded corners with these numbers."""
     model = samples.cube()
     about_center = MASS * jnp.eye(10)[0] + x["inertia"] * jnp.zeros(10).at[jnp.array([4, 6, 9])].set(1.0)
     inertia = transform_inertial_parameters(about_center, jnp.concatenate([x["center"], jnp.array([1.0, 0, 0, 0])]))
     model = eqx.tree_at(lambda m: m.inertial_parameters, model, inertia[None].astype(model.dtype))
-    law = ContactLaw(x["stiffness"], x["dissipation"], x["friction"], x["stiction_velocity"])
-    corner = x["half_width"] - x["corner_radius"]
-    signs = itertools.product((-1.0, 1.0), repeat=3)
-    shapes = [ContactShape("cube", Sphere(x["corner_radius"]), corner * jnp.array(sign)) for sign in signs]
-    return model, Contacts(model, shapes, Plane((0.0, 0.0, 1.0), x["height"]), law)
-
-
-def first(tosses: Tosses, samples: int) -> Tosses:
-    """Return the tosses up to a number of samples; 0 for all."""
-    n = samples or tosses.counts.shape[1]
-    return Tosses(tosses.position[:, :n], tosses.quaternion[:, :n], tosses.start, tosses.counts[:, :n])
+    corner, radius = x["half_width"] - x["corner_radius"], x["corner_radius"]
+    places = [corner * jnp.array(sign) for sign in itertools.product((-1.0, 1.0), repeat=3)]
+    shapes = []
+    for names, size in ((LAW, radius), (PRESSED, radius - x["pressed_depth"])):
+        law = ContactLaw(*(x[name] for name in names))
+        shapes += [ContactShape("cube", Sphere(size), place, law) for place in places]
+    return model, Contacts(model, shapes, Plane((0.0, 0.0, 1.0), x["height"]))
 
 
 def tossed(config: Config, x: dict[str, Any], tosses: Tosses) -> tuple[Any, Any]:
@@ -413,7 +379,7 @@ def show(config: Config, out: dict[str, Any]) -> None:
     for name in config.free:
         values = (out["numbers"][name], *out["intervals"].get(name, ()))
         value, *bounds = (", ".join(f"{v:.4g}" for v in np.ravel(x)) for x in values)
-        print(f"  {name:20}{value}{f' ({" ... ".join(bounds)})' if bounds else ''}")
+        print(f"  {name:28}{value}{f' ({" ... ".join(bounds)})' if bounds else ''}")
     for horizon in map(_horizon, config.judged):
         print(f"mean errors of roll-outs, {horizon}, {config.testing} other tosses (95 % intervals)")
         for name, each in out["test_errors"].items():

@@ -62,6 +62,8 @@ def entry_name(tree: Any, number: int, place: int) -> str | None:
     """Return the name of an entry of a robot's leaf that belongs to a law or a shape of its contacts; None for all
     other leaves."""
     name, contacts = leaf_name(tree, number), getattr(tree, "contacts", None)
+    if contacts is None:
+        return None
     if law := re.fullmatch(r"contacts\.laws\.(\w+)", name):
         if contacts.laws.stiffness.shape[-1] == 1:
             return f"{law[1]} of contacts"

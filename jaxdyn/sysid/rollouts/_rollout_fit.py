@@ -206,7 +206,7 @@ def with_contacts(parametrization: Parametrization, contacts: Contacts | None) -
         raise ModelError(f"contacts are given for a {type(robot).__name__}; a Model or a sysid.Robot takes them")
     actuation = robot.actuation if isinstance(robot, Robot) else None
     touching = Robot(leaves.model_of(robot), actuation, contacts)
-    contact_names.require_no_batch(touching.contacts)
+    contact_names.require_no_batch(contacts)
     # The arrays of the contacts are the last ones, so the entries that are free keep their numbers.
     return eqx.tree_at(lambda p: p.reference, parametrization, jax.tree.map(jnp.asarray, touching))
 

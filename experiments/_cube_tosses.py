@@ -1,0 +1,60 @@
+"""Recorded tosses of a cube, divided into those that are fitted and those that judge the fit."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn import DataError, State, programs, samples
+from jaxdyn.spatial import quaternion_to_rotation
+
+
+class Tosses(NamedTuple):
+    """Tosses of one length, the shorter ones filled with their last sample."""
+
+    position: Any
+    """`[n, samples, 3]`, m"""
+    quaternion: Any
+    """`[n, samples, 4]`"""
+    start: State
+    """States of the cube at the first sample."""
+    counts: Any
+    """`[n, samples]`: 1 for samples that count, 0 for those that fill."""
+
+
+def load(config: Any) -> tuple[Tosses, Tosses]:
+    """Return the training and the test tosses of a `Config` of the experiment, drawn without repetition."""
+    path = programs.data_path(config.recordings)
+    names = ("position", "quaternion", "linear_velocity", "angular_velocity")
+
+    def read(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        return arrays["samples"], {name: arrays[name].astype(np.float64) for name in names}
+
+    counts, columns = programs.read_npz(path, read)
+    needed = config.training + config.testing
+    if needed > len(counts):
+        raise DataError(f"{path} has {len(counts)} tosses, but training and testing are {needed} together")
+    drawn = np.random.default_rng(config.seed).permutation(len(counts))[:needed]
+    parts = drawn[: config.training], drawn[config.training :]
+    return tuple(_tosses(config, counts, columns, part) for part in parts)  # type: ignore[return-value]
+
+
+def _tosses(config: Any, counts: np.ndarray, columns: dict[str, np.ndarray], which: np.ndarray) -> Tosses:
+    first = np.cumsum(counts) - counts
+    length = counts[which].max()
+    rows = first[which, None] + np.minimum(np.arange(length), counts[which, None] - 1)
+    position, quaternion, linear, angular = (x[rows] for x in columns.values())
+    quaternion = quaternion / np.linalg.norm(quaternion, axis=-1, keepdims=True)
+    world = linear[:, 0] + [0, 0, config.velocity_age / config.rate * samples.cube().gravity[2]]
+    from_world = quaternion_to_rotation(quaternion[:, 0]).swapaxes(-1, -2)
+    v = np.concatenate([np.einsum("nij,nj->ni", from_world, world), angular[:, 0]], axis=-1)
+    start = State(jnp.asarray(np.concatenate([position[:, 0], quaternion[:, 0]], axis=-1)), jnp.asarray(v))
+    return Tosses(position, quaternion, start, np.arange(length) < counts[which, None])
+
+
+def first(tosses: Tosses, samples: int) -> Tosses:
+    """Return the tosses up to a number of samples; 0 for all."""
+    n = samples or tosses.counts.shape[1]
+    return Tosses(tosses.position[:, :n], tosses.quaternion[:, :n], tosses.start, tosses.counts[:, :n])
