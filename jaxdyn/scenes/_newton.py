@@ -1,0 +1,226 @@
+"""Newton's method for the accelerations under soft constraints, on rows with the batch last.
+
+The accelerations `a0 + y`, with `a0` those without constraints, minimize
+
+    1/2 y^T M y + s(J y - b),    b = aref - J a0
+
+with the potential `s` of the rows (`_law`). Each step solves `(M + J^T C J) step = J^T f - M y`, and is followed by the
+exact minimum along its line. Source: MuJoCo's manual, chapter Computation, Primal problem and Newton's method.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+
+from jaxdyn._compile import once
+from jaxdyn.scenes._law import RowKinds, RowNumbers, curvature, force
+from jaxdyn.tree import take_rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    """The structure of a problem: its rows, and which entries of its matrices may be other than zero."""
+
+    kinds: RowKinds
+    moves: tuple[tuple[bool, ...], ...]
+    """`[n, nv]`: whether a degree of freedom moves a row."""
+    couples: tuple[tuple[bool, ...], ...]
+    """`[nv, nv]`: whether the mass matrix has an entry; the lower triangle counts."""
+
+    @functools.cached_property
+    def nv(self) -> int:
+        """The number of degrees of freedom."""
+        return len(self.couples)
+
+    @functools.cached_property
+    def J_table(self) -> np.ndarray:
+        """`[n, nv]`: the places of the entries of `J` in the packed array, -1 where there is none."""
+        return _numbered(np.array(self.moves, bool).reshape(self.kinds.count, self.nv))
+
+    @functools.cached_property
+    def M_table(self) -> np.ndarray:
+        """`[nv, nv]`: the places of the entries of `M` in the packed array, -1 where there is none."""
+        table = _numbered(np.tril(np.array(self.couples, bool)))
+        return np.maximum(table, table.T)
+
+    def pack_J(self, J):
+        """Return the entries of `J` `[n, nv, *batch]` that may be other than zero, `[k, *batch]`."""
+        return _packed(J, self.J_table)
+
+    def pack_M(self, M):
+        """Return those of the lower triangle of `M` `[nv, nv, *batch]`."""
+        return _packed(M, np.where(np.tri(self.nv, dtype=bool), self.M_table, -1))
+
+    def J(self, packed):
+        """Return `J` `[n, nv, *batch]`."""
+        return _unpacked(packed, self.J_table)
+
+    def M(self, packed):
+        """Return `M` `[nv, nv, *batch]`."""
+        return _unpacked(packed, self.M_table)
+
+
+def _numbered(mask: np.ndarray) -> np.ndarray:
+    table = np.full(mask.shape, -1)
+    table[mask] = np.arange(mask.sum())
+    return table
+
+
+def _packed(x, table: np.ndarray):
+    flat = x.reshape(-1, *x.shape[2:])
+    return take_rows(flat, np.flatnonzero(table.ravel() >= 0))
+
+
+def _unpacked(x, table: np.ndarray):
+    return take_rows(x, table.ravel()).reshape(*table.shape, *x.shape[1:])
+
+
+class Problem(NamedTuple):
+    """The convex problem of a state."""
+
+    M: Any
+    """The packed mass matrix."""
+    J: Any
+    """The packed Jacobian."""
+    b: Any
+    """`[n, *batch]`"""
+    a0: Any
+    """`[nv, *batch]`: the accelerations without constraints."""
+    numbers: RowNumbers
+
+
+class Line(NamedTuple):
+    """A line through the space of accelerations, from the present ones along a step."""
+
+    step: Any
+    residual: Any
+    """`[n, *batch]`: at its start."""
+    shift: Any
+    """`[n, *batch]`: the residual's change along the step."""
+    start: Any
+    """`[*batch]`: the slope of the quadratic part at its start."""
+    curvature: Any
+    """`[*batch]`: the curvature of the quadratic part."""
+    error: Any
+    """`[*batch]`: the length of the step, which is the distance to the solution to first order, over that of the larger
+    of the accelerations with and without constraints, in the metric of the mass matrix."""
+
+
+def product(A, x):
+    """Return `A x` for `A` `[m, n, *batch]` and `x` `[n, *batch]`."""
+    return (A * x[None]).sum(axis=1)
+
+
+def transposed_product(A, x):
+    """Return `A^T x`."""
+    return (A * x[:, None]).sum(axis=0)
+
+
+def residual(pattern: Pattern, problem: Problem, y):
+    """Return the residuals of all rows, `[n, *batch]`."""
+    return product(pattern.J(problem.J), y) - problem.b
+
+
+def hessian(pattern: Pattern, problem: Problem, r):
+    """Return the lower triangle of `M + J^T C J` at the residuals `r`, rows of `[i + 1, *batch]`."""
+    J, M = pattern.J(problem.J), pattern.M(problem.M)
+    if not pattern.kinds.count:
+        return [M[i, : i + 1] for i in range(pattern.nv)]
+    stiff = once(curvature(pattern.kinds, problem.numbers, r).times(pattern.kinds, J))
+    moves = pattern.J_table >= 0
+    out = []
+    for i in range(pattern.nv):
+        own = np.flatnonzero(_blockwise(pattern.kinds, moves)[:, i])
+        line = M[i, : i + 1]
+        if len(own):
+            line = line + (take_rows(stiff[:, i], own)[:, None] * take_rows(J[:, : i + 1], own)).sum(axis=0)
+        out.append(line)
+    return out
+
+
+def _blockwise(kinds: RowKinds, moves: np.ndarray) -> np.ndarray:
+    """Return which degrees of freedom move any direction of a contact, for each of its rows."""
+    moves = moves.copy()
+    for (dim, n), start in zip(kinds.cones, kinds.cone_starts, strict=True):
+        block = moves[start : start + dim * n].reshape(dim, n, -1)
+        block[:] = block.any(axis=0)
+    return moves
+
+
+def factor(lower: list):
+    """Return the Cholesky factor of a symmetric matrix `[*batch, nv, nv]` in the reversed order of the degrees of
+    freedom, in which a tree has no fill-in."""
+    nv = len(lower)
+    zero = jnp.zeros_like(lower[-1][0])
+    full = jnp.stack([jnp.stack([lower[max(i, j)][min(i, j)] + zero for j in range(nv)]) for i in range(nv)])
+    matrix = jnp.moveaxis(full[::-1, ::-1], (0, 1), (-2, -1))
+    return jnp.linalg.cholesky(matrix, symmetrize_input=False)
+
+
+def substitute(L, x):
+    """Return the solution for the right-hand side `x` `[nv, *batch]`, from `factor`."""
+    y = jnp.moveaxis(x[::-1], 0, -1)[..., None]
+    y = solve_triangular(L, y, lower=True)
+    y = solve_triangular(L, y, lower=True, trans=1)
+    return jnp.moveaxis(y[..., 0], -1, 0)[::-1]
+
+
+def newton_line(pattern: Pattern, problem: Problem, y) -> Line:
+    """Return the line of Newton's step from `y`."""
+    J, M, kinds = pattern.J(problem.J), pattern.M(problem.M), pattern.kinds
+    r = product(J, y) - problem.b
+    My = product(M, y)
+    gradient = My - transposed_product(J, force(kinds, problem.numbers, r))
+    step = once(-substitute(factor(hessian(pattern, problem, r)), gradient))
+    Ms = product(M, step)
+    square = (step * Ms).sum(axis=0)
+    a0 = problem.a0
+    size = _squared_length(M, a0)
+    size = jnp.maximum(size, _squared_length(M, a0 + y))
+    error = jnp.sqrt(jnp.maximum(square, 0.0) / jnp.maximum(size, jnp.finfo(size.dtype).tiny))
+    return Line(step, r, product(J, step), (step * My).sum(axis=0), square, error)
+
+
+def _squared_length(M, x):
+    return (x * product(M, x)).sum(axis=0)
+
+
+class Search(NamedTuple):
+    """The state of a search along a line, `[*batch]` each."""
+
+    length: Any
+    low: Any
+    high: Any
+    done: Any
+    """One where it is at the minimum up to rounding, else zero."""
+
+
+def first_guess(line: Line) -> Search:
+    """Return the start of a search: Newton's step."""
+    one, zero = jnp.ones_like(line.curvature), jnp.zeros_like(line.curvature)
+    return Search(one, zero, jnp.full_like(one, jnp.inf), zero)
+
+
+def search_step(kinds: RowKinds, numbers: RowNumbers, line: Line, at: Search) -> Search:
+    """Return the search after a step of Newton's method for the zero of the slope, which increases along the line; the
+    step is a bisection where Newton's leaves the interval that has the zero."""
+    r = line.residual + at.length * line.shift
+    power = force(kinds, numbers, r) * line.shift
+    rate = line.curvature + (curvature(kinds, numbers, r).times(kinds, line.shift) * line.shift).sum(axis=0)
+    value = line.start + at.length * line.curvature - power.sum(axis=0)
+    terms = jnp.abs(line.start) + jnp.abs(at.length) * line.curvature + jnp.abs(power).sum(axis=0)
+    rounding = 4 * jnp.finfo(terms.dtype).eps * terms
+    low, high = jnp.where(value < 0, at.length, at.low), jnp.where(value < 0, at.high, at.length)
+    newton = at.length - value / jnp.where(rate > 0, rate, 1.0)
+    middle = jnp.where(high < jnp.inf, 0.5 * (low + jnp.where(high < jnp.inf, high, 0.0)), 2 * at.length)
+    following = jnp.where((newton >= low) & (newton <= high) & (rate > 0), newton, middle)
+    finished = (at.done > 0) | ~(jnp.abs(value) > rounding) | (following == at.length)
+    return Search(
+        jnp.where(finished, at.length, following), low, high, jnp.where(finished, 1.0, 0.0).astype(terms.dtype)
+    )
