@@ -1,6 +1,14 @@
 """MJCF files: models from them and models as them, and MuJoCo's compiled model for those who read more of it."""
 
 from jaxdyn.io.mjcf._actuators import MjcfActuator, load_mjcf_actuators
-from jaxdyn.io.mjcf._compiled import Names, compile_mjcf, enum_name, is_mjcf, object_name
+from jaxdyn.io.mjcf._compiled import (
+    Names,
+    compile_mjcf,
+    enum_name,
+    is_disabled,
+    is_enabled,
+    is_mjcf,
+    object_name,
+)
 from jaxdyn.io.mjcf._reader import left_out_of_mjcf, load_mjcf
 from jaxdyn.io.mjcf._writer import to_mjcf

@@ -129,6 +129,11 @@ def is_disabled(m, *flags: str) -> bool:
     return any(m.opt.disableflags & int(bit) for bit in values)
 
 
+def is_enabled(m, flag: str) -> bool:
+    """Return whether an additional feature is enabled in `<option><flag>`."""
+    return bool(m.opt.enableflags & int(mujoco().mjtEnableBit.__members__[f"mjENBL_{flag.upper()}"]))
+
+
 def enum_name(enum: str, value) -> str:
     """Return the name of a value, such as `joint` for `mjtTrn.mjTRN_JOINT`."""
     return getattr(mujoco(), enum)(int(value)).name.split("_", 1)[1].lower()

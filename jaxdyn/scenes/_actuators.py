@@ -1,0 +1,446 @@
+"""Actuators of a scene: from controls and activations to torques, and the rates of the activations.
+
+MuJoCo's documentation, chapter Computation, section "Actuation model"; muscles: section "Muscle actuators";
+`engine_forward.c` (`mj_fwdActuation`), `engine_core_smooth.c` (`mj_transmission`) and `engine_util_misc.c` of MuJoCo
+4.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._types import Array, Float, float_leaf
+from jaxdyn.algorithms.recursions import Robot
+from jaxdyn.io.mjcf import enum_name, object_name
+from jaxdyn.scenes._muscles import activation_rate, muscle_bias, muscle_gain
+from jaxdyn.scenes._parts import SMALL, Instant, Part, PartRows, Places, disabled, point_rows, sums
+from jaxdyn.scenes._tendons import TendonRows
+from jaxdyn.spatial import Quaternion, Vec3
+from jaxdyn.tree import columns_of, take_rows
+
+_GAINS, _BIASES = ("fixed", "affine", "muscle"), ("none", "affine", "muscle")
+_DYNAMICS = ("none", "integrator", "filter", "filterexact", "muscle")
+_PARAMETERS = 9
+"""The parameters of a gain or bias that are used: those of muscles."""
+
+
+class Actuated(NamedTuple):
+    """What the actuators do at one state and control."""
+
+    force: Any
+    """The scalar force of each, `[nu, *batch]`."""
+    torque: Any
+    """On the degrees of freedom, rows `[nv, *batch]`: MuJoCo's `qfrc_actuator`."""
+    rate: Any
+    """The rates of the activations, `[na, *batch]`."""
+    slope: Any
+    """The derivative of each force by the actuator's velocity, as MuJoCo's implicit integrators have it, `[nu, *batch]`."""
+
+
+class Transmission(NamedTuple):
+    """The lengths of actuators and their rates, `[nu, *batch]`."""
+
+    length: Any
+    velocity: Any
+    moment: Any
+    """The derivatives of the lengths by the velocities, `[n, nv, *batch]`, of those in `Actuators.coupled`."""
+
+
+class Actuators(Part):
+    """The actuators of a scene, in the file's order; each has one control and one force."""
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    axes_of_joints: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
+    """Of each actuator on a slide or hinge: its number, the coordinate, and the degree of freedom."""
+    turning: tuple[tuple[int, int, int, bool, bool], ...] = eqx.field(static=True)
+    """Of each on a ball or free joint: its number, the first coordinate of the quaternion and its first degree of
+    freedom, whether its gear is in axes of the parent, and whether the joint is free."""
+    pulling: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    """Of each on a tendon: its number, and that of the tendon."""
+    pushing: tuple[int, ...] = eqx.field(static=True)
+    """The numbers of those on sites."""
+    sites: Places
+    referred: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    """Of those on sites with a reference site: the rows of both in `sites`; -1 without. One for each of `pushing`."""
+    gains: tuple[str, ...] = eqx.field(static=True)
+    biases: tuple[str, ...] = eqx.field(static=True)
+    dynamics: tuple[str, ...] = eqx.field(static=True)
+    states: tuple[int, ...] = eqx.field(static=True)
+    """The activation of each, -1 without."""
+    early: tuple[bool, ...] = eqx.field(static=True)
+    """Whether the force takes the activation at the end of the step."""
+    active: tuple[bool, ...] = eqx.field(static=True)
+    """False for those that `<option>` disables."""
+    gear: Float[Array, "*batch nu 6"]
+    gain: Float[Array, "*batch nu 9"]
+    bias: Float[Array, "*batch nu 9"]
+    time: Float[Array, "*batch nu 3"]
+    """Parameters of the dynamics."""
+    control_range: Float[Array, "*batch nu 2"]
+    force_range: Float[Array, "*batch nu 2"]
+    activation_range: Float[Array, "*batch nu 2"]
+    length_range: Float[Array, "*batch nu 2"]
+    """Of muscles."""
+    unit_acceleration: Float[Array, "*batch nu"]
+    """Of muscles: the acceleration at rest under a unit force."""
+    limits: tuple[bool, bool] = eqx.field(static=True)
+    """Whether joints, and tendons, limit the forces of actuators."""
+    joint_range: Float[Array, "*batch nv 2"]
+    tendon_range: Float[Array, "*batch nt 2"]
+
+    @property
+    def coupled(self) -> tuple[int, ...]:
+        """The numbers of the actuators that are not on slides and hinges."""
+        return (*(x[0] for x in self.turning), *(x[0] for x in self.pulling), *self.pushing)
+
+    @classmethod
+    def of(cls, m) -> Self:
+        """Return the actuators of an `mjModel`, which must not have any that `reasons_against_actuators` names."""
+        flags, count = disabled(m), m.nactuator
+        types = [actuator_types(m, i) for i in range(count)]
+        out = np.asarray(m.actuator_outadr, int)
+        gain, bias = (np.array(x[:, :_PARAMETERS]) for x in (m.actuator_gainprm, m.actuator_biasprm))
+        for i, (of_gain, of_bias, _) in enumerate(types):
+            # What a type does not use is zero.
+            gain[i, {"fixed": 1, "affine": 3, "muscle": _PARAMETERS}[of_gain] :] = 0
+            bias[i, {"none": 0, "affine": 3, "muscle": _PARAMETERS}[of_bias] :] = 0
+        group = np.asarray(m.actuator_group)
+        off = np.array([0 <= g < 31 and m.opt.disableactuator >> int(g) & 1 for g in group], bool)
+        targets = _targets(m)
+        return cls(
+            names=tuple(object_name(m, "actuator", i) for i in range(count)),
+            **targets,
+            gains=tuple(x[0] for x in types),
+            biases=tuple(x[1] for x in types),
+            dynamics=tuple(x[2] for x in types),
+            states=tuple(np.asarray(m.actuator_actadr, int).tolist()),
+            early=tuple(np.asarray(m.actuator_actearly, bool).tolist()),
+            active=tuple((~off & ("actuation" not in flags)).tolist()),
+            gear=float_leaf(m.actuator_gear[out]),
+            gain=float_leaf(gain),
+            bias=float_leaf(bias),
+            time=float_leaf(m.actuator_dynprm[:, :3]),
+            control_range=_ranges(m.actuator_ctrllimited & ("clampctrl" not in flags), m.actuator_ctrlrange),
+            force_range=_ranges(m.actuator_forcelimited, m.actuator_forcerange),
+            activation_range=_ranges(m.actuator_actlimited, m.actuator_actrange),
+            length_range=float_leaf(m.actuator_lengthrange[out]),
+            unit_acceleration=float_leaf(m.actuator_acc0[out]),
+            limits=(bool(m.jnt_actfrclimited.any()), bool(m.tendon_actfrclimited.any())),
+            joint_range=_ranges(m.jnt_actfrclimited[m.dof_jntid], m.jnt_actfrcrange[m.dof_jntid]),
+            tendon_range=_ranges(m.tendon_actfrclimited, m.tendon_actfrcrange),
+        )
+
+
+def _ranges(limited, values) -> Array:
+    limited = np.asarray(limited, bool)[:, None]
+    return float_leaf(np.where(limited, values, np.array([-np.inf, np.inf])))
+
+
+def actuator_types(m, i: int) -> tuple[str, str, str]:
+    """Return the types of an actuator's gain, bias and dynamics."""
+    values = (m.actuator_gaintype[i], m.actuator_biastype[i], m.actuator_dyntype[i])
+    gain, bias, dynamics = (enum_name(e, x) for e, x in zip(("mjtGain", "mjtBias", "mjtDyn"), values, strict=True))
+    return gain, bias, dynamics
+
+
+def _targets(m) -> dict[str, Any]:
+    """Return the fields of `Actuators` that say on what each acts."""
+    scalars, turning, pulling, pushing, referred = [], [], [], [], []
+    sites: dict[int, int] = {}
+    for i in range(m.nactuator):
+        target, (first, second) = enum_name("mjtTrn", m.actuator_trntype[i]), map(int, m.actuator_trnid[i])
+        if target == "tendon":
+            pulling.append((i, first))
+        elif target == "site":
+            pushing.append(i)
+            referred.append(tuple(-1 if x < 0 else sites.setdefault(x, len(sites)) for x in (first, second)))
+        else:
+            kind, q, v = enum_name("mjtJoint", m.jnt_type[first]), int(m.jnt_qposadr[first]), int(m.jnt_dofadr[first])
+            if kind in ("slide", "hinge"):
+                scalars.append((i, q, v))
+            else:
+                free = kind == "free"
+                turning.append((i, q + 3 * free, v + 3 * free, target == "jointinparent", free))
+    return {
+        "axes_of_joints": tuple(scalars),
+        "turning": tuple(turning),
+        "pulling": tuple(pulling),
+        "pushing": tuple(pushing),
+        "sites": Places.of(m, "site", list(sites)),
+        "referred": tuple(referred),
+    }
+
+
+def reasons_against_actuators(m) -> dict[str, str]:
+    """Return, by the names of the actuators of an `mjModel` that are not built, why."""
+    out = {}
+    for i in range(m.nactuator):
+        target, (gain, bias, dynamics) = enum_name("mjtTrn", m.actuator_trntype[i]), actuator_types(m, i)
+        reason = None
+        if target not in ("joint", "jointinparent", "tendon", "site"):
+            reason = f"it acts on a {target}" + " (adhesion)" * (target == "body")
+        elif gain not in _GAINS or bias not in _BIASES or dynamics not in _DYNAMICS:
+            reason = f"it has gain {gain!r}, bias {bias!r} and dynamics {dynamics!r}"
+        elif m.actuator_plugin[i] >= 0:
+            reason = "it is a plugin"
+        elif m.actuator_delay[i] != 0:
+            reason = "it has a delay"
+        elif m.actuator_ctrlnum[i] != 1 or m.actuator_outnum[i] != 1 or m.actuator_actnum[i] > 1:
+            reason = "it has several controls, forces or activations"
+        if reason:
+            out[object_name(m, "actuator", i)] = reason
+    return out
+
+
+def transmission(robot: Robot, actuators: PartRows, at: Instant, tendons: TendonRows | None) -> Transmission:
+    """Return the lengths and velocities of the actuators at a state."""
+    count = len(actuators.names)
+    length = jnp.zeros((count, *robot.batch), robot.dtype)
+    velocity = length
+    if actuators.axes_of_joints:
+        numbers, coordinates, dofs = np.array(actuators.axes_of_joints).T
+        gear = take_rows(actuators.gear[:, 0], numbers)
+        length = length + sums(gear * take_rows(at.q, coordinates), numbers, count)
+        velocity = velocity + sums(gear * take_rows(at.v, dofs), numbers, count)
+    lengths, moments = [], []
+    if actuators.turning:
+        _add(_turning(robot, actuators, at), lengths, moments)
+    if actuators.pulling:
+        assert tendons is not None
+        numbers, which = np.array(actuators.pulling).T
+        gear = take_rows(actuators.gear[:, 0], numbers)
+        _add(
+            (gear * take_rows(tendons.length, which), gear[:, None] * take_rows(tendons.jacobian, which)),
+            lengths,
+            moments,
+        )
+    if actuators.pushing:
+        _add(_pushing(robot, actuators, at), lengths, moments)
+    if not moments:
+        return Transmission(length, velocity, None)
+    moment = jnp.concatenate([robot.broadcast(x) for x in moments])
+    own = jnp.concatenate([robot.broadcast(x) for x in lengths])
+    numbers = actuators.part.coupled
+    length = length + sums(own, numbers, count)
+    velocity = velocity + sums((moment * at.v[None]).sum(axis=1), numbers, count)
+    return Transmission(length, velocity, moment)
+
+
+def _add(found: tuple, lengths: list, moments: list) -> None:
+    lengths.append(found[0])
+    moments.append(found[1])
+
+
+def _turning(robot: Robot, actuators: PartRows, at: Instant) -> tuple[Any, Any]:
+    """Return the lengths and moments of actuators on ball and free joints. MuJoCo has no length for those on free
+    joints."""
+    numbers, coordinates, dofs, in_parent, free = np.array(actuators.turning).T
+    gear = take_rows(actuators.gear, numbers)
+    turn = Quaternion(*(take_rows(at.q, coordinates + k) for k in range(4))).normalized()
+    linear, axis = (Vec3(*(gear[:, k + i] for i in range(3))) for k in (0, 3))
+    is_free, parent = (robot.constant(x.astype(float)) for x in (free, in_parent))
+    # A ball joint has the gear of its rotation in the first numbers, a free joint in the last.
+    axis = axis * is_free + linear * (1 - is_free)
+    R = turn.to_rotation()
+    axis = R.apply_transpose(axis) * parent + axis * (1 - parent)
+    linear = R.apply_transpose(linear) * is_free
+    length = turn.log().dot(axis) * (1 - is_free)
+    rows = []
+    for k, (first, is_f) in enumerate(zip(dofs, free, strict=True)):
+        row = [jnp.zeros_like(length[k])] * robot.nv
+        for i, x in enumerate((axis.x, axis.y, axis.z)):
+            row[first + i] = x[k]
+        for i, x in enumerate((linear.x, linear.y, linear.z)):
+            if is_f:
+                row[first - 3 + i] = x[k]
+        rows.append(jnp.stack(jnp.broadcast_arrays(*row)))
+    return length, jnp.stack(rows)
+
+
+def _pushing(robot: Robot, actuators: PartRows, at: Instant) -> tuple[Any, Any]:
+    """Return the lengths and moments of actuators on sites: gears are in axes of the site, or of its reference site."""
+    first, second = np.array(actuators.referred).T
+    gear = take_rows(actuators.gear, np.array(actuators.pushing))
+    linear, angular = (Vec3(*(gear[:, k + i] for i in range(3))) for k in (0, 3))
+    sites = Places.located(actuators.sites, at)
+    site, reference = sites.take(first), sites.take(np.maximum(second, 0))
+    has = robot.constant(np.where(second >= 0, 1.0, 0.0))
+    moving = point_rows(robot, at, sites)
+    rows = take_rows(moving, first)
+    if (second >= 0).any():
+        # What moves both sites does not count.
+        moves = _moved(robot, sites.dofs)
+        common = robot.constant(np.where((second >= 0)[:, None], moves[first] & moves[second], False).astype(float))
+        rows = (rows - take_rows(moving, second)) * (1 - common)
+    a, b = site.pose.rotation, reference.pose.rotation
+    R = jax.tree.map(lambda x, y: x * (1 - has) + y * has, a, b)
+    force, moment = (jax.tree.map(lambda x: x[:, None], R.apply(x)) for x in (linear, angular))
+    shift = b.apply_transpose(site.pose.translation - reference.pose.translation)
+    turn = Quaternion.from_rotation(b.T.compose(a)).log() if (second >= 0).any() else Vec3.zero()
+    length = (shift.dot(linear) + turn.dot(angular)) * has
+    return length, rows.linear.dot(force) + rows.angular.dot(moment)
+
+
+def _moved(robot: Robot, dofs: np.ndarray) -> np.ndarray:
+    """Return, `[n, nv]`, whether a degree of freedom moves the frames behind others; none moves the world, -1."""
+    return np.where((dofs >= 0)[:, None], robot.topology.dof_ancestors[np.maximum(dofs, 0)], False)
+
+
+def actuated(
+    robot: Robot,
+    actuators: PartRows,
+    at: Instant,
+    tendons: TendonRows | None,
+    control,
+    activation,
+    dt,
+    compensation=None,
+) -> Actuated:
+    """Return what the actuators do.
+
+    `control`: `[nu, *batch]`; `activation`: `[na, *batch]`; `dt`: the time step, for those that take the activation at
+    its end; `compensation`: the gravity compensation that actuators of joints produce, rows `[nv, *batch]`.
+    """
+    count = len(actuators.names)
+    states = np.array(actuators.states, int)
+    nothing = robot.broadcast(robot.zeros())
+    if not count or not any(actuators.active):
+        rate = jnp.zeros((int((states >= 0).sum()), *robot.batch), robot.dtype)
+        none = jnp.zeros((count, *robot.batch), robot.dtype)
+        return Actuated(none, nothing, rate, none)
+    control = jnp.clip(control, *columns_of(actuators.control_range))
+    rate = _rates(robot, actuators, control, activation)
+    drive = control
+    if (states >= 0).any():
+        early = np.array(actuators.early, bool) & (states >= 0)
+        now = (
+            activation
+            if not early.any()
+            else jnp.where(
+                robot.constant(_of_states(early, states)) > 0,
+                next_activation(robot, actuators, activation, rate, dt),
+                activation,
+            )
+        )
+        stateful = robot.constant(np.where(states >= 0, 1.0, 0.0))
+        drive = jnp.where(stateful > 0, take_rows(now, states), control)
+    by = transmission(robot, actuators, at, tendons)
+    gain, slope_of_gain = _affine(actuators.gain, by)
+    bias, slope_of_bias = _affine(actuators.bias, by)
+    gain, slope_of_gain, bias = _with_muscles(actuators, by, gain, slope_of_gain, bias)
+    force, slope = gain * drive + bias, slope_of_gain * drive + slope_of_bias
+    active = robot.constant(np.array(actuators.active, float))
+    force, slope = force * active, slope * active
+    if actuators.limits[1]:
+        force = _within_tendons(actuators, force)
+    lower, upper = columns_of(actuators.force_range)
+    slope = jnp.where((force <= lower) | (force >= upper), 0.0, slope)
+    force = jnp.clip(force, lower, upper)
+    torque = nothing
+    if actuators.axes_of_joints:
+        numbers, _, dofs = np.array(actuators.axes_of_joints).T
+        torque = torque + sums(take_rows(actuators.gear[:, 0] * force, numbers), dofs, robot.nv)
+    if by.moment is not None:
+        torque = torque + (by.moment * take_rows(force, np.array(actuators.part.coupled))[:, None]).sum(axis=0)
+    if compensation is not None:
+        torque = torque + compensation
+    if actuators.limits[0]:
+        torque = jnp.clip(torque, *columns_of(actuators.joint_range))
+    return Actuated(force, torque, rate, slope)
+
+
+def _affine(parameters, by: Transmission) -> tuple[Any, Any]:
+    """Return affine functions of length and velocity, and their derivatives by the velocity."""
+    a, b, c = columns_of(parameters[:, :3])
+    return a + b * by.length + c * by.velocity, c + 0 * by.velocity
+
+
+def _with_muscles(actuators: PartRows, by: Transmission, gain, slope, bias) -> tuple[Any, Any, Any]:
+    """Return gains, their derivatives by the velocity, and biases, with those of muscles in their places."""
+    count = len(actuators.names)
+    muscles = np.flatnonzero([x == "muscle" for x in actuators.gains])
+    if len(muscles):
+        own, rates = muscle_gain(*_of_muscles(actuators, muscles, by, actuators.gain))
+        others = _others(muscles, count, gain)
+        gain, slope = gain * others + sums(own, muscles, count), slope * others + sums(rates, muscles, count)
+    muscles = np.flatnonzero([x == "muscle" for x in actuators.biases])
+    if len(muscles):
+        own = muscle_bias(*_of_muscles(actuators, muscles, by, actuators.bias))
+        bias = bias * _others(muscles, count, bias) + sums(own, muscles, count)
+    return gain, slope, bias
+
+
+def _others(numbers: np.ndarray, count: int, like):
+    """Return, as rows `[count]`, 0 for these numbers, else 1."""
+    out = np.ones(count)
+    out[numbers] = 0
+    return jnp.asarray(out, like.dtype).reshape((-1,) + (1,) * (like.ndim - 1))
+
+
+def _of_muscles(actuators: PartRows, muscles: np.ndarray, by: Transmission, parameters) -> tuple:
+    return take_rows((by.length, by.velocity, actuators.length_range, actuators.unit_acceleration, parameters), muscles)
+
+
+def _within_tendons(actuators: PartRows, force):
+    """Return the forces, those on a tendon scaled down where their sum exceeds what it limits."""
+    numbers, which = np.array(actuators.pulling).T
+    lower, upper = columns_of(take_rows(actuators.tendon_range, which))
+    total = take_rows(sums(take_rows(force, numbers), which, int(which.max()) + 1), which)
+    there = total != 0
+    safe = jnp.where(there, total, 1)
+    scale = jnp.where(total < lower, lower / safe, jnp.where(total > upper, upper / safe, 1.0))
+    scale = jnp.where(there, scale, 1.0)
+    count = len(actuators.names)
+    return force * (_others(numbers, count, force) + sums(scale, numbers, count))
+
+
+# Activations
+
+
+def _of_states(values: np.ndarray, states: np.ndarray) -> np.ndarray:
+    """Return what actuators have, in the order of the activations."""
+    order = np.flatnonzero(states >= 0)
+    return np.asarray(values)[order[np.argsort(states[order])]].astype(float)
+
+
+def _stateful(actuators: PartRows) -> np.ndarray:
+    """Return the actuators with activations, in the order of these."""
+    states = np.array(actuators.states, int)
+    order = np.flatnonzero(states >= 0)
+    return order[np.argsort(states[order])]
+
+
+def _rates(robot: Robot, actuators: PartRows, control, activation):
+    """Return the rates of the activations."""
+    order = _stateful(actuators)
+    if not len(order):
+        return jnp.zeros((0, *robot.batch), robot.dtype)
+    kinds = np.array(actuators.dynamics)[order]
+    control, time = take_rows((control, actuators.time), order)
+    is_filter = np.isin(kinds, ("filter", "filterexact"))
+    rate = jnp.where(
+        robot.constant(is_filter.astype(float)) > 0, (control - activation) / jnp.maximum(time[:, 0], SMALL), control
+    )
+    muscles = np.flatnonzero(kinds == "muscle")
+    if len(muscles):
+        own = activation_rate(*take_rows((control, activation, time), muscles))
+        rate = rate * _others(muscles, len(order), rate) + sums(own, muscles, len(order))
+    return robot.broadcast(rate)
+
+
+def next_activation(robot: Robot, actuators: PartRows, activation, rate, dt):
+    """Return the activations, `[na, *batch]`, after a time step with these rates; actuators that are disabled keep
+    theirs."""
+    order = _stateful(actuators)
+    kinds, active = np.array(actuators.dynamics)[order], np.array(actuators.active)[order]
+    time, bounds = take_rows((actuators.time[:, 0], actuators.activation_range), order)
+    time = jnp.maximum(time, SMALL)
+    exact = -jnp.expm1(-dt / time) * time
+    span = jnp.where(robot.constant((kinds == "filterexact").astype(float)) > 0, exact, dt)
+    moved = activation + rate * span * robot.constant(active.astype(float))
+    return jnp.clip(moved, *columns_of(bounds))

@@ -1,0 +1,98 @@
+"""The candidates of pairs of geoms, by their types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxdyn._errors import ModelError
+from jaxdyn.geometry import with_candidates
+from jaxdyn.scenes._collisions import _plane_pairs, _round_pairs
+from jaxdyn.scenes._collisions._candidates import (
+    Candidates,
+    Found,
+    Geom,
+    GeomType,
+    complete_frame,
+    inactive_unless,
+)
+from jaxdyn.spatial import Pose, Vec3
+
+type PairFunction = Callable[[Geom, Geom, Any], list[Found]]
+
+_T = GeomType
+_PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
+    (_T.PLANE, _T.SPHERE): (1, _plane_pairs.plane_sphere),
+    (_T.PLANE, _T.CAPSULE): (2, _plane_pairs.plane_capsule),
+    (_T.PLANE, _T.ELLIPSOID): (1, _plane_pairs.plane_ellipsoid),
+    (_T.PLANE, _T.CYLINDER): (4, _plane_pairs.plane_cylinder),
+    (_T.PLANE, _T.BOX): (4, _plane_pairs.plane_box),
+    (_T.SPHERE, _T.SPHERE): (1, _round_pairs.sphere_sphere),
+    (_T.SPHERE, _T.CAPSULE): (1, _round_pairs.sphere_capsule),
+    (_T.SPHERE, _T.CYLINDER): (1, _round_pairs.sphere_cylinder),
+    (_T.CAPSULE, _T.CAPSULE): (2, _round_pairs.capsule_capsule),
+}
+"""The number of candidates of a pair and their function. The type with the smaller number comes first."""
+
+
+def candidate_count(type1: int, type2: int) -> int:
+    """Return the number of candidates of a pair of geoms of two types, of which the smaller number comes first.
+
+    **Raises** `ModelError` for types whose contacts are not built.
+    """
+    return _pair(type1, type2)[0]
+
+
+def is_built(type1: int, type2: int) -> bool:
+    """Return whether the contacts of two types are built."""
+    return (type1, type2) in _PAIRS
+
+
+def candidates(
+    type1: int, sizes1: Any, pose1: Pose, type2: int, sizes2: Any, pose2: Pose, margin: Any = 0.0
+) -> Candidates:
+    """Return the possible contacts of pairs of geoms, each one of the first type with one of the second.
+
+    Sizes are rows `[n, k, *batch]`: the three numbers of `geom_size`. Poses of geoms in the world, and the distance
+    `margin + gap` within which MuJoCo reports contacts, are rows `[n, *batch]`. The candidates are rows
+    `[n * count, *batch]`, ordered pair by pair, with `candidate_count` of them a pair. The ones that MuJoCo reports are
+    those of its `mjData.contact`; the others have the distance `FAR`.
+
+    **Raises** `ModelError` for types whose contacts are not built.
+    """
+    count, function = _pair(type1, type2)
+    rank = jnp.ndim(jax.tree.leaves(pose1)[0])
+    margin = with_candidates(jnp.asarray(margin))
+    geoms = (Geom(jnp.asarray(s), with_candidates(p)) for s, p in ((sizes1, pose1), (sizes2, pose2)))
+    found = [inactive_unless(each.distance <= margin, each) for each in function(*geoms, margin)]
+    rows = _side_by_side(found, rank)
+    assert rows.distance.shape[1] == count
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
+    return Candidates(flat.distance, flat.position, complete_frame(flat.normal, flat.tangent))
+
+
+def _pair(type1: int, type2: int) -> tuple[int, PairFunction]:
+    known = _PAIRS.get((GeomType(type1), GeomType(type2)))
+    if known is None:
+        names = f"{GeomType(type1).name.lower()} and {GeomType(type2).name.lower()}"
+        raise ModelError(f"contacts of {names} are not built; give one of the geoms another type")
+    return known
+
+
+def _side_by_side(found: list[Found], rank: int) -> Found:
+    """The candidates along the second axis, with the batch axes that any of their arrays have."""
+    leaves = [[jnp.asarray(x) for x in jax.tree.leaves(each)] for each in found]
+    counts = [max([x.shape[1] for x in each if x.ndim], default=1) for each in leaves]
+    shape = jnp.broadcast_shapes(*((x.shape[0], 1, *x.shape[2:]) for each in leaves for x in each if x.ndim))
+    columns = zip(
+        *(
+            [jnp.broadcast_to(x, (shape[0], count, *shape[2:])) for x in each]
+            for count, each in zip(counts, leaves, strict=True)
+        ),
+        strict=True,
+    )
+    joined = [jnp.concatenate(column, axis=1) for column in columns]
+    return Found(joined[0], Vec3(*joined[1:4]), Vec3(*joined[4:7]), Vec3(*joined[7:10]))
