@@ -10,6 +10,7 @@ from jaxdyn.contact._step import (
     contact_forces,
     contact_step,
     require_contact,
+    straight_motion,
 )
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 Joint friction acts as in the integrator `implicit_velocity`: by its secant `D` at the start of the step, times the
 velocity at its end. Accelerations are in the axes at the start of the step, also those of free joints, whose
-velocities are in axes that turn (`turning`). With the accelerations `b` without contact a step has the accelerations
+velocities are in axes that turn (`turning_accelerations`). With the accelerations `b` without contact a step has the accelerations
 `b + x`, where `x` minimizes
 
     1/2 x^T (M + dt D) x + 1/dt sum Phi_c(w_c + dt J_c x)
@@ -30,6 +30,7 @@ from jaxdyn.algorithms.recursions import (
     joint_friction_law,
     kinematics,
     spring_rows,
+    turning_accelerations,
 )
 from jaxdyn.contact._contacts import ContactRows
 from jaxdyn.contact._law import Push, line_of, normal_force, push
@@ -119,7 +120,9 @@ def setup(robot: Robot, contacts: ContactRows, q, v, tau, dt, f_ext=None) -> Ste
     equations, moving = equations_and_velocities(robot, *at, v, f_ext)
     resistance = joint_friction_law(robot).secant(v)
     armature = robot.broadcast(equations.armature + dt * resistance)
-    rest = tau - spring_rows(robot, q) - resistance * v - inverse(robot.tree, equations, -turning(robot, v))
+    rest = (
+        tau - spring_rows(robot, q) - resistance * v - inverse(robot.tree, equations, -turning_accelerations(robot, v))
+    )
     b, motion, _ = _factorized(robot, at.S, equations.inertia, armature, None, rest)
     points = contact_points(robot, contacts, q, at.poses)
     now = _at_points(points, take_rows(moving.velocity, contacts.dofs))
@@ -128,24 +131,6 @@ def setup(robot: Robot, contacts: ContactRows, q, v, tau, dt, f_ext=None) -> Ste
     stops = stops_of(robot, contacts, q)
     speeds = None if stops is None else robot.broadcast(v + dt * b)
     return StepProblem(at.S, equations.inertia, armature, b, points, velocity, lagged, speeds, stops)
-
-
-def turning(robot: Robot, v):
-    """Return `omega x v` of the linear velocities of free joints, rows `[nv]`; zero for other degrees of freedom.
-
-    Their velocities are in axes that turn with the body. Added to the accelerations, it makes them those in the axes at
-    the start of the step, in which a step neither gains nor loses energy in free flight.
-    """
-    topology = robot.topology
-    starts = np.array([topology.v_starts[i] for i, kind in enumerate(topology.joint_types) if kind == "free"], int)
-    if not len(starts):
-        return robot.zeros()
-    linear, angular = (Vec3(*(take_rows(v, starts + k + i) for i in range(3))) for k in (0, 3))
-    turn = angular.cross(linear)
-    where = np.full((3, robot.nv), -1)
-    for i in range(3):
-        where[i, starts + i] = np.arange(len(starts))
-    return sum(take_rows(x, rows) for x, rows in zip((turn.x, turn.y, turn.z), where, strict=True))
 
 
 def _at_points(points: Points, motion: Motion) -> Vec3:
@@ -292,7 +277,7 @@ def residual(robot: Robot, contacts: ContactRows, x, q, v, tau, dt, f_ext=None):
     stops = stops_of(robot, contacts, q)
     if stops is not None:
         resisting = resisting - stop_torque(contacts, stops, v + dt * x, dt)[0]
-    return inverse(robot.tree, with_contact, x - turning(robot, v)) + resisting - tau
+    return inverse(robot.tree, with_contact, x - turning_accelerations(robot, v)) + resisting - tau
 
 
 def _pushes(robot: Robot, contacts: ContactRows, points: Points, velocity: Motion, change: Motion, dt) -> Push:

@@ -71,9 +71,13 @@ def contact_step(
     """
     a, report = contact_accelerations(model, contacts, q, v, tau, dt, f_ext)
     after = v + dt * a
-    # The origin of a free body moves straight on, whereas `integrate` moves it along a screw.
-    straight = _with_linear(model, after, dt, so3_left_jacobian_solve)
-    return model.integrate(q, dt * straight), in_axes_of_end(model, after, dt), report
+    return model.integrate(q, dt * straight_motion(model, after, dt)), in_axes_of_end(model, after, dt), report
+
+
+def straight_motion(model: Model, v: Any, dt: Any) -> Any:
+    """Return the velocity for `Model.integrate` with which the origins of free bodies move straight on for a time, at
+    the velocity `v` in the axes at its start; `integrate` moves them along screws."""
+    return _with_linear(model, v, dt, so3_left_jacobian_solve)
 
 
 def in_axes_of_end(model: Model, v: Any, dt: Any) -> Any:

@@ -29,6 +29,15 @@ _PARAMETERS = 9
 """The parameters of a gain or bias that are used: those of muscles."""
 
 
+class Transmission(NamedTuple):
+    """The lengths of actuators and their rates, `[nu, *batch]`."""
+
+    length: Any
+    velocity: Any
+    moment: Any
+    """The derivatives of the lengths by the velocities, `[n, nv, *batch]`, of those in `Actuators.coupled`."""
+
+
 class Actuated(NamedTuple):
     """What the actuators do at one state and control."""
 
@@ -38,17 +47,10 @@ class Actuated(NamedTuple):
     """On the degrees of freedom, rows `[nv, *batch]`: MuJoCo's `qfrc_actuator`."""
     rate: Any
     """The rates of the activations, `[na, *batch]`."""
+    transmission: Transmission | None
+    """The lengths of the actuators; None where none is active."""
     slope: Any
     """The derivative of each force by the actuator's velocity, as MuJoCo's implicit integrators have it, `[nu, *batch]`."""
-
-
-class Transmission(NamedTuple):
-    """The lengths of actuators and their rates, `[nu, *batch]`."""
-
-    length: Any
-    velocity: Any
-    moment: Any
-    """The derivatives of the lengths by the velocities, `[n, nv, *batch]`, of those in `Actuators.coupled`."""
 
 
 class Actuators(Part):
@@ -312,7 +314,7 @@ def actuated(
     if not count or not any(actuators.active):
         rate = jnp.zeros((int((states >= 0).sum()), *robot.batch), robot.dtype)
         none = jnp.zeros((count, *robot.batch), robot.dtype)
-        return Actuated(none, nothing, rate, none)
+        return Actuated(none, nothing, rate, None, none)
     control = jnp.clip(control, *columns_of(actuators.control_range))
     rate = _rates(robot, actuators, control, activation)
     drive = control
@@ -332,7 +334,7 @@ def actuated(
     by = transmission(robot, actuators, at, tendons)
     gain, slope_of_gain = _affine(actuators.gain, by)
     bias, slope_of_bias = _affine(actuators.bias, by)
-    gain, slope_of_gain, bias = _with_muscles(actuators, by, gain, slope_of_gain, bias)
+    gain, slope_of_gain, bias, slope_of_bias = _with_muscles(actuators, by, gain, slope_of_gain, bias, slope_of_bias)
     force, slope = gain * drive + bias, slope_of_gain * drive + slope_of_bias
     active = robot.constant(np.array(actuators.active, float))
     force, slope = force * active, slope * active
@@ -351,7 +353,7 @@ def actuated(
         torque = torque + compensation
     if actuators.limits[0]:
         torque = jnp.clip(torque, *columns_of(actuators.joint_range))
-    return Actuated(force, torque, rate, slope)
+    return Actuated(force, torque, rate, by, slope)
 
 
 def _affine(parameters, by: Transmission) -> tuple[Any, Any]:
@@ -360,8 +362,8 @@ def _affine(parameters, by: Transmission) -> tuple[Any, Any]:
     return a + b * by.length + c * by.velocity, c + 0 * by.velocity
 
 
-def _with_muscles(actuators: PartRows, by: Transmission, gain, slope, bias) -> tuple[Any, Any, Any]:
-    """Return gains, their derivatives by the velocity, and biases, with those of muscles in their places."""
+def _with_muscles(actuators: PartRows, by: Transmission, gain, slope, bias, bias_slope) -> tuple[Any, Any, Any, Any]:
+    """Return gains and biases, each with its derivative by the velocity, with those of muscles in their places."""
     count = len(actuators.names)
     muscles = np.flatnonzero([x == "muscle" for x in actuators.gains])
     if len(muscles):
@@ -371,8 +373,9 @@ def _with_muscles(actuators: PartRows, by: Transmission, gain, slope, bias) -> t
     muscles = np.flatnonzero([x == "muscle" for x in actuators.biases])
     if len(muscles):
         own = muscle_bias(*_of_muscles(actuators, muscles, by, actuators.bias))
-        bias = bias * _others(muscles, count, bias) + sums(own, muscles, count)
-    return gain, slope, bias
+        others = _others(muscles, count, bias)
+        bias, bias_slope = bias * others + sums(own, muscles, count), bias_slope * others
+    return gain, slope, bias, bias_slope
 
 
 def _others(numbers: np.ndarray, count: int, like):

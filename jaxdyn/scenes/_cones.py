@@ -66,7 +66,7 @@ def _zones(x: list, D: list, friction: list, mu) -> _Zones:
     T = jnp.sqrt(jnp.where(slides, square, 1.0))
     zero = jnp.zeros((), square.dtype)
     length = jnp.where(slides, T, zero)
-    above = N >= mu * length
+    above = mu * length <= N
     below = (mu * N + length <= 0) & ~above
     return _Zones(N, T, U, ~above & ~below & slides, below, D[0] / (mu * mu * (1 + mu * mu)))
 

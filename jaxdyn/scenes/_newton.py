@@ -28,25 +28,27 @@ class Pattern:
     """The structure of a problem: its rows, and which entries of its matrices may be other than zero."""
 
     kinds: RowKinds
-    moves: tuple[tuple[bool, ...], ...]
-    """`[n, nv]`: whether a degree of freedom moves a row."""
-    couples: tuple[tuple[bool, ...], ...]
-    """`[nv, nv]`: whether the mass matrix has an entry; the lower triangle counts."""
+    nv: int
+    """The number of degrees of freedom."""
+    moves: bytes
+    """`[n, nv]`, a truth value each: whether a degree of freedom moves a row."""
+    couples: bytes
+    """`[nv, nv]`, a truth value each: whether the mass matrix has an entry."""
 
-    @functools.cached_property
-    def nv(self) -> int:
-        """The number of degrees of freedom."""
-        return len(self.couples)
+    @classmethod
+    def of(cls, kinds: RowKinds, moves: np.ndarray, couples: np.ndarray) -> Pattern:
+        """Return the structure from arrays of truth values."""
+        return cls(kinds, couples.shape[0], moves.astype(bool).tobytes(), couples.astype(bool).tobytes())
 
     @functools.cached_property
     def J_table(self) -> np.ndarray:
         """`[n, nv]`: the places of the entries of `J` in the packed array, -1 where there is none."""
-        return _numbered(np.array(self.moves, bool).reshape(self.kinds.count, self.nv))
+        return _numbered(np.frombuffer(self.moves, bool).reshape(self.kinds.count, self.nv))
 
     @functools.cached_property
     def M_table(self) -> np.ndarray:
         """`[nv, nv]`: the places of the entries of `M` in the packed array, -1 where there is none."""
-        table = _numbered(np.tril(np.array(self.couples, bool)))
+        table = _numbered(np.tril(np.frombuffer(self.couples, bool).reshape(self.nv, self.nv)))
         return np.maximum(table, table.T)
 
     def pack_J(self, J):
@@ -104,11 +106,11 @@ class Line(NamedTuple):
     shift: Any
     """`[n, *batch]`: the residual's change along the step."""
     start: Any
-    """`[*batch]`: the slope of the quadratic part at its start."""
+    """`[1, *batch]`: the slope of the quadratic part at its start."""
     curvature: Any
-    """`[*batch]`: the curvature of the quadratic part."""
+    """`[1, *batch]`: the curvature of the quadratic part."""
     error: Any
-    """`[*batch]`: the length of the step, which is the distance to the solution to first order, over that of the larger
+    """`[1, *batch]`: the length of the step, which is the distance to the solution to first order, over that of the larger
     of the accelerations with and without constraints, in the metric of the mass matrix."""
 
 
@@ -179,20 +181,25 @@ def newton_line(pattern: Pattern, problem: Problem, y) -> Line:
     gradient = My - transposed_product(J, force(kinds, problem.numbers, r))
     step = once(-substitute(factor(hessian(pattern, problem, r)), gradient))
     Ms = product(M, step)
-    square = (step * Ms).sum(axis=0)
+    square = _sum(step * Ms)
     a0 = problem.a0
     size = _squared_length(M, a0)
     size = jnp.maximum(size, _squared_length(M, a0 + y))
     error = jnp.sqrt(jnp.maximum(square, 0.0) / jnp.maximum(size, jnp.finfo(size.dtype).tiny))
-    return Line(step, r, product(J, step), (step * My).sum(axis=0), square, error)
+    return Line(step, r, product(J, step), _sum(step * My), square, error)
 
 
 def _squared_length(M, x):
-    return (x * product(M, x)).sum(axis=0)
+    return _sum(x * product(M, x))
+
+
+def _sum(x):
+    """Return the sum over rows, `[1, *batch]`."""
+    return x.sum(axis=0, keepdims=True)
 
 
 class Search(NamedTuple):
-    """The state of a search along a line, `[*batch]` each."""
+    """The state of a search along a line, `[1, *batch]` each."""
 
     length: Any
     low: Any
@@ -212,9 +219,9 @@ def search_step(kinds: RowKinds, numbers: RowNumbers, line: Line, at: Search) ->
     step is a bisection where Newton's leaves the interval that has the zero."""
     r = line.residual + at.length * line.shift
     power = force(kinds, numbers, r) * line.shift
-    rate = line.curvature + (curvature(kinds, numbers, r).times(kinds, line.shift) * line.shift).sum(axis=0)
-    value = line.start + at.length * line.curvature - power.sum(axis=0)
-    terms = jnp.abs(line.start) + jnp.abs(at.length) * line.curvature + jnp.abs(power).sum(axis=0)
+    rate = line.curvature + _sum(curvature(kinds, numbers, r).times(kinds, line.shift) * line.shift)
+    value = line.start + at.length * line.curvature - _sum(power)
+    terms = jnp.abs(line.start) + jnp.abs(at.length) * line.curvature + _sum(jnp.abs(power))
     rounding = 4 * jnp.finfo(terms.dtype).eps * terms
     low, high = jnp.where(value < 0, at.length, at.low), jnp.where(value < 0, at.high, at.length)
     newton = at.length - value / jnp.where(rate > 0, rate, 1.0)

@@ -44,8 +44,6 @@ class PassiveForces(NamedTuple):
     velocities of free joints along axes of the world."""
     tendon_slope: Any
     """The same of tendons, `[nt, *batch]`; None without tendons."""
-    fluid_slope: Any
-    """The derivative of the fluid's forces by the velocities, `[nv, nv, *batch]`; None without a fluid."""
 
 
 class Passive(Part):
@@ -169,16 +167,14 @@ def passive_forces(robot: Robot, passive: PartRows, at: Instant, tendons: Tendon
             force, tendon_slope = _damping(passive.tendon_damping, tendons.velocity)
             pull = pull + force
         torque = torque + (tendons.jacobian * pull[:, None]).sum(axis=0)
-    fluid_slope = None
     if passive.part.fluid is not None:
-        force, fluid_slope = fluid_forces(robot, passive.fluid, at)
-        torque = torque + force
+        torque = torque + fluid_forces(robot, passive.fluid, at)
     compensation = torque * 0
     if len(passive.compensated.dofs):
         lift = _compensation(robot, passive, at)
         active = robot.constant(np.array(passive.by_actuators, float))
         torque, compensation = torque + lift * (1 - active), lift * active
-    return PassiveForces(torque, compensation, slope, tendon_slope, fluid_slope)
+    return PassiveForces(torque, compensation, slope, tendon_slope)
 
 
 def _polynomial(factors, x, size):

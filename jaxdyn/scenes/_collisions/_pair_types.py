@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxdyn._errors import ModelError
 from jaxdyn.geometry import with_candidates
-from jaxdyn.scenes._collisions import _plane_pairs, _round_pairs
+from jaxdyn.scenes._collisions import _box_pairs, _plane_pairs, _round_pairs
 from jaxdyn.scenes._collisions._candidates import (
     Candidates,
     Found,
@@ -33,7 +33,9 @@ _PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
     (_T.SPHERE, _T.SPHERE): (1, _round_pairs.sphere_sphere),
     (_T.SPHERE, _T.CAPSULE): (1, _round_pairs.sphere_capsule),
     (_T.SPHERE, _T.CYLINDER): (1, _round_pairs.sphere_cylinder),
+    (_T.SPHERE, _T.BOX): (1, _box_pairs.sphere_box),
     (_T.CAPSULE, _T.CAPSULE): (2, _round_pairs.capsule_capsule),
+    (_T.CAPSULE, _T.BOX): (2, _box_pairs.capsule_box),
 }
 """The number of candidates of a pair and their function. The type with the smaller number comes first."""
 

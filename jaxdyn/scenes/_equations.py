@@ -1,0 +1,213 @@
+"""The equations of a scene at a state, on rows: what acts without constraints, and the convex problem of the rest.
+
+Accelerations here are MuJoCo's but for the axes: those of free joints are the rates of world velocities, turned into
+body axes, so that `turning_accelerations` is what they have more than this library's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn.algorithms.recursions import (
+    EquationsOfMotion,
+    Robot,
+    constant_elimination,
+    equations_and_velocities,
+    inverse,
+    solve,
+    turning_accelerations,
+)
+from jaxdyn.scenes._actuators import Actuated, actuated, next_activation, transmission
+from jaxdyn.scenes._constraints import ConstraintRows, constraint_rows
+from jaxdyn.scenes._law import force
+from jaxdyn.scenes._newton import (
+    Line,
+    Problem,
+    Search,
+    factor,
+    hessian,
+    newton_line,
+    product,
+    search_step,
+    substitute,
+    transposed_product,
+)
+from jaxdyn.scenes._newton import residual as row_residual
+from jaxdyn.scenes._parts import Instant, PartRows, instant
+from jaxdyn.scenes._passive import PassiveForces, passive_forces
+from jaxdyn.scenes._tendons import TendonRows, tendon_rows
+from jaxdyn.tree import sum_up
+
+
+class Acting(NamedTuple):
+    """What acts at a state."""
+
+    at: Instant
+    equations: EquationsOfMotion
+    tendons: TendonRows | None
+    passive: PassiveForces
+    actuators: Actuated
+    torque: Any
+    """On the degrees of freedom, without constraints, rows `[nv]`."""
+
+
+def acting(robot: Robot, scene: PartRows, q, v, control, activation, applied) -> Acting:
+    """Return what acts at a state, without constraints."""
+    at = instant(robot, q, robot.broadcast(v))
+    tendons = tendon_rows(robot, scene.tendons, at) if scene.tendons.names else None
+    passive = passive_forces(robot, scene.passive, at, tendons)
+    dt = scene.timestep
+    actuators = actuated(robot, scene.actuators, at, tendons, control, activation, dt, passive.compensation)
+    equations, _ = equations_and_velocities(robot, *at.at, at.v)
+    torque = robot.broadcast(passive.torque + actuators.torque + applied)
+    return Acting(at, equations, tendons, passive, actuators, torque)
+
+
+def rows_at(robot: Robot, scene: PartRows, now: Acting) -> ConstraintRows:
+    """Return the rows of the constraints at a state."""
+    return constraint_rows(robot, scene.constraints, now.at, now.tendons, scene.timestep)
+
+
+def mass_matrix(robot: Robot, equations: EquationsOfMotion):
+    """Return the mass matrix `[nv, nv, *batch]`; only its lower triangle is right."""
+    force = sum_up(robot.tree, equations.inertia).apply(equations.S)
+    S, force = (jax.tree.map(robot.broadcast, x) for x in (equations.S, force))
+    M = jax.tree.map(lambda x: x[None], S).dot(jax.tree.map(lambda x: x[:, None], force))
+    return M + robot.constant(np.eye(robot.nv)) * robot.broadcast(equations.armature)[:, None]
+
+
+def setup(robot: Robot, scene: PartRows, q, v, control, activation, applied) -> Problem:
+    """Return the convex problem of a state."""
+    now = acting(robot, scene, q, v, control, activation, applied)
+    equations, pattern = now.equations, scene.pattern
+    rest = now.torque - inverse(robot.tree, equations, -turning_accelerations(robot, now.at.v))
+    a0 = solve(robot, equations, constant_elimination(robot, equations).factors, rest)
+    rows = rows_at(robot, scene, now)
+    b = rows.aref - product(rows.J, a0)
+    M = pattern.pack_M(mass_matrix(robot, equations))
+    return Problem(M, pattern.pack_J(rows.J), b, a0, rows.numbers)
+
+
+def line_of(robot: Robot, scene: PartRows, problem: Problem, y) -> Line:
+    """Return the line of Newton's step."""
+    return jax.tree.map(robot.broadcast, newton_line(scene.pattern, problem, y))
+
+
+def searched(robot: Robot, scene: PartRows, problem: Problem, line: Line, at: Search) -> Search:
+    """Return a search along a line after one more step."""
+    return search_step(scene.pattern.kinds, problem.numbers, line, at)
+
+
+def residual(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
+    """Return what is out of balance at the accelerations `a`; zero at the solution."""
+    now = acting(robot, scene, q, v, control, activation, applied)
+    rows = rows_at(robot, scene, now)
+    push = force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref)
+    own = inverse(robot.tree, now.equations, a - turning_accelerations(robot, now.at.v))
+    return own - now.torque - transposed_product(rows.J, push)
+
+
+def hessian_product(robot: Robot, scene: PartRows, y, a, q, v, control, activation, applied):
+    """Return `H y` with the derivative `H` of `residual` by the accelerations."""
+
+    def at(a):
+        return residual(robot, scene, a, q, v, control, activation, applied)
+
+    return jax.jvp(at, (robot.broadcast(a),), (robot.broadcast(y),))[1]
+
+
+def factors(robot: Robot, scene: PartRows, problem: Problem, y):
+    """Return the factor of `H` at `y`, packed."""
+    return _flat(robot, factor(hessian(scene.pattern, problem, row_residual(scene.pattern, problem, y))))
+
+
+def solved(robot: Robot, scene: PartRows, packed, rhs):
+    """Return `H^-1 rhs`."""
+    L = jnp.moveaxis(packed.reshape(robot.nv, robot.nv, *packed.shape[1:]), (0, 1), (-2, -1))
+    return substitute(L, robot.broadcast(rhs))
+
+
+def _flat(robot: Robot, L):
+    rows = jnp.moveaxis(L, (-2, -1), (0, 1))
+    return robot.broadcast(rows.reshape(-1, *rows.shape[2:]))
+
+
+def forces(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
+    """Return the forces of all rows at the accelerations `a`, `[n]`."""
+    now = acting(robot, scene, q, v, control, activation, applied)
+    rows = rows_at(robot, scene, now)
+    return force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref)
+
+
+def natural(robot: Robot, scene: PartRows, a, v):
+    """Return accelerations as this library has them."""
+    return a - turning_accelerations(robot, robot.broadcast(v))
+
+
+def step_accelerations(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
+    """Return the accelerations with which a step of MuJoCo's integrator goes on, and the activations at its end."""
+    now = acting(robot, scene, q, v, control, activation, applied)
+    after = next_activation(robot, scene.actuators, activation, now.actuators.rate, scene.timestep)
+    slope = _slope(robot, scene, now)
+    if slope is None:
+        return robot.broadcast(a), robot.broadcast(after)
+    M = mass_matrix(robot, now.equations)
+    lower = [M[i, : i + 1] for i in range(robot.nv)]
+    # (M - dt slope) a' = M a, the forces of which are those without the derivative.
+    mask = robot.topology.dof_ancestors
+    M = jnp.stack(
+        [
+            jnp.stack([lower[max(i, j)][min(i, j)] * (mask[i, j] or mask[j, i]) for j in range(robot.nv)])
+            for i in range(robot.nv)
+        ]
+    )
+    damped = M - scene.timestep * slope
+    return substitute(factor([damped[i, : i + 1] for i in range(robot.nv)]), product(M, a)), robot.broadcast(after)
+
+
+def rates(robot: Robot, scene: PartRows, q, v, control, activation, applied):
+    """Return the rates of the activations."""
+    return robot.broadcast(acting(robot, scene, q, v, control, activation, applied).actuators.rate)
+
+
+def _slope(robot: Robot, scene: PartRows, now: Acting):
+    """Return the derivative of forces by velocities that the integrator takes implicitly, `[nv, nv]`, or None."""
+    eye = robot.constant(np.eye(robot.nv))
+    if scene.integrator == "euler":
+        return eye * now.passive.slope[:, None] if scene.damped else None
+    slope = eye * now.passive.slope[:, None]
+    if now.passive.tendon_slope is not None:
+        assert now.tendons is not None
+        slope = slope + _congruent(now.tendons.jacobian, now.passive.tendon_slope)
+    if now.passive.fluid_slope is not None:
+        fluid = now.passive.fluid_slope
+        slope = slope + 0.5 * (fluid + jnp.swapaxes(fluid, 0, 1))
+    if scene.actuators.names:
+        slope = slope + _of_actuators(robot, scene, now)
+    return slope
+
+
+def _of_actuators(robot: Robot, scene: PartRows, now: Acting):
+    actuators, slopes = scene.actuators, now.actuators.slope
+    by = transmission(robot, actuators, now.at, now.tendons)
+    moment = jnp.zeros((len(actuators.names), robot.nv, *robot.batch), slopes.dtype)
+    for number, _, dof in actuators.axes_of_joints:
+        moment = moment.at[number, dof].add(actuators.gear[number, 0])
+    if by.moment is not None:
+        for row, number in enumerate(actuators.part.coupled):
+            moment = moment.at[number].add(by.moment[row])
+    return _congruent(moment, slopes)
+
+
+def _congruent(J, weights):
+    """Return `J^T diag(weights) J`."""
+    return (J[:, :, None] * (weights[:, None] * J)[:, None]).sum(axis=0)
+
+
+def activations(robot: Robot, scene: PartRows, activation, rate):
+    """Return the activations after a time step with these rates."""
+    return robot.broadcast(next_activation(robot, scene.actuators, activation, rate, scene.timestep))
