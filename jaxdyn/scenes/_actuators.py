@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,9 +17,9 @@ from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import enum_name, object_name
 from jaxdyn.scenes._muscles import activation_rate, muscle_bias, muscle_gain
-from jaxdyn.scenes._parts import SMALL, Instant, Part, PartRows, Places, disabled, point_rows, sums
+from jaxdyn.scenes._parts import SMALL, Instant, Part, PartRows, Places, disabled, sums
 from jaxdyn.scenes._tendons import TendonRows
-from jaxdyn.spatial import Quaternion, Vec3
+from jaxdyn.scenes._transmission import Transmission, transmission
 from jaxdyn.tree import columns_of, take_rows
 
 _GAINS, _BIASES = ("fixed", "affine", "muscle"), ("none", "affine", "muscle")
@@ -28,18 +27,11 @@ _DYNAMICS = ("none", "integrator", "filter", "filterexact", "muscle")
 _PARAMETERS = 9
 """The parameters of a gain or bias that are used: those of muscles."""
 
-
-class Transmission(NamedTuple):
-    """The lengths of actuators and their rates, `[nu, *batch]`."""
-
-    length: Any
-    velocity: Any
-    moment: Any
-    """The derivatives of the lengths by the velocities, `[n, nv, *batch]`, of those in `Actuators.coupled`."""
+_UNLIMITED = 1e30
 
 
 class Actuated(NamedTuple):
-    """What the actuators do at one state and control."""
+    """Forces of the actuators at one state and control."""
 
     force: Any
     """The scalar force of each, `[nu, *batch]`."""
@@ -47,10 +39,10 @@ class Actuated(NamedTuple):
     """On the degrees of freedom, rows `[nv, *batch]`: MuJoCo's `qfrc_actuator`."""
     rate: Any
     """The rates of the activations, `[na, *batch]`."""
-    transmission: Transmission | None
-    """The lengths of the actuators; None where none is active."""
+    transmission: Transmission
     slope: Any
-    """The derivative of each force by the actuator's velocity, as MuJoCo's implicit integrators have it, `[nu, *batch]`."""
+    """The derivative of each force by the actuator's velocity, `[nu, *batch]`, as MuJoCo's implicit integrators have
+    it: zero where the force is at its limits."""
 
 
 class Actuators(Part):
@@ -58,17 +50,17 @@ class Actuators(Part):
 
     names: tuple[str, ...] = eqx.field(static=True)
     axes_of_joints: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
-    """Of each actuator on a slide or hinge: its number, the coordinate, and the degree of freedom."""
+    """Each actuator on a slide or hinge: its number, the coordinate, and the degree of freedom."""
     turning: tuple[tuple[int, int, int, bool, bool], ...] = eqx.field(static=True)
-    """Of each on a ball or free joint: its number, the first coordinate of the quaternion and its first degree of
+    """Each on a ball or free joint: its number, the first coordinate of the quaternion and its first degree of
     freedom, whether its gear is in axes of the parent, and whether the joint is free."""
     pulling: tuple[tuple[int, int], ...] = eqx.field(static=True)
-    """Of each on a tendon: its number, and that of the tendon."""
+    """Each on a tendon: its number, and that of the tendon."""
     pushing: tuple[int, ...] = eqx.field(static=True)
     """The numbers of those on sites."""
     sites: Places
     referred: tuple[tuple[int, int], ...] = eqx.field(static=True)
-    """Of those on sites with a reference site: the rows of both in `sites`; -1 without. One for each of `pushing`."""
+    """Each of `pushing`: the rows of its site and of its reference site in `sites`, -1 without one."""
     gains: tuple[str, ...] = eqx.field(static=True)
     biases: tuple[str, ...] = eqx.field(static=True)
     dynamics: tuple[str, ...] = eqx.field(static=True)
@@ -87,9 +79,9 @@ class Actuators(Part):
     force_range: Float[Array, "*batch nu 2"]
     activation_range: Float[Array, "*batch nu 2"]
     length_range: Float[Array, "*batch nu 2"]
-    """Of muscles."""
+    """The ranges of muscles' lengths."""
     unit_acceleration: Float[Array, "*batch nu"]
-    """Of muscles: the acceleration at rest under a unit force."""
+    """The acceleration at rest under a unit force, for muscles."""
     limits: tuple[bool, bool] = eqx.field(static=True)
     """Whether joints, and tendons, limit the forces of actuators."""
     joint_range: Float[Array, "*batch nv 2"]
@@ -139,8 +131,10 @@ class Actuators(Part):
 
 
 def _ranges(limited, values) -> Array:
+    """Return ranges `[n, 2]`, beyond any number of a scene where they do not limit: native programs take numbers that
+    are not finite for errors."""
     limited = np.asarray(limited, bool)[:, None]
-    return float_leaf(np.where(limited, values, np.array([-np.inf, np.inf])))
+    return float_leaf(np.where(limited, values, np.array([-_UNLIMITED, _UNLIMITED])))
 
 
 def actuator_types(m, i: int) -> tuple[str, str, str]:
@@ -199,100 +193,6 @@ def reasons_against_actuators(m) -> dict[str, str]:
     return out
 
 
-def transmission(robot: Robot, actuators: PartRows, at: Instant, tendons: TendonRows | None) -> Transmission:
-    """Return the lengths and velocities of the actuators at a state."""
-    count = len(actuators.names)
-    length = jnp.zeros((count, *robot.batch), robot.dtype)
-    velocity = length
-    if actuators.axes_of_joints:
-        numbers, coordinates, dofs = np.array(actuators.axes_of_joints).T
-        gear = take_rows(actuators.gear[:, 0], numbers)
-        length = length + sums(gear * take_rows(at.q, coordinates), numbers, count)
-        velocity = velocity + sums(gear * take_rows(at.v, dofs), numbers, count)
-    lengths, moments = [], []
-    if actuators.turning:
-        _add(_turning(robot, actuators, at), lengths, moments)
-    if actuators.pulling:
-        assert tendons is not None
-        numbers, which = np.array(actuators.pulling).T
-        gear = take_rows(actuators.gear[:, 0], numbers)
-        _add(
-            (gear * take_rows(tendons.length, which), gear[:, None] * take_rows(tendons.jacobian, which)),
-            lengths,
-            moments,
-        )
-    if actuators.pushing:
-        _add(_pushing(robot, actuators, at), lengths, moments)
-    if not moments:
-        return Transmission(length, velocity, None)
-    moment = jnp.concatenate([robot.broadcast(x) for x in moments])
-    own = jnp.concatenate([robot.broadcast(x) for x in lengths])
-    numbers = actuators.part.coupled
-    length = length + sums(own, numbers, count)
-    velocity = velocity + sums((moment * at.v[None]).sum(axis=1), numbers, count)
-    return Transmission(length, velocity, moment)
-
-
-def _add(found: tuple, lengths: list, moments: list) -> None:
-    lengths.append(found[0])
-    moments.append(found[1])
-
-
-def _turning(robot: Robot, actuators: PartRows, at: Instant) -> tuple[Any, Any]:
-    """Return the lengths and moments of actuators on ball and free joints. MuJoCo has no length for those on free
-    joints."""
-    numbers, coordinates, dofs, in_parent, free = np.array(actuators.turning).T
-    gear = take_rows(actuators.gear, numbers)
-    turn = Quaternion(*(take_rows(at.q, coordinates + k) for k in range(4))).normalized()
-    linear, axis = (Vec3(*(gear[:, k + i] for i in range(3))) for k in (0, 3))
-    is_free, parent = (robot.constant(x.astype(float)) for x in (free, in_parent))
-    # A ball joint has the gear of its rotation in the first numbers, a free joint in the last.
-    axis = axis * is_free + linear * (1 - is_free)
-    R = turn.to_rotation()
-    axis = R.apply_transpose(axis) * parent + axis * (1 - parent)
-    linear = R.apply_transpose(linear) * is_free
-    length = turn.log().dot(axis) * (1 - is_free)
-    rows = []
-    for k, (first, is_f) in enumerate(zip(dofs, free, strict=True)):
-        row = [jnp.zeros_like(length[k])] * robot.nv
-        for i, x in enumerate((axis.x, axis.y, axis.z)):
-            row[first + i] = x[k]
-        for i, x in enumerate((linear.x, linear.y, linear.z)):
-            if is_f:
-                row[first - 3 + i] = x[k]
-        rows.append(jnp.stack(jnp.broadcast_arrays(*row)))
-    return length, jnp.stack(rows)
-
-
-def _pushing(robot: Robot, actuators: PartRows, at: Instant) -> tuple[Any, Any]:
-    """Return the lengths and moments of actuators on sites: gears are in axes of the site, or of its reference site."""
-    first, second = np.array(actuators.referred).T
-    gear = take_rows(actuators.gear, np.array(actuators.pushing))
-    linear, angular = (Vec3(*(gear[:, k + i] for i in range(3))) for k in (0, 3))
-    sites = Places.located(actuators.sites, at)
-    site, reference = sites.take(first), sites.take(np.maximum(second, 0))
-    has = robot.constant(np.where(second >= 0, 1.0, 0.0))
-    moving = point_rows(robot, at, sites)
-    rows = take_rows(moving, first)
-    if (second >= 0).any():
-        # What moves both sites does not count.
-        moves = _moved(robot, sites.dofs)
-        common = robot.constant(np.where((second >= 0)[:, None], moves[first] & moves[second], False).astype(float))
-        rows = (rows - take_rows(moving, second)) * (1 - common)
-    a, b = site.pose.rotation, reference.pose.rotation
-    R = jax.tree.map(lambda x, y: x * (1 - has) + y * has, a, b)
-    force, moment = (jax.tree.map(lambda x: x[:, None], R.apply(x)) for x in (linear, angular))
-    shift = b.apply_transpose(site.pose.translation - reference.pose.translation)
-    turn = Quaternion.from_rotation(b.T.compose(a)).log() if (second >= 0).any() else Vec3.zero()
-    length = (shift.dot(linear) + turn.dot(angular)) * has
-    return length, rows.linear.dot(force) + rows.angular.dot(moment)
-
-
-def _moved(robot: Robot, dofs: np.ndarray) -> np.ndarray:
-    """Return, `[n, nv]`, whether a degree of freedom moves the frames behind others; none moves the world, -1."""
-    return np.where((dofs >= 0)[:, None], robot.topology.dof_ancestors[np.maximum(dofs, 0)], False)
-
-
 def actuated(
     robot: Robot,
     actuators: PartRows,
@@ -310,11 +210,12 @@ def actuated(
     """
     count = len(actuators.names)
     states = np.array(actuators.states, int)
+    by = transmission(robot, actuators, at, tendons)
     nothing = robot.broadcast(robot.zeros())
     if not count or not any(actuators.active):
         rate = jnp.zeros((int((states >= 0).sum()), *robot.batch), robot.dtype)
         none = jnp.zeros((count, *robot.batch), robot.dtype)
-        return Actuated(none, nothing, rate, None, none)
+        return Actuated(none, nothing, rate, by, none)
     control = jnp.clip(control, *columns_of(actuators.control_range))
     rate = _rates(robot, actuators, control, activation)
     drive = control
@@ -331,7 +232,6 @@ def actuated(
         )
         stateful = robot.constant(np.where(states >= 0, 1.0, 0.0))
         drive = jnp.where(stateful > 0, take_rows(now, states), control)
-    by = transmission(robot, actuators, at, tendons)
     gain, slope_of_gain = _affine(actuators.gain, by)
     bias, slope_of_bias = _affine(actuators.bias, by)
     gain, slope_of_gain, bias, slope_of_bias = _with_muscles(actuators, by, gain, slope_of_gain, bias, slope_of_bias)
@@ -354,6 +254,13 @@ def actuated(
     if actuators.limits[0]:
         torque = jnp.clip(torque, *columns_of(actuators.joint_range))
     return Actuated(force, torque, rate, by, slope)
+
+
+def actuator_tension(robot: Robot, actuators: PartRows, force, count: int):
+    """Return the forces of actuators along `count` tendons, `[nt, *batch]`, from their scalar forces."""
+    numbers, which = np.array(actuators.pulling, int).reshape(-1, 2).T
+    gear = take_rows(actuators.gear[:, 0], numbers)
+    return robot.broadcast(sums(gear * take_rows(force, numbers), which, count))
 
 
 def _affine(parameters, by: Transmission) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ Source: MuJoCo's manual, chapter Computation, Contact; `engine_core_constraint.c
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -15,7 +16,7 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import enum_name
-from jaxdyn.scenes._collisions import Candidates, GeomPair, candidate_count, candidates, pairs_of
+from jaxdyn.scenes._collisions import Candidates, GeomPair, candidate_count, candidates, pairs_of, shape_of
 from jaxdyn.scenes._parts import Instant, Located, Part, PartRows, Places
 from jaxdyn.scenes._rows import Ends, Rows, Timing, arm_of, between, coherent, rates_of, regularization, softness
 from jaxdyn.spatial import Force, Vec3
@@ -31,6 +32,10 @@ class Pairs(Part):
     second: tuple[int, ...] = eqx.field(static=True)
     dims: tuple[int, ...] = eqx.field(static=True)
     """The number of directions of the contacts of each pair (`condim`)."""
+    structure: Hashable = eqx.field(static=True)
+    """The convex hull of the second geoms where they are meshes."""
+    vertices: Float[Array, "*batch n k"] | None
+    """The coordinates of the vertices of these."""
     margin: Float[Array, "*batch n"]
     gap: Float[Array, "*batch n"]
     solref: Float[Array, "*batch n 2"]
@@ -58,17 +63,18 @@ class Contacts(Part):
         """Return the contacts of an `mjModel`."""
         found = pairs_of(m)
         numbers = sorted({g for pair in found for g in (pair.geom1, pair.geom2)})
-        by_types: dict[tuple[int, int], list[GeomPair]] = {}
+        by_shapes: dict[tuple[int, int, Hashable], list[GeomPair]] = {}
         for pair in found:
-            by_types.setdefault((int(pair.type1), int(pair.type2)), []).append(pair)
-        pairs = tuple(_pairs(m, types, members, numbers) for types, members in sorted(by_types.items()))
+            key = int(pair.type1), int(pair.type2), shape_of(m, pair.geom2)[0]
+            by_shapes.setdefault(key, []).append(pair)
+        pairs = tuple(_pairs(m, members, numbers) for members in by_shapes.values())
         sizes = float_leaf(np.array(m.geom_size[numbers], float).reshape(-1, 3))
         elliptic = enum_name("mjtCone", m.opt.cone) == "elliptic"
         places = Places.of(m, "geom", numbers)
         return cls(tuple(numbers), places, sizes, pairs, elliptic, float_leaf(float(m.opt.impratio)))
 
 
-def _pairs(m, types: tuple[int, int], members: list[GeomPair], numbers: list[int]) -> Pairs:
+def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
     place = {g: i for i, g in enumerate(numbers)}
     bodies = m.geom_bodyid[[[pair.geom1, pair.geom2] for pair in members]]
     weight = m.body_invweight0.reshape(-1, 2)[bodies, 0].sum(axis=1)
@@ -78,7 +84,13 @@ def _pairs(m, types: tuple[int, int], members: list[GeomPair], numbers: list[int
     arrays["solreffriction"] = coherent(arrays["solreffriction"], (0.0, 0.0))
     first, second = (tuple(place[getattr(pair, side)] for pair in members) for side in ("geom1", "geom2"))
     dims = tuple(pair.condim for pair in members)
-    return Pairs(types, first, second, dims, *map(float_leaf, arrays.values()), float_leaf(weight))
+    types = int(members[0].type1), int(members[0].type2)
+    structure = shape_of(m, members[0].geom2)[0]
+    vertices = None
+    if structure is not None:
+        vertices = float_leaf(np.array([shape_of(m, pair.geom2)[1] for pair in members]))
+    numbers_of_law = *map(float_leaf, arrays.values()), float_leaf(weight)
+    return Pairs(types, first, second, dims, structure, vertices, *numbers_of_law)
 
 
 class _Touching(NamedTuple):
@@ -125,8 +137,11 @@ def touching(robot: Robot, contacts: PartRows, at: Instant) -> TouchingBodies | 
         count = candidate_count(*pairs.types)
         places = [geoms.take(rows) for rows in (pairs.first, pairs.second)]
         sizes = [robot.broadcast(take_rows(contacts.sizes, np.array(rows))) for rows in (pairs.first, pairs.second)]
-        reach = pairs.margin + pairs.gap
-        found = candidates(pairs.types[0], sizes[0], places[0].pose, pairs.types[1], sizes[1], places[1].pose, reach)
+        if pairs.vertices is not None:
+            sizes[1] = robot.broadcast(pairs.vertices)
+        (type1, type2), (size1, size2), (pose1, pose2) = pairs.types, sizes, [x.pose for x in places]
+        reach, structures = pairs.margin + pairs.gap, (None, pairs.structure)
+        found = candidates(type1, size1, pose1, type2, size2, pose2, reach, structures)
         owners = np.repeat(np.arange(len(pairs.dims)), count)
         numbers = (pairs.margin, pairs.solref, pairs.solreffriction, pairs.solimp, pairs.friction, pairs.weight)
         parts.append(jax.tree.map(robot.broadcast, _Touching(found, *take_rows(numbers, owners))))

@@ -21,7 +21,7 @@ from jaxdyn.algorithms.recursions import (
     solve,
     turning_accelerations,
 )
-from jaxdyn.scenes._actuators import Actuated, actuated, next_activation, transmission
+from jaxdyn.scenes._actuators import Actuated, actuated, next_activation
 from jaxdyn.scenes._constraints import ConstraintRows, constraint_rows
 from jaxdyn.scenes._law import force
 from jaxdyn.scenes._newton import (
@@ -39,6 +39,7 @@ from jaxdyn.scenes._newton import (
 from jaxdyn.scenes._newton import residual as row_residual
 from jaxdyn.scenes._parts import Instant, PartRows, instant
 from jaxdyn.scenes._passive import PassiveForces, passive_forces
+from jaxdyn.scenes._slopes import damper_slopes, smooth_slopes
 from jaxdyn.scenes._tendons import TendonRows, tendon_rows
 from jaxdyn.tree import sum_up
 
@@ -155,18 +156,18 @@ def step_accelerations(robot: Robot, scene: PartRows, a, q, v, control, activati
     slope = _slope(robot, scene, now)
     if slope is None:
         return robot.broadcast(a), robot.broadcast(after)
-    M = mass_matrix(robot, now.equations)
-    lower = [M[i, : i + 1] for i in range(robot.nv)]
-    # (M - dt slope) a' = M a, the forces of which are those without the derivative.
-    mask = robot.topology.dof_ancestors
-    M = jnp.stack(
-        [
-            jnp.stack([lower[max(i, j)][min(i, j)] * (mask[i, j] or mask[j, i]) for j in range(robot.nv)])
-            for i in range(robot.nv)
-        ]
-    )
+    # (M - dt slope) x = M a: the forces are those of the accelerations a.
+    M = _whole(robot, mass_matrix(robot, now.equations))
     damped = M - scene.timestep * slope
-    return substitute(factor([damped[i, : i + 1] for i in range(robot.nv)]), product(M, a)), robot.broadcast(after)
+    lines = [damped[i, : i + 1] for i in range(robot.nv)]
+    return substitute(factor(lines), product(M, a)), robot.broadcast(after)
+
+
+def _whole(robot: Robot, M):
+    """Return the symmetric matrix whose lower triangle is given, with the zeros of a tree's mass matrix."""
+    lower = jnp.where(robot.constant(np.tril(robot.topology.dof_ancestors)) > 0, M, jnp.zeros((), M.dtype))
+    strict = robot.constant(np.tri(robot.nv, k=-1))
+    return lower + jnp.swapaxes(lower * strict, 0, 1)
 
 
 def rates(robot: Robot, scene: PartRows, q, v, control, activation, applied):
@@ -176,36 +177,9 @@ def rates(robot: Robot, scene: PartRows, q, v, control, activation, applied):
 
 def _slope(robot: Robot, scene: PartRows, now: Acting):
     """Return the derivative of forces by velocities that the integrator takes implicitly, `[nv, nv]`, or None."""
-    eye = robot.constant(np.eye(robot.nv))
     if scene.integrator == "euler":
-        return eye * now.passive.slope[:, None] if scene.damped else None
-    slope = eye * now.passive.slope[:, None]
-    if now.passive.tendon_slope is not None:
-        assert now.tendons is not None
-        slope = slope + _congruent(now.tendons.jacobian, now.passive.tendon_slope)
-    if now.passive.fluid_slope is not None:
-        fluid = now.passive.fluid_slope
-        slope = slope + 0.5 * (fluid + jnp.swapaxes(fluid, 0, 1))
-    if scene.actuators.names:
-        slope = slope + _of_actuators(robot, scene, now)
-    return slope
-
-
-def _of_actuators(robot: Robot, scene: PartRows, now: Acting):
-    actuators, slopes = scene.actuators, now.actuators.slope
-    by = transmission(robot, actuators, now.at, now.tendons)
-    moment = jnp.zeros((len(actuators.names), robot.nv, *robot.batch), slopes.dtype)
-    for number, _, dof in actuators.axes_of_joints:
-        moment = moment.at[number, dof].add(actuators.gear[number, 0])
-    if by.moment is not None:
-        for row, number in enumerate(actuators.part.coupled):
-            moment = moment.at[number].add(by.moment[row])
-    return _congruent(moment, slopes)
-
-
-def _congruent(J, weights):
-    """Return `J^T diag(weights) J`."""
-    return (J[:, :, None] * (weights[:, None] * J)[:, None]).sum(axis=0)
+        return damper_slopes(robot, now.at, now.passive) if scene.damped else None
+    return smooth_slopes(robot, now.at, scene.passive, now.passive, scene.actuators, now.actuators, now.tendons)
 
 
 def activations(robot: Robot, scene: PartRows, activation, rate):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np

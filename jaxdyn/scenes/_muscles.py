@@ -30,34 +30,34 @@ def _normalized(length, length_range, acceleration, parameters) -> tuple[Any, An
 def muscle_gain(length, velocity, length_range, acceleration, parameters) -> tuple[Any, Any]:
     """Return the gains of muscles, and their derivatives by the velocity; rows `[n]`, and tables of `length_range`
     `[n, 2]` and `parameters` `[n, 9]`."""
-    L, optimal, (force, lmin, lmax, vmax, _, fvmax) = _normalized(length, length_range, acceleration, parameters)
+    ratio, optimal, (force, lmin, lmax, vmax, _, fvmax) = _normalized(length, length_range, acceleration, parameters)
     speed = _at_least_small(optimal * vmax)
-    V, y = velocity / speed, fvmax - 1
-    shrinking, growing = (V + 1) * (V + 1), fvmax - (y - V) * (y - V) / _at_least_small(y)
-    curve = jnp.where(V <= -1, 0.0, jnp.where(V <= 0, shrinking, jnp.where(V <= y, growing, fvmax)))
-    rising = 2 * (y - V) / _at_least_small(y)
-    slope = jnp.where(V <= -1, 0.0, jnp.where(V <= 0, 2 * V + 2, jnp.where(V <= y, rising, 0.0)))
-    peak = -force * _active_length(L, lmin, lmax)
+    rate, y = velocity / speed, fvmax - 1
+    shrinking, growing = (rate + 1) * (rate + 1), fvmax - (y - rate) * (y - rate) / _at_least_small(y)
+    curve = jnp.where(rate <= -1, 0.0, jnp.where(rate <= 0, shrinking, jnp.where(rate <= y, growing, fvmax)))
+    rising = 2 * (y - rate) / _at_least_small(y)
+    slope = jnp.where(rate <= -1, 0.0, jnp.where(rate <= 0, 2 * rate + 2, jnp.where(rate <= y, rising, 0.0)))
+    peak = -force * _active_length(ratio, lmin, lmax)
     return peak * curve, peak * slope / speed
 
 
-def _active_length(L, lmin, lmax):
+def _active_length(ratio, lmin, lmax):
     """Return the active force at a length, over that at the optimal length."""
     a, b = 0.5 * (lmin + 1), 0.5 * (1 + lmax)
-    first, second = (L - lmin) / _at_least_small(a - lmin), (1 - L) / _at_least_small(1 - a)
-    third, fourth = (L - 1) / _at_least_small(b - 1), (lmax - L) / _at_least_small(lmax - b)
-    above = jnp.where(L <= b, 1 - 0.5 * third * third, 0.5 * fourth * fourth)
-    inside = jnp.where(L <= a, 0.5 * first * first, jnp.where(L <= 1, 1 - 0.5 * second * second, above))
-    return jnp.where((L >= lmin) & (L <= lmax), inside, 0.0)
+    first, second = (ratio - lmin) / _at_least_small(a - lmin), (1 - ratio) / _at_least_small(1 - a)
+    third, fourth = (ratio - 1) / _at_least_small(b - 1), (lmax - ratio) / _at_least_small(lmax - b)
+    above = jnp.where(ratio <= b, 1 - 0.5 * third * third, 0.5 * fourth * fourth)
+    inside = jnp.where(ratio <= a, 0.5 * first * first, jnp.where(ratio <= 1, 1 - 0.5 * second * second, above))
+    return jnp.where((ratio >= lmin) & (ratio <= lmax), inside, 0.0)
 
 
 def muscle_bias(length, velocity, length_range, acceleration, parameters) -> Any:
     """Return the passive forces of muscles. The arguments are those of `muscle_gain`."""
-    L, _, (force, _, lmax, _, fpmax, _) = _normalized(length, length_range, acceleration, parameters)
+    ratio, _, (force, _, lmax, _, fpmax, _) = _normalized(length, length_range, acceleration, parameters)
     b = 0.5 * (1 + lmax)
-    x = (L - 1) / _at_least_small(b - 1)
-    far = 0.5 + (L - b) / _at_least_small(b - 1)
-    return -force * fpmax * jnp.where(L <= 1, 0.0, jnp.where(L <= b, 0.5 * x * x, far))
+    x = (ratio - 1) / _at_least_small(b - 1)
+    far = 0.5 + (ratio - b) / _at_least_small(b - 1)
+    return -force * fpmax * jnp.where(ratio <= 1, 0.0, jnp.where(ratio <= b, 0.5 * x * x, far))
 
 
 def activation_rate(control, activation, time) -> Any:

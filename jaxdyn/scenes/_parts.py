@@ -1,4 +1,4 @@
-"""What the parts of a scene share: modules of arrays as rows, the motion of the tree at one state, and frames fixed in
+"""Shared by the parts of a scene: modules of arrays as rows, the motion of the tree at one state, and frames fixed in
 its bodies."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -132,6 +133,17 @@ class Located(NamedTuple):
         return Located(*take_rows((self.pose, self.arm), rows), self.dofs[rows])
 
 
+class Loads(NamedTuple):
+    """Forces on bodies from outside the tree, rows `[n, *batch]`, in world axes."""
+
+    bodies: np.ndarray
+    """`[n]`: MuJoCo's number of the body that each acts on."""
+    point: Vec3
+    """Where each acts, in the world."""
+    force: Vec3
+    moment: Vec3
+
+
 class Places(Part):
     """Frames that are fixed in bodies of a scene, or in the world."""
 
@@ -147,6 +159,13 @@ class Places(Part):
         dofs, poses = frames_of(m, kind)
         numbers = np.asarray(numbers, int)
         return cls(tuple(dofs[numbers].tolist()), float_leaf(poses[numbers]))
+
+    @classmethod
+    def of_each(cls, m, frames: Sequence[tuple[str, int]]) -> Self:
+        """Return frames by their kinds, as in `of`, and numbers."""
+        tables = {kind: frames_of(m, kind) for kind in {kind for kind, _ in frames}}
+        poses = np.array([tables[kind][1][i] for kind, i in frames]).reshape(-1, 7)
+        return cls(tuple(int(tables[kind][0][i]) for kind, i in frames), float_leaf(poses))
 
     @staticmethod
     def located(rows: PartRows, at: Instant) -> Located:

@@ -33,12 +33,14 @@ from jaxdyn.tree import columns_of, take_rows
 
 
 class PassiveForces(NamedTuple):
-    """What acts without control."""
+    """Forces that act without control."""
 
     torque: Any
     """On the degrees of freedom, rows `[nv, *batch]`: MuJoCo's `qfrc_passive`."""
     compensation: Any
     """Gravity compensation that actuators of joints produce, rows `[nv, *batch]`."""
+    tension: Any
+    """The forces of springs and dampers along the tendons, `[nt, *batch]`; None without tendons."""
     slope: Any
     """The derivative of the damping of each degree of freedom by its velocity, rows `[nv, *batch]`; for the linear
     velocities of free joints along axes of the world."""
@@ -64,7 +66,7 @@ class Passive(Part):
     shift_reference: Float[Array, "*batch nf 3"]
     damped: bool = eqx.field(static=True)
     damping: Float[Array, "*batch nv 3"]
-    """Of all degrees of freedom, with that of actuators; of free joints along axes of the world."""
+    """All degrees of freedom's, with that of actuators; free joints' is along axes of the world."""
     tendons: tuple[bool, bool] = eqx.field(static=True)
     """Whether tendons have springs, and dampers."""
     tendon_stiffness: Float[Array, "*batch nt 3"]
@@ -156,9 +158,8 @@ def passive_forces(robot: Robot, passive: PartRows, at: Instant, tendons: Tendon
         v = frees.to_world(at, at.v)
         force, slope = _damping(passive.damping, robot.broadcast(v))
         torque = torque + frees.to_body(at, force)
-    tendon_slope = None
+    tendon_slope, pull = None, None if tendons is None else tendons.length * 0
     if tendons is not None and any(passive.tendons):
-        pull = tendons.length * 0
         if passive.tendons[0]:
             lower, upper = columns_of(passive.tendon_rest)
             stretch = jnp.maximum(tendons.length - upper, 0) + jnp.minimum(tendons.length - lower, 0)
@@ -174,7 +175,7 @@ def passive_forces(robot: Robot, passive: PartRows, at: Instant, tendons: Tendon
         lift = _compensation(robot, passive, at)
         active = robot.constant(np.array(passive.by_actuators, float))
         torque, compensation = torque + lift * (1 - active), lift * active
-    return PassiveForces(torque, compensation, slope, tendon_slope)
+    return PassiveForces(torque, compensation, pull, slope, tendon_slope)
 
 
 def _polynomial(factors, x, size):

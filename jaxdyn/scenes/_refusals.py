@@ -70,11 +70,9 @@ def _joints(m) -> list[str]:
         linear = slice(start, start + 3)
         rows = slice(start, start + 6)
         name = object_name(m, "joint", j)
-        uneven = np.ptp(m.dof_damping[linear]) != 0 or m.dof_dampingpoly[linear].any()
         for what, there in (
             ("armature of its translation", m.dof_armature[linear].any()),
             ("frictionloss", m.dof_frictionloss[rows].any()),
-            ("uneven or nonlinear damping of its translation", uneven),
         ):
             if there:
                 out.append(f"free joint {name!r}: {what} (along axes of the world in MuJoCo); set it to 0")

@@ -15,7 +15,7 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import enum_name, object_name
-from jaxdyn.scenes._parts import SMALL, Instant, Part, PartRows, Places, point_rows, sums
+from jaxdyn.scenes._parts import SMALL, Instant, Loads, Part, PartRows, Places, point_rows, sums
 from jaxdyn.spatial import Vec3
 from jaxdyn.tree import take_rows
 
@@ -43,7 +43,9 @@ class Tendons(Part):
     """For each straight piece of a spatial tendon: the tendon, and the rows of `sites` at its ends."""
     sites: Places
     divisor: Float[Array, "*batch ns"]
-    """By what the length of each piece counts less, behind pulleys."""
+    """The number that divides the length of each piece, behind pulleys."""
+    bodies: tuple[int, ...] = eqx.field(static=True)
+    """MuJoCo's number of the body of each of `sites`."""
 
     @classmethod
     def of(cls, m) -> Self:
@@ -72,6 +74,7 @@ class Tendons(Part):
             tuple(segments),
             Places.of(m, "site", list(sites)),
             float_leaf(np.array(divisors, float)),
+            tuple(int(m.site_bodyid[i]) for i in sites),
         )
 
 
@@ -101,17 +104,33 @@ def tendon_rows(robot: Robot, tendons: PartRows, at: Instant) -> TendonRows:
         flat = sums(coefficient, owners * nv + dofs, count * nv)
         jacobian = jacobian + flat.reshape(jacobian.shape)
     if tendons.segments:
-        owners, first, second = np.array(tendons.segments).T
-        sites = Places.located(tendons.sites, at)
+        owners, first, second, sites, (distance, direction) = _pieces(tendons, at)
         moving = point_rows(robot, at, sites).linear
-        distance, direction = _straight(
-            take_rows(sites.pose.translation, second) - take_rows(sites.pose.translation, first)
-        )
         along = jax.tree.map(lambda x: x[:, None], direction)
         rows = along.dot(take_rows(moving, second) - take_rows(moving, first)) / tendons.divisor[:, None]
         length = length + sums(distance / tendons.divisor, owners, count)
         jacobian = jacobian + sums(rows, owners, count)
     return TendonRows(length, (jacobian * at.v[None]).sum(axis=1), jacobian)
+
+
+def tendon_loads(robot: Robot, tendons: PartRows, at: Instant, tension) -> tuple[Loads, ...]:
+    """Return the forces of spatial tendons on the bodies of their sites, for the forces along the tendons, `[nt,
+    *batch]`, which push their ends apart."""
+    if not tendons.segments:
+        return ()
+    owners, first, second, sites, (_, direction) = _pieces(tendons, at)
+    force = jax.tree.map(robot.broadcast, direction * (take_rows(tension, owners) / tendons.divisor))
+    none, bodies = jax.tree.map(jnp.zeros_like, force), np.array(tendons.bodies)
+    ends = ((first, -force), (second, force))
+    return tuple(Loads(bodies[rows], take_rows(sites.pose.translation, rows), f, none) for rows, f in ends)
+
+
+def _pieces(tendons: PartRows, at: Instant) -> tuple:
+    """Return the tendon and the sites at the ends of each straight piece, the sites, and lengths and directions."""
+    owners, first, second = np.array(tendons.segments).T
+    sites = Places.located(tendons.sites, at)
+    position = sites.pose.translation
+    return owners, first, second, sites, _straight(take_rows(position, second) - take_rows(position, first))
 
 
 def _straight(shift: Vec3) -> tuple[Any, Vec3]:

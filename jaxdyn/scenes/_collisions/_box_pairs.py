@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxdyn.geometry import clipped, largest_of, length_and_direction, select, side_by_side
+from jaxdyn.geometry import clipped, length_and_direction, select, side_by_side
 from jaxdyn.scenes._collisions._candidates import (
     FAR,
     SHORTEST,
     X_AXIS,
     Found,
     Geom,
+    first_of_largest,
     inactive_unless,
+    roundoff,
 )
 from jaxdyn.spatial import Vec3
 
@@ -32,16 +35,19 @@ def _sphere_at(box: Geom, center: Vec3, radius) -> Found:
     half = Vec3(box.size(0), box.size(1), box.size(2))
     nearest = jax.tree.map(clipped, center, half)
     distance, inward = length_and_direction(nearest - center, X_AXIS, SHORTEST)
-    outside = distance > 0
+    # A center on the surface, but for rounding, is inside.
+    tiny = roundoff(distance) * (half.x + half.y + half.z)
+    outside = distance > tiny
     # Inside the box the nearest face counts, and among equally near ones the first.
     x, y, z = (jnp.where(c <= 0, 1.0, -1.0).astype(jnp.result_type(c)) for c in jax.tree.leaves(center))
     depth = jax.tree.map(lambda c, h: jnp.abs(c) - h, center, half)
-    height, from_face = largest_of(
+    height, from_face = first_of_largest(
         [
             (depth.x, Vec3(x, 0.0, 0.0)),
             (depth.y, Vec3(0.0, y, 0.0)),
             (depth.z, Vec3(0.0, 0.0, z)),
-        ]
+        ],
+        tiny,
     )
     distance, normal = jnp.where(outside, distance, height), select(outside, inward, from_face)
     middle = center + normal * (0.5 * (distance + radius))
@@ -61,15 +67,19 @@ class _Nearest(NamedTuple):
     """Whether an end of the capsule is nearest, which is over a face of the box or inside."""
     is_corner: Any
     """Whether an edge of the box is nearest, and with its end."""
-    upper: Triple
-    """Which coordinates of the corner, or of the edge, are positive."""
+    corner: Triple
+    """The signs of the coordinates of the corner, or of the lower end of the edge."""
     along: Triple
     """With which axis of the box the edge runs, or to which the face belongs; none for an end inside the box."""
 
 
 def capsule_box(capsule: Geom, box: Geom, margin) -> list[Found]:
     """The contact nearest to the box, and a second one farther along the capsule where that lies along a face or an
-    edge. Both are those of spheres at these places."""
+    edge. Both are those of spheres at these places.
+
+    MuJoCo's choice of the second place depends on the signs of the components of the capsule's axis in the box's axes.
+    Components of the size of rounding errors count as zero here.
+    """
     center = box.pose.rotation.apply_transpose(capsule.position - box.position)
     axis = box.pose.rotation.apply_transpose(capsule.axis)
     reach = axis * capsule.size(1)
@@ -79,47 +89,50 @@ def capsule_box(capsule: Geom, box: Geom, margin) -> list[Found]:
     def touching(place):
         return _sphere_at(box, center + reach * place, capsule.size(0))
 
-    first = inactive_unless(nearest.square < FAR, touching(nearest.on_axis))
+    known = nearest.square < FAR
     second = touching(nearest.on_axis + jnp.where(exists, step, 0))
-    return [first, inactive_unless(exists & (nearest.square < FAR), second)]
+    return [inactive_unless(known, touching(nearest.on_axis)), inactive_unless(exists & known, second)]
 
 
 def _nearest_place(capsule: Geom, box: Geom, center: Vec3, reach: Vec3) -> _Nearest:
     """The two ends of the capsule are looked at first, then the twelve edges of the box in MuJoCo's order."""
     half = Vec3(box.size(0), box.size(1), box.size(2))
-    no = jnp.zeros_like(center.x, bool)
     zero = jnp.zeros_like(center.x)
-    limit = capsule.size(0) + capsule.size(1) + half.x + half.y + half.z
-    best = _Nearest(FAR + zero, zero, zero, no, no, (no, no, no), (no, no, no))
+    no = zero > 0
+    limit = 2 * (capsule.size(0) + capsule.size(1) + half.x + half.y + half.z)
+    best = _Nearest(zero + FAR, zero, zero, no, no, (zero, zero, zero), (no, no, no))
     for way in (-1.0, 1.0):
         end = center + reach * way
-        beside = end - jax.tree.map(clipped, end, half)
-        over = tuple(x != 0 for x in jax.tree.leaves(beside))
+        beside = jax.tree.map(lambda x, h: jnp.maximum(jnp.abs(x) - h, 0), end, half)
+        over = (beside.x > 0, beside.y > 0, beside.z > 0)
         one_face = ~((over[0] & over[1]) | (over[1] & over[2]) | (over[2] & over[0]))
         square = beside.squared_norm()
-        better = one_face & (square < jnp.minimum(best.square, 2 * limit))
-        best = select(better, _Nearest(square, way + zero, zero, ~no, no, (no, no, no), over), best)
+        better = one_face & (square < jnp.minimum(best.square, limit) - SHORTEST)
+        best = select(better, _Nearest(square, way + zero, zero, ~no, no, (zero, zero, zero), over), best)
     edges = side_by_side([_nearest_on_edges(j, capsule, half, center, reach) for j in range(3)])
     for k in range(12):
-        j, square, known, on_axis, on_edge, low, high = k // 4, *(x[:, k : k + 1] for x in edges)
-        # The corner numbers of the four edges along axis j, in order.
-        number = [i for i in range(8) if not i >> j & 1][k % 4]
-        upper = tuple(high if i == j else no | bool(number >> i & 1) for i in range(3))
-        along = tuple(no | (i == j) for i in range(3))
-        better = known & (square < jnp.minimum(best.square, 2 * limit) - SHORTEST)
-        best = select(better, _Nearest(square, on_axis, on_edge, no, low | high, upper, along), best)
+        j, (square, known, on_axis, on_edge, end) = k // 4, (x[:, k : k + 1] for x in edges)
+        signs = _EDGES[j][k % 4]
+        corner = tuple(jnp.where(end > 0, 1.0, -1.0) + zero if i == j else zero + signs[i] for i in range(3))
+        along = tuple(~no if i == j else no for i in range(3))
+        better = known & (square < jnp.minimum(best.square, limit) - SHORTEST)
+        best = select(better, _Nearest(square, on_axis, on_edge, no, end != 0, corner, along), best)
     return best
+
+
+_EDGES = [
+    [signs[::-1] for signs in itertools.product(*[(0,) if i == j else (-1, 1) for i in (2, 1, 0)])] for j in range(3)
+]
+"""The signs of the coordinates of the four edges along each axis, in MuJoCo's order."""
 
 
 def _nearest_on_edges(j: int, capsule: Geom, half: Vec3, center: Vec3, reach: Vec3) -> tuple[Any, ...]:
     """The squared distances of four edges from the capsule's axis, whether they are known, the places on the axis and
-    on the edge, and whether the edge was left at its lower or upper end; arrays `[n, 4, *batch]`."""
+    on the edge, and -1 or 1 where the edge was left at its lower or upper end; arrays `[n, 4, *batch]`."""
     sizes = jax.tree.leaves(half)
-    corners = [i for i in range(8) if not i >> j & 1]
-    signs = [[0.0 if k == j else (1.0 if i >> k & 1 else -1.0) for i in corners] for k in range(3)]
     shape = (1, 4) + (1,) * (jnp.ndim(center.x) - 2)
-    start = Vec3(*(s * jnp.asarray(x, s.dtype).reshape(shape) for s, x in zip(sizes, signs, strict=True)))
-    offset = start - center
+    signs = [jnp.asarray([s[i] for s in _EDGES[j]], half.x.dtype).reshape(shape) for i in range(3)]
+    offset = Vec3(*(s * x for s, x in zip(sizes, signs, strict=True))) - center
     along, step = sizes[j], jax.tree.leaves(reach)[j]
     # Squared lengths of the half edge and the half axis, their product, and both with the offset.
     ma, mb, mc = along * along, -along * step, capsule.size(1) * capsule.size(1)
@@ -128,31 +141,35 @@ def _nearest_on_edges(j: int, capsule: Geom, half: Vec3, center: Vec3, reach: Ve
     known = jnp.abs(det) >= SHORTEST
     safe = jnp.where(known, det, 1)
     on_edge, on_axis = (mc * u - mb * v) / safe, (ma * v - mb * u) / safe
-    high, low = on_edge > 1, on_edge < -1
-    on_edge = clipped(on_edge, 1.0)
-    on_axis = jnp.where(high | low, (v - mb * on_edge) / mc, on_axis)
-    beyond = (on_axis > 1) | (on_axis < -1)
-    on_axis = clipped(on_axis, 1.0)
-    again = (u - mb * on_axis) / ma
-    high, low = jnp.where(beyond & (again > 1), True, high), jnp.where(beyond & (again < -1), True, low)
-    # An end that was found before the axis ended still counts, unless the other end has come instead.
-    high, low = high & ~(beyond & (again < -1)), low & ~(beyond & (again > 1))
-    on_edge = jnp.where(beyond, clipped(again, 1.0), on_edge)
+    end = _end(on_edge)
+    on_axis = jnp.where(end != 0, (v - mb * end) / mc, on_axis)
+    stop = _end(on_axis)
+    again = (u - mb * stop) / ma
+    # The end at which the edge was left first counts still where the edge is not left again.
+    end = jnp.where((stop != 0) & (_end(again) != 0), _end(again), end)
+    on_edge, on_axis = clipped(jnp.where(stop != 0, again, on_edge), 1.0), clipped(on_axis, 1.0)
     moved = [x + along * on_edge if k == j else x for k, x in enumerate(jax.tree.leaves(offset - reach * on_axis))]
-    square = Vec3(*moved).squared_norm()
-    return square, known, on_axis, on_edge, low, high
+    return Vec3(*moved).squared_norm(), known, on_axis, on_edge, end
+
+
+def _end(x):
+    """-1 or 1 for numbers beyond these, 0 for those between."""
+    return jnp.where(x > 1, 1.0, jnp.where(x < -1, -1.0, 0.0)).astype(jnp.result_type(x))
 
 
 def _second_place(box: Geom, center: Vec3, axis: Vec3, reach: Vec3, nearest: _Nearest) -> tuple[Any, Any]:
     """Whether there is a second contact, and how far along the axis it is from the first."""
     sizes = tuple(box.size(i) for i in range(3))
-    steps = tuple(jax.tree.leaves(reach))
-    turned = tuple((s > 0) ^ up for s, up in zip(steps, nearest.upper, strict=True))
+    tiny = roundoff(axis.x)
+    steps = tuple(jnp.where(jnp.abs(x) > tiny, h, 0) for x, h in zip(*map(jax.tree.leaves, (axis, reach)), strict=True))
+    ways = tuple(jnp.where(x > tiny, 1.0, -1.0).astype(jnp.result_type(x)) for x in jax.tree.leaves(axis))
+    # 1 where the axis goes away from the corner, -1 where it comes towards it.
+    outward = tuple(w * c for w, c in zip(ways, nearest.corner, strict=True))
     # The parts of the axis that cross the box from side to side.
     across = tuple(_quotient(2 * s, jnp.abs(h)) for s, h in zip(sizes, steps, strict=True))
     face = _second_over_face(sizes, center, steps, nearest)
-    corner = _second_at_corner(axis, across, turned, nearest)
-    edge = _second_at_edge(sizes, axis, steps, across, turned, nearest)
+    corner = _second_at_corner(axis, across, outward, nearest)
+    edge = _second_at_edge(sizes, axis, ways, steps, across, outward, nearest)
     return select(nearest.is_face, face, select(nearest.is_corner, corner, edge))
 
 
@@ -168,36 +185,34 @@ def _second_over_face(sizes, center: Vec3, steps, nearest: _Nearest) -> tuple[An
     return functools.reduce(jnp.logical_or, nearest.along), step * way
 
 
-def _second_at_corner(axis: Vec3, across, turned, nearest: _Nearest) -> tuple[Any, Any]:
+def _second_at_corner(axis: Vec3, across, outward, nearest: _Nearest) -> tuple[Any, Any]:
     """Along the edge with the axis that differs from the other two, or else along the face."""
     parts = jax.tree.leaves(axis)
-    exists = ~((turned[0] == turned[1]) & (turned[1] == turned[2]))
+    exists = (outward[0] != outward[1]) | (outward[1] != outward[2])
     choices = []
     for k in range(3):
         i, j = (k + 1) % 3, (k + 2) % 3
-        odd = (turned[i] == turned[j]) & (turned[k] != turned[i])
-        way = jnp.where(turned[k], 1.0, -1.0).astype(jnp.result_type(parts[k]))
+        odd = (outward[i] == outward[j]) & (outward[k] != outward[i])
+        way = -outward[k]
         along_edge = jnp.minimum(1 - way * nearest.on_axis, across[k]) * way
         over_face = jnp.minimum(jnp.minimum(1 + way * nearest.on_axis, across[i]), across[j]) * -way
         choices.append((odd, jnp.where(parts[k] * parts[k] > 0.5, along_edge, over_face)))
     return exists, _chosen(choices)
 
 
-def _second_at_edge(sizes, axis: Vec3, steps, across, turned, nearest: _Nearest) -> tuple[Any, Any]:
+def _second_at_edge(sizes, axis: Vec3, ways, steps, across, outward, nearest: _Nearest) -> tuple[Any, Any]:
     """Across the face that the axis is flatter to, where axis and edge cross."""
     parts = jax.tree.leaves(axis)
     choices, crossing = [], []
     for k in range(3):
         i, j = (k + 1) % 3, (k + 2) % 3
-        crossing.append((nearest.along[k], turned[i] ^ turned[j]))
+        crossing.append(nearest.along[k] & (outward[i] != outward[j]))
         steeper = jnp.abs(parts[i]) > jnp.abs(parts[j])
-        bit, limit = jnp.where(steeper, turned[i], turned[j]), jnp.where(steeper, across[i], across[j])
-        way = jnp.where(bit, 1.0, -1.0).astype(jnp.result_type(parts[k]))
-        left = jnp.where((steps[k] > 0) == bit, 1 - nearest.on_edge, 1 + nearest.on_edge)
-        to_end = _quotient(sizes[k] * left, jnp.abs(steps[k]))
+        way, limit = jnp.where(steeper, -outward[i], -outward[j]), jnp.where(steeper, across[i], across[j])
+        to_end = _quotient(sizes[k] * (1 - ways[k] * way * nearest.on_edge), jnp.abs(steps[k]))
         step = jnp.minimum(jnp.minimum(1 - way * nearest.on_axis, limit), to_end) * way
         choices.append((nearest.along[k], step))
-    return functools.reduce(jnp.logical_or, (own & x for own, x in crossing)), _chosen(choices)
+    return functools.reduce(jnp.logical_or, crossing), _chosen(choices)
 
 
 def _chosen(choices):

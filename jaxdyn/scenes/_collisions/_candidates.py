@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -16,6 +17,11 @@ SHORTEST = 1e-15
 """A shorter vector has no direction (mjMINVAL)."""
 X_AXIS = Vec3(1.0, 0.0, 0.0)
 """The direction that MuJoCo gives to a vector without one."""
+
+
+NOISE = 1e3
+"""Numbers are equal where they differ by less than so many roundoffs of the lengths that they come from: what is
+chosen of equal ones may then not depend on rounding, which differs between compiled programs."""
 
 
 class GeomType(enum.IntEnum):
@@ -54,6 +60,8 @@ class Geom(NamedTuple):
     sizes: Any
     """`[n, k, *batch]`: the three numbers of `geom_size`, or the vertices of a mesh."""
     pose: Pose
+    structure: Hashable = None
+    """The part of its shape that is not numbers, such as the faces of a mesh."""
 
     def size(self, i: int) -> Any:
         """One of its sizes, `[n, 1, *batch]`."""
@@ -96,6 +104,17 @@ def spheres_touch(center1: Vec3, radius1, axis1: Vec3, center2: Vec3, radius2, a
     return Found(distance, center1 + normal * (radius1 + 0.5 * distance), normal)
 
 
+def sphere_on_plane(plane: Geom, center: Vec3, radius) -> Found:
+    """The contact of a sphere and a plane."""
+    distance = plane.axis.dot(center - plane.position) - radius
+    return Found(distance, center - plane.axis * (0.5 * distance + radius), plane.axis)
+
+
+def point_on_plane(plane: Geom, point: Vec3) -> Found:
+    """The contact of a point and a plane."""
+    return sphere_on_plane(plane, point, 0.0)
+
+
 def complete_frame(normal: Vec3, tangent: Vec3) -> Mat3:
     """The frame of a contact: the normal, the part of the tangent across it, and their product.
 
@@ -111,3 +130,17 @@ def complete_frame(normal: Vec3, tangent: Vec3) -> Mat3:
 def place_on_axis(geom: Geom, point: Vec3, half) -> Vec3:
     """The place on a geom's axis, within a half length of its middle, that is nearest to a point."""
     return geom.position + geom.axis * clipped(geom.axis.dot(point - geom.position), half)
+
+
+def roundoff(like) -> float:
+    """The relative difference up to which numbers of an array's precision are equal."""
+    return NOISE * float(jnp.finfo(jnp.result_type(like)).eps)
+
+
+def first_of_largest(cases: list[tuple[Any, Any]], noise) -> tuple[Any, Any]:
+    """The largest of some numbers and the pytree beside it; the first of those that are equal but for rounding."""
+    best, chosen = cases[0]
+    for value, other in cases[1:]:
+        larger = value > best + noise
+        best, chosen = jnp.where(larger, value, best), select(larger, other, chosen)
+    return best, chosen

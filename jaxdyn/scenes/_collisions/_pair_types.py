@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdyn._errors import ModelError
 from jaxdyn.geometry import with_candidates
-from jaxdyn.scenes._collisions import _box_pairs, _plane_pairs, _round_pairs
+from jaxdyn.scenes._collisions import _box_box, _box_pairs, _meshes, _plane_pairs, _round_pairs
 from jaxdyn.scenes._collisions._candidates import (
     Candidates,
     Found,
@@ -30,12 +31,14 @@ _PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
     (_T.PLANE, _T.ELLIPSOID): (1, _plane_pairs.plane_ellipsoid),
     (_T.PLANE, _T.CYLINDER): (4, _plane_pairs.plane_cylinder),
     (_T.PLANE, _T.BOX): (4, _plane_pairs.plane_box),
+    (_T.PLANE, _T.MESH): (_meshes.CORNERS, _meshes.plane_mesh),
     (_T.SPHERE, _T.SPHERE): (1, _round_pairs.sphere_sphere),
     (_T.SPHERE, _T.CAPSULE): (1, _round_pairs.sphere_capsule),
     (_T.SPHERE, _T.CYLINDER): (1, _round_pairs.sphere_cylinder),
     (_T.SPHERE, _T.BOX): (1, _box_pairs.sphere_box),
     (_T.CAPSULE, _T.CAPSULE): (2, _round_pairs.capsule_capsule),
     (_T.CAPSULE, _T.BOX): (2, _box_pairs.capsule_box),
+    (_T.BOX, _T.BOX): (_box_box.COUNT, _box_box.box_box),
 }
 """The number of candidates of a pair and their function. The type with the smaller number comes first."""
 
@@ -53,12 +56,29 @@ def is_built(type1: int, type2: int) -> bool:
     return (type1, type2) in _PAIRS
 
 
+def shape_of(m: Any, geom: int) -> tuple[Hashable, np.ndarray]:
+    """Return the structure of the shape of a geom of an `mjModel`, and its sizes `[k]`: None and the three numbers of
+    `geom_size`, or for a mesh the faces of its convex hull and the positions of its vertices (m)."""
+    if int(m.geom_type[geom]) == GeomType.MESH:
+        hull, vertices = _meshes.hull_of(m, geom)
+        return hull, vertices.ravel()
+    return None, m.geom_size[geom].copy()
+
+
 def candidates(
-    type1: int, sizes1: Any, pose1: Pose, type2: int, sizes2: Any, pose2: Pose, margin: Any = 0.0
+    type1: int,
+    sizes1: Any,
+    pose1: Pose,
+    type2: int,
+    sizes2: Any,
+    pose2: Pose,
+    margin: Any = 0.0,
+    structures: tuple[Hashable, Hashable] = (None, None),
 ) -> Candidates:
     """Return the possible contacts of pairs of geoms, each one of the first type with one of the second.
 
-    Sizes are rows `[n, k, *batch]`: the three numbers of `geom_size`. Poses of geoms in the world, and the distance
+    Sizes are rows `[n, k, *batch]` and structures are those of all geoms of a type, both as `shape_of` returns them.
+    Poses of geoms in the world, and the distance
     `margin + gap` within which MuJoCo reports contacts, are rows `[n, *batch]`. The candidates are rows
     `[n * count, *batch]`, ordered pair by pair, with `candidate_count` of them a pair. The ones that MuJoCo reports are
     those of its `mjData.contact`; the others have the distance `FAR`.
@@ -68,7 +88,8 @@ def candidates(
     count, function = _pair(type1, type2)
     rank = jnp.ndim(jax.tree.leaves(pose1)[0])
     margin = with_candidates(jnp.asarray(margin))
-    geoms = (Geom(jnp.asarray(s), with_candidates(p)) for s, p in ((sizes1, pose1), (sizes2, pose2)))
+    given = zip((sizes1, sizes2), (pose1, pose2), structures, strict=True)
+    geoms = (Geom(jnp.asarray(sizes), with_candidates(pose), structure) for sizes, pose, structure in given)
     found = [inactive_unless(each.distance <= margin, each) for each in function(*geoms, margin)]
     rows = _side_by_side(found, rank)
     assert rows.distance.shape[1] == count

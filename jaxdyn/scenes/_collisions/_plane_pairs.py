@@ -5,31 +5,39 @@ from __future__ import annotations
 import math
 
 from jaxdyn.geometry import Ellipsoid, length_and_direction, sign
-from jaxdyn.scenes._collisions._candidates import SHORTEST, Found, Geom, direction
-from jaxdyn.spatial import Vec3
+from jaxdyn.scenes._collisions._candidates import (
+    SHORTEST,
+    Found,
+    Geom,
+    direction,
+    point_on_plane,
+    roundoff,
+    sphere_on_plane,
+)
 
 
 def plane_sphere(plane: Geom, sphere: Geom, margin) -> list[Found]:
-    return [_sphere_at(plane, sphere.position, sphere.size(0))]
+    return [sphere_on_plane(plane, sphere.position, sphere.size(0))]
 
 
 def plane_capsule(plane: Geom, capsule: Geom, margin) -> list[Found]:
     """One contact at each end. Their first tangent is along the capsule."""
     reach = capsule.axis * capsule.size(1)
     ends = capsule.position + reach, capsule.position - reach
-    return [_sphere_at(plane, end, capsule.size(0))._replace(tangent=capsule.axis) for end in ends]
+    return [sphere_on_plane(plane, end, capsule.size(0))._replace(tangent=capsule.axis) for end in ends]
 
 
 def plane_ellipsoid(plane: Geom, ellipsoid: Geom, margin) -> list[Found]:
     downward = ellipsoid.pose.rotation.apply_transpose(-plane.axis)
-    return [_point_at(plane, ellipsoid.pose.apply(Ellipsoid.farthest(ellipsoid.sizes, downward)))]
+    return [point_on_plane(plane, ellipsoid.pose.apply(Ellipsoid.farthest(ellipsoid.sizes, downward)))]
 
 
 def plane_cylinder(plane: Geom, cylinder: Geom, margin) -> list[Found]:
     """The lowest points of both disks, and two more of the lower disk, all three at equal angles."""
     radius, half = cylinder.size(0), cylinder.size(1)
     # The axis of the cylinder that points to the plane, and the direction in its disks that does.
-    axis = cylinder.axis * -sign(plane.axis.dot(cylinder.axis))
+    upward = plane.axis.dot(cylinder.axis)
+    axis = cylinder.axis * -sign(upward - roundoff(upward))
     lowest = axis * plane.axis.dot(axis) - plane.axis
     lowest = length_and_direction(lowest, cylinder.pose.rotation.x, SHORTEST)[1]
     sideways = direction(lowest.cross(axis)) * (radius * (0.5 * math.sqrt(3)))
@@ -41,7 +49,7 @@ def plane_cylinder(plane: Geom, cylinder: Geom, margin) -> list[Found]:
         middle + sideways,
         middle - sideways,
     ]
-    return [_point_at(plane, place) for place in places]
+    return [point_on_plane(plane, place) for place in places]
 
 
 def plane_box(plane: Geom, box: Geom, margin) -> list[Found]:
@@ -50,13 +58,4 @@ def plane_box(plane: Geom, box: Geom, margin) -> list[Found]:
         axis * box.size(i) for i, axis in enumerate((box.pose.rotation.x, box.pose.rotation.y, box.pose.rotation.z))
     )
     corners = (x + y + z, x + y - z, x - y + z, x - y - z)
-    return [_point_at(plane, box.position + corner * -sign(plane.axis.dot(corner))) for corner in corners]
-
-
-def _sphere_at(plane: Geom, center: Vec3, radius) -> Found:
-    distance = plane.axis.dot(center - plane.position) - radius
-    return Found(distance, center - plane.axis * (0.5 * distance + radius), plane.axis)
-
-
-def _point_at(plane: Geom, point: Vec3) -> Found:
-    return _sphere_at(plane, point, 0.0)
+    return [point_on_plane(plane, box.position + corner * -sign(plane.axis.dot(corner))) for corner in corners]

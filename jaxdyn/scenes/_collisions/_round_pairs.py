@@ -44,7 +44,7 @@ def capsule_capsule(one: Geom, two: Geom, margin) -> list[Found]:
         """The places for one on the first axis, which moves where the second axis ends."""
         t = along2 + cosine * s
         on_two = clipped(t, half2)
-        return jnp.where(t == on_two, s, nearest_on_one(on_two)), on_two
+        return jnp.where(jnp.abs(t) > half2, nearest_on_one(on_two), s), on_two
 
     across = one.axis.cross(two.axis)
     square = across.squared_norm()

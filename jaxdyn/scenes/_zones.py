@@ -1,0 +1,100 @@
+"""Volumes of sites: whether points are inside, and whether rays meet them.
+
+`engine_ray.c` and `engine_util_misc.c` of MuJoCo 4.0 (`mju_rayGeom`, `mju_insideGeom`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxdyn.spatial import Vec3
+
+ZONES = ("sphere", "capsule", "ellipsoid", "cylinder", "box")
+"""The types of sites that have a volume here."""
+
+
+def is_inside(kind: str, size: Vec3, point: Vec3) -> Any:
+    """Return whether points, in the axes and from the center of a site of this type, are inside."""
+    if kind == "box":
+        return (abs(point.x) <= size.x) & (abs(point.y) <= size.y) & (abs(point.z) <= size.z)
+    if kind == "cylinder":
+        return (point.x**2 + point.y**2 <= size.x**2) & (abs(point.z) <= size.y)
+    if kind == "capsule":
+        beyond = point.z - jnp.clip(point.z, -size.y, size.y)
+        return point.x**2 + point.y**2 + beyond**2 <= size.x**2
+    scaled = _scaled(kind, size, point)
+    return scaled.squared_norm() <= 1
+
+
+def is_met(kind: str, size: Vec3, point: Vec3, direction: Vec3) -> Any:
+    """Return whether rays from points, in the axes and from the center of a site of this type, meet it; those from
+    inside do."""
+    if kind == "box":
+        parts = (_slab(p, d, s) for p, d, s in zip(*map(_parts, (point, direction, size)), strict=True))
+        return _is_ahead(*_common(*parts))
+    if kind in ("cylinder", "capsule"):
+        across, axial = (point.x, point.y), (direction.x, direction.y)
+        tube = _ball(across, axial, size.x)
+        side = _is_ahead(*_common(tube, _slab(point.z, direction.z, size.y)))
+        if kind == "cylinder":
+            return side
+        caps = (_ball((*across, point.z + end), (*axial, direction.z), size.x) for end in (size.y, -size.y))
+        first, second = (_is_ahead(*cap) for cap in caps)
+        return side | first | second
+    scaled = _scaled(kind, size, point), _scaled(kind, size, direction)
+    return _is_ahead(*_ball(*map(_parts, scaled), 1.0))
+
+
+def _parts(x: Vec3) -> tuple:
+    return x.x, x.y, x.z
+
+
+def _scaled(kind: str, size: Vec3, x: Vec3) -> Vec3:
+    """Return vectors in the space where the site is a unit ball."""
+    if kind == "sphere":
+        return x * (1 / size.x)
+    return Vec3(x.x / size.x, x.y / size.y, x.z / size.z)
+
+
+_FAR = 1e10
+"""Beyond any site, in lengths of a ray's direction."""
+
+
+def _slab(point, direction, half) -> tuple[Any, Any]:
+    """Return between which multiples of its direction a ray is within `half` of a plane."""
+    moves = direction != 0
+    safe = jnp.where(moves, direction, 1)
+    a, b = (-half - point) / safe, (half - point) / safe
+    inside = abs(point) <= half
+    first = jnp.where(moves, jnp.minimum(a, b), jnp.where(inside, -_FAR, _FAR))
+    last = jnp.where(moves, jnp.maximum(a, b), jnp.where(inside, _FAR, -_FAR))
+    return first, last
+
+
+def _ball(point: tuple, direction: tuple, radius) -> tuple[Any, Any]:
+    """Return the same for a ball, or for a tube where points have two components."""
+    a, b, c = (sum(x * y for x, y in zip(*pair, strict=True)) for pair in _squares(point, direction))
+    c = c - radius * radius
+    moves, square = a != 0, b * b - a * c
+    safe, root = jnp.where(moves, a, 1), jnp.sqrt(jnp.maximum(square, 0))
+    hits = jnp.where(moves, square >= 0, c <= 0)
+    first = jnp.where(moves, (-b - root) / safe, -_FAR)
+    last = jnp.where(moves, (-b + root) / safe, _FAR)
+    return jnp.where(hits, first, _FAR), jnp.where(hits, last, -_FAR)
+
+
+def _squares(point: tuple, direction: tuple) -> tuple:
+    return (direction, direction), (point, direction), (point, point)
+
+
+def _common(*spans: tuple[Any, Any]) -> tuple[Any, Any]:
+    first, last = spans[0]
+    for a, b in spans[1:]:
+        first, last = jnp.maximum(first, a), jnp.minimum(last, b)
+    return first, last
+
+
+def _is_ahead(first, last) -> Any:
+    return (last >= first) & (last >= 0)
