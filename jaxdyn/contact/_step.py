@@ -97,8 +97,17 @@ def _with_linear(model: Model, v: Any, dt: Any, function: Callable[[Vec3, Vec3],
     for start, kind in zip(topology.v_starts, topology.joint_types, strict=False):
         if kind == "free":
             linear, angular = (Vec3.from_array(v[..., start + k : start + k + 3]) for k in (0, 3))
-            v = v.at[..., start : start + 3].set(function(angular * dt, linear).to_array())
+            v = with_vector(v, start, function(angular * dt, linear))
     return v
+
+
+def with_vector(x: Any, start: int, vector: Vec3) -> Any:
+    """Return an array `[*batch, n]` with three other elements from `start` on.
+
+    Not by `x.at[...].set(...)`: where the new elements depend on each other's old ones, XLA has overwritten some before
+    it read them (JAX 0.12 on a CPU, within larger programs).
+    """
+    return jnp.concatenate([x[..., :start], vector.to_array(), x[..., start + 3 :]], axis=-1)
 
 
 def contact_accelerations(

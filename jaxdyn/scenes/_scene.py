@@ -28,7 +28,7 @@ from jaxdyn.scenes._refusals import refuse_what_is_not_built
 from jaxdyn.scenes._solver import SceneOptions, Solved, solve
 from jaxdyn.scenes._tendons import Tendons
 from jaxdyn.scenes._tree_of_file import tree_of
-from jaxdyn.scenes._world_velocities import body_velocity, world_velocity
+from jaxdyn.scenes._world_velocities import body_velocity, rates_of_rotation_vectors, world_velocity
 
 
 _ENDLESS = 1e30
@@ -359,25 +359,30 @@ def _moved(scene: Scene, q, rate, after) -> tuple[Any, Any]:
 
 
 def _runge_kutta(scene: Scene, arguments: _Arguments) -> tuple[Any, Any, Any]:
-    """Return the configuration, velocity and activations after a step of RK4. As in MuJoCo the components of the stages
-    add up as they are, those of free joints along the world's axes."""
+    """Return the configuration, velocity and activations after a step of RK4, of Munthe-Kaas's kind: the stages add up
+    displacements from the start, of positions along the world's axes and of rotations as rotation vectors (Munthe-Kaas,
+    Runge-Kutta methods on Lie groups, BIT 1998)."""
     model, q0 = scene.model, arguments.q
     bound, operands = _bound(scene, q0.dtype)
     start = world_velocity(model, q0, arguments.v)
 
-    def slopes(at: _Arguments):
-        a = world_velocity(model, at.q, _solved(scene, at).a)
-        return world_velocity(model, at.q, at.v), a, bound.call(rows.rates, operands, **at.named())
-
     def reached(velocity, acceleration, rate) -> _Arguments:
-        q, _ = _moved(scene, q0, body_velocity(model, q0, velocity), body_velocity(model, q0, velocity))
+        displaced = body_velocity(model, q0, velocity)
+        q, _ = _moved(scene, q0, displaced, displaced)
         v = body_velocity(model, q, start + _times(scene.timestep, acceleration))
         activation = arguments.activation + _times(scene.timestep, rate)
         return dataclasses.replace(arguments, q=q, v=v, activation=activation)
 
-    stages = [slopes(arguments)]
+    def slopes(at: _Arguments, velocity):
+        a = world_velocity(model, at.q, _solved(scene, at).a)
+        turned = _times(scene.timestep, velocity)
+        own = rates_of_rotation_vectors(model, turned, world_velocity(model, at.q, at.v))
+        return own, a, bound.call(rows.rates, operands, **at.named())
+
+    stages = [slopes(arguments, jnp.zeros_like(start))]
     for share in (0.5, 0.5, 1.0):
-        stages.append(slopes(reached(*(share * x for x in stages[-1]))))
+        velocity, acceleration, rate = (share * x for x in stages[-1])
+        stages.append(slopes(reached(velocity, acceleration, rate), velocity))
     weights = 1 / 6, 1 / 3, 1 / 3, 1 / 6
     velocity, acceleration, rate = (
         sum(w * x for w, x in zip(weights, parts, strict=True)) for parts in zip(*stages, strict=True)
