@@ -23,6 +23,7 @@ from jaxdyn.algorithms.recursions import (
 )
 from jaxdyn.scenes._actuators import Actuated, actuated, next_activation
 from jaxdyn.scenes._constraints import ConstraintRows, constraint_rows
+from jaxdyn.scenes._free_bodies import with_gyroscopic
 from jaxdyn.scenes._law import force
 from jaxdyn.scenes._newton import (
     Line,
@@ -107,9 +108,9 @@ def residual(robot: Robot, scene: PartRows, a, q, v, control, activation, applie
     """Return what is out of balance at the accelerations `a`; zero at the solution."""
     now = acting(robot, scene, q, v, control, activation, applied)
     rows = rows_at(robot, scene, now)
-    push = force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref)
+    push = transposed_product(rows.J, force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref))
     own = inverse(robot.tree, now.equations, a - turning_accelerations(robot, now.at.v))
-    return own - now.torque - transposed_product(rows.J, push)
+    return own - now.torque - push
 
 
 def hessian_product(robot: Robot, scene: PartRows, y, a, q, v, control, activation, applied):
@@ -137,11 +138,11 @@ def _flat(robot: Robot, L):
     return robot.broadcast(rows.reshape(-1, *rows.shape[2:]))
 
 
-def forces(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
-    """Return the forces of all rows at the accelerations `a`, `[n]`."""
+def constraint_torque(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
+    """Return the forces of all constraints on the degrees of freedom at the accelerations `a`."""
     now = acting(robot, scene, q, v, control, activation, applied)
     rows = rows_at(robot, scene, now)
-    return force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref)
+    return transposed_product(rows.J, force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref))
 
 
 def natural(robot: Robot, scene: PartRows, a, v):
@@ -160,7 +161,11 @@ def step_accelerations(robot: Robot, scene: PartRows, a, q, v, control, activati
     M = _whole(robot, mass_matrix(robot, now.equations))
     damped = M - scene.timestep * slope
     lines = [damped[i, : i + 1] for i in range(robot.nv)]
-    return substitute(factor(lines), product(M, a)), robot.broadcast(after)
+    acting_force = product(M, a)
+    x = substitute(factor(lines), acting_force)
+    if scene.integrator == "implicitfast" and scene.free_bodies:
+        x = with_gyroscopic(robot, now.at, scene.free_bodies, damped, acting_force, x, scene.timestep)
+    return x, robot.broadcast(after)
 
 
 def _whole(robot: Robot, M):

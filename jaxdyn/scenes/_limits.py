@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -16,16 +16,6 @@ from jaxdyn.scenes._rows import Rows, Timing, coherent, rates_of, regularization
 from jaxdyn.scenes._tendons import TendonRows
 from jaxdyn.spatial import Quaternion
 from jaxdyn.tree import columns_of, take_rows
-
-
-class _Ranges(NamedTuple):
-    """What limits of an `mjModel` are like."""
-
-    owners: np.ndarray
-    solref: np.ndarray
-    solimp: np.ndarray
-    margin: np.ndarray
-    weight: np.ndarray
 
 
 class Limits(Part):
@@ -126,7 +116,8 @@ def _balls(robot: Robot, limits: PartRows, at: Instant) -> tuple[Any, np.ndarray
     turned = square > 0
     angle = jnp.sqrt(jnp.where(turned, square, 1.0))
     # A ball that is not turned has the axis x, as MuJoCo normalizes zero.
-    axis = [jnp.where(turned, x / angle, default) for x, default in zip((vector.x, vector.y, vector.z), (1.0, 0, 0))]
+    parts = zip((vector.x, vector.y, vector.z), (1.0, 0.0, 0.0), strict=True)
+    axis = [jnp.where(turned, x / angle, default) for x, default in parts]
     jacobian, mask = 0.0, np.zeros((len(dofs), robot.nv), bool)
     for k, x in enumerate(axis):
         rows, own = unit_rows(robot, dofs + k, -1.0)

@@ -110,8 +110,8 @@ class Line(NamedTuple):
     curvature: Any
     """`[1, *batch]`: the curvature of the quadratic part."""
     error: Any
-    """`[1, *batch]`: the length of the step, which is the distance to the solution to first order, over that of the larger
-    of the accelerations with and without constraints, in the metric of the mass matrix."""
+    """`[1, *batch]`: the length of the step, which is the distance to the solution to first order, over that of the
+    larger of the accelerations with and without constraints, in the metric of the mass matrix."""
 
 
 def product(A, x):

@@ -9,6 +9,7 @@ from jaxdyn.io.mjcf import enum_name, is_enabled, object_name
 from jaxdyn.scenes._actuators import reasons_against_actuators
 from jaxdyn.scenes._collisions import is_built, pairs_of
 from jaxdyn.scenes._equalities import reasons_against_equalities
+from jaxdyn.scenes._free_bodies import free_bodies
 from jaxdyn.scenes._passive import reasons_against_passive
 from jaxdyn.scenes._tendons import reasons_against_tendons
 
@@ -55,6 +56,9 @@ def _options(m) -> list[str]:
     if m.opt.noslip_iterations > 0:
         out.append("noslip_iterations in <option>; set it to 0")
     out += [f"the flag {name!r} in <option>" for name in _ENABLED if is_enabled(m, name)]
+    fluid = m.opt.density > 0 or m.opt.viscosity > 0
+    if integrator == "implicitfast" and fluid and free_bodies(m):
+        out.append("a fluid around free bodies that carry nothing, with the integrator 'implicitfast'; use 'Euler'")
     if m.nplugin:
         out.append("plugins")
     return out

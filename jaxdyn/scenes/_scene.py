@@ -21,6 +21,7 @@ from jaxdyn.model import Model
 from jaxdyn.scenes import _equations as rows
 from jaxdyn.scenes._actuators import Actuators
 from jaxdyn.scenes._constraints import Constraints
+from jaxdyn.scenes._free_bodies import free_bodies
 from jaxdyn.scenes._newton import Pattern
 from jaxdyn.scenes._parts import Part
 from jaxdyn.scenes._passive import Passive
@@ -29,7 +30,6 @@ from jaxdyn.scenes._solver import SceneOptions, Solved, solve
 from jaxdyn.scenes._tendons import Tendons
 from jaxdyn.scenes._tree_of_file import tree_of
 from jaxdyn.scenes._world_velocities import body_velocity, rates_of_rotation_vectors, world_velocity
-
 
 _ENDLESS = 1e30
 """What stands for infinite ranges, whose products with zero would be NaN."""
@@ -76,6 +76,8 @@ class SceneParts(Part):
     """`"euler"`, `"implicitfast"` or `"rk4"`."""
     damped: bool = eqx.field(static=True)
     """Whether Euler steps take the damping of joints implicitly."""
+    free_bodies: tuple[int, ...] = eqx.field(static=True)
+    """The first degrees of freedom of free bodies that carry nothing."""
     pattern: Pattern | None = eqx.field(static=True)
 
 
@@ -124,21 +126,52 @@ class Scene(eqx.Module):
         """
         return _state(self, q, v, activation, keyframe)
 
-    def accelerations(self, state: SceneState, control: Any = None, torque: Any = None) -> Array:
-        """Return the accelerations `[*batch, nv]` in a state. See `scene_accelerations`."""
-        return scene_accelerations(self, state, control, torque)
+    @compiled()
+    def accelerations(self, state: SceneState, control: Any = None, torque: Any = None) -> Float[Array, "*batch nv"]:
+        """The accelerations `[*batch, nv]` in a state, rad/s^2 and m/s^2: MuJoCo's `qacc` with the constraints solved
+        to the end, but for the axes of free joints, whose velocities are in body axes.
 
+        `control` `[*batch, nu]` are the inputs of the actuators, zero by default; `torque` `[*batch, nv]` are further
+        forces on the degrees of freedom (N m, N). Derivatives of every order are those of the equations that the
+        accelerations solve. **Raises** `ShapeError` where a shape does not fit.
+        """
+        arguments = _arguments(self, state, control, torque)
+        bound, operands = _bound(self, arguments.q.dtype)
+        return bound.call(rows.natural, operands, _solved(self, arguments).a, arguments.v)
+
+    @compiled()
     def step(self, state: SceneState, control: Any = None, torque: Any = None) -> SceneState:
-        """Return the state after one time step. See `scene_step`."""
-        return scene_step(self, state, control, torque)
+        """The state after one time step, as `mj_step` with the file's integrator; control and torque are held.
 
+        Arguments and errors as for `accelerations`.
+        """
+        return _stepped(self, state, control, torque)
+
+    @compiled()
     def rollout(self, state: SceneState, controls: Any, torques: Any = None) -> SceneState:
-        """Return the states at the start and after each step. See `scene_rollout`."""
-        return scene_rollout(self, state, controls, torques)
+        """The states `[*batch, steps + 1, ...]` at the start and after each step.
 
+        `controls` `[*batch, steps, nu]` and `torques` `[*batch, steps, nv]`, zero by default, are held in each step.
+        Errors as for `accelerations`.
+        """
+        return _rolled_out(self, state, controls, torques)
+
+    @compiled()
     def report(self, state: SceneState, control: Any = None, torque: Any = None) -> SceneReport:
-        """Return how well the constraints of a state are solved."""
-        return _report(self, state, control, torque)
+        """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
+        arguments = _arguments(self, state, control, torque)
+        solved = _solved(self, arguments)
+        return SceneReport(solved.error, solved.iterations, self.options.tolerance_of(arguments.q.dtype))
+
+    @compiled()
+    def constraint_forces(
+        self, state: SceneState, control: Any = None, torque: Any = None
+    ) -> Float[Array, "*batch nv"]:
+        """The forces `[*batch, nv]` of all constraints on the degrees of freedom, N m and N: MuJoCo's
+        `qfrc_constraint`, but for the axes of free joints. Arguments and errors as for `accelerations`."""
+        arguments = _arguments(self, state, control, torque)
+        bound, operands = _bound(self, arguments.q.dtype)
+        return bound.call(rows.constraint_torque, operands, _solved(self, arguments).a, **arguments.named())
 
     def astype(self, dtype: Any) -> Self:
         """Return the scene with all numbers in a precision."""
@@ -170,6 +203,7 @@ def load_scene(path_or_text: Any, *, options: SceneOptions | None = None) -> Sce
         float_leaf(float(m.opt.timestep)),
         integrator,
         passive.damped and not is_disabled(m, "eulerdamp"),
+        free_bodies(m),
         None,
     )
     parts = jax.tree.map(lambda x: jnp.clip(x, -_ENDLESS, _ENDLESS), parts)
@@ -263,73 +297,27 @@ def _solved(scene: Scene, arguments: _Arguments) -> Solved:
     return solve(bound, operands, arguments.named(), scene.options)
 
 
-@compiled()
-def scene_accelerations(scene: Scene, state: SceneState, control: Any = None, torque: Any = None) -> Array:
-    """The accelerations `[*batch, nv]` of a scene, rad/s^2 and m/s^2, as MuJoCo's `qacc` with the constraints solved to
-    the end.
-
-    `control` `[*batch, nu]` are the inputs of the actuators, zero by default; `torque` `[*batch, nv]` are further
-    forces on the degrees of freedom (N m, N). Accelerations of free joints are those of velocities in body axes. They
-    have derivatives of every order, those of the equations that they solve. **Raises** `ShapeError` where a shape does
-    not fit.
-    """
-    arguments = _arguments(scene, state, control, torque)
-    bound, operands = _bound(scene, arguments.q.dtype)
-    return bound.call(rows.natural, operands, _solved(scene, arguments).a, arguments.v)
-
-
-@compiled()
-def _report(scene: Scene, state: SceneState, control: Any = None, torque: Any = None) -> SceneReport:
-    arguments = _arguments(scene, state, control, torque)
-    solved = _solved(scene, arguments)
-    return SceneReport(solved.error, solved.iterations, scene.options.tolerance_of(arguments.q.dtype))
-
-
-@compiled()
-def scene_step(scene: Scene, state: SceneState, control: Any = None, torque: Any = None) -> SceneState:
-    """The state of a scene after one time step with a control that is held, as `mj_step` of the file's integrator.
-
-    Arguments and errors as for `scene_accelerations`.
-    """
-    return _stepped(scene, state, control, torque)
-
-
-@compiled()
-def scene_rollout(scene: Scene, state: SceneState, controls: Any, torques: Any = None) -> SceneState:
-    """The states `[*batch, steps + 1, ...]` of a scene at its start and after each step.
-
-    `controls` `[*batch, steps, nu]` and `torques` `[*batch, steps, nv]`, zero by default, are held in each step. Errors
-    as for `scene_accelerations`.
-    """
+def _rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any) -> SceneState:
     controls = jnp.asarray(controls)
     if controls.ndim < 2:
         raise ShapeError(f"controls has shape {controls.shape}; [*batch, steps, {scene.nu}] is needed")
-    if torques is not None:
-        torques = jnp.asarray(torques)
-    batch = broadcast_batches(
-        {
-            "state": state.q.shape[:-1],
-            "controls": controls.shape[:-2],
-            "torques": () if torques is None else torques.shape[:-2],
-        }
-    )
-    state = jax.tree.map(
-        lambda x, axes: jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - axes :])), state, SceneState(1, 1, 1, 0)
-    )
+    torques = None if torques is None else jnp.asarray(torques)
+    batches = {"state": state.q.shape[:-1], "controls": controls.shape[:-2]}
+    batch = broadcast_batches(batches if torques is None else batches | {"torques": torques.shape[:-2]})
+    axes = SceneState(1, 1, 1, 0)  # type: ignore[reportArgumentType]
+    state = jax.tree.map(lambda x, n: jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - n :])), state, axes)
 
     def one(state: SceneState, given):
         after = _stepped(scene, state, *given)
         return after, after
 
-    given = controls, torques
-    inputs = jax.tree.map(lambda x: jnp.moveaxis(x, -2, 0), given)
+    inputs = jax.tree.map(lambda x: jnp.moveaxis(x, -2, 0), (controls, torques))
     _, states = lax.scan(one, state, inputs, length=controls.shape[-2])
-    return jax.tree.map(
-        lambda first, rest, axes: jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, len(batch)),
-        state,
-        states,
-        SceneState(1, 1, 1, 0),
-    )
+
+    def joined(first, rest):
+        return jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, len(batch))
+
+    return jax.tree.map(joined, state, states)
 
 
 def _stepped(scene: Scene, state: SceneState, control: Any, torque: Any) -> SceneState:
