@@ -14,9 +14,7 @@ from jaxdyn.scenes import _passive as passive
 from jaxdyn.scenes import _sensors as sensors
 from jaxdyn.scenes import _slopes as slopes
 from jaxdyn.scenes import _tendons as tendons
-from jaxdyn.scenes._parts import Loads, Part, instant
-from jaxdyn.scenes._sensor_values import ContactLoads, Readings
-from jaxdyn.spatial import Vec3
+from jaxdyn.scenes._parts import Part, instant
 
 mujoco = pytest.importorskip("mujoco")
 
@@ -56,7 +54,7 @@ def model_of(m):
 def forces(robot, parts, q, v, control, activation, dt):
     """All that makes the smooth forces at a state, by MuJoCo's names."""
     at = instant(robot, q, v)
-    pulled = None if parts.part.tendons is None else tendons.tendon_rows(robot, parts.tendons, at)
+    pulled = None if parts.tendons is None else tendons.tendon_rows(robot, parts.tendons, at)
     without = passive.passive_forces(robot, parts.passive, at, pulled)
     acting = actuators.actuated(robot, parts.actuators, at, pulled, control, activation, dt, without.compensation)
     by_velocity = slopes.smooth_slopes(robot, at, parts.passive, without, parts.actuators, acting, pulled)

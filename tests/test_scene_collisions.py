@@ -12,7 +12,7 @@ import pytest
 from jaxdyn._batched_functions import Plain
 from jaxdyn._batching import call
 from jaxdyn._errors import ModelError
-from jaxdyn.scenes._collisions import FAR, GeomType, candidate_count, candidates, is_built, pairs_of, shape_of
+from jaxdyn.scenes._collisions import FAR, GeomType, candidate_count, candidates, is_built, shape_of
 from jaxdyn.spatial import Mat3, Pose, Vec3
 
 SIZES = {"plane": 3, "sphere": 1, "capsule": 2, "ellipsoid": 3, "cylinder": 2, "box": 3}
@@ -241,6 +241,42 @@ def test_contacts_are_those_of_mujoco_at_many_poses(kind1, kind2):
     check(compare(kind1, kind2, 2000, seed=1))
 
 
+ROUTINE = [("sphere", "ellipsoid"), ("capsule", "ellipsoid"), ("capsule", "cylinder")]
+"""Pairs for which MuJoCo has its general routine, which ends at a tolerance."""
+
+
+def check_nearly(found: Comparison) -> None:
+    """Compare contacts of little depth, but for capsules that are parallel to cylinders, whose place is not unique."""
+    m, d = found.model, mujoco.MjData(found.model)
+    compared = 0
+    for i, qpos in enumerate(found.qpos):
+        d.qpos[:] = qpos
+        mujoco.mj_kinematics(m, d)
+        for j, wanted in enumerate(found.wanted[i]):
+            one, two = sorted((m.pair_geom1[j], m.pair_geom2[j]), key=lambda g: m.geom_type[g])
+            deep = any(x[0] < -0.9 * m.geom_size[one, 0] for x in wanted)
+            cosine = d.geom_xmat[one].reshape(3, 3)[:, 2] @ d.geom_xmat[two].reshape(3, 3)[:, 2]
+            if deep or (m.geom_type[two] == GeomType.CYLINDER and abs(cosine) > 1 - 1e-4):
+                continue
+            compared += len(wanted)
+            # MuJoCo's distances are much closer than its normals.
+            scale = np.array([1e6, *[5e3] * 3, *[1e3] * 9])
+            got = [x * scale for x in found.got[i, j] if x[0] < FAR / 2]
+            assert difference(got, [x * scale for x in wanted]) < 1, (qpos, found.got[i, j], wanted)
+    assert compared > 0.05 * len(found.qpos) * m.npair
+
+
+@pytest.mark.parametrize(("kind1", "kind2"), ROUTINE)
+def test_contacts_are_nearly_those_of_the_general_routine(kind1, kind2):
+    check_nearly(compare(kind1, kind2, 40))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind1", "kind2"), ROUTINE)
+def test_contacts_are_nearly_those_of_the_general_routine_at_many_poses(kind1, kind2):
+    check_nearly(compare(kind1, kind2, 1000, seed=1))
+
+
 SINGULAR = {
     "nowhere apart": (0, 0, 0),
     "surfaces touching": (0, 0, 0.2),
@@ -253,7 +289,7 @@ QUARTER = np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]])
 EIGHTH = np.array([[np.sqrt(0.5), -np.sqrt(0.5), 0], [np.sqrt(0.5), np.sqrt(0.5), 0], [0, 0, 1]])
 
 
-@pytest.mark.parametrize(("kind1", "kind2"), [p for p in PAIRS if p[1] not in MESHES])
+@pytest.mark.parametrize(("kind1", "kind2"), [p for p in PAIRS + ROUTINE if p[1] not in MESHES])
 def test_derivatives_are_finite_where_directions_are_not_unique(kind1, kind2):
     types = number(kind1), number(kind2)
     places = [np.concatenate([x, r.ravel()]) for x in SINGULAR.values() for r in (np.eye(3), QUARTER, EIGHTH)]
@@ -314,102 +350,6 @@ def test_single_precision():
         [[difference(g, w) for g, w in zip(*row, strict=True)] for row in zip(single, found.wanted, strict=True)]
     )
     assert np.mean(errors < 1e-4) > 0.95
-
-
-def random_geom(rng) -> str:
-    """A geom with random parameters of contact; all are so large that they touch everything."""
-    numbers = {
-        "contype": rng.integers(4),
-        "conaffinity": rng.integers(4),
-        "condim": rng.choice([1, 3, 4, 6]),
-        "friction": " ".join(str(x) for x in rng.uniform(0, 1, 3) * rng.choice([0, 1], 3)),
-        "priority": rng.choice([0, 0, 0, 1]),
-        "solmix": rng.choice([0, 1, 2.5]),
-        "margin": rng.choice([0, 0.1]),
-        "gap": rng.choice([0, 0.03]),
-        "solref": rng.choice(["0.02 1", "0.05 0.7", "-1000 -20"]),
-        "solimp": f"0.5 {rng.uniform(0.6, 0.99)} 0.01 0.5 {rng.integers(1, 4)}",
-        "adhesion": rng.choice([0, 2, 3]),
-        "pos": f"{rng.uniform(-0.1, 0.1)} {rng.uniform(-0.1, 0.1)} 0",
-    }
-    kind = rng.choice(["sphere", "box", "capsule", "ellipsoid", "cylinder"])
-    return f'<geom type="{kind}" size="1 1 1" ' + " ".join(f'{k}="{v}"' for k, v in numbers.items()) + "/>"
-
-
-def random_body(rng, names: list[str], depth: int = 0) -> str:
-    names.append(f"b{len(names)}")
-    name = names[-1]
-    mocap = depth == 0 and rng.random() < 0.2
-    joint = "" if mocap else rng.choice(["", "", '<joint type="hinge"/>', '<joint type="slide" axis="0 1 0"/>'])
-    geoms = "".join(random_geom(rng) for _ in range(rng.integers(1, 3)))
-    children = "".join(random_body(rng, names, depth + 1) for _ in range(rng.integers(0, 3))) if depth < 3 else ""
-    inertia = '<inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/>'
-    return f'<body name="{name}" mocap="{str(mocap).lower()}">{joint}{inertia}{geoms}{children}</body>'
-
-
-def random_scene(rng) -> mujoco.MjModel:
-    """Bodies in one another, with named pairs, excluded bodies and flags."""
-    names: list[str] = []
-    planes = '<geom type="plane" size="1 1 1" pos="0 0 -0.1"/><geom type="plane" size="1 1 1" contype="2"/>'
-    first, *rest = (planes + random_geom(rng) + "".join(random_body(rng, names) for _ in range(3))).split("<geom ")
-    world = first + "".join(f'<geom name="g{i}" {text}' for i, text in enumerate(rest))
-    bodies = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{world}</worldbody></mujoco>").geom_bodyid
-    contact, used = "", set()
-    own = 'condim="4" friction="1 2 3 4 5" adhesion="3" margin="0.01" solreffriction="0.03 1"'
-    for _ in range(3):
-        a, b = sorted(rng.choice(len(rest), 2, replace=False))
-        if bodies[a] != bodies[b] and (a, b) not in used:
-            used.add((a, b))
-            contact += f'<pair geom1="g{a}" geom2="g{b}" {rng.choice(["", own])}/>'
-    excluded = {tuple(sorted(rng.choice(len(names), 2, replace=False))) for _ in range(3)}
-    contact += "".join(f'<exclude body1="b{a}" body2="b{b}"/>' for a, b in excluded)
-    switches = [rng.choice(["enable", "disable"]), rng.choice(["enable", "disable", "disable"])]
-    flags = '<flag filterparent="{}" override="{}"/>'.format(*switches)
-    option = f'<option o_margin="0.3" o_friction="1 2 0 4 5">{flags}</option>'
-    return mujoco.MjModel.from_xml_string(
-        f"<mujoco>{option}<worldbody>{world}</worldbody><contact>{contact}</contact></mujoco>"
-    )
-
-
-def check_pairs(seed: int) -> int:
-    """Compare the pairs of a random scene with those whose contacts MuJoCo reports; return their number."""
-    rng = np.random.default_rng(seed)
-    m = random_scene(rng)
-    if m.nv == 0:
-        return 0
-    d = mujoco.MjData(m)
-    d.qpos[:] = rng.uniform(-0.1, 0.1, m.nq)
-    mujoco.mj_forward(m, d)
-    # 3: the contact moves no degree of freedom.
-    wanted = {tuple(int(g) for g in con.geom): con for con in d.contact if con.exclude != 3}
-    found = {(pair.geom1, pair.geom2): pair for pair in pairs_of(m)}
-    assert set(wanted) <= set(found)
-    for geoms in set(found) - set(wanted):
-        # The convex routine of MuJoCo sometimes finds nothing between geoms that share their center.
-        assert min(found[geoms].type1, found[geoms].type2) > GeomType.PLANE
-        assert not is_built(found[geoms].type1, found[geoms].type2), geoms
-    for geoms, con in wanted.items():
-        pair = found[geoms]
-        assert pair.condim == con.dim
-        for mine, theirs in (
-            (pair.margin, con.includemargin),
-            (pair.solref, con.solref),
-            (pair.solreffriction, con.solreffriction),
-            (pair.solimp, con.solimp),
-            (pair.friction, con.friction),
-            (pair.adhesion, con.adhesion),
-        ):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-14, atol=1e-15)
-    return len(wanted)
-
-
-def test_pairs_and_their_parameters_are_those_of_mujoco():
-    assert sum(check_pairs(seed) for seed in range(8)) > 500
-
-
-@pytest.mark.slow
-def test_pairs_and_their_parameters_are_those_of_mujoco_in_many_scenes():
-    assert sum(check_pairs(seed) for seed in range(8, 200)) > 10_000
 
 
 def test_types_that_are_not_built_are_refused():

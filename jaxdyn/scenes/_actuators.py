@@ -70,6 +70,8 @@ class Actuators(Part):
     """Whether the force takes the activation at the end of the step."""
     active: tuple[bool, ...] = eqx.field(static=True)
     """False for those that `<option>` disables."""
+    idle: bool = eqx.field(static=True)
+    """Whether `<option>` disables actuation; the lengths then have no velocities either."""
     gear: Float[Array, "*batch nu 6"]
     gain: Float[Array, "*batch nu 9"]
     bias: Float[Array, "*batch nu 9"]
@@ -115,6 +117,7 @@ class Actuators(Part):
             states=tuple(np.asarray(m.actuator_actadr, int).tolist()),
             early=tuple(np.asarray(m.actuator_actearly, bool).tolist()),
             active=tuple((~off & ("actuation" not in flags)).tolist()),
+            idle="actuation" in flags,
             gear=float_leaf(m.actuator_gear[out]),
             gain=float_leaf(gain),
             bias=float_leaf(bias),
@@ -211,6 +214,8 @@ def actuated(
     count = len(actuators.names)
     states = np.array(actuators.states, int)
     by = transmission(robot, actuators, at, tendons)
+    if actuators.idle:
+        by = by._replace(velocity=by.velocity * 0)
     nothing = robot.broadcast(robot.zeros())
     if not count or not any(actuators.active):
         rate = jnp.zeros((int((states >= 0).sum()), *robot.batch), robot.dtype)
@@ -248,7 +253,7 @@ def actuated(
         numbers, _, dofs = np.array(actuators.axes_of_joints).T
         torque = torque + sums(take_rows(actuators.gear[:, 0] * force, numbers), dofs, robot.nv)
     if by.moment is not None:
-        torque = torque + (by.moment * take_rows(force, np.array(actuators.part.coupled))[:, None]).sum(axis=0)
+        torque = torque + (by.moment * take_rows(force, np.array(actuators.coupled))[:, None]).sum(axis=0)
     if compensation is not None:
         torque = torque + compensation
     if actuators.limits[0]:

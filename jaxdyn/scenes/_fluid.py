@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,6 +39,8 @@ class Fluid(Part):
     """Pa s"""
     wind: Float[Array, "*batch 3"]
     """The velocity of the fluid, m/s, world axes."""
+    lone: tuple[tuple[bool, ...], tuple[bool, ...]] = eqx.field(static=True)
+    """Whether each of `boxes`, and of `ellipsoids`, is on a free body that no joint connects to others."""
     boxes: Places
     """The frames of inertia of the bodies that are boxes to the fluid."""
     mass: Float[Array, "*batch nb"]
@@ -63,13 +66,19 @@ class Fluid(Part):
             float_leaf(m.opt.density),
             float_leaf(m.opt.viscosity),
             float_leaf(np.array(m.opt.wind)),
+            (tuple(_is_lone(m, int(i)) for i in boxes), tuple(_is_lone(m, int(m.geom_bodyid[i])) for i in geoms)),
             Places.of(m, "inertia", boxes),
             float_leaf(m.body_mass[boxes]),
             float_leaf(m.body_inertia[boxes]),
             Places.of(m, "geom", geoms),
-            float_leaf(np.array([_semiaxes(m, i) for i in geoms]).reshape(-1, 3)),
+            float_leaf(np.array([_semiaxes(m, int(i)) for i in geoms]).reshape(-1, 3)),
             float_leaf(m.geom_fluid[geoms]),
         )
+
+
+def _is_lone(m, body: int) -> bool:
+    dofs = np.flatnonzero(m.dof_treeid == m.body_treeid[body])
+    return len(dofs) == 6 and enum_name("mjtJoint", m.jnt_type[m.dof_jntid[dofs[0]]]) == "free"
 
 
 def _semiaxes(m, geom: int) -> list[float]:
@@ -91,10 +100,11 @@ def fluid_forces(robot: Robot, fluid: PartRows, at: Instant):
 
 
 def fluid_slopes(robot: Robot, fluid: PartRows, at: Instant):
-    """Return the derivatives of that torque by the velocities, `[nv, nv, *batch]`, with the derivatives of the force on
-    each body made symmetric, as MuJoCo's integrator `implicitfast` has them."""
+    """Return the derivatives of that torque by the velocities, `[nv, nv, *batch]`, as MuJoCo's integrator
+    `implicitfast` has them: those of the force on each body are made symmetric, unless it is a free body alone."""
     total: Any = jnp.zeros((robot.nv, robot.nv, *robot.batch), robot.dtype)
-    for place, local, velocity in _groups(robot, fluid, at):
+    for (place, local, velocity), lone in zip(_groups(robot, fluid, at), _present(fluid), strict=True):
+        share = robot.constant(np.where(lone, 0.0, 0.5))
         rows, R = point_rows(robot, at, place), jax.tree.map(lambda x: x[:, None], place.pose.rotation)
         angular, linear = R.apply_transpose(rows.angular), R.apply_transpose(rows.linear)
         J = [angular.x, angular.y, angular.z, linear.x, linear.y, linear.z]
@@ -106,7 +116,7 @@ def fluid_slopes(robot: Robot, fluid: PartRows, at: Instant):
             columns.append([*jax.tree.leaves(tangent.moment), *jax.tree.leaves(tangent.force)])
         for i in range(6):
             for k in range(6):
-                slope = 0.5 * (columns[k][i] + columns[i][k])
+                slope = (1 - share) * columns[k][i] + share * columns[i][k]
                 total = total + (J[i][:, :, None] * (slope[:, None] * J[k])[:, None]).sum(axis=0)
     return total
 
@@ -122,6 +132,10 @@ def _groups(robot: Robot, fluid: PartRows, at: Instant):
             wind = Vec3(*(fluid.wind[i : i + 1] for i in range(3)))
             relative = Motion(R.apply_transpose(velocity.angular), R.apply_transpose(velocity.linear - wind))
             yield place, _bound(function, fluid), jax.tree.map(robot.broadcast, relative)
+
+
+def _present(fluid: PartRows) -> list:
+    return [x for x in fluid.lone if x]
 
 
 def _bound(function, fluid: PartRows):

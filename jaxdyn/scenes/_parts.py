@@ -79,19 +79,22 @@ class PartRows:
         self.part, self.robot = part, robot
 
     def __getattr__(self, name: str) -> Any:
-        value, count = getattr(self.part, name), _axes_of_fields(type(self.part)).get(name)
+        value: Any = getattr(self.part, name)
+        count = _axes_of_fields(type(self.part)).get(name)
         if isinstance(value, Part):
             value = PartRows(value, self.robot)
         elif isinstance(value, tuple) and any(isinstance(x, Part) for x in value):
             value = tuple(PartRows(x, self.robot) for x in value)
         elif count is not None and value is not None:
-            rank = self.robot.rank
-            if count == 0:
-                value = value.reshape((1,) * (rank - value.ndim) + value.shape)
-            else:
-                value = (rows_of if count == 1 else packed_rows)(value, rank)
+            value = self._rows(value, count)
         self.__dict__[name] = value
         return value
+
+    def _rows(self, value: Any, count: int) -> Any:
+        rank = self.robot.rank
+        if count == 0:
+            return value.reshape((1,) * (rank - value.ndim) + value.shape)
+        return (rows_of if count == 1 else packed_rows)(value, rank)
 
 
 class Instant(NamedTuple):
@@ -130,7 +133,8 @@ class Located(NamedTuple):
     def take(self, rows) -> Located:
         """Return some of the frames."""
         rows = np.asarray(rows, int)
-        return Located(*take_rows((self.pose, self.arm), rows), self.dofs[rows])
+        pose, arm = take_rows((self.pose, self.arm), rows)
+        return Located(pose, arm, self.dofs[rows])
 
 
 class Loads(NamedTuple):

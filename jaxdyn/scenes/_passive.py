@@ -144,7 +144,7 @@ def reasons_against_passive(m) -> dict[str, str]:
     """Return, by what in an `mjModel` has passive forces that are not built, why."""
     out = {}
     for j in np.flatnonzero(m.jnt_springyield > 0):
-        out[f"joint {object_name(m, 'joint', j)!r}"] = "its spring yields (springyield)"
+        out[f"joint {object_name(m, 'joint', int(j))!r}"] = "its spring yields (springyield)"
     for i in range(m.nflex):
         out[f"flex {object_name(m, 'flex', i)!r}"] = "it is flexible"
     return out
@@ -159,7 +159,7 @@ def passive_forces(robot: Robot, passive: PartRows, at: Instant, tendons: Tendon
         force, slope = _damping(passive.damping, robot.broadcast(v))
         torque = torque + frees.to_body(at, force)
     tendon_slope, pull = None, None if tendons is None else tendons.length * 0
-    if tendons is not None and any(passive.tendons):
+    if tendons is not None and pull is not None and any(passive.tendons):
         if passive.tendons[0]:
             lower, upper = columns_of(passive.tendon_rest)
             stretch = jnp.maximum(tendons.length - upper, 0) + jnp.minimum(tendons.length - lower, 0)
@@ -168,7 +168,7 @@ def passive_forces(robot: Robot, passive: PartRows, at: Instant, tendons: Tendon
             force, tendon_slope = _damping(passive.tendon_damping, tendons.velocity)
             pull = pull + force
         torque = torque + (tendons.jacobian * pull[:, None]).sum(axis=0)
-    if passive.part.fluid is not None:
+    if passive.fluid is not None:
         torque = torque + fluid_forces(robot, passive.fluid, at)
     compensation = torque * 0
     if len(passive.compensated.dofs):

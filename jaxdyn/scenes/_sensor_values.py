@@ -353,33 +353,36 @@ def _loads_on(sensors: PartRows, which: np.ndarray, own: Located, loads: Loads) 
 def _touch(robot, sensors, at, readings, which):
     own, _, _ = _located(sensors, at, which)
     rows = np.array(sensors.places, int)[which]
+    carriers, zones = np.array(sensors.carriers)[rows], np.array(sensors.zones)[rows]
     out: Any = jnp.zeros((len(which), *robot.batch), robot.dtype)
     for contacts in readings.contacts:
         ends = np.asarray(contacts.bodies)
-        carriers = [sensors.carriers[i] for i in rows]
-        # A sensor of the second body looks against the normal.
-        for k, body in enumerate(carriers):
-            for n in np.flatnonzero((ends == body).any(axis=1)):
-                sign = -1.0 if ends[n, 1] == body else 1.0
-                point, normal, pressure = take_rows((contacts.point, contacts.normal, contacts.pressure), [n])
-                place, size = take_rows((own.pose, sensors.zone_sizes[rows]), [k])
-                local = place.rotation.apply_transpose(point - place.translation)
-                ray = place.rotation.apply_transpose(normal) * sign
-                met = is_met(sensors.zones[rows[k]], Vec3(*columns_of(size)), local, ray) & (pressure > 0)
-                out = out + sums(jnp.where(met, pressure, 0), np.array([k]), len(which))
+        owners, numbers = np.nonzero((ends[None] == carriers[:, None, None]).any(axis=-1))
+        for kind in dict.fromkeys(zones[owners]):
+            mine = zones[owners] == kind
+            k, n = owners[mine], numbers[mine]
+            point, normal, pressure = take_rows((contacts.point, contacts.normal, contacts.pressure), n)
+            place, size = take_rows(own.pose, k), take_rows(sensors.zone_sizes, rows[k])
+            # A sensor of the second body looks against the normal.
+            sign = robot.constant(np.where(ends[n, 1] == carriers[k], -1.0, 1.0))
+            local = place.rotation.apply_transpose(point - place.translation)
+            ray = place.rotation.apply_transpose(normal) * sign
+            met = is_met(str(kind), Vec3(*columns_of(size)), local, ray) & (pressure > 0)
+            out = out + sums(jnp.where(met, pressure, 0), k, len(which))
     return (out,)
 
 
 def _inside(robot, sensors, at, readings, which):
     own, reference, _ = _located(sensors, at, which)
     rows = np.array(sensors.references, int)[which]
-    out = []
-    for k, row in enumerate(rows):
-        place, zone, size = take_rows((own.pose, reference.pose, sensors.zone_sizes[rows]), [k])
-        local = zone.rotation.apply_transpose(place.translation - zone.translation)
-        inside = is_inside(sensors.zones[row], Vec3(*columns_of(size)), local)
-        out.append(jnp.where(inside, 1.0, 0.0).astype(robot.dtype))
-    return (jnp.concatenate([robot.broadcast(x) for x in out]),)
+    zones = np.array(sensors.zones)[rows]
+    local = reference.pose.rotation.apply_transpose(own.pose.translation - reference.pose.translation)
+    size = Vec3(*columns_of(take_rows(sensors.zone_sizes, rows)))
+    out: Any = jnp.zeros((len(which), *robot.batch), robot.dtype)
+    for kind in dict.fromkeys(zones):
+        of_kind = robot.constant((zones == kind).astype(float))
+        out = out + jnp.where(is_inside(str(kind), size, local), 1.0, 0.0) * of_kind
+    return (out,)
 
 
 VALUES: dict[str, tuple[tuple[str, ...], _Value]] = {

@@ -58,13 +58,13 @@ def smooth_slopes(
         own = sums(gear * gear * take_rows(acting.slope, numbers), dofs, robot.nv)
         total = total + _diagonal(robot, robot.broadcast(own))
     if acting.transmission.moment is not None:
-        coupled.append((acting.transmission.moment, take_rows(acting.slope, np.array(actuators.part.coupled))))
+        coupled.append((acting.transmission.moment, take_rows(acting.slope, np.array(actuators.coupled))))
     related = robot.topology.dof_ancestors | robot.topology.dof_ancestors.T
     for J, slope in coupled:
         product = (J[:, :, None] * (slope[:, None] * J)[:, None]).sum(axis=0)
         # MuJoCo's matrix has entries only where one degree of freedom moves the other.
         total = total + product * robot.constant(related.astype(float))
-    if passive_part.part.fluid is not None:
+    if passive_part.fluid is not None:
         total = total + fluid_slopes(robot, passive_part.fluid, at)
     return total
 

@@ -56,7 +56,7 @@ def transmission(robot: Robot, actuators: PartRows, at: Instant, tendons: Tendon
         return Transmission(length, velocity, None)
     moment = jnp.concatenate([robot.broadcast(x) for x in moments])
     own = jnp.concatenate([robot.broadcast(x) for x in lengths])
-    numbers = actuators.part.coupled
+    numbers = actuators.coupled
     length = length + sums(own, numbers, count)
     velocity = velocity + sums((moment * at.v[None]).sum(axis=1), numbers, count)
     return Transmission(length, velocity, moment)

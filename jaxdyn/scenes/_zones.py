@@ -43,8 +43,8 @@ def is_met(kind: str, size: Vec3, point: Vec3, direction: Vec3) -> Any:
         caps = (_ball((*across, point.z + end), (*axial, direction.z), size.x) for end in (size.y, -size.y))
         first, second = (_is_ahead(*cap) for cap in caps)
         return side | first | second
-    scaled = _scaled(kind, size, point), _scaled(kind, size, direction)
-    return _is_ahead(*_ball(*map(_parts, scaled), 1.0))
+    start, along = (_parts(_scaled(kind, size, x)) for x in (point, direction))
+    return _is_ahead(*_ball(start, along, 1.0))
 
 
 def _parts(x: Vec3) -> tuple:

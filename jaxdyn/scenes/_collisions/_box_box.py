@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxdyn.geometry import clipped, select
+from jaxdyn.geometry import clipped, largest_of, select
 from jaxdyn.scenes._collisions._candidates import (
     FAR,
     SHORTEST,
     Found,
     Geom,
-    first_of_largest,
     inactive_unless,
     roundoff,
 )
@@ -89,7 +88,7 @@ class _Face(NamedTuple):
 def box_box(one: Geom, two: Geom, margin) -> list[Found]:
     boxes = _seen_from_first(one, two)
     slack = margin + boxes.slack
-    face_apart, best_face = first_of_largest(_faces(boxes, one, two), boxes.noise)
+    face_apart, best_face = largest_of(_faces(boxes, one, two), boxes.noise)
     edges_apart, counts, edge = _best_edges(boxes, face_apart)
     apart = jnp.maximum(face_apart, edges_apart)
     along_face = jnp.abs(edge.axis.dot(_normal_in_first(best_face, one)))
@@ -215,7 +214,7 @@ def _crossing(boxes: _Boxes, edges: _Edges, one: Geom) -> Found:
         s = clipped(on1 + cosine * t, reach1)
         place1, place2 = corner1 + edges.which1 * s, start + along * t
         cases.append((-(place2 - place1).squared_norm(), (place1, place2)))
-    place1, place2 = first_of_largest(cases, boxes.noise * boxes.noise)[1]
+    place1, place2 = largest_of(cases, boxes.noise * boxes.noise)[1]
     distance = (place2 - place1).dot(axis)
     return Found(distance, one.pose.apply((place1 + place2) * 0.5), one.pose.rotation.apply(axis))
 
@@ -264,7 +263,7 @@ def _incident_corners(face: _Face, upward) -> list[Vec3]:
         (jnp.abs(_parts(face.other)[k].z), (_permuted(face.other, k), _permuted(face.other_half, k))) for k in range(3)
     ]
     tie = roundoff(upward)
-    axes, half = first_of_largest(cases, tie)[1]
+    axes, half = largest_of(cases, tie)[1]
     away = jnp.where(upward * axes.z.z > 0, -1.0, 1.0).astype(jnp.result_type(upward))
     middle = face.center + axes.z * (away * half.z)
 

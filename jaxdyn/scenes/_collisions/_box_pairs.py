@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxdyn.geometry import clipped, length_and_direction, select, side_by_side
+from jaxdyn.geometry import clipped, largest_of, length_and_direction, select, side_by_side
 from jaxdyn.scenes._collisions._candidates import (
     FAR,
     SHORTEST,
     X_AXIS,
     Found,
     Geom,
-    first_of_largest,
     inactive_unless,
     roundoff,
 )
 from jaxdyn.spatial import Vec3
 
-type Triple = tuple[Any, Any, Any]
+type Triple = tuple[Any, ...]
+"""One entry for each axis of the box."""
 
 
 def sphere_box(sphere: Geom, box: Geom, margin) -> list[Found]:
@@ -41,7 +41,7 @@ def _sphere_at(box: Geom, center: Vec3, radius) -> Found:
     # Inside the box the nearest face counts, and among equally near ones the first.
     x, y, z = (jnp.where(c <= 0, 1.0, -1.0).astype(jnp.result_type(c)) for c in jax.tree.leaves(center))
     depth = jax.tree.map(lambda c, h: jnp.abs(c) - h, center, half)
-    height, from_face = first_of_largest(
+    height, from_face = largest_of(
         [
             (depth.x, Vec3(x, 0.0, 0.0)),
             (depth.y, Vec3(0.0, y, 0.0)),
@@ -77,8 +77,8 @@ def capsule_box(capsule: Geom, box: Geom, margin) -> list[Found]:
     """The contact nearest to the box, and a second one farther along the capsule where that lies along a face or an
     edge. Both are those of spheres at these places.
 
-    MuJoCo's choice of the second place depends on the signs of the components of the capsule's axis in the box's axes.
-    Components of the size of rounding errors count as zero here.
+    MuJoCo's choice of the second place depends on the signs of the components of the capsule's axis in the box's axes,
+    also where they are rounding errors: see `_Axis`.
     """
     center = box.pose.rotation.apply_transpose(capsule.position - box.position)
     axis = box.pose.rotation.apply_transpose(capsule.axis)
@@ -99,7 +99,6 @@ def _nearest_place(capsule: Geom, box: Geom, center: Vec3, reach: Vec3) -> _Near
     half = Vec3(box.size(0), box.size(1), box.size(2))
     zero = jnp.zeros_like(center.x)
     no = zero > 0
-    limit = 2 * (capsule.size(0) + capsule.size(1) + half.x + half.y + half.z)
     best = _Nearest(zero + FAR, zero, zero, no, no, (zero, zero, zero), (no, no, no))
     for way in (-1.0, 1.0):
         end = center + reach * way
@@ -107,7 +106,7 @@ def _nearest_place(capsule: Geom, box: Geom, center: Vec3, reach: Vec3) -> _Near
         over = (beside.x > 0, beside.y > 0, beside.z > 0)
         one_face = ~((over[0] & over[1]) | (over[1] & over[2]) | (over[2] & over[0]))
         square = beside.squared_norm()
-        better = one_face & (square < jnp.minimum(best.square, limit) - SHORTEST)
+        better = one_face & (square < best.square - SHORTEST)
         best = select(better, _Nearest(square, way + zero, zero, ~no, no, (zero, zero, zero), over), best)
     edges = side_by_side([_nearest_on_edges(j, capsule, half, center, reach) for j in range(3)])
     for k in range(12):
@@ -115,7 +114,7 @@ def _nearest_place(capsule: Geom, box: Geom, center: Vec3, reach: Vec3) -> _Near
         signs = _EDGES[j][k % 4]
         corner = tuple(jnp.where(end > 0, 1.0, -1.0) + zero if i == j else zero + signs[i] for i in range(3))
         along = tuple(~no if i == j else no for i in range(3))
-        better = known & (square < jnp.minimum(best.square, limit) - SHORTEST)
+        better = known & (square < best.square - SHORTEST)
         best = select(better, _Nearest(square, on_axis, on_edge, no, end != 0, corner, along), best)
     return best
 
@@ -160,17 +159,32 @@ def _end(x):
 def _second_place(box: Geom, center: Vec3, axis: Vec3, reach: Vec3, nearest: _Nearest) -> tuple[Any, Any]:
     """Whether there is a second contact, and how far along the axis it is from the first."""
     sizes = tuple(box.size(i) for i in range(3))
-    tiny = roundoff(axis.x)
-    steps = tuple(jnp.where(jnp.abs(x) > tiny, h, 0) for x, h in zip(*map(jax.tree.leaves, (axis, reach)), strict=True))
-    ways = tuple(jnp.where(x > tiny, 1.0, -1.0).astype(jnp.result_type(x)) for x in jax.tree.leaves(axis))
+    parts = tuple(jax.tree.leaves(axis))
+    flat = tuple(jnp.abs(x) <= roundoff(x) for x in parts)
+    steps = tuple(jnp.where(small, 0, h) for small, h in zip(flat, jax.tree.leaves(reach), strict=True))
+    ways = tuple(jnp.where(x > 0, 1.0, -1.0).astype(jnp.result_type(x)) for x in parts)
+    axis_in_box = _Axis(parts, tuple(small & (x != 0) for small, x in zip(flat, parts, strict=True)), steps, ways)
     # 1 where the axis goes away from the corner, -1 where it comes towards it.
     outward = tuple(w * c for w, c in zip(ways, nearest.corner, strict=True))
     # The parts of the axis that cross the box from side to side.
     across = tuple(_quotient(2 * s, jnp.abs(h)) for s, h in zip(sizes, steps, strict=True))
     face = _second_over_face(sizes, center, steps, nearest)
-    corner = _second_at_corner(axis, across, outward, nearest)
-    edge = _second_at_edge(sizes, axis, ways, steps, across, outward, nearest)
+    corner = _second_at_corner(axis_in_box, across, outward, nearest)
+    edge = _second_at_edge(sizes, axis_in_box, across, outward, nearest)
     return select(nearest.is_face, face, select(nearest.is_corner, corner, edge))
+
+
+class _Axis(NamedTuple):
+    """The axis of a capsule in a box's axes, by components."""
+
+    parts: Triple
+    unsure: Triple
+    """Which components are rounding errors, whose signs mean nothing. MuJoCo follows them. Here they are those with
+    which there is a second contact."""
+    steps: Triple
+    """The components times half the length, without rounding errors."""
+    ways: Triple
+    """The signs of the components, -1 for zero as in MuJoCo."""
 
 
 def _second_over_face(sizes, center: Vec3, steps, nearest: _Nearest) -> tuple[Any, Any]:
@@ -185,9 +199,11 @@ def _second_over_face(sizes, center: Vec3, steps, nearest: _Nearest) -> tuple[An
     return functools.reduce(jnp.logical_or, nearest.along), step * way
 
 
-def _second_at_corner(axis: Vec3, across, outward, nearest: _Nearest) -> tuple[Any, Any]:
+def _second_at_corner(axis: _Axis, across, outward, nearest: _Nearest) -> tuple[Any, Any]:
     """Along the edge with the axis that differs from the other two, or else along the face."""
-    parts = jax.tree.leaves(axis)
+    squares = [x * x for x in axis.parts]
+    main = largest_of(list(zip(squares, outward, strict=True)))[1]
+    outward = tuple(jnp.where(unsure, -main, x) for unsure, x in zip(axis.unsure, outward, strict=True))
     exists = (outward[0] != outward[1]) | (outward[1] != outward[2])
     choices = []
     for k in range(3):
@@ -196,20 +212,19 @@ def _second_at_corner(axis: Vec3, across, outward, nearest: _Nearest) -> tuple[A
         way = -outward[k]
         along_edge = jnp.minimum(1 - way * nearest.on_axis, across[k]) * way
         over_face = jnp.minimum(jnp.minimum(1 + way * nearest.on_axis, across[i]), across[j]) * -way
-        choices.append((odd, jnp.where(parts[k] * parts[k] > 0.5, along_edge, over_face)))
+        choices.append((odd, jnp.where(squares[k] > 0.5, along_edge, over_face)))
     return exists, _chosen(choices)
 
 
-def _second_at_edge(sizes, axis: Vec3, ways, steps, across, outward, nearest: _Nearest) -> tuple[Any, Any]:
+def _second_at_edge(sizes, axis: _Axis, across, outward, nearest: _Nearest) -> tuple[Any, Any]:
     """Across the face that the axis is flatter to, where axis and edge cross."""
-    parts = jax.tree.leaves(axis)
     choices, crossing = [], []
     for k in range(3):
         i, j = (k + 1) % 3, (k + 2) % 3
-        crossing.append(nearest.along[k] & (outward[i] != outward[j]))
-        steeper = jnp.abs(parts[i]) > jnp.abs(parts[j])
+        crossing.append(nearest.along[k] & (axis.unsure[i] | axis.unsure[j] | (outward[i] != outward[j])))
+        steeper = jnp.abs(axis.parts[i]) > jnp.abs(axis.parts[j])
         way, limit = jnp.where(steeper, -outward[i], -outward[j]), jnp.where(steeper, across[i], across[j])
-        to_end = _quotient(sizes[k] * (1 - ways[k] * way * nearest.on_edge), jnp.abs(steps[k]))
+        to_end = _quotient(sizes[k] * (1 - axis.ways[k] * way * nearest.on_edge), jnp.abs(axis.steps[k]))
         step = jnp.minimum(jnp.minimum(1 - way * nearest.on_axis, limit), to_end) * way
         choices.append((nearest.along[k], step))
     return functools.reduce(jnp.logical_or, crossing), _chosen(choices)

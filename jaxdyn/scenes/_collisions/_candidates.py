@@ -135,12 +135,3 @@ def place_on_axis(geom: Geom, point: Vec3, half) -> Vec3:
 def roundoff(like) -> float:
     """The relative difference up to which numbers of an array's precision are equal."""
     return NOISE * float(jnp.finfo(jnp.result_type(like)).eps)
-
-
-def first_of_largest(cases: list[tuple[Any, Any]], noise) -> tuple[Any, Any]:
-    """The largest of some numbers and the pytree beside it; the first of those that are equal but for rounding."""
-    best, chosen = cases[0]
-    for value, other in cases[1:]:
-        larger = value > best + noise
-        best, chosen = jnp.where(larger, value, best), select(larger, other, chosen)
-    return best, chosen

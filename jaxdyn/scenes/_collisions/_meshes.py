@@ -25,7 +25,7 @@ class Hull:
 
     faces: tuple[tuple[int, ...], ...]
     """The corners of each face, in order around it, as numbers of vertices."""
-    normals: tuple[tuple[float, float, float], ...]
+    normals: tuple[tuple[float, ...], ...]
     """The outward normals of the faces."""
     corners: tuple[tuple[tuple[int, ...], ...], ...]
     """For each face, and for each of its corners as the lowest one, the corners that may have contacts."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxdyn._errors import ModelError
 from jaxdyn.geometry import with_candidates
-from jaxdyn.scenes._collisions import _box_box, _box_pairs, _meshes, _plane_pairs, _round_pairs
+from jaxdyn.scenes._collisions import _box_box, _box_pairs, _convex_pairs, _meshes, _plane_pairs, _round_pairs
 from jaxdyn.scenes._collisions._candidates import (
     Candidates,
     Found,
@@ -22,7 +22,7 @@ from jaxdyn.scenes._collisions._candidates import (
 )
 from jaxdyn.spatial import Pose, Vec3
 
-type PairFunction = Callable[[Geom, Geom, Any], list[Found]]
+PairFunction = Callable[[Geom, Geom, Any], list[Found]]
 
 _T = GeomType
 _PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
@@ -34,9 +34,12 @@ _PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
     (_T.PLANE, _T.MESH): (_meshes.CORNERS, _meshes.plane_mesh),
     (_T.SPHERE, _T.SPHERE): (1, _round_pairs.sphere_sphere),
     (_T.SPHERE, _T.CAPSULE): (1, _round_pairs.sphere_capsule),
+    (_T.SPHERE, _T.ELLIPSOID): (1, _convex_pairs.sphere_ellipsoid),
     (_T.SPHERE, _T.CYLINDER): (1, _round_pairs.sphere_cylinder),
     (_T.SPHERE, _T.BOX): (1, _box_pairs.sphere_box),
     (_T.CAPSULE, _T.CAPSULE): (2, _round_pairs.capsule_capsule),
+    (_T.CAPSULE, _T.ELLIPSOID): (1, _convex_pairs.capsule_ellipsoid),
+    (_T.CAPSULE, _T.CYLINDER): (2, _convex_pairs.capsule_cylinder),
     (_T.CAPSULE, _T.BOX): (2, _box_pairs.capsule_box),
     (_T.BOX, _T.BOX): (_box_box.COUNT, _box_box.box_box),
 }
@@ -86,12 +89,10 @@ def candidates(
     **Raises** `ModelError` for types whose contacts are not built.
     """
     count, function = _pair(type1, type2)
-    rank = jnp.ndim(jax.tree.leaves(pose1)[0])
     margin = with_candidates(jnp.asarray(margin))
-    given = zip((sizes1, sizes2), (pose1, pose2), structures, strict=True)
-    geoms = (Geom(jnp.asarray(sizes), with_candidates(pose), structure) for sizes, pose, structure in given)
-    found = [inactive_unless(each.distance <= margin, each) for each in function(*geoms, margin)]
-    rows = _side_by_side(found, rank)
+    one = Geom(jnp.asarray(sizes1), with_candidates(pose1), structures[0])
+    two = Geom(jnp.asarray(sizes2), with_candidates(pose2), structures[1])
+    rows = _side_by_side([inactive_unless(each.distance <= margin, each) for each in function(one, two, margin)])
     assert rows.distance.shape[1] == count
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
     return Candidates(flat.distance, flat.position, complete_frame(flat.normal, flat.tangent))
@@ -105,7 +106,7 @@ def _pair(type1: int, type2: int) -> tuple[int, PairFunction]:
     return known
 
 
-def _side_by_side(found: list[Found], rank: int) -> Found:
+def _side_by_side(found: list[Found]) -> Found:
     """The candidates along the second axis, with the batch axes that any of their arrays have."""
     leaves = [[jnp.asarray(x) for x in jax.tree.leaves(each)] for each in found]
     counts = [max([x.shape[1] for x in each if x.ndim], default=1) for each in leaves]
