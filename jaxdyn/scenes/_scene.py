@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxdyn._compile import compiled
-from jaxdyn._errors import ShapeError, broadcast_batches, require_last_axes
+from jaxdyn._errors import ShapeError, broadcast_batches, look_up, require_last_axes
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.contact import straight_motion
@@ -122,7 +122,7 @@ class Scene(eqx.Module):
     def state(self, q: Any = None, v: Any = None, activation: Any = None, *, keyframe: str | None = None) -> SceneState:
         """Return a state; what is not given is that of the keyframe, or at rest in the file's configuration.
 
-        **Raises** `ShapeError` where a shape does not fit, `ModelError` for a keyframe that the file does not have.
+        **Raises** `ShapeError` where a shape does not fit, `UnknownNameError` for a keyframe that the file does not have.
         """
         return _state(self, q, v, activation, keyframe)
 
@@ -241,7 +241,7 @@ def _state(scene: Scene, q: Any, v: Any, activation: Any, keyframe: str | None) 
     if keyframe is None:
         given = scene.start, jnp.zeros(model.nv, model.dtype), jnp.zeros(scene.na, model.dtype)
     else:
-        given = scene.keyframes[keyframe][:3]
+        given = list(scene.keyframes.values())[look_up(keyframe, scene.keyframes, "keyframe")][:3]
     q, v, activation = (
         a if x is None else jnp.asarray(x, model.dtype) for x, a in zip((q, v, activation), given, strict=True)
     )
