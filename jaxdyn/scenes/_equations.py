@@ -24,7 +24,7 @@ from jaxdyn.algorithms.recursions import (
 from jaxdyn.scenes._actuators import Actuated, actuated, next_activation
 from jaxdyn.scenes._constraints import ConstraintRows, constraint_rows
 from jaxdyn.scenes._free_bodies import with_gyroscopic
-from jaxdyn.scenes._law import force
+from jaxdyn.scenes._law import curvature, force
 from jaxdyn.scenes._newton import (
     Line,
     Problem,
@@ -124,7 +124,9 @@ def hessian_product(robot: Robot, scene: PartRows, y, a, q, v, control, activati
 
 def factors(robot: Robot, scene: PartRows, problem: Problem, y):
     """Return the factor of `H` at `y`, packed."""
-    return _flat(robot, factor(hessian(scene.pattern, problem, row_residual(scene.pattern, problem, y))))
+    pattern = scene.pattern
+    C = curvature(pattern.kinds, problem.numbers, row_residual(pattern, problem, y))
+    return _flat(robot, factor(hessian(pattern, problem, C)))
 
 
 def solved(robot: Robot, scene: PartRows, packed, rhs):

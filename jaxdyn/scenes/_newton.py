@@ -19,7 +19,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 
 from jaxdyn._compile import once
-from jaxdyn.scenes._law import RowKinds, RowNumbers, curvature, force
+from jaxdyn.scenes._law import Curvature, RowKinds, RowNumbers, curvature, force
 from jaxdyn.tree import take_rows
 
 
@@ -112,6 +112,8 @@ class Line(NamedTuple):
     error: Any
     """`[1, *batch]`: the length of the step, which is the distance to the solution to first order, over that of the
     larger of the accelerations with and without constraints, in the metric of the mass matrix."""
+    exact: Any
+    """`[1, *batch]`: one where the forces are linear along the whole step, so that its end is the solution."""
 
 
 def product(A, x):
@@ -129,12 +131,12 @@ def residual(pattern: Pattern, problem: Problem, y):
     return product(pattern.J(problem.J), y) - problem.b
 
 
-def hessian(pattern: Pattern, problem: Problem, r):
-    """Return the lower triangle of `M + J^T C J` at the residuals `r`, rows of `[i + 1, *batch]`."""
+def hessian(pattern: Pattern, problem: Problem, C: Curvature):
+    """Return the lower triangle of `M + J^T C J`, rows of `[i + 1, *batch]`."""
     J, M = pattern.J(problem.J), pattern.M(problem.M)
     if not pattern.kinds.count:
         return [M[i, : i + 1] for i in range(pattern.nv)]
-    stiff = once(curvature(pattern.kinds, problem.numbers, r).times(pattern.kinds, J))
+    stiff = once(C.times(pattern.kinds, J))
     moves = pattern.J_table >= 0
     out = []
     for i in range(pattern.nv):
@@ -175,18 +177,21 @@ def substitute(L, x):
 
 def newton_line(pattern: Pattern, problem: Problem, y) -> Line:
     """Return the line of Newton's step from `y`."""
-    J, M, kinds = pattern.J(problem.J), pattern.M(problem.M), pattern.kinds
+    J, M, kinds, numbers = pattern.J(problem.J), pattern.M(problem.M), pattern.kinds, problem.numbers
     r = product(J, y) - problem.b
-    My = product(M, y)
-    gradient = My - transposed_product(J, force(kinds, problem.numbers, r))
-    step = once(-substitute(factor(hessian(pattern, problem, r)), gradient))
-    Ms = product(M, step)
-    square = _sum(step * Ms)
+    push, C, My = force(kinds, numbers, r), curvature(kinds, numbers, r), product(M, y)
+    gradient = My - transposed_product(J, push)
+    step = once(-substitute(factor(hessian(pattern, problem, C)), gradient))
+    square = _sum(step * product(M, step))
+    shift = product(J, step)
+    change, end = C.times(kinds, shift), force(kinds, numbers, r + shift)
+    rounding = 16 * jnp.finfo(r.dtype).eps * (jnp.abs(push) + jnp.abs(end) + jnp.abs(change))
+    curved = (jnp.abs(end - push + change) > rounding).any(axis=0, keepdims=True)
     a0 = problem.a0
-    size = _squared_length(M, a0)
-    size = jnp.maximum(size, _squared_length(M, a0 + y))
+    size = jnp.maximum(_squared_length(M, a0), _squared_length(M, a0 + y))
     error = jnp.sqrt(jnp.maximum(square, 0.0) / jnp.maximum(size, jnp.finfo(size.dtype).tiny))
-    return Line(step, r, product(J, step), _sum(step * My), square, error)
+    exact = jnp.where(curved, jnp.zeros((), r.dtype), jnp.ones((), r.dtype))
+    return Line(step, r, shift, _sum(step * My), square, error, exact)
 
 
 def _squared_length(M, x):
@@ -211,7 +216,7 @@ class Search(NamedTuple):
 def first_guess(line: Line) -> Search:
     """Return the start of a search: Newton's step."""
     one, zero = jnp.ones_like(line.curvature), jnp.zeros_like(line.curvature)
-    return Search(one, zero, jnp.full_like(one, jnp.inf), zero)
+    return Search(one, zero, jnp.full_like(one, jnp.inf), line.exact)
 
 
 def search_step(kinds: RowKinds, numbers: RowNumbers, line: Line, at: Search) -> Search:

@@ -52,7 +52,7 @@ class SceneReport(eqx.Module):
     error: Float[Array, "*batch"]
     """The relative error of the accelerations before the last step of Newton's method: their distance to the solution,
     to first order, over the larger of the accelerations with and without constraints, in the metric of the mass
-    matrix."""
+    matrix; zero where that step was exact."""
     iterations: Float[Array, "*batch"]
     """The steps of Newton's method."""
     tolerance: float = eqx.field(static=True)
@@ -122,7 +122,7 @@ class Scene(eqx.Module):
     def state(self, q: Any = None, v: Any = None, activation: Any = None, *, keyframe: str | None = None) -> SceneState:
         """Return a state; what is not given is that of the keyframe, or at rest in the file's configuration.
 
-        **Raises** `ShapeError` where a shape does not fit, `UnknownNameError` for a keyframe that the file does not have.
+        **Raises** `ShapeError` where a shape does not fit, `UnknownNameError` for a keyframe.
         """
         return _state(self, q, v, activation, keyframe)
 
@@ -145,7 +145,7 @@ class Scene(eqx.Module):
 
         Arguments and errors as for `accelerations`.
         """
-        return _stepped(self, state, control, torque)
+        return _stepped(self, state, control, torque)[0]
 
     @compiled()
     def rollout(self, state: SceneState, controls: Any, torques: Any = None) -> SceneState:
@@ -292,9 +292,9 @@ def _bound(scene: Scene, dtype) -> tuple[RobotAndParts, list[Any]]:
     return RobotAndParts.of(scene.model, scene.parts, dtype, "scene")
 
 
-def _solved(scene: Scene, arguments: _Arguments) -> Solved:
+def _solved(scene: Scene, arguments: _Arguments, guess: Any = None) -> Solved:
     bound, operands = _bound(scene, arguments.q.dtype)
-    return solve(bound, operands, arguments.named(), scene.options)
+    return solve(bound, operands, arguments.named(), scene.options, guess)
 
 
 def _rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any) -> SceneState:
@@ -307,12 +307,13 @@ def _rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any) ->
     axes = SceneState(1, 1, 1, 0)  # type: ignore[reportArgumentType]
     state = jax.tree.map(lambda x, n: jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - n :])), state, axes)
 
-    def one(state: SceneState, given):
-        after = _stepped(scene, state, *given)
-        return after, after
+    def one(carry, given):
+        after, guess = _stepped(scene, carry[0], *given, guess=carry[1])
+        return (after, guess), after
 
     inputs = jax.tree.map(lambda x: jnp.moveaxis(x, -2, 0), (controls, torques))
-    _, states = lax.scan(one, state, inputs, length=controls.shape[-2])
+    start = state, jnp.zeros((*batch, scene.model.nv), state.q.dtype)
+    _, states = lax.scan(one, start, inputs, length=controls.shape[-2])
 
     def joined(first, rest):
         return jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, len(batch))
@@ -320,18 +321,19 @@ def _rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any) ->
     return jax.tree.map(joined, state, states)
 
 
-def _stepped(scene: Scene, state: SceneState, control: Any, torque: Any) -> SceneState:
+def _stepped(scene: Scene, state: SceneState, control: Any, torque: Any, guess: Any = None) -> tuple[SceneState, Any]:
+    """Return the state after a step, and accelerations from which the solution of the next one may start."""
     arguments = _arguments(scene, state, control, torque)
     if scene.parts.integrator == "rk4":
-        q, v, activation = _runge_kutta(scene, arguments)
+        q, v, activation, last = _runge_kutta(scene, arguments, guess)
     else:
         bound, operands = _bound(scene, arguments.q.dtype)
-        a = _solved(scene, arguments).a
-        a, activation = bound.call(rows.step_accelerations, operands, a, **arguments.named())
+        last = _solved(scene, arguments, guess).a
+        a, activation = bound.call(rows.step_accelerations, operands, last, **arguments.named())
         after = arguments.v + _times(scene.timestep, a)
         q, v = _moved(scene, arguments.q, after, after)
     time = jnp.broadcast_to(state.time + scene.timestep.astype(state.time.dtype), q.shape[:-1])
-    return SceneState(q, v, activation, time)
+    return SceneState(q, v, activation, time), last
 
 
 def _times(dt, x):
@@ -346,8 +348,9 @@ def _moved(scene: Scene, q, rate, after) -> tuple[Any, Any]:
     return end, body_velocity(model, end, world_velocity(model, q, after))
 
 
-def _runge_kutta(scene: Scene, arguments: _Arguments) -> tuple[Any, Any, Any]:
-    """Return the configuration, velocity and activations after a step of RK4, of Munthe-Kaas's kind: the stages add up
+def _runge_kutta(scene: Scene, arguments: _Arguments, guess: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the configuration, velocity and activations after a step of RK4, and the last accelerations in it. It is
+    of Munthe-Kaas's kind: the stages add up
     displacements from the start, of positions along the world's axes and of rotations as rotation vectors (Munthe-Kaas,
     Runge-Kutta methods on Lie groups, BIT 1998)."""
     model, q0 = scene.model, arguments.q
@@ -361,20 +364,23 @@ def _runge_kutta(scene: Scene, arguments: _Arguments) -> tuple[Any, Any, Any]:
         activation = arguments.activation + _times(scene.timestep, rate)
         return dataclasses.replace(arguments, q=q, v=v, activation=activation)
 
-    def slopes(at: _Arguments, velocity):
-        a = world_velocity(model, at.q, _solved(scene, at).a)
+    def slopes(at: _Arguments, velocity, guess):
+        solved = _solved(scene, at, guess).a
+        a = world_velocity(model, at.q, solved)
         turned = _times(scene.timestep, velocity)
         own = rates_of_rotation_vectors(model, turned, world_velocity(model, at.q, at.v))
-        return own, a, bound.call(rows.rates, operands, **at.named())
+        return (own, a, bound.call(rows.rates, operands, **at.named())), solved
 
-    stages = [slopes(arguments, jnp.zeros_like(start))]
+    first, last = slopes(arguments, jnp.zeros_like(start), guess)
+    stages = [first]
     for share in (0.5, 0.5, 1.0):
         velocity, acceleration, rate = (share * x for x in stages[-1])
-        stages.append(slopes(reached(velocity, acceleration, rate), velocity))
+        stage, last = slopes(reached(velocity, acceleration, rate), velocity, last)
+        stages.append(stage)
     weights = 1 / 6, 1 / 3, 1 / 3, 1 / 6
     velocity, acceleration, rate = (
         sum(w * x for w, x in zip(weights, parts, strict=True)) for parts in zip(*stages, strict=True)
     )
     end = reached(velocity, acceleration, rate)
     after = bound.call(rows.activations, operands, arguments.activation, rate)
-    return end.q, end.v, after
+    return end.q, end.v, after, last

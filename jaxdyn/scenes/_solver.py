@@ -51,7 +51,7 @@ class Solved(NamedTuple):
     a: Any
     """`[*batch, nv]`"""
     error: Any
-    """`[*batch]`: the relative error before the last step of Newton's method."""
+    """`[*batch]`: the relative error before the last step of Newton's method, or zero where that was exact."""
     iterations: Any
     """`[*batch]`: the steps of Newton's method that were taken."""
 
@@ -64,15 +64,20 @@ class _Static(NamedTuple):
     options: SceneOptions
 
 
-def solve(bound: RobotAndParts, operands: list[Any], arguments: dict[str, Any], options: SceneOptions) -> Solved:
-    """Return the accelerations at a state; `arguments` are those of `rows.setup`."""
+def solve(
+    bound: RobotAndParts, operands: list[Any], arguments: dict[str, Any], options: SceneOptions, guess: Any = None
+) -> Solved:
+    """Return the accelerations at a state; `arguments` are those of `rows.setup`. Newton's method starts from `guess`,
+    accelerations near by, or from those without constraints."""
     static = _Static(bound, tuple(arguments), options)
-    return _solve(static, len(operands), *operands, *arguments.values())[0]
+    start = () if guess is None else (lax.stop_gradient(guess),)
+    return _solve(static, len(operands), *operands, *arguments.values(), *start)[0]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _solve(static: _Static, shared: int, *inputs) -> tuple[Solved, Problem]:
-    operands, arguments = inputs[:shared], dict(zip(static.names, inputs[shared:], strict=True))
+    operands, arguments = inputs[:shared], dict(zip(static.names, inputs[shared:], strict=False))
+    guess = inputs[shared + len(static.names) :]
     bound, options = static.bound, static.options
     problem = bound.call(rows.setup, operands, **arguments)
     tolerance = options.tolerance_of(problem.a0.dtype)
@@ -86,11 +91,12 @@ def _solve(static: _Static, shared: int, *inputs) -> tuple[Solved, Problem]:
         running = error > tolerance
         return (
             jnp.where(running[..., None], y + length * line.step, y),
-            jnp.where(running, line.error[..., 0], error),
+            jnp.where(running, jnp.where(line.exact[..., 0] > 0, 0.0, line.error[..., 0]), error),
             count + running.astype(count.dtype),
         )
 
-    at = jnp.zeros_like(problem.a0), jnp.full(batch, jnp.inf, problem.a0.dtype), jnp.zeros(batch, jnp.int32)
+    start = guess[0] - problem.a0 if guess else jnp.zeros_like(problem.a0)
+    at = start, jnp.full(batch, jnp.inf, problem.a0.dtype), jnp.zeros(batch, jnp.int32)
     if problem.b.shape[-1]:
         _, at = lax.while_loop(
             lambda loop: (loop[0] < options.iterations) & (loop[1][1] > tolerance).any(),
@@ -98,7 +104,7 @@ def _solve(static: _Static, shared: int, *inputs) -> tuple[Solved, Problem]:
             (jnp.asarray(0, jnp.int32), at),
         )
     else:
-        at = at[0], jnp.zeros_like(at[1]), at[2]
+        at = jnp.zeros_like(problem.a0), jnp.zeros_like(at[1]), at[2]
     y, error, count = at
     return Solved(problem.a0 + y, error, count), problem
 
@@ -120,13 +126,15 @@ def _searched(static: _Static, operands, problem: Problem, line):
 def _solve_jvp(static: _Static, shared: int, primals, tangents):
     solved, problem = _solve(static, shared, *primals)
     bound, a = static.bound, solved.a
-    perturbed = [i for i, dot in enumerate(tangents) if not isinstance(dot, SymbolicZero)]
+    # The guess, which comes last, has no derivative.
+    count = shared + len(static.names)
+    perturbed = [i for i, dot in enumerate(tangents[:count]) if not isinstance(dot, SymbolicZero)]
 
     def with_changed(*values) -> tuple[tuple, dict[str, Any]]:
         changed = list(primals)
         for i, value in zip(perturbed, values, strict=True):
             changed[i] = value
-        return tuple(changed[:shared]), dict(zip(static.names, changed[shared:], strict=True))
+        return tuple(changed[:shared]), dict(zip(static.names, changed[shared:count], strict=True))
 
     def residual(*values):
         operands, arguments = with_changed(*values)
@@ -146,5 +154,5 @@ def _solve_jvp(static: _Static, shared: int, primals, tangents):
 
     a_dot = lax.custom_linear_solve(product, rhs, substitute, symmetric=True)
     zero = jax.tree.map(jnp.zeros_like, (solved, problem))
-    count = jnp.zeros(solved.iterations.shape, jax.dtypes.float0)
-    return (solved, problem), (zero[0]._replace(a=a_dot, iterations=count), zero[1])
+    still = jnp.zeros(solved.iterations.shape, jax.dtypes.float0)
+    return (solved, problem), (zero[0]._replace(a=a_dot, iterations=still), zero[1])
