@@ -2,8 +2,8 @@
 
 Joint friction acts as in the integrator `implicit_velocity`: by its secant `D` at the start of the step, times the
 velocity at its end. Accelerations are in the axes at the start of the step, also those of free joints, whose
-velocities are in axes that turn (`turning_accelerations`). With the accelerations `b` without contact a step has the accelerations
-`b + x`, where `x` minimizes
+velocities are in axes that turn (`turning_accelerations`). With the accelerations `b` without contact a step has the
+accelerations `b + x`, where `x` minimizes
 
     1/2 x^T (M + dt D) x + 1/dt sum Phi_c(w_c + dt J_c x)
 

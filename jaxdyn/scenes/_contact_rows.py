@@ -56,7 +56,7 @@ class Contacts(Part):
     pairs: tuple[Pairs, ...]
     elliptic: bool = eqx.field(static=True)
     impratio: Float[Array, "*batch"]
-    """By how much friction is stiffer than the normal direction (`impratio`)."""
+    """The ratio of the stiffness of friction to that of the normal direction (`impratio`)."""
 
     @classmethod
     def of(cls, m) -> Self:
@@ -89,8 +89,8 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
     vertices = None
     if structure is not None:
         vertices = float_leaf(np.array([shape_of(m, pair.geom2)[1] for pair in members]))
-    numbers_of_law = *map(float_leaf, arrays.values()), float_leaf(weight)
-    return Pairs(types, first, second, dims, structure, vertices, *numbers_of_law)
+    numbers_of_law = {name: float_leaf(x) for name, x in arrays.items()}
+    return Pairs(types, first, second, dims, structure, vertices, **numbers_of_law, weight=float_leaf(weight))
 
 
 class _Touching(NamedTuple):
@@ -129,7 +129,7 @@ class TouchingBodies(NamedTuple):
 
 def touching(robot: Robot, contacts: PartRows, at: Instant) -> TouchingBodies | None:
     """Return all candidates at a state; None without any."""
-    if not contacts.part.pairs:
+    if not contacts.numbers:
         return None
     geoms = Places.located(contacts.geoms, at)
     parts, dims, ends = [], [], ([], [])

@@ -109,13 +109,21 @@ def _held(m, connect: list[int], weld: list[int]) -> _Held:
             own = tuple(pose_array(x, [1.0, 0, 0, 0]) for x in (data[:3], data[3:6]))
         for side, (end, number) in enumerate(zip(own, (m.eq_obj1id[i], m.eq_obj2id[i]), strict=True)):
             if _of_sites(m, i):
-                ends[side].append((site_dofs[number], site_poses[number]))
+                ends[side].append((int(site_dofs[number]), site_poses[number]))
             else:
-                ends[side].append((dofs[number], compose_poses(poses[number], end)))
-    places = [Places(tuple(int(d) for d, _ in side), float_leaf(np.array([p for _, p in side]))) for side in ends]
+                ends[side].append((int(dofs[number]), compose_poses(poses[number], end)))
+    first, second = (Places(tuple(d for d, _ in side), float_leaf(np.array([p for _, p in side]))) for side in ends)
     weights = np.array([m.body_invweight0.reshape(-1, 2)[_bodies(m, i)].sum(axis=0) for i in numbers])
-    arrays = m.eq_data[weld, 10], coherent(m.eq_solref[numbers]), m.eq_solimp[numbers], *weights.T
-    return _Held(len(connect), *places, *map(float_leaf, arrays))
+    return _Held(
+        connections=len(connect),
+        first=first,
+        second=second,
+        scale=float_leaf(m.eq_data[weld, 10]),
+        solref=float_leaf(coherent(m.eq_solref[numbers])),
+        solimp=float_leaf(m.eq_solimp[numbers]),
+        weight=float_leaf(weights[:, 0]),
+        turning_weight=float_leaf(weights[:, 1]),
+    )
 
 
 def _coupled(m, numbers: list[int], *, tendons: bool) -> _Coupled:

@@ -46,7 +46,7 @@ from jaxdyn.tree import sum_up
 
 
 class Acting(NamedTuple):
-    """What acts at a state."""
+    """All that acts at a state but constraints."""
 
     at: Instant
     equations: EquationsOfMotion

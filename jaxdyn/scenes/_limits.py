@@ -28,7 +28,7 @@ class Limits(Part):
     """For each limited ball joint the first coordinate and degree of freedom."""
     tendons: tuple[int, ...] = eqx.field(static=True)
     range: Float[Array, "*batch n 2"]
-    """Of balls the second number counts."""
+    """For balls the second number counts."""
     margin: Float[Array, "*batch n"]
     solref: Float[Array, "*batch n 2"]
     solimp: Float[Array, "*batch n 5"]
@@ -57,9 +57,17 @@ class Limits(Part):
             m.tendon_invweight0[tendons],
         )
         ranges, margin, solref, solimp, weight = (np.concatenate(x) for x in zip(of_joints, of_tendons, strict=True))
-        arrays = (float_leaf(x) for x in (ranges, margin, coherent(solref), solimp, weight))
         places = [tuple((int(m.jnt_qposadr[i]), int(m.jnt_dofadr[i])) for i in x) for x in (single, balls)]
-        return cls(*places, tuple(tendons), *arrays)
+        return cls(
+            joints=places[0],
+            balls=places[1],
+            tendons=tuple(tendons),
+            range=float_leaf(ranges),
+            margin=float_leaf(margin),
+            solref=float_leaf(coherent(solref)),
+            solimp=float_leaf(solimp),
+            weight=float_leaf(weight),
+        )
 
 
 def limit_rows(robot: Robot, limits: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing) -> Rows | None:

@@ -1,4 +1,4 @@
-"""What MJCF files have and scenes do not, refused by name."""
+"""Parts of MJCF files that scenes do not have, refused by name."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Softness(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """What all rows share."""
+    """The numbers of a scene that all rows share."""
 
     dt: Any
     """The time step, `[1, *batch]`."""

@@ -64,7 +64,7 @@ class SceneReport(eqx.Module):
 
 
 class SceneParts(Part):
-    """What a scene has besides its tree."""
+    """All that a scene has besides its tree."""
 
     constraints: Constraints
     tendons: Tendons
@@ -82,7 +82,7 @@ class SceneParts(Part):
 
 
 class Scene(eqx.Module):
-    """What an MJCF file describes, with MuJoCo's laws: made by `load_scene`.
+    """A scene of an MJCF file, with MuJoCo's laws: made by `load_scene`.
 
     All numbers of the file are arrays, which gradients reach and which may have leading batch axes; new values compile
     nothing again. `q` is MuJoCo's `qpos` number for number; `v` is `qvel`, but for the linear velocity of free joints,

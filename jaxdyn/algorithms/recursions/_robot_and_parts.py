@@ -75,8 +75,8 @@ class RobotAndParts:
         return bound, [x for i, x in enumerate(values) if i not in known]
 
     def call(self, function: Callable, operands: Sequence[Any], *arguments: Any, **named: Any) -> Any:
-        """Return `function(robot, parts, *arguments)`, with the parts as `Parts.on_rows` returns them. The arguments and results are pytrees of arrays
-        `[*batch, n]`, or `[*batch]`; the function has and returns them as rows."""
+        """Return `function(robot, parts, *arguments)`, with the parts as `Parts.on_rows` returns them. The arguments
+        and results are pytrees of arrays `[*batch, n]`, or `[*batch]`; the function has and returns them as rows."""
         arguments = *arguments, *named.values()
         leaves, structure = jax.tree.flatten(arguments)
         bound = _OnRows(function, self, structure, tuple(named), tuple(min(x.ndim, 1) for x in leaves))
