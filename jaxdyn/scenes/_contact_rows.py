@@ -51,6 +51,8 @@ class Contacts(Part):
 
     numbers: tuple[int, ...] = eqx.field(static=True)
     """The geoms in MuJoCo's numbers."""
+    bodies: tuple[int, ...] = eqx.field(static=True)
+    """MuJoCo's number of the body of each."""
     geoms: Places
     sizes: Float[Array, "*batch n 3"]
     pairs: tuple[Pairs, ...]
@@ -71,7 +73,8 @@ class Contacts(Part):
         sizes = float_leaf(np.array(m.geom_size[numbers], float).reshape(-1, 3))
         elliptic = enum_name("mjtCone", m.opt.cone) == "elliptic"
         places = Places.of(m, "geom", numbers)
-        return cls(tuple(numbers), places, sizes, pairs, elliptic, float_leaf(float(m.opt.impratio)))
+        bodies = tuple(m.geom_bodyid[numbers].tolist())
+        return cls(tuple(numbers), bodies, places, sizes, pairs, elliptic, float_leaf(float(m.opt.impratio)))
 
 
 def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
@@ -122,6 +125,8 @@ class TouchingBodies(NamedTuple):
 
     dims: np.ndarray
     """`[n]`"""
+    bodies: np.ndarray
+    """`[n, 2]`: MuJoCo's numbers of the bodies."""
     first: Located
     second: Located
     touching: _Touching
@@ -149,28 +154,33 @@ def touching(robot: Robot, contacts: PartRows, at: Instant) -> TouchingBodies | 
         for rows, side in zip((pairs.first, pairs.second), ends, strict=True):
             side += np.array(rows)[owners].tolist()
     together = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
-    return TouchingBodies(np.array(dims), geoms.take(ends[0]), geoms.take(ends[1]), together)
+    bodies = np.array(contacts.bodies)[np.array(ends, int).T]
+    return TouchingBodies(np.array(dims), bodies, geoms.take(ends[0]), geoms.take(ends[1]), together)
 
 
 def contact_rows(robot: Robot, contacts: PartRows, at: Instant, timing: Timing) -> tuple[Rows | None, list[ConeRows]]:
     """Return the rows of the contacts without friction at a state, None without any, and the others."""
-    everything = touching(robot, contacts, at)
-    if everything is None:
-        return None, []
     smooth, cones = None, []
-    for dim in sorted(set(everything.dims.tolist())):
-        which = np.flatnonzero(everything.dims == dim)
-        own = TouchingBodies(
-            everything.dims[which],
-            everything.first.take(which),
-            everything.second.take(which),
-            jax.tree.map(lambda x, which=which: take_rows(x, which), everything.touching),
-        )
+    for dim, own in by_directions(robot, contacts, at):
         if dim == 1:
             smooth = _smooth(robot, own, at, timing)
         else:
             cones.append(_cone(robot, contacts, own, dim, at, timing))
     return smooth, cones
+
+
+def by_directions(robot: Robot, contacts: PartRows, at: Instant) -> list[tuple[int, TouchingBodies]]:
+    """Return the candidates at a state by the number of directions of their contacts, in the order of the rows."""
+    everything = touching(robot, contacts, at)
+    if everything is None:
+        return []
+    out = []
+    for dim in sorted(set(everything.dims.tolist())):
+        which = np.flatnonzero(everything.dims == dim)
+        sides = everything.first.take(which), everything.second.take(which)
+        found = jax.tree.map(lambda x, which=which: take_rows(x, which), everything.touching)
+        out.append((dim, TouchingBodies(everything.dims[which], everything.bodies[which], *sides, found)))
+    return out
 
 
 def _jacobians(robot: Robot, own: TouchingBodies, dim: int, at: Instant) -> tuple[list, np.ndarray]:

@@ -28,6 +28,8 @@ class _Held(Part):
     """Equalities between frames: the points of connections come first, then those of welds."""
 
     connections: int = eqx.field(static=True)
+    bodies: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    """MuJoCo's numbers of the bodies."""
     first: Places
     second: Places
     scale: Float[Array, "*batch welds"]
@@ -116,6 +118,7 @@ def _held(m, connect: list[int], weld: list[int]) -> _Held:
     weights = np.array([m.body_invweight0.reshape(-1, 2)[_bodies(m, i)].sum(axis=0) for i in numbers])
     return _Held(
         connections=len(connect),
+        bodies=tuple((_bodies(m, i)[0], _bodies(m, i)[1]) for i in numbers),
         first=first,
         second=second,
         scale=float_leaf(m.eq_data[weld, 10]),

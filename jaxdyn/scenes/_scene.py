@@ -12,13 +12,15 @@ import numpy as np
 from jax import lax
 
 from jaxdyn._compile import compiled
-from jaxdyn._errors import ShapeError, broadcast_batches, look_up, require_last_axes
+from jaxdyn._errors import ShapeError, broadcast_batches, look_up, require_last_axes, warn
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.contact import straight_motion
+from jaxdyn.io import LeftOutWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, object_name
 from jaxdyn.model import Model
 from jaxdyn.scenes import _equations as rows
+from jaxdyn.scenes import _readings
 from jaxdyn.scenes._actuators import Actuators
 from jaxdyn.scenes._constraints import Constraints
 from jaxdyn.scenes._free_bodies import free_bodies
@@ -26,6 +28,7 @@ from jaxdyn.scenes._newton import Pattern
 from jaxdyn.scenes._parts import Part
 from jaxdyn.scenes._passive import Passive
 from jaxdyn.scenes._refusals import refuse_what_is_not_built
+from jaxdyn.scenes._sensors import Sensors, reasons_against_sensors
 from jaxdyn.scenes._solver import SceneOptions, Solved, solve
 from jaxdyn.scenes._tendons import Tendons
 from jaxdyn.scenes._tree_of_file import tree_of
@@ -70,6 +73,7 @@ class SceneParts(Part):
     tendons: Tendons
     actuators: Actuators
     passive: Passive
+    sensors: Sensors
     timestep: Float[Array, "*batch"]
     """s"""
     integrator: str = eqx.field(static=True)
@@ -157,6 +161,23 @@ class Scene(eqx.Module):
         return _rolled_out(self, state, controls, torques)
 
     @compiled()
+    def sensors(
+        self, state: SceneState, control: Any = None, torque: Any = None
+    ) -> dict[str, Float[Array, "*batch n"]]:
+        """The values of the file's sensors by their names, `[*batch, n]` each: MuJoCo's `sensordata`. Arguments and
+        errors as for `accelerations`."""
+        arguments = _arguments(self, state, control, torque)
+        bound, operands = _bound(self, arguments.q.dtype)
+        time = jnp.broadcast_to(state.time, arguments.q.shape[:-1])[..., None]
+        solved = _solved(self, arguments).a
+        values = bound.call(_readings.sensor_rows, operands, solved, time, **arguments.named())
+        sensors = self.parts.sensors
+        ends = np.cumsum(sensors.sizes)
+        return {
+            name: values[..., end - n : end] for name, n, end in zip(sensors.names, sensors.sizes, ends, strict=True)
+        }
+
+    @compiled()
     def report(self, state: SceneState, control: Any = None, torque: Any = None) -> SceneReport:
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         arguments = _arguments(self, state, control, torque)
@@ -200,6 +221,7 @@ def load_scene(path_or_text: Any, *, options: SceneOptions | None = None) -> Sce
         Tendons.of(m),
         Actuators.of(m),
         passive,
+        _sensors(m, source),
         float_leaf(float(m.opt.timestep)),
         integrator,
         passive.damped and not is_disabled(m, "eulerdamp"),
@@ -210,6 +232,16 @@ def load_scene(path_or_text: Any, *, options: SceneOptions | None = None) -> Sce
     parts = dataclasses.replace(parts, pattern=_pattern_of(model, parts))
     keyframes = {object_name(m, "key", i): _keyframe(model, m, i) for i in range(m.nkey)}
     return Scene(model, parts, float_leaf(np.array(m.qpos0)), keyframes, SceneOptions() if options is None else options)
+
+
+def _sensors(m, source: str) -> Sensors:
+    """Return the sensors that are built, with a warning of the others."""
+    against = reasons_against_sensors(m)
+    if against:
+        lines = "\n".join(f"- {name!r}: {reason}" for name, reason in against.items())
+        warn(f"{source}: the scene leaves out sensors that are not built:\n{lines}", LeftOutWarning)
+    names = [object_name(m, "sensor", i) for i in range(m.nsensor)]
+    return Sensors.of(m, [name for name in names if name not in against], source)
 
 
 def _keyframe(model: Model, m, i: int) -> tuple:
