@@ -58,6 +58,18 @@ MIXED = """
 """A scene with every kind of row, several trees, and all numbers of directions of contacts."""
 
 
+SENSORS = """<sensor><accelerometer site="tip"/><gyro site="tip"/><touch site="foot"/><force site="tip"/>
+<torque site="tip"/><jointpos joint="h"/><jointlimitfrc joint="h"/><tendonlimitfrc tendon="t1"/><tendonpos tendon="t2"/>
+<actuatorfrc actuator="m1"/><jointactuatorfrc joint="h"/><framelinacc objtype="body" objname="c"/>
+<subtreeangmom body="a"/></sensor></mujoco>"""
+"""Sensors for `MIXED`, with the site and the actuator of `with_sensors`."""
+
+
+def with_sensors(text: str) -> str:
+    text = text.replace("</mujoco>", SENSORS).replace('<motor joint="h"', '<motor name="m1" joint="h"')
+    return text.replace('<site name="tip"', '<site name="foot" size=".3" pos=".05 0 0"/><site name="tip"')
+
+
 def compiled(text: str, cone: str = "pyramidal", integrator: str = "Euler"):
     """A model of MuJoCo whose constraints are solved to the end."""
     return solved_to_the_end(mujoco.MjModel.from_xml_string(text.format(cone=cone, integrator=integrator)))

@@ -1,6 +1,5 @@
 """Contacts of two geoms, compared with those that MuJoCo reports."""
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -8,12 +7,12 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
+from scene_contacts import OnArrays, difference, evaluate
 
 from jaxdyn._batched_functions import Plain
 from jaxdyn._batching import call
 from jaxdyn._errors import ModelError
-from jaxdyn.scenes._collisions import FAR, GeomType, candidate_count, candidates, is_built, shape_of
-from jaxdyn.spatial import Mat3, Pose, Vec3
+from jaxdyn.scenes._collisions import FAR, GeomType, candidate_count, is_built, shape_of
 
 SIZES = {"plane": 3, "sphere": 1, "capsule": 2, "ellipsoid": 3, "cylinder": 2, "box": 3}
 _ANGLES = 2 * np.pi * np.arange(6) / 6
@@ -94,46 +93,6 @@ def reported(m, d) -> list[list[np.ndarray]]:
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class OnArrays:
-    """Candidates as a function of arrays with leading batch axes: `[n * count, 13]` of sizes `[n, 3]`, places and
-    rotations `[n, 12]` of both geoms, and margins `[n]`."""
-
-    type1: GeomType
-    type2: GeomType
-    structures: tuple
-
-    def __call__(self, sizes1, placed1, sizes2, placed2, margin):
-        rank = placed1.ndim - 2
-
-        def rows(x, core):
-            return jnp.moveaxis(x.reshape((1,) * (rank + core - x.ndim) + x.shape), range(rank), range(-rank, 0))
-
-        def pose(placed):
-            x = rows(placed, 2)
-            columns = (Vec3(x[:, 3 + j], x[:, 6 + j], x[:, 9 + j]) for j in range(3))
-            return Pose(Mat3(*columns), Vec3(x[:, 0], x[:, 1], x[:, 2]))
-
-        sizes = [rows(x, 2) for x in (sizes1, sizes2)]
-        poses = [pose(x) for x in (placed1, placed2)]
-        found = candidates(
-            self.type1, sizes[0], poses[0], self.type2, sizes[1], poses[1], rows(margin, 1), self.structures
-        )
-        # The columns of the frame one after the other, as MuJoCo has them in rows.
-        out = jnp.stack(jnp.broadcast_arrays(*jax.tree.leaves(found)), axis=1)
-        return jnp.moveaxis(out, range(-rank, 0), range(rank))
-
-
-def evaluate(type1, type2, sizes1, placed1, sizes2, placed2, margin, structures=(None, None)):
-    """`[*batch, n, count, 13]`: the candidates from native code."""
-    count = candidate_count(type1, type2)
-    n = len(margin)
-    plain = Plain(OnArrays(type1, type2, structures), (2, 2, 2, 2, 1), ((n * count, 13),))
-    args = [jnp.asarray(x) for x in (sizes1, placed1, sizes2, placed2, margin)]
-    out = call(plain, *args)[0]
-    return np.asarray(out).reshape(*out.shape[:-2], n, count, 13)
-
-
 class Comparison(NamedTuple):
     """The candidates of many poses and what MuJoCo reports."""
 
@@ -174,20 +133,6 @@ def at_states(m, states, dtype=float) -> np.ndarray:
     margin = m.pair_margin + m.pair_gap
     arrays = (sizes[0], states[..., one, :], sizes[1], states[..., two, :], margin)
     return evaluate(*types, *(np.asarray(x, dtype) for x in arrays), structures)
-
-
-def difference(got, wanted) -> float:
-    """The largest difference of two sets of contacts; infinite where their numbers differ."""
-    got = [x for x in got if x[0] < FAR / 2]
-    if len(got) != len(wanted):
-        return np.inf
-    worst = 0.0
-    for each in wanted:
-        errors = [np.max(np.abs(each - x)) for x in got]
-        best = int(np.argmin(errors))
-        worst = max(worst, errors[best])
-        got.pop(best)
-    return worst
 
 
 def is_moot(found: Comparison, i: int, j: int) -> bool:

@@ -55,6 +55,8 @@ ALL_KINDS = """<mujoco><option timestep="0.005" gravity=".3 -.2 -9"/><worldbody>
   <position site="hs" refsite="w" gear="1 2 3 0 0 0" kp="1.5"/>
   <position site="hs" refsite="bs" gear="0 0 0 1 2 3" kp="1.5" kv=".2"/>
   <position site="hs" refsite="ss" gear="1 2 1 1 2 3" kp="1.5" kv=".2"/>
+  <position cranksite="hs" slidersite="ss" cranklength="3" gear="2" kp="1.5" kv=".2"/>
+  <motor cranksite="ss" slidersite="w" cranklength=".1"/>
   <damper joint="sl" kv="2" ctrlrange="0 1"/>
   <cylinder joint="sh" timeconst=".3" area="2" bias="1 2 3"/>
 </actuator></mujoco>"""
@@ -66,6 +68,7 @@ FLUID = f"""<mujoco><option density="1.2" viscosity=".3" wind="1 2 -3"/><worldbo
     <body><joint type="ball"/>{BODY.format("box", ".1 .2 .3", "none")}</body></body></body>
 <body pos="0 0 3"><freejoint/>{BODY.format("cylinder", ".1 .2", "ellipsoid")}
   {BODY.format("sphere", ".2", "ellipsoid")}</body>
+<body><joint axis="1 1 0"/><inertial pos=".1 .2 .3" mass="1" diaginertia=".1 .1 .2"/></body>
 </worldbody></mujoco>"""
 
 SMALL = """<mujoco><option density="2" viscosity=".3" gravity="0 0 -9"/><worldbody><site name="w" pos=".1 0 1"/>
@@ -80,8 +83,9 @@ SMALL = """<mujoco><option density="2" viscosity=".3" gravity="0 0 -9"/><worldbo
   <motor tendon="t"/></actuator></mujoco>"""
 
 
-def check(m, count=4):
-    states = scenes.states_of(m, count)
+def check(m, count=4, size=1.0):
+    """All forces are MuJoCo's at random states, velocities and controls of this size."""
+    states = [(q, size * v, size * u, a) for q, v, u, a in scenes.states_of(m, count)]
     errors = scenes.errors(m, scenes.evaluated(m, scenes.model_of(m), scenes.Parts.of(m), states), states)
     assert all(e < 1e-10 for e in errors.values()), errors
 
@@ -89,11 +93,18 @@ def check(m, count=4):
 def test_all_kinds_of_forces_are_mujocos():
     m = mujoco.MjModel.from_xml_string(ALL_KINDS)
     assert not scenes.reasons(m)
-    check(m)
+    check(m, size=5.0)
 
 
 def test_fluids_are_mujocos():
     check(mujoco.MjModel.from_xml_string(FLUID))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1e-6, 1e-2, 1.0, 30.0])
+@pytest.mark.parametrize("xml", [ALL_KINDS, FLUID, SMALL], ids=["all", "fluid", "small"])
+def test_forces_are_mujocos_at_all_speeds(xml, size):
+    check(mujoco.MjModel.from_xml_string(xml), 40, size)
 
 
 @pytest.mark.parametrize("flag", ["spring", "damper", "gravity", "actuation", "clampctrl", "spring damper"])

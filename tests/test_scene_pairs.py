@@ -1,10 +1,13 @@
 """Which geoms can touch, and the parameters of their contacts, compared with the contacts that MuJoCo reports."""
 
+from pathlib import Path
+
 import mujoco
 import numpy as np
 import pytest
+from scene_contacts import difference, evaluate
 
-from jaxdyn.scenes._collisions import GeomType, is_built, pairs_of
+from jaxdyn.scenes._collisions import GeomType, is_built, pairs_of, reason_against
 
 
 def random_geom(rng) -> str:
@@ -101,3 +104,69 @@ def test_pairs_and_their_parameters_are_those_of_mujoco():
 @pytest.mark.slow
 def test_pairs_and_their_parameters_are_those_of_mujoco_in_many_scenes():
     assert sum(check_pairs(seed) for seed in range(8, 200)) > 10_000
+
+
+@pytest.mark.parametrize(
+    ("flag", "kind", "reason"),
+    [
+        ("", "capsule", None),
+        ("", "cylinder", None),
+        ("", "mesh", "contacts of capsule and mesh are not built"),
+        ('multiccd="disable"', "capsule", None),
+        (
+            'multiccd="disable"',
+            "cylinder",
+            'contacts of capsule and cylinder are not built with <flag multiccd="disable"/>',
+        ),
+    ],
+)
+def test_reasons_against_pairs(flag, kind, reason):
+    shape = 'mesh="rock"' if kind == "mesh" else 'size="0.1 0.2"'
+    m = mujoco.MjModel.from_xml_string(
+        f"""<mujoco><option><flag {flag}/></option>
+        <asset><mesh name="rock" vertex="0 0 0  1 0 0  0 1 0  0 0 1"/></asset>
+        <worldbody><geom type="{kind}" {shape}/>
+        <body><freejoint/><geom type="capsule" size="0.1 0.2"/></body></worldbody></mujoco>"""
+    )
+    (pair,) = pairs_of(m)
+    found = reason_against(m, pair)
+    assert found is None if reason is None else str(found).startswith(reason)
+
+
+def contacts_of(d, geoms: set) -> dict:
+    """The contacts that MuJoCo reports for pairs of geoms, as distance, position and frame."""
+    found: dict = {pair: [] for pair in geoms}
+    for con in d.contact:
+        found[tuple(int(g) for g in con.geom)].append(np.concatenate([[con.dist], con.pos, con.frame]))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ant", "half_cheetah", "hopper", "humanoid", "humanoidstandup", "walker2d", "point"])
+def test_contacts_in_scenes_are_those_of_mujoco(name):
+    """All contacts of all pairs, at states near those that files begin with and lower."""
+    gymnasium = pytest.importorskip("gymnasium")
+    path = Path(gymnasium.__file__).parent / "envs/mujoco/assets" / f"{name}.xml"
+    m = mujoco.MjModel.from_xml_path(str(path))
+    d, rng = mujoco.MjData(m), np.random.default_rng(0)
+    pairs = pairs_of(m)
+    states, wanted = [], []
+    for k in range(20):
+        mujoco.mj_resetData(m, d)
+        d.qpos += rng.normal(size=m.nq) * (0.03, 0.1, 0.3)[k % 3]
+        if m.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE:
+            d.qpos[2] -= rng.uniform(0, 0.7)
+        mujoco.mj_forward(m, d)
+        states.append(np.concatenate([d.geom_xpos, d.geom_xmat], axis=1))
+        wanted.append(contacts_of(d, {(pair.geom1, pair.geom2) for pair in pairs}))
+    states = np.array(states)
+    for types in {(pair.type1, pair.type2) for pair in pairs}:
+        members = [pair for pair in pairs if (pair.type1, pair.type2) == types]
+        first, second = ([getattr(pair, side) for pair in members] for side in ("geom1", "geom2"))
+        margin = np.array([[pair.margin + pair.gap] for pair in members])
+        sizes = m.geom_size[first][:, None], m.geom_size[second][:, None]
+        got = evaluate(*types, sizes[0], states[:, first, None], sizes[1], states[:, second, None], margin)
+        for k, at_state in enumerate(wanted):
+            for j, pair in enumerate(members):
+                assert difference(got[k, j, 0], at_state[pair.geom1, pair.geom2]) < 1e-10
+    assert sum(len(x) for at_state in wanted for x in at_state.values()) > 0

@@ -1,5 +1,6 @@
 """Sensors of scenes against MuJoCo's `sensordata`, with its accelerations and contact forces given."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from jaxdyn import ModelError, RobotFileError, UnknownNameError
 from jaxdyn.scenes import _sensors as sensors
 from jaxdyn.scenes._actuators import actuated, actuator_tension
 from jaxdyn.scenes._parts import Loads, instant
-from jaxdyn.scenes._passive import passive_forces
-from jaxdyn.scenes._sensor_values import ContactLoads, Readings
+from jaxdyn.scenes._passive import passive_forces, spring_energy
+from jaxdyn.scenes._readings import ContactLoads, Readings
 from jaxdyn.scenes._tendons import tendon_loads, tendon_rows
 from jaxdyn.spatial import Vec3
 
@@ -19,15 +20,16 @@ mujoco = pytest.importorskip("mujoco")
 
 XML = """<mujoco><option timestep="0.005" gravity=".3 -.2 -9" magnetic="1 2 3"/><worldbody>
 <site name="w" pos=".1 .2 1" quat="1 .2 .3 .4" type="box" size="1 1 1"/><geom type="plane" size="3 3 .1" pos="0 0 -.2"/>
-<body name="f" pos="0 0 .1"><joint name="free" type="free"/><geom size=".1" type="capsule" fromto="0 0 0 .3 .1 .2"/>
+<body name="f" pos="0 0 .1"><joint name="free" type="free" stiffness="3 2 1"/>
+  <geom size=".1" type="capsule" fromto="0 0 0 .3 .1 .2"/>
   <site name="fs" pos=".2 .1 0" quat="1 .5 0 .3" type="capsule" size=".2 .3"/>
   <body name="b" pos=".3 0 0" euler="10 20 30">
-    <joint name="ball" type="ball" pos=".02 .03 .01" range="0 40" limited="true"/>
+    <joint name="ball" type="ball" pos=".02 .03 .01" range="0 40" limited="true" stiffness="1 2 3"/>
     <geom type="box" size=".1 .05 .02" pos=".1 0 0" euler="10 20 30"/>
     <site name="bs" pos="0 .1 .1" euler="30 20 10" type="box" size=".2 .3 .5"/>
     <body name="h" pos=".2 0 0" euler="100 80 0">
       <joint name="h1" axis="1 2 3" ref="10" pos="0 .1 0" range="-20 30" limited="true"/>
-      <joint name="h2" axis="0 1 0" pos=".1 0 0"/><geom size=".05" pos=".1 .1 0"/>
+      <joint name="h2" axis="0 1 0" pos=".1 0 0" stiffness="3 2 1" armature=".1"/><geom size=".05" pos=".1 .1 0"/>
       <site name="hs" pos=".1 .1 .1" euler="40 50 60" type="cylinder" size=".3 .4"/>
       <body name="rigid" pos=".1 0 .1" euler="20 0 30"><geom name="gr" size=".13" pos=".1 0 0" euler="10 0 0"/>
         <site name="rs" pos=".1 .2 .3" size=".4"/></body>
@@ -37,9 +39,9 @@ XML = """<mujoco><option timestep="0.005" gravity=".3 -.2 -9" magnetic="1 2 3"/>
   <site name="ss" pos=".1 .1 .1" type="ellipsoid" size=".2 .1 .3"/></body>
 </worldbody><tendon>
   <fixed name="t1" range="-.1 .2" limited="true"><joint joint="h1" coef=".5"/><joint joint="sl" coef="-2"/></fixed>
-  <spatial name="t2" stiffness="3"><site site="w"/><site site="fs"/><site site="bs"/></spatial>
+  <spatial name="t2" stiffness="3 2 1" springlength="0 1"><site site="w"/><site site="fs"/><site site="bs"/></spatial>
 </tendon><actuator>
-  <motor joint="h1" gear="3"/><position name="p" tendon="t2" gear="1.5"/><motor tendon="t2"/>
+  <motor joint="h1" gear="3" armature=".02"/><position name="p" tendon="t2" gear="1.5"/><motor tendon="t2"/>
 </actuator><sensor>
   <touch site="fs"/><touch site="rs" cutoff="3"/><touch site="bs"/><touch site="hs"/><touch site="ss"/>
   <accelerometer site="hs"/><accelerometer site="w"/><velocimeter site="rs"/><gyro site="rs" cutoff=".5"/>
@@ -63,6 +65,7 @@ XML = """<mujoco><option timestep="0.005" gravity=".3 -.2 -9" magnetic="1 2 3"/>
   <subtreecom body="world"/><subtreelinvel body="b"/><subtreeangmom body="f"/><subtreeangmom body="rigid"/>
   <subtreelinvel body="s"/><insidesite site="bs" objtype="body" objname="h"/>
   <insidesite site="w" objtype="body" objname="h"/><insidesite site="hs" objtype="body" objname="f"/><clock/>
+  <e_potential/><e_kinetic/>
 </sensor></mujoco>"""
 
 
@@ -129,7 +132,8 @@ def readings_of(bodies):
             own = actuator_tension(robot, parts.actuators, acting.force, len(parts.tendons.names))
             loads += tendon_loads(robot, parts.tendons, at, without.tension + own)
         contacts = (ContactLoads(bodies, point, normal, pressure),) if len(bodies) else ()
-        readings = Readings(a, pulled, acting, loads, contacts, joints, pulls, jnp.full(robot.batch, 1.25))
+        springs = spring_energy(robot, parts.passive, at, pulled)
+        readings = Readings(a, pulled, acting, loads, contacts, springs, joints, pulls, jnp.full(robot.batch, 1.25))
         return {"sensordata": sensors.sensor_values(robot, parts.sensors, at, readings)}
 
     return values
@@ -161,6 +165,24 @@ def test_all_types_are_mujocos():
     check(m)
 
 
+def test_rangefinders_are_mujocos():
+    rng = np.random.default_rng(0)
+    sites = [np.concatenate([0.5 * rng.normal(size=3), rng.normal(size=4)]) for _ in range(20)]
+    sites = [[" ".join(map(str, x)) for x in (site[:3], site[3:])] for site in sites]
+    eyes = "".join(f'<site name="s{i}" pos="{p}" quat="{q}"/>' for i, (p, q) in enumerate(sites))
+    finders = "".join(f'<rangefinder site="s{i}" cutoff="{3 * (i % 2)}"/>' for i in range(len(sites)))
+    shapes = ("capsule", ".3 .4"), ("cylinder", ".3 .4"), ("ellipsoid", ".3 .4 .5"), ("sphere", ".3")
+    bodies = [
+        f'<body pos="{x} {y} 0"><joint type="ball"/><geom type="{kind}" size="{size}" pos=".1 0 0"/></body>'
+        for (kind, size), x, y in zip(shapes, (1, -1, 0, 0), (0, 0, 1, -1), strict=True)
+    ]
+    xml = f"""<mujoco><worldbody><geom type="plane" size="0 0 .1" pos="0 0 -1"/><geom size="9" rgba="1 1 1 0"/>
+      <geom type="plane" size="2 1 .1" pos="0 0 -.5" euler="20 0 10"/>
+      <geom type="box" size=".3 .2 .4" pos="1 1 0" euler="10 20 30"/>{"".join(bodies)}
+      <body><joint type="ball"/><geom size=".1"/>{eyes}</body></worldbody><sensor>{finders}</sensor></mujoco>"""
+    check(mujoco.MjModel.from_xml_string(xml))
+
+
 PACKAGES = [
     pytest.param(*x.values, id=f"{package}-{x.id}", marks=[*x.marks, pytest.mark.slow])
     for package in ("gymnasium", "dm_control", "brax")
@@ -181,10 +203,11 @@ def test_scenes_of_packages(path):
 
 def test_what_is_not_built_is_refused_only_when_asked_for():
     m = mujoco.MjModel.from_xml_string(
-        """<mujoco><worldbody><body><joint name="j"/><geom size=".1"/><site name="s"/></body></worldbody>
-        <sensor><rangefinder name="eye" site="s"/><jointpos name="angle" joint="j"/></sensor></mujoco>"""
+        """<mujoco><worldbody><geom name="a" size="1"/><body><joint name="j"/><geom name="b" size=".1"/></body>
+        </worldbody><sensor><distance name="gap" geom1="a" geom2="b"/><jointpos name="angle" joint="j"/>
+        </sensor></mujoco>"""
     )
-    with pytest.raises(RobotFileError, match="'eye': sensors of type 'rangefinder' are not built"):
+    with pytest.raises(RobotFileError, match="'gap': sensors of type 'geomdist' are not built"):
         sensors.Sensors.of(m)
     assert sensors.Sensors.of(m, ["angle"]).types == ("jointpos",)
     with pytest.raises(UnknownNameError):
@@ -203,3 +226,35 @@ def test_a_sensor_says_what_it_lacks():
     parts = scenes.Parts.of(m, with_sensors=True)
     with pytest.raises(ModelError, match="'accelerometer' read 'acceleration'"):
         scenes.evaluated(m, scenes.model_of(m), parts, scenes.states_of(m, 1), values)
+
+
+@pytest.mark.slow
+def test_derivatives_are_differences():
+    """By the state, and finite at rest."""
+    m = mujoco.MjModel.from_xml_string(XML)
+    states = scenes.states_of(m, 2, seed=3)
+    model, parts, given = scenes.model_of(m), scenes.Parts.of(m, with_sensors=True), Given(m, states)
+    function = readings_of(given.bodies)
+    others = (given.accelerations, *given.vectors, given.pressure, *given.limits, jnp.asarray(m.opt.timestep))
+    q, v, u, a = (np.array(x) for x in zip(*states, strict=True))
+
+    @jax.jit
+    def derivative(at, along):
+        def values(q, v):
+            bound, operands = scenes.RobotAndParts.of(model, parts, jnp.float64, "scene")
+            return bound.call(function, operands, q, v, u, a, *map_arrays(others))["sensordata"]
+
+        return jax.jvp(values, at, along)
+
+    rng = np.random.default_rng(4)
+    along = rng.normal(size=q.shape), rng.normal(size=v.shape)
+    slope = derivative((q, v), along)[1]
+    h = 1e-6
+    upper, lower = (derivative((q + s * along[0], v + s * along[1]), along)[0] for s in (h, -h))
+    np.testing.assert_allclose(slope, (upper - lower) / (2 * h), rtol=1e-5, atol=1e-6 * np.abs(slope).max())
+    rest = np.array([m.qpos0] * 2), np.zeros_like(v)
+    assert np.isfinite(derivative(rest, along)[1]).all()
+
+
+def map_arrays(tree):
+    return jax.tree.map(jnp.asarray, tree)

@@ -7,7 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scene_oracle import MIXED, SMALL, accelerations_as_mujoco, as_mujoco, compiled, random_states, state_of
+from scene_oracle import (
+    MIXED,
+    SMALL,
+    accelerations_as_mujoco,
+    as_mujoco,
+    compiled,
+    random_states,
+    state_of,
+    with_sensors,
+)
 from scene_oracle import solved_to_the_end as tight
 
 import jaxdyn
@@ -65,6 +74,23 @@ def test_scenes_of_gymnasium(name, cone):
     m = mujoco.MjModel.from_xml_path(f"{folder}/envs/mujoco/assets/{name}.xml")
     m.opt.cone = cone
     check_against_mujoco(tight(m))
+
+
+@pytest.mark.slow
+def test_sensors_read_what_mujocos_read():
+    m = compiled(with_sensors(MIXED), "elliptic")
+    scene = load_scene(m)
+    qpos, qvel, act, control, *_ = random_states(m, 12)
+    d, expected = mujoco.MjData(m), []
+    for d.qpos[:], d.qvel[:], d.act[:], d.ctrl[:] in zip(qpos, qvel, act, control, strict=True):
+        mujoco.mj_forward(m, d)
+        expected.append(d.sensordata.copy())
+    values = scene.sensors(state_of(scene, qpos, qvel, act), control)
+    assert len(values) == m.nsensor
+    found = np.concatenate([values[name] for name in scene.parts.sensors.names], axis=-1)
+    size = np.abs(expected).max(axis=0)
+    assert (size > 0).sum() > 20
+    assert (np.abs(found - expected).max(axis=0) < 1e-7 * np.maximum(1, size)).all()
 
 
 @pytest.mark.slow

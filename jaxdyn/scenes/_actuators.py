@@ -17,9 +17,10 @@ from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import enum_name, object_name
 from jaxdyn.scenes._muscles import activation_rate, muscle_bias, muscle_gain
-from jaxdyn.scenes._parts import SMALL, Instant, Part, PartRows, Places, disabled, sums
+from jaxdyn.scenes._parts import SMALL, Instant, Part, PartRows, Places, disabled, length_of, sums
 from jaxdyn.scenes._tendons import TendonRows
 from jaxdyn.scenes._transmission import Transmission, transmission
+from jaxdyn.spatial import Vec3
 from jaxdyn.tree import columns_of, take_rows
 
 _GAINS, _BIASES = ("fixed", "affine", "muscle"), ("none", "affine", "muscle")
@@ -61,6 +62,11 @@ class Actuators(Part):
     sites: Places
     referred: tuple[tuple[int, int], ...] = eqx.field(static=True)
     """Each of `pushing`: the rows of its site and of its reference site in `sites`, -1 without one."""
+    cranks: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
+    """Each on a slider-crank: its number, and the rows of the crank and of the slider in `sites`."""
+    circular: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    """Each servo of an angle about an axis that turns freely: its number, and the first of the three gears of the axis.
+    Such a servo goes the shorter way round."""
     gains: tuple[str, ...] = eqx.field(static=True)
     biases: tuple[str, ...] = eqx.field(static=True)
     dynamics: tuple[str, ...] = eqx.field(static=True)
@@ -73,6 +79,8 @@ class Actuators(Part):
     idle: bool = eqx.field(static=True)
     """Whether `<option>` disables actuation; the lengths then have no velocities either."""
     gear: Float[Array, "*batch nu 6"]
+    rod: Float[Array, "*batch nu"]
+    """The lengths of the rods of slider-cranks, m."""
     gain: Float[Array, "*batch nu 9"]
     bias: Float[Array, "*batch nu 9"]
     time: Float[Array, "*batch nu 3"]
@@ -92,7 +100,12 @@ class Actuators(Part):
     @property
     def coupled(self) -> tuple[int, ...]:
         """The numbers of the actuators that are not on slides and hinges."""
-        return (*(x[0] for x in self.turning), *(x[0] for x in self.pulling), *self.pushing)
+        return (
+            *(x[0] for x in self.turning),
+            *(x[0] for x in self.pulling),
+            *self.pushing,
+            *(x[0] for x in self.cranks),
+        )
 
     @classmethod
     def of(cls, m) -> Self:
@@ -111,6 +124,7 @@ class Actuators(Part):
         return cls(
             names=tuple(object_name(m, "actuator", i) for i in range(count)),
             **targets,
+            circular=_circular(m, targets, gain, bias),
             gains=tuple(x[0] for x in types),
             biases=tuple(x[1] for x in types),
             dynamics=tuple(x[2] for x in types),
@@ -119,6 +133,7 @@ class Actuators(Part):
             active=tuple((~off & ("actuation" not in flags)).tolist()),
             idle="actuation" in flags,
             gear=float_leaf(m.actuator_gear[out]),
+            rod=float_leaf(m.actuator_cranklength),
             gain=float_leaf(gain),
             bias=float_leaf(bias),
             time=float_leaf(m.actuator_dynprm[:, :3]),
@@ -149,15 +164,19 @@ def actuator_types(m, i: int) -> tuple[str, str, str]:
 
 def _targets(m) -> dict[str, Any]:
     """Return the fields of `Actuators` that say on what each acts."""
-    scalars, turning, pulling, pushing, referred = [], [], [], [], []
+    scalars, turning, pulling, pushing, referred, cranks = [], [], [], [], [], []
     sites: dict[int, int] = {}
     for i in range(m.nactuator):
         target, (first, second) = enum_name("mjtTrn", m.actuator_trntype[i]), map(int, m.actuator_trnid[i])
         if target == "tendon":
             pulling.append((i, first))
-        elif target == "site":
-            pushing.append(i)
-            referred.append(tuple(-1 if x < 0 else sites.setdefault(x, len(sites)) for x in (first, second)))
+        elif target in ("site", "slidercrank"):
+            rows = tuple(-1 if x < 0 else sites.setdefault(x, len(sites)) for x in (first, second))
+            if target == "slidercrank":
+                cranks.append((i, *rows))
+            else:
+                pushing.append(i)
+                referred.append(rows)
         else:
             kind, q, v = enum_name("mjtJoint", m.jnt_type[first]), int(m.jnt_qposadr[first]), int(m.jnt_dofadr[first])
             if kind in ("slide", "hinge"):
@@ -172,7 +191,21 @@ def _targets(m) -> dict[str, Any]:
         "pushing": tuple(pushing),
         "sites": Places.of(m, "site", list(sites)),
         "referred": tuple(referred),
+        "cranks": tuple(cranks),
     }
+
+
+def _circular(m, targets: dict[str, Any], gain: np.ndarray, bias: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """Return the servos of `Actuators.circular`: those on ball joints, and on the rotation between two sites."""
+    balls = [number for number, *_, free in targets["turning"] if not free]
+    pairs = zip(targets["pushing"], targets["referred"], strict=True)
+    gear = m.actuator_gear[np.asarray(m.actuator_outadr, int)]
+    sites = [i for i, (_, reference) in pairs if reference >= 0 and not gear[i, :3].any()]
+    found = [(i, 0) for i in balls] + [(i, 3) for i in sites]
+    fixed = [enum_name("mjtGain", x) == "fixed" for x in m.actuator_gaintype]
+    affine = [enum_name("mjtBias", x) == "affine" for x in m.actuator_biastype]
+    servo = np.array(fixed, bool) & np.array(affine, bool) & (gain[:, 0] != 0) & (bias[:, 1] == -gain[:, 0])
+    return tuple((i, k) for i, k in found if servo[i] and gear[i, k : k + 3].any())
 
 
 def reasons_against_actuators(m) -> dict[str, str]:
@@ -181,7 +214,7 @@ def reasons_against_actuators(m) -> dict[str, str]:
     for i in range(m.nactuator):
         target, (gain, bias, dynamics) = enum_name("mjtTrn", m.actuator_trntype[i]), actuator_types(m, i)
         reason = None
-        if target not in ("joint", "jointinparent", "tendon", "site"):
+        if target not in ("joint", "jointinparent", "tendon", "site", "slidercrank"):
             reason = f"it acts on a {target}" + " (adhesion)" * (target == "body")
         elif gain not in _GAINS or bias not in _BIASES or dynamics not in _DYNAMICS:
             reason = f"it has gain {gain!r}, bias {bias!r} and dynamics {dynamics!r}"
@@ -241,6 +274,8 @@ def actuated(
     bias, slope_of_bias = _affine(actuators.bias, by)
     gain, slope_of_gain, bias, slope_of_bias = _with_muscles(actuators, by, gain, slope_of_gain, bias, slope_of_bias)
     force, slope = gain * drive + bias, slope_of_gain * drive + slope_of_bias
+    if actuators.circular:
+        force = force - _whole_turns(robot, actuators, drive, by)
     active = robot.constant(np.array(actuators.active, float))
     force, slope = force * active, slope * active
     if actuators.limits[1]:
@@ -259,6 +294,19 @@ def actuated(
     if actuators.limits[0]:
         torque = jnp.clip(torque, *columns_of(actuators.joint_range))
     return Actuated(force, torque, rate, by, slope)
+
+
+def _whole_turns(robot: Robot, actuators: PartRows, drive, by: Transmission):
+    """Return what servos of `Actuators.circular` pull too much: their errors are angles up to half a turn."""
+    numbers, first = np.array(actuators.circular).T
+    gear, gain, error = take_rows((actuators.gear, actuators.gain[:, 0], drive - by.length), numbers)
+    columns = columns_of(gear)
+    axis = Vec3(
+        *(sum(columns[j + k] * robot.constant(np.where(first == j, 1.0, 0.0)) for j in (0, 3)) for k in range(3))
+    )
+    turn = 2 * jnp.pi * length_of(axis)
+    count = jnp.floor(jnp.abs(error) / turn + 0.5) * jnp.sign(error)
+    return sums(gain * turn * count, numbers, len(actuators.names))
 
 
 def actuator_tension(robot: Robot, actuators: PartRows, force, count: int):

@@ -173,9 +173,9 @@ def _on_ellipsoids(fluid: PartRows, v: Motion) -> Force:
     largest, smallest = jnp.maximum(jnp.maximum(a, b), c), jnp.minimum(jnp.minimum(a, b), c)
     middle = a + b + c - largest - smallest
     speed = length_of(u)
-    area, normal, cosine = _projection(axes, u, speed)
+    area, normal = _projection(axes, u, speed)
     force = force + w.cross(u) * (magnus * density * (4 / 3 * jnp.pi) * a * b * c)
-    force = force + normal.cross(u).cross(u) * (kutta * density * cosine * area)
+    force = force + normal.cross(u).cross(u) * (kutta * density * area)
     diameter = 2 / 3 * (a + b + c)
     drag = viscosity * 3 * jnp.pi * diameter
     drag = drag + density * speed * (area * blunt + slender * (jnp.pi * largest * middle - area))
@@ -189,16 +189,15 @@ def _on_ellipsoids(fluid: PartRows, v: Motion) -> Force:
     return Force(moment * factor, force * factor)
 
 
-def _projection(axes: list, u: Vec3, speed) -> tuple[Any, Vec3, Any]:
-    """Return the areas of ellipsoids seen along their velocities, vectors along the normals of those areas, and the
-    cosines between both over the lengths of these; an area of zero at rest."""
+def _projection(axes: list, u: Vec3, speed) -> tuple[Any, Vec3]:
+    """Return the areas of ellipsoids seen along their velocities, and the normals of these areas' edges, as long as the
+    cosines of their angles with the velocities."""
     a, b, c = axes
     p, q, r = b * c, c * a, a * b
     moving = speed > 0
-    safe = Vec3(*(jnp.where(moving, x, 1) for x in (u.x, u.y, u.z)))
-    denominator = p**4 * safe.x**2 + q**4 * safe.y**2 + r**4 * safe.z**2
-    numerator = (p * safe.x) ** 2 + (q * safe.y) ** 2 + (r * safe.z) ** 2
-    area = jnp.pi * jnp.sqrt(denominator / jnp.maximum(numerator, SMALL))
-    cosine = numerator / jnp.maximum(jnp.where(moving, speed, 1) * denominator, SMALL)
-    normal = Vec3(p * p * u.x, q * q * u.y, r * r * u.z)
-    return jnp.where(moving, area, 0), normal, jnp.where(moving, cosine, 0)
+    # The direction decides; at rest any will do, because forces vanish.
+    along = u * jnp.where(moving, 1 / jnp.where(moving, speed, 1), 0)
+    along = Vec3(jnp.where(moving, along.x, 1), along.y, along.z)
+    normal = Vec3(p * p * along.x, q * q * along.y, r * r * along.z)
+    square, numerator = normal.squared_norm(), normal.dot(along)
+    return jnp.pi * jnp.sqrt(square / numerator), normal * (numerator / square)

@@ -25,6 +25,7 @@ from jaxdyn.scenes._parts import (
     disabled,
     length_of,
     sums,
+    with_actuators,
     wrenches_on_dofs,
 )
 from jaxdyn.scenes._tendons import TendonRows
@@ -86,7 +87,12 @@ class Passive(Part):
         """Return the passive forces of an `mjModel`, which must not have any that `reasons_against_passive` names."""
         no_springs, no_dampers = ("spring" in disabled(m)), ("damper" in disabled(m))
         stiffness = np.column_stack([m.jnt_stiffness, m.jnt_stiffnesspoly]) * (not no_springs)
-        damping, tendon_damping = (x * (not no_dampers) for x in _dampers(m))
+        damping = np.column_stack([m.dof_damping, m.dof_dampingpoly])
+        tendon_damping = np.column_stack([m.tendon_damping, m.tendon_dampingpoly])
+        of_actuators = np.column_stack([m.actuator_damping, m.actuator_dampingpoly])
+        damping, tendon_damping = (
+            x * (not no_dampers) for x in with_actuators(m, damping, tendon_damping, of_actuators)
+        )
         tendon_stiffness = np.column_stack([m.tendon_stiffness, m.tendon_stiffnesspoly]) * (not no_springs)
         kinds: dict[str, list[int]] = {"free": [], "ball": [], "slide": [], "hinge": []}
         for j in np.flatnonzero(stiffness.any(axis=1)):
@@ -123,23 +129,6 @@ class Passive(Part):
         )
 
 
-def _dampers(m) -> tuple[np.ndarray, np.ndarray]:
-    """Return the damping of degrees of freedom and of tendons, `[n, 3]`, with that of actuators: it is reflected by the
-    square of the first gear, to all axes of a joint, also where actuation is disabled."""
-    joints = np.column_stack([m.dof_damping, m.dof_dampingpoly])
-    tendons = np.column_stack([m.tendon_damping, m.tendon_dampingpoly])
-    for i in range(m.nactuator):
-        added = m.actuator_gear[m.actuator_outadr[i], 0] ** 2 * np.append(
-            m.actuator_damping[i], m.actuator_dampingpoly[i]
-        )
-        target, number = enum_name("mjtTrn", m.actuator_trntype[i]), m.actuator_trnid[i, 0]
-        if target in ("joint", "jointinparent"):
-            joints[m.dof_jntid == number] += added
-        elif target == "tendon":
-            tendons[number] += added
-    return joints, tendons
-
-
 def reasons_against_passive(m) -> dict[str, str]:
     """Return, by what in an `mjModel` has passive forces that are not built, why."""
     out = {}
@@ -161,8 +150,7 @@ def passive_forces(robot: Robot, passive: PartRows, at: Instant, tendons: Tendon
     tendon_slope, pull = None, None if tendons is None else tendons.length * 0
     if tendons is not None and pull is not None and any(passive.tendons):
         if passive.tendons[0]:
-            lower, upper = columns_of(passive.tendon_rest)
-            stretch = jnp.maximum(tendons.length - upper, 0) + jnp.minimum(tendons.length - lower, 0)
+            stretch = _stretch_of_tendons(passive, tendons)
             pull = pull - _polynomial(passive.tendon_stiffness, stretch, stretch)
         if passive.tendons[1]:
             force, tendon_slope = _damping(passive.tendon_damping, tendons.velocity)
@@ -176,6 +164,45 @@ def passive_forces(robot: Robot, passive: PartRows, at: Instant, tendons: Tendon
         active = robot.constant(np.array(passive.by_actuators, float))
         torque, compensation = torque + lift * (1 - active), lift * active
     return PassiveForces(torque, compensation, pull, slope, tendon_slope)
+
+
+def spring_energy(robot: Robot, passive: PartRows, at: Instant, tendons: TendonRows | None):
+    """Return the potential energy of the springs, `[*batch]`."""
+    total: Any = jnp.zeros(robot.batch, robot.dtype)
+    for factors, stretch in _stretches(passive, at):
+        total = total + _potential(factors, length_of(stretch) if isinstance(stretch, Vec3) else stretch)
+    if tendons is not None and passive.tendons[0]:
+        total = total + _potential(passive.tendon_stiffness, _stretch_of_tendons(passive, tendons))
+    return total
+
+
+def _potential(factors, x):
+    a, b, c = columns_of(factors)
+    return (x * x * (a / 2 + x * (b / 3 + x * (c / 4)))).sum(axis=0)
+
+
+def _stretch_of_tendons(passive: PartRows, tendons: TendonRows):
+    lower, upper = columns_of(passive.tendon_rest)
+    return jnp.maximum(tendons.length - upper, 0) + jnp.minimum(tendons.length - lower, 0)
+
+
+def _stretches(passive: PartRows, at: Instant) -> list[tuple[Any, Any]]:
+    """Return the factors of the springs of joints and how far they are stretched: of slides and hinges, of quaternions,
+    and of the positions of free joints, along axes of the world; those that there are."""
+    out = []
+    if passive.springs:
+        stretch = take_rows(at.q, np.array(passive.springs)) - passive.reference
+        out.append((passive.stiffness, stretch))
+    if passive.balls:
+        coordinates, _ = np.array(passive.balls).T
+        turn = Quaternion(*(take_rows(at.q, coordinates + k) for k in range(4))).normalized()
+        rest = Quaternion(*columns_of(passive.ball_reference)).normalized()
+        out.append((passive.ball_stiffness, rest.conjugate().multiply(turn).log()))
+    if passive.shifts:
+        coordinates, _ = np.array(passive.shifts).T
+        here = Vec3(*(take_rows(at.q, coordinates + k) for k in range(3)))
+        out.append((passive.shift_stiffness, here - Vec3(*columns_of(passive.shift_reference))))
+    return out
 
 
 def _polynomial(factors, x, size):
@@ -194,22 +221,17 @@ def _damping(factors, v):
 def _springs(robot: Robot, passive: PartRows, at: Instant):
     """Return the torque of the springs of joints, rows `[nv]`; 0 without any."""
     torque: Any = 0.0
+    stretches = iter(_stretches(passive, at))
     if passive.springs:
-        stretch = take_rows(at.q, np.array(passive.springs)) - passive.reference
-        torque = torque - sums(_polynomial(passive.stiffness, stretch, stretch), passive.spring_dofs, robot.nv)
+        factors, stretch = next(stretches)
+        torque = torque - sums(_polynomial(factors, stretch, stretch), np.array(passive.spring_dofs), robot.nv)
     if passive.balls:
-        coordinates, dofs = np.array(passive.balls).T
-        turn = Quaternion(*(take_rows(at.q, coordinates + k) for k in range(4))).normalized()
-        rest = Quaternion(*columns_of(passive.ball_reference)).normalized()
-        stretch = rest.conjugate().multiply(turn).log()
-        torque = torque - _on_axes(_pull(passive.ball_stiffness, stretch), dofs, robot.nv)
+        torque = torque - _on_axes(_pull(*next(stretches)), np.array(passive.balls)[:, 1], robot.nv)
     if passive.shifts:
-        coordinates, dofs = np.array(passive.shifts).T
-        here = Vec3(*(take_rows(at.q, coordinates + k) for k in range(3)))
-        pull = _pull(passive.shift_stiffness, here - Vec3(*columns_of(passive.shift_reference)))
+        dofs = np.array(passive.shifts)[:, 1]
         # The last degree of freedom of the joint carries its body.
         R = take_rows(at.world.rotation, dofs + 5)
-        torque = torque - _on_axes(R.apply_transpose(pull), dofs, robot.nv)
+        torque = torque - _on_axes(R.apply_transpose(_pull(*next(stretches))), dofs, robot.nv)
     return torque
 
 

@@ -20,7 +20,7 @@ from jaxdyn.io import LeftOutWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, object_name
 from jaxdyn.model import Model
 from jaxdyn.scenes import _equations as rows
-from jaxdyn.scenes import _readings
+from jaxdyn.scenes import _sensed
 from jaxdyn.scenes._actuators import Actuators
 from jaxdyn.scenes._constraints import Constraints
 from jaxdyn.scenes._free_bodies import free_bodies
@@ -170,7 +170,7 @@ class Scene(eqx.Module):
         bound, operands = _bound(self, arguments.q.dtype)
         time = jnp.broadcast_to(state.time, arguments.q.shape[:-1])[..., None]
         solved = _solved(self, arguments).a
-        values = bound.call(_readings.sensor_rows, operands, solved, time, **arguments.named())
+        values = bound.call(_sensed.sensor_rows, operands, solved, time, **arguments.named())
         sensors = self.parts.sensors
         ends = np.cumsum(sensors.sizes)
         return {

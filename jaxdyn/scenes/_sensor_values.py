@@ -10,45 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.algorithms.recursions import Robot, velocities, velocity_accelerations
-from jaxdyn.scenes._actuators import Actuated
-from jaxdyn.scenes._parts import Instant, Loads, Located, PartRows, Places, length_of, sums
-from jaxdyn.scenes._tendons import TendonRows
+from jaxdyn.scenes._parts import FreeJoints, Instant, Loads, Located, PartRows, Places, length_of, sums
+from jaxdyn.scenes._rays import ranges
+from jaxdyn.scenes._readings import Readings
 from jaxdyn.scenes._turns import quaternions
 from jaxdyn.scenes._zones import is_inside, is_met
 from jaxdyn.spatial import Motion, Quaternion, Vec3
 from jaxdyn.tree import columns_of, sum_down, take_rows
-
-
-class ContactLoads(NamedTuple):
-    """Contacts as sensors of touch see them, rows `[n, *batch]`."""
-
-    bodies: np.ndarray
-    """`[n, 2]`: MuJoCo's numbers of the bodies of both geoms."""
-    point: Vec3
-    normal: Vec3
-    """From the first geom to the second, in world axes."""
-    pressure: Any
-    """The normal force, zero for contacts that do not act."""
-
-
-class Readings(NamedTuple):
-    """Quantities that sensors read besides the state; those that none of them reads may be missing."""
-
-    acceleration: Any = None
-    """Accelerations of the degrees of freedom, rows `[nv, *batch]`."""
-    tendons: TendonRows | None = None
-    actuated: Actuated | None = None
-    loads: tuple[Loads, ...] | None = None
-    """The forces of contacts, of equality constraints between bodies, of spatial tendons (`tendon_loads`), and those
-    that a user applies."""
-    contacts: tuple[ContactLoads, ...] | None = None
-    joint_limits: Any = None
-    """The forces of the joints' limits, `[njnt, *batch]`."""
-    tendon_limits: Any = None
-    """The forces of the tendons' limits, `[nt, *batch]`."""
-    time: Any = None
-    """`[*batch]`"""
-
 
 type _Value = Callable[[Robot, PartRows, Instant, Readings, np.ndarray], tuple]
 
@@ -315,6 +283,23 @@ def _subtree_momentum(robot, sensors, at, readings, which):
     return _components(members.total(spin, count))
 
 
+def _potential_energy(robot, sensors, at, readings, which):
+    members = _members(robot, sensors, at, which)
+    height = members.place.pose.translation.dot(robot.gravity_vector)
+    return (members.total(-members.mass * height, len(which)) + readings.springs,)
+
+
+def _kinetic_energy(robot, sensors, at, readings, which):
+    members = _members(robot, sensors, at, which)
+    v = members.place.velocity(at)
+    own = members.mass * v.linear.squared_norm() + v.angular.dot(members.momentum(v.angular))
+    speed = FreeJoints.of(robot).to_world(at, at.v)
+    geared = (sensors.armature * speed * speed).sum(axis=0)
+    if readings.tendons is not None:
+        geared = geared + (sensors.tendon_armature * readings.tendons.velocity**2).sum(axis=0)
+    return (0.5 * (members.total(own, len(which)) + geared),)
+
+
 def _between_bodies(part: int) -> _Value:
     """Return the force (0) or the moment about the site (1) that a body's parent exerts on it, in axes of the site."""
 
@@ -372,6 +357,12 @@ def _touch(robot, sensors, at, readings, which):
     return (out,)
 
 
+def _range(robot, sensors, at, readings, which):
+    own, _, _ = _located(sensors, at, which)
+    rows = np.array(sensors.places, int)[which]
+    return (ranges(robot, sensors.targets, at, own, [sensors.carriers[i] for i in rows]),)
+
+
 def _inside(robot, sensors, at, readings, which):
     own, reference, _ = _located(sensors, at, which)
     rows = np.array(sensors.references, int)[which]
@@ -423,6 +414,9 @@ VALUES: dict[str, tuple[tuple[str, ...], _Value]] = {
     "torque": (("acceleration", "loads"), _between_bodies(1)),
     "touch": (("contacts",), _touch),
     "insidesite": ((), _inside),
+    "rangefinder": ((), _range),
+    "e_potential": (("springs",), _potential_energy),
+    "e_kinetic": ((), _kinetic_energy),
     "clock": (("time",), _time),
 }
 """For each type of sensors, the names that they read in `Readings`, and the function of their values."""

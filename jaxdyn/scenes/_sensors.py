@@ -16,15 +16,17 @@ from jaxdyn._errors import ModelError, RobotFileError, look_up
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import enum_name, object_name
-from jaxdyn.scenes._parts import Instant, Part, PartRows, Places, disabled
-from jaxdyn.scenes._sensor_values import VALUES, Readings
+from jaxdyn.scenes._parts import Instant, Part, PartRows, Places, disabled, with_actuators
+from jaxdyn.scenes._rays import Targets, shapes_without_rays
+from jaxdyn.scenes._readings import Readings
+from jaxdyn.scenes._sensor_values import VALUES
 from jaxdyn.scenes._turns import Turns
 from jaxdyn.scenes._zones import ZONES
 from jaxdyn.tree import take_rows
 
 _FRAMES = {"xbody": "body", "body": "inertia", "geom": "geom", "site": "site"}
 """The kinds of frames (`Places.of`) of MuJoCo's types of objects."""
-_WITH_BODIES = ("subtreecom", "subtreelinvel", "subtreeangmom", "force", "torque")
+_WITH_BODIES = ("subtreecom", "subtreelinvel", "subtreeangmom", "force", "torque", "e_potential", "e_kinetic")
 _CUTS = {"real": 2, "positive": 1}
 
 
@@ -73,6 +75,9 @@ class Sensors(Part):
     pulled: tuple[int, ...] = eqx.field(static=True)
     """The tendon of each actuator, -1 for those on others."""
     magnetic: Float[Array, "*batch 3"]
+    armature: Float[Array, "*batch nv"]
+    tendon_armature: Float[Array, "*batch nt"]
+    targets: Targets
 
     @classmethod
     def of(cls, m, names: Sequence[str] | None = None, source: str = "the scene") -> Self:
@@ -86,6 +91,7 @@ class Sensors(Part):
         types = tuple(_type(m, i) for i in chosen)
         objects = tuple(int(m.sensor_objid[i]) for i in chosen)
         limits = not {"limit", "constraint"} & disabled(m)
+        armature, tendon_armature = with_actuators(m, m.dof_armature, m.tendon_armature, m.actuator_armature)
         return cls(
             names=tuple(known[i] for i in chosen),
             types=types,
@@ -114,6 +120,9 @@ class Sensors(Part):
                 for i in range(m.nactuator)
             ),
             magnetic=float_leaf(np.array(m.opt.magnetic)),
+            armature=float_leaf(armature),
+            tendon_armature=float_leaf(tendon_armature),
+            targets=Targets.of(m, "rangefinder" in types),
         )
 
 
@@ -155,7 +164,7 @@ def _members(m, types: Sequence[str], objects: Sequence[int]) -> dict[str, Any]:
     members = []
     for k, (kind, number) in enumerate(zip(types, objects, strict=True)):
         if kind in _WITH_BODIES:
-            root = number if kind.startswith("subtree") else int(m.site_bodyid[number])
+            root = number if kind.startswith("subtree") else 0 if kind[:2] == "e_" else int(m.site_bodyid[number])
             inside = {root}
             for i in range(root + 1, m.nbody):
                 if m.body_parentid[i] in inside:
@@ -184,6 +193,8 @@ def reasons_against_sensors(m) -> dict[str, str]:
             reason = "it reads a camera"
         elif shape and shape not in ZONES:
             reason = f"its site is a {shape}"
+        elif kind == "rangefinder" and (shapes_without_rays(m) or m.sensor_dim[i] != 1 or m.sensor_intprm[i, 0] != 1):
+            reason = f"rays are not built for {', '.join(sorted(shapes_without_rays(m))) or 'its kind of data'}"
         elif m.sensor_delay[i] != 0 or m.sensor_interval[i, 0] != 0:
             reason = "it has a delay or an interval"
         if reason:

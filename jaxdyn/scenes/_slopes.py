@@ -21,10 +21,11 @@ from jaxdyn.tree import take_rows
 def damper_slopes(robot: Robot, at: Instant, passive: PassiveForces):
     """Return the derivatives of the dampers of joints by the velocities, `[nv, nv, *batch]`: what MuJoCo's integrator
     `Euler` takes. Diagonal, but for free joints whose damping differs between axes of the world."""
-    rows = _diagonal(robot, passive.slope)
     first = FreeJoints.of(robot).rows
     if not len(first):
-        return rows
+        return _diagonal(robot, passive.slope)
+    linear = np.isin(np.arange(robot.nv), first[:, None] + np.arange(3))
+    total = _diagonal(robot, passive.slope * robot.constant(np.where(linear, 0.0, 1.0)))
     R = take_rows(at.world.rotation, first + 5)
     a, b, c = (take_rows(passive.slope, first + k) for k in range(3))
     turned = Mat3(*(Vec3(x.x * a, x.y * b, x.z * c) for x in (R.x, R.y, R.z)))
@@ -33,8 +34,10 @@ def damper_slopes(robot: Robot, at: Instant, passive: PassiveForces):
     for number, start in enumerate(first):
         for i in range(3):
             for j in range(3):
-                rows = rows.at[start + i, start + j].set(columns[j][i][number])
-    return rows
+                where = np.zeros((robot.nv, robot.nv))
+                where[start + i, start + j] = 1
+                total = total + columns[j][i][number] * robot.constant(where)
+    return total
 
 
 def smooth_slopes(

@@ -52,6 +52,8 @@ def transmission(robot: Robot, actuators: PartRows, at: Instant, tendons: Tendon
         )
     if actuators.pushing:
         _add(_pushing(robot, actuators, at), lengths, moments)
+    if actuators.cranks:
+        _add(_cranking(robot, actuators, at), lengths, moments)
     if not moments:
         return Transmission(length, velocity, None)
     moment = jnp.concatenate([robot.broadcast(x) for x in moments])
@@ -115,6 +117,29 @@ def _pushing(robot: Robot, actuators: PartRows, at: Instant) -> tuple[Any, Any]:
     turn = Quaternion.from_rotation(b.T.compose(a)).log() if (second >= 0).any() else Vec3.zero()
     length = (shift.dot(linear) + turn.dot(angular)) * has
     return length, rows.linear.dot(force) + rows.angular.dot(moment)
+
+
+def _cranking(robot: Robot, actuators: PartRows, at: Instant) -> tuple[Any, Any]:
+    """Return the lengths and moments of actuators on slider-cranks: a rod of fixed length holds a site, and its other
+    end slides along the z axis of a second site. The length is where on that axis it is."""
+    numbers, crank, slider = np.array(actuators.cranks).T
+    gear, rod = take_rows((actuators.gear[:, 0], actuators.rod), numbers)
+    sites = Places.located(actuators.sites, at)
+    moving = point_rows(robot, at, sites)
+    one, other = sites.take(crank), sites.take(slider)
+    axis, shift = other.pose.rotation.z, one.pose.translation - other.pose.translation
+    along = shift.dot(axis)
+    square = along * along + rod * rod - shift.squared_norm()
+    reaches = square > 0
+    root = jnp.sqrt(jnp.where(reaches, square, 1))
+    inverse = jnp.where(reaches, 1 / root, 0)
+    length = along - jnp.where(reaches, root, 0)
+    # The length's derivatives by the shift and the axis; MuJoCo's where the rod is too short.
+    by_shift, by_axis = axis * (1 - along * inverse) + shift * inverse, shift * (1 - along * inverse)
+    by_shift, by_axis, axis = (jax.tree.map(lambda x: x[:, None], x) for x in (by_shift, by_axis, axis))
+    turning = take_rows(moving.angular, slider).cross(axis)
+    shifting = take_rows(moving.linear, crank) - take_rows(moving.linear, slider)
+    return gear * length, gear[:, None] * (by_axis.dot(turning) + by_shift.dot(shifting))
 
 
 def _moved(robot: Robot, dofs: np.ndarray) -> np.ndarray:

@@ -101,11 +101,11 @@ class Quaternion(Row):
             (wy, xy, squares[2], yz),
             (wz, xz, yz, squares[3]),
         )
-        best, (w, x, y, z) = squares[0], forms[0]
+        w, x, y, z = forms[0]
+        largest = squares[0]
         for square, form in zip(squares[1:], forms[1:], strict=True):
-            larger = square > best
-            best = jnp.where(larger, square, best)
-            w, x, y, z = (jnp.where(larger, b, a) for a, b in zip((w, x, y, z), form, strict=True))
+            w, x, y, z = (jnp.where(square > largest, b, a) for a, b in zip((w, x, y, z), form, strict=True))
+            largest = jnp.maximum(square, largest)
         return (Quaternion(w, x, y, z) * _sign(w)).normalized()
 
 

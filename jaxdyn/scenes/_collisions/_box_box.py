@@ -16,6 +16,7 @@ from jaxdyn.scenes._collisions._candidates import (
     Found,
     Geom,
     inactive_unless,
+    parts,
     roundoff,
 )
 from jaxdyn.spatial import Mat3, Vec3
@@ -118,18 +119,14 @@ def _seen_from_first(one: Geom, two: Geom) -> _Boxes:
     return _Boxes(half1, half2, turn, to_two, to_one, _LIMITS[dtype == jnp.float64], noise)
 
 
-def _parts(v) -> tuple[Any, Any, Any]:
-    return (v.x, v.y, v.z)
-
-
 def _absolute(v):
     return jax.tree.map(jnp.abs, v)
 
 
 def _permuted(v, i: int):
     """The components of a vector, or the columns of a matrix, with the one of number `i` last."""
-    parts = _parts(v)
-    return type(v)(parts[(i + 1) % 3], parts[(i + 2) % 3], parts[i])
+    own = parts(v)
+    return type(v)(own[(i + 1) % 3], own[(i + 2) % 3], own[i])
 
 
 def _faces(boxes: _Boxes, one: Geom, two: Geom) -> list[tuple[Any, _Face]]:
@@ -141,8 +138,8 @@ def _faces(boxes: _Boxes, one: Geom, two: Geom) -> list[tuple[Any, _Face]]:
     ):
         rows = turn.T
         for i in range(3):
-            reach = _absolute(_parts(rows)[i]).dot(other_half)
-            apart = jnp.abs(_parts(center)[i]) - _parts(half)[i] - reach
+            reach = _absolute(parts(rows)[i]).dot(other_half)
+            apart = jnp.abs(parts(center)[i]) - parts(half)[i] - reach
             other = _permuted(rows, i).T
             axes = _permuted(box.pose.rotation, i)
             flag = jnp.full_like(apart, of_one, bool)
@@ -178,7 +175,7 @@ def _best_edges(boxes: _Boxes, face_apart) -> tuple[Any, Any, _Edges]:
 
     best = _Edges(face_apart, filled(units[0]), filled(units[0]), filled(units[0]))
     largest, counts = face_apart, jnp.zeros_like(face_apart, bool)
-    for unit1, (unit2, column) in itertools.product(units, zip(units, _parts(boxes.turn), strict=True)):
+    for unit1, (unit2, column) in itertools.product(units, zip(units, parts(boxes.turn), strict=True)):
         across = unit1.cross(column)
         square = across.squared_norm()
         crossing = square >= boxes.limits.parallel
@@ -236,13 +233,9 @@ def _clipped_corners(face: _Face, margin, boxes: _Boxes) -> list[Found]:
     """The corners of the part of the other box's face that lies over the face."""
     upward = jnp.where(face.center.z >= 0, 1.0, -1.0).astype(jnp.result_type(face.center.z))
     corners = _incident_corners(face, upward)
-    polygon, size = corners, jnp.full_like(face.half.x, 4.0)
-    for by_x, way in ((True, 1.0), (True, -1.0), (False, 1.0), (False, -1.0)):
-        limit = face.half.x if by_x else face.half.y
-        distances = [way * (p.x if by_x else p.y) - limit for p in polygon]
-        # Corners on the side of the face stay, whichever way they are rounded.
-        distances = [jnp.where(jnp.abs(d) < boxes.noise, 0, d) for d in distances]
-        polygon, size = _clipped_polygon(polygon, distances, size)
+    size = jnp.full_like(face.half.x, 4.0)
+    polygon, size = _within(corners, [p.x for p in corners], face.half.x, size, boxes.noise)
+    polygon, size = _within(polygon, [p.y for p in polygon], face.half.y, size, boxes.noise)
     kept = [(k < size) & (p.z <= margin) for k, p in enumerate(polygon)]
     smallest = boxes.limits.equal * (face.half.x * face.half.x + face.half.y * face.half.y)
     normal = face.axes.z * jnp.where(face.of_one, upward, -upward)
@@ -260,7 +253,7 @@ def _incident_corners(face: _Face, upward) -> list[Vec3]:
     """The corners of the other box's face that looks most against the face, one after the other around it: two
     coordinates along the face, and the height over it."""
     cases = [
-        (jnp.abs(_parts(face.other)[k].z), (_permuted(face.other, k), _permuted(face.other_half, k))) for k in range(3)
+        (jnp.abs(parts(face.other)[k].z), (_permuted(face.other, k), _permuted(face.other_half, k))) for k in range(3)
     ]
     tie = roundoff(upward)
     axes, half = largest_of(cases, tie)[1]
@@ -275,27 +268,33 @@ def _incident_corners(face: _Face, upward) -> list[Vec3]:
     return [middle + u + v, middle - u + v, middle - u - v, middle + u - v]
 
 
-def _clipped_polygon(corners: list[Vec3], distances: list[Any], size) -> tuple[list[Vec3], Any]:
-    """The corners of a convex polygon where a distance is not positive, and their number.
+def _within(corners: list[Vec3], xs: list[Any], half, size, noise) -> tuple[list[Vec3], Any]:
+    """The corners of the part of a convex polygon in which a coordinate is within `-half` and `half`, and their number.
 
-    The first `size` of the corners count, and one more place is returned. Each corner that is kept and each crossing
-    behind it go to the place that is given by how many come before.
+    The first `size` of the corners count, and there are two more places. Each edge fills the next two places: with its
+    start, or where it comes in, and with where it goes out. Corners on the border, but for rounding, are inside.
     """
-    places = len(corners) + 1
+    places = len(corners) + 2
     slots = [jax.tree.map(jnp.zeros_like, corners[0]) for _ in range(places)]
     filled = jnp.zeros_like(size)
-    for k, (p, d) in enumerate(zip(corners, distances, strict=True)):
-        last = size == k + 1
-        following = k + 1 < len(corners)
-        q = select(last, corners[0], corners[k + 1]) if following else corners[0]
-        e = jnp.where(last, distances[0], distances[k + 1]) if following else distances[0]
-        crosses = (k < size) & (((d < 0) & (e > 0)) | ((d > 0) & (e < 0)))
-        fraction = d / jnp.where(crosses, d - e, 1)
-        for emitted, point, most in (
-            ((k < size) & (d <= 0), p, 2 * k),
-            (crosses, p + (q - p) * fraction, 2 * k + 1),
-        ):
+    beyond = [[jnp.where(jnp.abs(d) < noise, 0, d) for d in (x - half, -x - half)] for x in xs]
+    for k, p in enumerate(corners):
+        (above, below), counts = beyond[k], k < size
+        q, above_q, below_q = corners[0], *beyond[0]
+        if k + 1 < len(corners):
+            after = (corners[k + 1], *beyond[k + 1])
+            q, above_q, below_q = select(size == k + 1, (q, above_q, below_q), after)
+        inside = (above <= 0) & (below <= 0)
+        # The distances of both ends from the border that the edge comes in by, and from the one it goes out by.
+        start = select(above > 0, (above, above_q), (below, below_q))
+        end = select(above_q > 0, (above, above_q), (below, below_q))
+        enters, leaves = (start[0] > 0) & (start[1] < 0), (end[0] < 0) & (end[1] > 0)
+        edge = q - p
+        first = p + edge * jnp.where(enters, start[0] / jnp.where(enters, start[0] - start[1], 1), 0)
+        second = p + edge * (end[0] / jnp.where(leaves, end[0] - end[1], 1))
+        emitted = ((counts & (inside | enters), first, 2 * k), (counts & leaves, second, 2 * k + 1))
+        for present, point, most in emitted:
             for s in range(min(most + 1, places)):
-                slots[s] = select(emitted & (filled == s), point, slots[s])
-            filled = filled + emitted
+                slots[s] = select(present & (filled == s), point, slots[s])
+            filled = filled + present
     return slots, jnp.minimum(filled, places)

@@ -17,9 +17,7 @@ SHORTEST = 1e-15
 """A shorter vector has no direction (mjMINVAL)."""
 X_AXIS = Vec3(1.0, 0.0, 0.0)
 """The direction that MuJoCo gives to a vector without one."""
-
-
-NOISE = 1e3
+NOISE = 100.0
 """Numbers are equal where they differ by less than so many roundoffs of the lengths that they come from: what is
 chosen of equal ones may then not depend on rounding, which differs between compiled programs."""
 
@@ -85,6 +83,11 @@ class Found(NamedTuple):
     normal: Vec3
     tangent: Vec3 = Vec3(0.0, 0.0, 0.0)
     """The direction that the first tangent has as far as it can; zero for MuJoCo's default."""
+
+
+def parts(v: Any) -> tuple[Any, Any, Any]:
+    """The three components of a vector, or the three columns of a matrix."""
+    return v.x, v.y, v.z
 
 
 def inactive_unless(condition, found: Found) -> Found:

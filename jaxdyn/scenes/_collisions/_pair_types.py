@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdyn._errors import ModelError
 from jaxdyn.geometry import with_candidates
+from jaxdyn.io.mjcf import is_disabled
 from jaxdyn.scenes._collisions import _box_box, _box_pairs, _convex_pairs, _meshes, _plane_pairs, _round_pairs
 from jaxdyn.scenes._collisions._candidates import (
     Candidates,
@@ -20,6 +21,7 @@ from jaxdyn.scenes._collisions._candidates import (
     complete_frame,
     inactive_unless,
 )
+from jaxdyn.scenes._collisions._pairs import GeomPair
 from jaxdyn.spatial import Pose, Vec3
 
 PairFunction = Callable[[Geom, Geom, Any], list[Found]]
@@ -44,6 +46,8 @@ _PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
     (_T.BOX, _T.BOX): (_box_box.COUNT, _box_box.box_box),
 }
 """The number of candidates of a pair and their function. The type with the smaller number comes first."""
+_BY_GENERAL_ROUTINE = {(_T.SPHERE, _T.ELLIPSOID), (_T.CAPSULE, _T.ELLIPSOID), (_T.CAPSULE, _T.CYLINDER)}
+"""The pairs for which MuJoCo has no formulas: see `_convex_pairs`."""
 
 
 def candidate_count(type1: int, type2: int) -> int:
@@ -57,6 +61,17 @@ def candidate_count(type1: int, type2: int) -> int:
 def is_built(type1: int, type2: int) -> bool:
     """Return whether the contacts of two types are built."""
     return (type1, type2) in _PAIRS
+
+
+def reason_against(m: Any, pair: GeomPair) -> str | None:
+    """Return why the contacts of a pair of geoms of an `mjModel` cannot be those of MuJoCo; None if they are."""
+    names = _names(pair.type1, pair.type2)
+    if not is_built(pair.type1, pair.type2):
+        return f"contacts of {names} are not built"
+    off = [flag for flag in ("nativeccd", "multiccd") if is_disabled(m, flag)]
+    if off and (pair.type1, pair.type2) in _BY_GENERAL_ROUTINE:
+        return f'contacts of {names} are not built with <flag {off[0]}="disable"/>'
+    return None
 
 
 def shape_of(m: Any, geom: int) -> tuple[Hashable, np.ndarray]:
@@ -81,10 +96,26 @@ def candidates(
     """Return the possible contacts of pairs of geoms, each one of the first type with one of the second.
 
     Sizes are rows `[n, k, *batch]` and structures are those of all geoms of a type, both as `shape_of` returns them.
-    Poses of geoms in the world, and the distance
-    `margin + gap` within which MuJoCo reports contacts, are rows `[n, *batch]`. The candidates are rows
-    `[n * count, *batch]`, ordered pair by pair, with `candidate_count` of them a pair. The ones that MuJoCo reports are
-    those of its `mjData.contact`; the others have the distance `FAR`.
+    Poses of geoms in the world, and the distance `margin + gap` within which MuJoCo reports contacts, are rows
+    `[n, *batch]`. The candidates are rows `[n * count, *batch]`, ordered pair by pair, with `candidate_count` of them a
+    pair. The ones that MuJoCo reports are those of its `mjData.contact`; the others have the distance `FAR`.
+
+    | pair | count | equal to MuJoCo's |
+    |---|---|---|
+    | plane with sphere, capsule, ellipsoid, cylinder, box | 1, 2, 1, 4, 4 | to rounding |
+    | plane with mesh | 4 | to rounding, but for faces of more than four corners that lie flat: see `plane_mesh` |
+    | sphere with sphere, capsule, cylinder, box | 1 | to rounding |
+    | capsule with capsule, box | 2 | to rounding, but for choices that MuJoCo makes by rounding errors |
+    | box with box | 8 | to rounding |
+    | sphere or capsule with ellipsoid | 1 | to the tolerance of MuJoCo's general routine |
+    | capsule with cylinder | 2 | the same; where both are parallel, the place along them is any |
+
+    The last two rows hold while the sphere's center or the capsule's axis is outside the other shape. Farther inside,
+    the routine is rougher than its tolerance.
+
+    What is not built are the other pairs for which MuJoCo has that routine: the normals that it finds between two
+    ellipsoids that overlap differ from the exact ones by up to 2e-3. With height fields there are as many contacts as
+    prisms below a geom.
 
     **Raises** `ModelError` for types whose contacts are not built.
     """
@@ -101,9 +132,13 @@ def candidates(
 def _pair(type1: int, type2: int) -> tuple[int, PairFunction]:
     known = _PAIRS.get((GeomType(type1), GeomType(type2)))
     if known is None:
-        names = f"{GeomType(type1).name.lower()} and {GeomType(type2).name.lower()}"
-        raise ModelError(f"contacts of {names} are not built; give one of the geoms another type")
+        advice = "give one of the geoms another type, or keep them apart by contype and conaffinity or <exclude>"
+        raise ModelError(f"contacts of {_names(type1, type2)} are not built; {advice}")
     return known
+
+
+def _names(type1: int, type2: int) -> str:
+    return f"{GeomType(type1).name.lower()} and {GeomType(type2).name.lower()}"
 
 
 def _side_by_side(found: list[Found]) -> Found:
