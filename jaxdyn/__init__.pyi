@@ -10,6 +10,7 @@ from . import io as io
 from . import model as model
 from . import native as native
 from . import samples as samples
+from . import scenes as scenes
 from . import simulate as simulate
 from . import spatial as spatial
 from . import sysid as sysid
@@ -161,6 +162,11 @@ from .model import with_locked_joints as with_locked_joints
 from .model import with_loop as with_loop
 from .model import with_payload as with_payload
 from .model import without_loops as without_loops
+from .scenes import Scene as Scene
+from .scenes import SceneOptions as SceneOptions
+from .scenes import SceneReport as SceneReport
+from .scenes import SceneState as SceneState
+from .scenes import load_scene as load_scene
 from .simulate import DivergenceError as DivergenceError
 from .simulate import State as State
 from .simulate import Trajectory as Trajectory

@@ -22,6 +22,7 @@ PACKAGES = (
     "io",
     "model",
     "samples",
+    "scenes",
     "simulate",
     "spatial",
     "sysid",

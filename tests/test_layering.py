@@ -29,6 +29,7 @@ FLOORS = {
     "io": 6,
     "algorithms": 7,
     "contact": 8,
+    "scenes": 9,
     "simulate": 9,
     "sysid": 10,
     "trajopt": 10,

@@ -11,6 +11,8 @@ from jaxdyn.contact._step import (
     contact_forces,
     contact_step,
     require_contact,
+    straight_motion,
+    with_vector,
 )
 
 __all__ = [

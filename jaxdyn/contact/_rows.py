@@ -1,7 +1,7 @@
 """The equations of a step with contact, on rows with the contact or the degree of freedom first and the batch last.
 
 Accelerations are in the axes at the start of the step, also those of free joints, whose velocities are in axes that
-turn (`turning`). With the accelerations `b` without contact a step has the accelerations `b + x`, where `x` minimizes
+turn (`turning_accelerations`). With the accelerations `b` without contact a step has the accelerations `b + x`, where `x` minimizes
 
     1/2 x^T (M + dt D) x + 1/dt sum Phi_c(w_c + dt J_c x)
 
@@ -31,6 +31,7 @@ from jaxdyn.algorithms.recursions import (
     inverse,
     kinematics,
     spring_rows,
+    turning_accelerations,
 )
 from jaxdyn.constraints import mimic_rows
 from jaxdyn.contact._contacts import ContactRows
@@ -150,7 +151,12 @@ def setup(robot: Robot, contacts: ContactRows, q, v, tau, dt, f_ext=None) -> Ste
     points = contact_points(robot, contacts, q, at.poses)
     held = _held(robot, at, q, v, moving.velocity, equations.c)
     system = System(at.S, equations.inertia, points, held)
-    rest = tau - spring_rows(robot, q) - robot.damping * v - inverse(robot.tree, equations, -turning(robot, v))
+    rest = (
+        tau
+        - spring_rows(robot, q)
+        - robot.damping * v
+        - inverse(robot.tree, equations, -turning_accelerations(robot, v))
+    )
     b, motion, factors = solve_system(robot, contacts, system, armature, None, robot.broadcast(rest))
     least = None
     if held is not None:
@@ -172,26 +178,8 @@ def _held(robot: Robot, at: Kinematics, q, v, velocity: Motion, c: Motion) -> He
         C = robot.broadcast(mimic_rows(robot.mimics, robot.mimic_multiplier))
         rows = ConstraintRows(C, jnp.zeros_like(C[:, 0]))
     J = robot.broadcast(rows.J)
-    gamma = robot.broadcast(rows.gamma) - (J * jnp.asarray(turning(robot, v))[None]).sum(axis=1)
+    gamma = robot.broadcast(rows.gamma) - (J * jnp.asarray(turning_accelerations(robot, v))[None]).sum(axis=1)
     return Held(J.reshape(-1, *J.shape[2:]), gamma)
-
-
-def turning(robot: Robot, v):
-    """Return `omega x v` of the linear velocities of free joints, rows `[nv]`; zero for other degrees of freedom.
-
-    Their velocities are in axes that turn with the body. Added to the accelerations, it makes them those in the axes at
-    the start of the step, in which a step neither gains nor loses energy in free flight.
-    """
-    topology = robot.topology
-    starts = np.array([topology.v_starts[i] for i, kind in enumerate(topology.joint_types) if kind == "free"], int)
-    if not len(starts):
-        return robot.zeros()
-    linear, angular = (Vec3(*(take_rows(v, starts + k + i) for i in range(3))) for k in (0, 3))
-    turn = angular.cross(linear)
-    where = np.full((3, robot.nv), -1)
-    for i in range(3):
-        where[i, starts + i] = np.arange(len(starts))
-    return sum(take_rows(x, rows) for x, rows in zip((turn.x, turn.y, turn.z), where, strict=True))
 
 
 def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt):
@@ -278,7 +266,7 @@ def residual(robot: Robot, contacts: ContactRows, unknown: Unknown, q, v, tau, d
     resisting = robot.damping * after + spring_rows(robot, q)
     if (in_joints := joint_torques(robot, contacts, stops_of(robot, contacts, q), after, dt)) is not None:
         resisting = resisting - in_joints[0]
-    unbalanced = inverse(robot.tree, with_contact, x - turning(robot, v)) + resisting - tau
+    unbalanced = inverse(robot.tree, with_contact, x - turning_accelerations(robot, v)) + resisting - tau
     held = _held(robot, at, q, v, moving.velocity, equations.c)
     if held is None:
         return Unknown(unbalanced)

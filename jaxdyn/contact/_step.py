@@ -68,9 +68,13 @@ def contact_step(
     """
     a, report = contact_accelerations(model, contacts, q, v, tau, dt, f_ext)
     after = v + dt * a
-    # The origin of a free body moves straight on, whereas `integrate` moves it along a screw.
-    straight = _with_linear(model, after, dt, so3_left_jacobian_solve)
-    return model.integrate(q, dt * straight), in_axes_of_end(model, after, dt), report
+    return model.integrate(q, dt * straight_motion(model, after, dt)), in_axes_of_end(model, after, dt), report
+
+
+def straight_motion(model: Model, v: Any, dt: Any) -> Any:
+    """Return the velocity for `Model.integrate` with which the origins of free bodies move straight on for a time, at
+    the velocity `v` in the axes at its start; `integrate` moves them along screws."""
+    return _with_linear(model, v, dt, so3_left_jacobian_solve)
 
 
 def in_axes_of_end(model: Model, v: Any, dt: Any) -> Any:
@@ -90,8 +94,17 @@ def _with_linear(model: Model, v: Any, dt: Any, function: Callable[[Vec3, Vec3],
     for start, kind in zip(topology.v_starts, topology.joint_types, strict=False):
         if kind == "free":
             linear, angular = (Vec3.from_array(v[..., start + k : start + k + 3]) for k in (0, 3))
-            v = v.at[..., start : start + 3].set(function(angular * dt, linear).to_array())
+            v = with_vector(v, start, function(angular * dt, linear))
     return v
+
+
+def with_vector(x: Any, start: int, vector: Vec3) -> Any:
+    """Return an array `[*batch, n]` with three other elements from `start` on.
+
+    Not by `x.at[...].set(...)`: where the new elements depend on each other's old ones, XLA has overwritten some before
+    it read them (JAX 0.12 on a CPU, within larger programs).
+    """
+    return jnp.concatenate([x[..., :start], vector.to_array(), x[..., start + 3 :]], axis=-1)
 
 
 def contact_accelerations(

@@ -75,11 +75,11 @@ def select(condition, a, b):
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
-def largest_of(cases: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """The largest of some numbers and the pytree beside it; the first of equal ones."""
+def largest_of(cases: list[tuple[Any, Any]], noise: Any = None) -> tuple[Any, Any]:
+    """The largest of some numbers and the pytree beside it; the first of equal ones, which may differ by `noise`."""
     best, chosen = cases[0]
     for value, other in cases[1:]:
-        larger = value > best
+        larger = value > (best if noise is None else best + noise)
         best, chosen = jnp.where(larger, value, best), select(larger, other, chosen)
     return best, chosen
 

@@ -42,14 +42,14 @@ def with_candidates(pose):
     return jax.tree.map(expanded, pose)
 
 
-def length_and_direction(v: Vec3, otherwise: Vec3 = UP) -> tuple[Any, Vec3]:
+def length_and_direction(v: Vec3, otherwise: Vec3 = UP, shortest: float = 0.0) -> tuple[Any, Vec3]:
     """The length of a vector and its direction, with finite derivatives of every order.
 
-    A vector that is shorter than the unit roundoff (2e-16 m or 1e-7 m) has the length zero and the direction
-    `otherwise`.
+    A vector that is shorter than `shortest`, or than the unit roundoff (2e-16 m or 1e-7 m), has the length zero and the
+    direction `otherwise`.
     """
     square = jnp.asarray(v.squared_norm())
-    apart = square > float(jnp.finfo(square.dtype).eps) ** 2
+    apart = square > max(float(jnp.finfo(square.dtype).eps), shortest) ** 2
     length = jnp.sqrt(jnp.where(apart, square, 1))
     inverse = 1 / length
     direction = jax.tree.map(lambda a, b: jnp.where(apart, a * inverse, b), v, otherwise)

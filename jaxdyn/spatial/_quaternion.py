@@ -101,10 +101,11 @@ class Quaternion(Row):
             (wy, xy, squares[2], yz),
             (wz, xz, yz, squares[3]),
         )
-        largest = jnp.argmax(jnp.stack(jnp.broadcast_arrays(*squares)), axis=0)
         w, x, y, z = forms[0]
-        for k in range(1, 4):
-            w, x, y, z = (jnp.where(largest == k, b, a) for a, b in zip((w, x, y, z), forms[k], strict=True))
+        largest = squares[0]
+        for square, form in zip(squares[1:], forms[1:], strict=True):
+            w, x, y, z = (jnp.where(square > largest, b, a) for a, b in zip((w, x, y, z), form, strict=True))
+            largest = jnp.maximum(square, largest)
         return (Quaternion(w, x, y, z) * _sign(w)).normalized()
 
 

@@ -56,6 +56,7 @@ from jaxdyn.algorithms.recursions._equations_of_motion import (
     passive_torque,
     spring_energy,
     spring_rows,
+    turning_accelerations,
     velocities,
     velocity_accelerations,
 )

@@ -113,6 +113,24 @@ def velocity_accelerations(robot: Robot, joint: Motion, velocity: Motion) -> Mot
     return take_rows(velocity, topology.mover).cross(joint)
 
 
+def turning_accelerations(robot: Robot, v):
+    """Return `omega x v` of the linear velocities of free joints, rows `[nv]`; zero for other degrees of freedom.
+
+    Their velocities are in axes that turn with the body. Added to the accelerations, it makes them those in the axes at
+    the start of the step, in which a step neither gains nor loses energy in free flight.
+    """
+    topology = robot.topology
+    starts = np.array([topology.v_starts[i] for i, kind in enumerate(topology.joint_types) if kind == "free"], int)
+    if not len(starts):
+        return robot.zeros()
+    linear, angular = (Vec3(*(take_rows(v, starts + k + i) for i in range(3))) for k in (0, 3))
+    turn = angular.cross(linear)
+    where = np.full((3, robot.nv), -1)
+    for i in range(3):
+        where[i, starts + i] = np.arange(len(starts))
+    return sum(take_rows(x, rows) for x, rows in zip((turn.x, turn.y, turn.z), where, strict=True))
+
+
 def sum_before_joint(robot: Robot, behind: Motion, across: Motion) -> Motion:
     """Return the sum before the whole joint of each degree of freedom, from a sum down the tree and what each degree of
     freedom adds to it."""

@@ -1,0 +1,6 @@
+"""Scenes of MJCF files, moving as in MuJoCo: its soft constraints, actuators, tendons and integrators, in JAX."""
+
+from jaxdyn.scenes._scene import Scene, SceneReport, SceneState, load_scene
+from jaxdyn.scenes._solver import SceneOptions
+
+__all__ = ["Scene", "SceneOptions", "SceneReport", "SceneState", "load_scene"]

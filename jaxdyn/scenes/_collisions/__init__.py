@@ -1,0 +1,5 @@
+"""Where geoms touch, as MuJoCo finds it: pairs that can collide, and a fixed number of candidates of each."""
+
+from jaxdyn.scenes._collisions._candidates import FAR, Candidates, GeomType
+from jaxdyn.scenes._collisions._pair_types import candidate_count, candidates, is_built, reason_against, shape_of
+from jaxdyn.scenes._collisions._pairs import GeomPair, pairs_of

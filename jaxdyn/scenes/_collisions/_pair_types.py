@@ -1,0 +1,157 @@
+"""The candidates of pairs of geoms, by their types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import ModelError
+from jaxdyn.geometry import with_candidates
+from jaxdyn.io.mjcf import is_disabled
+from jaxdyn.scenes._collisions import _box_box, _box_pairs, _convex_pairs, _meshes, _plane_pairs, _round_pairs
+from jaxdyn.scenes._collisions._candidates import (
+    Candidates,
+    Found,
+    Geom,
+    GeomType,
+    complete_frame,
+    inactive_unless,
+)
+from jaxdyn.scenes._collisions._pairs import GeomPair
+from jaxdyn.spatial import Pose, Vec3
+
+PairFunction = Callable[[Geom, Geom, Any], list[Found]]
+
+_T = GeomType
+_PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
+    (_T.PLANE, _T.SPHERE): (1, _plane_pairs.plane_sphere),
+    (_T.PLANE, _T.CAPSULE): (2, _plane_pairs.plane_capsule),
+    (_T.PLANE, _T.ELLIPSOID): (1, _plane_pairs.plane_ellipsoid),
+    (_T.PLANE, _T.CYLINDER): (4, _plane_pairs.plane_cylinder),
+    (_T.PLANE, _T.BOX): (4, _plane_pairs.plane_box),
+    (_T.PLANE, _T.MESH): (_meshes.CORNERS, _meshes.plane_mesh),
+    (_T.SPHERE, _T.SPHERE): (1, _round_pairs.sphere_sphere),
+    (_T.SPHERE, _T.CAPSULE): (1, _round_pairs.sphere_capsule),
+    (_T.SPHERE, _T.ELLIPSOID): (1, _convex_pairs.sphere_ellipsoid),
+    (_T.SPHERE, _T.CYLINDER): (1, _round_pairs.sphere_cylinder),
+    (_T.SPHERE, _T.BOX): (1, _box_pairs.sphere_box),
+    (_T.CAPSULE, _T.CAPSULE): (2, _round_pairs.capsule_capsule),
+    (_T.CAPSULE, _T.ELLIPSOID): (1, _convex_pairs.capsule_ellipsoid),
+    (_T.CAPSULE, _T.CYLINDER): (2, _convex_pairs.capsule_cylinder),
+    (_T.CAPSULE, _T.BOX): (2, _box_pairs.capsule_box),
+    (_T.BOX, _T.BOX): (_box_box.COUNT, _box_box.box_box),
+}
+"""The number of candidates of a pair and their function. The type with the smaller number comes first."""
+_BY_GENERAL_ROUTINE = {(_T.SPHERE, _T.ELLIPSOID), (_T.CAPSULE, _T.ELLIPSOID), (_T.CAPSULE, _T.CYLINDER)}
+"""The pairs for which MuJoCo has no formulas: see `_convex_pairs`."""
+
+
+def candidate_count(type1: int, type2: int) -> int:
+    """Return the number of candidates of a pair of geoms of two types, of which the smaller number comes first.
+
+    **Raises** `ModelError` for types whose contacts are not built.
+    """
+    return _pair(type1, type2)[0]
+
+
+def is_built(type1: int, type2: int) -> bool:
+    """Return whether the contacts of two types are built."""
+    return (type1, type2) in _PAIRS
+
+
+def reason_against(m: Any, pair: GeomPair) -> str | None:
+    """Return why the contacts of a pair of geoms of an `mjModel` cannot be those of MuJoCo; None if they are."""
+    names = _names(pair.type1, pair.type2)
+    if not is_built(pair.type1, pair.type2):
+        return f"contacts of {names} are not built"
+    off = [flag for flag in ("nativeccd", "multiccd") if is_disabled(m, flag)]
+    if off and (pair.type1, pair.type2) in _BY_GENERAL_ROUTINE:
+        return f'contacts of {names} are not built with <flag {off[0]}="disable"/>'
+    return None
+
+
+def shape_of(m: Any, geom: int) -> tuple[Hashable, np.ndarray]:
+    """Return the structure of the shape of a geom of an `mjModel`, and its sizes `[k]`: None and the three numbers of
+    `geom_size`, or for a mesh the faces of its convex hull and the positions of its vertices (m)."""
+    if int(m.geom_type[geom]) == GeomType.MESH:
+        hull, vertices = _meshes.hull_of(m, geom)
+        return hull, vertices.ravel()
+    return None, m.geom_size[geom].copy()
+
+
+def candidates(
+    type1: int,
+    sizes1: Any,
+    pose1: Pose,
+    type2: int,
+    sizes2: Any,
+    pose2: Pose,
+    margin: Any = 0.0,
+    structures: tuple[Hashable, Hashable] = (None, None),
+) -> Candidates:
+    """Return the possible contacts of pairs of geoms, each one of the first type with one of the second.
+
+    Sizes are rows `[n, k, *batch]` and structures are those of all geoms of a type, both as `shape_of` returns them.
+    Poses of geoms in the world, and the distance `margin + gap` within which MuJoCo reports contacts, are rows
+    `[n, *batch]`. The candidates are rows `[n * count, *batch]`, ordered pair by pair, with `candidate_count` of them a
+    pair. The ones that MuJoCo reports are those of its `mjData.contact`; the others have the distance `FAR`.
+
+    | pair | count | equal to MuJoCo's |
+    |---|---|---|
+    | plane with sphere, capsule, ellipsoid, cylinder, box | 1, 2, 1, 4, 4 | to rounding |
+    | plane with mesh | 4 | to rounding, but for faces of more than four corners that lie flat: see `plane_mesh` |
+    | sphere with sphere, capsule, cylinder, box | 1 | to rounding |
+    | capsule with capsule, box | 2 | to rounding, but for choices that MuJoCo makes by rounding errors |
+    | box with box | 8 | to rounding |
+    | sphere or capsule with ellipsoid | 1 | to the tolerance of MuJoCo's general routine |
+    | capsule with cylinder | 2 | the same; where both are parallel, the place along them is any |
+
+    The last two rows hold while the sphere's center or the capsule's axis is outside the other shape. Farther inside,
+    the routine is rougher than its tolerance.
+
+    What is not built are the other pairs for which MuJoCo has that routine: the normals that it finds between two
+    ellipsoids that overlap differ from the exact ones by up to 2e-3. With height fields there are as many contacts as
+    prisms below a geom.
+
+    **Raises** `ModelError` for types whose contacts are not built.
+    """
+    count, function = _pair(type1, type2)
+    margin = with_candidates(jnp.asarray(margin))
+    one = Geom(jnp.asarray(sizes1), with_candidates(pose1), structures[0])
+    two = Geom(jnp.asarray(sizes2), with_candidates(pose2), structures[1])
+    rows = _side_by_side([inactive_unless(each.distance <= margin, each) for each in function(one, two, margin)])
+    assert rows.distance.shape[1] == count
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
+    return Candidates(flat.distance, flat.position, complete_frame(flat.normal, flat.tangent))
+
+
+def _pair(type1: int, type2: int) -> tuple[int, PairFunction]:
+    known = _PAIRS.get((GeomType(type1), GeomType(type2)))
+    if known is None:
+        advice = "give one of the geoms another type, or keep them apart by contype and conaffinity or <exclude>"
+        raise ModelError(f"contacts of {_names(type1, type2)} are not built; {advice}")
+    return known
+
+
+def _names(type1: int, type2: int) -> str:
+    return f"{GeomType(type1).name.lower()} and {GeomType(type2).name.lower()}"
+
+
+def _side_by_side(found: list[Found]) -> Found:
+    """The candidates along the second axis, with the batch axes that any of their arrays have."""
+    leaves = [[jnp.asarray(x) for x in jax.tree.leaves(each)] for each in found]
+    counts = [max([x.shape[1] for x in each if x.ndim], default=1) for each in leaves]
+    shape = jnp.broadcast_shapes(*((x.shape[0], 1, *x.shape[2:]) for each in leaves for x in each if x.ndim))
+    columns = zip(
+        *(
+            [jnp.broadcast_to(x, (shape[0], count, *shape[2:])) for x in each]
+            for count, each in zip(counts, leaves, strict=True)
+        ),
+        strict=True,
+    )
+    joined = [jnp.concatenate(column, axis=1) for column in columns]
+    return Found(joined[0], Vec3(*joined[1:4]), Vec3(*joined[4:7]), Vec3(*joined[7:10]))

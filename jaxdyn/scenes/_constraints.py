@@ -1,0 +1,86 @@
+"""All constraints of a scene at a state, in the order of `RowKinds`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn.algorithms.recursions import Robot
+from jaxdyn.io.mjcf import is_disabled
+from jaxdyn.scenes._contact_rows import Contacts, contact_rows
+from jaxdyn.scenes._equalities import Equalities, equality_rows
+from jaxdyn.scenes._law import RowKinds, RowNumbers
+from jaxdyn.scenes._limits import FrictionLosses, Limits, friction_rows, limit_rows
+from jaxdyn.scenes._parts import Instant, Part, PartRows
+from jaxdyn.scenes._rows import Rows, Timing
+from jaxdyn.scenes._tendons import TendonRows
+
+
+class Constraints(Part):
+    """The constraints of a scene."""
+
+    equalities: Equalities
+    losses: FrictionLosses
+    limits: Limits
+    contacts: Contacts
+    safe: bool = eqx.field(static=True)
+    """Whether time constants are at least two time steps."""
+
+    @classmethod
+    def of(cls, m) -> Self:
+        """Return the constraints of an `mjModel`."""
+        parts = Equalities.of(m), FrictionLosses.of(m), Limits.of(m), Contacts.of(m)
+        return cls(*parts, safe=not is_disabled(m, "refsafe"))
+
+
+class ConstraintRows(NamedTuple):
+    """The rows of all constraints at a state."""
+
+    kinds: RowKinds
+    moves: np.ndarray
+    """`[n, nv]`: which entries of `J` may be other than zero."""
+    J: Any
+    """`[n, nv, *batch]`"""
+    aref: Any
+    """`[n, *batch]`"""
+    numbers: RowNumbers
+
+
+def constraint_rows(robot: Robot, constraints: PartRows, at: Instant, tendons: TendonRows | None, dt) -> ConstraintRows:
+    """Return the rows at a state, with the time step `[1, *batch]`."""
+    timing = Timing(dt, constraints.safe)
+    equalities = equality_rows(robot, constraints.equalities, at, tendons, timing)
+    losses = friction_rows(robot, constraints.losses, at, tendons, timing)
+    limits = limit_rows(robot, constraints.limits, at, tendons, timing)
+    smooth, cones = contact_rows(robot, constraints.contacts, at, timing)
+    frictions = [] if losses is None else [losses]
+    inequalities = [x for x in (limits, smooth) if x is not None]
+    rows = [*equalities, *frictions, *inequalities, *(c.rows for c in cones)]
+    kinds = RowKinds(
+        _count(equalities),
+        _count(frictions),
+        _count(inequalities),
+        tuple((c.dim, c.mu.shape[0]) for c in cones),
+        constraints.contacts.elliptic,
+    )
+    loss = _joined(robot, [] if losses is None else [constraints.losses.loss])
+    numbers = RowNumbers(
+        _joined(robot, [x.D for x in rows]),
+        loss,
+        _joined(robot, [c.friction for c in cones]),
+        _joined(robot, [c.mu for c in cones]),
+    )
+    J = [robot.broadcast(x.J) for x in rows] or [robot.broadcast(robot.constant(np.zeros((0, robot.nv))))]
+    moves = np.concatenate([np.zeros((0, robot.nv), bool), *(x.moves for x in rows)])
+    return ConstraintRows(kinds, moves, jnp.concatenate(J), _joined(robot, [x.aref for x in rows]), numbers)
+
+
+def _count(rows: list[Rows]) -> int:
+    return sum(len(x.moves) for x in rows)
+
+
+def _joined(robot: Robot, parts: list):
+    return jnp.concatenate([robot.broadcast(x) for x in (robot.zeros()[:0], *parts)])

@@ -1,0 +1,194 @@
+"""The equations of a scene at a state, on rows: what acts without constraints, and the convex problem of the rest.
+
+Accelerations here are MuJoCo's but for the axes: those of free joints are the rates of world velocities, turned into
+body axes, so that `turning_accelerations` is what they have more than this library's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn.algorithms.recursions import (
+    EquationsOfMotion,
+    Robot,
+    constant_elimination,
+    equations_and_velocities,
+    inverse,
+    solve,
+    turning_accelerations,
+)
+from jaxdyn.scenes._actuators import Actuated, actuated, next_activation
+from jaxdyn.scenes._constraints import ConstraintRows, constraint_rows
+from jaxdyn.scenes._free_bodies import with_gyroscopic
+from jaxdyn.scenes._law import curvature, force
+from jaxdyn.scenes._newton import (
+    Line,
+    Problem,
+    Search,
+    factor,
+    hessian,
+    newton_line,
+    product,
+    search_step,
+    substitute,
+    transposed_product,
+)
+from jaxdyn.scenes._newton import residual as row_residual
+from jaxdyn.scenes._parts import Instant, PartRows, instant
+from jaxdyn.scenes._passive import PassiveForces, passive_forces
+from jaxdyn.scenes._slopes import damper_slopes, smooth_slopes
+from jaxdyn.scenes._tendons import TendonRows, tendon_rows
+from jaxdyn.tree import sum_up
+
+
+class Acting(NamedTuple):
+    """All that acts at a state but constraints."""
+
+    at: Instant
+    equations: EquationsOfMotion
+    tendons: TendonRows | None
+    passive: PassiveForces
+    actuators: Actuated
+    torque: Any
+    """On the degrees of freedom, without constraints, rows `[nv]`."""
+
+
+def acting(robot: Robot, scene: PartRows, q, v, control, activation, applied) -> Acting:
+    """Return what acts at a state, without constraints."""
+    at = instant(robot, q, robot.broadcast(v))
+    tendons = tendon_rows(robot, scene.tendons, at) if scene.tendons.names else None
+    passive = passive_forces(robot, scene.passive, at, tendons)
+    dt = scene.timestep
+    actuators = actuated(robot, scene.actuators, at, tendons, control, activation, dt, passive.compensation)
+    equations, _ = equations_and_velocities(robot, *at.at, at.v)
+    torque = robot.broadcast(passive.torque + actuators.torque + applied)
+    return Acting(at, equations, tendons, passive, actuators, torque)
+
+
+def rows_at(robot: Robot, scene: PartRows, now: Acting) -> ConstraintRows:
+    """Return the rows of the constraints at a state."""
+    return constraint_rows(robot, scene.constraints, now.at, now.tendons, scene.timestep)
+
+
+def mass_matrix(robot: Robot, equations: EquationsOfMotion):
+    """Return the mass matrix `[nv, nv, *batch]`; only its lower triangle is right."""
+    force = sum_up(robot.tree, equations.inertia).apply(equations.S)
+    S, force = (jax.tree.map(robot.broadcast, x) for x in (equations.S, force))
+    M = jax.tree.map(lambda x: x[None], S).dot(jax.tree.map(lambda x: x[:, None], force))
+    return M + robot.constant(np.eye(robot.nv)) * robot.broadcast(equations.armature)[:, None]
+
+
+def setup(robot: Robot, scene: PartRows, q, v, control, activation, applied) -> Problem:
+    """Return the convex problem of a state."""
+    now = acting(robot, scene, q, v, control, activation, applied)
+    equations, pattern = now.equations, scene.pattern
+    rest = now.torque - inverse(robot.tree, equations, -turning_accelerations(robot, now.at.v))
+    a0 = solve(robot, equations, constant_elimination(robot, equations).factors, rest)
+    rows = rows_at(robot, scene, now)
+    b = rows.aref - product(rows.J, a0)
+    M = pattern.pack_M(mass_matrix(robot, equations))
+    return Problem(M, pattern.pack_J(rows.J), b, a0, rows.numbers)
+
+
+def line_of(robot: Robot, scene: PartRows, problem: Problem, y) -> Line:
+    """Return the line of Newton's step."""
+    return jax.tree.map(robot.broadcast, newton_line(scene.pattern, problem, y))
+
+
+def searched(robot: Robot, scene: PartRows, problem: Problem, line: Line, at: Search) -> Search:
+    """Return a search along a line after one more step."""
+    return search_step(scene.pattern.kinds, problem.numbers, line, at)
+
+
+def residual(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
+    """Return what is out of balance at the accelerations `a`; zero at the solution."""
+    now = acting(robot, scene, q, v, control, activation, applied)
+    rows = rows_at(robot, scene, now)
+    push = transposed_product(rows.J, force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref))
+    own = inverse(robot.tree, now.equations, a - turning_accelerations(robot, now.at.v))
+    return own - now.torque - push
+
+
+def hessian_product(robot: Robot, scene: PartRows, y, a, q, v, control, activation, applied):
+    """Return `H y` with the derivative `H` of `residual` by the accelerations."""
+
+    def at(a):
+        return residual(robot, scene, a, q, v, control, activation, applied)
+
+    return jax.jvp(at, (robot.broadcast(a),), (robot.broadcast(y),))[1]
+
+
+def factors(robot: Robot, scene: PartRows, problem: Problem, y):
+    """Return the factor of `H` at `y`, packed."""
+    pattern = scene.pattern
+    C = curvature(pattern.kinds, problem.numbers, row_residual(pattern, problem, y))
+    return _flat(robot, factor(hessian(pattern, problem, C)))
+
+
+def solved(robot: Robot, scene: PartRows, packed, rhs):
+    """Return `H^-1 rhs`."""
+    L = jnp.moveaxis(packed.reshape(robot.nv, robot.nv, *packed.shape[1:]), (0, 1), (-2, -1))
+    return substitute(L, robot.broadcast(rhs))
+
+
+def _flat(robot: Robot, L):
+    rows = jnp.moveaxis(L, (-2, -1), (0, 1))
+    return robot.broadcast(rows.reshape(-1, *rows.shape[2:]))
+
+
+def constraint_torque(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
+    """Return the forces of all constraints on the degrees of freedom at the accelerations `a`."""
+    now = acting(robot, scene, q, v, control, activation, applied)
+    rows = rows_at(robot, scene, now)
+    return transposed_product(rows.J, force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref))
+
+
+def natural(robot: Robot, scene: PartRows, a, v):
+    """Return accelerations as this library has them."""
+    return a - turning_accelerations(robot, robot.broadcast(v))
+
+
+def step_accelerations(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
+    """Return the accelerations with which a step of MuJoCo's integrator goes on, and the activations at its end."""
+    now = acting(robot, scene, q, v, control, activation, applied)
+    after = next_activation(robot, scene.actuators, activation, now.actuators.rate, scene.timestep)
+    slope = _slope(robot, scene, now)
+    if slope is None:
+        return robot.broadcast(a), robot.broadcast(after)
+    # (M - dt slope) x = M a: the forces are those of the accelerations a.
+    M = _whole(robot, mass_matrix(robot, now.equations))
+    damped = M - scene.timestep * slope
+    lines = [damped[i, : i + 1] for i in range(robot.nv)]
+    acting_force = product(M, a)
+    x = substitute(factor(lines), acting_force)
+    if scene.integrator == "implicitfast" and scene.free_bodies:
+        x = with_gyroscopic(robot, now.at, scene.free_bodies, damped, acting_force, x, scene.timestep)
+    return x, robot.broadcast(after)
+
+
+def _whole(robot: Robot, M):
+    """Return the symmetric matrix whose lower triangle is given, with the zeros of a tree's mass matrix."""
+    lower = jnp.where(robot.constant(np.tril(robot.topology.dof_ancestors)) > 0, M, jnp.zeros((), M.dtype))
+    strict = robot.constant(np.tri(robot.nv, k=-1))
+    return lower + jnp.swapaxes(lower * strict, 0, 1)
+
+
+def rates(robot: Robot, scene: PartRows, q, v, control, activation, applied):
+    """Return the rates of the activations."""
+    return robot.broadcast(acting(robot, scene, q, v, control, activation, applied).actuators.rate)
+
+
+def _slope(robot: Robot, scene: PartRows, now: Acting):
+    """Return the derivative of forces by velocities that the integrator takes implicitly, `[nv, nv]`, or None."""
+    if scene.integrator == "euler":
+        return damper_slopes(robot, now.at, now.passive) if scene.damped else None
+    return smooth_slopes(robot, now.at, scene.passive, now.passive, scene.actuators, now.actuators, now.tendons)
+
+
+def activations(robot: Robot, scene: PartRows, activation, rate):
+    """Return the activations after a time step with these rates."""
+    return robot.broadcast(next_activation(robot, scene.actuators, activation, rate, scene.timestep))

@@ -1,0 +1,238 @@
+"""Newton's method for the accelerations under soft constraints, on rows with the batch last.
+
+The accelerations `a0 + y`, with `a0` those without constraints, minimize
+
+    1/2 y^T M y + s(J y - b),    b = aref - J a0
+
+with the potential `s` of the rows (`_law`). Each step solves `(M + J^T C J) step = J^T f - M y`, and is followed by the
+exact minimum along its line. Source: MuJoCo's manual, chapter Computation, Primal problem and Newton's method.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+
+from jaxdyn._compile import once
+from jaxdyn.scenes._law import Curvature, RowKinds, RowNumbers, curvature, force
+from jaxdyn.tree import take_rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    """The structure of a problem: its rows, and which entries of its matrices may be other than zero."""
+
+    kinds: RowKinds
+    nv: int
+    """The number of degrees of freedom."""
+    moves: bytes
+    """`[n, nv]`, a truth value each: whether a degree of freedom moves a row."""
+    couples: bytes
+    """`[nv, nv]`, a truth value each: whether the mass matrix has an entry."""
+
+    @classmethod
+    def of(cls, kinds: RowKinds, moves: np.ndarray, couples: np.ndarray) -> Pattern:
+        """Return the structure from arrays of truth values."""
+        return cls(kinds, couples.shape[0], moves.astype(bool).tobytes(), couples.astype(bool).tobytes())
+
+    @functools.cached_property
+    def J_table(self) -> np.ndarray:
+        """`[n, nv]`: the places of the entries of `J` in the packed array, -1 where there is none."""
+        return _numbered(np.frombuffer(self.moves, bool).reshape(self.kinds.count, self.nv))
+
+    @functools.cached_property
+    def M_table(self) -> np.ndarray:
+        """`[nv, nv]`: the places of the entries of `M` in the packed array, -1 where there is none."""
+        table = _numbered(np.tril(np.frombuffer(self.couples, bool).reshape(self.nv, self.nv)))
+        return np.maximum(table, table.T)
+
+    def pack_J(self, J):
+        """Return the entries of `J` `[n, nv, *batch]` that may be other than zero, `[k, *batch]`."""
+        return _packed(J, self.J_table)
+
+    def pack_M(self, M):
+        """Return those of the lower triangle of `M` `[nv, nv, *batch]`."""
+        return _packed(M, np.where(np.tri(self.nv, dtype=bool), self.M_table, -1))
+
+    def J(self, packed):
+        """Return `J` `[n, nv, *batch]`."""
+        return _unpacked(packed, self.J_table)
+
+    def M(self, packed):
+        """Return `M` `[nv, nv, *batch]`."""
+        return _unpacked(packed, self.M_table)
+
+
+def _numbered(mask: np.ndarray) -> np.ndarray:
+    table = np.full(mask.shape, -1)
+    table[mask] = np.arange(mask.sum())
+    return table
+
+
+def _packed(x, table: np.ndarray):
+    flat = x.reshape(-1, *x.shape[2:])
+    return take_rows(flat, np.flatnonzero(table.ravel() >= 0))
+
+
+def _unpacked(x, table: np.ndarray):
+    return take_rows(x, table.ravel()).reshape(*table.shape, *x.shape[1:])
+
+
+class Problem(NamedTuple):
+    """The convex problem of a state."""
+
+    M: Any
+    """The packed mass matrix."""
+    J: Any
+    """The packed Jacobian."""
+    b: Any
+    """`[n, *batch]`"""
+    a0: Any
+    """`[nv, *batch]`: the accelerations without constraints."""
+    numbers: RowNumbers
+
+
+class Line(NamedTuple):
+    """A line through the space of accelerations, from the present ones along a step."""
+
+    step: Any
+    residual: Any
+    """`[n, *batch]`: at its start."""
+    shift: Any
+    """`[n, *batch]`: the residual's change along the step."""
+    start: Any
+    """`[1, *batch]`: the slope of the quadratic part at its start."""
+    curvature: Any
+    """`[1, *batch]`: the curvature of the quadratic part."""
+    error: Any
+    """`[1, *batch]`: the length of the step, which is the distance to the solution to first order, over that of the
+    larger of the accelerations with and without constraints, in the metric of the mass matrix."""
+    exact: Any
+    """`[1, *batch]`: one where the forces are linear along the whole step, so that its end is the solution."""
+
+
+def product(A, x):
+    """Return `A x` for `A` `[m, n, *batch]` and `x` `[n, *batch]`."""
+    return (A * x[None]).sum(axis=1)
+
+
+def transposed_product(A, x):
+    """Return `A^T x`."""
+    return (A * x[:, None]).sum(axis=0)
+
+
+def residual(pattern: Pattern, problem: Problem, y):
+    """Return the residuals of all rows, `[n, *batch]`."""
+    return product(pattern.J(problem.J), y) - problem.b
+
+
+def hessian(pattern: Pattern, problem: Problem, C: Curvature):
+    """Return the lower triangle of `M + J^T C J`, rows of `[i + 1, *batch]`."""
+    J, M = pattern.J(problem.J), pattern.M(problem.M)
+    if not pattern.kinds.count:
+        return [M[i, : i + 1] for i in range(pattern.nv)]
+    stiff = once(C.times(pattern.kinds, J))
+    moves = pattern.J_table >= 0
+    out = []
+    for i in range(pattern.nv):
+        own = np.flatnonzero(_blockwise(pattern.kinds, moves)[:, i])
+        line = M[i, : i + 1]
+        if len(own):
+            line = line + (take_rows(stiff[:, i], own)[:, None] * take_rows(J[:, : i + 1], own)).sum(axis=0)
+        out.append(line)
+    return out
+
+
+def _blockwise(kinds: RowKinds, moves: np.ndarray) -> np.ndarray:
+    """Return which degrees of freedom move any direction of a contact, for each of its rows."""
+    moves = moves.copy()
+    for (dim, n), start in zip(kinds.cones, kinds.cone_starts, strict=True):
+        block = moves[start : start + dim * n].reshape(dim, n, -1)
+        block[:] = block.any(axis=0)
+    return moves
+
+
+def factor(lower: list):
+    """Return the Cholesky factor of a symmetric matrix `[*batch, nv, nv]` in the reversed order of the degrees of
+    freedom, in which a tree has no fill-in."""
+    nv = len(lower)
+    zero = jnp.zeros_like(lower[-1][0])
+    full = jnp.stack([jnp.stack([lower[max(i, j)][min(i, j)] + zero for j in range(nv)]) for i in range(nv)])
+    matrix = jnp.moveaxis(full[::-1, ::-1], (0, 1), (-2, -1))
+    return jnp.linalg.cholesky(matrix, symmetrize_input=False)
+
+
+def substitute(L, x):
+    """Return the solution for the right-hand side `x` `[nv, *batch]`, from `factor`."""
+    y = jnp.moveaxis(x[::-1], 0, -1)[..., None]
+    y = solve_triangular(L, y, lower=True)
+    y = solve_triangular(L, y, lower=True, trans=1)
+    return jnp.moveaxis(y[..., 0], -1, 0)[::-1]
+
+
+def newton_line(pattern: Pattern, problem: Problem, y) -> Line:
+    """Return the line of Newton's step from `y`."""
+    J, M, kinds, numbers = pattern.J(problem.J), pattern.M(problem.M), pattern.kinds, problem.numbers
+    r = product(J, y) - problem.b
+    push, C, My = force(kinds, numbers, r), curvature(kinds, numbers, r), product(M, y)
+    gradient = My - transposed_product(J, push)
+    step = once(-substitute(factor(hessian(pattern, problem, C)), gradient))
+    square = _sum(step * product(M, step))
+    shift = product(J, step)
+    change, end = C.times(kinds, shift), force(kinds, numbers, r + shift)
+    rounding = 16 * jnp.finfo(r.dtype).eps * (jnp.abs(push) + jnp.abs(end) + jnp.abs(change))
+    curved = (jnp.abs(end - push + change) > rounding).any(axis=0, keepdims=True)
+    a0 = problem.a0
+    size = jnp.maximum(_squared_length(M, a0), _squared_length(M, a0 + y))
+    error = jnp.sqrt(jnp.maximum(square, 0.0) / jnp.maximum(size, jnp.finfo(size.dtype).tiny))
+    exact = jnp.where(curved, jnp.zeros((), r.dtype), jnp.ones((), r.dtype))
+    return Line(step, r, shift, _sum(step * My), square, error, exact)
+
+
+def _squared_length(M, x):
+    return _sum(x * product(M, x))
+
+
+def _sum(x):
+    """Return the sum over rows, `[1, *batch]`."""
+    return x.sum(axis=0, keepdims=True)
+
+
+class Search(NamedTuple):
+    """The state of a search along a line, `[1, *batch]` each."""
+
+    length: Any
+    low: Any
+    high: Any
+    done: Any
+    """One where it is at the minimum up to rounding, else zero."""
+
+
+def first_guess(line: Line) -> Search:
+    """Return the start of a search: Newton's step."""
+    one, zero = jnp.ones_like(line.curvature), jnp.zeros_like(line.curvature)
+    return Search(one, zero, jnp.full_like(one, jnp.inf), line.exact)
+
+
+def search_step(kinds: RowKinds, numbers: RowNumbers, line: Line, at: Search) -> Search:
+    """Return the search after a step of Newton's method for the zero of the slope, which increases along the line; the
+    step is a bisection where Newton's leaves the interval that has the zero."""
+    r = line.residual + at.length * line.shift
+    power = force(kinds, numbers, r) * line.shift
+    rate = line.curvature + _sum(curvature(kinds, numbers, r).times(kinds, line.shift) * line.shift)
+    value = line.start + at.length * line.curvature - _sum(power)
+    terms = jnp.abs(line.start) + jnp.abs(at.length) * line.curvature + _sum(jnp.abs(power))
+    rounding = 4 * jnp.finfo(terms.dtype).eps * terms
+    low, high = jnp.where(value < 0, at.length, at.low), jnp.where(value < 0, at.high, at.length)
+    newton = at.length - value / jnp.where(rate > 0, rate, 1.0)
+    middle = jnp.where(high < jnp.inf, 0.5 * (low + jnp.where(high < jnp.inf, high, 0.0)), 2 * at.length)
+    following = jnp.where((newton >= low) & (newton <= high) & (rate > 0), newton, middle)
+    finished = (at.done > 0) | ~(jnp.abs(value) > rounding) | (following == at.length)
+    return Search(
+        jnp.where(finished, at.length, following), low, high, jnp.where(finished, 1.0, 0.0).astype(terms.dtype)
+    )

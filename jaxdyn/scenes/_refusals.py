@@ -1,0 +1,104 @@
+"""Parts of MJCF files that scenes do not have, refused by name."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxdyn._errors import RobotFileError
+from jaxdyn.io.mjcf import enum_name, is_enabled, object_name
+from jaxdyn.scenes._actuators import reasons_against_actuators
+from jaxdyn.scenes._collisions import is_built, pairs_of
+from jaxdyn.scenes._equalities import reasons_against_equalities
+from jaxdyn.scenes._free_bodies import free_bodies
+from jaxdyn.scenes._passive import reasons_against_passive
+from jaxdyn.scenes._tendons import reasons_against_tendons
+
+_INTEGRATORS = ("euler", "rk4", "implicitfast")
+_ENABLED = ("diagexact", "sleep", "ipc", "speculative")
+"""Additional features of MuJoCo that change how a scene moves."""
+
+
+def refuse_what_is_not_built(m, source: str) -> None:
+    """Raise `RobotFileError` with all that an `mjModel` has and scenes do not."""
+    gaps = [f"{kind} {name!r}: {reason}" for kind, reasons in _by_kind(m).items() for name, reason in reasons.items()]
+    gaps += [f"{name}: {reason}" for name, reason in reasons_against_passive(m).items()]
+    gaps += _options(m) + _joints(m) + _geoms(m)
+    if gaps:
+        lines = "\n".join(f"- {gap}" for gap in gaps)
+        raise RobotFileError(
+            f"{source}: scenes do not have all that it has:\n{lines}\n"
+            "take these out of the file, or change them, to load it"
+        )
+
+
+def _by_kind(m) -> dict[str, dict[str, str]]:
+    return {
+        "actuator": reasons_against_actuators(m),
+        "tendon": reasons_against_tendons(m) | _heavy_tendons(m),
+        "equality": reasons_against_equalities(m),
+    }
+
+
+def _heavy_tendons(m) -> dict[str, str]:
+    heavy = {int(i) for i in np.flatnonzero(m.tendon_armature)}
+    by_actuator = np.asarray(m.actuator_armature) != 0
+    for i in np.flatnonzero(by_actuator):
+        if enum_name("mjtTrn", m.actuator_trntype[i]) == "tendon":
+            heavy.add(int(m.actuator_trnid[i, 0]))
+    return {object_name(m, "tendon", i): "it has armature" for i in sorted(heavy)}
+
+
+def _options(m) -> list[str]:
+    out = []
+    integrator = enum_name("mjtIntegrator", m.opt.integrator)
+    if integrator not in _INTEGRATORS:
+        out.append(f"the integrator {integrator!r}; those built are {', '.join(_INTEGRATORS)}")
+    if m.opt.noslip_iterations > 0:
+        out.append("noslip_iterations in <option>; set it to 0")
+    out += [f"the flag {name!r} in <option>" for name in _ENABLED if is_enabled(m, name)]
+    fluid = m.opt.density > 0 or m.opt.viscosity > 0
+    if integrator == "implicitfast" and fluid and free_bodies(m):
+        out.append("a fluid around free bodies that carry nothing, with the integrator 'implicitfast'; use 'Euler'")
+    if m.nplugin:
+        out.append("plugins")
+    return out
+
+
+def _joints(m) -> list[str]:
+    """Return what free joints have along axes of the world."""
+    out = []
+    for j in range(m.njnt):
+        if enum_name("mjtJoint", m.jnt_type[j]) != "free":
+            continue
+        start = int(m.jnt_dofadr[j])
+        linear = slice(start, start + 3)
+        rows = slice(start, start + 6)
+        name = object_name(m, "joint", j)
+        for what, there in (
+            ("armature of its translation", m.dof_armature[linear].any()),
+            ("frictionloss", m.dof_frictionloss[rows].any()),
+        ):
+            if there:
+                out.append(f"free joint {name!r}: {what} (along axes of the world in MuJoCo); set it to 0")
+    return out
+
+
+def _geoms(m) -> list[str]:
+    """Return the pairs of geoms whose contacts are not built."""
+    pairs = pairs_of(m)
+    missing: dict[tuple[str, str], int] = {}
+    for pair in pairs:
+        if not is_built(int(pair.type1), int(pair.type2)):
+            kinds = pair.type1.name.lower(), pair.type2.name.lower()
+            missing[kinds] = missing.get(kinds, 0) + 1
+    out = [
+        f"{count} pair{'s' * (count > 1)} of geoms of the types {a} and {b} that can touch"
+        for (a, b), count in missing.items()
+    ]
+    if any(pair.adhesion for pair in pairs):
+        out.append("adhesion of geoms")
+    touching = sorted({g for pair in pairs for g in (pair.geom1, pair.geom2)})
+    for name in ("geom_surfacevel",):
+        if hasattr(m, name) and np.any(getattr(m, name)[touching]):
+            out.append("surface velocity of geoms")
+    return out

@@ -1,0 +1,124 @@
+"""Quantities of a solved state that sensors read: accelerations, and the forces of constraints on bodies."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn.algorithms.recursions import Robot, turning_accelerations
+from jaxdyn.scenes._contact_rows import by_directions
+from jaxdyn.scenes._equations import Acting, acting, rows_at
+from jaxdyn.scenes._law import RowKinds, force
+from jaxdyn.scenes._newton import product
+from jaxdyn.scenes._parts import Instant, Loads, PartRows, Places, sums
+from jaxdyn.scenes._passive import spring_energy
+from jaxdyn.scenes._readings import ContactLoads, Readings
+from jaxdyn.scenes._sensors import sensor_values
+from jaxdyn.scenes._tendons import tendon_loads
+from jaxdyn.spatial import Quaternion, Vec3
+from jaxdyn.tree import take_rows
+
+
+def sensor_rows(robot: Robot, scene: PartRows, a, time, q, v, control, activation, applied):
+    """Return the values of all sensors at the accelerations `a` of a solved state, `[n, *batch]`."""
+    now = acting(robot, scene, q, v, control, activation, applied)
+    rows = rows_at(robot, scene, now)
+    pushes = force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref)
+    loads, contacts = _contacts(robot, scene, now.at, rows.kinds, pushes)
+    if scene.constraints.equalities.held is not None:
+        loads += _held(robot, scene.constraints.equalities.held, now.at, pushes)
+    if now.tendons is not None:
+        loads += tendon_loads(robot, scene.tendons, now.at, _tension(robot, scene, now))
+    joint_limits, tendon_limits = _limits(robot, scene, rows.kinds, pushes)
+    readings = Readings(
+        acceleration=a - turning_accelerations(robot, now.at.v),
+        tendons=now.tendons,
+        actuated=now.actuators,
+        loads=loads,
+        contacts=contacts,
+        springs=spring_energy(robot, scene.passive, now.at, now.tendons),
+        joint_limits=joint_limits,
+        tendon_limits=tendon_limits,
+        time=robot.broadcast(time[0]),
+    )
+    return robot.broadcast(sensor_values(robot, scene.sensors, now.at, readings))
+
+
+def _tension(robot: Robot, scene: PartRows, now: Acting):
+    """Return the forces along the tendons of springs, dampers and actuators."""
+    tension = now.passive.tension
+    actuators = scene.actuators
+    if actuators.pulling:
+        numbers, which = np.array(actuators.pulling).T
+        pull = take_rows(actuators.gear[:, 0], numbers) * take_rows(now.actuators.force, numbers)
+        tension = tension + sums(robot.broadcast(pull), which, tension.shape[0])
+    return tension
+
+
+def _contacts(
+    robot: Robot, scene: PartRows, at: Instant, kinds: RowKinds, pushes
+) -> tuple[tuple[Loads, ...], tuple[ContactLoads, ...]]:
+    """Return the forces of contacts on both bodies, and as sensors of touch see them."""
+    starts = iter(kinds.cone_starts)
+    loads, contacts = [], []
+    for dim, own in by_directions(robot, scene.constraints.contacts, at):
+        count = len(own.dims)
+        start = kinds.scalars - count if dim == 1 else next(starts)
+        along = [pushes[start + k * count : start + (k + 1) * count] for k in range(dim)]
+        position, frame = own.touching.candidates.position, own.touching.candidates.frame
+        axes = (frame.x, frame.y, frame.z)
+        total = _sum([axis * x for axis, x in zip(axes, along[:3], strict=False)])
+        none = jax.tree.map(jnp.zeros_like, total)
+        moment = _sum([axis * x for axis, x in zip(axes, along[3:], strict=False)]) if dim > 3 else none
+        loads.append(Loads(own.bodies[:, 0], position, -total, -moment))
+        loads.append(Loads(own.bodies[:, 1], position, total, moment))
+        contacts.append(ContactLoads(own.bodies, position, frame.x, along[0]))
+    return tuple(loads), tuple(contacts)
+
+
+def _sum(terms: list[Vec3]) -> Vec3:
+    return functools.reduce(operator.add, terms)
+
+
+def _held(robot: Robot, held: PartRows, at: Instant, pushes) -> tuple[Loads, ...]:
+    """Return the forces of connections and welds on both bodies."""
+    one, two = Places.located(held.first, at), Places.located(held.second, at)
+    count, connections = len(held.bodies), held.connections
+    along = Vec3(*(pushes[k * count : (k + 1) * count] for k in range(3)))
+    moment = jax.tree.map(jnp.zeros_like, along)
+    welded = np.arange(connections, count)
+    if len(welded):
+        n, start = len(welded), 3 * count
+        turns = Vec3(*(pushes[start + k * n : start + (k + 1) * n] for k in range(3)))
+        R = take_rows(two.pose.rotation, welded)
+        Q = Quaternion.from_rotation(R.T.compose(take_rows(one.pose.rotation, welded)))
+        own = R.apply(turns * Q.w + Q.vector.cross(turns)) * (0.5 * held.scale)
+        where = np.full(count, -1)
+        where[welded] = np.arange(n)
+        moment = take_rows(own, where)
+    bodies = np.array(held.bodies)
+    first = Loads(bodies[:, 0], one.pose.translation, along, moment)
+    second = Loads(bodies[:, 1], two.pose.translation, -along, -moment)
+    return first, second
+
+
+def _limits(robot: Robot, scene: PartRows, kinds: RowKinds, pushes) -> tuple[Any, Any]:
+    """Return the forces of the limits of joints and of tendons, both sides together."""
+    limits, sensors = scene.constraints.limits, scene.sensors
+    singles, balls, pulled = len(limits.joints), len(limits.balls), len(limits.tendons)
+    count = 2 * singles + balls + 2 * pulled
+    start = kinds.equalities + kinds.frictions
+    own = pushes[start : start + count]
+    joint_of = {dof: j for j, (_, _, dof) in enumerate(sensors.joints)}
+    of_singles = [joint_of[dof] for _, dof in limits.joints]
+    owners = np.array([*of_singles, *of_singles, *(joint_of[dof] for _, dof in limits.balls)], int)
+    tendons = np.array([*limits.tendons, *limits.tendons], int)
+    return (
+        sums(own[: len(owners)], owners, len(sensors.joints)),
+        sums(own[len(owners) :], tendons, max(len(sensors.tendons_limited), 1)),
+    )

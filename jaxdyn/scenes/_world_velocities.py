@@ -1,0 +1,45 @@
+"""Velocities with the linear parts of free joints along the axes of the world, as MuJoCo has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxdyn.contact import with_vector
+from jaxdyn.model import Model
+from jaxdyn.spatial import Mat3, Quaternion, Vec3, so3_left_jacobian_solve
+
+
+def world_velocity(model: Model, q: Any, v: Any) -> Any:
+    """Return velocities or accelerations `[*batch, nv]` whose linear parts of free joints are in body axes with these
+    along the axes of the world."""
+    return _turned(model, q, v, lambda R, u: R.apply(u))
+
+
+def body_velocity(model: Model, q: Any, v: Any) -> Any:
+    """Return the inverse of `world_velocity`."""
+    return _turned(model, q, v, lambda R, u: R.apply_transpose(u))
+
+
+def _turned(model: Model, q: Any, v: Any, turn: Callable[[Mat3, Vec3], Vec3]) -> Any:
+    topology = model.topology
+    for i, kind in enumerate(topology.joint_types):
+        if kind == "free":
+            first, start = topology.q_starts[i], topology.v_starts[i]
+            R = Quaternion.from_array(q[..., first + 3 : first + 7]).to_rotation()
+            linear = turn(R, Vec3.from_array(v[..., start : start + 3]))
+            v = with_vector(v, start, linear)
+    return v
+
+
+def rates_of_rotation_vectors(model: Model, displacement: Any, v: Any) -> Any:
+    """Return velocities `[*batch, nv]` with the angular velocities of ball and free joints, in body axes, as the rates
+    of the rotation vectors in `displacement` by which they have turned from the start."""
+    topology = model.topology
+    for i, kind in enumerate(topology.joint_types):
+        if kind in ("free", "ball"):
+            start = topology.v_starts[i] + (3 if kind == "free" else 0)
+            turned, angular = (Vec3.from_array(x[..., start : start + 3]) for x in (displacement, v))
+            rate = so3_left_jacobian_solve(-turned, angular)
+            v = with_vector(v, start, rate)
+    return v
