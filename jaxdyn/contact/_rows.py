@@ -1,7 +1,8 @@
 """The equations of a step with contact, on rows with the contact or the degree of freedom first and the batch last.
 
 Accelerations are in the axes at the start of the step, also those of free joints, whose velocities are in axes that
-turn (`turning_accelerations`). With the accelerations `b` without contact a step has the accelerations `b + x`, where `x` minimizes
+turn (`turning_accelerations`). With the accelerations `b` without contact a step has the accelerations `b + x`, where
+`x` minimizes
 
     1/2 x^T (M + dt D) x + 1/dt sum Phi_c(w_c + dt J_c x)
 
