@@ -119,7 +119,7 @@ def scene(config: Config, batch: int) -> Scene:
     return Scene(model, contacts, q, 0.3 * jax.random.normal(jax.random.key(0), (batch, model.nv), jnp.float32))
 
 
-def timed(function: Callable, arguments: tuple, config: Config) -> tuple[float, float]:
+def timed(function: Callable, arguments: tuple, config: Any) -> tuple[float, float]:
     """Return the time of a call, and of the first one, s."""
     began = time.perf_counter()
     jax.block_until_ready(function(*arguments))
@@ -175,8 +175,13 @@ def mujoco_model(robots: Scene, config: Config) -> Any:
 
 
 def time_mujoco(robots: Scene, config: Config) -> tuple[float, float]:
-    mujoco, model = importlib.import_module("mujoco"), mujoco_model(robots, config)
-    data, starts = mujoco.MjData(model), list(zip(np.asarray(robots.q), np.asarray(robots.v), strict=True))
+    return timed_mujoco(mujoco_model(robots, config), robots.q, robots.v, config)
+
+
+def timed_mujoco(model: Any, q: Any, v: Any, config: Any) -> tuple[float, float]:
+    """Return the time of `config.steps` steps of all states, and of the first call, in C on one core."""
+    mujoco = importlib.import_module("mujoco")
+    data, starts = mujoco.MjData(model), list(zip(np.asarray(q), np.asarray(v), strict=True))
 
     def stepped() -> np.ndarray:
         for q, v in starts:
@@ -190,8 +195,13 @@ def time_mujoco(robots: Scene, config: Config) -> tuple[float, float]:
 
 
 def time_mjx(robots: Scene, config: Config) -> tuple[float, float]:
+    return timed_mjx(mujoco_model(robots, config), robots.q, robots.v, config)
+
+
+def timed_mjx(model: Any, q: Any, v: Any, config: Any) -> tuple[float, float]:
+    """Return the time of `config.steps` steps of all states, and of the first call, by MJX."""
     mjx = importlib.import_module("mujoco.mjx")
-    model = mjx.put_model(mujoco_model(robots, config))
+    model = mjx.put_model(model)
     data = mjx.make_data(model)
 
     @jax.jit
@@ -200,7 +210,7 @@ def time_mjx(robots: Scene, config: Config) -> tuple[float, float]:
         many = jax.vmap(lambda x: mjx.step(model, x))
         return jax.lax.scan(lambda x, _: (many(x), None), start, length=config.steps)[0].qpos
 
-    return timed(rolled, (robots.q, robots.v), config)
+    return timed(rolled, (q, v), config)
 
 
 LIBRARIES: dict[str, Callable[[Scene, Config], tuple[float, float]]] = {

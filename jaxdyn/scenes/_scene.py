@@ -194,6 +194,14 @@ class Scene(eqx.Module):
         bound, operands = _bound(self, arguments.q.dtype)
         return bound.call(rows.constraint_torque, operands, _solved(self, arguments).a, **arguments.named())
 
+    def from_qvel(self, q: Any, qvel: Any) -> Float[Array, "*batch nv"]:
+        """Return the velocity `v` that is MuJoCo's `qvel` `[*batch, nv]` at the configuration `q` `[*batch, nq]`."""
+        return body_velocity(self.model, jnp.asarray(q), jnp.asarray(qvel))
+
+    def to_qvel(self, q: Any, v: Any) -> Float[Array, "*batch nv"]:
+        """Return MuJoCo's `qvel` for the velocity `v` `[*batch, nv]` at the configuration `q` `[*batch, nq]`."""
+        return world_velocity(self.model, jnp.asarray(q), jnp.asarray(v))
+
     def astype(self, dtype: Any) -> Self:
         """Return the scene with all numbers in a precision."""
         return jax.tree.map(lambda x: x.astype(dtype) if hasattr(x, "astype") else x, self)
