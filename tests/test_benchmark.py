@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments import _benchmark_models as models
-from experiments import benchmark, benchmark_contact, benchmark_gpu
+from experiments import benchmark, benchmark_contact, benchmark_gpu, benchmark_scenes
 from experiments._benchmark_hlo import count_kernels
 from experiments._benchmark_pool import ROOT
 from experiments._benchmark_verdicts import Key, judge, lines, needed
@@ -257,3 +257,14 @@ def test_steps_with_contact_are_timed_beside_mujoco(tmp_path):
     for library in ("native", "gradient", "mujoco"):
         assert f"| {library} | 3 | " in text
         assert f"| {library} | 3 | not measured" not in text
+
+
+@pytest.mark.experiments
+def test_steps_of_scenes_are_timed_beside_mujoco(tmp_path):
+    arguments = ["--scenes", "quadruped", "--batches", "3", "--libraries", "native,gradient,mujoco"]
+    arguments += ["--settling", "2", "--steps", "2", "--seconds", "0.001", "--repeats", "1"]
+    assert benchmark_scenes.main([*arguments, "--results", str(tmp_path)]) == 0
+    text = (tmp_path / "benchmark_scenes" / "report.md").read_text()
+    for library in ("native", "gradient", "mujoco"):
+        assert f"| quadruped | {library} | 3 | " in text
+        assert f"| quadruped | {library} | 3 | not measured" not in text
