@@ -157,13 +157,15 @@ def compare_scene(
 
 
 def solved_to_the_end(m) -> Any:
-    """Return a copy of an `mjModel` whose constraints MuJoCo solves by Newton's method until rounding ends it."""
+    """Return a copy of an `mjModel` whose constraints MuJoCo solves by Newton's method until rounding ends it, and
+    likewise its iterations for the contacts of convex geoms."""
     import mujoco
 
     m = copy.copy(m)
     m.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
     m.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
     m.opt.tolerance, m.opt.iterations = 1e-15, 200
+    m.opt.ccd_tolerance, m.opt.ccd_iterations = 1e-12, 200
     m.opt.ls_tolerance, m.opt.ls_iterations = 1e-10, 200
     return m
 
