@@ -102,8 +102,9 @@ def random_states(m, count: int, seed: int = 0):
 
 
 def state_of(scene: Scene, qpos, qvel, act) -> SceneState:
-    q = jnp.asarray(qpos)
-    return scene.state(q, body_velocity(scene.model, q, jnp.asarray(qvel)), act)
+    # Copies: MuJoCo writes into its arrays while JAX may still read them.
+    q, v, act = (jnp.array(x, copy=True) for x in (qpos, qvel, act))
+    return scene.state(q, body_velocity(scene.model, q, v), act)
 
 
 def as_mujoco(scene: Scene, q, v):

@@ -274,8 +274,9 @@ def _state(scene: Scene, q: Any, v: Any, activation: Any, keyframe: str | None) 
         given = scene.start, jnp.zeros(model.nv, model.dtype), jnp.zeros(scene.na, model.dtype)
     else:
         given = list(scene.keyframes.values())[look_up(keyframe, scene.keyframes, "keyframe")][:3]
+    # Copies, because arrays of `mjData`, for one, change while JAX may still read them.
     q, v, activation = (
-        a if x is None else jnp.asarray(x, model.dtype) for x, a in zip((q, v, activation), given, strict=True)
+        a if x is None else jnp.array(x, model.dtype) for x, a in zip((q, v, activation), given, strict=True)
     )
     batch = broadcast_batches({"q": q.shape[:-1], "v": v.shape[:-1], "activation": activation.shape[:-1]})
     q, v, activation = (jnp.broadcast_to(x, (*batch, x.shape[-1])) for x in (q, v, activation))

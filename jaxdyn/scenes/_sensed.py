@@ -30,7 +30,7 @@ def sensor_rows(robot: Robot, scene: PartRows, a, time, q, v, control, activatio
     rows = rows_at(robot, scene, now)
     pushes = force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref)
     loads, contacts = _contacts(robot, scene, now.at, rows.kinds, pushes)
-    if scene.part.constraints.equalities.held is not None:
+    if scene.constraints.equalities.held is not None:
         loads += _held(robot, scene.constraints.equalities.held, now.at, pushes)
     if now.tendons is not None:
         loads += tendon_loads(robot, scene.tendons, now.at, _tension(robot, scene, now))
