@@ -1,9 +1,10 @@
-"""Load every robot file of some packages, and compare the dynamics with Pinocchio and MuJoCo.
+"""Load every robot file of some packages, and compare robots with Pinocchio and scenes with MuJoCo.
 
     python -m experiments.model_zoo [CONFIG] [--key value ...]
 
-URDF files are compared with Pinocchio, with fixed and with free base, and MJCF files with MuJoCo: mass matrix, bias
-(Coriolis, gravity, springs) and forward dynamics at random states. Prints a table, and writes it as a page of the
+URDF files are compared with Pinocchio, with fixed and with free base: mass matrix, bias (Coriolis, gravity, springs)
+and forward dynamics at random states. MJCF files are compared with MuJoCo as scenes, with contacts, actuators, tendons
+and all: accelerations at states of several kinds, and a roll-out. Prints a table, and writes it as a page of the
 documentation.
 """
 
@@ -25,8 +26,8 @@ from typing import Any
 import jax
 
 from experiments._main import CONFIGS, experiment, version_of
-from jaxdyn import DataError, JaxdynError, programs
-from jaxdyn.io import is_mjcf, load_mjcf, load_urdf
+from jaxdyn import DataError, JaxdynError, load_scene, programs
+from jaxdyn.io import is_mjcf, load_urdf
 
 DEFAULT_CONFIG = CONFIGS / "model_zoo.toml"
 
@@ -50,11 +51,15 @@ class Config(programs.ProgramConfig):
     states: int = 5
     """Random states of each model."""
     tolerance: float = 1e-9
-    """Largest relative error of equal answers."""
+    """Largest relative error of equal answers of robots."""
+    scene_tolerance: float = 1e-8
+    """The same of the accelerations of scenes."""
+    steps: int = 200
+    """Time steps of the roll-out of each scene; none if 0."""
     seed: int = 0
     gradients: bool = True
-    """Whether the gradient of forward dynamics with respect to the state and every array of the model must be finite,
-    too. It takes most of the time."""
+    """Whether the gradient of the forward dynamics of a robot with respect to the state and every array of the model
+    must be finite, too. It takes most of the time."""
     processes: int = 1
     report: str = "docs/model-zoo.md"
     """The page that is written; none if empty or if `only` leaves files out."""
@@ -73,7 +78,8 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The outcome of a case: `equal`, `DIFFERENT`, `refused` (by this library), or `not compared` (no reference)."""
+    """The outcome of a case: `equal`, `DIFFERENT`, `refused` (by this library), or `not compared` (no reference, or no
+    scene: a part of one that MuJoCo does not compile by itself, or in which nothing moves)."""
 
     case: Case
     verdict: str
@@ -84,6 +90,8 @@ class Outcome:
     nv: int = 0
     followers: int = 0
     load_seconds: float = 0.0
+    rollout: str = ""
+    """For how many steps the roll-out of a scene agrees with MuJoCo's."""
     seconds: float = 0.0
     """CPU time of the whole case, s; most of it is compilation."""
 
@@ -159,7 +167,7 @@ def files(folder: Path, kind: str) -> list[Path]:
 
 def results_of(cases: list[Case], config: Config) -> Iterator[Outcome]:
     """Yield the outcome of each case, in order."""
-    arguments = [(case, config.states, config.seed, config.tolerance, config.gradients) for case in cases]
+    arguments = [(case, config) for case in cases]
     if config.processes == 1:
         prepare()
         yield from map(outcome_of, arguments)
@@ -178,37 +186,68 @@ def prepare() -> None:
     warnings.simplefilter("ignore")
 
 
-def outcome_of(arguments: tuple[Case, int, int, float, bool]) -> Outcome:
+def outcome_of(arguments: tuple[Case, Config]) -> Outcome:
     """Compare a case and measure the time."""
     began = time.process_time()
-    outcome = compare_case(*arguments)
+    case, config = arguments
+    outcome = compare_robot(case, config) if case.kind == "urdf" else compare_scene(case, config)
     return dataclasses.replace(outcome, seconds=time.process_time() - began)
 
 
-def compare_case(case: Case, count: int, seed: int, tolerance: float, gradients: bool) -> Outcome:
+def compare_robot(case: Case, config: Config) -> Outcome:
+    """Compare a URDF file with Pinocchio."""
     path = Path(case.path)
     began = time.process_time()
     try:
-        model = load_urdf(path, free_base=case.free_base) if case.kind == "urdf" else load_mjcf(path)
+        model = load_urdf(path, free_base=case.free_base)
     except JaxdynError as error:
         return Outcome(case, "refused", without_folder(str(error), case))
     seconds = time.process_time() - began
     facts: dict[str, Any] = {"nv": model.nv, "followers": len(model.topology.mimics), "load_seconds": seconds}
-    states = programs.random_states(model, count, seed)
+    states = programs.random_states(model, config.states, config.seed)
     try:
-        if case.kind == "urdf":
-            expected = programs.pinocchio_answers(model, programs.pinocchio_model(path, case.free_base), path, states)
-        else:
-            expected = programs.mujoco_answers(model, programs.mujoco_model(path), states)
+        expected = programs.pinocchio_answers(model, programs.pinocchio_model(path, case.free_base), path, states)
     except (ImportError, ValueError, RuntimeError) as error:
         return Outcome(case, "not compared", without_folder(f"{type(error).__name__}: {error}", case), **facts)
     errors = programs.largest_errors(programs.dynamics(model, states), expected)
-    if gradients:
+    if config.gradients:
         errors["gradient"] = 0.0 if programs.gradient_is_finite(model, states) else float("inf")
-    allowed = programs.allowed_errors(errors, expected["mass matrix"], tolerance)
+    allowed = programs.allowed_errors(errors, expected["mass matrix"], config.tolerance)
     equal = all(error <= allowed[name] for name, error in errors.items())
     facts["condition"] = programs.largest_condition(expected["mass matrix"])
     return Outcome(case, "equal" if equal else "DIFFERENT", errors=errors, **facts)
+
+
+def compare_scene(case: Case, config: Config) -> Outcome:
+    """Compare an MJCF file with MuJoCo."""
+    reason = programs.why_no_scene(case.path)
+    if reason:
+        return Outcome(case, "not compared", without_folder(reason, case))
+    began = time.process_time()
+    try:
+        scene = load_scene(case.path)
+    except JaxdynError as error:
+        return Outcome(case, "refused", without_folder("; ".join(programs.why_refused(error)), case))
+    facts: dict[str, Any] = {"nv": scene.model.nv, "load_seconds": time.process_time() - began}
+    found = programs.compare_scene(
+        case.path,
+        scene,
+        states=config.states,
+        steps=config.steps,
+        tolerance=config.scene_tolerance,
+        seed=config.seed,
+    )
+    errors = {"acceleration": max(x.error for x in found.accelerations.values())}
+    if found.rollout is not None:
+        errors["roll-out"] = found.rollout.error
+        facts["rollout"] = f"{found.rollout.agree} of {found.rollout.steps} steps"
+        if found.rollout.own_agree < found.rollout.steps:
+            facts["rollout"] += f", MuJoCo itself {found.rollout.own_agree}"
+    if found.first is not None:
+        facts["reason"] = f"{found.first.quantity}, from {found.first.where}"
+    if found.equal and not found.comparable:
+        return Outcome(case, "not compared", "most states hang on rounding: bodies only just touch", **facts)
+    return Outcome(case, "equal" if found.equal else "DIFFERENT", errors=errors, **facts)
 
 
 def without_folder(text: str, case: Case) -> str:
@@ -229,15 +268,25 @@ def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[st
     lines = [
         "# Model zoo",
         "",
-        "This page compares robot files of other projects with Pinocchio (URDF) and MuJoCo (MJCF): mass matrix, bias",
-        f"(Coriolis, gravity, springs) and forward dynamics at {config.states} random states, in double precision,",
-        "without friction. A number is the largest of the three errors, each relative to the largest number of the",
-        f"answer. Answers are equal if they differ by at most {config.tolerance:g}. Accelerations may differ by more",
-        "if the mass matrix is badly conditioned, up to the effect of rounding; the table then gives its condition",
-        "number.",
+        "This page compares robot files of other projects with Pinocchio (URDF) and scenes with MuJoCo (MJCF), in",
+        "double precision.",
+        "",
+        f"Of URDF files mass matrix, bias (Coriolis, gravity, springs) and forward dynamics at {config.states} random",
+        "states are compared, without friction. A number is the largest of the three errors, each relative to the",
+        f"largest number of the answer. Answers are equal if they differ by at most {config.tolerance:g}.",
+        "Accelerations may differ by more if the mass matrix is badly conditioned, up to the effect of rounding; the",
+        "table then gives its condition number.",
         *(GRADIENTS if config.gradients else ()),
         "Joints that mimic others follow their leader. Pinocchio's joints are independent, and are projected on their",
         "leaders for the comparison, `G^T M G`.",
+        "",
+        "MJCF files are compared as whole scenes (`jaxdyn check scene.xml --against mujoco`): accelerations at the",
+        f"initial state, keyframes, {config.states} random states and {config.states} of a motion, and a roll-out of",
+        f"{config.steps} steps. The number is the largest error of accelerations, relative to the largest of a state",
+        f"and to at least 1; equal is at most {config.scene_tolerance:g}, or ten times what changes in MuJoCo if the",
+        "state changes by 1e-12, and a roll-out that stays within 1e-5 for as long as MuJoCo's own, so changed, stay",
+        "within 1e-7. Parts of scenes, which MuJoCo does not compile by themselves or in which nothing moves, are not",
+        "compared.",
         "",
         "    python -m experiments.model_zoo",
         "",
@@ -269,10 +318,13 @@ def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[st
 def cell(outcome: Outcome, tolerance: float, notes: dict[str, int]) -> str:
     """Return the cell of an outcome in the table; `notes` gets the reason for its absence."""
     if outcome.verdict == "equal":
+        if outcome.case.kind == "mjcf":
+            return f"{outcome.errors['acceleration']:.0e}" + (f" ({outcome.rollout})" if outcome.rollout else "")
         conditioned = f" (condition {outcome.condition:.0e})" if outcome.worst > tolerance else ""
         return f"{outcome.worst:.0e}{conditioned}"
     if outcome.verdict == "DIFFERENT":
-        return "**DIFFERENT** " + ", ".join(f"{name} {error:.0e}" for name, error in outcome.errors.items())
+        errors = ", ".join(f"{name} {error:.0e}" for name, error in outcome.errors.items())
+        return f"**DIFFERENT** {errors}" + (f": {outcome.reason}" if outcome.reason else "")
     # Without the name, which is in the row, and the line, many cases may have the same reason.
     reason = " ".join(
         outcome.reason.replace(f"{outcome.case.name}, ", "").replace(f"{outcome.case.name}: ", "").split()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -21,22 +22,32 @@ HELP = """Compare the dynamics of a robot with Pinocchio (URDF) or MuJoCo (MJCF)
 
 Compares the mass matrix (crba), bias and inverse dynamics (rnea) and forward dynamics (aba) at random states, in double
 precision, without friction, and without equality constraints, which MuJoCo holds by springs. An error is the largest
-difference relative to the largest number of the answer, at the worst state. The exit code is 1 if an answer differs."""
+difference relative to the largest number of the answer, at the worst state. The exit code is 1 if an answer differs.
+
+With `--against mujoco` the whole scene of an MJCF file is compared, contacts, actuators, tendons and all: accelerations
+at the initial state, keyframes, random states and states of a motion, and a roll-out. If accelerations differ, the
+first quantity that does is named."""
 EXAMPLES = """
   jaxdyn check robot.urdf
   jaxdyn check robot.urdf --free-base --states 100
-  jaxdyn check scene.xml --json"""
+  jaxdyn check scene.xml --json
+  jaxdyn check scene.xml --against mujoco"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ModelOptions):
     states: int = 20
-    """Number of random states."""
-    tolerance: float = 1e-9
-    """Largest relative error of equal answers. It is larger for accelerations where the mass matrix is so badly
-    conditioned that its rounding alone causes more."""
+    """Number of random states; with `--against mujoco` of each of the two kinds, random and of a motion."""
+    tolerance: float | None = None
+    """Largest relative error of equal answers, 1e-9 by default. It is larger for accelerations where the mass matrix is
+    so badly conditioned that its rounding alone causes more. With `--against mujoco`: of accelerations, 1e-8 by
+    default, or ten times the change of MuJoCo's own if the state changes by 1e-12."""
     seed: int = 0
     """Seed of the random states."""
+    against: Literal["mujoco"] | None = None
+    """MJCF: compare the whole scene, rather than the dynamics of the tree."""
+    steps: int = 300
+    """With `--against mujoco`: time steps of the roll-out, none if 0."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,12 +56,60 @@ def main(arguments: Sequence[str]) -> int:
     require_positive(options.states, "states", error=DataError)
     # Equal means equal in double precision.
     programs.double_precision()
+    if options.against:
+        return _scene(options)
     comparison = compare(options)
     if options.json:
         programs.print_json(lambda: comparison)
     else:
         print_table(comparison)
     return programs.FINE if comparison["equal"] else programs.DIFFERENT
+
+
+def _scene(options: Options) -> int:
+    """Compare the whole scene, and return the exit code."""
+    if options.kind != "MJCF":
+        raise DataError(f"{options.file}: --against mujoco compares scenes of MJCF files; leave it out for URDF files")
+    options.require_matching_options()
+    require_positive(options.steps, "steps", zero=True, error=DataError)
+    programs.announce("comparing accelerations and a roll-out with MuJoCo")
+    tolerance = 1e-8 if options.tolerance is None else options.tolerance
+    found = programs.compare_scene(
+        options.file, states=options.states, steps=options.steps, tolerance=tolerance, seed=options.seed
+    )
+    for text in found.left_out:
+        print(text, file=sys.stderr)
+    if options.json:
+        facts = {"file": options.file, "against": f"MuJoCo {version('mujoco')}", "equal": found.equal}
+        programs.print_json(lambda: facts | dataclasses.asdict(found))
+    else:
+        _print_scene(options, found)
+    return programs.FINE if found.equal else programs.DIFFERENT
+
+
+def _print_scene(options: Options, found: programs.SceneComparison) -> None:
+    print(
+        f"{options.file}: {found.nv} degrees of freedom, {found.nu} controls, float64 on {jax.devices()[0]}, against "
+        f"MuJoCo {version('mujoco')}\n\n"
+        f"{'accelerations at':18}{'states':>8}{'relative error':>18}{'if MuJoCo is shifted by 1e-12':>32}"
+    )
+    for kind, x in found.accelerations.items():
+        verdict = f"   DIFFERENT at {x.different}" if x.different else ""
+        verdict += f"   ({x.on_switches} on the edge of a contact or limit, not compared)" if x.on_switches else ""
+        print(f"{kind:18}{x.states:8}{x.error:18.1e}{x.own_change:32.1e}{verdict}")
+    rollout = found.rollout
+    if rollout is not None:
+        verdict = "" if rollout.equal else "   DIFFERENT"
+        print(
+            f"\nroll-out of {rollout.steps} steps: {rollout.first_step:.1e} after one step, {rollout.error:.1e} after "
+            f"{rollout.horizon}{verdict}\n"
+            f"within 1e-5 for {rollout.agree} steps; MuJoCo, shifted by 1e-12, from itself for {rollout.own_agree}"
+        )
+    if found.first is not None:
+        first = found.first
+        print(f"\nthe first quantity that differs, at the state {first.state!r}: {first.quantity}")
+        print(f"from {first.where}; relative error {first.error:.1e}")
+    print("\nequal" if found.equal else "\nDIFFERENT")
 
 
 def compare(options: Options) -> dict[str, Any]:
@@ -65,7 +124,8 @@ def compare(options: Options) -> dict[str, Any]:
     torque = jax.jit(lambda q, v, a: rnea(model, q, v, a, joint_friction=False))(states.q, states.v, a)
     values = programs.dynamics(model, states) | {"inverse dynamics": np.asarray(torque)}
     errors = programs.largest_errors(values, expected)
-    allowed = programs.allowed_errors(errors, expected["mass matrix"], options.tolerance)
+    tolerance = 1e-9 if options.tolerance is None else options.tolerance
+    allowed = programs.allowed_errors(errors, expected["mass matrix"], tolerance)
     return {
         "file": options.file,
         "against": library,

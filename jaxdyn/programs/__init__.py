@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jaxdyn.programs._motions import *
     from jaxdyn.programs._pictures import *
     from jaxdyn.programs._progress import *
+    from jaxdyn.programs._scene_check import *
     from jaxdyn.programs._simulated_recording import *
     from jaxdyn.programs._timing import *
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 # imported, and nothing may be computed before processes are connected (`jax.distributed.initialize`).
 _SOURCES = (
     *("application", "config", "files", "timing", "progress", "pictures", "comparison"),
-    *("simulated_recording", "identification_data", "identification", "motions"),
+    *("scene_check", "simulated_recording", "identification_data", "identification", "motions"),
 )
 
 if not TYPE_CHECKING:

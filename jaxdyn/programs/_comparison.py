@@ -119,20 +119,13 @@ def mujoco_model(path: Path) -> Any:
 
 def mujoco_answers(model: Model, mj: Any, states: States) -> dict[str, np.ndarray]:
     """Compute mass matrix, bias and acceleration by MuJoCo, as `dynamics` returns them. `q` is `qpos`, number for
-    number. MuJoCo has the linear velocity of a free joint in world axes: with `v = J v_mujoco` and `J = diag(R^T, 1)`
-    for each free joint, forces turn with `J`, and accelerations are `J a_mujoco + c`, `c = [-w x v_linear, 0]`."""
+    number."""
     import mujoco
 
-    data, joints = mujoco.MjData(mj), model.topology
-    free = [(joints.q_starts[i], joints.v_starts[i]) for i, x in enumerate(joints.joint_types) if x == "free"]
-    rows = []
+    data, rows = mujoco.MjData(mj), []
     for q, v, tau in zip(*states, strict=True):
-        J, c = np.eye(model.nv), np.zeros(model.nv)
-        for k, i in free:
-            R = np.zeros(9)
-            mujoco.mju_quat2Mat(R, q[k + 3 : k + 7])
-            J[i : i + 3, i : i + 3] = R.reshape(3, 3).T
-            c[i : i + 3] = -np.cross(v[i + 3 : i + 6], v[i : i + 3])
+        J = free_joint_axes(model, q)
+        c = free_joint_turning(model, v)
         data.qpos[:], data.qvel[:], data.qfrc_applied[:] = q, J.T @ v, J.T @ tau
         mujoco.mj_forward(mj, data)
         M = np.zeros((mj.nv, mj.nv))
@@ -140,6 +133,33 @@ def mujoco_answers(model: Model, mj: Any, states: States) -> dict[str, np.ndarra
         M = J @ M @ J.T
         rows.append((M, J @ (data.qfrc_bias - data.qfrc_passive) - M @ c, J @ data.qacc + c))
     return _answers(zip(*rows, strict=True))
+
+
+def free_joint_axes(model: Model, q: np.ndarray) -> np.ndarray:
+    """Return the matrix `J` with `v = J v_mujoco`. MuJoCo has the linear velocity of a free joint in world axes, so
+    `J = diag(R^T, 1)` for each free joint. Forces turn with `J`, and accelerations are `J a_mujoco + c` with `c` of
+    `free_joint_turning`."""
+    import mujoco
+
+    J = np.eye(model.nv)
+    for k, i in _free_joints(model):
+        R = np.zeros(9)
+        mujoco.mju_quat2Mat(R, np.ascontiguousarray(q[k + 3 : k + 7]))
+        J[i : i + 3, i : i + 3] = R.reshape(3, 3).T
+    return J
+
+
+def free_joint_turning(model: Model, v: np.ndarray) -> np.ndarray:
+    """Return `[-w x v_linear, 0]` for each free joint, from its velocity in body axes."""
+    c = np.zeros(model.nv)
+    for _, i in _free_joints(model):
+        c[i : i + 3] = -np.cross(v[i + 3 : i + 6], v[i : i + 3])
+    return c
+
+
+def _free_joints(model: Model) -> list[tuple[int, int]]:
+    joints = model.topology
+    return [(joints.q_starts[i], joints.v_starts[i]) for i, x in enumerate(joints.joint_types) if x == "free"]
 
 
 def pinocchio_model(path: Path, free_base: bool) -> Any:

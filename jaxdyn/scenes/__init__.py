@@ -2,5 +2,6 @@
 
 from jaxdyn.scenes._scene import Scene, SceneReport, SceneState, load_scene
 from jaxdyn.scenes._solver import SceneOptions
+from jaxdyn.scenes._stages import Stages, scene_stages
 
 __all__ = ["Scene", "SceneOptions", "SceneReport", "SceneState", "load_scene"]

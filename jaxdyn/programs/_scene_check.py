@@ -1,0 +1,335 @@
+"""Comparison of a scene with MuJoCo: accelerations at states of several kinds, a roll-out, and what differs first.
+
+What MuJoCo answers at a state may hang on rounding: where a contact begins, or in a stiff constraint. So the state is
+changed by 1e-12, and a difference counts where it exceeds both the tolerance and ten times what that changes.
+"""
+
+# pyright: reportAttributeAccessIssue=false
+# (MuJoCo is a compiled module without type stubs.)
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn.io import LeftOutWarning
+from jaxdyn.io.mjcf import compile_mjcf
+from jaxdyn.programs._comparison import free_joint_axes, free_joint_turning
+from jaxdyn.programs._scene_stages import FirstDifference, first_difference
+from jaxdyn.scenes import Scene, SceneState, load_scene
+
+PERTURBATION = 1e-12
+_DRAWS = 3
+"""How often MuJoCo is perturbed."""
+_SWITCH = 1e-4
+"""The change of MuJoCo's own accelerations from which on a state hangs on rounding."""
+_HELD = 20
+"""The time steps for which random controls are held."""
+
+
+class MujocoState(NamedTuple):
+    """A state as MuJoCo has it."""
+
+    kind: str
+    """`"initial"`, `"keyframe"`, `"random"`, or `"in motion"`."""
+    qpos: np.ndarray
+    qvel: np.ndarray
+    act: np.ndarray
+    ctrl: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class StatesCompared:
+    """States of one kind."""
+
+    states: int
+    error: float
+    """The largest relative error of accelerations, relative to the largest one and to at least 1, of the states that do
+    not hang on rounding."""
+    own_change: float
+    """The largest change of MuJoCo's own accelerations under the perturbation, relative in the same way."""
+    different: int
+    """How many states differ."""
+    on_switches: int
+    """How many states hang on rounding: MuJoCo's own accelerations change by more than 1e-4. These are not compared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutCompared:
+    """A roll-out with random controls from near the initial state."""
+
+    steps: int
+    first_step: float
+    """The difference of coordinates after one step, relative to the largest coordinate, and to at least 1."""
+    error: float
+    """The largest difference up to the horizon."""
+    horizon: int
+    """The steps up to which MuJoCo's own roll-outs, perturbed, differ by at most 1e-7."""
+    agree: int
+    """The steps up to which the difference is at most 1e-5."""
+    own_agree: int
+    """The same for the perturbed roll-outs of MuJoCo."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the difference is small up to the horizon."""
+        return self.agree >= self.horizon
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneComparison:
+    """A scene beside MuJoCo."""
+
+    nv: int
+    nu: int
+    tolerance: float
+    accelerations: dict[str, StatesCompared]
+    rollout: RolloutCompared | None
+    left_out: list[str]
+    """What the loader warned that it left out."""
+    first: FirstDifference | None = None
+    """The first quantity that differs in the worst state; None where all are equal."""
+
+    @property
+    def comparable(self) -> bool:
+        """Whether at least half of the states do not hang on rounding."""
+        states = self.accelerations.values()
+        return 2 * sum(x.on_switches for x in states) <= sum(x.states for x in states)
+
+    @property
+    def equal(self) -> bool:
+        """Whether accelerations and the roll-out are equal, where they are compared."""
+        same = not any(x.different for x in self.accelerations.values())
+        return same and (self.rollout is None or self.rollout.equal)
+
+
+def compare_scene(
+    source: Any,
+    scene: Scene | None = None,
+    *,
+    states: int = 5,
+    steps: int = 300,
+    tolerance: float = 1e-8,
+    seed: int = 0,
+) -> SceneComparison:
+    """Compare the scene of an MJCF file, text or `mujoco.MjModel` with MuJoCo, with its Newton solver to rounding
+    and the file's integrator. Double precision must be on.
+
+    `scene`: what is compared, if not what `load_scene` makes of the source. `states`: of each random kind; `steps`: of
+    the roll-out, none if 0. **Raises** as `load_scene`, so
+    `RobotFileError` where the scene is refused.
+    """
+    m, _ = compile_mjcf(source)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LeftOutWarning)
+        scene = load_scene(source) if scene is None else scene
+    left_out = [str(x.message) for x in caught if issubclass(x.category, LeftOutWarning)]
+    m = solved_to_the_end(m)
+    rng = np.random.default_rng(seed)
+    cases = list(_states(m, states, rng))
+    found, expected, changes = _accelerations(scene, m, cases, rng)
+    errors = _relative(found, expected)
+    allowed = np.maximum(tolerance, 10 * changes)
+    switches = changes > _SWITCH
+    different = ~(errors <= allowed) & ~switches
+    kinds, compared = np.array([x.kind for x in cases]), {}
+    for kind in dict.fromkeys(kinds):
+        own = kinds == kind
+        compared[str(kind)] = StatesCompared(
+            int(own.sum()),
+            float(errors[own & ~switches].max(initial=0.0)),
+            float(changes[own].max()),
+            int(different[own].sum()),
+            int((own & switches).sum()),
+        )
+    rollout = compare_rollout(scene, m, steps, rng) if steps else None
+    first = None
+    if different.any():
+        worst = int(np.argmax(np.where(different, np.nan_to_num(errors / allowed, nan=np.inf), 0)))
+        first = _first(scene, m, cases[worst], tolerance)
+    return SceneComparison(m.nv, m.nu, tolerance, compared, rollout, left_out, first)
+
+
+def solved_to_the_end(m) -> Any:
+    """Return a copy of an `mjModel` whose constraints MuJoCo solves by Newton's method until rounding ends it, and
+    likewise its iterations for the contacts of convex geoms."""
+    import mujoco
+
+    m = copy.copy(m)
+    m.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
+    m.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
+    m.opt.tolerance, m.opt.iterations = 1e-15, 200
+    m.opt.ccd_tolerance, m.opt.ccd_iterations = 1e-12, 200
+    m.opt.ls_tolerance, m.opt.ls_iterations = 1e-10, 200
+    return m
+
+
+def state_of(scene: Scene, case: MujocoState) -> SceneState:
+    """Return a state of MuJoCo as the scene has it."""
+    return scene.state(case.qpos, free_joint_axes(scene.model, case.qpos) @ case.qvel, case.act)
+
+
+def _first(scene: Scene, m, case: MujocoState, tolerance: float) -> FirstDifference:
+    import mujoco
+
+    d = mujoco.MjData(m)
+    place(m, d, case)
+    mujoco.mj_forward(m, d)
+    return first_difference(scene, m, d, state_of(scene, case), case.kind, tolerance)
+
+
+def _states(m, count: int, rng) -> Iterator[MujocoState]:
+    """Yield the states that are compared."""
+    import mujoco
+
+    d = mujoco.MjData(m)
+
+    def now(kind: str) -> MujocoState:
+        return MujocoState(kind, *(x.copy() for x in (d.qpos, d.qvel, d.act, d.ctrl)))
+
+    yield now("initial")
+    for i in range(m.nkey):
+        mujoco.mj_resetDataKeyframe(m, d, i)
+        mujoco.mj_normalizeQuat(m, d.qpos)
+        yield now("keyframe")
+    for _ in range(count):
+        mujoco.mj_resetData(m, d)
+        _shift(m, d, 0.1 * rng.normal(size=m.nv))
+        d.qvel[:] = rng.normal(size=m.nv)
+        d.ctrl[:] = random_controls(m, 1, rng)[0]
+        yield now("random")
+    for _ in range(count):
+        mujoco.mj_resetData(m, d)
+        if m.nkey and rng.random() < 0.5:
+            mujoco.mj_resetDataKeyframe(m, d, int(rng.integers(m.nkey)))
+        d.qvel[:] += 0.3 * rng.normal(size=m.nv)
+        for control in random_controls(m, int(rng.integers(20, 200)), rng):
+            d.ctrl[:] = control
+            mujoco.mj_step(m, d)
+        yield now("in motion")
+
+
+def random_controls(m, steps: int, rng) -> np.ndarray:
+    """Draw controls `[steps, nu]`, held for 20 steps each: uniform in their ranges, or within one where they have
+    none."""
+    limited = np.asarray(m.actuator_ctrllimited, bool)
+    low, high = np.where(limited[:, None], m.actuator_ctrlrange, (-1.0, 1.0)).T
+    return rng.uniform(low, high, (steps // _HELD + 1, m.nu)).repeat(_HELD, axis=0)[:steps]
+
+
+def _shift(m, d, displacement: np.ndarray) -> None:
+    import mujoco
+
+    qpos = d.qpos.copy()
+    mujoco.mj_integratePos(m, qpos, np.ascontiguousarray(displacement), 1.0)
+    d.qpos[:] = qpos
+
+
+def place(m, d, case: MujocoState) -> None:
+    """Set MuJoCo's data to a state, with nothing from before."""
+    import mujoco
+
+    mujoco.mj_resetData(m, d)
+    d.qpos[:], d.qvel[:], d.act[:], d.ctrl[:] = case.qpos, case.qvel, case.act, case.ctrl
+
+
+def _accelerations(scene: Scene, m, cases: list[MujocoState], rng) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the accelerations found and expected, `[n, nv]`, both as the scene has them, and the relative changes of
+    MuJoCo's own."""
+    import mujoco
+
+    d, expected, changes, states = mujoco.MjData(m), [], [], []
+    for case in cases:
+        T = free_joint_axes(scene.model, case.qpos)
+        v = T @ case.qvel
+        place(m, d, case)
+        mujoco.mj_forward(m, d)
+        qacc, change = d.qacc.copy(), 0.0
+        for _ in range(_DRAWS):
+            place(m, d, case)
+            _shift(m, d, PERTURBATION * rng.normal(size=m.nv))
+            d.qvel[:] += PERTURBATION * rng.normal(size=m.nv)
+            mujoco.mj_forward(m, d)
+            change = max(change, float(_relative(d.qacc, qacc)))
+        expected.append(T @ qacc + free_joint_turning(scene.model, v))
+        changes.append(change)
+        states.append((case.qpos, v, case.act, case.ctrl))
+    q, v, act, ctrl = (np.array(x) for x in zip(*states, strict=True))
+    found = scene.accelerations(scene.state(q, v, act), jnp.asarray(ctrl))
+    return np.asarray(found), np.array(expected), np.array(changes)
+
+
+def _relative(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Return differences relative to the largest number expected, and to at least 1; infinite if they are none."""
+    error = np.abs(found - expected).max(axis=-1) / np.maximum(1, np.abs(expected).max(axis=-1))
+    return np.where(np.isfinite(error), error, np.inf)
+
+
+def compare_rollout(scene: Scene, m, steps: int, rng) -> RolloutCompared:
+    """Compare a roll-out with random controls, held for some steps each, and MuJoCo's with its own, perturbed."""
+    import mujoco
+
+    d = mujoco.MjData(m)
+    # Files often begin where bodies only just touch.
+    _shift(m, d, 1e-3 * rng.normal(size=m.nv))
+    d.qvel[:] = 0.1 * rng.normal(size=m.nv)
+    start = MujocoState("initial", *(x.copy() for x in (d.qpos, d.qvel, d.act, d.ctrl)))
+    controls = random_controls(m, steps, rng)
+
+    def moved(size: float) -> np.ndarray:
+        place(m, d, start)
+        _shift(m, d, size * rng.normal(size=m.nv))
+        d.qvel[:] += size * rng.normal(size=m.nv)
+        rows = []
+        for control in controls:
+            d.ctrl[:] = control
+            mujoco.mj_step(m, d)
+            if d.warning[mujoco.mjtWarning.mjWARN_BADQACC].number:
+                # It begins anew from the initial state where it diverges.
+                break
+            rows.append(d.qpos.copy())
+        return np.array(rows).reshape(-1, m.nq)
+
+    expected = moved(0.0)
+    own = np.zeros(len(expected))
+    for _ in range(_DRAWS):
+        other = moved(PERTURBATION)
+        short = np.full(len(expected), np.inf)
+        n = min(len(other), len(expected))
+        short[:n] = _relative(other[:n], expected[:n])
+        own = np.maximum(own, short)
+    states = scene.rollout(state_of(scene, start), jnp.asarray(controls))
+    error = _relative(np.asarray(states.q)[1 : len(expected) + 1], expected)
+    horizon = _until(own, 1e-7)
+    largest = float(error[:horizon].max(initial=0.0))
+    first = float(error[0]) if len(error) else np.inf
+    return RolloutCompared(len(expected), first, largest, horizon, _until(error, 1e-5), _until(own, 1e-5))
+
+
+def _until(errors: np.ndarray, limit: float) -> int:
+    """Return the steps before the first error above a limit."""
+    beyond = np.flatnonzero(~(errors <= limit))
+    return int(beyond[0]) if len(beyond) else len(errors)
+
+
+def why_refused(error: Exception) -> list[str]:
+    """Return the reasons in the message of a refused scene; all of it where it has none."""
+    lines = [line.removeprefix("- ") for line in str(error).splitlines() if line.startswith("- ")]
+    return lines or [" ".join(str(error).split())]
+
+
+def why_no_scene(source: Any) -> str | None:
+    """Return why an MJCF file is no scene, in MuJoCo's words, or because nothing in it moves; None if it is one."""
+    import mujoco
+
+    try:
+        m = mujoco.MjModel.from_xml_path(str(source))
+    except ValueError as error:
+        return " ".join(str(error).split())
+    return None if m.nv else "nothing moves"

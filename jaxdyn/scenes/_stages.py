@@ -1,0 +1,68 @@
+"""What the accelerations of a scene are made of, in the order in which they are computed: to compare with MuJoCo."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxdyn._compile import compiled
+from jaxdyn.algorithms.recursions import Robot, RobotAndParts, inverse, turning_accelerations
+from jaxdyn.scenes._equations import acting, mass_matrix, rows_at
+from jaxdyn.scenes._parts import PartRows
+from jaxdyn.scenes._scene import Scene, SceneState
+
+
+class Stages(NamedTuple):
+    """Quantities of states, with batch axes in front, and the velocities of free joints in body axes. The rows of
+    constraints stand in the order of `scene.parts.pattern.kinds`."""
+
+    tendon_lengths: Any
+    """`[nt]`"""
+    mass_matrix: Any
+    """`[nv, nv]`; only its lower triangle is right, and only where a column moves the body of the row."""
+    passive: Any
+    """`[nv]`"""
+    bias: Any
+    """`[nv]`"""
+    actuator_forces: Any
+    """`[nu]`"""
+    actuator_torque: Any
+    """`[nv]`"""
+    activation_rates: Any
+    """`[na]`"""
+    J: Any
+    """`[rows, nv]`"""
+    aref: Any
+    """`[rows]`"""
+    D: Any
+    """`[rows]`: zero for rows that do not act."""
+
+
+@compiled()
+def scene_stages(scene: Scene, state: SceneState, control: Any) -> Stages:
+    """Return what the accelerations of states are made of; the arguments have the same batch axes."""
+    bound, operands = RobotAndParts.of(scene.model, scene.parts, state.q.dtype, "scene")
+    found = bound.call(_stages, operands, state.q, state.v, control, state.activation)
+    batch, nv = state.q.shape[:-1], scene.model.nv
+    return found._replace(mass_matrix=found.mass_matrix.reshape(*batch, nv, nv), J=found.J.reshape(*batch, -1, nv))
+
+
+def _stages(robot: Robot, scene: PartRows, q, v, control, activation) -> Stages:
+    now = acting(robot, scene, q, v, control, activation, robot.zeros())
+    rows = rows_at(robot, scene, now)
+    M = mass_matrix(robot, now.equations)
+    bias = inverse(robot.tree, now.equations, -turning_accelerations(robot, now.at.v))
+    stages = Stages(
+        robot.zeros()[:0] if now.tendons is None else now.tendons.length,
+        M.reshape(-1, *M.shape[2:]),
+        now.passive.torque,
+        bias,
+        now.actuators.force,
+        now.actuators.torque,
+        now.actuators.rate,
+        rows.J.reshape(-1, *rows.J.shape[2:]),
+        rows.aref,
+        rows.numbers.D,
+    )
+    return jax.tree.map(robot.broadcast, stages)

@@ -1,0 +1,131 @@
+"""Scenes are compared with MuJoCo, and the first quantity that differs is named with where it comes from."""
+
+import json
+import re
+import sys
+
+import pytest
+from scene_oracle import SMALL
+
+from jaxdyn import load_scene, programs
+from jaxdyn.cli import main
+
+mujoco = pytest.importorskip("mujoco")
+TEXT = SMALL.format(cone="elliptic", integrator="Euler")
+CHANGES = {
+    "mass": ('size=".05" condim="4"', 'size=".05" condim="4" mass="3"', "the mass matrix", "joint 'joint_0'"),
+    "gear": ('gear="2"', 'gear="2.1"', "the torques of actuators", "joint 'h' of body 'b'"),
+    "damping": ('damping=".2"', 'damping=".3"', "passive forces", "joint 'h' of body 'b'"),
+    "limit": ('"-80 -3"', '"-81 -3"', "the reference accelerations of limits", "joint 'h'"),
+    "impedance": ('.004 .4 3"', '.004 .4 2"', "the regularization of contacts", "geom"),
+    "dry friction": ('frictionloss=".05"', "", "the number of friction losses: 0 here, 1 in MuJoCo", "joint 'h'"),
+    "gain": ('gainprm="3"', 'gainprm="4"', "the forces of actuators", "actuator 'actuator_1'"),
+}
+
+
+def test_a_scene_is_equal_by_itself_and_names_what_is_changed(tmp_path, capsys):
+    path = tmp_path / "scene.xml"
+    path.write_text(TEXT)
+    arguments = ["check", str(path), "--against", "mujoco", "--states", "2", "--steps", "60"]
+    assert main([*arguments, "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["equal"] is True
+    assert out["first"] is None
+    assert {kind: x["states"] for kind, x in out["accelerations"].items()} == {
+        "initial": 1,
+        "keyframe": 1,
+        "random": 2,
+        "in motion": 2,
+    }
+    assert all(x["error"] < 1e-8 for x in out["accelerations"].values())
+    assert out["rollout"]["steps"] == out["rollout"]["agree"] == 60
+    assert 0 < out["rollout"]["error"] < 1e-6
+    # The law of one joint, which a new scene of the same structure compiles nothing for.
+    found = programs.compare_scene(path, load_scene(changed("damping")), states=2, steps=0)
+    assert not found.equal
+    require(found.first, "damping")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", CHANGES)
+def test_each_change_is_named(what):
+    found = programs.compare_scene(TEXT, load_scene(changed(what)), states=4, steps=0)
+    assert not found.equal
+    require(found.first, what)
+
+
+def changed(what: str) -> str:
+    old, new, *_ = CHANGES[what]
+    assert old in TEXT
+    return TEXT.replace(old, new)
+
+
+def require(first, what: str) -> None:
+    *_, quantity, where = CHANGES[what]
+    assert first.quantity.startswith(quantity)
+    assert where in first.where
+    assert first.error > 1e-8
+
+
+@pytest.mark.slow
+def test_a_difference_is_the_exit_code_and_is_printed(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "scene.xml"
+    path.write_text(TEXT)
+    module = sys.modules[programs.compare_scene.__module__]
+    monkeypatch.setattr(module, "load_scene", lambda source: load_scene(changed("damping")))
+    assert main(["check", str(path), "--against", "mujoco", "--states", "2", "--steps", "100"]) == 1
+    out = capsys.readouterr().out
+    assert "DIFFERENT at" in out
+    assert re.search("the first quantity that differs.*passive forces", out)
+    assert "from joint 'h' of body 'b'" in out
+    assert out.splitlines()[-1] == "DIFFERENT"
+
+
+@pytest.mark.slow
+def test_a_rollout_alone_may_differ(tmp_path):
+    """Accelerations do not depend on the integrator."""
+    other = load_scene(TEXT.replace('integrator="Euler"', 'integrator="implicitfast"'))
+    found = programs.compare_scene(TEXT, other, states=2, steps=100)
+    assert found.rollout is not None
+    assert (found.rollout.equal, found.equal) == (False, False)
+    assert found.first is None
+
+
+GLIDING = """
+<mujoco><worldbody><geom type="plane" size="1 1 1"/><body pos="0 0 .1">
+<joint type="slide" axis="1 0 0"/><joint axis="0 0 1"/><geom size=".1"/></body></worldbody></mujoco>"""
+"""A sphere that only just touches a plane, or does not, by rounding, in every state."""
+
+
+@pytest.mark.slow
+def test_states_that_hang_on_rounding_are_set_apart():
+    gliding = GLIDING.replace("0 0 .1", "0 0 0.3").replace('size=".1"', 'size=".1" margin=".2"')
+    found = programs.compare_scene(gliding, states=2, steps=20)
+    assert found.equal
+    assert not found.comparable or all(x.error < 1e-8 for x in found.accelerations.values())
+
+
+def test_what_is_refused_is_told(tmp_path, capsys):
+    path = tmp_path / "scene.xml"
+    path.write_text(
+        '<mujoco><option noslip_iterations="3"/><worldbody><body><joint/><geom size=".1"/></body></worldbody></mujoco>'
+    )
+    assert main(["check", str(path), "--against", "mujoco"]) == 2
+    assert "noslip_iterations" in capsys.readouterr().err
+    with pytest.raises(Exception, match="noslip") as caught:
+        programs.compare_scene(path)
+    assert programs.why_refused(caught.value) == ["noslip_iterations in <option>; set it to 0"]
+
+
+def test_mistakes(tmp_path, capsys):
+    path = tmp_path / "arm.urdf"
+    path.write_text('<robot name="r"><link name="a"/></robot>')
+    assert main(["check", str(path), "--against", "mujoco"]) == 2
+    assert "--against mujoco compares scenes of MJCF files" in capsys.readouterr().err
+    path = tmp_path / "scene.xml"
+    path.write_text(TEXT)
+    assert main(["check", str(path), "--against", "mujoco", "--steps", "-1"]) == 2
+    assert "steps is -1" in capsys.readouterr().err
+    path.write_text("<mujoco/>")
+    assert programs.why_no_scene(path) == "nothing moves"
+    assert programs.why_no_scene(tmp_path / "nowhere.xml")
