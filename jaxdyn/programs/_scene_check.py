@@ -92,7 +92,7 @@ class SceneComparison:
     accelerations: dict[str, StatesCompared]
     rollout: RolloutCompared | None
     left_out: list[str]
-    """What the loader warned that it left out."""
+    """The warnings of the loader about parts that it left out."""
     first: FirstDifference | None = None
     """The first quantity that differs in the worst state; None where all are equal."""
 

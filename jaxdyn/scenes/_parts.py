@@ -310,20 +310,6 @@ def disabled(m) -> set[str]:
     return {enum_name("mjtDisableBit", 1 << k) for k in range(32) if m.opt.disableflags >> k & 1}
 
 
-def with_actuators(m, of_dofs, of_tendons, of_actuators) -> tuple[np.ndarray, np.ndarray]:
-    """Return what degrees of freedom and tendons of an `mjModel` have, damping or armature, with what actuators add to
-    it: MuJoCo reflects it by the square of the first gear, to all axes of a joint, also where actuation is disabled."""
-    dofs, tendons = np.array(of_dofs), np.array(of_tendons)
-    for i in range(m.nactuator):
-        added = m.actuator_gear[m.actuator_outadr[i], 0] ** 2 * of_actuators[i]
-        target, number = enum_name("mjtTrn", m.actuator_trntype[i]), m.actuator_trnid[i, 0]
-        if target in ("joint", "jointinparent"):
-            dofs[m.dof_jntid == number] += added
-        elif target == "tendon":
-            tendons[number] += added
-    return dofs, tendons
-
-
 def length_of(x: Vec3):
     """Return the length of vectors, with the derivative 0 where it is 0."""
     square = x.squared_norm()

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.io.mjcf import enum_name, object_name
+from jaxdyn.io.mjcf import enum_name, object_name, with_actuators
 from jaxdyn.scenes._fluid import Fluid, fluid_forces
 from jaxdyn.scenes._parts import (
     FreeJoints,
@@ -25,7 +25,6 @@ from jaxdyn.scenes._parts import (
     disabled,
     length_of,
     sums,
-    with_actuators,
     wrenches_on_dofs,
 )
 from jaxdyn.scenes._tendons import TendonRows

@@ -15,8 +15,8 @@ import numpy as np
 from jaxdyn._errors import ModelError, RobotFileError, look_up
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.io.mjcf import enum_name, object_name
-from jaxdyn.scenes._parts import Instant, Part, PartRows, Places, disabled, with_actuators
+from jaxdyn.io.mjcf import enum_name, object_name, with_actuators
+from jaxdyn.scenes._parts import Instant, Part, PartRows, Places, disabled
 from jaxdyn.scenes._rays import Targets, shapes_without_rays
 from jaxdyn.scenes._readings import Readings
 from jaxdyn.scenes._sensor_values import VALUES

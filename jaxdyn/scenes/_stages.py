@@ -1,4 +1,4 @@
-"""What the accelerations of a scene are made of, in the order in which they are computed: to compare with MuJoCo."""
+"""The parts of the accelerations of a scene, in the order in which they are computed: to compare with MuJoCo."""
 
 from __future__ import annotations
 

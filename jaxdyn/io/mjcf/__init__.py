@@ -11,6 +11,7 @@ from jaxdyn.io.mjcf._compiled import (
     is_enabled,
     is_mjcf,
     object_name,
+    with_actuators,
 )
 from jaxdyn.io.mjcf._massless import compile_massless_mjcf
 from jaxdyn.io.mjcf._reader import left_out_of_mjcf, load_mjcf

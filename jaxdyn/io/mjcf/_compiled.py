@@ -251,3 +251,17 @@ def actuator_types(m, i: int) -> tuple[str, str, str]:
 def gear(m, i: int) -> np.ndarray:
     """Return the gear `[6]` of an actuator's first output."""
     return m.actuator_gear[m.actuator_outadr[i] if hasattr(m, "actuator_outadr") else i]
+
+
+def with_actuators(m, of_dofs, of_tendons, of_actuators) -> tuple[np.ndarray, np.ndarray]:
+    """Return what degrees of freedom and tendons have, damping or armature, with what actuators add to it: MuJoCo
+    reflects it by the square of the first gear, to all axes of a joint, also where actuation is disabled."""
+    of_dofs, of_tendons = np.array(of_dofs), np.array(of_tendons)
+    for i in range(actuator_count(m)):
+        target, number = transmission(m, i), int(m.actuator_trnid[i, 0])
+        added = gear(m, i)[0] ** 2 * of_actuators[i]
+        if target in ("joint", "jointinparent"):
+            of_dofs[dofs(m, number)] += added
+        elif target == "tendon":
+            of_tendons[number] += added
+    return of_dofs, of_tendons

@@ -272,18 +272,14 @@ def _leave_out_of_free_joints(m, armature, damping, friction, leave_out) -> None
         values[columns[acts]] = 0
 
 
-def _with_actuators(m) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return armature, damping and higher coefficients of damping of joints, with those that actuators add. MuJoCo
-    reflects them by the square of the first gear, to all axes of a joint, also where actuation is disabled."""
-    armature, damping = np.array(m.dof_armature), np.array(m.dof_damping)
-    polynomial, n = np.array(mj.field(m, "dof_dampingpoly", m.nv, 2)), mj.actuator_count(m)
-    for i in range(n):
-        if mj.transmission(m, i) in ("joint", "jointinparent"):
-            rows, square = mj.dofs(m, int(m.actuator_trnid[i, 0])), mj.gear(m, i)[0] ** 2
-            armature[rows] += square * mj.field(m, "actuator_armature", n)[i]
-            damping[rows] += square * mj.field(m, "actuator_damping", n)[i]
-            polynomial[rows] += square * mj.field(m, "actuator_dampingpoly", n, 2)[i]
-    return armature, damping, polynomial
+def _with_actuators(m) -> list[np.ndarray]:
+    """Return armature, damping and higher coefficients of damping of joints, with those that actuators add."""
+    n, out = mj.actuator_count(m), []
+    for name, *shape in (("armature",), ("damping",), ("dampingpoly", 2)):
+        of_actuators = mj.field(m, f"actuator_{name}", n, *shape)
+        tendons = np.zeros((m.ntendon, *shape))
+        out.append(mj.with_actuators(m, mj.field(m, f"dof_{name}", m.nv, *shape), tendons, of_actuators)[0])
+    return out
 
 
 # Effects elsewhere
