@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from jaxdyn.algorithms.recursions import (
     ConstraintRows,
@@ -115,8 +114,8 @@ def stops_of(robot: Robot, contacts: ContactRows, q) -> Stops | None:
 def joint_torques(robot: Robot, contacts: ContactRows, stops: Stops | None, speeds, dt) -> tuple[Any, Any] | None:
     """Return the torques of dry friction and of the stops on the joints at these velocities at the end of a step, and
     minus their derivatives; None for a robot without either."""
-    friction, laws = robot.arrays["friction"], []
-    if isinstance(friction, Tracer) or np.any(np.asarray(friction)):
+    laws = []
+    if "friction" not in robot.zero:
         law = Coulomb(robot.friction, robot.friction_velocity)
         laws.append((-law.torque(speeds), law.slope(speeds)))
     if stops is not None:

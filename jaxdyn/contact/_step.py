@@ -116,7 +116,7 @@ def contact_accelerations(
     The arguments are arrays in one precision, with all batch axes.
     """
     require_contact(model, contacts)
-    bound, operands = RobotAndParts.of(model, contacts, v.dtype, "contact")
+    bound, operands = RobotAndParts.of(model, contacts, v.dtype, "contact", (q, v, tau))
     q, v = (spanning_coordinates(model, x, velocity=y) for x, y in ((q, False), (v, True)))
     tau = tree_forces(model, tau) if model.topology.mimics else tau
     arguments = {"q": q, "v": v, "tau": tau, "dt": dt} | ({} if f_ext is None else {"f_ext": f_ext})
@@ -156,7 +156,7 @@ def contact_forces(
     a, length = jnp.zeros_like(v), jnp.asarray(0.0 if dt is None else dt, dtype)
     if after is not None:
         a = (in_axes_of_start(model, jnp.broadcast_to(jnp.asarray(after, dtype), v.shape), length) - v) / length
-    bound, operands = RobotAndParts.of(model, contacts, dtype, "contact_forces")
+    bound, operands = RobotAndParts.of(model, contacts, dtype, "contact_forces", (q, v))
     a, q, v = (spanning_coordinates(model, x, velocity=y) for x, y in ((a, True), (q, False), (v, True)))
     gap, *vectors = bound.call(rows.forces, operands, a, q, v, length)
     return ContactForces(gap, *(jnp.stack(jax.tree.leaves(x), axis=-1) for x in vectors))

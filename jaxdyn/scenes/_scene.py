@@ -140,7 +140,7 @@ class Scene(eqx.Module):
         accelerations solve. **Raises** `ShapeError` where a shape does not fit.
         """
         arguments = _arguments(self, state, control, torque)
-        bound, operands = _bound(self, arguments.q.dtype)
+        bound, operands = _bound(self, arguments)
         return bound.call(rows.natural, operands, _solved(self, arguments).a, arguments.v)
 
     @compiled()
@@ -167,7 +167,7 @@ class Scene(eqx.Module):
         """The values of the file's sensors by their names, `[*batch, n]` each: MuJoCo's `sensordata`. Arguments and
         errors as for `accelerations`."""
         arguments = _arguments(self, state, control, torque)
-        bound, operands = _bound(self, arguments.q.dtype)
+        bound, operands = _bound(self, arguments)
         time = jnp.broadcast_to(state.time, arguments.q.shape[:-1])[..., None]
         solved = _solved(self, arguments).a
         values = bound.call(_sensed.sensor_rows, operands, solved, time, **arguments.named())
@@ -191,7 +191,7 @@ class Scene(eqx.Module):
         """The forces `[*batch, nv]` of all constraints on the degrees of freedom, N m and N: MuJoCo's
         `qfrc_constraint`, but for the axes of free joints. Arguments and errors as for `accelerations`."""
         arguments = _arguments(self, state, control, torque)
-        bound, operands = _bound(self, arguments.q.dtype)
+        bound, operands = _bound(self, arguments)
         return bound.call(rows.constraint_torque, operands, _solved(self, arguments).a, **arguments.named())
 
     def from_qvel(self, q: Any, qvel: Any) -> Float[Array, "*batch nv"]:
@@ -329,12 +329,12 @@ def _arguments(scene: Scene, state: SceneState, control: Any, torque: Any) -> _A
     return _Arguments(*(jnp.broadcast_to(x.astype(dtype), (*batch, n)) for x, n in wanted.values()))
 
 
-def _bound(scene: Scene, dtype) -> tuple[RobotAndParts, list[Any]]:
-    return RobotAndParts.of(scene.model, scene.parts, dtype, "scene")
+def _bound(scene: Scene, arguments: _Arguments) -> tuple[RobotAndParts, list[Any]]:
+    return RobotAndParts.of(scene.model, scene.parts, arguments.q.dtype, "scene", arguments)
 
 
 def _solved(scene: Scene, arguments: _Arguments) -> Solved:
-    bound, operands = _bound(scene, arguments.q.dtype)
+    bound, operands = _bound(scene, arguments)
     return solve(bound, operands, arguments.named(), scene.options)
 
 
@@ -366,7 +366,7 @@ def _stepped(scene: Scene, state: SceneState, control: Any, torque: Any) -> Scen
     if scene.parts.integrator == "rk4":
         q, v, activation = _runge_kutta(scene, arguments)
     else:
-        bound, operands = _bound(scene, arguments.q.dtype)
+        bound, operands = _bound(scene, arguments)
         a = _solved(scene, arguments).a
         a, activation = bound.call(rows.step_accelerations, operands, a, **arguments.named())
         after = arguments.v + _times(scene.timestep, a)
@@ -392,7 +392,7 @@ def _runge_kutta(scene: Scene, arguments: _Arguments) -> tuple[Any, Any, Any]:
     displacements from the start, of positions along the world's axes and of rotations as rotation vectors (Munthe-Kaas,
     Runge-Kutta methods on Lie groups, BIT 1998)."""
     model, q0 = scene.model, arguments.q
-    bound, operands = _bound(scene, q0.dtype)
+    bound, operands = _bound(scene, arguments)
     start = world_velocity(model, q0, arguments.v)
 
     def reached(velocity, acceleration, rate) -> _Arguments:

@@ -39,6 +39,8 @@ class Robot:
         """The arrays of the model with their batch axes in front, as users have them."""
         self.batch, self.user = batch, user
         self.nv, self.nb = self.topology.nv, self.topology.nb
+        self.zero: frozenset[str] = frozenset()
+        """The arrays that are known to be zero."""
         self.dtype = jnp.result_type(*arrays.values())
         self._rows: dict[str, Any] = {}
 

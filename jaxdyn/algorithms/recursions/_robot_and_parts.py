@@ -55,8 +55,12 @@ class RobotAndParts:
     """The arrays among them that are constants, by their number."""
 
     @classmethod
-    def of(cls, model: Model, parts: Parts, dtype, user: str) -> tuple[RobotAndParts, list[Any]]:
-        """Return the static part, and the arrays that are not constants."""
+    def of(cls, model: Model, parts: Parts, dtype, user: str, states: Any = None) -> tuple[RobotAndParts, list[Any]]:
+        """Return the static part, and the arrays that are not constants; `states` are arguments of its functions.
+
+        Numbers that are known while a function is traced are constants of its program. Where nothing is traced, neither
+        arrays nor states, none are: new values shall not need a new program.
+        """
         further, tree = parts.leaves_of_model(), model.spanning_tree()
         arrays = tree_leaves(model) | {n: getattr(tree, n) for n in further}
         leaves, structure = jax.tree.flatten(parts)
@@ -67,8 +71,7 @@ class RobotAndParts:
             for i, (x, n) in enumerate(zip(values, cores, strict=True))
             if not isinstance(x, Tracer) and x.ndim == n
         }
-        if len(known) == len(values):
-            # Nothing is traced: new values shall not need a new program.
+        if len(known) == len(values) and not any(isinstance(x, Tracer) for x in jax.tree.leaves(states)):
             known = {}
         bound = cls(model.topology, tuple(arrays), structure, cores, user, tuple(known.items()))
         return bound, [x for i, x in enumerate(values) if i not in known]
@@ -118,6 +121,7 @@ class _OnRows:
         arrays = [jnp.asarray(known[i].array) if i in known else next(given) for i in range(len(static.cores))]
         count = len(static.names)
         robot = Robot(static.topology, dict(zip(static.names, arrays, strict=False)), batch, static.user)
+        robot.zero = frozenset(n for i, n in enumerate(static.names) if i in known and not known[i].array.any())
         parts = jax.tree.unflatten(static.parts, arrays[count:]).on_rows(robot)
         rows = [_as_rows(x, n, rank) for x, n in zip(given, self.argument_cores, strict=True)]
         arguments = jax.tree.unflatten(self.structure, rows)
