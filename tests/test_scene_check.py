@@ -49,7 +49,7 @@ def test_a_scene_is_equal_by_itself_and_names_what_is_changed(tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("what", CHANGES)
 def test_each_change_is_named(what):
-    found = programs.compare_scene(TEXT, load_scene(changed(what)), states=4, steps=0)
+    found = programs.compare_scene(TEXT, load_scene(changed(what)), states=10, steps=0)
     assert not found.equal
     require(found.first, what)
 
