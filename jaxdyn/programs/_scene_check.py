@@ -93,7 +93,7 @@ class SceneComparison:
     accelerations: dict[str, StatesCompared]
     rollout: RolloutCompared | None
     left_out: list[str]
-    """What the loader warned that it left out."""
+    """The parts that the loader warned of leaving out."""
     first: FirstDifference | None = None
     """The first quantity that differs in the worst state; None where all are equal."""
 
