@@ -149,7 +149,7 @@ class Scene(eqx.Module):
 
         Arguments and errors as for `accelerations`.
         """
-        return _stepped(self, state, control, torque)[0]
+        return _stepped(self, state, control, torque)
 
     @compiled()
     def rollout(self, state: SceneState, controls: Any, torques: Any = None) -> SceneState:
@@ -325,9 +325,9 @@ def _bound(scene: Scene, dtype) -> tuple[RobotAndParts, list[Any]]:
     return RobotAndParts.of(scene.model, scene.parts, dtype, "scene")
 
 
-def _solved(scene: Scene, arguments: _Arguments, guess: Any = None) -> Solved:
+def _solved(scene: Scene, arguments: _Arguments) -> Solved:
     bound, operands = _bound(scene, arguments.q.dtype)
-    return solve(bound, operands, arguments.named(), scene.options, guess)
+    return solve(bound, operands, arguments.named(), scene.options)
 
 
 def _rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any) -> SceneState:
@@ -340,13 +340,12 @@ def _rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any) ->
     axes = SceneState(1, 1, 1, 0)  # type: ignore[reportArgumentType]
     state = jax.tree.map(lambda x, n: jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - n :])), state, axes)
 
-    def one(carry, given):
-        after, guess = _stepped(scene, carry[0], *given, guess=carry[1])
-        return (after, guess), after
+    def one(state: SceneState, given):
+        after = _stepped(scene, state, *given)
+        return after, after
 
     inputs = jax.tree.map(lambda x: jnp.moveaxis(x, -2, 0), (controls, torques))
-    start = state, jnp.zeros((*batch, scene.model.nv), state.q.dtype)
-    _, states = lax.scan(one, start, inputs, length=controls.shape[-2])
+    _, states = lax.scan(one, state, inputs, length=controls.shape[-2])
 
     def joined(first, rest):
         return jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, len(batch))
@@ -354,19 +353,18 @@ def _rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any) ->
     return jax.tree.map(joined, state, states)
 
 
-def _stepped(scene: Scene, state: SceneState, control: Any, torque: Any, guess: Any = None) -> tuple[SceneState, Any]:
-    """Return the state after a step, and accelerations from which the solution of the next one may start."""
+def _stepped(scene: Scene, state: SceneState, control: Any, torque: Any) -> SceneState:
     arguments = _arguments(scene, state, control, torque)
     if scene.parts.integrator == "rk4":
-        q, v, activation, last = _runge_kutta(scene, arguments, guess)
+        q, v, activation = _runge_kutta(scene, arguments)
     else:
         bound, operands = _bound(scene, arguments.q.dtype)
-        last = _solved(scene, arguments, guess).a
-        a, activation = bound.call(rows.step_accelerations, operands, last, **arguments.named())
+        a = _solved(scene, arguments).a
+        a, activation = bound.call(rows.step_accelerations, operands, a, **arguments.named())
         after = arguments.v + _times(scene.timestep, a)
         q, v = _moved(scene, arguments.q, after, after)
     time = jnp.broadcast_to(state.time + scene.timestep.astype(state.time.dtype), q.shape[:-1])
-    return SceneState(q, v, activation, time), last
+    return SceneState(q, v, activation, time)
 
 
 def _times(dt, x):
@@ -381,9 +379,8 @@ def _moved(scene: Scene, q, rate, after) -> tuple[Any, Any]:
     return end, body_velocity(model, end, world_velocity(model, q, after))
 
 
-def _runge_kutta(scene: Scene, arguments: _Arguments, guess: Any) -> tuple[Any, Any, Any, Any]:
-    """Return the configuration, velocity and activations after a step of RK4, and the last accelerations in it. It is
-    of Munthe-Kaas's kind: the stages add up
+def _runge_kutta(scene: Scene, arguments: _Arguments) -> tuple[Any, Any, Any]:
+    """Return the configuration, velocity and activations after a step of RK4, of Munthe-Kaas's kind: the stages add up
     displacements from the start, of positions along the world's axes and of rotations as rotation vectors (Munthe-Kaas,
     Runge-Kutta methods on Lie groups, BIT 1998)."""
     model, q0 = scene.model, arguments.q
@@ -397,23 +394,20 @@ def _runge_kutta(scene: Scene, arguments: _Arguments, guess: Any) -> tuple[Any, 
         activation = arguments.activation + _times(scene.timestep, rate)
         return dataclasses.replace(arguments, q=q, v=v, activation=activation)
 
-    def slopes(at: _Arguments, velocity, guess):
-        solved = _solved(scene, at, guess).a
-        a = world_velocity(model, at.q, solved)
+    def slopes(at: _Arguments, velocity):
+        a = world_velocity(model, at.q, _solved(scene, at).a)
         turned = _times(scene.timestep, velocity)
         own = rates_of_rotation_vectors(model, turned, world_velocity(model, at.q, at.v))
-        return (own, a, bound.call(rows.rates, operands, **at.named())), solved
+        return own, a, bound.call(rows.rates, operands, **at.named())
 
-    first, last = slopes(arguments, jnp.zeros_like(start), guess)
-    stages = [first]
+    stages = [slopes(arguments, jnp.zeros_like(start))]
     for share in (0.5, 0.5, 1.0):
         velocity, acceleration, rate = (share * x for x in stages[-1])
-        stage, last = slopes(reached(velocity, acceleration, rate), velocity, last)
-        stages.append(stage)
+        stages.append(slopes(reached(velocity, acceleration, rate), velocity))
     weights = 1 / 6, 1 / 3, 1 / 3, 1 / 6
     velocity, acceleration, rate = (
         sum(w * x for w, x in zip(weights, parts, strict=True)) for parts in zip(*stages, strict=True)
     )
     end = reached(velocity, acceleration, rate)
     after = bound.call(rows.activations, operands, arguments.activation, rate)
-    return end.q, end.v, after, last
+    return end.q, end.v, after

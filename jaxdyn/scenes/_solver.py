@@ -64,20 +64,15 @@ class _Static(NamedTuple):
     options: SceneOptions
 
 
-def solve(
-    bound: RobotAndParts, operands: list[Any], arguments: dict[str, Any], options: SceneOptions, guess: Any = None
-) -> Solved:
-    """Return the accelerations at a state; `arguments` are those of `rows.setup`. Newton's method starts from `guess`,
-    accelerations near by, or from those without constraints."""
+def solve(bound: RobotAndParts, operands: list[Any], arguments: dict[str, Any], options: SceneOptions) -> Solved:
+    """Return the accelerations at a state; `arguments` are those of `rows.setup`."""
     static = _Static(bound, tuple(arguments), options)
-    start = () if guess is None else (lax.stop_gradient(guess),)
-    return _solve(static, len(operands), *operands, *arguments.values(), *start)[0]
+    return _solve(static, len(operands), *operands, *arguments.values())[0]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _solve(static: _Static, shared: int, *inputs) -> tuple[Solved, Problem]:
-    operands, arguments = inputs[:shared], dict(zip(static.names, inputs[shared:], strict=False))
-    guess = inputs[shared + len(static.names) :]
+    operands, arguments = inputs[:shared], dict(zip(static.names, inputs[shared:], strict=True))
     bound, options = static.bound, static.options
     problem = bound.call(rows.setup, operands, **arguments)
     tolerance = options.tolerance_of(problem.a0.dtype)
@@ -95,8 +90,7 @@ def _solve(static: _Static, shared: int, *inputs) -> tuple[Solved, Problem]:
             count + running.astype(count.dtype),
         )
 
-    start = guess[0] - problem.a0 if guess else jnp.zeros_like(problem.a0)
-    at = start, jnp.full(batch, jnp.inf, problem.a0.dtype), jnp.zeros(batch, jnp.int32)
+    at = jnp.zeros_like(problem.a0), jnp.full(batch, jnp.inf, problem.a0.dtype), jnp.zeros(batch, jnp.int32)
     if problem.b.shape[-1]:
         _, at = lax.while_loop(
             lambda loop: (loop[0] < options.iterations) & (loop[1][1] > tolerance).any(),
@@ -104,7 +98,7 @@ def _solve(static: _Static, shared: int, *inputs) -> tuple[Solved, Problem]:
             (jnp.asarray(0, jnp.int32), at),
         )
     else:
-        at = jnp.zeros_like(problem.a0), jnp.zeros_like(at[1]), at[2]
+        at = at[0], jnp.zeros_like(at[1]), at[2]
     y, error, count = at
     return Solved(problem.a0 + y, error, count), problem
 
@@ -126,15 +120,13 @@ def _searched(static: _Static, operands, problem: Problem, line):
 def _solve_jvp(static: _Static, shared: int, primals, tangents):
     solved, problem = _solve(static, shared, *primals)
     bound, a = static.bound, solved.a
-    # The guess, which comes last, has no derivative.
-    count = shared + len(static.names)
-    perturbed = [i for i, dot in enumerate(tangents[:count]) if not isinstance(dot, SymbolicZero)]
+    perturbed = [i for i, dot in enumerate(tangents) if not isinstance(dot, SymbolicZero)]
 
     def with_changed(*values) -> tuple[tuple, dict[str, Any]]:
         changed = list(primals)
         for i, value in zip(perturbed, values, strict=True):
             changed[i] = value
-        return tuple(changed[:shared]), dict(zip(static.names, changed[shared:count], strict=True))
+        return tuple(changed[:shared]), dict(zip(static.names, changed[shared:], strict=True))
 
     def residual(*values):
         operands, arguments = with_changed(*values)
