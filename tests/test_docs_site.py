@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("", ".contact", ".geometry", ".samples", ".io", ".simulate", ".spatial", ".sysid", ".trajopt", ".viz")
+PACKAGES = ("", ".contact", ".geometry", ".io", ".samples", ".scenes", ".simulate", ".spatial", ".sysid", ".trajopt")
+PACKAGES += (".viz",)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from urdf_texts import arm, joint, link, robot
 
 from experiments import model_zoo
-from jaxdyn import programs
+from jaxdyn import load_scene, programs
 from jaxdyn.programs import largest_errors, mimic_leaders
 
 LIMIT = '<limit lower="-1" upper="2" effort="1" velocity="1"/>'
@@ -27,6 +27,8 @@ FOLLOWING = robot(
 SWING = """<mujoco><worldbody><body pos="0 0 1"><freejoint/><geom size="0.1"/>
   <body pos="0.3 0 0"><joint axis="0 1 0" stiffness="2" damping="1" armature="0.1" ref="20"/>
   <geom type="box" size="0.1 0.2 0.3"/></body></body></worldbody></mujoco>"""
+STICKY = SWING.replace("<mujoco>", '<mujoco><option noslip_iterations="2"/>')
+PART = "<mujoco><worldbody><geom size='1'/></worldbody></mujoco>"
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +42,15 @@ def zoo(tmp_path_factory):
     # Pinocchio's parser requires limits.
     (folder / "urdf" / "unlimited.urdf").write_text(arm())
     (folder / "mjcf" / "swing.xml").write_text(SWING)
+    (folder / "mjcf" / "sticky.xml").write_text(STICKY)
+    (folder / "mjcf" / "part.xml").write_text(PART)
     (folder / "mjcf" / "other.xml").write_text("<sdf/>")
     return folder, model_zoo.main(options(folder))
 
 
 def options(folder, *more: str) -> list[str]:
     sources = ["--urdf", str(folder / "urdf"), "--mjcf", f"{folder / 'mjcf'}, nothing-of-this-name:here"]
+    sources += ["--steps", "20"]
     written = ["--report", str(folder / "page.md"), "--results", str(folder)]
     return [*sources, "--states", "2", "--no-gradients", *written, *more]
 
@@ -62,15 +67,17 @@ def test_every_case_has_an_outcome(zoo):
         ("refused.urdf", True): "refused",
         ("unlimited.urdf", False): "not compared",
         ("unlimited.urdf", True): "not compared",
+        ("part.xml", False): "not compared",
+        ("sticky.xml", False): "refused",
         ("swing.xml", False): "equal",
     }
     assert status == 0
     assert all(str(folder) not in x["reason"] for x in outcomes)
     assert [x["nv"] for x in outcomes if x["case"]["name"] == "following.urdf"] == [1, 7]
     for outcome in outcomes:
-        assert set(outcome["errors"]) == (
-            {"mass matrix", "bias", "acceleration"} if outcome["verdict"] == "equal" else set()
-        )
+        robot = {"mass matrix", "bias", "acceleration"}
+        names = robot if outcome["case"]["kind"] == "urdf" else {"acceleration", "roll-out"}
+        assert set(outcome["errors"]) == (names if outcome["verdict"] == "equal" else set())
         assert all(0 <= error < 1e-12 for error in outcome["errors"].values())
 
 
@@ -82,7 +89,9 @@ def test_the_page_says_what_and_why(zoo):
     assert "| refused.urdf |  | refused (1) | refused (1) |  |" in page
     assert "1. joint 'wrist': unknown joint type 'hinge'" in page
     assert re.search(r"\| unlimited.urdf \| 1 / 7 \| not compared \(2\) \| not compared \(2\) \|", page)
-    assert re.search(r"\| swing.xml \| 7 \| \de-\d\d \|", page)
+    assert re.search(r"\| swing.xml \| 7 \| \de-\d\d \(20 of 20 steps\) \|", page)
+    assert "nothing moves" in page
+    assert "noslip_iterations in <option>; set it to 0" in page
     assert "0 DIFFERENT" in page
     assert "left out: nothing-of-this-name" in page
     assert str(folder) not in page
@@ -91,16 +100,25 @@ def test_the_page_says_what_and_why(zoo):
 @pytest.mark.experiments
 def test_a_difference_is_the_exit_status(zoo, monkeypatch, capsys):
     folder, _ = zoo
-    monkeypatch.setattr(programs, "dynamics", lambda model, states: {"bias": np.ones((2, 7))})
-    assert model_zoo.main(options(folder, "--only", "swing")) == 1
+    monkeypatch.setattr(programs, "dynamics", lambda model, states: {"bias": np.ones((2, model.nv))})
+    assert model_zoo.main(options(folder, "--only", "following")) == 1
     assert "**DIFFERENT** bias" in capsys.readouterr().out
+
+
+@pytest.mark.experiments
+def test_a_scene_that_differs_is_the_exit_status(zoo, monkeypatch, capsys):
+    folder, _ = zoo
+    stiffer = load_scene(SWING.replace('stiffness="2"', 'stiffness="3"'))
+    monkeypatch.setattr(model_zoo, "load_scene", lambda path: stiffer)
+    assert model_zoo.main(options(folder, "--only", "swing")) == 1
+    assert re.search(r"\*\*DIFFERENT\*\* .*passive forces, from joint", capsys.readouterr().out)
 
 
 @pytest.mark.experiments
 def test_a_gradient_that_is_not_finite_is_a_difference(zoo, monkeypatch, capsys):
     folder, _ = zoo
     monkeypatch.setattr(programs, "gradient_is_finite", lambda model, states: False)
-    assert model_zoo.main(options(folder, "--only", "swing", "--gradients")) == 1
+    assert model_zoo.main(options(folder, "--only", "following", "--gradients")) == 1
     assert re.search(r"\*\*DIFFERENT\*\* .*gradient inf", capsys.readouterr().out)
 
 

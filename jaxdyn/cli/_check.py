@@ -96,7 +96,8 @@ def _print_scene(options: Options, found: programs.SceneComparison) -> None:
     for kind, x in found.accelerations.items():
         verdict = f"   DIFFERENT at {x.different}" if x.different else ""
         verdict += f"   ({x.on_switches} on the edge of a contact or limit, not compared)" if x.on_switches else ""
-        print(f"{kind:18}{x.states:8}{x.error:18.1e}{x.own_change:32.1e}{verdict}")
+        error = "-" if x.on_switches == x.states else f"{x.error:.1e}"
+        print(f"{kind:18}{x.states:8}{error:>18}{x.own_change:32.1e}{verdict}")
     rollout = found.rollout
     if rollout is not None:
         verdict = "" if rollout.equal else "   DIFFERENT"

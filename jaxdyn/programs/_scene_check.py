@@ -9,6 +9,7 @@ changed by 1e-12, and a difference counts where it exceeds both the tolerance an
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import warnings
@@ -92,7 +93,7 @@ class SceneComparison:
     accelerations: dict[str, StatesCompared]
     rollout: RolloutCompared | None
     left_out: list[str]
-    """The warnings of the loader about parts that it left out."""
+    """The parts that the loader warned of leaving out."""
     first: FirstDifference | None = None
     """The first quantity that differs in the worst state; None where all are equal."""
 
@@ -131,6 +132,24 @@ def compare_scene(
         scene = load_scene(source) if scene is None else scene
     left_out = [str(x.message) for x in caught if issubclass(x.category, LeftOutWarning)]
     m = solved_to_the_end(m)
+    with _without_warnings():
+        return dataclasses.replace(_compared(scene, m, states, steps, tolerance, seed), left_out=left_out)
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Drop MuJoCo's warnings of diverging motions, which it would write into a file of the working directory."""
+    import mujoco
+
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda text: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
+def _compared(scene: Scene, m, states: int, steps: int, tolerance: float, seed: int) -> SceneComparison:
     rng = np.random.default_rng(seed)
     cases = list(_states(m, states, rng))
     found, expected, changes = _accelerations(scene, m, cases, rng)
@@ -153,7 +172,7 @@ def compare_scene(
     if different.any():
         worst = int(np.argmax(np.where(different, np.nan_to_num(errors / allowed, nan=np.inf), 0)))
         first = _first(scene, m, cases[worst], tolerance)
-    return SceneComparison(m.nv, m.nu, tolerance, compared, rollout, left_out, first)
+    return SceneComparison(m.nv, m.nu, tolerance, compared, rollout, [], first)
 
 
 def solved_to_the_end(m) -> Any:

@@ -77,7 +77,8 @@ def _differences(scene: Scene, m, d, T, found, tolerance: float) -> Iterator[tup
     yield _worst("the mass matrix", own.ravel(), M.ravel(), lambda k: joint(k // m.nv))
     blocks, others = list(_blocks(scene, found)), list(_mujoco_blocks(m, d, T))
     for name in dict.fromkeys(x.kind for x in (*others, *blocks)):
-        yield from _rows(m, name, *([x for x in xs if x.kind == name] for xs in (blocks, others)), tolerance, joint)
+        own, theirs = ([x for x in xs if x.kind == name] for xs in (blocks, others))
+        yield from _rows(name, own, theirs, tolerance, joint)
     yield _worst("passive forces", found.passive, T @ d.qfrc_passive, joint)
     yield _worst("bias forces", found.bias, T @ d.qfrc_bias, joint)
     yield _worst("the forces of actuators", found.actuator_forces, d.actuator_force, named("actuator"))
@@ -96,7 +97,7 @@ def _worst(quantity: str, found, expected, name: Callable[[int], str]) -> tuple[
     return quantity, name(worst), float(errors[worst])
 
 
-def _rows(m, kind: str, blocks: list, others: list, tolerance: float, joint) -> Iterator[tuple[str, str, float]]:
+def _rows(kind: str, blocks: list, others: list, tolerance: float, joint) -> Iterator[tuple[str, str, float]]:
     """Yield the differences of the constraints of one kind, each with the one that is most like it."""
     costs = np.array([[max(_errors(x, y)) for y in others] for x in blocks]).reshape(len(blocks), len(others))
     rows, columns = linear_sum_assignment(np.minimum(np.nan_to_num(costs, nan=1e6), 1e6))

@@ -1,4 +1,4 @@
-"""The parts of the accelerations of a scene, in the order in which they are computed: to compare with MuJoCo."""
+"""The quantities from which the accelerations of a scene are made, in their order: to compare with MuJoCo."""
 
 from __future__ import annotations
 
