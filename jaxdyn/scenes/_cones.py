@@ -47,7 +47,7 @@ def _edges(normal, friction, tangent):
 
 
 class _Zones(NamedTuple):
-    """Where a residual is in the scaled space in which the cone is round."""
+    """The zones of residuals in the scaled space in which the cone is round."""
 
     N: Any
     T: Any
@@ -56,7 +56,7 @@ class _Zones(NamedTuple):
     between: Any
     below: Any
     stiffness: Any
-    """That of the distance to the cone."""
+    """The stiffness of the distance to the cone."""
 
 
 def _zones(x: list, D: list, friction: list, mu) -> _Zones:

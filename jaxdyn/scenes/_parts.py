@@ -143,7 +143,7 @@ class Loads(NamedTuple):
     bodies: np.ndarray
     """`[n]`: MuJoCo's number of the body that each acts on."""
     point: Vec3
-    """Where each acts, in the world."""
+    """The points at which they act, in the world."""
     force: Vec3
     moment: Vec3
 

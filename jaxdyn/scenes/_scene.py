@@ -35,7 +35,7 @@ from jaxdyn.scenes._tree_of_file import tree_of
 from jaxdyn.scenes._world_velocities import body_velocity, rates_of_rotation_vectors, world_velocity
 
 _ENDLESS = 1e30
-"""What stands for infinite ranges, whose products with zero would be NaN."""
+"""The bound that stands for infinite ranges, whose products with zero would be NaN."""
 
 
 class SceneState(eqx.Module):
