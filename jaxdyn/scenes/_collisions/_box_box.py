@@ -32,7 +32,7 @@ FACE_ADVANTAGE = 0.05
 
 
 class _Limits(NamedTuple):
-    """Return the size below which numbers of a precision count as zero."""
+    """The sizes below which numbers of a precision count as zero."""
 
     separation: float
     """The slack of separations, as a part of the sum of all half sizes."""
