@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -146,9 +147,12 @@ def _shown(value) -> str:
     """Return the kind of a value that is not an array of numbers, and a short value itself."""
     if value is None:
         return "None"
-    name = type(value).__name__
     text = repr(value) if isinstance(value, str | bytes | complex | float | int) else ""
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}" + (f" ({text})" if 0 < len(text) <= 40 else "")
+    return _with_article(type(value).__name__) + (f" ({text})" if 0 < len(text) <= 40 else "")
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def naming_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:
@@ -177,25 +181,42 @@ def naming_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def wrong_argument(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -> JaxdynError | None:
-    """Return the error about an argument that is not what its annotation says, or None."""
+def checking_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that checks its arguments, as `naming_arguments` does, before every call: for constructors that
+    keep what they are given."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        require_arguments(function, args, kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def wrong_argument(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Exception | None:
+    """Return the error about an argument that is missing, unknown, or not what its annotation says, or None."""
     try:
         require_arguments(function, args, kwargs)
-    except JaxdynError as problem:
+    except (JaxdynError, TypeError) as problem:
         return problem
     return None
 
 
 def require_arguments(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -> None:
-    """Raise `ShapeError`, which names the function and the argument, for one that is not what its annotation says."""
+    """Raise `ShapeError`, which names the function and the argument, for one that is not what its annotation says, and
+    `TypeError` for one that is missing or that the function does not have."""
     signature, hints = _annotations(function)
     try:
         bound = signature.bind(*args, **kwargs)
-    except TypeError:
-        return
+    except TypeError as error:
+        raise TypeError(f"{_name_of(function)}: {error}") from None
     sizes = next((x for x in bound.arguments.values() if hasattr(x, "nv") and hasattr(x, "nq")), None)
     for name, value in bound.arguments.items():
-        _require_kind(value, hints.get(name), f"{function.__qualname__.removesuffix('.__init__')}: `{name}`", sizes)
+        _require_kind(value, hints.get(name), f"{_name_of(function)}: `{name}`", sizes)
+
+
+def _name_of(function: Callable) -> str:
+    return function.__qualname__.removesuffix(".__init__")
 
 
 @functools.cache
@@ -220,24 +241,39 @@ def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
     classes = tuple(x for x in classes if not getattr(x, "_is_protocol", False))
     if isinstance(value, classes):
         for name, kind in typing.get_type_hints(type(value)).items() if fields and classes else ():
-            if any(hasattr(x, "dim_str") for x in _options(kind)):
+            if isinstance(value, tuple) or any(hasattr(x, "dim_str") for x in _options(kind)):
                 _require_kind(getattr(value, name), kind, f"{what[:-1]}.{name}`", sizes, fields=False)
     elif shapes or "ArrayLike" in options:
         if Any not in options:
             require_numbers(value, what, _needed(shapes, sizes))
     elif classes and all(x in (*classes, type(None)) for x in options):
-        raise ShapeError(f"{what} is {_shown(value)}; a {' or a '.join(x.__name__ for x in classes)} is needed")
-    elif needed := _plain_kind(value, options):
+        needed = " or ".join(_with_article(x.__name__) for x in classes)
         raise ShapeError(f"{what} is {_shown(value)}; {needed} is needed")
+    elif needed := _plain_kind(value, options, classes):
+        raise ShapeError(f"{what} is {_shown(value)}; {needed} is needed")
+    elif isinstance(value, list | tuple | np.ndarray):
+        for kind in (x for x in options if typing.get_origin(x) is collections.abc.Sequence):
+            for i, item in enumerate(value):
+                _require_kind(item, typing.get_args(kind)[0], f"{what[:-1]}[{i}]`", sizes, fields)
 
 
-def _plain_kind(value, options: list) -> str:
-    """Return the words for what the options of plain Python allow, if `value` is none of it."""
-    kinds = [_PLAIN.get(x) or _PLAIN.get(typing.get_origin(x)) for x in options if x is not type(None)]
+def _plain_kind(value, options: list, classes: tuple[type, ...]) -> str:
+    """Return the words for what the options of plain Python and the library's classes allow, if `value` is none of
+    it."""
+    plain = [x for x in options if x is not type(None) and x not in classes]
+    kinds = [_PLAIN.get(x) or _PLAIN.get(typing.get_origin(x)) or _literal(x) for x in plain]
     known = [x for x in kinds if x is not None]
     if not known or len(known) < len(kinds) or any(fits(value) for _, fits in known):
         return ""
-    return " or ".join(dict(known))
+    return " or ".join([*dict(known), *(_with_article(x.__name__) for x in classes)])
+
+
+def _literal(option) -> tuple[str, Callable[[Any], bool]] | None:
+    """Return the words for the choices of a `Literal`, and whether a value is of the kind of one."""
+    if typing.get_origin(option) is not typing.Literal:
+        return None
+    kinds = tuple(type(x) for x in typing.get_args(option))
+    return "a text" if str in kinds else "an integer", lambda value: isinstance(value, kinds)
 
 
 def _is_number(value) -> bool:
@@ -259,9 +295,9 @@ _PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     os.PathLike: _PATH,
     Path: _PATH,
     jax.Array: ("an array", lambda value: isinstance(value, jax.Array | np.ndarray)),
-    typing.Literal: ("a text", lambda value: isinstance(value, str | int)),
     collections.abc.Mapping: ("a mapping", lambda value: isinstance(value, Mapping)),
     collections.abc.Sequence: ("a list", lambda value: isinstance(value, Iterable) and not isinstance(value, Mapping)),
+    Callable: ("a function", callable),
     tuple: ("a tuple", lambda value: isinstance(value, list | tuple)),
 }
 """The kinds of annotations of plain Python, each with its words and whether a value is of that kind."""
@@ -292,6 +328,16 @@ def require_last_axes(array, shape: tuple[int, ...], what: str, meaning: str) ->
     if len(got) < len(shape) or got[len(got) - len(shape) :] != shape:
         axes = ", ".join(str(n) for n in shape)
         raise ShapeError(f"{what} has shape {got}, but [..., {axes}] is needed: {meaning}")
+
+
+def require_floating(dtype) -> None:
+    """Raise `ShapeError` unless `dtype` is a type of floating-point numbers."""
+    if dtype is not None and not isinstance(dtype, list | tuple | dict):
+        with contextlib.suppress(TypeError):
+            if jnp.issubdtype(jax.dtypes.canonicalize_dtype(dtype), np.floating):
+                return
+    shown = str(dtype) if isinstance(dtype, type | np.dtype) else _shown(dtype)
+    raise ShapeError(f"dtype is {shown}; a type of floating-point numbers is needed, such as jnp.float32")
 
 
 def require_shape(array, shape: tuple[int, ...], what: str, meaning: str) -> None:

@@ -156,7 +156,7 @@ OTHERS = {
     "cem": (trajopt.cem, {"problem": PROBLEM, "us": US, "key": jax.random.key(0)}),
     "predictive_sampling": (trajopt.predictive_sampling, {"problem": PROBLEM, "us": US, "key": jax.random.key(0)}),
     "MPC.start": (trajopt.MPC(PROBLEM).start, {"x0": np.zeros(2)}),
-    "closed_loop": (trajopt.closed_loop, {"mpc": trajopt.MPC(PROBLEM), "plant": None, "x0": XS[0], "steps": 1}),
+    "closed_loop": (trajopt.closed_loop, {"mpc": trajopt.MPC(PROBLEM), "plant": max, "x0": XS[0], "steps": 1}),
     "interpolated_guess": (trajopt.interpolated_guess, {"problem": PROBLEM, "goal": XS[0]}),
     "Problem.starting_at": (PROBLEM.starting_at, {"x0": XS[0]}),
     "Problem.rollout": (PROBLEM.rollout, {"us": US}),
@@ -214,6 +214,12 @@ NUMBERS = {
     "gravity": (jaxdyn.ModelBuilder().add_body("b", inertia=BALL_AT).build, {"gravity": np.zeros(3)}),
     "placement": (lambda placement: jaxdyn.ModelBuilder().add_body("b", placement=placement), {"placement": None}),
     "inertia": (lambda inertia: jaxdyn.ModelBuilder().add_body("b", inertia=inertia), {"inertia": None}),
+    "contacts": (
+        functools.partial(jaxdyn.Contacts, samples.cube(), [jaxdyn.ContactShape("cube", jaxdyn.Sphere(0.1))]),
+        {"law": None, "limits": None, "options": None, "surface": "ground", "pairs": "all"},
+    ),
+    "shape": (lambda shape: jaxdyn.Contacts(samples.cube(), [jaxdyn.ContactShape("cube", shape)]), {"shape": 1}),
+    "shapes": (functools.partial(jaxdyn.Contacts, samples.cube()), {"shapes": []}),
     "axis": (lambda axis: jaxdyn.ModelBuilder().add_body("b", joint=jaxdyn.Joint(axis=axis)), {"axis": np.ones(3)}),
 }
 
@@ -282,6 +288,23 @@ def test_messages_say_what_is_needed():
             jax.jit(lambda q, wrong=wrong: jaxdyn.aba(MODEL, q, wrong, q))(STATE.q)
 
 
+@pytest.mark.parametrize("dtype", ["abc", int, None, np.ones(2), 1j, "complex64"], ids=str)
+def test_precisions_are_floating_point(dtype):
+    with pytest.raises(ShapeError, match=r"dtype is .*; a type of floating-point numbers is needed"):
+        MODEL.astype(dtype)
+
+
+def test_functions_are_needed_where_functions_are_called():
+    calls = {
+        "report": lambda: sysid.fit_inverse_dynamics(MODEL, RECORDING, report="abc"),  # pyright: ignore[reportArgumentType]
+        "sensors": lambda: simulate.rollout(MODEL, STATE, np.zeros((2, N)), 0.01, sensors="abc"),  # pyright: ignore[reportArgumentType]
+        "plant": lambda: trajopt.closed_loop(trajopt.MPC(PROBLEM), "abc", XS[0], 2),  # pyright: ignore[reportArgumentType]
+    }
+    for name, call in calls.items():
+        with pytest.raises(ShapeError, match=f"`{name}` is a str .*a function is needed"):
+            call()
+
+
 def test_errors_of_the_users_own_code_stay():
     def policy(carry, state, t):
         raise RuntimeError("mine")
@@ -290,6 +313,8 @@ def test_errors_of_the_users_own_code_stay():
         simulate.rollout(MODEL, STATE, policy, 0.01, steps=2)
     with pytest.raises(TypeError, match="missing a required argument: 'tau'"):
         jaxdyn.aba(MODEL, STATE.q, STATE.v)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match=r"^step: got an unexpected keyword argument 'friction'$"):
+        simulate.step(MODEL, STATE, STATE.v, 0.01, friction="none")  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import ModelError, checking_arguments
 from jaxdyn._types import Array, Float
 from jaxdyn.algorithms.recursions import Robot, body_poses
 from jaxdyn.contact._law import ContactLaw, LawRows
@@ -114,6 +114,7 @@ class Contacts(eqx.Module):
     pairs: tuple[_PairGroup, ...] = eqx.field(static=True)
     options: ContactOptions = eqx.field(static=True)
 
+    @checking_arguments
     def __init__(
         self,
         model: Model,

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn._errors import require_floating
 from jaxdyn._types import Array, Float
 from jaxdyn.joints import Topology
 
@@ -188,7 +189,9 @@ class ModelFields(eqx.Module):
         return self.inertial_parameters[..., 1:4] / self.inertial_parameters[..., :1]
 
     def astype(self, dtype) -> Self:
-        """The same model with every array in `dtype`."""
+        """The same model with every array in `dtype`. **Raises** `ShapeError` for a type that is not one of
+        floating-point numbers."""
+        require_floating(dtype)
         return jax.tree.map(lambda x: x.astype(dtype), self)
 
 
