@@ -14,6 +14,7 @@ import jaxdyn
 from jaxdyn import BodyInertia, Joint, Model, ModelBuilder, ModelError, RobotFileError, sysid, trajopt
 from jaxdyn.cli import main
 from jaxdyn.io import RobotFileWarning, load_mjcf, load_urdf, to_mjcf, to_urdf
+from jaxdyn.viz import load_visuals
 
 BALL = BodyInertia.sphere(1.0, 0.1)
 PATH = robot_path("ur5")
@@ -245,6 +246,9 @@ def test_mjcf_files_on_the_disk_with_includes(tmp_path, capsys):
     assert_same(model, load_mjcf(MASSLESS.format(leg=LEG), kinematics_only=True))
     assert main(["info", str(tmp_path / "robot.xml")]) == 0
     assert "kinematics only, as these links have no inertia: cross:y, bare" in capsys.readouterr().out
+    assert load_visuals(tmp_path / "robot.xml")
+    assert main(["view", str(tmp_path / "robot.xml"), "--png", str(tmp_path / "robot.png")]) == 0
+    assert (tmp_path / "robot.png").exists()
     with pytest.raises(RobotFileError, match=r"robot\.xml"):
         load_mjcf(tmp_path / "robot.xml")
     (tmp_path / "robot.xml").write_text("<mujoco><worldbody><body><oops/></body></worldbody></mujoco>")

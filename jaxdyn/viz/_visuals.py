@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxdyn._errors import RobotFileError
 from jaxdyn.io import LeftOutWarning, is_mjcf, load_mjcf, load_urdf
-from jaxdyn.io.mjcf import Names, compile_mjcf, enum_name, geom_mesh, geom_pose, object_name
+from jaxdyn.io.mjcf import Names, compile_massless_mjcf, enum_name, geom_mesh, geom_pose, object_name
 from jaxdyn.io.robot_files import enumerate_names, warn
 from jaxdyn.io.urdf import Element, missing_meshes, read_shapes
 from jaxdyn.model import Model
@@ -73,13 +73,13 @@ def load_robot(source: Any, package_dirs: Sequence[str | os.PathLike], **options
         # Neither do contacts, ranges and servos.
         warnings.simplefilter("ignore", LeftOutWarning)
         if is_mjcf(source):
-            return load_mjcf(source, **{"unsupported": "warn", **options})
+            return load_mjcf(source, **{"unsupported": "warn", "kinematics_only": True, **options})
         return load_urdf(source, package_dirs=package_dirs, **{"strict": False, "kinematics_only": True, **options})
 
 
 def _mjcf_visuals(path_or_text: Any, collision: bool) -> list[Visual]:
     """Return the visuals of an MJCF file. See `load_visuals`."""
-    m, source = compile_mjcf(path_or_text)
+    m, source = compile_massless_mjcf(path_or_text, kinematics_only=True)
     names = Names.of(m)
     out: list[Visual] = []
     left_out: list[str] = []

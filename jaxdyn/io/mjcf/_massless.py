@@ -29,8 +29,8 @@ def compile_massless_mjcf(path_or_text: Any, kinematics_only: bool) -> tuple[Any
         if _REFUSAL not in str(error):
             raise
         if not kinematics_only:
-            advice = "give the body an inertia; or, for the robot's kinematics, load it with kinematics_only=True"
-            raise RobotFileError(f"{error}. {advice}") from error.__cause__
+            advice = "give the body an inertia, or load the kinematics alone with kinematics_only=True"
+            raise RobotFileError(f"{error}: {advice}") from error.__cause__
     text, kind = robot_text(path_or_text), mj.mujoco().MjSpec
     spec = kind.from_file(os.fsdecode(path_or_text)) if text is None else kind.from_string(text[0])
     spec.compiler.boundmass = max(spec.compiler.boundmass, _BOUND)
