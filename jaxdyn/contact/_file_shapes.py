@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 from jaxdyn._errors import ModelError, naming_arguments, require_choice, require_positive_integer
-from jaxdyn.contact._contacts import ContactShape
 from jaxdyn.contact._law import ContactLaw
 from jaxdyn.contact._mjcf_shapes import read_mjcf_shapes
+from jaxdyn.contact._pairs import ContactShape
 from jaxdyn.contact._reading import Options, Reading
 from jaxdyn.contact._urdf_shapes import read_urdf_shapes
 from jaxdyn.geometry import AbstractSurface

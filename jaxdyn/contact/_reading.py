@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxdyn._errors import ModelError, RobotFileError, UnknownNameError, look_up, require_finite
-from jaxdyn.contact._contacts import ContactShape
 from jaxdyn.contact._hulls import hull_points
 from jaxdyn.contact._law import ContactLaw
+from jaxdyn.contact._pairs import ContactShape
 from jaxdyn.geometry import AbstractShape, AbstractSurface, Points
 from jaxdyn.io.robot_files import LeftOut, present, warn_of_what_is_left_out
 from jaxdyn.model import Model
