@@ -123,7 +123,7 @@ class Contacts(eqx.Module):
         for g, group in enumerate(self.groups):
             for i, (link, body, free) in enumerate(zip(group.links, group.bodies, group.on_surface, strict=True)):
                 if (self.surface is None or not free) and (g, i) not in paired | apart:
-                    reason = "it is fixed in the world" if body < 0 else "it is not to touch the surface"
+                    reason = "it is fixed in the world" if body < 0 else "it does not touch the surface"
                     reason = "there is no surface" if self.surface is None and body >= 0 else reason
                     kind = group.kind.__name__
                     raise ModelError(f"the {kind} on {link!r} touches nothing: {reason}, and it is in none of `pairs`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,10 +11,14 @@ import numpy as np
 from jaxdyn._errors import ModelError, RobotFileError, UnknownNameError, look_up, require_finite
 from jaxdyn.contact._hulls import hull_points
 from jaxdyn.contact._law import ContactLaw
-from jaxdyn.contact._pairs import ContactShape
-from jaxdyn.geometry import AbstractShape, AbstractSurface, Points
+from jaxdyn.contact._pairs import ContactPair, ContactShape
+from jaxdyn.geometry import AbstractShape, AbstractSurface, Cylinder, Points
 from jaxdyn.io.robot_files import LeftOut, present, warn_of_what_is_left_out
 from jaxdyn.model import Model
+
+_FIXED = "shapes on links that are fixed in the world"
+BETWEEN, BY_PAIRS = "contacts between bodies, of", "pairs=True has them"
+"""How it is said that contacts between bodies are left out."""
 
 
 class Options(NamedTuple):
@@ -22,8 +27,9 @@ class Options(NamedTuple):
     links: tuple[str, ...] | None
     law: ContactLaw | None
     surface: str | None
+    pairs: bool
     mesh_points: int
-    rim_points: int
+    rim_points: int | None
     unsupported: str
 
 
@@ -36,6 +42,7 @@ class Reading:
     source: str = ""
     shapes: list[ContactShape] = dataclasses.field(default_factory=list)
     names: list[str] = dataclasses.field(default_factory=list)
+    pairs: list[ContactPair] = dataclasses.field(default_factory=list)
     surface: AbstractSurface | None = None
     _laws: dict[float, ContactLaw] = dataclasses.field(default_factory=dict)
     _left_out: dict[str, LeftOut] = dataclasses.field(default_factory=dict)
@@ -56,33 +63,59 @@ class Reading:
         if self.options.links is not None and link not in self.options.links:
             self.leave_out("shapes of links that were not asked for", name, False)
             return False
+        if self.body(link) < 0 and not self.options.pairs:
+            self.leave_out(_FIXED, name, True, BY_PAIRS)
+            return False
+        return True
+
+    def body(self, link: str) -> int:
+        """Return the body that a link is part of; -1 for the world. **Raises** `UnknownNameError` for links of another
+        file."""
         topology = self.model.topology
         if link not in topology.frame_names and link == "world":
-            body = -1
-        else:
-            try:
-                body = topology.frame_bodies[topology.frame(link)]
-            except UnknownNameError as error:
-                error.add_note(f"({self.source} has this link: the model must be one of this file)")
-                raise
-        if body < 0:
-            note = "give them to Contacts on the link 'world', in pairs with what touches them"
-            self.leave_out("shapes on links that are fixed in the world", name, True, note)
-        return body >= 0
+            return -1
+        try:
+            return topology.frame_bodies[topology.frame(link)]
+        except UnknownNameError as error:
+            error.add_note(f"({self.source} has this link: the model must be one of this file)")
+            raise
 
-    def add(self, link: str, name: str, shape: AbstractShape, pose: np.ndarray, law: ContactLaw | None = None) -> None:
+    def add(
+        self,
+        link: str,
+        name: str,
+        shape: AbstractShape,
+        pose: np.ndarray,
+        law: ContactLaw | None = None,
+        on_surface: bool = True,
+    ) -> None:
         """Add a shape."""
-        self.shapes.append(ContactShape(link, shape, pose, law))
+        self.shapes.append(ContactShape(link, shape, pose, law, on_surface))
         self.names.append(name)
+
+    def pair(self, pairs: Sequence[tuple[int, int, ContactLaw | None]]) -> None:
+        """Add pairs of shapes, given by their numbers, and leave out shapes that now touch nothing."""
+        self.pairs = [ContactPair(self.shapes[i], self.shapes[j], law) for i, j, law in pairs]
+        paired = {number for pair in pairs for number in pair[:2]}
+        fixed = [self.body(shape.link) < 0 for shape in self.shapes]
+        kept = [k in paired or (x.on_surface and not fixed[k]) for k, x in enumerate(self.shapes)]
+        for keep, name, still in zip(kept, self.names, fixed, strict=True):
+            if not keep:
+                self.leave_out(_FIXED if still else "shapes that touch nothing", repr(name), False)
+        self.shapes, self.names = (
+            [x for x, keep in zip(y, kept, strict=True) if keep] for y in (self.shapes, self.names)
+        )
 
     def law(self, friction: float) -> ContactLaw | None:
         """Return the law that was given with another friction; the same object for the same number."""
         law = self.options.law
         return law and self._laws.setdefault(friction, dataclasses.replace(law, friction=friction))
 
-    def cylinder(self, name: str, radius: float, half_length: float) -> Points:
-        """Return points on the rims of a cylinder."""
+    def cylinder(self, name: str, radius: float, half_length: float) -> AbstractShape:
+        """Return a cylinder, or points on its rims where these are wanted."""
         n = self.options.rim_points
+        if n is None:
+            return Cylinder(radius, half_length)
         back = 1 - np.cos(np.pi / n)
         note = f"each is {n} points on either rim, between which it stands back by {100 * back:.2g} % of its radius"
         self.leave_out("curved surfaces of cylinders", name, True, note)
