@@ -296,6 +296,11 @@ def wrong_cases():
         "ContactPair(link1, link2) is needed": ([sphere, other], None, ["ball_one"]),
         "touches surfaces only": ([ContactShape("ball_one", Ellipsoid((1, 1, 1))), other], None, "all"),
         "'ground' or None is needed": ([sphere], "floor", ()),
+        "apart[0]: no shape is on 'ball'": ([sphere, other], None, "all", ["ball"]),
+        "a list of links is needed": ([sphere, other], None, "all", "ball_one"),
+        "the name of a link, or those of two": ([sphere, other], None, "all", [("ball_one",) * 3]),
+        "nothing is left that can touch": ([sphere, other], None, "all", ["ball_one"]),
+        "it does not touch the surface": ([sphere._replace(on_surface=False)], "ground", ()),
         "fixed in the world": ([sphere, ContactShape("world", Sphere(0.1))], "ground", ()),
     }
 
@@ -303,6 +308,6 @@ def wrong_cases():
 @pytest.mark.parametrize("text", wrong_cases())
 def test_wrong_pairs_are_named(text):
     model, _ = two_balls("slides")
-    shapes, surface, pairs = wrong_cases()[text]
+    shapes, surface, pairs, *apart = wrong_cases()[text]
     with pytest.raises(ModelError, match=re.escape(text)):
-        Contacts(model, shapes, surface, pairs=pairs)
+        Contacts(model, shapes, surface, None, None, None, pairs, *apart)

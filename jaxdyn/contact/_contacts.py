@@ -91,10 +91,10 @@ class Contacts(eqx.Module):
         for no surface, under `law` where a shape has none of its own. `options` say how a step is solved.
 
         With `pairs`, the shapes of two links touch each other: a `ContactPair` for each two links, or their names;
-        `"all"` for all shapes on different bodies that no joint connects with each other, as in Drake and MuJoCo.
-        `apart` names links whose shapes touch no other link all the same, and pairs of links that do not touch each
-        other. Shapes that are fixed in the world, such as a table, touch the shapes that they have pairs with, and not
-        the surface.
+        `"all"` for all shapes on different bodies that no joint connects, other than a free one or one of the world, as
+        in Drake. `apart` names links whose shapes touch no other link all the same, and pairs of links that do not
+        touch each other. Shapes that are fixed in the world, such as a table, touch the shapes that they have pairs
+        with, and not the surface.
 
         With `limits`, joints have stops at their limits (`Model.position_lower`, `position_upper`), for each of their
         coordinates that is a length or an angle: normal forces of this law, in N m/rad and s/rad where the coordinate

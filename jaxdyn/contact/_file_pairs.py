@@ -26,8 +26,8 @@ OVERLAP = 1e-3
 def read_urdf_pairs(reading: Reading, robot: Element) -> None:
     """Add the pairs of shapes on bodies that no joint connects, but for those that overlap at zero."""
     model, shapes = reading.model, reading.shapes
-    ends = ([joint.require(tag).attribute("link") for tag in ("parent", "child")] for joint in robot.all("joint"))
-    connected = {frozenset(links) for links in ends}
+    joints = [joint for joint in robot.all("joint") if joint.attribute("type").lower() != "floating"]
+    connected = {frozenset(joint.require(tag).attribute("link") for tag in ("parent", "child")) for joint in joints}
     bodies = [reading.body(shape.link) for shape in shapes]
     pairs = [
         (i, j)

@@ -115,9 +115,14 @@ def grouped_pairs(
 
 
 def joined(model: Model, body1: int, body2: int) -> bool:
-    """Return whether two bodies are one, or joined by a joint; -1 is the world, to which no joint counts."""
-    parents = model.topology.parents
-    return body1 == body2 or (min(body1, body2) >= 0 and (parents[body1] == body2 or parents[body2] == body1))
+    """Return whether two bodies are one, or joined by a joint that is not free; -1 is the world, to which no joint
+    counts."""
+    parents, kinds = model.topology.parents, model.topology.joint_types
+    if body1 == body2 or min(body1, body2) < 0:
+        return body1 == body2
+    return any(
+        parents[child] == parent and kinds[child] != "free" for parent, child in ((body1, body2), (body2, body1))
+    )
 
 
 def _shown(rows: Sequence[_Three]) -> str:
