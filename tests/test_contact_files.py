@@ -31,7 +31,7 @@ from jaxdyn import (
     load_contact_shapes,
 )
 from jaxdyn.contact._file_pairs import depths_at_zero
-from jaxdyn.contact._hulls import hull_points
+from jaxdyn.contact._hulls import capsule_around, hull_points
 from jaxdyn.viz import load_visuals
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxdyn.LeftOutWarning")
@@ -246,6 +246,10 @@ def test_pairs_of_geoms_are_those_of_mujoco():
         hard = "Cylinder" in kind and not {"Sphere", "Points"} & set(kind)
         assert np.isinf(depth) == ("Ellipsoid" in kind or hard or kind == ("Points", "Points"))
     assert compared > 5
+    capsules = load_contact_shapes(model, text, pairs="capsules")
+    assert {"can (capsule)", "egg (capsule)", "corner (capsule)", "puck (capsule)", "can", "egg"} < set(capsules.names)
+    assert len(capsules.pairs) == len(found.pairs)
+    assert Contacts(model, capsules.shapes, capsules.surface, pairs=capsules.pairs).touching.laws.size > 40
     with pytest.raises(ModelError, match=r"(?s)Ellipsoid with \w+, on 'b' with.*apart") as caught:
         Contacts(model, found.shapes, found.surface, pairs=found.pairs)
     assert "Box with Cylinder" in str(caught.value) or "Cylinder with Box" in str(caught.value)
@@ -359,6 +363,8 @@ def test_pairs_of_urdf_files_are_those_that_can_part():
     assert "table, ball" not in touching.names
     assert touching.names.count("table, cover") == 1
     assert found.surface is None
+    with pytest.raises(ModelError, match="pairs is 'everything'"):
+        load_contact_shapes(model, text + "</robot>", pairs="everything")
     plain = load_contact_shapes(model, text + "</robot>")
     assert plain.pairs == ()
     assert kinds(plain)["shapes on links that are fixed in the world"] == ("'table'", "'foot'")
@@ -415,6 +421,30 @@ def test_few_points_stand_for_a_mesh_within_the_error_that_is_told():
     line = np.outer(np.linspace(0, 1, 9), [1, 2, 3]) + 1
     np.testing.assert_allclose(hull_points(line, 8)[0], line[[0, -1]])
     assert len(hull_points(np.ones((5, 3)), 8)[0]) == 1
+
+
+def test_capsules_around_points():
+    random = np.random.default_rng(0)
+    # Inside a slanted capsule, out to its ends; a ball; a disc; a straight line.
+    turn = np.linalg.qr(random.normal(size=(3, 3)))[0]
+    directions = random.normal(size=(5000, 3))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    long = (0.1 * directions + np.sign(directions[:, :1]) * [0.3, 0, 0]) @ turn + [1, 2, 3]
+    line = np.outer(np.linspace(-1, 1, 9), [0.0, 0.6, 0.8])
+    for points, radius, half in (
+        (long, 0.1, 0.3),
+        (directions, 1.0, 0.0),
+        (directions * [1, 1, 0], 1.0, 0.0),
+        (line, 0.0, 1.0),
+    ):
+        found_radius, found_half, middle, axis = capsule_around(points)
+        assert found_radius == pytest.approx(radius, rel=0.03, abs=1e-12)
+        assert found_half == pytest.approx(half, rel=0.03, abs=0.03)
+        offset = points - middle
+        along = np.clip(offset @ axis, -found_half, found_half)
+        # All points are inside.
+        assert np.linalg.norm(offset - along[:, None] * axis, axis=1).max() <= found_radius + 1e-9
+        assert np.linalg.norm(axis) == pytest.approx(1)
 
 
 def ant() -> Path:

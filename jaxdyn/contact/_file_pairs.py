@@ -25,7 +25,7 @@ OVERLAP = 1e-3
 
 def read_urdf_pairs(reading: Reading, robot: Element) -> None:
     """Add the pairs of shapes on bodies that no joint connects, but for those that overlap at zero."""
-    model, shapes = reading.model, reading.shapes
+    model, shapes = reading.model, reading.in_pairs()
     joints = [joint for joint in robot.all("joint") if joint.attribute("type").lower() != "floating"]
     connected = {frozenset(joint.require(tag).attribute("link") for tag in ("parent", "child")) for joint in joints}
     bodies = [reading.body(shape.link) for shape in shapes]
@@ -42,7 +42,7 @@ def read_urdf_pairs(reading: Reading, robot: Element) -> None:
             reading.leave_out("pairs that overlap where all joints are at zero", names, True, note)
         else:
             kept.append((i, j, None))
-    reading.pair(kept)
+    reading.pair(kept, shapes)
 
 
 def depths_at_zero(model: Model, shapes: Sequence[ContactShape], pairs: Sequence[tuple[int, int]]) -> np.ndarray:

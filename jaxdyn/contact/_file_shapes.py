@@ -24,13 +24,14 @@ class ContactShapes:
     `Contacts(model, found.shapes, found.surface)`."""
 
     shapes: tuple[ContactShape, ...]
-    """The shapes on links that move, in the order of the file; with `pairs=True` also those on links that are fixed in
-    the world."""
+    """The shapes on links that move, in the order of the file; with pairs also those on links that are fixed in the
+    world, and capsules that stand for others in pairs."""
     names: tuple[str, ...]
     """The name of each shape: that of the geom (`geom_i` without one), or of `<collision>` (without one that of the
     link, with a number where the link has several)."""
     pairs: tuple[ContactPair, ...]
-    """With `pairs=True`, the pairs of these shapes that touch each other, for `Contacts(..., pairs=found.pairs)`."""
+    """The pairs of these shapes that touch each other, where they were asked for, for `Contacts(...,
+    pairs=found.pairs)`."""
     surface: AbstractSurface | None
     """The plane or height field that an MJCF file has in the world; None without, and for URDF files."""
     left_out: tuple[LeftOut, ...]
@@ -46,7 +47,7 @@ def load_contact_shapes(
     links: Collection[str] | None = None,
     law: ContactLaw | None = None,
     surface: str | None = None,
-    pairs: bool = False,
+    pairs: bool | Literal["capsules"] = False,
     mesh_points: int = 64,
     rim_points: int | None = None,
     package_dirs: Sequence[str | os.PathLike] = (),
@@ -77,8 +78,8 @@ def load_contact_shapes(
     URDF files do not say which links may touch. The filter is that of Drake and MuJoCo, and beyond it leaves out what
     overlaps at zero, as MoveIt's assistant does: coarse shapes of a link and of the one after the next often do, and
     would push each other apart for good. `left_out` names these pairs; bodies with a free joint between them keep
-    theirs. `Contacts` refuses pairs of shapes that have no contacts (see `pair_witnesses`), and its `apart` leaves
-    links out.
+    theirs. `Contacts` refuses pairs of shapes that have no contacts (see `pair_witnesses`), such as two meshes; its
+    `apart` leaves links out, and `pairs="capsules"` has other shapes.
 
     A height field is interpolated linearly between its nodes, where MuJoCo has two triangles for each cell, and
     continues outside its grid.
@@ -93,7 +94,8 @@ def load_contact_shapes(
       their own, so that `Contacts` gives them one, and the friction of the file is left out. URDF files have no
       friction.
     - `surface`: the name of the geom that is the surface, where an MJCF file has several.
-    - `pairs`: whether shapes touch each other.
+    - `pairs`: whether shapes touch each other. With `"capsules"` meshes, cylinders and ellipsoids, which have few pairs
+      of their own, do so as the smallest capsules along their principal axes that contain them; `left_out` names them.
     - `mesh_points`: the most points of a mesh, at least 4.
     - `rim_points`: with a number, at least 3, a cylinder becomes `Points`, so many on each of its rims, which have
       pairs with capsules and boxes. Between two of them they stand back by `1 - cos(pi / rim_points)` of the radius at
@@ -110,6 +112,8 @@ def load_contact_shapes(
     **Warns** `LeftOutWarning`, once, of what acts in `left_out`.
     """
     require_choice(unsupported, ("error", "warn"), "unsupported")
+    if not isinstance(pairs, bool):
+        require_choice(pairs, ("capsules",), "pairs")
     require_positive_integer(mesh_points, "mesh_points", least=4)
     if rim_points is not None:
         require_positive_integer(rim_points, "rim_points", least=3)

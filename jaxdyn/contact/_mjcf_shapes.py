@@ -34,7 +34,7 @@ def read_mjcf_shapes(reading: Reading, path_or_text: Any) -> None:
     other, and what is fixed in the world."""
     m, reading.source = compile_massless_mjcf(path_or_text, kinematics_only=True)
     pairs = {frozenset((pair.geom1, pair.geom2)): pair for pair in geom_pairs(m, even_disabled=True)}
-    file, with_pairs = _File(m, Names.of(m).bodies, pairs), reading.options.pairs
+    file, with_pairs = _File(m, Names.of(m).bodies, pairs), bool(reading.options.pairs)
     named = {*m.pair_geom1.tolist(), *m.pair_geom2.tolist()}
     collides = [g for g in range(m.ngeom) if m.geom_contype[g] or m.geom_conaffinity[g] or g in named]
     reading.require_links(tuple(file.bodies), {file.link(g) for g in collides if with_pairs or not file.is_fixed(g)})
@@ -66,7 +66,8 @@ def read_mjcf_shapes(reading: Reading, path_or_text: Any) -> None:
         _leave_out_pairs(reading, file, list(taken), surface)
         return
     between = [pair for both, pair in pairs.items() if both <= set(taken)]
-    reading.pair([(taken[x.geom1], taken[x.geom2], reading.law(_friction(x))) for x in between])
+    chosen = [(taken[x.geom1], taken[x.geom2], reading.law(_friction(x))) for x in between]
+    reading.pair(chosen, reading.in_pairs())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from jaxdyn.contact._law import ContactLaw
 from jaxdyn.geometry import AbstractShape, pair_witness_count
 from jaxdyn.model import Model, Placement
 
-_NAMED = 6
+_NAMED = 3
 """The most pairs that an error names."""
 
 
@@ -109,7 +109,7 @@ def grouped_pairs(
         out.append(PairGroup((g1, g2), indices, tuple(place(law) for _, _, law in rows), count))
     if missing:
         lines = "\n".join(missing)
-        advice = "give these links other shapes, leave the pairs out, or name the links in apart=[...]"
+        advice = "other shapes (load_contact_shapes has pairs='capsules') have more; apart=[...] leaves links out"
         raise ModelError(f"some pairs of shapes have no contacts with each other:\n{lines}\n{advice}")
     return tuple(out)
 

@@ -9,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxdyn._errors import ModelError, RobotFileError, UnknownNameError, look_up, require_finite
-from jaxdyn.contact._hulls import hull_points
+from jaxdyn.contact._hulls import capsule_around, hull_points
 from jaxdyn.contact._law import ContactLaw
 from jaxdyn.contact._pairs import ContactPair, ContactShape
-from jaxdyn.geometry import AbstractShape, AbstractSurface, Cylinder, Points
+from jaxdyn.geometry import AbstractShape, AbstractSurface, Capsule, Cylinder, Ellipsoid, Points
 from jaxdyn.io.robot_files import LeftOut, present, warn_of_what_is_left_out
 from jaxdyn.model import Model
+from jaxdyn.spatial import compose_poses, rotation_to_quaternion
 
 _FIXED = "shapes on links that are fixed in the world"
 BETWEEN, BY_PAIRS = "contacts between bodies, of", "pairs=True has them"
@@ -27,7 +28,7 @@ class Options(NamedTuple):
     links: tuple[str, ...] | None
     law: ContactLaw | None
     surface: str | None
-    pairs: bool
+    pairs: bool | str
     mesh_points: int
     rim_points: int | None
     unsupported: str
@@ -93,18 +94,29 @@ class Reading:
         self.shapes.append(ContactShape(link, shape, pose, law, on_surface))
         self.names.append(name)
 
-    def pair(self, pairs: Sequence[tuple[int, int, ContactLaw | None]]) -> None:
-        """Add pairs of shapes, given by their numbers, and leave out shapes that now touch nothing."""
-        self.pairs = [ContactPair(self.shapes[i], self.shapes[j], law) for i, j, law in pairs]
+    def in_pairs(self) -> list[ContactShape]:
+        """Return the shapes as they are in pairs: with `pairs="capsules"`, capsules for those that have few pairs."""
+        if self.options.pairs != "capsules":
+            return list(self.shapes)
+        return [_as_capsule(x) if isinstance(x.shape, Points | Cylinder | Ellipsoid) else x for x in self.shapes]
+
+    def pair(self, pairs: Sequence[tuple[int, int, ContactLaw | None]], shapes: Sequence[ContactShape]) -> None:
+        """Add pairs of shapes, given by their numbers; `shapes` has them as they are in pairs. Leaves out what touches
+        nothing."""
+        self.pairs = [ContactPair(shapes[i], shapes[j], law) for i, j, law in pairs]
         paired = {number for pair in pairs for number in pair[:2]}
-        fixed = [self.body(shape.link) < 0 for shape in self.shapes]
-        kept = [k in paired or (x.on_surface and not fixed[k]) for k, x in enumerate(self.shapes)]
-        for keep, name, still in zip(kept, self.names, fixed, strict=True):
-            if not keep:
-                self.leave_out(_FIXED if still else "shapes that touch nothing", repr(name), False)
-        self.shapes, self.names = (
-            [x for x, keep in zip(y, kept, strict=True) if keep] for y in (self.shapes, self.names)
-        )
+        kept: list[tuple[ContactShape, str]] = []
+        for k, (shape, other, name) in enumerate(zip(self.shapes, shapes, self.names, strict=True)):
+            fixed = self.body(shape.link) < 0
+            if (shape.on_surface and not fixed) or (k in paired and other is shape):
+                kept.append((shape, name))
+            elif k not in paired:
+                self.leave_out(_FIXED if fixed else "shapes that touch nothing", repr(name), False)
+            if k in paired and other is not shape:
+                kept.append((other, f"{name} (capsule)"))
+                note = "the capsule along a principal axis that contains all of the shape stands for it"
+                self.leave_out("shapes that are capsules in pairs", repr(name), True, note)
+        self.shapes, self.names = ([x[k] for x in kept] for k in range(2))
 
     def law(self, friction: float) -> ContactLaw | None:
         """Return the law that was given with another friction; the same object for the same number."""
@@ -160,3 +172,28 @@ class Reading:
             self.source, out, "contact shapes leave out or replace what the file has (left_out lists all"
         )
         return out
+
+
+def _as_capsule(shape: ContactShape) -> ContactShape:
+    """Return a capsule around a shape, for pairs."""
+    sizes, turn = np.asarray(shape.shape.sizes, np.float64), 2 * np.pi * np.arange(24) / 24
+    match shape.shape:
+        case Points():
+            points = sizes.reshape(-1, 3)
+        case Cylinder():
+            rim = np.stack([np.cos(turn), np.sin(turn), np.ones(24)], axis=1) * [sizes[0], sizes[0], sizes[1]]
+            points = np.concatenate([rim, rim * [1, 1, -1]])
+        case _:
+            ring = np.stack([np.cos(turn), np.sin(turn), 0 * turn], axis=1)
+            points = np.concatenate([np.roll(ring, k, axis=1) for k in range(3)]) * sizes
+    radius, half, middle, axis = capsule_around(points)
+    placement = np.concatenate([middle, rotation_to_quaternion(_turn_from_z(axis))])
+    return ContactShape(shape.link, Capsule(radius, half), compose_poses(shape.placement, placement), shape.law, False)
+
+
+def _turn_from_z(axis: np.ndarray) -> np.ndarray:
+    """Return a rotation matrix whose third column is a unit vector."""
+    other = np.eye(3)[np.argmin(np.abs(axis))]
+    x = np.cross(other, axis)
+    x = x / np.linalg.norm(x)
+    return np.stack([x, np.cross(axis, x), axis], axis=1)

@@ -112,8 +112,7 @@ def _reversed(kind1: type[AbstractShape], kind2: type[AbstractShape]) -> bool:
         raise ModelError("Points do not touch Points; give one of the bodies another shape")
     if Cylinder in (kind1, kind2) and not {kind1, kind2} & {Points, Sphere}:
         other = kind1 if kind2 is Cylinder else kind2
-        advice = "give it a Capsule or a Box, or Points on its rims, which touch Capsule and Box"
-        raise ModelError(f"a Cylinder touches Sphere and Points, but not {other.__name__}; {advice}")
+        raise ModelError(f"a Cylinder touches Sphere and Points, but not {other.__name__}; a Capsule touches more")
     return _ORDER.index(kind1) > _ORDER.index(kind2)
 
 
