@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import ModelError, require_arguments
 from jaxdyn._types import Array, Float
 from jaxdyn.algorithms.recursions import Robot, body_poses
 from jaxdyn.contact._law import ContactLaw, LawRows
@@ -105,6 +105,7 @@ class Contacts(eqx.Module):
         that have no pairs, all of which it names; and for a placement that is not a pose; `UnknownNameError` for a
         link; `ShapeError`.
         """
+        require_arguments(Contacts.__init__, (self, model, shapes, surface, law, limits, options, pairs, apart), {})
         if not shapes:
             raise ModelError("Contacts needs at least one ContactShape; leave contacts=None for a step without contact")
         table = _Laws(law)
@@ -243,6 +244,10 @@ def _grouped(model: Model, shapes: Sequence[ContactShape], table: _Laws) -> tupl
     for number, each in enumerate(shapes):
         if not isinstance(each, ContactShape):
             raise ModelError(f"shapes[{number}] is {type(each).__name__}; jaxdyn.ContactShape(link, shape) is needed")
+        for value, kind in ((each.shape, AbstractShape), (each.law, ContactLaw | None)):
+            if not isinstance(value, kind):
+                needed = "a shape such as jaxdyn.Sphere(0.1)" if kind is AbstractShape else "a jaxdyn.ContactLaw"
+                raise ModelError(f"shapes[{number}], on {each.link!r}, has {value!r}; {needed} is needed")
         what = f"placement of the {type(each.shape).__name__} on {each.link!r}"
         body, pose = pose_in_body(model, each.link, each.placement, what)
         sizes = each.shape.sizes

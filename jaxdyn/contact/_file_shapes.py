@@ -112,8 +112,8 @@ def load_contact_shapes(
     **Warns** `LeftOutWarning`, once, of what acts in `left_out`.
     """
     require_choice(unsupported, ("error", "warn"), "unsupported")
-    if not isinstance(pairs, bool):
-        require_choice(pairs, ("capsules",), "pairs")
+    if not isinstance(pairs, bool) and pairs != "capsules":
+        raise ModelError(f"pairs is {pairs!r}; True, False or 'capsules' is needed")
     require_positive_integer(mesh_points, "mesh_points", least=4)
     if rim_points is not None:
         require_positive_integer(rim_points, "rim_points", least=3)

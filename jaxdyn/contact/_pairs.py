@@ -137,6 +137,8 @@ def _members_of_pair(members: Sequence[Member], pair: Any, what: str) -> list[tu
     """Return the pairs of shapes of two links, or of two shapes."""
     if isinstance(pair, str | ContactShape) or not 2 <= len(pair) <= 3:
         raise ModelError(f"{what} is {pair!r}; jaxdyn.ContactPair(link1, link2) is needed")
+    if not isinstance(law := ContactPair(*pair).law, ContactLaw | None):
+        raise ModelError(f"{what} has the law {law!r}; a jaxdyn.ContactLaw is needed")
     one, two = (_members_of(members, end, what) for end in pair[:2])
     if one[0].body == two[0].body:
         reason = "one body" if one[0].body >= 0 else "the world, where both are fixed"
