@@ -5,10 +5,12 @@ import functools
 import jax
 import numpy as np
 import pytest
+from test_contact_physics import energies, moved, random_tosses
 
 import jaxdyn
 from jaxdyn import BodyInertia, ContactLaw, Contacts, ContactShape, Cylinder, Joint, ModelBuilder, Plane, State
 from jaxdyn.simulate import RolloutOptions, Trajectory
+from jaxdyn.spatial import quaternion_to_rotation
 
 pytestmark = pytest.mark.slow
 
@@ -71,3 +73,32 @@ def test_a_cylinder_tips_over_its_rim_where_its_center_is_above_it():
     assert cosine[-1] > np.cos(2e-3)
     assert abs(along[-1]) < 1e-3
     assert down("tips")[1][-1] < np.cos(1.5)
+
+
+def test_energy_rises_only_by_how_the_deepest_place_moves_within_a_step():
+    """Which is of second order in the step, and less than what a toss loses."""
+    radius = 0.06
+    half = np.sqrt(0.75) * radius
+    inertia = BodyInertia(1.0, (0, 0, 0), np.eye(3) * radius**2 / 2)
+    model = ModelBuilder().add_body("can", joint=Joint("free"), inertia=inertia).build()
+    q, v, law = random_tosses(np.random.default_rng(2), 100)
+
+    def gaps(q):
+        upward = np.asarray(quaternion_to_rotation(q[..., 3:]))[..., 2, :]
+        across = radius * np.sqrt((upward[..., :2] ** 2).sum(-1))
+        ends = [q[..., 2] + side * half * upward[..., 2] for side in (-1, 1)]
+        return np.stack([end + part * across for part in (-1, 0.5, 0.5) for end in ends], axis=-1)
+
+    q[:, 2] -= np.minimum(0.0, gaps(q).min(axis=-1))
+    contacts = Contacts(model, [ContactShape("can", Cylinder(radius, half))], law=law)
+    np.testing.assert_allclose(jaxdyn.contact_forces(model, contacts, q, v).gap, gaps(q), atol=1e-12)
+    rises = []
+    for dt, steps in ((1e-3, 300), (5e-4, 600)):
+        motion = moved(contacts, model, q, v, dt, steps)
+        assert motion.contact.converged.all()
+        stored = energies(model, motion, np.asarray(law.stiffness), gaps(np.asarray(motion.q)))
+        rises.append(np.diff(stored, axis=1).max())
+        assert (np.diff(stored, axis=1) > 1e-9).mean() < 2e-3
+        assert (stored[:, -1] < stored[:, 0]).all()
+    assert rises[0] < 6e-4 < 1e-3 * stored[:, 0].mean()
+    assert rises[1] < 0.3 * rises[0]

@@ -250,6 +250,16 @@ def test_pairs_of_geoms_are_those_of_mujoco():
     assert {"can (capsule)", "egg (capsule)", "corner (capsule)", "puck (capsule)", "can", "egg"} < set(capsules.names)
     assert len(capsules.pairs) == len(found.pairs)
     assert Contacts(model, capsules.shapes, capsules.surface, pairs=capsules.pairs).touching.laws.size > 40
+    # Each capsule contains what it stands for.
+    for name in ("can", "corner"):
+        inside, around = (capsules.shapes[capsules.names.index(x)] for x in (name, f"{name} (capsule)"))
+        points = np.asarray(inside.shape.sizes).reshape(-1, 3) if name == "corner" else np.array([[0.1, 0, 0.5]])
+        points = jaxdyn.SE3.from_vector(jnp.asarray(inside.placement)).apply(jnp.asarray(points))
+        points = np.asarray(jaxdyn.SE3.from_vector(jnp.asarray(around.placement)).inverse().apply(points))
+        radius, half = np.asarray(around.shape.sizes)
+        along = np.clip(points[:, 2], -half, half)
+        distance = np.linalg.norm(points - along[:, None] * [0, 0, 1], axis=1)
+        assert distance.max() == pytest.approx(radius, rel=1e-6), name
     with pytest.raises(ModelError, match=r"(?s)Ellipsoid with \w+, on 'b' with.*apart") as caught:
         Contacts(model, found.shapes, found.surface, pairs=found.pairs)
     assert "Box with Cylinder" in str(caught.value) or "Cylinder with Box" in str(caught.value)

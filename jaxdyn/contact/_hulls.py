@@ -37,7 +37,8 @@ def capsule_around(points: np.ndarray) -> tuple[float, float, np.ndarray, np.nda
     contains points `[n, 3]`: the one with the least volume whose axis is a principal axis of the points, in the middle
     between the outermost of them."""
     points = np.asarray(points, np.float64)
-    _, _, axes = np.linalg.svd(points - points.mean(axis=0), full_matrices=True)
+    offsets = points - points.mean(axis=0)
+    axes = np.linalg.eigh(offsets.T @ offsets)[1].T
     best = None
     for k in range(3):
         turned = points @ np.roll(axes, -k, axis=0).T

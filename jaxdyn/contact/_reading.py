@@ -15,7 +15,7 @@ from jaxdyn.contact._pairs import ContactPair, ContactShape
 from jaxdyn.geometry import AbstractShape, AbstractSurface, Capsule, Cylinder, Ellipsoid, Points
 from jaxdyn.io.robot_files import LeftOut, present, warn_of_what_is_left_out
 from jaxdyn.model import Model
-from jaxdyn.spatial import compose_poses, rotation_to_quaternion
+from jaxdyn.spatial import compose_poses
 
 _FIXED = "shapes on links that are fixed in the world"
 BETWEEN, BY_PAIRS = "contacts between bodies, of", "pairs=True has them"
@@ -101,13 +101,15 @@ class Reading:
         return [_as_capsule(x) if isinstance(x.shape, Points | Cylinder | Ellipsoid) else x for x in self.shapes]
 
     def pair(self, pairs: Sequence[tuple[int, int, ContactLaw | None]], shapes: Sequence[ContactShape]) -> None:
-        """Add pairs of shapes, given by their numbers; `shapes` has them as they are in pairs. Leaves out what touches
-        nothing."""
+        """Add pairs of shapes, given by their numbers, of bodies that move against each other in the model; `shapes`
+        has them as they are in pairs. Leaves out what touches nothing."""
+        bodies = [self.body(shape.link) for shape in shapes]
+        pairs = [(i, j, law) for i, j, law in pairs if bodies[i] != bodies[j]]
         self.pairs = [ContactPair(shapes[i], shapes[j], law) for i, j, law in pairs]
         paired = {number for pair in pairs for number in pair[:2]}
         kept: list[tuple[ContactShape, str]] = []
         for k, (shape, other, name) in enumerate(zip(self.shapes, shapes, self.names, strict=True)):
-            fixed = self.body(shape.link) < 0
+            fixed = bodies[k] < 0
             if (shape.on_surface and not fixed) or (k in paired and other is shape):
                 kept.append((shape, name))
             elif k not in paired:
@@ -187,13 +189,8 @@ def _as_capsule(shape: ContactShape) -> ContactShape:
             ring = np.stack([np.cos(turn), np.sin(turn), 0 * turn], axis=1)
             points = np.concatenate([np.roll(ring, k, axis=1) for k in range(3)]) * sizes
     radius, half, middle, axis = capsule_around(points)
-    placement = np.concatenate([middle, rotation_to_quaternion(_turn_from_z(axis))])
-    return ContactShape(shape.link, Capsule(radius, half), compose_poses(shape.placement, placement), shape.law, False)
-
-
-def _turn_from_z(axis: np.ndarray) -> np.ndarray:
-    """Return a rotation matrix whose third column is a unit vector."""
-    other = np.eye(3)[np.argmin(np.abs(axis))]
-    x = np.cross(other, axis)
-    x = x / np.linalg.norm(x)
-    return np.stack([x, np.cross(axis, x), axis], axis=1)
+    # A capsule is the same along the opposite axis.
+    x, y, z = axis if axis[2] >= 0 else -axis
+    from_z = np.array([1 + z, -y, x, 0.0])
+    placement = compose_poses(shape.placement, np.concatenate([middle, from_z / np.linalg.norm(from_z)]))
+    return ContactShape(shape.link, Capsule(radius, half), placement, shape.law, False)
