@@ -1,5 +1,6 @@
 """Contact shapes of URDF and MJCF files: where MuJoCo and the meshes of the files have them, and what is left out."""
 
+import functools
 import importlib.metadata
 from pathlib import Path
 
@@ -196,29 +197,40 @@ def test_pairs_and_exclusions_count():
     assert kinds(found)["explicit pairs of geoms"] == ("'both'",)
 
 
-def test_pairs_of_geoms_are_those_of_mujoco():
-    """Also what geoms of the world touch, friction, and the distances that decide what overlaps in URDF files."""
-    more = """<body name="d" pos="0 0 3"><freejoint/><geom name="puck" type="cylinder" size=".2 .1"/>
+CROWDED = MJCF.format(
+    floor="floor",
+    more="""<body name="d" pos="0 0 3"><freejoint/><geom name="puck" type="cylinder" size=".2 .1"/>
     <geom name="log" type="capsule" size=".1 .2" pos="1 0 0" friction=".2 .1 .1" contype="2" conaffinity="2"/></body>
     <body name="shelf" pos="1 2 0"><geom name="board" type="capsule" size=".1 .2" friction="1.5 .1 .1"/></body>
     </worldbody><contact><exclude body1="c" body2="d"/><exclude body1="shelf" body2="b"/>
-    <pair name="seen_puck" geom1="seen" geom2="puck" friction="2 2 1 1 1"/></contact><worldbody>"""
-    text = MJCF.format(floor="floor", more=more)
-    model = jaxdyn.load_mjcf(text)
-    found = load_contact_shapes(model, text, law=ContactLaw(friction=9.0), pairs=True)
-    # With a wide margin all that can touch has contacts.
+    <pair name="seen_puck" geom1="seen" geom2="puck" friction="2 2 1 1 1"/></contact><worldbody>""",
+)
+
+
+@functools.cache
+def crowded():
+    """The model, the shapes and pairs of a file with bodies that touch each other, and the numbers of each pair's
+    shapes; MuJoCo's model with margins so wide that all that can touch has contacts, in the neutral configuration."""
+    model = jaxdyn.load_mjcf(CROWDED)
+    found = load_contact_shapes(model, CROWDED, law=ContactLaw(friction=9.0), pairs=True)
+    numbers = {id(shape): k for k, shape in enumerate(found.shapes)}
+    both = [(numbers[id(pair.link1)], numbers[id(pair.link2)]) for pair in found.pairs]
     wide = '<mujoco><default><geom margin="100"/><pair margin="100"/></default>'
-    compiled = mujoco.MjModel.from_xml_string(text.replace("<mujoco>", wide).replace('margin="0.01"', ""))
+    compiled = mujoco.MjModel.from_xml_string(CROWDED.replace("<mujoco>", wide).replace('margin="0.01"', ""))
     data = mujoco.MjData(compiled)
     data.qpos[:] = model.neutral()
     mujoco.mj_forward(compiled, data)
+    return model, found, both, compiled, data
+
+
+def test_pairs_of_geoms_are_those_of_mujoco():
+    """Also what geoms of the world touch, and friction."""
+    model, found, both, compiled, data = crowded()
     floor, expected = compiled.geom("floor").id, {}
     for contact in data.contact:
         if floor not in contact.geom:
             names = (mujoco.mj_id2name(compiled, mujoco.mjtObj.mjOBJ_GEOM, g) or "geom_4" for g in contact.geom)
             expected[frozenset(names)] = contact.friction[0]
-    numbers = {id(shape): k for k, shape in enumerate(found.shapes)}
-    both = [(numbers[id(pair.link1)], numbers[id(pair.link2)]) for pair in found.pairs]
     got = {
         frozenset(found.names[k] for k in x): float(pair.law.friction)
         for x, pair in zip(both, found.pairs, strict=True)
@@ -234,19 +246,7 @@ def test_pairs_of_geoms_are_those_of_mujoco():
     }
     left_out = kinds(found)
     assert not {"contacts between bodies, of", "explicit pairs of geoms"} & set(left_out)
-    exact = {("Sphere", "Sphere"), ("Capsule", "Sphere"), ("Box", "Sphere"), ("Cylinder", "Sphere"), ("Box", "Capsule")}
-    compared = 0
-    for (i, j), depth in zip(both, depths_at_zero(model, found.shapes, both), strict=True):
-        kind = tuple(sorted(type(found.shapes[k].shape).__name__ for k in (i, j)))
-        ids = [compiled.geom(found.names[k] if found.names[k] != "geom_4" else 4).id for k in (i, j)]
-        distance = mujoco.mj_geomDistance(compiled, data, *ids, 100, None)
-        if kind in exact and distance > 0:
-            assert depth == pytest.approx(-distance, abs=1e-3), kind
-            compared += 1
-        hard = "Cylinder" in kind and not {"Sphere", "Points"} & set(kind)
-        assert np.isinf(depth) == ("Ellipsoid" in kind or hard or kind == ("Points", "Points"))
-    assert compared > 5
-    capsules = load_contact_shapes(model, text, pairs="capsules")
+    capsules = load_contact_shapes(model, CROWDED, pairs="capsules")
     assert {"can (capsule)", "egg (capsule)", "corner (capsule)", "puck (capsule)", "can", "egg"} < set(capsules.names)
     assert len(capsules.pairs) == len(found.pairs)
     assert Contacts(model, capsules.shapes, capsules.surface, pairs=capsules.pairs).touching.laws.size > 40
@@ -275,6 +275,23 @@ def test_pairs_of_geoms_are_those_of_mujoco():
     assert not any("," in name for name in alone.names)
     with pytest.raises(ModelError, match=r"pairs\[0\]: the Capsule on .shelf. is not one of `shapes`"):
         Contacts(model, used, found.surface, pairs=[(shapes["ball"], shapes["board"])])
+
+
+@pytest.mark.slow
+def test_shapes_overlap_at_zero_as_far_as_mujoco_says():
+    model, found, both, compiled, data = crowded()
+    exact = {("Sphere", "Sphere"), ("Capsule", "Sphere"), ("Box", "Sphere"), ("Cylinder", "Sphere"), ("Box", "Capsule")}
+    compared = 0
+    for (i, j), depth in zip(both, depths_at_zero(model, found.shapes, both), strict=True):
+        kind = tuple(sorted(type(found.shapes[k].shape).__name__ for k in (i, j)))
+        ids = [compiled.geom(found.names[k] if found.names[k] != "geom_4" else 4).id for k in (i, j)]
+        distance = mujoco.mj_geomDistance(compiled, data, *ids, 100, None)
+        if kind in exact and distance > 0:
+            assert depth == pytest.approx(-distance, abs=1e-3), kind
+            compared += 1
+        hard = "Cylinder" in kind and not {"Sphere", "Points"} & set(kind)
+        assert np.isinf(depth) == ("Ellipsoid" in kind or hard or kind == ("Points", "Points"))
+    assert compared > 5
 
 
 INERTIAL = '<inertial><mass value="1"/><inertia ixx=".1" iyy=".1" izz=".1" ixy="0" ixz="0" iyz="0"/></inertial>'
