@@ -10,7 +10,7 @@ from typing import Any, Literal
 from jaxdyn._errors import ModelError, naming_arguments, require_choice, require_positive_integer
 from jaxdyn.contact._law import ContactLaw
 from jaxdyn.contact._mjcf_shapes import read_mjcf_shapes
-from jaxdyn.contact._pairs import ContactShape
+from jaxdyn.contact._pairs import ContactPair, ContactShape
 from jaxdyn.contact._reading import Options, Reading
 from jaxdyn.contact._urdf_shapes import read_urdf_shapes
 from jaxdyn.geometry import AbstractSurface
@@ -127,5 +127,5 @@ def load_contact_shapes(
         if surface is not None:
             raise ModelError(f"surface is {surface!r}, but URDF files have no surface of the world; leave it out")
         read_urdf_shapes(reading, path_or_text, package_dirs)
-    shapes, names, found = (tuple(x) for x in (reading.shapes, reading.names, reading.pairs))
-    return ContactShapes(shapes, names, found, reading.surface, reading.finish())
+    found = tuple(reading.shapes), tuple(reading.names), tuple(reading.pairs)
+    return ContactShapes(*found, reading.surface, reading.finish())

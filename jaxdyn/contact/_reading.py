@@ -118,7 +118,7 @@ class Reading:
                 kept.append((other, f"{name} (capsule)"))
                 note = "the capsule along a principal axis that contains all of the shape stands for it"
                 self.leave_out("shapes that are capsules in pairs", repr(name), True, note)
-        self.shapes, self.names = ([x[k] for x in kept] for k in range(2))
+        self.shapes, self.names = [x for x, _ in kept], [name for _, name in kept]
 
     def law(self, friction: float) -> ContactLaw | None:
         """Return the law that was given with another friction; the same object for the same number."""
@@ -178,12 +178,12 @@ class Reading:
 
 def _as_capsule(shape: ContactShape) -> ContactShape:
     """Return a capsule around a shape, for pairs."""
-    sizes, turn = np.asarray(shape.shape.sizes, np.float64), 2 * np.pi * np.arange(24) / 24
+    sizes, turn = np.asarray(shape.shape.sizes, np.float64), 2 * np.pi * np.arange(180) / 180
     match shape.shape:
         case Points():
             points = sizes.reshape(-1, 3)
         case Cylinder():
-            rim = np.stack([np.cos(turn), np.sin(turn), np.ones(24)], axis=1) * [sizes[0], sizes[0], sizes[1]]
+            rim = np.stack([np.cos(turn), np.sin(turn), np.ones(180)], axis=1) * [sizes[0], sizes[0], sizes[1]]
             points = np.concatenate([rim, rim * [1, 1, -1]])
         case _:
             ring = np.stack([np.cos(turn), np.sin(turn), 0 * turn], axis=1)
@@ -192,5 +192,7 @@ def _as_capsule(shape: ContactShape) -> ContactShape:
     # A capsule is the same along the opposite axis.
     x, y, z = axis if axis[2] >= 0 else -axis
     from_z = np.array([1 + z, -y, x, 0.0])
-    placement = compose_poses(shape.placement, np.concatenate([middle, from_z / np.linalg.norm(from_z)]))
+    # Shapes of files are placed by arrays.
+    place = np.asarray(shape.placement, np.float64)
+    placement = compose_poses(place, np.concatenate([middle, from_z / np.linalg.norm(from_z)]))
     return ContactShape(shape.link, Capsule(radius, half), placement, shape.law, False)
