@@ -115,7 +115,7 @@ class Cylinder(AbstractShape):
     normal, and those a third of a turn beside it. This is exact for a plane, on which it rolls, stands, and tips over
     any place of its rim. Where its axis is along the normal, to 1e-8 rad in double and 3e-4 rad in single precision,
     no point is the farthest, and the three are fixed to the body; the springs of three such points resist all tilts
-    equally. A curved surface can touch the sides between the ends, as can a plane with a bump; neither is found.
+    equally. A curved surface that touches the side between the ends is not found.
 
     **Raises** `ModelError` for sizes that are negative or not finite, `ShapeError` for what are not numbers.
     """
