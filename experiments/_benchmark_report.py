@@ -8,6 +8,9 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import jax
 
 from experiments._benchmark_verdicts import OURS, Judged, Key, summary
 from experiments._main import version_of
@@ -44,6 +47,44 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a table in Markdown."""
     line = "| " + " | ".join(header) + " |"
     return [line, "|" + "---|" * len(header), *("| " + " | ".join(row) + " |" for row in rows)]
+
+
+def step_times(times: Callable[[], tuple[float, float]], count: int, **keys: str | int) -> dict[str, Any]:
+    """Return, and print, a record of the steps a second: `times()` returns the time of `count` steps and that of the
+    first call, s, or raises `ImportError`, which the record then has."""
+    try:
+        seconds, first = times()
+        record = {**keys, "first_s": first, "steps_per_s": count / seconds}
+    except ImportError as error:
+        record = {**keys, "reason": str(error)}
+    print(" | ".join(_step_row(record, keys)), flush=True)
+    return record
+
+
+def write_step_times(
+    folder: Path, title: str, note: str, records: Sequence[dict[str, Any]], keys: Sequence[str]
+) -> None:
+    """Write `report.md` of records of `step_times` with these keys into a folder."""
+    device, where = jax.devices()[0], conditions(-1)
+    text = [
+        f"# {title}",
+        "",
+        f"{where['date']}: {device.device_kind} ({device.platform}), {where['cpu']}; single precision (MuJoCo: "
+        f"double); {note}wall time.",
+        "",
+        *table((*keys, "steps/s", "us a step", "first call, s"), [_step_row(x, keys) for x in records]),
+        "",
+    ]
+    (folder / "report.md").write_text("\n".join(text), encoding="utf-8")
+    print(f"wrote {folder / 'report.md'}")
+
+
+def _step_row(record: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    start = [str(record[key]) for key in keys]
+    if "reason" in record:
+        return [*start, f"not measured: {record['reason']}", "", ""]
+    rate = record["steps_per_s"]
+    return [*start, f"{rate:.3g}", number(1e6 / rate), number(record["first_s"])]
 
 
 def number(x: float | None, unit: str = "") -> str:

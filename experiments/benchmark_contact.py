@@ -10,6 +10,7 @@ pyramid of friction, solved by as many iterations), so times are compared and mo
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import sys
 import time
@@ -23,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments._benchmark_options import names_in, numbers_in
-from experiments._benchmark_report import conditions, number, table
+from experiments._benchmark_report import step_times, write_step_times
 from experiments._main import CONFIGS, experiment
 from jaxdyn import (
     ContactLaw,
@@ -79,35 +80,12 @@ def run(config: Config) -> list[dict[str, Any]]:
     folder, records = config.make_folder(), []
     for name in names:
         for batch in batches:
-            try:
-                seconds, first = LIBRARIES[name](scene(config, batch), config)
-                steps = 1 if name == "gradient" else config.steps
-                record = {"first_s": first, "steps_per_s": batch * steps / seconds}
-            except ImportError as error:
-                record = {"reason": str(error)}
-            records.append({"library": name, "batch": batch, **record})
-            print(" | ".join(_row(records[-1])), flush=True)
-    device, where = jax.devices()[0], conditions(-1)
-    text = [
-        "# Steps with contact",
-        "",
-        f"{where['date']}: {device.device_kind} ({device.platform}), {where['cpu']}; single precision (MuJoCo: "
-        f"double); {config.iterations or 'as many as needed'} iterations a step; wall time.",
-        "",
-        *table(("library", "batch", "steps/s", "us a step", "first call, s"), [_row(x) for x in records]),
-        "",
-    ]
-    (folder / "report.md").write_text("\n".join(text), encoding="utf-8")
-    print(f"wrote {folder / 'report.md'}")
+            count = batch * (1 if name == "gradient" else config.steps)
+            times = functools.partial(LIBRARIES[name], scene(config, batch), config)
+            records.append(step_times(times, count, library=name, batch=batch))
+    note = f"{config.iterations or 'as many as needed'} iterations a step; "
+    write_step_times(folder, "Steps with contact", note, records, ("library", "batch"))
     return records
-
-
-def _row(record: dict[str, Any]) -> list[str]:
-    start = [record["library"], str(record["batch"])]
-    if "reason" in record:
-        return [*start, f"not measured: {record['reason']}", "", ""]
-    rate = record["steps_per_s"]
-    return [*start, f"{rate:.3g}", number(1e6 / rate), number(record["first_s"])]
 
 
 def scene(config: Config, batch: int) -> Scene:
@@ -206,6 +184,8 @@ def timed_mjx(model: Any, q: Any, v: Any, config: Any) -> tuple[float, float]:
 
     @jax.jit
     def rolled(q, v):
+        # With 64-bit numbers enabled, MJX computes with these.
+        q, v = q.astype(data.qpos.dtype), v.astype(data.qvel.dtype)
         start = jax.vmap(lambda q, v: data.replace(qpos=q, qvel=v))(q, v)
         many = jax.vmap(lambda x: mjx.step(model, x))
         return jax.lax.scan(lambda x, _: (many(x), None), start, length=config.steps)[0].qpos

@@ -12,6 +12,7 @@ every step to its tolerance, the others as their options in the file say.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.resources
 import sys
@@ -25,7 +26,7 @@ import numpy as np
 
 from experiments import benchmark_contact
 from experiments._benchmark_options import names_in, numbers_in
-from experiments._benchmark_report import conditions, number, table
+from experiments._benchmark_report import step_times, write_step_times
 from experiments._main import CONFIGS, experiment
 from jaxdyn import load_scene, native
 from jaxdyn.programs import ProgramConfig
@@ -73,35 +74,11 @@ def run(config: Config) -> list[dict[str, Any]]:
                 print(f"{scene} is not measured: {error}", flush=True)
                 continue
             for name in names:
-                try:
-                    seconds, first = LIBRARIES[name](start, config)
-                    steps = 1 if name == "gradient" else config.steps
-                    measured = {"first_s": first, "steps_per_s": batch * steps / seconds}
-                except ImportError as error:
-                    measured = {"reason": str(error)}
-                records.append({"scene": scene, "library": name, "batch": batch, **measured})
-                print(" | ".join(_row(records[-1])), flush=True)
-    device, where = jax.devices()[0], conditions(-1)
-    text = [
-        "# Steps of MuJoCo scenes",
-        "",
-        f"{where['date']}: {device.device_kind} ({device.platform}), {where['cpu']}; single precision (MuJoCo: "
-        "double); wall time.",
-        "",
-        *table(("scene", "library", "batch", "steps/s", "us a step", "first call, s"), [_row(x) for x in records]),
-        "",
-    ]
-    (folder / "report.md").write_text("\n".join(text), encoding="utf-8")
-    print(f"wrote {folder / 'report.md'}")
+                count = batch * (1 if name == "gradient" else config.steps)
+                times = functools.partial(LIBRARIES[name], start, config)
+                records.append(step_times(times, count, scene=scene, library=name, batch=batch))
+    write_step_times(folder, "Steps of MuJoCo scenes", "", records, ("scene", "library", "batch"))
     return records
-
-
-def _row(record: dict[str, Any]) -> list[str]:
-    start = [record["scene"], record["library"], str(record["batch"])]
-    if "reason" in record:
-        return [*start, f"not measured: {record['reason']}", "", ""]
-    rate = record["steps_per_s"]
-    return [*start, f"{rate:.3g}", number(1e6 / rate), number(record["first_s"])]
 
 
 def _of_gymnasium(name: str) -> Callable[[], tuple[Any, np.ndarray]]:

@@ -127,6 +127,7 @@ from .contact import contact_forces as contact_forces
 from .contact import load_contact_shapes as load_contact_shapes
 from .geometry import Box as Box
 from .geometry import Capsule as Capsule
+from .geometry import Cylinder as Cylinder
 from .geometry import Ellipsoid as Ellipsoid
 from .geometry import HeightField as HeightField
 from .geometry import Plane as Plane

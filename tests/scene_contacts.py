@@ -8,7 +8,8 @@ import numpy as np
 
 from jaxdyn._batched_functions import Plain
 from jaxdyn._batching import call
-from jaxdyn.scenes._collisions import FAR, GeomType, candidate_count, candidates
+from jaxdyn.io.mjcf import GeomType
+from jaxdyn.scenes._collisions import FAR, candidate_count, candidates
 from jaxdyn.spatial import Mat3, Pose, Vec3
 
 

@@ -1,5 +1,6 @@
 """Contact shapes of URDF and MJCF files: where MuJoCo and the meshes of the files have them, and what is left out."""
 
+import functools
 import importlib.metadata
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from jaxdyn import (
     Capsule,
     ContactLaw,
     Contacts,
+    Cylinder,
     Ellipsoid,
     HeightField,
     LeftOutWarning,
@@ -29,7 +31,8 @@ from jaxdyn import (
     UnknownNameError,
     load_contact_shapes,
 )
-from jaxdyn.contact._hulls import hull_points
+from jaxdyn.contact._file_pairs import depths_at_zero
+from jaxdyn.contact._hulls import capsule_around, hull_points
 from jaxdyn.viz import load_visuals
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxdyn.LeftOutWarning")
@@ -84,10 +87,10 @@ def test_geoms_are_where_mujoco_has_them_and_the_rest_is_named():
     compiled = mujoco.MjModel.from_xml_string(FLOOR)
     model, data = jaxdyn.load_mjcf(compiled), mujoco.MjData(compiled)
     with pytest.warns(LeftOutWarning, match="contact shapes leave out or replace") as caught:
-        found = load_contact_shapes(model, compiled, rim_points=360)
+        found = load_contact_shapes(model, compiled)
     assert sum("contact shapes" in str(w.message) for w in caught) == 1
     assert found.names == ("ball", "brick", "geom_4", "egg", "slick", "can", "corner")
-    types = [Sphere, Box, Capsule, Ellipsoid, Sphere, Points, Points]
+    types = [Sphere, Box, Capsule, Ellipsoid, Sphere, Cylinder, Points]
     assert [type(x.shape) for x in found.shapes] == types
     assert [x.link for x in found.shapes] == ["a", "a", "a", "b", "b", "b", "c"]
     assert all(x.law is None for x in found.shapes)
@@ -100,7 +103,7 @@ def test_geoms_are_where_mujoco_has_them_and_the_rest_is_named():
         exact = mujoco.mj_geomDistance(
             compiled, data, floor, compiled.geom(name if "_" not in name else 4).id, 10, None
         )
-        # MuJoCo's margin is 1 micrometer for some pairs; the rim of the cylinder has 360 points.
+        # MuJoCo's margin is 1 micrometer for some pairs.
         assert abs(gap - exact) < 1e-5, (name, gap, exact)
     left_out = kinds(found)
     assert left_out["shapes on links that are fixed in the world"] == ("'wall'",)
@@ -108,7 +111,9 @@ def test_geoms_are_where_mujoco_has_them_and_the_rest_is_named():
     assert left_out["geoms that do not touch the surface"] == ("'other'",)
     assert left_out["softness of contacts (solref, solimp)"] == ("'brick'",)
     assert left_out["margin of geoms"] == ("'can'",)
-    assert left_out["curved surfaces of cylinders"] == ("'can'",)
+    rims = load_contact_shapes(model, compiled, rim_points=7, links=["b"])
+    assert rims.shapes[rims.names.index("can")].shape.positions.shape == (14, 3)
+    assert kinds(rims)["curved surfaces of cylinders"] == ("'can'",)
     assert left_out["coefficients of friction"][:3] == ("'ball' 0.7", "'brick' 1", "'geom_4' 1")
     # a and b are parent and child, and c is a part of b.
     assert "contacts between bodies, of" not in left_out
@@ -192,6 +197,103 @@ def test_pairs_and_exclusions_count():
     assert kinds(found)["explicit pairs of geoms"] == ("'both'",)
 
 
+CROWDED = MJCF.format(
+    floor="floor",
+    more="""<body name="d" pos="0 0 3"><freejoint/><geom name="puck" type="cylinder" size=".2 .1"/>
+    <geom name="log" type="capsule" size=".1 .2" pos="1 0 0" friction=".2 .1 .1" contype="2" conaffinity="2"/></body>
+    <body name="shelf" pos="1 2 0"><geom name="board" type="capsule" size=".1 .2" friction="1.5 .1 .1"/></body>
+    </worldbody><contact><exclude body1="c" body2="d"/><exclude body1="shelf" body2="b"/>
+    <pair name="seen_puck" geom1="seen" geom2="puck" friction="2 2 1 1 1"/></contact><worldbody>""",
+)
+
+
+@functools.cache
+def crowded():
+    """The model, the shapes and pairs of a file with bodies that touch each other, and the numbers of each pair's
+    shapes; MuJoCo's model with margins so wide that all that can touch has contacts, in the neutral configuration."""
+    model = jaxdyn.load_mjcf(CROWDED)
+    found = load_contact_shapes(model, CROWDED, law=ContactLaw(friction=9.0), pairs=True)
+    numbers = {id(shape): k for k, shape in enumerate(found.shapes)}
+    both = [(numbers[id(pair.link1)], numbers[id(pair.link2)]) for pair in found.pairs]
+    wide = '<mujoco><default><geom margin="100"/><pair margin="100"/></default>'
+    compiled = mujoco.MjModel.from_xml_string(CROWDED.replace("<mujoco>", wide).replace('margin="0.01"', ""))
+    data = mujoco.MjData(compiled)
+    data.qpos[:] = model.neutral()
+    mujoco.mj_forward(compiled, data)
+    return model, found, both, compiled, data
+
+
+def test_pairs_of_geoms_are_those_of_mujoco():
+    """Also what geoms of the world touch, and friction."""
+    model, found, both, compiled, data = crowded()
+    floor, expected = compiled.geom("floor").id, {}
+    for contact in data.contact:
+        if floor not in contact.geom:
+            names = (mujoco.mj_id2name(compiled, mujoco.mjtObj.mjOBJ_GEOM, g) or "geom_4" for g in contact.geom)
+            expected[frozenset(names)] = contact.friction[0]
+    got = {
+        frozenset(found.names[k] for k in x): float(pair.law.friction)
+        for x, pair in zip(both, found.pairs, strict=True)
+    }
+    assert set(got) == set(expected), set(got) ^ set(expected)
+    assert got == pytest.approx(expected)
+    assert len(got) > 20
+    off = {name for name, x in zip(found.names, found.shapes, strict=True) if not x.on_surface}
+    assert off == {"wall", "board", "seen", "other", "log"}
+    assert {x.link for name, x in zip(found.names, found.shapes, strict=True) if name in ("wall", "board")} == {
+        "world",
+        "shelf",
+    }
+    left_out = kinds(found)
+    assert not {"contacts between bodies, of", "explicit pairs of geoms"} & set(left_out)
+    capsules = load_contact_shapes(model, CROWDED, pairs="capsules")
+    assert {"can (capsule)", "egg (capsule)", "corner (capsule)", "puck (capsule)", "can", "egg"} < set(capsules.names)
+    assert len(capsules.pairs) == len(found.pairs)
+    assert Contacts(model, capsules.shapes, capsules.surface, pairs=capsules.pairs).touching.laws.size > 40
+    # Each capsule contains what it stands for.
+    for name in ("can", "corner"):
+        inside, around = (capsules.shapes[capsules.names.index(x)] for x in (name, f"{name} (capsule)"))
+        points = np.asarray(inside.shape.sizes).reshape(-1, 3) if name == "corner" else np.array([[0.1, 0, 0.5]])
+        points = jaxdyn.SE3.from_vector(jnp.asarray(inside.placement)).apply(jnp.asarray(points))
+        points = np.asarray(jaxdyn.SE3.from_vector(jnp.asarray(around.placement)).inverse().apply(points))
+        radius, half = np.asarray(around.shape.sizes)
+        along = np.clip(points[:, 2], -half, half)
+        distance = np.linalg.norm(points - along[:, None] * [0, 0, 1], axis=1)
+        assert distance.max() == pytest.approx(radius, rel=1e-6), name
+    with pytest.raises(ModelError, match=r"(?s)Ellipsoid with \w+, on 'b' with.*apart") as caught:
+        Contacts(model, found.shapes, found.surface, pairs=found.pairs)
+    assert "Box with Cylinder" in str(caught.value) or "Cylinder with Box" in str(caught.value)
+    shapes = dict(zip(found.names, found.shapes, strict=True))
+    some = [x for x in found.pairs if {x.link1.link, x.link2.link} == {"a", "d"}]
+    some = [x for x in some if not isinstance(x.link1.shape, Cylinder) and not isinstance(x.link2.shape, Cylinder)]
+    used = [shapes[name] for name in ("ball", "brick", "other", "log", "geom_4", "puck")]
+    contacts = Contacts(model, used, found.surface, pairs=[*some, (shapes["ball"], shapes["puck"])])
+    assert contacts.names.count("d, a") + contacts.names.count("a, d") == contacts.touching.laws.size - sum(
+        x.shape.witness_count(x.shape.sizes.shape[-1]) for x in used if x.on_surface
+    )
+    alone = Contacts(model, used, found.surface, pairs=some, apart=[("a", "d")])
+    assert not any("," in name for name in alone.names)
+    with pytest.raises(ModelError, match=r"pairs\[0\]: the Capsule on .shelf. is not one of `shapes`"):
+        Contacts(model, used, found.surface, pairs=[(shapes["ball"], shapes["board"])])
+
+
+@pytest.mark.slow
+def test_shapes_overlap_at_zero_as_far_as_mujoco_says():
+    model, found, both, compiled, data = crowded()
+    exact = {("Sphere", "Sphere"), ("Capsule", "Sphere"), ("Box", "Sphere"), ("Cylinder", "Sphere"), ("Box", "Capsule")}
+    compared = 0
+    for (i, j), depth in zip(both, depths_at_zero(model, found.shapes, both), strict=True):
+        kind = tuple(sorted(type(found.shapes[k].shape).__name__ for k in (i, j)))
+        ids = [compiled.geom(found.names[k] if found.names[k] != "geom_4" else 4).id for k in (i, j)]
+        distance = mujoco.mj_geomDistance(compiled, data, *ids, 100, None)
+        if kind in exact and distance > 0:
+            assert depth == pytest.approx(-distance, abs=1e-3), kind
+            compared += 1
+        hard = "Cylinder" in kind and not {"Sphere", "Points"} & set(kind)
+        assert np.isinf(depth) == ("Ellipsoid" in kind or hard or kind == ("Points", "Points"))
+    assert compared > 5
+
+
 INERTIAL = '<inertial><mass value="1"/><inertia ixx=".1" iyy=".1" izz=".1" ixy="0" ixz="0" iyz="0"/></inertial>'
 URDF = f"""<robot name="r"><link name="world"><collision><geometry><box size="9 9 9"/></geometry></collision></link>
 <link name="base">{INERTIAL}<collision name="hull"><origin xyz=".1 .2 .3" rpy=".3 .2 .1"/><geometry>
@@ -239,6 +341,60 @@ def test_collision_elements_of_urdf():
         load_contact_shapes(model, wrong)
     assert load_contact_shapes(model, wrong, unsupported="warn").names == ("tool[0]", "tool[1]")
     assert load_contact_shapes(model, wrong, links=["tool"]).names == ("tool[0]", "tool[1]")
+
+
+def test_pairs_of_urdf_files_are_those_that_can_part():
+    def link(name, *shapes):
+        inertial = INERTIAL if name.startswith("arm") or name == "ball" else ""
+        collisions = "".join(
+            f'<collision><origin xyz="{place}"/><geometry>{x}</geometry></collision>' for x, place in shapes
+        )
+        return f'<link name="{name}">{inertial}{collisions}</link>'
+
+    def joint(kind, parent, child, place):
+        ends = f'<parent link="{parent}"/><child link="{child}"/><origin xyz="{place}"/>'
+        return f'<joint name="{child}_joint" type="{kind}">{ends}</joint>'
+
+    ball, box = '<sphere radius=".1"/>', '<box size="2 2 .2"/>'
+    text = "<robot name='r'>" + "".join(
+        [
+            link("world"),
+            link("table", (box, "0 0 -.1")),
+            link("foot", (ball, "0 0 .1")),
+            *(link(f"arm{k}", ('<capsule radius=".04" length=".2"/>', "0 0 .1")) for k in (1, 2, 3)),
+            link("cover", (ball, "0 0 0")),
+            link("ball", (ball, "0 0 .05")),
+            joint("fixed", "world", "table", "0 0 0"),
+            joint("fixed", "table", "foot", "0 0 0"),
+            joint("continuous", "foot", "arm1", "0 0 .2"),
+            joint("continuous", "arm1", "arm2", "0 0 .2"),
+            joint("continuous", "arm2", "arm3", "0 0 .2"),
+            joint("fixed", "arm3", "cover", "0 0 -.2"),
+            joint("floating", "world", "ball", "0 0 0"),
+        ]
+    )
+    model = jaxdyn.load_urdf(text + "</robot>")
+    found = load_contact_shapes(model, text + "</robot>", pairs=True)
+    got = {frozenset((pair.link1.link, pair.link2.link)) for pair in found.pairs}
+    arms = ("arm1", "arm2", "arm3", "cover")
+    expected = {frozenset((one, two)) for one in ("table", "foot") for two in arms}
+    expected |= {frozenset(("ball", other)) for other in ("table", "foot", *arms)}
+    # The foot carries the first arm; the table does not overlap with anything; the cover reaches into that arm.
+    expected |= {frozenset(("arm1", "arm3"))}
+    expected -= {frozenset(("foot", "arm1"))}
+    assert got == expected
+    (overlap,) = kinds(found)["pairs that overlap where all joints are at zero"]
+    assert overlap.startswith("'arm1' with 'cover' by")
+    touching = Contacts(model, found.shapes, None, pairs=found.pairs, apart=["foot", ("table", "ball")])
+    assert "foot" not in "".join(touching.names)
+    assert "table, ball" not in touching.names
+    assert touching.names.count("table, cover") == 1
+    assert found.surface is None
+    with pytest.raises(ModelError, match="pairs is 'everything'"):
+        load_contact_shapes(model, text + "</robot>", pairs="everything")
+    plain = load_contact_shapes(model, text + "</robot>")
+    assert plain.pairs == ()
+    assert kinds(plain)["shapes on links that are fixed in the world"] == ("'table'", "'foot'")
 
 
 @pytest.mark.parametrize("name", ["solo12", slow("panda"), slow("talos_reduced")])
@@ -292,6 +448,30 @@ def test_few_points_stand_for_a_mesh_within_the_error_that_is_told():
     line = np.outer(np.linspace(0, 1, 9), [1, 2, 3]) + 1
     np.testing.assert_allclose(hull_points(line, 8)[0], line[[0, -1]])
     assert len(hull_points(np.ones((5, 3)), 8)[0]) == 1
+
+
+def test_capsules_around_points():
+    random = np.random.default_rng(0)
+    # Inside a slanted capsule, out to its ends; a ball; a disc; a straight line.
+    turn = np.linalg.qr(random.normal(size=(3, 3)))[0]
+    directions = random.normal(size=(5000, 3))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    long = (0.1 * directions + np.sign(directions[:, :1]) * [0.3, 0, 0]) @ turn + [1, 2, 3]
+    line = np.outer(np.linspace(-1, 1, 9), [0.0, 0.6, 0.8])
+    for points, radius, half in (
+        (long, 0.1, 0.3),
+        (directions, 1.0, 0.0),
+        (directions * [1, 1, 0], 1.0, 0.0),
+        (line, 0.0, 1.0),
+    ):
+        found_radius, found_half, middle, axis = capsule_around(points)
+        assert found_radius == pytest.approx(radius, rel=0.03, abs=1e-12)
+        assert found_half == pytest.approx(half, rel=0.03, abs=0.03)
+        offset = points - middle
+        along = np.clip(offset @ axis, -found_half, found_half)
+        # All points are inside.
+        assert np.linalg.norm(offset - along[:, None] * axis, axis=1).max() <= found_radius + 1e-9
+        assert np.linalg.norm(axis) == pytest.approx(1)
 
 
 def ant() -> Path:

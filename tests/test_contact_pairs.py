@@ -293,9 +293,17 @@ def wrong_cases():
         "belong to one body": ([sphere], None, [("ball_one", "ball_one")]),
         "there is no surface": ([sphere, other], None, ()),
         "'all', or pairs": ([sphere, other], None, "everything"),
-        "ContactPair(link1, link2) is needed": ([sphere, other], None, ["ball_one"]),
+        "a tuple or a ContactPair is needed": ([sphere, other], None, ["ball_one"]),
         "touches surfaces only": ([ContactShape("ball_one", Ellipsoid((1, 1, 1))), other], None, "all"),
         "'ground' or None is needed": ([sphere], "floor", ()),
+        "pairs[0] has the law 0.5; a jaxdyn.ContactLaw": ([sphere, other], None, [("ball_one", "ball_two", 0.5)]),
+        "`shapes[0].shape` is a float (0.1); an AbstractShape": ([ContactShape("ball_one", 0.1)], None, ()),
+        "`shapes[0].law` is a dict; a ContactLaw is needed": ([sphere._replace(law={})], None, ()),
+        "apart[0]: no shape is on 'ball'": ([sphere, other], None, "all", ["ball"]),
+        "a list of links is needed": ([sphere, other], None, "all", "ball_one"),
+        "the name of a link, or those of two": ([sphere, other], None, "all", [("ball_one",) * 3]),
+        "nothing is left that can touch": ([sphere, other], None, "all", ["ball_one"]),
+        "it does not touch the surface": ([sphere._replace(on_surface=False)], "ground", ()),
         "fixed in the world": ([sphere, ContactShape("world", Sphere(0.1))], "ground", ()),
     }
 
@@ -303,6 +311,6 @@ def wrong_cases():
 @pytest.mark.parametrize("text", wrong_cases())
 def test_wrong_pairs_are_named(text):
     model, _ = two_balls("slides")
-    shapes, surface, pairs = wrong_cases()[text]
+    shapes, surface, pairs, *apart = wrong_cases()[text]
     with pytest.raises(ModelError, match=re.escape(text)):
-        Contacts(model, shapes, surface, pairs=pairs)
+        Contacts(model, shapes, surface, None, None, None, pairs, *apart)

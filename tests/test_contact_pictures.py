@@ -15,6 +15,7 @@ from jaxdyn import (
     ContactForces,
     Contacts,
     ContactShape,
+    Cylinder,
     Ellipsoid,
     HeightField,
     ModelError,
@@ -38,6 +39,7 @@ SHAPES = [
     ContactShape("cube", Sphere(0.04), (0, 0.1, 0)),
     ContactShape("cube", Capsule(0.02, 0.05), jaxdyn.SE3.from_rpy(jnp.array([0.3, 0.4, 0.5]), (0, 0, 0.2))),
     ContactShape("cube", Ellipsoid((0.01, 0.02, 0.05))),
+    ContactShape("cube", Cylinder(0.04, 0.01), (0, 0, 0.1)),
     ContactShape("cube", Points(CORNERS)),
 ]
 
@@ -58,8 +60,9 @@ def test_shapes_are_where_contacts_have_them():
     q = np.array(CUBE.random_configuration(jax.random.key(0)))
     gaps = np.asarray(jaxdyn.contact_forces(CUBE, contacts, q, np.zeros(6)).gap)
     lowest = [x.in_world(body_poses(CUBE, q)).vertices[:, 2].min() for x in drawing.surfaces if x.layer == CONTACTS]
-    # The witnesses: 8 corners, 1, 2 ends, 1, and 4 points, which are balls and a hull.
-    exact = [gaps[:8].min(), gaps[8], gaps[9:11].min(), gaps[11], gaps[12:].min(), gaps[12:].min()]
+    # The witnesses: 8 corners, 1, 2 ends, 1, 6 of rims, and 4 points, which are balls and a hull.
+    exact = [x.min() for x in np.split(gaps, [8, 9, 11, 12, 18])]
+    exact.append(exact[-1])
     np.testing.assert_allclose(lowest, exact, atol=4e-3)
     np.testing.assert_allclose(lowest[0], exact[0], atol=1e-7)
     batched = Contacts(CUBE, [ContactShape("cube", Sphere(np.array([0.1, 0.2])))])
@@ -166,11 +169,18 @@ def test_the_viewer_plays_forces_and_hides_them_elsewhere(tmp_path):
         assert 10 < changed.sum() < 2000
         assert (with_forces[changed][:, 0] > with_forces[changed][:, 1]).mean() > 0.9
     np.testing.assert_array_equal(b, e)
-    save_video(tmp_path / "f.gif", CUBE, t, qs, contacts=contacts, forces=forces, width=80, height=60, speed=4.0)
-    film = Image.open(tmp_path / "f.gif")
-    assert film.n_frames > 3
-    save_html(tmp_path / "g.html", CUBE, t, qs, contacts=contacts, forces=forces)
-    assert "N per m of arrow" in (tmp_path / "g.html").read_text()
+    small = {"contacts": contacts, "forces": forces, "width": 80, "height": 60, "speed": 4.0}
+    # The arrows of weak forces, by the scale, are shorter.
+    red = []
+    for name, scale in (("f", 20.0), ("h", 200.0)):
+        save_video(tmp_path / f"{name}.gif", CUBE, t, qs, newtons_per_meter=scale, show=["forces"], **small)
+        film = Image.open(tmp_path / f"{name}.gif")
+        assert film.n_frames > 3
+        first = np.asarray(film.convert("RGB"), int)
+        red.append((first[..., 0] - first[..., 1] > 60).sum())
+    assert red[0] > red[1]
+    save_html(tmp_path / "g.html", CUBE, t, qs, contacts=contacts, forces=forces, newtons_per_meter=20.0)
+    assert "contact force, 20 N per m of arrow" in (tmp_path / "g.html").read_text()
 
 
 def test_the_command_shows_contacts_of_a_file(tmp_path, capsys):

@@ -17,6 +17,7 @@ RNG = np.random.default_rng(0)
 SHAPES = {
     "sphere": jaxdyn.Sphere(0.11),
     "capsule": jaxdyn.Capsule(0.07, 0.2),
+    "cylinder": jaxdyn.Cylinder(0.15, 0.1),
     "box": jaxdyn.Box((0.1, 0.2, 0.15)),
     "ellipsoid": jaxdyn.Ellipsoid((0.1, 0.25, 0.15)),
     "points": jaxdyn.Points(RNG.normal(size=(5, 3))),
@@ -50,6 +51,10 @@ def samples(shape, count: int = 40) -> np.ndarray:
         case jaxdyn.Capsule():
             ends = np.sign(directions[:, 2:]) * [0, 0, 1] * np.asarray(shape.half_length)
             return ends + np.asarray(shape.radius) * directions
+        case jaxdyn.Cylinder():
+            rim = directions[:, :2] / np.linalg.norm(directions[:, :2], axis=1, keepdims=True)
+            radius, height = np.asarray(shape.radius), np.asarray(shape.half_length) * np.sign(directions[:, 2:])
+            return np.concatenate([radius * rim, height], axis=1)
         case jaxdyn.Box():
             inside = RNG.uniform(-1, 1, (count**2, 3))
             corners = np.stack(np.meshgrid(*[[-1, 1]] * 3), axis=-1).reshape(8, 3)
@@ -138,6 +143,40 @@ def test_derivatives(name, surface):
     compare_derivatives(outputs, [rows(shape, 2), random_poses(2), *numbers])
 
 
+def test_a_cylinder_stands_and_its_forces_do_not_depend_on_the_places_on_the_rim():
+    """Upright, and tilted by less and by more than the angle below which the places are fixed to the body: values and
+    derivatives are finite, and springs at the places have the same force and torque to first order in the tilt."""
+    cylinder, plane = SHAPES["cylinder"], jaxdyn.Plane()
+    radius, half = (float(x) for x in (cylinder.radius, cylinder.half_length))
+
+    def springs(tilt, twist):
+        """The force and the horizontal torque of springs of 1 N/m at the places, and the lowest gap."""
+        (a, b), c, s = tilt / 2, np.cos(twist / 2), np.sin(twist / 2)
+        pose = jnp.stack([0, 0, half - 0.01, c, a * c + b * s, b * c - a * s, s])
+        found = surface_witnesses(jaxdyn.Cylinder, rows(cylinder, 1), Pose.from_vector(pose[None]), plane)
+        push = jnp.maximum(-found.gap, 0)
+        torque = (found.point.y * push).sum(), -(found.point.x * push).sum()
+        return jnp.stack([push.sum(), *torque, found.gap.min()])
+
+    tilts = jnp.array([[0, 0], [1e-10, 0], [1e-6, 0], [0, -1e-5], [3e-6, 4e-6]])
+    # Springs with the force 0.01 N each, whose middle moves below the center.
+    stiff = 1.5 * radius**2 - 0.03 * half
+    for twist in (0.0, 0.7):
+        value, slope, second = jax.jit(
+            lambda x, twist=twist: (
+                jax.vmap(lambda y: springs(y, twist))(x),
+                jax.vmap(jax.jacrev(lambda y: springs(y, twist)[:3]))(x),
+                jax.jacfwd(jax.jacrev(lambda y: springs(y, twist)))(x[0]),
+            )
+        )(tilts)
+        assert np.isfinite(second).all()
+        np.testing.assert_allclose(value[:, 0], 0.03, atol=1e-9)
+        np.testing.assert_allclose(value[:, 1:3], -stiff * tilts, atol=1e-9)
+        np.testing.assert_allclose(slope[:, 0], 0, atol=1e-4)
+        np.testing.assert_allclose(slope[:, 1:], np.tile(-stiff * np.eye(2), (5, 1, 1)), atol=1e-4)
+        np.testing.assert_allclose(value[2:, 3], -0.01 - radius * np.linalg.norm(tilts[2:], axis=1), rtol=1e-9)
+
+
 @pytest.mark.parametrize("surface", [pytest.param("terrain", marks=pytest.mark.slow), "ball"])
 @pytest.mark.parametrize("name", ["sphere", "ellipsoid"])
 def test_round_shapes_on_curved_surfaces(name, surface):
@@ -217,6 +256,7 @@ def test_far_from_the_origin():
         (lambda: jaxdyn.Sphere(np.nan), "Sphere: `radius`"),
         (lambda: jaxdyn.Sphere("big"), "Sphere: `radius`"),
         (lambda: jaxdyn.Capsule(0.1, np.inf), "Capsule: `half_length`"),
+        (lambda: jaxdyn.Cylinder(0.1, -1.0), "Cylinder: `half_length`"),
         (lambda: jaxdyn.Box((1, 2)), "Box: `half_sizes` has shape"),
         (lambda: jaxdyn.Box((1, 2, -3)), "Box: `half_sizes`"),
         (lambda: jaxdyn.Ellipsoid((1, 2, 0)), "Ellipsoid: `semi_axes`"),

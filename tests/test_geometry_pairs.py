@@ -17,12 +17,14 @@ SHAPES = {
     "sphere": jaxdyn.Sphere(0.1),
     "capsule": jaxdyn.Capsule(0.1, 0.3),
     "box": jaxdyn.Box((0.2, 0.2, 0.2)),
+    "cylinder": jaxdyn.Cylinder(0.2, 0.2),
     "points": jaxdyn.Points([[0, 0, 0], [0.2, 0.2, 0.2]]),
 }
 PAIRS = [
     ("sphere", "sphere"),
     ("sphere", "capsule"),
     ("sphere", "box"),
+    ("sphere", "cylinder"),
     ("capsule", "capsule"),
     ("capsule", "box"),
     ("box", "box"),
@@ -35,6 +37,9 @@ SINGULAR = {
     ("sphere", "capsule"): [(0, 0, z, *UPRIGHT) for z in (0, 0.2, 0.3, 0.5)],
     ("sphere", "box"): [
         (*x, *UPRIGHT) for x in [(0, 0, 0), (0, 0, 0.2), (0, 0.2, 0.2), (0.2, 0.2, 0.2), (0.1, 0.1, 0.1), (0, 0.1, 0.1)]
+    ],
+    ("sphere", "cylinder"): [
+        (*x, *UPRIGHT) for x in [(0, 0, 0), (0, 0, 0.2), (0.2, 0, 0), (0.2, 0, 0.2), (0.1, 0, 0.1), (0, 0, 0.5)]
     ],
     ("capsule", "capsule"): [
         *[(*x, *UPRIGHT) for x in [(0, 0, 0), (0.2, 0, 0), (0.2, 0, 0.1), (0, 0, 0.6), (0, 0, 0.8)]],
@@ -53,7 +58,7 @@ SINGULAR = {
     ("points", "box"): [(0, 0, 0, *UPRIGHT)],
 }
 SIZES = {"sphere": (0.1,), "capsule": (0.07, 0.3), "box": (0.1, 0.2, 0.3)}
-OTHERS = {"sphere": (0.2,), "capsule": (0.12, 0.15), "box": (0.15, 0.25, 0.2)}
+OTHERS = {"sphere": (0.2,), "capsule": (0.12, 0.15), "box": (0.15, 0.25, 0.2), "cylinder": (0.2, 0.15)}
 
 
 def of_arrays(kind1, kind2):
@@ -213,5 +218,7 @@ def test_pairs_without_contact_are_refused():
     pose = Pose.identity()
     with pytest.raises(jaxdyn.ModelError, match="Ellipsoid touches surfaces only"):
         pair_witnesses(jaxdyn.Ellipsoid, jnp.ones((1, 3)), pose, jaxdyn.Sphere, jnp.ones((1, 1)), pose)
+    with pytest.raises(jaxdyn.ModelError, match="a Cylinder touches Sphere and Points, but not Box"):
+        pair_witness_count(jaxdyn.Box, 3, jaxdyn.Cylinder, 2)
     with pytest.raises(jaxdyn.ModelError, match="Points do not touch Points"):
         pair_witness_count(jaxdyn.Points, 3, jaxdyn.Points, 3)

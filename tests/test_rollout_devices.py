@@ -115,6 +115,23 @@ except jaxdyn.ShapeError as error:
     assert "12" in str(error) and "8" in str(error)
 print("passed")
 """
+CONTACTS = """
+model = jaxdyn.samples.cube()
+contacts = jaxdyn.Contacts(model, [jaxdyn.ContactShape("cube", jaxdyn.Cylinder(0.05, 0.05))])
+q = np.tile([0, 0, 0.049, 1, 0, 0, 0], (16, 1))
+q[:, 4] = 0.1 * np.arange(16)
+v, tau = rng.normal(size=(16, 6)), np.zeros((16, steps, 6))
+want = jaxdyn.rollout(model, State(q, v), tau, 1e-3, contacts=contacts)
+rest = RolloutOptions(check=True, sharding=split)
+got = jaxdyn.rollout(model, State(q, v), tau, 1e-3, contacts=contacts, options=rest)
+same((got.q, got.contact.error > 1e-8), (want.q, want.contact.error > 1e-8))
+assert got.contact.error.sharding.is_equivalent_to(split, 2)
+# No element waits for those of other devices.
+only = {"contacts": contacts, "options": RolloutOptions(sharding=split)}
+roll = jax.jit(lambda s, u: jaxdyn.rollout(model, s, u, 1e-3, **only))
+assert not communicates(roll.lower(State(put(q), put(v)), put(tau)).compile())
+print("passed")
+"""
 TWO_PROCESSES = """
 import sys
 jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
@@ -160,7 +177,10 @@ def finish(process: subprocess.Popen) -> str:
     return out
 
 
-@pytest.mark.parametrize("body", [ROLLOUTS, pytest.param(REST, marks=pytest.mark.slow)], ids=["roll-outs", "rest"])
+SLOW = [pytest.param(body, marks=pytest.mark.slow) for body in (REST, CONTACTS)]
+
+
+@pytest.mark.parametrize("body", [ROLLOUTS, *SLOW], ids=["roll-outs", "rest", "contacts"])
 def test_eight_devices_do_what_one_does_and_exchange_nothing(body):
     out = finish(start(MESH + body, 8))
     assert out.strip().endswith("passed"), out[-4000:]

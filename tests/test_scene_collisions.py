@@ -12,7 +12,8 @@ from scene_contacts import OnArrays, difference, evaluate
 from jaxdyn._batched_functions import Plain
 from jaxdyn._batching import call
 from jaxdyn._errors import ModelError
-from jaxdyn.scenes._collisions import FAR, GeomType, candidate_count, is_built, shape_of
+from jaxdyn.io.mjcf import GeomType
+from jaxdyn.scenes._collisions import FAR, candidate_count, is_built, shape_of
 
 SIZES = {"plane": 3, "sphere": 1, "capsule": 2, "ellipsoid": 3, "cylinder": 2, "box": 3}
 _ANGLES = 2 * np.pi * np.arange(6) / 6

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scene_contacts import difference, evaluate
 
-from jaxdyn.scenes._collisions import GeomType, is_built, pairs_of, reason_against
+from jaxdyn.io.mjcf import GeomType, geom_pairs
+from jaxdyn.scenes._collisions import is_built, reason_against
 
 
 def random_geom(rng) -> str:
@@ -76,7 +77,7 @@ def check_pairs(seed: int) -> int:
     mujoco.mj_forward(m, d)
     # 3: the contact moves no degree of freedom.
     wanted = {tuple(int(g) for g in con.geom): con for con in d.contact if con.exclude != 3}
-    found = {(pair.geom1, pair.geom2): pair for pair in pairs_of(m)}
+    found = {(pair.geom1, pair.geom2): pair for pair in geom_pairs(m)}
     assert set(wanted) <= set(found)
     for geoms in set(found) - set(wanted):
         # The convex routine of MuJoCo sometimes finds nothing between geoms that share their center.
@@ -128,7 +129,7 @@ def test_reasons_against_pairs(flag, kind, reason):
         <worldbody><geom type="{kind}" {shape}/>
         <body><freejoint/><geom type="capsule" size="0.1 0.2"/></body></worldbody></mujoco>"""
     )
-    (pair,) = pairs_of(m)
+    (pair,) = geom_pairs(m)
     found = reason_against(m, pair)
     assert found is None if reason is None else str(found).startswith(reason)
 
@@ -149,7 +150,7 @@ def test_contacts_in_scenes_are_those_of_mujoco(name):
     path = Path(gymnasium.__file__).parent / "envs/mujoco/assets" / f"{name}.xml"
     m = mujoco.MjModel.from_xml_path(str(path))
     d, rng = mujoco.MjData(m), np.random.default_rng(0)
-    pairs = pairs_of(m)
+    pairs = geom_pairs(m)
     states, wanted = [], []
     for k in range(20):
         mujoco.mj_resetData(m, d)

@@ -1,9 +1,10 @@
 """Contacts: the law, the convex problem of a step, and its solution."""
 
-from jaxdyn.contact._contacts import ContactPair, Contacts, ContactShape
+from jaxdyn.contact._contacts import Contacts
 from jaxdyn.contact._file_shapes import ContactShapes, load_contact_shapes
 from jaxdyn.contact._law import ContactLaw
 from jaxdyn.contact._options import ContactOptions
+from jaxdyn.contact._pairs import ContactPair, ContactShape
 from jaxdyn.contact._step import (
     ContactForces,
     ContactReport,

@@ -18,41 +18,11 @@ from jaxdyn._types import Array, Float
 from jaxdyn.algorithms.recursions import Robot, body_poses
 from jaxdyn.contact._law import ContactLaw, LawRows
 from jaxdyn.contact._options import ContactOptions
-from jaxdyn.geometry import (
-    AbstractShape,
-    AbstractSurface,
-    Plane,
-    Witness,
-    pair_witness_count,
-    pair_witnesses,
-    surface_witnesses,
-)
-from jaxdyn.model import Model, Placement, pose_in_body
+from jaxdyn.contact._pairs import ContactPair, ContactShape, Member, PairGroup, chosen_pairs, grouped_pairs
+from jaxdyn.geometry import AbstractShape, AbstractSurface, Plane, Witness, pair_witnesses, surface_witnesses
+from jaxdyn.model import Model, pose_in_body
 from jaxdyn.spatial import Pose
 from jaxdyn.tree import packed_rows, rows_of, take_rows
-
-
-class ContactShape(NamedTuple):
-    """A shape that is fixed on a link and touches the world."""
-
-    link: str
-    """A body, a merged link, a frame, or `"world"`."""
-    shape: AbstractShape
-    placement: Placement = None
-    """The pose of the shape in the link: an `SE3`, position (m) and quaternion `w x y z`, a position, or None for the
-    identity."""
-    law: ContactLaw | None = None
-    """The law of its contacts; None for the one that `Contacts` has for all others."""
-
-
-class ContactPair(NamedTuple):
-    """Two links whose shapes touch each other."""
-
-    link1: str
-    """The link of shapes, as `ContactShape.link` has it; one of the two may be fixed in the world."""
-    link2: str
-    law: ContactLaw | None = None
-    """The law of its contacts; None for the one that `Contacts` has for all others."""
 
 
 class _Group(eqx.Module):
@@ -64,6 +34,8 @@ class _Group(eqx.Module):
     """The body of each shape; -1 for the world."""
     laws: tuple[int, ...] = eqx.field(static=True)
     """The law of each shape's contacts with the surface."""
+    on_surface: tuple[bool, ...] = eqx.field(static=True)
+    """Whether each shape touches the surface: those that move, unless they only have contacts in pairs."""
     sizes: Float[Array, "*batch n k"]
     placement: Float[Array, "*batch n 7"]
     """The poses in the frames of the bodies."""
@@ -72,19 +44,9 @@ class _Group(eqx.Module):
         """Return the number of contacts of each shape with the surface."""
         return self.kind.witness_count(self.sizes.shape[-1])
 
-    def moving(self) -> np.ndarray:
-        """Return the shapes that move."""
-        return np.flatnonzero(np.array(self.bodies) >= 0)
-
-
-class _PairGroup(NamedTuple):
-    """The pairs of shapes of two groups; the second shape of each moves."""
-
-    groups: tuple[int, int]
-    shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    laws: tuple[int, ...]
-    of_each: int
-    """The number of contacts of each pair."""
+    def kind_and_size(self) -> tuple[type[AbstractShape], int]:
+        """Return the class of the shapes and the number of their sizes."""
+        return self.kind, self.sizes.shape[-1]
 
 
 class _Touching(NamedTuple):
@@ -111,7 +73,7 @@ class Contacts(eqx.Module):
     """The laws, `[*batch, n]` each."""
     limits: ContactLaw | None
     """The law of the joints' stops; None for joints without."""
-    pairs: tuple[_PairGroup, ...] = eqx.field(static=True)
+    pairs: tuple[PairGroup, ...] = eqx.field(static=True)
     options: ContactOptions = eqx.field(static=True)
 
     @checking_arguments
@@ -124,47 +86,55 @@ class Contacts(eqx.Module):
         limits: ContactLaw | None = None,
         options: ContactOptions | None = None,
         pairs: Sequence[ContactPair | tuple[str, str]] | Literal["all"] = (),
+        apart: Sequence[str | tuple[str, str]] = (),
     ):
         """The contacts of these shapes on links of the model with a surface, `"ground"` for the plane `z = 0` or None
         for no surface, under `law` where a shape has none of its own. `options` say how a step is solved.
 
         With `pairs`, the shapes of two links touch each other: a `ContactPair` for each two links, or their names;
-        `"all"` for all shapes on different bodies that no joint connects with each other. Shapes that are fixed in the
-        world, such as a table, touch the shapes that they have pairs with, and not the surface.
+        `"all"` for all shapes on different bodies that no joint connects, other than a free one or one of the world, as
+        in Drake. `apart` names links whose shapes touch no other link all the same, and pairs of links that do not
+        touch each other. Shapes that are fixed in the world, such as a table, touch the shapes that they have pairs
+        with, and not the surface.
 
         With `limits`, joints have stops at their limits (`Model.position_lower`, `position_upper`), for each of their
         coordinates that is a length or an angle: normal forces of this law, in N m/rad and s/rad where the coordinate
         is an angle. Without, they pass their limits.
 
-        **Raises** `ModelError` without shapes or contacts, for a shape on a link that is fixed in the world and in no
-        pair, for a pair without shapes, of one body, of two fixed links, or of shapes that have no pairs, and for a
-        placement that is not a pose; `UnknownNameError` for a link; `ShapeError`.
+        **Raises** `ModelError` without shapes or contacts; for a shape that touches neither the surface nor another
+        one; for a pair or a link of `apart` without shapes; for pairs of one body, of two fixed links, or of shapes
+        that have no pairs, all of which it names; and for a placement that is not a pose; `UnknownNameError` for a
+        link; `ShapeError`.
         """
         if not shapes:
             raise ModelError("Contacts needs at least one ContactShape; leave contacts=None for a step without contact")
         table = _Laws(law)
-        self.groups = _grouped(model, shapes, table)
+        self.groups, members = _grouped(model, shapes, table)
         self.surface = _surface(surface)
-        self.pairs = _grouped_pairs(model, self.groups, pairs, table)
+        chosen, apart_from_others = chosen_pairs(model, members, pairs, apart)
+        self.pairs = grouped_pairs(chosen, lambda g: self.groups[g].kind_and_size(), table.place)
         self.limits = limits
         self.options = ContactOptions() if options is None else options
         self.laws = jax.tree.map(lambda *x: jnp.stack(jnp.broadcast_arrays(*x), axis=-1), *table.laws)
-        self._require_use()
+        self._require_use(apart_from_others)
 
-    def _require_use(self) -> None:
-        """Raise `ModelError` for shapes that touch nothing."""
+    def _require_use(self, apart: set[tuple[int, int]]) -> None:
+        """Raise `ModelError` for shapes that touch nothing, other than those that are kept apart."""
         paired = {(g, i) for pair in self.pairs for g, rows in zip(pair.groups, pair.shapes, strict=True) for i in rows}
         for g, group in enumerate(self.groups):
-            for i, (link, body) in enumerate(zip(group.links, group.bodies, strict=True)):
-                if (self.surface is None or body < 0) and (g, i) not in paired:
-                    reason = "there is no surface" if body >= 0 else "it is fixed in the world"
+            for i, (link, body, free) in enumerate(zip(group.links, group.bodies, group.on_surface, strict=True)):
+                if (self.surface is None or not free) and (g, i) not in paired | apart:
+                    reason = "it is fixed in the world" if body < 0 else "it does not touch the surface"
+                    reason = "there is no surface" if self.surface is None and body >= 0 else reason
                     kind = group.kind.__name__
                     raise ModelError(f"the {kind} on {link!r} touches nothing: {reason}, and it is in none of `pairs`")
+        if not any(any(g.on_surface) for g in self.groups if self.surface is not None) and not self.pairs:
+            raise ModelError("nothing is left that can touch: there is no surface, and `apart` leaves out all pairs")
 
     @property
     def touching(self) -> _Touching:
         """The bodies, laws and names of the contacts, which are static."""
-        groups = tuple((g.links, g.bodies, g.laws, g.of_each()) for g in self.groups)
+        groups = tuple((g.links, g.bodies, g.laws, g.on_surface, g.of_each()) for g in self.groups)
         return _touching(groups, self.pairs, self.surface is not None)
 
     @property
@@ -225,7 +195,7 @@ class ContactRows:
         poses = [self._poses(group, world) for group in contacts.groups]
         found = []
         for group, size, pose in zip(contacts.groups, sizes, poses, strict=True):
-            if contacts.surface is not None and len(where := group.moving()):
+            if contacts.surface is not None and len(where := np.flatnonzero(group.on_surface)):
                 size, pose = take_rows((size, pose), where)
                 found.append(surface_witnesses(group.kind, size, pose, contacts.surface))
         for pair in contacts.pairs:
@@ -267,82 +237,35 @@ def _surface(surface: Any) -> AbstractSurface | None:
     return Plane()
 
 
-def _grouped(model: Model, shapes: Sequence[ContactShape], table: _Laws) -> tuple[_Group, ...]:
-    """Return the shapes in groups that are computed together."""
-    members: dict[tuple[type, int], list[tuple[str, int, int, Any, Any]]] = {}
+def _grouped(model: Model, shapes: Sequence[ContactShape], table: _Laws) -> tuple[tuple[_Group, ...], list[Member]]:
+    """Return the shapes in groups that are computed together, and their places there in the order of the shapes."""
+    rows: dict[tuple[type, int], list[tuple[str, int, int, bool, Any, Any]]] = {}
+    members = []
     for number, each in enumerate(shapes):
         if not isinstance(each, ContactShape):
             raise ModelError(f"shapes[{number}] is {type(each).__name__}; jaxdyn.ContactShape(link, shape) is needed")
         what = f"placement of the {type(each.shape).__name__} on {each.link!r}"
         body, pose = pose_in_body(model, each.link, each.placement, what)
         sizes = each.shape.sizes
-        row = each.link, body, table.place(each.law), sizes, pose
-        members.setdefault((type(each.shape), sizes.shape[-1]), []).append(row)
+        key = type(each.shape), sizes.shape[-1]
+        own = rows.setdefault(key, [])
+        members.append(Member(list(rows).index(key), len(own), body, each))
+        own.append((each.link, body, table.place(each.law), body >= 0 and each.on_surface, sizes, pose))
     groups = []
-    for (kind, _), rows in members.items():
-        links, bodies, laws, sizes, poses = zip(*rows, strict=True)
-        groups.append(_Group(kind, links, bodies, laws, _stacked(model, sizes), _stacked(model, poses)))
-    return tuple(groups)
-
-
-def _grouped_pairs(model: Model, groups: Sequence[_Group], pairs: Any, table: _Laws) -> tuple[_PairGroup, ...]:
-    """Return the pairs of shapes in groups that are computed together."""
-    shapes = [(g, i, group.links[i], body) for g, group in enumerate(groups) for i, body in enumerate(group.bodies)]
-    members: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-
-    def add(one, two, law: ContactLaw | None) -> None:
-        if two[3] < 0:
-            one, two = two, one
-        members.setdefault((one[0], two[0]), []).append((one[1], two[1], table.place(law)))
-
-    if isinstance(pairs, str):
-        if pairs != "all":
-            raise ModelError(f"pairs is {pairs!r}; 'all', or pairs of the names of links, are needed")
-        for k, one in enumerate(shapes):
-            for two in shapes[k + 1 :]:
-                if not _joined(model, one[3], two[3]):
-                    add(one, two, None)
-    else:
-        for number, pair in enumerate(pairs):
-            for one, two in _shapes_of_pair(shapes, pair, number):
-                add(one, two, ContactPair(*pair).law)
-    out = []
-    for (g1, g2), rows in members.items():
-        rows1, rows2, laws = zip(*rows, strict=True)
-        kinds = [(groups[g].kind, groups[g].sizes.shape[-1]) for g in (g1, g2)]
-        out.append(_PairGroup((g1, g2), (rows1, rows2), laws, pair_witness_count(*kinds[0], *kinds[1])))
-    return tuple(out)
-
-
-def _joined(model: Model, body1: int, body2: int) -> bool:
-    """Whether two bodies are one, or joined by a joint; -1 is the world, to which no joint counts."""
-    parents = model.topology.parents
-    return body1 == body2 or (min(body1, body2) >= 0 and (parents[body1] == body2 or parents[body2] == body1))
-
-
-def _shapes_of_pair(shapes: list, pair: Any, number: int) -> list:
-    """Return the pairs of shapes of two links."""
-    if isinstance(pair, str) or not 2 <= len(pair) <= 3:
-        raise ModelError(f"pairs[{number}] is {pair!r}; jaxdyn.ContactPair(link1, link2) is needed")
-    one, two = ([shape for shape in shapes if shape[2] == link] for link in pair[:2])
-    for link, found in zip(pair[:2], (one, two), strict=True):
-        if not found:
-            known = ", ".join(dict.fromkeys(shape[2] for shape in shapes))
-            raise ModelError(f"pairs[{number}]: no shape is on {link!r}; the shapes are on {known}")
-    if one[0][3] == two[0][3]:
-        reason = "one body" if one[0][3] >= 0 else "the world, where both are fixed"
-        raise ModelError(f"pairs[{number}]: {pair[0]!r} and {pair[1]!r} belong to {reason}, so they cannot touch")
-    return [(a, b) for a in one for b in two]
+    for (kind, _), own in rows.items():
+        links, bodies, laws, on_surface, sizes, poses = zip(*own, strict=True)
+        groups.append(_Group(kind, links, bodies, laws, on_surface, _stacked(model, sizes), _stacked(model, poses)))
+    return tuple(groups), members
 
 
 @functools.cache
-def _touching(groups: tuple, pairs: tuple[_PairGroup, ...], on_surface: bool) -> _Touching:
-    """Return the bodies, laws and names of the contacts of groups, each of which is given by its links, bodies, laws
-    and number of contacts of a shape."""
+def _touching(groups: tuple, pairs: tuple[PairGroup, ...], on_surface: bool) -> _Touching:
+    """Return the bodies, laws and names of the contacts of groups, each of which is given by its links, bodies, laws,
+    shapes on the surface, and number of contacts of a shape."""
     rows: list[tuple[int, int, int, str]] = []
-    for links, bodies, laws, count in groups if on_surface else ():
-        for link, body, law in zip(links, bodies, laws, strict=True):
-            rows += [(-1, body, law, link)] * (count if body >= 0 else 0)
+    for links, bodies, laws, touches, count in groups if on_surface else ():
+        for link, body, law, free in zip(links, bodies, laws, touches, strict=True):
+            rows += [(-1, body, law, link)] * (count if free else 0)
     for pair in pairs:
         one, two = (groups[g] for g in pair.groups)
         for i, j, law in zip(*pair.shapes, pair.laws, strict=True):

@@ -1,4 +1,4 @@
-"""Few points that stand for a mesh: vertices of its convex hull."""
+"""Few points that stand for a mesh, vertices of its convex hull, and capsules around points."""
 
 from __future__ import annotations
 
@@ -30,6 +30,31 @@ def hull_points(points: np.ndarray, most: int) -> tuple[np.ndarray, int, float]:
     while len(chosen) < most:
         chosen.append(int(np.argmax(_heights(flat, chosen))))
     return points[corners[chosen]], len(corners), _distance(flat, chosen)
+
+
+def capsule_around(points: np.ndarray) -> tuple[float, float, np.ndarray, np.ndarray]:
+    """Return the radius, half the length without caps, the middle and the axis (unit vectors, m) of a capsule that
+    contains points `[n, 3]`: the one with the least volume whose axis is a principal axis of the points, in the middle
+    between the outermost of them."""
+    points = np.asarray(points, np.float64)
+    offsets = points - points.mean(axis=0)
+    axes = np.linalg.eigh(offsets.T @ offsets)[1].T
+    best = None
+    for k in range(3):
+        turned = points @ np.roll(axes, -k, axis=0).T
+        along, across = turned[:, 0], turned[:, 1:]
+        center = (across.min(axis=0) + across.max(axis=0)) / 2
+        distance = np.linalg.norm(across - center, axis=1)
+        radius = float(distance.max())
+        cap = np.sqrt(np.maximum(radius**2 - distance**2, 0.0))
+        high, low = float((along - cap).max()), float((along + cap).min())
+        half, middle = max(high - low, 0.0) / 2, (high + low) / 2
+        volume = radius**2 * (2 * half + 4 / 3 * radius)
+        if best is None or volume < best[0]:
+            place = np.array([middle, *center]) @ np.roll(axes, -k, axis=0)
+            best = volume, (radius, half, place, axes[k])
+    assert best is not None
+    return best[1]
 
 
 def _corners(flat: np.ndarray) -> np.ndarray:

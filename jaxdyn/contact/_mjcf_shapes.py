@@ -9,16 +9,17 @@ import numpy as np
 
 from jaxdyn._errors import JaxdynError, look_up
 from jaxdyn.contact._law import ContactLaw
-from jaxdyn.contact._reading import Reading
+from jaxdyn.contact._reading import BETWEEN, BY_PAIRS, Reading
 from jaxdyn.geometry import AbstractShape, AbstractSurface, Box, Capsule, Ellipsoid, HeightField, Plane, Sphere
 from jaxdyn.io.mjcf import (
+    GeomPair,
     Names,
     compile_massless_mjcf,
     enum_name,
     geom_mesh,
+    geom_pairs,
     geom_pose,
-    is_disabled,
-    is_enabled,
+    mixed_pair,
     object_name,
 )
 from jaxdyn.spatial import compose_poses, pose_array, quaternion_to_rotation
@@ -29,21 +30,27 @@ _SOFTNESS = {"solref": (0.02, 1.0), "solimp": (0.9, 0.95, 0.001, 0.5, 2.0)}
 
 
 def read_mjcf_shapes(reading: Reading, path_or_text: Any) -> None:
-    """Add the geoms of moving bodies that touch the surface, and the surface."""
+    """Add the geoms of moving bodies that touch the surface, and the surface; with pairs also those that touch each
+    other, and what is fixed in the world."""
     m, reading.source = compile_massless_mjcf(path_or_text, kinematics_only=True)
-    file = _File(m, Names.of(m).bodies)
-    collides = [g for g in range(m.ngeom) if m.geom_contype[g] or m.geom_conaffinity[g] or file.in_pair(g)]
-    reading.require_links(tuple(file.bodies), {file.link(g) for g in collides if not file.is_fixed(g)})
+    pairs = {frozenset((pair.geom1, pair.geom2)): pair for pair in geom_pairs(m, even_disabled=True)}
+    file, with_pairs = _File(m, Names.of(m).bodies, pairs), bool(reading.options.pairs)
+    named = {*m.pair_geom1.tolist(), *m.pair_geom2.tolist()}
+    collides = [g for g in range(m.ngeom) if m.geom_contype[g] or m.geom_conaffinity[g] or g in named]
+    reading.require_links(tuple(file.bodies), {file.link(g) for g in collides if with_pairs or not file.is_fixed(g)})
     surface = _surface(reading, file, collides)
-    taken = []
+    taken: dict[int, int] = {}
     for g in sorted(set(range(m.ngeom)) - {surface}):
         name = repr(file.name(g))
+        on_surface = not file.is_fixed(g) and (surface is None or file.touches(g, surface))
         if g not in collides:
             reading.leave_out("geoms that touch nothing", name, False)
         elif not reading.wants(file.link(g), name):
             continue
-        elif surface is not None and not file.touches(g, surface):
-            reading.leave_out("geoms that do not touch the surface", name, True, "they touch other bodies")
+        elif file.is_fixed(g) and file.kind(g) in _SURFACES:
+            reading.leave_out("planes and height fields that are not the surface", name, True)
+        elif not on_surface and not with_pairs:
+            reading.leave_out("geoms that do not touch the surface", name, True, BY_PAIRS)
         else:
             try:
                 shape = _shape(reading, file, g)
@@ -51,19 +58,25 @@ def read_mjcf_shapes(reading: Reading, path_or_text: Any) -> None:
                 reading.refuse(f"geom {name}: {error}")
                 continue
             if shape is not None:
-                law = _law(reading, file, g, surface)
-                reading.add(file.link(g), file.name(g), shape, geom_pose(m, g), law)
-                taken.append(g)
-    _leave_out_numbers(reading, file, taken, surface)
-    _leave_out_pairs(reading, file, taken, surface)
+                law = _law(reading, file, g, surface if on_surface else None)
+                taken[g] = len(reading.shapes)
+                reading.add(file.link(g), file.name(g), shape, geom_pose(m, g), law, on_surface)
+    _leave_out_numbers(reading, file, list(taken), surface)
+    if not with_pairs:
+        _leave_out_pairs(reading, file, list(taken), surface)
+        return
+    between = [pair for both, pair in pairs.items() if both <= set(taken)]
+    chosen = [(taken[x.geom1], taken[x.geom2], reading.law(_friction(x))) for x in between]
+    reading.pair(chosen, reading.in_pairs())
 
 
 @dataclasses.dataclass(frozen=True)
 class _File:
-    """MuJoCo's compiled model, with the names of its bodies."""
+    """MuJoCo's compiled model, with the names of its bodies, and the pairs of geoms that can touch."""
 
     m: Any
     bodies: list[str]
+    pairs: dict[frozenset[int], GeomPair]
 
     def name(self, g: int) -> str:
         return object_name(self.m, "geom", g)
@@ -78,27 +91,9 @@ class _File:
         """Return whether a geom is fixed in the world."""
         return self.m.body_weldid[self.m.geom_bodyid[g]] == 0
 
-    def pair(self, g: int, h: int) -> int | None:
-        """Return the number of the explicit pair of two geoms, or None."""
-        both = {(int(a), int(b)): k for k, (a, b) in enumerate(zip(self.m.pair_geom1, self.m.pair_geom2, strict=True))}
-        return both.get((g, h), both.get((h, g)))
-
-    def in_pair(self, g: int) -> bool:
-        return g in self.m.pair_geom1 or g in self.m.pair_geom2
-
     def touches(self, g: int, h: int) -> bool:
-        """Return whether two geoms touch (MuJoCo's manual, chapter Computation, Collision detection): those of an
-        explicit pair; and those whose bits match, unless their bodies are excluded, the same, or parent and child."""
-        m = self.m
-        if self.pair(g, h) is not None:
-            return True
-        match = (m.geom_contype[g] & m.geom_conaffinity[h]) | (m.geom_contype[h] & m.geom_conaffinity[g])
-        a, b = int(m.geom_bodyid[g]), int(m.geom_bodyid[h])
-        excluded = {(a << 16) + b, (b << 16) + a} & set(map(int, m.exclude_signature))
-        one, two = int(m.body_weldid[a]), int(m.body_weldid[b])
-        related = not is_disabled(m, "filterparent") and 0 not in (one, two)
-        related = related and (m.body_weldid[m.body_parentid[one]] == two or m.body_weldid[m.body_parentid[two]] == one)
-        return bool(match) and not excluded and one != two and not related
+        """Return whether two geoms can touch."""
+        return frozenset((g, h)) in self.pairs
 
 
 def _surface(reading: Reading, file: _File, collides: list[int]) -> int | None:
@@ -157,8 +152,9 @@ def _shape(reading: Reading, file: _File, g: int) -> AbstractShape | None:
 
 
 def _law(reading: Reading, file: _File, g: int, surface: int | None) -> ContactLaw | None:
-    """Return the law with the friction of the file, or None where none is wanted."""
-    friction = _friction(file, g, surface)
+    """Return the law with the friction that the file has between a geom and the surface, or that of the geom; None
+    where none is wanted."""
+    friction = _friction(mixed_pair(file.m, g, g) if surface is None else file.pairs[frozenset((g, surface))])
     if reading.options.law is None:
         note = "shapes have the friction of the law in Contacts; law=ContactLaw(...) takes that of the file"
         reading.leave_out("coefficients of friction", f"{file.name(g)!r} {friction:g}", True, note)
@@ -166,20 +162,9 @@ def _law(reading: Reading, file: _File, g: int, surface: int | None) -> ContactL
     return reading.law(friction)
 
 
-def _friction(file: _File, g: int, surface: int | None) -> float:
-    """Return the coefficient of sliding friction of a geom with the surface, as MuJoCo combines those of two geoms: of
-    the one with the higher priority, else the larger one. It is 0 for contacts of one dimension."""
-    m = file.m
-    if is_enabled(m, "override"):
-        # Of all contacts, in <option o_friction="...">.
-        return float(m.opt.o_friction[0])
-    pair = None if surface is None else file.pair(g, surface)
-    if pair is not None:
-        return float(m.pair_friction[pair][0]) * (m.pair_dim[pair] > 1)
-    both = [g] if surface is None else [g, surface]
-    top = max(m.geom_priority[x] for x in both)
-    both = [x for x in both if m.geom_priority[x] == top]
-    return float(max(m.geom_friction[x][0] for x in both)) * (max(m.geom_condim[x] for x in both) > 1)
+def _friction(pair: GeomPair) -> float:
+    """Return the coefficient of sliding friction of two geoms, which is 0 for contacts of one dimension."""
+    return float(pair.friction[0]) * (pair.condim > 1)
 
 
 def _leave_out_numbers(reading: Reading, file: _File, taken: list[int], surface: int | None) -> None:
@@ -205,4 +190,4 @@ def _leave_out_pairs(reading: Reading, file: _File, taken: list[int], surface: i
             reading.leave_out("explicit pairs of geoms", repr(object_name(m, "pair", k)), True)
     between = [g for g in taken if any(file.touches(g, h) for h in taken)]
     for link in dict.fromkeys(file.link(g) for g in between):
-        reading.leave_out("contacts between bodies, of", repr(link), True, "Contacts has them with pairs='all'")
+        reading.leave_out(BETWEEN, repr(link), True, BY_PAIRS)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import JaxdynError
-from jaxdyn.contact._reading import Reading
+from jaxdyn.contact._file_pairs import read_urdf_pairs
+from jaxdyn.contact._reading import BETWEEN, BY_PAIRS, Reading
 from jaxdyn.geometry import AbstractShape, Box, Capsule, Ellipsoid, Sphere
 from jaxdyn.io.robot_files import quote, read_meshes
 from jaxdyn.io.urdf import Element, UrdfShape, missing_meshes, read_shapes
@@ -45,9 +46,11 @@ def read_urdf_shapes(
             reading.refuse(f"{quote(name)} (line {shape.geometry.line}): {error}")
             continue
         reading.add(shape.link, name, found, shape.pose)
-    between = dict.fromkeys(shape.link for shape in reading.shapes)
-    for link in between if len(between) > 1 else ():
-        reading.leave_out("contacts between bodies, of", quote(link), False, "Contacts has them with pairs='all'")
+    if reading.options.pairs:
+        read_urdf_pairs(reading, robot)
+    elif len(between := dict.fromkeys(shape.link for shape in reading.shapes)) > 1:
+        for link in between:
+            reading.leave_out(BETWEEN, quote(link), False, BY_PAIRS)
     for tag, elements in _settings(robot, [shape for shape, _ in wanted]).items():
         for place in elements:
             reading.leave_out(f"<{tag}>", place, True, "give laws to Contacts or ContactShape")

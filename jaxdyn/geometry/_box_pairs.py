@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxdyn._types import Array
 from jaxdyn.geometry._shapes import along_candidates
 from jaxdyn.geometry._signed_distances import clipped, largest_of, select, sign, slab
-from jaxdyn.geometry._witness import length_and_direction
+from jaxdyn.geometry._witness import length_and_direction, side_by_side
 from jaxdyn.spatial import Pose, Vec3
 
 BOX_PAIR_COUNT = 13
@@ -170,13 +170,3 @@ def _middle_of_edge(box: _Box, normal: Vec3, axes: list[int]) -> Vec3:
         others = along_candidates([float(k != i) for i in axes], box.half[k])
         middle = middle + box.axes[k] * (box.half[k] * sign(box.axes[k].dot(normal)) * others)
     return middle
-
-
-def side_by_side(parts: list) -> Any:
-    """Pytrees of components `[n, count, *batch]`, which broadcast, one after the other along the second axis."""
-
-    def filled(part):
-        leaves, structure = jax.tree.flatten(part)
-        return jax.tree.unflatten(structure, jnp.broadcast_arrays(*leaves))
-
-    return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *map(filled, parts))

@@ -10,7 +10,16 @@ import jax.numpy as jnp
 from jaxdyn._errors import ModelError
 from jaxdyn._types import Array
 from jaxdyn.geometry._box_pairs import BOX_PAIR_COUNT, box_pair
-from jaxdyn.geometry._shapes import AbstractRoundedPoints, AbstractShape, Box, Capsule, Points, Sphere, along_candidates
+from jaxdyn.geometry._shapes import (
+    AbstractRoundedPoints,
+    AbstractShape,
+    Box,
+    Capsule,
+    Cylinder,
+    Points,
+    Sphere,
+    along_candidates,
+)
 from jaxdyn.geometry._signed_distances import (
     DISTANCES,
     box_distance,
@@ -28,7 +37,7 @@ BLEND = 0.01
 ROUNDING = 1e-5
 """The weight that draws a place on a capsule that is not unique to the middle of what is possible."""
 
-_ORDER = (Points, Sphere, Capsule, Box)
+_ORDER = (Points, Sphere, Capsule, Box, Cylinder)
 """The pairs are computed with the class that comes earlier as the first."""
 
 
@@ -54,7 +63,7 @@ def pair_witnesses(
 
     | pair | count | gap |
     |---|---|---|
-    | sphere or points with sphere, capsule, box | 1 for each | exact |
+    | sphere or points with sphere, capsule, box, cylinder | 1 for each | exact |
     | capsule with capsule | 2 | the smaller one exact within 0.5 % of the first radius |
     | capsule with box | 2 | the same, while the capsule's axis is outside the box |
     | box with box | 13 | approximate, see below |
@@ -70,7 +79,8 @@ def pair_witnesses(
 
     Everything is elementwise, and all derivatives are finite.
 
-    **Raises** `ModelError` for classes that have no pairs: ellipsoids, and points with points.
+    **Raises** `ModelError` for classes that have no pairs: ellipsoids, points with points, and cylinders with capsules,
+    boxes or cylinders.
     """
     if _reversed(kind1, kind2):
         gap, normal, point = pair_witnesses(kind2, sizes2, pose2, kind1, sizes1, pose1)
@@ -100,6 +110,9 @@ def _reversed(kind1: type[AbstractShape], kind2: type[AbstractShape]) -> bool:
             raise ModelError(f"{kind.__name__} touches surfaces only; pairs of shapes are built of {known}")
     if kind1 is Points and kind2 is Points:
         raise ModelError("Points do not touch Points; give one of the bodies another shape")
+    if Cylinder in (kind1, kind2) and not {kind1, kind2} & {Points, Sphere}:
+        other = kind1 if kind2 is Cylinder else kind2
+        raise ModelError(f"a Cylinder touches Sphere and Points, but not {other.__name__}; a Capsule touches more")
     return _ORDER.index(kind1) > _ORDER.index(kind2)
 
 

@@ -24,6 +24,13 @@ def check_sizes(value, what: str, *, zero: bool = True) -> None:
         require_positive(value, what, zero=zero)
 
 
+def check_radius_and_half_length(radius, half_length, kind: str) -> None:
+    """Raise `ModelError` for sizes that are negative or not finite, `ShapeError` for batch axes that do not fit."""
+    for value, name in ((radius, "radius"), (half_length, "half_length")):
+        check_sizes(value, f"{kind}: `{name}`")
+    broadcast_batches({f"{kind}: `radius`": radius.shape, "`half_length`": half_length.shape})
+
+
 class AbstractShape(eqx.Module):
     """A shape in its own frame. The leaves may have leading batch axes, which broadcast."""
 
@@ -86,9 +93,7 @@ class Capsule(AbstractRoundedPoints):
     """Half the length of the segment, without the caps, m."""
 
     def __check_init__(self):
-        check_sizes(self.radius, "Capsule: `radius`")
-        check_sizes(self.half_length, "Capsule: `half_length`")
-        broadcast_batches({"Capsule: `radius`": self.radius.shape, "`half_length`": self.half_length.shape})
+        check_radius_and_half_length(self.radius, self.half_length, "Capsule")
 
     @property
     def sizes(self) -> Array:
@@ -101,6 +106,43 @@ class Capsule(AbstractRoundedPoints):
     @staticmethod
     def spheres(sizes: Array) -> tuple[Vec3, Any]:
         return Vec3(0.0, 0.0, sizes[:, 1:2] * along_candidates([-1, 1], sizes)), sizes[:, :1]
+
+
+class Cylinder(AbstractShape):
+    """A cylinder around the z-axis with flat ends, whose middle is the frame's origin.
+
+    It meets a surface with three points on the rim of either end: the one that is farthest against the surface's
+    normal, and those a third of a turn beside it. This is exact for a plane, on which it rolls, stands, and tips over
+    any place of its rim. Where its axis is along the normal, to 1e-8 rad in double and 3e-4 rad in single precision,
+    no point is the farthest, and the three are fixed to the body; the springs of three such points resist all tilts
+    equally. A curved surface that touches the side between the ends is not found.
+
+    **Raises** `ModelError` for sizes that are negative or not finite, `ShapeError` for what are not numbers.
+    """
+
+    radius: Float[Array, "*batch"] = eqx.field(converter=leaf_of("Cylinder: `radius`"))
+    """m."""
+    half_length: Float[Array, "*batch"] = eqx.field(converter=leaf_of("Cylinder: `half_length`"))
+    """Half the distance of the ends, m."""
+
+    def __check_init__(self):
+        check_radius_and_half_length(self.radius, self.half_length, "Cylinder")
+
+    @property
+    def sizes(self) -> Array:
+        return jnp.stack(jnp.broadcast_arrays(self.radius, self.half_length), axis=-1)
+
+    @staticmethod
+    def witness_count(size_count: int) -> int:
+        return 6
+
+    @staticmethod
+    def farthest_of_rim(sizes: Array, direction: Vec3) -> Vec3:
+        """The offset from the middle of an end to the point of its rim that is farthest along a unit vector, both in
+        the cylinder's axes; `[n, 1, *batch]`."""
+        shortest = float(jnp.finfo(sizes.dtype).eps) ** 0.5
+        outwards = Vec3(direction.x, direction.y, 0.0)
+        return length_and_direction(outwards, Vec3(1.0, 0.0, 0.0), shortest)[1] * sizes[:, :1]
 
 
 class Box(AbstractRoundedPoints):

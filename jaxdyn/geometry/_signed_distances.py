@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn._types import Array
-from jaxdyn.geometry._shapes import AbstractShape, Box, Capsule, Sphere
+from jaxdyn.geometry._shapes import AbstractShape, Box, Capsule, Cylinder, Sphere
 from jaxdyn.geometry._witness import length_and_direction
 from jaxdyn.spatial import Vec3
 
@@ -46,10 +46,23 @@ def box_distance(sizes: Array, point: Vec3) -> tuple[Any, Vec3]:
     return jnp.where(is_outside, outside, inside), select(is_outside, away, nearest)
 
 
+def cylinder_distance(sizes: Array, point: Vec3) -> tuple[Any, Vec3]:
+    """The distance from a cylinder and the outward normal: x on the axis, and inside that of the nearest surface."""
+    radius, half = sizes[:, :1], sizes[:, 1:2]
+    across, radial = length_and_direction(Vec3(point.x, point.y, 0.0), SIDEWAYS)
+    end = Vec3(0.0, 0.0, sign(point.z))
+    beside, above = across - radius, jnp.abs(point.z) - half
+    outside, away = length_and_direction(Vec3(jnp.maximum(beside, 0), jnp.maximum(above, 0), 0.0), SIDEWAYS)
+    inside, nearest = largest_of([(beside, radial), (above, end)])
+    is_outside = outside > 0
+    return jnp.where(is_outside, outside, inside), select(is_outside, radial * away.x + end * away.y, nearest)
+
+
 DISTANCES: dict[type[AbstractShape], Callable[[Array, Vec3], tuple[Any, Vec3]]] = {
     Sphere: sphere_distance,
     Capsule: capsule_distance,
     Box: box_distance,
+    Cylinder: cylinder_distance,
 }
 """The shapes that others can touch everywhere. Sizes are `[n, k, *batch]`, coordinates of points
 `[n, count, *batch]`."""

@@ -54,3 +54,13 @@ def length_and_direction(v: Vec3, otherwise: Vec3 = UP, shortest: float = 0.0) -
     inverse = 1 / length
     direction = jax.tree.map(lambda a, b: jnp.where(apart, a * inverse, b), v, otherwise)
     return jnp.where(apart, length, 0), direction
+
+
+def side_by_side(parts: list) -> Any:
+    """Pytrees of components `[n, count, *batch]`, which broadcast, one after the other along the second axis."""
+
+    def filled(part):
+        leaves, structure = jax.tree.flatten(part)
+        return jax.tree.unflatten(structure, jnp.broadcast_arrays(*leaves))
+
+    return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *map(filled, parts))

@@ -15,8 +15,8 @@ import numpy as np
 
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.io.mjcf import enum_name
-from jaxdyn.scenes._collisions import Candidates, GeomPair, candidate_count, candidates, pairs_of, shape_of
+from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs
+from jaxdyn.scenes._collisions import Candidates, candidate_count, candidates, shape_of
 from jaxdyn.scenes._parts import Instant, Located, Part, PartRows, Places
 from jaxdyn.scenes._rows import Ends, Rows, Timing, arm_of, between, coherent, rates_of, regularization, softness
 from jaxdyn.spatial import Force, Vec3
@@ -63,7 +63,7 @@ class Contacts(Part):
     @classmethod
     def of(cls, m) -> Self:
         """Return the contacts of an `mjModel`."""
-        found = pairs_of(m)
+        found = geom_pairs(m)
         numbers = sorted({g for pair in found for g in (pair.geom1, pair.geom2)})
         by_shapes: dict[tuple[int, int, Hashable], list[GeomPair]] = {}
         for pair in found:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from jaxdyn._errors import RobotFileError
-from jaxdyn.io.mjcf import enum_name, is_enabled, object_name
+from jaxdyn.io.mjcf import enum_name, geom_pairs, is_enabled, object_name
 from jaxdyn.scenes._actuators import reasons_against_actuators
-from jaxdyn.scenes._collisions import is_built, pairs_of
+from jaxdyn.scenes._collisions import is_built
 from jaxdyn.scenes._equalities import reasons_against_equalities
 from jaxdyn.scenes._free_bodies import free_bodies
 from jaxdyn.scenes._passive import reasons_against_passive
@@ -85,7 +85,7 @@ def _joints(m) -> list[str]:
 
 def _geoms(m) -> list[str]:
     """Return the pairs of geoms whose contacts are not built."""
-    pairs = pairs_of(m)
+    pairs = geom_pairs(m)
     missing: dict[tuple[str, str], int] = {}
     for pair in pairs:
         if not is_built(int(pair.type1), int(pair.type2)):

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, require_positive, require_shape
 from jaxdyn.contact import ContactForces, Contacts
-from jaxdyn.geometry import AbstractSurface, Box, Capsule, Ellipsoid, Plane, Points, Sphere
+from jaxdyn.geometry import AbstractSurface, Box, Capsule, Cylinder, Ellipsoid, Plane, Points, Sphere
 from jaxdyn.spatial import Vec3
 from jaxdyn.viz._geometry import (
     box,
@@ -52,6 +52,8 @@ def _meshes(kind: type, sizes: np.ndarray, unit: float) -> Iterator[Any]:
         yield sphere(max(sizes[0], least))
     elif issubclass(kind, Capsule):
         yield capsule(max(sizes[0], least), 2 * sizes[1])
+    elif issubclass(kind, Cylinder):
+        yield cylinder(max(sizes[0], least), max(2 * sizes[1], least))
     elif issubclass(kind, Box):
         yield box(2 * sizes)
     elif issubclass(kind, Ellipsoid):

@@ -90,11 +90,11 @@ def save_video(
     compare: ArrayLike | None = None,
     path_of: str | None = None,
     forces: ContactForces | None = None,
+    newtons_per_meter: float | None = None,
     frames_per_second: float = 25.0,
     speed: float = 1.0,
     width: int = 640,
     height: int = 480,
-    show: Sequence[str] | None = None,
     **arguments: Any,
 ) -> None:
     """Write a film of a trajectory, as MP4, WebM, GIF or WebP by the suffix of `path`; no screen is needed.
@@ -103,17 +103,17 @@ def save_video(
 
     - `t`, `qs`, `compare`: the trajectory, and that of a second robot, as in `Viewer.play`.
     - `path_of`: the name of a frame whose path is drawn.
-    - `forces`: contact forces at each time, with `contacts`, as in `Viewer.play`.
+    - `forces`, `newtons_per_meter`: contact forces at each time, with `contacts`, as in `Viewer.play`.
     - `frames_per_second`: pictures in a second of the film; `speed`: seconds of the trajectory in one of the film.
-    - `width`, `height`: of the pictures, in pixels. `show`: as in `save_png`.
-    - `arguments`: as in `save_png`.
+    - `width`, `height`: of the pictures, in pixels.
+    - `arguments`: `show` and the others of `save_png`.
 
     **Raises** as `Viewer`, `Viewer.play` and `save_png`; `DataError` for another suffix; `ImportError` without imageio,
     which needs imageio-ffmpeg for MP4 and WebM.
     """
     path = film_path(path)
-    drawing = _drawing_of(model_or_path, arguments, show)
-    clip = clip_of(drawing, t, qs, compare, forces)
+    drawing = _drawing_of(model_or_path, arguments, arguments.pop("show", None))
+    clip = clip_of(drawing, t, qs, compare, forces, newtons_per_meter)
     images = images_of(drawing, clip, frames_per_second, speed, path_of, (width, height))
     write_film(path, images, frames_per_second)
 

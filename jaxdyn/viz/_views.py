@@ -42,19 +42,20 @@ def save_html(
     *,
     compare: ArrayLike | None = None,
     forces: ContactForces | None = None,
+    newtons_per_meter: float | None = None,
     frames_per_second: float = 30.0,
     **arguments: Any,
 ) -> None:
     """Write a page that shows a robot, or plays a trajectory, as one file that needs no server and no network.
 
-    `t` `[n]` in s, `qs` and `compare` `[n, nq]`, and `forces` are a trajectory, as in `Viewer.play`; without them the
-    robot stands as in `Viewer`, whose arguments the others are (`q` among them). **Raises** as `Viewer` and
-    `Viewer.play`, and `DataError` where one of `t` and `qs` is missing.
+    `t` `[n]` in s, `qs` and `compare` `[n, nq]`, `forces` and `newtons_per_meter` are a trajectory, as in
+    `Viewer.play`; without them the robot stands as in `Viewer`, whose arguments the others are (`q` among them).
+    **Raises** as `Viewer` and `Viewer.play`, and `DataError` where one of `t` and `qs` is missing.
     """
     if (t is None) != (qs is None):
         raise DataError("a trajectory needs both t and qs")
     path = require_page(path)
     with Viewer(model_or_path, **arguments) as viewer:
         if t is not None and qs is not None:
-            viewer.play(t, qs, compare=compare, forces=forces)
+            viewer.play(t, qs, compare=compare, forces=forces, newtons_per_meter=newtons_per_meter)
         viewer.save_html(path, frames_per_second=frames_per_second)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
@@ -20,20 +19,6 @@ X_AXIS = Vec3(1.0, 0.0, 0.0)
 NOISE = 100.0
 """Numbers are equal where they differ by less than so many roundoffs of the lengths that they come from: what is
 chosen of equal ones may then not depend on rounding, which differs between compiled programs."""
-
-
-class GeomType(enum.IntEnum):
-    """Types of geoms as MuJoCo numbers them (mjtGeom). In a pair of two types the smaller number comes first."""
-
-    PLANE = 0
-    HFIELD = 1
-    SPHERE = 2
-    CAPSULE = 3
-    ELLIPSOID = 4
-    CYLINDER = 5
-    BOX = 6
-    MESH = 7
-    SDF = 8
 
 
 class Candidates(NamedTuple):

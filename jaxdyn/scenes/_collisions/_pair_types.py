@@ -11,17 +11,15 @@ import numpy as np
 
 from jaxdyn._errors import ModelError
 from jaxdyn.geometry import with_candidates
-from jaxdyn.io.mjcf import is_disabled
+from jaxdyn.io.mjcf import GeomPair, GeomType, is_disabled
 from jaxdyn.scenes._collisions import _box_box, _box_pairs, _convex_pairs, _meshes, _plane_pairs, _round_pairs
 from jaxdyn.scenes._collisions._candidates import (
     Candidates,
     Found,
     Geom,
-    GeomType,
     complete_frame,
     inactive_unless,
 )
-from jaxdyn.scenes._collisions._pairs import GeomPair
 from jaxdyn.spatial import Pose, Vec3
 
 PairFunction = Callable[[Geom, Geom, Any], list[Found]]

@@ -4,17 +4,31 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from typing import Any
 
 import numpy as np
 
-from jaxdyn.io.mjcf import is_disabled, is_enabled
-from jaxdyn.scenes._collisions._candidates import GeomType
+from jaxdyn.io.mjcf._compiled import is_disabled, is_enabled
 
 SMALLEST_FRICTION = 1e-5
 """Coefficients of friction are at least this large (mjMINMU)."""
 SMALLEST_WEIGHT = 1e-15
 """A `solmix` that is smaller counts as zero (mjMINVAL)."""
+
+
+class GeomType(enum.IntEnum):
+    """Types of geoms as MuJoCo numbers them (mjtGeom). In a pair of two types the smaller number comes first."""
+
+    PLANE = 0
+    HFIELD = 1
+    SPHERE = 2
+    CAPSULE = 3
+    ELLIPSOID = 4
+    CYLINDER = 5
+    BOX = 6
+    MESH = 7
+    SDF = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,18 +57,19 @@ class GeomPair:
     """N."""
 
 
-def pairs_of(m: Any) -> list[GeomPair]:
-    """Return the pairs of geoms of an `mjModel` that can touch.
+def geom_pairs(m: Any, *, even_disabled: bool = False) -> list[GeomPair]:
+    """Return the pairs of geoms of an `mjModel` that can touch; none where flags of the file disable all contacts,
+    unless they are wanted `even_disabled`.
 
     These are the pairs that `<pair>` names, and those of bodies that neither `<exclude>`, nor being one rigid body or
     parent and child, nor the bits of `contype` and `conaffinity` keep apart. Pairs of geoms that cannot move against
     each other, and of types that MuJoCo never lets collide (planes and height fields with each other), are left out.
     """
-    if is_disabled(m, "contact") or is_disabled(m, "constraint"):
+    if not even_disabled and (is_disabled(m, "contact") or is_disabled(m, "constraint")):
         return []
     named = [_named_pair(m, i) for i in range(m.npair)]
     taken = {frozenset((pair.geom1, pair.geom2)) for pair in named}
-    found = [_mixed_pair(m, int(g1), int(g2)) for g1, g2 in np.argwhere(_may_collide(m)) if {g1, g2} not in taken]
+    found = [mixed_pair(m, int(g1), int(g2)) for g1, g2 in np.argwhere(_may_collide(m)) if {g1, g2} not in taken]
     return [pair for pair in named + found if _can_move(m, pair) and pair.type2 > GeomType.HFIELD]
 
 
@@ -102,8 +117,8 @@ def _named_pair(m: Any, i: int) -> GeomPair:
     )
 
 
-def _mixed_pair(m: Any, g1: int, g2: int) -> GeomPair:
-    """A pair with the parameters of the geom with priority, or a mixture of those of both."""
+def mixed_pair(m: Any, g1: int, g2: int) -> GeomPair:
+    """Return a pair with the parameters of the geom with priority, or a mixture of those of both."""
     g = np.array([g1, g2])
     low, high = sorted(m.geom_priority[g])
     if low != high:
