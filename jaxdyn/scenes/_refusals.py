@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+
 import numpy as np
 
 from jaxdyn._errors import RobotFileError
 from jaxdyn.io.mjcf import enum_name, is_enabled, object_name
 from jaxdyn.scenes._actuators import reasons_against_actuators
-from jaxdyn.scenes._collisions import is_built, pairs_of
+from jaxdyn.scenes._collisions import pairs_of, what_is_missing
 from jaxdyn.scenes._equalities import reasons_against_equalities
 from jaxdyn.scenes._free_bodies import free_bodies
 from jaxdyn.scenes._passive import reasons_against_passive
@@ -86,14 +88,11 @@ def _joints(m) -> list[str]:
 def _geoms(m) -> list[str]:
     """Return the pairs of geoms whose contacts are not built."""
     pairs = pairs_of(m)
-    missing: dict[tuple[str, str], int] = {}
-    for pair in pairs:
-        if not is_built(int(pair.type1), int(pair.type2)):
-            kinds = pair.type1.name.lower(), pair.type2.name.lower()
-            missing[kinds] = missing.get(kinds, 0) + 1
+    missing = collections.Counter(what_is_missing(m, pair) for pair in pairs)
     out = [
-        f"{count} pair{'s' * (count > 1)} of geoms of the types {a} and {b} that can touch"
-        for (a, b), count in missing.items()
+        f"{count} pair{'s' * (count > 1)} of geoms of the types {types} that can touch"
+        for types, count in missing.items()
+        if types is not None
     ]
     if any(pair.adhesion for pair in pairs):
         out.append("adhesion of geoms")

@@ -10,7 +10,8 @@ from jaxdyn._compile import compiled
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts, inverse, turning_accelerations
 from jaxdyn.scenes._equations import acting, mass_matrix, rows_at
 from jaxdyn.scenes._parts import PartRows
-from jaxdyn.scenes._scene import Scene, SceneState
+from jaxdyn.scenes._scene import Scene
+from jaxdyn.scenes._states import SceneState, as_in
 
 
 class Stages(NamedTuple):
@@ -42,6 +43,7 @@ class Stages(NamedTuple):
 @compiled()
 def scene_stages(scene: Scene, state: SceneState, control: Any) -> Stages:
     """Return what the accelerations of states are made of; the arguments have the same batch axes."""
+    scene = as_in(scene, state)
     bound, operands = RobotAndParts.of(scene.model, scene.parts, state.q.dtype, "scene")
     found = bound.call(_stages, operands, state.q, state.v, control, state.activation)
     batch, nv = state.q.shape[:-1], scene.model.nv

@@ -63,14 +63,21 @@ def is_built(type1: int, type2: int) -> bool:
     return (type1, type2) in _PAIRS
 
 
-def reason_against(m: Any, pair: GeomPair) -> str | None:
-    """Return why the contacts of a pair of geoms of an `mjModel` cannot be those of MuJoCo; None if they are."""
+def may_be_deep(type1: int, type2: int) -> bool:
+    """Return whether contacts of two types are MuJoCo's only while their distance is larger than minus the radius of
+    the first geom."""
+    return (type1, type2) in _BY_GENERAL_ROUTINE
+
+
+def what_is_missing(m: Any, pair: GeomPair) -> str | None:
+    """Return the types of a pair of geoms of an `mjModel` whose contacts cannot be those of MuJoCo, with the flag for
+    which they cannot; None if they are."""
     names = _names(pair.type1, pair.type2)
     if not is_built(pair.type1, pair.type2):
-        return f"contacts of {names} are not built"
+        return names
     off = [flag for flag in ("nativeccd", "multiccd") if is_disabled(m, flag)]
     if off and (pair.type1, pair.type2) in _BY_GENERAL_ROUTINE:
-        return f'contacts of {names} are not built with <flag {off[0]}="disable"/>'
+        return f'{names}, with <flag {off[0]}="disable"/>,'
     return None
 
 
