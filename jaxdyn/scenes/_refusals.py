@@ -15,7 +15,7 @@ from jaxdyn.scenes._free_bodies import free_bodies
 from jaxdyn.scenes._passive import reasons_against_passive
 from jaxdyn.scenes._tendons import reasons_against_tendons
 
-_INTEGRATORS = ("euler", "rk4", "implicitfast")
+_INTEGRATORS = ("euler", "rk4", "implicitfast", "implicit")
 _ENABLED = ("diagexact", "sleep", "ipc", "speculative")
 """Additional features of MuJoCo that change how a scene moves."""
 

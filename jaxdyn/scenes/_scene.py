@@ -74,7 +74,7 @@ class SceneParts(Part):
     timestep: Float[Array, "*batch"]
     """s"""
     integrator: str = eqx.field(static=True)
-    """`"euler"`, `"implicitfast"` or `"rk4"`."""
+    """`"euler"`, `"implicitfast"`, `"implicit"` or `"rk4"`."""
     damped: bool = eqx.field(static=True)
     """Whether Euler steps take the damping of joints implicitly."""
     free_bodies: tuple[int, ...] = eqx.field(static=True)
@@ -245,7 +245,7 @@ def load_scene(path_or_text: Any, *, options: SceneOptions | None = None) -> Sce
     """Return the scene that an MJCF file, the text of one, or a compiled `mujoco.MjModel` describes.
 
     It moves as in MuJoCo: contacts, limits, friction losses and equality constraints are MuJoCo's soft constraints, and
-    `step` is the integrator of the file (Euler, implicitfast or RK4) with its time step. `options` say how the
+    `step` is the integrator of the file (Euler, implicit, implicitfast or RK4) with its time step. `options` say how the
     constraints are solved; MuJoCo's own solver settings have no part here, because they are solved to the end.
 
     What a file has and scenes do not have is refused by name.
