@@ -112,7 +112,8 @@ def test_inputs_have_derivatives_and_batches():
     gradients = jax.jit(jax.grad(weighted, argnums=(0, 1)))(*arguments)
     for i, gradient in enumerate(gradients):
         direction, size = rng.normal(size=gradient.shape), 1e-6
-        ends = [weighted(*(x + s * direction * (k == i) for k, x in enumerate(arguments))) for s in (size, -size)]
+        others = [(*arguments[:i], arguments[i] + s * direction, *arguments[i + 1 :]) for s in (size, -size)]
+        ends = [weighted(*x) for x in others]
         assert np.isclose((ends[0] - ends[1]) / (2 * size), np.sum(gradient * direction), rtol=1e-5)
     several = dataclasses.replace(state, mocap=jnp.stack([state.mocap, state.mocap + 0.01]))
     both = scene.rollout(several, np.zeros((3, 1)), wrenches=np.broadcast_to(wrenches, (2, 3, *wrenches.shape)))

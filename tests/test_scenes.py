@@ -77,6 +77,18 @@ def test_scenes_of_gymnasium(name, cone):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("integrator", ["Euler", "implicit"])
+def test_armature_of_free_joints(integrator):
+    """It resists accelerations along the axes of the world."""
+    m = mujoco.MjModel.from_xml_string(f"""
+    <mujoco><option integrator="{integrator}"/><worldbody><geom type="plane" size="3 3 1"/>
+    <body pos="0 0 .2"><joint name="free" type="free" armature=".7"/><geom type="capsule" size=".05 .1" pos=".1 0 0"/>
+    <body pos=".2 0 0"><joint axis="0 1 0" armature=".1"/><geom size=".1"/></body></body></worldbody>
+    <actuator><motor joint="free" gear="1 2 3 1 0 1"/></actuator></mujoco>""")
+    check_against_mujoco(tight(m))
+
+
+@pytest.mark.slow
 def test_a_fluid_in_the_integrator_implicit():
     """Its derivatives are not symmetric; also around a free body that carries nothing."""
     shaped = 'fluidshape="ellipsoid" contype="0"'
@@ -177,7 +189,6 @@ REFUSED = {
     "multiccd": '<option><flag multiccd="disable"/></option><worldbody><geom type="cylinder" size=".1 .1"/>'
     '<body><joint/><geom type="capsule" size=".1 .1"/></body></worldbody>',
     "frictionloss": BODY.format('type="free" frictionloss="1"'),
-    "armature": BODY.format('type="free" armature="1"'),
     "ellipsoid": '<worldbody><geom type="ellipsoid" size=".1 .1 .2"/><body><joint/>'
     '<geom type="cylinder" size=".1 .1"/></body></worldbody>',
     "acts on a body": '<worldbody><geom type="plane" size="1 1 1"/><body name="b"><joint/><geom size=".1"/></body>'

@@ -14,6 +14,7 @@ from jaxdyn.scenes._equalities import reasons_against_equalities
 from jaxdyn.scenes._free_bodies import free_bodies
 from jaxdyn.scenes._passive import reasons_against_passive
 from jaxdyn.scenes._tendons import reasons_against_tendons
+from jaxdyn.scenes._tree_of_file import translations_of_free_joints
 
 _INTEGRATORS = ("euler", "rk4", "implicitfast", "implicit")
 _ENABLED = ("diagexact", "sleep", "ipc", "speculative")
@@ -67,18 +68,13 @@ def _options(m) -> list[str]:
 
 
 def _joints(m) -> list[str]:
-    """Return what free joints have along axes of the world."""
+    """Return what free joints have along axes of the world, and body axes would not have."""
     out = []
-    for j in range(m.njnt):
-        if enum_name("mjtJoint", m.jnt_type[j]) != "free":
-            continue
-        start = int(m.jnt_dofadr[j])
-        linear = slice(start, start + 3)
-        rows = slice(start, start + 6)
-        name = object_name(m, "joint", j)
+    for rows in translations_of_free_joints(m):
+        name = object_name(m, "joint", m.dof_jntid[rows[0]])
         for what, there in (
-            ("armature of its translation", m.dof_armature[linear].any()),
-            ("frictionloss", m.dof_frictionloss[rows].any()),
+            ("frictionloss", m.dof_frictionloss[rows[0] : rows[0] + 6].any()),
+            ("uneven armature", np.ptp(m.dof_armature[rows]) > 0),
         ):
             if there:
                 out.append(f"free joint {name!r}: {what} (along axes of the world in MuJoCo); set it to 0")

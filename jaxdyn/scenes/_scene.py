@@ -215,7 +215,7 @@ class Scene(eqx.Module):
         given = given_of(self, state, control, torque, wrenches)
         bound, operands = given.bound()
         solved = _solved(given)
-        deep = bound.call(deep_contacts, operands, given.arguments.q)
+        deep = bound.call(deep_contacts, operands, given.arguments.q)[..., 0]
         return SceneReport(solved.error, solved.iterations, deep, self.options.tolerance_of(given.arguments.q.dtype))
 
     @compiled()

@@ -6,11 +6,19 @@ MuJoCo's documentation, chapter Computation, section "Numerical integration"; `e
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.algorithms.recursions import Robot, equations_and_velocities, inverse, turning_accelerations
+from jaxdyn.algorithms.recursions import (
+    EquationsOfMotion,
+    Robot,
+    equations_and_velocities,
+    inverse,
+    turning_accelerations,
+)
 from jaxdyn.scenes._actuators import Actuated
 from jaxdyn.scenes._fluid import fluid_slopes
 from jaxdyn.scenes._parts import FreeJoints, Instant, PartRows, sums
@@ -76,12 +84,19 @@ def smooth_slopes(
     return total
 
 
+def bias_force(robot: Robot, equations: EquationsOfMotion, v, a: Any = 0.0):
+    """Return the forces, rows `[nv]`, for accelerations `a` as MuJoCo has them but for the axes: `qfrc_bias` if these
+    are zero. Armature belongs to them, also that of translations along the axes of the world."""
+    turning = turning_accelerations(robot, v)
+    return inverse(robot.tree, equations, a - turning) + robot.broadcast(equations.armature * turning)
+
+
 def bias_slopes(robot: Robot, at: Instant):
     """Return the derivatives of the bias forces by the velocities, `[nv, nv, *batch]`."""
 
     def bias(v):
         equations, _ = equations_and_velocities(robot, *at.at, v)
-        return robot.broadcast(inverse(robot.tree, equations, -turning_accelerations(robot, v)))
+        return robot.broadcast(bias_force(robot, equations, v))
 
     v = robot.broadcast(at.v)
     eye = jnp.eye(robot.nv, dtype=v.dtype).reshape((robot.nv, robot.nv) + (1,) * robot.rank)
