@@ -405,9 +405,11 @@ def test_functions_without_a_program_are_left_to_xla(programs):
 
 def test_truth_values_are_compared(programs):
     function = _batching.Plain(
-        lambda x: jnp.where((x > 0) == (x > 1), 1.0, 2.0)
-        + jnp.where((x > 0) != (x < 2), 4.0, 8.0)
-        + jnp.where((x > 0) ^ (x > 0.5), 16.0, 32.0),
+        lambda x: (
+            jnp.where((x > 0) == (x > 1), 1.0, 2.0)
+            + jnp.where((x > 0) != (x < 2), 4.0, 8.0)
+            + jnp.where((x > 0) ^ (x > 0.5), 16.0, 32.0)
+        ),
         (1,),
         ((5,),),
     )

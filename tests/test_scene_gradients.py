@@ -115,9 +115,7 @@ def derivatives_of(scene):
     def changed(x, state, control):
         nv, na, nu = scene.model.nv, scene.na, scene.nu
         dq, dv, da, du, physical = jnp.split(x, np.cumsum([nv, nv, na, nu]))
-        at = SceneState(
-            scene.model.integrate(state.q, dq), state.v + dv, state.activation + da, state.time
-        )
+        at = SceneState(scene.model.integrate(state.q, dq), state.v + dv, state.activation + da, state.time)
         mass, friction, solref, gain = 1 + physical
         other = eqx.tree_at(lambda s: s.model, scene, jaxdyn.scaled(scene.model, mass=mass))
         other = eqx.tree_at(lambda s: s.parts.actuators.gain, other, replace_fn=lambda a: a * gain)

@@ -19,7 +19,8 @@ TEXT = """
 <worldbody><geom type="plane" size="3 3 .1"/>
 <body name="hand" mocap="true" pos=".3 0 .5" quat="1 .2 0 0"><geom type="box" size=".1 .1 .02" pos="0 0 -.05"
  euler="10 0 0"/><site name="grip" pos=".02 0 .01"/><body pos="0 .1 0" euler="0 20 0"><geom size=".04"/></body></body>
-<body name="a" pos="0 0 .3"><freejoint/><geom type="capsule" size=".05 .1" euler="30 40 0"/><site name="top" pos="0 0 .1"/>
+<body name="a" pos="0 0 .3"><freejoint/><geom type="capsule" size=".05 .1" euler="30 40 0"/>
+ <site name="top" pos="0 0 .1"/>
  <body name="b" pos=".1 0 .1"><joint name="h" axis="0 1 .2" damping=".1"/><geom type="box" size=".05 .04 .03"
   pos=".05 0 0"/><site name="tip" pos=".1 0 0"/></body></body>
 <body name="c" pos=".3 0 .3"><joint name="s" type="slide" axis="0 0 1"/><geom size=".06"/></body></worldbody>

@@ -92,12 +92,14 @@ def test_armature_of_free_joints(integrator):
 def test_a_fluid_in_the_integrator_implicit():
     """Its derivatives are not symmetric; also around a free body that carries nothing."""
     shaped = 'fluidshape="ellipsoid" contype="0"'
-    m = mujoco.MjModel.from_xml_string(f"""
+    m = mujoco.MjModel.from_xml_string(
+        f"""
     <mujoco><option timestep=".01" integrator="implicit" density="900" viscosity=".3" wind=".3 0 .1"/><worldbody>
     <body><freejoint/><geom type="box" size=".1 .2 .05" contype="0"/></body>
     <body pos="0 0 1"><freejoint/><geom type="ellipsoid" size=".1 .2 .05" {shaped}/>
     <body pos=".2 0 0"><joint axis="0 1 0" damping=".1"/><geom type="capsule" size=".03 .1" {shaped}/></body></body>
-    </worldbody></mujoco>""".replace('contype="0"', 'contype="0" conaffinity="0"'))
+    </worldbody></mujoco>""".replace('contype="0"', 'contype="0" conaffinity="0"')
+    )
     check_against_mujoco(tight(m))
 
 

@@ -175,7 +175,9 @@ def with_active(equalities: Equalities, active: Any) -> Equalities:
             return part
         return eqx.tree_at(lambda x: x.active, part, active[..., np.array(part.numbers, int)])
 
-    return dataclasses.replace(equalities, **{k: changed(getattr(equalities, k)) for k in ("held", "joints", "tendons")})
+    return dataclasses.replace(
+        equalities, **{k: changed(getattr(equalities, k)) for k in ("held", "joints", "tendons")}
+    )
 
 
 def equality_rows(

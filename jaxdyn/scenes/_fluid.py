@@ -100,9 +100,9 @@ def fluid_forces(robot: Robot, fluid: PartRows, at: Instant):
 
 
 def fluid_slopes(robot: Robot, fluid: PartRows, at: Instant, symmetric: bool):
-    """Return the derivatives of that torque by the velocities, `[nv, nv, *batch]`. With `symmetric` they are as MuJoCo's
-    integrator `implicitfast` has them: those of the force on each body are made symmetric, unless it is a free body
-    alone."""
+    """Return the derivatives of that torque by the velocities, `[nv, nv, *batch]`. With `symmetric` they are as
+    MuJoCo's integrator `implicitfast` has them: those of the force on each body are made symmetric, unless it is a
+    free body alone."""
     total: Any = jnp.zeros((robot.nv, robot.nv, *robot.batch), robot.dtype)
     for (place, local, velocity), lone in zip(_groups(robot, fluid, at), _present(fluid), strict=True):
         share = robot.constant(np.where(lone, 0.0, 0.5) * symmetric)

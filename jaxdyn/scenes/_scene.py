@@ -172,9 +172,7 @@ class Scene(eqx.Module):
         return bound.call(rows.natural, operands, _solved(given).a, given.arguments.v)
 
     @compiled()
-    def step(
-        self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None
-    ) -> SceneState:
+    def step(self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None) -> SceneState:
         """The state after one time step, as `mj_step` with the file's integrator; what is given is held.
 
         Arguments and errors as for `accelerations`.
@@ -208,9 +206,7 @@ class Scene(eqx.Module):
         }
 
     @compiled()
-    def report(
-        self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None
-    ) -> SceneReport:
+    def report(self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None) -> SceneReport:
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
         bound, operands = given.bound()
@@ -245,8 +241,8 @@ def load_scene(path_or_text: Any, *, options: SceneOptions | None = None) -> Sce
     """Return the scene that an MJCF file, the text of one, or a compiled `mujoco.MjModel` describes.
 
     It moves as in MuJoCo: contacts, limits, friction losses and equality constraints are MuJoCo's soft constraints, and
-    `step` is the integrator of the file (Euler, implicit, implicitfast or RK4) with its time step. `options` say how the
-    constraints are solved; MuJoCo's own solver settings have no part here, because they are solved to the end.
+    `step` is the integrator of the file (Euler, implicit, implicitfast or RK4) with its time step. `options` say how
+    the constraints are solved; MuJoCo's own solver settings have no part here, because they are solved to the end.
 
     What a file has and scenes do not have is refused by name.
 
