@@ -1,37 +1,23 @@
 """Derivatives of locomotion scenes at states with contacts: forward mode, reverse mode and central differences."""
 
-import importlib.util
-from pathlib import Path
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scene_oracle import solved_to_the_end, state_of
+from scene_oracle import LOCOMOTION, path_of, solved_to_the_end, state_of
 
 import jaxdyn
 from jaxdyn import SceneState, load_scene
 
 mujoco = pytest.importorskip("mujoco")
-FOLDERS = {"gymnasium": "envs/mujoco/assets", "dm_control": "suite"}
-SCENES = {
-    "gymnasium": (
-        *("ant", "half_cheetah", "hopper", "humanoid", "inverted_double_pendulum", "inverted_pendulum"),
-        *("pusher_v5", "reacher", "swimmer", "walker2d_v5"),
-    ),
-    "dm_control": (
-        *("acrobot", "cartpole", "cheetah", "fish", "hopper", "humanoid", "pendulum", "point_mass"),
-        *("reacher", "swimmer", "walker"),
-    ),
-}
 PHYSICAL = ("mass", "friction", "solref", "gain")
 STEP = 1e-5
 """Of the differences: relative for physical numbers, in rad, m and their rates for states."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("package", "name"), [(p, n) for p, names in SCENES.items() for n in names])
+@pytest.mark.parametrize(("package", "name"), LOCOMOTION)
 def test_derivatives_of_a_scene(package, name):
     """By the state, the control, and some physical numbers, of weighted accelerations and of one step.
 
@@ -56,14 +42,6 @@ def test_derivatives_of_a_scene(package, name):
     assert errors[smooth].max() < 1e-5, errors
     # The last directions are those of physical numbers, of which masses always matter.
     assert (np.abs(forward[:, -len(PHYSICAL)]) > 0).all()
-
-
-def path_of(package: str, name: str) -> Path:
-    """The file of a scene of a package, of which nothing is imported."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
-        pytest.skip(f"{package} is not installed")
-    return Path(found.origin).parent / FOLDERS[package] / f"{name}.xml"
 
 
 def states_with_contacts(m, count: int):
