@@ -1,4 +1,4 @@
-"""What is done to bodies from outside: forces that are applied to them, and motions of mocap bodies."""
+"""Forces that are applied to bodies from outside, and motions of mocap bodies."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Equalities(Part):
     """The equality constraints of a scene."""
 
     names: tuple[str, ...] = eqx.field(static=True)
-    """Those of all that the file has."""
+    """The names of all constraints of the file."""
 
     held: _Held | None
     joints: _Coupled | None

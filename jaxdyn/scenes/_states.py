@@ -136,7 +136,7 @@ class Arguments(eqx.Module):
 
 
 class Given(NamedTuple):
-    """What a function of a scene is given."""
+    """The arguments of a function of a scene, with the scene as they change it."""
 
     scene: Scene
     """With mocap bodies and equality constraints as the state has them."""
