@@ -89,6 +89,17 @@ def test_armature_of_free_joints(integrator):
 
 
 @pytest.mark.slow
+def test_armature_of_a_body_that_carries_nothing():
+    """`implicitfast` takes its gyroscopic forces implicitly."""
+    m = mujoco.MjModel.from_xml_string("""
+    <mujoco><option integrator="implicitfast" timestep=".01"/><worldbody>
+    <body pos="0 0 .2"><joint name="free" type="free" armature=".7" damping=".1"/>
+    <geom type="capsule" size=".05 .1" pos=".1 0 0"/></body></worldbody>
+    <actuator><motor joint="free" gear="1 2 3 1 0 1"/></actuator></mujoco>""")
+    check_against_mujoco(tight(m))
+
+
+@pytest.mark.slow
 def test_a_fluid_in_the_integrator_implicit():
     """Its derivatives are not symmetric; also around a free body that carries nothing."""
     shaped = 'fluidshape="ellipsoid" contype="0"'

@@ -156,7 +156,7 @@ class Places(Part):
     placement: Float[Array, "*batch n 7"]
     """The poses in the frames behind these degrees of freedom."""
     mocap: tuple[int, ...] = eqx.field(static=True, default=())
-    """The mocap body to which each is fixed, -1 for the others; empty if all are."""
+    """The mocap body to which each is fixed, or -1; empty if none is fixed to one."""
 
     @classmethod
     def of(cls, m, kind: str, numbers) -> Self:
