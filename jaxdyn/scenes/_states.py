@@ -79,7 +79,7 @@ def make_state(scene: Scene, q: Any, v: Any, activation: Any, keyframe: str | No
     )
     mocap, active = (None if x is None else jnp.array(x, model.dtype) for x in (mocap, active))
     state = SceneState(q, v, activation, time, mocap, active)
-    return with_batch(state, _batch_of(scene, {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}))
+    return with_batch(state, _batch_of(scene, {name: getattr(state, name) for name in _AXES}))
 
 
 _AXES = {"q": 1, "v": 1, "activation": 1, "time": 0, "mocap": 2, "active": 1}
@@ -88,13 +88,11 @@ _AXES = {"q": 1, "v": 1, "activation": 1, "time": 0, "mocap": 2, "active": 1}
 
 def with_batch(state: SceneState, batch: tuple[int, ...]) -> SceneState:
     """Return a state whose arrays all have these batch axes."""
-    given = {name: (getattr(state, name), n) for name, n in _AXES.items()}
-    return SceneState(
-        **{
-            name: None if x is None else jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - n :]))
-            for name, (x, n) in given.items()
-        }
-    )
+    given: dict[str, Any] = {name: getattr(state, name) for name in _AXES}
+    for name, x in given.items():
+        if x is not None:
+            given[name] = jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - _AXES[name] :]))
+    return SceneState(**given)
 
 
 def _batch_of(scene: Scene, given: dict[str, Any]) -> tuple[int, ...]:

@@ -86,7 +86,8 @@ class _At(NamedTuple):
 
 def _at(offset: Vec3, shapes: tuple[Mat3, Mat3], normal: Vec3) -> _At:
     frame = complete_frame(normal, Vec3(0.0, 0.0, 0.0))
-    places, reach, curvature = [], 0.0, [0.0, 0.0, 0.0]
+    places: list[Vec3] = []
+    reach, curvature = 0.0, [0.0, 0.0, 0.0]
     for Q in shapes:
         support = jnp.sqrt(normal.dot(Q.apply(normal)))
         place = Q.apply(normal) * (1 / support)
@@ -98,7 +99,8 @@ def _at(offset: Vec3, shapes: tuple[Mat3, Mat3], normal: Vec3) -> _At:
         reach = reach + support
     rest = offset - places[0] - places[1]
     slope = rest.dot(frame.y), rest.dot(frame.z)
-    return _At(frame, normal.dot(offset) - reach, *places, slope, (curvature[0], curvature[1], curvature[2]))
+    apart = normal.dot(offset) - reach
+    return _At(frame, apart, places[0], places[1], slope, (curvature[0], curvature[1], curvature[2]))
 
 
 def _searched(offset: Vec3, shapes: tuple[Mat3, Mat3], normal: Vec3) -> Vec3:
