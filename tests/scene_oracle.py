@@ -1,5 +1,8 @@
 """Scenes beside MuJoCo: its answers at random states, and its roll-outs."""
 
+import importlib.util
+from pathlib import Path
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +11,29 @@ from jaxdyn import Scene, SceneState
 from jaxdyn.scenes._world_velocities import body_velocity, world_velocity
 
 mujoco = pytest.importorskip("mujoco")
+
+_FOLDERS = {"gymnasium": "envs/mujoco/assets", "dm_control": "suite"}
+_SCENES = {
+    "gymnasium": (
+        *("ant", "half_cheetah", "hopper", "humanoid", "inverted_double_pendulum", "inverted_pendulum"),
+        *("pusher_v5", "reacher", "swimmer", "walker2d_v5"),
+    ),
+    "dm_control": (
+        *("acrobot", "cartpole", "cheetah", "fish", "hopper", "humanoid", "pendulum", "point_mass"),
+        *("reacher", "swimmer", "walker"),
+    ),
+}
+LOCOMOTION = [(package, name) for package, names in _SCENES.items() for name in names]
+"""Scenes of packages: the package and the name of the file."""
+
+
+def path_of(package: str, name: str) -> Path:
+    """The file of a scene of a package, of which nothing is imported."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        pytest.skip(f"{package} is not installed")
+    return Path(found.origin).parent / _FOLDERS[package] / f"{name}.xml"
+
 
 SMALL = """
 <mujoco><option cone="{cone}" impratio="2" integrator="{integrator}"/>

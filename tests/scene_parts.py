@@ -57,7 +57,9 @@ def forces(robot, parts, q, v, control, activation, dt):
     pulled = None if parts.tendons is None else tendons.tendon_rows(robot, parts.tendons, at)
     without = passive.passive_forces(robot, parts.passive, at, pulled)
     acting = actuators.actuated(robot, parts.actuators, at, pulled, control, activation, dt, without.compensation)
-    by_velocity = slopes.smooth_slopes(robot, at, parts.passive, without, parts.actuators, acting, pulled)
+    by_velocity = slopes.smooth_slopes(
+        robot, at, parts.passive, without, parts.actuators, acting, pulled, symmetric=True
+    )
     out = {
         "qfrc_passive": without.torque,
         "qfrc_actuator": acting.torque,

@@ -25,6 +25,7 @@ from jaxdyn import (
     Mimic,
     ModelBuilder,
     ModelError,
+    ShapeError,
     Sphere,
     State,
 )
@@ -312,5 +313,5 @@ def wrong_cases():
 def test_wrong_pairs_are_named(text):
     model, _ = two_balls("slides")
     shapes, surface, pairs, *apart = wrong_cases()[text]
-    with pytest.raises(ModelError, match=re.escape(text)):
+    with pytest.raises((ModelError, ShapeError), match=re.escape(text)):
         Contacts(model, shapes, surface, None, None, None, pairs, *apart)

@@ -403,6 +403,21 @@ def test_functions_without_a_program_are_left_to_xla(programs):
     assert programs == [None]
 
 
+def test_truth_values_are_compared(programs):
+    function = _batching.Plain(
+        lambda x: (
+            jnp.where((x > 0) == (x > 1), 1.0, 2.0)
+            + jnp.where((x > 0) != (x < 2), 4.0, 8.0)
+            + jnp.where((x > 0) ^ (x > 0.5), 16.0, 32.0)
+        ),
+        (1,),
+        ((5,),),
+    )
+    agree(lambda x: _batching.call(function, x)[0], jnp.array([[-1.0, 0.3, 0.7, 1.5, 3.0]]))
+    assert None not in programs
+    assert programs
+
+
 def test_a_fault_of_the_specializer_is_a_warning(monkeypatch):
     """The function then runs as XLA compiles it."""
 

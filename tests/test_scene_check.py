@@ -5,7 +5,7 @@ import re
 import sys
 
 import pytest
-from scene_oracle import SMALL
+from scene_oracle import LOCOMOTION, SMALL, path_of
 
 from jaxdyn import load_scene, programs
 from jaxdyn.cli import main
@@ -100,6 +100,17 @@ def test_states_that_hang_on_rounding_are_set_apart():
     assert (start.states, start.on_switches, start.different) == (1, 1, 0)
     assert start.own_change > 0.1
     assert (found.comparable, found.equal) == (True, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("package", "name"), LOCOMOTION)
+def test_rollouts_of_1000_steps_agree_up_to_their_horizon(package, name):
+    """The horizon is how long MuJoCo's own roll-outs, shifted by 1e-12, stay together."""
+    found = programs.compare_scene(path_of(package, name), states=2, steps=1000)
+    assert found.rollout is not None
+    print(f"{package} {name}: {found.rollout}")
+    assert found.rollout.steps == 1000
+    assert found.equal
 
 
 def test_what_is_refused_is_told(tmp_path, capsys):

@@ -60,7 +60,7 @@ def test_accelerations_are_mujocos(cone):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("integrator", ["Euler", "implicitfast", "RK4"])
+@pytest.mark.parametrize("integrator", ["Euler", "implicit", "implicitfast", "RK4"])
 @pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
 def test_a_scene_with_every_kind_of_row(cone, integrator):
     check_against_mujoco(compiled(MIXED, cone, integrator), count=24)
@@ -73,6 +73,44 @@ def test_scenes_of_gymnasium(name, cone):
     folder = pytest.importorskip("gymnasium").__path__[0]
     m = mujoco.MjModel.from_xml_path(f"{folder}/envs/mujoco/assets/{name}.xml")
     m.opt.cone = cone
+    check_against_mujoco(tight(m))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("integrator", ["Euler", "implicit"])
+def test_armature_of_free_joints(integrator):
+    """It resists accelerations along the axes of the world."""
+    m = mujoco.MjModel.from_xml_string(f"""
+    <mujoco><option integrator="{integrator}"/><worldbody><geom type="plane" size="3 3 1"/>
+    <body pos="0 0 .2"><joint name="free" type="free" armature=".7"/><geom type="capsule" size=".05 .1" pos=".1 0 0"/>
+    <body pos=".2 0 0"><joint axis="0 1 0" armature=".1"/><geom size=".1"/></body></body></worldbody>
+    <actuator><motor joint="free" gear="1 2 3 1 0 1"/></actuator></mujoco>""")
+    check_against_mujoco(tight(m))
+
+
+@pytest.mark.slow
+def test_armature_of_a_body_that_carries_nothing():
+    """`implicitfast` takes its gyroscopic forces implicitly."""
+    m = mujoco.MjModel.from_xml_string("""
+    <mujoco><option integrator="implicitfast" timestep=".01"/><worldbody>
+    <body pos="0 0 .2"><joint name="free" type="free" armature=".7" damping=".1"/>
+    <geom type="capsule" size=".05 .1" pos=".1 0 0"/></body></worldbody>
+    <actuator><motor joint="free" gear="1 2 3 1 0 1"/></actuator></mujoco>""")
+    check_against_mujoco(tight(m))
+
+
+@pytest.mark.slow
+def test_a_fluid_in_the_integrator_implicit():
+    """Its derivatives are not symmetric; also around a free body that carries nothing."""
+    shaped = 'fluidshape="ellipsoid" contype="0"'
+    m = mujoco.MjModel.from_xml_string(
+        f"""
+    <mujoco><option timestep=".01" integrator="implicit" density="900" viscosity=".3" wind=".3 0 .1"/><worldbody>
+    <body><freejoint/><geom type="box" size=".1 .2 .05" contype="0"/></body>
+    <body pos="0 0 1"><freejoint/><geom type="ellipsoid" size=".1 .2 .05" {shaped}/>
+    <body pos=".2 0 0"><joint axis="0 1 0" damping=".1"/><geom type="capsule" size=".03 .1" {shaped}/></body></body>
+    </worldbody></mujoco>""".replace('contype="0"', 'contype="0" conaffinity="0"')
+    )
     check_against_mujoco(tight(m))
 
 
@@ -94,7 +132,7 @@ def test_sensors_read_what_mujocos_read():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("integrator", ["Euler", "implicitfast", "RK4"])
+@pytest.mark.parametrize("integrator", ["Euler", "implicit", "implicitfast", "RK4"])
 def test_rollouts_stay_together(integrator):
     m = compiled(SMALL, "elliptic", integrator)
     scene, random, steps = load_scene(m), np.random.default_rng(0), 500
@@ -161,9 +199,9 @@ def test_keyframes_and_errors():
 BODY = '<worldbody><body><joint {0}/><geom size=".1"/></body></worldbody>'
 REFUSED = {
     "noslip_iterations": '<option noslip_iterations="3"/>' + BODY,
-    "implicit": '<option integrator="implicit"/>' + BODY,
+    "multiccd": '<option><flag multiccd="disable"/></option><worldbody><geom type="cylinder" size=".1 .1"/>'
+    '<body><joint/><geom type="capsule" size=".1 .1"/></body></worldbody>',
     "frictionloss": BODY.format('type="free" frictionloss="1"'),
-    "armature": BODY.format('type="free" armature="1"'),
     "ellipsoid": '<worldbody><geom type="ellipsoid" size=".1 .1 .2"/><body><joint/>'
     '<geom type="cylinder" size=".1 .1"/></body></worldbody>',
     "acts on a body": '<worldbody><geom type="plane" size="1 1 1"/><body name="b"><joint/><geom size=".1"/></body>'

@@ -21,7 +21,7 @@ class Arithmetic:
         g = graph
         unary = {"neg": g.neg, "not": g.logical_not}
         binary = {"add": g.add, "sub": g.sub, "mul": g.mul, "div": g.div, "and": g.logical_and, "or": g.logical_or}
-        binary["add_any"] = g.add
+        binary |= {"add_any": g.add, "xor": g.logical_xor}
         self.elementwise = {name: mapped(f, 1) for name, f in unary.items()}
         self.elementwise |= {name: mapped(f, 2) for name, f in binary.items()}
         for name in FOLDED:
@@ -46,7 +46,8 @@ class Arithmetic:
         kinds = {np.dtype(v.aval.dtype).kind for v in eqn.invars}
         if kinds & set("iu"):
             raise UnsupportedError(f"the operation {name} on integers that depend on data")
-        return static_again(self.elementwise[name](*common(xs)))
+        out = self.elementwise["xor" if kinds == {"b"} and name in ("eq", "ne") else name](*common(xs))
+        return static_again(self.elementwise["not"](out) if kinds == {"b"} and name == "eq" else out)
 
     def cleared(self, total, a, b):
         """Return a sum of constants that is 0 or 1 up to rounding as that: a rotation by a quarter turn has such

@@ -155,6 +155,9 @@ class Graph:
             return True if b else a
         return a if a is b else self.node("or", a, b)
 
+    def logical_xor(self, a: Scalar, b: Scalar) -> Scalar:
+        return self.logical_and(self.logical_or(a, b), self.logical_not(self.logical_and(a, b)))
+
     def logical_not(self, a: Scalar) -> Scalar:
         if type(a) is not Node:
             return not a

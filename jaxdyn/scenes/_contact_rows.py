@@ -16,8 +16,14 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs
-from jaxdyn.scenes._collisions import Candidates, candidate_count, candidates, shape_of
-from jaxdyn.scenes._parts import Instant, Located, Part, PartRows, Places
+from jaxdyn.scenes._collisions import (
+    Candidates,
+    candidate_count,
+    candidates,
+    may_be_deep,
+    shape_of,
+)
+from jaxdyn.scenes._parts import Instant, Located, Part, PartRows, Places, instant
 from jaxdyn.scenes._rows import Ends, Rows, Timing, arm_of, between, coherent, rates_of, regularization, softness
 from jaxdyn.spatial import Force, Vec3
 from jaxdyn.tree import take_rows
@@ -181,6 +187,25 @@ def by_directions(robot: Robot, contacts: PartRows, at: Instant) -> list[tuple[i
         found = jax.tree.map(lambda x, which=which: take_rows(x, which), everything.touching)
         out.append((dim, TouchingBodies(everything.dims[which], everything.bodies[which], *sides, found)))
     return out
+
+
+def deep_contacts(robot: Robot, scene: PartRows, q):
+    """Return how many contacts overlap so deeply that MuJoCo's differ from them, `[1, *batch]`."""
+    contacts, total = scene.constraints.contacts, robot.broadcast(robot.zeros()[:1])
+    if not any(may_be_deep(*pairs.types) for pairs in contacts.part.pairs):
+        return total
+    everything = touching(robot, contacts, instant(robot, q, robot.broadcast(robot.zeros())))
+    assert everything is not None
+    start = 0
+    for pairs in contacts.pairs:
+        count = candidate_count(*pairs.types)
+        if may_be_deep(*pairs.types):
+            owners = np.repeat(np.arange(len(pairs.dims)), count)
+            radius = take_rows(contacts.sizes, np.array(pairs.first)[owners])[:, 0]
+            distance = everything.touching.candidates.distance[start : start + len(owners)]
+            total = total + jnp.where(distance < -radius, 1.0, 0.0).sum(axis=0)
+        start += count * len(pairs.dims)
+    return total
 
 
 def _jacobians(robot: Robot, own: TouchingBodies, dim: int, at: Instant) -> tuple[list, np.ndarray]:

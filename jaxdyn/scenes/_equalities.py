@@ -5,9 +5,10 @@ Source: MuJoCo's manual, chapter Modeling, Equality; `engine_core_constraint.c` 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import operator
-from typing import Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot, turning_accelerations, velocity_accelerations
-from jaxdyn.io.mjcf import enum_name, is_disabled
+from jaxdyn.io.mjcf import enum_name, is_disabled, object_name
 from jaxdyn.scenes._parts import Instant, Located, Part, PartRows, Places, frames_of
 from jaxdyn.scenes._rows import Ends, Rows, Timing, between, coherent, rates_of, regularization, softness, unit_rows
 from jaxdyn.scenes._tendons import TendonRows
@@ -27,6 +28,10 @@ from jaxdyn.tree import columns_of, sum_down, take_rows
 class _Held(Part):
     """Equalities between frames: the points of connections come first, then those of welds."""
 
+    numbers: tuple[int, ...] = eqx.field(static=True)
+    """MuJoCo's numbers of the equalities."""
+    active: Float[Array, "*batch n"]
+    """Positive for those that act."""
     connections: int = eqx.field(static=True)
     bodies: tuple[tuple[int, int], ...] = eqx.field(static=True)
     """MuJoCo's numbers of the bodies."""
@@ -44,6 +49,10 @@ class _Held(Part):
 class _Coupled(Part):
     """Equalities of coordinates or of the lengths of tendons."""
 
+    numbers: tuple[int, ...] = eqx.field(static=True)
+    """MuJoCo's numbers of the equalities."""
+    active: Float[Array, "*batch n"]
+    """Positive for those that act."""
     tendons: bool = eqx.field(static=True)
     pairs: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True)
     """Both coordinates and degrees of freedom, or both tendons and -1; the second is -1 where there is none."""
@@ -55,7 +64,10 @@ class _Coupled(Part):
 
 
 class Equalities(Part):
-    """The equality constraints of a scene that are active."""
+    """The equality constraints of a scene."""
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    """The names of all constraints of the file."""
 
     held: _Held | None
     joints: _Coupled | None
@@ -64,13 +76,13 @@ class Equalities(Part):
     @classmethod
     def of(cls, m) -> Self:
         """Return the equalities of an `mjModel`."""
-        active = [] if is_disabled(m, "equality", "constraint") else np.flatnonzero(m.eq_active0).tolist()
         by_kind: dict[str, list[int]] = {}
-        for i in active:
+        for i in [] if is_disabled(m, "equality", "constraint") else range(m.neq):
             by_kind.setdefault(enum_name("mjtEq", m.eq_type[i]), []).append(i)
         connect, weld = (_moving(m, by_kind.get(kind, [])) for kind in ("connect", "weld"))
         joints, tendons = by_kind.get("joint", []), by_kind.get("tendon", [])
         return cls(
+            tuple(object_name(m, "equality", i) for i in range(m.neq)),
             _held(m, connect, weld) if connect or weld else None,
             _coupled(m, joints, tendons=False) if joints else None,
             _coupled(m, tendons, tendons=True) if tendons else None,
@@ -114,11 +126,17 @@ def _held(m, connect: list[int], weld: list[int]) -> _Held:
                 ends[side].append((int(site_dofs[number]), site_poses[number]))
             else:
                 ends[side].append((int(dofs[number]), compose_poses(poses[number], end)))
-    first, second = (Places(tuple(d for d, _ in side), float_leaf(np.array([p for _, p in side]))) for side in ends)
-    weights = np.array([m.body_invweight0.reshape(-1, 2)[_bodies(m, i)].sum(axis=0) for i in numbers])
+    bodies = np.array([_bodies(m, i) for i in numbers])
+    first, second = (
+        Places.fixed_to(m, [d for d, _ in side], np.array([p for _, p in side]), own)
+        for side, own in zip(ends, bodies.T, strict=True)
+    )
+    weights = m.body_invweight0.reshape(-1, 2)[bodies].sum(axis=1)
     return _Held(
+        numbers=tuple(numbers),
+        active=float_leaf(m.eq_active0[numbers]),
         connections=len(connect),
-        bodies=tuple((_bodies(m, i)[0], _bodies(m, i)[1]) for i in numbers),
+        bodies=tuple((int(one), int(two)) for one, two in bodies),
         first=first,
         second=second,
         scale=float_leaf(m.eq_data[weld, 10]),
@@ -145,7 +163,21 @@ def _coupled(m, numbers: list[int], *, tendons: bool) -> _Coupled:
             references.append([m.qpos0[m.jnt_qposadr[e]] if e >= 0 else 0.0 for e in ends])
         weights.append(own.sum())
     arrays = references, m.eq_data[numbers, :5], coherent(m.eq_solref[numbers]), m.eq_solimp[numbers], weights
-    return _Coupled(tendons, tuple(pairs), *(float_leaf(np.array(x, float)) for x in arrays))
+    active = float_leaf(m.eq_active0[numbers])
+    return _Coupled(tuple(numbers), active, tendons, tuple(pairs), *(float_leaf(np.array(x, float)) for x in arrays))
+
+
+def with_active(equalities: Equalities, active: Any) -> Equalities:
+    """Return the equalities with those acting that `active` `[*batch, neq]` has."""
+
+    def changed(part):
+        if part is None or not hasattr(part, "numbers"):
+            return part
+        return eqx.tree_at(lambda x: x.active, part, active[..., np.array(part.numbers, int)])
+
+    return dataclasses.replace(
+        equalities, **{k: changed(getattr(equalities, k)) for k in ("held", "joints", "tendons")}
+    )
 
 
 def equality_rows(
@@ -181,7 +213,7 @@ def _coupled_rows(robot: Robot, coupled: PartRows, at: Instant, tendons: TendonR
     J = robot.broadcast(J1 - slope[:, None] * J2)
     soft = softness(coupled.solref, coupled.solimp, position, timing)
     aref = -soft.damping * rates_of(J, at.v) - soft.stiffness * position
-    return Rows(J, moves, aref, regularization(soft.share, coupled.weight))
+    return Rows(J, moves, aref, regularization(soft.share, coupled.weight), coupled.active > 0)
 
 
 def _polynomial(c: list, x):
@@ -219,15 +251,17 @@ def _held_rows(robot: Robot, held: PartRows, at: Instant, timing: Timing) -> lis
     norm = jnp.where(there, jnp.sqrt(jnp.where(there, size, 1.0)), 0.0)
     soft = softness(held.solref, held.solimp, norm, timing)
 
-    def rows(J, mask, position, acceleration, weight, soft) -> Rows:
-        aref = -soft.damping * rates_of(J, at.v) - soft.stiffness * position - acceleration
-        return Rows(J, mask, aref, regularization(soft.share, weight))
+    acts = held.active > 0
 
-    out = [rows(J, moves, p, a, held.weight, soft) for J, p, a in zip(jacobians, positions, extra, strict=True)]
+    def rows(J, mask, position, acceleration, weight, soft, acts) -> Rows:
+        aref = -soft.damping * rates_of(J, at.v) - soft.stiffness * position - acceleration
+        return Rows(J, mask, aref, regularization(soft.share, weight), acts)
+
+    out = [rows(J, moves, p, a, held.weight, soft, acts) for J, p, a in zip(jacobians, positions, extra, strict=True)]
     if turns is not None:
         soft = jax.tree.map(lambda x: take_rows(x, welded), soft)
-        weight = take_rows(held.turning_weight, welded)
-        out += [rows(J, moves[welded], p, a, weight, soft) for J, p, a in zip(*turns, strict=True)]
+        weight, acts = take_rows(held.turning_weight, welded), take_rows(held.active, welded) > 0
+        out += [rows(J, moves[welded], p, a, weight, soft, acts) for J, p, a in zip(*turns, strict=True)]
     return out
 
 

@@ -17,7 +17,6 @@ from jaxdyn.algorithms.recursions import (
     Robot,
     constant_elimination,
     equations_and_velocities,
-    inverse,
     solve,
     turning_accelerations,
 )
@@ -40,7 +39,7 @@ from jaxdyn.scenes._newton import (
 from jaxdyn.scenes._newton import residual as row_residual
 from jaxdyn.scenes._parts import Instant, PartRows, instant
 from jaxdyn.scenes._passive import PassiveForces, passive_forces
-from jaxdyn.scenes._slopes import damper_slopes, smooth_slopes
+from jaxdyn.scenes._slopes import bias_force, bias_slopes, damper_slopes, eliminated, smooth_slopes
 from jaxdyn.scenes._tendons import TendonRows, tendon_rows
 from jaxdyn.tree import sum_up
 
@@ -86,7 +85,7 @@ def setup(robot: Robot, scene: PartRows, q, v, control, activation, applied) -> 
     """Return the convex problem of a state."""
     now = acting(robot, scene, q, v, control, activation, applied)
     equations, pattern = now.equations, scene.pattern
-    rest = now.torque - inverse(robot.tree, equations, -turning_accelerations(robot, now.at.v))
+    rest = now.torque - bias_force(robot, equations, now.at.v)
     a0 = solve(robot, equations, constant_elimination(robot, equations).factors, rest)
     rows = rows_at(robot, scene, now)
     b = rows.aref - product(rows.J, a0)
@@ -109,7 +108,7 @@ def residual(robot: Robot, scene: PartRows, a, q, v, control, activation, applie
     now = acting(robot, scene, q, v, control, activation, applied)
     rows = rows_at(robot, scene, now)
     push = transposed_product(rows.J, force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref))
-    own = inverse(robot.tree, now.equations, a - turning_accelerations(robot, now.at.v))
+    own = bias_force(robot, now.equations, now.at.v, a)
     return own - now.torque - push
 
 
@@ -162,8 +161,10 @@ def step_accelerations(robot: Robot, scene: PartRows, a, q, v, control, activati
     # (M - dt slope) x = M a: the forces are those of the accelerations a.
     M = _whole(robot, mass_matrix(robot, now.equations))
     damped = M - scene.timestep * slope
-    lines = [damped[i, : i + 1] for i in range(robot.nv)]
     acting_force = product(M, a)
+    if scene.integrator == "implicit":
+        return robot.broadcast(eliminated(damped, acting_force)), robot.broadcast(after)
+    lines = [damped[i, : i + 1] for i in range(robot.nv)]
     x = substitute(factor(lines), acting_force)
     if scene.integrator == "implicitfast" and scene.free_bodies:
         x = with_gyroscopic(robot, now.at, scene.free_bodies, damped, acting_force, x, scene.timestep)
@@ -186,7 +187,10 @@ def _slope(robot: Robot, scene: PartRows, now: Acting):
     """Return the derivative of forces by velocities that the integrator takes implicitly, `[nv, nv]`, or None."""
     if scene.integrator == "euler":
         return damper_slopes(robot, now.at, now.passive) if scene.damped else None
-    return smooth_slopes(robot, now.at, scene.passive, now.passive, scene.actuators, now.actuators, now.tendons)
+    parts = now.at, scene.passive, now.passive, scene.actuators, now.actuators, now.tendons
+    if scene.integrator == "implicitfast":
+        return smooth_slopes(robot, *parts, symmetric=True)
+    return smooth_slopes(robot, *parts, symmetric=False) - bias_slopes(robot, now.at)
 
 
 def activations(robot: Robot, scene: PartRows, activation, rate):

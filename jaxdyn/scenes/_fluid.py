@@ -99,12 +99,13 @@ def fluid_forces(robot: Robot, fluid: PartRows, at: Instant):
     return torque
 
 
-def fluid_slopes(robot: Robot, fluid: PartRows, at: Instant):
-    """Return the derivatives of that torque by the velocities, `[nv, nv, *batch]`, as MuJoCo's integrator
-    `implicitfast` has them: those of the force on each body are made symmetric, unless it is a free body alone."""
+def fluid_slopes(robot: Robot, fluid: PartRows, at: Instant, symmetric: bool):
+    """Return the derivatives of that torque by the velocities, `[nv, nv, *batch]`. With `symmetric` they are as
+    MuJoCo's integrator `implicitfast` has them: those of the force on each body are made symmetric, unless it is a
+    free body alone."""
     total: Any = jnp.zeros((robot.nv, robot.nv, *robot.batch), robot.dtype)
     for (place, local, velocity), lone in zip(_groups(robot, fluid, at), _present(fluid), strict=True):
-        share = robot.constant(np.where(lone, 0.0, 0.5))
+        share = robot.constant(np.where(lone, 0.0, 0.5) * symmetric)
         rows, R = point_rows(robot, at, place), jax.tree.map(lambda x: x[:, None], place.pose.rotation)
         angular, linear = R.apply_transpose(rows.angular), R.apply_transpose(rows.linear)
         J = [angular.x, angular.y, angular.z, linear.x, linear.y, linear.z]

@@ -155,21 +155,28 @@ class Places(Part):
     """The degree of freedom that carries each, -1 for the world."""
     placement: Float[Array, "*batch n 7"]
     """The poses in the frames behind these degrees of freedom."""
+    mocap: tuple[int, ...] = eqx.field(static=True, default=())
+    """The mocap body to which each is fixed, or -1; empty if none is fixed to one."""
 
     @classmethod
     def of(cls, m, kind: str, numbers) -> Self:
         """Return frames of an `mjModel`, by their numbers. `kind`: `"body"`, `"inertia"` (at the center of mass of a
         body, along its principal axes), `"site"` or `"geom"`."""
-        dofs, poses = frames_of(m, kind)
-        numbers = np.asarray(numbers, int)
-        return cls(tuple(dofs[numbers].tolist()), float_leaf(poses[numbers]))
+        return cls.of_each(m, [(kind, int(i)) for i in numbers])
 
     @classmethod
     def of_each(cls, m, frames: Sequence[tuple[str, int]]) -> Self:
         """Return frames by their kinds, as in `of`, and numbers."""
         tables = {kind: frames_of(m, kind) for kind in {kind for kind, _ in frames}}
         poses = np.array([tables[kind][1][i] for kind, i in frames]).reshape(-1, 7)
-        return cls(tuple(int(tables[kind][0][i]) for kind, i in frames), float_leaf(poses))
+        bodies = [i if kind in ("body", "inertia") else int(getattr(m, f"{kind}_bodyid")[i]) for kind, i in frames]
+        return cls.fixed_to(m, [int(tables[kind][0][i]) for kind, i in frames], poses, bodies)
+
+    @classmethod
+    def fixed_to(cls, m, dofs: Sequence[int], poses: np.ndarray, bodies: Sequence[int]) -> Self:
+        """Return frames of an `mjModel`, as `frames_of` has them, that are fixed to bodies."""
+        mocap = tuple(m.body_mocapid[m.body_weldid[np.asarray(bodies, int)]].tolist())
+        return cls(tuple(dofs), float_leaf(poses), mocap if max(mocap, default=-1) >= 0 else ())
 
     @staticmethod
     def located(rows: PartRows, at: Instant) -> Located:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import collections
+
 import numpy as np
 
 from jaxdyn._errors import RobotFileError
 from jaxdyn.io.mjcf import enum_name, geom_pairs, is_enabled, object_name
 from jaxdyn.scenes._actuators import reasons_against_actuators
-from jaxdyn.scenes._collisions import is_built
+from jaxdyn.scenes._collisions import what_is_missing
 from jaxdyn.scenes._equalities import reasons_against_equalities
 from jaxdyn.scenes._free_bodies import free_bodies
 from jaxdyn.scenes._passive import reasons_against_passive
 from jaxdyn.scenes._tendons import reasons_against_tendons
+from jaxdyn.scenes._tree_of_file import translations_of_free_joints
 
-_INTEGRATORS = ("euler", "rk4", "implicitfast")
+_INTEGRATORS = ("euler", "rk4", "implicitfast", "implicit")
 _ENABLED = ("diagexact", "sleep", "ipc", "speculative")
 """Additional features of MuJoCo that change how a scene moves."""
 
@@ -65,18 +68,13 @@ def _options(m) -> list[str]:
 
 
 def _joints(m) -> list[str]:
-    """Return what free joints have along axes of the world."""
+    """Return what free joints have along axes of the world, and body axes would not have."""
     out = []
-    for j in range(m.njnt):
-        if enum_name("mjtJoint", m.jnt_type[j]) != "free":
-            continue
-        start = int(m.jnt_dofadr[j])
-        linear = slice(start, start + 3)
-        rows = slice(start, start + 6)
-        name = object_name(m, "joint", j)
+    for rows in translations_of_free_joints(m):
+        name = object_name(m, "joint", m.dof_jntid[rows[0]])
         for what, there in (
-            ("armature of its translation", m.dof_armature[linear].any()),
-            ("frictionloss", m.dof_frictionloss[rows].any()),
+            ("frictionloss", m.dof_frictionloss[rows[0] : rows[0] + 6].any()),
+            ("uneven armature", np.ptp(m.dof_armature[rows]) > 0),
         ):
             if there:
                 out.append(f"free joint {name!r}: {what} (along axes of the world in MuJoCo); set it to 0")
@@ -86,14 +84,11 @@ def _joints(m) -> list[str]:
 def _geoms(m) -> list[str]:
     """Return the pairs of geoms whose contacts are not built."""
     pairs = geom_pairs(m)
-    missing: dict[tuple[str, str], int] = {}
-    for pair in pairs:
-        if not is_built(int(pair.type1), int(pair.type2)):
-            kinds = pair.type1.name.lower(), pair.type2.name.lower()
-            missing[kinds] = missing.get(kinds, 0) + 1
+    missing = collections.Counter(what_is_missing(m, pair) for pair in pairs)
     out = [
-        f"{count} pair{'s' * (count > 1)} of geoms of the types {a} and {b} that can touch"
-        for (a, b), count in missing.items()
+        f"{count} pair{'s' * (count > 1)} of geoms of the types {types} that can touch"
+        for types, count in missing.items()
+        if types is not None
     ]
     if any(pair.adhesion for pair in pairs):
         out.append("adhesion of geoms")

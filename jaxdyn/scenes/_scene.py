@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxdyn._compile import compiled
-from jaxdyn._errors import ShapeError, broadcast_batches, look_up, require_last_axes, warn
+from jaxdyn._errors import ShapeError, broadcast_batches, warn
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.contact import straight_motion
@@ -22,7 +22,9 @@ from jaxdyn.model import Model
 from jaxdyn.scenes import _equations as rows
 from jaxdyn.scenes import _sensed
 from jaxdyn.scenes._actuators import Actuators
+from jaxdyn.scenes._bodies import Bodies
 from jaxdyn.scenes._constraints import Constraints
+from jaxdyn.scenes._contact_rows import deep_contacts
 from jaxdyn.scenes._free_bodies import free_bodies
 from jaxdyn.scenes._newton import Pattern
 from jaxdyn.scenes._parts import Part
@@ -30,6 +32,7 @@ from jaxdyn.scenes._passive import Passive
 from jaxdyn.scenes._refusals import refuse_what_is_not_built
 from jaxdyn.scenes._sensors import Sensors, reasons_against_sensors
 from jaxdyn.scenes._solver import SceneOptions, Solved, solve
+from jaxdyn.scenes._states import Given, Keyframe, SceneState, given_of, keyframes_of, make_state, with_batch
 from jaxdyn.scenes._tendons import Tendons
 from jaxdyn.scenes._tree_of_file import tree_of
 from jaxdyn.scenes._world_velocities import body_velocity, rates_of_rotation_vectors, world_velocity
@@ -38,19 +41,8 @@ _ENDLESS = 1e30
 """The bound that stands for infinite ranges, whose products with zero would be NaN."""
 
 
-class SceneState(eqx.Module):
-    """The state of a scene."""
-
-    q: Float[Array, "*batch nq"]
-    v: Float[Array, "*batch nv"]
-    activation: Float[Array, "*batch na"]
-    """The states of actuators with dynamics."""
-    time: Float[Array, "*batch"]
-    """s"""
-
-
 class SceneReport(eqx.Module):
-    """How well the constraints of a state were solved."""
+    """How well the constraints of a state were solved, and what of it is not MuJoCo's."""
 
     error: Float[Array, "*batch"]
     """The relative error of the accelerations before the last step of Newton's method: their distance to the solution,
@@ -58,6 +50,10 @@ class SceneReport(eqx.Module):
     matrix; zero where that step was exact."""
     iterations: Float[Array, "*batch"]
     """The steps of Newton's method."""
+    deep: Float[Array, "*batch"]
+    """The number of contacts that overlap so deeply that their places and directions are not those of MuJoCo: of
+    spheres and capsules with ellipsoids, and of capsules with cylinders, where the center or the axis is inside the
+    other shape."""
     tolerance: float = eqx.field(static=True)
 
     @property
@@ -69,6 +65,7 @@ class SceneReport(eqx.Module):
 class SceneParts(Part):
     """All that a scene has besides its tree."""
 
+    bodies: Bodies
     constraints: Constraints
     tendons: Tendons
     actuators: Actuators
@@ -77,7 +74,7 @@ class SceneParts(Part):
     timestep: Float[Array, "*batch"]
     """s"""
     integrator: str = eqx.field(static=True)
-    """`"euler"`, `"implicitfast"` or `"rk4"`."""
+    """`"euler"`, `"implicitfast"`, `"implicit"` or `"rk4"`."""
     damped: bool = eqx.field(static=True)
     """Whether Euler steps take the damping of joints implicitly."""
     free_bodies: tuple[int, ...] = eqx.field(static=True)
@@ -99,8 +96,8 @@ class Scene(eqx.Module):
     """Constraints, tendons, actuators, and passive forces."""
     start: Float[Array, "*batch nq"]
     """The configuration in which the file has the scene (`qpos0`)."""
-    keyframes: dict[str, tuple[Any, Any, Any, Any]]
-    """For each keyframe `q`, `v`, activations and controls."""
+    keyframes: dict[str, Keyframe]
+    """The keyframes by their names: `q`, `v`, `activation`, `control`, `time` and `mocap`."""
     options: SceneOptions = eqx.field(static=True)
 
     @property
@@ -123,54 +120,85 @@ class Scene(eqx.Module):
         """The number of activations."""
         return sum(x >= 0 for x in self.parts.actuators.states)
 
-    def state(self, q: Any = None, v: Any = None, activation: Any = None, *, keyframe: str | None = None) -> SceneState:
+    @property
+    def body_names(self) -> tuple[str, ...]:
+        """The names of MuJoCo's bodies, the world first: the order of `wrenches`."""
+        return self.parts.bodies.names
+
+    @property
+    def mocap_names(self) -> tuple[str, ...]:
+        """The names of the mocap bodies, in the order of `SceneState.mocap`."""
+        return self.parts.bodies.mocap_names
+
+    @property
+    def equality_names(self) -> tuple[str, ...]:
+        """The names of the equality constraints, in the order of `SceneState.active`."""
+        return self.parts.constraints.equalities.names
+
+    def state(
+        self,
+        q: Any = None,
+        v: Any = None,
+        activation: Any = None,
+        *,
+        keyframe: str | None = None,
+        mocap: Any = None,
+        active: Any = None,
+    ) -> SceneState:
         """Return a state; what is not given is that of the keyframe, or at rest in the file's configuration.
 
-        **Raises** `ShapeError` where a shape does not fit, `UnknownNameError` for a keyframe.
+        `mocap` `[*batch, nmocap, 7]` and `active` `[*batch, neq]`, where given, are the poses of mocap bodies and which
+        equality constraints act (`SceneState`). **Raises** `ShapeError` where a shape does not fit, `UnknownNameError`
+        for a keyframe.
         """
-        return _state(self, q, v, activation, keyframe)
+        return make_state(self, q, v, activation, keyframe, mocap, active)
 
     @compiled()
-    def accelerations(self, state: SceneState, control: Any = None, torque: Any = None) -> Float[Array, "*batch nv"]:
+    def accelerations(
+        self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None
+    ) -> Float[Array, "*batch nv"]:
         """The accelerations `[*batch, nv]` in a state, rad/s^2 and m/s^2: MuJoCo's `qacc` with the constraints solved
         to the end, but for the axes of free joints, whose velocities are in body axes.
 
-        `control` `[*batch, nu]` are the inputs of the actuators, zero by default; `torque` `[*batch, nv]` are further
-        forces on the degrees of freedom (N m, N). Derivatives of every order are those of the equations that the
-        accelerations solve. **Raises** `ShapeError` where a shape does not fit.
+        `control` `[*batch, nu]` are the inputs of the actuators; `torque` `[*batch, nv]` are further forces on the
+        degrees of freedom (N m, N), MuJoCo's `qfrc_applied` but for the axes of free joints; `wrenches` `[*batch,
+        nbody, 6]` are a force (N) and a moment (N m) at the center of mass of each body, along the axes of the world:
+        MuJoCo's `xfrc_applied`. All are zero by default. Derivatives of every order are those of the equations that the
+        accelerations solve. **Raises** `ShapeError` where a shape does not fit, `ModelError` where a mocap body that
+        carries joints is moved.
         """
-        arguments = _arguments(self, state, control, torque)
-        bound, operands = _bound(self, arguments)
-        return bound.call(rows.natural, operands, _solved(self, arguments).a, arguments.v)
+        given = given_of(self, state, control, torque, wrenches)
+        bound, operands = given.bound()
+        return bound.call(rows.natural, operands, _solved(given).a, given.arguments.v)
 
     @compiled()
-    def step(self, state: SceneState, control: Any = None, torque: Any = None) -> SceneState:
-        """The state after one time step, as `mj_step` with the file's integrator; control and torque are held.
+    def step(self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None) -> SceneState:
+        """The state after one time step, as `mj_step` with the file's integrator; what is given is held.
 
         Arguments and errors as for `accelerations`.
         """
-        return _stepped(self, state, control, torque)
+        return _stepped(self, state, control, torque, wrenches)
 
     @compiled()
-    def rollout(self, state: SceneState, controls: Any, torques: Any = None) -> SceneState:
+    def rollout(self, state: SceneState, controls: Any, torques: Any = None, wrenches: Any = None) -> SceneState:
         """The states `[*batch, steps + 1, ...]` at the start and after each step.
 
-        `controls` `[*batch, steps, nu]` and `torques` `[*batch, steps, nv]`, zero by default, are held in each step.
-        Errors as for `accelerations`.
+        `controls` `[*batch, steps, nu]`, and `torques` `[*batch, steps, nv]` and `wrenches` `[*batch, steps, nbody,
+        6]`, zero by default, are held in each step. Errors as for `accelerations`.
         """
-        return _rolled_out(self, state, controls, torques)
+        return _rolled_out(self, state, controls, torques, wrenches)
 
     @compiled()
     def sensors(
-        self, state: SceneState, control: Any = None, torque: Any = None
+        self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None
     ) -> dict[str, Float[Array, "*batch n"]]:
         """The values of the file's sensors by their names, `[*batch, n]` each: MuJoCo's `sensordata`. Arguments and
         errors as for `accelerations`."""
-        arguments = _arguments(self, state, control, torque)
-        bound, operands = _bound(self, arguments)
-        time = jnp.broadcast_to(state.time, arguments.q.shape[:-1])[..., None]
-        solved = _solved(self, arguments).a
-        values = bound.call(_sensed.sensor_rows, operands, solved, time, **arguments.named())
+        given = given_of(self, state, control, torque, wrenches)
+        bound, operands = given.bound()
+        time = jnp.broadcast_to(state.time, given.arguments.q.shape[:-1])[..., None]
+        named = given.arguments.named() | ({} if given.wrenches is None else {"wrenches": given.wrenches})
+        values = bound.call(_sensed.sensor_rows, operands, _solved(given).a, time, **named)
         sensors = self.parts.sensors
         ends = np.cumsum(sensors.sizes)
         return {
@@ -178,21 +206,23 @@ class Scene(eqx.Module):
         }
 
     @compiled()
-    def report(self, state: SceneState, control: Any = None, torque: Any = None) -> SceneReport:
+    def report(self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None) -> SceneReport:
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
-        arguments = _arguments(self, state, control, torque)
-        solved = _solved(self, arguments)
-        return SceneReport(solved.error, solved.iterations, self.options.tolerance_of(arguments.q.dtype))
+        given = given_of(self, state, control, torque, wrenches)
+        bound, operands = given.bound()
+        solved = _solved(given)
+        deep = bound.call(deep_contacts, operands, given.arguments.q)[..., 0]
+        return SceneReport(solved.error, solved.iterations, deep, self.options.tolerance_of(given.arguments.q.dtype))
 
     @compiled()
     def constraint_forces(
-        self, state: SceneState, control: Any = None, torque: Any = None
+        self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None
     ) -> Float[Array, "*batch nv"]:
         """The forces `[*batch, nv]` of all constraints on the degrees of freedom, N m and N: MuJoCo's
         `qfrc_constraint`, but for the axes of free joints. Arguments and errors as for `accelerations`."""
-        arguments = _arguments(self, state, control, torque)
-        bound, operands = _bound(self, arguments)
-        return bound.call(rows.constraint_torque, operands, _solved(self, arguments).a, **arguments.named())
+        given = given_of(self, state, control, torque, wrenches)
+        bound, operands = given.bound()
+        return bound.call(rows.constraint_torque, operands, _solved(given).a, **given.arguments.named())
 
     def from_qvel(self, q: Any, qvel: Any) -> Float[Array, "*batch nv"]:
         """Return the velocity `v` that is MuJoCo's `qvel` `[*batch, nv]` at the configuration `q` `[*batch, nq]`."""
@@ -211,8 +241,8 @@ def load_scene(path_or_text: Any, *, options: SceneOptions | None = None) -> Sce
     """Return the scene that an MJCF file, the text of one, or a compiled `mujoco.MjModel` describes.
 
     It moves as in MuJoCo: contacts, limits, friction losses and equality constraints are MuJoCo's soft constraints, and
-    `step` is the integrator of the file (Euler, implicitfast or RK4) with its time step. `options` say how the
-    constraints are solved; MuJoCo's own solver settings have no part here, because they are solved to the end.
+    `step` is the integrator of the file (Euler, implicit, implicitfast or RK4) with its time step. `options` say how
+    the constraints are solved; MuJoCo's own solver settings have no part here, because they are solved to the end.
 
     What a file has and scenes do not have is refused by name.
 
@@ -225,6 +255,7 @@ def load_scene(path_or_text: Any, *, options: SceneOptions | None = None) -> Sce
     passive = Passive.of(m)
     integrator = enum_name("mjtIntegrator", m.opt.integrator)
     parts = SceneParts(
+        Bodies.of(m),
         Constraints.of(m),
         Tendons.of(m),
         Actuators.of(m),
@@ -238,8 +269,8 @@ def load_scene(path_or_text: Any, *, options: SceneOptions | None = None) -> Sce
     )
     parts = jax.tree.map(lambda x: jnp.clip(x, -_ENDLESS, _ENDLESS), parts)
     parts = dataclasses.replace(parts, pattern=_pattern_of(model, parts))
-    keyframes = {object_name(m, "key", i): _keyframe(model, m, i) for i in range(m.nkey)}
-    return Scene(model, parts, float_leaf(np.array(m.qpos0)), keyframes, SceneOptions() if options is None else options)
+    start, options = float_leaf(np.array(m.qpos0)), SceneOptions() if options is None else options
+    return Scene(model, parts, start, keyframes_of(model, m), options)
 
 
 def _sensors(m, source: str) -> Sensors:
@@ -250,12 +281,6 @@ def _sensors(m, source: str) -> Sensors:
         warn(f"{source}: the scene leaves out sensors that are not built:\n{lines}", LeftOutWarning)
     names = [object_name(m, "sensor", i) for i in range(m.nsensor)]
     return Sensors.of(m, [name for name in names if name not in against], source)
-
-
-def _keyframe(model: Model, m, i: int) -> tuple:
-    q = float_leaf(np.array(m.key_qpos[i]))
-    v = body_velocity(model, q, float_leaf(np.array(m.key_qvel[i])))
-    return q, v, float_leaf(np.array(m.key_act[i])), float_leaf(np.array(m.key_ctrl[i]))
 
 
 def _pattern_of(model: Model, parts: SceneParts) -> Pattern:
@@ -276,84 +301,28 @@ def _pattern_of(model: Model, parts: SceneParts) -> Pattern:
     return found[0]
 
 
-def _state(scene: Scene, q: Any, v: Any, activation: Any, keyframe: str | None) -> SceneState:
-    model = scene.model
-    if keyframe is None:
-        given = scene.start, jnp.zeros(model.nv, model.dtype), jnp.zeros(scene.na, model.dtype)
-    else:
-        given = list(scene.keyframes.values())[look_up(keyframe, scene.keyframes, "keyframe")][:3]
-    # Copies, because arrays of `mjData`, for one, change while JAX may still read them.
-    q, v, activation = (
-        a if x is None else jnp.array(x, model.dtype) for x, a in zip((q, v, activation), given, strict=True)
-    )
-    batch = broadcast_batches({"q": q.shape[:-1], "v": v.shape[:-1], "activation": activation.shape[:-1]})
-    q, v, activation = (jnp.broadcast_to(x, (*batch, x.shape[-1])) for x in (q, v, activation))
-    return SceneState(q, v, activation, jnp.zeros(batch, q.dtype))
+def _solved(given: Given) -> Solved:
+    bound, operands = given.bound()
+    return solve(bound, operands, given.arguments.named(), given.scene.options)
 
 
-class _Arguments(eqx.Module):
-    """The arguments of functions of rows, with all batch axes."""
-
-    q: Array
-    v: Array
-    control: Array
-    activation: Array
-    applied: Array
-
-    def named(self) -> dict[str, Array]:
-        """Return them by name."""
-        return {
-            "q": self.q,
-            "v": self.v,
-            "control": self.control,
-            "activation": self.activation,
-            "applied": self.applied,
-        }
-
-
-def _arguments(scene: Scene, state: SceneState, control: Any, torque: Any) -> _Arguments:
-    model = scene.model
-    dtype = state.q.dtype
-    control = jnp.zeros(scene.nu, dtype) if control is None else jnp.asarray(control, dtype)
-    torque = jnp.zeros(model.nv, dtype) if torque is None else jnp.asarray(torque, dtype)
-    wanted = {
-        "state.q": (state.q, model.nq),
-        "state.v": (state.v, model.nv),
-        "control": (control, scene.nu),
-        "state.activation": (state.activation, scene.na),
-        "torque": (torque, model.nv),
-    }
-    for name, (x, n) in wanted.items():
-        require_last_axes(x, (n,), name, "batch axes may stand in front")
-    batch = broadcast_batches({name: x.shape[:-1] for name, (x, _) in wanted.items()})
-    return _Arguments(*(jnp.broadcast_to(x.astype(dtype), (*batch, n)) for x, n in wanted.values()))
-
-
-def _bound(scene: Scene, arguments: _Arguments) -> tuple[RobotAndParts, list[Any]]:
-    return RobotAndParts.of(scene.model, scene.parts, arguments.q.dtype, "scene", arguments)
-
-
-def _solved(scene: Scene, arguments: _Arguments) -> Solved:
-    bound, operands = _bound(scene, arguments)
-    return solve(bound, operands, arguments.named(), scene.options)
-
-
-def _rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any) -> SceneState:
+def _rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any, wrenches: Any) -> SceneState:
     controls = jnp.asarray(controls)
     if controls.ndim < 2:
         raise ShapeError(f"controls has shape {controls.shape}; [*batch, steps, {scene.nu}] is needed")
-    torques = None if torques is None else jnp.asarray(torques)
-    batches = {"state": state.q.shape[:-1], "controls": controls.shape[:-2]}
-    batch = broadcast_batches(batches if torques is None else batches | {"torques": torques.shape[:-2]})
-    axes = SceneState(1, 1, 1, 0)  # type: ignore[reportArgumentType]
-    state = jax.tree.map(lambda x, n: jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - n :])), state, axes)
+    further = {"torques": (torques, 2), "wrenches": (wrenches, 3)}
+    inputs = {"controls": (controls, 2)} | {k: (jnp.asarray(x), n) for k, (x, n) in further.items() if x is not None}
+    batches = {name: x.shape[: x.ndim - n] for name, (x, n) in inputs.items()}
+    batch = broadcast_batches({"state": state.q.shape[:-1]} | batches)
+    state = with_batch(state, batch)
+    # The axis of the steps first.
+    given = {name: jnp.moveaxis(x, -n, 0) for name, (x, n) in inputs.items()}
 
-    def one(state: SceneState, given):
-        after = _stepped(scene, state, *given)
+    def one(state: SceneState, now: dict[str, Any]):
+        after = _stepped(scene, state, *(now.get(name) for name in ("controls", "torques", "wrenches")))
         return after, after
 
-    inputs = jax.tree.map(lambda x: jnp.moveaxis(x, -2, 0), (controls, torques))
-    _, states = lax.scan(one, state, inputs, length=controls.shape[-2])
+    _, states = lax.scan(one, state, given, length=controls.shape[-2])
 
     def joined(first, rest):
         return jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, len(batch))
@@ -361,18 +330,20 @@ def _rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any) ->
     return jax.tree.map(joined, state, states)
 
 
-def _stepped(scene: Scene, state: SceneState, control: Any, torque: Any) -> SceneState:
-    arguments = _arguments(scene, state, control, torque)
+def _stepped(scene: Scene, state: SceneState, control: Any, torque: Any, wrenches: Any) -> SceneState:
+    given = given_of(scene, state, control, torque, wrenches)
+    arguments = given.arguments
     if scene.parts.integrator == "rk4":
-        q, v, activation = _runge_kutta(scene, arguments)
+        q, v, activation = _runge_kutta(given)
     else:
-        bound, operands = _bound(scene, arguments)
-        a = _solved(scene, arguments).a
+        bound, operands = given.bound()
+        a = _solved(given).a
         a, activation = bound.call(rows.step_accelerations, operands, a, **arguments.named())
         after = arguments.v + _times(scene.timestep, a)
         q, v = _moved(scene, arguments.q, after, after)
-    time = jnp.broadcast_to(state.time + scene.timestep.astype(state.time.dtype), q.shape[:-1])
-    return SceneState(q, v, activation, time)
+    time = state.time + scene.timestep.astype(state.time.dtype)
+    after = SceneState(q, v, activation, time, state.mocap, state.active)
+    return with_batch(after, q.shape[:-1])
 
 
 def _times(dt, x):
@@ -387,28 +358,29 @@ def _moved(scene: Scene, q, rate, after) -> tuple[Any, Any]:
     return end, body_velocity(model, end, world_velocity(model, q, after))
 
 
-def _runge_kutta(scene: Scene, arguments: _Arguments) -> tuple[Any, Any, Any]:
+def _runge_kutta(given: Given) -> tuple[Any, Any, Any]:
     """Return the configuration, velocity and activations after a step of RK4, of Munthe-Kaas's kind: the stages add up
     displacements from the start, of positions along the world's axes and of rotations as rotation vectors (Munthe-Kaas,
     Runge-Kutta methods on Lie groups, BIT 1998)."""
+    scene, arguments = given.scene, given.arguments
     model, q0 = scene.model, arguments.q
-    bound, operands = _bound(scene, arguments)
+    bound, operands = given.bound()
     start = world_velocity(model, q0, arguments.v)
 
-    def reached(velocity, acceleration, rate) -> _Arguments:
+    def reached(velocity, acceleration, rate) -> Given:
         displaced = body_velocity(model, q0, velocity)
         q, _ = _moved(scene, q0, displaced, displaced)
         v = body_velocity(model, q, start + _times(scene.timestep, acceleration))
-        activation = arguments.activation + _times(scene.timestep, rate)
-        return dataclasses.replace(arguments, q=q, v=v, activation=activation)
+        return given.at(q, v, arguments.activation + _times(scene.timestep, rate))
 
-    def slopes(at: _Arguments, velocity):
-        a = world_velocity(model, at.q, _solved(scene, at).a)
+    def slopes(now: Given, velocity):
+        at = now.arguments
+        a = world_velocity(model, at.q, _solved(now).a)
         turned = _times(scene.timestep, velocity)
         own = rates_of_rotation_vectors(model, turned, world_velocity(model, at.q, at.v))
         return own, a, bound.call(rows.rates, operands, **at.named())
 
-    stages = [slopes(arguments, jnp.zeros_like(start))]
+    stages = [slopes(given, jnp.zeros_like(start))]
     for share in (0.5, 0.5, 1.0):
         velocity, acceleration, rate = (share * x for x in stages[-1])
         stages.append(slopes(reached(velocity, acceleration, rate), velocity))
@@ -416,6 +388,6 @@ def _runge_kutta(scene: Scene, arguments: _Arguments) -> tuple[Any, Any, Any]:
     velocity, acceleration, rate = (
         sum(w * x for w, x in zip(weights, parts, strict=True)) for parts in zip(*stages, strict=True)
     )
-    end = reached(velocity, acceleration, rate)
+    end = reached(velocity, acceleration, rate).arguments
     after = bound.call(rows.activations, operands, arguments.activation, rate)
     return end.q, end.v, after

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.algorithms.recursions import Robot, turning_accelerations
+from jaxdyn.scenes._bodies import loads_of
 from jaxdyn.scenes._contact_rows import by_directions
 from jaxdyn.scenes._equations import Acting, acting, rows_at
 from jaxdyn.scenes._law import RowKinds, force
@@ -24,7 +25,7 @@ from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.tree import take_rows
 
 
-def sensor_rows(robot: Robot, scene: PartRows, a, time, q, v, control, activation, applied):
+def sensor_rows(robot: Robot, scene: PartRows, a, time, q, v, control, activation, applied, wrenches=None):
     """Return the values of all sensors at the accelerations `a` of a solved state, `[n, *batch]`."""
     now = acting(robot, scene, q, v, control, activation, applied)
     rows = rows_at(robot, scene, now)
@@ -32,6 +33,8 @@ def sensor_rows(robot: Robot, scene: PartRows, a, time, q, v, control, activatio
     loads, contacts = _contacts(robot, scene, now.at, rows.kinds, pushes)
     if scene.constraints.equalities.held is not None:
         loads += _held(robot, scene.constraints.equalities.held, now.at, pushes)
+    if wrenches is not None:
+        loads += (loads_of(robot, scene, now.at, wrenches),)
     if now.tendons is not None:
         loads += tendon_loads(robot, scene.tendons, now.at, _tension(robot, scene, now))
     joint_limits, tendon_limits = _limits(robot, scene, rows.kinds, pushes)

@@ -1,14 +1,24 @@
 """The derivatives of a scene's smooth forces by its velocities, as MuJoCo's integrators take them.
 
 MuJoCo's documentation, chapter Computation, section "Numerical integration"; `engine_derivative.c` of MuJoCo 4.0
-(`mjd_smooth_vel` without the bias force).
+(`mjd_smooth_vel`).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.algorithms.recursions import Robot
+from jaxdyn.algorithms.recursions import (
+    EquationsOfMotion,
+    Robot,
+    equations_and_velocities,
+    inverse,
+    turning_accelerations,
+)
 from jaxdyn.scenes._actuators import Actuated
 from jaxdyn.scenes._fluid import fluid_slopes
 from jaxdyn.scenes._parts import FreeJoints, Instant, PartRows, sums
@@ -48,9 +58,11 @@ def smooth_slopes(
     actuators: PartRows,
     acting: Actuated,
     tendons: TendonRows | None,
+    *,
+    symmetric: bool,
 ):
     """Return the derivatives of the forces of actuators, springs, dampers and the fluid by the velocities, `[nv, nv,
-    *batch]`: what MuJoCo's integrator `implicitfast` takes, symmetric."""
+    *batch]`; with `symmetric` those of the fluid as MuJoCo's integrator `implicitfast` has them."""
     total = damper_slopes(robot, at, passive)
     coupled: list = []
     if tendons is not None and passive.tendon_slope is not None:
@@ -68,8 +80,44 @@ def smooth_slopes(
         # MuJoCo's matrix has entries only where one degree of freedom moves the other.
         total = total + product * robot.constant(related.astype(float))
     if passive_part.fluid is not None:
-        total = total + fluid_slopes(robot, passive_part.fluid, at)
+        total = total + fluid_slopes(robot, passive_part.fluid, at, symmetric)
     return total
+
+
+def bias_force(robot: Robot, equations: EquationsOfMotion, v, a: Any = 0.0):
+    """Return the forces, rows `[nv]`, for accelerations `a` as MuJoCo has them but for the axes: `qfrc_bias` if these
+    are zero. Armature belongs to them, also that of translations along the axes of the world."""
+    turning = turning_accelerations(robot, v)
+    return inverse(robot.tree, equations, a - turning) + robot.broadcast(equations.armature * turning)
+
+
+def bias_slopes(robot: Robot, at: Instant):
+    """Return the derivatives of the bias forces by the velocities, `[nv, nv, *batch]`."""
+
+    def bias(v):
+        equations, _ = equations_and_velocities(robot, *at.at, v)
+        return robot.broadcast(bias_force(robot, equations, v))
+
+    v = robot.broadcast(at.v)
+    eye = jnp.eye(robot.nv, dtype=v.dtype).reshape((robot.nv, robot.nv) + (1,) * robot.rank)
+    return jax.vmap(lambda unit: jax.jvp(bias, (v,), (robot.broadcast(unit),))[1], out_axes=1)(eye)
+
+
+def eliminated(A, x):
+    """Return `A^-1 x` for rows `[nv]` and a matrix `[nv, nv, *batch]`, which need not be symmetric, by elimination from
+    the leaves to the roots, in which the matrix of a tree has no fill-in (`mju_factorLUSparse`)."""
+    nv = A.shape[0]
+    lines, rest = [], []
+    for k in reversed(range(nv)):
+        line, pivot = A[k, :k], A[k, k]
+        factors = A[:k, k] / pivot
+        lines.append(line / pivot)
+        rest.append(x[k] / pivot)
+        A, x = A[:k, :k] - factors[:, None] * line, x[:k] - factors * x[k]
+    found: list = []
+    for line, own in zip(reversed(lines), reversed(rest), strict=True):
+        found.append(own - sum((line[i] * y for i, y in enumerate(found)), 0.0))
+    return jnp.stack(found)
 
 
 def _diagonal(robot: Robot, x):

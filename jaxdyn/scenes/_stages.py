@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxdyn._compile import compiled
-from jaxdyn.algorithms.recursions import Robot, RobotAndParts, inverse, turning_accelerations
+from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.scenes._equations import acting, mass_matrix, rows_at
 from jaxdyn.scenes._parts import PartRows
-from jaxdyn.scenes._scene import Scene, SceneState
+from jaxdyn.scenes._scene import Scene
+from jaxdyn.scenes._slopes import bias_force
+from jaxdyn.scenes._states import SceneState, as_in
 
 
 class Stages(NamedTuple):
@@ -42,6 +44,7 @@ class Stages(NamedTuple):
 @compiled()
 def scene_stages(scene: Scene, state: SceneState, control: Any) -> Stages:
     """Return what the accelerations of states are made of; the arguments have the same batch axes."""
+    scene = as_in(scene, state)
     bound, operands = RobotAndParts.of(scene.model, scene.parts, state.q.dtype, "scene")
     found = bound.call(_stages, operands, state.q, state.v, control, state.activation)
     batch, nv = state.q.shape[:-1], scene.model.nv
@@ -52,7 +55,7 @@ def _stages(robot: Robot, scene: PartRows, q, v, control, activation) -> Stages:
     now = acting(robot, scene, q, v, control, activation, robot.zeros())
     rows = rows_at(robot, scene, now)
     M = mass_matrix(robot, now.equations)
-    bias = inverse(robot.tree, now.equations, -turning_accelerations(robot, now.at.v))
+    bias = bias_force(robot, now.equations, now.at.v)
     stages = Stages(
         robot.zeros()[:0] if now.tendons is None else now.tendons.length,
         M.reshape(-1, *M.shape[2:]),

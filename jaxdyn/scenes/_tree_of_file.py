@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 
+import numpy as np
+
+from jaxdyn._types import float_leaf
 from jaxdyn.io import LeftOutWarning, load_mjcf
+from jaxdyn.io.mjcf import enum_name
 from jaxdyn.model import Model
 
 _ZERO = (
@@ -41,4 +46,15 @@ def tree_of(m) -> Model:
     with warnings.catch_warnings():
         # The scene has what the tree leaves out.
         warnings.simplefilter("ignore", LeftOutWarning)
-        return load_mjcf(bare, unsupported="warn")
+        model = load_mjcf(bare, unsupported="warn")
+    # Equal along all axes, so that it is the same in body axes; `bias_force` has what the turning of these adds.
+    rows = translations_of_free_joints(m).ravel()
+    armature = np.array(model.armature)
+    armature[rows] = m.dof_armature[rows]
+    return dataclasses.replace(model, armature=float_leaf(armature))
+
+
+def translations_of_free_joints(m) -> np.ndarray:
+    """Return the degrees of freedom `[n, 3]` of the translations of the free joints of an `mjModel`."""
+    free = [j for j in range(m.njnt) if enum_name("mjtJoint", m.jnt_type[j]) == "free"]
+    return np.asarray(m.jnt_dofadr, int)[free][:, None] + np.arange(3)

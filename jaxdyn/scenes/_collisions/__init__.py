@@ -1,4 +1,11 @@
 """The places where geoms touch, as MuJoCo finds them: pairs that can collide, with a fixed number of candidates."""
 
 from jaxdyn.scenes._collisions._candidates import FAR, Candidates
-from jaxdyn.scenes._collisions._pair_types import candidate_count, candidates, is_built, reason_against, shape_of
+from jaxdyn.scenes._collisions._pair_types import (
+    candidate_count,
+    candidates,
+    is_built,
+    may_be_deep,
+    shape_of,
+    what_is_missing,
+)

@@ -12,7 +12,15 @@ import numpy as np
 from jaxdyn._errors import ModelError
 from jaxdyn.geometry import with_candidates
 from jaxdyn.io.mjcf import GeomPair, GeomType, is_disabled
-from jaxdyn.scenes._collisions import _box_box, _box_pairs, _convex_pairs, _meshes, _plane_pairs, _round_pairs
+from jaxdyn.scenes._collisions import (
+    _box_box,
+    _box_pairs,
+    _convex_pairs,
+    _ellipsoid_pairs,
+    _meshes,
+    _plane_pairs,
+    _round_pairs,
+)
 from jaxdyn.scenes._collisions._candidates import (
     Candidates,
     Found,
@@ -41,11 +49,14 @@ _PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
     (_T.CAPSULE, _T.ELLIPSOID): (1, _convex_pairs.capsule_ellipsoid),
     (_T.CAPSULE, _T.CYLINDER): (2, _convex_pairs.capsule_cylinder),
     (_T.CAPSULE, _T.BOX): (2, _box_pairs.capsule_box),
+    (_T.ELLIPSOID, _T.ELLIPSOID): (1, _ellipsoid_pairs.ellipsoid_ellipsoid),
     (_T.BOX, _T.BOX): (_box_box.COUNT, _box_box.box_box),
 }
 """The number of candidates of a pair and their function. The type with the smaller number comes first."""
-_BY_GENERAL_ROUTINE = {(_T.SPHERE, _T.ELLIPSOID), (_T.CAPSULE, _T.ELLIPSOID), (_T.CAPSULE, _T.CYLINDER)}
-"""The pairs for which MuJoCo has no formulas: see `_convex_pairs`."""
+_MAY_BE_DEEP = {(_T.SPHERE, _T.ELLIPSOID), (_T.CAPSULE, _T.ELLIPSOID), (_T.CAPSULE, _T.CYLINDER)}
+"""The pairs whose contacts are MuJoCo's while the overlap is shallow: see `_convex_pairs`."""
+_BY_GENERAL_ROUTINE = {*_MAY_BE_DEEP, (_T.ELLIPSOID, _T.ELLIPSOID)}
+"""The pairs for which MuJoCo has no formulas."""
 
 
 def candidate_count(type1: int, type2: int) -> int:
@@ -61,14 +72,21 @@ def is_built(type1: int, type2: int) -> bool:
     return (type1, type2) in _PAIRS
 
 
-def reason_against(m: Any, pair: GeomPair) -> str | None:
-    """Return why the contacts of a pair of geoms of an `mjModel` cannot be those of MuJoCo; None if they are."""
+def may_be_deep(type1: int, type2: int) -> bool:
+    """Return whether contacts of two types are MuJoCo's only while their distance is larger than minus the radius of
+    the first geom."""
+    return (type1, type2) in _MAY_BE_DEEP
+
+
+def what_is_missing(m: Any, pair: GeomPair) -> str | None:
+    """Return the types of a pair of geoms of an `mjModel` whose contacts cannot be those of MuJoCo, with the flag for
+    which they cannot; None if they are."""
     names = _names(pair.type1, pair.type2)
     if not is_built(pair.type1, pair.type2):
-        return f"contacts of {names} are not built"
+        return names
     off = [flag for flag in ("nativeccd", "multiccd") if is_disabled(m, flag)]
     if off and (pair.type1, pair.type2) in _BY_GENERAL_ROUTINE:
-        return f'contacts of {names} are not built with <flag {off[0]}="disable"/>'
+        return f'{names}, with <flag {off[0]}="disable"/>,'
     return None
 
 
@@ -107,13 +125,13 @@ def candidates(
     | box with box | 8 | to rounding |
     | sphere or capsule with ellipsoid | 1 | to the tolerance of MuJoCo's general routine |
     | capsule with cylinder | 2 | the same; where both are parallel, the place along them is any |
+    | ellipsoid with ellipsoid | 1 | the same |
 
-    The last two rows hold while the sphere's center or the capsule's axis is outside the other shape. Farther inside,
-    the routine is rougher than its tolerance.
+    The rows of spheres with ellipsoids and of capsules with ellipsoids and cylinders hold while the sphere's center or
+    the capsule's axis is outside the other shape (`may_be_deep`).
 
-    What is not built are the other pairs for which MuJoCo has that routine: the normals that it finds between two
-    ellipsoids that overlap differ from the exact ones by up to 2e-3. With height fields there are as many contacts as
-    prisms below a geom.
+    What is not built are the other pairs for which MuJoCo has that routine. With height fields there are as many
+    contacts as prisms below a geom.
 
     **Raises** `ModelError` for types whose contacts are not built.
     """

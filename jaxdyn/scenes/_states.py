@@ -1,0 +1,197 @@
+"""States of a scene, and the arguments of its functions."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import ModelError, broadcast_batches, look_up, require_last_axes
+from jaxdyn._types import Array, Float, float_leaf
+from jaxdyn.algorithms.recursions import RobotAndParts
+from jaxdyn.io.mjcf import object_name
+from jaxdyn.scenes._bodies import applied_torque, with_mocap_bodies
+from jaxdyn.scenes._equalities import with_active
+from jaxdyn.scenes._world_velocities import body_velocity, world_velocity
+
+if TYPE_CHECKING:
+    from jaxdyn.scenes._scene import Scene
+
+
+class SceneState(eqx.Module):
+    """The state of a scene."""
+
+    q: Float[Array, "*batch nq"]
+    v: Float[Array, "*batch nv"]
+    activation: Float[Array, "*batch na"]
+    """The states of actuators with dynamics."""
+    time: Float[Array, "*batch"]
+    """s"""
+    mocap: Float[Array, "*batch nmocap 7"] | None = None
+    """The poses of mocap bodies, positions and quaternions `w x y z`: MuJoCo's `mocap_pos` and `mocap_quat`. None: as
+    the file has them. Steps leave them as they are."""
+    active: Float[Array, "*batch neq"] | None = None
+    """Positive for the equality constraints that act: MuJoCo's `eq_active`. None: those that are active in the file.
+    Steps leave them as they are."""
+
+
+class Keyframe(NamedTuple):
+    """A keyframe of a scene's file."""
+
+    q: Any
+    v: Any
+    activation: Any
+    control: Any
+    time: Any
+    mocap: Any
+    """`[nmocap, 7]`"""
+
+
+def keyframes_of(model, m) -> dict[str, Keyframe]:
+    """Return the keyframes of an `mjModel` by their names."""
+    out = {}
+    for i in range(m.nkey):
+        q = float_leaf(np.array(m.key_qpos[i]))
+        v = body_velocity(model, q, float_leaf(np.array(m.key_qvel[i])))
+        mocap = np.concatenate([m.key_mpos[i].reshape(-1, 3), m.key_mquat[i].reshape(-1, 4)], axis=1)
+        others = (np.array(x[i]) for x in (m.key_act, m.key_ctrl, m.key_time))
+        out[object_name(m, "key", i)] = Keyframe(q, v, *map(float_leaf, (*others, mocap)))
+    return out
+
+
+def make_state(scene: Scene, q: Any, v: Any, activation: Any, keyframe: str | None, mocap: Any, active: Any):
+    """Return a state of a scene: see `Scene.state`."""
+    model, bodies = scene.model, scene.parts.bodies
+    time = jnp.zeros((), model.dtype)
+    if keyframe is None:
+        given = scene.start, jnp.zeros(model.nv, model.dtype), jnp.zeros(scene.na, model.dtype)
+    else:
+        key = list(scene.keyframes.values())[look_up(keyframe, scene.keyframes, "keyframe")]
+        given, time = key[:3], key.time
+        if mocap is None and bodies.mocap_names:
+            mocap = key.mocap
+    # Copies, because arrays of `mjData`, for one, change while JAX may still read them.
+    q, v, activation = (
+        a if x is None else jnp.array(x, model.dtype) for x, a in zip((q, v, activation), given, strict=True)
+    )
+    mocap, active = (None if x is None else jnp.array(x, model.dtype) for x in (mocap, active))
+    state = SceneState(q, v, activation, time, mocap, active)
+    return with_batch(state, _batch_of(scene, {name: getattr(state, name) for name in _AXES}))
+
+
+_AXES = {"q": 1, "v": 1, "activation": 1, "time": 0, "mocap": 2, "active": 1}
+"""The axes of the arrays of a state that are not batch axes."""
+
+
+def with_batch(state: SceneState, batch: tuple[int, ...]) -> SceneState:
+    """Return a state whose arrays all have these batch axes."""
+    given: dict[str, Any] = {name: getattr(state, name) for name in _AXES}
+    for name, x in given.items():
+        if x is not None:
+            given[name] = jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - _AXES[name] :]))
+    return SceneState(**given)
+
+
+def _batch_of(scene: Scene, given: dict[str, Any]) -> tuple[int, ...]:
+    """Return the batch axes of arrays that must have the right shapes, by their names; None is left out."""
+    model, bodies = scene.model, scene.parts.bodies
+    wanted = {
+        "q": (model.nq,),
+        "v": (model.nv,),
+        "activation": (scene.na,),
+        "time": (),
+        "mocap": (len(bodies.mocap_names), 7),
+        "active": (len(scene.parts.constraints.equalities.names),),
+        "control": (scene.nu,),
+        "torque": (model.nv,),
+        "wrenches": (len(bodies.names), 6),
+    }
+    batches = {}
+    for name, x in given.items():
+        if x is not None:
+            shape = wanted[name]
+            require_last_axes(x, shape, name, "batch axes may stand in front")
+            batches[name] = x.shape[: x.ndim - len(shape)]
+    return broadcast_batches(batches)
+
+
+class Arguments(eqx.Module):
+    """The arguments of functions of rows, with all batch axes."""
+
+    q: Array
+    v: Array
+    control: Array
+    activation: Array
+    applied: Array
+    """The forces on the degrees of freedom from outside."""
+
+    def named(self) -> dict[str, Array]:
+        """Return them by name."""
+        return {name: getattr(self, name) for name in ("q", "v", "control", "activation", "applied")}
+
+
+class Given(NamedTuple):
+    """The arguments of a function of a scene, with the scene as they change it."""
+
+    scene: Scene
+    """With mocap bodies and equality constraints as the state has them."""
+    arguments: Arguments
+    torque: Any
+    wrenches: Any
+    """Rows `[*batch, 6 nbody]`, or None."""
+
+    def bound(self) -> tuple[RobotAndParts, list[Any]]:
+        """Return the scene for functions of rows."""
+        return RobotAndParts.of(self.scene.model, self.scene.parts, self.arguments.q.dtype, "scene", self.arguments)
+
+    def at(self, q: Any, v: Any, activation: Any) -> Given:
+        """Return the same at another state, with the forces from outside held along the axes of the world."""
+        model = self.scene.model
+        torque = body_velocity(model, q, world_velocity(model, self.arguments.q, self.torque))
+        return self._with_forces(dataclasses.replace(self.arguments, q=q, v=v, activation=activation), torque)
+
+    def _with_forces(self, arguments: Arguments, torque: Any) -> Given:
+        applied = torque
+        if self.wrenches is not None:
+            bound, operands = self.bound()
+            applied = applied + bound.call(applied_torque, operands, arguments.q, self.wrenches)
+        return self._replace(arguments=dataclasses.replace(arguments, applied=applied))
+
+
+def given_of(scene: Scene, state: SceneState, control: Any, torque: Any, wrenches: Any) -> Given:
+    """Return the arguments of a function of a scene with all batch axes. **Raises** `ShapeError`, and `ModelError`
+    where mocap bodies cannot be moved."""
+    model, dtype = scene.model, state.q.dtype
+    control = jnp.zeros(scene.nu, dtype) if control is None else jnp.asarray(control, dtype)
+    torque = jnp.zeros(model.nv, dtype) if torque is None else jnp.asarray(torque, dtype)
+    wrenches = None if wrenches is None else jnp.asarray(wrenches, dtype)
+    batch = _batch_of(
+        scene,
+        {name: getattr(state, name) for name in _AXES if name != "time"}
+        | {"control": control, "torque": torque, "wrenches": wrenches},
+    )
+    rows = (state.q, state.v, control, state.activation, torque)
+    q, v, control, activation, torque = (jnp.broadcast_to(x.astype(dtype), (*batch, x.shape[-1])) for x in rows)
+    if wrenches is not None:
+        flat = wrenches.reshape(*wrenches.shape[:-2], -1)
+        wrenches = jnp.broadcast_to(flat, (*batch, flat.shape[-1]))
+    given = Given(as_in(scene, state), Arguments(q, v, control, activation, torque), torque, wrenches)
+    return given if wrenches is None else given._with_forces(given.arguments, torque)
+
+
+def as_in(scene: Scene, state: SceneState) -> Scene:
+    """Return a scene with mocap bodies and equality constraints as a state has them."""
+    parts = scene.parts
+    if state.mocap is not None and parts.bodies.mocap_names:
+        if parts.bodies.mocap_carries:
+            raise ModelError(
+                "mocap bodies of this scene carry bodies with joints and cannot be moved; connect these by a weld"
+            )
+        parts = with_mocap_bodies(parts, state.mocap)
+    if state.active is not None:
+        equalities = with_active(parts.constraints.equalities, state.active)
+        parts = eqx.tree_at(lambda x: x.constraints.equalities, parts, equalities)
+    return scene if parts is scene.parts else dataclasses.replace(scene, parts=parts)
