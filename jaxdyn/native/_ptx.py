@@ -306,6 +306,8 @@ def kernel_text(program: Program, name: str) -> str:
     """
     if len(program.nodes) > MAX_OPERATIONS:
         raise UnsupportedError(f"more than {MAX_OPERATIONS} operations on a GPU")
+    if any(node.op == "result" for node in program.nodes):
+        raise UnsupportedError("a loop that ends depending on data, on a GPU")
     thread = Thread()
     inputs, outputs = _addresses(thread, program)
 

@@ -6,6 +6,8 @@ body axes, so that `turning_accelerations` is what they have more than this libr
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -28,9 +30,11 @@ from jaxdyn.scenes._law import curvature, force
 from jaxdyn.scenes._newton import (
     Line,
     Problem,
+    SceneOptions,
     Search,
     factor,
     hessian,
+    minimum,
     newton_line,
     product,
     search_step,
@@ -94,6 +98,28 @@ def setup(robot: Robot, scene: PartRows, q, v, control, activation, applied) -> 
     return Problem(M, pattern.pack_J(rows.J), b, a0, rows.numbers)
 
 
+@dataclasses.dataclass(frozen=True)
+class Solution:
+    """The solution of a state's problem, as a function of rows."""
+
+    options: SceneOptions
+
+    def __call__(self, robot: Robot, scene: PartRows, **state: Any):
+        """Return the accelerations, the error and the steps of Newton's method; the arguments are those of `setup`."""
+        pattern, problem = scene.pattern, setup(robot, scene, **state)
+        numbers, a0 = problem.numbers, problem.a0
+        if not pattern.kinds.count:
+            return a0, jnp.zeros_like(a0[:1]), jnp.zeros_like(a0[:1])
+        found = minimum(
+            self.options,
+            functools.partial(newton_line, pattern, problem),
+            functools.partial(search_step, pattern.kinds, numbers),
+            jnp.zeros_like(a0),
+            jnp.zeros_like(a0[:1]),
+        )
+        return robot.broadcast(a0 + found.y), found.error, found.count
+
+
 def line_of(robot: Robot, scene: PartRows, problem: Problem, y) -> Line:
     """Return the line of Newton's step."""
     return jax.tree.map(robot.broadcast, newton_line(scene.pattern, problem, y))
@@ -122,10 +148,10 @@ def hessian_product(robot: Robot, scene: PartRows, y, a, q, v, control, activati
     return jax.jvp(at, (robot.broadcast(a),), (robot.broadcast(y),))[1]
 
 
-def factors(robot: Robot, scene: PartRows, problem: Problem, y):
-    """Return the factor of `H` at `y`, packed."""
-    pattern = scene.pattern
-    C = curvature(pattern.kinds, problem.numbers, row_residual(pattern, problem, y))
+def factors(robot: Robot, scene: PartRows, a, **state: Any):
+    """Return the factor of `H` at the accelerations `a`, packed."""
+    pattern, problem = scene.pattern, setup(robot, scene, **state)
+    C = curvature(pattern.kinds, problem.numbers, row_residual(pattern, problem, a - problem.a0))
     return _flat(robot, factor(hessian(pattern, problem, C)))
 
 

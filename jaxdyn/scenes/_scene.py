@@ -24,12 +24,12 @@ from jaxdyn.scenes import _sensed
 from jaxdyn.scenes._actuators import Actuators
 from jaxdyn.scenes._constraints import Constraints
 from jaxdyn.scenes._free_bodies import free_bodies
-from jaxdyn.scenes._newton import Pattern
+from jaxdyn.scenes._newton import Pattern, SceneOptions
 from jaxdyn.scenes._parts import Part
 from jaxdyn.scenes._passive import Passive
 from jaxdyn.scenes._refusals import refuse_what_is_not_built
 from jaxdyn.scenes._sensors import Sensors, reasons_against_sensors
-from jaxdyn.scenes._solver import SceneOptions, Solved, solve
+from jaxdyn.scenes._solver import Solved, solve
 from jaxdyn.scenes._tendons import Tendons
 from jaxdyn.scenes._tree_of_file import tree_of
 from jaxdyn.scenes._world_velocities import body_velocity, rates_of_rotation_vectors, world_velocity
@@ -182,7 +182,7 @@ class Scene(eqx.Module):
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         arguments = _arguments(self, state, control, torque)
         solved = _solved(self, arguments)
-        return SceneReport(solved.error, solved.iterations, self.options.tolerance_of(arguments.q.dtype))
+        return SceneReport(solved.error, solved.iterations.astype(jnp.int32), self.options.tolerance_of(arguments.q.dtype))
 
     @compiled()
     def constraint_forces(
