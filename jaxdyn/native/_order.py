@@ -44,7 +44,9 @@ def _steps(results: Sequence[Scalar], stored: Iterable, done: set[int], needed: 
     def before(node: Node) -> list[Node]:
         if node.op == "result":
             loop = node.args[0]
-            return needed.setdefault(loop, _needed(loop))
+            if loop not in needed:
+                needed[loop] = _needed(loop)
+            return needed[loop]
         return [a for a in operands(node) if not a.uniform]
 
     met: set[Loop] = set()
@@ -67,19 +69,28 @@ def _steps(results: Sequence[Scalar], stored: Iterable, done: set[int], needed: 
 
 def _needed(loop: Loop) -> list[Node]:
     """Return what a loop needs from outside."""
-    found: dict[int, Node] = {}
-    inside: dict[int, bool] = {}
-    for node in by_results((loop.again, *loop.ends), set(), operands):
-        if node.op in ("carried", "result"):
-            inside[node.number] = _is_within(node.args[0], loop)
-        else:
-            inside[node.number] = any(inside[a.number] for a in operands(node))
-        for a in operands(node) if inside[node.number] else ():
-            if not inside[a.number]:
-                found[a.number] = a
+    first = loop.carried[0].number
     ends = [x for x in (*loop.starts, loop.again, *loop.ends) if type(x) is Node]
-    found |= {x.number: x for x in ends if not inside.get(x.number, False)}
-    return [x for x in found.values() if not x.uniform]
+    reached: dict[int, Node] = {}
+    stack = list(ends)
+    while stack:
+        node = stack.pop()
+        if node.number not in reached:
+            reached[node.number] = node
+            # Nodes that are older than the loop are outside.
+            stack.extend(operands(node) if node.number > first else ())
+    inside: set[int] = set()
+    needed = {x.number: x for x in ends}
+    for number in sorted(reached):
+        node = reached[number]
+        if node.op in ("carried", "result"):
+            within = _is_within(node.args[0], loop)
+        else:
+            within = any(a.number in inside for a in operands(node))
+        if within:
+            inside.add(number)
+            needed |= {a.number: a for a in operands(node)}
+    return [x for number, x in needed.items() if number not in inside and not x.uniform]
 
 
 def _is_within(inner: Loop | None, loop: Loop) -> bool:
@@ -161,17 +172,18 @@ def by_results(results: Iterable[Scalar], done: set[int], before) -> list[Node]:
     """
     order: list[Node] = []
     for result in results:
-        stack = [result] if type(result) is Node else []
+        stack = []
+        if type(result) is Node and result.number not in done:
+            stack.append((result, iter(before(result))))
         while stack:
-            top = stack[-1]
-            waiting = [] if top.number in done else [a for a in before(top) if a.number not in done]
-            if waiting:
-                stack.extend(reversed(waiting))
+            node, operands_left = stack[-1]
+            waiting = next((a for a in operands_left if a.number not in done), None)
+            if waiting is not None:
+                stack.append((waiting, iter(before(waiting))))
                 continue
             stack.pop()
-            if top.number not in done:
-                done.add(top.number)
-                order.append(top)
+            done.add(node.number)
+            order.append(node)
     return order
 
 
