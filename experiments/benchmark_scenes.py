@@ -6,11 +6,13 @@ The scenes are the ant and the humanoid of Gymnasium, where it is installed, and
 four feet. Each robot starts from a state that MuJoCo reaches in `settling` steps under random controls, so that it
 touches the ground; then controls are zero. A roll-out of `steps` steps is one program of this library and of MJX;
 MuJoCo steps one robot after the other in C. All three have the same law, integrator and time step; this library solves
-every step to its tolerance, the others as their options in the file say.
+every step to its tolerance, the others as their options in the file say, but that MJX solves with Newton's method where
+it lacks the solver of the file, as for the humanoid. Compilation is what the first call takes longer than later ones.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib
 import importlib.resources
@@ -76,7 +78,7 @@ def run(config: Config) -> list[dict[str, Any]]:
                 try:
                     seconds, first = LIBRARIES[name](start, config)
                     steps = 1 if name == "gradient" else config.steps
-                    measured = {"first_s": first, "steps_per_s": batch * steps / seconds}
+                    measured = {"compile_s": max(first - seconds, 0.0), "steps_per_s": batch * steps / seconds}
                 except ImportError as error:
                     measured = {"reason": str(error)}
                 records.append({"scene": scene, "library": name, "batch": batch, **measured})
@@ -88,7 +90,7 @@ def run(config: Config) -> list[dict[str, Any]]:
         f"{where['date']}: {device.device_kind} ({device.platform}), {where['cpu']}; single precision (MuJoCo: "
         "double); wall time.",
         "",
-        *table(("scene", "library", "batch", "steps/s", "us a step", "first call, s"), [_row(x) for x in records]),
+        *table(("scene", "library", "batch", "steps/s", "us a step", "compilation, s"), [_row(x) for x in records]),
         "",
     ]
     (folder / "report.md").write_text("\n".join(text), encoding="utf-8")
@@ -101,7 +103,7 @@ def _row(record: dict[str, Any]) -> list[str]:
     if "reason" in record:
         return [*start, f"not measured: {record['reason']}", "", ""]
     rate = record["steps_per_s"]
-    return [*start, f"{rate:.3g}", number(1e6 / rate), number(record["first_s"])]
+    return [*start, f"{rate:.3g}", number(1e6 / rate), number(record["compile_s"])]
 
 
 def _of_gymnasium(name: str) -> Callable[[], tuple[Any, np.ndarray]]:
@@ -177,7 +179,10 @@ def time_mujoco(start: Start, config: Config) -> tuple[float, float]:
 
 
 def time_mjx(start: Start, config: Config) -> tuple[float, float]:
-    return benchmark_contact.timed_mjx(start.model, start.q, start.v, config)
+    solver, model = importlib.import_module("mujoco").mjtSolver, copy.copy(start.model)
+    if model.opt.solver not in (solver.mjSOL_CG, solver.mjSOL_NEWTON):
+        model.opt.solver = solver.mjSOL_NEWTON
+    return benchmark_contact.timed_mjx(model, start.q, start.v, config)
 
 
 LIBRARIES: dict[str, Callable[[Start, Config], tuple[float, float]]] = {

@@ -15,7 +15,7 @@ from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static,
 from jaxdyn.native._data_movement import DataMovement
 from jaxdyn.native._graph import Loop, Node
 
-MAX_OPERATIONS = 250_000
+MAX_OPERATIONS = 400_000
 """A function of more operations is not specialized."""
 MAX_REPETITIONS = 300
 """Nor is one of more operations, counted before any are folded, than this times its equations. XLA compiles an equation

@@ -39,7 +39,6 @@ from jaxdyn.scenes._newton import (
     product,
     search_step,
     substitute,
-    transposed_product,
 )
 from jaxdyn.scenes._newton import residual as row_residual
 from jaxdyn.scenes._parts import Instant, PartRows, instant
@@ -78,6 +77,12 @@ def rows_at(robot: Robot, scene: PartRows, now: Acting) -> ConstraintRows:
     return constraint_rows(robot, scene.constraints, now.at, now.tendons, scene.timestep)
 
 
+def push_of(robot: Robot, at: Instant, rows: ConstraintRows, a):
+    """Return the forces of rows on the degrees of freedom at the accelerations `a`, rows `[nv]`."""
+    pushes = force(rows.kinds, rows.numbers, rows.rates(robot, at, a) - rows.aref)
+    return rows.torque(robot, at, pushes)
+
+
 def mass_matrix(robot: Robot, equations: EquationsOfMotion):
     """Return the mass matrix `[nv, nv, *batch]`; only its lower triangle is right."""
     force = sum_up(robot.tree, equations.inertia).apply(equations.S)
@@ -93,9 +98,9 @@ def setup(robot: Robot, scene: PartRows, q, v, control, activation, applied) -> 
     rest = now.torque - inverse(robot.tree, equations, -turning_accelerations(robot, now.at.v))
     a0 = solve(robot, equations, constant_elimination(robot, equations).factors, rest)
     rows = rows_at(robot, scene, now)
-    b = rows.aref - product(rows.J, a0)
+    b = rows.aref - rows.rates(robot, now.at, a0)
     M = pattern.pack_M(mass_matrix(robot, equations))
-    return Problem(M, pattern.pack_J(rows.J), b, a0, rows.numbers)
+    return Problem(M, pattern.pack_J(rows.jacobian(robot, now.at)), b, a0, rows.numbers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,8 +138,7 @@ def searched(robot: Robot, scene: PartRows, problem: Problem, line: Line, at: Se
 def residual(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
     """Return what is out of balance at the accelerations `a`; zero at the solution."""
     now = acting(robot, scene, q, v, control, activation, applied)
-    rows = rows_at(robot, scene, now)
-    push = transposed_product(rows.J, force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref))
+    push = push_of(robot, now.at, rows_at(robot, scene, now), robot.broadcast(a))
     own = inverse(robot.tree, now.equations, a - turning_accelerations(robot, now.at.v))
     return own - now.torque - push
 
@@ -169,8 +173,7 @@ def _flat(robot: Robot, L):
 def constraint_torque(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
     """Return the forces of all constraints on the degrees of freedom at the accelerations `a`."""
     now = acting(robot, scene, q, v, control, activation, applied)
-    rows = rows_at(robot, scene, now)
-    return transposed_product(rows.J, force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref))
+    return push_of(robot, now.at, rows_at(robot, scene, now), robot.broadcast(a))
 
 
 def natural(robot: Robot, scene: PartRows, a, v):

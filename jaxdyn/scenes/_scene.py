@@ -265,7 +265,7 @@ def _pattern_of(model: Model, parts: SceneParts) -> Pattern:
     def look(robot: Robot, scene, q, v, control, activation):
         now = rows.acting(robot, scene, q, v, control, activation, robot.zeros())
         all_rows = rows.rows_at(robot, scene, now)
-        found.append(Pattern.of(all_rows.kinds, all_rows.moves, robot.topology.dof_ancestors))
+        found.append(Pattern.of(all_rows.kinds, all_rows.moves(robot), robot.topology.dof_ancestors))
         return all_rows.aref
 
     na = sum(x >= 0 for x in parts.actuators.states)
@@ -406,7 +406,8 @@ def _runge_kutta(scene: Scene, arguments: _Arguments) -> tuple[Any, Any, Any]:
         a = world_velocity(model, at.q, _solved(scene, at).a)
         turned = _times(scene.timestep, velocity)
         own = rates_of_rotation_vectors(model, turned, world_velocity(model, at.q, at.v))
-        return own, a, bound.call(rows.rates, operands, **at.named())
+        rate = bound.call(rows.rates, operands, **at.named()) if scene.na else jnp.zeros_like(at.activation)
+        return own, a, rate
 
     stages = [slopes(arguments, jnp.zeros_like(start))]
     for share in (0.5, 0.5, 1.0):

@@ -77,7 +77,8 @@ def _solve_in_pieces(static: _Static, shared: int, *inputs) -> Solved:
 def _solve_jvp(static: _Static, shared: int, primals, tangents):
     solved = _solve(static, shared, *primals)
     bound, a = static.bound, solved.a
-    perturbed = [i for i, dot in enumerate(tangents) if not isinstance(dot, SymbolicZero)]
+    # Arrays without elements, such as no activations, would be further functions to differentiate.
+    perturbed = [i for i, dot in enumerate(tangents) if not isinstance(dot, SymbolicZero) and primals[i].size]
 
     def with_changed(*values) -> tuple[tuple, dict[str, Any]]:
         changed = list(primals)
