@@ -40,13 +40,13 @@ class Loop:
     outer: Loop | None
     """The loop around it."""
     starts: list[Scalar]
-    """What it carries at its start."""
+    """The values that it carries at its start."""
     carried: list[Node] = dataclasses.field(default_factory=list)
-    """The same in each round."""
+    """The same at the beginning of each round."""
     again: Scalar = False
     """The condition at the beginning of a round."""
     ends: list[Scalar] = dataclasses.field(default_factory=list)
-    """What it carries at the end of a round, or where the condition does not hold at its beginning."""
+    """The values at the end of a round, those at its beginning where the condition does not hold."""
     results: list[Node] = dataclasses.field(default_factory=list)
 
 

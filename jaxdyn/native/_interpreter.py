@@ -144,7 +144,7 @@ class Interpreter(DataMovement):
         go, body = parts_of(params["cond_jaxpr"]), parts_of(params["body_jaxpr"])
         of_go, of_body, state = xs[:n], xs[n : n + m], xs[n + m :]
         if _depends_on_data(go[0], of_go, body[0], of_body, state):
-            return self._repeated(eqn, functools.partial(self.run, *go), of_go, functools.partial(self.run, *body), of_body, state)
+            return self._repeated(eqn, (go, of_go), (body, of_body), state)
         while True:
             (again,) = self.run(*go, [*of_go, *state])
             if not is_static(again):
@@ -153,7 +153,7 @@ class Interpreter(DataMovement):
                 return state
             state = self.run(*body, [*of_body, *state])
 
-    def _repeated(self, eqn, go: Callable, of_go, body: Callable, of_body, state):
+    def _repeated(self, eqn, go: tuple, body: tuple, state):
         """Return the end of a loop whose number of rounds depends on data."""
         shapes = [np.shape(x) for x in state]
         if any(np.dtype(v.aval.dtype).kind != "f" for v in eqn.outvars):
@@ -161,10 +161,11 @@ class Interpreter(DataMovement):
         starts = [_scalar(x) for array in state for x in np.asarray(array, object).ravel()]
         outer, self.loop = self.loop, self.graph.loop(self.loop, starts)
         carried = _arrays(self.loop.carried, shapes)
-        (again,) = go([*of_go, *carried])
-        ends = body([*of_body, *carried])
+        (again,), ends = (self.run(*part, [*given, *carried]) for part, given in (go, body))
         loop, self.loop = self.loop, outer
-        again = _scalar(np.asarray(again, object).item())
+        again = np.asarray(again, object).item()
+        if type(again) is not Node:
+            raise UnsupportedError("a loop whose condition is always the same")
         ends = [_scalar(x) for array in ends for x in np.asarray(array, object).ravel()]
         return _arrays(self.graph.close(loop, again, ends), shapes)
 

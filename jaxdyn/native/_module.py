@@ -117,9 +117,7 @@ def _element(body: Body, kind: Kind, start: str, place: int) -> str:
     return body.value(f"getelementptr {kind.float}, ptr {start}, i64 {place}") if place else start
 
 
-def _part(
-    number, part: Part, program, rows, shared, crossing, kind, declared, *, first: bool, last: bool
-) -> str:
+def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *, first: bool, last: bool) -> str:
     body = Body(kind, declared)
     one = Kind(kind.bits, 1)
     align = f"align {kind.bytes}"
@@ -157,17 +155,13 @@ def _part(
         return lambda: body.line(f"store {kind.float} {name}, ptr {place}, {align}")
 
     values = Values(body, load, angle)
+    own = {n.number for n in part.nodes}
     stores: dict[int, list[int]] = {}
-    for start, output in zip(rows.outputs, program.outputs, strict=True):
-        for i, x in enumerate(output):
-            ready = type(x) is not Node or x.uniform or x.op == "input"
-            if ready or x.op == "result":
-                if first if ready else last:
-                    body.line(
-                        f"store {kind.float} {values.name(x)}, ptr {_element(body, kind, '%out', start + i)}, {align}"
-                    )
-            else:
-                stores.setdefault(x.number, []).append(start + i)
+    for x, row in _results(program, rows):
+        if type(x) is Node and x.number in own:
+            stores.setdefault(x.number, []).append(row)
+        elif last if type(x) is Node and x.op == "result" else first and _is_ready(x):
+            body.line(f"store {kind.float} {values.name(x)}, ptr {_element(body, kind, '%out', row)}, {align}")
     paired = {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
     labels = []
     for count, node in enumerate(part.nodes):
@@ -191,6 +185,17 @@ def _part(
         addresses = ", ".join(f"ptr blockaddress(@part{number}, %{label})" for label in labels)
         text.append(f"@blocks{number} = internal constant [{len(labels)} x ptr] [{addresses}]")
     return "\n".join(text)
+
+
+def _results(program: Program, rows: Rows) -> list[tuple[Scalar, int]]:
+    """Return all results of a program with their rows."""
+    pairs = zip(rows.outputs, program.outputs, strict=True)
+    return [(x, start + i) for start, output in pairs for i, x in enumerate(output)]
+
+
+def _is_ready(x: Scalar) -> bool:
+    """Return whether a value is there without any operation of a part."""
+    return type(x) is not Node or x.uniform or x.op == "input"
 
 
 def _angle_rows(program: Program, rows: Rows) -> list[int]:
@@ -243,7 +248,9 @@ def _calls(body: Body, steps: Iterable[Part | Rounds], numbers: dict[Part, int],
         body.lines.append(f"{after}:")
 
 
-def _blocks(program: Program, rows: Rows, steps: Sequence[Part | Rounds], crossing: dict, waiting: int, kind: Kind) -> str:
+def _blocks(
+    program: Program, rows: Rows, steps: Sequence[Part | Rounds], crossing: dict, waiting: int, kind: Kind
+) -> str:
     """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes."""
     one = Kind(kind.bits, 1)
     body = Body(kind, set())

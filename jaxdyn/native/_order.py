@@ -14,7 +14,7 @@ what one function leaves to the next goes through memory."""
 
 @dataclasses.dataclass(eq=False)
 class Part:
-    """What one function of a kernel computes."""
+    """The operations of one function of a kernel."""
 
     nodes: list[Node]
     stored: list[tuple[Scalar, Node | Loop]]

@@ -14,8 +14,8 @@ from jaxdyn.scenes._contact_rows import Contacts, contact_rows
 from jaxdyn.scenes._equalities import Equalities, equality_rows
 from jaxdyn.scenes._law import RowKinds, RowNumbers
 from jaxdyn.scenes._limits import FrictionLosses, Limits, friction_rows, limit_rows
-from jaxdyn.scenes._parts import Instant, Part, PartRows
 from jaxdyn.scenes._newton import transposed_product
+from jaxdyn.scenes._parts import Instant, Part, PartRows
 from jaxdyn.scenes._rows import Contacting, Rows, Timing, rates_of
 from jaxdyn.scenes._tendons import TendonRows
 from jaxdyn.tree import sum_down

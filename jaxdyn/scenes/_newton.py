@@ -274,11 +274,11 @@ def search_step(kinds: RowKinds, numbers: RowNumbers, line: Line, at: Search) ->
 
 
 class Minimum(NamedTuple):
-    """What Newton's method has found; the numbers of an element of the batch besides `y` have an axis of length 1."""
+    """The result of Newton's method; the numbers of an element of the batch besides `y` have an axis of length 1."""
 
     y: Any
     error: Any
-    """That of the last line, or zero where it was exact."""
+    """The error of the last line, or zero where it was exact."""
     count: Any
     """The steps that were taken."""
 

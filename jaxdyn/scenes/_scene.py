@@ -182,7 +182,9 @@ class Scene(eqx.Module):
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         arguments = _arguments(self, state, control, torque)
         solved = _solved(self, arguments)
-        return SceneReport(solved.error, solved.iterations.astype(jnp.int32), self.options.tolerance_of(arguments.q.dtype))
+        return SceneReport(
+            solved.error, solved.iterations.astype(jnp.int32), self.options.tolerance_of(arguments.q.dtype)
+        )
 
     @compiled()
     def constraint_forces(
