@@ -1,8 +1,9 @@
 """The LLVM module of a program: a kernel for as many elements of the batch as a vector has lanes, and the handlers that
 XLA calls.
 
-The kernel reads rows, a vector for each number of the operands, and writes rows. Users' arrays have the batch first, so
-blocks of them are transposed in registers on the way in and out.
+A kernel is functions that follow each other, and loops around some of them. It reads rows, a vector for each number of
+the operands, and writes rows. Users' arrays have the batch first, so blocks of them are transposed in registers on the
+way in and out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A function of JAX arrays as a straight-line program: its jaxpr is interpreted with arrays of graph nodes.
+"""A function of JAX arrays as a program of scalar operations: its jaxpr is interpreted with arrays of graph nodes.
 
-An array is either static, a NumPy array of numbers, or a NumPy array of objects, nodes and constants. Indices and loop
-counts must be static. What only moves data then leaves no operation behind, and scans are unrolled.
+An array is either static, a NumPy array of numbers, or a NumPy array of objects, nodes and constants. Indices must be
+static. What only moves data then leaves no operation behind, and loops whose length is known are unrolled. A
+`lax.while_loop` that ends depending on data is a loop of the program.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from jaxdyn.native._interpreter import Interpreter, traced
 
 
 class Program(NamedTuple):
-    """A straight-line program."""
+    """A program of scalar operations, and of loops over them."""
 
     nodes: list[Node]
     """All nodes that the outputs depend on, operands first."""
