@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxdyn.algorithms.recursions import (
     ConstraintRows,
@@ -51,8 +52,8 @@ from jaxdyn.friction import Coulomb
 from jaxdyn.spatial import Motion, Pose, Vec3
 from jaxdyn.tree import sum_down, sum_up, take_rows
 
-SEARCH_STEPS = 16
-"""Steps of the search along a line."""
+SEARCH_STEPS = 24
+"""The most steps of the search along a line."""
 
 
 class Stops(NamedTuple):
@@ -188,7 +189,7 @@ def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt
     The error is the length of Newton's step, which is the distance to the solution to first order, over that of the
     larger of the accelerations with and without contact, in the metric of the mass matrix.
     """
-    system, tree = problem.system, robot.tree
+    system, tree = _sparse(robot, problem.system), robot.tree
     S, inertia, points = system.S, system.inertia, system.points
     moved = sum_down(tree, S * x)
     velocity, pushes = _pushes_at(contacts, problem, moved, dt)
@@ -208,14 +209,14 @@ def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt
     shift = velocities_at(contacts, points, motion) * dt
     curvature, start = product(step, motion, step, motion), product(step, motion, x, moved)
     line = line_of(contacts.law, points.gap, points.normal, velocity, shift, problem.lagged, dt)
+    inverse, base, rate = 1 / dt, problem.speeds + dt * x, dt * step
 
     def slope(length):
         """The derivative along the line, its own, and the rounding error of the first."""
-        powers = [tuple(x / dt for x in line(length))]
-        speeds = problem.speeds + dt * (x + length * step)
-        if (in_joints := joint_torques(robot, contacts, problem.stops, speeds, dt)) is not None:
+        powers = [tuple(x * inverse for x in line(length))]
+        if (in_joints := joint_torques(robot, contacts, problem.stops, base + length * rate, dt)) is not None:
             torque, resistance = in_joints
-            powers.append((torque * step, dt * resistance * step * step))
+            powers.append((torque * step, resistance * (rate * step)))
         first, second = (sum(x.sum(axis=0) for x in parts) for parts in zip(*powers, strict=True))
         terms = jnp.abs(start) + sum(jnp.abs(power).sum(axis=0) for power, _ in powers)
         rounding = 4 * jnp.finfo(terms.dtype).eps * terms
@@ -229,20 +230,35 @@ def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt
     return x + step * _search(slope, curvature), error
 
 
+def _sparse(robot: Robot, system: System) -> System:
+    """Return the same with zeros that the tree's structure knows: native code then leaves out what they multiply."""
+    topology = robot.topology
+    carries = robot.constant(np.where(topology.body_of_dof < 0, 0.0, 1.0))
+    turns = robot.constant(np.where(topology.rotating_dofs, 1.0, 0.0))
+    inertia = jax.tree.map(lambda x: jnp.where(carries > 0, x, 0.0), system.inertia)
+    angular = jax.tree.map(lambda x: jnp.where(turns > 0, x, 0.0), system.S.angular)
+    return system._replace(S=Motion(angular, system.S.linear), inertia=inertia)
+
+
 def _search(slope, like):
     """Return the zero between 0 and 1 of an increasing function that is negative at 0, or 1 if there is none; `slope`
     also gives its derivative, and its rounding error. Newton's method, with a bisection where it leaves the interval
     that has the zero."""
-    length = jnp.ones_like(like)
-    low, high = jnp.zeros_like(like), jnp.ones_like(like)
-    for _ in range(SEARCH_STEPS):
+
+    def turn(state):
+        length, low, high, _, count = state
         value, rate, rounding = slope(length)
         low, high = jnp.where(value < 0, length, low), jnp.where(value < 0, high, length)
         following = length - value / jnp.where(rate > 0, rate, 1.0)
         inside = (following >= low) & (following <= high)
         following = jnp.where(inside, following, 0.5 * (low + high))
-        length = jnp.where(jnp.abs(value) > rounding, following, length)
-    return length
+        following = jnp.where(jnp.abs(value) > rounding, following, length)
+        return following, low, high, jnp.abs(following - length), count + 1
+
+    one, zero = jnp.ones_like(like), jnp.zeros_like(like)
+    start = one, zero, one, one, jnp.zeros((), like.dtype)
+    # The steps are counted in the precision of all else, which native code can carry.
+    return lax.while_loop(lambda state: (state[3] > 0).any() & (state[4] < SEARCH_STEPS), turn, start)[0]
 
 
 def _pushes_at(contacts: ContactRows, problem: StepProblem, moved: Motion, dt) -> tuple[Vec3, Push]:
@@ -292,7 +308,7 @@ def residual_product(
 
 def factors(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt) -> Factors | DenseFactors:
     """Return the factors of `H` at accelerations `b + x`."""
-    system = problem.system
+    system = _sparse(robot, problem.system)
     pushes = _pushes_at(contacts, problem, sum_down(robot.tree, system.S * x), dt)[1]
     armature = problem.armature
     if (in_joints := joint_torques(robot, contacts, problem.stops, problem.speeds + dt * x, dt)) is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from jaxdyn.native._graph import Node, Scalar
+from jaxdyn.native._loops import write_loop
 
 # 100 digits of pi: large angles need 224 bits.
 PI = Fraction(
@@ -317,6 +318,8 @@ class Values:
         """Loads an input reduced to small angles."""
         self.names: dict[int, str] = {}
         self._trigonometry: dict[int, dict[str, str]] = {}
+        self._ends: dict[int, list[str]] = {}
+        """For each loop the names of what it carries at its end."""
 
     def name(self, x: Scalar) -> str:
         kind = self.body.kind
@@ -334,6 +337,12 @@ class Values:
     def _instructions(self, node: Node, both: bool) -> str:
         body, op = self.body, node.op
         kind = body.kind
+        if op == "loop":
+            self._ends[node.number] = self.write_loop(node)
+            return ""
+        if op == "at_end":
+            loop, place = node.args
+            return self._ends[loop.number][place]
         if op in ("sin", "cos") and kind.lanes > 1:
             return self._sine_or_cosine(node, both)
         args = [self.name(a) for a in node.args]
@@ -359,6 +368,10 @@ class Values:
         if kind.lanes > 1 and op == "exp":
             return body.exponential(*args)
         return body.library(op, *args)
+
+    def write_loop(self, node: Node) -> list[str]:
+        """Append the instructions of a loop; return the names of what it carries at its end."""
+        return write_loop(self, node, any_lane)
 
     def _sine_or_cosine(self, node: Node, both: bool) -> str:
         x = node.args[0]

@@ -22,7 +22,7 @@ class Node:
         self.op = op
         """The name of the operation, or `"input"`."""
         self.args = args
-        """The operands, nodes or constants; for an input its array and the place in it."""
+        """The operands, nodes or constants; for an input its array and the place in it, for a loop also its turn."""
         self.uniform = uniform
         """Whether the value is the same for the whole batch."""
 
@@ -42,6 +42,12 @@ class Graph:
     def input(self, array: int, place: int, uniform: bool) -> Node:
         """Return a new input, the element `place` of an array."""
         node = Node(len(self.nodes), "input", (array, place), uniform)
+        self.nodes.append(node)
+        return node
+
+    def carry(self) -> Node:
+        """Return a new node for a value at the start of a turn of a loop."""
+        node = Node(len(self.nodes), "carried", (), False)
         self.nodes.append(node)
         return node
 
@@ -115,6 +121,9 @@ class Graph:
         if type(a) is not Node and a == 0:
             self.dropped.append(b)
             return 0.0
+        if b.uniform and type(a) is Node and not a.uniform:
+            # One division a call instead of one for each element of the batch.
+            return self.mul(a, self.node("div", 1.0, b))
         return self.node("div", a, b)
 
     def neg(self, a: Scalar) -> Scalar:
@@ -227,4 +236,6 @@ def live(outputs: Iterable[Scalar]) -> set[int]:
             found.add(node.number)
             if node.op != "input":
                 stack.extend(a for a in node.args if type(a) is Node)
+            if node.op == "loop":
+                stack.extend(node.args[-1].nodes)
     return found

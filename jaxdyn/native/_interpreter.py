@@ -11,8 +11,9 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static, static_again
+from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static, objects, static_again
 from jaxdyn.native._data_movement import DataMovement
+from jaxdyn.native._loops import add_loop
 
 MAX_OPERATIONS = 250_000
 """A function of more operations is not specialized."""
@@ -142,10 +143,20 @@ class Interpreter(DataMovement):
         while True:
             (again,) = self.run(*go, [*of_go, *state])
             if not is_static(again):
-                raise UnsupportedError("a loop that ends depending on data")
+                return self.loop(eqn, lambda xs: (self.run(*go, [*of_go, *xs])[0], self.run(*body, [*of_body, *xs])), state)
             if not again:
                 return state
             state = self.run(*body, [*of_body, *state])
+
+    def loop(self, eqn, turn: Callable, state):
+        """Return what a loop carries at its end, which depends on data."""
+        if any(np.dtype(v.aval.dtype).kind != "f" for v in eqn.outvars):
+            raise UnsupportedError("a loop that ends depending on data and carries other than numbers")
+        carried = [objects([self.graph.carry() for _ in range(x.size)], x.shape) for x in state]
+        again, following = turn(carried)
+        starts, nodes, after = ([e for x in xs for e in x.ravel().tolist()] for xs in (state, carried, following))
+        ends = iter(add_loop(self.graph, starts, nodes, np.asarray(again).item(), after))
+        return [objects([next(ends) for _ in range(x.size)], x.shape) for x in state]
 
     def _cond(self, eqn, xs):
         index, *operands = xs

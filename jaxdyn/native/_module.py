@@ -7,6 +7,7 @@ blocks of them are transposed in registers on the way in and out.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -97,7 +98,12 @@ def _rows(program: Program) -> Rows:
 def _parts(order: Sequence[Node]) -> list[list[Node]]:
     count = max(1, -(-len(order) // PART))
     length = -(-len(order) // count)
-    return [list(order[i * length : (i + 1) * length]) for i in range(count)]
+    cuts = [min(i * length, len(order)) for i in range(count + 1)]
+    # What a loop leaves is named where the loop is.
+    for i in range(1, count):
+        while cuts[i] < len(order) and order[cuts[i]].op == "at_end":
+            cuts[i] += 1
+    return [list(order[a:b]) for a, b in itertools.pairwise(cuts)]
 
 
 def _crossing(parts: Sequence[Sequence[Node]]) -> dict[int, int]:
@@ -275,8 +281,9 @@ def _blocks(program: Program, rows: Rows, parts: int, waiting: int, kind: Kind) 
         offset = body.value(f"mul i64 %at, {stride}")
         return body.value(f"getelementptr {one.float}, ptr {entry(place, 'ptr')}, i64 {offset}")
 
+    used = {x.args[0] for x in program.nodes if x.op == "input"}
     for k, (shape, row) in enumerate(zip(program.inputs, rows.inputs, strict=True)):
-        if row >= 0 and math.prod(shape):
+        if row >= 0 and k in used:
             stride = entry(n + len(program.outputs) + k, "i64")
             source, target = first_element(k, stride), _element(body, kind, "%in", row)
             body.line(f"call void @gather{math.prod(shape)}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")

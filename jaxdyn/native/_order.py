@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jaxdyn.native._graph import Node, Scalar
+from jaxdyn.native._loops import turn_of
 
 
 def by_results(results: Iterable[Scalar]) -> list[Node]:
@@ -26,6 +27,10 @@ def by_results(results: Iterable[Scalar]) -> list[Node]:
             if top.number not in done:
                 done.add(top.number)
                 order.append(top)
+                if top.op == "loop":
+                    # Both are in one part of a program.
+                    order.extend(turn_of(top).ends)
+                    done.update(n.number for n in turn_of(top).ends)
     return order
 
 

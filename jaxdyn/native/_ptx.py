@@ -22,6 +22,7 @@ import numpy as np
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._emit import LARGEST_ANGLE, LOG_2, PI, Body, Kind, Values
 from jaxdyn.native._graph import Node
+from jaxdyn.native._loops import turn_of
 from jaxdyn.native._specialize import Program, specialize
 from jaxdyn.native._target import wanted
 
@@ -290,6 +291,26 @@ class ThreadValues(Values):
         # The reduction is right for all angles.
         return self.name(x)
 
+    def write_loop(self, node: Node) -> list[str]:
+        thread, turn = self.body, turn_of(node)
+        assert isinstance(thread, Thread)
+        names = [self.name(a) for a in node.args[:-1]]
+        carried = [thread.put("f", "mov.f32", name) for name, _ in zip(names, turn.carried, strict=False)]
+        self.names |= {n.number: name for n, name in zip(turn.carried, carried, strict=True)}
+        head, after = thread.block(), thread.block()
+        thread.lines.append(f"{head}:")
+        for part in turn.check:
+            self.emit(part)
+        thread.line(f"@!{self.name(turn.going)} bra {after};")
+        for part in turn.body:
+            self.emit(part)
+        following = [thread.put("f", "mov.f32", self.name(x)) for x in turn.following]
+        for name, then in zip(carried, following, strict=True):
+            thread.line(f"mov.f32 {name}, {then};")
+        thread.line(f"bra {head};")
+        thread.lines.append(f"{after}:")
+        return carried
+
 
 def _double(x: float) -> str:
     return f"0d{struct.unpack('>Q', struct.pack('>d', x))[0]:016X}"
@@ -325,8 +346,9 @@ def kernel_text(program: Program, name: str) -> str:
     paired = {n.args[0].number for n in program.nodes if n.op == "cos"}
     # In the order in which the function computes: the assembler reorders anyway, and for forward dynamics moves half as
     # many values to memory as from the order by results.
+    turning = {n.number for node in program.nodes if node.op == "loop" for n in turn_of(node).nodes}
     for node in program.nodes:
-        if node.op != "input":
+        if node.op != "input" and node.number not in turning:
             values.emit(node, both=node.op in ("sin", "cos") and node.args[0].number in paired)
             for at in stores.get(node.number, ()):
                 thread.line(f"st.global.f32 {at}, {values.names[node.number]};")
