@@ -111,8 +111,16 @@ class Launch:
             self.registers[name] = np.uint64(len(self.memory) << _ARRAY)
             self.memory.append(np.array([int(w, 16) for w in words.split(", ")], np.uint32))
         with np.errstate(all="ignore"):
-            for line in text[text.index("{\n", text.index(".entry")) + 2 :].splitlines():
-                self.step(line.strip().removesuffix(";"))
+            lines = [x.strip().removesuffix(";") for x in text[text.index("{\n", text.index(".entry")) + 2 :].splitlines()]
+            at = 0
+            while at < len(lines):
+                back = lines[at].removeprefix("bra ") + ":"
+                # The way back to the head of a loop, for the threads that still run.
+                if lines[at].startswith("bra ") and self.running.any():
+                    at = lines.index(back)
+                elif not lines[at].startswith("bra "):
+                    self.step(lines[at])
+                at += 1
 
     def step(self, line: str) -> None:
         if line.endswith(":"):

@@ -12,11 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import jaxdyn
 from jaxdyn import _batching, native
 from jaxdyn._types import Configuration, Torque, Velocity, Wrenches
 from jaxdyn.native._interpreter import Interpreter
+from loops_of_programs import logarithms
 
 pytestmark = pytest.mark.skipif(not native.status().enabled, reason=native.status().reason)
 
@@ -400,6 +402,27 @@ def test_functions_without_a_program_are_left_to_xla(programs):
     chosen = _batching.Plain(lambda x: jnp.sort(x), (1,), ((5,),))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(9, 5)))
     agree(lambda x: _batching.call(chosen, x)[0], x)
+    assert programs == [None]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_loops_that_end_depending_on_data(precision, programs):
+    """Each element has its own number of turns, whatever the others need."""
+    program = _batching.Plain(logarithms, (1,), ((2,),))
+    run = jax.jit(lambda x: _batching.call(program, x)[0])
+    x = 10 ** np.random.default_rng(0).uniform(-1, 6, (37, 2)).astype(precision)
+    out = np.asarray(run(x))
+    assert None not in programs
+    np.testing.assert_allclose(out, np.where(x > 1, np.log(x), x), rtol=1e-4)
+    np.testing.assert_array_equal(out, np.concatenate([run(row[None]) for row in x]))
+    agree(lambda x: _batching.call(program, x)[0], x, rtol=PRECISIONS[precision])
+
+
+def test_a_loop_that_counts_in_integers_is_left_to_xla(programs):
+    def count(x):
+        return lax.while_loop(lambda s: (s[0] > 1).any() & (s[1] < 9), lambda s: (0.5 * s[0], s[1] + 1), (x, 0))[0]
+
+    agree(lambda x: _batching.call(_batching.Plain(count, (1,), ((2,),)), x)[0], jnp.array([[3.0, 0.5], [9.0, 1.0]]))
     assert programs == [None]
 
 
