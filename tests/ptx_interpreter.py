@@ -111,15 +111,14 @@ class Launch:
             self.registers[name] = np.uint64(len(self.memory) << _ARRAY)
             self.memory.append(np.array([int(w, 16) for w in words.split(", ")], np.uint32))
         with np.errstate(all="ignore"):
-            lines = [x.strip().removesuffix(";") for x in text[text.index("{\n", text.index(".entry")) + 2 :].splitlines()]
-            at = 0
+            body = text[text.index("{\n", text.index(".entry")) + 2 :]
+            lines, at = [line.strip().removesuffix(";") for line in body.splitlines()], 0
             while at < len(lines):
-                back = lines[at].removeprefix("bra ") + ":"
-                # The way back to the head of a loop, for the threads that still run.
-                if lines[at].startswith("bra ") and self.running.any():
-                    at = lines.index(back)
-                elif not lines[at].startswith("bra "):
+                if not lines[at].startswith("bra "):
                     self.step(lines[at])
+                elif self.running.any():
+                    # The way back to the head of a loop, for the threads that still run.
+                    at = lines.index(lines[at].removeprefix("bra ") + ":")
                 at += 1
 
     def step(self, line: str) -> None:

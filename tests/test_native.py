@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from loops_of_programs import logarithms
 
 import jaxdyn
 from jaxdyn import _batching, native
 from jaxdyn._types import Configuration, Torque, Velocity, Wrenches
 from jaxdyn.native._interpreter import Interpreter
-from loops_of_programs import logarithms
 
 pytestmark = pytest.mark.skipif(not native.status().enabled, reason=native.status().reason)
 

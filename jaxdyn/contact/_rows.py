@@ -209,14 +209,14 @@ def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt
     shift = velocities_at(contacts, points, motion) * dt
     curvature, start = product(step, motion, step, motion), product(step, motion, x, moved)
     line = line_of(contacts.law, points.gap, points.normal, velocity, shift, problem.lagged, dt)
-    inverse, base, rate = 1 / dt, problem.speeds + dt * x, dt * step
+    per_time, speeds, change = 1 / dt, problem.speeds + dt * x, dt * step
 
     def slope(length):
         """The derivative along the line, its own, and the rounding error of the first."""
-        powers = [tuple(x * inverse for x in line(length))]
-        if (in_joints := joint_torques(robot, contacts, problem.stops, base + length * rate, dt)) is not None:
+        powers = [tuple(x * per_time for x in line(length))]
+        if (in_joints := joint_torques(robot, contacts, problem.stops, speeds + length * change, dt)) is not None:
             torque, resistance = in_joints
-            powers.append((torque * step, resistance * (rate * step)))
+            powers.append((torque * step, resistance * (change * step)))
         first, second = (sum(x.sum(axis=0) for x in parts) for parts in zip(*powers, strict=True))
         terms = jnp.abs(start) + sum(jnp.abs(power).sum(axis=0) for power, _ in powers)
         rounding = 4 * jnp.finfo(terms.dtype).eps * terms
@@ -231,19 +231,24 @@ def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt
 
 
 def _sparse(robot: Robot, system: System) -> System:
-    """Return the same with zeros that the tree's structure knows: native code then leaves out what they multiply."""
-    topology = robot.topology
-    carries = robot.constant(np.where(topology.body_of_dof < 0, 0.0, 1.0))
-    turns = robot.constant(np.where(topology.rotating_dofs, 1.0, 0.0))
-    inertia = jax.tree.map(lambda x: jnp.where(carries > 0, x, 0.0), system.inertia)
-    angular = jax.tree.map(lambda x: jnp.where(turns > 0, x, 0.0), system.S.angular)
+    """Return the same system, with the zeros that it has for all robots of this structure as constants.
+
+    They are lost where one program hands the system to the next. Native code leaves out what they multiply.
+    """
+
+    def kept(where: np.ndarray, x):
+        chosen = robot.constant(where.astype(float)) > 0
+        return jax.tree.map(lambda x: jnp.where(chosen, x, 0.0), x)
+
+    angular = kept(robot.topology.rotating_dofs, system.S.angular)
+    inertia = kept(robot.topology.body_of_dof >= 0, system.inertia)
     return system._replace(S=Motion(angular, system.S.linear), inertia=inertia)
 
 
 def _search(slope, like):
     """Return the zero between 0 and 1 of an increasing function that is negative at 0, or 1 if there is none; `slope`
     also gives its derivative, and its rounding error. Newton's method, with a bisection where it leaves the interval
-    that has the zero."""
+    that has the zero, until no element of the batch moves."""
 
     def turn(state):
         length, low, high, _, count = state

@@ -140,22 +140,28 @@ class Interpreter(DataMovement):
         n, m = params["cond_nconsts"], params["body_nconsts"]
         go, body = parts_of(params["cond_jaxpr"]), parts_of(params["body_jaxpr"])
         of_go, of_body, state = xs[:n], xs[n : n + m], xs[n + m :]
-        while True:
-            (again,) = self.run(*go, [*of_go, *state])
-            if not is_static(again):
-                return self.loop(eqn, lambda xs: (self.run(*go, [*of_go, *xs])[0], self.run(*body, [*of_body, *xs])), state)
+
+        def going(state) -> np.ndarray:
+            return self.run(*go, [*of_go, *state])[0]
+
+        def turn(state) -> list[np.ndarray]:
+            return self.run(*body, [*of_body, *state])
+
+        # Turns that depend on no data are unrolled.
+        while is_static(again := going(state)):
             if not again:
                 return state
-            state = self.run(*body, [*of_body, *state])
+            state = turn(state)
+        return self.loop(eqn, going, turn, state)
 
-    def loop(self, eqn, turn: Callable, state):
+    def loop(self, eqn, going: Callable, turn: Callable, state: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return what a loop carries at its end, which depends on data."""
         if any(np.dtype(v.aval.dtype).kind != "f" for v in eqn.outvars):
             raise UnsupportedError("a loop that ends depending on data and carries other than numbers")
         carried = [objects([self.graph.carry() for _ in range(x.size)], x.shape) for x in state]
-        again, following = turn(carried)
+        again, following = going(carried), turn(carried)
         starts, nodes, after = ([e for x in xs for e in x.ravel().tolist()] for xs in (state, carried, following))
-        ends = iter(add_loop(self.graph, starts, nodes, np.asarray(again).item(), after))
+        ends = iter(add_loop(self.graph, starts, nodes, again.item(), after))
         return [objects([next(ends) for _ in range(x.size)], x.shape) for x in state]
 
     def _cond(self, eqn, xs):
