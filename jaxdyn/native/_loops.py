@@ -43,7 +43,9 @@ def turn_of(node: Node) -> Turn:
     return node.args[-1]
 
 
-def add_loop(graph: Graph, starts: Sequence[Scalar], carried: Sequence[Node], going: Scalar, following: Sequence):
+def add_loop(
+    graph: Graph, starts: Sequence[Scalar], carried: Sequence[Node], going: Scalar, following: Sequence[Scalar]
+) -> list[Node]:
     """Return the nodes of what a loop carries at its end. What is computed from `carried` is its body."""
     inside = {n.number for n in carried}
     hidden: set[int] = set()

@@ -1,7 +1,8 @@
 """A function of JAX arrays as a straight-line program: its jaxpr is interpreted with arrays of graph nodes.
 
 An array is either static, a NumPy array of numbers, or a NumPy array of objects, nodes and constants. Indices and loop
-counts must be static. What only moves data then leaves no operation behind, and scans are unrolled.
+counts must be static. What only moves data then leaves no operation behind, and scans are unrolled. Only loops that end
+depending on data remain (`_loops.py`).
 """
 
 from __future__ import annotations
