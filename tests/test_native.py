@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
+from loops_of_programs import logarithms
 
 import jaxdyn
 from jaxdyn import _batching, native
@@ -395,52 +397,34 @@ def test_the_environment_turns_it_off():
     assert "JAXDYN_NATIVE=0" in run.stdout
 
 
-def _cube_root(x):
-    """Newton's method with halved steps for `[2, *batch]`: the root of the first number, the second number plus as many
-    ones as halves were needed at all, and the steps."""
-    number, start = x
-
-    def unfinished(at):
-        return (jnp.abs(at[0] ** 3 - number) > 1e-4 * number) & (at[2] < 60)
-
-    def step(at):
-        y, halves, count = at
-        change = (number - y**3) / (3 * y * y)
-
-        def further(way):
-            worse = jnp.abs((y + way[0] * change) ** 3 - number) > jnp.abs(y**3 - number)
-            length, halves = (jnp.where(worse, new, old) for new, old in ((0.5 * way[0], way[0]), (way[1] + 1, way[1])))
-            return length, halves, jnp.where(worse, 1.0, 0.0)
-
-        first = jnp.ones_like(y), halves, jnp.ones_like(y)
-        length, halves, _ = jax.lax.while_loop(lambda way: (way[2] > 0).any(), further, first)
-        after = y + length * change, halves, count + 1
-        return tuple(jnp.where(unfinished(at), new, old) for new, old in zip(after, at, strict=True))
-
-    found = jax.lax.while_loop(lambda at: unfinished(at).any(), step, (0 * number + 0.1, start, 0 * start))
-    return jnp.stack([*found, number * start])
-
-
-@pytest.mark.parametrize("part", [25000, 4])
-def test_loops_end_for_each_few_elements(part, programs, monkeypatch):
-    """Loops within loops give what XLA's give, also where each function of a kernel has few operations, so that most
-    values wait in memory."""
-    monkeypatch.setattr("jaxdyn.native._order.PART", part)
-    function = _batching.Plain(lambda x: jnp.moveaxis(_cube_root(jnp.moveaxis(x, -1, 0)), 0, -1), (1,), ((4,),))
-    x = jnp.asarray(np.random.default_rng(part).uniform(0.001, 50.0, size=(41, 2)))
-    found = jax.jit(lambda x: _batching.call(function, x)[0])(x)
-    assert abs(found[:, 0] ** 3 - x[:, 0]).max() < 0.01
-    assert np.ptp(found[:, 2]) > 1
-    assert (found[:, 1] - x[:, 1]).max() > 1
-    agree(lambda x: _batching.call(function, x)[0], x, rtol=1e-11)
-    assert None not in programs
-
-
 def test_functions_without_a_program_are_left_to_xla(programs):
     """An index that depends on the data has no place in a straight-line program."""
     chosen = _batching.Plain(lambda x: jnp.sort(x), (1,), ((5,),))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(9, 5)))
     agree(lambda x: _batching.call(chosen, x)[0], x)
+    assert programs == [None]
+
+
+@pytest.mark.parametrize(("precision", "part"), [("float32", 25000), ("float64", 25000), ("float64", 4)])
+def test_loops_that_end_depending_on_data(precision, part, programs, monkeypatch):
+    """Each element has its own number of turns, whatever the others need; also where each function of a kernel has few
+    operations, so that most values wait in memory."""
+    monkeypatch.setattr("jaxdyn.native._order.PART", part)
+    program = _batching.Plain(lambda x: logarithms(x), (1,), ((2,),))
+    run = jax.jit(lambda x: _batching.call(program, x)[0])
+    x = 10 ** np.random.default_rng(0).uniform(-1, 6, (37, 2)).astype(precision)
+    out = np.asarray(run(x))
+    assert None not in programs
+    np.testing.assert_allclose(out, np.where(x > 1, np.log(x), x), rtol=1e-4)
+    np.testing.assert_array_equal(out, np.concatenate([run(row[None]) for row in x]))
+    agree(lambda x: _batching.call(program, x)[0], x, rtol=PRECISIONS[precision])
+
+
+def test_a_loop_that_counts_in_integers_is_left_to_xla(programs):
+    def count(x):
+        return lax.while_loop(lambda s: (s[0] > 1).any() & (s[1] < 9), lambda s: (0.5 * s[0], s[1] + 1), (x, 0))[0]
+
+    agree(lambda x: _batching.call(_batching.Plain(count, (1,), ((2,),)), x)[0], jnp.array([[3.0, 0.5], [9.0, 1.0]]))
     assert programs == [None]
 
 

@@ -154,6 +154,9 @@ class Graph:
         if type(a) is not Node and a == 0:
             self.dropped.append(b)
             return 0.0
+        if b.uniform and type(a) is Node and not a.uniform:
+            # One division a call instead of one for each element of the batch.
+            return self.mul(a, self.node("div", 1.0, b))
         return self.node("div", a, b)
 
     def neg(self, a: Scalar) -> Scalar:

@@ -274,8 +274,9 @@ def _blocks(
         offset = body.value(f"mul i64 %at, {stride}")
         return body.value(f"getelementptr {one.float}, ptr {entry(place, 'ptr')}, i64 {offset}")
 
+    used = {x.args[0] for x in program.nodes if x.op == "input"}
     for k, (shape, row) in enumerate(zip(program.inputs, rows.inputs, strict=True)):
-        if row >= 0 and math.prod(shape):
+        if row >= 0 and k in used:
             stride = entry(n + len(program.outputs) + k, "i64")
             source, target = first_element(k, stride), _element(body, kind, "%in", row)
             body.line(f"call void @gather{math.prod(shape)}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")

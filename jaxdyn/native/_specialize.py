@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -67,7 +68,7 @@ def _number(x) -> Scalar:
 
 
 def _with_lost_nans(graph: Graph, outputs):
-    """Add to the outputs the terms `x - x` for inputs `x` that they lost when products with zero were folded: they are
+    """Add to the outputs the terms `0 x` for inputs `x` that they lost when products with zero were folded: they are
     zero, or NaN where the input is not finite."""
     dropped = [graph.nodes[i] for i in sorted(live(graph.dropped)) if graph.nodes[i].op == "input"]
     if not dropped:
@@ -81,15 +82,21 @@ def _with_lost_nans(graph: Graph, outputs):
         for a in node.args:
             if type(a) is Node:
                 reached[node.number] |= reached[a.number]
-    # Terms of uniform inputs first, because their sum is computed once.
-    dropped.sort(key=lambda node: not node.uniform)
-    nan = functools.reduce(lambda a, b: graph.node("add", a, b), (graph.node("sub", x, x) for x in dropped))
+    # What reaches all outputs in another way needs no term.
     everything = (1 << len(bit)) - 1
-    constant = not any(type(x) is Node for output in outputs for x in output)
+    computed = [x for output in outputs for x in output if type(x) is Node]
+    common = functools.reduce(operator.and_, (reached[x.number] for x in computed)) if computed else 0
+    lost = everything & ~common
+    dropped = [node for node in dropped if lost & bit[node.number]]
+    if not dropped:
+        return outputs
+    # Terms of uniform inputs first, because their sum is computed once. A product and a sum are one instruction.
+    dropped.sort(key=lambda node: not node.uniform)
+    nan = functools.reduce(lambda a, b: graph.node("add", a, b), (graph.node("mul", x, 0.0) for x in dropped))
 
     def complete(x: Scalar) -> Scalar:
         if type(x) is not Node:
-            return graph.node("add", nan, x) if constant else x
-        return x if reached[x.number] == everything else graph.node("add", x, nan)
+            return x if computed else graph.node("add", nan, x)
+        return graph.node("add", x, nan) if lost & ~reached[x.number] else x
 
     return tuple([complete(x) for x in output] for output in outputs)
