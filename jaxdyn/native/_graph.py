@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import final
+from typing import Any, final
 
 type Scalar = Node | float | bool
 """A value of a program: the result of an operation, or a constant."""
@@ -51,8 +51,8 @@ class Graph:
         self.nodes.append(node)
         return node
 
-    def node(self, op: str, *args: Scalar) -> Node:
-        """Return the node of an operation without simplifying it."""
+    def node(self, op: str, *args: Any) -> Node:
+        """Return the node of an operation without simplifying it; a loop also has its turn as an operand."""
         key = (op, *args)
         existing = self._existing.get(key)
         if existing is not None:
