@@ -52,7 +52,7 @@ from jaxdyn.friction import Coulomb
 from jaxdyn.spatial import Motion, Pose, Vec3
 from jaxdyn.tree import sum_down, sum_up, take_rows
 
-SEARCH_STEPS = 24
+SEARCH_STEPS = 16
 """The most steps of the search along a line."""
 
 

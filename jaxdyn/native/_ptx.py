@@ -341,8 +341,8 @@ def _steps_of(program: Program) -> list[Part | Rounds]:
 def _write(thread: Thread, values: ThreadValues, steps: Sequence[Part | Rounds], stores: dict[int, list[str]]) -> None:
     """Append the instructions of parts and loops; `stores` has the addresses of results by the numbers of their nodes.
 
-    Operations stand in the order in which the function computes: the assembler reorders anyway, and for forward dynamics
-    moves half as many values to memory as from the order by results.
+    Operations stand in the order in which the function computes: the assembler reorders anyway, and for forward
+    dynamics moves half as many values to memory as from the order by results.
     """
 
     def store(node: Node) -> None:
