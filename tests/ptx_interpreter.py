@@ -111,8 +111,15 @@ class Launch:
             self.registers[name] = np.uint64(len(self.memory) << _ARRAY)
             self.memory.append(np.array([int(w, 16) for w in words.split(", ")], np.uint32))
         with np.errstate(all="ignore"):
-            for line in text[text.index("{\n", text.index(".entry")) + 2 :].splitlines():
-                self.step(line.strip().removesuffix(";"))
+            body = text[text.index("{\n", text.index(".entry")) + 2 :]
+            lines, at = [line.strip().removesuffix(";") for line in body.splitlines()], 0
+            while at < len(lines):
+                if not lines[at].startswith("bra "):
+                    self.step(lines[at])
+                elif self.running.any():
+                    # The way back to the head of a loop, for the threads that still run.
+                    at = lines.index(lines[at].removeprefix("bra ") + ":")
+                at += 1
 
     def step(self, line: str) -> None:
         if line.endswith(":"):

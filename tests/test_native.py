@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
+from loops_of_programs import logarithms
 
 import jaxdyn
 from jaxdyn import _batching, native
@@ -416,6 +418,29 @@ def test_truth_values_are_compared(programs):
     agree(lambda x: _batching.call(function, x)[0], jnp.array([[-1.0, 0.3, 0.7, 1.5, 3.0]]))
     assert None not in programs
     assert programs
+
+
+@pytest.mark.parametrize(("precision", "part"), [("float32", 25000), ("float64", 25000), ("float64", 4)])
+def test_loops_that_end_depending_on_data(precision, part, programs, monkeypatch):
+    """Each element has its own number of turns, whatever the others need; also where each function of a kernel has few
+    operations, so that most values wait in memory."""
+    monkeypatch.setattr("jaxdyn.native._order.PART", part)
+    program = _batching.Plain(lambda x: logarithms(x), (1,), ((2,),))
+    run = jax.jit(lambda x: _batching.call(program, x)[0])
+    x = 10 ** np.random.default_rng(0).uniform(-1, 6, (37, 2)).astype(precision)
+    out = np.asarray(run(x))
+    assert None not in programs
+    np.testing.assert_allclose(out, np.where(x > 1, np.log(x), x), rtol=1e-4)
+    np.testing.assert_array_equal(out, np.concatenate([run(row[None]) for row in x]))
+    agree(lambda x: _batching.call(program, x)[0], x, rtol=PRECISIONS[precision])
+
+
+def test_a_loop_that_counts_in_integers_is_left_to_xla(programs):
+    def count(x):
+        return lax.while_loop(lambda s: (s[0] > 1).any() & (s[1] < 9), lambda s: (0.5 * s[0], s[1] + 1), (x, 0))[0]
+
+    agree(lambda x: _batching.call(_batching.Plain(count, (1,), ((2,),)), x)[0], jnp.array([[3.0, 0.5], [9.0, 1.0]]))
+    assert programs == [None]
 
 
 def test_a_fault_of_the_specializer_is_a_warning(monkeypatch):

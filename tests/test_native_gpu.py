@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import programs
 import pytest
+from loops_of_programs import logarithms
 from ptx_interpreter import Launch
 from robots import robot_path
 
 import jaxdyn
-from jaxdyn import native
+from jaxdyn import _batching, native
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._emit import PI
 from jaxdyn.native._graph import Graph
@@ -160,6 +161,14 @@ def test_operands_without_a_batch_and_the_sum_over_it(launches):
         gradient = jax.grad(loss, argument, allow_int=True)
         close(run(gradient, model, q[0, 0], v, tau), expected(gradient, model, q[0, 0], v, tau), rtol=1e-4)
     assert launches
+
+
+def test_loops_that_end_depending_on_data(launches):
+    """Each thread takes as many turns as it needs."""
+    program = _batching.Plain(logarithms, (1,), ((2,),))
+    x = 10 ** np.random.default_rng(0).uniform(-1, 6, (70, 2)).astype(F32)
+    close(run(lambda x: _batching.call(program, x)[0], x), np.where(x > 1, np.log(x), x), rtol=1e-4)
+    assert len(launches) == 1
 
 
 def test_batched_model_and_map(launches):

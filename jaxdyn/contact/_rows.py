@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxdyn.algorithms.recursions import (
     ConstraintRows,
@@ -52,7 +53,7 @@ from jaxdyn.spatial import Motion, Pose, Vec3
 from jaxdyn.tree import sum_down, sum_up, take_rows
 
 SEARCH_STEPS = 16
-"""Steps of the search along a line."""
+"""The most steps of the search along a line."""
 
 
 class Stops(NamedTuple):
@@ -188,7 +189,7 @@ def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt
     The error is the length of Newton's step, which is the distance to the solution to first order, over that of the
     larger of the accelerations with and without contact, in the metric of the mass matrix.
     """
-    system, tree = problem.system, robot.tree
+    system, tree = _sparse(robot, problem.system), robot.tree
     S, inertia, points = system.S, system.inertia, system.points
     moved = sum_down(tree, S * x)
     velocity, pushes = _pushes_at(contacts, problem, moved, dt)
@@ -208,14 +209,14 @@ def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt
     shift = velocities_at(contacts, points, motion) * dt
     curvature, start = product(step, motion, step, motion), product(step, motion, x, moved)
     line = line_of(contacts.law, points.gap, points.normal, velocity, shift, problem.lagged, dt)
+    per_time, speeds, change = 1 / dt, problem.speeds + dt * x, dt * step
 
     def slope(length):
         """The derivative along the line, its own, and the rounding error of the first."""
-        powers = [tuple(x / dt for x in line(length))]
-        speeds = problem.speeds + dt * (x + length * step)
-        if (in_joints := joint_torques(robot, contacts, problem.stops, speeds, dt)) is not None:
+        powers = [tuple(x * per_time for x in line(length))]
+        if (in_joints := joint_torques(robot, contacts, problem.stops, speeds + length * change, dt)) is not None:
             torque, resistance = in_joints
-            powers.append((torque * step, dt * resistance * step * step))
+            powers.append((torque * step, resistance * (change * step)))
         first, second = (sum(x.sum(axis=0) for x in parts) for parts in zip(*powers, strict=True))
         terms = jnp.abs(start) + sum(jnp.abs(power).sum(axis=0) for power, _ in powers)
         rounding = 4 * jnp.finfo(terms.dtype).eps * terms
@@ -229,20 +230,40 @@ def newton_step(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt
     return x + step * _search(slope, curvature), error
 
 
+def _sparse(robot: Robot, system: System) -> System:
+    """Return the same system, with the zeros that it has for all robots of this structure as constants.
+
+    They are lost where one program hands the system to the next. Native code leaves out what they multiply.
+    """
+
+    def kept(where: np.ndarray, x):
+        chosen = robot.constant(where.astype(float)) > 0
+        return jax.tree.map(lambda x: jnp.where(chosen, x, 0.0), x)
+
+    angular = kept(robot.topology.rotating_dofs, system.S.angular)
+    inertia = kept(robot.topology.body_of_dof >= 0, system.inertia)
+    return system._replace(S=Motion(angular, system.S.linear), inertia=inertia)
+
+
 def _search(slope, like):
     """Return the zero between 0 and 1 of an increasing function that is negative at 0, or 1 if there is none; `slope`
     also gives its derivative, and its rounding error. Newton's method, with a bisection where it leaves the interval
-    that has the zero."""
-    length = jnp.ones_like(like)
-    low, high = jnp.zeros_like(like), jnp.ones_like(like)
-    for _ in range(SEARCH_STEPS):
+    that has the zero, until no element of the batch moves."""
+
+    def turn(state):
+        length, low, high, _, count = state
         value, rate, rounding = slope(length)
         low, high = jnp.where(value < 0, length, low), jnp.where(value < 0, high, length)
         following = length - value / jnp.where(rate > 0, rate, 1.0)
         inside = (following >= low) & (following <= high)
         following = jnp.where(inside, following, 0.5 * (low + high))
-        length = jnp.where(jnp.abs(value) > rounding, following, length)
-    return length
+        following = jnp.where(jnp.abs(value) > rounding, following, length)
+        return following, low, high, jnp.abs(following - length), count + 1
+
+    one, zero = jnp.ones_like(like), jnp.zeros_like(like)
+    start = one, zero, one, one, jnp.zeros((), like.dtype)
+    # The steps are counted in the precision of all else, which native code can carry.
+    return lax.while_loop(lambda state: (state[3] > 0).any() & (state[4] < SEARCH_STEPS), turn, start)[0]
 
 
 def _pushes_at(contacts: ContactRows, problem: StepProblem, moved: Motion, dt) -> tuple[Vec3, Push]:
@@ -292,7 +313,7 @@ def residual_product(
 
 def factors(robot: Robot, contacts: ContactRows, problem: StepProblem, x, dt) -> Factors | DenseFactors:
     """Return the factors of `H` at accelerations `b + x`."""
-    system = problem.system
+    system = _sparse(robot, problem.system)
     pushes = _pushes_at(contacts, problem, sum_down(robot.tree, system.S * x), dt)[1]
     armature = problem.armature
     if (in_joints := joint_torques(robot, contacts, problem.stops, problem.speeds + dt * x, dt)) is not None:

@@ -1,7 +1,8 @@
-"""A graph of scalar operations, in which equal values stand once and constants are folded."""
+"""A graph of scalar operations, in which equal values stand once and constants are folded, and of loops over them."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from typing import final
@@ -20,14 +21,33 @@ class Node:
         self.number = number
         """The place in `Graph.nodes`; operands have smaller numbers."""
         self.op = op
-        """The name of the operation, or `"input"`."""
+        """The name of the operation, or `"input"`; `"carried"` for a value that a loop carries from one round to the
+        next, and `"result"` for one at its end."""
         self.args = args
-        """The operands, nodes or constants; for an input its array and the place in it."""
+        """The operands, nodes or constants; for an input its array and the place in it; for values of loops the loop
+        and the place, and for results all that the loop depends on."""
         self.uniform = uniform
         """Whether the value is the same for the whole batch."""
 
     def __repr__(self):
         return f"%{self.number}"
+
+
+@dataclasses.dataclass(eq=False)
+class Loop:
+    """A loop of a program. Each element of the batch goes on as long as its condition holds."""
+
+    outer: Loop | None
+    """The loop around it."""
+    starts: list[Scalar]
+    """The values that it carries at its start."""
+    carried: list[Node] = dataclasses.field(default_factory=list)
+    """The same at the beginning of each round."""
+    again: Scalar = False
+    """The condition at the beginning of a round."""
+    ends: list[Scalar] = dataclasses.field(default_factory=list)
+    """The values at the end of a round, those at its beginning where the condition does not hold."""
+    results: list[Node] = dataclasses.field(default_factory=list)
 
 
 class Graph:
@@ -42,6 +62,25 @@ class Graph:
     def input(self, array: int, place: int, uniform: bool) -> Node:
         """Return a new input, the element `place` of an array."""
         node = Node(len(self.nodes), "input", (array, place), uniform)
+        self.nodes.append(node)
+        return node
+
+    def loop(self, outer: Loop | None, starts: list[Scalar]) -> Loop:
+        """Return a new loop, without its rounds."""
+        loop = Loop(outer, starts)
+        loop.carried = [self._of_loop("carried", (loop, k)) for k in range(len(starts))]
+        return loop
+
+    def close(self, loop: Loop, again: Scalar, ends: list[Scalar]) -> list[Node]:
+        """Return the results of a loop, given its condition and what it carries after a round."""
+        loop.again = again
+        loop.ends = [self.select(again, *x) for x in zip(loop.carried, ends, strict=True)]
+        needed = (*loop.starts, again, *loop.ends)
+        loop.results = [self._of_loop("result", (loop, k, *needed)) for k in range(len(ends))]
+        return loop.results
+
+    def _of_loop(self, op: str, args: tuple) -> Node:
+        node = Node(len(self.nodes), op, args, False)
         self.nodes.append(node)
         return node
 
@@ -115,6 +154,9 @@ class Graph:
         if type(a) is not Node and a == 0:
             self.dropped.append(b)
             return 0.0
+        if b.uniform and type(a) is Node and not a.uniform:
+            # One division a call instead of one for each element of the batch.
+            return self.mul(a, self.node("div", 1.0, b))
         return self.node("div", a, b)
 
     def neg(self, a: Scalar) -> Scalar:

@@ -11,10 +11,11 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static, static_again
+from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static, objects, static_again
 from jaxdyn.native._data_movement import DataMovement
+from jaxdyn.native._graph import Loop, Node
 
-MAX_OPERATIONS = 250_000
+MAX_OPERATIONS = 400_000
 """A function of more operations is not specialized."""
 MAX_REPETITIONS = 300
 """Nor is one of more operations, counted before any are folded, than this times its equations. XLA compiles an equation
@@ -61,6 +62,9 @@ def count_operations(jaxpr) -> tuple[int, int]:
 
 class Interpreter(DataMovement):
     """Evaluates jaxprs on arrays of nodes."""
+
+    loop: Loop | None = None
+    """The loop whose round is evaluated."""
 
     def call(self, function: Callable, arrays: Sequence[np.ndarray], avals: Sequence) -> list[np.ndarray]:
         """Trace a function of arrays and interpret it."""
@@ -139,6 +143,8 @@ class Interpreter(DataMovement):
         n, m = params["cond_nconsts"], params["body_nconsts"]
         go, body = parts_of(params["cond_jaxpr"]), parts_of(params["body_jaxpr"])
         of_go, of_body, state = xs[:n], xs[n : n + m], xs[n + m :]
+        if _depends_on_data(go[0], of_go, body[0], of_body, state):
+            return self._repeated(eqn, (go, of_go), (body, of_body), state)
         while True:
             (again,) = self.run(*go, [*of_go, *state])
             if not is_static(again):
@@ -146,6 +152,22 @@ class Interpreter(DataMovement):
             if not again:
                 return state
             state = self.run(*body, [*of_body, *state])
+
+    def _repeated(self, eqn, go: tuple, body: tuple, state):
+        """Return the end of a loop whose number of rounds depends on data."""
+        shapes = [np.shape(x) for x in state]
+        if any(np.dtype(v.aval.dtype).kind != "f" for v in eqn.outvars):
+            raise UnsupportedError("a loop that ends depending on data, and carries other numbers than floats")
+        starts = [_scalar(x) for array in state for x in np.asarray(array, object).ravel()]
+        outer, self.loop = self.loop, self.graph.loop(self.loop, starts)
+        carried = _arrays(self.loop.carried, shapes)
+        (again,), ends = (self.run(*part, [*given, *carried]) for part, given in (go, body))
+        loop, self.loop = self.loop, outer
+        again = np.asarray(again, object).item()
+        if type(again) is not Node:
+            raise UnsupportedError("a loop whose condition is always the same")
+        ends = [_scalar(x) for array in ends for x in np.asarray(array, object).ravel()]
+        return _arrays(self.graph.close(loop, again, ends), shapes)
 
     def _cond(self, eqn, xs):
         index, *operands = xs
@@ -169,6 +191,35 @@ class Interpreter(DataMovement):
 
     def _optimization_barrier(self, eqn, xs):
         return xs
+
+
+def _depends_on_data(go, of_go, body, of_body, state) -> bool:
+    """Return whether the condition `go` of a loop depends on data."""
+    known = [not is_static(x) for x in state]
+    of_go, of_body = ([not is_static(x) for x in xs] for xs in (of_go, of_body))
+    while True:
+        after = [a or b for a, b in zip(known, _reached(body, [*of_body, *known]), strict=True)]
+        if after == known:
+            return _reached(go, [*of_go, *known])[0]
+        known = after
+
+
+def _reached(jaxpr, given: Sequence[bool]) -> list[bool]:
+    """Return which results of a jaxpr depend on the given operands."""
+    found = {v for v, depends in zip(jaxpr.invars, given, strict=True) if depends}
+    for eqn in jaxpr.eqns:
+        if any(v in found for v in eqn.invars if not isinstance(v, core.Literal)):
+            found.update(eqn.outvars)
+    return [not isinstance(v, core.Literal) and v in found for v in jaxpr.outvars]
+
+
+def _scalar(x):
+    return x if type(x) in (Node, bool) else float(x)
+
+
+def _arrays(nodes: Sequence[Node], shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    ends = np.cumsum([math.prod(s) for s in shapes])
+    return [objects(list(nodes[end - math.prod(s) : end]), s) for s, end in zip(shapes, ends, strict=True)]
 
 
 def parts_of(closed) -> tuple[Any, Any]:

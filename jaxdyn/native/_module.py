@@ -1,14 +1,15 @@
 """The LLVM module of a program: a kernel for as many elements of the batch as a vector has lanes, and the handlers that
 XLA calls.
 
-The kernel reads rows, a vector for each number of the operands, and writes rows. Users' arrays have the batch first, so
-blocks of them are transposed in registers on the way in and out.
+A kernel is functions that follow each other, and loops around some of them. It reads rows, a vector for each number of
+the operands, and writes rows. Users' arrays have the batch first, so blocks of them are transposed in registers on the
+way in and out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from jaxdyn.native._emit import (
@@ -20,15 +21,11 @@ from jaxdyn.native._emit import (
     any_lane,
     reduced_angle,
 )
-from jaxdyn.native._graph import Node, is_condition
+from jaxdyn.native._graph import Loop, Node, Scalar, is_condition
 from jaxdyn.native._interface import Interface
-from jaxdyn.native._order import by_results, operands
+from jaxdyn.native._order import Part, Rounds, divided, each_part, operands, rows_of_crossing
 from jaxdyn.native._specialize import Program
 from jaxdyn.native._transpose import transpose_text
-
-PART = 25000
-"""The most operations in one function of a kernel. The compiler's time grows faster than the length of a function, but
-what one function leaves to the next goes through memory."""
 
 BLOCK = 200
 """The operations in a basic block, within which the compiler orders instructions."""
@@ -55,25 +52,25 @@ class Module(NamedTuple):
 def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> Module:
     """Return the module of a program."""
     kind, one = Kind(bits, lanes), Kind(bits, 1)
-    order = by_results(x for output in program.outputs for x in output)
-    common = [n for n in order if n.uniform]
-    each = [n for n in order if not n.uniform]
+    common = [n for n in program.nodes if n.uniform]
     declared: set[str] = set()
     # A value that is the same for the whole batch and that the kernel uses is computed once a call.
-    wanted = {a.number for n in each for a in operands(n) if a.uniform}
+    wanted = {a.number for n in program.nodes if not n.uniform for a in operands(n) if a.uniform}
     wanted |= {x.number for output in program.outputs for x in output if type(x) is Node and x.uniform}
     shared = {n.number: k for k, n in enumerate(n for n in common if n.number in wanted)}
     rows = _rows(program)
-    parts = _parts(each)
-    crossing = _crossing(parts)
+    steps = divided([x for output in program.outputs for x in output])
+    parts = list(each_part(steps))
+    crossing, waiting = rows_of_crossing(steps)
+    ends = {"first": parts[0], "last": parts[-1]}
     texts = [_prepare(common, shared, one, declared)] if shared else []
     texts += [
-        _part(k, part, program, rows, shared, crossing, kind, declared, first=k == 0) for k, part in enumerate(parts)
+        _part(k, part, program, rows, shared, crossing, kind, declared, **{x: part is y for x, y in ends.items()})
+        for k, part in enumerate(parts)
     ]
     texts.append(_angles(_angle_rows(program, rows), kind, declared))
     texts += _transposes(program, kind, declared)
-    waiting = 1 + max(crossing.values(), default=-1)
-    texts.append(_blocks(program, rows, len(parts), waiting, kind))
+    texts.append(_blocks(program, rows, steps, crossing, waiting, kind))
     texts.append(interface.handlers(program, len(shared), lanes))
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
     width = f'"min-legal-vector-width"="{8 * kind.bytes}" "prefer-vector-width"="{8 * kind.bytes}"'
@@ -92,39 +89,6 @@ def _rows(program: Program) -> Rows:
         outputs.append(total)
         total += len(output)
     return Rows(inputs, count, outputs, total)
-
-
-def _parts(order: Sequence[Node]) -> list[list[Node]]:
-    count = max(1, -(-len(order) // PART))
-    length = -(-len(order) // count)
-    return [list(order[i * length : (i + 1) * length]) for i in range(count)]
-
-
-def _crossing(parts: Sequence[Sequence[Node]]) -> dict[int, int]:
-    """Return the rows in which values wait that another part computes than uses."""
-    part_of = {n.number: k for k, part in enumerate(parts) for n in part}
-    last: dict[int, int] = {}
-    for k, part in enumerate(parts):
-        for n in part:
-            for a in operands(n):
-                if a.op != "input" and not a.uniform and part_of[a.number] != k:
-                    last[a.number] = k
-    rows: dict[int, int] = {}
-    vacant: list[int] = []
-    ends: dict[int, list[int]] = {}
-    count = 0
-    for k, part in enumerate(parts):
-        vacant += ends.pop(k, [])
-        for n in part:
-            if n.number in last:
-                if not vacant:
-                    vacant.append(count)
-                    count += 1
-                row = vacant.pop()
-                rows[n.number] = row
-                # Another value may take the row after the last part that reads it.
-                ends.setdefault(last[n.number] + 1, []).append(row)
-    return rows
 
 
 def _prepare(common: Sequence[Node], shared: dict[int, int], one: Kind, declared: set[str]) -> str:
@@ -154,7 +118,7 @@ def _element(body: Body, kind: Kind, start: str, place: int) -> str:
     return body.value(f"getelementptr {kind.float}, ptr {start}, i64 {place}") if place else start
 
 
-def _part(number, part, program, rows, shared, crossing, kind, declared, *, first: bool) -> str:
+def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *, first: bool, last: bool) -> str:
     body = Body(kind, declared)
     one = Kind(kind.bits, 1)
     align = f"align {kind.bytes}"
@@ -184,22 +148,24 @@ def _part(number, part, program, rows, shared, crossing, kind, declared, *, firs
         row = rows.inputs[node.args[0]] + node.args[1]
         return body.value(f"load {kind.float}, ptr {_element(body, kind, '%angles', row)}, {align}")
 
+    def waiting(x: Scalar, row: int) -> Callable[[], None]:
+        name = values.name(x)
+        if is_condition(x):
+            name = body.select(name, kind.constant(1.0), kind.constant(0.0))
+        place = _element(body, kind, "%waiting", row)
+        return lambda: body.line(f"store {kind.float} {name}, ptr {place}, {align}")
+
     values = Values(body, load, angle)
+    own = {n.number for n in part.nodes}
     stores: dict[int, list[int]] = {}
-    for start, output in zip(rows.outputs, program.outputs, strict=True):
-        for i, x in enumerate(output):
-            if type(x) is not Node or x.uniform or x.op == "input":
-                if first:
-                    body.line(
-                        f"store {kind.float} {values.name(x)}, ptr {_element(body, kind, '%out', start + i)}, {align}"
-                    )
-            else:
-                stores.setdefault(x.number, []).append(start + i)
+    for x, row in _results(program, rows):
+        if type(x) is Node and x.number in own:
+            stores.setdefault(x.number, []).append(row)
+        elif last if type(x) is Node and x.op == "result" else first and _is_ready(x):
+            body.line(f"store {kind.float} {values.name(x)}, ptr {_element(body, kind, '%out', row)}, {align}")
     paired = {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
     labels = []
-    for count, node in enumerate(part):
-        if node.op == "input":
-            continue
+    for count, node in enumerate(part.nodes):
         if count % BLOCK == BLOCK - 1:
             labels.append(body.block())
             body.line(f"br label %{labels[-1]}")
@@ -209,10 +175,10 @@ def _part(number, part, program, rows, shared, crossing, kind, declared, *, firs
         for row in stores.get(node.number, ()):
             body.line(f"store {kind.float} {name}, ptr {_element(body, kind, '%out', row)}, {align}")
         if node.number in crossing:
-            if is_condition(node):
-                name = body.select(name, kind.constant(1.0), kind.constant(0.0))
-            row = _element(body, kind, "%waiting", crossing[node.number])
-            body.line(f"store {kind.float} {name}, ptr {row}, {align}")
+            waiting(node, crossing[node.number])()
+    # What a loop carries is read before any of it is stored.
+    for store in [waiting(x, crossing[to if isinstance(to, Loop) else to.number]) for x, to in part.stored]:
+        store()
     arguments = "ptr noalias %in, ptr noalias %out, ptr noalias %common, ptr noalias %waiting, ptr noalias %angles"
     text = [f"define internal void @part{number}({arguments}) noinline #0 {{", *body.lines, "  ret void", "}"]
     if labels:
@@ -220,6 +186,17 @@ def _part(number, part, program, rows, shared, crossing, kind, declared, *, firs
         addresses = ", ".join(f"ptr blockaddress(@part{number}, %{label})" for label in labels)
         text.append(f"@blocks{number} = internal constant [{len(labels)} x ptr] [{addresses}]")
     return "\n".join(text)
+
+
+def _results(program: Program, rows: Rows) -> list[tuple[Scalar, int]]:
+    """Return all results of a program with their rows."""
+    pairs = zip(rows.outputs, program.outputs, strict=True)
+    return [(x, start + i) for start, output in pairs for i, x in enumerate(output)]
+
+
+def _is_ready(x: Scalar) -> bool:
+    """Return whether a value is there without any operation of a part."""
+    return type(x) is not Node or x.uniform or x.op == "input"
 
 
 def _angle_rows(program: Program, rows: Rows) -> list[int]:
@@ -252,7 +229,29 @@ def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
     return "\n".join([header, *body.lines, "  ret ptr %in", "}"])
 
 
-def _blocks(program: Program, rows: Rows, parts: int, waiting: int, kind: Kind) -> str:
+def _calls(body: Body, steps: Iterable[Part | Rounds], numbers: dict[Part, int], crossing: dict) -> None:
+    """Append the calls of parts, and the loops around them, which go on as long as any lane does."""
+    for step in steps:
+        if isinstance(step, Part):
+            k = numbers[step]
+            body.line(f"call void @part{k}(ptr %in, ptr %out, ptr %common, ptr %waiting, ptr %angles)")
+            continue
+        kind, (top, more, after) = body.kind, [body.block() for _ in range(3)]
+        body.line(f"br label %{top}")
+        body.lines.append(f"{top}:")
+        _calls(body, step.condition, numbers, crossing)
+        row = _element(body, kind, "%waiting", crossing[step.loop])
+        again = body.compare("une", body.value(f"load {kind.float}, ptr {row}, align {kind.bytes}"), kind.constant(0.0))
+        body.line(f"br i1 {any_lane(body, again)}, label %{more}, label %{after}")
+        body.lines.append(f"{more}:")
+        _calls(body, step.body, numbers, crossing)
+        body.line(f"br label %{top}")
+        body.lines.append(f"{after}:")
+
+
+def _blocks(
+    program: Program, rows: Rows, steps: Sequence[Part | Rounds], crossing: dict, waiting: int, kind: Kind
+) -> str:
     """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes."""
     one = Kind(kind.bits, 1)
     body = Body(kind, set())
@@ -262,7 +261,7 @@ def _blocks(program: Program, rows: Rows, parts: int, waiting: int, kind: Kind) 
     body.line(f"%waiting = alloca {kind.float}, i64 {max(waiting, 1)}, align {kind.bytes}")
     body.line("br label %loop")
     body.lines.append("loop:")
-    body.line("%at = phi i64 [ %begin, %entry ], [ %next, %loop ]")
+    body.line("%at = phi i64 [ %begin, %entry ], [ %next, %last ]")
     body.line("%left = sub i64 %end, %at")
     body.line(f"%whole = icmp uge i64 %left, {kind.lanes}")
     body.line(f"%valid = select i1 %whole, i64 {kind.lanes}, i64 %left")
@@ -275,18 +274,20 @@ def _blocks(program: Program, rows: Rows, parts: int, waiting: int, kind: Kind) 
         offset = body.value(f"mul i64 %at, {stride}")
         return body.value(f"getelementptr {one.float}, ptr {entry(place, 'ptr')}, i64 {offset}")
 
+    used = {x.args[0] for x in program.nodes if x.op == "input"}
     for k, (shape, row) in enumerate(zip(program.inputs, rows.inputs, strict=True)):
-        if row >= 0 and math.prod(shape):
+        if row >= 0 and k in used:
             stride = entry(n + len(program.outputs) + k, "i64")
             source, target = first_element(k, stride), _element(body, kind, "%in", row)
             body.line(f"call void @gather{math.prod(shape)}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")
     body.line("%angles = call ptr @angles(ptr %in, ptr %small)")
-    for k in range(parts):
-        body.line(f"call void @part{k}(ptr %in, ptr %out, ptr %common, ptr %waiting, ptr %angles)")
+    _calls(body, steps, {part: k for k, part in enumerate(each_part(steps))}, crossing)
     for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
         if output:
             source, target = _element(body, kind, "%out", row), first_element(n + k, str(len(output)))
             body.line(f"call void @scatter{len(output)}(ptr {source}, ptr {target}, i64 %valid)")
+    body.line("br label %last")
+    body.lines.append("last:")
     body.line(f"%next = add i64 %at, {kind.lanes}")
     body.line("%again = icmp ult i64 %next, %end")
     body.line("br i1 %again, label %loop, label %done")

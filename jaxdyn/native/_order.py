@@ -1,31 +1,189 @@
-"""The order of a program's operations."""
+"""The order of a program's operations, and its division into functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 
-from jaxdyn.native._graph import Node, Scalar
+from jaxdyn.native._graph import Loop, Node, Scalar
+
+PART = 25000
+"""The most operations in one function of a kernel. The compiler's time grows faster than the length of a function, but
+what one function leaves to the next goes through memory."""
 
 
-def by_results(results: Iterable[Scalar]) -> list[Node]:
-    """Return the nodes that some results depend on, one result after the other, each operand where it is first needed.
+@dataclasses.dataclass(eq=False)
+class Part:
+    """The operations of one function of a kernel."""
+
+    nodes: list[Node]
+    stored: list[tuple[Scalar, Node | Loop]]
+    """The values that it leaves at its end for a carried value, or as the condition of a loop."""
+
+
+@dataclasses.dataclass(eq=False)
+class Rounds:
+    """A loop's functions."""
+
+    loop: Loop
+    condition: list[Part | Rounds]
+    body: list[Part | Rounds]
+
+
+def divided(results: Sequence[Scalar]) -> list[Part | Rounds]:
+    """Return the parts and loops of a program with some results, in their order; the last one is a part."""
+    return _steps(results, (), set(), {})
+
+
+def _steps(results: Sequence[Scalar], stored: Iterable, done: set[int], needed: dict[Loop, list[Node]]) -> list:
+    """Return the steps that compute and store values; those of nodes that are done come before."""
+    steps: list[Part | Rounds] = []
+    nodes: list[Node] = []
+    rounds: list[Rounds] = []
+
+    def before(node: Node) -> list[Node]:
+        if node.op == "result":
+            loop = node.args[0]
+            if loop not in needed:
+                needed[loop] = _needed(loop)
+            return needed[loop]
+        return [a for a in operands(node) if not a.uniform]
+
+    met: set[Loop] = set()
+    for node in by_results((x for x in results if type(x) is not Node or not x.uniform), done, before):
+        if node.op != "result":
+            nodes += [node] if node.op not in ("input", "carried") else []
+        elif node.args[0] not in met:
+            loop = node.args[0]
+            met.add(loop)
+            rounds.append(Rounds(loop, [], []))
+            steps += [*_parts(nodes, zip(loop.starts, loop.carried, strict=True)), rounds[-1]]
+            nodes = []
+    # What a loop needs of the nodes around it is known now, and comes before it.
+    for step in rounds:
+        loop = step.loop
+        step.condition += _steps([loop.again], [(loop.again, loop)], done, needed)
+        step.body += _steps(loop.ends, zip(loop.ends, loop.carried, strict=True), done, needed)
+    return [*steps, *_parts(nodes, stored)]
+
+
+def _needed(loop: Loop) -> list[Node]:
+    """Return what a loop needs from outside."""
+    first = loop.carried[0].number
+    ends = [x for x in (*loop.starts, loop.again, *loop.ends) if type(x) is Node]
+    reached: dict[int, Node] = {}
+    stack = list(ends)
+    while stack:
+        node = stack.pop()
+        if node.number not in reached:
+            reached[node.number] = node
+            # Nodes that are older than the loop are outside.
+            stack.extend(operands(node) if node.number > first else ())
+    inside: set[int] = set()
+    needed = {x.number: x for x in ends}
+    for number in sorted(reached):
+        node = reached[number]
+        if node.op in ("carried", "result"):
+            within = _is_within(node.args[0], loop)
+        else:
+            within = any(a.number in inside for a in operands(node))
+        if within:
+            inside.add(number)
+            needed |= {a.number: a for a in operands(node)}
+    return [x for number, x in needed.items() if number not in inside and not x.uniform]
+
+
+def _is_within(inner: Loop | None, loop: Loop) -> bool:
+    while inner is not None and inner is not loop:
+        inner = inner.outer
+    return inner is loop
+
+
+def _parts(order: list[Node], stored: Iterable) -> list[Part]:
+    count = max(1, -(-len(order) // PART))
+    length = -(-len(order) // count)
+    parts = [Part(order[i * length : (i + 1) * length], []) for i in range(count)]
+    parts[-1].stored += stored
+    return parts
+
+
+def each_part(steps: Iterable[Part | Rounds]) -> Iterator[Part]:
+    """Return all parts in their order."""
+    for step in steps:
+        yield from (step,) if isinstance(step, Part) else each_part([*step.condition, *step.body])
+
+
+def rows_of_crossing(steps: Sequence[Part | Rounds]) -> tuple[dict[int | Loop, int], int]:
+    """Return the rows in which values wait that another part computes than uses, by the numbers of nodes, those of the
+    conditions of loops, and the number of rows."""
+    parts = list(each_part(steps))
+    part_of = {n.number: k for k, part in enumerate(parts) for n in part.nodes}
+    spans = [_span(step, parts) for step in _loops(steps)]
+    last: dict[int, int] = {}
+    for k, part in enumerate(parts):
+        stored = [x for x, _ in part.stored if type(x) is Node]
+        for a in (*(a for n in part.nodes for a in operands(n)), *stored):
+            made = part_of.get(a.number, k)
+            if made != k and not a.uniform:
+                # What a loop uses in one round, it uses in the next.
+                ends = [end for begin, end in spans if made < begin <= k <= end]
+                last[a.number] = max(last.get(a.number, 0), k, *ends)
+    rows: dict[int | Loop, int] = {}
+    vacant: list[int] = []
+    leaving: dict[int, list[int]] = {}
+    count = 0
+    for k, part in enumerate(parts):
+        vacant += leaving.pop(k, [])
+        for n in part.nodes:
+            if n.number in last:
+                if not vacant:
+                    vacant.append(count)
+                    count += 1
+                row = vacant.pop()
+                rows[n.number] = row
+                # Another value may take the row after the last part that reads it.
+                leaving.setdefault(last[n.number] + 1, []).append(row)
+    for step in _loops(steps):
+        rows[step.loop] = count
+        for k, (carried, result) in enumerate(zip(step.loop.carried, step.loop.results, strict=True), count + 1):
+            rows[carried.number] = rows[result.number] = k
+        count += 1 + len(step.loop.carried)
+    return rows, count
+
+
+def _loops(steps: Iterable[Part | Rounds]) -> Iterator[Rounds]:
+    for step in steps:
+        if isinstance(step, Rounds):
+            yield step
+            yield from _loops([*step.condition, *step.body])
+
+
+def _span(step: Rounds, parts: list[Part]) -> tuple[int, int]:
+    """Return the first and the last of a loop's parts."""
+    own = [parts.index(x) for x in each_part([step])]
+    return own[0], own[-1]
+
+
+def by_results(results: Iterable[Scalar], done: set[int], before) -> list[Node]:
+    """Return the nodes that some results depend on and that are not done, one result after the other, each operand
+    where it is first needed; `before` returns the operands of a node.
 
     Fewer values are alive at once than in the order in which the function computes, so fewer wait in memory.
     """
     order: list[Node] = []
-    done: set[int] = set()
     for result in results:
-        stack = [result] if type(result) is Node else []
+        stack = []
+        if type(result) is Node and result.number not in done:
+            stack.append((result, iter(before(result))))
         while stack:
-            top = stack[-1]
-            waiting = [] if top.number in done else [a for a in operands(top) if a.number not in done]
-            if waiting:
-                stack.extend(reversed(waiting))
+            node, operands_left = stack[-1]
+            waiting = next((a for a in operands_left if a.number not in done), None)
+            if waiting is not None:
+                stack.append((waiting, iter(before(waiting))))
                 continue
             stack.pop()
-            if top.number not in done:
-                done.add(top.number)
-                order.append(top)
+            done.add(node.number)
+            order.append(node)
     return order
 
 

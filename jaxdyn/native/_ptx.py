@@ -22,6 +22,7 @@ import numpy as np
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._emit import LARGEST_ANGLE, LOG_2, PI, Body, Kind, Values
 from jaxdyn.native._graph import Node
+from jaxdyn.native._order import Part, Rounds, divided, each_part, operands
 from jaxdyn.native._specialize import Program, specialize
 from jaxdyn.native._target import wanted
 
@@ -322,18 +323,67 @@ def kernel_text(program: Program, name: str) -> str:
                 stores.setdefault(x.number, []).append(at)
             else:
                 thread.line(f"st.global.f32 {at}, {values.name(x)};")
-    paired = {n.args[0].number for n in program.nodes if n.op == "cos"}
-    # In the order in which the function computes: the assembler reorders anyway, and for forward dynamics moves half as
-    # many values to memory as from the order by results.
-    for node in program.nodes:
-        if node.op != "input":
-            values.emit(node, both=node.op in ("sin", "cos") and node.args[0].number in paired)
-            for at in stores.get(node.number, ()):
-                thread.line(f"st.global.f32 {at}, {values.names[node.number]};")
+    _write(thread, values, _steps_of(program), stores)
     parameters = ", ".join(f".param .u64 a{k}" for k in range(1 + len(inputs) + len(outputs)))
     registers = [f"  .reg .{_REGISTERS[k]} %{k}<{n + 1}>;" for k, n in thread.counts.items()]
     begin = [f".visible .entry {name}({parameters})", f".maxntid {THREADS}, 1, 1", "{"]
     return "\n".join([_HEAD, *sorted(thread.declared), *begin, *registers, *thread.lines, "done:", "  ret;", "}", ""])
+
+
+def _steps_of(program: Program) -> list[Part | Rounds]:
+    """Return the parts and loops of a program."""
+    if not any(node.op == "result" for node in program.nodes):
+        return [Part(program.nodes, [])]
+    uniform = Part([node for node in program.nodes if node.uniform], [])
+    return [uniform, *divided([x for output in program.outputs for x in output])]
+
+
+def _write(thread: Thread, values: ThreadValues, steps: Sequence[Part | Rounds], stores: dict[int, list[str]]) -> None:
+    """Append the instructions of parts and loops; `stores` has the addresses of results by the numbers of their nodes.
+
+    Operations stand in the order in which the function computes: the assembler reorders anyway, and for forward
+    dynamics moves half as many values to memory as from the order by results.
+    """
+
+    def store(node: Node) -> None:
+        for at in stores.get(node.number, ()):
+            thread.line(f"st.global.f32 {at}, {values.names[node.number]};")
+
+    for step in steps:
+        if isinstance(step, Rounds):
+            _write_loop(thread, values, step, stores)
+            for node in step.loop.results:
+                store(node)
+            continue
+        paired = {n.args[0].number for n in step.nodes if n.op == "cos"}
+        for node in sorted(step.nodes, key=lambda n: n.number):
+            if node.op != "input":
+                values.emit(node, both=node.op in ("sin", "cos") and node.args[0].number in paired)
+                store(node)
+        carried = [(values.name(x), to) for x, to in step.stored if isinstance(to, Node)]
+        # All are read before any is changed.
+        copies = [(thread.put("f", "mov.f32", name), to) for name, to in carried]
+        for copy, to in copies:
+            if to.number in values.names:
+                thread.line(f"mov.f32 {values.names[to.number]}, {copy};")
+            else:
+                values.names[to.number] = copy
+
+
+def _write_loop(thread: Thread, values: ThreadValues, step: Rounds, stores: dict[int, list[str]]) -> None:
+    loop, parts = step.loop, list(each_part([step]))
+    values.names |= {r.number: values.names[c.number] for r, c in zip(loop.results, loop.carried, strict=True)}
+    # What is loaded where it is first used must be there also where the loop has no rounds.
+    for node in {a for part in parts for n in part.nodes for a in operands(n)}:
+        if node.op == "input":
+            values.name(node)
+    head, after = thread.block(), thread.block()
+    thread.lines.append(f"{head}:")
+    _write(thread, values, step.condition, stores)
+    thread.line(f"@!{values.name(loop.again)} bra {after};")
+    _write(thread, values, step.body, stores)
+    thread.line(f"bra {head};")
+    thread.lines.append(f"{after}:")
 
 
 def _addresses(thread: Thread, program: Program) -> tuple[list[str], list[str]]:

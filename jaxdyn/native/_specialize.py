@@ -1,13 +1,15 @@
-"""A function of JAX arrays as a straight-line program: its jaxpr is interpreted with arrays of graph nodes.
+"""A function of JAX arrays as a program of scalar operations: its jaxpr is interpreted with arrays of graph nodes.
 
-An array is either static, a NumPy array of numbers, or a NumPy array of objects, nodes and constants. Indices and loop
-counts must be static. What only moves data then leaves no operation behind, and scans are unrolled.
+An array is either static, a NumPy array of numbers, or a NumPy array of objects, nodes and constants. Indices must be
+static. What only moves data then leaves no operation behind, and loops whose length is known are unrolled. A
+`lax.while_loop` that ends depending on data is a loop of the program.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -21,7 +23,7 @@ from jaxdyn.native._interpreter import Interpreter, traced
 
 
 class Program(NamedTuple):
-    """A straight-line program."""
+    """A program of scalar operations, and of loops over them."""
 
     nodes: list[Node]
     """All nodes that the outputs depend on, operands first."""
@@ -66,7 +68,7 @@ def _number(x) -> Scalar:
 
 
 def _with_lost_nans(graph: Graph, outputs):
-    """Add to the outputs the terms `x - x` for inputs `x` that they lost when products with zero were folded: they are
+    """Add to the outputs the terms `0 x` for inputs `x` that they lost when products with zero were folded: they are
     zero, or NaN where the input is not finite."""
     dropped = [graph.nodes[i] for i in sorted(live(graph.dropped)) if graph.nodes[i].op == "input"]
     if not dropped:
@@ -80,15 +82,21 @@ def _with_lost_nans(graph: Graph, outputs):
         for a in node.args:
             if type(a) is Node:
                 reached[node.number] |= reached[a.number]
-    # Terms of uniform inputs first, because their sum is computed once.
-    dropped.sort(key=lambda node: not node.uniform)
-    nan = functools.reduce(lambda a, b: graph.node("add", a, b), (graph.node("sub", x, x) for x in dropped))
+    # What reaches all outputs in another way needs no term.
     everything = (1 << len(bit)) - 1
-    constant = not any(type(x) is Node for output in outputs for x in output)
+    computed = [x for output in outputs for x in output if type(x) is Node]
+    common = functools.reduce(operator.and_, (reached[x.number] for x in computed)) if computed else 0
+    lost = everything & ~common
+    dropped = [node for node in dropped if lost & bit[node.number]]
+    if not dropped:
+        return outputs
+    # Terms of uniform inputs first, because their sum is computed once. A product and a sum are one instruction.
+    dropped.sort(key=lambda node: not node.uniform)
+    nan = functools.reduce(lambda a, b: graph.node("add", a, b), (graph.node("mul", x, 0.0) for x in dropped))
 
     def complete(x: Scalar) -> Scalar:
         if type(x) is not Node:
-            return graph.node("add", nan, x) if constant else x
-        return x if reached[x.number] == everything else graph.node("add", x, nan)
+            return x if computed else graph.node("add", nan, x)
+        return graph.node("add", x, nan) if lost & ~reached[x.number] else x
 
     return tuple([complete(x) for x in output] for output in outputs)

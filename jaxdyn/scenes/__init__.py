@@ -1,7 +1,7 @@
 """Scenes of MJCF files, moving as in MuJoCo: its soft constraints, actuators, tendons and integrators, in JAX."""
 
+from jaxdyn.scenes._newton import SceneOptions
 from jaxdyn.scenes._scene import Scene, SceneReport, load_scene
-from jaxdyn.scenes._solver import SceneOptions
 from jaxdyn.scenes._stages import Stages, scene_stages
 from jaxdyn.scenes._states import SceneState
 

@@ -14,9 +14,11 @@ from jaxdyn.scenes._contact_rows import Contacts, contact_rows
 from jaxdyn.scenes._equalities import Equalities, equality_rows
 from jaxdyn.scenes._law import RowKinds, RowNumbers
 from jaxdyn.scenes._limits import FrictionLosses, Limits, friction_rows, limit_rows
+from jaxdyn.scenes._newton import transposed_product
 from jaxdyn.scenes._parts import Instant, Part, PartRows
-from jaxdyn.scenes._rows import Rows, Timing
+from jaxdyn.scenes._rows import Contacting, Rows, Timing, rates_of
 from jaxdyn.scenes._tendons import TendonRows
+from jaxdyn.tree import sum_down
 
 
 class Constraints(Part):
@@ -40,13 +42,37 @@ class ConstraintRows(NamedTuple):
     """The rows of all constraints at a state."""
 
     kinds: RowKinds
-    moves: np.ndarray
-    """`[n, nv]`: which entries of `J` may be other than zero."""
-    J: Any
-    """`[n, nv, *batch]`"""
+    parts: list[Rows]
     aref: Any
     """`[n, *batch]`"""
     numbers: RowNumbers
+
+    def moves(self, robot: Robot) -> np.ndarray:
+        """Return, `[n, nv]`, which entries of the Jacobian may be other than zero."""
+        return np.concatenate([np.zeros((0, robot.nv), bool), *(x.moves for x in self.parts)])
+
+    def jacobian(self, robot: Robot, at: Instant):
+        """Return the Jacobian `J` `[n, nv, *batch]`."""
+        J = [robot.constant(np.zeros((0, robot.nv)))]
+        J += [x.J.jacobian(robot, at) if isinstance(x.J, Contacting) else x.J for x in self.parts]
+        return jnp.concatenate([robot.broadcast(x) for x in J])
+
+    def rates(self, robot: Robot, at: Instant, x):
+        """Return `J x` for rows `[nv]`."""
+        motion = sum_down(robot.tree, at.at.S * x)
+        rates = [robot.zeros()[:0]]
+        for part in self.parts:
+            rates += part.J.rates(motion) if isinstance(part.J, Contacting) else [rates_of(part.J, x)]
+        return jnp.concatenate([robot.broadcast(r) for r in rates])
+
+    def torque(self, robot: Robot, at: Instant, push):
+        """Return `J^T f` for the forces `f` of all rows."""
+        total = robot.zeros()
+        pushes = jnp.split(push, np.cumsum([len(x.moves) for x in self.parts]))
+        for part, f in zip(self.parts, pushes, strict=False):
+            dense = not isinstance(part.J, Contacting)
+            total = total + (transposed_product(part.J, f) if dense else part.J.torque(robot, at, f))
+        return total
 
 
 def constraint_rows(robot: Robot, constraints: PartRows, at: Instant, tendons: TendonRows | None, dt) -> ConstraintRows:
@@ -73,9 +99,7 @@ def constraint_rows(robot: Robot, constraints: PartRows, at: Instant, tendons: T
         _joined(robot, [c.friction for c in cones]),
         _joined(robot, [c.mu for c in cones]),
     )
-    J = [robot.broadcast(x.J) for x in rows] or [robot.broadcast(robot.constant(np.zeros((0, robot.nv))))]
-    moves = np.concatenate([np.zeros((0, robot.nv), bool), *(x.moves for x in rows)])
-    return ConstraintRows(kinds, moves, jnp.concatenate(J), _joined(robot, [x.aref for x in rows]), numbers)
+    return ConstraintRows(kinds, rows, _joined(robot, [x.aref for x in rows]), numbers)
 
 
 def _count(rows: list[Rows]) -> int:

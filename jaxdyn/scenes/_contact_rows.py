@@ -16,15 +16,9 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs
-from jaxdyn.scenes._collisions import (
-    Candidates,
-    candidate_count,
-    candidates,
-    may_be_deep,
-    shape_of,
-)
+from jaxdyn.scenes._collisions import Candidates, candidate_count, candidates, may_be_deep, shape_of
 from jaxdyn.scenes._parts import Instant, Located, Part, PartRows, Places, instant
-from jaxdyn.scenes._rows import Ends, Rows, Timing, arm_of, between, coherent, rates_of, regularization, softness
+from jaxdyn.scenes._rows import Contacting, Ends, Rows, Timing, arm_of, coherent, regularization, softness
 from jaxdyn.spatial import Force, Vec3
 from jaxdyn.tree import take_rows
 
@@ -208,15 +202,15 @@ def deep_contacts(robot: Robot, scene: PartRows, q):
     return total
 
 
-def _jacobians(robot: Robot, own: TouchingBodies, dim: int, at: Instant) -> tuple[list, np.ndarray]:
-    """Return the rows of the motion in each direction, and which of their entries may be other than zero."""
+def _motions(own: TouchingBodies, dim: int, at: Instant) -> Contacting:
+    """Return the motions that the rows measure."""
     frame, position = own.touching.candidates.frame, own.touching.candidates.position
     arms = [arm_of(at, side.dofs, position) for side in (own.first, own.second)]
     ends = Ends(own.first.dofs, arms[0], own.second.dofs, arms[1])
     zero = Vec3(*(jnp.zeros_like(position.x) for _ in range(3)))
     axes = [frame.x, frame.y, frame.z]
     wrenches = [Force(zero, a) for a in axes[:dim]] + [Force(a, zero) for a in axes[: max(dim - 3, 0)]]
-    return between(robot, at, ends, wrenches)
+    return Contacting(ends, wrenches)
 
 
 def _normal(own: TouchingBodies, timing: Timing):
@@ -229,15 +223,17 @@ def _normal(own: TouchingBodies, timing: Timing):
 
 
 def _smooth(robot: Robot, own: TouchingBodies, at: Instant, timing: Timing) -> Rows:
-    (J,), moves = _jacobians(robot, own, 1, at)
+    motions = _motions(own, 1, at)
+    (rate,) = motions.rates(at.velocity)
     beyond, acts, soft = _normal(own, timing)
-    aref = -soft.damping * rates_of(J, at.v) - soft.stiffness * beyond
-    return Rows(J, moves, aref, regularization(soft.share, own.touching.weight), acts)
+    aref = -soft.damping * rate - soft.stiffness * beyond
+    return Rows(motions, motions.moves(robot), aref, regularization(soft.share, own.touching.weight), acts)
 
 
 def _cone(robot: Robot, contacts: PartRows, own: TouchingBodies, dim: int, at: Instant, timing: Timing) -> ConeRows:
     touch = own.touching
-    jacobians, moves = _jacobians(robot, own, dim, at)
+    motions = _motions(own, dim, at)
+    rates = motions.rates(at.velocity)
     beyond, acts, soft = _normal(own, timing)
     friction = [touch.friction[:, k] for k in range(dim - 1)]
     # The friction of the cone that is round after the regularization of its directions.
@@ -253,11 +249,11 @@ def _cone(robot: Robot, contacts: PartRows, own: TouchingBodies, dim: int, at: I
         damping = soft.damping
         normal = regularization(soft.share, touch.weight * (1 + friction[0] * friction[0]))
         R = [2 * mu * mu * normal] * dim
-    aref = [-soft.damping * rates_of(jacobians[0], at.v) - soft.stiffness * beyond]
-    aref += [-damping * rates_of(J, at.v) for J in jacobians[1:]]
+    aref = [-soft.damping * rates[0] - soft.stiffness * beyond]
+    aref += [-damping * rate for rate in rates[1:]]
     rows = Rows(
-        jnp.concatenate(jacobians),
-        np.tile(moves, (dim, 1)),
+        motions,
+        np.tile(motions.moves(robot), (dim, 1)),
         jnp.concatenate(aref),
         jnp.concatenate(R),
         jnp.concatenate([acts] * dim),

@@ -6,6 +6,8 @@ body axes, so that `turning_accelerations` is what they have more than this libr
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -27,14 +29,15 @@ from jaxdyn.scenes._law import curvature, force
 from jaxdyn.scenes._newton import (
     Line,
     Problem,
+    SceneOptions,
     Search,
     factor,
     hessian,
+    minimum,
     newton_line,
     product,
     search_step,
     substitute,
-    transposed_product,
 )
 from jaxdyn.scenes._newton import residual as row_residual
 from jaxdyn.scenes._parts import Instant, PartRows, instant
@@ -73,6 +76,12 @@ def rows_at(robot: Robot, scene: PartRows, now: Acting) -> ConstraintRows:
     return constraint_rows(robot, scene.constraints, now.at, now.tendons, scene.timestep)
 
 
+def push_of(robot: Robot, at: Instant, rows: ConstraintRows, a):
+    """Return the forces of rows on the degrees of freedom at the accelerations `a`, rows `[nv]`."""
+    pushes = force(rows.kinds, rows.numbers, rows.rates(robot, at, a) - rows.aref)
+    return rows.torque(robot, at, pushes)
+
+
 def mass_matrix(robot: Robot, equations: EquationsOfMotion):
     """Return the mass matrix `[nv, nv, *batch]`; only its lower triangle is right."""
     force = sum_up(robot.tree, equations.inertia).apply(equations.S)
@@ -88,9 +97,31 @@ def setup(robot: Robot, scene: PartRows, q, v, control, activation, applied) -> 
     rest = now.torque - bias_force(robot, equations, now.at.v)
     a0 = solve(robot, equations, constant_elimination(robot, equations).factors, rest)
     rows = rows_at(robot, scene, now)
-    b = rows.aref - product(rows.J, a0)
+    b = rows.aref - rows.rates(robot, now.at, a0)
     M = pattern.pack_M(mass_matrix(robot, equations))
-    return Problem(M, pattern.pack_J(rows.J), b, a0, rows.numbers)
+    return Problem(M, pattern.pack_J(rows.jacobian(robot, now.at)), b, a0, rows.numbers)
+
+
+@dataclasses.dataclass(frozen=True)
+class Solution:
+    """The solution of a state's problem, as a function of rows."""
+
+    options: SceneOptions
+
+    def __call__(self, robot: Robot, scene: PartRows, **state: Any):
+        """Return the accelerations, the error and the steps of Newton's method; the arguments are those of `setup`."""
+        pattern, problem = scene.pattern, setup(robot, scene, **state)
+        numbers, a0 = problem.numbers, problem.a0
+        if not pattern.kinds.count:
+            return a0, jnp.zeros_like(a0[:1]), jnp.zeros_like(a0[:1])
+        found = minimum(
+            self.options,
+            functools.partial(newton_line, pattern, problem),
+            functools.partial(search_step, pattern.kinds, numbers),
+            jnp.zeros_like(a0),
+            jnp.zeros_like(a0[:1]),
+        )
+        return robot.broadcast(a0 + found.y), found.error, found.count
 
 
 def line_of(robot: Robot, scene: PartRows, problem: Problem, y) -> Line:
@@ -106,8 +137,7 @@ def searched(robot: Robot, scene: PartRows, problem: Problem, line: Line, at: Se
 def residual(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
     """Return what is out of balance at the accelerations `a`; zero at the solution."""
     now = acting(robot, scene, q, v, control, activation, applied)
-    rows = rows_at(robot, scene, now)
-    push = transposed_product(rows.J, force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref))
+    push = push_of(robot, now.at, rows_at(robot, scene, now), robot.broadcast(a))
     own = bias_force(robot, now.equations, now.at.v, a)
     return own - now.torque - push
 
@@ -121,10 +151,10 @@ def hessian_product(robot: Robot, scene: PartRows, y, a, q, v, control, activati
     return jax.jvp(at, (robot.broadcast(a),), (robot.broadcast(y),))[1]
 
 
-def factors(robot: Robot, scene: PartRows, problem: Problem, y):
-    """Return the factor of `H` at `y`, packed."""
-    pattern = scene.pattern
-    C = curvature(pattern.kinds, problem.numbers, row_residual(pattern, problem, y))
+def factors(robot: Robot, scene: PartRows, a, **state: Any):
+    """Return the factor of `H` at the accelerations `a`, packed."""
+    pattern, problem = scene.pattern, setup(robot, scene, **state)
+    C = curvature(pattern.kinds, problem.numbers, row_residual(pattern, problem, a - problem.a0))
     return _flat(robot, factor(hessian(pattern, problem, C)))
 
 
@@ -142,8 +172,7 @@ def _flat(robot: Robot, L):
 def constraint_torque(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
     """Return the forces of all constraints on the degrees of freedom at the accelerations `a`."""
     now = acting(robot, scene, q, v, control, activation, applied)
-    rows = rows_at(robot, scene, now)
-    return transposed_product(rows.J, force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref))
+    return push_of(robot, now.at, rows_at(robot, scene, now), robot.broadcast(a))
 
 
 def natural(robot: Robot, scene: PartRows, a, v):

@@ -12,15 +12,47 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.scipy.linalg import solve_triangular
 
 from jaxdyn._compile import once
+from jaxdyn._errors import require_positive, require_positive_integer
 from jaxdyn.scenes._law import Curvature, RowKinds, RowNumbers, curvature, force
 from jaxdyn.tree import take_rows
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneOptions:
+    """How the constraints of a scene are solved.
+
+    **Raises** `ModelError` for a number of iterations below one, and a tolerance that is not positive.
+    """
+
+    iterations: int = 50
+    """The most steps of Newton's method."""
+    searches: int = 40
+    """The most steps of the search along the line of each."""
+    tolerance: float | None = None
+    """Newton's method ends where the relative error was at most this before its last step, after which it is far
+    smaller; None for 1e-9 in double and 1e-4 in single precision."""
+
+    def __post_init__(self) -> None:
+        require_positive_integer(self.iterations, "SceneOptions: iterations")
+        require_positive_integer(self.searches, "SceneOptions: searches")
+        if self.tolerance is not None:
+            require_positive(self.tolerance, "SceneOptions: tolerance")
+
+    def tolerance_of(self, dtype) -> float:
+        """Return the tolerance in a precision."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return 1e-9 if dtype == jnp.float64 else 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,9 +256,12 @@ def search_step(kinds: RowKinds, numbers: RowNumbers, line: Line, at: Search) ->
     step is a bisection where Newton's leaves the interval that has the zero."""
     r = line.residual + at.length * line.shift
     power = force(kinds, numbers, r) * line.shift
-    rate = line.curvature + _sum(curvature(kinds, numbers, r).times(kinds, line.shift) * line.shift)
+    change = curvature(kinds, numbers, r).times(kinds, line.shift)
+    rate = line.curvature + _sum(change * line.shift)
     value = line.start + at.length * line.curvature - _sum(power)
-    terms = jnp.abs(line.start) + jnp.abs(at.length) * line.curvature + _sum(jnp.abs(power))
+    # Residuals near zero have the rounding errors of their terms.
+    lost = jnp.abs(change) * (jnp.abs(line.residual) + at.length * jnp.abs(line.shift))
+    terms = jnp.abs(line.start) + at.length * line.curvature + _sum(jnp.abs(power) + lost)
     rounding = 4 * jnp.finfo(terms.dtype).eps * terms
     low, high = jnp.where(value < 0, at.length, at.low), jnp.where(value < 0, at.high, at.length)
     newton = at.length - value / jnp.where(rate > 0, rate, 1.0)
@@ -236,3 +271,47 @@ def search_step(kinds: RowKinds, numbers: RowNumbers, line: Line, at: Search) ->
     return Search(
         jnp.where(finished, at.length, following), low, high, jnp.where(finished, 1.0, 0.0).astype(terms.dtype)
     )
+
+
+class Minimum(NamedTuple):
+    """The result of Newton's method; the numbers of an element of the batch besides `y` have an axis of length 1."""
+
+    y: Any
+    error: Any
+    """The error of the last line, or zero where it was exact."""
+    count: Any
+    """The steps that were taken."""
+
+
+def minimum(options: SceneOptions, line_of: Callable, searched: Callable, y, zero) -> Minimum:
+    """Return the minimum from `y` on.
+
+    `line_of(y)` is `newton_line` and `searched(line, at)` is `search_step`, and `zero` is a zero for each element of
+    the batch. All arrays may as well have the batch first.
+    """
+    tolerance = options.tolerance_of(y.dtype)
+
+    def unfinished(at: Minimum):
+        return (at.error > tolerance) & (at.count < options.iterations)
+
+    def newton(at: Minimum) -> Minimum:
+        line = line_of(at.y)
+        length = _searched(options, functools.partial(searched, line), first_guess(line))
+        # What has converged stays as it is, so that no element of a batch depends on the others.
+        following = Minimum(at.y + length * line.step, jnp.where(line.exact > 0, zero, line.error), at.count + 1)
+        return jax.tree.map(lambda new, old: jnp.where(unfinished(at), new, old), following, at)
+
+    start = Minimum(y, zero + jnp.inf, zero)
+    return lax.while_loop(lambda at: unfinished(at).any(), newton, start)
+
+
+def _searched(options: SceneOptions, searched: Callable, start: Search):
+    """Return the length of the step at which a line has its minimum."""
+
+    def further(at):
+        return searched(at[0]), at[1] + 1
+
+    def unfinished(at):
+        return ((at[0].done < 1) & (at[1] < options.searches)).any()
+
+    return lax.while_loop(unfinished, further, (start, jnp.zeros_like(start.length)))[0].length

@@ -8,6 +8,7 @@ Modeling, Solver parameters, and chapter Computation, Parameters; `engine_core_c
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -15,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.scenes._parts import SMALL, Instant
-from jaxdyn.spatial import Force, Vec3
-from jaxdyn.tree import columns_of, take_rows
+from jaxdyn.scenes._parts import SMALL, Instant, sums
+from jaxdyn.spatial import Force, Motion, Vec3
+from jaxdyn.tree import columns_of, sum_up, take_rows
 
 MOST, LEAST = 0.9999, 0.0001
 """The bounds of impedances (mjMAXIMP, mjMINIMP)."""
@@ -29,7 +30,7 @@ class Rows(NamedTuple):
     """Rows of constraints of one kind."""
 
     J: Any
-    """`[n, nv, *batch]`"""
+    """`[n, nv, *batch]`, or the `Contacting` that it is made of."""
     moves: np.ndarray
     """`[n, nv]`: which entries may be other than zero."""
     aref: Any
@@ -144,13 +145,7 @@ def moving(robot: Robot, dofs: np.ndarray) -> np.ndarray:
 def between(robot: Robot, at: Instant, ends: Ends, wrenches: list[Force]) -> tuple[list, np.ndarray]:
     """Return the rates, `[n, nv, *batch]` for each wrench about the points, of the motion of the second bodies against
     the first; and which entries may be other than zero."""
-    moves1, moves2 = moving(robot, ends.dofs1), moving(robot, ends.dofs2)
-    roots = np.broadcast_to(robot.topology.reference_dof, robot.nv)
-    same = (ends.dofs1 >= 0) & (ends.dofs2 >= 0) & (roots[ends.dofs1] == roots[ends.dofs2])
-    # Within one tree, a degree of freedom that moves both bodies changes nothing: exactly so, as the rows are of one
-    # force about one point.
-    own = moves2.astype(float) - moves1 * same[:, None]
-    other = (moves1 & ~same[:, None]).astype(float)
+    own, other = _signs(robot, ends)
     S = jax.tree.map(lambda x: robot.broadcast(x)[None], at.at.S)
 
     def rates(force: Force, arm: Vec3, signs: np.ndarray):
@@ -162,6 +157,53 @@ def between(robot: Robot, at: Instant, ends: Ends, wrenches: list[Force]) -> tup
         row = rates(wrench, ends.arm2, own)
         rows.append(row - rates(wrench, ends.arm1, other) if other.any() else row)
     return rows, (own != 0) | (other != 0)
+
+
+def _signs(robot: Robot, ends: Ends) -> tuple[np.ndarray, np.ndarray]:
+    """Return the signs, `[n, nv]`, with which degrees of freedom move the second points, and the first ones where they
+    are in another tree."""
+    moves1, moves2 = moving(robot, ends.dofs1), moving(robot, ends.dofs2)
+    roots = np.broadcast_to(robot.topology.reference_dof, robot.nv)
+    same = (ends.dofs1 >= 0) & (ends.dofs2 >= 0) & (roots[ends.dofs1] == roots[ends.dofs2])
+    # Within one tree, a degree of freedom that moves both bodies changes nothing: exactly so, as the rows are of one
+    # force about one point.
+    return moves2.astype(float) - moves1 * same[:, None], (moves1 & ~same[:, None]).astype(float)
+
+
+class Contacting(NamedTuple):
+    """The motions of second bodies against first ones, in some directions each: what rows of contacts measure.
+
+    Products with vectors go over the motions of the bodies, which takes fewer operations, above all in derivatives,
+    than with the matrix.
+    """
+
+    ends: Ends
+    wrenches: list[Force]
+    """About the points, one for each direction."""
+
+    def moves(self, robot: Robot) -> np.ndarray:
+        """Return, `[n, nv]`, which degrees of freedom move the second body against the first."""
+        own, other = _signs(robot, self.ends)
+        return (own != 0) | (other != 0)
+
+    def jacobian(self, robot: Robot, at: Instant):
+        """Return the rows, direction by direction, `[n, nv, *batch]`."""
+        return jnp.concatenate(between(robot, at, self.ends, self.wrenches)[0])
+
+    def rates(self, motion: Motion) -> list:
+        """Return the rates in each direction where what is behind the degrees of freedom has these motions."""
+        first, second = take_rows(motion, self.ends.dofs1), take_rows(motion, self.ends.dofs2)
+        apart = jax.tree.map(jnp.subtract, second.at(self.ends.arm2), first.at(self.ends.arm1))
+        return [apart.dot(x) for x in self.wrenches]
+
+    def torque(self, robot: Robot, at: Instant, push):
+        """Return the forces on the degrees of freedom, rows `[nv]`, of forces in all directions."""
+        pushes = jnp.split(push, len(self.wrenches))
+        parts = [jax.tree.map(lambda w, f=f: w * f, x) for x, f in zip(self.wrenches, pushes, strict=True)]
+        total = functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), parts)
+        sides = (self.ends.dofs2, self.ends.arm2), (self.ends.dofs1, self.ends.arm1)
+        second, first = (sums(total.moved_from(arm), dofs, robot.nv) for dofs, arm in sides)
+        return at.at.S.dot(sum_up(robot.tree, jax.tree.map(jnp.subtract, second, first)))
 
 
 def arm_of(at: Instant, dofs: np.ndarray, point: Vec3) -> Vec3:

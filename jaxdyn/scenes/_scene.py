@@ -26,12 +26,12 @@ from jaxdyn.scenes._bodies import Bodies
 from jaxdyn.scenes._constraints import Constraints
 from jaxdyn.scenes._contact_rows import deep_contacts
 from jaxdyn.scenes._free_bodies import free_bodies
-from jaxdyn.scenes._newton import Pattern
+from jaxdyn.scenes._newton import Pattern, SceneOptions
 from jaxdyn.scenes._parts import Part
 from jaxdyn.scenes._passive import Passive
 from jaxdyn.scenes._refusals import refuse_what_is_not_built
 from jaxdyn.scenes._sensors import Sensors, reasons_against_sensors
-from jaxdyn.scenes._solver import SceneOptions, Solved, solve
+from jaxdyn.scenes._solver import Solved, solve
 from jaxdyn.scenes._states import Given, Keyframe, SceneState, given_of, keyframes_of, make_state, with_batch
 from jaxdyn.scenes._tendons import Tendons
 from jaxdyn.scenes._tree_of_file import tree_of
@@ -212,7 +212,8 @@ class Scene(eqx.Module):
         bound, operands = given.bound()
         solved = _solved(given)
         deep = bound.call(deep_contacts, operands, given.arguments.q)[..., 0]
-        return SceneReport(solved.error, solved.iterations, deep, self.options.tolerance_of(given.arguments.q.dtype))
+        tolerance = self.options.tolerance_of(given.arguments.q.dtype)
+        return SceneReport(solved.error, solved.iterations.astype(jnp.int32), deep, tolerance)
 
     @compiled()
     def constraint_forces(
@@ -290,7 +291,7 @@ def _pattern_of(model: Model, parts: SceneParts) -> Pattern:
     def look(robot: Robot, scene, q, v, control, activation):
         now = rows.acting(robot, scene, q, v, control, activation, robot.zeros())
         all_rows = rows.rows_at(robot, scene, now)
-        found.append(Pattern.of(all_rows.kinds, all_rows.moves, robot.topology.dof_ancestors))
+        found.append(Pattern.of(all_rows.kinds, all_rows.moves(robot), robot.topology.dof_ancestors))
         return all_rows.aref
 
     na = sum(x >= 0 for x in parts.actuators.states)
@@ -378,7 +379,8 @@ def _runge_kutta(given: Given) -> tuple[Any, Any, Any]:
         a = world_velocity(model, at.q, _solved(now).a)
         turned = _times(scene.timestep, velocity)
         own = rates_of_rotation_vectors(model, turned, world_velocity(model, at.q, at.v))
-        return own, a, bound.call(rows.rates, operands, **at.named())
+        rate = bound.call(rows.rates, operands, **at.named()) if scene.na else jnp.zeros_like(at.activation)
+        return own, a, rate
 
     stages = [slopes(given, jnp.zeros_like(start))]
     for share in (0.5, 0.5, 1.0):

@@ -15,7 +15,6 @@ from jaxdyn.scenes._bodies import loads_of
 from jaxdyn.scenes._contact_rows import by_directions
 from jaxdyn.scenes._equations import Acting, acting, rows_at
 from jaxdyn.scenes._law import RowKinds, force
-from jaxdyn.scenes._newton import product
 from jaxdyn.scenes._parts import Instant, Loads, PartRows, Places, sums
 from jaxdyn.scenes._passive import spring_energy
 from jaxdyn.scenes._readings import ContactLoads, Readings
@@ -29,7 +28,7 @@ def sensor_rows(robot: Robot, scene: PartRows, a, time, q, v, control, activatio
     """Return the values of all sensors at the accelerations `a` of a solved state, `[n, *batch]`."""
     now = acting(robot, scene, q, v, control, activation, applied)
     rows = rows_at(robot, scene, now)
-    pushes = force(rows.kinds, rows.numbers, product(rows.J, a) - rows.aref)
+    pushes = force(rows.kinds, rows.numbers, rows.rates(robot, now.at, a) - rows.aref)
     loads, contacts = _contacts(robot, scene, now.at, rows.kinds, pushes)
     if scene.constraints.equalities.held is not None:
         loads += _held(robot, scene.constraints.equalities.held, now.at, pushes)

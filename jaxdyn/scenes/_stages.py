@@ -54,6 +54,7 @@ def scene_stages(scene: Scene, state: SceneState, control: Any) -> Stages:
 def _stages(robot: Robot, scene: PartRows, q, v, control, activation) -> Stages:
     now = acting(robot, scene, q, v, control, activation, robot.zeros())
     rows = rows_at(robot, scene, now)
+    J = rows.jacobian(robot, now.at)
     M = mass_matrix(robot, now.equations)
     bias = bias_force(robot, now.equations, now.at.v)
     stages = Stages(
@@ -64,7 +65,7 @@ def _stages(robot: Robot, scene: PartRows, q, v, control, activation) -> Stages:
         now.actuators.force,
         now.actuators.torque,
         now.actuators.rate,
-        rows.J.reshape(-1, *rows.J.shape[2:]),
+        J.reshape(-1, *J.shape[2:]),
         rows.aref,
         rows.numbers.D,
     )
