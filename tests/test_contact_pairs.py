@@ -79,7 +79,7 @@ def pressed():
     q = jaxdyn.project_configuration(model, q.at[-3:].set(jnp.array([-0.845, 2.061, 1.993]))).q
     v = jaxdyn.project_velocity(model, q, 0.3 * random.normal(size=model.nv))
     tau = jnp.asarray(random.normal(size=model.nv))
-    return model, contacts, q, v, tau, jnp.asarray(DT)
+    return model, contacts, q, v, tau, jnp.asarray(DT, float)
 
 
 @eqx.filter_jit
@@ -148,10 +148,12 @@ def test_derivatives_by_all_arrays():
     reverse = sum(jax.tree.leaves(jax.tree.map(lambda x, y: (x * y).sum(), gradient, direction)))
     np.testing.assert_allclose(forward, reverse, rtol=1e-8)
     arrays, static = eqx.partition(inputs, eqx.is_inexact_array)
+    # In NumPy: each operation of JAX on an array of another shape would be a program.
+    numbers, steps = jax.tree.map(np.asarray, (arrays, direction))
 
     def moved(h):
-        x = jax.tree.map(lambda x, d: jnp.where(d == 0, x, x + h * d), arrays, direction)
-        return everything(eqx.combine(x, static), direction, weights)[2][0]
+        x = jax.tree.map(lambda x, d: np.where(d == 0, x, x + h * d), numbers, steps)
+        return everything(eqx.combine(jax.device_put(x), static), direction, weights)[2][0]
 
     near, far = (moved(h) - moved(-h) for h in (1e-5, 2e-5))
     np.testing.assert_allclose((8 * near - far) / 12e-5, forward, rtol=1e-5)
@@ -279,7 +281,7 @@ def test_what_couples_branches_and_what_does_not_are_one_problem():
     q = q.at[2].add(-1e-3 - jaxdyn.contact_forces(model, alone, q, np.zeros(model.nv)).gap.min())
     v, tau = random.normal(size=(2, model.nv))
     one, two = (
-        contact_accelerations(model, c, q, jnp.asarray(v), jnp.asarray(tau), jnp.asarray(DT))[0]
+        contact_accelerations(model, c, q, jnp.asarray(v), jnp.asarray(tau), jnp.asarray(DT, float))[0]
         for c in (alone, coupled)
     )
     np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-10 * float(jnp.abs(one).max()))

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxdyn._errors import ModelError
 from jaxdyn._types import Array, Float
@@ -147,7 +148,7 @@ class Contacts(eqx.Module):
         self.pairs = _grouped_pairs(model, self.groups, pairs, table)
         self.limits = limits
         self.options = ContactOptions() if options is None else options
-        self.laws = jax.tree.map(lambda *x: jnp.stack(jnp.broadcast_arrays(*x), axis=-1), *table.laws)
+        self.laws = jax.tree.map(lambda *x: _stacked(x, jnp.result_type(*x), -1), *table.laws)
         self._require_use()
 
     def _require_use(self) -> None:
@@ -280,7 +281,7 @@ def _grouped(model: Model, shapes: Sequence[ContactShape], table: _Laws) -> tupl
     groups = []
     for (kind, _), rows in members.items():
         links, bodies, laws, sizes, poses = zip(*rows, strict=True)
-        groups.append(_Group(kind, links, bodies, laws, _stacked(model, sizes), _stacked(model, poses)))
+        groups.append(_Group(kind, links, bodies, laws, *(_stacked(x, model.dtype, -2) for x in (sizes, poses))))
     return tuple(groups)
 
 
@@ -358,5 +359,9 @@ def _axes_of_fields(surface: type[AbstractSurface]) -> dict[str, int | None]:
     return {n: len(hints[n].dim_str.split()) - 1 if hasattr(hints[n], "dim_str") else None for n in fields}
 
 
-def _stacked(model: Model, arrays: Sequence[Any]):
-    return jnp.stack(jnp.broadcast_arrays(*(jnp.asarray(x, model.dtype) for x in arrays)), axis=-2)
+def _stacked(arrays: Sequence[Any], dtype, axis: int) -> Any:
+    """Return arrays along a new axis; their batch axes broadcast. NumPy stacks what is not traced, because JAX would
+    compile several programs for each number of arrays."""
+    lib = jnp if any(isinstance(x, Tracer) for x in arrays) else np
+    stack = lib.stack(lib.broadcast_arrays(*(lib.asarray(x, dtype) for x in arrays)), axis=axis)
+    return jnp.asarray(stack, dtype)

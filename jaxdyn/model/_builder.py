@@ -266,7 +266,7 @@ class ModelBuilder:
         numbers: dict[str, Any] = arrays
         model = Model(topology=topology, **numbers)
         warn_of_singular_motions(model)
-        model = jax.tree.map(jnp.asarray, model)
+        model = jax.device_put(model)
         for close in self._loops.values():
             model = close(model)
         return model
