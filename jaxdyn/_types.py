@@ -39,7 +39,7 @@ def float_leaf(x: ArrayLike, what: str = "the argument") -> Array:
         numbers = np.asarray(x)
         return jax.device_put(numbers if jnp.issubdtype(numbers.dtype, jnp.floating) else numbers.astype(float))
     x = jnp.asarray(x)
-    # The cast also makes a weakly typed number an array like any other, so that an array in its place does not recompile.
+    # The cast also makes a weakly typed number one like any other, so that another in its place does not recompile.
     return x.astype(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float))
 
 
