@@ -249,7 +249,7 @@ TRANSFORMS = {
 }
 
 
-LONG = ("Hessian", "checkpoint")
+LONG = ("Hessian", "checkpoint", "reverse")
 
 
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x in LONG)) for x in TRANSFORMS])
