@@ -75,22 +75,17 @@ def array_of(witness) -> jax.Array:
 def compare_derivatives(function, args) -> None:
     """Forward mode, reverse mode and central differences along a direction agree."""
     rng = np.random.default_rng(2)
-    args = [np.asarray(x, float) for x in args]
-    tangents = [rng.normal(size=x.shape) for x in args]
-    weights, h = rng.normal(size=jax.eval_shape(function, *args).shape), 1e-6
-
-    @jax.jit
-    def derivatives(args, tangents, weights):
-        forward = jax.jvp(function, args, tangents)[1]
-        return forward, jax.vjp(function, *args)[1](weights)
-
-    forward, backward = jax.tree.map(np.asarray, derivatives(args, tangents, weights))
-    values = jax.jit(function)
-    ends = [np.asarray(values(*(x + way * h * t for x, t in zip(args, tangents, strict=True)))) for way in (-1, 1)]
-    scale = max(1.0, np.abs(forward).max())
+    args = [jnp.asarray(x) for x in args]
+    tangents = [jnp.asarray(rng.normal(size=x.shape)) for x in args]
+    out, forward = jax.jvp(function, args, tangents)
+    weights = rng.normal(size=out.shape)
+    backward = jax.vjp(function, *args)[1](jnp.asarray(weights))
+    h = 1e-6
+    ends = [function(*(x + way * h * t for x, t in zip(args, tangents, strict=True))) for way in (-1, 1)]
+    scale = max(1.0, float(np.abs(forward).max()))
     np.testing.assert_allclose(forward, (ends[1] - ends[0]) / (2 * h), atol=1e-7 * scale)
     total = sum(float((x * y).sum()) for x, y in zip(backward, tangents, strict=True))
-    np.testing.assert_allclose((forward * weights).sum(), total, rtol=1e-9, atol=1e-9 * scale)
+    np.testing.assert_allclose((np.asarray(forward) * weights).sum(), total, rtol=1e-9, atol=1e-9 * scale)
 
 
 @functools.partial(jax.jit, static_argnums=0)

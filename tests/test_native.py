@@ -401,6 +401,20 @@ def test_functions_without_a_program_are_left_to_xla(programs):
     assert programs == [None]
 
 
+def test_padding_adds_rows_and_takes_them_away(programs):
+    """Also between rows, for arrays that depend on data and for known ones."""
+
+    def padded(x):
+        out = jax.lax.pad(x, 2.5, [*[(0, 0, 0)] * (x.ndim - 2), (2, -1, 1), (-1, 3, 0)])
+        known = jax.lax.pad(np.arange(12.0).reshape(3, 4), 0.5, [(-1, 2, 1), (2, 0, 0)])
+        return out * known
+
+    function = _batching.Plain(padded, (2,), ((6, 6),))
+    agree(lambda x: _batching.call(function, x)[0], draws.normal(0, 5, 3, 4))
+    assert programs
+    assert None not in programs
+
+
 def test_a_fault_of_the_specializer_is_a_warning(monkeypatch):
     """The function then runs as XLA compiles it."""
 
