@@ -34,8 +34,12 @@ def float_leaf(x: ArrayLike, what: str = "the argument") -> Array:
     """`x` as an array of floating-point numbers, so that it has derivatives. **Raises** `ShapeError`, about `what`, for
     what is not an array of real numbers."""
     require_numbers(x, what)
+    if not any(isinstance(part, jax.Array) for part in jax.tree.leaves(x)):
+        # `jnp.asarray` would compile a program for each shape, only to copy the numbers.
+        numbers = np.asarray(x)
+        return jax.device_put(numbers if jnp.issubdtype(numbers.dtype, jnp.floating) else numbers.astype(float))
     x = jnp.asarray(x)
-    # The cast also makes a Python number an array like any other, so that an array in its place does not recompile.
+    # The cast also makes a weakly typed number one like any other, so that another in its place does not recompile.
     return x.astype(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float))
 
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-# Compilation takes most of the suite's time, and takes half as long without the backend's optimizations. If the
-# environment sets XLA_FLAGS, its flags are kept.
+# Compilation takes most of the suite's time, and takes half as long without the backend's optimizations, also that of
+# native programs, which follow this flag. If the environment sets XLA_FLAGS, its flags are kept.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 # The matrices of the tests are small: threads of OpenBLAS would mostly wait for each other. The processes that run
 # the tests (`-n 2`) and those that tests start read the variable; this one may have imported NumPy already.
@@ -21,6 +21,8 @@ from cost_table import CostTable
 # single precision with `model.astype(float32)`.
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS", "cpu"))
+# JAX would take its own frames out of the traceback of each error that a test expects, file by file.
+jax.config.update("jax_traceback_filtering", "off")
 
 # Tracing makes many objects that live long: looking through all of them often takes a twentieth of the time.
 gc.set_threshold(200_000, 20, 50)

@@ -3,6 +3,7 @@
 import functools
 from typing import NamedTuple
 
+import draws
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -48,12 +49,11 @@ def case(name: str) -> Case:
     else:
         model = jaxdyn.samples.random_tree(jax.random.key(1), 3, ("ball", "helical", "revolute"), branching=1)
     n = STATES if name == "forest" else LOOPS
-    q = model.random_configuration(jax.random.key(7), (n,))
-    v, x = jax.random.normal(jax.random.key(8), (2, n, model.nv))
-    f_ext = jax.random.normal(jax.random.key(9), (n, model.nb, 6))
-    # No external wrenches act on the two links: their closed form has none.
-    f_ext = f_ext.at[:, model.nb - 2 :].set(0) if name == "forest" else f_ext
-    return Case(model.astype(jnp.float64), q, v, x, f_ext)
+    q, v, x, f_ext = draws.states(model, 7, n)
+    if name == "forest":
+        # No external wrenches act on the two links: their closed form has none.
+        f_ext[:, model.nb - 2 :] = 0
+    return Case(model.astype(jnp.float64), *jax.device_put((q, v, x, f_ext)))
 
 
 QUANTITIES = {

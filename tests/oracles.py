@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import mujoco
 import numpy as np
 import pinocchio as pin
@@ -30,6 +31,8 @@ def motion_to_se3(placement) -> pin.SE3:
 def to_pinocchio(model: Model, *, universal_as_chain: bool = False) -> pin.Model:
     """Return the same tree in Pinocchio, joint by joint and in the same order. Cylindrical and planar joints become
     chains; universal joints do with `universal_as_chain`."""
+    # Rows of JAX arrays would each be a program.
+    model = jax.tree.map(np.asarray, model)
     out, topology = pin.Model(), model.topology
     out.gravity.linear = np.asarray(model.gravity, np.float64)
     axes = np.zeros((model.nv, 3))

@@ -7,6 +7,7 @@ of a run take it from the cache of compiled programs (`conftest.py`).
 import functools
 from typing import NamedTuple
 
+import draws
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,10 +41,7 @@ def model_named(name: str) -> jaxdyn.Model:
 
 def states_of(model: jaxdyn.Model) -> States:
     """The states at which the programs are evaluated."""
-    q = model.random_configuration(jax.random.key(7), (STATES,))
-    v, x = jax.random.normal(jax.random.key(8), (2, STATES, model.nv))
-    f_ext = jax.random.normal(jax.random.key(3), (STATES, model.nb, 6))
-    return States(*map(np.asarray, (q, v, x, f_ext)))
+    return States(*draws.states(model, 7, STATES))
 
 
 @jax.jit

@@ -3,6 +3,7 @@
 import functools
 from typing import NamedTuple
 
+import draws
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -41,14 +42,13 @@ def forest() -> Forest:
     model = free.with_attached(fixed, "world", prefix="fixed_").with_attached(pair.build(), "world")
     tree = model.spanning_tree()
     assert len(model.topology.mimics) == 1
-    q = model.random_configuration(jax.random.key(3), (STATES,))
-    v, a = jax.random.normal(jax.random.key(4), (2, STATES, model.nv))
+    q, v, a, _ = draws.states(model, 3, STATES)
     # Pinocchio neglects that the axes of its universal joint turn in the moving body, so it gets two revolute joints.
     oracle = PinocchioOracle(tree, to_pinocchio(tree, universal_as_chain=True))
     states = (model.spanning_configuration(q), model.spanning_velocity(v), model.spanning_velocity(a))
     on_tree = list(zip(*map(np.asarray, states), strict=True))
     G = np.asarray(model.spanning_velocity(jnp.eye(model.nv))).T
-    return Forest(model, np.asarray(q), np.asarray(v), np.asarray(a), oracle, on_tree, G)
+    return Forest(model, q, v, a, oracle, on_tree, G)
 
 
 @functools.cache
@@ -67,4 +67,4 @@ def robot():
     model = builder.build()
     actions = (jnp.full(model.nv, x) for x in (0.1, 0.2, 0.05))
     model = eqx.tree_at(lambda m: (m.damping, m.friction, m.armature), model, tuple(actions))
-    return model, model.random_configuration(jax.random.key(1)), jax.random.normal(jax.random.key(2), (model.nv,))
+    return model, *jax.device_put(draws.states(model, 1)[:2])

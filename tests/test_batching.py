@@ -206,6 +206,7 @@ def test_vmap_of_any_axis(chunks, name):
     )
 
 
+@MOSTLY_NATIVE
 @pytest.mark.parametrize("axes", [(0, None, None), (None, 1, 0), (1, 0, None)], ids=str)
 def test_vmap_over_batch_axes(chunks, axes):
     args = mapped_states(axes, 3, (5,), (4, 1), ())

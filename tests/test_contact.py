@@ -64,44 +64,45 @@ def everything(inputs, direction, weights):
 
 @functools.cache
 def solved(name: str):
-    """The inputs of a step, a direction and weights, and what `everything` returns."""
+    """The inputs of a step, a direction and weights, and what `everything` returns, in NumPy."""
     model, contacts = quadruped()
-    inputs = model, contacts, *situation(name), jnp.asarray(DT)
+    inputs = model, contacts, *situation(name), jnp.asarray(DT, float)
     random = np.random.default_rng(1)
     # Limits do not act, and the width is zero.
     skipped = ("position_lower", "position_upper", "velocity_limit", "effort_limit", "width")
 
     def along(path, x):
         if any(getattr(key, "name", None) in skipped for key in path):
-            return jnp.zeros_like(x)
-        return jnp.asarray(random.normal(size=x.shape) * np.maximum(np.abs(x), 1e-3))
+            return np.zeros(x.shape)
+        return random.normal(size=x.shape) * np.maximum(np.abs(x), 1e-3)
 
-    direction = jax.tree_util.tree_map_with_path(along, eqx.filter(inputs, eqx.is_inexact_array))
+    direction = jax.device_put(jax.tree_util.tree_map_with_path(along, eqx.filter(inputs, eqx.is_inexact_array)))
     weights = jnp.asarray(random.normal(size=model.nv))
-    return inputs, direction, weights, everything(inputs, direction, weights)
+    return inputs, direction, weights, jax.tree.map(np.asarray, everything(inputs, direction, weights))
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_a_step_solves_its_equations(name):
     (model, _, q, v, tau, dt), _, _, (a, report, found, jacobians, _, _) = solved(name)
+    M, bias = jaxdyn.crba(model, q), jaxdyn.rnea(model, q, v, jnp.zeros(model.nv), joint_friction=False)
+    model, v, tau, dt, M, bias = jax.tree.map(np.asarray, (model, v, tau, dt, M, bias))
     assert bool(report.converged)
     # M a + h = tau - F(v + dt a) + J^T f, with the joint friction F, and the Jacobian of the point that touches.
     after = v + dt * a
-    friction = model.damping * after + model.friction * jnp.tanh(after / model.friction_velocity)
-    lever = jnp.asarray([0.0, 0.0, -0.02])
-    force = sum(J[:3].T @ f + J[3:].T @ jnp.cross(lever, f) for J, f in zip(jacobians, found.force, strict=True))
-    M, bias = jaxdyn.crba(model, q), jaxdyn.rnea(model, q, v, jnp.zeros(model.nv), joint_friction=False)
+    friction = model.damping * after + model.friction * np.tanh(after / model.friction_velocity)
+    lever = np.array([0.0, 0.0, -0.02])
+    force = sum(J[:3].T @ f + J[3:].T @ np.cross(lever, f) for J, f in zip(jacobians, found.force, strict=True))
     # The linear velocity of the base is in axes that turn with it.
-    own = a.at[:3].add(-jnp.cross(v[3:6], v[:3]))
-    np.testing.assert_allclose(M @ own + bias + friction - force, tau, atol=1e-9 * float(jnp.abs(M @ a).max()))
+    own = np.concatenate([a[:3] - np.cross(v[3:6], v[:3]), a[3:]])
+    np.testing.assert_allclose(M @ own + bias + friction - force, tau, atol=1e-9 * np.abs(M @ a).max())
     # The law at the end of the step, with friction from the normal force at its start.
-    speed, now = (jnp.stack([(J @ x)[:3] + jnp.cross((J @ x)[3:], lever) for J in jacobians]) for x in (after, v))
+    speed, now = (np.stack([(J @ x)[:3] + np.cross((J @ x)[3:], lever) for J in jacobians]) for x in (after, v))
     gap, k, d = found.gap, 1e5, 0.5
-    normal = k * jnp.maximum(-gap - dt * speed[:, 2], 0) * jnp.maximum(1 - d * speed[:, 2], 0)
-    lagged = k * jnp.maximum(-gap, 0) * jnp.maximum(1 - d * now[:, 2], 0)
+    normal = k * np.maximum(-gap - dt * speed[:, 2], 0) * np.maximum(1 - d * speed[:, 2], 0)
+    lagged = k * np.maximum(-gap, 0) * np.maximum(1 - d * now[:, 2], 0)
     sliding = speed[:, :2]
     np.testing.assert_allclose(found.force[:, 2], normal, atol=1e-6)
-    across = -0.8 * lagged[:, None] * sliding / jnp.sqrt((sliding**2).sum(1, keepdims=True) + 1e-6)
+    across = -0.8 * lagged[:, None] * sliding / np.sqrt((sliding**2).sum(1, keepdims=True) + 1e-6)
     np.testing.assert_allclose(found.force[:, :2], across, atol=1e-6)
     assert (found.force[:, 2] > 0).any() == (name != "flight")
 
@@ -110,13 +111,15 @@ def test_a_step_solves_its_equations(name):
 def test_derivatives_by_all_arrays(name):
     """Forward and reverse mode are equal, and equal to central differences."""
     inputs, direction, weights, (*_, (_, forward), gradient) = solved(name)
-    reverse = sum(jax.tree.leaves(jax.tree.map(lambda x, y: (x * y).sum(), gradient, direction)))
+    reverse = sum(jax.tree.leaves(jax.tree.map(lambda x, y: (x * np.asarray(y)).sum(), gradient, direction)))
     np.testing.assert_allclose(forward, reverse, rtol=1e-8)
     arrays, static = eqx.partition(inputs, eqx.is_inexact_array)
+    # In NumPy: each operation of JAX on an array of another shape would be a program.
+    numbers, steps = jax.tree.map(np.asarray, (arrays, direction))
 
     def moved(h):
-        x = jax.tree.map(lambda x, d: jnp.where(d == 0, x, x + h * d), arrays, direction)
-        return everything(eqx.combine(x, static), direction, weights)[4][0]
+        x = jax.tree.map(lambda x, d: np.where(d == 0, x, x + h * d), numbers, steps)
+        return everything(eqx.combine(jax.device_put(x), static), direction, weights)[4][0]
 
     np.testing.assert_allclose((moved(1e-6) - moved(-1e-6)) / 2e-6, forward, rtol=1e-5)
 
@@ -227,8 +230,8 @@ def test_single_precision_reaches_its_tolerance():
     a, report = jax.jit(contact_accelerations)(model, contacts, q, v, tau, jnp.float32(DT))
     assert a.dtype == report.error.dtype == np.float32
     assert np.asarray(report.converged).all()
-    wanted = jnp.stack([solved(name)[3][0] for name in SITUATIONS])
-    np.testing.assert_allclose(a, wanted, atol=2e-4 * float(jnp.abs(wanted).max()))
+    wanted = np.stack([solved(name)[3][0] for name in SITUATIONS])
+    np.testing.assert_allclose(a, wanted, atol=2e-4 * np.abs(wanted).max())
 
 
 def wrong_cases():

@@ -80,7 +80,7 @@ def pressed():
     q = jaxdyn.project_configuration(model, q.at[-3:].set(jnp.array([-0.845, 2.061, 1.993]))).q
     v = jaxdyn.project_velocity(model, q, 0.3 * random.normal(size=model.nv))
     tau = jnp.asarray(random.normal(size=model.nv))
-    return model, contacts, q, v, tau, jnp.asarray(DT)
+    return model, contacts, q, v, tau, jnp.asarray(DT, float)
 
 
 @eqx.filter_jit
@@ -98,61 +98,67 @@ def everything(inputs, direction, weights):
 
 @functools.cache
 def solved():
-    """The inputs of a step, a direction and weights, and what `everything` returns."""
+    """The inputs of a step, a direction and weights, and what `everything` returns, in NumPy."""
     inputs = pressed()
     random = np.random.default_rng(1)
     skipped = ("position_lower", "position_upper", "velocity_limit", "effort_limit", "width")
 
     def along(path, x):
         if any(getattr(key, "name", None) in skipped for key in path):
-            return jnp.zeros_like(x)
-        return jnp.asarray(random.normal(size=x.shape) * np.maximum(np.abs(x), 1e-3))
+            return np.zeros(x.shape)
+        return random.normal(size=x.shape) * np.maximum(np.abs(x), 1e-3)
 
-    direction = jax.tree_util.tree_map_with_path(along, eqx.filter(inputs, eqx.is_inexact_array))
+    direction = jax.device_put(jax.tree_util.tree_map_with_path(along, eqx.filter(inputs, eqx.is_inexact_array)))
     weights = jnp.asarray(random.normal(size=inputs[0].nv))
-    return inputs, direction, weights, everything(inputs, direction, weights)
+    return inputs, direction, weights, jax.tree.map(np.asarray, everything(inputs, direction, weights))
 
 
 def test_a_step_solves_its_equations():
     """The forces of contact and of the other torques balance what the loops and the mimicking joint leave free."""
     (model, contacts, q, v, tau, dt), _, _, (a, report, *_) = solved()
     assert bool(report.converged)
-    rotation = Rotation.from_rotvec(np.asarray(dt * (v + dt * a)[5:8]))
-    after = (v + dt * a).at[2:5].set(rotation.inv().apply((v + dt * a)[2:5]))
-    found = jaxdyn.contact_forces(model, contacts, q, v, after=after, dt=dt)
+    v, tau, dt = map(np.asarray, (v, tau, dt))
+    after = v + dt * a
+    after[2:5] = Rotation.from_rotvec(dt * after[5:8]).inv().apply(after[2:5])
+    found = jax.tree.map(np.asarray, jaxdyn.contact_forces(model, contacts, q, v, after=after, dt=dt))
     touching = contacts.touching
-    pressing = {n for n, force in zip(contacts.names, found.force, strict=True) if jnp.linalg.norm(force) > 1}
+    pressing = {n for n, force in zip(contacts.names, found.force, strict=True) if np.linalg.norm(force) > 1}
     assert pressing == {"left_finger, cube", "cube, right_finger", "table, cube_feet", "rocker"}
-    poses = jaxdyn.forward_kinematics(model, q)
+    places = np.asarray(jaxdyn.forward_kinematics(model, q).translation)
     wrenches = np.zeros((model.nb, 6))
     for bodies, sign in ((touching.bodies1, -1.0), (touching.bodies2, 1.0)):
         for body, point, force in zip(bodies, found.point, sign * found.force, strict=True):
             if body >= 0:
                 wrenches[body, :3] += force
-                wrenches[body, 3:] += np.cross(point - poses.translation[body], force)
+                wrenches[body, 3:] += np.cross(point - places[body], force)
     # The linear velocity of the cube is in axes that turn with it.
-    own = a.at[2:5].add(-jnp.cross(v[5:8], v[2:5]))
-    missing = jaxdyn.rnea(model, q, v, own, wrenches, joint_friction=False) + model.damping * (v + dt * a) - tau
+    own = a.copy()
+    own[2:5] -= np.cross(v[5:8], v[2:5])
+    friction = np.asarray(model.damping) * (v + dt * a)
+    missing = np.asarray(jaxdyn.rnea(model, q, v, own, wrenches, joint_friction=False)) + friction - tau
     J = np.asarray(jaxdyn.constraint_jacobian(model, q))
     free = null_space(J)
     assert free.shape[1] == model.nv - 1
-    size = float(jnp.abs(jaxdyn.crba(model, q) @ a).max())
+    size = np.abs(np.asarray(jaxdyn.crba(model, q)) @ a).max()
     np.testing.assert_allclose(free.T @ missing, 0, atol=1e-9 * size)
     h = 1e-6
-    rates = [jaxdyn.constraint_jacobian(model, model.integrate(q, x * v)) @ (v + x * own) for x in (h, -h)]
-    np.testing.assert_allclose((rates[0] - rates[1]) / (2 * h), 0, atol=1e-6 * float(jnp.abs(a).max()))
+    jacobians = (np.asarray(jaxdyn.constraint_jacobian(model, model.integrate(q, x * v))) for x in (h, -h))
+    rates = [J @ (v + x * own) for J, x in zip(jacobians, (h, -h), strict=True)]
+    np.testing.assert_allclose((rates[0] - rates[1]) / (2 * h), 0, atol=1e-6 * np.abs(a).max())
 
 
 def test_derivatives_by_all_arrays():
     """Forward and reverse mode are equal, and equal to central differences."""
     inputs, direction, weights, (*_, (_, forward), gradient) = solved()
-    reverse = sum(jax.tree.leaves(jax.tree.map(lambda x, y: (x * y).sum(), gradient, direction)))
+    reverse = sum(jax.tree.leaves(jax.tree.map(lambda x, y: (x * np.asarray(y)).sum(), gradient, direction)))
     np.testing.assert_allclose(forward, reverse, rtol=1e-8)
     arrays, static = eqx.partition(inputs, eqx.is_inexact_array)
+    # In NumPy: each operation of JAX on an array of another shape would be a program.
+    numbers, steps = jax.tree.map(np.asarray, (arrays, direction))
 
     def moved(h):
-        x = jax.tree.map(lambda x, d: jnp.where(d == 0, x, x + h * d), arrays, direction)
-        return everything(eqx.combine(x, static), direction, weights)[2][0]
+        x = jax.tree.map(lambda x, d: np.where(d == 0, x, x + h * d), numbers, steps)
+        return everything(eqx.combine(jax.device_put(x), static), direction, weights)[2][0]
 
     near, far = (moved(h) - moved(-h) for h in (1e-5, 2e-5))
     np.testing.assert_allclose((8 * near - far) / 12e-5, forward, rtol=1e-5)
@@ -280,7 +286,7 @@ def test_what_couples_branches_and_what_does_not_are_one_problem():
     q = q.at[2].add(-1e-3 - jaxdyn.contact_forces(model, alone, q, np.zeros(model.nv)).gap.min())
     v, tau = random.normal(size=(2, model.nv))
     one, two = (
-        contact_accelerations(model, c, q, jnp.asarray(v), jnp.asarray(tau), jnp.asarray(DT))[0]
+        contact_accelerations(model, c, q, jnp.asarray(v), jnp.asarray(tau), jnp.asarray(DT, float))[0]
         for c in (alone, coupled)
     )
     np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-10 * float(jnp.abs(one).max()))

@@ -4,6 +4,7 @@ generic derivatives of the recursions."""
 import functools
 from typing import NamedTuple
 
+import draws
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -49,8 +50,7 @@ def case(name: str) -> Case:
     # The friction velocity of 2 is so wide that Coulomb friction has a slope at the velocities of the tests.
     values = [jnp.asarray(damping), jnp.asarray(friction), jnp.full(model.nv, 2.0)]
     model = eqx.tree_at(lambda m: (m.damping, m.friction, m.friction_velocity), model, values)
-    q = model.random_configuration(jax.random.key(7), (STATES,))
-    v, a = jax.random.normal(jax.random.key(8), (2, STATES, model.nv))
+    q, v, a, _ = jax.device_put(draws.states(model, 7, STATES))
     # All arrays get one dtype that is not weak, so that one program serves all models and models derived from them.
     model = model.astype(jnp.float64)
     return Case(model, PinocchioOracle(model, pin_model), q, v, a)

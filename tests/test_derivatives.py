@@ -3,6 +3,7 @@ differences, higher orders, under `vmap`, and at singular points."""
 
 import functools
 
+import draws
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -38,9 +39,7 @@ FUNCTIONS = {
 @functools.cache
 def state(name: str):
     model = MODELS[name]()
-    q = model.random_configuration(jax.random.key(2))
-    v, x = jax.random.normal(jax.random.key(3), (2, model.nv))
-    return model, q, v, x, jax.random.normal(jax.random.key(4), (model.nb, 6))
+    return model, *jax.device_put(draws.states(model, 2))
 
 
 def arguments(model, q, v, x, f_ext) -> dict:
@@ -60,7 +59,7 @@ def compiled(function: str, name: str):
     """Return one program of the gradient, the value, and its derivative along a direction, for all arguments."""
     model, *state_and_wrenches = state(name)
     size = jax.eval_shape(lambda: FUNCTIONS[function](model, *state_and_wrenches))
-    weights = jax.random.normal(jax.random.key(5), size.shape)
+    weights = draws.normal(5, *size.shape)
     f = functools.partial(scalar, function, model, weights)
     return jax.jit(lambda values, dots: (jax.grad(f)(values), *jax.jvp(f, (values,), (dots,))))
 
@@ -68,21 +67,21 @@ def compiled(function: str, name: str):
 @pytest.mark.parametrize("name", ["tree", pytest.param("arm", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_forward_reverse_and_central_differences(function, name):
-    values = arguments(*state(name))
+    values = jax.tree.map(np.asarray, arguments(*state(name)))
     derivatives = compiled(function, name)
-    zeros = jax.tree.map(jnp.zeros_like, values)
-    reverse = derivatives(values, zeros)[0]
+    zeros = jax.tree.map(np.zeros_like, values)
+    reverse = jax.tree.map(np.asarray, derivatives(values, zeros)[0])
     rng = np.random.default_rng(0)
     for argument, value in values.items():
         if not value.size:
             continue
         # The inertias of light links are small, so their steps must be small, too.
         size = 0.01 if argument == "inertial_parameters" else 1.0
-        direction = jnp.asarray(size * rng.normal(size=value.shape))
+        direction = size * rng.normal(size=value.shape)
         forward = derivatives(values, zeros | {argument: direction})[2]
         assert np.isfinite(forward)
-        expected = jnp.vdot(reverse[argument], direction)
-        scale = max(abs(float(expected)), float(jnp.abs(reverse[argument]).max()), 1e-3)
+        expected = np.vdot(reverse[argument], direction)
+        scale = max(abs(expected), np.abs(reverse[argument]).max(), 1e-3)
         assert abs(forward - expected) <= 1e-8 * scale, argument
         step = 1e-6
         up, down = (derivatives(values | {argument: value + s * step * direction}, zeros)[1] for s in (1, -1))
@@ -96,7 +95,7 @@ def test_forward_reverse_and_central_differences(function, name):
             "joint_pitch",
         )
         if depends and argument != "joint_placement":
-            assert float(jnp.abs(reverse[argument]).max()) > 1e-6, argument
+            assert np.abs(reverse[argument]).max() > 1e-6, argument
 
 
 def test_gradient_at_mass_first_moment_and_rotational_inertia():
@@ -116,8 +115,7 @@ def with_parameters(model, parameters):
 def test_compositions_of_vmap_and_grad():
     model = state("arm")[0]
     batch = 5
-    qs = model.random_configuration(jax.random.key(9), (batch,))
-    vs, taus = jax.random.normal(jax.random.key(10), (2, batch, model.nv))
+    qs, vs, taus, _ = draws.states(model, 9, batch)
 
     def loss(q, v, tau):
         return jnp.sum(jnp.sin(jaxdyn.aba(model, q, v, tau)))

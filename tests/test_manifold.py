@@ -183,7 +183,7 @@ def test_jacobians_match_pinocchio():
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(("a", "b"), [((), (4,)), ((4,), ()), ((2, 1, 1), (3, 4))])
+@pytest.mark.parametrize(("a", "b"), [pytest.param((), (4,), marks=pytest.mark.slow), ((4,), ()), ((2, 1, 1), (3, 4))])
 def test_batch_axes_broadcast(a, b):
     model = MODELS["free"]
     q, dv = states("free", 24, 9)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import draws
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -44,8 +45,7 @@ def build(mimic: bool, free_base: bool = False):
 @functools.cache
 def case(free_base: bool):
     model = build(True, free_base)
-    q = model.random_configuration(jax.random.key(1), (3,))
-    v, x = jax.random.normal(jax.random.key(2), (2, 3, model.nv))
+    q, v, x, _ = jax.device_put(draws.states(model, 1, 3))
     G = np.zeros((model.spanning_tree().nv, model.nv))
     for joint in model.spanning_tree().joint_names:
         rows = model.spanning_tree().v_index(joint)

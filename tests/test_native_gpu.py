@@ -9,6 +9,7 @@ import re
 import subprocess
 from fractions import Fraction
 
+import draws
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,7 +75,7 @@ def double_pendulum() -> jaxdyn.Model:
 
 def single(x):
     """The arrays of a tree in single precision."""
-    return jax.tree.map(lambda a: jnp.asarray(a, F32), x)
+    return jax.device_put(jax.tree.map(lambda a: np.asarray(a, F32), x))
 
 
 def run(f, *args):
@@ -85,7 +86,7 @@ def run(f, *args):
 def expected(f, *args):
     """The results in double precision by XLA's code."""
     with native.disabled():
-        return run(f, *jax.tree.map(lambda a: jnp.asarray(a, np.float64), args))
+        return run(f, *jax.tree.map(lambda a: np.asarray(a, np.float64), args))
 
 
 def close(actual, wanted, rtol=2e-5):
@@ -97,9 +98,7 @@ def close(actual, wanted, rtol=2e-5):
 
 
 def states(model: jaxdyn.Model, *batch: int):
-    q = model.random_configuration(jax.random.key(3), batch)
-    v, tau = jax.random.normal(jax.random.key(4), (2, *batch, model.nv))
-    return single((q, v, tau))
+    return single(draws.states(model, 3, *batch)[:3])
 
 
 @pytest.mark.parametrize(

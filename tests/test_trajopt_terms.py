@@ -1,5 +1,6 @@
 """Wrapped dynamics, soft constraints and limits from models: derivatives by differentiation, values by hand."""
 
+import draws
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,9 +63,9 @@ WRAPPED = {
 
 def point(dynamics, seed=1):
     """A state and a control with positive step lengths."""
-    keys = jax.random.split(jax.random.key(seed))
-    x = dynamics.integrate(dynamics.neutral(), 0.3 * jax.random.normal(keys[0], (dynamics.ndx,)))
-    return x, 1.0 + 0.2 * jax.random.normal(keys[1], (dynamics.nu,))
+    dx, du = draws.normal(seed, dynamics.ndx), draws.normal(seed + 1, dynamics.nu)
+    x = jax.jit(lambda dx: dynamics.integrate(dynamics.neutral(), dx))(0.3 * dx)
+    return x, jax.device_put(1.0 + 0.2 * du)
 
 
 def assert_linear(residual, dynamics):
@@ -85,15 +86,19 @@ def assert_linear(residual, dynamics):
 def test_wrapped_dynamics_linearize(name):
     dynamics = WRAPPED[name]
     x, u = point(dynamics)
-    after = dynamics.step(x, u, 0)
+    dx = 0.1 * np.arange(1.0, dynamics.ndx + 1) / dynamics.ndx
+
+    @jax.jit
+    def both(x, u):
+        after = dynamics.step(x, u, 0)
+        linearized = dynamics.linearize(x, u, 0, after), AbstractDynamics.linearize(dynamics, x, u, 0, after)
+        return after, *linearized, dynamics.difference(x, dynamics.integrate(x, dx))
+
+    after, closed, exact, back = both(x, u)
     assert after.shape == (dynamics.nx,)
-    closed, exact = jax.jit(
-        lambda x, u: (dynamics.linearize(x, u, 0, after), AbstractDynamics.linearize(dynamics, x, u, 0, after))
-    )(x, u)
     for ours, theirs in zip(closed, exact, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-8)
-    dx = 0.1 * jnp.arange(1.0, dynamics.ndx + 1) / dynamics.ndx
-    np.testing.assert_allclose(dynamics.difference(x, dynamics.integrate(x, dx)), dx, atol=1e-9)
+    np.testing.assert_allclose(back, dx, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["memory of a robot", "free time of a robot"])

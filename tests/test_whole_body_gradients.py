@@ -1,6 +1,7 @@
 """Momentum, frame motion, regressors, power, Lagrangian terms and reactions have right derivatives with respect to
 the model's arrays (forward, reverse, central differences) and support batches."""
 
+import draws
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -96,9 +97,7 @@ def test_forward_reverse_and_central_differences(group):
 def test_vmap_over_models_and_states_is_what_batch_axes_give(group):
     model = jaxdyn.samples.random_tree(jax.random.key(1), 3, ("free", "helical", "universal"), branching=1)
     parameters = jnp.stack([model.inertial_parameters, 1.5 * model.inertial_parameters])
-    q = model.random_configuration(jax.random.key(2), (3,))
-    v, a = jax.random.normal(jax.random.key(3), (2, 3, model.nv))
-    f_ext = jax.random.normal(jax.random.key(4), (3, model.nb, 6))
+    q, v, a, f_ext = draws.states(model, 2, 3)
 
     def of(parameters, *state):
         changed = eqx.tree_at(lambda m: m.inertial_parameters, model, parameters)

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, checking_arguments
 from jaxdyn._types import Array, Float
@@ -115,7 +116,7 @@ class Contacts(eqx.Module):
         self.pairs = grouped_pairs(chosen, lambda g: self.groups[g].kind_and_size(), table.place)
         self.limits = limits
         self.options = ContactOptions() if options is None else options
-        self.laws = jax.tree.map(lambda *x: jnp.stack(jnp.broadcast_arrays(*x), axis=-1), *table.laws)
+        self.laws = jax.tree.map(lambda *x: _stacked(x, jnp.result_type(*x), -1), *table.laws)
         self._require_use(apart_from_others)
 
     def _require_use(self, apart: set[tuple[int, int]]) -> None:
@@ -253,8 +254,8 @@ def _grouped(model: Model, shapes: Sequence[ContactShape], table: _Laws) -> tupl
         own.append((each.link, body, table.place(each.law), body >= 0 and each.on_surface, sizes, pose))
     groups = []
     for (kind, _), own in rows.items():
-        links, bodies, laws, on_surface, sizes, poses = zip(*own, strict=True)
-        groups.append(_Group(kind, links, bodies, laws, on_surface, _stacked(model, sizes), _stacked(model, poses)))
+        links, bodies, laws, on_surface, *arrays = zip(*own, strict=True)
+        groups.append(_Group(kind, links, bodies, laws, on_surface, *(_stacked(x, model.dtype, -2) for x in arrays)))
     return tuple(groups), members
 
 
@@ -282,5 +283,9 @@ def _axes_of_fields(surface: type[AbstractSurface]) -> dict[str, int | None]:
     return {n: len(hints[n].dim_str.split()) - 1 if hasattr(hints[n], "dim_str") else None for n in fields}
 
 
-def _stacked(model: Model, arrays: Sequence[Any]):
-    return jnp.stack(jnp.broadcast_arrays(*(jnp.asarray(x, model.dtype) for x in arrays)), axis=-2)
+def _stacked(arrays: Sequence[Any], dtype, axis: int) -> Any:
+    """Return arrays along a new axis; their batch axes broadcast. NumPy stacks what is not traced, because JAX would
+    compile several programs for each number of arrays."""
+    lib = jnp if any(isinstance(x, Tracer) for x in arrays) else np
+    stack = lib.stack(lib.broadcast_arrays(*(lib.asarray(x, dtype) for x in arrays)), axis=axis)
+    return jnp.asarray(stack, dtype)

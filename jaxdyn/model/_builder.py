@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import (
@@ -266,7 +265,7 @@ class ModelBuilder:
         numbers: dict[str, Any] = arrays
         model = Model(topology=topology, **numbers)
         warn_of_singular_motions(model)
-        model = jax.tree.map(jnp.asarray, model)
+        model = jax.device_put(model)
         for close in self._loops.values():
             model = close(model)
         return model

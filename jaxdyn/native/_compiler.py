@@ -21,6 +21,8 @@ class Host(NamedTuple):
     features: str
     vector_bits: int
     """The length of a vector register, or 0 where there is no fused multiply-add, which programs need."""
+    optimization: int
+    """LLVM's level of optimization: 0 where `XLA_FLAGS` has XLA's backend compile without optimizations, else 1."""
 
 
 @functools.cache
@@ -33,7 +35,9 @@ def host() -> Host:
     vector_bits = 512 if features.get("avx512f") else 256 if features.get("avx2") else 128
     if triple.startswith(("x86", "i686")) and not features.get("fma"):
         vector_bits = 0
-    return Host(triple, llvm.get_host_cpu_name(), features.flatten(), vector_bits)
+    # Who wants XLA's programs compiled quickly, such as tests, wants that of native ones, too: this takes a fifth.
+    quick = "--xla_backend_optimization_level=0" in os.environ.get("XLA_FLAGS", "").split()
+    return Host(triple, llvm.get_host_cpu_name(), features.flatten(), vector_bits, 0 if quick else 1)
 
 
 def load_functions(name: str, text: str, functions: Sequence[str]) -> list[int]:
@@ -43,7 +47,8 @@ def load_functions(name: str, text: str, functions: Sequence[str]) -> list[int]:
     the text and the processor.
     """
     here = host()
-    machine = llvm.Target.from_triple(here.triple).create_target_machine(cpu=here.cpu, features=here.features, opt=1)
+    target = llvm.Target.from_triple(here.triple)
+    machine = target.create_target_machine(cpu=here.cpu, features=here.features, opt=here.optimization)
     file = _cache_file(name)
     if file is not None and file.exists():
         code = file.read_bytes()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import jax
 import numpy as np
 from jax import lax
 
@@ -118,12 +117,17 @@ class DataMovement(Arithmetic):
 
     def _pad(self, eqn, xs):
         x, value = xs
-        config = eqn.params["padding_config"]
-        places = np.arange(1, x.size + 1, dtype=np.int32).reshape(x.shape)
-        with jax.ensure_compile_time_eval():
-            places = np.asarray(lax.pad(places, np.int32(0), config))
         x, value = common([x, np.asarray(value)])
-        return static_again(np.concatenate([value.reshape(1), x.ravel()])[places])
+        out = np.full(eqn.outvars[0].aval.shape, value.item(), x.dtype)
+        # The elements of `x` that stay, where a negative number takes some away, and where they land.
+        kept, landing = [], []
+        for n, size, (low, _, between) in zip(x.shape, out.shape, eqn.params["padding_config"], strict=True):
+            places = low + (between + 1) * np.arange(n)
+            inside = (places >= 0) & (places < size)
+            kept.append(np.flatnonzero(inside))
+            landing.append(places[inside])
+        out[np.ix_(*landing)] = x[np.ix_(*kept)]
+        return static_again(out)
 
     def _scatter(self, eqn, xs):
         return self.scattered(eqn, xs, lambda old, new: new)

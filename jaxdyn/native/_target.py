@@ -133,7 +133,8 @@ def cached_target(function: Callable, shapes, uniform, bits: int) -> Target | No
     here = host()
     module = module_of(program, bits, here.vector_bits // bits, interface())
     # The name is the program's, so that a compiled XLA program from JAX's cache on disk finds it in another process.
-    name = f"jaxdyn_{hashlib.sha256('|'.join((module.text, here.cpu, here.features)).encode()).hexdigest()[:32]}"
+    parts = module.text, here.cpu, here.features, str(here.optimization)
+    name = f"jaxdyn_{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}"
     made = Target(name, uniform, module.common)
     if name not in _registered:
         functions = {"handler": name, "prepare_handler": f"{name}_common"} if module.common else {"handler": name}
