@@ -8,7 +8,7 @@ blocks of them are transposed in registers on the way in and out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from jaxdyn.native._emit import (
@@ -253,7 +253,8 @@ def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
 
 
 def _blocks(program: Program, rows: Rows, parts: int, waiting: int, kind: Kind) -> str:
-    """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes."""
+    """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes, and for
+    each of them over the calls of a repetition."""
     one = Kind(kind.bits, 1)
     body = Body(kind, set())
     n = len(program.inputs)
@@ -262,7 +263,8 @@ def _blocks(program: Program, rows: Rows, parts: int, waiting: int, kind: Kind) 
     body.line(f"%waiting = alloca {kind.float}, i64 {max(waiting, 1)}, align {kind.bytes}")
     body.line("br label %loop")
     body.lines.append("loop:")
-    body.line("%at = phi i64 [ %begin, %entry ], [ %next, %loop ]")
+    last = "stepped" if program.length > 1 else "loop"
+    body.line(f"%at = phi i64 [ %begin, %entry ], [ %next, %{last} ]")
     body.line("%left = sub i64 %end, %at")
     body.line(f"%whole = icmp uge i64 %left, {kind.lanes}")
     body.line(f"%valid = select i1 %whole, i64 {kind.lanes}, i64 %left")
@@ -271,22 +273,46 @@ def _blocks(program: Program, rows: Rows, parts: int, waiting: int, kind: Kind) 
         slot = body.value(f"getelementptr {'ptr' if loaded == 'ptr' else 'i64'}, ptr %call, i64 {place}")
         return body.value(f"load {loaded}, ptr {slot}")
 
-    def first_element(place: int, stride: str) -> str:
+    def first_element(place: int, stride: str, row: str = "0") -> str:
         offset = body.value(f"mul i64 %at, {stride}")
+        offset = offset if row == "0" else body.value(f"add i64 {offset}, {row}")
         return body.value(f"getelementptr {one.float}, ptr {entry(place, 'ptr')}, i64 {offset}")
 
-    for k, (shape, row) in enumerate(zip(program.inputs, rows.inputs, strict=True)):
-        if row >= 0 and math.prod(shape):
-            stride = entry(n + len(program.outputs) + k, "i64")
-            source, target = first_element(k, stride), _element(body, kind, "%in", row)
-            body.line(f"call void @gather{math.prod(shape)}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")
+    def gather(operands: Iterable[int]) -> None:
+        for k in operands:
+            width = math.prod(program.inputs[k])
+            if rows.inputs[k] >= 0 and width:
+                stride = entry(n + len(program.outputs) + k, "i64")
+                row = body.value(f"mul i64 %step, {width}") if program.length > 1 and program.is_row(k) else "0"
+                source, target = first_element(k, stride, row), _element(body, kind, "%in", rows.inputs[k])
+                body.line(f"call void @gather{width}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")
+
+    gather(k for k in range(n) if not program.is_row(k))
+    if program.length > 1:
+        body.line("br label %steps")
+        body.lines.append("steps:")
+        body.line("%step = phi i64 [ 0, %loop ], [ %next_step, %steps ]")
+    gather(k for k in range(n) if program.is_row(k))
     body.line("%angles = call ptr @angles(ptr %in, ptr %small)")
     for k in range(parts):
         body.line(f"call void @part{k}(ptr %in, ptr %out, ptr %common, ptr %waiting, ptr %angles)")
     for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
         if output:
-            source, target = _element(body, kind, "%out", row), first_element(n + k, str(len(output)))
-            body.line(f"call void @scatter{len(output)}(ptr {source}, ptr {target}, i64 %valid)")
+            width = len(output)
+            stride = str(program.length * width)
+            offset = body.value(f"mul i64 %step, {width}") if program.length > 1 else "0"
+            source, target = _element(body, kind, "%out", row), first_element(n + k, stride, offset)
+            body.line(f"call void @scatter{width}(ptr {source}, ptr {target}, i64 {stride}, i64 %valid)")
+    if program.length > 1:
+        for k, row in zip(program.carried, rows.outputs, strict=True):
+            for i in range(math.prod(program.inputs[k])):
+                x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%out', row + i)}, align {kind.bytes}")
+                target = _element(body, kind, "%in", rows.inputs[k] + i)
+                body.line(f"store {kind.float} {x}, ptr {target}, align {kind.bytes}")
+        body.line("%next_step = add i64 %step, 1")
+        body.line(f"%more = icmp ult i64 %next_step, {program.length}")
+        body.line("br i1 %more, label %steps, label %stepped")
+        body.lines.append("stepped:")
     body.line(f"%next = add i64 %at, {kind.lanes}")
     body.line("%again = icmp ult i64 %next, %end")
     body.line("br i1 %again, label %loop, label %done")

@@ -399,12 +399,14 @@ class Kernel(NamedTuple):
         )
 
 
-def kernel(function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tuple[bool, ...], dtype) -> Kernel | None:
-    """Return the kernel of a function of arrays, or None where there is none.
-
-    `shapes` are those of the operands without batch axes, `uniform` says which are the same for the whole batch.
-    """
-    return _kernel(function, shapes, uniform) if wanted() and np.dtype(dtype) == np.float32 else None
+def kernel(
+    function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tuple[bool, ...], dtype, _batch: int
+) -> Kernel | None:
+    """Return the kernel of a function of arrays, or None where there is none, as for a repetition. The arguments are
+    those of `target`."""
+    if not wanted() or np.dtype(dtype) != np.float32 or getattr(function, "repetition", None) is not None:
+        return None
+    return _kernel(function, shapes, uniform)
 
 
 @functools.cache
