@@ -8,6 +8,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+
+from jaxdyn import native
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +36,52 @@ class Plain:
 
     def __call__(self, *operands):
         return jax.tree.leaves(self.function(*operands))
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeated(Plain):
+    """A function that calls `function` again and again. See `repeated`."""
+
+    length: int = 1
+    carried: int = 0
+    rows: int = 0
+
+    @property
+    def repetition(self) -> native.Repetition:
+        """The loop, for native code."""
+        return native.Repetition(self.function, self.length, self.carried, self.rows)
+
+    def __call__(self, *operands):
+        batch = np.broadcast_shapes(*map(batch_axes, (x.shape for x in operands), self.cores))
+        first = len(operands) - self.rows
+        fixed, carry = operands[: first - self.carried], operands[first - self.carried : first]
+        carry = [
+            jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - n :])) for x, n in zip(carry, self.carry_cores, strict=True)
+        ]
+        rows = [jnp.moveaxis(x, x.ndim - n, 0) for x, n in zip(operands[first:], self.cores[first:], strict=True)]
+
+        def once(carry, row):
+            after = jax.tree.leaves(self.function(*fixed, *carry, *row))
+            return after, after
+
+        stacked = lax.scan(once, carry, rows, length=self.length)[1]
+        return [jnp.moveaxis(x, 0, len(batch)) for x in stacked]
+
+    @property
+    def carry_cores(self) -> tuple[int, ...]:
+        """The number of axes of each carried operand that are not batch axes."""
+        first = len(self.cores) - self.rows
+        return self.cores[first - self.carried : first]
+
+
+def repeated(function: Plain, length: int, carried: int, rows: int) -> Repeated:
+    """Return the function that calls another `length` times, with operands that stay, then `carried` operands that the
+    results of one call replace for the next, then `rows` operands of which each call gets a row, along an axis behind
+    the batch. It returns what is carried after each call, with such an axis."""
+    first = len(function.cores) - rows
+    cores = *function.cores[:first], *(n + 1 for n in function.cores[first:])
+    results = tuple((length, *shape) for shape in function.results)
+    return Repeated(function.function, cores, results, None, function.shared, length, carried, rows)
 
 
 @dataclasses.dataclass(frozen=True)

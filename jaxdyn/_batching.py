@@ -30,6 +30,7 @@ from jaxdyn._batched_functions import (
     Call,
     Jvp,
     Plain,
+    Repeated,
     Vjp,
     batch_axes,
     followed_operands,
@@ -294,12 +295,16 @@ def _native_program[T](context, function: Call, find: Callable[..., T | None]) -
         for k, (x, c) in enumerate(zip(operands, function.cores, strict=True))
     )
     (dtype,) = {x.dtype for x in operands}
-    return find(function, tuple(cores), uniform, dtype)
+    batch = np.broadcast_shapes(*(batch_axes(x.shape, c) for x, c in zip(operands, function.cores, strict=True)))
+    return find(function, tuple(cores), uniform, dtype, math.prod(batch))
 
 
 def _lowered_on_cpu(context, *operands, function: Call):
     program = _native_program(context, function, native.target)
-    if program is None:
+    if program is None and isinstance(function, Repeated):
+        # Each call takes the batch in chunks of its own.
+        rule = function
+    elif program is None:
         rule = functools.partial(_chunked, function=function, devices=_device_count(context))
     else:
         rule = functools.partial(_natively, function=function, program=program)

@@ -17,7 +17,7 @@ from jax import lax
 from loops_of_programs import logarithms
 
 import jaxdyn
-from jaxdyn import _batching, native
+from jaxdyn import _batching, native, samples, simulate
 from jaxdyn._types import Configuration, Torque, Velocity, Wrenches
 from jaxdyn.native._interpreter import Interpreter
 
@@ -519,3 +519,60 @@ def test_two_thousand_random_trees(block):
         compare_random_tree(seed)
         if seed % 20 == 0:
             jax.clear_caches()
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 9)], ids=str)
+def test_a_roll_out_is_one_program(batch, programs):
+    """The steps of a roll-out run in one native program with a loop over them, and give what the loop of XLA gives."""
+    model, rng = samples.quadruped().with_joint_friction(damping=0.3), np.random.default_rng(0)
+    q = model.random_configuration(jax.random.key(0), batch)
+    v, tau = rng.normal(size=(*batch, model.nv)), rng.normal(size=(*batch, 5, model.nv))
+    f_ext, damping = rng.normal(size=(5, model.nb, 6)), rng.uniform(size=model.nv)
+
+    def roll_out(model, q, v, tau, f_ext):
+        options = simulate.RolloutOptions(actuator_damping=damping)
+        integrator = "implicit_velocity"
+        out = simulate.rollout(
+            model, jaxdyn.State(q, v), tau, 1e-3, f_ext=f_ext, integrator=integrator, options=options
+        )
+        return out.q, out.v, out.tau, out.t
+
+    agree(roll_out, model, q, v, tau, f_ext, rtol=1e-11)
+    assert len(programs) == 1
+    assert programs[0] is not None
+    # One row of wrenches acts in all steps, and a model that is known while tracing is a constant of the program.
+    agree(lambda *x: roll_out(model, *x, f_ext[0]), q, v, tau, rtol=1e-11)
+    assert all(programs)
+
+
+def test_mapped_time_steps_and_derivatives_of_a_roll_out(programs):
+    model = samples.arm().astype(jnp.float64)
+    q, tau = 0.1 * np.arange(model.nv), np.ones((4, model.nv))
+
+    def end(model, q, dt, checkpoint="none"):
+        start = jaxdyn.State(q, 0.2 * np.ones(model.nv))
+        return simulate.rollout(model, start, tau, dt, options=simulate.RolloutOptions(checkpoint=checkpoint)).q[-1]
+
+    times = jnp.array([1e-3, 5e-3])
+    mapped = jax.jit(jax.vmap(lambda dt: end(model, q, dt)))(times)
+    assert programs == [programs[0]]
+    np.testing.assert_allclose(mapped, [end(model, q, float(dt)) for dt in times], rtol=1e-12)
+
+    def total(model, q, dt):
+        return jnp.sum(end(model, q, dt, "sqrt") ** 2)
+
+    gradient = jax.jit(jax.grad(total, (0, 1, 2)))
+    with native.disabled():
+        expected = jax.jit(jax.grad(total, (0, 1, 2)))(model, q, 1e-2)
+    for a, b in zip(jax.tree.leaves(gradient(model, q, 1e-2)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
+    along = jax.jvp(lambda q: total(model, q, 1e-2), (jnp.asarray(q),), (jnp.ones(model.nq),))[1]
+    np.testing.assert_allclose(along, expected[1].sum(), rtol=1e-9)
+
+
+def test_a_roll_out_that_is_not_finite_stays_so():
+    model = samples.pendulum()
+    start = jaxdyn.State(jnp.zeros(1), jnp.zeros(1))
+    out = simulate.rollout(model, start, jnp.array([[0.0], [jnp.nan], [0.0]]), 1e-2)
+    assert np.isnan(out.v[2:]).all()
+    assert np.isfinite(out.v[:2]).all()

@@ -24,7 +24,8 @@ from jaxdyn import _batching, native
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._emit import PI
 from jaxdyn.native._graph import Graph
-from jaxdyn.native._ptx import FUNCTIONS, MAX_OPERATIONS, THREADS, Kernel, kernel_text
+from jaxdyn.native._kernel import Kernel
+from jaxdyn.native._ptx import FUNCTIONS, MAX_OPERATIONS, THREADS, kernel_text
 from jaxdyn.native._specialize import Program
 
 pytestmark = pytest.mark.skipif(not native.wanted(), reason="native code is turned off")

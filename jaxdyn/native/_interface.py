@@ -42,7 +42,7 @@ class Interface:
     def handlers(self, program: Program, common: int, lanes: int) -> str:
         """Return the text of the handlers: `prepare_handler` computes what is the same for the whole batch, `handler`
         takes that first, then the other operands, and goes over the batch."""
-        piece = piece_length(sum(not n.uniform for n in program.nodes), lanes)
+        piece = piece_length(program.length * sum(not n.uniform for n in program.nodes), lanes)
         n, m = len(program.inputs), len(program.outputs)
         same = [k for k in range(n) if program.uniform[k]]
         other = [k for k in range(n) if not program.uniform[k]]
@@ -57,9 +57,10 @@ class Interface:
         for place, k in enumerate(other, len(first)):
             # An operand without the batch has one element, which all read.
             lines += _length(f"operand{place}", f"%length{k}")
+            size = math.prod(program.inputs[k]) * (program.length if program.is_row(k) else 1)
             lines += [
                 f"  %single{k} = icmp eq i64 %length{k}, 1",
-                f"  %stride{k} = select i1 %single{k}, i64 0, i64 {math.prod(program.inputs[k])}",
+                f"  %stride{k} = select i1 %single{k}, i64 0, i64 {size}",
                 f"  %stride{k}_slot = getelementptr i64, ptr %call, i64 {n + m + k}",
                 f"  store i64 %stride{k}, ptr %stride{k}_slot",
             ]

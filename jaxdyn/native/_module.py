@@ -252,7 +252,8 @@ def _calls(body: Body, steps: Iterable[Part | Rounds], numbers: dict[Part, int],
 def _blocks(
     program: Program, rows: Rows, steps: Sequence[Part | Rounds], crossing: dict, waiting: int, kind: Kind
 ) -> str:
-    """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes."""
+    """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes, and for
+    each of them over the calls of a repetition."""
     one = Kind(kind.bits, 1)
     body = Body(kind, set())
     n = len(program.inputs)
@@ -270,29 +271,61 @@ def _blocks(
         slot = body.value(f"getelementptr {'ptr' if loaded == 'ptr' else 'i64'}, ptr %call, i64 {place}")
         return body.value(f"load {loaded}, ptr {slot}")
 
-    def first_element(place: int, stride: str) -> str:
+    def first_element(place: int, stride: str, row: str = "0") -> str:
         offset = body.value(f"mul i64 %at, {stride}")
+        offset = offset if row == "0" else body.value(f"add i64 {offset}, {row}")
         return body.value(f"getelementptr {one.float}, ptr {entry(place, 'ptr')}, i64 {offset}")
 
-    used = {x.args[0] for x in program.nodes if x.op == "input"}
-    for k, (shape, row) in enumerate(zip(program.inputs, rows.inputs, strict=True)):
-        if row >= 0 and k in used:
-            stride = entry(n + len(program.outputs) + k, "i64")
-            source, target = first_element(k, stride), _element(body, kind, "%in", row)
-            body.line(f"call void @gather{math.prod(shape)}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")
+    used, repeated = {x.args[0] for x in program.nodes if x.op == "input"}, program.length > 1
+
+    def gather(operands: Iterable[int]) -> None:
+        for k in operands:
+            width = math.prod(program.inputs[k])
+            if rows.inputs[k] >= 0 and k in used:
+                stride = entry(n + len(program.outputs) + k, "i64")
+                row = body.value(f"mul i64 %step, {width}") if repeated and program.is_row(k) else "0"
+                source, target = first_element(k, stride, row), _element(body, kind, "%in", rows.inputs[k])
+                body.line(f"call void @gather{width}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")
+
+    gather(k for k in range(n) if not program.is_row(k))
+    if repeated:
+        body.line("br label %steps")
+        body.lines.append("steps:")
+        body.line("%step = phi i64 [ 0, %loop ], [ %next_step, %step_end ]")
+    gather(k for k in range(n) if program.is_row(k))
     body.line("%angles = call ptr @angles(ptr %in, ptr %small)")
     _calls(body, steps, {part: k for k, part in enumerate(each_part(steps))}, crossing)
     for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
         if output:
-            source, target = _element(body, kind, "%out", row), first_element(n + k, str(len(output)))
-            body.line(f"call void @scatter{len(output)}(ptr {source}, ptr {target}, i64 %valid)")
-    body.line("br label %last")
+            width = len(output)
+            stride = str(program.length * width)
+            offset = body.value(f"mul i64 %step, {width}") if repeated else "0"
+            source, target = _element(body, kind, "%out", row), first_element(n + k, stride, offset)
+            body.line(f"call void @scatter{width}(ptr {source}, ptr {target}, i64 {stride}, i64 %valid)")
+    if repeated:
+        _go_on(body, program, rows)
+    else:
+        body.line("br label %last")
     body.lines.append("last:")
     body.line(f"%next = add i64 %at, {kind.lanes}")
     body.line("%again = icmp ult i64 %next, %end")
     body.line("br i1 %again, label %loop, label %done")
     header = "define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) noinline #0 {"
     return "\n".join([header, "entry:", *body.lines, "done:", "  ret void", "}"])
+
+
+def _go_on(body: Body, program: Program, rows: Rows) -> None:
+    """Append the end of a step of a repetition: its results become operands, and the next step begins."""
+    kind, align = body.kind, f"align {body.kind.bytes}"
+    for k, row in zip(program.carried, rows.outputs, strict=True):
+        for i in range(math.prod(program.inputs[k])):
+            x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%out', row + i)}, {align}")
+            body.line(f"store {kind.float} {x}, ptr {_element(body, kind, '%in', rows.inputs[k] + i)}, {align}")
+    body.line("br label %step_end")
+    body.lines.append("step_end:")
+    body.line("%next_step = add i64 %step, 1")
+    body.line(f"%more = icmp ult i64 %next_step, {program.length}")
+    body.line("br i1 %more, label %steps, label %last")
 
 
 def _transposes(program: Program, kind: Kind, declared: set[str]) -> list[str]:

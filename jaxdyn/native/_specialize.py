@@ -22,6 +22,27 @@ from jaxdyn.native._graph import Graph, Node, Scalar, live
 from jaxdyn.native._interpreter import Interpreter, traced
 
 
+class Repetition(NamedTuple):
+    """The calls of one function that another consists of. The native program of the other has a loop over the calls,
+    instead of all of them one after the other."""
+
+    function: Callable
+    """Called with operands that stay, then those that it carries, then a row of each of the others. Returns what is
+    carried to the next call."""
+    length: int
+    """The number of calls."""
+    carried: int
+    """The number of arrays that are carried. The results are these after each call, with an axis of `length` behind
+    the batch."""
+    rows: int
+    """The number of operands, the last ones, that have such an axis too, with a row for each call."""
+
+    def one_call(self, shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the operands of one call."""
+        first = len(shapes) - self.rows
+        return *shapes[:first], *(shape[1:] for shape in shapes[first:])
+
+
 class Program(NamedTuple):
     """A program of scalar operations, and of loops over them."""
 
@@ -33,13 +54,38 @@ class Program(NamedTuple):
     """Whether an operand is the same for the whole batch."""
     outputs: tuple[list[Scalar], ...]
     """The elements of each result."""
+    repetition: Repetition | None = None
+    """The loop of which the program is the body; operands and results are those of one call."""
+
+    @property
+    def length(self) -> int:
+        """The number of times that the program runs in a call of its function."""
+        return 1 if self.repetition is None else self.repetition.length
+
+    @property
+    def carried(self) -> range:
+        """The operands that the results of one run replace for the next."""
+        if self.repetition is None:
+            return range(0)
+        end = len(self.inputs) - self.repetition.rows
+        return range(end - self.repetition.carried, end)
+
+    def is_row(self, operand: int) -> bool:
+        """Return whether an operand has a row for each run."""
+        return self.repetition is not None and operand >= len(self.inputs) - self.repetition.rows
 
 
 def specialize(function: Callable, inputs: Sequence, uniform: Sequence[bool], bits: int) -> Program:
-    """Return the program of a function of arrays of the given shapes and dtypes, in arithmetic of so many bits.
+    """Return the program of a function of arrays of the given shapes and dtypes, in arithmetic of so many bits; of a
+    function that has a `repetition`, the program of one call.
 
     **Raises** `UnsupportedError` where there is none, with a warning where that was not expected.
     """
+    repetition = getattr(function, "repetition", None)
+    if repetition is not None:
+        shapes = repetition.one_call([x.shape for x in inputs])
+        inputs = [jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(shapes, inputs, strict=True)]
+        function = repetition.function
     graph = Graph()
     interpreter = Interpreter(graph, 2.0 ** (-23 if bits == 32 else -52))
     arrays = []
@@ -60,7 +106,7 @@ def specialize(function: Callable, inputs: Sequence, uniform: Sequence[bool], bi
     outputs = _with_lost_nans(graph, outputs)
     needed = live(x for output in outputs for x in output)
     nodes = [n for n in graph.nodes if n.number in needed]
-    return Program(nodes, tuple(x.shape for x in inputs), tuple(uniform), outputs)
+    return Program(nodes, tuple(x.shape for x in inputs), tuple(uniform), outputs, repetition)
 
 
 def _number(x) -> Scalar:

@@ -108,20 +108,31 @@ def _missing() -> str:
     return ""
 
 
-def target(function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tuple[bool, ...], dtype) -> Target | None:
+SHORT = 128
+"""The bits of the vectors of a program for a batch that fits into one of them. Operations on short vectors end sooner,
+and in a single roll-out each step waits for the one before."""
+
+
+def target(
+    function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tuple[bool, ...], dtype, batch: int
+) -> Target | None:
     """Return the native program of a function of arrays, registered with XLA, or None where there is none.
 
     `shapes` are those of the operands without batch axes, `uniform` says which are the same for the whole batch.
+    `batch` is the length of the batch that the program is for; only programs of repetitions depend on it, so that
+    others are made once.
     """
     if not enabled() or np.dtype(dtype) not in (np.float32, np.float64):
         return None
+    bits = np.dtype(dtype).itemsize * 8
+    short = getattr(function, "repetition", None) is not None and batch <= SHORT // bits
     with _lock:
-        return cached_target(function, shapes, uniform, np.dtype(dtype).itemsize * 8)
+        return cached_target(function, shapes, uniform, bits, short)
 
 
 @functools.cache
-def cached_target(function: Callable, shapes, uniform, bits: int) -> Target | None:
-    """Return the program of `target`, made once in a process for each precision."""
+def cached_target(function: Callable, shapes, uniform, bits: int, short: bool) -> Target | None:
+    """Return the program of `target`, made once in a process for each precision and length of vectors."""
     from jaxdyn.native._compiler import host, load_functions
     from jaxdyn.native._module import module_of
 
@@ -131,7 +142,7 @@ def cached_target(function: Callable, shapes, uniform, bits: int) -> Target | No
     except UnsupportedError:
         return None
     here = host()
-    module = module_of(program, bits, here.vector_bits // bits, interface())
+    module = module_of(program, bits, (SHORT if short else here.vector_bits) // bits, interface())
     # The name is the program's, so that a compiled XLA program from JAX's cache on disk finds it in another process.
     parts = module.text, here.cpu, here.features, str(here.optimization)
     name = f"jaxdyn_{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}"

@@ -22,7 +22,7 @@ def transpose_text(kind: Kind, columns: int, declared: set[str], *, gather: bool
             # Lanes beyond the end of the batch repeat its last element.
             beyond = body.value(f"icmp ugt i64 {r}, %last")
             row = body.value(f"select i1 {beyond}, i64 %last, i64 {r}")
-        offset = body.value(f"mul i64 {row}, {'%stride' if gather else columns}")
+        offset = body.value(f"mul i64 {row}, %stride")
         rows.append(body.value(f"getelementptr {scalar}, ptr %array, i64 {offset}"))
     body.line("br label %tiles")
     if whole:
@@ -45,7 +45,7 @@ def transpose_text(kind: Kind, columns: int, declared: set[str], *, gather: bool
     if gather:
         header = f"define internal void @gather{columns}(ptr %array, i64 %stride, i64 %valid, ptr noalias %rows)"
     else:
-        header = f"define internal void @scatter{columns}(ptr noalias %rows, ptr %array, i64 %valid)"
+        header = f"define internal void @scatter{columns}(ptr noalias %rows, ptr %array, i64 %stride, i64 %valid)"
     return "\n".join([f"{header} noinline #0 {{", "entry:", *body.lines, "  ret void", "}"])
 
 

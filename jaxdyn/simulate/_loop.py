@@ -1,6 +1,7 @@
 """The compiled loop of a roll-out."""
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,12 +11,14 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from jaxdyn import native
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ShapeError, require_last_axes
 from jaxdyn.contact import ContactReport, Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._checkpointed_scan import scan_in_segments
 from jaxdyn.simulate._divergence import Report
+from jaxdyn.simulate._native_steps import INTEGRATORS_AT_ONCE, steps_at_once
 from jaxdyn.simulate._sharding import Split
 from jaxdyn.simulate._state import State, Trajectory
 from jaxdyn.simulate.integrators import advance, worst
@@ -120,8 +123,33 @@ class _Simulation:
         self.policy, self.sensors, self.wrenches = _join_arrays(inputs.functions, plan.functions)
 
     def run(self) -> tuple[Trajectory, Report | None]:
-        inputs, plan, start = self.inputs, self.plan, self.inputs.start
+        inputs, plan = self.inputs, self.plan
         self.check_functions()
+        if self.is_one_function():
+            q, v = _states_at_once(inputs, plan)
+            tau = jnp.broadcast_to(inputs.controls, (*v.shape[:-2], plan.steps, v.shape[-1])).astype(v.dtype)
+            t = self.time(jnp.arange(plan.steps + 1))
+            states = State(jnp.moveaxis(q, -2, 0), jnp.moveaxis(v, -2, 0))
+            return Trajectory(t, q, v, tau, None, self.readings(states, t), None), None
+        return self.by_steps()
+
+    def is_one_function(self) -> bool:
+        """Whether all steps are one function of arrays, which may run as one native program."""
+        inputs, plan = self.inputs, self.plan
+        without = plan.check, inputs.memory is not None, inputs.contacts is not None, inputs.controls is None
+        return (
+            native.wanted()
+            and not any(without)
+            and self.wrenches is None
+            and (plan.save_every, plan.substeps) == (1, 1)
+            and plan.steps > 0
+            and plan.integrator in INTEGRATORS_AT_ONCE
+            and not inputs.model.topology.has_loops
+        )
+
+    def by_steps(self) -> tuple[Trajectory, Report | None]:
+        """The trajectory by a loop over steps."""
+        inputs, plan, start = self.inputs, self.plan, self.inputs.start
         every, intervals = plan.save_every, plan.steps // plan.save_every
         controls = None if inputs.controls is None else jnp.moveaxis(inputs.controls, -2, 0)
         # The loop does not run over wrenches with one row for all steps.
@@ -229,6 +257,33 @@ class _Simulation:
                 f"the policy returns the carry {after}, but policy_state is {before}: structure, shapes and dtypes "
                 "must stay the same"
             )
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _states_at_once(inputs: RolloutInputs, plan: RolloutPlan) -> tuple[Any, Any]:
+    """The configurations and velocities, `[*batch, steps + 1, ...]`, of a roll-out that is one function. Derivatives
+    are those of the loop over steps, with its checkpoints."""
+    f_ext, fixed, rows = inputs.f_ext, {}, {"tau": inputs.controls}
+    if f_ext is not None and f_ext.shape[-3] == 1:
+        fixed["f_ext"] = f_ext[..., 0, :, :]
+    elif f_ext is not None:
+        rows["f_ext"] = f_ext
+    if inputs.damping is not None:
+        fixed["damping"] = inputs.damping
+    start = inputs.start
+    after = steps_at_once(inputs.model, start, inputs.dt, plan.integrator, fixed, rows)
+    pairs = (start.q, after.q), (start.v, after.v)
+    q, v = (jnp.concatenate([first[..., None, :], later], axis=-2) for first, later in pairs)
+    return q, v
+
+
+@_states_at_once.defjvp
+def _states_and_tangents(plan: RolloutPlan, primals, tangents):
+    def states(inputs: RolloutInputs) -> tuple[Any, Any]:
+        trajectory, _ = _Simulation(inputs, plan).by_steps()
+        return trajectory.q, trajectory.v
+
+    return jax.jvp(states, primals, tangents)
 
 
 def _require_axes(x, axes: tuple[int, ...], what: str, meaning: str, batch: tuple[int, ...]) -> None:

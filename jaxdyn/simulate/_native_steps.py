@@ -1,0 +1,76 @@
+"""The steps of a roll-out as one function of arrays, whose native program has one loop over all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from jaxdyn._batched_functions import Plain, repeated
+from jaxdyn._batching import call
+from jaxdyn.algorithms.recursions import Constant
+from jaxdyn.model import LEAVES, Model
+from jaxdyn.simulate._state import State
+from jaxdyn.simulate.integrators import advance
+
+INTEGRATORS_AT_ONCE = ("euler", "semi_implicit_euler", "implicit_velocity")
+"""Those with one evaluation of the dynamics in a step: the program is not longer than that of the dynamics."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """A step as a function of arrays with leading batch axes: of the model, of the time step, of what else is the same
+    for all steps, of the configuration and the velocity, and of what is another one for each step."""
+
+    structure: Any
+    """The structure of the model as a pytree."""
+    constants: tuple[tuple[int, Constant], ...]
+    """Those of its arrays, by their number, that are constants of the user's program."""
+    integrator: str
+    fixed: tuple[str, ...]
+    """The names of the arguments that are the same for all steps."""
+    rows: tuple[str, ...]
+    """The names of the others."""
+
+    def __call__(self, *operands):
+        known, given = dict(self.constants), iter(operands)
+        leaves = [jnp.asarray(known[i].array) if i in known else next(given) for i in range(self.structure.num_leaves)]
+        model, dt = jax.tree.unflatten(self.structure, leaves), next(given)
+        named = {name: next(given) for name in self.fixed}
+        state = State(next(given), next(given))
+        named |= {name: next(given) for name in self.rows}
+        tau, f_ext, damping = (named.get(name) for name in ("tau", "f_ext", "damping"))
+        # Elements of a batch may have their own time step, where it is mapped.
+        after, _ = advance(model, state, tau, dt[..., None], f_ext, self.integrator, 1, damping)
+        return after.q, after.v
+
+
+_CORES = {"tau": 1, "f_ext": 2, "damping": 1}
+
+
+def steps_at_once(
+    model: Model, start: State, dt, integrator: str, fixed: dict[str, Any], rows: dict[str, Any]
+) -> State:
+    """Return the states `[*batch, steps, ...]` after each step: of the torques `tau` `[*batch, steps, nv]` among
+    `rows`, and perhaps of wrenches `f_ext`, there `[*batch, steps, nb, 6]` and among what is `fixed` `[*batch, nb, 6]`,
+    and of the actuators' `damping`."""
+    dtype = start.q.dtype
+    leaves, structure = jax.tree.flatten(model)
+    names = [name for name, leaf in LEAVES.items() if getattr(model, name) is not None]
+    known = {
+        i: Constant.of(x, dtype)
+        for i, (x, name) in enumerate(zip(leaves, names, strict=True))
+        if not isinstance(x, Tracer) and np.ndim(x) == LEAVES[name].axes
+    }
+    step = _Step(structure, tuple(known.items()), integrator, tuple(fixed), tuple(rows))
+    unknown = [i for i in range(len(leaves)) if i not in known]
+    cores = *(LEAVES[names[i]].axes for i in unknown), 0, *(_CORES[n] for n in fixed), 1, 1, *(_CORES[n] for n in rows)
+    operands = *(leaves[i] for i in unknown), dt, *fixed.values(), start.q, start.v, *rows.values()
+    plain = Plain(step, cores, ((model.nq,), (model.nv,)), shared=len(unknown) + 1)
+    length = rows["tau"].shape[-2]
+    everything = repeated(plain, length, carried=2, rows=len(rows))
+    return State(*call(everything, *(jnp.asarray(x, dtype) for x in operands)))
