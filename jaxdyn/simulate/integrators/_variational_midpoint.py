@@ -21,7 +21,9 @@ from jaxdyn.spatial import SE3, Mat3, Sym3, Vec3
 
 ITERATIONS = 8
 """The number of Newton steps, each of which multiplies the error of the step's velocity by about `dt |v|` (rad) or
-less. A double pendulum at 10 rad/s is solved to 1e-12 rad/s with 5 ms, to 1e-10 with 10 ms, to 3e-8 with 20 ms."""
+less. A double pendulum at 10 rad/s is solved to 1e-12 rad/s with 5 ms, to 1e-10 with 10 ms, to 3e-8 with 20 ms. With
+closed loops an error falls more slowly, because the loops turn between `q0` and `q1`, and combined steps (`_combined`)
+make up for it."""
 
 
 def variational_midpoint_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
@@ -57,7 +59,7 @@ def variational_midpoint_step(model: Model, state: State, tau, dt, f_ext=None) -
         """Half of the impulse of torques and friction over the step."""
         return 0.5 * dt * (tau - friction.torque(w))
 
-    def improve(w, _):
+    def improve(w):
         q1 = model.integrate(q0, dt * w)
         wrench = _momenta(model, poses0, forward_kinematics(model, q1), poses0, dt)
         # J^T wrench + dt/2 (grad V - J^T f_ext), all at q0, in one sweep.
@@ -68,15 +70,47 @@ def variational_midpoint_step(model: Model, state: State, tau, dt, f_ext=None) -
         if model.topology.has_loops:
             # `aba` leaves out what impulses of the loops take up, and this closes the loops at q1.
             w = w + configuration_correction(iteration, q1) / dt
-        return w, None
+        return w
 
-    w, _ = lax.scan(improve, v0, length=ITERATIONS)
+    w = _combined(improve, v0) if model.topology.has_loops else _repeated(improve, v0)
     q1 = model.integrate(q0, dt * w)
     poses1 = forward_kinematics(model, q1)
     wrench = _momenta(model, poses0, poses1, poses1, dt)
     of_bodies = -0.5 * dt * rnea(model, q1, at_rest, at_rest, loads + 2 / dt * wrench, joint_friction=False)
     momentum = of_bodies + model.armature * w + impulse(w)
     return State(q1, aba(weightless, q1, at_rest, momentum, joint_friction=False))
+
+
+def _repeated(improve, w):
+    return lax.scan(lambda w, _: (improve(w), None), w, length=ITERATIONS)[0]
+
+
+def _combined(improve, w):
+    """The last of `ITERATIONS` steps, each of which is combined with the two before it so that the linear part of what
+    they leave is least (Anderson's acceleration: Walker & Ni, Anderson acceleration for fixed-point iterations, SIAM
+    Journal on Numerical Analysis 2011)."""
+
+    def share(x, along):
+        """The multiple of `along` that is nearest to `x`; it is not differentiated."""
+        square = (along * along).sum(axis=-1, keepdims=True)
+        known = square > jnp.finfo(square.dtype).tiny
+        return lax.stop_gradient(
+            jnp.where(known, (x * along).sum(axis=-1, keepdims=True) / jnp.where(known, square, 1.0), 0.0)
+        )
+
+    def step(carry, k):
+        w, change, after, older, older_after = carry
+        better = improve(w)
+        rest = better - w
+        # What the last step changed in the rest and in the result; nothing before the first one.
+        turn, turn_after = ((k > 0) * (x - y) for x, y in ((rest, change), (better, after)))
+        same = share(older, turn)
+        other, other_after = older - same * turn, older_after - same * turn_after
+        combined = better - share(rest, turn) * turn_after - share(rest, other) * other_after
+        return (combined, rest, better, turn, turn_after), None
+
+    zero = jnp.zeros_like(w)
+    return lax.scan(step, (w, zero, zero, zero, zero), jnp.arange(ITERATIONS))[0][0]
 
 
 def variational_midpoint_derivatives(model: Model, state: State, tau, dt, f_ext, after: State):
