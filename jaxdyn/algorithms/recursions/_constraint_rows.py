@@ -104,10 +104,10 @@ def loop_ends(robot: Robot, group: LoopGroup, poses: Pose, q) -> LoopEnds:
     if not group.one_tree:
         places = body_poses(robot, absolute_poses(robot, q), bodies).apply(placements.translation)
 
-    def halves(x):
-        return (jax.tree.map(lambda x: robot.broadcast(lax.slice_in_dim(x, k, k + n)), x) for k in (0, n))
+    def half(x, k: int):
+        return jax.tree.map(lambda x: robot.broadcast(lax.slice_in_dim(x, k * n, (k + 1) * n)), x)
 
-    (one, two), (place1, place2) = halves(ends), halves(places)
+    (one, place1), (two, place2) = half((ends, places), 0), half((ends, places), 1)
     length = robot.broadcast(take_rows(robot.loop_length, group.loops))
     frames = LoopFrames(one.rotation, two.rotation, place2 - place1, length)
     return LoopEnds(frames, one.translation, two.translation)

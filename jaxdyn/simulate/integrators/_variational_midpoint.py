@@ -25,6 +25,10 @@ less. A double pendulum at 10 rad/s is solved to 1e-12 rad/s with 5 ms, to 1e-10
 closed loops an error falls more slowly, because the loops turn between `q0` and `q1`, and combined steps (`_combined`)
 make up for it."""
 
+LARGEST_SHARE = 2.0
+"""The largest part of the change by a step that `_combined` adds or takes back: errors that fall by 0.6 or less in a
+step need no more."""
+
 
 def variational_midpoint_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
     """The step that makes a discrete action stationary: every particle of a body moves in a straight line and evenly
@@ -88,26 +92,31 @@ def _repeated(improve, w):
 def _combined(improve, w):
     """The last of `ITERATIONS` steps, each of which is combined with the two before it so that the linear part of what
     they leave is least (Anderson's acceleration: Walker & Ni, Anderson acceleration for fixed-point iterations, SIAM
-    Journal on Numerical Analysis 2011)."""
+    Journal on Numerical Analysis 2011). A step stays as it is where the last one did not help, as in singular
+    configurations, and where only rounding errors are left."""
+    least = jnp.finfo(w.dtype).eps**0.75
 
-    def share(x, along):
-        """The multiple of `along` that is nearest to `x`; it is not differentiated."""
-        square = (along * along).sum(axis=-1, keepdims=True)
-        known = square > jnp.finfo(square.dtype).tiny
-        return lax.stop_gradient(
-            jnp.where(known, (x * along).sum(axis=-1, keepdims=True) / jnp.where(known, square, 1.0), 0.0)
-        )
+    def squared(x):
+        return (x * x).sum(axis=-1, keepdims=True)
+
+    def share(x, along, use):
+        """The multiple of `along` that is nearest to `x`, or zero; it is not differentiated."""
+        square = squared(along)
+        use = use & (square > jnp.finfo(square.dtype).tiny)
+        ratio = (x * along).sum(axis=-1, keepdims=True) / jnp.where(use, square, 1.0)
+        return lax.stop_gradient(jnp.where(use, jnp.clip(ratio, -LARGEST_SHARE, LARGEST_SHARE), 0.0))
 
     def step(carry, k):
-        w, change, after, older, older_after = carry
+        w, rest_before, better_before, older, older_result = carry
         better = improve(w)
         rest = better - w
-        # What the last step changed in the rest and in the result; nothing before the first one.
-        turn, turn_after = ((k > 0) * (x - y) for x, y in ((rest, change), (better, after)))
-        same = share(older, turn)
-        other, other_after = older - same * turn, older_after - same * turn_after
-        combined = better - share(rest, turn) * turn_after - share(rest, other) * other_after
-        return (combined, rest, better, turn, turn_after), None
+        turn, result = rest - rest_before, better - better_before
+        use = (k > 0) & (squared(rest) < squared(rest_before)) & (squared(rest) > least**2 * squared(better))
+        again = use & (k > 1)
+        same = share(older, turn, again)
+        other, other_result = older - same * turn, older_result - same * result
+        combined = better - share(rest, turn, use) * result - share(rest, other, again) * other_result
+        return (combined, rest, better, turn, result), None
 
     zero = jnp.zeros_like(w)
     return lax.scan(step, (w, zero, zero, zero, zero), jnp.arange(ITERATIONS))[0][0]
