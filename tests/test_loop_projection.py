@@ -78,7 +78,7 @@ def test_small_eigenvalues_cost_no_accuracy():
     """Of equations that say the same twice, and nearly the same: the solution of least norm."""
     rng = np.random.default_rng(0)
     Q = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    eigenvalues = np.array([1.0, 0.7, 0.5, 0.2, 1e-9, 0.0])
+    eigenvalues = np.array([1.0, 0.7, 0.5, 0.2, 1e-10, 0.0])
     A, x = (Q * eigenvalues) @ Q.T, Q[:, :5] @ rng.normal(size=(5, 2))
     # The equations are scaled to a unit diagonal, so the least norm is that of the scaled unknowns.
     scale = 1 / np.sqrt(np.diag(A))
