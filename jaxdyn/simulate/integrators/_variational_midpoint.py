@@ -94,7 +94,7 @@ def _combined(improve, w):
     they leave is least (Anderson's acceleration: Walker & Ni, Anderson acceleration for fixed-point iterations, SIAM
     Journal on Numerical Analysis 2011). A step stays as it is where the last one did not help, as in singular
     configurations, and where only rounding errors are left."""
-    least = jnp.finfo(w.dtype).eps**0.75
+    least = jnp.finfo(w.dtype).eps ** 0.75
 
     def squared(x):
         return (x * x).sum(axis=-1, keepdims=True)
