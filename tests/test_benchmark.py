@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments import _benchmark_models as models
-from experiments import benchmark, benchmark_contact, benchmark_gpu, benchmark_scenes
+from experiments import benchmark, benchmark_contact, benchmark_gpu, benchmark_loops, benchmark_scenes
 from experiments._benchmark_hlo import count_kernels
 from experiments._benchmark_pool import ROOT
 from experiments._benchmark_verdicts import Key, judge, lines, needed
@@ -268,3 +268,10 @@ def test_steps_of_scenes_are_timed_beside_mujoco(tmp_path):
     for library in ("native", "gradient", "mujoco"):
         assert f"| quadruped | {library} | 3 | " in text
         assert f"| quadruped | {library} | 3 | not measured" not in text
+
+
+@pytest.mark.experiments
+def test_closed_loops_are_timed_beside_their_tree(tmp_path):
+    arguments = ["--robots", "four_bar", "--batch", "2", "--rounds", "1", "--calls", "2"]
+    assert benchmark_loops.main([*arguments, "--results", str(tmp_path)]) == 0
+    assert "| four_bar | " in (tmp_path / "benchmark_loops" / "report.md").read_text()

@@ -11,6 +11,7 @@ import pytest
 import squeezer as andrews
 from loop_robots import (
     admissible_velocity,
+    bias,
     biped,
     close_four_bar,
     closed_forest,
@@ -99,6 +100,41 @@ def test_accelerations_and_forces_are_those_of_pinocchio(robot):
         expected_a, expected_f = Pinocchio(at(model, k)).dynamics(q[k], v[k], tau[k])
         np.testing.assert_allclose(a[k], expected_a, rtol=0, atol=1e-9 * max(1.0, np.abs(expected_a).max()))
         np.testing.assert_allclose(-f[k], expected_f, rtol=0, atol=1e-8 * max(1.0, np.abs(expected_f).max()))
+
+
+def solved(K: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The solution of linear equations in extended precision, by Gauss's elimination with pivots."""
+    K = np.column_stack([K, y]).astype(np.longdouble)
+    for i in range(len(K)):
+        pivot = i + np.argmax(np.abs(K[i:, i]))
+        K[[i, pivot]] = K[[pivot, i]]
+        K[i] /= K[i, i]
+        others = np.arange(len(K)) != i
+        K[others] -= np.outer(K[others, i], K[i])
+    return K[:, -1].astype(float)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no extended precision")
+def test_forces_of_nearly_straight_legs():
+    """Ten of 1000 random postures, in which the least eigenvalue of the scaled equations is down to 2e-10."""
+    quadruped = jaxdyn.samples.quadruped().with_joint_friction(damping=0.0, friction=0.0)
+    q = np.asarray(quadruped.random_configuration(jax.random.key(11), (1000,)))
+    model = quadruped
+    for foot in ("FL_FOOT", "HR_FOOT"):
+        model = model.with_loop(foot, "weld", "world", foot, pose_of(quadruped, q, foot))
+    v, tau = (np.asarray(jax.random.normal(jax.random.key(k), (1000, model.nv))) for k in (12, 13))
+    J, M = (np.asarray(f(model, q)) for f in (jaxdyn.constraint_jacobian, jaxdyn.crba))
+    v = v - np.einsum("kij,kj->ki", np.linalg.pinv(J, rcond=1e-10) @ J, v)
+    h, gamma = np.asarray(jaxdyn.rnea(model, q, v, np.zeros(model.nv))), bias(model, q, v)
+    a, f = (np.asarray(x(model, q, v, tau)) for x in (jaxdyn.aba, jaxdyn.constraint_forces))
+    straight = np.argsort(np.linalg.cond(J))[-10:]
+    assert np.linalg.cond(J[straight]).max() > 1e4
+    for k in straight:
+        K = np.block([[M[k], J[k].T], [J[k], np.zeros((12, 12))]])
+        expected = solved(K, np.concatenate([tau[k] - h[k], -gamma[k]]))
+        np.testing.assert_allclose(a[k], expected[:18], rtol=0, atol=1e-10 * np.abs(expected[:18]).max())
+        np.testing.assert_allclose(-f[k], expected[18:], rtol=0, atol=1e-8 * np.abs(expected[18:]).max())
 
 
 def test_forces_across_the_plane_of_a_mechanism_are_no_rounding_errors():

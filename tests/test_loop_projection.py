@@ -10,6 +10,7 @@ from loop_robots import close_four_bar, four_bar
 
 import jaxdyn
 from jaxdyn._status import Status
+from jaxdyn.constraints import proximal_solve
 
 
 @pytest.mark.parametrize("kind", ["connect", "revolute"])
@@ -71,3 +72,17 @@ def test_derivatives_of_the_assembly():
     np.testing.assert_allclose(by_x, (assembled(q, h) - assembled(q, -h)) / (2 * h), atol=1e-6)
     columns = [(assembled(q + h * e, 0.0) - assembled(q - h * e, 0.0)) / (2 * h) for e in np.eye(3)]
     np.testing.assert_allclose(by_guess, jnp.stack(columns, axis=1), atol=1e-6)
+
+
+def test_small_eigenvalues_cost_no_accuracy():
+    """Of equations that say the same twice, and nearly the same: the solution of least norm."""
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    eigenvalues = np.array([1.0, 0.7, 0.5, 0.2, 1e-10, 0.0])
+    A, x = (Q * eigenvalues) @ Q.T, Q[:, :5] @ rng.normal(size=(5, 2))
+    # The equations are scaled to a unit diagonal, so the least norm is that of the scaled unknowns.
+    scale = 1 / np.sqrt(np.diag(A))
+    A = A * scale * scale[:, None]
+    eigenvalues, Q = np.linalg.eigh(A)
+    x = Q[:, 1:] @ (Q[:, 1:].T @ x)
+    np.testing.assert_allclose(proximal_solve(jnp.asarray(A), jnp.asarray(A @ x)), x, atol=1e-5)

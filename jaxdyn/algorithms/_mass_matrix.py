@@ -163,9 +163,10 @@ def operational_space_inertia(
     # A joint that mimics another moves with it and does not count.
     movers = len(set(mimic_coordinates(model.topology, velocity=True).source[moving]))
     if movers < n:
+        fewer = "ask for one part (part='linear'), or " if part == "all" else ""
         raise ModelError(
             f"the inertia of frames {', '.join(map(repr, names))} in {n} directions does not exist: {movers} degrees "
-            "of freedom move them; ask for one part (part='linear'), or use inverse_operational_space_inertia"
+            f"of freedom move them; {fewer}use inverse_operational_space_inertia"
         )
     inverse = inverse_operational_space_inertia(model, q, names, reference, part)
     factor = jnp.linalg.cholesky(inverse)

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-STEPS = 4
-"""The number of proximal steps. With three steps and mu of 1e-8, accelerations of a quadruped with two welded feet in
-random postures differed from Pinocchio's by up to 1.1e-5; with four and 3e-10, by 2e-11, and the forces by 1.6e-9 of
-the largest."""
+STEPS = 3
+"""The number of steps. In 1000 random postures of a quadruped with two welded feet, some with nearly straight legs, the
+forces differed by up to 3e-10 of the largest from those of the same equations in extended precision; with four plain
+proximal steps, which the least eigenvalues (2e-10) slow down, by up to 0.17."""
 
 
 def project_accelerations(C, Y, a):
@@ -28,9 +28,11 @@ def proximal_solve(A, B):
     """Return `X` with `A X = B` for symmetric positive semidefinite `A` `[*batch, m, m]` and `B` `[*batch, m, k]` in
     its range: the solution of least norm, in equations scaled to a unit diagonal.
 
-    Four proximal steps `X <- X + (A + mu 1)^-1 (B - A X)` (Carpentier, Budhiraja & Mansard, Proximal and sparse
-    resolution of constrained dynamic equations, RSS 2021): on the range of `A` an error falls by `mu / (mu + s)` a
-    step, with `s` the least eigenvalue there, and the null space, which redundant equations have, is left alone.
+    Steps `(A + mu 1)^-1 R` for the residual `R` (proximal ones: Carpentier, Budhiraja & Mansard, Proximal and sparse
+    resolution of constrained dynamic equations, RSS 2021), combined as in the method of conjugate residuals (Saad,
+    Iterative Methods for Sparse Linear Systems, 2003, section 6.8). By itself a step leaves `mu / (mu + s)` of an error
+    on an eigenvector of the eigenvalue `s`; combined, few small eigenvalues cost no accuracy. The null space, which
+    redundant equations have, is left alone.
     Derivatives of every order are those of the linear equation.
     """
     frozen = lax.stop_gradient(A)
@@ -51,18 +53,35 @@ def scale_of_equations(squares):
     return jnp.where(squares > least, lax.rsqrt(jnp.maximum(squares, least)), 0.0)
 
 
-def proximal_steps(A, B):
-    """Return `proximal_solve(A, B)`, whose derivatives are not to be taken."""
-    double = A.dtype == jnp.float64
-    mu = 3e-10 if double else 1e-5
+def proximal_steps(A, B, product=None):
+    """Return `proximal_solve(A, B)`, whose derivatives are not to be taken. `product` returns `A X`, by default from
+    `A`: two products with a root of `A` keep more digits of what small eigenvalues leave of it."""
+    mu = 1e-9 if A.dtype == jnp.float64 else 1e-5
     eye = jnp.eye(A.shape[-1], dtype=A.dtype)
     scale = scale_of_equations((A * eye).sum(axis=-1))[..., None]
-    A, B = A * scale * jnp.swapaxes(scale, -1, -2), B * scale
-    factor = jnp.linalg.cholesky(A + mu * eye)
-    X = jnp.zeros_like(B)
-    for _ in range(STEPS):
-        X = X + jax.scipy.linalg.cho_solve((factor, True), B - _product(A, X))
+    factor = lax.linalg.cholesky(A * scale * jnp.swapaxes(scale, -1, -2) + mu * eye, symmetrize_input=False)
+    product = functools.partial(_product, A) if product is None else product
+    R, X, before = B * scale, 0.0, None
+    for k in range(STEPS):
+        U = jax.scipy.linalg.cho_solve((factor, True), R)
+        W = scale * product(scale * U)
+        fall = (R * W).sum(axis=-2, keepdims=True)
+        if before is not None:
+            u, w, other = before
+            share = _ratio(fall, other, 0.0)
+            U, W = U + share * u, W + share * w
+        length = _ratio(fall, (W * W).sum(axis=-2, keepdims=True), 1.0)
+        X = X + length * U
+        if k < STEPS - 1:
+            R, before = R - length * W, (U, W, fall)
     return X * scale
+
+
+def _ratio(x, y, otherwise: float):
+    """Return `x / y`, or another number where `y` is so small that it may have lost digits."""
+    numbers = jnp.finfo(y.dtype)
+    known = y > numbers.tiny / numbers.eps**2
+    return jnp.where(known, x / jnp.where(known, y, 1.0), otherwise)
 
 
 def _product(x, y):

@@ -1,8 +1,8 @@
 """The equations of loops and couplings: their errors, and the rows `J v` of their rates with `J a + gamma` of theirs.
 
 A loop's row is a spatial force `F` with the rate `F . (V2 - V1)` of its error, for the velocities of its two bodies
-about one point, so `gamma = dF/dt . (V2 - V1) + F . (A2 - A1)` with the accelerations at `a = 0`. Bodies of different
-trees have different points of reference, and each product is about the point of its own.
+about one point, so `gamma = dF/dt . (V2 - V1) + F . (A2 - A1)` with the accelerations at `a = 0`. The point is the
+origin of the second frame, to which the motions of each body are moved from the point of reference of its own tree.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxdyn.algorithms.recursions._equations_of_motion import (
     Kinematics,
@@ -24,8 +25,8 @@ from jaxdyn.algorithms.recursions._equations_of_motion import (
 from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.constraints import mimic_rows
 from jaxdyn.joints import LOOP_ROWS, LoopFrames, Topology, integrate, loop_errors, loop_force_rates, loop_forces
-from jaxdyn.spatial import Force, Mat3, Motion, Pose, Vec3
-from jaxdyn.tree import rows_of, sum_down, take_rows
+from jaxdyn.spatial import Mat3, Motion, Pose, Vec3
+from jaxdyn.tree import sum_down, take_rows
 
 
 class ConstraintRows(NamedTuple):
@@ -92,26 +93,24 @@ class LoopEnds(NamedTuple):
 
 def loop_ends(robot: Robot, group: LoopGroup, poses: Pose, q) -> LoopEnds:
     """Return where the frames of the loops of a group are, with the poses of `kinematics` at `q`."""
-    bodies1, bodies2 = group.bodies
-    placements = [_placements(robot, name, group.loops) for name in ("loop_placement1", "loop_placement2")]
-    one, two = (body_poses(robot, poses, b).compose(x) for b, x in zip(group.bodies, placements, strict=True))
-    d = two.translation - one.translation
+    n, bodies = len(group.loops), np.concatenate(group.bodies)
+    # Both frames of all loops at once.
+    tables = [take_rows(getattr(robot, f"loop_placement{k}"), group.loops) for k in (1, 2)]
+    batch = jnp.broadcast_shapes(*(x.shape[2:] for x in tables))
+    table = jnp.concatenate([jnp.broadcast_to(x, (*x.shape[:2], *batch)) for x in tables])
+    placements = Pose.from_vector(jnp.moveaxis(table, 1, -1))
+    ends = body_poses(robot, poses, bodies).compose(placements)
+    places = ends.translation
     if not group.one_tree:
-        world = absolute_poses(robot, q)
-        a, b = (
-            body_poses(robot, world, b).apply(x.translation)
-            for b, x in zip((bodies1, bodies2), placements, strict=True)
-        )
-        d = b - a
-    length = take_rows(robot.loop_length, group.loops)
-    frames = jax.tree.map(robot.broadcast, LoopFrames(one.rotation, two.rotation, d, length))
-    r1, r2 = jax.tree.map(robot.broadcast, (one.translation, two.translation))
-    return LoopEnds(frames, r1, r2)
+        places = body_poses(robot, absolute_poses(robot, q), bodies).apply(placements.translation)
 
+    def half(x, k: int):
+        return jax.tree.map(lambda x: robot.broadcast(lax.slice_in_dim(x, k * n, (k + 1) * n)), x)
 
-def _placements(robot: Robot, name: str, loops: np.ndarray) -> Pose:
-    placement = Pose.from_vector(robot.arrays[name][..., loops, :])
-    return jax.tree.map(lambda x: rows_of(x, robot.rank), placement)
+    (one, place1), (two, place2) = half((ends, places), 0), half((ends, places), 1)
+    length = robot.broadcast(take_rows(robot.loop_length, group.loops))
+    frames = LoopFrames(one.rotation, two.rotation, place2 - place1, length)
+    return LoopEnds(frames, one.translation, two.translation)
 
 
 def body_poses(robot: Robot, poses: Pose, bodies: np.ndarray) -> Pose:
@@ -166,18 +165,10 @@ def constraint_rows(
 
 def _loop_rows(robot: Robot, group: LoopGroup, ends: LoopEnds, S: Motion) -> list:
     """Return the rows `[n, nv, *batch]` of each equation of the loops of a group."""
-    moves1, moves2 = (_moves(robot, bodies) for bodies in group.bodies)
     S = jax.tree.map(lambda x: robot.broadcast(x)[None], S)
-    out = []
-    for force in loop_forces(group.kind, ends.frames):
-        own = S.dot(jax.tree.map(lambda x: x[:, None], force.moved_from(ends.r2)))
-        if group.one_tree:
-            # A degree of freedom that moves both bodies changes nothing: exactly so, as the rows are of one force.
-            out.append(own * (moves2 - moves1))
-            continue
-        other = S.dot(jax.tree.map(lambda x: x[:, None], force.moved_from(ends.r1 + ends.frames.d)))
-        out.append(own * moves2 - other * moves1)
-    return out
+    own, at = [S * _moves(robot, bodies) for bodies in group.bodies], jax.tree.map(lambda x: x[:, None], ends)
+    relative = _relative(group, at, *own)
+    return [relative.dot(force) for force in loop_forces(group.kind, at.frames)]
 
 
 def _moves(robot: Robot, bodies: np.ndarray):
@@ -186,27 +177,25 @@ def _moves(robot: Robot, bodies: np.ndarray):
     return robot.constant(moves.astype(float))
 
 
+def _relative(group: LoopGroup, ends: LoopEnds, first: Motion, second: Motion) -> Motion:
+    """Return the motions of the second bodies less those of the first, at the origins of the second frames."""
+    if group.one_tree:
+        # What moves both bodies drops out exactly.
+        return (second - first).at(ends.r2)
+    return second.at(ends.r2) - first.at(ends.r1 + ends.frames.d)
+
+
 def _loop_rates(robot: Robot, group: LoopGroup, ends: LoopEnds, velocity: Motion, acceleration: Motion | None) -> list:
     """Return the `gamma` `[n, *batch]` of each equation of the loops of a group."""
     rows = [_rows_of_bodies(robot, bodies) for bodies in group.bodies]
     (V1, A1), (V2, A2) = (jax.tree.map(robot.broadcast, take_rows((velocity, acceleration), bodies)) for bodies in rows)
     p1_rate, p2_rate = V1.at(ends.r1).linear, V2.at(ends.r2).linear
+    V, A = _relative(group, ends, V1, V2), _relative(group, ends, A1, A2)
+    # The origin of the second frame moves, so the velocities there have rates of their own.
+    A = Motion(A.angular, A.linear + V.angular.cross(p2_rate))
+    forces = loop_forces(group.kind, ends.frames)
     rates = loop_force_rates(group.kind, ends.frames, V1.angular, V2.angular, p2_rate - p1_rate)
-
-    def product(force: Force, rate: Force, r: Vec3, V: Motion, A: Motion):
-        # F = (m + r x f, f), with r the point at which the force acts, which moves with the second body.
-        whole = rate.moved_from(r)
-        whole = Force(whole.moment + p2_rate.cross(force.force), whole.force)
-        return V.dot(whole) + A.dot(force.moved_from(r))
-
-    out = []
-    for force, rate in zip(loop_forces(group.kind, ends.frames), rates, strict=True):
-        if group.one_tree:
-            out.append(product(force, rate, ends.r2, V2 - V1, A2 - A1))
-        else:
-            first = product(force, rate, ends.r1 + ends.frames.d, V1, A1)
-            out.append(product(force, rate, ends.r2, V2, A2) - first)
-    return out
+    return [V.dot(rate) + A.dot(force) for force, rate in zip(forces, rates, strict=True)]
 
 
 def _coupled(robot: Robot, x, starts: tuple[int, ...], *, displaced: bool = True):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxdyn.algorithms.recursions._articulated_bodies import constant_elimination
 from jaxdyn.algorithms.recursions._constraint_rows import ConstraintRows
 from jaxdyn.algorithms.recursions._equations_of_motion import Kinematics, equations_at_rest
-from jaxdyn.algorithms.recursions._forward_dynamics import hold_constraints
+from jaxdyn.algorithms.recursions._forward_dynamics import solve_held
 from jaxdyn.algorithms.recursions._robot import Robot
 
 
@@ -19,5 +19,5 @@ def correction(robot: Robot, at: Kinematics, rows: ConstraintRows | None, errors
     equations = equations_at_rest(robot, at)
     factors = constant_elimination(robot, equations).factors
     others = jnp.zeros((len(rows.J) - len(errors), *errors.shape[1:]), errors.dtype)
-    gamma = jnp.concatenate([errors, others]) if len(errors) < len(rows.J) else errors
-    return hold_constraints(robot, equations, factors, rows._replace(gamma=gamma), robot.zeros()).a
+    rates = -jnp.concatenate([errors, others]) if len(errors) < len(rows.J) else -errors
+    return solve_held(robot.tree, equations, factors, rows.J, robot.broadcast(robot.zeros()), rates)[0]

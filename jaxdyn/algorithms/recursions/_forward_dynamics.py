@@ -79,18 +79,28 @@ def substitute(tree: Tree, equations: EquationsOfMotion, factors: Factors, u):
 
 def substitute_forces(tree: Tree, S: Motion, factors: Factors, tau):
     """Return `M^-1 tau`, rows `[nv]`, by one sweep up and one down."""
+    return _substitute_down(tree, S, factors, _substitute_up(tree, S, factors, tau))
+
+
+def _substitute_up(tree: Tree, S: Motion, factors: Factors, tau):
+    """Return `W tau`, rows `[nv]`, with the `W` of `inverse_root`."""
 
     def up(p, x):
         S, U, Dinv, tau = x
         u = tau - S.dot(p)
         return p + U * (Dinv * u), u
 
+    return scan_up(tree, up, Force.zero(), (S, *factors, tau))
+
+
+def _substitute_down(tree: Tree, S: Motion, factors: Factors, u):
+    """Return `W^T D^-1 u`, rows `[nv]`."""
+
     def down(a, x):
         S, U, Dinv, u = x
         qdd = Dinv * (u - a.dot(U))
         return a + S * qdd, qdd
 
-    u = scan_up(tree, up, Force.zero(), (S, *factors, tau))
     return scan_down(tree, down, Motion.zero(), (S, *factors, u))
 
 
@@ -135,36 +145,45 @@ def solve_tree(tree: Tree, equations: EquationsOfMotion, factors: Factors, b):
     )
 
 
-# Not differentiated through the recursion: forward dynamics solves inverse(equations, a) = tau for a, so its derivative
-# is M^-1 (dtau - dinverse), with the derivative of inverse dynamics at the solution and one more sweep with the factors
-# at hand. Half the time of the derivative of the recursion, and it serves jvp, vjp and every higher order.
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def forward_tree(tree: Tree, equations: EquationsOfMotion, tau) -> tuple[Any, Factors]:
-    """Return the accelerations, rows `[nv]`, of the tree without constraints, and the factors."""
-    return eliminate_and_substitute(tree, equations, tau)
+def solve_held(tree: Tree, equations: EquationsOfMotion, factors: Factors, J, b, c) -> tuple[Any, Any]:
+    """Return the `x`, rows `[nv]`, and the multipliers `l`, rows `[m]`, with `M x + J^T l = b` and `J x = c`, with the
+    derivatives of these equations, to every order. What `l` has in the null space of `J^T` does not reach `x`."""
+    S, factors, frozen = lax.stop_gradient((equations.S, factors, J))
+
+    def product(unknowns):
+        x, l = unknowns
+        return mass_matrix_product(tree, equations, x) + _on_joints(J, l), _rates(J, x)
+
+    def solution(_, right):
+        b, c = right
+        return _hold(tree, S, factors, ConstraintRows(frozen, -c), substitute_forces(tree, S, factors, b))
+
+    return lax.custom_linear_solve(product, (b, c), solution, symmetric=True)
 
 
-@functools.partial(forward_tree.defjvp, symbolic_zeros=True)
-def _forward_jvp(tree: Tree, primals, tangents):
-    (equations, tau), (equations_dot, tau_dot) = primals, tangents
-    a, factors = forward_tree(tree, equations, tau)
-    leaves, structure = jax.tree.flatten(equations)
-    dots = jax.tree.flatten(equations_dot, is_leaf=lambda x: isinstance(x, SymbolicZero))[0]
-    # Only what is perturbed is differentiated; a zero tangent made explicit would be computed with.
-    perturbed = [i for i, dot in enumerate(dots) if not isinstance(dot, SymbolicZero)]
+def _hold(tree: Tree, S: Motion, factors: Factors, rows: ConstraintRows, a) -> tuple[Any, Any]:
+    """Return the accelerations `a - M^-1 J^T l`, rows `[nv]`, with `J M^-1 J^T l = J a + gamma`, so that they satisfy
+    `J a + gamma = 0`, and `l`, rows `[m]`, solved for as in `proximal_solve`.
 
-    def residual(*values):
-        changed = list(leaves)
-        for i, value in zip(perturbed, values, strict=True):
-            changed[i] = value
-        return inverse(tree, jax.tree.unflatten(structure, changed), a)
+    With the `W` of `inverse_root`, `J M^-1 J^T` is the square of `D^-1/2 W J^T`, which takes one sweep up with all
+    rows; one sweep down has what all multipliers do together.
+    """
+    J, gamma = rows
+    many, of_many = jax.tree.map(lambda x: x[:, None], (S, factors))
+    u = _substitute_up(tree, many, of_many, jnp.swapaxes(J, 0, 1))
+    left, right = jnp.moveaxis(u, (0, 1), (-1, -2)), jnp.moveaxis(u * of_many.Dinv, (0, 1), (-2, -1))
+    b = jnp.moveaxis(_rates(J, a) + gamma, 0, -1)[..., None]
+    x = proximal_steps(_matmul(left, right), b, lambda x: _matmul(left, _matmul(right, x)))
+    l = jnp.moveaxis(x[..., 0], -1, 0)
+    return a - _substitute_down(tree, S, factors, (u * l[None]).sum(axis=1)), l
 
-    rhs = jnp.zeros_like(a) if isinstance(tau_dot, SymbolicZero) else jnp.broadcast_to(tau_dot, a.shape)
-    if perturbed:
-        rhs = rhs - jax.jvp(residual, [leaves[i] for i in perturbed], [dots[i] for i in perturbed])[1]
-    a_dot = solve_tree(tree, equations, factors, rhs)
-    # The factors only enter solves and inverses, whose derivatives do not depend on how they change.
-    return (a, factors), (a_dot, jax.tree.map(jnp.zeros_like, factors))
+
+def _on_joints(J, l):
+    return (J * l[:, None]).sum(axis=0)
+
+
+def _rates(J, x):
+    return (J * x[None]).sum(axis=1)
 
 
 class Forward(NamedTuple):
@@ -179,13 +198,56 @@ class Forward(NamedTuple):
     `[m]`."""
 
 
+# Not differentiated through the recursion: forward dynamics solves inverse(equations, a) + J^T l = tau, J a + gamma = 0
+# for a and l, so their derivatives solve the same linear equations, with the derivatives of inverse dynamics and of the
+# rows at the solution, by one more sweep with the factors at hand. Half the time of the derivative of the recursion,
+# and it serves jvp, vjp and every higher order.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def forward_tree(tree: Tree, equations: EquationsOfMotion, tau, rows: ConstraintRows | None) -> Forward:
+    """Solve for the accelerations of the tree, held by the constraints `rows` if there are any."""
+    a, factors = eliminate_and_substitute(tree, equations, tau)
+    if rows is None:
+        return Forward(a, factors)
+    a, multipliers = _hold(tree, equations.S, factors, rows, a)
+    return Forward(a, factors, multipliers)
+
+
+@functools.partial(forward_tree.defjvp, symbolic_zeros=True)
+def _forward_jvp(tree: Tree, primals, tangents):
+    (equations, tau, rows), (equations_dot, tau_dot, rows_dot) = primals, tangents
+    solution = forward_tree(tree, equations, tau, rows)
+    a, factors, l = solution
+    leaves, structure = jax.tree.flatten((equations, rows))
+    dots = jax.tree.leaves((equations_dot, rows_dot), is_leaf=lambda x: isinstance(x, SymbolicZero))
+    # Only what is perturbed is differentiated; a zero tangent made explicit would be computed with.
+    perturbed = [i for i, dot in enumerate(dots) if not isinstance(dot, SymbolicZero)]
+
+    def residual(*values):
+        changed = list(leaves)
+        for i, value in zip(perturbed, values, strict=True):
+            changed[i] = value
+        equations, rows = jax.tree.unflatten(structure, changed)
+        forces = inverse(tree, equations, a)
+        return (forces,) if rows is None else (forces + _on_joints(rows.J, l), _rates(rows.J, a) + rows.gamma)
+
+    b = jnp.zeros_like(a) if isinstance(tau_dot, SymbolicZero) else jnp.broadcast_to(tau_dot, a.shape)
+    right = (b,) if rows is None else (b, jnp.zeros_like(l))
+    if perturbed:
+        turned = jax.jvp(residual, [leaves[i] for i in perturbed], [dots[i] for i in perturbed])[1]
+        right = tuple(x - y for x, y in zip(right, turned, strict=True))
+    if rows is None:
+        a_dot, l_dot = solve_tree(tree, equations, factors, *right), None
+    else:
+        a_dot, l_dot = solve_held(tree, equations, factors, rows.J, *right)
+    # The factors only enter solves and inverses, whose derivatives do not depend on how they change.
+    return solution, Forward(a_dot, jax.tree.map(jnp.zeros_like, factors), l_dot)
+
+
 def forward(robot: Robot, equations: EquationsOfMotion, tau, rows: ConstraintRows | None = None) -> Forward:
     """Solve the equations of motion, and the constraints, for the accelerations; `rows` are those of a robot with loops
     or couplings."""
-    a, factors = forward_tree(robot.tree, equations, tau)
-    if rows is None:
-        return Forward(hold_followers(robot, equations, factors, a), factors)
-    return hold_constraints(robot, equations, factors, rows, a)
+    found = forward_tree(robot.tree, equations, tau if rows is None else robot.broadcast(tau), rows)
+    return found if rows is not None else found._replace(a=hold_followers(robot, equations, found.factors, found.a))
 
 
 def forward_at(robot: Robot, q, v, tau, f_ext, joint_friction: bool) -> Forward:
@@ -199,10 +261,10 @@ def forward_at(robot: Robot, q, v, tau, f_ext, joint_friction: bool) -> Forward:
 def solve(robot: Robot, equations: EquationsOfMotion, factors: Factors, b, rows: ConstraintRows | None = None):
     """Return the accelerations, rows `[nv]`, that the generalized forces `b` add: `M^-1 b` less the part of it that the
     constraints take away."""
-    a = solve_tree(robot.tree, equations, factors, robot.broadcast(b))
+    b = robot.broadcast(b)
     if rows is None:
-        return hold_followers(robot, equations, factors, a)
-    return hold_constraints(robot, equations, factors, rows._replace(gamma=jnp.zeros_like(rows.gamma)), a).a
+        return hold_followers(robot, equations, factors, solve_tree(robot.tree, equations, factors, b))
+    return solve_held(robot.tree, equations, factors, rows.J, b, jnp.zeros_like(rows.gamma))[0]
 
 
 class ConstrainedInverse(NamedTuple):
@@ -248,33 +310,6 @@ def hold_followers(robot: Robot, equations: EquationsOfMotion, factors: Factors,
     Y = _responses(robot, equations, factors, C)
     C, Y, a = (jnp.moveaxis(robot.broadcast(x), (0, 1), (-2, -1)) for x in (C, Y, a[:, None]))
     return jnp.moveaxis(project_accelerations(C, Y, a)[..., 0], -1, 0)
-
-
-def hold_constraints(robot: Robot, equations: EquationsOfMotion, factors: Factors, rows: ConstraintRows, a) -> Forward:
-    """Return the accelerations `a - M^-1 J^T l`, rows `[nv]`, with `J M^-1 J^T l = J a + gamma`, so that they satisfy
-    `J a + gamma = 0`, and `l`.
-
-    The multipliers are solved for as in `proximal_solve`. Their derivatives are those of the equation, to every order,
-    with one more solve with the mass matrix each; what `l` has in the null space of `J^T` does not reach `a`.
-    """
-    J, gamma = rows
-    # The derivative of a solve does not depend on how its factors change.
-    frozen_equations, frozen_factors, frozen_J = lax.stop_gradient((equations, factors, J))
-
-    def forces(x):
-        return (J * x[:, None]).sum(axis=0)
-
-    def response(x):
-        return (J * solve_tree(robot.tree, equations, factors, forces(x))[None]).sum(axis=1)
-
-    def multipliers(_, b):
-        Y = _responses(robot, frozen_equations, frozen_factors, frozen_J)
-        C, Y, b = (jnp.moveaxis(robot.broadcast(x), (0, 1), (-2, -1)) for x in (frozen_J, Y, b[:, None]))
-        return jnp.moveaxis(proximal_steps(_matmul(C, Y), b)[..., 0], -1, 0)
-
-    a = robot.broadcast(a)
-    x = lax.custom_linear_solve(response, (J * a[None]).sum(axis=1) + gamma, multipliers, symmetric=True)
-    return Forward(a - solve_tree(robot.tree, equations, factors, forces(x)), factors, x)
 
 
 def _responses(robot: Robot, equations: EquationsOfMotion, factors: Factors, J):

@@ -21,7 +21,13 @@ from jaxdyn.spatial import SE3, Mat3, Sym3, Vec3
 
 ITERATIONS = 8
 """The number of Newton steps, each of which multiplies the error of the step's velocity by about `dt |v|` (rad) or
-less. A double pendulum at 10 rad/s is solved to 1e-12 rad/s with 5 ms, to 1e-10 with 10 ms, to 3e-8 with 20 ms."""
+less. A double pendulum at 10 rad/s is solved to 1e-12 rad/s with 5 ms, to 1e-10 with 10 ms, to 3e-8 with 20 ms. With
+closed loops an error falls more slowly, because the loops turn between `q0` and `q1`, and combined steps (`_combined`)
+make up for it."""
+
+LARGEST_SHARE = 2.0
+"""The largest part of the change by a step that `_combined` adds or takes back: errors that fall by 0.6 or less in a
+step need no more."""
 
 
 def variational_midpoint_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
@@ -57,7 +63,7 @@ def variational_midpoint_step(model: Model, state: State, tau, dt, f_ext=None) -
         """Half of the impulse of torques and friction over the step."""
         return 0.5 * dt * (tau - friction.torque(w))
 
-    def improve(w, _):
+    def improve(w):
         q1 = model.integrate(q0, dt * w)
         wrench = _momenta(model, poses0, forward_kinematics(model, q1), poses0, dt)
         # J^T wrench + dt/2 (grad V - J^T f_ext), all at q0, in one sweep.
@@ -68,15 +74,52 @@ def variational_midpoint_step(model: Model, state: State, tau, dt, f_ext=None) -
         if model.topology.has_loops:
             # `aba` leaves out what impulses of the loops take up, and this closes the loops at q1.
             w = w + configuration_correction(iteration, q1) / dt
-        return w, None
+        return w
 
-    w, _ = lax.scan(improve, v0, length=ITERATIONS)
+    w = _combined(improve, v0) if model.topology.has_loops else _repeated(improve, v0)
     q1 = model.integrate(q0, dt * w)
     poses1 = forward_kinematics(model, q1)
     wrench = _momenta(model, poses0, poses1, poses1, dt)
     of_bodies = -0.5 * dt * rnea(model, q1, at_rest, at_rest, loads + 2 / dt * wrench, joint_friction=False)
     momentum = of_bodies + model.armature * w + impulse(w)
     return State(q1, aba(weightless, q1, at_rest, momentum, joint_friction=False))
+
+
+def _repeated(improve, w):
+    return lax.scan(lambda w, _: (improve(w), None), w, length=ITERATIONS)[0]
+
+
+def _combined(improve, w):
+    """The last of `ITERATIONS` steps, each of which is combined with the two before it so that the linear part of what
+    they leave is least (Anderson's acceleration: Walker & Ni, Anderson acceleration for fixed-point iterations, SIAM
+    Journal on Numerical Analysis 2011). A step stays as it is where the last one did not help, as in singular
+    configurations, and where only rounding errors are left."""
+    least = jnp.finfo(w.dtype).eps ** 0.75
+
+    def squared(x):
+        return (x * x).sum(axis=-1, keepdims=True)
+
+    def share(x, along, use):
+        """The multiple of `along` that is nearest to `x`, or zero; it is not differentiated."""
+        square = squared(along)
+        use = use & (square > jnp.finfo(square.dtype).tiny)
+        ratio = (x * along).sum(axis=-1, keepdims=True) / jnp.where(use, square, 1.0)
+        return lax.stop_gradient(jnp.where(use, jnp.clip(ratio, -LARGEST_SHARE, LARGEST_SHARE), 0.0))
+
+    def step(carry, k):
+        w, rest_before, better_before, older, older_result = carry
+        better = improve(w)
+        rest = better - w
+        turn, result = rest - rest_before, better - better_before
+        use = (k > 0) & (squared(rest) < squared(rest_before)) & (squared(rest) > least**2 * squared(better))
+        again = use & (k > 1)
+        same = share(older, turn, again)
+        other, other_result = older - same * turn, older_result - same * result
+        combined = better - share(rest, turn, use) * result - share(rest, other, again) * other_result
+        return (combined, rest, better, turn, result), None
+
+    zero = jnp.zeros_like(w)
+    return lax.scan(step, (w, zero, zero, zero, zero), jnp.arange(ITERATIONS))[0][0]
 
 
 def variational_midpoint_derivatives(model: Model, state: State, tau, dt, f_ext, after: State):
