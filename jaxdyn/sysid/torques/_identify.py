@@ -300,7 +300,7 @@ def _compare(name: str, old: np.ndarray, new: np.ndarray) -> Choice:
 def _samples(model: Model, prepared: list[Recording], effects: JointEffects, friction_velocity) -> Samples:
     samples = Samples(model, prepared, effects, effect_shape(model, prepared, effects, friction_velocity))
     if samples.layout.by_load:
-        samples.transmit(model)
+        samples.linearize(model)
     return samples
 
 

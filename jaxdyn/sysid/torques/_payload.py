@@ -25,7 +25,7 @@ from jaxdyn.sysid.parameters import cholesky, leaves
 from jaxdyn.sysid.recordings import Recordings, RecordingWarning
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
-from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque
+from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque, require_known_lengths
 from jaxdyn.sysid.torques._intervals import Intervals, Posterior, posterior_intervals
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
 from jaxdyn.sysid.torques._torque_model import (
@@ -141,6 +141,7 @@ def identify_payload(
     body = model.topology.frame_bodies[number]
     if body < 0:
         raise ModelError(f"frame {frame!r} is fixed in the world, where a payload has no effect; give a moving frame")
+    require_known_lengths(joint_effects, "identify_payload", "take the model of a fit that has found them")
     effects = joint_effects or JointEffects()
     shape = effect_shape(model, without, effects, friction_velocity)
     samples = [Samples(model, x, effects, shape) for x in (without, with_)]
@@ -283,7 +284,7 @@ class _Runs(NamedTuple):
         carrying = robot + self._added(payload)
         for samples, p in zip(self.samples, (robot, carrying), strict=True):
             if samples.layout.by_load:
-                samples.transmit(_model(samples, p))
+                samples.linearize(_model(samples, p))
         return [x.residuals(p) for x, p in zip(self.samples, (robot, carrying), strict=True)]
 
     def _added(self, payload: np.ndarray) -> np.ndarray:
