@@ -27,7 +27,7 @@ from jaxdyn.algorithms import rnea
 from jaxdyn.model import Model, require_no_loops
 from jaxdyn.sysid.excitation import _motions as motions
 from jaxdyn.sysid.excitation._motions import JointTrajectory, Kind, LimitArrays, MotionLimits
-from jaxdyn.sysid.torques import JointEffects, base_parameters, require_known_lengths, torque_model
+from jaxdyn.sysid.torques import JointEffects, base_parameters, torque_model
 
 type Criterion = Literal["log_det", "condition"]
 
@@ -136,7 +136,7 @@ def optimize_excitation(
     **Raises** `ModelError` for a model with free or ball joints, or batch axes; `DataError` for impossible arguments,
     and where the torque limits can hold none of the random postures at rest.
     """
-    require_known_lengths(joint_effects, "optimize_excitation", "leave them out")
+    torque_model.require_known_lengths(joint_effects, "optimize_excitation", "leave them out")
     options = options or ExcitationOptions()
     _require_arguments(model, duration, kind, size, criterion, options.margin)
     for name, x in (("starts", starts), ("steps", steps)):

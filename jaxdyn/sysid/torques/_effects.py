@@ -248,12 +248,6 @@ def frictionless_torque(model: Model, q, v, a, joints: tuple[str, ...] | None = 
     return torque if joints is None else on_driven_joints(model, q, torque[..., None], joints)[..., 0]
 
 
-def require_known_lengths(effects: JointEffects | None, what: str, advice: str) -> None:
-    """Raise `DataError` for effects with unknown lengths."""
-    if effects is not None and effects.length:
-        raise DataError(f"{what} does not take unknown lengths, in which torques are not linear; {advice}")
-
-
 def require_no_redundant_drives(model: Model, q: np.ndarray, joints: tuple[str, ...], effects: JointEffects) -> None:
     """Raise `DataError` where a robot with closed loops has more drives `joints` than degrees of freedom, so that only
     sums of their torques, and no gain or searched effect of one, follow from the motion."""

@@ -30,6 +30,10 @@ from jaxdyn.sysid.torques._torque_model import (
 )
 
 
+# What the solutions of closed loops leave open is more than rounding in differences by lengths.
+_DIFFERENCES_OF_LOOPS = 1e-6
+
+
 class Evaluation(NamedTuple):
     """The errors of predicted torques; the arrays are `[nv]`."""
 
@@ -196,6 +200,8 @@ class InverseDynamicsFit(eqx.Module):
     def base_parameters(self, *, threshold: float | None = None) -> BaseParameters:
         """The combinations of parameters that the data of this fit excite. `jaxdyn.sysid.base_parameters` has those
         that any motion can excite, and the meaning of `threshold`."""
+        if threshold is None and self.layout.places and self.model.topology.has_loops:
+            threshold = _DIFFERENCES_OF_LOOPS
         return base_parameters_of(self.triangle[:, : len(self.parameters)], self.names, threshold)
 
     def intervals(self, base: BaseParameters | None = None, *, level: float = 0.95) -> Intervals:

@@ -13,15 +13,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import look_up
 from jaxdyn.algorithms import complete_motion, project_configuration
 from jaxdyn.model import Model
+from jaxdyn.sysid.parameters import Place, places
 from jaxdyn.sysid.torques._effects import Joints, frictionless_torque
 
-type Place = tuple[str, int]
-"""A leaf of placements of the model, and a row of it."""
-
-_LEAVES = ("joint_placement", "loop_placement1", "loop_placement2")
 # The part of a typical length by which positions are expected to be wrong, before the weight of the prior.
 _EXPECTED = 0.1
 # Step of the differences that give the torque's derivatives: central, so that the torque of a tree, quadratic in
@@ -29,43 +25,39 @@ _EXPECTED = 0.1
 _STEP = 1e-3
 
 
-def chosen_places(model: Model, names: Joints) -> tuple[Place, ...]:
+def freed_places(model: Model, joints: Joints) -> tuple[Place, ...]:
     """The places of joints and loops: of all (True), none (False), or those named. **Raises** `UnknownNameError`."""
-    loops = [x.name for x in model.topology.loops]
-    named = [(leaf, i, x) for leaf, known in zip(_LEAVES, (model.joint_names, loops, loops), strict=True) for i, x in enumerate(known)]
-    if isinstance(names, bool):
-        return tuple((leaf, i) for leaf, i, _ in named if names)
-    for name in names:
-        look_up(name, (*model.joint_names, *loops), "joint or loop")
-    return tuple((leaf, i) for leaf, i, x in named if x in names)
+    if isinstance(joints, bool):
+        return places.chosen_places(model) if joints else ()
+    return places.chosen_places(model, joints)
 
 
-def place_names(model: Model, places: tuple[Place, ...]) -> list[str]:
+def position_names(model: Model, chosen: tuple[Place, ...]) -> list[str]:
     """The names `[3 places]` of positions, such as `"position x(joint2)"`."""
-    out = []
-    for leaf, i in places:
-        of_loop = leaf != _LEAVES[0]
-        name = f"{model.topology.loops[i].name}, frame {leaf[-1]}" if of_loop else model.joint_names[i]
-        out += [f"position {axis}({name})" for axis in "xyz"]
-    return out
+    return [f"position {axis}({places.place_label(model, x)})" for x in chosen for axis in "xyz"]
 
 
-def positions(model: Model, places: tuple[Place, ...]) -> np.ndarray:
+def positions(model: Model, chosen: tuple[Place, ...]) -> np.ndarray:
     """The positions `[3 places]` of a model, m."""
-    return np.array([getattr(model, leaf)[i, :3] for leaf, i in places], np.float64).reshape(-1)
+    return np.array([getattr(model, leaf)[i, :3] for leaf, i in chosen], np.float64).reshape(-1)
 
 
-def with_positions(model: Model, places: tuple[Place, ...], values: np.ndarray) -> Model:
+def with_positions(model: Model, chosen: tuple[Place, ...], values: np.ndarray) -> Model:
     """The model with other positions `[3 places]`."""
-    new = {leaf: np.array(getattr(model, leaf)) for leaf in {leaf for leaf, _ in places}}
-    for (leaf, i), x in zip(places, np.reshape(values, (-1, 3)), strict=True):
+    new = {leaf: np.array(getattr(model, leaf)) for leaf in {leaf for leaf, _ in chosen}}
+    for (leaf, i), x in zip(chosen, np.reshape(values, (-1, 3)), strict=True):
         new[leaf][i, :3] = x
     return dataclasses.replace(model, **{leaf: jnp.asarray(x, model.dtype) for leaf, x in new.items()})
 
 
+def with_lengths_of(model: Model, other: Model) -> Model:
+    """The model with all lengths of another model of the robot."""
+    return dataclasses.replace(model, **{leaf: getattr(other, leaf) for leaf in places.LEAVES})
+
+
 def expected_error(model: Model) -> float:
     """The expected error of positions, m, before the weight of the prior: a tenth of a typical distance."""
-    distance = np.linalg.norm(positions(model, chosen_places(model, True)).reshape(-1, 3), axis=1)
+    distance = np.linalg.norm(positions(model, places.chosen_places(model)).reshape(-1, 3), axis=1)
     return _EXPECTED * float(np.sqrt(np.mean(distance[distance > 0] ** 2))) if distance.any() else _EXPECTED
 
 
@@ -82,10 +74,10 @@ def torque_slopes(
     return np.stack(out, axis=-1)
 
 
-def length_slopes(model: Model, places: tuple[Place, ...], motion, joints: tuple[str, ...] | None) -> np.ndarray:
+def length_slopes(model: Model, chosen: tuple[Place, ...], motion, joints: tuple[str, ...] | None) -> np.ndarray:
     """The derivatives `[n, nv, 3 places]` of the torque without friction with respect to positions, in a motion `q, v,
     a`, in which the `joints` that drive closed loops move as they were recorded."""
-    entries = [(leaf, (i, slice(0, 3)), e) for leaf, i in places for e in np.eye(3)]
+    entries = [(leaf, (i, slice(0, 3)), e) for leaf, i in chosen for e in np.eye(3)]
     return torque_slopes(model, entries, lambda changed: frictionless_torque(changed, *motion_of(changed, motion, joints), joints))
 
 

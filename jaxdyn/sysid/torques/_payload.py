@@ -25,7 +25,7 @@ from jaxdyn.sysid.parameters import cholesky, leaves
 from jaxdyn.sysid.recordings import Recordings, RecordingWarning
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
-from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque, require_known_lengths
+from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque
 from jaxdyn.sysid.torques._intervals import Intervals, Posterior, posterior_intervals
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
 from jaxdyn.sysid.torques._torque_model import (
@@ -33,6 +33,7 @@ from jaxdyn.sysid.torques._torque_model import (
     Samples,
     TorqueData,
     friction_columns,
+    require_known_lengths,
     with_parameters,
 )
 

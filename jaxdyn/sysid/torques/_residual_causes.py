@@ -125,7 +125,7 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
         return samples.on_drives(slice(None), x[..., None] * np.eye(model.nv))
 
     if not fit.layout.places:
-        places = lengths.chosen_places(model, True)
+        places = lengths.freed_places(model, True)
         yield "lengths", lengths.length_slopes(model, places, motion, samples.joints) / gain[:, None]
     axes = [("gravity", (slice(None),), e) for e in horizontal_axes(model)]
     tilted = lengths.torque_slopes(model, axes, lambda x: frictionless_torque(x, *motion, samples.joints))

@@ -17,7 +17,7 @@ from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._base_parameters import base_covariance_root
 from jaxdyn.sysid.torques._cross_validation import PRIOR_WEIGHTS, CandidateWeights, CrossValidation, choose_weight
 from jaxdyn.sysid.torques._effect_search import effect_shape
-from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, require_known_lengths
+from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._physical_fit import (
     Minimum,
@@ -30,7 +30,13 @@ from jaxdyn.sysid.torques._physical_fit import (
 )
 from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
 from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, TorqueFitState, least_norm_solution
-from jaxdyn.sysid.torques._torque_model import Samples, TorqueData, require_one_robot, with_parameters
+from jaxdyn.sysid.torques._torque_model import (
+    Samples,
+    TorqueData,
+    require_known_lengths,
+    require_one_robot,
+    with_parameters,
+)
 
 
 # A Gauss-Newton step of lengths is shortened down to the last part until the cost falls by the first part of what was

@@ -16,6 +16,7 @@ from jaxdyn._errors import DataError, ModelError
 from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import LoadProportional, Stribeck
 from jaxdyn.model import Model, require_inertias
+from jaxdyn.sysid.parameters import Place
 from jaxdyn.sysid.recordings import Recording, as_recordings, signals
 from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._effects import (
@@ -49,7 +50,7 @@ class Layout:
     """Degrees of freedom with an unknown drive gain, in which the torque is not linear: they are not in the vector."""
     springs: tuple[int, ...]
     """`[nv]`: the coordinate of each degree of freedom with an unknown spring, -1 for the others."""
-    places: tuple[lengths.Place, ...] = ()
+    places: tuple[Place, ...] = ()
     """The joints, and frames of loops, whose positions are parameters, three each."""
 
     @classmethod
@@ -69,7 +70,7 @@ class Layout:
             )
         positive = tuple((k, int(j)) for k, kind in enumerate(POSITIVE) for j in np.flatnonzero(chosen[kind]))
         offsets, gains = (tuple(np.flatnonzero(effects.dofs(x, model)).tolist()) for x in ("offset", "gain"))
-        places = lengths.chosen_places(model, effects.length)
+        places = lengths.freed_places(model, effects.length)
         return cls(model.nb, model.nv, positive, offsets, gains, tuple(springs.tolist()), places)
 
     @property
@@ -91,7 +92,7 @@ class Layout:
         dofs = model.topology.dof_names
         effects = [f"{POSITIVE[k]}({dofs[j]})" for k, j in self.positive]
         offsets = [f"offset({dofs[j]})" for j in self.offsets]
-        return [*inertial, *effects, *offsets, *lengths.place_names(model, self.places)]
+        return [*inertial, *effects, *offsets, *lengths.position_names(model, self.places)]
 
     def positions(self, parameters: np.ndarray) -> np.ndarray:
         """The positions `[3 places]` in the vector."""
@@ -245,13 +246,14 @@ class Samples:
     ) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield rows and their `[rows, nv, P + 2]`: columns `Y`, known torque, measured torque; 0 where not valid.
         `added(samples, B)` returns what to add to the columns `B` of samples, before the low pass."""
+        of_motion = dataclasses.replace(self.layout, places=())
         keep = added is None and len(self) * self.layout.nv * (self.layout.size + 2) * 8 <= _KEPT
         for k, (rows, samples, low_pass) in enumerate(self._parts()):
             if added is None and k < len(self._chunks):
                 yield rows, self._chunks[k]
                 continue
             motion = tuple(jnp.asarray(x[samples]) for x in (self.q, self.v, self.a, self.u, self.load))
-            Y, torque = torque_columns(self.model, motion, self.shape, self.layout)
+            Y, torque = torque_columns(self.model, motion, self.shape, of_motion)
             B = np.concatenate([Y, torque[..., None], self.tau[samples][..., None]], axis=-1, dtype=np.float64)
             B = self.on_drives(samples, B)
             if self.layout.places:
@@ -421,6 +423,12 @@ def require_one_robot(model: Model) -> None:
     require_inertias(model.topology, "an identification", f"{guess}; torque_regressor needs no inertias")
     if model.inertial_parameters.ndim != 2:
         raise ModelError(f"the model has batch axes {model.inertial_parameters.shape[:-2]}: take one element first")
+
+
+def require_known_lengths(effects: JointEffects | None, what: str, advice: str) -> None:
+    """Raise `DataError` for effects with unknown lengths."""
+    if effects is not None and effects.length:
+        raise DataError(f"{what} does not take unknown lengths, in which torques are not linear; {advice}")
 
 
 def motion_arrays(model: Model, recording: Recording, *, torques: bool = True) -> tuple[np.ndarray, ...]:
