@@ -322,5 +322,4 @@ def test_coverage_of_lengths():
         intervals, y = fit.intervals(base), base.matrix @ np.nan_to_num(fit.parameters_of(truth))
         assert len(rows) == 11
         inside.append(((intervals.lower <= y) & (y <= intervals.upper))[rows])
-        print(seed, np.mean(inside))
     assert 0.88 <= np.mean(inside) <= 0.99

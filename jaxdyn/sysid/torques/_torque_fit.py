@@ -262,6 +262,10 @@ def _fit_rounds(
             weighting.settled &= left < _STEP_LEFT
             state = state._replace(previous=parameters)
         if minimum.status == Status.DIVERGED or weighting.settled or state.round >= rounds:
+            if layout.places:
+                # What the result says of itself holds where it is.
+                data = weighting.data
+                problem = problem.with_data(data, weighting.sigma, layout)
             return problem, data, minimum, state
         state = state._replace(round=state.round + 1)
 
