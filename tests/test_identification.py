@@ -309,6 +309,19 @@ def test_coverage_of_the_bootstrap():
 
 
 @pytest.mark.slow
+def test_lengths_and_inertias_without_gravity():
+    """Positions are determined beside all inertias only where gravity is."""
+    model, effects = _arm(), sysid.JointEffects(length=True)
+    weightless = dataclasses.replace(model, gravity=jnp.zeros(3))
+    with_, without = (sysid.base_parameters(x, effects=effects) for x in (model, weightless))
+    assert (with_.rank, without.rank) == (15, 11)
+    assert min(with_.gap, without.gap) > 1e9
+    assert [x for x in with_.describe() if x.startswith("position")] == ["position x(joint4)", "position y(joint4)"]
+    assert not any(x.startswith("position") for x in without.describe())
+    assert "m*cx(link4) - 5.151 position x(joint4) - 0.294 position y(joint4)" in without.describe()
+
+
+@pytest.mark.slow
 def test_coverage_of_lengths():
     """An arm of seven joints whose lengths are a fifth off, over 12 recordings with white noise of the torque."""
     inside = []

@@ -258,7 +258,8 @@ def _rate(recording: Recording) -> float:
 
 
 def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) -> tuple[JointEffects, list[Choice]]:
-    """Add the effect that lowers the held-out error most, as long as it does so significantly."""
+    """Add the effect that lowers the held-out error most, as long as it does so significantly; then take away what is
+    not worth it beside those that came later."""
     effects, choices = JointEffects(), []
     samples = _samples(model, prepared, effects, friction_velocity)
     groups = [{"load": True}]
@@ -267,23 +268,34 @@ def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) 
     if (JointEffects(spring=True).spring_coordinates(model) >= 0).any():
         groups.append({"spring": True})
     sigma = first_noise(samples)
-    errors = held_out_errors(samples, sigma, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
+
+    def errors_of(trial: JointEffects) -> np.ndarray:
+        samples = _samples(model, prepared, trial, friction_velocity)
+        return held_out_errors(samples, sigma, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
+
+    def named(group: dict[str, bool]) -> str:
+        return " and ".join(x.replace("_", " ") for x in group)
+
+    errors, chosen, refused = errors_of(effects), [], []
     while groups:
-        trials = []
-        for group in groups:
-            trial = dataclasses.replace(effects, **group)
-            samples = _samples(model, prepared, trial, friction_velocity)
-            new = held_out_errors(samples, sigma, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
-            name = " and ".join(x.replace("_", " ") for x in group)
-            trials.append((_compare(name, errors, new), group, trial, new))
-        better = [x for x in trials if x[0].taken]
-        if not better:
-            return effects, choices + [x[0] for x in trials]
-        choice, group, trial, new = max(better, key=lambda x: x[0].improvement)
-        choices.append(choice)
+        trials = [(group, trial := dataclasses.replace(effects, **group), errors_of(trial)) for group in groups]
+        refused = [_compare(named(group), errors, new) for group, _, new in trials]
+        taken = [i for i, x in enumerate(refused) if x.taken]
+        if not taken:
+            break
+        best = max(taken, key=lambda i: refused[i].improvement)
+        choices.append(refused.pop(best))
+        group, effects, errors = trials[best]
         groups.remove(group)
-        effects, errors = trial, new
-    return effects, choices
+        chosen.append(group)
+    for group in list(chosen[:-1]):
+        trial = dataclasses.replace(effects, **dict.fromkeys(group, False))
+        without = errors_of(trial)
+        again = _compare(f"{named(group)}, beside the others", without, errors)
+        choices.append(again)
+        if not again.taken:
+            effects, errors = trial, without
+    return effects, choices + refused
 
 
 def _choose_weight(
