@@ -189,7 +189,9 @@ def test_wrong_lengths_are_found():
     base, p = found.fit.base_parameters(), found.fit.parameters_of(truth)
     assert [x for x in base.describe() if "position" in x] == ["position x(joint4)", "position y(joint4)"]
     table = found.fit.intervals()
-    lower, upper, share = (dict(zip(table.names, x, strict=True)) for x in (table.lower, table.upper, table.prior_share))
+    lower, upper, share = (
+        dict(zip(table.names, x, strict=True)) for x in (table.lower, table.upper, table.prior_share)
+    )
     for name in ("position x(joint4)", "position y(joint4)", "coulomb(joint2)", "m*cy(link4)", "Izz(link4)"):
         true = p[table.names.index(name)]
         assert lower[name] <= true <= upper[name]
@@ -326,7 +328,7 @@ def test_coverage_of_lengths():
     """An arm of seven joints whose lengths are a fifth off, over 12 recordings with white noise of the torque."""
     inside = []
     for seed in range(12):
-        nominal, truth, offset, recording = _random_arm_and_recording(seed, 0.0)
+        nominal, truth, _, recording = _random_arm_and_recording(seed, 0.0)
         effects, start = sysid.JointEffects(length=True), nominal.scaled(length=1.2)
         fit = sysid.fit_inverse_dynamics(start, recording, joint_effects=effects, friction_velocity=0.05)
         assert fit.converged

@@ -141,9 +141,7 @@ def identify(config: IdentifyConfig) -> dict[str, Any]:
         raise KeyboardInterrupt("interrupted; the same command continues where it stopped") from None
 
 
-def _identify(
-    config: IdentifyConfig, folder: Path, model: Model, data: IdentificationData
-) -> dict[str, Any]:
+def _identify(config: IdentifyConfig, folder: Path, model: Model, data: IdentificationData) -> dict[str, Any]:
     kept = {k: v for k, v in dataclasses.asdict(config).items() if k not in _KEYS_OF_RESULTS}
     files = FitFiles(folder / "unfinished", kept, list(data.plan.recordings))
     fits, seconds = _run_fits(config, model, data, files)
@@ -175,7 +173,7 @@ def _run_fits(
     common: dict[str, Any] = {"friction_velocity": config.friction_velocity}
     # Least squares takes the lengths that the first fit of the plan has found.
     believed = dataclasses.replace(model, **{x: getattr(plan.start, x) for x in _LENGTHS})
-    known = common | {"joint_effects": dataclasses.replace(plan.joint_effects, length=False)}
+    known: dict[str, Any] = common | {"joint_effects": dataclasses.replace(plan.joint_effects, length=False)}
     common["joint_effects"] = plan.joint_effects
     seconds: dict[str, float] = {}
 

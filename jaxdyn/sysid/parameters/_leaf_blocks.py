@@ -129,7 +129,8 @@ class Placement(AbstractChoice):
         model = model_of(tree)
         chosen = _places(model, self.joints, "Placement")
         rows = {
-            leaf: {i: name for (x, i), name in chosen.items() if x == leaf} for leaf in dict.fromkeys(x for x, _ in chosen)
+            leaf: {i: name for (x, i), name in chosen.items() if x == leaf}
+            for leaf in dict.fromkeys(x for x, _ in chosen)
         }
         blocks = [placement_block(self, leaves.number_of(tree, leaf), of_leaf) for leaf, of_leaf in rows.items()]
         return blocks[0] if len(blocks) == 1 else JoinedBlocks.of(blocks)

@@ -90,9 +90,9 @@ class RolloutFit(eqx.Module):
 
     @property
     def undetermined_directions(self) -> tuple[str, ...]:
-        """The combinations of free numbers along which the robot may change by a factor of 2.7, or by their `scale`, and
-        neither data nor prior would notice: such as `"log length to elbow + 0.5 log mass(arm)"`, which reads that both
-        grow together. Numbers that are `undetermined` may well be known in other combinations."""
+        """The combinations of free numbers along which the robot may change by a factor of 2.7, or by their `scale`,
+        unseen by data and prior: in `"inertia of upper: log scale + log damping of elbow"` both grow together. Numbers
+        that are `undetermined` may well be known in other combinations."""
         R, P = np.asarray(_curvature(self.rows)[2], np.float64), len(self.free)
         # The zeros of sensors first: what is left of the others then is what is known for any zeros.
         zeros = R.shape[1] - P
@@ -252,10 +252,13 @@ class RolloutBootstrap(NamedTuple):
 
 def _in_words(row: np.ndarray, names: Sequence[str]) -> str:
     """A combination in words, its largest number first, without parts below a hundredth of that."""
-    order = np.argsort(-np.abs(row), kind="stable")
-    parts = [(row[i] / row[order[0]], names[i]) for i in order if abs(row[i]) > 0.01 * abs(row[order[0]])]
-    terms = [(f"{'-' if x < 0 else '+'} ", "" if abs(abs(x) - 1) < 0.005 else f"{abs(x):.2g} ", name) for x, name in parts]
-    return " ".join("".join(term) for term in terms).removeprefix("+ ")
+    terms, largest = [], row[np.argmax(np.abs(row))]
+    for i in np.argsort(-np.abs(row), kind="stable"):
+        x = float(row[i] / largest)
+        if abs(x) > 0.01:
+            number = "" if abs(abs(x) - 1) < 0.005 else f"{abs(x):.2g} "
+            terms.append(f"{'-' if x < 0 else '+'} {number}{names[i]}")
+    return " ".join(terms).removeprefix("+ ")
 
 
 def _quadratic_form(slope: np.ndarray, covariance: np.ndarray) -> np.ndarray:

@@ -17,8 +17,8 @@ from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 
 # Of two dependent parameters, the one with the larger preference is independent: moments before masses and positions of
-# joints, links nearer to the base before the links that they carry. The factors are far from 1, so that rounding changes
-# no pivot.
+# joints, links nearer to the base before the links that they carry. The factors are far from 1, so that rounding
+# changes no pivot.
 _LAST, _MASSES_AND_POSITIONS = 0.05, ("m(", "position ")
 _COEFFICIENT = 1e-8
 

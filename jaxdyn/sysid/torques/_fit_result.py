@@ -29,7 +29,6 @@ from jaxdyn.sysid.torques._torque_model import (
     motion_arrays,
 )
 
-
 # What the solutions of closed loops leave open is more than rounding in differences by lengths.
 _DIFFERENCES_OF_LOOPS = 1e-6
 

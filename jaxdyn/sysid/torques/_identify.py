@@ -54,7 +54,7 @@ class Choice(NamedTuple):
     """Its standard error, from the parts that were held out."""
     taken: bool
     """Whether the improvement is worthwhile, at least 2 %, and significant, by Student's one-sided test at a level of
-    5 %."""
+    5 %. An effect that was taken stays if it is worthwhile beside those that came later."""
 
 
 class Plan(NamedTuple):
@@ -82,8 +82,8 @@ class Identification:
     fit: InverseDynamicsFit
     """The physical fit, with its model, intervals and predictions."""
     linear: InverseDynamicsFit | None
-    """Linear least squares with the same effects and the lengths of the fit, physical or not; None where a drive gain is
-    unknown."""
+    """Linear least squares with the same effects and the lengths of the fit, physical or not; None where a drive gain
+    is unknown."""
     plan: Plan
     """The prepared recordings, and the choices."""
     causes: tuple[Cause, ...]
@@ -217,15 +217,15 @@ def plan_identification(
     2. The effects of the joints are armature, viscous and Coulomb friction and offsets. Of load friction, Stribeck
        friction with a searched width of the sign, delayed friction, and springs, the best one is added, as long as it
        lowers the mean square on held-out parts by at least 2 %, and significantly: by Student's test at a level of 5 %.
-       The parts are consecutive in time, five, or one for each recording. (An improvement by one standard error, a
-       common rule, comes too often by chance: there are several candidates, and an effect that is not there makes
-       statements false.)
+       Of these, one that lowers it by less beside those that came later is taken away again. The parts are
+       consecutive in time, five, or one for each recording. (An improvement by one standard error, a common rule, comes
+       too often by chance: there are several candidates, and an effect that is not there makes statements false.)
     3. The weight of the prior is 1, which says that a link's inertia, its shape kept, is known within a factor of about
        1.6, unless 0.1 or 0.01 predict significantly better. A larger weight may predict better as well, but would claim
        to know the start.
 
-    What is given is not chosen. With `lengths`, a first fit finds them, and the choices are made with them. The arguments
-    are those of `identify`.
+    What is given is not chosen. With `lengths`, a first fit finds them, and the choices are made with them. The
+    arguments are those of `identify`.
     """
     measured, notes, choices = as_recordings(recordings), [], []
     model, changed = nearest_physical_model(model)
@@ -292,6 +292,7 @@ def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) 
         trial = dataclasses.replace(effects, **dict.fromkeys(group, False))
         without = errors_of(trial)
         again = _compare(f"{named(group)}, beside the others", without, errors)
+        again = again._replace(taken=again.improvement > _WORTHWHILE)
         choices.append(again)
         if not again.taken:
             effects, errors = trial, without

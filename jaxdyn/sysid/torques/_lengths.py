@@ -78,7 +78,9 @@ def length_slopes(model: Model, chosen: tuple[Place, ...], motion, joints: tuple
     """The derivatives `[n, nv, 3 places]` of the torque without friction with respect to positions, in a motion `q, v,
     a`, in which the `joints` that drive closed loops move as they were recorded."""
     entries = [(leaf, (i, slice(0, 3)), e) for leaf, i in chosen for e in np.eye(3)]
-    return torque_slopes(model, entries, lambda changed: frictionless_torque(changed, *motion_of(changed, motion, joints), joints))
+    return torque_slopes(
+        model, entries, lambda changed: frictionless_torque(changed, *motion_of(changed, motion, joints), joints)
+    )
 
 
 def motion_of(model: Model, motion, joints: tuple[str, ...] | None) -> tuple[Any, Any, Any]:

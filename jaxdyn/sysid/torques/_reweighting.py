@@ -132,7 +132,7 @@ class Reweighting:
 
     def linearize(self, parameters: np.ndarray) -> None:
         """Take the columns that depend on parameters at these."""
-        if self.samples.layout.changes_with_the_fit and not np.array_equal(parameters, self._at):
+        if self.samples.layout.changes_with_the_fit and (self._at is None or not np.array_equal(parameters, self._at)):
             self.samples.linearize(with_parameters(self.samples, parameters, np.ones(self.samples.layout.nv))[0])
             self._at, self._data = parameters, None
 

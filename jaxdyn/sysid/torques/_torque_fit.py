@@ -38,7 +38,6 @@ from jaxdyn.sysid.torques._torque_model import (
     with_parameters,
 )
 
-
 # A Gauss-Newton step of lengths is shortened down to the last part until the cost falls by the first part of what was
 # promised. They end where that is less than a step by 3 % of a standard error would bring. Each is a round, so that
 # there are more rounds.
@@ -273,8 +272,8 @@ def _fit_rounds(
 def _shortened(
     problem: PhysicalProblem, weighting: Reweighting, start: Physical, minimum: Minimum
 ) -> tuple[Minimum, float]:
-    """The minimum for the columns at `start`, or the half, quarter or eighth of the way to it, so that the cost with the
-    columns of its own parameters falls by a part of what was promised; and what was promised."""
+    """The minimum for the columns at `start`, or the half, quarter or eighth of the way to it, so that the cost with
+    the columns of its own parameters falls by a part of what was promised; and what was promised."""
     layout, before = weighting.samples.layout, problem.cost(start)
     promised, part = before - minimum.cost, 1.0
     while True:
@@ -301,7 +300,8 @@ def _fit_result(
     samples, ending = weighting.samples, status.text
     if status == Status.CONVERGED and not weighting.settled:
         status = Status.OUT_OF_ITERATIONS
-        ending = f"out of iterations: the noise{' and lengths' if samples.layout.places else ''} have not settled after {fields['rounds']} rounds of re-weighting"
+        unsettled = "the noise and lengths have" if samples.layout.places else "the noise has"
+        ending = f"out of iterations: {unsettled} not settled after {fields['rounds']} rounds of re-weighting"
     elif status == Status.OUT_OF_ITERATIONS:
         ending = f"out of iterations: max_iterations was too few in round {fields['rounds']} of re-weighting"
     searched = [
