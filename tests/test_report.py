@@ -99,7 +99,7 @@ def test_a_mass_that_is_rounding_has_no_center(fitted, tmp_path):
     model = fits["least squares"].model
     light = model.inertial_parameters.at[0].set(jnp.array([1e-13, 10.0, 4.0, 0, 1, 0, 1, 0, 0, 1]))
     wrong = InverseDynamicsFit.unfitted(dataclasses.replace(model, inertial_parameters=light))
-    write_report(tmp_path / "report.html", {"wrong": wrong}, train)
+    write_report(tmp_path / "report.html", {"wrong": wrong} | fits, train)
     row = f"<td>{model.body_names[0]}</td><td>wrong</td><td>0.0000</td><td></td><td></td><td class=bad>NO</td>"
     assert row in (tmp_path / "report.html").read_text()
 

@@ -288,7 +288,7 @@ def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) 
         group, effects, errors = trials[best]
         groups.remove(group)
         chosen.append(group)
-    for group in list(chosen[:-1]):
+    for group in chosen[:-1]:
         trial = dataclasses.replace(effects, **dict.fromkeys(group, False))
         without = errors_of(trial)
         again = _compare(f"{named(group)}, beside the others", without, errors)
