@@ -75,8 +75,8 @@ class JointEffects:
     """The delay of the recorded torque behind the motion."""
     length: Joints = False
     """Where the joint stands in the body before it, three numbers, m, by Gauss-Newton steps; of a loop that is named,
-    and with True of all loops, where both of its frames stand. Torques determine combinations of them, after all
-    inertias: those across the axes of joints, if gravity or fast motion acts there."""
+    and with True of all loops, where both of its frames stand. Torques determine combinations of them, across the axes
+    of joints; without gravity only together with inertias."""
 
     def __post_init__(self):
         for name, value in list(vars(self).items()):
