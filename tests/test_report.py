@@ -96,7 +96,7 @@ def test_the_page_is_whole_and_alone(fitted, tmp_path):
 def test_a_mass_that_is_rounding_has_no_center(fitted, tmp_path):
     """Least squares gives a link whose mass no torque depends on about 1e-12 kg."""
     fits, train, _ = fitted
-    model = fits["least squares"].model
+    model = fits["physical fit"].model
     light = model.inertial_parameters.at[0].set(jnp.array([1e-13, 10.0, 4.0, 0, 1, 0, 1, 0, 0, 1]))
     wrong = InverseDynamicsFit.unfitted(dataclasses.replace(model, inertial_parameters=light))
     write_report(tmp_path / "report.html", {"wrong": wrong} | fits, train)
