@@ -178,6 +178,52 @@ def test_residuals_point_to_what_is_wrong(cause, change):
     assert any(f"point to {cause}" in line for line in found.verdict())
 
 
+def test_wrong_lengths_are_found():
+    """The start's are a fifth too long. What no torque depends on stays there."""
+    truth = _arm().with_joint_friction(**FRICTION)
+    start, recording = truth.scaled(length=1.2), _recording(truth, offset=0.3)
+    effects = sysid.JointEffects()
+    found = sysid.identify(start, recording, joint_effects=effects, prior_weight=1.0, lengths=True, force=True)
+    assert found.fit.converged
+    assert found.plan.joint_effects == sysid.JointEffects(length=True)
+    base, p = found.fit.base_parameters(), found.fit.parameters_of(truth)
+    assert [x for x in base.describe() if "position" in x] == ["position x(joint4)", "position y(joint4)"]
+    table = found.fit.intervals()
+    lower, upper, share = (
+        dict(zip(table.names, x, strict=True)) for x in (table.lower, table.upper, table.prior_share)
+    )
+    for name in ("position x(joint4)", "position y(joint4)", "coulomb(joint2)", "m*cy(link4)", "Izz(link4)"):
+        true = p[table.names.index(name)]
+        assert lower[name] <= true <= upper[name]
+        assert upper[name] - lower[name] < 0.02 * abs(true)
+    np.testing.assert_allclose(found.model.joint_placement[0, :3], [0, 0, 1.2 * 0.333], atol=1e-9)
+    assert share["position z(joint2)"] == share["position z(joint4)"] == 1.0
+    text = str(found)
+    assert "Of lengths the data determine, in m: position x(joint4) = 0.08" in text
+    assert "The residuals point to none of" in text
+    assert found.linear is not None
+    assert found.linear.evaluate(found.plan.recordings).relative < 0.001
+    draws = sysid.bootstrap(found.fit, found.plan.recordings, draws=20).intervals(found.fit, base)
+    at = draws.names.index("position x(joint4)")
+    assert draws.lower[at] < draws.value[at] < draws.upper[at]
+    assert draws.standard_error[at] < 0.001
+
+
+def test_lengths_are_refused_where_they_must_be_known():
+    truth, effects = _arm(), sysid.JointEffects(length=("joint4",))
+    recording = _recording(truth, rate=100.0)
+    calls = (
+        lambda: sysid.ordinary_least_squares(truth, recording, joint_effects=effects),
+        lambda: sysid.identify_payload(truth, recording, recording, frame="flange", joint_effects=effects),
+        lambda: sysid.optimize_excitation(truth, joint_effects=effects),
+    )
+    for call in calls:
+        with pytest.raises(DataError, match="does not take unknown lengths"):
+            call()
+    with pytest.raises(jaxdyn.UnknownNameError, match="no joint or loop named 'joint5'"):
+        sysid.fit_inverse_dynamics(truth, recording, joint_effects=sysid.JointEffects(length=("joint5",)))
+
+
 def test_a_tilted_mount_is_found():
     truth = _arm()
     gravity = np.array([0.6, 0.0, -np.sqrt(9.81**2 - 0.6**2)])
@@ -262,3 +308,33 @@ def test_coverage_of_the_bootstrap():
         intervals, y = sysid.bootstrap(fit, recording, draws=100).intervals(fit, base), base.matrix @ p
         covered.append((intervals.lower <= y) & (y <= intervals.upper))
     assert 0.85 <= np.mean(covered) <= 0.99
+
+
+@pytest.mark.slow
+def test_lengths_and_inertias_without_gravity():
+    """Positions are determined beside all inertias only where gravity is."""
+    model, effects = _arm(), sysid.JointEffects(length=True)
+    weightless = dataclasses.replace(model, gravity=jnp.zeros(3))
+    with_, without = (sysid.base_parameters(x, effects=effects) for x in (model, weightless))
+    assert (with_.rank, without.rank) == (15, 11)
+    assert min(with_.gap, without.gap) > 1e9
+    assert [x for x in with_.describe() if x.startswith("position")] == ["position x(joint4)", "position y(joint4)"]
+    assert not any(x.startswith("position") for x in without.describe())
+    assert "m*cx(link4) - 5.151 position x(joint4) - 0.294 position y(joint4)" in without.describe()
+
+
+@pytest.mark.slow
+def test_coverage_of_lengths():
+    """An arm of seven joints whose lengths are a fifth off, over 12 recordings with white noise of the torque."""
+    inside = []
+    for seed in range(12):
+        nominal, truth, _, recording = _random_arm_and_recording(seed, 0.0)
+        effects, start = sysid.JointEffects(length=True), nominal.scaled(length=1.2)
+        fit = sysid.fit_inverse_dynamics(start, recording, joint_effects=effects, friction_velocity=0.05)
+        assert fit.converged
+        base = fit.base_parameters()
+        rows = [i for i, x in enumerate(base.describe()) if x.startswith("position")]
+        intervals, y = fit.intervals(base), base.matrix @ np.nan_to_num(fit.parameters_of(truth))
+        assert len(rows) == 11
+        inside.append(((intervals.lower <= y) & (y <= intervals.upper))[rows])
+    assert 0.88 <= np.mean(inside) <= 0.99

@@ -200,7 +200,7 @@ def written(data: Path, monkeypatch) -> list[tuple]:
     """What reaches the fits, in the place of which the program is interrupted."""
     seen = []
 
-    def stop(config, model, start, loaded, files):
+    def stop(config, model, loaded, files):
         seen.append((model, loaded))
         raise KeyboardInterrupt
 

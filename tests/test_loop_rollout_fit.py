@@ -15,7 +15,9 @@ from jaxdyn import BodyInertia, DataError, Joint, ModelBuilder, ModelError, Stat
 from jaxdyn.simulate.integrators import closed
 from jaxdyn.sysid import (
     InertiaScale,
+    LinkLength,
     Parametrization,
+    Placement,
     Positive,
     Recording,
     RolloutFitOptions,
@@ -124,9 +126,8 @@ def test_derivatives_of_the_residuals():
             np.testing.assert_allclose(rows.match[..., n + k], match, rtol=1e-4, atol=1e-2)
 
 
-@pytest.mark.slow
-def test_a_five_bar_is_identified_from_two_joints():
-    """Masses and damping of a five-bar whose cranks turn under torques, from their noisy angles."""
+def cranking() -> Recording:
+    """The noisy angles of the cranks of a five-bar that turn under torques."""
     model, dt, n, rng = five_bar(), 0.01, 200, np.random.default_rng(0)
     q, t = model.neutral(), 0.01 * np.arange(201)
     still = jaxdyn.constrained_inverse_dynamics(model, q, np.zeros(4), np.zeros(4), actuated=DRIVES)
@@ -135,7 +136,13 @@ def test_a_five_bar_is_identified_from_two_joints():
         tau[:, j] += 0.5 * np.sin(2 * np.pi * 1.3 * t + phase) + 0.4 * np.sin(2 * np.pi * 2.1 * t + 2 * phase)
     run = jaxdyn.rollout(model, State(q, np.zeros(4)), tau[:-1], dt, integrator="rk4")
     angles = np.asarray(run.q)[:, [0, 2]] + NOISE * rng.normal(size=(n + 1, 2))
-    recording = Recording(t, angles, tau=tau[:, [0, 2]], joints=DRIVES)
+    return Recording(t, angles, tau=tau[:, [0, 2]], joints=DRIVES)
+
+
+@pytest.mark.slow
+def test_a_five_bar_is_identified_from_two_joints():
+    """Masses and damping, from the angles of the cranks."""
+    model, recording = five_bar(), cranking()
     wrong = dataclasses.replace(model, inertial_parameters=1.2 * model.inertial_parameters, damping=0.7 * model.damping)
     free = Parametrization(wrong, InertiaScale(), Positive("damping", joints=DRIVES))
     options = RolloutFitOptions(max_iterations=30, rounds=2, hold="start")
@@ -147,7 +154,32 @@ def test_a_five_bar_is_identified_from_two_joints():
     error = (found.value - np.array([1, 0.6, 1, 0.6, 0.3, 0.3])) / found.standard_error
     assert np.abs(error).max() < 3
     assert found.standard_error.max() < 3e-3
-    with_rates = dataclasses.replace(recording, v=np.gradient(angles, t, axis=0))
+    with_rates = dataclasses.replace(recording, v=np.gradient(recording.q, recording.t, axis=0))
     errors = rollout_errors(fit.robot, with_rates, 0.2, every=0.5, hold="start")
     assert errors.position.shape[-1] == 4
     assert errors.rmse().max() < 0.02
+
+
+@pytest.mark.slow
+def test_lengths_of_a_five_bar_are_found():
+    """The lengths of a crank and of a bar up to the pin, and the masses, from the angles of the cranks."""
+    model = five_bar()
+    wrong = dataclasses.replace(
+        model,
+        joint_placement=model.joint_placement.at[1, 0].multiply(1.05),
+        loop_placement2=model.loop_placement2.at[0, 0].multiply(0.95),
+    )
+    places = Parametrization(wrong, Placement(["left_elbow", "pin"], rotation=False))
+    assert places.size == 9
+    expected = [[-0.15, 0, 0], [0, 0, 0], [0.25, 0, 0]]
+    np.testing.assert_allclose(places.free(model).reshape(3, 3), expected, atol=1e-9)
+    free = Parametrization(wrong, InertiaScale(), LinkLength(["left_elbow", "pin"]))
+    assert free.names[-3:] == tuple(f"log length to {x}" for x in ("left_elbow", "pin, frame 1", "pin, frame 2"))
+    options = RolloutFitOptions(max_iterations=40, rounds=2, hold="start", prior_weight=1.0)
+    fit = fit_rollouts(free, cranking(), segment=0.25, position_noise=2 * NOISE, options=options)
+    assert fit.converged
+    found, true = fit.intervals(), {"left_elbow": 0.3, "pin, frame 1": 0.5, "pin, frame 2": 0.5}
+    for name, length in true.items():
+        i = found.names.index(f"position x({name})")
+        assert found.lower[i] <= length <= found.upper[i]
+        assert found.standard_error[i] < 0.02

@@ -118,10 +118,10 @@ def test_linearized_load_friction_is_that_of_the_equations_of_a_low_pass():
     shape = EffectShape.default(np.full(3, 0.05))
     samples = Samples(model, [recording], JointEffects(load=True), shape)
     p = np.concatenate([np.ravel(model.inertial_parameters), np.full(samples.layout.size - 30, 0.1)])
-    samples.transmit(_model(samples, p))
+    samples.linearize(_model(samples, p))
     data, exact, step = _linearized(samples, p), [], 1e-6 * rng.normal(size=p.shape)
     for x in (p, p + step):
-        samples.transmit(_model(samples, x))
+        samples.linearize(_model(samples, x))
         exact.append(samples.residuals(x))
     assert len(exact[0]) < 200
     # Factors have the sums of squares of the residuals.

@@ -1,5 +1,6 @@
 """A browser shows the page of an identification with all its plots and tables."""
 
+import dataclasses
 import json
 import os
 import re
@@ -90,6 +91,17 @@ def test_the_page_is_whole_and_alone(fitted, tmp_path):
             assert f"<td>{x:.5g}</td>" in page
     write_report(path, {"least squares": fits["least squares"]}, train)
     assert "determines combinations only" in path.read_text()
+
+
+def test_a_mass_that_is_rounding_has_no_center(fitted, tmp_path):
+    """Least squares gives a link whose mass no torque depends on about 1e-12 kg."""
+    fits, train, _ = fitted
+    model = fits["physical fit"].model
+    light = model.inertial_parameters.at[0].set(jnp.array([1e-13, 10.0, 4.0, 0, 1, 0, 1, 0, 0, 1]))
+    wrong = InverseDynamicsFit.unfitted(dataclasses.replace(model, inertial_parameters=light))
+    write_report(tmp_path / "report.html", {"wrong": wrong} | fits, train)
+    row = f"<td>{model.body_names[0]}</td><td>wrong</td><td>0.0000</td><td></td><td></td><td class=bad>NO</td>"
+    assert row in (tmp_path / "report.html").read_text()
 
 
 def test_without_matplotlib_the_page_says_so(fitted, tmp_path, monkeypatch):

@@ -54,8 +54,9 @@ _KEYS_OF_RESULTS = ("results", "plot", "report", "bootstrap", "urdf", "force")
 _RELATIVE = {"held_out_relative": "filtered torque", "held_out_relative_raw": "raw torque"}
 """The keys of the held-out errors relative to the torque's norm, with the torque of each."""
 LEAVES = ("inertial_parameters", "armature", "damping", "friction", "friction_velocity")
-"""The fields of a model that a fit changes; with springs as an effect, it changes `_SPRINGS` too."""
-_SPRINGS = ("stiffness", "spring_reference")
+"""The fields of a model that a fit changes; with springs or lengths as effects, it changes some of `_OTHERS` too."""
+_LENGTHS = ("joint_placement", "loop_placement1", "loop_placement2")
+_OTHERS = ("stiffness", "spring_reference", *_LENGTHS)
 
 type Fits = dict[str, sysid.InverseDynamicsFit]
 type Errors = dict[str, dict[str, np.ndarray]]
@@ -91,7 +92,7 @@ class FitFiles:
         """Write a finished fit."""
         fields = {x: value for x, value in vars(fit).items() if x not in ("model", "before", "effects", "values")}
         numbers = {x: value for x, value in fields.items() if isinstance(value, np.ndarray)}
-        leaves = {x: getattr(fit.model, x) for x in (*LEAVES, *_SPRINGS) if getattr(fit.model, x) is not None}
+        leaves = {x: getattr(fit.model, x) for x in (*LEAVES, *_OTHERS) if getattr(fit.model, x) is not None}
         parts = {"model": leaves, "values": vars(fit.values), "fit": numbers}
         arrays = {f"{part}.{x}": value for part, content in parts.items() for x, value in content.items()}
         arrays["others"] = np.array(json.dumps({x: value for x, value in fields.items() if x not in numbers}))
@@ -132,21 +133,18 @@ def identify(config: IdentifyConfig) -> dict[str, Any]:
     if another process is writing there."""
     try:
         model = load_robot(config.robot, ("arm",), without=config.robot_without).with_locked_joints(config.locked)
-        start = physical_start(model)
-        data = load_data(config, start)
+        data = load_data(config, physical_start(model))
         folder = config.make_folder()
         with alone_in(folder):
-            return _identify(config, folder, model, start, data)
+            return _identify(config, folder, model, data)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; the same command continues where it stopped") from None
 
 
-def _identify(
-    config: IdentifyConfig, folder: Path, model: Model, start: Model, data: IdentificationData
-) -> dict[str, Any]:
+def _identify(config: IdentifyConfig, folder: Path, model: Model, data: IdentificationData) -> dict[str, Any]:
     kept = {k: v for k, v in dataclasses.asdict(config).items() if k not in _KEYS_OF_RESULTS}
     files = FitFiles(folder / "unfinished", kept, list(data.plan.recordings))
-    fits, seconds = _run_fits(config, model, start, data, files)
+    fits, seconds = _run_fits(config, model, data, files)
     held_out = _held_out(config, data)
     errors = {
         kind: {name: x.evaluate(recording).rms_error for name, x in fits.items()}
@@ -168,16 +166,21 @@ def _identify(
 
 
 def _run_fits(
-    config: IdentifyConfig, model: Model, start: Model, data: IdentificationData, files: FitFiles
+    config: IdentifyConfig, model: Model, data: IdentificationData, files: FitFiles
 ) -> tuple[Fits, dict[str, float]]:
     """Return the fits, by name, and the wall times of those that were not in the files, s."""
     plan = data.plan
-    effects = plan.joint_effects
-    common: dict[str, Any] = {"joint_effects": effects, "friction_velocity": config.friction_velocity}
+    common: dict[str, Any] = {"friction_velocity": config.friction_velocity}
+    # Least squares takes the lengths that the first fit of the plan has found.
+    believed = dataclasses.replace(model, **{x: getattr(plan.start, x) for x in _LENGTHS})
+    known: dict[str, Any] = common | {"joint_effects": dataclasses.replace(plan.joint_effects, length=False)}
+    common["joint_effects"] = plan.joint_effects
     seconds: dict[str, float] = {}
 
-    def finish(name: str, before: Model, fit: Callable[[], sysid.InverseDynamicsFit]) -> sysid.InverseDynamicsFit:
-        out = files.load(name, before, effects)
+    def finish(
+        name: str, before: Model, options: dict[str, Any], fit: Callable[[], sysid.InverseDynamicsFit]
+    ) -> sysid.InverseDynamicsFit:
+        out = files.load(name, before, options["joint_effects"])
         if out is None:
             began = time.perf_counter()
             out = fit()
@@ -186,8 +189,8 @@ def _run_fits(
         return out
 
     announce("compiling, and fitting by least squares and with physical links")
-    linear = finish(LINEAR, model, lambda: sysid.ordinary_least_squares(model, plan.recordings, **common))
-    physical = finish(PHYSICAL, start, lambda: _fit_physical(config, start, plan, common, files))
+    linear = finish(LINEAR, believed, known, lambda: sysid.ordinary_least_squares(believed, plan.recordings, **known))
+    physical = finish(PHYSICAL, plan.start, common, lambda: _fit_physical(config, plan, common, files))
     times = ", ".join(f"{name} {x:.1f} s" for name, x in seconds.items())
     print(
         f"physical fit: {physical.status.text}; {physical.iterations} steps, {physical.rounds} rounds; least squares: "
@@ -197,7 +200,7 @@ def _run_fits(
 
 
 def _fit_physical(
-    config: IdentifyConfig, start: Model, plan: sysid.Plan, common: dict[str, Any], files: FitFiles
+    config: IdentifyConfig, plan: sysid.Plan, common: dict[str, Any], files: FitFiles
 ) -> sysid.InverseDynamicsFit:
     """Run the physically consistent fit, or continue it, with its state in a file."""
     state = files.load_state(PHYSICAL)
@@ -216,7 +219,7 @@ def _fit_physical(
                 saved = time.perf_counter()
 
         return sysid.fit_inverse_dynamics(
-            start,
+            plan.start,
             plan.recordings,
             prior_weight=plan.prior_weight,
             rounds=config.rounds,
@@ -278,7 +281,8 @@ def _over_all(by_joint: np.ndarray) -> float:
 
 def _summary(config: IdentifyConfig, model: Model, fits: Fits, errors: Errors, seconds: dict[str, float]) -> dict:
     def content(fit: sysid.InverseDynamicsFit) -> dict:
-        values = {name: getattr(fit.model, name) for name in LEAVES}
+        found = (*LEAVES, *_LENGTHS) if config.lengths else LEAVES
+        values = {name: x for name in found if (x := getattr(fit.model, name)) is not None}
         values |= {
             name: getattr(fit, name) for name in ("offset", "sigma", "physical", "message", "cost", "iterations")
         }

@@ -107,6 +107,8 @@ class IdentifyConfig(ProgramConfig):
     joint_effects: tuple[str, ...] = ()
     """Effects that are identified at all joints besides inertias: fields of `jaxdyn.sysid.JointEffects`; none to have
     them chosen by cross-validation."""
+    lengths: bool = False
+    """Whether to identify where joints stand in the bodies before them, too."""
     prior_weight: float = 0.0
     """Weight of the pull toward the start; 0 to have it chosen by cross-validation."""
     rounds: int = 15
@@ -165,6 +167,7 @@ def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
         prior_weight=config.prior_weight or None,
         friction_velocity=config.friction_velocity,
         cutoff=config.cutoff or None,
+        lengths=config.lengths,
     )
     held_out = _hold_out(_part(last, begin, config.test_stop, config), plan.cutoff)
     fitted = ", ".join(f"{x.t[0]:.2f} to {x.t[-1]:.2f} s" for x in plan.recordings)

@@ -15,6 +15,8 @@ from jaxdyn.model import Model
 COLORS = ("tab:orange", "tab:blue", "tab:red", "tab:green", "tab:purple")
 _DRAWN = 4000
 """The most points of a curve."""
+_ROUNDING = 1e-9
+"""The part of the largest mass below which a mass is rounding."""
 # Predictions may lie upon one another.
 _STYLES = ("-", "--", ":", "-.")
 
@@ -87,8 +89,8 @@ def plot_masses(
     `matplotlib.figure.Figure`.
 
     `masses`, by name, `[nb]` in kg; `intervals`, of some of them, lower and upper bounds `[nb]`. Masses that are not
-    positive, which least squares may have, are crosses at the lower edge. **Raises** `ShapeError`; `ImportError`
-    without matplotlib.
+    positive, or that are rounding beside the largest, which least squares may have, are crosses at the lower edge.
+    **Raises** `ShapeError`; `ImportError` without matplotlib.
     """
     figure = figure_class()(figsize=(10, 3.2), layout="constrained")
     panel = figure.subplots()
@@ -101,7 +103,7 @@ def plot_masses(
         if intervals is not None and name in intervals:
             lower, upper = (np.asarray(x, np.float64) for x in intervals[name])
         place, color = centers + (k - 0.5 * (len(masses) - 1)) * width, COLORS[k % len(COLORS)]
-        good = values > 0
+        good = values > _ROUNDING * np.abs(values).max()
         errors = np.stack([values - np.maximum(lower, 1e-6 * np.abs(values)), upper - values])[:, good]
         panel.errorbar(place[good], values[good], yerr=errors, fmt="o", color=color, label=name, capsize=2, ms=4)
         edge = panel.get_xaxis_transform()

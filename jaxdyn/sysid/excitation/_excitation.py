@@ -136,6 +136,7 @@ def optimize_excitation(
     **Raises** `ModelError` for a model with free or ball joints, or batch axes; `DataError` for impossible arguments,
     and where the torque limits can hold none of the random postures at rest.
     """
+    torque_model.require_known_lengths(joint_effects, "optimize_excitation", "leave them out")
     options = options or ExcitationOptions()
     _require_arguments(model, duration, kind, size, criterion, options.margin)
     for name, x in (("starts", starts), ("steps", steps)):

@@ -3,6 +3,7 @@
 from jaxdyn.sysid.parameters import _contact_names as contact_names
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _log_cholesky as cholesky
+from jaxdyn.sysid.parameters import _places as places
 from jaxdyn.sysid.parameters._contact_blocks import ContactNumbers, ContactPlacement, ContactPlane, ContactSizes
 from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload
 from jaxdyn.sysid.parameters._leaf_blocks import Additive, LinkLength, Placement, Positive
@@ -17,4 +18,5 @@ from jaxdyn.sysid.parameters._log_cholesky import (
     pseudo_inertia,
 )
 from jaxdyn.sysid.parameters._parametrization import Parametrization
+from jaxdyn.sysid.parameters._places import Place
 from jaxdyn.sysid.parameters._symmetric import Symmetric

@@ -18,7 +18,8 @@ from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.sysid.parameters import _contact_names as contact_names
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters._leaves import leaf_name, model_of
-from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, ScaledEntries
+from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, JoinedBlocks, ScaledEntries
+from jaxdyn.sysid.parameters._places import Place, chosen_places, place_label
 
 type Where = str | Callable[[Any], Any]
 """The name of a field of the model, or a function that picks one array of the robot, as in `equinox.tree_at`."""
@@ -74,41 +75,49 @@ class Additive(AbstractChoice):
 @dataclasses.dataclass(frozen=True)
 class LinkLength(AbstractChoice):
     """The distance of joints from the joint before them is free: the reference's positions in `joint_placement` are
-    multiplied by `e^x`. The pull toward the reference is as in `Positive`, once for each number."""
+    multiplied by `e^x`. The pull toward the reference is as in `Positive`, once for each number.
+
+    A loop's name frees the distances of its two frames from the joints of their bodies: the lengths of the links that
+    the loop joins."""
 
     joints: Sequence[str] | None = None
-    """Names of the joints; None: all."""
+    """Names of joints, and of loops; None: all joints."""
     shared: bool = False
     """One number for all of them."""
 
     def bind(self, tree: Any) -> AbstractBlock:
         model = model_of(tree)
-        joints = leaves.chosen_names(self.joints, model.joint_names, "joint", "LinkLength")
-        leaf = leaves.number_of(tree, "joint_placement")
-        places = model.joint_placement
-        if not isinstance(places, Tracer):
-            zero = [model.joint_names[i] for i in joints if not np.any(np.asarray(places)[i, :3])]
-            if zero:
-                raise ModelError(
-                    f"LinkLength: {', '.join(zero)} stands where the joint before it does, and no factor changes a "
-                    "distance of zero; leave it out with joints=[...], or take Placement"
-                )
-        names = tuple(f"log length to {model.joint_names[i]}" for i in joints)
-        places = [(leaf, 7 * i + c, 0 if self.shared else k) for k, i in enumerate(joints) for c in range(3)]
-        return ScaledEntries(("log length",) if self.shared else names, places)
+        chosen = _places(model, self.joints, "LinkLength")
+        zero = [
+            name
+            for (leaf, i), name in chosen.items()
+            if not isinstance(x := getattr(model, leaf), Tracer) and not np.any(np.asarray(x)[i, :3])
+        ]
+        if zero:
+            raise ModelError(
+                f"LinkLength: {', '.join(zero)} stands where the joint before it does, and no factor changes a "
+                "distance of zero; leave it out with joints=[...], or take Placement"
+            )
+        names = tuple(f"log length to {name}" for name in chosen.values())
+        numbers = {leaf: leaves.number_of(tree, leaf) for leaf, _ in chosen}
+        entries = [(numbers[leaf], 7 * i + c, k) for k, (leaf, i) in enumerate(chosen) for c in range(3)]
+        if self.shared:
+            return ScaledEntries(("log length",), [(leaf, entry, 0) for leaf, entry, _ in entries])
+        return ScaledEntries(names, entries)
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement(AbstractChoice):
     """The placement of joints in the body before them is free: shifts of their positions, in its axes, and rotation
-    vectors of less than half a turn from the reference's rotations, in the axes of the joint.
+    vectors of less than half a turn from the reference's rotations, in the axes of the joint. A loop's name frees the
+    placements of its two frames in their bodies.
 
     The pull toward the reference is half of the sum of the squares of the shifts over `length` and of the rotation
     vectors over `angle`.
     """
 
     joints: Sequence[str] | None = None
-    """Names of the joints; None: all."""
+    """Names of joints, and of loops; None: all joints."""
     position: bool = True
     rotation: bool = True
     length: float = 0.1
@@ -118,9 +127,21 @@ class Placement(AbstractChoice):
 
     def bind(self, tree: Any) -> AbstractBlock:
         model = model_of(tree)
-        joints = leaves.chosen_names(self.joints, model.joint_names, "joint", "Placement")
-        leaf = leaves.number_of(tree, "joint_placement")
-        return placement_block(self, leaf, {i: model.joint_names[i] for i in joints})
+        chosen = _places(model, self.joints, "Placement")
+        rows = {
+            leaf: {i: name for (x, i), name in chosen.items() if x == leaf}
+            for leaf in dict.fromkeys(x for x, _ in chosen)
+        }
+        blocks = [placement_block(self, leaves.number_of(tree, leaf), of_leaf) for leaf, of_leaf in rows.items()]
+        return blocks[0] if len(blocks) == 1 else JoinedBlocks.of(blocks)
+
+
+def _places(model: Model, names: Sequence[str] | None, what: str) -> dict[Place, str]:
+    """Return the places of joints and loops, all joints for None, with their labels. **Raises** `ModelError`,
+    `UnknownNameError`."""
+    known = (*model.joint_names, *(loop.name for loop in model.topology.loops))
+    numbers = leaves.chosen_names(model.joint_names if names is None else names, known, "joint", what)
+    return {x: place_label(model, x) for i in numbers for x in chosen_places(model, [known[i]])}
 
 
 def placement_block(choice: Any, leaf: int, rows: dict[int, str]) -> AbstractBlock:

@@ -20,12 +20,14 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 68rem
   background: #fff; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.87rem; margin: 0.8rem 0; }
-caption { text-align: left; color: #555; padding-bottom: 0.3rem; white-space: nowrap; }
+caption { text-align: left; color: #555; padding-bottom: 0.3rem; }
 th, td { padding: 0.15rem 0.7rem; text-align: right; border-bottom: 1px solid #eee; }
 th { border-bottom: 1px solid #999; font-weight: 600; } th:first-child, td:first-child { text-align: left; }
 tr.weak td { color: #999; } td.bad { color: #b00020; font-weight: 600; }
 .scroll { overflow-x: auto; } img { max-width: 100%; height: auto; } p.note { color: #555; }
 """
+_ROUNDING = 1e-9
+"""The part of a robot's largest mass below which a mass is rounding."""
 WEAK = 0.9
 """Values that keep more than this part of the prior's variance are gray: the data hardly determine them."""
 UNITS_CAPTION = (
@@ -79,7 +81,8 @@ def links_section(models: Mapping[str, Model]) -> str:
     for i, body in enumerate(next(iter(models.values())).body_names):
         for name, x in parameters.items():
             p, com, moments = x[i], "", ""
-            if p[0] != 0:
+            # A mass that is rounding has no center.
+            if abs(p[0]) > _ROUNDING * np.abs(x[:, 0]).max():
                 com = " ".join(f"{x:.4f}" for x in p[1:4] / p[0])
                 moments = " ".join(f"{x:.4g}" for x in np.linalg.eigvalsh(rotational_about_center(p)))
             rows.append([body, name, f"{p[0]:.4f}", com, moments, "yes" if is_physical(p) else "NO"])

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import qr
 
 from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError, require_positive_integer
 from jaxdyn._status import Status
-from jaxdyn.sysid.parameters import Parametrization, contact_names, leaves
+from jaxdyn.sysid.parameters import Parametrization, contact_names, leaves, places
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress, eliminate_states, influence, solution
 from jaxdyn.sysid.rollouts._shooting import ShootingState
 from jaxdyn.sysid.torques import Intervals, intervals, torque_model
@@ -86,6 +87,24 @@ class RolloutFit(eqx.Module):
         which is a factor of 2.7, or their `scale`. A law of contact is open where nothing touched, its friction where
         nothing slid, its stiffness together with all inertias that a free body has."""
         return tuple(n for n, e in zip(self.parametrization.names, self.standard_errors, strict=True) if not e <= 1)
+
+    @property
+    def undetermined_directions(self) -> tuple[str, ...]:
+        """The combinations of free numbers along which the robot may change by a factor of 2.7, or by their `scale`,
+        unseen by data and prior: in `"inertia of upper: log scale + log damping of elbow"` both grow together. Numbers
+        that are `undetermined` may well be known in other combinations."""
+        R, P = np.asarray(_curvature(self.rows)[2], np.float64), len(self.free)
+        # The zeros of sensors first: what is left of the others then is what is known for any zeros.
+        zeros = R.shape[1] - P
+        left = np.linalg.qr(np.roll(R, zeros, axis=1), mode="r")[zeros:, zeros:]
+        _, size, directions = np.linalg.svd(left)
+        open_ = directions[size <= max(1.0, 1e-9 * size[0])]
+        if not len(open_):
+            return ()
+        # Each direction gets a number that no other has.
+        *_, order = qr(open_, pivoting=True, mode="economic")
+        rows = np.linalg.solve(open_[:, order[: len(open_)]], open_)
+        return tuple(_in_words(row, self.parametrization.names) for row in rows)
 
     @property
     def prior_covariance(self) -> np.ndarray:
@@ -178,6 +197,9 @@ class RolloutFit(eqx.Module):
             name, shape = leaves.leaf_name(reference, number), np.shape(arrays[number])
             if of_contact := contact_names.entry_name(reference, number, place):
                 out.append(of_contact)
+            elif (leaf := name.rpartition(".")[2]) in places.LEAVES and place % 7 < 3:
+                label = places.place_label(model, (leaf, place // 7))
+                out.append(f"position {'xyz'[place % 7]}({label})")
             elif name.endswith("inertial_parameters"):
                 out.append(f"{torque_model.INERTIAL_NAMES[place % 10]}({model.body_names[place // 10]})")
             elif shape == (model.nv,) and not name.startswith("contacts."):
@@ -226,6 +248,17 @@ class RolloutBootstrap(NamedTuple):
         return f"{draws} draws of {self.blocks} blocks", {"free numbers": str(count), "next": "intervals()"}
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
+
+def _in_words(row: np.ndarray, names: Sequence[str]) -> str:
+    """A combination in words, its largest number first, without parts below a hundredth of that."""
+    terms, largest = [], row[np.argmax(np.abs(row))]
+    for i in np.argsort(-np.abs(row), kind="stable"):
+        x = float(row[i] / largest)
+        if abs(x) > 0.01:
+            number = "" if abs(abs(x) - 1) < 0.005 else f"{abs(x):.2g} "
+            terms.append(f"{'-' if x < 0 else '+'} {number}{names[i]}")
+    return " ".join(terms).removeprefix("+ ")
 
 
 def _quadratic_form(slope: np.ndarray, covariance: np.ndarray) -> np.ndarray:

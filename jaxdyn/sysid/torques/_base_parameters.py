@@ -16,9 +16,10 @@ from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 
-# Of two dependent parameters, the one with the larger preference is independent: moments before masses, links nearer to
-# the base before the links that they carry. The factors are far from 1, so that rounding changes no pivot.
-_MASS_LAST = 0.05
+# Of two dependent parameters, the one with the larger preference is independent: moments before masses and positions of
+# joints, links nearer to the base before the links that they carry. The factors are far from 1, so that rounding
+# changes no pivot.
+_LAST, _MASSES_AND_POSITIONS = 0.05, ("m(", "position ")
 _COEFFICIENT = 1e-8
 
 
@@ -141,7 +142,8 @@ def base_parameters_of(rows: np.ndarray, names: Sequence[str], threshold: float 
     # A column far shorter than the others is rounding.
     seen = length > threshold * np.median(length[length > 0])
     scale = np.where(seen, length, np.inf)
-    preference = np.where([x.startswith("m(") for x in names], _MASS_LAST, 1.0) * 0.99 ** (np.arange(len(names)) // 10)
+    preference = np.where([x.startswith(_MASSES_AND_POSITIONS) for x in names], _LAST, 1.0)
+    preference = preference * 0.99 ** (np.arange(len(names)) // 10)
     _, R, order = qr(rows / scale * preference, mode="economic", pivoting=True)  # pyright: ignore[reportAssignmentType]
     pivots = np.abs(np.diagonal(R))
     pivots = np.concatenate([pivots, np.zeros(len(names) - len(pivots))]) / pivots[0]

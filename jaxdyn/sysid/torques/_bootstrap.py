@@ -65,7 +65,7 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
     if blocks < 2 or draws < 2:
         raise DataError(f"bootstrap with {blocks} blocks and {draws} draws; at least two of each are needed")
     samples = Samples(fit.before, recordings, fit.effects, fit.shape)
-    samples.transmit(fit.model)
+    samples.linearize(fit.model)
     # Passive joints have no torque and no noise.
     sigma = np.where(samples.driven, fit.sigma, 1.0)
     parts = samples.compressed(blocks=blocks)

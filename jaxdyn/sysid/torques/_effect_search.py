@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 
@@ -43,7 +44,7 @@ def effect_shape(
     For every candidate the best linear parameters are eliminated (variable projection: Golub & Pereyra 1973), so each
     joint has at most four numbers to search for: on a grid, then on finer ones about the best, joint after joint, in
     several passes. The inertias are free as far as the other joints' torques and the prior allow, by the linearization
-    of a physical fit with the shape so far. Delays are searched up to 90 ms.
+    of a physical fit with the shape so far, and lengths are the model's. Delays are searched up to 90 ms.
 
     **Raises** `DataError` for a friction velocity (by default the model's) that is not positive.
     """
@@ -51,6 +52,7 @@ def effect_shape(
     if w.shape not in ((), (model.nv,)) or not np.all(np.isfinite(w) & (w > 0)):
         raise DataError(f"friction_velocity is {w}; a positive number or [{model.nv}] of them are needed, rad/s")
     out = EffectShape.default(w * np.ones(model.nv), stribeck_velocity=1.0)
+    effects = dataclasses.replace(effects, length=False)
     recordings = as_recordings(recordings)
     if (joints := driven_joints(model, recordings)) is not None:
         effects = effects.of_driven(model, joints)

@@ -29,7 +29,8 @@ type Joints = bool | Sequence[str]
 
 @dataclasses.dataclass(frozen=True)
 class JointEffects:
-    """The effects of friction and drive that a fit identifies: for all joints (True), none (False), or those named.
+    """The effects of friction, drive and geometry that a fit identifies: for all joints (True), none (False), or those
+    named.
 
     With the torque `L = rnea` without friction (armature and springs count), the velocity `u(t) = v(t - friction
     delay)` and `s = tanh(u / w)`, the measured torque of a joint is
@@ -72,6 +73,10 @@ class JointEffects:
     """The delay of friction behind the velocity."""
     torque_delay: Joints = False
     """The delay of the recorded torque behind the motion."""
+    length: Joints = False
+    """Where the joint stands in the body before it, three numbers, m, by Gauss-Newton steps; of a loop that is named,
+    and with True of all loops, where both of its frames stand. Torques determine combinations of them, across the axes
+    of joints; without gravity only together with inertias."""
 
     def __post_init__(self):
         for name, value in list(vars(self).items()):
@@ -83,7 +88,7 @@ class JointEffects:
 
     @classmethod
     def all(cls) -> JointEffects:
-        """Every effect except springs and drive gains, which need data with known inertias."""
+        """Every effect of friction and drive except springs and drive gains, which need data with known inertias."""
         return cls(stribeck=True, load=True, friction_velocity=True, friction_delay=True, torque_delay=True)
 
     def dofs(self, name: str, model: Model) -> np.ndarray:

@@ -13,6 +13,7 @@ from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import is_physical
 from jaxdyn.sysid.recordings import Recording, as_recordings
+from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_covariance_root, base_parameters_of
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
 from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals, posterior_intervals
@@ -27,6 +28,9 @@ from jaxdyn.sysid.torques._torque_model import (
     low_pass_of,
     motion_arrays,
 )
+
+# What the solutions of closed loops leave open is more than rounding in differences by lengths.
+_DIFFERENCES_OF_LOOPS = 1e-6
 
 
 class Evaluation(NamedTuple):
@@ -155,7 +159,8 @@ class InverseDynamicsFit(eqx.Module):
         missing = np.full(layout.nv, np.nan)
         joints = [leaves.get(POSITIVE[k], missing)[j] for k, j in layout.positive]
         inertial = np.asarray(model.inertial_parameters, np.float64).ravel()
-        return np.concatenate([inertial, joints, np.full(len(layout.offsets), np.nan)])
+        offsets = np.full(len(layout.offsets), np.nan)
+        return np.concatenate([inertial, joints, offsets, lengths.positions(model, layout.places)])
 
     @property
     def shape(self) -> EffectShape:
@@ -194,6 +199,8 @@ class InverseDynamicsFit(eqx.Module):
     def base_parameters(self, *, threshold: float | None = None) -> BaseParameters:
         """The combinations of parameters that the data of this fit excite. `jaxdyn.sysid.base_parameters` has those
         that any motion can excite, and the meaning of `threshold`."""
+        if threshold is None and self.layout.places and self.model.topology.has_loops:
+            threshold = _DIFFERENCES_OF_LOOPS
         return base_parameters_of(self.triangle[:, : len(self.parameters)], self.names, threshold)
 
     def intervals(self, base: BaseParameters | None = None, *, level: float = 0.95) -> Intervals:
@@ -237,7 +244,8 @@ class InverseDynamicsFit(eqx.Module):
         """Return which rows of `B` `[k, P]` are sums of positive parameters with positive coefficients."""
         layout = self.layout
         inertial = np.tile([x in ("m", "Ixx", "Iyy", "Izz") for x in INERTIAL_NAMES], layout.nb)
-        positive = np.concatenate([inertial, np.ones(len(layout.positive), bool), np.zeros(len(layout.offsets), bool)])
+        joints = np.arange(layout.size - len(inertial)) < len(layout.positive)
+        positive = np.concatenate([inertial, joints])
         return (B[:, positive] >= 0).all(axis=1) & (B[:, ~positive] == 0).all(axis=1)
 
     def printed(self) -> printing.Facts:

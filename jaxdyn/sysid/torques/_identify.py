@@ -19,8 +19,9 @@ from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, requir
 from jaxdyn.sysid.torques._base_parameters import base_covariance_root
 from jaxdyn.sysid.torques._cross_validation import held_out_errors
 from jaxdyn.sysid.torques._effect_search import effect_shape
-from jaxdyn.sysid.torques._effects import JointEffects, has_redundant_drives
+from jaxdyn.sysid.torques._effects import JointEffects, Joints, has_redundant_drives
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
+from jaxdyn.sysid.torques._lengths import with_lengths_of
 from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
 from jaxdyn.sysid.torques._reweighting import Loss, first_noise
 from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinary_least_squares
@@ -53,14 +54,15 @@ class Choice(NamedTuple):
     """Its standard error, from the parts that were held out."""
     taken: bool
     """Whether the improvement is worthwhile, at least 2 %, and significant, by Student's one-sided test at a level of
-    5 %."""
+    5 %. An effect that was taken stays if it is worthwhile beside those that came later."""
 
 
 class Plan(NamedTuple):
     """How recordings are prepared and fitted: what was chosen, and why."""
 
     start: Model
-    """The model that the fit starts from, with physical inertias."""
+    """The model that the fit starts from, with physical inertias, and with the lengths that a first fit has found if
+    lengths are not known."""
     recordings: tuple[Recording, ...]
     """The prepared recordings."""
     cutoff: float
@@ -80,7 +82,8 @@ class Identification:
     fit: InverseDynamicsFit
     """The physical fit, with its model, intervals and predictions."""
     linear: InverseDynamicsFit | None
-    """Linear least squares with the same effects, physical or not; None where a drive gain is unknown."""
+    """Linear least squares with the same effects and the lengths of the fit, physical or not; None where a drive gain
+    is unknown."""
     plan: Plan
     """The prepared recordings, and the choices."""
     causes: tuple[Cause, ...]
@@ -135,6 +138,7 @@ def identify(
     friction_velocity: ArrayLike | None = None,
     cutoff: float | None = None,
     tilt: bool = False,
+    lengths: Joints = False,
     loss: Loss = "squared",
     report: Callable[[Step], None] | None = None,
     force: bool = False,
@@ -151,6 +155,8 @@ def identify(
     - `recordings`: one or several, as they were measured, with torques.
     - `joint_effects`, `prior_weight`, `cutoff` (Hz): a choice of yours instead.
     - `tilt`: also find the direction of gravity, for a robot whose mount may be tilted.
+    - `lengths`: also find where joints stand in the bodies before them, of all joints (True) or those named: the effect
+      `length` of `JointEffects`.
     - `friction_velocity`, `loss`, `report`: as in `fit_inverse_dynamics`.
     - `force`: go on with recordings that look wrong.
 
@@ -171,6 +177,7 @@ def identify(
         prior_weight=prior_weight,
         friction_velocity=friction_velocity,
         cutoff=cutoff,
+        lengths=lengths,
     )
     model = plan.start
     options = {"joint_effects": plan.joint_effects, "friction_velocity": friction_velocity, "loss": loss}
@@ -184,6 +191,9 @@ def identify(
             size = jnp.linalg.norm(model.gravity) / jnp.linalg.norm(gravity)
             model = dataclasses.replace(model, gravity=size * gravity)
     known = not plan.joint_effects.dofs("gain", model).any()
+    if known:
+        options["joint_effects"] = dataclasses.replace(plan.joint_effects, length=False)
+        model = with_lengths_of(model, fit.model)
     linear = ordinary_least_squares(model, plan.recordings, **options) if known else None
     return Identification(fit, linear, plan, causes)
 
@@ -197,6 +207,7 @@ def plan_identification(
     prior_weight: float | None = None,
     friction_velocity: ArrayLike | None = None,
     cutoff: float | None = None,
+    lengths: Joints = False,
 ) -> Plan:
     """Prepare recordings as they were measured, and choose how to fit them.
 
@@ -206,14 +217,15 @@ def plan_identification(
     2. The effects of the joints are armature, viscous and Coulomb friction and offsets. Of load friction, Stribeck
        friction with a searched width of the sign, delayed friction, and springs, the best one is added, as long as it
        lowers the mean square on held-out parts by at least 2 %, and significantly: by Student's test at a level of 5 %.
-       The parts are consecutive in time, five, or one for each recording. (An improvement by one standard error, a
-       common rule, comes too often by chance: there are several candidates, and an effect that is not there makes
-       statements false.)
+       Of these, one that lowers it by less beside those that came later is taken away again. The parts are
+       consecutive in time, five, or one for each recording. (An improvement by one standard error, a common rule, comes
+       too often by chance: there are several candidates, and an effect that is not there makes statements false.)
     3. The weight of the prior is 1, which says that a link's inertia, its shape kept, is known within a factor of about
        1.6, unless 0.1 or 0.01 predict significantly better. A larger weight may predict better as well, but would claim
        to know the start.
 
-    What is given is not chosen. The arguments are those of `identify`.
+    What is given is not chosen. With `lengths`, a first fit finds them, and the choices are made with them. The
+    arguments are those of `identify`.
     """
     measured, notes, choices = as_recordings(recordings), [], []
     model, changed = nearest_physical_model(model)
@@ -227,11 +239,17 @@ def plan_identification(
     if cutoff is None:
         chosen, prepared, lowered = _without_bias(model, measured, prepared, chosen, friction_velocity)
         notes += lowered
+    if lengths:
+        first = dataclasses.replace(joint_effects or JointEffects(), length=lengths)
+        options = {"friction_velocity": friction_velocity, "prior_weight": _PRIOR_WEIGHT}
+        model = with_lengths_of(model, fit_inverse_dynamics(model, prepared, joint_effects=first, **options).model)
     if joint_effects is None:
         joint_effects, choices = _choose_effects(model, prepared, friction_velocity)
     if prior_weight is None:
         prior_weight, more, warned = _choose_weight(model, prepared, joint_effects, friction_velocity)
         choices, notes = choices + more, notes + warned
+    if lengths:
+        joint_effects = dataclasses.replace(joint_effects, length=lengths)
     return Plan(model, tuple(prepared), chosen, joint_effects, prior_weight, tuple(choices), tuple(notes))
 
 
@@ -240,7 +258,8 @@ def _rate(recording: Recording) -> float:
 
 
 def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) -> tuple[JointEffects, list[Choice]]:
-    """Add the effect that lowers the held-out error most, as long as it does so significantly."""
+    """Add the effect that lowers the held-out error most, as long as it does so significantly; then take away what is
+    not worth it beside those that came later."""
     effects, choices = JointEffects(), []
     samples = _samples(model, prepared, effects, friction_velocity)
     groups = [{"load": True}]
@@ -249,23 +268,35 @@ def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) 
     if (JointEffects(spring=True).spring_coordinates(model) >= 0).any():
         groups.append({"spring": True})
     sigma = first_noise(samples)
-    errors = held_out_errors(samples, sigma, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
+
+    def errors_of(trial: JointEffects) -> np.ndarray:
+        samples = _samples(model, prepared, trial, friction_velocity)
+        return held_out_errors(samples, sigma, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
+
+    def named(group: dict[str, bool]) -> str:
+        return " and ".join(x.replace("_", " ") for x in group)
+
+    errors, chosen, refused = errors_of(effects), [], []
     while groups:
-        trials = []
-        for group in groups:
-            trial = dataclasses.replace(effects, **group)
-            samples = _samples(model, prepared, trial, friction_velocity)
-            new = held_out_errors(samples, sigma, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
-            name = " and ".join(x.replace("_", " ") for x in group)
-            trials.append((_compare(name, errors, new), group, trial, new))
-        better = [x for x in trials if x[0].taken]
-        if not better:
-            return effects, choices + [x[0] for x in trials]
-        choice, group, trial, new = max(better, key=lambda x: x[0].improvement)
-        choices.append(choice)
+        trials = [(group, trial := dataclasses.replace(effects, **group), errors_of(trial)) for group in groups]
+        refused = [_compare(named(group), errors, new) for group, _, new in trials]
+        taken = [i for i, x in enumerate(refused) if x.taken]
+        if not taken:
+            break
+        best = max(taken, key=lambda i: refused[i].improvement)
+        choices.append(refused.pop(best))
+        group, effects, errors = trials[best]
         groups.remove(group)
-        effects, errors = trial, new
-    return effects, choices
+        chosen.append(group)
+    for group in chosen[:-1]:
+        trial = dataclasses.replace(effects, **dict.fromkeys(group, False))
+        without = errors_of(trial)
+        again = _compare(f"{named(group)}, beside the others", without, errors)
+        again = again._replace(taken=again.improvement > _WORTHWHILE)
+        choices.append(again)
+        if not again.taken:
+            effects, errors = trial, without
+    return effects, choices + refused
 
 
 def _choose_weight(
@@ -300,7 +331,7 @@ def _compare(name: str, old: np.ndarray, new: np.ndarray) -> Choice:
 def _samples(model: Model, prepared: list[Recording], effects: JointEffects, friction_velocity) -> Samples:
     samples = Samples(model, prepared, effects, effect_shape(model, prepared, effects, friction_velocity))
     if samples.layout.by_load:
-        samples.transmit(model)
+        samples.linearize(model)
     return samples
 
 

@@ -33,6 +33,7 @@ from jaxdyn.sysid.torques._torque_model import (
     Samples,
     TorqueData,
     friction_columns,
+    require_known_lengths,
     with_parameters,
 )
 
@@ -141,6 +142,7 @@ def identify_payload(
     body = model.topology.frame_bodies[number]
     if body < 0:
         raise ModelError(f"frame {frame!r} is fixed in the world, where a payload has no effect; give a moving frame")
+    require_known_lengths(joint_effects, "identify_payload", "take the model of a fit that has found them")
     effects = joint_effects or JointEffects()
     shape = effect_shape(model, without, effects, friction_velocity)
     samples = [Samples(model, x, effects, shape) for x in (without, with_)]
@@ -283,7 +285,7 @@ class _Runs(NamedTuple):
         carrying = robot + self._added(payload)
         for samples, p in zip(self.samples, (robot, carrying), strict=True):
             if samples.layout.by_load:
-                samples.transmit(_model(samples, p))
+                samples.linearize(_model(samples, p))
         return [x.residuals(p) for x, p in zip(self.samples, (robot, carrying), strict=True)]
 
     def _added(self, payload: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from jaxdyn._least_squares import Damping, Iterate, damped_step
 from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import cholesky
+from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._torque_model import POSITIVE, Layout, Samples, TorqueData, effect_leaves
 
 # A step may change a length by a factor of e at most: farther off, the linearization says nothing.
@@ -37,7 +38,7 @@ class Physical(NamedTuple):
     positive: np.ndarray
     """`[k]`: armatures, frictions, all positive."""
     offset: np.ndarray
-    """`[m]`."""
+    """`[m]`: offsets, and positions of joints."""
     scale: np.ndarray
     """`[l]`: inverse drive gains, positive."""
 
@@ -51,6 +52,16 @@ class Physical(NamedTuple):
             positive=self.positive * np.exp(positive),
             offset=self.offset + offset_scale * offset,
             scale=self.scale * np.exp(scale),
+        )
+
+    def toward(self, other: Self, part: float) -> Self:
+        """The point at this part of the line to another, which is physical as well; scales are this point's."""
+        J = (1 - part) * (self.U @ self.U.swapaxes(-1, -2)) + part * (other.U @ other.U.swapaxes(-1, -2))
+        return type(self)(
+            U=cholesky.pseudo_factor(cholesky.parameters_from_pseudo_inertia(J)),
+            positive=(1 - part) * self.positive + part * other.positive,
+            offset=(1 - part) * self.offset + part * other.offset,
+            scale=self.scale,
         )
 
     def parameters(self) -> np.ndarray:
@@ -172,11 +183,13 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
     prior = Physical(
         U=cholesky.pseudo_factor(np.asarray(model.inertial_parameters, np.float64)),
         positive=start,
-        offset=np.zeros(len(layout.offsets)),
+        offset=np.concatenate([np.zeros(len(layout.offsets)), lengths.positions(model, layout.places)]),
         scale=np.ones(len(layout.gains)),
     )
     empty = np.zeros((0, layout.size)), np.zeros(0), np.zeros(0), np.zeros((0, len(layout.gains)))
-    return PhysicalProblem(*empty, prior, 0.1 * torque[list(layout.offsets)], weight, effects_weight)
+    expected = np.full(3 * len(layout.places), lengths.expected_error(model))
+    offset_scale = np.concatenate([0.1 * torque[list(layout.offsets)], expected])
+    return PhysicalProblem(*empty, prior, offset_scale, weight, effects_weight)
 
 
 def minimize(
@@ -230,14 +243,7 @@ def posterior(problem: PhysicalProblem, point: Physical) -> tuple[np.ndarray, np
     The data's information does not depend on the parameters, but the prior's curvature does: at the solution it would
     be far too large where noise drove a parameter close to zero, or a body close to what is not physical.
     """
-    prior = problem.prior
-    J = 0.5 * (point.U @ point.U.swapaxes(-1, -2) + prior.U @ prior.U.swapaxes(-1, -2))
-    between = Physical(
-        U=cholesky.pseudo_factor(cholesky.parameters_from_pseudo_inertia(J)),
-        positive=0.5 * (point.positive + prior.positive),
-        offset=0.5 * (point.offset + prior.offset),
-        scale=point.scale,
-    )
+    between = point.toward(problem.prior, 0.5)
     tangent, metric = between.tangent(problem.offset_scale), problem.metric()
     A = problem.jacobian(point)
     known = tangent.shape[1] - len(point.scale)

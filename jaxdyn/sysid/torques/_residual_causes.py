@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.algorithms import complete_motion, project_configuration
 from jaxdyn.friction import LoadProportional, Stribeck
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import Recordings
+from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._effects import frictionless_torque
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._residual_noise import independent_share
@@ -22,9 +21,6 @@ from jaxdyn.sysid.torques._torque_model import Samples
 _PART, _STATISTIC = 0.1, 10.0
 # Columns of residuals smaller than this part of the torque are rounding.
 _EXACT = 1e-7
-# Steps of the differences that give the torque's derivatives by lengths (m) and by gravity (m/s^2): central, so that
-# the torque, quadratic in both, has no error but rounding.
-_STEP = 1e-3
 
 
 class Cause(NamedTuple):
@@ -58,7 +54,7 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
     is missing; causes that look alike in a recording explain the same part.
     """
     samples = Samples(fit.before, recordings, fit.effects, fit.shape)
-    samples.transmit(fit.model)
+    samples.linearize(fit.model)
     residual = samples.residuals(fit.parameters, fit.values.gain)
     scale = np.maximum(fit.sigma, _EXACT * samples.torque_scale)
     rest = residual / scale
@@ -96,17 +92,6 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
     return tuple(out[i] for i in np.argsort(penalty - gain))
 
 
-def _motion(changed: Model, samples: Samples) -> tuple[Any, Any, Any]:
-    """The motion `q, v, a` of a model with other lengths, in which the joints that drive closed loops move as they were
-    recorded. Loops that it cannot close, as out of the plane of a planar mechanism, stay open."""
-    q, v, a = (jnp.asarray(x, changed.dtype) for x in (samples.q, samples.v, samples.a))
-    if samples.joints is None:
-        return q, v, a
-    q = project_configuration(changed, q, kept=samples.joints).q
-    motion = complete_motion(changed, q, v, a, samples.joints)
-    return q, motion.v, motion.a
-
-
 def horizontal_axes(model: Model) -> np.ndarray:
     """Two unit vectors `[2, 3]` that are perpendicular to the model's gravity; x and y for gravity along z."""
     g = np.asarray(model.gravity, np.float64)
@@ -134,25 +119,17 @@ def _most(fit: InverseDynamicsFit, decrease: np.ndarray) -> tuple[str, ...]:
 def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, np.ndarray]]:
     """Yield causes and the derivatives `[n, nv, k]` of the recorded torque with respect to their parameters."""
     model, gain, v = fit.model, fit.values.gain, samples.v
-
-    def torque(changed: Model) -> np.ndarray:
-        q, v, a = _motion(changed, samples)
-        return frictionless_torque(changed, q, v, a, samples.joints) / gain
-
-    def slope(leaf: str, at: tuple[int | slice, ...], direction: np.ndarray) -> np.ndarray:
-        x = getattr(model, leaf)
-        ends = (x.at[at].add(s * _STEP * jnp.asarray(direction, x.dtype)) for s in (1, -1))
-        above, below = (torque(dataclasses.replace(model, **{leaf: end})) for end in ends)
-        return (above - below) / (2 * _STEP)
+    motion = samples.q, samples.v, samples.a
 
     def each(x: np.ndarray) -> np.ndarray:
         return samples.on_drives(slice(None), x[..., None] * np.eye(model.nv))
 
-    of_loops = [(f"loop_placement{k}", i) for k in (1, 2) for i, _ in enumerate(model.topology.loops)]
-    placements = [*(("joint_placement", i) for i in range(model.nb)), *of_loops]
-    places = [slope(leaf, (i, slice(0, 3)), e) for leaf, i in placements for e in np.eye(3)]
-    yield "lengths", np.stack(places, axis=-1)
-    yield "tilt", np.stack([slope("gravity", (slice(None),), e) for e in horizontal_axes(model)], -1)
+    if not fit.layout.places:
+        places = lengths.freed_places(model, True)
+        yield "lengths", lengths.length_slopes(model, places, motion, samples.joints) / gain[:, None]
+    axes = [("gravity", (slice(None),), e) for e in horizontal_axes(model)]
+    tilted = lengths.torque_slopes(model, axes, lambda x: frictionless_torque(x, *motion, samples.joints))
+    yield "tilt", tilted / gain[:, None]
     chosen = {name: fit.effects.dofs(name, model) for name in ("gain", "torque_delay", "stribeck", "load", "spring")}
     law = Stribeck(1.0, 1.0, 0.1 * np.abs(v).max(axis=0) + 1e-12, np.asarray(model.friction_velocity, np.float64))
     (by_load,) = LoadProportional(1.0, samples.load, law.friction_velocity).columns(samples.u)

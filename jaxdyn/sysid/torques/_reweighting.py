@@ -97,8 +97,9 @@ class Reweighting:
         self.weights = None if state is None else state.weights
         """`[n, nv]`: the weights of the samples' squares for a robust loss, from the second round on."""
         self.settled = False
+        self._at: np.ndarray | None = None
         if state is not None and state.previous is not None:
-            self._transmit(state.previous)
+            self.linearize(state.previous)
         self._data: TorqueData | None = None
 
     @property
@@ -112,6 +113,8 @@ class Reweighting:
         """Estimate all weights from the residuals at the parameters `[P]` and the drive gains `[nv]`."""
         samples = self.samples
         floor = _SIGMA_FLOOR * samples.torque_scale
+        if samples.layout.places:
+            self.linearize(parameters)
         if self.loss == "squared":
             self.noise = self.data.residual_rms(parameters, gain)
         else:
@@ -122,13 +125,16 @@ class Reweighting:
         sigma = np.maximum(self.noise, floor)
         self.settled = bool(np.all(np.abs(sigma / self.sigma - 1) < _SIGMA_TOLERANCE))
         self.sigma = sigma
-        self._transmit(parameters)
-        if samples.layout.by_load or self.weights is not None:
+        if samples.layout.by_load and not samples.layout.places:
+            self.linearize(parameters)
+        if self.weights is not None:
             self._data = None
 
-    def _transmit(self, parameters: np.ndarray) -> None:
-        if self.samples.layout.by_load:
-            self.samples.transmit(with_parameters(self.samples, parameters, np.ones(self.samples.layout.nv))[0])
+    def linearize(self, parameters: np.ndarray) -> None:
+        """Take the columns that depend on parameters at these."""
+        if self.samples.layout.changes_with_the_fit and (self._at is None or not np.array_equal(parameters, self._at)):
+            self.samples.linearize(with_parameters(self.samples, parameters, np.ones(self.samples.layout.nv))[0])
+            self._at, self._data = parameters, None
 
 
 def first_noise(samples: Samples) -> np.ndarray:

@@ -19,10 +19,30 @@ from jaxdyn.sysid.torques._cross_validation import PRIOR_WEIGHTS, CandidateWeigh
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
-from jaxdyn.sysid.torques._physical_fit import Minimum, PhysicalProblem, minimize, posterior, start_at, with_gains
+from jaxdyn.sysid.torques._physical_fit import (
+    Minimum,
+    Physical,
+    PhysicalProblem,
+    minimize,
+    posterior,
+    start_at,
+    with_gains,
+)
 from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
 from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, TorqueFitState, least_norm_solution
-from jaxdyn.sysid.torques._torque_model import Samples, TorqueData, require_one_robot, with_parameters
+from jaxdyn.sysid.torques._torque_model import (
+    Samples,
+    TorqueData,
+    require_known_lengths,
+    require_one_robot,
+    with_parameters,
+)
+
+# A Gauss-Newton step of lengths is shortened down to the last part until the cost falls by the first part of what was
+# promised. They end where that is less than a step by 3 % of a standard error would bring. Each is a round, so that
+# there are more rounds.
+_ENOUGH, _SHORTEST, _STEP_LEFT = 0.1, 0.125, 0.5 * 0.03**2
+_ROUNDS_OF_LENGTHS = 4
 
 
 class Step(NamedTuple):
@@ -69,6 +89,7 @@ def ordinary_least_squares(
     **Raises** `DataError`, `ModelError` for a recording that does not fit the model.
     """
     require_positive_integer(rounds, "rounds", error=DataError)
+    require_known_lengths(joint_effects, "ordinary_least_squares", "take the model of a fit that has found them")
     samples = _samples(model, recordings, joint_effects, friction_velocity)
     if samples.layout.gains:
         raise DataError(
@@ -126,7 +147,10 @@ def fit_inverse_dynamics(
     **Arguments**
 
     - `joint_effects`, `friction_velocity`, `loss`: as in `ordinary_least_squares`, and drive gains. Velocities and
-      delays are searched for first and then fixed; load friction uses the transmitted torque of the round before.
+      delays are searched for first and then fixed; load friction uses the transmitted torque of the round before. For
+      the effect `length` each round is a Gauss-Newton step from the lengths of the round before, shortened where the
+      cost does not fall, and there are up to `4 rounds`. The start of lengths is expected to be wrong by a tenth of a
+      typical distance, over the root of `effects_weight`.
     - `prior_weight`: the weight of the inertias' prior. Samples count as independent; filtered recordings, whose
       neighboring samples are alike, need a larger weight. `"cross-validated"` takes the candidate that best predicts
       each part of the recordings from the other parts (`cross_validate`); `CandidateWeights` sets candidates and parts.
@@ -157,6 +181,7 @@ def fit_inverse_dynamics(
     state = state or first
     state.require_like(first, len(samples))
     weighting = Reweighting(samples, loss, state)
+    rounds *= _ROUNDS_OF_LENGTHS if samples.layout.places else 1
     problem, data, minimum, state = _fit_rounds(problem, weighting, state, rounds, max_iterations, report)
     gain = samples.layout.drive_gains(minimum.point.scale)
     reference, tangent, precision_factor, prior_factor = posterior(problem, minimum.point)
@@ -229,15 +254,38 @@ def _fit_rounds(
             if report is not None:
                 report(Step(start.round, step, cost, expected, start._replace(step=step, point=point)))
 
-        minimum = minimize(problem, state.point, max_iterations, report_step, state.step)
+        minimum, left = minimize(problem, state.point, max_iterations, report_step, state.step), 0.0
+        if layout.places and minimum.status != Status.DIVERGED:
+            minimum, left = _shortened(problem, weighting, state.point, minimum)
         state = state._replace(step=1, iterations=state.iterations + minimum.steps, point=minimum.point)
         if minimum.status != Status.DIVERGED:
             parameters = minimum.point.parameters()
             weighting.update(parameters, layout.drive_gains(minimum.point.scale))
+            weighting.settled &= left < _STEP_LEFT
             state = state._replace(previous=parameters)
         if minimum.status == Status.DIVERGED or weighting.settled or state.round >= rounds:
+            if layout.places:
+                # What the result says of itself holds where it is.
+                data = weighting.data
+                problem = problem.with_data(data, weighting.sigma, layout)
             return problem, data, minimum, state
         state = state._replace(round=state.round + 1)
+
+
+def _shortened(
+    problem: PhysicalProblem, weighting: Reweighting, start: Physical, minimum: Minimum
+) -> tuple[Minimum, float]:
+    """The minimum for the columns at `start`, or the half, quarter or eighth of the way to it, so that the cost with
+    the columns of its own parameters falls by a part of what was promised; and what was promised."""
+    layout, before = weighting.samples.layout, problem.cost(start)
+    promised, part = before - minimum.cost, 1.0
+    while True:
+        point = minimum.point.toward(start, 1 - part)
+        weighting.linearize(point.parameters())
+        cost = problem.with_data(weighting.data, weighting.sigma, layout).cost(point)
+        if before - cost >= _ENOUGH * part * promised or min(promised / _STEP_LEFT, part / _SHORTEST) <= 1:
+            return minimum._replace(point=point, cost=cost), promised
+        part *= 0.5
 
 
 def _fit_result(
@@ -255,7 +303,8 @@ def _fit_result(
     samples, ending = weighting.samples, status.text
     if status == Status.CONVERGED and not weighting.settled:
         status = Status.OUT_OF_ITERATIONS
-        ending = f"out of iterations: the noise has not settled after {fields['rounds']} rounds of re-weighting"
+        unsettled = "the noise and lengths have" if samples.layout.places else "the noise has"
+        ending = f"out of iterations: {unsettled} not settled after {fields['rounds']} rounds of re-weighting"
     elif status == Status.OUT_OF_ITERATIONS:
         ending = f"out of iterations: max_iterations was too few in round {fields['rounds']} of re-weighting"
     searched = [
@@ -269,7 +318,7 @@ def _fit_result(
     noise = (samples, residual, sigma, gain, hat(triangle), weighting.weights)
     return InverseDynamicsFit(
         model=fitted,
-        before=samples.model,
+        before=samples.before,
         effects=samples.effects,
         values=values,
         parameters=parameters,

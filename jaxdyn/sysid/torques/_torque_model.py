@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -15,7 +16,9 @@ from jaxdyn._errors import DataError, ModelError
 from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import LoadProportional, Stribeck
 from jaxdyn.model import Model, require_inertias
+from jaxdyn.sysid.parameters import Place
 from jaxdyn.sysid.recordings import Recording, as_recordings, signals
+from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._effects import (
     JointEffects,
     JointEffectValues,
@@ -35,7 +38,8 @@ INERTIAL_NAMES = ("m", "m*cx", "m*cy", "m*cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz"
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The order of the parameters `[P]`: all bodies' inertial ones, positive ones of joints, offsets. Hashable."""
+    """The order of the parameters `[P]`: all bodies' inertial ones, positive ones of joints, offsets, positions of
+    joints. Hashable."""
 
     nb: int
     nv: int
@@ -46,6 +50,8 @@ class Layout:
     """Degrees of freedom with an unknown drive gain, in which the torque is not linear: they are not in the vector."""
     springs: tuple[int, ...]
     """`[nv]`: the coordinate of each degree of freedom with an unknown spring, -1 for the others."""
+    places: tuple[Place, ...] = ()
+    """The joints, and frames of loops, whose positions are parameters, three each."""
 
     @classmethod
     def of(cls, model: Model, effects: JointEffects) -> Self:
@@ -64,7 +70,8 @@ class Layout:
             )
         positive = tuple((k, int(j)) for k, kind in enumerate(POSITIVE) for j in np.flatnonzero(chosen[kind]))
         offsets, gains = (tuple(np.flatnonzero(effects.dofs(x, model)).tolist()) for x in ("offset", "gain"))
-        return cls(model.nb, model.nv, positive, offsets, gains, tuple(springs.tolist()))
+        places = lengths.freed_places(model, effects.length)
+        return cls(model.nb, model.nv, positive, offsets, gains, tuple(springs.tolist()), places)
 
     @property
     def by_load(self) -> bool:
@@ -73,13 +80,23 @@ class Layout:
 
     @property
     def size(self) -> int:
-        return 10 * self.nb + len(self.positive) + len(self.offsets)
+        return 10 * self.nb + len(self.positive) + len(self.offsets) + 3 * len(self.places)
+
+    @property
+    def changes_with_the_fit(self) -> bool:
+        """Whether the columns depend on the parameters, and are computed again after each round of a fit."""
+        return self.by_load or bool(self.places)
 
     def names(self, model: Model) -> list[str]:
         inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
         dofs = model.topology.dof_names
         effects = [f"{POSITIVE[k]}({dofs[j]})" for k, j in self.positive]
-        return [*inertial, *effects, *(f"offset({dofs[j]})" for j in self.offsets)]
+        offsets = [f"offset({dofs[j]})" for j in self.offsets]
+        return [*inertial, *effects, *offsets, *lengths.position_names(model, self.places)]
+
+    def positions(self, parameters: np.ndarray) -> np.ndarray:
+        """The positions `[3 places]` in the vector."""
+        return np.asarray(parameters)[self.size - 3 * len(self.places) :]
 
     def joint_values(self, parameters: np.ndarray) -> dict[str, np.ndarray]:
         """The values `[nv]` of each kind in `POSITIVE` and of `"offset"`; NaN where the vector has none."""
@@ -87,7 +104,7 @@ class Layout:
         joints = np.asarray(parameters)[10 * self.nb :]
         for (k, j), x in zip(self.positive, joints, strict=False):
             out[POSITIVE[k]][j] = x
-        out["offset"][list(self.offsets)] = joints[len(self.positive) :]
+        out["offset"][list(self.offsets)] = joints[len(self.positive) :][: len(self.offsets)]
         return out
 
     def drive_gains(self, scale: np.ndarray) -> np.ndarray:
@@ -155,7 +172,9 @@ class Samples:
         if self.joints is not None:
             effects = effects.of_driven(model, self.joints)
             self.driven[:] = effects.dofs_of(self.joints, model)
-        self.model, self.effects, self.shape = model, effects, shape
+        self.before, self.effects, self.shape = model, effects, shape
+        self.model = model
+        """The model with the lengths at which the columns are taken."""
         self.layout = Layout.of(model, effects)
         motions = [motion_arrays(model, x) for x in self.recordings]
         self.q, self.v, self.a, self.measured = (np.concatenate(x) for x in zip(*motions, strict=True))
@@ -166,7 +185,7 @@ class Samples:
         self.lengths = np.array([f.count(len(x)) for f, x in zip(self.filters, self.recordings, strict=True)])
         """The number of equations of each recording at each joint: its samples, or those that its filter keeps."""
         pairs = list(zip((x.t for x in self.recordings), motions, strict=True))
-        self.u = np.concatenate([delay_signal(t, v, a, shape.friction_delay) for t, (_, v, a, _) in pairs])
+        self.u = self._delayed_velocity()
         # The torque of the motion at t is recorded at t + delay, unless the recording ends before.
         delay = shape.torque_delay
         self.tau = np.concatenate([delay_signal(t, tau, None, -delay) for t, (*_, tau) in pairs])
@@ -175,6 +194,7 @@ class Samples:
         """`[len(self), nv]`: whether the torque of all samples of an equation was recorded."""
         self.load = np.abs(self.tau)
         """`[n, nv]`: the transmitted torque that friction may grow with; at first the measured torque."""
+        self._linearized = model
         size = np.sqrt(np.mean(self.tau**2, axis=0))
         if not size.max() > 0:
             raise DataError("the recording's torques are all zero: nothing can be identified from them")
@@ -186,10 +206,31 @@ class Samples:
     def __len__(self) -> int:
         return int(self.lengths.sum())
 
-    def transmit(self, model: Model) -> None:
-        """Let load friction grow with the torques that `model` transmits in these motions."""
+    def linearize(self, model: Model) -> None:
+        """Let load friction grow with the torques that `model` transmits in these motions, and take the derivatives by
+        lengths there."""
+        if self.layout.places:
+            self._linearized, places = model, self.layout.places
+            self.model = lengths.with_positions(self.before, places, lengths.positions(model, places))
+            motion = lengths.motion_of(self.model, (self.q, self.v, self.a), self.joints)
+            self.q, self.v, self.a = (np.asarray(x, np.float64) for x in motion)
+            self.u = self._delayed_velocity()
         self.load = np.abs(frictionless_torque(model, self.q, self.v, self.a, self.joints))
         self._chunks = []
+
+    def _length_columns(self, samples: np.ndarray, B: np.ndarray) -> np.ndarray:
+        """The columns `B` with those of the positions, and the known torque for the positions that they are about."""
+        places = self.layout.places
+        motion = (self.q[samples], self.v[samples], self.a[samples])
+        columns = lengths.length_slopes(self._linearized, places, motion, self.joints)
+        known = B[..., -2] - columns @ lengths.positions(self.model, places)
+        return np.concatenate([B[..., :-2], columns, known[..., None], B[..., -1:]], axis=-1)
+
+    def _delayed_velocity(self) -> np.ndarray:
+        """The velocity `[n, nv]` that friction feels."""
+        parts = [slice(*x) for x in itertools.pairwise(self.starts)]
+        pairs = zip((x.t for x in self.recordings), parts, strict=True)
+        return np.concatenate([delay_signal(t, self.v[x], self.a[x], self.shape.friction_delay) for t, x in pairs])
 
     def on_drives(self, samples: np.ndarray | slice, torques: np.ndarray) -> np.ndarray:
         """Torques `[n, nv, k]` of all joints at samples as those of the drives that do the same."""
@@ -205,15 +246,18 @@ class Samples:
     ) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield rows and their `[rows, nv, P + 2]`: columns `Y`, known torque, measured torque; 0 where not valid.
         `added(samples, B)` returns what to add to the columns `B` of samples, before the low pass."""
+        of_motion = dataclasses.replace(self.layout, places=())
         keep = added is None and len(self) * self.layout.nv * (self.layout.size + 2) * 8 <= _KEPT
         for k, (rows, samples, low_pass) in enumerate(self._parts()):
             if added is None and k < len(self._chunks):
                 yield rows, self._chunks[k]
                 continue
             motion = tuple(jnp.asarray(x[samples]) for x in (self.q, self.v, self.a, self.u, self.load))
-            Y, torque = torque_columns(self.model, motion, self.shape, self.layout)
+            Y, torque = torque_columns(self.model, motion, self.shape, of_motion)
             B = np.concatenate([Y, torque[..., None], self.tau[samples][..., None]], axis=-1, dtype=np.float64)
             B = self.on_drives(samples, B)
+            if self.layout.places:
+                B = self._length_columns(samples, B)
             if added is not None:
                 B = B + self.on_drives(samples, added(samples, B))
             B = low_pass.apply(B)[: rows.stop - rows.start] * self.valid[rows][..., None]
@@ -301,7 +345,7 @@ def consecutive_blocks(lengths: np.ndarray, count: int) -> np.ndarray:
 
 @eqx.filter_jit
 def torque_columns(model: Model, motion: tuple[jax.Array, ...], shape: EffectShape, layout: Layout):
-    """The derivative `[*batch, nv, P]` of the torque with respect to the parameters, and the known torque
+    """The derivative `[*batch, nv, P]` of the torque with respect to the parameters but positions, and the known torque
     `[*batch, nv]`: springs, and the armature and friction that are not among the parameters."""
     q, v, a, u, load = motion
     stribeck = np.zeros(model.nv)
@@ -338,7 +382,9 @@ def friction_columns(u, load, friction_velocity, stribeck_velocity, stribeck: An
 
 def with_parameters(samples: Samples, parameters: np.ndarray, gain: np.ndarray) -> tuple[Model, JointEffectValues]:
     """The model of the samples with the leaves that parameters `[P]` name, and the values that no leaf holds."""
-    model, layout, shape = samples.model, samples.layout, samples.shape
+    model, layout, shape = samples.before, samples.layout, samples.shape
+    if layout.places:
+        model = lengths.with_positions(model, layout.places, layout.positions(parameters))
     joints = layout.joint_values(parameters)
     leaves = {k: np.where(np.isnan(joints[k]), x, joints[k]) for k, x in effect_leaves(model).items()}
     slipping = np.isnan(joints["static"])
@@ -377,6 +423,12 @@ def require_one_robot(model: Model) -> None:
     require_inertias(model.topology, "an identification", f"{guess}; torque_regressor needs no inertias")
     if model.inertial_parameters.ndim != 2:
         raise ModelError(f"the model has batch axes {model.inertial_parameters.shape[:-2]}: take one element first")
+
+
+def require_known_lengths(effects: JointEffects | None, what: str, advice: str) -> None:
+    """Raise `DataError` for effects with unknown lengths."""
+    if effects is not None and effects.length:
+        raise DataError(f"{what} does not take unknown lengths, in which torques are not linear; {advice}")
 
 
 def motion_arrays(model: Model, recording: Recording, *, torques: bool = True) -> tuple[np.ndarray, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxdyn.model import rotational_about_center
 from jaxdyn.sysid.recordings import Recordings
+from jaxdyn.sysid.torques._base_parameters import BaseParameters
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._residual_causes import Cause
 
@@ -20,6 +21,13 @@ _BY_PRIOR = 0.9
 # The physical constraint costs something worth saying if it raises the error by this part.
 _COST = 0.02
 _SHOWN = 8
+# How identify and JointEffects free a cause.
+_FREED = {
+    "lengths": "lengths=True",
+    "tilt": "tilt=True",
+    "gain": "an effect gain of joints, if the inertias of others are known well",
+}
+_AS_EFFECT = "choose it among the joint_effects"
 
 
 def verdict(
@@ -63,7 +71,8 @@ def _is_flat(parameters: np.ndarray) -> bool:
 
 def _determined(fit: InverseDynamicsFit) -> list[str]:
     base, intervals = fit.base_parameters(), fit.intervals()
-    by_prior, nothing = intervals.decided_by_prior(_BY_PRIOR), set(base.unidentifiable)
+    by_prior = intervals.decided_by_prior(_BY_PRIOR)
+    nothing = set(base.unidentifiable) - set(base.names[len(base.names) - 3 * len(fit.layout.places) :])
     out = [
         f"The data determine {base.rank} combinations of {len(base.names)} parameters; {len(by_prior)} single "
         f"parameters are decided by the start alone{', such as ' + _listed(by_prior) if by_prior else ''}."
@@ -71,6 +80,8 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
     if nothing:
         known = "what the prior says of a link as a whole is all that is known of them"
         out.append(f"No torque depends on {_listed(sorted(nothing))}: {known}.")
+    if found := _positions(fit, base):
+        out.append(f"Of lengths the data determine, in m: {'; '.join(found)}. The start decides all else about them.")
     start = np.asarray(fit.before.inertial_parameters, np.float64)[:, 0]
     far = []
     for i, name in enumerate(fit.model.body_names):
@@ -82,6 +93,14 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
     return out
 
 
+def _positions(fit: InverseDynamicsFit, base: BaseParameters) -> list[str]:
+    """The combinations of positions that the data determine, whatever the inertias are, with their intervals."""
+    is_position = np.arange(len(base.names)) >= len(base.names) - 3 * len(fit.layout.places)
+    x = fit.intervals(base)
+    rows = np.flatnonzero(~base.matrix[:, ~is_position].any(axis=1) & (x.prior_share < _BY_PRIOR))
+    return [f"{x.names[i]} = {x.value[i]:.4g} in [{x.lower[i]:.4g}, {x.upper[i]:.4g}]" for i in rows]
+
+
 def _causes(causes: Sequence[Cause], error: float) -> list[str]:
     evident = [x for x in causes if x.evident]
     if not evident:
@@ -90,7 +109,7 @@ def _causes(causes: Sequence[Cause], error: float) -> list[str]:
     out = [
         f"The residuals point to {first.name}: it would explain {first.part:.0%} of what is left (F = "
         f"{first.statistic:.3g}), most at {_listed(first.joints)}. The parameters and their intervals hold only if "
-        f"nothing like that is missing."
+        f"nothing like that is missing. To find it: {_FREED.get(first.name, _AS_EFFECT)}."
     ]
     if others:
         also = ", ".join(f"{x.name} {x.part:.0%} (F = {x.statistic:.3g})" for x in others)
