@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdyn import joints
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ShapeError, broadcast_batches, look_up, require_last_axes, warn
 from jaxdyn._types import Array, Float, float_leaf
@@ -142,6 +143,21 @@ class Scene(eqx.Module):
         arguments = _arguments(self, state, control, torque)
         bound, operands = _bound(self, arguments)
         return bound.call(rows.natural, operands, _solved(self, arguments).a, arguments.v)
+
+    @compiled()
+    def rate(self, t: Any, state: SceneState, control: Any = None) -> SceneState:
+        """The rate of a state, as a `SceneState`, for solvers of ordinary differential equations: in `diffrax` the term
+        is `ODETerm(scene.rate)`, and `args` is the control `[*batch, nu]`.
+
+        The law does not depend on the time `t`. A quaternion follows `q (0, w) / 2`, whose norm a solver changes by its
+        error; the scene takes it for its direction. Errors as for `accelerations`.
+        """
+        arguments = _arguments(self, state, control, None)
+        bound, operands = _bound(self, arguments)
+        turned = joints.apply_to_rows(joints.coordinate_rate, self.model.topology, arguments.q, arguments.v)
+        activation = bound.call(rows.rates, operands, **arguments.named())
+        a = self.accelerations(state, control)
+        return SceneState(turned, a, activation, jnp.ones_like(state.time))
 
     @compiled()
     def step(self, state: SceneState, control: Any = None, torque: Any = None) -> SceneState:
