@@ -128,6 +128,19 @@ def test_gradient_of_the_published_cube_is_that_of_mujoco():
     difference = (place(-2 + h) - place(-2 - h)) / (2 * h)
     np.testing.assert_allclose(difference, 0.5758, rtol=1e-3)
 
+    def by_steps(dt, h):
+        m.opt.timestep, places = dt, []
+        for speed in (-2 + h, -2 - h):
+            mujoco.mj_resetData(m, d)
+            d.qvel[1:3] = -0.1, speed
+            for _ in range(round(1 / dt)):
+                mujoco.mj_step(m, d)
+            places.append(d.qpos[1])
+        return (places[0] - places[1]) / (2 * h)
+
+    assert abs(by_steps(1e-3, 1e-2) / difference - 1) > 0.5
+    np.testing.assert_allclose(by_steps(1 / 33333, 1e-2), difference, rtol=0.03)
+
     scene = jaxdyn.load_scene(PUBLISHED)
     start = scene.state(v=[0, -0.1, -2.0, 0, 0, 0])
     direction = eqx.tree_at(lambda s: s.v, jax.tree.map(jnp.zeros_like, start), jnp.zeros(6).at[2].set(1.0))
@@ -161,3 +174,13 @@ def test_gradients_through_a_collision_of_two_balls_are_those_of_the_closed_form
         value, gradient, _ = end(x, jnp.array([0.0, 0, 1]))
         x = x.at[2].add((0.6 - value) / gradient)
     np.testing.assert_allclose(x[2], 0.5 / (duration - d / 2), rtol=1e-4)
+
+    # First-order steps blur the impact.
+    for dt, gradient in ((1e-3, 0.81), (5e-3, 0.28)):
+
+        def place(first, dt=dt):
+            start = State(jnp.stack([first, 0.2]), jnp.array([1.0, 0.0]))
+            controls = jnp.zeros((round(duration / dt), 2))
+            return jaxdyn.rollout(model, start, controls, dt, contacts=contacts).q[-1, 1]
+
+        np.testing.assert_allclose(jax.jit(jax.grad(place))(0.0), gradient, atol=0.01)
