@@ -8,9 +8,11 @@ means over all samples of the distance between the centers, in widths of the cub
 orientations. The loss is the mean over the training tosses of the root of the sum of both errors, each over its scale:
 a toss that ends on another face is far off whatever the numbers are, and the root lets it count less.
 
-Each corner has two balls, one of them smaller and under a law of its own, which acts where the corner is pressed:
-plastic is stiffer, and its friction lower, the harder it is pressed (Bowden & Tabor, The friction and lubrication of
-solids, 1950).
+Each corner has two balls, one of them smaller, which acts where the corner is pressed: with it a corner is the stiffer,
+the harder it is pressed. Both have one coefficient of friction, and each has a stiction velocity.
+
+The lengths of the recordings are short by a factor, which free fall tells: in them a body falls with less than 9.81
+m/s^2. The fit finds that acceleration, and with it the width of the cube in the same lengths.
 
 The fit goes in stages, first over the beginning of each toss and then over more of it, since derivatives of long
 roll-outs say little before the first impacts are right.
@@ -49,10 +51,13 @@ from jaxdyn.spatial import quaternion_to_rotation, transform_inertial_parameters
 
 DEFAULT_CONFIG = CONFIGS / "fit_cube_tosses.toml"
 LAW = ("stiffness", "dissipation", "friction", "stiction_velocity")
-PRESSED = tuple(f"pressed_{name}" for name in LAW)
-LOGARITHMIC = (*LAW, *PRESSED, "pressed_depth", "half_width", "corner_radius", "inertia")
+PRESSED = ("pressed_stiffness", "pressed_dissipation", "friction", "pressed_stiction_velocity")
+"""The numbers of the laws of the two balls; they share the friction."""
+LOGARITHMIC = tuple(
+    dict.fromkeys((*LAW, *PRESSED, "pressed_depth", "half_width", "corner_radius", "inertia", "gravity"))
+)
 """The unknowns that are positive; a step of the optimizer multiplies them."""
-STEP = {"height": 1e-3, "center": 1e-3, "half_width": 0.01, "corner_radius": 0.5, "inertia": 0.1}
+STEP = {"height": 1e-3, "center": 1e-3, "half_width": 0.01, "corner_radius": 0.5, "inertia": 0.1, "gravity": 0.01}
 """The change of each unknown in a unit step of the optimizer: in m for height and center, in the logarithm for the
 others. The unknowns that are not here have 1."""
 REFIT_RATE = 0.05
@@ -98,7 +103,6 @@ class Config(programs.ProgramConfig):
     """Depth from which on the pressed law acts besides, m."""
     pressed_stiffness: float
     pressed_dissipation: float
-    pressed_friction: float
     pressed_stiction_velocity: float
     height: float
     """Height of the plane, m."""
@@ -110,6 +114,8 @@ class Config(programs.ProgramConfig):
     """Moment of inertia of the cube about its center of mass, kg m^2."""
     center: tuple[float, float, float]
     """Center of mass from the middle of the cube, in its axes, m."""
+    gravity: float
+    """Acceleration of free fall, in the lengths of the recordings, m/s^2."""
     position_scale: float
     """Position error that counts 1 in the loss, widths."""
     rotation_scale: float
@@ -180,7 +186,9 @@ def scene(x: dict[str, Any]) -> tuple[Model, Contacts]:
     model = samples.cube()
     about_center = MASS * jnp.eye(10)[0] + x["inertia"] * jnp.zeros(10).at[jnp.array([4, 6, 9])].set(1.0)
     inertia = transform_inertial_parameters(about_center, jnp.concatenate([x["center"], jnp.array([1.0, 0, 0, 0])]))
-    model = eqx.tree_at(lambda m: m.inertial_parameters, model, inertia[None].astype(model.dtype))
+    down = -x["gravity"] * jnp.array([0.0, 0.0, 1.0])
+    arrays = inertia[None].astype(model.dtype), down.astype(model.dtype)
+    model = eqx.tree_at(lambda m: (m.inertial_parameters, m.gravity), model, arrays)
     corner, radius = x["half_width"] - x["corner_radius"], x["corner_radius"]
     places = [corner * jnp.array(sign) for sign in itertools.product((-1.0, 1.0), repeat=3)]
     shapes = []
@@ -317,7 +325,8 @@ def _horizon(samples: int) -> str:
 # of friction and normal force. The rest is its default; friction and impratio matter for the elliptic cone.
 GRID = tuple(itertools.product((0.005, 0.01, 0.02), (0.5, 1.0, 1.5), (0.15, 0.18, 0.21), (1.0, 10.0)))
 DEFAULT = (0.02, 1.0, 0.18, 1.0)
-_XML = """<mujoco><option timestep="{dt}" cone="elliptic" integrator="implicitfast" impratio="{ratio}"/><worldbody>
+_XML = """<mujoco><option timestep="{dt}" cone="elliptic" integrator="implicitfast" impratio="{ratio}"
+gravity="0 0 -{gravity}"/><worldbody>
 <geom type="plane" size="5 5 1" pos="0 0 {height}" friction="{friction} 0 0" solref="{time} {damping}" priority="1"/>
 <body><freejoint/><inertial pos="{center}" mass="{mass}" diaginertia="{inertia} {inertia} {inertia}"/>
 {geoms}</body></worldbody></mujoco>"""
@@ -331,11 +340,12 @@ def mujoco_errors(config: Config, x: dict[str, Any], training: Tosses, testing: 
     # The published cube rests at the height of the plane, which needs no fit.
     height = float(np.median(training.position[:, -1, 2])) - config.half_width
     h = config.half_width
-    box = _geometry((0, 0, 0), config.inertia, height, f'<geom type="box" size="{h} {h} {h}"/>')
+    published = {"center": (0, 0, 0), "inertia": config.inertia, "height": height, "gravity": config.gravity}
+    box = _geometry(published, f'<geom type="box" size="{h} {h} {h}"/>')
     corner, radius = float(x["half_width"] - x["corner_radius"]), float(x["corner_radius"])
     ball = '<geom type="sphere" size="{}" pos="{} {} {}"/>'
     corners = "".join(ball.format(radius, *sign) for sign in itertools.product((-corner, corner), repeat=3))
-    fitted = _geometry(x["center"], float(x["inertia"]), float(x["height"]), corners)
+    fitted = _geometry(x, corners)
     out = {"MuJoCo, default": _mujoco(config, DEFAULT, box, testing)}
     for name, geometry in (("", box), (", fitted cube", fitted)):
         tried = [[_mujoco(config, s, geometry, tosses) for s in GRID] for tosses in (fewer, testing)]
@@ -345,9 +355,10 @@ def mujoco_errors(config: Config, x: dict[str, Any], training: Tosses, testing: 
     return out
 
 
-def _geometry(center: Any, inertia: float, height: float, geoms: str) -> dict[str, Any]:
-    """Return the parts of the XML that describe the cube and the height of the plane."""
-    return {"center": " ".join(map(str, np.asarray(center))), "inertia": inertia, "height": height, "geoms": geoms}
+def _geometry(x: dict[str, Any], geoms: str) -> dict[str, Any]:
+    """Return the parts of the XML that describe the cube, the height of the plane, and free fall."""
+    center = " ".join(map(str, np.asarray(x["center"])))
+    return {"center": center, "geoms": geoms} | {name: float(x[name]) for name in ("inertia", "height", "gravity")}
 
 
 def _mujoco(config: Config, setting: tuple[float, ...], geometry: dict[str, Any], tosses: Tosses) -> np.ndarray:

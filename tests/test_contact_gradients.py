@@ -80,22 +80,31 @@ def derivatives():
     return jax.jit(jax.jacfwd(after)), jax.jit(jax.jacrev(after)), jax.jit(after)
 
 
-def tumbled(dt: float, law: ContactLaw):
-    """Return a function from the vertical speed at the start to the place `y` after 1 s of the cube of Paulus et al.,
-    Hard contacts with soft gradients, 2025: half a width of 0.05 m, 0.1 kg, gravity of 2 m/s^2, turned by 60 degrees
-    about x, from a height of 0.2 m. It falls on an edge and tumbles."""
+def tumbling_cube(law: ContactLaw):
+    """Return the cube of Paulus et al., Hard contacts with soft gradients, 2025, its contacts, and a function from its
+    vertical speed to its state at the start: half a width of 0.05 m, 0.1 kg, gravity of 2 m/s^2, turned by 60 degrees
+    about x, at a height of 0.2 m. It falls on an edge and tumbles."""
     inertia = jaxdyn.BodyInertia.box(0.1, (0.1, 0.1, 0.1))
     model = jaxdyn.ModelBuilder().add_body("cube", "world", jaxdyn.Joint("free"), inertia=inertia).build()
     model = eqx.tree_at(lambda m: m.gravity, model, jnp.asarray([0.0, 0.0, -2.0]))
     contacts = Contacts(model, [ContactShape("cube", Box((0.05,) * 3))], law=law)
-    c, s, steps = np.cos(np.pi / 3), np.sin(np.pi / 3), round(1 / dt)
+    c, s = np.cos(np.pi / 3), np.sin(np.pi / 3)
     q = jnp.asarray([0, 0, 0.2, np.cos(np.pi / 6), np.sin(np.pi / 6), 0, 0])
 
-    def place(speed):
+    def start(speed):
         # Velocities are in the axes of the cube.
         v = jnp.concatenate([jnp.stack([0 * speed, -0.1 * c + s * speed, 0.1 * s + c * speed]), jnp.zeros(3)])
-        motion = jaxdyn.rollout(model, State(q, v), jnp.zeros((steps, 6)), dt, contacts=contacts)
-        return motion.q[-1, 1]
+        return State(q, v)
+
+    return model, contacts, start
+
+
+def tumbled(dt: float, law: ContactLaw):
+    """Return a function from the vertical speed of `tumbling_cube` at the start to its place `y` after 1 s."""
+    model, contacts, start = tumbling_cube(law)
+
+    def place(speed):
+        return jaxdyn.rollout(model, start(speed), jnp.zeros((round(1 / dt), 6)), dt, contacts=contacts).q[-1, 1]
 
     return place
 

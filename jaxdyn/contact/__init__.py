@@ -11,6 +11,7 @@ from jaxdyn.contact._step import (
     contact_accelerations,
     contact_forces,
     contact_step,
+    contact_wrenches,
     require_contact,
     straight_motion,
     with_vector,

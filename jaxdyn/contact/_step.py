@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, require_time_step
 from jaxdyn._types import Array, Configuration, Float, Velocity
+from jaxdyn.algorithms import forward_kinematics
 from jaxdyn.algorithms.recursions import RobotAndParts, check_arrays
 from jaxdyn.contact import _rows as rows
 from jaxdyn.contact._contacts import Contacts
@@ -160,3 +161,17 @@ def contact_forces(
     a, q, v = (spanning_coordinates(model, x, velocity=y) for x, y in ((a, True), (q, False), (v, True)))
     gap, *vectors = bound.call(rows.forces, operands, a, q, v, length)
     return ContactForces(gap, *(jnp.stack(jax.tree.leaves(x), axis=-1) for x in vectors))
+
+
+def contact_wrenches(model: Model, contacts: Contacts, q: Any, v: Any) -> Any:
+    """Return the wrenches `[force, moment]` of all contacts on the bodies at a state, `[*batch, nb, 6]`, in world axes
+    at the origins of the bodies' frames."""
+    found, touching = contact_forces(model, contacts, q, v), contacts.touching
+    origins = forward_kinematics(model, q).translation
+    total = jnp.zeros((*found.gap.shape[:-1], model.nb, 6), found.force.dtype)
+    for bodies, sign in ((touching.bodies2, 1), (touching.bodies1, -1)):
+        moving = bodies >= 0
+        on, force = bodies[moving], sign * found.force[..., moving, :]
+        moment = jnp.cross(found.point[..., moving, :] - origins[..., on, :], force)
+        total = total.at[..., on, :].add(jnp.concatenate([force, moment], axis=-1))
+    return total

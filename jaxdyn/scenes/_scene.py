@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdyn import joints
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ShapeError, broadcast_batches, warn
 from jaxdyn._types import Array, Float, float_leaf
@@ -170,6 +171,23 @@ class Scene(eqx.Module):
         given = given_of(self, state, control, torque, wrenches)
         bound, operands = given.bound()
         return bound.call(rows.natural, operands, _solved(given).a, given.arguments.v)
+
+    @compiled()
+    def rate(self, t: Any, state: SceneState, control: Any = None) -> SceneState:
+        """The rate of a state, as a `SceneState`, for solvers of ordinary differential equations: in `diffrax` the term
+        is `ODETerm(scene.rate)`, and `args` is the control `[*batch, nu]`.
+
+        The law does not depend on the time `t`. A quaternion follows `q (0, w) / 2`, whose norm a solver changes by its
+        error; the scene takes it for its direction. Errors as for `accelerations`.
+        """
+        given = given_of(self, state, control, None, None)
+        arguments = given.arguments
+        bound, operands = given.bound()
+        turned = joints.apply_to_rows(joints.coordinate_rate, self.model.topology, arguments.q, arguments.v)
+        activation = bound.call(rows.rates, operands, **arguments.named())
+        a = self.accelerations(state, control)
+        held = (None if x is None else jnp.zeros_like(x) for x in (state.mocap, state.active))
+        return SceneState(turned, a, activation, jnp.ones_like(state.time), *held)
 
     @compiled()
     def step(self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None) -> SceneState:

@@ -7,9 +7,10 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from jaxdyn import joints
-from jaxdyn._errors import naming_arguments, require_last_axes
+from jaxdyn._errors import ModelError, naming_arguments, require_last_axes
 from jaxdyn._types import Array, Float, Velocity, Wrenches
 from jaxdyn.algorithms import aba
+from jaxdyn.contact import Contacts, contact_wrenches, require_contact
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
 from jaxdyn.simulate.integrators import closed
@@ -21,10 +22,14 @@ class VectorField(eqx.Module):
     model: Model
     control: Any
     f_ext: Any
+    contacts: Contacts | None
 
     def __call__(self, t, state: State, args: Any = None) -> State:
         tau: Any = self.control(t, state, args) if callable(self.control) else self.control
         f_ext: Any = self.f_ext(t, state, args) if callable(self.f_ext) else self.f_ext
+        if self.contacts is not None:
+            pushes = contact_wrenches(self.model, self.contacts, state.q, state.v)
+            f_ext = pushes if f_ext is None else f_ext + pushes
         a = aba(self.model, state.q, state.v, tau, f_ext)
         return State(coordinate_rate(self.model, state.q, state.v), a)
 
@@ -34,6 +39,8 @@ def vector_field(
     model: Model,
     control: Velocity | Callable[[Any, State, Any], Any] | None = None,
     f_ext: Wrenches | Callable[[Any, State, Any], Any] | None = None,
+    *,
+    contacts: Contacts | None = None,
 ) -> Callable[[Any, State, Any], State]:
     """The equations of motion in coordinates, `(t, state, args) -> rate of the state`, for adaptive and stiff solvers.
 
@@ -45,11 +52,14 @@ def vector_field(
     - `control`: actuator torques `[*batch, nv]`, N m or N, or a function `(t, state, args)` that returns them; zero by
       default.
     - `f_ext`: external wrenches `[*batch, nb, 6]` as in `step`, or a function `(t, state, args)` that returns them.
+    - `contacts`: contacts of the model, whose forces at a state are those of `contact_forces`. An explicit solver then
+      needs steps below `2 m stiction_velocity / (friction f)` for the normal force `f` on a mass `m`. Stops of joints
+      (`Contacts.limits`) are not part of it.
 
     A quaternion follows `q (0, w) / 2`, which keeps its norm but for the solver's error; the library takes it for its
     direction, and `normalized` makes it unit again. Accelerations honor closed loops, but the solver's errors open
     them: begin with a state that closes them, and let `normalized` close those that are saved. **Raises** `ShapeError`
-    where torques or wrenches do not fit.
+    where torques or wrenches do not fit, `ModelError` for contacts of another model, or with stops of joints.
     """
     if control is None:
         control = jnp.zeros(model.nv, model.dtype)
@@ -59,7 +69,11 @@ def vector_field(
     if f_ext is not None and not callable(f_ext):
         f_ext = jnp.asarray(f_ext)
         require_last_axes(f_ext, (model.nb, 6), "f_ext", f"[*batch, nb, 6] with nb = {model.nb}")
-    return VectorField(model, control, f_ext)
+    if contacts is not None:
+        require_contact(model, contacts)
+        if contacts.limits is not None:
+            raise ModelError("contacts have a law for the limits of joints, which vector_field leaves out; use step")
+    return VectorField(model, control, f_ext, contacts)
 
 
 @naming_arguments
