@@ -258,6 +258,32 @@ def test_names_are_texts(wrong):
             call(wrong)
 
 
+@pytest.fixture(scope="module")
+def scene() -> jaxdyn.Scene:
+    return jaxdyn.load_scene(
+        """<mujoco><worldbody><body><joint name="j"/><geom size="0.1"/></body></worldbody>
+        <actuator><motor joint="j"/></actuator></mujoco>"""
+    )
+
+
+def test_scenes_name_the_argument(scene):
+    state = scene.state()
+    q, v, u, f = np.zeros(1), np.zeros(1), np.zeros(1), np.zeros((2, 6))
+    forces = {"state": state, "control": u, "torque": v, "wrenches": f}
+    functions = dict.fromkeys(("accelerations", "step", "sensors", "report", "constraint_forces"), forces)
+    functions["state"] = {"q": q, "v": v}
+    functions["rate"] = {"t": 0.0, "state": state, "control": u}
+    functions["rollout"] = {"state": state, "controls": u[None], "torques": v[None], "wrenches": f[None]}
+    functions |= {"from_qvel": {"q": q, "qvel": v}, "to_qvel": {"q": q, "v": v}}
+    for name, arguments in functions.items():
+        assert require_named_errors(name, getattr(scene, name), arguments) > 0
+        if "state" in arguments:
+            with pytest.raises(ShapeError, match=f"{name}: `state` is a str .* a SceneState is needed"):
+                getattr(scene, name)(**(arguments | {"state": "abc"}))
+    with pytest.raises(ShapeError, match="dtype is a str"):
+        scene.astype("abc")
+
+
 @pytest.mark.parametrize("what", WRONG)
 def test_fields_and_states_are_named(what):
     """Objects keep what they are given, or convert it; either way the message has the name."""

@@ -161,7 +161,10 @@ class Interpreter(DataMovement):
         starts = [_scalar(x) for array in state for x in np.asarray(array, object).ravel()]
         outer, self.loop = self.loop, self.graph.loop(self.loop, starts)
         carried = _arrays(self.loop.carried, shapes)
-        (again,), ends = (self.run(*part, [*given, *carried]) for part, given in (go, body))
+        (go, go_consts), of_go = go
+        (body, body_consts), of_body = body
+        (again,) = self.run(go, go_consts, [*of_go, *carried])
+        ends = self.run(body, body_consts, [*of_body, *carried])
         loop, self.loop = self.loop, outer
         again = np.asarray(again, object).item()
         if type(again) is not Node:
@@ -218,8 +221,8 @@ def _scalar(x):
 
 
 def _arrays(nodes: Sequence[Node], shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
-    ends = np.cumsum([math.prod(s) for s in shapes])
-    return [objects(list(nodes[end - math.prod(s) : end]), s) for s, end in zip(shapes, ends, strict=True)]
+    given = iter(nodes)
+    return [objects([next(given) for _ in range(math.prod(s))], s) for s in shapes]
 
 
 def parts_of(closed) -> tuple[Any, Any]:

@@ -9,14 +9,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jaxdyn import joints
 from jaxdyn._compile import compiled
-from jaxdyn._errors import ShapeError, broadcast_batches, warn
-from jaxdyn._types import Array, Float, float_leaf
+from jaxdyn._errors import naming_arguments, require_floating, warn
+from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, float_leaf
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
-from jaxdyn.contact import straight_motion
 from jaxdyn.io import LeftOutWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, object_name
 from jaxdyn.model import Model
@@ -32,11 +30,19 @@ from jaxdyn.scenes._parts import Part
 from jaxdyn.scenes._passive import Passive
 from jaxdyn.scenes._refusals import refuse_what_is_not_built
 from jaxdyn.scenes._sensors import Sensors, reasons_against_sensors
-from jaxdyn.scenes._solver import Solved, solve
-from jaxdyn.scenes._states import Given, Keyframe, SceneState, given_of, keyframes_of, make_state, with_batch
+from jaxdyn.scenes._states import (
+    BodyWrenches,
+    Controls,
+    Keyframe,
+    SceneState,
+    given_of,
+    keyframes_of,
+    make_state,
+)
+from jaxdyn.scenes._steps import rolled_out, solved, stepped
 from jaxdyn.scenes._tendons import Tendons
 from jaxdyn.scenes._tree_of_file import tree_of
-from jaxdyn.scenes._world_velocities import body_velocity, rates_of_rotation_vectors, world_velocity
+from jaxdyn.scenes._world_velocities import body_velocity, world_velocity
 
 _ENDLESS = 1e30
 """The bound that stands for infinite ranges, whose products with zero would be NaN."""
@@ -136,15 +142,16 @@ class Scene(eqx.Module):
         """The names of the equality constraints, in the order of `SceneState.active`."""
         return self.parts.constraints.equalities.names
 
+    @naming_arguments
     def state(
         self,
-        q: Any = None,
-        v: Any = None,
-        activation: Any = None,
+        q: Configuration | None = None,
+        v: Velocity | None = None,
+        activation: Float[Array | np.ndarray, "*#batch na"] | None = None,
         *,
         keyframe: str | None = None,
-        mocap: Any = None,
-        active: Any = None,
+        mocap: Float[Array | np.ndarray, "*#batch nmocap 7"] | None = None,
+        active: Float[Array | np.ndarray, "*#batch neq"] | None = None,
     ) -> SceneState:
         """Return a state; what is not given is that of the keyframe, or at rest in the file's configuration.
 
@@ -156,7 +163,11 @@ class Scene(eqx.Module):
 
     @compiled()
     def accelerations(
-        self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None
+        self,
+        state: SceneState,
+        control: Controls | None = None,
+        torque: Torque | None = None,
+        wrenches: BodyWrenches | None = None,
     ) -> Float[Array, "*batch nv"]:
         """The accelerations `[*batch, nv]` in a state, rad/s^2 and m/s^2: MuJoCo's `qacc` with the constraints solved
         to the end, but for the axes of free joints, whose velocities are in body axes.
@@ -170,10 +181,10 @@ class Scene(eqx.Module):
         """
         given = given_of(self, state, control, torque, wrenches)
         bound, operands = given.bound()
-        return bound.call(rows.natural, operands, _solved(given).a, given.arguments.v)
+        return bound.call(rows.natural, operands, solved(given).a, given.arguments.v)
 
     @compiled()
-    def rate(self, t: Any, state: SceneState, control: Any = None) -> SceneState:
+    def rate(self, t: Any, state: SceneState, control: Controls | None = None) -> SceneState:
         """The rate of a state, as a `SceneState`, for solvers of ordinary differential equations: in `diffrax` the term
         is `ODETerm(scene.rate)`, and `args` is the control `[*batch, nu]`.
 
@@ -190,25 +201,41 @@ class Scene(eqx.Module):
         return SceneState(turned, a, activation, jnp.ones_like(state.time), *held)
 
     @compiled()
-    def step(self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None) -> SceneState:
+    def step(
+        self,
+        state: SceneState,
+        control: Controls | None = None,
+        torque: Torque | None = None,
+        wrenches: BodyWrenches | None = None,
+    ) -> SceneState:
         """The state after one time step, as `mj_step` with the file's integrator; what is given is held.
 
         Arguments and errors as for `accelerations`.
         """
-        return _stepped(self, state, control, torque, wrenches)
+        return stepped(self, state, control, torque, wrenches)
 
     @compiled()
-    def rollout(self, state: SceneState, controls: Any, torques: Any = None, wrenches: Any = None) -> SceneState:
+    def rollout(
+        self,
+        state: SceneState,
+        controls: Float[Array | np.ndarray, "*#batch steps nu"],
+        torques: Float[Array | np.ndarray, "*#batch steps nv"] | None = None,
+        wrenches: Float[Array | np.ndarray, "*#batch steps nbody 6"] | None = None,
+    ) -> SceneState:
         """The states `[*batch, steps + 1, ...]` at the start and after each step.
 
         `controls` `[*batch, steps, nu]`, and `torques` `[*batch, steps, nv]` and `wrenches` `[*batch, steps, nbody,
         6]`, zero by default, are held in each step. Errors as for `accelerations`.
         """
-        return _rolled_out(self, state, controls, torques, wrenches)
+        return rolled_out(self, state, controls, torques, wrenches)
 
     @compiled()
     def sensors(
-        self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None
+        self,
+        state: SceneState,
+        control: Controls | None = None,
+        torque: Torque | None = None,
+        wrenches: BodyWrenches | None = None,
     ) -> dict[str, Float[Array, "*batch n"]]:
         """The values of the file's sensors by their names, `[*batch, n]` each: MuJoCo's `sensordata`. Arguments and
         errors as for `accelerations`."""
@@ -216,7 +243,7 @@ class Scene(eqx.Module):
         bound, operands = given.bound()
         time = jnp.broadcast_to(state.time, given.arguments.q.shape[:-1])[..., None]
         named = given.arguments.named() | ({} if given.wrenches is None else {"wrenches": given.wrenches})
-        values = bound.call(_sensed.sensor_rows, operands, _solved(given).a, time, **named)
+        values = bound.call(_sensed.sensor_rows, operands, solved(given).a, time, **named)
         sensors = self.parts.sensors
         ends = np.cumsum(sensors.sizes)
         return {
@@ -224,35 +251,49 @@ class Scene(eqx.Module):
         }
 
     @compiled()
-    def report(self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None) -> SceneReport:
+    def report(
+        self,
+        state: SceneState,
+        control: Controls | None = None,
+        torque: Torque | None = None,
+        wrenches: BodyWrenches | None = None,
+    ) -> SceneReport:
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
         bound, operands = given.bound()
-        solved = _solved(given)
+        found = solved(given)
         deep = bound.call(deep_contacts, operands, given.arguments.q)[..., 0]
         tolerance = self.options.tolerance_of(given.arguments.q.dtype)
-        return SceneReport(solved.error, solved.iterations.astype(jnp.int32), deep, tolerance)
+        return SceneReport(found.error, found.iterations.astype(jnp.int32), deep, tolerance)
 
     @compiled()
     def constraint_forces(
-        self, state: SceneState, control: Any = None, torque: Any = None, wrenches: Any = None
+        self,
+        state: SceneState,
+        control: Controls | None = None,
+        torque: Torque | None = None,
+        wrenches: BodyWrenches | None = None,
     ) -> Float[Array, "*batch nv"]:
         """The forces `[*batch, nv]` of all constraints on the degrees of freedom, N m and N: MuJoCo's
         `qfrc_constraint`, but for the axes of free joints. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
         bound, operands = given.bound()
-        return bound.call(rows.constraint_torque, operands, _solved(given).a, **given.arguments.named())
+        return bound.call(rows.constraint_torque, operands, solved(given).a, **given.arguments.named())
 
-    def from_qvel(self, q: Any, qvel: Any) -> Float[Array, "*batch nv"]:
+    @naming_arguments
+    def from_qvel(self, q: Configuration, qvel: Velocity) -> Float[Array, "*batch nv"]:
         """Return the velocity `v` that is MuJoCo's `qvel` `[*batch, nv]` at the configuration `q` `[*batch, nq]`."""
         return body_velocity(self.model, jnp.asarray(q), jnp.asarray(qvel))
 
-    def to_qvel(self, q: Any, v: Any) -> Float[Array, "*batch nv"]:
+    @naming_arguments
+    def to_qvel(self, q: Configuration, v: Velocity) -> Float[Array, "*batch nv"]:
         """Return MuJoCo's `qvel` for the velocity `v` `[*batch, nv]` at the configuration `q` `[*batch, nq]`."""
         return world_velocity(self.model, jnp.asarray(q), jnp.asarray(v))
 
     def astype(self, dtype: Any) -> Self:
-        """Return the scene with all numbers in a precision."""
+        """Return the scene with all numbers in a precision. **Raises** `ShapeError` for a type that is not one of
+        floating-point numbers."""
+        require_floating(dtype)
         return jax.tree.map(lambda x: x.astype(dtype) if hasattr(x, "astype") else x, self)
 
 
@@ -318,96 +359,3 @@ def _pattern_of(model: Model, parts: SceneParts) -> Pattern:
     bound, operands = RobotAndParts.of(model, parts, dtype, "load_scene")
     jax.eval_shape(lambda *x: bound.call(look, operands, *x), *(jax.ShapeDtypeStruct((n,), dtype) for n in sizes))
     return found[0]
-
-
-def _solved(given: Given) -> Solved:
-    bound, operands = given.bound()
-    return solve(bound, operands, given.arguments.named(), given.scene.options)
-
-
-def _rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any, wrenches: Any) -> SceneState:
-    controls = jnp.asarray(controls)
-    if controls.ndim < 2:
-        raise ShapeError(f"controls has shape {controls.shape}; [*batch, steps, {scene.nu}] is needed")
-    further = {"torques": (torques, 2), "wrenches": (wrenches, 3)}
-    inputs = {"controls": (controls, 2)} | {k: (jnp.asarray(x), n) for k, (x, n) in further.items() if x is not None}
-    batches = {name: x.shape[: x.ndim - n] for name, (x, n) in inputs.items()}
-    batch = broadcast_batches({"state": state.q.shape[:-1]} | batches)
-    state = with_batch(state, batch)
-    # The axis of the steps first.
-    given = {name: jnp.moveaxis(x, -n, 0) for name, (x, n) in inputs.items()}
-
-    def one(state: SceneState, now: dict[str, Any]):
-        after = _stepped(scene, state, *(now.get(name) for name in ("controls", "torques", "wrenches")))
-        return after, after
-
-    _, states = lax.scan(one, state, given, length=controls.shape[-2])
-
-    def joined(first, rest):
-        return jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, len(batch))
-
-    return jax.tree.map(joined, state, states)
-
-
-def _stepped(scene: Scene, state: SceneState, control: Any, torque: Any, wrenches: Any) -> SceneState:
-    given = given_of(scene, state, control, torque, wrenches)
-    arguments = given.arguments
-    if scene.parts.integrator == "rk4":
-        q, v, activation = _runge_kutta(given)
-    else:
-        bound, operands = given.bound()
-        a = _solved(given).a
-        a, activation = bound.call(rows.step_accelerations, operands, a, **arguments.named())
-        after = arguments.v + _times(scene.timestep, a)
-        q, v = _moved(scene, arguments.q, after, after)
-    time = state.time + scene.timestep.astype(state.time.dtype)
-    after = SceneState(q, v, activation, time, state.mocap, state.active)
-    return with_batch(after, q.shape[:-1])
-
-
-def _times(dt, x):
-    return dt.astype(x.dtype)[..., None] * x
-
-
-def _moved(scene: Scene, q, rate, after) -> tuple[Any, Any]:
-    """Return the configuration after a step at the velocity `rate`, and the velocity `after` in the axes of its end;
-    both are given in the axes of the start."""
-    model, dt = scene.model, scene.timestep.astype(q.dtype)
-    end = model.integrate(q, dt[..., None] * straight_motion(model, rate, dt))
-    return end, body_velocity(model, end, world_velocity(model, q, after))
-
-
-def _runge_kutta(given: Given) -> tuple[Any, Any, Any]:
-    """Return the configuration, velocity and activations after a step of RK4, of Munthe-Kaas's kind: the stages add up
-    displacements from the start, of positions along the world's axes and of rotations as rotation vectors (Munthe-Kaas,
-    Runge-Kutta methods on Lie groups, BIT 1998)."""
-    scene, arguments = given.scene, given.arguments
-    model, q0 = scene.model, arguments.q
-    bound, operands = given.bound()
-    start = world_velocity(model, q0, arguments.v)
-
-    def reached(velocity, acceleration, rate) -> Given:
-        displaced = body_velocity(model, q0, velocity)
-        q, _ = _moved(scene, q0, displaced, displaced)
-        v = body_velocity(model, q, start + _times(scene.timestep, acceleration))
-        return given.at(q, v, arguments.activation + _times(scene.timestep, rate))
-
-    def slopes(now: Given, velocity):
-        at = now.arguments
-        a = world_velocity(model, at.q, _solved(now).a)
-        turned = _times(scene.timestep, velocity)
-        own = rates_of_rotation_vectors(model, turned, world_velocity(model, at.q, at.v))
-        rate = bound.call(rows.rates, operands, **at.named()) if scene.na else jnp.zeros_like(at.activation)
-        return own, a, rate
-
-    stages = [slopes(given, jnp.zeros_like(start))]
-    for share in (0.5, 0.5, 1.0):
-        velocity, acceleration, rate = (share * x for x in stages[-1])
-        stages.append(slopes(reached(velocity, acceleration, rate), velocity))
-    weights = 1 / 6, 1 / 3, 1 / 3, 1 / 6
-    velocity, acceleration, rate = (
-        sum(w * x for w, x in zip(weights, parts, strict=True)) for parts in zip(*stages, strict=True)
-    )
-    end = reached(velocity, acceleration, rate).arguments
-    after = bound.call(rows.activations, operands, arguments.activation, rate)
-    return end.q, end.v, after

@@ -20,6 +20,11 @@ from jaxdyn.scenes._world_velocities import body_velocity, world_velocity
 if TYPE_CHECKING:
     from jaxdyn.scenes._scene import Scene
 
+type Controls = Float[Array | np.ndarray, "*#batch nu"]
+"""The inputs of the actuators."""
+type BodyWrenches = Float[Array | np.ndarray, "*#batch nbody 6"]
+"""Forces (N) and moments (N m) on the bodies of the file."""
+
 
 class SceneState(eqx.Module):
     """The state of a scene."""

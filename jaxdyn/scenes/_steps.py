@@ -1,0 +1,112 @@
+"""The steps of a scene: Euler, implicitfast, implicit and RK4 as MuJoCo has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdyn._errors import ShapeError, broadcast_batches
+from jaxdyn.contact import straight_motion
+from jaxdyn.scenes import _equations as rows
+from jaxdyn.scenes._solver import Solved, solve
+from jaxdyn.scenes._states import Given, SceneState, given_of, with_batch
+from jaxdyn.scenes._world_velocities import body_velocity, rates_of_rotation_vectors, world_velocity
+
+if TYPE_CHECKING:
+    from jaxdyn.scenes._scene import Scene
+
+
+def solved(given: Given) -> Solved:
+    bound, operands = given.bound()
+    return solve(bound, operands, given.arguments.named(), given.scene.options)
+
+
+def rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any, wrenches: Any) -> SceneState:
+    controls = jnp.asarray(controls)
+    if controls.ndim < 2:
+        raise ShapeError(f"controls has shape {controls.shape}; [*batch, steps, {scene.nu}] is needed")
+    further = {"torques": (torques, 2), "wrenches": (wrenches, 3)}
+    inputs = {"controls": (controls, 2)} | {k: (jnp.asarray(x), n) for k, (x, n) in further.items() if x is not None}
+    batches = {name: x.shape[: x.ndim - n] for name, (x, n) in inputs.items()}
+    batch = broadcast_batches({"state": state.q.shape[:-1]} | batches)
+    state = with_batch(state, batch)
+    # The axis of the steps first.
+    given = {name: jnp.moveaxis(x, -n, 0) for name, (x, n) in inputs.items()}
+
+    def one(state: SceneState, now: dict[str, Any]):
+        after = stepped(scene, state, *(now.get(name) for name in ("controls", "torques", "wrenches")))
+        return after, after
+
+    _, states = lax.scan(one, state, given, length=controls.shape[-2])
+
+    def joined(first, rest):
+        return jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, len(batch))
+
+    return jax.tree.map(joined, state, states)
+
+
+def stepped(scene: Scene, state: SceneState, control: Any, torque: Any, wrenches: Any) -> SceneState:
+    given = given_of(scene, state, control, torque, wrenches)
+    arguments = given.arguments
+    if scene.parts.integrator == "rk4":
+        q, v, activation = _runge_kutta(given)
+    else:
+        bound, operands = given.bound()
+        a = solved(given).a
+        a, activation = bound.call(rows.step_accelerations, operands, a, **arguments.named())
+        after = arguments.v + _times(scene.timestep, a)
+        q, v = _moved(scene, arguments.q, after, after)
+    time = state.time + scene.timestep.astype(state.time.dtype)
+    after = SceneState(q, v, activation, time, state.mocap, state.active)
+    return with_batch(after, q.shape[:-1])
+
+
+def _times(dt, x):
+    return dt.astype(x.dtype)[..., None] * x
+
+
+def _moved(scene: Scene, q, rate, after) -> tuple[Any, Any]:
+    """Return the configuration after a step at the velocity `rate`, and the velocity `after` in the axes of its end;
+    both are given in the axes of the start."""
+    model, dt = scene.model, scene.timestep.astype(q.dtype)
+    end = model.integrate(q, dt[..., None] * straight_motion(model, rate, dt))
+    return end, body_velocity(model, end, world_velocity(model, q, after))
+
+
+def _runge_kutta(given: Given) -> tuple[Any, Any, Any]:
+    """Return the configuration, velocity and activations after a step of RK4, of Munthe-Kaas's kind: the stages add up
+    displacements from the start, of positions along the world's axes and of rotations as rotation vectors (Munthe-Kaas,
+    Runge-Kutta methods on Lie groups, BIT 1998)."""
+    scene, arguments = given.scene, given.arguments
+    model, q0 = scene.model, arguments.q
+    bound, operands = given.bound()
+    start = world_velocity(model, q0, arguments.v)
+
+    def reached(velocity, acceleration, rate) -> Given:
+        displaced = body_velocity(model, q0, velocity)
+        q, _ = _moved(scene, q0, displaced, displaced)
+        v = body_velocity(model, q, start + _times(scene.timestep, acceleration))
+        return given.at(q, v, arguments.activation + _times(scene.timestep, rate))
+
+    def slopes(now: Given, velocity):
+        at = now.arguments
+        a = world_velocity(model, at.q, solved(now).a)
+        turned = _times(scene.timestep, velocity)
+        own = rates_of_rotation_vectors(model, turned, world_velocity(model, at.q, at.v))
+        rate = bound.call(rows.rates, operands, **at.named()) if scene.na else jnp.zeros_like(at.activation)
+        return own, a, rate
+
+    stages = [slopes(given, jnp.zeros_like(start))]
+    for share in (0.5, 0.5, 1.0):
+        velocity, acceleration, rate = (share * x for x in stages[-1])
+        stages.append(slopes(reached(velocity, acceleration, rate), velocity))
+    weights = 1 / 6, 1 / 3, 1 / 3, 1 / 6
+    velocity, acceleration, rate = (
+        sum(w * x for w, x in zip(weights, parts, strict=True)) for parts in zip(*stages, strict=True)
+    )
+    end = reached(velocity, acceleration, rate).arguments
+    after = bound.call(rows.activations, operands, arguments.activation, rate)
+    return end.q, end.v, after
