@@ -243,7 +243,7 @@ def wrong_cases():
         "stiffness is 0": lambda: ContactLaw(stiffness=0.0),
         "friction is -1": lambda: ContactLaw(friction=-1.0),
         "at least one ContactShape": lambda: Contacts(model, []),
-        "shapes[1] is Sphere": lambda: Contacts(model, [foot, Sphere(0.1)]),
+        "`shapes[1]` is a Sphere; a ContactShape": lambda: Contacts(model, [foot, Sphere(0.1)]),
         "`contacts` is a Sphere; a Contacts": lambda: jaxdyn.step(model, state, tau, DT, contacts=Sphere(0.1)),
         "takes no contacts": lambda: jaxdyn.step(model, state, tau, DT, contacts=contacts, integrator="rk4"),
         "make them for this model": lambda: jaxdyn.step(

@@ -243,7 +243,7 @@ def test_latency():
 
 
 def test_mistakes_are_named(mpc):
-    with pytest.raises(ModelError, match="the solver is str"):
+    with pytest.raises(ShapeError, match="`solver` is a str"):
         MPC(problem(), "ddp")
     with pytest.raises(ModelError, match="an MPC needs a Problem"):
         MPC(OPTIONS)
