@@ -247,6 +247,9 @@ def test_mjcf_files_on_the_disk_with_includes(tmp_path, capsys):
     assert main(["info", str(tmp_path / "robot.xml")]) == 0
     assert "kinematics only, as these links have no inertia: cross:y, bare" in capsys.readouterr().out
     assert load_visuals(tmp_path / "robot.xml")
+    (tmp_path / "robot.txt").write_text((tmp_path / "robot.xml").read_text())
+    with pytest.raises(RobotFileError, match=r"only if the file's name ends with \.xml"):
+        load_mjcf(tmp_path / "robot.txt", kinematics_only=True)
     assert main(["view", str(tmp_path / "robot.xml"), "--png", str(tmp_path / "robot.png")]) == 0
     assert (tmp_path / "robot.png").exists()
     with pytest.raises(RobotFileError, match=r"robot\.xml"):

@@ -32,11 +32,15 @@ def compile_massless_mjcf(path_or_text: Any, kinematics_only: bool) -> tuple[Any
             advice = "give the body an inertia, or load the kinematics alone with kinematics_only=True"
             raise RobotFileError(f"{error}: {advice}") from error.__cause__
     text, kind = robot_text(path_or_text), mj.mujoco().MjSpec
-    spec = kind.from_file(os.fsdecode(path_or_text)) if text is None else kind.from_string(text[0])
-    spec.compiler.boundmass = max(spec.compiler.boundmass, _BOUND)
-    spec.compiler.boundinertia = max(spec.compiler.boundinertia, _BOUND)
     source = "MJCF text" if text is not None else os.fsdecode(path_or_text)
+    if text is None and not source.lower().endswith(".xml"):
+        raise RobotFileError(
+            f"{source}: MuJoCo reads a file of moving bodies without mass only if its name ends with .xml"
+        )
     try:
+        spec = kind.from_file(source) if text is None else kind.from_string(text[0])
+        spec.compiler.boundmass = max(spec.compiler.boundmass, _BOUND)
+        spec.compiler.boundinertia = max(spec.compiler.boundinertia, _BOUND)
         compiled = spec.compile()
     except ValueError as error:
         raise RobotFileError(f"{source}: MuJoCo's compiler refuses it: {' '.join(str(error).split())}") from error
