@@ -34,9 +34,7 @@ def compile_massless_mjcf(path_or_text: Any, kinematics_only: bool) -> tuple[Any
     text, kind = robot_text(path_or_text), mj.mujoco().MjSpec
     source = "MJCF text" if text is not None else os.fsdecode(path_or_text)
     if text is None and not source.lower().endswith(".xml"):
-        raise RobotFileError(
-            f"{source}: MuJoCo reads a file of moving bodies without mass only if its name ends with .xml"
-        )
+        raise RobotFileError(f"{source}: moving bodies without mass are read only if the file's name ends with .xml")
     try:
         spec = kind.from_file(source) if text is None else kind.from_string(text[0])
         spec.compiler.boundmass = max(spec.compiler.boundmass, _BOUND)
