@@ -104,7 +104,7 @@ def _measured(name: str, loops: bool, batch: int, calls: int) -> tuple[float, fl
     model = model if loops else model.without_loops()
     q = jnp.broadcast_to(model.neutral(), (batch, model.nq))
     v, tau = jnp.asarray(np.random.default_rng(0).normal(size=(2, batch, model.nv)), jnp.float32)
-    # What every process does once is no part of the measurement.
+    # The first program of a process takes longer, and is not measured.
     jax.block_until_ready(aba(samples.chain(2), *jnp.zeros((3, 2))))
     program = time_compilation(aba, (model, q, v, tau), time.process_time)
     seconds = []

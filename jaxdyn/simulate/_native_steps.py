@@ -29,7 +29,7 @@ class _Step:
     structure: Any
     """The structure of the model as a pytree."""
     constants: tuple[tuple[int, Constant], ...]
-    """Those of its arrays, by their number, that are constants of the user's program."""
+    """The arrays of the model that are constants of the user's program, by their number."""
     integrator: str
     fixed: tuple[str, ...]
     """The names of the arguments that are the same for all steps."""

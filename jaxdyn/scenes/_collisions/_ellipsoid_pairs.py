@@ -65,7 +65,7 @@ def _start(offset: Vec3, shapes: tuple[Mat3, Mat3]) -> Vec3:
 
 
 class _At(NamedTuple):
-    """What is known at a direction."""
+    """The separation of two ellipsoids along a direction, with its derivatives by the direction."""
 
     frame: Mat3
     """The direction and two across it."""

@@ -1,4 +1,4 @@
-"""Where joints, and the two frames of loops, stand in their bodies: rows of the model's leaves of placements."""
+"""The places of joints and of the two frames of loops in their bodies: rows of the model's leaves of placements."""
 
 from __future__ import annotations
 

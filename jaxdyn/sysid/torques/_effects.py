@@ -74,9 +74,9 @@ class JointEffects:
     torque_delay: Joints = False
     """The delay of the recorded torque behind the motion."""
     length: Joints = False
-    """Where the joint stands in the body before it, three numbers, m, by Gauss-Newton steps; of a loop that is named,
-    and with True of all loops, where both of its frames stand. Torques determine combinations of them, across the axes
-    of joints; without gravity only together with inertias."""
+    """The position of the joint in the body before it, three numbers, m, which Gauss-Newton steps find. A loop that is
+    named, and with True each loop, has the positions of both of its frames. Torques determine combinations of them,
+    across the axes of joints; without gravity they do so only together with inertias."""
 
     def __post_init__(self):
         for name, value in list(vars(self).items()):
