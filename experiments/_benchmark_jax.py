@@ -74,6 +74,10 @@ class JaxLibrary:
         v = v + models.TIMESTEP * self.aba(q, v, jnp.zeros_like(v))
         return self.integrate(q, models.TIMESTEP * v), v
 
+    def rollout(self, q, v, steps: int) -> tuple[jax.Array, jax.Array]:
+        """Return the state after some steps."""
+        return jax.lax.scan(lambda state, _: (self.step(*state), None), (q, v), length=steps)[0]
+
     def integrate(self, q, dv) -> jax.Array:
         """Return `q` displaced by `dv`, with the linear velocity of a free joint in world axes."""
         if not self.tree.free:
@@ -151,9 +155,13 @@ class Jaxdyn(JaxLibrary):
             raise UnsupportedError(f"this version of jaxdyn has no {name}")
         return lambda *state: function(self.model, *state)
 
-    def step(self, q, v):
-        state = self.library.step(self.model, self.library.State(q, v), jnp.zeros_like(v), models.TIMESTEP)
-        return state.q, state.v
+    def rollout(self, q, v, steps: int):
+        from jaxdyn.simulate import RolloutOptions
+
+        # Like the others, it keeps only the end.
+        tau, options = jnp.zeros((steps, self.model.nv), self.dtype), RolloutOptions(save_every=steps)
+        end = self.library.rollout(self.model, self.library.State(q, v), tau, models.TIMESTEP, options=options)
+        return end.q[..., -1, :], end.v[..., -1, :]
 
     def only(self, name: str) -> Callable:
         if name == "vmap_aba":
@@ -426,7 +434,7 @@ def operation(library: JaxLibrary, name: str, batch: int, steps: int) -> tuple[C
     if name in ("rollout", "rollout_gradient"):
 
         def rollout(q, v):
-            return jax.lax.scan(lambda state, _: (library.step(*state), None), (q, v), length=steps)[0]
+            return library.rollout(q, v, steps)
 
         def loss(q, v):
             q, v = rollout(q, v)

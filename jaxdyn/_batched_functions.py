@@ -45,11 +45,13 @@ class Repeated(Plain):
     length: int = 1
     carried: int = 0
     rows: int = 0
+    every: int = 1
+    held: int = 1
 
     @property
     def repetition(self) -> native.Repetition:
         """The loop, for native code."""
-        return native.Repetition(self.function, self.length, self.carried, self.rows)
+        return native.Repetition(self.function, self.length, self.carried, self.rows, self.every, self.held)
 
     def __call__(self, *operands):
         batch = np.broadcast_shapes(*map(batch_axes, (x.shape for x in operands), self.cores))
@@ -59,13 +61,24 @@ class Repeated(Plain):
             jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - n :])) for x, n in zip(carry, self.carry_cores, strict=True)
         ]
         rows = [jnp.moveaxis(x, x.ndim - n, 0) for x, n in zip(operands[first:], self.cores[first:], strict=True)]
+        results = self.length // self.every
+        rows = [x.reshape(results, self.every // self.held, *x.shape[1:]) for x in rows]
 
-        def once(carry, row):
-            after = jax.tree.leaves(self.function(*fixed, *carry, *row))
+        def with_a_row(carry, row):
+            return _times(self.held, lambda x: jax.tree.leaves(self.function(*fixed, *x, *row)), carry), None
+
+        def to_a_result(carry, rows):
+            if self.every == self.held:
+                after, _ = with_a_row(carry, [x[0] for x in rows])
+            else:
+                after, _ = lax.scan(with_a_row, carry, rows, length=self.every // self.held)
             return after, after
 
-        stacked = lax.scan(once, carry, rows, length=self.length)[1]
-        return [jnp.moveaxis(x, 0, len(batch)) for x in stacked]
+        stacked = lax.scan(to_a_result, carry, rows, length=results)[1]
+        return [
+            jnp.moveaxis(jnp.concatenate([first[None], later]), 0, len(batch))
+            for first, later in zip(carry, stacked, strict=True)
+        ]
 
     @property
     def carry_cores(self) -> tuple[int, ...]:
@@ -74,14 +87,20 @@ class Repeated(Plain):
         return self.cores[first - self.carried : first]
 
 
-def repeated(function: Plain, length: int, carried: int, rows: int) -> Repeated:
+def _times(count: int, function: Callable, x):
+    """`function` of `x`, of the result of that, and so on."""
+    return function(x) if count == 1 else lax.scan(lambda x, _: (function(x), None), x, length=count)[0]
+
+
+def repeated(function: Plain, length: int, carried: int, rows: int, every: int = 1, held: int = 1) -> Repeated:
     """Return the function that calls another `length` times, with operands that stay, then `carried` operands that the
-    results of one call replace for the next, then `rows` operands of which each call gets a row, along an axis behind
-    the batch. It returns what is carried after each call, with such an axis."""
+    results of one call replace for the next, then `rows` operands of which `held` calls each get a row, along an axis
+    behind the batch. It returns what is carried at the start and after `every` calls each, with such an axis; `every`
+    is a multiple of `held`."""
     first = len(function.cores) - rows
     cores = *function.cores[:first], *(n + 1 for n in function.cores[first:])
-    results = tuple((length, *shape) for shape in function.results)
-    return Repeated(function.function, cores, results, None, function.shared, length, carried, rows)
+    results = tuple((1 + length // every, *shape) for shape in function.results)
+    return Repeated(function.function, cores, results, None, function.shared, length, carried, rows, every, held)
 
 
 @dataclasses.dataclass(frozen=True)

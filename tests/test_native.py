@@ -521,20 +521,20 @@ def test_two_thousand_random_trees(block):
             jax.clear_caches()
 
 
-@pytest.mark.parametrize("batch", [(), (3,), (2, 9)], ids=str)
-def test_a_roll_out_is_one_program(batch, programs):
+@pytest.mark.parametrize(
+    ("batch", "save_every", "substeps"), [((), 1, 1), ((3,), 3, 1), ((2, 9), 2, 3)], ids=["one", "some", "many"]
+)
+def test_a_roll_out_is_one_program(batch, save_every, substeps, programs):
     """The steps of a roll-out run in one native program with a loop over them, and give what the loop of XLA gives."""
     model, rng = samples.quadruped().with_joint_friction(damping=0.3), np.random.default_rng(0)
     q = model.random_configuration(jax.random.key(0), batch)
-    v, tau = rng.normal(size=(*batch, model.nv)), rng.normal(size=(*batch, 5, model.nv))
-    f_ext, damping = rng.normal(size=(5, model.nb, 6)), rng.uniform(size=model.nv)
+    v, tau = rng.normal(size=(*batch, model.nv)), rng.normal(size=(*batch, 6, model.nv))
+    f_ext, damping = rng.normal(size=(6, model.nb, 6)), rng.uniform(size=model.nv)
 
     def roll_out(model, q, v, tau, f_ext):
-        options = simulate.RolloutOptions(actuator_damping=damping)
-        integrator = "implicit_velocity"
-        out = simulate.rollout(
-            model, jaxdyn.State(q, v), tau, 1e-3, f_ext=f_ext, integrator=integrator, options=options
-        )
+        options = simulate.RolloutOptions(actuator_damping=damping, save_every=save_every)
+        scheme = {"integrator": "implicit_velocity", "substeps": substeps, "options": options}
+        out = simulate.rollout(model, jaxdyn.State(q, v), tau, 1e-3, f_ext=f_ext, **scheme)
         return out.q, out.v, out.tau, out.t
 
     agree(roll_out, model, q, v, tau, f_ext, rtol=1e-11)
@@ -543,6 +543,8 @@ def test_a_roll_out_is_one_program(batch, programs):
     # One row of wrenches acts in all steps, and a model that is known while tracing is a constant of the program.
     agree(lambda *x: roll_out(model, *x, f_ext[0]), q, v, tau, rtol=1e-11)
     assert all(programs)
+    # Its operands are only the time step, the wrenches, the damping, the state and the torques.
+    assert len(programs[-1].uniform) == 6
 
 
 def test_mapped_time_steps_and_derivatives_of_a_roll_out(programs):

@@ -57,7 +57,7 @@ class Interface:
         for place, k in enumerate(other, len(first)):
             # An operand without the batch has one element, which all read.
             lines += _length(f"operand{place}", f"%length{k}")
-            size = math.prod(program.inputs[k]) * (program.length if program.is_row(k) else 1)
+            size = math.prod(program.inputs[k]) * program.row_count(k)
             lines += [
                 f"  %single{k} = icmp eq i64 %length{k}, 1",
                 f"  %stride{k} = select i1 %single{k}, i64 0, i64 {size}",

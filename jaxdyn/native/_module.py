@@ -24,7 +24,7 @@ from jaxdyn.native._emit import (
 from jaxdyn.native._graph import Loop, Node, Scalar, is_condition
 from jaxdyn.native._interface import Interface
 from jaxdyn.native._order import Part, Rounds, divided, each_part, operands, rows_of_crossing
-from jaxdyn.native._specialize import Program
+from jaxdyn.native._specialize import Program, Repetition
 from jaxdyn.native._transpose import transpose_text
 
 BLOCK = 200
@@ -249,14 +249,50 @@ def _calls(body: Body, steps: Iterable[Part | Rounds], numbers: dict[Part, int],
         body.lines.append(f"{after}:")
 
 
+class _Transfers:
+    """The moves of a block between users' arrays and rows."""
+
+    def __init__(self, body: Body, program: Program, rows: Rows):
+        self.body, self.program, self.rows = body, program, rows
+        self.used = {x.args[0] for x in program.nodes if x.op == "input"} | set(program.carried)
+
+    def gather(self, operands: Iterable[int], number: str = "0") -> None:
+        """Append the moves of operands into the kernel, for operands with rows of the row of that number."""
+        for k in operands:
+            if self.rows.inputs[k] >= 0 and k in self.used:
+                width = math.prod(self.program.inputs[k])
+                stride = self._entry(len(self.program.inputs) + len(self.program.outputs) + k, "i64")
+                source = self._place(k, stride, width, number)
+                target = _element(self.body, self.body.kind, "%in", self.rows.inputs[k])
+                self.body.line(f"call void @gather{width}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")
+
+    def scatter(self, k: int, source: str, number: str = "0") -> None:
+        """Append the move of a result out of the kernel, to its row of that number."""
+        if width := len(self.program.outputs[k]):
+            stride = str(width * self.program.samples)
+            target = self._place(len(self.program.inputs) + k, stride, width, number)
+            self.body.line(f"call void @scatter{width}(ptr {source}, ptr {target}, i64 {stride}, i64 %valid)")
+
+    def _entry(self, place: int, loaded: str) -> str:
+        slot = self.body.value(f"getelementptr {'ptr' if loaded == 'ptr' else 'i64'}, ptr %call, i64 {place}")
+        return self.body.value(f"load {loaded}, ptr {slot}")
+
+    def _place(self, array: int, stride: str, width: int, number: str) -> str:
+        offset = self.body.value(f"mul i64 %at, {stride}")
+        if number != "0":
+            row = self.body.value(f"mul i64 {number}, {width}")
+            offset = self.body.value(f"add i64 {offset}, {row}")
+        one = Kind(self.body.kind.bits, 1)
+        return self.body.value(f"getelementptr {one.float}, ptr {self._entry(array, 'ptr')}, i64 {offset}")
+
+
 def _blocks(
     program: Program, rows: Rows, steps: Sequence[Part | Rounds], crossing: dict, waiting: int, kind: Kind
 ) -> str:
     """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes, and for
     each of them over the calls of a repetition."""
-    one = Kind(kind.bits, 1)
     body = Body(kind, set())
-    n = len(program.inputs)
+    transfers = _Transfers(body, program, rows)
     for name, count in (("in", rows.input_count), ("small", rows.input_count), ("out", rows.output_count)):
         body.line(f"%{name} = alloca {kind.float}, i64 {max(count, 1)}, align {kind.bytes}")
     body.line(f"%waiting = alloca {kind.float}, i64 {max(waiting, 1)}, align {kind.bytes}")
@@ -266,46 +302,22 @@ def _blocks(
     body.line("%left = sub i64 %end, %at")
     body.line(f"%whole = icmp uge i64 %left, {kind.lanes}")
     body.line(f"%valid = select i1 %whole, i64 {kind.lanes}, i64 %left")
+    transfers.gather(k for k in range(len(program.inputs)) if not program.is_row(k))
 
-    def entry(place: int, loaded: str) -> str:
-        slot = body.value(f"getelementptr {'ptr' if loaded == 'ptr' else 'i64'}, ptr %call, i64 {place}")
-        return body.value(f"load {loaded}, ptr {slot}")
+    def run() -> None:
+        body.line("%angles = call ptr @angles(ptr %in, ptr %small)")
+        _calls(body, steps, {part: k for k, part in enumerate(each_part(steps))}, crossing)
 
-    def first_element(place: int, stride: str, row: str = "0") -> str:
-        offset = body.value(f"mul i64 %at, {stride}")
-        offset = offset if row == "0" else body.value(f"add i64 {offset}, {row}")
-        return body.value(f"getelementptr {one.float}, ptr {entry(place, 'ptr')}, i64 {offset}")
+    def save(number: str) -> None:
+        for k, row in enumerate(rows.outputs):
+            transfers.scatter(k, _element(body, kind, "%out", row), number)
 
-    used, repeated = {x.args[0] for x in program.nodes if x.op == "input"}, program.length > 1
-
-    def gather(operands: Iterable[int]) -> None:
-        for k in operands:
-            width = math.prod(program.inputs[k])
-            if rows.inputs[k] >= 0 and k in used:
-                stride = entry(n + len(program.outputs) + k, "i64")
-                row = body.value(f"mul i64 %step, {width}") if repeated and program.is_row(k) else "0"
-                source, target = first_element(k, stride, row), _element(body, kind, "%in", rows.inputs[k])
-                body.line(f"call void @gather{width}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")
-
-    gather(k for k in range(n) if not program.is_row(k))
-    if repeated:
-        body.line("br label %steps")
-        body.lines.append("steps:")
-        body.line("%step = phi i64 [ 0, %loop ], [ %next_step, %step_end ]")
-    gather(k for k in range(n) if program.is_row(k))
-    body.line("%angles = call ptr @angles(ptr %in, ptr %small)")
-    _calls(body, steps, {part: k for k, part in enumerate(each_part(steps))}, crossing)
-    for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
-        if output:
-            width = len(output)
-            stride = str(program.length * width)
-            offset = body.value(f"mul i64 %step, {width}") if repeated else "0"
-            source, target = _element(body, kind, "%out", row), first_element(n + k, stride, offset)
-            body.line(f"call void @scatter{width}(ptr {source}, ptr {target}, i64 {stride}, i64 %valid)")
-    if repeated:
-        _go_on(body, program, rows)
-    else:
+    if program.repetition is None:
+        run()
+        save("0")
         body.line("br label %last")
+    else:
+        _repeat(transfers, program.repetition, run, save)
     body.lines.append("last:")
     body.line(f"%next = add i64 %at, {kind.lanes}")
     body.line("%again = icmp ult i64 %next, %end")
@@ -314,17 +326,34 @@ def _blocks(
     return "\n".join([header, "entry:", *body.lines, "done:", "  ret void", "}"])
 
 
-def _go_on(body: Body, program: Program, rows: Rows) -> None:
-    """Append the end of a step of a repetition: its results become operands, and the next step begins."""
+def _repeat(
+    transfers: _Transfers, repetition: Repetition, run: Callable[[], None], save: Callable[[str], None]
+) -> None:
+    """Append the loop over the calls of a repetition. Its results become operands, and some of them are kept."""
+    body, program, rows = transfers.body, transfers.program, transfers.rows
     kind, align = body.kind, f"align {body.kind.bytes}"
+
+    for k, operand in enumerate(program.carried):
+        transfers.scatter(k, _element(body, kind, "%in", rows.inputs[operand]))
+    body.line("br label %steps")
+    body.lines.append("steps:")
+    body.line("%step = phi i64 [ 0, %loop ], [ %next_step, %go_on ]")
+    row = body.value(f"udiv i64 %step, {repetition.held}")
+    transfers.gather((k for k in range(len(program.inputs)) if program.is_row(k)), row)
+    run()
+    body.line("%next_step = add i64 %step, 1")
+    body.line(f"%since = urem i64 %next_step, {repetition.every}")
+    body.line("%kept = icmp eq i64 %since, 0")
+    body.line("br i1 %kept, label %keep, label %go_on")
+    body.lines.append("keep:")
+    save(body.value(f"udiv i64 %next_step, {repetition.every}"))
+    body.line("br label %go_on")
+    body.lines.append("go_on:")
     for k, row in zip(program.carried, rows.outputs, strict=True):
         for i in range(math.prod(program.inputs[k])):
             x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%out', row + i)}, {align}")
             body.line(f"store {kind.float} {x}, ptr {_element(body, kind, '%in', rows.inputs[k] + i)}, {align}")
-    body.line("br label %step_end")
-    body.lines.append("step_end:")
-    body.line("%next_step = add i64 %step, 1")
-    body.line(f"%more = icmp ult i64 %next_step, {program.length}")
+    body.line(f"%more = icmp ult i64 %next_step, {repetition.length}")
     body.line("br i1 %more, label %steps, label %last")
 
 

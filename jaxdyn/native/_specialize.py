@@ -32,10 +32,14 @@ class Repetition(NamedTuple):
     length: int
     """The number of calls."""
     carried: int
-    """The number of arrays that are carried. The results are these after each call, with an axis of `length` behind
-    the batch."""
+    """The number of arrays that are carried. The results are these at the start and after calls, stacked along an axis
+    behind the batch."""
     rows: int
-    """The number of operands, the last ones, that have such an axis too, with a row for each call."""
+    """The number of operands, the last ones, that have such an axis too."""
+    every: int = 1
+    """The number of calls from one row of the results to the next. It divides `length`."""
+    held: int = 1
+    """The number of calls that get the same row. It divides `length`."""
 
     def one_call(self, shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of the operands of one call."""
@@ -63,6 +67,11 @@ class Program(NamedTuple):
         return 1 if self.repetition is None else self.repetition.length
 
     @property
+    def samples(self) -> int:
+        """The number of rows of each result."""
+        return 1 if self.repetition is None else 1 + self.repetition.length // self.repetition.every
+
+    @property
     def carried(self) -> range:
         """The operands that the results of one run replace for the next."""
         if self.repetition is None:
@@ -71,8 +80,12 @@ class Program(NamedTuple):
         return range(end - self.repetition.carried, end)
 
     def is_row(self, operand: int) -> bool:
-        """Return whether an operand has a row for each run."""
+        """Return whether an operand has rows for the runs."""
         return self.repetition is not None and operand >= len(self.inputs) - self.repetition.rows
+
+    def row_count(self, operand: int) -> int:
+        """Return the number of rows of an operand, 1 for one that has none."""
+        return self.repetition.length // self.repetition.held if self.repetition and self.is_row(operand) else 1
 
 
 def specialize(function: Callable, inputs: Sequence, uniform: Sequence[bool], bits: int) -> Program:

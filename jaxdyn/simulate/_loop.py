@@ -1,7 +1,6 @@
 """The compiled loop of a roll-out."""
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from jaxdyn import native
@@ -126,10 +126,12 @@ class _Simulation:
         inputs, plan = self.inputs, self.plan
         self.check_functions()
         if self.is_one_function():
-            q, v = _states_at_once(inputs, plan)
-            tau = jnp.broadcast_to(inputs.controls, (*v.shape[:-2], plan.steps, v.shape[-1])).astype(v.dtype)
-            t = self.time(jnp.arange(plan.steps + 1))
-            states = State(jnp.moveaxis(q, -2, 0), jnp.moveaxis(v, -2, 0))
+            states = _states_at_once(inputs, plan)
+            q, v = states.q, states.v
+            tau = inputs.controls[..., :: plan.save_every, :]
+            tau = jnp.broadcast_to(tau, (*v.shape[:-2], *tau.shape[-2:])).astype(v.dtype)
+            t = self.time(jnp.arange(0, plan.steps + 1, plan.save_every))
+            states = jax.tree.map(lambda x: jnp.moveaxis(x, -2, 0), states)
             return Trajectory(t, q, v, tau, None, self.readings(states, t), None), None
         return self.by_steps()
 
@@ -141,7 +143,6 @@ class _Simulation:
             native.wanted()
             and not any(without)
             and self.wrenches is None
-            and (plan.save_every, plan.substeps) == (1, 1)
             and plan.steps > 0
             and plan.integrator in INTEGRATORS_AT_ONCE
             and not inputs.model.topology.has_loops
@@ -259,10 +260,29 @@ class _Simulation:
             )
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _states_at_once(inputs: RolloutInputs, plan: RolloutPlan) -> tuple[Any, Any]:
-    """The configurations and velocities, `[*batch, steps + 1, ...]`, of a roll-out that is one function. Derivatives
-    are those of the loop over steps, with its checkpoints."""
+def _states_at_once(inputs: RolloutInputs, plan: RolloutPlan) -> State:
+    """The configurations and velocities, `[*batch, samples, ...]`, of a roll-out that is one function. Derivatives are
+    those of the loop over steps, with its checkpoints."""
+    # JAX traces all arguments of a function with its own derivatives. What is a constant of the user's program stays
+    # one, because it is no argument.
+    known, unknown = eqx.partition(inputs, lambda x: not isinstance(x, Tracer))
+
+    @jax.custom_jvp
+    def states(unknown: RolloutInputs) -> State:
+        return _states_of(eqx.combine(unknown, known), plan)
+
+    @states.defjvp
+    def _(primals, tangents):
+        def by_steps(unknown: RolloutInputs) -> State:
+            trajectory, _ = _Simulation(eqx.combine(unknown, known), plan).by_steps()
+            return State(trajectory.q, trajectory.v)
+
+        return jax.jvp(by_steps, primals, tangents)
+
+    return states(unknown)
+
+
+def _states_of(inputs: RolloutInputs, plan: RolloutPlan) -> State:
     f_ext, fixed, rows = inputs.f_ext, {}, {"tau": inputs.controls}
     if f_ext is not None and f_ext.shape[-3] == 1:
         fixed["f_ext"] = f_ext[..., 0, :, :]
@@ -270,20 +290,9 @@ def _states_at_once(inputs: RolloutInputs, plan: RolloutPlan) -> tuple[Any, Any]
         rows["f_ext"] = f_ext
     if inputs.damping is not None:
         fixed["damping"] = inputs.damping
-    start = inputs.start
-    after = steps_at_once(inputs.model, start, inputs.dt, plan.integrator, fixed, rows)
-    pairs = (start.q, after.q), (start.v, after.v)
-    q, v = (jnp.concatenate([first[..., None, :], later], axis=-2) for first, later in pairs)
-    return q, v
-
-
-@_states_at_once.defjvp
-def _states_and_tangents(plan: RolloutPlan, primals, tangents):
-    def states(inputs: RolloutInputs) -> tuple[Any, Any]:
-        trajectory, _ = _Simulation(inputs, plan).by_steps()
-        return trajectory.q, trajectory.v
-
-    return jax.jvp(states, primals, tangents)
+    start, held = inputs.start, plan.substeps
+    every = plan.save_every * held
+    return steps_at_once(inputs.model, start, inputs.dt / held, plan.integrator, fixed, rows, every, held)
 
 
 def _require_axes(x, axes: tuple[int, ...], what: str, meaning: str, batch: tuple[int, ...]) -> None:

@@ -53,11 +53,13 @@ _CORES = {"tau": 1, "f_ext": 2, "damping": 1}
 
 
 def steps_at_once(
-    model: Model, start: State, dt, integrator: str, fixed: dict[str, Any], rows: dict[str, Any]
+    model: Model, start: State, dt, integrator: str, fixed: dict[str, Any], rows: dict[str, Any], every: int, held: int
 ) -> State:
-    """Return the states `[*batch, steps, ...]` after each step: of the torques `tau` `[*batch, steps, nv]` among
-    `rows`, and perhaps of wrenches `f_ext`, there `[*batch, steps, nb, 6]` and among what is `fixed` `[*batch, nb, 6]`,
-    and of the actuators' `damping`."""
+    """Return the states `[*batch, samples, ...]` at the start and after `every` steps of `dt` each.
+
+    Among `rows` are the torques `tau` `[*batch, n, nv]`, each held for `held` steps, and perhaps wrenches `f_ext`
+    `[*batch, n, nb, 6]`; among what is `fixed` perhaps wrenches `[*batch, nb, 6]` and the actuators' `damping`.
+    """
     dtype = start.q.dtype
     leaves, structure = jax.tree.flatten(model)
     names = [name for name, leaf in LEAVES.items() if getattr(model, name) is not None]
@@ -71,6 +73,6 @@ def steps_at_once(
     cores = *(LEAVES[names[i]].axes for i in unknown), 0, *(_CORES[n] for n in fixed), 1, 1, *(_CORES[n] for n in rows)
     operands = *(leaves[i] for i in unknown), dt, *fixed.values(), start.q, start.v, *rows.values()
     plain = Plain(step, cores, ((model.nq,), (model.nv,)), shared=len(unknown) + 1)
-    length = rows["tau"].shape[-2]
-    everything = repeated(plain, length, carried=2, rows=len(rows))
+    length = held * rows["tau"].shape[-2]
+    everything = repeated(plain, length, 2, len(rows), every, held)
     return State(*call(everything, *(jnp.asarray(x, dtype) for x in operands)))
