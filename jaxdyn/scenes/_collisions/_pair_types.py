@@ -50,12 +50,19 @@ _PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
     (_T.CAPSULE, _T.CYLINDER): (2, _convex_pairs.capsule_cylinder),
     (_T.CAPSULE, _T.BOX): (2, _box_pairs.capsule_box),
     (_T.ELLIPSOID, _T.ELLIPSOID): (1, _ellipsoid_pairs.ellipsoid_ellipsoid),
+    (_T.ELLIPSOID, _T.CYLINDER): (1, _ellipsoid_pairs.ellipsoid_cylinder),
+    (_T.ELLIPSOID, _T.BOX): (1, _ellipsoid_pairs.ellipsoid_box),
     (_T.BOX, _T.BOX): (_box_box.COUNT, _box_box.box_box),
 }
 """The number of candidates of a pair and their function. The type with the smaller number comes first."""
 _MAY_BE_DEEP = {(_T.SPHERE, _T.ELLIPSOID), (_T.CAPSULE, _T.ELLIPSOID), (_T.CAPSULE, _T.CYLINDER)}
 """The pairs whose contacts are MuJoCo's while the overlap is shallow: see `_convex_pairs`."""
-_BY_GENERAL_ROUTINE = {*_MAY_BE_DEEP, (_T.ELLIPSOID, _T.ELLIPSOID)}
+_BY_GENERAL_ROUTINE = {
+    *_MAY_BE_DEEP,
+    (_T.ELLIPSOID, _T.ELLIPSOID),
+    (_T.ELLIPSOID, _T.CYLINDER),
+    (_T.ELLIPSOID, _T.BOX),
+}
 """The pairs for which MuJoCo has no formulas."""
 
 
