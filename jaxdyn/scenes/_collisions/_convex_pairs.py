@@ -7,7 +7,6 @@ shapes of 0.1 m, by at most 1e-7 m in distance, 5e-5 m in position and 2e-4 in t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 
 from jaxdyn.geometry import clipped, length_and_direction, select
 from jaxdyn.scenes._collisions._candidates import SHORTEST, X_AXIS, Found, Geom, inactive_unless, parts
+from jaxdyn.scenes._collisions._faces import SLANT, disk, edge_on_face
 from jaxdyn.scenes._collisions._round_pairs import sphere_cylinder
 from jaxdyn.spatial import Pose, Vec3
 
@@ -23,10 +23,6 @@ MULTIPLIER_STEPS = 8
 """Newton steps for the nearest point of an ellipsoid."""
 PLACE_STEPS = {"ellipsoid": 12, "cylinder": 24}
 """Newton steps, or halvings, for the place of an axis that is nearest to a shape."""
-ALONG_DISK = 0.0888
-"""The cosine of the angle between a capsule and a cylinder below which the capsule may lie along a disk."""
-DISK_EDGES = 16
-"""The number of edges that a disk then has; one of its corners is on the cylinder's x-axis."""
 SIDEWAYS = 1e-5
 """The part of the normal along the cylinder's axis below which the contact is on its side."""
 SMALLEST = 1e-3
@@ -93,43 +89,16 @@ def capsule_cylinder(capsule: Geom, cylinder: Geom, margin) -> list[Found]:
 
 
 def _along_disk(capsule: Geom, cylinder: Geom, normal: Vec3, margin) -> tuple[Any, list[Found]]:
-    """Whether a capsule lies along a disk of a cylinder, given the normal where it is nearest, and its two contacts.
-
-    They are at the ends of the part of a line of the capsule's surface that lies over the disk, which MuJoCo takes for
-    a polygon. An end where the line leaves the polygon counts twice while the other end is above the disk.
-    """
-    turned = cylinder.pose.rotation.T
-    along, normal = turned.apply(capsule.axis), turned.apply(normal)
-    center = turned.apply(capsule.position - cylinder.position)
-    lies = (jnp.abs(along.z) < ALONG_DISK) & (jnp.abs(normal.z) > SIDEWAYS)
-    upward = jnp.where(normal.z > 0, -1.0, 1.0).astype(jnp.result_type(normal.z))
-    line = center + (normal - along * normal.dot(along)) * (capsule.size(0) + 0.5 * margin)
-    reach = along * capsule.size(1)
-    ends = line - reach, line + reach
-    # The part of the line, from 0 to 1, inside all edges.
-    low, high = jnp.zeros_like(line.x), jnp.ones_like(line.x)
-    misses = low > high
-    inner = cylinder.size(0) * math.cos(math.pi / DISK_EDGES)
-    for k in range(DISK_EDGES):
-        angle = (2 * k + 1) * math.pi / DISK_EDGES
-        outside = [math.cos(angle) * end.x + math.sin(angle) * end.y - inner for end in ends]
-        first, last = outside[0] > 0, outside[1] > 0
-        misses, enters, leaves = misses | (first & last), first & ~last, last & ~first
-        place = outside[0] / jnp.where(enters | leaves, outside[0] - outside[1], 1)
-        low = jnp.where(enters, jnp.maximum(low, place), low)
-        high = jnp.where(leaves, jnp.minimum(high, place), high)
-    found = []
-    for share in (low, high):
-        point = ends[0] + (ends[1] - ends[0]) * share
-        distance = upward * point.z - cylinder.size(1) + 0.5 * margin
-        place = Vec3(point.x, point.y, upward * (cylinder.size(1) + 0.5 * distance))
-        found.append(Found(distance, cylinder.pose.apply(place), cylinder.axis * -upward))
-    first, second = found
-    near1, near2 = first.distance <= margin, second.distance <= margin
-    lies = lies & ~misses & (low <= high) & (near1 | near2)
-    twice = Found(*select(near2, tuple(second[:3]), tuple(first[:3])))
-    twice = inactive_unless((near1 & near2) | (near1 & (low > 0)) | (near2 & (high < 1)), twice)
-    return lies, [Found(*select(near1, tuple(first[:3]), tuple(second[:3]))), twice]
+    """Whether a capsule lies along a disk of a cylinder, given the normal where it is nearest, and its two contacts: of
+    a line of the capsule's surface."""
+    along, slope = cylinder.axis.dot(capsule.axis), cylinder.axis.dot(normal)
+    face = disk(cylinder, jnp.where(slope > 0, -1.0, 1.0).astype(jnp.result_type(slope)))
+    across = normal - capsule.axis * capsule.axis.dot(normal)
+    line = capsule.position + across * (capsule.size(0) + 0.5 * margin)
+    reach = capsule.axis * capsule.size(1)
+    lies, found = edge_on_face(face, (line - reach, line + reach), margin, 0.5 * margin)
+    lies = lies & (jnp.abs(along) < SLANT) & (jnp.abs(slope) > SIDEWAYS)
+    return lies, [each._replace(normal=-face.normal) for each in found]
 
 
 def _semi_axes(ellipsoid: Geom) -> Vec3:

@@ -16,8 +16,10 @@ from jaxdyn.scenes._collisions import (
     _box_box,
     _box_pairs,
     _convex_pairs,
+    _cylinder_pairs,
     _ellipsoid_pairs,
     _meshes,
+    _overlapping_faces,
     _plane_pairs,
     _round_pairs,
 )
@@ -52,6 +54,8 @@ _PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
     (_T.ELLIPSOID, _T.ELLIPSOID): (1, _ellipsoid_pairs.ellipsoid_ellipsoid),
     (_T.ELLIPSOID, _T.CYLINDER): (1, _ellipsoid_pairs.ellipsoid_cylinder),
     (_T.ELLIPSOID, _T.BOX): (1, _ellipsoid_pairs.ellipsoid_box),
+    (_T.CYLINDER, _T.CYLINDER): (_overlapping_faces.CORNERS, _cylinder_pairs.cylinder_cylinder),
+    (_T.CYLINDER, _T.BOX): (_overlapping_faces.CORNERS, _cylinder_pairs.cylinder_box),
     (_T.BOX, _T.BOX): (_box_box.COUNT, _box_box.box_box),
 }
 """The number of candidates of a pair and their function. The type with the smaller number comes first."""
@@ -62,6 +66,8 @@ _BY_GENERAL_ROUTINE = {
     (_T.ELLIPSOID, _T.ELLIPSOID),
     (_T.ELLIPSOID, _T.CYLINDER),
     (_T.ELLIPSOID, _T.BOX),
+    (_T.CYLINDER, _T.CYLINDER),
+    (_T.CYLINDER, _T.BOX),
 }
 """The pairs for which MuJoCo has no formulas."""
 

@@ -31,7 +31,9 @@ LAST = {True: 1e-8, False: 1e-4}
 """The last rounding for double and for single precision. Distances differ by its square."""
 CONVERGED = {True: 1e-12, False: 1e-6}
 """The sideways offset at which the steps end, as a part of the shapes' size."""
-MOST_STEPS = 30
+SETTLED = 18
+"""The step before which the direction found is compared with the shapes' own axes."""
+MOST_STEPS = 40
 LONGEST = 0.7
 """The longest step, rad."""
 LEAST = 0.8
@@ -39,7 +41,7 @@ LEAST = 0.8
 SHORTER = 0.3
 """The part of a step that is tried as well."""
 BETTER = 1e-4
-"""By how much, as a part of the shapes' size, a shape's own axis must be better than the direction found."""
+"""By how much, as a part of the shapes' size, such an axis must be better."""
 AGAIN = 1e-2
 """The first rounding from there."""
 SURE = 1e-6
@@ -83,11 +85,7 @@ def separation(offset: Vec3, one: Shape, two: Shape) -> Separation:
     """
     fixed = jax.lax.stop_gradient((offset, one + two))
     problem = _Problem(*fixed, _size(fixed[1]))
-    first = _start(problem)
-    found = _searched(problem, first, jnp.zeros_like(first.x) + FIRST)
-    better, axis = _best_axis(problem, found.normal)
-    again = _searched(problem, select(better, axis, found.normal), jnp.where(better, AGAIN, 0.0))
-    state = jax.lax.stop_gradient(select(better, again, found))
+    state = jax.lax.stop_gradient(_searched(problem))
     # Two more steps, which have the derivatives of the solution.
     whole = _Problem(offset, one + two, problem.size)
     for _ in range(2):
@@ -164,20 +162,24 @@ def _places(problem: _Problem, normal: Vec3, rounding) -> tuple[tuple[Any, ...],
     return tuple(out)
 
 
-def _searched(problem: _Problem, start: Vec3, first) -> _State:
-    """The state after steps with shrinking rounding from a part `first` of the size; none where that is zero."""
-    rounding = jnp.maximum(first * problem.size, problem.last)
-    zero = jnp.zeros_like(rounding + start.x + problem.offset.x)
-    goal = CONVERGED[zero.dtype == jnp.float64] * problem.size
-    state = _State(start, _places(problem, start, rounding), 2 * goal)
-    begin = jax.tree.map(lambda x: x + zero, (state, rounding, zero))
+def _searched(problem: _Problem) -> _State:
+    """The state after steps with shrinking rounding, once more from the best axis where that is better."""
+    start, size = _start(problem), problem.size
+    along_axis, axis = _best_axis(problem)
+    zero = jnp.zeros_like(size + start.x + problem.offset.x)
+    goal = CONVERGED[zero.dtype == jnp.float64] * size
+    state = _State(start, _places(problem, start, FIRST * size), size)
+    begin = jax.tree.map(lambda x: x + zero, (state, FIRST * size, zero))
 
     def unfinished(carried):
         state, rounding, count = carried
-        return (first > 0) & ((rounding > problem.last) | (state.off > goal)) & (count < MOST_STEPS)
+        return (count <= SETTLED) | (((rounding > problem.last) | (state.off > goal)) & (count < MOST_STEPS))
 
     def step(carried):
         state, rounding, count = carried
+        restarts = (count == SETTLED) & (along_axis > problem.gap(state.normal) + BETTER * size)
+        again = _State(axis, _places(problem, axis, AGAIN * size), state.off)
+        state, rounding = select(restarts, (again, AGAIN * size + zero), (state, rounding))
         after = _stepped(problem, state, rounding, True), jnp.maximum(rounding * SHRINKS, problem.last), count + 1
         # What has ended stays as it is, so that no element of a batch depends on the others.
         return select(unfinished(carried), after, carried)
@@ -254,16 +256,14 @@ def _moved(slopes, places, inverse, inner, turn) -> tuple[Any, ...]:
     return tuple(x * scale for x in moved)
 
 
-def _best_axis(problem: _Problem, normal: Vec3) -> tuple[Any, Vec3]:
-    """Whether the shapes are farther apart along one of their own axes than along a direction, and the best one."""
-    cases = [(problem.gap(normal) + BETTER * problem.size, normal)]
+def _best_axis(problem: _Problem) -> tuple[Any, Vec3]:
+    """How far the shapes are apart along the best one of their own axes, and this axis."""
+    cases = []
     for axes in problem.summands:
-        candidates = axes
         if len(axes) == 2:
-            candidates = (_sum(axis * axis.dot(problem.offset) for axis in axes),)
-        for axis in candidates:
+            axes = (_sum(axis * axis.dot(problem.offset) for axis in axes),)
+        for axis in axes:
             towards = axis * sign(axis.dot(problem.offset))
             direction = length_and_direction(towards, X_AXIS, SHORTEST)[1]
             cases.append((problem.gap(direction), direction))
-    best, axis = largest_of(cases)
-    return best > cases[0][0], axis
+    return largest_of(cases)
