@@ -124,15 +124,16 @@ def _disk_corners(cylinder: Geom, face: Face) -> tuple[Vec3, Vec3]:
 
 def _box_sides(box: Geom, normal: Vec3, inner) -> tuple[list[Any], list[Any], list[Any]]:
     """For each axis of a box the side on which its nearest points are, whether they are on this side only, and the
-    cosine of the angle between this side's normal and the direction to the other shape."""
+    cosine of the angle between this side's normal and the direction to the other shape.
+
+    `normal` points to the box, and the places `inner`, from -1 to 1, are those of the box mirrored at its center.
+    """
     R = box.pose.rotation
-    cosines = [-normal.dot(axis) for axis in (R.x, R.y, R.z)]
-    signs = [sign(jax.lax.stop_gradient(x)) for x in inner]
-    # The places in a box are measured against the normal.
-    limit = 1 - AT_END[jnp.result_type(cosines[0]) == jnp.float64]
-    fixed = [jnp.abs(jax.lax.stop_gradient(x)) > limit for x in inner]
-    signs = [-s for s in signs]
-    return signs, fixed, [c * s for c, s in zip(cosines, signs, strict=True)]
+    inner = jax.lax.stop_gradient(inner)
+    signs = [-sign(x) for x in inner]
+    limit = 1 - AT_END[jnp.result_type(normal.x) == jnp.float64]
+    fixed = [jnp.abs(x) > limit for x in inner]
+    return signs, fixed, [-normal.dot(axis) * s for axis, s in zip((R.x, R.y, R.z), signs, strict=True)]
 
 
 def _box_face(box: Geom, i: int, side) -> Face:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn.geometry import select, side_by_side
-from jaxdyn.scenes._collisions._candidates import FAR, Found, inactive_unless, roundoff
+from jaxdyn.scenes._collisions._candidates import FAR, SHORTEST, Found, inactive_unless, roundoff
 from jaxdyn.scenes._collisions._faces import Face, disk_corners
 from jaxdyn.spatial import Vec3
 
@@ -26,7 +26,7 @@ PARALLEL = 1e-9
 
 
 EXAGGERATION = {True: 1e4, False: 1e11}
-"""By how much the errors of a disk's corners are multiplied, for double and for single precision."""
+"""The factor of the errors of a disk's corners, for double and for single precision."""
 
 
 def exaggeration(dtype) -> float:
@@ -41,7 +41,7 @@ class Outline(NamedTuple):
     normal: Vec3
     """Its outward normal."""
     radius: Any
-    """That of the disk."""
+    """The radius of the disk."""
 
 
 class _Lines(NamedTuple):
@@ -102,7 +102,7 @@ def faces_overlap(face: Face, outline: Outline, margin, needed) -> tuple[Any, li
     lines, first = _lines_of(face, outline, 0)
     slanted, begin = jax.lax.stop_gradient(_lines_of(face, outline, 1))
     # The height of the other face over the disk.
-    slope = face.axes.apply_transpose(outline.normal)
+    slope = select(needed, face.axes.apply_transpose(outline.normal), Vec3(0.0, 0.0, -1.0))
     plane = slope.x / slope.z, slope.y / slope.z, slope.dot(first) / slope.z
 
     def height(x, y):
@@ -137,7 +137,9 @@ def _lines_of(face: Face, outline: Outline, i: int) -> tuple[_Lines, Vec3]:
 def _lines_along(x, y, turn: float) -> tuple[Any, Any, Any]:
     """The lines from each corner of a polygon to the next one, whose inside is to the left (1) or to the right (-1)."""
     dx, dy = (jnp.roll(v, -1, axis=1) - v for v in (x, y))
-    scale = turn / jnp.sqrt(dx * dx + dy * dy)
+    square = dx * dx + dy * dy
+    # A face seen from its side has edges without length.
+    scale = turn / jnp.sqrt(jnp.where(square > SHORTEST, square, 1))
     a, b = dy * scale, -dx * scale
     return a, b, a * x + b * y
 

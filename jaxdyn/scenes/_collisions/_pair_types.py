@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -59,17 +60,20 @@ _PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
     (_T.BOX, _T.BOX): (_box_box.COUNT, _box_box.box_box),
 }
 """The number of candidates of a pair and their function. The type with the smaller number comes first."""
-_MAY_BE_DEEP = {(_T.SPHERE, _T.ELLIPSOID), (_T.CAPSULE, _T.ELLIPSOID), (_T.CAPSULE, _T.CYLINDER)}
-"""The pairs whose contacts are MuJoCo's while the overlap is shallow: see `_convex_pairs`."""
 _BY_GENERAL_ROUTINE = {
-    *_MAY_BE_DEEP,
+    (_T.SPHERE, _T.ELLIPSOID),
+    (_T.CAPSULE, _T.ELLIPSOID),
+    (_T.CAPSULE, _T.CYLINDER),
     (_T.ELLIPSOID, _T.ELLIPSOID),
     (_T.ELLIPSOID, _T.CYLINDER),
     (_T.ELLIPSOID, _T.BOX),
     (_T.CYLINDER, _T.CYLINDER),
     (_T.CYLINDER, _T.BOX),
 }
-"""The pairs for which MuJoCo has no formulas."""
+"""The pairs for which MuJoCo has no formulas. Their contacts are MuJoCo's while the overlap is shallow."""
+_SIZES = {_T.ELLIPSOID: 3, _T.CYLINDER: 2, _T.BOX: 3}
+SHALLOW = 0.5
+"""The overlap up to which contacts of these types are MuJoCo's for sure, as a part of their smallest half size."""
 
 
 def candidate_count(type1: int, type2: int) -> int:
@@ -86,9 +90,16 @@ def is_built(type1: int, type2: int) -> bool:
 
 
 def may_be_deep(type1: int, type2: int) -> bool:
-    """Return whether contacts of two types are MuJoCo's only while their distance is larger than minus the radius of
-    the first geom."""
-    return (type1, type2) in _MAY_BE_DEEP
+    """Return whether contacts of two types are MuJoCo's only while the overlap is shallow."""
+    return (type1, type2) in _BY_GENERAL_ROUTINE
+
+
+def shallow_depth(type1: int, sizes1: Any, type2: int, sizes2: Any) -> Any:
+    """Return the overlap `[n, *batch]` up to which contacts of such types are MuJoCo's, for sizes `[n, 3, *batch]`."""
+    if type1 not in _SIZES:
+        return sizes1[:, 0]
+    sides = [sizes[:, i] for kind, sizes in ((type1, sizes1), (type2, sizes2)) for i in range(_SIZES[GeomType(kind)])]
+    return SHALLOW * functools.reduce(jnp.minimum, sides)
 
 
 def what_is_missing(m: Any, pair: GeomPair) -> str | None:
@@ -138,13 +149,18 @@ def candidates(
     | box with box | 8 | to rounding |
     | sphere or capsule with ellipsoid | 1 | to the tolerance of MuJoCo's general routine |
     | capsule with cylinder | 2 | the same; where both are parallel, the place along them is any |
-    | ellipsoid with ellipsoid | 1 | the same |
+    | ellipsoid with ellipsoid, cylinder, box | 1 | the same |
+    | cylinder with cylinder, box | 4 | the same, but where the answer is not unique, see below |
 
-    The rows of spheres with ellipsoids and of capsules with ellipsoids and cylinders hold while the sphere's center or
-    the capsule's axis is outside the other shape (`may_be_deep`).
+    The rows of that routine hold while the overlap is shallow (`may_be_deep`): while the sphere's center or the capsule's
+    axis is outside the other shape, for the last two rows up to half the smallest half size of both geoms.
 
-    What is not built are the other pairs for which MuJoCo has that routine. With height fields there are as many
-    contacts as prisms below a geom.
+    Of a cylinder that touches another cylinder or a box's edge along a line MuJoCo reports one contact, at any place of
+    this line. Where an end of the other geom, tilted a little, looks at the side of a cylinder whose end is touched,
+    MuJoCo takes a line of that side that depends on its search. Of equally large sets of four corners of two faces it
+    takes any.
+
+    What is not built are meshes but with planes. With height fields there are as many contacts as prisms below a geom.
 
     **Raises** `ModelError` for types whose contacts are not built.
     """

@@ -41,7 +41,7 @@ LEAST = 0.8
 SHORTER = 0.3
 """The part of a step that is tried as well."""
 BETTER = 1e-4
-"""By how much, as a part of the shapes' size, such an axis must be better."""
+"""The gap, as a part of the shapes' size, by which such an axis must be better."""
 AGAIN = 1e-2
 """The first rounding from there."""
 SURE = 1e-6
@@ -72,7 +72,7 @@ class Separation(NamedTuple):
     place1: Vec3
     """The nearest point of the first shape, from its center."""
     place2: Vec3
-    """That of the second, from its center."""
+    """The nearest point of the second shape, from its center."""
     inner: tuple[tuple[tuple[Any, ...], ...], tuple[tuple[Any, ...], ...]]
     """Where these are in each summand, between -1 and 1 along its semi-axes."""
 
