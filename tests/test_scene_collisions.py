@@ -307,7 +307,7 @@ def test_derivatives_are_finite_where_directions_are_not_unique(kind1, kind2):
     ],
 )
 def test_derivatives_are_those_of_differences(kind1, kind2, tilt, place):
-    """For pairs with a choice of parts, away from where the choice changes: also for faces that overlap, nearly flat."""
+    """For pairs with a choice of parts, away from where the choice changes; also of faces that nearly lie flat."""
     types = number(kind1), number(kind2)
     rng = np.random.default_rng(3)
     plain = Plain(OnArrays(*types, (None, None)), (2, 2, 2, 2, 1), ((candidate_count(*types), 13),))

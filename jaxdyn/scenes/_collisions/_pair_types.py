@@ -71,6 +71,8 @@ _BY_GENERAL_ROUTINE = {
     (_T.CYLINDER, _T.BOX),
 }
 """The pairs for which MuJoCo has no formulas. Their contacts are MuJoCo's while the overlap is shallow."""
+_WITH_SEVERAL_CONTACTS = {(_T.CAPSULE, _T.CYLINDER), (_T.CYLINDER, _T.CYLINDER), (_T.CYLINDER, _T.BOX)}
+"""Those of them that have several contacts with the flag `multiccd`, which is on by default."""
 _SIZES = {_T.ELLIPSOID: 3, _T.CYLINDER: 2, _T.BOX: 3}
 SHALLOW = 0.5
 """The overlap up to which contacts of these types are MuJoCo's for sure, as a part of their smallest half size."""
@@ -108,9 +110,9 @@ def what_is_missing(m: Any, pair: GeomPair) -> str | None:
     names = _names(pair.type1, pair.type2)
     if not is_built(pair.type1, pair.type2):
         return names
-    off = [flag for flag in ("nativeccd", "multiccd") if is_disabled(m, flag)]
-    if off and (pair.type1, pair.type2) in _BY_GENERAL_ROUTINE:
-        return f'{names}, with <flag {off[0]}="disable"/>,'
+    for flag, types in (("nativeccd", _BY_GENERAL_ROUTINE), ("multiccd", _WITH_SEVERAL_CONTACTS)):
+        if (pair.type1, pair.type2) in types and is_disabled(m, flag):
+            return f'{names}, with <flag {flag}="disable"/>,'
     return None
 
 

@@ -2,9 +2,9 @@
 
 Along a unit vector `n` two shapes are `g(n) = n d - h1(n) - h2(n)` apart, with the offset `d` of their centers and their
 support functions `h`. The largest `g` is their distance, or minus the depth of the shallowest way out of each other,
-which MuJoCo's general routine looks for with a polytope. Ellipsoids, boxes and cylinders are sums of ellipsoids, some of
-them flat: a box is the sum of three lines, a cylinder of a line and a disk. So `g = n d - sum |A n|`, and its maximum is
-found by the primal-dual method for sums of norms (Andersen, Christiansen, Conn & Overton, SIAM J. Sci. Comput. 22,
+which MuJoCo's general routine looks for with a polytope. Ellipsoids, boxes and cylinders are sums of ellipsoids, some
+of them flat: a box is the sum of three lines, a cylinder of a line and a disk. So `g = n d - sum |A n|`, and its maximum
+is found by the primal-dual method for sums of norms (Andersen, Christiansen, Conn & Overton, SIAM J. Sci. Comput. 22,
 2000): Newton steps with `sqrt(|A n|^2 + eps^2)` for the norms, where `eps` shrinks, and the places `A c` with
 `|c| <= 1` as unknowns beside `n`.
 """
