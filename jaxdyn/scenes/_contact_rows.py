@@ -184,7 +184,7 @@ def by_directions(robot: Robot, contacts: PartRows, at: Instant) -> list[tuple[i
 
 
 def deep_contacts(robot: Robot, scene: PartRows, q):
-    """Return how many contacts overlap so deeply that MuJoCo's differ from them, `[1, *batch]`."""
+    """Return how many contacts overlap so deeply that MuJoCo's may differ from them, `[1, *batch]`."""
     contacts, total = scene.constraints.contacts, robot.broadcast(robot.zeros()[:1])
     if not any(may_be_deep(*pairs.types) for pairs in contacts.part.pairs):
         return total

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxdyn.geometry import length_and_direction, select, sign
 from jaxdyn.scenes._collisions._candidates import SHORTEST, Found, Geom, inactive_unless
-from jaxdyn.scenes._collisions._ellipsoid_pairs import contact_at
+from jaxdyn.scenes._collisions._convex_pairs import contact_at
 from jaxdyn.scenes._collisions._faces import OPPOSITE, SLANT, Face, disk, disk_corners, edge_on_face
 from jaxdyn.scenes._collisions._overlapping_faces import CORNERS, Outline, exaggeration, faces_overlap
 from jaxdyn.scenes._collisions._separation import box_shape, cylinder_shape, separation

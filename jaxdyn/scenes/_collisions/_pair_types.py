@@ -18,7 +18,6 @@ from jaxdyn.scenes._collisions import (
     _box_pairs,
     _convex_pairs,
     _cylinder_pairs,
-    _ellipsoid_pairs,
     _meshes,
     _overlapping_faces,
     _plane_pairs,
@@ -52,30 +51,29 @@ _PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
     (_T.CAPSULE, _T.ELLIPSOID): (1, _convex_pairs.capsule_ellipsoid),
     (_T.CAPSULE, _T.CYLINDER): (2, _convex_pairs.capsule_cylinder),
     (_T.CAPSULE, _T.BOX): (2, _box_pairs.capsule_box),
-    (_T.ELLIPSOID, _T.ELLIPSOID): (1, _ellipsoid_pairs.ellipsoid_ellipsoid),
-    (_T.ELLIPSOID, _T.CYLINDER): (1, _ellipsoid_pairs.ellipsoid_cylinder),
-    (_T.ELLIPSOID, _T.BOX): (1, _ellipsoid_pairs.ellipsoid_box),
+    (_T.ELLIPSOID, _T.ELLIPSOID): (1, _convex_pairs.ellipsoid_ellipsoid),
+    (_T.ELLIPSOID, _T.CYLINDER): (1, _convex_pairs.ellipsoid_cylinder),
+    (_T.ELLIPSOID, _T.BOX): (1, _convex_pairs.ellipsoid_box),
     (_T.CYLINDER, _T.CYLINDER): (_overlapping_faces.CORNERS, _cylinder_pairs.cylinder_cylinder),
     (_T.CYLINDER, _T.BOX): (_overlapping_faces.CORNERS, _cylinder_pairs.cylinder_box),
     (_T.BOX, _T.BOX): (_box_box.COUNT, _box_box.box_box),
 }
 """The number of candidates of a pair and their function. The type with the smaller number comes first."""
 _BY_GENERAL_ROUTINE = {
-    (_T.SPHERE, _T.ELLIPSOID),
-    (_T.CAPSULE, _T.ELLIPSOID),
-    (_T.CAPSULE, _T.CYLINDER),
-    (_T.ELLIPSOID, _T.ELLIPSOID),
-    (_T.ELLIPSOID, _T.CYLINDER),
-    (_T.ELLIPSOID, _T.BOX),
-    (_T.CYLINDER, _T.CYLINDER),
-    (_T.CYLINDER, _T.BOX),
+    (_T.SPHERE, _T.ELLIPSOID): 1.0,
+    (_T.CAPSULE, _T.ELLIPSOID): 1.0,
+    (_T.CAPSULE, _T.CYLINDER): 1.0,
+    (_T.ELLIPSOID, _T.ELLIPSOID): 1.0,
+    (_T.ELLIPSOID, _T.CYLINDER): 1.0,
+    (_T.ELLIPSOID, _T.BOX): 1.0,
+    (_T.CYLINDER, _T.CYLINDER): 0.5,
+    (_T.CYLINDER, _T.BOX): 0.5,
 }
-"""The pairs for which MuJoCo has no formulas. Their contacts are MuJoCo's while the overlap is shallow."""
+"""The pairs for which MuJoCo has no formulas. Their contacts are MuJoCo's for overlaps up to a part of the smallest half
+size of their ellipsoids, cylinders and boxes; of deeper ones most are."""
 _WITH_SEVERAL_CONTACTS = {(_T.CAPSULE, _T.CYLINDER), (_T.CYLINDER, _T.CYLINDER), (_T.CYLINDER, _T.BOX)}
 """Those of them that have several contacts with the flag `multiccd`, which is on by default."""
 _SIZES = {_T.ELLIPSOID: 3, _T.CYLINDER: 2, _T.BOX: 3}
-SHALLOW = 0.5
-"""The overlap up to which contacts of these types are MuJoCo's for sure, as a part of their smallest half size."""
 
 
 def candidate_count(type1: int, type2: int) -> int:
@@ -98,10 +96,9 @@ def may_be_deep(type1: int, type2: int) -> bool:
 
 def shallow_depth(type1: int, sizes1: Any, type2: int, sizes2: Any) -> Any:
     """Return the overlap `[n, *batch]` up to which contacts of such types are MuJoCo's, for sizes `[n, 3, *batch]`."""
-    if type1 not in _SIZES:
-        return sizes1[:, 0]
-    sides = [sizes[:, i] for kind, sizes in ((type1, sizes1), (type2, sizes2)) for i in range(_SIZES[GeomType(kind)])]
-    return SHALLOW * functools.reduce(jnp.minimum, sides)
+    kinds = (GeomType(type1), sizes1), (GeomType(type2), sizes2)
+    sides = [sizes[:, i] for kind, sizes in kinds for i in range(_SIZES.get(kind, 0))]
+    return _BY_GENERAL_ROUTINE[kinds[0][0], kinds[1][0]] * functools.reduce(jnp.minimum, sides)
 
 
 def what_is_missing(m: Any, pair: GeomPair) -> str | None:
@@ -154,8 +151,9 @@ def candidates(
     | ellipsoid with ellipsoid, cylinder, box | 1 | the same |
     | cylinder with cylinder, box | 4 | the same, but where the answer is not unique, see below |
 
-    The rows of that routine hold while the overlap is shallow (`may_be_deep`): while the sphere's center or the capsule's
-    axis is outside the other shape, for the last two rows up to half the smallest half size of both geoms.
+    The rows of that routine hold for overlaps up to `shallow_depth`: the smallest half size of the ellipsoids and
+    cylinders of a pair, and half of the smallest one of cylinders with cylinders and boxes. Most deeper ones are MuJoCo's,
+    too; others have a direction out of each other that is not the shortest one.
 
     Of a cylinder that touches another cylinder or a box's edge along a line MuJoCo reports one contact, at any place of
     this line. Where an end of the other geom, tilted a little, looks at the side of a cylinder whose end is touched,

@@ -1,10 +1,10 @@
 """The direction in which two convex shapes are farthest apart, whether they overlap or not.
 
-Along a unit vector `n` two shapes are `g(n) = n d - h1(n) - h2(n)` apart, with the offset `d` of their centers and their
-support functions `h`. The largest `g` is their distance, or minus the depth of the shallowest way out of each other,
-which MuJoCo's general routine looks for with a polytope. Ellipsoids, boxes and cylinders are sums of ellipsoids, some
-of them flat: a box is the sum of three lines, a cylinder of a line and a disk. So `g = n d - sum |A n|`, and its maximum
-is found by the primal-dual method for sums of norms (Andersen, Christiansen, Conn & Overton, SIAM J. Sci. Comput. 22,
+Along a unit vector `n` two shapes are `g(n) = n d - h1(n) - h2(n)` apart, with the offset `d` of their centers and
+their support functions `h`. The largest `g` is their distance, or minus the depth of the shallowest way out of each
+other, which MuJoCo's general routine looks for with a polytope. Ellipsoids, boxes and cylinders are sums of ellipsoids,
+some of them flat: a box is the sum of three lines, a cylinder of a line and a disk. So `g = n d - sum |A n|`, and its
+maximum is found by the primal-dual method for sums of norms (Andersen, Christiansen, Conn & Overton, SIAM J. Sci. Comput. 22,
 2000): Newton steps with `sqrt(|A n|^2 + eps^2)` for the norms, where `eps` shrinks, and the places `A c` with
 `|c| <= 1` as unknowns beside `n`.
 """
@@ -51,6 +51,10 @@ SURE = 1e-6
 def ellipsoid_shape(geom: Geom) -> Shape:
     R = geom.pose.rotation
     return (tuple(axis * geom.size(i) for i, axis in enumerate((R.x, R.y, R.z))),)
+
+
+def capsule_axis(geom: Geom) -> Shape:
+    return ((geom.axis * geom.size(1),),)
 
 
 def box_shape(geom: Geom) -> Shape:
@@ -126,9 +130,8 @@ class _State(NamedTuple):
     """How far the places are apart sideways of the direction."""
 
 
-def _sum(vectors) -> Vec3:
-    first, *rest = vectors
-    return sum(rest, first)
+def _sum(vectors) -> Any:
+    return sum(vectors, Vec3(0.0, 0.0, 0.0))
 
 
 def _square(components):
@@ -144,7 +147,8 @@ def _start(problem: _Problem) -> Vec3:
     """The normal at the offset of an ellipsoid that is like both shapes together."""
     nothing = jax.tree.map(jnp.zeros_like, problem.offset)
     columns = [Mat3(*axes, *[nothing] * (3 - len(axes))) for axes in problem.summands]
-    Q = _sum(c.compose(c.T) for c in columns)
+    first, *rest = (c.compose(c.T) for c in columns)
+    Q = sum(rest, first)
     first, second, third = Q.y.cross(Q.z), Q.z.cross(Q.x), Q.x.cross(Q.y)
     # In proportion to the inverse times the offset: the matrix is symmetric and its determinant positive.
     offset, scale = problem.offset, 1 / Q.x.dot(first)
