@@ -59,8 +59,8 @@ class SceneReport(eqx.Module):
     """The steps of Newton's method."""
     deep: Float[Array, "*batch"]
     """The number of contacts that overlap so deeply that their places and directions may not be those of MuJoCo, of
-    pairs of types for which it has only its general routine: by more than the smallest half size of their ellipsoids and
-    cylinders, or half of the smallest one of cylinders with cylinders and boxes."""
+    pairs of types for which it has only its general routine: by more than the smallest half size of their ellipsoids,
+    cylinders and boxes, or half of it for cylinders with ellipsoids, cylinders and boxes."""
     tolerance: float = eqx.field(static=True)
 
     @property
