@@ -271,9 +271,7 @@ QUARTER = np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]])
 EIGHTH = np.array([[np.sqrt(0.5), -np.sqrt(0.5), 0], [np.sqrt(0.5), np.sqrt(0.5), 0], [0, 0, 1]])
 
 
-PLACED = [p for p in PAIRS + ROUTINE if p[1] not in MESHES] + [
-    pytest.param(*p, marks=pytest.mark.slow) for p in BOXES
-]
+PLACED = [p for p in PAIRS + ROUTINE if p[1] not in MESHES] + [pytest.param(*p, marks=pytest.mark.slow) for p in BOXES]
 
 
 @pytest.mark.parametrize(("kind1", "kind2"), PLACED)

@@ -1,5 +1,5 @@
-"""Candidates of pairs for which MuJoCo has only its general routine for convex shapes, which ends at a tolerance: with one
-contact, along the direction in which they are farthest apart, and of capsules with cylinders.
+"""Candidates of pairs for which MuJoCo has only its general routine for convex shapes, which ends at a tolerance: those
+with one contact, along the direction in which they are farthest apart, and capsules with cylinders.
 
 MuJoCo's own contacts differ from it by that tolerance: with the default, for shapes of 0.1 m, by at most 1e-7 m in
 distance, 5e-5 m in position and 2e-4 in the normal.

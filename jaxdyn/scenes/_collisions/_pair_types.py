@@ -69,8 +69,8 @@ _BY_GENERAL_ROUTINE = {
     (_T.CYLINDER, _T.CYLINDER): 0.5,
     (_T.CYLINDER, _T.BOX): 0.5,
 }
-"""The pairs for which MuJoCo has no formulas. Their contacts are MuJoCo's for overlaps up to a part of the smallest half
-size of their ellipsoids, cylinders and boxes; of deeper ones most are."""
+"""The pairs for which MuJoCo has no formulas. Their contacts are MuJoCo's for overlaps up to a part of the smallest
+half size of their ellipsoids, cylinders and boxes; of deeper ones most are."""
 _WITH_SEVERAL_CONTACTS = {(_T.CAPSULE, _T.CYLINDER), (_T.CYLINDER, _T.CYLINDER), (_T.CYLINDER, _T.BOX)}
 """Those of them that have several contacts with the flag `multiccd`, which is on by default."""
 _SIZES = {_T.ELLIPSOID: 3, _T.CYLINDER: 2, _T.BOX: 3}
@@ -151,10 +151,10 @@ def candidates(
     | ellipsoid with ellipsoid, cylinder, box | 1 | the same |
     | cylinder with cylinder, box | 4 | the same, but where the answer is not unique, see below |
 
-    The rows of that routine hold for overlaps up to `shallow_depth`: the smallest half size of the ellipsoids, cylinders
-    and boxes of a pair, or half of it for cylinders with ellipsoids, cylinders and boxes. Most deeper ones are MuJoCo's,
-    too; others have a direction out of each other that is not the shortest one. Where the side of a cylinder lies along a
-    face, MuJoCo's own contacts miss the deepest line of the side by up to 1e-6 m with any tolerance.
+    The rows of that routine hold for overlaps up to `shallow_depth`: the smallest half size of the ellipsoids,
+    cylinders and boxes of a pair, or half of it for cylinders with ellipsoids, cylinders and boxes. Most deeper ones
+    are MuJoCo's, too; others have a direction out of each other that is not the shortest one. Where the side of a
+    cylinder lies along a face, MuJoCo's contacts miss the deepest line of the side by up to 1e-6 m at any tolerance.
 
     Of a cylinder that touches another cylinder or a box's edge along a line MuJoCo reports one contact, at any place of
     this line. Where an end of the other geom, tilted a little, looks at the side of a cylinder whose end is touched,

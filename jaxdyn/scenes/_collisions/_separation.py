@@ -4,13 +4,14 @@ Along a unit vector `n` two shapes are `g(n) = n d - h1(n) - h2(n)` apart, with 
 their support functions `h`. The largest `g` is their distance, or minus the depth of the shallowest way out of each
 other, which MuJoCo's general routine looks for with a polytope. Ellipsoids, boxes and cylinders are sums of ellipsoids,
 some of them flat: a box is the sum of three lines, a cylinder of a line and a disk. So `g = n d - sum |A n|`, and its
-maximum is found by the primal-dual method for sums of norms (Andersen, Christiansen, Conn & Overton, SIAM J. Sci. Comput. 22,
-2000): Newton steps with `sqrt(|A n|^2 + eps^2)` for the norms, where `eps` shrinks, and the places `A c` with
-`|c| <= 1` as unknowns beside `n`.
+maximum is found by the primal-dual method for sums of norms (Andersen, Christiansen, Conn & Overton, SIAM J. Sci.
+Comput. 22, 2000): Newton steps with `sqrt(|A n|^2 + eps^2)` for the norms, where `eps` shrinks, and the places `A c`
+with `|c| <= 1` as unknowns beside `n`.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -25,15 +26,13 @@ type Summand = tuple[Vec3, ...]
 type Shape = tuple[Summand, ...]
 """A shape as a sum of ellipsoids, around its center."""
 
-FIRST, SHRINKS = 0.3, 0.36
+FIRST, SHRINKS = 0.3, 0.25
 """The first rounding, as a part of the shapes' size, and by what it is multiplied in each step."""
 LAST = {True: 1e-8, False: 1e-4}
 """The last rounding for double and for single precision. Distances differ by its square."""
-CONVERGED = {True: 1e-12, False: 1e-6}
-"""The sideways offset at which the steps end, as a part of the shapes' size."""
-SETTLED = 18
-"""The step before which the direction found is compared with the shapes' own axes."""
-MOST_STEPS = 40
+CONVERGED = {True: 1e-6, False: 1e-2}
+"""The change of directions and places at which the steps end. Two more steps follow."""
+MOST_STEPS = 24
 LONGEST = 0.7
 """The longest step, rad."""
 LEAST = 0.8
@@ -126,8 +125,8 @@ class _State(NamedTuple):
 
     normal: Vec3
     inner: tuple[tuple[Any, ...], ...]
-    off: Any
-    """How far the places are apart sideways of the direction."""
+    change: Any
+    """The largest change of these in the last step."""
 
 
 def _sum(vectors) -> Any:
@@ -171,22 +170,31 @@ def _searched(problem: _Problem) -> _State:
     start, size = _start(problem), problem.size
     along_axis, axis = _best_axis(problem)
     zero = jnp.zeros_like(size + start.x + problem.offset.x)
-    goal = CONVERGED[zero.dtype == jnp.float64] * size
-    state = _State(start, _places(problem, start, FIRST * size), size)
-    begin = jax.tree.map(lambda x: x + zero, (state, FIRST * size, zero))
+    goal = CONVERGED[zero.dtype == jnp.float64]
+    # Solids have no edges.
+    first = FIRST * size if any(len(axes) < 3 for axes in problem.summands) else problem.last
+    state = _State(start, _places(problem, start, first), 2 * goal)
+    second = AGAIN * size
+    again = _State(axis, _places(problem, axis, second), 2 * goal), second
+    begin, again = jax.tree.map(lambda x: x + zero, ((state, first, zero, zero), again))
+
+    def settled(state, rounding, count):
+        return ((rounding <= problem.last) & (state.change <= goal)) | (count >= MOST_STEPS)
 
     def unfinished(carried):
-        state, rounding, count = carried
-        return (count <= SETTLED) | (((rounding > problem.last) | (state.off > goal)) & (count < MOST_STEPS))
+        state, rounding, count, compared = carried
+        return ~settled(state, rounding, count) | (compared < 1)
 
     def step(carried):
-        state, rounding, count = carried
-        restarts = (count == SETTLED) & (along_axis > problem.gap(state.normal) + BETTER * size)
-        again = _State(axis, _places(problem, axis, AGAIN * size), state.off)
-        state, rounding = select(restarts, (again, AGAIN * size + zero), (state, rounding))
-        after = _stepped(problem, state, rounding, True), jnp.maximum(rounding * SHRINKS, problem.last), count + 1
+        state, rounding, count, compared = carried
+        after = _stepped(problem, state, rounding, True)
+        rounding, count = jnp.maximum(rounding * SHRINKS, problem.last), count + 1
+        compares = settled(after, rounding, count) & (compared < 1)
+        restarts = compares & (along_axis > problem.gap(after.normal) + BETTER * size)
+        after, rounding = select(restarts, again, (after, rounding))
+        following = after, rounding, jnp.where(restarts, 0.0, count), jnp.where(compares, 1.0, compared)
         # What has ended stays as it is, so that no element of a batch depends on the others.
-        return select(unfinished(carried), after, carried)
+        return select(unfinished(carried), following, carried)
 
     return jax.lax.while_loop(lambda carried: unfinished(carried).any(), step, begin)[0]
 
@@ -217,7 +225,8 @@ def _stepped(problem: _Problem, state: _State, rounding, searching: bool) -> _St
         better = problem.gap(other, rounding) > problem.gap(normal, rounding)
         normal, turn = select(better, (other, shorter), (normal, turn))
     inner = tuple(_moved(*parts, own, turn) for parts, own in zip(known, state.inner, strict=True))
-    return _State(normal, inner, jnp.maximum(jnp.abs(slope[0]), jnp.abs(slope[1])))
+    changes = jax.tree.leaves((turn, jax.tree.map(jnp.subtract, inner, state.inner)))
+    return _State(normal, inner, functools.reduce(jnp.maximum, map(jnp.abs, changes)))
 
 
 def _square_of(places, slopes, i: int):
