@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxdyn.geometry import length_and_direction, select, sign
+from jaxdyn.geometry import length_and_direction, select, side_by_side, sign
 from jaxdyn.scenes._collisions._candidates import SHORTEST, Found, Geom, inactive_unless
 from jaxdyn.scenes._collisions._convex_pairs import contact_at
-from jaxdyn.scenes._collisions._faces import OPPOSITE, SLANT, Face, disk, disk_corners, edge_on_face
-from jaxdyn.scenes._collisions._overlapping_faces import CORNERS, Outline, exaggeration, faces_overlap
+from jaxdyn.scenes._collisions._faces import OPPOSITE, SLANT, Face, disk, edge_on_face
+from jaxdyn.scenes._collisions._overlapping_faces import CORNERS, Outline, disk_polygon, faces_overlap
 from jaxdyn.scenes._collisions._separation import box_shape, cylinder_shape, separation
 from jaxdyn.spatial import Mat3, Vec3
 
@@ -86,15 +86,14 @@ def _chosen(single: Found, margin, faces, edges) -> list[Found]:
     near = single.distance <= margin
     flat, face, outline = faces
     use, found = faces_overlap(face, outline, margin, flat & near)
-    out = [single, *[inactive_unless(False, single)] * (CORNERS - 1)]
+    others = [single, *[inactive_unless(False, single)] * (CORNERS - 1)]
+    chosen = [Found(*select(use, tuple(a[:3]), tuple(b[:3]))) for a, b in zip(found, others, strict=True)]
     free = ~flat
-    chosen = [Found(*select(use, tuple(a[:3]), tuple(b[:3]))) for a, b in zip(found, out, strict=True)]
     for lies, on, ends, towards in edges:
         has, pair = edge_on_face(on, ends, margin)
-        use = free & lies & has & near
         for k, each in enumerate(pair):
             each = each._replace(normal=each.normal * towards)
-            chosen[k] = Found(*select(use, tuple(each[:3]), tuple(chosen[k][:3])))
+            chosen[k] = Found(*select(free & lies & has, tuple(each[:3]), tuple(chosen[k][:3])))
         free = free & ~lies
     return [inactive_unless(near, each) for each in chosen]
 
@@ -112,14 +111,9 @@ def _round(cylinder: Geom, towards: Vec3, height) -> _Round:
 
 def _disk_corners(cylinder: Geom, face: Face) -> tuple[Vec3, Vec3]:
     """The corners of the polygon that MuJoCo takes for a disk, and the same with exaggerated errors."""
-    radius = cylinder.size(0)
-    out = []
-    for factor in (0.0, exaggeration(radius.dtype)):
-        x, y = (
-            jnp.asarray(c, radius.dtype).reshape(1, -1, *[1] * (radius.ndim - 2)) * radius for c in disk_corners(factor)
-        )
-        out.append(face.axes.apply(Vec3(x, y, jnp.zeros_like(x))) + face.origin)
-    return out[0], out[1]
+    polygons = [disk_polygon(cylinder.size(0), exaggerated) for exaggerated in (False, True)]
+    first, second = (face.axes.apply(Vec3(x, y, jnp.zeros_like(x))) + face.origin for x, y in polygons)
+    return first, second
 
 
 def _box_sides(box: Geom, normal: Vec3, inner) -> tuple[list[Any], list[Any], list[Any]]:
@@ -161,7 +155,7 @@ def _box_corners(box: Geom, i: int, side) -> Vec3:
             corner[k] = -corner[k]
         local = Vec3(*(jnp.asarray(c * box.size(m)) for m, c in enumerate(corner)))
         out.append(R.apply(local) + box.position)
-    return jax.tree.map(lambda *x: jnp.concatenate(jnp.broadcast_arrays(*x), axis=1), *out)
+    return side_by_side(out)
 
 
 def _box_edge(box: Geom, i: int, signs) -> tuple[Vec3, Vec3]:

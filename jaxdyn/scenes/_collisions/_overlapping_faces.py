@@ -29,8 +29,12 @@ EXAGGERATION = {True: 1e4, False: 1e11}
 """The factor of the errors of a disk's corners, for double and for single precision."""
 
 
-def exaggeration(dtype) -> float:
-    return EXAGGERATION[dtype == jnp.float64]
+def disk_polygon(radius, exaggerated: bool) -> tuple[Any, Any]:
+    """The corners `[n, corners, *batch]` of the polygon that MuJoCo takes for a disk, from its middle, if wanted with
+    exaggerated errors."""
+    units = disk_corners(EXAGGERATION[radius.dtype == jnp.float64] * exaggerated)
+    x, y = (jnp.asarray(c, radius.dtype).reshape(1, -1, *[1] * (radius.ndim - 2)) * radius for c in units)
+    return x, y
 
 
 class Outline(NamedTuple):
@@ -99,8 +103,8 @@ def faces_overlap(face: Face, outline: Outline, margin, needed) -> tuple[Any, li
 
     Nothing is found where it is not `needed`.
     """
-    lines, first = _lines_of(face, outline, 0)
-    slanted, begin = jax.lax.stop_gradient(_lines_of(face, outline, 1))
+    lines, first = _lines_of(face, outline, False)
+    slanted, begin = jax.lax.stop_gradient(_lines_of(face, outline, True))
     # The height of the other face over the disk.
     slope = select(needed, face.axes.apply_transpose(outline.normal), Vec3(0.0, 0.0, -1.0))
     plane = slope.x / slope.z, slope.y / slope.z, slope.dot(first) / slope.z
@@ -121,15 +125,12 @@ def faces_overlap(face: Face, outline: Outline, margin, needed) -> tuple[Any, li
     return kept > 0, found
 
 
-def _lines_of(face: Face, outline: Outline, i: int) -> tuple[_Lines, Vec3]:
-    """The edges of the other face along the disk and then those of the disk, and the other's first corner: for `i` 1
+def _lines_of(face: Face, outline: Outline, exaggerated: bool) -> tuple[_Lines, Vec3]:
+    """The edges of the other face along the disk and then those of the disk, and the other's first corner, if wanted
     with exaggerated errors."""
-    flat = face.axes.apply_transpose(outline.corners[i] - face.origin)
-    disk = [
-        jnp.asarray(x, flat.x.dtype).reshape(1, -1, *[1] * (flat.x.ndim - 2)) * outline.radius
-        for x in disk_corners(exaggeration(flat.x.dtype) * i)
-    ]
-    sides = [_lines_along(*corners, turn) for corners, turn in (((flat.x, flat.y), 1.0), (disk, -1.0))]
+    flat = face.axes.apply_transpose(outline.corners[exaggerated] - face.origin)
+    polygons = ((flat.x, flat.y), 1.0), (disk_polygon(outline.radius, exaggerated), -1.0)
+    sides = [_lines_along(*corners, turn) for corners, turn in polygons]
     lines = _Lines(*(side_by_side(list(parts)) for parts in zip(*sides, strict=True)))
     return lines, jax.tree.map(lambda x: x[:, :1], flat)
 

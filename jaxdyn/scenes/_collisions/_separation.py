@@ -32,7 +32,9 @@ LAST = {True: 1e-8, False: 1e-4}
 """The last rounding for double and for single precision. Distances differ by its square."""
 CONVERGED = {True: 1e-6, False: 1e-2}
 """The change of directions and places at which the steps end. Two more steps follow."""
-MOST_STEPS = 24
+AT_LAST = 4
+"""There are at least so many steps with the last rounding."""
+MOST_STEPS = 28
 LONGEST = 0.7
 """The longest step, rad."""
 LEAST = 0.8
@@ -179,7 +181,7 @@ def _searched(problem: _Problem) -> _State:
     begin, again = jax.tree.map(lambda x: x + zero, ((state, first, zero, zero), again))
 
     def settled(state, rounding, count):
-        return ((rounding <= problem.last) & (state.change <= goal)) | (count >= MOST_STEPS)
+        return ((rounding <= problem.last * SHRINKS**AT_LAST) & (state.change <= goal)) | (count >= MOST_STEPS)
 
     def unfinished(carried):
         state, rounding, count, compared = carried
@@ -187,8 +189,8 @@ def _searched(problem: _Problem) -> _State:
 
     def step(carried):
         state, rounding, count, compared = carried
-        after = _stepped(problem, state, rounding, True)
-        rounding, count = jnp.maximum(rounding * SHRINKS, problem.last), count + 1
+        after = _stepped(problem, state, jnp.maximum(rounding, problem.last), True)
+        rounding, count = rounding * SHRINKS, count + 1
         compares = settled(after, rounding, count) & (compared < 1)
         restarts = compares & (along_axis > problem.gap(after.normal) + BETTER * size)
         after, rounding = select(restarts, again, (after, rounding))
