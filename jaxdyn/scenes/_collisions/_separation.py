@@ -26,7 +26,7 @@ type Summand = tuple[Vec3, ...]
 type Shape = tuple[Summand, ...]
 """A shape as a sum of ellipsoids, around its center."""
 
-FIRST, SHRINKS = 0.3, 0.25
+FIRST, SHRINKS = 0.3, 0.36
 """The first rounding, as a part of the shapes' size, and by what it is multiplied in each step."""
 LAST = {True: 1e-8, False: 1e-4}
 """The last rounding for double and for single precision. Distances differ by its square."""
@@ -34,7 +34,7 @@ CONVERGED = {True: 1e-6, False: 1e-2}
 """The change of directions and places at which the steps end. Two more steps follow."""
 AT_LAST = 4
 """There are at least so many steps with the last rounding."""
-MOST_STEPS = 28
+MOST_STEPS = 32
 LONGEST = 0.7
 """The longest step, rad."""
 LEAST = 0.8
