@@ -26,7 +26,7 @@ from jaxdyn.scenes._collisions._separation import (
 from jaxdyn.spatial import Vec3
 
 SIDEWAYS = 1e-5
-"""The part of the normal along the cylinder's axis below which the contact is on its side."""
+"""The part of a normal along a cylinder's axis, or across it, below which it counts as none."""
 
 
 def sphere_ellipsoid(one: Geom, two: Geom, margin) -> list[Found]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxdyn.geometry import length_and_direction, select, side_by_side, sign
 from jaxdyn.scenes._collisions._candidates import SHORTEST, Found, Geom, inactive_unless
-from jaxdyn.scenes._collisions._convex_pairs import contact_at
+from jaxdyn.scenes._collisions._convex_pairs import SIDEWAYS, contact_at
 from jaxdyn.scenes._collisions._faces import OPPOSITE, SLANT, Face, disk, edge_on_face
 from jaxdyn.scenes._collisions._overlapping_faces import CORNERS, Outline, disk_polygon, faces_overlap
 from jaxdyn.scenes._collisions._separation import box_shape, cylinder_shape, separation
@@ -34,6 +34,8 @@ class _Round(NamedTuple):
     """The cosine of the angle between this disk's normal and the direction to the other shape."""
     line: tuple[Vec3, Vec3]
     """The ends of the line on its side that is nearest to the other shape."""
+    has_line: Any
+    """Whether there is one: the direction to the other shape is not along the axis."""
 
 
 def cylinder_cylinder(one: Geom, two: Geom, margin) -> list[Found]:
@@ -45,8 +47,8 @@ def cylinder_cylinder(one: Geom, two: Geom, margin) -> list[Found]:
     facing = (first.facing > SLANT) & (second.facing > SLANT)
     flat = first.at_disk & second.at_disk & facing & (cosine < -OPPOSITE)
     outline = Outline(_disk_corners(two, second.disk), second.disk.normal, one.size(0))
-    along1 = second.at_disk & (jnp.abs(second.disk.normal.dot(one.axis)) < SLANT) & (second.facing > 0)
-    along2 = first.at_disk & (jnp.abs(first.disk.normal.dot(two.axis)) < SLANT) & (first.facing > 0)
+    along1 = _lies_along(first, second, one.axis)
+    along2 = _lies_along(second, first, two.axis)
     edges = [(along1, second.disk, first.line, -1.0), (along2, first.disk, second.line, 1.0)]
     return _chosen(single, margin, (flat, first.disk, outline), edges)
 
@@ -65,20 +67,26 @@ def cylinder_box(one: Geom, two: Geom, margin) -> list[Found]:
     corners, normal = select(fits[0], choices[0], select(fits[1], choices[1], choices[2]))
     outline = Outline((corners, corners), normal, one.size(0))
     # The first face along which the cylinder's side lies.
-    edges, none = [], True
+    edges, none = [], first.has_line
     for i in range(3):
         lies = none & fixed[i] & (facing[i] > 0) & (jnp.abs(faces[i].normal.dot(one.axis)) < SLANT)
         edges.append((lies, faces[i], first.line, -1.0))
         none = none & ~lies
     # The first edge that lies along the disk.
     free = sum(jnp.where(x, 0.0, 1.0) for x in fixed)
-    none = none & first.at_disk & (first.facing > 0)
+    none = (none | ~first.has_line) & first.at_disk & (first.facing > 0)
     for i in range(3):
         is_edge = (free < 1) | ((free < 2) & ~fixed[i])
         lies = none & is_edge & (jnp.abs(first.disk.normal.dot(axes[i])) < SLANT)
         edges.append((lies, first.disk, _box_edge(two, i, signs), 1.0))
         none = none & ~lies
     return _chosen(contact_at(one, two, apart), margin, (flat, first.disk, outline), edges)
+
+
+def _lies_along(cylinder: _Round, other: _Round, axis: Vec3) -> Any:
+    """Whether the side of a cylinder lies along the disk of another one."""
+    slanted = jnp.abs(other.disk.normal.dot(axis)) < SLANT
+    return cylinder.has_line & other.at_disk & (other.facing > 0) & slanted
 
 
 def _chosen(single: Found, margin, faces, edges) -> list[Found]:
@@ -103,10 +111,11 @@ def _round(cylinder: Geom, towards: Vec3, height) -> _Round:
     cosine = cylinder.axis.dot(towards)
     side = sign(jax.lax.stop_gradient(cosine))
     at_disk = jnp.abs(jax.lax.stop_gradient(height)) > 1 - AT_END[jnp.result_type(cosine) == jnp.float64]
-    radial = length_and_direction(towards - cylinder.axis * cosine, cylinder.pose.rotation.x, SHORTEST)[1]
+    sideways, radial = length_and_direction(towards - cylinder.axis * cosine, cylinder.pose.rotation.x, SHORTEST)
     middle = cylinder.position + radial * cylinder.size(0)
     reach = cylinder.axis * cylinder.size(1)
-    return _Round(disk(cylinder, side), at_disk, jnp.abs(cosine), (middle - reach, middle + reach))
+    line = middle - reach, middle + reach
+    return _Round(disk(cylinder, side), at_disk, jnp.abs(cosine), line, sideways > SIDEWAYS)
 
 
 def _disk_corners(cylinder: Geom, face: Face) -> tuple[Vec3, Vec3]:
