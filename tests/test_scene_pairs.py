@@ -114,11 +114,13 @@ def test_pairs_and_their_parameters_are_those_of_mujoco_in_many_scenes():
         ("", "cylinder", None),
         ("", "mesh", "capsule and mesh"),
         ('multiccd="disable"', "capsule", None),
+        ('multiccd="disable"', "ellipsoid", None),
+        ('nativeccd="disable"', "ellipsoid", 'capsule and ellipsoid, with <flag nativeccd="disable"/>,'),
         ('multiccd="disable"', "cylinder", 'capsule and cylinder, with <flag multiccd="disable"/>,'),
     ],
 )
 def test_what_is_missing_of_pairs(flag, kind, missing):
-    shape = 'mesh="rock"' if kind == "mesh" else 'size="0.1 0.2"'
+    shape = 'mesh="rock"' if kind == "mesh" else 'size="0.1 0.2 0.1"'
     m = mujoco.MjModel.from_xml_string(
         f"""<mujoco><option><flag {flag}/></option>
         <asset><mesh name="rock" vertex="0 0 0  1 0 0  0 1 0  0 0 1"/></asset>

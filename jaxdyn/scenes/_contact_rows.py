@@ -16,7 +16,7 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs
-from jaxdyn.scenes._collisions import Candidates, candidate_count, candidates, may_be_deep, shape_of
+from jaxdyn.scenes._collisions import Candidates, candidate_count, candidates, may_be_deep, shallow_depth, shape_of
 from jaxdyn.scenes._parts import Instant, Located, Part, PartRows, Places, instant
 from jaxdyn.scenes._rows import Contacting, Ends, Rows, Timing, arm_of, coherent, regularization, softness
 from jaxdyn.spatial import Force, Vec3
@@ -184,7 +184,7 @@ def by_directions(robot: Robot, contacts: PartRows, at: Instant) -> list[tuple[i
 
 
 def deep_contacts(robot: Robot, scene: PartRows, q):
-    """Return how many contacts overlap so deeply that MuJoCo's differ from them, `[1, *batch]`."""
+    """Return how many contacts overlap so deeply that MuJoCo's may differ from them, `[1, *batch]`."""
     contacts, total = scene.constraints.contacts, robot.broadcast(robot.zeros()[:1])
     if not any(may_be_deep(*pairs.types) for pairs in contacts.part.pairs):
         return total
@@ -195,9 +195,10 @@ def deep_contacts(robot: Robot, scene: PartRows, q):
         count = candidate_count(*pairs.types)
         if may_be_deep(*pairs.types):
             owners = np.repeat(np.arange(len(pairs.dims)), count)
-            radius = take_rows(contacts.sizes, np.array(pairs.first)[owners])[:, 0]
+            sizes = [take_rows(contacts.sizes, np.array(rows)[owners]) for rows in (pairs.first, pairs.second)]
+            shallow = shallow_depth(pairs.types[0], sizes[0], pairs.types[1], sizes[1])
             distance = everything.touching.candidates.distance[start : start + len(owners)]
-            total = total + jnp.where(distance < -radius, 1.0, 0.0).sum(axis=0)
+            total = total + jnp.where(distance < -shallow, 1.0, 0.0).sum(axis=0)
         start += count * len(pairs.dims)
     return total
 

@@ -58,9 +58,9 @@ class SceneReport(eqx.Module):
     iterations: Float[Array, "*batch"]
     """The steps of Newton's method."""
     deep: Float[Array, "*batch"]
-    """The number of contacts that overlap so deeply that their places and directions are not those of MuJoCo: of
-    spheres and capsules with ellipsoids, and of capsules with cylinders, where the center or the axis is inside the
-    other shape."""
+    """The number of contacts that overlap so deeply that their places and directions may not be those of MuJoCo, of
+    pairs of types for which it has only its general routine: by more than the smallest half size of their ellipsoids,
+    cylinders and boxes, or half of it for cylinders with ellipsoids, cylinders and boxes."""
     tolerance: float = eqx.field(static=True)
 
     @property

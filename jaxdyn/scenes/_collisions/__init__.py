@@ -6,6 +6,7 @@ from jaxdyn.scenes._collisions._pair_types import (
     candidates,
     is_built,
     may_be_deep,
+    shallow_depth,
     shape_of,
     what_is_missing,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -16,8 +17,9 @@ from jaxdyn.scenes._collisions import (
     _box_box,
     _box_pairs,
     _convex_pairs,
-    _ellipsoid_pairs,
+    _cylinder_pairs,
     _meshes,
+    _overlapping_faces,
     _plane_pairs,
     _round_pairs,
 )
@@ -49,14 +51,29 @@ _PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
     (_T.CAPSULE, _T.ELLIPSOID): (1, _convex_pairs.capsule_ellipsoid),
     (_T.CAPSULE, _T.CYLINDER): (2, _convex_pairs.capsule_cylinder),
     (_T.CAPSULE, _T.BOX): (2, _box_pairs.capsule_box),
-    (_T.ELLIPSOID, _T.ELLIPSOID): (1, _ellipsoid_pairs.ellipsoid_ellipsoid),
+    (_T.ELLIPSOID, _T.ELLIPSOID): (1, _convex_pairs.ellipsoid_ellipsoid),
+    (_T.ELLIPSOID, _T.CYLINDER): (1, _convex_pairs.ellipsoid_cylinder),
+    (_T.ELLIPSOID, _T.BOX): (1, _convex_pairs.ellipsoid_box),
+    (_T.CYLINDER, _T.CYLINDER): (_overlapping_faces.CORNERS, _cylinder_pairs.cylinder_cylinder),
+    (_T.CYLINDER, _T.BOX): (_overlapping_faces.CORNERS, _cylinder_pairs.cylinder_box),
     (_T.BOX, _T.BOX): (_box_box.COUNT, _box_box.box_box),
 }
 """The number of candidates of a pair and their function. The type with the smaller number comes first."""
-_MAY_BE_DEEP = {(_T.SPHERE, _T.ELLIPSOID), (_T.CAPSULE, _T.ELLIPSOID), (_T.CAPSULE, _T.CYLINDER)}
-"""The pairs whose contacts are MuJoCo's while the overlap is shallow: see `_convex_pairs`."""
-_BY_GENERAL_ROUTINE = {*_MAY_BE_DEEP, (_T.ELLIPSOID, _T.ELLIPSOID)}
-"""The pairs for which MuJoCo has no formulas."""
+_BY_GENERAL_ROUTINE = {
+    (_T.SPHERE, _T.ELLIPSOID): 1.0,
+    (_T.CAPSULE, _T.ELLIPSOID): 1.0,
+    (_T.CAPSULE, _T.CYLINDER): 1.0,
+    (_T.ELLIPSOID, _T.ELLIPSOID): 1.0,
+    (_T.ELLIPSOID, _T.CYLINDER): 0.5,
+    (_T.ELLIPSOID, _T.BOX): 1.0,
+    (_T.CYLINDER, _T.CYLINDER): 0.5,
+    (_T.CYLINDER, _T.BOX): 0.5,
+}
+"""The pairs for which MuJoCo has no formulas. Their contacts are MuJoCo's for overlaps up to a part of the smallest
+half size of their ellipsoids, cylinders and boxes; of deeper ones most are."""
+_WITH_SEVERAL_CONTACTS = {(_T.CAPSULE, _T.CYLINDER), (_T.CYLINDER, _T.CYLINDER), (_T.CYLINDER, _T.BOX)}
+"""Those of them that have several contacts with the flag `multiccd`, which is on by default."""
+_SIZES = {_T.ELLIPSOID: 3, _T.CYLINDER: 2, _T.BOX: 3}
 
 
 def candidate_count(type1: int, type2: int) -> int:
@@ -73,9 +90,15 @@ def is_built(type1: int, type2: int) -> bool:
 
 
 def may_be_deep(type1: int, type2: int) -> bool:
-    """Return whether contacts of two types are MuJoCo's only while their distance is larger than minus the radius of
-    the first geom."""
-    return (type1, type2) in _MAY_BE_DEEP
+    """Return whether contacts of two types are MuJoCo's only while the overlap is shallow."""
+    return (type1, type2) in _BY_GENERAL_ROUTINE
+
+
+def shallow_depth(type1: int, sizes1: Any, type2: int, sizes2: Any) -> Any:
+    """Return the overlap `[n, *batch]` up to which contacts of such types are MuJoCo's, for sizes `[n, 3, *batch]`."""
+    kinds = (GeomType(type1), sizes1), (GeomType(type2), sizes2)
+    sides = [sizes[:, i] for kind, sizes in kinds for i in range(_SIZES.get(kind, 0))]
+    return _BY_GENERAL_ROUTINE[kinds[0][0], kinds[1][0]] * functools.reduce(jnp.minimum, sides)
 
 
 def what_is_missing(m: Any, pair: GeomPair) -> str | None:
@@ -84,9 +107,9 @@ def what_is_missing(m: Any, pair: GeomPair) -> str | None:
     names = _names(pair.type1, pair.type2)
     if not is_built(pair.type1, pair.type2):
         return names
-    off = [flag for flag in ("nativeccd", "multiccd") if is_disabled(m, flag)]
-    if off and (pair.type1, pair.type2) in _BY_GENERAL_ROUTINE:
-        return f'{names}, with <flag {off[0]}="disable"/>,'
+    for flag, types in (("nativeccd", _BY_GENERAL_ROUTINE), ("multiccd", _WITH_SEVERAL_CONTACTS)):
+        if (pair.type1, pair.type2) in types and is_disabled(m, flag):
+            return f'{names}, with <flag {flag}="disable"/>,'
     return None
 
 
@@ -125,13 +148,20 @@ def candidates(
     | box with box | 8 | to rounding |
     | sphere or capsule with ellipsoid | 1 | to the tolerance of MuJoCo's general routine |
     | capsule with cylinder | 2 | the same; where both are parallel, the place along them is any |
-    | ellipsoid with ellipsoid | 1 | the same |
+    | ellipsoid with ellipsoid, cylinder, box | 1 | the same |
+    | cylinder with cylinder, box | 4 | the same, but where the answer is not unique, see below |
 
-    The rows of spheres with ellipsoids and of capsules with ellipsoids and cylinders hold while the sphere's center or
-    the capsule's axis is outside the other shape (`may_be_deep`).
+    The rows of that routine hold for overlaps up to `shallow_depth`: the smallest half size of the ellipsoids,
+    cylinders and boxes of a pair, or half of it for cylinders with ellipsoids, cylinders and boxes. Most deeper ones
+    are MuJoCo's, too; others have a direction out of each other that is not the shortest one. Where the side of a
+    cylinder lies along a face, MuJoCo's contacts miss the deepest line of the side by up to 1e-6 m at any tolerance.
 
-    What is not built are the other pairs for which MuJoCo has that routine. With height fields there are as many
-    contacts as prisms below a geom.
+    Of a cylinder that touches another cylinder or a box's edge along a line MuJoCo reports one contact, at any place of
+    this line. Where an end of the other geom, tilted a little, looks at the side of a cylinder whose end is touched,
+    MuJoCo takes a line of that side that depends on its search. Of equally large sets of four corners of two faces it
+    takes any.
+
+    What is not built are meshes but with planes. With height fields there are as many contacts as prisms below a geom.
 
     **Raises** `ModelError` for types whose contacts are not built.
     """
