@@ -103,8 +103,10 @@ def block_scores(
 
 def without_leverage(X: np.ndarray, residual: np.ndarray, hat: np.ndarray) -> np.ndarray:
     """Return the residuals `[n]` of a block with the derivatives `X` `[n, P]`, enlarged by what a fit takes out of
-    independent ones: `(1 - Z Z^T)^(-1/2) r` for `Z = X hat`, where `hat hat^T` is the covariance of the solution (CR2 of
-    the same source)."""
+    independent ones: `(1 - Z Z^T)^(-1/2) r` for `Z = X hat`, where `hat hat^T` is the covariance of the solution.
+
+    Source: Bell & McCaffrey 2002, as for `block_scores` (CR2, which is unbiased for independent residuals).
+    """
     Z = X @ hat
     size, directions = np.linalg.eigh(Z.T @ Z)
     # (1 - s)^(-1/2) = 1 + s / (root + root^2) for root^2 = 1 - s.
