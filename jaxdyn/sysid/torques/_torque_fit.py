@@ -307,6 +307,7 @@ def _fit_result(
     ]
     fitted, values = with_parameters(samples, parameters, gain)
     triangle = data.weighted(weighting.sigma * gain)[:, :-1]
+    # The factors of the noise need the covariance of the fit without them.
     unknown = np.zeros((0, samples.layout.size + len(samples.layout.gains)))
     fit = InverseDynamicsFit(
         model=fitted,
