@@ -131,6 +131,24 @@ def _excitation(model: Model, config: Simulation, rng) -> tuple[np.ndarray, np.n
     return 0.5 * (lower + upper) + scale * q, scale * v, scale * a
 
 
+def _leapfrog(acceleration: Callable, control: Callable, timestep: float) -> Callable:
+    """Return a step `((q, v, a), planned) -> next, (q, v, a, tau)` under `control(q, v, planned)`.
+
+    The state has the velocity half a step before `q`, and the acceleration a step before. What is recorded belongs to
+    one time, to second order in the timestep: a velocity half a step behind would look like friction that is not there.
+    """
+
+    def step(state, planned):
+        q, before, a = state
+        v = before + 0.5 * timestep * a
+        tau = control(q, v, planned)
+        a = acceleration(q, v, tau)
+        after = before + timestep * a
+        return (q + timestep * after, after, a), (q, v, a, tau)
+
+    return step
+
+
 def _simulate_in_mujoco(truth: Model, plan: tuple[np.ndarray, ...], control: Callable, timestep: float):
     """Return `q`, `v`, accelerations and torques, each `[n, nv]`, under `control(q, v, planned)`."""
     import mujoco
@@ -142,26 +160,21 @@ def _simulate_in_mujoco(truth: Model, plan: tuple[np.ndarray, ...], control: Cal
     engine = mujoco.MjModel.from_xml_string(to_mjcf(frictionless, timestep, limits=False))  # type: ignore[attr-defined]
     data = mujoco.MjData(engine)  # type: ignore[attr-defined]
     law = JointFriction(*(np.asarray(x) for x in (truth.damping, truth.friction, truth.friction_velocity)))
-    data.qpos[:], data.qvel[:] = plan[0][0], plan[1][0]
-    q, v, a, tau = (np.zeros_like(plan[0]) for _ in range(4))
-    for k, planned in enumerate(zip(*plan, strict=True)):
-        q[k], v[k] = data.qpos, data.qvel
-        tau[k] = control(q[k], v[k], planned)
-        data.qfrc_applied[:] = tau[k] - law.torque(v[k])
-        mujoco.mj_step(engine, data)  # type: ignore[attr-defined]
-        a[k] = data.qacc
-    return q, v, a, tau
+
+    def acceleration(q, v, tau):
+        data.qpos[:], data.qvel[:], data.qfrc_applied[:] = q, v, tau - law.torque(v)
+        mujoco.mj_forward(engine, data)  # type: ignore[attr-defined]
+        return data.qacc.copy()
+
+    step, state, rows = _leapfrog(acceleration, control, timestep), (plan[0][0], plan[1][0], 0 * plan[1][0]), []
+    for planned in zip(*plan, strict=True):
+        state, row = step(state, planned)
+        rows.append(row)
+    return (np.stack(x) for x in zip(*rows, strict=True))
 
 
 def _simulate_in_jaxdyn(truth: Model, plan: tuple[np.ndarray, ...], control: Callable, timestep: float):
     """Return the same as `_simulate_in_mujoco`."""
-
-    def step(state, planned):
-        q, v = state
-        tau = control(q, v, planned)
-        a = aba(truth, q, v, tau)
-        new_v = v + timestep * a
-        return (q + timestep * new_v, new_v), (q, v, a, tau)
-
+    step = _leapfrog(lambda q, v, tau: aba(truth, q, v, tau), control, timestep)
     plan = jax.tree.map(jnp.asarray, plan)
-    return jax.jit(lambda x0, xs: jax.lax.scan(step, x0, xs))((plan[0][0], plan[1][0]), plan)[1]
+    return jax.jit(lambda x0, xs: jax.lax.scan(step, x0, xs))((plan[0][0], plan[1][0], 0 * plan[1][0]), plan)[1]

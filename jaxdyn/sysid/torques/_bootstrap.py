@@ -15,6 +15,7 @@ from jaxdyn.sysid.torques._base_parameters import BaseParameters
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._intervals import Intervals, around_draws, normal_intervals
 from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
+from jaxdyn.sysid.torques._residual_noise import without_leverage
 from jaxdyn.sysid.torques._torque_model import Samples, TorqueData
 
 _MAX_ITERATIONS = 100
@@ -59,6 +60,11 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
     starts from `fit` and keeps its weights of joints and its searched velocities and delays. The prior stays where it
     is, so what only the prior determines does not scatter.
 
+    A fit takes noise out of the residuals, and a draw of the residuals that are left scatters too little. So the
+    residuals of each block are first enlarged by what the fit takes out of a block of independent ones (Bell &
+    McCaffrey, Bias reduction in standard errors for linear regression with multi-stage samples, Survey Methodology
+    2002).
+
     `recordings` are those of the fit; `blocks` is their number over all recordings. The parameters of the draws are
     `[draws, P]`. **Raises** `DataError` for fewer than two blocks or draws.
     """
@@ -68,7 +74,8 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
     samples.linearize(fit.model)
     # Passive joints have no torque and no noise.
     sigma = np.where(samples.driven, fit.sigma, 1.0)
-    parts = samples.compressed(blocks=blocks)
+    hat = fit.covariance_root()
+    parts = [_enlarged(x, fit, sigma, hat) for x in samples.compressed(blocks=blocks)]
     counts = np.random.default_rng(seed).multinomial(len(parts), np.full(len(parts), 1 / len(parts)), size=draws)
     if fit.reference is None:
         independent, p = fit.base_parameters().independent, np.tile(fit.parameters, (draws, 1))
@@ -85,6 +92,19 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
     solutions = [minimize(x, point, _MAX_ITERATIONS, lambda *_: None) for x in draw]
     parameters = np.array([x.point.parameters() for x in solutions])
     return Bootstrap(parameters, len(parts), np.array([x.status == Status.CONVERGED for x in solutions]))
+
+
+def _enlarged(part: TorqueData, fit: InverseDynamicsFit, sigma: np.ndarray, hat: np.ndarray) -> TorqueData:
+    """The data of a block with torques that leave the residuals `without_leverage`."""
+    layout, gain = fit.layout, fit.values.gain[:, None]
+    Y, known, tau = part.factors[..., : layout.size], part.factors[..., -2], part.factors[..., -1]
+    predicted = (Y @ fit.parameters + known) / gain
+    by_gain = predicted[..., None] * (np.arange(layout.nv)[:, None] == np.array(layout.gains, int))[:, None]
+    X = np.concatenate([Y / gain[..., None], by_gain], axis=-1) / sigma[:, None, None]
+    residual = (predicted - tau) / sigma[:, None]
+    enlarged = without_leverage(X.reshape(residual.size, -1), residual.ravel(), hat).reshape(residual.shape)
+    tau = predicted - sigma[:, None] * enlarged
+    return part._replace(factors=np.concatenate([part.factors[..., :-1], tau[..., None]], axis=-1))
 
 
 def _drawn(parts: list[TorqueData], counts: np.ndarray) -> Iterator[TorqueData]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import equinox as eqx
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError
@@ -202,6 +203,15 @@ class InverseDynamicsFit(eqx.Module):
         if threshold is None and self.layout.places and self.model.topology.has_loops:
             threshold = _DIFFERENCES_OF_LOOPS
         return base_parameters_of(self.triangle[:, : len(self.parameters)], self.names, threshold)
+
+    def covariance_root(self) -> np.ndarray:
+        """Return `W` `[P + gains, k]` for which `W W^T` is the covariance of the parameters and of the logarithms of
+        unknown inverse gains, for independent residuals whose variance is that of the weights."""
+        if self.tangent is None or self.precision_factor is None:
+            base = self.base_parameters()
+            return np.eye(self.triangle.shape[1])[:, base.independent] @ base_covariance_root(self.triangle, base)
+        rows = self.layout.size + len(self.layout.gains)
+        return solve_triangular(self.precision_factor, with_gains(self.tangent, rows).T, lower=True).T
 
     def intervals(self, base: BaseParameters | None = None, *, level: float = 0.95) -> Intervals:
         """Values, standard errors and intervals of the parameters, or of the combinations `base` (`base_parameters()`).

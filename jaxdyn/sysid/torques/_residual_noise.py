@@ -101,6 +101,19 @@ def block_scores(
     return slopes * np.sqrt(max(count - 1, 1) / count)
 
 
+def without_leverage(X: np.ndarray, residual: np.ndarray, hat: np.ndarray) -> np.ndarray:
+    """Return the residuals `[n]` of a block with the derivatives `X` `[n, P]`, enlarged by what a fit takes out of
+    independent ones: `(1 - Z Z^T)^(-1/2) r` for `Z = X hat`, where `hat hat^T` is the covariance of the solution.
+
+    Source: Bell & McCaffrey 2002, as for `block_scores` (CR2, which is unbiased for independent residuals).
+    """
+    Z = X @ hat
+    size, directions = np.linalg.eigh(Z.T @ Z)
+    # (1 - s)^(-1/2) = 1 + s / (root + root^2) for root^2 = 1 - s.
+    root = np.sqrt(1 - np.clip(size, 0.0, _LARGEST_LEVERAGE))
+    return residual + Z @ (directions @ ((directions.T @ (Z.T @ residual)) / (root + root**2)))
+
+
 def _derivatives(samples: Samples, residual, sigma, gain, rows: slice, B: np.ndarray, j: int) -> np.ndarray:
     """The derivatives `[rows, P + gains]` of a joint's residuals with respect to the parameters and the logarithms of
     the unknown inverse gains."""

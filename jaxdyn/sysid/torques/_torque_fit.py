@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from jaxdyn._errors import DataError, naming_arguments, require_positive, require_positive_integer
 from jaxdyn._status import Status
@@ -14,7 +14,6 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recordings
-from jaxdyn.sysid.torques._base_parameters import base_covariance_root
 from jaxdyn.sysid.torques._cross_validation import PRIOR_WEIGHTS, CandidateWeights, CrossValidation, choose_weight
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects
@@ -26,7 +25,6 @@ from jaxdyn.sysid.torques._physical_fit import (
     minimize,
     posterior,
     start_at,
-    with_gains,
 )
 from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
 from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, TorqueFitState, least_norm_solution
@@ -109,7 +107,6 @@ def ordinary_least_squares(
         Status.CONVERGED,
         f"{base.rank} of {samples.layout.size} parameters are independent in the data (pivots above "
         f"{base.threshold:.1e} of the largest, gap {base.gap:.1e}), condition number {base.condition_number:.3g}",
-        lambda triangle: np.eye(samples.layout.size)[:, base.independent] @ base_covariance_root(triangle, base),
         cost=0.5 * float(np.sum(data.samples * (data.residual_rms(parameters) / sigma) ** 2)),
         iterations=solves,
         rounds=solves,
@@ -185,7 +182,6 @@ def fit_inverse_dynamics(
     problem, data, minimum, state = _fit_rounds(problem, weighting, state, rounds, max_iterations, report)
     gain = samples.layout.drive_gains(minimum.point.scale)
     reference, tangent, precision_factor, prior_factor = posterior(problem, minimum.point)
-    rows = samples.layout.size + len(samples.layout.gains)
     return _fit_result(
         weighting,
         data,
@@ -193,7 +189,6 @@ def fit_inverse_dynamics(
         gain,
         minimum.status,
         f"{samples.layout.size} parameters{chosen}",
-        lambda _: solve_triangular(precision_factor, with_gains(tangent, rows).T, lower=True).T,
         cost=minimum.cost,
         iterations=state.iterations,
         rounds=state.round,
@@ -295,11 +290,9 @@ def _fit_result(
     gain: np.ndarray,
     status: Status,
     message: str,
-    hat: Callable[[np.ndarray], np.ndarray],
     **fields,
 ) -> InverseDynamicsFit:
-    """The result of a fit whose last round ended with `status`; its message also says what was searched for. `hat`
-    returns a root `[P + gains, k]` of the solution's covariance, from the triangular factor of the regressor."""
+    """The result of a fit whose last round ended with `status`; its message also says what was searched for."""
     samples, ending = weighting.samples, status.text
     if status == Status.CONVERGED and not weighting.settled:
         status = Status.OUT_OF_ITERATIONS
@@ -314,9 +307,9 @@ def _fit_result(
     ]
     fitted, values = with_parameters(samples, parameters, gain)
     triangle = data.weighted(weighting.sigma * gain)[:, :-1]
-    residual, sigma = samples.residuals(parameters, gain), weighting.sigma
-    noise = (samples, residual, sigma, gain, hat(triangle), weighting.weights)
-    return InverseDynamicsFit(
+    # The factors of the noise need the covariance of the fit without them.
+    unknown = np.zeros((0, samples.layout.size + len(samples.layout.gains)))
+    fit = InverseDynamicsFit(
         model=fitted,
         before=samples.before,
         effects=samples.effects,
@@ -327,10 +320,13 @@ def _fit_result(
         message=f"{ending}; {message}" + (f"; found by search: {', '.join(searched)}" if searched else ""),
         samples=round(float(data.samples[samples.driven].sum())),
         triangle=triangle,
-        score_factor=score_factor(*noise),
-        block_scores=block_scores(*noise),
+        score_factor=unknown,
+        block_scores=unknown,
         **fields,
     )
+    residual = samples.residuals(parameters, gain)
+    noise = (samples, residual, weighting.sigma, gain, fit.covariance_root(), weighting.weights)
+    return dataclasses.replace(fit, score_factor=score_factor(*noise), block_scores=block_scores(*noise))
 
 
 def _require_physical_start(model: Model) -> None:
