@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.spatial.transform import Rotation
 
 from jaxdyn import State
-from jaxdyn.spatial import quaternion_to_rotation
+from jaxdyn.spatial import Vec3, quaternion_to_rotation, so3_left_jacobian
 
 LEAST = 4
 """Samples of a flight that its estimate needs; tosses with fewer keep the recorded state."""
-_ITERATIONS = 5
+_ITERATIONS = 4
 
 
 class Flight(NamedTuple):
@@ -53,7 +54,7 @@ def flights(rate: float, position, quaternion, used, recorded: np.ndarray) -> Fl
     path = np.einsum("nik,nkxc->nixc", solve, rows)
     left = used[..., None, None] * (rows - np.einsum("ik,nixc->nkxc", line, path))
     normal = np.einsum("nkxi,nkxj->nij", left, left)
-    q, w = _turning(quaternion[:, 0], angular, quaternion, solve, t)
+    q, w = _turning(quaternion[:, 0], angular, quaternion, used, t)
     keep = (path[:, 0, :, 0], velocity, quaternion[:, 0], angular)
     turned = np.asarray(quaternion_to_rotation(keep[2]))
     spin = turned @ np.cross(angular[:, None], np.eye(3)).swapaxes(-1, -2)
@@ -69,18 +70,25 @@ def flights(rate: float, position, quaternion, used, recorded: np.ndarray) -> Fl
     )
 
 
-def _turning(q, w, quaternion, solve, t) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first orientation `[n, 4]` and the angular velocity `[n, 3]` of turning at a constant velocity."""
+def _turning(q, w, quaternion, used, t) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first orientation `[n, 4]` and the angular velocity `[n, 3]` of turning at a constant velocity, by
+    Gauss-Newton steps from `q, w`."""
     n, samples, _ = quaternion.shape
     measured = Rotation.from_quat(quaternion.reshape(-1, 4), scalar_first=True)
+    jacobian = jax.jit(lambda w: so3_left_jacobian(Vec3.from_array(w)).to_array())
     for _ in range(_ITERATIONS):
-        ahead = Rotation.from_rotvec((w[:, None] * t[:, None]).reshape(-1, 3))
+        turned = w[:, None] * t[:, None]
+        ahead = Rotation.from_rotvec(turned.reshape(-1, 3))
         start = Rotation.from_quat(np.repeat(q, samples, axis=0), scalar_first=True)
-        # The difference in the axes of the start, where it is that of the start plus t times that of the velocity.
+        # In the axes of the start.
         error = (start.inv() * measured * ahead.inv()).as_rotvec().reshape(n, samples, 3)
-        turn, faster = np.einsum("nik,nkx->inx", solve, error)
-        q = (Rotation.from_quat(q, scalar_first=True) * Rotation.from_rotvec(turn)).as_quat(scalar_first=True)
-        w = w + faster
+        faster = t[:, None, None] * np.asarray(jacobian(turned), np.float64)
+        rows = np.concatenate([np.broadcast_to(np.eye(3), faster.shape), faster], axis=-1)
+        weighted = used[..., None, None] * rows
+        right = np.einsum("nkxi,nkx->ni", weighted, error)[..., None]
+        step = np.linalg.solve(np.einsum("nkxi,nkxj->nij", weighted, rows), right)[..., 0]
+        q = (Rotation.from_quat(q, scalar_first=True) * Rotation.from_rotvec(step[:, :3])).as_quat(scalar_first=True)
+        w = w + step[:, 3:]
     return q, w
 
 

@@ -98,8 +98,6 @@ class Config(programs.ProgramConfig):
     """Samples by which the recorded velocities lag behind the positions."""
     clearance: float
     """Height above 0 of the lowest corner of a cube with `half_width` down to which a toss is in flight, m."""
-    fit_from: str
-    """Whether the roll-outs of the fit start from the `"flight"` or as `"recorded"`."""
     free: tuple[str, ...]
     """The unknowns, of all numbers from `stiffness` to `center`."""
     stiffness: float
@@ -190,11 +188,8 @@ def check(config: Config) -> None:
     )
     positive = set(LOGARITHMIC) - ({"gravity"} if config.gravity == 0 else set())
     programs.require_positive_keys(config, "position_scale", "rotation_scale", "bootstrap", *sorted(positive))
-    if config.fit_from not in ("flight", "recorded") or config.batch > config.training:
-        raise DataError(
-            f"fit_from is {config.fit_from!r}, batch {config.batch} and training {config.training}; 'flight' or "
-            "'recorded' is needed, and a batch of training tosses"
-        )
+    if config.batch > config.training:
+        raise DataError(f"batch is {config.batch}, more than the {config.training} training tosses")
     require_seed(config.seed)
     unknown = set(config.free) - set(UNKNOWNS)
     if unknown or not config.free:
@@ -278,9 +273,8 @@ def numbers(config: Config, steps: dict[str, Any]) -> dict[str, Any]:
 
 def toss_losses(config: Config, steps: dict[str, Any], tosses: Tosses) -> Any:
     """Return the loss of each toss, `[n]`, after a displacement from the start of the fit."""
-    x = numbers(config, steps)
-    start = flown(x, tosses) if config.fit_from == "flight" else tosses.start
-    return losses(config, *(means(e, tosses) for e in tossed(config, x, tosses, start)))
+    errors = tossed(config, numbers(config, steps), tosses, tosses.start)
+    return losses(config, *(means(e, tosses) for e in errors))
 
 
 def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:

@@ -96,7 +96,7 @@ def test_flights_tell_the_start_the_center_of_mass_and_free_fall():
 
 def test_settings_without_a_meaning_are_refused(tmp_path):
     config = read_config(experiment.Config, experiment.DEFAULT_CONFIG)
-    others = {"fit_from": "rest"}, {"batch": 301}, {"gravity": -1.0}
+    others = {"batch": 301}, {"gravity": -1.0}
     for wrong in ({"free": ("mass",)}, {"free": ()}, {"stages": (1,)}, {"judged": ()}, {"stiffness": 0.0}, *others):
         with pytest.raises(jaxdyn.DataError):
             experiment.check(dataclasses.replace(config, **wrong))

@@ -28,6 +28,7 @@ def test_least_squares_have_the_minimum_and_the_clustered_covariance_of_the_clos
     covariance = np.linalg.solve(A, np.linalg.solve(A, scores.T @ scores).T)
     np.testing.assert_allclose(found.covariance, covariance * len(X) / (len(X) - 3), rtol=1e-2)
     assert found.loss < found.start_loss
+    assert found.moved < 1e-3
     assert found.recordings == len(X)
     table = found.intervals(["a", "b", "c"])
     np.testing.assert_allclose(table.upper - table.lower, 2 * 1.959964 * found.standard_errors, rtol=1e-6)
@@ -37,7 +38,7 @@ def test_least_squares_have_the_minimum_and_the_clustered_covariance_of_the_clos
 @pytest.mark.parametrize("loss", ["root", "steps"])
 def test_intervals_contain_the_truth_for_losses_with_creases_and_steps(loss):
     inside = []
-    for seed in range(40):
+    for seed in range(100):
         X, y = groups(seed)
         rng = np.random.default_rng(1000 + seed)
         J, level = rng.normal(size=(len(X), 3)), rng.normal(size=len(X))
@@ -49,14 +50,14 @@ def test_intervals_contain_the_truth_for_losses_with_creases_and_steps(loss):
 
         found = loss_minimum(losses, BETA + 0.05 * rng.normal(size=3), rounds=2)
         inside += list(np.abs(found.free - BETA) < 1.959964 * found.standard_errors)
-    assert 0.88 <= np.mean(inside) <= 0.99, np.mean(inside)
+    assert 0.88 <= np.mean(inside) <= 0.98, np.mean(inside)
 
 
 def test_a_number_on_which_no_loss_depends_is_open():
     X, y = groups(0)
     found = loss_minimum(lambda b: ((y - X @ b[:3]) ** 2).mean(axis=-1), np.append(BETA, 7.0))
     assert np.isfinite(found.standard_errors).tolist() == [True, True, True, False]
-    assert found.free[3] == 7.0
+    np.testing.assert_allclose(found.free[3], 7.0, rtol=1e-9)
 
 
 def test_wrong_arguments_are_refused():
@@ -65,7 +66,7 @@ def test_wrong_arguments_are_refused():
 
     with pytest.raises(jaxdyn.DataError, match="at least 5 recordings"):
         loss_minimum(losses, BETA)
-    with pytest.raises(jaxdyn.DataError, match="0 of them finite"):
+    with pytest.raises(jaxdyn.DataError, match="0 finite entries"):
         loss_minimum(losses, [np.nan])
     for wrong in ({"width": 0.0}, {"rounds": 0}):
         with pytest.raises(jaxdyn.ModelError):

@@ -12,12 +12,14 @@ from jaxdyn._errors import DataError, ModelError, naming_arguments, require_posi
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.sysid.torques import Intervals, intervals
 
-# Half the distance over which losses are compared, in standard errors of the minimum along that direction.
-_WIDTH = 2.0
-# How often the distances are adapted, by how much at once and in all, and from which logarithm of a factor on.
-_SCANS, _FACTOR, _LARGEST, _CLOSE = 4, 4.0, 100.0, 0.5
-# A number is open if this part of its movement is along a direction without a minimum.
-_MOVES = 1e-2
+# Half the distance over which losses are compared, in standard errors of the minimum along that direction; more where
+# the second difference of the mean loss is not this many times its own standard error.
+_WIDTH, _SIGNIFICANT = 3.0, 3.0
+# How often the distances are adapted, by how much at once, how much they may grow in all, and what is close enough.
+_SCANS, _FACTOR, _LARGEST, _CLOSE = 5, 4.0, 30.0, 1.7
+
+# Curvatures below this part of the largest one are rounding.
+_ROUNDING = 1e-10
 
 type Losses = Callable[[np.ndarray], np.ndarray]
 
@@ -35,6 +37,9 @@ class LossMinimum(NamedTuple):
     start_loss: float
     """Mean loss at the start."""
     recordings: int
+    moved: float
+    """Length of the last step, in standard errors, of the number for which it is longest. Above about 1 the start was
+    far off, and the intervals are too narrow: begin nearer, or take more `rounds`."""
 
     @property
     def standard_errors(self) -> np.ndarray:
@@ -54,6 +59,7 @@ class LossMinimum(NamedTuple):
     def printed(self) -> printing.Facts:
         """The facts that `print` shows."""
         facts = {"free numbers": printing.numbers(self.free), "standard errors": printing.numbers(self.standard_errors)}
+        facts["last step"] = f"{self.moved:.2g} standard errors"
         return f"mean loss {self.loss:.6g} over {self.recordings} recordings", facts
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
@@ -71,8 +77,8 @@ def loss_minimum(
 
     For losses with many small steps, such as errors of whole roll-outs through impacts: a toss that ends on another
     face for a slightly different friction has a derivative that says nothing about larger changes. Losses are therefore
-    compared over distances of two standard errors of the result to either side, which are found on the way, along the
-    principal directions of the mean loss.
+    compared over distances of about three standard errors of the result to either side, which are found on the way,
+    along the principal directions of the mean loss.
 
     With `A` the second differences of the mean loss, and `B` the covariance over the recordings of their first
     differences, the step is `-A^-1` times the mean first difference, shortened until the loss does not rise, and the
@@ -85,12 +91,12 @@ def loss_minimum(
     **Arguments**
 
     - `losses`: a function of the numbers `[P]` that returns the loss of each recording, `[recordings]`. It is called
-      about `P^2 / 2 + 16 P` times in a round.
+      about `P^2 + 12 P` times in a round.
     - `start`: numbers near the minimum, as an optimizer finds them.
     - `width`: the distance to begin with, one or `[P]`. It may be far off the standard errors.
     - `rounds`: how often a step is taken. The covariance is that of the last round.
 
-    **Raises** `DataError` for fewer than `P + 2` recordings, and where the loss is not finite at the start.
+    **Raises** `DataError` for fewer than `P + 2` recordings, and where a loss is not finite.
     """
     require_positive_integer(rounds, "rounds")
     x = np.asarray(start, np.float64)
@@ -99,22 +105,26 @@ def loss_minimum(
         raise ModelError(f"start has shape {x.shape} and width is {width}; `[P]` and positive numbers are needed")
 
     def evaluate(x: np.ndarray) -> np.ndarray:
-        return np.asarray(losses(x), np.float64)
+        out = np.asarray(losses(x), np.float64)
+        if out.ndim != 1 or len(out) < len(x) + 2 or not np.isfinite(out).all():
+            raise DataError(
+                f"losses has shape {out.shape} and {np.isfinite(out).sum()} finite entries at {x}; one finite loss for "
+                f"each of at least {len(x) + 2} recordings is needed. Begin nearer to the minimum, or with less width"
+            )
+        return out
 
     here = evaluate(x)
-    if here.ndim != 1 or len(here) < len(x) + 2 or not np.isfinite(here).all():
-        raise DataError(
-            f"losses returned {here.shape} numbers, {np.isfinite(here).sum()} of them finite; one finite loss for each "
-            f"of at least {len(x) + 2} recordings is needed to tell {len(x)} numbers"
-        )
-    first, covariance, directions = here.mean(), np.zeros((len(x), len(x))), np.diag(width)
+    first, covariance, moved, directions = here.mean(), np.zeros((len(x), len(x))), 0.0, np.diag(width)
     for _ in range(rounds):
-        surface = _surface(evaluate, x, here, directions)
+        surface = _surface(evaluate, x, here, directions).principal()
         # Where numbers act alike, differences along each alone say little of what they do together.
-        surface = _surface(evaluate, x, here, surface.principal())
-        covariance, directions = surface.covariance(), surface.directions
-        x, here = _descend(evaluate, x, here, surface.step())
-    return LossMinimum(x, covariance, float(here.mean()), float(first), len(here))
+        surface = _surface(evaluate, x, here, surface.directions * surface.lengths())
+        directions = surface.directions
+        step, covariance = surface.minimum()
+        error = np.sqrt(np.diagonal(covariance))
+        moved = float(np.max(np.abs(step) / np.where(error > 0, error, np.inf)))
+        x, here = _descend(evaluate, x, here, step)
+    return LossMinimum(x, covariance, float(here.mean()), float(first), len(here), moved)
 
 
 class _Surface(NamedTuple):
@@ -124,66 +134,67 @@ class _Surface(NamedTuple):
     """`[P, P]`, in columns, as long as those distances."""
     slopes: np.ndarray
     """`[n, P]`: the first differences of each loss."""
-    curvature: np.ndarray
-    """`[P, P]`: the second differences of the mean loss."""
+    bends: np.ndarray
+    """`[n, P, P]`: the second differences of each loss."""
 
-    def errors(self, slopes: np.ndarray, curvature: np.ndarray) -> np.ndarray:
-        """Return the standard errors of the minimum along directions with these slopes `[n, k]` and curvatures `[k]`,
-        the others held; infinite without a minimum."""
-        spread = slopes.std(axis=0) / np.sqrt(len(slopes))
-        return np.where(curvature > 0, spread / np.where(curvature > 0, curvature, 1.0), np.inf)
+    def principal(self) -> _Surface:
+        """Return the surface along directions in which the second differences of the mean loss do not couple."""
+        _, V = np.linalg.eigh(self.bends.mean(axis=0))
+        bends = np.einsum("nij,ik,jk->nk", self.bends, V, V)
+        return _Surface(self.directions @ V, self.slopes @ V, bends[..., None] * np.eye(len(V)))
 
-    def principal(self) -> np.ndarray:
-        """Return directions `[P, P]` along which the second differences do not couple, of the length to compare at."""
-        size, V = np.linalg.eigh(self.curvature)
-        length = _WIDTH * self.errors(self.slopes @ V, size)
-        return self.directions @ V * np.clip(length, 1 / _FACTOR, _FACTOR)
+    def curvature(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the second difference of the mean loss along each direction, `[P]`, and its standard error."""
+        bends = np.diagonal(self.bends, axis1=1, axis2=2)
+        return bends.mean(axis=0), bends.std(axis=0) / np.sqrt(len(bends))
 
-    def covariance(self) -> np.ndarray:
-        """Return the covariance `[P, P]` of the minimum."""
-        n, P = self.slopes.shape
-        size, V = np.linalg.eigh(self.curvature)
-        U, slopes, known = self.directions @ V, (self.slopes - self.slopes.mean(axis=0)) @ V, size > 0
-        scores = slopes[:, known] / size[known]
-        out = U[:, known] @ (scores.T @ scores / (n * (n - P))) @ U[:, known].T
-        # What moves along a direction without a minimum is open.
-        whole = np.linalg.norm(U, axis=1, keepdims=True)
-        open_ = (np.abs(U[:, ~known]) > _MOVES * whole).any(axis=1)
-        out[open_, :] = out[:, open_] = 0.0
-        out[np.diag_indices(P)] = np.where(open_, np.inf, np.diagonal(out))
-        return out
+    def lengths(self) -> np.ndarray:
+        """Return the lengths `[P]` over which to compare losses instead, of a few standard errors of the minimum with
+        the others held, and longer where the curvature is hardly known."""
+        bend, doubt = self.curvature()
+        known = bend > 0
+        bend = np.where(known, bend, 1.0)
+        error = self.slopes.std(axis=0) / np.sqrt(len(self.slopes)) / bend
+        # Where losses change in steps, second differences over a distance d are known to a part of d^-1.5.
+        wanted = np.maximum(_WIDTH * error, (_SIGNIFICANT * doubt / bend) ** (2 / 3))
+        return np.clip(np.where(known, wanted, np.inf), 1 / _FACTOR, _FACTOR)
 
-    def step(self) -> np.ndarray:
-        """Return the way `[P]` to the minimum of the parabola, along no direction farther than was compared."""
-        size, V = np.linalg.eigh(self.curvature)
-        known = size > 0
-        way = (self.slopes.mean(axis=0) @ V)[known] / size[known]
-        return -self.directions @ V[:, known] @ np.clip(way, -1.0, 1.0)
+    def minimum(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the way `[P]` to the minimum of the parabola, along no direction farther than was compared, and the
+        covariance `[P, P]` of the minimum."""
+        here = self.principal()
+        n, P = here.slopes.shape
+        # A curvature that is less than its error is not known to be less than that.
+        curvature = np.maximum(*here.curvature())
+        known = curvature > _ROUNDING * curvature.max()
+        U, slopes, curvature = here.directions[:, known], here.slopes[:, known], curvature[known]
+        scores = (slopes - slopes.mean(axis=0)) / curvature
+        covariance = U @ (scores.T @ scores / (n * (n - P))) @ U.T
+        whole = np.linalg.norm(here.directions, axis=1, keepdims=True)
+        open_ = (np.abs(here.directions[:, ~known]) > np.sqrt(_ROUNDING) * whole).any(axis=1)
+        covariance[np.diag_indices(P)] = np.where(open_, np.inf, np.diagonal(covariance))
+        return -U @ np.clip(slopes.mean(axis=0) / curvature, -1.0, 1.0), covariance
 
 
 def _surface(evaluate: Losses, x: np.ndarray, here: np.ndarray, directions: np.ndarray) -> _Surface:
-    """Return the differences of the losses about `x` along directions `[P, P]`, whose lengths are adapted to two
-    standard errors."""
+    """Return the differences of the losses about `x` along directions `[P, P]`, with their lengths adapted."""
     P, grown, todo = len(x), np.ones(len(x)), np.arange(len(x))
     ahead, behind = np.zeros((2, len(here), P))
-    surface = _Surface(directions, ahead, np.zeros((P, P)))
     for scan in range(_SCANS):
         for j in todo:
             ahead[:, j], behind[:, j] = evaluate(x + directions[:, j]), evaluate(x - directions[:, j])
-        bend = (ahead + behind - 2 * here[:, None]).mean(axis=0)
-        surface = _Surface(directions, (ahead - behind) / 2, np.diag(bend))
-        wanted = grown * np.clip(_WIDTH * surface.errors(surface.slopes, bend), 1 / _FACTOR, _FACTOR)
-        factor = np.clip(wanted, 1 / _LARGEST, _LARGEST) / grown
-        todo = np.flatnonzero(np.abs(np.log(factor)) > _CLOSE)
+        bends = (ahead + behind - 2 * here[:, None])[..., None] * np.eye(P)
+        surface = _Surface(directions, (ahead - behind) / 2, bends)
+        factor = np.minimum(grown * surface.lengths(), _LARGEST) / grown
+        factor = np.where(np.abs(np.log(factor)) > np.log(_CLOSE), factor, 1.0)
+        todo = np.flatnonzero(factor != 1.0)
         if scan == _SCANS - 1 or not len(todo):
             break
-        directions, grown = directions.copy(), grown.copy()
-        directions[:, todo] *= factor[todo]
-        grown[todo] *= factor[todo]
+        directions, grown = directions * factor, grown * factor
     for j in range(P):
         for k in range(j):
-            both = evaluate(x + directions[:, j] + directions[:, k]) - ahead[:, j] - ahead[:, k] + here
-            surface.curvature[j, k] = surface.curvature[k, j] = both.mean()
+            both = evaluate(x + directions[:, j] + directions[:, k])
+            surface.bends[:, j, k] = surface.bends[:, k, j] = both - ahead[:, j] - ahead[:, k] + here
     return surface
 
 
