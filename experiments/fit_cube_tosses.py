@@ -314,12 +314,14 @@ def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, 
             steps = jax.tree.map(lambda *each: sum(each) / len(each), *seen[len(seen) // 2 :])
     if not config.intervals:
         return numbers(config, steps), history, {}
-    steps, ends = minimum(config, steps, tosses._replace(counts=counts))
+    steps, ends, moved = minimum(config, steps, tosses._replace(counts=counts))
+    history[-1]["moved"] = moved
     return numbers(config, steps), history, ends
 
 
-def minimum(config: Config, steps: dict[str, Any], tosses: Tosses) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the displacement with the lowest loss, and the 95 % intervals of the free numbers."""
+def minimum(config: Config, steps: dict[str, Any], tosses: Tosses) -> tuple[dict[str, Any], dict[str, Any], float]:
+    """Return the displacement with the lowest loss, the 95 % intervals of the free numbers, and how far the last step
+    went, in standard errors."""
     flat, unravel = ravel_pytree(steps)
     each = eqx.filter_jit(lambda flat, tosses: toss_losses(config, unravel(flat), tosses))
     found = sysid.loss_minimum(lambda flat: each(jnp.asarray(flat), tosses), flat)
@@ -329,7 +331,7 @@ def minimum(config: Config, steps: dict[str, Any], tosses: Tosses) -> tuple[dict
     ends = {
         name: np.stack([lower[name], upper[name]]).tolist() for name in config.free if np.all(np.asarray(known[name]))
     }
-    return unravel(jnp.asarray(found.free)), ends
+    return unravel(jnp.asarray(found.free)), ends, found.moved
 
 
 def _draws(config: Config, table: np.ndarray) -> np.ndarray:
@@ -443,6 +445,12 @@ def show(config: Config, out: dict[str, Any]) -> None:
         values = (out["numbers"][name], *out["intervals"].get(name, ()))
         value, *bounds = (", ".join(f"{v:.4g}" for v in np.ravel(x)) for x in values)
         print(f"  {name:28}{value}{f' ({" ... ".join(bounds)})' if bounds else ''}")
+    if out["intervals"]:
+        print(
+            f"  95 % intervals assume tosses that are independent; the last step was {out['history'][-1]['moved']:.1f}",
+            end="",
+        )
+        print(" standard errors long")
     for horizon in map(_horizon, config.judged):
         print(f"mean errors of roll-outs, {horizon}, {config.testing} other tosses (95 % intervals)")
         for name, each in out["test_errors"].items():
@@ -460,13 +468,14 @@ def draw(path, tested: dict[str, np.ndarray]) -> None:
     plt = programs.pyplot()
     if plt is None:
         return
-    fig, axes = plt.subplots(1, 2, figsize=(11, 4))
-    for k, (axis, unit) in enumerate(zip(axes, ("position error, widths", "rotation error, degrees"), strict=True)):
-        for name, (*_, errors) in tested.items():
-            style = "--" if name.endswith(FLIGHT) else "-"
-            axis.plot(np.sort(errors[:, k]), np.linspace(0, 1, len(errors)), style, label=name)
-        axis.set(xlabel=unit, ylabel="part of the test tosses", xscale="log")
-    axes[0].legend(fontsize=8)
+    fig, axes = plt.subplots(2, 2, figsize=(11, 9), sharex="col")
+    for row, (ending, start) in zip(axes, (("", "as recorded"), (FLIGHT, "by the flight")), strict=True):
+        for k, (axis, unit) in enumerate(zip(row, ("position error, widths", "rotation error, degrees"), strict=True)):
+            for name, (*_, errors) in tested.items():
+                if name.endswith(FLIGHT) == bool(ending):
+                    axis.plot(np.sort(errors[:, k]), np.linspace(0, 1, len(errors)), label=name.removesuffix(ending))
+            axis.set(xlabel=unit, ylabel=f"part of the test tosses, start {start}", xscale="log")
+        row[1].legend(fontsize=7, loc="lower right")
     fig.tight_layout()
     programs.save_figure(path, fig, dpi=110)
 

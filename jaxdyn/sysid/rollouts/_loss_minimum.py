@@ -96,7 +96,8 @@ def loss_minimum(
     - `width`: the distance to begin with, one or `[P]`. It may be far off the standard errors.
     - `rounds`: how often a step is taken. The covariance is that of the last round.
 
-    **Raises** `DataError` for fewer than `P + 2` recordings, and where a loss is not finite.
+    **Raises** `DataError` for fewer than `P + 2` recordings, and where a loss is not finite; `ModelError` for a `width`
+    or `rounds` that are not positive.
     """
     require_positive_integer(rounds, "rounds")
     x = np.asarray(start, np.float64)
