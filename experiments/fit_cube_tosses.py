@@ -285,7 +285,7 @@ def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, 
     def value_and_gradient(steps, tosses):
         return jax.value_and_grad(lambda steps: toss_losses(config, steps, tosses).mean())(steps)
 
-    steps = {name: jnp.zeros_like(value) for name, value in numbers(config, {}).items() if name in config.free}
+    steps: Any = {name: jnp.zeros_like(value) for name, value in numbers(config, {}).items() if name in config.free}
     tosses = first(tosses, 0 if 0 in config.stages else max(config.stages))
     rng, n, history = np.random.default_rng(config.seed), len(tosses.position), []
     with programs.ProgressBar(desc="fit", unit=" steps", total=len(config.stages) * config.iterations) as bar:
@@ -389,7 +389,7 @@ def mujoco_errors(config: Config, x: dict[str, Any], training: Tosses, testing: 
         found = [_mujoco(config, s, _geometry(cube, geoms), tosses, start) for s in GRID]
         return GRID[int(np.argmin([losses(config, *e[-1].T).mean() for e in found]))]
 
-    settings = {f"MuJoCo, default {DEFAULT}": ("", DEFAULT)}
+    settings: dict[str, tuple[str, tuple[float, ...]]] = {f"MuJoCo, default {DEFAULT}": ("", DEFAULT)}
     for name, (cube, geoms) in cubes.items():
         setting = best(cube, geoms, fewer, flown(cube, fewer))
         settings[f"MuJoCo{name}, best on training {setting}"] = name, setting

@@ -23,7 +23,7 @@ TRUE = {"stiffness": 4000.0, "friction": 0.25}
 def write_tosses(path: Path, count: int, samples: int) -> None:
     """Write tosses of a simulated cube."""
     config = read_config(experiment.Config, experiment.DEFAULT_CONFIG)
-    x = experiment.numbers(dataclasses.replace(config, **TRUE), {})
+    x = experiment.numbers(dataclasses.replace(config, gravity=9.81, **TRUE), {})
     model, contacts = experiment.scene(x)
     rng = np.random.default_rng(0)
     q = np.zeros((count, 7))
