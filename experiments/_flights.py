@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from jaxdyn import State
+from jaxdyn import DataError, State
 from jaxdyn.spatial import Vec3, quaternion_to_rotation, so3_left_jacobian
 
 LEAST = 4
@@ -55,8 +55,7 @@ def flights(rate: float, position, quaternion, used, recorded: np.ndarray) -> Fl
     left = used[..., None, None] * (rows - np.einsum("ik,nixc->nkxc", line, path))
     normal = np.einsum("nkxi,nkxj->nij", left, left)
     q, w = _turning(quaternion[:, 0], angular, quaternion, used, t)
-    keep = (path[:, 0, :, 0], velocity, quaternion[:, 0], angular)
-    turned = np.asarray(quaternion_to_rotation(keep[2]))
+    turned = rotation[:, 0]
     spin = turned @ np.cross(angular[:, None], np.eye(3)).swapaxes(-1, -2)
     as_recorded = np.zeros_like(path)
     as_recorded[..., 0] = np.stack([position[:, 0], velocity], axis=1)
@@ -94,8 +93,13 @@ def _turning(q, w, quaternion, used, t) -> tuple[np.ndarray, np.ndarray]:
 
 def free_fall(flight: Flight) -> tuple[np.ndarray, np.ndarray]:
     """Return the center of mass and the acceleration of free fall by which flights are closest to the samples, `[4]`,
-    and their covariance `[4, 4]`: the jackknife over tosses, which are taken as independent of each other."""
-    A, b = flight.normal[..., :4], flight.normal[..., 4:]
+    and their covariance `[4, 4]`: the jackknife over tosses, which are taken as independent of each other.
+
+    **Raises** `DataError` for fewer than 5 tosses with a flight."""
+    normal = flight.normal[flight.normal.any(axis=(1, 2))]
+    if len(normal) < 5:
+        raise DataError(f"{len(normal)} tosses begin with {LEAST} samples in flight, and 5 are needed; give gravity")
+    A, b = normal[..., :4], normal[..., 4:]
     without = np.linalg.solve(A.sum(axis=0) - A, b.sum(axis=0) - b)[..., 0]
     scatter = without - without.mean(axis=0)
     return np.linalg.solve(A.sum(axis=0), b.sum(axis=0))[:, 0], (1 - 1 / len(A)) * scatter.T @ scatter

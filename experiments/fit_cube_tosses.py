@@ -150,8 +150,12 @@ def run(config: Config) -> dict[str, Any]:
     """Fit, test, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
     check(config)
     training, testing = load(config)
-    fall, covariance = free_fall(training.flight)
-    config = dataclasses.replace(config, gravity=config.gravity or float(fall[3]))
+    flights = {}
+    if config.gravity == 0:
+        fall, covariance = free_fall(training.flight)
+        errors = np.sqrt(np.diagonal(covariance)).tolist()
+        flights = {"center": fall[:3].tolist(), "gravity": float(fall[3]), "standard_errors": errors}
+        config = dataclasses.replace(config, gravity=float(fall[3]))
     folder = config.make_folder()
     with programs.alone_in(folder):
         began = time.process_time()
@@ -164,8 +168,7 @@ def run(config: Config) -> dict[str, Any]:
         out: dict[str, Any] = {
             "config": dataclasses.asdict(config),
             "seconds": seconds,
-            "flights": {"center": fall[:3].tolist(), "gravity": float(fall[3])}
-            | {"standard_errors": np.sqrt(np.diagonal(covariance)).tolist()},
+            "flights": flights,
             "history": history,
             "numbers": {name: np.asarray(value).tolist() for name, value in x.items()},
             "intervals": ends,
@@ -436,26 +439,30 @@ def show(config: Config, out: dict[str, Any]) -> None:
     stages = ", ".join(map(_horizon, config.stages))
     print(f"\nfit to {config.training} tosses ({stages}; {config.iterations} steps each)", end="")
     print(f" in {out['seconds']:.0f} s of processor time with compilation")
-    fall = out["flights"]
-    print("  by the flights alone: center " + ", ".join(f"{1e3 * c:.2f}" for c in fall["center"]), end=" mm, ")
-    print(f"free fall {fall['gravity']:.3f} m/s^2; standard errors ", end="")
-    print(", ".join(f"{1e3 * c:.2f}" for c in fall["standard_errors"][:3]), end=" mm, ")
-    print(f"{fall['standard_errors'][3]:.3f} m/s^2")
+    if fall := out["flights"]:
+        *center, gravity = (f"({a:.3f} +- {b:.3f})" for a, b in _with_errors(fall))
+        print(f"  by the flights alone: center {', '.join(center)} mm, free fall {gravity} m/s^2")
     for name in config.free:
         values = (out["numbers"][name], *out["intervals"].get(name, ()))
         value, *bounds = (", ".join(f"{v:.4g}" for v in np.ravel(x)) for x in values)
         print(f"  {name:28}{value}{f' ({" ... ".join(bounds)})' if bounds else ''}")
     if out["intervals"]:
+        moved = out["history"][-1]["moved"]
         print(
-            f"  95 % intervals assume tosses that are independent; the last step was {out['history'][-1]['moved']:.1f}",
-            end="",
+            f"  95 % intervals, if tosses are independent of each other; the last step was {moved:.1f} standard errors"
         )
-        print(" standard errors long")
     for horizon in map(_horizon, config.judged):
         print(f"mean errors of roll-outs, {horizon}, {config.testing} other tosses (95 % intervals)")
         for name, each in out["test_errors"].items():
             position, rotation = (each[horizon][unit] for unit in ("widths", "degrees"))
             print(f"  {name:80}{_shown(position, 'widths', 3)}{_shown(rotation, 'degrees', 1)}")
+
+
+def _with_errors(fall: dict[str, Any]) -> list[tuple[float, float]]:
+    """The center of mass, in mm, and free fall, each with its standard error."""
+    scale = (1e3, 1e3, 1e3, 1.0)
+    values = zip(scale, (*fall["center"], fall["gravity"]), fall["standard_errors"], strict=True)
+    return [(s * a, s * b) for s, a, b in values]
 
 
 def _shown(x: dict[str, Any], unit: str, digits: int) -> str:

@@ -83,6 +83,8 @@ def test_flights_tell_the_start_the_center_of_mass_and_free_fall():
     error = np.sqrt(np.diagonal(covariance))
     assert np.all(error < [1e-4, 1e-4, 1e-4, 5e-3])
     assert np.all(np.abs(found - [*center, 9.6]) < 3 * error)
+    with pytest.raises(jaxdyn.DataError, match="4 tosses begin with"):
+        _flights.free_fall(flight._replace(normal=flight.normal[-5:]))
     state = _flights.state(flight, center, 9.6)
     known = slice(0, count - 1)
     origin = velocity - first.apply(np.cross(spin, center))
