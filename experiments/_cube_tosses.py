@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from experiments._flights import Flight, flights
 from jaxdyn import DataError, State, programs, samples
 from jaxdyn.spatial import quaternion_to_rotation
 
@@ -19,7 +20,9 @@ class Tosses(NamedTuple):
     quaternion: Any
     """`[n, samples, 4]`"""
     start: State
-    """States of the cube at the first sample."""
+    """States of the cube at the first sample, as recorded."""
+    flight: Flight
+    """States at the first sample by all samples before the cube touches the table."""
     counts: Any
     """`[n, samples]`: 1 for samples that count, 0 for those that fill."""
 
@@ -51,10 +54,16 @@ def _tosses(config: Any, counts: np.ndarray, columns: dict[str, np.ndarray], whi
     from_world = quaternion_to_rotation(quaternion[:, 0]).swapaxes(-1, -2)
     v = np.concatenate([np.einsum("nij,nj->ni", from_world, world), angular[:, 0]], axis=-1)
     start = State(jnp.asarray(np.concatenate([position[:, 0], quaternion[:, 0]], axis=-1)), jnp.asarray(v))
-    return Tosses(position, quaternion, start, np.arange(length) < counts[which, None])
+    counted = np.arange(length) < counts[which, None]
+    rotation = np.asarray(quaternion_to_rotation(quaternion))
+    lowest = position[..., 2] - config.half_width * np.abs(rotation[..., 2, :]).sum(axis=-1)
+    flying = np.cumprod(counted & (lowest > config.clearance), axis=1)
+    recorded = np.stack([world, angular[:, 0]], axis=1)
+    return Tosses(position, quaternion, start, flights(config.rate, position, quaternion, flying, recorded), counted)
 
 
 def first(tosses: Tosses, samples: int) -> Tosses:
     """Return the tosses up to a number of samples; 0 for all."""
     n = samples or tosses.counts.shape[1]
-    return Tosses(tosses.position[:, :n], tosses.quaternion[:, :n], tosses.start, tosses.counts[:, :n])
+    position, quaternion, counts = (x[:, :n] for x in (tosses.position, tosses.quaternion, tosses.counts))
+    return tosses._replace(position=position, quaternion=quaternion, counts=counts)

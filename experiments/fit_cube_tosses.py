@@ -3,28 +3,30 @@
     python -m experiments.fit_cube_tosses [CONFIG] [--key value ...]
 
 The recordings are those of Pfrommer, Halm & Posa, ContactNets, CoRL 2020: an acrylic cube that was tossed onto a table,
-seen by motion capture. A roll-out starts from the first sample of a toss and is never corrected. Its errors are the
-means over all samples of the distance between the centers, in widths of the cube, and of the angle between the
-orientations. The loss is the mean over the training tosses of the root of the sum of both errors, each over its scale:
-a toss that ends on another face is far off whatever the numbers are, and the root lets it count less.
+seen by motion capture. A roll-out starts at the first sample of a toss and is never corrected. Its errors are the means
+over all samples of the distance between the centers, in widths of the cube, and of the angle between the orientations.
+The loss is the mean over the training tosses of the root of the sum of both errors, each over its scale: a toss that
+ends on another face is far off whatever the numbers are, and the root lets it count less.
+
+Errors are judged twice. Roll-outs from the recorded state of the first sample are those of the published evaluations
+(Acosta, Yang & Posa, Validating robotics simulators on real-world impacts, RA-L 2022, and its program). The recorded
+velocities are differences to the sample before, so they are those of half a sample earlier, which is corrected by what
+gravity does in that time, and noisy. Roll-outs from the flight have at the first sample the state that is closest to
+all samples before the cube comes near the table (`_flights.py`), and none later.
 
 Each corner has two balls, one of them smaller, which acts where the corner is pressed: with it a corner is the stiffer,
 the harder it is pressed. Both have one coefficient of friction, and each has a stiction velocity.
 
-The lengths of the recordings are short by a factor, which free fall tells: in them a body falls with less than 9.81
-m/s^2. The fit finds that acceleration, and with it the width of the cube in the same lengths.
+The lengths of the recordings are short by a factor, which the flights of the training tosses tell: in them a body falls
+with less than 9.81 m/s^2. The fit takes that acceleration, and finds the width of the cube in the same lengths.
 
 The fit goes in stages, first over the beginning of each toss and then over more of it, since derivatives of long
-roll-outs say little before the first impacts are right.
+roll-outs say little before the first impacts are right. Each step takes the gradient of some tosses, drawn at random,
+and each stage ends at the mean over its second half. The last step is that of `sysid.loss_minimum`, whose intervals
+assume that the tosses are independent of each other, and nothing about the samples of one toss.
 
-The recorded velocities are differences to the sample before, so they are those of half a sample earlier. The start of a
-roll-out adds what gravity does in that time.
-
-The fit does not see the test tosses. Beside the fit stands MuJoCo, with the best of a grid
-of its settings on the training tosses, and with the setting of the grid that is best on the test tosses themselves.
-
-The intervals of the numbers are a bootstrap over the training tosses: for every draw the fit continues from its result,
-with all numbers free.
+The fit does not see the test tosses. Beside the fit stands MuJoCo, with the best of a grid of its settings on training
+tosses, and with the setting of the grid that is best on the test tosses themselves.
 """
 
 from __future__ import annotations
@@ -41,11 +43,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 
 from experiments._cube_tosses import Tosses, first, load
+from experiments._flights import free_fall, state
 from experiments._main import CONFIGS, experiment
 from experiments._resuming import require_seed
-from jaxdyn import ContactLaw, Contacts, ContactShape, DataError, Model, programs, rollout, samples
+from jaxdyn import ContactLaw, Contacts, ContactShape, DataError, Model, State, programs, rollout, samples, sysid
 from jaxdyn.geometry import Plane, Sphere
 from jaxdyn.spatial import quaternion_to_rotation, transform_inertial_parameters
 
@@ -60,13 +64,15 @@ LOGARITHMIC = tuple(
 STEP = {"height": 1e-3, "center": 1e-3, "half_width": 0.01, "corner_radius": 0.5, "inertia": 0.1, "gravity": 0.01}
 """The change of each unknown in a unit step of the optimizer: in m for height and center, in the logarithm for the
 others. The unknowns that are not here have 1."""
-REFIT_RATE = 0.05
-"""Learning rate at the start of later stages and of refits, which begin at a fit."""
+LATER_RATE = 0.5
+"""The learning rate of later stages, which begin at a fit, over that of the first."""
 UNKNOWNS = (*LOGARITHMIC, "height", "center")
 MASS = 0.37
 """The mass of the cube, kg, as published. Roll-outs tell the ratios of stiffness and inertia to it."""
 WIDTH = 2 * samples.CUBE_HALF_WIDTH
 """The unit of position errors, m."""
+FLIGHT = ", from the flight"
+"""Ends the names of errors of roll-outs whose start is that of the flight."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +96,8 @@ class Config(programs.ProgramConfig):
     """Time steps of a sample."""
     velocity_age: float
     """Samples by which the recorded velocities lag behind the positions."""
+    clearance: float
+    """Height above 0 of the lowest corner of a cube with `half_width` down to which a toss is in flight, m."""
     free: tuple[str, ...]
     """The unknowns, of all numbers from `stiffness` to `center`."""
     stiffness: float
@@ -115,19 +123,19 @@ class Config(programs.ProgramConfig):
     center: tuple[float, float, float]
     """Center of mass from the middle of the cube, in its axes, m."""
     gravity: float
-    """Acceleration of free fall, in the lengths of the recordings, m/s^2."""
+    """Acceleration of free fall, in the lengths of the recordings, m/s^2; 0 for that of the flights."""
     position_scale: float
     """Position error that counts 1 in the loss, widths."""
     rotation_scale: float
     """Rotation error that counts 1 in the loss, degrees."""
     iterations: int
     """Steps of the optimizer in each stage."""
+    batch: int
+    """Tosses of which each step takes the gradient."""
     learning_rate: float
     """Learning rate at the start of the first stage; it falls along a cosine to a twentieth."""
-    refits: int = 20
-    """Refits to draws of the training tosses, for intervals of the numbers; 0 for none."""
-    refit_iterations: int = 40
-    """Steps of the optimizer in each of them."""
+    intervals: bool = True
+    """Whether to take the last step, which finds the intervals of the numbers."""
     bootstrap: int = 2000
     """Draws of the bootstrap of the mean errors."""
     mujoco: bool = True
@@ -142,20 +150,29 @@ def run(config: Config) -> dict[str, Any]:
     """Fit, test, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
     check(config)
     training, testing = load(config)
+    flights = {}
+    if config.gravity == 0:
+        fall, covariance = free_fall(training.flight)
+        errors = np.sqrt(np.diagonal(covariance)).tolist()
+        flights = {"center": fall[:3].tolist(), "gravity": float(fall[3]), "standard_errors": errors}
+        config = dataclasses.replace(config, gravity=float(fall[3]))
     folder = config.make_folder()
     with programs.alone_in(folder):
-        began = time.perf_counter()
-        x, history, refits = fit(config, training)
-        seconds = time.perf_counter() - began
-        start = numbers(config, {})
-        tested = {"start": errors_of(config, start, testing), "fitted": errors_of(config, x, testing)}
+        began = time.process_time()
+        x, history, ends = fit(config, training)
+        seconds = time.process_time() - began
+        tested = {}
+        for name, found in (("start", numbers(config, {})), ("fitted", x)):
+            tested[name] = errors_of(config, found, testing, testing.start)
+            tested[name + FLIGHT] = errors_of(config, found, testing, flown(found, testing))
         out: dict[str, Any] = {
             "config": dataclasses.asdict(config),
             "seconds": seconds,
+            "flights": flights,
             "history": history,
             "numbers": {name: np.asarray(value).tolist() for name, value in x.items()},
-            "intervals": intervals(config, refits) if refits else {},
-            "training_errors": summary(config, errors_of(config, x, training)),
+            "intervals": ends,
+            "training_errors": summary(config, errors_of(config, x, training, training.start)),
         }
         if config.mujoco:
             tested |= mujoco_errors(config, x, training, testing)
@@ -169,8 +186,13 @@ def run(config: Config) -> dict[str, Any]:
 
 def check(config: Config) -> None:
     """Raise `DataError` for settings without a meaning."""
-    programs.require_positive_keys(config, "rate", "training", "testing", "substeps", "iterations", "learning_rate")
-    programs.require_positive_keys(config, "position_scale", "rotation_scale", "bootstrap", *LOGARITHMIC)
+    programs.require_positive_keys(
+        config, "rate", "training", "testing", "substeps", "iterations", "learning_rate", "batch"
+    )
+    positive = set(LOGARITHMIC) - ({"gravity"} if config.gravity == 0 else set())
+    programs.require_positive_keys(config, "position_scale", "rotation_scale", "bootstrap", *sorted(positive))
+    if config.batch > config.training:
+        raise DataError(f"batch is {config.batch}, more than the {config.training} training tosses")
     require_seed(config.seed)
     unknown = set(config.free) - set(UNKNOWNS)
     if unknown or not config.free:
@@ -198,12 +220,17 @@ def scene(x: dict[str, Any]) -> tuple[Model, Contacts]:
     return model, Contacts(model, shapes, Plane((0.0, 0.0, 1.0), x["height"]))
 
 
-def tossed(config: Config, x: dict[str, Any], tosses: Tosses) -> tuple[Any, Any]:
+def flown(x: dict[str, Any], tosses: Tosses) -> State:
+    """Return the states at the first samples by the flights, of a cube with these numbers."""
+    return state(tosses.flight, x["center"], x["gravity"])
+
+
+def tossed(config: Config, x: dict[str, Any], tosses: Tosses, start: State) -> tuple[Any, Any]:
     """Return the errors of position, in widths, and of rotation, degrees, at all samples, `[n, samples]` each."""
     model, contacts = scene(x)
     steps = tosses.position.shape[1] - 1
     zero = jnp.zeros((steps, model.nv), model.dtype)
-    motion = rollout(model, tosses.start, zero, 1 / config.rate, substeps=config.substeps, contacts=contacts)
+    motion = rollout(model, start, zero, 1 / config.rate, substeps=config.substeps, contacts=contacts)
     tiny = 1e-12  # so that the errors of the first sample, which are zero, have derivatives
     apart = jnp.sqrt(((motion.q[..., :3] - tosses.position) ** 2).sum(-1) + tiny)
     # The chord between the quaternions, of which one may be the negative of the other.
@@ -222,9 +249,9 @@ def means(errors: Any, tosses: Tosses) -> Any:
     return (errors * tosses.counts).sum(-1) / tosses.counts.sum(-1)
 
 
-def errors_of(config: Config, x: dict[str, Any], tosses: Tosses) -> np.ndarray:
+def errors_of(config: Config, x: dict[str, Any], tosses: Tosses, start: State) -> np.ndarray:
     """Return the mean errors of `tossed` over the samples of `config.judged`, `[judged, n, 2]`."""
-    return judged(config, tosses, *(np.asarray(e) for e in _errors(config, x, tosses)))
+    return judged(config, tosses, *(np.asarray(e) for e in _errors(config, x, tosses, start)))
 
 
 def judged(config: Config, tosses: Tosses, position: np.ndarray, rotation: np.ndarray) -> np.ndarray:
@@ -247,53 +274,67 @@ def numbers(config: Config, steps: dict[str, Any]) -> dict[str, Any]:
     return x
 
 
-def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+def toss_losses(config: Config, steps: dict[str, Any], tosses: Tosses) -> Any:
+    """Return the loss of each toss, `[n]`, after a displacement from the start of the fit."""
+    errors = tossed(config, numbers(config, steps), tosses, tosses.start)
+    return losses(config, *(means(e, tosses) for e in errors))
+
+
+def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
     """Return the numbers with the lowest loss over the training tosses, what every step of the optimizer saw, and the
-    numbers of the refits to draws of the tosses."""
+    95 % intervals."""
 
     @eqx.filter_jit
-    def value_and_gradient(steps, tosses, weights):
-        def loss(steps):
-            errors = tossed(config, numbers(config, steps), tosses)
-            return jnp.mean(weights * losses(config, *(means(e, tosses) for e in errors)))
+    def value_and_gradient(steps, tosses):
+        return jax.value_and_grad(lambda steps: toss_losses(config, steps, tosses).mean())(steps)
 
-        return jax.value_and_grad(loss)(steps)
-
-    steps = {name: jnp.zeros_like(value) for name, value in numbers(config, {}).items() if name in config.free}
-    total = len(config.stages) * config.iterations + config.refits * config.refit_iterations
-    n, history, best = len(tosses.position), [], steps
-    with programs.ProgressBar(desc="fit", unit=" steps", total=total) as bar:
-
-        def descend(steps: Any, tosses, weights, iterations: int, rate: float) -> tuple[dict[str, Any], list]:
+    steps: Any = {name: jnp.zeros_like(value) for name, value in numbers(config, {}).items() if name in config.free}
+    tosses = first(tosses, 0 if 0 in config.stages else max(config.stages))
+    rng, n, history = np.random.default_rng(config.seed), len(tosses.position), []
+    with programs.ProgressBar(desc="fit", unit=" steps", total=len(config.stages) * config.iterations) as bar:
+        for number, samples in enumerate(config.stages):
+            # Samples that do not count, instead of fewer, so that all stages share one program.
+            counts = tosses.counts * (np.arange(tosses.counts.shape[1]) < (samples or np.inf))
+            rate = config.learning_rate * (LATER_RATE if number else 1.0)
             # Where a toss is chaotic its gradient is huge, and says little.
-            schedule = optax.cosine_decay_schedule(rate, iterations, 0.05)
+            schedule = optax.cosine_decay_schedule(rate, config.iterations, 0.05)
             optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
-            state, best, lowest, history = optimizer.init(steps), steps, np.inf, []
-            for _ in range(iterations):
-                loss, gradient = value_and_gradient(steps, tosses, weights)
+            memory, order, seen = optimizer.init(steps), np.zeros(0, int), []
+            for _ in range(config.iterations):
+                if len(order) < config.batch:
+                    order = np.concatenate([order, rng.permutation(n)])
+                drawn, order = order[: config.batch], order[config.batch :]
+                some = jax.tree.map(lambda a, drawn=drawn: a[drawn], tosses._replace(counts=counts))
+                loss, gradient = value_and_gradient(steps, some)
+                update, memory = optimizer.update(gradient, memory)
+                steps = optax.apply_updates(steps, update)
+                seen.append(steps)
                 x = numbers(config, steps)
                 history.append({"loss": float(loss)} | {k: np.asarray(v).tolist() for k, v in x.items()})
-                if loss < lowest:
-                    best, lowest = steps, float(loss)
-                update, state = optimizer.update(gradient, state)
-                steps = optax.apply_updates(steps, update)
                 bar.update()
                 bar.set_postfix(loss=f"{float(loss):.4f}", friction=f"{history[-1]['friction']:.3f}")
-            return best, history
-
-        for number, samples in enumerate(config.stages):
-            part, rate = first(tosses, samples), REFIT_RATE if number else config.learning_rate
-            best, seen = descend(best, part, jnp.ones(n), config.iterations, rate)
-            history += seen
-        part = first(tosses, config.stages[-1])
-        draws = np.random.default_rng(config.seed).multinomial(n, np.full(n, 1 / n), config.refits)
-        refits = [descend(best, part, jnp.asarray(w, float), config.refit_iterations, REFIT_RATE)[0] for w in draws]
-    return numbers(config, best), history, [numbers(config, x) for x in refits]
+            # The scatter of the gradients over the draws is less in the mean.
+            steps = jax.tree.map(lambda *each: sum(each) / len(each), *seen[len(seen) // 2 :])
+    if not config.intervals:
+        return numbers(config, steps), history, {}
+    steps, ends, moved = minimum(config, steps, tosses._replace(counts=counts))
+    history[-1]["moved"] = moved
+    return numbers(config, steps), history, ends
 
 
-def intervals(config: Config, refits: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the 2.5 and 97.5 % points of each number over the refits."""
-    return {name: np.percentile([x[name] for x in refits], [2.5, 97.5], axis=0).tolist() for name in config.free}
+def minimum(config: Config, steps: dict[str, Any], tosses: Tosses) -> tuple[dict[str, Any], dict[str, Any], float]:
+    """Return the displacement with the lowest loss, the 95 % intervals of the free numbers, and how far the last step
+    went, in standard errors."""
+    flat, unravel = ravel_pytree(steps)
+    each = eqx.filter_jit(lambda flat, tosses: toss_losses(config, unravel(flat), tosses))
+    found = sysid.loss_minimum(lambda flat: each(jnp.asarray(flat), tosses), flat)
+    table = found.intervals([str(k) for k in range(len(flat))])
+    lower, upper = (numbers(config, unravel(jnp.asarray(end))) for end in (table.lower, table.upper))
+    known = unravel(jnp.asarray(np.isfinite(found.standard_errors), float))
+    ends = {
+        name: np.stack([lower[name], upper[name]]).tolist() for name in config.free if np.all(np.asarray(known[name]))
+    }
+    return unravel(jnp.asarray(found.free)), ends, found.moved
 
 
 def _draws(config: Config, table: np.ndarray) -> np.ndarray:
@@ -333,25 +374,34 @@ gravity="0 0 -{gravity}"/><worldbody>
 
 
 def mujoco_errors(config: Config, x: dict[str, Any], training: Tosses, testing: Tosses) -> dict[str, np.ndarray]:
-    """Return the errors on the test tosses of MuJoCo: its default; its settings that are best on the training tosses
-    and, to see what it could reach, on the test tosses; all with the published cube, and then with the one of the fit.
-    """
-    fewer = jax.tree.map(lambda a: a[:100], training)
+    """Return the errors on the test tosses of MuJoCo: its default; its settings that are best on training tosses, with
+    the published cube and with the one of the fit; and, to see what it could reach, the setting that is best on the
+    test tosses, with the published cube."""
+    fewer = jax.tree.map(lambda a: a[:50], training)
     # The published cube rests at the height of the plane, which needs no fit.
-    height = float(np.median(training.position[:, -1, 2])) - config.half_width
     h = config.half_width
-    published = {"center": (0, 0, 0), "inertia": config.inertia, "height": height, "gravity": config.gravity}
-    box = _geometry(published, f'<geom type="box" size="{h} {h} {h}"/>')
+    height = float(np.median(training.position[:, -1, 2])) - h
+    cube: dict[str, Any] = {"center": np.zeros(3), "inertia": config.inertia, "height": height}
+    cube["gravity"] = config.gravity
     corner, radius = float(x["half_width"] - x["corner_radius"]), float(x["corner_radius"])
     ball = '<geom type="sphere" size="{}" pos="{} {} {}"/>'
     corners = "".join(ball.format(radius, *sign) for sign in itertools.product((-corner, corner), repeat=3))
-    fitted = _geometry(x, corners)
-    out = {"MuJoCo, default": _mujoco(config, DEFAULT, box, testing)}
-    for name, geometry in (("", box), (", fitted cube", fitted)):
-        tried = [[_mujoco(config, s, geometry, tosses) for s in GRID] for tosses in (fewer, testing)]
-        for tosses, errors in zip(("training", "test"), tried, strict=True):
-            k = int(np.argmin([losses(config, *e[-1].T).mean() for e in errors]))
-            out[f"MuJoCo{name}, best on {tosses} {GRID[k]}"] = tried[1][k]
+    cubes = {"": (cube, f'<geom type="box" size="{h} {h} {h}"/>'), ", fitted cube": (x, corners)}
+
+    def best(cube: dict[str, Any], geoms: str, tosses: Tosses, start: State) -> tuple[float, ...]:
+        found = [_mujoco(config, s, _geometry(cube, geoms), tosses, start) for s in GRID]
+        return GRID[int(np.argmin([losses(config, *e[-1].T).mean() for e in found]))]
+
+    settings: dict[str, tuple[str, tuple[float, ...]]] = {f"MuJoCo, default {DEFAULT}": ("", DEFAULT)}
+    for name, (cube, geoms) in cubes.items():
+        setting = best(cube, geoms, fewer, flown(cube, fewer))
+        settings[f"MuJoCo{name}, best on training {setting}"] = name, setting
+    out = {}
+    for ending in ("", FLIGHT):
+        starts = {name: flown(c, testing) if ending else testing.start for name, (c, _) in cubes.items()}
+        setting = best(*cubes[""], testing, starts[""])
+        for title, (name, chosen) in (settings | {f"MuJoCo, best on test {setting}": ("", setting)}).items():
+            out[title + ending] = _mujoco(config, chosen, _geometry(*cubes[name]), testing, starts[name])
     return out
 
 
@@ -361,14 +411,16 @@ def _geometry(x: dict[str, Any], geoms: str) -> dict[str, Any]:
     return {"center": center, "geoms": geoms} | {name: float(x[name]) for name in ("inertia", "height", "gravity")}
 
 
-def _mujoco(config: Config, setting: tuple[float, ...], geometry: dict[str, Any], tosses: Tosses) -> np.ndarray:
+def _mujoco(
+    config: Config, setting: tuple[float, ...], geometry: dict[str, Any], tosses: Tosses, start: State
+) -> np.ndarray:
     mujoco: Any = importlib.import_module("mujoco")
 
     dt = 1 / config.rate / config.substeps
     named = dict(zip(("time", "damping", "friction", "ratio"), setting, strict=True))
     model = mujoco.MjModel.from_xml_string(_XML.format(dt=dt, mass=MASS, **named, **geometry))
     data = mujoco.MjData(model)
-    q, v = np.asarray(tosses.start.q), np.asarray(tosses.start.v)
+    q, v = np.asarray(start.q), np.asarray(start.v)
     rotations = np.asarray(quaternion_to_rotation(q[:, 3:]))
     out = np.zeros((len(q), tosses.position.shape[1], 7))
     for i in range(len(q)):
@@ -386,16 +438,31 @@ def show(config: Config, out: dict[str, Any]) -> None:
     """Print the numbers and the errors."""
     stages = ", ".join(map(_horizon, config.stages))
     print(f"\nfit to {config.training} tosses ({stages}; {config.iterations} steps each)", end="")
-    print(f" in {out['seconds']:.0f} s with compilation")
+    print(f" in {out['seconds']:.0f} s of processor time with compilation")
+    if fall := out["flights"]:
+        *center, gravity = (f"({a:.3f} +- {b:.3f})" for a, b in _with_errors(fall))
+        print(f"  by the flights alone: center {', '.join(center)} mm, free fall {gravity} m/s^2")
     for name in config.free:
         values = (out["numbers"][name], *out["intervals"].get(name, ()))
         value, *bounds = (", ".join(f"{v:.4g}" for v in np.ravel(x)) for x in values)
         print(f"  {name:28}{value}{f' ({" ... ".join(bounds)})' if bounds else ''}")
+    if out["intervals"]:
+        moved = out["history"][-1]["moved"]
+        print(
+            f"  95 % intervals, if tosses are independent of each other; the last step was {moved:.1f} standard errors"
+        )
     for horizon in map(_horizon, config.judged):
         print(f"mean errors of roll-outs, {horizon}, {config.testing} other tosses (95 % intervals)")
         for name, each in out["test_errors"].items():
             position, rotation = (each[horizon][unit] for unit in ("widths", "degrees"))
-            print(f"  {name:64}{_shown(position, 'widths', 3)}{_shown(rotation, 'degrees', 1)}")
+            print(f"  {name:80}{_shown(position, 'widths', 3)}{_shown(rotation, 'degrees', 1)}")
+
+
+def _with_errors(fall: dict[str, Any]) -> list[tuple[float, float]]:
+    """The center of mass, in mm, and free fall, each with its standard error."""
+    scale = (1e3, 1e3, 1e3, 1.0)
+    values = zip(scale, (*fall["center"], fall["gravity"]), fall["standard_errors"], strict=True)
+    return [(s * a, s * b) for s, a, b in values]
 
 
 def _shown(x: dict[str, Any], unit: str, digits: int) -> str:
@@ -408,12 +475,14 @@ def draw(path, tested: dict[str, np.ndarray]) -> None:
     plt = programs.pyplot()
     if plt is None:
         return
-    fig, axes = plt.subplots(1, 2, figsize=(11, 4))
-    for k, (axis, unit) in enumerate(zip(axes, ("position error, widths", "rotation error, degrees"), strict=True)):
-        for name, (*_, errors) in tested.items():
-            axis.plot(np.sort(errors[:, k]), np.linspace(0, 1, len(errors)), label=name)
-        axis.set(xlabel=unit, ylabel="part of the test tosses", xscale="log")
-    axes[0].legend(fontsize=8)
+    fig, axes = plt.subplots(2, 2, figsize=(11, 9), sharex="col")
+    for row, (ending, start) in zip(axes, (("", "as recorded"), (FLIGHT, "by the flight")), strict=True):
+        for k, (axis, unit) in enumerate(zip(row, ("position error, widths", "rotation error, degrees"), strict=True)):
+            for name, (*_, errors) in tested.items():
+                if name.endswith(FLIGHT) == bool(ending):
+                    axis.plot(np.sort(errors[:, k]), np.linspace(0, 1, len(errors)), label=name.removesuffix(ending))
+            axis.set(xlabel=unit, ylabel=f"part of the test tosses, start {start}", xscale="log")
+        row[1].legend(fontsize=7, loc="lower right")
     fig.tight_layout()
     programs.save_figure(path, fig, dpi=110)
 
