@@ -198,9 +198,10 @@ class ModelFields(eqx.Module):
 
 def _of_type(x: Any, dtype: Any) -> Any:
     """An array in another type, by NumPy where JAX would compile a program for each shape: not while tracing, and not
-    on a device that the user has chosen."""
-    if isinstance(x, jax.Array) and not isinstance(x, Tracer) and not x.committed:
-        return jnp.asarray(np.asarray(x), dtype)
+    on a device that the user has chosen. JAX warns of types that it does not have."""
+    in_numpy = isinstance(x, jax.Array) and not isinstance(x, Tracer) and not x.committed
+    if in_numpy and jax.dtypes.canonicalize_dtype(dtype) == dtype:
+        return jax.device_put(np.asarray(x).astype(dtype))
     return x.astype(dtype)
 
 
