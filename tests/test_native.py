@@ -189,7 +189,7 @@ def test_every_gradient_runs_natively(name, precision, programs):
 @pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 def test_a_known_model_is_folded(precision, programs):
     """A model that the user's function closes over is part of the program, one that is an argument is not."""
-    model = floating().astype(precision)
+    model = small().astype(precision)
     q, v, tau, f_ext = states(model, 33)
 
     def accelerate(model, q, v, tau, f_ext):
