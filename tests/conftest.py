@@ -4,11 +4,18 @@ without optimizations."""
 import gc
 import os
 
+import jaxlib.version
 import pytest
 
 # Compilation takes most of the suite's time, and takes half as long without the backend's optimizations, also that of
-# native programs, which follow this flag. If the environment sets XLA_FLAGS, its flags are kept.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# native programs, which follow this flag. Products of matrices by YNNPACK take longer to compile than XLA's own; XLA
+# ends on flags that it does not know, so only versions that are known to have this one get it. If the environment sets
+# XLA_FLAGS, its flags are kept.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0"
+    + (" --xla_cpu_experimental_ynn_fusion_type=" if (0, 11) <= jaxlib.version.__version_info__ < (0, 13) else ""),
+)
 # The matrices of the tests are small: threads of OpenBLAS would mostly wait for each other. The processes that run
 # the tests (`-n 2`) and those that tests start read the variable; this one may have imported NumPy already.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

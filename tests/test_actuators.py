@@ -2,6 +2,7 @@
 
 import functools
 
+import draws
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -50,12 +51,33 @@ def state_at(q: float = 0.0, v: float = 0.0) -> State:
     return State(jnp.array([q]), jnp.array([v]))
 
 
+@jax.jit
+def advance(policy, carry, state: State, t):
+    return policy(carry, state, t)
+
+
+@jax.jit
+def applied(block, command, state: State) -> jax.Array:
+    return block.apply(command, state)
+
+
+@jax.jit
+def torque_of(effect, state: State) -> jax.Array:
+    return effect.torque(state)
+
+
+@jax.jit
+def torque_gradients(effect, state: State):
+    """The derivatives of the sum of an effect's torques by its numbers and by the state."""
+    return jax.grad(lambda effect, state: effect.torque(state).sum(), (0, 1))(effect, state)
+
+
 def outputs(block, commands, state: State) -> np.ndarray:
     """The outputs of a block for one command a step, in a constant state."""
     policy = Actuation(block).driven_by(jnp.asarray(commands))
     carry, out = policy.init(state), []
     for i in range(np.shape(commands)[-2]):
-        carry, y = policy(carry, state, 0.1 * i)
+        carry, y = advance(policy, carry, state, 0.1 * i)
         out.append(y)
     return np.stack(out, axis=-2)
 
@@ -86,13 +108,15 @@ def test_a_lag_of_no_time_is_none_and_its_derivative_is_finite():
     commands = np.random.default_rng(0).normal(size=(5, 1))
     np.testing.assert_array_equal(outputs(FirstOrderLag(0.0, 0.01), commands, state_at()), commands)
 
+    @jax.jit
     def total(T):
         lag = FirstOrderLag(T, 0.01)
         return lag(jnp.zeros(1), jnp.ones(1), state_at(), 0.0)[1].sum()
 
-    assert jax.grad(total)(0.0) == 0
+    slope = jax.jit(jax.grad(total))
+    assert slope(0.0) == 0
     T, h = 0.03, 1e-6
-    assert jax.grad(total)(T) == pytest.approx(float(total(T + h) - total(T - h)) / (2 * h), rel=1e-6)
+    assert slope(T) == pytest.approx(float(total(T + h) - total(T - h)) / (2 * h), rel=1e-6)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
@@ -107,7 +131,7 @@ def test_after_the_last_command_it_is_held():
     policy = Actuation().driven_by(jnp.array([[1.0], [2.0]]))
     carry, out = policy.init(state_at()), []
     for _ in range(4):
-        carry, tau = policy(carry, state_at(), 0.0)
+        carry, tau = advance(policy, carry, state_at(), 0.0)
         out.append(float(tau[0]))
     assert out == [1, 2, 2, 2]
 
@@ -126,35 +150,32 @@ def test_a_position_servo_on_a_mass_is_a_damped_oscillator():
 
 def test_feed_forward_and_a_moving_target():
     model = satellite()
-    keys = jax.random.split(jax.random.key(0), 6)
-    q, q_d = (model.random_configuration(k, (4,)) for k in keys[:2])
-    v, v_d, effort = (jax.random.normal(k, (4, model.nv)) for k in keys[2:5])
-    kp, kd = jax.random.uniform(keys[5], (2, model.nv))
+    (q, v, effort, _), (q_d, v_d, *_) = (draws.states(model, seed, 4) for seed in range(2))
+    kp, kd = np.random.default_rng(2).uniform(size=(2, model.nv))
     servo = PositionServo(model, kp, kd)
-    tau = servo.apply(ServoCommand(q_d, v_d, effort), State(q, v))
+    tau = applied(servo, ServoCommand(q_d, v_d, effort), State(q, v))
     # The error of ball and free joints is the difference on the manifold.
     np.testing.assert_allclose(tau, effort + kp * model.difference(q, q_d) + kd * (v_d - v), rtol=1e-12)
     np.testing.assert_allclose(
-        VelocityServo(model, kd).apply(v_d, State(q, v)), kd * (v_d - v), rtol=1e-12
+        applied(VelocityServo(model, kd), v_d, State(q, v)), kd * (v_d - v), rtol=1e-12
     )  # fmt: skip
-    gradient = jax.grad(lambda q: servo.apply(q_d, State(q, v)).sum())(q_d)
-    assert jnp.isfinite(gradient).all()
+    gradient = jax.jit(jax.grad(lambda q: servo.apply(q_d, State(q, v)).sum()))(q_d)
+    assert np.isfinite(gradient).all()
 
 
 def test_servos_of_some_joints_leave_the_others_alone():
     model = satellite()
     names = list(reversed(model.joint_names[1:]))  # all but the free one
-    q, q_d = (model.random_configuration(jax.random.key(i)) for i in range(2))
-    v = jnp.ones(model.nv)
+    q, q_d = (draws.states(model, i)[0] for i in range(2))
+    v = np.ones(model.nv)
     rows = np.concatenate([np.arange(model.nv)[model.v_index(n)] for n in names])
     coordinates = np.concatenate([np.arange(model.nq)[model.q_index(n)] for n in names])
-    tau = PositionServo(model, 3.0, 2.0, joints=names).apply(
-        ServoCommand(q_d[coordinates], effort=10 * jnp.arange(len(rows))), State(q, v)
-    )
+    command = ServoCommand(q_d[coordinates], effort=10 * np.arange(len(rows)))
+    tau = applied(PositionServo(model, 3.0, 2.0, joints=names), command, State(q, v))
     expected = np.zeros(model.nv)
     expected[rows] = (3 * model.difference(q, q_d) - 2 * v)[rows] + 10 * np.arange(len(rows))
     np.testing.assert_allclose(tau, expected, rtol=1e-12, atol=1e-12)
-    tau = VelocityServo(model, 2.0, joints=names).apply(jnp.full(len(rows), 5.0), State(q, v))
+    tau = np.asarray(applied(VelocityServo(model, 2.0, joints=names), np.full(len(rows), 5.0), State(q, v)))
     np.testing.assert_allclose(tau[rows], 8.0)
     assert np.count_nonzero(tau) == len(rows)
 
@@ -171,16 +192,16 @@ def test_gears_and_transmissions():
 
 @pytest.mark.parametrize(("kind", "width"), [("clip", None), ("tanh", None), ("softclip", 0.05)])
 def test_limits_hold_and_gradients_are_finite(kind, width):
-    upper, lower = jnp.array([2.0, 0.0, jnp.inf]), jnp.array([-3.0, 0.0, -jnp.inf])
+    upper, lower = np.array([2.0, 0.0, np.inf]), np.array([-3.0, 0.0, -np.inf])
     limits = EffortLimits(upper, lower, kind=kind, width=width)
-    state = State(jnp.zeros(3), jnp.zeros(3))
+    state = State(np.zeros(3), np.zeros(3))
+    gradients = jax.jit(jax.grad(lambda a: a[0].apply(a[1], state).sum(), allow_int=True))
     for x in (-1e3, -3.0, 0.0, 2.0, 1e3):
-        y = limits.apply(jnp.full(3, x), state)
+        y = np.asarray(applied(limits, np.full(3, x), state))
         assert np.all((y <= upper + 1e-12) & (y >= lower - 1e-12))
         assert float(y[2]) == x
-        gradient = jax.grad(lambda a: a[0].apply(a[1], state).sum(), allow_int=True)((limits, jnp.full(3, x)))
-        assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
-    small = limits.apply(jnp.full(3, 1e-3), state)
+        assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradients((limits, np.full(3, x)))))
+    small = applied(limits, np.full(3, 1e-3), state)
     np.testing.assert_allclose(small, [1e-3, 0, 1e-3], rtol=1e-6)
 
 
@@ -196,32 +217,31 @@ def test_symmetric_limits_and_those_of_a_model():
 
 def test_the_torque_speed_curve():
     motor = DCMotorLimits(stall_torque=10.0, no_load_speed=5.0, peak_torque=8.0)
-    speeds = jnp.array([[-6.0], [-2.5], [0.0], [0.5], [2.5], [5.0], [7.0]])
-    state = State(jnp.zeros_like(speeds), speeds)
-    forward, back = (motor.apply(jnp.full((7, 1), x), state)[:, 0] for x in (100.0, -100.0))
+    speeds = np.array([[-6.0], [-2.5], [0.0], [0.5], [2.5], [5.0], [7.0]])
+    state = State(np.zeros_like(speeds), speeds)
+    forward, back = (np.asarray(applied(motor, np.full((7, 1), x), state))[:, 0] for x in (100.0, -100.0))
     np.testing.assert_allclose(forward, [8, 8, 8, 8, 5, 0, 0])
     np.testing.assert_allclose(back, [0, -5, -8, -8, -8, -8, -8])
     # If the stall torque equals the peak torque, the bound has its corner at zero velocity.
     torque = DCMotorLimits(10.0, 5.0)
-    gradient = jax.grad(lambda v: torque.apply(jnp.array([100.0]), state_at(0.0, v)).sum())(0.0)
+    gradient = jax.jit(jax.grad(lambda v: torque.apply(jnp.array([100.0]), state_at(0.0, v)).sum()))(0.0)
     assert np.isfinite(gradient)
 
 
 def test_friction_has_its_closed_forms():
-    v = jnp.linspace(-2, 2, 41)[:, None]
-    state = State(jnp.zeros_like(v), v)
-    x = np.asarray(v)
-    np.testing.assert_allclose(ViscousFriction(0.3).torque(state), -0.3 * x)
-    np.testing.assert_allclose(CoulombFriction(2.0, 0.1).torque(state), -2 * np.tanh(x / 0.1))
+    x = np.linspace(-2, 2, 41)[:, None]
+    state = State(np.zeros_like(x), x)
+    np.testing.assert_allclose(torque_of(ViscousFriction(0.3), state), -0.3 * x)
+    np.testing.assert_allclose(torque_of(CoulombFriction(2.0, 0.1), state), -2 * np.tanh(x / 0.1))
     stribeck = StribeckFriction(1.0, 1.5, 0.2, 0.3, 0.01)
     expected = -(1 + 0.5 * np.exp(-((x / 0.2) ** 2))) * np.tanh(x / 0.01) - 0.3 * x
-    np.testing.assert_allclose(stribeck.torque(state), expected)
+    found = np.asarray(torque_of(stribeck, state))
+    np.testing.assert_allclose(found, expected)
     # Friction takes power out at every speed.
-    assert np.all(np.asarray(stribeck.torque(state)) * x <= 0)
+    assert np.all(found * x <= 0)
     for effect in (ViscousFriction(0.3), CoulombFriction(2.0, 0.1), stribeck):
-        slope = jax.grad(lambda v, effect=effect: effect.torque(state_at(0, v)).sum())(0.0)
-        gains = jax.grad(lambda e: e.torque(state_at()).sum())(effect)
-        assert slope < 0
+        gains, by_state = torque_gradients(effect, state_at())
+        assert by_state.v < 0
         assert all(np.isfinite(g).all() for g in jax.tree.leaves(gains))
 
 
@@ -240,17 +260,18 @@ def test_coulomb_and_viscous_friction_are_the_models_own():
 def test_soft_limits_push_and_never_pull():
     k, c, w = 1000.0, 20.0, 0.01
     limits = SoftLimits(slider(-0.5, 1.0), k, c, w)
-    assert float(limits.torque(state_at(0.99, 3.0))[0]) == 0
-    assert float(limits.torque(state_at(-0.49, -3.0))[0]) == 0
-    assert float(limits.torque(state_at(1.1))[0]) == pytest.approx(-k * (0.1 - w / 2))
-    assert float(limits.torque(state_at(-0.6))[0]) == pytest.approx(k * (0.1 - w / 2))
-    assert float(limits.torque(state_at(1.1, 2.0))[0]) == pytest.approx(-k * (0.1 - w / 2) - c * 2)
-    assert float(limits.torque(state_at(1.1, -1e3))[0]) == 0
-    # At a depth of w / 2, in the middle of the ramp, the push is a quarter of the linear spring's k w / 2.
-    assert float(limits.torque(state_at(1.0 + w / 2))[0]) == pytest.approx(-k * w / 8)
 
-    def torque(arguments):
-        return arguments[0].torque(arguments[1]).sum()
+    def torque(q, v=0.0) -> float:
+        return torque_of(limits, state_at(q, v)).item()
+
+    assert torque(0.99, 3.0) == 0
+    assert torque(-0.49, -3.0) == 0
+    assert torque(1.1) == pytest.approx(-k * (0.1 - w / 2))
+    assert torque(-0.6) == pytest.approx(k * (0.1 - w / 2))
+    assert torque(1.1, 2.0) == pytest.approx(-k * (0.1 - w / 2) - c * 2)
+    assert torque(1.1, -1e3) == 0
+    # At a depth of w / 2, in the middle of the ramp, the push is a quarter of the linear spring's k w / 2.
+    assert torque(1.0 + w / 2) == pytest.approx(-k * w / 8)
 
     for state in (
         state_at(1.0),
@@ -260,7 +281,7 @@ def test_soft_limits_push_and_never_pull():
         state_at(0.2),
         state_at(1.1, -1e3),
     ):
-        assert all(np.isfinite(g).all() for g in jax.tree.leaves(jax.grad(torque)((limits, state))))
+        assert all(np.isfinite(g).all() for g in jax.tree.leaves(torque_gradients(limits, state)))
 
 
 def test_soft_limits_stop_a_mass():
@@ -274,17 +295,18 @@ def test_soft_limits_stop_a_mass():
 
 def test_soft_limits_of_ball_and_free_joints_are_none():
     model = satellite()
-    limits = SoftLimits(model, 100.0, 1.0, lower=jnp.full(model.nq, -jnp.inf), upper=jnp.full(model.nq, jnp.inf))
-    state = State(model.random_configuration(jax.random.key(3), (5,)), jnp.ones(model.nv))
-    np.testing.assert_array_equal(limits.torque(state), 0)
+    limits = SoftLimits(model, 100.0, 1.0, lower=np.full(model.nq, -np.inf), upper=np.full(model.nq, np.inf))
+    state = State(draws.states(model, 3, 5)[0], np.ones(model.nv))
+    np.testing.assert_array_equal(torque_of(limits, state), 0)
     hinge = model.q_index(model.joint_names[-1]) if model.topology.joint_types[-1] == "revolute" else None
     assert hinge is not None
-    upper = jnp.full(model.nq, jnp.inf).at[hinge].set(-4.0)
-    torque = SoftLimits(model, 100.0, 0.0, upper=upper).torque(state)
-    assert np.all(np.asarray(torque[..., model.v_index(model.joint_names[-1])]) < 0)
+    upper = np.full(model.nq, np.inf)
+    upper[hinge] = -4.0
+    torque = np.asarray(torque_of(SoftLimits(model, 100.0, 0.0, upper=upper), state))
+    assert np.all(torque[..., model.v_index(model.joint_names[-1])] < 0)
     assert np.count_nonzero(torque) == 5
     with pytest.raises(ModelError, match="ball or free"):
-        SoftLimits(model, 100.0, 1.0, upper=jnp.ones(model.nq))
+        SoftLimits(model, 100.0, 1.0, upper=np.ones(model.nq))
 
 
 def everything(model: Model, dt: float) -> Actuation:

@@ -283,6 +283,7 @@ def test_grad_of_vmap_is_vmap_of_grad(chunks):
 JACOBIANS = {"forward": jax.jacfwd, "reverse": jax.jacrev}
 
 
+@MOSTLY_NATIVE
 def test_jacobians(chunks):
     args = states((11,), (1,), ())
 
@@ -295,6 +296,7 @@ def test_jacobians(chunks):
     as_without(*((kind(jacobian), *args) for kind in (mapped, unmapped) for jacobian in JACOBIANS.values()))
 
 
+@MOSTLY_NATIVE
 def test_second_derivatives(chunks):
     args = states((9,), (), (9,))
 

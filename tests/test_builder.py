@@ -144,16 +144,16 @@ def test_gravity():
 
 
 @pytest.mark.parametrize(
-    "placement",
+    "make",
     [
-        SE3.from_rpy((0.0, 0.0, np.pi / 2), (1.0, 2.0, 3.0)),
-        (1, 2, 3, QUARTER, 0, 0, QUARTER),
-        np.array([1, 2, 3, QUARTER, 0, 0, QUARTER]) * np.array([1, 1, 1, 1.0005, 1.0005, 1.0005, 1.0005]),
+        lambda: SE3.from_rpy((0.0, 0.0, np.pi / 2), (1.0, 2.0, 3.0)),
+        lambda: (1, 2, 3, QUARTER, 0, 0, QUARTER),
+        lambda: np.array([1, 2, 3, QUARTER, 0, 0, QUARTER]) * np.array([1, 1, 1, 1.0005, 1.0005, 1.0005, 1.0005]),
     ],
     ids=["SE3", "vector", "nearly unit"],
 )
-def test_forms_of_a_placement(placement):
-    model = ModelBuilder().add_body("a", placement=placement, inertia=BALL).build()
+def test_forms_of_a_placement(make):
+    model = ModelBuilder().add_body("a", placement=make(), inertia=BALL).build()
     np.testing.assert_allclose(model.joint_placement[0], (1, 2, 3, QUARTER, 0, 0, QUARTER), atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(model.joint_placement[0, 3:]), 1, rtol=1e-6)
 

@@ -1,5 +1,6 @@
 """The command line: the output and the files of each command, exit codes, JSON, and messages for mistakes."""
 
+import functools
 import json
 import re
 import shlex
@@ -346,8 +347,11 @@ def test_view_writes_a_page_or_serves_one(folder, capsys, monkeypatch):
     pytest.importorskip("embreex")
     from jaxdyn.viz import Viewer, _rays
 
-    # One ray a pixel: how smooth the pictures are does not matter here.
+    # Few pixels with one ray each: how smooth the pictures are does not matter here.
     monkeypatch.setattr(_rays, "_SAMPLES", 1)
+    for name in ("save_png", "save_video"):
+        small = functools.partialmethod(getattr(Viewer, name), width=240, height=180)
+        monkeypatch.setattr(Viewer, name, small)
     np.savez("run.npz", t=np.arange(3) / 10, q=np.zeros((3, 2)))
     np.savez("later.npz", t=np.arange(1, 4) / 10, q=np.zeros((3, 2)))
     assert main(["view", "arm.urdf", "--motion", "run.npz", "--compare", "run.npz", "--html", "arm.html"]) == 0

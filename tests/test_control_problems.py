@@ -88,7 +88,8 @@ def require_solution_by_ddp(name: str) -> None:
         np.testing.assert_allclose(found.cost, PUBLISHED[name], rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [pytest.param("double_integrator", marks=pytest.mark.slow), "car_past_circle"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["double_integrator", "car_past_circle"])
 def test_solutions_of_ddp_are_optimal(name):
     require_solution_by_ddp(name)
 

@@ -664,7 +664,11 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize("name", ["lock", "named payload", "link", "attach", "friction", "scale"])
+QUICK = ("lock", "attach", "scale")
+LONG = ("payload", "named payload", "link", "merged link", "friction", "armature")
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)])
 def test_compiled_and_differentiated(arm, name):
     """The compiled derivatives of each edit by all numbers equal differences of the edit in NumPy, also at a zero angle
     and with infinite limits."""

@@ -38,7 +38,7 @@ SURFACES = {
 
 def rows(shape, n: int):
     """The sizes of `n` equal shapes."""
-    return jnp.broadcast_to(shape.sizes, (n, *shape.sizes.shape))
+    return np.broadcast_to(shape.sizes, (n, *shape.sizes.shape))
 
 
 def samples(shape, count: int = 40) -> np.ndarray:
@@ -80,22 +80,27 @@ def array_of(witness) -> jax.Array:
 def compare_derivatives(function, args) -> None:
     """Forward mode, reverse mode and central differences along a direction agree."""
     rng = np.random.default_rng(2)
-    args = [jnp.asarray(x) for x in args]
-    tangents = [jnp.asarray(rng.normal(size=x.shape)) for x in args]
+    args = [np.asarray(x) for x in args]
+    tangents = [rng.normal(size=x.shape) for x in args]
     out, forward = jax.jvp(function, args, tangents)
     weights = rng.normal(size=out.shape)
-    backward = jax.vjp(function, *args)[1](jnp.asarray(weights))
+    backward = jax.vjp(function, *args)[1](weights)
     h = 1e-6
-    ends = [function(*(x + way * h * t for x, t in zip(args, tangents, strict=True))) for way in (-1, 1)]
+    ends = [np.asarray(function(*(x + way * h * t for x, t in zip(args, tangents, strict=True)))) for way in (-1, 1)]
     scale = max(1.0, float(np.abs(forward).max()))
     np.testing.assert_allclose(forward, (ends[1] - ends[0]) / (2 * h), atol=1e-7 * scale)
-    total = sum(float((x * y).sum()) for x, y in zip(backward, tangents, strict=True))
+    total = sum(np.vdot(x, y) for x, y in zip(backward, tangents, strict=True))
     np.testing.assert_allclose((np.asarray(forward) * weights).sum(), total, rtol=1e-9, atol=1e-9 * scale)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def against(kind, sizes, poses, surface):
     return array_of(surface_witnesses(kind, sizes, Pose.from_vector(poses), surface))
+
+
+@jax.jit
+def distance_at(surface, points) -> jax.Array:
+    return surface.distance(Vec3.from_array(points))[0]
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -147,28 +152,32 @@ def test_a_cylinder_stands_and_its_forces_do_not_depend_on_the_places_on_the_rim
     """Upright, and tilted by less and by more than the angle below which the places are fixed to the body: values and
     derivatives are finite, and springs at the places have the same force and torque to first order in the tilt."""
     cylinder, plane = SHAPES["cylinder"], jaxdyn.Plane()
+    sizes = jnp.asarray(rows(cylinder, 1))
     radius, half = (float(x) for x in (cylinder.radius, cylinder.half_length))
 
     def springs(tilt, twist):
         """The force and the horizontal torque of springs of 1 N/m at the places, and the lowest gap."""
-        (a, b), c, s = tilt / 2, np.cos(twist / 2), np.sin(twist / 2)
+        (a, b), c, s = tilt / 2, jnp.cos(twist / 2), jnp.sin(twist / 2)
         pose = jnp.stack([0, 0, half - 0.01, c, a * c + b * s, b * c - a * s, s])
-        found = surface_witnesses(jaxdyn.Cylinder, rows(cylinder, 1), Pose.from_vector(pose[None]), plane)
+        found = surface_witnesses(jaxdyn.Cylinder, sizes, Pose.from_vector(pose[None]), plane)
         push = jnp.maximum(-found.gap, 0)
         torque = (found.point.y * push).sum(), -(found.point.x * push).sum()
         return jnp.stack([push.sum(), *torque, found.gap.min()])
 
-    tilts = jnp.array([[0, 0], [1e-10, 0], [1e-6, 0], [0, -1e-5], [3e-6, 4e-6]])
+    tilts = np.array([[0, 0], [1e-10, 0], [1e-6, 0], [0, -1e-5], [3e-6, 4e-6]])
     # Springs with the force 0.01 N each, whose middle moves below the center.
     stiff = 1.5 * radius**2 - 0.03 * half
+
+    @jax.jit
+    def derivatives(x, twist):
+        return (
+            jax.vmap(lambda y: springs(y, twist))(x),
+            jax.vmap(jax.jacrev(lambda y: springs(y, twist)[:3]))(x),
+            jax.jacfwd(jax.jacrev(lambda y: springs(y, twist)))(x[0]),
+        )
+
     for twist in (0.0, 0.7):
-        value, slope, second = jax.jit(
-            lambda x, twist=twist: (
-                jax.vmap(lambda y: springs(y, twist))(x),
-                jax.vmap(jax.jacrev(lambda y: springs(y, twist)[:3]))(x),
-                jax.jacfwd(jax.jacrev(lambda y: springs(y, twist)))(x[0]),
-            )
-        )(tilts)
+        value, slope, second = derivatives(tilts, twist)
         assert np.isfinite(second).all()
         np.testing.assert_allclose(value[:, 0], 0.03, atol=1e-9)
         np.testing.assert_allclose(value[:, 1:3], -stiff * tilts, atol=1e-9)
@@ -191,13 +200,13 @@ def test_round_shapes_on_curved_surfaces(name, surface):
         poses[:, :3] -= (start[:, :1] + 1e-3) * start[:, 1:4]
     out = np.asarray(against(type(shape), rows(shape, 8), poses, curved))
     points = transform_points(poses[:, None], samples(shape, 150))
-    distances = np.asarray(curved.distance(Vec3.from_array(jnp.asarray(points)))[0])
+    distances = np.asarray(distance_at(curved, points))
     near = np.abs(out[:, 0]) < 0.01
     # The steps for the ellipsoid's normal converge slowly where it is nearly as flat as the surface.
     tolerance = 2e-4 if name == "sphere" else 1e-3
     assert near.sum() > 4
     np.testing.assert_allclose(out[near, 0], distances.min(axis=1)[near], atol=tolerance)
-    at_point = curved.distance(Vec3.from_array(jnp.asarray(out[:, 4:])))[0]
+    at_point = np.asarray(distance_at(curved, out[:, 4:]))
     np.testing.assert_allclose(out[near, 0], at_point[near], atol=tolerance)
 
 
@@ -205,8 +214,8 @@ def test_round_shapes_on_curved_surfaces(name, surface):
 def test_a_height_field_passes_through_its_nodes_and_is_exact_for_a_slope(interpolation):
     x, y = np.meshgrid(0.5 * np.arange(6) - 1.2, 0.25 * np.arange(7) - 1.4, indexing="ij")
     field = jaxdyn.HeightField(GRID, (0.5, 0.25), (-1.2, -1.4, 0.1), interpolation)
-    distance, _ = field.distance(Vec3(jnp.asarray(x), jnp.asarray(y), jnp.asarray(GRID + 0.1)))
-    np.testing.assert_allclose(distance, 0, atol=1e-14)
+    nodes = np.stack([x, y, GRID + 0.1], axis=-1)
+    np.testing.assert_allclose(distance_at(field, nodes), 0, atol=1e-14)
     slope = jaxdyn.HeightField(0.3 * x - 0.2 * y, (0.5, 0.25), (-1.2, -1.4, 0.0), interpolation)
     plane, pose = jaxdyn.Plane((-0.3, 0.2, 1.0)), np.array([[0.3, -0.7, 0.4, 1, 0, 0, 0]])
     for shape in (SHAPES["sphere"], SHAPES["ellipsoid"]):
@@ -216,12 +225,11 @@ def test_a_height_field_passes_through_its_nodes_and_is_exact_for_a_slope(interp
 
 def test_height_fields_with_batch_axes():
     heights, poses = np.stack([GRID, 2 * GRID]), random_poses(2)
-    points = Vec3(*(jnp.asarray(poses[:, None, i] + np.zeros(2)) for i in range(3)))
-    distance, _ = jaxdyn.HeightField(heights, 0.5, (-1.2, -1.4, 0.0)).distance(points)
+    points = np.repeat(poses[:, None, :3], 2, axis=1)
+    distance = np.asarray(distance_at(jaxdyn.HeightField(heights, 0.5, (-1.2, -1.4, 0.0)), points))
     for k in range(2):
         single = jaxdyn.HeightField(heights[k], 0.5, (-1.2, -1.4, 0.0))
-        expected = single.distance(jax.tree.map(lambda x, k=k: x[:, k], points))[0]
-        np.testing.assert_allclose(distance[:, k], expected, atol=1e-15)
+        np.testing.assert_allclose(distance[:, k], distance_at(single, points[:, k]), atol=1e-15)
 
 
 def test_the_vertices_of_a_mesh(tmp_path):

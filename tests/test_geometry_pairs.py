@@ -162,7 +162,7 @@ def test_derivatives_of_boxes():
 def check_derivatives(first, second):
     shapes = shape_of(first, SIZES[first]), shape_of(second, OTHERS[second])
     args = random_poses(4, 0.2), random_poses(4, 0.2), rows(shapes[0], 4), rows(shapes[1], 4)
-    compare_derivatives(of_arrays(*map(type, shapes)), args)
+    compare_derivatives(jax.jit(of_arrays(*map(type, shapes))), args)
 
 
 @pytest.mark.parametrize("kinds", [*PAIRS, ("points", "box")], ids="-".join)
@@ -194,7 +194,7 @@ def test_batch_axes_are_those_of_vmap():
         return array_of(out)
 
     batched = jax.jit(witnesses)(*poses)
-    np.testing.assert_allclose(batched, jax.vmap(witnesses, 1, 1)(*poses), atol=1e-13)
+    np.testing.assert_allclose(batched, jax.jit(jax.vmap(witnesses, 1, 1))(*poses), atol=1e-13)
 
 
 def test_boxes_on_each_other_touch_all_around():

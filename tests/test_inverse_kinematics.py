@@ -19,11 +19,16 @@ from jaxdyn.spatial import SE3
 BATCH = 12
 
 
-def errors(model, q, frame, pose: SE3):
-    """The distance and the angle between a frame and its target."""
+@functools.partial(jax.jit, static_argnames="frame")
+def differences(model, q, frame: str, pose: SE3):
     actual = jaxdyn.frame_pose(model, q, frame)
     turn = (SE3(jnp.swapaxes(pose.rotation, -1, -2), jnp.zeros(3)) @ actual).log()
-    return np.linalg.norm(actual.translation - pose.translation, axis=-1), np.linalg.norm(turn[..., 3:], axis=-1)
+    return actual.translation - pose.translation, turn[..., 3:]
+
+
+def errors(model, q, frame, pose: SE3):
+    """The distance and the angle between a frame and its target."""
+    return tuple(np.linalg.norm(x, axis=-1) for x in differences(model, q, frame, pose))
 
 
 @functools.cache

@@ -226,10 +226,16 @@ def test_disturbed_dynamics_arrive_displaced(inner):
     """The disturbance displaces the next state in the tangent space, and the derivatives include it."""
     off = with_disturbance(inner, jnp.array([0.1, -0.2]))
     x, u = jnp.array([0.7, 1.2]), jnp.array([0.4])
-    after = off.step(x, u, 0)
-    np.testing.assert_allclose(inner.difference(inner.step(x, u, 0), after), [0.1, -0.2], atol=1e-12)
-    exact = AbstractDynamics.linearize(off, x, u, 0, after)
-    for ours, theirs in zip(off.linearize(x, u, 0, after), exact, strict=True):
+
+    @jax.jit
+    def computed(off, inner, x, u):
+        after = off.step(x, u, 0)
+        exact = AbstractDynamics.linearize(off, x, u, 0, after)
+        return inner.difference(inner.step(x, u, 0), after), off.linearize(x, u, 0, after), exact
+
+    moved, linearized, exact = computed(off, inner, x, u)
+    np.testing.assert_allclose(moved, [0.1, -0.2], atol=1e-12)
+    for ours, theirs in zip(linearized, exact, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-10)
     assert off.euclidean == inner.euclidean
 

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import typing
+from pathlib import Path
 
 import draws
 import jax
 import jax.numpy as jnp
+import native_results
 import numpy as np
 import pytest
 from jax import lax
@@ -23,6 +25,7 @@ from jaxdyn.native._interpreter import Interpreter
 
 pytestmark = pytest.mark.skipif(not native.status().enabled, reason=native.status().reason)
 
+ROOT = Path(__file__).parents[1]
 PRECISIONS = {"float32": 2e-4, "float64": 1e-11}
 
 
@@ -186,7 +189,7 @@ def test_every_gradient_runs_natively(name, precision, programs):
 @pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 def test_a_known_model_is_folded(precision, programs):
     """A model that the user's function closes over is part of the program, one that is an argument is not."""
-    model = floating().astype(precision)
+    model = small().astype(precision)
     q, v, tau, f_ext = states(model, 33)
 
     def accelerate(model, q, v, tau, f_ext):
@@ -219,8 +222,11 @@ def test_batches_of_all_sizes_have_the_same_rows(size, precision):
 
 
 AXES = [
-    *(((3, 1), (4,), ()), ((0, 2), (2,), ())),
-    *(pytest.param(x, marks=pytest.mark.slow) for x in (((), (), ()), ((2, 3), (1, 3), (2, 1)), ((1,), (6,), (6,)))),
+    ((3, 1), (4,), ()),
+    *(
+        pytest.param(x, marks=pytest.mark.slow)
+        for x in (((), (), ()), ((2, 3), (1, 3), (2, 1)), ((1,), (6,), (6,)), ((0, 2), (2,), ()))
+    ),
 ]
 
 
@@ -251,7 +257,7 @@ TRANSFORMS = {
 }
 
 
-LONG = ("Hessian", "checkpoint", "reverse")
+LONG = ("Hessian", "checkpoint", "forward", "reverse")
 
 
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x in LONG)) for x in TRANSFORMS])
@@ -345,6 +351,21 @@ def test_results_do_not_depend_on_threads(devices):
     """A large batch is shared between the threads: each element has the value that it has in a small batch."""
     flags = {"XLA_FLAGS": f"--xla_cpu_parallel_codegen_split_count=1 --xla_force_host_platform_device_count={devices}"}
     subprocess.run([sys.executable, "-c", THREADS], env=os.environ | flags, check=True)
+
+
+def test_optimized_programs_give_the_results_of_quick_ones(tmp_path):
+    """The tests compile without optimizations, users with them."""
+    file = tmp_path / "results.npz"
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    flags = {"XLA_FLAGS": "", "JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
+    subprocess.run([sys.executable, native_results.__file__, str(file)], env=os.environ | flags, check=True)
+    optimized, quick = dict(np.load(file)), native_results.results()
+    assert optimized.pop("optimization") > 0
+    assert optimized.keys() == quick.keys()
+    for name, values in quick.items():
+        tolerance = PRECISIONS[str(values.dtype)] * np.abs(values).max()
+        assert optimized[name].dtype == values.dtype
+        np.testing.assert_allclose(optimized[name], values, rtol=0, atol=tolerance, err_msg=name)
 
 
 CACHED = """
@@ -522,13 +543,13 @@ def test_two_thousand_random_trees(block):
 
 
 @pytest.mark.parametrize(
-    ("batch", "save_every", "substeps"), [((), 1, 1), ((3,), 3, 1), ((2, 9), 2, 3)], ids=["one", "some", "many"]
+    ("batch", "save_every", "substeps"), [((), 1, 1), ((3,), 2, 3), pytest.param((2, 9), 3, 1, marks=pytest.mark.slow)]
 )
 def test_a_roll_out_is_one_program(batch, save_every, substeps, programs):
     """The steps of a roll-out run in one native program with a loop over them, and give what the loop of XLA gives."""
     model, rng = samples.quadruped().with_joint_friction(damping=0.3), np.random.default_rng(0)
-    q = model.random_configuration(jax.random.key(0), batch)
-    v, tau = rng.normal(size=(*batch, model.nv)), rng.normal(size=(*batch, 6, model.nv))
+    q, v, *_ = draws.states(model, 0, *batch)
+    tau = rng.normal(size=(*batch, 6, model.nv))
     f_ext, damping = rng.normal(size=(6, model.nb, 6)), rng.uniform(size=model.nv)
 
     def roll_out(model, q, v, tau, f_ext):
@@ -540,15 +561,16 @@ def test_a_roll_out_is_one_program(batch, save_every, substeps, programs):
     agree(roll_out, model, q, v, tau, f_ext, rtol=1e-11)
     assert len(programs) == 1
     assert programs[0] is not None
-    # One row of wrenches acts in all steps, and a model that is known while tracing is a constant of the program.
-    agree(lambda *x: roll_out(model, *x, f_ext[0]), q, v, tau, rtol=1e-11)
-    assert all(programs)
-    # Its operands are only the time step, the wrenches, the damping, the state and the torques.
-    assert len(programs[-1].uniform) == 6
+    if batch:
+        # One row of wrenches acts in all steps, and a model that is known while tracing is a constant of the program.
+        agree(lambda *x: roll_out(model, *x, f_ext[0]), q, v, tau, rtol=1e-11)
+        assert all(programs)
+        # Its operands are only the time step, the wrenches, the damping, the state and the torques.
+        assert len(programs[-1].uniform) == 6
 
 
 def test_mapped_time_steps_and_derivatives_of_a_roll_out(programs):
-    model = samples.arm().astype(jnp.float64)
+    model = samples.double_pendulum().astype(jnp.float64)
     q, tau = 0.1 * np.arange(model.nv), np.ones((4, model.nv))
 
     def end(model, q, dt, checkpoint="none"):

@@ -1,6 +1,7 @@
 """Functions as kernels for NVIDIA GPUs. They run on a GPU where JAX has one; elsewhere their text is interpreted,
 compiled by XLA, and assembled."""
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.skipif(not native.wanted(), reason="native code is turn
 PTX = "__gpu$xla.gpu.ptx"
 F32 = np.float32
 GPU = jax.default_backend() == "gpu"
+TARGET, FFI_CALL = native.target, jax.ffi.ffi_call
 
 
 def interpreted(*operands, attributes: dict, types: list) -> list:
@@ -85,9 +87,19 @@ def run(f, *args):
 
 
 def expected(f, *args):
-    """The results in double precision by XLA's code."""
-    with native.disabled():
-        return run(f, *jax.tree.map(lambda a: np.asarray(a, np.float64), args))
+    """The results in double precision by native code for the processor, or on a GPU by XLA's code."""
+    args = jax.tree.map(lambda a: np.asarray(a, np.float64), args)
+    with native.disabled() if GPU else on_processor():
+        return run(f, *args)
+
+
+@contextlib.contextmanager
+def on_processor():
+    """Run the body without the changes of `launches`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "target", TARGET)
+        patch.setattr(jax.ffi, "ffi_call", FFI_CALL)
+        yield
 
 
 def close(actual, wanted, rtol=2e-5):
@@ -110,7 +122,8 @@ def test_results_of_kernels_with_the_model_as_argument(name, launches):
     inputs = programs.states_of(model)
     got = run(programs.evaluate.__wrapped__, single(model), *single(inputs))
     assert len(launches) > 10
-    wanted = programs.evaluated(model, inputs)
+    with on_processor():
+        wanted = programs.evaluated(model, inputs)
     # Large wrenches and torques cancel in this result.
     close(got.pop("aba with wrenches"), wanted.pop("aba with wrenches"), rtol=5e-3)
     close(got, wanted, rtol=2e-4)
@@ -119,7 +132,13 @@ def test_results_of_kernels_with_the_model_as_argument(name, launches):
 ARM_AND_QUADRUPED = jaxdyn.samples.arm, pytest.param(jaxdyn.samples.quadruped, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("robot", [*ARM_AND_QUADRUPED, double_pendulum])
+@pytest.mark.parametrize(
+    "robot",
+    [
+        double_pendulum,
+        *(pytest.param(x, marks=pytest.mark.slow) for x in (jaxdyn.samples.arm, jaxdyn.samples.quadruped)),
+    ],
+)
 def test_results_of_kernels_with_the_model_as_constant(robot, launches):
     model = single(robot())
 

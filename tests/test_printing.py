@@ -10,21 +10,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdyn import ShapeError, State, algorithms, inverse_kinematics, rollout, samples, sysid, trajopt
+from jaxdyn import Model, ShapeError, State, algorithms, inverse_kinematics, rollout, samples, sysid, trajopt
 from jaxdyn._status import Status
 from jaxdyn.sysid import Recording
 
-# A rod without thickness is no start for a fit.
-MODEL, _ = sysid.nearest_physical_model(samples.pendulum())
-FRAME = MODEL.body_names[-1]
+
+@functools.cache
+def pendulum() -> Model:
+    """A pendulum with thickness: a rod without is no start for a fit."""
+    return sysid.nearest_physical_model(samples.pendulum())[0]
 
 
 def recording() -> Recording:
+    model = pendulum()
     t = np.linspace(0, 6, 601)
-    q = np.stack([np.sin(1.3 * t) + 0.4 * np.sin(3.1 * t + 1)] * MODEL.nv, axis=-1)
-    r = Recording(t, q, name="<swing>").differentiated(model=MODEL)
+    q = np.stack([np.sin(1.3 * t) + 0.4 * np.sin(3.1 * t + 1)] * model.nv, axis=-1)
+    r = Recording(t, q, name="<swing>").differentiated(model=model)
     v, a = r.require("v", "a")
-    tau = np.asarray(jax.vmap(lambda q, v, a: algorithms.rnea(MODEL, q, v, a))(r.q, v, a))
+    tau = np.asarray(jax.vmap(lambda q, v, a: algorithms.rnea(model, q, v, a))(r.q, v, a))
     return Recording(r.t, r.q, v, a, tau + 0.01 * np.random.default_rng(0).normal(size=tau.shape), name="<swing>")
 
 
@@ -44,17 +47,19 @@ def closed_loop() -> trajopt.ClosedLoop:
 
 
 def trajectory():
-    return rollout(MODEL, State(0.3 * np.ones(MODEL.nq), np.zeros(MODEL.nv)), np.zeros((5, MODEL.nv)), 0.01)
+    return rollout(pendulum(), State(0.3 * np.ones(1), np.zeros(1)), np.zeros((5, 1)), 0.01)
 
 
 def kinematics():
-    goal = algorithms.frame_pose(MODEL, 0.5 * np.ones(MODEL.nq), FRAME)
-    return inverse_kinematics(MODEL, algorithms.FrameTarget.of_pose(FRAME, goal), np.zeros(MODEL.nq))
+    model = pendulum()
+    frame = model.body_names[-1]
+    goal = algorithms.frame_pose(model, 0.5 * np.ones(model.nq), frame)
+    return inverse_kinematics(model, algorithms.FrameTarget.of_pose(frame, goal), np.zeros(model.nq))
 
 
 @functools.cache
 def fit():
-    return sysid.fit_inverse_dynamics(MODEL, recording())
+    return sysid.fit_inverse_dynamics(pendulum(), recording())
 
 
 def of_zeros(kind, **changes):
@@ -70,7 +75,7 @@ RESULTS = {
     "Plan": (lambda: trajopt.MPC(problem()).start(np.zeros(2)), r"Plan\(8 controls from t = 0 s\)", "next control"),
     "Trajectory": (trajectory, r"Trajectory\(6 samples from 0 to 0\.05 s\)", "tau"),
     "IKSolution": (kinematics, r"IKSolution\(converged", "error"),
-    "Model": (lambda: MODEL, r"Model\(.*nv=1, mass [0-9.]+ kg", "Model"),
+    "Model": (pendulum, r"Model\(.*nv=1, mass [0-9.]+ kg", "Model"),
     "InverseDynamicsFit": (fit, r"InverseDynamicsFit\(converged", r"m\(rod\), kg +[0-9.]+ \([0-9.e-]+ to [0-9.e-]+\)"),
     "Evaluation": (lambda: fit().evaluate(recording()), r"Evaluation\(relative error 0\.0", "R2"),
     "Intervals": (lambda: fit().intervals(), r"Intervals\([0-9]+ values with intervals of 95 %", r"\(.* to .*\)"),

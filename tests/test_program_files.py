@@ -250,6 +250,11 @@ def test_thousands_of_damaged_checkpoints(readers, capsys):
 
 def test_states_of_fits_from_wrong_arrays_are_refused(readers):
     """Arrays that are missing, of other shapes and types, or not finite."""
+    require_refusals(readers.torque_state, TorqueFitState)
+
+
+@pytest.mark.slow
+def test_states_of_fits_to_roll_outs_from_wrong_arrays_are_refused():
     model = jaxdyn.samples.pendulum().with_joint_friction(0.1, 0.1, 0.1)
     t = np.arange(40) / 20
     recording = Recording(t, np.sin(t)[:, None], np.cos(t)[:, None], None, np.zeros((40, 1)))
@@ -261,27 +266,30 @@ def test_states_of_fits_from_wrong_arrays_are_refused(readers):
         velocity_noise=0.01,
         options=RolloutFitOptions(max_iterations=1),
     )
+    require_refusals(fit.state, ShootingState)
+
+
+def require_refusals(state, kind) -> None:
     rng = random.Random(0)
-    for state, kind in ((readers.torque_state, TorqueFitState), (fit.state, ShootingState)):
-        arrays = {name: np.asarray(x) for name, x in state.arrays().items()}
-        assert flat(kind.from_arrays(arrays)) == flat(state)
-        optional = {"weights", "previous"}
-        for name in set(arrays) - optional:
+    arrays = {name: np.asarray(x) for name, x in state.arrays().items()}
+    assert flat(kind.from_arrays(arrays)) == flat(state)
+    optional = {"weights", "previous"}
+    for name in set(arrays) - optional:
+        with pytest.raises(DataError, match="not the state of a fit"):
+            kind.from_arrays({k: x for k, x in arrays.items() if k != name})
+    for name, x in arrays.items():
+        not_finite = [x * np.nan] if x.size else []
+        for y in (x.astype(object), x.astype(complex), np.array("text"), x[None], *not_finite):
             with pytest.raises(DataError, match="not the state of a fit"):
-                kind.from_arrays({k: x for k, x in arrays.items() if k != name})
-        for name, x in arrays.items():
-            not_finite = [x * np.nan] if x.size else []
-            for y in (x.astype(object), x.astype(complex), np.array("text"), x[None], *not_finite):
-                with pytest.raises(DataError, match="not the state of a fit"):
-                    kind.from_arrays({**arrays, name: y})
-        for _ in range(100):
-            damaged = dict(arrays)
-            for name in rng.sample(sorted(arrays), 2):
-                data = np.frombuffer(mutated(arrays[name].tobytes(), rng)[: arrays[name].nbytes], np.uint8)
-                if data.size % arrays[name].dtype.itemsize == 0:
-                    damaged[name] = data.view(arrays[name].dtype)
-            with contextlib.suppress(DataError):
-                kind.from_arrays(damaged)
+                kind.from_arrays({**arrays, name: y})
+    for _ in range(100):
+        damaged = dict(arrays)
+        for name in rng.sample(sorted(arrays), 2):
+            data = np.frombuffer(mutated(arrays[name].tobytes(), rng)[: arrays[name].nbytes], np.uint8)
+            if data.size % arrays[name].dtype.itemsize == 0:
+                damaged[name] = data.view(arrays[name].dtype)
+        with contextlib.suppress(DataError):
+            kind.from_arrays(damaged)
 
 
 def test_ctrl_c_ends_a_program_within_two_seconds_of_compiled_code():

@@ -313,7 +313,19 @@ def test_elimination_is_least_squares(m):
     S, n, P, k = 6, 3, 4, 5
     rows = random_rows(m, S, m, n, P, k)
     damping_z, damping_x = np.full((S, n), 0.3), np.full(P, 0.2)
-    z, x = solution(factor := eliminate_states(compress(rows), jnp.asarray(damping_z), jnp.asarray(damping_x)))
+
+    @jax.jit
+    def computed(rows, damping_z, damping_x):
+        factor = eliminate_states(compress(rows), damping_z, damping_x)
+        by_z_and_x = gradient(rows, product(rows, *solution(factor)))
+        return (
+            *(solution(factor), factor.decrease, column_norms(rows), influence(factor), by_z_and_x),
+            solve_normal(factor, *by_z_and_x),
+        )
+
+    (z, x), decrease, norms, (of_z, of_x), both, returned = jax.tree.map(
+        np.asarray, computed(rows, damping_z, damping_x)
+    )
     blocks = []
     for s in range(S):
         block = np.zeros((m, S * n + P + 1))
@@ -332,16 +344,14 @@ def test_elimination_is_least_squares(m):
     expected, *_ = np.linalg.lstsq(A[:, :-1], -A[:, -1], rcond=None)
     np.testing.assert_allclose(np.concatenate([np.ravel(z), x]), expected, atol=1e-10)
     left = A[:, :-1] @ expected + A[:, -1]
-    assert float(factor.decrease) == pytest.approx(0.5 * (A[:, -1] @ A[:, -1] - left @ left), rel=1e-9)
+    assert float(decrease) == pytest.approx(0.5 * (A[:, -1] @ A[:, -1] - left @ left), rel=1e-9)
     columns = np.linalg.norm(undamped[:, :-1], axis=0)
-    np.testing.assert_allclose(np.concatenate([np.ravel(c) for c in column_norms(rows)]), columns, rtol=1e-12)
-    of_z, of_x = influence(factor)
+    np.testing.assert_allclose(np.concatenate([np.ravel(c) for c in norms]), columns, rtol=1e-12)
     inverse = np.linalg.inv(A[:, :-1].T @ A[:, :-1])[:, S * n :]
-    np.testing.assert_allclose(np.concatenate([np.asarray(of_z).reshape(S * n, P), of_x]), inverse, atol=1e-10)
-    both = gradient(rows, product(rows, z, x))
+    np.testing.assert_allclose(np.concatenate([of_z.reshape(S * n, P), of_x]), inverse, atol=1e-10)
     normal = undamped[:, :-1].T @ undamped[:, :-1] @ expected
     np.testing.assert_allclose(np.concatenate([np.ravel(g) for g in both]), normal, rtol=1e-9, atol=1e-10)
-    back = np.concatenate([np.ravel(y) for y in solve_normal(factor, *both)])
+    back = np.concatenate([np.ravel(y) for y in returned])
     np.testing.assert_allclose(back, -np.linalg.solve(A[:, :-1].T @ A[:, :-1], normal), rtol=1e-9, atol=1e-10)
 
 
@@ -418,16 +428,22 @@ def test_a_robust_loss_bears_outliers_and_gains_are_found():
 )
 def test_losses(loss, expected):
     robust = RobustLoss(loss, jnp.asarray(2.0))
-    r = jnp.asarray([-30.0, -1.0, -0.02, -0.019, 1e-9, 0.0, 0.5, 4.0])
-    np.testing.assert_allclose(robust.residual(r) ** 2, expected(np.asarray(r), 2.0), rtol=1e-8, atol=1e-18)
-    slope = jax.vmap(jax.grad(robust.residual))(r)
-    assert bool(jnp.all(jnp.isfinite(slope)))
-    np.testing.assert_allclose(slope[jnp.abs(r) < 1e-3], 1, atol=1e-6)
-    # Weighted residuals have the slope of the loss, and `curvature` is its second derivative.
+    r = np.asarray([-30.0, -1.0, -0.02, -0.019, 1e-9, 0.0, 0.5, 4.0])
     half = jax.grad(lambda x: 0.5 * robust.residual(x) ** 2)
-    np.testing.assert_allclose(robust.weight(r) ** 2 * r, jax.vmap(half)(r), rtol=1e-7, atol=1e-18)
-    far = r[jnp.abs(r) > 0.1]
-    np.testing.assert_allclose(robust.curvature(far), jax.vmap(jax.grad(half))(far), rtol=1e-7, atol=1e-12)
+
+    @jax.jit
+    def computed(r):
+        derivatives = (jax.vmap(f)(r) for f in (jax.grad(robust.residual), half, jax.grad(half)))
+        return robust.residual(r), robust.weight(r), robust.curvature(r), *derivatives
+
+    residual, weight, curvature, slope, half_slope, second = map(np.asarray, computed(r))
+    np.testing.assert_allclose(residual**2, expected(r, 2.0), rtol=1e-8, atol=1e-18)
+    assert np.isfinite(slope).all()
+    np.testing.assert_allclose(slope[np.abs(r) < 1e-3], 1, atol=1e-6)
+    # Weighted residuals have the slope of the loss, and `curvature` is its second derivative.
+    np.testing.assert_allclose(weight**2 * r, half_slope, rtol=1e-7, atol=1e-18)
+    far = np.abs(r) > 0.1
+    np.testing.assert_allclose(curvature[far], second[far], rtol=1e-7, atol=1e-12)
 
 
 @pytest.mark.slow

@@ -703,13 +703,11 @@ def test_single_precision_se3():
     np.testing.assert_allclose(se3_matrix(x), se3_matrix(x.astype(float)), rtol=0, atol=10 * EPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("f", "x"),
     [
-        pytest.param(
-            *(left_jacobians, np.concatenate([EVERY, np.tile([0.3, -1, 0.7], (len(EVERY), 1))], axis=-1)),
-            marks=pytest.mark.slow,
-        ),
+        (left_jacobians, np.concatenate([EVERY, np.tile([0.3, -1, 0.7], (len(EVERY), 1))], axis=-1)),
         (log_of_exp, SMOOTH),
     ],
     ids=lambda a: getattr(a, "__name__", ""),

@@ -8,6 +8,7 @@ import pytest
 from compilations import compilations
 
 import jaxdyn
+import jaxdyn.sysid
 from jaxdyn import ModelBuilder, ModelError, ShapeError, State, UnknownNameError
 
 
@@ -29,6 +30,20 @@ def test_one_trace_serves_two_models_of_one_structure():
     assert traces == 1
     assert not np.allclose(results[0], results[1])
     assert not np.allclose(results[0], results[2])
+
+
+def test_casts_and_links_of_models_compile_nothing_and_functions_of_inertias_once():
+    model = jaxdyn.samples.random_tree(jax.random.key(3), 9)
+    inertias = np.tile([1.0, 0, 0, 0, 1, 0, 1, 0, 0, 1], (11, 1))
+    with compilations() as compiled:
+        single, link = model.astype(jnp.float32), model.link_parameters(model.body_names[2])
+    assert not compiled
+    assert {x.dtype for x in jax.tree.leaves(single)} == {np.dtype(np.float32)}
+    np.testing.assert_allclose(link, model.inertial_parameters[2])
+    with compilations() as compiled:
+        physical = np.asarray(jaxdyn.sysid.is_physical(jax.device_put(inertias)))
+    assert physical.all()
+    assert len(compiled) == 1
 
 
 def test_public_functions_compile_once_for_a_structure():

@@ -1,5 +1,6 @@
 """Guesses: geodesics on manifolds, controls that hold or follow, trajectories on other grids."""
 
+import draws
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,42 +36,46 @@ def problem(dynamics, x0=None, horizon=HORIZON, **box) -> Problem:
     return Problem(dynamics, x0, horizon, stage_costs=[QuadraticCost(ControlResidual())], **box)
 
 
+def made(guess, p: Problem, *arrays, **options) -> Guess:
+    """A guess, compiled as one program, in NumPy arrays."""
+    return jax.tree.map(np.asarray, jax.jit(lambda *arrays: guess(p, *arrays, **options))(*arrays))
+
+
 def test_states_go_along_the_geodesic():
     """Each step of a constant rate is the same displacement, also of rotations, and the last state is the goal."""
     p = problem(FLOATING)
-    goal = FLOATING.integrate(FLOATING.neutral(), 0.7 * jax.random.normal(jax.random.key(1), (FLOATING.ndx,)))
-    guess = interpolated_guess(p, goal, velocities="interpolated")
+    goal = jax.jit(lambda dx: FLOATING.integrate(FLOATING.neutral(), dx))(0.7 * draws.normal(1, FLOATING.ndx))
+    guess = made(interpolated_guess, p, goal, velocities="interpolated")
+    between = jax.jit(jax.vmap(FLOATING.difference))
     assert guess.us.shape == (HORIZON, FLOATING.nu)
     np.testing.assert_allclose(guess.xs[0], p.x0)
-    np.testing.assert_allclose(jax.vmap(FLOATING.difference)(guess.xs[-1:], goal[None]), 0, atol=1e-12)
-    steps = jax.vmap(FLOATING.difference)(guess.xs[:-1], guess.xs[1:])
-    np.testing.assert_allclose(
-        steps, np.broadcast_to(FLOATING.difference(p.x0, goal) / HORIZON, steps.shape), atol=1e-12
-    )
+    starts, goals = (np.broadcast_to(x, (HORIZON, FLOATING.nx)) for x in (p.x0, goal))
+    np.testing.assert_allclose(between(np.broadcast_to(guess.xs[-1], goals.shape), goals), 0, atol=1e-12)
+    np.testing.assert_allclose(between(guess.xs[:-1], guess.xs[1:]), between(starts, goals) / HORIZON, atol=1e-12)
 
 
 @pytest.mark.parametrize("dynamics", [ARM, FLOATING])
 def test_inverse_dynamics_along_differences_close_all_gaps(dynamics):
     """Velocities are differences over dt, so under semi-implicit Euler steps the guess is a roll-out."""
     model = dynamics.model
-    goal = model.integrate(model.neutral(), 0.5 * jax.random.normal(jax.random.key(2), (model.nv,)))
+    goal = model.integrate(model.neutral(), 0.5 * draws.normal(2, model.nv))
     p = problem(dynamics)
-    guess = interpolated_guess(p, goal, timing="smooth", controls="inverse_dynamics")
+    guess = made(interpolated_guess, p, goal, timing="smooth", controls="inverse_dynamics")
     np.testing.assert_allclose(p.gaps(guess.xs, guess.us), 0, atol=1e-9)
     np.testing.assert_allclose(model.difference(guess.xs[-1, : model.nq], goal), 0, atol=1e-9)
     # Without the torques, only positions have no gaps.
-    gaps = p.gaps(guess.xs, jnp.zeros_like(guess.us))
+    gaps = np.asarray(p.gaps(guess.xs, np.zeros_like(guess.us)))
     assert np.abs(gaps[:, : model.nv]).max() > 1e-6
 
 
 def test_way_points_are_reached_at_their_stages():
     p = problem(ARM)
     ways = np.stack([np.linspace(0.1, 0.5, ARM.model.nq), np.linspace(0.5, -0.2, ARM.model.nq)])
-    guess = interpolated_guess(p, ways, stages=[3, 9])
+    guess = made(interpolated_guess, p, ways, stages=[3, 9])
     np.testing.assert_allclose(guess.xs[3, : ARM.model.nq], ways[0], atol=1e-12)
     np.testing.assert_allclose(guess.xs[9:, : ARM.model.nq], np.broadcast_to(ways[1], (4, ARM.model.nq)), atol=1e-12)
     np.testing.assert_allclose(guess.xs[10:, ARM.model.nq :], 0, atol=1e-12)
-    even = interpolated_guess(p, ways)
+    even = made(interpolated_guess, p, ways)
     np.testing.assert_allclose(even.xs[6, : ARM.model.nq], ways[0], atol=1e-12)
 
 
@@ -111,44 +116,45 @@ def test_controls_that_hold_function_dynamics():
         return jnp.array([x[1], jnp.tanh(u[0]) - 0.5 * jnp.sin(x[0]) + 0.1 * t])
 
     p = problem(ContinuousDynamics(rate, 2, 1, dt=0.1, integrator="euler"), np.array([0.8, 0.0]))
-    guess = static_guess(p)
+    guess = made(static_guess, p)
     np.testing.assert_allclose(p.gaps(guess.xs, guess.us), 0, atol=1e-9)
     np.testing.assert_allclose(guess.us[:, 0], np.arctanh(0.5 * np.sin(0.8) - 0.01 * np.arange(HORIZON)), atol=1e-8)
     twice = DiscreteDynamics(lambda x, u, t, p: 2 * x + u, 2, 2)
-    np.testing.assert_allclose(static_guess(problem(twice, np.array([1.0, -3.0]))).us[0], [-1, 3], atol=1e-8)
+    np.testing.assert_allclose(made(static_guess, problem(twice, np.array([1.0, -3.0]))).us[0], [-1, 3], atol=1e-8)
     # No control holds it: the nearest one, at the bound, is found.
     bounded = problem(twice, np.array([1.0, -3.0]), control_upper=2.0)
-    np.testing.assert_allclose(static_guess(bounded).us[0], [-1, 2], atol=1e-8)
+    np.testing.assert_allclose(made(static_guess, bounded).us[0], [-1, 2], atol=1e-8)
 
 
 def test_guesses_of_wrapped_dynamics():
     dynamics = PreviousControlDynamics(FreeTimeDynamics(ARM))
     p = problem(dynamics)
-    for guess in (static_guess(p), interpolated_guess(p, 0.3 * np.ones(ARM.model.nq), controls="inverse_dynamics")):
+    goal = 0.3 * np.ones(ARM.model.nq)
+    for guess in (made(static_guess, p), made(interpolated_guess, p, goal, controls="inverse_dynamics")):
         np.testing.assert_array_equal(guess.us[:, -1], 1)
         assert np.abs(guess.us[:, :-1]).max() > 0.1
         np.testing.assert_allclose(p.gaps(guess.xs, guess.us), 0, atol=1e-9)
     p = problem(FreeTimeDynamics(PreviousControlDynamics(ARM)))
-    guess = static_guess(p)
+    guess = made(static_guess, p)
     np.testing.assert_allclose(p.gaps(guess.xs, guess.us), 0, atol=1e-9)
 
 
 def test_a_trajectory_on_another_grid():
     p = problem(ARM)
-    guess = interpolated_guess(p, np.ones(ARM.model.nq), controls="inverse_dynamics")
-    same = resampled_guess(p, guess)
+    guess = made(interpolated_guess, p, np.ones(ARM.model.nq), controls="inverse_dynamics")
+    same, grid = made(resampled_guess, p, guess), 0.02 * np.arange(HORIZON + 1)
     np.testing.assert_allclose(same.xs, guess.xs, atol=1e-12)
     np.testing.assert_allclose(same.us, guess.us, atol=1e-12)
     half = ModelDynamics(ARM.model, 0.01)
-    finer = resampled_guess(problem(half, horizon=2 * HORIZON), guess, times=0.02 * np.arange(HORIZON + 1))
+    finer = made(resampled_guess, problem(half, horizon=2 * HORIZON), guess, times=grid)
     np.testing.assert_allclose(finer.xs[::2], guess.xs, atol=1e-12)
     np.testing.assert_allclose(finer.us[::2], guess.us, atol=1e-12)
     np.testing.assert_allclose(finer.us[1::2], guess.us, atol=1e-12)
     np.testing.assert_allclose(finer.xs[1], 0.5 * (guess.xs[0] + guess.xs[1]), atol=1e-12)
-    longer = resampled_guess(problem(ARM, horizon=HORIZON + 3), guess, times=0.02 * np.arange(HORIZON + 1))
+    longer = made(resampled_guess, problem(ARM, horizon=HORIZON + 3), guess, times=grid)
     np.testing.assert_allclose(longer.xs[: HORIZON + 1], guess.xs, atol=1e-12)
     np.testing.assert_allclose(longer.xs[-3:], np.broadcast_to(guess.xs[-1], (3, ARM.nx)), atol=1e-12)
-    stretched = resampled_guess(problem(ARM, horizon=2 * HORIZON), guess)
+    stretched = made(resampled_guess, problem(ARM, horizon=2 * HORIZON), guess)
     np.testing.assert_allclose(stretched.xs[::2], guess.xs, atol=1e-12)
 
 

@@ -204,14 +204,14 @@ def test_minimum_time_of_a_double_integrator():
         control_lower=low,
         control_upper=high,
     )
-    us = dynamics.join(jnp.where(jnp.arange(horizon) < horizon // 2, 1.0, -1.0)[:, None])
+    us = dynamics.join(np.where(np.arange(horizon) < horizon // 2, 1.0, -1.0)[:, None])
     solution = ddp(problem, us)
     duration = float(dynamics.times(solution.us)[-1])
     assert solution.residuals.violation < 1e-6
     assert duration == pytest.approx(2 * np.sqrt(d / a), rel=0.01)
     assert duration >= 2 * np.sqrt(d / a) - 1e-5
     # Another method, by the rate instead of the step.
-    other = collocation(problem, *interpolated_guess(problem, jnp.array([d, 0.0])))
+    other = collocation(problem, *jax.jit(lambda goal: interpolated_guess(problem, goal))(jnp.array([d, 0.0])))
     assert float(dynamics.times(other.us)[-1]) == pytest.approx(2 * np.sqrt(d / a), rel=0.01)
 
 

@@ -272,7 +272,10 @@ def check(actual, expected, shape) -> None:
             np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12, err_msg=key)
 
 
-@pytest.mark.parametrize("name", TREES)
+QUICK = ("one node", "roots only", "two roots", "limbs", "comb", "forest")
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x not in QUICK)) for x in TREES])
 def test_walks(name):
     tree, batch = TREES[name], (3,)
     values = data(tree, batch)

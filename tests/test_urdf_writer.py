@@ -52,7 +52,12 @@ def again(model: Model, **options) -> Model:
     return load(to_urdf(model), gravity=model.gravity, **options)
 
 
-@pytest.mark.parametrize(("name", "free_base"), [(x, False) for x in FILES] + [(x, True) for x in list(FILES)[::3]])
+CASES = [(x, False) for x in FILES] + [(x, True) for x in list(FILES)[::3]]
+
+
+@pytest.mark.parametrize(
+    ("name", "free_base"), [pytest.param(*x, marks=[pytest.mark.slow] * (i % 4 != 0)) for i, x in enumerate(CASES)]
+)
 def test_every_robot_goes_out_as_it_came_in(name, free_base):
     try:
         model = load(FILES[name], free_base=free_base)

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxdyn._errors import require_floating
 from jaxdyn._types import Array, Float
@@ -192,7 +193,16 @@ class ModelFields(eqx.Module):
         """The same model with every array in `dtype`. **Raises** `ShapeError` for a type that is not one of
         floating-point numbers."""
         require_floating(dtype)
-        return jax.tree.map(lambda x: x.astype(dtype), self)
+        return jax.tree.map(lambda x: _of_type(x, dtype), self)
+
+
+def _of_type(x: Any, dtype: Any) -> Any:
+    """An array in another type, by NumPy where JAX would compile a program for each shape: not while tracing, and not
+    on a device that the user has chosen. JAX warns of types that it does not have."""
+    in_numpy = isinstance(x, jax.Array) and not isinstance(x, Tracer) and not x.committed
+    if in_numpy and jax.dtypes.canonicalize_dtype(dtype) == dtype:
+        return jax.device_put(np.asarray(x).astype(dtype))
+    return x.astype(dtype)
 
 
 LEAVES: dict[str, Leaf] = {f.name: f.metadata["leaf"] for f in dataclasses.fields(ModelFields) if "leaf" in f.metadata}

@@ -16,6 +16,7 @@ from jaxdyn._types import Array, Float
 from jaxdyn.model import _loop_edits, _parameter_edits, _structure_edits, _summary
 from jaxdyn.model._edit_arguments import independent_joint
 from jaxdyn.model._fields import LEAVES, ModelFields
+from jaxdyn.model._row_tables import numpy_unless_tracing
 from jaxdyn.model._spanning_tree import spanning_coordinates, spanning_tree
 from jaxdyn.spatial import Inertia, invert_pose, transform_inertial_parameters
 
@@ -179,15 +180,7 @@ class Model(ModelFields):
     def link_parameters(self, link: str) -> Float[Array, "*batch 10"]:
         """Inertial parameters of one link of the robot's file about the origin of the link's frame, in its axes, also
         if it was merged into a body. **Raises** `UnknownNameError` if no link with that name moves."""
-        topology, links = self.topology, self.attached_parameters
-        if link in topology.attached_links:
-            inertia = links[..., topology.attached_links.index(link), :]
-        else:
-            i = topology.body(link)
-            inertia = self.inertial_parameters[..., i, :]
-            if merged := topology.links_of(i):
-                inertia = inertia - links[..., np.array(merged), :].sum(axis=-2)
-        return transform_inertial_parameters(inertia, invert_pose(self.frame_placement[..., topology.frame(link), :]))
+        return _link_parameters(self, link)
 
     with_locked_joints = _structure_edits.with_locked_joints
     with_payload = _parameter_edits.with_payload
@@ -227,3 +220,16 @@ class Model(ModelFields):
 def parameters_of(inertia: Inertia) -> Float[Array, "*batch 10"]:
     """The ten inertial parameters of an inertia, in the order of `Model.inertial_parameters`."""
     return jnp.stack(jnp.broadcast_arrays(*jax.tree.leaves(inertia)), axis=-1)
+
+
+@numpy_unless_tracing("link")
+def _link_parameters(model: Model, link: str):
+    topology, links = model.topology, model.attached_parameters
+    if link in topology.attached_links:
+        inertia = links[..., topology.attached_links.index(link), :]
+    else:
+        i = topology.body(link)
+        inertia = model.inertial_parameters[..., i, :]
+        if merged := topology.links_of(i):
+            inertia = inertia - links[..., np.array(merged), :].sum(axis=-2)
+    return transform_inertial_parameters(inertia, invert_pose(model.frame_placement[..., topology.frame(link), :]))

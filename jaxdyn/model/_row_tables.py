@@ -29,7 +29,8 @@ def numpy_unless_tracing[**P, R](*static: str) -> Callable[[Callable[P, R]], Cal
                 return traced(*args, **kwargs)
             dtype = args[0].dtype  # type: ignore[reportAttributeAccessIssue]
             arrays, options = jax.tree.map(_in_numpy, (args, kwargs))
-            return jax.tree.map(lambda x: jnp.asarray(x, dtype), in_numpy(*arrays, **options))
+            # Unlike `jax.numpy.asarray`, `device_put` compiles nothing.
+            return jax.tree.map(lambda x: jax.device_put(np.asarray(x, dtype)), in_numpy(*arrays, **options))
 
         return wrapper
 

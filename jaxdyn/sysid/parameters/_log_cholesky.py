@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,7 +26,7 @@ def pseudo_inertia(parameters: ArrayLike) -> Float[Array, "*batch 4 4"]:
     `J` is positive definite (Wensing, Kim & Slotine, Linear matrix inequalities for physically consistent inertial
     parameter identification, RA-L 2018, section III). **Raises** `ShapeError` unless the last axis has length 10.
     """
-    return _pseudo_inertia(_ten(parameters))
+    return _compiled(_pseudo_inertia)(_ten(parameters))
 
 
 def _pseudo_inertia(p: Any) -> Any:
@@ -44,7 +46,7 @@ def inertial_parameters_from_pseudo_inertia(J: ArrayLike) -> Float[Array, "*batc
     """The inertial parameters `[*batch, 10]` of a pseudo-inertia `[*batch, 4, 4]`: `I = tr(Sigma) 1 - Sigma`."""
     J = jnp.asarray(J)
     require_last_axes(J, (4, 4), "J", "a pseudo-inertia [[Sigma, h], [h^T, m]]")
-    return parameters_from_pseudo_inertia(J)
+    return _compiled(parameters_from_pseudo_inertia)(J)
 
 
 @naming_arguments
@@ -62,7 +64,7 @@ def log_cholesky_factor(theta: ArrayLike) -> Float[Array, "*batch 4 4"]:
     """
     theta = jnp.asarray(theta)
     require_last_axes(theta, (10,), "theta", "log-Cholesky coordinates alpha, d1, d2, d3, s12, s23, s13, t1, t2, t3")
-    return factor_from_coordinates(theta)
+    return _compiled(factor_from_coordinates)(theta)
 
 
 @naming_arguments
@@ -74,7 +76,11 @@ def inertial_parameters_from_log_cholesky(theta: ArrayLike) -> Float[Array, "*ba
     `d` are logarithms, `s` and `t` lengths in m.
     """
     U = log_cholesky_factor(theta)
-    return inertial_parameters_from_pseudo_inertia(U @ jnp.swapaxes(U, -1, -2))
+    return _compiled(_parameters_from_factor)(U)
+
+
+def _parameters_from_factor(U: jax.Array) -> jax.Array:
+    return parameters_from_pseudo_inertia(U @ jnp.swapaxes(U, -1, -2))
 
 
 @naming_arguments
@@ -95,6 +101,10 @@ def log_cholesky_from_inertial_parameters(parameters: ArrayLike) -> Float[Array,
                 f"inertial parameters{where}: no body has them (the pseudo-inertia is not positive definite), so they "
                 "have no log-Cholesky coordinates; take nearest_physical(parameters) if an approximation will do"
             )
+    return _compiled(_coordinates)(p)
+
+
+def _coordinates(p: jax.Array) -> jax.Array:
     return coordinates_from_factor(pseudo_factor(p))
 
 
@@ -105,7 +115,11 @@ def is_physical(parameters: ArrayLike) -> Bool[Array, "*batch"]:
     All eigenvalues of the `pseudo_inertia` are positive: a positive mass, positive principal moments, and each less
     than the sum of the others. NaN is not physical.
     """
-    J = pseudo_inertia(parameters)
+    return _compiled(_is_physical)(_ten(parameters))
+
+
+def _is_physical(p: jax.Array) -> jax.Array:
+    J = _pseudo_inertia(p)
     diagonal = jnp.diagonal(J, axis1=-2, axis2=-1)
     # The signs of eigenvalues survive a congruence (Sylvester). A unit diagonal spares the small second moments of a
     # heavy body from drowning in the rounding of its mass.
@@ -126,20 +140,29 @@ def nearest_physical(parameters: ArrayLike, margin: float = 0.01, minimum_mass: 
     the mass then spreads by a standard deviation of at least `margin` (m). Parameters that already are within the
     floors come back as they are.
     """
-    p = _ten(parameters)
+    return _compiled(_nearest_physical)(_ten(parameters), margin, minimum_mass)
+
+
+def _nearest_physical(p: jax.Array, margin: ArrayLike, minimum_mass: ArrayLike) -> jax.Array:
     m, h = p[..., 0], p[..., 1:4]
     mass = jnp.maximum(m, minimum_mass)
     # A center of mass exists only where there is mass.
     c = jnp.where((m >= minimum_mass)[..., None], h / mass[..., None], 0.0)
     mcc = mass[..., None, None] * c[..., :, None] * c[..., None, :]
-    values, vectors = jnp.linalg.eigh(pseudo_inertia(p)[..., :3, :3] - mcc)
+    values, vectors = jnp.linalg.eigh(_pseudo_inertia(p)[..., :3, :3] - mcc)
     floor = mass[..., None] * margin**2
     raised = jnp.maximum(values, floor)
     Sigma = (vectors * raised[..., None, :]) @ jnp.swapaxes(vectors, -1, -2) + mcc
     h = (mass[..., None] * c)[..., :, None]
     J = jnp.block([[Sigma, h], [jnp.swapaxes(h, -1, -2), mass[..., None, None]]])
     within = (m >= minimum_mass) & jnp.all(values >= floor, axis=-1)
-    return jnp.where(within[..., None], p, inertial_parameters_from_pseudo_inertia(J))
+    return jnp.where(within[..., None], p, parameters_from_pseudo_inertia(J))
+
+
+@functools.cache
+def _compiled[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """The function as one program: outside of `jax.jit` each of its many operations would be compiled by itself."""
+    return jax.jit(function, inline=True)
 
 
 def _ten(parameters: ArrayLike) -> jax.Array:
