@@ -51,11 +51,6 @@ def _times(a, b):
     return functools.reduce(jnp.add, (a[:, None, k] * b[:, :, k, None] for k in range(3)))
 
 
-def _times_transposed(a, b):
-    """`A^T b` for rotations and vectors `b` `[n, 3, *batch]`."""
-    return functools.reduce(jnp.add, (a[:, :, k] * b[:, None, k] for k in range(3)))
-
-
 def _unit_axes(topology: Topology, joint_axis, dofs: np.ndarray, rank: int):
     """`[len(dofs), 3, *batch]`: the unit axes of dofs in their nodes' frames; x, y and z for ball and free joints, z
     where the number is -1. They are normalized here, so that a gradient step on `joint_axis` gives a valid joint."""
@@ -174,23 +169,26 @@ def _rotations_behind_jvp(topology: Topology, primals, tangents):
     # The derivative of a rotation has three numbers, an angular velocity `w` in its own axes, R' = R [w x]. The nine
     # numbers of each factor's derivative take ten times the operations in reverse mode.
     (turns,), (rates,) = primals, tangents
-    R, w = _rotations_behind(topology, turns), []
+    R, w = once(_rotations_behind(topology, turns)), []
     dots = _Turns(*(None if isinstance(x, SymbolicZero) else x for x in rates))
     if dots.placement is not None:
         unit, dot = (Quaternion(*columns_of(x)) for x in _over_lengths(turns.placement, 2 * dots.placement))
-        w.append(_times_transposed(R, dot.multiply(unit.conjugate()).vector.to_array(axis=1)))
+        before = jnp.broadcast_to(once(dot.multiply(unit.conjugate()).vector.to_array(axis=1)), R[:, 0].shape)
+        w.append(jnp.stack([(column * before).sum(axis=1) for column in columns_of(R)], axis=1))
     if dots.angle is not None:
         w.append(turns.axis * dots.angle[:, None])
     if dots.axis is not None:
         # w = sin(q) a' - (1 - cos(q)) a x a', since a' is at right angles to a, whose length stays 1.
         sine, versine = (x[:, None] for x in once(_sine_and_versine(turns.angle)))
         across = Vec3(*columns_of(turns.axis)).cross(Vec3(*columns_of(dots.axis))).to_array(axis=1)
-        w.append(dots.axis * sine - across * versine)
+        w.append(once(dots.axis * sine - once(across) * versine))
     if dots.quaternion is not None:
         unit, dot = (Quaternion(*columns_of(x)) for x in _over_lengths(turns.quaternion, 2 * dots.quaternion))
         behind = unit.conjugate().multiply(dot).vector.to_array(axis=1)
         w.append(_with_rows(topology, jnp.zeros((topology.nv, *behind.shape[1:]), behind.dtype), behind))
-    return R, _times(R, _skew(functools.reduce(jnp.add, w)))
+    x, y, z = columns_of(once(functools.reduce(jnp.add, w))[:, :, None])
+    Rx, Ry, Rz = columns_of(R)
+    return R, jnp.stack([Ry * z - Rz * y, Rz * x - Rx * z, Rx * y - Ry * x], axis=1)
 
 
 def _sine_and_versine(angle):
