@@ -270,9 +270,9 @@ def _natively(*operands, function: Call, program: native.Target | native.Kernel)
     size = math.prod(batch)
     types = [jax.ShapeDtypeStruct((size, *last), r.dtype) for last, r in zip(cores, results, strict=True)]
     out = program(types, *flat)
-    # The result of an operand that was broadcast to the batch is the sum over its copies.
+    # The result of an operand that was broadcast to the batch is the sum over its copies; the program may have it.
     return [
-        summed_to(x.reshape((*batch, *core_shape)), r.shape)
+        x.reshape(r.shape) if x.size == r.size else summed_to(x.reshape((*batch, *core_shape)), r.shape)
         for x, core_shape, r in zip(out, cores, results, strict=True)
     ]
 

@@ -221,6 +221,25 @@ def test_batches_of_all_sizes_have_the_same_rows(size, precision):
     np.testing.assert_array_equal(jaxdyn.aba(model, q[:size], v[:size], tau[:size]), whole[:size])
 
 
+SINES = _batching.Plain(lambda p, x: [jnp.sin(p * x)], (1, 1), ((3,),), shared=1)
+
+
+@pytest.mark.parametrize("size", [0, 1, 13, 300_001])
+def test_derivatives_by_shared_operands_are_summed(size, programs):
+    """The derivative by an operand without the batch is one sum over the batch, whatever its length, the same in every
+    run; only what depends on an element that is not finite is not finite."""
+    rng = np.random.default_rng(0)
+    p, x, w = rng.normal(size=3), rng.normal(size=(size, 3)), rng.normal(size=(size, 3))
+    slope = jax.jit(jax.grad(lambda p, x: (w * _batching.call(SINES, p, x)[0]).sum()))
+    found = np.asarray(slope(p, x))
+    np.testing.assert_allclose(found, (w * x * np.cos(p * x)).sum(axis=0), rtol=1e-10, atol=1e-12)
+    assert any(program.summed for program in programs)
+    np.testing.assert_array_equal(slope(p, x), found)
+    if size:
+        x[size // 2, 1] = np.inf
+        assert (np.isnan(slope(p, x)) == [False, True, False]).all()
+
+
 AXES = [
     ((3, 1), (4,), ()),
     *(

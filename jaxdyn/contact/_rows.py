@@ -26,11 +26,10 @@ from jaxdyn.algorithms.recursions import (
     Factors,
     Kinematics,
     Robot,
-    absolute_poses,
     constraint_rows,
     equations_and_velocities,
     inverse,
-    kinematics,
+    kinematics_and_poses,
     spring_rows,
     turning_accelerations,
 )
@@ -129,9 +128,9 @@ def joint_torques(robot: Robot, contacts: ContactRows, stops: Stops | None, spee
     return sum(torques), sum(resistances)
 
 
-def contact_points(robot: Robot, contacts: ContactRows, q, poses) -> Points:
-    """Return the contacts at a configuration; `poses` are those of its `Kinematics`."""
-    world = absolute_poses(robot, q)
+def contact_points(robot: Robot, contacts: ContactRows, world: Pose, poses: Pose) -> Points:
+    """Return the contacts where the frames behind the degrees of freedom have these poses in the world, and in
+    `Kinematics`."""
     witnesses = contacts.witnesses(world)
     arm, other_arm = witnesses.point + _to_reference(world, poses, contacts.dofs), None
     if contacts.other_dofs is not None:
@@ -146,10 +145,10 @@ def _to_reference(world: Pose, poses: Pose, dofs: np.ndarray) -> Vec3:
 
 def setup(robot: Robot, contacts: ContactRows, q, v, tau, dt, f_ext=None) -> StepProblem:
     """Return the problem of a step from a state under the torques of actuators."""
-    at = kinematics(robot, q)
+    at, world = kinematics_and_poses(robot, q)
     equations, moving = equations_and_velocities(robot, *at, v, f_ext)
     armature = robot.broadcast(equations.armature + dt * robot.damping)
-    points = contact_points(robot, contacts, q, at.poses)
+    points = contact_points(robot, contacts, world, at.poses)
     held = _held(robot, at, q, v, moving.velocity, equations.c)
     system = System(at.S, equations.inertia, points, held)
     rest = (
@@ -278,9 +277,9 @@ def residual(robot: Robot, contacts: ContactRows, unknown: Unknown, q, v, tau, d
     """Return `M (a - turning) + h + D (v + dt a) + F - tau - J^T f` at the accelerations `a` in the axes at the start,
     with dry friction `F`; with loops that plus `J^T l`, and `J a + gamma`. They are zero for the unknown of a step."""
     x = unknown.a
-    at = kinematics(robot, q)
+    at, world = kinematics_and_poses(robot, q)
     equations, moving = equations_and_velocities(robot, *at, v, f_ext)
-    points = contact_points(robot, contacts, q, at.poses)
+    points = contact_points(robot, contacts, world, at.poses)
     pushes = _pushes(contacts, points, moving.velocity, sum_down(robot.tree, at.S * x), dt)
     with_contact = equations._replace(p=equations.p - forces_on_dofs(robot, contacts, points, pushes.force))
     after = v + dt * x
@@ -330,9 +329,9 @@ def solve_residual(robot: Robot, contacts: ContactRows, system: System, factors,
 
 def forces(robot: Robot, contacts: ContactRows, a, q, v, dt):
     """Return the gaps, the normals, the points in the world, and the forces of a step with the accelerations `a`."""
-    at = kinematics(robot, q)
+    at, world = kinematics_and_poses(robot, q)
     velocity = sum_down(robot.tree, at.S * v)
-    points = contact_points(robot, contacts, q, at.poses)
+    points = contact_points(robot, contacts, world, at.poses)
     pushes = _pushes(contacts, points, velocity, sum_down(robot.tree, at.S * a), dt)
-    world = points.arm - _to_reference(absolute_poses(robot, q), at.poses, contacts.dofs)
-    return points.gap, points.normal, world, pushes.force
+    place = points.arm - _to_reference(world, at.poses, contacts.dofs)
+    return points.gap, points.normal, place, pushes.force

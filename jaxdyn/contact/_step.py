@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from jaxdyn import joints
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, require_time_step
 from jaxdyn._types import Array, Configuration, Float, Velocity
@@ -17,8 +18,9 @@ from jaxdyn.algorithms.recursions import RobotAndParts, check_arrays
 from jaxdyn.contact import _rows as rows
 from jaxdyn.contact._contacts import Contacts
 from jaxdyn.contact._solver import solve
-from jaxdyn.model import Model, mimic_coordinates, spanning_coordinates, tree_forces
+from jaxdyn.model import Model, Topology, mimic_coordinates, spanning_coordinates, tree_forces
 from jaxdyn.spatial import Vec3, so3_exp, so3_left_jacobian_solve
+from jaxdyn.tree import rows_of, to_leading
 
 
 class ContactReport(eqx.Module):
@@ -68,30 +70,35 @@ def contact_step(
     The arguments are arrays in one precision, with all batch axes.
     """
     a, report = contact_accelerations(model, contacts, q, v, tau, dt, f_ext)
-    after = v + dt * a
-    return model.integrate(q, dt * straight_motion(model, after, dt)), in_axes_of_end(model, after, dt), report
+    # One primitive: XLA computes the rotation of a free joint again for each number of its derivative.
+    end = joints.apply_to_rows(_end_of_step, model.topology, q, v + dt * a, jnp.reshape(dt, (1,)))
+    return end[..., : model.nq], end[..., model.nq :], report
+
+
+def _end_of_step(topology: Topology, q: Any, v: Any, dt: Any) -> Any:
+    """Return the configuration and the velocity at the end of a step, rows `[nq + nv, *batch]`, from the configuration
+    at its start, the velocity at its end in the axes of its start, and the time, rows `[1, *batch]`."""
+    v, dt = to_leading(v), dt[0]
+    straight = dt[..., None] * _with_linear(topology, v, dt, so3_left_jacobian_solve)
+    turned = _with_linear(topology, v, dt, lambda angle, linear: so3_exp(angle).apply_transpose(linear))
+    rank = dt.ndim
+    return jnp.concatenate([joints.integrate(topology, q, rows_of(straight, rank)), rows_of(turned, rank)])
 
 
 def straight_motion(model: Model, v: Any, dt: Any) -> Any:
     """Return the velocity for `Model.integrate` with which the origins of free bodies move straight on for a time, at
     the velocity `v` in the axes at its start; `integrate` moves them along screws."""
-    return _with_linear(model, v, dt, so3_left_jacobian_solve)
-
-
-def in_axes_of_end(model: Model, v: Any, dt: Any) -> Any:
-    """Return velocities at the end of a step, whose axes are those of its start, in the axes of its end."""
-    return _with_linear(model, v, dt, lambda angle, linear: so3_exp(angle).apply_transpose(linear))
+    return _with_linear(model.topology, v, dt, so3_left_jacobian_solve)
 
 
 def in_axes_of_start(model: Model, v: Any, dt: Any) -> Any:
     """Return velocities at the end of a step in the axes of its start."""
-    return _with_linear(model, v, dt, lambda angle, linear: so3_exp(angle).apply(linear))
+    return _with_linear(model.topology, v, dt, lambda angle, linear: so3_exp(angle).apply(linear))
 
 
-def _with_linear(model: Model, v: Any, dt: Any, function: Callable[[Vec3, Vec3], Vec3]) -> Any:
+def _with_linear(topology: Topology, v: Any, dt: Any, function: Callable[[Vec3, Vec3], Vec3]) -> Any:
     """Return velocities `[*batch, nv]` with other linear velocities of free joints, a function of the angle that the
     body turns by in a step, and of the linear velocity."""
-    topology = model.topology
     for start, kind in zip(topology.v_starts, topology.joint_types, strict=False):
         if kind == "free":
             linear, angular = (Vec3.from_array(v[..., start + k : start + k + 3]) for k in (0, 3))

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import functools
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
 from jaxdyn._compile import once
 from jaxdyn.joints._topology import Topology
-from jaxdyn.spatial import ROTATION, SKEW, Mat3, Motion, Pose, Vec3, scale_of_squares
+from jaxdyn.spatial import ROTATION, SKEW, Mat3, Motion, Pose, Quaternion, Vec3, scale_of_squares
 from jaxdyn.tree import columns_of, packed_rows, rows_of, static_column, take_rows
 
 # Rotations here are arrays `[n, 3, 3, *batch]` of columns: `[:, j, i]` is row `i` of column `j`, the order of `Mat3`.
 # The compiler then sees one operation instead of nine.
 
 
+def _over_lengths(quaternions, *others):
+    """Quaternions `[n, 4, *batch]` of any length, and `others`, divided by the lengths of the first."""
+    scale = scale_of_squares((quaternions * quaternions).sum(axis=1, keepdims=True))
+    q, *others = (x * scale for x in (quaternions, *others))
+    length = jnp.sqrt((q * q).sum(axis=1, keepdims=True))
+    return [x / length for x in (q, *others)]
+
+
 def _rotations(quaternions):
     """The rotations `[n, 3, 3, *batch]` of quaternions `[n, 4, *batch]` of any length."""
-    q = quaternions * scale_of_squares((quaternions * quaternions).sum(axis=1, keepdims=True))
-    q = q / jnp.sqrt((q * q).sum(axis=1, keepdims=True))
+    (q,) = _over_lengths(quaternions)
     # The table is symmetric in the two elements: each product stands once. They are written out, because the compiler
     # hands a reduction over two axes to a library that takes ten times as long.
     table = (2 - np.eye(4)) * ROTATION.swapaxes(0, 1)
@@ -92,51 +102,114 @@ def local_poses(topology: Topology, placement, joint_axis, joint_pitch, q, rank:
         table = jnp.concatenate([table, jnp.broadcast_to(identity, (1, *table.shape[1:]))])
         placed = np.where(placed < 0, topology.nb, placed)
     table = take_rows(table, placed)
-    # The part without the batch of states is computed once.
-    R0, p0 = once((_rotations(table[:, 3:]), table[:, :3]))
-    joints = topology.node_joints
-    quaternion = np.array([i for i, joint in enumerate(joints) if joint.quaternion is not None], int)
-    R, p = R0, p0
-    if len(quaternion) < len(joints):
-        R, p = _screws(topology, R0, p0, joint_axis, joint_pitch, q, rank)
+    turns, p0 = _Turns(table[:, 3:]), table[:, :3]
+    p, quaternion = p0, _quaternion_nodes(topology)
+    if len(quaternion) < len(topology.node_joints):
+        turns, advance = _screws(topology, turns, joint_axis, joint_pitch, q, rank)
+        if advance is not None:
+            p = p0 + once(_times(_rotations(turns.placement), turns.axis)) * advance[:, None]
     if len(quaternion):
         first = topology.first_dofs[quaternion]
         turn, shift = _displacements(topology, quaternion, q)
-        rotation = once(_rotations(turn))
-        placement, origin = take_rows((R0, p0), first)
-        placed = once((_times(placement, rotation), _times(placement, shift) + origin))
-        # In a loop over a concatenation instead of `where`, the compiler branches at every element.
-        row = np.zeros(topology.nv, dtype=int)
-        row[first] = np.arange(len(first))
-        chosen = static_column(np.isin(np.arange(topology.nv), first), bool, rank)
-        R, p = (
-            jnp.where(chosen.reshape((topology.nv,) + (1,) * (x.ndim - 1)), y if len(y) == 1 else y[row], x)
-            for x, y in zip((R, p), placed, strict=True)
-        )
+        turns = turns._replace(quaternion=turn)
+        placement, origin = take_rows((turns.placement, p0), first)
+        p = _with_rows(topology, p, once(_times(_rotations(placement), shift) + origin))
+    R = _rotations_behind(topology, turns)
     return Pose(Mat3(*(Vec3(*columns_of(R[:, j])) for j in range(3))), Vec3(*columns_of(p)))
 
 
-def _screws(topology: Topology, R0, p0, joint_axis, joint_pitch, q, rank: int):
-    """The rotations and positions behind dofs with an axis, from the placements `R0` `[nv, 3, 3, *batch]` and `p0`
-    `[nv, 3, *batch]`, by Rodrigues' formula `R = R0 + sin(q) R0 [a x] + (1 - cos(q)) R0 [a x]^2`, in which only sine
-    and cosine have the batch of states."""
+def _quaternion_nodes(topology: Topology) -> np.ndarray:
+    """The numbers of the ball and free nodes."""
+    return np.array([i for i, joint in enumerate(topology.node_joints) if joint.quaternion is not None], int)
+
+
+def _with_rows(topology: Topology, x, y):
+    """Rows `x` of all dofs, with rows `y` for the first dofs of the ball and free nodes."""
+    first = topology.first_dofs[_quaternion_nodes(topology)]
+    # In a loop over a concatenation instead of `where`, the compiler branches at every element.
+    row = np.zeros(topology.nv, dtype=int)
+    row[first] = np.arange(len(first))
+    chosen = np.isin(np.arange(topology.nv), first).reshape((topology.nv,) + (1,) * (x.ndim - 1))
+    return jnp.where(jnp.asarray(chosen), y if len(y) == 1 else y[row], x)
+
+
+class _Turns(NamedTuple):
+    """What the rotations behind dofs depend on."""
+
+    placement: Any
+    """`[nv, 4, *batch]`: the quaternions of placements."""
+    axis: Any = None
+    """`[nv, 3, *batch]`: the unit axes of screws; None without screws."""
+    angle: Any = None
+    """`[nv, *batch]`: the angles about them, zero for other dofs."""
+    quaternion: Any = None
+    """`[n, 4, *batch]`: the quaternions of ball and free nodes; None without them."""
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _rotations_behind(topology: Topology, turns: _Turns):
+    """The rotations `[nv, 3, 3, *batch]` in their parents of the frames behind dofs: those of the placements `R0`,
+    behind screws `R0 + sin(q) R0 [a x] + (1 - cos(q)) R0 [a x]^2` (Rodrigues), in which only sine and cosine have the
+    batch of states."""
+    R = R0 = once(_rotations(turns.placement))
+    if turns.axis is not None:
+        skew = once(_skew(turns.axis))
+        R1 = once(_times(R0, skew))
+        R2 = once(_times(R1, skew))
+        sine, versine = once(_sine_and_versine(turns.angle))
+        R = R0 + R1 * sine[:, None, None] + R2 * versine[:, None, None]
+    if turns.quaternion is not None:
+        placement = take_rows(R0, topology.first_dofs[_quaternion_nodes(topology)])
+        R = _with_rows(topology, R, once(_times(placement, once(_rotations(turns.quaternion)))))
+    return R
+
+
+@functools.partial(_rotations_behind.defjvp, symbolic_zeros=True)
+def _rotations_behind_jvp(topology: Topology, primals, tangents):
+    # The derivative of a rotation has three numbers, an angular velocity `w` in its own axes, R' = R [w x]. The nine
+    # numbers of each factor's derivative take ten times the operations in reverse mode.
+    (turns,), (rates,) = primals, tangents
+    R, w = once(_rotations_behind(topology, turns)), []
+    dots = _Turns(*(None if isinstance(x, SymbolicZero) else x for x in rates))
+    if dots.placement is not None:
+        unit, dot = (Quaternion(*columns_of(x)) for x in _over_lengths(turns.placement, 2 * dots.placement))
+        before = jnp.broadcast_to(once(dot.multiply(unit.conjugate()).vector.to_array(axis=1)), R[:, 0].shape)
+        w.append(jnp.stack([(column * before).sum(axis=1) for column in columns_of(R)], axis=1))
+    if dots.angle is not None:
+        w.append(turns.axis * dots.angle[:, None])
+    if dots.axis is not None:
+        # w = sin(q) a' - (1 - cos(q)) a x a', since a' is at right angles to a, whose length stays 1.
+        sine, versine = (x[:, None] for x in once(_sine_and_versine(turns.angle)))
+        across = Vec3(*columns_of(turns.axis)).cross(Vec3(*columns_of(dots.axis))).to_array(axis=1)
+        w.append(once(dots.axis * sine - once(across) * versine))
+    if dots.quaternion is not None:
+        unit, dot = (Quaternion(*columns_of(x)) for x in _over_lengths(turns.quaternion, 2 * dots.quaternion))
+        behind = unit.conjugate().multiply(dot).vector.to_array(axis=1)
+        w.append(_with_rows(topology, jnp.zeros((topology.nv, *behind.shape[1:]), behind.dtype), behind))
+    x, y, z = columns_of(once(functools.reduce(jnp.add, w))[:, :, None])
+    Rx, Ry, Rz = columns_of(R)
+    return R, jnp.stack([Ry * z - Rz * y, Rz * x - Rx * z, Rx * y - Ry * x], axis=1)
+
+
+def _sine_and_versine(angle):
+    """The sine, and `1 - cos(q) = 2 sin(q/2)^2`, which so keeps its digits at small angles."""
+    half = jnp.sin(0.5 * angle)
+    return jnp.sin(angle), 2 * half * half
+
+
+def _screws(topology: Topology, turns: _Turns, joint_axis, joint_pitch, q, rank: int) -> tuple[_Turns, Any]:
+    """The turns with the axes and angles of screws, and how far each dof shifts along its axis, `[nv, *batch]`, or None
+    if none does."""
     node = topology.node_of_dof
     is_screw = np.isin(np.arange(topology.nv), topology.axis_dofs)
     # The coordinate and the dof of every screw; others get zero.
     angle = take_rows(q, np.where(is_screw, topology.node_q[node], -1))
     dofs = np.where(is_screw, np.arange(topology.nv), -1)
-    a = _unit_axes(topology, joint_axis, dofs, rank)
-    skew = once(_skew(a))
-    R1 = once(_times(R0, skew))
-    R2 = once(_times(R1, skew))
-    turns = np.append(topology.rotating_dofs, False)[dofs]
-    turned = angle if turns.all() else angle * static_column(turns, angle.dtype, rank)
-    # 1 - cos(q) = 2 sin(q/2)^2 keeps its digits at small angles.
-    half = jnp.sin(0.5 * turned)
-    sine, versine = once((jnp.sin(turned), 2 * half * half))
-    R = R0 + R1 * sine[:, None, None] + R2 * versine[:, None, None]
+    axis = _unit_axes(topology, joint_axis, dofs, rank)
     advance = _advance(topology, joint_pitch, dofs, angle.dtype, rank)
-    return R, p0 if advance is None else p0 + once(_times(R0, a)) * (advance * angle)[:, None]
+    rotates = np.append(topology.rotating_dofs, False)[dofs]
+    turned = angle if rotates.all() else angle * static_column(rotates, angle.dtype, rank)
+    return turns._replace(axis=axis, angle=turned), None if advance is None else advance * angle
 
 
 def _displacements(topology: Topology, nodes: np.ndarray, q):

@@ -186,20 +186,29 @@ class Body:
         low, high, digits = (-104.0, 89.0, 23) if kind.bits == 32 else (-746.0, 710.0, 52)
         # These propagate NaN.
         x = self.intrinsic("maximum", self.intrinsic("minimum", x, kind.constant(high)), kind.constant(low))
-        shift = kind.constant(1.5 * 2**digits)
+        out, bits = self._exponential_and_power(x)
+        # Two factors, because 2^k may be out of range where the result is not.
+        integer = self.integers("sub", bits, self.bits(kind.constant(1.5 * 2**digits)))
+        half = self.integer("ashr", integer, 1)
+        for power in (half, self.integers("sub", integer, half)):
+            out = self.exact("fmul", out, self._power_of_two(power))
+        return out
+
+    def _exponential_and_power(self, x: str) -> tuple[str, str]:
+        """Return the exponential of what is left of `x` without the nearest multiple of log 2, and the bits of the
+        multiple's number, of which the lowest count."""
+        kind = self.kind
+        shift = kind.constant(1.5 * 2 ** (23 if kind.bits == 32 else 52))
         shifted = self.fma(x, kind.constant(1 / math.log(2)), shift)
         number = self.exact("fsub", shifted, shift)
         for part in LOG_2[kind.bits]:
             x = self.fma(number, kind.constant(-part), x)
-        out = self.polynomial(x, [1 / math.factorial(n) for n in range(8 if kind.bits == 32 else 13, -1, -1)])
-        # Two factors, because 2^k may be out of range where the result is not.
-        integer = self.integers("sub", self.bits(shifted), self.bits(shift))
-        half = self.integer("ashr", integer, 1)
-        rest = self.integers("sub", integer, half)
-        for power in (half, rest):
-            biased = self.integer("add", power, 127 if kind.bits == 32 else 1023)
-            out = self.exact("fmul", out, self.from_bits(self.integer("shl", biased, digits)))
-        return out
+        degree = 7 if kind.bits == 32 else 13
+        return self.polynomial(x, [1 / math.factorial(n) for n in range(degree, -1, -1)]), self.bits(shifted)
+
+    def _power_of_two(self, integer: str) -> str:
+        bias, digits = (127, 23) if self.kind.bits == 32 else (1023, 52)
+        return self.from_bits(self.integer("shl", self.integer("add", integer, bias), digits))
 
     def hyperbolic_tangent(self, x: str) -> str:
         kind = self.kind
@@ -210,8 +219,12 @@ class Body:
             small = self.exact("fdiv", small, self.polynomial(square, lower))
         small = self.fma(self.exact("fmul", x, square), small, x)
         size = self.intrinsic("fabs", x)
-        power = self.exponential(self.exact("fadd", size, size))
-        quotient = self.exact("fdiv", kind.constant(2.0), self.exact("fadd", power, kind.constant(1.0)))
+        # 1 - 2 e / (1 + e) with e = exp(-2 |x|); from 20 on it is 1, and NaN stays what it is.
+        limit = kind.constant(20.0)
+        limited = self.select(self.compare("ogt", size, limit), limit, size)
+        power, bits = self._exponential_and_power(self.exact("fmul", limited, kind.constant(-2.0)))
+        power = self.exact("fmul", power, self._power_of_two(bits))
+        quotient = self.exact("fdiv", self.exact("fadd", power, power), self.exact("fadd", power, kind.constant(1.0)))
         large = self.intrinsic("copysign", self.exact("fsub", kind.constant(1.0), quotient), x)
         return self.select(self.compare("ogt", size, kind.constant(0.625)), large, small)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import jax
 
 from jaxdyn.native._specialize import Program
-from jaxdyn.native._threads import piece_length, shared_work, thread_functions
+from jaxdyn.native._threads import shared_work, thread_functions
 
 TESTED = ((0, 3), (0, 5))
 """The first and the last version of the interface whose layouts are known to be as below."""
@@ -39,10 +39,9 @@ class Interface:
     def known(self) -> bool:
         return TESTED[0] <= (self.major, self.minor) <= TESTED[1]
 
-    def handlers(self, program: Program, common: int, lanes: int) -> str:
+    def handlers(self, program: Program, common: int, piece: int) -> str:
         """Return the text of the handlers: `prepare_handler` computes what is the same for the whole batch, `handler`
-        takes that first, then the other operands, and goes over the batch."""
-        piece = piece_length(program.length * sum(not n.uniform for n in program.nodes), lanes)
+        takes that first, then the other operands, and goes over the batch in pieces of so many elements."""
         n, m = len(program.inputs), len(program.outputs)
         same = [k for k in range(n) if program.uniform[k]]
         other = [k for k in range(n) if not program.uniform[k]]
@@ -53,7 +52,7 @@ class Interface:
         lines = [*self._begin("handler", 2 * n + m), *_pointers("operand", [*first, *other])]
         lines += _pointers("result", range(n, n + m))
         lines += [f"  %common = getelementptr i8, ptr {'%operand0_data' if first else '%frame'}, i64 0"]
-        lines += _length("result0", "%batch")
+        batch = "1"
         for place, k in enumerate(other, len(first)):
             # An operand without the batch has one element, which all read.
             lines += _length(f"operand{place}", f"%length{k}")
@@ -63,8 +62,11 @@ class Interface:
                 f"  %stride{k} = select i1 %single{k}, i64 0, i64 {size}",
                 f"  %stride{k}_slot = getelementptr i64, ptr %call, i64 {n + m + k}",
                 f"  store i64 %stride{k}, ptr %stride{k}_slot",
+                f"  %batch{k} = select i1 %single{k}, i64 {batch}, i64 %length{k}",
             ]
+            batch = f"%batch{k}"
         lines += [
+            f"  %batch = add i64 {batch}, 0",
             "  %empty = icmp eq i64 %batch, 0",
             "  br i1 %empty, label %done, label %work",
             "work:",

@@ -25,20 +25,25 @@ from jaxdyn.native._graph import Loop, Node, Scalar, is_condition
 from jaxdyn.native._interface import Interface
 from jaxdyn.native._order import Part, Rounds, divided, each_part, operands, rows_of_crossing
 from jaxdyn.native._specialize import Program, Repetition
+from jaxdyn.native._sums import sum_functions
+from jaxdyn.native._threads import piece_length
 from jaxdyn.native._transpose import transpose_text
 
 BLOCK = 200
 """The operations in a basic block, within which the compiler orders instructions."""
+ARGUMENTS = ("%in", "%out", "%sums", "%common", "%waiting", "%angles")
+"""The arguments of the functions of a kernel: rows of numbers."""
 
 
 class Rows(NamedTuple):
-    """The rows of a kernel's operands and results."""
+    """The rows of a kernel's operands, of its results, and of those that are sums over the batch."""
 
     inputs: list[int]
     """The first row of each operand, or -1 for operands that are the same for the whole batch."""
     input_count: int
     outputs: list[int]
     output_count: int
+    sum_count: int
 
 
 class Module(NamedTuple):
@@ -47,6 +52,8 @@ class Module(NamedTuple):
     text: str
     common: int
     """The number of values that are the same for the whole batch, which `prepare_handler` computes."""
+    piece: int
+    """The number of elements of the batch in a piece. A result that is a sum over the batch has a row for each."""
 
 
 def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> Module:
@@ -70,13 +77,15 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     ]
     texts.append(_angles(_angle_rows(program, rows), kind, declared))
     texts += _transposes(program, kind, declared)
-    texts.append(_blocks(program, rows, steps, crossing, waiting, kind))
-    texts.append(interface.handlers(program, len(shared), lanes))
+    piece = piece_length(program.length * sum(not n.uniform for n in program.nodes), lanes)
+    texts.append(_blocks(program, rows, steps, crossing, waiting, kind, piece))
+    texts += [sum_functions(kind)] if program.summed else []
+    texts.append(interface.handlers(program, len(shared), piece))
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
     width = f'"min-legal-vector-width"="{8 * kind.bytes}" "prefer-vector-width"="{8 * kind.bytes}"'
     metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
     attributes = f"attributes #0 = {{ nounwind {width} }}"
-    return Module("\n\n".join([*declarations, *texts, attributes, metadata]) + "\n", len(shared))
+    return Module("\n\n".join([*declarations, *texts, attributes, metadata]) + "\n", len(shared), piece)
 
 
 def _rows(program: Program) -> Rows:
@@ -84,11 +93,11 @@ def _rows(program: Program) -> Rows:
     for shape, uniform in zip(program.inputs, program.uniform, strict=True):
         inputs.append(-1 if uniform else count)
         count += 0 if uniform else math.prod(shape)
-    outputs, total = [], 0
-    for output in program.outputs:
-        outputs.append(total)
-        total += len(output)
-    return Rows(inputs, count, outputs, total)
+    outputs, totals = [], [0, 0]
+    for k, output in enumerate(program.outputs):
+        outputs.append(totals[program.is_sum(k)])
+        totals[program.is_sum(k)] += len(output)
+    return Rows(inputs, count, outputs, *totals)
 
 
 def _prepare(common: Sequence[Node], shared: dict[int, int], one: Kind, declared: set[str]) -> str:
@@ -155,14 +164,20 @@ def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *
         place = _element(body, kind, "%waiting", row)
         return lambda: body.line(f"store {kind.float} {name}, ptr {place}, {align}")
 
+    def keep(name: str, row: int, summed: bool) -> None:
+        place = _element(body, kind, "%sums" if summed else "%out", row)
+        if summed:
+            name = body.binary("fadd", body.value(f"load {kind.float}, ptr {place}, {align}"), name)
+        body.line(f"store {kind.float} {name}, ptr {place}, {align}")
+
     values = Values(body, load, angle)
     own = {n.number for n in part.nodes}
-    stores: dict[int, list[int]] = {}
-    for x, row in _results(program, rows):
+    stores: dict[int, list[tuple[int, bool]]] = {}
+    for x, row, summed in _results(program, rows):
         if type(x) is Node and x.number in own:
-            stores.setdefault(x.number, []).append(row)
-        elif last if type(x) is Node and x.op == "result" else first and _is_ready(x):
-            body.line(f"store {kind.float} {values.name(x)}, ptr {_element(body, kind, '%out', row)}, {align}")
+            stores.setdefault(x.number, []).append((row, summed))
+        elif last if type(x) is Node and x.op == "result" else first and _is_ready(x) and not (summed and x == 0):
+            keep(values.name(x), row, summed)
     paired = {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
     labels = []
     for count, node in enumerate(part.nodes):
@@ -172,14 +187,14 @@ def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *
             body.lines.append(f"{labels[-1]}:")
         values.emit(node, both=node.op in ("sin", "cos") and node.args[0].number in paired)
         name = values.names[node.number]
-        for row in stores.get(node.number, ()):
-            body.line(f"store {kind.float} {name}, ptr {_element(body, kind, '%out', row)}, {align}")
+        for row, summed in stores.get(node.number, ()):
+            keep(name, row, summed)
         if node.number in crossing:
             waiting(node, crossing[node.number])()
     # What a loop carries is read before any of it is stored.
     for store in [waiting(x, crossing[to if isinstance(to, Loop) else to.number]) for x, to in part.stored]:
         store()
-    arguments = "ptr noalias %in, ptr noalias %out, ptr noalias %common, ptr noalias %waiting, ptr noalias %angles"
+    arguments = ", ".join(f"ptr noalias {name}" for name in ARGUMENTS)
     text = [f"define internal void @part{number}({arguments}) noinline #0 {{", *body.lines, "  ret void", "}"]
     if labels:
         # The compiler joins blocks whose addresses nobody has.
@@ -188,10 +203,10 @@ def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *
     return "\n".join(text)
 
 
-def _results(program: Program, rows: Rows) -> list[tuple[Scalar, int]]:
-    """Return all results of a program with their rows."""
-    pairs = zip(rows.outputs, program.outputs, strict=True)
-    return [(x, start + i) for start, output in pairs for i, x in enumerate(output)]
+def _results(program: Program, rows: Rows) -> list[tuple[Scalar, int, bool]]:
+    """Return all results of a program with their rows, and whether they are sums over the batch."""
+    pairs = enumerate(zip(rows.outputs, program.outputs, strict=True))
+    return [(x, start + i, program.is_sum(k)) for k, (start, output) in pairs for i, x in enumerate(output)]
 
 
 def _is_ready(x: Scalar) -> bool:
@@ -234,7 +249,7 @@ def _calls(body: Body, steps: Iterable[Part | Rounds], numbers: dict[Part, int],
     for step in steps:
         if isinstance(step, Part):
             k = numbers[step]
-            body.line(f"call void @part{k}(ptr %in, ptr %out, ptr %common, ptr %waiting, ptr %angles)")
+            body.line(f"call void @part{k}({', '.join(f'ptr {name}' for name in ARGUMENTS)})")
             continue
         kind, (top, more, after) = body.kind, [body.block() for _ in range(3)]
         body.line(f"br label %{top}")
@@ -261,19 +276,22 @@ class _Transfers:
         for k in operands:
             if self.rows.inputs[k] >= 0 and k in self.used:
                 width = math.prod(self.program.inputs[k])
-                stride = self._entry(len(self.program.inputs) + len(self.program.outputs) + k, "i64")
+                stride = self.entry(len(self.program.inputs) + len(self.program.outputs) + k, "i64")
                 source = self._place(k, stride, width, number)
                 target = _element(self.body, self.body.kind, "%in", self.rows.inputs[k])
                 self.body.line(f"call void @gather{width}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")
+                if self.program.summed and k in self.program.linear:
+                    # Lanes beyond the end of the batch add nothing to sums over it.
+                    self.body.line(f"call void @keep_lanes(ptr {target}, i64 {width}, i64 %valid)")
 
     def scatter(self, k: int, source: str, number: str = "0") -> None:
-        """Append the move of a result out of the kernel, to its row of that number."""
-        if width := len(self.program.outputs[k]):
+        """Append the move of a result out of the kernel, to its row of that number; sums over the batch stay."""
+        if (width := len(self.program.outputs[k])) and not self.program.is_sum(k):
             stride = str(width * self.program.samples)
             target = self._place(len(self.program.inputs) + k, stride, width, number)
             self.body.line(f"call void @scatter{width}(ptr {source}, ptr {target}, i64 {stride}, i64 %valid)")
 
-    def _entry(self, place: int, loaded: str) -> str:
+    def entry(self, place: int, loaded: str) -> str:
         slot = self.body.value(f"getelementptr {'ptr' if loaded == 'ptr' else 'i64'}, ptr %call, i64 {place}")
         return self.body.value(f"load {loaded}, ptr {slot}")
 
@@ -283,22 +301,24 @@ class _Transfers:
             row = self.body.value(f"mul i64 {number}, {width}")
             offset = self.body.value(f"add i64 {offset}, {row}")
         one = Kind(self.body.kind.bits, 1)
-        return self.body.value(f"getelementptr {one.float}, ptr {self._entry(array, 'ptr')}, i64 {offset}")
+        return self.body.value(f"getelementptr {one.float}, ptr {self.entry(array, 'ptr')}, i64 {offset}")
 
 
 def _blocks(
-    program: Program, rows: Rows, steps: Sequence[Part | Rounds], crossing: dict, waiting: int, kind: Kind
+    program: Program, rows: Rows, steps: Sequence[Part | Rounds], crossing: dict, waiting: int, kind: Kind, piece: int
 ) -> str:
     """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes, and for
     each of them over the calls of a repetition."""
     body = Body(kind, set())
     transfers = _Transfers(body, program, rows)
-    for name, count in (("in", rows.input_count), ("small", rows.input_count), ("out", rows.output_count)):
+    counts = {"in": rows.input_count, "small": rows.input_count, "out": rows.output_count}
+    for name, count in (counts | {"sums": rows.sum_count, "waiting": waiting}).items():
         body.line(f"%{name} = alloca {kind.float}, i64 {max(count, 1)}, align {kind.bytes}")
-    body.line(f"%waiting = alloca {kind.float}, i64 {max(waiting, 1)}, align {kind.bytes}")
+    if program.summed:
+        body.line(f"call void @keep_lanes(ptr %sums, i64 {rows.sum_count}, i64 0)")
     body.line("br label %loop")
     body.lines.append("loop:")
-    body.line("%at = phi i64 [ %begin, %entry ], [ %next, %last ]")
+    body.line(f"%at = phi i64 [ %begin, %entry ], [ %next, %{'further' if program.summed else 'last'} ]")
     body.line("%left = sub i64 %end, %at")
     body.line(f"%whole = icmp uge i64 %left, {kind.lanes}")
     body.line(f"%valid = select i1 %whole, i64 {kind.lanes}, i64 %left")
@@ -321,9 +341,30 @@ def _blocks(
     body.lines.append("last:")
     body.line(f"%next = add i64 %at, {kind.lanes}")
     body.line("%again = icmp ult i64 %next, %end")
+    if program.summed:
+        _add_up(transfers, piece)
     body.line("br i1 %again, label %loop, label %done")
     header = "define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) noinline #0 {"
     return "\n".join([header, "entry:", *body.lines, "done:", "  ret void", "}"])
+
+
+def _add_up(transfers: _Transfers, piece: int) -> None:
+    """Append the writing of sums over the batch, at the end of each piece."""
+    body, program, rows = transfers.body, transfers.program, transfers.rows
+    inside = body.value(f"icmp ne i64 {body.value(f'urem i64 %next, {piece}')}, 0")
+    inside = body.value(f"and i1 %again, {inside}")
+    body.line(f"br i1 {inside}, label %further, label %add_up")
+    body.lines.append("add_up:")
+    number = body.value(f"udiv i64 %at, {piece}")
+    for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
+        if output and program.is_sum(k):
+            place = body.value(f"mul i64 {number}, {len(output)}")
+            start = transfers.entry(len(program.inputs) + k, "ptr")
+            place = body.value(f"getelementptr {Kind(body.kind.bits, 1).float}, ptr {start}, i64 {place}")
+            sums = _element(body, body.kind, "%sums", row)
+            body.line(f"call void @add_up(ptr {sums}, i64 {len(output)}, ptr {place})")
+    body.line("br label %further")
+    body.lines.append("further:")
 
 
 def _repeat(
@@ -361,6 +402,5 @@ def _transposes(program: Program, kind: Kind, declared: set[str]) -> list[str]:
     """The functions between users' arrays, batch first, and rows: one for each number of columns."""
     widths = {math.prod(s) for s, same in zip(program.inputs, program.uniform, strict=True) if not same} - {0}
     out = [transpose_text(kind, n, declared, gather=True) for n in sorted(widths)]
-    return out + [
-        transpose_text(kind, n, declared, gather=False) for n in sorted({len(o) for o in program.outputs} - {0})
-    ]
+    widths = {len(output) for k, output in enumerate(program.outputs) if not program.is_sum(k)} - {0}
+    return out + [transpose_text(kind, n, declared, gather=False) for n in sorted(widths)]

@@ -60,6 +60,10 @@ class Program(NamedTuple):
     """The elements of each result."""
     repetition: Repetition | None = None
     """The loop of which the program is the body; operands and results are those of one call."""
+    summed: tuple[bool, ...] = ()
+    """Whether a result is a sum over the batch; empty if none is."""
+    linear: tuple[int, ...] = ()
+    """The operands that, where they are zero, make all results zero."""
 
     @property
     def length(self) -> int:
@@ -79,6 +83,10 @@ class Program(NamedTuple):
         end = len(self.inputs) - self.repetition.rows
         return range(end - self.repetition.carried, end)
 
+    def is_sum(self, result: int) -> bool:
+        """Return whether a result is a sum over the batch."""
+        return bool(self.summed) and self.summed[result]
+
     def is_row(self, operand: int) -> bool:
         """Return whether an operand has rows for the runs."""
         return self.repetition is not None and operand >= len(self.inputs) - self.repetition.rows
@@ -95,6 +103,9 @@ def specialize(function: Callable, inputs: Sequence, uniform: Sequence[bool], bi
     **Raises** `UnsupportedError` where there is none, with a warning where that was not expected.
     """
     repetition = getattr(function, "repetition", None)
+    # A result that has the batch axes of an operand without any is the sum over the batch.
+    summed = tuple(i is not None and uniform[i] for i in getattr(function, "like", ()))
+    linear = tuple(getattr(function, "linear", ()))
     if repetition is not None:
         shapes = repetition.one_call([x.shape for x in inputs])
         inputs = [jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(shapes, inputs, strict=True)]
@@ -119,7 +130,8 @@ def specialize(function: Callable, inputs: Sequence, uniform: Sequence[bool], bi
     outputs = _with_lost_nans(graph, outputs)
     needed = live(x for output in outputs for x in output)
     nodes = [n for n in graph.nodes if n.number in needed]
-    return Program(nodes, tuple(x.shape for x in inputs), tuple(uniform), outputs, repetition)
+    shapes = tuple(x.shape for x in inputs)
+    return Program(nodes, shapes, tuple(uniform), outputs, repetition, summed if any(summed) else (), linear)
 
 
 def _number(x) -> Scalar:

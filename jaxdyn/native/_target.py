@@ -29,20 +29,31 @@ class Target(NamedTuple):
     common: int
     """The number of values that depend on these operands only. They are computed by a call of their own, which XLA
     takes out of loops, and which is the first operand of the other."""
+    summed: tuple[bool, ...]
+    """Whether a result is a sum over the batch, for which the axis of the batch has length 1; empty if none is."""
+    piece: int
+    """The number of elements of the batch that the program sums up."""
 
     @property
     def prepare_name(self) -> str:
         return f"{self.name}_common"
 
     def __call__(self, types: Sequence[jax.ShapeDtypeStruct], *operands) -> Sequence[jax.Array]:
-        """Call the program; the results have the given types. Operands that are not uniform have one batch axis, of the
-        length of the batch or 1."""
+        """Call the program; the results have the given types, but for those that are sums over the batch. Operands that
+        are not uniform have one batch axis, of the length of the batch or 1."""
         same = [x for x, uniform in zip(operands, self.uniform, strict=True) if uniform]
         others = [x for x, uniform in zip(operands, self.uniform, strict=True) if not uniform]
         if self.common:
             common = jax.ShapeDtypeStruct((self.common,), types[0].dtype)
             others = [jax.ffi.ffi_call(f"{self.name}_common", common)(*same), *others]
-        return jax.ffi.ffi_call(self.name, types)(*others)
+        summed = self.summed or (False,) * len(types)
+        pieces = -(-types[0].shape[0] // self.piece)
+        types = [
+            jax.ShapeDtypeStruct((pieces, *x.shape[1:]), x.dtype) if s else x
+            for x, s in zip(types, summed, strict=True)
+        ]
+        out = jax.ffi.ffi_call(self.name, types)(*others)
+        return [x.sum(axis=0, keepdims=True) if s and pieces != 1 else x for x, s in zip(out, summed, strict=True)]
 
 
 class NativeStatus(NamedTuple):
@@ -146,7 +157,7 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool) -
     # The name is the program's, so that a compiled XLA program from JAX's cache on disk finds it in another process.
     parts = module.text, here.cpu, here.features, str(here.optimization)
     name = f"jaxdyn_{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}"
-    made = Target(name, uniform, module.common)
+    made = Target(name, uniform, module.common, program.summed, module.piece)
     if name not in _registered:
         functions = {"handler": name, "prepare_handler": f"{name}_common"} if module.common else {"handler": name}
         capsule = ctypes.pythonapi.PyCapsule_New

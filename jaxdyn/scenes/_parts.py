@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._types import Array, Float, float_leaf
-from jaxdyn.algorithms.recursions import Kinematics, Robot, absolute_poses, kinematics, velocities
+from jaxdyn.algorithms.recursions import Kinematics, Robot, kinematics_and_poses, velocities
 from jaxdyn.io.mjcf import enum_name
 from jaxdyn.spatial import (
     IDENTITY_POSE,
@@ -112,8 +112,8 @@ class Instant(NamedTuple):
 
 def instant(robot: Robot, q, v) -> Instant:
     """Return the tree at a state."""
-    at = kinematics(robot, q)
-    return Instant(q, v, absolute_poses(robot, q), at, velocities(robot, at.S, v)[1])
+    at, world = kinematics_and_poses(robot, q)
+    return Instant(q, v, world, at, velocities(robot, at.S, v)[1])
 
 
 class Located(NamedTuple):

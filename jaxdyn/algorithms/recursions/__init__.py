@@ -52,6 +52,7 @@ from jaxdyn.algorithms.recursions._equations_of_motion import (
     external_forces,
     joint_friction_law,
     kinematics,
+    kinematics_and_poses,
     node_inertias,
     passive_torque,
     spring_energy,

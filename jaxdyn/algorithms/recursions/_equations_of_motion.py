@@ -70,8 +70,18 @@ def _local_poses(robot: Robot, q) -> Pose:
 
 def kinematics(robot: Robot, q) -> Kinematics:
     """Return the poses and motion subspaces at the configuration `q`."""
-    topology = robot.topology
+    return _kinematics(robot, _local_poses(robot, q))
+
+
+def kinematics_and_poses(robot: Robot, q) -> tuple[Kinematics, Pose]:
+    """Return `kinematics` and `absolute_poses` of the same configuration; their derivatives by a joint are added up
+    before they go to its arrays."""
     local = _local_poses(robot, q)
+    return _kinematics(robot, local), compose_down(robot.tree, local)
+
+
+def _kinematics(robot: Robot, local: Pose) -> Kinematics:
+    topology = robot.topology
     held = robot.constant(np.where(topology.is_root_joint, 0.0, 1.0))
     poses = compose_down(robot.tree, Pose(local.rotation, local.translation * held))
     # Nothing depends on where the point of reference is, so nothing is differentiated by it either.
