@@ -63,6 +63,24 @@ def absolute_poses(robot: Robot, q) -> Pose:
     return compose_down(robot.tree, _local_poses(robot, q))
 
 
+def poses_from_roots(robot: Robot, q) -> Pose:
+    """Return `absolute_poses` with translations from `root_places`."""
+    return _with_translations(robot, q, ~robot.topology.is_root_joint)
+
+
+def root_places(robot: Robot, q) -> Vec3:
+    """Return where the joints that hold the trees of the degrees of freedom in the world put their bodies, rows
+    `[nv]`."""
+    return _with_translations(robot, q, robot.topology.is_root_joint).translation
+
+
+def _with_translations(robot: Robot, q, which: np.ndarray) -> Pose:
+    """Return the poses that follow from all rotations and from the translations of some degrees of freedom."""
+    local = _local_poses(robot, q)
+    translation = local.translation * robot.constant(which.astype(float))
+    return compose_down(robot.tree, Pose(local.rotation, translation))
+
+
 def _local_poses(robot: Robot, q) -> Pose:
     placement, axis, pitch = (robot.arrays[name] for name in ("joint_placement", "joint_axis", "joint_pitch"))
     return local_poses(robot.topology, placement, axis, pitch, q, robot.rank)
@@ -71,9 +89,7 @@ def _local_poses(robot: Robot, q) -> Pose:
 def kinematics(robot: Robot, q) -> Kinematics:
     """Return the poses and motion subspaces at the configuration `q`."""
     topology = robot.topology
-    local = _local_poses(robot, q)
-    held = robot.constant(np.where(topology.is_root_joint, 0.0, 1.0))
-    poses = compose_down(robot.tree, Pose(local.rotation, local.translation * held))
+    poses = poses_from_roots(robot, q)
     # Nothing depends on where the point of reference is, so nothing is differentiated by it either.
     reference = lax.stop_gradient(take_rows(poses.translation, topology.reference_dof))
     poses = Pose(poses.rotation, once(poses.translation - reference))
