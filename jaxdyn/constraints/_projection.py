@@ -73,7 +73,9 @@ def proximal_steps(A, B, product=None, sizes=None, single: float = ACCELERATIONS
     scale = scale_of_equations((A * eye).sum(axis=-1))
     longest = jnp.inf
     if sizes is not None:
-        longest = 100.0 if double else 1.0  # A step `k` times as long is one with a `k`-th of `mu` on small eigenvalues.
+        longest = (
+            100.0 if double else 1.0
+        )  # A step `k` times as long is one with a `k`-th of `mu` on small eigenvalues.
         scale = jnp.where(scale > 0, lax.rsqrt(jnp.maximum(sizes, jnp.finfo(A.dtype).tiny)), 0.0)
     scale = scale[..., None]
     factor = lax.linalg.cholesky(A * scale * jnp.swapaxes(scale, -1, -2) + mu * eye, symmetrize_input=False)
