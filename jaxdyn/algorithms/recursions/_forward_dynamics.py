@@ -152,6 +152,7 @@ def solve_held(
     rows: ConstraintRows,
     b,
     c,
+    *,
     single: float = ACCELERATIONS,
 ) -> tuple[Any, Any]:
     """Return the `x`, rows `[nv]`, and the multipliers `l`, rows `[m]`, with `M x + J^T l = b` and `J x = c` for the
