@@ -290,6 +290,13 @@ def test_what_is_written_moves_alike():
         np.testing.assert_allclose(value, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
 
 
+def test_mujoco_reads_bars_without_moments_about_their_axes():
+    model = jaxdyn.samples.five_bar()
+    mj = mujoco.MjModel.from_xml_string(to_mjcf(model))
+    assert (mj.neq, mj.nv) == (1, 4)
+    np.testing.assert_allclose(load_mjcf(mj).inertial_parameters, model.inertial_parameters, atol=1e-12)
+
+
 def test_what_mujoco_does_not_have_is_refused_by_name():
     for kind, length in (("revolute", None), ("cylindrical", None), ("distance", 0.5)):
         model = four_bar().with_loop("odd", kind, "crank", "rocker", length=length)

@@ -13,8 +13,9 @@ from jax import lax
 from loop_robots import LEGS, admissible_velocity, biped, bricard, close_four_bar, four_bar
 
 import jaxdyn
+from experiments.benchmark_loops import standing_quadruped
 from jaxdyn import BodyInertia, Joint, ModelBuilder, State
-from jaxdyn.simulate import RolloutOptions, Transmission
+from jaxdyn.simulate import RolloutOptions, Trajectory, Transmission
 from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS
 from jaxdyn.simulate.integrators._closed_loops import closed
 from jaxdyn.spatial import SE3
@@ -120,16 +121,81 @@ def test_the_midpoint_rule_closes_the_loops_at_high_speeds():
     assert np.abs(jaxdyn.constraint_error(model, end.q)).max() < 1e-7
 
 
-def test_single_precision_stays_finite():
-    """Through the first singular configurations; later ones amplify rounding errors (docs/concepts/float32.md)."""
-    model, v = four_bars(2)
-    model = model.astype(jnp.float32)
-    start = State(np.zeros(model.nv, np.float32), v.astype(np.float32))
-    controls = np.zeros((1500, model.nv), np.float32)
-    trajectory = jaxdyn.rollout(model, start, controls, 1e-3, integrator="rk4", options=RolloutOptions(save_every=500))
-    assert trajectory.q.dtype == jnp.float32
-    assert np.isfinite(trajectory.v).all()
-    assert np.abs(jaxdyn.constraint_error(model, trajectory.q)).max() < 1e-4
+@pytest.mark.parametrize(
+    ("n", "steps"), [(1, 4000), *(pytest.param(n, 20000, marks=pytest.mark.slow) for n in (1, 2, 40))]
+)
+def test_single_precision_keeps_the_energy_of_four_bars(n, steps):
+    """Through all singular configurations, in each of which rounding errors had made any energy."""
+    model, v = four_bars(n)
+    trajectory = free_motion(model, v, steps, jnp.float32)
+    energy = np.asarray(jaxdyn.mechanical_energy(model, trajectory.q, trajectory.v))
+    assert np.abs(energy / energy[0] - 1).max() < 0.05
+    assert np.abs(trajectory.q - v * trajectory.q[:, :1]).max() < 1e-2
+
+
+def free_motion(model: jaxdyn.Model, v: np.ndarray, steps: int, dtype) -> Trajectory:
+    """Every twentieth state of a roll-out from the neutral configuration, without torques, by Runge-Kutta steps of
+    1 ms; its loops are closed."""
+    start = State(*(jnp.asarray(x, dtype) for x in (model.neutral(), v)))
+    options = RolloutOptions(save_every=20)
+    controls = jnp.zeros((steps, model.nv), dtype)
+    found = jaxdyn.rollout(model.astype(dtype), start, controls, 1e-3, integrator="rk4", options=options)
+    assert found.q.dtype == found.v.dtype == dtype
+    found = jax.tree.map(lambda x: np.asarray(x, float), found)
+    assert np.abs(jaxdyn.constraint_error(model, found.q)).max() < 1e-4
+    return found
+
+
+def lost_energy(model: jaxdyn.Model, run: Trajectory) -> float:
+    """The greatest change of the energy, as a part of the greatest kinetic energy."""
+    energy = np.asarray(jaxdyn.mechanical_energy(model, run.q, run.v))
+    return np.abs(energy - energy[0]).max() / np.asarray(jaxdyn.kinetic_energy(model, run.q, run.v)).max()
+
+
+def rods(n: int) -> tuple[jaxdyn.Model, np.ndarray]:
+    """The cranks of `four_bars` with bars without mass, whose only equation vanishes where all are on one line."""
+    builder = ModelBuilder()
+    for k in range(n + 1):
+        crank = BodyInertia.rod(1.0, (0, 0, 0), (0, 0, 1))
+        builder.add_body(f"crank{k}", "world", Joint(axis=(0, 1, 0)), (float(k), 0, 0), crank)
+    for k in range(n):
+        builder.add_loop(f"rod{k}", "distance", f"crank{k}", f"crank{k + 1}", (0, 0, 1), (0, 0, 1), 1.0)
+    return builder.build(), np.ones(n + 1)
+
+
+def with_pin(kind: str, quaternion: np.ndarray) -> tuple[jaxdyn.Model, np.ndarray]:
+    """One of `four_bars` with another pin, whose frames are turned."""
+    model, v = four_bars(1)
+    ends = (np.concatenate([place, quaternion]) for place in ([1.0, 0, 0], [0, 0, 1.0]))
+    return model.without_loops().with_loop("pin", kind, "bar0", "crank1", *ends), v
+
+
+QUARTER = np.sqrt([0.5, 0.5, 0, 0])  # takes z to -y, so the pin turns about the hinges' axes
+OTHERS = {
+    "rod": lambda: rods(1),
+    "rods": lambda: rods(2),
+    "connect": lambda: with_pin("connect", np.array([np.cos(0.4), 0, np.sin(0.4), 0])),
+    "revolute": lambda: with_pin("revolute", QUARTER),
+    "cylindrical": lambda: with_pin("cylindrical", QUARTER),
+    "bricard": lambda: (bricard()[0], np.zeros(5)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_single_precision_keeps_the_energy(name):
+    """Of four-bars with other kinds of loops and axes of their frames, and of Bricard's mechanism."""
+    model, v = OTHERS[name]()
+    assert lost_energy(model, free_motion(model, v, 20000, jnp.float32)) < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "lost"), [(jnp.float64, 0.02), (jnp.float32, 0.5)])
+def test_a_quadruped_on_two_welded_feet_stays_finite(dtype, lost):
+    """It moves among singular postures, in which its equations let it move in one way more, and its free legs whirl."""
+    model = standing_quadruped()
+    v = jaxdyn.project_velocity(model, model.neutral(), np.random.default_rng(0).normal(size=model.nv))
+    assert lost_energy(model, free_motion(model, v, 2000, dtype)) < lost
 
 
 def test_orders_of_steps():

@@ -25,6 +25,7 @@ from jaxdyn.algorithms.recursions import (
     correction,
     kinematics,
 )
+from jaxdyn.constraints import CORRECTIONS
 from jaxdyn.model import Model, require_inertias
 
 
@@ -33,7 +34,7 @@ def configuration_correction(robot: Robot, q: Configuration) -> Float[Array, "*b
     """The Gauss-Newton step `-M^-1 J^T (J M^-1 J^T)^+ phi(q)` `[*batch, nv]`: the least displacement, in the metric of
     the mass matrix, that closes the linearized loops."""
     at = kinematics(robot, q)
-    return correction(robot, at, constraint_rows(robot, q, at), constraint_errors(robot, q))
+    return correction(robot, at, constraint_rows(robot, q, at), constraint_errors(robot, q), CORRECTIONS)
 
 
 @algorithm(motion_axes=((-1,),))

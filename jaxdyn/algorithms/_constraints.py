@@ -51,7 +51,7 @@ def constraint_forces(
     They act by the torques `J^T f`, with `J` of `constraint_jacobian`: a loop's force acts on its second body along the
     directions of the equations of `constraint_error`, at the origin of the second frame, and its opposite on the first
     body. The multipliers of `M a + J^T l = ...` are `l = -f`. Where equations say the same twice, only `J^T f` is
-    determined, and `f` has the least norm, in equations that are scaled to resist alike.
+    determined, and `f` has the least norm, in equations that are scaled so that loops resist alike.
 
     **Arguments** and errors as for `aba`.
 

@@ -24,7 +24,13 @@ def project_accelerations(C, Y, a):
     return a - _product(Y, jax.scipy.linalg.cho_solve((factor, True), _product(C, a)))
 
 
-def proximal_solve(A, B):
+ACCELERATIONS, CORRECTIONS = 1e-5, 1e-4
+"""The `mu` of proximal steps in single precision, for accelerations and for corrections of configurations. A greater
+one takes less notice of rounding errors, and leaves more of an error where equations are nearly dependent; corrections
+are repeated."""
+
+
+def proximal_solve(A, B, sizes=None):
     """Return `X` with `A X = B` for symmetric positive semidefinite `A` `[*batch, m, m]` and `B` `[*batch, m, k]` in
     its range: the solution of least norm, in equations scaled to a unit diagonal.
 
@@ -33,11 +39,11 @@ def proximal_solve(A, B):
     Iterative Methods for Sparse Linear Systems, 2003, section 6.8). By itself a step leaves `mu / (mu + s)` of an error
     on an eigenvector of the eigenvalue `s`; combined, few small eigenvalues cost no accuracy. The null space, which
     redundant equations have, is left alone.
-    Derivatives of every order are those of the linear equation.
+    `sizes` as for `proximal_steps`. Derivatives of every order are those of the linear equation.
     """
     frozen = lax.stop_gradient(A)
     return lax.custom_linear_solve(
-        functools.partial(_product, A), B, lambda _, B: proximal_steps(frozen, B), symmetric=True
+        functools.partial(_product, A), B, lambda _, B: proximal_steps(frozen, B, sizes=sizes), symmetric=True
     )
 
 
@@ -53,12 +59,24 @@ def scale_of_equations(squares):
     return jnp.where(squares > least, lax.rsqrt(jnp.maximum(squares, least)), 0.0)
 
 
-def proximal_steps(A, B, product=None):
+def proximal_steps(A, B, product=None, sizes=None, single: float = ACCELERATIONS):
     """Return `proximal_solve(A, B)`, whose derivatives are not to be taken. `product` returns `A X`, by default from
-    `A`: two products with a root of `A` keep more digits of what small eigenvalues leave of it."""
-    mu = 1e-9 if A.dtype == jnp.float64 else 1e-5
+    `A`: two products with a root of `A` keep more digits of what small eigenvalues leave of it.
+
+    With `sizes` `[*batch, m]`, equations are scaled by the roots of these instead of those of the diagonal of `A`, and
+    steps are lengthened to a bound only, in single precision not at all. Then an equation, or a combination of some,
+    that is small beside its size is hardly felt, instead of turning rounding errors into motion: of chains of four-bars
+    in their singular configurations, these made any energy. `single` is the `mu` in single precision."""
+    double = A.dtype == jnp.float64
+    mu = 1e-9 if double else single
     eye = jnp.eye(A.shape[-1], dtype=A.dtype)
-    scale = scale_of_equations((A * eye).sum(axis=-1))[..., None]
+    scale = scale_of_equations((A * eye).sum(axis=-1))
+    longest = jnp.inf
+    if sizes is not None:
+        # A step `k` times as long is one with a `k`-th of `mu` on small eigenvalues.
+        longest = 100.0 if double else 1.0
+        scale = jnp.where(scale > 0, lax.rsqrt(jnp.maximum(sizes, jnp.finfo(A.dtype).tiny)), 0.0)
+    scale = scale[..., None]
     factor = lax.linalg.cholesky(A * scale * jnp.swapaxes(scale, -1, -2) + mu * eye, symmetrize_input=False)
     product = functools.partial(_product, A) if product is None else product
     R, X, before = B * scale, 0.0, None
@@ -70,7 +88,7 @@ def proximal_steps(A, B, product=None):
             u, w, other = before
             share = _ratio(fall, other, 0.0)
             U, W = U + share * u, W + share * w
-        length = _ratio(fall, (W * W).sum(axis=-2, keepdims=True), 1.0)
+        length = jnp.minimum(_ratio(fall, (W * W).sum(axis=-2, keepdims=True), 1.0), longest)
         X = X + length * U
         if k < STEPS - 1:
             R, before = R - length * W, (U, W, fall)

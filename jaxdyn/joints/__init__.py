@@ -2,7 +2,18 @@
 
 from jaxdyn.joints._joint_types import JOINT_TYPES, joint_nq, joint_nv
 from jaxdyn.joints._local_poses import local_poses, motion_columns
-from jaxdyn.joints._loops import LOOP_ROWS, Coupling, Loop, LoopFrames, loop_errors, loop_force_rates, loop_forces
+from jaxdyn.joints._loops import (
+    FREE_ROWS,
+    LOOP_ROWS,
+    POSITION_ROWS,
+    Coupling,
+    Loop,
+    LoopFrames,
+    free_forces,
+    loop_errors,
+    loop_force_rates,
+    loop_forces,
+)
 from jaxdyn.joints._manifold import (
     apply_to_rows,
     chart_jacobians,

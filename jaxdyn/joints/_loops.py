@@ -34,6 +34,10 @@ class Coupling(NamedTuple):
 
 LOOP_ROWS = {"connect": 3, "weld": 6, "revolute": 5, "cylindrical": 4, "distance": 1}
 """The number of equations of each kind of loop."""
+POSITION_ROWS = {"connect": 3, "weld": 3, "revolute": 3, "cylindrical": 2, "distance": 1}
+"""The number of those, the first ones, whose errors are lengths."""
+FREE_ROWS = {"connect": 0, "weld": 0, "revolute": 0, "cylindrical": 1, "distance": 3}
+"""The number of `free_forces`."""
 
 
 class LoopFrames(NamedTuple):
@@ -84,6 +88,15 @@ def loop_forces(kind: str, frames: LoopFrames) -> list[Force]:
         return position + [Force(axis, zero) for axis in (R1.x, R1.y, R1.z)]
     axis = [Force(R2.z.cross(R1.x), zero), Force(R2.z.cross(R1.y), zero)]
     return position[:2] + axis if kind == "cylindrical" else position + axis
+
+
+def free_forces(kind: str, frames: LoopFrames) -> list[Force]:
+    """Return forces like those of `loop_forces` along the directions in which a loop lets the second origin move; for
+    `distance` along all directions."""
+    R1, _, d, _ = frames
+    zero = Vec3(*(jnp.zeros_like(d.x) for _ in range(3)))
+    axes = [R1.z, R1.x, R1.y]
+    return [Force(zero, axis) for axis in axes[: FREE_ROWS[kind]]]
 
 
 def loop_force_rates(kind: str, frames: LoopFrames, w1: Vec3, w2: Vec3, d_rate: Vec3) -> list[Force]:

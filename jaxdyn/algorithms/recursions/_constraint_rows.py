@@ -17,16 +17,42 @@ from jax import lax
 
 from jaxdyn.algorithms.recursions._equations_of_motion import (
     Kinematics,
-    absolute_poses,
     kinematics,
+    poses_from_roots,
+    root_places,
     velocities,
     velocity_accelerations,
 )
 from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.constraints import mimic_rows
-from jaxdyn.joints import LOOP_ROWS, LoopFrames, Topology, integrate, loop_errors, loop_force_rates, loop_forces
+from jaxdyn.joints import (
+    FREE_ROWS,
+    LOOP_ROWS,
+    POSITION_ROWS,
+    LoopFrames,
+    Topology,
+    free_forces,
+    integrate,
+    loop_errors,
+    loop_force_rates,
+    loop_forces,
+)
 from jaxdyn.spatial import Mat3, Motion, Pose, Vec3
 from jaxdyn.tree import sum_down, take_rows
+
+
+class Sizes(NamedTuple):
+    """The rows with which each equation is compared: those of its loop and unit. Where it is small beside them, the
+    mechanism is near a singular configuration."""
+
+    others: Any
+    """Rows `[k, nv, *batch]` for directions that loops leave free."""
+    alike: Any
+    """`[m, 4]`: for each row of `J` the numbers of the rows like it, itself among them, in `J` followed by `others`."""
+
+    def of(self, squares):
+        """Return the greatest of the squares `[*batch, m + k]` of the rows like each one, `[*batch, m]`."""
+        return squares[..., self.alike].max(axis=-1)
 
 
 class ConstraintRows(NamedTuple):
@@ -37,6 +63,8 @@ class ConstraintRows(NamedTuple):
     """`[m, nv, *batch]`"""
     gamma: Any
     """`[m, *batch]`; zero at rest."""
+    sizes: Any = None
+    """`Sizes`, for forward dynamics."""
 
 
 class LoopGroup(NamedTuple):
@@ -100,16 +128,20 @@ def loop_ends(robot: Robot, group: LoopGroup, poses: Pose, q) -> LoopEnds:
     table = jnp.concatenate([jnp.broadcast_to(x, (*x.shape[:2], *batch)) for x in tables])
     placements = Pose.from_vector(jnp.moveaxis(table, 1, -1))
     ends = body_poses(robot, poses, bodies).compose(placements)
-    places = ends.translation
+    places, roots = ends.translation, jax.tree.map(jnp.zeros_like, ends.translation)
     if not group.one_tree:
-        places = body_poses(robot, absolute_poses(robot, q), bodies).apply(placements.translation)
+        # The places of the roots are subtracted first, so that a distance from the world's origin costs no digits.
+        moving = robot.constant((bodies >= 0).astype(float))
+        places = body_poses(robot, poses_from_roots(robot, q), bodies).apply(placements.translation) * moving
+        roots = take_rows(root_places(robot, q), _rows_of_bodies(robot, bodies))
+        roots = roots + placements.translation * (1.0 - moving)
 
     def half(x, k: int):
         return jax.tree.map(lambda x: robot.broadcast(lax.slice_in_dim(x, k * n, (k + 1) * n)), x)
 
-    (one, place1), (two, place2) = half((ends, places), 0), half((ends, places), 1)
+    (one, place1, root1), (two, place2, root2) = (half((ends, places, roots), k) for k in range(2))
     length = robot.broadcast(take_rows(robot.loop_length, group.loops))
-    frames = LoopFrames(one.rotation, two.rotation, place2 - place1, length)
+    frames = LoopFrames(one.rotation, two.rotation, (root2 - root1) + (place2 - place1), length)
     return LoopEnds(frames, one.translation, two.translation)
 
 
@@ -145,11 +177,13 @@ def constraint_rows(
     topology = robot.topology
     if not topology.has_loops:
         return None
-    J, gamma = [], []
+    J, gamma, others = [], [], [robot.broadcast(robot.constant(np.zeros((0, robot.nv))))]
     acceleration = None if c is None else sum_down(robot.tree, c)
     for group in loop_groups(topology):
         ends = loop_ends(robot, group, at.poses, q)
-        J += _loop_rows(robot, group, ends, at.S)
+        forces = loop_forces(group.kind, ends.frames), free_forces(group.kind, ends.frames)
+        along, free = (_loop_rows(robot, group, ends, at.S, x) for x in forces)
+        J, others = J + along, others + free
         if velocity is not None:
             gamma += _loop_rates(robot, group, ends, velocity, acceleration)
     J, gamma = ([take_rows(jnp.concatenate(x), loop_order(topology))] if x else [] for x in (J, gamma))
@@ -160,15 +194,32 @@ def constraint_rows(
         rows = robot.broadcast(mimic_rows(robot.mimics, robot.mimic_multiplier))
         J, gamma = [*J, rows], [*gamma, jnp.zeros_like(rows[:, 0])]
     J = jnp.concatenate(J)
-    return ConstraintRows(J, jnp.zeros_like(J[:, 0]) if velocity is None else jnp.concatenate(gamma))
+    sizes = Sizes(lax.stop_gradient(jnp.concatenate(others)), jnp.asarray(_rows_alike(topology, len(J))))
+    return ConstraintRows(J, jnp.zeros_like(J[:, 0]) if velocity is None else jnp.concatenate(gamma), sizes)
 
 
-def _loop_rows(robot: Robot, group: LoopGroup, ends: LoopEnds, S: Motion) -> list:
-    """Return the rows `[n, nv, *batch]` of each equation of the loops of a group."""
+@functools.cache
+def _rows_alike(topology: Topology, m: int) -> np.ndarray:
+    """Return the numbers of `Sizes.alike`, for `m` rows."""
+    # A row stands again where there are fewer.
+    alike, others = np.tile(np.arange(m)[:, None], (1, 4)), m
+    for kind, loops, _, _ in loop_groups(topology):
+        for place, loop in enumerate(loops):
+            start, end = topology.loop_starts[loop], topology.loop_starts[loop] + LOOP_ROWS[kind]
+            middle = start + POSITION_ROWS[kind]
+            free = others + place + len(loops) * np.arange(FREE_ROWS[kind])
+            for rows in (np.append(np.arange(start, middle), free), np.arange(middle, end)):
+                alike[rows[rows < m], : len(rows)] = rows
+        others += len(loops) * FREE_ROWS[kind]
+    return alike
+
+
+def _loop_rows(robot: Robot, group: LoopGroup, ends: LoopEnds, S: Motion, forces: list) -> list:
+    """Return the rows `[n, nv, *batch]` of each of some forces of the loops of a group."""
     S = jax.tree.map(lambda x: robot.broadcast(x)[None], S)
     own, at = [S * _moves(robot, bodies) for bodies in group.bodies], jax.tree.map(lambda x: x[:, None], ends)
     relative = _relative(group, at, *own)
-    return [relative.dot(force) for force in loop_forces(group.kind, at.frames)]
+    return [relative.dot(jax.tree.map(lambda x: x[:, None], force)) for force in forces]
 
 
 def _moves(robot: Robot, bodies: np.ndarray):
@@ -259,7 +310,7 @@ def constraint_derivatives(robot: Robot, q, v, a, multipliers) -> ConstraintDeri
         joint, velocity = velocities(robot, at.S, rate)
         rows = constraint_rows(robot, moved, at, rate, velocity, velocity_accelerations(robot, joint, velocity))
         assert rows is not None
-        J, gamma = rows
+        J, gamma, _ = rows
         return (J * multipliers[:, None]).sum(axis=0), (J * a[None]).sum(axis=1) + gamma
 
     zero = robot.broadcast(robot.zeros())

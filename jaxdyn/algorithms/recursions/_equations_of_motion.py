@@ -63,6 +63,23 @@ def absolute_poses(robot: Robot, q) -> Pose:
     return compose_down(robot.tree, _local_poses(robot, q))
 
 
+def poses_from_roots(robot: Robot, q) -> Pose:
+    """Return `absolute_poses` with translations from `root_places`."""
+    return _with_translations(robot, _local_poses(robot, q), ~robot.topology.is_root_joint)
+
+
+def root_places(robot: Robot, q) -> Vec3:
+    """Return where the joints that hold the trees of the degrees of freedom in the world put their bodies, rows
+    `[nv]`."""
+    return _with_translations(robot, _local_poses(robot, q), robot.topology.is_root_joint).translation
+
+
+def _with_translations(robot: Robot, local: Pose, which: np.ndarray) -> Pose:
+    """Return the poses that follow from all rotations and from the translations of some degrees of freedom."""
+    translation = local.translation * robot.constant(which.astype(float))
+    return compose_down(robot.tree, Pose(local.rotation, translation))
+
+
 def _local_poses(robot: Robot, q) -> Pose:
     placement, axis, pitch = (robot.arrays[name] for name in ("joint_placement", "joint_axis", "joint_pitch"))
     return local_poses(robot.topology, placement, axis, pitch, q, robot.rank)
@@ -82,8 +99,7 @@ def kinematics_and_poses(robot: Robot, q) -> tuple[Kinematics, Pose]:
 
 def _kinematics(robot: Robot, local: Pose) -> Kinematics:
     topology = robot.topology
-    held = robot.constant(np.where(topology.is_root_joint, 0.0, 1.0))
-    poses = compose_down(robot.tree, Pose(local.rotation, local.translation * held))
+    poses = _with_translations(robot, local, ~topology.is_root_joint)
     # Nothing depends on where the point of reference is, so nothing is differentiated by it either.
     reference = lax.stop_gradient(take_rows(poses.translation, topology.reference_dof))
     poses = Pose(poses.rotation, once(poses.translation - reference))

@@ -22,7 +22,7 @@ from jaxdyn.algorithms.recursions._equations_of_motion import (
 )
 from jaxdyn.algorithms.recursions._inverse_dynamics import inverse, mass_matrix_product
 from jaxdyn.algorithms.recursions._robot import Robot
-from jaxdyn.constraints import mimic_rows, project_accelerations, proximal_solve, proximal_steps
+from jaxdyn.constraints import ACCELERATIONS, mimic_rows, project_accelerations, proximal_solve, proximal_steps
 from jaxdyn.spatial import ArticulatedInertia, Force, Mat3, Motion, Sym3, Vec3
 from jaxdyn.tree import Tree, scan_down, scan_up, take_rows
 
@@ -145,10 +145,21 @@ def solve_tree(tree: Tree, equations: EquationsOfMotion, factors: Factors, b):
     )
 
 
-def solve_held(tree: Tree, equations: EquationsOfMotion, factors: Factors, J, b, c) -> tuple[Any, Any]:
-    """Return the `x`, rows `[nv]`, and the multipliers `l`, rows `[m]`, with `M x + J^T l = b` and `J x = c`, with the
-    derivatives of these equations, to every order. What `l` has in the null space of `J^T` does not reach `x`."""
-    S, factors, frozen = lax.stop_gradient((equations.S, factors, J))
+def solve_held(
+    tree: Tree,
+    equations: EquationsOfMotion,
+    factors: Factors,
+    rows: ConstraintRows,
+    b,
+    c,
+    *,
+    single: float = ACCELERATIONS,
+) -> tuple[Any, Any]:
+    """Return the `x`, rows `[nv]`, and the multipliers `l`, rows `[m]`, with `M x + J^T l = b` and `J x = c` for the
+    `J` of `rows`, with the derivatives of these equations, to every order. What `l` has in the null space of `J^T` does
+    not reach `x`. `single` as for `proximal_steps`."""
+    J = rows.J
+    S, factors, frozen = lax.stop_gradient((equations.S, factors, rows))
 
     def product(unknowns):
         x, l = unknowns
@@ -156,24 +167,28 @@ def solve_held(tree: Tree, equations: EquationsOfMotion, factors: Factors, J, b,
 
     def solution(_, right):
         b, c = right
-        return _hold(tree, S, factors, ConstraintRows(frozen, -c), substitute_forces(tree, S, factors, b))
+        return _hold(tree, S, factors, frozen._replace(gamma=-c), substitute_forces(tree, S, factors, b), single)
 
     return lax.custom_linear_solve(product, (b, c), solution, symmetric=True)
 
 
-def _hold(tree: Tree, S: Motion, factors: Factors, rows: ConstraintRows, a) -> tuple[Any, Any]:
+def _hold(
+    tree: Tree, S: Motion, factors: Factors, rows: ConstraintRows, a, single: float = ACCELERATIONS
+) -> tuple[Any, Any]:
     """Return the accelerations `a - M^-1 J^T l`, rows `[nv]`, with `J M^-1 J^T l = J a + gamma`, so that they satisfy
     `J a + gamma = 0`, and `l`, rows `[m]`, solved for as in `proximal_solve`.
 
     With the `W` of `inverse_root`, `J M^-1 J^T` is the square of `D^-1/2 W J^T`, which takes one sweep up with all
     rows; one sweep down has what all multipliers do together.
     """
-    J, gamma = rows
+    J, gamma, sizes = rows
     many, of_many = jax.tree.map(lambda x: x[:, None], (S, factors))
-    u = _substitute_up(tree, many, of_many, jnp.swapaxes(J, 0, 1))
+    u = _substitute_up(tree, many, of_many, jnp.swapaxes(jnp.concatenate([J, sizes.others]), 0, 1))
+    squares = sizes.of(jnp.moveaxis((u * u * of_many.Dinv).sum(axis=0), 0, -1))
+    u = u[:, : len(J)]
     left, right = jnp.moveaxis(u, (0, 1), (-1, -2)), jnp.moveaxis(u * of_many.Dinv, (0, 1), (-2, -1))
     b = jnp.moveaxis(_rates(J, a) + gamma, 0, -1)[..., None]
-    x = proximal_steps(_matmul(left, right), b, lambda x: _matmul(left, _matmul(right, x)))
+    x = proximal_steps(_matmul(left, right), b, lambda x: _matmul(left, _matmul(right, x)), squares, single)
     l = jnp.moveaxis(x[..., 0], -1, 0)
     return a - _substitute_down(tree, S, factors, (u * l[None]).sum(axis=1)), l
 
@@ -238,7 +253,7 @@ def _forward_jvp(tree: Tree, primals, tangents):
     if rows is None:
         a_dot, l_dot = solve_tree(tree, equations, factors, *right), None
     else:
-        a_dot, l_dot = solve_held(tree, equations, factors, rows.J, *right)
+        a_dot, l_dot = solve_held(tree, equations, factors, rows, *right)
     # The factors only enter solves and inverses, whose derivatives do not depend on how they change.
     return solution, Forward(a_dot, jax.tree.map(jnp.zeros_like, factors), l_dot)
 
@@ -264,7 +279,7 @@ def solve(robot: Robot, equations: EquationsOfMotion, factors: Factors, b, rows:
     b = robot.broadcast(b)
     if rows is None:
         return hold_followers(robot, equations, factors, solve_tree(robot.tree, equations, factors, b))
-    return solve_held(robot.tree, equations, factors, rows.J, b, jnp.zeros_like(rows.gamma))[0]
+    return solve_held(robot.tree, equations, factors, rows, b, jnp.zeros_like(rows.gamma))[0]
 
 
 class ConstrainedInverse(NamedTuple):
@@ -284,7 +299,7 @@ def constrained_inverse(
     W = pairs.from_rows(inverse_root(robot.tree, equations.S, factors))
     Minv = pairs.inverse(M, pairs.multiply(pairs.transpose(W), pairs.scale_rows(factors.Dinv, W)))
     if rows is not None:
-        J = rows.J
+        J = jnp.concatenate([rows.J, rows.sizes.others])
     elif robot.mimics is not None:
         J = mimic_rows(robot.mimics, robot.mimic_multiplier)
     else:
@@ -297,7 +312,9 @@ def constrained_inverse(
 
     if rows is None:
         return ConstrainedInverse(held(project_accelerations(J, Y, Minv)))
-    to_rates = jnp.swapaxes(proximal_solve(_matmul(J, Y), jnp.swapaxes(Y, -1, -2)), -1, -2)
+    sizes = lax.stop_gradient(rows.sizes.of((J * jnp.swapaxes(Y, -1, -2)).sum(axis=-1)))
+    J, Y = J[..., : len(rows.J), :], Y[..., : len(rows.J)]
+    to_rates = jnp.swapaxes(proximal_solve(_matmul(J, Y), jnp.swapaxes(Y, -1, -2), sizes), -1, -2)
     return ConstrainedInverse(held(Minv - _matmul(to_rates, jnp.swapaxes(Y, -1, -2))), held(to_rates))
 
 

@@ -17,6 +17,8 @@ _TYPES = {"revolute": "hinge", "continuous": "hinge", "prismatic": "slide", "bal
 
 _UNREACHED = 1e13
 """A bound beyond those of robots, for joints that have one on the other side only; `load_mjcf` reads it as none."""
+_LEAST_MOMENT = 1e-13
+"""The least principal moment that is written, kg m^2. MuJoCo's compiler requires 1e-14."""
 
 
 @naming_arguments
@@ -28,6 +30,8 @@ def to_mjcf(model: Model, timestep: float = 0.001, *, limits: bool = True) -> st
     (`actuatorfrcrange`). Joint `j` of `d` degrees of freedom becomes `d` joints (`j_0`, `j_1`, ...) of one MuJoCo body
     where it is cylindrical, universal or planar. The order of coordinates is kept. MuJoCo's Coulomb friction
     (`frictionloss`) is a constraint, not a smooth function.
+    MuJoCo requires positive moments of inertia: a principal one below 1e-12 of the largest, or below 1e-13 kg m^2, such
+    as that of a thin rod about its axis, is written as that.
     Continuous joints become hinges, which differ by whole turns. Frames are left out, and merged links, whose inertias
     their bodies have. `timestep` (s) is that of MuJoCo's simulations.
 
@@ -173,6 +177,10 @@ def _inertial(element: ET.Element, parameters: np.ndarray, name: str) -> None:
     if m <= 0:
         raise ModelError(f"body {name!r} has no mass, which MuJoCo does not allow for a moving body")
     c, I = h / m, rotational_about_center(parameters)
+    moments, axes = np.linalg.eigh(I)
+    least = max(_LEAST_MOMENT, 1e-12 * moments[-1])
+    if -least < moments[0] < least:
+        I = axes @ np.diag(np.maximum(moments, least)) @ axes.T
     full = (I[0, 0], I[1, 1], I[2, 2], I[0, 1], I[0, 2], I[1, 2])
     ET.SubElement(element, "inertial", pos=_text(c), mass=repr(float(m)), fullinertia=_text(full))
 
