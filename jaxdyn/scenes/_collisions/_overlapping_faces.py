@@ -202,12 +202,12 @@ class _Search(NamedTuple):
     going: Any
     trying: Any
     """0 for the next fourth corner, 1 for the third, 2 for the second."""
-    now: tuple[Any, Any, Any, Any]
-    best: tuple[Any, Any, Any, Any]
+    now: tuple[Any, ...]
+    best: tuple[Any, ...]
     area: Any
 
 
-def _quadrangle(count, places: _Corner) -> tuple[Any, Any, Any, Any]:
+def _quadrangle(count, places: _Corner) -> tuple[Any, ...]:
     """Four of the corners that span a large area; the first four where there are no more."""
     zero = jnp.zeros_like(count)
 

@@ -204,7 +204,8 @@ def _searched(problem: _Problem) -> _State:
 def _stepped(problem: _Problem, state: _State, rounding, searching: bool) -> _State:
     """The state after one of Newton's steps: while searching, one that makes the gap larger."""
     frame = complete_frame(state.normal, Vec3(0.0, 0.0, 0.0))
-    rest, curvature = problem.offset, [0.0, 0.0, 0.0]
+    rest = problem.offset
+    curvature: list[Any] = [0.0, 0.0, 0.0]
     known = []
     for axes, inner in zip(problem.summands, state.inner, strict=True):
         along = [state.normal.dot(axis) for axis in axes]
@@ -226,7 +227,10 @@ def _stepped(problem: _Problem, state: _State, rounding, searching: bool) -> _St
         other = _turned(frame, shorter)
         better = problem.gap(other, rounding) > problem.gap(normal, rounding)
         normal, turn = select(better, (other, shorter), (normal, turn))
-    inner = tuple(_moved(*parts, own, turn) for parts, own in zip(known, state.inner, strict=True))
+    inner = tuple(
+        _moved(slopes, places, inverse, own, turn)
+        for (slopes, places, inverse), own in zip(known, state.inner, strict=True)
+    )
     changes = jax.tree.leaves((turn, jax.tree.map(jnp.subtract, inner, state.inner)))
     return _State(normal, inner, functools.reduce(jnp.maximum, map(jnp.abs, changes)))
 
