@@ -143,7 +143,7 @@ def nearest_physical(parameters: ArrayLike, margin: float = 0.01, minimum_mass: 
     return _compiled(_nearest_physical)(_ten(parameters), margin, minimum_mass)
 
 
-def _nearest_physical(p: jax.Array, margin: ArrayLike, minimum_mass: ArrayLike) -> jax.Array:
+def _nearest_physical(p: jax.Array, margin: float, minimum_mass: float) -> jax.Array:
     m, h = p[..., 0], p[..., 1:4]
     mass = jnp.maximum(m, minimum_mass)
     # A center of mass exists only where there is mass.
@@ -160,7 +160,7 @@ def _nearest_physical(p: jax.Array, margin: ArrayLike, minimum_mass: ArrayLike) 
 
 
 @functools.cache
-def _compiled[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as one program: outside of `jax.jit` each of its many operations would be compiled by itself."""
     return jax.jit(function, inline=True)
 
