@@ -67,7 +67,7 @@ def run_constrained(problem: Problem, us, xs, multipliers: Multipliers | None, o
     """Solve a problem with constraints from a guess."""
     start = _initial_state(problem, options, us, xs, multipliers)
     iterate = functools.partial(_iterate, problem, options, multipliers is not None)
-    return _solution(problem, lax.while_loop(lambda s: s.status == Status.RUNNING, iterate, start))
+    return _solution(problem, options, lax.while_loop(lambda s: s.status == Status.RUNNING, iterate, start))
 
 
 def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -> ConstrainedState:
@@ -259,7 +259,7 @@ def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
     )
 
 
-def _solution(problem: Problem, s: ConstrainedState) -> Solution:
+def _solution(problem: Problem, options: DDPOptions, s: ConstrainedState) -> Solution:
     low, high = problem.control_box
     rows = problem.constraints(s.xs, s.us)
     value, lower, upper = rows
@@ -272,8 +272,11 @@ def _solution(problem: Problem, s: ConstrainedState) -> Solution:
     multipliers = jnp.where(active, jnp.where(equal, s.rows.equality, signed), 0.0)
     width = jnp.where(jnp.isfinite(high - low), high - low, 1 + jnp.abs(s.us))
     converged = s.status == Status.CONVERGED
-    at_low = converged & (s.box.lower * width / s.scale.cost > (s.us - low) / width)
-    at_high = converged & (s.box.upper * width / s.scale.cost > (high - s.us) / width)
+    to_low, to_high = (s.us - low) / width, (high - s.us) / width
+    # Where a multiplier is tiny, too, a control may be so far from its bound that moving it there would open a gap.
+    near = 100 * options.complementarity_tolerance
+    at_low = converged & (to_low < jnp.minimum(s.box.lower * width / s.scale.cost, near))
+    at_high = converged & (to_high < jnp.minimum(s.box.upper * width / s.scale.cost, near))
     us = jnp.where(at_low, low, jnp.where(at_high, high, s.us))
     violation = jnp.abs(bound_excess(*rows)).max(initial=0.0)
     return Solution(
