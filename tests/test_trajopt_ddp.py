@@ -45,6 +45,7 @@ from jaxdyn.trajopt import (
     ddp,
 )
 from jaxdyn.trajopt.ddp import Expansion, backward, backward_associative, backward_in_box
+from jaxdyn.trajopt.ddp._filter import Filter, Point, search
 from jaxdyn.trajopt.problem import Quadratic, with_disturbance
 
 TIGHT = DDPOptions(tolerance=1e-12, constraint_tolerance=1e-11, complementarity_tolerance=1e-13)
@@ -661,3 +662,23 @@ def test_contradicting_constraints_are_not_blamed_where_there_are_none():
     solution = ddp(problem)
     assert not solution.success
     assert "contradict" not in solution.message
+
+
+def test_steps_are_not_paid_by_infeasibility():
+    """A step lowers the objective and increases the infeasibility; half of it decreases both. The whole step is taken
+    only where the lower objective is worth what the infeasibility costs at the multipliers."""
+
+    @jax.jit
+    def part(price):
+        def point(infeasibility, objective):
+            merits = objective + price * infeasibility * jnp.array([1.0, 2.0])
+            return Point(jnp.zeros(1), jnp.zeros(1), jnp.zeros(1), infeasibility, objective, merits)
+
+        def step(alpha):
+            return point(jnp.where(alpha > 0.5, 1.0, 0.0), -alpha), -alpha
+
+        start = point(jnp.asarray(0.1), jnp.asarray(0.0))
+        return search(start, Filter.empty(jnp.float64), 1.0, step, jnp.asarray(1.0), jnp.asarray(True), 1.0).alpha
+
+    assert part(0.5) == 1.0
+    assert part(4.0) == 0.5

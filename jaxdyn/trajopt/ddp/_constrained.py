@@ -67,7 +67,7 @@ def run_constrained(problem: Problem, us, xs, multipliers: Multipliers | None, o
     """Solve a problem with constraints from a guess."""
     start = _initial_state(problem, options, us, xs, multipliers)
     iterate = functools.partial(_iterate, problem, options, multipliers is not None)
-    return _solution(problem, lax.while_loop(lambda s: s.status == Status.RUNNING, iterate, start))
+    return _solution(problem, options, lax.while_loop(lambda s: s.status == Status.RUNNING, iterate, start))
 
 
 def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -> ConstrainedState:
@@ -94,6 +94,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         scale=Scale(infinity, zeros, jnp.zeros(problem.dynamics.nu, dtype), infinity, infinity),
         policy=Policy.zeros(problem.horizon, ndx, problem.dynamics.nu, dtype),
         promised=infinity,
+        regularized=jnp.array(False),
         errors=Errors(infinity, infinity, infinity, infinity),
         status=zero,
         iterations=zero,
@@ -146,9 +147,9 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     share = cost_scale(s, e) / number_of_bounds(problem, rows)
     least = 0.1 * options.complementarity_tolerance * share
     near = jnp.maximum(0.1 * s.tolerance, options.constraint_tolerance)
-    # A decrease that is small against the barrier itself is as good as a small slope.
+    # A decrease that is small against the barrier itself is as good as a small slope, unless regularization made it so.
     promised = s.promised * (1 + jnp.abs(e.stage.value.sum() + e.terminal.value))
-    settled = promised < DECREMENT * s.barrier * number_of_bounds(problem, rows)
+    settled = (promised < DECREMENT * s.barrier * number_of_bounds(problem, rows)) & ~s.regularized
     solved = ((s.errors.stationarity < s.tolerance) | settled) & (s.errors.gap < near) & (equality < near)
     solved = solved & (deviation <= 10 * s.barrier)
     smaller = jnp.minimum(BARRIER_FACTOR * s.barrier, (s.barrier / share) ** BARRIER_POWER * share)
@@ -232,9 +233,11 @@ def _iterate(problem: Problem, options: DDPOptions, near: bool, s: ConstrainedSt
     after = jax.tree.map(lambda a, b: jnp.where(again, a, b), _begun_anew(problem, after), after)
     return after._replace(
         regularization=jnp.where((alpha == 0) & ~again, grown, 0.0),
-        last_regularization=jnp.where(regularization > 0, regularization, s.last_regularization),
+        # What blocked a solve says nothing about the one that begins anew.
+        last_regularization=jnp.where(again, 0.0, jnp.where(regularization > 0, regularization, s.last_regularization)),
         policy=policy,
         promised=jnp.abs(policy.slope + 0.5 * policy.curvature) / (1 + jnp.abs(cost)),
+        regularized=regularization > 0,
         status=status,
         iterations=s.iterations + 1,
         history=None if s.history is None else s.history.stored(s.iterations, record),
@@ -256,7 +259,7 @@ def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
     )
 
 
-def _solution(problem: Problem, s: ConstrainedState) -> Solution:
+def _solution(problem: Problem, options: DDPOptions, s: ConstrainedState) -> Solution:
     low, high = problem.control_box
     rows = problem.constraints(s.xs, s.us)
     value, lower, upper = rows
@@ -269,8 +272,11 @@ def _solution(problem: Problem, s: ConstrainedState) -> Solution:
     multipliers = jnp.where(active, jnp.where(equal, s.rows.equality, signed), 0.0)
     width = jnp.where(jnp.isfinite(high - low), high - low, 1 + jnp.abs(s.us))
     converged = s.status == Status.CONVERGED
-    at_low = converged & (s.box.lower * width / s.scale.cost > (s.us - low) / width)
-    at_high = converged & (s.box.upper * width / s.scale.cost > (high - s.us) / width)
+    to_low, to_high = (s.us - low) / width, (high - s.us) / width
+    # Where a multiplier is tiny, too, a control may be so far from its bound that moving it there would open a gap.
+    near = 100 * options.complementarity_tolerance
+    at_low = converged & (to_low < jnp.minimum(s.box.lower * width / s.scale.cost, near))
+    at_high = converged & (to_high < jnp.minimum(s.box.upper * width / s.scale.cost, near))
     us = jnp.where(at_low, low, jnp.where(at_high, high, s.us))
     violation = jnp.abs(bound_excess(*rows)).max(initial=0.0)
     return Solution(

@@ -17,6 +17,9 @@ PATIENCE = 10
 """Number of iterations with one barrier and penalty after which a large violation of an inequality meets a larger
 penalty, and steps of `"finishing"` take all second derivatives, because Gauss-Newton does not see what slows it."""
 
+LONG_PATIENCE = 25
+"""The same number for second derivatives of `"adaptive"`."""
+
 
 class Scale(NamedTuple):
     """The sizes of a problem's quantities at the guess, to which tolerances are relative."""
@@ -67,6 +70,8 @@ class ConstrainedState(NamedTuple):
     scale: Scale
     policy: Policy
     promised: Array
+    regularized: Array
+    """Whether the step that promised this had a regularization."""
     errors: Errors
     status: Array
     iterations: Array

@@ -57,9 +57,9 @@ class DDPOptions(eqx.Module):
     """`"gauss_newton"` leaves out second derivatives of costs' residuals, dynamics and constraints (iLQR), `"full"` has
     them (DDP). `"adaptive"` has them near a solution, which takes fewer iterations and a longer compilation;
     `"finishing"` has them by differences of first derivatives for the last few iterations, so that these converge
-    quadratically, and, in problems with constraints, where ten iterations have not solved the problem of one barrier.
-    Where such a curvature is not positive, Gauss-Newton or regularization takes over. By default
-    `"finishing"` for robots, `"adaptive"` for functions."""
+    quadratically, and, in problems with constraints, where ten iterations have not solved the problem of one barrier
+    (25 for `"adaptive"`). Where such a curvature is not positive, Gauss-Newton or regularization takes over. By
+    default `"finishing"` for robots, `"adaptive"` for functions."""
     backward: Literal["scan", "associative"] = eqx.field(default="scan", static=True)
     """`"associative"`: a parallel scan, for problems with constraints or without bounds on controls, on devices where a
     short program counts more than few operations; on a CPU it is several times slower."""

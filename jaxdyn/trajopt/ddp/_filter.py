@@ -3,7 +3,12 @@
 A step is accepted if it reduces the infeasibility or the objective enough, against the present iterate and against all
 that the filter remembers; where the iterate is nearly feasible and the step promises a decrease of the objective, only
 such a decrease counts (Fletcher & Leyffer, Nonlinear programming without a penalty function, Math. Program. 2002;
-Wächter & Biegler, Math. Program. 2006, section 2.3, with its constants)."""
+Wächter & Biegler, Math. Program. 2006, section 2.3, with its constants).
+
+A step that increases the infeasibility has to be worth it besides: the objective has to fall by more than what the
+infeasibility costs, at the multipliers that the step leads to. This cost is the term of the Lagrangian (Ulbrich, On the
+superlinear local convergence of a filter-SQP method, Math. Program. 2004), which cuts no step near a solution, or that
+of an exact penalty on absolute values; a decrease of either sum is enough."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -55,6 +60,8 @@ class Point(NamedTuple):
     gaps: Any
     infeasibility: Any
     objective: Any
+    merits: Any
+    """The objective plus the price of the infeasibility, as in a Lagrangian and as in an exact penalty."""
 
 
 class Trial(NamedTuple):
@@ -86,7 +93,8 @@ def search(start: Point, filter: Filter, reference, step: Callable, longest, ok,
             phi <= start.objective - _GAMMA * start.infeasibility + noise
         )
         good = jnp.where(descends, decreases, improves) & filter.accepts(theta, phi, noise)
-        good = good & (theta <= _LARGEST_INFEASIBILITY * reference)
+        worth = (theta <= start.infeasibility) | (point.merits <= start.merits + noise).any()
+        good = good & worth & (theta <= _LARGEST_INFEASIBILITY * reference)
         finite = jnp.isfinite(phi) & jnp.isfinite(theta) & jnp.isfinite(point.xs).all()
         # A decrease by the model alone needs no memory.
         larger = filter.with_point((1 - _GAMMA) * start.infeasibility, start.objective - _GAMMA * start.infeasibility)

@@ -6,7 +6,7 @@ from jax import lax
 
 from jaxdyn._types import Array
 from jaxdyn.trajopt.ddp._barrier import RowBarrier, Sides, box_barrier, inverse_distances, row_barrier
-from jaxdyn.trajopt.ddp._constrained_state import PATIENCE, ConstrainedState, least_regularization
+from jaxdyn.trajopt.ddp._constrained_state import LONG_PATIENCE, PATIENCE, ConstrainedState, least_regularization
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, matvec, second_order_costs
@@ -25,9 +25,8 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     """The policy of the Newton step, and the regularization with which its curvatures are positive definite."""
     second = jnp.asarray(options.hessian == "full")
     if options.drops_second_order:
-        second = s.promised < options.second_order_below
-    if options.hessian == "finishing":
-        second = second | (s.waited >= PATIENCE)
+        patience = PATIENCE if options.hessian == "finishing" else LONG_PATIENCE
+        second = (s.promised < options.second_order_below) | (s.waited >= patience)
     stage, end = e.stage, e.terminal
     if options.hessian != "gauss_newton":
         multipliers = jnp.where(rows.lower == rows.upper, s.rows.equality, barrier.slope)
@@ -78,13 +77,19 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
     )
     gradient = s.barrier * (inverse.upper - inverse.lower)
     signed = barrier.multipliers.upper - barrier.multipliers.lower
+    change = rows.change(dxs, dus)
+    closed = barrier.equality_distance + jnp.where(rows.lower == rows.upper, change, 0.0)
+    equality, costates = closed / s.rows.delta, policy.Vx + matvec(policy.Vxx, dxs - s.gaps)
+
+    def point(xs, us, gaps, cost, at: RowBarrier):
+        infeasibility = jnp.abs(gaps).sum() + jnp.abs(at.equality_distance).sum()
+        objective = cost + at.value + s.barrier * box_barrier(us, box)
+        prices = _prices(gaps, at.equality_distance, costates, s.rows.equality + equality)
+        return Point(xs, us, gaps, infeasibility, objective, objective + prices)
 
     def judged(xs, us, gaps):
-        value, lower, upper = problem.constraints(xs, us)
-        at = row_barrier(value, lower, upper, s.barrier, s.rows)
-        infeasibility = jnp.abs(gaps).sum() + jnp.abs(at.equality_distance).sum()
-        objective = problem.total_cost(xs, us) + at.value + s.barrier * box_barrier(us, box)
-        return Point(xs, us, gaps, infeasibility, objective)
+        at = row_barrier(*problem.constraints(xs, us), s.barrier, s.rows)
+        return point(xs, us, gaps, problem.total_cost(xs, us), at)
 
     def step(alpha):
         dxs, dus = _linear_step(e, policy, alpha, cut)
@@ -93,35 +98,35 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
         return judged(xs, us, problem.gaps(xs, us)), predicted + signed @ rows.change(dxs, dus)
 
     cost = e.stage.value.sum() + e.terminal.value
-    infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(barrier.equality_distance).sum()
-    objective = cost + barrier.value + s.barrier * box_barrier(s.us, box)
-    start = Point(s.xs, s.us, s.gaps, infeasibility, objective)
+    start = point(s.xs, s.us, s.gaps, cost, barrier)
     longest = jnp.where(jammed, 1.0, longest)
     # A feasible guess has no infeasibility to compare with; steps of some length have.
     reference = jnp.maximum(s.scale.infeasibility, 1e-2 * jnp.abs(dxs).sum())
     trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost))
     alpha = jnp.where(trial.accepted, trial.alpha, 0.0)
-    change = rows.change(dxs, dus)
     dual = Sides(
         barrier.multipliers.lower - alpha * barrier.curvatures.lower * change,
         barrier.multipliers.upper + alpha * barrier.curvatures.upper * change,
     )
-    costates = policy.Vx + matvec(policy.Vxx, dxs - s.gaps)
     after = s._replace(
         xs=trial.point.xs,
         us=trial.point.us,
         gaps=trial.point.gaps,
-        rows=s.rows._replace(
-            equality=s.rows.equality
-            + alpha * (barrier.equality_distance + jnp.where(rows.lower == rows.upper, change, 0.0)) / s.rows.delta,
-            dual=dual,
-        ),
+        rows=s.rows._replace(equality=s.rows.equality + alpha * equality, dual=dual),
         box=_next_box(s, inverse, dus, trial.point.us, box, trial.accepted),
         toward=s.toward + jnp.where(s.iterations == 0, (alpha > 0) * 1.0, alpha) * (costates - s.toward),
         filter=trial.filter,
         scale=s.scale._replace(infeasibility=reference),
     )
     return after, alpha
+
+
+def _prices(gaps, distances, costates, equality) -> Array:
+    """The prices of gaps and of the equalities' distances: at their multipliers, and of absolute values, each gap at
+    the largest multiplier of its component."""
+    linear = (costates * gaps).sum() + equality @ distances
+    absolute = (jnp.abs(costates).max(axis=0) * jnp.abs(gaps)).sum() + jnp.abs(equality) @ jnp.abs(distances)
+    return jnp.stack([linear, absolute])
 
 
 def _part_of_step(ratios, whole) -> Array:
