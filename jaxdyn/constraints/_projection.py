@@ -24,7 +24,7 @@ def project_accelerations(C, Y, a):
     return a - _product(Y, jax.scipy.linalg.cho_solve((factor, True), _product(C, a)))
 
 
-ACCELERATIONS, CORRECTIONS = 3e-5, 1e-4
+ACCELERATIONS, CORRECTIONS = 1e-5, 1e-4
 """The `mu` of proximal steps in single precision, for accelerations and for corrections of configurations. A greater
 one takes less notice of rounding errors, and leaves more of an error where equations are nearly dependent; corrections
 are repeated."""
