@@ -134,7 +134,7 @@ def _with_rows(topology: Topology, x, y):
 
 
 class _Turns(NamedTuple):
-    """What the rotations behind dofs depend on."""
+    """The quantities on which the rotations behind dofs depend."""
 
     placement: Any
     """`[nv, 4, *batch]`: the quaternions of placements."""
@@ -192,7 +192,7 @@ def _rotations_behind_jvp(topology: Topology, primals, tangents):
 
 
 def _sine_and_versine(angle):
-    """The sine, and `1 - cos(q) = 2 sin(q/2)^2`, which so keeps its digits at small angles."""
+    """Return the sine, and `1 - cos(q)` as `2 sin(q/2)^2`, because that keeps its digits at small angles."""
     half = jnp.sin(0.5 * angle)
     return jnp.sin(angle), 2 * half * half
 

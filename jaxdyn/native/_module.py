@@ -292,6 +292,7 @@ class _Transfers:
             self.body.line(f"call void @scatter{width}(ptr {source}, ptr {target}, i64 {stride}, i64 %valid)")
 
     def entry(self, place: int, loaded: str) -> str:
+        """Append the loading of an entry of the call's list, an address or a number, and return its name."""
         slot = self.body.value(f"getelementptr {'ptr' if loaded == 'ptr' else 'i64'}, ptr %call, i64 {place}")
         return self.body.value(f"load {loaded}, ptr {slot}")
 

@@ -69,8 +69,8 @@ class _Lines(NamedTuple):
         )
 
     def end_of(self, number, last) -> tuple[Any, Any, Any]:
-        """Where the edge along a line ends, counterclockwise, inside all lines up to the number `last`, and the number
-        of the line that comes after it."""
+        """Return where the edge along a line ends, counterclockwise, inside all lines up to the number `last`, and the
+        number of the line that comes after it."""
         a, b, offset = self.line(number)
         rate = self.b * a - self.a * b
         ahead = (rate > PARALLEL) & (self.numbers() <= last)
@@ -81,7 +81,7 @@ class _Lines(NamedTuple):
         return a * offset - b * way, b * offset + a * way, after
 
     def meeting(self, one, two) -> tuple[Any, Any]:
-        """Where two lines meet."""
+        """Return the point at which two lines meet."""
         (a1, b1, o1), (a2, b2, o2) = self.line(one), self.line(two)
         across = a1 * b2 - b1 * a2
         meets = jnp.abs(across) > PARALLEL

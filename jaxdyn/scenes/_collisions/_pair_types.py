@@ -72,7 +72,7 @@ _BY_GENERAL_ROUTINE = {
 """The pairs for which MuJoCo has no formulas. Their contacts are MuJoCo's for overlaps up to a part of the smallest
 half size of their ellipsoids, cylinders and boxes; of deeper ones most are."""
 _WITH_SEVERAL_CONTACTS = {(_T.CAPSULE, _T.CYLINDER), (_T.CYLINDER, _T.CYLINDER), (_T.CYLINDER, _T.BOX)}
-"""Those of them that have several contacts with the flag `multiccd`, which is on by default."""
+"""The pairs among them that have several contacts with the flag `multiccd`, which is on by default."""
 _SIZES = {_T.ELLIPSOID: 3, _T.CYLINDER: 2, _T.BOX: 3}
 
 

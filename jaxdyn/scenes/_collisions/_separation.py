@@ -79,7 +79,7 @@ class Separation(NamedTuple):
     place2: Vec3
     """The nearest point of the second shape, from its center."""
     inner: tuple[tuple[tuple[Any, ...], ...], tuple[tuple[Any, ...], ...]]
-    """Where these are in each summand, between -1 and 1 along its semi-axes."""
+    """The coordinates of these points in each summand, between -1 and 1 along its semi-axes."""
 
 
 def separation(offset: Vec3, one: Shape, two: Shape) -> Separation:

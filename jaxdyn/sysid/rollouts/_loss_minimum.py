@@ -129,7 +129,7 @@ def loss_minimum(
 
 
 class _Surface(NamedTuple):
-    """What the losses do along some directions, in units of the distances over which they were compared."""
+    """The differences of the losses along some directions, in units of the distances over which they were compared."""
 
     directions: np.ndarray
     """`[P, P]`, in columns, as long as those distances."""
