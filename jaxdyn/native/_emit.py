@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from fractions import Fraction
 
 from jaxdyn.native._graph import Node, Scalar
@@ -42,10 +42,13 @@ class Kind:
         except OverflowError:
             return math.copysign(math.inf, x)
 
+    def number(self, x: float) -> str:
+        """The text of a number in one lane."""
+        return f"0x{struct.unpack('>Q', struct.pack('>d', self.rounded(x)))[0]:016X}"
+
     def constant(self, x: float) -> str:
-        """The text of a number."""
-        text = f"0x{struct.unpack('>Q', struct.pack('>d', self.rounded(x)))[0]:016X}"
-        return text if self.lanes == 1 else f"splat ({self.scalar} {text})"
+        """The text of a number in all lanes."""
+        return self.number(x) if self.lanes == 1 else f"splat ({self.scalar} {self.number(x)})"
 
     def integer(self, x: int) -> str:
         return str(x) if self.lanes == 1 else f"splat (i{self.bits} {x})"
@@ -329,7 +332,7 @@ class Values:
         self.angle = angle
         """Loads an input reduced to small angles."""
         self.names: dict[int, str] = {}
-        self._trigonometry: dict[int, dict[str, str]] = {}
+        self._trigonometry: dict[tuple[int, ...], dict[str, str]] = {}
 
     def name(self, x: Scalar) -> str:
         kind = self.body.kind
@@ -340,16 +343,25 @@ class Values:
             name = self.names[x.number] = self.load(x)
         return name
 
-    def emit(self, node: Node, both: bool = False) -> None:
-        """Append the instructions of a node; `both` says whether both sine and cosine of its operand are needed."""
-        self.names[node.number] = self._instructions(node, both)
+    def items(self, nodes: Sequence[Node]) -> Sequence:
+        """Return what is emitted at once, in its order."""
+        return nodes
 
-    def _instructions(self, node: Node, both: bool) -> str:
-        body, op = self.body, node.op
+    def emit(self, node: Node, paired: Container[int] = ()) -> Sequence[Node]:
+        """Append the instructions of an item, and return the nodes whose values are there now. `paired` has the numbers
+        of the nodes of which both sine and cosine are needed."""
+        trigonometric = node.op in ("sin", "cos") and self.body.kind.lanes > 1
+        self.names[node.number] = (
+            self._sine_or_cosine(node, paired)
+            if trigonometric
+            else self.operation(node.op, [self.name(a) for a in node.args])
+        )
+        return [node]
+
+    def operation(self, op: str, args: Sequence[str]) -> str:
+        """Append the instructions of an operation, other than sine and cosine of vectors, and return the result."""
+        body = self.body
         kind = body.kind
-        if op in ("sin", "cos") and kind.lanes > 1:
-            return self._sine_or_cosine(node, both)
-        args = [self.name(a) for a in node.args]
         if op in ARITHMETIC:
             return body.binary(ARITHMETIC[op], *args)
         if op in COMPARISONS:
@@ -373,26 +385,38 @@ class Values:
             return body.exponential(*args)
         return body.library(op, *args)
 
-    def _sine_or_cosine(self, node: Node, both: bool) -> str:
+    def _sine_or_cosine(self, node: Node, paired: Container[int]) -> str:
         x = node.args[0]
-        known = self._trigonometry.setdefault(x.number, {})
-        if node.op not in known:
-            angle = self._small_angle(x)
-            if both or node.op == "cos":
-                known["sin"], known["cos"] = self.body.sine_and_cosine(angle)
+        return self.trigonometry(node.op, (x.number,), lambda: self._small_angle(x), x.number in paired)
+
+    def trigonometry(self, op: str, of: tuple[int, ...], angle: Callable[[], str], both: bool) -> str:
+        """Return the sine or the cosine of a small angle, computed once for the nodes `of`; `both` says whether both
+        are needed."""
+        known = self._trigonometry.setdefault(of, {})
+        if op not in known:
+            if both or op == "cos":
+                known["sin"], known["cos"] = self.body.sine_and_cosine(angle())
             else:
-                known["sin"] = self.body.sine(angle)
-        return known[node.op]
+                known["sin"] = self.body.sine(angle())
+        return known[op]
 
     def _small_angle(self, x: Node) -> str:
+        factor, root = self.root_of_angle(x)
+        if root is None or self.angle is None:
+            return self.limited_angle(self.name(x))
+        small = self.angle(root)
+        return small if factor == 1 else self.body.exact("fmul", small, self.body.kind.constant(factor))
+
+    def root_of_angle(self, x: Node) -> tuple[float, Node | None]:
+        """Return the input that is, times 1 or 1/2, an angle, and whose own reduction is loaded, or None."""
+        factor, root = angle_of_input(x)
+        return (factor, root) if root is not None and not root.uniform and self.angle is not None else (0.0, None)
+
+    def limited_angle(self, name: str) -> str:
+        """Return an angle, or where it is very large, a smaller one with the same sine and cosine."""
+        # The reduction by multiples of pi loses its digits at very large angles: the C library then reduces them.
         body = self.body
         kind = body.kind
-        factor, root = angle_of_input(x)
-        if root is not None and not root.uniform and self.angle is not None:
-            small = self.angle(root)
-            return small if factor == 1 else body.exact("fmul", small, kind.constant(factor))
-        # The reduction by multiples of pi loses its digits at very large angles: the C library then reduces them.
-        name = self.name(x)
         size = body.intrinsic("fabs", name)
         large = any_lane(body, body.compare("ogt", size, kind.constant(LARGEST_ANGLE[kind.bits])))
         here, slow, after = body.block(), body.block(), body.block()

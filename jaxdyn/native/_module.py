@@ -24,6 +24,7 @@ from jaxdyn.native._emit import (
 from jaxdyn.native._graph import Loop, Node, Scalar, is_condition
 from jaxdyn.native._interface import Interface
 from jaxdyn.native._order import Part, Rounds, divided, each_part, operands, rows_of_crossing
+from jaxdyn.native._packed_values import PackedValues
 from jaxdyn.native._specialize import Program, Repetition
 from jaxdyn.native._sums import sum_functions
 from jaxdyn.native._threads import piece_length
@@ -170,7 +171,7 @@ def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *
             name = body.binary("fadd", body.value(f"load {kind.float}, ptr {place}, {align}"), name)
         body.line(f"store {kind.float} {name}, ptr {place}, {align}")
 
-    values = Values(body, load, angle)
+    values = (PackedValues if program.one else Values)(body, load, angle)
     own = {n.number for n in part.nodes}
     stores: dict[int, list[tuple[int, bool]]] = {}
     for x, row, summed in _results(program, rows):
@@ -180,17 +181,16 @@ def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *
             keep(values.name(x), row, summed)
     paired = {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
     labels = []
-    for count, node in enumerate(part.nodes):
+    for count, item in enumerate(values.items(part.nodes)):
         if count % BLOCK == BLOCK - 1:
             labels.append(body.block())
             body.line(f"br label %{labels[-1]}")
             body.lines.append(f"{labels[-1]}:")
-        values.emit(node, both=node.op in ("sin", "cos") and node.args[0].number in paired)
-        name = values.names[node.number]
-        for row, summed in stores.get(node.number, ()):
-            keep(name, row, summed)
-        if node.number in crossing:
-            waiting(node, crossing[node.number])()
+        for node in values.emit(item, paired):
+            for row, summed in stores.get(node.number, ()):
+                keep(values.name(node), row, summed)
+            if node.number in crossing:
+                waiting(node, crossing[node.number])()
     # What a loop carries is read before any of it is stored.
     for store in [waiting(x, crossing[to if isinstance(to, Loop) else to.number]) for x, to in part.stored]:
         store()
@@ -311,6 +311,7 @@ def _blocks(
     """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes, and for
     each of them over the calls of a repetition."""
     body = Body(kind, set())
+    width = 1 if program.one else kind.lanes
     transfers = _Transfers(body, program, rows)
     counts = {"in": rows.input_count, "small": rows.input_count, "out": rows.output_count}
     for name, count in (counts | {"sums": rows.sum_count, "waiting": waiting}).items():
@@ -321,8 +322,8 @@ def _blocks(
     body.lines.append("loop:")
     body.line(f"%at = phi i64 [ %begin, %entry ], [ %next, %{'further' if program.summed else 'last'} ]")
     body.line("%left = sub i64 %end, %at")
-    body.line(f"%whole = icmp uge i64 %left, {kind.lanes}")
-    body.line(f"%valid = select i1 %whole, i64 {kind.lanes}, i64 %left")
+    body.line(f"%whole = icmp uge i64 %left, {width}")
+    body.line(f"%valid = select i1 %whole, i64 {width}, i64 %left")
     transfers.gather(k for k in range(len(program.inputs)) if not program.is_row(k))
 
     def run() -> None:
@@ -340,7 +341,7 @@ def _blocks(
     else:
         _repeat(transfers, program.repetition, run, save)
     body.lines.append("last:")
-    body.line(f"%next = add i64 %at, {kind.lanes}")
+    body.line(f"%next = add i64 %at, {width}")
     body.line("%again = icmp ult i64 %next, %end")
     if program.summed:
         _add_up(transfers, piece)

@@ -136,20 +136,21 @@ def target(
     if not enabled() or np.dtype(dtype) not in (np.float32, np.float64):
         return None
     bits = np.dtype(dtype).itemsize * 8
-    short = getattr(function, "repetition", None) is not None and batch <= SHORT // bits
+    repeated = getattr(function, "repetition", None) is not None
     with _lock:
-        return cached_target(function, shapes, uniform, bits, short)
+        return cached_target(function, shapes, uniform, bits, repeated and batch <= SHORT // bits, repeated and batch == 1)
 
 
 @functools.cache
-def cached_target(function: Callable, shapes, uniform, bits: int, short: bool) -> Target | None:
-    """Return the program of `target`, made once in a process for each precision and length of vectors."""
+def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, one: bool) -> Target | None:
+    """Return the program of `target`, made once in a process for each precision and length of vectors, and for `one`
+    element of the batch."""
     from jaxdyn.native._compiler import host, load_functions
     from jaxdyn.native._module import module_of
 
     inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]
     try:
-        program = specialize(function, inputs, uniform, bits)
+        program = specialize(function, inputs, uniform, bits)._replace(one=one)
     except UnsupportedError:
         return None
     here = host()
