@@ -86,56 +86,52 @@ class _Search:
         self.place: dict[int, tuple[Pack, int]] = {}
         """The pack of an operation, and its lane."""
         self.work: collections.deque[Pack] = collections.deque()
-        self.own = {n.number for n in nodes}
-        self.operands = {n.number: self._operands(n) for n in nodes}
+        self.operands: dict[int, list[Scalar]] = {}
+        """The operands of an operation without their signs."""
         self.users: dict[int, list[tuple[Node, int]]] = {n.number: [] for n in nodes}
+        """The operations that use one, each with the place among its operands, if they can be packed."""
+        self.needed: dict[int, list[int]] = {}
+        """The operations that one needs."""
         for n in nodes:
+            operands = [] if n.op == "input" else [unsigned(a)[0] for a in n.args]
+            self.operands[n.number] = operands
+            self.needed[n.number] = [a.number for a in operands if is_value(a) and a.number in self.users]
             if n.op in PACKED:
-                for k, a in enumerate(self.operands[n.number]):
-                    if is_value(a) and a.number in self.own:
+                for k, a in enumerate(operands):
+                    if is_value(a) and a.number in self.users:
                         self.users[a.number].append((n, k))
-        self.order = JoinedOrder({n.number: self._before(n) for n in nodes})
+        self.order = JoinedOrder(self.needed)
         self.above, self.around = self._colors()
-
-    def _operands(self, node: Node) -> list[Scalar]:
-        return [] if node.op == "input" else [unsigned(a)[0] for a in node.args]
-
-    def _before(self, node: Node) -> list[int]:
-        return [a.number for a in self.operands[node.number] if is_value(a) and a.number in self.own]
 
     def _colors(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return numbers that are the same for operations whose surroundings look alike: those above them, and those
         below, too."""
-        kinds: dict[tuple, int] = {}
-        own = {}
-        for n in self.nodes:
-            kind = ("input", n.args[0]) if n.op == "input" else (_kind(n),)
-            own[n.number] = kinds.setdefault(kind, len(kinds))
+        kinds: dict[str | tuple, int] = {}
+        own = {n.number: kinds.setdefault(_kind(n), len(kinds)) for n in self.nodes}
         above = own
+        # Sums do not depend on an order.
         for _ in range(RADIUS):
             colors = {}
             for n in self.nodes:
-                parts = [above.get(a.number, -1) if is_value(a) else -2 for a in self.operands[n.number]]
                 if n.op in COMMUTATIVE:
-                    parts.sort()
-                colors[n.number] = hash((own[n.number], *parts))
+                    known = self.needed[n.number]
+                    colors[n.number] = hash((own[n.number], len(known), sum([above[k] for k in known])))
+                else:
+                    operands = self.operands[n.number]
+                    colors[n.number] = hash((own[n.number], *[above.get(_number(a), -1) for a in operands]))
             above = colors
         around = above
         for _ in range(RADIUS):
             around = {
-                number: hash((above[number], *sorted([hash((around[u.number], _role(u, k))) for u, k in users])))
+                number: hash((above[number], sum([around[u.number] * (1 + _role(u, k)) for u, k in users])))
                 for number, users in self.users.items()
             }
         return above, around
 
     def packs(self) -> list[Pack]:
-        while groups := self._seeds():
-            before = len(self.place)
-            for group in groups:
-                self._join(group)
-            self._follow()
-            if len(self.place) == before:
-                break
+        for group in self._seeds():
+            self._join(group)
+        self._follow()
         return list({pack.number: pack for pack, _ in self.place.values()}.values())
 
     def _seeds(self) -> list[Lanes]:
@@ -143,11 +139,11 @@ class _Search:
         there are some."""
         classes: dict[int, list[Node]] = {}
         for n in self.nodes:
-            if n.op in SEEDS and n.number not in self.place:
+            if n.op in SEEDS:
                 classes.setdefault(self.above[n.number], []).append(n)
         best, groups = (False, 0), []
-        for members in classes.values():
-            if len(members) > 1:
+        for members in sorted(classes.values(), key=len, reverse=True):
+            if (True, len(members) - -(-len(members) // self.lanes)) > best:
                 before = self._predecessors(members)
                 found = _scheduled(members, before, self.lanes)
                 value = any(before.values()), len(members) - len(found)
@@ -161,27 +157,22 @@ class _Search:
         reached: dict[int, int] = {}
         for n in self.nodes:
             found = 0
-            for a in self._before(n):
+            for a in self.needed[n.number]:
                 found |= bit.get(a) or reached[a]
             reached[n.number] = found
         return {n.number: {m.number for m in members if reached[n.number] & bit[m.number]} for n in members}
 
     def _follow(self) -> None:
         """Pack what the packs use and what uses them, where their other operands fit first."""
-        again = True
-        while again:
-            self._settle()
-            before = len(self.place)
-            for pack in list({p.number: p for p, _ in self.place.values()}.values()):
-                self._pack_users(pack, surely=False)
-                self._settle()
-            again = len(self.place) > before
-
-    def _settle(self) -> None:
-        while self.work:
-            pack = self.work.popleft()
-            self._pack_operands(pack)
-            self._pack_users(pack, surely=True)
+        settled: collections.deque[Pack] = collections.deque()
+        while self.work or settled:
+            if self.work:
+                pack = self.work.popleft()
+                self._pack_operands(pack)
+                self._pack_users(pack, surely=True)
+                settled.append(pack)
+            else:
+                self._pack_users(settled.popleft(), surely=False)
 
     def _pack_operands(self, pack: Pack) -> None:
         filled = pack.filled
@@ -192,7 +183,7 @@ class _Search:
         a = self.operands[first.number]
         for lane in filled[1:]:
             b = self.operands[pack.lanes[lane].number]  # type: ignore[union-attr]
-            if first.op in COMMUTATIVE:
+            if first.op in COMMUTATIVE and not (self._similar(a[0], b[0]) and self._similar(a[1], b[1])):
                 straight = self._likeness(a[0], b[0], filled[0], lane) + self._likeness(a[1], b[1], filled[0], lane)
                 crossed = self._likeness(a[0], b[1], filled[0], lane) + self._likeness(a[1], b[0], filled[0], lane)
                 pack.swapped[lane] = crossed > straight
@@ -203,6 +194,10 @@ class _Search:
                 found[lane] = value if is_value(value) else None  # type: ignore[assignment]
             self._join(found)
 
+    def _similar(self, a: Scalar, b: Scalar) -> bool:
+        """Return whether operands are the same, or operations that look alike."""
+        return a is b or (self.around.get(_number(a), 0) == self.around.get(_number(b), 1))
+
     def _likeness(self, a: Scalar, b: Scalar, lane_a: int, lane_b: int) -> int:
         if a is b:
             return 5
@@ -212,7 +207,7 @@ class _Search:
         if first and second and first[0] is second[0] and (first[1], second[1]) == (lane_a, lane_b):
             return 6
         differ = (first is None) != (second is None)
-        if a.number not in self.own or b.number not in self.own:
+        if a.number not in self.users or b.number not in self.users:
             return 0
         if self.around[a.number] == self.around[b.number]:
             return 4 - differ
@@ -235,22 +230,25 @@ class _Search:
                     key = tuple(self._role(a, lane) for j, a in enumerate(others) if j != k)
                 table.setdefault((_kind(user), _role(user, k), *key), []).append(user)
             tables.append((lane, table))
-        for key in dict.fromkeys(key for _, table in tables for key in table):
-            alike: dict[int, list[Lanes]] = {}
-            for lane, table in tables:
-                # Several in a lane are told apart by their surroundings, then by their order.
-                counts: collections.Counter[int] = collections.Counter()
-                several = len(table.get(key, ())) > 1 or any(len(t.get(key, ())) > 1 for _, t in tables)
-                for user in table.get(key, ()):
-                    color = self.around[user.number] if several else 0
-                    rows = alike.setdefault(color, [])
-                    if counts[color] == len(rows):
-                        rows.append([None] * self.lanes)
-                    rows[counts[color]][lane] = user
-                    counts[color] += 1
-            for rows in alike.values():
-                for row in rows:
-                    self._join(row)
+        keys = collections.Counter(key for _, table in tables for key in table)
+        for key, count in keys.items():
+            if count < 2:
+                continue
+            users = [(lane, table[key]) for lane, table in tables if key in table]
+            if max(len(found) for _, found in users) == 1:
+                self._join_in_lanes([(lane, found[0]) for lane, found in users])
+                continue
+            # Several in a lane are told apart by their surroundings, then by their order.
+            for color in dict.fromkeys(self.around[n.number] for _, found in users for n in found):
+                rows = [(lane, [n for n in found if self.around[n.number] == color]) for lane, found in users]
+                for k in range(max(len(found) for _, found in rows)):
+                    self._join_in_lanes([(lane, found[k]) for lane, found in rows if k < len(found)])
+
+    def _join_in_lanes(self, members: Iterable[tuple[int, Node]]) -> None:
+        found: Lanes = [None] * self.lanes
+        for lane, n in members:
+            found[lane] = n
+        self._join(found)
 
     def _role(self, x: Scalar, lane: int) -> tuple[int, int, int]:
         """Return what is the same for operands that fit together in their lanes."""
@@ -263,12 +261,10 @@ class _Search:
 
     def _join(self, found: Lanes) -> None:
         """Pack the operations of the lanes that are of one kind and do not depend on each other."""
-        times = collections.Counter(n.number for n in found if n is not None)
-        kinds: dict[tuple, list[tuple[int, Node]]] = {}
+        kinds: dict[str | tuple, list[tuple[int, Node]]] = {}
         for lane, n in enumerate(found):
-            if n is not None and n.op in PACKED and n.number in self.own and times[n.number] == 1:
-                kind = ("input", n.args[0]) if n.op == "input" else (_kind(n),)
-                kinds.setdefault(kind, []).append((lane, n))
+            if n is not None and n.op in PACKED and n.number in self.users and found.count(n) == 1:
+                kinds.setdefault(_kind(n), []).append((lane, n))
         for members in kinds.values():
             if len(members) > 1:
                 self._join_alike(members)
@@ -283,8 +279,13 @@ class _Search:
             elif place == lane and pack not in existing:
                 existing.append(pack)
         if not existing:
-            if len(vacant) > 1 and self.order.join([n.number for _, n in vacant]):
-                self._put(Pack(vacant[0][1].number, [None] * self.lanes), vacant)
+            if len(vacant) < 2:
+                return
+            first = vacant[0][1].number
+            if not self.order.join([n.number for _, n in vacant]):
+                vacant = [vacant[0], *((k, n) for k, n in vacant[1:] if self.order.join([first, n.number]))]
+            if len(vacant) > 1:
+                self._put(Pack(first, [None] * self.lanes), vacant)
             return
         pack = existing[0]
         for other in existing[1:]:
@@ -303,8 +304,14 @@ class _Search:
         self.work.append(pack)
 
 
-def _kind(node: Node) -> str:
-    return "add" if node.op == "sub" else node.op
+def _kind(node: Node) -> str | tuple:
+    """Return what is the same for operations of one kind, and for elements of one operand."""
+    return "add" if node.op == "sub" else node.op if node.op != "input" else ("input", node.args[0])
+
+
+def _number(x: Scalar) -> int:
+    """Return the number of a node, or -1."""
+    return x.number if is_value(x) else -1
 
 
 def _role(user: Node, place: int) -> int:

@@ -124,6 +124,10 @@ SHORT = 128
 and in a single roll-out each step waits for the one before."""
 
 
+LANES = 4
+"""The most lanes of the vectors of a program for a single roll-out, which hold alike operations of several branches."""
+
+
 def target(
     function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tuple[bool, ...], dtype, batch: int
 ) -> Target | None:
@@ -154,7 +158,8 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
     except UnsupportedError:
         return None
     here = host()
-    module = module_of(program, bits, (SHORT if short else here.vector_bits) // bits, interface())
+    lanes = (SHORT if short else here.vector_bits) // bits
+    module = module_of(program, bits, min(LANES, here.vector_bits // bits) if one else lanes, interface())
     # The name is the program's, so that a compiled XLA program from JAX's cache on disk finds it in another process.
     parts = module.text, here.cpu, here.features, str(here.optimization)
     name = f"jaxdyn_{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}"
