@@ -12,15 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from jaxdyn.native._emit import (
-    LARGEST_ANGLE,
-    Body,
-    Kind,
-    Values,
-    angle_of_input,
-    any_lane,
-    reduced_angle,
-)
+from jaxdyn.native._emit import LARGEST_ANGLE, Body, Kind
 from jaxdyn.native._graph import Loop, Node, Scalar, is_condition
 from jaxdyn.native._interface import Interface
 from jaxdyn.native._order import Part, Rounds, divided, each_part, operands, rows_of_crossing
@@ -29,6 +21,7 @@ from jaxdyn.native._specialize import Program, Repetition
 from jaxdyn.native._sums import sum_functions
 from jaxdyn.native._threads import piece_length
 from jaxdyn.native._transpose import transpose_text
+from jaxdyn.native._values import Values, angle_of_input, any_lane, reduced_angle
 
 BLOCK = 200
 """The operations in a basic block, within which the compiler orders instructions."""

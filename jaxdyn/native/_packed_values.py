@@ -8,11 +8,13 @@ negative numbers in some lanes.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from typing import Any
 
-from jaxdyn.native._emit import ARITHMETIC, Body, Values
+from jaxdyn.native._emit import Body
 from jaxdyn.native._graph import Node, Scalar
 from jaxdyn.native._order import by_results
 from jaxdyn.native._packs import Pack, find_packs, is_value, unsigned
+from jaxdyn.native._values import ARITHMETIC, Values
 
 type Signs = tuple[int, ...]
 
@@ -27,18 +29,17 @@ class PackedValues(Values):
         self._vectors: dict[Pack, tuple[str, Signs]] = {}
         self._blends: dict[tuple[str, ...], str] = {}
 
-    def items(self, nodes: Sequence[Node]) -> Sequence[Node | Pack]:
+    def items(self, nodes: Sequence[Node]) -> Sequence[Any]:
         for pack in find_packs(nodes, self.body.kind.lanes):
-            for lane in pack.filled:
-                self.place[pack.lanes[lane].number] = pack, lane  # type: ignore[union-attr]
+            self.place |= {n.number: (pack, lane) for lane, n in pack.lanes.items()}
         own = {n.number for n in nodes}
 
         def first(node: Node) -> Node:
             return self.place[node.number][0].first if node.number in self.place else node
 
         def before(node: Node) -> list[Node]:
-            members = [node] if node.number not in self.place else self.place[node.number][0].lanes
-            operands = (unsigned(x)[0] for n in members if n is not None and n.op != "input" for x in n.args)
+            members = [node] if node.number not in self.place else self.place[node.number][0].lanes.values()
+            operands = (unsigned(x)[0] for n in members if n.op != "input" for x in n.args)
             return [first(x) for x in operands if is_value(x) and (x.number in own or x.number in self.place)]
 
         order = by_results((first(n) for n in nodes), set(), before)
@@ -61,7 +62,7 @@ class PackedValues(Values):
     def emit(self, node: Node | Pack, paired: Container[int] = ()) -> Sequence[Node]:
         if isinstance(node, Pack):
             self._vectors[node] = self._pack(node, paired)
-            return [n for n in node.lanes if n is not None]
+            return list(node.lanes.values())
         # The sign of a value changes where it is needed.
         return [node] if node.op == "neg" else super().emit(node, paired)
 
@@ -69,7 +70,7 @@ class PackedValues(Values):
         body, op = self.body, pack.first.op
         plus = (1,) * body.kind.lanes
         if op == "input":
-            return self._blend([None if n is None else self.name(n) for n in pack.lanes]), plus
+            return self._blend({lane: self.name(n) for lane, n in pack.lanes.items()}), plus
         if op in ("sin", "cos"):
             return self._sines_or_cosines(pack, paired), plus
         if op in ("mul", "div"):
@@ -78,7 +79,7 @@ class PackedValues(Values):
         if op in ("add", "sub"):
             (a, signs_a), (b, signs_b) = self._operand(pack, 0), self._operand(pack, 1)
             differ = _products(signs_a, signs_b)
-            different = {differ[k] for k in pack.filled}
+            different = {differ[k] for k in pack.lanes}
             if len(different) > 1:
                 b = body.binary("fmul", b, self._numbers(differ))
             return body.binary("fsub" if different == {-1} else "fadd", a, b), signs_a
@@ -86,9 +87,9 @@ class PackedValues(Values):
 
     def _operand(self, pack: Pack, place: int) -> tuple[str, Signs]:
         """Return the vector of an operand of a pack, and the signs that its lanes still have to get."""
-        sources: list[str | None] = [None] * len(pack.lanes)
-        signs = [1] * len(pack.lanes)
-        for lane in pack.filled:
+        sources: dict[int, str] = {}
+        signs = [1] * self.body.kind.lanes
+        for lane in pack.lanes:
             x, sign = pack.operand(lane, place)
             if type(x) is not Node:
                 sources[lane] = self.body.kind.number(x * sign)
@@ -97,14 +98,13 @@ class PackedValues(Values):
             if other is None or at != lane:
                 sources[lane], signs[lane] = self.name(x), sign
             else:
-                sources[lane] = self._vectors[other][0]
-                signs[lane] = sign * self._vectors[other][1][lane]
+                vector, signs_there = self._vectors[other]
+                sources[lane], signs[lane] = vector, sign * signs_there[lane]
         return self._blend(sources), tuple(signs)
 
-    def _blend(self, lanes: Sequence[str | None]) -> str:
+    def _blend(self, lanes: dict[int, str]) -> str:
         """Return the vector whose lanes are those of some vectors, or numbers; vacant ones are of the first of them."""
-        first = next(x for x in lanes if x is not None)
-        sources = tuple(first if x is None else x for x in lanes)
+        sources = tuple(lanes.get(k, lanes[min(lanes)]) for k in range(self.body.kind.lanes))
         if sources not in self._blends:
             numbers = [x for x in sources if not _is_vector(x)]
             out = self._vector([numbers[0] if _is_vector(x) else x for x in sources]) if numbers else ""
@@ -135,19 +135,19 @@ class PackedValues(Values):
         return name if set(signs) == {1} else self.body.exact("fmul", name, self._numbers(signs))
 
     def _sines_or_cosines(self, pack: Pack, paired: Container[int]) -> str:
-        arguments = [None if n is None else n.args[0] for n in pack.lanes]
-        present = [x for x in arguments if x is not None]
+        arguments = {lane: n.args[0] for lane, n in pack.lanes.items()}
 
         def angle() -> str:
-            roots = [None if x is None else self.root_of_angle(x) for x in arguments]
-            if self.angle is None or any(x is not None and x[1] is None for x in roots):
+            roots = {lane: self.root_of_angle(x) for lane, x in arguments.items()}
+            small = {lane: self.angle(root) for lane, (_, root) in roots.items() if root is not None and self.angle}
+            if len(small) < len(roots):
                 return self.limited_angle(self._with_signs(pack, 0))
-            small = self._blend([None if x is None else self.angle(x[1]) for x in roots])  # type: ignore[arg-type]
-            factors = self._blend([None if x is None else self.body.kind.number(x[0]) for x in roots])
-            return self.body.exact("fmul", small, factors)
+            factors = self._blend({lane: self.body.kind.number(factor) for lane, (factor, _) in roots.items()})
+            return self.body.exact("fmul", self._blend(small), factors)
 
-        both = any(x.number in paired for x in present)
-        return self.trigonometry(pack.first.op, tuple(x.number for x in present), angle, both)
+        both = any(x.number in paired for x in arguments.values())
+        of = tuple(arguments[k].number if k in arguments else -1 for k in range(self.body.kind.lanes))
+        return self.trigonometry(pack.first.op, of, angle, both)
 
 
 def _is_vector(text: str) -> bool:

@@ -10,7 +10,8 @@ in sign are alike. An order of the program in which packs are single operations 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import TypeGuard
 
 from jaxdyn.native._graph import Node, Scalar
 from jaxdyn.native._joined_order import JoinedOrder
@@ -24,7 +25,8 @@ SEEDS = {"div", "sqrt", "sin", "cos", "tanh", "exp"}
 RADIUS = 3
 """The number of operations, in each direction, within which the surroundings of alike operations are compared."""
 
-type Lanes = list[Node | None]
+type Lanes = dict[int, Node]
+"""The operations in the lanes of a vector that have one."""
 
 
 class Pack:
@@ -32,29 +34,22 @@ class Pack:
 
     __slots__ = ("lanes", "number", "swapped")
 
-    def __init__(self, number: int, lanes: Lanes):
+    def __init__(self, number: int):
         self.number = number
         """The number of one of the operations, which stands for all in `JoinedOrder`."""
-        self.lanes = lanes
-        """The operation in each lane."""
-        self.swapped = [False] * len(lanes)
-        """Whether an operation has its two operands in the opposite order."""
-
-    @property
-    def filled(self) -> list[int]:
-        """The lanes that have an operation."""
-        return [k for k, node in enumerate(self.lanes) if node is not None]
+        self.lanes: Lanes = {}
+        self.swapped: set[int] = set()
+        """The lanes whose operations have their two operands in the opposite order."""
 
     @property
     def first(self) -> Node:
         """The operation in the first lane that has one."""
-        return next(node for node in self.lanes if node is not None)
+        return self.lanes[min(self.lanes)]
 
     def operand(self, lane: int, place: int) -> tuple[Scalar, int]:
         """Return an operand in a lane without its signs, and its sign."""
         node = self.lanes[lane]
-        assert node is not None
-        k = 1 - place if self.swapped[lane] else place
+        k = 1 - place if lane in self.swapped else place
         value, sign = unsigned(node.args[k])
         return value, -sign if node.op == "sub" and k == 1 else sign
 
@@ -67,7 +62,7 @@ def unsigned(x: Scalar) -> tuple[Scalar, int]:
     return x, sign
 
 
-def is_value(x: Scalar) -> bool:
+def is_value(x: Scalar) -> TypeGuard[Node]:
     """Return whether a value is another one for each element of the batch."""
     return type(x) is Node and not x.uniform
 
@@ -175,24 +170,22 @@ class _Search:
                 self._pack_users(settled.popleft(), surely=False)
 
     def _pack_operands(self, pack: Pack) -> None:
-        filled = pack.filled
-        if not filled or pack.first.op == "input":
+        if not pack.lanes or pack.first.op == "input":
             return
-        first = pack.first
-        pack.swapped[filled[0]] = False
-        a = self.operands[first.number]
-        for lane in filled[1:]:
-            b = self.operands[pack.lanes[lane].number]  # type: ignore[union-attr]
-            if first.op in COMMUTATIVE and not (self._similar(a[0], b[0]) and self._similar(a[1], b[1])):
-                straight = self._likeness(a[0], b[0], filled[0], lane) + self._likeness(a[1], b[1], filled[0], lane)
-                crossed = self._likeness(a[0], b[1], filled[0], lane) + self._likeness(a[1], b[0], filled[0], lane)
-                pack.swapped[lane] = crossed > straight
+        own = min(pack.lanes)
+        a = self.operands[pack.lanes[own].number]
+        pack.swapped.discard(own)
+        if pack.first.op in COMMUTATIVE:
+            for lane, n in pack.lanes.items():
+                b = self.operands[n.number]
+                if lane == own or (self._similar(a[0], b[0]) and self._similar(a[1], b[1])):
+                    continue
+                straight = self._likeness(a[0], b[0], own, lane) + self._likeness(a[1], b[1], own, lane)
+                crossed = self._likeness(a[0], b[1], own, lane) + self._likeness(a[1], b[0], own, lane)
+                (pack.swapped.add if crossed > straight else pack.swapped.discard)(lane)
         for place in range(len(a)):
-            found: Lanes = [None] * self.lanes
-            for lane in filled:
-                value = pack.operand(lane, place)[0]
-                found[lane] = value if is_value(value) else None  # type: ignore[assignment]
-            self._join(found)
+            values = ((lane, pack.operand(lane, place)[0]) for lane in pack.lanes)
+            self._join({lane: x for lane, x in values if is_value(x)})
 
     def _similar(self, a: Scalar, b: Scalar) -> bool:
         """Return whether operands are the same, or operations that look alike."""
@@ -219,9 +212,9 @@ class _Search:
         """Pack operations that use those of a pack: `surely` those whose other operands are in one pack, too, or the
         same, else those that look alike."""
         tables: list[tuple[int, dict]] = []
-        for lane in pack.filled:
+        for lane, node in pack.lanes.items():
             table: dict = {}
-            for user, k in self.users[pack.lanes[lane].number]:  # type: ignore[union-attr]
+            for user, k in self.users[node.number]:
                 if user.number in self.place:
                     continue
                 key: tuple = (self.around[user.number],)
@@ -234,21 +227,15 @@ class _Search:
         for key, count in keys.items():
             if count < 2:
                 continue
-            users = [(lane, table[key]) for lane, table in tables if key in table]
-            if max(len(found) for _, found in users) == 1:
-                self._join_in_lanes([(lane, found[0]) for lane, found in users])
+            users = {lane: table[key] for lane, table in tables if key in table}
+            if max(map(len, users.values())) == 1:
+                self._join({lane: found[0] for lane, found in users.items()})
                 continue
             # Several in a lane are told apart by their surroundings, then by their order.
-            for color in dict.fromkeys(self.around[n.number] for _, found in users for n in found):
-                rows = [(lane, [n for n in found if self.around[n.number] == color]) for lane, found in users]
-                for k in range(max(len(found) for _, found in rows)):
-                    self._join_in_lanes([(lane, found[k]) for lane, found in rows if k < len(found)])
-
-    def _join_in_lanes(self, members: Iterable[tuple[int, Node]]) -> None:
-        found: Lanes = [None] * self.lanes
-        for lane, n in members:
-            found[lane] = n
-        self._join(found)
+            for color in dict.fromkeys(self.around[n.number] for found in users.values() for n in found):
+                rows = {k: [n for n in found if self.around[n.number] == color] for k, found in users.items()}
+                for k in range(max(map(len, rows.values()))):
+                    self._join({lane: found[k] for lane, found in rows.items() if k < len(found)})
 
     def _role(self, x: Scalar, lane: int) -> tuple[int, int, int]:
         """Return what is the same for operands that fit together in their lanes."""
@@ -261,47 +248,57 @@ class _Search:
 
     def _join(self, found: Lanes) -> None:
         """Pack the operations of the lanes that are of one kind and do not depend on each other."""
-        kinds: dict[str | tuple, list[tuple[int, Node]]] = {}
-        for lane, n in enumerate(found):
-            if n is not None and n.op in PACKED and n.number in self.users and found.count(n) == 1:
-                kinds.setdefault(_kind(n), []).append((lane, n))
+        kinds: dict[str | tuple, Lanes] = {}
+        nodes = list(found.values())
+        for lane, n in found.items():
+            if n.op in PACKED and n.number in self.users and nodes.count(n) == 1:
+                kinds.setdefault(_kind(n), {})[lane] = n
         for members in kinds.values():
             if len(members) > 1:
                 self._join_alike(members)
 
-    def _join_alike(self, members: list[tuple[int, Node]]) -> None:
+    def _join_alike(self, members: Lanes) -> None:
         existing: list[Pack] = []
-        vacant = []
-        for lane, n in members:
+        vacant: Lanes = {}
+        for lane, n in members.items():
             pack, place = self.place.get(n.number, (None, lane))
             if pack is None:
-                vacant.append((lane, n))
+                vacant[lane] = n
             elif place == lane and pack not in existing:
                 existing.append(pack)
         if not existing:
-            if len(vacant) < 2:
-                return
-            first = vacant[0][1].number
-            if not self.order.join([n.number for _, n in vacant]):
-                vacant = [vacant[0], *((k, n) for k, n in vacant[1:] if self.order.join([first, n.number]))]
-            if len(vacant) > 1:
-                self._put(Pack(first, [None] * self.lanes), vacant)
+            self._make(vacant)
             return
         pack = existing[0]
         for other in existing[1:]:
-            if all(a is None or b is None for a, b in zip(pack.lanes, other.lanes, strict=True)):
-                if self.order.join([pack.number, other.number]):
-                    self._put(pack, [(k, other.lanes[k]) for k in other.filled])  # type: ignore[misc]
-                    other.lanes = [None] * self.lanes
-        more = [(k, n) for k, n in vacant if pack.lanes[k] is None and self.order.join([pack.number, n.number])]
-        if more:
-            self._put(pack, more)
+            if pack.lanes.keys().isdisjoint(other.lanes) and self.order.join([pack.number, other.number]):
+                self._put(pack, other.lanes)
+                other.lanes = {}
+        self._put(
+            pack,
+            {
+                lane: n
+                for lane, n in vacant.items()
+                if lane not in pack.lanes and self.order.join([pack.number, n.number])
+            },
+        )
 
-    def _put(self, pack: Pack, members: Iterable[tuple[int, Node]]) -> None:
-        for lane, n in members:
+    def _make(self, members: Lanes) -> None:
+        if len(members) < 2:
+            return
+        numbers = [n.number for n in members.values()]
+        if not self.order.join(numbers):
+            joined = {numbers[0], *(k for k in numbers[1:] if self.order.join([numbers[0], k]))}
+            members = {lane: n for lane, n in members.items() if n.number in joined}
+        if len(members) > 1:
+            self._put(Pack(numbers[0]), members)
+
+    def _put(self, pack: Pack, members: Lanes) -> None:
+        for lane, n in members.items():
             pack.lanes[lane] = n
             self.place[n.number] = pack, lane
-        self.work.append(pack)
+        if members:
+            self.work.append(pack)
 
 
 def _kind(node: Node) -> str | tuple:
@@ -336,21 +333,18 @@ def _scheduled(members: Sequence[Node], before: dict[int, set[int]], lanes: int)
     while ready:
         ready.sort(key=lambda n: (-height[n.number], n.number))
         now, ready = ready[:lanes], ready[lanes:]
-        group: Lanes = [None] * lanes
+        group: Lanes = {}
         others = []
         for n in now:
             wanted = (lane_of[m] for m in sorted(before[n.number]))
-            lane = next((k for k in wanted if group[k] is None), None)
+            lane = next((k for k in wanted if k not in group), None)
             if lane is None:
                 others.append(n)
             else:
                 group[lane] = n
-        for n in others:
-            group[group.index(None)] = n
+        group |= zip((k for k in range(lanes) if k not in group), others, strict=False)
         out.append(group)
-        for lane, n in enumerate(group):
-            if n is None:
-                continue
+        for lane, n in group.items():
             lane_of[n.number] = lane
             for m in after[n.number]:
                 left[m.number] -= 1

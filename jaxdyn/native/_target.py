@@ -142,7 +142,9 @@ def target(
     bits = np.dtype(dtype).itemsize * 8
     repeated = getattr(function, "repetition", None) is not None
     with _lock:
-        return cached_target(function, shapes, uniform, bits, repeated and batch <= SHORT // bits, repeated and batch == 1)
+        return cached_target(
+            function, shapes, uniform, bits, repeated and batch <= SHORT // bits, repeated and batch == 1
+        )
 
 
 @functools.cache
