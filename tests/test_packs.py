@@ -60,6 +60,13 @@ def test_one_roll_out_of_a_random_tree(seed, precision):
         np.testing.assert_allclose(alone, among, rtol=0, atol=PRECISIONS[precision] * np.abs(among).max())
 
 
+def test_values_that_cross_from_one_function_to_the_next(monkeypatch):
+    monkeypatch.setattr("jaxdyn.native._order.PART", 300)
+    model = tree(100)
+    for alone, among in ends(model, *start(model, "float64")):
+        np.testing.assert_allclose(alone, among, rtol=0, atol=1e-10 * np.abs(among).max())
+
+
 def test_very_large_angles_in_some_lanes():
     model = samples.quadruped().astype("float64")
     q, v, tau = start(model, "float64")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from jaxdyn.native._emit import LARGEST_ANGLE, Body, Kind
 from jaxdyn.native._graph import Loop, Node, Scalar, is_condition
 from jaxdyn.native._interface import Interface
-from jaxdyn.native._order import Part, Rounds, divided, each_part, operands, rows_of_crossing
+from jaxdyn.native._order import Part, Rounds, divided, each_part, joined, operands, rows_of_crossing
 from jaxdyn.native._packed_values import PackedValues
 from jaxdyn.native._specialize import Program, Repetition
 from jaxdyn.native._sums import sum_functions
@@ -61,6 +61,9 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     shared = {n.number: k for k, n in enumerate(n for n in common if n.number in wanted)}
     rows = _rows(program)
     steps = divided([x for output in program.outputs for x in output])
+    if program.one:
+        # Vectors hold several operations, but only those of one part.
+        steps = joined(steps, kind.lanes)
     parts = list(each_part(steps))
     crossing, waiting = rows_of_crossing(steps)
     ends = {"first": parts[0], "last": parts[-1]}
