@@ -24,6 +24,10 @@ SEEDS = {"div", "sqrt", "sin", "cos", "tanh", "exp"}
 """The operations that the search begins with: a step of a recursion has few of them."""
 RADIUS = 3
 """The number of operations, in each direction, within which the surroundings of alike operations are compared."""
+LENGTHS = {"sin": 14, "cos": 14, "exp": 14, "tanh": 20, "input": 0}
+"""About the number of instructions of operations that have several."""
+WORTHWHILE = 0.97
+"""Packs are used where at most this part of the instructions is left. The estimate is not more accurate than that."""
 
 type Lanes = dict[int, Node]
 """The operations in the lanes of a vector that have one."""
@@ -68,11 +72,41 @@ def is_value(x: Scalar) -> TypeGuard[Node]:
 
 
 def find_packs(nodes: Sequence[Node], lanes: int) -> list[Pack]:
-    """Return packs of the operations of a part of a program, which are in an order."""
+    """Return packs of the operations of a part of a program, which are in an order; none where they save little."""
     own = {n.number for n in nodes}
     loaded = {a.number: a for n in nodes for a in n.args if is_value(a) and a.number not in own}
     inputs = [a for a in loaded.values() if a.op == "input"]
-    return _Search([*inputs, *(n for n in nodes if n.op != "neg")], lanes).packs()
+    packs = _Search([*inputs, *(n for n in nodes if n.op != "neg")], lanes).packs()
+    return packs if _instructions(nodes, packs) < WORTHWHILE * _instructions(nodes, []) else []
+
+
+def _instructions(nodes: Sequence[Node], packs: Sequence[Pack]) -> int:
+    """Return about how many instructions there are, with those that put lanes together and take values out of packs."""
+    place = {n.number: (pack, lane) for pack in packs for lane, n in pack.lanes.items()}
+    alone = [n for n in nodes if n.number not in place and n.op != "neg"]
+    operations = [n.op for n in alone] + [pack.first.op for pack in packs]
+    taken: set[int] = set()
+    blends: set[tuple] = set()
+
+    def source(x: Scalar, lane: int | None) -> int | str:
+        """Return what is the same for lanes that come from one vector."""
+        if not is_value(x) or x.number not in place:
+            return str(x) if type(x) is Node else ""
+        pack, own = place[x.number]
+        if own == lane:
+            return pack.number
+        taken.add(x.number)
+        return str(x)
+
+    for n in alone:
+        for a in n.args:
+            source(unsigned(a)[0], None)
+    for pack in packs:
+        for place_of_operand in range(len(pack.first.args) if pack.first.op != "input" else 0):
+            blends.add(tuple(source(pack.operand(k, place_of_operand)[0], k) for k in sorted(pack.lanes)))
+    inputs = sum(len(pack.lanes) for pack in packs if pack.first.op == "input")
+    moves = len(taken) + inputs + sum(len(set(lanes)) - 1 for lanes in blends)
+    return moves + sum(LENGTHS.get(op, 1) for op in operations)
 
 
 class _Search:
@@ -192,6 +226,7 @@ class _Search:
         return a is b or (self.around.get(_number(a), 0) == self.around.get(_number(b), 1))
 
     def _likeness(self, a: Scalar, b: Scalar, lane_a: int, lane_b: int) -> int:
+        """Return how well two operands fit together in two lanes; larger is better."""
         if a is b:
             return 5
         if not is_value(a) or not is_value(b):
@@ -258,6 +293,7 @@ class _Search:
                 self._join_alike(members)
 
     def _join_alike(self, members: Lanes) -> None:
+        """Join operations of one kind to a pack that some of them are in, with all their packs, or make a new one."""
         existing: list[Pack] = []
         vacant: Lanes = {}
         for lane, n in members.items():
