@@ -156,12 +156,15 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
 
     inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]
     try:
-        program = specialize(function, inputs, uniform, bits)._replace(one=one)
+        program = specialize(function, inputs, uniform, bits)
     except UnsupportedError:
         return None
     here = host()
     lanes = (SHORT if short else here.vector_bits) // bits
-    module = module_of(program, bits, min(LANES, here.vector_bits // bits) if one else lanes, interface())
+    if one and not program.summed:
+        # Sums over the batch add up the lanes.
+        program, lanes = program._replace(one=True), min(LANES, here.vector_bits // bits)
+    module = module_of(program, bits, lanes, interface())
     # The name is the program's, so that a compiled XLA program from JAX's cache on disk finds it in another process.
     parts = module.text, here.cpu, here.features, str(here.optimization)
     name = f"jaxdyn_{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}"
