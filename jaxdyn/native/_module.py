@@ -12,22 +12,16 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from jaxdyn.native._emit import (
-    LARGEST_ANGLE,
-    Body,
-    Kind,
-    Values,
-    angle_of_input,
-    any_lane,
-    reduced_angle,
-)
+from jaxdyn.native._emit import LARGEST_ANGLE, Body, Kind
 from jaxdyn.native._graph import Loop, Node, Scalar, is_condition
 from jaxdyn.native._interface import Interface
-from jaxdyn.native._order import Part, Rounds, divided, each_part, operands, rows_of_crossing
+from jaxdyn.native._order import Part, Rounds, divided, each_part, joined, operands, rows_of_crossing
+from jaxdyn.native._packed_values import PackedValues
 from jaxdyn.native._specialize import Program, Repetition
 from jaxdyn.native._sums import sum_functions
 from jaxdyn.native._threads import piece_length
 from jaxdyn.native._transpose import transpose_text
+from jaxdyn.native._values import Values, angle_of_input, any_lane, reduced_angle
 
 BLOCK = 200
 """The operations in a basic block, within which the compiler orders instructions."""
@@ -67,6 +61,9 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     shared = {n.number: k for k, n in enumerate(n for n in common if n.number in wanted)}
     rows = _rows(program)
     steps = divided([x for output in program.outputs for x in output])
+    if program.one:
+        # Vectors hold several operations, but only those of one part.
+        steps = joined(steps, kind.lanes)
     parts = list(each_part(steps))
     crossing, waiting = rows_of_crossing(steps)
     ends = {"first": parts[0], "last": parts[-1]}
@@ -170,7 +167,7 @@ def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *
             name = body.binary("fadd", body.value(f"load {kind.float}, ptr {place}, {align}"), name)
         body.line(f"store {kind.float} {name}, ptr {place}, {align}")
 
-    values = Values(body, load, angle)
+    values = (PackedValues if program.one else Values)(body, load, angle)
     own = {n.number for n in part.nodes}
     stores: dict[int, list[tuple[int, bool]]] = {}
     for x, row, summed in _results(program, rows):
@@ -180,17 +177,16 @@ def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *
             keep(values.name(x), row, summed)
     paired = {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
     labels = []
-    for count, node in enumerate(part.nodes):
+    for count, item in enumerate(values.items(part.nodes)):
         if count % BLOCK == BLOCK - 1:
             labels.append(body.block())
             body.line(f"br label %{labels[-1]}")
             body.lines.append(f"{labels[-1]}:")
-        values.emit(node, both=node.op in ("sin", "cos") and node.args[0].number in paired)
-        name = values.names[node.number]
-        for row, summed in stores.get(node.number, ()):
-            keep(name, row, summed)
-        if node.number in crossing:
-            waiting(node, crossing[node.number])()
+        for node in values.emit(item, paired):
+            for row, summed in stores.get(node.number, ()):
+                keep(values.name(node), row, summed)
+            if node.number in crossing:
+                waiting(node, crossing[node.number])()
     # What a loop carries is read before any of it is stored.
     for store in [waiting(x, crossing[to if isinstance(to, Loop) else to.number]) for x, to in part.stored]:
         store()
@@ -311,6 +307,7 @@ def _blocks(
     """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes, and for
     each of them over the calls of a repetition."""
     body = Body(kind, set())
+    width = 1 if program.one else kind.lanes
     transfers = _Transfers(body, program, rows)
     counts = {"in": rows.input_count, "small": rows.input_count, "out": rows.output_count}
     for name, count in (counts | {"sums": rows.sum_count, "waiting": waiting}).items():
@@ -321,8 +318,8 @@ def _blocks(
     body.lines.append("loop:")
     body.line(f"%at = phi i64 [ %begin, %entry ], [ %next, %{'further' if program.summed else 'last'} ]")
     body.line("%left = sub i64 %end, %at")
-    body.line(f"%whole = icmp uge i64 %left, {kind.lanes}")
-    body.line(f"%valid = select i1 %whole, i64 {kind.lanes}, i64 %left")
+    body.line(f"%whole = icmp uge i64 %left, {width}")
+    body.line(f"%valid = select i1 %whole, i64 {width}, i64 %left")
     transfers.gather(k for k in range(len(program.inputs)) if not program.is_row(k))
 
     def run() -> None:
@@ -340,7 +337,7 @@ def _blocks(
     else:
         _repeat(transfers, program.repetition, run, save)
     body.lines.append("last:")
-    body.line(f"%next = add i64 %at, {kind.lanes}")
+    body.line(f"%next = add i64 %at, {width}")
     body.line("%again = icmp ult i64 %next, %end")
     if program.summed:
         _add_up(transfers, piece)

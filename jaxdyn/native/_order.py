@@ -190,3 +190,15 @@ def by_results(results: Iterable[Scalar], done: set[int], before) -> list[Node]:
 def operands(node: Node) -> list[Node]:
     """Return the operands of a node that are nodes."""
     return [] if node.op == "input" else [a for a in node.args if type(a) is Node]
+
+
+def joined(steps: Iterable[Part | Rounds], times: int) -> list[Part | Rounds]:
+    """Return steps of which parts that follow each other are one, up to so many times the usual length."""
+    out: list[Part | Rounds] = []
+    for step in steps:
+        last = out[-1] if out else None
+        if isinstance(step, Part) and isinstance(last, Part) and len(last.nodes) + len(step.nodes) <= times * PART:
+            out[-1] = Part([*last.nodes, *step.nodes], [*last.stored, *step.stored])
+        else:
+            out.append(step)
+    return out

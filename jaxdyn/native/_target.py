@@ -124,6 +124,10 @@ SHORT = 128
 and in a single roll-out each step waits for the one before."""
 
 
+LANES = 4
+"""The most lanes of the vectors of a program for a single roll-out, which hold alike operations of several branches."""
+
+
 def target(
     function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tuple[bool, ...], dtype, batch: int
 ) -> Target | None:
@@ -136,14 +140,17 @@ def target(
     if not enabled() or np.dtype(dtype) not in (np.float32, np.float64):
         return None
     bits = np.dtype(dtype).itemsize * 8
-    short = getattr(function, "repetition", None) is not None and batch <= SHORT // bits
+    repeated = getattr(function, "repetition", None) is not None
     with _lock:
-        return cached_target(function, shapes, uniform, bits, short)
+        return cached_target(
+            function, shapes, uniform, bits, repeated and batch <= SHORT // bits, repeated and batch == 1
+        )
 
 
 @functools.cache
-def cached_target(function: Callable, shapes, uniform, bits: int, short: bool) -> Target | None:
-    """Return the program of `target`, made once in a process for each precision and length of vectors."""
+def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, one: bool) -> Target | None:
+    """Return the program of `target`, made once in a process for each precision and length of vectors, and for `one`
+    element of the batch."""
     from jaxdyn.native._compiler import host, load_functions
     from jaxdyn.native._module import module_of
 
@@ -153,7 +160,11 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool) -
     except UnsupportedError:
         return None
     here = host()
-    module = module_of(program, bits, (SHORT if short else here.vector_bits) // bits, interface())
+    lanes = (SHORT if short else here.vector_bits) // bits
+    if one and not program.summed:
+        # Sums over the batch add up the lanes.
+        program, lanes = program._replace(one=True), min(LANES, here.vector_bits // bits)
+    module = module_of(program, bits, lanes, interface())
     # The name is the program's, so that a compiled XLA program from JAX's cache on disk finds it in another process.
     parts = module.text, here.cpu, here.features, str(here.optimization)
     name = f"jaxdyn_{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}"
