@@ -3,7 +3,6 @@
 import functools
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -46,14 +45,18 @@ def options() -> DDPOptions:
     return DDPOptions().with_defaults(problem().dtype, robot=False)
 
 
-iterate = eqx.filter_jit(lambda s: _iterate(problem(), options(), False, s))
+compiled = eqx.filter_jit(lambda p, options, s: _iterate(p, options, False, s))
+
+
+def iterate(s: ConstrainedState) -> ConstrainedState:
+    return compiled(problem(), options(), s)
 
 
 @functools.cache
 def begun() -> ConstrainedState:
     """Return the state after an iteration, moved to a roll-out that is far from a solution of its barrier problem."""
-    start = eqx.filter_jit(lambda us: _initial_state(problem(), options(), us, None, None))
-    s = iterate(start(CONTROLS))
+    start = eqx.filter_jit(lambda p, options: _initial_state(p, options, CONTROLS, None, None))
+    s = iterate(start(problem(), options()))
     assert s.iterations == 1
     xs = problem().rollout(CONTROLS)
     # No slope is within the tolerance of this barrier, so only the promised decrease may end it.
@@ -92,7 +95,7 @@ def test_controls_far_from_their_bounds_stay_where_they_are(distance, multiplier
     us = jnp.array([[-1.0 + 2 * distance], [1.0 - 2 * distance]])
     box = Sides(jnp.array([[multiplier], [0.0]]), jnp.array([[0.0], [multiplier]]))
     s = s._replace(us=us, box=box, scale=s.scale._replace(cost=jnp.ones(())), status=jnp.asarray(Status.CONVERGED))
-    found = jax.jit(lambda s: _solution(problem(), options(), s).us)(s)
+    found = eqx.filter_jit(lambda p, options, s: _solution(p, options, s).us)(problem(), options(), s)
     np.testing.assert_array_equal(found, jnp.array([[-1.0], [1.0]]) if moved else us)
 
 
