@@ -10,7 +10,7 @@ from jaxdyn.trajopt.problem._costs import (
     ResidualCost,
     SmoothAbsCost,
     TimeVarying,
-    displaced,
+    function_of_displacement,
     gauss_newton_expansion,
     hessian_blocks,
     quadratic_expansion,

@@ -165,14 +165,14 @@ def quadratic_expansion(function: Callable, dynamics: AbstractDynamics, x, u) ->
     z = jnp.zeros(n + (0 if u is None else dynamics.nu), x.dtype)
 
     def gradient_and_value(z):
-        value, gradient = jax.value_and_grad(displaced(function, dynamics, x, u))(z)
+        value, gradient = jax.value_and_grad(function_of_displacement(function, dynamics, x, u))(z)
         return gradient, (value, gradient)
 
     hessian, (value, gradient) = jax.jacfwd(gradient_and_value, has_aux=True)(z)
     return Quadratic(value, gradient[:n], gradient[n:], *hessian_blocks(hessian, n))
 
 
-def displaced(function: Callable, dynamics: AbstractDynamics, x, u) -> Callable:
+def function_of_displacement(function: Callable, dynamics: AbstractDynamics, x, u) -> Callable:
     """`function(x, u)` as a function of the displacements `[dx, du]`."""
     n = dynamics.ndx
     return lambda z: function(dynamics.integrate(x, z[:n]), None if u is None else u + z[n:])
