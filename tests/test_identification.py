@@ -140,6 +140,22 @@ def test_bootstrap_of_least_squares_agrees_with_its_intervals():
     assert 0.7 < np.median(ratio) < 1.2
 
 
+def test_bootstrap_of_a_robust_fit_gives_outliers_their_small_weights():
+    truth, rng = _arm().with_joint_friction(**FRICTION), np.random.default_rng(0)
+    exact = _recording(truth, noise=0.0, rate=50.0, duration=20.0)
+    size = 0.1 * np.where(rng.uniform(size=exact.tau.shape) < 0.05, 20, 1)
+    recording = dataclasses.replace(exact, tau=exact.tau + size * rng.normal(size=exact.tau.shape))
+    errors = {}
+    for loss in ("squared", "huber"):
+        fit = sysid.ordinary_least_squares(truth, recording, friction_velocity=0.05, loss=loss)
+        base = fit.base_parameters()
+        errors[loss] = sysid.bootstrap(fit, recording, draws=100).intervals(fit, base).standard_error
+        assert 0.7 < np.median(errors[loss] / fit.intervals(base).standard_error) < 1.2
+    assert np.median(errors["huber"] / errors["squared"]) < 0.5
+    with pytest.raises(DataError, match="has weights of 1000: give bootstrap the recordings of the fit"):
+        sysid.bootstrap(fit, recording.between(0, 10))
+
+
 def test_residuals_of_a_block_without_leverage_have_the_covariance_of_the_noise():
     X = np.random.default_rng(0).normal(size=(40, 6))
     hat = np.linalg.inv(np.linalg.cholesky(X.T @ X)).T

@@ -93,6 +93,8 @@ class InverseDynamicsFit(eqx.Module):
     parameters and the logarithms of unknown inverse gains, for residuals with the spectra that were found."""
     block_scores: np.ndarray
     """`[blocks, P + gains]`: the same for residuals that are independent only from block to block in time."""
+    weights: np.ndarray | None = None
+    """`[n, nv]`: the weights of the equations' squares for a robust loss; None for squared errors."""
     reference: np.ndarray | None = None
     """`[P]`: parameters halfway between the start and the solution, at which the prior's curvature is taken for
     intervals; None for linear least squares, like all below."""
