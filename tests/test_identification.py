@@ -174,7 +174,7 @@ def test_identify_finds_what_is_there_and_nothing_else():
     np.testing.assert_allclose(found.model.friction, 1.5, rtol=0.03)
     assert _covered(found.fit, truth, 0.3).mean() > 0.8
     text = str(found)
-    assert "The residuals point to none of" in text
+    assert "The residuals point to none of these causes" in text
     assert "decided by the start alone" in text
     later = _recording(truth, seed=1, offset=0.3)
     assert found.evaluate(later).relative < found.evaluate(later, raw=True).relative < 0.02
@@ -226,7 +226,7 @@ def test_wrong_lengths_are_found():
     np.testing.assert_allclose([share["position z(joint2)"], share["position z(joint4)"]], 1.0, rtol=1e-12)
     text = str(found)
     assert "Of lengths the data determine, in m: position x(joint4) = 0.08" in text
-    assert "The residuals point to none of" in text
+    assert "The residuals point to none of these causes" in text
     assert found.linear is not None
     assert found.linear.evaluate(found.plan.recordings).relative < 0.001
     draws = sysid.bootstrap(found.fit, found.plan.recordings, draws=20).intervals(found.fit, base)

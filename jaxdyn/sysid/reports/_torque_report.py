@@ -118,7 +118,7 @@ def _identifiability_section(name: str, fit: InverseDynamicsFit, level: float, b
         f"columns {base.condition_number:.3g}, gap to the other pivots {base.gap:.2g}."
     ]
     if base.unidentifiable:
-        lines.append(f"No torque depends on {', '.join(base.unidentifiable)}.")
+        lines.append(f"No torque of these motions depends on {', '.join(base.unidentifiable)}.")
     if fit.tangent is not None:
         decided = fit.intervals(level=level).decided_by_prior(html.WEAK)
         lines.append(f"Decided by the prior alone: {', '.join(decided) or 'none'}.")
