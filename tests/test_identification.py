@@ -128,6 +128,11 @@ def test_intervals_never_leave_out_their_value_or_reach_below_zero():
         assert (intervals.lower[positive] >= 0).all()
         assert np.isfinite(intervals.upper).all()
     assert 0 < fit.intervals().prior_share.max() <= 1
+    # What the data push far below the start is decided by the data, whatever its share of the prior's variance.
+    table, decided = fit.intervals(), fit.decided_by_start()
+    others = np.isin(table.names, sorted(set(table.decided_by_prior()) - set(decided)))
+    assert decided
+    assert (others <= positive).all()
 
 
 def test_bootstrap_of_least_squares_agrees_with_its_intervals():
@@ -176,6 +181,11 @@ def test_identify_finds_what_is_there_and_nothing_else():
     text = str(found)
     assert "The residuals point to none of these causes" in text
     assert "decided by the start alone" in text
+    choice, cause = sysid.Choice("load", -0.01, 0.02, False), sysid.Cause("load friction", 0.3, 50.0, (), np.zeros(2))
+    refused = dataclasses.replace(found, plan=found.plan._replace(choices=(choice,)), causes=(cause,))
+    assert "load friction was tried and not taken: with it the mean square on held-out parts is 1.0% larger" in str(
+        refused
+    )
     later = _recording(truth, seed=1, offset=0.3)
     assert found.evaluate(later).relative < found.evaluate(later, raw=True).relative < 0.02
 

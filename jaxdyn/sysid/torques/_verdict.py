@@ -27,6 +27,7 @@ _FREED = {
     "tilt": "tilt=True in identify",
     "gain": "an effect gain of joints, if the inertias of others are known well",
 }
+_MEANING = {"gain": "gain (of drives or torque sensors)", "tilt": "tilt (of the robot's mount)"}
 _AS_EFFECT = "choose it among the joint_effects"
 
 
@@ -79,7 +80,7 @@ def _is_flat(parameters: np.ndarray) -> list[bool]:
 
 def _determined(fit: InverseDynamicsFit) -> list[str]:
     base, intervals = fit.base_parameters(), fit.intervals()
-    by_prior = intervals.decided_by_prior(_BY_PRIOR)
+    by_prior = fit.decided_by_start(_BY_PRIOR)
     nothing = set(base.unidentifiable) - set(base.names[len(base.names) - 3 * len(fit.layout.places) :])
     out = [
         f"The data determine {base.rank} combinations of {len(base.names)} parameters; {len(by_prior)} single "
@@ -115,8 +116,9 @@ def _causes(causes: Sequence[Cause], refused: Mapping[str, tuple[float, float]])
         names = ", ".join(x.name for x in causes)
         return [f"The residuals point to none of these causes: {names}."] if causes else []
     first, *others = evident
+    name = _MEANING.get(first.name, first.name)
     out = [
-        f"The residuals point to {first.name}: it would explain {first.part:.0%} of what is left (F = "
+        f"The residuals point to {name}: it would explain {first.part:.0%} of what is left (F = "
         f"{first.statistic:.3g}), most at {_listed(first.joints)}. The parameters and their intervals hold only if "
         f"nothing like that is missing. To find it: {_FREED.get(first.name, _AS_EFFECT)}."
     ]
