@@ -111,7 +111,9 @@ def _prepare(common: Sequence[Node], shared: dict[int, int], one: Kind, declared
         return body.value(f"load {one.float}, ptr {_element(body, one, start, place)}")
 
     values = Values(body, load)
+    blocks = _Blocks(body)
     for node in common:
+        blocks.count()
         if node.op != "input":
             values.emit(node)
         if node.number in shared:
@@ -119,8 +121,34 @@ def _prepare(common: Sequence[Node], shared: dict[int, int], one: Kind, declared
             if is_condition(node):
                 name = body.select(name, one.constant(1.0), one.constant(0.0))
             body.line(f"store {one.float} {name}, ptr {_element(body, one, '%common', shared[node.number])}")
-    text = "define internal void @prepare(ptr noalias %call, ptr noalias %common) noinline #0 {"
-    return "\n".join([text, *body.lines, "  ret void", "}"])
+    return blocks.function("prepare", ("%call", "%common"), "blocks_of_prepare")
+
+
+class _Blocks:
+    """The basic blocks of a function of many operations."""
+
+    def __init__(self, body: Body):
+        self.body = body
+        self._operations = 0
+        self._labels: list[str] = []
+
+    def count(self) -> None:
+        """Count an operation that comes next, and begin a new block where there are enough in the last one."""
+        self._operations += 1
+        if self._operations % BLOCK == 0:
+            self._labels.append(self.body.block())
+            self.body.line(f"br label %{self._labels[-1]}")
+            self.body.lines.append(f"{self._labels[-1]}:")
+
+    def function(self, name: str, arguments: Sequence[str], constant: str) -> str:
+        """Return the text of the function, and of a constant with the addresses of its blocks: the compiler joins
+        blocks whose addresses nobody has."""
+        pointers = ", ".join(f"ptr noalias {x}" for x in arguments)
+        text = [f"define internal void @{name}({pointers}) noinline #0 {{", *self.body.lines, "  ret void", "}"]
+        if self._labels:
+            addresses = ", ".join(f"ptr blockaddress(@{name}, %{label})" for label in self._labels)
+            text.append(f"@{constant} = internal constant [{len(self._labels)} x ptr] [{addresses}]")
+        return "\n".join(text)
 
 
 def _element(body: Body, kind: Kind, start: str, place: int) -> str:
@@ -179,12 +207,9 @@ def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *
         elif last if type(x) is Node and x.op == "result" else first and _is_ready(x) and not (summed and x == 0):
             keep(values.name(x), row, summed)
     paired = {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
-    labels = []
-    for count, node in enumerate(part.nodes):
-        if count % BLOCK == BLOCK - 1:
-            labels.append(body.block())
-            body.line(f"br label %{labels[-1]}")
-            body.lines.append(f"{labels[-1]}:")
+    blocks = _Blocks(body)
+    for node in part.nodes:
+        blocks.count()
         values.emit(node, both=node.op in ("sin", "cos") and node.args[0].number in paired)
         name = values.names[node.number]
         for row, summed in stores.get(node.number, ()):
@@ -194,13 +219,7 @@ def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *
     # What a loop carries is read before any of it is stored.
     for store in [waiting(x, crossing[to if isinstance(to, Loop) else to.number]) for x, to in part.stored]:
         store()
-    arguments = ", ".join(f"ptr noalias {name}" for name in ARGUMENTS)
-    text = [f"define internal void @part{number}({arguments}) noinline #0 {{", *body.lines, "  ret void", "}"]
-    if labels:
-        # The compiler joins blocks whose addresses nobody has.
-        addresses = ", ".join(f"ptr blockaddress(@part{number}, %{label})" for label in labels)
-        text.append(f"@blocks{number} = internal constant [{len(labels)} x ptr] [{addresses}]")
-    return "\n".join(text)
+    return blocks.function(f"part{number}", ARGUMENTS, f"blocks{number}")
 
 
 def _results(program: Program, rows: Rows) -> list[tuple[Scalar, int, bool]]:
