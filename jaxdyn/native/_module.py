@@ -25,7 +25,7 @@ from jaxdyn.native._graph import Loop, Node, Scalar, is_condition
 from jaxdyn.native._interface import Interface
 from jaxdyn.native._order import Part, Rounds, divided, each_part, operands, rows_of_crossing
 from jaxdyn.native._specialize import Program, Repetition
-from jaxdyn.native._sums import sum_functions
+from jaxdyn.native._sums import piece_row, sum_functions
 from jaxdyn.native._threads import piece_length
 from jaxdyn.native._transpose import transpose_text
 
@@ -53,7 +53,9 @@ class Module(NamedTuple):
     common: int
     """The number of values that are the same for the whole batch, which `prepare_handler` computes."""
     piece: int
-    """The number of elements of the batch in a piece. A result that is a sum over the batch has a row for each."""
+    """The number of elements of the batch in a piece."""
+    piece_row: int
+    """The numbers that each piece needs for its sums over the batch."""
 
 
 def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> Module:
@@ -79,13 +81,17 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     texts += _transposes(program, kind, declared)
     piece = piece_length(program.length * sum(not n.uniform for n in program.nodes), lanes)
     texts.append(_blocks(program, rows, steps, crossing, waiting, kind, piece))
-    texts += [sum_functions(kind)] if program.summed else []
-    texts.append(interface.handlers(program, len(shared), piece))
+    row = piece_row(rows.sum_count, lanes) if program.summed else 0
+    if row:
+        texts.append(sum_functions(kind, row))
+        suffix = f"{kind.suffix}.p0({kind.float}, ptr, i32, <{kind.lanes} x i1>)"
+        declared.add(f"declare void @llvm.masked.store.{suffix}")
+    texts.append(interface.handlers(program, len(shared), piece, _totals(program, rows, kind, piece) if row else ""))
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
     width = f'"min-legal-vector-width"="{8 * kind.bytes}" "prefer-vector-width"="{8 * kind.bytes}"'
     metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
     attributes = f"attributes #0 = {{ nounwind {width} }}"
-    return Module("\n\n".join([*declarations, *texts, attributes, metadata]) + "\n", len(shared), piece)
+    return Module("\n\n".join([*declarations, *texts, attributes, metadata]) + "\n", len(shared), piece, row)
 
 
 def _rows(program: Program) -> Rows:
@@ -376,15 +382,30 @@ def _add_up(transfers: _Transfers, piece: int) -> None:
     body.line(f"br i1 {inside}, label %further, label %add_up")
     body.lines.append("add_up:")
     number = body.value(f"udiv i64 %at, {piece}")
-    for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
-        if output and program.is_sum(k):
-            place = body.value(f"mul i64 {number}, {len(output)}")
-            start = transfers.entry(len(program.inputs) + k, "ptr")
-            place = body.value(f"getelementptr {Kind(body.kind.bits, 1).float}, ptr {start}, i64 {place}")
-            sums = _element(body, body.kind, "%sums", row)
-            body.line(f"call void @add_up(ptr {sums}, i64 {len(output)}, ptr {place})")
+    place = body.value(f"mul i64 {number}, {piece_row(rows.sum_count, body.kind.lanes)}")
+    place = body.value(f"getelementptr {body.kind.scalar}, ptr {transfers.entry(_sums_entry(program), 'ptr')}, i64 {place}")
+    body.line(f"call void @add_up(ptr %sums, i64 {rows.sum_count}, ptr {place})")
     body.line("br label %further")
     body.lines.append("further:")
+
+
+def _sums_entry(program: Program) -> int:
+    """Return the place in the record of a call of the address of the pieces' rows of sums."""
+    return 2 * len(program.inputs) + len(program.outputs)
+
+
+def _totals(program: Program, rows: Rows, kind: Kind, piece: int) -> str:
+    """The end of a handler of a program with sums over the batch, when the rows of all pieces are there."""
+    body = Body(Kind(kind.bits, 1), set())
+    transfers = _Transfers(body, program, rows)
+    pieces = body.value(f"udiv i64 {body.value(f'add i64 %batch, {piece - 1}')}, {piece}")
+    start = transfers.entry(_sums_entry(program), "ptr")
+    for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
+        if output and program.is_sum(k):
+            array = transfers.entry(len(program.inputs) + k, "ptr")
+            columns = _element(body, body.kind, start, row)
+            body.line(f"call void @total(ptr {columns}, i64 {pieces}, i64 {len(output)}, ptr {array})")
+    return "\n".join(body.lines)
 
 
 def _repeat(
