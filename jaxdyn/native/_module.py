@@ -23,7 +23,7 @@ from jaxdyn.native._emit import (
 )
 from jaxdyn.native._graph import Loop, Node, Scalar, is_condition
 from jaxdyn.native._interface import Interface
-from jaxdyn.native._order import Part, Rounds, divided, each_part, operands, rows_of_crossing
+from jaxdyn.native._order import Part, Rounds, cut_common, divided, each_part, operands, rows_of_crossing
 from jaxdyn.native._specialize import Program, Repetition
 from jaxdyn.native._sums import piece_row, sum_functions
 from jaxdyn.native._threads import piece_length
@@ -72,7 +72,8 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     parts = list(each_part(steps))
     crossing, waiting = rows_of_crossing(steps)
     ends = {"first": parts[0], "last": parts[-1]}
-    texts = [_prepare(common, shared, one, declared)] if shared else []
+    prepared, kept = cut_common(common, shared)
+    texts = _prepare(prepared, kept, one, declared) if shared else []
     texts += [
         _part(k, part, program, rows, shared, crossing, kind, declared, **{x: part is y for x, y in ends.items()})
         for k, part in enumerate(parts)
@@ -86,12 +87,12 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
         texts.append(sum_functions(kind, row))
         suffix = f"{kind.suffix}.p0({kind.float}, ptr, i32, <{kind.lanes} x i1>)"
         declared.add(f"declare void @llvm.masked.store.{suffix}")
-    texts.append(interface.handlers(program, len(shared), piece, _totals(program, rows, kind, piece) if row else ""))
+    texts.append(interface.handlers(program, len(kept), piece, _totals(program, rows, kind, piece) if row else ""))
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
     width = f'"min-legal-vector-width"="{8 * kind.bytes}" "prefer-vector-width"="{8 * kind.bytes}"'
     metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
     attributes = f"attributes #0 = {{ nounwind {width} }}"
-    return Module("\n\n".join([*declarations, *texts, attributes, metadata]) + "\n", len(shared), piece, row)
+    return Module("\n\n".join([*declarations, *texts, attributes, metadata]) + "\n", len(kept), piece, row)
 
 
 def _rows(program: Program) -> Rows:
@@ -106,11 +107,24 @@ def _rows(program: Program) -> Rows:
     return Rows(inputs, count, outputs, *totals)
 
 
-def _prepare(common: Sequence[Node], shared: dict[int, int], one: Kind, declared: set[str]) -> str:
-    """The function that computes what is the same for the whole batch."""
+def _prepare(prepared: Sequence[Sequence[Node]], kept: dict[int, int], one: Kind, declared: set[str]) -> list[str]:
+    """The functions that compute what is the same for the whole batch, and `prepare`, which calls them where they are
+    several."""
+    if len(prepared) == 1:
+        return [_prepare_part("prepare", prepared[0], kept, one, declared)]
+    names = [f"prepare{k}" for k in range(len(prepared))]
+    texts = [_prepare_part(name, nodes, kept, one, declared) for name, nodes in zip(names, prepared, strict=True)]
+    calls = [f"  call void @{name}(ptr %call, ptr %common)" for name in names]
+    header = "define internal void @prepare(ptr noalias %call, ptr noalias %common) noinline #0 {"
+    return [*texts, "\n".join([header, *calls, "  ret void", "}"])]
+
+
+def _prepare_part(name: str, nodes: Sequence[Node], kept: dict[int, int], one: Kind, declared: set[str]) -> str:
     body = Body(one, declared)
 
     def load(node: Node) -> str:
+        if node.op != "input":
+            return _loaded_common(body, node, kept[node.number])
         array, place = node.args
         slot = body.value(f"getelementptr ptr, ptr %call, i64 {array}")
         start = body.value(f"load ptr, ptr {slot}")
@@ -118,16 +132,23 @@ def _prepare(common: Sequence[Node], shared: dict[int, int], one: Kind, declared
 
     values = Values(body, load)
     blocks = _Blocks(body)
-    for node in common:
+    for node in nodes:
         blocks.count()
         if node.op != "input":
             values.emit(node)
-        if node.number in shared:
-            name = values.name(node)
+        if node.number in kept:
+            value = values.name(node)
             if is_condition(node):
-                name = body.select(name, one.constant(1.0), one.constant(0.0))
-            body.line(f"store {one.float} {name}, ptr {_element(body, one, '%common', shared[node.number])}")
-    return blocks.function("prepare", ("%call", "%common"), "blocks_of_prepare")
+                value = body.select(value, one.constant(1.0), one.constant(0.0))
+            body.line(f"store {one.float} {value}, ptr {_element(body, one, '%common', kept[node.number])}")
+    return blocks.function(name, ("%call", "%common"), f"blocks_of_{name}")
+
+
+def _loaded_common(body: Body, node: Node, place: int) -> str:
+    """Load a value that is the same for the whole batch."""
+    one = body.kind
+    x = body.value(f"load {one.float}, ptr {_element(body, one, '%common', place)}")
+    return body.compare("une", x, one.constant(0.0)) if is_condition(node) else x
 
 
 class _Blocks:

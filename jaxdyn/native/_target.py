@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import ctypes
 import functools
+import gc
 import hashlib
 import os
 import threading
@@ -144,19 +145,33 @@ def target(
         return cached_target(function, shapes, uniform, bits, short)
 
 
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Run the body without Python's search for cycles, which would go over all nodes of a program again and again, and
+    find none: it took a third of the time to specialize a function."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 @functools.cache
 def cached_target(function: Callable, shapes, uniform, bits: int, short: bool) -> Target | None:
     """Return the program of `target`, made once in a process for each precision and length of vectors."""
     from jaxdyn.native._compiler import host, load_functions
     from jaxdyn.native._module import module_of
 
-    inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]
+    inputs, here = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes], host()
     try:
-        program = specialize(function, inputs, uniform, bits)
+        with _without_garbage_collection():
+            program = specialize(function, inputs, uniform, bits)
+            module = module_of(program, bits, (SHORT if short else here.vector_bits) // bits, interface())
     except UnsupportedError:
         return None
-    here = host()
-    module = module_of(program, bits, (SHORT if short else here.vector_bits) // bits, interface())
     # The name is the program's, so that a compiled XLA program from JAX's cache on disk finds it in another process.
     parts = module.text, here.cpu, here.features, str(here.optimization)
     name = f"jaxdyn_{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}"
