@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from jaxdyn.native._blocks import Blocks, element
 from jaxdyn.native._emit import (
     LARGEST_ANGLE,
     Body,
@@ -24,13 +25,12 @@ from jaxdyn.native._emit import (
 from jaxdyn.native._graph import Loop, Node, Scalar, is_condition
 from jaxdyn.native._interface import Interface
 from jaxdyn.native._order import Part, Rounds, cut_common, divided, each_part, operands, rows_of_crossing
+from jaxdyn.native._prepare import prepare_functions
 from jaxdyn.native._specialize import Program, Repetition
 from jaxdyn.native._sums import piece_row, sum_functions
 from jaxdyn.native._threads import piece_length
 from jaxdyn.native._transpose import transpose_text
 
-BLOCK = 200
-"""The operations in a basic block, within which the compiler orders instructions."""
 ARGUMENTS = ("%in", "%out", "%sums", "%common", "%waiting", "%angles")
 """The arguments of the functions of a kernel: rows of numbers."""
 
@@ -73,7 +73,7 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     crossing, waiting = rows_of_crossing(steps)
     ends = {"first": parts[0], "last": parts[-1]}
     prepared, kept = cut_common(common, shared)
-    texts = _prepare(prepared, kept, one, declared) if shared else []
+    texts = prepare_functions(prepared, kept, one, declared) if shared else []
     texts += [
         _part(k, part, program, rows, shared, crossing, kind, declared, **{x: part is y for x, y in ends.items()})
         for k, part in enumerate(parts)
@@ -107,81 +107,6 @@ def _rows(program: Program) -> Rows:
     return Rows(inputs, count, outputs, *totals)
 
 
-def _prepare(prepared: Sequence[Sequence[Node]], kept: dict[int, int], one: Kind, declared: set[str]) -> list[str]:
-    """The functions that compute what is the same for the whole batch, and `prepare`, which calls them where they are
-    several."""
-    if len(prepared) == 1:
-        return [_prepare_part("prepare", prepared[0], kept, one, declared)]
-    names = [f"prepare{k}" for k in range(len(prepared))]
-    texts = [_prepare_part(name, nodes, kept, one, declared) for name, nodes in zip(names, prepared, strict=True)]
-    calls = [f"  call void @{name}(ptr %call, ptr %common)" for name in names]
-    header = "define internal void @prepare(ptr noalias %call, ptr noalias %common) noinline #0 {"
-    return [*texts, "\n".join([header, *calls, "  ret void", "}"])]
-
-
-def _prepare_part(name: str, nodes: Sequence[Node], kept: dict[int, int], one: Kind, declared: set[str]) -> str:
-    body = Body(one, declared)
-
-    def load(node: Node) -> str:
-        if node.op != "input":
-            return _loaded_common(body, node, kept[node.number])
-        array, place = node.args
-        slot = body.value(f"getelementptr ptr, ptr %call, i64 {array}")
-        start = body.value(f"load ptr, ptr {slot}")
-        return body.value(f"load {one.float}, ptr {_element(body, one, start, place)}")
-
-    values = Values(body, load)
-    blocks = _Blocks(body)
-    for node in nodes:
-        blocks.count()
-        if node.op != "input":
-            values.emit(node)
-        if node.number in kept:
-            value = values.name(node)
-            if is_condition(node):
-                value = body.select(value, one.constant(1.0), one.constant(0.0))
-            body.line(f"store {one.float} {value}, ptr {_element(body, one, '%common', kept[node.number])}")
-    return blocks.function(name, ("%call", "%common"), f"blocks_of_{name}")
-
-
-def _loaded_common(body: Body, node: Node, place: int) -> str:
-    """Load a value that is the same for the whole batch."""
-    one = body.kind
-    x = body.value(f"load {one.float}, ptr {_element(body, one, '%common', place)}")
-    return body.compare("une", x, one.constant(0.0)) if is_condition(node) else x
-
-
-class _Blocks:
-    """The basic blocks of a function of many operations."""
-
-    def __init__(self, body: Body):
-        self.body = body
-        self._operations = 0
-        self._labels: list[str] = []
-
-    def count(self) -> None:
-        """Count an operation that comes next, and begin a new block where there are enough in the last one."""
-        self._operations += 1
-        if self._operations % BLOCK == 0:
-            self._labels.append(self.body.block())
-            self.body.line(f"br label %{self._labels[-1]}")
-            self.body.lines.append(f"{self._labels[-1]}:")
-
-    def function(self, name: str, arguments: Sequence[str], constant: str) -> str:
-        """Return the text of the function, and of a constant with the addresses of its blocks: the compiler joins
-        blocks whose addresses nobody has."""
-        pointers = ", ".join(f"ptr noalias {x}" for x in arguments)
-        text = [f"define internal void @{name}({pointers}) noinline #0 {{", *self.body.lines, "  ret void", "}"]
-        if self._labels:
-            addresses = ", ".join(f"ptr blockaddress(@{name}, %{label})" for label in self._labels)
-            text.append(f"@{constant} = internal constant [{len(self._labels)} x ptr] [{addresses}]")
-        return "\n".join(text)
-
-
-def _element(body: Body, kind: Kind, start: str, place: int) -> str:
-    return body.value(f"getelementptr {kind.float}, ptr {start}, i64 {place}") if place else start
-
-
 def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *, first: bool, last: bool) -> str:
     body = Body(kind, declared)
     one = Kind(kind.bits, 1)
@@ -198,29 +123,29 @@ def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *
     def load(node: Node) -> str:
         if node.uniform:
             x = body.value(
-                f"load {one.float}, ptr {_element(body, one, '%common', shared[node.number])}, !invariant.load !1"
+                f"load {one.float}, ptr {element(body, one, '%common', shared[node.number])}, !invariant.load !1"
             )
             x = splat(x)
             return body.compare("une", x, kind.constant(0.0)) if is_condition(node) else x
         if node.op == "input":
             row = rows.inputs[node.args[0]] + node.args[1]
-            return body.value(f"load {kind.float}, ptr {_element(body, kind, '%in', row)}, {align}")
-        x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%waiting', crossing[node.number])}, {align}")
+            return body.value(f"load {kind.float}, ptr {element(body, kind, '%in', row)}, {align}")
+        x = body.value(f"load {kind.float}, ptr {element(body, kind, '%waiting', crossing[node.number])}, {align}")
         return body.compare("une", x, kind.constant(0.0)) if is_condition(node) else x
 
     def angle(node: Node) -> str:
         row = rows.inputs[node.args[0]] + node.args[1]
-        return body.value(f"load {kind.float}, ptr {_element(body, kind, '%angles', row)}, {align}")
+        return body.value(f"load {kind.float}, ptr {element(body, kind, '%angles', row)}, {align}")
 
     def waiting(x: Scalar, row: int) -> Callable[[], None]:
         name = values.name(x)
         if is_condition(x):
             name = body.select(name, kind.constant(1.0), kind.constant(0.0))
-        place = _element(body, kind, "%waiting", row)
+        place = element(body, kind, "%waiting", row)
         return lambda: body.line(f"store {kind.float} {name}, ptr {place}, {align}")
 
     def keep(name: str, row: int, summed: bool) -> None:
-        place = _element(body, kind, "%sums" if summed else "%out", row)
+        place = element(body, kind, "%sums" if summed else "%out", row)
         if summed:
             name = body.binary("fadd", body.value(f"load {kind.float}, ptr {place}, {align}"), name)
         body.line(f"store {kind.float} {name}, ptr {place}, {align}")
@@ -234,7 +159,7 @@ def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *
         elif last if type(x) is Node and x.op == "result" else first and _is_ready(x) and not (summed and x == 0):
             keep(values.name(x), row, summed)
     paired = {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
-    blocks = _Blocks(body)
+    blocks = Blocks(body)
     for node in part.nodes:
         blocks.count()
         values.emit(node, both=node.op in ("sin", "cos") and node.args[0].number in paired)
@@ -273,7 +198,7 @@ def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
     align = f"align {kind.bytes}"
     largest = None
     for row in angle_rows:
-        x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%in', row)}, {align}")
+        x = body.value(f"load {kind.float}, ptr {element(body, kind, '%in', row)}, {align}")
         size = body.intrinsic("fabs", x)
         largest = size if largest is None else body.select(body.compare("ogt", size, largest), size, largest)
     if largest is not None:
@@ -281,8 +206,8 @@ def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
         body.line(f"br i1 {large}, label %reduce, label %as_they_are, !prof !0")
         body.lines.append("reduce:")
         for row in angle_rows:
-            x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%in', row)}, {align}")
-            row = _element(body, kind, "%small", row)
+            x = body.value(f"load {kind.float}, ptr {element(body, kind, '%in', row)}, {align}")
+            row = element(body, kind, "%small", row)
             body.line(f"store {kind.float} {reduced_angle(body, x)}, ptr {row}, {align}")
         body.line("ret ptr %small")
         body.lines.append("as_they_are:")
@@ -301,7 +226,7 @@ def _calls(body: Body, steps: Iterable[Part | Rounds], numbers: dict[Part, int],
         body.line(f"br label %{top}")
         body.lines.append(f"{top}:")
         _calls(body, step.condition, numbers, crossing)
-        row = _element(body, kind, "%waiting", crossing[step.loop])
+        row = element(body, kind, "%waiting", crossing[step.loop])
         again = body.compare("une", body.value(f"load {kind.float}, ptr {row}, align {kind.bytes}"), kind.constant(0.0))
         body.line(f"br i1 {any_lane(body, again)}, label %{more}, label %{after}")
         body.lines.append(f"{more}:")
@@ -324,7 +249,7 @@ class _Transfers:
                 width = math.prod(self.program.inputs[k])
                 stride = self.entry(len(self.program.inputs) + len(self.program.outputs) + k, "i64")
                 source = self._place(k, stride, width, number)
-                target = _element(self.body, self.body.kind, "%in", self.rows.inputs[k])
+                target = element(self.body, self.body.kind, "%in", self.rows.inputs[k])
                 self.body.line(f"call void @gather{width}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")
                 if self.program.summed and k in self.program.linear:
                     # Lanes beyond the end of the batch add nothing to sums over it.
@@ -377,7 +302,7 @@ def _blocks(
 
     def save(number: str) -> None:
         for k, row in enumerate(rows.outputs):
-            transfers.scatter(k, _element(body, kind, "%out", row), number)
+            transfers.scatter(k, element(body, kind, "%out", row), number)
 
     if program.repetition is None:
         run()
@@ -404,7 +329,9 @@ def _add_up(transfers: _Transfers, piece: int) -> None:
     body.lines.append("add_up:")
     number = body.value(f"udiv i64 %at, {piece}")
     place = body.value(f"mul i64 {number}, {piece_row(rows.sum_count, body.kind.lanes)}")
-    place = body.value(f"getelementptr {body.kind.scalar}, ptr {transfers.entry(_sums_entry(program), 'ptr')}, i64 {place}")
+    place = body.value(
+        f"getelementptr {body.kind.scalar}, ptr {transfers.entry(_sums_entry(program), 'ptr')}, i64 {place}"
+    )
     body.line(f"call void @add_up(ptr %sums, i64 {rows.sum_count}, ptr {place})")
     body.line("br label %further")
     body.lines.append("further:")
@@ -424,7 +351,7 @@ def _totals(program: Program, rows: Rows, kind: Kind, piece: int) -> str:
     for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
         if output and program.is_sum(k):
             array = transfers.entry(len(program.inputs) + k, "ptr")
-            columns = _element(body, body.kind, start, row)
+            columns = element(body, body.kind, start, row)
             body.line(f"call void @total(ptr {columns}, i64 {pieces}, i64 {len(output)}, ptr {array})")
     return "\n".join(body.lines)
 
@@ -437,7 +364,7 @@ def _repeat(
     kind, align = body.kind, f"align {body.kind.bytes}"
 
     for k, operand in enumerate(program.carried):
-        transfers.scatter(k, _element(body, kind, "%in", rows.inputs[operand]))
+        transfers.scatter(k, element(body, kind, "%in", rows.inputs[operand]))
     body.line("br label %steps")
     body.lines.append("steps:")
     body.line("%step = phi i64 [ 0, %loop ], [ %next_step, %go_on ]")
@@ -454,8 +381,8 @@ def _repeat(
     body.lines.append("go_on:")
     for k, row in zip(program.carried, rows.outputs, strict=True):
         for i in range(math.prod(program.inputs[k])):
-            x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%out', row + i)}, {align}")
-            body.line(f"store {kind.float} {x}, ptr {_element(body, kind, '%in', rows.inputs[k] + i)}, {align}")
+            x = body.value(f"load {kind.float}, ptr {element(body, kind, '%out', row + i)}, {align}")
+            body.line(f"store {kind.float} {x}, ptr {element(body, kind, '%in', rows.inputs[k] + i)}, {align}")
     body.line(f"%more = icmp ult i64 %next_step, {repetition.length}")
     body.line("br i1 %more, label %steps, label %last")
 

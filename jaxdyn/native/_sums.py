@@ -19,8 +19,8 @@ def piece_row(count: int, lanes: int) -> int:
 
 def sum_functions(kind: Kind, row: int) -> str:
     """Return three functions: `@keep_lanes` sets the lanes of rows from a number on to zero; `@add_up` writes the sums
-    of the lanes of rows and sets the rows to zero; `@total` writes the sums of some columns over the rows of all pieces,
-    which are `row` numbers apart."""
+    of the lanes of rows and sets the rows to zero; `@total` writes the sums of some columns over the rows of all
+    pieces, which are `row` numbers apart."""
     vector, scalar, lanes, size = kind.float, kind.scalar, kind.lanes, kind.bits // 8
     order = ", ".join(f"i64 {k}" for k in range(lanes))
     loop = """entry:
