@@ -243,12 +243,9 @@ class Body:
 def _lane_by_lane(kind: Kind, name: str, count: int) -> str:
     """The definition of a function of vectors that calls one of doubles for each lane."""
     arguments = ", ".join(f"{kind.float} %a{i}" for i in range(count))
-    lines = [
-        f"define internal {kind.float} @each.{name}({arguments}) noinline {{",
-        "entry:",
-        "  br label %loop",
-        "loop:",
-    ]
+    lines = [f"define internal {kind.float} @each.{name}({arguments}) noinline {{"]
+    lines += _usual_powers(kind) if name == "pow" else []
+    lines += ["entry:", "  br label %loop", "loop:"]
     lines.append("  %i = phi i64 [ 0, %entry ], [ %next, %loop ]")
     lines.append(f"  %out = phi {kind.float} [ zeroinitializer, %entry ], [ %more, %loop ]")
     one = Body(Kind(kind.bits, 1), set())
@@ -259,6 +256,22 @@ def _lane_by_lane(kind: Kind, name: str, count: int) -> str:
     lines += ["  %next = add i64 %i, 1", f"  %again = icmp ult i64 %next, {kind.lanes}"]
     lines += ["  br i1 %again, label %loop, label %done", "done:", f"  ret {kind.float} %more", "}"]
     return "\n".join(lines)
+
+
+def _usual_powers(kind: Kind) -> list[str]:
+    """The beginning of the function of powers: squares, or the numbers themselves, where all exponents are 2 or 1."""
+    lines, mask = ["usual:"], f"i{kind.lanes}"
+    for exponent, after in ((2.0, "not_squares"), (1.0, "entry")):
+        lines += [
+            f"  %{after}_lanes = fcmp une {kind.float} %a1, {kind.constant(exponent)}",
+            f"  %{after}_mask = bitcast {kind.bool} %{after}_lanes to {mask}",
+            f"  %{after}_any = icmp ne {mask} %{after}_mask, 0",
+            f"  br i1 %{after}_any, label %{after}, label %instead_of_{after}",
+            f"instead_of_{after}:",
+        ]
+        lines += [f"  %square = fmul {kind.float} %a0, %a0"] if exponent == 2 else []
+        lines += [f"  ret {kind.float} {'%square' if exponent == 2 else '%a0'}", f"{after}:"]
+    return lines[:-1]
 
 
 # sin(r) = r + r^3 P(r^2) on [-pi/2, pi/2]: minimax in the relative error (32 bits: 6e-9); for 64 bits, SLEEF 3.6.

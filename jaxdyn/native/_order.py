@@ -11,6 +11,10 @@ PART = 25000
 """The most operations in one function of a kernel. The compiler's time grows faster than the length of a function, but
 what one function leaves to the next goes through memory."""
 
+COMMON_PART = 5000
+"""The most operations in one function of those that are the same for the whole batch. They are on single numbers, on
+which the compiler makes branches of choices, in a time that grows faster still."""
+
 
 @dataclasses.dataclass(eq=False)
 class Part:
@@ -105,6 +109,25 @@ def _parts(order: list[Node], stored: Iterable) -> list[Part]:
     parts = [Part(order[i * length : (i + 1) * length], []) for i in range(count)]
     parts[-1].stored += stored
     return parts
+
+
+def cut_common(common: list[Node], shared: dict[int, int]) -> tuple[list[list[Node]], dict[int, int]]:
+    """Return the operations that are the same for the whole batch, cut into functions, and the places in memory of
+    those that have one: what the kernel uses has the given places, and what one function leaves to the next has further
+    ones."""
+    count = -(-len(common) // COMMON_PART)
+    if count <= 1:
+        return [common], shared
+    common = by_results((n for n in common if n.number in shared), set(), operands)
+    length = -(-len(common) // count)
+    parts = [common[i : i + length] for i in range(0, len(common), length)]
+    part_of = {n.number: k for k, part in enumerate(parts) for n in part}
+    kept = dict(shared)
+    for k, part in enumerate(parts):
+        for a in (a for n in part for a in operands(n)):
+            if part_of[a.number] < k and a.op != "input":
+                kept.setdefault(a.number, len(kept))
+    return parts, kept
 
 
 def each_part(steps: Iterable[Part | Rounds]) -> Iterator[Part]:
