@@ -2,7 +2,7 @@
 
 What MuJoCo answers at a state may hang on rounding: where a contact begins, in a stiff constraint, or where its search
 ends near the place of a contact. So the state is changed by 1e-12, the search ends at other tolerances, and the
-contacts that it finds are turned by the angle that it can resolve; a difference counts where it exceeds both the
+contacts that it finds are turned and moved by what it can resolve; a difference counts where it exceeds both the
 tolerance and ten times what that changes.
 """
 
@@ -29,14 +29,16 @@ from jaxdyn.scenes import Scene, SceneState, load_scene
 
 PERTURBATION = 1e-12
 _DRAWS = 3
-"""How often MuJoCo is perturbed, and again where its general routine looks for contacts."""
+"""How often the roll-outs of MuJoCo are perturbed."""
+_DRAWS_OF_STATES = 12
+"""How often its states are. Where a body only just touches, half of the draws have a contact."""
 _SEARCH = 1e-14
 """The tolerance of this routine, with which its distances are exact but for rounding."""
 _OTHER_SEARCHES = (1e-15, 1e-13, 1e-12)
 """The tolerances with which it may end at another place of the same contact."""
-_RESOLVED = 3e-8
-"""The angle up to which this routine resolves the directions of contacts (rad): distances change by its square, which
-is a few roundoffs."""
+_RESOLVED = 1e-7
+"""The root of this tolerance: the angle up to which this routine resolves the directions of contacts (rad), because
+distances change by its square. Places move by this angle times the size of the smaller geom."""
 _SEARCHED = ("ellipsoid", "cylinder", "mesh")
 """The types of geoms whose contacts with others than planes that routine finds."""
 _SWITCH = 1e-4
@@ -275,7 +277,7 @@ def _accelerations(scene: Scene, m, cases: list[MujocoState], rng) -> tuple[np.n
     import mujoco
 
     d, expected, changes, states = mujoco.MjData(m), [], [], []
-    perturbed = _perturbed(m)
+    perturbed = _perturbed(m, _DRAWS_OF_STATES)
     for case in cases:
         T = free_joint_axes(scene.model, case.qpos)
         v = T @ case.qvel
@@ -301,10 +303,10 @@ def _searched(m) -> np.ndarray:
     return np.array([enum_name("mjtGeom", x) in _SEARCHED for x in m.geom_type], bool)
 
 
-def _perturbed(m) -> list[Any]:
+def _perturbed(m, draws: int) -> list[Any]:
     """Return the models whose states are changed: some times the `mjModel` itself, and copies in which the search for
     contacts ends at other tolerances."""
-    models = [m] * _DRAWS
+    models = [m] * draws
     for tolerance in _OTHER_SEARCHES if _searched(m).any() else ():
         other = copy.copy(m)
         other.opt.ccd_tolerance = tolerance
@@ -324,6 +326,7 @@ def _forward_with_turned_contacts(m, d, rng) -> None:
         if (contact.geom >= 0).all() and searched[contact.geom].any() and not plane[contact.geom].any():
             turn = _RESOLVED * rng.normal(size=3)
             contact.frame[:] += np.cross(turn, contact.frame.reshape(3, 3)).ravel()
+            contact.pos[:] += _RESOLVED * m.geom_rbound[contact.geom].min() * rng.normal(size=3)
             turned = True
     if turned:
         mujoco.mj_makeConstraint(m, d)
@@ -367,7 +370,7 @@ def compare_rollout(scene: Scene, m, steps: int, rng) -> RolloutCompared:
 
     expected = moved(m, 0.0)
     own = np.zeros(len(expected))
-    for model in _perturbed(m):
+    for model in _perturbed(m, _DRAWS):
         other = moved(model, PERTURBATION)
         short = np.full(len(expected), np.inf)
         n = min(len(other), len(expected))
