@@ -64,7 +64,7 @@ class Prisms(NamedTuple):
     """The prisms in the window of each pair, in the field's frame: components `[n, 1, prisms, *batch]`."""
 
     corners: tuple[Vec3, Vec3, Vec3]
-    """Those of the triangle on top. The edge of the first two is the diagonal of the cell."""
+    """The corners of the triangle on top. The first two are on the diagonal of the cell."""
     base: Any
     """The height of the lower triangle."""
     faces: list[Vec3]
