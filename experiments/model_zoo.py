@@ -191,6 +191,8 @@ def outcome_of(arguments: tuple[Case, Config]) -> Outcome:
     began = time.process_time()
     case, config = arguments
     outcome = compare_robot(case, config) if case.kind == "urdf" else compare_scene(case, config)
+    # Programs take places in the table of a process's memory maps, whose length systems limit.
+    jax.clear_caches()
     return dataclasses.replace(outcome, seconds=time.process_time() - began)
 
 

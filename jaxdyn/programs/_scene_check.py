@@ -1,7 +1,9 @@
 """Comparison of a scene with MuJoCo: accelerations at states of several kinds, a roll-out, and what differs first.
 
-What MuJoCo answers at a state may hang on rounding: where a contact begins, or in a stiff constraint. So the state is
-changed by 1e-12, and a difference counts where it exceeds both the tolerance and ten times what that changes.
+What MuJoCo answers at a state may hang on rounding: where a contact begins, in a stiff constraint, or where its search
+ends near the place of a contact. So the state is changed by 1e-12, the search ends at other tolerances, and the
+contacts that it finds are turned and moved by what it can resolve; a difference counts where it exceeds both the
+tolerance and ten times what that changes.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -20,14 +22,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.io import LeftOutWarning
-from jaxdyn.io.mjcf import compile_mjcf
+from jaxdyn.io.mjcf import compile_mjcf, enum_name
 from jaxdyn.programs._comparison import free_joint_axes, free_joint_turning
 from jaxdyn.programs._scene_stages import FirstDifference, first_difference
 from jaxdyn.scenes import Scene, SceneState, load_scene
 
 PERTURBATION = 1e-12
 _DRAWS = 3
-"""How often MuJoCo is perturbed."""
+"""How often the roll-outs of MuJoCo are perturbed."""
+_DRAWS_OF_STATES = 12
+"""How often its states are. Where a body only just touches, half of the draws have a contact."""
+_SEARCH = 1e-14
+"""The tolerance of this routine, with which its distances are exact but for rounding."""
+_OTHER_SEARCHES = (1e-15, 1e-13, 1e-12)
+"""The tolerances with which it may end at another place of the same contact."""
+_RESOLVED = 1e-7
+"""The root of this tolerance: the angle up to which this routine resolves the directions of contacts (rad), because
+distances change by its square. Places move by this angle times the size of the smaller geom."""
+_SEARCHED = ("ellipsoid", "cylinder", "mesh")
+"""The types of geoms whose contacts with others than planes that routine finds."""
 _SWITCH = 1e-4
 """The change of MuJoCo's own accelerations from which on a state hangs on rounding."""
 _HELD = 20
@@ -54,7 +67,7 @@ class StatesCompared:
     """The largest relative error of accelerations, relative to the largest one and to at least 1, of the states that do
     not hang on rounding."""
     own_change: float
-    """The largest change of MuJoCo's own accelerations under the perturbation, relative in the same way."""
+    """The largest change of MuJoCo's own accelerations under the perturbations, relative in the same way."""
     different: int
     """How many states differ."""
     on_switches: int
@@ -184,7 +197,7 @@ def solved_to_the_end(m) -> Any:
     m.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
     m.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
     m.opt.tolerance, m.opt.iterations = 1e-15, 200
-    m.opt.ccd_tolerance, m.opt.ccd_iterations = 1e-12, 200
+    m.opt.ccd_tolerance, m.opt.ccd_iterations = _SEARCH, 500
     m.opt.ls_tolerance, m.opt.ls_iterations = 1e-10, 200
     return m
 
@@ -264,17 +277,18 @@ def _accelerations(scene: Scene, m, cases: list[MujocoState], rng) -> tuple[np.n
     import mujoco
 
     d, expected, changes, states = mujoco.MjData(m), [], [], []
+    perturbed = _perturbed(m, _DRAWS_OF_STATES)
     for case in cases:
         T = free_joint_axes(scene.model, case.qpos)
         v = T @ case.qvel
         place(m, d, case)
         mujoco.mj_forward(m, d)
         qacc, change = d.qacc.copy(), 0.0
-        for _ in range(_DRAWS):
-            place(m, d, case)
-            _shift(m, d, PERTURBATION * rng.normal(size=m.nv))
+        for other in perturbed:
+            place(other, d, case)
+            _shift(other, d, PERTURBATION * rng.normal(size=m.nv))
             d.qvel[:] += PERTURBATION * rng.normal(size=m.nv)
-            mujoco.mj_forward(m, d)
+            _forward_with_turned_contacts(other, d, rng)
             change = max(change, float(_relative(d.qacc, qacc)))
         expected.append(T @ qacc + free_joint_turning(scene.model, v))
         changes.append(change)
@@ -282,6 +296,45 @@ def _accelerations(scene: Scene, m, cases: list[MujocoState], rng) -> tuple[np.n
     q, v, act, ctrl = (np.array(x) for x in zip(*states, strict=True))
     found = scene.accelerations(scene.state(q, v, act), jnp.asarray(ctrl))
     return np.asarray(found), np.array(expected), np.array(changes)
+
+
+def _searched(m) -> np.ndarray:
+    """Return which geoms have contacts that MuJoCo's general routine looks for."""
+    return np.array([enum_name("mjtGeom", x) in _SEARCHED for x in m.geom_type], bool)
+
+
+def _perturbed(m, draws: int) -> list[Any]:
+    """Return the models whose states are changed: some times the `mjModel` itself, and copies in which the search for
+    contacts ends at other tolerances."""
+    models = [m] * draws
+    for tolerance in _OTHER_SEARCHES if _searched(m).any() else ():
+        other = copy.copy(m)
+        other.opt.ccd_tolerance = tolerance
+        models.append(other)
+    return models
+
+
+def _forward_with_turned_contacts(m, d, rng) -> None:
+    """Compute accelerations as `mj_forward` does, with the contacts of the general routine turned at random by the
+    angle that it resolves."""
+    import mujoco
+
+    mujoco.mj_fwdPosition(m, d)
+    searched, plane = _searched(m), m.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
+    turned = False
+    for contact in d.contact[: d.ncon]:
+        if (contact.geom >= 0).all() and searched[contact.geom].any() and not plane[contact.geom].any():
+            turn = _RESOLVED * rng.normal(size=3)
+            contact.frame[:] += np.cross(turn, contact.frame.reshape(3, 3)).ravel()
+            contact.pos[:] += _RESOLVED * m.geom_rbound[contact.geom].min() * rng.normal(size=3)
+            turned = True
+    if turned:
+        mujoco.mj_makeConstraint(m, d)
+        mujoco.mj_projectConstraint(m, d)
+    mujoco.mj_fwdVelocity(m, d)
+    mujoco.mj_fwdActuation(m, d)
+    mujoco.mj_fwdAcceleration(m, d)
+    mujoco.mj_fwdConstraint(m, d)
 
 
 def _relative(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
@@ -301,7 +354,7 @@ def compare_rollout(scene: Scene, m, steps: int, rng) -> RolloutCompared:
     start = MujocoState("initial", *(x.copy() for x in (d.qpos, d.qvel, d.act, d.ctrl)))
     controls = random_controls(m, steps, rng)
 
-    def moved(size: float) -> np.ndarray:
+    def moved(m, size: float) -> np.ndarray:
         place(m, d, start)
         _shift(m, d, size * rng.normal(size=m.nv))
         d.qvel[:] += size * rng.normal(size=m.nv)
@@ -315,10 +368,10 @@ def compare_rollout(scene: Scene, m, steps: int, rng) -> RolloutCompared:
             rows.append(d.qpos.copy())
         return np.array(rows).reshape(-1, m.nq)
 
-    expected = moved(0.0)
+    expected = moved(m, 0.0)
     own = np.zeros(len(expected))
-    for _ in range(_DRAWS):
-        other = moved(PERTURBATION)
+    for model in _perturbed(m, _DRAWS):
+        other = moved(model, PERTURBATION)
         short = np.full(len(expected), np.inf)
         n = min(len(other), len(expected))
         short[:n] = _relative(other[:n], expected[:n])

@@ -16,7 +16,14 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs
-from jaxdyn.scenes._collisions import Candidates, candidate_count, candidates, may_be_deep, shallow_depth, shape_of
+from jaxdyn.scenes._collisions import (
+    Candidates,
+    candidate_count,
+    candidates,
+    may_be_deep,
+    shallow_depth,
+    shapes_of_pair,
+)
 from jaxdyn.scenes._parts import Instant, Located, Part, PartRows, Places, instant
 from jaxdyn.scenes._rows import Contacting, Ends, Rows, Timing, arm_of, coherent, regularization, softness
 from jaxdyn.spatial import Force, Vec3
@@ -32,8 +39,11 @@ class Pairs(Part):
     second: tuple[int, ...] = eqx.field(static=True)
     dims: tuple[int, ...] = eqx.field(static=True)
     """The number of directions of the contacts of each pair (`condim`)."""
-    structure: Hashable = eqx.field(static=True)
-    """The convex hull of the second geoms where they are meshes."""
+    structures: tuple[Hashable, Hashable] = eqx.field(static=True)
+    """The grid of the first geom where it is a height field, and the convex hull of the second geoms where they are
+    meshes."""
+    heights: Float[Array, "*batch h"] | None
+    """The sizes and elevations of this field, which all pairs share."""
     vertices: Float[Array, "*batch n k"] | None
     """The coordinates of the vertices of these."""
     margin: Float[Array, "*batch n"]
@@ -65,10 +75,10 @@ class Contacts(Part):
         """Return the contacts of an `mjModel`."""
         found = geom_pairs(m)
         numbers = sorted({g for pair in found for g in (pair.geom1, pair.geom2)})
-        by_shapes: dict[tuple[int, int, Hashable], list[GeomPair]] = {}
+        by_shapes: dict[tuple[int, int, Hashable, Hashable], list[GeomPair]] = {}
         for pair in found:
-            key = int(pair.type1), int(pair.type2), shape_of(m, pair.geom2)[0]
-            by_shapes.setdefault(key, []).append(pair)
+            one, two = shapes_of_pair(m, pair)
+            by_shapes.setdefault((int(pair.type1), int(pair.type2), one[0], two[0]), []).append(pair)
         pairs = tuple(_pairs(m, members, numbers) for members in by_shapes.values())
         sizes = float_leaf(np.array(m.geom_size[numbers], float).reshape(-1, 3))
         elliptic = enum_name("mjtCone", m.opt.cone) == "elliptic"
@@ -88,12 +98,15 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
     first, second = (tuple(place[getattr(pair, side)] for pair in members) for side in ("geom1", "geom2"))
     dims = tuple(pair.condim for pair in members)
     types = int(members[0].type1), int(members[0].type2)
-    structure = shape_of(m, members[0].geom2)[0]
+    (grid, numbers_of_grid), (hull, _) = shapes_of_pair(m, members[0])
+    heights = None if grid is None else float_leaf(numbers_of_grid)
     vertices = None
-    if structure is not None:
-        vertices = float_leaf(np.array([shape_of(m, pair.geom2)[1] for pair in members]))
+    if hull is not None:
+        vertices = float_leaf(np.array([shapes_of_pair(m, pair)[1][1] for pair in members]))
     numbers_of_law = {name: float_leaf(x) for name, x in arrays.items()}
-    return Pairs(types, first, second, dims, structure, vertices, **numbers_of_law, weight=float_leaf(weight))
+    return Pairs(
+        types, first, second, dims, (grid, hull), heights, vertices, **numbers_of_law, weight=float_leaf(weight)
+    )
 
 
 class _Touching(NamedTuple):
@@ -139,14 +152,16 @@ def touching(robot: Robot, contacts: PartRows, at: Instant) -> TouchingBodies | 
     geoms = Places.located(contacts.geoms, at)
     parts, dims, ends = [], [], ([], [])
     for pairs in contacts.pairs:
-        count = candidate_count(*pairs.types)
+        count = candidate_count(pairs.types[0], pairs.types[1], pairs.structures)
         places = [geoms.take(rows) for rows in (pairs.first, pairs.second)]
         sizes = [robot.broadcast(take_rows(contacts.sizes, np.array(rows))) for rows in (pairs.first, pairs.second)]
+        if pairs.heights is not None:
+            sizes[0] = pairs.heights[None]
         if pairs.vertices is not None:
             sizes[1] = robot.broadcast(pairs.vertices)
         (type1, type2), (size1, size2), (pose1, pose2) = pairs.types, sizes, [x.pose for x in places]
-        reach, structures = pairs.margin + pairs.gap, (None, pairs.structure)
-        found = candidates(type1, size1, pose1, type2, size2, pose2, reach, structures)
+        reach = pairs.margin + pairs.gap
+        found = candidates(type1, size1, pose1, type2, size2, pose2, reach, pairs.structures)
         owners = np.repeat(np.arange(len(pairs.dims)), count)
         numbers = (pairs.margin, pairs.solref, pairs.solreffriction, pairs.solimp, pairs.friction, pairs.weight)
         parts.append(jax.tree.map(robot.broadcast, _Touching(found, *take_rows(numbers, owners))))
@@ -192,7 +207,7 @@ def deep_contacts(robot: Robot, scene: PartRows, q):
     assert everything is not None
     start = 0
     for pairs in contacts.pairs:
-        count = candidate_count(*pairs.types)
+        count = candidate_count(pairs.types[0], pairs.types[1], pairs.structures)
         if may_be_deep(*pairs.types):
             owners = np.repeat(np.arange(len(pairs.dims)), count)
             sizes = [take_rows(contacts.sizes, np.array(rows)[owners]) for rows in (pairs.first, pairs.second)]

@@ -8,5 +8,6 @@ from jaxdyn.scenes._collisions._pair_types import (
     may_be_deep,
     shallow_depth,
     shape_of,
+    shapes_of_pair,
     what_is_missing,
 )

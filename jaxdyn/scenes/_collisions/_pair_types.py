@@ -18,9 +18,11 @@ from jaxdyn.scenes._collisions import (
     _box_pairs,
     _convex_pairs,
     _cylinder_pairs,
+    _height_fields,
     _meshes,
     _overlapping_faces,
     _plane_pairs,
+    _prism_pairs,
     _round_pairs,
 )
 from jaxdyn.scenes._collisions._candidates import (
@@ -42,6 +44,11 @@ _PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
     (_T.PLANE, _T.CYLINDER): (4, _plane_pairs.plane_cylinder),
     (_T.PLANE, _T.BOX): (4, _plane_pairs.plane_box),
     (_T.PLANE, _T.MESH): (_meshes.CORNERS, _meshes.plane_mesh),
+    (_T.HFIELD, _T.SPHERE): (0, _prism_pairs.field_sphere),
+    (_T.HFIELD, _T.CAPSULE): (0, _prism_pairs.field_capsule),
+    (_T.HFIELD, _T.ELLIPSOID): (0, _prism_pairs.field_ellipsoid),
+    (_T.HFIELD, _T.CYLINDER): (0, _prism_pairs.field_cylinder),
+    (_T.HFIELD, _T.BOX): (0, _prism_pairs.field_box),
     (_T.SPHERE, _T.SPHERE): (1, _round_pairs.sphere_sphere),
     (_T.SPHERE, _T.CAPSULE): (1, _round_pairs.sphere_capsule),
     (_T.SPHERE, _T.ELLIPSOID): (1, _convex_pairs.sphere_ellipsoid),
@@ -58,8 +65,11 @@ _PAIRS: dict[tuple[GeomType, GeomType], tuple[int, PairFunction]] = {
     (_T.CYLINDER, _T.BOX): (_overlapping_faces.CORNERS, _cylinder_pairs.cylinder_box),
     (_T.BOX, _T.BOX): (_box_box.COUNT, _box_box.box_box),
 }
-"""The number of candidates of a pair and their function. The type with the smaller number comes first."""
+"""The number of candidates of a pair and their function. The type with the smaller number comes first. Height fields
+have as many as there are prisms in their windows."""
 _BY_GENERAL_ROUTINE = {
+    (_T.HFIELD, _T.ELLIPSOID): 0.5,
+    (_T.HFIELD, _T.CYLINDER): 0.5,
     (_T.SPHERE, _T.ELLIPSOID): 1.0,
     (_T.CAPSULE, _T.ELLIPSOID): 1.0,
     (_T.CAPSULE, _T.CYLINDER): 1.0,
@@ -76,12 +86,14 @@ _WITH_SEVERAL_CONTACTS = {(_T.CAPSULE, _T.CYLINDER), (_T.CYLINDER, _T.CYLINDER),
 _SIZES = {_T.ELLIPSOID: 3, _T.CYLINDER: 2, _T.BOX: 3}
 
 
-def candidate_count(type1: int, type2: int) -> int:
-    """Return the number of candidates of a pair of geoms of two types, of which the smaller number comes first.
+def candidate_count(type1: int, type2: int, structures: tuple[Hashable, Hashable] = (None, None)) -> int:
+    """Return the number of candidates of a pair of geoms of two types, of which the smaller number comes first, and
+    with such structures.
 
     **Raises** `ModelError` for types whose contacts are not built.
     """
-    return _pair(type1, type2)[0]
+    count, _ = _pair(type1, type2)
+    return structures[0].prisms if isinstance(structures[0], _height_fields.Grid) else count
 
 
 def is_built(type1: int, type2: int) -> bool:
@@ -110,16 +122,31 @@ def what_is_missing(m: Any, pair: GeomPair) -> str | None:
     for flag, types in (("nativeccd", _BY_GENERAL_ROUTINE), ("multiccd", _WITH_SEVERAL_CONTACTS)):
         if (pair.type1, pair.type2) in types and is_disabled(m, flag):
             return f'{names}, with <flag {flag}="disable"/>,'
+    if pair.type1 == GeomType.HFIELD:
+        grid = shapes_of_pair(m, pair)[0][0]
+        assert isinstance(grid, _height_fields.Grid)
+        if grid.prisms > _height_fields.MOST_PRISMS:
+            return f"{names}, of which the second can be over more than {_height_fields.MOST_PRISMS} triangles,"
     return None
 
 
-def shape_of(m: Any, geom: int) -> tuple[Hashable, np.ndarray]:
+def shape_of(m: Any, geom: int, reach: float = 0.0) -> tuple[Hashable, np.ndarray]:
     """Return the structure of the shape of a geom of an `mjModel`, and its sizes `[k]`: None and the three numbers of
-    `geom_size`, or for a mesh the faces of its convex hull and the positions of its vertices (m)."""
-    if int(m.geom_type[geom]) == GeomType.MESH:
+    `geom_size`, for a mesh the faces of its convex hull and the positions of its vertices (m), for a height field its
+    grid for geoms that reach so far from their centers (m), and its sizes and elevations."""
+    kind = int(m.geom_type[geom])
+    if kind == GeomType.MESH:
         hull, vertices = _meshes.hull_of(m, geom)
         return hull, vertices.ravel()
+    if kind == GeomType.HFIELD:
+        return _height_fields.grid_of(m, geom, reach)
     return None, m.geom_size[geom].copy()
+
+
+def shapes_of_pair(m: Any, pair: GeomPair) -> tuple[tuple[Hashable, np.ndarray], tuple[Hashable, np.ndarray]]:
+    """Return the shapes of both geoms of a pair of an `mjModel`, as `shape_of` does."""
+    reach = float(m.geom_rbound[pair.geom2]) + pair.margin + pair.gap
+    return shape_of(m, pair.geom1, reach), shape_of(m, pair.geom2)
 
 
 def candidates(
@@ -149,6 +176,8 @@ def candidates(
     | sphere or capsule with ellipsoid | 1 | to the tolerance of MuJoCo's general routine |
     | capsule with cylinder | 2 | the same; where both are parallel, the place along them is any |
     | ellipsoid with ellipsoid, cylinder, box | 1 | the same |
+    | height field with sphere, capsule | prisms | to rounding; overlaps deeper than the radius as the next ones |
+    | height field with ellipsoid, cylinder, box | prisms | the same as for the other pairs of that routine |
     | cylinder with cylinder, box | 4 | the same, but where the answer is not unique, see below |
 
     The rows of that routine hold for overlaps up to `shallow_depth`: the smallest half size of the ellipsoids,
@@ -161,11 +190,15 @@ def candidates(
     MuJoCo takes a line of that side that depends on its search. Of equally large sets of four corners of two faces it
     takes any.
 
-    What is not built are meshes but with planes. With height fields there are as many contacts as prisms below a geom.
+    With height fields there is a candidate for each prism below the triangles of the grid that the geom can reach. If
+    its size is changed so that it reaches more of them, the contacts are NaN. Where a face or an edge lies flat on a
+    prism, MuJoCo's one contact is at a place that depends on its search; here it is in the middle or at an end.
+
+    What is not built are meshes but with planes.
 
     **Raises** `ModelError` for types whose contacts are not built.
     """
-    count, function = _pair(type1, type2)
+    count, function = candidate_count(type1, type2, structures), _pair(type1, type2)[1]
     margin = with_candidates(jnp.asarray(margin))
     one = Geom(jnp.asarray(sizes1), with_candidates(pose1), structures[0])
     two = Geom(jnp.asarray(sizes2), with_candidates(pose2), structures[1])
