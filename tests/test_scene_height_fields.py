@@ -14,7 +14,7 @@ from jaxdyn.scenes._collisions import FAR, shapes_of_pair
 mujoco = pytest.importorskip("mujoco")
 SIZES = {"sphere": (0.15,), "capsule": (0.07, 0.2), "ellipsoid": (0.2, 0.1, 0.15), "cylinder": (0.12, 0.15)}
 SIZES["box"] = (0.1, 0.15, 0.12)
-SEARCHED = 1e-5
+SEARCHED = 3e-5
 """MuJoCo's general routine finds directions and places of curved faces, and of what it overlaps, to the root of its
 tolerance."""
 
@@ -86,7 +86,7 @@ def test_contacts_of_solids_are_those_of_mujoco(kind, height):
     depths, errors, of_distances = compared(kind, 150, height=height)
     assert len(depths) > 50
     shallow = depths < (np.inf if kind == "box" else 0.5 * min(SIZES[kind]))
-    assert of_distances[shallow].max() < 1e-9
+    assert of_distances[shallow].max() < 1e-8
     assert errors[shallow].max() < SEARCHED
 
 
