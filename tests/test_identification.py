@@ -128,6 +128,11 @@ def test_intervals_never_leave_out_their_value_or_reach_below_zero():
         assert (intervals.lower[positive] >= 0).all()
         assert np.isfinite(intervals.upper).all()
     assert 0 < fit.intervals().prior_share.max() <= 1
+    # What the data push far below the start is decided by the data, whatever its share of the prior's variance.
+    table, decided = fit.intervals(), fit.decided_by_start()
+    others = np.isin(table.names, sorted(set(table.decided_by_prior()) - set(decided)))
+    assert decided
+    assert (others <= positive).all()
 
 
 def test_bootstrap_of_least_squares_agrees_with_its_intervals():
@@ -138,6 +143,22 @@ def test_bootstrap_of_least_squares_agrees_with_its_intervals():
     by_blocks = sysid.bootstrap(fit, recording, draws=200).intervals(fit, base)
     ratio = by_blocks.standard_error / fit.intervals(base).standard_error
     assert 0.7 < np.median(ratio) < 1.2
+
+
+def test_bootstrap_of_a_robust_fit_gives_outliers_their_small_weights():
+    truth, rng = _arm().with_joint_friction(**FRICTION), np.random.default_rng(0)
+    exact = _recording(truth, noise=0.0, rate=50.0, duration=20.0)
+    size = 0.1 * np.where(rng.uniform(size=exact.tau.shape) < 0.05, 20, 1)
+    recording = dataclasses.replace(exact, tau=exact.tau + size * rng.normal(size=exact.tau.shape))
+    errors = {}
+    for loss in ("squared", "huber"):
+        fit = sysid.ordinary_least_squares(truth, recording, friction_velocity=0.05, loss=loss)
+        base = fit.base_parameters()
+        errors[loss] = sysid.bootstrap(fit, recording, draws=100).intervals(fit, base).standard_error
+        assert 0.7 < np.median(errors[loss] / fit.intervals(base).standard_error) < 1.2
+    assert np.median(errors["huber"] / errors["squared"]) < 0.5
+    with pytest.raises(DataError, match="has weights of 1000: give bootstrap the recordings of the fit"):
+        sysid.bootstrap(fit, recording.between(0, 10))
 
 
 def test_residuals_of_a_block_without_leverage_have_the_covariance_of_the_noise():
@@ -158,8 +179,13 @@ def test_identify_finds_what_is_there_and_nothing_else():
     np.testing.assert_allclose(found.model.friction, 1.5, rtol=0.03)
     assert _covered(found.fit, truth, 0.3).mean() > 0.8
     text = str(found)
-    assert "The residuals point to none of" in text
+    assert "The residuals point to none of these causes" in text
     assert "decided by the start alone" in text
+    choice, cause = sysid.Choice("load", -0.01, 0.02, False), sysid.Cause("load friction", 0.3, 50.0, (), np.zeros(2))
+    refused = dataclasses.replace(found, plan=found.plan._replace(choices=(choice,)), causes=(cause,))
+    assert "load friction was tried and not taken: with it the mean square on held-out parts is 1.0% larger" in str(
+        refused
+    )
     later = _recording(truth, seed=1, offset=0.3)
     assert found.evaluate(later).relative < found.evaluate(later, raw=True).relative < 0.02
 
@@ -210,7 +236,7 @@ def test_wrong_lengths_are_found():
     np.testing.assert_allclose([share["position z(joint2)"], share["position z(joint4)"]], 1.0, rtol=1e-12)
     text = str(found)
     assert "Of lengths the data determine, in m: position x(joint4) = 0.08" in text
-    assert "The residuals point to none of" in text
+    assert "The residuals point to none of these causes" in text
     assert found.linear is not None
     assert found.linear.evaluate(found.plan.recordings).relative < 0.001
     draws = sysid.bootstrap(found.fit, found.plan.recordings, draws=20).intervals(found.fit, base)

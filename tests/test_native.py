@@ -240,6 +240,34 @@ def test_derivatives_by_shared_operands_are_summed(size, programs):
         assert (np.isnan(slope(p, x)) == [False, True, False]).all()
 
 
+@pytest.mark.parametrize("length", [2, 5000])
+def test_what_is_the_same_for_the_batch_is_cut_into_functions(length, programs, monkeypatch):
+    """Numbers and truth values that one function leaves to the next wait in memory."""
+    monkeypatch.setattr("jaxdyn.native._order.COMMON_PART", length)
+    monkeypatch.setattr("jaxdyn.native._blocks.BLOCK", 3)
+
+    def function(p, x):
+        large = p > 0.5
+        y = jnp.where(large, jnp.tanh(p), p * p).cumsum()
+        return [jnp.where(large, y, -y) * x]
+
+    program = _batching.Plain(function, (1, 1), ((5,),), shared=1)
+    rng = np.random.default_rng(0)
+    agree(lambda p, x: _batching.call(program, p, x)[0], rng.uniform(0, 1, 5), rng.normal(size=(37, 5)))
+    assert None not in programs
+
+
+@pytest.mark.parametrize("exponent", [2.0, 1.0, -1.5])
+def test_powers(exponent):
+    """Squares and numbers themselves, for all elements that a vector has, need no library; others do."""
+    x = np.random.default_rng(0).uniform(0.1, 3, (37, 1)).astype("float32")
+    p = np.full_like(x, exponent)
+    p[-1] = 0.5
+    program = _batching.Plain(lambda x, p: [x**p], (1, 1), ((1,),))
+    out = jax.jit(lambda x, p: _batching.call(program, x, p)[0])(x, p)
+    np.testing.assert_allclose(out, x.astype(np.longdouble) ** p, rtol=2e-7)
+
+
 AXES = [
     ((3, 1), (4,), ()),
     *(

@@ -1,21 +1,16 @@
-"""A straight-line program as LLVM text, with one lane of a vector for each element of the batch."""
+"""Instructions of LLVM on vectors, with one lane for each element of the batch, and elementary functions."""
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-
-from jaxdyn.native._graph import Node, Scalar
 
 # 100 digits of pi: large angles need 224 bits.
 PI = Fraction(
     31415926535897932384626433832795028841971693993751058209749445923078164062862089986280348253421170679, 10**100
 )
-
-COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
-ARITHMETIC = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 
 
 class Kind:
@@ -42,10 +37,13 @@ class Kind:
         except OverflowError:
             return math.copysign(math.inf, x)
 
+    def number(self, x: float) -> str:
+        """The text of a number in one lane."""
+        return f"0x{struct.unpack('>Q', struct.pack('>d', self.rounded(x)))[0]:016X}"
+
     def constant(self, x: float) -> str:
-        """The text of a number."""
-        text = f"0x{struct.unpack('>Q', struct.pack('>d', self.rounded(x)))[0]:016X}"
-        return text if self.lanes == 1 else f"splat ({self.scalar} {text})"
+        """The text of a number in all lanes."""
+        return self.number(x) if self.lanes == 1 else f"splat ({self.scalar} {self.number(x)})"
 
     def integer(self, x: int) -> str:
         return str(x) if self.lanes == 1 else f"splat (i{self.bits} {x})"
@@ -245,12 +243,9 @@ class Body:
 def _lane_by_lane(kind: Kind, name: str, count: int) -> str:
     """The definition of a function of vectors that calls one of doubles for each lane."""
     arguments = ", ".join(f"{kind.float} %a{i}" for i in range(count))
-    lines = [
-        f"define internal {kind.float} @each.{name}({arguments}) noinline {{",
-        "entry:",
-        "  br label %loop",
-        "loop:",
-    ]
+    lines = [f"define internal {kind.float} @each.{name}({arguments}) noinline {{"]
+    lines += _usual_powers(kind) if name == "pow" else []
+    lines += ["entry:", "  br label %loop", "loop:"]
     lines.append("  %i = phi i64 [ 0, %entry ], [ %next, %loop ]")
     lines.append(f"  %out = phi {kind.float} [ zeroinitializer, %entry ], [ %more, %loop ]")
     one = Body(Kind(kind.bits, 1), set())
@@ -261,6 +256,22 @@ def _lane_by_lane(kind: Kind, name: str, count: int) -> str:
     lines += ["  %next = add i64 %i, 1", f"  %again = icmp ult i64 %next, {kind.lanes}"]
     lines += ["  br i1 %again, label %loop, label %done", "done:", f"  ret {kind.float} %more", "}"]
     return "\n".join(lines)
+
+
+def _usual_powers(kind: Kind) -> list[str]:
+    """The beginning of the function of powers: squares, or the numbers themselves, where all exponents are 2 or 1."""
+    lines, mask = ["usual:"], f"i{kind.lanes}"
+    for exponent, after in ((2.0, "not_squares"), (1.0, "entry")):
+        lines += [
+            f"  %{after}_lanes = fcmp une {kind.float} %a1, {kind.constant(exponent)}",
+            f"  %{after}_mask = bitcast {kind.bool} %{after}_lanes to {mask}",
+            f"  %{after}_any = icmp ne {mask} %{after}_mask, 0",
+            f"  br i1 %{after}_any, label %{after}, label %instead_of_{after}",
+            f"instead_of_{after}:",
+        ]
+        lines += [f"  %square = fmul {kind.float} %a0, %a0"] if exponent == 2 else []
+        lines += [f"  ret {kind.float} {'%square' if exponent == 2 else '%a0'}", f"{after}:"]
+    return lines[:-1]
 
 
 # sin(r) = r + r^3 P(r^2) on [-pi/2, pi/2]: minimax in the relative error (32 bits: 6e-9); for 64 bits, SLEEF 3.6.
@@ -317,125 +328,3 @@ LOG_2 = {32: (0.693359375, -2.12194440e-4), 64: (6.93145751953125e-1, 1.42860682
 
 LARGEST_ANGLE = {32: 1e5, 64: 1e9}
 """The largest angle for which the reduction by multiples of pi keeps its digits."""
-
-
-class Values:
-    """Emits the nodes of a part of a program and keeps the names of their values."""
-
-    def __init__(self, body: Body, load: Callable[[Node], str], angle: Callable[[Node], str] | None = None):
-        self.body = body
-        self.load = load
-        """Loads an input, or a value that another part has computed."""
-        self.angle = angle
-        """Loads an input reduced to small angles."""
-        self.names: dict[int, str] = {}
-        self._trigonometry: dict[int, dict[str, str]] = {}
-
-    def name(self, x: Scalar) -> str:
-        kind = self.body.kind
-        if type(x) is not Node:
-            return kind.truth(x) if type(x) is bool else kind.constant(x)
-        name = self.names.get(x.number)
-        if name is None:
-            name = self.names[x.number] = self.load(x)
-        return name
-
-    def emit(self, node: Node, both: bool = False) -> None:
-        """Append the instructions of a node; `both` says whether both sine and cosine of its operand are needed."""
-        self.names[node.number] = self._instructions(node, both)
-
-    def _instructions(self, node: Node, both: bool) -> str:
-        body, op = self.body, node.op
-        kind = body.kind
-        if op in ("sin", "cos") and kind.lanes > 1:
-            return self._sine_or_cosine(node, both)
-        args = [self.name(a) for a in node.args]
-        if op in ARITHMETIC:
-            return body.binary(ARITHMETIC[op], *args)
-        if op in COMPARISONS:
-            return body.compare(COMPARISONS[op], *args)
-        if op == "neg":
-            return body.negate(*args)
-        if op == "select":
-            condition, otherwise, then = args
-            return body.select(condition, then, otherwise)
-        if op in ("and", "or"):
-            return body.logical(op, *args)
-        if op == "not":
-            return body.invert(*args)
-        if op == "is_finite":
-            return body.compare("olt", body.intrinsic("fabs", args[0]), kind.constant(math.inf))
-        if op in INTRINSICS:
-            return body.intrinsic(INTRINSICS[op], *args)
-        if kind.lanes > 1 and op == "tanh":
-            return body.hyperbolic_tangent(*args)
-        if kind.lanes > 1 and op == "exp":
-            return body.exponential(*args)
-        return body.library(op, *args)
-
-    def _sine_or_cosine(self, node: Node, both: bool) -> str:
-        x = node.args[0]
-        known = self._trigonometry.setdefault(x.number, {})
-        if node.op not in known:
-            angle = self._small_angle(x)
-            if both or node.op == "cos":
-                known["sin"], known["cos"] = self.body.sine_and_cosine(angle)
-            else:
-                known["sin"] = self.body.sine(angle)
-        return known[node.op]
-
-    def _small_angle(self, x: Node) -> str:
-        body = self.body
-        kind = body.kind
-        factor, root = angle_of_input(x)
-        if root is not None and not root.uniform and self.angle is not None:
-            small = self.angle(root)
-            return small if factor == 1 else body.exact("fmul", small, kind.constant(factor))
-        # The reduction by multiples of pi loses its digits at very large angles: the C library then reduces them.
-        name = self.name(x)
-        size = body.intrinsic("fabs", name)
-        large = any_lane(body, body.compare("ogt", size, kind.constant(LARGEST_ANGLE[kind.bits])))
-        here, slow, after = body.block(), body.block(), body.block()
-        body.line(f"br label %{here}")
-        body.lines.append(f"{here}:")
-        body.line(f"br i1 {large}, label %{slow}, label %{after}, !prof !0")
-        body.lines.append(f"{slow}:")
-        reduced = reduced_angle(body, name)
-        body.line(f"br label %{after}")
-        body.lines.append(f"{after}:")
-        return body.value(f"phi {kind.float} [ {name}, %{here} ], [ {reduced}, %{slow} ]")
-
-
-INTRINSICS = {"sqrt": "sqrt", "abs": "fabs", "max": "maximum", "min": "minimum", "floor": "floor", "ceil": "ceil"}
-
-
-def any_lane(body: Body, condition: str) -> str:
-    """Return whether a condition holds in any lane."""
-    lanes = body.kind.lanes
-    if lanes == 1:
-        return condition
-    mask = body.value(f"bitcast {body.kind.bool} {condition} to i{lanes}")
-    return body.value(f"icmp ne i{lanes} {mask}, 0")
-
-
-def reduced_angle(body: Body, x: str) -> str:
-    """Return angles, the very large ones between -2 pi and 2 pi, with the same sine and cosine, also of their half."""
-    kind = body.kind
-    inner = Body(kind, body.declared)
-    half = inner.exact("fmul", "%x", kind.constant(0.5))
-    angle = inner.library("atan2", inner.library("sin", half), inner.library("cos", half))
-    large = inner.compare("ogt", inner.intrinsic("fabs", "%x"), kind.constant(LARGEST_ANGLE[kind.bits]))
-    out = inner.select(large, inner.exact("fadd", angle, angle), "%x")
-    lines = [f"define internal {kind.float} @small_angle({kind.float} %x) noinline cold {{"]
-    body.declared.add("\n".join([*lines, *inner.lines, f"  ret {kind.float} {out}", "}"]))
-    return body.value(f"call {kind.float} @small_angle({kind.float} {x})")
-
-
-def angle_of_input(x: Scalar) -> tuple[float, Node | None]:
-    """Return the input that is, times 1 or 1/2, the angle `x`, or None."""
-    if type(x) is Node and x.op == "input":
-        return 1.0, x
-    if type(x) is Node and x.op == "mul" and type(x.args[1]) is float and x.args[1] == 0.5:
-        factor, root = angle_of_input(x.args[0])
-        return (0.5, root) if root is not None and factor == 1.0 else (0.0, None)
-    return 0.0, None

@@ -39,9 +39,10 @@ class Interface:
     def known(self) -> bool:
         return TESTED[0] <= (self.major, self.minor) <= TESTED[1]
 
-    def handlers(self, program: Program, common: int, piece: int) -> str:
+    def handlers(self, program: Program, common: int, piece: int, totals: str) -> str:
         """Return the text of the handlers: `prepare_handler` computes what is the same for the whole batch, `handler`
-        takes that first, then the other operands, and goes over the batch in pieces of so many elements."""
+        takes that first, then the other operands, and goes over the batch in pieces of so many elements. With `totals`,
+        the text that adds up what the pieces have left, it has one more result, in which they leave it."""
         n, m = len(program.inputs), len(program.outputs)
         same = [k for k in range(n) if program.uniform[k]]
         other = [k for k in range(n) if not program.uniform[k]]
@@ -49,8 +50,9 @@ class Interface:
         prepare += _pointers("result", [None])
         prepare += ["  call void @prepare(ptr %call, ptr %result0_data)", "  ret ptr null", "}"]
         first = [] if common == 0 else [None]
-        lines = [*self._begin("handler", 2 * n + m), *_pointers("operand", [*first, *other])]
-        lines += _pointers("result", range(n, n + m))
+        sums = [2 * n + m] if totals else []
+        lines = [*self._begin("handler", 2 * n + m + len(sums)), *_pointers("operand", [*first, *other])]
+        lines += _pointers("result", [*range(n, n + m), *sums])
         lines += [f"  %common = getelementptr i8, ptr {'%operand0_data' if first else '%frame'}, i64 0"]
         batch = "1"
         for place, k in enumerate(other, len(first)):
@@ -72,6 +74,7 @@ class Interface:
             "work:",
             shared_work(piece, self.offset, API, CONTEXT),
             "done:",
+            *([totals] if totals else []),
             "  ret ptr null",
             "}",
         ]

@@ -12,25 +12,19 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from jaxdyn.native._emit import (
-    LARGEST_ANGLE,
-    Body,
-    Kind,
-    Values,
-    angle_of_input,
-    any_lane,
-    reduced_angle,
-)
+from jaxdyn.native._blocks import Blocks, element
+from jaxdyn.native._emit import LARGEST_ANGLE, Body, Kind
 from jaxdyn.native._graph import Loop, Node, Scalar, is_condition
 from jaxdyn.native._interface import Interface
-from jaxdyn.native._order import Part, Rounds, divided, each_part, operands, rows_of_crossing
+from jaxdyn.native._order import Part, Rounds, cut_common, divided, each_part, joined, operands, rows_of_crossing
+from jaxdyn.native._packed_values import PackedValues
+from jaxdyn.native._prepare import prepare_functions
 from jaxdyn.native._specialize import Program, Repetition
-from jaxdyn.native._sums import sum_functions
+from jaxdyn.native._sums import piece_row, sum_functions
 from jaxdyn.native._threads import piece_length
 from jaxdyn.native._transpose import transpose_text
+from jaxdyn.native._values import Values, angle_of_input, any_lane, reduced_angle
 
-BLOCK = 200
-"""The operations in a basic block, within which the compiler orders instructions."""
 ARGUMENTS = ("%in", "%out", "%sums", "%common", "%waiting", "%angles")
 """The arguments of the functions of a kernel: rows of numbers."""
 
@@ -53,7 +47,9 @@ class Module(NamedTuple):
     common: int
     """The number of values that are the same for the whole batch, which `prepare_handler` computes."""
     piece: int
-    """The number of elements of the batch in a piece. A result that is a sum over the batch has a row for each."""
+    """The number of elements of the batch in a piece."""
+    piece_row: int
+    """The numbers that each piece needs for its sums over the batch."""
 
 
 def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> Module:
@@ -67,10 +63,14 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     shared = {n.number: k for k, n in enumerate(n for n in common if n.number in wanted)}
     rows = _rows(program)
     steps = divided([x for output in program.outputs for x in output])
+    if program.one:
+        # Vectors hold several operations, but only those of one part.
+        steps = joined(steps, kind.lanes)
     parts = list(each_part(steps))
     crossing, waiting = rows_of_crossing(steps)
     ends = {"first": parts[0], "last": parts[-1]}
-    texts = [_prepare(common, shared, one, declared)] if shared else []
+    prepared, kept = cut_common(common, shared)
+    texts = prepare_functions(prepared, kept, one, declared) if shared else []
     texts += [
         _part(k, part, program, rows, shared, crossing, kind, declared, **{x: part is y for x, y in ends.items()})
         for k, part in enumerate(parts)
@@ -79,13 +79,17 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     texts += _transposes(program, kind, declared)
     piece = piece_length(program.length * sum(not n.uniform for n in program.nodes), lanes)
     texts.append(_blocks(program, rows, steps, crossing, waiting, kind, piece))
-    texts += [sum_functions(kind)] if program.summed else []
-    texts.append(interface.handlers(program, len(shared), piece))
+    row = piece_row(rows.sum_count, lanes) if program.summed else 0
+    if row:
+        texts.append(sum_functions(kind, row))
+        suffix = f"{kind.suffix}.p0({kind.float}, ptr, i32, <{kind.lanes} x i1>)"
+        declared.add(f"declare void @llvm.masked.store.{suffix}")
+    texts.append(interface.handlers(program, len(kept), piece, _totals(program, rows, kind, piece) if row else ""))
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
     width = f'"min-legal-vector-width"="{8 * kind.bytes}" "prefer-vector-width"="{8 * kind.bytes}"'
     metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
     attributes = f"attributes #0 = {{ nounwind {width} }}"
-    return Module("\n\n".join([*declarations, *texts, attributes, metadata]) + "\n", len(shared), piece)
+    return Module("\n\n".join([*declarations, *texts, attributes, metadata]) + "\n", len(kept), piece, row)
 
 
 def _rows(program: Program) -> Rows:
@@ -98,33 +102,6 @@ def _rows(program: Program) -> Rows:
         outputs.append(totals[program.is_sum(k)])
         totals[program.is_sum(k)] += len(output)
     return Rows(inputs, count, outputs, *totals)
-
-
-def _prepare(common: Sequence[Node], shared: dict[int, int], one: Kind, declared: set[str]) -> str:
-    """The function that computes what is the same for the whole batch."""
-    body = Body(one, declared)
-
-    def load(node: Node) -> str:
-        array, place = node.args
-        slot = body.value(f"getelementptr ptr, ptr %call, i64 {array}")
-        start = body.value(f"load ptr, ptr {slot}")
-        return body.value(f"load {one.float}, ptr {_element(body, one, start, place)}")
-
-    values = Values(body, load)
-    for node in common:
-        if node.op != "input":
-            values.emit(node)
-        if node.number in shared:
-            name = values.name(node)
-            if is_condition(node):
-                name = body.select(name, one.constant(1.0), one.constant(0.0))
-            body.line(f"store {one.float} {name}, ptr {_element(body, one, '%common', shared[node.number])}")
-    text = "define internal void @prepare(ptr noalias %call, ptr noalias %common) noinline #0 {"
-    return "\n".join([text, *body.lines, "  ret void", "}"])
-
-
-def _element(body: Body, kind: Kind, start: str, place: int) -> str:
-    return body.value(f"getelementptr {kind.float}, ptr {start}, i64 {place}") if place else start
 
 
 def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *, first: bool, last: bool) -> str:
@@ -143,34 +120,34 @@ def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *
     def load(node: Node) -> str:
         if node.uniform:
             x = body.value(
-                f"load {one.float}, ptr {_element(body, one, '%common', shared[node.number])}, !invariant.load !1"
+                f"load {one.float}, ptr {element(body, one, '%common', shared[node.number])}, !invariant.load !1"
             )
             x = splat(x)
             return body.compare("une", x, kind.constant(0.0)) if is_condition(node) else x
         if node.op == "input":
             row = rows.inputs[node.args[0]] + node.args[1]
-            return body.value(f"load {kind.float}, ptr {_element(body, kind, '%in', row)}, {align}")
-        x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%waiting', crossing[node.number])}, {align}")
+            return body.value(f"load {kind.float}, ptr {element(body, kind, '%in', row)}, {align}")
+        x = body.value(f"load {kind.float}, ptr {element(body, kind, '%waiting', crossing[node.number])}, {align}")
         return body.compare("une", x, kind.constant(0.0)) if is_condition(node) else x
 
     def angle(node: Node) -> str:
         row = rows.inputs[node.args[0]] + node.args[1]
-        return body.value(f"load {kind.float}, ptr {_element(body, kind, '%angles', row)}, {align}")
+        return body.value(f"load {kind.float}, ptr {element(body, kind, '%angles', row)}, {align}")
 
     def waiting(x: Scalar, row: int) -> Callable[[], None]:
         name = values.name(x)
         if is_condition(x):
             name = body.select(name, kind.constant(1.0), kind.constant(0.0))
-        place = _element(body, kind, "%waiting", row)
+        place = element(body, kind, "%waiting", row)
         return lambda: body.line(f"store {kind.float} {name}, ptr {place}, {align}")
 
     def keep(name: str, row: int, summed: bool) -> None:
-        place = _element(body, kind, "%sums" if summed else "%out", row)
+        place = element(body, kind, "%sums" if summed else "%out", row)
         if summed:
             name = body.binary("fadd", body.value(f"load {kind.float}, ptr {place}, {align}"), name)
         body.line(f"store {kind.float} {name}, ptr {place}, {align}")
 
-    values = Values(body, load, angle)
+    values = (PackedValues if program.one else Values)(body, load, angle)
     own = {n.number for n in part.nodes}
     stores: dict[int, list[tuple[int, bool]]] = {}
     for x, row, summed in _results(program, rows):
@@ -179,28 +156,18 @@ def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *
         elif last if type(x) is Node and x.op == "result" else first and _is_ready(x) and not (summed and x == 0):
             keep(values.name(x), row, summed)
     paired = {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
-    labels = []
-    for count, node in enumerate(part.nodes):
-        if count % BLOCK == BLOCK - 1:
-            labels.append(body.block())
-            body.line(f"br label %{labels[-1]}")
-            body.lines.append(f"{labels[-1]}:")
-        values.emit(node, both=node.op in ("sin", "cos") and node.args[0].number in paired)
-        name = values.names[node.number]
-        for row, summed in stores.get(node.number, ()):
-            keep(name, row, summed)
-        if node.number in crossing:
-            waiting(node, crossing[node.number])()
+    blocks = Blocks(body)
+    for item in values.items(part.nodes):
+        blocks.count()
+        for node in values.emit(item, paired):
+            for row, summed in stores.get(node.number, ()):
+                keep(values.name(node), row, summed)
+            if node.number in crossing:
+                waiting(node, crossing[node.number])()
     # What a loop carries is read before any of it is stored.
     for store in [waiting(x, crossing[to if isinstance(to, Loop) else to.number]) for x, to in part.stored]:
         store()
-    arguments = ", ".join(f"ptr noalias {name}" for name in ARGUMENTS)
-    text = [f"define internal void @part{number}({arguments}) noinline #0 {{", *body.lines, "  ret void", "}"]
-    if labels:
-        # The compiler joins blocks whose addresses nobody has.
-        addresses = ", ".join(f"ptr blockaddress(@part{number}, %{label})" for label in labels)
-        text.append(f"@blocks{number} = internal constant [{len(labels)} x ptr] [{addresses}]")
-    return "\n".join(text)
+    return blocks.function(f"part{number}", ARGUMENTS, f"blocks{number}")
 
 
 def _results(program: Program, rows: Rows) -> list[tuple[Scalar, int, bool]]:
@@ -227,7 +194,7 @@ def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
     align = f"align {kind.bytes}"
     largest = None
     for row in angle_rows:
-        x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%in', row)}, {align}")
+        x = body.value(f"load {kind.float}, ptr {element(body, kind, '%in', row)}, {align}")
         size = body.intrinsic("fabs", x)
         largest = size if largest is None else body.select(body.compare("ogt", size, largest), size, largest)
     if largest is not None:
@@ -235,8 +202,8 @@ def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
         body.line(f"br i1 {large}, label %reduce, label %as_they_are, !prof !0")
         body.lines.append("reduce:")
         for row in angle_rows:
-            x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%in', row)}, {align}")
-            row = _element(body, kind, "%small", row)
+            x = body.value(f"load {kind.float}, ptr {element(body, kind, '%in', row)}, {align}")
+            row = element(body, kind, "%small", row)
             body.line(f"store {kind.float} {reduced_angle(body, x)}, ptr {row}, {align}")
         body.line("ret ptr %small")
         body.lines.append("as_they_are:")
@@ -255,7 +222,7 @@ def _calls(body: Body, steps: Iterable[Part | Rounds], numbers: dict[Part, int],
         body.line(f"br label %{top}")
         body.lines.append(f"{top}:")
         _calls(body, step.condition, numbers, crossing)
-        row = _element(body, kind, "%waiting", crossing[step.loop])
+        row = element(body, kind, "%waiting", crossing[step.loop])
         again = body.compare("une", body.value(f"load {kind.float}, ptr {row}, align {kind.bytes}"), kind.constant(0.0))
         body.line(f"br i1 {any_lane(body, again)}, label %{more}, label %{after}")
         body.lines.append(f"{more}:")
@@ -278,7 +245,7 @@ class _Transfers:
                 width = math.prod(self.program.inputs[k])
                 stride = self.entry(len(self.program.inputs) + len(self.program.outputs) + k, "i64")
                 source = self._place(k, stride, width, number)
-                target = _element(self.body, self.body.kind, "%in", self.rows.inputs[k])
+                target = element(self.body, self.body.kind, "%in", self.rows.inputs[k])
                 self.body.line(f"call void @gather{width}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")
                 if self.program.summed and k in self.program.linear:
                     # Lanes beyond the end of the batch add nothing to sums over it.
@@ -311,6 +278,7 @@ def _blocks(
     """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes, and for
     each of them over the calls of a repetition."""
     body = Body(kind, set())
+    width = 1 if program.one else kind.lanes
     transfers = _Transfers(body, program, rows)
     counts = {"in": rows.input_count, "small": rows.input_count, "out": rows.output_count}
     for name, count in (counts | {"sums": rows.sum_count, "waiting": waiting}).items():
@@ -321,8 +289,8 @@ def _blocks(
     body.lines.append("loop:")
     body.line(f"%at = phi i64 [ %begin, %entry ], [ %next, %{'further' if program.summed else 'last'} ]")
     body.line("%left = sub i64 %end, %at")
-    body.line(f"%whole = icmp uge i64 %left, {kind.lanes}")
-    body.line(f"%valid = select i1 %whole, i64 {kind.lanes}, i64 %left")
+    body.line(f"%whole = icmp uge i64 %left, {width}")
+    body.line(f"%valid = select i1 %whole, i64 {width}, i64 %left")
     transfers.gather(k for k in range(len(program.inputs)) if not program.is_row(k))
 
     def run() -> None:
@@ -331,7 +299,7 @@ def _blocks(
 
     def save(number: str) -> None:
         for k, row in enumerate(rows.outputs):
-            transfers.scatter(k, _element(body, kind, "%out", row), number)
+            transfers.scatter(k, element(body, kind, "%out", row), number)
 
     if program.repetition is None:
         run()
@@ -340,7 +308,7 @@ def _blocks(
     else:
         _repeat(transfers, program.repetition, run, save)
     body.lines.append("last:")
-    body.line(f"%next = add i64 %at, {kind.lanes}")
+    body.line(f"%next = add i64 %at, {width}")
     body.line("%again = icmp ult i64 %next, %end")
     if program.summed:
         _add_up(transfers, piece)
@@ -357,15 +325,32 @@ def _add_up(transfers: _Transfers, piece: int) -> None:
     body.line(f"br i1 {inside}, label %further, label %add_up")
     body.lines.append("add_up:")
     number = body.value(f"udiv i64 %at, {piece}")
-    for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
-        if output and program.is_sum(k):
-            place = body.value(f"mul i64 {number}, {len(output)}")
-            start = transfers.entry(len(program.inputs) + k, "ptr")
-            place = body.value(f"getelementptr {Kind(body.kind.bits, 1).float}, ptr {start}, i64 {place}")
-            sums = _element(body, body.kind, "%sums", row)
-            body.line(f"call void @add_up(ptr {sums}, i64 {len(output)}, ptr {place})")
+    place = body.value(f"mul i64 {number}, {piece_row(rows.sum_count, body.kind.lanes)}")
+    place = body.value(
+        f"getelementptr {body.kind.scalar}, ptr {transfers.entry(_sums_entry(program), 'ptr')}, i64 {place}"
+    )
+    body.line(f"call void @add_up(ptr %sums, i64 {rows.sum_count}, ptr {place})")
     body.line("br label %further")
     body.lines.append("further:")
+
+
+def _sums_entry(program: Program) -> int:
+    """Return the place in the record of a call of the address of the pieces' rows of sums."""
+    return 2 * len(program.inputs) + len(program.outputs)
+
+
+def _totals(program: Program, rows: Rows, kind: Kind, piece: int) -> str:
+    """The end of a handler of a program with sums over the batch, when the rows of all pieces are there."""
+    body = Body(Kind(kind.bits, 1), set())
+    transfers = _Transfers(body, program, rows)
+    pieces = body.value(f"udiv i64 {body.value(f'add i64 %batch, {piece - 1}')}, {piece}")
+    start = transfers.entry(_sums_entry(program), "ptr")
+    for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
+        if output and program.is_sum(k):
+            array = transfers.entry(len(program.inputs) + k, "ptr")
+            columns = element(body, body.kind, start, row)
+            body.line(f"call void @total(ptr {columns}, i64 {pieces}, i64 {len(output)}, ptr {array})")
+    return "\n".join(body.lines)
 
 
 def _repeat(
@@ -376,7 +361,7 @@ def _repeat(
     kind, align = body.kind, f"align {body.kind.bytes}"
 
     for k, operand in enumerate(program.carried):
-        transfers.scatter(k, _element(body, kind, "%in", rows.inputs[operand]))
+        transfers.scatter(k, element(body, kind, "%in", rows.inputs[operand]))
     body.line("br label %steps")
     body.lines.append("steps:")
     body.line("%step = phi i64 [ 0, %loop ], [ %next_step, %go_on ]")
@@ -393,8 +378,8 @@ def _repeat(
     body.lines.append("go_on:")
     for k, row in zip(program.carried, rows.outputs, strict=True):
         for i in range(math.prod(program.inputs[k])):
-            x = body.value(f"load {kind.float}, ptr {_element(body, kind, '%out', row + i)}, {align}")
-            body.line(f"store {kind.float} {x}, ptr {_element(body, kind, '%in', rows.inputs[k] + i)}, {align}")
+            x = body.value(f"load {kind.float}, ptr {element(body, kind, '%out', row + i)}, {align}")
+            body.line(f"store {kind.float} {x}, ptr {element(body, kind, '%in', rows.inputs[k] + i)}, {align}")
     body.line(f"%more = icmp ult i64 %next_step, {repetition.length}")
     body.line("br i1 %more, label %steps, label %last")
 

@@ -11,6 +11,10 @@ PART = 25000
 """The most operations in one function of a kernel. The compiler's time grows faster than the length of a function, but
 what one function leaves to the next goes through memory."""
 
+COMMON_PART = 5000
+"""The most operations in one function of those that are the same for the whole batch. They are on single numbers, on
+which the compiler makes branches of choices, in a time that grows faster still."""
+
 
 @dataclasses.dataclass(eq=False)
 class Part:
@@ -107,6 +111,25 @@ def _parts(order: list[Node], stored: Iterable) -> list[Part]:
     return parts
 
 
+def cut_common(common: list[Node], shared: dict[int, int]) -> tuple[list[list[Node]], dict[int, int]]:
+    """Return the operations that are the same for the whole batch, cut into functions, and the places in memory of
+    those that have one: what the kernel uses has the given places, and what one function leaves to the next has further
+    ones."""
+    count = -(-len(common) // COMMON_PART)
+    if count <= 1:
+        return [common], shared
+    common = by_results((n for n in common if n.number in shared), set(), operands)
+    length = -(-len(common) // count)
+    parts = [common[i : i + length] for i in range(0, len(common), length)]
+    part_of = {n.number: k for k, part in enumerate(parts) for n in part}
+    kept = dict(shared)
+    for k, part in enumerate(parts):
+        for a in (a for n in part for a in operands(n)):
+            if part_of[a.number] < k and a.op != "input":
+                kept.setdefault(a.number, len(kept))
+    return parts, kept
+
+
 def each_part(steps: Iterable[Part | Rounds]) -> Iterator[Part]:
     """Return all parts in their order."""
     for step in steps:
@@ -190,3 +213,15 @@ def by_results(results: Iterable[Scalar], done: set[int], before) -> list[Node]:
 def operands(node: Node) -> list[Node]:
     """Return the operands of a node that are nodes."""
     return [] if node.op == "input" else [a for a in node.args if type(a) is Node]
+
+
+def joined(steps: Iterable[Part | Rounds], times: int) -> list[Part | Rounds]:
+    """Return steps of which parts that follow each other are one, up to so many times the usual length."""
+    out: list[Part | Rounds] = []
+    for step in steps:
+        last = out[-1] if out else None
+        if isinstance(step, Part) and isinstance(last, Part) and len(last.nodes) + len(step.nodes) <= times * PART:
+            out[-1] = Part([*last.nodes, *step.nodes], [*last.stored, *step.stored])
+        else:
+            out.append(step)
+    return out

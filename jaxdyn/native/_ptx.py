@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from jaxdyn.native._arrays import UnsupportedError
-from jaxdyn.native._emit import LARGEST_ANGLE, LOG_2, PI, Body, Kind, Values
+from jaxdyn.native._emit import LARGEST_ANGLE, LOG_2, PI, Body, Kind
 from jaxdyn.native._graph import Node
 from jaxdyn.native._order import Part, Rounds, divided, each_part, operands
 from jaxdyn.native._specialize import Program
+from jaxdyn.native._values import Values
 
 MAX_OPERATIONS = 25_000
 """A program of more operations is not made a kernel. Its values no longer fit a thread's 255 registers by far, and the
@@ -350,7 +351,7 @@ def _write(thread: Thread, values: ThreadValues, steps: Sequence[Part | Rounds],
         paired = {n.args[0].number for n in step.nodes if n.op == "cos"}
         for node in sorted(step.nodes, key=lambda n: n.number):
             if node.op != "input":
-                values.emit(node, both=node.op in ("sin", "cos") and node.args[0].number in paired)
+                values.emit(node, paired)
                 store(node)
         carried = [(values.name(x), to) for x, to in step.stored if isinstance(to, Node)]
         # All are read before any is changed.

@@ -64,6 +64,8 @@ class Program(NamedTuple):
     """Whether a result is a sum over the batch; empty if none is."""
     linear: tuple[int, ...] = ()
     """The operands that, where they are zero, make all results zero."""
+    one: bool = False
+    """Whether each run is for one element of the batch, and vectors may hold several values of it in their lanes."""
 
     @property
     def length(self) -> int:

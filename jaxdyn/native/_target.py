@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import ctypes
 import functools
+import gc
 import hashlib
 import os
 import threading
@@ -32,7 +33,9 @@ class Target(NamedTuple):
     summed: tuple[bool, ...]
     """Whether a result is a sum over the batch, for which the axis of the batch has length 1; empty if none is."""
     piece: int
-    """The number of elements of the batch that the program sums up."""
+    """The number of elements of the batch in a piece, for which the program needs memory of its own for its sums."""
+    piece_row: int
+    """The numbers in this memory for each piece, or 0."""
 
     @property
     def prepare_name(self) -> str:
@@ -46,14 +49,15 @@ class Target(NamedTuple):
         if self.common:
             common = jax.ShapeDtypeStruct((self.common,), types[0].dtype)
             others = [jax.ffi.ffi_call(f"{self.name}_common", common)(*same), *others]
-        summed = self.summed or (False,) * len(types)
-        pieces = -(-types[0].shape[0] // self.piece)
+        if not self.piece_row:
+            return jax.ffi.ffi_call(self.name, types)(*others)
+        pieces = max(1, -(-types[0].shape[0] // self.piece))
         types = [
-            jax.ShapeDtypeStruct((pieces, *x.shape[1:]), x.dtype) if s else x
-            for x, s in zip(types, summed, strict=True)
+            jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype) if summed else x
+            for x, summed in zip(types, self.summed, strict=True)
         ]
-        out = jax.ffi.ffi_call(self.name, types)(*others)
-        return [x.sum(axis=0, keepdims=True) if s and pieces != 1 else x for x, s in zip(out, summed, strict=True)]
+        memory = jax.ShapeDtypeStruct((pieces, self.piece_row), types[0].dtype)
+        return jax.ffi.ffi_call(self.name, [*types, memory])(*others)[:-1]
 
 
 class NativeStatus(NamedTuple):
@@ -124,6 +128,10 @@ SHORT = 128
 and in a single roll-out each step waits for the one before."""
 
 
+LANES = 4
+"""The most lanes of the vectors of a program for a single roll-out, which hold alike operations of several branches."""
+
+
 def target(
     function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tuple[bool, ...], dtype, batch: int
 ) -> Target | None:
@@ -136,28 +144,49 @@ def target(
     if not enabled() or np.dtype(dtype) not in (np.float32, np.float64):
         return None
     bits = np.dtype(dtype).itemsize * 8
-    short = getattr(function, "repetition", None) is not None and batch <= SHORT // bits
+    repeated = getattr(function, "repetition", None) is not None
     with _lock:
-        return cached_target(function, shapes, uniform, bits, short)
+        return cached_target(
+            function, shapes, uniform, bits, repeated and batch <= SHORT // bits, repeated and batch == 1
+        )
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Run the body without Python's search for cycles, which would go over all nodes of a program again and again, and
+    find none: it took a third of the time to specialize a function."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @functools.cache
-def cached_target(function: Callable, shapes, uniform, bits: int, short: bool) -> Target | None:
-    """Return the program of `target`, made once in a process for each precision and length of vectors."""
+def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, one: bool) -> Target | None:
+    """Return the program of `target`, made once in a process for each precision and length of vectors, and for `one`
+    element of the batch."""
     from jaxdyn.native._compiler import host, load_functions
     from jaxdyn.native._module import module_of
 
-    inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]
+    inputs, here = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes], host()
     try:
-        program = specialize(function, inputs, uniform, bits)
+        with _without_garbage_collection():
+            program = specialize(function, inputs, uniform, bits)
+            lanes = (SHORT if short else here.vector_bits) // bits
+            if one and not program.summed:
+                # Sums over the batch add up the lanes.
+                program, lanes = program._replace(one=True), min(LANES, here.vector_bits // bits)
+            module = module_of(program, bits, lanes, interface())
     except UnsupportedError:
         return None
-    here = host()
-    module = module_of(program, bits, (SHORT if short else here.vector_bits) // bits, interface())
     # The name is the program's, so that a compiled XLA program from JAX's cache on disk finds it in another process.
     parts = module.text, here.cpu, here.features, str(here.optimization)
     name = f"jaxdyn_{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}"
-    made = Target(name, uniform, module.common, program.summed, module.piece)
+    made = Target(name, uniform, module.common, program.summed, module.piece, module.piece_row)
     if name not in _registered:
         functions = {"handler": name, "prepare_handler": f"{name}_common"} if module.common else {"handler": name}
         capsule = ctypes.pythonapi.PyCapsule_New

@@ -177,7 +177,7 @@ def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
     )
     for choice in plan.choices:
         print(
-            f"{choice.name}: held-out errors {abs(choice.improvement):.1%} "
+            f"{choice.name}: mean square on held-out parts {abs(choice.improvement):.1%} "
             f"{'lower' if choice.improvement > 0 else 'higher'} (standard error {choice.standard_error:.1%}), "
             f"{'taken' if choice.taken else 'not taken'}"
         )

@@ -145,6 +145,7 @@ class Given(NamedTuple):
     """With mocap bodies and equality constraints as the state has them."""
     arguments: Arguments
     torque: Any
+    """The forces on the degrees of freedom that were given, or None."""
     wrenches: Any
     """Rows `[*batch, 6 nbody]`, or None."""
 
@@ -154,12 +155,13 @@ class Given(NamedTuple):
 
     def at(self, q: Any, v: Any, activation: Any) -> Given:
         """Return the same at another state, with the forces from outside held along the axes of the world."""
-        model = self.scene.model
-        torque = body_velocity(model, q, world_velocity(model, self.arguments.q, self.torque))
+        model, torque = self.scene.model, self.torque
+        if torque is not None:
+            torque = body_velocity(model, q, world_velocity(model, self.arguments.q, torque))
         return self._with_forces(dataclasses.replace(self.arguments, q=q, v=v, activation=activation), torque)
 
     def _with_forces(self, arguments: Arguments, torque: Any) -> Given:
-        applied = torque
+        applied = jnp.zeros_like(arguments.v) if torque is None else torque
         if self.wrenches is not None:
             bound, operands = self.bound()
             applied = applied + bound.call(applied_torque, operands, arguments.q, self.wrenches)
@@ -171,19 +173,21 @@ def given_of(scene: Scene, state: SceneState, control: Any, torque: Any, wrenche
     where mocap bodies cannot be moved."""
     model, dtype = scene.model, state.q.dtype
     control = jnp.zeros(scene.nu, dtype) if control is None else jnp.asarray(control, dtype)
-    torque = jnp.zeros(model.nv, dtype) if torque is None else jnp.asarray(torque, dtype)
+    # Without a torque there is none to turn, or to differentiate, in the stages of a step.
+    torque = None if torque is None else jnp.asarray(torque, dtype)
     wrenches = None if wrenches is None else jnp.asarray(wrenches, dtype)
     batch = _batch_of(
         scene,
         {name: getattr(state, name) for name in _AXES if name != "time"}
         | {"control": control, "torque": torque, "wrenches": wrenches},
     )
-    rows = (state.q, state.v, control, state.activation, torque)
-    q, v, control, activation, torque = (jnp.broadcast_to(x.astype(dtype), (*batch, x.shape[-1])) for x in rows)
+    rows = (state.q, state.v, control, state.activation, jnp.zeros(model.nv, dtype) if torque is None else torque)
+    q, v, control, activation, applied = (jnp.broadcast_to(x.astype(dtype), (*batch, x.shape[-1])) for x in rows)
     if wrenches is not None:
         flat = wrenches.reshape(*wrenches.shape[:-2], -1)
         wrenches = jnp.broadcast_to(flat, (*batch, flat.shape[-1]))
-    given = Given(as_in(scene, state), Arguments(q, v, control, activation, torque), torque, wrenches)
+    torque = None if torque is None else applied
+    given = Given(as_in(scene, state), Arguments(q, v, control, activation, applied), torque, wrenches)
     return given if wrenches is None else given._with_forces(given.arguments, torque)
 
 

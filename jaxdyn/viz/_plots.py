@@ -46,11 +46,11 @@ def plot_torques(
     """
     figure_type = figure_class()
     t = np.asarray(t, np.float64)
-    curves = {"as measured": raw, "measured": measured, **predicted}
+    curves = {"measured, raw": raw, "measured": measured, **predicted}
     torques = {name: np.asarray(x, np.float64) for name, x in curves.items() if x is not None}
     for name, x in torques.items():
         require_shape(x, (len(t), model.nv), name, f"nv = {model.nv} torques for each of {len(t)} times")
-    styles: dict[str, Any] = {"as measured": {"color": "0.75", "lw": 0.8}, "measured": {"color": "black", "lw": 1.2}}
+    styles: dict[str, Any] = {"measured, raw": {"color": "0.75", "lw": 0.8}, "measured": {"color": "black", "lw": 1.2}}
     for k, name in enumerate(predicted):
         styles[name] = {"color": COLORS[k % len(COLORS)], "ls": _STYLES[k % len(_STYLES)], "lw": 1.0}
     some = slice(None, None, max(1, len(t) // _DRAWN))
@@ -64,7 +64,7 @@ def plot_torques(
             if name in predicted:
                 panels[2 * j + 1].plot(t[some], (x - torques["measured"])[some, j], **styles[name])
             panel.plot(t[some], x[some, j], label=name, **styles[name])
-        reference = torques["measured" if raw is None else "as measured"][:, j]
+        reference = torques["measured" if raw is None else "measured, raw"][:, j]
         low, high = reference.min(), reference.max()
         room = 0.3 * (high - low) or 1.0
         panel.set_ylim(low - room, high + room)

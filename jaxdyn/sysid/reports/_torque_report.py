@@ -98,7 +98,8 @@ def _parameters_section(name: str, fit: InverseDynamicsFit, level: float, bootst
         "before": html.format_numbers(fit.parameters_of(fit.before)),
         "after": html.format_numbers(intervals.value),
     }
-    caption = f"{html.UNITS_CAPTION}; {level:.0%} intervals"
+    caption = f"{html.UNITS_CAPTION}; {level:.0%} intervals. Where the data push a positive parameter to "
+    caption += "zero, its interval is short, and its standard error is that of values halfway to the start"
     if bootstrap is not None:
         caption += (
             f". The first interval holds for noise with the spectra of the residuals, or noise that differs from block "
@@ -118,10 +119,10 @@ def _identifiability_section(name: str, fit: InverseDynamicsFit, level: float, b
         f"columns {base.condition_number:.3g}, gap to the other pivots {base.gap:.2g}."
     ]
     if base.unidentifiable:
-        lines.append(f"No torque depends on {', '.join(base.unidentifiable)}.")
+        lines.append(f"No torque of these motions depends on {', '.join(base.unidentifiable)}.")
     if fit.tangent is not None:
-        decided = fit.intervals(level=level).decided_by_prior(html.WEAK)
-        lines.append(f"Decided by the prior alone: {', '.join(decided) or 'none'}.")
+        decided = fit.decided_by_start(html.WEAK)
+        lines.append(f"Decided by the start and its prior alone: {', '.join(decided) or 'none'}.")
     text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     columns = {"value": html.format_numbers(intervals.value)} | _uncertainty_columns(fit, bootstrap, base, level)
     caption = f"Combinations that the data determine, {level:.0%} intervals"

@@ -57,8 +57,8 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
     A block keeps what neighboring samples have in common (noise that a filter smeared, friction that the model lacks),
     so intervals are right for correlated residuals if a block is longer than their correlation (Kunsch, The jackknife
     and the bootstrap for general stationary observations, Annals of Statistics 1989). Each draw is a whole fit, which
-    starts from `fit` and keeps its weights of joints and its searched velocities and delays. The prior stays where it
-    is, so what only the prior determines does not scatter.
+    starts from `fit` and keeps its weights of joints, its searched velocities and delays, and the weights that a robust
+    loss has given to samples. The prior stays where it is, so what only the prior determines does not scatter.
 
     A fit takes noise out of the residuals, and a draw of the residuals that are left scatters too little. So the
     residuals of each block are first enlarged by what the fit takes out of a block of independent ones (Bell &
@@ -66,16 +66,22 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
     2002).
 
     `recordings` are those of the fit; `blocks` is their number over all recordings. The parameters of the draws are
-    `[draws, P]`. **Raises** `DataError` for fewer than two blocks or draws.
+    `[draws, P]`. **Raises** `DataError` for fewer than two blocks or draws, and for recordings of another length than
+    those of a fit with a robust loss.
     """
     if blocks < 2 or draws < 2:
         raise DataError(f"bootstrap with {blocks} blocks and {draws} draws; at least two of each are needed")
     samples = Samples(fit.before, recordings, fit.effects, fit.shape)
     samples.linearize(fit.model)
+    if fit.weights is not None and len(fit.weights) != len(samples):
+        raise DataError(
+            f"the recordings have {len(samples)} samples below their cutoff, but the fit has weights of "
+            f"{len(fit.weights)}: give bootstrap the recordings of the fit, prepared alike"
+        )
     # Passive joints have no torque and no noise.
     sigma = np.where(samples.driven, fit.sigma, 1.0)
     hat = fit.covariance_root()
-    parts = [_enlarged(x, fit, sigma, hat) for x in samples.compressed(blocks=blocks)]
+    parts = [_enlarged(x, fit, sigma, hat) for x in samples.compressed(fit.weights, blocks)]
     counts = np.random.default_rng(seed).multinomial(len(parts), np.full(len(parts), 1 / len(parts)), size=draws)
     if fit.reference is None:
         independent, p = fit.base_parameters().independent, np.tile(fit.parameters, (draws, 1))

@@ -93,6 +93,8 @@ class InverseDynamicsFit(eqx.Module):
     parameters and the logarithms of unknown inverse gains, for residuals with the spectra that were found."""
     block_scores: np.ndarray
     """`[blocks, P + gains]`: the same for residuals that are independent only from block to block in time."""
+    weights: np.ndarray | None = None
+    """`[n, nv]`: the weights of the equations' squares for a robust loss; None for squared errors."""
     reference: np.ndarray | None = None
     """`[P]`: parameters halfway between the start and the solution, at which the prior's curvature is taken for
     intervals; None for linear least squares, like all below."""
@@ -249,6 +251,16 @@ class InverseDynamicsFit(eqx.Module):
         factors = (self.score_factor, self.block_scores)
         error = np.max([np.linalg.norm(x[:, base.independent] @ half @ half.T, axis=0) for x in factors], axis=0)
         return normal_intervals(names, value, error, np.zeros(len(error)), level)
+
+    def decided_by_start(self, share: float = 0.9) -> tuple[str, ...]:
+        """The names of parameters that keep more than `share` of the prior's variance, and whose intervals have the
+        start: data that push a friction to zero also hardly reduce its variance, but they decide it. Empty for linear
+        least squares."""
+        if self.reference is None:
+            return ()
+        x, start = self.intervals(), 2 * self.reference - self.parameters
+        decided = (x.prior_share > share) & (x.lower <= start) & (start <= x.upper)
+        return tuple(name for name, kept in zip(x.names, decided, strict=True) if kept)
 
     def positive(self, B: np.ndarray) -> np.ndarray:
         """Return which rows of `B` `[k, P]` are sums of positive parameters with positive coefficients."""

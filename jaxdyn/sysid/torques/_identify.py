@@ -41,6 +41,9 @@ _WORTHWHILE = 0.02
 # cutoff is lowered to reach it, and the least part of the first cutoff that it may get to.
 _BIAS, _LOWERINGS, _LOWEST = 0.5, 3, 0.25
 _TILT_ROUNDS = 4
+_BESIDE = ", beside the others"
+# The causes of residuals (`residual_causes`) that the choices of effects have tried, by the names of these.
+_CAUSES = {"load": "load friction", "stribeck and friction velocity": "Stribeck friction", "spring": "springs"}
 
 
 class Choice(NamedTuple):
@@ -113,7 +116,9 @@ class Identification:
     def verdict(self) -> list[str]:
         """Sentences: how the fit ended, which constraints bind and what they cost, what data, prior or nothing
         determine, and what the residuals point to."""
-        return [*verdict(self.fit, self.linear, self.plan.recordings, self.causes), *self.plan.warnings]
+        tried = ((_CAUSES.get(x.name.removesuffix(_BESIDE)), x) for x in self.plan.choices if not x.taken)
+        refused = {name: (x.improvement, x.standard_error) for name, x in tried if name}
+        return [*verdict(self.fit, self.linear, self.plan.recordings, self.causes, refused), *self.plan.warnings]
 
     def __str__(self) -> str:
         return "\n".join(f"- {x}" for x in self.verdict())
@@ -291,7 +296,7 @@ def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) 
     for group in chosen[:-1]:
         trial = dataclasses.replace(effects, **dict.fromkeys(group, False))
         without = errors_of(trial)
-        again = _compare(f"{named(group)}, beside the others", without, errors)
+        again = _compare(named(group) + _BESIDE, without, errors)
         again = again._replace(taken=again.improvement > _WORTHWHILE)
         choices.append(again)
         if not again.taken:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from jaxdyn import _printing as printing
 from jaxdyn._errors import (
@@ -23,11 +26,13 @@ from jaxdyn.model import BodyInertia, Model
 from jaxdyn.spatial import inertia_matrix, transform_inertial_parameters
 from jaxdyn.sysid.parameters import cholesky, leaves
 from jaxdyn.sysid.recordings import Recordings, RecordingWarning
+from jaxdyn.sysid.torques._alike_residuals import Correlation
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque
 from jaxdyn.sysid.torques._intervals import Intervals, Posterior, posterior_intervals
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
+from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
 from jaxdyn.sysid.torques._torque_model import (
     POSITIVE,
     Samples,
@@ -69,8 +74,8 @@ class PayloadFit(NamedTuple):
     rms_unexplained: np.ndarray
     """`[nv]`: the same with the payload, if the model ignored it."""
     correlation: np.ndarray
-    """`[nv]`: the number of samples with similar residuals, neighbors or a period of the motion apart; the intervals
-    count them as one."""
+    """`[nv]`: the number of samples with similar residuals, neighbors or a period of the motion apart; they count as
+    one where joints are weighted."""
     status: Status
 
     @property
@@ -116,9 +121,12 @@ def identify_payload(
 
     The noise of each joint is estimated from its residuals, less the part that the parameters fit. Residuals that are
     alike count as fewer samples, whether filters smoothed them or an error of the model recurs in a periodic motion.
-    A filter smooths the torque at reversals, where the model's friction changes faster: Coulomb friction is estimated
-    too small, viscous friction too large, and the payload's error grows, and its intervals with it. Choose a cutoff far
-    above the motion.
+    The intervals take the spectrum of the residuals of each joint into account, and noise that depends on the motion,
+    like `InverseDynamicsFit.intervals`; residuals that recur with the motion widen them.
+
+    Prepare recordings by `Recording.prepared`, with a cutoff far above the motion. A filter of the recording alone
+    smooths the torque at reversals, where the model's friction changes faster: Coulomb friction is estimated too small,
+    viscous friction too large, and the payload's error grows, and its intervals with it.
 
     **Arguments**
 
@@ -161,8 +169,8 @@ def identify_payload(
     minimum = minimize(problem, start, _MAX_ITERATIONS, lambda *_: None)
     parameters = minimum.point.parameters()
     properties = np.asarray(_mass_properties(parameters), np.float64)
-    _, tangent, precision_factor, prior_factor = posterior(problem, minimum.point)
-    slope = np.asarray(jax.jacfwd(_mass_properties)(jnp.asarray(parameters)), np.float64) @ tangent
+    _, by_coordinates, precision_factor, prior_factor = posterior(problem, minimum.point)
+    slope = np.asarray(jax.jacfwd(_mass_properties)(jnp.asarray(parameters)), np.float64) @ by_coordinates
     bare, loaded = runs.residuals(linear.robot, parameters)
     return PayloadFit(
         frame=frame,
@@ -171,7 +179,12 @@ def identify_payload(
         center_of_mass=properties[1:4],
         inertia=inertia_matrix(properties),
         intervals=posterior_intervals(
-            _NAMES, properties, slope, Posterior(precision_factor, prior_factor), level, positive=_POSITIVE
+            _NAMES,
+            properties,
+            slope,
+            Posterior(precision_factor, prior_factor, tuple(x @ by_coordinates for x in linear.score_factors)),
+            level,
+            positive=_POSITIVE,
         ),
         model=model.with_payload(frame, parameters),
         unconstrained=linear.payload,
@@ -206,6 +219,11 @@ class _Equations(NamedTuple):
     """`[nv]`: how many parameters each joint's samples determine; their sum is the rank."""
     payload: np.ndarray
     """`[10, 11]`: the equations `[T, z]` for the payload that remain when the robot's parameters are eliminated."""
+    root: np.ndarray
+    """`[P + 10, k]`: `W` with `W W^T` the covariance of the parameters, for independent residuals of unit variance."""
+    elimination: np.ndarray
+    """`[P + 10, 10]`: `M`, which takes the slope `s` of half the sum of squares with respect to all parameters to that
+    with respect to the payload's, `M^T s`, with the robot's at their best."""
 
     @classmethod
     def solve(cls, data: TorqueData, sigma: np.ndarray, names: list[str]) -> Self:
@@ -225,7 +243,12 @@ class _Equations(NamedTuple):
         leverage = data.factors[..., columns] / sigma[:, None, None] @ inverse
         rows = np.linalg.qr(np.concatenate([R[:, columns], R[:, -1:]], axis=-1), mode="r")
         rank = len(independent)
-        return cls(parameters, np.sum(leverage**2, axis=(1, 2)), rows[rank : rank + 10, rank:])
+        root, elimination = np.zeros((P + 10, int(kept.sum()))), np.zeros((P + 10, 10))
+        root[columns] = inverse
+        # The robot's parameters that minimize |R11 r + R12 p|^2 for the payload's p are -R11^-1 R12 p.
+        elimination[columns] = np.concatenate([-solve_triangular(rows[:rank, :rank], rows[:rank, rank:-1]), np.eye(10)])
+        fitted = np.sum(leverage**2, axis=(1, 2))
+        return cls(parameters, fitted, rows[rank : rank + 10, rank:], root, elimination)
 
 
 class _Solution(NamedTuple):
@@ -239,6 +262,8 @@ class _Solution(NamedTuple):
     """`[nv]`: the part of the independent samples that parameters fit; 0 where the torques are exact."""
     equations: np.ndarray
     """`[10, 11]`: `[T, z]`; see `_Equations`."""
+    score_factors: tuple[np.ndarray, ...]
+    """`[k, 10]` each: estimates `K` for which `K^T K` is the covariance of the slope with respect to the payload."""
 
 
 class _Runs(NamedTuple):
@@ -264,20 +289,26 @@ class _Runs(NamedTuple):
             residuals = self.residuals(robot, payload)
             # Correlation counts at the end only: before, it would give little weight to a joint because its residuals
             # are alike, and they would stay alike because the joint has little weight.
-            length = span = np.ones(layout.nv)
+            alike = Correlation(*np.ones((3, layout.nv)))
             if k == rounds - 1:
-                length, span = np.maximum.reduce([_correlation(x) for x in residuals])
-            share = solved.fitted * length / data.samples
+                alike = Correlation.largest(residuals)
+            share = solved.fitted * alike.length / data.samples
             left = np.maximum(1 - share, _LEAST_LEFT)
             # The residuals lack the noise that the parameters fit, which is as slow as the motion.
-            correlation = left * length + (1 - left) * span
+            correlation = left * alike.length + (1 - left) * alike.span
             noise = _root_mean_square(np.concatenate(residuals)) * np.sqrt(correlation / left)
             sigma = np.maximum(noise, floor)
             if layout.by_load:
                 data = self._linearized(robot, payload)
         solved = _Equations.solve(data, sigma, names)
         robot, payload = np.split(solved.parameters, [layout.size])
-        return _Solution(robot, payload, correlation, np.where(noise > floor, share, 0.0), solved.payload)
+        residuals = np.concatenate(self.residuals(robot, payload))
+        # Neither spectra of short lags nor blocks have what recurs much later.
+        residuals = residuals * np.sqrt(alike.recurrence)
+        noisy = (_BothMotions(self, robot, payload), residuals, sigma, np.ones(layout.nv), solved.root)
+        factors = tuple(x @ solved.elimination for x in (score_factor(*noisy), block_scores(*noisy)))
+        share = np.where(noise > floor, share, 0.0)
+        return _Solution(robot, payload, correlation, share, solved.payload, factors)
 
     def residuals(self, robot: np.ndarray, payload: np.ndarray) -> list[np.ndarray]:
         """The residuals `[n, nv]` without and with the payload. Load friction then grows with the torques that the
@@ -297,17 +328,52 @@ class _Runs(NamedTuple):
     def _linearized(self, robot: np.ndarray, payload: np.ndarray) -> TorqueData:
         """The data of both, with columns for the payload's parameters after the robot's."""
         bare, loaded = self.samples
-        carrying, P = robot + self._added(payload), bare.layout.size
-        parts = [(_linearized(bare, robot), 0 * self.X), (_linearized(loaded, carrying), self.X)]
-        rows = []
-        for data, X in parts:
-            columns = data.factors[..., 10 * self.body : 10 * self.body + 10] @ X
-            rows.append(np.concatenate([data.factors[..., :P], columns, data.factors[..., P:]], axis=-1))
-        return TorqueData.join([TorqueData(x, data.samples) for x, (data, _) in zip(rows, parts, strict=True)])
+        parts = _linearized(bare, robot), _linearized(loaded, robot + self._added(payload))
+        rows = [self._with_payload(x.factors, k) for k, x in enumerate(parts)]
+        return TorqueData.join([TorqueData(x, data.samples) for x, data in zip(rows, parts, strict=True)])
+
+    def _with_payload(self, B: np.ndarray, carried: int) -> np.ndarray:
+        """The columns `B` `[..., P + 2]` with the payload's after the robot's; those are zero where it is not
+        carried."""
+        P = self.samples[0].layout.size
+        columns = carried * (B[..., 10 * self.body : 10 * self.body + 10] @ self.X)
+        return np.concatenate([B[..., :P], columns, B[..., P:]], axis=-1)
+
+    def columns(self, robot: np.ndarray, payload: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield rows and columns as `Samples.chunks` does, of the motions without and then of those with the payload,
+        with load friction linear about these parameters."""
+        first = 0
+        for k, (samples, p) in enumerate(zip(self.samples, (robot, robot + self._added(payload)), strict=True)):
+            for rows, B in _linear_columns(samples, p):
+                yield slice(first + rows.start, first + rows.stop), self._with_payload(B, k)
+            first += len(samples)
+
+
+class _BothMotions:
+    """The equations of both motions, as estimates of the noise need them (`TorqueEquations`)."""
+
+    def __init__(self, runs: _Runs, robot: np.ndarray, payload: np.ndarray):
+        self.layout = runs.samples[0].layout
+        self.lengths = np.concatenate([x.lengths for x in runs.samples])
+        self.chunks = functools.partial(runs.columns, robot, payload)
+
+    def __len__(self) -> int:
+        return int(self.lengths.sum())
 
 
 def _linearized(samples: Samples, parameters: np.ndarray) -> TorqueData:
-    """The data of samples, in which load friction `mu |L| s` is linear in all parameters about the given ones `[P]`.
+    """The data of samples, with load friction as in `_linear_columns`."""
+    if not samples.layout.by_load:
+        (data,) = samples.compressed()
+        return data
+    factors = np.zeros((samples.layout.nv, 0, samples.layout.size + 2))
+    for _, B in _linear_columns(samples, parameters):
+        factors = np.linalg.qr(np.concatenate([factors, B.swapaxes(0, 1)], axis=1), mode="r")
+    return TorqueData(factors, samples.valid.sum(axis=0))
+
+
+def _linear_columns(samples: Samples, parameters: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """The chunks of samples, in which load friction `mu |L| s` is linear in all parameters about the given ones `[P]`.
 
     Its column for a parameter on which the transmitted torque `L` depends is `mu sign(L) s dL/dp`. Iterations with
     this column left out have the same solution for exact torques, but need not converge, and scatter more than their
@@ -315,8 +381,7 @@ def _linearized(samples: Samples, parameters: np.ndarray) -> TorqueData:
     """
     layout = samples.layout
     if not layout.by_load:
-        (data,) = samples.compressed()
-        return data
+        return samples.chunks()
     mu = np.nan_to_num(layout.joint_values(parameters)["load"])
     motion = samples.q, samples.v, samples.a
     sign = np.sign(frictionless_torque(_model(samples, parameters), *motion, samples.joints))
@@ -330,10 +395,7 @@ def _linearized(samples: Samples, parameters: np.ndarray) -> TorqueData:
         # They do not change the residual at the given parameters.
         return np.concatenate([columns, np.zeros_like(B[..., :1]), (columns @ parameters)[..., None]], axis=-1)
 
-    factors = np.zeros((layout.nv, 0, layout.size + 2))
-    for _, B in samples.chunks(extra):
-        factors = np.linalg.qr(np.concatenate([factors, B.swapaxes(0, 1)], axis=1), mode="r")
-    return TorqueData(factors, samples.valid.sum(axis=0))
+    return samples.chunks(extra)
 
 
 def _model(samples: Samples, parameters: np.ndarray) -> Model:
@@ -342,26 +404,6 @@ def _model(samples: Samples, parameters: np.ndarray) -> Model:
 
 def _root_mean_square(x: np.ndarray) -> np.ndarray:
     return np.sqrt(np.mean(x**2, axis=0))
-
-
-def _correlation(residual: np.ndarray) -> np.ndarray:
-    """Integrated autocorrelations `[nv]`, `1 + 2 sum rho_k`, and the same sums with ones in place of `rho_k`. The first
-    lags count until `rho_k` falls below 0.05, and so do later lags about a `rho_k` of more than three standard errors:
-    the errors of a model recur with a periodic motion."""
-    n = len(residual)
-    spectrum = np.abs(np.fft.rfft(residual, 2 * n, axis=0)) ** 2
-    sums = []
-    for rho in np.fft.irfft(spectrum, axis=0)[:n].T:
-        rho = rho / max(rho[0], 1e-300)
-        above = rho > 0.05
-        run = np.cumsum(np.diff(above, prepend=above[0]))
-        top = np.zeros(run[-1] + 1)
-        np.maximum.at(top, run, rho)
-        # Bartlett's formula for lags at which nothing recurs; the squares of both signs of the lag count.
-        error = np.sqrt(max(2 * np.sum(rho**2) - 1, 0.0) / n)
-        counted = above & ((top > 3 * error)[run] | (run == 0))
-        sums.append((np.sum(rho[counted]), np.sum(counted)))
-    return np.maximum(1.0, 2 * np.transpose(sums) - 1)
 
 
 def _prior(prior: BodyInertia | ArrayLike | None, linear: np.ndarray, frame: str) -> np.ndarray:

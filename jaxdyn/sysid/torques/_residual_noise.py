@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import scipy.fft
 
-from jaxdyn.sysid.torques._torque_model import Samples, consecutive_blocks
+from jaxdyn.sysid.torques._torque_model import Layout, consecutive_blocks
 
 # Politis 2003: autocorrelations count as zero from the first lag after which this many are below the level of chance.
 _QUIET_LAGS = 5
@@ -18,8 +19,22 @@ _LARGEST_LEVERAGE = 0.9
 _BLOCKS = 40
 
 
+class TorqueEquations(Protocol):
+    """Linear equations for the torques of one or several recordings, as `Samples` has them."""
+
+    layout: Layout
+    lengths: np.ndarray
+    """The number of equations of each recording at each joint."""
+
+    def __len__(self) -> int: ...
+
+    def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield rows and their `[rows, nv, P + 2]`: columns, known torque, measured torque."""
+        ...
+
+
 def score_factor(
-    samples: Samples,
+    samples: TorqueEquations,
     residual: np.ndarray,
     sigma: np.ndarray,
     gain: np.ndarray,
@@ -67,7 +82,7 @@ def score_factor(
 
 
 def block_scores(
-    samples: Samples,
+    samples: TorqueEquations,
     residual: np.ndarray,
     sigma: np.ndarray,
     gain: np.ndarray,
@@ -114,7 +129,7 @@ def without_leverage(X: np.ndarray, residual: np.ndarray, hat: np.ndarray) -> np
     return residual + Z @ (directions @ ((directions.T @ (Z.T @ residual)) / (root + root**2)))
 
 
-def _derivatives(samples: Samples, residual, sigma, gain, rows: slice, B: np.ndarray, j: int) -> np.ndarray:
+def _derivatives(samples: TorqueEquations, residual, sigma, gain, rows: slice, B: np.ndarray, j: int) -> np.ndarray:
     """The derivatives `[rows, P + gains]` of a joint's residuals with respect to the parameters and the logarithms of
     the unknown inverse gains."""
     X = B[:, j, :-2] / (gain[j] * sigma[j])

@@ -322,6 +322,7 @@ def _fit_result(
         triangle=triangle,
         score_factor=unknown,
         block_scores=unknown,
+        weights=weighting.weights,
         **fields,
     )
     residual = samples.residuals(parameters, gain)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -23,23 +23,29 @@ _COST = 0.02
 _SHOWN = 8
 # How identify and JointEffects free a cause.
 _FREED = {
-    "lengths": "lengths=True",
-    "tilt": "tilt=True",
+    "lengths": "lengths=True in identify, or lengths = true in the configuration of the program",
+    "tilt": "tilt=True in identify",
     "gain": "an effect gain of joints, if the inertias of others are known well",
 }
+_MEANING = {"gain": "gain (of drives or torque sensors)", "tilt": "tilt (of the robot's mount)"}
 _AS_EFFECT = "choose it among the joint_effects"
 
 
 def verdict(
-    fit: InverseDynamicsFit, linear: InverseDynamicsFit | None, recordings: Recordings, causes: Sequence[Cause]
+    fit: InverseDynamicsFit,
+    linear: InverseDynamicsFit | None,
+    recordings: Recordings,
+    causes: Sequence[Cause],
+    refused: Mapping[str, tuple[float, float]],
 ) -> list[str]:
     """Return sentences about a fit: how it ended, its error, its constraints, what determines its parameters, and what
-    its residuals point to."""
+    its residuals point to. `refused` has, by the name of a cause that was tried as an effect and not taken, the part by
+    which it decreased the mean square on held-out parts, and the standard error of that."""
     error = fit.evaluate(recordings).relative
     out = [f"The fit has ended: {fit.message}. On its own data the torque error is {error:.3g} of the torque's norm."]
     out += _constraints(fit, linear, recordings, error)
     out += _determined(fit)
-    out += _causes(causes, error)
+    out += _causes(causes, refused)
     return out
 
 
@@ -47,31 +53,34 @@ def _constraints(
     fit: InverseDynamicsFit, linear: InverseDynamicsFit | None, recordings: Recordings, error: float
 ) -> list[str]:
     out, names = [], fit.model.body_names
-    flat = [name for name, p in zip(names, np.asarray(fit.model.inertial_parameters), strict=True) if _is_flat(p)]
+    flat = [_is_flat(np.asarray(x.inertial_parameters)) for x in (fit.model, fit.before)]
+    flattened = [name for name, now, before in zip(names, *flat, strict=True) if now and not before]
     cost = error / max(linear.evaluate(recordings).relative, 1e-300) - 1 if linear is not None else 0.0
     if linear is not None and cost > _COST and error > 1e-6:
         out.append(
-            f"That every link is physical, and the prior, cost {cost:.1%}: least squares without them has the error "
+            f"Physical links and the prior raise this error by {cost:.1%}: least squares without them has the error "
             f"{error / (1 + cost):.3g}, with {int((~linear.physical).sum())} of {fit.model.nb} links not physical."
         )
-    if flat:
+    if flattened:
         out.append(
-            f"On the edge of what is physical are {_listed(flat)}: their mass spreads along one axis by less than "
-            f"{_FLAT:g} of another. The data pull them beyond; physical does not mean plausible here."
+            f"On the edge of what is physical, where the start is not: {_listed(flattened)}. The fit puts the mass "
+            f"close to a plane or a line (along one axis it spreads by less than {_FLAT:g} of another), so the data "
+            f"would go beyond; physical does not mean plausible here."
         )
     return out
 
 
-def _is_flat(parameters: np.ndarray) -> bool:
-    """Whether the mass lies close to a plane or a line: a second moment about the center of mass is nearly zero."""
-    moments = np.linalg.eigvalsh(rotational_about_center(parameters))
-    spread = 0.5 * moments.sum() - moments
-    return bool(spread.min() < _FLAT**2 * spread.max())
+def _is_flat(parameters: np.ndarray) -> list[bool]:
+    """Whether the mass of each body `[nb, 10]` lies close to a plane or a line: a second moment about the center of
+    mass is nearly zero."""
+    moments = (np.linalg.eigvalsh(rotational_about_center(p)) for p in parameters)
+    spreads = (0.5 * x.sum() - x for x in moments)
+    return [bool(x.min() < _FLAT**2 * x.max()) for x in spreads]
 
 
 def _determined(fit: InverseDynamicsFit) -> list[str]:
     base, intervals = fit.base_parameters(), fit.intervals()
-    by_prior = intervals.decided_by_prior(_BY_PRIOR)
+    by_prior = fit.decided_by_start(_BY_PRIOR)
     nothing = set(base.unidentifiable) - set(base.names[len(base.names) - 3 * len(fit.layout.places) :])
     out = [
         f"The data determine {base.rank} combinations of {len(base.names)} parameters; {len(by_prior)} single "
@@ -79,7 +88,7 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
     ]
     if nothing:
         known = "what the prior says of a link as a whole is all that is known of them"
-        out.append(f"No torque depends on {_listed(sorted(nothing))}: {known}.")
+        out.append(f"No torque of these motions depends on {_listed(sorted(nothing))}: {known}.")
     if found := _positions(fit, base):
         out.append(f"Of lengths the data determine, in m: {'; '.join(found)}. The start decides all else about them.")
     start = np.asarray(fit.before.inertial_parameters, np.float64)[:, 0]
@@ -101,19 +110,28 @@ def _positions(fit: InverseDynamicsFit, base: BaseParameters) -> list[str]:
     return [f"{x.names[i]} = {x.value[i]:.4g} in [{x.lower[i]:.4g}, {x.upper[i]:.4g}]" for i in rows]
 
 
-def _causes(causes: Sequence[Cause], error: float) -> list[str]:
+def _causes(causes: Sequence[Cause], refused: Mapping[str, tuple[float, float]]) -> list[str]:
     evident = [x for x in causes if x.evident]
     if not evident:
-        return ["The residuals point to none of: " + ", ".join(x.name for x in causes) + "."] if causes else []
+        names = ", ".join(x.name for x in causes)
+        return [f"The residuals point to none of these causes: {names}."] if causes else []
     first, *others = evident
+    name = _MEANING.get(first.name, first.name)
     out = [
-        f"The residuals point to {first.name}: it would explain {first.part:.0%} of what is left (F = "
+        f"The residuals point to {name}: it would explain {first.part:.0%} of what is left (F = "
         f"{first.statistic:.3g}), most at {_listed(first.joints)}. The parameters and their intervals hold only if "
         f"nothing like that is missing. To find it: {_FREED.get(first.name, _AS_EFFECT)}."
     ]
     if others:
         also = ", ".join(f"{x.name} {x.part:.0%} (F = {x.statistic:.3g})" for x in others)
         out.append(f"Alone, these would explain a part as well: {also}.")
+    for name in (x.name for x in evident if x.name in refused):
+        decrease, standard_error = refused[name]
+        change = f"{abs(decrease):.1%} {'smaller' if decrease > 0 else 'larger'} (standard error {standard_error:.1%})"
+        out.append(
+            f"As an effect of all joints, {name} was tried and not taken: with it the mean square on held-out parts is "
+            f"{change}."
+        )
     return out
 
 

@@ -19,10 +19,10 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve
 
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt.ddp._expansion import Expansion, lagrangian_expansion, matvec, vecmat
+from jaxdyn.trajopt.ddp._expansion import Expansion, lagrangian_curvatures, matvec, vecmat
 from jaxdyn.trajopt.ddp._expansion import costates as costates_along
 from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, free_block, linear_roll_out
-from jaxdyn.trajopt.problem import Problem, join_rows
+from jaxdyn.trajopt.problem import Problem, Quadratic, join_rows
 
 REFINEMENTS = 12
 """Number of multiplier updates in the linear problem. Each reduces the error by about the penalty times the curvature
@@ -111,7 +111,7 @@ def _kkt_system(problem: Problem, optimum: Optimum, active: ActiveSet, A, B, cos
         return multiplier @ _distance_from_bound(r, low, high, multiplier, active)
 
     rows = multipliers, active.constraints
-    stage, end = lagrangian_expansion(problem, xs, us, xs[1:], costates, constraint_term, *rows)
+    (xx, ux, uu), end_xx = lagrangian_curvatures(problem, xs, us, xs[1:], costates, constraint_term, *rows)
 
     def stage_residuals(dx, du, x, u, k, holds):
         return holds * problem.stage_constraint(dynamics.integrate(x, dx), u + du, k)[0]
@@ -124,11 +124,14 @@ def _kkt_system(problem: Problem, optimum: Optimum, active: ActiveSet, A, B, cos
     G, H = jax.vmap(jax.jacfwd(stage_residuals, (0, 1)))(*stages)
     D = jax.jacfwd(terminal_residuals)(zeros[0])
     # Heavy against the cost's own curvatures, and far from the largest number whose last digit still counts.
-    scale = 1 + jnp.abs(end.xx).max() + jnp.abs(stage.xx).max() + jnp.abs(stage.uu).max()
+    scale = 1 + jnp.abs(end_xx).max() + jnp.abs(xx).max() + jnp.abs(uu).max()
     weight = scale * jnp.finfo(dtype).eps ** -0.3
     Gt, Ht = (weight * jnp.swapaxes(x, 1, 2) for x in (G, H))
-    stage = stage._replace(xx=stage.xx + Gt @ G, ux=stage.ux + Ht @ G, uu=stage.uu + Ht @ H)
-    e = Expansion(A, B, zeros, stage, end._replace(xx=end.xx + weight * D.T @ D))
+    # The slopes come with each right-hand side.
+    value = jnp.zeros((), dtype)
+    stage = Quadratic(value, zeros[1:], jnp.zeros_like(us), xx + Gt @ G, ux + Ht @ G, uu + Ht @ H)
+    end = Quadratic.zero(dynamics.ndx, 0, dtype)._replace(xx=end_xx + weight * D.T @ D)
+    e = Expansion(A, B, zeros, stage, end)
     policy = backward(e, 0.0, HeldControls(active.free, jnp.zeros_like(us)))
     root = jnp.linalg.cholesky(jax.vmap(free_block)(policy.Quu, active.free))
     return KKTSystem(e, policy, root, G, H, D, weight)

@@ -10,7 +10,9 @@ from jaxdyn.trajopt.problem._costs import (
     ResidualCost,
     SmoothAbsCost,
     TimeVarying,
+    function_of_displacement,
     gauss_newton_expansion,
+    hessian_blocks,
     quadratic_expansion,
     term_at_stage,
 )

@@ -161,18 +161,27 @@ def term_at_stage(term, k):
 
 def quadratic_expansion(function: Callable, dynamics: AbstractDynamics, x, u) -> Quadratic:
     """The second-order expansion of `function(x, u)` in the displacements of `x` and `u`."""
-    n, m = dynamics.ndx, 0 if u is None else dynamics.nu
-
-    def displaced_function(z):
-        return function(dynamics.integrate(x, z[:n]), None if u is None else u + z[n:])
+    n = dynamics.ndx
+    z = jnp.zeros(n + (0 if u is None else dynamics.nu), x.dtype)
 
     def gradient_and_value(z):
-        value, gradient = jax.value_and_grad(displaced_function)(z)
+        value, gradient = jax.value_and_grad(function_of_displacement(function, dynamics, x, u))(z)
         return gradient, (value, gradient)
 
-    hessian, (value, gradient) = jax.jacfwd(gradient_and_value, has_aux=True)(jnp.zeros(n + m, x.dtype))
+    hessian, (value, gradient) = jax.jacfwd(gradient_and_value, has_aux=True)(z)
+    return Quadratic(value, gradient[:n], gradient[n:], *hessian_blocks(hessian, n))
+
+
+def function_of_displacement(function: Callable, dynamics: AbstractDynamics, x, u) -> Callable:
+    """`function(x, u)` as a function of the displacements `[dx, du]`."""
+    n = dynamics.ndx
+    return lambda z: function(dynamics.integrate(x, z[:n]), None if u is None else u + z[n:])
+
+
+def hessian_blocks(hessian, ndx: int) -> tuple[Array, Array, Array]:
+    """The blocks `xx`, `ux` and `uu` of a second derivative by `[dx, du]`, made symmetric."""
     hessian = 0.5 * (hessian + hessian.T)
-    return Quadratic(value, gradient[:n], gradient[n:], hessian[:n, :n], hessian[n:, :n], hessian[n:, n:])
+    return hessian[:ndx, :ndx], hessian[ndx:, :ndx], hessian[ndx:, ndx:]
 
 
 def cast_weight(w, r, residual: AbstractResidual):

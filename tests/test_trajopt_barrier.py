@@ -1,0 +1,106 @@
+"""Single iterations of the solver of problems with constraints, from states that a solve reaches seldom."""
+
+import functools
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdyn.trajopt import (
+    Constraint,
+    ControlResidual,
+    DDPOptions,
+    DiscreteDynamics,
+    Problem,
+    QuadraticCost,
+    StateResidual,
+    Status,
+)
+from jaxdyn.trajopt.ddp._barrier import Sides
+from jaxdyn.trajopt.ddp._constrained import _initial_state, _iterate, _solution
+from jaxdyn.trajopt.ddp._constrained_state import LONG_PATIENCE, ConstrainedState
+from jaxdyn.trajopt.ddp._newton_step import _prices
+
+CONTROLS = jnp.array([[0.4], [0.2]])
+
+
+@functools.cache
+def problem() -> Problem:
+    """Return two steps with curved dynamics, a limit of the state and bounds on the controls."""
+    return Problem(
+        DiscreteDynamics(lambda x, u, t, params: x + jnp.sin(u), 1, 1),
+        np.zeros(1),
+        2,
+        stage_costs=[QuadraticCost(ControlResidual(), 0.1)],
+        terminal_costs=[QuadraticCost(StateResidual(np.array([1.5])), 1.0)],
+        terminal_constraints=[Constraint(StateResidual(), -np.inf, 1.0)],
+        control_lower=-1.0,
+        control_upper=1.0,
+    )
+
+
+@functools.cache
+def options() -> DDPOptions:
+    return DDPOptions().with_defaults(problem().dtype, robot=False)
+
+
+compiled = eqx.filter_jit(lambda p, options, s: _iterate(p, options, False, s))
+
+
+def iterate(s: ConstrainedState) -> ConstrainedState:
+    return compiled(problem(), options(), s)
+
+
+@functools.cache
+def begun() -> ConstrainedState:
+    """Return the state after an iteration, moved to a roll-out that is far from a solution of its barrier problem."""
+    start = eqx.filter_jit(lambda p, options: _initial_state(p, options, CONTROLS, None, None))
+    s = iterate(start(problem(), options()))
+    assert s.iterations == 1
+    xs = problem().rollout(CONTROLS)
+    # No slope is within the tolerance of this barrier, so only the promised decrease may end it.
+    return s._replace(xs=xs, us=CONTROLS, gaps=jnp.zeros_like(s.gaps), tolerance=jnp.asarray(1e-30))
+
+
+@pytest.mark.parametrize("regularized", [False, True])
+def test_a_decrease_made_small_by_regularization_solves_no_barrier_problem(regularized):
+    before = begun()._replace(promised=jnp.asarray(0.0), regularized=jnp.asarray(regularized))
+    # The products of the bounds' multipliers and distances are those of the barrier.
+    low, high = problem().control_box
+    barrier = before.barrier
+    before = before._replace(box=Sides(barrier / (before.us - low), barrier / (high - before.us)))
+    after = iterate(before)
+    assert after.updates == before.updates + (not regularized)
+    if not regularized:
+        assert after.barrier < before.barrier
+
+
+def test_second_derivatives_of_functions_after_many_iterations_with_one_barrier():
+    def policy(waited: int):
+        before = begun()._replace(promised=jnp.asarray(jnp.inf), waited=jnp.asarray(waited, jnp.int32))
+        return iterate(before).policy
+
+    gauss_newton = policy(0)
+    # The iteration that is under way counts.
+    np.testing.assert_array_equal(policy(LONG_PATIENCE - 2).Quu, gauss_newton.Quu)
+    assert jnp.abs(policy(LONG_PATIENCE - 1).Quu - gauss_newton.Quu).max() > 1e-3
+
+
+@pytest.mark.parametrize(("distance", "multiplier", "moved"), [(1e-8, 1e-3, True), (1e-3, 2e-3, False)])
+def test_controls_far_from_their_bounds_stay_where_they_are(distance, multiplier, moved):
+    """A multiplier that is as small as a control's distance from its bound does not say that the control is there;
+    moving it would open a gap."""
+    s = begun()
+    us = jnp.array([[-1.0 + 2 * distance], [1.0 - 2 * distance]])
+    box = Sides(jnp.array([[multiplier], [0.0]]), jnp.array([[0.0], [multiplier]]))
+    s = s._replace(us=us, box=box, scale=s.scale._replace(cost=jnp.ones(())), status=jnp.asarray(Status.CONVERGED))
+    found = eqx.filter_jit(lambda p, options, s: _solution(p, options, s).us)(problem(), options(), s)
+    np.testing.assert_array_equal(found, jnp.array([[-1.0], [1.0]]) if moved else us)
+
+
+def test_prices_of_gaps_are_those_of_the_lagrangian_and_of_absolute_values():
+    gaps, costates = jnp.array([[0.1, -0.2], [0.0, 0.3]]), jnp.array([[1.0, 2.0], [-4.0, 0.5]])
+    linear, absolute = _prices(gaps, jnp.array([0.5, -1.0]), costates, jnp.array([2.0, 3.0]))
+    np.testing.assert_allclose(linear, 0.1 - 0.4 + 0.15 + 1.0 - 3.0)
+    np.testing.assert_allclose(absolute, 4.0 * 0.1 + 2.0 * 0.5 + 1.0 + 3.0)
