@@ -35,8 +35,8 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     low, high = problem.control_box
     held = HeldControls((low < high).astype(problem.dtype), jnp.zeros_like(low)) if problem.bounded else None
 
-    def system(costs) -> Expansion:
-        stage, end = rows.add_to(*costs, slopes, curvatures)
+    def system(stage, end) -> Expansion:
+        stage, end = rows.add_to(stage, end, slopes, curvatures)
         u, uu = stage.u + s.barrier * (inverse.upper - inverse.lower), stage.uu + jax.vmap(jnp.diag)(of_box)
         return e._replace(stage=stage._replace(u=u, uu=uu), terminal=end)
 
@@ -49,9 +49,9 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
                 lambda: costs,
             )
         if options.backward == "associative":
-            policy = backward_associative(system(costs), regularization)
+            policy = backward_associative(system(*costs), regularization)
         else:
-            policy = backward(system(costs), regularization, held)
+            policy = backward(system(*costs), regularization, held)
         first = jnp.where(s.last_regularization > 0, s.last_regularization / 3, least_regularization(s))
         more = jnp.where(regularization > 0, 8 * regularization, first)
         # Where Gauss-Newton has no positive curvature, as for a cost of the last state alone, all second derivatives
