@@ -29,12 +29,13 @@ from experiments._optimal_control._optimality import stationarity
 from experiments._resuming import arrays_by_path, require_seed
 from jaxdyn import DataError, programs
 from jaxdyn.trajopt import Problem, Status, ddp
+from jaxdyn.trajopt.problem import bound_excess
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_convergence.toml"
 NEAR = 0.01
 """A solution within this part of the lowest cost has found it."""
 FEASIBLE = 1e-5
-"""Largest violation and largest gap of a solution."""
+"""Largest violation, relative to one plus the size of the bound, and largest gap of a solution."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +155,12 @@ def outcome(problem: Problem, found, converged: bool) -> dict[str, Any]:
 
 @eqx.filter_jit
 def _measured(problem: Problem, xs, us):
-    return problem.total_cost(xs, us), problem.violation(xs, us), jnp.abs(problem.gaps(xs, us)).max()
+    violations = [
+        jnp.abs(bound_excess(value, low, high)) / (1 + jnp.minimum(jnp.abs(low), jnp.abs(high)))
+        for value, low, high in (problem.constraints(xs, us), (us, *problem.control_box))
+    ]
+    violation = jnp.maximum(*(v.max(initial=0.0) for v in violations))
+    return problem.total_cost(xs, us), violation, jnp.abs(problem.gaps(xs, us)).max()
 
 
 def all_guesses(benchmark: Benchmark, problem: Problem, config: Config) -> list[tuple[Any, Any]]:

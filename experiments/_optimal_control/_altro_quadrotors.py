@@ -143,6 +143,6 @@ QUADROTORS = {
         quadrotor_zigzag, "RoboticExplorationLab/Altro.jl, problems/quadrotor.jl", constant(HOVER), best=0.2923624
     ),
     "quadrotor_maze": Benchmark(
-        quadrotor_maze, "RoboticExplorationLab/Altro.jl, problems/quadrotor_maze.jl", maze_guess, best=0.6077086
+        quadrotor_maze, "RoboticExplorationLab/Altro.jl, problems/quadrotor_maze.jl", maze_guess, best=0.6073651
     ),
 }

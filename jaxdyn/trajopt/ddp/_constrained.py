@@ -44,8 +44,13 @@ from jaxdyn.trajopt.ddp._newton_step import newton_policy, take_step
 from jaxdyn.trajopt.ddp._riccati import Policy
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
 
-BARRIER = 0.1
-"""The first barrier, as a part of the cost's scale for each bound."""
+BARRIER = 1.0
+"""The first barrier of each bound, as a multiple of the cost's scale divided by the number of bounds."""
+BARRIER_GROWTH = 30.0
+"""Factor of the first barrier with every new beginning."""
+INSIDE = 1e-2
+"""Smallest distance of the guess's controls from their bounds, relative to their size and range; ten times as much
+where a solve begins anew."""
 BARRIER_FACTOR, BARRIER_POWER = 0.2, 1.5
 """The next barrier is the smaller of this part of the last one and its power, relative to the cost's scale."""
 TOLERANCE_FACTOR = 0.5
@@ -74,7 +79,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
     dtype, ndx = problem.dtype, problem.dynamics.ndx
     xs, us = problem.guess(us, xs)
     # A guess that comes with multipliers may be near a solution, with controls at their bounds.
-    us = inside_box(us, problem.control_box, 1e-2 if multipliers is None else 1e-5)
+    us = inside_box(us, problem.control_box, INSIDE if multipliers is None else 1e-5)
     given = constraint_multipliers(problem, multipliers)
     given = join_rows(given.stage, given.terminal)
     shift = Sides(jnp.maximum(-given, 0.0), jnp.maximum(given, 0.0))
@@ -115,8 +120,13 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
     station, _ = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     width = jnp.where(jnp.isfinite(high - low), high - low, 1 + jnp.abs(s.us))
     curvature = jnp.abs(jnp.diagonal(e.stage.uu, axis1=1, axis2=2))
-    change = (jnp.abs(station.slopes) * width + 0.5 * curvature * width**2).sum()
-    cost = jnp.maximum(jnp.abs(cost), 0.01 * change)
+
+    def change(slopes):
+        return (jnp.abs(slopes) * width + 0.5 * curvature * width**2).sum()
+
+    # Costates tell it too, but where the motion is unstable they are larger than anything that can be reached.
+    cost, most = jnp.maximum(jnp.abs(cost), 0.01 * change(e.stage.u)), change(station.slopes)
+    cost = jnp.where(cost > eps * most, cost, 0.01 * most)
     cost = jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
     rows_scale = row_scale(problem, rows, s.xs)
     equal = rows.lower == rows.upper
@@ -150,7 +160,9 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     # A decrease that is small against the barrier itself is as good as a small slope, unless regularization made it so.
     promised = s.promised * (1 + jnp.abs(e.stage.value.sum() + e.terminal.value))
     settled = (promised < DECREMENT * s.barrier * number_of_bounds(problem, rows)) & ~s.regularized
-    solved = ((s.errors.stationarity < s.tolerance) | settled) & (s.errors.gap < near) & (equality < near)
+    # A small barrier around a point that is far from stationary would leave no curvature along its bounds.
+    fine = jnp.maximum(jnp.minimum(s.tolerance, jnp.sqrt(s.barrier / share)), 0.5 * options.tolerance)
+    solved = ((s.errors.stationarity < fine) | settled) & (s.errors.gap < near) & (equality < near)
     solved = solved & (deviation <= 10 * s.barrier)
     smaller = jnp.minimum(BARRIER_FACTOR * s.barrier, (s.barrier / share) ** BARRIER_POWER * share)
     equal = rows.lower == rows.upper
@@ -245,11 +257,15 @@ def _iterate(problem: Problem, options: DDPOptions, near: bool, s: ConstrainedSt
 
 
 def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
-    """The state with an empty filter, a larger barrier, and inequalities without multipliers."""
-    barrier = jnp.maximum(s.barrier, 0.1 * s.scale.barrier)
-    inverse = inverse_distances(s.us, problem.control_box)
+    """The state with an empty filter, a larger barrier, controls farther from their bounds, and inequalities without
+    multipliers."""
+    barrier = s.scale.barrier * BARRIER_GROWTH ** (s.restarts + 1)
+    us = inside_box(s.us, problem.control_box, 10 * INSIDE)
+    inverse = inverse_distances(us, problem.control_box)
     nothing = jax.tree.map(jnp.zeros_like, s.rows.shift)
     return s._replace(
+        us=us,
+        gaps=problem.gaps(s.xs, us),
         barrier=barrier,
         rows=s.rows._replace(shift=nothing),
         box=Sides(barrier * inverse.lower, barrier * inverse.upper),

@@ -8,7 +8,7 @@ from jaxdyn._types import Array, Float
 from jaxdyn.trajopt._history import History
 from jaxdyn.trajopt.ddp._barrier import RowBarrier, RowState, Sides, inverse_distances
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, motion
+from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, motion, vecmat
 from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._riccati import Policy
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
@@ -123,6 +123,14 @@ def measure_errors(problem: Problem, s: ConstrainedState, e: Expansion, rows: Ro
     by_x, by_u, by_end = rows.slopes(*multipliers)
     u_terms = e.stage.u, by_u, s.box.upper - s.box.lower
     station, toward = Stationarity.of(e, e.stage.x + by_x, u_terms, e.terminal.x + by_end)
+    by_controls = Stationarity.of_terms(vecmat(s.toward[1:], e.B), *u_terms)
+    before = jnp.concatenate([vecmat(s.toward[2:], e.A[1:]), jnp.zeros_like(s.toward[:1])])
+    x_terms = [jnp.concatenate([x[1:], end[None]]) for x, end in ((e.stage.x, e.terminal.x), (by_x, by_end))]
+    by_states = Stationarity.of_terms(before, -s.toward[1:], *x_terms)
+    # Costates amplify rounding where the motion is unstable. The multipliers of the steps, which are unknowns of their
+    # own, do not: where no decrease above rounding is left, they show as well that the conditions are met.
+    of_costates = station.relative_to(s.scale.slopes)
+    held = jnp.maximum(by_controls.relative_to(s.scale.slopes), by_states.relative_to(jnp.zeros_like(by_end)))
     excess = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / s.scale.rows
 
     def products(multiplier, distance, bound):
@@ -138,7 +146,7 @@ def measure_errors(problem: Problem, s: ConstrainedState, e: Expansion, rows: Ro
     deviation = jnp.nanmax(jnp.stack([jnp.nan_to_num(jnp.abs(p - s.barrier)) for p in of_box]), initial=0.0)
     share = cost_scale(s, e) / number_of_bounds(problem, rows)
     errors = Errors(
-        station.relative_to(s.scale.slopes),
+        jnp.where(s.promised < 1e3 * jnp.finfo(problem.dtype).eps, jnp.fmin(of_costates, held), of_costates),
         excess.max(initial=0.0),
         relative_gap(problem, s),
         jnp.maximum(of_rows, largest) / share,

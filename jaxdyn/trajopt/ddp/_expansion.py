@@ -278,8 +278,13 @@ class Stationarity(NamedTuple):
         """The derivative, and the costates for which the derivative by the states is zero, from slopes by the states
         and the terms of the slope by the controls."""
         toward = costates(e.A, x_slopes, end_slope)
-        terms = jnp.stack([vecmat(toward[1:], e.B), *u_terms])
-        return Stationarity(terms.sum(axis=0), jnp.abs(terms).sum(axis=0).max(axis=0)), toward
+        return Stationarity.of_terms(vecmat(toward[1:], e.B), *u_terms), toward
+
+    @staticmethod
+    def of_terms(*terms) -> "Stationarity":
+        """The sum of terms, each with a leading axis of stages."""
+        stacked = jnp.stack(terms)
+        return Stationarity(stacked.sum(axis=0), jnp.abs(stacked).sum(axis=0).max(axis=0))
 
     def relative_to(self, first_size) -> Float[Array, ""]:
         """The largest derivative, relative to the size of its terms. A control whose terms have become tiny against

@@ -27,38 +27,42 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     if options.drops_second_order:
         patience = PATIENCE if options.hessian == "finishing" else LONG_PATIENCE
         second = (s.promised < options.second_order_below) | (s.waited >= patience)
-    stage, end = e.stage, e.terminal
-    if options.hessian != "gauss_newton":
-        multipliers = jnp.where(rows.lower == rows.upper, s.rows.equality, barrier.slope)
-        derivatives = differenced_costs if options.hessian == "finishing" else second_order_costs
-        stage, end = lax.cond(
-            second,
-            lambda: derivatives(problem, s.xs, s.us, e, s.toward, multipliers),
-            lambda: (e.stage, e.terminal),
-        )
-    stage, end = rows.add_to(stage, end, problem.split_rows(barrier.slope), problem.split_rows(barrier.curvature))
+    multipliers = jnp.where(rows.lower == rows.upper, s.rows.equality, barrier.slope)
+    derivatives = differenced_costs if options.hessian == "finishing" else second_order_costs
+    slopes, curvatures = problem.split_rows(barrier.slope), problem.split_rows(barrier.curvature)
     inverse = inverse_distances(s.us, problem.control_box)
-    curvature = s.box.lower * inverse.lower + s.box.upper * inverse.upper
-    stage = stage._replace(
-        u=stage.u + s.barrier * (inverse.upper - inverse.lower), uu=stage.uu + jax.vmap(jnp.diag)(curvature)
-    )
-    system = e._replace(stage=stage, terminal=end)
+    of_box = s.box.lower * inverse.lower + s.box.upper * inverse.upper
     low, high = problem.control_box
     held = HeldControls((low < high).astype(problem.dtype), jnp.zeros_like(low)) if problem.bounded else None
 
+    def system(stage, end) -> Expansion:
+        stage, end = rows.add_to(stage, end, slopes, curvatures)
+        u, uu = stage.u + s.barrier * (inverse.upper - inverse.lower), stage.uu + jax.vmap(jnp.diag)(of_box)
+        return e._replace(stage=stage._replace(u=u, uu=uu), terminal=end)
+
     def attempt(state):
-        _, regularization = state
+        _, regularization, wanted, second, costs = state
+        if options.hessian != "gauss_newton":
+            costs = lax.cond(
+                wanted & ~second,
+                lambda: derivatives(problem, s.xs, s.us, e, s.toward, multipliers),
+                lambda: costs,
+            )
         if options.backward == "associative":
-            policy = backward_associative(system, regularization)
+            policy = backward_associative(system(*costs), regularization)
         else:
-            policy = backward(system, regularization, held)
+            policy = backward(system(*costs), regularization, held)
         first = jnp.where(s.last_regularization > 0, s.last_regularization / 3, least_regularization(s))
         more = jnp.where(regularization > 0, 8 * regularization, first)
-        return policy, jnp.where(policy.ok, regularization, more)
+        # Where Gauss-Newton has no positive curvature, as for a cost of the last state alone, all second derivatives
+        # say how long a step should be, and a regularization does not.
+        turn = ~wanted & ~policy.ok & options.drops_second_order
+        return policy, jnp.where(policy.ok | turn, regularization, more), wanted | turn, wanted, costs
 
-    state = jax.tree.map(jnp.zeros_like, s.policy), s.regularization
+    start = jax.tree.map(jnp.zeros_like, s.policy), s.regularization
     limit = options.max_regularization * s.scale.cost
-    return lax.while_loop(lambda state: ~state[0].ok & (state[1] <= limit), attempt, state)
+    state = *start, second, jnp.array(False), (e.stage, e.terminal)
+    return lax.while_loop(lambda state: ~state[0].ok & (state[1] <= limit), attempt, state)[:2]
 
 
 def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, barrier: RowBarrier, policy: Policy):
@@ -71,7 +75,8 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
         jnp.where(inverse.upper > 0, NEAREST / jnp.where(inverse.upper > 0, inverse.upper, 1.0), jnp.inf),
     )
     longest = _part_of_step(jnp.maximum(dus / near.lower, dus / near.upper), 1.0)
-    jammed = longest < JAMMED
+    # After a refused step the whole step is cut: where single controls are cut, it misses the equalities.
+    jammed = (longest < JAMMED) & (s.regularization == 0)
     cut = jax.tree.map(
         lambda b, free: jnp.where(jammed, b, free), near, Sides(jnp.asarray(-jnp.inf), jnp.asarray(jnp.inf))
     )
