@@ -266,7 +266,7 @@ class _Search:
             if max(map(len, users.values())) == 1:
                 self._join({lane: found[0] for lane, found in users.items()})
                 continue
-            # Several in a lane are told apart by their surroundings, then by their order.
+            # Where a lane has several, their surroundings tell them apart, and then their order does.
             for color in dict.fromkeys(self.around[n.number] for found in users.values() for n in found):
                 rows = {k: [n for n in found if self.around[n.number] == color] for k, found in users.items()}
                 for k in range(max(map(len, rows.values()))):

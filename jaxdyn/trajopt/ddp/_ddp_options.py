@@ -30,7 +30,8 @@ class DDPOptions(eqx.Module):
     tolerance: Any = None
     """Largest derivative of the Lagrangian by a control at a solution, relative to the size of the terms that cancel in
     it. By default 1e-6 in double and 1e-3 in single precision; at least 1000 roundings. Without constraints,
-    6e-7 in double and 2e-3 in single precision are enough where the next step promises no decrease above rounding."""
+    6e-7 in double and 2e-3 in single precision are enough where the next step promises no decrease above rounding. With
+    constraints, derivatives by controls and states with the solver's own multipliers of the steps are enough there."""
     constraint_tolerance: Any = None
     """Largest violation of a constraint and largest gap at a solution, relative to the size of the constraint's values
     and bounds, and to how far the state moves. By default 1e-7 in double and 1e-4 in single precision."""
