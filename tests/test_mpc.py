@@ -58,6 +58,7 @@ def problem(mass=1.0, amplitude=0.3, effort=1e-4, x0=(0.0, 0.0)) -> Problem:
 
 
 ITERATIONS = 8
+"""After four from a cold start no multiplier is known yet."""
 OPTIONS = DDPOptions(max_iterations=ITERATIONS)
 
 

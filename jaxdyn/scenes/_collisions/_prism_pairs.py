@@ -3,8 +3,8 @@
 Along a unit vector `n` a prism and a geom are `g(n) = min n x - max n p` apart, over the points `x` of the geom and `p`
 of the prism. The largest `g` is their distance, or minus the depth of the shallowest way out of each other. Where it is
 largest `n` is normal to a face of the prism, or is the direction in which the geom is farthest from one of its edges.
-Every `g` is a lower bound, so the largest one of these directions is the answer, without cases for what is outside,
-inside, beside and above.
+Every `g` is a lower bound, so the largest one of these directions is the answer, without cases for what is beside and
+above. Ellipsoids and cylinders that overlap deeply can have a better direction, which is not looked for.
 """
 
 from __future__ import annotations
