@@ -35,6 +35,7 @@ from jaxdyn.scenes._newton import (
     Search,
     factor,
     hessian,
+    lower_triangle,
     minimum,
     newton_line,
     product,
@@ -201,8 +202,7 @@ def step_accelerations(robot: Robot, scene: PartRows, a, q, v, control, activati
     acting_force = product(M, a)
     if scene.integrator == "implicit":
         return robot.broadcast(eliminated(damped, acting_force)), robot.broadcast(after)
-    lines = [damped[i, : i + 1] for i in range(robot.nv)]
-    x = substitute(factor(lines), acting_force)
+    x = substitute(factor(lower_triangle(damped)), acting_force)
     if scene.integrator == "implicitfast" and scene.free_bodies:
         x = with_gyroscopic(robot, now.at, scene.free_bodies, damped, acting_force, x, scene.timestep)
     return x, robot.broadcast(after)
