@@ -31,7 +31,9 @@ from jaxdyn.io import is_mjcf, load_urdf
 
 DEFAULT_CONFIG = CONFIGS / "model_zoo.toml"
 
-
+FEW = 25
+"""The cases that one process compares. Native programs stay in memory until it ends, and take places in the table of
+its memory maps, whose length systems limit."""
 GRADIENTS = (
     "For each model that counts as equal, the gradient of forward dynamics with respect to the state and every array",
     "of the model is finite.",
@@ -168,14 +170,17 @@ def files(folder: Path, kind: str) -> list[Path]:
 def results_of(cases: list[Case], config: Config) -> Iterator[Outcome]:
     """Yield the outcome of each case, in order."""
     arguments = [(case, config) for case in cases]
-    if config.processes == 1:
+    if len(cases) <= FEW:
         prepare()
         yield from map(outcome_of, arguments)
         return
     # Threads of JAX do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(config.processes, context, initializer=prepare) as pool:
-        yield from pool.map(outcome_of, arguments)
+    many = FEW * config.processes
+    for first in range(0, len(cases), many):
+        # The pool's own `max_tasks_per_child` can hang (Python's issue 115634).
+        with concurrent.futures.ProcessPoolExecutor(config.processes, context, initializer=prepare) as pool:
+            yield from pool.map(outcome_of, arguments[first : first + many])
 
 
 def prepare() -> None:
@@ -191,7 +196,7 @@ def outcome_of(arguments: tuple[Case, Config]) -> Outcome:
     began = time.process_time()
     case, config = arguments
     outcome = compare_robot(case, config) if case.kind == "urdf" else compare_scene(case, config)
-    # Programs take places in the table of a process's memory maps, whose length systems limit.
+    # Programs of XLA take places in the table of memory maps, too.
     jax.clear_caches()
     return dataclasses.replace(outcome, seconds=time.process_time() - began)
 

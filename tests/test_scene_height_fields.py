@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scene_contacts import OnArrays, difference
 
-from jaxdyn import RobotFileError, load_scene, programs
+from jaxdyn import RobotFileError, RobotFileWarning, load_scene, programs
 from jaxdyn.io.mjcf import geom_pairs
 from jaxdyn.scenes._collisions import FAR, shapes_of_pair
 
@@ -90,9 +90,64 @@ def test_contacts_of_solids_are_those_of_mujoco(kind, height):
     assert errors[shallow].max() < SEARCHED
 
 
+def test_boxes_without_a_margin_are_warned_of():
+    with pytest.warns(RobotFileWarning, match="too little overlap.*'geom_1'"):
+        load_scene(scene_text("box", rows=2, columns=2, margin=0.0))
+
+
 @pytest.mark.slow
-def test_scene_on_a_height_field_is_mujocos():
-    found = programs.compare_scene(scene_text("sphere"), states=4, steps=150)
+def test_overlaps_of_boxes_are_those_of_the_geometry():
+    """Without a margin those of MuJoCo are too shallow."""
+    m = mujoco.MjModel.from_xml_string(scene_text("box", margin=0.0))
+    d, rng, field, size = mujoco.MjData(m), np.random.default_rng(5), prisms_of(m), m.geom_size[1]
+    placed, boxes = [], []
+    for _ in range(40):
+        d.qpos[:3], d.qpos[3:] = rng.uniform((-1.2, -1, 0.1), (1.4, 1.4, 1.1)), rng.normal(size=4)
+        mujoco.mj_kinematics(m, d)
+        placed.append(np.concatenate([d.geom_xpos, d.geom_xmat], axis=1))
+        R, own = d.geom_xmat.reshape(-1, 3, 3)
+        corners = np.stack(np.meshgrid(*[(-1, 1)] * 3), axis=-1).reshape(-1, 3) * size
+        boxes.append((R.T @ own, (d.geom_xpos[1] - d.geom_xpos[0] + corners @ own.T) @ R))
+    found = np.asarray(candidates_of(m)(np.array(placed)))[..., 0]
+    total = 0
+    for (axes, corners), distances in zip(boxes, found, strict=True):
+        gaps = np.array([largest_gap(prism, corners, axes.T) for prism in field])
+        overlaps = gaps[gaps < 0]
+        np.testing.assert_allclose(distances[distances < FAR / 2], overlaps, atol=1e-12)
+        total += len(overlaps)
+    assert total > 20
+
+
+def prisms_of(m) -> list[np.ndarray]:
+    """The corners `[6, 3]` of the prisms of a field in its frame, in MuJoCo's order, those of the top first."""
+    rows, columns, (half_x, half_y, top, base) = m.hfield_nrow[0], m.hfield_ncol[0], m.hfield_size[0]
+    y, x = np.meshgrid(np.linspace(-half_y, half_y, rows), np.linspace(-half_x, half_x, columns), indexing="ij")
+    points = np.stack([x, y, top * m.hfield_data.reshape(rows, columns)], axis=-1)
+    out = []
+    for r, c in np.ndindex(rows - 1, columns - 1):
+        for third in ((r + 1, c), (r, c + 1)):
+            upper = np.array([points[r, c], points[r + 1, c + 1], points[third]])
+            out.append(np.concatenate([upper, upper * [1, 1, 0] - [0, 0, base]]))
+    return out
+
+
+def largest_gap(prism: np.ndarray, corners: np.ndarray, axes: np.ndarray) -> float:
+    """How far a prism and a box are apart along the best of all normals of faces and products of edges."""
+    top = prism[:3]
+    sides = np.array([top[1] - top[0], top[2] - top[1], top[0] - top[2]])
+    up = np.array([0.0, 0.0, 1.0])
+    edges = [*sides, *(sides * [1, 1, 0]), up]
+    normals = [np.cross(sides[0], sides[1]), up, *np.cross(sides, up), *axes]
+    normals = np.array(normals + [np.cross(e, a) for e in edges for a in axes])
+    normals /= np.linalg.norm(normals, axis=1)[:, None]
+    normals = np.concatenate([normals, -normals])
+    return ((corners @ normals.T).min(axis=0) - (prism @ normals.T).max(axis=0)).max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SIZES)
+def test_scene_on_a_height_field_is_mujocos(kind):
+    found = programs.compare_scene(scene_text(kind), states=4, steps=150)
     assert found.equal, found
 
 

@@ -20,7 +20,8 @@ from scene_oracle import (
 from scene_oracle import solved_to_the_end as tight
 
 import jaxdyn
-from jaxdyn import RobotFileError, SceneOptions, SceneState, ShapeError, UnknownNameError, load_scene
+from jaxdyn import RobotFileError, SceneOptions, SceneState, ShapeError, UnknownNameError, load_scene, native
+from jaxdyn.scenes import accelerations_and_step
 
 mujoco = pytest.importorskip("mujoco")
 GYMNASIUM = ("ant", "half_cheetah", "hopper", "humanoid", "humanoidstandup", "inverted_double_pendulum")
@@ -57,6 +58,18 @@ def test_accelerations_are_mujocos(cone):
     state = state_of(scene, qpos, qvel, act)
     found = accelerations_as_mujoco(scene, state, scene.accelerations(state, control))
     assert relative(found, qacc) < 1e-8
+
+
+@pytest.mark.slow
+def test_a_scene_without_native_code_moves_alike():
+    """XLA has the matrices of the constraints as a whole, and the check solves them once for both answers."""
+    _, scene, (qpos, qvel, act, control, *_) = small()
+    state = state_of(scene, qpos, qvel, act)
+    with native.disabled():
+        quickly = jax.jit(accelerations_and_step, compiler_options={"xla_backend_optimization_level": 0})
+        a, after = quickly(scene, state, control)
+    assert relative(np.asarray(a), np.asarray(scene.accelerations(state, control))) < 1e-11
+    assert relative(np.asarray(after.v), np.asarray(scene.step(state, control).v)) < 1e-11
 
 
 @pytest.mark.slow

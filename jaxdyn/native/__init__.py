@@ -7,5 +7,5 @@ state. XLA calls it like one of its own operations. Where there is no such progr
 
 from jaxdyn.native._interpreter import expand, expansion
 from jaxdyn.native._kernel import Kernel, kernel
-from jaxdyn.native._specialize import Repetition
+from jaxdyn.native._specialize import Repetition, specializing
 from jaxdyn.native._target import NativeStatus, Target, disabled, enabled, status, target, wanted

@@ -7,6 +7,7 @@ static. What only moves data then leaves no operation behind, and loops whose le
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import math
 import operator
@@ -98,12 +99,29 @@ class Program(NamedTuple):
         return self.repetition.length // self.repetition.held if self.repetition and self.is_row(operand) else 1
 
 
+_specializing = contextvars.ContextVar("jaxdyn_specializing", default=False)
+
+
+def specializing() -> bool:
+    """Return whether a function is traced for a program of scalar operations. It may then go over the entries of arrays
+    that are not zero, one by one, where XLA takes longer to compile the parts than the whole."""
+    return _specializing.get()
+
+
 def specialize(function: Callable, inputs: Sequence, uniform: Sequence[bool], bits: int) -> Program:
     """Return the program of a function of arrays of the given shapes and dtypes, in arithmetic of so many bits; of a
     function that has a `repetition`, the program of one call.
 
     **Raises** `UnsupportedError` where there is none, with a warning where that was not expected.
     """
+    token = _specializing.set(True)
+    try:
+        return _specialized(function, inputs, uniform, bits)
+    finally:
+        _specializing.reset(token)
+
+
+def _specialized(function: Callable, inputs: Sequence, uniform: Sequence[bool], bits: int) -> Program:
     repetition = getattr(function, "repetition", None)
     # A result that has the batch axes of an operand without any is the sum over the batch.
     summed = tuple(i is not None and uniform[i] for i in getattr(function, "like", ()))

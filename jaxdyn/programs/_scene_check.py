@@ -18,14 +18,13 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.io import LeftOutWarning
+from jaxdyn.io import RobotFileWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name
 from jaxdyn.programs._comparison import free_joint_axes, free_joint_turning
-from jaxdyn.programs._scene_stages import FirstDifference, first_difference
-from jaxdyn.scenes import Scene, SceneState, load_scene
+from jaxdyn.programs._scene_stages import FirstDifference, first_difference, unoptimized
+from jaxdyn.scenes import Scene, SceneState, accelerations_and_step, load_scene
 
 PERTURBATION = 1e-12
 _DRAWS = 3
@@ -39,8 +38,10 @@ _OTHER_SEARCHES = (1e-15, 1e-13, 1e-12)
 _RESOLVED = 1e-7
 """The root of this tolerance: the angle up to which this routine resolves the directions of contacts (rad), because
 distances change by its square. Places move by this angle times the size of the smaller geom."""
-_SEARCHED = ("ellipsoid", "cylinder", "mesh")
+_SEARCHED = ("ellipsoid", "cylinder", "mesh", "hfield")
 """The types of geoms whose contacts with others than planes that routine finds."""
+_ROUND = ("sphere", "capsule")
+"""The types whose contacts with height fields it finds to rounding, while their centers and axes are outside."""
 _SWITCH = 1e-4
 """The change of MuJoCo's own accelerations from which on a state hangs on rounding."""
 _HELD = 20
@@ -106,7 +107,7 @@ class SceneComparison:
     accelerations: dict[str, StatesCompared]
     rollout: RolloutCompared | None
     left_out: list[str]
-    """The parts that the loader warned of leaving out."""
+    """The warnings of the loader: of what it leaves out, and where MuJoCo is off the geometry."""
     first: FirstDifference | None = None
     """The first quantity that differs in the worst state; None where all are equal."""
 
@@ -139,11 +140,12 @@ def compare_scene(
     the roll-out, none if 0. **Raises** as `load_scene`, so
     `RobotFileError` where the scene is refused.
     """
-    m, _ = compile_mjcf(source)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", LeftOutWarning)
+        warnings.simplefilter("always", RobotFileWarning)
+        m, _ = compile_mjcf(source)
         scene = load_scene(source) if scene is None else scene
-    left_out = [str(x.message) for x in caught if issubclass(x.category, LeftOutWarning)]
+    # The file is compiled twice, with the same warnings.
+    left_out = list(dict.fromkeys(str(x.message) for x in caught if issubclass(x.category, RobotFileWarning)))
     m = solved_to_the_end(m)
     with _without_warnings():
         return dataclasses.replace(_compared(scene, m, states, steps, tolerance, seed), left_out=left_out)
@@ -293,9 +295,12 @@ def _accelerations(scene: Scene, m, cases: list[MujocoState], rng) -> tuple[np.n
         expected.append(T @ qacc + free_joint_turning(scene.model, v))
         changes.append(change)
         states.append((case.qpos, v, case.act, case.ctrl))
-    q, v, act, ctrl = (np.array(x) for x in zip(*states, strict=True))
-    found = scene.accelerations(scene.state(q, v, act), jnp.asarray(ctrl))
-    return np.asarray(found), np.array(expected), np.array(changes)
+    found = [np.asarray(_advanced(scene, scene.state(q, v, act), ctrl)[0]) for q, v, act, ctrl in states]
+    return np.array(found), np.array(expected), np.array(changes)
+
+
+# One program does for the whole comparison.
+_advanced = unoptimized(accelerations_and_step)
 
 
 def _searched(m) -> np.ndarray:
@@ -320,10 +325,18 @@ def _forward_with_turned_contacts(m, d, rng) -> None:
     import mujoco
 
     mujoco.mj_fwdPosition(m, d)
-    searched, plane = _searched(m), m.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
+    types, searched = [enum_name("mjtGeom", x) for x in m.geom_type], _searched(m)
     turned = False
+
+    def is_searched(contact) -> bool:
+        if (contact.geom < 0).any() or not searched[contact.geom].any():
+            return False
+        one, two = (types[g] for g in contact.geom)
+        shallow = one == "hfield" and two in _ROUND and contact.dist > -m.geom_size[contact.geom[1], 0]
+        return "plane" not in (one, two) and not shallow
+
     for contact in d.contact[: d.ncon]:
-        if (contact.geom >= 0).all() and searched[contact.geom].any() and not plane[contact.geom].any():
+        if is_searched(contact):
             turn = _RESOLVED * rng.normal(size=3)
             contact.frame[:] += np.cross(turn, contact.frame.reshape(3, 3)).ravel()
             contact.pos[:] += _RESOLVED * m.geom_rbound[contact.geom].min() * rng.normal(size=3)
@@ -376,8 +389,11 @@ def compare_rollout(scene: Scene, m, steps: int, rng) -> RolloutCompared:
         n = min(len(other), len(expected))
         short[:n] = _relative(other[:n], expected[:n])
         own = np.maximum(own, short)
-    states = scene.rollout(state_of(scene, start), jnp.asarray(controls))
-    error = _relative(np.asarray(states.q)[1 : len(expected) + 1], expected)
+    state, reached = state_of(scene, start), []
+    for control in controls[: len(expected)]:
+        state = _advanced(scene, state, control)[1]
+        reached.append(state.q)
+    error = _relative(np.array(reached).reshape(expected.shape), expected)
     horizon = _until(own, 1e-7)
     largest = float(error[:horizon].max(initial=0.0))
     first = float(error[0]) if len(error) else np.inf

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ from jaxdyn.io.mjcf import enum_name, object_name
 from jaxdyn.programs._comparison import free_joint_axes
 from jaxdyn.scenes import Scene, SceneState, scene_stages
 
+unoptimized = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+"""`jax.jit` for programs that run a few times: most of their time is that of the compiler."""
+_stages = unoptimized(scene_stages)
 SOLUTION = "the solution of the constraints"
 
 
@@ -50,7 +54,7 @@ def first_difference(scene: Scene, m, d, state: SceneState, kind: str, tolerance
     T = free_joint_axes(scene.model, np.asarray(state.q))
     found = jax.tree.map(
         lambda x: np.asarray(x)[0],
-        scene_stages(scene, jax.tree.map(lambda x: x[None], state), jnp.asarray(d.ctrl)[None]),
+        _stages(scene, jax.tree.map(lambda x: x[None], state), jnp.asarray(d.ctrl)[None]),
     )
     for quantity, where, error in _differences(scene, m, d, T, found, tolerance):
         if not error <= tolerance:

@@ -28,11 +28,14 @@ from jaxdyn.scenes._free_bodies import with_gyroscopic
 from jaxdyn.scenes._law import curvature, force
 from jaxdyn.scenes._newton import (
     Line,
+    Minimum,
+    Pattern,
     Problem,
     SceneOptions,
     Search,
     factor,
     hessian,
+    lower_triangle,
     minimum,
     newton_line,
     product,
@@ -107,21 +110,27 @@ class Solution:
     """The solution of a state's problem, as a function of rows."""
 
     options: SceneOptions
+    factored: bool = False
+    """Whether the factor of the Hessian at the solution is returned as well, packed."""
 
     def __call__(self, robot: Robot, scene: PartRows, **state: Any):
         """Return the accelerations, the error and the steps of Newton's method; the arguments are those of `setup`."""
         pattern, problem = scene.pattern, setup(robot, scene, **state)
+        found = self._minimum(pattern, problem)
+        out = robot.broadcast(problem.a0 + found.y), found.error, found.count
+        return (*out, _factors(robot, pattern, problem, found.y)) if self.factored else out
+
+    def _minimum(self, pattern: Pattern, problem: Problem) -> Minimum:
         numbers, a0 = problem.numbers, problem.a0
         if not pattern.kinds.count:
-            return a0, jnp.zeros_like(a0[:1]), jnp.zeros_like(a0[:1])
-        found = minimum(
+            return Minimum(jnp.zeros_like(a0), jnp.zeros_like(a0[:1]), jnp.zeros_like(a0[:1]))
+        return minimum(
             self.options,
             functools.partial(newton_line, pattern, problem),
             functools.partial(search_step, pattern.kinds, numbers),
             jnp.zeros_like(a0),
             jnp.zeros_like(a0[:1]),
         )
-        return robot.broadcast(a0 + found.y), found.error, found.count
 
 
 def line_of(robot: Robot, scene: PartRows, problem: Problem, y) -> Line:
@@ -153,20 +162,20 @@ def hessian_product(robot: Robot, scene: PartRows, y, a, q, v, control, activati
 
 def factors(robot: Robot, scene: PartRows, a, **state: Any):
     """Return the factor of `H` at the accelerations `a`, packed."""
-    pattern, problem = scene.pattern, setup(robot, scene, **state)
-    C = curvature(pattern.kinds, problem.numbers, row_residual(pattern, problem, a - problem.a0))
-    return _flat(robot, factor(hessian(pattern, problem, C)))
+    problem = setup(robot, scene, **state)
+    return _factors(robot, scene.pattern, problem, a - problem.a0)
+
+
+def _factors(robot: Robot, pattern: Pattern, problem: Problem, y):
+    C = curvature(pattern.kinds, problem.numbers, row_residual(pattern, problem, y))
+    L = jnp.moveaxis(factor(hessian(pattern, problem, C)), (-2, -1), (0, 1))
+    return robot.broadcast(L.reshape(-1, *L.shape[2:]))
 
 
 def solved(robot: Robot, scene: PartRows, packed, rhs):
     """Return `H^-1 rhs`."""
     L = jnp.moveaxis(packed.reshape(robot.nv, robot.nv, *packed.shape[1:]), (0, 1), (-2, -1))
     return substitute(L, robot.broadcast(rhs))
-
-
-def _flat(robot: Robot, L):
-    rows = jnp.moveaxis(L, (-2, -1), (0, 1))
-    return robot.broadcast(rows.reshape(-1, *rows.shape[2:]))
 
 
 def constraint_torque(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
@@ -193,8 +202,7 @@ def step_accelerations(robot: Robot, scene: PartRows, a, q, v, control, activati
     acting_force = product(M, a)
     if scene.integrator == "implicit":
         return robot.broadcast(eliminated(damped, acting_force)), robot.broadcast(after)
-    lines = [damped[i, : i + 1] for i in range(robot.nv)]
-    x = substitute(factor(lines), acting_force)
+    x = substitute(factor(lower_triangle(damped)), acting_force)
     if scene.integrator == "implicitfast" and scene.free_bodies:
         x = with_gyroscopic(robot, now.at, scene.free_bodies, damped, acting_force, x, scene.timestep)
     return x, robot.broadcast(after)

@@ -21,6 +21,7 @@ import numpy as np
 from jax import lax
 from jax.scipy.linalg import solve_triangular
 
+from jaxdyn import native
 from jaxdyn._compile import once
 from jaxdyn._errors import require_positive, require_positive_integer
 from jaxdyn.scenes._law import Curvature, RowKinds, RowNumbers, curvature, force
@@ -163,12 +164,20 @@ def residual(pattern: Pattern, problem: Problem, y):
     return product(pattern.J(problem.J), y) - problem.b
 
 
+def lower_triangle(A):
+    """Return the lower triangle of a matrix `[nv, nv, *batch]` for `factor`: its lines `[i + 1, *batch]`, or the matrix
+    itself where XLA compiles the function."""
+    return [A[i, : i + 1] for i in range(A.shape[0])] if native.specializing() else A
+
+
 def hessian(pattern: Pattern, problem: Problem, C: Curvature):
-    """Return the lower triangle of `M + J^T C J`, rows of `[i + 1, *batch]`."""
+    """Return `M + J^T C J`, as `lower_triangle` does."""
     J, M = pattern.J(problem.J), pattern.M(problem.M)
     if not pattern.kinds.count:
-        return [M[i, : i + 1] for i in range(pattern.nv)]
+        return lower_triangle(M)
     stiff = once(C.times(pattern.kinds, J))
+    if not native.specializing():
+        return M + jnp.einsum("ni...,nj...->ij...", stiff, J, precision=lax.Precision.HIGHEST)
     moves = pattern.J_table >= 0
     out = []
     for i in range(pattern.nv):
@@ -189,10 +198,12 @@ def _blockwise(kinds: RowKinds, moves: np.ndarray) -> np.ndarray:
     return moves
 
 
-def factor(lower: list):
-    """Return the Cholesky factor of a symmetric matrix `[*batch, nv, nv]` in the reversed order of the degrees of
-    freedom, in which a tree has no fill-in."""
+def factor(lower):
+    """Return the Cholesky factor `[*batch, nv, nv]` of a symmetric matrix, of which `lower_triangle` is given, in the
+    reversed order of the degrees of freedom, in which a tree has no fill-in."""
     nv = len(lower)
+    if not isinstance(lower, list):
+        return jnp.linalg.cholesky(jnp.moveaxis(lower[::-1, ::-1], (0, 1), (-1, -2)), symmetrize_input=False)
     zero = jnp.zeros_like(lower[-1][0])
     full = jnp.stack([jnp.stack([lower[max(i, j)][min(i, j)] + zero for j in range(nv)]) for i in range(nv)])
     matrix = jnp.moveaxis(full[::-1, ::-1], (0, 1), (-2, -1))

@@ -6,8 +6,9 @@ import collections
 
 import numpy as np
 
-from jaxdyn._errors import RobotFileError
-from jaxdyn.io.mjcf import enum_name, geom_pairs, is_enabled, object_name
+from jaxdyn._errors import RobotFileError, warn
+from jaxdyn.io import RobotFileWarning
+from jaxdyn.io.mjcf import GeomType, enum_name, geom_pairs, is_enabled, object_name
 from jaxdyn.scenes._actuators import reasons_against_actuators
 from jaxdyn.scenes._collisions import what_is_missing
 from jaxdyn.scenes._equalities import reasons_against_equalities
@@ -31,6 +32,20 @@ def refuse_what_is_not_built(m, source: str) -> None:
         raise RobotFileError(
             f"{source}: scenes do not have all that it has:\n{lines}\n"
             "take these out of the file, or change them, to load it"
+        )
+
+
+def warn_of_what_differs(m, source: str) -> None:
+    """Warn of pairs of geoms of an `mjModel` for which MuJoCo's contacts are off their geometry."""
+    pairs = [pair for pair in geom_pairs(m) if (pair.type1, pair.type2) == (GeomType.HFIELD, GeomType.BOX)]
+    geoms = {pair.geom2 for pair in pairs if not pair.margin + pair.gap > 0}
+    if geoms:
+        names = ", ".join(repr(object_name(m, "geom", g)) for g in sorted(geoms))
+        warn(
+            f"{source}: without a margin, MuJoCo ends its search for contacts of boxes with height fields early and "
+            f"finds too little overlap; the scene has the contacts of the geometry. With a margin, such as "
+            f'margin="1e-6", MuJoCo has the same: {names}',
+            RobotFileWarning,
         )
 
 

@@ -28,7 +28,7 @@ from jaxdyn.scenes._free_bodies import free_bodies
 from jaxdyn.scenes._newton import Pattern, SceneOptions
 from jaxdyn.scenes._parts import Part
 from jaxdyn.scenes._passive import Passive
-from jaxdyn.scenes._refusals import refuse_what_is_not_built
+from jaxdyn.scenes._refusals import refuse_what_is_not_built, warn_of_what_differs
 from jaxdyn.scenes._sensors import Sensors, reasons_against_sensors
 from jaxdyn.scenes._states import (
     BodyWrenches,
@@ -306,11 +306,15 @@ def load_scene(path_or_text: Any, *, options: SceneOptions | None = None) -> Sce
 
     What a file has and scenes do not have is refused by name.
 
-    **Raises** `RobotFileError` for these and for a file that cannot be read; `ModelError` for a model without a moving
-    body; `ImportError` without MuJoCo.
+    **Warns** `LeftOutWarning` of sensors that are not built, and `RobotFileWarning` of boxes that touch height fields
+    without a margin, for which MuJoCo's contacts are off the geometry.
+
+    **Raises** `RobotFileError` for what it refuses and for a file that cannot be read; `ModelError` for a model without
+    a moving body; `ImportError` without MuJoCo.
     """
     m, source = compile_mjcf(path_or_text)
     refuse_what_is_not_built(m, source)
+    warn_of_what_differs(m, source)
     model = tree_of(m)
     passive = Passive.of(m)
     integrator = enum_name("mjtIntegrator", m.opt.integrator)

@@ -24,6 +24,8 @@ class Solved(NamedTuple):
     """`[*batch]`: the relative error before the last step of Newton's method, or zero where that was exact."""
     iterations: Any
     """`[*batch]`: the steps of Newton's method that were taken."""
+    factors: Any = None
+    """`[*batch, nv * nv]`: the factor of the Hessian there, where it is asked for."""
 
 
 class _Static(NamedTuple):
@@ -32,6 +34,7 @@ class _Static(NamedTuple):
     bound: RobotAndParts
     names: tuple[str, ...]
     options: SceneOptions
+    factored: bool = False
 
 
 def solve(bound: RobotAndParts, operands: list[Any], arguments: dict[str, Any], options: SceneOptions) -> Solved:
@@ -50,8 +53,9 @@ def _solve(static: _Static, shared: int, *inputs) -> Solved:
 def _solve_in_one(static: _Static, shared: int, *inputs) -> Solved:
     """Return the solution from one function of rows."""
     operands, arguments = inputs[:shared], dict(zip(static.names, inputs[shared:], strict=True))
-    a, *found = static.bound.call(rows.Solution(static.options), operands, **arguments)
-    return Solved(a, *(x[..., 0] for x in found))
+    function = rows.Solution(static.options, static.factored)
+    a, error, count, *factors = static.bound.call(function, operands, **arguments)
+    return Solved(a, error[..., 0], count[..., 0], *factors)
 
 
 def _solve_in_pieces(static: _Static, shared: int, *inputs) -> Solved:
@@ -60,8 +64,12 @@ def _solve_in_pieces(static: _Static, shared: int, *inputs) -> Solved:
     bound = static.bound
     problem = bound.call(rows.setup, operands, **arguments)
     y = jnp.zeros_like(problem.a0)
+
+    def finished(a, error, count):
+        return Solved(a, error, count, bound.call(rows.factors, operands, a, **arguments) if static.factored else None)
+
     if not problem.b.shape[-1]:
-        return Solved(problem.a0, y[..., 0], y[..., 0])
+        return finished(problem.a0, y[..., 0], y[..., 0])
 
     def line_of(y):
         return bound.call(rows.line_of, operands, problem, y)
@@ -70,12 +78,13 @@ def _solve_in_pieces(static: _Static, shared: int, *inputs) -> Solved:
         return bound.call(rows.searched, operands, problem, line, at)
 
     found = minimum(static.options, line_of, searched, y, y[..., :1])
-    return Solved(problem.a0 + found.y, found.error[..., 0], found.count[..., 0])
+    return finished(problem.a0 + found.y, found.error[..., 0], found.count[..., 0])
 
 
 @functools.partial(_solve.defjvp, symbolic_zeros=True)
 def _solve_jvp(static: _Static, shared: int, primals, tangents):
-    solved = _solve(static, shared, *primals)
+    # The factor comes from the same program as the solution, which has all that it is made of.
+    solved = _solve(static._replace(factored=True), shared, *primals)
     bound, a = static.bound, solved.a
     # Arrays without elements, such as no activations, would be further functions to differentiate.
     perturbed = [i for i, dot in enumerate(tangents) if not isinstance(dot, SymbolicZero) and primals[i].size]
@@ -93,8 +102,7 @@ def _solve_jvp(static: _Static, shared: int, primals, tangents):
     dots = [tangents[i] for i in perturbed]
     rhs = -jax.jvp(residual, [primals[i] for i in perturbed], dots)[1]
     operands, arguments = with_changed(*(primals[i] for i in perturbed))
-    fixed, held, at = lax.stop_gradient((operands, arguments, a))
-    L = bound.call(rows.factors, fixed, at, **held)
+    fixed, L = lax.stop_gradient((operands, solved.factors))
 
     def product(y):
         return bound.call(rows.hessian_product, operands, y, a, **arguments)
@@ -103,4 +111,6 @@ def _solve_jvp(static: _Static, shared: int, primals, tangents):
         return bound.call(rows.solved, fixed, L, y)
 
     a_dot = lax.custom_linear_solve(product, rhs, substitute, symmetric=True)
+    if not static.factored:
+        solved = solved._replace(factors=None)
     return solved, jax.tree.map(jnp.zeros_like, solved)._replace(a=a_dot)

@@ -8,11 +8,12 @@ import jax
 
 from jaxdyn._compile import compiled
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
-from jaxdyn.scenes._equations import acting, mass_matrix, rows_at
+from jaxdyn.scenes._equations import acting, mass_matrix, natural, rows_at
 from jaxdyn.scenes._parts import PartRows
 from jaxdyn.scenes._scene import Scene
 from jaxdyn.scenes._slopes import bias_force
-from jaxdyn.scenes._states import SceneState, as_in
+from jaxdyn.scenes._states import SceneState, as_in, given_of
+from jaxdyn.scenes._steps import solved, step_from
 
 
 class Stages(NamedTuple):
@@ -49,6 +50,15 @@ def scene_stages(scene: Scene, state: SceneState, control: Any) -> Stages:
     found = bound.call(_stages, operands, state.q, state.v, control, state.activation)
     batch, nv = state.q.shape[:-1], scene.model.nv
     return found._replace(mass_matrix=found.mass_matrix.reshape(*batch, nv, nv), J=found.J.reshape(*batch, -1, nv))
+
+
+@compiled()
+def accelerations_and_step(scene: Scene, state: SceneState, control: Any) -> tuple[Any, SceneState]:
+    """Return what `Scene.accelerations` and `Scene.step` do, with one program that solves the constraints once."""
+    given = given_of(scene, state, control, None, None)
+    bound, operands = given.bound()
+    a = solved(given).a
+    return bound.call(natural, operands, a, given.arguments.v), step_from(given, state, a)
 
 
 def _stages(robot: Robot, scene: PartRows, q, v, control, activation) -> Stages:

@@ -50,12 +50,16 @@ def rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any, wre
 
 def stepped(scene: Scene, state: SceneState, control: Any, torque: Any, wrenches: Any) -> SceneState:
     given = given_of(scene, state, control, torque, wrenches)
-    arguments = given.arguments
+    return step_from(given, state, solved(given).a)
+
+
+def step_from(given: Given, state: SceneState, a: Any) -> SceneState:
+    """Return the state after a time step from one with the accelerations `a`, those of `solved`."""
+    scene, arguments = given.scene, given.arguments
     if scene.parts.integrator == "rk4":
-        q, v, activation = _runge_kutta(given)
+        q, v, activation = _runge_kutta(given, a)
     else:
         bound, operands = given.bound()
-        a = solved(given).a
         a, activation = bound.call(rows.step_accelerations, operands, a, **arguments.named())
         after = arguments.v + _times(scene.timestep, a)
         q, v = _moved(scene, arguments.q, after, after)
@@ -76,10 +80,10 @@ def _moved(scene: Scene, q, rate, after) -> tuple[Any, Any]:
     return end, body_velocity(model, end, world_velocity(model, q, after))
 
 
-def _runge_kutta(given: Given) -> tuple[Any, Any, Any]:
-    """Return the configuration, velocity and activations after a step of RK4, of Munthe-Kaas's kind: the stages add up
-    displacements from the start, of positions along the world's axes and of rotations as rotation vectors (Munthe-Kaas,
-    Runge-Kutta methods on Lie groups, BIT 1998)."""
+def _runge_kutta(given: Given, first: Any) -> tuple[Any, Any, Any]:
+    """Return the configuration, velocity and activations after a step of RK4 from a state with the accelerations
+    `first`. It is of Munthe-Kaas's kind: the stages add up displacements from the start, of positions along the world's
+    axes and of rotations as rotation vectors (Munthe-Kaas, Runge-Kutta methods on Lie groups, BIT 1998)."""
     scene, arguments = given.scene, given.arguments
     model, q0 = scene.model, arguments.q
     bound, operands = given.bound()
@@ -91,18 +95,19 @@ def _runge_kutta(given: Given) -> tuple[Any, Any, Any]:
         v = body_velocity(model, q, start + _times(scene.timestep, acceleration))
         return given.at(q, v, arguments.activation + _times(scene.timestep, rate))
 
-    def slopes(now: Given, velocity):
+    def slopes(now: Given, velocity, a):
         at = now.arguments
-        a = world_velocity(model, at.q, solved(now).a)
+        a = world_velocity(model, at.q, a)
         turned = _times(scene.timestep, velocity)
         own = rates_of_rotation_vectors(model, turned, world_velocity(model, at.q, at.v))
         rate = bound.call(rows.rates, operands, **at.named()) if scene.na else jnp.zeros_like(at.activation)
         return own, a, rate
 
-    stages = [slopes(given, jnp.zeros_like(start))]
+    stages = [slopes(given, jnp.zeros_like(start), first)]
     for share in (0.5, 0.5, 1.0):
         velocity, acceleration, rate = (share * x for x in stages[-1])
-        stages.append(slopes(reached(velocity, acceleration, rate), velocity))
+        now = reached(velocity, acceleration, rate)
+        stages.append(slopes(now, velocity, solved(now).a))
     weights = 1 / 6, 1 / 3, 1 / 3, 1 / 6
     velocity, acceleration, rate = (
         sum(w * x for w, x in zip(weights, parts, strict=True)) for parts in zip(*stages, strict=True)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn._compile import once
 from jaxdyn._errors import ModelError
 from jaxdyn.scenes._collisions._candidates import Geom, direction
 from jaxdyn.spatial import Pose, Vec3
@@ -98,7 +99,7 @@ def along_second(vectors: list[Vec3]) -> Vec3:
         [jnp.broadcast_to(x, (shape[0], count, *shape[2:])) for x in v]
         for v, (_, count, *_) in zip(components, shapes, strict=True)
     ]
-    return Vec3(*(jnp.concatenate(column, axis=1) for column in zip(*filled, strict=True)))
+    return once(Vec3(*(jnp.concatenate(column, axis=1) for column in zip(*filled, strict=True))))
 
 
 def prisms_near(field: Geom, pose: Pose, reach: tuple[Any, Any]) -> tuple[Prisms, Any]:

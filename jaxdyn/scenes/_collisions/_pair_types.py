@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn._compile import once
 from jaxdyn._errors import ModelError
 from jaxdyn.geometry import with_candidates
 from jaxdyn.io.mjcf import GeomPair, GeomType, is_disabled
@@ -204,7 +205,7 @@ def candidates(
     two = Geom(jnp.asarray(sizes2), with_candidates(pose2), structures[1])
     rows = _side_by_side([inactive_unless(each.distance <= margin, each) for each in function(one, two, margin)])
     assert rows.distance.shape[1] == count
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
+    flat = once(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows))
     return Candidates(flat.distance, flat.position, complete_frame(flat.normal, flat.tangent))
 
 

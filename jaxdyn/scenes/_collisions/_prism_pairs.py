@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxdyn._compile import once
 from jaxdyn.geometry import clipped, sign
 from jaxdyn.scenes._collisions._candidates import (
     FAR,
@@ -69,7 +70,7 @@ def _contacts(field: Geom, geom: Geom, shape_of, from_edges, radius: Any, margin
     pose = Pose(R.T.compose(geom.pose.rotation), R.apply_transpose(geom.position - field.position))
     shape: Shape = shape_of(Geom(geom.sizes, pose))
     reach = [_support(shape, axis) + radius + margin for axis in (Vec3(1.0, 0.0, 0.0), Vec3(0.0, 1.0, 0.0))]
-    prisms, inside = prisms_near(field, pose, (reach[0], reach[1]))
+    prisms, inside = once(prisms_near(field, pose, (reach[0], reach[1])))
     shape, center, radius = jax.tree.map(
         lambda x: jnp.asarray(x)[:, None], (shape, pose.translation, radius + 0 * margin)
     )
@@ -77,7 +78,7 @@ def _contacts(field: Geom, geom: Geom, shape_of, from_edges, radius: Any, margin
     cases = [(faces, center - _farthest(shape, faces)), from_edges(prisms, shape, center)]
     normals, places = (along_second([case[i] for case in cases]) for i in (0, 1))
     support = prisms.support(normals)
-    gaps = normals.dot(center) - _support(shape, normals) - radius - support
+    gaps = once(normals.dot(center) - _support(shape, normals) - radius - support)
     # Edges with the same direction have the same normals across; the one that is farthest along them has the place.
     lost = support[:, faces.x.shape[1] :] - _along_edges(prisms, cases[1][0])
     lost = jnp.concatenate([jnp.zeros_like(support[:, : faces.x.shape[1]]), lost], axis=1)
@@ -86,7 +87,7 @@ def _contacts(field: Geom, geom: Geom, shape_of, from_edges, radius: Any, margin
     def chosen(x):
         return jnp.take_along_axis(jnp.broadcast_to(x, gaps.shape), best, axis=1)[:, 0]
 
-    gap, normal, place = jax.tree.map(chosen, (gaps, normals, places))
+    gap, normal, place = once(jax.tree.map(chosen, (gaps, normals, places)))
     place = place - normal * (radius[:, 0] + 0.5 * gap)
     first = jnp.cumsum(gap <= margin, axis=1) <= MOST_CONTACTS
     # What lies outside of the window is unknown, which the accelerations show.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxdyn._compile import once
 from jaxdyn.geometry import largest_of, length_and_direction, select, sign
 from jaxdyn.scenes._collisions._candidates import SHORTEST, X_AXIS, Geom, complete_frame
 from jaxdyn.spatial import Mat3, Vec3
@@ -203,7 +204,7 @@ def _searched(problem: _Problem) -> _State:
 
 def _stepped(problem: _Problem, state: _State, rounding, searching: bool) -> _State:
     """The state after one of Newton's steps: while searching, one that makes the gap larger."""
-    frame = complete_frame(state.normal, Vec3(0.0, 0.0, 0.0))
+    frame = once(complete_frame(state.normal, Vec3(0.0, 0.0, 0.0)))
     rest = problem.offset
     curvature: list[Any] = [0.0, 0.0, 0.0]
     known = []
@@ -219,18 +220,20 @@ def _stepped(problem: _Problem, state: _State, rounding, searching: bool) -> _St
         for k, (i, j) in enumerate(((0, 0), (0, 1), (1, 1))):
             whole = sum(s[i] * s[j] for s in slopes)
             curvature[k] = curvature[k] + inverse * (whole - 0.5 * (at[i] * unknown[j] + unknown[i] * at[j]))
+    rest, curvature, known = once((rest, curvature, known))
     slope = rest.dot(frame.y), rest.dot(frame.z)
-    turn = _turn(problem, curvature, slope, state.normal.dot(rest), searching)
-    normal = _turned(frame, turn)
+    turn = once(_turn(problem, curvature, slope, state.normal.dot(rest), searching))
+    normal = once(_turned(frame, turn))
     if searching:
         shorter = tuple(x * SHORTER for x in turn)
         other = _turned(frame, shorter)
         better = problem.gap(other, rounding) > problem.gap(normal, rounding)
-        normal, turn = select(better, (other, shorter), (normal, turn))
+        normal, turn = once(select(better, (other, shorter), (normal, turn)))
     inner = tuple(
         _moved(slopes, places, inverse, own, turn)
         for (slopes, places, inverse), own in zip(known, state.inner, strict=True)
     )
+    inner = once(inner)
     changes = jax.tree.leaves((turn, jax.tree.map(jnp.subtract, inner, state.inner)))
     return _State(normal, inner, functools.reduce(jnp.maximum, map(jnp.abs, changes)))
 
