@@ -9,6 +9,7 @@ are cut alike wherever they stand (content-defined chunks; Muthitacharoen, Chen 
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -164,7 +165,7 @@ def _joined(stretches: list[Stretch], at: Mapping[int, int]) -> list[Stretch]:
     numbers: dict[tuple, int] = {}
     while True:
         count = collections.Counter(s.shape for s in stretches)
-        following = collections.Counter((a.shape, b.shape) for a, b in zip(stretches, stretches[1:], strict=False))
+        following = collections.Counter((a.shape, b.shape) for a, b in itertools.pairwise(stretches))
         out: list[Stretch] = []
         for b in stretches:
             a = out[-1] if out else b

@@ -26,6 +26,7 @@ from jaxdyn.native._threads import piece_length
 from jaxdyn.native._transpose import transpose_text
 from jaxdyn.native._values import angle_of_input, any_lane, reduced_angle
 
+
 class Module(NamedTuple):
     """The module of a program."""
 

@@ -128,7 +128,9 @@ class _Table:
 class _PartText:
     """Writes the functions of the parts of a program."""
 
-    def __init__(self, program: Program, places: Places, kind: Kind, declared: set[str], stores, paired: Container[int]):
+    def __init__(
+        self, program: Program, places: Places, kind: Kind, declared: set[str], stores, paired: Container[int]
+    ):
         self.program, self.places, self.kind, self.declared = program, places, kind, declared
         self.stores: Mapping[int, list[tuple[int, bool]]] = stores
         """The rows of a result, and whether they are of sums over the batch."""
