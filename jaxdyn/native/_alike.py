@@ -27,15 +27,15 @@ REACH = 200
 """The operations on each side of a place among which no other place may look the same or come first."""
 LONGEST = 3000
 """The most operations in a stretch that is joined from several."""
-WORTHWHILE = 0.8
+WORTHWHILE = 0.67
 """Alike stretches share functions where at most this part of the operations is left."""
 
 
 class Keys(NamedTuple):
-    """What operations have beside their operands."""
+    """Properties of operations beside their operands."""
 
     kept: Mapping[int, tuple]
-    """How the values of nodes are kept as results, by their numbers."""
+    """The ways in which the values of nodes are kept as results, by their numbers."""
     paired: set[int]
     """The angles of which both sine and cosine may be needed."""
 

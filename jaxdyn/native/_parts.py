@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxdyn.native._blocks import Blocks, element
@@ -81,11 +81,7 @@ def part_functions(
     alike: dict[Part, list[Part]] = {part: [] for part in parts if part.like is None}
     for part in parts:
         alike[part.like or part].append(part)
-    stores: dict[int, list[tuple[int, bool]]] = {}
-    for x, row, summed in results(program, places.rows):
-        if type(x) is Node:
-            stores.setdefault(x.number, []).append((row, summed))
-    text = _PartText(program, places, kind, declared, stores, paired_angles(program))
+    text = _PartText(program, places, kind, declared)
     texts, calls = [], {}
     arguments = ", ".join(f"ptr {name}" for name in ARGUMENTS)
     for number, (first, members) in enumerate(alike.items()):
@@ -125,105 +121,119 @@ class _Table:
         return out
 
 
+class _Function:
+    """The text of the function of a part, or of alike parts."""
+
+    def __init__(self, members: Sequence[Part], places: Places, kind: Kind, declared: set[str], *, packed: bool):
+        self.body, self.kind, self.one = Body(kind, declared), kind, Kind(kind.bits, 1)
+        self.align = f"align {kind.bytes}"
+        self.places, self.alike = places, len(members) > 1
+        self.twins = _Twins(members) if self.alike else _NoTwins()
+        self.table = _Table(kind, len(members))
+        if packed:
+            self.values = PackedValues(self.body, self._load, self._angle)
+        elif self.alike:
+            self.values = _AlikeValues(self.body, self._load, self._angle, self._number)
+        else:
+            self.values = Values(self.body, self._load, self._angle)
+
+    def _at(self, start: str, rows: Sequence[int], size: Kind) -> str:
+        """Append the address of a row, or of one of several by the table."""
+        body, bits = self.body, self.kind.bits
+        if len(set(rows)) == 1:
+            return element(body, size, start, rows[0])
+        offset = self.table.slot(body, [row * size.bytes for row in rows], f"i{bits}")
+        if bits < 64:
+            offset = body.value(f"zext i{bits} {offset} to i64")
+        return body.value(f"getelementptr i8, ptr {start}, i64 {offset}")
+
+    def _splat(self, x: str) -> str:
+        kind, body = self.kind, self.body
+        if kind.lanes == 1:
+            return x
+        lane = body.value(f"insertelement {kind.float} poison, {kind.scalar} {x}, i64 0")
+        return body.value(
+            f"shufflevector {kind.float} {lane}, {kind.float} poison, <{kind.lanes} x i32> zeroinitializer"
+        )
+
+    def _number(self, node: Node, place: int) -> str | None:
+        """Append the loading of a number that is not the same in all parts."""
+        column = self.twins.numbers(node, place)
+        return None if len(set(column)) == 1 else self._splat(self.table.slot(self.body, column, self.kind.scalar))
+
+    def _load(self, node: Node) -> str:
+        column, places = self.twins.of(node), self.places
+        if node.uniform:
+            start = self._at("%common", [places.shared[n.number] for n in column], self.one)
+            x = self._splat(self.body.value(f"load {self.kind.scalar}, ptr {start}, !invariant.load !1"))
+        elif node.op == "input":
+            return self._loaded("%in", [places.rows.of_input(n) for n in column])
+        else:
+            x = self._loaded("%waiting", [places.crossing[n.number] for n in column])
+        return self.body.compare("une", x, self.kind.constant(0.0)) if is_condition(node) else x
+
+    def _angle(self, node: Node) -> str:
+        return self._loaded("%angles", [self.places.rows.of_input(n) for n in self.twins.of(node)])
+
+    def _loaded(self, start: str, rows: Sequence[int]) -> str:
+        return self.body.value(f"load {self.kind.float}, ptr {self._at(start, rows, self.kind)}, {self.align}")
+
+    def wait(self, x: Scalar, rows: Sequence[int]) -> Callable[[], None]:
+        """Append the reading of a value, and return what appends its storing in a row for later parts."""
+        name, kind = self.values.name(x), self.kind
+        if is_condition(x):
+            name = self.body.select(name, kind.constant(1.0), kind.constant(0.0))
+        place = self._at("%leaving" if self.alike else "%waiting", rows, kind)
+        return lambda: self.body.line(f"store {kind.float} {name}, ptr {place}, {self.align}")
+
+    def keep(self, x: Scalar, rows: Sequence[int], summed: bool) -> None:
+        """Append the storing of a result."""
+        body, vector = self.body, self.kind.float
+        name, place = self.values.name(x), self._at("%sums" if summed else "%out", rows, self.kind)
+        if summed:
+            name = body.binary("fadd", body.value(f"load {vector}, ptr {place}, {self.align}"), name)
+        body.line(f"store {vector} {name}, ptr {place}, {self.align}")
+
+
 class _PartText:
     """Writes the functions of the parts of a program."""
 
-    def __init__(
-        self, program: Program, places: Places, kind: Kind, declared: set[str], stores, paired: Container[int]
-    ):
+    def __init__(self, program: Program, places: Places, kind: Kind, declared: set[str]):
         self.program, self.places, self.kind, self.declared = program, places, kind, declared
-        self.stores: Mapping[int, list[tuple[int, bool]]] = stores
+        self.results = results(program, places.rows)
+        self.paired = paired_angles(program)
+        self.stores: dict[int, list[tuple[int, bool]]] = {}
         """The rows of a result, and whether they are of sums over the batch."""
-        self.paired = paired
+        for x, row, summed in self.results:
+            if type(x) is Node:
+                self.stores.setdefault(x.number, []).append((row, summed))
 
     def of(self, number: int, members: Sequence[Part], *, first: bool, last: bool) -> tuple[str, list[str]]:
         """Return the text of the function of alike parts, or of one part, and their tables."""
-        body, one = Body(self.kind, self.declared), Kind(self.kind.bits, 1)
-        kind, places = self.kind, self.places
-        align = f"align {kind.bytes}"
-        part, alike = members[0], len(members) > 1
-        twins = _Twins(members) if alike else _NoTwins()
-        table = _Table(kind, len(members))
-        leaving = "%leaving" if alike else "%waiting"
-
-        def at(start: str, rows: Sequence[int], size: Kind = kind) -> str:
-            if len(set(rows)) == 1:
-                return element(body, size, start, rows[0])
-            offset = table.slot(body, [row * size.bytes for row in rows], f"i{kind.bits}")
-            if kind.bits < 64:
-                offset = body.value(f"zext i{kind.bits} {offset} to i64")
-            return body.value(f"getelementptr i8, ptr {start}, i64 {offset}")
-
-        def splat(x: str) -> str:
-            if kind.lanes == 1:
-                return x
-            lane = body.value(f"insertelement {kind.float} poison, {one.float} {x}, i64 0")
-            return body.value(
-                f"shufflevector {kind.float} {lane}, {kind.float} poison, <{kind.lanes} x i32> zeroinitializer"
-            )
-
-        def number_of(node: Node, place: int) -> str | None:
-            """Append the loading of a number that is not the same in all parts."""
-            column = twins.numbers(node, place)
-            return None if len(set(column)) == 1 else splat(table.slot(body, column, one.float))
-
-        def load(node: Node) -> str:
-            column = twins.of(node)
-            if node.uniform:
-                start = at("%common", [places.shared[n.number] for n in column], one)
-                x = splat(body.value(f"load {one.float}, ptr {start}, !invariant.load !1"))
-                return body.compare("une", x, kind.constant(0.0)) if is_condition(node) else x
-            if node.op == "input":
-                start = at("%in", [places.rows.of_input(n) for n in column])
-                return body.value(f"load {kind.float}, ptr {start}, {align}")
-            start = at("%waiting", [places.crossing[n.number] for n in column])
-            x = body.value(f"load {kind.float}, ptr {start}, {align}")
-            return body.compare("une", x, kind.constant(0.0)) if is_condition(node) else x
-
-        def angle(node: Node) -> str:
-            start = at("%angles", [places.rows.of_input(n) for n in twins.of(node)])
-            return body.value(f"load {kind.float}, ptr {start}, {align}")
-
-        def waiting(x: Scalar, rows: Sequence[int]) -> Callable[[], None]:
-            name = values.name(x)
-            if is_condition(x):
-                name = body.select(name, kind.constant(1.0), kind.constant(0.0))
-            place = at(leaving, rows)
-            return lambda: body.line(f"store {kind.float} {name}, ptr {place}, {align}")
-
-        def keep(name: str, rows: Sequence[int], summed: bool) -> None:
-            place = at("%sums" if summed else "%out", rows)
-            if summed:
-                name = body.binary("fadd", body.value(f"load {kind.float}, ptr {place}, {align}"), name)
-            body.line(f"store {kind.float} {name}, ptr {place}, {align}")
-
-        if self.program.one:
-            values = PackedValues(body, load, angle)
-        else:
-            values = _AlikeValues(body, load, angle, number_of) if alike else Values(body, load, angle)
-        if first or last:
-            for x, row, summed in results(self.program, places.rows):
-                ready = type(x) is not Node or x.uniform or x.op == "input"
-                is_result = type(x) is Node and x.op == "result"
-                if (last and is_result) or (first and ready and not (summed and x == 0)):
-                    keep(values.name(x), [row], summed)
-        blocks = Blocks(body)
-        for item in values.items(part.nodes):
+        function = _Function(members, self.places, self.kind, self.declared, packed=self.program.one)
+        crossing = self.places.crossing
+        for x, row, summed in self.results if first or last else ():
+            # These need no operation of a part.
+            ready = type(x) is not Node or x.uniform or x.op == "input"
+            is_end = type(x) is Node and x.op == "result"
+            if (last and is_end) or (first and ready and not (summed and x == 0)):
+                function.keep(x, [row], summed)
+        blocks = Blocks(function.body)
+        for item in function.values.items(members[0].nodes):
             blocks.count()
-            for node in values.emit(item, self.paired):
-                column = twins.of(node)
-                kept = [self.stores.get(n.number, ()) for n in column]
-                for rows in zip(*kept, strict=True):
-                    keep(values.name(node), [row for row, _ in rows], rows[0][1])
-                if any(n.number in places.crossing for n in column):
-                    waiting(node, [places.crossing.get(n.number, places.vacant) for n in column])()
+            for node in function.values.emit(item, self.paired):
+                column = function.twins.of(node)
+                for rows in zip(*[self.stores.get(n.number, ()) for n in column], strict=True):
+                    function.keep(node, [row for row, _ in rows], rows[0][1])
+                if any(n.number in crossing for n in column):
+                    function.wait(node, [crossing.get(n.number, self.places.vacant) for n in column])()
         # What a loop carries is read before any of it is stored.
-        carried = [(x, places.crossing[to if isinstance(to, Loop) else to.number]) for x, to in part.stored]
-        for store in [waiting(x, [row]) for x, row in carried]:
+        carried = [(x, crossing[to if isinstance(to, Loop) else to.number]) for x, to in members[0].stored]
+        for store in [function.wait(x, [row]) for x, row in carried]:
             store()
-        more = ("%leaving", "%table") if alike else ()
+        more = ("%leaving", "%table") if function.alike else ()
         text = blocks.function(f"part{number}", (*ARGUMENTS, *more), f"blocks{number}")
-        return text, table.texts(number) if alike else []
+        return text, function.table.texts(number) if function.alike else []
 
 
 class _NoTwins:
