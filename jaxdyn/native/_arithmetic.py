@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static, mapped, static_again
+from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static, mapped, single, static_again
 from jaxdyn.native._graph import FOLDED, Graph
 
 
@@ -22,10 +22,11 @@ class Arithmetic:
         unary = {"neg": g.neg, "not": g.logical_not}
         binary = {"add": g.add, "sub": g.sub, "mul": g.mul, "div": g.div, "and": g.logical_and, "or": g.logical_or}
         binary |= {"add_any": g.add, "xor": g.logical_xor}
-        self.elementwise = {name: mapped(f, 1) for name, f in unary.items()}
-        self.elementwise |= {name: mapped(f, 2) for name, f in binary.items()}
-        for name in FOLDED:
-            self.elementwise[name] = mapped(functools.partial(g.apply, name), 2 if name in TWO_OPERANDS else 1)
+        folded = {name: functools.partial(g.apply, name) for name in FOLDED}
+        self.scalar: dict[str, Callable] = {**unary, **binary, **folded}
+        """The elementwise operations on scalars."""
+        two = {*binary, *TWO_OPERANDS}
+        self.elementwise = {name: mapped(f, 2 if name in two else 1) for name, f in self.scalar.items()}
         self.select = mapped(g.select, 3)
 
     def by_jax(self, eqn, xs):
@@ -34,6 +35,23 @@ class Arithmetic:
             arrays = [np.asarray(x, v.aval.dtype) for x, v in zip(xs, eqn.invars, strict=True)]
             out = eqn.primitive.bind(*map(jax.numpy.asarray, arrays), **eqn.params)
         return [constant(x) for x in out] if eqn.primitive.multiple_results else constant(out)
+
+    def elementwise_rule(self, eqn) -> Callable:
+        """Return the rule of an elementwise operation in one equation, which loops evaluate again and again."""
+        name, kinds = eqn.primitive.name, {np.dtype(v.aval.dtype).kind for v in eqn.invars}
+        of_scalars = self.scalar[name]
+        if kinds != {"f"}:
+            return self.map
+
+        def rule(eqn, xs):
+            static = True
+            for x in xs:
+                if x.ndim:
+                    return self.map(eqn, xs)
+                static = static and x.dtype != object
+            return self.map(eqn, xs) if static else single(of_scalars(*[x.item() for x in xs]))
+
+        return rule
 
     def map(self, eqn, xs):
         name, aval = eqn.primitive.name, eqn.outvars[0].aval

@@ -19,6 +19,15 @@ def objects(values: list, shape) -> np.ndarray:
     return out.reshape(shape)
 
 
+def single(x) -> np.ndarray:
+    """Return a node, or a number, as an array without axes."""
+    if type(x) is not Node:
+        return np.asarray(x)
+    out = np.empty((), object)
+    out[()] = x
+    return out
+
+
 def is_static(x: np.ndarray) -> bool:
     return x.dtype != object
 

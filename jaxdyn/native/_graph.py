@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
 type Scalar = Node | float | bool
@@ -262,14 +262,15 @@ FOLDED: dict[str, Callable] = {
 """The operations on constants, other than those that `Graph` has a method for."""
 
 
-def live(outputs: Iterable[Scalar]) -> set[int]:
-    """Return the numbers of the nodes that some outputs depend on."""
-    found: set[int] = set()
-    stack = [x for x in outputs if type(x) is Node]
-    while stack:
-        node = stack.pop()
-        if node.number not in found:
-            found.add(node.number)
-            if node.op != "input":
-                stack.extend(a for a in node.args if type(a) is Node)
-    return found
+def live(outputs: Iterable[Scalar], nodes: Sequence[Node]) -> list[Node]:
+    """Return those nodes of a graph that some outputs depend on."""
+    found = bytearray(len(nodes))
+    for x in outputs:
+        if type(x) is Node:
+            found[x.number] = True
+    for node in reversed(nodes):
+        if found[node.number] and node.op != "input":
+            for a in node.args:
+                if type(a) is Node:
+                    found[a.number] = True
+    return [node for node in nodes if found[node.number]]

@@ -13,7 +13,7 @@ from jax.extend import core
 
 from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static, objects, static_again
 from jaxdyn.native._data_movement import DataMovement
-from jaxdyn.native._graph import Loop, Node
+from jaxdyn.native._graph import Graph, Loop, Node
 
 MAX_OPERATIONS = 400_000
 """A function of more operations is not specialized."""
@@ -66,6 +66,11 @@ class Interpreter(DataMovement):
     loop: Loop | None = None
     """The loop whose round is evaluated."""
 
+    def __init__(self, graph: Graph, precision: float):
+        super().__init__(graph, precision)
+        self._known: dict[int, tuple[Any, list]] = {}
+        """The rules of the equations of each jaxpr."""
+
     def call(self, function: Callable, arrays: Sequence[np.ndarray], avals: Sequence) -> list[np.ndarray]:
         """Trace a function of arrays and interpret it."""
         return self.evaluate(traced(function, avals), arrays)
@@ -80,42 +85,58 @@ class Interpreter(DataMovement):
     def run(self, jaxpr, consts, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         values: dict[Any, np.ndarray] = dict(zip(jaxpr.invars, arrays, strict=True))
         values.update((v, constant(c)) for v, c in zip(jaxpr.constvars, consts, strict=True))
-
-        def read(v) -> np.ndarray:
-            return constant(v.val) if isinstance(v, core.Literal) else values[v]
-
-        for eqn in jaxpr.eqns:
-            out = self.equation(eqn, [read(v) for v in eqn.invars])
+        for eqn, rule, literals in self._rules(jaxpr):
+            if len(self.graph.nodes) > MAX_OPERATIONS:
+                raise UnsupportedError(f"more than {MAX_OPERATIONS} operations")
+            xs = [values[v] if x is None else x for v, x in zip(eqn.invars, literals, strict=True)]
+            out = rule(eqn, xs)
             if not eqn.primitive.multiple_results:
                 out = [out]
             for v, x in zip(eqn.outvars, out, strict=True):
-                values[v] = np.asarray(x)
-        return [read(v) for v in jaxpr.outvars]
+                values[v] = x if type(x) is np.ndarray else np.asarray(x)
+        return [constant(v.val) if isinstance(v, core.Literal) else values[v] for v in jaxpr.outvars]
 
-    def equation(self, eqn, xs: list[np.ndarray]):
+    def _rules(self, jaxpr) -> list[tuple[Any, Callable, list[np.ndarray | None]]]:
+        """Return the equations of a jaxpr with their rules, and the operands that are literals."""
+        known = self._known.get(id(jaxpr))
+        if known is None:
+            rules = [
+                (eqn, self.rule(eqn), [constant(v.val) if isinstance(v, core.Literal) else None for v in eqn.invars])
+                for eqn in jaxpr.eqns
+            ]
+            # The jaxpr is kept, so that its number stays its own.
+            known = self._known[id(jaxpr)] = jaxpr, rules
+        return known[1]
+
+    def rule(self, eqn) -> Callable:
+        """Return the function of an equation and the values of its operands that returns its results."""
         name, params = eqn.primitive.name, eqn.params
-        if len(self.graph.nodes) > MAX_OPERATIONS:
-            raise UnsupportedError(f"more than {MAX_OPERATIONS} operations")
         for dtype in {np.dtype(v.aval.dtype) for v in eqn.invars if hasattr(v.aval, "dtype")}:
             if dtype.kind not in "fbiu":
                 raise UnsupportedError(f"an array of dtype {dtype}")
-        rule = getattr(self, "_" + name.replace("-", "_"), None)
         if name in self.elementwise:
-            return self.map(eqn, xs)
+            return self.elementwise_rule(eqn)
+        rule = getattr(self, "_" + name.replace("-", "_"), None)
         if rule is not None:
-            return rule(eqn, xs)
+            return rule
         function = expansion(eqn.primitive)
         if function is not None:
-            out = self.call(functools.partial(function, **params), xs, [v.aval for v in eqn.invars])
-            return out if eqn.primitive.multiple_results else out[0]
+            return functools.partial(self._expanded, function)
         inner = [p for p in params.values() if isinstance(p, core.Jaxpr)]
         if name not in ("while", "cond") and len(inner) == 1:
             jaxpr, consts = parts_of(inner[0])
-            if len(jaxpr.invars) == len(xs) and len(jaxpr.outvars) == len(eqn.outvars):
-                return self.run(jaxpr, consts, xs)
+            if len(jaxpr.invars) == len(eqn.invars) and len(jaxpr.outvars) == len(eqn.outvars):
+                return lambda eqn, xs: self.run(jaxpr, consts, xs)
+        return self._numbers
+
+    def _expanded(self, function: Callable, eqn, xs):
+        out = self.call(functools.partial(function, **eqn.params), xs, [v.aval for v in eqn.invars])
+        return out if eqn.primitive.multiple_results else out[0]
+
+    def _numbers(self, eqn, xs):
         if all(map(is_static, xs)):
             return self.by_jax(eqn, xs)
-        raise UnsupportedError(f"the operation {name}")
+        raise UnsupportedError(f"the operation {eqn.primitive.name}")
 
     # Functions and loops.
 

@@ -12,32 +12,19 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from jaxdyn.native._blocks import Blocks, element
+from jaxdyn.native._alike import Keys, with_alike_parts
+from jaxdyn.native._blocks import element
 from jaxdyn.native._emit import LARGEST_ANGLE, Body, Kind
-from jaxdyn.native._graph import Loop, Node, Scalar, is_condition
+from jaxdyn.native._graph import Node
 from jaxdyn.native._interface import Interface
-from jaxdyn.native._order import Part, Rounds, cut_common, divided, each_part, joined, operands, rows_of_crossing
-from jaxdyn.native._packed_values import PackedValues
+from jaxdyn.native._order import Part, Rounds, cut_common, divided, joined, operands, rows_of_crossing
+from jaxdyn.native._parts import Places, Rows, paired_angles, part_functions, results, rows_of
 from jaxdyn.native._prepare import prepare_functions
 from jaxdyn.native._specialize import Program, Repetition
 from jaxdyn.native._sums import piece_row, sum_functions
 from jaxdyn.native._threads import piece_length
 from jaxdyn.native._transpose import transpose_text
-from jaxdyn.native._values import Values, angle_of_input, any_lane, reduced_angle
-
-ARGUMENTS = ("%in", "%out", "%sums", "%common", "%waiting", "%angles")
-"""The arguments of the functions of a kernel: rows of numbers."""
-
-
-class Rows(NamedTuple):
-    """The rows of a kernel's operands, of its results, and of those that are sums over the batch."""
-
-    inputs: list[int]
-    """The first row of each operand, or -1 for operands that are the same for the whole batch."""
-    input_count: int
-    outputs: list[int]
-    output_count: int
-    sum_count: int
+from jaxdyn.native._values import angle_of_input, any_lane, reduced_angle
 
 
 class Module(NamedTuple):
@@ -61,24 +48,27 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     wanted = {a.number for n in program.nodes if not n.uniform for a in operands(n) if a.uniform}
     wanted |= {x.number for output in program.outputs for x in output if type(x) is Node and x.uniform}
     shared = {n.number: k for k, n in enumerate(n for n in common if n.number in wanted)}
-    rows = _rows(program)
+    rows = rows_of(program)
     steps = divided([x for output in program.outputs for x in output])
     if program.one:
         # Vectors hold several operations, but only those of one part.
         steps = joined(steps, kind.lanes)
-    parts = list(each_part(steps))
+    else:
+        kept_as: dict[int, tuple] = {}
+        for x, _, summed in results(program, rows):
+            if type(x) is Node:
+                kept_as[x.number] = (*kept_as.get(x.number, ()), summed)
+        steps = with_alike_parts(steps, Keys(kept_as, paired_angles(program)))
     crossing, waiting = rows_of_crossing(steps)
-    ends = {"first": parts[0], "last": parts[-1]}
     prepared, kept = cut_common(common, shared)
     texts = prepare_functions(prepared, kept, one, declared) if shared else []
-    texts += [
-        _part(k, part, program, rows, shared, crossing, kind, declared, **{x: part is y for x, y in ends.items()})
-        for k, part in enumerate(parts)
-    ]
+    functions, calls = part_functions(program, steps, Places(rows, shared, crossing, waiting), kind, declared)
+    texts += functions
+    waiting += 1
     texts.append(_angles(_angle_rows(program, rows), kind, declared))
     texts += _transposes(program, kind, declared)
     piece = piece_length(program.length * sum(not n.uniform for n in program.nodes), lanes)
-    texts.append(_blocks(program, rows, steps, crossing, waiting, kind, piece))
+    texts.append(_blocks(program, rows, steps, calls, crossing, waiting, kind, piece))
     row = piece_row(rows.sum_count, lanes) if program.summed else 0
     if row:
         texts.append(sum_functions(kind, row))
@@ -90,95 +80,6 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
     attributes = f"attributes #0 = {{ nounwind {width} }}"
     return Module("\n\n".join([*declarations, *texts, attributes, metadata]) + "\n", len(kept), piece, row)
-
-
-def _rows(program: Program) -> Rows:
-    inputs, count = [], 0
-    for shape, uniform in zip(program.inputs, program.uniform, strict=True):
-        inputs.append(-1 if uniform else count)
-        count += 0 if uniform else math.prod(shape)
-    outputs, totals = [], [0, 0]
-    for k, output in enumerate(program.outputs):
-        outputs.append(totals[program.is_sum(k)])
-        totals[program.is_sum(k)] += len(output)
-    return Rows(inputs, count, outputs, *totals)
-
-
-def _part(number, part: Part, program, rows, shared, crossing, kind, declared, *, first: bool, last: bool) -> str:
-    body = Body(kind, declared)
-    one = Kind(kind.bits, 1)
-    align = f"align {kind.bytes}"
-
-    def splat(x: str) -> str:
-        if kind.lanes == 1:
-            return x
-        lane = body.value(f"insertelement {kind.float} poison, {one.float} {x}, i64 0")
-        return body.value(
-            f"shufflevector {kind.float} {lane}, {kind.float} poison, <{kind.lanes} x i32> zeroinitializer"
-        )
-
-    def load(node: Node) -> str:
-        if node.uniform:
-            x = body.value(
-                f"load {one.float}, ptr {element(body, one, '%common', shared[node.number])}, !invariant.load !1"
-            )
-            x = splat(x)
-            return body.compare("une", x, kind.constant(0.0)) if is_condition(node) else x
-        if node.op == "input":
-            row = rows.inputs[node.args[0]] + node.args[1]
-            return body.value(f"load {kind.float}, ptr {element(body, kind, '%in', row)}, {align}")
-        x = body.value(f"load {kind.float}, ptr {element(body, kind, '%waiting', crossing[node.number])}, {align}")
-        return body.compare("une", x, kind.constant(0.0)) if is_condition(node) else x
-
-    def angle(node: Node) -> str:
-        row = rows.inputs[node.args[0]] + node.args[1]
-        return body.value(f"load {kind.float}, ptr {element(body, kind, '%angles', row)}, {align}")
-
-    def waiting(x: Scalar, row: int) -> Callable[[], None]:
-        name = values.name(x)
-        if is_condition(x):
-            name = body.select(name, kind.constant(1.0), kind.constant(0.0))
-        place = element(body, kind, "%waiting", row)
-        return lambda: body.line(f"store {kind.float} {name}, ptr {place}, {align}")
-
-    def keep(name: str, row: int, summed: bool) -> None:
-        place = element(body, kind, "%sums" if summed else "%out", row)
-        if summed:
-            name = body.binary("fadd", body.value(f"load {kind.float}, ptr {place}, {align}"), name)
-        body.line(f"store {kind.float} {name}, ptr {place}, {align}")
-
-    values = (PackedValues if program.one else Values)(body, load, angle)
-    own = {n.number for n in part.nodes}
-    stores: dict[int, list[tuple[int, bool]]] = {}
-    for x, row, summed in _results(program, rows):
-        if type(x) is Node and x.number in own:
-            stores.setdefault(x.number, []).append((row, summed))
-        elif last if type(x) is Node and x.op == "result" else first and _is_ready(x) and not (summed and x == 0):
-            keep(values.name(x), row, summed)
-    paired = {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
-    blocks = Blocks(body)
-    for item in values.items(part.nodes):
-        blocks.count()
-        for node in values.emit(item, paired):
-            for row, summed in stores.get(node.number, ()):
-                keep(values.name(node), row, summed)
-            if node.number in crossing:
-                waiting(node, crossing[node.number])()
-    # What a loop carries is read before any of it is stored.
-    for store in [waiting(x, crossing[to if isinstance(to, Loop) else to.number]) for x, to in part.stored]:
-        store()
-    return blocks.function(f"part{number}", ARGUMENTS, f"blocks{number}")
-
-
-def _results(program: Program, rows: Rows) -> list[tuple[Scalar, int, bool]]:
-    """Return all results of a program with their rows, and whether they are sums over the batch."""
-    pairs = enumerate(zip(rows.outputs, program.outputs, strict=True))
-    return [(x, start + i, program.is_sum(k)) for k, (start, output) in pairs for i, x in enumerate(output)]
-
-
-def _is_ready(x: Scalar) -> bool:
-    """Return whether a value is there without any operation of a part."""
-    return type(x) is not Node or x.uniform or x.op == "input"
 
 
 def _angle_rows(program: Program, rows: Rows) -> list[int]:
@@ -211,22 +112,21 @@ def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
     return "\n".join([header, *body.lines, "  ret ptr %in", "}"])
 
 
-def _calls(body: Body, steps: Iterable[Part | Rounds], numbers: dict[Part, int], crossing: dict) -> None:
+def _calls(body: Body, steps: Iterable[Part | Rounds], calls: dict[Part, str], crossing: dict) -> None:
     """Append the calls of parts, and the loops around them, which go on as long as any lane does."""
     for step in steps:
         if isinstance(step, Part):
-            k = numbers[step]
-            body.line(f"call void @part{k}({', '.join(f'ptr {name}' for name in ARGUMENTS)})")
+            body.line(calls[step])
             continue
         kind, (top, more, after) = body.kind, [body.block() for _ in range(3)]
         body.line(f"br label %{top}")
         body.lines.append(f"{top}:")
-        _calls(body, step.condition, numbers, crossing)
+        _calls(body, step.condition, calls, crossing)
         row = element(body, kind, "%waiting", crossing[step.loop])
         again = body.compare("une", body.value(f"load {kind.float}, ptr {row}, align {kind.bytes}"), kind.constant(0.0))
         body.line(f"br i1 {any_lane(body, again)}, label %{more}, label %{after}")
         body.lines.append(f"{more}:")
-        _calls(body, step.body, numbers, crossing)
+        _calls(body, step.body, calls, crossing)
         body.line(f"br label %{top}")
         body.lines.append(f"{after}:")
 
@@ -273,7 +173,14 @@ class _Transfers:
 
 
 def _blocks(
-    program: Program, rows: Rows, steps: Sequence[Part | Rounds], crossing: dict, waiting: int, kind: Kind, piece: int
+    program: Program,
+    rows: Rows,
+    steps: Sequence[Part | Rounds],
+    calls: dict[Part, str],
+    crossing: dict,
+    waiting: int,
+    kind: Kind,
+    piece: int,
 ) -> str:
     """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes, and for
     each of them over the calls of a repetition."""
@@ -295,7 +202,7 @@ def _blocks(
 
     def run() -> None:
         body.line("%angles = call ptr @angles(ptr %in, ptr %small)")
-        _calls(body, steps, {part: k for k, part in enumerate(each_part(steps))}, crossing)
+        _calls(body, steps, calls, crossing)
 
     def save(number: str) -> None:
         for k, row in enumerate(rows.outputs):

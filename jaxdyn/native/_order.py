@@ -23,6 +23,8 @@ class Part:
     nodes: list[Node]
     stored: list[tuple[Scalar, Node | Loop]]
     """The values that it leaves at its end for a carried value, or as the condition of a loop."""
+    like: Part | None = None
+    """An earlier part that computes the same with other numbers, whose function it shares."""
 
 
 @dataclasses.dataclass(eq=False)

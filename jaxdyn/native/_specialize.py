@@ -148,8 +148,7 @@ def _specialized(function: Callable, inputs: Sequence, uniform: Sequence[bool], 
         raise UnsupportedError(text) from error
     outputs = tuple([_number(x) for x in np.asarray(r, object).ravel()] for r in results)
     outputs = _with_lost_nans(graph, outputs)
-    needed = live(x for output in outputs for x in output)
-    nodes = [n for n in graph.nodes if n.number in needed]
+    nodes = live((x for output in outputs for x in output), graph.nodes)
     shapes = tuple(x.shape for x in inputs)
     return Program(nodes, shapes, tuple(uniform), outputs, repetition, summed if any(summed) else (), linear)
 
@@ -161,7 +160,7 @@ def _number(x) -> Scalar:
 def _with_lost_nans(graph: Graph, outputs):
     """Add to the outputs the terms `0 x` for inputs `x` that they lost when products with zero were folded: they are
     zero, or NaN where the input is not finite."""
-    dropped = [graph.nodes[i] for i in sorted(live(graph.dropped)) if graph.nodes[i].op == "input"]
+    dropped = [node for node in live(graph.dropped, graph.nodes) if node.op == "input"]
     if not dropped:
         return outputs
     bit = {node.number: 1 << k for k, node in enumerate(dropped)}

@@ -45,9 +45,13 @@ class Values:
         self.names[node.number] = (
             self._sine_or_cosine(node, paired)
             if trigonometric
-            else self.operation(node.op, [self.name(a) for a in node.args])
+            else self.operation(node.op, [self.argument(node, k) for k in range(len(node.args))])
         )
         return [node]
+
+    def argument(self, node: Node, place: int) -> str:
+        """Return the name of an operand."""
+        return self.name(node.args[place])
 
     def operation(self, op: str, args: Sequence[str]) -> str:
         """Append the instructions of an operation, other than sine and cosine of vectors, and return the result."""
