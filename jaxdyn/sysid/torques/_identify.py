@@ -274,8 +274,8 @@ def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) 
         groups.append({"spring": True})
     sigma = first_noise(samples)
 
-    def errors_of(trial: JointEffects) -> np.ndarray:
-        samples = _samples(model, prepared, trial, friction_velocity)
+    def errors_of(trial: JointEffects, *, finely: bool = False) -> np.ndarray:
+        samples = _samples(model, prepared, trial, friction_velocity, finely=finely)
         return held_out_errors(samples, sigma, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
 
     def named(group: dict[str, bool]) -> str:
@@ -301,6 +301,13 @@ def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) 
         choices.append(again)
         if not again.taken:
             effects, errors = trial, without
+    if effects.stribeck:
+        # Another width of the sign may do as well: a coarse search takes one for the other.
+        trial = dataclasses.replace(effects, stribeck=False)
+        beside = _compare("stribeck" + _BESIDE, errors_of(trial, finely=True), errors_of(effects, finely=True))
+        beside = beside._replace(taken=beside.improvement > _WORTHWHILE)
+        choices.append(beside)
+        effects = effects if beside.taken else trial
     return effects, choices + refused
 
 
@@ -333,8 +340,11 @@ def _compare(name: str, old: np.ndarray, new: np.ndarray) -> Choice:
     return Choice(name, mean / float(old.mean()), error / float(old.mean()), bool(mean > least))
 
 
-def _samples(model: Model, prepared: list[Recording], effects: JointEffects, friction_velocity) -> Samples:
-    samples = Samples(model, prepared, effects, effect_shape(model, prepared, effects, friction_velocity))
+def _samples(
+    model: Model, prepared: list[Recording], effects: JointEffects, friction_velocity, *, finely: bool = False
+) -> Samples:
+    shape = effect_shape(model, prepared, effects, friction_velocity, finely=finely)
+    samples = Samples(model, prepared, effects, shape)
     if samples.layout.by_load:
         samples.linearize(model)
     return samples
