@@ -30,7 +30,7 @@ _FRICTION_VELOCITY = np.geomspace(0.01, 0.3, 5)
 _STRIBECK_VELOCITY = np.geomspace(0.03, 0.6, 5)
 _DELAYS = np.array([0.0, 0.015, 0.03, 0.045, 0.06, 0.09])
 _ROUNDS = 3
-# The longest delay that the finer grids may reach.
+# The longest delay that the finer grids may reach, s.
 _LONGEST = 0.115
 # The simplex of a fine search: its size and resolution, in logarithms of velocities and parts of the grid's spacing of
 # delays, and the most evaluations.
@@ -54,8 +54,9 @@ def effect_shape(
 
     For every candidate the best linear parameters are eliminated (variable projection: Golub & Pereyra 1973), so each
     joint has at most four numbers to search for: on a grid, then on finer ones about the best, joint after joint, in
-    several passes; `finely`, also by a simplex at last. Their last grid has steps of 11 % for friction velocities. The inertias are free as far as the other joints' torques and the prior allow, by the linearization
-    of a physical fit with the shape so far, and lengths are the model's. Delays are searched up to 90 ms.
+    several passes. The last grid has steps of about a tenth; `finely`, a simplex follows. The inertias are free as far
+    as the other joints' torques and the prior allow, by the linearization of a physical fit with the shape so far, and
+    lengths are the model's. Delays are searched up to about 0.1 s.
 
     **Raises** `DataError` for a friction velocity (by default the model's) that is not positive.
     """

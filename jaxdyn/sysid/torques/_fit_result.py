@@ -94,8 +94,8 @@ class InverseDynamicsFit(eqx.Module):
     block_scores: np.ndarray
     """`[blocks, P + gains]`: the same for residuals that are independent only from block to block in time."""
     refined: np.ndarray | None = None
-    """`[4, nv]` of bool: which of the numbers in `shape` that were searched for are among the parameters; None for linear
-    least squares. The others count as known."""
+    """`[4, nv]` of bool: which of the numbers in `shape` are among the parameters; the others count as known. None for
+    a model that was not fitted."""
     weights: np.ndarray | None = None
     """`[n, nv]`: the weights of the equations' squares for a robust loss; None for squared errors."""
     reference: np.ndarray | None = None

@@ -222,7 +222,8 @@ def plan_identification(
     2. The effects of the joints are armature, viscous and Coulomb friction and offsets. Of load friction, Stribeck
        friction with a searched width of the sign, delayed friction, and springs, the best one is added, as long as it
        lowers the mean square on held-out parts by at least 2 %, and significantly: by Student's test at a level of 5 %.
-       Of these, one that lowers it by less beside those that came later is taken away again. The parts are
+       Of these, one that lowers it by less beside those that came later is taken away again, and so is Stribeck
+       friction if another width of the sign does without it, where both are searched for finely. The parts are
        consecutive in time, five, or one for each recording. (An improvement by one standard error, a common rule, comes
        too often by chance: there are several candidates, and an effect that is not there makes statements false.)
     3. The weight of the prior is 1, which says that a link's inertia, its shape kept, is known within a factor of about

@@ -77,7 +77,7 @@ class TorqueFitState(NamedTuple):
         return cls(shape, refined, float(weight), round_, step, iterations, sigma, weights, previous, point)
 
     def refining(self, samples: Samples, before: Layout) -> Self:
-        """The same state for samples of which fewer velocities and delays are parameters than in the layout `before`."""
+        """The same state for samples that have fewer velocities and delays among the parameters than `before`."""
         layout, point = samples.layout, self.point
         positive = [x in layout.positive for x in before.positive]
         n, m = len(before.offsets), len(before.delays)

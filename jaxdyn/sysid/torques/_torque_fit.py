@@ -83,8 +83,9 @@ def ordinary_least_squares(
     **Arguments**
 
     - `joint_effects`: by default armature, viscous and Coulomb friction, and offsets. Effects in which the torque is
-      not linear are searched for first. Drive gains are impossible: only a prior can distinguish them from inertias.
-    - `friction_velocity`: rad/s or m/s, scalar or `[nv]`; by default the model's.
+      not linear are searched for first, on a grid, and count as known. Drive gains are impossible: only a prior can
+      distinguish them from inertias.
+    - `friction_velocity`: rad/s or m/s, scalar or `[nv]`; by default the model's. A search for it starts there.
     - `loss`: `"huber"` and `"cauchy"` give outliers less weight (iteratively re-weighted least squares; Holland &
       Welsch 1977), and estimate the noise of each joint by the median of its residuals.
     - `threshold`: see `base_parameters`.
@@ -148,10 +149,11 @@ def fit_inverse_dynamics(
 
     **Arguments**
 
-    - `joint_effects`, `friction_velocity`, `loss`: as in `ordinary_least_squares`, and drive gains. Velocities and
-      delays are searched for first and then fixed; load friction uses the transmitted torque of the round before. For
-      the effect `length` each round is a Gauss-Newton step from the lengths of the round before, shortened where the
-      cost does not fall, and there are up to `4 rounds`. The start of lengths is expected to be wrong by a tenth of a
+    - `joint_effects`, `friction_velocity`, `loss`: as in `ordinary_least_squares`, and drive gains. Load
+      friction uses the transmitted torque of the round before. Velocities and delays are searched for first. Then each
+      round is a Gauss-Newton step of them, shortened where the cost does not fall, and there are up to `4 rounds`. A
+      velocity or delay that would leave the range of the search stays where it is, and counts as known from then on
+      (`refined`). The effect `length` has the same steps. The start of lengths is expected to be wrong by a tenth of a
       typical distance, over the root of `effects_weight`.
     - `prior_weight`: the weight of the inertias' prior. Samples count as independent; filtered recordings, whose
       neighboring samples are alike, need a larger weight. `"cross-validated"` takes the candidate that best predicts

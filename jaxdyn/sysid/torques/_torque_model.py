@@ -62,8 +62,8 @@ class Layout:
 
     @classmethod
     def of(cls, model: Model, effects: JointEffects, refined: np.ndarray | None = None) -> Self:
-        """The layout for a model and the chosen effects, in which the velocities and delays that are `refined` `[4, nv]`
-        are parameters too, in the order of `EffectShape`. **Raises** `ModelError` for a model with batch axes,
+        """The layout for a model and the chosen effects. The velocities and delays that are `refined` `[4, nv]`, in the
+        order of `EffectShape`, are parameters too. **Raises** `ModelError` for a model with batch axes,
         `DataError` for Stribeck's effect without Coulomb friction."""
         require_one_robot(model)
         springs = effects.spring_coordinates(model)
@@ -194,7 +194,9 @@ class TorqueData(NamedTuple):
 class Samples:
     """The samples of recordings, from which the columns of the torque model are computed chunk by chunk."""
 
-    def __init__(self, model: Model, recordings, effects: JointEffects, shape: EffectShape, refined: np.ndarray | None = None):
+    def __init__(
+        self, model: Model, recordings, effects: JointEffects, shape: EffectShape, refined: np.ndarray | None = None
+    ):
         self.recordings = as_recordings(recordings)
         self.joints = driven_joints(model, self.recordings)
         """The joints that drive a robot with closed loops; None for a tree, where all do."""
@@ -276,8 +278,8 @@ class Samples:
         return np.concatenate([signal(x.t, part) for x, part in zip(self.recordings, parts, strict=True)])
 
     def _friction_slopes(self) -> dict[str, np.ndarray]:
-        """The derivatives `[n, nv]` of the torque with respect to the velocities of friction and the delays, by kind, at
-        the parameters at which the samples were linearized; zero before."""
+        """The derivatives `[n, nv]` of the torque with respect to the velocities of friction and the delays, by kind,
+        for the parameters at which the samples were linearized; zero before."""
         values, u, (w, v_s, _, _) = self._values, self.u, self.shape
         if values is None:
             return dict.fromkeys((*VELOCITIES, *DELAYS), np.zeros_like(u))
