@@ -43,6 +43,8 @@ from jaxdyn.sysid.torques._torque_model import (
 # there are more rounds.
 _ENOUGH, _SHORTEST, _STEP_LEFT = 0.1, 0.125, 0.5 * 0.03**2
 _NONLINEAR_ROUNDS = 4
+# Velocities and delays that have not settled after so many rounds stay where they are.
+_ROUNDS_OF_SEARCH = 12
 # A step may change a velocity of friction by this factor, and a delay by this many s: farther off, the linearization
 # says nothing.
 _FARTHEST_FACTOR, _FARTHEST_DELAY = 3.0, 0.03
@@ -152,8 +154,8 @@ def fit_inverse_dynamics(
     - `joint_effects`, `friction_velocity`, `loss`: as in `ordinary_least_squares`, and drive gains. Load
       friction uses the transmitted torque of the round before. Velocities and delays are searched for first. Then each
       round is a Gauss-Newton step of them, shortened where the cost does not fall, and there are up to `4 rounds`. A
-      velocity or delay that would leave the range of the search stays where it is, and counts as known from then on
-      (`refined`). The effect `length` has the same steps. The start of lengths is expected to be wrong by a tenth of a
+      velocity or delay that would leave the range of the search, or does not settle, stays where it is, and counts as
+      known from then on (`refined`). The effect `length` has the same steps. The start of lengths is expected to be wrong by a tenth of a
       typical distance, over the root of `effects_weight`.
     - `prior_weight`: the weight of the inertias' prior. Samples count as independent; filtered recordings, whose
       neighboring samples are alike, need a larger weight. `"cross-validated"` takes the candidate that best predicts
@@ -271,7 +273,7 @@ def _fit_rounds(
             astray = _astray(samples, minimum.point.parameters())
             if not astray.any():
                 minimum, left, falls = _shortened(problem, weighting, state.point, minimum)
-                astray = samples.refined & (not falls or 2 * state.round > rounds)
+                astray = samples.refined & (not falls or state.round > _ROUNDS_OF_SEARCH)
             if astray.any():
                 return problem, data, minimum, state._replace(step=1), astray
         state = state._replace(step=1, iterations=state.iterations + minimum.steps, point=minimum.point)
