@@ -155,8 +155,8 @@ def fit_inverse_dynamics(
       friction uses the transmitted torque of the round before. Velocities and delays are searched for first. Then each
       round is a Gauss-Newton step of them, shortened where the cost does not fall, and there are up to `4 rounds`. A
       velocity or delay that would leave the range of the search, or does not settle, stays where it is, and counts as
-      known from then on (`refined`). The effect `length` has the same steps. The start of lengths is expected to be wrong by a tenth of a
-      typical distance, over the root of `effects_weight`.
+      known from then on (`refined`). The effect `length` has the same steps. The start of lengths is expected to be
+      wrong by a tenth of a typical distance, over the root of `effects_weight`.
     - `prior_weight`: the weight of the inertias' prior. Samples count as independent; filtered recordings, whose
       neighboring samples are alike, need a larger weight. `"cross-validated"` takes the candidate that best predicts
       each part of the recordings from the other parts (`cross_validate`); `CandidateWeights` sets candidates and parts.
