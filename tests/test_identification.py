@@ -12,6 +12,7 @@ from jaxdyn.programs import simulate_recording
 from jaxdyn.programs._simulated_recording import Simulation, _change_parameters, _excitation
 from jaxdyn.sysid.torques._residual_noise import independent_share, score_factor, without_leverage
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
+from jaxdyn.sysid.torques._verdict import verdict
 
 FRICTION = {"damping": 0.8, "friction": 1.5, "friction_velocity": 0.05}
 
@@ -188,6 +189,58 @@ def test_identify_finds_what_is_there_and_nothing_else():
     )
     later = _recording(truth, seed=1, offset=0.3)
     assert found.evaluate(later).relative < found.evaluate(later, raw=True).relative < 0.02
+
+
+@pytest.mark.slow
+def test_an_unknown_width_of_the_sign_is_not_taken_for_stribeck_friction():
+    """The model says 0.01 rad/s, the truth is 0.05 rad/s."""
+    truth = _arm().with_joint_friction(**FRICTION)
+    found = sysid.identify(_arm().with_joint_friction(0.1, 0.1, 0.01), _recording(truth, noise=0.02), prior_weight=1.0)
+    assert found.plan.joint_effects == sysid.JointEffects(friction_velocity=True)
+    refused = {x.name: x.taken for x in found.plan.choices if x.name.startswith("stribeck, beside")}
+    assert refused in ({}, {"stribeck, beside the others": False})
+    table = found.fit.intervals()
+    for name, true in (
+        ("friction velocity(joint2)", 0.05),
+        ("friction velocity(joint4)", 0.05),
+        ("coulomb(joint2)", 1.5),
+    ):
+        at = table.names.index(name)
+        assert abs(table.value[at] - true) < 4 * table.standard_error[at]
+        assert table.upper[at] - table.lower[at] < 0.1 * true
+
+
+def test_intervals_know_that_a_width_was_searched_for():
+    """Over 12 recordings: the intervals of friction, offsets and of the width itself."""
+    inside = []
+    for seed in range(12):
+        truth = _arm().with_joint_friction(**FRICTION)
+        recording = _recording(truth, seed, noise=0.05, rate=100.0)
+        effects = sysid.JointEffects(friction_velocity=True)
+        fit = sysid.fit_inverse_dynamics(_arm(), recording, joint_effects=effects, prior_weight=1.0)
+        assert fit.converged
+        assert fit.refined[0].all()
+        inside.append(_covered(fit, truth, 0.0)[-8:])
+    assert np.mean(inside) >= 0.9
+    draws = sysid.bootstrap(fit, recording, draws=40)
+    ratio = draws.intervals(fit).standard_error / fit.intervals().standard_error
+    assert 0.6 < ratio[fit.names.index("friction velocity(joint2)")] < 1.6
+
+
+def test_what_leaves_the_range_of_a_search_counts_as_known():
+    """Friction without delay: a Gauss-Newton step of some delay goes below zero."""
+    truth = _arm().with_joint_friction(**FRICTION)
+    effects = sysid.JointEffects(friction_delay=True)
+    for seed in range(6):
+        fit = sysid.fit_inverse_dynamics(
+            truth, _recording(truth, seed, rate=100.0), joint_effects=effects, friction_velocity=0.05
+        )
+        assert fit.converged
+        assert (fit.values.friction_delay >= 0).all()
+        if not fit.refined[2].all():
+            break
+    assert not fit.refined[2].all()
+    assert any("count as known" in x for x in verdict(fit, None, _recording(truth, seed, rate=100.0), (), {}))
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,9 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
     A block keeps what neighboring samples have in common (noise that a filter smeared, friction that the model lacks),
     so intervals are right for correlated residuals if a block is longer than their correlation (Kunsch, The jackknife
     and the bootstrap for general stationary observations, Annals of Statistics 1989). Each draw is a whole fit, which
-    starts from `fit` and keeps its weights of joints, its searched velocities and delays, and the weights that a robust
-    loss has given to samples. The prior stays where it is, so what only the prior determines does not scatter.
+    starts from `fit` and keeps its weights of joints, and the weights that a robust loss has given to samples.
+    Velocities of friction, delays and lengths that are parameters scatter to first order. The prior stays where it is,
+    so what only the prior determines does not scatter.
 
     A fit takes noise out of the residuals, and a draw of the residuals that are left scatters too little. So the
     residuals of each block are first enlarged by what the fit takes out of a block of independent ones (Bell &
@@ -71,8 +72,8 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
     """
     if blocks < 2 or draws < 2:
         raise DataError(f"bootstrap with {blocks} blocks and {draws} draws; at least two of each are needed")
-    samples = Samples(fit.before, recordings, fit.effects, fit.shape)
-    samples.linearize(fit.model)
+    samples = Samples(fit.before, recordings, fit.effects, fit.shape, fit.refined)
+    samples.linearize(fit.model, fit.values)
     if fit.weights is not None and len(fit.weights) != len(samples):
         raise DataError(
             f"the recordings have {len(samples)} samples below their cutoff, but the fit has weights of "

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
+from scipy.optimize import minimize as minimize_function
 
 from jaxdyn._errors import DataError
 from jaxdyn._types import ArrayLike
@@ -29,6 +30,11 @@ _FRICTION_VELOCITY = np.geomspace(0.01, 0.3, 5)
 _STRIBECK_VELOCITY = np.geomspace(0.03, 0.6, 5)
 _DELAYS = np.array([0.0, 0.015, 0.03, 0.045, 0.06, 0.09])
 _ROUNDS = 3
+# The longest delay that the finer grids may reach, s.
+_LONGEST = 0.115
+# The simplex of a fine search: its size and resolution, in logarithms of velocities and parts of the grid's spacing of
+# delays, and the most evaluations.
+_SIMPLEX, _RESOLUTION, _EVALUATIONS = 0.3, 0.003, 200
 # Passes over all joints, re-weightings of the fit in a pass, and the weight of its prior.
 _PASSES, _FITS, _PRIOR_WEIGHT = 2, 3, 0.1
 # The number of samples that a search uses: neighboring samples of a filtered recording say the same.
@@ -36,15 +42,21 @@ _ROWS = 1500
 
 
 def effect_shape(
-    model: Model, recordings, effects: JointEffects, friction_velocity: ArrayLike | None = None
+    model: Model,
+    recordings,
+    effects: JointEffects,
+    friction_velocity: ArrayLike | None = None,
+    *,
+    finely: bool = False,
 ) -> EffectShape:
     """Return the numbers in which the torque is not linear: the velocities and delays that `effects` chooses are
     searched for, the others are as given or by default.
 
     For every candidate the best linear parameters are eliminated (variable projection: Golub & Pereyra 1973), so each
     joint has at most four numbers to search for: on a grid, then on finer ones about the best, joint after joint, in
-    several passes. The inertias are free as far as the other joints' torques and the prior allow, by the linearization
-    of a physical fit with the shape so far, and lengths are the model's. Delays are searched up to 90 ms.
+    several passes. The last grid has steps of about a tenth; `finely`, a simplex follows. The inertias are free as far
+    as the other joints' torques and the prior allow, by the linearization of a physical fit with the shape so far, and
+    lengths are the model's. Delays are searched up to about 0.1 s.
 
     **Raises** `DataError` for a friction velocity (by default the model's) that is not positive.
     """
@@ -60,7 +72,7 @@ def effect_shape(
     if not searched.any():
         return out
     model, _ = nearest_physical_model(model)
-    for _ in range(_PASSES):
+    for number in range(_PASSES):
         linearization = _Linearization(Samples(model, recordings, effects, out))
         shape = np.array(out, np.float64)
         for j in np.flatnonzero(searched.any(axis=0)).tolist():
@@ -68,6 +80,8 @@ def effect_shape(
             if top > 0:
                 misfit = _JointTorque(linearization, j).misfit
                 shape[:, j] = _grid_search(misfit, searched[:, j], shape[:, j].tolist(), top)
+                if finely and number == _PASSES - 1:
+                    shape[:, j] = _simplex_search(misfit, searched[:, j], shape[:, j].tolist(), top)
         out = EffectShape(*shape)
     return out
 
@@ -136,15 +150,16 @@ class _JointTorque:
         self.transmitted = fit.transmitted[:, j]
         self.fixed = self.transmitted + fit.passive[:, j]
         # The columns that do not depend on what is searched for; `fixed` is the torque without their effects.
-        self.columns = [np.ones_like(self.torque)] if "offset" in self.chosen else []
+        columns = [np.ones_like(self.torque)] if "offset" in self.chosen else []
         if "armature" in self.chosen:
-            self.columns.append(samples.a[:, j])
+            columns.append(samples.a[:, j])
             self.fixed = self.fixed - float(model.armature[j]) * samples.a[:, j]
         if spring >= 0 and model.stiffness is not None and model.spring_reference is not None:
-            self.columns.append(samples.q[:, spring])
+            columns.append(samples.q[:, spring])
             displacement = samples.q[:, spring] - float(model.spring_reference[spring])
             self.fixed = self.fixed - float(model.stiffness[j]) * displacement
         self.center, self.directions, self.share = fit.prediction(j)
+        self.unchanged = self._low_passed(columns) if columns else np.zeros((len(self.center), 0))
 
     def misfit(self, w: float, v_s: float, friction_delay: float, torque_delay: float) -> float:
         """The sum of squares that remains after the best linear parameters."""
@@ -156,22 +171,36 @@ class _JointTorque:
             tau[part] = delay_signal(t, self.torque[part, None], None, np.array([-torque_delay]))[:, 0]
         kinds: tuple[str, ...] = ("viscous", "coulomb", "stribeck", "load")
         friction: dict[str, np.ndarray] = dict(zip(kinds, friction_columns(u, self.transmitted, w, v_s), strict=True))
-        columns = [*self.columns, *(x for name, x in friction.items() if name in self.chosen)]
+        columns = [x for name, x in friction.items() if name in self.chosen]
         residual = tau - self.fixed
         for name, leaf in (("viscous", samples.model.damping), ("coulomb", samples.model.friction)):
             if name not in self.chosen:
                 residual = residual - float(leaf[j]) * friction[name]
         y = self._whiten(samples.low_passed(residual)[self.rows] - self.center)
-        if columns:
-            F = self._whiten(samples.low_passed(np.stack(columns, axis=-1))[self.rows])
+        parts = [self.unchanged, *([self._low_passed(columns)] if columns else [])]
+        if any(x.shape[1] for x in parts):
+            F = np.concatenate(parts, axis=1)
             length = np.linalg.norm(F, axis=0)
             F = F / np.where(length > 0, length, 1.0)
             # The normal equations of a few columns, with a ridge for columns that the inertias explain as well.
             y = y - F @ np.linalg.solve(F.T @ F + 1e-9 * np.eye(F.shape[1]), F.T @ y)
         return float(np.sum(y**2))
 
+    def _low_passed(self, columns: list[np.ndarray]) -> np.ndarray:
+        """Columns as the residuals of the search have them."""
+        return self._whiten(self.samples.low_passed(np.stack(columns, axis=-1))[self.rows])
+
     def _whiten(self, x: np.ndarray) -> np.ndarray:
         return x - self.directions @ ((self.directions.T @ x).T * self.share).T
+
+
+def searched_range(top: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest friction velocity, Stribeck velocity, friction delay and torque delay that a search may
+    find for joints with the largest velocities `top`: arrays `[4, ...]`."""
+    zero, one = np.zeros_like(top), np.ones_like(top)
+    lower = np.array([_FRICTION_VELOCITY[0] / 3 * top, _STRIBECK_VELOCITY[0] / 3 * top, zero, zero])
+    upper = np.array([3 * _FRICTION_VELOCITY[-1] * top, 3 * _STRIBECK_VELOCITY[-1] * top, *2 * [_LONGEST * one]])
+    return lower, upper
 
 
 def _grid_search(misfit: Callable[..., float], searched: np.ndarray, start: list[float], top: float) -> list[float]:
@@ -189,3 +218,20 @@ def _grid_search(misfit: Callable[..., float], searched: np.ndarray, start: list
         around += [np.maximum(0.0, best[k] + step * np.array([-1, 0, 1])) for k in (2, 3)]
         grids = [x if on else np.array([y]) for x, y, on in zip(around, best, searched, strict=True)]
     return best
+
+
+def _simplex_search(misfit: Callable[..., float], searched: np.ndarray, start: list[float], top: float) -> list[float]:
+    """Return a minimum near the start (Nelder & Mead 1965)."""
+    free, bounds, least = np.flatnonzero(searched), searched_range(top), misfit(*start)
+
+    def moved(x: np.ndarray) -> np.ndarray:
+        out = np.array(start)
+        velocities, delays = free < 2, free >= 2
+        out[free[velocities]] *= np.exp(x[velocities])
+        out[free[delays]] += _DELAYS[1] * x[delays]
+        return np.clip(out, *bounds)
+
+    simplex = np.vstack([np.zeros(free.size), _SIMPLEX * np.eye(free.size)])
+    options = {"initial_simplex": simplex, "xatol": _RESOLUTION, "fatol": 1e-6 * least, "maxfev": _EVALUATIONS}
+    found = minimize_function(lambda x: misfit(*moved(x)), simplex[0], method="Nelder-Mead", options=options)
+    return moved(found.x).tolist() if found.fun < least else start

@@ -93,6 +93,9 @@ class InverseDynamicsFit(eqx.Module):
     parameters and the logarithms of unknown inverse gains, for residuals with the spectra that were found."""
     block_scores: np.ndarray
     """`[blocks, P + gains]`: the same for residuals that are independent only from block to block in time."""
+    refined: np.ndarray | None = None
+    """`[4, nv]` of bool: which of the numbers in `shape` are among the parameters; the others count as known. None for
+    a model that was not fitted."""
     weights: np.ndarray | None = None
     """`[n, nv]`: the weights of the equations' squares for a robust loss; None for squared errors."""
     reference: np.ndarray | None = None
@@ -149,7 +152,7 @@ class InverseDynamicsFit(eqx.Module):
     @property
     def layout(self) -> Layout:
         """The order of `parameters`."""
-        return Layout.of(self.before, self.effects)
+        return Layout.of(self.before, self.effects, self.refined)
 
     @property
     def names(self) -> list[str]:
@@ -160,9 +163,10 @@ class InverseDynamicsFit(eqx.Module):
         """The values `[P]` that another model of the robot has for `names`; NaN for those that no leaf of it holds."""
         layout, leaves = self.layout, effect_leaves(model)
         missing = np.full(layout.nv, np.nan)
+        leaves["friction velocity"] = np.asarray(model.friction_velocity, np.float64)
         joints = [leaves.get(POSITIVE[k], missing)[j] for k, j in layout.positive]
         inertial = np.asarray(model.inertial_parameters, np.float64).ravel()
-        offsets = np.full(len(layout.offsets), np.nan)
+        offsets = np.full(len(layout.offsets) + len(layout.delays), np.nan)
         return np.concatenate([inertial, joints, offsets, lengths.positions(model, layout.places)])
 
     @property

@@ -222,7 +222,8 @@ def plan_identification(
     2. The effects of the joints are armature, viscous and Coulomb friction and offsets. Of load friction, Stribeck
        friction with a searched width of the sign, delayed friction, and springs, the best one is added, as long as it
        lowers the mean square on held-out parts by at least 2 %, and significantly: by Student's test at a level of 5 %.
-       Of these, one that lowers it by less beside those that came later is taken away again. The parts are
+       Of these, one that lowers it by less beside those that came later is taken away again, and so is Stribeck
+       friction if another width of the sign does without it, where both are searched for finely. The parts are
        consecutive in time, five, or one for each recording. (An improvement by one standard error, a common rule, comes
        too often by chance: there are several candidates, and an effect that is not there makes statements false.)
     3. The weight of the prior is 1, which says that a link's inertia, its shape kept, is known within a factor of about
@@ -274,8 +275,8 @@ def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) 
         groups.append({"spring": True})
     sigma = first_noise(samples)
 
-    def errors_of(trial: JointEffects) -> np.ndarray:
-        samples = _samples(model, prepared, trial, friction_velocity)
+    def errors_of(trial: JointEffects, *, finely: bool = False) -> np.ndarray:
+        samples = _samples(model, prepared, trial, friction_velocity, finely=finely)
         return held_out_errors(samples, sigma, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
 
     def named(group: dict[str, bool]) -> str:
@@ -301,6 +302,13 @@ def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) 
         choices.append(again)
         if not again.taken:
             effects, errors = trial, without
+    if effects.stribeck:
+        # Another width of the sign may do as well: a coarse search takes one for the other.
+        trial = dataclasses.replace(effects, stribeck=False)
+        beside = _compare("stribeck" + _BESIDE, errors_of(trial, finely=True), errors_of(effects, finely=True))
+        beside = beside._replace(taken=beside.improvement > _WORTHWHILE)
+        choices.append(beside)
+        effects = effects if beside.taken else trial
     return effects, choices + refused
 
 
@@ -333,8 +341,11 @@ def _compare(name: str, old: np.ndarray, new: np.ndarray) -> Choice:
     return Choice(name, mean / float(old.mean()), error / float(old.mean()), bool(mean > least))
 
 
-def _samples(model: Model, prepared: list[Recording], effects: JointEffects, friction_velocity) -> Samples:
-    samples = Samples(model, prepared, effects, effect_shape(model, prepared, effects, friction_velocity))
+def _samples(
+    model: Model, prepared: list[Recording], effects: JointEffects, friction_velocity, *, finely: bool = False
+) -> Samples:
+    shape = effect_shape(model, prepared, effects, friction_velocity, finely=finely)
+    samples = Samples(model, prepared, effects, shape)
     if samples.layout.by_load:
         samples.linearize(model)
     return samples

@@ -15,10 +15,20 @@ from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import cholesky
 from jaxdyn.sysid.torques import _lengths as lengths
-from jaxdyn.sysid.torques._torque_model import POSITIVE, Layout, Samples, TorqueData, effect_leaves
+from jaxdyn.sysid.torques._torque_model import (
+    DELAYS,
+    POSITIVE,
+    VELOCITIES,
+    Layout,
+    Samples,
+    TorqueData,
+    effect_leaves,
+)
 
 # A step may change a length by a factor of e at most: farther off, the linearization says nothing.
 _LONGEST_STEP = 1.0
+# By about this many s a search for delays may be wrong, before the weight of the prior.
+_LONGEST_DELAY = 0.03
 # The predicted decrease of the cost, in units of chi^2, below which the fit has converged.
 _TOLERANCE = 1e-4
 # Damping multiplies the whole Gauss-Newton matrix: it shortens the step and keeps its direction, so steps in a barrier
@@ -38,7 +48,7 @@ class Physical(NamedTuple):
     positive: np.ndarray
     """`[k]`: armatures, frictions, all positive."""
     offset: np.ndarray
-    """`[m]`: offsets, and positions of joints."""
+    """`[m]`: offsets, delays, and positions of joints."""
     scale: np.ndarray
     """`[l]`: inverse drive gains, positive."""
 
@@ -175,20 +185,26 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
     if model.stiffness is not None:
         leaves["spring"] = np.asarray(model.stiffness, np.float64)
     start = np.ones(len(layout.positive))
+    searched = dict(zip((*VELOCITIES, *DELAYS), samples.shape, strict=True))
     for i, (k, j) in enumerate(layout.positive):
+        if POSITIVE[k] in VELOCITIES:
+            start[i] = searched[POSITIVE[k]][j]
+            continue
         scale = scales.get(POSITIVE[k], np.ones_like(torque))
         scale = np.maximum(scale, 1e-3 * scale.max() or 1.0)
         # A prior that says "none" cannot be meant as a logarithm: 1 % of the torque is nearly none.
         start[i] = max(float(leaves[POSITIVE[k]][j]) if POSITIVE[k] in leaves else 0.0, 0.01 * torque[j] / scale[j])
+    delays = np.array([searched[DELAYS[k]][j] for k, j in layout.delays])
     prior = Physical(
         U=cholesky.pseudo_factor(np.asarray(model.inertial_parameters, np.float64)),
         positive=start,
-        offset=np.concatenate([np.zeros(len(layout.offsets)), lengths.positions(model, layout.places)]),
+        offset=np.concatenate([np.zeros(len(layout.offsets)), delays, lengths.positions(model, layout.places)]),
         scale=np.ones(len(layout.gains)),
     )
     empty = np.zeros((0, layout.size)), np.zeros(0), np.zeros(0), np.zeros((0, len(layout.gains)))
     expected = np.full(3 * len(layout.places), lengths.expected_error(model))
-    offset_scale = np.concatenate([0.1 * torque[list(layout.offsets)], expected])
+    late = np.full(len(layout.delays), _LONGEST_DELAY)
+    offset_scale = np.concatenate([0.1 * torque[list(layout.offsets)], late, expected])
     return PhysicalProblem(*empty, prior, offset_scale, weight, effects_weight)
 
 

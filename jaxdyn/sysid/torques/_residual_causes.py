@@ -53,8 +53,8 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
     after all parameters of the fit (a score test: Rao 1948). A cause that explains much shows that *something like it*
     is missing; causes that look alike in a recording explain the same part.
     """
-    samples = Samples(fit.before, recordings, fit.effects, fit.shape)
-    samples.linearize(fit.model)
+    samples = Samples(fit.before, recordings, fit.effects, fit.shape, fit.refined)
+    samples.linearize(fit.model, fit.values)
     residual = samples.residuals(fit.parameters, fit.values.gain)
     scale = np.maximum(fit.sigma, _EXACT * samples.torque_scale)
     rest = residual / scale

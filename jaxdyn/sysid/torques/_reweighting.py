@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from jaxdyn._errors import DataError, require_choice
 from jaxdyn.sysid._states import array_of_state
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters_of
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, TorqueData, with_parameters
+from jaxdyn.sysid.torques._torque_model import EffectShape, Layout, Samples, TorqueData, with_parameters
 
 type Loss = Literal["squared", "huber", "cauchy"]
 
@@ -32,6 +32,8 @@ class TorqueFitState(NamedTuple):
     re-weighting with its weights, and the last point."""
 
     shape: EffectShape
+    refined: np.ndarray
+    """`[4, nv]`: 1 for the numbers of the shape that are parameters."""
     prior_weight: float
     round: int
     step: int
@@ -49,7 +51,8 @@ class TorqueFitState(NamedTuple):
     @classmethod
     def first(cls, samples: Samples, problem: PhysicalProblem) -> TorqueFitState:
         """The state before the first step."""
-        return cls(samples.shape, problem.weight, 1, 1, 0, samples.torque_scale, None, None, problem.prior)
+        refined = samples.refined.astype(np.int64)
+        return cls(samples.shape, refined, problem.weight, 1, 1, 0, samples.torque_scale, None, None, problem.prior)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The state as arrays by name, to be saved."""
@@ -70,7 +73,19 @@ class TorqueFitState(NamedTuple):
         weights = get("weights", (None, len(sigma))) if "weights" in arrays else None
         previous = get("previous", point.parameters().shape) if "previous" in arrays else None
         round_, step, iterations = (int(x) for x in counts)
-        return cls(shape, float(weight), round_, step, iterations, sigma, weights, previous, point)
+        refined = get("refined", (len(shape), len(sigma)), whole=True)
+        return cls(shape, refined, float(weight), round_, step, iterations, sigma, weights, previous, point)
+
+    def refining(self, samples: Samples, before: Layout) -> Self:
+        """The same state for samples that have fewer velocities and delays among the parameters than `before`."""
+        layout, point = samples.layout, self.point
+        positive = [x in layout.positive for x in before.positive]
+        n, m = len(before.offsets), len(before.delays)
+        offset = [*[True] * n, *(x in layout.delays for x in before.delays), *[True] * (len(point.offset) - n - m)]
+        point = point._replace(positive=point.positive[positive], offset=point.offset[offset])
+        previous = None if self.previous is None else point.parameters()
+        refined = samples.refined.astype(np.int64)
+        return self._replace(shape=samples.shape, refined=refined, previous=previous, point=point, step=1)
 
     def require_like(self, first: TorqueFitState, samples: int) -> None:
         """Raise `DataError` unless the state fits the problem whose state before its first step is `first`."""
@@ -113,7 +128,7 @@ class Reweighting:
         """Estimate all weights from the residuals at the parameters `[P]` and the drive gains `[nv]`."""
         samples = self.samples
         floor = _SIGMA_FLOOR * samples.torque_scale
-        if samples.layout.places:
+        if samples.layout.nonlinear:
             self.linearize(parameters)
         if self.loss == "squared":
             self.noise = self.data.residual_rms(parameters, gain)
@@ -125,7 +140,7 @@ class Reweighting:
         sigma = np.maximum(self.noise, floor)
         self.settled = bool(np.all(np.abs(sigma / self.sigma - 1) < _SIGMA_TOLERANCE))
         self.sigma = sigma
-        if samples.layout.by_load and not samples.layout.places:
+        if samples.layout.by_load and not samples.layout.nonlinear:
             self.linearize(parameters)
         if self.weights is not None:
             self._data = None
@@ -133,7 +148,7 @@ class Reweighting:
     def linearize(self, parameters: np.ndarray) -> None:
         """Take the columns that depend on parameters at these."""
         if self.samples.layout.changes_with_the_fit and (self._at is None or not np.array_equal(parameters, self._at)):
-            self.samples.linearize(with_parameters(self.samples, parameters, np.ones(self.samples.layout.nv))[0])
+            self.samples.linearize(*with_parameters(self.samples, parameters, np.ones(self.samples.layout.nv)))
             self._at, self._data = parameters, None
 
 

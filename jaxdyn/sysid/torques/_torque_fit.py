@@ -15,7 +15,7 @@ from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._cross_validation import PRIOR_WEIGHTS, CandidateWeights, CrossValidation, choose_weight
-from jaxdyn.sysid.torques._effect_search import effect_shape
+from jaxdyn.sysid.torques._effect_search import effect_shape, searched_range
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._physical_fit import (
@@ -29,6 +29,8 @@ from jaxdyn.sysid.torques._physical_fit import (
 from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
 from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, TorqueFitState, least_norm_solution
 from jaxdyn.sysid.torques._torque_model import (
+    DELAYS,
+    VELOCITIES,
     Samples,
     TorqueData,
     require_known_lengths,
@@ -40,7 +42,12 @@ from jaxdyn.sysid.torques._torque_model import (
 # promised. They end where that is less than a step by 3 % of a standard error would bring. Each is a round, so that
 # there are more rounds.
 _ENOUGH, _SHORTEST, _STEP_LEFT = 0.1, 0.125, 0.5 * 0.03**2
-_ROUNDS_OF_LENGTHS = 4
+_NONLINEAR_ROUNDS = 4
+# Velocities and delays that have not settled after so many rounds stay where they are.
+_ROUNDS_OF_SEARCH = 12
+# A step may change a velocity of friction by this factor, and a delay by this many s: farther off, the linearization
+# says nothing.
+_FARTHEST_FACTOR, _FARTHEST_DELAY = 3.0, 0.03
 
 
 class Step(NamedTuple):
@@ -78,8 +85,9 @@ def ordinary_least_squares(
     **Arguments**
 
     - `joint_effects`: by default armature, viscous and Coulomb friction, and offsets. Effects in which the torque is
-      not linear are searched for first. Drive gains are impossible: only a prior can distinguish them from inertias.
-    - `friction_velocity`: rad/s or m/s, scalar or `[nv]`; by default the model's.
+      not linear are searched for first, on a grid, and count as known. Drive gains are impossible: only a prior can
+      distinguish them from inertias.
+    - `friction_velocity`: rad/s or m/s, scalar or `[nv]`; by default the model's. A search for it starts there.
     - `loss`: `"huber"` and `"cauchy"` give outliers less weight (iteratively re-weighted least squares; Holland &
       Welsch 1977), and estimate the noise of each joint by the median of its residuals.
     - `threshold`: see `base_parameters`.
@@ -143,11 +151,12 @@ def fit_inverse_dynamics(
 
     **Arguments**
 
-    - `joint_effects`, `friction_velocity`, `loss`: as in `ordinary_least_squares`, and drive gains. Velocities and
-      delays are searched for first and then fixed; load friction uses the transmitted torque of the round before. For
-      the effect `length` each round is a Gauss-Newton step from the lengths of the round before, shortened where the
-      cost does not fall, and there are up to `4 rounds`. The start of lengths is expected to be wrong by a tenth of a
-      typical distance, over the root of `effects_weight`.
+    - `joint_effects`, `friction_velocity`, `loss`: as in `ordinary_least_squares`, and drive gains. Load
+      friction uses the transmitted torque of the round before. Velocities and delays are searched for first. Then each
+      round is a Gauss-Newton step of them, shortened where the cost does not fall, and there are up to `4 rounds`. A
+      velocity or delay that would leave the range of the search, or does not settle, stays where it is, and counts as
+      known from then on (`refined`). The effect `length` has the same steps. The start of lengths is expected to be
+      wrong by a tenth of a typical distance, over the root of `effects_weight`.
     - `prior_weight`: the weight of the inertias' prior. Samples count as independent; filtered recordings, whose
       neighboring samples are alike, need a larger weight. `"cross-validated"` takes the candidate that best predicts
       each part of the recordings from the other parts (`cross_validate`); `CandidateWeights` sets candidates and parts.
@@ -173,13 +182,22 @@ def fit_inverse_dynamics(
         raise DataError(f"prior_weight is {prior_weight!r}; a positive number or 'cross-validated' is needed")
     else:
         weight = float(prior_weight)
-    problem = start_at(model, samples, weight, effects_weight)
-    first = TorqueFitState.first(samples, problem)
-    state = state or first
-    state.require_like(first, len(samples))
-    weighting = Reweighting(samples, loss, state)
-    rounds *= _ROUNDS_OF_LENGTHS if samples.layout.places else 1
-    problem, data, minimum, state = _fit_rounds(problem, weighting, state, rounds, max_iterations, report)
+    refined = state.refined.astype(bool) if state else samples.searched
+    while True:
+        if refined.any():
+            samples = samples.refining(refined)
+        problem = start_at(model, samples, weight, effects_weight)
+        first = TorqueFitState.first(samples, problem)
+        state = state or first
+        state.require_like(first, len(samples))
+        weighting, layout = Reweighting(samples, loss, state), samples.layout
+        most = rounds * (_NONLINEAR_ROUNDS if layout.nonlinear else 1)
+        problem, data, minimum, state, astray = _fit_rounds(problem, weighting, state, most, max_iterations, report)
+        if not astray.any():
+            break
+        refined = refined & ~astray
+        samples = samples.refining(refined)
+        state = state.refining(samples, layout)
     gain = samples.layout.drive_gains(minimum.point.scale)
     reference, tangent, precision_factor, prior_factor = posterior(problem, minimum.point)
     return _fit_result(
@@ -237,9 +255,10 @@ def _fit_rounds(
     rounds: int,
     max_iterations: int,
     report: Callable[[Step], None] | None,
-) -> tuple[PhysicalProblem, TorqueData, Minimum, TorqueFitState]:
-    """Alternate between the parameters for fixed weights and the weights for fixed parameters, from `state`."""
-    layout = weighting.samples.layout
+) -> tuple[PhysicalProblem, TorqueData, Minimum, TorqueFitState, np.ndarray]:
+    """Alternate between the parameters for fixed weights and the weights for fixed parameters, from `state`. Also
+    returns which velocities and delays `[4, nv]` went astray, before the rounds have ended: these can only be held."""
+    samples, layout = weighting.samples, weighting.samples.layout
     while True:
         data = weighting.data
         problem = problem.with_data(data, weighting.sigma, layout)
@@ -250,8 +269,13 @@ def _fit_rounds(
                 report(Step(start.round, step, cost, expected, start._replace(step=step, point=point)))
 
         minimum, left = minimize(problem, state.point, max_iterations, report_step, state.step), 0.0
-        if layout.places and minimum.status != Status.DIVERGED:
-            minimum, left = _shortened(problem, weighting, state.point, minimum)
+        if layout.nonlinear and minimum.status != Status.DIVERGED:
+            astray = _astray(samples, minimum.point.parameters())
+            if not astray.any():
+                minimum, left, falls = _shortened(problem, weighting, state.point, minimum)
+                astray = samples.refined & (not falls or state.round > _ROUNDS_OF_SEARCH)
+            if astray.any():
+                return problem, data, minimum, state._replace(step=1), astray
         state = state._replace(step=1, iterations=state.iterations + minimum.steps, point=minimum.point)
         if minimum.status != Status.DIVERGED:
             parameters = minimum.point.parameters()
@@ -259,27 +283,41 @@ def _fit_rounds(
             weighting.settled &= left < _STEP_LEFT
             state = state._replace(previous=parameters)
         if minimum.status == Status.DIVERGED or weighting.settled or state.round >= rounds:
-            if layout.places:
+            if layout.nonlinear:
                 # What the result says of itself holds where it is.
                 data = weighting.data
                 problem = problem.with_data(data, weighting.sigma, layout)
-            return problem, data, minimum, state
+            return problem, data, minimum, state, np.zeros_like(samples.refined)
         state = state._replace(round=state.round + 1)
+
+
+def _astray(samples: Samples, parameters: np.ndarray) -> np.ndarray:
+    """Which velocities and delays `[4, nv]` a Gauss-Newton step takes so far, or out of the range of the search, that
+    its linearization says nothing."""
+    old, values = np.array(samples.shape), samples.layout.joint_values(parameters)
+    new = np.array([values[kind] for kind in (*VELOCITIES, *DELAYS)])
+    new = np.where(np.isnan(new), old, new)
+    lower, upper = searched_range(np.abs(samples.v).max(axis=0))
+    far, n = np.empty(new.shape, bool), len(VELOCITIES)
+    far[:n] = np.abs(np.log(np.maximum(new[:n], 1e-300) / old[:n])) > np.log(_FARTHEST_FACTOR)
+    far[n:] = np.abs(new[n:] - old[n:]) > _FARTHEST_DELAY
+    return samples.refined & (far | (new < lower) | (new > upper))
 
 
 def _shortened(
     problem: PhysicalProblem, weighting: Reweighting, start: Physical, minimum: Minimum
-) -> tuple[Minimum, float]:
+) -> tuple[Minimum, float, bool]:
     """The minimum for the columns at `start`, or the half, quarter or eighth of the way to it, so that the cost with
-    the columns of its own parameters falls by a part of what was promised; and what was promised."""
+    the columns of its own parameters falls by a part of what was promised; what was promised; and whether it fell."""
     layout, before = weighting.samples.layout, problem.cost(start)
     promised, part = before - minimum.cost, 1.0
     while True:
         point = minimum.point.toward(start, 1 - part)
         weighting.linearize(point.parameters())
         cost = problem.with_data(weighting.data, weighting.sigma, layout).cost(point)
-        if before - cost >= _ENOUGH * part * promised or min(promised / _STEP_LEFT, part / _SHORTEST) <= 1:
-            return minimum._replace(point=point, cost=cost), promised
+        falls = before - cost >= _ENOUGH * part * promised or promised <= _STEP_LEFT
+        if falls or part <= _SHORTEST:
+            return minimum._replace(point=point, cost=cost), promised, falls
         part *= 0.5
 
 
@@ -296,7 +334,9 @@ def _fit_result(
     samples, ending = weighting.samples, status.text
     if status == Status.CONVERGED and not weighting.settled:
         status = Status.OUT_OF_ITERATIONS
-        unsettled = "the noise and lengths have" if samples.layout.places else "the noise has"
+        unsettled = "the noise has"
+        if samples.layout.nonlinear:
+            unsettled = f"the noise and {'lengths' if samples.layout.places else 'what was searched for'} have"
         ending = f"out of iterations: {unsettled} not settled after {fields['rounds']} rounds of re-weighting"
     elif status == Status.OUT_OF_ITERATIONS:
         ending = f"out of iterations: max_iterations was too few in round {fields['rounds']} of re-weighting"
@@ -313,6 +353,7 @@ def _fit_result(
         model=fitted,
         before=samples.before,
         effects=samples.effects,
+        refined=samples.refined,
         values=values,
         parameters=parameters,
         sigma=weighting.noise,

@@ -14,12 +14,13 @@ import numpy as np
 
 from jaxdyn._errors import DataError, ModelError
 from jaxdyn.algorithms import spring_torque, torque_regressor
-from jaxdyn.friction import LoadProportional, Stribeck
+from jaxdyn.friction import FrictionSum, LoadProportional, Stribeck, Viscous
 from jaxdyn.model import Model, require_inertias
 from jaxdyn.sysid.parameters import Place
 from jaxdyn.sysid.recordings import Recording, as_recordings, signals
 from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._effects import (
+    SEARCHED,
     JointEffects,
     JointEffectValues,
     delay_signal,
@@ -29,17 +30,21 @@ from jaxdyn.sysid.torques._effects import (
 )
 
 _CHUNK = 4096
+# The step, as a part, of differences by the velocities of friction.
+_STEP = 1e-4
 # A regressor of at most this many bytes is kept between passes over the samples; a larger one is recomputed.
 _KEPT = 2**28
-POSITIVE = ("armature", "viscous", "coulomb", "static", "load", "spring")
+POSITIVE = ("armature", "viscous", "coulomb", "static", "load", "spring", "friction velocity", "Stribeck velocity")
 """Kinds of positive parameters, in their order."""
+VELOCITIES, DELAYS = ("friction velocity", "Stribeck velocity"), ("friction delay", "torque delay")
+"""Kinds of parameters in which the torque is not linear, in the order of `EffectShape`."""
 INERTIAL_NAMES = ("m", "m*cx", "m*cy", "m*cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The order of the parameters `[P]`: all bodies' inertial ones, positive ones of joints, offsets, positions of
-    joints. Hashable."""
+    """The order of the parameters `[P]`: all bodies' inertial ones, positive ones of joints, offsets, delays, positions
+    of joints. Hashable."""
 
     nb: int
     nv: int
@@ -52,16 +57,20 @@ class Layout:
     """`[nv]`: the coordinate of each degree of freedom with an unknown spring, -1 for the others."""
     places: tuple[Place, ...] = ()
     """The joints, and frames of loops, whose positions are parameters, three each."""
+    delays: tuple[tuple[int, int], ...] = ()
+    """Kind (index in `DELAYS`) and degree of freedom of each delay that is a parameter."""
 
     @classmethod
-    def of(cls, model: Model, effects: JointEffects) -> Self:
-        """The layout for a model and the chosen effects. **Raises** `ModelError` for a model with batch axes,
+    def of(cls, model: Model, effects: JointEffects, refined: np.ndarray | None = None) -> Self:
+        """The layout for a model and the chosen effects. The velocities and delays that are `refined` `[4, nv]`, in the
+        order of `EffectShape`, are parameters too. **Raises** `ModelError` for a model with batch axes,
         `DataError` for Stribeck's effect without Coulomb friction."""
         require_one_robot(model)
         springs = effects.spring_coordinates(model)
-        chosen = {x: effects.dofs("stribeck" if x == "static" else x, model) for x in POSITIVE} | {
-            "spring": springs >= 0
-        }
+        linear = {x: "stribeck" if x == "static" else x for x in POSITIVE if x not in VELOCITIES}
+        chosen = {x: effects.dofs(name, model) for x, name in linear.items()} | {"spring": springs >= 0}
+        refined = np.zeros((len(SEARCHED), model.nv), bool) if refined is None else np.asarray(refined, bool)
+        chosen |= dict(zip(VELOCITIES, refined, strict=False))
         missing = chosen["static"] & ~chosen["coulomb"]
         if missing.any():
             raise DataError(
@@ -69,9 +78,10 @@ class Layout:
                 "Stribeck's law falls from break-away to Coulomb friction: choose both"
             )
         positive = tuple((k, int(j)) for k, kind in enumerate(POSITIVE) for j in np.flatnonzero(chosen[kind]))
+        delays = tuple((int(k), int(j)) for k, j in np.argwhere(refined[len(VELOCITIES) :]))
         offsets, gains = (tuple(np.flatnonzero(effects.dofs(x, model)).tolist()) for x in ("offset", "gain"))
         places = lengths.freed_places(model, effects.length)
-        return cls(model.nb, model.nv, positive, offsets, gains, tuple(springs.tolist()), places)
+        return cls(model.nb, model.nv, positive, offsets, gains, tuple(springs.tolist()), places, delays)
 
     @property
     def by_load(self) -> bool:
@@ -80,18 +90,35 @@ class Layout:
 
     @property
     def size(self) -> int:
-        return 10 * self.nb + len(self.positive) + len(self.offsets) + 3 * len(self.places)
+        return 10 * self.nb + len(self.positive) + len(self.offsets) + len(self.delays) + 3 * len(self.places)
+
+    @property
+    def velocities(self) -> tuple[tuple[int, int], ...]:
+        """Kind (index in `POSITIVE`) and degree of freedom of the velocities of friction that are parameters."""
+        return tuple(x for x in self.positive if POSITIVE[x[0]] in VELOCITIES)
+
+    @property
+    def nonlinear(self) -> bool:
+        """Whether the torque is not linear in some parameters: lengths, velocities of friction, or delays."""
+        return bool(self.places or self.velocities or self.delays)
+
+    @property
+    def linear_part(self) -> Layout:
+        """The layout without the parameters in which the torque is not linear."""
+        positive = self.positive[: len(self.positive) - len(self.velocities)]
+        return dataclasses.replace(self, positive=positive, places=(), delays=())
 
     @property
     def changes_with_the_fit(self) -> bool:
         """Whether the columns depend on the parameters, and are computed again after each round of a fit."""
-        return self.by_load or bool(self.places)
+        return self.by_load or self.nonlinear
 
     def names(self, model: Model) -> list[str]:
         inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
         dofs = model.topology.dof_names
         effects = [f"{POSITIVE[k]}({dofs[j]})" for k, j in self.positive]
         offsets = [f"offset({dofs[j]})" for j in self.offsets]
+        offsets += [f"{DELAYS[k]}({dofs[j]})" for k, j in self.delays]
         return [*inertial, *effects, *offsets, *lengths.position_names(model, self.places)]
 
     def positions(self, parameters: np.ndarray) -> np.ndarray:
@@ -99,12 +126,16 @@ class Layout:
         return np.asarray(parameters)[self.size - 3 * len(self.places) :]
 
     def joint_values(self, parameters: np.ndarray) -> dict[str, np.ndarray]:
-        """The values `[nv]` of each kind in `POSITIVE` and of `"offset"`; NaN where the vector has none."""
-        out = {kind: np.full(self.nv, np.nan) for kind in (*POSITIVE, "offset")}
+        """The values `[nv]` of each kind in `POSITIVE`, of `"offset"` and of `DELAYS`; NaN where the vector has
+        none."""
+        out = {kind: np.full(self.nv, np.nan) for kind in (*POSITIVE, "offset", *DELAYS)}
         joints = np.asarray(parameters)[10 * self.nb :]
         for (k, j), x in zip(self.positive, joints, strict=False):
             out[POSITIVE[k]][j] = x
-        out["offset"][list(self.offsets)] = joints[len(self.positive) :][: len(self.offsets)]
+        joints = joints[len(self.positive) :]
+        out["offset"][list(self.offsets)] = joints[: len(self.offsets)]
+        for (k, j), x in zip(self.delays, joints[len(self.offsets) :], strict=False):
+            out[DELAYS[k]][j] = x
         return out
 
     def drive_gains(self, scale: np.ndarray) -> np.ndarray:
@@ -163,7 +194,9 @@ class TorqueData(NamedTuple):
 class Samples:
     """The samples of recordings, from which the columns of the torque model are computed chunk by chunk."""
 
-    def __init__(self, model: Model, recordings, effects: JointEffects, shape: EffectShape):
+    def __init__(
+        self, model: Model, recordings, effects: JointEffects, shape: EffectShape, refined: np.ndarray | None = None
+    ):
         self.recordings = as_recordings(recordings)
         self.joints = driven_joints(model, self.recordings)
         """The joints that drive a robot with closed loops; None for a tree, where all do."""
@@ -175,7 +208,9 @@ class Samples:
         self.before, self.effects, self.shape = model, effects, shape
         self.model = model
         """The model with the lengths at which the columns are taken."""
-        self.layout = Layout.of(model, effects)
+        self.refined = np.zeros((len(SEARCHED), model.nv), bool) if refined is None else refined
+        """`[4, nv]` of bool: which numbers of the shape are parameters."""
+        self.layout = Layout.of(model, effects, refined)
         motions = [motion_arrays(model, x) for x in self.recordings]
         self.q, self.v, self.a, self.measured = (np.concatenate(x) for x in zip(*motions, strict=True))
         if self.joints is not None:
@@ -184,17 +219,11 @@ class Samples:
         self.filters = [low_pass_of(x) for x in self.recordings]
         self.lengths = np.array([f.count(len(x)) for f, x in zip(self.filters, self.recordings, strict=True)])
         """The number of equations of each recording at each joint: its samples, or those that its filter keeps."""
-        pairs = list(zip((x.t for x in self.recordings), motions, strict=True))
-        self.u = self._delayed_velocity()
-        # The torque of the motion at t is recorded at t + delay, unless the recording ends before.
-        delay = shape.torque_delay
-        self.tau = np.concatenate([delay_signal(t, tau, None, -delay) for t, (*_, tau) in pairs])
-        ends = zip(self.filters, (x.t for x in self.recordings), strict=True)
-        self.valid = np.concatenate([f.ends(t)[:, None] + delay <= t[-1] for f, t in ends])
-        """`[len(self), nv]`: whether the torque of all samples of an equation was recorded."""
+        self._take_delays()
         self.load = np.abs(self.tau)
         """`[n, nv]`: the transmitted torque that friction may grow with; at first the measured torque."""
-        self._linearized = model
+        self._linearized, self._values, self._transmitted = model, None, self.tau
+        self._slopes = self._friction_slopes()
         size = np.sqrt(np.mean(self.tau**2, axis=0))
         if not size.max() > 0:
             raise DataError("the recording's torques are all zero: nothing can be identified from them")
@@ -206,17 +235,86 @@ class Samples:
     def __len__(self) -> int:
         return int(self.lengths.sum())
 
-    def linearize(self, model: Model) -> None:
+    @property
+    def searched(self) -> np.ndarray:
+        """Which numbers of the shape the effects search for, `[4, nv]` of bool."""
+        return np.stack([self.effects.dofs(name, self.before) for name in SEARCHED])
+
+    def refining(self, refined: np.ndarray) -> Samples:
+        """The same samples with the numbers of the shape that are `refined` `[4, nv]` among the parameters."""
+        return Samples(self.before, self.recordings, self.effects, self.shape, refined)
+
+    def linearize(self, model: Model, values: JointEffectValues | None = None) -> None:
         """Let load friction grow with the torques that `model` transmits in these motions, and take the derivatives by
-        lengths there."""
+        lengths there, and those by velocities of friction and by delays at the values."""
         if self.layout.places:
             self._linearized, places = model, self.layout.places
             self.model = lengths.with_positions(self.before, places, lengths.positions(model, places))
             motion = lengths.motion_of(self.model, (self.q, self.v, self.a), self.joints)
             self.q, self.v, self.a = (np.asarray(x, np.float64) for x in motion)
-            self.u = self._delayed_velocity()
-        self.load = np.abs(frictionless_torque(model, self.q, self.v, self.a, self.joints))
-        self._chunks = []
+        if values is not None and (self.layout.velocities or self.layout.delays):
+            w = np.asarray(model.friction_velocity, np.float64)
+            self.shape = EffectShape(w, values.stribeck_velocity, values.friction_delay, values.torque_delay)
+            self._linearized, self._values = model, values
+        if self.layout.nonlinear:
+            self._take_delays()
+        self._transmitted = frictionless_torque(model, self.q, self.v, self.a, self.joints)
+        self.load, self._chunks = np.abs(self._transmitted), []
+        self._slopes = self._friction_slopes()
+
+    def _take_delays(self) -> None:
+        """Shift the velocities that friction feels, and the measured torques."""
+        self.u = self._on_recordings(lambda t, x: delay_signal(t, self.v[x], self.a[x], self.shape.friction_delay))
+        # The torque of the motion at t is recorded at t + delay, unless the recording ends before.
+        delay = self.shape.torque_delay
+        self.tau = self._on_recordings(lambda t, x: delay_signal(t, self.measured[x], None, -delay))
+        ends = zip(self.filters, (x.t for x in self.recordings), strict=True)
+        self.valid = np.concatenate([f.ends(t)[:, None] + delay <= t[-1] for f, t in ends])
+        """`[len(self), nv]`: whether the torque of all samples of an equation was recorded."""
+
+    def _on_recordings(self, signal: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
+        """The values `[n, ...]` of `signal(times, samples)` of all recordings."""
+        parts = [slice(*x) for x in itertools.pairwise(self.starts)]
+        return np.concatenate([signal(x.t, part) for x, part in zip(self.recordings, parts, strict=True)])
+
+    def _friction_slopes(self) -> dict[str, np.ndarray]:
+        """The derivatives `[n, nv]` of the torque with respect to the velocities of friction and the delays, by kind,
+        for the parameters at which the samples were linearized; zero before."""
+        values, u, (w, v_s, _, _) = self._values, self.u, self.shape
+        if values is None:
+            return dict.fromkeys((*VELOCITIES, *DELAYS), np.zeros_like(u))
+        damping, coulomb = (np.asarray(x, np.float64) for x in (self._linearized.damping, self._linearized.friction))
+
+        def friction(w: np.ndarray, v_s: np.ndarray) -> FrictionSum:
+            by_load = LoadProportional(values.load, self._transmitted, w)
+            return FrictionSum(Viscous(damping), Stribeck(coulomb, values.static, v_s, w), by_load)
+
+        def slope(at: Callable[[float], FrictionSum]) -> np.ndarray:
+            return (at(_STEP).torque(u) - at(-_STEP).torque(u)) / (2 * _STEP)
+
+        law = friction(w, v_s)
+        torque = self._transmitted + law.torque(u)
+        rates = self._on_recordings(lambda t, x: delay_signal(t, self.a[x], None, self.shape.friction_delay))
+        return {
+            "friction velocity": slope(lambda x: friction(w * (1 + x), v_s)) / w,
+            "Stribeck velocity": slope(lambda x: friction(w, v_s * (1 + x))) / v_s,
+            "friction delay": -law.slope(u) * rates,
+            "torque delay": -self._on_recordings(lambda t, x: np.gradient(torque[x], t, axis=0)),
+        }
+
+    def _with_friction_slopes(self, samples: np.ndarray, B: np.ndarray) -> np.ndarray:
+        """The columns `B` with those of the velocities of friction and of delays, and the known torque for the values
+        that they are about."""
+        layout, first, (w, v_s, delay, torque_delay) = self.layout, self.layout.linear_part, self.shape
+        about = dict(zip((*VELOCITIES, *DELAYS), (w, v_s, delay, torque_delay), strict=True))
+        chosen = [(POSITIVE[k], j) for k, j in layout.velocities] + [(DELAYS[k], j) for k, j in layout.delays]
+        joints = np.array([j for _, j in chosen])
+        slopes = np.stack([self._slopes[kind][samples, j] for kind, j in chosen], axis=-1)
+        columns = slopes[:, None] * (joints == np.arange(layout.nv)[:, None])
+        known = B[..., -2] - columns @ np.array([about[kind][j] for kind, j in chosen])
+        at, count = 10 * layout.nb + len(first.positive), len(layout.velocities)
+        parts = B[..., :at], columns[..., :count], B[..., at:-2], columns[..., count:], known[..., None], B[..., -1:]
+        return np.concatenate(parts, axis=-1)
 
     def _length_columns(self, samples: np.ndarray, B: np.ndarray) -> np.ndarray:
         """The columns `B` with those of the positions, and the known torque for the positions that they are about."""
@@ -225,12 +323,6 @@ class Samples:
         columns = lengths.length_slopes(self._linearized, places, motion, self.joints)
         known = B[..., -2] - columns @ lengths.positions(self.model, places)
         return np.concatenate([B[..., :-2], columns, known[..., None], B[..., -1:]], axis=-1)
-
-    def _delayed_velocity(self) -> np.ndarray:
-        """The velocity `[n, nv]` that friction feels."""
-        parts = [slice(*x) for x in itertools.pairwise(self.starts)]
-        pairs = zip((x.t for x in self.recordings), parts, strict=True)
-        return np.concatenate([delay_signal(t, self.v[x], self.a[x], self.shape.friction_delay) for t, x in pairs])
 
     def on_drives(self, samples: np.ndarray | slice, torques: np.ndarray) -> np.ndarray:
         """Torques `[n, nv, k]` of all joints at samples as those of the drives that do the same."""
@@ -246,15 +338,17 @@ class Samples:
     ) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield rows and their `[rows, nv, P + 2]`: columns `Y`, known torque, measured torque; 0 where not valid.
         `added(samples, B)` returns what to add to the columns `B` of samples, before the low pass."""
-        of_motion = dataclasses.replace(self.layout, places=())
+        linear = self.layout.linear_part
         keep = added is None and len(self) * self.layout.nv * (self.layout.size + 2) * 8 <= _KEPT
         for k, (rows, samples, low_pass) in enumerate(self._parts()):
             if added is None and k < len(self._chunks):
                 yield rows, self._chunks[k]
                 continue
             motion = tuple(jnp.asarray(x[samples]) for x in (self.q, self.v, self.a, self.u, self.load))
-            Y, torque = torque_columns(self.model, motion, self.shape, of_motion)
+            Y, torque = torque_columns(self.model, motion, self.shape, linear)
             B = np.concatenate([Y, torque[..., None], self.tau[samples][..., None]], axis=-1, dtype=np.float64)
+            if self.layout.velocities or self.layout.delays:
+                B = self._with_friction_slopes(samples, B)
             B = self.on_drives(samples, B)
             if self.layout.places:
                 B = self._length_columns(samples, B)
@@ -382,10 +476,12 @@ def friction_columns(u, load, friction_velocity, stribeck_velocity, stribeck: An
 
 def with_parameters(samples: Samples, parameters: np.ndarray, gain: np.ndarray) -> tuple[Model, JointEffectValues]:
     """The model of the samples with the leaves that parameters `[P]` name, and the values that no leaf holds."""
-    model, layout, shape = samples.before, samples.layout, samples.shape
+    model, layout = samples.before, samples.layout
     if layout.places:
         model = lengths.with_positions(model, layout.places, layout.positions(parameters))
     joints = layout.joint_values(parameters)
+    found = [joints[x] for x in (*VELOCITIES, *DELAYS)]
+    shape = EffectShape(*(np.where(np.isnan(x), old, x) for x, old in zip(found, samples.shape, strict=True)))
     leaves = {k: np.where(np.isnan(joints[k]), x, joints[k]) for k, x in effect_leaves(model).items()}
     slipping = np.isnan(joints["static"])
     values = JointEffectValues(

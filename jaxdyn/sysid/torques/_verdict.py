@@ -9,8 +9,10 @@ import numpy as np
 from jaxdyn.model import rotational_about_center
 from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._base_parameters import BaseParameters
+from jaxdyn.sysid.torques._effects import SEARCHED
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._residual_causes import Cause
+from jaxdyn.sysid.torques._torque_model import DELAYS, VELOCITIES
 
 # A link is on the edge of what is physical if its mass spreads along one axis by less than this part of another.
 _FLAT = 0.05
@@ -81,7 +83,7 @@ def _is_flat(parameters: np.ndarray) -> list[bool]:
 def _determined(fit: InverseDynamicsFit) -> list[str]:
     base, intervals = fit.base_parameters(), fit.intervals()
     by_prior = fit.decided_by_start(_BY_PRIOR)
-    nothing = set(base.unidentifiable) - set(base.names[len(base.names) - 3 * len(fit.layout.places) :])
+    nothing = set(base.unidentifiable) & set(base.names[: 10 * fit.model.nb])
     out = [
         f"The data determine {base.rank} combinations of {len(base.names)} parameters; {len(by_prior)} single "
         f"parameters are decided by the start alone{', such as ' + _listed(by_prior) if by_prior else ''}."
@@ -89,6 +91,8 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
     if nothing:
         known = "what the prior says of a link as a whole is all that is known of them"
         out.append(f"No torque of these motions depends on {_listed(sorted(nothing))}: {known}.")
+    if held := _held(fit):
+        out.append(f"These were found by a search and count as known in the intervals: {_listed(held)}.")
     if found := _positions(fit, base):
         out.append(f"Of lengths the data determine, in m: {'; '.join(found)}. The start decides all else about them.")
     start = np.asarray(fit.before.inertial_parameters, np.float64)[:, 0]
@@ -100,6 +104,15 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
     if far:
         out.append(f"Masses far from their start: {'; '.join(far)}.")
     return out
+
+
+def _held(fit: InverseDynamicsFit) -> list[str]:
+    """The velocities of friction and the delays that were searched for and are no parameters."""
+    if fit.refined is None:
+        return []
+    searched = np.stack([fit.effects.dofs(name, fit.model) for name in SEARCHED])
+    kinds, dofs = (*VELOCITIES, *DELAYS), fit.model.topology.dof_names
+    return [f"{kinds[k]}({dofs[j]})" for k, j in np.argwhere(searched & ~fit.refined)]
 
 
 def _positions(fit: InverseDynamicsFit, base: BaseParameters) -> list[str]:
