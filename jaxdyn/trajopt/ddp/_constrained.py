@@ -4,8 +4,8 @@ Every iteration takes one Newton step for states, controls and all multipliers t
 others, so the states move by the linear model and their gaps close as the iterations converge (direct multiple
 shooting). The barrier falls, and the multipliers of inequalities are updated, only when the problem with the present
 barrier is solved to a tolerance that falls along with it. Besides, the barrier follows a cost that has become much
-smaller than that of the guess. A solve in which no step is acceptable, or only tiny ones are, begins anew at most twice:
-from states at rest and controls well inside of their bounds, with a larger barrier and softened equalities. See
+smaller than that of the guess. A solve in which no step is acceptable, or only tiny ones are, begins anew at most
+twice: from states at rest and controls well inside of their bounds, with a larger barrier and softened equalities. See
 `_barrier` for the barrier and `_filter` for the search.
 """
 
@@ -67,8 +67,8 @@ DELTA_FACTOR, DELTA_STEP = 0.5, 0.1
 DECREMENT = 0.1
 """Promised decrease, as a part of the barrier for each bound, below which a problem with a fixed barrier is solved."""
 SOFT_STEP, SOFT_LIMIT = 0.1, 1e-2
-"""Factor of the `delta` of softened equalities with every update, and the relative distance from which on equalities are
-not softened any more."""
+"""Factor of the `delta` of softened equalities with every update, and the relative distance from which on equalities
+are not softened any more."""
 LARGE_GAP = 0.1
 """Relative gap above which no violation meets a larger penalty."""
 RESTARTS = 2
