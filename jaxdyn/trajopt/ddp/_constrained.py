@@ -69,8 +69,6 @@ DECREMENT = 0.1
 SOFT_STEP, SOFT_LIMIT = 0.1, 1e-2
 """Factor of the `delta` of softened equalities with every update, and the relative distance from which on equalities
 are not softened any more."""
-LARGE_GAP = 0.1
-"""Relative gap above which no violation meets a larger penalty."""
 RESTARTS = 2
 """Number of times that a solve begins anew."""
 CREEPING, MEMORY = 4e-3, 0.9
@@ -149,7 +147,9 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
         violation = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / rows_scale
         distance = jnp.maximum(violation.max(initial=0.0), relative_gap(problem, s))
         barrier = barrier * jnp.clip(distance**2, 1e-6, 1.0)
-    s = s._replace(scale=Scale(cost, rows_scale, station.size, infeasibility, barrier))
+    # Costates of a guess that diverges are no measure either: with them, any slope would be small.
+    slopes = jnp.minimum(station.size, (cost / width).min(axis=0))
+    s = s._replace(scale=Scale(cost, rows_scale, slopes, infeasibility, barrier))
     return _with_barrier(problem, s, barrier, rows[:3], SOFTNESS_NEAR if near else SOFTNESS)
 
 
@@ -198,9 +198,8 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     delta = jnp.where(equal, of_equality, jnp.maximum(factor * s.rows.delta, least_delta))
     # While inequalities are violated by more than the barrier explains, their multipliers change and the barrier waits.
     waits = violation > jnp.maximum(options.constraint_tolerance, 0.1 * jnp.sqrt(s.barrier / share))
-    # A violation that stays meets a larger penalty, unless it is one of states that no motion leads to; multipliers
-    # change in solved problems only.
-    patient = (s.waited < PATIENCE) | (violation <= 1e-2) | solved | (s.errors.gap > LARGE_GAP)
+    # A violation that stays meets a larger penalty; multipliers change in solved problems only.
+    patient = (s.waited < PATIENCE) | (violation <= 1e-2) | solved
     harder = s._replace(
         rows=s.rows._replace(delta=jnp.where(equal, s.rows.delta, jnp.maximum(DELTA_STEP * s.rows.delta, least_delta))),
         filter=Filter.empty(problem.dtype),
