@@ -4,8 +4,9 @@ Every iteration takes one Newton step for states, controls and all multipliers t
 others, so the states move by the linear model and their gaps close as the iterations converge (direct multiple
 shooting). The barrier falls, and the multipliers of inequalities are updated, only when the problem with the present
 barrier is solved to a tolerance that falls along with it. Besides, the barrier follows a cost that has become much
-smaller than that of the guess, and a solve in which no step is acceptable begins anew a few times. See `_barrier` for
-the barrier and `_filter` for the search.
+smaller than that of the guess. A solve in which no step is acceptable, or only tiny ones are, begins anew at most
+twice: from states at rest and controls well inside of their bounds, with a larger barrier and softened equalities. See
+`_barrier` for the barrier and `_filter` for the search.
 """
 
 import functools
@@ -23,6 +24,7 @@ from jaxdyn.trajopt.ddp._barrier import (
     constraint_multipliers,
     inside_box,
     inverse_distances,
+    present_multipliers,
     row_barrier,
 )
 from jaxdyn.trajopt.ddp._constrained_state import (
@@ -48,9 +50,9 @@ BARRIER = 1.0
 """The first barrier of each bound, as a multiple of the cost's scale divided by the number of bounds."""
 BARRIER_GROWTH = 30.0
 """Factor of the first barrier with every new beginning."""
-INSIDE = 1e-2
-"""Smallest distance of the guess's controls from their bounds, relative to their size and range; ten times as much
-where a solve begins anew."""
+INSIDE, INSIDE_ANEW = 1e-2, 0.25
+"""Smallest distance of the guess's controls from their bounds, relative to their size and range, and the one where a
+solve begins anew."""
 BARRIER_FACTOR, BARRIER_POWER = 0.2, 1.5
 """The next barrier is the smaller of this part of the last one and its power, relative to the cost's scale."""
 TOLERANCE_FACTOR = 0.5
@@ -64,8 +66,13 @@ DELTA_FACTOR, DELTA_STEP = 0.5, 0.1
 """Factors of `delta` with every update, and where an update has not reduced the violation to a quarter."""
 DECREMENT = 0.1
 """Promised decrease, as a part of the barrier for each bound, below which a problem with a fixed barrier is solved."""
+SOFT_STEP, SOFT_LIMIT = 0.1, 1e-2
+"""Factor of the `delta` of softened equalities with every update, and the relative distance from which on equalities
+are not softened any more."""
 RESTARTS = 2
-"""Number of times that a solve begins anew where no step is acceptable."""
+"""Number of times that a solve begins anew."""
+CREEPING, MEMORY = 4e-3, 0.9
+"""Moving average of the step lengths below which a solve begins anew, and the share of the past in it."""
 
 
 def run_constrained(problem: Problem, us, xs, multipliers: Multipliers | None, options: DDPOptions) -> Solution:
@@ -88,7 +95,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         xs=xs,
         us=us,
         gaps=problem.gaps(xs, us),
-        rows=RowState(given, shift, Sides(zeros, zeros), jnp.ones_like(given)),
+        rows=RowState(given, shift, Sides(zeros, zeros), jnp.ones_like(given), jnp.array(False)),
         box=Sides(jnp.zeros_like(us), jnp.zeros_like(us)),
         toward=jnp.zeros((problem.horizon + 1, ndx), dtype),
         barrier=jnp.ones((), dtype),
@@ -107,6 +114,8 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         waited=zero,
         last_regularization=jnp.zeros((), dtype),
         restarts=zero,
+        mean_step_length=jnp.ones((), dtype),
+        first_us=us,
         history=History.empty(options.history, dtype) if options.history else None,
     )
 
@@ -126,7 +135,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
 
     # Costates tell it too, but where the motion is unstable they are larger than anything that can be reached.
     cost, most = jnp.maximum(jnp.abs(cost), 0.01 * change(e.stage.u)), change(station.slopes)
-    cost = jnp.where(cost > eps * most, cost, 0.01 * most)
+    cost = jnp.where(cost > eps**2 * most, cost, 0.01 * most)
     cost = jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
     rows_scale = row_scale(problem, rows, s.xs)
     equal = rows.lower == rows.upper
@@ -138,13 +147,24 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
         violation = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / rows_scale
         distance = jnp.maximum(violation.max(initial=0.0), relative_gap(problem, s))
         barrier = barrier * jnp.clip(distance**2, 1e-6, 1.0)
-    soft = (SOFTNESS_NEAR if near else SOFTNESS) * jnp.maximum(rows_scale, 0.1 * rows_scale.max(initial=0.0)) ** 2
-    delta = jnp.where(equal, eps**EXACTNESS, soft) / cost
-    state = s.rows._replace(delta=delta, dual=Sides(jnp.full_like(delta, jnp.inf), jnp.full_like(delta, jnp.inf)))
-    dual = row_barrier(rows.value, rows.lower, rows.upper, barrier, state).multipliers
+    # Costates of a guess that diverges are no measure either: with them, any slope would be small.
+    slopes = jnp.minimum(station.size, (cost / width).min(axis=0))
+    s = s._replace(scale=Scale(cost, rows_scale, slopes, infeasibility, barrier))
+    return _with_barrier(problem, s, barrier, rows[:3], SOFTNESS_NEAR if near else SOFTNESS)
+
+
+def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness: float, softened: bool = False):
+    """The state with a barrier, and with the penalties and the multipliers in the curvature that belong to it, at
+    constraints with the values and bounds `rows`."""
+    value, lower, upper = rows
+    size, eps, equal = s.scale.rows, jnp.finfo(problem.dtype).eps, lower == upper
+    soft = softness * jnp.maximum(size, 0.1 * size.max(initial=0.0)) ** 2
+    delta = jnp.where(equal, size**2 if softened else eps**EXACTNESS, soft) / s.scale.cost
+    infinity = jnp.full_like(delta, jnp.inf)
+    state = s.rows._replace(delta=delta, dual=Sides(infinity, infinity), softened=jnp.array(softened))
+    dual = row_barrier(value, lower, upper, barrier, state).multipliers
     inverse = inverse_distances(s.us, problem.control_box)
     return s._replace(
-        scale=Scale(cost, rows_scale, station.size, infeasibility, barrier),
         barrier=barrier,
         rows=state._replace(dual=dual),
         box=Sides(barrier * inverse.lower, barrier * inverse.upper),
@@ -162,8 +182,8 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     settled = (promised < DECREMENT * s.barrier * number_of_bounds(problem, rows)) & ~s.regularized
     # A small barrier around a point that is far from stationary would leave no curvature along its bounds.
     fine = jnp.maximum(jnp.minimum(s.tolerance, jnp.sqrt(s.barrier / share)), 0.5 * options.tolerance)
-    solved = ((s.errors.stationarity < fine) | settled) & (s.errors.gap < near) & (equality < near)
-    solved = solved & (deviation <= 10 * s.barrier)
+    solved = ((s.errors.stationarity < fine) | settled) & (s.errors.gap < near)
+    solved = solved & (s.rows.softened | (equality < near)) & (deviation <= 10 * s.barrier)
     smaller = jnp.minimum(BARRIER_FACTOR * s.barrier, (s.barrier / share) ** BARRIER_POWER * share)
     equal = rows.lower == rows.upper
     excess = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / s.scale.rows
@@ -173,7 +193,9 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     # Smaller ones would amplify the rounding of constraints into that of the slopes.
     eps, now = jnp.finfo(problem.dtype).eps, cost_scale(s, e)
     least_delta = eps**0.5 / now
-    delta = jnp.where(equal, eps**EXACTNESS / now, jnp.maximum(factor * s.rows.delta, least_delta))
+    softened, exact = s.rows.softened & (equality > SOFT_LIMIT), eps**EXACTNESS / now
+    of_equality = jnp.where(softened, jnp.maximum(SOFT_STEP * s.rows.delta, exact), exact)
+    delta = jnp.where(equal, of_equality, jnp.maximum(factor * s.rows.delta, least_delta))
     # While inequalities are violated by more than the barrier explains, their multipliers change and the barrier waits.
     waits = violation > jnp.maximum(options.constraint_tolerance, 0.1 * jnp.sqrt(s.barrier / share))
     # A violation that stays meets a larger penalty; multipliers change in solved problems only.
@@ -191,8 +213,13 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     s = jax.tree.map(lambda a, b: jnp.where(lower, a, b), fitted, s)
     after = s._replace(
         waited=jnp.zeros_like(s.waited),
-        barrier=jnp.where(waits, s.barrier, jnp.maximum(smaller, least)),
-        rows=s.rows._replace(shift=barrier.multipliers, delta=delta),
+        barrier=jnp.where(waits | softened, s.barrier, jnp.maximum(smaller, least)),
+        rows=s.rows._replace(
+            equality=present_multipliers(barrier, s.rows, equal),
+            shift=barrier.multipliers,
+            delta=delta,
+            softened=softened,
+        ),
         tolerance=jnp.maximum(TOLERANCE_FACTOR * s.tolerance, 0.5 * options.tolerance),
         violation=violation,
         filter=Filter.empty(problem.dtype),
@@ -220,9 +247,10 @@ def _iterate(problem: Problem, options: DDPOptions, near: bool, s: ConstrainedSt
     grown = jnp.maximum(100 * regularization, least_regularization(s))
     cost = e.stage.value.sum() + e.terminal.value
     finite = jnp.isfinite(cost + barrier.value + barrier_box) & jnp.isfinite(e.A).all() & jnp.isfinite(s.xs).all()
+    mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * alpha
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
     stuck = blocked & (s.restarts >= RESTARTS)
-    again = blocked & ~stuck & ~converged & finite
+    again = (blocked | (mean_step_length < CREEPING)) & (s.restarts < RESTARTS) & ~converged & finite
     status = jnp.select(
         [~finite, converged, stuck, s.iterations + 1 >= options.max_iterations],
         [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
@@ -241,8 +269,9 @@ def _iterate(problem: Problem, options: DDPOptions, near: bool, s: ConstrainedSt
     )
     report_iteration(options.progress, s.iterations, record, status)
     # The iterate that meets the tolerances is the solution, not the one after it.
+    after = after._replace(mean_step_length=mean_step_length)
     after = jax.tree.map(lambda a, b: jnp.where(converged | ~finite, a, b), s, after)
-    after = jax.tree.map(lambda a, b: jnp.where(again, a, b), _begun_anew(problem, after), after)
+    after = lax.cond(again, lambda: _begun_anew(problem, after), lambda: after)
     return after._replace(
         regularization=jnp.where((alpha == 0) & ~again, grown, 0.0),
         # What blocked a solve says nothing about the one that begins anew.
@@ -257,22 +286,28 @@ def _iterate(problem: Problem, options: DDPOptions, near: bool, s: ConstrainedSt
 
 
 def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
-    """The state with an empty filter, a larger barrier, controls farther from their bounds, and inequalities without
-    multipliers."""
-    barrier = s.scale.barrier * BARRIER_GROWTH ** (s.restarts + 1)
-    us = inside_box(s.us, problem.control_box, 10 * INSIDE)
-    inverse = inverse_distances(us, problem.control_box)
-    nothing = jax.tree.map(jnp.zeros_like, s.rows.shift)
-    return s._replace(
+    """The state with states at rest, the guess's controls farther from their bounds, no multipliers, a larger barrier,
+    softened equalities, and an empty filter."""
+    xs = jnp.broadcast_to(problem.x0.astype(s.xs.dtype), s.xs.shape)
+    us = inside_box(s.first_us, problem.control_box, INSIDE_ANEW)
+    gaps = problem.gaps(xs, us)
+    rows = s.rows._replace(equality=jnp.zeros_like(s.rows.equality), shift=jax.tree.map(jnp.zeros_like, s.rows.shift))
+    anew = s._replace(
+        xs=xs,
         us=us,
-        gaps=problem.gaps(s.xs, us),
-        barrier=barrier,
-        rows=s.rows._replace(shift=nothing),
-        box=Sides(barrier * inverse.lower, barrier * inverse.upper),
+        gaps=gaps,
+        rows=rows,
+        toward=jnp.zeros_like(s.toward),
         filter=Filter.empty(problem.dtype),
         tolerance=jnp.ones_like(s.tolerance),
+        violation=jnp.full_like(s.violation, jnp.inf),
+        scale=s.scale._replace(infeasibility=jnp.abs(gaps).sum()),
+        waited=jnp.zeros_like(s.waited),
         restarts=s.restarts + 1,
+        mean_step_length=jnp.ones_like(s.mean_step_length),
     )
+    barrier = s.scale.barrier * BARRIER_GROWTH**anew.restarts
+    return _with_barrier(problem, anew, barrier, problem.constraints(xs, us), SOFTNESS, softened=True)
 
 
 def _solution(problem: Problem, options: DDPOptions, s: ConstrainedState) -> Solution:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt._history import History
-from jaxdyn.trajopt.ddp._barrier import RowBarrier, RowState, Sides, inverse_distances
+from jaxdyn.trajopt.ddp._barrier import RowBarrier, RowState, Sides, inverse_distances, present_multipliers
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, motion, vecmat
 from jaxdyn.trajopt.ddp._filter import Filter
@@ -82,6 +82,10 @@ class ConstrainedState(NamedTuple):
     """The last one that was needed; zero where none was."""
     restarts: Array
     """Number of times that a stuck solve began anew."""
+    mean_step_length: Array
+    """Moving average of the step lengths."""
+    first_us: Array
+    """The controls of the guess."""
     history: History | None
 
 
@@ -119,7 +123,7 @@ def measure_errors(problem: Problem, s: ConstrainedState, e: Expansion, rows: Ro
     """The errors with the present multipliers, the costates, the largest deviation of a product of a control's
     multiplier and distance from the barrier, and the relative violation of equalities."""
     equal = rows.lower == rows.upper
-    multipliers = problem.split_rows(jnp.where(equal, s.rows.equality, barrier.slope))
+    multipliers = problem.split_rows(present_multipliers(barrier, s.rows, equal))
     by_x, by_u, by_end = rows.slopes(*multipliers)
     u_terms = e.stage.u, by_u, s.box.upper - s.box.lower
     station, toward = Stationarity.of(e, e.stage.x + by_x, u_terms, e.terminal.x + by_end)

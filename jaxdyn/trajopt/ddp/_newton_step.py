@@ -5,7 +5,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._types import Array
-from jaxdyn.trajopt.ddp._barrier import RowBarrier, Sides, box_barrier, inverse_distances, row_barrier
+from jaxdyn.trajopt.ddp._barrier import (
+    RowBarrier,
+    Sides,
+    box_barrier,
+    inverse_distances,
+    present_multipliers,
+    row_barrier,
+)
 from jaxdyn.trajopt.ddp._constrained_state import LONG_PATIENCE, PATIENCE, ConstrainedState, least_regularization
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
@@ -27,7 +34,7 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     if options.drops_second_order:
         patience = PATIENCE if options.hessian == "finishing" else LONG_PATIENCE
         second = (s.promised < options.second_order_below) | (s.waited >= patience)
-    multipliers = jnp.where(rows.lower == rows.upper, s.rows.equality, barrier.slope)
+    multipliers = present_multipliers(barrier, s.rows, rows.lower == rows.upper)
     derivatives = differenced_costs if options.hessian == "finishing" else second_order_costs
     slopes, curvatures = problem.split_rows(barrier.slope), problem.split_rows(barrier.curvature)
     inverse = inverse_distances(s.us, problem.control_box)
@@ -81,15 +88,16 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
         lambda b, free: jnp.where(jammed, b, free), near, Sides(jnp.asarray(-jnp.inf), jnp.asarray(jnp.inf))
     )
     gradient = s.barrier * (inverse.upper - inverse.lower)
-    signed = barrier.multipliers.upper - barrier.multipliers.lower
+    equal = rows.lower == rows.upper
+    signed = jnp.where(equal & ~s.rows.softened, 0.0, barrier.slope)
     change = rows.change(dxs, dus)
-    closed = barrier.equality_distance + jnp.where(rows.lower == rows.upper, change, 0.0)
+    closed = barrier.infeasibility + jnp.where(equal & ~s.rows.softened, change, 0.0)
     equality, costates = closed / s.rows.delta, policy.Vx + matvec(policy.Vxx, dxs - s.gaps)
 
     def point(xs, us, gaps, cost, at: RowBarrier):
-        infeasibility = jnp.abs(gaps).sum() + jnp.abs(at.equality_distance).sum()
+        infeasibility = jnp.abs(gaps).sum() + jnp.abs(at.infeasibility).sum()
         objective = cost + at.value + s.barrier * box_barrier(us, box)
-        prices = _prices(gaps, at.equality_distance, costates, s.rows.equality + equality)
+        prices = _prices(gaps, at.infeasibility, costates, s.rows.equality + equality)
         return Point(xs, us, gaps, infeasibility, objective, objective + prices)
 
     def judged(xs, us, gaps):
