@@ -146,7 +146,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
         # The nearer to a solution, the smaller the barrier that keeps the iterates near it.
         violation = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / rows_scale
         distance = jnp.maximum(violation.max(initial=0.0), relative_gap(problem, s))
-        barrier = barrier * jnp.clip(distance**2, 1e-6, 1.0)
+        barrier = barrier * jnp.clip(distance, 1e-6, 1.0)
     # Costates of a guess that diverges are no measure either: with them, any slope would be small.
     slopes = jnp.minimum(station.size, (cost / width).min(axis=0))
     s = s._replace(scale=Scale(cost, rows_scale, slopes, infeasibility, barrier))
@@ -189,6 +189,8 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     excess = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / s.scale.rows
     violation = jnp.where(equal, 0.0, excess).max(initial=0.0)
     slow = (violation > 0.25 * s.violation) & (violation > options.constraint_tolerance)
+    # With the last barrier only multipliers are left to converge, which they do the faster, the larger the penalty is.
+    slow = slow | (s.barrier <= 1.01 * least)
     factor = jnp.where(slow, DELTA_STEP, DELTA_FACTOR)
     # Smaller ones would amplify the rounding of constraints into that of the slopes.
     eps, now = jnp.finfo(problem.dtype).eps, cost_scale(s, e)
