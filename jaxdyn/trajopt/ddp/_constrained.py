@@ -189,8 +189,6 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     excess = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / s.scale.rows
     violation = jnp.where(equal, 0.0, excess).max(initial=0.0)
     slow = (violation > 0.25 * s.violation) & (violation > options.constraint_tolerance)
-    # With the last barrier only multipliers are left to converge, which they do the faster, the larger the penalty is.
-    slow = slow | (s.barrier <= 1.01 * least)
     factor = jnp.where(slow, DELTA_STEP, DELTA_FACTOR)
     # Smaller ones would amplify the rounding of constraints into that of the slopes.
     eps, now = jnp.finfo(problem.dtype).eps, cost_scale(s, e)
