@@ -18,17 +18,9 @@ from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_covariance_root, base_parameters_of
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
 from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals, posterior_intervals
+from jaxdyn.sysid.torques._layout import INERTIAL_NAMES, POSITIVE, Layout
 from jaxdyn.sysid.torques._physical_fit import with_gains
-from jaxdyn.sysid.torques._torque_model import (
-    INERTIAL_NAMES,
-    POSITIVE,
-    EffectShape,
-    Layout,
-    driven_joints,
-    effect_leaves,
-    low_pass_of,
-    motion_arrays,
-)
+from jaxdyn.sysid.torques._torque_model import EffectShape, driven_joints, effect_leaves, low_pass_of, motion_arrays
 
 # What the solutions of closed loops leave open is more than rounding in differences by lengths.
 _DIFFERENCES_OF_LOOPS = 1e-6

@@ -31,10 +31,10 @@ from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque
 from jaxdyn.sysid.torques._intervals import Intervals, Posterior, posterior_intervals
+from jaxdyn.sysid.torques._layout import POSITIVE
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
 from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
 from jaxdyn.sysid.torques._torque_model import (
-    POSITIVE,
     Samples,
     TorqueData,
     friction_columns,

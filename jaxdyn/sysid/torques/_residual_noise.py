@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import scipy.fft
 
-from jaxdyn.sysid.torques._torque_model import Layout, consecutive_blocks
+from jaxdyn.sysid.torques._layout import Layout
+from jaxdyn.sysid.torques._torque_model import consecutive_blocks
 
 # Politis 2003: autocorrelations count as zero from the first lag after which this many are below the level of chance.
 _QUIET_LAGS = 5

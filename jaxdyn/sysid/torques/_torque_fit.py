@@ -18,6 +18,7 @@ from jaxdyn.sysid.torques._cross_validation import PRIOR_WEIGHTS, CandidateWeigh
 from jaxdyn.sysid.torques._effect_search import effect_shape, searched_range
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
+from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES, require_one_robot
 from jaxdyn.sysid.torques._physical_fit import (
     Minimum,
     Physical,
@@ -28,15 +29,7 @@ from jaxdyn.sysid.torques._physical_fit import (
 )
 from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
 from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, TorqueFitState, least_norm_solution
-from jaxdyn.sysid.torques._torque_model import (
-    DELAYS,
-    VELOCITIES,
-    Samples,
-    TorqueData,
-    require_known_lengths,
-    require_one_robot,
-    with_parameters,
-)
+from jaxdyn.sysid.torques._torque_model import Samples, TorqueData, require_known_lengths, with_parameters
 
 # A Gauss-Newton step of lengths is shortened down to the last part until the cost falls by the first part of what was
 # promised. They end where that is less than a step by 3 % of a standard error would bring. Each is a round, so that

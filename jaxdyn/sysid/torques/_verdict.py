@@ -11,8 +11,8 @@ from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._base_parameters import BaseParameters
 from jaxdyn.sysid.torques._effects import SEARCHED
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
+from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES
 from jaxdyn.sysid.torques._residual_causes import Cause
-from jaxdyn.sysid.torques._torque_model import DELAYS, VELOCITIES
 
 # A link is on the edge of what is physical if its mass spreads along one axis by less than this part of another.
 _FLAT = 0.05

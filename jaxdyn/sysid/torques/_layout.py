@@ -1,0 +1,132 @@
+"""The order of the parameters of a torque model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Self
+
+import numpy as np
+
+from jaxdyn._errors import DataError, ModelError
+from jaxdyn.model import Model, require_inertias
+from jaxdyn.sysid.parameters import Place
+from jaxdyn.sysid.torques import _lengths as lengths
+from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects
+
+POSITIVE = ("armature", "viscous", "coulomb", "static", "load", "spring", "friction velocity", "Stribeck velocity")
+"""Kinds of positive parameters, in their order."""
+VELOCITIES, DELAYS = ("friction velocity", "Stribeck velocity"), ("friction delay", "torque delay")
+"""Kinds of parameters in which the torque is not linear, in the order of `EffectShape`."""
+INERTIAL_NAMES = ("m", "m*cx", "m*cy", "m*cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The order of the parameters `[P]`: all bodies' inertial ones, positive ones of joints, offsets, delays, positions
+    of joints. Hashable."""
+
+    nb: int
+    nv: int
+    positive: tuple[tuple[int, int], ...]
+    """Kind (index in `POSITIVE`) and degree of freedom of each."""
+    offsets: tuple[int, ...]
+    gains: tuple[int, ...]
+    """Degrees of freedom with an unknown drive gain, in which the torque is not linear: they are not in the vector."""
+    springs: tuple[int, ...]
+    """`[nv]`: the coordinate of each degree of freedom with an unknown spring, -1 for the others."""
+    places: tuple[Place, ...] = ()
+    """The joints, and frames of loops, whose positions are parameters, three each."""
+    delays: tuple[tuple[int, int], ...] = ()
+    """Kind (index in `DELAYS`) and degree of freedom of each delay that is a parameter."""
+
+    @classmethod
+    def of(cls, model: Model, effects: JointEffects, refined: np.ndarray | None = None) -> Self:
+        """The layout for a model and the chosen effects. The velocities and delays that are `refined` `[4, nv]`, in the
+        order of `EffectShape`, are parameters too. **Raises** `ModelError` for a model with batch axes,
+        `DataError` for Stribeck's effect without Coulomb friction."""
+        require_one_robot(model)
+        springs = effects.spring_coordinates(model)
+        linear = {x: "stribeck" if x == "static" else x for x in POSITIVE if x not in VELOCITIES}
+        chosen = {x: effects.dofs(name, model) for x, name in linear.items()} | {"spring": springs >= 0}
+        refined = np.zeros((len(SEARCHED), model.nv), bool) if refined is None else np.asarray(refined, bool)
+        chosen |= dict(zip(VELOCITIES, refined, strict=False))
+        missing = chosen["static"] & ~chosen["coulomb"]
+        if missing.any():
+            raise DataError(
+                f"effects: stribeck without coulomb at the degrees of freedom {np.flatnonzero(missing).tolist()}; "
+                "Stribeck's law falls from break-away to Coulomb friction: choose both"
+            )
+        positive = tuple((k, int(j)) for k, kind in enumerate(POSITIVE) for j in np.flatnonzero(chosen[kind]))
+        delays = tuple((int(k), int(j)) for k, j in np.argwhere(refined[len(VELOCITIES) :]))
+        offsets, gains = (tuple(np.flatnonzero(effects.dofs(x, model)).tolist()) for x in ("offset", "gain"))
+        places = lengths.freed_places(model, effects.length)
+        return cls(model.nb, model.nv, positive, offsets, gains, tuple(springs.tolist()), places, delays)
+
+    @property
+    def by_load(self) -> bool:
+        """Whether the friction of some joint grows with the transmitted torque."""
+        return any(POSITIVE[k] == "load" for k, _ in self.positive)
+
+    @property
+    def size(self) -> int:
+        return 10 * self.nb + len(self.positive) + len(self.offsets) + len(self.delays) + 3 * len(self.places)
+
+    @property
+    def velocities(self) -> tuple[tuple[int, int], ...]:
+        """Kind (index in `POSITIVE`) and degree of freedom of the velocities of friction that are parameters."""
+        return tuple(x for x in self.positive if POSITIVE[x[0]] in VELOCITIES)
+
+    @property
+    def nonlinear(self) -> bool:
+        """Whether the torque is not linear in some parameters: lengths, velocities of friction, or delays."""
+        return bool(self.places or self.velocities or self.delays)
+
+    @property
+    def linear_part(self) -> Layout:
+        """The layout without the parameters in which the torque is not linear."""
+        positive = self.positive[: len(self.positive) - len(self.velocities)]
+        return dataclasses.replace(self, positive=positive, places=(), delays=())
+
+    @property
+    def changes_with_the_fit(self) -> bool:
+        """Whether the columns depend on the parameters, and are computed again after each round of a fit."""
+        return self.by_load or self.nonlinear
+
+    def names(self, model: Model) -> list[str]:
+        inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
+        dofs = model.topology.dof_names
+        effects = [f"{POSITIVE[k]}({dofs[j]})" for k, j in self.positive]
+        offsets = [f"offset({dofs[j]})" for j in self.offsets]
+        offsets += [f"{DELAYS[k]}({dofs[j]})" for k, j in self.delays]
+        return [*inertial, *effects, *offsets, *lengths.position_names(model, self.places)]
+
+    def positions(self, parameters: np.ndarray) -> np.ndarray:
+        """The positions `[3 places]` in the vector."""
+        return np.asarray(parameters)[self.size - 3 * len(self.places) :]
+
+    def joint_values(self, parameters: np.ndarray) -> dict[str, np.ndarray]:
+        """The values `[nv]` of each kind in `POSITIVE`, of `"offset"` and of `DELAYS`; NaN where the vector has
+        none."""
+        out = {kind: np.full(self.nv, np.nan) for kind in (*POSITIVE, "offset", *DELAYS)}
+        joints = np.asarray(parameters)[10 * self.nb :]
+        for (k, j), x in zip(self.positive, joints, strict=False):
+            out[POSITIVE[k]][j] = x
+        joints = joints[len(self.positive) :]
+        out["offset"][list(self.offsets)] = joints[: len(self.offsets)]
+        for (k, j), x in zip(self.delays, joints[len(self.offsets) :], strict=False):
+            out[DELAYS[k]][j] = x
+        return out
+
+    def drive_gains(self, scale: np.ndarray) -> np.ndarray:
+        """The drive gains `[nv]`, 1 where they are known, from the inverses `scale` of the unknown ones."""
+        out = np.ones(self.nv)
+        out[list(self.gains)] = 1 / scale
+        return out
+
+
+def require_one_robot(model: Model) -> None:
+    """Raise `ModelError` for a model with batch axes, and for one that lacks inertias."""
+    guess = "Give a guess of each by model.with_link_parameters(link, BodyInertia.sphere(...)), which a fit improves"
+    require_inertias(model.topology, "an identification", f"{guess}; torque_regressor needs no inertias")
+    if model.inertial_parameters.ndim != 2:
+        raise ModelError(f"the model has batch axes {model.inertial_parameters.shape[:-2]}: take one element first")
