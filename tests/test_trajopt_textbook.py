@@ -118,21 +118,25 @@ def turn_past_cone() -> Problem:
     )
 
 
-@pytest.mark.parametrize(
-    ("make", "guess"),
-    [
-        (largest_orbit, 0.0),
-        (largest_orbit, 1.0),
-        (unstable_regulator, 0.0),
-        (least_time, (0.5, 0.3)),
-        pytest.param(turn_past_cone, (0.2, -0.25, 0.2), marks=pytest.mark.slow),
-    ],
-)
-def test_optimum_is_not_worse_than_that_of_ipopt(make, guess):
-    problem = make()
+def solutions(problem: Problem, guess):
+    """Return the solutions of `ddp`, which is judged, and of IPOPT from the same guess."""
     us, xs = problem.guess(jnp.asarray(guess))[::-1]
     found = jax.jit(ddp)(problem, us, xs)
     assert_optimal(problem, found)
-    # Past the cone, IPOPT ends in a worse local minimum.
-    cost = Ipopt(problem)(us, xs).cost
-    assert found.cost <= cost + 1e-6 * abs(cost)
+    return found, Ipopt(problem)(us, xs)
+
+
+@pytest.mark.parametrize(
+    ("make", "guess"),
+    [(largest_orbit, 0.0), (largest_orbit, 1.0), (unstable_regulator, 0.0), (least_time, (0.5, 0.3))],
+)
+def test_optimum_is_that_of_ipopt(make, guess):
+    found, expected = solutions(make(), guess)
+    np.testing.assert_allclose(found.cost, expected.cost, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_turn_past_a_cone_from_a_guess_that_spins():
+    """From this guess IPOPT ends in a local minimum with a larger cost."""
+    found, other = solutions(turn_past_cone(), (0.2, -0.25, 0.2))
+    assert found.cost <= other.cost

@@ -38,7 +38,7 @@ class Rows(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where the values of a program are in memory."""
+    """The places in memory of a program's values."""
 
     rows: Rows
     shared: Mapping[int, int]
@@ -94,7 +94,7 @@ def part_functions(
 
 
 class _Table:
-    """What alike parts differ in, a column for each number or place."""
+    """The numbers and places in which alike parts differ, a column for each."""
 
     def __init__(self, kind: Kind, members: int):
         self.kind, self.members = kind, members

@@ -128,7 +128,7 @@ class Samples:
 
     @property
     def searched(self) -> np.ndarray:
-        """Which numbers of the shape the effects search for, `[4, nv]` of bool."""
+        """`[4, nv]` of bool: whether the effects search for a number of the shape."""
         return np.stack([self.effects.dofs(name, self.before) for name in SEARCHED])
 
     def refining(self, refined: np.ndarray) -> Samples:
