@@ -285,8 +285,8 @@ def _fit_rounds(
 
 
 def _astray(samples: Samples, parameters: np.ndarray) -> np.ndarray:
-    """`[4, nv]` of bool: whether a Gauss-Newton step takes a velocity or delay out of the range of the search, or so far
-    that its linearization says nothing."""
+    """`[4, nv]` of bool: whether a Gauss-Newton step takes a velocity or delay out of the range of the search, or so
+    far that its linearization says nothing."""
     old, values = np.array(samples.shape), samples.layout.joint_values(parameters)
     new = np.array([values[kind] for kind in (*VELOCITIES, *DELAYS)])
     new = np.where(np.isnan(new), old, new)
