@@ -27,7 +27,7 @@ from jaxdyn.algorithms import rnea
 from jaxdyn.model import Model, require_no_loops
 from jaxdyn.sysid.excitation import _motions as motions
 from jaxdyn.sysid.excitation._motions import JointTrajectory, Kind, LimitArrays, MotionLimits
-from jaxdyn.sysid.torques import JointEffects, base_parameters, torque_model
+from jaxdyn.sysid.torques import JointEffects, base_parameters, torque_layout, torque_model
 
 type Criterion = Literal["log_det", "condition"]
 
@@ -152,7 +152,7 @@ def optimize_excitation(
     dtype = jnp.result_type(model.dtype, jnp.zeros(()))
     numbers = (grid, arrays.tighten(options.margin), _torque_noise(torque_noise, arrays.torque))
     numbers = jax.tree.map(lambda x: jnp.asarray(x, dtype), (*numbers, np.ones(len(independent))))
-    objective = _Objective(model, torque_model.Layout.of(model, effects), criterion, independent, *numbers)
+    objective = _Objective(model, torque_layout.Layout.of(model, effects), criterion, independent, *numbers)
     # Columns have unit size over the starts.
     columns = objective.weighted_columns(jnp.asarray(first, dtype))
     objective = eqx.tree_at(lambda x: x.scale, objective, jnp.sqrt(jnp.mean(columns**2, axis=(0, 1, 2))))
@@ -189,7 +189,7 @@ class _Objective(eqx.Module):
     """The criterion and the limits as functions of the coefficients of motions, `[starts, K, nv]`."""
 
     model: Model
-    layout: torque_model.Layout = eqx.field(static=True)
+    layout: torque_layout.Layout = eqx.field(static=True)
     criterion: Criterion = eqx.field(static=True)
     independent: tuple[int, ...] = eqx.field(static=True)
     grid: tuple[jax.Array, ...]
@@ -284,7 +284,7 @@ def _torque_noise(noise: ArrayLike | None, limit: np.ndarray) -> np.ndarray:
 
 
 def _require_arguments(model: Model, duration: float, kind: Kind, size: int, criterion, margin: float) -> None:
-    torque_model.require_one_robot(model)
+    torque_layout.require_one_robot(model)
     advice = "choose motions of its driven joints, and look at base_parameters(...).condition_number"
     require_no_loops(model.topology, "optimize_excitation", advice)
     if model.nq != model.nv:

@@ -17,7 +17,7 @@ from jaxdyn._status import Status
 from jaxdyn.sysid.parameters import Parametrization, contact_names, leaves, places
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress, eliminate_states, influence, solution
 from jaxdyn.sysid.rollouts._shooting import ShootingState
-from jaxdyn.sysid.torques import Intervals, intervals, torque_model
+from jaxdyn.sysid.torques import Intervals, intervals, torque_layout, torque_model
 
 type Quantities = Mapping[str, Callable[[Any], Any]]
 
@@ -201,7 +201,7 @@ class RolloutFit(eqx.Module):
                 label = places.place_label(model, (leaf, place // 7))
                 out.append(f"position {'xyz'[place % 7]}({label})")
             elif name.endswith("inertial_parameters"):
-                out.append(f"{torque_model.INERTIAL_NAMES[place % 10]}({model.body_names[place // 10]})")
+                out.append(f"{torque_layout.INERTIAL_NAMES[place % 10]}({model.body_names[place // 10]})")
             elif shape == (model.nv,) and not name.startswith("contacts."):
                 out.append(f"{name}({model.topology.dof_names[place]})")
             else:

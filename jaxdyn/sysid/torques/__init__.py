@@ -1,6 +1,7 @@
 """Fits to recorded torques."""
 
 from jaxdyn.sysid.torques import _intervals as intervals
+from jaxdyn.sysid.torques import _layout as torque_layout
 from jaxdyn.sysid.torques import _torque_model as torque_model
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters
 from jaxdyn.sysid.torques._bootstrap import Bootstrap, bootstrap
