@@ -113,6 +113,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         updates=zero,
         waited=zero,
         last_regularization=jnp.zeros((), dtype),
+        steps_by_lagrangian=zero,
         restarts=zero,
         mean_step_length=jnp.ones((), dtype),
         first_us=us,
@@ -213,6 +214,7 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     s = jax.tree.map(lambda a, b: jnp.where(lower, a, b), fitted, s)
     after = s._replace(
         waited=jnp.zeros_like(s.waited),
+        steps_by_lagrangian=jnp.zeros_like(s.steps_by_lagrangian),
         barrier=jnp.where(waits | softened, s.barrier, jnp.maximum(smaller, least)),
         rows=s.rows._replace(
             equality=present_multipliers(barrier, s.rows, equal),
@@ -303,6 +305,7 @@ def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
         violation=jnp.full_like(s.violation, jnp.inf),
         scale=s.scale._replace(infeasibility=jnp.abs(gaps).sum()),
         waited=jnp.zeros_like(s.waited),
+        steps_by_lagrangian=jnp.zeros_like(s.steps_by_lagrangian),
         restarts=s.restarts + 1,
         mean_step_length=jnp.ones_like(s.mean_step_length),
     )

@@ -80,6 +80,8 @@ class ConstrainedState(NamedTuple):
     """Iterations since the last change of the penalty or update of the barrier."""
     last_regularization: Array
     """The last one that was needed; zero where none was."""
+    steps_by_lagrangian: Array
+    """Number of steps since the last update of the barrier that the Lagrangian alone accepted."""
     restarts: Array
     """Number of times that a stuck solve began anew."""
     mean_step_length: Array

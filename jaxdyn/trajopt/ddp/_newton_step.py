@@ -27,6 +27,9 @@ NEAREST = 0.99
 JAMMED = 0.1
 """Part of a step below which single controls are cut at their bounds, instead of the whole step."""
 
+STEPS_BY_LAGRANGIAN = 5
+"""Number of steps with one barrier that the Lagrangian alone may accept."""
+
 
 def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: Rows, barrier: RowBarrier):
     """The policy of the Newton step, and the regularization with which its curvatures are positive definite."""
@@ -115,7 +118,8 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
     longest = jnp.where(jammed, 1.0, longest)
     # A feasible guess has no infeasibility to compare with; steps of some length have.
     reference = jnp.maximum(s.scale.infeasibility, 1e-2 * jnp.abs(dxs).sum())
-    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost))
+    may = s.steps_by_lagrangian < STEPS_BY_LAGRANGIAN
+    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost), may)
     alpha = jnp.where(trial.accepted, trial.alpha, 0.0)
     dual = Sides(
         barrier.multipliers.lower - alpha * barrier.curvatures.lower * change,
@@ -129,6 +133,7 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
         box=_next_box(s, inverse, dus, trial.point.us, box, trial.accepted),
         toward=s.toward + jnp.where(s.iterations == 0, (alpha > 0) * 1.0, alpha) * (costates - s.toward),
         filter=trial.filter,
+        steps_by_lagrangian=s.steps_by_lagrangian + (trial.by_lagrangian & trial.accepted),
         scale=s.scale._replace(infeasibility=reference),
     )
     return after, alpha
