@@ -145,8 +145,10 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
 
 
 def _watched(s: ConstrainedState, start: Point, trial: Trial, after: ConstrainedState, alpha):
-    """The state after a step and the step's length. If the steps since the first one that the filter refused have not
-    improved upon the filter, it is the state before that one, and no such step is taken with this barrier again."""
+    """The state after a step, and the step's length.
+
+    If the steps since the first one that the filter refused have not improved upon the filter, the search goes back to
+    the state before them with a step of length zero, and what the filter refuses is final until the barrier changes."""
     begins = trial.accepted & trial.by_lagrangian & (s.watch.steps == 0)
     here = Watched(s.xs, s.us, s.gaps, s.rows, s.box, s.toward, s.filter.with_point(start))
     before = jax.tree.map(lambda a, b: jnp.where(begins, a, b), here, s.watch.before)
@@ -158,7 +160,7 @@ def _watched(s: ConstrainedState, start: Point, trial: Trial, after: Constrained
     after = after._replace(filter=filter)
     after = jax.tree.map(lambda a, b: jnp.where(failed, a, b), after._replace(**before._asdict()), after)
     steps = jnp.select([ended, failed], [0, -1], steps)
-    return after._replace(watch=Watch(before, steps)), jnp.where(failed, 1.0, alpha)
+    return after._replace(watch=Watch(before, steps)), jnp.where(failed, 0.0, alpha)
 
 
 def _prices(gaps, distances, costates, equality) -> Array:
