@@ -71,7 +71,7 @@ def test_all_solutions_of_ipopt_are_optimal(name):
     require_solution(name)
 
 
-HARD = ("car_escape", "panda_past_sphere", "pole_carrier", "quadrotor_flight", "quadrotor_maze")
+HARD = ("car_escape", "panda_past_sphere", "pole_carrier", "quadrotor_maze")
 """Problems that ddp may leave unsolved from the published guess, as long as it does not claim to have solved them."""
 
 
@@ -100,9 +100,8 @@ def test_all_solutions_of_ddp_are_optimal(name):
     require_solution_by_ddp(name)
 
 
-WARM = {"cartpole": None, "parallel_park": None, "pendulum_on_cart": 0.5, "van_der_pol": 0.75}
-"""Problems that are solved again from another start, and the part of the iterations that a warm start takes at most;
-None where it does not save any."""
+WARM = {"cartpole": 0.6, "parallel_park": 0.95, "pendulum_on_cart": 0.5, "van_der_pol": 0.6}
+"""Problems that are solved again from another start, and the part of the iterations that a warm start takes at most."""
 
 
 @pytest.mark.slow
@@ -120,11 +119,9 @@ def test_warm_starts(name):
     ratio = int(warm.iterations) / int(cold.iterations)
     print(f"\n{name}: {cold.iterations} iterations cold, {warm.iterations} warm, ratio {ratio:.2f}")
     assert_optimal(moved, cold)
-    if warm.status == Status.CONVERGED or WARM[name] is not None:
-        assert_optimal(moved, warm)
-        assert warm.cost <= cold.cost * (1 + 1e-6)
-    if WARM[name] is not None:
-        assert ratio <= WARM[name]
+    assert_optimal(moved, warm)
+    assert warm.cost <= cold.cost * (1 + 1e-6)
+    assert ratio <= WARM[name]
 
 
 @pytest.mark.parametrize(("name", "weight"), [("double_integrator", 2.0), ("car_past_circle", 2.0)])

@@ -3,6 +3,7 @@
 import functools
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,8 +20,9 @@ from jaxdyn.trajopt import (
 )
 from jaxdyn.trajopt.ddp._barrier import Sides
 from jaxdyn.trajopt.ddp._constrained import _initial_state, _iterate, _solution
-from jaxdyn.trajopt.ddp._constrained_state import LONG_PATIENCE, ConstrainedState
-from jaxdyn.trajopt.ddp._newton_step import _prices
+from jaxdyn.trajopt.ddp._constrained_state import LONG_PATIENCE, ConstrainedState, Watch
+from jaxdyn.trajopt.ddp._filter import Filter, Point, Trial, search
+from jaxdyn.trajopt.ddp._newton_step import WATCHED, _prices, _watched
 
 CONTROLS = jnp.array([[0.4], [0.2]])
 
@@ -104,3 +106,47 @@ def test_prices_of_gaps_are_those_of_the_lagrangian_and_of_absolute_values():
     linear, absolute = _prices(gaps, jnp.array([0.5, -1.0]), costates, jnp.array([2.0, 3.0]))
     np.testing.assert_allclose(linear, 0.1 - 0.4 + 0.15 + 1.0 - 3.0)
     np.testing.assert_allclose(absolute, 4.0 * 0.1 + 2.0 * 0.5 + 1.0 + 3.0)
+
+
+def point_at(infeasibility: float, objective: float, lagrangian: float) -> Point:
+    nothing = jnp.zeros(())
+    merits = jnp.array([lagrangian, objective + 10 * infeasibility])
+    return Point(nothing, nothing, nothing, jnp.asarray(infeasibility), jnp.asarray(objective), merits)
+
+
+@pytest.mark.parametrize(
+    ("watched", "lagrangian", "infeasibility", "whole"),
+    [(True, -1.0, 1.0, True), (False, -1.0, 1.0, False), (True, 0.0, 1.0, False), (True, -1.0, 3.0, False)],
+)
+def test_whole_steps_along_curved_constraints_need_the_lagrangian(watched, lagrangian, infeasibility, whole):
+    """A whole step increases infeasibility and objective, as along a circle, where only its half is within the
+    filter."""
+
+    def step(alpha):
+        far, near = point_at(infeasibility, 1.0, lagrangian), point_at(0.01, -0.5, -0.5)
+        return jax.tree.map(lambda a, b: jnp.where(alpha > 0.7, a, b), far, near), -alpha
+
+    start, empty = point_at(0.1, 0.0, 0.0), Filter.empty(jnp.zeros(()).dtype)
+    trial = search(start, empty.with_point(start), 20.0, step, jnp.ones(()), jnp.array(True), 1.0, jnp.array(watched))
+    assert bool(trial.accepted)
+    assert (float(trial.alpha), bool(trial.by_lagrangian)) == ((1.0, True) if whole else (0.5, False))
+    assert int(trial.filter.count) == (0 if whole else 2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "infeasibility", "outcome"),
+    [(1, 0.2, "goes on"), (1, 0.01, "improves"), (WATCHED - 1, 0.2, "goes back"), (-1, 0.2, "has ended")],
+)
+def test_steps_that_the_filter_refused_are_taken_back_unless_one_improves_upon_it(steps, infeasibility, outcome):
+    here = begun()
+    empty = here.filter
+    old = here.watch.before._replace(xs=here.xs + 1.0, filter=empty.with_point(point_at(0.1, 0.0, 0.0)))
+    here = here._replace(watch=Watch(old, jnp.asarray(steps)))
+    there = point_at(infeasibility, 1.0, 0.0)
+    trial = Trial(jnp.array(True), jnp.ones(()), there, empty, jnp.array(False))
+    after, alpha = _watched(here, there, trial, here._replace(filter=empty), trial.alpha)
+    back = outcome == "goes back"
+    np.testing.assert_array_equal(after.xs, old.xs if back else here.xs)
+    assert alpha == (0.0 if back else 1.0)
+    assert after.filter.count == (1 if outcome in ("improves", "goes back") else 0)
+    assert after.watch.steps == {"goes on": steps + 1, "improves": 0, "goes back": -1, "has ended": -1}[outcome]

@@ -678,7 +678,8 @@ def test_steps_are_not_paid_by_infeasibility():
             return point(jnp.where(alpha > 0.5, 1.0, 0.0), -alpha), -alpha
 
         start = point(jnp.asarray(0.1), jnp.asarray(0.0))
-        return search(start, Filter.empty(jnp.float64), 1.0, step, jnp.asarray(1.0), jnp.asarray(True), 1.0).alpha
+        yes, no = jnp.array(True), jnp.array(False)
+        return search(start, Filter.empty(jnp.float64), 1.0, step, jnp.asarray(1.0), yes, 1.0, no).alpha
 
     assert part(0.5) == 1.0
     assert part(4.0) == 0.5

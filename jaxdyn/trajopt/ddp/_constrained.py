@@ -32,6 +32,8 @@ from jaxdyn.trajopt.ddp._constrained_state import (
     ConstrainedState,
     Errors,
     Scale,
+    Watch,
+    Watched,
     cost_scale,
     least_regularization,
     measure_errors,
@@ -53,6 +55,8 @@ BARRIER_GROWTH = 30.0
 INSIDE, INSIDE_ANEW = 1e-2, 0.25
 """Smallest distance of the guess's controls from their bounds, relative to their size and range, and the one where a
 solve begins anew."""
+NEARNESS = 1.5
+"""Power of a warm start's relative violation that its first barrier is a multiple of."""
 BARRIER_FACTOR, BARRIER_POWER = 0.2, 1.5
 """The next barrier is the smaller of this part of the last one and its power, relative to the cost's scale."""
 TOLERANCE_FACTOR = 0.5
@@ -91,16 +95,20 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
     given = join_rows(given.stage, given.terminal)
     shift = Sides(jnp.maximum(-given, 0.0), jnp.maximum(given, 0.0))
     zeros, infinity, zero = jnp.zeros_like(given), jnp.asarray(jnp.inf, dtype), jnp.zeros((), jnp.int32)
-    return ConstrainedState(
+    start = Watched(
         xs=xs,
         us=us,
         gaps=problem.gaps(xs, us),
         rows=RowState(given, shift, Sides(zeros, zeros), jnp.ones_like(given), jnp.array(False)),
         box=Sides(jnp.zeros_like(us), jnp.zeros_like(us)),
         toward=jnp.zeros((problem.horizon + 1, ndx), dtype),
+        filter=Filter.empty(dtype),
+    )
+    return ConstrainedState(
+        **start._asdict(),
+        watch=Watch(start, zero),
         barrier=jnp.ones((), dtype),
         regularization=jnp.zeros((), dtype),
-        filter=Filter.empty(dtype),
         tolerance=jnp.ones((), dtype),
         violation=infinity,
         scale=Scale(infinity, zeros, jnp.zeros(problem.dynamics.nu, dtype), infinity, infinity),
@@ -146,7 +154,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
         # The nearer to a solution, the smaller the barrier that keeps the iterates near it.
         violation = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / rows_scale
         distance = jnp.maximum(violation.max(initial=0.0), relative_gap(problem, s))
-        barrier = barrier * jnp.clip(distance**2, 1e-6, 1.0)
+        barrier = barrier * jnp.clip(distance**NEARNESS, 1e-6, 1.0)
     # Costates of a guess that diverges are no measure either: with them, any slope would be small.
     slopes = jnp.minimum(station.size, (cost / width).min(axis=0))
     s = s._replace(scale=Scale(cost, rows_scale, slopes, infeasibility, barrier))
@@ -200,18 +208,17 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     waits = violation > jnp.maximum(options.constraint_tolerance, 0.1 * jnp.sqrt(s.barrier / share))
     # A violation that stays meets a larger penalty; multipliers change in solved problems only.
     patient = (s.waited < PATIENCE) | (violation <= 1e-2) | solved
-    harder = s._replace(
+    harder = s.with_empty_filter()._replace(
         rows=s.rows._replace(delta=jnp.where(equal, s.rows.delta, jnp.maximum(DELTA_STEP * s.rows.delta, least_delta))),
-        filter=Filter.empty(problem.dtype),
         waited=jnp.zeros_like(s.waited),
     )
     s = jax.tree.map(lambda a, b: jnp.where(patient, a, b), s._replace(waited=s.waited + 1), harder)
     # The guess may cost much more than a solution; the barrier is a part of what the cost is now.
     fitting = BARRIER * jnp.maximum(share, 1e-3 * s.scale.cost / number_of_bounds(problem, rows))
     lower = (fitting < 0.5 * s.barrier) & (s.errors.gap < 0.1) & (equality < 0.1) & ~solved
-    fitted = s._replace(barrier=fitting, filter=Filter.empty(problem.dtype))
+    fitted = s.with_empty_filter()._replace(barrier=fitting)
     s = jax.tree.map(lambda a, b: jnp.where(lower, a, b), fitted, s)
-    after = s._replace(
+    after = s.with_empty_filter()._replace(
         waited=jnp.zeros_like(s.waited),
         barrier=jnp.where(waits | softened, s.barrier, jnp.maximum(smaller, least)),
         rows=s.rows._replace(
@@ -222,7 +229,6 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
         ),
         tolerance=jnp.maximum(TOLERANCE_FACTOR * s.tolerance, 0.5 * options.tolerance),
         violation=violation,
-        filter=Filter.empty(problem.dtype),
         updates=s.updates + 1,
     )
     return jax.tree.map(lambda a, b: jnp.where(solved, a, b), after, s)
@@ -292,13 +298,12 @@ def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
     us = inside_box(s.first_us, problem.control_box, INSIDE_ANEW)
     gaps = problem.gaps(xs, us)
     rows = s.rows._replace(equality=jnp.zeros_like(s.rows.equality), shift=jax.tree.map(jnp.zeros_like, s.rows.shift))
-    anew = s._replace(
+    anew = s.with_empty_filter()._replace(
         xs=xs,
         us=us,
         gaps=gaps,
         rows=rows,
         toward=jnp.zeros_like(s.toward),
-        filter=Filter.empty(problem.dtype),
         tolerance=jnp.ones_like(s.tolerance),
         violation=jnp.full_like(s.violation, jnp.inf),
         scale=s.scale._replace(infeasibility=jnp.abs(gaps).sum()),

@@ -50,6 +50,26 @@ class Errors(NamedTuple):
         )
 
 
+class Watched(NamedTuple):
+    """The part of the state that a step changes, before the first step that the filter refused."""
+
+    xs: Array
+    us: Array
+    gaps: Array
+    rows: RowState
+    box: Sides
+    toward: Array
+    filter: Filter
+
+
+class Watch(NamedTuple):
+    """What a search goes back to if steps that the filter refused lead nowhere."""
+
+    before: Watched
+    steps: Array
+    """Number of steps since then; zero if none was refused, and -1 where none may be."""
+
+
 class ConstrainedState(NamedTuple):
     """The state of a solve between two iterations."""
 
@@ -80,6 +100,7 @@ class ConstrainedState(NamedTuple):
     """Iterations since the last change of the penalty or update of the barrier."""
     last_regularization: Array
     """The last one that was needed; zero where none was."""
+    watch: "Watch"
     restarts: Array
     """Number of times that a stuck solve began anew."""
     mean_step_length: Array
@@ -87,6 +108,11 @@ class ConstrainedState(NamedTuple):
     first_us: Array
     """The controls of the guess."""
     history: History | None
+
+    def with_empty_filter(self) -> "ConstrainedState":
+        """The state whose filter has forgotten all, because what it compares has changed."""
+        watch = self.watch._replace(steps=jnp.zeros_like(self.watch.steps))
+        return self._replace(filter=Filter.empty(self.xs.dtype), watch=watch)
 
 
 def number_of_bounds(problem: Problem, rows: Rows):

@@ -8,7 +8,12 @@ Wächter & Biegler, Math. Program. 2006, section 2.3, with its constants).
 A step that increases the infeasibility has to be worth it besides: the objective has to fall by more than what the
 infeasibility costs, at the multipliers that the step leads to. This cost is the term of the Lagrangian (Ulbrich, On the
 superlinear local convergence of a filter-SQP method, Math. Program. 2004), which cuts no step near a solution, or that
-of an exact penalty on absolute values; a decrease of either sum is enough."""
+of an exact penalty on absolute values; a decrease of either sum is enough.
+
+Whole steps along curved constraints may increase both the infeasibility and the objective, although the next step would
+take it back (the effect of Maratos; Nocedal & Wright, Numerical Optimization, 2006, section 15.4). So a whole step that
+the filter refuses is taken if the Lagrangian decreases enough and the infeasibility stays moderate. If none of the next
+iterates improves upon the filter, the search goes back (the watchdog technique, ibid., section 15.5)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,6 +31,7 @@ STEPS = 14
 _GAMMA = 1e-5
 _LARGEST_INFEASIBILITY = 1e4
 _SMALL_INFEASIBILITY = 1e-4
+_MODERATE_INFEASIBILITY = 0.1
 
 
 class Filter(NamedTuple):
@@ -45,11 +51,11 @@ class Filter(NamedTuple):
         better = infeasibility <= (1 - _GAMMA) * self.infeasibility
         return (better | (objective <= self.objective - _GAMMA * self.infeasibility + noise)).all()
 
-    def with_point(self, infeasibility, objective) -> "Filter":
-        """The filter with one point more."""
-        i = self.count % LENGTH
-        pair = self.infeasibility.at[i].set(infeasibility), self.objective.at[i].set(objective)
-        return Filter(*pair, self.count + 1)
+    def with_point(self, point: "Point") -> "Filter":
+        """The filter with one point more, which later iterates have to improve upon by a small part of it."""
+        i, theta = self.count % LENGTH, point.infeasibility
+        infeasibility = self.infeasibility.at[i].set((1 - _GAMMA) * theta)
+        return Filter(infeasibility, self.objective.at[i].set(point.objective - _GAMMA * theta), self.count + 1)
 
 
 class Point(NamedTuple):
@@ -71,10 +77,13 @@ class Trial(NamedTuple):
     alpha: Float[Array, ""]
     point: Point
     filter: Filter
+    by_lagrangian: Array
+    """Whether the filter refused the step and the Lagrangian alone accepted it."""
 
 
-def search(start: Point, filter: Filter, reference, step: Callable, longest, ok, cost_scale) -> Trial:
-    """Search for the first acceptable step length among halves of `longest`; none is tried unless `ok`.
+def search(start: Point, filter: Filter, reference, step: Callable, longest, ok, cost_scale, watched) -> Trial:
+    """Search for the first acceptable step length among halves of `longest`; none is tried unless `ok`. The Lagrangian
+    alone may accept the longest one where `watched`.
 
     `step(alpha)` returns a `Point` and the change of the objective that its linear model predicts;
     `reference` is an infeasibility of a common size."""
@@ -97,11 +106,13 @@ def search(start: Point, filter: Filter, reference, step: Callable, longest, ok,
         good = good & worth & (theta <= _LARGEST_INFEASIBILITY * reference)
         finite = jnp.isfinite(phi) & jnp.isfinite(theta) & jnp.isfinite(point.xs).all()
         # A decrease by the model alone needs no memory.
-        larger = filter.with_point((1 - _GAMMA) * start.infeasibility, start.objective - _GAMMA * start.infeasibility)
-        kept = jax.tree.map(lambda a, b: jnp.where(descends & decreases, a, b), filter, larger)
-        return Trial(good & finite, alpha, point, kept), i + 1
+        kept = jax.tree.map(lambda a, b: jnp.where(descends & decreases, a, b), filter, filter.with_point(start))
+        by_lagrangian = (i == 0) & watched & ~good & (theta <= _MODERATE_INFEASIBILITY * reference)
+        by_lagrangian &= (predicted < 0) & (point.merits[0] <= start.merits[0] + 1e-4 * predicted)
+        kept = jax.tree.map(lambda a, b: jnp.where(by_lagrangian, a, b), Filter.empty(theta.dtype), kept)
+        return Trial((good | by_lagrangian) & finite, alpha, point, kept, by_lagrangian), i + 1
 
-    none = Trial(~ok, jnp.zeros_like(longest), start, filter)
+    none = Trial(~ok, jnp.zeros_like(longest), start, filter, jnp.array(False))
     trial, _ = lax.while_loop(lambda s: ~s[0].accepted & (s[1] < STEPS), attempt, (none, 0))
     accepted = trial.accepted & ok
     none = none._replace(accepted=accepted)

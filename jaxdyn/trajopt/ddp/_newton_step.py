@@ -13,11 +13,18 @@ from jaxdyn.trajopt.ddp._barrier import (
     present_multipliers,
     row_barrier,
 )
-from jaxdyn.trajopt.ddp._constrained_state import LONG_PATIENCE, PATIENCE, ConstrainedState, least_regularization
+from jaxdyn.trajopt.ddp._constrained_state import (
+    LONG_PATIENCE,
+    PATIENCE,
+    ConstrainedState,
+    Watch,
+    Watched,
+    least_regularization,
+)
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, matvec, second_order_costs
-from jaxdyn.trajopt.ddp._filter import Point, search
+from jaxdyn.trajopt.ddp._filter import Point, Trial, search
 from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, backward_associative, linear_roll_out
 from jaxdyn.trajopt.problem import Problem
 
@@ -26,6 +33,9 @@ NEAREST = 0.99
 
 JAMMED = 0.1
 """Part of a step below which single controls are cut at their bounds, instead of the whole step."""
+
+WATCHED = 8
+"""Number of steps after which the search goes back if it has not improved upon its filter."""
 
 
 def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: Rows, barrier: RowBarrier):
@@ -115,7 +125,7 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
     longest = jnp.where(jammed, 1.0, longest)
     # A feasible guess has no infeasibility to compare with; steps of some length have.
     reference = jnp.maximum(s.scale.infeasibility, 1e-2 * jnp.abs(dxs).sum())
-    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost))
+    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost), s.watch.steps >= 0)
     alpha = jnp.where(trial.accepted, trial.alpha, 0.0)
     dual = Sides(
         barrier.multipliers.lower - alpha * barrier.curvatures.lower * change,
@@ -131,7 +141,26 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
         filter=trial.filter,
         scale=s.scale._replace(infeasibility=reference),
     )
-    return after, alpha
+    return _watched(s, start, trial, after, alpha)
+
+
+def _watched(s: ConstrainedState, start: Point, trial: Trial, after: ConstrainedState, alpha):
+    """The state after a step, and the step's length.
+
+    If the steps since the first one that the filter refused have not improved upon the filter, the search goes back to
+    the state before them with a step of length zero, and what the filter refuses is final until the barrier changes."""
+    begins = trial.accepted & trial.by_lagrangian & (s.watch.steps == 0)
+    here = Watched(s.xs, s.us, s.gaps, s.rows, s.box, s.toward, s.filter.with_point(start))
+    before = jax.tree.map(lambda a, b: jnp.where(begins, a, b), here, s.watch.before)
+    watching = begins | (s.watch.steps > 0)
+    steps = s.watch.steps + watching
+    improved = trial.accepted & before.filter.accepts(trial.point.infeasibility, trial.point.objective, 0.0)
+    ended, failed = watching & improved, watching & ~improved & ((steps >= WATCHED) | ~trial.accepted)
+    filter = jax.tree.map(lambda a, b: jnp.where(ended, a, b), before.filter, after.filter)
+    after = after._replace(filter=filter)
+    after = jax.tree.map(lambda a, b: jnp.where(failed, a, b), after._replace(**before._asdict()), after)
+    steps = jnp.select([ended, failed], [0, -1], steps)
+    return after._replace(watch=Watch(before, steps)), jnp.where(failed, 0.0, alpha)
 
 
 def _prices(gaps, distances, costates, equality) -> Array:
