@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import equinox as eqx
 import jax
@@ -47,6 +47,33 @@ class Damping:
     """Multiples of the damping, ascending, that are tried at once and of which the best is taken."""
 
 
+class Search(Protocol):
+    """What `damped_step` needs of the state of a search: an `Iterate`, or for one search in NumPy any dataclass that
+    has these fields."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def cost(self) -> Any:
+        """Half of the sum of squares."""
+
+    @property
+    def expected(self) -> Any:
+        """Decrease of the cost that the last step promised."""
+
+    @property
+    def damping(self) -> Any:
+        """Damping of the next step."""
+
+    @property
+    def iteration(self) -> Any:
+        """Number of steps so far."""
+
+    @property
+    def status(self) -> Any:
+        """Integers of `Status`."""
+
+
 class Iterate(eqx.Module):
     """The state of a search, apart from its point, which subclasses add. All leaves have the leading axes `[*batch]`.
 
@@ -65,7 +92,7 @@ class Iterate(eqx.Module):
     """Integers of `Status`."""
 
 
-def damped_step[S: Iterate](
+def damped_step[S: Search](
     state: S,
     trial: Callable[[Any], S],
     rule: Damping,
@@ -125,6 +152,8 @@ def damped_step[S: Iterate](
 def select[S](condition: Any, x: S, y: S) -> S:
     """The leaves of `x` where `condition` `[*batch]` holds, those of `y` elsewhere."""
     xp: Any = jnp if isinstance(condition, jax.Array) else np
+    if xp is np and np.ndim(condition) == 0:
+        return x if condition else y
 
     def choose(a, b):
         return xp.where(condition.reshape(condition.shape + (1,) * (np.ndim(b) - np.ndim(condition))), a, b)

@@ -170,7 +170,7 @@ def _run_fits(
 ) -> tuple[Fits, dict[str, float]]:
     """Return the fits, by name, and the wall times of those that were not in the files, s."""
     plan = data.plan
-    common: dict[str, Any] = {"friction_velocity": config.friction_velocity}
+    common: dict[str, Any] = {"friction_velocity": config.friction_velocity, "shape": plan.shape}
     # Least squares takes the lengths that the first fit of the plan has found.
     believed = dataclasses.replace(model, **{x: getattr(plan.start, x) for x in _LENGTHS})
     known: dict[str, Any] = common | {"joint_effects": dataclasses.replace(plan.joint_effects, length=False)}

@@ -205,7 +205,7 @@ class _Objective(eqx.Module):
         friction_velocity: Any = self.model.friction_velocity
         shape = torque_model.EffectShape(friction_velocity, 0.5 * ones, 0 * ones, 0 * ones)
         load = jnp.abs(rnea(self.model, q, v, a)) if self.layout.by_load else jnp.zeros_like(v)
-        Y, _ = torque_model.torque_columns(self.model, (q, v, a, v, load), shape, self.layout)
+        Y = torque_model.torque_columns(self.model, (q, v, a, load), shape, self.layout)
         return Y[..., np.array(self.independent)] / (self.noise[:, None] * self.scale)
 
     def value_and_excess(self, coefficients):

@@ -10,7 +10,7 @@ from scipy.integrate import cumulative_trapezoid
 from jaxdyn._errors import DataError, naming_arguments, warn
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings._delay import delay_findings
-from jaxdyn.sysid.recordings._findings import Finding, RecordingWarning, exchanged, of_joints
+from jaxdyn.sysid.recordings._findings import Finding, RecordingWarning, in_places, of_joints
 from jaxdyn.sysid.recordings._recording import Recording, Recordings, as_recordings
 from jaxdyn.sysid.recordings._torque_checks import torque_findings
 from jaxdyn.sysid.recordings._torque_columns import prepared
@@ -41,6 +41,8 @@ def check_recording(
     - `"still"`: a joint that never moves, of which hardly more than its gravity torque can be identified;
     - `"no torque"`: a torque that never changes;
     - `"sign"`, `"scale"`, with a model: torques that follow the model's with a negative factor, or with one far from 1;
+      torques far larger than those of the joints that follow the model, or beyond a joint's limit where other joints
+      stay within theirs; and torques far smaller than the links can have;
     - `"delay"`, with a model: torques that fit the motion better when shifted, by up to `max_delay` s. For each shift
       the torques are projected onto the columns of the torque regressor and of joint friction, which needs no
       parameters; the shift with the smallest rest, in the median of the joints, is interpolated between samples. Exact
@@ -50,7 +52,9 @@ def check_recording(
     power of its torque remains when the torque of each link may be five times larger or smaller than the model's, with
     a payload of up to half of the robot's mass, armature of up to 20 times its inertia, friction and an offset. It is
     reported if a third of that, or less, remains with another factor, in another order of joints, or with positions in
-    degrees. A joint whose friction is large beside the torques of the links is not judged.
+    degrees. For exchanged columns the torques, the positions, and all of them are compared, and several are named where
+    they explain the torques about as well. A joint whose friction is large beside the torques of its links is judged by
+    the size of its torque only.
 
     Without a model, joints are named by their columns. Torques of robots with closed loops are not compared with the
     model's.
@@ -227,11 +231,18 @@ def _rates(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
             continue
         places = _places(total, change, moving)
         if places:
-            out.append(exchanged(f"columns of {rate} and {of}", {joints[m]: joints[k] for m, k in places.items()}))
+            out.append(_other_order(rate, of, {joints[m]: joints[k] for m, k in places.items()}))
             bad = {joint: factor for joint, factor in bad.items() if joint not in out[-1].joints}
         if bad:
             out.append(_wrong_rate(rate, of, bad, len(bad) == moving.sum()))
     return out
+
+
+def _other_order(rate: str, of: str, places: dict[str, str]) -> Finding:
+    """Return a finding about rates whose columns, by their names, are those of other joints."""
+    shown = in_places(places)
+    message = f"the columns of {rate} stand in another order than those of {of}: {shown}; exchange those that are wrong"
+    return Finding("order", message, tuple(places), grave=True)
 
 
 def _places(total: np.ndarray, change: np.ndarray, moving: np.ndarray) -> dict[int, int]:

@@ -65,10 +65,16 @@ class Decimation(NamedTuple):
 
     def apply(self, x: np.ndarray) -> np.ndarray:
         """Return the filtered and kept rows of `x` `[n, ...]`: those of the rows `half, half + step, ...`."""
-        first = 2 * self.half // self.step
+        first, count = 2 * self.half // self.step, max(self.count(len(x)), 0)
         if not first:
             return x
-        return upfirdn(self.taps, x, down=self.step, axis=0)[first : first + self.count(len(x))]
+        # Regressors have many columns of zeros.
+        columns = x.reshape(len(x), -1)
+        moving = columns.any(axis=0)
+        out = np.zeros((count, columns.shape[1]))
+        # In rows, so that a signal's samples lie side by side.
+        out[:, moving] = upfirdn(self.taps, columns.T[moving], down=self.step)[:, first : first + count].T
+        return out.reshape(len(out), *x.shape[1:])
 
 
 def smoothing_spline(t: np.ndarray, x: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -131,6 +131,15 @@ class Explanation:
             return 0.0, 0.0
         return float(own @ torque / power), float((own @ torque) ** 2 / (power * total))
 
+    def largest_of_links(self) -> np.ndarray:
+        """Return, for each degree of freedom, the root mean square of the largest torque that a link of the model has,
+        `[nv]`."""
+        out = np.zeros(len(self.bounded))
+        for j, (columns, bounds) in enumerate(zip(self.bounded, self.bounds, strict=True)):
+            links = columns[:, bounds[1] == FACTOR]
+            out[j] = np.sqrt(np.mean(links**2, axis=0)).max(initial=0.0)
+        return out
+
     def unexplained(self, j: int, torque: np.ndarray) -> float:
         """Return the part of the power of a torque `[n]` about its mean that degree of freedom `j` cannot have."""
         power = np.sum((torque - torque.mean()) ** 2)

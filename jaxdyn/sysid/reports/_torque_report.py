@@ -119,7 +119,8 @@ def _identifiability_section(name: str, fit: InverseDynamicsFit, level: float, b
         f"columns {base.condition_number:.3g}, gap to the other pivots {base.gap:.2g}."
     ]
     if base.unidentifiable:
-        lines.append(f"No torque of these motions depends on {', '.join(base.unidentifiable)}.")
+        nothing = sorted(base.unidentifiable, key=base.names.index)
+        lines.append(f"No torque of these motions depends on {', '.join(nothing)}.")
     if fit.tangent is not None:
         decided = fit.decided_by_start(html.WEAK)
         lines.append(f"Decided by the start and its prior alone: {', '.join(decided) or 'none'}.")

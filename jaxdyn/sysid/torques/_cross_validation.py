@@ -77,9 +77,10 @@ def held_out_errors(
     errors = np.zeros((len(parts), len(weights)))
     for i, part in enumerate(parts):
         data, point = TorqueData.join(parts[:i] + parts[i + 1 :]), None
+        problem = start_at(samples.model, samples, 1.0, effects_weight).with_data(data, sigma, layout)
         # From the largest weight on, each solution is a good start for the next.
         for k in reversed(range(len(weights))):
-            problem = start_at(samples.model, samples, float(weights[k]), effects_weight).with_data(data, sigma, layout)
+            problem = problem._replace(weight=float(weights[k]))
             point = minimize(problem, point or problem.prior, _STEPS, lambda *_: None).point
             rms = part.residual_rms(point.parameters(), layout.drive_gains(point.scale))
             errors[i, k] = np.sum(part.samples * (rms / sigma) ** 2) / np.sum(part.samples)

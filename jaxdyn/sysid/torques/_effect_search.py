@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ from scipy.optimize import minimize as minimize_function
 
 from jaxdyn._errors import DataError
 from jaxdyn._types import ArrayLike
-from jaxdyn.friction import JointFriction
+from jaxdyn.friction import Coulomb, JointFriction, LoadProportional, Stribeck
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import as_recordings
@@ -21,7 +22,6 @@ from jaxdyn.sysid.torques._torque_model import (
     EffectShape,
     Samples,
     driven_joints,
-    friction_columns,
     with_parameters,
 )
 
@@ -39,6 +39,7 @@ _SIMPLEX, _RESOLUTION, _EVALUATIONS = 0.3, 0.003, 200
 _PASSES, _FITS, _PRIOR_WEIGHT = 2, 3, 0.1
 # The number of samples that a search uses: neighboring samples of a filtered recording say the same.
 _ROWS = 1500
+_FRICTIONS = ("viscous", "coulomb", "stribeck", "load")
 
 
 def effect_shape(
@@ -48,6 +49,7 @@ def effect_shape(
     friction_velocity: ArrayLike | None = None,
     *,
     finely: bool = False,
+    like: Samples | None = None,
 ) -> EffectShape:
     """Return the numbers in which the torque is not linear: the velocities and delays that `effects` chooses are
     searched for, the others are as given or by default.
@@ -56,7 +58,7 @@ def effect_shape(
     joint has at most four numbers to search for: on a grid, then on finer ones about the best, joint after joint, in
     several passes. The last grid has steps of about a tenth; `finely`, a simplex follows. The inertias are free as far
     as the other joints' torques and the prior allow, by the linearization of a physical fit with the shape so far, and
-    lengths are the model's. Delays are searched up to about 0.1 s.
+    lengths are the model's. Delays are searched up to about 0.1 s. `like`: as in `Samples`.
 
     **Raises** `DataError` for a friction velocity (by default the model's) that is not positive.
     """
@@ -73,12 +75,13 @@ def effect_shape(
         return out
     model, _ = nearest_physical_model(model)
     for number in range(_PASSES):
-        linearization = _Linearization(Samples(model, recordings, effects, out))
+        like = Samples(model, recordings, effects, out, like=like)
+        linearization = _Linearization(like)
         shape = np.array(out, np.float64)
         for j in np.flatnonzero(searched.any(axis=0)).tolist():
             top = float(np.abs(linearization.samples.v[:, j]).max())
             if top > 0:
-                misfit = _JointTorque(linearization, j).misfit
+                misfit = functools.cache(_JointTorque(linearization, j).misfit)
                 shape[:, j] = _grid_search(misfit, searched[:, j], shape[:, j].tolist(), top)
                 if finely and number == _PASSES - 1:
                     shape[:, j] = _simplex_search(misfit, searched[:, j], shape[:, j].tolist(), top)
@@ -144,14 +147,18 @@ class _JointTorque:
     def __init__(self, fit: _Linearization, j: int):
         self.samples, self.dof, self.rows, model = fit.samples, j, fit.rows, fit.model
         samples, spring = fit.samples, fit.samples.layout.springs[j]
-        names = ("armature", "viscous", "coulomb", "stribeck", "load", "offset")
-        self.chosen = {x for x in names if samples.effects.dofs(x, model)[j]}
+        names = ("armature", *_FRICTIONS, "offset")
+        chosen = {x for x in names if samples.effects.dofs(x, model)[j]}
+        self.frictions = [x for x in _FRICTIONS if x in chosen]
+        leaves = {"viscous": samples.model.damping, "coulomb": samples.model.friction}
+        leaves = {name: float(x[j]) for name, x in leaves.items() if name not in chosen}
+        self.known_frictions = {name: x for name, x in leaves.items() if x}
         self.torque = samples.measured[:, j] * fit.gain[j]
         self.transmitted = fit.transmitted[:, j]
         self.fixed = self.transmitted + fit.passive[:, j]
         # The columns that do not depend on what is searched for; `fixed` is the torque without their effects.
-        columns = [np.ones_like(self.torque)] if "offset" in self.chosen else []
-        if "armature" in self.chosen:
+        columns = [np.ones_like(self.torque)] if "offset" in chosen else []
+        if "armature" in chosen:
             columns.append(samples.a[:, j])
             self.fixed = self.fixed - float(model.armature[j]) * samples.a[:, j]
         if spring >= 0 and model.stiffness is not None and model.spring_reference is not None:
@@ -159,39 +166,67 @@ class _JointTorque:
             displacement = samples.q[:, spring] - float(model.spring_reference[spring])
             self.fixed = self.fixed - float(model.stiffness[j]) * displacement
         self.center, self.directions, self.share = fit.prediction(j)
-        self.unchanged = self._low_passed(columns) if columns else np.zeros((len(self.center), 0))
+        low_passed = [self._whiten(self._low_passed(x)) for x in columns]
+        self.unchanged = [x / max(float(np.linalg.norm(x)), 1e-300) for x in low_passed]
+        # Values by what they depend on: a grid asks for the same ones many times.
+        self._velocities: dict[float, np.ndarray] = {}
+        self._residuals: dict[float, np.ndarray] = {}
+        self._columns: dict[tuple[str, float, float, float], tuple[np.ndarray, float]] = {}
 
     def misfit(self, w: float, v_s: float, friction_delay: float, torque_delay: float) -> float:
         """The sum of squares that remains after the best linear parameters."""
-        samples, j = self.samples, self.dof
-        u, tau = np.empty_like(self.torque), np.empty_like(self.torque)
-        for recording, start, end in zip(samples.recordings, samples.starts, samples.starts[1:], strict=False):
-            t, part, dof = recording.t, slice(start, end), slice(j, j + 1)
-            u[part] = delay_signal(t, samples.v[part, dof], samples.a[part, dof], np.array([friction_delay]))[:, 0]
-            tau[part] = delay_signal(t, self.torque[part, None], None, np.array([-torque_delay]))[:, 0]
-        kinds: tuple[str, ...] = ("viscous", "coulomb", "stribeck", "load")
-        friction: dict[str, np.ndarray] = dict(zip(kinds, friction_columns(u, self.transmitted, w, v_s), strict=True))
-        columns = [x for name, x in friction.items() if name in self.chosen]
-        residual = tau - self.fixed
-        for name, leaf in (("viscous", samples.model.damping), ("coulomb", samples.model.friction)):
-            if name not in self.chosen:
-                residual = residual - float(leaf[j]) * friction[name]
-        y = self._whiten(samples.low_passed(residual)[self.rows] - self.center)
-        parts = [self.unchanged, *([self._low_passed(columns)] if columns else [])]
-        if any(x.shape[1] for x in parts):
-            F = np.concatenate(parts, axis=1)
-            length = np.linalg.norm(F, axis=0)
-            F = F / np.where(length > 0, length, 1.0)
+        y, columns = self._residual(torque_delay), list(self.unchanged)
+        for name in self.frictions:
+            column, length = self._friction(name, w, v_s, friction_delay)
+            columns.append(column / length)
+        for name, coefficient in self.known_frictions.items():
+            y = y - coefficient * self._friction(name, w, v_s, friction_delay)[0]
+        if columns:
+            F = np.stack(columns, axis=-1)
             # The normal equations of a few columns, with a ridge for columns that the inertias explain as well.
             y = y - F @ np.linalg.solve(F.T @ F + 1e-9 * np.eye(F.shape[1]), F.T @ y)
-        return float(np.sum(y**2))
+        return float(y @ y)
 
-    def _low_passed(self, columns: list[np.ndarray]) -> np.ndarray:
-        """Columns as the residuals of the search have them."""
-        return self._whiten(self.samples.low_passed(np.stack(columns, axis=-1))[self.rows])
+    def _residual(self, torque_delay: float) -> np.ndarray:
+        """The residuals `[rows]` of the search without friction."""
+        if torque_delay not in self._residuals:
+            tau = self._delayed(self.torque, None, -torque_delay)
+            self._residuals[torque_delay] = self._whiten(self._low_passed(tau - self.fixed) - self.center)
+        return self._residuals[torque_delay]
+
+    def _friction(self, name: str, w: float, v_s: float, delay: float) -> tuple[np.ndarray, float]:
+        """The column `[rows]` of a kind of friction, as the residuals have it, and its length."""
+        key = name, (0.0 if name == "viscous" else w), (v_s if name == "stribeck" else 0.0), delay
+        if key not in self._columns:
+            if delay not in self._velocities:
+                j = self.dof
+                self._velocities[delay] = self._delayed(self.samples.v[:, j], self.samples.a[:, j], delay)
+            u = self._velocities[delay]
+            if name == "viscous":
+                column = u
+            elif name == "stribeck":
+                _, column = Stribeck(1.0, 1.0, v_s, w).columns(u)
+            else:
+                law = Coulomb(1.0, w) if name == "coulomb" else LoadProportional(1.0, self.transmitted, w)
+                (column,) = law.columns(u)
+            column = self._whiten(self._low_passed(column))
+            self._columns[key] = column, max(float(np.linalg.norm(column)), 1e-300)
+        return self._columns[key]
+
+    def _delayed(self, x: np.ndarray, rate: np.ndarray | None, delay: float) -> np.ndarray:
+        """A signal `[n]` of all recordings, later by `delay`."""
+        out, samples, later = np.empty_like(x), self.samples, np.array([delay])
+        for recording, start, end in zip(samples.recordings, samples.starts, samples.starts[1:], strict=False):
+            rates = None if rate is None else rate[start:end, None]
+            out[start:end] = delay_signal(recording.t, x[start:end, None], rates, later)[:, 0]
+        return out
+
+    def _low_passed(self, x: np.ndarray) -> np.ndarray:
+        """The values `[rows]` of the search for a signal `[n]`."""
+        return self.samples.low_passed(x)[self.rows]
 
     def _whiten(self, x: np.ndarray) -> np.ndarray:
-        return x - self.directions @ ((self.directions.T @ x).T * self.share).T
+        return x - self.directions @ (self.share * (self.directions.T @ x))
 
 
 def searched_range(top: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -77,6 +77,8 @@ class Plan(NamedTuple):
     """The comparisons by cross-validation, in order."""
     warnings: tuple[str, ...]
     """Sentences about the choices: a prior weight at the edge of the candidates, a cutoff that was lowered."""
+    shape: EffectShape
+    """The velocities and delays that were searched for, with which a fit from `start` begins."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +191,8 @@ def identify(
     options = {"joint_effects": plan.joint_effects, "friction_velocity": friction_velocity, "loss": loss}
     rounds = _TILT_ROUNDS if tilt else 0
     for round_ in range(rounds + 1):
+        # The search was made for the start, not for another direction of gravity.
+        options["shape"] = plan.shape if model is plan.start else None
         fit = fit_inverse_dynamics(model, plan.recordings, prior_weight=plan.prior_weight, report=report, **options)
         causes = residual_causes(fit, plan.recordings)
         found = [x.parameters for x in causes if x.name == "tilt"]
@@ -199,7 +203,8 @@ def identify(
     known = not plan.joint_effects.dofs("gain", model).any()
     if known:
         options["joint_effects"] = dataclasses.replace(plan.joint_effects, length=False)
-        model = with_lengths_of(model, fit.model)
+        if plan.joint_effects.length:
+            model, options["shape"] = with_lengths_of(model, fit.model), None
     linear = ordinary_least_squares(model, plan.recordings, **options) if known else None
     return Identification(fit, linear, plan, causes)
 
@@ -250,74 +255,106 @@ def plan_identification(
         first = dataclasses.replace(joint_effects or JointEffects(), length=lengths)
         options = {"friction_velocity": friction_velocity, "prior_weight": _PRIOR_WEIGHT}
         model = with_lengths_of(model, fit_inverse_dynamics(model, prepared, joint_effects=first, **options).model)
+    trials = _Trials(model, prepared, friction_velocity)
     if joint_effects is None:
-        joint_effects, choices = _choose_effects(model, prepared, friction_velocity)
+        joint_effects, choices = _choose_effects(trials)
     if prior_weight is None:
-        prior_weight, more, warned = _choose_weight(model, prepared, joint_effects, friction_velocity)
+        prior_weight, more, warned = _choose_weight(trials, joint_effects)
         choices, notes = choices + more, notes + warned
+    shape = trials.shape(joint_effects)
     if lengths:
         joint_effects = dataclasses.replace(joint_effects, length=lengths)
-    return Plan(model, tuple(prepared), chosen, joint_effects, prior_weight, tuple(choices), tuple(notes))
+    return Plan(model, tuple(prepared), chosen, joint_effects, prior_weight, tuple(choices), tuple(notes), shape)
 
 
 def _rate(recording: Recording) -> float:
     return recording.rate or 1 / float(np.median(np.diff(recording.t)))
 
 
-def _choose_effects(model: Model, prepared: list[Recording], friction_velocity) -> tuple[JointEffects, list[Choice]]:
+class _Trials:
+    """Prepared recordings with several choices of effects, of which each is searched for and fitted once."""
+
+    def __init__(self, model: Model, prepared: list[Recording], friction_velocity):
+        self.model, self.prepared, self.friction_velocity = model, prepared, friction_velocity
+        self._shapes: dict[tuple[JointEffects, bool], EffectShape] = {}
+        self._errors: dict[tuple[JointEffects, bool], np.ndarray] = {}
+        # All other samples share the columns of the bodies with these.
+        self.plain = Samples(model, prepared, JointEffects(), EffectShape.default(np.ones(model.nv)))
+        self._first_noise: np.ndarray | None = None
+
+    def shape(self, effects: JointEffects, *, finely: bool = False) -> EffectShape:
+        """The velocities and delays that a search finds, or `finely`, a fine one."""
+        if (effects, finely) not in self._shapes:
+            options = {"finely": finely, "like": self.plain}
+            found = effect_shape(self.model, self.prepared, effects, self.friction_velocity, **options)
+            self._shapes[effects, finely] = found
+        return self._shapes[effects, finely]
+
+    def samples(self, effects: JointEffects, *, finely: bool = False) -> Samples:
+        """The samples with the effects, linear about the start."""
+        shape = self.shape(effects, finely=finely)
+        samples = Samples(self.model, self.prepared, effects, shape, like=self.plain)
+        if samples.layout.by_load:
+            samples.linearize(self.model)
+        return samples
+
+    def errors(self, effects: JointEffects, *, finely: bool = False) -> np.ndarray:
+        """The errors `[folds]` on held-out parts, by the noise that a fit without further effects leaves."""
+        if self._first_noise is None:
+            self._first_noise = first_noise(self.samples(JointEffects()))
+        if (effects, finely) not in self._errors:
+            samples = self.samples(effects, finely=finely)
+            self._errors[effects, finely] = held_out_errors(samples, self._first_noise, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
+        return self._errors[effects, finely]
+
+
+def _choose_effects(trials: _Trials) -> tuple[JointEffects, list[Choice]]:
     """Add the effect that lowers the held-out error most, as long as it does so significantly; then take away what is
     not worth it beside those that came later."""
     effects, choices = JointEffects(), []
-    samples = _samples(model, prepared, effects, friction_velocity)
+    model, samples = trials.model, trials.plain
     groups = [{"load": True}]
     if samples.joints is None or not has_redundant_drives(model, samples.q[:1], samples.joints):
         groups += [{"stribeck": True, "friction_velocity": True}, {"friction_delay": True}]
     if (JointEffects(spring=True).spring_coordinates(model) >= 0).any():
         groups.append({"spring": True})
-    sigma = first_noise(samples)
-
-    def errors_of(trial: JointEffects, *, finely: bool = False) -> np.ndarray:
-        samples = _samples(model, prepared, trial, friction_velocity, finely=finely)
-        return held_out_errors(samples, sigma, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
 
     def named(group: dict[str, bool]) -> str:
         return " and ".join(x.replace("_", " ") for x in group)
 
-    errors, chosen, refused = errors_of(effects), [], []
+    chosen, refused = [], []
     while groups:
-        trials = [(group, trial := dataclasses.replace(effects, **group), errors_of(trial)) for group in groups]
-        refused = [_compare(named(group), errors, new) for group, _, new in trials]
+        candidates = [dataclasses.replace(effects, **group) for group in groups]
+        errors = trials.errors(effects)
+        refused = [_compare(named(x), errors, trials.errors(y)) for x, y in zip(groups, candidates, strict=True)]
         taken = [i for i, x in enumerate(refused) if x.taken]
         if not taken:
             break
         best = max(taken, key=lambda i: refused[i].improvement)
         choices.append(refused.pop(best))
-        group, effects, errors = trials[best]
-        groups.remove(group)
-        chosen.append(group)
+        effects = candidates[best]
+        chosen.append(groups.pop(best))
     for group in chosen[:-1]:
         trial = dataclasses.replace(effects, **dict.fromkeys(group, False))
-        without = errors_of(trial)
-        again = _compare(named(group) + _BESIDE, without, errors)
+        again = _compare(named(group) + _BESIDE, trials.errors(trial), trials.errors(effects))
         again = again._replace(taken=again.improvement > _WORTHWHILE)
         choices.append(again)
         if not again.taken:
-            effects, errors = trial, without
+            effects = trial
     if effects.stribeck:
         # Another width of the sign may do as well: a coarse search takes one for the other.
         trial = dataclasses.replace(effects, stribeck=False)
-        beside = _compare("stribeck" + _BESIDE, errors_of(trial, finely=True), errors_of(effects, finely=True))
+        errors = [trials.errors(x, finely=True) for x in (trial, effects)]
+        beside = _compare("stribeck" + _BESIDE, *errors)
         beside = beside._replace(taken=beside.improvement > _WORTHWHILE)
         choices.append(beside)
         effects = effects if beside.taken else trial
     return effects, choices + refused
 
 
-def _choose_weight(
-    model: Model, prepared: list[Recording], effects: JointEffects, friction_velocity
-) -> tuple[float, list[Choice], list[str]]:
+def _choose_weight(trials: _Trials, effects: JointEffects) -> tuple[float, list[Choice], list[str]]:
     """The weight 1, or the best smaller one if that is significantly better."""
-    samples = _samples(model, prepared, effects, friction_velocity)
+    samples = trials.samples(effects)
     errors = held_out_errors(samples, first_noise(samples), _WEIGHTS, _FOLDS)
     default = _WEIGHTS.index(_PRIOR_WEIGHT)
     best = int(np.argmin(errors.mean(axis=0)))
@@ -340,16 +377,6 @@ def _compare(name: str, old: np.ndarray, new: np.ndarray) -> Choice:
     mean = float(decrease.mean())
     least = max(_WORTHWHILE * float(old.mean()), student_t.ppf(_CONFIDENCE, len(decrease) - 1) * error)
     return Choice(name, mean / float(old.mean()), error / float(old.mean()), bool(mean > least))
-
-
-def _samples(
-    model: Model, prepared: list[Recording], effects: JointEffects, friction_velocity, *, finely: bool = False
-) -> Samples:
-    shape = effect_shape(model, prepared, effects, friction_velocity, finely=finely)
-    samples = Samples(model, prepared, effects, shape)
-    if samples.layout.by_load:
-        samples.linearize(model)
-    return samples
 
 
 def _without_bias(

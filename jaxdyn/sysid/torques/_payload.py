@@ -39,6 +39,7 @@ from jaxdyn.sysid.torques._torque_model import (
     TorqueData,
     friction_columns,
     require_known_lengths,
+    triangular_factors,
     with_parameters,
 )
 
@@ -368,7 +369,7 @@ def _linearized(samples: Samples, parameters: np.ndarray) -> TorqueData:
         return data
     factors = np.zeros((samples.layout.nv, 0, samples.layout.size + 2))
     for _, B in _linear_columns(samples, parameters):
-        factors = np.linalg.qr(np.concatenate([factors, B.swapaxes(0, 1)], axis=1), mode="r")
+        factors = triangular_factors(np.concatenate([factors, B.swapaxes(0, 1)], axis=1))
     return TorqueData(factors, samples.valid.sum(axis=0))
 
 

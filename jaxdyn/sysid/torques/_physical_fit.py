@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from scipy.linalg import block_diag, solve_triangular
 
-from jaxdyn._least_squares import Damping, Iterate, damped_step
+from jaxdyn._least_squares import Damping, damped_step
 from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import cholesky
@@ -75,10 +75,18 @@ class Physical(NamedTuple):
     def tangent(self, offset_scale: np.ndarray) -> np.ndarray:
         """`[P, size]`: the derivative of `parameters` with respect to the coordinates about this point:
         `dJ = U (E + E^T) U^T` for the derivative `E` of the log-Cholesky factor at zero."""
-        symmetric = cholesky.FACTOR_TANGENT + cholesky.FACTOR_TANGENT.swapaxes(-1, -2)
-        bodies = [cholesky.parameters_from_pseudo_inertia(U @ symmetric @ U.T).T for U in self.U]
-        out = np.asarray(block_diag(*bodies, np.diag(np.concatenate([self.positive, offset_scale]))))
+        out = np.asarray(block_diag(*self.body_tangents(), np.diag(self.other_tangents(offset_scale))))
         return np.pad(out, ((0, 0), (0, len(self.scale))))
+
+    def body_tangents(self) -> np.ndarray:
+        """`[nb, 10, 10]`: the blocks of `tangent` that belong to the bodies."""
+        symmetric = cholesky.FACTOR_TANGENT + cholesky.FACTOR_TANGENT.swapaxes(-1, -2)
+        U = self.U[:, None]
+        return cholesky.parameters_from_pseudo_inertia(U @ symmetric @ U.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+    def other_tangents(self, offset_scale: np.ndarray) -> np.ndarray:
+        """The diagonal of `tangent` after the bodies."""
+        return np.concatenate([self.positive, offset_scale])
 
     @property
     def size(self) -> int:
@@ -119,9 +127,14 @@ class PhysicalProblem(NamedTuple):
 
     def jacobian(self, point: Physical) -> np.ndarray:
         """`[rows, size]`: the residual's, by the coordinates about `point`."""
-        scale = np.exp(self.row_scale @ np.log(point.scale))
-        out = scale[:, None] * (self.R @ point.tangent(self.offset_scale))
+        rows, bodies = len(self.R), 10 * len(point.U)
+        out = np.empty((rows, point.size))
+        # `R @ point.tangent(...)`, whose blocks outside of the diagonal are zero.
+        by_body = self.R[:, :bodies].reshape(rows, len(point.U), 10).swapaxes(0, 1) @ point.body_tangents()
+        out[:, :bodies] = by_body.swapaxes(0, 1).reshape(rows, bodies)
+        out[:, bodies : self.R.shape[1]] = self.R[:, bodies:] * point.other_tangents(self.offset_scale)
         if len(point.scale):
+            out *= np.exp(self.row_scale @ np.log(point.scale))[:, None]
             out[:, -len(point.scale) :] = (self.residual(point) + self.b)[:, None] * self.row_scale
         return out
 
@@ -148,8 +161,7 @@ class PhysicalProblem(NamedTuple):
     def metric(self) -> np.ndarray:
         """`[size, size]`, lower `L` with `L L^T` the second derivative of `divergence` with respect to `p`, in the
         coordinates about any point (see `divergence_metric`)."""
-        L, nb = np.sqrt(self.weight) * np.linalg.cholesky(cholesky.divergence_metric()), len(self.prior.U)
-        return np.asarray(block_diag(*[L] * nb, np.sqrt(self.effects_weight) * np.eye(self.prior.size - 10 * nb)))
+        return _metric(len(self.prior.U), self.prior.size, self.weight, self.effects_weight)
 
     def linearized(self, point: Physical) -> tuple[np.ndarray, np.ndarray]:
         """`A` `[rows, size]` and `b` of the linear least-squares problem `1/2 |A x + b|^2` for a step from `point`. It
@@ -158,6 +170,15 @@ class PhysicalProblem(NamedTuple):
         L = self.metric()
         b = np.concatenate([self.residual(point), solve_triangular(L, self.slope(point), lower=True)])
         return np.concatenate([self.jacobian(point), L.T]), b
+
+
+@functools.lru_cache(maxsize=8)
+def _metric(bodies: int, size: int, weight: float, effects_weight: float) -> np.ndarray:
+    """See `PhysicalProblem.metric`."""
+    L = np.sqrt(weight) * np.linalg.cholesky(cholesky.divergence_metric())
+    out = np.asarray(block_diag(*[L] * bodies, np.sqrt(effects_weight) * np.eye(size - 10 * bodies)))
+    out.flags.writeable = False
+    return out
 
 
 class Minimum(NamedTuple):
@@ -216,7 +237,8 @@ def minimize(
     the *start* become a bent, ever narrower valley (thousands of steps were seen); about the *present* point they are
     as round as the barrier is, and tens of steps do.
     """
-    state = _Descent(np.float64(problem.cost(point)), np.inf, 0.0, np.int64(0), np.int64(Status.RUNNING), point)
+    zero = np.float64(0.0)
+    state = _Descent(np.float64(problem.cost(point)), zero, zero, np.int64(0), np.int64(Status.RUNNING), point)
     for step in range(first, max_iterations + 1):
         R = np.linalg.qr(np.column_stack(problem.linearized(state.point)), mode="r")[: point.size]
         # The undamped step, and the decrease of the cost that it promises.
@@ -224,8 +246,9 @@ def minimize(
         if not (np.isfinite(x).all() and np.isfinite(state.cost)):
             return Minimum(state.point, float(state.cost), step, Status.DIVERGED)
         report(step, float(state.cost), expected, state.point)
-        trial = functools.partial(_trial, problem, state, x, expected)
-        state, start = dataclasses.replace(state, damping=np.float64(_DAMPING.first)), state.cost
+        longest = float(np.abs(x).max()) / _LONGEST_STEP
+        trial = functools.partial(_trial, problem, state, x, longest, expected)
+        state, start = dataclasses.replace(state, damping=_first_damping(longest, expected)), state.cost
         while state.status == Status.RUNNING and state.cost == start:
             state = damped_step(state, trial, _DAMPING, absolute=_TOLERANCE)
         if state.status != Status.RUNNING:
@@ -233,12 +256,31 @@ def minimize(
     return Minimum(state.point, float(state.cost), max_iterations, Status.OUT_OF_ITERATIONS)
 
 
-class _Descent(Iterate):
+@dataclasses.dataclass(frozen=True)
+class _Descent:
+    """The state of `minimize`; see `Iterate`."""
+
+    cost: np.float64
+    expected: np.float64
+    damping: np.float64
+    iteration: np.int64
+    status: np.int64
     point: Physical
 
 
-def _trial(problem: PhysicalProblem, state: _Descent, x: np.ndarray, expected: float, damping: float) -> _Descent:
-    fraction = 1 / max(1 + damping, float(np.abs(x).max()) / _LONGEST_STEP)
+def _first_damping(longest: float, expected: float) -> np.float64:
+    """The damping that a step begins with. All that leave it at the longest step that is allowed are alike, so it is
+    the largest of these, unless the step may end the search."""
+    damping = _DAMPING.first
+    while expected > _TOLERANCE and 1 + _DAMPING.grow * damping <= longest:
+        damping *= _DAMPING.grow
+    return np.float64(damping)
+
+
+def _trial(
+    problem: PhysicalProblem, state: _Descent, x: np.ndarray, longest: float, expected: float, damping: float
+) -> _Descent:
+    fraction = 1 / max(1 + damping, longest)
     point = state.point.moved(fraction * x, problem.offset_scale)
     promised = fraction * (2 - fraction) * expected
     return dataclasses.replace(state, point=point, cost=np.float64(problem.cost(point)), expected=np.float64(promised))

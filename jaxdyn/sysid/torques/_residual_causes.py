@@ -17,8 +17,9 @@ from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._residual_noise import independent_share
 from jaxdyn.sysid.torques._torque_model import Samples
 
-# A cause is named if it explains at least this part of what is left, and by a statistic that chance hardly reaches.
-_PART, _STATISTIC = 0.1, 10.0
+LEAST_PART = 0.1
+"""A cause is named if it explains at least this part of what is left, and by a statistic that chance hardly reaches."""
+_STATISTIC = 10.0
 # Columns of residuals smaller than this part of the torque are rounding.
 _EXACT = 1e-7
 
@@ -43,7 +44,7 @@ class Cause(NamedTuple):
     @property
     def evident(self) -> bool:
         """Whether the evidence is strong: at least a tenth of what is left, and a statistic above 10."""
-        return self.part > _PART and self.statistic > _STATISTIC
+        return self.part > LEAST_PART and self.statistic > _STATISTIC
 
 
 def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Cause, ...]:

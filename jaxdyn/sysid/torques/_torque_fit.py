@@ -29,7 +29,13 @@ from jaxdyn.sysid.torques._physical_fit import (
 )
 from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
 from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, TorqueFitState, least_norm_solution
-from jaxdyn.sysid.torques._torque_model import Samples, TorqueData, require_known_lengths, with_parameters
+from jaxdyn.sysid.torques._torque_model import (
+    EffectShape,
+    Samples,
+    TorqueData,
+    require_known_lengths,
+    with_parameters,
+)
 
 # A Gauss-Newton step of lengths is shortened down to the last part until the cost falls by the first part of what was
 # promised. They end where that is less than a step by 3 % of a standard error would bring. Each is a round, so that
@@ -67,6 +73,7 @@ def ordinary_least_squares(
     loss: Loss = "squared",
     rounds: int = 10,
     threshold: float | None = None,
+    shape: EffectShape | None = None,
 ) -> InverseDynamicsFit:
     """Identify all parameters by linear least squares, physical or not: the baseline for other fits.
 
@@ -84,12 +91,14 @@ def ordinary_least_squares(
     - `loss`: `"huber"` and `"cauchy"` give outliers less weight (iteratively re-weighted least squares; Holland &
       Welsch 1977), and estimate the noise of each joint by the median of its residuals.
     - `threshold`: see `base_parameters`.
+    - `shape`: the velocities and delays that an earlier search has found (`Plan.shape`, `fit.shape`), instead of a
+      search.
 
     **Raises** `DataError`, `ModelError` for a recording that does not fit the model.
     """
     require_positive_integer(rounds, "rounds", error=DataError)
     require_known_lengths(joint_effects, "ordinary_least_squares", "take the model of a fit that has found them")
-    samples = _samples(model, recordings, joint_effects, friction_velocity)
+    samples = _samples(model, recordings, joint_effects, friction_velocity, shape)
     if samples.layout.gains:
         raise DataError(
             "ordinary least squares cannot tell a drive gain from heavier links: use fit_inverse_dynamics, whose "
@@ -128,6 +137,7 @@ def fit_inverse_dynamics(
     max_iterations: int = 200,
     report: Callable[[Step], None] | None = None,
     state: TorqueFitState | None = None,
+    shape: EffectShape | None = None,
 ) -> InverseDynamicsFit:
     """Identify a model whose every body is physical, by gradients, starting from the parameters of `model`.
 
@@ -157,6 +167,7 @@ def fit_inverse_dynamics(
     - `report`: called at each step; exceptions that it raises, such as `KeyboardInterrupt`, end the fit.
     - `state`: the `Step.state` of an earlier fit with the same arguments, to resume it with its searched velocities and
       delays and its chosen prior weight.
+    - `shape`: as in `ordinary_least_squares`.
 
     **Returns** an `InverseDynamicsFit`; check its `status`. **Raises** `ModelError` where the start is not physical
     (`nearest_physical` makes it so), `DataError` for a recording that does not fit the model.
@@ -164,7 +175,7 @@ def fit_inverse_dynamics(
     _require_physical_start(model)
     require_positive_integer(rounds, "rounds", error=DataError)
     require_positive(effects_weight, "effects_weight", error=DataError)
-    samples, chosen = _samples(model, recordings, joint_effects, friction_velocity, state), ""
+    samples, chosen = _samples(model, recordings, joint_effects, friction_velocity, state.shape if state else shape), ""
     if prior_weight == "cross-validated" or isinstance(prior_weight, CandidateWeights):
         candidates = prior_weight if isinstance(prior_weight, CandidateWeights) else CandidateWeights()
         weight = state.prior_weight if state else choose_weight(samples, effects_weight, candidates).best
@@ -234,10 +245,11 @@ def cross_validate(
 
 
 def _samples(
-    model: Model, recordings, effects: JointEffects | None, friction_velocity, state: TorqueFitState | None = None
+    model: Model, recordings, effects: JointEffects | None, friction_velocity, shape: EffectShape | None = None
 ) -> Samples:
     effects = effects or JointEffects()
-    shape = state.shape if state else effect_shape(model, recordings, effects, friction_velocity)
+    if shape is None:
+        shape = effect_shape(model, recordings, effects, friction_velocity)
     return Samples(model, recordings, effects, shape)
 
 

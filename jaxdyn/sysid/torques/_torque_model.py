@@ -79,15 +79,33 @@ class TorqueData(NamedTuple):
     @staticmethod
     def join(parts: Sequence[TorqueData]) -> TorqueData:
         rows = np.concatenate([x.factors for x in parts], axis=1)
-        return TorqueData(np.linalg.qr(rows, mode="r"), np.sum([x.samples for x in parts], axis=0))
+        return TorqueData(triangular_factors(rows), np.sum([x.samples for x in parts], axis=0))
+
+
+def triangular_factors(rows: np.ndarray) -> np.ndarray:
+    """The factors `R_j` `[nv, k, m]` with `R_j^T R_j = B_j^T B_j` of `rows` `B` `[nv, n, m]`. Columns of zeros are left
+    out first: links before a joint, and the friction of other joints, have no torque there."""
+    found = [(seen := B.any(axis=0), np.linalg.qr(B[:, seen], mode="r")) for B in rows]
+    out = np.zeros((len(rows), max(len(R) for _, R in found), rows.shape[-1]))
+    for factor, (seen, R) in zip(out, found, strict=True):
+        factor[: len(R), seen] = R
+    return out
 
 
 class Samples:
     """The samples of recordings, from which the columns of the torque model are computed chunk by chunk."""
 
     def __init__(
-        self, model: Model, recordings, effects: JointEffects, shape: EffectShape, refined: np.ndarray | None = None
+        self,
+        model: Model,
+        recordings,
+        effects: JointEffects,
+        shape: EffectShape,
+        refined: np.ndarray | None = None,
+        like: Samples | None = None,
     ):
+        """`like`: samples of the same recordings, and of a model with the same lengths and gravity, that share their
+        motion and the columns of the bodies."""
         self.recordings = as_recordings(recordings)
         self.joints = driven_joints(model, self.recordings)
         """The joints that drive a robot with closed loops; None for a tree, where all do."""
@@ -102,8 +120,14 @@ class Samples:
         self.refined = np.zeros((len(SEARCHED), model.nv), bool) if refined is None else refined
         """`[4, nv]` of bool: which numbers of the shape are parameters."""
         self.layout = Layout.of(model, effects, refined)
-        motions = [motion_arrays(model, x) for x in self.recordings]
-        self.q, self.v, self.a, self.measured = (np.concatenate(x) for x in zip(*motions, strict=True))
+        if like is None:
+            motions = [motion_arrays(model, x) for x in self.recordings]
+            self._recorded = [np.concatenate(x) for x in zip(*motions, strict=True)]
+            self._body_columns: list[np.ndarray] = []
+        else:
+            self._recorded, self._body_columns = like._recorded, like._shared_body_columns
+        self.q, self.v, self.a, self.measured = self._recorded
+        self._shared_body_columns = self._body_columns
         if self.joints is not None:
             require_no_redundant_drives(model, self.q[:1], self.joints, effects)
         self.starts = np.cumsum([0, *(len(x) for x in self.recordings)])
@@ -133,7 +157,7 @@ class Samples:
 
     def refining(self, refined: np.ndarray) -> Samples:
         """The same samples with the numbers of the shape that are `refined` `[4, nv]` among the parameters."""
-        return Samples(self.before, self.recordings, self.effects, self.shape, refined)
+        return Samples(self.before, self.recordings, self.effects, self.shape, refined, like=self)
 
     def linearize(self, model: Model, values: JointEffectValues | None = None) -> None:
         """Let load friction grow with the torques that `model` transmits in these motions, and take the derivatives by
@@ -143,6 +167,7 @@ class Samples:
             self.model = lengths.with_positions(self.before, places, lengths.positions(model, places))
             motion = lengths.motion_of(self.model, (self.q, self.v, self.a), self.joints)
             self.q, self.v, self.a = (np.asarray(x, np.float64) for x in motion)
+            self._body_columns = []
         if values is not None and (self.layout.velocities or self.layout.delays):
             w = np.asarray(model.friction_velocity, np.float64)
             self.shape = EffectShape(w, values.stribeck_velocity, values.friction_delay, values.torque_delay)
@@ -193,27 +218,63 @@ class Samples:
             "torque delay": -self._on_recordings(lambda t, x: np.gradient(torque[x], t, axis=0)),
         }
 
-    def _with_friction_slopes(self, samples: np.ndarray, B: np.ndarray) -> np.ndarray:
-        """The columns `B` with those of the velocities of friction and of delays, and the known torque for the values
-        that they are about."""
-        layout, first, (w, v_s, delay, torque_delay) = self.layout, self.layout.linear_part, self.shape
-        about = dict(zip((*VELOCITIES, *DELAYS), (w, v_s, delay, torque_delay), strict=True))
-        chosen = [(POSITIVE[k], j) for k, j in layout.velocities] + [(DELAYS[k], j) for k, j in layout.delays]
-        joints = np.array([j for _, j in chosen])
-        slopes = np.stack([self._slopes[kind][samples, j] for kind, j in chosen], axis=-1)
-        columns = slopes[:, None] * (joints == np.arange(layout.nv)[:, None])
-        known = B[..., -2] - columns @ np.array([about[kind][j] for kind, j in chosen])
-        at, count = 10 * layout.nb + len(first.positive), len(layout.velocities)
-        parts = B[..., :at], columns[..., :count], B[..., at:-2], columns[..., count:], known[..., None], B[..., -1:]
-        return np.concatenate(parts, axis=-1)
+    def _joint_columns(self, samples: np.ndarray) -> np.ndarray:
+        """The columns `[n, nv, P - 10 nb + 2]` after those of the bodies, at samples: of the effects, the known torque
+        and the measured one."""
+        layout, model, shape = self.layout, self.model, self.shape
+        linear, n = layout.linear_part, len(samples)
+        motion = (x[samples] for x in (self.q, self.a, self.u, self.load))
+        terms = np.stack(effect_terms(model, tuple(motion), shape, linear))
+        kinds, dofs = np.array(linear.positive, int).reshape(-1, 2).T
+        known = self._known_springs(samples)
+        for leaf, x, kind in zip((model.armature, model.damping, model.friction), terms, range(3), strict=False):
+            fixed = np.setdiff1d(np.arange(layout.nv), dofs[kinds == kind])
+            known[:, fixed] += np.asarray(leaf, np.float64)[fixed] * x[:, fixed]
+        nonlinear = [(POSITIVE[k], j) for k, j in layout.velocities], [(DELAYS[k], j) for k, j in layout.delays]
+        slopes = [[(self._slopes[kind][samples, j], j) for kind, j in chosen] for chosen in nonlinear]
+        # Slopes are about the values that the samples were linearized at.
+        about = dict(zip((*VELOCITIES, *DELAYS), shape, strict=True))
+        for x, (kind, j) in zip(itertools.chain(*slopes), itertools.chain(*nonlinear), strict=True):
+            known[:, j] -= x[0] * about[kind][j]
+        offsets = [(np.ones(n), j) for j in layout.offsets]
+        columns = [*zip(terms[kinds, :, dofs], dofs, strict=True), *slopes[0], *offsets, *slopes[1]]
+        out = np.zeros((n, layout.nv, len(columns) + 2))
+        for k, (x, j) in enumerate(columns):
+            out[:, j, k] = x
+        out[..., -2], out[..., -1] = known, self.tau[samples]
+        out = self.on_drives(samples, out)
+        return self._with_length_columns(samples, out) if layout.places else out
 
-    def _length_columns(self, samples: np.ndarray, B: np.ndarray) -> np.ndarray:
-        """The columns `B` with those of the positions, and the known torque for the positions that they are about."""
+    def _known_springs(self, samples: np.ndarray) -> np.ndarray:
+        """The torque `[n, nv]` of the springs that are not among the parameters."""
+        model = self.model
+        if model.stiffness is None:
+            return np.zeros((len(samples), self.layout.nv))
+        stiffness = jnp.where(jnp.asarray(self.layout.springs) < 0, model.stiffness, 0.0)
+        model = eqx.tree_at(lambda m: m.stiffness, model, stiffness)
+        return np.array(spring_torque(model, jnp.asarray(self.q[samples])), np.float64)
+
+    def _with_length_columns(self, samples: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """`_joint_columns` with those of the positions, and the known torque for the positions that they are about."""
         places = self.layout.places
         motion = (self.q[samples], self.v[samples], self.a[samples])
-        columns = lengths.length_slopes(self._linearized, places, motion, self.joints)
-        known = B[..., -2] - columns @ lengths.positions(self.model, places)
-        return np.concatenate([B[..., :-2], columns, known[..., None], B[..., -1:]], axis=-1)
+        slopes = lengths.length_slopes(self._linearized, places, motion, self.joints)
+        known = columns[..., -2] - slopes @ lengths.positions(self.model, places)
+        return np.concatenate([columns[..., :-2], slopes, known[..., None], columns[..., -1:]], axis=-1)
+
+    def _regressor(self, samples: np.ndarray) -> np.ndarray:
+        """The columns `[n, nv, 10 nb]` of the bodies at samples."""
+        motion = (jnp.asarray(x[samples]) for x in (self.q, self.v, self.a))
+        return self.on_drives(samples, np.asarray(body_columns(self.model, *motion), np.float64))
+
+    def _low_passed_regressor(self, part: int, samples: np.ndarray, low_pass: signals.Decimation) -> np.ndarray:
+        """The same after the low pass, for the samples of this number among `_parts`."""
+        if part < len(self._body_columns):
+            return self._body_columns[part]
+        out = low_pass.apply(self._regressor(samples))
+        if len(self) * self.layout.nv * 10 * self.layout.nb * 8 <= _KEPT:
+            self._body_columns.append(out)
+        return out
 
     def on_drives(self, samples: np.ndarray | slice, torques: np.ndarray) -> np.ndarray:
         """Torques `[n, nv, k]` of all joints at samples as those of the drives that do the same."""
@@ -229,23 +290,18 @@ class Samples:
     ) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield rows and their `[rows, nv, P + 2]`: columns `Y`, known torque, measured torque; 0 where not valid.
         `added(samples, B)` returns what to add to the columns `B` of samples, before the low pass."""
-        linear = self.layout.linear_part
         keep = added is None and len(self) * self.layout.nv * (self.layout.size + 2) * 8 <= _KEPT
         for k, (rows, samples, low_pass) in enumerate(self._parts()):
             if added is None and k < len(self._chunks):
                 yield rows, self._chunks[k]
                 continue
-            motion = tuple(jnp.asarray(x[samples]) for x in (self.q, self.v, self.a, self.u, self.load))
-            Y, torque = torque_columns(self.model, motion, self.shape, linear)
-            B = np.concatenate([Y, torque[..., None], self.tau[samples][..., None]], axis=-1, dtype=np.float64)
-            if self.layout.velocities or self.layout.delays:
-                B = self._with_friction_slopes(samples, B)
-            B = self.on_drives(samples, B)
-            if self.layout.places:
-                B = self._length_columns(samples, B)
-            if added is not None:
-                B = B + self.on_drives(samples, added(samples, B))
-            B = low_pass.apply(B)[: rows.stop - rows.start] * self.valid[rows][..., None]
+            if added is None:
+                parts = self._low_passed_regressor(k, samples, low_pass), low_pass.apply(self._joint_columns(samples))
+                B = np.concatenate(parts, axis=-1)
+            else:
+                B = np.concatenate([self._regressor(samples), self._joint_columns(samples)], axis=-1)
+                B = low_pass.apply(B + self.on_drives(samples, added(samples, B)))
+            B = B[: rows.stop - rows.start] * self.valid[rows][..., None]
             if keep:
                 self._chunks.append(B)
             yield rows, B
@@ -277,7 +333,7 @@ class Samples:
                 mine = groups[rows] == group
                 if mine.any():
                     block = B[mine] * np.sqrt(counts[rows][mine])[..., None]
-                    factors = np.linalg.qr(np.concatenate([factors, block.swapaxes(0, 1)], axis=1), mode="r")
+                    factors = triangular_factors(np.concatenate([factors, block.swapaxes(0, 1)], axis=1))
             out.append(TorqueData(factors, np.maximum(counts[groups == group].sum(axis=0), 1.0)))
         return out
 
@@ -329,31 +385,37 @@ def consecutive_blocks(lengths: np.ndarray, count: int) -> np.ndarray:
 
 
 @eqx.filter_jit
-def torque_columns(model: Model, motion: tuple[jax.Array, ...], shape: EffectShape, layout: Layout):
-    """The derivative `[*batch, nv, P]` of the torque with respect to the parameters but positions, and the known torque
-    `[*batch, nv]`: springs, and the armature and friction that are not among the parameters."""
-    q, v, a, u, load = motion
-    stribeck = np.zeros(model.nv)
-    stribeck[[j for k, j in layout.positive if POSITIVE[k] == "static"]] = 1
-    w, v_s = (jnp.asarray(x, u.dtype) for x in shape[:2])
-    springs = np.array(layout.springs)
-    displacement = q[..., np.maximum(springs, 0)]
-    if model.spring_reference is not None:
-        displacement = displacement - model.spring_reference[np.maximum(springs, 0)]
-    terms = jnp.stack([a, *friction_columns(u, load, w, v_s, stribeck), displacement])
-    Y = torque_regressor(model, q, v, a)
+def body_columns(model: Model, q: jax.Array, v: jax.Array, a: jax.Array) -> jax.Array:
+    """`torque_regressor`, compiled."""
+    return torque_regressor(model, q, v, a)
+
+
+def torque_columns(model: Model, motion: tuple[jax.Array, ...], shape: EffectShape, layout: Layout) -> jax.Array:
+    """The derivative `[*batch, nv, P]` of the torque with respect to the parameters in which it is linear, in a motion
+    `q, v, a` without delays, with transmitted torques `load`."""
+    q, v, a, load = motion
+    terms = jnp.stack(effect_terms(model, (q, a, v, load), shape, layout))
     kinds, dofs = np.array(layout.positive, int).reshape(-1, 2).T
     offsets = np.array(layout.offsets, int)
-    values = jnp.concatenate([terms[kinds, ..., dofs], jnp.ones((len(offsets), *u.shape[:-1]), u.dtype)])
+    values = jnp.concatenate([terms[kinds, ..., dofs], jnp.ones((len(offsets), *v.shape[:-1]), v.dtype)])
     joints = np.concatenate([dofs, offsets])
     effects = jnp.moveaxis(values, 0, -1)[..., None, :] * (joints == np.arange(model.nv)[:, None])
-    if model.stiffness is not None:
-        model = eqx.tree_at(lambda m: m.stiffness, model, jnp.where(jnp.asarray(springs < 0), model.stiffness, 0.0))
-    torque = spring_torque(model, q)
-    for k, leaf in enumerate((model.armature, model.damping, model.friction)):
-        fixed = np.setdiff1d(np.arange(model.nv), dofs[kinds == k])
-        torque = torque.at[..., fixed].add((leaf * terms[k])[..., fixed])
-    return jnp.concatenate([Y, effects.astype(Y.dtype)], axis=-1), torque
+    Y = torque_regressor(model, q, v, a)
+    return jnp.concatenate([Y, effects.astype(Y.dtype)], axis=-1)
+
+
+def effect_terms(model: Model, motion: tuple[Any, ...], shape: EffectShape, layout: Layout) -> list[Any]:
+    """The columns `[*batch, nv]` of armature, viscous, Coulomb, static and load friction, and springs, in the order of
+    `POSITIVE`, in a motion `q, a, u, load`; NumPy's or JAX's, as the motion is."""
+    q, a, u, load = motion
+    stribeck = np.zeros(model.nv)
+    stribeck[[j for k, j in layout.positive if POSITIVE[k] == "static"]] = 1
+    springs = np.maximum(np.array(layout.springs), 0)
+    displacement = q[..., springs]
+    if model.spring_reference is not None:
+        reference = model.spring_reference[springs]
+        displacement = displacement - (reference if isinstance(q, jax.Array) else np.asarray(reference, np.float64))
+    return [a, *friction_columns(u, load, *shape[:2], stribeck), displacement]
 
 
 def friction_columns(u, load, friction_velocity, stribeck_velocity, stribeck: Any = 0.0) -> tuple[Any, Any, Any, Any]:

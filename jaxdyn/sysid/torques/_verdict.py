@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxdyn.model import rotational_about_center
-from jaxdyn.sysid.recordings import Recordings
+from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.torques._base_parameters import BaseParameters
 from jaxdyn.sysid.torques._effects import SEARCHED
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
-from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES
-from jaxdyn.sysid.torques._residual_causes import Cause
+from jaxdyn.sysid.torques._layout import DELAYS, INERTIAL_NAMES, VELOCITIES
+from jaxdyn.sysid.torques._residual_causes import LEAST_PART, Cause
 
 # A link is on the edge of what is physical if its mass spreads along one axis by less than this part of another.
 _FLAT = 0.05
@@ -25,9 +25,9 @@ _COST = 0.02
 _SHOWN = 8
 # How identify and JointEffects free a cause.
 _FREED = {
-    "lengths": "lengths=True in identify, or lengths = true in the configuration of the program",
-    "tilt": "tilt=True in identify",
-    "gain": "an effect gain of joints, if the inertias of others are known well",
+    "lengths": "give lengths=True to identify, or lengths = true in the configuration of the program",
+    "tilt": "give tilt=True to identify",
+    "gain": "choose the effect gain for joints, if the inertias of links are known well",
 }
 _MEANING = {"gain": "gain (of drives or torque sensors)", "tilt": "tilt (of the robot's mount)"}
 _AS_EFFECT = "choose it among the joint_effects"
@@ -44,7 +44,10 @@ def verdict(
     its residuals point to. `refused` has, by the name of a cause that was tried as an effect and not taken, the part by
     which it decreased the mean square on held-out parts, and the standard error of that."""
     error = fit.evaluate(recordings).relative
-    out = [f"The fit has ended: {fit.message}. On its own data the torque error is {error:.3g} of the torque's norm."]
+    cutoff = min((x.cutoff for x in as_recordings(recordings) if x.cutoff), default=None)
+    below = f" below {cutoff:.3g} Hz" if cutoff else ""
+    ended = "The fit has converged" if fit.converged else f"The fit has not converged: {fit.message.partition(';')[0]}"
+    out = [f"{ended}. On its own data the error is {_percent(error)} of the torque's norm{below}."]
     out += _constraints(fit, linear, recordings, error)
     out += _determined(fit)
     out += _causes(causes, refused)
@@ -59,15 +62,16 @@ def _constraints(
     flattened = [name for name, now, before in zip(names, *flat, strict=True) if now and not before]
     cost = error / max(linear.evaluate(recordings).relative, 1e-300) - 1 if linear is not None else 0.0
     if linear is not None and cost > _COST and error > 1e-6:
+        count, least = int((~linear.physical).sum()), _percent(error / (1 + cost))
         out.append(
-            f"Physical links and the prior raise this error by {cost:.1%}: least squares without them has the error "
-            f"{error / (1 + cost):.3g}, with {int((~linear.physical).sum())} of {fit.model.nb} links not physical."
+            f"Physical links and the prior raise this error by {cost:.1%}: least squares without them has {least}, "
+            f"with {count} of {fit.model.nb} links not physical."
         )
     if flattened:
         out.append(
             f"On the edge of what is physical, where the start is not: {_listed(flattened)}. The fit puts the mass "
-            f"close to a plane or a line (along one axis it spreads by less than {_FLAT:g} of another), so the data "
-            f"would go beyond; physical does not mean plausible here."
+            f"close to a plane or a line: along one axis it spreads by less than {_FLAT:.0%} of another. Physical does "
+            f"not mean plausible here."
         )
     return out
 
@@ -83,16 +87,19 @@ def _is_flat(parameters: np.ndarray) -> list[bool]:
 def _determined(fit: InverseDynamicsFit) -> list[str]:
     base, intervals = fit.base_parameters(), fit.intervals()
     by_prior = fit.decided_by_start(_BY_PRIOR)
-    nothing = set(base.unidentifiable) & set(base.names[: 10 * fit.model.nb])
     out = [
-        f"The data determine {base.rank} combinations of {len(base.names)} parameters; {len(by_prior)} single "
-        f"parameters are decided by the start alone{', such as ' + _listed(by_prior) if by_prior else ''}."
+        f"The torques of these motions depend on {base.rank} combinations of the {len(base.names)} parameters"
+        f"{_weakly_determined(fit, base)}."
     ]
-    if nothing:
-        known = "what the prior says of a link as a whole is all that is known of them"
-        out.append(f"No torque of these motions depends on {_listed(sorted(nothing))}: {known}.")
-    if held := _held(fit):
-        out.append(f"These were found by a search and count as known in the intervals: {_listed(held)}.")
+    if by_prior:
+        out.append(
+            f"{len(by_prior)} single parameters are decided by the start alone (the data leave more than "
+            f"{_BY_PRIOR:.0%} of its variance): {_by_owner(by_prior)}."
+        )
+    if base.unidentifiable:
+        nothing = sorted(base.unidentifiable, key=base.names.index)
+        out.append(f"No torque of these motions depends on these: {_by_owner(nothing)}.")
+    out += _searched(fit)
     if found := _positions(fit, base):
         out.append(f"Of lengths the data determine, in m: {'; '.join(found)}. The start decides all else about them.")
     start = np.asarray(fit.before.inertial_parameters, np.float64)[:, 0]
@@ -102,17 +109,56 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
         if share < _BY_PRIOR and (upper < start[i] / _FAR or lower > start[i] * _FAR):
             far.append(f"{name} {fit.model.mass[i]:.3g} kg in [{lower:.3g}, {upper:.3g}], start {start[i]:.3g}")
     if far:
-        out.append(f"Masses far from their start: {'; '.join(far)}.")
+        out.append(f"Masses far from their start, with 95 % intervals: {'; '.join(far)}.")
     return out
 
 
-def _held(fit: InverseDynamicsFit) -> list[str]:
-    """The velocities of friction and the delays that were searched for and are no parameters."""
+def _weakly_determined(fit: InverseDynamicsFit, base: BaseParameters) -> str:
+    """Of how many combinations the data say hardly more than the start does, in words."""
+    weak = int((fit.intervals(base).prior_share > _BY_PRIOR).sum())
+    return f", of {weak} of which the data say hardly more than the start" if weak else ""
+
+
+def _searched(fit: InverseDynamicsFit) -> list[str]:
+    """Sentences about the velocities of friction and the delays that were searched for."""
     if fit.refined is None:
         return []
     searched = np.stack([fit.effects.dofs(name, fit.model) for name in SEARCHED])
+    turning = set(fit.model.topology.dof_units[searched.any(axis=0)]) <= {"rad"}
+    units = 2 * ["rad/s" if turning else "rad/s or m/s"] + 2 * ["s"]
     kinds, dofs = (*VELOCITIES, *DELAYS), fit.model.topology.dof_names
-    return [f"{kinds[k]}({dofs[j]})" for k, j in np.argwhere(searched & ~fit.refined)]
+    found = [
+        f"{kind} {', '.join(f'{x:.3g}' for x in values[chosen])} {unit} at {_all_or_listed(chosen, dofs)}"
+        for kind, unit, values, chosen in zip(kinds, units, np.array(fit.shape), searched, strict=True)
+        if chosen.any()
+    ]
+    out = [f"Found by a search: {'; '.join(found)}."] if found else []
+    held = searched & ~fit.refined
+    if held.any():
+        shown = [f"{x} of {_all_or_listed(y, dofs)}" for x, y in zip(kinds, held, strict=True) if y.any()]
+        out.append(f"Of these, steps of the fit did not settle {'; '.join(shown)}: the intervals take them as known.")
+    return out
+
+
+def _all_or_listed(chosen: np.ndarray, names: Sequence[str]) -> str:
+    return "all joints" if chosen.all() else ", ".join(names[j] for j in np.flatnonzero(chosen).tolist())
+
+
+def _by_owner(parameters: Sequence[str]) -> str:
+    """Names of parameters, such as `m(link1)`, by the link or joint that they belong to."""
+    owners: dict[str, list[str]] = {}
+    for name in parameters:
+        kind, _, owner = name.removesuffix(")").partition("(")
+        owners.setdefault(owner, []).append(kind)
+    shown = [
+        f"{owner} ({'all' if len(kinds) == len(INERTIAL_NAMES) else ', '.join(kinds)})"
+        for owner, kinds in owners.items()
+    ]
+    return _listed(shown, "; ")
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.3g} %"
 
 
 def _positions(fit: InverseDynamicsFit, base: BaseParameters) -> list[str]:
@@ -127,13 +173,14 @@ def _causes(causes: Sequence[Cause], refused: Mapping[str, tuple[float, float]])
     evident = [x for x in causes if x.evident]
     if not evident:
         names = ", ".join(x.name for x in causes)
-        return [f"The residuals point to none of these causes: {names}."] if causes else []
+        weak = f"each explains less than {LEAST_PART:.0%} of what is left, or no more than chance may"
+        return [f"The residuals point to none of these causes: {names} ({weak})."] if causes else []
     first, *others = evident
     name = _MEANING.get(first.name, first.name)
     out = [
         f"The residuals point to {name}: it would explain {first.part:.0%} of what is left (F = "
         f"{first.statistic:.3g}), most at {_listed(first.joints)}. The parameters and their intervals hold only if "
-        f"nothing like that is missing. To find it: {_FREED.get(first.name, _AS_EFFECT)}."
+        f"nothing like that is missing. To estimate it, {_FREED.get(first.name, _AS_EFFECT)}."
     ]
     if others:
         also = ", ".join(f"{x.name} {x.part:.0%} (F = {x.statistic:.3g})" for x in others)
@@ -148,6 +195,6 @@ def _causes(causes: Sequence[Cause], refused: Mapping[str, tuple[float, float]])
     return out
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str], separator: str = ", ") -> str:
     more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return separator.join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
