@@ -131,13 +131,14 @@ def test_rollouts_of_1000_steps_agree_up_to_their_horizon(package, name):
 def test_what_is_refused_is_told(tmp_path, capsys):
     path = tmp_path / "scene.xml"
     path.write_text(
-        '<mujoco><option noslip_iterations="3"/><worldbody><body><joint/><geom size=".1"/></body></worldbody></mujoco>'
+        '<mujoco><option><flag sleep="enable"/></option><worldbody><body><freejoint/><geom size=".1"/></body></worldbody>'
+        "</mujoco>"
     )
     assert main(["check", str(path), "--against", "mujoco"]) == 2
-    assert "noslip_iterations" in capsys.readouterr().err
-    with pytest.raises(Exception, match="noslip") as caught:
+    assert "sleep" in capsys.readouterr().err
+    with pytest.raises(Exception, match="sleep") as caught:
         programs.compare_scene(path)
-    assert programs.why_refused(caught.value) == ["noslip_iterations in <option>; set it to 0"]
+    assert programs.why_refused(caught.value) == ["the flag 'sleep' in <option>"]
 
 
 def test_mistakes(tmp_path, capsys):
