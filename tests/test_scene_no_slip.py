@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scene_oracle import (
     MIXED,
-    SENSORS,
     accelerations_as_mujoco,
     as_mujoco,
     compiled,
@@ -66,7 +65,7 @@ def test_boxes_stand_as_in_mujoco(cone, dim, sweeps):
 @pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
 @pytest.mark.parametrize("sweeps", [1, 5])
 def test_all_kinds_of_rows_with_sensors_and_a_step(cone, sweeps):
-    m = compiled(sweeping(with_sensors(MIXED.replace("</mujoco>", SENSORS)), sweeps), cone, "implicitfast")
+    m = compiled(sweeping(with_sensors(MIXED), sweeps), cone, "implicitfast")
     scene = load_scene(m)
     qpos, qvel, act, ctrl, qacc, _, *after = random_states(m, 6)
     d = mujoco.MjData(m)
@@ -76,11 +75,12 @@ def test_all_kinds_of_rows_with_sensors_and_a_step(cone, sweeps):
         np.testing.assert_allclose(a, qacc[i], atol=1e-8 * max(1, np.abs(qacc[i]).max()))
         d.qpos[:], d.qvel[:], d.act[:], d.ctrl[:] = qpos[i], qvel[i], act[i], ctrl[i]
         mujoco.mj_forward(m, d)
-        values = np.concatenate([*scene.sensors(state, ctrl[i]).values()])
+        found = scene.sensors(state, ctrl[i])
+        values = np.concatenate([found[name] for name in scene.parts.sensors.names])
         np.testing.assert_allclose(values, d.sensordata, atol=1e-8 * max(1, np.abs(d.sensordata).max()))
-        found = scene.step(state, ctrl[i])
-        np.testing.assert_allclose(found.q, after[0][i], atol=1e-9)
-        np.testing.assert_allclose(as_mujoco(scene, found.q, found.v), after[1][i], atol=1e-7)
+        end = scene.step(state, ctrl[i])
+        np.testing.assert_allclose(end.q, after[0][i], atol=1e-9)
+        np.testing.assert_allclose(as_mujoco(scene, end.q, end.v), after[1][i], atol=1e-7)
 
 
 @pytest.mark.slow

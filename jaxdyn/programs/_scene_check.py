@@ -169,7 +169,7 @@ def _with_margins(scene: Scene, m, change: float) -> tuple[Scene, Any]:
     m = copy.copy(m)
     # The margin of a pair is the sum of those of its geoms.
     m.geom_margin[:] += change / 2
-    for margins in (m.pair_margin, m.jnt_margin, m.tendon_margin):
+    for margins in (m.body_margin, m.pair_margin, m.jnt_margin, m.tendon_margin):
         margins[:] += change
     m.opt.o_margin += change
 
@@ -390,6 +390,8 @@ def _forward_with_turned_contacts(m, d, rng) -> None:
             turned = True
     if turned:
         mujoco.mj_makeConstraint(m, d)
+        # Sweeps against slip need the islands of these constraints.
+        mujoco.mj_island(m, d)
         mujoco.mj_projectConstraint(m, d)
     mujoco.mj_fwdVelocity(m, d)
     mujoco.mj_fwdActuation(m, d)
