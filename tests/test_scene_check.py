@@ -131,8 +131,8 @@ def test_rollouts_of_1000_steps_agree_up_to_their_horizon(package, name):
 def test_what_is_refused_is_told(tmp_path, capsys):
     path = tmp_path / "scene.xml"
     path.write_text(
-        '<mujoco><option><flag sleep="enable"/></option><worldbody><body><freejoint/><geom size=".1"/></body></worldbody>'
-        "</mujoco>"
+        '<mujoco><option><flag sleep="enable"/></option>'
+        '<worldbody><body><freejoint/><geom size=".1"/></body></worldbody></mujoco>'
     )
     assert main(["check", str(path), "--against", "mujoco"]) == 2
     assert "sleep" in capsys.readouterr().err

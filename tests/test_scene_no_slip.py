@@ -46,7 +46,7 @@ def test_boxes_stand_as_in_mujoco(cone, dim, sweeps):
     m = compiled(BOXES.format(cone=cone, dim=dim, sweeps=sweeps))
     soft = compiled(BOXES.format(cone=cone, dim=dim, sweeps=0))
     scene, states = load_scene(m), random_states(m, 12)
-    qpos, qvel, act, ctrl, qacc, forces = states[:6]
+    qpos, qvel, act, _, qacc, forces = states[:6]
     state = state_of(scene, qpos, qvel, act)
     a, found = jax.jit(lambda at: (scene.accelerations(at), scene.constraint_forces(at)))(state)
     size = np.maximum(1, np.abs(qacc).max(axis=1, keepdims=True))

@@ -60,8 +60,8 @@ def _warn_of_orders(m, source: str) -> None:
         shown = [" and ".join(repr(object_name(m, "geom", g)) for g in (x.geom1, x.geom2)) for x in pairs[:_SHOWN]]
         more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
         warn(
-            f"{source}: with noslip_iterations, accelerations depend on the order of contacts. MuJoCo's order of several "
-            f"contacts of one pair follows its search where it has no formulas, so states with such contacts can "
+            f"{source}: with noslip_iterations, accelerations depend on the order of contacts. MuJoCo's order of "
+            f"several contacts of one pair follows its search where it has no formulas, so states with such contacts can "
             f"differ from it: {'; '.join(shown)}{more}",
             RobotFileWarning,
         )
