@@ -114,6 +114,21 @@ def test_derivatives(cone, dim):
     assert (np.abs(narrow - forward) / scale[:, None])[smooth].max() < 1e-4
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("floor", ["", '<geom type="plane" size="1 1 1"/>'])
+def test_scenes_without_losses_or_any_rows(floor):
+    m = compiled(
+        f'<mujoco><option noslip_iterations="3"/><worldbody>{floor}<body pos="0 0 .099"><freejoint/><geom size=".1"/>'
+        "</body></worldbody></mujoco>"
+    )
+    scene, d = load_scene(m), mujoco.MjData(m)
+    d.qvel[:] = np.linspace(-1, 1, 6)
+    mujoco.mj_forward(m, d)
+    state = state_of(scene, d.qpos, d.qvel, d.act)
+    a = accelerations_as_mujoco(scene, state, scene.accelerations(state))
+    np.testing.assert_allclose(a, d.qacc, atol=1e-9 * max(1, np.abs(d.qacc).max()))
+
+
 def test_contacts_whose_order_is_unknown_are_warned_of():
     text = """<mujoco><option noslip_iterations="3"/><worldbody><geom name="table" type="box" size="1 1 .1"/>
     <body pos="0 0 .2"><freejoint/><geom name="can" type="cylinder" size=".05 .1"/></body></worldbody></mujoco>"""

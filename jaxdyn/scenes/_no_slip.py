@@ -196,8 +196,9 @@ def _sweeps(static: _Static, problem: Problem, y, least, *, ends: bool):
     solver = _Rows(kinds, numbers, table, J, B, b, limits, island, ends)
 
     def swept(sweep: _Sweep, done) -> _Sweep:
-        first = kinds.equalities
-        sweep = lax.fori_loop(first, first + kinds.frictions, lambda row, at: solver.loss(at, row, done), sweep)
+        if kinds.frictions:
+            first = kinds.equalities
+            sweep = lax.fori_loop(first, first + kinds.frictions, lambda row, at: solver.loss(at, row, done), sweep)
         if not len(table.normals):
             return sweep
         if ends:

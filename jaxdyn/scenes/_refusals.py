@@ -61,8 +61,8 @@ def _warn_of_orders(m, source: str) -> None:
         more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
         warn(
             f"{source}: with noslip_iterations, accelerations depend on the order of contacts. MuJoCo's order of "
-            f"several contacts of one pair follows its search where it has no formulas, so states with such contacts can "
-            f"differ from it: {'; '.join(shown)}{more}",
+            f"several contacts of one pair follows its search where it has no formulas, so states with such contacts "
+            f"can differ from it: {'; '.join(shown)}{more}",
             RobotFileWarning,
         )
 
