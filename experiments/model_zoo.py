@@ -250,6 +250,8 @@ def compare_scene(case: Case, config: Config) -> Outcome:
         facts["rollout"] = f"{found.rollout.agree} of {found.rollout.steps} steps"
         if found.rollout.own_agree < found.rollout.steps:
             facts["rollout"] += f", MuJoCo itself {found.rollout.own_agree}"
+        if found.margin_change:
+            facts["rollout"] += f", margins changed by {found.margin_change:g}"
     if found.first is not None:
         facts["reason"] = f"{found.first.quantity}, from {found.first.where}"
     if found.equal and not found.comparable:
@@ -292,8 +294,9 @@ def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[st
         f"{config.steps} steps. The number is the largest error of accelerations, relative to the largest of a state",
         f"and to at least 1; equal is at most {config.scene_tolerance:g}, or ten times what changes in MuJoCo if the",
         "state changes by 1e-12, and a roll-out that stays within 1e-5 for as long as MuJoCo's own, so changed, stay",
-        "within 1e-7. Parts of scenes, which MuJoCo does not compile by themselves or in which nothing moves, are not",
-        "compared.",
+        "within 1e-7. Where bodies only just touch in most states, rounding says whether there is a contact; there",
+        "margins of contacts and limits are made larger and smaller by 1e-6 for the comparison. Parts of scenes, which",
+        "MuJoCo does not compile by themselves or in which nothing moves, are not compared.",
         "",
         "    python -m experiments.model_zoo",
         "",

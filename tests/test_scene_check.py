@@ -103,6 +103,21 @@ def test_states_that_hang_on_rounding_are_set_apart():
 
 
 @pytest.mark.slow
+def test_a_scene_that_only_ever_just_touches_is_compared_with_other_margins():
+    text = """<mujoco><worldbody><body euler="30 20 10"><geom type="plane" size="1 1 1" friction="{0}"/>
+    <body pos="0 0 .1"><joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 1 0"/>
+    <geom size=".1" friction="{0}"/></body>
+    </body></worldbody></mujoco>"""
+    found = programs.compare_scene(text.format(1), states=2, steps=20)
+    assert (found.margin_change, found.comparable, found.equal) == (1e-6, True, True)
+    assert [x.states for x in found.accelerations.values()] == [2, 4, 4]
+    assert all(x.on_switches == 0 for x in found.accelerations.values())
+    other = programs.compare_scene(text.format(1), load_scene(text.format(0.5)), states=2, steps=20)
+    assert (other.comparable, other.equal) == (True, False)
+    assert other.first is not None
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("package", "name"), LOCOMOTION)
 def test_rollouts_of_1000_steps_agree_up_to_their_horizon(package, name):
     """The horizon is how long MuJoCo's own roll-outs, shifted by 1e-12, stay together."""
@@ -116,13 +131,14 @@ def test_rollouts_of_1000_steps_agree_up_to_their_horizon(package, name):
 def test_what_is_refused_is_told(tmp_path, capsys):
     path = tmp_path / "scene.xml"
     path.write_text(
-        '<mujoco><option noslip_iterations="3"/><worldbody><body><joint/><geom size=".1"/></body></worldbody></mujoco>'
+        '<mujoco><option><flag sleep="enable"/></option>'
+        '<worldbody><body><freejoint/><geom size=".1"/></body></worldbody></mujoco>'
     )
     assert main(["check", str(path), "--against", "mujoco"]) == 2
-    assert "noslip_iterations" in capsys.readouterr().err
-    with pytest.raises(Exception, match="noslip") as caught:
+    assert "sleep" in capsys.readouterr().err
+    with pytest.raises(Exception, match="sleep") as caught:
         programs.compare_scene(path)
-    assert programs.why_refused(caught.value) == ["noslip_iterations in <option>; set it to 0"]
+    assert programs.why_refused(caught.value) == ["the flag 'sleep' in <option>"]
 
 
 def test_mistakes(tmp_path, capsys):

@@ -333,6 +333,21 @@ def test_derivatives_are_those_of_differences(kind1, kind2, tilt, place):
     np.testing.assert_allclose(forward, (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
+def test_a_rim_is_found_where_axes_are_almost_parallel():
+    """A cylinder beside a capsule, tilted by a few microradians, touches it with the rim of its lower end."""
+    tilt, radius, own, half, offset = 3e-6, 0.025, 0.0275, 0.01, 0.05
+    s, c = np.sin(tilt), np.cos(tilt)
+    sizes = [[radius, 0.24, 0]], [[own, half, 0]]
+    poses = np.eye(3), np.array([[1, 0, 0], [0, c, s], [0, -s, c]])
+    placed = [np.concatenate([[0, y, 0], R.ravel()])[None] for y, R in zip((0, offset), poses, strict=True)]
+    got = evaluate(GeomType.CAPSULE, GeomType.CYLINDER, sizes[0], placed[0], sizes[1], placed[1], [0.0])[0]
+    (contact,) = [x for x in got if x[0] < FAR / 2]
+    np.testing.assert_allclose(contact[0], offset - radius - own * c - half * s, atol=1e-12)
+    np.testing.assert_allclose(contact[3], own * s - half * c, atol=1e-8)
+    np.testing.assert_allclose(contact[4:7], [0, 1, 0], atol=1e-9)
+
+
 def test_single_precision():
     """The contacts that both precisions have agree."""
     found = compare("capsule", "box", 20)

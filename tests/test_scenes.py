@@ -211,7 +211,7 @@ def test_keyframes_and_errors():
 
 BODY = '<worldbody><body><joint {0}/><geom size=".1"/></body></worldbody>'
 REFUSED = {
-    "noslip_iterations": '<option noslip_iterations="3"/>' + BODY,
+    "sleep": '<option><flag sleep="enable"/></option>' + BODY.format('type="free"'),
     "multiccd": '<option><flag multiccd="disable"/></option><worldbody><geom type="cylinder" size=".1 .1"/>'
     '<body><joint/><geom type="capsule" size=".1 .1"/></body></worldbody>',
     "frictionloss": BODY.format('type="free" frictionloss="1"'),

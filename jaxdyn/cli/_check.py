@@ -98,6 +98,11 @@ def _print_scene(options: Options, found: programs.SceneComparison) -> None:
         verdict += f"   ({x.on_switches} on the edge of a contact or limit, not compared)" if x.on_switches else ""
         error = "-" if x.on_switches == x.states else f"{x.error:.1e}"
         print(f"{kind:18}{x.states:8}{error:>18}{x.own_change:32.1e}{verdict}")
+    if found.margin_change:
+        print(
+            f"with margins of contacts and limits larger and smaller by {found.margin_change:g} than in the file, in "
+            "which bodies only just touch"
+        )
     rollout = found.rollout
     if rollout is not None:
         verdict = "" if rollout.equal else "   DIFFERENT"

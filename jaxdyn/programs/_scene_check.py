@@ -4,6 +4,9 @@ What MuJoCo answers at a state may hang on rounding: where a contact begins, in 
 ends near the place of a contact. So the state is changed by 1e-12, the search ends at other tolerances, and the
 contacts that it finds are turned and moved by what it can resolve; a difference counts where it exceeds both the
 tolerance and ten times what that changes.
+
+Where bodies only just touch in most states, nothing is learned from these: rounding says whether there is a contact. So
+the scene is compared with margins of contacts and limits that are a little larger and a little smaller than the file's.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -18,6 +21,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import numpy as np
 
 from jaxdyn.io import RobotFileWarning
@@ -44,6 +48,8 @@ _ROUND = ("sphere", "capsule")
 """The types whose contacts with height fields it finds to rounding, while their centers and axes are outside."""
 _SWITCH = 1e-4
 """The change of MuJoCo's own accelerations from which on a state hangs on rounding."""
+_MARGIN = 1e-6
+"""The change of margins (m, rad) with which scenes are compared in which most states hang on rounding."""
 _HELD = 20
 """The time steps for which random controls are held."""
 
@@ -110,6 +116,9 @@ class SceneComparison:
     """The warnings of the loader: of what it leaves out, and where MuJoCo is off the geometry."""
     first: FirstDifference | None = None
     """The first quantity that differs in the worst state; None where all are equal."""
+    margin_change: float = 0.0
+    """The margins of contacts and limits were larger and smaller by this (m, rad) than in the file, because most of its
+    states hang on rounding; zero if they do not."""
 
     @property
     def comparable(self) -> bool:
@@ -148,7 +157,45 @@ def compare_scene(
     left_out = list(dict.fromkeys(str(x.message) for x in caught if issubclass(x.category, RobotFileWarning)))
     m = solved_to_the_end(m)
     with _without_warnings():
-        return dataclasses.replace(_compared(scene, m, states, steps, tolerance, seed), left_out=left_out)
+        found = _compared(scene, m, states, steps, tolerance, seed)
+        if not found.comparable:
+            changed = [_with_margins(scene, m, change) for change in (_MARGIN, -_MARGIN)]
+            found = _together([_compared(*each, states, steps, tolerance, seed) for each in changed])
+        return dataclasses.replace(found, left_out=left_out)
+
+
+def _with_margins(scene: Scene, m, change: float) -> tuple[Scene, Any]:
+    """Return a scene and its `mjModel` with all margins changed."""
+    m = copy.copy(m)
+    # The margin of a pair is the sum of those of its geoms.
+    m.geom_margin[:] += change / 2
+    for margins in (m.body_margin, m.pair_margin, m.jnt_margin, m.tendon_margin):
+        margins[:] += change
+    m.opt.o_margin += change
+
+    def margins_of(scene: Scene) -> list[Any]:
+        constraints = scene.parts.constraints
+        return [*(pairs.margin for pairs in constraints.contacts.pairs), constraints.limits.margin]
+
+    return eqx.tree_at(margins_of, scene, replace_fn=lambda x: x + change), m
+
+
+def _together(found: list[SceneComparison]) -> SceneComparison:
+    """Return comparisons of one scene with different margins as one."""
+    kinds = {}
+    for kind in found[0].accelerations:
+        own = [x.accelerations[kind] for x in found]
+        errors = max(x.error for x in own), max(x.own_change for x in own)
+        counts = (sum(getattr(x, name) for x in own) for name in ("different", "on_switches"))
+        kinds[kind] = StatesCompared(sum(x.states for x in own), *errors, *counts)
+    rollouts = [x.rollout for x in found if x.rollout is not None]
+    return dataclasses.replace(
+        found[0],
+        accelerations=kinds,
+        rollout=max(rollouts, key=lambda x: (not x.equal, x.error), default=None),
+        first=next((x.first for x in found if x.first is not None), None),
+        margin_change=_MARGIN,
+    )
 
 
 @contextlib.contextmanager
@@ -343,6 +390,8 @@ def _forward_with_turned_contacts(m, d, rng) -> None:
             turned = True
     if turned:
         mujoco.mj_makeConstraint(m, d)
+        # Sweeps against slip need the islands of these constraints.
+        mujoco.mj_island(m, d)
         mujoco.mj_projectConstraint(m, d)
     mujoco.mj_fwdVelocity(m, d)
     mujoco.mj_fwdActuation(m, d)

@@ -178,10 +178,14 @@ def solved(robot: Robot, scene: PartRows, packed, rhs):
     return substitute(L, robot.broadcast(rhs))
 
 
-def constraint_torque(robot: Robot, scene: PartRows, a, q, v, control, activation, applied):
-    """Return the forces of all constraints on the degrees of freedom at the accelerations `a`."""
+def constraint_torque(robot: Robot, scene: PartRows, a, q, v, control, activation, applied, pushes=None):
+    """Return the forces of all constraints on the degrees of freedom at the accelerations `a`; `pushes` are those of
+    the rows, if they are not those of the law."""
     now = acting(robot, scene, q, v, control, activation, applied)
-    return push_of(robot, now.at, rows_at(robot, scene, now), robot.broadcast(a))
+    found = rows_at(robot, scene, now)
+    if pushes is None:
+        return push_of(robot, now.at, found, robot.broadcast(a))
+    return found.torque(robot, now.at, pushes)
 
 
 def natural(robot: Robot, scene: PartRows, a, v):

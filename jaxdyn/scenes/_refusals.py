@@ -10,7 +10,7 @@ from jaxdyn._errors import RobotFileError, warn
 from jaxdyn.io import RobotFileWarning
 from jaxdyn.io.mjcf import GeomType, enum_name, geom_pairs, is_enabled, object_name
 from jaxdyn.scenes._actuators import reasons_against_actuators
-from jaxdyn.scenes._collisions import what_is_missing
+from jaxdyn.scenes._collisions import has_several_contacts, what_is_missing
 from jaxdyn.scenes._equalities import reasons_against_equalities
 from jaxdyn.scenes._free_bodies import free_bodies
 from jaxdyn.scenes._passive import reasons_against_passive
@@ -20,6 +20,8 @@ from jaxdyn.scenes._tree_of_file import translations_of_free_joints
 _INTEGRATORS = ("euler", "rk4", "implicitfast", "implicit")
 _ENABLED = ("diagexact", "sleep", "ipc", "speculative")
 """Additional features of MuJoCo that change how a scene moves."""
+_SHOWN = 3
+"""The most pairs of geoms that a warning names."""
 
 
 def refuse_what_is_not_built(m, source: str) -> None:
@@ -36,7 +38,10 @@ def refuse_what_is_not_built(m, source: str) -> None:
 
 
 def warn_of_what_differs(m, source: str) -> None:
-    """Warn of pairs of geoms of an `mjModel` for which MuJoCo's contacts are off their geometry."""
+    """Warn of pairs of geoms of an `mjModel` for which MuJoCo's contacts are off their geometry, and of those whose
+    contacts it sweeps in an order of its own."""
+    if m.opt.noslip_iterations > 0:
+        _warn_of_orders(m, source)
     pairs = [pair for pair in geom_pairs(m) if (pair.type1, pair.type2) == (GeomType.HFIELD, GeomType.BOX)]
     geoms = {pair.geom2 for pair in pairs if not pair.margin + pair.gap > 0}
     if geoms:
@@ -45,6 +50,19 @@ def warn_of_what_differs(m, source: str) -> None:
             f"{source}: without a margin, MuJoCo ends its search for contacts of boxes with height fields early and "
             f"finds too little overlap; the scene has the contacts of the geometry. With a margin, such as "
             f'margin="1e-6", MuJoCo has the same: {names}',
+            RobotFileWarning,
+        )
+
+
+def _warn_of_orders(m, source: str) -> None:
+    pairs = [pair for pair in geom_pairs(m) if pair.condim > 1 and has_several_contacts(pair.type1, pair.type2)]
+    if pairs:
+        shown = [" and ".join(repr(object_name(m, "geom", g)) for g in (x.geom1, x.geom2)) for x in pairs[:_SHOWN]]
+        more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
+        warn(
+            f"{source}: with noslip_iterations, accelerations depend on the order of contacts. MuJoCo's order of "
+            f"several contacts of one pair follows its search where it has no formulas, so states with such contacts "
+            f"can differ from it: {'; '.join(shown)}{more}",
             RobotFileWarning,
         )
 
@@ -71,8 +89,6 @@ def _options(m) -> list[str]:
     integrator = enum_name("mjtIntegrator", m.opt.integrator)
     if integrator not in _INTEGRATORS:
         out.append(f"the integrator {integrator!r}; those built are {', '.join(_INTEGRATORS)}")
-    if m.opt.noslip_iterations > 0:
-        out.append("noslip_iterations in <option>; set it to 0")
     out += [f"the flag {name!r} in <option>" for name in _ENABLED if is_enabled(m, name)]
     fluid = m.opt.density > 0 or m.opt.viscosity > 0
     if integrator == "implicitfast" and fluid and free_bodies(m):

@@ -26,6 +26,7 @@ from jaxdyn.scenes._constraints import Constraints
 from jaxdyn.scenes._contact_rows import deep_contacts
 from jaxdyn.scenes._free_bodies import free_bodies
 from jaxdyn.scenes._newton import Pattern, SceneOptions
+from jaxdyn.scenes._no_slip import NoSlip
 from jaxdyn.scenes._parts import Part
 from jaxdyn.scenes._passive import Passive
 from jaxdyn.scenes._refusals import refuse_what_is_not_built, warn_of_what_differs
@@ -87,6 +88,8 @@ class SceneParts(Part):
     free_bodies: tuple[int, ...] = eqx.field(static=True)
     """The first degrees of freedom of free bodies that carry nothing."""
     pattern: Pattern | None = eqx.field(static=True)
+    no_slip: NoSlip | None = None
+    """MuJoCo's sweeps against slip, if the file has them."""
 
 
 class Scene(eqx.Module):
@@ -243,7 +246,8 @@ class Scene(eqx.Module):
         bound, operands = given.bound()
         time = jnp.broadcast_to(state.time, given.arguments.q.shape[:-1])[..., None]
         named = given.arguments.named() | ({} if given.wrenches is None else {"wrenches": given.wrenches})
-        values = bound.call(_sensed.sensor_rows, operands, solved(given).a, time, **named)
+        found = solved(given)
+        values = bound.call(_sensed.sensor_rows, operands, found.a, time, **named, **found.given_pushes())
         sensors = self.parts.sensors
         ends = np.cumsum(sensors.sizes)
         return {
@@ -278,7 +282,9 @@ class Scene(eqx.Module):
         `qfrc_constraint`, but for the axes of free joints. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
         bound, operands = given.bound()
-        return bound.call(rows.constraint_torque, operands, solved(given).a, **given.arguments.named())
+        found = solved(given)
+        named = given.arguments.named() | found.given_pushes()
+        return bound.call(rows.constraint_torque, operands, found.a, **named)
 
     @naming_arguments
     def from_qvel(self, q: Configuration, qvel: Velocity) -> Float[Array, "*batch nv"]:
@@ -318,9 +324,10 @@ def load_scene(path_or_text: Any, *, options: SceneOptions | None = None) -> Sce
     model = tree_of(m)
     passive = Passive.of(m)
     integrator = enum_name("mjtIntegrator", m.opt.integrator)
+    constraints = Constraints.of(m)
     parts = SceneParts(
         Bodies.of(m),
-        Constraints.of(m),
+        constraints,
         Tendons.of(m),
         Actuators.of(m),
         passive,
@@ -330,6 +337,7 @@ def load_scene(path_or_text: Any, *, options: SceneOptions | None = None) -> Sce
         passive.damped and not is_disabled(m, "eulerdamp"),
         free_bodies(m),
         None,
+        NoSlip.of(m, constraints.contacts),
     )
     parts = jax.tree.map(lambda x: jnp.clip(x, -_ENDLESS, _ENDLESS), parts)
     parts = dataclasses.replace(parts, pattern=_pattern_of(model, parts))

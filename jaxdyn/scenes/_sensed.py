@@ -24,11 +24,13 @@ from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.tree import take_rows
 
 
-def sensor_rows(robot: Robot, scene: PartRows, a, time, q, v, control, activation, applied, wrenches=None):
-    """Return the values of all sensors at the accelerations `a` of a solved state, `[n, *batch]`."""
+def sensor_rows(robot: Robot, scene: PartRows, a, time, q, v, control, activation, applied, wrenches=None, pushes=None):
+    """Return the values of all sensors at the accelerations `a` of a solved state, `[n, *batch]`; `pushes` are the
+    forces of the rows, if they are not those of the law."""
     now = acting(robot, scene, q, v, control, activation, applied)
     rows = rows_at(robot, scene, now)
-    pushes = force(rows.kinds, rows.numbers, rows.rates(robot, now.at, a) - rows.aref)
+    if pushes is None:
+        pushes = force(rows.kinds, rows.numbers, rows.rates(robot, now.at, a) - rows.aref)
     loads, contacts = _contacts(robot, scene, now.at, rows.kinds, pushes)
     if scene.constraints.equalities.held is not None:
         loads += _held(robot, scene.constraints.equalities.held, now.at, pushes)

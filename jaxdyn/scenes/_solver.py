@@ -26,6 +26,12 @@ class Solved(NamedTuple):
     """`[*batch]`: the steps of Newton's method that were taken."""
     factors: Any = None
     """`[*batch, nv * nv]`: the factor of the Hessian there, where it is asked for."""
+    pushes: Any = None
+    """`[*batch, n]`: the forces of all rows, where they are not those of the law at these accelerations."""
+
+    def given_pushes(self) -> dict[str, Any]:
+        """Return them as an argument of functions of rows, where there are any."""
+        return {} if self.pushes is None else {"pushes": self.pushes}
 
 
 class _Static(NamedTuple):

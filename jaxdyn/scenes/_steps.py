@@ -11,6 +11,7 @@ from jax import lax
 from jaxdyn._errors import ShapeError, broadcast_batches
 from jaxdyn.contact import straight_motion
 from jaxdyn.scenes import _equations as rows
+from jaxdyn.scenes._no_slip import without_slip
 from jaxdyn.scenes._solver import Solved, solve
 from jaxdyn.scenes._states import Given, SceneState, given_of, with_batch
 from jaxdyn.scenes._world_velocities import body_velocity, rates_of_rotation_vectors, world_velocity
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 
 def solved(given: Given) -> Solved:
     bound, operands = given.bound()
-    return solve(bound, operands, given.arguments.named(), given.scene.options)
+    parts, arguments = given.scene.parts, given.arguments.named()
+    found = solve(bound, operands, arguments, given.scene.options)
+    if parts.no_slip is None:
+        return found
+    a, pushes = without_slip(bound, operands, arguments, parts, found.a)
+    return found._replace(a=a, pushes=pushes)
 
 
 def rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any, wrenches: Any) -> SceneState:

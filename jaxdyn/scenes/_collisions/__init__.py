@@ -4,6 +4,7 @@ from jaxdyn.scenes._collisions._candidates import FAR, Candidates
 from jaxdyn.scenes._collisions._pair_types import (
     candidate_count,
     candidates,
+    has_several_contacts,
     is_built,
     may_be_deep,
     shallow_depth,

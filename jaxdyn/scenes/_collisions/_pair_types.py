@@ -107,6 +107,11 @@ def may_be_deep(type1: int, type2: int) -> bool:
     return (type1, type2) in _BY_GENERAL_ROUTINE
 
 
+def has_several_contacts(type1: int, type2: int) -> bool:
+    """Return whether two types can have several contacts that MuJoCo finds by its general routine."""
+    return (type1, type2) in _WITH_SEVERAL_CONTACTS
+
+
 def shallow_depth(type1: int, sizes1: Any, type2: int, sizes2: Any) -> Any:
     """Return the overlap `[n, *batch]` up to which contacts of such types are MuJoCo's, for sizes `[n, 3, *batch]`."""
     kinds = (GeomType(type1), sizes1), (GeomType(type2), sizes2)

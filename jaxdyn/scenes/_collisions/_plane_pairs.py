@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import jax.numpy as jnp
+
 from jaxdyn.geometry import Ellipsoid, length_and_direction, sign
 from jaxdyn.scenes._collisions._candidates import (
     SHORTEST,
@@ -14,6 +16,9 @@ from jaxdyn.scenes._collisions._candidates import (
     roundoff,
     sphere_on_plane,
 )
+from jaxdyn.spatial import Vec3
+
+ORIGIN = Vec3(0.0, 0.0, 0.0)
 
 
 def plane_sphere(plane: Geom, sphere: Geom, margin) -> list[Found]:
@@ -53,9 +58,18 @@ def plane_cylinder(plane: Geom, cylinder: Geom, margin) -> list[Found]:
 
 
 def plane_box(plane: Geom, box: Geom, margin) -> list[Found]:
-    """The four corners below the box's center: of each two opposite corners one is."""
+    """The four corners below the box's center, in MuJoCo's order: of each two opposite corners one is."""
     x, y, z = (
         axis * box.size(i) for i, axis in enumerate((box.pose.rotation.x, box.pose.rotation.y, box.pose.rotation.z))
     )
-    corners = (x + y + z, x + y - z, x - y + z, x - y - z)
-    return [point_on_plane(plane, box.position + corner * -sign(plane.axis.dot(corner))) for corner in corners]
+    # Corners by their numbers, whose bits are the signs of x, y and z, and those opposite to them.
+    corners = {7: x + y + z, 3: x + y - z, 5: x - y + z, 1: x - y - z}
+    ways = {number: -sign(plane.axis.dot(corner)) for number, corner in corners.items()}
+    lower = [corner * ways[number] for number, corner in corners.items()]
+    numbers = [jnp.where(way > 0, float(number), 7.0 - number) for number, way in ways.items()]
+    ranks = [sum(jnp.where(other < own, 1.0, 0.0) for other in numbers) for own in numbers]
+    places = [
+        sum((corner * jnp.where(rank == k, 1.0, 0.0) for corner, rank in zip(lower, ranks, strict=True)), ORIGIN)
+        for k in range(len(lower))
+    ]
+    return [point_on_plane(plane, box.position + place) for place in places]

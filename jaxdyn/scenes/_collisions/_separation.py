@@ -29,13 +29,14 @@ type Shape = tuple[Summand, ...]
 
 FIRST, SHRINKS = 0.3, 0.36
 """The first rounding, as a part of the shapes' size, and by what it is multiplied in each step."""
-LAST = {True: 1e-8, False: 1e-4}
-"""The last rounding for double and for single precision. Distances differ by its square."""
+LAST = {True: 1e-11, False: 1e-4}
+"""The last rounding for double and for single precision, as a part of the shapes' size. A summand that is seen from its
+edge, with its end nearly as far as its middle, loses this part of its size, and places along it far more."""
 CONVERGED = {True: 1e-6, False: 1e-2}
 """The change of directions and places at which the steps end. Two more steps follow."""
 AT_LAST = 4
 """There are at least so many steps with the last rounding."""
-MOST_STEPS = 32
+MOST_STEPS = 40
 LONGEST = 0.7
 """The longest step, rad."""
 LEAST = 0.8
