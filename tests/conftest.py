@@ -1,8 +1,10 @@
 """Settings of the whole test session: double precision, on the CPU unless JAX_PLATFORMS says otherwise, and compilation
 without optimizations."""
 
+import collections
 import gc
 import os
+from pathlib import Path
 
 import jaxlib.version
 import pytest
@@ -34,6 +36,17 @@ jax.config.update("jax_traceback_filtering", "off")
 # Tracing makes many objects that live long: looking through all of them often takes a twentieth of the time.
 gc.set_threshold(200_000, 20, 50)
 
+LONG_FILES = (
+    "test_native", "test_trajopt_ddp", "test_batching", "test_trajopt_terms", "test_contact", "test_contact_pairs",
+    "test_geometry", "test_trajopt_textbook", "test_rotations", "test_loop_inverse_dynamics", "test_command_line",
+    "test_manifold", "test_geometry_pairs", "test_mpc", "test_contact_fit", "test_loop_dynamics", "test_rollout_fit",
+    "test_identification", "test_identify_files", "test_loop_formulations", "test_integrators",
+    "test_scene_height_fields", "test_collocation", "test_loop_rows", "test_loop_derivatives", "test_scene_sensors",
+    "test_inverse_kinematics",
+)  # fmt: skip
+"""The files that took longest, from the table at the end of a run. They run first, so that the processes of a run end
+together: pytest-xdist starts with the files that have most tests, and would leave some of these for the end."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the shapes of annotations, end the run with a table of costs, and keep a cache of compiled programs.
@@ -43,6 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     shape_checks.install()
     config.pluginmanager.register(CostTable())
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
     if "JAX_COMPILATION_CACHE_DIR" in os.environ or config.cache is None:
         return
     folder = str(config.cache.mkdir("compiled"))
@@ -51,3 +66,15 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.05"
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long files first, and files with most tests first among the others."""
+    counts = collections.Counter(item.path for item in items)
+    ranks = {name: rank for rank, name in enumerate(LONG_FILES)}
+
+    def place(file: Path) -> tuple[int, int, str]:
+        return ranks.get(file.stem, len(ranks)), -counts[file], str(file)
+
+    items.sort(key=lambda item: place(item.path))

@@ -149,7 +149,7 @@ def test_second_derivatives():
 
 
 def test_batches_of_states_models_and_laws():
-    """A batch is its elements, also of models, laws, sizes and surfaces; under `vmap`; in native code and without."""
+    """A batch is its elements, also of models, laws, sizes and surfaces; under `vmap`."""
     model, _ = quadruped()
     states = [situation(name) for name in SITUATIONS]
     q, v, tau = (jnp.stack(x) for x in zip(*states, strict=True))
@@ -173,12 +173,31 @@ def test_batches_of_states_models_and_laws():
 
     batch = step(heavier, contacts(stiffness, radius, offset), q, v, tau)
     mapped = jax.jit(jax.vmap(one))(mass, stiffness, radius, offset, q, v, tau)
-    with jaxdyn.native.disabled():
-        plain = jax.jit(lambda *x: step.__wrapped__(*x))(heavier, contacts(stiffness, radius, offset), q, v, tau)
     single = one(mass[1], stiffness[1], radius[1], offset[1], q[1], v[1], tau[1])
-    for got in (mapped, plain):
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), got, batch)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), mapped, batch)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y[1], rtol=1e-9, atol=1e-9), single, batch)
+
+
+def test_xla_gives_the_steps_of_native_code():
+    """For a robot that XLA compiles quickly, with a floor at another height for each state."""
+    model = jaxdyn.samples.random_tree(jax.random.key(1), 2, ("free", "revolute"))
+    shapes, random = [ContactShape(name, Sphere(0.1)) for name in model.body_names[-2:]], np.random.default_rng(0)
+    q = model.integrate(np.tile(model.neutral(), (4, 1)), 0.1 * random.normal(size=(4, model.nv)))
+    v = np.array([[1e-4], [0.1], [1.0], [1.0]]) * random.normal(size=(4, model.nv))
+    tau, gap = random.normal(size=v.shape), np.array([-1e-3, -1e-3, -1e-3, 1e-2])
+    lowest = np.asarray(jaxdyn.contact_forces(model, Contacts(model, shapes), q, v).gap).min(axis=-1)
+    contacts = Contacts(model, shapes, jaxdyn.Plane((0.0, 0.0, 1.0), lowest - gap), STIFF)
+
+    def step(q, v):
+        return jaxdyn.step(model, State(q, v), tau, DT, contacts=contacts)
+
+    natively = jax.jit(step)(q, v)
+    with jaxdyn.native.disabled():
+        plain = jax.jit(lambda *x: step(*x))(q, v)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), natively, plain)
+    free = jaxdyn.step(model, State(q, v), tau, DT)
+    touched = np.abs(np.asarray(natively.v) - np.asarray(free.v)).max(axis=1) > 1e-3
+    np.testing.assert_array_equal(touched, gap < 0)
 
 
 def test_rollouts_report_how_contacts_were_solved():

@@ -304,7 +304,8 @@ TRANSFORMS = {
 }
 
 
-LONG = ("Hessian", "checkpoint", "forward", "reverse")
+# The gradient and the map of one model are also in `test_batch_axes_broadcast` and `test_a_batch_of_models`.
+LONG = ("Hessian", "checkpoint", "forward", "reverse", "gradient", "vmap")
 
 
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x in LONG)) for x in TRANSFORMS])
@@ -594,7 +595,7 @@ def test_two_thousand_random_trees(block):
 )
 def test_a_roll_out_is_one_program(batch, save_every, substeps, programs):
     """The steps of a roll-out run in one native program with a loop over them, and give what the loop of XLA gives."""
-    model, rng = samples.quadruped().with_joint_friction(damping=0.3), np.random.default_rng(0)
+    model, rng = floating().with_joint_friction(damping=0.3), np.random.default_rng(0)
     q, v, *_ = draws.states(model, 0, *batch)
     tau = rng.normal(size=(*batch, 6, model.nv))
     f_ext, damping = rng.normal(size=(6, model.nb, 6)), rng.uniform(size=model.nv)

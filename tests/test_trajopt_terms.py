@@ -251,22 +251,24 @@ def test_an_exact_penalty_keeps_the_bound():
     """With a slope above the multiplier of the hard constraint, the violation stays within the width."""
     dynamics = ContinuousDynamics(double_integrator, 2, 1, dt=0.1)
 
-    def problem(**constraint):
-        target = jnp.array([1.0, 0.0])
-        return Problem(
+    def solve(bound, weight):
+        """With both the constraint and the penalty, one of which does nothing, so that the solver compiles once."""
+        target, speed = jnp.array([1.0, 0.0]), Selected(StateResidual(), [1])
+        penalty = SoftConstraintCost(Constraint(speed, -0.7, 0.7), weight=weight, width=1e-3)
+        problem = Problem(
             dynamics,
             jnp.zeros(2),
             20,
-            stage_costs=[QuadraticCost(ControlResidual(), 0.01), *constraint.get("costs", ())],
+            stage_costs=[QuadraticCost(ControlResidual(), 0.01), penalty],
             terminal_costs=[QuadraticCost(StateResidual(target), 100.0)],
-            stage_constraints=constraint.get("constraints", ()),
+            stage_constraints=[Constraint(speed, -bound, bound)],
         )
+        return ddp(problem)
 
-    speed = Constraint(Selected(StateResidual(), [1]), -0.7, 0.7)
-    hard = ddp(problem(constraints=[speed]))
+    hard = solve(0.7, 0.0)
     price = float(np.abs(hard.multipliers.stage).max())
     assert price > 0.01
-    soft = ddp(problem(costs=[SoftConstraintCost(speed, weight=2 * price, width=1e-3)]))
+    soft = solve(np.inf, 2 * price)
     assert hard.success
     assert soft.success
     assert 0 < soft.xs[:-1, 1].max() - 0.7 < 1e-3

@@ -1,6 +1,8 @@
 """Textbook problems whose costs have no curvature in the controls, whose motion is unstable, or whose guess is far from
 any motion that meets the constraints, against IPOPT."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,12 +120,23 @@ def turn_past_cone() -> Problem:
     )
 
 
-def solutions(problem: Problem, guess):
+solve = jax.jit(ddp)
+
+
+@functools.cache
+def prepared(make) -> tuple[Problem, Ipopt]:
+    """Return a problem and IPOPT for it, compiled once for all guesses."""
+    problem = make()
+    return problem, Ipopt(problem)
+
+
+def solutions(make, guess):
     """Return the solutions of `ddp`, which is judged, and of IPOPT from the same guess."""
+    problem, ipopt = prepared(make)
     us, xs = problem.guess(jnp.asarray(guess))[::-1]
-    found = jax.jit(ddp)(problem, us, xs)
+    found = solve(problem, us, xs)
     assert_optimal(problem, found)
-    return found, Ipopt(problem)(us, xs)
+    return found, ipopt(us, xs)
 
 
 @pytest.mark.parametrize(
@@ -131,12 +144,12 @@ def solutions(problem: Problem, guess):
     [(largest_orbit, 0.0), (largest_orbit, 1.0), (unstable_regulator, 0.0), (least_time, (0.5, 0.3))],
 )
 def test_optimum_is_that_of_ipopt(make, guess):
-    found, expected = solutions(make(), guess)
+    found, expected = solutions(make, guess)
     np.testing.assert_allclose(found.cost, expected.cost, rtol=1e-6)
 
 
 @pytest.mark.slow
 def test_turn_past_a_cone_from_a_guess_that_spins():
     """From this guess IPOPT ends in a local minimum with a larger cost."""
-    found, other = solutions(turn_past_cone(), (0.2, -0.25, 0.2))
+    found, other = solutions(turn_past_cone, (0.2, -0.25, 0.2))
     assert found.cost <= other.cost
