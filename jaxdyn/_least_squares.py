@@ -48,8 +48,8 @@ class Damping:
 
 
 class Search(Protocol):
-    """What `damped_step` needs of the state of a search: an `Iterate`, or for one search in NumPy any dataclass that
-    has these fields."""
+    """The fields of a search's state that `damped_step` needs: those of an `Iterate`, or for one search in NumPy of any
+    dataclass that has them."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 

@@ -19,7 +19,7 @@ import copy
 import dataclasses
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -28,6 +28,7 @@ from jaxdyn.io import RobotFileWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name
 from jaxdyn.programs._comparison import free_joint_axes, free_joint_turning
 from jaxdyn.programs._scene_stages import FirstDifference, first_difference, unoptimized
+from jaxdyn.programs._scene_states import MujocoState, displace, drawn_states, place, random_controls
 from jaxdyn.scenes import Scene, SceneState, accelerations_and_step, load_scene
 
 PERTURBATION = 1e-12
@@ -50,19 +51,6 @@ _SWITCH = 1e-4
 """The change of MuJoCo's own accelerations from which on a state hangs on rounding."""
 _MARGIN = 1e-6
 """The change of margins (m, rad) with which scenes are compared in which most states hang on rounding."""
-_HELD = 20
-"""The time steps for which random controls are held."""
-
-
-class MujocoState(NamedTuple):
-    """A state as MuJoCo has it."""
-
-    kind: str
-    """`"initial"`, `"keyframe"`, `"random"`, or `"in motion"`."""
-    qpos: np.ndarray
-    qvel: np.ndarray
-    act: np.ndarray
-    ctrl: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +201,7 @@ def _without_warnings() -> Iterator[None]:
 
 def _compared(scene: Scene, m, states: int, steps: int, tolerance: float, seed: int) -> SceneComparison:
     rng = np.random.default_rng(seed)
-    cases = list(_states(m, states, rng))
+    cases = list(drawn_states(m, states, rng))
     found, expected, changes = _accelerations(scene, m, cases, rng)
     errors = _relative(found, expected)
     allowed = np.maximum(tolerance, 10 * changes)
@@ -265,61 +253,6 @@ def _first(scene: Scene, m, case: MujocoState, tolerance: float) -> FirstDiffere
     return first_difference(scene, m, d, state_of(scene, case), case.kind, tolerance)
 
 
-def _states(m, count: int, rng) -> Iterator[MujocoState]:
-    """Yield the states that are compared."""
-    import mujoco
-
-    d = mujoco.MjData(m)
-
-    def now(kind: str) -> MujocoState:
-        return MujocoState(kind, *(x.copy() for x in (d.qpos, d.qvel, d.act, d.ctrl)))
-
-    yield now("initial")
-    for i in range(m.nkey):
-        mujoco.mj_resetDataKeyframe(m, d, i)
-        mujoco.mj_normalizeQuat(m, d.qpos)
-        yield now("keyframe")
-    for _ in range(count):
-        mujoco.mj_resetData(m, d)
-        _shift(m, d, 0.1 * rng.normal(size=m.nv))
-        d.qvel[:] = rng.normal(size=m.nv)
-        d.ctrl[:] = random_controls(m, 1, rng)[0]
-        yield now("random")
-    for _ in range(count):
-        mujoco.mj_resetData(m, d)
-        if m.nkey and rng.random() < 0.5:
-            mujoco.mj_resetDataKeyframe(m, d, int(rng.integers(m.nkey)))
-        d.qvel[:] += 0.3 * rng.normal(size=m.nv)
-        for control in random_controls(m, int(rng.integers(20, 200)), rng):
-            d.ctrl[:] = control
-            mujoco.mj_step(m, d)
-        yield now("in motion")
-
-
-def random_controls(m, steps: int, rng) -> np.ndarray:
-    """Draw controls `[steps, nu]`, held for 20 steps each: uniform in their ranges, or within one where they have
-    none."""
-    limited = np.asarray(m.actuator_ctrllimited, bool)
-    low, high = np.where(limited[:, None], m.actuator_ctrlrange, (-1.0, 1.0)).T
-    return rng.uniform(low, high, (steps // _HELD + 1, m.nu)).repeat(_HELD, axis=0)[:steps]
-
-
-def _shift(m, d, displacement: np.ndarray) -> None:
-    import mujoco
-
-    qpos = d.qpos.copy()
-    mujoco.mj_integratePos(m, qpos, np.ascontiguousarray(displacement), 1.0)
-    d.qpos[:] = qpos
-
-
-def place(m, d, case: MujocoState) -> None:
-    """Set MuJoCo's data to a state, with nothing from before."""
-    import mujoco
-
-    mujoco.mj_resetData(m, d)
-    d.qpos[:], d.qvel[:], d.act[:], d.ctrl[:] = case.qpos, case.qvel, case.act, case.ctrl
-
-
 def _accelerations(scene: Scene, m, cases: list[MujocoState], rng) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the accelerations found and expected, `[n, nv]`, both as the scene has them, and the relative changes of
     MuJoCo's own."""
@@ -335,7 +268,7 @@ def _accelerations(scene: Scene, m, cases: list[MujocoState], rng) -> tuple[np.n
         qacc, change = d.qacc.copy(), 0.0
         for other in perturbed:
             place(other, d, case)
-            _shift(other, d, PERTURBATION * rng.normal(size=m.nv))
+            displace(other, d, PERTURBATION * rng.normal(size=m.nv))
             d.qvel[:] += PERTURBATION * rng.normal(size=m.nv)
             _forward_with_turned_contacts(other, d, rng)
             change = max(change, float(_relative(d.qacc, qacc)))
@@ -411,14 +344,14 @@ def compare_rollout(scene: Scene, m, steps: int, rng) -> RolloutCompared:
 
     d = mujoco.MjData(m)
     # Files often begin where bodies only just touch.
-    _shift(m, d, 1e-3 * rng.normal(size=m.nv))
+    displace(m, d, 1e-3 * rng.normal(size=m.nv))
     d.qvel[:] = 0.1 * rng.normal(size=m.nv)
     start = MujocoState("initial", *(x.copy() for x in (d.qpos, d.qvel, d.act, d.ctrl)))
     controls = random_controls(m, steps, rng)
 
     def moved(m, size: float) -> np.ndarray:
         place(m, d, start)
-        _shift(m, d, size * rng.normal(size=m.nv))
+        displace(m, d, size * rng.normal(size=m.nv))
         d.qvel[:] += size * rng.normal(size=m.nv)
         rows = []
         for control in controls:

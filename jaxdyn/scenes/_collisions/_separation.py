@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from jaxdyn._compile import once
 from jaxdyn.geometry import largest_of, length_and_direction, select, sign
-from jaxdyn.scenes._collisions._candidates import SHORTEST, X_AXIS, Geom, complete_frame
+from jaxdyn.scenes._collisions._candidates import SHORTEST, X_AXIS, Geom, complete_frame, roundoff
 from jaxdyn.spatial import Mat3, Vec3
 
 type Summand = tuple[Vec3, ...]
@@ -255,7 +255,10 @@ def _turn(problem: _Problem, curvature, slope, gap, searching: bool) -> tuple[An
         shift = gap
         sure = smallest + gap > SURE * problem.size
     aa, bb = aa + shift, bb + shift
-    determinant = jnp.where(sure, aa * bb - ab * ab, 1)
+    product = aa * bb
+    # Curvatures of an edge seen obliquely may be so large that their difference is rounding.
+    sure = sure & (product - ab * ab > roundoff(product) * product)
+    determinant = jnp.where(sure, product - ab * ab, 1)
     a, b = slope
     turn = jnp.where(sure, (bb * a - ab * b) / determinant, 0), jnp.where(sure, (aa * b - ab * a) / determinant, 0)
     if not searching:

@@ -16,7 +16,8 @@ from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._intervals import Intervals, around_draws, normal_intervals
 from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
 from jaxdyn.sysid.torques._residual_noise import without_leverage
-from jaxdyn.sysid.torques._torque_model import Samples, TorqueData
+from jaxdyn.sysid.torques._torque_data import TorqueData
+from jaxdyn.sysid.torques._torque_model import Samples
 
 _MAX_ITERATIONS = 100
 

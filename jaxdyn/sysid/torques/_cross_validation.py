@@ -11,7 +11,8 @@ from jaxdyn._errors import DataError
 from jaxdyn._types import ArrayLike
 from jaxdyn.sysid.torques._physical_fit import minimize, start_at
 from jaxdyn.sysid.torques._reweighting import first_noise
-from jaxdyn.sysid.torques._torque_model import Samples, TorqueData
+from jaxdyn.sysid.torques._torque_data import TorqueData
+from jaxdyn.sysid.torques._torque_model import Samples
 
 PRIOR_WEIGHTS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """The default candidates."""

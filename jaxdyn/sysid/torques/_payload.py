@@ -34,14 +34,8 @@ from jaxdyn.sysid.torques._intervals import Intervals, Posterior, posterior_inte
 from jaxdyn.sysid.torques._layout import POSITIVE
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
 from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
-from jaxdyn.sysid.torques._torque_model import (
-    Samples,
-    TorqueData,
-    friction_columns,
-    require_known_lengths,
-    triangular_factors,
-    with_parameters,
-)
+from jaxdyn.sysid.torques._torque_data import TorqueData, triangular_factors
+from jaxdyn.sysid.torques._torque_model import Samples, friction_columns, require_known_lengths, with_parameters
 
 _NAMES = ("mass", "cx", "cy", "cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")
 _POSITIVE = np.isin(_NAMES, ("mass", "Ixx", "Iyy", "Izz"))

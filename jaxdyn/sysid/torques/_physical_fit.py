@@ -16,7 +16,8 @@ from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import cholesky
 from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._layout import DELAYS, POSITIVE, VELOCITIES, Layout
-from jaxdyn.sysid.torques._torque_model import Samples, TorqueData, effect_leaves
+from jaxdyn.sysid.torques._torque_data import TorqueData
+from jaxdyn.sysid.torques._torque_model import Samples, effect_leaves
 
 # A step may change a length by a factor of e at most: farther off, the linearization says nothing.
 _LONGEST_STEP = 1.0

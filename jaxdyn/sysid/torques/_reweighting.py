@@ -15,7 +15,8 @@ from jaxdyn.sysid._states import array_of_state
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters_of
 from jaxdyn.sysid.torques._layout import Layout
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, TorqueData, with_parameters
+from jaxdyn.sysid.torques._torque_data import TorqueData
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, with_parameters
 
 type Loss = Literal["squared", "huber", "cauchy"]
 

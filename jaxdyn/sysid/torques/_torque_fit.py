@@ -29,13 +29,8 @@ from jaxdyn.sysid.torques._physical_fit import (
 )
 from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
 from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, TorqueFitState, least_norm_solution
-from jaxdyn.sysid.torques._torque_model import (
-    EffectShape,
-    Samples,
-    TorqueData,
-    require_known_lengths,
-    with_parameters,
-)
+from jaxdyn.sysid.torques._torque_data import TorqueData
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, require_known_lengths, with_parameters
 
 # A Gauss-Newton step of lengths is shortened down to the last part until the cost falls by the first part of what was
 # promised. They end where that is less than a step by 3 % of a standard error would bring. Each is a round, so that

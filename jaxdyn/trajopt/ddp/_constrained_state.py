@@ -63,7 +63,7 @@ class Watched(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """What a search goes back to if steps that the filter refused lead nowhere."""
+    """The iterate that a search goes back to if steps that the filter refused lead nowhere."""
 
     before: Watched
     steps: Array
