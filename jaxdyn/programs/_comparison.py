@@ -8,8 +8,9 @@ The answers of the others are in the coordinates of a model that was loaded from
 
 from __future__ import annotations
 
+import contextlib
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,13 +99,26 @@ def largest_condition(mass_matrices: np.ndarray) -> float:
     return float(np.linalg.cond(mass_matrices).max())
 
 
+@contextlib.contextmanager
+def without_mujoco_warnings() -> Iterator[None]:
+    """Drop MuJoCo's warnings, which it would write into a file of the working directory, and give them back to whoever
+    had them before."""
+    import mujoco
+
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda text: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
 def mujoco_model(path: Path) -> Any:
     """Load MuJoCo's model without constraints, contacts, friction and motors, which a model here does not have."""
     import mujoco
 
-    # It would write its warnings into a file of the working directory.
-    mujoco.set_mju_user_warning(lambda text: None)
-    mj = mujoco.MjModel.from_xml_path(str(path))
+    with without_mujoco_warnings():
+        mj = mujoco.MjModel.from_xml_path(str(path))
     bits = mujoco.mjtDisableBit
     mj.opt.disableflags |= bits.mjDSBL_CONTACT | bits.mjDSBL_CONSTRAINT | bits.mjDSBL_ACTUATION
     mj.dof_damping[:] = 0
@@ -127,7 +141,8 @@ def mujoco_answers(model: Model, mj: Any, states: States) -> dict[str, np.ndarra
         J = free_joint_axes(model, q)
         c = free_joint_turning(model, v)
         data.qpos[:], data.qvel[:], data.qfrc_applied[:] = q, J.T @ v, J.T @ tau
-        mujoco.mj_forward(mj, data)
+        with without_mujoco_warnings():
+            mujoco.mj_forward(mj, data)
         M = np.zeros((mj.nv, mj.nv))
         mujoco.mj_fullM(mj, data, M)
         M = J @ M @ J.T

@@ -14,11 +14,9 @@ the scene is compared with margins of contacts and limits that are a little larg
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -26,7 +24,7 @@ import numpy as np
 
 from jaxdyn.io import RobotFileWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name
-from jaxdyn.programs._comparison import free_joint_axes, free_joint_turning
+from jaxdyn.programs._comparison import free_joint_axes, free_joint_turning, without_mujoco_warnings
 from jaxdyn.programs._scene_stages import FirstDifference, first_difference, unoptimized
 from jaxdyn.programs._scene_states import MujocoState, displace, drawn_states, place, random_controls
 from jaxdyn.scenes import Scene, SceneState, accelerations_and_step, load_scene
@@ -144,7 +142,7 @@ def compare_scene(
     # The file is compiled twice, with the same warnings.
     left_out = list(dict.fromkeys(str(x.message) for x in caught if issubclass(x.category, RobotFileWarning)))
     m = solved_to_the_end(m)
-    with _without_warnings():
+    with without_mujoco_warnings():
         found = _compared(scene, m, states, steps, tolerance, seed)
         if not found.comparable:
             changed = [_with_margins(scene, m, change) for change in (_MARGIN, -_MARGIN)]
@@ -184,19 +182,6 @@ def _together(found: list[SceneComparison]) -> SceneComparison:
         first=next((x.first for x in found if x.first is not None), None),
         margin_change=_MARGIN,
     )
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Drop MuJoCo's warnings of diverging motions, which it would write into a file of the working directory."""
-    import mujoco
-
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda text: None)
-    try:
-        yield
-    finally:
-        mujoco.set_mju_user_warning(before)
 
 
 def _compared(scene: Scene, m, states: int, steps: int, tolerance: float, seed: int) -> SceneComparison:
