@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(CostTable())
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ or config.cache is None:
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ or getattr(config, "cache", None) is None:
         return
     folder = str(config.cache.mkdir("compiled"))
     # The processes that tests start read the variable; JAX in this process has already read its environment.

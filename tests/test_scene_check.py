@@ -23,6 +23,18 @@ CHANGES = {
 }
 
 
+def test_models_of_mujoco_leave_its_warnings_to_whoever_heard_them(tmp_path):
+    path = tmp_path / "scene.xml"
+    path.write_text(TEXT)
+    heard = []
+    mujoco.set_mju_user_warning(heard.append)
+    try:
+        programs.mujoco_model(path)
+        assert mujoco.get_mju_user_warning() == heard.append
+    finally:
+        mujoco.set_mju_user_warning(None)
+
+
 def test_a_scene_is_equal_by_itself_and_names_what_is_changed(tmp_path, capsys):
     path = tmp_path / "scene.xml"
     path.write_text(TEXT)

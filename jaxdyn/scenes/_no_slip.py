@@ -163,7 +163,7 @@ class _Table(NamedTuple):
 
 
 class _Sweep(NamedTuple):
-    """What a sweep changes."""
+    """The quantities that a sweep changes."""
 
     y: Any
     f: Any
@@ -351,7 +351,7 @@ class _AtMultiplier(NamedTuple):
 
     x: Any
     beyond: Any
-    """By how much the square of its length is larger than that of the radius."""
+    """The square of its length minus that of the radius."""
     further: Any
     """Newton's step of the multiplier to the radius."""
     regular: Any

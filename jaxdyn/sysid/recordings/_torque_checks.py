@@ -265,7 +265,7 @@ class _Reading(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """By how much more another reading has to leave unexplained to be refused."""
+        """The misfit beyond this reading's at which another reading is no longer possible."""
         return np.log(1 / (_BETTER if self.is_sure else _POOR))
 
     def is_far_better(self, before: np.ndarray) -> bool:

@@ -114,7 +114,7 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
 
 
 def _weakly_determined(fit: InverseDynamicsFit, base: BaseParameters) -> str:
-    """Of how many combinations the data say hardly more than the start does, in words."""
+    """A clause with the number of combinations that the data determine hardly better than the start does."""
     weak = int((fit.intervals(base).prior_share > _BY_PRIOR).sum())
     return f", of {weak} of which the data say hardly more than the start" if weak else ""
 

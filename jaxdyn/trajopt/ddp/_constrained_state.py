@@ -67,7 +67,7 @@ class Watch(NamedTuple):
 
     before: Watched
     steps: Array
-    """Number of steps since then; zero if none was refused, and -1 where none may be."""
+    """Number of steps since that iterate; zero where none is watched, and -1 where the filter has the last word."""
 
 
 class ConstrainedState(NamedTuple):
@@ -100,7 +100,7 @@ class ConstrainedState(NamedTuple):
     """Iterations since the last change of the penalty or update of the barrier."""
     last_regularization: Array
     """The last one that was needed; zero where none was."""
-    watch: "Watch"
+    watch: Watch
     restarts: Array
     """Number of times that a stuck solve began anew."""
     mean_step_length: Array

@@ -82,11 +82,11 @@ class Trial(NamedTuple):
 
 
 def search(start: Point, filter: Filter, reference, step: Callable, longest, ok, cost_scale, watched) -> Trial:
-    """Search for the first acceptable step length among halves of `longest`; none is tried unless `ok`. The Lagrangian
-    alone may accept the longest one where `watched`.
+    """Search for the first acceptable step length among halves of `longest`; none is tried unless `ok`.
 
     `step(alpha)` returns a `Point` and the change of the objective that its linear model predicts;
-    `reference` is an infeasibility of a common size."""
+    `reference` is an infeasibility of a common size; `watched` tells whether the Lagrangian alone may accept the
+    longest step."""
     noise = 10 * jnp.finfo(start.objective.dtype).eps * (cost_scale + jnp.abs(start.objective))
 
     def attempt(state):
