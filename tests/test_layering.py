@@ -19,6 +19,7 @@ FLOORS = {
     "_batched_functions": 1,
     "_batching": 2,
     "_least_squares": 2,
+    "_roots": 2,
     "friction": 2,
     "spatial": 2,
     "geometry": 3,

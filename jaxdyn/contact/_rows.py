@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdyn._roots import following_point
 from jaxdyn.algorithms.recursions import (
     ConstraintRows,
     Factors,
@@ -246,21 +247,19 @@ def _sparse(robot: Robot, system: System) -> System:
 
 def _search(slope, like):
     """Return the zero between 0 and 1 of an increasing function that is negative at 0, or 1 if there is none; `slope`
-    also gives its derivative, and its rounding error. Newton's method, with a bisection where it leaves the interval
-    that has the zero, until no element of the batch moves."""
+    also gives its derivative, and its rounding error. Newton's method, with bisections of the interval that has the
+    zero where it makes no progress, until no element of the batch moves."""
 
     def turn(state):
-        length, low, high, _, count = state
+        length, low, high, last, count = state
         value, rate, rounding = slope(length)
         low, high = jnp.where(value < 0, length, low), jnp.where(value < 0, high, length)
-        following = length - value / jnp.where(rate > 0, rate, 1.0)
-        inside = (following >= low) & (following <= high)
-        following = jnp.where(inside, following, 0.5 * (low + high))
+        following = following_point(length, length - value / jnp.where(rate > 0, rate, 1.0), low, high, last)
         following = jnp.where(jnp.abs(value) > rounding, following, length)
         return following, low, high, jnp.abs(following - length), count + 1
 
     one, zero = jnp.ones_like(like), jnp.zeros_like(like)
-    start = one, zero, one, one, jnp.zeros((), like.dtype)
+    start = one, zero, one, jnp.full_like(one, jnp.inf), jnp.zeros((), like.dtype)
     # The steps are counted in the precision of all else, which native code can carry.
     return lax.while_loop(lambda state: (state[3] > 0).any() & (state[4] < SEARCH_STEPS), turn, start)[0]
 

@@ -24,6 +24,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxdyn import native
 from jaxdyn._compile import once
 from jaxdyn._errors import require_positive, require_positive_integer
+from jaxdyn._roots import following_point
 from jaxdyn.scenes._law import Curvature, RowKinds, RowNumbers, curvature, force
 from jaxdyn.tree import take_rows
 
@@ -252,6 +253,8 @@ class Search(NamedTuple):
     length: Any
     low: Any
     high: Any
+    last: Any
+    """How far the last step went."""
     done: Any
     """One where it is at the minimum up to rounding, else zero."""
 
@@ -259,12 +262,14 @@ class Search(NamedTuple):
 def first_guess(line: Line) -> Search:
     """Return the start of a search: Newton's step."""
     one, zero = jnp.ones_like(line.curvature), jnp.zeros_like(line.curvature)
-    return Search(one, zero, jnp.full_like(one, jnp.inf), line.exact)
+    infinite = jnp.full_like(one, jnp.inf)
+    return Search(one, zero, infinite, infinite, line.exact)
 
 
 def search_step(kinds: RowKinds, numbers: RowNumbers, line: Line, at: Search) -> Search:
-    """Return the search after a step of Newton's method for the zero of the slope, which increases along the line; the
-    step is a bisection where Newton's leaves the interval that has the zero."""
+    """Return the search after a step towards the zero of the slope, which increases along the line: of Newton's method
+    or, where that is no progress, a bisection of the interval that has the zero. Before this has an end, the length
+    doubles where Newton's method goes back."""
     r = line.residual + at.length * line.shift
     power = force(kinds, numbers, r) * line.shift
     change = curvature(kinds, numbers, r).times(kinds, line.shift)
@@ -275,12 +280,17 @@ def search_step(kinds: RowKinds, numbers: RowNumbers, line: Line, at: Search) ->
     terms = jnp.abs(line.start) + at.length * line.curvature + _sum(jnp.abs(power) + lost)
     rounding = 4 * jnp.finfo(terms.dtype).eps * terms
     low, high = jnp.where(value < 0, at.length, at.low), jnp.where(value < 0, at.high, at.length)
-    newton = at.length - value / jnp.where(rate > 0, rate, 1.0)
-    middle = jnp.where(high < jnp.inf, 0.5 * (low + jnp.where(high < jnp.inf, high, 0.0)), 2 * at.length)
-    following = jnp.where((newton >= low) & (newton <= high) & (rate > 0), newton, middle)
+    newton = jnp.where(rate > 0, at.length - value / jnp.where(rate > 0, rate, 1.0), -1.0)
+    ends = high < jnp.inf
+    within = following_point(at.length, newton, low, jnp.where(ends, high, low), at.last)
+    following = jnp.where(ends, within, jnp.where(newton >= low, newton, 2 * at.length))
     finished = (at.done > 0) | ~(jnp.abs(value) > rounding) | (following == at.length)
     return Search(
-        jnp.where(finished, at.length, following), low, high, jnp.where(finished, 1.0, 0.0).astype(terms.dtype)
+        jnp.where(finished, at.length, following),
+        low,
+        high,
+        jnp.where(ends, jnp.abs(following - at.length), jnp.inf),
+        jnp.where(finished, 1.0, 0.0).astype(terms.dtype),
     )
 
 
