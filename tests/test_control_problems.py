@@ -100,7 +100,16 @@ def test_all_solutions_of_ddp_are_optimal(name):
     require_solution_by_ddp(name)
 
 
-WARM = {"cartpole": 0.6, "parallel_park": 0.95, "pendulum_on_cart": 0.5, "van_der_pol": 0.6}
+WARM = {
+    "acrobot": 0.4,
+    "car_past_circle": 0.4,
+    "cartpole": 0.6,
+    "parallel_park": 0.95,
+    "pendulum_on_cart": 0.3,
+    "point_mass": 0.4,
+    "three_obstacles": 0.4,
+    "van_der_pol": 0.4,
+}
 """Problems that are solved again from another start, and the part of the iterations that a warm start takes at most."""
 
 

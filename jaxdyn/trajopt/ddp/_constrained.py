@@ -55,15 +55,16 @@ BARRIER_GROWTH = 30.0
 INSIDE, INSIDE_ANEW = 1e-2, 0.25
 """Smallest distance of the guess's controls from their bounds, relative to their size and range, and the one where a
 solve begins anew."""
-NEARNESS = 1.5
-"""Power of a warm start's relative violation that its first barrier is a multiple of."""
+NEAR, NEARNESS = 0.1, 3.0
+"""Largest relative violation of a guess with multipliers that counts as near a solution, and the power of this
+violation that the first barrier is a multiple of."""
 BARRIER_FACTOR, BARRIER_POWER = 0.2, 1.5
 """The next barrier is the smaller of this part of the last one and its power, relative to the cost's scale."""
 TOLERANCE_FACTOR = 0.5
 """The next tolerance of a problem with a fixed barrier, as a part of the last one, which starts at 1."""
-SOFTNESS, SOFTNESS_NEAR = 100.0, 0.01
-"""The first `delta` of inequalities, as a part of the square of their size divided by the cost's scale, and the one of
-a guess with multipliers."""
+SOFTNESS, SOFTNESS_NEAR = 100.0, 1e-4
+"""The first `delta` of inequalities, as a part of the square of their size divided by the cost's scale, and the one
+near a solution."""
 EXACTNESS = 0.58
 """Power of the rounding unit that is the `delta` of equalities, divided by the cost's scale."""
 DELTA_FACTOR, DELTA_STEP = 0.5, 0.1
@@ -119,6 +120,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         status=zero,
         iterations=zero,
         updates=zero,
+        near=jnp.array(False),
         waited=zero,
         last_regularization=jnp.zeros((), dtype),
         restarts=zero,
@@ -149,19 +151,36 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
     equal = rows.lower == rows.upper
     distance = jnp.where(equal, rows.value - jnp.where(equal, rows.lower, 0.0), 0.0)
     infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(distance).sum()
-    barrier = BARRIER * cost / number_of_bounds(problem, rows)
+    barrier, softness = BARRIER * cost / number_of_bounds(problem, rows), SOFTNESS
     if near:
         # The nearer to a solution, the smaller the barrier that keeps the iterates near it.
         violation = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / rows_scale
         distance = jnp.maximum(violation.max(initial=0.0), relative_gap(problem, s))
         barrier = barrier * jnp.clip(distance**NEARNESS, 1e-6, 1.0)
+        s = s._replace(near=distance <= NEAR)
+        softness = jnp.where(s.near, SOFTNESS_NEAR, SOFTNESS)
     # Costates of a guess that diverges are no measure either: with them, any slope would be small.
     slopes = jnp.minimum(station.size, (cost / width).min(axis=0))
     s = s._replace(scale=Scale(cost, rows_scale, slopes, infeasibility, barrier))
-    return _with_barrier(problem, s, barrier, rows[:3], SOFTNESS_NEAR if near else SOFTNESS)
+    s = _with_barrier(problem, s, barrier, rows[:3], softness)
+    if not near:
+        return s
+    missing = _missing_multipliers(problem, s, e, rows, barrier / width)
+    return s._replace(box=jax.tree.map(lambda a, b: jnp.where(s.near, a, b), missing, s.box))
 
 
-def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness: float, softened: bool = False):
+def _missing_multipliers(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, least) -> Sides:
+    """The multipliers of the controls' bounds with which a guess that has all others is stationary; at least `least`.
+
+    If they came from the barrier and the guess's distances instead, a control that is much nearer to its bound than the
+    barrier allows would only double its distance with each step. With these it goes all the way at once."""
+    by_x, by_u, by_end = rows.slopes(*problem.split_rows(s.rows.equality))
+    station, _ = Stationarity.of(e, e.stage.x + by_x, (e.stage.u, by_u), e.terminal.x + by_end)
+    inverse, slopes = inverse_distances(s.us, problem.control_box), (station.slopes, -station.slopes)
+    return Sides(*(jnp.where(i > 0, jnp.maximum(z, least), 0.0) for i, z in zip(inverse, slopes, strict=True)))
+
+
+def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness, softened: bool = False):
     """The state with a barrier, and with the penalties and the multipliers in the curvature that belong to it, at
     constraints with the values and bounds `rows`."""
     value, lower, upper = rows
@@ -308,6 +327,7 @@ def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
         violation=jnp.full_like(s.violation, jnp.inf),
         scale=s.scale._replace(infeasibility=jnp.abs(gaps).sum()),
         waited=jnp.zeros_like(s.waited),
+        near=jnp.array(False),
         restarts=s.restarts + 1,
         mean_step_length=jnp.ones_like(s.mean_step_length),
     )

@@ -96,6 +96,8 @@ class ConstrainedState(NamedTuple):
     status: Array
     iterations: Array
     updates: Array
+    near: Array
+    """Whether the guess was near a solution, so that all steps take second derivatives."""
     waited: Array
     """Iterations since the last change of the penalty or update of the barrier."""
     last_regularization: Array

@@ -53,8 +53,8 @@ def ddp(
     - `us` `[horizon, nu]`: zeros by default; clipped to their bounds.
     - `xs` `[horizon + 1, nx]`: by default the roll-out of `us`, or `x0` repeated where the roll-out diverges, costs
       more, or violates constraints that `x0` meets.
-    - `multipliers`: multipliers of the constraints, from a solution nearby. The solve then starts with a barrier that
-      is the smaller the nearer the guess is to meeting its constraints.
+    - `multipliers`: those of a solution nearby. The solve takes second derivatives from its first step on; with
+      constraints, it starts with a barrier that is the smaller the nearer the guess is to meeting its constraints.
 
     Derivatives of the solution's trajectory, cost and multipliers with respect to all arrays of the problem come from
     the implicit function theorem, in both modes: exact at a solution, so converge tightly. They are NaN where the
@@ -93,7 +93,9 @@ def _solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -
             "backward='associative' solves problems without bounds on controls: use backward='scan', or give the "
             "bounds as a Constraint on a ControlResidual"
         )
-    return run_unconstrained(problem, us, xs, options)
+    # Only a solution has multipliers of the steps; the plans of a controller, of few iterations, do not.
+    near = multipliers is not None and multipliers.dynamics is not None
+    return run_unconstrained(problem, us, xs, options, near)
 
 
 @_differentiable_solve.def_jvp

@@ -38,14 +38,14 @@ class DDPState(NamedTuple):
     history: History | None
 
 
-def run_unconstrained(problem: Problem, us, xs, options: DDPOptions) -> Solution:
+def run_unconstrained(problem: Problem, us, xs, options: DDPOptions, near: bool) -> Solution:
     """Solve a problem without constraints, but for bounds on controls, from a guess."""
-    start = _initial_state(problem, options, us, xs)
+    start = _initial_state(problem, options, us, xs, near)
     iterate = functools.partial(_iterate, problem, options)
     return _solution(problem, lax.while_loop(lambda s: s.status == Status.RUNNING, iterate, start))
 
 
-def _initial_state(problem: Problem, options: DDPOptions, us, xs) -> DDPState:
+def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) -> DDPState:
     dtype = problem.dtype
     xs, us = problem.guess(us, xs)
     gaps = problem.gaps(xs, us)
@@ -56,7 +56,8 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs) -> DDPState:
         regularization=options.regularization,
         policy=Policy.zeros(problem.horizon, problem.dynamics.ndx, problem.dynamics.nu, dtype),
         toward=jnp.zeros_like(gaps),
-        promised=infinity,
+        # Near a solution the first step takes second derivatives, as if the last one had promised little.
+        promised=jnp.asarray(0.0 if near else jnp.inf, dtype),
         first_size=jnp.zeros(problem.dynamics.nu, dtype),
         stationarity=infinity,
         status=zero,

@@ -43,7 +43,7 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     second = jnp.asarray(options.hessian == "full")
     if options.drops_second_order:
         patience = PATIENCE if options.hessian == "finishing" else LONG_PATIENCE
-        second = (s.promised < options.second_order_below) | (s.waited >= patience)
+        second = (s.promised < options.second_order_below) | (s.waited >= patience) | s.near
     multipliers = present_multipliers(barrier, s.rows, rows.lower == rows.upper)
     derivatives = differenced_costs if options.hessian == "finishing" else second_order_costs
     slopes, curvatures = problem.split_rows(barrier.slope), problem.split_rows(barrier.curvature)
