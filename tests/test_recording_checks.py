@@ -278,6 +278,12 @@ def test_torques_far_smaller_than_the_model_s():
         assert named(dataclasses.replace(r, tau=changed * r.tau), "scale") == {NAMES[j]}
         changed = np.where(np.arange(7) == j, 0.3, 1.0)
         assert kinds(dataclasses.replace(r, tau=changed * r.tau), ARM) == set()
+    # A payload and friction could make a torque as small, but the model's is far larger.
+    r = recorded(2, friction=2.0)
+    tau = np.where(NAMES == "joint6", 0.02, 1.0) * r.tau
+    (finding,) = check_recording(dataclasses.replace(r, tau=tau), ARM, warn=False)
+    assert (finding.kind, finding.joints, finding.grave) == ("scale", ("joint6",), False)
+    assert re.search(r"torques of joint6 \(\d+ times\) are far smaller than the model's", finding.message)
 
 
 def test_torques_that_the_model_cannot_have():

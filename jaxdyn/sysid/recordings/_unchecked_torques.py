@@ -77,8 +77,9 @@ def _alike(part: Recording, model: Model) -> list[str]:
     q = q / np.linalg.norm(q, axis=0)
     alike, left, groups = np.abs(q.T @ q) > _ALIKE, list(range(len(dofs))), []
     while left:
-        group = [k for k in left if alike[left[0], k]]
-        left = [k for k in left if k not in group]
+        first, *others = left
+        group = [first, *(k for k in others if alike[first, k])]
+        left = [k for k in others if k not in group]
         if len(group) > 1:
             groups.append(", ".join(model.topology.dof_names[dofs[k]] for k in group))
     if not groups:
