@@ -94,7 +94,7 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
     if by_prior:
         out.append(
             f"{len(by_prior)} single parameters are decided by the start alone (the data leave more than "
-            f"{_BY_PRIOR:.0%} of its variance): {_by_owner(by_prior)}."
+            f"{_BY_PRIOR:.0%} of the prior's variance): {_by_owner(by_prior)}."
         )
     if base.unidentifiable:
         nothing = sorted(base.unidentifiable, key=base.names.index)
@@ -187,7 +187,7 @@ def _causes(causes: Sequence[Cause], refused: Mapping[str, tuple[float, float]])
     ]
     if others:
         also = ", ".join(f"{_MEANING.get(x.name, x.name)} {x.part:.0%} (F = {x.statistic:.3g})" for x in others)
-        out.append(f"Each of these, taken alone, would explain a part as well: {also}.")
+        out.append(f"Taken alone, each of these would explain a part as well: {also}.")
     for name in (x.name for x in evident if x.name in refused):
         decrease, standard_error = refused[name]
         change = f"{abs(decrease):.1%} {'smaller' if decrease > 0 else 'larger'} (standard error {standard_error:.1%})"
