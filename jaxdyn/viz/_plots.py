@@ -40,9 +40,9 @@ def plot_torques(
     predictions. Returns a `matplotlib.figure.Figure`.
 
     `t` `[n]` in s; `measured`, each of `predicted` (by name) and `raw` (the measurement before a filter, in gray)
-    `[n, nv]` in N m or N. The measurement and the last prediction set the scale of torques, unless the prediction is far
-    off, and the last prediction that of errors. At most 4000 points of a curve are drawn. **Raises** `ShapeError`; `ImportError` without
-    matplotlib.
+    `[n, nv]` in N m or N. The measurement and the last prediction set the scale of torques, unless that prediction is
+    far off, and the last prediction sets that of errors. At most 4000 points of a curve are drawn. **Raises**
+    `ShapeError`; `ImportError` without matplotlib.
     """
     figure_type = figure_class()
     t = np.asarray(t, np.float64)

@@ -64,8 +64,8 @@ def _constraints(
     if linear is not None and cost > _COST and error > 1e-6:
         count, least = int((~linear.physical).sum()), _percent(error / (1 + cost))
         out.append(
-            f"Physical links and the prior raise this error by {cost:.1%}: least squares without them has {least}, "
-            f"with {count} of {fit.model.nb} links not physical."
+            f"Physical links and the prior raise the error on its own data by {cost:.1%}: least squares without them "
+            f"has {least}, with {count} of {fit.model.nb} links not physical."
         )
     if flattened:
         out.append(
