@@ -296,6 +296,14 @@ def test_torques_that_the_model_cannot_have():
     assert re.search(r"does not explain these torques: joint4 \(\d+ %\)[.]", sentence)
 
 
+def test_noise_where_nothing_moves_contradicts_no_model():
+    r = recorded()
+    noise = 1e-5 * np.random.default_rng(0).standard_normal((len(r), 7))
+    upright = np.zeros((len(r), 7))
+    floating = dataclasses.replace(ARM, gravity=jnp.zeros(3), effort_limit=jnp.full(7, jnp.inf))
+    assert kinds(Recording(r.t, upright, tau=noise), floating) == {"still"}
+
+
 def test_what_the_checks_cannot_see_is_said():
     r = recorded()
     r = dataclasses.replace(r, tau=np.asarray(rnea(ARM, r.q, r.v, np.gradient(r.v, r.t, axis=0))))

@@ -263,7 +263,7 @@ class _Reading(NamedTuple):
 
     @property
     def misfit(self) -> float:
-        """That of what is left unexplained at all joints."""
+        """The sum of the logarithms of the parts that it leaves unexplained at all joints."""
         return _misfit(self.unexplained)
 
     @property

@@ -87,6 +87,8 @@ def contradictions(
     largest = np.array([peak[units == unit].max() for unit in units])
     size = np.where(np.isfinite(limit) & (limit >= peak), limit, largest)
     wrong = (unexplained > GOOD) & (left > _LARGE * size) & (left > given.largest_of_links())
+    # Where nothing moves, noise is all that changes.
+    wrong &= bool((np.ptp(part.q, axis=0) > 1e-3).any())
     shown = {names[j]: f"{names[j]} ({unexplained[j]:.0%})" for j in np.flatnonzero(wrong) if names[j] not in named}
     message = (
         f"the model cannot have the torques of {', '.join(shown.values())}: these parts of their power about the mean "
